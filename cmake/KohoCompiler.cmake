@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+# Language level, warnings, hardening and sanitizers of every target of ours.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_C_STANDARD 11)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+
+find_program(KOHO_CCACHE ccache)
+if(KOHO_CCACHE)
+  set(CMAKE_C_COMPILER_LAUNCHER "${KOHO_CCACHE}")
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${KOHO_CCACHE}")
+  set(CMAKE_CUDA_COMPILER_LAUNCHER "${KOHO_CCACHE}")
+endif()
+
+add_library(koho_options INTERFACE)
+target_compile_options(koho_options INTERFACE
+  $<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra;-Wconversion;-Wsign-conversion;-Wshadow;-Wvla;-Werror>
+  $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>)
+# g++ 12 reports these two falsely through inlined library code at -O2 and above.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  target_compile_options(koho_options INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-Wno-error=maybe-uninitialized;-Wno-error=stringop-overflow;-Wno-error=array-bounds>)
+endif()
+target_include_directories(koho_options INTERFACE "${CMAKE_SOURCE_DIR}/src")
+
+if(KOHO_SANITIZE)
+  target_compile_options(koho_options INTERFACE
+    $<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${KOHO_SANITIZE};-fno-sanitize-recover=all;-fno-omit-frame-pointer>)
+  target_link_options(koho_options INTERFACE -fsanitize=${KOHO_SANITIZE})
+else()
+  target_compile_definitions(koho_options INTERFACE _GLIBCXX_ASSERTIONS
+    $<$<CONFIG:Release,RelWithDebInfo>:_FORTIFY_SOURCE=2>)
+  target_compile_options(koho_options INTERFACE
+    $<$<COMPILE_LANGUAGE:C,CXX>:-fstack-protector-strong;-fstack-clash-protection>)
+  target_link_options(koho_options INTERFACE -Wl,-z,relro,-z,now)
+endif()

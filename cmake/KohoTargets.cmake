@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+# koho_library(NAME [DEPENDS ...] [LINK ...] [EXCLUDE ...]): the library koho_NAME from every .cpp of the current
+# folder, and, with tests on, the GoogleTest program NAME_test from every *_test.cpp beside them.
+# DEPENDS names other folders of ours, LINK what is linked besides (privately), EXCLUDE files left out.
+function(koho_library NAME)
+  cmake_parse_arguments(ARG "" "" "DEPENDS;LINK;EXCLUDE;TEST_DEPENDS" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cpp")
+  file(GLOB tests CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*_test.cpp")
+  if(tests)
+    list(REMOVE_ITEM sources ${tests})
+  endif()
+  foreach(excluded IN LISTS ARG_EXCLUDE)
+    list(REMOVE_ITEM sources "${CMAKE_CURRENT_SOURCE_DIR}/${excluded}")
+  endforeach()
+  add_library(koho_${NAME} STATIC ${sources})
+  target_link_libraries(koho_${NAME} PUBLIC koho_options)
+  foreach(folder IN LISTS ARG_DEPENDS)
+    target_link_libraries(koho_${NAME} PUBLIC koho_${folder})
+  endforeach()
+  target_link_libraries(koho_${NAME} PRIVATE ${ARG_LINK})
+  if(KOHO_TESTS AND tests)
+    koho_test(${NAME}_test SOURCES ${tests} DEPENDS ${NAME} ${ARG_TEST_DEPENDS} LINK ${ARG_LINK})
+  endif()
+endfunction()
+
+# koho_test(NAME SOURCES ... [DEPENDS folders] [LINK ...] [LABELS ...]): a GoogleTest program, its tests known to ctest.
+# KOHO_SOURCE_DIR is defined for tests that read files of the tree.
+function(koho_test NAME)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;LINK;LABELS" ${ARGN})
+  add_executable(${NAME} ${ARG_SOURCES})
+  target_compile_definitions(${NAME} PRIVATE KOHO_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  foreach(folder IN LISTS ARG_DEPENDS)
+    target_link_libraries(${NAME} PRIVATE koho_${folder})
+  endforeach()
+  target_link_libraries(${NAME} PRIVATE koho_options ${ARG_LINK} GTest::gtest GTest::gtest_main)
+  gtest_discover_tests(${NAME} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+    PROPERTIES TIMEOUT 600 LABELS "${ARG_LABELS}")
+endfunction()

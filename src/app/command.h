@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// The commands of the program `koho`: each file of this folder adds one sub-command with its flags,
+// help and examples, and hands back what runs it. main.cpp parses, runs, prints the one error line
+// and chooses the exit code.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "base/error.h"
+
+namespace koho::app {
+
+/// Runs a parsed command. Output goes to standard output, everything else to standard error.
+using Runner = std::function<Status()>;
+
+/// One sub-command. `add` declares its flags on `command` and returns what runs after parsing.
+struct Command {
+  const char* name;
+  const char* summary;
+  Runner (*add)(CLI::App& command);
+};
+
+// One function a command, each defined in the file of its name.
+
+}  // namespace koho::app

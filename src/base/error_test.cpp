@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/error.h"
+
+#include <memory>
+
+#include <gtest/gtest.h>
+
+namespace koho {
+namespace {
+
+Result<int> half(int number) {
+  if (number % 2 != 0) return make_error(ErrorCode::invalid_argument, "{} is odd", number);
+  return number / 2;
+}
+
+Result<int> quarter(int number) {
+  KOHO_TRY_ASSIGN(const int once, half(number));
+  KOHO_TRY_ASSIGN(const int twice, half(once));
+  return twice;
+}
+
+Status check_even(int number) {
+  KOHO_TRY(half(number));
+  return {};
+}
+
+TEST(Error, PassesAValueUp) {
+  ASSERT_TRUE(quarter(8).ok());
+  EXPECT_EQ(*quarter(8), 2);
+  EXPECT_TRUE(check_even(4).ok());
+}
+
+TEST(Error, PassesTheFirstErrorUp) {
+  const Result<int> result = quarter(6);
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.error().code, ErrorCode::invalid_argument);
+  EXPECT_EQ(result.error().message, "3 is odd");
+  EXPECT_FALSE(check_even(3).ok());
+}
+
+TEST(Error, ContextStandsBeforeTheMessage) {
+  Status status = make_error(ErrorCode::io_error, "disk full");
+  EXPECT_EQ(std::move(status).with_context("loading layer 17").error().message,
+            "loading layer 17: disk full");
+}
+
+TEST(Error, MoveOnlyValuesPass) {
+  Result<std::unique_ptr<int>> result(std::make_unique<int>(3));
+  EXPECT_EQ(**std::move(result), 3);
+}
+
+TEST(ErrorDeathTest, AFailedCheckPrintsBothValues) {
+  EXPECT_DEATH(KOHO_CHECK_EQ(1 + 1, 3), "check failed: 1 \\+ 1 == 3 \\(2 vs 3\\)");
+}
+
+}  // namespace
+}  // namespace koho

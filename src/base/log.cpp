@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Logging through spdlog, the only file that includes it.
+#include "base/log.h"
+
+#include <string>
+#include <unistd.h>
+
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+
+namespace koho::log {
+namespace {
+
+spdlog::level::level_enum spdlog_level(Level level) {
+  switch (level) {
+    case Level::debug:
+      return spdlog::level::debug;
+    case Level::info:
+      return spdlog::level::info;
+    case Level::warning:
+      return spdlog::level::warn;
+    case Level::error:
+      return spdlog::level::err;
+  }
+  return spdlog::level::err;
+}
+
+/// The state of logging: one logger to standard error, and whether it writes JSON.
+struct Sink {
+  std::shared_ptr<spdlog::logger> logger;
+  bool json = false;
+
+  Sink() : logger(spdlog::stderr_color_mt("koho")) { apply(Level::info, Format::automatic); }
+
+  void apply(Level lowest, Format format) {
+    json = format == Format::json || (format == Format::automatic && isatty(STDERR_FILENO) == 0);
+    logger->set_level(spdlog_level(lowest));
+    logger->set_pattern(json ? R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l","message":%v})"
+                             : "%^%H:%M:%S.%e %-7l%$ %v");
+    logger->flush_on(spdlog::level::warn);
+  }
+};
+
+// The one process-wide object of this folder: standard error itself is process-wide.
+Sink& sink() {
+  static Sink instance;
+  return instance;
+}
+
+std::string json_string(std::string_view text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      quoted += '\\';
+      quoted += c;
+    } else if (byte < 0x20) {
+      quoted += fmt::format("\\u{:04x}", static_cast<unsigned>(byte));
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted + '"';
+}
+
+}  // namespace
+
+void configure(Level lowest, Format format) {
+  sink().apply(lowest, format);
+}
+
+void write(Level level, std::string_view message) {
+  Sink& out = sink();
+  if (!out.logger->should_log(spdlog_level(level))) return;
+  if (out.json) {
+    out.logger->log(spdlog_level(level), json_string(message));
+  } else {
+    out.logger->log(spdlog_level(level), message);
+  }
+}
+
+}  // namespace koho::log
