@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+// The operator interface: all that the model sees of a machine. Each public operator checks its
+// contract once and opens a trace span, then calls the backend's private virtual, which may rely on
+// the contract. Fusions are a backend's own affair under an operator. Dimension letters:
+// docs/model.md.
+//
+// Common to all operators: tensors lie on this backend's device; rows may be strided where "rows"
+// is said, else views are packed; outputs do not overlap inputs unless "alias" says so; T may be 0
+// (nothing is done). On CUDA an operator only enqueues work, allocates nothing, reads nothing back
+// and can be captured in a graph. errors: invalid_argument if a shape, dtype or device differs from
+// the contract; device_error. threads: one thread per backend at a time.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+#include "ops/batch.h"
+#include "ops/trace.h"
+#include "ops/weights.h"
+#include "sampling/parameters.h"
+#include "tensor/tensor.h"
+
+namespace koho {
+
+/// Largest sizes a step may have; a backend sizes its scratch memory from it, once.
+struct StepLimits {
+  std::int64_t tokens_max = 0;
+  std::int64_t sequences_max = 0;
+  std::int64_t context_max = 0;  // tokens of one sequence
+  std::int64_t logit_rows_max = 0;
+  std::int64_t vocabulary = 0;
+};
+
+/// Weights of qk_norm_rope_store_kv.
+struct QkNormRope {
+  HeadShape heads;
+  ConstTensorView q_norm;      // [D] bf16, or empty: no norm
+  ConstTensorView k_norm;      // [D] bf16, or empty
+  ConstTensorView rope_table;  // [positions, 2, rotary/2] f32: cosines, then sines
+  float eps = 0.0F;
+};
+
+/// Inputs of `sample` beside the logits. R rows.
+struct SamplingBatch {
+  ConstTensorView rows;    // [R, 64] u8: SamplingRow
+  ConstTensorView biases;  // [B, 8] u8: LogitBias; may be empty
+  ConstTensorView
+      masks;  // [M, ceil(V/32)] i32: bit (id % 32) of word (id / 32) set = allowed; may be empty
+  TensorView counts;  // [slots, V] i32: bit 31 = in the prompt, bits 0..30 = times in the output;
+                      // may be empty
+  std::int64_t tokens =
+      0;  // ids >= tokens are never sampled (rows of the matrix beyond the tokenizer)
+};
+
+/// Outputs of `sample`.
+struct SamplingOutput {
+  TensorView ids;       // [R] i32; -1 if no token is allowed or the row's logits hold a NaN
+  TensorView logprobs;  // [R] f32: of the chosen token under the unmodified logits; may be empty
+  TensorView top_ids;   // [R, kTopLogprobsMax] i32: most likely tokens under the unmodified logits;
+                        // may be empty
+  TensorView top_logprobs;  // [R, kTopLogprobsMax] f32
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  // ---- memory
+  // -------------------------------------------------------------------------------------------------------
+
+  virtual DeviceId device() const = 0;
+  /// "cpu avx512 2 threads", "NVIDIA H200".
+  virtual std::string description() const = 0;
+  /// Memory on the device; contents unspecified. Only before the first step. Errors:
+  /// resource_exhausted with numbers.
+  virtual Result<Tensor> allocate(DType dtype, Shape shape, std::string_view purpose) = 0;
+  /// Host bytes to the device and back; packed views; both wait until done.
+  virtual Status upload(TensorView destination, std::span<const std::byte> source) = 0;
+  virtual Status download(std::span<std::byte> destination, ConstTensorView source) = 0;
+  /// Waits for everything enqueued.
+  virtual Status synchronize() = 0;
+
+  // ---- weights: once, at load
+  // ----------------------------------------------------------------------------------------
+
+  /// Places row blocks that read the same x as one layer. The sources' memory must outlive the
+  /// result. Errors: invalid_argument (widths differ), unsupported (a dtype this backend lacks),
+  /// resource_exhausted.
+  Result<Linear> place_linear(std::span<const LinearSource> blocks);
+  Result<Experts> place_experts(const ExpertsSource& source);
+  /// A tensor that is read as it is (norms, embedding, router); in place on the CPU.
+  virtual Result<Tensor> place(ConstTensorView source) = 0;
+  /// Sizes scratch memory. Requires: all weights are placed. Errors: resource_exhausted.
+  virtual Status reserve(const StepLimits& limits) = 0;
+
+  // ---- operators
+  // -----------------------------------------------------------------------------------------------------
+
+  /// out[t,:] = table[ids[t],:].  shapes: out [T, H] bf16 · ids [T] i32 in 0..V-1 · table [V, H]
+  /// bf16
+  Status embed(TensorView out, ConstTensorView ids, ConstTensorView table);
+
+  /// out[r,:] = x[rows[r],:].  shapes: out [R, H] bf16 · x [T, H] bf16 · rows [R] i32 in 0..T-1
+  Status gather_rows(TensorView out, ConstTensorView x, ConstTensorView rows);
+
+  /// Normalises each row by its root mean square, scales it, and quantises it as its readers need.
+  ///
+  ///   n[t,:] = bf16(weight * bf16(x[t,:] / sqrt(mean(x[t,:]^2) + eps)))
+  ///   per_token: s = max(max|n[t,:]| / 448, 1 / (448 * 512)), code = e4m3(n / s), a true division
+  ///   per_block: the same over each 128 columns
+  ///
+  /// shapes    x [T, H] bf16 rows · weight [H] bf16 · out.values, codes [T, H] …
+  /// numerics  mean and rsqrt in f32, two roundings to bf16 as the reference; codes from the
+  /// rounded n source    Glm4MoeRMSNorm in Hugging Face transformers; model-spec 3.2, 4.1
+  Status rms_norm(const Activation& out, ConstTensorView x, ConstTensorView weight, float eps);
+
+  /// residual = bf16(residual + branch), then rms_norm of the new residual.
+  /// shapes    residual [T, H] bf16, changed in place · branch [T, H] bf16 · the rest as rms_norm
+  Status add_rms_norm(const Activation& out,
+                      TensorView residual,
+                      ConstTensorView branch,
+                      ConstTensorView weight,
+                      float eps);
+
+  /// out = x * weight^T + bias.
+  ///
+  ///   fp8 channel/tensor: out[t,n] = round(x_scale[t] * (w_scale[n] * sum_k x_code[t,k] *
+  ///   w_code[n,k]) + bias[n]) fp8 block: the scales are applied to the partial sum of each 128
+  ///   columns
+  ///
+  /// shapes    out [T, N] bf16 rows, or f32 rows (then unrounded: the head) · x.* [T, K]
+  /// numerics  accumulates in f32; one rounding; a row's bits do not depend on T nor on other rows
+  /// source    model-spec 4.2, 4.4
+  Status linear(TensorView out, const Activation& x, const Linear& weight);
+
+  /// Norms and rotates the heads of q and k, and stores k and v in the cache.
+  ///
+  ///   q, k: per head bf16 RMS norm (if weights are given), then dims j and j + rotary/2 of the
+  ///   first `rotary` dims are rotated by the angle of the token's position, in f32, rounded once
+  ///   to bf16
+  ///
+  /// shapes    q [T, Q, D] bf16 · qkv [T, (Q + 2K) * D] bf16 · positions [T] i32 · slots [T] i64
+  /// (-1 = store nothing)
+  ///           kv.k, kv.v [N, K, 64, D]; e4m3 pages: s = max|row| / 448 (1 for a zero row) per
+  ///           token and head
+  /// source    model-spec 3.3; docs/decisions (RoPE in f32)
+  Status qk_norm_rope_store_kv(TensorView q,
+                               const KvLayer& kv,
+                               ConstTensorView qkv,
+                               ConstTensorView positions,
+                               ConstTensorView slots,
+                               const QkNormRope& weights);
+
+  /// Causal attention of every token row over its sequence's cached tokens up to its own position.
+  ///
+  ///   query head h reads kv head h / (Q/K); scale 1/sqrt(D); softmax in f32
+  ///
+  /// shapes    out.* [T, Q*D] · q [T, Q, D] bf16 · kv as stored, this step's tokens included
+  /// numerics  a row's bits depend on its own sequence only, not on its neighbours, on chunking, or
+  /// on the pages' numbers
+  Status attention(const Activation& out,
+                   ConstTensorView q,
+                   const KvLayer& kv,
+                   const Batch& batch,
+                   const HeadShape& heads);
+
+  /// out = bf16(bf16(silu(gate)) * up), quantised as needed.
+  /// shapes    gate_up [T, 2F] bf16: gate in the first F columns, up in the last · out.* [T, F]
+  Status silu_mul(const Activation& out, ConstTensorView gate_up);
+
+  /// Chooses A of E experts for each token.
+  ///
+  ///   s = sigmoid(x * weight^T) in f32; the A largest s + bias are chosen, group by group if
+  ///   groups > 1 (a group's score is the sum of its two largest s + bias; the others count as 0);
+  ///   weights = s of the chosen, / (sum + 1e-20) if normalise, * scale. A NaN score counts as the
+  ///   lowest.
+  ///
+  /// shapes    out.ids, weights [T, A] · x [T, H] bf16 · weight [E, H] bf16 or f32 · bias [E] f32
+  /// source    model-spec 3.5
+  Status route(const Routing& out,
+               ConstTensorView x,
+               ConstTensorView weight,
+               ConstTensorView bias,
+               const RouterSettings& settings);
+
+  /// The sum of the chosen local experts' outputs, weighted, and of the shared expert's.
+  ///
+  ///   y[t] = bf16(sum_a weights[t,a] * bf16(expert_a(x[t])))  over chosen experts in
+  ///   first..first+count-1, in order a, accumulated in f32; out[t] = shared ? bf16(y[t] +
+  ///   bf16(shared(x[t]))) : y[t] an expert is down(silu_mul(gate, up)), its inner activation
+  ///   quantised per row as `down` needs
+  ///
+  /// shapes    out [T, H] bf16 · x.* [T, H]
+  Status experts(TensorView out,
+                 const Activation& x,
+                 const Routing& routing,
+                 const Experts& weights);
+
+  /// Copies whole cache pages: pairs[i] = {from, to}.  shapes: pairs [C, 2] i32
+  Status copy_pages(const KvLayer& kv, ConstTensorView pairs);
+
+  /// Draws the next token of each row (definition: sampling/sampler.h) and counts it for the
+  /// penalties. shapes    logits [R, V] f32, unchanged · see SamplingBatch, SamplingOutput
+  Status sample(const SamplingOutput& out, ConstTensorView logits, const SamplingBatch& batch);
+
+  /// Adds prompt tokens to a row of the penalty table: sets bit 31 of counts[slot, id] after
+  /// clearing the row. shapes    counts [slots, V] i32 · ids [n] i32
+  Status reset_counts(TensorView counts,
+                      std::int64_t slot,
+                      ConstTensorView prompt_ids,
+                      ConstTensorView output_ids);
+
+  Trace& trace() { return trace_; }
+
+ private:
+  virtual Result<Linear> do_place_linear(std::span<const LinearSource> blocks) = 0;
+  virtual Result<Experts> do_place_experts(const ExpertsSource& source) = 0;
+  virtual Status do_embed(TensorView out, ConstTensorView ids, ConstTensorView table) = 0;
+  virtual Status do_gather_rows(TensorView out, ConstTensorView x, ConstTensorView rows) = 0;
+  virtual Status do_rms_norm(const Activation& out,
+                             ConstTensorView x,
+                             ConstTensorView weight,
+                             float eps) = 0;
+  virtual Status do_add_rms_norm(const Activation& out,
+                                 TensorView residual,
+                                 ConstTensorView branch,
+                                 ConstTensorView weight,
+                                 float eps) = 0;
+  virtual Status do_linear(TensorView out, const Activation& x, const Linear& weight) = 0;
+  virtual Status do_qk_norm_rope_store_kv(TensorView q,
+                                          const KvLayer& kv,
+                                          ConstTensorView qkv,
+                                          ConstTensorView positions,
+                                          ConstTensorView slots,
+                                          const QkNormRope& weights) = 0;
+  virtual Status do_attention(const Activation& out,
+                              ConstTensorView q,
+                              const KvLayer& kv,
+                              const Batch& batch,
+                              const HeadShape& heads) = 0;
+  virtual Status do_silu_mul(const Activation& out, ConstTensorView gate_up) = 0;
+  virtual Status do_route(const Routing& out,
+                          ConstTensorView x,
+                          ConstTensorView weight,
+                          ConstTensorView bias,
+                          const RouterSettings& settings) = 0;
+  virtual Status do_experts(TensorView out,
+                            const Activation& x,
+                            const Routing& routing,
+                            const Experts& weights) = 0;
+  virtual Status do_copy_pages(const KvLayer& kv, ConstTensorView pairs) = 0;
+  virtual Status do_sample(const SamplingOutput& out,
+                           ConstTensorView logits,
+                           const SamplingBatch& batch) = 0;
+  virtual Status do_reset_counts(TensorView counts,
+                                 std::int64_t slot,
+                                 ConstTensorView prompt_ids,
+                                 ConstTensorView output_ids) = 0;
+
+  Trace trace_;
+};
+
+}  // namespace koho

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// The flat arrays of one step, as the operators read them, and the cache pages of one layer. All
+// arrays live on the backend's device; the plain numbers are known to the host and choose launch
+// shapes only.
+#pragma once
+
+#include <cstdint>
+
+#include "tensor/tensor_view.h"
+
+namespace koho {
+
+inline constexpr std::int64_t kPageTokens = 64;
+
+/// One step's tokens, grouped by sequence, decodes first. Padding (for captured graphs): token rows
+/// with slot -1 at the end, sequences with context length 0 at the end; their outputs are
+/// unspecified but finite and never read.
+struct Batch {
+  ConstTensorView token_ids;  // [T] i32, 0 <= id < V
+  ConstTensorView positions;  // [T] i32, place in the sequence, from 0
+  ConstTensorView slots;      // [T] i64: page * 64 + offset in the page; -1 = store nothing
+  ConstTensorView
+      query_starts;  // [S+1] i32: sequence s owns token rows query_starts[s] .. query_starts[s+1]-1
+  ConstTensorView context_lengths;  // [S] i32: tokens in the cache once this step's are stored
+  ConstTensorView page_tables;  // [S, pages] i32: page numbers in order; entries past the context
+                                // are unspecified
+  ConstTensorView logit_rows;   // [R] i32: token rows whose logits are wanted; may be empty
+
+  std::int64_t tokens = 0;       // T
+  std::int64_t sequences = 0;    // S
+  std::int64_t decodes = 0;      // the first `decodes` sequences have exactly one token row each
+  std::int64_t query_max = 0;    // longest run of rows of one sequence
+  std::int64_t context_max = 0;  // largest context length
+};
+
+/// The cache of one layer. The last token of a page table's run need not fill its page.
+struct KvLayer {
+  TensorView k;         // [N, K, P, D] bf16 or e4m3
+  TensorView v;         // [N, K, P, D] like k
+  TensorView k_scales;  // empty for bf16; [N, K, P] f32 multipliers for e4m3, one a token and head
+  TensorView v_scales;  // like k_scales
+};
+
+/// Activations in the forms their readers need; absent forms are empty.
+struct Activation {
+  TensorView values;        // [T, K] bf16
+  TensorView codes;         // [T, K] e4m3, packed rows
+  TensorView scales;        // [T] f32: value = code * scale
+  TensorView block_codes;   // [T, K] e4m3
+  TensorView block_scales;  // [T, ceil(K/128)] f32
+
+  /// The first `tokens` rows of every form.
+  Activation first(std::int64_t tokens) const {
+    auto cut = [tokens](const TensorView& view) {
+      return view.empty() ? view : view.first(tokens);
+    };
+    return {cut(values), cut(codes), cut(scales), cut(block_codes), cut(block_scales)};
+  }
+};
+
+/// The experts chosen for each token.
+struct Routing {
+  TensorView ids;  // [T, A] i32, distinct in a row, in order of falling selection score, ties to
+                   // the lower id
+  TensorView weights;  // [T, A] f32, normalised and scaled
+};
+
+/// How the router selects.
+struct RouterSettings {
+  std::int64_t top_k = 0;        // A
+  std::int64_t groups = 1;       // n_group
+  std::int64_t groups_kept = 1;  // topk_group
+  bool normalise = true;         // norm_topk_prob
+  float scale = 1.0F;            // routed_scaling_factor
+};
+
+/// Head geometry of one layer on this rank.
+struct HeadShape {
+  std::int64_t query_heads = 0;  // Q
+  std::int64_t kv_heads = 0;     // K, divides Q
+  std::int64_t width = 0;        // D
+  std::int64_t rotary = 0;       // rotated dims of a head, even, <= D
+};
+
+}  // namespace koho
