@@ -49,7 +49,10 @@ SamplingRow make_sampling_row(const SamplingParameters& parameters,
   SamplingRow row;
   row.seed = seed;
   row.output_position = output_position;
-  row.temperature = static_cast<float>(parameters.temperature);
+  // Below this the division would overflow; the draw would be the argmax anyway.
+  constexpr double kGreedyBelow = 1e-5;
+  row.temperature =
+      parameters.temperature < kGreedyBelow ? 0.0F : static_cast<float>(parameters.temperature);
   row.top_p = static_cast<float>(parameters.top_p);
   row.min_p = static_cast<float>(parameters.min_p);
   row.repetition_penalty = static_cast<float>(parameters.repetition_penalty);
