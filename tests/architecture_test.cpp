@@ -80,9 +80,11 @@ bool is_test(const fs::path& file) {
 }
 
 TEST(Architecture, EveryFolderIsInTheTable) {
-  for (const fs::directory_entry& entry : fs::directory_iterator(fs::path(KOHO_SOURCE_DIR) / "src"))
-    if (entry.is_directory())
-      EXPECT_TRUE(allowed_includes().contains(entry.path().filename().string())) << entry.path();
+  for (const fs::directory_entry& entry :
+       fs::directory_iterator(fs::path(KOHO_SOURCE_DIR) / "src")) {
+    if (!entry.is_directory()) continue;
+    EXPECT_TRUE(allowed_includes().contains(entry.path().filename().string())) << entry.path();
+  }
 }
 
 TEST(Architecture, IncludesFollowTheOrderOfTheFolders) {
