@@ -24,5 +24,6 @@ struct Command {
 };
 
 // One function a command, each defined in the file of its name.
+Runner add_render(CLI::App& command);
 
 }  // namespace koho::app

@@ -12,7 +12,9 @@ namespace koho::app {
 namespace {
 
 const std::vector<Command>& commands() {
-  static const std::vector<Command> table{};
+  static const std::vector<Command> table{
+      {"render", "Print the prompt text of chat requests", add_render},
+  };
   return table;
 }
 

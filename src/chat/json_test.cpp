@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "chat/json.h"
+
+#include <gtest/gtest.h>
+
+namespace koho::chat {
+namespace {
+
+std::string round_trip(std::string_view text) {
+  const Result<Json> value = parse_json(text);
+  return value.ok() ? dump_json(*value) : "error: " + value.error().message;
+}
+
+TEST(Json, WritesAsPythonDoes) {
+  EXPECT_EQ(round_trip(R"({"b":1,"a":[1,2,{}],"c":{"d":[]}})"),
+            R"({"b": 1, "a": [1, 2, {}], "c": {"d": []}})");
+  EXPECT_EQ(round_trip(R"("\u00e9\u0001\u007f\/\"\\\b\f\n\r\t<>&\ud83c\udf89")"),
+            "\"é\\u0001\x7f/\\\"\\\\\\b\\f\\n\\r\\t<>&🎉\"");
+  EXPECT_EQ(round_trip("[true,false,null]"), "[true, false, null]");
+}
+
+TEST(Json, KeepsNumbersAsPythonPrintsThem) {
+  EXPECT_EQ(round_trip("[0,-0,1.0,-0.0,1e16,1e15,1e-5,0.0001,1E2,123456789012345678901234567890]"),
+            "[0, 0, 1.0, -0.0, 1e+16, 1000000000000000.0, 1e-05, 0.0001, 100.0, "
+            "123456789012345678901234567890]");
+  EXPECT_EQ(round_trip("[-9223372036854775808,18446744073709551615,-9223372036854775809]"),
+            "[-9223372036854775808, 18446744073709551615, -9223372036854775809]");
+  EXPECT_TRUE(parse_json("12")->is_integer());
+  EXPECT_FALSE(parse_json("12.0")->is_integer());
+  EXPECT_FALSE(parse_json("1e30")->is_integer());
+}
+
+TEST(Json, RefusesWhatItCannotKeep) {
+  for (const char* text : {"", "{", "[1,]", "01", "NaN", "Infinity", "1e999", "\"\\ud800\"",
+                           "\"\xff\"", "{\"a\":1}x", "'a'", "{\"a\":1,\"a\":2}"})
+    EXPECT_FALSE(parse_json(text).ok()) << text;
+  EXPECT_NE(parse_json(R"({"x":{"a":1,"b":2,"a":3}})").error().message.find("\"a\" stands twice"),
+            std::string::npos);
+  EXPECT_TRUE(parse_json(R"([{"a":1},{"a":2}])").ok());
+}
+
+TEST(Json, BoundsDepthKeysAndDigits) {
+  EXPECT_TRUE(parse_json(std::string(64, '[') + std::string(64, ']')).ok());
+  EXPECT_FALSE(parse_json(std::string(65, '[') + std::string(65, ']')).ok());
+  EXPECT_FALSE(parse_json(std::string(1000000, '[')).ok());
+  std::string object = "{";
+  for (int i = 0; i < 1000; ++i) object += (i > 0 ? ",\"" : "\"") + std::to_string(i) + "\":0";
+  EXPECT_TRUE(parse_json(object + "}").ok());
+  EXPECT_FALSE(parse_json(object + ",\"x\":0}").ok());
+}
+
+TEST(Json, FindsAndSetsKeysInOrder) {
+  Json object = *parse_json(R"({"a":1,"b":2})");
+  object.set("b", Json::string("x"));
+  object.set("c", Json{});
+  EXPECT_EQ(dump_json(object), R"({"a": 1, "b": "x", "c": null})");
+  EXPECT_EQ(object.find("d"), nullptr);
+  EXPECT_EQ(object.find("a")->find("b"), nullptr);
+}
+
+}  // namespace
+}  // namespace koho::chat

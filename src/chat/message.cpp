@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "chat/message.h"
+
+#include <array>
+#include <utility>
+
+#include <fmt/core.h>
+
+#include "chat/python_text.h"
+
+namespace koho::chat {
+namespace {
+
+Error wrong_kind(std::string_view field, std::string_view expected, const Json* found) {
+  return make_error(ErrorCode::invalid_argument, "{}: expected {}, found {}", field, expected,
+                    found == nullptr ? "nothing" : kind_name(found->kind));
+}
+
+/// What Python calls false: the templates' `if` skips such values.
+bool is_false(const Json* value) {
+  if (value == nullptr) return true;
+  switch (value->kind) {
+    case Json::Kind::null:
+      return true;
+    case Json::Kind::boolean:
+      return !value->boolean;
+    case Json::Kind::string:
+      return value->text.empty();
+    case Json::Kind::array:
+    case Json::Kind::object:
+      return value->items.empty();
+    case Json::Kind::number:
+      return value->text == "0" || value->text == "0.0" || value->text == "-0.0";
+  }
+  return false;
+}
+
+Result<std::optional<bool>> read_flag(const Json& request, std::string_view name) {
+  const Json* flag = request.find(name);
+  if (flag == nullptr) return std::optional<bool>{};
+  if (flag->is_null()) return std::optional<bool>{false};
+  if (flag->kind != Json::Kind::boolean) return wrong_kind(name, "true or false", flag);
+  return std::optional<bool>{flag->boolean};
+}
+
+Result<Json> read_arguments(const Json* arguments, const std::string& field) {
+  if (arguments == nullptr || arguments->is_null()) return Json::object();
+  if (arguments->is_object()) return *arguments;
+  if (!arguments->is_string()) return wrong_kind(field, "an object or a string of JSON", arguments);
+  if (python_strip(arguments->text).empty()) return Json::object();
+  Result<Json> parsed = parse_json(arguments->text);
+  if (!parsed.ok()) return std::move(parsed).error().with_context(field);
+  if (!parsed->is_object()) return wrong_kind(field, "a JSON object in the string", &*parsed);
+  return parsed;
+}
+
+/// `call` is {"function": {"name", "arguments"}} or {"name", "arguments"} itself.
+Result<ToolCall> read_tool_call(const Json& call, const std::string& field) {
+  if (!call.is_object()) return wrong_kind(field, "an object", &call);
+  const Json* function = call.find("function");
+  const bool wrapped = !is_false(function);
+  if (wrapped && !function->is_object())
+    return wrong_kind(field + ".function", "an object", function);
+  const Json& body = wrapped ? *function : call;
+  const std::string prefix = wrapped ? field + ".function" : field;
+  ToolCall result;
+  const Json* name = body.find("name");
+  if (name == nullptr || !name->is_string()) return wrong_kind(prefix + ".name", "a string", name);
+  result.name = name->text;
+  KOHO_TRY_ASSIGN(result.arguments, read_arguments(body.find("arguments"), prefix + ".arguments"));
+  if (const Json* id = call.find("id"); id != nullptr && id->is_string()) result.id = id->text;
+  return result;
+}
+
+Result<Message> read_message(const Json& json, const std::string& field) {
+  if (!json.is_object()) return wrong_kind(field, "an object", &json);
+  Message message;
+  const Json* role = json.find("role");
+  if (role == nullptr || !role->is_string()) return wrong_kind(field + ".role", "a string", role);
+  message.role = role->text;
+  if (const Json* content = json.find("content")) message.content = *content;
+  if (const Json* text = json.find("reasoning_content"); text != nullptr && text->is_string())
+    message.reasoning_content = text->text;
+  if (const Json* text = json.find("reasoning"); text != nullptr && text->is_string())
+    message.reasoning = text->text;
+  if (const Json* id = json.find("tool_call_id"); id != nullptr && id->is_string())
+    message.tool_call_id = id->text;
+  const Json* calls = json.find("tool_calls");
+  if (is_false(calls)) return message;
+  if (!calls->is_array()) return wrong_kind(field + ".tool_calls", "an array", calls);
+  for (std::size_t i = 0; i < calls->items.size(); ++i) {
+    KOHO_TRY_ASSIGN(ToolCall call,
+                    read_tool_call(calls->items[i], fmt::format("{}.tool_calls[{}]", field, i)));
+    message.tool_calls.push_back(std::move(call));
+  }
+  return message;
+}
+
+/// The text of one part of a tool's result.
+Result<std::string> tool_part_text(const Json& part, const std::string& field) {
+  if (part.is_string()) return part.text;
+  if (!part.is_object()) return wrong_kind(field, "an object or a string", &part);
+  if (const Json* output = part.find("output")) return python_str(*output);
+  const Json* text = part.find("text");
+  if (text == nullptr || !text->is_string()) return wrong_kind(field + ".text", "a string", text);
+  return text->text;
+}
+
+Status check_part(const Json& part, const std::string& field) {
+  if (part.is_string()) return {};
+  if (!part.is_object()) return wrong_kind(field, "an object or a string", &part);
+  const Json* type = part.find("type");
+  if (type == nullptr) {
+    if (part.find("output") != nullptr) return {};
+    return wrong_kind(field + ".type", "a string", nullptr);
+  }
+  if (!type->is_string()) return wrong_kind(field + ".type", "a string", type);
+  if (type->text != "text")
+    return make_error(ErrorCode::unsupported,
+                      "{}: a part of type \"{}\"; this model reads text only: send parts of type "
+                      "\"text\"",
+                      field, type->text);
+  const Json* text = part.find("text");
+  if (text == nullptr || !text->is_string()) return wrong_kind(field + ".text", "a string", text);
+  return {};
+}
+
+Status normalise_message(Message& message, const std::string& field) {
+  constexpr std::array<std::string_view, 4> kRoles{"system", "user", "assistant", "tool"};
+  if (message.role == "developer") message.role = "system";
+  bool known = false;
+  for (const std::string_view role : kRoles) known = known || message.role == role;
+  if (!known)
+    return make_error(ErrorCode::invalid_argument,
+                      "{}.role: \"{}\" is none of system, developer, user, assistant, tool", field,
+                      message.role);
+  if (!message.reasoning_content) message.reasoning_content = std::exchange(message.reasoning, {});
+  if (!message.content || message.content->is_null()) {
+    message.content = Json::string("");
+    return {};
+  }
+  if (message.content->is_string()) return {};
+  if (!message.content->is_array())
+    return wrong_kind(field + ".content", "a string or a list of parts", &*message.content);
+  std::string joined;
+  for (std::size_t i = 0; i < message.content->items.size(); ++i) {
+    const Json& part = message.content->items[i];
+    const std::string part_field = fmt::format("{}.content[{}]", field, i);
+    KOHO_TRY(check_part(part, part_field));
+    if (message.role != "tool") continue;
+    KOHO_TRY_ASSIGN(const std::string text, tool_part_text(part, part_field));
+    joined += text;
+  }
+  if (message.role == "tool") message.content = Json::string(joined);
+  return {};
+}
+
+}  // namespace
+
+Result<Conversation> read_conversation(const Json& request) {
+  if (!request.is_object()) return wrong_kind("the chat request", "an object", &request);
+  Conversation conversation;
+  const Json* messages = request.find("messages");
+  if (messages == nullptr || !messages->is_array())
+    return wrong_kind("messages", "an array", messages);
+  for (std::size_t i = 0; i < messages->items.size(); ++i) {
+    KOHO_TRY_ASSIGN(Message message,
+                    read_message(messages->items[i], fmt::format("messages[{}]", i)));
+    conversation.messages.push_back(std::move(message));
+  }
+  if (const Json* tools = request.find("tools"); !is_false(tools)) {
+    if (!tools->is_array()) return wrong_kind("tools", "an array", tools);
+    conversation.tools = tools->items;
+  }
+  KOHO_TRY_ASSIGN(const std::optional<bool> generation,
+                  read_flag(request, "add_generation_prompt"));
+  conversation.add_generation_prompt = generation.value_or(false);
+  KOHO_TRY_ASSIGN(conversation.enable_thinking, read_flag(request, "enable_thinking"));
+  KOHO_TRY_ASSIGN(conversation.clear_thinking, read_flag(request, "clear_thinking"));
+  return conversation;
+}
+
+Status normalise(Conversation& conversation) {
+  for (std::size_t i = 0; i < conversation.messages.size(); ++i)
+    KOHO_TRY(normalise_message(conversation.messages[i], fmt::format("messages[{}]", i)));
+  return {};
+}
+
+std::string visible_text(const std::optional<Json>& content) {
+  if (!content) return "";
+  if (!content->is_array()) return python_str(*content);
+  std::string joined;
+  for (const Json& part : content->items) {
+    if (part.is_string()) {
+      joined += part.text;
+    } else if (const Json* type = part.find("type");
+               type != nullptr && *type == Json::string("text")) {
+      if (const Json* text = part.find("text")) joined += python_str(*text);
+    }
+  }
+  return joined;
+}
+
+}  // namespace koho::chat
