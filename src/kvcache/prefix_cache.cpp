@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcache/prefix_cache.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "base/check.h"
+
+namespace koho {
+
+PrefixCache::PrefixCache(PagePool& pool,
+                         std::int32_t tokens_per_page,
+                         const std::array<std::uint64_t, 4>& seed)
+    : pool_(pool), tokens_per_page_(tokens_per_page), seed_(seed[0]) {
+  KOHO_CHECK_GT(tokens_per_page, 0);
+  KOHO_CHECK_EQ(
+      XXH3_generateSecret(secret_.data(), secret_.size(), seed.data(), sizeof(std::uint64_t) * 4),
+      XXH_OK);
+  const auto pages = static_cast<std::size_t>(pool.total());
+  entries_.resize(pages);
+  tokens_.resize(pages * static_cast<std::size_t>(tokens_per_page));
+  buckets_.assign(std::bit_ceil(pages), kNoPage);
+  hashed_.resize(sizeof(Key) + static_cast<std::size_t>(tokens_per_page) * sizeof(Token));
+}
+
+std::int32_t PrefixCache::match(std::span<const Token> tokens,
+                                const CacheSalt& salt,
+                                std::vector<PageHandle>& pages) {
+  if (size_ == 0 || tokens.empty()) return 0;
+  const auto page_tokens = static_cast<std::size_t>(tokens_per_page_);
+  const std::size_t pages_max = (tokens.size() - 1) / page_tokens;
+  PageId parent = kNoPage;
+  std::int32_t matched = 0;
+  for (std::size_t i = 0; i < pages_max; ++i) {
+    const std::span<const Token> wanted = tokens.subspan(i * page_tokens, page_tokens);
+    const PageId page = find(key_of(parent, salt, wanted), parent, salt, wanted);
+    if (page == kNoPage) break;
+    pages.push_back(pool_.share(page));
+    parent = page;
+    ++matched;
+  }
+  return matched;
+}
+
+PageId PrefixCache::insert(PageId parent,
+                           const CacheSalt& salt,
+                           std::span<const Token> tokens,
+                           PageId page) {
+  KOHO_CHECK_EQ(tokens.size(), static_cast<std::size_t>(tokens_per_page_));
+  KOHO_CHECK(parent == kNoPage || (pool_.cached(parent) && pool_.owners(parent) > 0));
+  const Key key = key_of(parent, salt, tokens);
+  const PageId known = find(key, parent, salt, tokens);
+  if (known != kNoPage) return known;
+
+  pool_.set_cached(page);
+  PageId& head = buckets_[bucket(key)];
+  at(page) = {.key = key, .salt = salt, .parent = parent, .bucket_next = head, .children = 0};
+  head = page;
+  if (parent != kNoPage) ++at(parent).children;
+  std::copy(tokens.begin(), tokens.end(),
+            tokens_.begin() + static_cast<std::ptrdiff_t>(page) * tokens_per_page_);
+  ++size_;
+  return page;
+}
+
+bool PrefixCache::evict_oldest() {
+  const PageId page = pool_.oldest_idle();
+  if (page == kNoPage) return false;
+  forget(page);
+  ++evictions_;
+  return true;
+}
+
+void PrefixCache::clear() {
+  KOHO_CHECK_EQ(pool_.owned(), 0);
+  while (pool_.oldest_idle() != kNoPage) forget(pool_.oldest_idle());
+  KOHO_CHECK_EQ(size_, 0);
+}
+
+std::span<const Token> PrefixCache::tokens(PageId page) const {
+  const auto page_tokens = static_cast<std::size_t>(tokens_per_page_);
+  return std::span(tokens_).subspan(static_cast<std::size_t>(page) * page_tokens, page_tokens);
+}
+
+PrefixCache::Key PrefixCache::key_of(PageId parent,
+                                     const CacheSalt& salt,
+                                     std::span<const Token> tokens) {
+  if (parent == kNoPage) {
+    std::memcpy(hashed_.data(), &salt, sizeof(Key));
+  } else {
+    std::memcpy(hashed_.data(), &at(parent).key, sizeof(Key));
+  }
+  std::memcpy(hashed_.data() + sizeof(Key), tokens.data(), tokens.size_bytes());
+  const XXH128_hash_t hash = XXH3_128bits_withSecretandSeed(hashed_.data(), hashed_.size(),
+                                                            secret_.data(), secret_.size(), seed_);
+  return {hash.low64, hash.high64};
+}
+
+PageId PrefixCache::find(const Key& key,
+                         PageId parent,
+                         const CacheSalt& salt,
+                         std::span<const Token> wanted) const {
+  for (PageId page = buckets_[bucket(key)]; page != kNoPage; page = at(page).bucket_next) {
+    const Entry& entry = at(page);
+    if (entry.key == key && entry.parent == parent && entry.salt == salt &&
+        std::ranges::equal(tokens(page), wanted))
+      return page;
+  }
+  return kNoPage;
+}
+
+void PrefixCache::forget(PageId page) {
+  Entry& entry = at(page);
+  KOHO_CHECK_EQ(entry.children, 0);
+  PageId* link = &buckets_[bucket(entry.key)];
+  while (*link != page) link = &at(*link).bucket_next;
+  *link = entry.bucket_next;
+  if (entry.parent != kNoPage) --at(entry.parent).children;
+  --size_;
+  pool_.reclaim(page);
+}
+
+}  // namespace koho

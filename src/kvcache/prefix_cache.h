@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// The prefix cache: finds the full pages that already hold the keys and values of a prompt's
+// beginning. A page is found by a keyed 128-bit hash chained over the pages before it, and believed
+// only if its tokens, its predecessor and, for a first page, the tenant's salt are equal: a forged
+// collision costs a comparison, never a wrong answer. Sized at construction; allocates nothing
+// after it; each operation is O(1) a page.
+//
+// Eviction takes the least recently used idle page. Children go before their parents by
+// construction: whoever owns a cached page owns its predecessors (the scheduler adopts the page
+// already cached when it computed an equal one), and sequences release their pages last to first.
+//
+// A tier in host memory would join at two places and nowhere else: `evict_oldest` is where a page's
+// key, tokens and number are last known together (copy out), and the first miss in `match` is where
+// a key is known that the device does not hold (copy in, as page copies of the plan).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kvcache/page_pool.h"
+
+namespace koho {
+
+using Token = std::int32_t;
+
+/// Separates tenants: pages are found only under the salt they were computed under.
+struct CacheSalt {
+  std::uint64_t low = 0;
+  std::uint64_t high = 0;
+
+  bool operator==(const CacheSalt&) const = default;
+};
+
+class PrefixCache {
+ public:
+  /// `seed` is random per process, so that no client can prepare colliding prompts.
+  PrefixCache(PagePool& pool,
+              std::int32_t tokens_per_page,
+              const std::array<std::uint64_t, 4>& seed);
+
+  /// Takes references to the longest cached run of full pages that begins `tokens`, appends them to
+  /// `pages` and returns their number. Never the whole prompt: at least one token is left over, as
+  /// its logits are wanted.
+  std::int32_t match(std::span<const Token> tokens,
+                     const CacheSalt& salt,
+                     std::vector<PageHandle>& pages);
+
+  /// Makes a full page findable behind `parent` (kNoPage: a first page) and returns the page that
+  /// stands for these tokens: `page`, or the one that was there already, which the caller then
+  /// adopts. Requires: tokens.size() == tokens_per_page; page and parent are owned by the caller,
+  /// parent is cached.
+  PageId insert(PageId parent, const CacheSalt& salt, std::span<const Token> tokens, PageId page);
+
+  /// Forgets the idle page that was used longest ago; false if there is none.
+  bool evict_oldest();
+  /// Forgets all pages: the device lost their bytes. Requires: no page is owned.
+  void clear();
+
+  std::int32_t tokens_per_page() const { return tokens_per_page_; }
+  /// Pages that can be found, idle or owned.
+  std::int32_t size() const { return size_; }
+  std::uint64_t evictions() const { return evictions_; }
+  /// What a cached page holds. Requires: cached.
+  std::span<const Token> tokens(PageId page) const;
+  PageId parent(PageId page) const { return at(page).parent; }
+  std::int32_t children(PageId page) const { return at(page).children; }
+
+ private:
+  struct Key {
+    std::uint64_t low = 0;
+    std::uint64_t high = 0;
+    bool operator==(const Key&) const = default;
+  };
+  /// One per page of the pool; meaningful while the page is cached.
+  struct Entry {
+    Key key;
+    CacheSalt salt;
+    PageId parent = kNoPage;
+    PageId bucket_next = kNoPage;
+    std::int32_t children = 0;
+  };
+
+  const Entry& at(PageId page) const { return entries_[static_cast<std::size_t>(page)]; }
+  Entry& at(PageId page) { return entries_[static_cast<std::size_t>(page)]; }
+  std::size_t bucket(const Key& key) const { return key.low & (buckets_.size() - 1); }
+  Key key_of(PageId parent, const CacheSalt& salt, std::span<const Token> tokens);
+  PageId find(const Key& key,
+              PageId parent,
+              const CacheSalt& salt,
+              std::span<const Token> tokens) const;
+  void forget(PageId page);
+
+  PagePool& pool_;
+  std::int32_t tokens_per_page_;
+  std::array<std::byte, 192> secret_{};
+  std::uint64_t seed_;
+  std::vector<Entry> entries_;
+  std::vector<Token> tokens_;      // [pages, tokens_per_page]
+  std::vector<PageId> buckets_;    // heads of chains through bucket_next; a power of two
+  std::vector<std::byte> hashed_;  // the bytes under the hash: predecessor's key, then tokens
+  std::int32_t size_ = 0;
+  std::uint64_t evictions_ = 0;
+};
+
+}  // namespace koho

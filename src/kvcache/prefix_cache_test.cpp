@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcache/prefix_cache.h"
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include <gtest/gtest.h>
+
+namespace koho {
+namespace {
+
+constexpr std::array<std::uint64_t, 4> kSeed{1, 2, 3, 4};
+constexpr std::int32_t kPage = 4;
+
+/// A pool and its cache, and what a sequence does with them.
+struct Cache {
+  PagePool pool;
+  PrefixCache prefix;
+  explicit Cache(std::int32_t pages) : pool(pages), prefix(pool, kPage, kSeed) {}
+
+  /// Computes the full pages of `tokens` that are not found, releases everything, and returns how
+  /// many pages were found.
+  std::int32_t use(const std::vector<Token>& tokens, const CacheSalt& salt = {}) {
+    std::vector<PageHandle> pages;
+    const std::int32_t found = prefix.match(tokens, salt, pages);
+    for (std::size_t i = pages.size(); i < tokens.size() / kPage; ++i) {
+      PageHandle page = pool.allocate();
+      if (page.page == kNoPage && prefix.evict_oldest()) page = pool.allocate();
+      EXPECT_NE(page.page, kNoPage);
+      const PageId parent = i == 0 ? kNoPage : pages.back().page;
+      const PageId cached =
+          prefix.insert(parent, salt, std::span(tokens).subspan(i * kPage, kPage), page.page);
+      if (cached != page.page) {
+        pages.push_back(pool.share(cached));
+        pool.release(page);
+      } else {
+        pages.push_back(page);
+      }
+    }
+    for (std::size_t i = pages.size(); i > 0; --i) pool.release(pages[i - 1]);
+    return found;
+  }
+};
+
+std::vector<Token> count(int tokens, int from = 0) {
+  std::vector<Token> result(static_cast<std::size_t>(tokens));
+  std::iota(result.begin(), result.end(), from);
+  return result;
+}
+
+TEST(PrefixCache, FindsFullPagesOfACommonBeginning) {
+  Cache cache(8);
+  EXPECT_EQ(cache.use(count(12)), 0);
+  std::vector<Token> other = count(12);
+  other[9] = 99;
+  EXPECT_EQ(cache.use(other), 2);
+  other[1] = 99;
+  EXPECT_EQ(cache.use(other), 0);
+}
+
+TEST(PrefixCache, NeverFindsTheWholePrompt) {
+  Cache cache(8);
+  cache.use(count(12));
+  EXPECT_EQ(cache.use(count(12)), 2);
+  EXPECT_EQ(cache.use(count(13)), 3);
+}
+
+TEST(PrefixCache, KeepsTenantsApart) {
+  Cache cache(8);
+  cache.use(count(9), {1, 0});
+  EXPECT_EQ(cache.use(count(9), {2, 0}), 0);
+  EXPECT_EQ(cache.use(count(9), {1, 1}), 0);
+  EXPECT_EQ(cache.use(count(9), {1, 0}), 2);
+}
+
+TEST(PrefixCache, FindsAPageBehindItsOwnPredecessorOnly) {
+  Cache cache(8);
+  std::vector<Token> first = count(9);
+  std::vector<Token> second = count(9);
+  second[0] = 77;  // the second pages are equal, the first ones differ
+  cache.use(first);
+  EXPECT_EQ(cache.use(second), 0);
+  EXPECT_EQ(cache.prefix.size(), 4);
+}
+
+TEST(PrefixCache, GivesTheKnownPageForEqualTokens) {
+  Cache cache(4);
+  const PageHandle first = cache.pool.allocate();
+  const PageHandle second = cache.pool.allocate();
+  const std::vector<Token> tokens = count(kPage);
+  EXPECT_EQ(cache.prefix.insert(kNoPage, {}, tokens, first.page), first.page);
+  EXPECT_EQ(cache.prefix.insert(kNoPage, {}, tokens, second.page), first.page);
+  EXPECT_FALSE(cache.pool.cached(second.page));
+}
+
+TEST(PrefixCache, EvictsTheLeastRecentlyUsedAndChildrenFirst) {
+  Cache cache(4);
+  cache.use(count(8));                // a, b
+  cache.use(count(8, 100));           // c, d
+  EXPECT_EQ(cache.use(count(9)), 2);  // a and b are younger now
+  cache.use(count(4, 200));           // takes d's place, not c's
+  EXPECT_EQ(cache.use(count(9, 100)), 1);
+}
+
+TEST(PrefixCache, ForgetsEverythingWhenCleared) {
+  Cache cache(6);
+  cache.use(count(12));
+  cache.use(count(12, 50));
+  cache.prefix.clear();
+  EXPECT_EQ(cache.pool.free(), 6);
+  EXPECT_EQ(cache.use(count(12)), 0);
+}
+
+TEST(PrefixCache, AgreesWithAListOfKnownPrefixesOverManyRandomPrompts) {
+  std::mt19937_64 random(3);
+  for (int round = 0; round < 50; ++round) {
+    Cache cache(4096);  // never evicts, so that the model is a plain set
+    std::vector<std::pair<std::uint64_t, std::vector<Token>>> known;
+    for (int i = 0; i < 100; ++i) {
+      std::vector<Token> tokens(1 + random() % 20);
+      for (Token& token : tokens) token = static_cast<Token>(random() % 2);
+      const std::uint64_t salt = random() % 2;
+      std::size_t expected = 0;
+      for (const auto& [other_salt, other] : known) {
+        if (other_salt != salt) continue;
+        const auto [here, there] =
+            std::mismatch(tokens.begin(), tokens.end(), other.begin(), other.end());
+        const auto common = static_cast<std::size_t>(here - tokens.begin());
+        const std::size_t whole = std::min<std::size_t>(common, tokens.size() - 1) / kPage;
+        expected = std::max(expected, whole);
+      }
+      ASSERT_EQ(cache.use(tokens, {salt, 0}), static_cast<std::int32_t>(expected));
+      known.emplace_back(salt, tokens);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace koho
