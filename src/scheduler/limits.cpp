@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/limits.h"
+
+#include <string_view>
+
+namespace koho {
+namespace {
+
+Status in_range(std::string_view name, std::int32_t value, std::int32_t low, std::int32_t high) {
+  if (value >= low && value <= high) return {};
+  return make_error(ErrorCode::invalid_argument, "{} must be in {}..{}, found {}", name, low, high,
+                    value);
+}
+
+}  // namespace
+
+Status validate(const Limits& limits) {
+  KOHO_TRY(in_range("tokens_per_page", limits.tokens_per_page, 1, 1 << 16));
+  KOHO_TRY(in_range("pages", limits.pages, 1, (1 << 30) / limits.tokens_per_page));
+  KOHO_TRY(in_range("context_max", limits.context_max, 1, 1 << 24));
+  KOHO_TRY(in_range("sequences_max", limits.sequences_max, 1, 1 << 14));
+  KOHO_TRY(in_range("live_max", limits.live_max, 1, 1 << 20));
+  // One token beside the decodes, so that a full batch cannot stop every prefill.
+  KOHO_TRY(in_range("step_tokens_max", limits.step_tokens_max, limits.sequences_max + 1, 1 << 24));
+  KOHO_TRY(in_range("mixed_prefill_tokens_max", limits.mixed_prefill_tokens_max, 1,
+                    limits.step_tokens_max));
+  KOHO_TRY(in_range("aging_steps", limits.aging_steps, 1, 1 << 30));
+  return in_range("bias_entries_max", limits.bias_entries_max, 0, 1 << 24);
+}
+
+}  // namespace koho

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every number that decides what the scheduler does. There is one scheduler; what varies is data.
+#pragma once
+
+#include <cstdint>
+
+#include "base/error.h"
+
+namespace koho {
+
+inline constexpr std::int32_t kPriorities = 8;  // 0 is served first
+
+struct Limits {
+  std::int32_t tokens_per_page = 64;
+  std::int32_t pages = 0;          // in the pool
+  std::int32_t context_max = 0;    // tokens of one sequence, prompt and completion
+  std::int32_t sequences_max = 0;  // running at once: rows of a step, seats on the device
+  std::int32_t live_max = 0;       // running, waiting and held together
+  std::int32_t step_tokens_max = 0;
+  /// Prefill tokens in a step that also decodes: bounds the time between a running request's
+  /// tokens. A step without decodes may use step_tokens_max.
+  std::int32_t mixed_prefill_tokens_max = 0;
+  /// A waiting sequence overtakes newcomers one priority level above it that arrive so many steps
+  /// later: what keeps low priorities from starving.
+  std::int32_t aging_steps = 2000;
+  /// Entries of logit bias lists over all running sequences.
+  std::int32_t bias_entries_max = 16384;
+  bool prefix_cache = true;
+
+  std::int32_t pages_of(std::int32_t tokens) const {
+    return (tokens + tokens_per_page - 1) / tokens_per_page;
+  }
+  std::int32_t pages_per_sequence_max() const { return pages_of(context_max); }
+  /// Page-table entries one step may change: a whole new table beside a growing or adopted page of
+  /// every other sequence.
+  std::int32_t page_changes_max() const { return pages_per_sequence_max() + 2 * sequences_max; }
+};
+
+/// Errors: invalid_argument naming the limit, its range and what was found.
+Status validate(const Limits& limits);
+
+}  // namespace koho

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the scheduler fills one step: decodes, prefill chunks, admissions; who loses pages.
+#include <algorithm>
+
+#include "base/check.h"
+#include "scheduler/scheduler.h"
+
+namespace koho {
+namespace {
+
+/// While others run, an admission leaves them a page each to grow into, up to this share of the
+/// pool: admitting into the last pages would only preempt in the next steps.
+constexpr std::int32_t kGrowthShare = 8;
+
+void clear(StepBatch& batch, std::int64_t step) {
+  batch.step = step;
+  batch.rows.clear();
+  batch.decodes = 0;
+  batch.tokens = 0;
+  batch.samples = 0;
+  batch.history_tokens = 0;
+  batch.runs.clear();
+  batch.run_pages.clear();
+  batch.copies.clear();
+  batch.preempted = 0;
+}
+
+}  // namespace
+
+const StepBatch* Scheduler::plan() {
+  KOHO_CHECK_LT(in_flight_, kStepsInFlightMax);
+  StepBatch& batch = batches_[static_cast<std::size_t>((oldest_ + in_flight_) % kStepsInFlightMax)];
+  ++step_;
+  clear(batch, step_);
+  plan_decodes(batch);
+  plan_prefills(batch);
+  admit_waiting(batch);
+  if (batch.rows.empty()) {
+    --step_;
+    return nullptr;
+  }
+  emit_adoptions(batch);
+  ++in_flight_;
+  return &batch;
+}
+
+void Scheduler::plan_decodes(StepBatch& batch) {
+  order_ = running_;
+  for (const std::int32_t index : order_) {
+    Sequence& sequence = at(index);
+    // It may have lost its seat to an older one a moment ago.
+    if (sequence.state != SequenceState::running) continue;
+    if (sequence.paused || sequence.remaining() != 1) continue;
+    if (!secure_page(batch, sequence)) continue;
+    add_row(batch, sequence, 1, false);
+  }
+  batch.decodes = static_cast<std::int32_t>(batch.rows.size());
+}
+
+std::int32_t Scheduler::prefill_budget(const StepBatch& batch) const {
+  const std::int32_t prefilled = batch.tokens - batch.decodes;
+  const std::int32_t left = limits_.step_tokens_max - batch.tokens;
+  if (batch.decodes == 0) return left;
+  return std::min(left, limits_.mixed_prefill_tokens_max - prefilled);
+}
+
+void Scheduler::plan_prefills(StepBatch& batch) {
+  for (const std::int32_t index : running_) {
+    Sequence& sequence = at(index);
+    const std::int32_t budget = prefill_budget(batch);
+    if (budget <= 0) return;
+    if (sequence.paused || sequence.remaining() <= 1) continue;
+    add_row(batch, sequence, std::min(budget, sequence.remaining()), false);
+  }
+}
+
+void Scheduler::admit_waiting(StepBatch& batch) {
+  // Whoever just lost pages would only take them back.
+  if (batch.preempted > 0) return;
+  while (prefill_budget(batch) > 0) {
+    Sequence* sequence = waiting_.first();
+    if (sequence == nullptr || !admissible(batch, *sequence)) return;
+    if (seats_.empty() && !reclaim_paused(batch)) return;
+    if (!admit(batch, *sequence)) return;
+    add_row(batch, *sequence, std::min(prefill_budget(batch), sequence->remaining()), true);
+  }
+}
+
+bool Scheduler::admissible(const StepBatch& batch, const Sequence& sequence) const {
+  // Tokens still being sampled are not known yet, so the sequence could not be computed again.
+  if (sequence.in_flight_rows > 0) return false;
+  const auto changes = static_cast<std::int32_t>(batch.run_pages.size());
+  if (changes + limits_.pages_of(sequence.known()) + limits_.sequences_max >
+      limits_.page_changes_max())
+    return false;
+  if (bias_entries_ + sequence.bias_entries > limits_.bias_entries_max) return false;
+  if (sequence.wants_history && batch.history_tokens + sequence.known() > limits_.context_max)
+    return false;
+  return !(sequence.id == blocked_);
+}
+
+bool Scheduler::admit(StepBatch& batch, Sequence& sequence) {
+  PageHandle copy_from;
+  const std::int32_t shared = share_pages(sequence, copy_from);
+  const std::int32_t needed =
+      limits_.pages_of(sequence.known()) - static_cast<std::int32_t>(sequence.pages.size());
+  for (;;) {
+    const std::int32_t reserve =
+        std::min(static_cast<std::int32_t>(running_.size()), limits_.pages / kGrowthShare);
+    if (pool_.available() >= needed + reserve) break;
+    if (!reclaim_paused(batch)) {
+      release_pages(sequence);
+      blocked_ = sequence.id;
+      return false;
+    }
+    // The pages to copy from may have been the paused sequence's.
+    if (copy_from.page != kNoPage && !pool_.current(copy_from)) {
+      release_pages(sequence);
+      return false;
+    }
+  }
+
+  const auto pages = static_cast<std::size_t>(limits_.pages_of(sequence.known()));
+  if (copy_from.page != kNoPage) {
+    sequence.pages.push_back(take_page());
+    batch.copies.push_back({copy_from.page, sequence.pages.back().page});
+    ++counters_.forked;
+  }
+  while (sequence.pages.size() < pages) sequence.pages.push_back(take_page());
+
+  waiting_.remove(sequence);
+  sequence.state = SequenceState::running;
+  sequence.seat = seats_.back();
+  seats_.pop_back();
+  sequence.planned = shared;
+  sequence.computed = shared;
+  sequence.registered = limits_.prefix_cache ? shared / limits_.tokens_per_page : 0;
+  const auto place = std::ranges::lower_bound(
+      running_, sequence.arrival, {}, [this](std::int32_t index) { return at(index).arrival; });
+  running_.insert(place, sequence.id.index);
+  bias_entries_ += sequence.bias_entries;
+  if (sequence.wants_history) batch.history_tokens += sequence.known();
+  batch.runs.push_back({sequence.seat, 0, static_cast<std::int32_t>(pages)});
+  for (const PageHandle page : sequence.pages) batch.run_pages.push_back(page.page);
+
+  if (sequence.admissions == 0) {
+    sequence.cached_tokens = shared;
+    ++counters_.admitted;
+  } else {
+    ++counters_.resumed;
+  }
+  ++sequence.admissions;
+  counters_.prefix_queried_tokens += static_cast<std::uint64_t>(sequence.known());
+  counters_.prefix_hit_tokens += static_cast<std::uint64_t>(shared);
+  return true;
+}
+
+std::int32_t Scheduler::share_pages(Sequence& sequence, PageHandle& copy_from) {
+  const std::int32_t page_tokens = limits_.tokens_per_page;
+  const Sequence* parent = find(sequence.fork_of);
+  if (parent != nullptr && parent->state == SequenceState::running && sequence.admissions == 0 &&
+      parent->computed >= parent->prompt_length) {
+    // All of the prompt but its last token, whose logits this sequence samples for itself.
+    const std::int32_t tokens = sequence.prompt_length - 1;
+    const std::int32_t full = tokens / page_tokens;
+    // Pages that the cache does not know yet would be cached behind one owner's back.
+    if (!limits_.prefix_cache || parent->registered >= full) {
+      for (std::int32_t i = 0; i < full; ++i)
+        sequence.pages.push_back(pool_.share(parent->pages[static_cast<std::size_t>(i)].page));
+      if (tokens % page_tokens != 0) copy_from = parent->pages[static_cast<std::size_t>(full)];
+      return tokens;
+    }
+  }
+  if (!limits_.prefix_cache) return 0;
+  return prefix_.match(sequence.tokens, sequence.salt, sequence.pages) * page_tokens;
+}
+
+void Scheduler::add_row(StepBatch& batch, Sequence& sequence, std::int32_t count, bool admitted) {
+  StepRow row;
+  row.sequence = sequence.id;
+  row.seat = sequence.seat;
+  row.start = sequence.planned;
+  row.count = count;
+  row.samples = row.start + count == sequence.length() && sequence.length() < sequence.length_max;
+  row.takes_last = row.start >= sequence.known();
+  row.admitted = admitted;
+  KOHO_CHECK_LT(sequence.last_row_step, step_);
+  KOHO_CHECK(!row.takes_last || count == 1);
+  const std::int32_t end = row.start + count;
+  KOHO_CHECK_LE(limits_.pages_of(end), static_cast<std::int32_t>(sequence.pages.size()));
+  // Only pages of one owner are written.
+  for (std::int32_t i = row.start / limits_.tokens_per_page; i < limits_.pages_of(end); ++i) {
+    const PageHandle page = sequence.pages[static_cast<std::size_t>(i)];
+    KOHO_CHECK(pool_.current(page));
+    KOHO_CHECK_EQ(pool_.owners(page.page), 1);
+  }
+
+  batch.rows.push_back(row);
+  batch.tokens += count;
+  if (row.samples) {
+    ++batch.samples;
+    ++sequence.in_flight_samples;
+  }
+  ++sequence.in_flight_rows;
+  sequence.planned = end;
+  sequence.last_row_step = step_;
+}
+
+bool Scheduler::secure_page(StepBatch& batch, Sequence& sequence) {
+  if (limits_.pages_of(sequence.planned + 1) <= static_cast<std::int32_t>(sequence.pages.size()))
+    return true;
+  while (pool_.available() == 0) {
+    if (reclaim_paused(batch)) continue;
+    Sequence& youngest = at(running_.back());
+    preempt(batch, youngest);
+    if (&youngest == &sequence) return false;
+  }
+  const PageHandle page = take_page();
+  batch.runs.push_back({sequence.seat, static_cast<std::int32_t>(sequence.pages.size()), 1});
+  batch.run_pages.push_back(page.page);
+  sequence.pages.push_back(page);
+  return true;
+}
+
+PageHandle Scheduler::take_page() {
+  PageHandle page = pool_.allocate();
+  if (page.page == kNoPage && prefix_.evict_oldest()) page = pool_.allocate();
+  KOHO_CHECK_NE(page.page, kNoPage);
+  return page;
+}
+
+bool Scheduler::reclaim_paused(StepBatch& batch) {
+  // A page that is copied in this step must not become free in it.
+  if (!batch.copies.empty()) return false;
+  for (std::size_t i = running_.size(); i > 0; --i) {
+    Sequence& sequence = at(running_[i - 1]);
+    if (!sequence.paused) continue;
+    preempt(batch, sequence);
+    return true;
+  }
+  return false;
+}
+
+void Scheduler::preempt(StepBatch& batch, Sequence& victim) {
+  KOHO_CHECK_LT(victim.last_row_step, step_);
+  leave_running(victim);
+  victim.state = SequenceState::held;
+  ++held_;
+  settle(victim);
+  ++batch.preempted;
+  ++counters_.preempted;
+}
+
+void Scheduler::emit_adoptions(StepBatch& batch) {
+  for (const Adoption& adoption : adoptions_) {
+    const Sequence* sequence = find(adoption.sequence);
+    if (sequence == nullptr || sequence->state != SequenceState::running) continue;
+    const auto i = static_cast<std::size_t>(adoption.index);
+    if (i >= sequence->pages.size()) continue;  // readmitted since, with a shorter table
+    batch.runs.push_back({sequence->seat, adoption.index, 1});
+    batch.run_pages.push_back(sequence->pages[i].page);
+  }
+  adoptions_.clear();
+}
+
+}  // namespace koho

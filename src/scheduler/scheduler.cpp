@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+// The life of a sequence: submission, pausing, results, end. How a step is planned: planning.cpp.
+#include "scheduler/scheduler.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace koho {
+namespace {
+
+/// A finished sequence keeps its buffers for the next one, unless they are larger than this.
+constexpr std::size_t kTokensKept = 1 << 14;
+
+}  // namespace
+
+Scheduler::Scheduler(const Limits& limits, const std::array<std::uint64_t, 4>& seed)
+    : limits_(limits),
+      pool_(limits.pages),
+      prefix_(pool_, limits.tokens_per_page, seed),
+      sequences_(static_cast<std::size_t>(limits.live_max)),
+      waiting_(sequences_, limits.aging_steps) {
+  KOHO_CHECK(validate(limits).ok());
+  const auto seats = static_cast<std::size_t>(limits.sequences_max);
+  unused_.reserve(sequences_.size());
+  for (std::int32_t index = limits.live_max - 1; index >= 0; --index) {
+    at(index).id.index = index;
+    unused_.push_back(index);
+  }
+  running_.reserve(seats);
+  order_.reserve(seats);
+  for (std::int32_t seat = limits.sequences_max - 1; seat >= 0; --seat) seats_.push_back(seat);
+  adoptions_.reserve(seats);
+  for (StepBatch& batch : batches_) {
+    batch.rows.reserve(seats);
+    batch.runs.reserve(3 * seats);
+    batch.run_pages.reserve(static_cast<std::size_t>(limits.page_changes_max()));
+    batch.copies.reserve(seats);
+  }
+}
+
+Result<SequenceId> Scheduler::submit(const SequenceRequest& request) {
+  const std::int64_t prompt = static_cast<std::int64_t>(request.prompt.size());
+  const std::int64_t length_max = prompt + request.completion_max;
+  if (prompt == 0 || request.completion_max < 0)
+    return make_error(ErrorCode::invalid_argument,
+                      "a prompt of at least one token and max_tokens >= 0 are needed, found {} and "
+                      "{}",
+                      prompt, request.completion_max);
+  if (length_max > limits_.context_max)
+    return make_error(ErrorCode::invalid_argument,
+                      "prompt ({} tokens) and max_tokens ({}) exceed the context of {} tokens",
+                      prompt, request.completion_max, limits_.context_max);
+  if (limits_.pages_of(static_cast<std::int32_t>(length_max)) > limits_.pages)
+    return make_error(ErrorCode::invalid_argument,
+                      "prompt ({} tokens) and max_tokens ({}) need more than the {} cache pages "
+                      "there are (of {} tokens)",
+                      prompt, request.completion_max, limits_.pages, limits_.tokens_per_page);
+  if (request.priority < 0 || request.priority >= kPriorities)
+    return make_error(ErrorCode::invalid_argument, "priority must be in 0..{}, found {}",
+                      kPriorities - 1, request.priority);
+  if (request.bias_entries > limits_.bias_entries_max)
+    return make_error(ErrorCode::invalid_argument, "logit_bias may have {} entries, found {}",
+                      limits_.bias_entries_max, request.bias_entries);
+  if (unused_.empty())
+    return make_error(ErrorCode::resource_exhausted, "{} sequences are in the engine, its limit",
+                      limits_.live_max);
+
+  Sequence& sequence = at(unused_.back());
+  unused_.pop_back();
+  sequence.priority = request.priority;
+  sequence.arrival = ++arrivals_;
+  sequence.submitted_step = step_;
+  sequence.salt = request.salt;
+  sequence.bias_entries = request.bias_entries;
+  sequence.wants_history = request.wants_history;
+  sequence.tokens.reserve(static_cast<std::size_t>(length_max));
+  sequence.tokens.assign(request.prompt.begin(), request.prompt.end());
+  sequence.prompt_length = static_cast<std::int32_t>(prompt);
+  sequence.length_max = static_cast<std::int32_t>(length_max);
+  sequence.pages.reserve(
+      static_cast<std::size_t>(limits_.pages_of(static_cast<std::int32_t>(length_max))));
+  sequence.fork_of = request.fork_of;
+  ++live_;
+
+  Sequence* parent = find_mutable(request.fork_of);
+  KOHO_CHECK(parent == nullptr || parent->prompt_length == sequence.prompt_length);
+  if (parent != nullptr && parent->computed < parent->prompt_length) {
+    sequence.awaits_parent = true;
+    sequence.next_fork = parent->first_fork;
+    parent->first_fork = sequence.id.index;
+  }
+  sequence.state = SequenceState::held;
+  ++held_;
+  settle(sequence);
+  return sequence.id;
+}
+
+void Scheduler::finish(SequenceId id) {
+  Sequence* sequence = find_mutable(id);
+  KOHO_CHECK(sequence != nullptr);
+  release_forks(*sequence);
+  if (sequence->awaits_parent) forget_fork(*sequence);
+  if (sequence->state == SequenceState::running) {
+    leave_running(*sequence);
+  } else if (sequence->state == SequenceState::waiting) {
+    waiting_.remove(*sequence);
+  } else {
+    --held_;
+  }
+
+  std::vector<Token> tokens = std::move(sequence->tokens);
+  std::vector<PageHandle> pages = std::move(sequence->pages);
+  tokens.clear();
+  pages.clear();
+  const SequenceId next{id.index, id.generation + 1};
+  *sequence = Sequence{};
+  sequence->id = next;
+  if (tokens.capacity() <= kTokensKept) {
+    sequence->tokens = std::move(tokens);
+    sequence->pages = std::move(pages);
+  }
+  unused_.push_back(id.index);
+  --live_;
+}
+
+void Scheduler::set_paused(SequenceId id, bool paused) {
+  Sequence* sequence = find_mutable(id);
+  KOHO_CHECK(sequence != nullptr);
+  sequence->paused = paused;
+  blocked_ = kNoSequence;
+  if (sequence->state != SequenceState::running) settle(*sequence);
+}
+
+const StepBatch& Scheduler::oldest_in_flight() const {
+  KOHO_CHECK_GT(in_flight_, 0);
+  return batches_[static_cast<std::size_t>(oldest_)];
+}
+
+const Sequence* Scheduler::apply(const StepRow& row, Token sampled) {
+  Sequence* sequence = find_mutable(row.sequence);
+  if (sequence == nullptr) return nullptr;
+  --sequence->in_flight_rows;
+  KOHO_CHECK_GE(sequence->in_flight_rows, 0);
+  if (row.samples) {
+    --sequence->in_flight_samples;
+    KOHO_CHECK_LT(sequence->known(), sequence->length_max);
+    sequence->tokens.push_back(sampled);
+  }
+  // A preempted sequence keeps the token, though not the page it was computed from.
+  if (sequence->state == SequenceState::running) {
+    sequence->computed = row.start + row.count;
+    register_pages(*sequence);
+    if (sequence->computed >= sequence->prompt_length) release_forks(*sequence);
+  }
+  return sequence;
+}
+
+void Scheduler::retire() {
+  KOHO_CHECK_GT(in_flight_, 0);
+  oldest_ = (oldest_ + 1) % kStepsInFlightMax;
+  --in_flight_;
+}
+
+void Scheduler::reset_device() {
+  in_flight_ = 0;
+  adoptions_.clear();
+  for (Sequence& sequence : sequences_) {
+    sequence.in_flight_samples = 0;
+    sequence.in_flight_rows = 0;
+  }
+  while (!running_.empty()) {
+    Sequence& sequence = at(running_.back());
+    leave_running(sequence);
+    sequence.state = SequenceState::held;
+    ++held_;
+    settle(sequence);
+  }
+  prefix_.clear();
+}
+
+const Sequence* Scheduler::find(SequenceId id) const {
+  if (id.index < 0 || id.index >= limits_.live_max) return nullptr;
+  const Sequence& sequence = sequences_[static_cast<std::size_t>(id.index)];
+  const bool live = sequence.state != SequenceState::unused;
+  return live && sequence.id == id ? &sequence : nullptr;
+}
+
+Sequence* Scheduler::find_mutable(SequenceId id) {
+  return const_cast<Sequence*>(find(id));
+}
+
+void Scheduler::leave_running(Sequence& sequence) {
+  release_pages(sequence);
+  blocked_ = kNoSequence;
+  running_.erase(std::ranges::find(running_, sequence.id.index));
+  seats_.push_back(sequence.seat);
+  bias_entries_ -= sequence.bias_entries;
+  sequence.seat = -1;
+  sequence.planned = 0;
+  sequence.computed = 0;
+  sequence.registered = 0;
+}
+
+void Scheduler::release_pages(Sequence& sequence) {
+  // Last to first: idle pages then queue children before parents.
+  for (std::size_t i = sequence.pages.size(); i > 0; --i) pool_.release(sequence.pages[i - 1]);
+  sequence.pages.clear();
+}
+
+void Scheduler::register_pages(Sequence& sequence) {
+  if (!limits_.prefix_cache) return;
+  const std::int32_t page_tokens = limits_.tokens_per_page;
+  while (sequence.registered < sequence.computed / page_tokens) {
+    const auto i = static_cast<std::size_t>(sequence.registered);
+    // Without room to tell the device of an adoption this page's turn comes with a later step.
+    if (adoptions_.size() == static_cast<std::size_t>(limits_.sequences_max)) return;
+    const PageHandle own = sequence.pages[i];
+    const PageId parent = i == 0 ? kNoPage : sequence.pages[i - 1].page;
+    const std::span<const Token> tokens = std::span(sequence.tokens)
+                                              .subspan(i * static_cast<std::size_t>(page_tokens),
+                                                       static_cast<std::size_t>(page_tokens));
+    const PageId cached = prefix_.insert(parent, sequence.salt, tokens, own.page);
+    if (cached != own.page) {
+      sequence.pages[i] = pool_.share(cached);
+      pool_.release(own);
+      adoptions_.push_back({sequence.id, sequence.registered});
+      ++counters_.adopted_pages;
+    }
+    ++sequence.registered;
+  }
+}
+
+void Scheduler::release_forks(Sequence& parent) {
+  while (parent.first_fork != -1) {
+    Sequence& fork = at(parent.first_fork);
+    parent.first_fork = fork.next_fork;
+    fork.next_fork = -1;
+    fork.awaits_parent = false;
+    settle(fork);
+  }
+}
+
+void Scheduler::forget_fork(Sequence& fork) {
+  Sequence* parent = find_mutable(fork.fork_of);
+  KOHO_CHECK(parent != nullptr);
+  std::int32_t* link = &parent->first_fork;
+  while (*link != fork.id.index) link = &at(*link).next_fork;
+  *link = fork.next_fork;
+  fork.awaits_parent = false;
+}
+
+void Scheduler::settle(Sequence& sequence) {
+  const bool held = sequence.paused || sequence.awaits_parent;
+  if (held && sequence.state == SequenceState::waiting) {
+    waiting_.remove(sequence);
+    sequence.state = SequenceState::held;
+    ++held_;
+  } else if (!held && sequence.state == SequenceState::held) {
+    sequence.state = SequenceState::waiting;
+    --held_;
+    waiting_.insert(sequence);
+  }
+}
+
+}  // namespace koho

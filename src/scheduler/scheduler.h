@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who runs next: continuous batching with chunked prefill, priorities, preemption, forks and
+// one-step lookahead. Pure: numbers in, numbers out, no clock, no thread, no byte of cache; owns
+// every sequence, the page pool and the prefix cache. Allocates on submission only.
+//
+// A step takes one token of every sequence that has one to compute (decodes), then prefill chunks
+// in order of arrival within the budget, then admits waiting sequences. A sequence that finds no
+// page preempts a paused one, else the youngest; the oldest therefore always progresses, alone if
+// need be, and everyone is the oldest some day.
+//
+// Lookahead: up to two steps may be planned and not applied. Steps run on the device in the order
+// of planning, so pages change hands when a step is *planned*: a page freed now may still be
+// written by a step in flight, but whoever receives it next writes it in a later step. A row whose
+// sequence ended meanwhile is discarded when its step is applied.
+//
+// Rules that hold after every call, and that tests/simulation checks: docs/simulation.md.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/error.h"
+#include "kvcache/page_pool.h"
+#include "kvcache/prefix_cache.h"
+#include "scheduler/limits.h"
+#include "scheduler/sequence.h"
+#include "scheduler/step_batch.h"
+#include "scheduler/waiting_list.h"
+
+namespace koho {
+
+inline constexpr std::int32_t kStepsInFlightMax = 2;
+
+struct SequenceRequest {
+  std::span<const Token> prompt;
+  std::int32_t completion_max = 0;  // tokens to sample; 0 computes the prompt only
+  std::int32_t priority = 0;        // 0 .. kPriorities-1, 0 first
+  CacheSalt salt;
+  std::int32_t bias_entries = 0;
+  bool wants_history = false;
+  /// A live sequence with the same prompt and salt: this one starts from its pages once the prompt
+  /// is computed.
+  SequenceId fork_of = kNoSequence;
+};
+
+struct SchedulerCounters {
+  std::uint64_t admitted = 0;
+  std::uint64_t resumed = 0;  // admitted again
+  std::uint64_t preempted = 0;
+  std::uint64_t forked = 0;  // started from another sequence's pages
+  std::uint64_t adopted_pages = 0;
+  std::uint64_t prefix_queried_tokens = 0;  // of admissions, as are the hits
+  std::uint64_t prefix_hit_tokens = 0;
+};
+
+class Scheduler {
+ public:
+  /// Requires: validate(limits). `seed` is random per process (kvcache/prefix_cache.h).
+  Scheduler(const Limits& limits, const std::array<std::uint64_t, 4>& seed);
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  /// Errors: invalid_argument (empty prompt, longer than the context or than all pages, priority);
+  /// resource_exhausted (live_max).
+  Result<SequenceId> submit(const SequenceRequest& request);
+  /// Ends a sequence at any time, finished or cancelled: its pages are returned now, its rows in
+  /// flight will be discarded. Requires: live.
+  void finish(SequenceId id);
+  /// A paused sequence gets no row, and is the first to lose its pages. Requires: live.
+  void set_paused(SequenceId id, bool paused);
+
+  /// Plans the next step, or returns nullptr if no sequence can compute anything now. The batch is
+  /// valid until it is retired. Requires: steps_in_flight() < kStepsInFlightMax.
+  const StepBatch* plan();
+  /// The step whose results come next. Requires: steps_in_flight() > 0.
+  const StepBatch& oldest_in_flight() const;
+  /// Takes the result of one row of oldest_in_flight(); `sampled` counts only if the row samples.
+  /// nullptr: the sequence ended meanwhile, the result is discarded. Each row exactly once.
+  const Sequence* apply(const StepRow& row, Token sampled);
+  /// All rows of oldest_in_flight() are applied.
+  void retire();
+  /// The device lost everything: drops the steps in flight, returns all pages, empties the cache
+  /// and lets every running sequence wait to be computed again.
+  void reset_device();
+
+  std::int32_t steps_in_flight() const { return in_flight_; }
+  /// nullptr if the sequence ended.
+  const Sequence* find(SequenceId id) const;
+  /// All slots, unused ones included.
+  std::span<const Sequence> sequences() const { return sequences_; }
+  /// Indices of the running sequences, oldest first.
+  std::span<const std::int32_t> running() const { return running_; }
+  std::int32_t waiting() const { return waiting_.size(); }
+  std::int32_t held() const { return held_; }
+  std::int32_t live() const { return live_; }
+  const PagePool& pool() const { return pool_; }
+  const PrefixCache& prefix_cache() const { return prefix_; }
+  const Limits& limits() const { return limits_; }
+  const SchedulerCounters& counters() const { return counters_; }
+  std::int64_t steps_planned() const { return step_; }
+
+ private:
+  /// A page-table entry changed by adoption, not yet told to the device.
+  struct Adoption {
+    SequenceId sequence;
+    std::int32_t index = 0;
+  };
+
+  Sequence& at(std::int32_t index) { return sequences_[static_cast<std::size_t>(index)]; }
+  Sequence* find_mutable(SequenceId id);
+
+  void plan_decodes(StepBatch& batch);
+  void plan_prefills(StepBatch& batch);
+  void admit_waiting(StepBatch& batch);
+  void emit_adoptions(StepBatch& batch);
+  void add_row(StepBatch& batch, Sequence& sequence, std::int32_t count, bool admitted);
+  std::int32_t prefill_budget(const StepBatch& batch) const;
+
+  bool admissible(const StepBatch& batch, const Sequence& sequence) const;
+  bool admit(StepBatch& batch, Sequence& sequence);
+  /// Takes references to what is already computed of the sequence; returns how many tokens.
+  std::int32_t share_pages(Sequence& sequence, PageHandle& copy_from);
+  bool secure_page(StepBatch& batch, Sequence& sequence);
+  PageHandle take_page();
+  bool reclaim_paused(StepBatch& batch);
+  void preempt(StepBatch& batch, Sequence& victim);
+  void leave_running(Sequence& sequence);
+  void release_pages(Sequence& sequence);
+  void register_pages(Sequence& sequence);
+  void release_forks(Sequence& parent);
+  void forget_fork(Sequence& fork);
+  /// Puts a sequence that does not run where it belongs: waiting, or held.
+  void settle(Sequence& sequence);
+
+  Limits limits_;
+  PagePool pool_;
+  PrefixCache prefix_;
+  std::vector<Sequence> sequences_;
+  std::vector<std::int32_t> unused_;   // indices
+  std::vector<std::int32_t> running_;  // indices, by arrival
+  std::vector<std::int32_t> order_;    // running_ as planning began
+  std::vector<std::int32_t> seats_;    // free ones
+  WaitingList waiting_;
+  std::vector<Adoption> adoptions_;
+  std::array<StepBatch, kStepsInFlightMax> batches_;  // a ring
+  std::int32_t oldest_ = 0;
+  std::int32_t in_flight_ = 0;
+  std::int64_t step_ = 0;
+  std::uint64_t arrivals_ = 0;
+  std::int32_t live_ = 0;
+  std::int32_t held_ = 0;
+  std::int32_t bias_entries_ = 0;  // of running sequences
+  /// The admission that last failed for want of pages: not tried again before a sequence leaves or
+  /// pauses. (Matching its prompt anew each step would cost a hash a page.)
+  SequenceId blocked_ = kNoSequence;
+  SchedulerCounters counters_;
+};
+
+}  // namespace koho

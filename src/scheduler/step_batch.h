@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one step computes, as the scheduler decided it: numbers, no tokens' texts and no sampling
+// parameters. The engine turns it into a StepPlan.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "scheduler/sequence.h"
+
+namespace koho {
+
+/// One sequence's share of a step: tokens start .. start+count-1.
+struct StepRow {
+  SequenceId sequence;
+  std::int32_t seat = -1;
+  std::int32_t start = 0;
+  std::int32_t count = 0;
+  bool samples = false;     // the last token's logits are wanted
+  bool takes_last = false;  // the only token is the one this seat sampled last, unknown to the host
+  bool admitted = false;    // first row since admission
+};
+
+/// `count` entries of a seat's page table, from `first` on; the pages stand in run_pages in order.
+struct PageRun {
+  std::int32_t seat = -1;
+  std::int32_t first = 0;
+  std::int32_t count = 0;
+};
+
+/// Whole page, before anything else of the step.
+struct PageCopy {
+  PageId from = kNoPage;
+  PageId to = kNoPage;
+};
+
+struct StepBatch {
+  std::int64_t step = 0;
+  std::vector<StepRow> rows;  // rows of one token first
+  std::int32_t decodes = 0;   // the number of these
+  std::int32_t tokens = 0;
+  std::int32_t samples = 0;
+  std::int32_t history_tokens = 0;  // of admitted sequences that want history
+  std::vector<PageRun> runs;        // applied in order
+  std::vector<PageId> run_pages;
+  std::vector<PageCopy> copies;
+  std::int32_t preempted = 0;  // sequences that lost their pages to this step
+};
+
+}  // namespace koho

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/waiting_list.h"
+
+namespace koho {
+
+void WaitingList::insert(Sequence& sequence) {
+  Ends& list = lists_[static_cast<std::size_t>(sequence.priority)];
+  const std::int32_t index = sequence.id.index;
+  // Newcomers are the youngest; returners are older than all who were never admitted.
+  std::int32_t before = list.tail;
+  if (before != -1 && at(before).arrival > sequence.arrival) {
+    std::int32_t after = list.head;
+    while (at(after).arrival < sequence.arrival) after = at(after).next;
+    before = at(after).previous;
+  }
+  const std::int32_t after = before == -1 ? list.head : at(before).next;
+  sequence.previous = before;
+  sequence.next = after;
+  (before == -1 ? list.head : at(before).next) = index;
+  (after == -1 ? list.tail : at(after).previous) = index;
+  ++size_;
+}
+
+void WaitingList::remove(Sequence& sequence) {
+  Ends& list = lists_[static_cast<std::size_t>(sequence.priority)];
+  (sequence.previous == -1 ? list.head : at(sequence.previous).next) = sequence.next;
+  (sequence.next == -1 ? list.tail : at(sequence.next).previous) = sequence.previous;
+  sequence.previous = -1;
+  sequence.next = -1;
+  --size_;
+}
+
+Sequence* WaitingList::first() const {
+  Sequence* best = nullptr;
+  std::int64_t best_rank = 0;
+  for (const Ends& list : lists_) {
+    if (list.head == -1) continue;
+    Sequence& head = at(list.head);
+    const std::int64_t rank = head.submitted_step + head.priority * aging_steps_;
+    if (best == nullptr || rank < best_rank ||
+        (rank == best_rank && head.arrival < best->arrival)) {
+      best = &head;
+      best_rank = rank;
+    }
+  }
+  return best;
+}
+
+}  // namespace koho
