@@ -123,6 +123,12 @@ struct BasicTensorView {
         Shape(std::span<const std::int64_t>(sizes.data(), static_cast<std::size_t>(shape.rank())));
     return part;
   }
+  /// The same elements in another shape. Requires: packed, as many elements.
+  BasicTensorView reshape(Shape sizes) const {
+    KOHO_CHECK(packed());
+    KOHO_CHECK_EQ(sizes.elements(), elements());
+    return BasicTensorView(data, dtype, sizes, device);
+  }
   /// The first `count` rows.
   BasicTensorView first(std::int64_t count) const { return slice(0, 0, count); }
   /// Element `index` of the first axis: one rank less.
