@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every intermediate of a step in one struct, allocated once for the largest step. Views of the
+// running step are cut from it by `tokens`.
+#pragma once
+
+#include <cstdint>
+
+#include "base/error.h"
+#include "ops/backend.h"
+
+namespace koho {
+
+/// Memory for one activation in every form that some layer needs.
+class ActivationBuffer {
+ public:
+  static Result<ActivationBuffer> allocate(Backend& backend,
+                                           std::int64_t tokens_max,
+                                           std::int64_t width,
+                                           const ActivationNeeds& needs);
+
+  /// The first `tokens` rows in the forms of `needs` (which allocate() was told of).
+  Activation view(std::int64_t tokens, const ActivationNeeds& needs);
+
+ private:
+  Tensor values_;        // [T, K] bf16
+  Tensor codes_;         // [T, K] e4m3
+  Tensor scales_;        // [T] f32
+  Tensor block_codes_;   // [T, K] e4m3
+  Tensor block_scales_;  // [T, ceil(K/128)] f32
+};
+
+/// Widths of one rank's activations, in elements.
+struct ActivationWidths {
+  std::int64_t hidden = 0;       // H
+  std::int64_t qkv = 0;          // (Q + 2K) * D
+  std::int64_t query = 0;        // Q * D
+  std::int64_t ffn = 0;          // F of the dense layers
+  std::int64_t experts_top = 0;  // A
+  std::int64_t vocabulary = 0;   // V
+  ActivationNeeds hidden_needs;  // of all layers together
+  ActivationNeeds query_needs;
+  ActivationNeeds ffn_needs;
+  ActivationNeeds head_needs;
+};
+
+struct Activations {
+  static Result<Activations> allocate(Backend& backend,
+                                      const StepLimits& limits,
+                                      const ActivationWidths& widths);
+
+  Tensor residual;         // [T, H] bf16: the residual stream
+  Tensor branch;           // [T, H] bf16: what a block adds to it
+  ActivationBuffer x;      // [T, H]: the normed input of a block
+  Tensor qkv;              // [T, (Q + 2K) * D] bf16
+  Tensor q;                // [T, Q, D] bf16: as [T, Q * D]
+  ActivationBuffer heads;  // [T, Q * D]: attention's output
+  Tensor gate_up;          // [T, 2F] bf16
+  ActivationBuffer ffn;    // [T, F]
+  Tensor expert_ids;       // [T, A] i32
+  Tensor expert_weights;   // [T, A] f32
+  Tensor last_residual;    // [R, H] bf16: rows whose logits are wanted
+  Tensor last_branch;      // [R, H] bf16
+  ActivationBuffer last;   // [R, H]
+  Tensor logits;           // [R, V] f32
+};
+
+}  // namespace koho

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// The forward pass of glm4_moe. It allocates nothing, never waits and knows no device, so that a
+// CUDA graph can hold it. T tokens of the step, H hidden, R rows whose logits are wanted.
+#include "model/glm4_moe.h"
+
+namespace koho {
+
+Result<TensorView> Glm4Moe::forward(const Batch& batch) {
+  const std::int64_t tokens = batch.tokens;
+  if (tokens > limits_.tokens_max || batch.sequences > limits_.sequences_max ||
+      batch.context_max > limits_.context_max || batch.logit_rows.size(0) > limits_.logit_rows_max)
+    return make_error(ErrorCode::invalid_argument,
+                      "a step of {} tokens, {} sequences, {} logit rows, context {} exceeds the "
+                      "limits of {}, {}, {}, {}",
+                      tokens, batch.sequences, batch.logit_rows.size(0), batch.context_max,
+                      limits_.tokens_max, limits_.sequences_max, limits_.logit_rows_max,
+                      limits_.context_max);
+  const TensorView residual = activations_.residual.view().first(tokens);  // [T, H]
+  const TensorView branch = activations_.branch.view().first(tokens);      // [T, H]
+
+  KOHO_TRY(backend_->embed(residual, batch.token_ids, embedding_.view()));
+  Activation x = activations_.x.view(tokens, layers_[0].qkv.needs);  // [T, H]
+  KOHO_TRY(backend_->rms_norm(x, residual, layers_[0].input_norm.view(), eps_));
+
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    const LayerWeights& layer = layers_[i];
+    KOHO_TRY(attention_block(i, batch, x, branch));
+    x = activations_.x.view(tokens, block_needs(layer));
+    KOHO_TRY(joins_.sum_add_norm(x, residual, branch, layer.post_attention_norm.view(), eps_));
+    KOHO_TRY(layer.moe ? moe_block(*layer.moe, x, branch) : mlp_block(*layer.mlp, x, branch));
+    if (i + 1 == layers_.size()) break;
+    const LayerWeights& next = layers_[i + 1];
+    x = activations_.x.view(tokens, next.qkv.needs);
+    KOHO_TRY(joins_.sum_add_norm(x, residual, branch, next.input_norm.view(), eps_));
+  }
+  return head(batch, residual, branch);
+}
+
+Status Glm4Moe::attention_block(std::size_t i,
+                                const Batch& batch,
+                                const Activation& x,
+                                TensorView branch) {
+  const LayerWeights& layer = layers_[i];
+  const std::int64_t tokens = batch.tokens;
+  const TensorView qkv = activations_.qkv.view().first(tokens);  // [T, (Q + 2K) * D]
+  const TensorView q =                                           // [T, Q, D]
+      activations_.q.view().first(tokens).reshape({tokens, heads_.query_heads, heads_.width});
+  const Activation heads = activations_.heads.view(tokens, layer.o.needs);  // [T, Q * D]
+  const KvLayer kv = kv_cache_.layer(static_cast<std::int64_t>(i));
+  const QkNormRope norm_rope{.heads = heads_,
+                             .q_norm = layer.q_norm.view(),
+                             .k_norm = layer.k_norm.view(),
+                             .rope_table = rope_table_.view(),
+                             .eps = eps_};
+
+  KOHO_TRY(backend_->linear(qkv, x, layer.qkv));
+  KOHO_TRY(backend_->qk_norm_rope_store_kv(q, kv, qkv, batch.positions, batch.slots, norm_rope));
+  KOHO_TRY(backend_->attention(heads, q, kv, batch, heads_));
+  return backend_->linear(branch, heads, layer.o);
+}
+
+Status Glm4Moe::mlp_block(const LayerWeights::Mlp& mlp, const Activation& x, TensorView branch) {
+  const std::int64_t tokens = branch.size(0);
+  const TensorView gate_up = activations_.gate_up.view().first(tokens);  // [T, 2F]
+  const Activation ffn = activations_.ffn.view(tokens, mlp.down.needs);  // [T, F]
+
+  KOHO_TRY(backend_->linear(gate_up, x, mlp.gate_up));
+  KOHO_TRY(backend_->silu_mul(ffn, gate_up));
+  return backend_->linear(branch, ffn, mlp.down);
+}
+
+Status Glm4Moe::moe_block(const LayerWeights::Moe& moe, const Activation& x, TensorView branch) {
+  const std::int64_t tokens = branch.size(0);
+  const Routing routing{.ids = activations_.expert_ids.view().first(tokens),           // [T, A]
+                        .weights = activations_.expert_weights.view().first(tokens)};  // [T, A]
+
+  KOHO_TRY(
+      backend_->route(routing, x.values, moe.router.view(), moe.correction_bias.view(), router_));
+  return backend_->experts(branch, x, routing, moe.experts);
+}
+
+Result<TensorView> Glm4Moe::head(const Batch& batch, TensorView residual, TensorView branch) {
+  const std::int64_t rows = batch.logit_rows.size(0);
+  const TensorView last_residual = activations_.last_residual.view().first(rows);  // [R, H]
+  const TensorView last_branch = activations_.last_branch.view().first(rows);      // [R, H]
+  const Activation last = activations_.last.view(rows, head_.needs);               // [R, H]
+  const TensorView logits = activations_.logits.view().first(rows);                // [R, V]
+
+  KOHO_TRY(joins_.sum(branch));
+  KOHO_TRY(backend_->gather_rows(last_residual, residual, batch.logit_rows));
+  KOHO_TRY(backend_->gather_rows(last_branch, branch, batch.logit_rows));
+  KOHO_TRY(backend_->add_rms_norm(last, last_residual, last_branch, final_norm_.view(), eps_));
+  if (logits_part_.empty()) {
+    KOHO_TRY(backend_->linear(logits, last, head_));
+    return logits;
+  }
+  const TensorView part = logits_part_.view().first(rows);  // [R, V / ranks]
+  KOHO_TRY(backend_->linear(part, last, head_));
+  KOHO_TRY(joins_.gather_logits(logits, part));
+  return logits;
+}
+
+}  // namespace koho

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loading: this rank's part of every weight goes to the backend, then everything a step needs is
+// allocated.
+#include "model/glm4_moe.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+#include "model/rope.h"
+
+namespace koho {
+namespace {
+
+/// Places weights; carries what every placement needs.
+struct Placer {
+  Backend& backend;
+  const Shard& shard;
+
+  Result<Tensor> whole(ConstTensorView source) const {
+    if (source.empty()) return Tensor{};
+    return backend.place(source);
+  }
+
+  Result<Linear> qkv(const AttentionSources& attention, Range query, Range key_value) const {
+    KOHO_TRY_ASSIGN(LinearSource q, rows_of(attention.q, query));
+    KOHO_TRY_ASSIGN(LinearSource k, rows_of(attention.k, key_value));
+    KOHO_TRY_ASSIGN(LinearSource v, rows_of(attention.v, key_value));
+    return backend.place_linear(std::array{q, k, v});
+  }
+
+  Result<Linear> columns(const LinearSource& source, Range range) const {
+    KOHO_TRY_ASSIGN(LinearSource part, columns_of(source, range));
+    return backend.place_linear(std::array{part});
+  }
+
+  Result<LayerWeights::Mlp> mlp(const MlpSource& source) const {
+    KOHO_TRY_ASSIGN(MlpSource part, slice_of(source, shard));
+    LayerWeights::Mlp mlp;
+    KOHO_TRY_ASSIGN(mlp.gate_up, backend.place_linear(std::array{part.gate, part.up}));
+    KOHO_TRY_ASSIGN(mlp.down, backend.place_linear(std::array{part.down}));
+    return mlp;
+  }
+
+  Result<LayerWeights::Moe> moe(const MoeSources& source) const {
+    LayerWeights::Moe moe;
+    KOHO_TRY_ASSIGN(moe.router, whole(source.router));
+    KOHO_TRY_ASSIGN(moe.correction_bias, whole(source.correction_bias));
+    ExpertsSource local;
+    const auto total = static_cast<std::int64_t>(source.experts.size());
+    Range range{0, total};
+    if (shard.experts == ExpertLayout::whole) {
+      KOHO_TRY_ASSIGN(range, share(shard, total, "experts"));
+    }
+    local.first = range.begin;
+    for (std::int64_t expert = range.begin; expert < range.begin + range.count; ++expert) {
+      const MlpSource& mlp = source.experts[static_cast<std::size_t>(expert)];
+      if (shard.experts == ExpertLayout::whole) {
+        local.experts.push_back(mlp);
+      } else {
+        KOHO_TRY_ASSIGN(MlpSource part, slice_of(mlp, shard));
+        local.experts.push_back(part);
+      }
+    }
+    KOHO_TRY_ASSIGN(local.shared, slice_of(source.shared, shard));
+    KOHO_TRY_ASSIGN(moe.experts, backend.place_experts(local));
+    return moe;
+  }
+
+  Result<LayerWeights> layer(const LayerSources& source, Range query, Range key_value) const {
+    LayerWeights layer;
+    KOHO_TRY_ASSIGN(layer.input_norm, whole(source.input_norm));
+    KOHO_TRY_ASSIGN(layer.qkv, qkv(source.attention, query, key_value));
+    KOHO_TRY_ASSIGN(layer.q_norm, whole(source.attention.q_norm));
+    KOHO_TRY_ASSIGN(layer.k_norm, whole(source.attention.k_norm));
+    KOHO_TRY_ASSIGN(layer.o, columns(source.attention.o, query));
+    KOHO_TRY_ASSIGN(layer.post_attention_norm, whole(source.post_attention_norm));
+    if (source.moe) {
+      KOHO_TRY_ASSIGN(layer.moe, moe(*source.moe));
+    } else {
+      KOHO_TRY_ASSIGN(layer.mlp, mlp(*source.mlp));
+    }
+    return layer;
+  }
+};
+
+}  // namespace
+
+Glm4Moe::Glm4Moe(const ModelConfig& config, Backend& backend, Communicator& communicator)
+    : config_(config), backend_(&backend), joins_(backend, communicator) {}
+
+Result<Glm4Moe> Glm4Moe::load(const ModelConfig& config,
+                              const ModelSources& sources,
+                              const LoadSettings& settings,
+                              Backend& backend,
+                              Communicator& communicator) {
+  Glm4Moe model(config, backend, communicator);
+  const Shard& shard = settings.shard;
+  const Placer placer{backend, shard};
+  KOHO_TRY_ASSIGN(const Range query_heads, share(shard, config.num_attention_heads, "query heads"));
+  KOHO_TRY_ASSIGN(const Range kv_heads,
+                  share(shard, config.num_key_value_heads, "key/value heads"));
+  const Range query{query_heads.begin * config.head_dim, query_heads.count * config.head_dim};
+  const Range key_value{kv_heads.begin * config.head_dim, kv_heads.count * config.head_dim};
+  KOHO_TRY_ASSIGN(const Range vocabulary,
+                  share(shard, config.vocab_size, "rows of the vocabulary"));
+
+  model.heads_ = {.query_heads = query_heads.count,
+                  .kv_heads = kv_heads.count,
+                  .width = config.head_dim,
+                  .rotary = config.rotary_dim()};
+  model.router_ = {.top_k = config.num_experts_per_tok,
+                   .groups = config.n_group,
+                   .groups_kept = config.topk_group,
+                   .normalise = config.norm_topk_prob,
+                   .scale = static_cast<float>(config.routed_scaling_factor)};
+  model.eps_ = static_cast<float>(config.rms_norm_eps);
+  model.limits_ = settings.limits;
+  model.limits_.vocabulary = config.vocab_size;
+
+  KOHO_TRY_ASSIGN(model.embedding_, placer.whole(sources.embedding));
+  for (std::size_t i = 0; i < sources.layers.size(); ++i) {
+    Result<LayerWeights> layer = placer.layer(sources.layers[i], query, key_value);
+    if (!layer.ok()) return std::move(layer).error().with_context("layer " + std::to_string(i));
+    model.layers_.push_back(std::move(layer).value());
+  }
+  KOHO_TRY_ASSIGN(model.final_norm_, placer.whole(sources.final_norm));
+  KOHO_TRY_ASSIGN(LinearSource head, rows_of(sources.lm_head, vocabulary));
+  KOHO_TRY_ASSIGN(model.head_, backend.place_linear(std::array{head}));
+
+  KOHO_TRY_ASSIGN(Tensor rope, make_rope_table(model.limits_.context_max, config.rotary_dim(),
+                                               config.rope_theta));
+  KOHO_TRY_ASSIGN(model.rope_table_,
+                  backend.allocate(DType::f32, rope.view().shape, "rotary angles"));
+  KOHO_TRY(backend.upload(model.rope_table_.view(),
+                          {rope.view().data, static_cast<std::size_t>(rope.view().bytes())}));
+  KOHO_TRY_ASSIGN(model.activations_,
+                  Activations::allocate(backend, model.limits_, model.widths()));
+  if (shard.ranks > 1) {
+    KOHO_TRY_ASSIGN(model.logits_part_,
+                    backend.allocate(DType::f32, {model.limits_.logit_rows_max, vocabulary.count},
+                                     "this rank's logits"));
+  }
+  KOHO_TRY_ASSIGN(model.kv_cache_, KvCache::allocate(backend, {.layers = config.num_hidden_layers,
+                                                               .pages = settings.kv_pages,
+                                                               .kv_heads = kv_heads.count,
+                                                               .width = config.head_dim,
+                                                               .dtype = settings.kv_dtype}));
+  KOHO_TRY(backend.reserve(model.limits_));
+  return model;
+}
+
+ActivationNeeds Glm4Moe::block_needs(const LayerWeights& layer) const {
+  if (layer.mlp) return layer.mlp->gate_up.needs;
+  const ActivationNeeds router{.values = true, .per_token = false, .per_block = false};
+  return layer.moe->experts.needs | router;
+}
+
+ActivationWidths Glm4Moe::widths() const {
+  ActivationWidths widths{.hidden = config_.hidden_size,
+                          .qkv = (heads_.query_heads + 2 * heads_.kv_heads) * heads_.width,
+                          .query = heads_.query_heads * heads_.width,
+                          .ffn = 0,
+                          .experts_top = 0,
+                          .vocabulary = config_.vocab_size,
+                          .hidden_needs = {},
+                          .query_needs = {},
+                          .ffn_needs = {},
+                          .head_needs = head_.needs};
+  for (const LayerWeights& layer : layers_) {
+    widths.hidden_needs = widths.hidden_needs | layer.qkv.needs | block_needs(layer);
+    widths.query_needs = widths.query_needs | layer.o.needs;
+    if (layer.mlp) {
+      widths.ffn = std::max(widths.ffn, layer.mlp->down.in_features);
+      widths.ffn_needs = widths.ffn_needs | layer.mlp->down.needs;
+    } else {
+      widths.experts_top = router_.top_k;
+    }
+  }
+  return widths;
+}
+
+}  // namespace koho

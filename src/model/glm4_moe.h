@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// The glm4_moe model on one rank: its placed weights and the forward pass, written once for every
+// backend, dense and sparse layers, any number of ranks. docs/model.md tells the mathematics;
+// model/sharding.h what a rank holds.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "model/activations.h"
+#include "model/config.h"
+#include "model/kv_cache.h"
+#include "model/sharding.h"
+#include "model/weights.h"
+#include "ops/backend.h"
+
+namespace koho {
+
+/// Placed weights of one layer.
+struct LayerWeights {
+  Tensor input_norm;           // [H] bf16
+  Linear qkv;                  // [(Q + 2K) * D, H]
+  Tensor q_norm;               // [D] bf16, or empty
+  Tensor k_norm;               // [D] bf16, or empty
+  Linear o;                    // [H, Q * D]
+  Tensor post_attention_norm;  // [H] bf16
+
+  struct Mlp {
+    Linear gate_up;  // [2F, H]
+    Linear down;     // [H, F]
+  };
+  struct Moe {
+    Tensor router;           // [E, H] bf16 or f32
+    Tensor correction_bias;  // [E] f32
+    Experts experts;
+  };
+  std::optional<Mlp> mlp;  // exactly one of the two
+  std::optional<Moe> moe;
+};
+
+/// What load needs to know beside the weights.
+struct LoadSettings {
+  Shard shard;
+  StepLimits limits;          // vocabulary is filled in from the config
+  std::int64_t kv_pages = 0;  // pages of 64 tokens
+  DType kv_dtype = DType::bf16;
+};
+
+class Glm4Moe {
+ public:
+  /// Places this rank's part of the weights and allocates everything a step needs. `backend`,
+  /// `communicator` and the memory behind `sources` must outlive the model. Errors: unsupported (a
+  /// split that does not come out even), resource_exhausted.
+  static Result<Glm4Moe> load(const ModelConfig& config,
+                              const ModelSources& sources,
+                              const LoadSettings& settings,
+                              Backend& backend,
+                              Communicator& communicator);
+
+  /// Runs one step: stores the keys and values of the batch's tokens and returns the logits of
+  /// batch.logit_rows.
+  ///
+  /// shapes    result [R, V] f32, valid until the next step
+  /// errors    invalid_argument: the batch exceeds the limits
+  Result<TensorView> forward(const Batch& batch);
+
+  KvCache& kv_cache() { return kv_cache_; }
+  const ModelConfig& config() const { return config_; }
+
+ private:
+  Glm4Moe(const ModelConfig& config, Backend& backend, Communicator& communicator);
+
+  Status attention_block(std::size_t layer,
+                         const Batch& batch,
+                         const Activation& x,
+                         TensorView branch);
+  Status mlp_block(const LayerWeights::Mlp& mlp, const Activation& x, TensorView branch);
+  Status moe_block(const LayerWeights::Moe& moe, const Activation& x, TensorView branch);
+  Result<TensorView> head(const Batch& batch, TensorView residual, TensorView branch);
+
+  ActivationNeeds block_needs(const LayerWeights& layer) const;
+  ActivationWidths widths() const;
+
+  ModelConfig config_;
+  Backend* backend_;
+  Joins joins_;
+  HeadShape heads_;  // on this rank
+  RouterSettings router_;
+  float eps_ = 0.0F;
+
+  Tensor embedding_;   // [V, H] bf16
+  Tensor rope_table_;  // [positions, 2, rotary/2] f32
+  std::vector<LayerWeights> layers_;
+  Tensor final_norm_;  // [H] bf16
+  Linear head_;        // [V, H], or this rank's rows
+  StepLimits limits_;
+  Activations activations_;
+  Tensor logits_part_;  // [R, V / ranks] f32, with several ranks
+  KvCache kv_cache_;
+};
+
+}  // namespace koho
