@@ -52,7 +52,8 @@ TEST(StopStrings, AnySplitShowsTheTextBeforeTheFirstMatch) {
     // each other the one that completes first ends the text; the text before the earliest begin is
     // shown in every case when fed whole.
     StopStrings whole(patterns);
-    shown = whole.feed(text) + whole.flush();
+    shown = whole.feed(text);
+    shown += whole.flush();
     ASSERT_EQ(shown, text.substr(0, first)) << text;
     std::string by_letter;
     std::size_t place = 0;
