@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+// experts: tokens are grouped by expert, so that a weight row read from memory serves every token
+// that chose it; then each token adds its experts' outputs in the order in which it chose them.
+#include "cpu/experts.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "base/arithmetic.h"
+#include "cpu/cpu_backend_impl.h"
+
+namespace koho::cpu {
+namespace {
+
+/// One expert and the tokens that chose it. Its entries (token, choice) are numbered consecutively.
+struct Group {
+  const Mlp* mlp = nullptr;
+  std::int64_t entry = 0;   // its first
+  std::int64_t tokens = 0;  // number of its entries
+  std::int64_t panel = 0;   // its first panel of 16 entries
+};
+
+/// A panel of a group, or a chunk of its rows: what a thread takes.
+struct Piece {
+  std::int32_t group = 0;
+  std::int32_t panel = 0;
+  RowChunk chunk;
+};
+
+/// Offsets of a slice's arrays.
+struct Layout {
+  Layout(const Kernels& kernels,
+         const PlacedExperts& placed,
+         std::int64_t tokens,
+         std::int64_t choices,
+         std::int64_t hidden);
+
+  std::int64_t entries_max;
+  std::int64_t groups_max;
+  std::int64_t panels_max;
+  std::int64_t pieces_max;
+  std::int64_t ffn_max = 0;
+  std::int64_t panel_bytes = 0;
+  ScratchPlan plan;
+  std::int64_t groups, token_of, entry_of, pieces, panels, scales, gate_up, down, sums;
+};
+
+std::int64_t panel_bytes_of(const Kernels& kernels, const Mlp& mlp) {
+  const auto bytes = [&](const Matrix& matrix) {
+    return kernels.panel_bytes(matrix.format(), matrix.columns());
+  };
+  return std::max({bytes(mlp.gate), bytes(mlp.up), bytes(mlp.down)});
+}
+
+Layout::Layout(const Kernels& kernels,
+               const PlacedExperts& placed,
+               std::int64_t tokens,
+               std::int64_t choices,
+               std::int64_t hidden) {
+  const auto visit = [&](const Mlp& mlp) {
+    ffn_max = std::max(ffn_max, mlp.ffn());
+    panel_bytes = std::max(panel_bytes, panel_bytes_of(kernels, mlp));
+  };
+  for (const Mlp& mlp : placed.experts) visit(mlp);
+  if (placed.shared) visit(*placed.shared);
+  const auto experts = static_cast<std::int64_t>(placed.experts.size());
+  entries_max = tokens * std::min(choices, experts) + tokens;
+  groups_max = experts + 1;
+  panels_max = ceil_div(entries_max, kPanelTokens) + groups_max;
+  // Never more groups than entries have tokens for.
+  const std::int64_t active = std::min(groups_max, entries_max);
+  pieces_max =
+      std::max(panels_max, active * (2 * ceil_div(ffn_max, kRowsMax) + ceil_div(hidden, kRowsMax)));
+  const std::int64_t blocks = ceil_div(std::max(hidden, ffn_max), kScaleBlock);
+  groups = plan.add<Group>(groups_max);
+  token_of = plan.add<std::int32_t>(entries_max);
+  entry_of = plan.add<std::int32_t>(tokens * choices);
+  pieces = plan.add<Piece>(pieces_max);
+  panels = plan.add<std::byte>(panels_max * panel_bytes);
+  scales = plan.add<float>(entries_max * blocks);
+  gate_up = plan.add<BFloat16>(entries_max * 2 * ffn_max);
+  down = plan.add<BFloat16>(entries_max * hidden);
+  sums = plan.add<float>(tokens * hidden);
+}
+
+}  // namespace
+
+std::int64_t experts_scratch_bytes(const Kernels& kernels,
+                                   const PlacedExperts& placed,
+                                   std::int64_t hidden) {
+  constexpr std::int64_t kChoices = 16;
+  return Layout(kernels, placed, kSliceTokens, kChoices, hidden).plan.bytes();
+}
+
+/// The work of one slice of tokens.
+class ExpertsSlice {
+ public:
+  ExpertsSlice(CpuBackend& cpu,
+               const Layout& layout,
+               const PlacedExperts& placed,
+               const Experts& weights)
+      : cpu_(cpu), layout_(layout), placed_(placed), weights_(weights) {}
+
+  void run(TensorView out, const Activation& x, const Routing& routing);
+
+ private:
+  template <typename T>
+  T* at(std::int64_t offset) const {
+    return cpu_.scratch_.at<T>(offset);
+  }
+
+  void group_tokens(const Routing& routing, std::int64_t tokens);
+  void gate_and_up(const Activation& x);
+  void gate_and_up_of(const Activation& x, bool second);
+  void activate();
+  void down();
+  void combine(TensorView out, const Routing& routing);
+  Staged staged(const Group& group, const Matrix& reader) const;
+  void add_chunks(const Group& group, const Matrix& matrix, std::int64_t out);
+  void multiply_pieces(const Matrix Mlp::*reader, std::int64_t out_offset, std::int64_t width);
+
+  CpuBackend& cpu_;
+  const Layout& layout_;
+  const PlacedExperts& placed_;
+  const Experts& weights_;
+  std::int64_t groups_ = 0;
+  std::int64_t panels_ = 0;
+  std::int64_t pieces_ = 0;
+  std::int64_t shared_entry_ = -1;
+};
+
+void ExpertsSlice::group_tokens(const Routing& routing, std::int64_t tokens) {
+  Group* groups = at<Group>(layout_.groups);
+  std::int32_t* token_of = at<std::int32_t>(layout_.token_of);
+  std::int32_t* entry_of = at<std::int32_t>(layout_.entry_of);
+  const std::int32_t* ids = routing.ids.as<std::int32_t>();
+  const std::int64_t choices = routing.ids.size(1);
+  std::int64_t entry = 0;
+  const auto add = [&](const Mlp& mlp, std::int64_t first) {
+    if (entry == first) return;
+    groups[groups_++] = {&mlp, first, entry - first, panels_};
+    panels_ += ceil_div(entry - first, kPanelTokens);
+  };
+  std::fill_n(entry_of, tokens * choices, -1);
+  for (std::int64_t e = 0; e < weights_.count; ++e) {
+    const std::int64_t first = entry;
+    for (std::int64_t i = 0; i < tokens * choices; ++i) {
+      if (ids[i] != weights_.first + e) continue;
+      token_of[entry] = static_cast<std::int32_t>(i / choices);
+      entry_of[i] = static_cast<std::int32_t>(entry++);
+    }
+    add(placed_.experts[static_cast<std::size_t>(e)], first);
+  }
+  if (!placed_.shared) return;
+  shared_entry_ = entry;
+  for (std::int64_t t = 0; t < tokens; ++t) token_of[entry++] = static_cast<std::int32_t>(t);
+  add(*placed_.shared, shared_entry_);
+}
+
+Staged ExpertsSlice::staged(const Group& group, const Matrix& reader) const {
+  const std::int64_t blocks = ceil_div(std::max(weights_.hidden, layout_.ffn_max), kScaleBlock);
+  return {.form = form_of(reader),
+          .tokens = group.tokens,
+          .columns = reader.columns(),
+          .panels = at<std::byte>(layout_.panels) + group.panel * layout_.panel_bytes,
+          .panel_bytes = layout_.panel_bytes,
+          .scales = at<float>(layout_.scales) + group.entry * blocks};
+}
+
+void ExpertsSlice::add_chunks(const Group& group, const Matrix& matrix, std::int64_t out) {
+  Piece* pieces = at<Piece>(layout_.pieces);
+  const auto index = static_cast<std::int32_t>(&group - at<Group>(layout_.groups));
+  for (std::int64_t first = 0; first < matrix.rows(); first += kRowsMax)
+    pieces[pieces_++] = {
+        index, 0, {&matrix, first, std::min(kRowsMax, matrix.rows() - first), out + first}};
+}
+
+/// The chunks in pieces_, each times its group's staged tokens, into rows of `width` at out_offset.
+void ExpertsSlice::multiply_pieces(const Matrix Mlp::*reader,
+                                   std::int64_t out_offset,
+                                   std::int64_t width) {
+  cpu_.pool_.run(pieces_, [&](std::int64_t index, int worker) {
+    const Piece& piece = at<Piece>(layout_.pieces)[index];
+    const Group& group = at<Group>(layout_.groups)[piece.group];
+    const TensorView out(
+        reinterpret_cast<std::byte*>(at<BFloat16>(out_offset) + group.entry * width), DType::bf16,
+        {group.tokens, width});
+    cpu_.multiply(piece.chunk, staged(group, group.mlp->*reader), out, worker);
+  });
+}
+
+/// Stages the tokens for gate (and for up, if it reads the same form), or for the ups that differ.
+void ExpertsSlice::gate_and_up_of(const Activation& x, bool second) {
+  const Group* groups = at<Group>(layout_.groups);
+  Piece* pieces = at<Piece>(layout_.pieces);
+  const auto takes_part = [&](const Group& group) {
+    return !second || form_of(group.mlp->gate) != form_of(group.mlp->up);
+  };
+  const Matrix Mlp::*reader = second ? &Mlp::up : &Mlp::gate;
+  pieces_ = 0;
+  for (std::int64_t g = 0; g < groups_; ++g) {
+    if (!takes_part(groups[g])) continue;
+    for (std::int64_t panel = 0; panel < ceil_div(groups[g].tokens, kPanelTokens); ++panel)
+      pieces[pieces_++] = {static_cast<std::int32_t>(g), static_cast<std::int32_t>(panel), {}};
+  }
+  cpu_.pool_.run(pieces_, [&](std::int64_t index, int) {
+    const Group& group = groups[pieces[index].group];
+    cpu_.stage_panel(staged(group, group.mlp->*reader), x,
+                     at<std::int32_t>(layout_.token_of) + group.entry, 0, pieces[index].panel);
+  });
+  pieces_ = 0;
+  for (std::int64_t g = 0; g < groups_; ++g) {
+    const Mlp& mlp = *groups[g].mlp;
+    if (!takes_part(groups[g])) continue;
+    if (!second) add_chunks(groups[g], mlp.gate, 0);
+    if (second || form_of(mlp.gate) == form_of(mlp.up)) add_chunks(groups[g], mlp.up, mlp.ffn());
+  }
+  multiply_pieces(reader, layout_.gate_up, 2 * layout_.ffn_max);
+}
+
+void ExpertsSlice::gate_and_up(const Activation& x) {
+  gate_and_up_of(x, false);
+  const Group* groups = at<Group>(layout_.groups);
+  const bool differ = std::any_of(groups, groups + groups_, [](const Group& group) {
+    return form_of(group.mlp->gate) != form_of(group.mlp->up);
+  });
+  if (differ) gate_and_up_of(x, true);
+}
+
+/// SiLU, quantisation and staging for down, a panel of entries at a time.
+void ExpertsSlice::activate() {
+  const Group* groups = at<Group>(layout_.groups);
+  Piece* pieces = at<Piece>(layout_.pieces);
+  pieces_ = 0;
+  for (std::int64_t g = 0; g < groups_; ++g)
+    for (std::int64_t panel = 0; panel < ceil_div(groups[g].tokens, kPanelTokens); ++panel)
+      pieces[pieces_++] = {static_cast<std::int32_t>(g), static_cast<std::int32_t>(panel), {}};
+  cpu_.pool_.run(pieces_, [&](std::int64_t index, int worker) {
+    const Group& group = groups[pieces[index].group];
+    const std::int64_t first = pieces[index].panel * kPanelTokens;
+    const std::int64_t count = std::min(kPanelTokens, group.tokens - first);
+    const std::int64_t ffn = group.mlp->ffn();
+    const Form form = form_of(group.mlp->down);
+    // This panel's rows of silu_mul, in the form `down` reads, in this thread's memory.
+    const std::int64_t blocks = ceil_div(ffn, kScaleBlock);
+    std::byte* memory = reinterpret_cast<std::byte*>(cpu_.row_scratch(worker));
+    Activation inner;
+    inner.values = TensorView(memory, DType::bf16, {count, ffn});
+    memory += kPanelTokens * ffn * 2;
+    const TensorView scales(memory, DType::f32, {count, blocks});
+    memory += kPanelTokens * blocks * 4;
+    const TensorView codes(memory, DType::f8_e4m3, {count, ffn});
+    if (form.format == Format::e4m3 && form.block_scales) {
+      inner.block_codes = codes;
+      inner.block_scales = scales;
+    } else if (form.format == Format::e4m3) {
+      inner.codes = codes;
+      inner.scales = TensorView(scales.data, DType::f32, {count});
+    }
+    for (std::int64_t i = 0; i < count; ++i) {
+      const BFloat16* gate =
+          at<BFloat16>(layout_.gate_up) + (group.entry + first + i) * 2 * layout_.ffn_max;
+      BFloat16* values = inner.values.as<BFloat16>() + i * ffn;
+      cpu_.kernels_.silu_mul_row(values, gate, gate + ffn, ffn);
+      cpu_.write_activation(inner, i, values);
+    }
+    cpu_.stage_panel(staged(group, group.mlp->down), inner, nullptr, -first, pieces[index].panel);
+  });
+}
+
+void ExpertsSlice::down() {
+  const Group* groups = at<Group>(layout_.groups);
+  pieces_ = 0;
+  for (std::int64_t g = 0; g < groups_; ++g) add_chunks(groups[g], groups[g].mlp->down, 0);
+  multiply_pieces(&Mlp::down, layout_.down, weights_.hidden);
+}
+
+void ExpertsSlice::combine(TensorView out, const Routing& routing) {
+  const std::int64_t hidden = weights_.hidden;
+  const std::int64_t choices = routing.ids.size(1);
+  const BFloat16* rows = at<BFloat16>(layout_.down);
+  cpu_.for_rows(out.size(0), [&](std::int64_t t, int) {
+    float* sums = at<float>(layout_.sums) + t * hidden;
+    std::fill_n(sums, hidden, 0.0F);
+    for (std::int64_t a = 0; a < choices; ++a) {
+      const std::int64_t entry = at<std::int32_t>(layout_.entry_of)[t * choices + a];
+      if (entry < 0) continue;
+      cpu_.kernels_.add_weighted_row(sums, rows + entry * hidden,
+                                     routing.weights.as<float>()[t * choices + a], hidden);
+    }
+    const BFloat16* shared = shared_entry_ < 0 ? nullptr : rows + (shared_entry_ + t) * hidden;
+    cpu_.kernels_.round_row(out.as<BFloat16>() + t * hidden, sums, shared, hidden);
+  });
+}
+
+void ExpertsSlice::run(TensorView out, const Activation& x, const Routing& routing) {
+  group_tokens(routing, out.size(0));
+  gate_and_up(x);
+  activate();
+  down();
+  combine(out, routing);
+}
+
+Status CpuBackend::do_experts(TensorView out,
+                              const Activation& x,
+                              const Routing& routing,
+                              const Experts& weights) {
+  const auto& placed = static_cast<const PlacedExperts&>(*weights.placed);
+  const std::int64_t tokens = out.size(0);
+  const std::int64_t slice = std::min(tokens, kSliceTokens);
+  const Layout layout(kernels_, placed, slice, routing.ids.size(1), weights.hidden);
+  KOHO_TRY(scratch_.ensure(layout.plan.bytes()));
+  KOHO_TRY(ensure_worker_scratch(std::max(weights.hidden, layout.ffn_max)));
+  for (std::int64_t first = 0; first < tokens; first += slice) {
+    const std::int64_t count = std::min(slice, tokens - first);
+    const auto part = [&](const TensorView& view) {
+      return view.empty() ? view : view.slice(0, first, count);
+    };
+    const Activation x_part{part(x.values), part(x.codes), part(x.scales), part(x.block_codes),
+                            part(x.block_scales)};
+    ExpertsSlice(*this, layout, placed, weights)
+        .run(part(out), x_part, {part(routing.ids), part(routing.weights)});
+  }
+  return {};
+}
+
+}  // namespace koho::cpu

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Weights as the CPU backend holds them: views into the checkpoint's mapping, and small tables
+// (scales and biases widened to f32, the row chunks that threads take) made once at load.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "cpu/kernels.h"
+#include "ops/weights.h"
+
+namespace koho::cpu {
+
+/// One weight matrix in the mapping.
+struct Matrix {
+  ConstTensorView weight;  // [N, K], rows may be strided
+  WeightQuant quant = WeightQuant::none;
+  std::vector<float> scales;  // [N]; [ceil(N/128), ceil(K/128)] for blocks; empty for bf16
+  std::vector<float> bias;    // [N] or empty
+
+  std::int64_t rows() const { return weight.size(0); }
+  std::int64_t columns() const { return weight.size(1); }
+  bool block_scales() const { return quant == WeightQuant::fp8_block; }
+  Format format() const {
+    return weight.dtype == DType::bf16  ? Format::bf16
+           : weight.dtype == DType::f32 ? Format::f32
+                                        : Format::e4m3;
+  }
+};
+
+/// Rows first..first+rows-1 of a matrix, which fill columns `out`.. of the result: what a thread
+/// takes at once.
+struct RowChunk {
+  const Matrix* matrix = nullptr;
+  std::int64_t first = 0;
+  std::int64_t rows = 0;
+  std::int64_t out = 0;
+};
+
+class PlacedLinear final : public PlacedWeights {
+ public:
+  explicit PlacedLinear(std::span<const LinearSource> blocks);
+  PlacedLinear(const PlacedLinear&) = delete;
+  PlacedLinear& operator=(const PlacedLinear&) = delete;
+
+  std::vector<Matrix> matrices;
+  std::vector<RowChunk> chunks;
+};
+
+/// The three matrices of one expert.
+struct Mlp {
+  Matrix gate;  // [F, H]
+  Matrix up;    // [F, H]
+  Matrix down;  // [H, F]
+  std::int64_t ffn() const { return gate.rows(); }
+};
+
+class PlacedExperts final : public PlacedWeights {
+ public:
+  explicit PlacedExperts(const ExpertsSource& source);
+
+  std::vector<Mlp> experts;
+  std::optional<Mlp> shared;
+};
+
+/// Appends the chunks of `matrix`, whose rows fill columns out.. of the result.
+void append_chunks(std::vector<RowChunk>& chunks, const Matrix& matrix, std::int64_t out);
+
+}  // namespace koho::cpu

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpu/thread_pool.h"
+
+#include "base/check.h"
+
+namespace koho {
+namespace {
+
+constexpr std::uint64_t kCountMask = 0xFFFFFFFFU;
+// A pause is 40 to 140 cycles: some 50 us of spinning, about the gap between two operators of a
+// decode step; then the processor is given back.
+constexpr int kSpins = 2000;
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#else
+  std::this_thread::yield();
+#endif
+}
+
+}  // namespace
+
+ThreadPool::ThreadPool(int threads) {
+  KOHO_CHECK_GE(threads, 1);
+  workers_.reserve(static_cast<std::size_t>(threads - 1));
+  for (int worker = 1; worker < threads; ++worker)
+    workers_.emplace_back([this, worker] { work(worker); });
+}
+
+ThreadPool::~ThreadPool() {
+  stopping_.store(true);
+  jobs_.fetch_add(1);
+  jobs_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+}
+
+void ThreadPool::run_erased(std::int64_t tasks, Call call, void* context) {
+  if (tasks == 0) return;
+  KOHO_CHECK(tasks > 0 && static_cast<std::uint64_t>(tasks) <= kCountMask);
+  call_ = call;
+  context_ = context;
+  tasks_ = tasks;
+  done_.store(0, std::memory_order_relaxed);
+  const std::uint64_t job = (untaken_.load(std::memory_order_relaxed) >> 32U) + 1;
+  untaken_.store((job << 32U) | static_cast<std::uint64_t>(tasks), std::memory_order_release);
+  jobs_.fetch_add(1, std::memory_order_release);
+  jobs_.notify_all();
+
+  while (take_one(0)) {
+  }
+  int spins = 0;
+  for (std::int64_t done = done_.load(std::memory_order_acquire); done != tasks;
+       done = done_.load(std::memory_order_acquire)) {
+    if (++spins < kSpins)
+      pause();
+    else
+      done_.wait(done, std::memory_order_acquire);
+  }
+}
+
+bool ThreadPool::take_one(int worker) {
+  std::uint64_t seen = untaken_.load(std::memory_order_acquire);
+  do {
+    if ((seen & kCountMask) == 0) return false;
+  } while (!untaken_.compare_exchange_weak(seen, seen - 1, std::memory_order_acq_rel));
+  const std::int64_t tasks = tasks_;
+  call_(context_, tasks - static_cast<std::int64_t>(seen & kCountMask), worker);
+  // NOTE: after the last task's increment the caller may start the next job: nothing of this one is
+  // read below.
+  if (done_.fetch_add(1, std::memory_order_acq_rel) + 1 == tasks) done_.notify_all();
+  return true;
+}
+
+void ThreadPool::work(int worker) {
+  int spins = 0;
+  while (!stopping_.load(std::memory_order_relaxed)) {
+    const std::uint32_t jobs = jobs_.load(std::memory_order_acquire);
+    if (take_one(worker)) {
+      spins = 0;
+    } else if (++spins < kSpins) {
+      pause();
+    } else {
+      jobs_.wait(jobs, std::memory_order_acquire);
+      spins = 0;
+    }
+  }
+}
+
+}  // namespace koho

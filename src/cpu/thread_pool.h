@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fork-join over a few threads: the caller works too, idle threads spin briefly and then sleep.
+// Owns its threads; refuses nesting (a body must not call run).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+namespace koho {
+
+/// Threads: run() by one thread at a time. Nothing is allocated after the constructor.
+class ThreadPool {
+ public:
+  /// `threads` counts the caller: threads - 1 are started. Requires: threads >= 1.
+  explicit ThreadPool(int threads);
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+  ~ThreadPool();
+
+  int threads() const { return static_cast<int>(workers_.size()) + 1; }
+
+  /// Calls body(task, worker) once for each task in 0..tasks-1, in any order, worker in
+  /// 0..threads()-1, and returns when all are done. A thread that is asleep or preempted before it
+  /// took a task holds nobody up: the others take what is left.
+  template <typename Body>
+  void run(std::int64_t tasks, Body&& body) {
+    using Plain = std::remove_reference_t<Body>;
+    if (tasks == 1 || workers_.empty()) {
+      for (std::int64_t task = 0; task < tasks; ++task) body(task, 0);
+      return;
+    }
+    run_erased(
+        tasks,
+        [](void* context, std::int64_t task, int worker) {
+          (*static_cast<Plain*>(context))(task, worker);
+        },
+        &body);
+  }
+
+ private:
+  using Call = void (*)(void* context, std::int64_t task, int worker);
+
+  void run_erased(std::int64_t tasks, Call call, void* context);
+  void work(int worker);
+  /// Takes a task of the running job, if one is left, and runs it.
+  bool take_one(int worker);
+
+  // The job number in the upper half, the tasks nobody has taken in the lower. A thread that takes
+  // a task by compare-and-swap knows that the job below is alive: it ends only when done_ says so.
+  alignas(64) std::atomic<std::uint64_t> untaken_{0};
+  alignas(64) std::atomic<std::int64_t> done_{0};
+  alignas(64) std::atomic<std::uint32_t> jobs_{0};  // sleepers wait for it to change
+  std::atomic<bool> stopping_{false};
+  Call call_ = nullptr;
+  void* context_ = nullptr;
+  std::int64_t tasks_ = 0;
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace koho
