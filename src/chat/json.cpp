@@ -18,6 +18,8 @@ namespace {
 /// Receives nlohmann's events. Returning false stops the parser; `error` then says why.
 class TreeBuilder {
  public:
+  explicit TreeBuilder(std::size_t depth_max) : depth_max_(depth_max) {}
+
   // The names and signatures are nlohmann::json_sax's.
   bool null() { return add(Json{}); }
   bool boolean(bool value) {
@@ -104,12 +106,12 @@ class TreeBuilder {
     return &open_.back()->items.emplace_back(std::move(node));
   }
   bool open(Json node) {
-    if (open_.size() >= kJsonDepthMax)
-      return fail(fmt::format("nesting deeper than {}", kJsonDepthMax));
+    if (open_.size() >= depth_max_) return fail(fmt::format("nesting deeper than {}", depth_max_));
     open_.push_back(place(std::move(node)));
     return true;
   }
 
+  std::size_t depth_max_;
   std::vector<Json*> open_;
   std::vector<std::unordered_set<std::string>> seen_keys_;  // one set an open object
 };
@@ -197,8 +199,8 @@ std::string_view kind_name(Json::Kind kind) {
   return "a value";
 }
 
-Result<Json> parse_json(std::string_view text) {
-  TreeBuilder builder;
+Result<Json> parse_json(std::string_view text, std::size_t depth_max) {
+  TreeBuilder builder(depth_max);
   if (!nlohmann::json::sax_parse(text.begin(), text.end(), &builder))
     return make_error(ErrorCode::invalid_argument, "not valid JSON: {}", builder.error);
   return std::move(builder.root);

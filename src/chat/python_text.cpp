@@ -33,7 +33,8 @@ constexpr bool is_continuation(char c) {
   return (static_cast<unsigned char>(c) & 0xC0U) == 0x80U;
 }
 
-/// The character that `text` starts with and its length in bytes. Requires: UTF-8, not empty.
+/// The character that `text` starts with and its length in bytes; a byte that begins no whole
+/// character is U+FFFD. Requires: not empty.
 struct Character {
   char32_t code = 0;
   std::size_t bytes = 1;
@@ -41,11 +42,15 @@ struct Character {
 Character first_character(std::string_view text) {
   const auto lead = static_cast<unsigned char>(text[0]);
   if (lead < 0x80) return {lead, 1};
+  if (lead < 0xC2 || lead > 0xF4) return {0xFFFD, 1};
   const std::size_t bytes = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+  if (text.size() < bytes) return {0xFFFD, 1};
   char32_t code = lead & (0x7FU >> bytes);
-  for (std::size_t i = 1; i < bytes && i < text.size(); ++i)
+  for (std::size_t i = 1; i < bytes; ++i) {
+    if (!is_continuation(text[i])) return {0xFFFD, 1};
     code = (code << 6U) | (static_cast<unsigned char>(text[i]) & 0x3FU);
-  return {code, std::min(bytes, text.size())};
+  }
+  return {code, bytes};
 }
 
 /// str.isprintable of characters beyond ASCII.
@@ -156,7 +161,8 @@ std::string_view python_strip(std::string_view text) {
   while (!text.empty()) {
     std::size_t last = text.size() - 1;
     while (last > 0 && is_continuation(text[last])) --last;
-    if (!is_python_space(first_character(text.substr(last)).code)) break;
+    const Character c = first_character(text.substr(last));
+    if (!is_python_space(c.code) || last + c.bytes != text.size()) break;
     text = text.substr(0, last);
   }
   return text;

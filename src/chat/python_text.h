@@ -10,7 +10,8 @@ namespace koho::chat {
 
 struct Json;
 
-/// text.strip(): Unicode whitespace (str.isspace) off both ends. Requires: UTF-8.
+/// text.strip(): Unicode whitespace (str.isspace) off both ends. Bytes that
+/// are not UTF-8 are not whitespace.
 std::string_view python_strip(std::string_view text);
 
 /// text.lstrip('\n') and text.rstrip('\n').

@@ -1,0 +1,544 @@
+// SPDX-License-Identifier: Apache-2.0
+// A state machine over texts and tags; feed_text and feed_token differ only in how they find tags.
+#include "chat/output_parser.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/core.h>
+
+#include "base/check.h"
+#include "chat/json.h"
+#include "chat/python_text.h"
+#include "chat/tool_value.h"
+
+namespace koho::chat {
+namespace {
+
+constexpr std::array<std::string_view, kNumTags> kTagTexts{
+    "<think>",   "</think>",   "<tool_call>", "</tool_call>",
+    "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"};
+
+/// The tag that `text` starts with; kNumTags for none. `partial`: `text` is the beginning of one.
+std::size_t tag_at_start(std::string_view text, bool& partial) {
+  partial = false;
+  for (std::size_t i = 0; i < kNumTags; ++i) {
+    if (text.starts_with(kTagTexts[i])) return i;
+    partial = partial || kTagTexts[i].starts_with(text);
+  }
+  return kNumTags;
+}
+
+/// Bytes at the end of `text` that begin a UTF-8 character and do not complete it.
+std::size_t incomplete_tail(std::string_view text) {
+  for (std::size_t length = 1; length <= std::min<std::size_t>(3, text.size()); ++length) {
+    const auto byte = static_cast<unsigned char>(text[text.size() - length]);
+    if ((byte & 0xC0U) == 0x80U) continue;
+    const std::size_t needed = byte >= 0xF0 ? 4 : byte >= 0xE0 ? 3 : byte >= 0xC0 ? 2 : 1;
+    return needed > length ? length : 0;
+  }
+  return 0;
+}
+
+bool is_blank(std::string_view text) {
+  return python_strip(text).empty();
+}
+
+/// Blank, or spelled as backslash-n, which some models write between tags. A backslash at the end
+/// may become one.
+bool is_blank_between_tags(std::string_view text) {
+  for (;;) {
+    const std::size_t backslash = text.find('\\');
+    if (!is_blank(text.substr(0, backslash))) return false;
+    if (backslash == std::string_view::npos || backslash + 1 == text.size()) return true;
+    if (text[backslash + 1] != 'n') return false;
+    text.remove_prefix(backslash + 2);
+  }
+}
+
+/// A tool's name as written: blanks and backslash-n off both ends, up to the first newline.
+std::string_view trimmed_name(std::string_view text) {
+  text = python_strip(text);
+  while (text.starts_with("\\n")) text = python_strip(text.substr(2));
+  text = python_strip(text.substr(0, text.find('\n')));
+  while (text.ends_with("\\n")) text = python_strip(text.substr(0, text.size() - 2));
+  return text;
+}
+
+}  // namespace
+
+std::string_view tag_text(Tag tag) {
+  return kTagTexts[static_cast<std::size_t>(tag)];
+}
+
+OutputParser::OutputParser(OutputParserOptions options)
+    : options_(std::move(options)),
+      state_(options_.starts_in_reasoning ? State::reasoning : State::content) {}
+
+void OutputParser::feed_token(std::int32_t id,
+                              std::string_view piece,
+                              std::vector<OutputEvent>& out) {
+  release_held(out);
+  const auto found = std::find(options_.tag_ids.begin(), options_.tag_ids.end(), id);
+  if (id < 0 || found == options_.tag_ids.end()) {
+    on_text(piece, out);
+    return;
+  }
+  const auto tag = static_cast<Tag>(found - options_.tag_ids.begin());
+  // A detokenizer may give up half a character together with the tag that follows it.
+  if (piece.ends_with(tag_text(tag)))
+    on_text(piece.substr(0, piece.size() - tag_text(tag).size()), out);
+  on_tag(tag, out);
+}
+
+void OutputParser::feed_text(std::string_view text, std::vector<OutputEvent>& out) {
+  std::string joined;
+  if (!held_.empty()) {
+    joined = std::exchange(held_, {});
+    joined += text;
+    text = joined;
+  }
+  const std::size_t tail = incomplete_tail(text);
+  held_ = text.substr(text.size() - tail);
+  text.remove_suffix(tail);
+  while (!text.empty()) {
+    const std::size_t next = std::min(text.find('<'), text.size());
+    if (next > 0) on_text(text.substr(0, next), out);
+    text.remove_prefix(next);
+    if (text.empty()) return;
+    bool partial = false;
+    const std::size_t tag = tag_at_start(text, partial);
+    if (tag < kNumTags) {
+      on_tag(static_cast<Tag>(tag), out);
+      text.remove_prefix(kTagTexts[tag].size());
+    } else if (partial && tail == 0) {
+      held_ = text;
+      return;
+    } else {
+      on_text(text.substr(0, 1), out);
+      text.remove_prefix(1);
+    }
+  }
+}
+
+void OutputParser::finish(AnswerEnd end, std::vector<OutputEvent>& out) {
+  release_held(out);
+  if (end == AnswerEnd::cut_off) return;
+  switch (state_) {
+    case State::name:
+      if (options_.tools.has(trimmed_name(buffer_))) {
+        on_tag(Tag::call_close, out);
+      } else if (!is_blank(buffer_)) {
+        keep_unknown_call(out);
+      }
+      break;
+    case State::key:
+    case State::after_key:
+    case State::value:
+    case State::after_value:
+      on_tag(Tag::call_close, out);
+      break;
+    case State::reasoning:
+      ++counts_.unclosed_reasoning;
+      if (!has_answer_) emit(OutputEvent::Kind::content, std::exchange(reasoning_, {}), out);
+      break;
+    case State::content:
+    case State::unknown_call:
+    case State::nameless_call:
+      break;
+  }
+}
+
+void OutputParser::release_held(std::vector<OutputEvent>& out) {
+  if (!held_.empty()) on_text(std::exchange(held_, {}), out);
+}
+
+void OutputParser::on_text(std::string_view text, std::vector<OutputEvent>& out) {
+  if (text.empty()) return;
+  switch (state_) {
+    case State::reasoning:
+    case State::content:
+    case State::unknown_call:
+      prose(text, out);
+      return;
+    case State::name:
+    case State::key:
+      buffer_ += text;
+      return;
+    case State::value:
+      value_text(text, out);
+      return;
+    case State::after_key:
+    case State::after_value: {
+      // Only the last byte before `text` can matter to whether it is blank: a backslash.
+      const bool backslash = pending_.ends_with('\\');
+      pending_ += text;
+      if (is_blank_between_tags(std::string_view(pending_).substr(pending_.size() - text.size() -
+                                                                  (backslash ? 1 : 0))))
+        return;
+      const std::string value = std::exchange(pending_, {});
+      if (state_ == State::after_key) {  // <arg_value> is missing
+        ++counts_.mended_calls;
+        open_value(out);
+      } else {  // </arg_value> was part of the value
+        state_ = State::value;
+        value_text(tag_text(Tag::value_close), out);
+      }
+      value_text(value, out);
+      return;
+    }
+    case State::nameless_call:
+      return;
+  }
+}
+
+void OutputParser::on_tag(Tag tag, std::vector<OutputEvent>& out) {
+  switch (state_) {
+    case State::reasoning:
+    case State::content:
+      tag_in_prose(tag, out);
+      return;
+    case State::name:
+      tag_in_name(tag, out);
+      return;
+    case State::key:
+      tag_in_key(tag, out);
+      return;
+    case State::after_key:
+      tag_after_key(tag, out);
+      return;
+    case State::value:
+      tag_in_value(tag, out);
+      return;
+    case State::after_value:
+      tag_after_value(tag, out);
+      return;
+    case State::unknown_call:
+      prose(tag_text(tag), out);
+      if (tag == Tag::call_close) enter_prose(State::content);
+      return;
+    case State::nameless_call:
+      if (tag == Tag::call_close) enter_prose(State::content);
+      return;
+  }
+}
+
+void OutputParser::tag_in_prose(Tag tag, std::vector<OutputEvent>& out) {
+  const bool tools = !options_.tools.empty();
+  if (tag == Tag::think_open) {
+    if (state_ == State::content) enter_prose(State::reasoning);
+  } else if (tag == Tag::think_close) {
+    if (state_ == State::reasoning) enter_prose(State::content);
+  } else if (tag == Tag::call_open && tools) {
+    open_call();
+  } else if (tag == Tag::call_close && tools && state_ == State::content) {
+    return;
+  } else {
+    prose(tag_text(tag), out);
+  }
+}
+
+void OutputParser::tag_in_name(Tag tag, std::vector<OutputEvent>& out) {
+  switch (tag) {
+    case Tag::key_open:
+    case Tag::call_close:
+      end_name(tag, out);
+      return;
+    case Tag::key_close:
+    case Tag::value_open:
+      mend_name(tag, out);
+      return;
+    case Tag::call_open:
+      if (is_blank(buffer_)) {
+        ++counts_.mended_calls;
+        return;
+      }
+      // Whether the first call was complete cannot be known; running it could do harm.
+      ++counts_.malformed_calls;
+      enter_prose(State::content);
+      prose(tag_text(Tag::call_open), out);
+      prose(std::exchange(buffer_, {}), out);
+      open_call();
+      return;
+    case Tag::think_open:
+    case Tag::think_close:
+    case Tag::value_close:
+      return;
+  }
+}
+
+/// The name stands complete before `tag`, <arg_key> or </tool_call>.
+void OutputParser::end_name(Tag tag, std::vector<OutputEvent>& out) {
+  const std::string name(trimmed_name(buffer_));
+  if (name.empty()) {
+    ++counts_.malformed_calls;
+    state_ = State::nameless_call;
+    if (tag == Tag::call_close) enter_prose(State::content);
+    return;
+  }
+  if (!begin_call(name, out)) {
+    keep_unknown_call(out);
+    on_tag(tag, out);
+  } else if (tag == Tag::call_close) {
+    close_call(out);
+  } else {
+    state_ = State::key;
+  }
+}
+
+/// `tag`, </arg_key> or <arg_value>, follows the name: <arg_key> is missing, and the key stands
+/// behind a tool's name.
+void OutputParser::mend_name(Tag tag, std::vector<OutputEvent>& out) {
+  const std::string_view text = python_strip(buffer_);
+  const std::string name(options_.tools.name_at_start(text));
+  const std::string key(python_strip(text.substr(name.size())));
+  if (name.empty() || key.empty()) {
+    keep_unknown_call(out);
+    on_tag(tag, out);
+    return;
+  }
+  const bool known = begin_call(name, out);
+  KOHO_CHECK(known);
+  ++counts_.mended_calls;
+  buffer_ = key;
+  end_key();
+  if (tag == Tag::value_open) open_value(out);
+}
+
+/// The call stays text, as far as it has come.
+void OutputParser::keep_unknown_call(std::vector<OutputEvent>& out) {
+  ++counts_.unknown_tools;
+  enter_prose(State::content);
+  prose(tag_text(Tag::call_open), out);
+  prose(std::exchange(buffer_, {}), out);
+  state_ = State::unknown_call;
+}
+
+void OutputParser::tag_in_key(Tag tag, std::vector<OutputEvent>& out) {
+  switch (tag) {
+    case Tag::key_close:
+      end_key();
+      return;
+    case Tag::value_open:  // </arg_key> is missing
+      ++counts_.mended_calls;
+      end_key();
+      open_value(out);
+      return;
+    case Tag::call_close:
+      close_call(out);
+      return;
+    case Tag::call_open:
+      ++counts_.malformed_calls;
+      close_call(out);
+      open_call();
+      return;
+    case Tag::key_open:
+    case Tag::value_close:
+    case Tag::think_open:
+    case Tag::think_close:
+      ++counts_.mended_calls;
+      return;
+  }
+}
+
+void OutputParser::tag_after_key(Tag tag, std::vector<OutputEvent>& out) {
+  switch (tag) {
+    case Tag::value_open:
+      open_value(out);
+      return;
+    case Tag::value_close:  // <arg_value> is missing, and nothing stands before its end
+      ++counts_.mended_calls;
+      open_value(out);
+      tag_in_value(tag, out);
+      return;
+    case Tag::key_open:  // a key without a value is dropped
+      ++counts_.malformed_calls;
+      buffer_.clear();
+      state_ = State::key;
+      return;
+    case Tag::call_close:
+      ++counts_.malformed_calls;
+      close_call(out);
+      return;
+    case Tag::call_open:
+      ++counts_.malformed_calls;
+      close_call(out);
+      open_call();
+      return;
+    case Tag::key_close:
+    case Tag::think_open:
+    case Tag::think_close:
+      ++counts_.mended_calls;
+      return;
+  }
+}
+
+void OutputParser::tag_in_value(Tag tag, std::vector<OutputEvent>& out) {
+  if (tag == Tag::value_close) {
+    pending_.clear();
+    state_ = State::after_value;
+  } else if (tag == Tag::call_close) {  // </arg_value> is missing
+    ++counts_.mended_calls;
+    close_value(out);
+    close_call(out);
+  } else {
+    value_text(tag_text(tag), out);
+  }
+}
+
+void OutputParser::tag_after_value(Tag tag, std::vector<OutputEvent>& out) {
+  switch (tag) {
+    case Tag::key_open:
+      close_value(out);
+      state_ = State::key;
+      return;
+    case Tag::call_close:
+      close_value(out);
+      close_call(out);
+      return;
+    case Tag::call_open:  // </tool_call> is missing
+      ++counts_.mended_calls;
+      close_value(out);
+      close_call(out);
+      open_call();
+      return;
+    default: {  // </arg_value> was part of the value
+      const std::string blank = std::exchange(pending_, {});
+      state_ = State::value;
+      value_text(tag_text(Tag::value_close), out);
+      value_text(blank, out);
+      tag_in_value(tag, out);
+    }
+  }
+}
+
+void OutputParser::enter_prose(State state) {
+  state_ = state;
+  blank_.clear();
+  run_has_text_ = false;
+}
+
+void OutputParser::open_call() {
+  state_ = State::name;
+  buffer_.clear();
+}
+
+bool OutputParser::begin_call(std::string_view name, std::vector<OutputEvent>& out) {
+  if (!options_.tools.has(name)) return false;
+  call_name_ = name;
+  keys_.clear();
+  buffer_.clear();
+  has_answer_ = true;
+  reasoning_.clear();
+  out.push_back({OutputEvent::Kind::call_begin, call_name_, num_calls_,
+                 fmt::format("{}{}", options_.call_id_prefix, num_calls_)});
+  ++num_calls_;
+  return true;
+}
+
+/// buffer_ holds the key.
+void OutputParser::end_key() {
+  buffer_ = std::string(python_strip(buffer_));
+  pending_.clear();
+  state_ = State::after_key;
+}
+
+/// buffer_ holds the key.
+void OutputParser::open_value(std::vector<OutputEvent>& out) {
+  state_ = State::value;
+  const std::string key = std::exchange(buffer_, {});
+  const bool first = keys_.empty();
+  value_is_repeated_ = !keys_.insert(key).second;
+  if (value_is_repeated_) {
+    ++counts_.malformed_calls;
+    return;
+  }
+  value_types_ = options_.tools.argument_types(call_name_, key);
+  std::string text = first ? "{" : ", ";
+  append_json_string(text, key);
+  text += ": ";
+  if (value_types_ == TypeSet::string) text += '"';
+  emit(OutputEvent::Kind::call_arguments, text, out);
+}
+
+void OutputParser::value_text(std::string_view text, std::vector<OutputEvent>& out) {
+  if (value_is_repeated_) return;
+  if (value_types_ != TypeSet::string) {
+    buffer_ += text;
+    return;
+  }
+  std::string escaped;
+  append_json_escaped(escaped, text);
+  emit(OutputEvent::Kind::call_arguments, escaped, out);
+}
+
+void OutputParser::close_value(std::vector<OutputEvent>& out) {
+  pending_.clear();
+  if (!value_is_repeated_)
+    emit(OutputEvent::Kind::call_arguments,
+         value_types_ == TypeSet::string ? "\"" : value_to_json(buffer_, value_types_), out);
+  buffer_.clear();
+}
+
+void OutputParser::close_call(std::vector<OutputEvent>& out) {
+  emit(OutputEvent::Kind::call_arguments, keys_.empty() ? "{}" : "}", out);
+  out.push_back({OutputEvent::Kind::call_end, {}, num_calls_ - 1, {}});
+  ++num_complete_calls_;
+  buffer_.clear();
+  enter_prose(State::content);
+}
+
+/// Text of reasoning or content. Blank text waits until the run has other text.
+void OutputParser::prose(std::string_view text, std::vector<OutputEvent>& out) {
+  const OutputEvent::Kind kind =
+      state_ == State::reasoning ? OutputEvent::Kind::reasoning : OutputEvent::Kind::content;
+  if (run_has_text_) {
+    emit(kind, text, out);
+    return;
+  }
+  blank_ += text;
+  if (is_blank(text)) return;
+  run_has_text_ = true;
+  const std::string run = std::exchange(blank_, {});
+  emit(kind, options_.newline_after_tags ? strip_newlines_left(run) : std::string_view(run), out);
+}
+
+void OutputParser::emit(OutputEvent::Kind kind,
+                        std::string_view text,
+                        std::vector<OutputEvent>& out) {
+  if (text.empty()) return;
+  if (kind == OutputEvent::Kind::content) {
+    has_answer_ = true;
+    reasoning_.clear();
+  } else if (kind == OutputEvent::Kind::reasoning && !has_answer_) {
+    reasoning_ += text;
+  }
+  const std::size_t call = kind == OutputEvent::Kind::call_arguments ? num_calls_ - 1 : 0;
+  if (!out.empty() && out.back().kind == kind && out.back().call_index == call) {
+    out.back().text += text;
+  } else {
+    out.push_back({kind, std::string(text), call, {}});
+  }
+}
+
+void ParsedOutput::add(const OutputEvent& event) {
+  switch (event.kind) {
+    case OutputEvent::Kind::reasoning:
+      reasoning += event.text;
+      return;
+    case OutputEvent::Kind::content:
+      content += event.text;
+      return;
+    case OutputEvent::Kind::call_begin:
+      calls.push_back({event.call_id, event.text, {}, false});
+      return;
+    case OutputEvent::Kind::call_arguments:
+      calls.at(event.call_index).arguments += event.text;
+      return;
+    case OutputEvent::Kind::call_end:
+      calls.at(event.call_index).complete = true;
+      return;
+  }
+}
+
+}  // namespace koho::chat
