@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <random>
 #include <string>
 #include <string_view>
@@ -20,8 +21,8 @@ namespace {
 
 constexpr TagIds kIds{50, 51, 52, 53, 54, 55, 56, 57};
 
-const ToolSchemas& tools() {
-  static const ToolSchemas instance(
+const std::shared_ptr<const ToolSchemas>& tools() {
+  static const auto instance = std::make_shared<const ToolSchemas>(
       parse_json(R"([{"name":"f","parameters":{"properties":{"s":{"type":"string"},
           "i":{"type":"integer"},"u":{"type":["string","null","array"]},"o":{"type":"object"}}}},
           {"name":"fg"},{"name":"h","parameters":{"additionalProperties":{"type":"string"}}}])")

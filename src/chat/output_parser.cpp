@@ -126,7 +126,7 @@ void OutputParser::finish(AnswerEnd end, std::vector<OutputEvent>& out) {
   if (end == AnswerEnd::cut_off) return;
   switch (state_) {
     case State::name:
-      if (options_.tools.has(trimmed_name(buffer_))) {
+      if (options_.tools->has(trimmed_name(buffer_))) {
         on_tag(Tag::call_close, out);
       } else if (!is_blank(buffer_)) {
         keep_unknown_call(out);
@@ -224,7 +224,7 @@ void OutputParser::on_tag(Tag tag, std::vector<OutputEvent>& out) {
 }
 
 void OutputParser::tag_in_prose(Tag tag, std::vector<OutputEvent>& out) {
-  const bool tools = !options_.tools.empty();
+  const bool tools = options_.tools != nullptr;
   if (tag == Tag::think_open) {
     if (state_ == State::content) enter_prose(State::reasoning);
   } else if (tag == Tag::think_close) {
@@ -290,7 +290,7 @@ void OutputParser::end_name(Tag tag, std::vector<OutputEvent>& out) {
 /// behind a tool's name.
 void OutputParser::mend_name(Tag tag, std::vector<OutputEvent>& out) {
   const std::string_view text = python_strip(buffer_);
-  const std::string name(options_.tools.name_at_start(text));
+  const std::string name(options_.tools->name_at_start(text));
   const std::string key(python_strip(text.substr(name.size())));
   if (name.empty() || key.empty()) {
     keep_unknown_call(out);
@@ -424,7 +424,7 @@ void OutputParser::open_call() {
 }
 
 bool OutputParser::begin_call(std::string_view name, std::vector<OutputEvent>& out) {
-  if (!options_.tools.has(name)) return false;
+  if (!options_.tools->has(name)) return false;
   call_name_ = name;
   keys_.clear();
   buffer_.clear();
@@ -453,7 +453,7 @@ void OutputParser::open_value(std::vector<OutputEvent>& out) {
     ++counts_.malformed_calls;
     return;
   }
-  value_types_ = options_.tools.argument_types(call_name_, key);
+  value_types_ = options_.tools->argument_types(call_name_, key);
   std::string text = first ? "{" : ", ";
   append_json_string(text, key);
   text += ": ";

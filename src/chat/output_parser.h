@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -55,7 +56,8 @@ enum class AnswerEnd : std::uint8_t { finished, cut_off };
 struct OutputParserOptions {
   bool starts_in_reasoning = false;  // the prompt ends in <think>
   bool newline_after_tags = false;   // GLM-4.6 and 4.5 write a newline around their tags
-  ToolSchemas tools;                 // none: tool tags are text (no tools, or tool_choice none)
+  std::shared_ptr<const ToolSchemas>
+      tools;  // nullptr: tool tags are text (no tools, or tool_choice none)
   TagIds tag_ids = kNoTagIds;
   std::string call_id_prefix = "call_";  // the n-th call's id is this and n
 };

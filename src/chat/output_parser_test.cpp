@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,9 +18,10 @@ constexpr TagIds kIds{50, 51, 52, 53, 54, 55, 56, 57};
 
 OutputParserOptions with_tools() {
   OutputParserOptions options;
-  options.tools = ToolSchemas(parse_json(R"([{"function":{"name":"write","parameters":{"properties":
+  options.tools = std::make_shared<const ToolSchemas>(
+      parse_json(R"([{"function":{"name":"write","parameters":{"properties":
       {"text":{"type":"string"},"mode":{"type":"integer"}}}}},{"function":{"name":"write_all"}}])")
-                                  ->items);
+          ->items);
   options.tag_ids = kIds;
   return options;
 }

@@ -3,6 +3,7 @@
 // in two pieces at every place, byte by byte and in random pieces gives what the corpus says.
 #include <algorithm>
 #include <filesystem>
+#include <memory>
 #include <random>
 #include <string>
 #include <string_view>
@@ -33,7 +34,7 @@ std::vector<Case> read_cases() {
       std::filesystem::path(KOHO_SOURCE_DIR) / "tests/chat/data/parser_cases.jsonl", 16U << 20U);
   EXPECT_TRUE(text.ok());
   std::vector<Case> cases;
-  ToolSchemas tools;
+  std::shared_ptr<const ToolSchemas> tools;
   std::string_view rest = *text;
   while (!rest.empty()) {
     const std::size_t length = rest.find('\n');
@@ -41,7 +42,7 @@ std::vector<Case> read_cases() {
     EXPECT_TRUE(line.ok()) << line.error().message;
     rest.remove_prefix(length + 1);
     if (const Json* all = line->find("tools"); all->is_array()) {
-      tools = ToolSchemas(all->items);
+      tools = std::make_shared<const ToolSchemas>(all->items);
       continue;
     }
     Case one;
