@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cases of attention: sequences of all lengths in one step, pages in random places with poison
+// where nothing was stored.
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "base/arithmetic.h"
+#include "ops/cases.h"
+#include "ops/compare.h"
+#include "ops/device_array.h"
+#include "ops/twin.h"
+
+namespace koho::testing {
+namespace {
+
+constexpr RowGate kAttentionGate{.tensor_l2 = 5e-3, .row_l2 = 5e-3, .row_max = 1e-2};
+
+/// One sequence of a step: its last `queries` tokens are this step's.
+struct Sequence {
+  std::int64_t context = 0;
+  std::int64_t queries = 0;
+  std::vector<std::int64_t> pages;
+};
+
+/// Keys and values of the sequences in pages; what no sequence owns is poison.
+struct Cache {
+  HostTensor k, v, k_scales, v_scales;
+};
+
+/// A step: sequences, decodes first, and their pages in a random order with holes.
+struct Step {
+  HeadShape heads;
+  std::vector<Sequence> sequences;
+  std::int64_t pages = 0;
+  std::int64_t decodes = 0;
+  bool codes = false;
+
+  std::int64_t tokens() const {
+    std::int64_t sum = 0;
+    for (const Sequence& sequence : sequences) sum += sequence.queries;
+    return sum;
+  }
+};
+
+Step random_step(Random& random, bool codes) {
+  Step step;
+  step.codes = codes;
+  step.heads.kv_heads = random.integer(1, 3);
+  step.heads.query_heads = step.heads.kv_heads * random.pick({1, 2, 3, 4, 5, 12});
+  step.heads.width = random.pick({16, 64, 128, 128, 128, 80});
+  step.decodes = random.integer(0, 4);
+  const std::int64_t prefills = random.integer(step.decodes == 0 ? 1 : 0, 2);
+  const auto length = [&] {
+    return random.chance(0.5) ? random.pick({1, 2, 63, 64, 65, 127, 128, 129, 200})
+                              : random.integer(1, 400);
+  };
+  for (std::int64_t i = 0; i < step.decodes; ++i) step.sequences.push_back({length(), 1, {}});
+  for (std::int64_t i = 0; i < prefills; ++i) {
+    const std::int64_t context = length();
+    step.sequences.push_back({context, random.integer(1, std::min<std::int64_t>(context, 90)), {}});
+  }
+  std::int64_t needed = 0;
+  for (const Sequence& sequence : step.sequences) needed += ceil_div(sequence.context, kPageTokens);
+  step.pages = needed + random.integer(0, 4);
+  std::vector<std::int64_t> numbers;
+  for (std::int64_t page = 0; page < step.pages; ++page) numbers.push_back(page);
+  for (std::size_t i = numbers.size(); i > 1; --i)
+    std::swap(
+        numbers[i - 1],
+        numbers[static_cast<std::size_t>(random.integer(0, static_cast<std::int64_t>(i) - 1))]);
+  for (Sequence& sequence : step.sequences)
+    for (std::int64_t i = 0; i < ceil_div(sequence.context, kPageTokens); ++i) {
+      sequence.pages.push_back(numbers.back());
+      numbers.pop_back();
+    }
+  return step;
+}
+
+/// Element 0 of (sequence, token, head), counted in rows of a cache tensor.
+std::int64_t cache_row(const Step& step,
+                       const Sequence& sequence,
+                       std::int64_t token,
+                       std::int64_t head) {
+  const std::int64_t page = sequence.pages[static_cast<std::size_t>(token / kPageTokens)];
+  return (page * step.heads.kv_heads + head) * kPageTokens + token % kPageTokens;
+}
+
+Cache random_cache(Random& random, const Step& step) {
+  const DType dtype = step.codes ? DType::f8_e4m3 : DType::bf16;
+  const std::int64_t width = step.heads.width;
+  const Shape shape{step.pages, step.heads.kv_heads, kPageTokens, width};
+  const Shape scales{step.pages, step.heads.kv_heads, kPageTokens};
+  Cache cache{HostTensor(dtype, shape), HostTensor(dtype, shape), HostTensor(DType::f32, scales),
+              HostTensor(DType::f32, scales)};
+  for (HostTensor* tensor : {&cache.k, &cache.v, &cache.k_scales, &cache.v_scales})
+    std::fill(tensor->bytes.begin(), tensor->bytes.end(), std::byte{0xFF});
+  const Spread spread = random.chance(0.7) ? Spread::normal : Spread::outliers;
+  const bool nan_key = random.chance(0.1);
+  for (const Sequence& sequence : step.sequences) {
+    for (std::int64_t head = 0; head < step.heads.kv_heads; ++head) {
+      const auto draw = [&](HostTensor& tensor, HostTensor& tensor_scales) {
+        const HostTensor rows =
+            step.codes ? random_codes(random, {sequence.context, width}, spread)
+                       : random_values(random, dtype, {sequence.context, width}, spread);
+        for (std::int64_t token = 0; token < sequence.context; ++token) {
+          const std::int64_t at = cache_row(step, sequence, token, head);
+          for (std::int64_t i = 0; i < width; ++i)
+            tensor.set(at * width + i, rows.at(token * width + i));
+          if (step.codes) tensor_scales.set(at, 0.01 * std::exp(random.normal()));
+        }
+      };
+      draw(cache.k, cache.k_scales);
+      draw(cache.v, cache.v_scales);
+    }
+  }
+  // A NaN in the last token of a sequence concerns that token's row only.
+  if (nan_key) {
+    const Sequence& sequence = step.sequences.back();
+    const std::int64_t at = cache_row(step, sequence, sequence.context - 1, 0);
+    cache.v.set(at * width, std::nan(""));
+  }
+  return cache;
+}
+
+/// The step's index arrays on the device.
+struct DeviceStep {
+  DeviceStep(Backend& backend, const Step& step);
+
+  Batch batch;
+  DeviceArray positions, starts, contexts, tables;
+};
+
+DeviceStep::DeviceStep(Backend& backend, const Step& step) {
+  std::vector<std::int64_t> position_values;
+  std::vector<std::int64_t> start_values{0};
+  std::vector<std::int64_t> context_values;
+  std::int64_t columns = 1;
+  for (const Sequence& sequence : step.sequences) {
+    for (std::int64_t i = sequence.context - sequence.queries; i < sequence.context; ++i)
+      position_values.push_back(i);
+    start_values.push_back(static_cast<std::int64_t>(position_values.size()));
+    context_values.push_back(sequence.context);
+    columns = std::max(columns, static_cast<std::int64_t>(sequence.pages.size()));
+    batch.query_max = std::max(batch.query_max, sequence.queries);
+    batch.context_max = std::max(batch.context_max, sequence.context);
+  }
+  const auto sequences = static_cast<std::int64_t>(step.sequences.size());
+  HostTensor table(DType::i32, {sequences, columns});
+  for (std::int64_t s = 0; s < sequences; ++s)
+    for (std::int64_t i = 0; i < columns; ++i) {
+      const auto& pages = step.sequences[static_cast<std::size_t>(s)].pages;
+      // Entries past the context are unspecified: a page number that does not exist.
+      const bool known = i < static_cast<std::int64_t>(pages.size());
+      table.set(s * columns + i,
+                known ? static_cast<double>(pages[static_cast<std::size_t>(i)]) : 1e9);
+    }
+  positions = DeviceArray(backend, integers(DType::i32, position_values));
+  starts = DeviceArray(backend, integers(DType::i32, start_values));
+  contexts = DeviceArray(backend, integers(DType::i32, context_values));
+  tables = DeviceArray(backend, table);
+  batch.positions = positions.view();
+  batch.query_starts = starts.view();
+  batch.context_lengths = contexts.view();
+  batch.page_tables = tables.view();
+  batch.tokens = static_cast<std::int64_t>(position_values.size());
+  batch.sequences = sequences;
+  batch.decodes = step.decodes;
+}
+
+/// Attention of one row and query head in float64.
+std::vector<double> attend(const Step& step,
+                           const Sequence& sequence,
+                           const Cache& cache,
+                           const HostTensor& q,
+                           std::int64_t q_row,
+                           std::int64_t head,
+                           std::int64_t visible) {
+  const std::int64_t width = step.heads.width;
+  const std::int64_t kv_head = head / (step.heads.query_heads / step.heads.kv_heads);
+  std::vector<double> scores;
+  for (std::int64_t token = 0; token < visible; ++token) {
+    const std::int64_t at = cache_row(step, sequence, token, kv_head);
+    double sum = 0.0;
+    for (std::int64_t i = 0; i < width; ++i)
+      sum += q.at((q_row * step.heads.query_heads + head) * width + i) * cache.k.at(at * width + i);
+    scores.push_back(sum / std::sqrt(static_cast<double>(width)) *
+                     (step.codes ? cache.k_scales.at(at) : 1.0));
+  }
+  const double largest = *std::max_element(scores.begin(), scores.end());
+  double total = 0.0;
+  std::vector<double> out(static_cast<std::size_t>(width), 0.0);
+  for (std::int64_t token = 0; token < visible; ++token) {
+    const std::int64_t at = cache_row(step, sequence, token, kv_head);
+    const double share = std::exp(scores[static_cast<std::size_t>(token)] - largest);
+    total += share;
+    const double scale = step.codes ? cache.v_scales.at(at) : 1.0;
+    for (std::int64_t i = 0; i < width; ++i)
+      out[static_cast<std::size_t>(i)] += share * scale * cache.v.at(at * width + i);
+  }
+  for (double& value : out) value /= total;
+  return out;
+}
+
+std::string run_attention(Backend& backend,
+                          std::uint64_t seed,
+                          const OpCaseOptions& options,
+                          bool codes) {
+  Random random(seed);
+  const Step step = random_step(random, codes);
+  const Cache cache = random_cache(random, step);
+  const HeadShape& heads = step.heads;
+  const std::int64_t tokens = step.tokens();
+  const HostTensor q = random_values(random, DType::bf16, {tokens, heads.query_heads, heads.width},
+                                     random.chance(0.8) ? Spread::normal : Spread::outliers);
+  const DeviceStep arrays(backend, step);
+  const DeviceArray q_array(backend, q);
+  const DeviceArray k(backend, cache.k);
+  const DeviceArray v(backend, cache.v);
+  const DeviceArray k_scales(backend, cache.k_scales);
+  const DeviceArray v_scales(backend, cache.v_scales);
+  KvLayer kv{k.view(), v.view(), {}, {}};
+  if (codes) {
+    kv.k_scales = k_scales.view();
+    kv.v_scales = v_scales.view();
+  }
+  std::string faults = fault_of("reserve", backend.reserve({.tokens_max = tokens,
+                                                            .sequences_max = arrays.batch.sequences,
+                                                            .context_max = arrays.batch.context_max,
+                                                            .logit_rows_max = 1,
+                                                            .vocabulary = 1}));
+  const std::int64_t row_width = heads.query_heads * heads.width;
+  const ActivationNeeds needs = random_needs(random);
+  const DeviceActivation out(backend, tokens, row_width, with_values(needs));
+  faults +=
+      fault_of("attention", backend.attention(out.view(), q_array.view(), kv, arrays.batch, heads));
+  std::vector<double> expected;
+  std::int64_t row = 0;
+  for (const Sequence& sequence : step.sequences)
+    for (std::int64_t i = 0; i < sequence.queries; ++i, ++row)
+      for (std::int64_t head = 0; head < heads.query_heads; ++head) {
+        const auto one = attend(step, sequence, cache, q, row, head,
+                                sequence.context - sequence.queries + i + 1);
+        expected.insert(expected.end(), one.begin(), one.end());
+      }
+  const HostTensor got = out.values.get();
+  faults += compare_rows("out", got, expected, heads.width, kAttentionGate) +
+            out.check_quantised("out") + out.guard_fault("out");
+  if (!options.batch_invariant) return faults;
+
+  // One row alone, decoded, its sequence in other pages: the same bits.
+  const std::int64_t chosen =
+      random.integer(0, static_cast<std::int64_t>(step.sequences.size()) - 1);
+  const Sequence& sequence = step.sequences[static_cast<std::size_t>(chosen)];
+  const std::int64_t query = random.integer(0, sequence.queries - 1);
+  std::int64_t global = query;
+  for (std::int64_t s = 0; s < chosen; ++s)
+    global += step.sequences[static_cast<std::size_t>(s)].queries;
+  Step alone;
+  alone.heads = heads;
+  alone.codes = codes;
+  alone.decodes = 1;
+  alone.sequences = {{sequence.context - sequence.queries + query + 1, 1, {}}};
+  alone.pages = ceil_div(alone.sequences[0].context, kPageTokens) + 1;
+  for (std::int64_t page = alone.pages - 1; page > 0; --page)
+    alone.sequences[0].pages.push_back(page);
+  Random other(seed + 1);
+  Cache moved = random_cache(other, alone);
+  for (std::int64_t head = 0; head < heads.kv_heads; ++head)
+    for (std::int64_t token = 0; token < alone.sequences[0].context; ++token) {
+      const std::int64_t from = cache_row(step, sequence, token, head);
+      const std::int64_t to = cache_row(alone, alone.sequences[0], token, head);
+      for (std::int64_t i = 0; i < heads.width; ++i) {
+        moved.k.set(to * heads.width + i, cache.k.at(from * heads.width + i));
+        moved.v.set(to * heads.width + i, cache.v.at(from * heads.width + i));
+      }
+      moved.k_scales.set(to, cache.k_scales.at(from));
+      moved.v_scales.set(to, cache.v_scales.at(from));
+    }
+  const DeviceStep alone_arrays(backend, alone);
+  HostTensor q_row(DType::bf16, {1, heads.query_heads, heads.width});
+  for (std::int64_t i = 0; i < row_width; ++i) q_row.set(i, q.at(global * row_width + i));
+  const DeviceArray q_alone(backend, q_row);
+  const DeviceArray k_moved(backend, moved.k);
+  const DeviceArray v_moved(backend, moved.v);
+  const DeviceArray k_scales_moved(backend, moved.k_scales);
+  const DeviceArray v_scales_moved(backend, moved.v_scales);
+  KvLayer kv_moved{k_moved.view(), v_moved.view(), {}, {}};
+  if (codes) {
+    kv_moved.k_scales = k_scales_moved.view();
+    kv_moved.v_scales = v_scales_moved.view();
+  }
+  const DeviceActivation one(backend, 1, row_width, with_values({}));
+  faults += fault_of("attention", backend.attention(one.view(), q_alone.view(), kv_moved,
+                                                    alone_arrays.batch, heads));
+  return faults + compare_bits("a row alone", one.values.get(), row_of(got, global));
+}
+
+/// Padding: token rows and sequences at the end that belong to nobody must come out finite.
+std::string run_padding(Backend& backend, std::uint64_t seed, const OpCaseOptions&) {
+  Random random(seed);
+  Step step = random_step(random, false);
+  step.sequences.resize(1);
+  step.sequences[0].queries = 1;
+  step.decodes = 1;
+  const Cache cache = random_cache(random, step);
+  const HeadShape& heads = step.heads;
+  const std::int64_t padding = random.integer(1, 5);
+  const std::int64_t tokens = 1 + padding;
+  const HostTensor q =
+      random_values(random, DType::bf16, {tokens, heads.query_heads, heads.width}, Spread::normal);
+  DeviceStep arrays(backend, step);
+  std::vector<std::int64_t> positions(static_cast<std::size_t>(tokens), 0);
+  std::vector<std::int64_t> starts;
+  std::vector<std::int64_t> contexts(static_cast<std::size_t>(tokens), 0);
+  positions[0] = step.sequences[0].context - 1;
+  contexts[0] = step.sequences[0].context;
+  for (std::int64_t s = 0; s <= tokens; ++s) starts.push_back(s);
+  HostTensor table(DType::i32, {tokens, arrays.tables.view().size(1)});
+  const HostTensor first = arrays.tables.get();
+  for (std::int64_t i = 0; i < table.elements(); ++i)
+    table.set(i, i < first.elements() ? first.at(i) : 1e9);
+  const DeviceArray position_array(backend, integers(DType::i32, positions));
+  const DeviceArray start_array(backend, integers(DType::i32, starts));
+  const DeviceArray context_array(backend, integers(DType::i32, contexts));
+  const DeviceArray table_array(backend, table);
+  Batch batch = arrays.batch;
+  batch.positions = position_array.view();
+  batch.query_starts = start_array.view();
+  batch.context_lengths = context_array.view();
+  batch.page_tables = table_array.view();
+  batch.tokens = tokens;
+  batch.sequences = tokens;
+  batch.decodes = tokens;
+  const DeviceArray q_array(backend, q);
+  const DeviceArray k(backend, cache.k);
+  const DeviceArray v(backend, cache.v);
+  const KvLayer kv{k.view(), v.view(), {}, {}};
+  const std::int64_t row_width = heads.query_heads * heads.width;
+  const DeviceActivation out(backend, tokens, row_width, with_values({}));
+  std::string faults =
+      fault_of("attention", backend.attention(out.view(), q_array.view(), kv, batch, heads));
+  const HostTensor got = out.values.get();
+  for (std::int64_t i = row_width; i < got.elements(); ++i)
+    if (!std::isfinite(got.at(i))) {
+      faults += "padding row " + std::to_string(i / row_width) + " is not finite\n";
+      break;
+    }
+  return faults + out.guard_fault("out");
+}
+
+}  // namespace
+
+std::vector<OpCase> attention_cases() {
+  return {{"attention_bf16",
+           [](Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
+             return run_attention(backend, seed, options, false);
+           }},
+          {"attention_e4m3",
+           [](Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
+             return run_attention(backend, seed, options, true);
+           }},
+          {"attention_padding", run_padding}};
+}
+
+}  // namespace koho::testing

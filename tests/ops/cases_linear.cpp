@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cases of linear and of the router.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "ops/cases.h"
+#include "ops/compare.h"
+#include "ops/device_array.h"
+#include "ops/twin.h"
+
+namespace koho::testing {
+namespace {
+
+// Half a unit of bf16's last place, and f32's accumulation over the longest rows tested.
+constexpr double kHalfUlp = 0x1p-8 * 1.001;
+constexpr double kLinearL2 = 3e-3;
+
+WeightQuant random_quant(Random& random) {
+  return static_cast<WeightQuant>(random.integer(0, 3));
+}
+
+StepLimits limits_for(std::int64_t tokens) {
+  return {.tokens_max = tokens,
+          .sequences_max = tokens,
+          .context_max = 1,
+          .logit_rows_max = tokens,
+          .vocabulary = 1};
+}
+
+std::string run_linear(Backend& backend,
+                       std::uint64_t seed,
+                       const OpCaseOptions& options,
+                       WeightQuant quant,
+                       bool mixed) {
+  Random random(seed);
+  const std::int64_t tokens =
+      random.chance(0.05) ? random.integer(500, 600) : random_tokens(random);
+  const std::int64_t columns = random_width(random);
+  const std::int64_t blocks = mixed ? random.integer(2, 3) : random.integer(1, 2);
+  std::vector<RandomLinear> weights;
+  std::vector<LinearSource> sources;
+  for (std::int64_t i = 0; i < blocks; ++i)
+    weights.emplace_back(random, mixed ? random_quant(random) : quant, random.integer(1, 200),
+                         columns, random.chance(0.5));
+  for (const RandomLinear& weight : weights) sources.push_back(weight.source());
+  Result<Linear> placed = backend.place_linear(sources);
+  if (!placed.ok()) return fault_of("place_linear", std::move(placed).error());
+  std::string faults = fault_of("reserve", backend.reserve(limits_for(tokens)));
+
+  const RandomActivation x(
+      random_values(random, DType::bf16, {tokens, columns}, random_spread(random, true)));
+  const bool unrounded = random.chance(0.3);
+  const DType out_dtype = unrounded ? DType::f32 : DType::bf16;
+  const std::int64_t gap = random.chance(0.3) ? random.integer(1, 20) : 0;
+  const DeviceActivation x_arrays(backend, x, placed->needs, random.chance(0.3) ? 16 : 0);
+  DeviceArray out(backend, out_dtype, {tokens, placed->out_features}, gap);
+  faults += fault_of("linear", backend.linear(out.view(), x_arrays.view(), *placed));
+
+  std::vector<double> expected(static_cast<std::size_t>(tokens * placed->out_features));
+  std::vector<double> slack(expected.size());
+  std::int64_t first = 0;
+  for (const RandomLinear& weight : weights) {
+    const LinearTwin twin = linear_twin(weight, x, tokens);
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      for (std::int64_t n = 0; n < weight.rows; ++n) {
+        const auto from = static_cast<std::size_t>(t * weight.rows + n);
+        const auto to = static_cast<std::size_t>(t * placed->out_features + first + n);
+        expected[to] = twin.sums[from];
+        slack[to] = (unrounded ? 0.0 : kHalfUlp * std::fabs(twin.sums[from])) +
+                    options.accumulation_error * twin.magnitudes[from] + 1e-38;
+      }
+    }
+    first += weight.rows;
+  }
+  const HostTensor got = out.get();
+  faults += compare_slack("out", got, expected, slack, kLinearL2) + out.guard_fault("out");
+
+  // Again, then one row alone.
+  out.poison();
+  faults += fault_of("linear", backend.linear(out.view(), x_arrays.view(), *placed));
+  faults += compare_bits("out, run again", out.get(), got);
+  if (!options.batch_invariant) return faults;
+  const std::int64_t row = random.integer(0, tokens - 1);
+  const DeviceActivation x_row(backend, x.row(row), placed->needs, 0);
+  const DeviceArray alone(backend, out_dtype, {1, placed->out_features});
+  faults += fault_of("linear", backend.linear(alone.view(), x_row.view(), *placed));
+  return faults + compare_bits("a row alone", alone.get(), row_of(got, row));
+}
+
+OpCase linear_case(const char* name, WeightQuant quant, bool mixed) {
+  return {name, [=](Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
+            return run_linear(backend, seed, options, quant, mixed);
+          }};
+}
+
+// ---- the router
+
+struct Choice {
+  std::vector<std::int64_t> ids;
+  std::vector<double> weights;
+  double margin = 0.0;  // the least distance of scores that decided
+};
+
+/// The router of one token, in float64, from its logits.
+Choice choose(const std::vector<double>& logits,
+              const HostTensor& bias,
+              const RouterSettings& settings) {
+  const auto experts = static_cast<std::int64_t>(logits.size());
+  std::vector<double> sigmoids;
+  std::vector<double> scores;
+  for (std::int64_t e = 0; e < experts; ++e) {
+    sigmoids.push_back(1.0 / (1.0 + std::exp(-logits[static_cast<std::size_t>(e)])));
+    scores.push_back(sigmoids.back() + bias.at(e));
+    if (std::isnan(scores.back())) scores.back() = -std::numeric_limits<double>::infinity();
+  }
+  Choice choice;
+  choice.margin = std::numeric_limits<double>::infinity();
+  const auto ranked = [](const std::vector<double>& values) {
+    std::vector<std::int64_t> order(values.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
+      return values[static_cast<std::size_t>(a)] > values[static_cast<std::size_t>(b)];
+    });
+    return order;
+  };
+  const auto note_margin = [&](double better, double worse) {
+    if (std::isfinite(better) && std::isfinite(worse))
+      choice.margin = std::min(choice.margin, better - worse);
+  };
+  if (settings.groups > 1) {
+    const std::int64_t size = experts / settings.groups;
+    std::vector<double> group_scores;
+    for (std::int64_t group = 0; group < settings.groups; ++group) {
+      std::vector<double> members(scores.begin() + group * size,
+                                  scores.begin() + (group + 1) * size);
+      std::sort(members.rbegin(), members.rend());
+      group_scores.push_back(members[0] + (size > 1 ? members[1] : 0.0));
+    }
+    const std::vector<std::int64_t> order = ranked(group_scores);
+    for (std::int64_t rank = 0; rank < settings.groups; ++rank) {
+      const std::int64_t group = order[static_cast<std::size_t>(rank)];
+      if (rank + 1 == settings.groups_kept && rank + 1 < settings.groups)
+        note_margin(
+            group_scores[static_cast<std::size_t>(group)],
+            group_scores[static_cast<std::size_t>(order[static_cast<std::size_t>(rank + 1)])]);
+      if (rank >= settings.groups_kept) std::fill_n(scores.begin() + group * size, size, 0.0);
+    }
+  }
+  const std::vector<std::int64_t> order = ranked(scores);
+  double sum = 0.0;
+  for (std::int64_t a = 0; a < settings.top_k; ++a) {
+    const std::int64_t e = order[static_cast<std::size_t>(a)];
+    if (a + 1 < experts)
+      note_margin(scores[static_cast<std::size_t>(e)],
+                  scores[static_cast<std::size_t>(order[static_cast<std::size_t>(a + 1)])]);
+    choice.ids.push_back(e);
+    choice.weights.push_back(sigmoids[static_cast<std::size_t>(e)]);
+    sum += choice.weights.back();
+  }
+  for (double& weight : choice.weights) {
+    if (settings.normalise) weight /= sum + 1e-20;
+    weight *= static_cast<double>(settings.scale);
+  }
+  return choice;
+}
+
+std::string run_route(Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
+  Random random(seed);
+  RouterSettings settings;
+  settings.groups = random.pick({1, 1, 1, 2, 4});
+  settings.groups_kept = random.integer(1, settings.groups);
+  const std::int64_t experts = settings.groups * random.integer(2, 40);
+  settings.top_k = random.integer(
+      1, std::min<std::int64_t>(8, experts / settings.groups * settings.groups_kept));
+  settings.normalise = random.chance(0.7);
+  settings.scale = random.chance(0.5) ? 2.5F : 1.0F;
+  const std::int64_t tokens = random_tokens(random);
+  const std::int64_t width = random_width(random);
+  const HostTensor x = random_values(random, DType::bf16, {tokens, width},
+                                     random.chance(0.8) ? Spread::normal : Spread::one_nan_row);
+  const HostTensor weight =
+      random_values(random, random.chance(0.5) ? DType::f32 : DType::bf16, {experts, width},
+                    Spread::normal, 1.0 / std::sqrt(static_cast<double>(width)));
+  const HostTensor bias = random_values(random, DType::f32, {experts}, Spread::normal, 0.1);
+  const DeviceArray x_array(backend, x, random.chance(0.3) ? 24 : 0);
+  const DeviceArray weight_array(backend, weight);
+  const DeviceArray bias_array(backend, bias);
+  const DeviceArray ids(backend, DType::i32, {tokens, settings.top_k});
+  const DeviceArray weights(backend, DType::f32, {tokens, settings.top_k});
+  const Routing routing{ids.view(), weights.view()};
+  std::string faults = fault_of("reserve", backend.reserve(limits_for(tokens)));
+  faults += fault_of("route", backend.route(routing, x_array.view(), weight_array.view(),
+                                            bias_array.view(), settings));
+  const HostTensor got_ids = ids.get();
+  const HostTensor got_weights = weights.get();
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    std::vector<double> logits;
+    for (std::int64_t e = 0; e < experts; ++e) {
+      double sum = 0.0;
+      for (std::int64_t k = 0; k < width; ++k)
+        sum += x.at(t * width + k) * weight.at(e * width + k);
+      logits.push_back(sum);
+    }
+    const Choice choice = choose(logits, bias, settings);
+    if (choice.margin < 1e-6) continue;
+    for (std::int64_t a = 0; a < settings.top_k; ++a) {
+      const auto at = static_cast<std::size_t>(a);
+      const double id = got_ids.at(t * settings.top_k + a);
+      const double got = got_weights.at(t * settings.top_k + a);
+      if (id != static_cast<double>(choice.ids[at]))
+        faults += "token " + std::to_string(t) + ": expert " + std::to_string(a) + " is " +
+                  std::to_string(id) + ", expected " + std::to_string(choice.ids[at]) + "\n";
+      const bool nan = std::isnan(choice.weights[at]);
+      if (nan ? !std::isnan(got) : !(std::fabs(got - choice.weights[at]) <= 1e-5))
+        faults += "token " + std::to_string(t) + ": weight " + std::to_string(got) + ", expected " +
+                  std::to_string(choice.weights[at]) + "\n";
+    }
+    if (!faults.empty()) break;
+  }
+  if (options.batch_invariant) {
+    const std::int64_t row = random.integer(0, tokens - 1);
+    const DeviceArray x_row(backend, row_of(x, row));
+    const DeviceArray id(backend, DType::i32, {1, settings.top_k});
+    const DeviceArray one(backend, DType::f32, {1, settings.top_k});
+    const Routing alone{id.view(), one.view()};
+    faults += fault_of("route", backend.route(alone, x_row.view(), weight_array.view(),
+                                              bias_array.view(), settings));
+    faults += compare_bits("ids of a row alone", id.get(), row_of(got_ids, row)) +
+              compare_bits("weights of a row alone", one.get(), row_of(got_weights, row));
+  }
+  return faults + ids.guard_fault("ids") + weights.guard_fault("weights");
+}
+
+}  // namespace
+
+std::vector<OpCase> linear_cases() {
+  return {linear_case("linear_bf16", WeightQuant::none, false),
+          linear_case("linear_fp8_channel", WeightQuant::fp8_channel, false),
+          linear_case("linear_fp8_tensor", WeightQuant::fp8_tensor, false),
+          linear_case("linear_fp8_block", WeightQuant::fp8_block, false),
+          linear_case("linear_mixed", WeightQuant::none, true),
+          {"route", run_route}};
+}
+
+}  // namespace koho::testing

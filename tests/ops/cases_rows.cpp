@@ -1,0 +1,456 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cases of the operators that take one row at a time.
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "ops/cases.h"
+#include "ops/compare.h"
+#include "ops/device_array.h"
+#include "ops/twin.h"
+
+namespace koho::testing {
+namespace {
+
+// Relative error of a row's 1 / sqrt(mean + eps) and of SiLU in f32, with room for a reciprocal
+// square root and an exponential of a few ulps.
+constexpr double kFactorError = 1e-6;
+constexpr double kSiluError = 4e-6;
+
+HostTensor random_indices(Random& random, std::int64_t count, std::int64_t size) {
+  std::vector<std::int64_t> values(static_cast<std::size_t>(count));
+  for (std::int64_t& value : values) value = random.integer(0, size - 1);
+  return integers(DType::i32, values);
+}
+
+std::string run_embed(Backend& backend, std::uint64_t seed, const OpCaseOptions&) {
+  Random random(seed);
+  const std::int64_t tokens = random.chance(0.1) ? 0 : random_tokens(random);
+  const std::int64_t width = random_width(random);
+  const std::int64_t vocabulary = random.integer(1, 300);
+  const HostTensor table =
+      random_values(random, DType::bf16, {vocabulary, width}, random_spread(random, true));
+  const HostTensor ids = random_indices(random, tokens, vocabulary);
+  const DeviceArray table_array(backend, table);
+  const DeviceArray ids_array(backend, ids);
+  DeviceArray out(backend, DType::bf16, {tokens, width});
+  std::string faults =
+      fault_of("embed", backend.embed(out.view(), ids_array.view(), table_array.view()));
+  HostTensor expected(DType::bf16, {tokens, width});
+  for (std::int64_t i = 0; i < expected.elements(); ++i)
+    expected.as<BFloat16>()[i] =
+        table.as<BFloat16>()[ids.as<std::int32_t>()[i / width] * width + i % width];
+  return faults + compare_bits("out", out.get(), expected) + out.guard_fault("out");
+}
+
+std::string run_gather_rows(Backend& backend, std::uint64_t seed, const OpCaseOptions&) {
+  Random random(seed);
+  const std::int64_t tokens = random_tokens(random);
+  const std::int64_t width = random_width(random);
+  const std::int64_t wanted = random.chance(0.1) ? 0 : random.integer(1, tokens + 3);
+  const HostTensor x =
+      random_values(random, DType::bf16, {tokens, width}, random_spread(random, true));
+  const HostTensor rows = random_indices(random, wanted, tokens);
+  const DeviceArray x_array(backend, x, random.chance(0.5) ? random.integer(1, 40) : 0);
+  const DeviceArray rows_array(backend, rows);
+  DeviceArray out(backend, DType::bf16, {wanted, width});
+  std::string faults =
+      fault_of("gather_rows", backend.gather_rows(out.view(), x_array.view(), rows_array.view()));
+  HostTensor expected(DType::bf16, {wanted, width});
+  for (std::int64_t i = 0; i < expected.elements(); ++i)
+    expected.as<BFloat16>()[i] =
+        x.as<BFloat16>()[rows.as<std::int32_t>()[i / width] * width + i % width];
+  return faults + compare_bits("out", out.get(), expected) + out.guard_fault("out");
+}
+
+/// Row `row` of x normalised, as intervals.
+std::vector<Interval> norm_twin(const HostTensor& x,
+                                const HostTensor& weight,
+                                std::int64_t row,
+                                double eps) {
+  const std::int64_t width = x.shape[1];
+  double squares = 0.0;
+  for (std::int64_t i = 0; i < width; ++i) squares += x.at(row * width + i) * x.at(row * width + i);
+  const double factor = 1.0 / std::sqrt(squares / static_cast<double>(width) + eps);
+  std::vector<Interval> out;
+  for (std::int64_t i = 0; i < width; ++i) {
+    const Interval normalised = rounded_bf16(around(x.at(row * width + i) * factor, kFactorError));
+    Interval scaled{weight.at(i) * normalised.low, weight.at(i) * normalised.high};
+    if (scaled.low > scaled.high) std::swap(scaled.low, scaled.high);
+    out.push_back(rounded_bf16(scaled));
+  }
+  return out;
+}
+
+std::vector<Interval> norm_twin(const HostTensor& x, const HostTensor& weight, double eps) {
+  std::vector<Interval> out;
+  for (std::int64_t row = 0; row < x.shape[0]; ++row) {
+    const std::vector<Interval> one = norm_twin(x, weight, row, eps);
+    out.insert(out.end(), one.begin(), one.end());
+  }
+  return out;
+}
+
+/// The forms that `needs` asks for, written without bf16 values, equal those written with them.
+std::string compare_forms(const DeviceActivation& all,
+                          const DeviceActivation& some,
+                          const ActivationNeeds& needs) {
+  std::string faults;
+  if (needs.per_token)
+    faults += compare_bits("codes without values", some.codes.get(), all.codes.get()) +
+              compare_bits("scales without values", some.scales.get(), all.scales.get());
+  if (needs.per_block)
+    faults +=
+        compare_bits("block_codes without values", some.block_codes.get(), all.block_codes.get()) +
+        compare_bits("block_scales without values", some.block_scales.get(),
+                     all.block_scales.get());
+  return faults;
+}
+
+std::string run_rms_norm(Backend& backend, std::uint64_t seed, const OpCaseOptions&) {
+  Random random(seed);
+  const std::int64_t tokens = random_tokens(random);
+  const std::int64_t width = random_width(random);
+  const float eps = random.chance(0.5) ? 1e-5F : 1e-6F;
+  const HostTensor x = random_values(random, DType::bf16, {tokens, width},
+                                     random_spread(random, true), random.chance(0.2) ? 1e-4 : 1.0);
+  const HostTensor weight = random_values(random, DType::bf16, {width}, Spread::normal);
+  const DeviceArray x_array(backend, x, random.chance(0.3) ? random.integer(1, 40) : 0);
+  const DeviceArray weight_array(backend, weight);
+  const ActivationNeeds needs = random_needs(random);
+  const DeviceActivation all(backend, tokens, width, with_values(needs));
+  ActivationNeeds without = needs;
+  without.values = false;
+  const DeviceActivation some(backend, tokens, width, without);
+  std::string faults =
+      fault_of("rms_norm", backend.rms_norm(all.view(), x_array.view(), weight_array.view(), eps));
+  faults +=
+      fault_of("rms_norm", backend.rms_norm(some.view(), x_array.view(), weight_array.view(), eps));
+  return faults +
+         compare_intervals("out", all.values.get(),
+                           norm_twin(x, weight, static_cast<double>(eps))) +
+         all.check_quantised("out") + all.guard_fault("out") + some.guard_fault("some") +
+         compare_forms(all, some, without);
+}
+
+std::string run_add_rms_norm(Backend& backend, std::uint64_t seed, const OpCaseOptions&) {
+  Random random(seed);
+  const std::int64_t tokens = random_tokens(random);
+  const std::int64_t width = random_width(random);
+  const HostTensor residual =
+      random_values(random, DType::bf16, {tokens, width}, random_spread(random, true));
+  const HostTensor branch =
+      random_values(random, DType::bf16, {tokens, width}, random_spread(random, false));
+  const HostTensor weight = random_values(random, DType::bf16, {width}, Spread::normal);
+  DeviceArray residual_array(backend, residual);
+  const DeviceArray branch_array(backend, branch);
+  const DeviceArray weight_array(backend, weight);
+  const ActivationNeeds needs = with_values(random_needs(random));
+  const DeviceActivation out(backend, tokens, width, needs);
+  std::string faults = fault_of(
+      "add_rms_norm", backend.add_rms_norm(out.view(), residual_array.view(), branch_array.view(),
+                                           weight_array.view(), 1e-5F));
+  HostTensor sum(DType::bf16, {tokens, width});
+  std::vector<Interval> sums;
+  for (std::int64_t i = 0; i < sum.elements(); ++i) {
+    sum.as<BFloat16>()[i] =
+        to_bf16(to_float(residual.as<BFloat16>()[i]) + to_float(branch.as<BFloat16>()[i]));
+    sums.push_back({sum.at(i), sum.at(i)});
+  }
+  return faults + compare_intervals("residual", residual_array.get(), sums) +
+         compare_intervals("out", out.values.get(), norm_twin(sum, weight, 1e-5)) +
+         out.check_quantised("out") + out.guard_fault("out") +
+         residual_array.guard_fault("residual");
+}
+
+std::string run_silu_mul(Backend& backend, std::uint64_t seed, const OpCaseOptions&) {
+  Random random(seed);
+  const std::int64_t tokens = random_tokens(random);
+  const std::int64_t width = random_width(random);
+  const HostTensor gate_up = random_values(random, DType::bf16, {tokens, 2 * width},
+                                           random_spread(random, true), random.chance(0.5) ? 1 : 8);
+  const DeviceArray in(backend, gate_up, random.chance(0.3) ? random.integer(1, 40) : 0);
+  const ActivationNeeds needs = random_needs(random);
+  const DeviceActivation all(backend, tokens, width, with_values(needs));
+  ActivationNeeds without = needs;
+  without.values = false;
+  const DeviceActivation some(backend, tokens, width, without);
+  std::string faults = fault_of("silu_mul", backend.silu_mul(all.view(), in.view())) +
+                       fault_of("silu_mul", backend.silu_mul(some.view(), in.view()));
+  std::vector<Interval> expected;
+  for (std::int64_t i = 0; i < tokens * width; ++i) {
+    const double gate = gate_up.at(i / width * 2 * width + i % width);
+    const double up = gate_up.at(i / width * 2 * width + width + i % width);
+    const Interval silu = rounded_bf16(around(gate / (1.0 + std::exp(-gate)), kSiluError));
+    Interval product{silu.low * up, silu.high * up};
+    if (product.low > product.high) std::swap(product.low, product.high);
+    // Beyond x = -88.7 exp(-x) overflows f32, and SiLU becomes zero at less than 3e-37.
+    const double tiny = std::fabs(silu.low) < 3e-37 ? std::fabs(up) * 3e-37 : 0.0;
+    expected.push_back(rounded_bf16({product.low - tiny, product.high + tiny}));
+  }
+  return faults + compare_intervals("out", all.values.get(), expected) +
+         all.check_quantised("out") + all.guard_fault("out") + some.guard_fault("some") +
+         compare_forms(all, some, without);
+}
+
+// ---- qk_norm_rope_store_kv
+
+struct QkShape {
+  HeadShape heads;
+  std::int64_t tokens = 0;
+  std::int64_t pages = 0;
+  bool norms = false;
+  bool codes = false;
+};
+
+/// Head `head` of the projections of token t, normed and rotated, as intervals.
+std::vector<Interval> turned(const HostTensor& qkv,
+                             std::int64_t t,
+                             std::int64_t head,
+                             const HostTensor& norm,
+                             const HostTensor& table,
+                             std::int64_t position,
+                             const HeadShape& heads) {
+  HostTensor row(DType::bf16, {1, heads.width});
+  for (std::int64_t i = 0; i < heads.width; ++i)
+    row.as<BFloat16>()[i] = qkv.as<BFloat16>()[t * qkv.shape[1] + head * heads.width + i];
+  std::vector<Interval> normed;
+  if (!norm.empty()) normed = norm_twin(row, norm, 0, 1e-5);
+  if (norm.empty())
+    for (std::int64_t i = 0; i < heads.width; ++i) normed.push_back({row.at(i), row.at(i)});
+  const std::int64_t half = heads.rotary / 2;
+  const auto mixed = [](Interval a, double c, Interval b, double s) {
+    // a * c + b * s over both intervals, with the rounding of two products and a sum in f32.
+    const double error = 2e-7 * (std::max(std::fabs(a.low), std::fabs(a.high)) * std::fabs(c) +
+                                 std::max(std::fabs(b.low), std::fabs(b.high)) * std::fabs(s));
+    const double low = std::min(a.low * c, a.high * c) + std::min(b.low * s, b.high * s);
+    const double high = std::max(a.low * c, a.high * c) + std::max(b.low * s, b.high * s);
+    return rounded_bf16({low - error, high + error});
+  };
+  std::vector<Interval> out = normed;
+  for (std::int64_t j = 0; j < half; ++j) {
+    const double cosine = table.at(position * heads.rotary + j);
+    const double sine = table.at(position * heads.rotary + half + j);
+    const Interval a = normed[static_cast<std::size_t>(j)];
+    const Interval b = normed[static_cast<std::size_t>(j + half)];
+    const bool nan = std::isnan(a.low) || std::isnan(b.low);
+    const Interval both{a.low + b.low, a.high + b.high};
+    out[static_cast<std::size_t>(j)] = nan ? both : mixed(a, cosine, b, -sine);
+    out[static_cast<std::size_t>(j + half)] = nan ? both : mixed(b, cosine, a, sine);
+  }
+  return out;
+}
+
+std::string run_qk(Backend& backend, std::uint64_t seed, bool codes) {
+  Random random(seed);
+  HeadShape heads;
+  heads.kv_heads = random.integer(1, 4);
+  heads.query_heads = heads.kv_heads * random.pick({1, 2, 4, 12});
+  heads.width = random.pick({16, 64, 128, 128});
+  heads.rotary = random.chance(0.7) ? heads.width / 2 : random.pick({0, 2, 6, 16});
+  const std::int64_t tokens = random.integer(1, 20);
+  const std::int64_t pages = random.integer(1, 4);
+  const std::int64_t positions_max = random.chance(0.1) ? 131072 : 300;
+  const std::int64_t row = (heads.query_heads + 2 * heads.kv_heads) * heads.width;
+  const HostTensor qkv =
+      random_values(random, DType::bf16, {tokens, row}, random_spread(random, true));
+  const bool norms = random.chance(0.7);
+  HostTensor q_norm;
+  HostTensor k_norm;
+  if (norms) {
+    q_norm = random_values(random, DType::bf16, {heads.width}, Spread::normal);
+    k_norm = random_values(random, DType::bf16, {heads.width}, Spread::normal);
+  }
+  const std::int64_t half = heads.rotary / 2;
+  HostTensor table(DType::f32, {positions_max, 2, half});
+  for (std::int64_t p = 0; p < positions_max; ++p) {
+    for (std::int64_t j = 0; j < half; ++j) {
+      const double angle =
+          static_cast<double>(p) *
+          std::pow(1e6, -2.0 * static_cast<double>(j) / static_cast<double>(heads.rotary));
+      table.set(p * heads.rotary + j, std::cos(angle));
+      table.set(p * heads.rotary + half + j, std::sin(angle));
+    }
+  }
+  std::vector<std::int64_t> position_values;
+  std::vector<std::int64_t> slot_values;
+  std::vector<std::int64_t> free_slots;
+  for (std::int64_t slot = 0; slot < pages * kPageTokens; ++slot) free_slots.push_back(slot);
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    position_values.push_back(random.chance(0.2) ? positions_max - 1
+                                                 : random.integer(0, positions_max - 1));
+    const auto pick = static_cast<std::ptrdiff_t>(
+        random.integer(0, static_cast<std::int64_t>(free_slots.size()) - 1));
+    slot_values.push_back(random.chance(0.15) ? -1 : free_slots[static_cast<std::size_t>(pick)]);
+    free_slots.erase(free_slots.begin() + pick);
+  }
+  const DType dtype = codes ? DType::f8_e4m3 : DType::bf16;
+  const Shape cache{pages, heads.kv_heads, kPageTokens, heads.width};
+  const DeviceArray qkv_array(backend, qkv, random.chance(0.3) ? 8 : 0);
+  const DeviceArray positions(backend, integers(DType::i32, position_values));
+  const DeviceArray slots(backend, integers(DType::i64, slot_values));
+  const DeviceArray q_norm_array(backend, q_norm);
+  const DeviceArray k_norm_array(backend, k_norm);
+  const DeviceArray table_array(backend, table);
+  const DeviceArray q(backend, DType::bf16, {tokens, heads.query_heads, heads.width});
+  const DeviceArray k(backend, dtype, cache);
+  const DeviceArray v(backend, dtype, cache);
+  const DeviceArray k_scales(backend, DType::f32, {pages, heads.kv_heads, kPageTokens});
+  const DeviceArray v_scales(backend, DType::f32, {pages, heads.kv_heads, kPageTokens});
+  KvLayer kv{k.view(), v.view(), {}, {}};
+  if (codes) {
+    kv.k_scales = k_scales.view();
+    kv.v_scales = v_scales.view();
+  }
+  QkNormRope weights;
+  weights.heads = heads;
+  weights.eps = 1e-5F;
+  weights.rope_table = table_array.view();
+  if (norms) {
+    weights.q_norm = q_norm_array.view();
+    weights.k_norm = k_norm_array.view();
+  }
+  std::string faults =
+      fault_of("qk_norm_rope_store_kv",
+               backend.qk_norm_rope_store_kv(q.view(), kv, qkv_array.view(), positions.view(),
+                                             slots.view(), weights));
+  // q, and where the cache was to be written, its rows; everything else is still poisoned.
+  std::vector<Interval> q_expected;
+  const HostTensor poisoned(dtype, cache);
+  const HostTensor k_got = k.get();
+  const HostTensor v_got = v.get();
+  const HostTensor k_scale_got = k_scales.get();
+  const HostTensor v_scale_got = v_scales.get();
+  std::vector<bool> written(static_cast<std::size_t>(pages * heads.kv_heads * kPageTokens), false);
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    const std::int64_t position = position_values[static_cast<std::size_t>(t)];
+    for (std::int64_t head = 0; head < heads.query_heads; ++head) {
+      const auto one = turned(qkv, t, head, q_norm, table, position, heads);
+      q_expected.insert(q_expected.end(), one.begin(), one.end());
+    }
+    const std::int64_t slot = slot_values[static_cast<std::size_t>(t)];
+    if (slot < 0) continue;
+    for (std::int64_t head = 0; head < heads.kv_heads; ++head) {
+      const std::int64_t at =
+          (slot / kPageTokens * heads.kv_heads + head) * kPageTokens + slot % kPageTokens;
+      written[static_cast<std::size_t>(at)] = true;
+      const auto key = turned(qkv, t, heads.query_heads + head, k_norm, table, position, heads);
+      std::vector<Interval> value;
+      const std::int64_t v_head = heads.query_heads + heads.kv_heads + head;
+      for (std::int64_t i = 0; i < heads.width; ++i) {
+        const double x = qkv.at(t * row + v_head * heads.width + i);
+        value.push_back({x, x});
+      }
+      const auto check = [&](const char* name, const HostTensor& got, const HostTensor& scales,
+                             const std::vector<Interval>& expected) {
+        HostTensor cached(DType::f32, {heads.width});
+        std::vector<Interval> widened;
+        double largest = 0.0;
+        for (const Interval& range : expected)
+          if (!std::isnan(range.low))
+            largest = std::max({largest, std::fabs(range.low), std::fabs(range.high)});
+        for (std::int64_t i = 0; i < heads.width; ++i) {
+          const double scale = codes ? scales.at(at) : 1.0;
+          cached.as<float>()[i] = static_cast<float>(got.at(at * heads.width + i) * scale);
+          Interval range = expected[static_cast<std::size_t>(i)];
+          // A code is within half a step: 1/16 of the value, or 2^-10 of the scale.
+          if (codes) {
+            const double step =
+                std::max(std::max(std::fabs(range.low), std::fabs(range.high)) / 16.0,
+                         largest / 448.0 * 0x1p-10);
+            range = {range.low - step * 1.0001, range.high + step * 1.0001};
+          }
+          widened.push_back(range);
+        }
+        faults += compare_intervals(name, cached, widened);
+        // The scale says that the largest element has the largest code.
+        if (codes && largest > 1e-30)
+          faults += compare_intervals(std::string(name) + "_scale", HostTensor([&] {
+                                        HostTensor one(DType::f32, {1});
+                                        one.set(0, scales.at(at));
+                                        return one;
+                                      }()),
+                                      {{largest / 448.0 * 0.99, largest / 448.0 * 1.0001}});
+        if (codes && largest == 0.0 && scales.at(at) != 1.0)
+          faults += std::string(name) + ": the scale of a zero row must be 1\n";
+      };
+      check("k", k_got, k_scale_got, key);
+      check("v", v_got, v_scale_got, value);
+    }
+  }
+  faults += compare_intervals("q", q.get(), q_expected);
+  const auto bytes = static_cast<std::size_t>(heads.width * dtype_bytes(dtype));
+  for (std::size_t at = 0; at < written.size(); ++at)
+    for (std::size_t i = 0; i < bytes && !written[at]; ++i)
+      if (k_got.bytes[at * bytes + i] != std::byte{0xFF} ||
+          v_got.bytes[at * bytes + i] != std::byte{0xFF}) {
+        faults += "a cache row that no slot names was written\n";
+        break;
+      }
+  return faults + q.guard_fault("q") + k.guard_fault("k") + v.guard_fault("v") +
+         k_scales.guard_fault("k_scales") + v_scales.guard_fault("v_scales");
+}
+
+std::string run_copy_pages(Backend& backend, std::uint64_t seed, const OpCaseOptions&) {
+  Random random(seed);
+  const bool codes = random.chance(0.5);
+  const std::int64_t pages = random.integer(2, 6);
+  const std::int64_t heads = random.integer(1, 3);
+  const std::int64_t width = random.pick({8, 64, 128});
+  const Shape shape{pages, heads, kPageTokens, width};
+  HostTensor k(codes ? DType::f8_e4m3 : DType::bf16, shape);
+  for (std::byte& byte : k.bytes) byte = static_cast<std::byte>(random.bits() & 0xFFU);
+  HostTensor v = k;
+  std::reverse(v.bytes.begin(), v.bytes.end());
+  HostTensor scales = random_scales(random, DType::f32, {pages, heads, kPageTokens}, 1.0);
+  const DeviceArray k_array(backend, k);
+  const DeviceArray v_array(backend, v);
+  const DeviceArray k_scales(backend, scales);
+  const DeviceArray v_scales(backend, scales);
+  // Pairs neither of whose pages another pair writes.
+  const std::int64_t from = random.integer(0, pages - 1);
+  const std::int64_t to = (from + random.integer(1, pages - 1)) % pages;
+  const DeviceArray pairs(backend, [&] {
+    HostTensor one(DType::i32, {1, 2});
+    one.set(0, static_cast<double>(from));
+    one.set(1, static_cast<double>(to));
+    return one;
+  }());
+  KvLayer kv{k_array.view(), v_array.view(), {}, {}};
+  if (codes) {
+    kv.k_scales = k_scales.view();
+    kv.v_scales = v_scales.view();
+  }
+  std::string faults = fault_of("copy_pages", backend.copy_pages(kv, pairs.view()));
+  const auto copied = [&](HostTensor tensor) {
+    const auto bytes = static_cast<std::ptrdiff_t>(tensor.bytes.size()) / pages;
+    std::copy_n(tensor.bytes.begin() + from * bytes, bytes, tensor.bytes.begin() + to * bytes);
+    return tensor;
+  };
+  faults +=
+      compare_bits("k", k_array.get(), copied(k)) + compare_bits("v", v_array.get(), copied(v));
+  if (codes)
+    faults += compare_bits("k_scales", k_scales.get(), copied(scales)) +
+              compare_bits("v_scales", v_scales.get(), copied(scales));
+  return faults + k_array.guard_fault("k") + v_array.guard_fault("v");
+}
+
+}  // namespace
+
+std::vector<OpCase> row_cases() {
+  return {
+      {"embed", run_embed},
+      {"gather_rows", run_gather_rows},
+      {"rms_norm", run_rms_norm},
+      {"add_rms_norm", run_add_rms_norm},
+      {"silu_mul", run_silu_mul},
+      {"qk_norm_rope_store_kv", [](Backend& backend, std::uint64_t seed,
+                                   const OpCaseOptions&) { return run_qk(backend, seed, false); }},
+      {"qk_norm_rope_store_kv_e4m3",
+       [](Backend& backend, std::uint64_t seed, const OpCaseOptions&) {
+         return run_qk(backend, seed, true);
+       }},
+      {"copy_pages", run_copy_pages}};
+}
+
+}  // namespace koho::testing

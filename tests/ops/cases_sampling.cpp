@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cases of sample and reset_counts against sampling/sampler.h, which defines them: greedy ids and
+// counts are equal, drawn ids lie in the support, log-probabilities are within f32.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/arithmetic.h"
+#include "ops/cases.h"
+#include "ops/compare.h"
+#include "ops/device_array.h"
+#include "ops/twin.h"
+#include "sampling/sampler.h"
+
+namespace koho::testing {
+namespace {
+
+SamplingRow random_row(Random& random,
+                       std::int64_t slots,
+                       std::int64_t masks,
+                       std::int64_t biases) {
+  SamplingRow row;
+  row.seed = random.bits();
+  row.output_position = random.integer(0, 1000);
+  if (random.chance(0.5)) row.temperature = static_cast<float>(0.2 + 1.5 * random.uniform());
+  if (random.chance(0.4)) row.top_p = static_cast<float>(0.1 + 0.9 * random.uniform());
+  if (random.chance(0.3)) row.min_p = static_cast<float>(0.5 * random.uniform());
+  if (random.chance(0.4)) row.top_k = static_cast<std::int32_t>(random.integer(1, 40));
+  if (slots > 0 && random.chance(0.5)) {
+    row.counts_slot = static_cast<std::int32_t>(random.integer(0, slots - 1));
+    row.repetition_penalty = 1.2F;
+    row.frequency_penalty = 0.3F;
+    row.presence_penalty = -0.4F;
+  }
+  if (masks > 0 && random.chance(0.5))
+    row.mask_row = static_cast<std::int32_t>(random.integer(0, masks - 1));
+  if (biases > 0 && random.chance(0.3)) {
+    row.bias_begin = static_cast<std::int32_t>(random.integer(0, biases - 1));
+    row.bias_count = static_cast<std::int32_t>(random.integer(1, biases - row.bias_begin));
+  }
+  if (random.chance(0.5))
+    row.logprobs = static_cast<std::int32_t>(random.integer(0, kTopLogprobsMax));
+  return row;
+}
+
+std::string run_sample(Backend& backend, std::uint64_t seed, const OpCaseOptions&) {
+  Random random(seed);
+  const std::int64_t vocabulary = random.integer(1, 700);
+  const std::int64_t tokens = random.integer(1, vocabulary);
+  const std::int64_t rows = random.integer(1, 9);
+  const std::int64_t words = ceil_div<std::int64_t>(vocabulary, 32);
+  const HostTensor logits =
+      random_values(random, DType::f32, {rows, vocabulary},
+                    random.chance(0.9) ? Spread::normal : Spread::one_nan_row, 3.0);
+  HostTensor masks(DType::i32, {3, words});
+  for (std::int64_t i = 0; i < masks.elements(); ++i)
+    masks.as<std::int32_t>()[i] = static_cast<std::int32_t>(random.bits());
+  HostTensor counts(DType::i32, {rows, vocabulary});
+  for (std::int64_t i = 0; i < counts.elements(); ++i)
+    if (random.chance(0.1))
+      counts.as<std::int32_t>()[i] = static_cast<std::int32_t>((random.bits() & 0x80000003U));
+  std::vector<LogitBias> biases;
+  for (int i = 0; i < 6; ++i)
+    biases.push_back({static_cast<std::int32_t>(random.integer(0, vocabulary - 1)),
+                      static_cast<float>(5.0 * random.normal())});
+  std::vector<SamplingRow> parameters;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    parameters.push_back(random_row(random, 0, 3, 6));
+    // A slot of its own: rows of one step never share one.
+    if (random.chance(0.5)) {
+      parameters.back().counts_slot = static_cast<std::int32_t>(r);
+      parameters.back().repetition_penalty = 1.3F;
+      parameters.back().frequency_penalty = 0.2F;
+      parameters.back().presence_penalty = 0.1F;
+    }
+  }
+  const auto bytes_of = [&](const auto& values, std::int64_t size) {
+    HostTensor tensor(DType::u8, {static_cast<std::int64_t>(values.size()), size});
+    std::memcpy(tensor.bytes.data(), values.data(), tensor.bytes.size());
+    return tensor;
+  };
+  const DeviceArray logits_array(backend, logits, random.chance(0.3) ? 5 : 0);
+  const DeviceArray rows_array(backend, bytes_of(parameters, sizeof(SamplingRow)));
+  const DeviceArray biases_array(backend, bytes_of(biases, sizeof(LogitBias)));
+  const DeviceArray masks_array(backend, masks);
+  const DeviceArray counts_array(backend, counts);
+  const DeviceArray ids(backend, DType::i32, {rows});
+  const DeviceArray logprobs(backend, DType::f32, {rows});
+  const DeviceArray top_ids(backend, DType::i32, {rows, kTopLogprobsMax});
+  const DeviceArray top_logprobs(backend, DType::f32, {rows, kTopLogprobsMax});
+  std::string faults = fault_of("reserve", backend.reserve({.tokens_max = rows,
+                                                            .sequences_max = rows,
+                                                            .context_max = 1,
+                                                            .logit_rows_max = rows,
+                                                            .vocabulary = vocabulary}));
+  faults += fault_of(
+      "sample", backend.sample({ids.view(), logprobs.view(), top_ids.view(), top_logprobs.view()},
+                               logits_array.view(),
+                               {rows_array.view(), biases_array.view(), masks_array.view(),
+                                counts_array.view(), tokens}));
+
+  const HostTensor got = ids.get();
+  const HostTensor got_logprobs = logprobs.get();
+  const HostTensor got_top = top_ids.get();
+  const HostTensor got_top_logprobs = top_logprobs.get();
+  Sampler sampler(vocabulary);
+  SamplerOutput out;
+  HostTensor expected_counts = counts;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const SamplingRow& row = parameters[static_cast<std::size_t>(r)];
+    const auto v = static_cast<std::size_t>(vocabulary);
+    SamplerInput input;
+    input.logits = {logits.as<float>() + r * vocabulary, v};
+    input.tokens = tokens;
+    if (row.bias_count > 0)
+      input.biases = {biases.data() + row.bias_begin, static_cast<std::size_t>(row.bias_count)};
+    if (row.mask_row >= 0)
+      input.mask = {masks.as<std::int32_t>() + row.mask_row * words,
+                    static_cast<std::size_t>(words)};
+    if (row.counts_slot >= 0)
+      input.counts = {expected_counts.as<std::int32_t>() + row.counts_slot * vocabulary, v};
+    sampler.sample(row, input, out);
+    const std::string name = "row " + std::to_string(r);
+    if (got.as<std::int32_t>()[r] != out.id)
+      faults += name + ": id " + std::to_string(got.as<std::int32_t>()[r]) + ", expected " +
+                std::to_string(out.id) + "\n";
+    if (row.logprobs < 0 || out.id < 0) continue;
+    if (!(std::fabs(got_logprobs.as<float>()[r] - out.logprob) <= 1e-4F))
+      faults += name + ": logprob " + std::to_string(got_logprobs.as<float>()[r]) + ", expected " +
+                std::to_string(out.logprob) + "\n";
+    for (std::size_t i = 0; i < out.top_ids.size(); ++i) {
+      const auto at = static_cast<std::size_t>(r * kTopLogprobsMax) + i;
+      if (got_top.as<std::int32_t>()[at] != out.top_ids[i] ||
+          !(std::fabs(got_top_logprobs.as<float>()[at] - out.top_logprobs[i]) <= 1e-4F))
+        faults += name + ": alternative " + std::to_string(i) + " differs\n";
+    }
+  }
+  return faults + compare_bits("counts", counts_array.get(), expected_counts) +
+         ids.guard_fault("ids") + counts_array.guard_fault("counts") +
+         top_ids.guard_fault("top_ids") + top_logprobs.guard_fault("top_logprobs");
+}
+
+std::string run_reset_counts(Backend& backend, std::uint64_t seed, const OpCaseOptions&) {
+  Random random(seed);
+  const std::int64_t slots = random.integer(1, 4);
+  const std::int64_t vocabulary = random.integer(1, 300);
+  const std::int64_t slot = random.integer(0, slots - 1);
+  HostTensor counts(DType::i32, {slots, vocabulary});
+  for (std::int64_t i = 0; i < counts.elements(); ++i)
+    counts.as<std::int32_t>()[i] = static_cast<std::int32_t>(random.bits());
+  const auto random_ids = [&] {
+    std::vector<std::int64_t> ids(static_cast<std::size_t>(random.integer(0, 200)));
+    for (std::int64_t& id : ids) id = random.integer(0, vocabulary - 1);
+    return ids;
+  };
+  const std::vector<std::int64_t> prompt = random_ids();
+  const std::vector<std::int64_t> output = random_ids();
+  const DeviceArray counts_array(backend, counts);
+  const DeviceArray prompt_array(backend, integers(DType::i32, prompt));
+  const DeviceArray output_array(backend, integers(DType::i32, output));
+  std::string faults = fault_of(
+      "reset_counts",
+      backend.reset_counts(counts_array.view(), slot, prompt_array.view(), output_array.view()));
+  std::int32_t* row = counts.as<std::int32_t>() + slot * vocabulary;
+  std::fill_n(row, vocabulary, 0);
+  for (const std::int64_t id : prompt) row[id] |= static_cast<std::int32_t>(0x80000000U);
+  for (const std::int64_t id : output) ++row[id];
+  return faults + compare_bits("counts", counts_array.get(), counts) +
+         counts_array.guard_fault("counts");
+}
+
+}  // namespace
+
+std::vector<OpCase> sampling_cases() {
+  return {{"sample", run_sample}, {"reset_counts", run_reset_counts}};
+}
+
+}  // namespace koho::testing

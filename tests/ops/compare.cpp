@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/compare.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "base/arithmetic.h"
+#include "ops/twin.h"
+
+namespace koho::testing {
+namespace {
+
+double bf16(double value) {
+  return static_cast<double>(round_to_bf16(static_cast<float>(value)));
+}
+
+std::string fault(const std::string& name,
+                  std::int64_t i,
+                  double got,
+                  const std::string& expected) {
+  return fmt::format("{}: element {} is {:.9g}, expected {}\n", name, i, got, expected);
+}
+
+}  // namespace
+
+Interval around(double value, double error) {
+  const double slack = std::fabs(value) * error;
+  return {value - slack, value + slack};
+}
+
+Interval rounded_bf16(Interval interval) {
+  return {bf16(interval.low), bf16(interval.high)};
+}
+
+std::string compare_bits(const std::string& name,
+                         const HostTensor& got,
+                         const HostTensor& expected) {
+  if (got.shape != expected.shape || got.dtype != expected.dtype)
+    return name + ": another shape or dtype\n";
+  const auto size = static_cast<std::size_t>(dtype_bytes(got.dtype));
+  for (std::int64_t i = 0; i < got.elements(); ++i) {
+    const auto at = static_cast<std::size_t>(i) * size;
+    if (std::memcmp(got.bytes.data() + at, expected.bytes.data() + at, size) != 0)
+      return fault(name, i, got.at(i), fmt::format("the bits of {:.9g}", expected.at(i)));
+  }
+  return {};
+}
+
+std::string compare_intervals(const std::string& name,
+                              const HostTensor& got,
+                              const std::vector<Interval>& expected) {
+  if (got.elements() != static_cast<std::int64_t>(expected.size()))
+    return name + ": another number of elements\n";
+  for (std::int64_t i = 0; i < got.elements(); ++i) {
+    const Interval& range = expected[static_cast<std::size_t>(i)];
+    const double value = got.at(i);
+    const bool nan = std::isnan(range.low) || std::isnan(range.high);
+    if (nan ? !std::isnan(value) : !(value >= range.low && value <= range.high))
+      return fault(name, i, value, fmt::format("{:.9g}..{:.9g}", range.low, range.high));
+  }
+  return {};
+}
+
+std::string compare_slack(const std::string& name,
+                          const HostTensor& got,
+                          const std::vector<double>& expected,
+                          const std::vector<double>& slack,
+                          double relative_l2_max) {
+  if (got.elements() != static_cast<std::int64_t>(expected.size()))
+    return name + ": another number of elements\n";
+  double errors = 0.0;
+  double norm = 0.0;
+  double slacks = 0.0;
+  for (std::int64_t i = 0; i < got.elements(); ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    const double value = got.at(i);
+    if (std::isnan(expected[at])) {
+      if (!std::isnan(value)) return fault(name, i, value, "NaN");
+      continue;
+    }
+    const double error = std::fabs(value - expected[at]);
+    if (!(error <= slack[at]))
+      return fault(name, i, value, fmt::format("{:.9g} ± {:.3g}", expected[at], slack[at]));
+    errors += error * error;
+    norm += expected[at] * expected[at];
+    slacks += slack[at] * slack[at];
+  }
+  // Where sums cancel, f32 itself is further away than the gate: then the slack is the gate.
+  if (errors > std::max(relative_l2_max * relative_l2_max * norm, slacks * 0.25))
+    return fmt::format("{}: relative L2 {:.3g}, at most {:.3g}\n", name, std::sqrt(errors / norm),
+                       relative_l2_max);
+  return {};
+}
+
+std::string compare_rows(const std::string& name,
+                         const HostTensor& got,
+                         const std::vector<double>& expected,
+                         std::int64_t columns,
+                         const RowGate& gate) {
+  if (got.elements() != static_cast<std::int64_t>(expected.size()))
+    return name + ": another number of elements\n";
+  double all_errors = 0.0;
+  double all_norm = 0.0;
+  for (std::int64_t first = 0; first < got.elements(); first += columns) {
+    double errors = 0.0;
+    double norm = 0.0;
+    double largest = 0.0;
+    double largest_error = 0.0;
+    for (std::int64_t i = first; i < first + columns; ++i) {
+      const double twin = expected[static_cast<std::size_t>(i)];
+      const double value = got.at(i);
+      if (std::isnan(twin) != std::isnan(value))
+        return fault(name, i, value, fmt::format("{}", twin));
+      if (std::isnan(twin)) continue;
+      const double error = std::fabs(value - twin);
+      errors += error * error;
+      norm += twin * twin;
+      largest = std::max(largest, std::fabs(twin));
+      largest_error = std::max(largest_error, error);
+    }
+    // Below the smallest normal number of f32 there is no relative precision.
+    const double floor = static_cast<double>(columns) * 1e-74;
+    if (errors > gate.row_l2 * gate.row_l2 * norm + floor)
+      return fmt::format("{}: row {}: relative L2 {:.3g}, at most {:.3g}\n", name, first / columns,
+                         std::sqrt(errors / norm), gate.row_l2);
+    if (largest_error > gate.row_max * largest + 1e-37)
+      return fmt::format("{}: row {}: error {:.3g}, at most {} of {:.3g}\n", name, first / columns,
+                         largest_error, gate.row_max, largest);
+    all_errors += errors;
+    all_norm += norm;
+  }
+  if (all_errors > gate.tensor_l2 * gate.tensor_l2 * all_norm + 1e-70)
+    return fmt::format("{}: relative L2 {:.3g}, at most {:.3g}\n", name,
+                       std::sqrt(all_errors / all_norm), gate.tensor_l2);
+  return {};
+}
+
+std::string compare_quantised(const std::string& name,
+                              const HostTensor& values,
+                              const HostTensor& codes,
+                              const HostTensor& scales,
+                              std::int64_t block) {
+  HostTensor expected_codes(codes.dtype, codes.shape);
+  HostTensor expected_scales(scales.dtype, scales.shape);
+  quantise(values, block, expected_codes, expected_scales);
+  return compare_bits(name + ".scales", scales, expected_scales) +
+         compare_bits(name + ".codes", codes, expected_codes);
+}
+
+}  // namespace koho::testing

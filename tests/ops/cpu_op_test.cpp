@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs the one list of operator cases on the CPU backend, with every instruction set this machine
+// has and one and two threads. KOHO_OP_SEED sets the first seed, KOHO_OP_ROUNDS how many follow.
+#include <cstdlib>
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "cpu/cpu_backend.h"
+#include "ops/op_cases.h"
+
+namespace koho::testing {
+namespace {
+
+std::uint64_t number_from_environment(const char* name, std::uint64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+struct IsaName {
+  CpuIsa isa;
+  const char* name;
+};
+constexpr IsaName kIsaNames[] = {{CpuIsa::plain, "plain"},
+                                 {CpuIsa::avx2, "avx2"},
+                                 {CpuIsa::avx512, "avx512"},
+                                 {CpuIsa::amx, "amx"}};
+
+const char* isa_name(CpuIsa isa) {
+  for (const IsaName& entry : kIsaNames)
+    if (entry.isa == isa) return entry.name;
+  return "automatic";
+}
+
+using Parameters = std::tuple<CpuIsa, std::size_t>;
+
+class CpuOperator : public ::testing::TestWithParam<Parameters> {};
+
+TEST_P(CpuOperator, EqualsItsFloat64Twin) {
+  const auto [isa, index] = GetParam();
+  const OpCase& op_case = op_cases()[index];
+  const std::uint64_t first = number_from_environment("KOHO_OP_SEED", std::random_device{}());
+  const std::uint64_t rounds = number_from_environment("KOHO_OP_ROUNDS", 12);
+  for (std::uint64_t round = 0; round < rounds; ++round) {
+    const std::uint64_t seed = first + round;
+    Result<std::unique_ptr<Backend>> backend =
+        make_cpu_backend({.threads = round % 2 == 0 ? 1 : 2, .isa = isa});
+    ASSERT_TRUE(backend.ok()) << backend.error().message;
+    const std::string faults = op_case.run(**backend, seed, {});
+    ASSERT_EQ(faults, "") << op_case.name << " on " << (*backend)->description()
+                          << ", KOHO_OP_SEED=" << seed;
+  }
+}
+
+std::vector<std::size_t> case_indices() {
+  std::vector<std::size_t> indices(op_cases().size());
+  for (std::size_t i = 0; i < indices.size(); ++i) indices[i] = i;
+  return indices;
+}
+
+std::string case_name(const ::testing::TestParamInfo<Parameters>& info) {
+  return std::string(isa_name(std::get<0>(info.param))) + "_" +
+         op_cases()[std::get<1>(info.param)].name;
+}
+
+INSTANTIATE_TEST_SUITE_P(All,
+                         CpuOperator,
+                         ::testing::Combine(::testing::ValuesIn(supported_cpu_isas()),
+                                            ::testing::ValuesIn(case_indices())),
+                         case_name);
+
+}  // namespace
+}  // namespace koho::testing

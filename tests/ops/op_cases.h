@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one list of operator cases. A case draws a random shape and random values from its seed, runs
+// an operator on a backend between guard bands and poisoned outputs, and compares every element
+// with a float64 twin under the gates of docs/kernels (a table in compare.h). The same list drives
+// every backend.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ops/backend.h"
+
+namespace koho::testing {
+
+/// What a backend promises beside the operators' contracts.
+struct OpCaseOptions {
+  /// A row's bits do not depend on the other rows of its batch: checked by running a row alone.
+  bool batch_invariant = true;
+  /// Largest error of a linear layer's sum, in parts of sum |x w|: f32 accumulation in any order of
+  /// up to some thousand products; tensor cores that keep fewer bits say so.
+  double accumulation_error = 4e-6;
+};
+
+struct OpCase {
+  std::string name;
+  /// Runs the case once. Returns what was wrong, in words; empty = nothing.
+  std::function<std::string(Backend& backend, std::uint64_t seed, const OpCaseOptions& options)>
+      run;
+};
+
+const std::vector<OpCase>& op_cases();
+
+}  // namespace koho::testing
