@@ -193,7 +193,7 @@ class Generator:
             if self.chance(0.4):
                 message["reasoning_content"] = r.choice([self.text(), self.text(), "", " \n", None, self.value()])
             elif self.chance(0.3) and isinstance(message.get("content"), str):
-                message["content"] = (r.choice(["", "<think>", "\n<think>\n"]) + self.text() + r.choice(["\n</think>\n\n", "</think>"]) +
+                message["content"] = (r.choice(["", "<think>", "\n<think>\n", "<think>x<think>"]) + self.text() + r.choice(["\n</think>\n\n", "</think>"]) +
                                       self.text())
             if self.chance(0.45):
                 message["tool_calls"] = [self.tool_call() for _ in range(r.randint(0, 3))]

@@ -162,6 +162,8 @@ def odd_cases():
     yield case("a call in thoughts, </think> after it", "r" + NOW + "</think>x", "r", "x", [NOW_CALL])
     yield case("blanks around the name", "</think><tool_call> \n get_weather \n <arg_key>city</arg_key><arg_value>x</arg_value></tool_call>", "", "",
                [("get_weather", '{"city": "x"}')])
+    yield case("the name is the first line", "</think><tool_call>\nget_weather\nof a city<arg_key>city</arg_key><arg_value>x</arg_value></tool_call>", "", "",
+               [("get_weather", '{"city": "x"}')])
     yield case("backslash-n after the name", "</think><tool_call>now\\n</tool_call>", "", "", [NOW_CALL])
     yield case("backslash-n between tags", "</think><tool_call>get_weather\\n<arg_key>city</arg_key>\\n<arg_value>x</arg_value>\\n<arg_key>days</arg_key>\n\\n <arg_value>2</arg_value>\\n\\n</tool_call>",
                "", "", [("get_weather", '{"city": "x", "days": 2}')])

@@ -200,6 +200,9 @@ std::string_view kind_name(Json::Kind kind) {
 }
 
 Result<Json> parse_json(std::string_view text, std::size_t depth_max) {
+  // nlohmann's lexer takes a zero byte for the end of its input and would ignore what follows.
+  if (const std::size_t zero = text.find('\0'); zero != std::string_view::npos)
+    return make_error(ErrorCode::invalid_argument, "not valid JSON: a zero byte at byte {}", zero);
   TreeBuilder builder(depth_max);
   if (!nlohmann::json::sax_parse(text.begin(), text.end(), &builder))
     return make_error(ErrorCode::invalid_argument, "not valid JSON: {}", builder.error);

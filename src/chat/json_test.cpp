@@ -39,6 +39,12 @@ TEST(Json, RefusesWhatItCannotKeep) {
   EXPECT_TRUE(parse_json(R"([{"a":1},{"a":2}])").ok());
 }
 
+TEST(Json, RefusesAZeroByteAnywhere) {
+  for (const std::string& text :
+       {std::string("1\0x", 3), std::string("{}\0", 3), std::string("\0", 1)})
+    EXPECT_FALSE(parse_json(text).ok());
+}
+
 TEST(Json, BoundsDepthKeysAndDigits) {
   EXPECT_TRUE(parse_json(std::string(64, '[') + std::string(64, ']')).ok());
   EXPECT_FALSE(parse_json(std::string(65, '[') + std::string(65, ']')).ok());

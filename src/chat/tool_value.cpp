@@ -209,7 +209,6 @@ std::string integer_text(const Json& number) {
 }  // namespace
 
 std::string value_to_json(std::string_view text, TypeSet types) {
-  if (types == TypeSet::string) return quoted(text);
   const std::string_view stripped = python_strip(text);
   std::optional<Json> value;
   if (Result<Json> parsed = parse_json(stripped, kValueDepthMax); parsed.ok()) {
