@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+// nlohmann's event parser behind our own events, and the tree that is built from them.
+#include "base/json.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include <nlohmann/json.hpp>
+
+#include "base/printable.h"
+
+namespace koho::json {
+namespace {
+
+using Library = nlohmann::json;
+
+constexpr std::size_t kNumberBytesMax = 512;  // far more than any 64-bit number needs
+
+bool in_number(char c) {
+  return (c >= '0' && c <= '9') || c == '.' || c == '-' || c == '+' || c == 'e' || c == 'E';
+}
+
+/// What the library would have to buffer whole, checked before it does: the longest string and the
+/// longest number. Also refuses a byte order mark, which the library would skip.
+Status check_token_sizes(std::string_view text, const Limits& limits) {
+  if (text.substr(0, 3) == "\xEF\xBB\xBF")
+    return make_error(ErrorCode::corrupt_data, "not valid JSON: starts with a byte order mark");
+  bool inside = false;    // a string
+  std::size_t begin = 0;  // of the current string, or of the current number
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (i - begin > (inside ? limits.string_bytes_max : kNumberBytesMax))
+      return make_error(
+          ErrorCode::corrupt_data, "not acceptable JSON: the {} at byte {} is longer than {} bytes",
+          inside ? "string" : "number", begin, inside ? limits.string_bytes_max : kNumberBytesMax);
+    if (c == '"') {
+      inside = !inside;
+      begin = i + 1;
+    } else if (inside) {
+      if (c == '\\') ++i;
+    } else if (!in_number(c)) {
+      begin = i + 1;
+    }
+  }
+  return {};
+}
+
+/// The library's callbacks, forwarded. Each returns whether to go on.
+class Adapter : public nlohmann::json_sax<Library> {
+ public:
+  Adapter(const Limits& limits, Events& events) : limits_(limits), events_(events) {}
+
+  bool null() override { return go_on(events_.null()); }
+  bool boolean(bool value) override { return go_on(events_.boolean(value)); }
+  bool number_integer(number_integer_t value) override { return go_on(events_.integer(value)); }
+  bool number_unsigned(number_unsigned_t value) override {
+    if (value > static_cast<number_unsigned_t>(INT64_MAX))
+      return go_on(too_large(std::to_string(value)));
+    return go_on(events_.integer(static_cast<std::int64_t>(value)));
+  }
+  bool number_float(number_float_t value, const string_t& written) override {
+    if (written.find_first_of(".eE") == string_t::npos) return go_on(too_large(written));
+    return go_on(events_.real(value));
+  }
+  bool string(string_t& value) override { return go_on(events_.string(std::move(value))); }
+  bool binary(binary_t&) override {
+    return go_on(make_error(ErrorCode::internal, "binary value in JSON text"));
+  }
+  bool start_object(std::size_t) override { return deeper() && go_on(events_.begin_object()); }
+  bool key(string_t& name) override { return go_on(events_.key(std::move(name))); }
+  bool end_object() override {
+    --depth_;
+    return go_on(events_.end_object());
+  }
+  bool start_array(std::size_t) override { return deeper() && go_on(events_.begin_array()); }
+  bool end_array() override {
+    --depth_;
+    return go_on(events_.end_array());
+  }
+  bool parse_error(std::size_t position,
+                   const std::string&,
+                   const nlohmann::detail::exception& error) override {
+    std::string_view reason =
+        error.what();  // "[json.exception.parse_error.101] parse error at …: reason"
+    if (const std::size_t tag = reason.find("] "); tag != std::string_view::npos)
+      reason.remove_prefix(tag + 2);
+    if (const std::size_t colon = reason.find(": "); colon != std::string_view::npos)
+      reason.remove_prefix(colon + 2);
+    status_ = make_error(ErrorCode::corrupt_data, "not valid JSON at byte {}: {}", position,
+                         printable(reason));
+    return false;
+  }
+
+  Status take_status() { return std::move(status_); }
+
+ private:
+  bool go_on(Status status) {
+    if (status.ok()) return true;
+    status_ = std::move(status);
+    return false;
+  }
+  bool deeper() {
+    return ++depth_ <= limits_.depth_max ||
+           go_on(make_error(ErrorCode::corrupt_data,
+                            "not acceptable JSON: nested deeper than {} levels",
+                            limits_.depth_max));
+  }
+  static Status too_large(std::string_view written) {
+    return make_error(ErrorCode::corrupt_data,
+                      "not acceptable JSON: the integer {} does not fit 64 bits",
+                      printable(written, 40));
+  }
+
+  const Limits& limits_;
+  Events& events_;
+  int depth_ = 0;
+  Status status_;
+};
+
+/// Builds the tree: a stack of open containers, each with the key its next value belongs to.
+class TreeBuilder : public Events {
+ public:
+  Status null() override { return put(Value()); }
+  Status boolean(bool value) override { return put(Value(value)); }
+  Status integer(std::int64_t value) override { return put(Value(value)); }
+  Status real(double value) override { return put(Value(value)); }
+  Status string(std::string value) override { return put(Value(std::move(value))); }
+  Status begin_object() override {
+    open_.push_back({Value(Value::Object()), {}});
+    return {};
+  }
+  Status begin_array() override {
+    open_.push_back({Value(Value::Array()), {}});
+    return {};
+  }
+  Status key(std::string name) override {
+    open_.back().key = std::move(name);
+    return {};
+  }
+  Status end_array() override { return close(); }
+  Status end_object() override {
+    KOHO_TRY(check_keys_differ(*open_.back().value.object()));
+    return close();
+  }
+
+  Value take() { return std::move(root_); }
+
+ private:
+  struct Open {
+    Value value;
+    std::string key;
+  };
+
+  Status put(Value value) {
+    if (open_.empty()) {
+      root_ = std::move(value);
+    } else if (Value::Object* object = open_.back().value.object()) {
+      object->push_back({std::move(open_.back().key), std::move(value)});
+    } else {
+      open_.back().value.array()->push_back(std::move(value));
+    }
+    return {};
+  }
+  Status close() {
+    Value value = std::move(open_.back().value);
+    open_.pop_back();
+    return put(std::move(value));
+  }
+  static Status check_keys_differ(const Value::Object& object) {
+    std::vector<std::string_view> names;
+    names.reserve(object.size());
+    for (const Member& member : object) names.push_back(member.name);
+    std::sort(names.begin(), names.end());
+    const auto twice = std::adjacent_find(names.begin(), names.end());
+    if (twice == names.end()) return {};
+    return make_error(ErrorCode::corrupt_data, "not acceptable JSON: the key '{}' stands twice",
+                      printable(*twice));
+  }
+
+  std::vector<Open> open_;
+  Value root_;
+};
+
+}  // namespace
+
+Status parse_events(std::string_view text, const Limits& limits, Events& events) {
+  KOHO_TRY(check_token_sizes(text, limits));
+  Adapter adapter(limits, events);
+  if (Library::sax_parse(text.begin(), text.end(), &adapter)) return {};
+  return adapter.take_status();
+}
+
+std::string_view kind_name(Kind kind) {
+  switch (kind) {
+    case Kind::null:
+      return "null";
+    case Kind::boolean:
+      return "a boolean";
+    case Kind::integer:
+      return "an integer";
+    case Kind::real:
+      return "a number with a fraction";
+    case Kind::string:
+      return "a string";
+    case Kind::array:
+      return "an array";
+    case Kind::object:
+      return "an object";
+  }
+  return "?";
+}
+
+std::optional<bool> Value::boolean() const {
+  if (const bool* value = std::get_if<bool>(&value_)) return *value;
+  return std::nullopt;
+}
+
+std::optional<std::int64_t> Value::integer() const {
+  if (const std::int64_t* value = std::get_if<std::int64_t>(&value_)) return *value;
+  return std::nullopt;
+}
+
+std::optional<double> Value::number() const {
+  if (const double* value = std::get_if<double>(&value_)) return *value;
+  if (const std::int64_t* value = std::get_if<std::int64_t>(&value_))
+    return static_cast<double>(*value);
+  return std::nullopt;
+}
+
+const Value* Value::find(std::string_view name) const {
+  if (const Object* members = object())
+    for (const Member& member : *members)
+      if (member.name == name) return &member.value;
+  return nullptr;
+}
+
+Result<Value> parse(std::string_view text, const Limits& limits) {
+  TreeBuilder builder;
+  KOHO_TRY(parse_events(text, limits, builder));
+  return builder.take();
+}
+
+}  // namespace koho::json

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Strict JSON from files nobody vouches for: one complete RFC 8259 text in UTF-8, bounded in depth
+// and in the length of a string, read as events or as a small tree. Refuses duplicate keys (in the
+// tree), integers beyond 64 bits, byte order marks, comments and anything after the value.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/error.h"
+
+namespace koho::json {
+
+struct Limits {
+  int depth_max = 64;                        // arrays and objects inside each other
+  std::size_t string_bytes_max = 1U << 20U;  // of one string, as written
+};
+
+/// Receives the events of `parse_events` in document order. The first error returned stops the
+/// parse and is passed on.
+class Events {
+ public:
+  virtual ~Events() = default;
+  virtual Status null() = 0;
+  virtual Status boolean(bool value) = 0;
+  virtual Status integer(std::int64_t value) = 0;  // written without fraction and exponent
+  virtual Status real(double value) = 0;           // written with one of them; finite
+  virtual Status string(std::string value) = 0;
+  virtual Status begin_object() = 0;
+  virtual Status key(std::string name) = 0;
+  virtual Status end_object() = 0;
+  virtual Status begin_array() = 0;
+  virtual Status end_array() = 0;
+};
+
+/// Reads `text`. Errors: corrupt_data (not JSON, not UTF-8, over a limit), or what `events`
+/// returned.
+Status parse_events(std::string_view text, const Limits& limits, Events& events);
+
+enum class Kind : std::uint8_t { null, boolean, integer, real, string, array, object };
+
+/// "a boolean", "an integer", …: for messages.
+std::string_view kind_name(Kind kind);
+
+struct Member;
+
+/// One value of the tree. Members of an object keep their order.
+class Value {
+ public:
+  using Array = std::vector<Value>;
+  using Object = std::vector<Member>;
+
+  Value() = default;
+  template <typename T>
+  explicit Value(T value) : value_(std::move(value)) {}
+
+  Kind kind() const { return static_cast<Kind>(value_.index()); }
+  bool is_null() const { return kind() == Kind::null; }
+  std::optional<bool> boolean() const;
+  /// Written as an integer: 1.0 is a real.
+  std::optional<std::int64_t> integer() const;
+  /// An integer or a real.
+  std::optional<double> number() const;
+  /// nullptr when the value is of another kind.
+  const std::string* string() const { return std::get_if<std::string>(&value_); }
+  const Array* array() const { return std::get_if<Array>(&value_); }
+  Array* array() { return std::get_if<Array>(&value_); }
+  const Object* object() const { return std::get_if<Object>(&value_); }
+  Object* object() { return std::get_if<Object>(&value_); }
+  /// The member of an object, or nullptr.
+  const Value* find(std::string_view name) const;
+
+ private:
+  std::variant<std::nullptr_t, bool, std::int64_t, double, std::string, Array, Object> value_;
+};
+
+struct Member {
+  std::string name;
+  Value value;
+};
+
+/// Reads `text` into a tree. Meant for small files: the tree takes up to 40 times the text's bytes.
+/// Errors: corrupt_data, as above and for a key that stands twice in one object.
+Result<Value> parse(std::string_view text, const Limits& limits = {});
+
+}  // namespace koho::json

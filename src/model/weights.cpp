@@ -1,0 +1,493 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table is one walk over the model (class Walk), which names every weight, its shape and its
+// place in ModelSources. Two visitors use it: one lists the rows, one looks each up in a
+// checkpoint.
+#include "model/weights.h"
+
+#include <algorithm>
+#include <functional>
+#include <string_view>
+#include <utility>
+
+#include "base/arithmetic.h"
+#include "base/printable.h"
+#include "tensor/number.h"
+
+namespace koho {
+namespace {
+
+constexpr std::size_t kProblemsNamed = 10;
+
+std::string layer_prefix(std::int64_t layer) {
+  return fmt::format("model.layers.{}.", layer);
+}
+
+/// The walk. A visitor has
+///   tensor(ExpectedWeight, ConstTensorView& target),
+///   linear(ExpectedWeight, LinearSource& target), and
+///   fused_experts(prefix, MoeSources& target): true if the experts stand as two tensors of all.
+template <typename Visitor>
+class Walk {
+ public:
+  Walk(const ModelConfig& config, Visitor& visitor) : config_(config), visitor_(visitor) {}
+
+  void model(ModelSources& sources, bool with_mtp) {
+    const std::int64_t vocab = config_.vocab_size;
+    tensor("model.embed_tokens.weight", WeightRole::embedding, {vocab, hidden()},
+           sources.embedding);
+    sources.layers.resize(static_cast<std::size_t>(config_.num_hidden_layers));
+    for (std::int64_t i = 0; i < config_.num_hidden_layers; ++i)
+      layer(layer_prefix(i), config_.is_moe(i), sources.layers[static_cast<std::size_t>(i)]);
+    vector("model.norm.weight", hidden(), sources.final_norm);
+    linear("lm_head", vocab, hidden(), sources.lm_head);
+    if (with_mtp) mtp(layer_prefix(config_.num_hidden_layers), sources.mtp.emplace());
+  }
+
+ private:
+  std::int64_t hidden() const { return config_.hidden_size; }
+
+  void layer(const std::string& prefix, bool moe_layer, LayerSources& layer) {
+    vector(prefix + "input_layernorm.weight", hidden(), layer.input_norm);
+    attention(prefix + "self_attn.", layer.attention);
+    vector(prefix + "post_attention_layernorm.weight", hidden(), layer.post_attention_norm);
+    if (moe_layer) {
+      moe(prefix + "mlp.", layer.moe.emplace());
+    } else {
+      mlp(prefix + "mlp.", config_.intermediate_size, layer.mlp.emplace(), false);
+    }
+  }
+
+  void attention(const std::string& prefix, AttentionSources& attention) {
+    const bool bias = config_.attention_bias;
+    linear(prefix + "q_proj", config_.query_width(), hidden(), attention.q, {.bias = bias});
+    linear(prefix + "k_proj", config_.key_value_width(), hidden(), attention.k, {.bias = bias});
+    linear(prefix + "v_proj", config_.key_value_width(), hidden(), attention.v, {.bias = bias});
+    linear(prefix + "o_proj", hidden(), config_.query_width(), attention.o);
+    if (!config_.use_qk_norm) return;
+    vector(prefix + "q_norm.weight", config_.head_dim, attention.q_norm);
+    vector(prefix + "k_norm.weight", config_.head_dim, attention.k_norm);
+  }
+
+  void mlp(const std::string& prefix, std::int64_t ffn, MlpSource& mlp, bool routed) {
+    linear(prefix + "gate_proj", ffn, hidden(), mlp.gate, {.routed = routed});
+    linear(prefix + "up_proj", ffn, hidden(), mlp.up, {.routed = routed});
+    linear(prefix + "down_proj", hidden(), ffn, mlp.down, {.routed = routed});
+  }
+
+  void moe(const std::string& prefix, MoeSources& moe) {
+    const std::int64_t experts = config_.n_routed_experts;
+    tensor(prefix + "gate.weight", WeightRole::router, {experts, hidden()}, moe.router);
+    tensor(prefix + "gate.e_score_correction_bias", WeightRole::correction_bias, {experts},
+           moe.correction_bias);
+    moe.experts.resize(static_cast<std::size_t>(experts));
+    if (!visitor_.fused_experts(prefix + "experts.", moe))
+      for (std::int64_t e = 0; e < experts; ++e)
+        mlp(fmt::format("{}experts.{}.", prefix, e), config_.moe_intermediate_size,
+            moe.experts[static_cast<std::size_t>(e)], true);
+    mlp(prefix + "shared_experts.", config_.shared_intermediate_size(), moe.shared, false);
+  }
+
+  void mtp(const std::string& prefix, MtpSources& mtp) {
+    vector(prefix + "enorm.weight", hidden(), mtp.embedding_norm);
+    vector(prefix + "hnorm.weight", hidden(), mtp.hidden_norm);
+    linear(prefix + "eh_proj", hidden(), 2 * hidden(), mtp.projection);
+    layer(prefix, true, mtp.layer);
+    vector(prefix + "shared_head.norm.weight", hidden(), mtp.final_norm);
+    visitor_.tensor({.name = prefix + "embed_tokens.weight",
+                     .role = WeightRole::embedding,
+                     .shape = {config_.vocab_size, hidden()},
+                     .optional = true},
+                    mtp.embedding);
+    linear(prefix + "shared_head.head", config_.vocab_size, hidden(), mtp.head, {.optional = true});
+  }
+
+  struct Traits {
+    bool bias = false;
+    bool optional = false;
+    bool routed = false;
+  };
+
+  void tensor(std::string name, WeightRole role, Shape shape, ConstTensorView& target) {
+    visitor_.tensor({.name = std::move(name), .role = role, .shape = shape}, target);
+  }
+  void vector(std::string name, std::int64_t size, ConstTensorView& target) {
+    tensor(std::move(name), WeightRole::vector, {size}, target);
+  }
+  void linear(const std::string& module, std::int64_t out, std::int64_t in, LinearSource& target) {
+    linear(module, out, in, target, Traits{});
+  }
+  void linear(const std::string& module,
+              std::int64_t out,
+              std::int64_t in,
+              LinearSource& target,
+              Traits traits) {
+    visitor_.linear({.name = module + ".weight",
+                     .role = WeightRole::linear,
+                     .shape = {out, in},
+                     .bias = traits.bias,
+                     .optional = traits.optional,
+                     .routed = traits.routed},
+                    target);
+  }
+
+  const ModelConfig& config_;
+  Visitor& visitor_;
+};
+
+struct Lister {
+  std::vector<ExpectedWeight> rows;
+
+  void tensor(ExpectedWeight row, ConstTensorView&) { rows.push_back(std::move(row)); }
+  void linear(ExpectedWeight row, LinearSource&) { rows.push_back(std::move(row)); }
+  bool fused_experts(const std::string&, MoeSources&) { return false; }
+};
+
+/// Everything wrong with a checkpoint's tensors: the first few named, the rest counted.
+class Problems {
+ public:
+  void add(ErrorCode code, std::string text) {
+    if (all_.empty() || code == ErrorCode::unsupported) code_ = code;
+    ++count_;
+    if (all_.size() < kProblemsNamed) all_.push_back(std::move(text));
+  }
+  Status status(const std::string& directory) const {
+    if (all_.empty()) return {};
+    if (count_ == 1) return make_error(code_, "{}: {}", directory, all_[0]);
+    std::string text = fmt::format("{}: {} tensors do not fit the model:", directory, count_);
+    for (const std::string& problem : all_) text += "\n  " + problem;
+    if (count_ > all_.size()) text += fmt::format("\n  and {} more", count_ - all_.size());
+    return Error{code_, std::move(text)};
+  }
+
+ private:
+  ErrorCode code_ = ErrorCode::corrupt_data;
+  std::size_t count_ = 0;
+  std::vector<std::string> all_;
+};
+
+std::string_view allowed_dtypes(WeightRole role) {
+  switch (role) {
+    case WeightRole::linear:
+      return "BF16 or F8_E4M3";
+    case WeightRole::router:
+    case WeightRole::correction_bias:
+      return "BF16 or F32";
+    default:
+      return "BF16";
+  }
+}
+
+bool is_allowed(WeightRole role, std::optional<DType> dtype) {
+  if (!dtype) return false;
+  switch (*dtype) {
+    case DType::bf16:
+      return true;
+    case DType::f32:
+      return role == WeightRole::router || role == WeightRole::correction_bias;
+    case DType::f8_e4m3:
+      return role == WeightRole::linear;
+    default:
+      return false;
+  }
+}
+
+/// Looks every row up in the checkpoint.
+class Resolver {
+ public:
+  Resolver(const ModelConfig& config, Checkpoint& checkpoint)
+      : config_(config), checkpoint_(checkpoint), used_(checkpoint.tensors().size(), false) {}
+
+  void tensor(const ExpectedWeight& row, ConstTensorView& target) {
+    const CheckpointTensor* found = take(row.name);
+    if (found == nullptr) {
+      if (!row.optional) report_missing(row);
+      return;
+    }
+    if (!fits(row, *found)) return;
+    target = view(*found);
+    if (row.role == WeightRole::correction_bias && target.dtype == DType::bf16)
+      target = widened(target);
+  }
+
+  void linear(const ExpectedWeight& row, LinearSource& target) {
+    const CheckpointTensor* found = take(row.name);
+    const std::string module = row.name.substr(0, row.name.rfind('.'));
+    if (found == nullptr) {
+      if (!row.optional) report_missing(row);
+      return;
+    }
+    if (!fits(row, *found)) return;
+    target.weight = view(*found);
+    if (row.bias) tensor({.name = module + ".bias", .shape = {row.shape[0]}}, target.bias);
+    if (*found->stored->dtype == DType::f8_e4m3) scale(row, module, *found, target);
+    ++resolved.linears[static_cast<std::size_t>(target.quant)];
+    if (target.quant != WeightQuant::none) quantised_.push_back(module);
+  }
+
+  /// Transformers 5 keeps the experts of a layer as two tensors; files saved so are read in place.
+  bool fused_experts(const std::string& prefix, MoeSources& moe) {
+    const CheckpointTensor* gate_up = take(prefix + "gate_up_proj");
+    const CheckpointTensor* down = take(prefix + "down_proj");
+    if (gate_up == nullptr && down == nullptr) return false;
+    const std::int64_t experts = config_.n_routed_experts;
+    const std::int64_t ffn = config_.moe_intermediate_size;
+    const std::int64_t hidden = config_.hidden_size;
+    // Embedding's rule: BF16 only. Scales of fused FP8 experts have no agreed layout.
+    const ExpectedWeight gate_up_row{.name = prefix + "gate_up_proj",
+                                     .role = WeightRole::embedding,
+                                     .shape = {experts, 2 * ffn, hidden}};
+    const ExpectedWeight down_row{.name = prefix + "down_proj",
+                                  .role = WeightRole::embedding,
+                                  .shape = {experts, hidden, ffn}};
+    if (gate_up == nullptr) report_missing(gate_up_row);
+    if (down == nullptr) report_missing(down_row);
+    if (gate_up == nullptr || down == nullptr || !fits(gate_up_row, *gate_up) ||
+        !fits(down_row, *down))
+      return true;
+    const ConstTensorView gate_up_all = view(*gate_up);
+    const ConstTensorView down_all = view(*down);
+    if (gate_up_all.empty() || down_all.empty()) return true;
+    for (std::int64_t e = 0; e < experts; ++e) {
+      MlpSource& expert = moe.experts[static_cast<std::size_t>(e)];
+      expert.gate.weight = gate_up_all.at(e).slice(0, 0, ffn);
+      expert.up.weight = gate_up_all.at(e).slice(0, ffn, ffn);
+      expert.down.weight = down_all.at(e);
+      resolved.linears[static_cast<std::size_t>(WeightQuant::none)] += 3;
+    }
+    return true;
+  }
+
+  /// What is left once every row has been looked up.
+  void leftovers(bool with_mtp) {
+    const std::string mtp_prefix = layer_prefix(config_.num_hidden_layers);
+    std::int64_t unused_mtp = 0;
+    for (std::size_t i = 0; i < used_.size(); ++i) {
+      if (used_[i]) continue;
+      const CheckpointTensor& extra = checkpoint_.tensors()[i];
+      if (!with_mtp && extra.name.substr(0, mtp_prefix.size()) == mtp_prefix) {
+        ++unused_mtp;
+      } else if (extra.name.ends_with(".input_scale")) {
+        problems_.add(
+            ErrorCode::unsupported,
+            fmt::format("tensor {}: static activation scales are not supported; koho quantises "
+                        "activations as they come",
+                        place(extra)));
+      } else {
+        problems_.add(ErrorCode::corrupt_data,
+                      fmt::format("unexpected tensor {}: found {}, expected none of this name",
+                                  place(extra), describe(extra)));
+      }
+    }
+    if (unused_mtp > 0)
+      resolved.warnings.push_back(fmt::format(
+          "{} tensors of the MTP layer {} are not used: {}", unused_mtp, config_.num_hidden_layers,
+          config_.num_nextn_predict_layers == 0 ? "config.json says num_nextn_predict_layers 0"
+                                                : "its enorm is missing"));
+    else if (!with_mtp && config_.num_nextn_predict_layers > 0)
+      resolved.warnings.push_back(
+          "config.json announces an MTP layer that the checkpoint does not hold");
+  }
+
+  /// Holds what the tensors are against what config.json announces.
+  void compare_with_config() {
+    if (!config_.quantization) {
+      if (!quantised_.empty())
+        resolved.warnings.push_back(
+            fmt::format("{} FP8 layers, but config.json has no quantization_config; koho "
+                        "assumes activations quantised as they come",
+                        quantised_.size()));
+      return;
+    }
+    const QuantizationConfig& announced = *config_.quantization;
+    for (std::size_t i = 1; i < resolved.linears.size(); ++i) {
+      const auto quant = static_cast<WeightQuant>(i);
+      if (resolved.linears[i] > 0 && std::find(announced.schemes.begin(), announced.schemes.end(),
+                                               quant) == announced.schemes.end())
+        resolved.warnings.push_back(
+            fmt::format("{} layers are quantised {}, which quantization_config does not "
+                        "announce; koho follows the tensors",
+                        resolved.linears[i], quant_name(quant)));
+    }
+    if (quantised_.empty())
+      resolved.warnings.push_back("config.json announces FP8 weights; the checkpoint holds none");
+    std::sort(quantised_.begin(), quantised_.end());
+    const auto contradicted = std::find_if(
+        announced.ignored.begin(), announced.ignored.end(), [&](const std::string& name) {
+          return std::binary_search(quantised_.begin(), quantised_.end(), name);
+        });
+    if (contradicted != announced.ignored.end())
+      resolved.warnings.push_back(
+          fmt::format("quantization_config says that '{}' is not quantised, but it is FP8; "
+                      "koho follows the tensors",
+                      printable(*contradicted)));
+  }
+
+  Status status() const {
+    KOHO_TRY(Status(fatal_));
+    return problems_.status(checkpoint_.directory().string());
+  }
+
+  ResolvedWeights resolved;
+
+ private:
+  const CheckpointTensor* take(std::string_view name) {
+    const CheckpointTensor* found = checkpoint_.find(name);
+    if (found != nullptr)
+      used_[static_cast<std::size_t>(found - checkpoint_.tensors().data())] = true;
+    return found;
+  }
+
+  std::string place(const CheckpointTensor& tensor) const {
+    return fmt::format("'{}' in {}", printable(tensor.name), checkpoint_.file_name(tensor));
+  }
+
+  void report_missing(const ExpectedWeight& row) {
+    std::string hint;
+    const std::string module = row.name.substr(0, row.name.rfind('.'));
+    for (const auto& [suffix, format] :
+         {std::pair{".weight_packed", "packed 4-bit"}, std::pair{".qweight", "AWQ or GPTQ"}}) {
+      if (take(module + suffix) == nullptr) continue;
+      problems_.add(
+          ErrorCode::unsupported,
+          fmt::format("'{}{}' is there: {} weights are not supported; expected '{}' {} {}", module,
+                      suffix, format, row.name, allowed_dtypes(row.role), to_string(row.shape)));
+      return;
+    }
+    problems_.add(ErrorCode::corrupt_data,
+                  fmt::format("missing tensor '{}': expected {} {}, found in no file", row.name,
+                              allowed_dtypes(row.role), to_string(row.shape)));
+  }
+
+  /// Dtype and shape as the row says; reports what differs.
+  bool fits(const ExpectedWeight& row, const CheckpointTensor& found) {
+    const bool dtype_fits = is_allowed(row.role, found.stored->dtype);
+    if (dtype_fits && found.shape == row.shape) return true;
+    const char* what = dtype_fits ? "" : unsupported_kind(found);
+    problems_.add(
+        dtype_fits ? ErrorCode::corrupt_data : ErrorCode::unsupported,
+        fmt::format("tensor {}: expected {} {}, found {}{}", place(found), allowed_dtypes(row.role),
+                    to_string(row.shape), describe(found), what));
+    return false;
+  }
+
+  static const char* unsupported_kind(const CheckpointTensor& found) {
+    const std::string_view dtype = found.stored->name;
+    if (dtype == "U8" || dtype == "F4")
+      return " (packed 4-bit weights, NVFP4 for instance, are not supported)";
+    if (dtype == "I8") return " (INT8 weights are not supported)";
+    if (dtype == "I32") return " (packed integer weights are not supported)";
+    if (dtype == "F16" || dtype == "F32") return " (save the model in bfloat16)";
+    return "";
+  }
+
+  static const char* quant_name(WeightQuant quant) {
+    switch (quant) {
+      case WeightQuant::none:
+        return "not at all";
+      case WeightQuant::fp8_channel:
+        return "FP8 per channel";
+      case WeightQuant::fp8_tensor:
+        return "FP8 per tensor";
+      case WeightQuant::fp8_block:
+        return "FP8 in blocks of 128 x 128";
+    }
+    return "?";
+  }
+
+  ConstTensorView view(const CheckpointTensor& tensor) {
+    Result<ConstTensorView> view = checkpoint_.view(tensor);
+    if (view.ok()) return *view;
+    fatal_ = std::move(view).error();
+    return {};
+  }
+
+  ConstTensorView widened(ConstTensorView bias) {
+    Result<Tensor> wide = Tensor::host(DType::f32, bias.shape);
+    if (!wide.ok()) {
+      fatal_ = std::move(wide).error();
+      return {};
+    }
+    const BFloat16* from = bias.as<BFloat16>();
+    std::transform(from, from + bias.elements(), wide->span<float>().begin(),
+                   [](BFloat16 value) { return to_float(value); });
+    return checkpoint_.keep(*std::move(wide));
+  }
+
+  /// The scale of an FP8 weight decides how it is quantised.
+  void scale(const ExpectedWeight& row,
+             const std::string& module,
+             const CheckpointTensor& weight,
+             LinearSource& target) {
+    const std::int64_t out = row.shape[0];
+    const Shape blocks{ceil_div(out, kQuantBlock), ceil_div(row.shape[1], kQuantBlock)};
+    const CheckpointTensor* plain = take(module + ".weight_scale");
+    const CheckpointTensor* inverse = take(module + ".weight_scale_inv");
+    if ((plain == nullptr) == (inverse == nullptr)) {
+      problems_.add(
+          ErrorCode::corrupt_data,
+          fmt::format(
+              "FP8 tensor {} has {} weight_scale and weight_scale_inv; expected one of them",
+              place(weight), plain == nullptr ? "neither" : "both"));
+      return;
+    }
+    const CheckpointTensor& found = plain != nullptr ? *plain : *inverse;
+    const Shape& shape = found.shape;
+    std::optional<WeightQuant> quant;
+    if (shape == blocks && blocks.elements() > 1) quant = WeightQuant::fp8_block;
+    if (plain != nullptr) {
+      if (shape == Shape{out} || shape == Shape{out, 1}) quant = WeightQuant::fp8_channel;
+      if (shape == Shape{} || shape == Shape{1}) quant = WeightQuant::fp8_tensor;
+    }
+    if (!quant && shape == blocks) quant = WeightQuant::fp8_block;
+    const std::optional<DType> dtype = found.stored->dtype;
+    if (!quant || (dtype != DType::f32 && dtype != DType::bf16)) {
+      const std::string others =
+          plain != nullptr ? fmt::format("[{0}, 1] or [{0}] (channels), [1] (tensor) or ", out)
+                           : "";
+      problems_.add(ErrorCode::corrupt_data,
+                    fmt::format("tensor {}: expected F32 or BF16 {}{} (128 x 128 blocks), found {}",
+                                place(found), others, to_string(blocks), describe(found)));
+      return;
+    }
+    target.quant = *quant;
+    target.scale = view(found);
+    if (target.scale.empty()) return;
+    if (*quant == WeightQuant::fp8_channel)
+      target.scale = ConstTensorView(target.scale.data, *dtype, {out});
+    if (*quant == WeightQuant::fp8_tensor)
+      target.scale = ConstTensorView(target.scale.data, *dtype, {1});
+  }
+
+  const ModelConfig& config_;
+  Checkpoint& checkpoint_;
+  std::vector<bool> used_;  // by tensor of the checkpoint
+  std::vector<std::string> quantised_;
+  Problems problems_;
+  Status fatal_;
+};
+
+}  // namespace
+
+std::vector<ExpectedWeight> expected_weights(const ModelConfig& config, bool with_mtp) {
+  Lister lister;
+  ModelSources sources;
+  Walk<Lister>(config, lister).model(sources, with_mtp);
+  return std::move(lister.rows);
+}
+
+Result<ResolvedWeights> resolve_weights(const ModelConfig& config, Checkpoint& checkpoint) {
+  const bool with_mtp =
+      config.num_nextn_predict_layers > 0 &&
+      checkpoint.find(layer_prefix(config.num_hidden_layers) + "enorm.weight") != nullptr;
+  Resolver resolver(config, checkpoint);
+  ModelSources& sources = resolver.resolved.sources;
+  Walk<Resolver>(config, resolver).model(sources, with_mtp);
+  if (sources.mtp && sources.mtp->embedding.empty()) sources.mtp->embedding = sources.embedding;
+  if (sources.mtp && sources.mtp->head.weight.empty()) sources.mtp->head = sources.lm_head;
+  resolver.leftovers(with_mtp);
+  KOHO_TRY(resolver.status());
+  resolver.compare_with_config();
+  return std::move(resolver.resolved);
+}
+
+}  // namespace koho
