@@ -240,6 +240,10 @@ std::string Prompt::text() const {
   return all;
 }
 
+bool Prompt::ends_in_thinking() const {
+  return !segments.empty() && segments.back() == Segment{Segment::Kind::control, "<think>"};
+}
+
 Result<Prompt> render(const Conversation& conversation, TemplateStyle style) {
   return Renderer(conversation, style).render();
 }

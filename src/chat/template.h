@@ -37,6 +37,8 @@ struct Prompt {
 
   /// The prompt text: all segments concatenated.
   std::string text() const;
+  /// Whether it ends in <think>: the answer then starts within its thoughts (OutputParserOptions).
+  bool ends_in_thinking() const;
 };
 
 /// Renders as the template does. Arguments that it cannot print (a tool message whose content is

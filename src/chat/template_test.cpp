@@ -34,6 +34,21 @@ TEST(Template, ClientTextIsNeverAControlToken) {
                                   control("<think>")}));
 }
 
+TEST(Template, SaysWhetherTheAnswerStartsInThought) {
+  const auto ends_in_thinking = [](std::string_view rest, TemplateStyle style) {
+    return render_text(
+               R"({"messages":[{"role":"user","content":"<think>"}])" + std::string(rest) + "}",
+               style)
+        .ends_in_thinking();
+  };
+  const char* on = R"(,"add_generation_prompt":true)";
+  const char* off = R"(,"add_generation_prompt":true,"enable_thinking":false)";
+  EXPECT_TRUE(ends_in_thinking(on, TemplateStyle::glm_4_7));
+  EXPECT_FALSE(ends_in_thinking(off, TemplateStyle::glm_4_7));
+  EXPECT_FALSE(ends_in_thinking("", TemplateStyle::glm_4_7));
+  EXPECT_FALSE(ends_in_thinking(on, TemplateStyle::glm_4_6));
+}
+
 TEST(Template, NeighbouringTextIsOneSegment) {
   const Prompt prompt = render_text(
       R"({"messages":[{"role":"user","content":"Hi"}],"enable_thinking":false,"add_generation_prompt":true})",

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command `koho render` from outside: lines in, lines out, errors that name the line.
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include "base/mapped_file.h"
+#include "chat/json.h"
+
+namespace koho::chat {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Ran {
+  int exit_code = -1;
+  std::string output;
+  std::string errors;
+};
+
+/// A directory of this test's own.
+class RenderCommand : public ::testing::Test {
+ protected:
+  RenderCommand()
+      : directory_(fs::path(testing::TempDir()) / ("koho_render_" + std::to_string(getpid()))) {
+    fs::create_directories(directory_);
+  }
+  ~RenderCommand() override { fs::remove_all(directory_); }
+
+  void write(const char* name, std::string_view text) const {
+    std::ofstream(directory_ / name, std::ios::binary) << text;
+  }
+  std::string read(const char* name) const {
+    const Result<std::string> text = read_file(directory_ / name, 16U << 20U);
+    return text.ok() ? *text : "unreadable";
+  }
+  Ran render(const std::string& flags, std::string_view input) const {
+    write("in", input);
+    const std::string command =
+        "cd '" + directory_.string() + "' && '" KOHO_BINARY "' render " + flags + " <in >out 2>err";
+    const int status = std::system(command.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read("out"), read("err")};
+  }
+
+  fs::path directory_;
+};
+
+constexpr const char* kHi =
+    R"({"messages":[{"role":"user","content":"Hi"}],"add_generation_prompt":true})";
+
+TEST_F(RenderCommand, PrintsAPromptALineByTheModelsTemplate) {
+  const Result<std::string> text =
+      read_file(fs::path(KOHO_SOURCE_DIR) / "tests/chat/data/glm-4.6.jinja", 1U << 20U);
+  ASSERT_TRUE(text.ok());
+  write("chat_template.jinja", *text);
+  const Ran ran = render("--model .", std::string(kHi) + "\n\n" + R"({"messages":[]})");
+  EXPECT_EQ(ran.exit_code, 0);
+  EXPECT_EQ(ran.output, "\"[gMASK]<sop><|user|>\\nHi<|assistant|>\"\n\"[gMASK]<sop>\"\n");
+  EXPECT_EQ(ran.errors, "");
+}
+
+TEST_F(RenderCommand, ReadsTheTemplateOfTokenizerConfigToo) {
+  const Result<std::string> text =
+      read_file(fs::path(KOHO_SOURCE_DIR) / "tests/chat/data/glm-4.7.jinja", 1U << 20U);
+  ASSERT_TRUE(text.ok());
+  std::string config =
+      R"({"chat_template":[{"name":"x","template":"y"},{"name":"default","template":)";
+  append_json_string(config, *text);
+  write("tokenizer_config.json", config + "}]}");
+  const Ran ran = render("--model .", kHi);
+  EXPECT_EQ(ran.output, "\"[gMASK]<sop><|user|>Hi<|assistant|><think>\"\n");
+  EXPECT_EQ(ran.errors, "");
+}
+
+TEST_F(RenderCommand, WarnsOfAnUnknownTemplate) {
+  write("chat_template.jinja", "{{ messages }}");
+  const Ran ran = render("--model .", kHi);
+  EXPECT_EQ(ran.exit_code, 0);
+  EXPECT_EQ(ran.output, "\"[gMASK]<sop><|user|>Hi<|assistant|><think>\"\n");
+  EXPECT_NE(ran.errors.find("is not one koho was compared with"), std::string::npos);
+  EXPECT_EQ(render("--model . --chat-template glm-4.6", kHi).errors, "");
+}
+
+TEST_F(RenderCommand, NormalisesWhenAsked) {
+  const char* request =
+      R"({"messages":[{"role":"developer","content":"d"},{"role":"assistant","content":null}]})";
+  EXPECT_EQ(render("--chat-template glm-4.7", request).output,
+            "\"[gMASK]<sop><|assistant|></think>None\"\n");
+  EXPECT_EQ(render("--chat-template glm-4.7 --normalise", request).output,
+            "\"[gMASK]<sop><|system|>d<|assistant|></think>\"\n");
+}
+
+TEST_F(RenderCommand, NamesTheBadLine) {
+  const Ran ran =
+      render("--chat-template glm-4.7", std::string(kHi) + "\n{\"messages\":[{}]}\n" + kHi);
+  EXPECT_EQ(ran.exit_code, 2);
+  EXPECT_EQ(ran.output, "\"[gMASK]<sop><|user|>Hi<|assistant|><think>\"\n");
+  EXPECT_EQ(ran.errors,
+            "koho: error: line 2: messages[0].role: expected a string, found nothing\n");
+}
+
+TEST_F(RenderCommand, RefusesWrongFlags) {
+  EXPECT_EQ(render("", kHi).exit_code, 2);
+  EXPECT_EQ(render("--chat-template glm-5", kHi).exit_code, 2);
+  EXPECT_EQ(render("--model nowhere", kHi).exit_code, 3);
+}
+
+}  // namespace
+}  // namespace koho::chat
