@@ -22,7 +22,7 @@ void clear(StepBatch& batch, std::int64_t step) {
   batch.runs.clear();
   batch.run_pages.clear();
   batch.copies.clear();
-  batch.preempted = 0;
+  batch.preempted.clear();
 }
 
 }  // namespace
@@ -32,14 +32,17 @@ const StepBatch* Scheduler::plan() {
   StepBatch& batch = batches_[static_cast<std::size_t>((oldest_ + in_flight_) % kStepsInFlightMax)];
   ++step_;
   clear(batch, step_);
+  const std::uint64_t preempted = counters_.preempted;
   plan_decodes(batch);
   plan_prefills(batch);
-  admit_waiting(batch);
+  // Whoever just lost pages would only take them back.
+  if (counters_.preempted == preempted) admit_waiting(batch);
   if (batch.rows.empty()) {
     --step_;
     return nullptr;
   }
   emit_adoptions(batch);
+  batch.preempted.swap(preempted_);
   ++in_flight_;
   return &batch;
 }
@@ -75,12 +78,12 @@ void Scheduler::plan_prefills(StepBatch& batch) {
 }
 
 void Scheduler::admit_waiting(StepBatch& batch) {
-  // Whoever just lost pages would only take them back.
-  if (batch.preempted > 0) return;
   while (prefill_budget(batch) > 0) {
     Sequence* sequence = waiting_.first();
     if (sequence == nullptr || !admissible(batch, *sequence)) return;
-    if (seats_.empty() && !reclaim_paused(batch)) return;
+    // Paused sequences give way in seats and bias entries, too.
+    while (seats_.empty() || bias_entries_ + sequence->bias_entries > limits_.bias_entries_max)
+      if (!reclaim_paused(batch)) return;
     if (!admit(batch, *sequence)) return;
     add_row(batch, *sequence, std::min(prefill_budget(batch), sequence->remaining()), true);
   }
@@ -93,7 +96,6 @@ bool Scheduler::admissible(const StepBatch& batch, const Sequence& sequence) con
   if (changes + limits_.pages_of(sequence.known()) + limits_.sequences_max >
       limits_.page_changes_max())
     return false;
-  if (bias_entries_ + sequence.bias_entries > limits_.bias_entries_max) return false;
   if (sequence.wants_history && batch.history_tokens + sequence.known() > limits_.context_max)
     return false;
   return !(sequence.id == blocked_);
@@ -101,23 +103,15 @@ bool Scheduler::admissible(const StepBatch& batch, const Sequence& sequence) con
 
 bool Scheduler::admit(StepBatch& batch, Sequence& sequence) {
   PageHandle copy_from;
-  const std::int32_t shared = share_pages(sequence, copy_from);
-  const std::int32_t needed =
-      limits_.pages_of(sequence.known()) - static_cast<std::int32_t>(sequence.pages.size());
-  for (;;) {
-    const std::int32_t reserve =
-        std::min(static_cast<std::int32_t>(running_.size()), limits_.pages / kGrowthShare);
-    if (pool_.available() >= needed + reserve) break;
+  std::int32_t shared = share_pages(sequence, copy_from);
+  while (!pages_suffice(sequence)) {
+    // A paused sequence may have held what is shared: look again without it.
+    release_pages(sequence);
     if (!reclaim_paused(batch)) {
-      release_pages(sequence);
       blocked_ = sequence.id;
       return false;
     }
-    // The pages to copy from may have been the paused sequence's.
-    if (copy_from.page != kNoPage && !pool_.current(copy_from)) {
-      release_pages(sequence);
-      return false;
-    }
+    shared = share_pages(sequence, copy_from);
   }
 
   const auto pages = static_cast<std::size_t>(limits_.pages_of(sequence.known()));
@@ -155,7 +149,16 @@ bool Scheduler::admit(StepBatch& batch, Sequence& sequence) {
   return true;
 }
 
+bool Scheduler::pages_suffice(const Sequence& sequence) const {
+  const std::int32_t needed =
+      limits_.pages_of(sequence.known()) - static_cast<std::int32_t>(sequence.pages.size());
+  const std::int32_t reserve =
+      std::min(static_cast<std::int32_t>(running_.size()), limits_.pages / kGrowthShare);
+  return pool_.available() >= needed + reserve;
+}
+
 std::int32_t Scheduler::share_pages(Sequence& sequence, PageHandle& copy_from) {
+  copy_from = {};
   const std::int32_t page_tokens = limits_.tokens_per_page;
   const Sequence* parent = find(sequence.fork_of);
   if (parent != nullptr && parent->state == SequenceState::running && sequence.admissions == 0 &&
@@ -212,7 +215,7 @@ bool Scheduler::secure_page(StepBatch& batch, Sequence& sequence) {
   while (pool_.available() == 0) {
     if (reclaim_paused(batch)) continue;
     Sequence& youngest = at(running_.back());
-    preempt(batch, youngest);
+    preempt(youngest);
     if (&youngest == &sequence) return false;
   }
   const PageHandle page = take_page();
@@ -229,25 +232,25 @@ PageHandle Scheduler::take_page() {
   return page;
 }
 
-bool Scheduler::reclaim_paused(StepBatch& batch) {
+bool Scheduler::reclaim_paused(const StepBatch& batch) {
   // A page that is copied in this step must not become free in it.
   if (!batch.copies.empty()) return false;
   for (std::size_t i = running_.size(); i > 0; --i) {
     Sequence& sequence = at(running_[i - 1]);
     if (!sequence.paused) continue;
-    preempt(batch, sequence);
+    preempt(sequence);
     return true;
   }
   return false;
 }
 
-void Scheduler::preempt(StepBatch& batch, Sequence& victim) {
+void Scheduler::preempt(Sequence& victim) {
   KOHO_CHECK_LT(victim.last_row_step, step_);
   leave_running(victim);
   victim.state = SequenceState::held;
   ++held_;
   settle(victim);
-  ++batch.preempted;
+  preempted_.push_back(victim.id);
   ++counters_.preempted;
 }
 

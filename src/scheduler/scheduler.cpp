@@ -31,11 +31,13 @@ Scheduler::Scheduler(const Limits& limits, const std::array<std::uint64_t, 4>& s
   order_.reserve(seats);
   for (std::int32_t seat = limits.sequences_max - 1; seat >= 0; --seat) seats_.push_back(seat);
   adoptions_.reserve(seats);
+  preempted_.reserve(sequences_.size());
   for (StepBatch& batch : batches_) {
     batch.rows.reserve(seats);
     batch.runs.reserve(3 * seats);
     batch.run_pages.reserve(static_cast<std::size_t>(limits.page_changes_max()));
     batch.copies.reserve(seats);
+    batch.preempted.reserve(sequences_.size());
   }
 }
 
@@ -132,9 +134,9 @@ void Scheduler::set_paused(SequenceId id, bool paused) {
   if (sequence->state != SequenceState::running) settle(*sequence);
 }
 
-const StepBatch& Scheduler::oldest_in_flight() const {
-  KOHO_CHECK_GT(in_flight_, 0);
-  return batches_[static_cast<std::size_t>(oldest_)];
+const StepBatch& Scheduler::in_flight(std::int32_t index) const {
+  KOHO_CHECK_LT(index, in_flight_);
+  return batches_[static_cast<std::size_t>((oldest_ + index) % kStepsInFlightMax)];
 }
 
 const Sequence* Scheduler::apply(const StepRow& row, Token sampled) {
@@ -165,6 +167,7 @@ void Scheduler::retire() {
 void Scheduler::reset_device() {
   in_flight_ = 0;
   adoptions_.clear();
+  preempted_.clear();
   for (Sequence& sequence : sequences_) {
     sequence.in_flight_samples = 0;
     sequence.in_flight_rows = 0;

@@ -74,8 +74,9 @@ class Scheduler {
   /// Plans the next step, or returns nullptr if no sequence can compute anything now. The batch is
   /// valid until it is retired. Requires: steps_in_flight() < kStepsInFlightMax.
   const StepBatch* plan();
-  /// The step whose results come next. Requires: steps_in_flight() > 0.
-  const StepBatch& oldest_in_flight() const;
+  /// The step whose results come next, and the one after it. Requires: index < steps_in_flight().
+  const StepBatch& in_flight(std::int32_t index) const;
+  const StepBatch& oldest_in_flight() const { return in_flight(0); }
   /// Takes the result of one row of oldest_in_flight(); `sampled` counts only if the row samples.
   /// nullptr: the sequence ended meanwhile, the result is discarded. Each row exactly once.
   const Sequence* apply(const StepRow& row, Token sampled);
@@ -120,12 +121,14 @@ class Scheduler {
 
   bool admissible(const StepBatch& batch, const Sequence& sequence) const;
   bool admit(StepBatch& batch, Sequence& sequence);
+  /// Whether the pages that a sequence still lacks can be had.
+  bool pages_suffice(const Sequence& sequence) const;
   /// Takes references to what is already computed of the sequence; returns how many tokens.
   std::int32_t share_pages(Sequence& sequence, PageHandle& copy_from);
   bool secure_page(StepBatch& batch, Sequence& sequence);
   PageHandle take_page();
-  bool reclaim_paused(StepBatch& batch);
-  void preempt(StepBatch& batch, Sequence& victim);
+  bool reclaim_paused(const StepBatch& batch);
+  void preempt(Sequence& victim);
   void leave_running(Sequence& sequence);
   void release_pages(Sequence& sequence);
   void register_pages(Sequence& sequence);
@@ -144,6 +147,7 @@ class Scheduler {
   std::vector<std::int32_t> seats_;    // free ones
   WaitingList waiting_;
   std::vector<Adoption> adoptions_;
+  std::vector<SequenceId> preempted_;                 // since the last step that was planned
   std::array<StepBatch, kStepsInFlightMax> batches_;  // a ring
   std::int32_t oldest_ = 0;
   std::int32_t in_flight_ = 0;

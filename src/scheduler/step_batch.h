@@ -44,7 +44,7 @@ struct StepBatch {
   std::vector<PageRun> runs;        // applied in order
   std::vector<PageId> run_pages;
   std::vector<PageCopy> copies;
-  std::int32_t preempted = 0;  // sequences that lost their pages to this step
+  std::vector<SequenceId> preempted;  // lost their pages since the last step; may have ended
 };
 
 }  // namespace koho
