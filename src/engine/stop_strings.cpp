@@ -7,44 +7,61 @@
 #include "base/check.h"
 
 namespace koho {
-namespace {
 
-/// Length of the longest end of `text` that begins `stop` without completing it.
-std::size_t overlap(std::string_view text, std::string_view stop) {
-  for (std::size_t length = std::min(text.size(), stop.size() - 1); length > 0; --length)
-    if (text.substr(text.size() - length) == stop.substr(0, length)) return length;
-  return 0;
-}
-
-}  // namespace
-
-StopStrings::StopStrings(std::vector<std::string> stops) : stops_(std::move(stops)) {
-  for (const std::string& stop : stops_) KOHO_CHECK(!stop.empty());
-}
-
-std::string StopStrings::feed(std::string_view piece) {
-  if (matched()) return {};
-  pending_ += piece;
-  std::size_t first = std::string::npos;
-  for (const std::string& stop : stops_) {
-    const std::size_t place = pending_.find(stop);
-    if (place >= first) continue;
-    first = place;
-    matched_ = &stop;
+StopStrings::StopStrings(std::vector<std::string> stops, bool include) : include_(include) {
+  std::size_t longest = 0;
+  for (std::string& text : stops) {
+    KOHO_CHECK(!text.empty());
+    longest = std::max(longest, text.size());
+    Stop stop{std::move(text), {}, 0};
+    stop.border.assign(stop.text.size(), 0);
+    for (std::size_t i = 1; i < stop.text.size(); ++i) {
+      std::size_t length = stop.border[i - 1];
+      while (length > 0 && stop.text[i] != stop.text[length]) length = stop.border[length - 1];
+      stop.border[i] = stop.text[i] == stop.text[length] ? length + 1 : 0;
+    }
+    stops_.push_back(std::move(stop));
   }
-  std::size_t shown = first;
-  if (!matched()) {
-    std::size_t held = 0;
-    for (const std::string& stop : stops_) held = std::max(held, overlap(pending_, stop));
-    shown = pending_.size() - held;
-  }
-  std::string text = pending_.substr(0, shown);
-  pending_.erase(0, matched() ? std::string::npos : shown);
-  return text;
+  held_.reserve(longest);
 }
 
-std::string StopStrings::flush() {
-  return matched() ? std::string() : std::exchange(pending_, {});
+/// Whether `byte` completes the stop string.
+bool StopStrings::advance(Stop& stop, char byte) {
+  if (stop.matched == stop.text.size()) stop.matched = stop.border[stop.matched - 1];
+  while (stop.matched > 0 && stop.text[stop.matched] != byte)
+    stop.matched = stop.border[stop.matched - 1];
+  if (stop.text[stop.matched] == byte) ++stop.matched;
+  return stop.matched == stop.text.size();
+}
+
+void StopStrings::feed(std::string_view piece, std::string& shown) {
+  if (matched()) return;
+  if (stops_.empty()) {
+    shown += piece;
+    return;
+  }
+  for (const char byte : piece) {
+    held_ += byte;
+    std::size_t hold = 0;
+    std::size_t cut = 0;
+    for (std::size_t s = 0; s < stops_.size(); ++s) {
+      Stop& stop = stops_[s];
+      if (advance(stop, byte) && stop.text.size() > cut) {
+        cut = stop.text.size();
+        match_ = static_cast<std::int32_t>(s);
+      }
+      hold = std::max(hold, stop.matched);
+    }
+    const std::size_t kept = matched() ? (include_ ? 0 : cut) : hold;
+    shown.append(held_, 0, held_.size() - kept);
+    held_.erase(0, matched() ? std::string::npos : held_.size() - kept);
+    if (matched()) return;
+  }
+}
+
+void StopStrings::flush(std::string& shown) {
+  shown += held_;
+  held_.clear();
 }
 
 }  // namespace koho

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/plan_writer.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace koho {
+namespace {
+
+/// Index of the row's sampled token among its sequence's output tokens.
+std::int32_t output_position(const Sequence& sequence, const StepRow& row) {
+  return row.start + row.count - sequence.prompt_length;
+}
+
+std::int32_t bias_count(const Draw& draw, std::int32_t position) {
+  const std::size_t stops = position < draw.min_tokens ? draw.stop_biases.size() : 0;
+  return static_cast<std::int32_t>(draw.biases.size() + stops);
+}
+
+void write_tokens(PlanWriter& plan,
+                  const Limits& limits,
+                  const Sequence& sequence,
+                  const StepRow& row,
+                  std::size_t first) {
+  for (std::int32_t i = 0; i < row.count; ++i) {
+    const std::size_t t = first + static_cast<std::size_t>(i);
+    const std::int32_t position = row.start + i;
+    const PageId page =
+        sequence.pages[static_cast<std::size_t>(position / limits.tokens_per_page)].page;
+    plan.token_ids[t] = row.takes_last ? take_last_sampled(row.seat)
+                                       : sequence.tokens[static_cast<std::size_t>(position)];
+    plan.positions[t] = position;
+    plan.slots[t] = std::int64_t{page} * limits.tokens_per_page + position % limits.tokens_per_page;
+  }
+}
+
+}  // namespace
+
+PlanBounds plan_bounds(const EngineLimits& limits) {
+  const Limits& s = limits.scheduler;
+  return {.tokens_max = s.step_tokens_max,
+          .sequences_max = s.sequences_max,
+          .pages = s.pages,
+          .tokens_per_page = s.tokens_per_page,
+          .context_max = s.context_max,
+          .vocabulary = limits.vocabulary,
+          // A growing page, an adopted page and an admission of each.
+          .runs_max = 3 * s.sequences_max,
+          .run_pages_max = s.page_changes_max(),
+          .biases_max = s.bias_entries_max};
+}
+
+Result<std::size_t> write_plan(const Scheduler& scheduler,
+                               const StepBatch& batch,
+                               const std::function<const Draw&(const Sequence&)>& draw_of,
+                               std::span<std::byte> space) {
+  PlanCounts counts{.tokens = batch.tokens,
+                    .sequences = static_cast<std::int32_t>(batch.rows.size()),
+                    .decodes = batch.decodes,
+                    .samples = batch.samples,
+                    .runs = static_cast<std::int32_t>(batch.runs.size()),
+                    .run_pages = static_cast<std::int32_t>(batch.run_pages.size()),
+                    .copies = static_cast<std::int32_t>(batch.copies.size()),
+                    .history_tokens = batch.history_tokens};
+  for (const StepRow& row : batch.rows) {
+    const Sequence& sequence = *scheduler.find(row.sequence);
+    if (row.samples) counts.biases += bias_count(draw_of(sequence), output_position(sequence, row));
+    if (row.admitted && sequence.wants_history) ++counts.histories;
+  }
+  KOHO_TRY_ASSIGN(PlanWriter plan, begin_plan(batch.step, counts, space));
+
+  std::size_t token = 0;
+  std::size_t sample = 0;
+  std::size_t bias = 0;
+  std::size_t history = 0;
+  std::size_t history_token = 0;
+  plan.query_starts[0] = 0;
+  for (std::size_t s = 0; s < batch.rows.size(); ++s) {
+    const StepRow& row = batch.rows[s];
+    const Sequence& sequence = *scheduler.find(row.sequence);
+    write_tokens(plan, scheduler.limits(), sequence, row, token);
+    token += static_cast<std::size_t>(row.count);
+    plan.query_starts[s + 1] = static_cast<std::int32_t>(token);
+    plan.context_lengths[s] = row.start + row.count;
+    plan.seats[s] = row.seat;
+
+    if (row.admitted && sequence.wants_history) {
+      plan.histories[history++] = {row.seat, sequence.prompt_length,
+                                   sequence.known() - sequence.prompt_length};
+      std::ranges::copy(sequence.tokens,
+                        plan.history_tokens.begin() + static_cast<std::ptrdiff_t>(history_token));
+      history_token += sequence.tokens.size();
+    }
+    if (!row.samples) continue;
+    const Draw& draw = draw_of(sequence);
+    SamplingRow sampling = draw.row;
+    sampling.output_position = output_position(sequence, row);
+    sampling.counts_slot = sequence.wants_history ? row.seat : -1;
+    sampling.bias_begin = static_cast<std::int32_t>(bias);
+    sampling.bias_count = bias_count(draw, static_cast<std::int32_t>(sampling.output_position));
+    for (std::int32_t i = 0; i < sampling.bias_count; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      const LogitBias& entry =
+          at < draw.biases.size() ? draw.biases[at] : draw.stop_biases[at - draw.biases.size()];
+      plan.biases[bias++] = entry;
+    }
+    plan.sampling[sample] = sampling;
+    plan.logit_rows[sample] = static_cast<std::int32_t>(token) - 1;
+    plan.sample_seats[sample] = row.seat;
+    ++sample;
+  }
+  std::ranges::transform(batch.runs, plan.runs.begin(), [](const PageRun& run) {
+    return PlanPageRun{run.seat, run.first, run.count};
+  });
+  std::ranges::copy(batch.run_pages, plan.run_pages.begin());
+  std::ranges::transform(batch.copies, plan.copies.begin(), [](const PageCopy& copy) {
+    return PlanPageCopy{copy.from, copy.to};
+  });
+  return plan_bytes(counts);
+}
+
+}  // namespace koho

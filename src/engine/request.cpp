@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/request.h"
+
+#include <string_view>
+
+namespace koho {
+namespace {
+
+Status in_range(std::string_view field, std::int64_t value, std::int64_t low, std::int64_t high) {
+  if (value >= low && value <= high) return {};
+  return make_error(ErrorCode::invalid_argument, "{} must be in {}..{}, found {}", field, low, high,
+                    value);
+}
+
+}  // namespace
+
+std::uint64_t choice_seed(std::uint64_t seed, std::int32_t choice) {
+  if (choice == 0) return seed;
+  std::uint64_t mixed = seed + 0x9e3779b97f4a7c15U * static_cast<std::uint64_t>(choice);
+  mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9U;
+  mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111ebU;
+  return mixed ^ (mixed >> 31);
+}
+
+Status validate(const EngineLimits& limits) {
+  KOHO_TRY(validate(limits.scheduler));
+  KOHO_TRY(in_range("vocabulary", limits.vocabulary, 1, 1 << 24));
+  KOHO_TRY(in_range("requests_max", limits.requests_max, 1, 1 << 20));
+  KOHO_TRY(in_range("choices_max", limits.choices_max, 1, limits.scheduler.live_max));
+  KOHO_TRY(in_range("stop_tokens_max", limits.stop_tokens_max, 0, 1 << 16));
+  KOHO_TRY(in_range("stop_strings_max", limits.stop_strings_max, 0, 1 << 16));
+  KOHO_TRY(in_range("stop_string_bytes_max", limits.stop_string_bytes_max, 1, 1 << 20));
+  // Two steps of one choice may be in flight while two more events wait.
+  KOHO_TRY(in_range("stream_events_per_choice", limits.stream_events_per_choice, 4, 1 << 20));
+  KOHO_TRY(in_range("step_deadline_us", limits.step_deadline_us, 1, std::int64_t{1} << 40));
+  KOHO_TRY(in_range("recoveries_max", limits.recoveries_max, 0, 1 << 20));
+  return in_range("faults_per_request_max", limits.faults_per_request_max, 1, 1 << 20);
+}
+
+Status validate(const Request& request, const EngineLimits& limits) {
+  const std::int64_t context = limits.scheduler.context_max;
+  const auto prompt = static_cast<std::int64_t>(request.prompt.size());
+  KOHO_TRY(in_range("the prompt's length", prompt, 1, context));
+  for (const Token token : request.prompt)
+    if (token < 0 || token >= limits.vocabulary)
+      return make_error(ErrorCode::invalid_argument,
+                        "the prompt names token {}, the vocabulary has 0..{}", token,
+                        limits.vocabulary - 1);
+  KOHO_TRY(in_range("max_tokens", request.max_tokens, 0, context));
+  if (prompt + request.max_tokens > context)
+    return make_error(ErrorCode::invalid_argument,
+                      "prompt ({} tokens) and max_tokens ({}) exceed the context of {} tokens",
+                      prompt, request.max_tokens, context);
+  const auto length = static_cast<std::int32_t>(prompt + request.max_tokens);
+  if (limits.scheduler.pages_of(length) > limits.scheduler.pages)
+    return make_error(ErrorCode::invalid_argument,
+                      "prompt ({} tokens) and max_tokens ({}) need {} cache pages, there are {}",
+                      prompt, request.max_tokens, limits.scheduler.pages_of(length),
+                      limits.scheduler.pages);
+  KOHO_TRY(in_range("min_tokens", request.min_tokens, 0, request.max_tokens));
+  KOHO_TRY(in_range("n", request.choices, 1, limits.choices_max));
+  KOHO_TRY(in_range("the number of stop tokens",
+                    static_cast<std::int64_t>(request.stop_tokens.size()), 0,
+                    limits.stop_tokens_max));
+  for (const Token token : request.stop_tokens)
+    KOHO_TRY(in_range("stop_token_ids", token, 0, limits.vocabulary - 1));
+  KOHO_TRY(in_range("the number of stop strings",
+                    static_cast<std::int64_t>(request.stop_strings.size()), 0,
+                    limits.stop_strings_max));
+  for (const std::string& stop : request.stop_strings)
+    KOHO_TRY(in_range("the bytes of a stop string", static_cast<std::int64_t>(stop.size()), 1,
+                      limits.stop_string_bytes_max));
+  KOHO_TRY(in_range("priority", request.priority, 0, kPriorities - 1));
+  KOHO_TRY(in_range("the deadline in microseconds", request.deadline_us, 0, std::int64_t{1} << 50));
+  const std::size_t biases = request.sampling.logit_bias.size() + request.stop_tokens.size();
+  KOHO_TRY(in_range("the number of logit_bias entries and stop tokens",
+                    static_cast<std::int64_t>(biases), 0, limits.scheduler.bias_entries_max));
+  return validate(request.sampling, limits.vocabulary);
+}
+
+}  // namespace koho

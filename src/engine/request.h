@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a caller asks for, and what it is told at the end. Requests are immutable once submitted.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "kvcache/prefix_cache.h"
+#include "sampling/parameters.h"
+#include "scheduler/limits.h"
+
+namespace koho {
+
+/// The engine's own limits; the scheduler's are inside.
+struct EngineLimits {
+  Limits scheduler;
+  std::int32_t vocabulary = 0;     // ids that may be in prompts and outputs
+  std::int32_t requests_max = 0;   // accepted and not ended
+  std::int32_t choices_max = 128;  // of one request
+  std::int32_t stop_tokens_max = 64;
+  std::int32_t stop_strings_max = 16;
+  std::int32_t stop_string_bytes_max = 1024;
+  /// Events a stream holds for its reader, per choice; a full stream pauses its request.
+  std::int32_t stream_events_per_choice = 64;
+  std::int64_t step_deadline_us = 30'000'000;  // a step that takes longer is a hang
+  std::int32_t recoveries_max = 5;             // attempts in a row before the engine gives up
+  std::int32_t faults_per_request_max = 3;     // failed steps in a row before a request is refused
+};
+
+/// Errors: invalid_argument naming the limit.
+Status validate(const EngineLimits& limits);
+
+struct Request {
+  std::vector<Token> prompt;
+  SamplingParameters sampling;
+  std::int32_t max_tokens = 0;  // per choice; 0 computes the prompt only
+  std::int32_t min_tokens = 0;  // no stop token before so many
+  std::int32_t choices = 1;     // n
+  std::vector<Token> stop_tokens;
+  std::vector<std::string> stop_strings;
+  bool include_stop = false;  // the matched stop stays in the text
+  std::int32_t priority = 0;  // 0 .. kPriorities-1, 0 first
+  CacheSalt salt;
+  std::int64_t deadline_us = 0;  // after submission; 0 = none
+  std::uint64_t seed = 0;        // used if sampling.seed is not given: random, by the caller
+  /// Tokens that open and close reasoning, for usage; -1 = none.
+  Token reasoning_begin = -1;
+  Token reasoning_end = -1;
+  bool begins_in_reasoning = false;
+};
+
+/// Everything but what depends on the engine's load. Errors: invalid_argument naming the field.
+Status validate(const Request& request, const EngineLimits& limits);
+
+/// The seed that a choice draws with: the request's own for the first, unrelated ones for the
+/// others.
+std::uint64_t choice_seed(std::uint64_t seed, std::int32_t choice);
+
+/// Why a choice ended.
+enum class FinishReason : std::uint8_t { none, stop, length };
+
+/// How a request ended, all choices together.
+enum class Ending : std::uint8_t { completed, cancelled, failed };
+
+struct Usage {
+  std::int64_t prompt_tokens = 0;
+  std::int64_t cached_tokens = 0;  // of the prompt, found computed at the first admission
+  std::int64_t completion_tokens = 0;
+  std::int64_t reasoning_tokens = 0;  // of the completion, up to and including the closing token
+};
+
+struct Timings {
+  std::int64_t queued_us = 0;   // submission to first admission
+  std::int64_t prefill_us = 0;  // to the first token
+  std::int64_t decode_us = 0;   // to the last token
+  std::int64_t stalled_us = 0;  // of these: preempted, paused by the reader, or the device was lost
+  std::int64_t total_us = 0;
+  std::int32_t preemptions = 0;
+};
+
+struct Summary {
+  Ending ending = Ending::completed;
+  Error error;  // if failed
+  Usage usage;
+  Timings timings;
+};
+
+}  // namespace koho

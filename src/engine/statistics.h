@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine's counters, gauges and histograms, for the metrics page: plain data, copied as a
+// whole. Counters never fall.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace koho {
+
+/// Durations from 1 ms doubling to 2^21 ms, and the rest.
+struct Histogram {
+  static constexpr std::size_t kBounds = 22;
+
+  std::array<std::uint64_t, kBounds + 1>
+      counts{};  // counts[i]: at most bound_us(i), above the last
+  std::uint64_t count = 0;
+  double sum_us = 0.0;
+
+  static constexpr std::int64_t bound_us(std::size_t i) { return std::int64_t{1000} << i; }
+  void add(std::int64_t duration_us) {
+    std::size_t i = 0;
+    while (i < kBounds && duration_us > bound_us(i)) ++i;
+    ++counts[i];
+    ++count;
+    sum_us += static_cast<double>(duration_us);
+  }
+};
+
+struct Statistics {
+  // ---- counters
+  std::uint64_t requests_accepted = 0;
+  std::uint64_t requests_completed = 0;
+  std::uint64_t requests_cancelled = 0;
+  std::uint64_t requests_failed = 0;
+  std::uint64_t choices_stopped = 0;  // by a stop token or string
+  std::uint64_t choices_full = 0;     // by max_tokens
+  std::uint64_t prompt_tokens = 0;    // of accepted requests
+  std::uint64_t cached_tokens = 0;    // of these, found computed
+  std::uint64_t computed_tokens = 0;  // by collected steps, all rows
+  std::uint64_t sampled_tokens = 0;   // delivered to streams
+  std::uint64_t rows_discarded = 0;   // results of rows whose sequence had ended
+  std::uint64_t results_stale = 0;    // late or repeated answers of ranks
+  std::uint64_t steps = 0;            // collected
+  std::uint64_t device_failures = 0;
+  std::uint64_t recoveries = 0;
+  std::uint64_t pauses = 0;  // slow readers
+  std::uint64_t admitted = 0;
+  std::uint64_t resumed = 0;
+  std::uint64_t preempted = 0;
+  std::uint64_t forked = 0;
+  std::uint64_t evicted_pages = 0;
+  std::uint64_t prefix_queried_tokens = 0;
+  std::uint64_t prefix_hit_tokens = 0;
+
+  // ---- gauges
+  std::int32_t requests_live = 0;
+  std::int32_t running = 0;  // sequences, as the rest
+  std::int32_t waiting = 0;
+  std::int32_t held = 0;
+  std::int32_t pages_total = 0;
+  std::int32_t pages_free = 0;
+  std::int32_t pages_cached = 0;  // idle, found by the prefix cache
+  bool device_up = true;
+  bool broken = false;  // recovery was given up
+
+  // ---- histograms, of ended requests
+  Histogram time_to_first_token;
+  Histogram inter_token;  // between two tokens of one choice
+  Histogram request_total;
+  Histogram queued;
+  Histogram prefill;
+  Histogram decode;
+};
+
+}  // namespace koho
