@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fake_executor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "random.h"
+
+namespace koho::simulation {
+
+std::uint64_t slot_content(std::uint64_t before, Token token) {
+  return mix(before, static_cast<std::uint64_t>(token));
+}
+
+std::uint64_t draw_hash(std::uint64_t content,
+                        std::uint64_t seed,
+                        std::int64_t output_position,
+                        std::uint64_t history) {
+  return mix(mix(content, seed), static_cast<std::uint64_t>(output_position) ^ history);
+}
+
+FakeExecutor::FakeExecutor(const PlanBounds& bounds)
+    : bounds_(bounds),
+      table_entries_((bounds.context_max + bounds.tokens_per_page - 1) / bounds.tokens_per_page) {
+  plan_memory_.resize(plan_bytes(bounds.counts_max()) / 8);
+  const auto seats = static_cast<std::size_t>(bounds.sequences_max);
+  tables_.resize(seats * static_cast<std::size_t>(table_entries_));
+  last_sampled_.resize(seats);
+  histories_.resize(seats);
+  contents_.resize(static_cast<std::size_t>(bounds.pages) *
+                   static_cast<std::size_t>(bounds.tokens_per_page));
+  for (StepResult& result : results_) result.tokens.reserve(seats);
+  FakeExecutor::recover(0).ok();
+}
+
+std::span<std::byte> FakeExecutor::plan_space() {
+  return std::as_writable_bytes(std::span(plan_memory_));
+}
+
+Status FakeExecutor::submit(std::size_t bytes) {
+  if (std::exchange(fail_submit_, false))
+    return make_error(ErrorCode::resource_exhausted, "the device is out of memory");
+  if (count_ == 2) complain("a third step in flight");
+  const Result<StepPlan> plan = read_plan(plan_space().first(bytes), bounds_);
+  if (!plan.ok()) {
+    complain(plan.error().message);
+    return plan.error();
+  }
+  // Steps run in order, so running each as it is submitted is the same.
+  execute(*plan, results_[static_cast<std::size_t>((oldest_ + count_) % 2)]);
+  ++count_;
+  return {};
+}
+
+Status FakeExecutor::collect(StepResult& result, std::int64_t /*timeout_us*/) {
+  const Fault fault = std::exchange(fault_, Fault::none);
+  if (fault == Fault::error) return make_error(ErrorCode::device_error, "a worker died");
+  if (fault == Fault::stale) {
+    result = stale_;
+    return {};
+  }
+  if (!complete_ || count_ == 0) return make_error(ErrorCode::deadline_exceeded, "not yet");
+  complete_ = false;
+  result = results_[static_cast<std::size_t>(oldest_)];
+  stale_ = result;
+  oldest_ = (oldest_ + 1) % 2;
+  --count_;
+  const auto pick = [&] { return fault_chance_ % result.tokens.size(); };
+  if (fault == Fault::early) ++result.step;
+  if (fault == Fault::wrong_count) result.tokens.push_back(0);
+  if (fault == Fault::bad_token && !result.tokens.empty())
+    result.tokens[pick()] = bounds_.vocabulary;
+  if (fault == Fault::nan && !result.tokens.empty()) result.tokens[pick()] = -1;
+  return {};
+}
+
+Status FakeExecutor::recover(std::int64_t /*timeout_us*/) {
+  if (!recovery_.ok()) return recovery_;
+  // Nothing survives, and what is left behind must not look right.
+  std::ranges::fill(tables_, -1);
+  std::ranges::fill(last_sampled_, -1);
+  std::ranges::fill(histories_, 0xdead);
+  std::ranges::fill(contents_, 0xdead);
+  oldest_ = 0;
+  count_ = 0;
+  complete_ = false;
+  fault_ = Fault::none;
+  return {};
+}
+
+void FakeExecutor::set_fault(Fault fault, std::uint64_t chance) {
+  fault_ = fault;
+  fault_chance_ = chance;
+}
+
+std::uint64_t FakeExecutor::content(PageId page, std::int32_t offset) const {
+  return contents_[static_cast<std::size_t>(page) *
+                       static_cast<std::size_t>(bounds_.tokens_per_page) +
+                   static_cast<std::size_t>(offset)];
+}
+
+void FakeExecutor::execute(const StepPlan& plan, StepResult& result) {
+  update_tables(plan);
+  for (std::size_t s = 0; s < plan.seats.size(); ++s) compute(plan, s);
+  result.step = plan.step;
+  result.tokens.clear();
+  for (std::size_t r = 0; r < plan.logit_rows.size(); ++r) {
+    const auto seat = static_cast<std::size_t>(plan.sample_seats[r]);
+    const Token token = draw(plan, r);
+    result.tokens.push_back(token);
+    last_sampled_[seat] = token;
+    histories_[seat] = slot_content(histories_[seat], token);
+  }
+}
+
+void FakeExecutor::update_tables(const StepPlan& plan) {
+  std::size_t next = 0;
+  for (const PlanPageRun& run : plan.runs)
+    for (std::int32_t i = 0; i < run.count; ++i)
+      tables_[static_cast<std::size_t>(run.seat * table_entries_ + run.first + i)] =
+          plan.run_pages[next++];
+  const auto page_tokens = static_cast<std::ptrdiff_t>(bounds_.tokens_per_page);
+  for (const PlanPageCopy& copy : plan.copies) {
+    for (const PlanPageCopy& other : plan.copies)
+      if (copy.from == other.to) complain("a page is copied from and to in one plan");
+    std::copy_n(contents_.begin() + copy.from * page_tokens, page_tokens,
+                contents_.begin() + copy.to * page_tokens);
+  }
+  std::size_t token = 0;
+  for (const PlanHistory& history : plan.histories) {
+    std::uint64_t& hash = histories_[static_cast<std::size_t>(history.seat)];
+    hash = static_cast<std::uint64_t>(history.prompt);
+    for (std::int32_t i = 0; i < history.prompt + history.output; ++i)
+      hash = slot_content(hash, plan.history_tokens[token++]);
+  }
+}
+
+void FakeExecutor::compute(const StepPlan& plan, std::size_t sequence) {
+  const std::int32_t seat = plan.seats[sequence];
+  const auto slot_of = [&](std::int32_t position) -> std::int64_t {
+    const std::int32_t page = tables_[static_cast<std::size_t>(seat * table_entries_ +
+                                                               position / bounds_.tokens_per_page)];
+    return std::int64_t{page} * bounds_.tokens_per_page + position % bounds_.tokens_per_page;
+  };
+  for (std::int32_t t = plan.query_starts[sequence]; t < plan.query_starts[sequence + 1]; ++t) {
+    const auto i = static_cast<std::size_t>(t);
+    const std::int32_t position = plan.positions[i];
+    if (slot_of(position) != plan.slots[i]) {
+      complain("a slot is not where the seat's page table says");
+      return;
+    }
+    std::uint64_t before = kRootContent;
+    if (position > 0) {
+      const std::int64_t slot = slot_of(position - 1);
+      if (slot < 0) {
+        complain("a page table has a hole");
+        return;
+      }
+      before = contents_[static_cast<std::size_t>(slot)];
+    }
+    const Token id =
+        plan.token_ids[i] >= 0 ? plan.token_ids[i] : last_sampled_[static_cast<std::size_t>(seat)];
+    contents_[static_cast<std::size_t>(plan.slots[i])] = slot_content(before, id);
+  }
+}
+
+Token FakeExecutor::draw(const StepPlan& plan, std::size_t sample) {
+  const SamplingRow& sampling = plan.sampling[sample];
+  const auto row = static_cast<std::size_t>(plan.logit_rows[sample]);
+  const std::uint64_t history =
+      sampling.counts_slot < 0 ? 0 : histories_[static_cast<std::size_t>(sampling.counts_slot)];
+  const std::uint64_t hash = draw_hash(contents_[static_cast<std::size_t>(plan.slots[row])],
+                                       sampling.seed, sampling.output_position, history);
+  auto token = static_cast<Token>(hash % static_cast<std::uint64_t>(bounds_.vocabulary));
+  const auto banned = [&](Token candidate) {
+    for (std::int32_t i = 0; i < sampling.bias_count; ++i) {
+      const LogitBias& bias = plan.biases[static_cast<std::size_t>(sampling.bias_begin + i)];
+      if (bias.token == candidate && std::isinf(bias.bias)) return true;
+    }
+    return false;
+  };
+  while (banned(token)) token = (token + 1) % bounds_.vocabulary;
+  return token;
+}
+
+void FakeExecutor::complain(std::string text) {
+  if (complaint_.empty()) complaint_ = std::move(text);
+}
+
+}  // namespace koho::simulation

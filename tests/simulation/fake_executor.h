@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// An executor whose cache holds hashes instead of keys and values: the slot of a token holds the
+// hash of all tokens up to it, computed from what the *previous* slot holds, found through the page
+// table as a rank would find it. A sampled token is a function of the last slot's content and the
+// sampling row, so one wrong page, slot, token, copy or order anywhere in a request's history
+// changes its output. It reads real StepPlans with the real reader, and fails on request.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/executor.h"
+#include "kvcache/page_pool.h"
+#include "kvcache/prefix_cache.h"
+#include "plan/step_plan.h"
+#include "sampling/parameters.h"
+
+namespace koho::simulation {
+
+/// The content of a slot: a hash of the token and of the slot before it.
+inline constexpr std::uint64_t kRootContent = 0x6b6f686f;
+std::uint64_t slot_content(std::uint64_t before, Token token);
+/// The token drawn with this content at the end; `history` stands for the token counts (0: none).
+std::uint64_t draw_hash(std::uint64_t content,
+                        std::uint64_t seed,
+                        std::int64_t output_position,
+                        std::uint64_t history);
+
+class FakeExecutor final : public Executor {
+ public:
+  /// What goes wrong with the oldest result; taken back after one collect.
+  enum class Fault : std::uint8_t { none, error, wrong_count, stale, early, bad_token, nan };
+
+  explicit FakeExecutor(const PlanBounds& bounds);
+
+  // ---- Executor
+  std::span<std::byte> plan_space() override;
+  Status submit(std::size_t bytes) override;
+  Status collect(StepResult& result, std::int64_t timeout_us) override;
+  Status recover(std::int64_t timeout_us) override;
+
+  // ---- the simulation's hand
+  /// The oldest step is done: collect() may have it.
+  void complete_oldest() { complete_ = true; }
+  void fail_next_submit(bool fails) { fail_submit_ = fails; }
+  void set_fault(Fault fault, std::uint64_t chance);
+  void set_recovery(Status answer) { recovery_ = std::move(answer); }
+  std::int32_t steps_in_flight() const { return count_; }
+  std::uint64_t content(PageId page, std::int32_t offset) const;
+  /// The first thing a plan got wrong, or empty.
+  const std::string& complaint() const { return complaint_; }
+
+ private:
+  void execute(const StepPlan& plan, StepResult& result);
+  void update_tables(const StepPlan& plan);
+  void compute(const StepPlan& plan, std::size_t sequence);
+  Token draw(const StepPlan& plan, std::size_t sample);
+  void complain(std::string text);
+
+  PlanBounds bounds_;
+  std::int32_t table_entries_;
+  std::vector<std::uint64_t> plan_memory_;
+  std::vector<std::int32_t> tables_;      // [seats, entries]
+  std::vector<Token> last_sampled_;       // [seats]
+  std::vector<std::uint64_t> histories_;  // [seats]
+  std::vector<std::uint64_t> contents_;   // [pages, tokens_per_page]
+  std::array<StepResult, 2> results_;     // a ring
+  StepResult stale_;
+  std::int32_t oldest_ = 0;
+  std::int32_t count_ = 0;
+  bool complete_ = false;
+  bool fail_submit_ = false;
+  Fault fault_ = Fault::none;
+  std::uint64_t fault_chance_ = 0;
+  Status recovery_;
+  std::string complaint_;
+};
+
+}  // namespace koho::simulation

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "invariants.h"
+
+#include <algorithm>
+
+#include <fmt/core.h>
+
+namespace koho::simulation {
+namespace {
+
+template <typename... Args>
+void require(bool holds, int rule, fmt::format_string<Args...> text, Args&&... args) {
+  if (!holds) throw Violation(rule, fmt::format(text, std::forward<Args>(args)...));
+}
+
+std::int32_t size_of(const auto& container) {
+  return static_cast<std::int32_t>(container.size());
+}
+
+}  // namespace
+
+Violation::Violation(int rule, const std::string& text)
+    : std::runtime_error(fmt::format("rule {}: {}", rule, text)) {}
+
+Invariants::Invariants(const StepLoop& loop, const FakeExecutor& executor)
+    : loop_(loop),
+      scheduler_(loop.scheduler()),
+      executor_(executor),
+      limits_(loop.limits().scheduler),
+      truths_(static_cast<std::size_t>(limits_.live_max)),
+      uses_(static_cast<std::size_t>(limits_.pages)),
+      salts_(static_cast<std::size_t>(limits_.pages)),
+      seats_(static_cast<std::size_t>(limits_.sequences_max)),
+      to_come_(static_cast<std::size_t>(loop.limits().requests_max)) {}
+
+void Invariants::check_counts() const {
+  const PagePool& pool = scheduler_.pool();
+  require(pool.free() >= 0 && pool.idle() >= 0 && pool.owned() >= 0, 1,
+          "pages free {} idle {} owned {}", pool.free(), pool.idle(), pool.owned());
+  const std::int32_t running = size_of(scheduler_.running());
+  require(running <= limits_.sequences_max, 11, "{} sequences run", running);
+  require(scheduler_.live() <= limits_.live_max, 11, "{} sequences live", scheduler_.live());
+  require(running + scheduler_.waiting() + scheduler_.held() == scheduler_.live(), 7,
+          "{} run, {} wait, {} are held, {} live", running, scheduler_.waiting(), scheduler_.held(),
+          scheduler_.live());
+  require(loop_.live_requests() <= loop_.limits().requests_max, 17, "{} requests live",
+          loop_.live_requests());
+  require(scheduler_.steps_in_flight() <= kStepsInFlightMax, 11, "{} steps in flight",
+          scheduler_.steps_in_flight());
+  require(!loop_.device_up() || scheduler_.steps_in_flight() == executor_.steps_in_flight(), 24,
+          "{} steps in flight, the device has {}", scheduler_.steps_in_flight(),
+          executor_.steps_in_flight());
+  require(executor_.complaint().empty(), 22, "{}", executor_.complaint());
+}
+
+void Invariants::check_launch(const StepBatch& batch) {
+  check_rows(batch);
+  check_preempted(batch);
+  check_admissions(batch);
+}
+
+void Invariants::check_rows(const StepBatch& batch) {
+  std::ranges::fill(seats_, std::int8_t{0});
+  std::int32_t tokens = 0;
+  std::int32_t samples = 0;
+  for (const StepRow& row : batch.rows) {
+    const Sequence* sequence = scheduler_.find(row.sequence);
+    require(sequence != nullptr && sequence->state == SequenceState::running, 10,
+            "a row of a sequence that does not run");
+    require(++seats_[static_cast<std::size_t>(row.seat)] == 1, 10, "seat {} is in a step twice",
+            row.seat);
+    require(row.seat == sequence->seat, 10, "seat {} instead of {}", row.seat, sequence->seat);
+    require(row.start + row.count == sequence->planned && row.count > 0, 6,
+            "a row of tokens {}+{} with {} planned", row.start, row.count, sequence->planned);
+    const std::int32_t length = sequence->length() - (row.samples ? 1 : 0);
+    require(row.samples == (row.start + row.count == length && length < sequence->length_max), 6,
+            "a row up to {} of {} tokens samples: {}", row.start + row.count, length, row.samples);
+    for (std::int32_t i = row.start / limits_.tokens_per_page;
+         i <= (row.start + row.count - 1) / limits_.tokens_per_page; ++i) {
+      require(i < size_of(sequence->pages), 5, "tokens beyond the page table");
+      const PageHandle page = sequence->pages[static_cast<std::size_t>(i)];
+      require(scheduler_.pool().current(page), 4, "a write to page {} by a stale handle",
+              page.page);
+      require(scheduler_.pool().owners(page.page) == 1, 4, "a write to page {} of {} owners",
+              page.page, scheduler_.pool().owners(page.page));
+      salts_[static_cast<std::size_t>(page.page)] = sequence->salt;
+    }
+    tokens += row.count;
+    samples += row.samples ? 1 : 0;
+  }
+  require(tokens == batch.tokens && samples == batch.samples, 11, "a step's totals are wrong");
+  require(tokens <= limits_.step_tokens_max, 11, "{} tokens in a step", tokens);
+  require(size_of(batch.rows) <= limits_.sequences_max, 11, "{} rows", batch.rows.size());
+  const std::int32_t prefill = tokens - batch.decodes;
+  require(batch.decodes == 0 || prefill <= limits_.mixed_prefill_tokens_max, 21,
+          "{} prefill tokens beside {} decodes", prefill, batch.decodes);
+}
+
+void Invariants::check_preempted(const StepBatch& batch) const {
+  if (std::ranges::any_of(batch.rows, &StepRow::admitted)) return;
+  for (const SequenceId id : batch.preempted) {
+    const Sequence* victim = scheduler_.find(id);
+    if (victim == nullptr || victim->paused || scheduler_.running().empty()) continue;
+    const std::int32_t youngest = scheduler_.running().back();
+    require(victim->arrival > scheduler_.sequences()[static_cast<std::size_t>(youngest)].arrival,
+            27, "arrival {} was preempted, and is not the youngest", victim->arrival);
+  }
+}
+
+void Invariants::check_admissions(const StepBatch& batch) {
+  std::int64_t last_rank = -1;
+  std::uint64_t last_arrival = 0;
+  for (const StepRow& row : batch.rows) {
+    if (!row.admitted) continue;
+    const Sequence& sequence = *scheduler_.find(row.sequence);
+    check_admitted(sequence, row);
+    require(std::pair(rank(sequence), sequence.arrival) > std::pair(last_rank, last_arrival), 13,
+            "admitted out of order");
+    last_rank = rank(sequence);
+    last_arrival = sequence.arrival;
+    check_order(batch, sequence);
+  }
+}
+
+void Invariants::check_order(const StepBatch& batch, const Sequence& admitted) const {
+  for (const Sequence& other : scheduler_.sequences()) {
+    if (other.state != SequenceState::waiting) continue;
+    if (std::ranges::find(batch.preempted, other.id) != batch.preempted.end()) continue;
+    require(std::pair(rank(admitted), admitted.arrival) < std::pair(rank(other), other.arrival), 13,
+            "arrival {} was admitted before arrival {}", admitted.arrival, other.arrival);
+  }
+}
+
+void Invariants::check_admitted(const Sequence& sequence, const StepRow& row) {
+  // What a resumed sequence is computed from again is what was computed before.
+  Truth& truth = truth_of(sequence);
+  std::uint64_t content = kRootContent;
+  for (std::int32_t i = 0; i < sequence.known(); ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    content = slot_content(content, sequence.tokens[at]);
+    require(truth.contents[at] == content, 14, "token {} changed while the sequence waited", i);
+  }
+  require(row.start < sequence.known(), 16, "the whole prompt was found in the cache");
+  for (std::int32_t i = 0; i < row.start / limits_.tokens_per_page; ++i) {
+    const PageId page = sequence.pages[static_cast<std::size_t>(i)].page;
+    require(salts_[static_cast<std::size_t>(page)] == sequence.salt, 16,
+            "page {} of another tenant", page);
+  }
+  truth.overdue_step = -1;
+}
+
+std::int64_t Invariants::rank(const Sequence& sequence) const {
+  return sequence.submitted_step + std::int64_t{sequence.priority} * limits_.aging_steps;
+}
+
+void Invariants::sweep() {
+  std::ranges::fill(uses_, PageUse{});
+  std::ranges::fill(seats_, std::int8_t{0});
+  std::ranges::fill(to_come_, std::size_t{0});
+  std::int32_t live = 0;
+  for (const Sequence& sequence : scheduler_.sequences()) {
+    if (sequence.state == SequenceState::unused) continue;
+    ++live;
+    check_sequence(sequence);
+  }
+  require(live == scheduler_.live(), 7, "{} sequences live, counted {}", scheduler_.live(), live);
+  std::uint64_t last_arrival = 0;
+  for (const std::int32_t index : scheduler_.running()) {
+    const Sequence& sequence = scheduler_.sequences()[static_cast<std::size_t>(index)];
+    require(sequence.state == SequenceState::running, 7, "a sequence runs that does not");
+    require(sequence.arrival > last_arrival, 7, "running sequences are not in order");
+    last_arrival = sequence.arrival;
+    check_running(sequence);
+  }
+  check_pages();
+}
+
+void Invariants::check_sequence(const Sequence& sequence) {
+  require(sequence.known() >= sequence.prompt_length && sequence.length() <= sequence.length_max, 6,
+          "{} tokens known and {} in flight of {}", sequence.known(), sequence.in_flight_samples,
+          sequence.length_max);
+  require(sequence.in_flight_samples <= sequence.in_flight_rows &&
+              sequence.in_flight_rows <= scheduler_.steps_in_flight(),
+          24, "{} rows in flight in {} steps", sequence.in_flight_rows,
+          scheduler_.steps_in_flight());
+  const OutputStream& stream = loop_.stream_of(sequence);
+  std::size_t& to_come = to_come_[static_cast<std::size_t>(stream.request_index)];
+  to_come += static_cast<std::size_t>(sequence.in_flight_samples);
+  require(stream.size() + to_come <= stream.capacity(), 17,
+          "{} events wait and {} are in flight, the stream holds {}", stream.size(), to_come,
+          stream.capacity());
+  if (sequence.state == SequenceState::running) return;
+  require(sequence.pages.empty() && sequence.seat == -1 && sequence.planned == 0, 7,
+          "a sequence that does not run holds pages or a seat");
+  const bool held = sequence.paused || sequence.awaits_parent;
+  require((sequence.state == SequenceState::held) == held, 7, "held without a reason, or not");
+  if (sequence.state == SequenceState::waiting) check_waiting_time(sequence);
+}
+
+void Invariants::check_waiting_time(const Sequence& sequence) {
+  // Once nobody can overtake it any more, it waits for those before it only. Their work, several
+  // times over for preemptions, bounds the wait.
+  const std::int64_t now = scheduler_.steps_planned();
+  const std::int64_t settled =
+      sequence.submitted_step + std::int64_t{kPriorities} * limits_.aging_steps;
+  if (now <= settled) return;
+  Truth& truth = truth_of(sequence);
+  if (truth.overdue_step < 0) {
+    std::int64_t work = 0;
+    for (const Sequence& other : scheduler_.sequences()) work += other.length_max;
+    truth.overdue_step = now + 100 + 4 * work;
+  }
+  require(now <= truth.overdue_step, 13, "arrival {} starves: {} steps since submission",
+          sequence.arrival, now - sequence.submitted_step);
+}
+
+void Invariants::check_running(const Sequence& sequence) {
+  require(++seats_[static_cast<std::size_t>(sequence.seat)] == 1, 7, "seat {} is taken twice",
+          sequence.seat);
+  require(sequence.computed <= sequence.planned && sequence.planned <= sequence.length(), 6,
+          "{} computed, {} planned, {} tokens", sequence.computed, sequence.planned,
+          sequence.length());
+  const std::int32_t pages = limits_.pages_of(std::max(sequence.planned, sequence.prompt_length));
+  require(size_of(sequence.pages) >= pages &&
+              size_of(sequence.pages) <= std::max(pages, limits_.pages_of(sequence.known())),
+          5, "{} pages for {} tokens planned", sequence.pages.size(), sequence.planned);
+  const Truth& truth = truth_of(sequence);
+  for (std::int32_t i = 0; i < size_of(sequence.pages); ++i) {
+    const PageHandle handle = sequence.pages[static_cast<std::size_t>(i)];
+    PageUse& use = uses_[static_cast<std::size_t>(handle.page)];
+    require(scheduler_.pool().current(handle), 4, "page {} by a stale handle", handle.page);
+    require(use.owners == 0 || use.index == i, 3, "page {} is entry {} and {}", handle.page, i,
+            use.index);
+    const std::int32_t end = (i + 1) * limits_.tokens_per_page;
+    if (++use.owners > 1)
+      require(end <= sequence.planned, 3, "page {} is shared and not full", handle.page);
+    use.index = i;
+    require(scheduler_.pool().cached(handle.page) == (i < sequence.registered), 3,
+            "page {} is cached and not registered, or the other way round", handle.page);
+    // Steps run as they are launched, so the contents are those of the planned tokens; what the
+    // host does not know yet it cannot check.
+    const std::int32_t last = std::min({end, sequence.planned, sequence.known()});
+    if (last <= i * limits_.tokens_per_page || !loop_.device_up()) continue;
+    require(executor_.content(handle.page, (last - 1) % limits_.tokens_per_page) ==
+                truth.contents[static_cast<std::size_t>(last) - 1],
+            16, "page {} does not hold what tokens ..{} make", handle.page, last);
+  }
+}
+
+void Invariants::check_pages() const {
+  const PagePool& pool = scheduler_.pool();
+  const PrefixCache& cache = scheduler_.prefix_cache();
+  std::int32_t owned = 0;
+  std::int32_t cached = 0;
+  std::int32_t idle = 0;
+  for (PageId page = 0; page < pool.total(); ++page) {
+    const PageUse& use = uses_[static_cast<std::size_t>(page)];
+    require(pool.owners(page) == use.owners, 2, "page {} has {} owners, {} tables hold it", page,
+            pool.owners(page), use.owners);
+    owned += use.owners > 0 ? 1 : 0;
+    if (!pool.cached(page)) continue;
+    ++cached;
+    idle += use.owners == 0 ? 1 : 0;
+    const PageId parent = cache.parent(page);
+    require(parent == kNoPage || pool.cached(parent), 23, "page {} is cached without its parent",
+            page);
+    require(parent == kNoPage || use.owners == 0 || pool.owners(parent) > 0, 23,
+            "page {} is owned, its parent is not", page);
+  }
+  require(owned == pool.owned() && idle == pool.idle(), 1,
+          "{} owned and {} idle, counted {} and {}", pool.owned(), pool.idle(), owned, idle);
+  require(cached == cache.size(), 23, "{} pages cached, counted {}", cache.size(), cached);
+}
+
+void Invariants::check_drained() const {
+  const PagePool& pool = scheduler_.pool();
+  require(scheduler_.live() == 0 && loop_.live_requests() == 0, 18, "{} sequences, {} requests",
+          scheduler_.live(), loop_.live_requests());
+  require(pool.owned() == 0 && pool.free() + pool.idle() == pool.total(), 18, "{} pages owned",
+          pool.owned());
+  require(pool.idle() == scheduler_.prefix_cache().size(), 18, "{} idle, {} cached", pool.idle(),
+          scheduler_.prefix_cache().size());
+}
+
+void Invariants::note_reset() {
+  for (Truth& truth : truths_) truth.overdue_step = -1;
+}
+
+Invariants::Truth& Invariants::truth_of(const Sequence& sequence) {
+  Truth& truth = truths_[static_cast<std::size_t>(sequence.id.index)];
+  if (!(truth.id == sequence.id)) {
+    truth.id = sequence.id;
+    truth.contents.clear();
+    truth.overdue_step = -1;
+  }
+  while (truth.contents.size() < sequence.tokens.size()) {
+    const std::size_t i = truth.contents.size();
+    const std::uint64_t before = i == 0 ? kRootContent : truth.contents[i - 1];
+    truth.contents.push_back(slot_content(before, sequence.tokens[i]));
+  }
+  return truth;
+}
+
+}  // namespace koho::simulation

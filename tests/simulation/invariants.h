@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// What must hold of scheduler, pool, cache and engine at every moment. Each rule has the number
+// under which docs/simulation.md lists it. A broken rule throws Violation.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "engine/step_loop.h"
+#include "fake_executor.h"
+
+namespace koho::simulation {
+
+class Violation : public std::runtime_error {
+ public:
+  Violation(int rule, const std::string& text);
+};
+
+class Invariants {
+ public:
+  Invariants(const StepLoop& loop, const FakeExecutor& executor);
+
+  /// The O(1) rules, after every event.
+  void check_counts() const;
+  /// The step just planned, then everything.
+  void check_launch(const StepBatch& batch);
+  /// Everything: pages, tables, positions, contents, states.
+  void sweep();
+  /// After the last request ended.
+  void check_drained() const;
+  /// The device was lost: waiting times begin anew.
+  void note_reset();
+
+ private:
+  /// What a sequence's tokens make of a cache, by position, and how long it has waited.
+  struct Truth {
+    SequenceId id;
+    std::vector<std::uint64_t> contents;
+    std::int64_t overdue_step = -1;  // must be admitted by then
+  };
+  struct PageUse {
+    std::int32_t owners = 0;
+    std::int32_t index = -1;  // in its owners' tables
+  };
+
+  void check_rows(const StepBatch& batch);
+  void check_preempted(const StepBatch& batch) const;
+  void check_admissions(const StepBatch& batch);
+  void check_admitted(const Sequence& sequence, const StepRow& row);
+  void check_order(const StepBatch& batch, const Sequence& admitted) const;
+  void check_sequence(const Sequence& sequence);
+  void check_running(const Sequence& sequence);
+  void check_waiting_time(const Sequence& sequence);
+  void check_pages() const;
+  Truth& truth_of(const Sequence& sequence);
+  std::int64_t rank(const Sequence& sequence) const;
+
+  const StepLoop& loop_;
+  const Scheduler& scheduler_;
+  const FakeExecutor& executor_;
+  const Limits& limits_;
+  std::vector<Truth> truths_;     // by sequence index
+  std::vector<PageUse> uses_;     // by page
+  std::vector<CacheSalt> salts_;  // by page: whose tokens were written there last
+  std::vector<std::int8_t> seats_;
+  std::vector<std::size_t> to_come_;  // by request: events in flight
+};
+
+}  // namespace koho::simulation

@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Hand-made bugs for the simulation to catch.
+
+Writes copies of the product's sources in which every bug below sits behind `mutant(number)`, and a
+table of their names. The product's own sources know nothing of it. An edit whose original text is
+not found exactly once fails the build: the list must follow the code.
+
+usage: mutations.py SOURCE_DIR OUTPUT_DIR FILE...
+"""
+import pathlib
+import sys
+
+POOL = "kvcache/page_pool.cpp"
+CACHE = "kvcache/prefix_cache.cpp"
+LIST = "scheduler/waiting_list.cpp"
+SCHEDULER = "scheduler/scheduler.cpp"
+PLANNING = "scheduler/planning.cpp"
+WRITER = "engine/plan_writer.cpp"
+LOOP = "engine/step_loop.cpp"
+DELIVERY = "engine/delivery.cpp"
+STOPS = "engine/stop_strings.cpp"
+
+# name, then edits: file, original, replacement with @ for `mutant(number)`
+MUTATIONS = [
+    ("a cached page without owners is handed out as free",
+     (POOL, "append(page.cached ? idle_ : free_,", "append(page.cached && !@ ? idle_ : free_,")),
+    ("a page found in the cache stays in the eviction queue",
+     (POOL, "if (page.owners == 0) remove(idle_, id);", "if (page.owners == 0 && !@) remove(idle_, id);")),
+    ("the tenant's salt is neither hashed nor compared",
+     (CACHE, "std::memcpy(hashed_.data(), &salt, sizeof(Key));",
+      "std::memset(hashed_.data(), 0, sizeof(Key)); if (!@) std::memcpy(hashed_.data(), &salt, sizeof(Key));"),
+     (CACHE, "entry.salt == salt", "(@ || entry.salt == salt)")),
+    ("a short hash is believed without comparing tokens",
+     (CACHE, "return {hash.low64, hash.high64};",
+      "if (@) return {hash.low64 % 16, 0};\n  return {hash.low64, hash.high64};"),
+     (CACHE, "std::ranges::equal(tokens(page), wanted)", "(@ || std::ranges::equal(tokens(page), wanted))")),
+    ("the whole prompt may be found in the cache",
+     (CACHE, "(tokens.size() - 1) / page_tokens", "(tokens.size() - (@ ? 0 : 1)) / page_tokens")),
+    ("a page is cached as if it began a prompt",
+     (SCHEDULER, "const PageId parent = i == 0 ?", "const PageId parent = i == 0 || @ ?")),
+    ("pages are released first to last, parents before children",
+     (SCHEDULER, "pool_.release(sequence.pages[i - 1]);",
+      "pool_.release(sequence.pages[@ ? sequence.pages.size() - i : i - 1]);")),
+    ("a sequence that leaves keeps its references",
+     (SCHEDULER, "  release_pages(sequence);\n  blocked_", "  if (!@) release_pages(sequence);\n  blocked_")),
+    ("released pages stay in the sequence's table and are released again",
+     (SCHEDULER, "  sequence.pages.clear();\n}", "  if (!@) sequence.pages.clear();\n}")),
+    ("a late result is accepted for the sequence that took the slot over",
+     (SCHEDULER, "return live && sequence.id == id ?", "return live && (@ || sequence.id == id) ?")),
+    ("the token in flight of a preempted sequence is lost",
+     (SCHEDULER, "    sequence->tokens.push_back(sampled);",
+      "    if (!@ || sequence->state == SequenceState::running) sequence->tokens.push_back(sampled);")),
+    ("a page is cached one token too early",
+     (SCHEDULER, "sequence.registered < sequence.computed / page_tokens",
+      "sequence.registered < (sequence.computed + (@ ? 1 : 0)) / page_tokens")),
+    ("the device is not told of an adopted page",
+     (SCHEDULER, "      adoptions_.push_back(", "      if (!@) adoptions_.push_back(")),
+    ("the cache is kept when the device lost its memory",
+     (SCHEDULER, "  prefix_.clear();", "  if (!@) prefix_.clear();")),
+    ("samples in flight are still expected from a lost device",
+     (SCHEDULER, "    sequence.in_flight_samples = 0;", "    if (!@) sequence.in_flight_samples = 0;")),
+    ("a seat is not given back",
+     (SCHEDULER, "  seats_.push_back(sequence.seat);", "  if (!@) seats_.push_back(sequence.seat);")),
+    ("forks are forgotten when their parent ends early",
+     (SCHEDULER, "  release_forks(*sequence);\n  if (sequence->awaits",
+      "  if (!@) release_forks(*sequence);\n  if (sequence->awaits")),
+    ("a preempted sequence queues behind newcomers",
+     (LIST, "if (before != -1 && at(before).arrival", "if (!@ && before != -1 && at(before).arrival")),
+    ("waiting does not count against priorities",
+     (LIST, "head.submitted_step + head.priority * aging_steps_",
+      "(@ ? 0 : head.submitted_step) + head.priority * aging_steps_")),
+    ("the oldest is preempted instead of the youngest",
+     (PLANNING, "at(running_.back());\n    preempt", "at(@ ? running_.front() : running_.back());\n    preempt")),
+    ("a full page is followed by no new one",
+     (PLANNING, "if (limits_.pages_of(sequence.planned + 1) <=",
+      "if (limits_.pages_of(sequence.planned + (@ ? 0 : 1)) <=")),
+    ("prefill takes the whole step beside decodes",
+     (PLANNING, "if (batch.decodes == 0) return left;", "if (@ || batch.decodes == 0) return left;")),
+    ("a fork writes into its parent's last page",
+     (PLANNING, "    sequence.pages.push_back(take_page());\n    batch.copies",
+      "    sequence.pages.push_back(@ ? pool_.share(copy_from.page) : take_page());\n    batch.copies")),
+    ("a fork's last page is not copied",
+     (PLANNING, "    batch.copies.push_back(", "    if (!@) batch.copies.push_back(")),
+    ("a fork starts from a parent that lost its pages",
+     (PLANNING, "parent->state == SequenceState::running", "(@ || parent->state == SequenceState::running)"),
+     (PLANNING, "parent->computed >= parent->prompt_length", "(@ || parent->computed >= parent->prompt_length)")),
+    ("a sequence resumes while its last token is still in flight",
+     (PLANNING, "if (sequence.in_flight_rows > 0) return false;", "if (!@ && sequence.in_flight_rows > 0) return false;")),
+    ("paused sequences keep their pages from the others",
+     (PLANNING, "    if (!sequence.paused) continue;\n    preempt", "    if (@ || !sequence.paused) continue;\n    preempt")),
+    ("a resumed sequence's token counts are not sent again",
+     (WRITER, "++counts.histories;", "counts.histories += @ && sequence.admissions > 1 ? 0 : 1;"),
+     (WRITER, "plan.histories[history++] =",
+      "if (@ && sequence.admissions > 1) { history_token += sequence.tokens.size(); } else plan.histories[history++] =")),
+    ("the position given to the sampler is one too high under lookahead",
+     (WRITER, "return row.start + row.count - sequence.prompt_length;",
+      "return row.start + row.count - sequence.prompt_length + (@ && row.takes_last ? 1 : 0);")),
+    ("a full stream is noticed too late",
+     (LOOP, "->in_flight_samples + 1;", "->in_flight_samples * (@ ? 0 : 1) + 1;")),
+    ("a reader that made room is not heard",
+     (LOOP, "if (live.paused) set_paused(live, false);", "if (live.paused && !@) set_paused(live, false);")),
+    ("cancelling ends the first choice only",
+     (LOOP, "    scheduler_.finish(choice.sequence);\n    choice.active = false;",
+      "    if (@ && &choice != live.choices.data()) continue;\n    scheduler_.finish(choice.sequence);\n    choice.active = false;")),
+    ("a deadline fires early",
+     (LOOP, "now < next_deadline_us_) return;", "now + (@ ? 1000 : 0) < next_deadline_us_) return;"),
+     (LOOP, "if (live.deadline_us <= now) {", "if (live.deadline_us <= now + (@ ? 1000 : 0)) {")),
+    ("a repeated answer of the ranks is taken for the next one",
+     (DELIVERY, "if (result_.step < batch.step) {", "if (!@ && result_.step < batch.step) {"),
+     (DELIVERY, "if (result_.step != batch.step)", "if (!@ && result_.step != batch.step)")),
+    ("an answer of the wrong length is accepted",
+     (DELIVERY, "if (result_.tokens.size() != samples)", "if (!@ && result_.tokens.size() != samples)")),
+    ("a numerical error ends the whole batch",
+     (DELIVERY, "    if (row.samples && token == -1) {",
+      "    if (@ && row.samples && token == -1) end_all(make_error(ErrorCode::internal, \"all\"));\n"
+      "    if (scheduler_.find(row.sequence) == nullptr) continue;\n"
+      "    if (row.samples && token == -1) {")),
+    ("the held-back end of a text is lost",
+     (STOPS, "  shown += held_;\n  held_.clear();", "  if (!@) shown += held_;\n  held_.clear();")),
+]
+
+
+def main():
+    source, output = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+    texts = {file: (source / file).read_text() for file in sys.argv[3:]}
+    names = []
+    for number, (name, *edits) in enumerate(MUTATIONS, start=1):
+        names.append(name)
+        for file, original, replacement in edits:
+            text = texts[file]
+            if text.count(original) != 1:
+                sys.exit(f"mutation {number} ({name}): {original!r} stands {text.count(original)} times in {file}, "
+                         "1 was expected; bring mutations.py up to date")
+            texts[file] = text.replace(original, replacement.replace("@", f"koho::simulation::mutant({number})"))
+    for file, text in texts.items():
+        path = output / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text('#include "mutant.h"\n' + text)
+    rows = "".join(f'    "{name}",\n' for name in names)
+    (output / "mutation_names.h").write_text(
+        "#pragma once\n\n#include <array>\n\nnamespace koho::simulation {\n\n"
+        f"inline constexpr std::array<const char*, {len(names)}> kMutationNames{{\n{rows}}};\n\n}}  // namespace\n")
+
+
+if __name__ == "__main__":
+    main()
