@@ -23,10 +23,10 @@ add_library(koho_options INTERFACE)
 target_compile_options(koho_options INTERFACE
   $<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra;-Wconversion;-Wsign-conversion;-Wshadow;-Wvla;-Werror>
   $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>)
-# g++ 12 reports these two falsely through inlined library code at -O2 and above.
+# g++ 12 reports these falsely through inlined library code at -O2 and above.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(koho_options INTERFACE
-    $<$<COMPILE_LANGUAGE:CXX>:-Wno-error=maybe-uninitialized;-Wno-error=stringop-overflow;-Wno-error=array-bounds>)
+    $<$<COMPILE_LANGUAGE:CXX>:-Wno-error=maybe-uninitialized;-Wno-error=stringop-overflow;-Wno-error=array-bounds;-Wno-error=restrict>)
 endif()
 target_include_directories(koho_options INTERFACE "${CMAKE_SOURCE_DIR}/src")
 
