@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One sequence at a time on one rank: what `koho run` and `koho logits` need. Keeps its sequence's cache between calls,
-// so that a chat's next turn computes only what is new.
+// One sequence at a time on one rank: what `koho run` and `koho logits` need. Keeps its sequence's
+// cache between calls, so that a chat's next turn computes only what is new.
 #pragma once
 
 #include <atomic>
@@ -27,7 +27,7 @@ struct Answer {
   std::int64_t cached_tokens = 0;
   std::int64_t prefill_tokens = 0;
   double prefill_s = 0.0;
-  double decode_s = 0.0;          // of all tokens after the first
+  double decode_s = 0.0;  // of all tokens after the first
 
   double prefill_tokens_per_s() const;
   double decode_tokens_per_s() const;
@@ -46,10 +46,13 @@ class Generator {
   /// `model` must outlive the generator.
   static Result<Generator> create(const LoadedModel& model, const GeneratorSettings& settings);
 
-  /// Generates after `prompt`. `show` gets text as it is safe to show; `interrupted` ends the answer early.
-  /// Errors: invalid_argument (empty prompt, ids outside the vocabulary, prompt longer than the context, parameters).
-  Result<Answer> generate(std::span<const std::int32_t> prompt, const SamplingFlags& flags,
-                          const std::function<void(std::string_view)>& show, const std::atomic<bool>& interrupted);
+  /// Generates after `prompt`. `show` gets text as it is safe to show; `interrupted` ends the
+  /// answer early. Errors: invalid_argument (empty prompt, ids outside the vocabulary, prompt
+  /// longer than the context, parameters).
+  Result<Answer> generate(std::span<const std::int32_t> prompt,
+                          const SamplingFlags& flags,
+                          const std::function<void(std::string_view)>& show,
+                          const std::atomic<bool>& interrupted);
 
   /// Logits of every token of `ids`, chunk by chunk: `take` gets [rows, V] f32 in order.
   Status logits(std::span<const std::int32_t> ids,
@@ -59,9 +62,13 @@ class Generator {
 
  private:
   Generator() = default;
-  Status step(std::span<const std::int32_t> ids, std::int64_t position, std::span<const std::int32_t> logit_rows,
-              std::span<const SamplingRow> sampling, std::span<const LogitBias> biases);
-  Result<std::int64_t> prefill(std::span<const std::int32_t> prompt, const SamplingRow& row,
+  Status step(std::span<const std::int32_t> ids,
+              std::int64_t position,
+              std::span<const std::int32_t> logit_rows,
+              std::span<const SamplingRow> sampling,
+              std::span<const LogitBias> biases);
+  Result<std::int64_t> prefill(std::span<const std::int32_t> prompt,
+                               const SamplingRow& row,
                                std::span<const LogitBias> biases);
 
   const LoadedModel* model_ = nullptr;

@@ -10,7 +10,8 @@
 
 namespace koho::app {
 
-/// The ids of a file that holds one JSON array of integers. Errors: not_found, io_error, invalid_argument.
+/// The ids of a file that holds one JSON array of integers. Errors: not_found, io_error,
+/// invalid_argument.
 Result<std::vector<std::int32_t>> read_id_file(const std::string& path);
 
 }  // namespace koho::app

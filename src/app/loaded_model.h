@@ -35,9 +35,11 @@ struct LoadedModel {
 
 /// Opens and validates everything. `template_name`: "auto" or a template's name.
 /// Errors: those of the files, each naming its file.
-Result<LoadedModel> load_model(const std::filesystem::path& directory, const std::string& template_name);
+Result<LoadedModel> load_model(const std::filesystem::path& directory,
+                               const std::string& template_name);
 
 /// The ids of a prompt made of control tokens and plain text.
-Result<std::vector<std::int32_t>> encode_prompt(const Tokenizer& tokenizer, const chat::Prompt& prompt);
+Result<std::vector<std::int32_t>> encode_prompt(const Tokenizer& tokenizer,
+                                                const chat::Prompt& prompt);
 
 }  // namespace koho::app

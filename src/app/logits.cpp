@@ -22,16 +22,20 @@ struct LogitsOptions {
 /// A .npy file of float32 [rows, columns], version 1.0 of the format (numpy.lib.format).
 class NumpyWriter {
  public:
-  static Result<NumpyWriter> create(const std::string& path, std::int64_t rows, std::int64_t columns) {
+  static Result<NumpyWriter> create(const std::string& path,
+                                    std::int64_t rows,
+                                    std::int64_t columns) {
     std::FILE* file = std::fopen(path.c_str(), "wb");
     if (file == nullptr) return make_error(ErrorCode::io_error, "cannot write {}", path);
     NumpyWriter writer(file, path);
-    std::string header = fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}", rows, columns);
+    std::string header = fmt::format(
+        "{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}", rows, columns);
     constexpr std::size_t kPreamble = 10;  // magic, version, length
     header.resize((header.size() + kPreamble + 1 + 63) / 64 * 64 - kPreamble - 1, ' ');
     header += '\n';
     std::string preamble = "\x93NUMPY";
-    preamble += {'\x01', '\x00', static_cast<char>(header.size() & 0xFFU), static_cast<char>(header.size() >> 8U)};
+    preamble += {'\x01', '\x00', static_cast<char>(header.size() & 0xFFU),
+                 static_cast<char>(header.size() >> 8U)};
     KOHO_TRY(writer.write(std::as_bytes(std::span(preamble + header))));
     return writer;
   }
@@ -57,19 +61,22 @@ class NumpyWriter {
 
 Status run(const LogitsOptions& options) {
   KOHO_TRY_ASSIGN(const std::vector<std::int32_t> ids, read_id_file(options.ids));
-  if (ids.empty()) return make_error(ErrorCode::invalid_argument, "{} holds no token ids", options.ids);
+  if (ids.empty())
+    return make_error(ErrorCode::invalid_argument, "{} holds no token ids", options.ids);
   KOHO_TRY_ASSIGN(const LoadedModel model, load_model(options.model, "auto"));
   const auto tokens = static_cast<std::int64_t>(ids.size());
   if (tokens > model.config.max_position_embeddings)
-    return make_error(ErrorCode::invalid_argument, "{} tokens exceed the model's {} positions", tokens,
-                      model.config.max_position_embeddings);
+    return make_error(ErrorCode::invalid_argument, "{} tokens exceed the model's {} positions",
+                      tokens, model.config.max_position_embeddings);
   KOHO_TRY_ASSIGN(Generator generator,
                   Generator::create(model, {.context_max = tokens,
                                             .chunk_max = std::min(tokens, options.chunk),
                                             .threads = options.threads,
                                             .all_logits = true}));
-  KOHO_TRY_ASSIGN(NumpyWriter file, NumpyWriter::create(options.out, tokens, model.config.vocab_size));
-  KOHO_TRY(generator.logits(ids, [&](std::span<const float> rows) { return file.write(std::as_bytes(rows)); }));
+  KOHO_TRY_ASSIGN(NumpyWriter file,
+                  NumpyWriter::create(options.out, tokens, model.config.vocab_size));
+  KOHO_TRY(generator.logits(
+      ids, [&](std::span<const float> rows) { return file.write(std::as_bytes(rows)); }));
   return file.close();
 }
 
@@ -79,9 +86,13 @@ Runner add_logits(CLI::App& command) {
   auto options = std::make_shared<LogitsOptions>();
   command.add_option("--model", options->model, "Model directory")->required();
   command.add_option("--ids", options->ids, "A file with a JSON array of token ids")->required();
-  command.add_option("--out", options->out, "The .npy file to write: float32 [tokens, vocabulary]")->required();
-  command.add_option("--threads", options->threads, "CPU threads; 0 = all cores")->check(CLI::NonNegativeNumber);
-  command.add_option("--chunk", options->chunk, "Tokens computed in one step")->check(CLI::PositiveNumber)->capture_default_str();
+  command.add_option("--out", options->out, "The .npy file to write: float32 [tokens, vocabulary]")
+      ->required();
+  command.add_option("--threads", options->threads, "CPU threads; 0 = all cores")
+      ->check(CLI::NonNegativeNumber);
+  command.add_option("--chunk", options->chunk, "Tokens computed in one step")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   command.footer("Example:\n  koho logits --model models/tiny --ids ids.json --out logits.npy");
   return [options] { return run(*options); };
 }

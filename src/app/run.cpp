@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // `koho run`: one answer, or a chat on the terminal.
-#include <unistd.h>
-
 #include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <iostream>
 #include <memory>
+#include <unistd.h>
 
 #include "app/command.h"
 #include "app/generator.h"
@@ -38,7 +37,9 @@ struct RunOptions {
 // Set by Ctrl-C; process-wide because signals are.
 std::atomic<bool> interrupted{false};
 
-extern "C" void on_interrupt(int /*signal*/) { interrupted.store(true); }
+extern "C" void on_interrupt(int /*signal*/) {
+  interrupted.store(true);
+}
 
 /// Ctrl-C ends the running answer instead of the program while this lives.
 class InterruptGuard {
@@ -64,7 +65,8 @@ chat::Message message(const std::string& role, const std::string& content) {
   return made;
 }
 
-Result<std::vector<std::int32_t>> encode_conversation(const LoadedModel& model, const chat::Conversation& conversation) {
+Result<std::vector<std::int32_t>> encode_conversation(const LoadedModel& model,
+                                                      const chat::Conversation& conversation) {
   KOHO_TRY_ASSIGN(const Tokenizer* tokenizer, model.need_tokenizer());
   KOHO_TRY_ASSIGN(const chat::Prompt prompt, chat::render(conversation, model.template_style));
   return encode_prompt(*tokenizer, prompt);
@@ -86,7 +88,8 @@ Result<std::vector<std::int32_t>> prompt_ids(const RunOptions& options, const Lo
     return encode_conversation(model, conversation);
   }
   KOHO_TRY_ASSIGN(const Tokenizer* tokenizer, model.need_tokenizer());
-  return options.allow_special ? tokenizer->encode_with_special(options.prompt) : tokenizer->encode(options.prompt);
+  return options.allow_special ? tokenizer->encode_with_special(options.prompt)
+                               : tokenizer->encode(options.prompt);
 }
 
 std::string json_ids(std::span<const std::int32_t> ids) {
@@ -102,16 +105,19 @@ std::string json_line(std::span<const std::int32_t> prompt, const Answer& answer
       R"({{"prompt_ids":{},"ids":{},"text":{},"finish_reason":"{}","timings":{{"load_ms":{:.3f},"prefill_ms":{:.3f},)"
       R"("prefill_tokens":{},"cached_tokens":{},"prefill_tokens_per_s":{:.2f},"decode_ms":{:.3f},"decode_tokens":{},)"
       R"("decode_tokens_per_s":{:.2f}}}}})",
-      json_ids(prompt), json_ids(answer.ids), text, answer.finish_reason, load_s * 1e3, answer.prefill_s * 1e3,
-      answer.prefill_tokens, answer.cached_tokens, answer.prefill_tokens_per_s(), answer.decode_s * 1e3,
+      json_ids(prompt), json_ids(answer.ids), text, answer.finish_reason, load_s * 1e3,
+      answer.prefill_s * 1e3, answer.prefill_tokens, answer.cached_tokens,
+      answer.prefill_tokens_per_s(), answer.decode_s * 1e3,
       static_cast<std::int64_t>(answer.ids.size()) - 1, answer.decode_tokens_per_s());
 }
 
 void print_rates(const Answer& answer, double load_s) {
-  std::fprintf(stderr, "[%lld prompt tokens (%lld cached) at %.0f tok/s, %zu generated at %.1f tok/s, loaded in %.0f ms]\n",
+  std::fprintf(stderr,
+               "[%lld prompt tokens (%lld cached) at %.0f tok/s, %zu generated at %.1f tok/s, "
+               "loaded in %.0f ms]\n",
                static_cast<long long>(answer.prefill_tokens + answer.cached_tokens),
-               static_cast<long long>(answer.cached_tokens), answer.prefill_tokens_per_s(), answer.ids.size(),
-               answer.decode_tokens_per_s(), load_s * 1e3);
+               static_cast<long long>(answer.cached_tokens), answer.prefill_tokens_per_s(),
+               answer.ids.size(), answer.decode_tokens_per_s(), load_s * 1e3);
 }
 
 void print_piece(std::string_view piece) {
@@ -122,15 +128,19 @@ void print_piece(std::string_view piece) {
 Status answer_once(const RunOptions& options, const LoadedModel& model) {
   KOHO_TRY_ASSIGN(const std::vector<std::int32_t> prompt, prompt_ids(options, model));
   const auto wanted = static_cast<std::int64_t>(prompt.size()) + options.sampling.tokens_max;
-  const std::int64_t context = options.context > 0 ? options.context : std::min(wanted + 1, model.config.max_position_embeddings);
-  KOHO_TRY_ASSIGN(Generator generator,
-                  Generator::create(model, {.context_max = context, .chunk_max = 512, .threads = options.threads,
-                                            .all_logits = false}));
+  const std::int64_t context = options.context > 0
+                                   ? options.context
+                                   : std::min(wanted + 1, model.config.max_position_embeddings);
+  KOHO_TRY_ASSIGN(Generator generator, Generator::create(model, {.context_max = context,
+                                                                 .chunk_max = 512,
+                                                                 .threads = options.threads,
+                                                                 .all_logits = false}));
   const InterruptGuard guard;
   const auto show = [&](std::string_view piece) {
     if (!options.json) print_piece(piece);
   };
-  KOHO_TRY_ASSIGN(const Answer answer, generator.generate(prompt, options.sampling, show, interrupted));
+  KOHO_TRY_ASSIGN(const Answer answer,
+                  generator.generate(prompt, options.sampling, show, interrupted));
   if (options.json) {
     std::printf("%s\n", json_line(prompt, answer, model.load_s).c_str());
   } else {
@@ -144,7 +154,8 @@ Status answer_once(const RunOptions& options, const LoadedModel& model) {
 chat::Message assistant_message(const std::string& text) {
   const std::string close = "</think>";
   const std::size_t end = text.find(close);
-  chat::Message made = message("assistant", end == std::string::npos ? text : text.substr(end + close.size()));
+  chat::Message made =
+      message("assistant", end == std::string::npos ? text : text.substr(end + close.size()));
   if (end != std::string::npos) made.reasoning_content = text.substr(0, end);
   return made;
 }
@@ -152,11 +163,14 @@ chat::Message assistant_message(const std::string& text) {
 Status converse(const RunOptions& options, const LoadedModel& model) {
   constexpr std::int64_t kContextDefault = 8192;
   const std::int64_t context =
-      options.context > 0 ? options.context : std::min(kContextDefault, model.config.max_position_embeddings);
-  KOHO_TRY_ASSIGN(Generator generator,
-                  Generator::create(model, {.context_max = context, .chunk_max = 512, .threads = options.threads,
-                                            .all_logits = false}));
-  std::fprintf(stderr, "Chat with %s. Ctrl-C stops an answer, Ctrl-D ends.\n", options.model.c_str());
+      options.context > 0 ? options.context
+                          : std::min(kContextDefault, model.config.max_position_embeddings);
+  KOHO_TRY_ASSIGN(Generator generator, Generator::create(model, {.context_max = context,
+                                                                 .chunk_max = 512,
+                                                                 .threads = options.threads,
+                                                                 .all_logits = false}));
+  std::fprintf(stderr, "Chat with %s. Ctrl-C stops an answer, Ctrl-D ends.\n",
+               options.model.c_str());
   chat::Conversation conversation = start_conversation(options);
   while (true) {
     const InterruptGuard guard;
@@ -170,7 +184,8 @@ Status converse(const RunOptions& options, const LoadedModel& model) {
     }
     if (line.empty()) continue;
     conversation.messages.push_back(message("user", line));
-    KOHO_TRY_ASSIGN(const std::vector<std::int32_t> prompt, encode_conversation(model, conversation));
+    KOHO_TRY_ASSIGN(const std::vector<std::int32_t> prompt,
+                    encode_conversation(model, conversation));
     Result<Answer> answer = generator.generate(prompt, options.sampling, print_piece, interrupted);
     if (!answer.ok()) {
       std::fprintf(stderr, "koho: %s\n", answer.error().message.c_str());
@@ -184,11 +199,14 @@ Status converse(const RunOptions& options, const LoadedModel& model) {
 }
 
 Status run(const RunOptions& options) {
-  const int given = int{!options.prompt.empty()} + int{!options.chat.empty()} + int{!options.prompt_ids.empty()};
+  const int given =
+      int{!options.prompt.empty()} + int{!options.chat.empty()} + int{!options.prompt_ids.empty()};
   if (given > 1)
-    return make_error(ErrorCode::invalid_argument, "give one of PROMPT, --chat and --prompt-ids, not {}", given);
+    return make_error(ErrorCode::invalid_argument,
+                      "give one of PROMPT, --chat and --prompt-ids, not {}", given);
   if (given == 0 && isatty(STDIN_FILENO) == 0)
-    return make_error(ErrorCode::invalid_argument, "no prompt: give PROMPT, --chat TEXT or --prompt-ids FILE");
+    return make_error(ErrorCode::invalid_argument,
+                      "no prompt: give PROMPT, --chat TEXT or --prompt-ids FILE");
   KOHO_TRY_ASSIGN(const LoadedModel model, load_model(options.model, options.chat_template));
   return given == 0 ? converse(options, model) : answer_once(options, model);
 }
@@ -199,20 +217,29 @@ Runner add_run(CLI::App& command) {
   auto options = std::make_shared<RunOptions>();
   command.add_option("--model", options->model, "Model directory")->required();
   command.add_option("prompt", options->prompt, "Plain text to continue");
-  command.add_option("--chat", options->chat, "A user's message, put into the model's chat template");
+  command.add_option("--chat", options->chat,
+                     "A user's message, put into the model's chat template");
   command.add_option("--prompt-ids", options->prompt_ids, "A file with a JSON array of token ids");
   command.add_option("--system", options->system, "A system message before the chat");
-  command.add_flag("--no-thinking", options->no_thinking, "Let the chat answer without thinking first");
-  command.add_flag("--allow-special", options->allow_special, "Read control tokens in PROMPT as such");
-  command.add_option("--chat-template", options->chat_template, "auto, glm-4.7, glm-4.6 or glm-4.5")->capture_default_str();
-  command.add_option("--context", options->context, "Tokens of prompt and answer; 0 = what is needed")->check(CLI::NonNegativeNumber);
-  command.add_option("--threads", options->threads, "CPU threads; 0 = all cores")->check(CLI::NonNegativeNumber);
+  command.add_flag("--no-thinking", options->no_thinking,
+                   "Let the chat answer without thinking first");
+  command.add_flag("--allow-special", options->allow_special,
+                   "Read control tokens in PROMPT as such");
+  command
+      .add_option("--chat-template", options->chat_template, "auto, glm-4.7, glm-4.6 or glm-4.5")
+      ->capture_default_str();
+  command
+      .add_option("--context", options->context, "Tokens of prompt and answer; 0 = what is needed")
+      ->check(CLI::NonNegativeNumber);
+  command.add_option("--threads", options->threads, "CPU threads; 0 = all cores")
+      ->check(CLI::NonNegativeNumber);
   command.add_flag("--json", options->json, "Print one line of JSON at the end instead of text");
   add_sampling_flags(command, options->sampling, 512);
   command.footer(
       "Examples:\n"
       "  koho run --model models/tiny --chat \"What is the capital of France?\"\n"
-      "  koho run --model models/tiny \"Once upon a time\" --temperature 0.7 --seed 1 --max-tokens 64\n"
+      "  koho run --model models/tiny \"Once upon a time\" --temperature 0.7 --seed 1 --max-tokens "
+      "64\n"
       "  koho run --model models/tiny --prompt-ids ids.json --temperature 0 --json\n"
       "  koho run --model models/tiny            (a chat on the terminal)");
   return [options] { return run(*options); };

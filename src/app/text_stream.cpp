@@ -7,7 +7,8 @@ namespace koho::app {
 
 TextStream::TextStream(const LoadedModel& model, const SamplingFlags& flags)
     : stop_ids_(flags.stop_token_ids), stops_(flags.stop) {
-  if (!flags.ignore_eos) stop_ids_.insert(stop_ids_.end(), model.stop_ids().begin(), model.stop_ids().end());
+  if (!flags.ignore_eos)
+    stop_ids_.insert(stop_ids_.end(), model.stop_ids().begin(), model.stop_ids().end());
   if (model.tokenizer) detokenizer_.emplace(*model.tokenizer, /*skip_special=*/true);
 }
 

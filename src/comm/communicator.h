@@ -26,6 +26,10 @@ class Communicator {
   /// out[:, r * N : (r+1) * N] = rank r's part.  shapes: out [T, ranks * N] f32 packed · part [T,
   /// N] f32 packed
   virtual Status all_gather_columns(TensorView out, ConstTensorView part) = 0;
+
+  /// This rank gives up: calls of all ranks, waiting ones too, fail with `unavailable` from now on.
+  /// Threads: any.
+  virtual void abort() = 0;
 };
 
 }  // namespace koho

@@ -33,6 +33,12 @@ class ThreadRankGroup {
     return gone();
   }
 
+  void abort() {
+    const std::lock_guard lock(mutex_);
+    broken_ = true;
+    all_here_.notify_all();
+  }
+
   std::vector<ConstTensorView> operands;  // by rank; stable between two meetings
 
  private:
@@ -89,6 +95,8 @@ class ThreadRank final : public Communicator {
     }
     return group_->meet();
   }
+
+  void abort() override { group_->abort(); }
 
  private:
   std::shared_ptr<ThreadRankGroup> group_;

@@ -52,6 +52,14 @@ TEST(ThreadRanks, AllGatherPutsTheColumnsInRankOrder) {
   for (std::thread& thread : threads) thread.join();
 }
 
+TEST(ThreadRanks, ARankThatGivesUpFreesTheOthers) {
+  auto ranks = make_thread_ranks(2, kPatience);
+  Tensor values = *Tensor::host(DType::bf16, {1, 1});
+  std::thread other([&] { EXPECT_FALSE(ranks[0]->all_reduce(values.view()).ok()); });
+  ranks[1]->abort();
+  other.join();
+}
+
 TEST(ThreadRanks, ARankThatDoesNotComeIsAnErrorForTheOthers) {
   auto ranks = make_thread_ranks(2, std::chrono::milliseconds(20));
   Tensor values = *Tensor::host(DType::bf16, {1, 1});

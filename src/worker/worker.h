@@ -71,6 +71,9 @@ class Worker {
   /// Copies pages {from, to} in every layer.
   Status copy_pages(std::span<const std::int32_t> pairs);
 
+  /// This rank gives up its replica's collectives. Threads: any.
+  void abort_collectives() { communicator_->abort(); }
+
   Backend& backend() { return *backend_; }
   Glm4Moe& model() { return *model_; }
 
