@@ -188,12 +188,12 @@ Status CpuBackend::do_sample(const SamplingOutput& out,
     samples_.emplace_back();
   }
   pool_.run(logits.size(0), [&](std::int64_t r, int worker) {
-    const SamplingRow& row = batch.rows.as<SamplingRow>()[r];
+    const SamplingRow& row = reinterpret_cast<const SamplingRow*>(batch.rows.data)[r];
     SamplerInput input;
     input.logits = {row_of<float>(logits, r), vocabulary};
     input.tokens = batch.tokens;
     if (row.bias_count > 0)
-      input.biases = {batch.biases.as<LogitBias>() + row.bias_begin,
+      input.biases = {reinterpret_cast<const LogitBias*>(batch.biases.data) + row.bias_begin,
                       static_cast<std::size_t>(row.bias_count)};
     if (row.mask_row >= 0)
       input.mask = {row_of<std::int32_t>(batch.masks, row.mask_row), mask_words};
