@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/local_executor.h"
+
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "comm/one_rank.h"
+#include "comm/thread_ranks.h"
+#include "scheduler/scheduler.h"
+#include "worker/plan_runner.h"
+
+namespace koho {
+namespace {
+
+// How long a rank waits for the others inside a step. A step of a large prompt on a busy CPU may
+// take minutes.
+constexpr std::chrono::minutes kRankPatience{10};
+
+constexpr auto kStepsMax = static_cast<std::size_t>(kStepsInFlightMax);
+
+/// One plan's memory, and what the ranks made of it.
+struct Lane {
+  std::vector<std::uint64_t> words;  // 8-byte aligned
+  std::size_t bytes = 0;
+  std::vector<Status> statuses;     // by rank
+  std::vector<StepResult> results;  // by rank
+  std::int64_t ranks_done = 0;
+
+  std::span<std::byte> space() { return std::as_writable_bytes(std::span(words)); }
+};
+
+/// One rank: its worker and what it remembers of the seats.
+struct Rank {
+  std::unique_ptr<Worker> worker;
+  std::unique_ptr<PlanRunner> runner;
+  std::thread thread;
+};
+
+/// The first tokens that differ from rank 0's.
+Status compare(const Lane& lane) {
+  for (std::size_t rank = 1; rank < lane.results.size(); ++rank)
+    if (lane.results[rank].tokens != lane.results[0].tokens)
+      return make_error(ErrorCode::internal, "rank {} sampled other tokens than rank 0 in step {}",
+                        rank, lane.results[0].step);
+  return {};
+}
+
+}  // namespace
+
+/// The running ranks and the lanes between them and the engine. Steps are numbered from 0; step n
+/// uses lane n % kStepsMax.
+class LocalExecutor::Ranks {
+ public:
+  static Result<std::unique_ptr<Ranks>> start(const ModelConfig& config,
+                                              const ModelSources& sources,
+                                              const LocalExecutorSettings& settings) {
+    auto ranks = std::unique_ptr<Ranks>(new Ranks());
+    const std::size_t bytes = plan_bytes(settings.bounds.counts_max());
+    for (Lane& lane : ranks->lanes_) {
+      lane.words.resize((bytes + 7) / 8);
+      lane.statuses.resize(static_cast<std::size_t>(settings.ranks));
+      lane.results.resize(static_cast<std::size_t>(settings.ranks));
+    }
+    std::vector<std::unique_ptr<Communicator>> communicators;
+    if (settings.ranks == 1) {
+      communicators.push_back(std::make_unique<OneRank>());
+    } else {
+      communicators = make_thread_ranks(settings.ranks, kRankPatience);
+    }
+    for (std::int64_t rank = 0; rank < settings.ranks; ++rank) {
+      WorkerSettings worker = settings.worker;
+      worker.load.shard.rank = rank;
+      worker.load.shard.ranks = settings.ranks;
+      KOHO_TRY_ASSIGN(std::unique_ptr<Backend> backend, settings.make_backend(rank));
+      Result<Worker> made =
+          Worker::create(config, sources, worker, std::move(backend),
+                         std::move(communicators[static_cast<std::size_t>(rank)]));
+      if (!made.ok()) return std::move(made).error().with_context("rank " + std::to_string(rank));
+      Rank& entry = ranks->ranks_.emplace_back();
+      entry.worker = std::make_unique<Worker>(std::move(made).value());
+      entry.runner = std::make_unique<PlanRunner>(*entry.worker, settings.bounds);
+    }
+    for (std::size_t rank = 0; rank < ranks->ranks_.size(); ++rank)
+      ranks->ranks_[rank].thread = std::thread([&self = *ranks, rank] { self.work(rank); });
+    return ranks;
+  }
+
+  Ranks(const Ranks&) = delete;
+  Ranks& operator=(const Ranks&) = delete;
+  ~Ranks() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    for (Rank& rank : ranks_)
+      if (rank.thread.joinable()) rank.thread.join();
+  }
+
+  std::span<std::byte> plan_space() { return lane(submitted_).space(); }
+
+  Status submit(std::size_t bytes) {
+    {
+      const std::lock_guard lock(mutex_);
+      KOHO_CHECK_LT(submitted_ - collected_, kStepsMax);
+      Lane& next = lane(submitted_);
+      next.bytes = bytes;
+      next.ranks_done = 0;
+      ++submitted_;
+    }
+    changed_.notify_all();
+    return {};
+  }
+
+  Status collect(StepResult& result, std::int64_t timeout_us) {
+    std::unique_lock lock(mutex_);
+    KOHO_CHECK_LT(collected_, submitted_);
+    Lane& oldest = lane(collected_);
+    const auto all = static_cast<std::int64_t>(ranks_.size());
+    if (!changed_.wait_for(lock, std::chrono::microseconds(timeout_us),
+                           [&] { return oldest.ranks_done == all; }))
+      return make_error(ErrorCode::deadline_exceeded, "the step is still running");
+    ++collected_;
+    for (Status& status : oldest.statuses)
+      if (!status.ok()) return std::move(status).error();
+    KOHO_TRY(compare(oldest));
+    std::swap(result, oldest.results[0]);
+    return {};
+  }
+
+ private:
+  Ranks() = default;
+
+  Lane& lane(std::size_t step) { return lanes_[step % kStepsMax]; }
+
+  void work(std::size_t rank) {
+    for (std::size_t step = 0;; ++step) {
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [&] { return stopping_ || submitted_ > step; });
+        if (stopping_) return;
+      }
+      Lane& mine = lane(step);
+      mine.statuses[rank] =
+          ranks_[rank].runner->run(mine.space().first(mine.bytes), mine.results[rank]);
+      if (!mine.statuses[rank].ok()) ranks_[rank].worker->abort_collectives();
+      {
+        const std::lock_guard lock(mutex_);
+        ++mine.ranks_done;
+      }
+      changed_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stopping_ = false;
+  std::size_t submitted_ = 0;  // steps
+  std::size_t collected_ = 0;
+  std::array<Lane, kStepsMax> lanes_;
+  std::vector<Rank> ranks_;
+};
+
+LocalExecutor::LocalExecutor(const ModelConfig& config,
+                             const ModelSources& sources,
+                             LocalExecutorSettings settings)
+    : config_(config), sources_(&sources), settings_(std::move(settings)) {}
+
+LocalExecutor::~LocalExecutor() = default;
+
+Result<std::unique_ptr<LocalExecutor>> LocalExecutor::create(const ModelConfig& config,
+                                                             const ModelSources& sources,
+                                                             LocalExecutorSettings settings) {
+  auto executor =
+      std::unique_ptr<LocalExecutor>(new LocalExecutor(config, sources, std::move(settings)));
+  KOHO_TRY_ASSIGN(executor->ranks_, Ranks::start(executor->config_, sources, executor->settings_));
+  return executor;
+}
+
+std::span<std::byte> LocalExecutor::plan_space() {
+  return ranks_->plan_space();
+}
+
+Status LocalExecutor::submit(std::size_t bytes) {
+  return ranks_->submit(bytes);
+}
+
+Status LocalExecutor::collect(StepResult& result, std::int64_t timeout_us) {
+  return ranks_->collect(result, timeout_us);
+}
+
+Status LocalExecutor::recover(std::int64_t /*timeout_us*/) {
+  ranks_.reset();  // waits for the steps in flight
+  KOHO_TRY_ASSIGN(ranks_, Ranks::start(config_, *sources_, settings_));
+  return {};
+}
+
+}  // namespace koho
