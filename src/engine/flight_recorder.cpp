@@ -24,11 +24,13 @@ std::string_view name(StepRecord::Outcome outcome) {
 }  // namespace
 
 void FlightRecorder::launched(const StepRecord& record) {
+  const std::lock_guard lock(mutex_);
   ring_[count_ % kSteps] = record;
   ++count_;
 }
 
 void FlightRecorder::ended(std::int64_t step, StepRecord::Outcome outcome, std::int64_t now_us) {
+  const std::lock_guard lock(mutex_);
   // At most a few steps are in flight, so this looks at the last few records.
   for (std::uint64_t back = 1; back <= std::min<std::uint64_t>(count_, kSteps); ++back) {
     StepRecord& record = ring_[(count_ - back) % kSteps];
@@ -41,6 +43,8 @@ void FlightRecorder::ended(std::int64_t step, StepRecord::Outcome outcome, std::
 
 std::vector<StepRecord> FlightRecorder::records() const {
   std::vector<StepRecord> result;
+  result.reserve(kSteps);
+  const std::lock_guard lock(mutex_);
   const std::uint64_t kept = std::min<std::uint64_t>(count_, kSteps);
   for (std::uint64_t i = count_ - kept; i < count_; ++i) result.push_back(ring_[i % kSteps]);
   return result;

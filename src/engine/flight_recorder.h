@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -27,7 +28,7 @@ struct StepRecord {
   Outcome outcome = Outcome::in_flight;
 };
 
-/// A ring of the last kSteps records. Threads: one at a time.
+/// A ring of the last kSteps records. Threads: any.
 class FlightRecorder {
  public:
   static constexpr std::size_t kSteps = 256;
@@ -38,6 +39,7 @@ class FlightRecorder {
   std::vector<StepRecord> records() const;
 
  private:
+  mutable std::mutex mutex_;
   std::array<StepRecord, kSteps> ring_;
   std::uint64_t count_ = 0;
 };

@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -33,7 +34,7 @@ struct OutputEvent {
   std::int32_t stop_string = -1;             // or the index of the stop string
 };
 
-class OutputStream {
+class OutputStream : public std::enable_shared_from_this<OutputStream> {
  public:
   enum class Read : std::uint8_t { event, nothing, done };
 
@@ -68,9 +69,9 @@ class OutputStream {
   bool closed() const;
   std::size_t capacity() const { return ring_.size(); }
 
-  /// Set by the first cancel; later ones change nothing.
+  /// The first cancel sets it; later ones change nothing. Threads: any.
   std::atomic<bool> cancel_requested = false;
-  /// Which request of the engine this is; the engine's thread only.
+  /// The engine's name for the request while it is live, else -1. The engine's thread only.
   std::int32_t request_index = -1;
 
  private:

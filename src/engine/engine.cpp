@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/engine.h"
+
+#include <array>
+#include <cerrno>
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+#include <random>
+#include <sys/random.h>
+#include <utility>
+
+#include "base/log.h"
+
+namespace koho {
+namespace {
+
+/// How long the thread waits for a step, for the device or, while requests are live, for commands,
+/// before it looks at deadlines and at its inbox again.
+constexpr std::int64_t kSliceUs = 50'000;
+
+Result<std::array<std::uint64_t, 4>> random_seed() {
+  std::array<std::uint64_t, 4> seed{};
+  if (getrandom(seed.data(), sizeof(seed), 0) != static_cast<ssize_t>(sizeof(seed)))
+    return make_error(ErrorCode::io_error, "no randomness from the system: {}",
+                      std::strerror(errno));
+  return seed;
+}
+
+}  // namespace
+
+/// What callers leave for the engine's thread. At most one submission, one cancel and one resume a
+/// request wait here.
+struct Engine::Inbox {
+  struct Command {
+    enum class Kind : std::uint8_t { submit, cancel, resume };
+    Kind kind = Kind::submit;
+    Request request;
+    std::shared_ptr<OutputStream> stream;
+  };
+
+  std::mutex mutex;
+  std::condition_variable arrived;  // for the engine's thread
+  std::condition_variable ended;    // for drain
+  std::vector<Command> commands;
+  std::vector<Command> taken;  // the engine's thread's, swapped with commands
+  std::int32_t requests = 0;   // accepted and not ended, as are the sequences
+  std::int32_t sequences = 0;
+  bool accepting = true;
+  bool end_all = false;
+  bool stop = false;
+  std::mt19937_64 seeds;
+  Statistics statistics;
+
+  void post(Command command) {
+    {
+      const std::lock_guard lock(mutex);
+      commands.push_back(std::move(command));
+    }
+    arrived.notify_one();
+  }
+};
+
+Result<std::unique_ptr<Engine>> Engine::start(const EngineLimits& limits,
+                                              Executor& executor,
+                                              const Clock& clock,
+                                              TextDecoderFactory decoders) {
+  KOHO_TRY(validate(limits));
+  KOHO_TRY_ASSIGN(const auto seed, random_seed());
+  std::unique_ptr<Engine> engine(new Engine(limits, executor, clock, std::move(decoders), seed));
+  engine->thread_ = std::thread(&Engine::run, engine.get());
+  return engine;
+}
+
+Engine::Engine(const EngineLimits& limits,
+               Executor& executor,
+               const Clock& clock,
+               TextDecoderFactory decoders,
+               const std::array<std::uint64_t, 4>& seed)
+    : loop_(limits, executor, clock, std::move(decoders), seed), inbox_(std::make_shared<Inbox>()) {
+  const auto commands = 3 * static_cast<std::size_t>(limits.requests_max);
+  inbox_->commands.reserve(commands);
+  inbox_->taken.reserve(commands);
+  inbox_->seeds.seed(seed[1]);
+  inbox_->statistics = loop_.statistics();
+}
+
+Engine::~Engine() {
+  {
+    const std::lock_guard lock(inbox_->mutex);
+    inbox_->accepting = false;
+    inbox_->stop = true;
+  }
+  inbox_->arrived.notify_one();
+  thread_.join();
+}
+
+Result<std::shared_ptr<OutputStream>> Engine::submit(Request request,
+                                                     std::function<void()> on_ready) {
+  const EngineLimits& most = limits();
+  KOHO_TRY(validate(request, most));
+  const auto capacity = static_cast<std::size_t>(most.stream_events_per_choice) *
+                        static_cast<std::size_t>(request.choices);
+  const std::weak_ptr<Inbox> inbox = inbox_;
+  auto on_room = [inbox](OutputStream& stream) {
+    if (const std::shared_ptr<Inbox> open = inbox.lock())
+      open->post({Inbox::Command::Kind::resume, {}, stream.shared_from_this()});
+  };
+  auto stream = std::make_shared<OutputStream>(
+      capacity, static_cast<std::size_t>(request.sampling.logprobs.value_or(0)),
+      std::move(on_ready), std::move(on_room));
+  {
+    const std::lock_guard lock(inbox_->mutex);
+    if (!inbox_->accepting)
+      return make_error(ErrorCode::unavailable, "the engine is shutting down");
+    if (inbox_->statistics.broken)
+      return make_error(ErrorCode::unavailable, "the device could not be recovered");
+    if (inbox_->requests >= most.requests_max ||
+        inbox_->sequences + request.choices > most.scheduler.live_max)
+      return make_error(ErrorCode::resource_exhausted,
+                        "the queue is full: {} requests are in the engine, try again later",
+                        inbox_->requests);
+    ++inbox_->requests;
+    inbox_->sequences += request.choices;
+    if (!request.sampling.seed) request.seed = inbox_->seeds();
+    inbox_->commands.push_back({Inbox::Command::Kind::submit, std::move(request), stream});
+  }
+  inbox_->arrived.notify_one();
+  return stream;
+}
+
+void Engine::cancel(const std::shared_ptr<OutputStream>& stream) {
+  if (stream->cancel_requested.exchange(true)) return;
+  inbox_->post({Inbox::Command::Kind::cancel, {}, stream});
+}
+
+void Engine::drain(std::int64_t timeout_us) {
+  std::unique_lock lock(inbox_->mutex);
+  inbox_->accepting = false;
+  const auto empty = [this] { return inbox_->requests == 0; };
+  if (inbox_->ended.wait_for(lock, std::chrono::microseconds(timeout_us), empty)) return;
+  inbox_->end_all = true;
+  inbox_->arrived.notify_one();
+  inbox_->ended.wait(lock, empty);
+}
+
+Statistics Engine::statistics() const {
+  const std::lock_guard lock(inbox_->mutex);
+  return inbox_->statistics;
+}
+
+void Engine::run() {
+  bool busy = false;
+  while (take_commands(!busy)) {
+    busy = turn();
+    publish();
+  }
+  loop_.end_all(make_error(ErrorCode::unavailable, "the engine is shutting down"));
+  publish();
+}
+
+bool Engine::take_commands(bool idle) {
+  bool end_all = false;
+  bool stop = false;
+  {
+    std::unique_lock lock(inbox_->mutex);
+    const auto something = [this] {
+      return !inbox_->commands.empty() || inbox_->stop || inbox_->end_all;
+    };
+    if (idle && loop_.live_requests() == 0) {
+      inbox_->arrived.wait(lock, something);
+    } else if (idle) {
+      inbox_->arrived.wait_for(lock, std::chrono::microseconds(kSliceUs), something);
+    }
+    inbox_->commands.swap(inbox_->taken);
+    end_all = std::exchange(inbox_->end_all, false);
+    stop = inbox_->stop;
+  }
+  for (Inbox::Command& command : inbox_->taken) {
+    switch (command.kind) {
+      case Inbox::Command::Kind::submit:
+        loop_.submit(std::move(command.request), std::move(command.stream));
+        break;
+      case Inbox::Command::Kind::cancel:
+        loop_.cancel(*command.stream);
+        break;
+      case Inbox::Command::Kind::resume:
+        loop_.resume(*command.stream);
+        break;
+    }
+  }
+  inbox_->taken.clear();
+  if (end_all) loop_.end_all(make_error(ErrorCode::unavailable, "the engine is shutting down"));
+  return !stop;
+}
+
+bool Engine::turn() {
+  loop_.expire();
+  if (!loop_.device_up()) {
+    if (loop_.broken()) return false;
+    if (!std::exchange(reported_down_, true))
+      log::error("the device was lost: {}", loop_.device_error().message);
+    if (loop_.recover(kSliceUs)) {
+      reported_down_ = false;
+      log::info("the device is back; {} requests go on", loop_.live_requests());
+    } else if (loop_.broken()) {
+      log::error("the device could not be recovered: {}", loop_.device_error().message);
+    }
+    return true;
+  }
+  const bool launched = loop_.launch();
+  // One step runs while the next one is planned; with nothing to plan the oldest is waited for.
+  if (loop_.steps_in_flight() == kStepsInFlightMax || (!launched && loop_.steps_in_flight() > 0)) {
+    loop_.land(kSliceUs);
+    return true;
+  }
+  return launched;
+}
+
+void Engine::publish() {
+  const Statistics statistics = loop_.statistics();
+  bool empty = false;
+  {
+    const std::lock_guard lock(inbox_->mutex);
+    inbox_->statistics = statistics;
+    inbox_->requests = loop_.live_requests();
+    inbox_->sequences = loop_.scheduler().live();
+    for (const Inbox::Command& command : inbox_->commands) {
+      if (command.kind != Inbox::Command::Kind::submit) continue;
+      ++inbox_->requests;
+      inbox_->sequences += command.request.choices;
+    }
+    empty = inbox_->requests == 0;
+  }
+  if (empty) inbox_->ended.notify_all();
+}
+
+}  // namespace koho

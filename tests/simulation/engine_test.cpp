@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine with its thread and many callers, on the simulation's fake ranks: what the simulation
+// cannot show because it has one thread.
+#include "engine/engine.h"
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "client.h"
+#include "fake_executor.h"
+#include "random.h"
+
+namespace koho::simulation {
+namespace {
+
+/// Fake ranks that are always done at once, and are lost every `fail_every`-th step.
+class InstantExecutor final : public Executor {
+ public:
+  InstantExecutor(const EngineLimits& limits, std::int64_t fail_every)
+      : fake_(plan_bounds(limits)), fail_every_(fail_every) {}
+
+  std::span<std::byte> plan_space() override { return fake_.plan_space(); }
+  Status submit(std::size_t bytes) override { return fake_.submit(bytes); }
+  Status collect(StepResult& result, std::int64_t timeout_us) override {
+    if (hangs) return make_error(ErrorCode::deadline_exceeded, "not yet");
+    if (fail_every_ > 0 && ++collected_ % fail_every_ == 0)
+      return make_error(ErrorCode::device_error, "a worker died");
+    fake_.complete_oldest();
+    return fake_.collect(result, timeout_us);
+  }
+  Status recover(std::int64_t timeout_us) override { return fake_.recover(timeout_us); }
+  const std::string& complaint() const { return fake_.complaint(); }
+
+  std::atomic<bool> hangs = false;
+
+ private:
+  FakeExecutor fake_;
+  std::int64_t fail_every_;
+  std::int64_t collected_ = 0;
+};
+
+EngineLimits test_limits() {
+  EngineLimits limits;
+  Limits& s = limits.scheduler;
+  s.tokens_per_page = 4;
+  s.pages = 96;
+  s.context_max = 128;
+  s.sequences_max = 8;
+  s.live_max = 64;
+  s.step_tokens_max = 48;
+  s.mixed_prefill_tokens_max = 16;
+  limits.vocabulary = 100;
+  limits.requests_max = 32;
+  limits.choices_max = 3;
+  limits.stream_events_per_choice = 8;
+  limits.faults_per_request_max = 1000;
+  return limits;
+}
+
+struct House {
+  EngineLimits limits;
+  SteadyClock clock;
+  InstantExecutor executor;
+  std::unique_ptr<Engine> engine;
+
+  explicit House(const EngineLimits& with = test_limits(), std::int64_t fail_every = 0)
+      : limits(with), executor(limits, fail_every) {
+    engine =
+        *Engine::start(limits, executor, clock, [] { return std::make_unique<FakeDecoder>(); });
+  }
+  ~House() {
+    engine.reset();
+    EXPECT_EQ(executor.complaint(), "");
+  }
+};
+
+Request draw_request(Random& random) {
+  Request request;
+  const std::int32_t length = random.in(1, 40);
+  for (std::int32_t i = 0; i < length; ++i) request.prompt.push_back(i < 12 ? i : random.in(0, 99));
+  request.max_tokens = random.in(1, 60);
+  request.choices = random.chance(800) ? 1 : random.in(2, 3);
+  request.sampling.seed = random.in(0, 1000);
+  request.stop_tokens = {random.in(0, 99)};
+  if (random.chance(300)) request.stop_strings = {"abc"};
+  return request;
+}
+
+/// Reads a stream to its end and compares it with the truth.
+void read_to_end(Client& client) {
+  OutputEvent event;
+  for (;;) {
+    const OutputStream::Read read = client.stream->wait(event, 20'000'000);
+    ASSERT_NE(read, OutputStream::Read::nothing) << "nothing came in 20 seconds";
+    if (read == OutputStream::Read::done) break;
+    ASSERT_EQ(client.check(event), "");
+  }
+  EXPECT_EQ(client.check_end(client.stream->summary()), "");
+}
+
+/// One caller: submits, reads to the end, cancels one request in five.
+void call(Engine& engine, std::uint64_t seed, int requests) {
+  Random random(seed);
+  for (int i = 0; i < requests; ++i) {
+    const Request request = draw_request(random);
+    Client client(request, 100, true);
+    Result<std::shared_ptr<OutputStream>> stream = engine.submit(request);
+    while (!stream.ok() && stream.error().code == ErrorCode::resource_exhausted) {
+      std::this_thread::yield();
+      stream = engine.submit(request);
+    }
+    ASSERT_TRUE(stream.ok()) << stream.error().message;
+    client.stream = *stream;
+    if (random.chance(200)) {
+      client.cancelled = true;
+      engine.cancel(client.stream);
+    }
+    read_to_end(client);
+  }
+}
+
+void expect_empty(const Engine& engine) {
+  const Statistics statistics = engine.statistics();
+  EXPECT_EQ(statistics.requests_live, 0);
+  EXPECT_EQ(statistics.running + statistics.waiting + statistics.held, 0);
+  EXPECT_EQ(statistics.pages_free + statistics.pages_cached, statistics.pages_total);
+}
+
+TEST(Engine, ManyCallersReadWhatTheyWouldReadAlone) {
+  House house;
+  std::vector<std::thread> callers;
+  for (std::uint64_t i = 0; i < 8; ++i)
+    callers.emplace_back([&house, i] { call(*house.engine, i, 60); });
+  for (std::thread& caller : callers) caller.join();
+  house.engine->drain(10'000'000);
+  expect_empty(*house.engine);
+  EXPECT_GT(house.engine->statistics().prefix_hit_tokens, 0U);
+  EXPECT_FALSE(house.engine->recent_steps().empty());
+}
+
+TEST(Engine, ALostDeviceIsNotSeenByReaders) {
+  House house(test_limits(), 25);
+  std::vector<std::thread> callers;
+  for (std::uint64_t i = 0; i < 4; ++i)
+    callers.emplace_back([&house, i] { call(*house.engine, 50 + i, 30); });
+  for (std::thread& caller : callers) caller.join();
+  const Statistics statistics = house.engine->statistics();
+  EXPECT_GT(statistics.device_failures, 5U);
+  EXPECT_EQ(statistics.requests_failed, 0U);
+}
+
+TEST(Engine, RefusesWhatItsQueueCannotHold) {
+  EngineLimits limits = test_limits();
+  limits.requests_max = 2;
+  House house(limits);
+  house.executor.hangs = true;
+  Request request;
+  request.prompt = {1, 2, 3};
+  request.max_tokens = 4;
+  ASSERT_TRUE(house.engine->submit(request).ok());
+  ASSERT_TRUE(house.engine->submit(request).ok());
+  EXPECT_EQ(house.engine->submit(request).error().code, ErrorCode::resource_exhausted);
+  request.prompt.clear();
+  EXPECT_EQ(house.engine->submit(request).error().code, ErrorCode::invalid_argument);
+}
+
+TEST(Engine, ASlowReaderStopsOnlyItself) {
+  House house;
+  Request request;
+  request.prompt = {1, 2, 3};
+  request.max_tokens = 60;
+  request.sampling.seed = 1;
+  Client slow(request, 100, true);
+  slow.stream = *house.engine->submit(request);
+  request.sampling.seed = 2;
+  Client quick(request, 100, true);
+  quick.stream = *house.engine->submit(request);
+  read_to_end(quick);
+  EXPECT_LE(slow.stream->size(), slow.stream->capacity());
+  EXPECT_FALSE(slow.stream->closed());
+  read_to_end(slow);
+  EXPECT_GE(house.engine->statistics().pauses, 1U);
+}
+
+TEST(Engine, CancelsWhileAStepRuns) {
+  House house;
+  house.executor.hangs = true;
+  Request request;
+  request.prompt = {1, 2, 3};
+  request.max_tokens = 60;
+  Client client(request, 100, true);
+  client.stream = *house.engine->submit(request);
+  client.cancelled = true;
+  house.engine->cancel(client.stream);
+  house.engine->cancel(client.stream);  // twice is once
+  read_to_end(client);
+  EXPECT_EQ(client.stream->summary().ending, Ending::cancelled);
+  house.executor.hangs = false;
+}
+
+TEST(Engine, DrainingFailsWhatDoesNotEndInTime) {
+  House house;
+  house.executor.hangs = true;
+  Request request;
+  request.prompt = {1, 2, 3};
+  request.max_tokens = 60;
+  Client client(request, 100, true);
+  client.stream = *house.engine->submit(request);
+  client.may_fail = true;
+  house.engine->drain(1000);
+  EXPECT_EQ(house.engine->submit(request).error().code, ErrorCode::unavailable);
+  read_to_end(client);
+  EXPECT_EQ(client.stream->summary().error.code, ErrorCode::unavailable);
+  expect_empty(*house.engine);
+}
+
+TEST(Engine, AStreamOutlivesItsEngineAndHasAnEnd) {
+  Request request;
+  request.prompt = {1, 2, 3};
+  request.max_tokens = 60;
+  Client client(request, 100, true);
+  client.may_fail = true;
+  {
+    House house;
+    house.executor.hangs = true;
+    client.stream = *house.engine->submit(request);
+  }
+  read_to_end(client);
+}
+
+TEST(Engine, TellsReadersThatSomethingCame) {
+  House house;
+  std::atomic<int> calls = 0;
+  Request request;
+  request.prompt = {1, 2, 3};
+  request.max_tokens = 3;
+  request.sampling.seed = 1;
+  Client client(request, 100, true);
+  client.stream = *house.engine->submit(request, [&calls] { ++calls; });
+  read_to_end(client);
+  house.engine->drain(1'000'000);
+  EXPECT_GE(calls, 2);  // the first event, and the end
+}
+
+}  // namespace
+}  // namespace koho::simulation
