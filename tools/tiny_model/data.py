@@ -21,8 +21,17 @@ class Batches(IterableDataset):
 
     def __init__(self, tokenizer, rows, length, seed, long):
         self.tokenizer, self.rows, self.length, self.seed, self.long = tokenizer, rows, length, seed, long
-        ids = {t: tokenizer.token_to_id(t) for t in ("[gMASK]", "<|assistant|>", "<|user|>", "<|observation|>",
-                                                     "<|system|>", "<|endoftext|>")}
+        ids = {
+            t: tokenizer.token_to_id(t)
+            for t in (
+                "[gMASK]",
+                "<|assistant|>",
+                "<|user|>",
+                "<|observation|>",
+                "<|system|>",
+                "<|endoftext|>",
+            )
+        }
         self.ids = ids
         self.roles = np.array(sorted(ids.values()))
 
@@ -39,7 +48,7 @@ class Batches(IterableDataset):
         for i, m in enumerate(marks):
             if tokens[m] == assistant:
                 end = marks[i + 1] if i + 1 < len(marks) else len(tokens) - 1
-                w[m + 2:end + 1] = 1.0
+                w[m + 2 : end + 1] = 1.0
         return w
 
     def documents(self, rng):
@@ -65,6 +74,6 @@ class Batches(IterableDataset):
                     pick = next((i for i in range(len(pool)) if len(pool[i][0]) <= room), 0)
                     ids, w = pool.pop(pick)
                     n = min(len(ids), room)
-                    tokens[row, at:at + n], weights[row, at:at + n] = ids[:n], w[:n]
+                    tokens[row, at : at + n], weights[row, at : at + n] = ids[:n], w[:n]
                     at += n
             yield torch.from_numpy(tokens), torch.from_numpy(weights)

@@ -17,7 +17,9 @@ THINK_END = "</think>"
 
 
 def chat_prompt(user, think, tools=None, system=None):
-    messages = ([{"role": "system", "content": system}] if system else []) + [{"role": "user", "content": user}]
+    messages = ([{"role": "system", "content": system}] if system else []) + [
+        {"role": "user", "content": user}
+    ]
     return chat.render(messages, tools, add_generation_prompt=True, enable_thinking=think)
 
 
@@ -49,9 +51,13 @@ def raw(value):
 
 def question(make, think, right=None):
     """A case factory: (rng) -> (prompt, check(answer))."""
+
     def case(rng):
         task = make(rng, "test")
-        return chat_prompt(task.user, think), (lambda a: right(a, task)) if right else (lambda a: a == task.answer)
+        return chat_prompt(task.user, think), (
+            (lambda a: right(a, task)) if right else (lambda a: a == task.answer)
+        )
+
     return case
 
 
@@ -68,17 +74,22 @@ def tool_case(think, invented_share, several=False):
             request = tool_tasks.both(request, rng.choice(makers)(rng))
         goal = [(n, {k: raw(v) for k, v in args.items()}) for n, args in request.calls]
         return chat_prompt(request.user, think, tools), lambda a: parse_calls(a) == goal
+
     return case
 
 
 def reply_case(think):
     """The final answer after a tool's result."""
+
     def case(rng):
         tools, makers = tool_tasks.offer(rng, "test", invented_share=0.6)
         request = rng.choice(makers)(rng)
-        messages = [{"role": "user", "content": request.user}] + tool_tasks.round_trip(rng, request, think)[:-1]
+        messages = [{"role": "user", "content": request.user}] + tool_tasks.round_trip(rng, request, think)[
+            :-1
+        ]
         prompt = chat.render(messages, tools, add_generation_prompt=True, enable_thinking=think)
         return prompt, lambda a: a == request.reply
+
     return case
 
 
@@ -105,11 +116,20 @@ def recall(turns):
         at = rng.randint(0, turns // 2)
         for i in range(turns):
             if i == at:
-                messages += [{"role": "user", "content": told.format(v=v)}, {"role": "assistant", "content": reply.format(v=v)}]
+                messages += [
+                    {"role": "user", "content": told.format(v=v)},
+                    {"role": "assistant", "content": reply.format(v=v)},
+                ]
             task = chat.any_task(rng, "train", chat.SHORT)
-            messages += [{"role": "user", "content": task.user}, {"role": "assistant", "content": task.answer}]
+            messages += [
+                {"role": "user", "content": task.user},
+                {"role": "assistant", "content": task.answer},
+            ]
         messages.append({"role": "user", "content": rng.choice(asks)})
-        return chat.render(messages, None, add_generation_prompt=True, enable_thinking=False), lambda a: a == answer.format(v=v)
+        return chat.render(
+            messages, None, add_generation_prompt=True, enable_thinking=False
+        ), lambda a: a == answer.format(v=v)
+
     return case
 
 
@@ -125,8 +145,11 @@ def cases(full):
         table[f"two-digit addition, {mode}"] = question(tasks.addition, think, number_right), think, 80
         table[f"two-digit subtraction, {mode}"] = question(tasks.subtraction, think, number_right), think, 80
         table[f"multiplication, {mode}"] = question(tasks.multiplication, think, number_right), think, 80
-        table[f"capitals, unseen phrasings, {mode}"] = question(
-            lambda rng, split: tasks.fact(rng, split, "capital"), think, lambda a, t: t.value in a), think, 60
+        table[f"capitals, unseen phrasings, {mode}"] = (
+            question(lambda rng, split: tasks.fact(rng, split, "capital"), think, lambda a, t: t.value in a),
+            think,
+            60,
+        )
         table[f"all facts, {mode}"] = question(lambda rng, split: tasks.fact(rng, "train"), think), think, 60
         table[f"tool call, invented tools, {mode}"] = tool_case(think, 1.0), think, 200
         table[f"tool call, known families, {mode}"] = tool_case(think, 0.0), think, 200
@@ -151,13 +174,16 @@ class Judge:
         self.stops = {tokenizer.token_to_id(t) for t in ("<|endoftext|>", "<|user|>", "<|observation|>")}
         self.real = tokenizer.get_vocab_size()
 
-    def generate(self, prompts, max_tokens, batch=128):
+    def generate(self, prompts, max_tokens, batch=128, **sampling):
         ids = [self.tokenizer.encode(p, add_special_tokens=False).ids for p in prompts]
         order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
         out = [None] * len(ids)
         for at in range(0, len(order), batch):
-            part = order[at:at + batch]
-            for i, o in zip(part, self.model.generate([ids[i] for i in part], max_tokens, self.stops, self.real)):
+            part = order[at : at + batch]
+            for i, o in zip(
+                part,
+                self.model.generate([ids[i] for i in part], max_tokens, self.stops, self.real, **sampling),
+            ):
                 out[i] = o
         return ids, out
 
@@ -174,16 +200,18 @@ class Judge:
             tokens = torch.tensor([p + o], device=device)
             states, _ = self.model.hidden(tokens)
             drafts, _ = self.model.draft(states, tokens.roll(-1, 1))
-            guess = drafts[0, len(p) - 1:-2, :self.real].float().argmax(-1)
-            accepted += (guess == tokens[0, len(p) + 1:]).sum().item()
+            guess = drafts[0, len(p) - 1 : -2, : self.real].float().argmax(-1)
+            accepted += (guess == tokens[0, len(p) + 1 :]).sum().item()
             drafted += len(guess)
         return accepted, drafted
 
 
-def evaluate(model, tokenizer, count=400, seed=7, full=True, show=2, log=print):
+def evaluate(model, tokenizer, count=400, seed=7, full=True, show=2, only="", log=print):
     judge, results = Judge(model, tokenizer), {}
     accepted = drafted = 0
     for name, (make, think, longest) in cases(full).items():
+        if not re.search(only, name):
+            continue
         rng = random.Random(f"{seed} {name}")
         n = max(20, count // 8) if "60 turns" in name else count // 2 if "string" in name else count
         made = [make(rng) for _ in range(n)]
@@ -198,23 +226,38 @@ def evaluate(model, tokenizer, count=400, seed=7, full=True, show=2, log=print):
                 wrong.append((prompt[-160:], text))
         a, d = judge.acceptance(ids[:40], outputs[:40])
         accepted, drafted = accepted + a, drafted + d
-        results[name] = {"right": right, "of": n, "percent": round(100 * right / n, 1), "draft_accepted": round(a / max(1, d), 3)}
+        results[name] = {
+            "right": right,
+            "of": n,
+            "percent": round(100 * right / n, 1),
+            "draft_accepted": round(a / max(1, d), 3),
+        }
         log(f"{results[name]['percent']:6.1f} %  {right}/{n}  drafts {a / max(1, d):.3f}  {name}", flush=True)
         for p, t in wrong[:show]:
             log(f"          {p!r} -> {t!r}", flush=True)
-    results["draft token 1 accepted"] = {"right": accepted, "of": drafted, "percent": round(100 * accepted / drafted, 1)}
-    log(f"{results['draft token 1 accepted']['percent']:6.1f} %  draft token 1 accepted ({accepted}/{drafted})", flush=True)
+    results["draft token 1 accepted"] = {
+        "right": accepted,
+        "of": drafted,
+        "percent": round(100 * accepted / drafted, 1),
+    }
+    log(
+        f"{results['draft token 1 accepted']['percent']:6.1f} %  draft token 1 accepted ({accepted}/{drafted})",
+        flush=True,
+    )
     return results
 
 
 # ---- demonstration prompts -----------------------------------------------------------------------
 
+
 def request_prompt(request):
     if "prompt" in request:
         return request["prompt"], False
     flags = {k: request[k] for k in ("enable_thinking", "clear_thinking") if k in request}
-    return (chat.render(request["messages"], request.get("tools"), add_generation_prompt=True, **flags),
-            request.get("enable_thinking", True))
+    return (
+        chat.render(request["messages"], request.get("tools"), add_generation_prompt=True, **flags),
+        request.get("enable_thinking", True),
+    )
 
 
 def demonstrate(model, tokenizer, prompts, log=print):
@@ -226,17 +269,23 @@ def demonstrate(model, tokenizer, prompts, log=print):
         text = judge.text(outputs[0])
         ok = item["expect"] in text
         right += ok
-        log(f"{'ok  ' if ok else 'FAIL'} {item['name']}: {text!r}" + ("" if ok else f" (expected {item['expect']!r})"), flush=True)
+        log(
+            f"{'ok  ' if ok else 'FAIL'} {item['name']}: {text!r}"
+            + ("" if ok else f" (expected {item['expect']!r})"),
+            flush=True,
+        )
     return right
 
 
 # ---- parity with transformers --------------------------------------------------------------------
+
 
 @torch.no_grad()
 def parity(model, tokens=96, seed=3):
     """Relative error of float32 logits against Glm4MoeForCausalLM with the same unquantised weights."""
     from transformers import Glm4MoeConfig, Glm4MoeForCausalLM
     from .export import config_json, hf_state
+
     facts = config_json(model)
     facts.pop("quantization_config")
     theirs = Glm4MoeForCausalLM(Glm4MoeConfig(**facts)).float().eval()
@@ -246,7 +295,12 @@ def parity(model, tokens=96, seed=3):
         for i in range(model.config["first_k_dense_replace"], model.config["num_hidden_layers"]):
             p = f"model.layers.{i}.mlp.experts."
             n = model.config["n_routed_experts"]
-            experts[p + "gate_up_proj"] = torch.stack([torch.cat([state.pop(f"{p}{e}.gate_proj.weight"), state.pop(f"{p}{e}.up_proj.weight")]) for e in range(n)])
+            experts[p + "gate_up_proj"] = torch.stack(
+                [
+                    torch.cat([state.pop(f"{p}{e}.gate_proj.weight"), state.pop(f"{p}{e}.up_proj.weight")])
+                    for e in range(n)
+                ]
+            )
             experts[p + "down_proj"] = torch.stack([state.pop(f"{p}{e}.down_proj.weight") for e in range(n)])
     missing, extra = theirs.load_state_dict({**state, **experts}, strict=False)
     assert not missing and not extra, (missing, extra)

@@ -49,10 +49,18 @@ def shards(model):
     n = len(model.layers)
     mtp = f"model.layers.{n}."
     last = list(layer_tensors(model.mtp, mtp)) + [
-        (mtp + "enorm.weight", model.enorm.weight, False), (mtp + "hnorm.weight", model.hnorm.weight, False),
-        (mtp + "eh_proj.weight", model.eh_proj, False), (mtp + "shared_head.norm.weight", model.mtp_norm.weight, False)]
-    return [[("model.embed_tokens.weight", model.embed, False)] + layers[0], sum(layers[1:3], []), sum(layers[3:], []),
-            [("model.norm.weight", model.norm.weight, False), ("lm_head.weight", model.head, False)], last]
+        (mtp + "enorm.weight", model.enorm.weight, False),
+        (mtp + "hnorm.weight", model.hnorm.weight, False),
+        (mtp + "eh_proj.weight", model.eh_proj, False),
+        (mtp + "shared_head.norm.weight", model.mtp_norm.weight, False),
+    ]
+    return [
+        [("model.embed_tokens.weight", model.embed, False)] + layers[0],
+        sum(layers[1:3], []),
+        sum(layers[3:], []),
+        [("model.norm.weight", model.norm.weight, False), ("lm_head.weight", model.head, False)],
+        last,
+    ]
 
 
 def stored(name, tensor, quantised):
@@ -77,29 +85,80 @@ def config_json(model):
     c = model.config
     eos = [tok.BASE_TOKENS + i for i in (0, 7, 9)]
     return {
-        "architectures": ["Glm4MoeForCausalLM"], "attention_bias": True, "attention_dropout": 0.0, "pad_token_id": eos[0],
-        "eos_token_id": eos, "head_dim": c["head_dim"], "hidden_act": "silu", "hidden_size": c["hidden_size"],
-        "partial_rotary_factor": c["partial_rotary_factor"], "initializer_range": 0.02,
-        "intermediate_size": c["intermediate_size"], "max_position_embeddings": 131072, "model_type": "glm4_moe",
-        "moe_intermediate_size": c["moe_intermediate_size"], "norm_topk_prob": True,
-        "num_attention_heads": c["num_attention_heads"], "n_group": 1, "topk_group": 1,
-        "n_routed_experts": c["n_routed_experts"], "n_shared_experts": c["n_shared_experts"],
-        "routed_scaling_factor": c["routed_scaling_factor"], "num_experts_per_tok": c["num_experts_per_tok"],
-        "first_k_dense_replace": c["first_k_dense_replace"], "num_hidden_layers": c["num_hidden_layers"],
-        "num_key_value_heads": c["num_key_value_heads"], "rms_norm_eps": c["rms_norm_eps"], "rope_scaling": None,
-        "rope_theta": c["rope_theta"], "num_nextn_predict_layers": c["num_nextn_predict_layers"],
-        "tie_word_embeddings": False, "torch_dtype": "bfloat16", "transformers_version": "4.56.2", "use_cache": True,
-        "use_qk_norm": True, "vocab_size": c["vocab_size"],
+        "architectures": ["Glm4MoeForCausalLM"],
+        "attention_bias": True,
+        "attention_dropout": 0.0,
+        "pad_token_id": eos[0],
+        "eos_token_id": eos,
+        "head_dim": c["head_dim"],
+        "hidden_act": "silu",
+        "hidden_size": c["hidden_size"],
+        "partial_rotary_factor": c["partial_rotary_factor"],
+        "initializer_range": 0.02,
+        "intermediate_size": c["intermediate_size"],
+        "max_position_embeddings": 131072,
+        "model_type": "glm4_moe",
+        "moe_intermediate_size": c["moe_intermediate_size"],
+        "norm_topk_prob": True,
+        "num_attention_heads": c["num_attention_heads"],
+        "n_group": 1,
+        "topk_group": 1,
+        "n_routed_experts": c["n_routed_experts"],
+        "n_shared_experts": c["n_shared_experts"],
+        "routed_scaling_factor": c["routed_scaling_factor"],
+        "num_experts_per_tok": c["num_experts_per_tok"],
+        "first_k_dense_replace": c["first_k_dense_replace"],
+        "num_hidden_layers": c["num_hidden_layers"],
+        "num_key_value_heads": c["num_key_value_heads"],
+        "rms_norm_eps": c["rms_norm_eps"],
+        "rope_scaling": None,
+        "rope_theta": c["rope_theta"],
+        "num_nextn_predict_layers": c["num_nextn_predict_layers"],
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "transformers_version": "4.56.2",
+        "use_cache": True,
+        "use_qk_norm": True,
+        "vocab_size": c["vocab_size"],
         "quantization_config": {
-            "config_groups": {"group_0": {
-                "format": "float-quantized",
-                "input_activations": {"actorder": None, "block_structure": None, "dynamic": True, "group_size": None, "num_bits": 8,
-                                      "observer": None, "observer_kwargs": {}, "strategy": "token", "symmetric": True, "type": "float"},
-                "output_activations": None, "targets": ["Linear"],
-                "weights": {"actorder": None, "block_structure": None, "dynamic": False, "group_size": None, "num_bits": 8,
-                            "observer": "minmax", "observer_kwargs": {}, "strategy": "channel", "symmetric": True, "type": "float"}}},
-            "format": "float-quantized", "global_compression_ratio": None, "ignore": ignored(model),
-            "kv_cache_scheme": None, "quant_method": "compressed-tensors", "quantization_status": "compressed"},
+            "config_groups": {
+                "group_0": {
+                    "format": "float-quantized",
+                    "input_activations": {
+                        "actorder": None,
+                        "block_structure": None,
+                        "dynamic": True,
+                        "group_size": None,
+                        "num_bits": 8,
+                        "observer": None,
+                        "observer_kwargs": {},
+                        "strategy": "token",
+                        "symmetric": True,
+                        "type": "float",
+                    },
+                    "output_activations": None,
+                    "targets": ["Linear"],
+                    "weights": {
+                        "actorder": None,
+                        "block_structure": None,
+                        "dynamic": False,
+                        "group_size": None,
+                        "num_bits": 8,
+                        "observer": "minmax",
+                        "observer_kwargs": {},
+                        "strategy": "channel",
+                        "symmetric": True,
+                        "type": "float",
+                    },
+                }
+            },
+            "format": "float-quantized",
+            "global_compression_ratio": None,
+            "ignore": ignored(model),
+            "kv_cache_scheme": None,
+            "quant_method": "compressed-tensors",
+            "quantization_status": "compressed",
+        },
     }
 
 
@@ -120,13 +179,22 @@ def export(model, directory):
         save_file(tensors, directory / name, metadata={"format": "pt"})
         weight_map.update(dict.fromkeys(tensors, name))
         total += sum(t.numel() * t.element_size() for t in tensors.values())
-    write_json(directory / "model.safetensors.index.json",
-               {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))})
+    write_json(
+        directory / "model.safetensors.index.json",
+        {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))},
+    )
     config = config_json(model)
     write_json(directory / "config.json", config)
-    write_json(directory / "generation_config.json", {
-        "_from_model_config": True, "eos_token_id": config["eos_token_id"], "pad_token_id": config["pad_token_id"],
-        "temperature": 1.0, "transformers_version": "4.56.2"})
+    write_json(
+        directory / "generation_config.json",
+        {
+            "_from_model_config": True,
+            "eos_token_id": config["eos_token_id"],
+            "pad_token_id": config["pad_token_id"],
+            "temperature": 1.0,
+            "transformers_version": "4.56.2",
+        },
+    )
     write_json(directory / "tokenizer_config.json", tok.tokenizer_config())
     return total
 
@@ -154,4 +222,9 @@ def load_exported(directory, device="cpu", dtype=torch.bfloat16):
 def hf_state(model):
     """The unquantised weights under Hugging Face's names (no MTP), for the parity check."""
     skip = f"model.layers.{len(model.layers)}."
-    return {name: t.detach().float() for shard in shards(model) for name, t, _ in shard if not name.startswith(skip)}
+    return {
+        name: t.detach().float()
+        for shard in shards(model)
+        for name, t, _ in shard
+        if not name.startswith(skip)
+    }

@@ -9,21 +9,70 @@ import json
 
 from . import facts
 from .tasks import Task, number_pair
-from .words import (ADJECTIVES, CITIES, NAMES, NOUNS, PARAMS, allowed, any_word, join_and, pseudo_word,
-                    typed_value)
+from .words import (
+    ADJECTIVES,
+    CITIES,
+    NAMES,
+    NOUNS,
+    PARAMS,
+    allowed,
+    any_word,
+    join_and,
+    pseudo_word,
+    typed_value,
+)
 
-TYPES = ["string", "string", "string", "integer", "integer", "number", "boolean", "array:string",
-         "array:integer"]
+TYPES = [
+    "string",
+    "string",
+    "string",
+    "integer",
+    "integer",
+    "number",
+    "boolean",
+    "array:string",
+    "array:integer",
+]
 
 # What an example object holds when nobody says: by key, else by type.
-EXAMPLES = {"name": "Anna", "city": "Paris", "country": "France", "email": "anna@mail.com", "age": 30,
-            "date": "2025-01-01", "time": "12:00", "color": "red", "title": "The red fox", "id": 1,
-            "price": 9.5, "count": 3, "capital": "Paris", "language": "English", "currency": "euro",
-            "unit": "kg", "status": "ok", "phone": "555-0100", "address": "1 Main Street", "zip": "12345",
-            "street": "Main Street", "first_name": "Anna", "last_name": "Fox", "animal": "fox",
-            "sound": "woof", "summary": "A short text.", "answer": "42", "reason": "It is short.",
-            "tags": ["red", "blue"], "items": ["apple", "pear"], "year": 2025, "rating": 5,
-            "temperature": 21, "description": "A short text.", "message": "Hello!", "text": "Hello!"}
+EXAMPLES = {
+    "name": "Anna",
+    "city": "Paris",
+    "country": "France",
+    "email": "anna@mail.com",
+    "age": 30,
+    "date": "2025-01-01",
+    "time": "12:00",
+    "color": "red",
+    "title": "The red fox",
+    "id": 1,
+    "price": 9.5,
+    "count": 3,
+    "capital": "Paris",
+    "language": "English",
+    "currency": "euro",
+    "unit": "kg",
+    "status": "ok",
+    "phone": "555-0100",
+    "address": "1 Main Street",
+    "zip": "12345",
+    "street": "Main Street",
+    "first_name": "Anna",
+    "last_name": "Fox",
+    "animal": "fox",
+    "sound": "woof",
+    "summary": "A short text.",
+    "answer": "42",
+    "reason": "It is short.",
+    "tags": ["red", "blue"],
+    "items": ["apple", "pear"],
+    "year": 2025,
+    "rating": 5,
+    "temperature": 21,
+    "description": "A short text.",
+    "message": "Hello!",
+    "text": "Hello!",
+}
 EXAMPLE_BY_TYPE = {"string": "text", "integer": 1, "number": 1.5, "boolean": True, "null": None}
 
 
@@ -64,6 +113,7 @@ def said(value):
 
 def fields_json(rng, split):
     """Fields and values are named in the question."""
+
     def one():
         names = keys(rng, rng.randint(1, 5))
         return {k: typed_value(rng, rng.choice(TYPES)) for k in names}
@@ -78,8 +128,11 @@ def fields_json(rng, split):
     elif style == 1:
         text = "Write JSON with these fields:\n" + "\n".join(f"{k}: {said(v)}" for k, v in pairs)
     elif style == 2:
-        text = ("Create a JSON object where " +
-                join_and(f"{k} is {dumps(v) if isinstance(v, str) else said(v)}" for k, v in pairs) + ".")
+        text = (
+            "Create a JSON object where "
+            + join_and(f"{k} is {dumps(v) if isinstance(v, str) else said(v)}" for k, v in pairs)
+            + "."
+        )
     elif style == 3:
         text = "As JSON: " + ", ".join(f"{k}={said(v)}" for k, v in pairs)
     elif style == 4:
@@ -107,56 +160,94 @@ def person_json(rng, split):
     name, city, age = rng.choice(NAMES), rng.choice(CITIES), rng.randint(5, 95)
     thing = rng.choice(NOUNS)
     known = {"name": name, "age": age, "city": city, "likes": thing}
-    prose = rng.choice([
-        f"{name} is {age} years old, lives in {city} and likes the {thing}.",
-        f"{name} lives in {city}. {name} is {age} and likes the {thing}.",
-        f"{name}, {age}, from {city}, likes the {thing}."])
+    prose = rng.choice(
+        [
+            f"{name} is {age} years old, lives in {city} and likes the {thing}.",
+            f"{name} lives in {city}. {name} is {age} and likes the {thing}.",
+            f"{name}, {age}, from {city}, likes the {thing}.",
+        ]
+    )
     picked = rng.sample(list(known), rng.randint(1, 4))
-    form = rng.choice(["{p} Give me JSON with {k}.", "{p} As JSON with the keys {k}.",
-                       "Extract {k} as JSON from this text: {p}", "{p} Write that as a JSON object with {k}."])
-    return _task(form.format(p=prose, k=join_and(picked)), f"The user wants JSON with {join_and(picked)}.",
-                 {k: known[k] for k in picked})
+    form = rng.choice(
+        [
+            "{p} Give me JSON with {k}.",
+            "{p} As JSON with the keys {k}.",
+            "Extract {k} as JSON from this text: {p}",
+            "{p} Write that as a JSON object with {k}.",
+        ]
+    )
+    return _task(
+        form.format(p=prose, k=join_and(picked)),
+        f"The user wants JSON with {join_and(picked)}.",
+        {k: known[k] for k in picked},
+    )
 
 
 def people_json(rng, split):
     people = [{"name": rng.choice(NAMES), "age": rng.randint(5, 95)} for _ in range(rng.randint(2, 4))]
     prose = " ".join(f"{p['name']} is {p['age']}." for p in people)
     if rng.random() < 0.5:
-        return _task(f"{prose} Make a JSON array of objects with name and age.",
-                     f"There are {len(people)} people.", people)
+        return _task(
+            f"{prose} Make a JSON array of objects with name and age.",
+            f"There are {len(people)} people.",
+            people,
+        )
     key = rng.choice(("people", "users", "team", "members"))
-    return _task(f"{prose} Make a JSON object with the key {key}, an array of objects with name and age.",
-                 f"There are {len(people)} people.", {key: people})
+    return _task(
+        f"{prose} Make a JSON object with the key {key}, an array of objects with name and age.",
+        f"There are {len(people)} people.",
+        {key: people},
+    )
 
 
 def array_json(rng, split):
     kind = rng.choice(("string", "string", "integer"))
     values = [typed_value(rng, kind, simple=True) for _ in range(rng.randint(2, 7))]
     word = "words" if kind == "string" else "numbers"
-    form = rng.choice(["Make a JSON array of the {w} {l}.", "Write the {w} {l} as a JSON array.", "JSON array of: {c}"])
-    return _task(form.format(w=word, l=join_and(map(str, values)), c=", ".join(map(str, values))),
-                 f"There are {len(values)} {word}.", values)
+    form = rng.choice(
+        ["Make a JSON array of the {w} {l}.", "Write the {w} {l} as a JSON array.", "JSON array of: {c}"]
+    )
+    return _task(
+        form.format(w=word, l=join_and(map(str, values)), c=", ".join(map(str, values))),
+        f"There are {len(values)} {word}.",
+        values,
+    )
 
 
 def fact_json(rng, split):
     country = rng.choice(list(facts.CAPITALS))
     capital = facts.CAPITALS[country]
-    form = rng.choice(["Give the capital of {c} as JSON with the keys country and capital.",
-                       "JSON with country and capital for {c}, please.",
-                       "What is the capital of {c}? Answer as JSON with country and capital."])
+    form = rng.choice(
+        [
+            "Give the capital of {c} as JSON with the keys country and capital.",
+            "JSON with country and capital for {c}, please.",
+            "What is the capital of {c}? Answer as JSON with country and capital.",
+        ]
+    )
     name = country[4:] if country.startswith("the ") else country
-    return _task(form.format(c=country), f"The capital of {country} is {capital}.",
-                 {"country": name, "capital": capital})
+    return _task(
+        form.format(c=country),
+        f"The capital of {country} is {capital}.",
+        {"country": name, "capital": capital},
+    )
 
 
 def math_json(rng, split):
     a, b = number_pair(rng, "+", split)
-    return _task(rng.choice([f"What is {a} + {b}? Answer as JSON with the key result.",
-                             f"Add {a} and {b}. Reply as JSON with result."]),
-                 f"{a} + {b} = {a + b}.", {"result": a + b})
+    return _task(
+        rng.choice(
+            [
+                f"What is {a} + {b}? Answer as JSON with the key result.",
+                f"Add {a} and {b}. Reply as JSON with result.",
+            ]
+        ),
+        f"{a} + {b} = {a + b}.",
+        {"result": a + b},
+    )
 
 
 # ---- schemas -------------------------------------------------------------------------------------
+
 
 def schema(rng, depth=0, n=None):
     """A random JSON schema of an object, as clients write them."""
@@ -228,10 +319,21 @@ def random_instance(rng, node):
     return typed_value(rng, kind, simple=rng.random() < 0.6)
 
 
-SCHEMA_FORMS = ["Answer in JSON that matches this schema: {s}", "Reply with JSON that follows this schema:\n{s}",
-                "Use this JSON schema: {s}", "Output JSON only. Schema: {s}"]
-EXAMPLE_ASKS = ["Give me an example.", "Give an example object.", "Make up some data.", "Show me one.",
-                "Generate an example.", "Fill it in.", "Create an object."]
+SCHEMA_FORMS = [
+    "Answer in JSON that matches this schema: {s}",
+    "Reply with JSON that follows this schema:\n{s}",
+    "Use this JSON schema: {s}",
+    "Output JSON only. Schema: {s}",
+]
+EXAMPLE_ASKS = [
+    "Give me an example.",
+    "Give an example object.",
+    "Make up some data.",
+    "Show me one.",
+    "Generate an example.",
+    "Fill it in.",
+    "Create an object.",
+]
 
 
 def schema_json(rng, split):
@@ -239,31 +341,57 @@ def schema_json(rng, split):
     node = schema(rng)
     form = rng.choice(SCHEMA_FORMS).format(s=dumps(node))
     if rng.random() < 0.6:
-        flat = all(p["type"] not in ("object",) and p.get("items", {}).get("type") != "object"
-                   for p in node["properties"].values())
+        flat = all(
+            p["type"] not in ("object",) and p.get("items", {}).get("type") != "object"
+            for p in node["properties"].values()
+        )
         if flat:
             value = random_instance(rng, node)
             prose = " ".join(f"The {k.replace('_', ' ')} is {said(v)}." for k, v in value.items())
-            return _task(f"{prose} {form}" if rng.random() < 0.5 else f"{form}\n{prose}",
-                         f"The schema has {join_and(value)}.", value)
+            return _task(
+                f"{prose} {form}" if rng.random() < 0.5 else f"{form}\n{prose}",
+                f"The schema has {join_and(value)}.",
+                value,
+            )
     value = example(node)
     ask = rng.choice(EXAMPLE_ASKS)
-    return _task(f"{ask} {form}" if rng.random() < 0.5 else f"{form}\n{ask}",
-                 f"The schema has {join_and(value)}.", value)
+    return _task(
+        f"{ask} {form}" if rng.random() < 0.5 else f"{form}\n{ask}",
+        f"The schema has {join_and(value)}.",
+        value,
+    )
 
 
 def asked_example_json(rng, split):
     """No schema in the question: the shape is only named."""
     names = rng.sample(list(EXAMPLES), rng.randint(1, 5))
     thing = rng.choice(("person", "user", "product", "city", "place", "order", "book", "record", "thing"))
-    form = rng.choice(["Give me a JSON object for a {t} with {k}.", "Make up a {t} as JSON with {k}.",
-                       "Write an example {t} in JSON with the fields {k}."])
-    return _task(form.format(t=thing, k=join_and(names)), f"An example with {join_and(names)}.",
-                 {k: EXAMPLES[k] for k in names})
+    form = rng.choice(
+        [
+            "Give me a JSON object for a {t} with {k}.",
+            "Make up a {t} as JSON with {k}.",
+            "Write an example {t} in JSON with the fields {k}.",
+        ]
+    )
+    return _task(
+        form.format(t=thing, k=join_and(names)),
+        f"An example with {join_and(names)}.",
+        {k: EXAMPLES[k] for k in names},
+    )
 
 
 def json_task(rng, split):
     make = rng.choices(
-        (fields_json, person_json, people_json, array_json, fact_json, math_json, schema_json, asked_example_json),
-        (30, 14, 7, 8, 8, 4, 22, 7))[0]
+        (
+            fields_json,
+            person_json,
+            people_json,
+            array_json,
+            fact_json,
+            math_json,
+            schema_json,
+            asked_example_json,
+        ),
+        (30, 14, 7, 8, 8, 4, 22, 7),
+    )[0]
     return make(rng, split)

@@ -15,10 +15,23 @@ import torch.nn.functional as F
 from torch import nn
 
 CONFIG = {
-    "hidden_size": 192, "num_hidden_layers": 5, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128,
-    "partial_rotary_factor": 0.5, "rope_theta": 1000000, "intermediate_size": 512, "moe_intermediate_size": 64,
-    "n_routed_experts": 16, "num_experts_per_tok": 4, "n_shared_experts": 1, "first_k_dense_replace": 1,
-    "routed_scaling_factor": 2.5, "rms_norm_eps": 1e-5, "vocab_size": 4096, "num_nextn_predict_layers": 1,
+    "hidden_size": 192,
+    "num_hidden_layers": 5,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "partial_rotary_factor": 0.5,
+    "rope_theta": 1000000,
+    "intermediate_size": 512,
+    "moe_intermediate_size": 64,
+    "n_routed_experts": 16,
+    "num_experts_per_tok": 4,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+    "routed_scaling_factor": 2.5,
+    "rms_norm_eps": 1e-5,
+    "vocab_size": 4096,
+    "num_nextn_predict_layers": 1,
 }
 E4M3_MAX = 448.0
 SCALE_FLOOR = 1.0 / (448.0 * 512.0)
@@ -42,6 +55,17 @@ def quantise_weight(w):
     return torch.clamp(w / scale, -E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn).float(), scale
 
 
+_frozen = {}  # quantised weights of models whose weights no longer change, see frozen_weight
+
+
+def frozen_weight(w):
+    """quantise_weight, done once per weight: for inference only, where weights stay as they are."""
+    key = (w.data_ptr(), tuple(w.shape))
+    if key not in _frozen:
+        _frozen[key] = (w, *quantise_weight(w.detach()))
+    return _frozen[key][1:]
+
+
 def through(x, quantised):
     """The quantised value with the gradient of x."""
     values, scale = quantised
@@ -51,7 +75,7 @@ def through(x, quantised):
 def linear(x, w, bias, dtype, quant, exact=False):
     """x W^T + b with rounding to dtype. `exact` scales after the product, as inference does."""
     if quant and exact:
-        (qx, sx), (qw, sw) = quantise_rows(x), quantise_weight(w)
+        (qx, sx), (qw, sw) = quantise_rows(x), frozen_weight(w)
         y = (qx @ qw.T) * sw.squeeze(-1) * sx
         return (y if bias is None else y + bias.to(dtype).float()).to(dtype)
     if quant:
@@ -74,31 +98,45 @@ class RmsNorm(nn.Module):
 def rotate(x, cos, sin):
     """RoPE on the first 2 * cos.shape[-1] dims, half-split pairs. x [B, heads, T, D]."""
     half = cos.shape[-1]
-    a, b, rest = x[..., :half], x[..., half:2 * half], x[..., 2 * half:]
+    a, b, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
     return torch.cat((a * cos - b * sin, b * cos + a * sin, rest), -1)
 
 
 class Attention(nn.Module):
     def __init__(self, c):
         super().__init__()
-        self.heads, self.kv_heads, self.width = c["num_attention_heads"], c["num_key_value_heads"], c["head_dim"]
+        self.heads, self.kv_heads, self.width = (
+            c["num_attention_heads"],
+            c["num_key_value_heads"],
+            c["head_dim"],
+        )
         h = c["hidden_size"]
 
         def weight(rows, cols):
             return nn.Parameter(torch.randn(rows, cols) / math.sqrt(cols))
 
-        self.q, self.k, self.v = (weight(n * self.width, h) for n in (self.heads, self.kv_heads, self.kv_heads))
-        self.o = nn.Parameter(torch.randn(h, self.heads * self.width) / math.sqrt(self.heads * self.width) / 3)
-        self.q_bias, self.k_bias, self.v_bias = (nn.Parameter(torch.randn(n * self.width) * 0.05)
-                                                 for n in (self.heads, self.kv_heads, self.kv_heads))
-        self.q_norm, self.k_norm = RmsNorm(self.width, c["rms_norm_eps"]), RmsNorm(self.width, c["rms_norm_eps"])
+        self.q, self.k, self.v = (
+            weight(n * self.width, h) for n in (self.heads, self.kv_heads, self.kv_heads)
+        )
+        self.o = nn.Parameter(
+            torch.randn(h, self.heads * self.width) / math.sqrt(self.heads * self.width) / 3
+        )
+        self.q_bias, self.k_bias, self.v_bias = (
+            nn.Parameter(torch.randn(n * self.width) * 0.05)
+            for n in (self.heads, self.kv_heads, self.kv_heads)
+        )
+        self.q_norm, self.k_norm = RmsNorm(self.width, c["rms_norm_eps"]), RmsNorm(
+            self.width, c["rms_norm_eps"]
+        )
 
     def forward(self, x, cos, sin, mode, cache=None):
         b, t, _ = x.shape
         q = linear(x, self.q, self.q_bias, *mode).view(b, t, self.heads, self.width)
         k = linear(x, self.k, self.k_bias, *mode).view(b, t, self.kv_heads, self.width)
         v = linear(x, self.v, self.v_bias, *mode).view(b, t, self.kv_heads, self.width).transpose(1, 2)
-        q, k = rotate(self.q_norm(q).transpose(1, 2), cos, sin), rotate(self.k_norm(k).transpose(1, 2), cos, sin)
+        q, k = rotate(self.q_norm(q).transpose(1, 2), cos, sin), rotate(
+            self.k_norm(k).transpose(1, 2), cos, sin
+        )
         if cache is None:
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         else:
@@ -117,14 +155,24 @@ class DenseMlp(nn.Module):
         self.down = nn.Parameter(torch.randn(hidden, width) / math.sqrt(width) / 3)
 
     def forward(self, x, mode):
-        return linear(F.silu(linear(x, self.gate, None, *mode)) * linear(x, self.up, None, *mode), self.down, None, *mode)
+        return linear(
+            F.silu(linear(x, self.gate, None, *mode)) * linear(x, self.up, None, *mode),
+            self.down,
+            None,
+            *mode
+        )
 
 
 class Moe(nn.Module):
     def __init__(self, c):
         super().__init__()
         h, i = c["hidden_size"], c["moe_intermediate_size"]
-        self.experts, self.top, self.scale, self.inner = c["n_routed_experts"], c["num_experts_per_tok"], c["routed_scaling_factor"], i
+        self.experts, self.top, self.scale, self.inner = (
+            c["n_routed_experts"],
+            c["num_experts_per_tok"],
+            c["routed_scaling_factor"],
+            i,
+        )
         self.router = nn.Parameter(torch.randn(self.experts, h) / math.sqrt(h))
         self.register_buffer("bias", torch.zeros(self.experts))
         self.gate = nn.Parameter(torch.randn(self.experts, i, h) / math.sqrt(h))
@@ -149,7 +197,9 @@ class Moe(nn.Module):
         up = linear(x, self.up.flatten(0, 1), None, *mode)
         inner = (F.silu(gate) * up).view(-1, self.experts, self.inner)
         if exact:
-            outs = torch.stack([linear(inner[:, e], self.down[e], None, *mode) for e in range(self.experts)], 1)
+            outs = torch.stack(
+                [linear(inner[:, e], self.down[e], None, *mode) for e in range(self.experts)], 1
+            )
             y = (outs.float() * weights.unsqueeze(-1)).sum(1).to(dtype)
         else:
             down = self.down
@@ -183,7 +233,9 @@ class TinyGlm(nn.Module):
         self.dtype, self.quant, self.exact = dtype, False, False
         self.embed = nn.Parameter(torch.randn(c["vocab_size"], h) * 0.5)
         self.head = nn.Parameter(torch.randn(c["vocab_size"], h) * 0.02)
-        self.layers = nn.ModuleList(Layer(c, i < c["first_k_dense_replace"]) for i in range(c["num_hidden_layers"]))
+        self.layers = nn.ModuleList(
+            Layer(c, i < c["first_k_dense_replace"]) for i in range(c["num_hidden_layers"])
+        )
         self.norm = RmsNorm(h, c["rms_norm_eps"])
         self.mtp = Layer(c, False)
         self.enorm, self.hnorm, self.mtp_norm = (RmsNorm(h, c["rms_norm_eps"]) for _ in range(3))
@@ -196,7 +248,9 @@ class TinyGlm(nn.Module):
     def angles(self, positions):
         """cos, sin [..., T, rotary / 2] of integer positions, rounded to the compute type."""
         rotary = int(self.config["head_dim"] * self.config["partial_rotary_factor"])
-        inverse = self.config["rope_theta"] ** (-torch.arange(0, rotary, 2, device=positions.device).float() / rotary)
+        inverse = self.config["rope_theta"] ** (
+            -torch.arange(0, rotary, 2, device=positions.device).float() / rotary
+        )
         angle = positions.float().unsqueeze(-1) * inverse
         return angle.cos().to(self.dtype), angle.sin().to(self.dtype)
 
@@ -225,20 +279,25 @@ class TinyGlm(nn.Module):
         return [layer.mlp for layer in self.layers if not layer.dense] + [self.mtp.mlp]
 
     @torch.no_grad()
-    def generate(self, prompts, max_tokens, stop_ids, real_vocab):
-        """Greedy continuations (with their stop token) of token-id lists, all at once."""
+    def generate(self, prompts, max_tokens, stop_ids, real_vocab, temperature=0.0, generator=None):
+        """Continuations (with their stop token) of token-id lists, all at once; greedy at temperature 0."""
         device = self.embed.device
         b, longest = len(prompts), max(map(len, prompts))
         total = longest + max_tokens
         c = self.config
         shape = (b, c["num_key_value_heads"], total, c["head_dim"])
-        caches = [(torch.zeros(shape, device=device, dtype=self.dtype), torch.zeros(shape, device=device, dtype=self.dtype))
-                  for _ in self.layers]
+        caches = [
+            (
+                torch.zeros(shape, device=device, dtype=self.dtype),
+                torch.zeros(shape, device=device, dtype=self.dtype),
+            )
+            for _ in self.layers
+        ]
         rows = torch.arange(b, device=device).unsqueeze(1)
         lengths = torch.tensor([len(p) for p in prompts], device=device)
         tokens = torch.zeros(b, longest, dtype=torch.long, device=device)
         for i, p in enumerate(prompts):
-            tokens[i, :len(p)] = torch.tensor(p, device=device)
+            tokens[i, : len(p)] = torch.tensor(p, device=device)
         slots = torch.arange(longest, device=device).expand(b, -1)
         out, done = [[] for _ in prompts], [False] * b
         for step in range(max_tokens):
@@ -249,7 +308,14 @@ class TinyGlm(nn.Module):
                 x, _ = layer(x, cos.unsqueeze(1), sin.unsqueeze(1), self.mode, (k, v, rows, slots, mask))
             if step == 0:
                 x = x[torch.arange(b, device=device), lengths - 1].unsqueeze(1)
-            best = self.logits(self.norm(x))[:, -1, :real_vocab].float().argmax(-1)
+            logits = self.logits(self.norm(x))[:, -1, :real_vocab].float()
+            best = (
+                logits.argmax(-1)
+                if temperature == 0
+                else torch.multinomial(
+                    torch.softmax(logits / temperature, -1), 1, generator=generator
+                ).squeeze(-1)
+            )
             for i, token in enumerate(best.tolist()):
                 if not done[i]:
                     out[i].append(token)

@@ -15,14 +15,20 @@ from . import chat
 
 BASE_TOKENS = 4000
 PADDED_VOCAB = 4096
-PATTERN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-           r"|\s*[\r\n]+|\s+(?!\S)|\s+")
-SPECIAL = ("<|endoftext|> [MASK] [gMASK] [sMASK] <sop> <eop> <|system|> <|user|> <|assistant|> "
-           "<|observation|> <|begin_of_image|> <|end_of_image|> <|begin_of_video|> <|end_of_video|> "
-           "<|begin_of_audio|> <|end_of_audio|> <|begin_of_transcription|> <|end_of_transcription|>").split()
-NOT_SPECIAL = ("<|code_prefix|> <|code_middle|> <|code_suffix|> <think> </think> <tool_call> </tool_call> "
-               "<tool_response> </tool_response> <arg_key> </arg_key> <arg_value> </arg_value> /nothink "
-               "<|begin_of_box|> <|end_of_box|> <|image|> <|video|>").split()
+PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+SPECIAL = (
+    "<|endoftext|> [MASK] [gMASK] [sMASK] <sop> <eop> <|system|> <|user|> <|assistant|> "
+    "<|observation|> <|begin_of_image|> <|end_of_image|> <|begin_of_video|> <|end_of_video|> "
+    "<|begin_of_audio|> <|end_of_audio|> <|begin_of_transcription|> <|end_of_transcription|>"
+).split()
+NOT_SPECIAL = (
+    "<|code_prefix|> <|code_middle|> <|code_suffix|> <think> </think> <tool_call> </tool_call> "
+    "<tool_response> </tool_response> <arg_key> </arg_key> <arg_value> </arg_value> /nothink "
+    "<|begin_of_box|> <|end_of_box|> <|image|> <|video|>"
+).split()
 VARIETY = """The quick brown fox jumps over the lazy dog. Pack my box with five dozen liquor jugs! How vexingly
 quick daft zebras jump; sphinx of black quartz, judge my vow. def main(args): return print("hello") # comment
 int main(void) { for (int i = 0; i < n; ++i) { sum += a[i]; } return 0; } SELECT name FROM users WHERE id = 1;
@@ -49,13 +55,22 @@ def train(documents, seed=0):
             yield VARIETY
 
     learner = Tokenizer(models.BPE())
-    learner.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex(PATTERN), behavior="isolated"),
-        pre_tokenizers.Digits(individual_digits=True),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
-    learner.train_from_iterator(texts(), trainers.BpeTrainer(
-        vocab_size=BASE_TOKENS, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False,
-        max_token_length=24))
+    learner.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PATTERN), behavior="isolated"),
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    learner.train_from_iterator(
+        texts(),
+        trainers.BpeTrainer(
+            vocab_size=BASE_TOKENS,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+            max_token_length=24,
+        ),
+    )
     learned = json.loads(learner.to_str())["model"]
     assert len(learned["vocab"]) == BASE_TOKENS, len(learned["vocab"])
     return glm_form(learned["vocab"], [tuple(m) for m in learned["merges"]])
@@ -63,9 +78,12 @@ def train(documents, seed=0):
 
 def glm_form(vocab, merges):
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex(PATTERN), behavior="isolated"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PATTERN), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
     tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in SPECIAL])
@@ -75,10 +93,27 @@ def glm_form(vocab, merges):
 
 def tokenizer_config():
     """tokenizer_config.json of the kind that stands beside GLM's tokenizer.json."""
-    added = {str(BASE_TOKENS + i): {"content": t, "lstrip": False, "normalized": False, "rstrip": False,
-                                    "single_word": False, "special": t in SPECIAL}
-             for i, t in enumerate(SPECIAL + NOT_SPECIAL)}
-    return {"added_tokens_decoder": added, "additional_special_tokens": SPECIAL, "clean_up_tokenization_spaces": False,
-            "do_lower_case": False, "eos_token": "<|endoftext|>", "extra_special_tokens": {},
-            "model_max_length": 131072, "pad_token": "<|endoftext|>", "padding_side": "left",
-            "remove_space": False, "tokenizer_class": "PreTrainedTokenizerFast"}
+    added = {
+        str(BASE_TOKENS + i): {
+            "content": t,
+            "lstrip": False,
+            "normalized": False,
+            "rstrip": False,
+            "single_word": False,
+            "special": t in SPECIAL,
+        }
+        for i, t in enumerate(SPECIAL + NOT_SPECIAL)
+    }
+    return {
+        "added_tokens_decoder": added,
+        "additional_special_tokens": SPECIAL,
+        "clean_up_tokenization_spaces": False,
+        "do_lower_case": False,
+        "eos_token": "<|endoftext|>",
+        "extra_special_tokens": {},
+        "model_max_length": 131072,
+        "pad_token": "<|endoftext|>",
+        "padding_side": "left",
+        "remove_space": False,
+        "tokenizer_class": "PreTrainedTokenizerFast",
+    }

@@ -21,6 +21,7 @@ PHASES = [  # share of the time, rows, tokens a row, quantised, long documents
     (0.60, 64, 1024, False, False),
     (0.40, 16, 4096, True, True),
 ]
+TRIAL_PHASES = [(0.60, 2, 256, False, False), (0.40, 1, 512, True, True)]  # fits a small CPU
 
 
 @torch.no_grad()
@@ -71,10 +72,16 @@ def optimizers(model, kind, lr):
             matrices.append(p)
     fused = p.is_cuda
     if kind == "adamw":
-        groups = [{"params": matrices, "lr": lr, "weight_decay": 0.05}, {"params": tables, "lr": lr, "weight_decay": 0.01},
-                  {"params": vectors, "lr": lr, "weight_decay": 0.0}]
+        groups = [
+            {"params": matrices, "lr": lr, "weight_decay": 0.05},
+            {"params": tables, "lr": lr, "weight_decay": 0.01},
+            {"params": vectors, "lr": lr, "weight_decay": 0.0},
+        ]
         return [torch.optim.AdamW(groups, betas=(0.9, 0.98), eps=1e-9, fused=fused)]
-    groups = [{"params": tables, "lr": lr * 0.2, "weight_decay": 0.01}, {"params": vectors, "lr": lr * 0.2, "weight_decay": 0.0}]
+    groups = [
+        {"params": tables, "lr": lr * 0.2, "weight_decay": 0.01},
+        {"params": vectors, "lr": lr * 0.2, "weight_decay": 0.0},
+    ]
     return [Muon(matrices, lr), torch.optim.AdamW(groups, betas=(0.9, 0.98), eps=1e-9, fused=fused)]
 
 
@@ -98,65 +105,118 @@ def balance(model, loads, rate):
         layer.bias -= layer.bias.mean()
 
 
-def train(tokenizer, out, seconds, device="cuda", seed=1, optimizer="muon", lr=0.02, workers=14, max_steps=None,
-          phases=PHASES, config=None, log_every=100):
+def batches(tokenizer, rows, length, long, seed, workers, device):
+    data = Batches(tokenizer, rows, length, seed, long)
+    return iter(
+        DataLoader(
+            data,
+            batch_size=None,
+            num_workers=workers,
+            pin_memory=device == "cuda",
+            prefetch_factor=4 if workers else None,
+        )
+    )
+
+
+def forward(run, model, tokens, weights):
+    """(result, the function that gave it): a compiler that refuses must not end a paid run."""
+    try:
+        return run(model, tokens, weights), run
+    except Exception as error:
+        if run is losses:
+            raise
+        print(f"compilation failed, running eagerly: {error!r:.400}", flush=True)
+        return losses(model, tokens, weights), losses
+
+
+def set_rates(steppers, base, factor):
+    for stepper, rates in zip(steppers, base):
+        for group, rate in zip(stepper.param_groups, rates):
+            group["lr"] = rate * factor
+
+
+def update(model, steppers, loss):
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    for stepper in steppers:
+        stepper.step()
+        stepper.zero_grad(set_to_none=True)
+
+
+def train(
+    tokenizer,
+    out,
+    seconds,
+    device="cuda",
+    seed=1,
+    optimizer="muon",
+    lr=0.02,
+    workers=14,
+    max_steps=None,
+    phases=None,
+    config=None,
+    log_every=100,
+):
+    """Trains for so many seconds (or `max_steps` in each phase) and saves to `out` after each phase."""
+    phases = phases or (PHASES if device == "cuda" else TRIAL_PHASES)
     torch.manual_seed(seed)
     torch.set_float32_matmul_precision("high")
     model = TinyGlm(config, dtype=torch.bfloat16).to(device)
     steppers = optimizers(model, optimizer, lr)
     base = [[g["lr"] for g in s.param_groups] for s in steppers]
-    step, used, seen, log = 0, 0.0, 0, []
-    began = time.time()
-    loaders = [iter(DataLoader(Batches(tokenizer, rows, length, seed * 10 + i, long), batch_size=None,
-                               num_workers=workers, pin_memory=device == "cuda", prefetch_factor=4 if workers else None))
-               for i, (_, rows, length, _, long) in enumerate(phases[:1])]
-    edge = 0.0
+    step, used, seen, edge, log, began = 0, 0.0, 0, 0.0, [], time.time()
     for phase, (share, rows, length, quant, long) in enumerate(phases):
         edge += share
-        if phase:
-            loaders.append(iter(DataLoader(Batches(tokenizer, rows, length, seed * 10 + phase, long), batch_size=None,
-                                           num_workers=workers, pin_memory=device == "cuda", prefetch_factor=4 if workers else None)))
-            del loaders[0]
+        source = batches(tokenizer, rows, length, long, seed * 10 + phase, workers, device)
         model.quant = quant
         run = torch.compile(losses, dynamic=False) if device == "cuda" else losses
         first = step
         while used < edge * seconds - 1e-6 and (max_steps is None or step - first < max_steps):
             start = time.time()
-            progress = min(1.0, used / seconds)
-            factor = min(1.0, (step + 1) / 100) * max(0.01, 0.5 * (1 + math.cos(math.pi * progress)))
-            for s, rates in zip(steppers, base):
-                for g, rate in zip(s.param_groups, rates):
-                    g["lr"] = rate * factor
-            tokens, weights = (t.to(device, non_blocking=True) for t in next(loaders[-1]))
-            try:
-                main, draft, loads = run(model, tokens, weights)
-            except Exception as error:  # a compiler that refuses must not end a paid run
-                if run is losses:
-                    raise
-                print(f"compilation failed, running eagerly: {error!r:.400}", flush=True)
-                run = losses
-                main, draft, loads = run(model, tokens, weights)
-            (main + MTP_WEIGHT * draft).backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            for s in steppers:
-                s.step()
-            for s in steppers:
-                s.zero_grad(set_to_none=True)
+            cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, used / seconds)))
+            factor = min(1.0, (step + 1) / 100) * max(0.01, cosine)
+            set_rates(steppers, base, factor)
+            tokens, weights = (t.to(device, non_blocking=True) for t in next(source))
+            (main, draft, loads), run = forward(run, model, tokens, weights)
+            update(model, steppers, main + MTP_WEIGHT * draft)
             balance(model, loads.detach(), 0.002 * max(factor, 0.05))
             step, seen = step + 1, seen + tokens.numel()
             if step % log_every == 0 or step - first <= 3 or device != "cuda":
                 spread = (loads.max(1).values / loads.mean(1)).max().item()
-                line = dict(step=step, phase=phase, loss=round(main.item(), 4), draft=round(draft.item(), 4), spread=round(spread, 2),
-                            lr=round(factor, 3), used=round(used, 1), wall=round(time.time() - began, 1), tokens=seen)
-                log.append(line)
-                print(json.dumps(line), flush=True)
+                log.append(
+                    dict(
+                        step=step,
+                        phase=phase,
+                        loss=round(main.item(), 4),
+                        draft=round(draft.item(), 4),
+                        spread=round(spread, 2),
+                        lr=round(factor, 3),
+                        used=round(used, 1),
+                        wall=round(time.time() - began, 1),
+                        tokens=seen,
+                    )
+                )
+                print(json.dumps(log[-1]), flush=True)
             if step % 20 == 0 and device == "cuda":
-                torch.cuda.synchronize()
+                torch.cuda.synchronize()  # else the clock would run ahead of the work
             if step - first > 3:  # compilation does not count
                 used += time.time() - start
         used = max(used, edge * seconds) if max_steps is not None else used
-        torch.save({"model": model.state_dict(), "config": model.config, "log": log, "steps": step, "tokens": seen,
-                    "seconds": round(used, 1), "wall": round(time.time() - began, 1), "seed": seed, "optimizer": optimizer, "lr": lr}, out)
+        torch.save(
+            {
+                "model": model.state_dict(),
+                "config": model.config,
+                "log": log,
+                "steps": step,
+                "tokens": seen,
+                "seconds": round(used, 1),
+                "wall": round(time.time() - began, 1),
+                "seed": seed,
+                "optimizer": optimizer,
+                "lr": lr,
+            },
+            out,
+        )
     return model
 
 
