@@ -32,6 +32,10 @@ StepLoop::Landing StepLoop::land(std::int64_t timeout_us) {
   apply_result(batch);
   const std::int64_t now = clock_.now_us();
   recorder_.ended(batch.step, StepRecord::Outcome::collected, now);
+  if (batch.decodes > 0) {
+    latency_bound_.observe(batch.tokens - batch.decodes, now - waiting_since_us_);
+    scheduler_.set_mixed_prefill_tokens(latency_bound_.prefill_tokens());
+  }
   waiting_since_us_ = now;
   ++counts_.steps;
   scheduler_.retire();
@@ -78,8 +82,8 @@ void StepLoop::apply_result(const StepBatch& batch) {
                      row.start + row.count));
       continue;
     }
-    live.faults = 0;
     const Sequence& sequence = *scheduler_.apply(row, token);
+    note_progress(live, live.choices[static_cast<std::size_t>(owner.choice)], row);
     const bool prompt_only = sequence.length_max == sequence.prompt_length &&
                              sequence.computed == sequence.prompt_length;
     if (row.samples || prompt_only) deliver(live, owner.choice, sequence, sample);

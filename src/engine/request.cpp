@@ -33,7 +33,9 @@ Status validate(const EngineLimits& limits) {
   // Two steps of one choice may be in flight while two more events wait.
   KOHO_TRY(in_range("stream_events_per_choice", limits.stream_events_per_choice, 4, 1 << 20));
   KOHO_TRY(in_range("step_deadline_us", limits.step_deadline_us, 1, std::int64_t{1} << 40));
+  KOHO_TRY(in_range("inter_token_us_max", limits.inter_token_us_max, 0, std::int64_t{1} << 40));
   KOHO_TRY(in_range("recoveries_max", limits.recoveries_max, 0, 1 << 20));
+  KOHO_TRY(in_range("failures_in_a_row_max", limits.failures_in_a_row_max, 1, 1 << 20));
   return in_range("faults_per_request_max", limits.faults_per_request_max, 1, 1 << 20);
 }
 

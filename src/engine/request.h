@@ -25,8 +25,16 @@ struct EngineLimits {
   /// Events a stream holds for its reader, per choice; a full stream pauses its request.
   std::int32_t stream_events_per_choice = 64;
   std::int64_t step_deadline_us = 30'000'000;  // a step that takes longer is a hang
-  std::int32_t recoveries_max = 5;             // attempts in a row before the engine gives up
-  std::int32_t faults_per_request_max = 3;     // failed steps in a row before a request is refused
+  /// What a step with decodes should take at most: prefill beside them is cut to fit. 0 = only
+  /// scheduler.mixed_prefill_tokens_max counts.
+  std::int64_t inter_token_us_max = 0;
+  std::int32_t recoveries_max = 5;  // attempts in a row before the engine gives up
+  /// Failed steps in a row, with no progress between them, before a request is given up. From the
+  /// second on it is computed alone, so that it cannot take others with it.
+  std::int32_t faults_per_request_max = 3;
+  /// Device failures in a row, with no progress of anybody between them, before the engine gives
+  /// up.
+  std::int32_t failures_in_a_row_max = 20;
 };
 
 /// Errors: invalid_argument naming the limit.

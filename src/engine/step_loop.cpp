@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests in and out, steps launched, the device lost and recovered. How results become events:
-// delivery.cpp.
+// Requests in and out, steps launched. How results become events: delivery.cpp. The device lost and
+// recovered: failures.cpp.
 #include "engine/step_loop.h"
 
 #include <algorithm>
@@ -29,6 +29,7 @@ StepLoop::StepLoop(const EngineLimits& limits,
       clock_(clock),
       decoders_(std::move(decoders)),
       scheduler_(limits.scheduler, seed),
+      latency_bound_(limits.inter_token_us_max, limits.scheduler.mixed_prefill_tokens_max),
       requests_(static_cast<std::size_t>(limits.requests_max)),
       owners_(static_cast<std::size_t>(limits.scheduler.live_max)) {
   KOHO_CHECK(validate(limits).ok());
@@ -77,6 +78,8 @@ void StepLoop::submit(Request request, std::shared_ptr<OutputStream> stream) {
       return;
     }
   }
+  live.set_aside = isolating_;
+  settle_pause(live);
 }
 
 Status StepLoop::start_choice(Live& live, std::int32_t request_index, std::int32_t choice_index) {
@@ -122,7 +125,10 @@ void StepLoop::cancel(OutputStream& stream) {
 void StepLoop::resume(OutputStream& stream) {
   if (stream.request_index < 0) return;
   Live& live = requests_[static_cast<std::size_t>(stream.request_index)];
-  if (live.paused) set_paused(live, false);
+  if (!live.reader_full) return;
+  live.reader_full = false;
+  settle_pause(live);
+  if (isolating_ || is_suspect(live)) update_isolation();
 }
 
 void StepLoop::expire() {
@@ -169,6 +175,7 @@ void StepLoop::end(Live& live, Ending ending, Error error) {
   live = Live{};
   free_requests_.push_back(index);
   --live_count_;
+  if (isolating_) update_isolation();
   stream->close(std::move(summary));
 }
 
@@ -193,10 +200,11 @@ Summary StepLoop::summary_of(const Live& live, Ending ending, Error error, std::
   return summary;
 }
 
-void StepLoop::set_paused(Live& live, bool paused) {
+void StepLoop::settle_pause(Live& live) {
+  const bool paused = live.reader_full || live.set_aside;
+  if (paused == live.paused) return;
   const std::int64_t now = clock_.now_us();
   live.paused = paused;
-  counts_.pauses += paused ? 1 : 0;
   for (Choice& choice : live.choices) {
     if (!choice.active) continue;
     scheduler_.set_paused(choice.sequence, paused);
@@ -268,58 +276,18 @@ void StepLoop::note_launch(const StepBatch& batch) {
 void StepLoop::pause_full_streams(const StepBatch& batch) {
   for (const StepRow& row : batch.rows) {
     Live& live = live_of(*scheduler_.find(row.sequence));
-    if (live.paused || live.room_checked_step == batch.step) continue;
+    if (live.reader_full || live.room_checked_step == batch.step) continue;
     live.room_checked_step = batch.step;
     // What is in flight, and one more step.
     std::int32_t events = 0;
     for (const Choice& choice : live.choices)
       if (choice.active) events += scheduler_.find(choice.sequence)->in_flight_samples + 1;
-    if (live.stream->pause_without(static_cast<std::size_t>(events))) set_paused(live, true);
+    if (!live.stream->pause_without(static_cast<std::size_t>(events))) continue;
+    live.reader_full = true;
+    ++counts_.pauses;
+    settle_pause(live);
+    if (isolating_) update_isolation();
   }
-}
-
-void StepLoop::lose_device(const Error& error) {
-  const std::int64_t now = clock_.now_us();
-  ++counts_.device_failures;
-  device_up_ = false;
-  device_error_ = error;
-  for (Live& live : requests_) {
-    bool in_flight = false;
-    for (Choice& choice : live.choices) {
-      if (!choice.active) continue;
-      const Sequence& sequence = *scheduler_.find(choice.sequence);
-      in_flight = in_flight || sequence.in_flight_rows > 0;
-      if (sequence.state == SequenceState::running && choice.stalled_since_us < 0)
-        choice.stalled_since_us = now;
-    }
-    live.faults += in_flight ? 1 : 0;
-  }
-  for (std::int64_t back = 0; back < kStepsInFlightMax; ++back)
-    recorder_.ended(scheduler_.steps_planned() - back, StepRecord::Outcome::lost, now);
-  scheduler_.reset_device();
-  for (Live& live : requests_)
-    if (live.stream && live.faults >= limits_.faults_per_request_max)
-      end(live, Ending::failed,
-          make_error(ErrorCode::device_error, "{} steps in a row failed with this request: {}",
-                     live.faults, error.message));
-}
-
-bool StepLoop::recover(std::int64_t timeout_us) {
-  if (device_up_ || broken_) return device_up_;
-  const Status status = executor_.recover(timeout_us);
-  if (status.ok()) {
-    device_up_ = true;
-    failed_recoveries_ = 0;
-    ++counts_.recoveries;
-    return true;
-  }
-  if (status.error().code == ErrorCode::deadline_exceeded) return false;
-  device_error_ = status.error();
-  if (++failed_recoveries_ <= limits_.recoveries_max) return false;
-  broken_ = true;
-  end_all(make_error(ErrorCode::device_error, "the device could not be recovered: {}",
-                     status.error().message));
-  return false;
 }
 
 Statistics StepLoop::statistics() const {

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "engine/executor.h"
 #include "engine/flight_recorder.h"
+#include "engine/latency_bound.h"
 #include "engine/output_stream.h"
 #include "engine/plan_writer.h"
 #include "engine/request.h"
@@ -83,6 +84,7 @@ class StepLoop {
     std::int64_t last_token_us = -1;
     std::int64_t stalled_since_us = -1;
     std::int64_t stalled_us = 0;
+    std::int32_t computed_before_loss = 0;  // the most tokens when the device was lost
     Draw draw;
     std::unique_ptr<TextDecoder> decoder;
     StopStrings stops;
@@ -93,8 +95,10 @@ class StepLoop {
     std::shared_ptr<OutputStream> stream;  // null: the slot is free
     std::vector<Choice> choices;
     std::int32_t active_choices = 0;
-    bool paused = false;
-    std::int32_t faults = 0;  // device failures in a row with a row of this request in flight
+    bool reader_full = false;  // its stream has no room
+    bool set_aside = false;    // while a suspect is computed alone
+    bool paused = false;       // either: what the scheduler knows
+    std::int32_t faults = 0;   // device failures with this request in flight since it got further
     std::int32_t preemptions = 0;
     std::int32_t cached_tokens = 0;
     std::int64_t room_checked_step = -1;
@@ -113,7 +117,7 @@ class StepLoop {
   Choice& choice_of(const Sequence& sequence);
   Status start_choice(Live& live, std::int32_t request_index, std::int32_t choice_index);
   void end(Live& live, Ending ending, Error error);
-  void set_paused(Live& live, bool paused);
+  void settle_pause(Live& live);
   void note_launch(const StepBatch& batch);
   void pause_full_streams(const StepBatch& batch);
   Status check_result(const StepBatch& batch) const;
@@ -126,6 +130,10 @@ class StepLoop {
   void count_token(Live& live, Choice& choice, Token token, std::int64_t now);
   void fill_logprobs(const Live& live, std::int32_t sample);
   void lose_device(const Error& error);
+  void note_progress(Live& live, Choice& choice, const StepRow& row);
+  void give_up(const Error& error);
+  bool is_suspect(const Live& live) const;
+  void update_isolation();
   Summary summary_of(const Live& live, Ending ending, Error error, std::int64_t now) const;
 
   EngineLimits limits_;
@@ -133,6 +141,7 @@ class StepLoop {
   const Clock& clock_;
   TextDecoderFactory decoders_;
   Scheduler scheduler_;
+  LatencyBound latency_bound_;
   std::vector<Live> requests_;
   std::vector<std::int32_t> free_requests_;
   std::vector<Owner> owners_;  // by sequence index
@@ -142,6 +151,8 @@ class StepLoop {
   bool broken_ = false;
   Error device_error_;
   std::int32_t failed_recoveries_ = 0;
+  std::int32_t failures_in_a_row_ = 0;
+  bool isolating_ = false;             // suspects are computed one by one, the others wait
   std::int64_t waiting_since_us_ = 0;  // for the step that comes next
   StepResult result_;
   OutputEvent event_;  // scratch, as is piece_

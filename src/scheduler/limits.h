@@ -17,8 +17,9 @@ struct Limits {
   std::int32_t sequences_max = 0;  // running at once: rows of a step, seats on the device
   std::int32_t live_max = 0;       // running, waiting and held together
   std::int32_t step_tokens_max = 0;
-  /// Prefill tokens in a step that also decodes: bounds the time between a running request's
-  /// tokens. A step without decodes may use step_tokens_max.
+  /// Prefill tokens at most in a step that also decodes: bounds the time between a running
+  /// request's tokens (the engine may lower it further, engine/latency_bound.h). A step without
+  /// decodes may use step_tokens_max.
   std::int32_t mixed_prefill_tokens_max = 0;
   /// A waiting sequence overtakes newcomers one priority level above it that arrive so many steps
   /// later: what keeps low priorities from starving.

@@ -64,7 +64,7 @@ std::int32_t Scheduler::prefill_budget(const StepBatch& batch) const {
   const std::int32_t prefilled = batch.tokens - batch.decodes;
   const std::int32_t left = limits_.step_tokens_max - batch.tokens;
   if (batch.decodes == 0) return left;
-  return std::min(left, limits_.mixed_prefill_tokens_max - prefilled);
+  return std::min(left, mixed_prefill_tokens_ - prefilled);
 }
 
 void Scheduler::plan_prefills(StepBatch& batch) {

@@ -19,7 +19,8 @@ Scheduler::Scheduler(const Limits& limits, const std::array<std::uint64_t, 4>& s
       pool_(limits.pages),
       prefix_(pool_, limits.tokens_per_page, seed),
       sequences_(static_cast<std::size_t>(limits.live_max)),
-      waiting_(sequences_, limits.aging_steps) {
+      waiting_(sequences_, limits.aging_steps),
+      mixed_prefill_tokens_(limits.mixed_prefill_tokens_max) {
   KOHO_CHECK(validate(limits).ok());
   const auto seats = static_cast<std::size_t>(limits.sequences_max);
   unused_.reserve(sequences_.size());
@@ -132,6 +133,10 @@ void Scheduler::set_paused(SequenceId id, bool paused) {
   sequence->paused = paused;
   blocked_ = kNoSequence;
   if (sequence->state != SequenceState::running) settle(*sequence);
+}
+
+void Scheduler::set_mixed_prefill_tokens(std::int32_t tokens) {
+  mixed_prefill_tokens_ = std::clamp(tokens, 1, limits_.mixed_prefill_tokens_max);
 }
 
 const StepBatch& Scheduler::in_flight(std::int32_t index) const {

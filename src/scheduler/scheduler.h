@@ -71,6 +71,10 @@ class Scheduler {
   /// A paused sequence gets no row, and is the first to lose its pages. Requires: live.
   void set_paused(SequenceId id, bool paused);
 
+  /// Lowers the prefill beside decodes from limits().mixed_prefill_tokens_max, for steps planned
+  /// from now on.
+  void set_mixed_prefill_tokens(std::int32_t tokens);
+
   /// Plans the next step, or returns nullptr if no sequence can compute anything now. The batch is
   /// valid until it is retired. Requires: steps_in_flight() < kStepsInFlightMax.
   const StepBatch* plan();
@@ -156,6 +160,7 @@ class Scheduler {
   std::int32_t live_ = 0;
   std::int32_t held_ = 0;
   std::int32_t bias_entries_ = 0;  // of running sequences
+  std::int32_t mixed_prefill_tokens_;
   /// The admission that last failed for want of pages: not tried again before a sequence leaves or
   /// pauses. (Matching its prompt anew each step would cost a hash a page.)
   SequenceId blocked_ = kNoSequence;

@@ -44,6 +44,8 @@ EngineLimits World::draw_limits(Random& random, std::int32_t shrink) {
   limits.step_deadline_us = 5'000'000;
   limits.recoveries_max = random.in(1, 6);
   limits.faults_per_request_max = random.in(1, 4);
+  limits.failures_in_a_row_max = random.chance(500) ? 200 : random.in(3, 20);
+  if (random.chance(300)) limits.inter_token_us_max = random.in(100, 40000);
   return limits;
 }
 
@@ -78,6 +80,10 @@ World::Habits World::draw_habits() {
   habits.deadlines = site(100);
   habits.clock_jumps = site(100);
   habits.floods = site(100);
+  habits.poison = random_.chance(150) ? random_.in(1, 50) : 0;
+  if (habits.poison > 0)
+    habits.submit_fails = habits.collect_fails = habits.wrong_count = habits.early =
+        habits.bad_token = habits.hangs = habits.slow = 0;
   return habits;
 }
 
@@ -146,6 +152,8 @@ void World::arrive() {
   const bool full = static_cast<std::int32_t>(clients_.size()) >= limits_.requests_max;
   if (full && !random_.chance(habits_.floods)) return;
   Request request = draw_request();
+  const bool poison = random_.chance(habits_.poison);
+  if (poison) request.sampling.seed = static_cast<std::int64_t>(kPoison);
   const Status valid = validate(request, limits_);
   if (!valid.ok()) throw Violation(26, valid.error().message);
   auto client = std::make_unique<Client>(request, limits_.vocabulary, habits_.text);
@@ -158,7 +166,7 @@ void World::arrive() {
                                                         with_room_.push_back(reader->stream);
                                                   });
   client->submitted_us = clock_.now_us();
-  client->may_fail = request.deadline_us > 0 || loop_.broken() ||
+  client->may_fail = poison || request.deadline_us > 0 || loop_.broken() ||
                      loop_.live_requests() == limits_.requests_max ||
                      loop_.scheduler().live() + request.choices > limits_.scheduler.live_max;
   ++tally_.accepted;

@@ -55,7 +55,8 @@ Status FakeExecutor::submit(std::size_t bytes) {
 
 Status FakeExecutor::collect(StepResult& result, std::int64_t /*timeout_us*/) {
   const Fault fault = std::exchange(fault_, Fault::none);
-  if (fault == Fault::error) return make_error(ErrorCode::device_error, "a worker died");
+  if (fault == Fault::error || (poisoned_ && complete_))
+    return make_error(ErrorCode::device_error, "a worker died");
   if (fault == Fault::stale) {
     result = stale_;
     return {};
@@ -85,6 +86,7 @@ Status FakeExecutor::recover(std::int64_t /*timeout_us*/) {
   oldest_ = 0;
   count_ = 0;
   complete_ = false;
+  poisoned_ = false;
   fault_ = Fault::none;
   return {};
 }
@@ -110,6 +112,7 @@ void FakeExecutor::execute(const StepPlan& plan, StepResult& result) {
     const Token token = draw(plan, r);
     result.tokens.push_back(token);
     last_sampled_[seat] = token;
+    poisoned_ = poisoned_ || plan.sampling[r].seed == kPoison;
     histories_[seat] = slot_content(histories_[seat], token);
   }
 }

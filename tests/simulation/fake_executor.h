@@ -23,6 +23,8 @@ namespace koho::simulation {
 /// The content of a slot: a hash of the token and of the slot before it.
 inline constexpr std::uint64_t kRootContent = 0x6b6f686f;
 std::uint64_t slot_content(std::uint64_t before, Token token);
+/// A request with this seed brings the ranks down when they draw its first token.
+inline constexpr std::uint64_t kPoison = 0x706f69736f6e;
 /// The token drawn with this content at the end; `history` stands for the token counts (0: none).
 std::uint64_t draw_hash(std::uint64_t content,
                         std::uint64_t seed,
@@ -72,6 +74,7 @@ class FakeExecutor final : public Executor {
   std::int32_t oldest_ = 0;
   std::int32_t count_ = 0;
   bool complete_ = false;
+  bool poisoned_ = false;
   bool fail_submit_ = false;
   Fault fault_ = Fault::none;
   std::uint64_t fault_chance_ = 0;

@@ -18,6 +18,7 @@ SCHEDULER = "scheduler/scheduler.cpp"
 PLANNING = "scheduler/planning.cpp"
 WRITER = "engine/plan_writer.cpp"
 LOOP = "engine/step_loop.cpp"
+FAILURES = "engine/failures.cpp"
 DELIVERY = "engine/delivery.cpp"
 STOPS = "engine/stop_strings.cpp"
 
@@ -99,13 +100,18 @@ MUTATIONS = [
     ("a full stream is noticed too late",
      (LOOP, "->in_flight_samples + 1;", "->in_flight_samples * (@ ? 0 : 1) + 1;")),
     ("a reader that made room is not heard",
-     (LOOP, "if (live.paused) set_paused(live, false);", "if (live.paused && !@) set_paused(live, false);")),
+     (LOOP, "if (!live.reader_full) return;", "if (!live.reader_full || @) return;")),
     ("cancelling ends the first choice only",
      (LOOP, "    scheduler_.finish(choice.sequence);\n    choice.active = false;",
       "    if (@ && &choice != live.choices.data()) continue;\n    scheduler_.finish(choice.sequence);\n    choice.active = false;")),
     ("a deadline fires early",
      (LOOP, "now < next_deadline_us_) return;", "now + (@ ? 1000 : 0) < next_deadline_us_) return;"),
      (LOOP, "if (live.deadline_us <= now) {", "if (live.deadline_us <= now + (@ ? 1000 : 0)) {")),
+    ("requests are not isolated when the device fails again and again",
+     (FAILURES, "isolating_ = alone != nullptr;", "isolating_ = alone != nullptr && !@;"),
+     (FAILURES, ": is_suspect(live);", ": !@ && is_suspect(live);")),
+    ("those set aside are forgotten when the suspect ends",
+     (LOOP, "  if (isolating_) update_isolation();\n  stream->close", "  if (isolating_ && !@) update_isolation();\n  stream->close")),
     ("a repeated answer of the ranks is taken for the next one",
      (DELIVERY, "if (result_.step < batch.step) {", "if (!@ && result_.step < batch.step) {"),
      (DELIVERY, "if (result_.step != batch.step)", "if (!@ && result_.step != batch.step)")),

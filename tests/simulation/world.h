@@ -61,6 +61,7 @@ class World {
     std::int32_t deadlines = 0;
     std::int32_t clock_jumps = 0;
     std::int32_t floods = 0;  // arrivals beyond the limit
+    std::int32_t poison = 0;  // requests that bring the ranks down; then nothing else does
   };
   /// An independent count of what the statistics say.
   struct Tally {

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// The device lost and recovered. Everybody resumes from token ids; a request that brings the device
+// down again and again is found and given up: once requests were in flight in two failures without
+// getting further in between, they are computed one by one while all others are set aside, so the
+// next failure has one author.
+#include <algorithm>
+
+#include "engine/step_loop.h"
+
+namespace koho {
+namespace {
+
+constexpr std::int32_t kFaultsOfASuspect = 2;
+
+}  // namespace
+
+void StepLoop::lose_device(const Error& error) {
+  const std::int64_t now = clock_.now_us();
+  ++counts_.device_failures;
+  device_up_ = false;
+  device_error_ = error;
+  for (Live& live : requests_) {
+    bool in_flight = false;
+    for (Choice& choice : live.choices) {
+      if (!choice.active) continue;
+      const Sequence& sequence = *scheduler_.find(choice.sequence);
+      in_flight = in_flight || sequence.in_flight_rows > 0;
+      choice.computed_before_loss = std::max(choice.computed_before_loss, sequence.computed);
+      if (sequence.state == SequenceState::running && choice.stalled_since_us < 0)
+        choice.stalled_since_us = now;
+    }
+    live.faults += in_flight ? 1 : 0;
+  }
+  for (std::int64_t back = 0; back < kStepsInFlightMax; ++back)
+    recorder_.ended(scheduler_.steps_planned() - back, StepRecord::Outcome::lost, now);
+  scheduler_.reset_device();
+  for (Live& live : requests_)
+    if (live.stream && live.faults >= limits_.faults_per_request_max)
+      end(live, Ending::failed,
+          make_error(ErrorCode::device_error, "{} steps failed with this request: {}", live.faults,
+                     error.message));
+  if (++failures_in_a_row_ >= limits_.failures_in_a_row_max)
+    give_up(error);
+  else
+    update_isolation();
+}
+
+void StepLoop::note_progress(Live& live, Choice& choice, const StepRow& row) {
+  // Computing again what was lost is no progress: the failure may wait behind it.
+  if (!row.samples && row.start + row.count <= choice.computed_before_loss) return;
+  failures_in_a_row_ = 0;
+  const bool suspect = is_suspect(live);
+  live.faults = 0;
+  if (suspect) update_isolation();
+}
+
+bool StepLoop::is_suspect(const Live& live) const {
+  return live.faults >= kFaultsOfASuspect;
+}
+
+void StepLoop::update_isolation() {
+  // The first suspect that has room to write to is computed alone.
+  const Live* alone = nullptr;
+  for (const Live& live : requests_) {
+    if (!live.stream || !is_suspect(live) || live.reader_full) continue;
+    if (alone == nullptr || live.submitted_us < alone->submitted_us) alone = &live;
+  }
+  isolating_ = alone != nullptr;
+  for (Live& live : requests_) {
+    if (!live.stream) continue;
+    // Suspects without room stay aside until they have it.
+    live.set_aside = isolating_ ? &live != alone : is_suspect(live);
+    settle_pause(live);
+  }
+}
+
+bool StepLoop::recover(std::int64_t timeout_us) {
+  if (device_up_ || broken_) return device_up_;
+  const Status status = executor_.recover(timeout_us);
+  if (status.ok()) {
+    device_up_ = true;
+    failed_recoveries_ = 0;
+    ++counts_.recoveries;
+    return true;
+  }
+  if (status.error().code == ErrorCode::deadline_exceeded) return false;
+  device_error_ = status.error();
+  if (++failed_recoveries_ > limits_.recoveries_max) give_up(status.error());
+  return false;
+}
+
+void StepLoop::give_up(const Error& error) {
+  broken_ = true;
+  end_all(
+      make_error(ErrorCode::device_error, "the device could not be recovered: {}", error.message));
+}
+
+}  // namespace koho
