@@ -150,7 +150,7 @@ float group_score(const float* scores, std::int64_t count) {
   return count > 1 ? first + second : first;
 }
 
-/// Sets the scores of all but the best `kept` groups to 0 (ties to the lower group).
+/// Sets the scores of all but the best `kept` groups to -infinity (ties to the lower group).
 void drop_groups(float* scores, std::int64_t experts, const RouterSettings& settings) {
   const std::int64_t size = experts / settings.groups;
   const auto score_of = [&](std::int64_t group) {
@@ -168,7 +168,8 @@ void drop_groups(float* scores, std::int64_t experts, const RouterSettings& sett
     kept[static_cast<std::size_t>(group)] = better < settings.groups_kept;
   }
   for (std::int64_t group = 0; group < settings.groups; ++group)
-    if (!kept[static_cast<std::size_t>(group)]) std::fill_n(scores + group * size, size, 0.0F);
+    if (!kept[static_cast<std::size_t>(group)])
+      std::fill_n(scores + group * size, size, -std::numeric_limits<float>::infinity());
 }
 
 /// One token: from the router's logits to its experts and weights. `scores` is scratch, [E].

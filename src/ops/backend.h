@@ -174,7 +174,8 @@ class Backend {
   /// Chooses A of E experts for each token.
   ///
   ///   s = sigmoid(x * weight^T) in f32; the A largest s + bias are chosen, group by group if
-  ///   groups > 1 (a group's score is the sum of its two largest s + bias; the others count as 0);
+  ///   groups > 1 (a group's score is the sum of its two largest s + bias; no expert of the
+  ///   others is chosen);
   ///   weights = s of the chosen, / (sum + 1e-20) if normalise, * scale. A NaN score counts as the
   ///   lowest.
   ///

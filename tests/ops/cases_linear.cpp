@@ -2,6 +2,7 @@
 // Cases of linear and of the router.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "ops/cases.h"
@@ -144,7 +145,8 @@ Choice choose(const std::vector<double>& logits,
         note_margin(
             group_scores[static_cast<std::size_t>(group)],
             group_scores[static_cast<std::size_t>(order[static_cast<std::size_t>(rank + 1)])]);
-      if (rank >= settings.groups_kept) std::fill_n(scores.begin() + group * size, size, 0.0);
+      if (rank >= settings.groups_kept)
+        std::fill_n(scores.begin() + group * size, size, -std::numeric_limits<double>::infinity());
     }
   }
   const std::vector<std::int64_t> order = ranked(scores);
@@ -182,7 +184,9 @@ std::string run_route(Backend& backend, std::uint64_t seed, const OpCaseOptions&
   const HostTensor weight =
       random_values(random, random.chance(0.5) ? DType::f32 : DType::bf16, {experts, width},
                     Spread::normal, 1.0 / std::sqrt(static_cast<double>(width)));
-  const HostTensor bias = random_values(random, DType::f32, {experts}, Spread::normal, 0.1);
+  // With 2.0 many selection scores are negative, which a dropped group's must stay below.
+  const HostTensor bias =
+      random_values(random, DType::f32, {experts}, Spread::normal, random.chance(0.3) ? 2.0 : 0.1);
   const DeviceArray x_array(backend, x, random.chance(0.3) ? 24 : 0);
   const DeviceArray weight_array(backend, weight);
   const DeviceArray bias_array(backend, bias);
