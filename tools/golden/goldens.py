@@ -70,7 +70,9 @@ def checkpoint_golden(spec: dict, directory: pathlib.Path) -> tuple[dict[str, to
 
 
 def is_one_layer_fp8(spec: dict) -> bool:
-    return spec["num_hidden_layers"] == 1 and spec["quantization"] != "none"
+    """One layer, every linear of it FP8."""
+    return (spec["num_hidden_layers"] == 1 and spec["quantization"] != "none"
+            and all(scheme != "bf16" for _, scheme in spec["schemes"]))
 
 
 def make_checkpoints(directory: pathlib.Path, specs: list[dict]) -> int:
