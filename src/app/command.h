@@ -25,6 +25,7 @@ struct Command {
 
 // One function a command, each defined in the file of its name.
 Runner add_logits(CLI::App& command);
+Runner add_run(CLI::App& command);
 Runner add_render(CLI::App& command);
 
 }  // namespace koho::app

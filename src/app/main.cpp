@@ -14,6 +14,7 @@ namespace {
 const std::vector<Command>& commands() {
   static const std::vector<Command> table{
       {"logits", "Write the logits of a prompt to a NumPy file", add_logits},
+      {"run", "Answer a prompt, or chat on the terminal", add_run},
       {"render", "Print the prompt text of chat requests", add_render},
   };
   return table;

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "app/loaded_text.h"
+
+#include <optional>
+
+#include "base/log.h"
+#include "chat/template_choice.h"
+
+namespace koho::app {
+
+Result<std::vector<std::int32_t>> LoadedText::encode(const chat::Conversation& conversation) const {
+  KOHO_TRY_ASSIGN(const chat::Prompt prompt, chat::render(conversation, style));
+  std::vector<TextSegment> segments;
+  for (const chat::Segment& segment : prompt.segments)
+    segments.push_back(
+        {.text = segment.text, .allow_special = segment.kind == chat::Segment::Kind::control});
+  return tokenizer.encode(segments);
+}
+
+bool has_tokenizer(const std::filesystem::path& directory) {
+  return std::filesystem::exists(directory / "tokenizer.json");
+}
+
+Result<LoadedText> load_text(const std::filesystem::path& directory,
+                             const std::string& template_name) {
+  KOHO_TRY_ASSIGN(Tokenizer tokenizer, Tokenizer::load(directory / "tokenizer.json"));
+  KOHO_TRY_ASSIGN(const std::optional<chat::TemplateStyle> asked,
+                  chat::parse_template_style(template_name));
+  KOHO_TRY_ASSIGN(const std::optional<std::string> text, chat::read_template_text(directory));
+  const chat::TemplateChoice choice = chat::choose_template(text, asked);
+  if (!choice.warning.empty()) log::warning("{}", choice.warning);
+  return LoadedText{.tokenizer = std::move(tokenizer), .style = choice.style};
+}
+
+}  // namespace koho::app

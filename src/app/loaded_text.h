@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// The text side of a model directory: tokenizer and chat template.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "chat/message.h"
+#include "chat/template.h"
+#include "tokenizer/tokenizer.h"
+
+namespace koho::app {
+
+struct LoadedText {
+  Tokenizer tokenizer;
+  chat::TemplateStyle style = chat::TemplateStyle::glm_4_7;
+
+  /// The ids of a conversation's prompt: control tokens from the template only. Errors: as
+  /// chat::render.
+  Result<std::vector<std::int32_t>> encode(const chat::Conversation& conversation) const;
+};
+
+/// Whether `directory` has a tokenizer.json.
+bool has_tokenizer(const std::filesystem::path& directory);
+
+/// Opens tokenizer.json and chooses the template; `template_name` is "auto" or a template's name.
+/// Warnings are logged.
+Result<LoadedText> load_text(const std::filesystem::path& directory,
+                             const std::string& template_name);
+
+}  // namespace koho::app

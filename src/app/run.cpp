@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+// `koho run`: one answer, or a chat on the terminal.
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <unistd.h>
+
+#include "app/command.h"
+#include "app/generator.h"
+#include "app/id_file.h"
+#include "app/loaded_model.h"
+#include "app/loaded_text.h"
+#include "app/sampling_flags.h"
+#include "app/text_stream.h"
+#include "base/log.h"
+#include "chat/json.h"
+#include "chat/message.h"
+
+namespace koho::app {
+namespace {
+
+struct RunOptions {
+  std::string model;
+  std::string prompt;
+  std::string chat;
+  std::string prompt_ids;
+  std::string system;
+  std::string chat_template = "auto";
+  bool no_thinking = false;
+  bool allow_special = false;
+  bool json = false;
+  std::int64_t context = 0;
+  std::int64_t threads = 0;
+  SamplingFlags sampling;
+};
+
+// Set by Ctrl-C; process-wide because signals are.
+std::atomic<bool> interrupted{false};
+
+extern "C" void on_interrupt(int /*signal*/) {
+  interrupted.store(true);
+}
+
+/// Ctrl-C ends the running answer instead of the program while this lives.
+class InterruptGuard {
+ public:
+  InterruptGuard() {
+    interrupted.store(false);
+    struct sigaction action {};
+    action.sa_handler = on_interrupt;  // without SA_RESTART: reading a line ends too
+    sigaction(SIGINT, &action, &previous_);
+  }
+  InterruptGuard(const InterruptGuard&) = delete;
+  InterruptGuard& operator=(const InterruptGuard&) = delete;
+  ~InterruptGuard() { sigaction(SIGINT, &previous_, nullptr); }
+
+ private:
+  struct sigaction previous_ {};
+};
+
+chat::Message message(const std::string& role, const std::string& content) {
+  chat::Message made;
+  made.role = role;
+  made.content = chat::Json::string(content);
+  return made;
+}
+
+/// What `koho run` works with. Without a tokenizer, only ids go in and come out.
+struct Opened {
+  LoadedModel model;
+  std::optional<LoadedText> text;
+};
+
+/// An answer with its text.
+struct Said {
+  Answer answer;
+  std::string text;  // without stop token, stop string and special tokens
+};
+
+Result<Said> say(Generator& generator,
+                 const Opened& opened,
+                 std::span<const std::int32_t> prompt,
+                 const SamplingFlags& flags,
+                 const std::function<void(std::string_view)>& show) {
+  Said said;
+  TextStream stream(opened.text ? &opened.text->tokenizer : nullptr, opened.model.stop_ids(),
+                    flags);
+  const auto shown = [&](const std::string& piece) {
+    if (!piece.empty()) show(piece);
+    said.text += piece;
+  };
+  const auto take = [&](std::int32_t id) {
+    shown(stream.push(id));
+    return !stream.stopped();
+  };
+  KOHO_TRY_ASSIGN(said.answer, generator.generate(prompt, flags, take, interrupted));
+  shown(stream.finish());
+  return said;
+}
+
+GeneratorSettings settings_of(const RunOptions& options,
+                              const Opened& opened,
+                              std::int64_t context) {
+  return {.context_max = context,
+          .chunk_max = 512,
+          .threads = options.threads,
+          .tokenizer_tokens = opened.text ? opened.text->tokenizer.vocab_size() : 0,
+          .all_logits = false};
+}
+
+chat::Conversation start_conversation(const RunOptions& options) {
+  chat::Conversation conversation;
+  conversation.add_generation_prompt = true;
+  if (options.no_thinking) conversation.enable_thinking = false;
+  if (!options.system.empty()) conversation.messages.push_back(message("system", options.system));
+  return conversation;
+}
+
+Result<std::vector<std::int32_t>> prompt_ids(const RunOptions& options, const Opened& opened) {
+  if (!options.prompt_ids.empty()) return read_id_file(options.prompt_ids);
+  if (!opened.text)
+    return make_error(ErrorCode::not_found,
+                      "{} has no tokenizer.json; give token ids with --prompt-ids", options.model);
+  if (!options.chat.empty()) {
+    chat::Conversation conversation = start_conversation(options);
+    conversation.messages.push_back(message("user", options.chat));
+    return opened.text->encode(conversation);
+  }
+  const Tokenizer& tokenizer = opened.text->tokenizer;
+  return options.allow_special ? tokenizer.encode_with_special(options.prompt)
+                               : tokenizer.encode(options.prompt);
+}
+
+std::string json_ids(std::span<const std::int32_t> ids) {
+  std::string text = "[";
+  for (const std::int32_t id : ids) text += (text.size() > 1 ? "," : "") + std::to_string(id);
+  return text + "]";
+}
+
+std::string json_line(std::span<const std::int32_t> prompt, const Said& said, double load_s) {
+  const Answer& answer = said.answer;
+  std::string text;
+  chat::append_json_string(text, said.text);
+  return fmt::format(
+      R"({{"prompt_ids":{},"ids":{},"text":{},"finish_reason":"{}","timings":{{"load_ms":{:.3f},"prefill_ms":{:.3f},)"
+      R"("prefill_tokens":{},"cached_tokens":{},"prefill_tokens_per_s":{:.2f},"decode_ms":{:.3f},"decode_tokens":{},)"
+      R"("decode_tokens_per_s":{:.2f}}}}})",
+      json_ids(prompt), json_ids(answer.ids), text, answer.finish_reason, load_s * 1e3,
+      answer.prefill_s * 1e3, answer.prefill_tokens, answer.cached_tokens,
+      answer.prefill_tokens_per_s(), answer.decode_s * 1e3,
+      static_cast<std::int64_t>(answer.ids.size()) - 1, answer.decode_tokens_per_s());
+}
+
+void print_rates(const Answer& answer, double load_s) {
+  std::fprintf(stderr,
+               "[%lld prompt tokens (%lld cached) at %.0f tok/s, %zu generated at %.1f tok/s, "
+               "loaded in %.0f ms]\n",
+               static_cast<long long>(answer.prefill_tokens + answer.cached_tokens),
+               static_cast<long long>(answer.cached_tokens), answer.prefill_tokens_per_s(),
+               answer.ids.size(), answer.decode_tokens_per_s(), load_s * 1e3);
+}
+
+void print_piece(std::string_view piece) {
+  std::fwrite(piece.data(), 1, piece.size(), stdout);
+  std::fflush(stdout);
+}
+
+Status answer_once(const RunOptions& options, const Opened& opened) {
+  KOHO_TRY_ASSIGN(const std::vector<std::int32_t> prompt, prompt_ids(options, opened));
+  const std::int64_t wanted =
+      static_cast<std::int64_t>(prompt.size()) + options.sampling.tokens_max + 1;
+  const std::int64_t context = options.context > 0
+                                   ? options.context
+                                   : std::min(wanted, opened.model.config.max_position_embeddings);
+  KOHO_TRY_ASSIGN(Generator generator,
+                  Generator::create(opened.model, settings_of(options, opened, context)));
+  const InterruptGuard guard;
+  const auto show = [&](std::string_view piece) {
+    if (!options.json) print_piece(piece);
+  };
+  KOHO_TRY_ASSIGN(const Said said, say(generator, opened, prompt, options.sampling, show));
+  if (options.json) {
+    std::printf("%s\n", json_line(prompt, said, opened.model.load_s).c_str());
+  } else {
+    std::printf("\n");
+    print_rates(said.answer, opened.model.load_s);
+  }
+  return {};
+}
+
+/// Splits an answer into what was thought and what was said.
+chat::Message assistant_message(const std::string& text) {
+  const std::string close = "</think>";
+  const std::size_t end = text.find(close);
+  chat::Message made =
+      message("assistant", end == std::string::npos ? text : text.substr(end + close.size()));
+  if (end != std::string::npos) made.reasoning_content = text.substr(0, end);
+  return made;
+}
+
+Status converse(const RunOptions& options, const Opened& opened) {
+  constexpr std::int64_t kContextDefault = 8192;
+  const std::int64_t context =
+      options.context > 0 ? options.context
+                          : std::min(kContextDefault, opened.model.config.max_position_embeddings);
+  KOHO_TRY_ASSIGN(Generator generator,
+                  Generator::create(opened.model, settings_of(options, opened, context)));
+  std::fprintf(stderr, "Chat with %s. Ctrl-C stops an answer, Ctrl-D ends.\n",
+               options.model.c_str());
+  chat::Conversation conversation = start_conversation(options);
+  while (true) {
+    const InterruptGuard guard;
+    std::fprintf(stderr, "> ");
+    std::string line;
+    if (!std::getline(std::cin, line)) {
+      std::fprintf(stderr, "\n");
+      if (!interrupted.load()) return {};
+      std::cin.clear();
+      continue;
+    }
+    if (line.empty()) continue;
+    conversation.messages.push_back(message("user", line));
+    KOHO_TRY_ASSIGN(const std::vector<std::int32_t> prompt, opened.text->encode(conversation));
+    const Result<Said> said = say(generator, opened, prompt, options.sampling, print_piece);
+    if (!said.ok()) {
+      std::fprintf(stderr, "koho: %s\n", said.error().message.c_str());
+      conversation.messages.pop_back();
+      continue;
+    }
+    std::printf("\n");
+    print_rates(said->answer, opened.model.load_s);
+    conversation.messages.push_back(assistant_message(said->text));
+  }
+}
+
+Status run(RunOptions& options) {
+  const int given =
+      int{!options.prompt.empty()} + int{!options.chat.empty()} + int{!options.prompt_ids.empty()};
+  if (given > 1)
+    return make_error(ErrorCode::invalid_argument,
+                      "give one of PROMPT, --chat and --prompt-ids, not {}", given);
+  if (given == 0 && isatty(STDIN_FILENO) == 0)
+    return make_error(ErrorCode::invalid_argument,
+                      "no prompt: give PROMPT, --chat TEXT or --prompt-ids FILE");
+  for (const std::string& stop : options.sampling.stop)
+    if (stop.empty()) return make_error(ErrorCode::invalid_argument, "--stop must not be empty");
+  KOHO_TRY_ASSIGN(LoadedModel model, load_model(options.model));
+  Opened opened{.model = std::move(model), .text = std::nullopt};
+  if (has_tokenizer(options.model)) {
+    KOHO_TRY_ASSIGN(opened.text, load_text(options.model, options.chat_template));
+  }
+  if (given > 0) return answer_once(options, opened);
+  if (opened.text) return converse(options, opened);
+  return make_error(ErrorCode::not_found, "{} has no tokenizer.json: no chat", options.model);
+}
+
+}  // namespace
+
+Runner add_run(CLI::App& command) {
+  auto options = std::make_shared<RunOptions>();
+  command.add_option("--model", options->model, "Model directory")->required();
+  command.add_option("prompt", options->prompt, "Plain text to continue");
+  command.add_option("--chat", options->chat,
+                     "A user's message, put into the model's chat template");
+  command.add_option("--prompt-ids", options->prompt_ids, "A file with a JSON array of token ids");
+  command.add_option("--system", options->system, "A system message before the chat");
+  command.add_flag("--no-thinking", options->no_thinking,
+                   "Let the chat answer without thinking first");
+  command.add_flag("--allow-special", options->allow_special,
+                   "Read control tokens in PROMPT as such");
+  command
+      .add_option("--chat-template", options->chat_template, "auto, glm-4.7, glm-4.6 or glm-4.5")
+      ->capture_default_str();
+  command
+      .add_option("--context", options->context, "Tokens of prompt and answer; 0 = what is needed")
+      ->check(CLI::NonNegativeNumber);
+  command.add_option("--threads", options->threads, "CPU threads; 0 = all cores")
+      ->check(CLI::NonNegativeNumber);
+  command.add_flag("--json", options->json, "Print one line of JSON at the end instead of text");
+  add_sampling_flags(command, options->sampling, 512);
+  command.footer(
+      "Examples:\n"
+      "  koho run --model models/tiny --chat \"What is the capital of France?\"\n"
+      "  koho run --model models/tiny \"Once upon a time\" --temperature 0.7 --seed 1 --max-tokens "
+      "64\n"
+      "  koho run --model models/tiny --prompt-ids ids.json --temperature 0 --json\n"
+      "  koho run --model models/tiny            (a chat on the terminal)");
+  return [options] { return run(*options); };
+}
+
+}  // namespace koho::app
