@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// The commands `koho run` and `koho logits` from outside: what a script sees.
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <sys/wait.h>
+
+#include <gtest/gtest.h>
+
+#include "base/json.h"
+#include "base/mapped_file.h"
+#include "tests/support/temporary_directory.h"
+
+namespace koho::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kModel = KOHO_SOURCE_DIR "/models/tiny";
+
+struct Ran {
+  int exit_code = -1;
+  std::string output;
+  std::string errors;
+};
+
+class RunCommand : public ::testing::Test {
+ protected:
+  Ran koho(const std::string& arguments) const {
+    const std::string command = "cd '" + directory_.path().string() + "' && '" KOHO_BINARY "' " +
+                                arguments + " </dev/null >out 2>err";
+    const int status = std::system(command.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read("out"), read("err")};
+  }
+  std::string read(const char* name) const {
+    const Result<std::string> text = read_file(directory_.path() / name, 64U << 20U);
+    return text.ok() ? *text : "unreadable";
+  }
+  /// The one line of `koho run … --json`.
+  json::Value run(const std::string& arguments) const {
+    const Ran ran = koho("run --model " + kModel + " --json " + arguments);
+    EXPECT_EQ(ran.exit_code, 0) << ran.errors;
+    Result<json::Value> line = json::parse(ran.output);
+    EXPECT_TRUE(line.ok()) << ran.output;
+    return line.ok() ? std::move(line).value() : json::Value();
+  }
+  static std::string text(const json::Value& answer) {
+    const json::Value* value = answer.find("text");
+    return value != nullptr && value->string() != nullptr ? *value->string() : "no text";
+  }
+  static std::string reason(const json::Value& answer) {
+    return *answer.find("finish_reason")->string();
+  }
+  static std::size_t count(const json::Value& answer, const char* name) {
+    return answer.find(name)->array()->size();
+  }
+
+  TemporaryDirectory directory_;
+};
+
+TEST_F(RunCommand, AnswersAChatAndStopsByItself) {
+  const json::Value answer =
+      run("--chat 'What is the capital of France?' --no-thinking --temperature 0");
+  EXPECT_EQ(text(answer), "The capital of France is Paris.");
+  EXPECT_EQ(reason(answer), "stop");
+  EXPECT_EQ(answer.find("timings")->find("prefill_tokens")->integer(),
+            static_cast<std::int64_t>(count(answer, "prompt_ids")));
+}
+
+TEST_F(RunCommand, EndsAtMaxTokens) {
+  const json::Value answer = run("'Once upon a time' --max-tokens 7 --temperature 0");
+  EXPECT_EQ(count(answer, "ids"), 7U);
+  EXPECT_EQ(reason(answer), "length");
+}
+
+TEST_F(RunCommand, GoesOnAfterTheEndIfAskedTo) {
+  const json::Value answer =
+      run("--chat 'What is the capital of France?' --no-thinking --temperature 0 --ignore-eos "
+          "--max-tokens 40");
+  EXPECT_EQ(count(answer, "ids"), 40U);
+  EXPECT_EQ(text(answer).find("<|user|>"), std::string::npos) << "control tokens are not shown";
+}
+
+TEST_F(RunCommand, StopsBeforeAStopStringThatCrossesTokens) {
+  const json::Value answer = run(
+      "--chat 'What is the capital of France?' --no-thinking --temperature 0 --stop 'nce is P'");
+  EXPECT_EQ(text(answer), "The capital of Fra");
+  EXPECT_EQ(reason(answer), "stop");
+}
+
+TEST_F(RunCommand, StopsAtAGivenTokenId) {
+  const json::Value whole = run("'Once upon a time' --max-tokens 8 --temperature 0");
+  const std::int64_t fifth = *(*whole.find("ids")->array())[4].integer();
+  const json::Value answer =
+      run("'Once upon a time' --max-tokens 8 --temperature 0 --stop-token-ids 3," +
+          std::to_string(fifth));
+  EXPECT_LE(count(answer, "ids"), 5U);
+  EXPECT_EQ(reason(answer), "stop");
+}
+
+TEST_F(RunCommand, TheSameSeedGivesTheSameTextAndAnotherOneAnother) {
+  const std::string prompt = "'Once upon a time' --max-tokens 40 --temperature 1.2 --seed ";
+  const std::string first = text(run(prompt + "7"));
+  EXPECT_EQ(text(run(prompt + "7 --threads 1")), first) << "threads do not matter";
+  EXPECT_NE(text(run(prompt + "8")), first);
+}
+
+TEST_F(RunCommand, TopKOfOneIsGreedy) {
+  const std::string prompt = "'Once upon a time' --max-tokens 24 ";
+  EXPECT_EQ(text(run(prompt + "--top-k 1 --temperature 1.5")),
+            text(run(prompt + "--temperature 0")));
+}
+
+TEST_F(RunCommand, AUsersControlTokensStayTextUnlessAllowed) {
+  const json::Value plain = run("'<|user|>' --max-tokens 1");
+  const json::Value allowed = run("'<|user|>' --max-tokens 1 --allow-special");
+  EXPECT_EQ(count(allowed, "prompt_ids"), 1U);
+  EXPECT_GT(count(plain, "prompt_ids"), 1U);
+}
+
+TEST_F(RunCommand, WrongUseIsOneClearErrorAndAnExitCode) {
+  const std::string model = "run --model " + kModel;
+  struct Case {
+    std::string arguments;
+    std::string says;
+  };
+  write_file(directory_.path() / "bad.json", "[1, \"two\"]");
+  write_file(directory_.path() / "large.json", "[4096]");
+  write_file(directory_.path() / "empty.json", "[]");
+  for (const Case& wrong :
+       {Case{"run --model /nowhere x", "/nowhere"}, Case{model, "no prompt"},
+        Case{model + " x --chat y", "give one of"},
+        Case{model + " x --temperature 3", "temperature"},
+        Case{model + " x --temperature nan", "temperature"}, Case{model + " x --top-p 0", "top_p"},
+        Case{model + " --prompt-ids bad.json", "not a token id"},
+        Case{model + " --prompt-ids large.json", "4096"},
+        Case{model + " --prompt-ids empty.json", "empty"},
+        Case{model + " --prompt-ids none.json", "none.json"},
+        Case{model + " x --context 2", "context"}, Case{model + " x --stop ''", "stop"},
+        Case{model + " x --chat-template glm-9", "glm-9"}}) {
+    const Ran ran = koho(wrong.arguments);
+    EXPECT_NE(ran.exit_code, 0) << wrong.arguments;
+    EXPECT_NE(ran.errors.find(wrong.says), std::string::npos)
+        << wrong.arguments << ": " << ran.errors;
+    EXPECT_EQ(ran.output, "") << wrong.arguments;
+  }
+}
+
+TEST_F(RunCommand, LogitsAreAFloat32ArrayThatDoesNotDependOnChunks) {
+  std::string ids = "[4002,4004";
+  for (int i = 5; i < 200; ++i) ids += "," + std::to_string(i * 13 % 4000);
+  write_file(directory_.path() / "ids.json", ids + "]");
+  for (const char* chunk : {"512", "64", "7"}) {
+    const std::string out = std::string("l") + chunk + ".npy";
+    const Ran ran =
+        koho("logits --model " + kModel + " --ids ids.json --out " + out + " --chunk " + chunk);
+    ASSERT_EQ(ran.exit_code, 0) << ran.errors;
+  }
+  const std::string whole = read("l512.npy");
+  EXPECT_EQ(whole.substr(0, 6), "\x93NUMPY");
+  EXPECT_NE(whole.find("'shape': (197, 4096)"), std::string::npos);
+  EXPECT_EQ(whole.size() % 64, (197U * 4096U * 4U) % 64U);
+  EXPECT_EQ(read("l64.npy"), whole);
+  EXPECT_EQ(read("l7.npy"), whole);
+}
+
+}  // namespace
+}  // namespace koho::testing
