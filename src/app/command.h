@@ -27,5 +27,6 @@ struct Command {
 Runner add_logits(CLI::App& command);
 Runner add_run(CLI::App& command);
 Runner add_render(CLI::App& command);
+Runner add_tokenize(CLI::App& command);
 
 }  // namespace koho::app

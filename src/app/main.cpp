@@ -13,8 +13,9 @@ namespace {
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> table{
-      {"logits", "Write the logits of a prompt to a NumPy file", add_logits},
       {"run", "Answer a prompt, or chat on the terminal", add_run},
+      {"logits", "Write the logits of a prompt to a NumPy file", add_logits},
+      {"tokenize", "Turn text into token ids, or ids into text", add_tokenize},
       {"render", "Print the prompt text of chat requests", add_render},
   };
   return table;

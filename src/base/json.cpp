@@ -117,70 +117,6 @@ class Adapter : public nlohmann::json_sax<Library> {
   Status status_;
 };
 
-/// Builds the tree: a stack of open containers, each with the key its next value belongs to.
-class TreeBuilder : public Events {
- public:
-  Status null() override { return put(Value()); }
-  Status boolean(bool value) override { return put(Value(value)); }
-  Status integer(std::int64_t value) override { return put(Value(value)); }
-  Status real(double value) override { return put(Value(value)); }
-  Status string(std::string value) override { return put(Value(std::move(value))); }
-  Status begin_object() override {
-    open_.push_back({Value(Value::Object()), {}});
-    return {};
-  }
-  Status begin_array() override {
-    open_.push_back({Value(Value::Array()), {}});
-    return {};
-  }
-  Status key(std::string name) override {
-    open_.back().key = std::move(name);
-    return {};
-  }
-  Status end_array() override { return close(); }
-  Status end_object() override {
-    KOHO_TRY(check_keys_differ(*open_.back().value.object()));
-    return close();
-  }
-
-  Value take() { return std::move(root_); }
-
- private:
-  struct Open {
-    Value value;
-    std::string key;
-  };
-
-  Status put(Value value) {
-    if (open_.empty()) {
-      root_ = std::move(value);
-    } else if (Value::Object* object = open_.back().value.object()) {
-      object->push_back({std::move(open_.back().key), std::move(value)});
-    } else {
-      open_.back().value.array()->push_back(std::move(value));
-    }
-    return {};
-  }
-  Status close() {
-    Value value = std::move(open_.back().value);
-    open_.pop_back();
-    return put(std::move(value));
-  }
-  static Status check_keys_differ(const Value::Object& object) {
-    std::vector<std::string_view> names;
-    names.reserve(object.size());
-    for (const Member& member : object) names.push_back(member.name);
-    std::sort(names.begin(), names.end());
-    const auto twice = std::adjacent_find(names.begin(), names.end());
-    if (twice == names.end()) return {};
-    return make_error(ErrorCode::corrupt_data, "not acceptable JSON: the key '{}' stands twice",
-                      printable(*twice));
-  }
-
-  std::vector<Open> open_;
-  Value root_;
-};
-
 }  // namespace
 
 Status parse_events(std::string_view text, const Limits& limits, Events& events) {
@@ -234,8 +170,51 @@ const Value* Value::find(std::string_view name) const {
   return nullptr;
 }
 
+Status TreeEvents::put(Value value) {
+  if (open_.empty()) {
+    root_ = std::move(value);
+  } else if (Value::Object* object = open_.back().value.object()) {
+    object->push_back({std::move(open_.back().key), std::move(value)});
+  } else {
+    open_.back().value.array()->push_back(std::move(value));
+  }
+  return {};
+}
+
+Status TreeEvents::close() {
+  Value value = std::move(open_.back().value);
+  open_.pop_back();
+  return put(std::move(value));
+}
+
+Status TreeEvents::begin_object() {
+  open_.push_back({Value(Value::Object()), {}});
+  return {};
+}
+
+Status TreeEvents::begin_array() {
+  open_.push_back({Value(Value::Array()), {}});
+  return {};
+}
+
+Status TreeEvents::key(std::string name) {
+  open_.back().key = std::move(name);
+  return {};
+}
+
+Status TreeEvents::end_object() {
+  std::vector<std::string_view> names;
+  for (const Member& member : *open_.back().value.object()) names.push_back(member.name);
+  std::sort(names.begin(), names.end());
+  const auto twice = std::adjacent_find(names.begin(), names.end());
+  if (twice != names.end())
+    return make_error(ErrorCode::corrupt_data, "not acceptable JSON: the key '{}' stands twice",
+                      printable(*twice));
+  return close();
+}
+
 Result<Value> parse(std::string_view text, const Limits& limits) {
-  TreeBuilder builder;
+  TreeEvents builder;
   KOHO_TRY(parse_events(text, limits, builder));
   return builder.take();
 }

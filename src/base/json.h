@@ -85,6 +85,36 @@ struct Member {
   Value value;
 };
 
+/// Builds the tree from events: a stack of open containers, each with the key its next value
+/// belongs to. For readers that take a part of a file as events and the rest as a tree.
+class TreeEvents : public Events {
+ public:
+  Status null() override { return put(Value()); }
+  Status boolean(bool value) override { return put(Value(value)); }
+  Status integer(std::int64_t value) override { return put(Value(value)); }
+  Status real(double value) override { return put(Value(value)); }
+  Status string(std::string value) override { return put(Value(std::move(value))); }
+  Status begin_object() override;
+  Status key(std::string name) override;
+  Status end_object() override;
+  Status begin_array() override;
+  Status end_array() override { return close(); }
+
+  /// The root, after its last event.
+  Value take() { return std::move(root_); }
+
+ private:
+  struct Open {
+    Value value;
+    std::string key;
+  };
+  Status put(Value value);
+  Status close();
+
+  std::vector<Open> open_;
+  Value root_;
+};
+
 /// Reads `text` into a tree. Meant for small files: the tree takes up to 40 times the text's bytes.
 /// Errors: corrupt_data, as above and for a key that stands twice in one object.
 Result<Value> parse(std::string_view text, const Limits& limits = {});

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// Times: prints them, and holds them to the promises (docs/performance.md) in optimised builds
+// without sanitizers. All are CPU times of one thread, the best of several runs, so that a busy
+// machine does not fail them.
+#include <algorithm>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/tokenizer/tokenizer_json.h"
+#include "tokenizer/tokenizer.h"
+
+namespace koho {
+namespace {
+
+#if defined(KOHO_TEST_SANITIZED) || !defined(NDEBUG)
+constexpr bool kTimesCount = false;
+#else
+constexpr bool kTimesCount = true;
+#endif
+constexpr int kRuns = kTimesCount ? 5 : 1;
+
+constexpr double kLoadSecondsMax = 0.5;
+constexpr double kEncodeMbPerSecondMin = 20;
+constexpr double kDoubleLengthRatioMax = 2.5;
+
+double thread_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+template <typename Run>
+double best_seconds(const Run& run) {
+  double best = 1e9;
+  for (int i = 0; i < kRuns; ++i) {
+    const double begin = thread_seconds();
+    run();
+    best = std::min(best, thread_seconds() - begin);
+  }
+  return best;
+}
+
+double encode_seconds(const Tokenizer& tokenizer, const std::string& text) {
+  return best_seconds([&] { ASSERT_TRUE(tokenizer.encode(text).ok()); });
+}
+
+/// GLM's sizes: 151,552 tokens and 318,088 merges.
+const std::string& large_json() {
+  static const std::string json = testing::tokenizer_json(testing::large_recipe(151552, 318088));
+  return json;
+}
+
+std::string read_text(const std::filesystem::path& path) {
+  std::ifstream in(path);
+  EXPECT_TRUE(in) << path;
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+TEST(TokenizerSpeed, LoadsAVocabularyOfGlmsSize) {
+  const std::string& json = large_json();
+  const double seconds = best_seconds([&] { ASSERT_TRUE(Tokenizer::from_json(json).ok()); });
+  std::cout << "load: " << json.size() / 1000 << " kB of tokenizer.json in " << seconds << " s\n";
+  if (kTimesCount) {
+    EXPECT_LE(seconds, kLoadSecondsMax);
+  }
+}
+
+TEST(TokenizerSpeed, EncodesEnglish) {
+  const std::filesystem::path root = KOHO_SOURCE_DIR;
+  std::string text;
+  for (const char* name :
+       {"docs/model.md", "docs/chat.md", "README.md", "CONTRIBUTING.md", "LICENSE"})
+    text += read_text(root / name);
+  while (kTimesCount && text.size() < (4U << 20U)) text += text;
+  const Result<Tokenizer> small =
+      Tokenizer::load(root / "tests/tokenizer/data/small/tokenizer.json");
+  ASSERT_TRUE(small.ok()) << small.error().message;
+  const double seconds = encode_seconds(*small, text);
+  const double speed = static_cast<double>(text.size()) / 1e6 / seconds;
+  std::cout << "encode: " << text.size() / 1000 << " kB of English, 1,000 tokens: " << speed
+            << " MB/s\n";
+  if (kTimesCount) {
+    EXPECT_GE(speed, kEncodeMbPerSecondMin);
+  }
+}
+
+TEST(TokenizerSpeed, TakesTwiceTheTimeForTwiceTheText) {
+  const Result<Tokenizer> tokenizer = Tokenizer::from_json(large_json());
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
+  for (const std::string unit :
+       {"a", " ", "\n", "1", "!", "ab", "é", "\u3000", "\u0301", "a\u0301", "👨\u200D👩\u200D",
+        "\u200D", " \n", "\r", "'S", "<|user|", "\xF0\xA0\x80\x80"}) {
+    std::string text;
+    const std::size_t bytes = kTimesCount ? 1U << 20U : 1U << 16U;
+    while (text.size() < bytes) text += unit;
+    const double once = encode_seconds(*tokenizer, text);
+    text += text;
+    const double twice = encode_seconds(*tokenizer, text);
+    std::cout << text.size() / 2 << " bytes of '" << (unit[0] < ' ' ? "control" : unit)
+              << "': " << once << " s, twice: " << twice / once << "x\n";
+    if (kTimesCount) {
+      EXPECT_LE(twice, kDoubleLengthRatioMax * once) << unit;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace koho
