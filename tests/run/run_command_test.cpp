@@ -137,8 +137,8 @@ TEST_F(RunCommand, WrongUseIsOneClearErrorAndAnExitCode) {
         Case{model + " --prompt-ids large.json", "4096"},
         Case{model + " --prompt-ids empty.json", "empty"},
         Case{model + " --prompt-ids none.json", "none.json"},
-        Case{model + " x --context 2", "context"}, Case{model + " x --stop ''", "stop"},
-        Case{model + " x --chat-template glm-9", "glm-9"}}) {
+        Case{model + " 'Once upon a time' --context 2", "context"},
+        Case{model + " x --stop ''", "stop"}, Case{model + " x --chat-template glm-9", "glm-9"}}) {
     const Ran ran = koho(wrong.arguments);
     EXPECT_NE(ran.exit_code, 0) << wrong.arguments;
     EXPECT_NE(ran.errors.find(wrong.says), std::string::npos)
