@@ -29,7 +29,7 @@ class Communicator {
 
   /// This rank gives up: calls of all ranks, waiting ones too, fail with `unavailable` from now on.
   /// Threads: any.
-  virtual void abort() = 0;
+  virtual void give_up() = 0;
 };
 
 }  // namespace koho

@@ -14,7 +14,7 @@ class OneRank final : public Communicator {
   /// The model gathers only what was cut, and one rank cuts nothing; out and part must be the same
   /// memory.
   Status all_gather_columns(TensorView out, ConstTensorView part) override;
-  void abort() override {}
+  void give_up() override {}
 };
 
 }  // namespace koho

@@ -33,7 +33,7 @@ class ThreadRankGroup {
     return gone();
   }
 
-  void abort() {
+  void give_up() {
     const std::lock_guard lock(mutex_);
     broken_ = true;
     all_here_.notify_all();
@@ -96,7 +96,7 @@ class ThreadRank final : public Communicator {
     return group_->meet();
   }
 
-  void abort() override { group_->abort(); }
+  void give_up() override { group_->give_up(); }
 
  private:
   std::shared_ptr<ThreadRankGroup> group_;

@@ -56,7 +56,7 @@ TEST(ThreadRanks, ARankThatGivesUpFreesTheOthers) {
   auto ranks = make_thread_ranks(2, kPatience);
   Tensor values = *Tensor::host(DType::bf16, {1, 1});
   std::thread other([&] { EXPECT_FALSE(ranks[0]->all_reduce(values.view()).ok()); });
-  ranks[1]->abort();
+  ranks[1]->give_up();
   other.join();
 }
 

@@ -147,7 +147,7 @@ class LocalExecutor::Ranks {
       Lane& mine = lane(step);
       mine.statuses[rank] =
           ranks_[rank].runner->run(mine.space().first(mine.bytes), mine.results[rank]);
-      if (!mine.statuses[rank].ok()) ranks_[rank].worker->abort_collectives();
+      if (!mine.statuses[rank].ok()) ranks_[rank].worker->give_up_collectives();
       {
         const std::lock_guard lock(mutex_);
         ++mine.ranks_done;

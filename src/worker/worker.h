@@ -72,7 +72,7 @@ class Worker {
   Status copy_pages(std::span<const std::int32_t> pairs);
 
   /// This rank gives up its replica's collectives. Threads: any.
-  void abort_collectives() { communicator_->abort(); }
+  void give_up_collectives() { communicator_->give_up(); }
 
   Backend& backend() { return *backend_; }
   Glm4Moe& model() { return *model_; }
