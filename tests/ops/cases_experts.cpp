@@ -21,12 +21,19 @@ struct RandomMlp {
   MlpSource source() const { return {gate.source(), up.source(), down.source()}; }
 };
 
-RandomMlp random_mlp(
-    Random& random, std::int64_t hidden, std::int64_t ffn, bool mixed, WeightQuant quant) {
-  const auto pick = [&] { return mixed ? static_cast<WeightQuant>(random.integer(0, 3)) : quant; };
-  return {RandomLinear(random, pick(), ffn, hidden, false),
-          RandomLinear(random, pick(), ffn, hidden, false),
-          RandomLinear(random, pick(), hidden, ffn, false)};
+/// How the matrices of an expert are stored.
+struct MlpQuant {
+  WeightQuant gate, up, down;
+};
+
+WeightQuant random_quant(Random& random) {
+  return static_cast<WeightQuant>(random.integer(0, 3));
+}
+
+RandomMlp random_mlp(Random& random, std::int64_t hidden, std::int64_t ffn, const MlpQuant& quant) {
+  return {RandomLinear(random, quant.gate, ffn, hidden, false),
+          RandomLinear(random, quant.up, ffn, hidden, false),
+          RandomLinear(random, quant.down, hidden, ffn, false)};
 }
 
 double bf16(double value) {
@@ -66,12 +73,22 @@ std::string run_experts(Backend& backend,
   std::vector<RandomMlp> mlps;
   ExpertsSource source;
   source.first = first;
+  const auto unlike = [&] {
+    return MlpQuant{random_quant(random), random_quant(random), random_quant(random)};
+  };
+  const auto alike = [&] {
+    if (!mixed) return MlpQuant{quant, quant, quant};
+    const WeightQuant both = random_quant(random);
+    return MlpQuant{both, both, random_quant(random)};
+  };
+  const bool each = mixed && options.experts_unlike;
+  const MlpQuant routed_quant = alike();
   for (std::int64_t e = 0; e < count; ++e)
-    mlps.push_back(random_mlp(random, hidden, ffn, mixed, quant));
+    mlps.push_back(random_mlp(random, hidden, ffn, each ? unlike() : routed_quant));
   for (const RandomMlp& mlp : mlps) source.experts.push_back(mlp.source());
   RandomMlp shared_mlp;
   if (shared) {
-    shared_mlp = random_mlp(random, hidden, random.pick({16, 64, 200}), mixed, quant);
+    shared_mlp = random_mlp(random, hidden, random.pick({16, 64, 200}), each ? unlike() : alike());
     source.shared = shared_mlp.source();
   }
   Result<Experts> placed = backend.place_experts(source);
@@ -122,7 +139,11 @@ std::string run_experts(Backend& backend,
     for (const double sum : sums) expected.push_back(bf16(sum));
   }
   const HostTensor got = out.get();
-  faults += compare_rows("out", got, expected, hidden, kExpertsGate) + out.guard_fault("out");
+  RowGate gate = kExpertsGate;
+  gate.tensor_l2 += options.expert_flip;
+  gate.row_l2 += options.expert_flip;
+  gate.row_max += options.expert_flip;
+  faults += compare_rows("out", got, expected, hidden, gate) + out.guard_fault("out");
   if (!options.batch_invariant) return faults;
   const std::int64_t row = random.integer(0, tokens - 1);
   const DeviceActivation x_row(backend, x.row(row), placed->needs, 0);

@@ -1,0 +1,419 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/backend.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "base/arithmetic.h"
+#include "base/log.h"
+#include "cuda/sample.h"
+
+namespace koho::cuda {
+namespace {
+
+static_assert(sizeof(SampleRow) == sizeof(SamplingRow) && sizeof(SampleBias) == sizeof(LogitBias));
+static_assert(offsetof(SampleRow, temperature) == offsetof(SamplingRow, temperature) &&
+              offsetof(SampleRow, presence_penalty) == offsetof(SamplingRow, presence_penalty) &&
+              offsetof(SampleRow, top_k) == offsetof(SamplingRow, top_k) &&
+              offsetof(SampleRow, mask_row) == offsetof(SamplingRow, mask_row) &&
+              offsetof(SampleRow, logprobs) == offsetof(SamplingRow, logprobs));
+static_assert(kSampleTopMax == kTopLogprobsMax);
+
+constexpr std::int64_t kPartialBytesMax = 1LL << 30;  // of decode attention's parts
+constexpr std::int64_t kSplitTokensMin = 512;
+constexpr std::int64_t kAlignment = 256;
+
+/// The elements of a view on the device, which may be absent.
+template <typename T>
+T* pointer(const TensorView& view) {
+  return reinterpret_cast<T*>(view.data);
+}
+const Bf16* bf16(const ConstTensorView& view) {
+  return reinterpret_cast<const Bf16*>(view.data);
+}
+const std::int32_t* i32(const ConstTensorView& view) {
+  return reinterpret_cast<const std::int32_t*>(view.data);
+}
+
+RowForms forms_of(const Activation& out) {
+  RowForms forms;
+  if (!out.values.empty()) {
+    forms.values = out.values.as<Bf16>();
+    forms.values_stride = out.values.stride(0);
+  }
+  if (!out.codes.empty()) {
+    forms.codes = out.codes.as<std::uint8_t>();
+    forms.codes_stride = out.codes.stride(0);
+    forms.scales = out.scales.as<float>();
+  }
+  if (!out.block_codes.empty()) {
+    forms.block_codes = out.block_codes.as<std::uint8_t>();
+    forms.block_codes_stride = out.block_codes.stride(0);
+    forms.block_scales = out.block_scales.as<float>();
+    forms.block_scales_stride = out.block_scales.stride(0);
+  }
+  return forms;
+}
+
+class Graph final : public CudaGraph {
+ public:
+  Graph(cudaGraphExec_t graph, cudaStream_t stream) : graph_(graph), stream_(stream) {}
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  ~Graph() override { static_cast<void>(cudaGraphExecDestroy(graph_)); }
+  Status launch() override {
+    KOHO_CUDA_TRY(cudaGraphLaunch(graph_, stream_));
+    return {};
+  }
+
+ private:
+  cudaGraphExec_t graph_;
+  cudaStream_t stream_;
+};
+
+}  // namespace
+
+CudaBackend::CudaBackend(DeviceInfo device, const CudaOptions& options)
+    : device_(std::move(device)),
+      device_id_{DeviceId::Kind::cuda, static_cast<std::int8_t>(options.device)},
+      options_(options),
+      memory_(std::make_shared<DeviceMemory>()) {}
+
+CudaBackend::~CudaBackend() {
+  if (stream_ == nullptr) return;
+  static_cast<void>(cudaStreamSynchronize(stream_));
+  static_cast<void>(cudaStreamDestroy(stream_));
+}
+
+Result<std::unique_ptr<Backend>> CudaBackend::open(const CudaOptions& options) {
+  KOHO_TRY_ASSIGN(DeviceInfo device, open_device(options.device));
+  std::unique_ptr<CudaBackend> backend(new CudaBackend(std::move(device), options));
+  KOHO_TRY(backend->start());
+  return std::unique_ptr<Backend>(std::move(backend));
+}
+
+Status CudaBackend::start() {
+  KOHO_CUDA_TRY(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  if (options_.portable_only || !device_.hopper()) return {};
+  wgmma_ = true;
+  KOHO_TRY_ASSIGN(library_, MatmulLibrary::open(memory_));
+  if (options_.self_test) return run_self_test();
+  return {};
+}
+
+Result<Tensor> CudaBackend::allocate(DType dtype, Shape shape, std::string_view purpose) {
+  const std::int64_t bytes = shape.elements() * dtype_bytes(dtype);
+  KOHO_TRY_ASSIGN(std::byte * data, memory_->allocate(bytes, purpose));
+  return Tensor(
+      data, [memory = memory_, bytes](std::byte* freed) { memory->free(freed, bytes); }, dtype,
+      shape, device_id_);
+}
+
+Status CudaBackend::upload(TensorView destination, std::span<const std::byte> source) {
+  if (!destination.packed() || static_cast<std::size_t>(destination.bytes()) != source.size())
+    return make_error(ErrorCode::invalid_argument, "upload: {} bytes into {}", source.size(),
+                      describe(destination));
+  if (source.empty()) return {};
+  KOHO_CUDA_TRY(cudaMemcpyAsync(destination.data, source.data(), source.size(),
+                                cudaMemcpyHostToDevice, stream_));
+  KOHO_CUDA_TRY(cudaStreamSynchronize(stream_));
+  return {};
+}
+
+Status CudaBackend::download(std::span<std::byte> destination, ConstTensorView source) {
+  if (!source.packed() || static_cast<std::size_t>(source.bytes()) != destination.size())
+    return make_error(ErrorCode::invalid_argument, "download: {} into {} bytes", describe(source),
+                      destination.size());
+  if (destination.empty()) return {};
+  KOHO_CUDA_TRY(cudaMemcpyAsync(destination.data(), source.data, destination.size(),
+                                cudaMemcpyDeviceToHost, stream_));
+  KOHO_CUDA_TRY(cudaStreamSynchronize(stream_));
+  return {};
+}
+
+Status CudaBackend::synchronize() {
+  KOHO_CUDA_TRY(cudaStreamSynchronize(stream_));
+  return {};
+}
+
+Result<Tensor> CudaBackend::place(ConstTensorView source) {
+  if (!source.packed())
+    return make_error(ErrorCode::invalid_argument, "place: expected a packed tensor, found {}",
+                      describe(source));
+  KOHO_TRY_ASSIGN(Tensor tensor, allocate(source.dtype, source.shape, "weights"));
+  KOHO_TRY(upload(tensor.view(), {source.data, static_cast<std::size_t>(source.bytes())}));
+  return tensor;
+}
+
+Status CudaBackend::reserve(const StepLimits& limits) {
+  staging_ = DeviceBlock();  // weights are placed
+  // Decode attention: the smallest parts whose sums fit, from the limits alone, so that what a
+  // row's sums are cut into never changes while the engine runs.
+  constexpr std::int64_t kHeadBytes =
+      96 * (128 + 2) * 4;  // of one part, all query heads of GLM-4.7
+  split_tokens_ = kSplitTokensMin;
+  while (limits.sequences_max * ceil_div(limits.context_max, split_tokens_) * kHeadBytes >
+         kPartialBytesMax)
+    split_tokens_ *= 2;
+  constexpr std::int64_t kSlots = 9;  // eight routed experts a token and the shared one
+  const std::int64_t partial =
+      limits.sequences_max * ceil_div(limits.context_max, split_tokens_) * kHeadBytes;
+  constexpr std::int64_t kOtherBytes = 32 << 10;  // a token in any other operator
+  const std::int64_t experts = limits.tokens_max * kSlots * expert_row_bytes_ + (4 << 20);
+  KOHO_TRY(scratch(std::max({partial, experts, limits.tokens_max * kOtherBytes})));
+  KOHO_CUDA_TRY(
+      cudaMemsetAsync(scratch_.as<void>(), 0, static_cast<std::size_t>(scratch_.bytes()), stream_));
+  KOHO_CUDA_TRY(cudaStreamSynchronize(stream_));
+  return {};
+}
+
+Status CudaBackend::do_embed(TensorView out, ConstTensorView ids, ConstTensorView table) {
+  KOHO_CUDA_TRY(launch_embed(out.as<Bf16>(), i32(ids), bf16(table), out.size(0), out.size(1),
+                             table.size(0), stream_));
+  return {};
+}
+
+Status CudaBackend::do_gather_rows(TensorView out, ConstTensorView x, ConstTensorView rows) {
+  KOHO_CUDA_TRY(launch_gather_rows(out.as<Bf16>(), bf16(x), x.stride(0), i32(rows), out.size(0),
+                                   out.size(1), stream_));
+  return {};
+}
+
+Status CudaBackend::do_rms_norm(const Activation& out,
+                                ConstTensorView x,
+                                ConstTensorView weight,
+                                float eps) {
+  KOHO_CUDA_TRY(launch_rms_norm(forms_of(out),
+                                {.x = bf16(x),
+                                 .x_stride = x.stride(0),
+                                 .weight = bf16(weight),
+                                 .eps = eps,
+                                 .rows = x.size(0),
+                                 .width = x.size(1)},
+                                stream_));
+  return {};
+}
+
+Status CudaBackend::do_add_rms_norm(const Activation& out,
+                                    TensorView residual,
+                                    ConstTensorView branch,
+                                    ConstTensorView weight,
+                                    float eps) {
+  KOHO_CUDA_TRY(launch_rms_norm(forms_of(out),
+                                {.x = bf16(residual),
+                                 .x_stride = residual.size(1),
+                                 .branch = bf16(branch),
+                                 .residual = residual.as<Bf16>(),
+                                 .weight = bf16(weight),
+                                 .eps = eps,
+                                 .rows = residual.size(0),
+                                 .width = residual.size(1)},
+                                stream_));
+  return {};
+}
+
+Status CudaBackend::do_qk_norm_rope_store_kv(TensorView q,
+                                             const KvLayer& kv,
+                                             ConstTensorView qkv,
+                                             ConstTensorView positions,
+                                             ConstTensorView slots,
+                                             const QkNormRope& weights) {
+  const bool codes = kv.k.dtype == DType::f8_e4m3;
+  KOHO_CUDA_TRY(launch_rope_kv({.q = q.as<Bf16>(),
+                                .qkv = bf16(qkv),
+                                .qkv_stride = qkv.stride(0),
+                                .positions = i32(positions),
+                                .slots = slots.as<const std::int64_t>(),
+                                .k = kv.k.data,
+                                .v = kv.v.data,
+                                .k_scales = codes ? kv.k_scales.as<float>() : nullptr,
+                                .v_scales = codes ? kv.v_scales.as<float>() : nullptr,
+                                .q_norm = bf16(weights.q_norm),
+                                .k_norm = bf16(weights.k_norm),
+                                .rope_table = weights.rope_table.as<const float>(),
+                                .tokens = q.size(0),
+                                .query_heads = static_cast<int>(weights.heads.query_heads),
+                                .kv_heads = static_cast<int>(weights.heads.kv_heads),
+                                .width = static_cast<int>(weights.heads.width),
+                                .rotary = static_cast<int>(weights.heads.rotary),
+                                .eps = weights.eps},
+                               stream_));
+  return {};
+}
+
+Status CudaBackend::do_attention(const Activation& out,
+                                 ConstTensorView q,
+                                 const KvLayer& kv,
+                                 const Batch& batch,
+                                 const HeadShape& heads) {
+  const bool codes = kv.k.dtype == DType::f8_e4m3;
+  const std::int64_t width = heads.query_heads * heads.width;
+  Attention p{.q = bf16(q),
+              .k = kv.k.data,
+              .v = kv.v.data,
+              .k_scales = codes ? kv.k_scales.as<const float>() : nullptr,
+              .v_scales = codes ? kv.v_scales.as<const float>() : nullptr,
+              .positions = i32(batch.positions),
+              .query_starts = i32(batch.query_starts),
+              .context_lengths = i32(batch.context_lengths),
+              .page_tables = i32(batch.page_tables),
+              .page_tables_stride = batch.page_tables.stride(0),
+              .tokens = batch.tokens,
+              .sequences = static_cast<int>(batch.sequences),
+              .decodes = static_cast<int>(batch.decodes),
+              .query_max = static_cast<int>(batch.query_max),
+              .query_heads = static_cast<int>(heads.query_heads),
+              .kv_heads = static_cast<int>(heads.kv_heads),
+              .width = static_cast<int>(heads.width),
+              .split_tokens = static_cast<int>(split_tokens_),
+              .multiprocessors = device_.multiprocessors};
+  const bool fast = attention_has_fast_form(p);
+  RowForms forms = forms_of(out);
+  const bool mixed =
+      batch.sequences > batch.decodes || !fast || !attention_merge_takes(forms, width);
+  const bool direct = !out.values.empty() && out.values.packed() &&
+                      reinterpret_cast<std::uintptr_t>(out.values.data) % 16 == 0;
+  // The rows' values, unless the reader wants them where they can be written at once; then the
+  // parts.
+  const std::int64_t values_bytes =
+      mixed && !direct ? round_up(batch.tokens * width * 2, kAlignment) : 0;
+  const std::int64_t items =
+      fast ? batch.decodes * ceil_div(std::max<std::int64_t>(batch.context_max, 1), split_tokens_)
+           : 0;
+  KOHO_TRY_ASSIGN(std::byte * memory,
+                  scratch(values_bytes + items * heads.query_heads * (heads.width + 2) * 4));
+  p.out = direct ? out.values.as<Bf16>() : reinterpret_cast<Bf16*>(memory);
+  p.partial = reinterpret_cast<float*>(memory + values_bytes);
+  if (!fast) {
+    KOHO_CUDA_TRY(launch_attention_plain(p, stream_));
+  } else {
+    if (p.decodes > 0) KOHO_CUDA_TRY(launch_attention_decode(p, stream_));
+    if (p.sequences > p.decodes) KOHO_CUDA_TRY(launch_attention_prefill(p, stream_));
+  }
+  if (!mixed) {
+    KOHO_CUDA_TRY(launch_attention_merge(forms, p, stream_));
+    return {};
+  }
+  if (fast) {  // decode rows and padding join the others' values
+    RowForms values;
+    values.values = p.out;
+    values.values_stride = width;
+    KOHO_CUDA_TRY(launch_attention_merge(values, p, stream_));
+  }
+  if (direct) forms.values = nullptr;
+  if (forms.values != nullptr || forms.codes != nullptr || forms.block_codes != nullptr)
+    KOHO_CUDA_TRY(launch_quantise_rows(forms, p.out, width, batch.tokens, nullptr, width, stream_));
+  return {};
+}
+
+Status CudaBackend::do_silu_mul(const Activation& out, ConstTensorView gate_up) {
+  KOHO_CUDA_TRY(launch_silu_mul(forms_of(out), bf16(gate_up), gate_up.stride(0), gate_up.size(0),
+                                gate_up.size(1) / 2, stream_));
+  return {};
+}
+
+Status CudaBackend::do_route(const Routing& out,
+                             ConstTensorView x,
+                             ConstTensorView weight,
+                             ConstTensorView bias,
+                             const RouterSettings& settings) {
+  const std::int64_t tokens = x.size(0);
+  const std::int64_t experts = weight.size(0);
+  if (experts > kRouteExpertsMax)
+    return make_error(ErrorCode::unsupported, "route: {} experts, the CUDA backend has at most {}",
+                      experts, kRouteExpertsMax);
+  KOHO_TRY_ASSIGN(std::byte * memory, scratch(kRouteParts * tokens * experts * 4));
+  KOHO_CUDA_TRY(launch_route({.x = bf16(x),
+                              .x_stride = x.stride(0),
+                              .weight = weight.data,
+                              .weight_f32 = weight.dtype == DType::f32,
+                              .bias = bias.as<const float>(),
+                              .ids = out.ids.as<std::int32_t>(),
+                              .weights = out.weights.as<float>(),
+                              .partial = reinterpret_cast<float*>(memory),
+                              .tokens = tokens,
+                              .hidden = static_cast<int>(x.size(1)),
+                              .experts = static_cast<int>(experts),
+                              .top_k = static_cast<int>(settings.top_k),
+                              .groups = static_cast<int>(settings.groups),
+                              .groups_kept = static_cast<int>(settings.groups_kept),
+                              .normalise = settings.normalise,
+                              .scale = settings.scale},
+                             stream_));
+  return {};
+}
+
+Status CudaBackend::do_copy_pages(const KvLayer& kv, ConstTensorView pairs) {
+  const bool codes = kv.k.dtype == DType::f8_e4m3;
+  const std::int64_t elements = kv.k.size(1) * kv.k.size(2) * kv.k.size(3);
+  KOHO_CUDA_TRY(launch_copy_pages({.k = kv.k.as<std::uint8_t>(),
+                                   .v = kv.v.as<std::uint8_t>(),
+                                   .k_scales = codes ? kv.k_scales.as<float>() : nullptr,
+                                   .v_scales = codes ? kv.v_scales.as<float>() : nullptr,
+                                   .page_bytes = elements * dtype_bytes(kv.k.dtype),
+                                   .page_scales = kv.k.size(1) * kv.k.size(2),
+                                   .pairs = i32(pairs),
+                                   .count = pairs.size(0)},
+                                  stream_));
+  return {};
+}
+
+Status CudaBackend::do_sample(const SamplingOutput& out,
+                              ConstTensorView logits,
+                              const SamplingBatch& batch) {
+  Sample p;
+  p.logits = logits.as<const float>();
+  p.logits_stride = logits.stride(0);
+  p.rows = reinterpret_cast<const SampleRow*>(batch.rows.data);
+  p.biases = reinterpret_cast<const SampleBias*>(batch.biases.data);
+  p.masks = i32(batch.masks);
+  p.counts = pointer<std::int32_t>(batch.counts);
+  p.row_count = logits.size(0);
+  p.vocabulary = static_cast<int>(logits.size(1));
+  p.tokens = static_cast<int>(batch.tokens);
+  p.ids = out.ids.as<std::int32_t>();
+  p.logprobs = pointer<float>(out.logprobs);
+  p.top_ids = pointer<std::int32_t>(out.top_ids);
+  p.top_logprobs = pointer<float>(out.top_logprobs);
+  KOHO_CUDA_TRY(launch_sample(p, stream_));
+  return {};
+}
+
+Status CudaBackend::do_reset_counts(TensorView counts,
+                                    std::int64_t slot,
+                                    ConstTensorView prompt_ids,
+                                    ConstTensorView output_ids) {
+  KOHO_CUDA_TRY(launch_reset_counts(counts.as<std::int32_t>() + slot * counts.size(1),
+                                    counts.size(1), i32(prompt_ids), prompt_ids.size(0),
+                                    i32(output_ids), output_ids.size(0), stream_));
+  return {};
+}
+
+}  // namespace koho::cuda
+
+namespace koho {
+
+Result<std::unique_ptr<Backend>> make_cuda_backend(const CudaOptions& options) {
+  return cuda::CudaBackend::open(options);
+}
+
+Result<std::unique_ptr<CudaGraph>> capture_cuda_graph(Backend& backend,
+                                                      const std::function<Status()>& operators) {
+  const cudaStream_t stream = static_cast<cuda::CudaBackend&>(backend).stream();
+  KOHO_CUDA_TRY(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  const Status status = operators();
+  cudaGraph_t graph = nullptr;
+  const cudaError_t ended = cudaStreamEndCapture(stream, &graph);
+  if (!status.ok()) {
+    if (graph != nullptr) static_cast<void>(cudaGraphDestroy(graph));
+    return status.error();
+  }
+  KOHO_CUDA_TRY(ended);
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t made = cudaGraphInstantiate(&executable, graph, 0);
+  static_cast<void>(cudaGraphDestroy(graph));
+  KOHO_CUDA_TRY(made);
+  return std::unique_ptr<CudaGraph>(std::make_unique<cuda::Graph>(executable, stream));
+}
+
+}  // namespace koho

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CUDA backend: operators as launches on one stream. Operators only enqueue; scratch memory is
+// sized by reserve(). place.cpp has the placing of weights, matrices.cpp the products.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "cuda/cuda_backend.h"
+#include "cuda/kernels.h"
+#include "cuda/matmul.h"
+#include "cuda/matmul_library.h"
+#include "cuda/placed.h"
+#include "cuda/runtime.h"
+
+namespace koho::cuda {
+
+class CudaBackend final : public Backend {
+ public:
+  static Result<std::unique_ptr<Backend>> open(const CudaOptions& options);
+  ~CudaBackend() override;
+
+  DeviceId device() const override { return device_id_; }
+  std::string description() const override { return device_.name; }
+  Result<Tensor> allocate(DType dtype, Shape shape, std::string_view purpose) override;
+  Status upload(TensorView destination, std::span<const std::byte> source) override;
+  Status download(std::span<std::byte> destination, ConstTensorView source) override;
+  Status synchronize() override;
+  Result<Tensor> place(ConstTensorView source) override;
+  Status reserve(const StepLimits& limits) override;
+
+  cudaStream_t stream() const { return stream_; }
+  DeviceMemory::Counts memory_counts() const { return memory_->counts(); }
+
+ private:
+  CudaBackend(DeviceInfo device, const CudaOptions& options);
+  Status start();
+
+  Result<Linear> do_place_linear(std::span<const LinearSource> blocks) override;
+  Result<Experts> do_place_experts(const ExpertsSource& source) override;
+  Status do_embed(TensorView out, ConstTensorView ids, ConstTensorView table) override;
+  Status do_gather_rows(TensorView out, ConstTensorView x, ConstTensorView rows) override;
+  Status do_rms_norm(const Activation& out,
+                     ConstTensorView x,
+                     ConstTensorView weight,
+                     float eps) override;
+  Status do_add_rms_norm(const Activation& out,
+                         TensorView residual,
+                         ConstTensorView branch,
+                         ConstTensorView weight,
+                         float eps) override;
+  Status do_linear(TensorView out, const Activation& x, const Linear& weight) override;
+  Status do_qk_norm_rope_store_kv(TensorView q,
+                                  const KvLayer& kv,
+                                  ConstTensorView qkv,
+                                  ConstTensorView positions,
+                                  ConstTensorView slots,
+                                  const QkNormRope& weights) override;
+  Status do_attention(const Activation& out,
+                      ConstTensorView q,
+                      const KvLayer& kv,
+                      const Batch& batch,
+                      const HeadShape& heads) override;
+  Status do_silu_mul(const Activation& out, ConstTensorView gate_up) override;
+  Status do_route(const Routing& out,
+                  ConstTensorView x,
+                  ConstTensorView weight,
+                  ConstTensorView bias,
+                  const RouterSettings& settings) override;
+  Status do_experts(TensorView out,
+                    const Activation& x,
+                    const Routing& routing,
+                    const Experts& weights) override;
+  Status do_copy_pages(const KvLayer& kv, ConstTensorView pairs) override;
+  Status do_sample(const SamplingOutput& out,
+                   ConstTensorView logits,
+                   const SamplingBatch& batch) override;
+  Status do_reset_counts(TensorView counts,
+                         std::int64_t slot,
+                         ConstTensorView prompt_ids,
+                         ConstTensorView output_ids) override;
+
+  // ---- place.cpp
+  /// The device copy of a view of host memory; strided rows are packed. Staging memory: valid until
+  /// the next call.
+  Result<const std::uint8_t*> stage(const ConstTensorView& view);
+  Result<DeviceBlock> to_device(std::span<const float> values, std::string_view purpose);
+  Result<TiledMatrices> make_tiles(
+      TileType type, bool interleaved, std::int64_t count, std::int64_t rows, std::int64_t columns);
+  Status put_rows(const TiledMatrices& matrix,
+                  std::int64_t index,
+                  std::int64_t first_row,
+                  int interleave,
+                  const LinearSource& source);
+  Result<LinearSegment> place_segment(std::span<const LinearSource> blocks);
+  Result<ExpertGroup> place_group(std::span<const MlpSource* const> experts);
+  Result<TiledMatrices> place_gate_up(std::span<const MlpSource* const> experts);
+  Result<TiledMatrices> place_down(std::span<const MlpSource* const> experts);
+
+  // ---- matrices.cpp
+  /// `bytes` of scratch memory, grown outside graphs if reserve() did not foresee them.
+  Result<std::byte*> scratch(std::int64_t bytes);
+  Status run_matmul(const Matmul& parameters);
+  Status multiply_segment(TensorView out, const Activation& x, const LinearSegment& segment);
+  /// Moves rows that cannot be copied 16 bytes at a time to scratch memory, where they can.
+  Status align_rows(Activation& x, const TiledMatrices& matrix, std::byte*& scratch_at);
+  Status run_group(const ExpertGroup& group,
+                   const Activation& x,
+                   const Routing* routing,
+                   std::int64_t tokens,
+                   std::int64_t first,
+                   std::int64_t count,
+                   bool shared,
+                   std::byte*& scratch_at,
+                   Bf16*& y,
+                   std::int32_t*& row_of);
+
+  Status run_self_test();
+
+  DeviceInfo device_;
+  DeviceId device_id_;
+  CudaOptions options_;
+  bool wgmma_ = false;  // Hopper's matrix kernel may be used
+  std::shared_ptr<DeviceMemory> memory_;
+  cudaStream_t stream_ = nullptr;
+  std::unique_ptr<MatmulLibrary> library_;  // null: only our own kernels
+  DeviceBlock staging_;
+  DeviceBlock scratch_;
+  std::int64_t split_tokens_ = 512;    // context tokens of one part of decode attention
+  std::int64_t expert_row_bytes_ = 0;  // scratch of one sorted row of an expert layer, at most
+};
+
+}  // namespace koho::cuda

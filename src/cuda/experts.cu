@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bookkeeping of an expert layer. The plan is made by one block: a histogram of the chosen
+// experts, its running sum, then a place for each (token, slot). The order of an expert's rows
+// depends on which thread comes first; no result does, because a row's products do not depend on
+// its place. The sum runs over a token's slots in order, in f32.
+#include "cuda/experts.h"
+#include "cuda/launch.cuh"
+#include "cuda/numeric.cuh"
+#include "cuda/ptx.cuh"
+
+namespace koho::cuda {
+namespace {
+
+constexpr int kPlanThreads = 1024;
+constexpr int kCombineThreads = 128;
+
+/// Running sums (exclusive) over one value a thread; returns this thread's, and the total.
+__device__ int block_scan(int value, int& total) {
+  __shared__ int warps[32];
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  int sum = value;
+  for (int offset = 1; offset < 32; offset *= 2) {
+    const int other = __shfl_up_sync(0xFFFFFFFFU, sum, offset);
+    if (lane >= offset) sum += other;
+  }
+  __syncthreads();
+  if (lane == 31) warps[warp] = sum;
+  __syncthreads();
+  int before = 0;
+  total = 0;
+  for (int i = 0; i < kPlanThreads / 32; ++i) {
+    if (i < warp) before += warps[i];
+    total += warps[i];
+  }
+  return before + sum - value;
+}
+
+__global__ void __launch_bounds__(kPlanThreads) expert_plan_kernel(const ExpertPlan p) {
+  __shared__ int counts[kExpertsMax];
+  __shared__ int next[kExpertsMax];
+  const int thread = static_cast<int>(threadIdx.x);
+  const int tokens = static_cast<int>(p.tokens);
+  const int pairs = tokens * p.top_k;
+  if (thread < p.count) counts[thread] = 0;
+  __syncthreads();
+  grid_begin();
+  for (int i = thread; i < pairs; i += kPlanThreads) {
+    const int expert = p.ids[i] - p.first;
+    if (expert >= 0 && expert < p.count) atomicAdd(&counts[expert], 1);
+  }
+  __syncthreads();
+  const int count = thread < p.count ? counts[thread] : 0;
+  const int shared_rows = p.shared ? tokens : 0;
+  const int shared_entries = (shared_rows + p.entry_tokens - 1) / p.entry_tokens;
+  const int entries = (count + p.entry_tokens - 1) / p.entry_tokens;
+  int rows_total = 0;
+  int entries_total = 0;
+  const int first_row = shared_rows + block_scan(count, rows_total);
+  const int first_entry = shared_entries + block_scan(entries, entries_total);
+  if (thread < p.count) {
+    next[thread] = first_row;
+    for (int i = 0; i < entries; ++i) {
+      const int begin = i * p.entry_tokens;
+      p.entries[first_entry + i] = {thread, first_row + begin, min(p.entry_tokens, count - begin)};
+    }
+  }
+  for (int i = thread; i < shared_entries; i += kPlanThreads) {
+    const int begin = i * p.entry_tokens;
+    p.entries[i] = {p.count, begin, min(p.entry_tokens, tokens - begin)};
+  }
+  for (int i = thread; i < shared_rows; i += kPlanThreads) p.rows[i] = i;
+  if (thread == 0) {
+    *p.row_count = shared_rows + rows_total;
+    *p.entry_count = shared_entries + entries_total;
+  }
+  __syncthreads();
+  for (int i = thread; i < pairs; i += kPlanThreads) {
+    const int expert = p.ids[i] - p.first;
+    const bool local = expert >= 0 && expert < p.count;
+    const int row = local ? atomicAdd(&next[expert], 1) : -1;
+    if (local) p.rows[row] = i / p.top_k;
+    p.row_of[i] = row;
+  }
+}
+
+__global__ void __launch_bounds__(kCombineThreads) expert_combine_kernel(const ExpertCombine p) {
+  constexpr int kVector = 8;
+  const std::int64_t token = blockIdx.y;
+  const int column =
+      (static_cast<int>(blockIdx.x) * kCombineThreads + static_cast<int>(threadIdx.x)) * kVector;
+  grid_begin();
+  if (column >= p.hidden) return;
+  const int width = min(kVector, p.hidden - column);
+  const bool vector = width == kVector && p.hidden % kVector == 0;
+  const auto load = [&](float(&v)[kVector], const Bf16* row) {
+    if (vector) {
+      const uint4 raw = *reinterpret_cast<const uint4*>(row + column);
+      const std::uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+      for (int i = 0; i < 4; ++i) {
+        v[2 * i] = __uint_as_float(words[i] << 16);
+        v[2 * i + 1] = __uint_as_float(words[i] & 0xFFFF0000U);
+      }
+    } else {
+      for (int i = 0; i < width; ++i) v[i] = to_float(row[column + i]);
+    }
+  };
+  float sum[kVector] = {};
+  for (int slot = 0; slot < p.top_k; ++slot) {
+    const std::int64_t row = p.row_of[token * p.top_k + slot];
+    if (row < 0) continue;
+    const float weight = p.weights[token * p.top_k + slot];
+    float y[kVector] = {};
+    load(y, p.y + row * p.hidden);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) sum[i] += weight * y[i];
+  }
+  if (p.shared != nullptr) {
+    float y[kVector] = {};
+    load(y, p.shared + token * p.hidden);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) sum[i] = round_bf16(sum[i]) + y[i];
+  }
+  Bf16* out = p.out + token * p.hidden + column;
+  if (vector) {
+    *reinterpret_cast<uint4*>(out) =
+        make_uint4(pack_bf16(sum[0], sum[1]), pack_bf16(sum[2], sum[3]), pack_bf16(sum[4], sum[5]),
+                   pack_bf16(sum[6], sum[7]));
+  } else {
+    for (int i = 0; i < width; ++i) out[i] = to_bf16(sum[i]);
+  }
+}
+
+}  // namespace
+
+std::int64_t expert_entries_max(std::int64_t tokens, int top_k, int count, int entry_tokens) {
+  return (tokens + entry_tokens - 1) / entry_tokens + tokens * top_k / entry_tokens + count + 1;
+}
+
+cudaError_t launch_expert_plan(const ExpertPlan& plan, cudaStream_t stream) {
+  if (plan.count > kExpertsMax) return cudaErrorInvalidValue;
+  return launch_kernel(expert_plan_kernel, {dim3(1), dim3(kPlanThreads)}, stream, plan);
+}
+
+cudaError_t launch_expert_combine(const ExpertCombine& p, cudaStream_t stream) {
+  const int columns = kCombineThreads * 8;
+  return launch_kernel(expert_combine_kernel,
+                       {dim3(static_cast<unsigned>((p.hidden + columns - 1) / columns),
+                             static_cast<unsigned>(p.tokens)),
+                        dim3(kCombineThreads)},
+                       stream, p);
+}
+
+}  // namespace koho::cuda

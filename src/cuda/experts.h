@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bookkeeping of an expert layer: which token rows each expert multiplies, and the weighted sum
+// of what came out.
+#pragma once
+
+#include <cstdint>
+
+#include <cuda_runtime_api.h>
+
+#include "cuda/matmul.h"
+
+namespace koho::cuda {
+
+struct ExpertPlan {
+  const std::int32_t* ids = nullptr;  // [T, A] global expert ids
+  std::int64_t tokens = 0;
+  int top_k = 0;
+  int first = 0;                      // global index of the first local expert
+  int count = 0;                      // local experts
+  bool shared = false;                // expert `count` multiplies every token; its rows come first
+  int entry_tokens = 8;               // most tokens of an entry
+  std::int32_t* rows = nullptr;       // [(A + 1) * T] sorted row -> token
+  std::int32_t* row_of = nullptr;     // [T, A] (token, slot) -> sorted row, -1 = not local
+  std::int32_t* row_count = nullptr;  // [1] sorted rows
+  MatmulEntry* entries = nullptr;
+  std::int32_t* entry_count = nullptr;  // [1]
+};
+constexpr int kExpertsMax = 1024;
+
+/// Entries that `tokens` can need at most.
+std::int64_t expert_entries_max(std::int64_t tokens, int top_k, int count, int entry_tokens);
+cudaError_t launch_expert_plan(const ExpertPlan& plan, cudaStream_t stream);
+
+struct ExpertCombine {
+  const Bf16* y = nullptr;         // [sorted rows, H]
+  const Bf16* shared = nullptr;    // [T, H] or null
+  const float* weights = nullptr;  // [T, A]
+  const std::int32_t* row_of = nullptr;
+  Bf16* out = nullptr;  // [T, H]
+  std::int64_t tokens = 0;
+  int top_k = 0;
+  int hidden = 0;
+};
+cudaError_t launch_expert_combine(const ExpertCombine& combine, cudaStream_t stream);
+
+}  // namespace koho::cuda

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// The launchers of all kernels and their plain parameters: device pointers, strides in elements.
+// Launchers check nothing (the operators have) and return the launch's error.
+#pragma once
+
+#include <cstdint>
+
+#include <cuda_runtime_api.h>
+
+namespace koho::cuda {
+
+using Bf16 = std::uint16_t;
+
+/// Where a kernel that makes activations writes a row, in which forms; null = form not wanted.
+struct RowForms {
+  Bf16* values = nullptr;
+  std::int64_t values_stride = 0;
+  std::uint8_t* codes = nullptr;
+  std::int64_t codes_stride = 0;
+  float* scales = nullptr;
+  std::uint8_t* block_codes = nullptr;
+  std::int64_t block_codes_stride = 0;
+  float* block_scales = nullptr;
+  std::int64_t block_scales_stride = 0;
+};
+
+// ---- rows.cu
+
+cudaError_t launch_embed(Bf16* out,
+                         const std::int32_t* ids,
+                         const Bf16* table,
+                         std::int64_t rows,
+                         std::int64_t width,
+                         std::int64_t vocabulary,
+                         cudaStream_t stream);
+cudaError_t launch_gather_rows(Bf16* out,
+                               const Bf16* x,
+                               std::int64_t x_stride,
+                               const std::int32_t* rows_wanted,
+                               std::int64_t rows,
+                               std::int64_t width,
+                               cudaStream_t stream);
+
+struct PageCopy {
+  std::uint8_t* k = nullptr;
+  std::uint8_t* v = nullptr;
+  float* k_scales = nullptr;  // null for bf16 pages
+  float* v_scales = nullptr;
+  std::int64_t page_bytes = 0;          // of k, and of v
+  std::int64_t page_scales = 0;         // floats of k_scales, and of v_scales
+  const std::int32_t* pairs = nullptr;  // [count, 2]
+  std::int64_t count = 0;
+};
+cudaError_t launch_copy_pages(const PageCopy& copy, cudaStream_t stream);
+cudaError_t launch_reset_counts(std::int32_t* row,
+                                std::int64_t vocabulary,
+                                const std::int32_t* prompt,
+                                std::int64_t prompt_count,
+                                const std::int32_t* output,
+                                std::int64_t output_count,
+                                cudaStream_t stream);
+
+// ---- norm.cu
+
+struct NormRows {
+  const Bf16* x = nullptr;  // [T, H], or the residual, changed in place when `branch` is given
+  std::int64_t x_stride = 0;
+  const Bf16* branch = nullptr;  // [T, H] or null
+  Bf16* residual = nullptr;      // = x when `branch` is given
+  const Bf16* weight = nullptr;  // [H]
+  float eps = 0.0F;
+  std::int64_t rows = 0;
+  std::int64_t width = 0;
+};
+cudaError_t launch_rms_norm(const RowForms& out, const NormRows& norm, cudaStream_t stream);
+
+/// gate_up [T, 2F] → silu(gate) * up [T, F]
+cudaError_t launch_silu_mul(const RowForms& out,
+                            const Bf16* gate_up,
+                            std::int64_t stride,
+                            std::int64_t rows,
+                            std::int64_t width,
+                            cudaStream_t stream);
+/// Quantises rows of bf16 as their readers need; `rows_count` on the device may shorten `rows`.
+cudaError_t launch_quantise_rows(const RowForms& out,
+                                 const Bf16* x,
+                                 std::int64_t stride,
+                                 std::int64_t rows,
+                                 const std::int32_t* rows_count,
+                                 std::int64_t width,
+                                 cudaStream_t stream);
+/// Copies rows into a wider, 16-byte aligned layout; the columns beyond `bytes` become zero.
+cudaError_t launch_pad_rows(std::uint8_t* out,
+                            std::int64_t out_stride_bytes,
+                            const std::uint8_t* x,
+                            std::int64_t x_stride_bytes,
+                            std::int64_t rows,
+                            std::int64_t bytes,
+                            cudaStream_t stream);
+
+// ---- rope_kv.cu
+
+struct RopeKv {
+  Bf16* q = nullptr;          // [T, Q, D]
+  const Bf16* qkv = nullptr;  // [T, (Q + 2K) * D]
+  std::int64_t qkv_stride = 0;
+  const std::int32_t* positions = nullptr;
+  const std::int64_t* slots = nullptr;
+  void* k = nullptr;  // pages [N, K, 64, D]
+  void* v = nullptr;
+  float* k_scales = nullptr;  // null for bf16 pages
+  float* v_scales = nullptr;
+  const Bf16* q_norm = nullptr;
+  const Bf16* k_norm = nullptr;
+  const float* rope_table = nullptr;
+  std::int64_t tokens = 0;
+  int query_heads = 0;
+  int kv_heads = 0;
+  int width = 0;
+  int rotary = 0;
+  float eps = 0.0F;
+};
+cudaError_t launch_rope_kv(const RopeKv& parameters, cudaStream_t stream);
+
+// ---- attention
+
+struct Attention {
+  const Bf16* q = nullptr;  // [T, Q, D]
+  const void* k = nullptr;  // pages [N, K, 64, D]
+  const void* v = nullptr;
+  const float* k_scales = nullptr;  // null for bf16 pages
+  const float* v_scales = nullptr;
+  const std::int32_t* positions = nullptr;
+  const std::int32_t* query_starts = nullptr;
+  const std::int32_t* context_lengths = nullptr;
+  const std::int32_t* page_tables = nullptr;
+  std::int64_t page_tables_stride = 0;
+  Bf16* out = nullptr;  // [T, Q * D], packed
+  std::int64_t tokens = 0;
+  int sequences = 0;
+  int decodes = 0;
+  int query_max = 0;
+  int query_heads = 0;
+  int kv_heads = 0;
+  int width = 0;
+  // Decode: parts of `split_tokens` context tokens each, merged in order.
+  int split_tokens = 0;
+  float* partial = nullptr;        // [items, group rows, D + 2]
+  std::int64_t partial_items = 0;  // capacity
+  int multiprocessors = 0;
+};
+/// Any shape, one warp a row and head: the definition of the fast kernels. Rows of all sequences.
+cudaError_t launch_attention_plain(const Attention& parameters, cudaStream_t stream);
+/// True if the tensor-core kernels take these heads and pages.
+bool attention_has_fast_form(const Attention& parameters);
+/// The first `decodes` sequences, one row each, split over the context; then their rows in the
+/// forms wanted (and zeros in the rows of padding).
+cudaError_t launch_attention_decode(const Attention& parameters, cudaStream_t stream);
+/// True if rows of `width` in these forms can be written 8 elements at a time, as the merge does.
+bool attention_merge_takes(const RowForms& out, std::int64_t width);
+cudaError_t launch_attention_merge(const RowForms& out,
+                                   const Attention& parameters,
+                                   cudaStream_t stream);
+/// The sequences after the first `decodes`.
+cudaError_t launch_attention_prefill(const Attention& parameters, cudaStream_t stream);
+
+// ---- route.cu
+
+struct Route {
+  const Bf16* x = nullptr;  // [T, H]
+  std::int64_t x_stride = 0;
+  const void* weight = nullptr;  // [E, H]
+  bool weight_f32 = false;
+  const float* bias = nullptr;
+  std::int32_t* ids = nullptr;  // [T, A]
+  float* weights = nullptr;     // [T, A]
+  float* partial = nullptr;     // [kRouteParts, T, E] scratch
+  std::int64_t tokens = 0;
+  int hidden = 0;
+  int experts = 0;
+  int top_k = 0;
+  int groups = 1;
+  int groups_kept = 1;
+  bool normalise = true;
+  float scale = 1.0F;
+};
+constexpr int kRouteParts = 8;  // of H, each summed by itself, then in order
+constexpr int kRouteExpertsMax = 1024;
+cudaError_t launch_route(const Route& parameters, cudaStream_t stream);
+
+}  // namespace koho::cuda

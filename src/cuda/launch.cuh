@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// How launchers start kernels: always with programmatic dependent launch, so every kernel begins
+// with grid_begin() (ptx.cuh) or its own wait.
+#pragma once
+
+#include <cstddef>
+
+#include <cuda_runtime.h>
+
+namespace koho::cuda {
+
+struct LaunchShape {
+  dim3 grid;
+  dim3 block;
+  std::size_t shared_bytes = 0;
+  int cluster = 1;
+};
+
+template <typename... Parameters, typename... Arguments>
+cudaError_t launch_kernel(void (*kernel)(Parameters...),
+                          const LaunchShape& shape,
+                          cudaStream_t stream,
+                          Arguments... arguments) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = shape.grid;
+  config.blockDim = shape.block;
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = stream;
+  cudaLaunchAttribute attributes[2];
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  config.numAttrs = 1;
+  if (shape.cluster > 1) {
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim.x = static_cast<unsigned>(shape.cluster);
+    attributes[1].val.clusterDim.y = 1;
+    attributes[1].val.clusterDim.z = 1;
+    config.numAttrs = 2;
+  }
+  config.attrs = attributes;
+  return cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...);
+}
+
+}  // namespace koho::cuda

@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: Apache-2.0
+// The decode matrix kernel: weights are the matrix instruction's 64 rows, tokens its columns, so
+// every weight byte is read once for up to 64 tokens.
+//
+//   grid     persistent: a CTA takes work items (entry, tile of 64 weight rows) by stride; with
+//            `parts` > 1 one cluster of `parts` CTAs takes one item and divides its width
+//   roles    warp 4 produces: 16 KB bulk copies of weights, 16-byte copies of the entry's token
+//   rows
+//            into the same core-matrix layout; warps 0-3 multiply: 64 rows x 8 * kTiles tokens
+//   shared   barriers 128 B · sums 8 * kTiles x 66 f32 · ring of stages (16 KB + 2 KB * kTiles)
+//   sums     f32; the order over K is fixed by the weight's shape: stages in order (wgmma: every
+//            stage, or 128 elements under block scales, is summed by itself and then added), parts
+//            in rank order. Neither depends on the number of tokens, so a row's bits do not.
+//   bytes    weights once an entry, tokens once a tile (from L2)
+//
+// Numbers: docs/kernels/README.md.
+#pragma once
+
+#include "cuda/launch.cuh"
+#include "cuda/matmul.h"
+#include "cuda/numeric.cuh"
+#include "cuda/ptx.cuh"
+#include "cuda/tiles.h"
+
+namespace koho::cuda {
+
+constexpr int kConsumers = 128;
+constexpr int kSumStride = 66;  // floats of one token's row of sums
+constexpr int kWeightStage = kTileRows * kStageWidth;
+constexpr int kBarrierBytes = 128;
+
+template <int kTiles>
+struct MatmulPlan {
+  static constexpr int kTokens = 8 * kTiles;
+  static constexpr int kProducers = kTiles == 8 ? 4 : kTiles == 4 ? 2 : 1;  // warps
+  static constexpr int kThreads = kConsumers + 32 * kProducers;
+  // NOTE: rounded so that stages begin at 128 bytes: elsewhere bulk copies and wgmma are slower.
+  static constexpr int kSumBytes = (kTokens * kSumStride * 4 + 127) / 128 * 128;
+  static constexpr int kStage = kWeightStage + kTokens * kStageWidth;
+  static constexpr int kStages = kTiles == 1 ? 4 : kTiles == 4 ? 4 : 3;
+  static constexpr int kShared = kBarrierBytes + kSumBytes + kStages * kStage;
+};
+
+/// One work item: what is multiplied and where it goes.
+struct MatmulItem {
+  int expert;
+  int tile;
+  int first;  // sorted row
+  int count;
+};
+
+__device__ __forceinline__ int matmul_entries(const Matmul& p, int tokens_per_entry) {
+  return p.entries != nullptr ? *p.entry_count
+                              : (p.tokens + tokens_per_entry - 1) / tokens_per_entry;
+}
+
+/// Entries of one tile follow each other, so that the second reads the tile from L2.
+__device__ __forceinline__ MatmulItem matmul_item(const Matmul& p,
+                                                  int index,
+                                                  int entries,
+                                                  int tokens_per_entry) {
+  MatmulItem item{};
+  if (p.entries != nullptr) {  // experts: tiles of one entry follow each other
+    const MatmulEntry entry = p.entries[index / p.tiles];
+    item = {entry.expert, index % p.tiles, entry.first, entry.count};
+  } else {
+    const int first = index % entries * tokens_per_entry;
+    item = {0, index / entries, first, min(tokens_per_entry, p.tokens - first)};
+  }
+  return item;
+}
+
+/// The stages of this CTA's part of a tile's width.
+struct StageRange {
+  int begin;
+  int end;
+};
+__device__ __forceinline__ StageRange stage_range(const Matmul& p, int part) {
+  const int stages = (p.width_bytes + kStageWidth - 1) / kStageWidth;
+  return {stages * part / p.parts, stages * (part + 1) / p.parts};
+}
+
+struct Ring {
+  std::uint32_t full;  // barriers
+  std::uint32_t empty;
+  std::uint8_t* stages;
+  int slot = 0;
+  std::uint32_t phase = 0;
+
+  __device__ Ring(std::uint8_t* shared, int sum_bytes)
+      : full(shared_address(shared)),
+        empty(shared_address(shared) + 64),
+        stages(shared + kBarrierBytes + sum_bytes) {}
+  template <int kStages>
+  __device__ __forceinline__ void advance() {
+    if (++slot == kStages) {
+      slot = 0;
+      phase ^= 1U;
+    }
+  }
+};
+
+/// Where one producer lane copies token rows from: row lane % 8 of each of its warp's token tiles.
+template <int kTiles>
+struct TokenSource {
+  static constexpr int kWarps = MatmulPlan<kTiles>::kProducers;
+  static constexpr int kEach = kTiles / kWarps;  // token tiles of a warp
+  const std::uint8_t* rows[kEach];
+  bool present[kEach];
+
+  __device__ __forceinline__ TokenSource(const Matmul& p, const MatmulItem& item, int warp) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int token = (warp * kEach + i) * 8 + lane % 8;
+      const int row = min(token, item.count - 1) + item.first;
+      const std::int64_t x_row = p.x_rows != nullptr ? p.x_rows[row] : row;
+      rows[i] = p.x + x_row * p.x_stride_bytes + lane / 8 * kTileChunk;
+      present[i] = token < item.count;
+    }
+  }
+
+  /// Copies this warp's rows of one stage into core matrices.
+  __device__ __forceinline__ void copy(const Matmul& p,
+                                       int warp,
+                                       int stage,
+                                       std::uint32_t destination) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int begin = stage * kStageWidth;
+    const int left = p.x_bytes - begin - lane / 8 * kTileChunk;  // bytes from this lane's chunk on
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const std::uint32_t tile =
+          destination + static_cast<std::uint32_t>((lane / 8 * kTiles + warp * kEach + i) * 128 +
+                                                   lane % 8 * kTileChunk);
+#pragma unroll
+      for (int group = 0; group < kStageWidth / kTileChunk / 4; ++group) {
+        const int k = group * 4 * kTileChunk;
+        const int bytes = min(max(left - k, 0), kTileChunk);
+        // Columns of absent tokens keep what the ring held: no result is taken from them.
+        if (present[i])
+          copy_16(tile + static_cast<std::uint32_t>(group * 4 * kTiles * 128),
+                  bytes > 0 ? rows[i] + begin + k : p.x, static_cast<std::uint32_t>(bytes));
+      }
+    }
+  }
+};
+
+/// Fills the ring.
+template <int kTiles>
+__device__ void produce(const Matmul& p, Ring ring, int items, int entries) {
+  using Plan = MatmulPlan<kTiles>;
+  const int warp = (static_cast<int>(threadIdx.x) - kConsumers) / 32;
+  const bool leader = threadIdx.x == kConsumers;
+  const std::uint64_t policy = evict_first_policy();
+  const int part = p.parts > 1 ? static_cast<int>(cluster_rank()) : 0;
+  const int step = static_cast<int>(gridDim.x) / p.parts;
+  const StageRange range = stage_range(p, part);
+  const std::int64_t tile_bytes = static_cast<std::int64_t>(kTileRows) * p.width_bytes;
+  const auto weights = [&](const MatmulItem& item, int stage, int slot) {
+    const int begin = stage * kStageWidth;
+    const auto bytes =
+        static_cast<std::uint32_t>(min(kStageWidth, p.width_bytes - begin) * kTileRows);
+    const std::uint32_t barrier = ring.full + 8U * static_cast<std::uint32_t>(slot);
+    mbarrier_arrive_expect(barrier, bytes);
+    bulk_copy(shared_address(ring.stages + slot * Plan::kStage),
+              p.weight +
+                  (static_cast<std::int64_t>(item.expert) * p.tiles + item.tile) * tile_bytes +
+                  static_cast<std::int64_t>(begin) * kTileRows,
+              bytes, barrier, policy);
+  };
+  // A single matrix's weights do not depend on the kernel before: start the ring, then wait.
+  int ahead = 0;
+  if (p.entries == nullptr) {
+    const int index = static_cast<int>(blockIdx.x) / p.parts;
+    if (index < items) {
+      const MatmulItem item = matmul_item(p, index, entries, Plan::kTokens);
+      ahead = min(Plan::kStages, range.end - range.begin);
+      if (leader)
+        for (int i = 0; i < ahead; ++i) weights(item, range.begin + i, i);
+    }
+    grid_wait();
+  }
+  int done = 0;
+  for (int index = static_cast<int>(blockIdx.x) / p.parts; index < items; index += step) {
+    const MatmulItem item = matmul_item(p, index, entries, Plan::kTokens);
+    const TokenSource<kTiles> tokens(p, item, warp);
+    for (int stage = range.begin; stage < range.end; ++stage, ++done) {
+      const auto slot = static_cast<std::uint32_t>(ring.slot);
+      mbarrier_wait(ring.empty + 8U * slot, ring.phase ^ 1U);
+      if (leader && done >= ahead) weights(item, stage, ring.slot);
+      tokens.copy(p, warp, stage,
+                  shared_address(ring.stages + ring.slot * Plan::kStage + kWeightStage));
+      copy_arrive(ring.full + 8U * slot);
+      ring.advance<Plan::kStages>();
+    }
+  }
+  copy_wait<0>();  // NOTE: a thread must not exit before its copies have arrived
+}
+
+/// What a sum becomes: out = round(x_scale * (weight_scale * sum) + bias), or SiLU * up of two.
+template <TileType kType>
+__device__ __forceinline__ float scaled(const Matmul& p, float sum, int expert, int n, int token) {
+  if constexpr (kType == TileType::fp8)
+    sum = p.x_scales[token] *
+          (p.row_scales[static_cast<std::int64_t>(expert) * p.tiles * kTileRows + n] * sum);
+  return sum;
+}
+
+/// Writes two neighbouring columns of one token.
+__device__ __forceinline__ void store_pair(
+    const Matmul& p, std::int64_t row, int n, float a, float b) {
+  const std::int64_t place = row * p.out_stride + n;
+  if (p.end == MatmulEnd::f32) {
+    float* out = static_cast<float*>(p.out) + place;
+    out[0] = a;
+    if (n + 1 < p.rows) out[1] = b;
+    return;
+  }
+  Bf16* out = static_cast<Bf16*>(p.out) + place;
+  if (n + 1 < p.rows && reinterpret_cast<std::uintptr_t>(out) % 4 == 0) {
+    *reinterpret_cast<std::uint32_t*>(out) = pack_bf16(a, b);
+  } else {
+    out[0] = to_bf16(a);
+    if (n + 1 < p.rows) out[1] = to_bf16(b);
+  }
+}
+
+/// Adds the parts in rank order, scales and writes this CTA's share of an item's sums.
+template <TileType kType, int kTiles>
+__device__ void finish_item(const Matmul& p, const MatmulItem& item, const float* sums) {
+  const int part = p.parts > 1 ? static_cast<int>(cluster_rank()) : 0;
+  const bool swiglu = p.end == MatmulEnd::silu_mul;
+  const int pairs = item.count * (swiglu ? kTileRows / 4 : kTileRows / 2);
+  const std::uint32_t base = shared_address(sums);
+  const auto read = [&](int token, int row) {
+    const int place = token * kSumStride + row;
+    if (p.parts == 1) return *reinterpret_cast<const float2*>(sums + place);
+    float2 total = make_float2(0.0F, 0.0F);
+    for (int rank = 0; rank < p.parts; ++rank) {
+      const float2 other = cluster_load(base + static_cast<std::uint32_t>(place) * 4U,
+                                        static_cast<std::uint32_t>(rank));
+      total = make_float2(total.x + other.x, total.y + other.y);
+    }
+    return total;
+  };
+  for (int i = pairs * part / p.parts + static_cast<int>(threadIdx.x);
+       i < pairs * (part + 1) / p.parts; i += kConsumers) {
+    if (swiglu) {
+      const int token = i / (kTileRows / 4);
+      const int f = i % (kTileRows / 4) * 2;
+      const int row = f / 8 * 16 + f % 8;
+      const int n = item.tile * kTileRows + row;
+      const int sorted = item.first + token;
+      const int x_row = p.x_rows != nullptr ? p.x_rows[sorted] : sorted;
+      const float2 gate = read(token, row);
+      const float2 up = read(token, row + 8);
+      const auto value = [&](float g, float u, int at) {
+        return silu_mul(round_bf16(scaled<kType>(p, g, item.expert, at, x_row)),
+                        round_bf16(scaled<kType>(p, u, item.expert, at + 8, x_row)));
+      };
+      const int column = item.tile * (kTileRows / 2) + f;
+      if (column < p.rows)
+        store_pair(p, sorted, column, value(gate.x, up.x, n), value(gate.y, up.y, n + 1));
+    } else {
+      const int token = i / (kTileRows / 2);
+      const int row = i % (kTileRows / 2) * 2;
+      const int n = item.tile * kTileRows + row;
+      if (n >= p.rows) continue;
+      const int sorted = item.first + token;
+      const int x_row = p.x_rows != nullptr ? p.x_rows[sorted] : sorted;
+      const float2 sum = read(token, row);
+      float a = scaled<kType>(p, sum.x, item.expert, n, x_row);
+      float b = scaled<kType>(p, sum.y, item.expert, n + 1, x_row);
+      if (p.bias != nullptr) {
+        a += to_float(p.bias[n]);
+        if (n + 1 < p.rows) b += to_float(p.bias[n + 1]);
+      }
+      store_pair(p, sorted, n, a, b);
+    }
+  }
+}
+
+/// The scale of one stage half's sums under block quantisation, for weight rows g and g + 8 of
+/// every 16 and for one token.
+__device__ __forceinline__ float block_scale(
+    const Matmul& p, const MatmulItem& item, int block, int second, int token_row) {
+  const int blocks = (p.width_bytes + kBlockWidth - 1) / kBlockWidth;
+  const float weight =
+      p.block_scales[((static_cast<std::int64_t>(item.expert) * p.tiles + item.tile) * 2 + second) *
+                         blocks +
+                     block];
+  return weight * p.x_scales[token_row * p.x_scales_stride + block];
+}
+
+/// `Multiply<kType, kTiles>` holds a thread's accumulators and adds stages to them.
+template <template <TileType, int> class Multiply, TileType kType, int kTiles>
+__device__ void consume(const Matmul& p, Ring ring, int items, int entries, float* sums) {
+  using Plan = MatmulPlan<kTiles>;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int part = p.parts > 1 ? static_cast<int>(cluster_rank()) : 0;
+  const int step = static_cast<int>(gridDim.x) / p.parts;
+  const StageRange range = stage_range(p, part);
+  for (int index = static_cast<int>(blockIdx.x) / p.parts; index < items; index += step) {
+    const MatmulItem item = matmul_item(p, index, entries, Plan::kTokens);
+    Multiply<kType, kTiles> multiply;
+    for (int stage = range.begin; stage < range.end; ++stage) {
+      const std::uint8_t* data = ring.stages + ring.slot * Plan::kStage;
+      mbarrier_wait(ring.full + 8U * static_cast<std::uint32_t>(ring.slot), ring.phase);
+      multiply.stage(p, item, stage, shared_address(data), shared_address(data + kWeightStage));
+      mbarrier_arrive(ring.empty + 8U * static_cast<std::uint32_t>(ring.slot));
+      ring.advance<Plan::kStages>();
+    }
+    // Row g or g + 8 of the warp's 16, tokens 2t and 2t + 1 of each column tile.
+    const int row = warp * 16 + lane / 4;
+    const int token = lane % 4 * 2;
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        sums[(tile * 8 + token + i % 2) * kSumStride + row + i / 2 * 8] = multiply.sum[tile][i];
+    if (p.parts > 1) return;  // one item a cluster: finished after the cluster's barrier
+    named_barrier(1, kConsumers);
+    finish_item<kType, kTiles>(p, item, sums);
+    named_barrier(1, kConsumers);
+  }
+}
+
+template <template <TileType, int> class Multiply, TileType kType, int kTiles>
+__global__ void __launch_bounds__(MatmulPlan<kTiles>::kThreads)
+    matmul_kernel(const __grid_constant__ Matmul p) {
+  using Plan = MatmulPlan<kTiles>;
+  extern __shared__ __align__(128) std::uint8_t shared[];
+  const Ring ring(shared, Plan::kSumBytes);
+  auto* sums = reinterpret_cast<float*>(shared + kBarrierBytes);
+  if (threadIdx.x == 0) {
+    for (int slot = 0; slot < Plan::kStages; ++slot) {
+      mbarrier_init(ring.full + 8U * static_cast<std::uint32_t>(slot), 1 + 32 * Plan::kProducers);
+      mbarrier_init(ring.empty + 8U * static_cast<std::uint32_t>(slot), kConsumers);
+    }
+    mbarrier_init_fence();
+  }
+  __syncthreads();
+  const bool producer = threadIdx.x >= kConsumers;
+  if (p.entries != nullptr || !producer) grid_wait();
+  const int entries = matmul_entries(p, Plan::kTokens);
+  const int items = entries * p.tiles;
+  if (producer) {
+    produce<kTiles>(p, ring, items, entries);
+    grid_release();
+  } else {
+    grid_release();
+    consume<Multiply, kType, kTiles>(p, ring, items, entries, sums);
+  }
+  if (p.parts == 1) return;
+  __syncwarp();
+  cluster_barrier();
+  const int index = static_cast<int>(blockIdx.x) / p.parts;
+  if (!producer && index < items)
+    finish_item<kType, kTiles>(p, matmul_item(p, index, entries, Plan::kTokens), sums);
+  __syncwarp();
+  cluster_barrier();  // NOTE: no CTA may leave while another reads its sums
+}
+
+template <template <TileType, int> class Multiply, TileType kType, int kTiles>
+cudaError_t launch_matmul_form(const Matmul& p, int multiprocessors, cudaStream_t stream) {
+  using Plan = MatmulPlan<kTiles>;
+  const auto kernel = matmul_kernel<Multiply, kType, kTiles>;
+  static const int resident = [&] {  // CTAs of a multiprocessor; 0 if the kernel cannot run
+    int count = 0;
+    if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Plan::kShared) !=
+            cudaSuccess ||
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&count, kernel, Plan::kThreads,
+                                                      Plan::kShared) != cudaSuccess)
+      return 0;
+    return count;
+  }();
+  if (resident == 0) return cudaErrorInvalidConfiguration;
+  int grid = resident * multiprocessors;
+  if (p.entries == nullptr) {
+    const int items = (p.tokens + Plan::kTokens - 1) / Plan::kTokens * p.tiles;
+    grid = p.parts > 1 ? items * p.parts : (items < grid ? items : grid);
+  }
+  return launch_kernel(kernel,
+                       {dim3(static_cast<unsigned>(grid)), dim3(Plan::kThreads),
+                        static_cast<std::size_t>(Plan::kShared), p.parts},
+                       stream, p);
+}
+
+template <template <TileType, int> class Multiply, TileType kType>
+cudaError_t launch_matmul_tiles(const Matmul& p, int multiprocessors, cudaStream_t stream) {
+  switch (p.token_tiles) {
+    case 1:
+      return launch_matmul_form<Multiply, kType, 1>(p, multiprocessors, stream);
+    case 2:
+      return launch_matmul_form<Multiply, kType, 2>(p, multiprocessors, stream);
+    case 4:
+      return launch_matmul_form<Multiply, kType, 4>(p, multiprocessors, stream);
+    case 8:
+      return launch_matmul_form<Multiply, kType, 8>(p, multiprocessors, stream);
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+template <template <TileType, int> class Multiply>
+cudaError_t launch_matmul(const Matmul& p, int multiprocessors, cudaStream_t stream) {
+  switch (p.type) {
+    case TileType::bf16:
+      return launch_matmul_tiles<Multiply, TileType::bf16>(p, multiprocessors, stream);
+    case TileType::fp8:
+      return launch_matmul_tiles<Multiply, TileType::fp8>(p, multiprocessors, stream);
+    case TileType::fp8_block:
+      return launch_matmul_tiles<Multiply, TileType::fp8_block>(p, multiprocessors, stream);
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace koho::cuda

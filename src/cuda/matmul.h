@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// The matrix kernels of decode: out = x * weight^T over tiled weights (tiles.h), for one matrix or
+// for the experts of a layer. Two forms of one kernel: portable (mma.sync) and Hopper's (wgmma).
+#pragma once
+
+#include <cstdint>
+
+#include <cuda_runtime_api.h>
+
+namespace koho::cuda {
+
+using Bf16 = std::uint16_t;
+
+enum class TileType : std::uint8_t {
+  bf16,
+  fp8,       // e4m3; one scale a weight row and a token
+  fp8_block  // e4m3; one scale for 128 columns of a token and 128 x 128 weights
+};
+
+enum class MatmulEnd : std::uint8_t {
+  bf16,     // out[t, n] bf16
+  f32,      // out[t, n] f32
+  silu_mul  // rows are interleaved gate and up: out[t, n/2] bf16
+};
+
+/// Rows first .. first + count - 1 of the sorted rows belong to `expert`.
+struct MatmulEntry {
+  std::int32_t expert;
+  std::int32_t first;
+  std::int32_t count;
+};
+
+struct Matmul {
+  // Weights: `experts` matrices of `tiles` * 64 rows one after the other.
+  const std::uint8_t* weight = nullptr;
+  const float* row_scales = nullptr;    // [experts, tiles * 64], fp8
+  const float* block_scales = nullptr;  // [experts, tiles, 2, width blocks], fp8_block: of the
+                                        // first and second 8 rows of every 16
+  const Bf16* bias = nullptr;           // [rows] or null
+  int tiles = 0;
+  int rows = 0;         // N: rows beyond are padding
+  int width_bytes = 0;  // of a padded row
+
+  // Activations: row-major, rows 16-byte aligned.
+  const std::uint8_t* x = nullptr;
+  std::int64_t x_stride_bytes = 0;
+  int x_bytes = 0;                  // of a row; beyond is zero
+  const float* x_scales = nullptr;  // [T], or [T, blocks] with x_scales_stride
+  std::int64_t x_scales_stride = 0;
+  const std::int32_t* x_rows = nullptr;  // sorted row -> row of x; null: the same
+
+  // Work: one matrix (entries null): sorted rows 0 .. tokens - 1. Else *entry_count entries.
+  const MatmulEntry* entries = nullptr;
+  const std::int32_t* entry_count = nullptr;
+  int tokens = 0;
+
+  void* out = nullptr;
+  std::int64_t out_stride = 0;  // elements
+  MatmulEnd end = MatmulEnd::bf16;
+  TileType type = TileType::fp8;
+
+  int token_tiles = 1;  // columns of 8 tokens an entry may have: 1, 2, 4, 8
+  int parts = 1;        // CTAs of a cluster that share a tile's width; from the weight's shape only
+};
+
+/// Parts for a single matrix of this shape: enough CTAs to load every multiprocessor.
+int matmul_parts(int tiles, int width_bytes);
+
+cudaError_t launch_matmul_portable(const Matmul& parameters,
+                                   int multiprocessors,
+                                   cudaStream_t stream);
+/// Compute capability 9.0 only.
+cudaError_t launch_matmul_wgmma(const Matmul& parameters, int multiprocessors, cudaStream_t stream);
+
+// ---- repack.cu
+
+/// Puts a block of rows into tiles. Source rows are packed or strided bytes on the device.
+struct Repack {
+  std::uint8_t* tiles = nullptr;  // the matrix
+  const std::uint8_t* source = nullptr;
+  std::int64_t source_stride_bytes = 0;
+  std::int64_t rows = 0;
+  std::int64_t row_bytes = 0;    // of a source row
+  std::int64_t width_bytes = 0;  // of a padded row
+  std::int64_t first_row = 0;    // where the block begins in the matrix
+  int interleave = 0;            // 0 = no, 1 = gate rows, 2 = up rows
+};
+cudaError_t launch_repack(const Repack& repack, cudaStream_t stream);
+
+}  // namespace koho::cuda

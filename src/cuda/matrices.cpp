@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+// The operators that are matrix products: linear and experts.
+#include <algorithm>
+
+#include "base/arithmetic.h"
+#include "cuda/backend.h"
+#include "cuda/experts.h"
+#include "cuda/tiles.h"
+
+namespace koho::cuda {
+namespace {
+
+constexpr std::int64_t kLibraryTokens = 97;  // from here on cuBLASLt multiplies
+constexpr std::int64_t kAlignment = 256;
+
+/// Hands out parts of the scratch memory.
+class Parts {
+ public:
+  explicit Parts(std::byte* base) : base_(base) {}
+  template <typename T>
+  T* take(std::int64_t count) {
+    std::byte* part = base_ + used_;
+    used_ += round_up(count * static_cast<std::int64_t>(sizeof(T)), kAlignment);
+    return reinterpret_cast<T*>(part);
+  }
+  std::int64_t used() const { return used_; }
+
+ private:
+  std::byte* base_;
+  std::int64_t used_ = 0;
+};
+
+/// Columns of 8 tokens for entries of about `tokens` tokens.
+int token_tiles(std::int64_t tokens) {
+  return tokens <= 8 ? 1 : tokens <= 16 ? 2 : tokens <= 32 ? 4 : 8;
+}
+
+/// The form of `x` that weights of `type` read.
+struct XForm {
+  const TensorView* data;
+  const TensorView* scales;
+};
+XForm form_of(const Activation& x, TileType type) {
+  if (type == TileType::bf16) return {&x.values, nullptr};
+  if (type == TileType::fp8) return {&x.codes, &x.scales};
+  return {&x.block_codes, &x.block_scales};
+}
+
+void set_x(Matmul& p, const XForm& form) {
+  p.x = reinterpret_cast<const std::uint8_t*>(form.data->data);
+  p.x_bytes = static_cast<int>(form.data->size(1) * dtype_bytes(form.data->dtype));
+  p.x_stride_bytes = form.data->stride(0) * dtype_bytes(form.data->dtype);
+  if (form.scales == nullptr) return;
+  p.x_scales = form.scales->as<const float>();
+  if (form.scales->shape.rank() == 2) p.x_scales_stride = form.scales->stride(0);
+}
+
+bool copies_aligned(const Matmul& p) {
+  return reinterpret_cast<std::uintptr_t>(p.x) % 16 == 0 && p.x_stride_bytes % 16 == 0;
+}
+
+/// Scratch of one expert group: what its rows become on the way.
+struct GroupScratch {
+  std::int32_t* rows;
+  std::int32_t* row_of;
+  std::int32_t* row_count;
+  std::int32_t* entry_count;
+  MatmulEntry* entries;
+  Bf16* inner;  // [rows, F]
+  RowForms inner_forms;
+  Bf16* y;  // [rows, H]
+
+  GroupScratch(Parts& parts,
+               std::int64_t tokens,
+               std::int64_t top_k,
+               std::int64_t count,
+               std::int64_t ffn,
+               std::int64_t hidden,
+               TileType down) {
+    const std::int64_t rows_max = tokens * (top_k + 1);
+    rows = parts.take<std::int32_t>(rows_max);
+    row_of = parts.take<std::int32_t>(tokens * top_k);
+    row_count = parts.take<std::int32_t>(1);
+    entry_count = parts.take<std::int32_t>(1);
+    entries = parts.take<MatmulEntry>(
+        expert_entries_max(tokens, static_cast<int>(top_k), static_cast<int>(count), 8));
+    const std::int64_t stride = round_up<std::int64_t>(ffn, 16);  // rows of every form stay aligned
+    inner = parts.take<Bf16>(rows_max * stride);
+    if (down == TileType::fp8) {
+      inner_forms.codes = parts.take<std::uint8_t>(rows_max * stride);
+      inner_forms.codes_stride = stride;
+      inner_forms.scales = parts.take<float>(rows_max);
+    } else if (down == TileType::fp8_block) {
+      inner_forms.block_codes = parts.take<std::uint8_t>(rows_max * stride);
+      inner_forms.block_codes_stride = stride;
+      inner_forms.block_scales_stride = ceil_div<std::int64_t>(ffn, kQuantBlock);
+      inner_forms.block_scales = parts.take<float>(rows_max * inner_forms.block_scales_stride);
+    }
+    y = parts.take<Bf16>(rows_max * hidden);
+  }
+};
+
+}  // namespace
+
+Matmul TiledMatrices::parameters() const {
+  Matmul p;
+  p.weight = weight.as<const std::uint8_t>();
+  p.row_scales = row_scales.as<const float>();
+  p.block_scales = block_scales.as<const float>();
+  p.bias = bias.as<const Bf16>();
+  p.tiles = static_cast<int>(tiles);
+  p.rows = static_cast<int>(rows);
+  p.width_bytes = static_cast<int>(width_bytes);
+  p.type = type;
+  return p;
+}
+
+Result<std::byte*> CudaBackend::scratch(std::int64_t bytes) {
+  if (scratch_.bytes() < bytes) {
+    KOHO_CUDA_TRY(cudaStreamSynchronize(stream_));
+    scratch_ = DeviceBlock();
+    KOHO_TRY_ASSIGN(scratch_, DeviceBlock::allocate(memory_, bytes, "scratch memory"));
+  }
+  return scratch_.as<std::byte>();
+}
+
+Status CudaBackend::run_matmul(const Matmul& p) {
+  KOHO_CUDA_TRY(wgmma_ ? launch_matmul_wgmma(p, device_.multiprocessors, stream_)
+                       : launch_matmul_portable(p, device_.multiprocessors, stream_));
+  return {};
+}
+
+Status CudaBackend::multiply_segment(TensorView out,
+                                     const Activation& x,
+                                     const LinearSegment& segment) {
+  const TiledMatrices& matrix = segment.matrix;
+  const XForm form = form_of(x, matrix.type);
+  const std::int64_t tokens = out.size(0);
+  const bool f32 = out.dtype == DType::f32;
+  std::byte* destination = out.data + segment.first_column * dtype_bytes(out.dtype);
+  Matmul p = matrix.parameters();
+  set_x(p, form);
+  const bool aligned = copies_aligned(p);
+  if (segment.rows.bytes() > 0 && tokens >= kLibraryTokens && !f32 && aligned &&
+      out.stride(0) % 8 == 0 && reinterpret_cast<std::uintptr_t>(destination) % 16 == 0)
+    return library_->multiply({.weight = segment.rows.as<void>(),
+                               .weight_scales = p.row_scales,
+                               .bias = p.bias,
+                               .x = p.x,
+                               .x_scales = p.x_scales,
+                               .out = destination,
+                               .out_stride = out.stride(0),
+                               .tokens = tokens,
+                               .rows = matrix.rows,
+                               .columns = matrix.columns,
+                               .x_stride = p.x_stride_bytes},
+                              stream_);
+  if (!aligned) {
+    const std::int64_t stride = matrix.width_bytes;
+    KOHO_TRY_ASSIGN(std::byte * padded, scratch(tokens * stride));
+    KOHO_CUDA_TRY(launch_pad_rows(reinterpret_cast<std::uint8_t*>(padded), stride, p.x,
+                                  p.x_stride_bytes, tokens, p.x_bytes, stream_));
+    p.x = reinterpret_cast<const std::uint8_t*>(padded);
+    p.x_stride_bytes = stride;
+    p.x_bytes = static_cast<int>(stride);
+  }
+  p.tokens = static_cast<int>(tokens);
+  p.out = destination;
+  p.out_stride = out.stride(0);
+  p.end = f32 ? MatmulEnd::f32 : MatmulEnd::bf16;
+  p.token_tiles = token_tiles(tokens);
+  p.parts = matmul_parts(p.tiles, p.width_bytes);
+  return run_matmul(p);
+}
+
+Status CudaBackend::do_linear(TensorView out, const Activation& x, const Linear& weight) {
+  const auto& placed = static_cast<const PlacedLinear&>(*weight.placed);
+  for (const LinearSegment& segment : placed.segments) KOHO_TRY(multiply_segment(out, x, segment));
+  return {};
+}
+
+/// Runs the rows that `routing` sends to experts first .. first + count - 1 of the group, or every
+/// token through its one expert when routing is null. On return `y` has the sorted rows' outputs;
+/// the shared expert's, if it is in the group, come first.
+Status CudaBackend::run_group(const ExpertGroup& group,
+                              const Activation& x,
+                              const Routing* routing,
+                              std::int64_t tokens,
+                              std::int64_t first,
+                              std::int64_t count,
+                              bool shared,
+                              std::byte*& scratch_at,
+                              Bf16*& y,
+                              std::int32_t*& row_of) {
+  const std::int64_t top_k = routing != nullptr ? routing->ids.size(1) : 0;
+  Parts parts(scratch_at);
+  const GroupScratch s(parts, tokens, top_k, count, group.gate_up.rows, group.down.rows,
+                       group.down.type);
+  scratch_at += parts.used();
+  // About as many tokens as an expert gets, so that few experts need a second entry; 16 at least,
+  // because a shared expert gets them all.
+  const std::int64_t experts = std::max<std::int64_t>(count, 1);
+  const std::int64_t likely = routing != nullptr ? ceil_div(2 * tokens * top_k, experts) : tokens;
+  const int tiles =
+      tokens <= 8 ? 1 : token_tiles(std::max<std::int64_t>(std::min(tokens, likely), 16));
+  KOHO_CUDA_TRY(launch_expert_plan(
+      {.ids = routing != nullptr ? routing->ids.as<const std::int32_t>() : nullptr,
+       .tokens = tokens,
+       .top_k = static_cast<int>(top_k),
+       .first = static_cast<int>(first),
+       .count = static_cast<int>(count),
+       .shared = shared,
+       .entry_tokens = 8 * tiles,
+       .rows = s.rows,
+       .row_of = s.row_of,
+       .row_count = s.row_count,
+       .entries = s.entries,
+       .entry_count = s.entry_count},
+      stream_));
+  const std::int64_t stride = round_up<std::int64_t>(group.gate_up.rows, 16);
+  const std::int64_t rows_max = tokens * (top_k + (shared ? 1 : 0));
+  Matmul p = group.gate_up.parameters();
+  set_x(p, form_of(x, group.gate_up.type));
+  p.x_rows = s.rows;
+  p.entries = s.entries;
+  p.entry_count = s.entry_count;
+  p.token_tiles = tiles;
+  p.out = s.inner;
+  p.out_stride = stride;
+  p.end = MatmulEnd::silu_mul;
+  KOHO_TRY(run_matmul(p));
+
+  Matmul d = group.down.parameters();
+  d.entries = s.entries;
+  d.entry_count = s.entry_count;
+  d.token_tiles = tiles;
+  d.out = s.y;
+  d.out_stride = group.down.rows;
+  if (group.down.type == TileType::bf16) {
+    d.x = reinterpret_cast<const std::uint8_t*>(s.inner);
+    d.x_stride_bytes = 2 * stride;
+    d.x_bytes = static_cast<int>(2 * group.down.columns);
+  } else {
+    KOHO_CUDA_TRY(launch_quantise_rows(s.inner_forms, s.inner, stride, rows_max, s.row_count,
+                                       group.down.columns, stream_));
+    const bool block = group.down.type == TileType::fp8_block;
+    d.x = block ? s.inner_forms.block_codes : s.inner_forms.codes;
+    d.x_stride_bytes = stride;
+    d.x_bytes = static_cast<int>(group.down.columns);
+    d.x_scales = block ? s.inner_forms.block_scales : s.inner_forms.scales;
+    d.x_scales_stride = s.inner_forms.block_scales_stride;
+  }
+  KOHO_TRY(run_matmul(d));
+  y = s.y;
+  row_of = s.row_of;
+  return {};
+}
+
+std::int64_t expert_scratch_bytes(const PlacedExperts& placed,
+                                  std::int64_t tokens,
+                                  std::int64_t top_k) {
+  Parts parts(nullptr);
+  if (placed.routed)
+    GroupScratch(parts, tokens, top_k, placed.routed->gate_up.count, placed.routed->gate_up.rows,
+                 placed.routed->down.rows, placed.routed->down.type);
+  if (placed.shared)
+    GroupScratch(parts, tokens, 0, 0, placed.shared->gate_up.rows, placed.shared->down.rows,
+                 placed.shared->down.type);
+  if (placed.routed) parts.take<std::uint8_t>(tokens * placed.routed->gate_up.width_bytes);
+  if (placed.shared) parts.take<std::uint8_t>(tokens * placed.shared->gate_up.width_bytes);
+  return parts.used();
+}
+
+Status CudaBackend::align_rows(Activation& x, const TiledMatrices& matrix, std::byte*& scratch_at) {
+  TensorView& rows = matrix.type == TileType::bf16  ? x.values
+                     : matrix.type == TileType::fp8 ? x.codes
+                                                    : x.block_codes;
+  Matmul p;
+  set_x(p, form_of(x, matrix.type));
+  if (copies_aligned(p)) return {};
+  KOHO_CUDA_TRY(launch_pad_rows(reinterpret_cast<std::uint8_t*>(scratch_at), matrix.width_bytes,
+                                p.x, p.x_stride_bytes, rows.size(0), p.x_bytes, stream_));
+  rows.data = scratch_at;
+  rows.strides[0] = matrix.width_bytes / dtype_bytes(rows.dtype);
+  scratch_at += round_up(rows.size(0) * matrix.width_bytes, kAlignment);
+  return {};
+}
+
+Status CudaBackend::do_experts(TensorView out,
+                               const Activation& x,
+                               const Routing& routing,
+                               const Experts& weights) {
+  const auto& placed = static_cast<const PlacedExperts&>(*weights.placed);
+  const std::int64_t tokens = out.size(0);
+  const std::int64_t top_k = routing.ids.size(1);
+  KOHO_TRY_ASSIGN(std::byte * at, scratch(expert_scratch_bytes(placed, tokens, top_k)));
+  Activation aligned = x;
+  if (placed.routed) KOHO_TRY(align_rows(aligned, placed.routed->gate_up, at));
+  if (placed.shared) KOHO_TRY(align_rows(aligned, placed.shared->gate_up, at));
+  ExpertCombine combine;
+  combine.weights = routing.weights.as<const float>();
+  combine.out = out.as<Bf16>();
+  combine.tokens = tokens;
+  combine.hidden = static_cast<int>(weights.hidden);
+  Bf16* y = nullptr;
+  std::int32_t* row_of = nullptr;
+  if (placed.routed) {
+    KOHO_TRY(run_group(*placed.routed, aligned, &routing, tokens, weights.first, weights.count,
+                       placed.shared_in_routed, at, y, row_of));
+    combine.y = y;
+    combine.row_of = row_of;
+    combine.top_k = static_cast<int>(top_k);
+    if (placed.shared_in_routed) combine.shared = y;
+  }
+  if (placed.shared) {
+    KOHO_TRY(run_group(*placed.shared, aligned, nullptr, tokens, 0, 0, true, at, y, row_of));
+    combine.shared = y;
+  }
+  KOHO_CUDA_TRY(launch_expert_combine(combine, stream_));
+  return {};
+}
+
+}  // namespace koho::cuda

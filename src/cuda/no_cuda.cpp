@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stands in for the CUDA backend in builds without CUDA: says so.
+#include "cuda/cuda_backend.h"
+
+namespace koho {
+namespace {
+
+Error not_built() {
+  return make_error(ErrorCode::unsupported,
+                    "this build has no CUDA backend: configure with -DKOHO_CUDA=ON (CUDA 13)");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Backend>> make_cuda_backend(const CudaOptions& /*options*/) {
+  return not_built();
+}
+
+Result<std::unique_ptr<CudaGraph>> capture_cuda_graph(
+    Backend& /*backend*/, const std::function<Status()>& /*operators*/) {
+  return not_built();
+}
+
+}  // namespace koho

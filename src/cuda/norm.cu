@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels that end in a row of activations: residual + RMSNorm, SiLU * up, quantisation. One block
+// a row; a row stays in registers (16 bytes a thread and step, or single elements where rows are
+// not aligned) from the read to the last write. The number of threads depends on the width only, so
+// a row's bits do not depend on its neighbours. Bytes: each input once, each wanted form once;
+// bound by launch up to some 32 rows of 5120, by memory above.
+#include <algorithm>
+
+#include "cuda/kernels.h"
+#include "cuda/launch.cuh"
+#include "cuda/numeric.cuh"
+#include "cuda/ptx.cuh"
+#include "cuda/row.cuh"
+
+namespace koho::cuda {
+namespace {
+
+template <int kVector, int kSteps>
+__global__ void __launch_bounds__(kRowThreadsMax)
+    rms_norm_kernel(const RowForms out, const NormRows norm) {
+  __shared__ RowScratch scratch;
+  const int width = static_cast<int>(norm.width);
+  const std::int64_t row = blockIdx.x;
+  const auto column_of = [](int step) {
+    return (step * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kVector;
+  };
+  float weight[kSteps][kVector];
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step)  // the weight does not depend on the kernel before
+    if (column_of(step) < width) load_row(weight[step], norm.weight, column_of(step));
+  grid_begin();
+  float v[kSteps][kVector];
+  float squares = 0.0F;
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) v[step][i] = 0.0F;
+    if (column_of(step) >= width) continue;
+    load_row(v[step], norm.x + row * norm.x_stride, column_of(step));
+    if (norm.branch != nullptr) {
+      float branch[kVector];
+      load_row(branch, norm.branch + row * norm.width, column_of(step));
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) v[step][i] = round_bf16(v[step][i] + branch[i]);
+      store_row(norm.residual + row * norm.x_stride, column_of(step), v[step]);
+    }
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) squares += v[step][i] * v[step][i];
+  }
+  const float mean = block_reduce<false>(squares, scratch.reduce) / static_cast<float>(width);
+  const float inverse = 1.0F / sqrtf(mean + norm.eps);
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step)
+#pragma unroll
+    for (int i = 0; i < kVector; ++i)
+      v[step][i] = round_bf16(weight[step][i] * round_bf16(v[step][i] * inverse));
+  finish_row<kVector, kSteps>(out, row, width, v, scratch);
+}
+
+template <int kVector, int kSteps>
+__global__ void __launch_bounds__(kRowThreadsMax)
+    silu_mul_kernel(const RowForms out, const Bf16* gate_up, std::int64_t stride, int width) {
+  __shared__ RowScratch scratch;
+  grid_begin();
+  const std::int64_t row = blockIdx.x;
+  float v[kSteps][kVector];
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const int column =
+        (step * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kVector;
+    if (column >= width) continue;
+    float up[kVector];
+    load_row(v[step], gate_up + row * stride, column);
+    load_row(up, gate_up + row * stride + width, column);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) v[step][i] = silu_mul(v[step][i], up[i]);
+  }
+  finish_row<kVector, kSteps>(out, row, width, v, scratch);
+}
+
+template <int kVector, int kSteps>
+__global__ void __launch_bounds__(kRowThreadsMax) quantise_kernel(const RowForms out,
+                                                                  const Bf16* x,
+                                                                  std::int64_t stride,
+                                                                  const std::int32_t* rows_count,
+                                                                  int width) {
+  __shared__ RowScratch scratch;
+  grid_begin();
+  const std::int64_t row = blockIdx.x;
+  if (rows_count != nullptr && row >= *rows_count) return;
+  float v[kSteps][kVector];
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const int column =
+        (step * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kVector;
+    if (column < width) load_row(v[step], x + row * stride, column);
+  }
+  finish_row<kVector, kSteps>(out, row, width, v, scratch);
+}
+
+__global__ void pad_rows_kernel(std::uint8_t* out,
+                                std::int64_t out_stride,
+                                const std::uint8_t* x,
+                                std::int64_t x_stride,
+                                std::int64_t bytes) {
+  grid_begin();
+  for (std::int64_t i = threadIdx.x; i < out_stride; i += blockDim.x)
+    out[blockIdx.x * out_stride + i] = i < bytes ? x[blockIdx.x * x_stride + i] : 0;
+}
+
+}  // namespace
+
+cudaError_t launch_rms_norm(const RowForms& out, const NormRows& norm, cudaStream_t stream) {
+  const bool vector = row_vectors(out, norm.x, norm.x_stride, norm.width) &&
+                      aligned(norm.branch, 2 * norm.width, 16) && aligned(norm.weight, 16, 16);
+  return with_row_shape(
+      norm.width, vector, [&]<int kVector, int kSteps>(RowShape<kVector, kSteps>, unsigned block) {
+        return launch_kernel(rms_norm_kernel<kVector, kSteps>,
+                             {dim3(static_cast<unsigned>(norm.rows)), dim3(block)}, stream, out,
+                             norm);
+      });
+}
+
+cudaError_t launch_silu_mul(const RowForms& out,
+                            const Bf16* gate_up,
+                            std::int64_t stride,
+                            std::int64_t rows,
+                            std::int64_t width,
+                            cudaStream_t stream) {
+  const bool vector = row_vectors(out, gate_up, stride, width);
+  return with_row_shape(
+      width, vector, [&]<int kVector, int kSteps>(RowShape<kVector, kSteps>, unsigned block) {
+        return launch_kernel(silu_mul_kernel<kVector, kSteps>,
+                             {dim3(static_cast<unsigned>(rows)), dim3(block)}, stream, out, gate_up,
+                             stride, static_cast<int>(width));
+      });
+}
+
+cudaError_t launch_quantise_rows(const RowForms& out,
+                                 const Bf16* x,
+                                 std::int64_t stride,
+                                 std::int64_t rows,
+                                 const std::int32_t* rows_count,
+                                 std::int64_t width,
+                                 cudaStream_t stream) {
+  const bool vector = row_vectors(out, x, stride, width);
+  return with_row_shape(
+      width, vector, [&]<int kVector, int kSteps>(RowShape<kVector, kSteps>, unsigned block) {
+        return launch_kernel(quantise_kernel<kVector, kSteps>,
+                             {dim3(static_cast<unsigned>(rows)), dim3(block)}, stream, out, x,
+                             stride, rows_count, static_cast<int>(width));
+      });
+}
+
+cudaError_t launch_pad_rows(std::uint8_t* out,
+                            std::int64_t out_stride_bytes,
+                            const std::uint8_t* x,
+                            std::int64_t x_stride_bytes,
+                            std::int64_t rows,
+                            std::int64_t bytes,
+                            cudaStream_t stream) {
+  return launch_kernel(pad_rows_kernel, {dim3(static_cast<unsigned>(rows)), dim3(256)}, stream, out,
+                       out_stride_bytes, x, x_stride_bytes, bytes);
+}
+
+}  // namespace koho::cuda

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// The roundings and reductions that all kernels share, equal to tensor/number.h bit for bit.
+#pragma once
+
+#include <cstdint>
+
+#include <cuda_bf16.h>
+#include <cuda_fp8.h>
+
+namespace koho::cuda {
+
+using Bf16 = std::uint16_t;  // storage of a bf16
+
+constexpr float kE4m3Max = 448.0F;
+constexpr float kScaleMin = 1.0F / (448.0F * 512.0F);
+constexpr int kQuantColumns = 128;
+
+__device__ __forceinline__ float to_float(Bf16 value) {
+  return __uint_as_float(static_cast<std::uint32_t>(value) << 16);
+}
+__device__ __forceinline__ Bf16 to_bf16(float value) {
+  return __bfloat16_as_ushort(__float2bfloat16_rn(value));
+}
+__device__ __forceinline__ float round_bf16(float value) {
+  return to_float(to_bf16(value));
+}
+/// Two bf16 in one register, `low` in the lower half.
+__device__ __forceinline__ std::uint32_t pack_bf16(float low, float high) {
+  std::uint32_t packed;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+__device__ __forceinline__ std::uint8_t to_e4m3(float value) {
+  return __nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E4M3);
+}
+__device__ __forceinline__ float from_e4m3(std::uint8_t code) {
+  const __half_raw half = __nv_cvt_fp8_to_halfraw(code, __NV_E4M3);
+  return __half2float(__half(half));
+}
+/// The scale of a row or block whose largest magnitude is `largest`.
+__device__ __forceinline__ float quant_scale(float largest) {
+  return fmaxf(largest / kE4m3Max, kScaleMin);
+}
+/// silu(gate) * up with the reference's two roundings to bf16.
+__device__ __forceinline__ float silu_mul(float gate, float up) {
+  return round_bf16(round_bf16(gate / (1.0F + expf(-gate))) * up);
+}
+
+__device__ __forceinline__ float warp_sum(float value) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2)
+    value += __shfl_xor_sync(0xFFFFFFFFU, value, offset);
+  return value;
+}
+__device__ __forceinline__ float warp_max(float value) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2)
+    value = fmaxf(value, __shfl_xor_sync(0xFFFFFFFFU, value, offset));
+  return value;
+}
+
+/// The sum (or maximum) over a block of whole warps; `scratch` holds 32 floats. Every thread gets
+/// the same bits: warps are taken in order.
+template <bool kMaximum>
+__device__ __forceinline__ float block_reduce(float value, float* scratch) {
+  value = kMaximum ? warp_max(value) : warp_sum(value);
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = value;
+  __syncthreads();
+  float total = scratch[0];
+  for (int warp = 1; warp < warps; ++warp)
+    total = kMaximum ? fmaxf(total, scratch[warp]) : total + scratch[warp];
+  return total;
+}
+
+}  // namespace koho::cuda

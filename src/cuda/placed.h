@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Weights as the CUDA backend keeps them: tiled matrices with their scales, and what an expert
+// layer is made of.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "cuda/matmul.h"
+#include "cuda/runtime.h"
+#include "ops/weights.h"
+
+namespace koho::cuda {
+
+/// One or more equal matrices of one storage type, tiled one after the other.
+struct TiledMatrices {
+  TileType type = TileType::bf16;
+  bool interleaved = false;      // gate and up rows of a SwiGLU pair
+  std::int64_t count = 1;        // matrices
+  std::int64_t rows = 0;         // N; interleaved: F
+  std::int64_t columns = 0;      // K, elements
+  std::int64_t width_bytes = 0;  // of a padded row
+  std::int64_t tiles = 0;        // of one matrix
+  DeviceBlock weight;
+  DeviceBlock row_scales;
+  DeviceBlock block_scales;
+  DeviceBlock bias;
+
+  /// The kernel's parameters for these weights, all but tokens and output.
+  Matmul parameters() const;
+};
+
+/// A run of blocks of one storage type within a linear layer.
+struct LinearSegment {
+  std::int64_t first_column = 0;  // of the output
+  TiledMatrices matrix;
+  DeviceBlock rows;  // fp8 with scales a row: the weight once more, row-major [N, K], for cuBLASLt
+};
+
+struct PlacedLinear final : PlacedWeights {
+  std::vector<LinearSegment> segments;
+};
+
+/// Experts of one storage type and one inner width.
+struct ExpertGroup {
+  TiledMatrices gate_up;
+  TiledMatrices down;
+};
+
+struct PlacedExperts final : PlacedWeights {
+  std::optional<ExpertGroup> routed;
+  bool shared_in_routed = false;      // the shared expert is the last matrix of `routed`
+  std::optional<ExpertGroup> shared;  // if it is there and unlike the others
+};
+
+}  // namespace koho::cuda

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// The end of every kernel that makes a row of activations: a block holds the row in registers, 8
+// neighbouring elements a thread and step (single elements where rows are not aligned), and writes
+// it in the forms its readers need.
+#pragma once
+
+#include "cuda/kernels.h"
+#include "cuda/numeric.cuh"
+
+namespace koho::cuda {
+
+constexpr int kRowThreadsMax = 1024;
+constexpr int kBlocksMax = 512;  // quantisation blocks of a row: widths to 65,536
+
+struct RowScratch {
+  float reduce[32];
+  int block_largest[kBlocksMax];  // bits of a non-negative float: integer order is float order
+};
+
+/// `kVector` elements at `column` of a bf16 row.
+template <int kVector>
+__device__ __forceinline__ void load_row(float (&v)[kVector], const Bf16* row, int column) {
+  if constexpr (kVector == 8) {
+    const uint4 raw = *reinterpret_cast<const uint4*>(row + column);
+    const std::uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      v[2 * i] = __uint_as_float(words[i] << 16);
+      v[2 * i + 1] = __uint_as_float(words[i] & 0xFFFF0000U);
+    }
+  } else {
+    v[0] = to_float(row[column]);
+  }
+}
+
+template <int kVector>
+__device__ __forceinline__ void store_row(Bf16* row, int column, const float (&v)[kVector]) {
+  if constexpr (kVector == 8) {
+    *reinterpret_cast<uint4*>(row + column) = make_uint4(
+        pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
+  } else {
+    row[column] = to_bf16(v[0]);
+  }
+}
+
+template <int kVector>
+__device__ __forceinline__ void store_codes(std::uint8_t* row,
+                                            int column,
+                                            const float (&v)[kVector],
+                                            float scale) {
+  if constexpr (kVector == 8) {
+    std::uint32_t words[2] = {0, 0};
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      words[i / 4] |= static_cast<std::uint32_t>(to_e4m3(v[i] / scale)) << (8 * (i % 4));
+    *reinterpret_cast<uint2*>(row + column) = make_uint2(words[0], words[1]);
+  } else {
+    row[column] = to_e4m3(v[0] / scale);
+  }
+}
+
+/// Writes a row, already rounded to bf16 values, in the forms wanted.
+template <int kVector, int kSteps>
+__device__ void finish_row(const RowForms& out,
+                           std::int64_t row,
+                           int width,
+                           const float (&v)[kSteps][kVector],
+                           RowScratch& scratch) {
+  const auto column_of = [](int step) {
+    return (step * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kVector;
+  };
+  if (out.values != nullptr) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step)
+      if (column_of(step) < width)
+        store_row(out.values + row * out.values_stride, column_of(step), v[step]);
+  }
+  if (out.codes != nullptr) {
+    float largest = 0.0F;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step)
+#pragma unroll
+      for (int i = 0; i < kVector; ++i)
+        if (column_of(step) < width) largest = fmaxf(largest, fabsf(v[step][i]));
+    const float scale = quant_scale(block_reduce<true>(largest, scratch.reduce));
+    if (threadIdx.x == 0) out.scales[row] = scale;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step)
+      if (column_of(step) < width)
+        store_codes(out.codes + row * out.codes_stride, column_of(step), v[step], scale);
+  }
+  if (out.block_codes != nullptr) {
+    const int blocks = (width + kQuantColumns - 1) / kQuantColumns;
+    for (int i = static_cast<int>(threadIdx.x); i < blocks; i += static_cast<int>(blockDim.x))
+      scratch.block_largest[i] = 0;
+    __syncthreads();
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      if (column_of(step) >= width) continue;
+      float largest = 0.0F;
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) largest = fmaxf(largest, fabsf(v[step][i]));
+      atomicMax(&scratch.block_largest[column_of(step) / kQuantColumns], __float_as_int(largest));
+    }
+    __syncthreads();
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      if (column_of(step) >= width) continue;
+      const int block = column_of(step) / kQuantColumns;
+      const float scale = quant_scale(__int_as_float(scratch.block_largest[block]));
+      if (column_of(step) % kQuantColumns == 0)
+        out.block_scales[row * out.block_scales_stride + block] = scale;
+      store_codes(out.block_codes + row * out.block_codes_stride, column_of(step), v[step], scale);
+    }
+  }
+}
+
+template <int kVector, int kSteps>
+struct RowShape {};
+
+/// Calls `run` with the vector width and steps for rows of `width`; `vector` = all rows aligned.
+template <typename Run>
+cudaError_t with_row_shape(std::int64_t width, bool vector, const Run& run) {
+  const std::int64_t items = vector ? width / 8 : width;
+  const std::int64_t steps = items <= 1024 ? 1 : items <= 2048 ? 2 : items <= 4096 ? 4 : 16;
+  const std::int64_t threads = ((items + steps - 1) / steps + 31) / 32 * 32;
+  if (threads > kRowThreadsMax || (vector && steps > 4)) return cudaErrorInvalidValue;
+  const auto block = static_cast<unsigned>(threads);
+  if (vector) {
+    if (steps == 1) return run(RowShape<8, 1>{}, block);
+    if (steps == 2) return run(RowShape<8, 2>{}, block);
+    return run(RowShape<8, 4>{}, block);
+  }
+  if (steps == 1) return run(RowShape<1, 1>{}, block);
+  if (steps == 2) return run(RowShape<1, 2>{}, block);
+  if (steps == 4) return run(RowShape<1, 4>{}, block);
+  return run(RowShape<1, 16>{}, block);
+}
+
+inline bool aligned(const void* pointer, std::int64_t stride_bytes, int alignment) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % static_cast<unsigned>(alignment) == 0 &&
+         stride_bytes % alignment == 0;
+}
+
+/// All rows that a kernel with these outputs touches can be moved 8 elements at a time.
+inline bool row_vectors(const RowForms& out,
+                        const Bf16* x,
+                        std::int64_t stride,
+                        std::int64_t width) {
+  return width % 8 == 0 && aligned(x, 2 * stride, 16) &&
+         aligned(out.values, 2 * out.values_stride, 16) &&
+         aligned(out.codes, out.codes_stride, 8) &&
+         aligned(out.block_codes, out.block_codes_stride, 8);
+}
+
+}  // namespace koho::cuda

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CUDA runtime as koho uses it: errors as Status, the check of a GPU, one stream, device memory
+// that is counted. Plain cudaMalloc only: managed memory and pools are not used.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <cuda_runtime_api.h>
+
+#include "base/error.h"
+
+namespace koho::cuda {
+
+/// `call` failed with `error`. Out of memory is resource_exhausted, all else device_error.
+Error cuda_error(cudaError_t error, std::string_view call);
+
+/// What the backend needs to know of a GPU.
+struct DeviceInfo {
+  std::string name;
+  int major = 0;  // compute capability
+  int minor = 0;
+  int multiprocessors = 0;
+  std::int64_t memory_bytes = 0;
+  std::int64_t l2_bytes = 0;
+
+  bool hopper() const { return major == 9; }
+};
+
+/// Refuses GPUs that koho's kernels cannot run on, naming card and need.
+Status check_capability(const DeviceInfo& device);
+
+/// Reads and checks device `index`. Errors: not_found, unsupported, device_error.
+Result<DeviceInfo> open_device(int index);
+
+/// Device memory handed out by plain cudaMalloc, counted, and closed once the engine runs.
+class DeviceMemory {
+ public:
+  struct Counts {
+    std::int64_t bytes = 0;        // held now
+    std::int64_t allocations = 0;  // made so far
+  };
+
+  /// `bytes` of device memory aligned to 256. Errors: resource_exhausted with numbers.
+  Result<std::byte*> allocate(std::int64_t bytes, std::string_view purpose);
+  void free(std::byte* data, std::int64_t bytes);
+  Counts counts() const { return counts_; }
+
+ private:
+  Counts counts_;
+};
+
+/// A block of device memory that frees itself; its DeviceMemory is kept alive.
+class DeviceBlock {
+ public:
+  DeviceBlock() = default;
+  static Result<DeviceBlock> allocate(const std::shared_ptr<DeviceMemory>& memory,
+                                      std::int64_t bytes,
+                                      std::string_view purpose);
+  DeviceBlock(DeviceBlock&& other) noexcept { swap(other); }
+  DeviceBlock& operator=(DeviceBlock&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  DeviceBlock(const DeviceBlock&) = delete;
+  DeviceBlock& operator=(const DeviceBlock&) = delete;
+  ~DeviceBlock();
+
+  std::int64_t bytes() const { return bytes_; }
+  template <typename T>
+  T* as() const {
+    return reinterpret_cast<T*>(data_);
+  }
+
+ private:
+  void swap(DeviceBlock& other) {
+    std::swap(memory_, other.memory_);
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+  }
+
+  std::shared_ptr<DeviceMemory> memory_;
+  std::byte* data_ = nullptr;
+  std::int64_t bytes_ = 0;
+};
+
+}  // namespace koho::cuda
+
+/// Returns a device error from the enclosing function if the CUDA call `expr` fails.
+#define KOHO_CUDA_TRY(expr)                                             \
+  do {                                                                  \
+    if (const cudaError_t koho_cuda = (expr); koho_cuda != cudaSuccess) \
+      return ::koho::cuda::cuda_error(koho_cuda, #expr);                \
+  } while (false)

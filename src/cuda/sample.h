@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// The launcher of sampling. What it computes: sampling/sampler.h.
+#pragma once
+
+#include <cstdint>
+
+#include <cuda_runtime_api.h>
+
+namespace koho::cuda {
+
+/// SamplingRow and LogitBias of sampling/parameters.h, whose includes are too heavy for a kernel;
+/// the backend asserts that they are the same bytes.
+struct SampleRow {
+  std::uint64_t seed;
+  std::int64_t output_position;
+  float temperature;
+  float top_p;
+  float min_p;
+  float repetition_penalty;
+  float frequency_penalty;
+  float presence_penalty;
+  std::int32_t top_k;
+  std::int32_t counts_slot;
+  std::int32_t mask_row;
+  std::int32_t bias_begin;
+  std::int32_t bias_count;
+  std::int32_t logprobs;
+};
+struct SampleBias {
+  std::int32_t token;
+  float bias;
+};
+constexpr int kSampleTopMax = 20;  // kTopLogprobsMax
+
+struct Sample {
+  const float* logits = nullptr;  // [R, V]
+  std::int64_t logits_stride = 0;
+  const SampleRow* rows = nullptr;
+  const SampleBias* biases = nullptr;
+  const std::int32_t* masks = nullptr;  // [M, ceil(V/32)]
+  std::int32_t* counts = nullptr;       // [slots, V]
+  std::int64_t row_count = 0;
+  int vocabulary = 0;
+  int tokens = 0;
+  std::int32_t* ids = nullptr;
+  float* logprobs = nullptr;
+  std::int32_t* top_ids = nullptr;
+  float* top_logprobs = nullptr;
+};
+cudaError_t launch_sample(const Sample& parameters, cudaStream_t stream);
+
+}  // namespace koho::cuda

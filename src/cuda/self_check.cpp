@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// The start-up self-test: Hopper's matrix kernel against the portable one on random data. A
+// difference beyond rounding switches the fast kernel off and says so; the engine runs on.
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "base/log.h"
+#include "cuda/backend.h"
+#include "cuda/tiles.h"
+#include "tensor/number.h"
+
+namespace koho::cuda {
+namespace {
+
+constexpr int kRows = 128;
+constexpr int kColumns = 1088;  // more than four stages, the last one short
+constexpr int kTokens = 61;
+constexpr int kBlocks = (kColumns + kBlockWidth - 1) / kBlockWidth;
+
+/// Random operands in every form; scales around 1.
+struct Operands {
+  std::vector<std::uint8_t> weight, x;
+  std::vector<float> row_scales, token_scales, block_scales, token_block_scales;
+
+  explicit Operands(std::uint32_t seed, int element_bytes) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    std::uniform_real_distribution<float> near_one(0.5F, 1.5F);
+    const auto fill = [&](std::vector<std::uint8_t>& bytes, int count) {
+      bytes.reserve(static_cast<std::size_t>(count * element_bytes));
+      for (int i = 0; i < count; ++i) {
+        const float value = normal(random);
+        if (element_bytes == 1) {
+          bytes.push_back(to_e4m3(value).bits);
+        } else {
+          const std::uint16_t bits = koho::to_bf16(value).bits;
+          bytes.push_back(static_cast<std::uint8_t>(bits & 0xFFU));
+          bytes.push_back(static_cast<std::uint8_t>(bits >> 8U));
+        }
+      }
+    };
+    const auto scales = [&](std::vector<float>& values, int count) {
+      for (int i = 0; i < count; ++i) values.push_back(near_one(random));
+    };
+    fill(weight, kRows * kColumns);
+    fill(x, kTokens * kColumns);
+    scales(row_scales, kRows);
+    scales(token_scales, kTokens);
+    scales(block_scales, kRows / kTileRows * 2 * kBlocks);
+    scales(token_block_scales, kTokens * kBlocks);
+  }
+};
+
+/// |a - b| / |b| over all elements; NaN anywhere counts as a difference.
+double relative_error(const std::vector<float>& a, const std::vector<float>& b) {
+  double difference = 0.0;
+  double size = 0.0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double d = static_cast<double>(a[i]) - static_cast<double>(b[i]);
+    difference += d * d;
+    size += static_cast<double>(b[i]) * static_cast<double>(b[i]);
+  }
+  const double error = std::sqrt(difference / size);
+  return std::isnan(error) ? INFINITY : error;
+}
+
+}  // namespace
+
+Status CudaBackend::run_self_test() {
+  constexpr double kErrorMax = 2e-3;  // f32 sums of both; wgmma keeps fewer bits within a stage
+  for (const TileType type : {TileType::bf16, TileType::fp8, TileType::fp8_block}) {
+    const int element = type == TileType::bf16 ? 2 : 1;
+    const Operands operands(static_cast<std::uint32_t>(type) + 1, element);
+    const auto bytes_to_device =
+        [&](const std::vector<std::uint8_t>& bytes) -> Result<DeviceBlock> {
+      KOHO_TRY_ASSIGN(
+          DeviceBlock block,
+          DeviceBlock::allocate(memory_, static_cast<std::int64_t>(bytes.size()), "self-test"));
+      KOHO_CUDA_TRY(
+          cudaMemcpy(block.as<void>(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
+      return block;
+    };
+    KOHO_TRY_ASSIGN(const DeviceBlock source, bytes_to_device(operands.weight));
+    KOHO_TRY_ASSIGN(const DeviceBlock x, bytes_to_device(operands.x));
+    KOHO_TRY_ASSIGN(const DeviceBlock row_scales, to_device(operands.row_scales, "self-test"));
+    KOHO_TRY_ASSIGN(const DeviceBlock block_scales, to_device(operands.block_scales, "self-test"));
+    const bool block = type == TileType::fp8_block;
+    KOHO_TRY_ASSIGN(
+        const DeviceBlock x_scales,
+        to_device(block ? operands.token_block_scales : operands.token_scales, "self-test"));
+    KOHO_TRY_ASSIGN(const TiledMatrices matrix, make_tiles(type, false, 1, kRows, kColumns));
+    KOHO_CUDA_TRY(launch_repack({.tiles = matrix.weight.as<std::uint8_t>(),
+                                 .source = source.as<const std::uint8_t>(),
+                                 .source_stride_bytes = kColumns * element,
+                                 .rows = kRows,
+                                 .row_bytes = kColumns * element,
+                                 .width_bytes = matrix.width_bytes},
+                                stream_));
+    KOHO_TRY_ASSIGN(const DeviceBlock out,
+                    DeviceBlock::allocate(memory_, kTokens * kRows * 4, "self-test"));
+    Matmul p = matrix.parameters();
+    p.row_scales = row_scales.as<const float>();
+    p.block_scales = block_scales.as<const float>();
+    p.x = x.as<const std::uint8_t>();
+    p.x_stride_bytes = kColumns * element;
+    p.x_bytes = kColumns * element;
+    p.x_scales = x_scales.as<const float>();
+    p.x_scales_stride = kBlocks;
+    p.tokens = kTokens;
+    p.out = out.as<void>();
+    p.out_stride = kRows;
+    p.end = MatmulEnd::f32;
+    for (const int tiles : {1, 2, 4, 8}) {
+      p.token_tiles = tiles;
+      p.parts = tiles % 4 == 0 ? 2 : 1;
+      std::vector<float> results[2];
+      for (int form = 0; form < 2; ++form) {
+        results[form].resize(kTokens * kRows);
+        KOHO_CUDA_TRY(cudaMemsetAsync(out.as<void>(), 0xFF, kTokens * kRows * 4, stream_));
+        KOHO_CUDA_TRY(form == 0 ? launch_matmul_portable(p, device_.multiprocessors, stream_)
+                                : launch_matmul_wgmma(p, device_.multiprocessors, stream_));
+        KOHO_CUDA_TRY(cudaStreamSynchronize(stream_));
+        KOHO_CUDA_TRY(cudaMemcpy(results[form].data(), out.as<void>(), kTokens * kRows * 4,
+                                 cudaMemcpyDeviceToHost));
+      }
+      const double error = relative_error(results[1], results[0]);
+      if (error <= kErrorMax) continue;
+      wgmma_ = false;
+      log::warning(
+          "self-test: the wgmma kernel differs from the portable one by {:.1e} (type {}, {} "
+          "columns of 8 "
+          "tokens); the portable one is used",
+          error, static_cast<int>(type), tiles);
+      return {};
+    }
+  }
+  return {};
+}
+
+}  // namespace koho::cuda

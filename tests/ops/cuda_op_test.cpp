@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs the one list of operator cases on the CUDA backend: with Hopper's kernels where the GPU has
+// them, and with the portable ones alone. KOHO_OP_SEED sets the first seed, KOHO_OP_ROUNDS how many
+// follow. Without a GPU the cases are skipped and say so.
+#include <cstdlib>
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "cuda/cuda_backend.h"
+#include "ops/op_cases.h"
+
+namespace koho::testing {
+namespace {
+
+std::uint64_t number_from_environment(const char* name, std::uint64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+using Parameters = std::tuple<bool, std::size_t>;
+
+class CudaOperator : public ::testing::TestWithParam<Parameters> {
+ protected:
+  static Backend* backend(bool portable) {
+    static std::unique_ptr<Backend> backends[2];
+    std::unique_ptr<Backend>& found = backends[portable ? 1 : 0];
+    if (found != nullptr) return found.get();
+    Result<std::unique_ptr<Backend>> opened = make_cuda_backend({.portable_only = portable});
+    if (!opened.ok()) {
+      EXPECT_EQ(opened.error().code, ErrorCode::not_found) << opened.error().message;
+      return nullptr;
+    }
+    found = std::move(*opened);
+    return found.get();
+  }
+};
+
+TEST_P(CudaOperator, EqualsItsFloat64Twin) {
+  const auto [portable, index] = GetParam();
+  Backend* cuda = backend(portable);
+  if (cuda == nullptr) GTEST_SKIP() << "no GPU";
+  const OpCase& op_case = op_cases()[index];
+  const std::uint64_t first = number_from_environment("KOHO_OP_SEED", std::random_device{}());
+  const std::uint64_t rounds = number_from_environment("KOHO_OP_ROUNDS", 12);
+  // One FP8 wgmma aligns its 32 products and its sum to the largest of them and drops what lies
+  // more than 13 bits below: each of 33 terms loses less than 2^-13 of it (docs/kernels).
+  constexpr double kWgmmaError = 33.0 / 8192.0;
+  const OpCaseOptions options{.batch_invariant = true,
+                              .accumulation_error = portable ? 4e-6 : kWgmmaError,
+                              .attention_weight_error = 1.0 / 512.0,
+                              .decode_as_prefill = false,
+                              .expert_flip = portable ? 0.0 : 0.125,
+                              .experts_unlike = false};
+  for (std::uint64_t round = 0; round < rounds; ++round) {
+    const std::string faults = op_case.run(*cuda, first + round, options);
+    ASSERT_EQ(faults, "") << op_case.name << " on " << cuda->description()
+                          << ", KOHO_OP_SEED=" << first + round;
+  }
+}
+
+std::vector<std::size_t> case_indices() {
+  std::vector<std::size_t> indices(op_cases().size());
+  for (std::size_t i = 0; i < indices.size(); ++i) indices[i] = i;
+  return indices;
+}
+
+std::string case_name(const ::testing::TestParamInfo<Parameters>& info) {
+  return std::string(std::get<0>(info.param) ? "portable_" : "") +
+         op_cases()[std::get<1>(info.param)].name;
+}
+
+INSTANTIATE_TEST_SUITE_P(All,
+                         CudaOperator,
+                         ::testing::Combine(::testing::Bool(), ::testing::ValuesIn(case_indices())),
+                         case_name);
+
+}  // namespace
+}  // namespace koho::testing
