@@ -24,6 +24,8 @@ struct Command {
 };
 
 // One function a command, each defined in the file of its name.
+Runner add_check(CLI::App& command);
+Runner add_inspect(CLI::App& command);
 Runner add_logits(CLI::App& command);
 Runner add_run(CLI::App& command);
 Runner add_render(CLI::App& command);

@@ -17,6 +17,8 @@ const std::vector<Command>& commands() {
       {"logits", "Write the logits of a prompt to a NumPy file", add_logits},
       {"tokenize", "Turn text into token ids, or ids into text", add_tokenize},
       {"render", "Print the prompt text of chat requests", add_render},
+      {"inspect", "Show a model and its memory plan", add_inspect},
+      {"check", "Validate a model directory", add_check},
   };
   return table;
 }

@@ -21,7 +21,8 @@ bool in_number(char c) {
 }
 
 /// What the library would have to buffer whole, checked before it does: the longest string and the
-/// longest number. Also refuses a byte order mark, which the library would skip.
+/// longest number. Also refuses what the library would pass over: a byte order mark, and a zero
+/// byte, which it takes for the end.
 Status check_token_sizes(std::string_view text, const Limits& limits) {
   if (text.substr(0, 3) == "\xEF\xBB\xBF")
     return make_error(ErrorCode::corrupt_data, "not valid JSON: starts with a byte order mark");
@@ -33,6 +34,8 @@ Status check_token_sizes(std::string_view text, const Limits& limits) {
       return make_error(
           ErrorCode::corrupt_data, "not acceptable JSON: the {} at byte {} is longer than {} bytes",
           inside ? "string" : "number", begin, inside ? limits.string_bytes_max : kNumberBytesMax);
+    if (c == '\0')
+      return make_error(ErrorCode::corrupt_data, "not valid JSON: a zero byte at byte {}", i);
     if (c == '"') {
       inside = !inside;
       begin = i + 1;

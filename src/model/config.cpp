@@ -136,7 +136,7 @@ Status check_family(JsonFields& fields) {
   if (array == nullptr || array->size() != 1 || (*array)[0].string() == nullptr)
     return fields.wrong("architectures", *names, "an array of one name");
   if (*(*array)[0].string() != "Glm4MoeForCausalLM")
-    return refuse("the architecture '{}' is not supported; koho serves Glm4MoeForCausalLM",
+    return refuse("architectures ['{}'] is not supported; koho serves Glm4MoeForCausalLM",
                   printable(*(*array)[0].string()));
   return {};
 }

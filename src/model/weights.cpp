@@ -153,7 +153,7 @@ class Problems {
   Status status(const std::string& directory) const {
     if (all_.empty()) return {};
     if (count_ == 1) return make_error(code_, "{}: {}", directory, all_[0]);
-    std::string text = fmt::format("{}: {} tensors do not fit the model:", directory, count_);
+    std::string text = fmt::format("{}: {} tensors do not fit config.json:", directory, count_);
     for (const std::string& problem : all_) text += "\n  " + problem;
     if (count_ > all_.size()) text += fmt::format("\n  and {} more", count_ - all_.size());
     return Error{code_, std::move(text)};
@@ -212,11 +212,14 @@ class Resolver {
   void linear(const ExpectedWeight& row, LinearSource& target) {
     const CheckpointTensor* found = take(row.name);
     const std::string module = row.name.substr(0, row.name.rfind('.'));
-    if (found == nullptr) {
-      if (!row.optional) report_missing(row);
+    if (found == nullptr || !fits(row, *found)) {
+      if (found == nullptr && !row.optional) report_missing(row);
+      if (found == nullptr && row.optional) return;
+      // One problem, one line: what belongs to this weight is not told again as unexpected.
+      for (const char* suffix : {".bias", ".weight_scale", ".weight_scale_inv"})
+        take(module + suffix);
       return;
     }
-    if (!fits(row, *found)) return;
     target.weight = view(*found);
     if (row.bias) tensor({.name = module + ".bias", .shape = {row.shape[0]}}, target.bias);
     if (*found->stored->dtype == DType::f8_e4m3) scale(row, module, *found, target);

@@ -3,6 +3,10 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -150,6 +154,258 @@ TEST(Weights, MisalignedTensorsAreCopiedAndCounted) {
   for_each_view(opened.weights->sources, collect(one));
   for_each_view(aligned.weights->sources, collect(other));
   EXPECT_EQ(one, other);
+}
+
+TEST(Weights, TheTableIsTheListOfTheReleasedModels) {
+  ModelConfig config = testing::small_config();
+  config.num_hidden_layers = 4;
+  config.first_k_dense_replace = 3;
+  std::map<std::string, std::string> table;
+  for (const ExpectedWeight& row : expected_weights(config, true))
+    table[row.name] = to_string(row.shape) + (row.bias ? " bias" : "");
+  EXPECT_EQ(table["model.embed_tokens.weight"], "[96, 24]");
+  EXPECT_EQ(table["model.norm.weight"], "[24]");
+  EXPECT_EQ(table["lm_head.weight"], "[96, 24]");
+  for (const int layer : {0, 1, 2, 3, 4}) {
+    const std::string prefix = fmt::format("model.layers.{}.", layer);
+    EXPECT_EQ(table[prefix + "input_layernorm.weight"], "[24]");
+    EXPECT_EQ(table[prefix + "post_attention_layernorm.weight"], "[24]");
+    EXPECT_EQ(table[prefix + "self_attn.q_proj.weight"], "[32, 24] bias");
+    EXPECT_EQ(table[prefix + "self_attn.k_proj.weight"], "[16, 24] bias");
+    EXPECT_EQ(table[prefix + "self_attn.v_proj.weight"], "[16, 24] bias");
+    EXPECT_EQ(table[prefix + "self_attn.o_proj.weight"], "[24, 32]");
+    EXPECT_EQ(table[prefix + "self_attn.q_norm.weight"], "[8]");
+    EXPECT_EQ(table[prefix + "self_attn.k_norm.weight"], "[8]");
+    if (layer < 3) {
+      EXPECT_EQ(table[prefix + "mlp.gate_proj.weight"], "[40, 24]");
+      EXPECT_EQ(table[prefix + "mlp.up_proj.weight"], "[40, 24]");
+      EXPECT_EQ(table[prefix + "mlp.down_proj.weight"], "[24, 40]");
+      continue;
+    }
+    EXPECT_EQ(table[prefix + "mlp.gate.weight"], "[4, 24]");
+    EXPECT_EQ(table[prefix + "mlp.gate.e_score_correction_bias"], "[4]");
+    for (const char* expert : {"experts.0", "experts.3", "shared_experts"}) {
+      EXPECT_EQ(table[prefix + "mlp." + expert + ".gate_proj.weight"], "[12, 24]");
+      EXPECT_EQ(table[prefix + "mlp." + expert + ".up_proj.weight"], "[12, 24]");
+      EXPECT_EQ(table[prefix + "mlp." + expert + ".down_proj.weight"], "[24, 12]");
+    }
+  }
+  EXPECT_EQ(table["model.layers.4.enorm.weight"], "[24]");
+  EXPECT_EQ(table["model.layers.4.hnorm.weight"], "[24]");
+  EXPECT_EQ(table["model.layers.4.eh_proj.weight"], "[24, 48]");
+  EXPECT_EQ(table["model.layers.4.shared_head.norm.weight"], "[24]");
+  EXPECT_EQ(table["model.layers.4.embed_tokens.weight"], "[96, 24]");
+  EXPECT_EQ(table["model.layers.4.shared_head.head.weight"], "[96, 24]");
+  // 3 global, 3 dense layers of 8 + 3, 2 sparse layers of 8 + 2 + 4 * 3 + 3, 6 of the MTP layer.
+  EXPECT_EQ(table.size(), 3U + 3U * 11U + 2U * 25U + 6U);
+
+  config.use_qk_norm = false;
+  config.attention_bias = false;
+  config.n_shared_experts = 2;
+  for (const ExpectedWeight& row : expected_weights(config, false)) {
+    EXPECT_FALSE(row.bias);
+    EXPECT_EQ(row.name.find("_norm.weight"), std::string::npos);
+    if (row.name == "model.layers.3.mlp.shared_experts.down_proj.weight") {
+      EXPECT_EQ(row.shape, (Shape{24, 24}));
+    }
+  }
+}
+
+TEST(Weights, EveryFormOfFp8IsSeenTensorByTensor) {
+  for (const char* scale_dtype : {"F32", "BF16"}) {
+    for (const bool column : {true, false}) {
+      for (const bool inverse : {true, false}) {
+        CheckpointRecipe recipe;
+        recipe.config.hidden_size = 200;  // two blocks, the second short
+        recipe.scale_dtype = scale_dtype;
+        recipe.channel_scale_column = column;
+        recipe.inverse_name = inverse;
+        recipe.quant = [](const ExpectedWeight& row) {
+          if (row.name.find("q_proj") != std::string::npos) return WeightQuant::fp8_channel;
+          if (row.name.find("o_proj") != std::string::npos) return WeightQuant::fp8_tensor;
+          if (row.name.find("down_proj") != std::string::npos) return WeightQuant::fp8_block;
+          return WeightQuant::none;  // k and v beside q
+        };
+        const Opened opened = open_recipe(recipe);
+        ASSERT_TRUE(opened.weights) << opened.error;
+        const LayerSources& layer = opened.weights->sources.layers[1];
+        const DType dtype = std::string(scale_dtype) == "F32" ? DType::f32 : DType::bf16;
+        EXPECT_EQ(layer.attention.q.quant, WeightQuant::fp8_channel);
+        EXPECT_EQ(layer.attention.q.scale.shape, (Shape{32}));
+        EXPECT_EQ(layer.attention.q.scale.dtype, dtype);
+        EXPECT_EQ(layer.attention.q.bias.shape, (Shape{32}));
+        EXPECT_EQ(layer.attention.k.quant, WeightQuant::none);
+        EXPECT_TRUE(layer.attention.k.scale.empty());
+        EXPECT_EQ(layer.attention.o.quant, WeightQuant::fp8_tensor);
+        EXPECT_EQ(layer.attention.o.scale.shape, (Shape{1}));
+        EXPECT_EQ(layer.moe->shared.down.quant, WeightQuant::fp8_block);
+        EXPECT_EQ(layer.moe->experts[3].down.scale.shape, (Shape{2, 1}));
+        EXPECT_EQ(opened.weights->linears[static_cast<std::size_t>(WeightQuant::fp8_channel)],
+                  3);  // with MTP's
+      }
+    }
+  }
+}
+
+TEST(Weights, ValuesAreThoseOfTheFile) {
+  CheckpointRecipe recipe;
+  recipe.quant = all_channel;
+  std::map<std::string, std::string> data;
+  for (const TensorToWrite& tensor : testing::random_tensors(recipe))
+    data[tensor.name] = tensor.data;
+  const Opened opened = open_recipe(recipe, 2);
+  ASSERT_TRUE(opened.weights) << opened.error;
+  const auto expect = [&](const ConstTensorView& view, const std::string& name) {
+    ASSERT_TRUE(data.contains(name)) << name;
+    EXPECT_EQ(std::string(reinterpret_cast<const char*>(view.data),
+                          static_cast<std::size_t>(view.bytes())),
+              data[name])
+        << name;
+  };
+  const ModelSources& sources = opened.weights->sources;
+  expect(sources.embedding, "model.embed_tokens.weight");
+  expect(sources.final_norm, "model.norm.weight");
+  expect(sources.lm_head.weight, "lm_head.weight");
+  expect(sources.layers[0].mlp->up.weight, "model.layers.0.mlp.up_proj.weight");
+  expect(sources.layers[1].input_norm, "model.layers.1.input_layernorm.weight");
+  expect(sources.layers[1].post_attention_norm, "model.layers.1.post_attention_layernorm.weight");
+  expect(sources.layers[1].attention.k.weight, "model.layers.1.self_attn.k_proj.weight");
+  expect(sources.layers[1].attention.k.scale, "model.layers.1.self_attn.k_proj.weight_scale");
+  expect(sources.layers[1].attention.k.bias, "model.layers.1.self_attn.k_proj.bias");
+  expect(sources.layers[1].attention.q_norm, "model.layers.1.self_attn.q_norm.weight");
+  expect(sources.layers[1].attention.k_norm, "model.layers.1.self_attn.k_norm.weight");
+  expect(sources.layers[1].moe->router, "model.layers.1.mlp.gate.weight");
+  expect(sources.layers[1].moe->correction_bias, "model.layers.1.mlp.gate.e_score_correction_bias");
+  expect(sources.layers[1].moe->experts[2].gate.weight,
+         "model.layers.1.mlp.experts.2.gate_proj.weight");
+  expect(sources.layers[1].moe->shared.down.weight,
+         "model.layers.1.mlp.shared_experts.down_proj.weight");
+  expect(sources.mtp->embedding_norm, "model.layers.2.enorm.weight");
+  expect(sources.mtp->hidden_norm, "model.layers.2.hnorm.weight");
+  expect(sources.mtp->final_norm, "model.layers.2.shared_head.norm.weight");
+  expect(sources.mtp->head.weight, "model.layers.2.shared_head.head.weight");
+}
+
+TEST(Weights, FusedExpertsAreViewsOfTheirSlices) {
+  CheckpointRecipe recipe;
+  recipe.fused_experts = true;
+  std::map<std::string, std::string> data;
+  for (const TensorToWrite& tensor : testing::random_tensors(recipe))
+    data[tensor.name] = tensor.data;
+  const Opened opened = open_recipe(recipe);
+  ASSERT_TRUE(opened.weights) << opened.error;
+  const MoeSources& moe = *opened.weights->sources.layers[1].moe;
+  const std::string& gate_up = data["model.layers.1.mlp.experts.gate_up_proj"];
+  const std::size_t half = 12 * 24 * 2;  // bytes of one expert's gate
+  for (std::size_t e = 0; e < 4; ++e) {
+    const auto bytes = [](const ConstTensorView& view) {
+      return std::string(reinterpret_cast<const char*>(view.data),
+                         static_cast<std::size_t>(view.bytes()));
+    };
+    EXPECT_EQ(moe.experts[e].gate.weight.shape, (Shape{12, 24}));
+    EXPECT_EQ(moe.experts[e].down.weight.shape, (Shape{24, 12}));
+    EXPECT_EQ(bytes(moe.experts[e].gate.weight), gate_up.substr(2 * e * half, half));
+    EXPECT_EQ(bytes(moe.experts[e].up.weight), gate_up.substr((2 * e + 1) * half, half));
+    EXPECT_TRUE(opened.checkpoint->is_mapped(moe.experts[e].down.weight));
+  }
+}
+
+TEST(Weights, TheMtpLayerIsTakenWhenItIsThere) {
+  CheckpointRecipe recipe;
+  recipe.own_mtp_embedding = false;
+  const Opened shared = open_recipe(recipe);
+  ASSERT_TRUE(shared.weights) << shared.error;
+  ASSERT_TRUE(shared.weights->sources.mtp);
+  EXPECT_EQ(shared.weights->sources.mtp->embedding.data, shared.weights->sources.embedding.data);
+  EXPECT_EQ(shared.weights->sources.mtp->head.weight.data,
+            shared.weights->sources.lm_head.weight.data);
+
+  recipe.with_mtp = false;
+  const Opened none = open_recipe(recipe);
+  ASSERT_TRUE(none.weights) << none.error;
+  EXPECT_FALSE(none.weights->sources.mtp);
+  ASSERT_EQ(none.weights->warnings.size(), 1U);
+
+  // Without enorm it is off, and the rest of it unused.
+  recipe.with_mtp = true;
+  std::vector<TensorToWrite> tensors = testing::random_tensors(recipe);
+  std::erase_if(tensors, [](const TensorToWrite& tensor) {
+    return tensor.name == "model.layers.2.enorm.weight";
+  });
+  const Opened off = open_tensors(recipe.config, tensors);
+  ASSERT_TRUE(off.weights) << off.error;
+  EXPECT_FALSE(off.weights->sources.mtp);
+  EXPECT_NE(off.weights->warnings.at(0).find("enorm"), std::string::npos);
+}
+
+TEST(Weights, ABf16CorrectionBiasIsWidenedAndCounted) {
+  CheckpointRecipe recipe;
+  recipe.with_mtp = false;
+  std::vector<TensorToWrite> tensors = testing::random_tensors(recipe);
+  for (TensorToWrite& tensor : tensors) {
+    if (tensor.name != "model.layers.1.mlp.gate.e_score_correction_bias") continue;
+    tensor.dtype = "BF16";
+    tensor.data = std::string("\x80\x3F\x00\xC0\x00\x00\x40\x3F", 8);  // 1, -2, 0, 0.75
+  }
+  const Opened opened = open_tensors(recipe.config, tensors);
+  ASSERT_TRUE(opened.weights) << opened.error;
+  const ConstTensorView bias = opened.weights->sources.layers[1].moe->correction_bias;
+  ASSERT_EQ(bias.dtype, DType::f32);
+  EXPECT_EQ(std::vector<float>(bias.as<float>(), bias.as<float>() + 4),
+            (std::vector<float>{1.0F, -2.0F, 0.0F, 0.75F}));
+  EXPECT_EQ(opened.checkpoint->stats().num_copied, 1);
+}
+
+TEST(Weights, EveryTensorTakenAwayIsAnErrorThatNamesIt) {
+  CheckpointRecipe recipe;
+  recipe.quant = all_channel;
+  const std::vector<TensorToWrite> good = testing::random_tensors(recipe);
+  int errors = 0;
+  for (std::size_t i = 0; i < good.size(); ++i) {
+    const std::string& name = good[i].name;
+    if (name.find(".enorm.") != std::string::npos ||
+        name.find("2.embed_tokens") != std::string::npos ||
+        name.find("shared_head.head") != std::string::npos)
+      continue;
+    std::vector<TensorToWrite> tensors = good;
+    tensors.erase(tensors.begin() + static_cast<std::ptrdiff_t>(i));
+    const Opened opened = open_tensors(recipe.config, tensors, 1);
+    ASSERT_FALSE(opened.weights) << name;
+    // A missing scale is told by the weight that needs it.
+    const std::string stem = name.substr(0, name.rfind("weight_scale"));
+    EXPECT_NE(opened.error.find(stem), std::string::npos) << opened.error;
+    ++errors;
+  }
+  EXPECT_GT(errors, 100);
+}
+
+TEST(Weights, ManyProblemsAreListedThenCounted) {
+  CheckpointRecipe recipe;
+  ModelConfig other = recipe.config;
+  other.hidden_size = 26;
+  const Opened opened = open_tensors(other, testing::random_tensors(recipe));
+  EXPECT_FALSE(opened.weights);
+  EXPECT_EQ(std::count(opened.error.begin(), opened.error.end(), '\n'), 11) << opened.error;
+  EXPECT_NE(opened.error.find("expected BF16 [96, 26], found BF16 [96, 24]"), std::string::npos)
+      << opened.error;
+  EXPECT_NE(opened.error.find("more"), std::string::npos) << opened.error;
+}
+
+TEST(Weights, WhatTheConfigAnnouncesIsHeldAgainstTheTensors) {
+  CheckpointRecipe recipe;
+  recipe.with_mtp = false;
+  recipe.config.num_nextn_predict_layers = 0;
+  recipe.quant = all_channel;
+  const std::vector<TensorToWrite> tensors = testing::random_tensors(recipe);
+  recipe.config.quantization = QuantizationConfig{
+      "compressed-tensors", {WeightQuant::fp8_channel}, {"lm_head", "re:.*gate$"}};
+  EXPECT_TRUE(open_tensors(recipe.config, tensors).weights->warnings.empty());
+  recipe.config.quantization->schemes = {WeightQuant::fp8_block};
+  recipe.config.quantization->ignored.push_back("model.layers.0.self_attn.q_proj");
+  EXPECT_EQ(open_tensors(recipe.config, tensors).weights->warnings.size(), 2U);
+  recipe.quant = nullptr;
+  EXPECT_EQ(open_tensors(recipe.config, testing::random_tensors(recipe)).weights->warnings.size(),
+            1U);
 }
 
 }  // namespace

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+// `koho inspect`: what a model is and how it would lie on GPUs: config, tensors by layer,
+// parameters, quantisation, cache bytes a token, memory plan. Needs no GPU; with --config no
+// weights either.
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "app/command.h"
+#include "app/tensor_listing.h"
+#include "app/units.h"
+#include "base/mapped_file.h"
+#include "model/memory_plan.h"
+#include "model/model_files.h"
+
+namespace koho::app {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kExamples =
+    R"(The memory plan cuts the weights as koho's tensor-parallel ranks hold them. "Room" is what is left
+of a GPU's memory after the weights and a reserve of 6 GB (activations, CUDA graphs, NCCL, context).
+
+Examples:
+  koho inspect --model /models/GLM-4.7-FP8
+  koho inspect --model /models/GLM-4.7-FP8 --gpus 4 --context 32768 --kv-dtype fp8
+  koho inspect --config GLM-4.7/config.json --weights fp8 --gpus 8 --json)";
+
+constexpr double kReserveGb = 6.0;
+
+struct Gpu {
+  std::string name;
+  double memory_gb;  // 10^9 bytes
+};
+
+struct InspectOptions {
+  std::string model;
+  std::string config;
+  std::string weights;
+  std::int64_t gpus = 0;  // 0: 1, 2, 4 and 8
+  std::int64_t context = 0;
+  std::string experts = "whole";
+  std::string kv_dtype = "bf16";
+  double gpu_memory_gb = 0.0;
+  bool json = false;
+};
+
+/// What is printed, from a directory or from a config alone.
+struct Subject {
+  std::string name;
+  ModelConfig config;
+  std::vector<WeightBytes> weights;
+  std::vector<ListedGroup> groups;
+  std::optional<std::array<std::int64_t, 4>> linears;  // found in a checkpoint
+  bool has_mtp = false;
+  std::vector<std::string> warnings;
+};
+
+Result<Subject> subject_of_directory(const std::string& directory) {
+  KOHO_TRY_ASSIGN(const ModelFiles files, open_model_files(directory));
+  return Subject{.name = directory,
+                 .config = files.config,
+                 .weights = stored_bytes(files.config, files.checkpoint),
+                 .groups = list_tensors(files.checkpoint),
+                 .linears = files.weights.linears,
+                 .has_mtp = files.weights.sources.mtp.has_value(),
+                 .warnings = files.warnings};
+}
+
+Result<Subject> subject_of_config(const InspectOptions& options) {
+  KOHO_TRY_ASSIGN(const std::string text, read_file(options.config, 8U << 20U));
+  Subject subject;
+  subject.name = options.config;
+  Result<ModelConfig> config = parse_model_config(text, subject.warnings);
+  if (!config.ok()) return std::move(config).error().with_context(options.config);
+  subject.config = *std::move(config);
+  WeightQuant quant = subject.config.quantization ? subject.config.quantization->schemes.front()
+                                                  : WeightQuant::none;
+  if (options.weights == "bf16") quant = WeightQuant::none;
+  if (options.weights == "fp8") quant = WeightQuant::fp8_channel;
+  subject.weights = assumed_bytes(subject.config, quant);
+  subject.has_mtp = subject.config.num_nextn_predict_layers > 0;
+  subject.groups = list_tensors(expected_weights(subject.config, subject.has_mtp));
+  return subject;
+}
+
+Json config_json(const ModelConfig& config) {
+  return {{"vocab_size", config.vocab_size},
+          {"hidden_size", config.hidden_size},
+          {"num_hidden_layers", config.num_hidden_layers},
+          {"first_k_dense_replace", config.first_k_dense_replace},
+          {"num_nextn_predict_layers", config.num_nextn_predict_layers},
+          {"num_attention_heads", config.num_attention_heads},
+          {"num_key_value_heads", config.num_key_value_heads},
+          {"head_dim", config.head_dim},
+          {"rotary_dim", config.rotary_dim()},
+          {"rope_theta", config.rope_theta},
+          {"attention_bias", config.attention_bias},
+          {"use_qk_norm", config.use_qk_norm},
+          {"intermediate_size", config.intermediate_size},
+          {"moe_intermediate_size", config.moe_intermediate_size},
+          {"n_routed_experts", config.n_routed_experts},
+          {"num_experts_per_tok", config.num_experts_per_tok},
+          {"n_shared_experts", config.n_shared_experts},
+          {"n_group", config.n_group},
+          {"topk_group", config.topk_group},
+          {"norm_topk_prob", config.norm_topk_prob},
+          {"routed_scaling_factor", config.routed_scaling_factor},
+          {"rms_norm_eps", config.rms_norm_eps},
+          {"max_position_embeddings", config.max_position_embeddings}};
+}
+
+/// One line of the plan for each GPU kind and number of GPUs.
+Json plan_json(const InspectOptions& options, const Subject& subject) {
+  std::vector<Gpu> gpus{{"H200", 141.0}, {"B200", 180.0}};
+  if (options.gpu_memory_gb > 0.0) gpus = {{"GPU", options.gpu_memory_gb}};
+  std::vector<std::int64_t> counts{1, 2, 4, 8};
+  if (options.gpus > 0) counts = {options.gpus};
+  const std::int64_t context =
+      options.context > 0 ? options.context : subject.config.max_position_embeddings;
+  const ExpertLayout layout =
+      options.experts == "whole" ? ExpertLayout::whole : ExpertLayout::sliced;
+  Json lines = Json::array();
+  for (const Gpu& gpu : gpus) {
+    for (const std::int64_t count : counts) {
+      Json line{{"gpu", gpu.name}, {"gpus", count}, {"memory_gb", gpu.memory_gb}};
+      const Result<MemoryPlan> plan = plan_memory(subject.config, subject.weights, count, layout,
+                                                  options.kv_dtype == "bf16" ? 2 : 1);
+      if (!plan.ok()) {
+        line["refused"] = plan.error().message;
+        lines.push_back(line);
+        continue;
+      }
+      const double room =
+          (gpu.memory_gb - kReserveGb) * 1e9 - static_cast<double>(plan->weight_bytes);
+      const std::int64_t page = 64 * plan->kv_bytes_per_token;
+      const std::int64_t tokens = room > 0.0 ? static_cast<std::int64_t>(room) / page * 64 : 0;
+      line["weight_bytes_per_gpu"] = plan->weight_bytes;
+      line["kv_bytes_per_token_per_gpu"] = plan->kv_bytes_per_token;
+      line["fits"] = room > 0.0;
+      line["kv_room_bytes_per_gpu"] = room > 0.0 ? static_cast<std::int64_t>(room) : 0;
+      line["kv_tokens"] = tokens;
+      line["context"] = context;
+      line["sequences_of_context"] = tokens / context;
+      lines.push_back(line);
+    }
+  }
+  return lines;
+}
+
+Json report_json(const InspectOptions& options, const Subject& subject) {
+  const ParameterCounts counts = count_parameters(subject.config);
+  Json tensors = Json::array();
+  for (const ListedGroup& group : subject.groups) {
+    Json lines = Json::array();
+    for (const ListedTensor& tensor : group.tensors)
+      lines.push_back({{"name", tensor.name}, {"kind", tensor.kind}, {"count", tensor.count}});
+    tensors.push_back(
+        {{"first_layer", group.first}, {"last_layer", group.last}, {"tensors", lines}});
+  }
+  std::int64_t bytes = 0;
+  for (const WeightBytes& row : subject.weights) bytes += row.bytes;
+  Json report{{"model", subject.name},
+              {"config", config_json(subject.config)},
+              {"parameters",
+               {{"main", counts.main},
+                {"active", counts.active},
+                {"mtp_layer", counts.mtp},
+                {"mtp_own_embedding_and_head", counts.mtp_own}}},
+              {"weight_bytes", bytes},
+              {"has_mtp", subject.has_mtp},
+              {"kv_bytes_per_token",
+               {{"bf16", subject.config.kv_bytes_per_token(2)},
+                {"fp8", subject.config.kv_bytes_per_token(1)}}},
+              {"plan", plan_json(options, subject)},
+              {"tensors", tensors},
+              {"warnings", subject.warnings}};
+  if (subject.linears)
+    for (std::size_t i = 0; i < subject.linears->size(); ++i)
+      report["linears"][quant_key(static_cast<WeightQuant>(i))] = (*subject.linears)[i];
+  return report;
+}
+
+void print_plan(const Json& report, const InspectOptions& options) {
+  std::cout << fmt::format("\nmemory plan (experts {}, cache {}, {:.0f} GB reserved a GPU)\n",
+                           options.experts, options.kv_dtype, kReserveGb);
+  for (const Json& line : report["plan"]) {
+    std::cout << fmt::format("  {} x {} ({:.0f} GB)  ", line["gpus"].get<std::int64_t>(),
+                             line["gpu"].get<std::string>(), line["memory_gb"].get<double>());
+    if (line.contains("refused")) {
+      std::cout << "cannot: " << line["refused"].get<std::string>() << '\n';
+      continue;
+    }
+    const std::string weights = bytes_text(line["weight_bytes_per_gpu"].get<std::uint64_t>());
+    if (!line["fits"].get<bool>()) {
+      std::cout << fmt::format("weights {} a GPU: do not fit\n", weights);
+      continue;
+    }
+    std::cout << fmt::format("weights {} a GPU, room {}: {} tokens, {} sequences of {}\n", weights,
+                             bytes_text(line["kv_room_bytes_per_gpu"].get<std::uint64_t>()),
+                             line["kv_tokens"].get<std::int64_t>(),
+                             line["sequences_of_context"].get<std::int64_t>(),
+                             line["context"].get<std::int64_t>());
+  }
+}
+
+void print_tensors(const Subject& subject) {
+  for (const ListedGroup& group : subject.groups) {
+    if (group.first < 0)
+      std::cout << "\nbeside the layers\n";
+    else if (group.first == group.last)
+      std::cout << fmt::format("\nlayer {}{}\n", group.first,
+                               group.first == subject.config.num_hidden_layers ? " (MTP)" : "");
+    else
+      std::cout << fmt::format("\nlayers {} to {} (each)\n", group.first, group.last);
+    for (const ListedTensor& tensor : group.tensors)
+      std::cout << fmt::format("  {:<46} {}{}\n", tensor.name, tensor.kind,
+                               tensor.count > 1 ? fmt::format("  x {}", tensor.count) : "");
+  }
+}
+
+void print_text(const InspectOptions& options, const Subject& subject) {
+  const Json report = report_json(options, subject);
+  const ModelConfig& config = subject.config;
+  const ParameterCounts counts = count_parameters(config);
+  std::cout << subject.name << "\n\nconfig\n";
+  for (const auto& [key, value] : report["config"].items())
+    std::cout << fmt::format("  {:<26} {}\n", key, value.dump());
+  std::cout << "\nsize\n"
+            << fmt::format("  parameters                 {} ({})\n", count_text(counts.main),
+                           counts.main)
+            << fmt::format("  active for a token         {}\n", count_text(counts.active))
+            << fmt::format("  MTP layer                  {}\n",
+                           subject.has_mtp
+                               ? fmt::format("{}, own embedding and head {}",
+                                             count_text(counts.mtp), count_text(counts.mtp_own))
+                               : "none")
+            << fmt::format("  weights                    {}{}\n",
+                           bytes_text(report["weight_bytes"].get<std::uint64_t>()),
+                           subject.linears ? "" : " (assumed)")
+            << fmt::format("  cache, bytes a token       {} BF16, {} FP8\n",
+                           config.kv_bytes_per_token(2), config.kv_bytes_per_token(1));
+  if (subject.linears)
+    std::cout << fmt::format("  linear layers              {}\n",
+                             quantisation_text(*subject.linears));
+  print_plan(report, options);
+  print_tensors(subject);
+  for (const std::string& warning : subject.warnings) std::cout << "\nwarning: " << warning << '\n';
+}
+
+Status run_inspect(const InspectOptions& options) {
+  if (options.model.empty() && options.config.empty())
+    return make_error(ErrorCode::invalid_argument,
+                      "say what to inspect: --model DIR or --config FILE");
+  KOHO_TRY_ASSIGN(const Subject subject, options.model.empty()
+                                             ? subject_of_config(options)
+                                             : subject_of_directory(options.model));
+  if (options.json)
+    std::cout << report_json(options, subject).dump(-1, ' ', false, Json::error_handler_t::replace)
+              << '\n';
+  else
+    print_text(options, subject);
+  if (!std::cout.flush())
+    return make_error(ErrorCode::io_error, "standard output could not be written");
+  return {};
+}
+
+}  // namespace
+
+Runner add_inspect(CLI::App& command) {
+  const auto options = std::make_shared<InspectOptions>();
+  CLI::Option* model =
+      command.add_option("--model", options->model, "Model directory")->type_name("DIR");
+  command.add_option("--config", options->config, "A config.json alone, instead of --model")
+      ->type_name("FILE")
+      ->excludes(model);
+  command
+      .add_option("--weights", options->weights,
+                  "With --config: how the projections are stored (default: as the config says)")
+      ->check(CLI::IsMember({"bf16", "fp8"}));
+  command.add_option("--gpus", options->gpus, "GPUs of one replica (default: 1, 2, 4 and 8)")
+      ->check(CLI::Range(1, 1024));
+  command
+      .add_option("--gpu-memory-gb", options->gpu_memory_gb,
+                  "Memory of one GPU in 10^9 bytes (default: H200 141, B200 180)")
+      ->check(CLI::Range(1.0, 1e6));
+  command
+      .add_option("--context", options->context, "Tokens of a sequence (default: the model's most)")
+      ->check(CLI::Range(1, 1 << 24));
+  command
+      .add_option("--experts", options->experts,
+                  "Whole experts on each GPU, or a slice of every one")
+      ->check(CLI::IsMember({"whole", "sliced"}))
+      ->capture_default_str();
+  command.add_option("--kv-dtype", options->kv_dtype, "Element type of the cache")
+      ->check(CLI::IsMember({"bf16", "fp8"}))
+      ->capture_default_str();
+  command.add_flag("--json", options->json, "Print one JSON object");
+  command.footer(kExamples);
+  return [options] { return run_inspect(*options); };
+}
+
+}  // namespace koho::app

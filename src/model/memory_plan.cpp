@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/memory_plan.h"
+
+#include <string>
+#include <utility>
+
+#include "base/arithmetic.h"
+
+namespace koho {
+namespace {
+
+/// Every rank holds a linear's slice; vectors, router and embedding stand on each whole.
+bool is_cut(const ExpectedWeight& weight) {
+  return weight.role == WeightRole::linear;
+}
+
+}  // namespace
+
+ParameterCounts count_parameters(const ModelConfig& config) {
+  ParameterCounts counts;
+  std::int64_t routed = 0;
+  for (const ExpectedWeight& weight : expected_weights(config, false)) {
+    counts.main += weight.parameters();
+    if (weight.role != WeightRole::embedding) counts.active += weight.parameters();
+    if (weight.routed) routed += weight.parameters();
+  }
+  counts.active -=
+      routed / config.n_routed_experts * (config.n_routed_experts - config.num_experts_per_tok);
+  for (const ExpectedWeight& weight : expected_weights(config, true)) {
+    counts.mtp += weight.optional ? 0 : weight.parameters();
+    counts.mtp_own += weight.optional ? weight.parameters() : 0;
+  }
+  counts.mtp -= counts.main;
+  return counts;
+}
+
+std::vector<WeightBytes> stored_bytes(const ModelConfig& config, const Checkpoint& checkpoint) {
+  std::vector<WeightBytes> weights;
+  for (ExpectedWeight& weight : expected_weights(config, false)) {
+    std::int64_t bytes = 0;
+    const std::string module = weight.name.substr(0, weight.name.rfind('.'));
+    for (const std::string& name :
+         {weight.name, module + ".weight_scale", module + ".weight_scale_inv", module + ".bias"})
+      if (const CheckpointTensor* tensor = checkpoint.find(name))
+        bytes += static_cast<std::int64_t>(tensor->bytes.size());
+    if (bytes == 0)
+      bytes = weight.parameters() * dtype_bytes(DType::bf16);  // a slice of fused experts
+    weights.push_back({std::move(weight), bytes});
+  }
+  return weights;
+}
+
+std::vector<WeightBytes> assumed_bytes(const ModelConfig& config, WeightQuant quant) {
+  std::vector<WeightBytes> weights;
+  for (ExpectedWeight& weight : expected_weights(config, false)) {
+    std::int64_t element_bytes = weight.role == WeightRole::correction_bias ? 4 : 2;
+    std::int64_t scales = 0;
+    if (weight.role == WeightRole::linear && weight.name != "lm_head.weight" &&
+        quant != WeightQuant::none) {
+      element_bytes = 1;
+      if (quant == WeightQuant::fp8_tensor) scales = 1;
+      if (quant == WeightQuant::fp8_channel) scales = weight.shape[0];
+      if (quant == WeightQuant::fp8_block)
+        scales = ceil_div(weight.shape[0], kQuantBlock) * ceil_div(weight.shape[1], kQuantBlock);
+    }
+    const std::int64_t bias = weight.bias ? 2 * weight.shape[0] : 0;
+    const std::int64_t bytes = weight.shape.elements() * element_bytes + 4 * scales + bias;
+    weights.push_back({std::move(weight), bytes});
+  }
+  return weights;
+}
+
+Result<MemoryPlan> plan_memory(const ModelConfig& config,
+                               const std::vector<WeightBytes>& weights,
+                               std::int64_t ranks,
+                               ExpertLayout experts,
+                               std::int64_t kv_element_bytes) {
+  const Shard shard{.rank = 0, .ranks = ranks, .experts = experts};
+  KOHO_TRY(share(shard, config.num_attention_heads, "query heads"));
+  KOHO_TRY(share(shard, config.num_key_value_heads, "key/value heads"));
+  KOHO_TRY(share(shard, config.vocab_size, "rows of the vocabulary"));
+  if (config.first_k_dense_replace > 0)
+    KOHO_TRY(share(shard, config.intermediate_size, "columns of an FFN"));
+  if (config.num_moe_layers() > 0) {
+    KOHO_TRY(share(shard, config.shared_intermediate_size(), "columns of the shared expert"));
+    if (experts == ExpertLayout::whole)
+      KOHO_TRY(share(shard, config.n_routed_experts, "experts"));
+    else
+      KOHO_TRY(share(shard, config.moe_intermediate_size, "columns of an expert"));
+  }
+  MemoryPlan plan;
+  for (const WeightBytes& row : weights)
+    plan.weight_bytes += is_cut(row.weight) ? ceil_div(row.bytes, ranks) : row.bytes;
+  plan.kv_bytes_per_token = config.kv_bytes_per_token(kv_element_bytes) / ranks;
+  return plan;
+}
+
+}  // namespace koho

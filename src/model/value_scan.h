@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads every value of a checkpoint once: a number that is not finite, or an FP8 scale below
+// zero, would turn every answer into noise.
+#pragma once
+
+#include "base/error.h"
+#include "checkpoint/checkpoint.h"
+
+namespace koho {
+
+/// Errors: corrupt_data, naming tensor, file, place and value of the first bad one. Cost: reads the
+/// whole checkpoint.
+Status scan_values(const Checkpoint& checkpoint);
+
+}  // namespace koho
