@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes and checks koho's goldens (docs/goldens.md). Needs torch, transformers, numpy and safetensors; --write needs numpy only.
+"""Makes and checks koho's goldens (docs/goldens.md). Needs torch, transformers, numpy and safetensors; --write and --verify
+need numpy only.
 
   tools/make_golden.py --codec                 tests/golden/number_formats.safetensors
   tools/make_golden.py --checkpoints [NAME…]   the reference's outputs for the random checkpoints

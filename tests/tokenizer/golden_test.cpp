@@ -70,10 +70,10 @@ void expect_decoding(const Tokenizer& tokenizer, const json::Value& line) {
   EXPECT_EQ(streamed(tokenizer, ids, true), skipped);
 }
 
-TEST(TokenizerGolden, EqualsHuggingFaceOnRandomStringsAndIdLists) {
-  const Result<Tokenizer> tokenizer = Tokenizer::load(kData / "small/tokenizer.json");
+void expect_equal_to_golden(const std::filesystem::path& model, const char* golden) {
+  const Result<Tokenizer> tokenizer = Tokenizer::load(model / "tokenizer.json");
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
-  const std::vector<json::Value> lines = read_lines(kData / "small.jsonl");
+  const std::vector<json::Value> lines = read_lines(kData / golden);
   ASSERT_EQ(lines.size(), 600U);
   for (const json::Value& line : lines) {
     if (line.find("decode") != nullptr) {
@@ -82,6 +82,14 @@ TEST(TokenizerGolden, EqualsHuggingFaceOnRandomStringsAndIdLists) {
       expect_encoding(*tokenizer, line);
     }
   }
+}
+
+TEST(TokenizerGolden, EqualsHuggingFaceOnRandomStringsAndIdLists) {
+  expect_equal_to_golden(kData / "small", "small.jsonl");
+}
+
+TEST(TokenizerGolden, EqualsHuggingFaceOnTheEmbeddedModelsTokenizer) {
+  expect_equal_to_golden(std::filesystem::path(KOHO_SOURCE_DIR) / "models/tiny", "tiny.jsonl");
 }
 
 TEST(TokenizerGolden, CutsTextIntoThePiecesOfTheRealTokenizer) {

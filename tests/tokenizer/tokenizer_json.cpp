@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <random>
+#include <set>
 #include <unordered_map>
 
 #include <fmt/format.h>
@@ -119,6 +120,26 @@ TokenizerRecipe large_recipe(int num_tokens, std::size_t num_merges) {
       if (split != recipe.merges[i] && known.count(split.first) != 0 &&
           known.count(split.second) != 0)
         recipe.merges.push_back(std::move(split));
+    }
+  }
+  return recipe;
+}
+
+TokenizerRecipe doubling_recipe(const std::vector<std::string>& units) {
+  constexpr std::size_t kRepeatMax = 64;
+  TokenizerRecipe recipe;
+  std::set<std::string> known;
+  const auto merge = [&](const std::string& left, const std::string& right) {
+    if (!known.insert(left + right).second) return;
+    recipe.tokens.push_back(left + right);
+    recipe.merges.emplace_back(left, right);
+  };
+  for (const std::string& unit : units) {
+    for (std::size_t i = 1; i < unit.size(); ++i) merge(unit.substr(0, i), unit.substr(i, 1));
+    std::string run = unit;
+    for (std::size_t repeat = 1; repeat < kRepeatMax; repeat *= 2) {
+      merge(run, run);
+      run += run;
     }
   }
   return recipe;

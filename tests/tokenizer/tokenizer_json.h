@@ -33,4 +33,8 @@ std::string tokenizer_json(const TokenizerRecipe& recipe);
 /// `num_merges` merges: all splits of a token into two tokens.
 TokenizerRecipe large_recipe(int num_tokens, std::size_t num_merges);
 
+/// A recipe that merges runs of each unit to ever longer tokens: its bytes to one, one to two, two
+/// to four, up to 64. The hardest work that a run of a unit can be.
+TokenizerRecipe doubling_recipe(const std::vector<std::string>& units);
+
 }  // namespace koho::testing

@@ -111,7 +111,8 @@ def make_trained(directory: pathlib.Path, model: pathlib.Path) -> int:
         tensors |= {f"{index:02}.{name}": tensor.contiguous() for name, tensor in golden.items()}
         gaps = golden["best_logits"][:, 0] - golden["best_logits"][:, 1]
         close = int((gaps < golden["rounding_noise"]).sum())
-        lines.append({"name": prompt["name"], "text": prompt["text"], "continuation": prompt["decode"](golden["greedy_ids"].tolist())})
+        continuation = prompt["decode"](golden["greedy_ids"].tolist())
+        lines.append({"name": prompt["name"], "text": prompt["text"], "continuation": continuation})
         print(f"{prompt['name']:28} {len(prompt['ids']):4} ids, {close:3} of {len(gaps)} choices within the noise: "
               f"{lines[-1]['continuation'][:70]!r}", flush=True)
     save_file(tensors, directory / "trained.safetensors")

@@ -18,7 +18,7 @@ SCHEMES = {
     "block": [[["_proj", "block_f32_block"]], [["_proj", "block_bf16_block"]]],
     "fp8": [[["_proj", "block_f32_inv"]]],
 }
-UNQUANTISED = ("self_attn", "o_proj", "q_proj", "k_proj", "shared_experts", "experts.1.", "down_proj", "layers.0.", "layers.1.")
+MIXED = ("self_attn", "o_proj", "q_proj", "k_proj", "shared_experts", "experts.1.", "down_proj", "layers.0.", "layers.1.")
 
 
 def random_spec(seed: int) -> dict:
@@ -34,11 +34,13 @@ def random_spec(seed: int) -> dict:
     quantization = pick.choice(("none", "channel", "channel", "channel", "tensor", "block", "fp8"))
     schemes = list(pick.choice(SCHEMES[quantization]))
     if quantization != "none" and pick.random() < 0.3:
-        schemes = [[part, "bf16"] for part in pick.sample(UNQUANTISED, 2)] + schemes
+        others = ("bf16", "bf16", "channel_f32_n1", "tensor_f32_one", "block_f32_block")
+        schemes = [[part, pick.choice(others)] for part in pick.sample(MIXED, 2)] + schemes
     partial = pick.choice((0.5, 0.5, 0.5, 1.0, 0.25))
     return {
-        "name": f"random_{seed}", "seed": seed, "shards": pick.choice((1, 2, 5)), "prompt_tokens": pick.randint(64, 300),
-        "greedy_tokens": 8, "hidden_size": pick.choice((pick.randint(33, 300), 64, 128, 256)),
+        "name": f"random_{seed}", "seed": seed, "shards": pick.choice((1, 2, 5)),
+        "prompt_tokens": pick.choice((pick.randint(64, 300), pick.randint(64, 300), pick.randint(301, 700))),
+        "greedy_tokens": 8, "hidden_size": pick.choice((pick.randint(33, 300), 64, 128, 256, 512)),
         "intermediate_size": pick.choice((pick.randint(33, 420), 128, 256)),
         "moe_intermediate_size": pick.choice((pick.randint(17, 200), 64, 128)), "num_hidden_layers": layers,
         "num_attention_heads": kv_heads * pick.choice((1, 2, 3, 5, 12)), "num_key_value_heads": kv_heads, "head_dim": head,
@@ -46,7 +48,7 @@ def random_spec(seed: int) -> dict:
         "num_experts_per_tok": per_token, "n_shared_experts": pick.choice((1, 1, 2, 3)), "n_group": groups,
         "topk_group": kept, "norm_topk_prob": pick.random() < 0.7, "routed_scaling_factor": pick.choice((1.0, 2.5, 0.7)),
         "num_nextn_predict_layers": pick.choice((0, 1)), "mtp_embeddings": pick.random() < 0.5,
-        "use_qk_norm": pick.random() < 0.7, "attention_bias": True,
+        "use_qk_norm": pick.random() < 0.7, "attention_bias": pick.random() < 0.85,
         "partial_rotary_factor": partial if head * partial % 2 == 0 else 0.5, "rope_theta": pick.choice((10000, 1000000)),
         "config_form": pick.choice(("v4", "v5")), "correction_bias_shift": pick.choice((0, 0, -2, 1)),
         "gains": {"o_proj": 2} if layers == 1 else {}, "quantization": quantization, "schemes": schemes,

@@ -9,7 +9,8 @@ NEW_TOKENS = 128
 
 WEATHER = {"type": "function", "function": {
     "name": "get_weather", "description": "Get the weather in a city.",
-    "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "unit": {"type": "string"}}, "required": ["city"]}}}
+    "parameters": {"type": "object", "required": ["city"],
+                   "properties": {"city": {"type": "string"}, "unit": {"type": "string"}}}}}
 
 OURS = [
     {"name": "raw story", "request": {"prompt": "Once upon a time there was a"}},

@@ -103,7 +103,9 @@ class Checkpoint:
     def __init__(self, directory: pathlib.Path):
         self.config = json.loads((directory / "config.json").read_text())
         index = directory / "model.safetensors.index.json"
-        names = sorted(set(json.loads(index.read_text())["weight_map"].values())) if index.exists() else ["model.safetensors"]
+        names = ["model.safetensors"]
+        if index.exists():
+            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
         self.tensors: dict[str, torch.Tensor] = {}
         for name in names:
             with safe_open(directory / name, framework="pt") as file:
@@ -132,7 +134,8 @@ class Checkpoint:
 
 def load(checkpoint: Checkpoint, dtype: torch.dtype, attention: str = "sdpa") -> Glm4MoeForCausalLM:
     """The model with every parameter from the checkpoint; MTP tensors (layer num_hidden_layers) are left out."""
-    facts = {key: value for key, value in checkpoint.config.items() if key not in ("quantization_config", "torch_dtype", "dtype")}
+    ours = ("quantization_config", "torch_dtype", "dtype")
+    facts = {key: value for key, value in checkpoint.config.items() if key not in ours}
     config = Glm4MoeConfig(**facts)
     config._attn_implementation = attention
     model = Glm4MoeForCausalLM._from_config(config, dtype=dtype).eval()
@@ -142,8 +145,8 @@ def load(checkpoint: Checkpoint, dtype: torch.dtype, attention: str = "sdpa") ->
     with torch.no_grad():
         for name, module in list(model.named_modules()):
             if type(module).__name__ == "Glm4MoeExperts":
-                prefix = [[f"{name}.{expert}.{part}_proj" for part in ("gate", "up", "down")] for expert in range(module.num_experts)]
-                experts = Experts([[checkpoint.linear(part, dtype) for part in parts] for parts in prefix], module.act_fn)
+                experts = Experts([[checkpoint.linear(f"{name}.{expert}.{part}_proj", dtype) for part in ("gate", "up", "down")]
+                                   for expert in range(module.num_experts)], module.act_fn)
                 model.set_submodule(name, experts)
                 unset -= {name + ".gate_up_proj", name + ".down_proj"}
             elif isinstance(module, nn.Linear):

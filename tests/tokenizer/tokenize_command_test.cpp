@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command `koho tokenize` from outside: lines in, lines out, errors that name the line.
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <sys/wait.h>
+
+#include <gtest/gtest.h>
+
+#include "base/mapped_file.h"
+#include "tests/support/temporary_directory.h"
+
+namespace koho {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Ran {
+  int exit_code = -1;
+  std::string output;
+  std::string errors;
+};
+
+/// Runs in a directory that holds a copy of the tests' small tokenizer.json and nothing else.
+class TokenizeCommand : public ::testing::Test {
+ protected:
+  TokenizeCommand() {
+    fs::create_directory(directory_.path() / "model");
+    fs::copy_file(fs::path(KOHO_SOURCE_DIR) / "tests/tokenizer/data/small/tokenizer.json",
+                  directory_.path() / "model/tokenizer.json");
+  }
+  std::string read(const char* name) const {
+    const Result<std::string> text = read_file(directory_.path() / name, 16U << 20U);
+    return text.ok() ? *text : "unreadable";
+  }
+  Ran tokenize(const std::string& flags, std::string_view input) const {
+    testing::write_file(directory_.path() / "in", input);
+    const std::string command = "cd '" + directory_.path().string() +
+                                "' && '" KOHO_BINARY "' tokenize " + flags + " <in >out 2>err";
+    const int status = std::system(command.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read("out"), read("err")};
+  }
+
+  testing::TemporaryDirectory directory_;
+};
+
+TEST_F(TokenizeCommand, TurnsStringsIntoIdsAndBack) {
+  const Ran ids = tokenize("--model model --jsonl", "\"Hi\"\n\"\"\n\"\\u00e9\\n\"\n");
+  EXPECT_EQ(ids.exit_code, 0) << ids.errors;
+  EXPECT_EQ(ids.output, "[39,72]\n[]\n[127,102,198]\n");
+  const Ran texts = tokenize("--model model --jsonl --decode", ids.output + "[127]\n[9999]");
+  EXPECT_EQ(texts.output, "\"Hi\"\n\"\"\n\"é\\n\"\n\"\uFFFD\"\n\"\"\n");
+}
+
+TEST_F(TokenizeCommand, MakesControlTokensOnlyWhenAsked) {
+  EXPECT_EQ(tokenize("--model model --jsonl --allow-special", "\"<think>\"").output, "[1021]\n");
+  EXPECT_EQ(tokenize("--model model --jsonl", "\"<think>\"").output.find("1021"),
+            std::string::npos);
+  EXPECT_EQ(tokenize("--model model --jsonl --decode", "[1000,1021]").output,
+            "\"<|endoftext|><think>\"\n");
+  EXPECT_EQ(tokenize("--model model --jsonl --decode --skip-special", "[1000,1021]").output,
+            "\"<think>\"\n");
+}
+
+TEST_F(TokenizeCommand, NamesTheBadLine) {
+  struct Case {
+    const char* flags;
+    const char* line;
+    const char* reason;
+  };
+  for (const Case& bad :
+       {Case{"", "\"\\ud800\"", "surrogate"}, Case{"", "", "JSON"}, Case{"", "\"a\" 1", "JSON"},
+        Case{"", "\"a\xFF\"", "UTF-8"}, Case{"", "[1]", "expected a JSON string, found an array"},
+        Case{"--decode", "\"a\"", "expected a JSON array of ids"},
+        Case{"--decode", "[1,-1]", "element 1"}, Case{"--decode", "[1,1.0]", "element 1"},
+        Case{"--decode", "[4294967296]", "element 0"}}) {
+    const bool decode = *bad.flags != '\0';
+    const Ran ran =
+        tokenize(std::string("--model model --jsonl ") + bad.flags,
+                 std::string(decode ? "[39]" : "\"H\"") + "\n" + bad.line + "\n\"H\"\n");
+    EXPECT_EQ(ran.exit_code, 2) << bad.line;
+    EXPECT_EQ(ran.output, decode ? "\"H\"\n" : "[39]\n");
+    EXPECT_EQ(ran.errors.rfind("koho: error: line 2: ", 0), 0U) << ran.errors;
+    EXPECT_NE(ran.errors.find(bad.reason), std::string::npos) << ran.errors;
+  }
+}
+
+TEST_F(TokenizeCommand, RefusesWrongFlagsAndMissingModels) {
+  EXPECT_EQ(tokenize("--jsonl", "").exit_code, 2);
+  EXPECT_EQ(tokenize("--model model", "").exit_code, 2);
+  EXPECT_EQ(tokenize("--model model --jsonl --decode --allow-special", "").exit_code, 2);
+  EXPECT_EQ(tokenize("--model nowhere --jsonl", "").exit_code, 3);
+  const Ran empty = tokenize("--model . --jsonl", "");
+  EXPECT_EQ(empty.exit_code, 3);
+  EXPECT_NE(empty.errors.find("tokenizer.json"), std::string::npos);
+  EXPECT_NE(tokenize("--help", "").output.find("Examples:"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace koho
