@@ -37,15 +37,17 @@ const std::map<std::string, std::set<std::string>>& allowed_includes() {
        {"base", "sampling", "ops", "comm", "model", "plan", "kvcache", "scheduler", "worker",
         "tokenizer", "grammar"}},
       {"chat", {"base", "tokenizer"}},
+      {"runtime",
+       {"base", "tensor", "sampling", "ops", "checkpoint", "plan", "scheduler", "model", "worker",
+        "tokenizer", "engine", "chat"}},
       {"server",
        {"base", "sampling", "tokenizer", "grammar", "engine", "chat", "model", "scheduler",
-        "kvcache"}},
-      {"capi",
-       {"base", "tensor", "sampling", "plan", "kvcache", "scheduler", "worker", "model",
-        "checkpoint", "tokenizer", "engine"}},
+        "kvcache", "runtime"}},
+      {"capi", {"base", "tensor", "sampling", "scheduler", "model", "engine", "runtime"}},
       {"app",
        {"base", "tensor", "sampling", "ops", "cpu", "cuda", "comm", "checkpoint", "kvcache", "plan",
-        "scheduler", "model", "worker", "tokenizer", "grammar", "engine", "chat", "server"}},
+        "scheduler", "model", "worker", "tokenizer", "grammar", "engine", "chat", "runtime",
+        "server"}},
   };
   return table;
 }

@@ -1,12 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // `koho logits`: the logits of every token of one prompt, as a NumPy file.
+#include <algorithm>
+#include <array>
 #include <cstdio>
 #include <memory>
+#include <numeric>
+#include <vector>
 
 #include "app/command.h"
-#include "app/generator.h"
 #include "app/id_file.h"
-#include "app/loaded_model.h"
+#include "base/arithmetic.h"
+#include "comm/one_rank.h"
+#include "runtime/loaded_model.h"
+#include "worker/device.h"
+#include "worker/worker.h"
 
 namespace koho::app {
 namespace {
@@ -15,6 +22,7 @@ struct LogitsOptions {
   std::string model;
   std::string ids;
   std::string out;
+  std::string device = "auto";
   std::int64_t threads = 0;
   std::int64_t chunk = 512;
 };
@@ -60,6 +68,47 @@ class NumpyWriter {
   std::string path_;
 };
 
+/// One prefill in chunks; every token's row goes to `file`.
+Status write_logits(Worker& worker,
+                    std::span<const std::int32_t> ids,
+                    std::int64_t chunk_max,
+                    NumpyWriter& file) {
+  std::vector<std::int32_t> pages(ceil_div(ids.size(), static_cast<std::size_t>(kPageTokens)));
+  std::iota(pages.begin(), pages.end(), 0);
+  StepOutput output;
+  std::vector<float> logits;
+  for (std::size_t begin = 0; begin < ids.size(); begin += static_cast<std::size_t>(chunk_max)) {
+    const std::size_t count = std::min(ids.size() - begin, static_cast<std::size_t>(chunk_max));
+    const auto end = static_cast<std::int32_t>(begin + count);
+    std::vector<std::int32_t> rows(count);
+    std::iota(rows.begin(), rows.end(), 0);
+    std::vector<std::int32_t> positions(count);
+    std::iota(positions.begin(), positions.end(), static_cast<std::int32_t>(begin));
+    const std::vector<std::int64_t> slots(positions.begin(), positions.end());  // pages in order
+    const std::array<std::int32_t, 2> query_starts{0, static_cast<std::int32_t>(count)};
+    const std::array<std::int32_t, 1> context{end};
+    const std::int64_t width = ceil_div<std::int64_t>(end, kPageTokens);
+    const StepInput input{.token_ids = ids.subspan(begin, count),
+                          .positions = positions,
+                          .slots = slots,
+                          .query_starts = query_starts,
+                          .context_lengths = context,
+                          .page_tables = std::span(pages).first(static_cast<std::size_t>(width)),
+                          .page_table_width = width,
+                          .decodes = 0,
+                          .logit_rows = rows,
+                          .sampling = {},
+                          .biases = {},
+                          .masks = {}};
+    KOHO_TRY(worker.step(input, output));
+    logits.resize(static_cast<std::size_t>(output.logits.elements()));
+    KOHO_TRY(
+        worker.backend().download(std::as_writable_bytes(std::span<float>(logits)), output.logits));
+    KOHO_TRY(file.write(std::as_bytes(std::span<const float>(logits))));
+  }
+  return {};
+}
+
 Status run(const LogitsOptions& options) {
   KOHO_TRY_ASSIGN(const std::vector<std::int32_t> ids, read_id_file(options.ids));
   if (ids.empty())
@@ -69,15 +118,26 @@ Status run(const LogitsOptions& options) {
   if (tokens > model.config.max_position_embeddings)
     return make_error(ErrorCode::invalid_argument, "{} tokens exceed the model's {} positions",
                       tokens, model.config.max_position_embeddings);
-  KOHO_TRY_ASSIGN(Generator generator,
-                  Generator::create(model, {.context_max = tokens,
-                                            .chunk_max = std::min(tokens, options.chunk),
-                                            .threads = options.threads,
-                                            .all_logits = true}));
+  KOHO_TRY_ASSIGN(const DeviceKind device, parse_device(options.device));
+  const std::int64_t chunk = std::min(tokens, options.chunk);
+  KOHO_TRY_ASSIGN(std::unique_ptr<Backend> backend,
+                  make_backend({.kind = device, .threads = options.threads}, 0, 1));
+  const WorkerSettings settings{.load = {.shard = {},
+                                         .limits = {.tokens_max = chunk,
+                                                    .sequences_max = 1,
+                                                    .context_max = tokens,
+                                                    .logit_rows_max = chunk,
+                                                    .vocabulary = 0},
+                                         .kv_pages = ceil_div(tokens, kPageTokens),
+                                         .kv_dtype = DType::bf16},
+                                .counts_slots = 1,
+                                .mask_rows_max = 0,
+                                .tokenizer_tokens = model.config.vocab_size};
+  KOHO_TRY_ASSIGN(Worker worker, Worker::create(model.config, model.sources, settings,
+                                                std::move(backend), std::make_unique<OneRank>()));
   KOHO_TRY_ASSIGN(NumpyWriter file,
                   NumpyWriter::create(options.out, tokens, model.config.vocab_size));
-  KOHO_TRY(generator.logits(
-      ids, [&](std::span<const float> rows) { return file.write(std::as_bytes(rows)); }));
+  KOHO_TRY(write_logits(worker, ids, chunk, file));
   return file.close();
 }
 
@@ -89,6 +149,7 @@ Runner add_logits(CLI::App& command) {
   command.add_option("--ids", options->ids, "A file with a JSON array of token ids")->required();
   command.add_option("--out", options->out, "The .npy file to write: float32 [tokens, vocabulary]")
       ->required();
+  command.add_option("--device", options->device, "auto, cpu or cuda")->capture_default_str();
   command.add_option("--threads", options->threads, "CPU threads; 0 = all cores")
       ->check(CLI::NonNegativeNumber);
   command.add_option("--chunk", options->chunk, "Tokens computed in one step")

@@ -9,15 +9,12 @@
 #include <unistd.h>
 
 #include "app/command.h"
-#include "app/generator.h"
 #include "app/id_file.h"
-#include "app/loaded_model.h"
-#include "app/loaded_text.h"
 #include "app/sampling_flags.h"
-#include "app/text_stream.h"
-#include "base/log.h"
+#include "base/arithmetic.h"
 #include "chat/json.h"
 #include "chat/message.h"
+#include "runtime/runtime.h"
 
 namespace koho::app {
 namespace {
@@ -29,10 +26,11 @@ struct RunOptions {
   std::string prompt_ids;
   std::string system;
   std::string chat_template = "auto";
+  std::string device = "auto";
   bool no_thinking = false;
   bool allow_special = false;
   bool json = false;
-  std::int64_t context = 0;
+  std::int32_t context = 0;
   std::int64_t threads = 0;
   SamplingFlags sampling;
 };
@@ -68,47 +66,75 @@ chat::Message message(const std::string& role, const std::string& content) {
   return made;
 }
 
-/// What `koho run` works with. Without a tokenizer, only ids go in and come out.
-struct Opened {
-  LoadedModel model;
-  std::optional<LoadedText> text;
+/// An answer, whole.
+struct Answer {
+  std::vector<std::int32_t> ids;  // a stop token included
+  std::string text;               // without stop token, stop string and special tokens
+  std::string finish_reason;      // "stop", "length" or "abort"
+  Usage usage;
+  Timings timings;
+
+  std::int64_t prefill_tokens() const { return usage.prompt_tokens - usage.cached_tokens; }
+  double prefill_tokens_per_s() const { return rate(prefill_tokens(), timings.prefill_us); }
+  double decode_tokens_per_s() const {
+    return rate(static_cast<std::int64_t>(ids.size()) - 1, timings.decode_us);
+  }
+
+  static double rate(std::int64_t tokens, std::int64_t us) {
+    return us > 0 ? static_cast<double>(tokens) * 1e6 / static_cast<double>(us) : 0.0;
+  }
 };
 
-/// An answer with its text.
-struct Said {
+Result<Answer> answer(Runtime& runtime,
+                      std::span<const std::int32_t> prompt,
+                      const SamplingFlags& flags,
+                      const std::function<void(std::string_view)>& show) {
+  Request request = runtime.default_request();
+  request.prompt.assign(prompt.begin(), prompt.end());
+  flags.apply(request);
+  const auto room = runtime.sizes().context_max - static_cast<std::int64_t>(prompt.size());
+  if (room < 1)
+    return make_error(ErrorCode::invalid_argument,
+                      "the prompt has {} tokens, the context holds {} with the answer",
+                      prompt.size(), runtime.sizes().context_max);
+  request.max_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(request.max_tokens, room));
+  KOHO_TRY_ASSIGN(const std::shared_ptr<OutputStream> stream,
+                  runtime.engine().submit(std::move(request)));
+  constexpr std::int64_t kLookUs = 50'000;  // how often Ctrl-C is looked for
   Answer answer;
-  std::string text;  // without stop token, stop string and special tokens
-};
-
-Result<Said> say(Generator& generator,
-                 const Opened& opened,
-                 std::span<const std::int32_t> prompt,
-                 const SamplingFlags& flags,
-                 const std::function<void(std::string_view)>& show) {
-  Said said;
-  TextStream stream(opened.text ? &opened.text->tokenizer : nullptr, opened.model.stop_ids(),
-                    flags);
-  const auto shown = [&](const std::string& piece) {
-    if (!piece.empty()) show(piece);
-    said.text += piece;
-  };
-  const auto take = [&](std::int32_t id) {
-    shown(stream.push(id));
-    return !stream.stopped();
-  };
-  KOHO_TRY_ASSIGN(said.answer, generator.generate(prompt, flags, take, interrupted));
-  shown(stream.finish());
-  return said;
+  OutputEvent event;
+  while (true) {
+    const OutputStream::Read read = stream->wait(event, kLookUs);
+    if (read == OutputStream::Read::done) break;
+    if (interrupted.load()) runtime.engine().cancel(stream);
+    if (read == OutputStream::Read::nothing) continue;
+    if (event.token >= 0) answer.ids.push_back(event.token);
+    if (!event.text.empty()) show(event.text);
+    answer.text += event.text;
+    if (event.finish == FinishReason::stop) answer.finish_reason = "stop";
+    if (event.finish == FinishReason::length) answer.finish_reason = "length";
+  }
+  const Summary& summary = stream->summary();
+  if (summary.ending == Ending::failed) return summary.error;
+  if (summary.ending == Ending::cancelled) answer.finish_reason = "abort";
+  answer.usage = summary.usage;
+  answer.timings = summary.timings;
+  return answer;
 }
 
-GeneratorSettings settings_of(const RunOptions& options,
-                              const Opened& opened,
-                              std::int64_t context) {
-  return {.context_max = context,
-          .chunk_max = 512,
-          .threads = options.threads,
-          .tokenizer_tokens = opened.text ? opened.text->tokenizer.vocab_size() : 0,
-          .all_logits = false};
+/// One sequence at a time, in a context as large as is needed.
+Result<std::unique_ptr<Runtime>> open(const RunOptions& options,
+                                      LoadedModel model,
+                                      std::optional<LoadedText> text,
+                                      std::int64_t context) {
+  RuntimeOptions runtime;
+  KOHO_TRY_ASSIGN(runtime.device.kind, parse_device(options.device));
+  runtime.device.threads = options.threads;
+  runtime.sequences_max = 1;
+  runtime.context_max = static_cast<std::int32_t>(context);
+  // The pages of the last answer stay beside those of the next.
+  runtime.kv_pages = static_cast<std::int32_t>(2 * ceil_div(context, kPageTokens));
+  return Runtime::start(std::move(model), std::move(text), runtime);
 }
 
 chat::Conversation start_conversation(const RunOptions& options) {
@@ -119,17 +145,18 @@ chat::Conversation start_conversation(const RunOptions& options) {
   return conversation;
 }
 
-Result<std::vector<std::int32_t>> prompt_ids(const RunOptions& options, const Opened& opened) {
+Result<std::vector<std::int32_t>> prompt_ids(const RunOptions& options,
+                                             const std::optional<LoadedText>& text) {
   if (!options.prompt_ids.empty()) return read_id_file(options.prompt_ids);
-  if (!opened.text)
+  if (!text)
     return make_error(ErrorCode::not_found,
                       "{} has no tokenizer.json; give token ids with --prompt-ids", options.model);
   if (!options.chat.empty()) {
     chat::Conversation conversation = start_conversation(options);
     conversation.messages.push_back(message("user", options.chat));
-    return opened.text->encode(conversation);
+    return text->encode(conversation);
   }
-  const Tokenizer& tokenizer = opened.text->tokenizer;
+  const Tokenizer& tokenizer = text->tokenizer;
   return options.allow_special ? tokenizer.encode_with_special(options.prompt)
                                : tokenizer.encode(options.prompt);
 }
@@ -140,26 +167,27 @@ std::string json_ids(std::span<const std::int32_t> ids) {
   return text + "]";
 }
 
-std::string json_line(std::span<const std::int32_t> prompt, const Said& said, double load_s) {
-  const Answer& answer = said.answer;
+std::string json_line(std::span<const std::int32_t> prompt, const Answer& answer, double load_s) {
   std::string text;
-  chat::append_json_string(text, said.text);
+  chat::append_json_string(text, answer.text);
+  const auto ms = [](std::int64_t us) { return static_cast<double>(us) / 1e3; };
   return fmt::format(
       R"({{"prompt_ids":{},"ids":{},"text":{},"finish_reason":"{}","timings":{{"load_ms":{:.3f},"prefill_ms":{:.3f},)"
       R"("prefill_tokens":{},"cached_tokens":{},"prefill_tokens_per_s":{:.2f},"decode_ms":{:.3f},"decode_tokens":{},)"
       R"("decode_tokens_per_s":{:.2f}}}}})",
       json_ids(prompt), json_ids(answer.ids), text, answer.finish_reason, load_s * 1e3,
-      answer.prefill_s * 1e3, answer.prefill_tokens, answer.cached_tokens,
-      answer.prefill_tokens_per_s(), answer.decode_s * 1e3,
-      static_cast<std::int64_t>(answer.ids.size()) - 1, answer.decode_tokens_per_s());
+      ms(answer.timings.prefill_us), answer.prefill_tokens(), answer.usage.cached_tokens,
+      answer.prefill_tokens_per_s(), ms(answer.timings.decode_us),
+      std::max<std::int64_t>(static_cast<std::int64_t>(answer.ids.size()) - 1, 0),
+      answer.decode_tokens_per_s());
 }
 
 void print_rates(const Answer& answer, double load_s) {
   std::fprintf(stderr,
                "[%lld prompt tokens (%lld cached) at %.0f tok/s, %zu generated at %.1f tok/s, "
                "loaded in %.0f ms]\n",
-               static_cast<long long>(answer.prefill_tokens + answer.cached_tokens),
-               static_cast<long long>(answer.cached_tokens), answer.prefill_tokens_per_s(),
+               static_cast<long long>(answer.usage.prompt_tokens),
+               static_cast<long long>(answer.usage.cached_tokens), answer.prefill_tokens_per_s(),
                answer.ids.size(), answer.decode_tokens_per_s(), load_s * 1e3);
 }
 
@@ -168,25 +196,25 @@ void print_piece(std::string_view piece) {
   std::fflush(stdout);
 }
 
-Status answer_once(const RunOptions& options, const Opened& opened) {
-  KOHO_TRY_ASSIGN(const std::vector<std::int32_t> prompt, prompt_ids(options, opened));
+Status answer_once(const RunOptions& options, LoadedModel model, std::optional<LoadedText> text) {
+  KOHO_TRY_ASSIGN(const std::vector<std::int32_t> prompt, prompt_ids(options, text));
   const std::int64_t wanted =
-      static_cast<std::int64_t>(prompt.size()) + options.sampling.tokens_max + 1;
+      static_cast<std::int64_t>(prompt.size()) + options.sampling.tokens_max;
   const std::int64_t context = options.context > 0
                                    ? options.context
-                                   : std::min(wanted, opened.model.config.max_position_embeddings);
-  KOHO_TRY_ASSIGN(Generator generator,
-                  Generator::create(opened.model, settings_of(options, opened, context)));
+                                   : std::min(wanted, model.config.max_position_embeddings);
+  KOHO_TRY_ASSIGN(const std::unique_ptr<Runtime> runtime,
+                  open(options, std::move(model), std::move(text), context));
   const InterruptGuard guard;
   const auto show = [&](std::string_view piece) {
     if (!options.json) print_piece(piece);
   };
-  KOHO_TRY_ASSIGN(const Said said, say(generator, opened, prompt, options.sampling, show));
+  KOHO_TRY_ASSIGN(const Answer said, answer(*runtime, prompt, options.sampling, show));
   if (options.json) {
-    std::printf("%s\n", json_line(prompt, said, opened.model.load_s).c_str());
+    std::printf("%s\n", json_line(prompt, said, runtime->load_s()).c_str());
   } else {
     std::printf("\n");
-    print_rates(said.answer, opened.model.load_s);
+    print_rates(said, runtime->load_s());
   }
   return {};
 }
@@ -201,13 +229,13 @@ chat::Message assistant_message(const std::string& text) {
   return made;
 }
 
-Status converse(const RunOptions& options, const Opened& opened) {
+Status converse(const RunOptions& options, LoadedModel model, std::optional<LoadedText> text) {
   constexpr std::int64_t kContextDefault = 8192;
   const std::int64_t context =
       options.context > 0 ? options.context
-                          : std::min(kContextDefault, opened.model.config.max_position_embeddings);
-  KOHO_TRY_ASSIGN(Generator generator,
-                  Generator::create(opened.model, settings_of(options, opened, context)));
+                          : std::min(kContextDefault, model.config.max_position_embeddings);
+  KOHO_TRY_ASSIGN(const std::unique_ptr<Runtime> runtime,
+                  open(options, std::move(model), std::move(text), context));
   std::fprintf(stderr, "Chat with %s. Ctrl-C stops an answer, Ctrl-D ends.\n",
                options.model.c_str());
   chat::Conversation conversation = start_conversation(options);
@@ -223,15 +251,15 @@ Status converse(const RunOptions& options, const Opened& opened) {
     }
     if (line.empty()) continue;
     conversation.messages.push_back(message("user", line));
-    KOHO_TRY_ASSIGN(const std::vector<std::int32_t> prompt, opened.text->encode(conversation));
-    const Result<Said> said = say(generator, opened, prompt, options.sampling, print_piece);
+    KOHO_TRY_ASSIGN(const std::vector<std::int32_t> prompt, runtime->text()->encode(conversation));
+    const Result<Answer> said = answer(*runtime, prompt, options.sampling, print_piece);
     if (!said.ok()) {
       std::fprintf(stderr, "koho: %s\n", said.error().message.c_str());
       conversation.messages.pop_back();
       continue;
     }
     std::printf("\n");
-    print_rates(said->answer, opened.model.load_s);
+    print_rates(*said, runtime->load_s());
     conversation.messages.push_back(assistant_message(said->text));
   }
 }
@@ -248,12 +276,12 @@ Status run(RunOptions& options) {
   for (const std::string& stop : options.sampling.stop)
     if (stop.empty()) return make_error(ErrorCode::invalid_argument, "--stop must not be empty");
   KOHO_TRY_ASSIGN(LoadedModel model, load_model(options.model));
-  Opened opened{.model = std::move(model), .text = std::nullopt};
+  std::optional<LoadedText> text;
   if (has_tokenizer(options.model)) {
-    KOHO_TRY_ASSIGN(opened.text, load_text(options.model, options.chat_template));
+    KOHO_TRY_ASSIGN(text, load_text(options.model, options.chat_template));
   }
-  if (given > 0) return answer_once(options, opened);
-  if (opened.text) return converse(options, opened);
+  if (given > 0) return answer_once(options, std::move(model), std::move(text));
+  if (text) return converse(options, std::move(model), std::move(text));
   return make_error(ErrorCode::not_found, "{} has no tokenizer.json: no chat", options.model);
 }
 
@@ -277,6 +305,7 @@ Runner add_run(CLI::App& command) {
   command
       .add_option("--context", options->context, "Tokens of prompt and answer; 0 = what is needed")
       ->check(CLI::NonNegativeNumber);
+  command.add_option("--device", options->device, "auto, cpu or cuda")->capture_default_str();
   command.add_option("--threads", options->threads, "CPU threads; 0 = all cores")
       ->check(CLI::NonNegativeNumber);
   command.add_flag("--json", options->json, "Print one line of JSON at the end instead of text");

@@ -393,6 +393,10 @@ Status CudaBackend::do_reset_counts(TensorView counts,
 
 namespace koho {
 
+bool cuda_is_built() {
+  return true;
+}
+
 Result<std::unique_ptr<Backend>> make_cuda_backend(const CudaOptions& options) {
   return cuda::CudaBackend::open(options);
 }

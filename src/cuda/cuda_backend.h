@@ -20,6 +20,9 @@ struct CudaOptions {
   bool self_test = true;
 };
 
+/// Whether this build has the backend.
+bool cuda_is_built();
+
 /// A captured sequence of operators. Its tensors must outlive it.
 class CudaGraph {
  public:

@@ -12,6 +12,10 @@ Error not_built() {
 
 }  // namespace
 
+bool cuda_is_built() {
+  return false;
+}
+
 Result<std::unique_ptr<Backend>> make_cuda_backend(const CudaOptions& /*options*/) {
   return not_built();
 }

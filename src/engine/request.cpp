@@ -42,6 +42,7 @@ Status validate(const EngineLimits& limits) {
 Status validate(const Request& request, const EngineLimits& limits) {
   const std::int64_t context = limits.scheduler.context_max;
   const auto prompt = static_cast<std::int64_t>(request.prompt.size());
+  if (prompt == 0) return make_error(ErrorCode::invalid_argument, "the prompt is empty");
   KOHO_TRY(in_range("the prompt's length", prompt, 1, context));
   for (const Token token : request.prompt)
     if (token < 0 || token >= limits.vocabulary)

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/tensor.h"
 
-#include <algorithm>
+#include <cstdint>
 #include <cstdlib>
-#include <cstring>
 
 #include "base/arithmetic.h"
 
@@ -12,14 +11,16 @@ namespace koho {
 Result<Tensor> Tensor::host(DType dtype, Shape shape) {
   constexpr std::size_t kAlignment = 64;  // one cache line, one AVX-512 register
   const auto bytes = static_cast<std::size_t>(shape.elements() * dtype_bytes(dtype));
-  const std::size_t allocated = std::max(round_up(bytes, kAlignment), kAlignment);
-  auto* data = static_cast<std::byte*>(std::aligned_alloc(kAlignment, allocated));
-  if (data == nullptr)
+  // calloc takes large blocks from the system, which zeroes a page when it is first touched: a
+  // cache that is mostly unused costs no memory.
+  void* block = std::calloc(round_up(bytes, kAlignment) + kAlignment, 1);
+  if (block == nullptr)
     return make_error(ErrorCode::resource_exhausted, "cannot allocate {} bytes of host memory",
-                      allocated);
-  std::memset(data, 0, allocated);
+                      bytes);
+  const auto address = reinterpret_cast<std::uintptr_t>(block);
+  auto* data = static_cast<std::byte*>(block) + (round_up(address, kAlignment) - address);
   return Tensor(
-      data, [](std::byte* memory) { std::free(memory); }, dtype, shape, DeviceId{});
+      data, [block](std::byte*) { std::free(block); }, dtype, shape, DeviceId{});
 }
 
 }  // namespace koho

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model directory, opened: config, stop tokens, weights (mapped). Text is another matter:
-// app/loaded_text.h.
+// runtime/loaded_text.h.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 #include "model/config.h"
 #include "model/weights.h"
 
-namespace koho::app {
+namespace koho {
 
 struct LoadedModel {
   ModelConfig config;
@@ -30,4 +30,4 @@ struct LoadedModel {
 /// file.
 Result<LoadedModel> load_model(const std::filesystem::path& directory);
 
-}  // namespace koho::app
+}  // namespace koho

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "app/loaded_text.h"
+#include "runtime/loaded_text.h"
 
 #include <optional>
 
 #include "base/log.h"
 #include "chat/template_choice.h"
 
-namespace koho::app {
+namespace koho {
 
 Result<std::vector<std::int32_t>> LoadedText::encode(const chat::Conversation& conversation) const {
   KOHO_TRY_ASSIGN(const chat::Prompt prompt, chat::render(conversation, style));
@@ -32,4 +32,4 @@ Result<LoadedText> load_text(const std::filesystem::path& directory,
   return LoadedText{.tokenizer = std::move(tokenizer), .style = choice.style};
 }
 
-}  // namespace koho::app
+}  // namespace koho

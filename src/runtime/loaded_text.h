@@ -12,7 +12,7 @@
 #include "chat/template.h"
 #include "tokenizer/tokenizer.h"
 
-namespace koho::app {
+namespace koho {
 
 struct LoadedText {
   Tokenizer tokenizer;
@@ -31,4 +31,4 @@ bool has_tokenizer(const std::filesystem::path& directory);
 Result<LoadedText> load_text(const std::filesystem::path& directory,
                              const std::string& template_name);
 
-}  // namespace koho::app
+}  // namespace koho

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "app/loaded_model.h"
+#include "runtime/loaded_model.h"
 
 #include <chrono>
 
 #include "base/log.h"
 
-namespace koho::app {
+namespace koho {
 Result<LoadedModel> load_model(const std::filesystem::path& directory) {
   const auto start = std::chrono::steady_clock::now();
   LoadedModel model;
@@ -22,4 +22,4 @@ Result<LoadedModel> load_model(const std::filesystem::path& directory) {
   return model;
 }
 
-}  // namespace koho::app
+}  // namespace koho

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/runtime.h"
+
+#include <algorithm>
+#include <chrono>
+#include <unistd.h>
+#include <utility>
+
+#include "base/arithmetic.h"
+#include "engine/plan_writer.h"
+#include "model/kv_cache.h"
+#include "tokenizer/detokenizer.h"
+
+namespace koho {
+namespace {
+
+constexpr std::int64_t kContextDefaultOnCpu = 8192;  // of each sequence, if nothing is asked for
+constexpr std::int32_t kPrefillChunkCpu = 512;
+constexpr std::int32_t kPrefillChunkCuda = 8192;
+
+/// Text of one output, special tokens left out.
+class DetokenizingDecoder final : public TextDecoder {
+ public:
+  explicit DetokenizingDecoder(const Tokenizer& tokenizer)
+      : detokenizer_(tokenizer, /*skip_special=*/true) {}
+  void push(Token token, std::string& text) override { text += detokenizer_.push(token); }
+  void flush(std::string& text) override { text += detokenizer_.finish(); }
+
+ private:
+  Detokenizer detokenizer_;
+};
+
+/// Memory that keys and values may take on the host without being asked to: a quarter of it.
+std::int64_t host_kv_bytes_max() {
+  return static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE) / 4;
+}
+
+Status in_range(const char* name, std::int64_t value, std::int64_t low, std::int64_t high) {
+  if (value >= low && value <= high) return {};
+  return make_error(ErrorCode::invalid_argument, "{} must be in {}..{}, found {}", name, low, high,
+                    value);
+}
+
+Status validate(const RuntimeOptions& options, const ModelConfig& config) {
+  KOHO_TRY(in_range("ranks", options.ranks, 1, 64));
+  KOHO_TRY(in_range("the number of sequences", options.sequences_max, 1, 1 << 14));
+  KOHO_TRY(in_range("the context", options.context_max, 0, config.max_position_embeddings));
+  KOHO_TRY(in_range("the number of cache pages", options.kv_pages, 0, (1 << 30) / kPageTokens));
+  KOHO_TRY(in_range("the prefill chunk", options.prefill_chunk, 0, 1 << 20));
+  KOHO_TRY(in_range("the queue", options.queue_max, 0, 1 << 19));
+  return in_range("the time between tokens in ms", options.inter_token_ms_max, 0, 1 << 30);
+}
+
+/// One page's bytes on every rank.
+std::int64_t page_bytes(const ModelConfig& config, const RuntimeOptions& options) {
+  return KvCache::page_bytes({.layers = config.num_hidden_layers,
+                              .pages = 1,
+                              .kv_heads = config.num_key_value_heads / options.ranks,
+                              .width = config.head_dim,
+                              .dtype = options.kv_dtype});
+}
+
+RuntimeSizes decide_sizes(const ModelConfig& config, const RuntimeOptions& options) {
+  RuntimeSizes sizes;
+  const std::int64_t bytes = page_bytes(config, options);
+  const std::int64_t model_context = config.max_position_embeddings;
+  const std::int64_t wanted_context =
+      options.context_max > 0 ? options.context_max : std::min(kContextDefaultOnCpu, model_context);
+  const std::int64_t wanted_pages =
+      options.sequences_max * ceil_div<std::int64_t>(wanted_context, kPageTokens);
+  const std::int64_t one_sequence = ceil_div<std::int64_t>(wanted_context, kPageTokens);
+  const std::int64_t affordable =
+      std::max(host_kv_bytes_max() / bytes / options.ranks, one_sequence);
+  const std::int64_t pages =
+      options.kv_pages > 0 ? options.kv_pages : std::min(wanted_pages, affordable);
+  sizes.kv_pages = static_cast<std::int32_t>(pages);
+  sizes.context_max = static_cast<std::int32_t>(
+      options.context_max > 0 ? options.context_max : std::min(model_context, pages * kPageTokens));
+  sizes.kv_bytes = pages * bytes;
+  sizes.kv_bytes_per_token = bytes / kPageTokens;
+  const std::int32_t chunk = options.prefill_chunk > 0                 ? options.prefill_chunk
+                             : options.device.kind == DeviceKind::cuda ? kPrefillChunkCuda
+                                                                       : kPrefillChunkCpu;
+  sizes.prefill_chunk = std::min(chunk, sizes.context_max);
+  return sizes;
+}
+
+EngineLimits engine_limits(const RuntimeOptions& options,
+                           const RuntimeSizes& sizes,
+                           std::int64_t vocabulary) {
+  EngineLimits limits;
+  limits.scheduler.tokens_per_page = static_cast<std::int32_t>(kPageTokens);
+  limits.scheduler.pages = sizes.kv_pages;
+  limits.scheduler.context_max = sizes.context_max;
+  limits.scheduler.sequences_max = options.sequences_max;
+  limits.scheduler.live_max = 2 * options.sequences_max + options.queue_max;
+  limits.scheduler.step_tokens_max = options.sequences_max + sizes.prefill_chunk;
+  limits.scheduler.mixed_prefill_tokens_max = sizes.prefill_chunk;
+  limits.scheduler.prefix_cache = options.prefix_cache;
+  limits.vocabulary = static_cast<std::int32_t>(vocabulary);
+  limits.requests_max = options.sequences_max + options.queue_max;
+  limits.choices_max = std::min(limits.choices_max, limits.scheduler.live_max);
+  limits.inter_token_us_max = options.inter_token_ms_max * 1000;
+  // A step of a large model on a slow machine is long, and no hang.
+  limits.step_deadline_us = 600'000'000;
+  return limits;
+}
+
+}  // namespace
+
+SamplingParameters default_sampling(const GenerationConfig& generation) {
+  SamplingParameters sampling;
+  sampling.temperature = generation.temperature.value_or(sampling.temperature);
+  if (!generation.do_sample.value_or(true)) sampling.temperature = 0.0;
+  sampling.top_p = generation.top_p.value_or(sampling.top_p);
+  sampling.min_p = generation.min_p.value_or(sampling.min_p);
+  sampling.top_k = generation.top_k.value_or(sampling.top_k);
+  sampling.repetition_penalty = generation.repetition_penalty.value_or(sampling.repetition_penalty);
+  return sampling;
+}
+
+Result<std::unique_ptr<Runtime>> Runtime::start(const std::filesystem::path& model,
+                                                const RuntimeOptions& options) {
+  KOHO_TRY_ASSIGN(LoadedModel loaded, load_model(model));
+  std::optional<LoadedText> text;
+  if (has_tokenizer(model)) {
+    KOHO_TRY_ASSIGN(text, load_text(model, options.chat_template));
+  }
+  return start(std::move(loaded), std::move(text), options);
+}
+
+Result<std::unique_ptr<Runtime>> Runtime::start(LoadedModel model,
+                                                std::optional<LoadedText> text,
+                                                const RuntimeOptions& options) {
+  std::unique_ptr<Runtime> runtime(new Runtime(std::move(model), std::move(text), options));
+  KOHO_TRY(runtime->start());
+  return runtime;
+}
+
+Runtime::Runtime(LoadedModel model, std::optional<LoadedText> text, const RuntimeOptions& options)
+    : model_(std::move(model)), text_(std::move(text)), options_(options) {}
+
+Runtime::~Runtime() = default;
+
+Status Runtime::start() {
+  const auto start = std::chrono::steady_clock::now();
+  KOHO_TRY(validate(options_, model_.config));
+  sizes_ = decide_sizes(model_.config, options_);
+  const EngineLimits limits = engine_limits(options_, sizes_, model_.config.vocab_size);
+  KOHO_TRY(validate(limits));
+
+  LocalExecutorSettings settings;
+  settings.ranks = options_.ranks;
+  settings.bounds = plan_bounds(limits);
+  settings.make_backend = [device = options_.device, ranks = options_.ranks](std::int64_t rank) {
+    return make_backend(device, rank, ranks);
+  };
+  settings.worker = {
+      .load = {.shard = {.rank = 0, .ranks = options_.ranks, .experts = options_.experts},
+               .limits = {.tokens_max = limits.scheduler.step_tokens_max,
+                          .sequences_max = limits.scheduler.sequences_max,
+                          .context_max = limits.scheduler.context_max,
+                          .logit_rows_max = limits.scheduler.sequences_max,
+                          .vocabulary = 0},
+               .kv_pages = sizes_.kv_pages,
+               .kv_dtype = options_.kv_dtype},
+      .counts_slots = limits.scheduler.sequences_max,
+      .mask_rows_max = 0,
+      .tokenizer_tokens = text_ ? text_->tokenizer.vocab_size() : model_.config.vocab_size};
+  KOHO_TRY_ASSIGN(executor_, LocalExecutor::create(model_.config, model_.sources, settings));
+
+  TextDecoderFactory decoders;
+  if (text_) decoders = [this] { return std::make_unique<DetokenizingDecoder>(text_->tokenizer); };
+  KOHO_TRY_ASSIGN(engine_, Engine::start(limits, *executor_, clock_, std::move(decoders)));
+  load_s_ = model_.load_s +
+            std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return {};
+}
+
+Request Runtime::default_request() const {
+  Request request;
+  request.sampling = default_sampling(model_.generation);
+  request.stop_tokens = model_.stop_ids();
+  if (text_) {
+    request.reasoning_begin = text_->tokenizer.id_of("<think>").value_or(-1);
+    request.reasoning_end = text_->tokenizer.id_of("</think>").value_or(-1);
+  }
+  return request;
+}
+
+}  // namespace koho

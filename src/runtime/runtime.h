@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model directory and options in, a running engine out: what `koho run`, `batch`, `bench`, the
+// server and the C ABI start from. Owns everything that the engine needs to live; decides the sizes
+// that were left open. Serves no request itself.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "engine/engine.h"
+#include "engine/local_executor.h"
+#include "model/sharding.h"
+#include "runtime/loaded_model.h"
+#include "runtime/loaded_text.h"
+#include "tensor/dtype.h"
+#include "worker/device.h"
+
+namespace koho {
+
+/// What a caller may choose. 0 leaves a size to the runtime.
+struct RuntimeOptions {
+  DeviceOptions device{};
+  std::int64_t ranks = 1;  // threads of this process, a GPU each with CUDA
+  ExpertLayout experts = ExpertLayout::whole;
+  std::int32_t sequences_max = 64;      // rows of a decode step
+  std::int32_t context_max = 0;         // tokens of prompt and answer; 0 = what the model has
+  std::int32_t kv_pages = 0;            // of 64 tokens; 0 = what is needed, within memory
+  std::int32_t prefill_chunk = 0;       // prompt tokens in one step; 0 = by device
+  std::int32_t queue_max = 1024;        // requests accepted beside those that run
+  std::int64_t inter_token_ms_max = 0;  // EngineLimits::inter_token_us_max; 0 = no bound
+  DType kv_dtype = DType::bf16;         // or f8_e4m3
+  bool prefix_cache = true;
+  std::string chat_template = "auto";
+};
+
+/// What was decided.
+struct RuntimeSizes {
+  std::int64_t kv_bytes_per_token = 0;  // on every rank
+  std::int64_t kv_bytes = 0;            // on every rank
+  std::int32_t kv_pages = 0;
+  std::int32_t context_max = 0;
+  std::int32_t prefill_chunk = 0;
+};
+
+class Runtime {
+ public:
+  /// Opens the model, places its weights on every rank and starts the engine. Errors: those of the
+  /// files; invalid_argument (an option); unsupported (a split that does not come out even, a
+  /// device this build lacks); resource_exhausted.
+  static Result<std::unique_ptr<Runtime>> start(const std::filesystem::path& model,
+                                                const RuntimeOptions& options);
+  /// The same with a model that is already open.
+  static Result<std::unique_ptr<Runtime>> start(LoadedModel model,
+                                                std::optional<LoadedText> text,
+                                                const RuntimeOptions& options);
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
+  ~Runtime();
+
+  Engine& engine() { return *engine_; }
+  const LoadedModel& model() const { return model_; }
+  /// Tokenizer and template; null if the directory has no tokenizer.json.
+  const LoadedText* text() const { return text_ ? &*text_ : nullptr; }
+  const RuntimeOptions& options() const { return options_; }
+  const RuntimeSizes& sizes() const { return sizes_; }
+  /// Opening, placing and starting together.
+  double load_s() const { return load_s_; }
+
+  /// A request with the model's own defaults: stop tokens, thinking's tokens, and the sampling of
+  /// generation_config.json.
+  Request default_request() const;
+
+ private:
+  Runtime(LoadedModel model, std::optional<LoadedText> text, const RuntimeOptions& options);
+  Status start();
+
+  LoadedModel model_;
+  std::optional<LoadedText> text_;
+  RuntimeOptions options_;
+  RuntimeSizes sizes_;
+  double load_s_ = 0.0;
+  SteadyClock clock_;
+  std::unique_ptr<LocalExecutor> executor_;
+  std::unique_ptr<Engine> engine_;  // last: it stops first
+};
+
+/// The sampling that a model's generation_config.json advises; what it leaves out is at its
+/// neutral value.
+SamplingParameters default_sampling(const GenerationConfig& generation);
+
+}  // namespace koho

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/runtime.h"
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace koho {
+namespace {
+
+const std::filesystem::path kModel = KOHO_SOURCE_DIR "/models/tiny";
+
+struct Answer {
+  std::vector<Token> ids;
+  std::string text;
+  Summary summary;
+};
+
+Answer read(OutputStream& stream) {
+  Answer answer;
+  OutputEvent event;
+  while (true) {
+    const OutputStream::Read read = stream.wait(event, 1'000'000);
+    if (read == OutputStream::Read::done) break;
+    if (read == OutputStream::Read::nothing) continue;
+    if (event.token >= 0) answer.ids.push_back(event.token);
+    answer.text += event.text;
+  }
+  answer.summary = stream.summary();
+  return answer;
+}
+
+Request greedy(const Runtime& runtime, const std::string& text) {
+  Request request = runtime.default_request();
+  request.prompt = *runtime.text()->tokenizer.encode(text);
+  request.sampling.temperature = 0.0;
+  request.max_tokens = 24;
+  return request;
+}
+
+TEST(Runtime, AnswersTheSameInABatchAsAlone) {
+  const std::array<std::string, 4> prompts{"Once upon a time", "The capital of France is",
+                                           "One day a little fox", "12 + 13 ="};
+  std::vector<Answer> alone;
+  {
+    auto runtime = Runtime::start(kModel, {.sequences_max = 1});
+    ASSERT_TRUE(runtime.ok()) << runtime.error().message;
+    for (const std::string& prompt : prompts)
+      alone.push_back(read(**(*runtime)->engine().submit(greedy(**runtime, prompt))));
+  }
+  auto runtime = Runtime::start(kModel, {.sequences_max = 4, .prefill_chunk = 3});
+  ASSERT_TRUE(runtime.ok()) << runtime.error().message;
+  std::vector<std::shared_ptr<OutputStream>> streams;
+  for (const std::string& prompt : prompts)
+    streams.push_back(*(*runtime)->engine().submit(greedy(**runtime, prompt)));
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    const Answer answer = read(*streams[i]);
+    EXPECT_EQ(answer.ids, alone[i].ids) << prompts[i];
+    EXPECT_EQ(answer.text, alone[i].text);
+    EXPECT_FALSE(answer.ids.empty());
+  }
+}
+
+TEST(Runtime, FindsTheSharedPrefixOfASecondPrompt) {
+  auto runtime = Runtime::start(kModel, {.sequences_max = 2});
+  ASSERT_TRUE(runtime.ok()) << runtime.error().message;
+  Request request = greedy(**runtime, "x");
+  request.prompt.assign(200, 100);
+  Request again = request;
+  again.prompt.back() = 101;
+  const Answer first = read(**(*runtime)->engine().submit(std::move(request)));
+  const Answer second = read(**(*runtime)->engine().submit(std::move(again)));
+  EXPECT_EQ(first.summary.usage.cached_tokens, 0);
+  EXPECT_EQ(second.summary.usage.cached_tokens, 192);
+}
+
+TEST(Runtime, SizesFollowTheOptions) {
+  auto runtime = Runtime::start(kModel, {.sequences_max = 3, .context_max = 1000});
+  ASSERT_TRUE(runtime.ok()) << runtime.error().message;
+  const RuntimeSizes& sizes = (*runtime)->sizes();
+  EXPECT_EQ(sizes.context_max, 1000);
+  EXPECT_EQ(sizes.kv_pages, 3 * 16);
+  const ModelConfig& config = (*runtime)->model().config;
+  EXPECT_EQ(sizes.kv_bytes_per_token, config.kv_bytes_per_token(2));
+  EXPECT_EQ(sizes.kv_bytes, 3 * 16 * 64 * config.kv_bytes_per_token(2));
+}
+
+TEST(Runtime, RefusesWhatItCannotDo) {
+  EXPECT_EQ(Runtime::start(kModel, {.ranks = 3}).error().code, ErrorCode::unsupported);
+  EXPECT_EQ(Runtime::start(kModel, {.sequences_max = 0}).error().code, ErrorCode::invalid_argument);
+  EXPECT_EQ(Runtime::start("nowhere", {}).error().code, ErrorCode::not_found);
+}
+
+TEST(DefaultSampling, IsWhatTheModelAdvises) {
+  GenerationConfig generation;
+  EXPECT_EQ(default_sampling(generation).temperature, 1.0);
+  generation.temperature = 0.6;
+  generation.top_p = 0.95;
+  generation.top_k = 40;
+  EXPECT_EQ(default_sampling(generation).temperature, 0.6);
+  EXPECT_EQ(default_sampling(generation).top_p, 0.95);
+  EXPECT_EQ(default_sampling(generation).top_k, 40);
+  generation.do_sample = false;
+  EXPECT_EQ(default_sampling(generation).temperature, 0.0);
+}
+
+}  // namespace
+}  // namespace koho

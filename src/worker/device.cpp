@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/device.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "cpu/cpu_backend.h"
+#include "cuda/cuda_backend.h"
+
+namespace koho {
+
+Result<DeviceKind> parse_device(std::string_view name) {
+  if (name == "cpu") return DeviceKind::cpu;
+  if (name == "cuda") return DeviceKind::cuda;
+  if (name == "auto") return cuda_is_built() ? DeviceKind::cuda : DeviceKind::cpu;
+  return make_error(ErrorCode::invalid_argument, "device must be auto, cpu or cuda, found \"{}\"",
+                    name);
+}
+
+Result<std::unique_ptr<Backend>> make_backend(const DeviceOptions& options,
+                                              std::int64_t rank,
+                                              std::int64_t ranks) {
+  if (options.kind == DeviceKind::cuda)
+    return make_cuda_backend({.device = static_cast<int>(rank)});
+  const std::int64_t threads = options.threads > 0
+                                   ? options.threads
+                                   : static_cast<std::int64_t>(std::thread::hardware_concurrency());
+  return make_cpu_backend({.threads = static_cast<int>(std::max<std::int64_t>(threads / ranks, 1)),
+                           .isa = CpuIsa::automatic});
+}
+
+}  // namespace koho

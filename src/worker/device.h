@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which machine a rank computes on: the one place where a backend is chosen.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "base/error.h"
+#include "ops/backend.h"
+
+namespace koho {
+
+enum class DeviceKind : std::uint8_t { cpu, cuda };
+
+/// Reads "cpu" or "cuda"; "auto" is cuda in a build that has it and the CPU otherwise: a build with
+/// CUDA never falls back silently. Errors: invalid_argument.
+Result<DeviceKind> parse_device(std::string_view name);
+
+struct DeviceOptions {
+  DeviceKind kind = DeviceKind::cpu;
+  std::int64_t threads = 0;  // of all ranks together on the CPU; 0 = one a core
+};
+
+/// The backend of one of `ranks` ranks: a share of the threads, or the GPU of its number. Errors:
+/// those of make_cpu_backend and make_cuda_backend.
+Result<std::unique_ptr<Backend>> make_backend(const DeviceOptions& options,
+                                              std::int64_t rank,
+                                              std::int64_t ranks);
+
+}  // namespace koho
