@@ -2,18 +2,22 @@
 // `koho check`: validates a model directory, every file and every tensor, and says in one line what
 // is wrong or in a few what is there. Reads headers, not values, unless --values asks for them.
 #include <array>
-#include <cstdio>
+#include <cstdint>
+#include <filesystem>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "app/command.h"
 #include "app/units.h"
-#include "base/clock.h"
+#include "chat/template_choice.h"
 #include "model/model_files.h"
 #include "model/value_scan.h"
+#include "runtime/loaded_text.h"
 
 namespace koho::app {
 namespace {
@@ -32,7 +36,37 @@ struct CheckOptions {
   bool json = false;
 };
 
-void print_text(const CheckOptions& options, const ModelFiles& files) {
+/// What was found of the text side; `ids` 0: no tokenizer.json.
+struct TextSide {
+  std::int64_t ids = 0;
+  std::string chat_template;
+};
+
+/// Opens the tokenizer and chooses the template. Errors: those of the tokenizer; invalid_argument:
+/// the tokenizer has ids beyond the model's vocabulary.
+Result<TextSide> check_text(const std::string& directory,
+                            const ModelConfig& config,
+                            std::vector<std::string>& warnings) {
+  TextSide side;
+  if (!has_tokenizer(directory)) {
+    warnings.emplace_back("no tokenizer.json: the model takes and gives token ids only");
+    return side;
+  }
+  KOHO_TRY_ASSIGN(const Tokenizer tokenizer,
+                  Tokenizer::load(std::filesystem::path(directory) / "tokenizer.json"));
+  side.ids = tokenizer.vocab_size();
+  if (side.ids > config.vocab_size)
+    return make_error(ErrorCode::invalid_argument,
+                      "tokenizer.json has ids up to {}, config.json's vocab_size is {}",
+                      side.ids - 1, config.vocab_size);
+  KOHO_TRY_ASSIGN(const std::optional<std::string> text, chat::read_template_text(directory));
+  const chat::TemplateChoice choice = chat::choose_template(text, std::nullopt);
+  if (!choice.warning.empty()) warnings.push_back(choice.warning);
+  side.chat_template = chat::template_style_name(choice.style);
+  return side;
+}
+
+void print_text(const CheckOptions& options, const ModelFiles& files, const TextSide& text) {
   const ModelConfig& config = files.config;
   const CheckpointStats& stats = files.checkpoint.stats();
   std::cout
@@ -49,12 +83,15 @@ void print_text(const CheckOptions& options, const ModelFiles& files) {
              stats.num_tensors, bytes_text(stats.tensor_bytes), stats.num_copied,
              bytes_text(stats.copied_bytes))
       << fmt::format("  linears   {}\n", quantisation_text(files.weights.linears));
+  if (text.ids > 0)
+    std::cout << fmt::format("  text      {} token ids, chat template {}\n", text.ids,
+                             text.chat_template);
   if (options.values)
     std::cout << "  values    all read: every number finite, no scale below zero\n";
   for (const std::string& warning : files.warnings) std::cout << "  warning   " << warning << '\n';
 }
 
-void print_json(const CheckOptions& options, const ModelFiles& files) {
+void print_json(const CheckOptions& options, const ModelFiles& files, const TextSide& text) {
   const CheckpointStats& stats = files.checkpoint.stats();
   nlohmann::ordered_json out{{"model", options.model},
                              {"good", true},
@@ -65,6 +102,8 @@ void print_json(const CheckOptions& options, const ModelFiles& files) {
                              {"copied_tensors", stats.num_copied},
                              {"copied_bytes", stats.copied_bytes},
                              {"mtp", files.weights.sources.mtp.has_value()},
+                             {"token_ids", text.ids},
+                             {"chat_template", text.chat_template},
                              {"values_read", options.values},
                              {"warnings", files.warnings}};
   for (std::size_t i = 0; i < files.weights.linears.size(); ++i)
@@ -73,12 +112,13 @@ void print_json(const CheckOptions& options, const ModelFiles& files) {
 }
 
 Status run_check(const CheckOptions& options) {
-  KOHO_TRY_ASSIGN(const ModelFiles files, open_model_files(options.model));
+  KOHO_TRY_ASSIGN(ModelFiles files, open_model_files(options.model));
+  KOHO_TRY_ASSIGN(const TextSide text, check_text(options.model, files.config, files.warnings));
   if (options.values) KOHO_TRY(scan_values(files.checkpoint));
   if (options.json)
-    print_json(options, files);
+    print_json(options, files, text);
   else
-    print_text(options, files);
+    print_text(options, files, text);
   if (!std::cout.flush())
     return make_error(ErrorCode::io_error, "standard output could not be written");
   return {};

@@ -233,6 +233,11 @@ class Section {
     return make_error(ErrorCode::unsupported, "{} is {}; koho supports null only", path(name),
                       json::kind_name(value->kind()));
   }
+  Status expect_null_or_string(std::string_view name) const {
+    const json::Value* value = find(name);
+    if (value == nullptr || value->is_null() || value->string() != nullptr) return {};
+    return wrong(name, "null or a string");
+  }
   Status expect_null_or_empty(std::string_view name) const {
     const json::Value* value = find(name);
     if (value != nullptr && value->string() != nullptr && value->string()->empty()) return {};
@@ -270,13 +275,13 @@ Status read_model(const Section& top, TokenizerFile& file) {
                               "end_of_word_suffix", "fuse_unk", "byte_fallback", "ignore_merges",
                               "vocab", "merges"}));
   KOHO_TRY(model.expect_null("dropout"));
-  KOHO_TRY(model.expect_null("unk_token"));
   KOHO_TRY(model.expect_null_or_empty("continuing_subword_prefix"));
   KOHO_TRY(model.expect_null_or_empty("end_of_word_suffix"));
-  // Without an unknown token, which it joins, fuse_unk changes nothing.
-  KOHO_TRY_ASSIGN(const bool fuse_unk, model.boolean_or("fuse_unk", false));
-  static_cast<void>(fuse_unk);
-  KOHO_TRY(model.expect_boolean("byte_fallback", false));
+  // All 256 bytes are tokens, so nothing is unknown: these three change no result.
+  KOHO_TRY(model.expect_null_or_string("unk_token"));
+  for (const char* unused : {"fuse_unk", "byte_fallback"})
+    if (Result<bool> value = model.boolean_or(unused, false); !value.ok())
+      return std::move(value).error();
   KOHO_TRY_ASSIGN(file.ignore_merges, model.boolean_or("ignore_merges", false));
   return {};
 }

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <sys/wait.h>
 
@@ -163,6 +164,25 @@ TEST_F(RunCommand, LogitsAreAFloat32ArrayThatDoesNotDependOnChunks) {
   EXPECT_EQ(whole.size() % 64, (197U * 4096U * 4U) % 64U);
   EXPECT_EQ(read("l64.npy"), whole);
   EXPECT_EQ(read("l7.npy"), whole);
+}
+
+TEST_F(RunCommand, CheckReadsTheTokenizerToo) {
+  const Ran good = koho("check --model " + kModel + " --json");
+  EXPECT_EQ(good.exit_code, 0) << good.errors;
+  const Result<json::Value> report = json::parse(good.output);
+  ASSERT_TRUE(report.ok()) << good.output;
+  EXPECT_EQ(report->find("token_ids")->integer(), 4036);
+  EXPECT_EQ(*report->find("chat_template")->string(), "glm-4.7");
+
+  const fs::path copy = directory_.path() / "broken";
+  fs::create_directory(copy);
+  for (const fs::directory_entry& file : fs::directory_iterator(kModel))
+    if (file.path().filename() != "tokenizer.json")
+      fs::create_symlink(file.path(), copy / file.path().filename());
+  std::ofstream(copy / "tokenizer.json") << R"({"version": "1.0", "model": )";
+  const Ran broken = koho("check --model broken");
+  EXPECT_NE(broken.exit_code, 0);
+  EXPECT_NE(broken.errors.find("tokenizer.json"), std::string::npos) << broken.errors;
 }
 
 }  // namespace
