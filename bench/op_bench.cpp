@@ -34,16 +34,15 @@ double median_us(std::vector<double> times) {
 Result<double> time_call(Backend& backend, const OpBench& bench) {
   KOHO_TRY(bench.run(0));
   KOHO_TRY(backend.synchronize());
-  KOHO_TRY_ASSIGN(const std::unique_ptr<CudaGraph> graph,
-                  capture_cuda_graph(backend, [&]() -> Status {
-                    for (std::int64_t i = 0; i < bench.calls; ++i) KOHO_TRY(bench.run(i));
-                    return {};
-                  }));
+  KOHO_TRY_ASSIGN(const std::unique_ptr<Recording> graph, backend.record([&]() -> Status {
+    for (std::int64_t i = 0; i < bench.calls; ++i) KOHO_TRY(bench.run(i));
+    return {};
+  }));
   std::vector<double> times;
   constexpr int kReplays = 7;
   for (int replay = 0; replay <= kReplays; ++replay) {
     const auto start = std::chrono::steady_clock::now();
-    KOHO_TRY(graph->launch());
+    KOHO_TRY(graph->replay());
     KOHO_TRY(backend.synchronize());
     const std::chrono::duration<double, std::micro> elapsed =
         std::chrono::steady_clock::now() - start;

@@ -73,8 +73,9 @@ Status write_logits(Worker& worker,
                     std::span<const std::int32_t> ids,
                     std::int64_t chunk_max,
                     NumpyWriter& file) {
-  std::vector<std::int32_t> pages(ceil_div(ids.size(), static_cast<std::size_t>(kPageTokens)));
-  std::iota(pages.begin(), pages.end(), 0);
+  std::vector<std::int32_t> places;  // pages in order
+  for (std::int32_t page = 0; page < ceil_div<std::int64_t>(std::ssize(ids), kPageTokens); ++page)
+    places.insert(places.end(), {worker.page_place(0, page), page});
   StepOutput output;
   std::vector<float> logits;
   for (std::size_t begin = 0; begin < ids.size(); begin += static_cast<std::size_t>(chunk_max)) {
@@ -87,19 +88,21 @@ Status write_logits(Worker& worker,
     const std::vector<std::int64_t> slots(positions.begin(), positions.end());  // pages in order
     const std::array<std::int32_t, 2> query_starts{0, static_cast<std::int32_t>(count)};
     const std::array<std::int32_t, 1> context{end};
-    const std::int64_t width = ceil_div<std::int64_t>(end, kPageTokens);
+    const std::array<std::int32_t, 1> seats{0};
     const StepInput input{.token_ids = ids.subspan(begin, count),
                           .positions = positions,
                           .slots = slots,
                           .query_starts = query_starts,
                           .context_lengths = context,
-                          .page_tables = std::span(pages).first(static_cast<std::size_t>(width)),
-                          .page_table_width = width,
+                          .seats = seats,
                           .decodes = 0,
                           .logit_rows = rows,
+                          .sample_seats = {},
                           .sampling = {},
                           .biases = {},
-                          .masks = {}};
+                          .masks = {},
+                          .page_places = places,
+                          .page_copies = {}};
     KOHO_TRY(worker.step(input, output));
     logits.resize(static_cast<std::size_t>(output.logits.elements()));
     KOHO_TRY(

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cstring>
 #include <thread>
+#include <unistd.h>
+#include <utility>
 
 #include "base/arithmetic.h"
 #include "cpu/cpu_backend_impl.h"
@@ -29,6 +31,23 @@ const Kernels* kernels_of(CpuIsa isa) {
   return kernels_of(supported_cpu_isas().back());
 }
 
+/// Operators run at once: every mark is reached.
+class ReachedMark final : public Mark {
+ public:
+  Status set() override { return {}; }
+  Status wait() override { return {}; }
+};
+
+/// Runs the operators anew.
+class KeptOperators final : public Recording {
+ public:
+  explicit KeptOperators(std::function<Status()> operators) : operators_(std::move(operators)) {}
+  Status replay() override { return operators_(); }
+
+ private:
+  std::function<Status()> operators_;
+};
+
 /// A Tensor that borrows.
 Tensor borrowed(ConstTensorView view) {
   return {const_cast<std::byte*>(view.data), [](std::byte*) {}, view.dtype, view.shape,
@@ -47,7 +66,28 @@ std::string CpuBackend::description() const {
 Result<Tensor> CpuBackend::allocate(DType dtype, Shape shape, std::string_view purpose) {
   Result<Tensor> tensor = Tensor::host(dtype, shape);
   if (!tensor.ok()) return std::move(tensor).error().with_context(purpose);
+  allocated_bytes_ += tensor->view().bytes();
+  ++allocations_;
   return tensor;
+}
+
+Result<Tensor> CpuBackend::allocate_host(std::int64_t bytes) {
+  return Tensor::host(DType::u8, {bytes});
+}
+
+Result<std::unique_ptr<Mark>> CpuBackend::make_mark() {
+  return std::unique_ptr<Mark>(std::make_unique<ReachedMark>());
+}
+
+Result<std::unique_ptr<Recording>> CpuBackend::record(std::function<Status()> operators) {
+  return std::unique_ptr<Recording>(std::make_unique<KeptOperators>(std::move(operators)));
+}
+
+Result<MemoryUse> CpuBackend::memory_use() const {
+  return MemoryUse{.held_bytes = allocated_bytes_,
+                   .free_bytes = static_cast<std::int64_t>(sysconf(_SC_AVPHYS_PAGES)) *
+                                 static_cast<std::int64_t>(sysconf(_SC_PAGESIZE)),
+                   .allocations = allocations_};
 }
 
 Status CpuBackend::upload(TensorView destination, std::span<const std::byte> source) {

@@ -53,6 +53,17 @@ class CpuBackend final : public Backend {
   Status upload(TensorView destination, std::span<const std::byte> source) override;
   Status download(std::span<std::byte> destination, ConstTensorView source) override;
   Status synchronize() override { return {}; }
+  Result<Tensor> allocate_host(std::int64_t bytes) override;
+  Status enqueue_upload(TensorView destination, std::span<const std::byte> source) override {
+    return upload(destination, source);
+  }
+  Status enqueue_download(std::span<std::byte> destination, ConstTensorView source) override {
+    return download(destination, source);
+  }
+  Result<std::unique_ptr<Mark>> make_mark() override;
+  Result<MemoryUse> memory_use() const override;
+  bool replays_cheaply() const override { return false; }
+  Result<std::unique_ptr<Recording>> record(std::function<Status()> operators) override;
   Result<Tensor> place(ConstTensorView source) override;
   Status reserve(const StepLimits& limits) override;
 
@@ -61,6 +72,13 @@ class CpuBackend final : public Backend {
 
   Result<Linear> do_place_linear(std::span<const LinearSource> blocks) override;
   Result<Experts> do_place_experts(const ExpertsSource& source) override;
+  Status do_take_from_seats(TensorView token_ids,
+                            TensorView page_tables,
+                            const SeatRows& rows) override;
+  Status do_keep_sampled(TensorView last_sampled,
+                         ConstTensorView seats,
+                         ConstTensorView ids) override;
+  Status do_set_entries(TensorView table, ConstTensorView pairs) override;
   Status do_embed(TensorView out, ConstTensorView ids, ConstTensorView table) override;
   Status do_gather_rows(TensorView out, ConstTensorView x, ConstTensorView rows) override;
   Status do_rms_norm(const Activation& out,
@@ -154,6 +172,8 @@ class CpuBackend final : public Backend {
   std::int64_t worker_columns_ = 0;
   std::int64_t columns_max_ = 0;           // widest row of any placed weight
   std::int64_t expert_scratch_bytes_ = 0;  // of the largest placed experts
+  std::int64_t allocated_bytes_ = 0;       // by allocate(), so far
+  std::int64_t allocations_ = 0;           // calls of allocate() so far
   std::vector<Sampler> samplers_;          // one a thread
   std::vector<SamplerOutput> samples_;
 };

@@ -18,6 +18,46 @@ auto row_of(const auto& view, std::int64_t row) {
 
 }  // namespace
 
+Status CpuBackend::do_take_from_seats(TensorView token_ids,
+                                      TensorView page_tables,
+                                      const SeatRows& rows) {
+  const std::int32_t* given = rows.token_ids.as<std::int32_t>();
+  const std::int32_t* sampled = rows.last_sampled.as<std::int32_t>();
+  for (std::int64_t t = 0; t < token_ids.size(0); ++t) {
+    KOHO_CHECK(given[t] >= 0 || -1 - given[t] < rows.last_sampled.size(0));
+    token_ids.as<std::int32_t>()[t] = given[t] >= 0 ? given[t] : sampled[-1 - given[t]];
+  }
+  for (std::int64_t s = 0; s < page_tables.size(0); ++s) {
+    const std::int32_t seat = rows.seats.as<std::int32_t>()[s];
+    const std::int64_t pages =
+        ceil_div<std::int64_t>(rows.context_lengths.as<std::int32_t>()[s], kPageTokens);
+    KOHO_CHECK(seat >= 0 && seat < rows.seat_pages.size(0) && pages <= page_tables.size(1));
+    std::copy_n(row_of<std::int32_t>(rows.seat_pages, seat), pages,
+                row_of<std::int32_t>(page_tables, s));
+  }
+  return {};
+}
+
+Status CpuBackend::do_keep_sampled(TensorView last_sampled,
+                                   ConstTensorView seats,
+                                   ConstTensorView ids) {
+  for (std::int64_t r = 0; r < seats.size(0); ++r) {
+    const std::int32_t seat = seats.as<std::int32_t>()[r];
+    KOHO_CHECK_LT(seat, last_sampled.size(0));
+    if (seat >= 0) last_sampled.as<std::int32_t>()[seat] = std::max(ids.as<std::int32_t>()[r], 0);
+  }
+  return {};
+}
+
+Status CpuBackend::do_set_entries(TensorView table, ConstTensorView pairs) {
+  const std::int32_t* pair = pairs.as<std::int32_t>();
+  for (std::int64_t i = 0; i < pairs.size(0); ++i, pair += 2) {
+    KOHO_CHECK(pair[0] >= 0 && pair[0] < table.size(0));
+    table.as<std::int32_t>()[pair[0]] = pair[1];
+  }
+  return {};
+}
+
 Status CpuBackend::do_embed(TensorView out, ConstTensorView ids, ConstTensorView table) {
   return do_gather_rows(out, table, ids);
 }

@@ -55,22 +55,6 @@ RowForms forms_of(const Activation& out) {
   return forms;
 }
 
-class Graph final : public CudaGraph {
- public:
-  Graph(cudaGraphExec_t graph, cudaStream_t stream) : graph_(graph), stream_(stream) {}
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
-  ~Graph() override { static_cast<void>(cudaGraphExecDestroy(graph_)); }
-  Status launch() override {
-    KOHO_CUDA_TRY(cudaGraphLaunch(graph_, stream_));
-    return {};
-  }
-
- private:
-  cudaGraphExec_t graph_;
-  cudaStream_t stream_;
-};
-
 }  // namespace
 
 CudaBackend::CudaBackend(DeviceInfo device, const CudaOptions& options)
@@ -102,38 +86,12 @@ Status CudaBackend::start() {
 }
 
 Result<Tensor> CudaBackend::allocate(DType dtype, Shape shape, std::string_view purpose) {
+  KOHO_CUDA_TRY(cudaSetDevice(options_.device));
   const std::int64_t bytes = shape.elements() * dtype_bytes(dtype);
   KOHO_TRY_ASSIGN(std::byte * data, memory_->allocate(bytes, purpose));
   return Tensor(
       data, [memory = memory_, bytes](std::byte* freed) { memory->free(freed, bytes); }, dtype,
       shape, device_id_);
-}
-
-Status CudaBackend::upload(TensorView destination, std::span<const std::byte> source) {
-  if (!destination.packed() || static_cast<std::size_t>(destination.bytes()) != source.size())
-    return make_error(ErrorCode::invalid_argument, "upload: {} bytes into {}", source.size(),
-                      describe(destination));
-  if (source.empty()) return {};
-  KOHO_CUDA_TRY(cudaMemcpyAsync(destination.data, source.data(), source.size(),
-                                cudaMemcpyHostToDevice, stream_));
-  KOHO_CUDA_TRY(cudaStreamSynchronize(stream_));
-  return {};
-}
-
-Status CudaBackend::download(std::span<std::byte> destination, ConstTensorView source) {
-  if (!source.packed() || static_cast<std::size_t>(source.bytes()) != destination.size())
-    return make_error(ErrorCode::invalid_argument, "download: {} into {} bytes", describe(source),
-                      destination.size());
-  if (destination.empty()) return {};
-  KOHO_CUDA_TRY(cudaMemcpyAsync(destination.data(), source.data, destination.size(),
-                                cudaMemcpyDeviceToHost, stream_));
-  KOHO_CUDA_TRY(cudaStreamSynchronize(stream_));
-  return {};
-}
-
-Status CudaBackend::synchronize() {
-  KOHO_CUDA_TRY(cudaStreamSynchronize(stream_));
-  return {};
 }
 
 Result<Tensor> CudaBackend::place(ConstTensorView source) {
@@ -164,6 +122,38 @@ Status CudaBackend::reserve(const StepLimits& limits) {
   KOHO_CUDA_TRY(
       cudaMemsetAsync(scratch_.as<void>(), 0, static_cast<std::size_t>(scratch_.bytes()), stream_));
   KOHO_CUDA_TRY(cudaStreamSynchronize(stream_));
+  return {};
+}
+
+Status CudaBackend::do_take_from_seats(TensorView token_ids,
+                                       TensorView page_tables,
+                                       const SeatRows& rows) {
+  KOHO_CUDA_TRY(launch_take_from_seats({.token_ids = token_ids.as<std::int32_t>(),
+                                        .given_ids = i32(rows.token_ids),
+                                        .last_sampled = i32(rows.last_sampled),
+                                        .page_tables = page_tables.as<std::int32_t>(),
+                                        .seat_pages = i32(rows.seat_pages),
+                                        .seats = i32(rows.seats),
+                                        .context_lengths = i32(rows.context_lengths),
+                                        .tokens = token_ids.size(0),
+                                        .sequences = page_tables.size(0),
+                                        .seat_count = rows.seat_pages.size(0),
+                                        .width = page_tables.size(1)},
+                                       stream_));
+  return {};
+}
+
+Status CudaBackend::do_keep_sampled(TensorView last_sampled,
+                                    ConstTensorView seats,
+                                    ConstTensorView ids) {
+  KOHO_CUDA_TRY(launch_keep_sampled(last_sampled.as<std::int32_t>(), last_sampled.size(0),
+                                    i32(seats), i32(ids), seats.size(0), stream_));
+  return {};
+}
+
+Status CudaBackend::do_set_entries(TensorView table, ConstTensorView pairs) {
+  KOHO_CUDA_TRY(launch_set_entries(table.as<std::int32_t>(), table.size(0), i32(pairs),
+                                   pairs.size(0), stream_));
   return {};
 }
 
@@ -399,25 +389,6 @@ bool cuda_is_built() {
 
 Result<std::unique_ptr<Backend>> make_cuda_backend(const CudaOptions& options) {
   return cuda::CudaBackend::open(options);
-}
-
-Result<std::unique_ptr<CudaGraph>> capture_cuda_graph(Backend& backend,
-                                                      const std::function<Status()>& operators) {
-  const cudaStream_t stream = static_cast<cuda::CudaBackend&>(backend).stream();
-  KOHO_CUDA_TRY(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  const Status status = operators();
-  cudaGraph_t graph = nullptr;
-  const cudaError_t ended = cudaStreamEndCapture(stream, &graph);
-  if (!status.ok()) {
-    if (graph != nullptr) static_cast<void>(cudaGraphDestroy(graph));
-    return status.error();
-  }
-  KOHO_CUDA_TRY(ended);
-  cudaGraphExec_t executable = nullptr;
-  const cudaError_t made = cudaGraphInstantiate(&executable, graph, 0);
-  static_cast<void>(cudaGraphDestroy(graph));
-  KOHO_CUDA_TRY(made);
-  return std::unique_ptr<CudaGraph>(std::make_unique<cuda::Graph>(executable, stream));
 }
 
 }  // namespace koho

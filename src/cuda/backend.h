@@ -26,11 +26,15 @@ class CudaBackend final : public Backend {
   Status upload(TensorView destination, std::span<const std::byte> source) override;
   Status download(std::span<std::byte> destination, ConstTensorView source) override;
   Status synchronize() override;
+  Result<Tensor> allocate_host(std::int64_t bytes) override;
+  Status enqueue_upload(TensorView destination, std::span<const std::byte> source) override;
+  Status enqueue_download(std::span<std::byte> destination, ConstTensorView source) override;
+  Result<std::unique_ptr<Mark>> make_mark() override;
+  Result<MemoryUse> memory_use() const override;
+  bool replays_cheaply() const override { return true; }
+  Result<std::unique_ptr<Recording>> record(std::function<Status()> operators) override;
   Result<Tensor> place(ConstTensorView source) override;
   Status reserve(const StepLimits& limits) override;
-
-  cudaStream_t stream() const { return stream_; }
-  DeviceMemory::Counts memory_counts() const { return memory_->counts(); }
 
  private:
   CudaBackend(DeviceInfo device, const CudaOptions& options);
@@ -38,6 +42,13 @@ class CudaBackend final : public Backend {
 
   Result<Linear> do_place_linear(std::span<const LinearSource> blocks) override;
   Result<Experts> do_place_experts(const ExpertsSource& source) override;
+  Status do_take_from_seats(TensorView token_ids,
+                            TensorView page_tables,
+                            const SeatRows& rows) override;
+  Status do_keep_sampled(TensorView last_sampled,
+                         ConstTensorView seats,
+                         ConstTensorView ids) override;
+  Status do_set_entries(TensorView table, ConstTensorView pairs) override;
   Status do_embed(TensorView out, ConstTensorView ids, ConstTensorView table) override;
   Status do_gather_rows(TensorView out, ConstTensorView x, ConstTensorView rows) override;
   Status do_rms_norm(const Activation& out,
@@ -124,6 +135,7 @@ class CudaBackend final : public Backend {
   std::shared_ptr<DeviceMemory> memory_;
   cudaStream_t stream_ = nullptr;
   std::unique_ptr<MatmulLibrary> library_;  // null: only our own kernels
+  std::shared_ptr<std::int64_t> recordings_ = std::make_shared<std::int64_t>(0);  // alive
   DeviceBlock staging_;
   DeviceBlock scratch_;
   std::int64_t split_tokens_ = 512;    // context tokens of one part of decode attention

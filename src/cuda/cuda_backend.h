@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The NVIDIA backend as the rest of koho sees it: one function that opens a GPU, and the capture of
-// a step into a CUDA graph. No CUDA header is needed to use it; where CUDA is not built,
-// no_cuda.cpp answers.
+// The NVIDIA backend as the rest of koho sees it: one function that opens a GPU. No CUDA header is
+// needed to use it; where CUDA is not built, no_cuda.cpp answers.
 #pragma once
 
-#include <functional>
 #include <memory>
 
 #include "base/error.h"
@@ -23,21 +21,8 @@ struct CudaOptions {
 /// Whether this build has the backend.
 bool cuda_is_built();
 
-/// A captured sequence of operators. Its tensors must outlive it.
-class CudaGraph {
- public:
-  virtual ~CudaGraph() = default;
-  /// Enqueues the captured operators once more.
-  virtual Status launch() = 0;
-};
-
 /// Opens a GPU. Errors: unsupported (no CUDA in this build; compute capability below 9.0),
 /// not_found (no such device), device_error.
 Result<std::unique_ptr<Backend>> make_cuda_backend(const CudaOptions& options);
-
-/// Records what `operators` enqueues on `backend`, which make_cuda_backend() made, without running
-/// it. Errors: those of `operators`; device_error.
-Result<std::unique_ptr<CudaGraph>> capture_cuda_graph(Backend& backend,
-                                                      const std::function<Status()>& operators);
 
 }  // namespace koho

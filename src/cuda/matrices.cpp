@@ -117,6 +117,10 @@ Matmul TiledMatrices::parameters() const {
 
 Result<std::byte*> CudaBackend::scratch(std::int64_t bytes) {
   if (scratch_.bytes() < bytes) {
+    if (*recordings_ > 0)
+      return make_error(ErrorCode::internal,
+                        "an operator needs {} bytes of scratch memory, recordings hold on to {}",
+                        bytes, scratch_.bytes());
     KOHO_CUDA_TRY(cudaStreamSynchronize(stream_));
     scratch_ = DeviceBlock();
     KOHO_TRY_ASSIGN(scratch_, DeviceBlock::allocate(memory_, bytes, "scratch memory"));

@@ -20,9 +20,4 @@ Result<std::unique_ptr<Backend>> make_cuda_backend(const CudaOptions& /*options*
   return not_built();
 }
 
-Result<std::unique_ptr<CudaGraph>> capture_cuda_graph(
-    Backend& /*backend*/, const std::function<Status()>& /*operators*/) {
-  return not_built();
-}
-
 }  // namespace koho

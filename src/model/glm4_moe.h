@@ -66,6 +66,9 @@ class Glm4Moe {
   /// errors    invalid_argument: the batch exceeds the limits
   Result<TensorView> forward(const Batch& batch);
 
+  /// The last step's logits, if it had `rows` of them or more.
+  TensorView logits(std::int64_t rows) { return activations_.logits.view().first(rows); }
+
   KvCache& kv_cache() { return kv_cache_; }
   const ModelConfig& config() const { return config_; }
 

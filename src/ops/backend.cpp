@@ -91,6 +91,54 @@ Result<Experts> Backend::place_experts(const ExpertsSource& source) {
   return do_place_experts(source);
 }
 
+Status Backend::take_from_seats(TensorView token_ids,
+                                TensorView page_tables,
+                                const SeatRows& rows) {
+  const Contract contract("take_from_seats", device());
+  KOHO_TRY(contract.that(token_ids.shape.rank() == 1 && page_tables.shape.rank() == 2 &&
+                             rows.seat_pages.shape.rank() == 2,
+                         "token_ids [T] · page_tables [S, W] · seat_pages [seats, W]"));
+  const std::int64_t sequences = page_tables.size(0);
+  const std::int64_t width = page_tables.size(1);
+  const std::int64_t seats = rows.seat_pages.size(0);
+  KOHO_TRY(contract.tensor("token_ids", token_ids, DType::i32, {token_ids.size(0)}));
+  KOHO_TRY(contract.tensor("page_tables", page_tables, DType::i32, {sequences, width}));
+  KOHO_TRY(contract.tensor("rows.token_ids", rows.token_ids, DType::i32, {token_ids.size(0)}));
+  KOHO_TRY(contract.tensor("rows.seats", rows.seats, DType::i32, {sequences}));
+  KOHO_TRY(contract.tensor("context_lengths", rows.context_lengths, DType::i32, {sequences}));
+  KOHO_TRY(contract.tensor("last_sampled", rows.last_sampled, DType::i32, {seats}));
+  KOHO_TRY(contract.tensor("seat_pages", rows.seat_pages, DType::i32, {seats, width}));
+  if (token_ids.size(0) == 0 && sequences == 0) return {};
+  if (trace_.skips(Op::take_from_seats)) return {};
+  const Trace::Span span(trace_, Op::take_from_seats);
+  return do_take_from_seats(token_ids, page_tables, rows);
+}
+
+Status Backend::keep_sampled(TensorView last_sampled, ConstTensorView seats, ConstTensorView ids) {
+  const Contract contract("keep_sampled", device());
+  KOHO_TRY(contract.that(last_sampled.shape.rank() == 1 && seats.shape.rank() == 1,
+                         "last_sampled [seats] · seats [R]"));
+  KOHO_TRY(contract.tensor("last_sampled", last_sampled, DType::i32, {last_sampled.size(0)}));
+  KOHO_TRY(contract.tensor("seats", seats, DType::i32, {seats.size(0)}));
+  KOHO_TRY(contract.tensor("ids", ids, DType::i32, {seats.size(0)}));
+  if (seats.size(0) == 0) return {};
+  if (trace_.skips(Op::keep_sampled)) return {};
+  const Trace::Span span(trace_, Op::keep_sampled);
+  return do_keep_sampled(last_sampled, seats, ids);
+}
+
+Status Backend::set_entries(TensorView table, ConstTensorView pairs) {
+  const Contract contract("set_entries", device());
+  KOHO_TRY(contract.that(table.shape.rank() == 1 && pairs.shape.rank() == 2,
+                         "table [n] · pairs [C, 2]"));
+  KOHO_TRY(contract.tensor("table", table, DType::i32, {table.size(0)}));
+  KOHO_TRY(contract.tensor("pairs", pairs, DType::i32, {pairs.size(0), 2}));
+  if (pairs.size(0) == 0) return {};
+  if (trace_.skips(Op::set_entries)) return {};
+  const Trace::Span span(trace_, Op::set_entries);
+  return do_set_entries(table, pairs);
+}
+
 Status Backend::embed(TensorView out, ConstTensorView ids, ConstTensorView table) {
   const Contract contract("embed", device());
   KOHO_TRY(
@@ -99,6 +147,7 @@ Status Backend::embed(TensorView out, ConstTensorView ids, ConstTensorView table
   KOHO_TRY(contract.tensor("ids", ids, DType::i32, {out.size(0)}));
   KOHO_TRY(contract.tensor("table", table, DType::bf16, {table.size(0), table.size(1)}));
   if (out.size(0) == 0) return {};
+  if (trace_.skips(Op::embed)) return {};
   const Trace::Span span(trace_, Op::embed);
   return do_embed(out, ids, table);
 }
@@ -110,6 +159,7 @@ Status Backend::gather_rows(TensorView out, ConstTensorView x, ConstTensorView r
   KOHO_TRY(contract.tensor("x", x, DType::bf16, {x.size(0), x.size(1)}, kRows));
   KOHO_TRY(contract.tensor("rows", rows, DType::i32, {out.size(0)}));
   if (out.size(0) == 0) return {};
+  if (trace_.skips(Op::gather_rows)) return {};
   const Trace::Span span(trace_, Op::gather_rows);
   return do_gather_rows(out, x, rows);
 }
@@ -124,6 +174,7 @@ Status Backend::rms_norm(const Activation& out,
   KOHO_TRY(contract.tensor("weight", weight, DType::bf16, {x.size(1)}));
   KOHO_TRY(contract.activation("out", out, x.size(0), x.size(1)));
   if (x.size(0) == 0) return {};
+  if (trace_.skips(Op::rms_norm)) return {};
   const Trace::Span span(trace_, Op::rms_norm);
   return do_rms_norm(out, x, weight, eps);
 }
@@ -141,6 +192,7 @@ Status Backend::add_rms_norm(const Activation& out,
   KOHO_TRY(contract.tensor("weight", weight, DType::bf16, {residual.size(1)}));
   KOHO_TRY(contract.activation("out", out, residual.size(0), residual.size(1)));
   if (residual.size(0) == 0) return {};
+  if (trace_.skips(Op::add_rms_norm)) return {};
   const Trace::Span span(trace_, Op::add_rms_norm);
   return do_add_rms_norm(out, residual, branch, weight, eps);
 }
@@ -153,6 +205,7 @@ Status Backend::linear(TensorView out, const Activation& x, const Linear& weight
   KOHO_TRY(contract.tensor("out", out, dtype, {out.size(0), weight.out_features}, kRows));
   KOHO_TRY(contract.activation("x", x, out.size(0), weight.in_features, weight.needs));
   if (out.size(0) == 0) return {};
+  if (trace_.skips(Op::linear, weight.out_features)) return {};
   const Trace::Span span(trace_, Op::linear);
   return do_linear(out, x, weight);
 }
@@ -183,6 +236,7 @@ Status Backend::qk_norm_rope_store_kv(TensorView q,
   KOHO_TRY(contract.tensor("rope_table", weights.rope_table, DType::f32,
                            {weights.rope_table.size(0), 2, heads.rotary / 2}));
   if (tokens == 0) return {};
+  if (trace_.skips(Op::qk_norm_rope_store_kv)) return {};
   const Trace::Span span(trace_, Op::qk_norm_rope_store_kv);
   return do_qk_norm_rope_store_kv(q, kv, qkv, positions, slots, weights);
 }
@@ -210,6 +264,7 @@ Status Backend::attention(const Activation& out,
   KOHO_TRY(contract.that(batch.page_tables.size(1) * kPageTokens >= batch.context_max,
                          "page_tables must cover context_max"));
   if (batch.tokens == 0) return {};
+  if (trace_.skips(Op::attention)) return {};
   const Trace::Span span(trace_, Op::attention);
   return do_attention(out, q, kv, batch, heads);
 }
@@ -221,6 +276,7 @@ Status Backend::silu_mul(const Activation& out, ConstTensorView gate_up) {
       contract.tensor("gate_up", gate_up, DType::bf16, {gate_up.size(0), gate_up.size(1)}, kRows));
   KOHO_TRY(contract.activation("out", out, gate_up.size(0), gate_up.size(1) / 2));
   if (gate_up.size(0) == 0) return {};
+  if (trace_.skips(Op::silu_mul)) return {};
   const Trace::Span span(trace_, Op::silu_mul);
   return do_silu_mul(out, gate_up);
 }
@@ -245,6 +301,7 @@ Status Backend::route(const Routing& out,
                              settings.top_k <= experts / settings.groups * settings.groups_kept,
                          "groups divide the experts, and the kept groups hold top_k"));
   if (x.size(0) == 0) return {};
+  if (trace_.skips(Op::route)) return {};
   const Trace::Span span(trace_, Op::route);
   return do_route(out, x, weight, bias, settings);
 }
@@ -264,6 +321,7 @@ Status Backend::experts(TensorView out,
   KOHO_TRY(contract.tensor("routing.weights", routing.weights, DType::f32,
                            {tokens, routing.ids.size(1)}));
   if (tokens == 0) return {};
+  if (trace_.skips(Op::experts)) return {};
   const Trace::Span span(trace_, Op::experts);
   return do_experts(out, x, routing, weights);
 }
@@ -275,6 +333,7 @@ Status Backend::copy_pages(const KvLayer& kv, ConstTensorView pairs) {
   KOHO_TRY(contract.kv(kv, kv.k.size(1), kv.k.size(3)));
   KOHO_TRY(contract.tensor("pairs", pairs, DType::i32, {pairs.size(0), 2}));
   if (pairs.size(0) == 0) return {};
+  if (trace_.skips(Op::copy_pages)) return {};
   const Trace::Span span(trace_, Op::copy_pages);
   return do_copy_pages(kv, pairs);
 }
@@ -307,6 +366,7 @@ Status Backend::sample(const SamplingOutput& out,
   KOHO_TRY(contract.that(out.top_ids.empty() == out.top_logprobs.empty(),
                          "top_ids and top_logprobs come together"));
   if (rows == 0) return {};
+  if (trace_.skips(Op::sample)) return {};
   const Trace::Span span(trace_, Op::sample);
   return do_sample(out, logits, batch);
 }
@@ -323,16 +383,18 @@ Status Backend::reset_counts(TensorView counts,
       contract.that(prompt_ids.shape.rank() == 1 && output_ids.shape.rank() == 1, "ids are [n]"));
   KOHO_TRY(contract.tensor("prompt_ids", prompt_ids, DType::i32, {prompt_ids.size(0)}));
   KOHO_TRY(contract.tensor("output_ids", output_ids, DType::i32, {output_ids.size(0)}));
+  if (trace_.skips(Op::reset_counts)) return {};
   const Trace::Span span(trace_, Op::reset_counts);
   return do_reset_counts(counts, slot, prompt_ids, output_ids);
 }
 
 std::string_view op_name(Op op) {
   static constexpr std::array<std::string_view, static_cast<std::size_t>(Op::count)> kNames{
-      "embed",        "gather_rows", "rms_norm",
-      "add_rms_norm", "linear",      "qk_norm_rope_store_kv",
-      "attention",    "silu_mul",    "route",
-      "experts",      "copy_pages",  "sample",
+      "take_from_seats", "keep_sampled", "set_entries",
+      "embed",           "gather_rows",  "rms_norm",
+      "add_rms_norm",    "linear",       "qk_norm_rope_store_kv",
+      "attention",       "silu_mul",     "route",
+      "experts",         "copy_pages",   "sample",
       "reset_counts"};
   return kNames[static_cast<std::size_t>(op)];
 }

@@ -12,6 +12,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -32,6 +34,31 @@ struct StepLimits {
   std::int64_t context_max = 0;  // tokens of one sequence
   std::int64_t logit_rows_max = 0;
   std::int64_t vocabulary = 0;
+};
+
+/// A point in the order of enqueued work.
+class Mark {
+ public:
+  virtual ~Mark() = default;
+  /// Moves the mark behind everything enqueued so far.
+  virtual Status set() = 0;
+  /// Waits until everything before the mark is done. Errors: device_error of that work.
+  virtual Status wait() = 0;
+};
+
+/// A recorded sequence of operators. Its tensors must outlive it.
+class Recording {
+ public:
+  virtual ~Recording() = default;
+  /// Enqueues the recorded operators once more.
+  virtual Status replay() = 0;
+};
+
+/// Device memory of a backend.
+struct MemoryUse {
+  std::int64_t held_bytes = 0;
+  std::int64_t free_bytes = 0;   // that allocate() could still give
+  std::int64_t allocations = 0;  // made so far
 };
 
 /// Weights of qk_norm_rope_store_kv.
@@ -64,6 +91,15 @@ struct SamplingOutput {
   TensorView top_logprobs;  // [R, kTopLogprobsMax] f32
 };
 
+/// How a step's rows find what the ranks remember of their seats (plan/step_plan.h).
+struct SeatRows {
+  ConstTensorView token_ids;        // [T] i32: an id, or -1 - seat: the token it sampled last
+  ConstTensorView seats;            // [S] i32
+  ConstTensorView context_lengths;  // [S] i32
+  ConstTensorView last_sampled;     // [seats] i32
+  ConstTensorView seat_pages;       // [seats, W] i32: page tables by seat
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -82,6 +118,25 @@ class Backend {
   virtual Status download(std::span<std::byte> destination, ConstTensorView source) = 0;
   /// Waits for everything enqueued.
   virtual Status synchronize() = 0;
+  /// Host memory, zeroed, for enqueue_upload and enqueue_download.
+  virtual Result<Tensor> allocate_host(std::int64_t bytes) = 0;
+  /// As upload and download, but only enqueued. Requires: the host bytes come from allocate_host()
+  /// and are left alone until a later mark was waited for.
+  virtual Status enqueue_upload(TensorView destination, std::span<const std::byte> source) = 0;
+  virtual Status enqueue_download(std::span<std::byte> destination, ConstTensorView source) = 0;
+  virtual Result<std::unique_ptr<Mark>> make_mark() = 0;
+  virtual Result<MemoryUse> memory_use() const = 0;
+
+  // ---- recordings
+  // ----------------------------------------------------------------------------------------------------
+
+  /// Whether replaying costs less than enqueueing anew, so that a worker should pad its batches to
+  /// sizes it has recorded.
+  virtual bool replays_cheaply() const = 0;
+  /// Records what `operators` enqueues, without doing it. A backend that replays cheaply calls the
+  /// function once, now; another one keeps it and calls it at every replay. Requires: the same
+  /// operators ran before on arrays of the same shapes. Errors: those of `operators`; device_error.
+  virtual Result<std::unique_ptr<Recording>> record(std::function<Status()> operators) = 0;
 
   // ---- weights: once, at load
   // ----------------------------------------------------------------------------------------
@@ -98,6 +153,22 @@ class Backend {
 
   // ---- operators
   // -----------------------------------------------------------------------------------------------------
+
+  /// What a step's rows take from their seats.
+  ///
+  ///   token_ids[t] = rows.token_ids[t], or last_sampled[seat] if that is -1 - seat
+  ///   page_tables[s, i] = seat_pages[seats[s], i] for i < ceil(context_lengths[s] / 64)
+  ///
+  /// shapes    token_ids [T] i32 · page_tables [S, W] i32 · see SeatRows
+  Status take_from_seats(TensorView token_ids, TensorView page_tables, const SeatRows& rows);
+
+  /// last_sampled[seats[r]] = max(ids[r], 0) where seats[r] >= 0.
+  /// shapes    last_sampled [seats] i32 · seats, ids [R] i32, seats distinct
+  Status keep_sampled(TensorView last_sampled, ConstTensorView seats, ConstTensorView ids);
+
+  /// table[pairs[i,0]] = pairs[i,1], a place named twice given one value.
+  /// shapes    table [n] i32 · pairs [C, 2] i32, 0 <= pairs[i,0] < n
+  Status set_entries(TensorView table, ConstTensorView pairs);
 
   /// out[t,:] = table[ids[t],:].  shapes: out [T, H] bf16 · ids [T] i32 in 0..V-1 · table [V, H]
   /// bf16
@@ -219,6 +290,13 @@ class Backend {
  private:
   virtual Result<Linear> do_place_linear(std::span<const LinearSource> blocks) = 0;
   virtual Result<Experts> do_place_experts(const ExpertsSource& source) = 0;
+  virtual Status do_take_from_seats(TensorView token_ids,
+                                    TensorView page_tables,
+                                    const SeatRows& rows) = 0;
+  virtual Status do_keep_sampled(TensorView last_sampled,
+                                 ConstTensorView seats,
+                                 ConstTensorView ids) = 0;
+  virtual Status do_set_entries(TensorView table, ConstTensorView pairs) = 0;
   virtual Status do_embed(TensorView out, ConstTensorView ids, ConstTensorView table) = 0;
   virtual Status do_gather_rows(TensorView out, ConstTensorView x, ConstTensorView rows) = 0;
   virtual Status do_rms_norm(const Activation& out,

@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a step's time goes: calls, wall time and counted bytes by operator. Off unless asked for.
-// On CUDA the host time of a span says how long enqueueing took; device time by class comes from
-// the backend's own events.
+// Where a step's time goes: calls and wall time by operator. Off unless asked for. On CUDA the host
+// time of a span says how long enqueueing took; device time by class comes from running one class
+// alone (`select`), on the arrays that a whole step left behind.
 #pragma once
 
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string_view>
+#include <utility>
 
 namespace koho {
 
 enum class Op : std::uint8_t {
+  take_from_seats,
+  keep_sampled,
+  set_entries,
   embed,
   gather_rows,
   rms_norm,
@@ -37,7 +42,16 @@ class Trace {
     std::chrono::nanoseconds time{0};
   };
 
+  /// Whether an operator belongs to a class. `columns` is the width of a linear layer's output, 0
+  /// for other operators.
+  using Selection = std::function<bool(Op op, std::int64_t columns)>;
+
   void enable(bool on) { enabled_ = on; }
+  /// From now on operators outside the selection do nothing; an empty one lets all run again.
+  void select(Selection selection) { selection_ = std::move(selection); }
+  bool skips(Op op, std::int64_t columns = 0) const {
+    return selection_ && !selection_(op, columns);
+  }
   void clear() { entries_ = {}; }
   const Entry& entry(Op op) const { return entries_[static_cast<std::size_t>(op)]; }
 
@@ -64,6 +78,7 @@ class Trace {
 
  private:
   std::array<Entry, static_cast<std::size_t>(Op::count)> entries_{};
+  Selection selection_;
   bool enabled_ = false;
 };
 

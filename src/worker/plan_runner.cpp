@@ -1,51 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/plan_runner.h"
 
-#include <algorithm>
-#include <cstring>
-
-#include "base/arithmetic.h"
-
 namespace koho {
 
 PlanRunner::PlanRunner(Worker& worker, const PlanBounds& bounds)
-    : worker_(&worker),
-      bounds_(bounds),
-      pages_per_seat_(ceil_div(bounds.context_max, bounds.tokens_per_page)),
-      page_tables_(static_cast<std::size_t>(bounds.sequences_max) *
-                   static_cast<std::size_t>(pages_per_seat_)),
-      last_sampled_(static_cast<std::size_t>(bounds.sequences_max)) {
+    : worker_(&worker), bounds_(bounds) {
   const PlanCounts most = bounds.counts_max();
-  token_ids_.reserve(static_cast<std::size_t>(most.tokens));
-  step_tables_.reserve(page_tables_.size());
-  sampling_.reserve(static_cast<std::size_t>(most.samples));
-  biases_.reserve(static_cast<std::size_t>(most.biases));
-  copies_.reserve(static_cast<std::size_t>(2 * most.copies));
+  page_places_.reserve(static_cast<std::size_t>(2 * most.run_pages));
+  page_copies_.reserve(static_cast<std::size_t>(2 * most.copies));
 }
 
-void PlanRunner::reset() {
-  std::fill(page_tables_.begin(), page_tables_.end(), 0);
-  std::fill(last_sampled_.begin(), last_sampled_.end(), 0);
-}
-
-/// Brings the seats' tables and counts up to date and copies pages.
-Status PlanRunner::apply(const StepPlan& plan) {
+/// The changes of page tables, place by place. Runs apply in order: of two changes of one place the
+/// last one counts, and takes the place of the first.
+void PlanRunner::list_pages(const StepPlan& plan) {
+  page_places_.clear();
   std::size_t next_page = 0;
-  for (const PlanPageRun& run : plan.runs) {
-    const auto begin =
-        static_cast<std::size_t>(run.seat) * static_cast<std::size_t>(pages_per_seat_) +
-        static_cast<std::size_t>(run.first);
-    const auto count = static_cast<std::size_t>(run.count);
-    std::copy_n(plan.run_pages.begin() + static_cast<std::ptrdiff_t>(next_page), count,
-                page_tables_.begin() + static_cast<std::ptrdiff_t>(begin));
-    next_page += count;
+  for (std::size_t r = 0; r < plan.runs.size(); ++r) {
+    const PlanPageRun& run = plan.runs[r];
+    for (std::int32_t i = run.first; i < run.first + run.count; ++i, ++next_page) {
+      bool changed_later = false;
+      for (std::size_t later = r + 1; later < plan.runs.size() && !changed_later; ++later)
+        changed_later = plan.runs[later].seat == run.seat && plan.runs[later].first <= i &&
+                        i < plan.runs[later].first + plan.runs[later].count;
+      if (changed_later) continue;
+      page_places_.push_back(worker_->page_place(run.seat, i));
+      page_places_.push_back(plan.run_pages[next_page]);
+    }
   }
-  if (!plan.copies.empty()) {
-    copies_.clear();
-    for (const PlanPageCopy& copy : plan.copies)
-      copies_.insert(copies_.end(), {copy.from, copy.to});
-    KOHO_TRY(worker_->copy_pages(copies_));
-  }
+  page_copies_.clear();
+  for (const PlanPageCopy& copy : plan.copies)
+    page_copies_.insert(page_copies_.end(), {copy.from, copy.to});
+}
+
+Status PlanRunner::start(std::span<const std::byte> bytes) {
+  KOHO_TRY_ASSIGN(const StepPlan plan, read_plan(bytes, bounds_));
   std::size_t next_token = 0;
   for (const PlanHistory& history : plan.histories) {
     const auto prompt =
@@ -56,59 +44,38 @@ Status PlanRunner::apply(const StepPlan& plan) {
     next_token += output.size();
     KOHO_TRY(worker_->start_counts(history.seat, prompt, output));
   }
+  list_pages(plan);
+  KOHO_TRY(worker_->enqueue({.token_ids = plan.token_ids,
+                             .positions = plan.positions,
+                             .slots = plan.slots,
+                             .query_starts = plan.query_starts,
+                             .context_lengths = plan.context_lengths,
+                             .seats = plan.seats,
+                             .decodes = plan.decodes,
+                             .logit_rows = plan.logit_rows,
+                             .sample_seats = plan.sample_seats,
+                             .sampling = plan.sampling,
+                             .biases = plan.biases,
+                             .masks = {},
+                             .page_places = page_places_,
+                             .page_copies = page_copies_}));
+  steps_[started_++ % steps_.size()] = plan.step;
   return {};
 }
 
-/// Resolves token ids and lays the page tables of the step's sequences side by side.
-void PlanRunner::gather(const StepPlan& plan) {
-  token_ids_.clear();
-  for (const std::int32_t id : plan.token_ids)
-    token_ids_.push_back(id >= 0 ? id : last_sampled_[static_cast<std::size_t>(-1 - id)]);
-  const std::int32_t context =
-      plan.context_lengths.empty()
-          ? 0
-          : *std::max_element(plan.context_lengths.begin(), plan.context_lengths.end());
-  table_width_ = ceil_div(context, bounds_.tokens_per_page);
-  step_tables_.clear();
-  for (const std::int32_t seat : plan.seats) {
-    const auto row = page_tables_.begin() + static_cast<std::ptrdiff_t>(seat) * pages_per_seat_;
-    step_tables_.insert(step_tables_.end(), row, row + static_cast<std::ptrdiff_t>(table_width_));
-  }
-  sampling_.resize(plan.sampling.size());
-  if (!sampling_.empty())
-    std::memcpy(static_cast<void*>(sampling_.data()), plan.sampling.data(),
-                plan.sampling.size_bytes());
-  biases_.resize(plan.biases.size());
-  if (!biases_.empty())
-    std::memcpy(static_cast<void*>(biases_.data()), plan.biases.data(), plan.biases.size_bytes());
-}
-
-Status PlanRunner::run(std::span<const std::byte> bytes, StepResult& result) {
-  KOHO_TRY_ASSIGN(const StepPlan plan, read_plan(bytes, bounds_));
-  KOHO_TRY(apply(plan));
-  gather(plan);
-  output_.ids.clear();
-  KOHO_TRY(worker_->step({.token_ids = token_ids_,
-                          .positions = plan.positions,
-                          .slots = plan.slots,
-                          .query_starts = plan.query_starts,
-                          .context_lengths = plan.context_lengths,
-                          .page_tables = step_tables_,
-                          .page_table_width = table_width_,
-                          .decodes = plan.decodes,
-                          .logit_rows = plan.logit_rows,
-                          .sampling = sampling_,
-                          .biases = biases_,
-                          .masks = {}},
-                         output_));
-  for (std::size_t i = 0; i < plan.sample_seats.size(); ++i)
-    last_sampled_[static_cast<std::size_t>(plan.sample_seats[i])] = std::max(output_.ids[i], 0);
-  result.step = plan.step;
+Status PlanRunner::finish(StepResult& result) {
+  result.step = steps_[finished_++ % steps_.size()];
+  KOHO_TRY(worker_->finish(output_));
   result.tokens = output_.ids;
   result.logprobs = output_.logprobs;
   result.top_ids = output_.top_ids;
   result.top_logprobs = output_.top_logprobs;
   return {};
+}
+
+Status PlanRunner::run(std::span<const std::byte> plan, StepResult& result) {
+  KOHO_TRY(start(plan));
+  return finish(result);
 }
 
 }  // namespace koho

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// StepPlans on one rank: keeps what ranks remember of each seat (page table, last sampled token)
-// and turns a checked plan into the flat arrays of one step.
+// StepPlans on one rank: turns a checked plan into a worker's step and its results into a
+// StepResult. What ranks remember of a seat lies with the worker.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -20,30 +21,27 @@ class PlanRunner {
   /// Requires: `worker` outlives this and was made for the same limits.
   PlanRunner(Worker& worker, const PlanBounds& bounds);
 
-  /// Reads, checks and runs one plan. Errors: corrupt_data (the plan), device_error; after any
-  /// error the seats are unusable until reset().
+  /// Reads, checks and starts one plan, whose bytes are not needed afterwards. Requires: fewer than
+  /// Worker::kStepsInFlightMax plans are unfinished. Errors: corrupt_data (the plan), device_error;
+  /// after any error the worker is unusable.
+  Status start(std::span<const std::byte> plan);
+  /// Waits for the oldest unfinished plan.
+  Status finish(StepResult& result);
+  /// Both.
   Status run(std::span<const std::byte> plan, StepResult& result);
 
-  /// Forgets every seat.
-  void reset();
-
  private:
-  Status apply(const StepPlan& plan);
-  void gather(const StepPlan& plan);
+  void list_pages(const StepPlan& plan);
 
   Worker* worker_;
   PlanBounds bounds_;
-  std::int32_t pages_per_seat_;
-  std::vector<std::int32_t> page_tables_;   // [seats, pages_per_seat]
-  std::vector<std::int32_t> last_sampled_;  // [seats]
+  std::array<std::int64_t, Worker::kStepsInFlightMax> steps_{};  // numbers of the unfinished plans
+  std::uint64_t started_ = 0;
+  std::uint64_t finished_ = 0;
 
   // Scratch of one step.
-  std::vector<std::int32_t> token_ids_;    // [T], resolved
-  std::vector<std::int32_t> step_tables_;  // [S, width]
-  std::int64_t table_width_ = 0;
-  std::vector<SamplingRow> sampling_;  // [R]
-  std::vector<LogitBias> biases_;
-  std::vector<std::int32_t> copies_;  // [C, 2]
+  std::vector<std::int32_t> page_places_;  // [C, 2]
+  std::vector<std::int32_t> page_copies_;  // [C, 2]
   StepOutput output_;
 };
 

@@ -2,34 +2,47 @@
 #include "worker/worker.h"
 
 #include <algorithm>
+#include <cstring>
+#include <numeric>
 
 #include "base/arithmetic.h"
 
 namespace koho {
 namespace {
 
-/// Copies a host array into the first elements of a device array and returns them as `shape`.
-template <typename T>
-Result<ConstTensorView> fill(Backend& backend,
-                             Tensor& target,
-                             std::span<const T> source,
-                             Shape shape) {
-  TensorView whole = target.view();
-  const TensorView part(whole.data, whole.dtype, shape, whole.device);
-  KOHO_CHECK_LE(part.bytes(), whole.bytes());
-  if (!source.empty()) KOHO_TRY(backend.upload(part, std::as_bytes(source)));
-  return ConstTensorView(part);
-}
-
-template <typename T>
-Status fetch(Backend& backend, std::vector<T>& target, ConstTensorView source) {
-  target.resize(static_cast<std::size_t>(source.elements()));
-  return backend.download(std::as_writable_bytes(std::span<T>(target)), source);
-}
-
 std::int64_t length(auto span) {
   return static_cast<std::int64_t>(span.size());
 }
+
+/// Copies `source` to elements 0.. at `offset` of the lane's memory and fills up to `count`.
+template <typename T>
+void put(
+    Tensor& memory, std::int64_t offset, std::span<const T> source, std::int64_t count, T padding) {
+  auto* target = reinterpret_cast<T*>(memory.view().data + offset);
+  std::copy(source.begin(), source.end(), target);
+  std::fill(target + source.size(), target + count, padding);
+}
+
+template <typename T>
+void fetch(std::vector<T>& target, const Tensor& memory, std::int64_t offset, std::int64_t count) {
+  const auto* source = reinterpret_cast<const T*>(memory.view().data + offset);
+  target.assign(source, source + count);
+}
+
+/// Sizes of decode steps to record: a pure decode step is padded to the next one.
+std::vector<std::int64_t> decode_sizes(std::int64_t rows_max) {
+  std::vector<std::int64_t> sizes;
+  for (std::int64_t rows = 1; rows < rows_max; rows += rows < 2     ? 1
+                                                       : rows < 8   ? rows
+                                                       : rows < 64  ? 8
+                                                       : rows < 128 ? 16
+                                                                    : 32)
+    sizes.push_back(rows);
+  sizes.push_back(rows_max);
+  return sizes;
+}
+
+constexpr std::int64_t kRecordedRowsMax = 256;
 
 }  // namespace
 
@@ -46,41 +59,54 @@ Result<Worker> Worker::create(const ModelConfig& config,
   worker.model_ = std::make_unique<Glm4Moe>(std::move(model));
   worker.limits_ = settings.load.limits;
   worker.limits_.vocabulary = config.vocab_size;
-  worker.page_table_width_max_ = ceil_div(worker.limits_.context_max, kPageTokens);
+  worker.page_table_width_ = ceil_div(worker.limits_.context_max, kPageTokens);
   worker.mask_rows_max_ = settings.mask_rows_max;
   worker.tokenizer_tokens_ = std::min(settings.tokenizer_tokens, config.vocab_size);
   KOHO_TRY(worker.allocate(settings));
+  if (worker.backend_->replays_cheaply()) {
+    KOHO_TRY(worker.warm_up());
+    KOHO_TRY(worker.record_decodes());
+  }
   return worker;
 }
 
 Status Worker::allocate(const WorkerSettings& settings) {
   Arrays& a = arrays_;
-  const std::int64_t tokens = limits_.tokens_max;
   const std::int64_t sequences = limits_.sequences_max;
   const std::int64_t rows = limits_.logit_rows_max;
+  const std::int64_t mask_words = ceil_div<std::int64_t>(limits_.vocabulary, 32);
+  const std::int64_t mask_rows = std::max<std::int64_t>(mask_rows_max_, 1);
   auto tensor = [this](DType dtype, Shape shape) {
     return backend_->allocate(dtype, shape, "step arrays");
   };
-  KOHO_TRY_ASSIGN(a.token_ids, tensor(DType::i32, {tokens}));
-  KOHO_TRY_ASSIGN(a.positions, tensor(DType::i32, {tokens}));
-  KOHO_TRY_ASSIGN(a.slots, tensor(DType::i64, {tokens}));
-  KOHO_TRY_ASSIGN(a.query_starts, tensor(DType::i32, {sequences + 1}));
-  KOHO_TRY_ASSIGN(a.context_lengths, tensor(DType::i32, {sequences}));
-  KOHO_TRY_ASSIGN(a.page_tables, tensor(DType::i32, {sequences, page_table_width_max_}));
-  KOHO_TRY_ASSIGN(a.logit_rows, tensor(DType::i32, {rows}));
-  KOHO_TRY_ASSIGN(a.sampling,
-                  tensor(DType::u8, {rows, static_cast<std::int64_t>(sizeof(SamplingRow))}));
-  KOHO_TRY_ASSIGN(a.biases, tensor(DType::u8, {rows * kLogitBiasMax,
-                                               static_cast<std::int64_t>(sizeof(LogitBias))}));
-  KOHO_TRY_ASSIGN(a.masks, tensor(DType::i32, {std::max<std::int64_t>(mask_rows_max_, 1),
-                                               ceil_div<std::int64_t>(limits_.vocabulary, 32)}));
+  // Behind the arrays: the most biases, then a whole page table for every seat and a copied page
+  // each.
+  const std::int64_t packed_bytes =
+      StepPlaces({limits_.tokens_max, sequences, rows}).variable +
+      rows * kLogitBiasMax * static_cast<std::int64_t>(sizeof(LogitBias)) +
+      8 * sequences * (page_table_width_ + 1);
+  const std::int64_t result_bytes = ResultPlaces(rows).bytes;
+  KOHO_TRY_ASSIGN(a.packed, tensor(DType::u8, {packed_bytes}));
+  KOHO_TRY_ASSIGN(a.token_ids, tensor(DType::i32, {limits_.tokens_max}));
+  KOHO_TRY_ASSIGN(a.page_tables, tensor(DType::i32, {sequences, page_table_width_}));
+  KOHO_TRY_ASSIGN(a.seat_pages, tensor(DType::i32, {sequences, page_table_width_}));
+  KOHO_TRY_ASSIGN(a.last_sampled, tensor(DType::i32, {sequences}));
+  KOHO_TRY_ASSIGN(a.masks, tensor(DType::i32, {mask_rows, mask_words}));
   KOHO_TRY_ASSIGN(a.counts, tensor(DType::i32, {std::max<std::int64_t>(settings.counts_slots, 1),
                                                 limits_.vocabulary}));
   KOHO_TRY_ASSIGN(a.id_list, tensor(DType::i32, {limits_.context_max}));
-  KOHO_TRY_ASSIGN(a.ids, tensor(DType::i32, {rows}));
-  KOHO_TRY_ASSIGN(a.logprobs, tensor(DType::f32, {rows}));
-  KOHO_TRY_ASSIGN(a.top_ids, tensor(DType::i32, {rows, kTopLogprobsMax}));
-  KOHO_TRY_ASSIGN(a.top_logprobs, tensor(DType::f32, {rows, kTopLogprobsMax}));
+  KOHO_TRY_ASSIGN(a.results, tensor(DType::u8, {result_bytes}));
+  for (Lane& lane : lanes_) {
+    KOHO_TRY_ASSIGN(lane.packed, backend_->allocate_host(packed_bytes));
+    KOHO_TRY_ASSIGN(lane.masks, backend_->allocate_host(4 * mask_rows * mask_words));
+    KOHO_TRY_ASSIGN(lane.results, backend_->allocate_host(result_bytes));
+    KOHO_TRY_ASSIGN(lane.done, backend_->make_mark());
+  }
+  // What no step has written is read by nobody who uses it; zeros all the same.
+  for (Tensor* table : {&a.seat_pages, &a.last_sampled, &a.page_tables}) {
+    const std::vector<std::byte> zeros(static_cast<std::size_t>(table->view().bytes()));
+    KOHO_TRY(backend_->upload(table->view(), zeros));
+  }
   return {};
 }
 
@@ -88,15 +114,19 @@ Status Worker::check(const StepInput& input) const {
   const std::int64_t tokens = length(input.token_ids);
   const std::int64_t sequences = length(input.context_lengths);
   const std::int64_t rows = length(input.logit_rows);
-  const bool lengths_agree = length(input.positions) == tokens && length(input.slots) == tokens &&
-                             length(input.query_starts) == sequences + 1 &&
-                             length(input.page_tables) == sequences * input.page_table_width &&
-                             (input.sampling.empty() || length(input.sampling) == rows);
+  const bool lengths_agree =
+      length(input.positions) == tokens && length(input.slots) == tokens &&
+      length(input.query_starts) == sequences + 1 && length(input.seats) == sequences &&
+      (input.sampling.empty() ||
+       (length(input.sampling) == rows && length(input.sample_seats) == rows)) &&
+      input.page_places.size() % 2 == 0 && input.page_copies.size() % 2 == 0;
   const bool within_limits =
       tokens <= limits_.tokens_max && sequences <= limits_.sequences_max &&
-      rows <= limits_.logit_rows_max && input.page_table_width <= page_table_width_max_ &&
+      rows <= limits_.logit_rows_max &&
       length(input.biases) <= limits_.logit_rows_max * kLogitBiasMax &&
-      length(input.masks) <= mask_rows_max_ * ceil_div<std::int64_t>(limits_.vocabulary, 32);
+      length(input.masks) <= mask_rows_max_ * ceil_div<std::int64_t>(limits_.vocabulary, 32) &&
+      length(input.page_places) / 2 + length(input.page_copies) / 2 <=
+          limits_.sequences_max * (page_table_width_ + 1);
   if (!lengths_agree || !within_limits || input.query_starts.back() != tokens)
     return make_error(ErrorCode::invalid_argument,
                       "a step of {} tokens, {} sequences, {} logit rows does not fit together or "
@@ -105,82 +135,255 @@ Status Worker::check(const StepInput& input) const {
                       tokens, sequences, rows, limits_.tokens_max, limits_.sequences_max,
                       limits_.logit_rows_max);
   for (const std::int32_t id : input.token_ids)
-    if (id < 0 || id >= limits_.vocabulary)
+    if (id < -limits_.sequences_max || id >= limits_.vocabulary)
       return make_error(ErrorCode::invalid_argument, "token id {} is outside 0..{}", id,
                         limits_.vocabulary - 1);
+  const auto outside = [this](std::int32_t seat) {
+    return seat < 0 || seat >= limits_.sequences_max;
+  };
+  if (std::any_of(input.seats.begin(), input.seats.end(), outside) ||
+      std::any_of(input.sample_seats.begin(), input.sample_seats.end(), outside))
+    return make_error(ErrorCode::invalid_argument, "a seat is outside 0..{}",
+                      limits_.sequences_max - 1);
   return {};
 }
 
-Result<Batch> Worker::upload(const StepInput& input) {
-  Arrays& a = arrays_;
+std::int64_t Worker::padded_rows(std::int64_t rows) const {
+  for (const Recorded& recorded : recorded_)
+    if (recorded.rows >= rows) return recorded.rows;
+  return rows;
+}
+
+/// Pure decode steps that sample every row are recorded.
+const Worker::Recorded* Worker::recorded_for(const StepInput& input) const {
+  const std::int64_t rows = length(input.token_ids);
+  if (rows == 0 || input.decodes != rows || length(input.seats) != rows ||
+      length(input.sampling) != rows)
+    return nullptr;
+  for (const Recorded& recorded : recorded_)
+    if (recorded.rows >= rows) return &recorded;
+  return nullptr;
+}
+
+Status Worker::upload(const StepInput& input, const StepShape& shape, Lane& lane) {
+  const StepPlaces at(shape);
+  Tensor& host = lane.packed;
+  const auto tokens = static_cast<std::int32_t>(input.token_ids.size());
+  // Padding: tokens of no sequence's cache, sequences of no context, rows that nobody keeps.
+  put(host, at.slots, input.slots, shape.tokens, std::int64_t{-1});
+  put(host, at.token_ids, input.token_ids, shape.tokens, 0);
+  put(host, at.positions, input.positions, shape.tokens, 0);
+  put(host, at.query_starts, input.query_starts, shape.sequences + 1, tokens);
+  put(host, at.context_lengths, input.context_lengths, shape.sequences, 0);
+  put(host, at.seats, input.seats, shape.sequences, 0);
+  put(host, at.logit_rows, input.logit_rows, shape.logit_rows, 0);
+  put(host, at.sample_seats, input.sample_seats, shape.logit_rows, -1);
+  put(host, at.sampling, input.sampling, shape.logit_rows, SamplingRow{});
+  // In a decode step every padded sequence has its token.
+  auto* starts = reinterpret_cast<std::int32_t*>(host.view().data + at.query_starts);
+  for (std::int64_t s = length(input.seats); s < shape.sequences; ++s)
+    starts[s + 1] = std::min(starts[s] + 1, static_cast<std::int32_t>(shape.tokens));
+
+  std::int64_t end = at.variable;
+  const auto append = [&](auto source) {
+    const std::int64_t begin = end;
+    put(host, begin, source, length(source), {});
+    end += static_cast<std::int64_t>(source.size_bytes());
+    return begin;
+  };
+  append(input.biases);
+  const std::int64_t places = append(input.page_places);
+  const std::int64_t copies = append(input.page_copies);
+  const TensorView device = part_of(arrays_.packed, 0, DType::u8, {end});
+  KOHO_TRY(backend_->enqueue_upload(
+      device, std::span<const std::byte>(host.view().data, static_cast<std::size_t>(end))));
+  if (!input.masks.empty()) {
+    const TensorView masks = part_of(arrays_.masks, 0, DType::i32, {length(input.masks)});
+    put(lane.masks, 0, input.masks, length(input.masks), 0);
+    KOHO_TRY(backend_->enqueue_upload(
+        masks, std::span<const std::byte>(lane.masks.view().data,
+                                          static_cast<std::size_t>(masks.bytes()))));
+  }
+  const auto pairs = [&](std::int64_t offset, auto source) {
+    return part_of(arrays_.packed, offset, DType::i32, {length(source) / 2, 2});
+  };
+  TensorView table = arrays_.seat_pages.view();
+  KOHO_TRY(
+      backend_->set_entries(table.reshape({table.elements()}), pairs(places, input.page_places)));
+  if (input.page_copies.empty()) return {};
+  for (std::int64_t layer = 0; layer < model_->config().num_hidden_layers; ++layer)
+    KOHO_TRY(
+        backend_->copy_pages(model_->kv_cache().layer(layer), pairs(copies, input.page_copies)));
+  return {};
+}
+
+Batch Worker::batch_of(const StepShape& shape, std::int64_t decodes) const {
+  const StepPlaces at(shape);
+  const Tensor& packed = arrays_.packed;
   Batch batch;
-  batch.tokens = length(input.token_ids);
-  batch.sequences = length(input.context_lengths);
-  batch.decodes = input.decodes;
-  const std::int64_t rows = length(input.logit_rows);
-  for (std::size_t s = 0; s + 1 < input.query_starts.size(); ++s)
-    batch.query_max =
-        std::max<std::int64_t>(batch.query_max, input.query_starts[s + 1] - input.query_starts[s]);
-  for (const std::int32_t context : input.context_lengths)
-    batch.context_max = std::max<std::int64_t>(batch.context_max, context);
-  KOHO_TRY_ASSIGN(batch.token_ids, fill(*backend_, a.token_ids, input.token_ids, {batch.tokens}));
-  KOHO_TRY_ASSIGN(batch.positions, fill(*backend_, a.positions, input.positions, {batch.tokens}));
-  KOHO_TRY_ASSIGN(batch.slots, fill(*backend_, a.slots, input.slots, {batch.tokens}));
-  KOHO_TRY_ASSIGN(batch.query_starts,
-                  fill(*backend_, a.query_starts, input.query_starts, {batch.sequences + 1}));
-  KOHO_TRY_ASSIGN(batch.context_lengths,
-                  fill(*backend_, a.context_lengths, input.context_lengths, {batch.sequences}));
-  KOHO_TRY_ASSIGN(batch.page_tables, fill(*backend_, a.page_tables, input.page_tables,
-                                          {batch.sequences, input.page_table_width}));
-  KOHO_TRY_ASSIGN(batch.logit_rows, fill(*backend_, a.logit_rows, input.logit_rows, {rows}));
+  batch.tokens = shape.tokens;
+  batch.sequences = shape.sequences;
+  batch.decodes = decodes;
+  batch.query_max = 1;
+  batch.context_max = limits_.context_max;
+  batch.token_ids = part_of(arrays_.token_ids, 0, DType::i32, {shape.tokens});
+  batch.positions = part_of(packed, at.positions, DType::i32, {shape.tokens});
+  batch.slots = part_of(packed, at.slots, DType::i64, {shape.tokens});
+  batch.query_starts = part_of(packed, at.query_starts, DType::i32, {shape.sequences + 1});
+  batch.context_lengths = part_of(packed, at.context_lengths, DType::i32, {shape.sequences});
+  batch.page_tables =
+      part_of(arrays_.page_tables, 0, DType::i32, {shape.sequences, page_table_width_});
+  batch.logit_rows = part_of(packed, at.logit_rows, DType::i32, {shape.logit_rows});
   return batch;
 }
 
-Status Worker::step(const StepInput& input, StepOutput& output) {
-  KOHO_TRY(check(input));
-  KOHO_TRY_ASSIGN(const Batch batch, upload(input));
-  KOHO_TRY_ASSIGN(const TensorView logits, model_->forward(batch));
-  output.logits = logits;
-  if (input.sampling.empty()) return backend_->synchronize();
-  return sample(input, logits, output);
+Result<TensorView> Worker::forward(const StepShape& shape, const Batch& batch) {
+  const StepPlaces at(shape);
+  const Tensor& packed = arrays_.packed;
+  KOHO_TRY(backend_->take_from_seats(
+      part_of(arrays_.token_ids, 0, DType::i32, {shape.tokens}),
+      part_of(arrays_.page_tables, 0, DType::i32, {shape.sequences, page_table_width_}),
+      {.token_ids = part_of(packed, at.token_ids, DType::i32, {shape.tokens}),
+       .seats = part_of(packed, at.seats, DType::i32, {shape.sequences}),
+       .context_lengths = batch.context_lengths,
+       .last_sampled = arrays_.last_sampled.view(),
+       .seat_pages = arrays_.seat_pages.view()}));
+  return model_->forward(batch);
 }
 
-Status Worker::sample(const StepInput& input, ConstTensorView logits, StepOutput& output) {
-  Arrays& a = arrays_;
-  const std::int64_t rows = length(input.logit_rows);
-  const std::int64_t words = ceil_div<std::int64_t>(limits_.vocabulary, 32);
+Status Worker::sample(const StepShape& shape, ConstTensorView logits) {
+  const StepPlaces at(shape);
+  const std::int64_t rows = shape.logit_rows;
+  const ResultPlaces results(rows);
   SamplingBatch batch;
   batch.tokens = tokenizer_tokens_;
-  KOHO_TRY_ASSIGN(batch.rows, fill(*backend_, a.sampling, std::as_bytes(input.sampling),
-                                   {rows, static_cast<std::int64_t>(sizeof(SamplingRow))}));
-  if (!input.biases.empty()) {
-    KOHO_TRY_ASSIGN(batch.biases,
-                    fill(*backend_, a.biases, std::as_bytes(input.biases),
-                         {length(input.biases), static_cast<std::int64_t>(sizeof(LogitBias))}));
-  }
-  if (!input.masks.empty()) {
-    KOHO_TRY_ASSIGN(batch.masks,
-                    fill(*backend_, a.masks, input.masks, {length(input.masks) / words, words}));
-  }
-  batch.counts = a.counts.view();
-  const bool logprobs = std::any_of(input.sampling.begin(), input.sampling.end(),
-                                    [](const SamplingRow& row) { return row.logprobs >= 0; });
+  batch.rows = part_of(arrays_.packed, at.sampling, DType::u8,
+                       {rows, static_cast<std::int64_t>(sizeof(SamplingRow))});
+  // Rows name the biases and masks they have: what nobody names is not read.
+  batch.biases = part_of(
+      arrays_.packed, at.variable, DType::u8,
+      {limits_.logit_rows_max * kLogitBiasMax, static_cast<std::int64_t>(sizeof(LogitBias))});
+  batch.masks = arrays_.masks.view();
+  batch.counts = arrays_.counts.view();
   SamplingOutput out;
-  out.ids = a.ids.view().first(rows);
-  if (logprobs) {
-    out.logprobs = a.logprobs.view().first(rows);
-    out.top_ids = a.top_ids.view().first(rows);
-    out.top_logprobs = a.top_logprobs.view().first(rows);
-  }
+  out.ids = part_of(arrays_.results, results.ids, DType::i32, {rows});
+  out.logprobs = part_of(arrays_.results, results.logprobs, DType::f32, {rows});
+  out.top_ids = part_of(arrays_.results, results.top_ids, DType::i32, {rows, kTopLogprobsMax});
+  out.top_logprobs =
+      part_of(arrays_.results, results.top_logprobs, DType::f32, {rows, kTopLogprobsMax});
   KOHO_TRY(backend_->sample(out, logits, batch));
-  KOHO_TRY(fetch(*backend_, output.ids, out.ids));
+  return backend_->keep_sampled(arrays_.last_sampled.view(),
+                                part_of(arrays_.packed, at.sample_seats, DType::i32, {rows}),
+                                out.ids);
+}
+
+Status Worker::enqueue(const StepInput& input) {
+  KOHO_TRY(check(input));
+  KOHO_CHECK_LT(enqueued_ - finished_, static_cast<std::uint64_t>(kStepsInFlightMax));
+  Lane& lane = lanes_[enqueued_ % kStepsInFlightMax];
+  StepShape shape{length(input.token_ids), length(input.context_lengths), length(input.logit_rows)};
+  lane.rows = shape.logit_rows;
+  lane.samples = !input.sampling.empty();
+  lane.logprobs = std::any_of(input.sampling.begin(), input.sampling.end(),
+                              [](const SamplingRow& row) { return row.logprobs >= 0; });
+  const Recorded* recorded = recorded_for(input);
+  if (recorded != nullptr) shape = {recorded->rows, recorded->rows, recorded->rows};
+  lane.rows_padded = shape.logit_rows;
+  KOHO_TRY(upload(input, shape, lane));
+  if (recorded != nullptr) {
+    KOHO_TRY(recorded->forward->replay());
+    KOHO_TRY(recorded->sample->replay());
+    lane.logits = model_->logits(lane.rows);
+  } else {
+    Batch batch = batch_of(shape, input.decodes);
+    batch.context_max = 0;
+    for (std::size_t s = 0; s < input.context_lengths.size(); ++s) {
+      batch.query_max = std::max<std::int64_t>(batch.query_max,
+                                               input.query_starts[s + 1] - input.query_starts[s]);
+      batch.context_max = std::max<std::int64_t>(batch.context_max, input.context_lengths[s]);
+    }
+    KOHO_TRY_ASSIGN(lane.logits, forward(shape, batch));
+    if (lane.samples) KOHO_TRY(sample(shape, lane.logits));
+  }
+  if (lane.samples && lane.rows > 0) {
+    const std::int64_t bytes =
+        lane.logprobs ? ResultPlaces(lane.rows_padded).bytes : 4 * lane.rows_padded;
+    KOHO_TRY(backend_->enqueue_download(
+        std::span<std::byte>(lane.results.view().data, static_cast<std::size_t>(bytes)),
+        part_of(arrays_.results, 0, DType::u8, {bytes})));
+  }
+  KOHO_TRY(lane.done->set());
+  ++enqueued_;
+  return {};
+}
+
+Status Worker::finish(StepOutput& output) {
+  KOHO_CHECK_LT(finished_, enqueued_);
+  Lane& lane = lanes_[finished_ % kStepsInFlightMax];
+  ++finished_;
+  KOHO_TRY(lane.done->wait());
+  output.logits = lane.logits;
+  output.ids.clear();
   output.logprobs.clear();
   output.top_ids.clear();
   output.top_logprobs.clear();
-  if (!logprobs) return {};
-  KOHO_TRY(fetch(*backend_, output.logprobs, out.logprobs));
-  KOHO_TRY(fetch(*backend_, output.top_ids, out.top_ids));
-  return fetch(*backend_, output.top_logprobs, out.top_logprobs);
+  if (!lane.samples) return {};
+  const ResultPlaces at(lane.rows_padded);
+  fetch(output.ids, lane.results, at.ids, lane.rows);
+  if (!lane.logprobs) return {};
+  fetch(output.logprobs, lane.results, at.logprobs, lane.rows);
+  fetch(output.top_ids, lane.results, at.top_ids, lane.rows * kTopLogprobsMax);
+  fetch(output.top_logprobs, lane.results, at.top_logprobs, lane.rows * kTopLogprobsMax);
+  return {};
+}
+
+Status Worker::step(const StepInput& input, StepOutput& output) {
+  KOHO_TRY(enqueue(input));
+  return finish(output);
+}
+
+/// A step of padding alone: the shapes of a real one, and no effect.
+Status Worker::run_padding(const StepShape& shape, std::int64_t decodes) {
+  const std::array<std::int32_t, 1> starts{0};
+  StepInput nothing;
+  nothing.query_starts = starts;
+  KOHO_TRY(upload(nothing, shape, lanes_[0]));
+  Batch batch = batch_of(shape, decodes);
+  batch.query_max = shape.tokens - decodes > 0 ? shape.tokens - decodes : 1;
+  KOHO_TRY_ASSIGN(const TensorView logits, forward(shape, batch));
+  if (shape.logit_rows > 0) KOHO_TRY(sample(shape, logits));
+  return backend_->synchronize();
+}
+
+/// Runs the largest steps once: scratch memory reaches its final size, kernels are loaded,
+/// libraries choose their algorithms.
+Status Worker::warm_up() {
+  const std::int64_t sequences = limits_.sequences_max;
+  const std::int64_t rows = std::min(limits_.logit_rows_max, limits_.tokens_max);
+  KOHO_TRY(run_padding({limits_.tokens_max, 1, 1}, 0));
+  const std::int64_t decodes = std::min(sequences, limits_.tokens_max) - 1;
+  return run_padding({limits_.tokens_max, decodes + 1, rows}, decodes);
+}
+
+Status Worker::record_decodes() {
+  const std::int64_t rows_max = std::min(
+      {limits_.sequences_max, limits_.logit_rows_max, limits_.tokens_max, kRecordedRowsMax});
+  for (const std::int64_t rows : decode_sizes(rows_max)) {
+    const StepShape shape{rows, rows, rows};
+    const Batch batch = batch_of(shape, rows);
+    KOHO_TRY(run_padding(shape, rows));
+    Recorded recorded;
+    recorded.rows = rows;
+    KOHO_TRY_ASSIGN(recorded.forward, backend_->record([&]() -> Status {
+      KOHO_TRY(forward(shape, batch));
+      return {};
+    }));
+    KOHO_TRY_ASSIGN(recorded.sample, backend_->record([&]() -> Status {
+      return sample(shape, model_->logits(rows));
+    }));
+    recorded_.push_back(std::move(recorded));
+  }
+  return {};
 }
 
 Status Worker::start_counts(std::int64_t slot,
@@ -196,14 +399,6 @@ Status Worker::start_counts(std::int64_t slot,
   if (!prompt.empty()) KOHO_TRY(backend_->upload(prompt_ids, std::as_bytes(prompt)));
   if (!output.empty()) KOHO_TRY(backend_->upload(output_ids, std::as_bytes(output)));
   return backend_->reset_counts(arrays_.counts.view(), slot, prompt_ids, output_ids);
-}
-
-Status Worker::copy_pages(std::span<const std::int32_t> pairs) {
-  KOHO_TRY_ASSIGN(const ConstTensorView list,
-                  fill(*backend_, arrays_.id_list, pairs, {length(pairs) / 2, 2}));
-  for (std::int64_t layer = 0; layer < model_->config().num_hidden_layers; ++layer)
-    KOHO_TRY(backend_->copy_pages(model_->kv_cache().layer(layer), list));
-  return backend_->synchronize();
 }
 
 }  // namespace koho

@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank at work: owns the model, the step's device arrays and the sampling state, and runs steps
-// given as host arrays. It decides nothing: which tokens, which pages and which rows to sample come
-// with every step.
+// One rank at work: owns the model, the step's arrays, what the rank remembers of each seat (page
+// table, last token, token counts), and runs steps given as host arrays. It decides nothing: which
+// tokens, which pages and which rows to sample come with every step.
+//
+// Steps are enqueued and finished, up to kStepsInFlightMax of them at once; what a step sampled is
+// the next one's input without leaving the device. Where the backend replays cheaply, a pure decode
+// step is padded to one of a few recorded sizes: a recording of the forward pass, then one of
+// sampling.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -13,29 +19,33 @@
 #include "model/glm4_moe.h"
 #include "ops/backend.h"
 #include "sampling/parameters.h"
+#include "worker/step_memory.h"
 
 namespace koho {
 
 /// One step as host arrays; meanings and shapes as in ops/batch.h and ops/backend.h.
 struct StepInput {
-  std::span<const std::int32_t> token_ids;        // [T]
+  std::span<const std::int32_t> token_ids;        // [T] id, or -1 - seat: what it sampled last
   std::span<const std::int32_t> positions;        // [T]
   std::span<const std::int64_t> slots;            // [T]
   std::span<const std::int32_t> query_starts;     // [S+1]
   std::span<const std::int32_t> context_lengths;  // [S]
-  std::span<const std::int32_t> page_tables;      // [S, page_table_width]
-  std::int64_t page_table_width = 0;
-  std::int64_t decodes = 0;                  // the first sequences with one token row each
-  std::span<const std::int32_t> logit_rows;  // [R]
-  std::span<const SamplingRow> sampling;     // [R], or empty: no sampling, logits only
+  std::span<const std::int32_t> seats;            // [S]
+  std::int64_t decodes = 0;                       // the first sequences with one token row each
+  std::span<const std::int32_t> logit_rows;       // [R] rising
+  std::span<const std::int32_t> sample_seats;  // [R] whose last token this becomes; with sampling
+  std::span<const SamplingRow> sampling;       // [R], or empty: no sampling, logits only
   std::span<const LogitBias> biases;
-  std::span<const std::int32_t> masks;  // [M, ceil(V/32)]
+  std::span<const std::int32_t> masks;        // [M, ceil(V/32)]
+  std::span<const std::int32_t> page_places;  // [C, 2] Worker::page_place and its page, before the
+                                              // step; a place named twice has one page
+  std::span<const std::int32_t> page_copies;  // [C, 2] from, to, before the step
 };
 
 /// What a step gave. Vectors keep their capacity from step to step.
 struct StepOutput {
   std::vector<std::int32_t> ids;      // [R]; -1: no token could be drawn
-  std::vector<float> logprobs;        // [R]
+  std::vector<float> logprobs;        // [R], or empty if no row wants any
   std::vector<std::int32_t> top_ids;  // [R, kTopLogprobsMax]
   std::vector<float> top_logprobs;    // [R, kTopLogprobsMax]
   ConstTensorView logits;             // [R, V] f32 on the device, until the next step
@@ -51,7 +61,10 @@ struct WorkerSettings {
 
 class Worker {
  public:
-  /// Takes over the backend and the communicator. `sources` must outlive the worker. Errors: as
+  static constexpr std::int64_t kStepsInFlightMax = 2;
+
+  /// Takes over the backend and the communicator, loads the model, runs each kind of step once on
+  /// padding and records what will be replayed. `sources` must outlive the worker. Errors: as
   /// Glm4Moe::load.
   static Result<Worker> create(const ModelConfig& config,
                                const ModelSources& sources,
@@ -59,46 +72,84 @@ class Worker {
                                std::unique_ptr<Backend> backend,
                                std::unique_ptr<Communicator> communicator);
 
-  /// Runs one step and waits for its results. Errors: invalid_argument (arrays do not fit together
+  /// Starts one step and returns; the input's arrays are copied. Requires: fewer than
+  /// kStepsInFlightMax steps are unfinished. Errors: invalid_argument (arrays do not fit together
   /// or exceed the limits), device_error.
+  Status enqueue(const StepInput& input);
+  /// Waits for the oldest unfinished step. Errors: device_error.
+  Status finish(StepOutput& output);
+  /// Both.
   Status step(const StepInput& input, StepOutput& output);
+
+  /// Where entry `index` of a seat's page table lies, for StepInput::page_places.
+  std::int32_t page_place(std::int64_t seat, std::int64_t index) const {
+    return static_cast<std::int32_t>(seat * page_table_width_ + index);
+  }
 
   /// Starts a penalty row: clears it, then counts the request's prompt and output so far.
   Status start_counts(std::int64_t slot,
                       std::span<const std::int32_t> prompt,
                       std::span<const std::int32_t> output);
 
-  /// Copies pages {from, to} in every layer.
-  Status copy_pages(std::span<const std::int32_t> pairs);
-
   /// This rank gives up its replica's collectives. Threads: any.
   void give_up_collectives() { communicator_->give_up(); }
 
   Backend& backend() { return *backend_; }
   Glm4Moe& model() { return *model_; }
+  /// The rows that a decode step of `rows` is padded to; `rows` where nothing is recorded.
+  std::int64_t padded_rows(std::int64_t rows) const;
 
  private:
-  /// Device arrays that a step's host arrays are copied into.
+  /// What lies on the device from step to step.
   struct Arrays {
-    Tensor token_ids, positions, slots, query_starts, context_lengths, page_tables, logit_rows;
-    Tensor sampling, biases, masks, counts, id_list;
-    Tensor ids, logprobs, top_ids, top_logprobs;
+    Tensor packed;                  // a step's arrays, as they come from the host
+    Tensor token_ids, page_tables;  // of the step, resolved
+    Tensor seat_pages, last_sampled;
+    Tensor masks, counts, id_list;
+    Tensor results;
+  };
+  /// A step on its way: its arrays and results on the host.
+  struct Lane {
+    Tensor packed, masks, results;
+    std::unique_ptr<Mark> done;
+    std::int64_t rows = 0;  // of the caller
+    std::int64_t rows_padded = 0;
+    bool samples = false;
+    bool logprobs = false;
+    ConstTensorView logits;
+  };
+  /// A pure decode step of a fixed number of rows.
+  struct Recorded {
+    std::int64_t rows = 0;
+    std::unique_ptr<Recording> forward, sample;
   };
 
   Worker() = default;
   Status allocate(const WorkerSettings& settings);
+  Status warm_up();
+  Status record_decodes();
   Status check(const StepInput& input) const;
-  Result<Batch> upload(const StepInput& input);
-  Status sample(const StepInput& input, ConstTensorView logits, StepOutput& output);
+  const Recorded* recorded_for(const StepInput& input) const;
+  /// Writes the step's arrays, padded to `shape`, to the lane and enqueues their copy and what
+  /// comes before the forward pass.
+  Status upload(const StepInput& input, const StepShape& shape, Lane& lane);
+  Batch batch_of(const StepShape& shape, std::int64_t decodes) const;
+  Result<TensorView> forward(const StepShape& shape, const Batch& batch);
+  Status sample(const StepShape& shape, ConstTensorView logits);
+  Status run_padding(const StepShape& shape, std::int64_t decodes);
 
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Communicator> communicator_;
   std::unique_ptr<Glm4Moe> model_;
   StepLimits limits_;
-  std::int64_t page_table_width_max_ = 0;
+  std::int64_t page_table_width_ = 0;
   std::int64_t mask_rows_max_ = 0;
   std::int64_t tokenizer_tokens_ = 0;
   Arrays arrays_;
+  std::array<Lane, kStepsInFlightMax> lanes_;
+  std::vector<Recorded> recorded_;  // rising
+  std::uint64_t enqueued_ = 0;      // steps
+  std::uint64_t finished_ = 0;
 };
 
 }  // namespace koho

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // koho's logits and greedy tokens against the reference's, by the rules of docs/goldens.md, on
-// every instruction set of this machine. The rules' factors are the project's acceptance criteria;
-// the distances they bound are the reference's own rounding noise, committed with its outputs.
+// every machine of this program (machines.h). The rules' factors are the project's acceptance
+// criteria; the distances they bound are the reference's own rounding noise, committed with its
+// outputs.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -15,9 +16,9 @@
 #include <gtest/gtest.h>
 
 #include "base/mapped_file.h"
-#include "cpu/cpu_backend.h"
 #include "tests/golden/golden_file.h"
 #include "tests/golden/koho_model.h"
+#include "tests/golden/machines.h"
 #include "tests/support/random_checkpoint.h"
 #include "tests/support/temporary_directory.h"
 
@@ -28,22 +29,6 @@ constexpr double kMedianFactor = 1.35;     // of the reference's own noise …
 constexpr double kMedianSlack = 0.005;     // … plus this
 constexpr double kOneLayerFactor = 0.9;    // of the noise, from the bf16 run, FP8 and one layer
 constexpr double kForgottenFactor = 1.05;  // at least this without activation quantisation
-
-const char* isa_name(CpuIsa isa) {
-  switch (isa) {
-    case CpuIsa::automatic:
-      return "automatic";
-    case CpuIsa::plain:
-      return "plain";
-    case CpuIsa::avx2:
-      return "avx2";
-    case CpuIsa::avx512:
-      return "avx512";
-    case CpuIsa::amx:
-      return "amx";
-  }
-  return "unknown";
-}
 
 /// Relative L2 distance of `found` from `expected`, median over rows of `width`.
 double median_distance(std::span<const float> found,
@@ -101,9 +86,10 @@ std::string describe(const std::optional<Difference>& difference, std::size_t to
                      difference->step, difference->gap, difference->noise);
 }
 
-class Golden : public ::testing::TestWithParam<CpuIsa> {};
+class Golden : public ::testing::TestWithParam<Machine> {};
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Golden);  // without a GPU
 
-void check_random_checkpoint(const RandomCheckpointSpec& spec, CpuIsa isa) {
+void check_random_checkpoint(const RandomCheckpointSpec& spec, const Machine& machine) {
   SCOPED_TRACE(spec.name);
   const TemporaryDirectory directory;
   write_random_checkpoint(directory.path(), spec);
@@ -113,7 +99,7 @@ void check_random_checkpoint(const RandomCheckpointSpec& spec, CpuIsa isa) {
   const GreedyGolden greedy = GreedyGolden::read(*golden, "");
   const auto context = static_cast<std::int64_t>(ids.size() + greedy.ids.size());
 
-  Result<KohoModel> model = KohoModel::load(directory.path(), context, isa);
+  Result<KohoModel> model = KohoModel::load(directory.path(), context, machine.open());
   ASSERT_TRUE(model.ok()) << model.error().message;
   const Result<std::vector<float>> logits = model->prefill(ids);
   ASSERT_TRUE(logits.ok()) << logits.error().message;
@@ -141,7 +127,7 @@ void check_random_checkpoint(const RandomCheckpointSpec& spec, CpuIsa isa) {
     EXPECT_LT(difference->gap, difference->noise) << describe(difference, greedy.ids.size());
   }
   fmt::print("{:24} {:8} noise {:.4f}  koho {:.4f} = {:.2f}x  to the bf16 run {:.2f}x  greedy {}\n",
-             spec.name, isa_name(isa), noise, distance, distance / noise, to_rounded,
+             spec.name, machine.name, noise, distance, distance / noise, to_rounded,
              describe(difference, greedy.ids.size()));
 }
 
@@ -158,10 +144,10 @@ TEST_P(Golden, GreedyTokensOfTheTrainedModelAreTheReferences) {
       std::filesystem::path(KOHO_SOURCE_DIR) / "models" / "tiny";
   const Result<GoldenFile> golden = GoldenFile::open("trained.safetensors");
   ASSERT_TRUE(golden.ok()) << golden.error().message;
-  Result<KohoModel> model = KohoModel::load(directory, 1024, GetParam());
+  Result<KohoModel> model = KohoModel::load(directory, 1024, GetParam().open());
   ASSERT_TRUE(model.ok()) << model.error().message;
   // All prompts on the fastest path, some on the others: each takes seconds on the plain one.
-  const bool is_fastest = GetParam() == supported_cpu_isas().back();
+  const bool is_fastest = GetParam().fastest;
   const int prompts_min = is_fastest ? 8 : 3;
   int prompts = 0;
   for (; is_fastest || prompts < prompts_min; ++prompts) {
@@ -178,16 +164,16 @@ TEST_P(Golden, GreedyTokensOfTheTrainedModelAreTheReferences) {
     if (difference) {
       EXPECT_LT(difference->gap, difference->noise) << describe(difference, greedy.ids.size());
     }
-    fmt::print("prompt {:2} {:8} {}\n", prompts, isa_name(GetParam()),
+    fmt::print("prompt {:2} {:8} {}\n", prompts, GetParam().name,
                describe(difference, greedy.ids.size()));
   }
   EXPECT_GE(prompts, prompts_min);
 }
 
-INSTANTIATE_TEST_SUITE_P(EveryIsa,
+INSTANTIATE_TEST_SUITE_P(EveryMachine,
                          Golden,
-                         ::testing::ValuesIn(supported_cpu_isas()),
-                         [](const auto& isa) { return isa_name(isa.param); });
+                         ::testing::ValuesIn(golden_machines()),
+                         [](const auto& machine) { return machine.param.name; });
 
 TEST(GoldenFacts, AForgottenActivationQuantisationWouldShow) {
   const Result<std::string> text = read_file(golden_path("checkpoints.json"), 1 << 20);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// koho's model on the CPU backend, driven as a test wants it: one prompt, one step, all logits; or
-// greedy tokens. The only place of tests/golden that knows the model's interface.
+// koho's model on any backend, driven as a test wants it: one prompt, one step, all logits; or
+// greedy tokens. The only place of tests/golden that knows the worker's interface.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "cpu/cpu_backend.h"
+#include "ops/backend.h"
 
 namespace koho::testing {
 
@@ -19,7 +19,7 @@ class KohoModel {
   /// Loads the checkpoint for sequences of up to `context_max` tokens.
   static Result<KohoModel> load(const std::filesystem::path& directory,
                                 std::int64_t context_max,
-                                CpuIsa isa);
+                                Result<std::unique_ptr<Backend>> backend);
   KohoModel(KohoModel&&) noexcept;
   ~KohoModel();
 

@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "base/mapped_file.h"
+#include "cpu/cpu_backend.h"
 #include "tests/golden/golden_file.h"
 #include "tests/golden/koho_model.h"
 #include "tests/support/random_checkpoint.h"
@@ -46,8 +47,8 @@ TEST(LogitsCommand, WritesWhatTheModelGivesInOneStep) {
   const TemporaryDirectory directory;
   write_random_checkpoint(directory.path(), spec);
   const std::vector<std::int32_t> ids = random_checkpoint_prompt(spec);
-  Result<KohoModel> model =
-      KohoModel::load(directory.path(), static_cast<std::int64_t>(ids.size()), CpuIsa::automatic);
+  Result<KohoModel> model = KohoModel::load(directory.path(), static_cast<std::int64_t>(ids.size()),
+                                            make_cpu_backend({}));
   ASSERT_TRUE(model.ok()) << model.error().message;
   const Result<std::vector<float>> expected = model->prefill(ids);
   ASSERT_TRUE(expected.ok()) << expected.error().message;

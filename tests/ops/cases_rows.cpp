@@ -63,6 +63,92 @@ std::string run_gather_rows(Backend& backend, std::uint64_t seed, const OpCaseOp
   return faults + compare_bits("out", out.get(), expected) + out.guard_fault("out");
 }
 
+std::string run_take_from_seats(Backend& backend, std::uint64_t seed, const OpCaseOptions&) {
+  Random random(seed);
+  const std::int64_t tokens = random_tokens(random);
+  const std::int64_t sequences = random.integer(1, 40);
+  const std::int64_t seats = sequences + random.integer(0, 10);
+  const std::int64_t width = random.pick({1, 3, 64, 300, 600});
+  std::vector<std::int64_t> given, own_seats, contexts;
+  for (std::int64_t t = 0; t < tokens; ++t)
+    given.push_back(random.chance(0.5) ? random.integer(0, 1000) : -random.integer(1, seats));
+  for (std::int64_t s = 0; s < sequences; ++s) {
+    own_seats.push_back(random.integer(0, seats - 1));
+    contexts.push_back(random.chance(0.2) ? 0 : random.integer(1, 64 * width));
+  }
+  const HostTensor last = random_indices(random, seats, 1000);
+  HostTensor pages = random_indices(random, seats * width, 5000);
+  pages.shape = {seats, width};
+  const DeviceArray given_array(backend, integers(DType::i32, given));
+  const DeviceArray seats_array(backend, integers(DType::i32, own_seats));
+  const DeviceArray contexts_array(backend, integers(DType::i32, contexts));
+  const DeviceArray last_array(backend, last);
+  const DeviceArray pages_array(backend, pages);
+  DeviceArray ids(backend, DType::i32, {tokens});
+  DeviceArray tables(backend, DType::i32, {sequences, width});
+  HostTensor expected = tables.get();  // what lies behind a context is left as it was
+  std::string faults =
+      fault_of("take_from_seats", backend.take_from_seats(ids.view(), tables.view(),
+                                                          {.token_ids = given_array.view(),
+                                                           .seats = seats_array.view(),
+                                                           .context_lengths = contexts_array.view(),
+                                                           .last_sampled = last_array.view(),
+                                                           .seat_pages = pages_array.view()}));
+  HostTensor expected_ids(DType::i32, {tokens});
+  for (std::size_t t = 0; t < given.size(); ++t)
+    expected_ids.as<std::int32_t>()[t] = given[t] >= 0 ? static_cast<std::int32_t>(given[t])
+                                                       : last.as<std::int32_t>()[-1 - given[t]];
+  for (std::int64_t s = 0; s < sequences; ++s)
+    for (std::int64_t i = 0; 64 * i < contexts[static_cast<std::size_t>(s)]; ++i)
+      expected.as<std::int32_t>()[s * width + i] =
+          pages.as<std::int32_t>()[own_seats[static_cast<std::size_t>(s)] * width + i];
+  return faults + compare_bits("token_ids", ids.get(), expected_ids) +
+         compare_bits("page_tables", tables.get(), expected) + ids.guard_fault("token_ids") +
+         tables.guard_fault("page_tables");
+}
+
+std::string run_keep_sampled(Backend& backend, std::uint64_t seed, const OpCaseOptions&) {
+  Random random(seed);
+  const std::int64_t rows = random.integer(0, 300);
+  std::vector<std::int64_t> seats, ids;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    seats.push_back(random.chance(0.2) ? -1 : 2 * r + random.integer(0, 1));
+    ids.push_back(random.integer(-1, 1000));
+  }
+  const HostTensor before = random_indices(random, 2 * rows + 3, 1000);
+  const DeviceArray seats_array(backend, integers(DType::i32, seats));
+  const DeviceArray ids_array(backend, integers(DType::i32, ids));
+  DeviceArray last(backend, before);
+  std::string faults = fault_of(
+      "keep_sampled", backend.keep_sampled(last.view(), seats_array.view(), ids_array.view()));
+  HostTensor expected = before;
+  for (std::size_t r = 0; r < seats.size(); ++r)
+    if (seats[r] >= 0)
+      expected.as<std::int32_t>()[seats[r]] =
+          static_cast<std::int32_t>(std::max<std::int64_t>(ids[r], 0));
+  return faults + compare_bits("last_sampled", last.get(), expected) + last.guard_fault("last");
+}
+
+std::string run_set_entries(Backend& backend, std::uint64_t seed, const OpCaseOptions&) {
+  Random random(seed);
+  const std::int64_t size = random.integer(1, 2000);
+  const std::int64_t count = random.integer(0, 700);
+  HostTensor expected = random_indices(random, size, 1000);
+  DeviceArray table(backend, expected);
+  std::vector<std::int64_t> pairs;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t place = random.integer(0, size - 1);
+    pairs.insert(pairs.end(), {place, 7 * place + 1});  // a place named twice has one value
+    expected.as<std::int32_t>()[place] = static_cast<std::int32_t>(7 * place + 1);
+  }
+  HostTensor pair_tensor = integers(DType::i32, pairs);
+  pair_tensor.shape = {count, 2};
+  const DeviceArray pairs_array(backend, pair_tensor);
+  std::string faults =
+      fault_of("set_entries", backend.set_entries(table.view(), pairs_array.view()));
+  return faults + compare_bits("table", table.get(), expected) + table.guard_fault("table");
+}
+
 /// Row `row` of x normalised, as intervals.
 std::vector<Interval> norm_twin(const HostTensor& x,
                                 const HostTensor& weight,
@@ -439,6 +525,9 @@ std::string run_copy_pages(Backend& backend, std::uint64_t seed, const OpCaseOpt
 
 std::vector<OpCase> row_cases() {
   return {
+      {"take_from_seats", run_take_from_seats},
+      {"keep_sampled", run_keep_sampled},
+      {"set_entries", run_set_entries},
       {"embed", run_embed},
       {"gather_rows", run_gather_rows},
       {"rms_norm", run_rms_norm},

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// The order of work: copies between host and device, marks, and recordings as CUDA graphs.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "cuda/backend.h"
+
+namespace koho::cuda {
+namespace {
+
+class EventMark final : public Mark {
+ public:
+  EventMark(cudaEvent_t event, cudaStream_t stream) : event_(event), stream_(stream) {}
+  EventMark(const EventMark&) = delete;
+  EventMark& operator=(const EventMark&) = delete;
+  ~EventMark() override { static_cast<void>(cudaEventDestroy(event_)); }
+  Status set() override {
+    KOHO_CUDA_TRY(cudaEventRecord(event_, stream_));
+    return {};
+  }
+  Status wait() override {
+    KOHO_CUDA_TRY(cudaEventSynchronize(event_));
+    return {};
+  }
+
+ private:
+  cudaEvent_t event_;
+  cudaStream_t stream_;
+};
+
+class Graph final : public Recording {
+ public:
+  Graph(cudaGraphExec_t graph, cudaStream_t stream, std::shared_ptr<std::int64_t> alive)
+      : graph_(graph), stream_(stream), alive_(std::move(alive)) {
+    ++*alive_;
+  }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  ~Graph() override {
+    static_cast<void>(cudaGraphExecDestroy(graph_));
+    --*alive_;
+  }
+  Status replay() override {
+    KOHO_CUDA_TRY(cudaGraphLaunch(graph_, stream_));
+    return {};
+  }
+
+ private:
+  cudaGraphExec_t graph_;
+  cudaStream_t stream_;
+  std::shared_ptr<std::int64_t> alive_;
+};
+
+Status check_copy(const ConstTensorView& view, std::size_t bytes, const char* what) {
+  if (view.packed() && static_cast<std::size_t>(view.bytes()) == bytes) return {};
+  return make_error(ErrorCode::invalid_argument, "{}: {} bytes, {}", what, bytes, describe(view));
+}
+
+}  // namespace
+
+Status CudaBackend::enqueue_upload(TensorView destination, std::span<const std::byte> source) {
+  KOHO_TRY(check_copy(destination, source.size(), "upload"));
+  if (source.empty()) return {};
+  KOHO_CUDA_TRY(cudaSetDevice(options_.device));  // this thread may not have opened the GPU
+  KOHO_CUDA_TRY(cudaMemcpyAsync(destination.data, source.data(), source.size(),
+                                cudaMemcpyHostToDevice, stream_));
+  return {};
+}
+
+Status CudaBackend::enqueue_download(std::span<std::byte> destination, ConstTensorView source) {
+  KOHO_TRY(check_copy(source, destination.size(), "download"));
+  if (destination.empty()) return {};
+  KOHO_CUDA_TRY(cudaSetDevice(options_.device));
+  KOHO_CUDA_TRY(cudaMemcpyAsync(destination.data(), source.data, destination.size(),
+                                cudaMemcpyDeviceToHost, stream_));
+  return {};
+}
+
+Status CudaBackend::upload(TensorView destination, std::span<const std::byte> source) {
+  KOHO_TRY(enqueue_upload(destination, source));
+  return synchronize();
+}
+
+Status CudaBackend::download(std::span<std::byte> destination, ConstTensorView source) {
+  KOHO_TRY(enqueue_download(destination, source));
+  return synchronize();
+}
+
+Status CudaBackend::synchronize() {
+  KOHO_CUDA_TRY(cudaStreamSynchronize(stream_));
+  return {};
+}
+
+Result<Tensor> CudaBackend::allocate_host(std::int64_t bytes) {
+  KOHO_CUDA_TRY(cudaSetDevice(options_.device));
+  void* data = nullptr;
+  const auto size = static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1));
+  KOHO_CUDA_TRY(cudaHostAlloc(&data, size, cudaHostAllocDefault));
+  std::memset(data, 0, size);
+  return Tensor(static_cast<std::byte*>(data),
+                [](std::byte* freed) { static_cast<void>(cudaFreeHost(freed)); }, DType::u8,
+                {bytes}, {});
+}
+
+Result<std::unique_ptr<Mark>> CudaBackend::make_mark() {
+  KOHO_CUDA_TRY(cudaSetDevice(options_.device));
+  cudaEvent_t event = nullptr;
+  KOHO_CUDA_TRY(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  return std::unique_ptr<Mark>(std::make_unique<EventMark>(event, stream_));
+}
+
+Result<MemoryUse> CudaBackend::memory_use() const {
+  KOHO_CUDA_TRY(cudaSetDevice(options_.device));
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  KOHO_CUDA_TRY(cudaMemGetInfo(&free_bytes, &total_bytes));
+  const DeviceMemory::Counts counts = memory_->counts();
+  return MemoryUse{.held_bytes = counts.bytes,
+                   .free_bytes = static_cast<std::int64_t>(free_bytes),
+                   .allocations = counts.allocations};
+}
+
+Result<std::unique_ptr<Recording>> CudaBackend::record(std::function<Status()> operators) {
+  KOHO_CUDA_TRY(cudaSetDevice(options_.device));
+  KOHO_CUDA_TRY(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+  const Status status = operators();
+  cudaGraph_t graph = nullptr;
+  const cudaError_t ended = cudaStreamEndCapture(stream_, &graph);
+  if (!status.ok()) {
+    if (graph != nullptr) static_cast<void>(cudaGraphDestroy(graph));
+    return status.error();
+  }
+  KOHO_CUDA_TRY(ended);
+  cudaGraphExec_t executable = nullptr;
+  cudaError_t made = cudaGraphInstantiate(&executable, graph, 0);
+  static_cast<void>(cudaGraphDestroy(graph));
+  KOHO_CUDA_TRY(made);
+  auto recording = std::make_unique<Graph>(executable, stream_, recordings_);
+  KOHO_CUDA_TRY(cudaGraphUpload(executable, stream_));
+  return std::unique_ptr<Recording>(std::move(recording));
+}
+
+}  // namespace koho::cuda

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the device remembers of a seat between steps, its page table and its last token, on the way
+// into a step's rows and back. Blocks 0 .. S-1 copy a page table each, the rest resolve token ids.
+// Bytes: a few KB; bound by launch.
+//
+// NOTE: a seat or a place outside its table would touch foreign memory, so it is passed over; the
+// contract forbids it and the engine checks before.
+#include "cuda/kernels.h"
+#include "cuda/launch.cuh"
+#include "cuda/ptx.cuh"
+
+namespace koho::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kPageTokens = 64;
+
+__global__ void take_from_seats_kernel(const TakeFromSeats p) {
+  grid_begin();
+  const std::int64_t block = blockIdx.x;
+  if (block < p.sequences) {
+    const std::int64_t seat = p.seats[block];
+    const std::int64_t pages =
+        min((static_cast<std::int64_t>(p.context_lengths[block]) + kPageTokens - 1) / kPageTokens,
+            p.width);
+    if (seat < 0 || seat >= p.seat_count) return;
+    for (std::int64_t i = threadIdx.x; i < pages; i += kThreads)
+      p.page_tables[block * p.width + i] = p.seat_pages[seat * p.width + i];
+    return;
+  }
+  const std::int64_t token = (block - p.sequences) * kThreads + threadIdx.x;
+  if (token >= p.tokens) return;
+  const std::int32_t given = p.given_ids[token];
+  const std::int64_t seat = -1 - static_cast<std::int64_t>(given);
+  p.token_ids[token] = given >= 0 ? given : seat < p.seat_count ? p.last_sampled[seat] : 0;
+}
+
+__global__ void keep_sampled_kernel(std::int32_t* last_sampled,
+                                    std::int64_t seat_count,
+                                    const std::int32_t* seats,
+                                    const std::int32_t* ids,
+                                    std::int64_t rows) {
+  grid_begin();
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (row >= rows) return;
+  const std::int32_t seat = seats[row];
+  if (seat >= 0 && seat < seat_count) last_sampled[seat] = max(ids[row], 0);
+}
+
+__global__ void set_entries_kernel(std::int32_t* table,
+                                   std::int64_t entries,
+                                   const std::int32_t* pairs,
+                                   std::int64_t count) {
+  grid_begin();
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= count) return;
+  const std::int32_t place = pairs[2 * i];
+  if (place >= 0 && place < entries) table[place] = pairs[2 * i + 1];
+}
+
+unsigned blocks_for(std::int64_t count) {
+  return static_cast<unsigned>((count + kThreads - 1) / kThreads);
+}
+
+}  // namespace
+
+cudaError_t launch_take_from_seats(const TakeFromSeats& p, cudaStream_t stream) {
+  return launch_kernel(
+      take_from_seats_kernel,
+      {dim3(static_cast<unsigned>(p.sequences) + blocks_for(p.tokens)), dim3(kThreads)}, stream, p);
+}
+
+cudaError_t launch_keep_sampled(std::int32_t* last_sampled,
+                                std::int64_t seat_count,
+                                const std::int32_t* seats,
+                                const std::int32_t* ids,
+                                std::int64_t rows,
+                                cudaStream_t stream) {
+  return launch_kernel(keep_sampled_kernel, {dim3(blocks_for(rows)), dim3(kThreads)}, stream,
+                       last_sampled, seat_count, seats, ids, rows);
+}
+
+cudaError_t launch_set_entries(std::int32_t* table,
+                               std::int64_t entries,
+                               const std::int32_t* pairs,
+                               std::int64_t count,
+                               cudaStream_t stream) {
+  return launch_kernel(set_entries_kernel, {dim3(blocks_for(count)), dim3(kThreads)}, stream, table,
+                       entries, pairs, count);
+}
+
+}  // namespace koho::cuda

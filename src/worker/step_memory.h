@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// One step's arrays in one piece of memory, so that they travel in one copy: where each lies, by
+// the numbers of tokens, sequences and logit rows; in the host's memory to be written, on the
+// device to be read. A recorded step's arrays lie at fixed places.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/backend.h"
+#include "sampling/parameters.h"
+#include "tensor/tensor.h"
+
+namespace koho {
+
+/// How many rows a step has.
+struct StepShape {
+  std::int64_t tokens = 0;      // T
+  std::int64_t sequences = 0;   // S
+  std::int64_t logit_rows = 0;  // R
+  friend bool operator==(const StepShape&, const StepShape&) = default;
+};
+
+/// Byte offsets of the arrays, each aligned for its elements and for 16-byte reads.
+class StepPlaces {
+ public:
+  explicit StepPlaces(const StepShape& shape)
+      : slots(take(8 * shape.tokens)),
+        token_ids(take(4 * shape.tokens)),
+        positions(take(4 * shape.tokens)),
+        query_starts(take(4 * (shape.sequences + 1))),
+        context_lengths(take(4 * shape.sequences)),
+        seats(take(4 * shape.sequences)),
+        logit_rows(take(4 * shape.logit_rows)),
+        sample_seats(take(4 * shape.logit_rows)),
+        sampling(take(static_cast<std::int64_t>(sizeof(SamplingRow)) * shape.logit_rows)),
+        variable(bytes_) {}
+
+ private:
+  std::int64_t take(std::int64_t bytes) {
+    constexpr std::int64_t kAlignment = 64;
+    const std::int64_t at = bytes_;
+    bytes_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return at;
+  }
+  std::int64_t bytes_ = 0;  // first: the others are initialised in order
+
+ public:
+  const std::int64_t slots, token_ids, positions, query_starts, context_lengths, seats, logit_rows,
+      sample_seats, sampling;
+  const std::int64_t variable;  // biases begin here, then pairs of page changes and copies
+};
+
+/// Byte offsets of a step's results.
+struct ResultPlaces {
+  explicit ResultPlaces(std::int64_t rows)
+      : logprobs(4 * rows),
+        top_ids(8 * rows),
+        top_logprobs(top_ids + 4 * rows * kTopLogprobsMax),
+        bytes(top_logprobs + 4 * rows * kTopLogprobsMax) {}
+
+  std::int64_t ids = 0;
+  std::int64_t logprobs, top_ids, top_logprobs, bytes;
+};
+
+/// `count` elements of `dtype` at `offset` of packed memory.
+inline TensorView part_of(const Tensor& memory, std::int64_t offset, DType dtype, Shape shape) {
+  const TensorView whole = const_cast<Tensor&>(memory).view();
+  const TensorView part(whole.data + offset, dtype, shape, whole.device);
+  KOHO_CHECK_LE(offset + part.bytes(), whole.bytes());
+  return part;
+}
+
+}  // namespace koho

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/cuda_backend.h"
+#include "tests/golden/machines.h"
+
+namespace koho::testing {
+
+std::vector<Machine> golden_machines() {
+  const Result<std::unique_ptr<Backend>> probe = make_cuda_backend({.self_test = false});
+  if (!probe.ok() && probe.error().code == ErrorCode::not_found) return {};
+  // Anything else than a missing GPU fails when the machine is opened.
+  return {{"portable", false, [] { return make_cuda_backend({.portable_only = true}); }},
+          {"cuda", true, [] { return make_cuda_backend({}); }}};
+}
+
+}  // namespace koho::testing
