@@ -4,6 +4,7 @@
 // and chooses the exit code.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -22,6 +23,9 @@ struct Command {
   const char* summary;
   Runner (*add)(CLI::App& command);
 };
+
+/// A flag's integer, `least` or more. (CLI11's own PositiveNumber prints the limits of a double.)
+CLI::Validator at_least(std::int64_t least);
 
 // One function a command, each defined in the file of its name.
 Runner add_check(CLI::App& command);

@@ -279,13 +279,15 @@ Runner add_inspect(CLI::App& command) {
   const auto options = std::make_shared<InspectOptions>();
   CLI::Option* model =
       command.add_option("--model", options->model, "Model directory")->type_name("DIR");
-  command.add_option("--config", options->config, "A config.json alone, instead of --model")
-      ->type_name("FILE")
-      ->excludes(model);
+  CLI::Option* config =
+      command.add_option("--config", options->config, "A config.json alone, instead of --model")
+          ->type_name("FILE")
+          ->excludes(model);
   command
       .add_option("--weights", options->weights,
                   "With --config: how the projections are stored (default: as the config says)")
-      ->check(CLI::IsMember({"bf16", "fp8"}));
+      ->check(CLI::IsMember({"bf16", "fp8"}))
+      ->needs(config);
   command.add_option("--gpus", options->gpus, "GPUs of one replica (default: 1, 2, 4 and 8)")
       ->check(CLI::Range(1, 1024));
   command

@@ -154,9 +154,9 @@ Runner add_logits(CLI::App& command) {
       ->required();
   command.add_option("--device", options->device, "auto, cpu or cuda")->capture_default_str();
   command.add_option("--threads", options->threads, "CPU threads; 0 = all cores")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   command.add_option("--chunk", options->chunk, "Tokens computed in one step")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
   command.footer("Example:\n  koho logits --model models/tiny --ids ids.json --out logits.npy");
   return [options] { return run(*options); };

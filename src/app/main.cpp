@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program `koho`: one table of commands. Exit codes: 0, or the error code's (base/error.cpp); 2
 // for wrong usage.
+#include <charconv>
 #include <cstdio>
 #include <exception>
+#include <string_view>
 #include <vector>
 
 #include "app/command.h"
@@ -23,7 +25,30 @@ const std::vector<Command>& commands() {
   return table;
 }
 
+/// Wrong usage: one line on standard error.
+int refuse_usage(const std::string& message, const std::string& command) {
+  std::fprintf(stderr, "koho: error: %s (koho %s--help says more)\n", message.c_str(),
+               command.empty() ? "" : (command + " ").c_str());
+  return error_code_info(ErrorCode::invalid_argument).exit_code;
+}
+
+/// CLI11 would only say that a command is required.
+Status check_command_name(std::string_view name) {
+  std::string known;
+  for (const Command& command : commands()) {
+    if (name == command.name) return {};
+    known += (known.empty() ? "" : ", ") + std::string(command.name);
+  }
+  return make_error(ErrorCode::invalid_argument, "{}; there are {}",
+                    name.empty() ? "no command" : fmt::format("there is no command '{}'", name),
+                    known);
+}
+
 int run(int argc, char** argv) {
+  const std::string_view first = argc > 1 ? argv[1] : "";
+  if (first.empty() || first.front() != '-')
+    if (const Status known = check_command_name(first); !known.ok())
+      return refuse_usage(known.error().message, "");
   CLI::App program("koho serves GLM-4.5, 4.6 and 4.7 (glm4_moe) from C++ and CUDA.", "koho");
   program.require_subcommand(1);
   program.set_version_flag("--version", "koho 0.1.0");
@@ -37,8 +62,9 @@ int run(int argc, char** argv) {
   try {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    const int code = program.exit(error);
-    return code == 0 ? 0 : error_code_info(ErrorCode::invalid_argument).exit_code;
+    if (error.get_exit_code() == 0) return program.exit(error);  // --help, --version
+    const std::vector<CLI::App*> chosen = program.get_subcommands();
+    return refuse_usage(error.what(), chosen.empty() ? "" : chosen.front()->get_name());
   }
   const Status status = runner();
   if (status.ok()) return 0;
@@ -47,6 +73,18 @@ int run(int argc, char** argv) {
 }
 
 }  // namespace
+
+CLI::Validator at_least(std::int64_t least) {
+  const auto check = [least](std::string& text) -> std::string {
+    std::int64_t value = 0;
+    const char* end = text.data() + text.size();
+    const auto [stopped, failed] = std::from_chars(text.data(), end, value);
+    if (failed == std::errc() && stopped == end && value >= least) return "";
+    return fmt::format("expected an integer of at least {}, found '{}'", least, text);
+  };
+  return CLI::Validator(check, "");
+}
+
 }  // namespace koho::app
 
 int main(int argc, char** argv) {

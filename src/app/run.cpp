@@ -8,6 +8,7 @@
 #include <optional>
 #include <unistd.h>
 
+#include "app/answer_display.h"
 #include "app/command.h"
 #include "app/id_file.h"
 #include "app/sampling_flags.h"
@@ -15,6 +16,7 @@
 #include "chat/json.h"
 #include "chat/message.h"
 #include "runtime/runtime.h"
+#include "tokenizer/utf8.h"
 
 namespace koho::app {
 namespace {
@@ -58,6 +60,12 @@ class InterruptGuard {
  private:
   struct sigaction previous_ {};
 };
+
+Status check_utf8(const char* what, const std::string& text) {
+  const std::size_t valid = utf8_valid_bytes(text);
+  if (valid == text.size()) return {};
+  return make_error(ErrorCode::invalid_argument, "{} is not UTF-8 at byte {}", what, valid);
+}
 
 chat::Message message(const std::string& role, const std::string& content) {
   chat::Message made;
@@ -196,6 +204,12 @@ void print_piece(std::string_view piece) {
   std::fflush(stdout);
 }
 
+/// What was printed has arrived; a full disk shows only here.
+Status finish_output() {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return {};
+  return make_error(ErrorCode::io_error, "standard output could not be written");
+}
+
 Status answer_once(const RunOptions& options, LoadedModel model, std::optional<LoadedText> text) {
   KOHO_TRY_ASSIGN(const std::vector<std::int32_t> prompt, prompt_ids(options, text));
   const std::int64_t wanted =
@@ -206,27 +220,25 @@ Status answer_once(const RunOptions& options, LoadedModel model, std::optional<L
   KOHO_TRY_ASSIGN(const std::unique_ptr<Runtime> runtime,
                   open(options, std::move(model), std::move(text), context));
   const InterruptGuard guard;
+  std::optional<AnswerDisplay> chat;
+  if (!options.chat.empty() && !options.json && isatty(STDOUT_FILENO) == 1)
+    chat.emplace(start_conversation(options), runtime->text()->style, true);
   const auto show = [&](std::string_view piece) {
-    if (!options.json) print_piece(piece);
+    if (chat)
+      chat->show(piece);
+    else if (!options.json)
+      print_piece(piece);
   };
   KOHO_TRY_ASSIGN(const Answer said, answer(*runtime, prompt, options.sampling, show));
   if (options.json) {
     std::printf("%s\n", json_line(prompt, said, runtime->load_s()).c_str());
   } else {
+    if (chat) chat->finish();
     std::printf("\n");
+    std::fflush(stdout);
     print_rates(said, runtime->load_s());
   }
-  return {};
-}
-
-/// Splits an answer into what was thought and what was said.
-chat::Message assistant_message(const std::string& text) {
-  const std::string close = "</think>";
-  const std::size_t end = text.find(close);
-  chat::Message made =
-      message("assistant", end == std::string::npos ? text : text.substr(end + close.size()));
-  if (end != std::string::npos) made.reasoning_content = text.substr(0, end);
-  return made;
+  return finish_output();
 }
 
 Status converse(const RunOptions& options, LoadedModel model, std::optional<LoadedText> text) {
@@ -250,17 +262,25 @@ Status converse(const RunOptions& options, LoadedModel model, std::optional<Load
       continue;
     }
     if (line.empty()) continue;
+    if (const Status good = check_utf8("the line", line); !good.ok()) {
+      std::fprintf(stderr, "koho: error: %s\n", good.error().message.c_str());
+      continue;
+    }
     conversation.messages.push_back(message("user", line));
     KOHO_TRY_ASSIGN(const std::vector<std::int32_t> prompt, runtime->text()->encode(conversation));
-    const Result<Answer> said = answer(*runtime, prompt, options.sampling, print_piece);
+    AnswerDisplay display(conversation, runtime->text()->style, isatty(STDOUT_FILENO) == 1);
+    const Result<Answer> said = answer(*runtime, prompt, options.sampling,
+                                       [&display](std::string_view piece) { display.show(piece); });
     if (!said.ok()) {
-      std::fprintf(stderr, "koho: %s\n", said.error().message.c_str());
+      std::fprintf(stderr, "koho: error: %s\n", said.error().message.c_str());
       conversation.messages.pop_back();
       continue;
     }
+    display.finish();
     std::printf("\n");
+    KOHO_TRY(finish_output());
     print_rates(*said, runtime->load_s());
-    conversation.messages.push_back(assistant_message(said->text));
+    conversation.messages.push_back(display.message());
   }
 }
 
@@ -273,8 +293,17 @@ Status run(RunOptions& options) {
   if (given == 0 && isatty(STDIN_FILENO) == 0)
     return make_error(ErrorCode::invalid_argument,
                       "no prompt: give PROMPT, --chat TEXT or --prompt-ids FILE");
-  for (const std::string& stop : options.sampling.stop)
+  if (given == 0 && options.json)
+    return make_error(ErrorCode::invalid_argument,
+                      "--json needs PROMPT, --chat TEXT or --prompt-ids FILE: a chat on the "
+                      "terminal has no single answer");
+  KOHO_TRY(check_utf8("PROMPT", options.prompt));
+  KOHO_TRY(check_utf8("--chat", options.chat));
+  KOHO_TRY(check_utf8("--system", options.system));
+  for (const std::string& stop : options.sampling.stop) {
     if (stop.empty()) return make_error(ErrorCode::invalid_argument, "--stop must not be empty");
+    KOHO_TRY(check_utf8("--stop", stop));
+  }
   KOHO_TRY_ASSIGN(LoadedModel model, load_model(options.model));
   std::optional<LoadedText> text;
   if (has_tokenizer(options.model)) {
@@ -304,10 +333,10 @@ Runner add_run(CLI::App& command) {
       ->capture_default_str();
   command
       .add_option("--context", options->context, "Tokens of prompt and answer; 0 = what is needed")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   command.add_option("--device", options->device, "auto, cpu or cuda")->capture_default_str();
   command.add_option("--threads", options->threads, "CPU threads; 0 = all cores")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   command.add_flag("--json", options->json, "Print one line of JSON at the end instead of text");
   add_sampling_flags(command, options->sampling, 512);
   command.footer(

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "app/sampling_flags.h"
 
+#include "app/command.h"
+
 namespace koho::app {
 
 void SamplingFlags::apply(Request& request) const {
@@ -24,7 +26,7 @@ void add_sampling_flags(CLI::App& command, SamplingFlags& flags, std::int32_t to
   flags.tokens_max = tokens_max_default;
   const std::string group = "Sampling (what is not given is the model's generation_config.json)";
   command.add_option("--max-tokens", flags.tokens_max, "Most tokens to generate")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str()
       ->group(group);
   command.add_option("--temperature", flags.temperature, "0 = always the likeliest token")
@@ -49,13 +51,15 @@ void add_sampling_flags(CLI::App& command, SamplingFlags& flags, std::int32_t to
                   "For tokens generated at all; 0 = off")
       ->group(group);
   command.add_option("--stop", flags.stop, "Stop before this text; may be given several times")
+      ->allow_extra_args(false)  // the next word may be PROMPT
       ->group(group);
   command
       .add_option("--stop-token-ids", flags.stop_token_ids, "Stop at these token ids, with commas")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->group(group);
   command.add_option("--seed", flags.seed, "Same seed, same text")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->group(group);
   command.add_flag("--ignore-eos", flags.ignore_eos, "Go on after the model's own stop tokens")
       ->group(group);

@@ -14,6 +14,7 @@ namespace koho {
 namespace {
 
 constexpr std::size_t kConfigBytesMax = 8U << 20U;  // an ignore list of 45,000 modules takes 3 MB
+constexpr std::size_t kUnknownKeysNamed = 20;       // in warnings
 constexpr const char* kConfigName = "config.json";
 constexpr const char* kGenerationName = "generation_config.json";
 
@@ -335,10 +336,14 @@ Result<ModelConfig> parse_model_config(std::string_view text, std::vector<std::s
   if (const json::Value* quantization = fields.find("quantization_config")) {
     KOHO_TRY_ASSIGN(config.quantization, parse_quantization_config(*quantization));
   }
-  for (const std::string& key : fields.unread())
-    if (!is_ignored(key))
-      warnings.push_back(fmt::format("{}: koho does not know the key '{}' and ignores it",
-                                     kConfigName, printable(key)));
+  std::vector<std::string> unknown = fields.unread();
+  std::erase_if(unknown, is_ignored);
+  for (std::size_t i = 0; i < std::min(unknown.size(), kUnknownKeysNamed); ++i)
+    warnings.push_back(fmt::format("{}: koho does not know the key '{}' and ignores it",
+                                   kConfigName, printable(unknown[i])));
+  if (unknown.size() > kUnknownKeysNamed)
+    warnings.push_back(fmt::format("{}: and {} more unknown keys", kConfigName,
+                                   unknown.size() - kUnknownKeysNamed));
   return config;
 }
 

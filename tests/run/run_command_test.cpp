@@ -87,6 +87,9 @@ TEST_F(RunCommand, StopsBeforeAStopStringThatCrossesTokens) {
   const json::Value answer = run(
       "--chat 'What is the capital of France?' --no-thinking --temperature 0 --stop 'nce is P'");
   EXPECT_EQ(text(answer), "The capital of Fra");
+  EXPECT_EQ(text(run("--temperature 0 --max-tokens 9 --stop zzz 'Once upon a time'")),
+            text(run("--temperature 0 --max-tokens 9 'Once upon a time'")))
+      << "--stop takes one word, not the prompt behind it";
   EXPECT_EQ(reason(answer), "stop");
 }
 
@@ -130,22 +133,57 @@ TEST_F(RunCommand, WrongUseIsOneClearErrorAndAnExitCode) {
   write_file(directory_.path() / "large.json", "[4096]");
   write_file(directory_.path() / "empty.json", "[]");
   for (const Case& wrong :
-       {Case{"run --model /nowhere x", "/nowhere"}, Case{model, "no prompt"},
+       {Case{"run --model /nowhere x", "/nowhere"},
+        Case{model, "no prompt"},
         Case{model + " x --chat y", "give one of"},
         Case{model + " x --temperature 3", "temperature"},
-        Case{model + " x --temperature nan", "temperature"}, Case{model + " x --top-p 0", "top_p"},
+        Case{model + " x --temperature nan", "temperature"},
+        Case{model + " x --top-p 0", "top_p"},
         Case{model + " --prompt-ids bad.json", "not a token id"},
         Case{model + " --prompt-ids large.json", "4096"},
         Case{model + " --prompt-ids empty.json", "empty"},
         Case{model + " --prompt-ids none.json", "none.json"},
         Case{model + " 'Once upon a time' --context 2", "context"},
-        Case{model + " x --stop ''", "stop"}, Case{model + " x --chat-template glm-9", "glm-9"}}) {
+        Case{model + " x --stop ''", "stop"},
+        Case{"nonsense", "no command 'nonsense'; there are run"},
+        Case{"", "no command; there are run"},
+        Case{model + " x --bogus", "--bogus"},
+        Case{model + " x --max-tokens 0",
+             "--max-tokens: expected an integer of at least 1, found '0'"},
+        Case{model + " x --seed 18446744073709551615", "--seed"},
+        Case{model + " --chat \"$(printf 'a\\377')\"", "--chat is not UTF-8 at byte 1"},
+        Case{model + " x --stop \"$(printf '\\377')\"", "--stop is not UTF-8"},
+        Case{"inspect --model " + kModel + " --weights fp8", "--weights requires --config"},
+        Case{model + " x --chat-template glm-9", "glm-9"}}) {
     const Ran ran = koho(wrong.arguments);
     EXPECT_NE(ran.exit_code, 0) << wrong.arguments;
     EXPECT_NE(ran.errors.find(wrong.says), std::string::npos)
         << wrong.arguments << ": " << ran.errors;
+    EXPECT_EQ(ran.errors.rfind("koho: error: ", 0), 0U) << ran.errors;
     EXPECT_EQ(ran.output, "") << wrong.arguments;
   }
+}
+
+TEST_F(RunCommand, AFullDiskIsAnError) {
+  for (const char* arguments :
+       {"run 'Once upon a time' --max-tokens 2", "run 'Once upon a time' --max-tokens 2 --json",
+        "check", "inspect"}) {
+    const std::string command =
+        "'" KOHO_BINARY "' " + std::string(arguments) + " --model " + kModel + " >/dev/full 2>&1";
+    EXPECT_NE(std::system(command.c_str()), 0) << arguments;
+  }
+}
+
+TEST_F(RunCommand, ReadsIdsFromAPipe) {
+  const std::string model =
+      "run --model " + kModel + " --prompt-ids /dev/stdin --max-tokens 1 --json";
+  const std::string command = "cd '" + directory_.path().string() +
+                              "' && echo '[4002, 4004]' | '" KOHO_BINARY "' " + model +
+                              " >out 2>err";
+  ASSERT_EQ(std::system(command.c_str()), 0) << read("err");
+  const Result<json::Value> answer = json::parse(read("out"));
+  ASSERT_TRUE(answer.ok());
+  EXPECT_EQ(count(*answer, "prompt_ids"), 2U);
 }
 
 TEST_F(RunCommand, LogitsAreAFloat32ArrayThatDoesNotDependOnChunks) {
