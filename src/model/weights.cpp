@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table is one walk over the model (class Walk), which names every weight, its shape and its
-// place in ModelSources. Two visitors use it: one lists the rows, one looks each up in a
-// checkpoint.
+// place in ModelSources. Three visitors use it: one lists the rows, one asks a supplier for each,
+// one looks each up in a checkpoint.
 #include "model/weights.h"
 
 #include <algorithm>
@@ -139,6 +139,14 @@ struct Lister {
 
   void tensor(ExpectedWeight row, ConstTensorView&) { rows.push_back(std::move(row)); }
   void linear(ExpectedWeight row, LinearSource&) { rows.push_back(std::move(row)); }
+  bool fused_experts(const std::string&, MoeSources&) { return false; }
+};
+
+struct Supplied {
+  WeightSupplier& supplier;
+
+  void tensor(const ExpectedWeight& row, ConstTensorView& target) { target = supplier.tensor(row); }
+  void linear(const ExpectedWeight& row, LinearSource& target) { target = supplier.linear(row); }
   bool fused_experts(const std::string&, MoeSources&) { return false; }
 };
 
@@ -476,6 +484,13 @@ std::vector<ExpectedWeight> expected_weights(const ModelConfig& config, bool wit
   ModelSources sources;
   Walk<Lister>(config, lister).model(sources, with_mtp);
   return std::move(lister.rows);
+}
+
+ModelSources supplied_weights(const ModelConfig& config, WeightSupplier& supplier) {
+  Supplied visitor{supplier};
+  ModelSources sources;
+  Walk<Supplied>(config, visitor).model(sources, false);
+  return sources;
 }
 
 Result<ResolvedWeights> resolve_weights(const ModelConfig& config, Checkpoint& checkpoint) {

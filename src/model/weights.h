@@ -88,6 +88,18 @@ struct ExpectedWeight {
 /// The table for `config`, in the order of the model; the MTP layer's rows last, if asked for.
 std::vector<ExpectedWeight> expected_weights(const ModelConfig& config, bool with_mtp);
 
+/// Gives every row of the table its weight, where no checkpoint does.
+class WeightSupplier {
+ public:
+  virtual ~WeightSupplier() = default;
+  virtual ConstTensorView tensor(const ExpectedWeight& row) = 0;
+  /// With its scale, and a bias if the row has one.
+  virtual LinearSource linear(const ExpectedWeight& row) = 0;
+};
+
+/// All weights of `config` but the MTP layer's, in the order of the table.
+ModelSources supplied_weights(const ModelConfig& config, WeightSupplier& supplier);
+
 /// A checkpoint's weights and what was found.
 struct ResolvedWeights {
   ModelSources sources;

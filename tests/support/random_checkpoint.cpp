@@ -12,6 +12,7 @@
 
 #include "base/arithmetic.h"
 #include "base/check.h"
+#include "model/synthetic_draw.h"
 #include "tensor/number.h"
 #include "tests/support/temporary_directory.h"
 
@@ -24,33 +25,12 @@ constexpr std::int64_t kScaleBlock = 128;
 
 // ------------------------------------------------------------------------------------------ draws
 
-std::uint64_t fnv1a(std::string_view text) {
-  std::uint64_t value = 0xCBF29CE484222325ULL;
-  for (const char c : text) value = (value ^ static_cast<std::uint8_t>(c)) * 0x100000001B3ULL;
-  return value;
-}
-
-/// SplitMix64's finaliser.
-std::uint64_t mix(std::uint64_t z) {
-  z = (z ^ (z >> 30U)) * 0xBF58476D1CE4E5B9ULL;
-  z = (z ^ (z >> 27U)) * 0x94D049BB133111EBULL;
-  return z ^ (z >> 31U);
-}
-
 std::vector<std::uint64_t> draw(std::uint64_t seed, std::string_view name, std::int64_t count) {
-  const std::uint64_t key = mix(seed + fnv1a(name));
+  const std::uint64_t key = synthetic::key(seed, name);
   std::vector<std::uint64_t> bits(static_cast<std::size_t>(count));
   std::uint64_t index = 0;
-  for (std::uint64_t& word : bits) word = mix(key + ++index * 0x9E3779B97F4A7C15ULL);
+  for (std::uint64_t& word : bits) word = synthetic::word(key, index++);
   return bits;
-}
-
-/// Sum of the four 16-bit fields, centred: within ±131070, standard deviation 1.155 * 2^15.
-std::int64_t bell(std::uint64_t bits) {
-  std::int64_t sum = -131070;
-  for (unsigned shift = 0; shift < 64; shift += 16)
-    sum += static_cast<std::int64_t>((bits >> shift) & 0xFFFFU);
-  return sum;
 }
 
 /// floor(256 / sqrt(width)).
@@ -140,7 +120,7 @@ class Tensors {
   std::vector<std::int64_t> bells(const std::string& name, const std::vector<std::int64_t>& shape) {
     std::vector<std::int64_t> integers;
     for (const std::uint64_t bits : draw(spec_.seed, name, *checked_product<std::int64_t>(shape)))
-      integers.push_back(bell(bits));
+      integers.push_back(synthetic::bell(bits));
     return integers;
   }
 
