@@ -21,7 +21,7 @@ namespace koho::cpu {
 
 /// Tokens that linear and experts stage at once; more are done in slices of it, which bounds
 /// scratch memory.
-inline constexpr std::int64_t kSliceTokens = 512;
+inline constexpr std::int64_t kSliceTokens = kTokensMax;
 
 /// The form of an activation that a matrix reads.
 struct Form {

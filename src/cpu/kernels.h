@@ -18,6 +18,9 @@ enum class Format : std::uint8_t { bf16, f32, e4m3 };
 /// Tokens are laid out for multiply() in panels of so many.
 inline constexpr std::int64_t kPanelTokens = 16;
 
+/// Most tokens of one MultiplyTask.
+inline constexpr std::int64_t kTokensMax = 512;
+
 /// Columns that share a scale in block quantisation.
 inline constexpr std::int64_t kScaleBlock = 128;
 
@@ -39,8 +42,8 @@ struct MultiplyTask {
   std::int64_t rows = 0;              // 1..kRowsMax
   std::int64_t columns = 0;           // K
   const std::byte* panels = nullptr;
-  std::int64_t panel_bytes = 0;  // from panel to panel
-  std::int64_t tokens = 0;
+  std::int64_t panel_bytes = 0;          // from panel to panel
+  std::int64_t tokens = 0;               // 1..kTokensMax
   const float* token_scales = nullptr;   // [T, ceil(K/128)], or none
   const float* weight_scales = nullptr;  // [ceil(K/128)], or none
   float* sums = nullptr;                 // [T, rows]
@@ -48,7 +51,7 @@ struct MultiplyTask {
 };
 
 /// Most weight rows of one MultiplyTask; divides 128, so that a task has one row of block scales.
-inline constexpr std::int64_t kRowsMax = 64;
+inline constexpr std::int64_t kRowsMax = 32;
 
 /// out[t, n] = token_scales[t] * (weight_scales[n] * sums[t, n]) + bias[n], rounded to bf16 or not.
 struct StoreTask {

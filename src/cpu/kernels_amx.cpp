@@ -4,9 +4,14 @@
 // and for a thousand alike. The tile unit flushes denormals: products of E4M3 codes have none,
 // which is why bf16 weights do not come here.
 //
-// Per step: a weight tile holds 16 rows x 32 columns, a token tile 16 pairs of columns x 16 tokens,
-// a sum tile 16 rows x 16 tokens of f32. A code becomes its bfloat16's two bytes by two 128-entry
-// byte tables held in registers.
+// A weight tile holds 16 rows x 32 columns, a token tile 16 pairs of columns x 16 tokens, a sum
+// tile 16 rows x 16 tokens of f32. Weights are widened 32 rows x 512 columns at a time into a block
+// that stays in the L1 cache, and the memory of the next 32 rows is asked for meanwhile. With more
+// than 32 tokens the sums wait in memory while the block meets the others: f32 loses nothing there.
+//
+// Widening. A normal code's bfloat16 is its bits moved and 120 added to the exponent, and adding
+// 120 to 1..15 is linear over bits: one GF(2) product per byte of the result. Zeros, denormals and
+// NaN are rare in weights; where 512 codes hold one, two 128-entry byte tables widen them instead.
 #include <cpuid.h>
 #include <cstring>
 #include <immintrin.h>
@@ -80,6 +85,37 @@ inline void widen(const Tables& tables, __m512i codes, __m512i out[2]) {
       _mm512_ternarylogic_epi32(magnitude, codes, _mm512_set1_epi8(static_cast<char>(0x80)), 0xF8);
   out[0] = _mm512_unpacklo_epi8(low, high);
   out[1] = _mm512_unpackhi_epi8(low, high);
+}
+
+/// The matrix of vgf2p8affineqb whose result bit i is the code's bit bits[i], or 0 for -1.
+constexpr std::int64_t bit_matrix(const int (&bits)[8]) {
+  std::uint64_t matrix = 0;
+  for (int i = 0; i < 8; ++i)
+    if (bits[i] >= 0) matrix |= 1ULL << static_cast<unsigned>(8 * (7 - i) + bits[i]);
+  return static_cast<std::int64_t>(matrix);
+}
+// Code s eeee mmm; bfloat16 s EEEEEEEE mmm0000 with E = e + 120: E's bits 7..4 are those of e's bit
+// 3 and three times its complement, then its complement once more, then e's bits 2, 1 and 0.
+constexpr std::int64_t kHighMatrix = bit_matrix({4, 5, 6, 6, 6, 6, 6, 7});
+constexpr std::int64_t kLowMatrix = bit_matrix({-1, -1, -1, -1, 0, 1, 2, 3});
+constexpr int kHighComplement = 0x3C;
+
+/// As widen(), for normal codes only.
+inline void widen_normal(__m512i codes, __m512i out[2]) {
+  const __m512i low = _mm512_gf2p8affine_epi64_epi8(codes, _mm512_set1_epi64(kLowMatrix), 0);
+  const __m512i high =
+      _mm512_gf2p8affine_epi64_epi8(codes, _mm512_set1_epi64(kHighMatrix), kHighComplement);
+  out[0] = _mm512_unpacklo_epi8(low, high);
+  out[1] = _mm512_unpackhi_epi8(low, high);
+}
+
+/// Per byte, kSpecial or more for a code that is zero, denormal or NaN; less for a normal one.
+constexpr int kSpecial = 0x77;
+inline __m512i speciality(__m512i codes) {
+  return _mm512_sub_epi8(_mm512_and_si512(codes, _mm512_set1_epi8(0x7F)), _mm512_set1_epi8(8));
+}
+inline bool any_special(__m512i largest) {
+  return _mm512_cmpge_epu8_mask(largest, _mm512_set1_epi8(kSpecial)) != 0;
 }
 
 inline __m512i load_codes(const std::byte* row, std::int64_t first, std::int64_t columns) {
@@ -167,8 +203,26 @@ inline void tile_multiply() {
 
 constexpr std::int64_t kPairRows = 2 * kTileRows;
 constexpr std::int64_t kPairTokens = 2 * kPanelTokens;
-constexpr std::int64_t kStreamColumns = 512;  // widened at once when weights are read once: 32 KiB
-constexpr std::int64_t kPairBytes = 2 * kTileBytes;  // 32 columns of 32 rows
+// Columns widened at once. For few tokens the widening of a block runs beside the multiplication of
+// the one before: both small, for the L1 cache. For many tokens a block meets all of them, and its
+// sums come and go once per block.
+constexpr std::int64_t kFewColumns = 128;
+constexpr std::int64_t kManyColumns = 256;
+static_assert(kFewColumns % kScaleBlock == 0 && kManyColumns % kScaleBlock == 0);
+
+/// A widened row's bytes: a line more, so that rows do not fall on one another's cache sets.
+constexpr std::int64_t row_bytes(std::int64_t columns) {
+  return 2 * columns + 64;
+}
+constexpr std::int64_t block_bytes(std::int64_t columns) {
+  return kPairRows * row_bytes(columns);
+}
+
+/// [row][token] of a pair of row tiles and a pair of panels.
+struct alignas(64) Sums {
+  float values[32][32];
+};
+constexpr std::int64_t kSumsStride = static_cast<std::int64_t>(sizeof(Sums::values[0]));
 
 /// Two panels, or one.
 struct Panels {
@@ -199,87 +253,120 @@ void configure(const Panels& panels) {
   tile_configure(shapes);
 }
 
-void zero_sums() {
-  tile_zero<0>();
-  tile_zero<1>();
-  tile_zero<2>();
-  tile_zero<3>();
-}
-
-/// Columns first..end-1 of up to 32 rows as tiles: per 32 columns, rows 0-15, then rows 16-31.
+/// Columns first.. of up to 32 rows, at most a block of them, as bfloat16 rows.
+/// Calls between() now and then, kBetween times: tile work that runs beside the widening.
+constexpr std::int64_t kBetween = 4;
+template <std::int64_t kColumns, typename Between>
 void widen_rows(const Tables& tables,
                 const MultiplyTask& task,
                 std::int64_t row,
                 std::int64_t rows,
                 std::int64_t first,
-                std::int64_t end,
-                std::byte* out) {
+                std::byte* block,
+                const Between& between) {
+  const std::int64_t columns = least(task.columns - first, kColumns);
+  const std::int64_t whole = columns / kStep;
+  const std::int64_t ahead = kPairRows * task.row_bytes;
   for (std::int64_t r = 0; r < rows; ++r) {
-    const std::byte* codes = task.weight + (row + r) * task.row_bytes;
-    std::byte* target = out + r / kTileRows * kTileBytes + r % kTileRows * 64;
-    for (std::int64_t k = first; k < end; k += kStep, target += 2 * kPairBytes) {
+    const std::byte* codes = task.weight + (row + r) * task.row_bytes + first;
+    std::byte* target = block + r * row_bytes(kColumns);
+    __m512i largest = _mm512_setzero_si512();
+    for (std::int64_t i = 0; i < whole; ++i) {
       __m512i wide[2];
-      widen(tables, load_codes(codes, k, task.columns), wide);
-      _mm512_store_si512(target, wide[0]);
-      _mm512_store_si512(target + kPairBytes, wide[1]);
+      const __m512i some = _mm512_loadu_si512(codes + i * kStep);
+      _mm_prefetch(reinterpret_cast<const char*>(codes + i * kStep + ahead), _MM_HINT_T1);
+      widen_normal(some, wide);
+      largest = _mm512_max_epu8(largest, speciality(some));
+      _mm512_store_si512(target + i * 2 * kStep, wide[0]);
+      _mm512_store_si512(target + i * 2 * kStep + 64, wide[1]);
     }
+    const bool again = any_special(largest);
+    for (std::int64_t i = again ? 0 : whole; i * kStep < columns; ++i) {
+      __m512i wide[2];
+      widen(tables, load_codes(codes, i * kStep, columns), wide);
+      _mm512_store_si512(target + i * 2 * kStep, wide[0]);
+      _mm512_store_si512(target + i * 2 * kStep + 64, wide[1]);
+    }
+    if (r % (kPairRows / kBetween) == kPairRows / kBetween - 1) between();
   }
 }
 
-/// The sum tiles += `tiles` column tiles of widened weights times tokens from column tile `at` on.
-template <bool kTwoRows, bool kTwoPanels>
+/// The sum tiles += `tiles` tiles of 32 columns of widened weights times tokens from column tile
+/// `at` on.
+template <std::int64_t kColumns, bool kTwoRows, bool kTwoPanels>
 void multiply_tiles(const std::byte* weights,
                     const Panels& panels,
                     std::int64_t at,
                     std::int64_t tiles) {
+  constexpr std::int64_t kStride = row_bytes(kColumns);
   const std::int64_t first_stride = 4 * panels.first_count;
   const std::int64_t second_stride = 4 * panels.second_count;
   for (std::int64_t i = 0; i < tiles; ++i) {
     tile_load<6>(panels.first + (at + i) * kTileBytes, first_stride);
-    tile_load<4>(weights + i * kPairBytes, 64);
+    tile_load<4>(weights + i * 64, kStride);
     tile_multiply<0, 4, 6>();
     if constexpr (kTwoPanels) {
       tile_load<7>(panels.second + (at + i) * kTileBytes, second_stride);
       tile_multiply<1, 4, 7>();
     }
     if constexpr (kTwoRows) {
-      tile_load<5>(weights + i * kPairBytes + kTileBytes, 64);
+      tile_load<5>(weights + kTileRows * kStride + i * 64, kStride);
       tile_multiply<2, 5, 6>();
       if constexpr (kTwoPanels) tile_multiply<3, 5, 7>();
     }
   }
 }
 
-void multiply_tiles(const std::byte* weights,
-                    std::int64_t rows,
+/// What of a pair of pairs takes part.
+struct Part {
+  bool two_rows;
+  bool two_panels;
+};
+
+template <std::int64_t kColumns>
+void multiply_tiles(Part part,
+                    const std::byte* weights,
                     const Panels& panels,
                     std::int64_t at,
                     std::int64_t tiles) {
-  if (rows > kTileRows && panels.second != nullptr)
-    multiply_tiles<true, true>(weights, panels, at, tiles);
-  else if (rows > kTileRows)
-    multiply_tiles<true, false>(weights, panels, at, tiles);
-  else if (panels.second != nullptr)
-    multiply_tiles<false, true>(weights, panels, at, tiles);
+  if (part.two_rows && part.two_panels)
+    multiply_tiles<kColumns, true, true>(weights, panels, at, tiles);
+  else if (part.two_rows)
+    multiply_tiles<kColumns, true, false>(weights, panels, at, tiles);
+  else if (part.two_panels)
+    multiply_tiles<kColumns, false, true>(weights, panels, at, tiles);
   else
-    multiply_tiles<false, false>(weights, panels, at, tiles);
+    multiply_tiles<kColumns, false, false>(weights, panels, at, tiles);
 }
 
-/// [row][token] of a pair of row tiles and a pair of panels.
-struct alignas(64) Sums {
-  float values[32][32];
-};
-
-void store_sums(Sums& sums, std::int64_t rows, const Panels& panels) {
-  constexpr std::int64_t kStride = static_cast<std::int64_t>(sizeof(sums.values[0]));
-  tile_store<0>(&sums.values[0][0], kStride);
-  if (panels.second != nullptr) tile_store<1>(&sums.values[0][16], kStride);
-  if (rows <= kTileRows) return;
-  tile_store<2>(&sums.values[16][0], kStride);
-  if (panels.second != nullptr) tile_store<3>(&sums.values[16][16], kStride);
+void zero_sums(Part part) {
+  tile_zero<0>();
+  if (part.two_panels) tile_zero<1>();
+  if (!part.two_rows) return;
+  tile_zero<2>();
+  if (part.two_panels) tile_zero<3>();
 }
 
-/// totals += sums * the scales of 128 columns' block.
+void load_sums(const Sums& sums, Part part) {
+  const auto at = [&](int row, int token) {
+    return reinterpret_cast<const std::byte*>(&sums.values[row][token]);
+  };
+  tile_load<0>(at(0, 0), kSumsStride);
+  if (part.two_panels) tile_load<1>(at(0, 16), kSumsStride);
+  if (!part.two_rows) return;
+  tile_load<2>(at(16, 0), kSumsStride);
+  if (part.two_panels) tile_load<3>(at(16, 16), kSumsStride);
+}
+
+void store_sums(Sums& sums, Part part) {
+  tile_store<0>(&sums.values[0][0], kSumsStride);
+  if (part.two_panels) tile_store<1>(&sums.values[0][16], kSumsStride);
+  if (!part.two_rows) return;
+  tile_store<2>(&sums.values[16][0], kSumsStride);
+  if (part.two_panels) tile_store<3>(&sums.values[16][16], kSumsStride);
+}
+
+/// totals += sums * the scales of 128 columns' block; totals = that for the first block.
 void add_scaled(Sums& totals,
                 const Sums& sums,
                 const MultiplyTask& task,
@@ -295,9 +382,42 @@ void add_scaled(Sums& totals,
     const __m512 scale = _mm512_load_ps(scales + half);
     for (std::int64_t r = 0; r < rows; ++r) {
       float* total = &totals.values[r][half];
-      _mm512_store_ps(total, _mm512_fmadd_ps(_mm512_load_ps(&sums.values[r][half]), scale,
-                                             _mm512_load_ps(total)));
+      const __m512 before = block == 0 ? _mm512_setzero_ps() : _mm512_load_ps(total);
+      _mm512_store_ps(total, _mm512_fmadd_ps(_mm512_load_ps(&sums.values[r][half]), scale, before));
     }
+  }
+}
+
+/// 16 x 16 floats, turned.
+void transpose(const float* source, std::int64_t source_stride, float* out, std::int64_t stride) {
+  __m512 a[16];
+  __m512 b[16];
+  for (int i = 0; i < 16; ++i) a[i] = _mm512_load_ps(source + i * source_stride);
+  for (int i = 0; i < 16; i += 2) {
+    b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
+    b[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4) {
+    const auto pair = [&](int x, int y, bool upper) {
+      const __m512d p = _mm512_castps_pd(b[x]);
+      const __m512d q = _mm512_castps_pd(b[y]);
+      return _mm512_castpd_ps(upper ? _mm512_unpackhi_pd(p, q) : _mm512_unpacklo_pd(p, q));
+    };
+    a[i] = pair(i, i + 2, false);
+    a[i + 1] = pair(i, i + 2, true);
+    a[i + 2] = pair(i + 1, i + 3, false);
+    a[i + 3] = pair(i + 1, i + 3, true);
+  }
+  // a[4g + c] holds, in its lane l, column 4l + c of rows 4g..4g+3.
+  for (int c = 0; c < 4; ++c) {
+    const __m512 even_low = _mm512_shuffle_f32x4(a[c], a[4 + c], 0x88);  // lanes 0, 2
+    const __m512 odd_low = _mm512_shuffle_f32x4(a[c], a[4 + c], 0xDD);   // lanes 1, 3
+    const __m512 even_high = _mm512_shuffle_f32x4(a[8 + c], a[12 + c], 0x88);
+    const __m512 odd_high = _mm512_shuffle_f32x4(a[8 + c], a[12 + c], 0xDD);
+    _mm512_storeu_ps(out + c * stride, _mm512_shuffle_f32x4(even_low, even_high, 0x88));
+    _mm512_storeu_ps(out + (8 + c) * stride, _mm512_shuffle_f32x4(even_low, even_high, 0xDD));
+    _mm512_storeu_ps(out + (4 + c) * stride, _mm512_shuffle_f32x4(odd_low, odd_high, 0x88));
+    _mm512_storeu_ps(out + (12 + c) * stride, _mm512_shuffle_f32x4(odd_low, odd_high, 0xDD));
   }
 }
 
@@ -307,73 +427,131 @@ void write_sums(const Sums& sums,
                 std::int64_t rows,
                 std::int64_t token) {
   const std::int64_t tokens = least(kPairTokens, task.tokens - token);
-  for (std::int64_t t = 0; t < tokens; ++t) {
-    float* out = task.sums + (token + t) * task.rows + row;
-    for (std::int64_t r = 0; r < rows; ++r) out[r] = sums.values[r][t];
+  float* out = task.sums + token * task.rows + row;
+  for (std::int64_t t = 0; t < tokens; t += 16) {
+    for (std::int64_t r = 0; r < rows; r += 16) {
+      if (tokens - t >= 16 && rows - r >= 16) {
+        transpose(&sums.values[r][t], 32, out + t * task.rows + r, task.rows);
+        continue;
+      }
+      for (std::int64_t i = t; i < least(t + 16, tokens); ++i)
+        for (std::int64_t j = r; j < least(r + 16, rows); ++j)
+          out[i * task.rows + j] = sums.values[j][i];
+    }
   }
 }
 
-/// All columns of `rows` rows times a pair of panels. `weights` holds them widened, or is null:
-/// then they are widened here, 512 columns at a time, into `scratch`.
-void multiply_pair(const Tables& tables,
-                   const MultiplyTask& task,
-                   std::int64_t row,
-                   std::int64_t rows,
-                   std::int64_t token,
-                   const std::byte* weights,
-                   std::byte* scratch) {
+/// A widened block's columns, which begin at `first`, times a pair of panels, onto `sums`. The sum
+/// tiles hold the sums where this is the task's only pair; else they are brought and taken away.
+template <std::int64_t kColumns>
+void multiply_block(const MultiplyTask& task,
+                    const std::byte* block,
+                    std::int64_t rows,
+                    std::int64_t first,
+                    std::int64_t token,
+                    Sums& sums) {
+  const bool only = task.tokens <= kPairTokens;
   const Panels panels = panels_at(task, token);
-  const bool scaled = task.token_scales != nullptr;
-  const std::int64_t padded = steps_of(task.columns) * kStep;
-  Sums sums = {};
-  Sums totals = {};
-  zero_sums();
-  for (std::int64_t first = 0; first < padded; first += kStreamColumns) {
-    const std::int64_t end = least(padded, first + kStreamColumns);
-    const std::byte* block = scratch;
-    if (weights != nullptr)
-      block = weights + first / 32 * kPairBytes;
-    else
-      widen_rows(tables, task, row, rows, first, end, scratch);
-    if (!scaled) {
-      multiply_tiles(block, rows, panels, first / 32, (end - first) / 32);
-      continue;
-    }
+  const Part part{rows > kTileRows, panels.second != nullptr};
+  if (!only && (token == 0 || task.tokens - token < kPairTokens)) configure(panels);
+  const std::int64_t end = least(steps_of(task.columns) * kStep, first + kColumns);
+  if (task.token_scales != nullptr) {
+    Sums products;
     for (std::int64_t k = first; k < end; k += kScaleBlock) {
-      zero_sums();
-      multiply_tiles(block + (k - first) / 32 * kPairBytes, rows, panels, k / 32,
-                     (least(end, k + kScaleBlock) - k) / 32);
-      store_sums(sums, rows, panels);
-      add_scaled(totals, sums, task, rows, token, k / kScaleBlock);
+      zero_sums(part);
+      multiply_tiles<kColumns>(part, block + (k - first) * 2, panels, k / 32,
+                               (least(end, k + kScaleBlock) - k) / 32);
+      store_sums(products, part);
+      add_scaled(sums, products, task, rows, token, k / kScaleBlock);
+    }
+    return;
+  }
+  if (first == 0)
+    zero_sums(part);
+  else if (!only)
+    load_sums(sums, part);
+  multiply_tiles<kColumns>(part, block, panels, first / 32, (end - first) / 32);
+  if (!only || first + kColumns >= task.columns) store_sums(sums, part);
+}
+
+/// A widened block that is to meet the tokens.
+struct Block {
+  const std::byte* weights = nullptr;
+  std::int64_t row = 0;
+  std::int64_t rows = 0;
+  std::int64_t first = 0;  // column
+  std::int64_t tiles = 0;  // of 32 columns; 0: nothing to do
+};
+
+/// At most 32 tokens: while a block is widened, the one before it is multiplied.
+void multiply_few(const Tables& tables, const MultiplyTask& task, std::byte* blocks, Sums& sums) {
+  const Panels panels = panels_at(task, 0);
+  configure(panels);
+  Block before;
+  std::int64_t done = 0;  // tiles of it
+  const auto part_of = [&](const Block& block) {
+    return Part{block.rows > kTileRows, panels.second != nullptr};
+  };
+  const auto multiply_one = [&] {
+    if (done == before.tiles) return;
+    multiply_tiles<kFewColumns>(part_of(before), before.weights + done * 64, panels,
+                                before.first / 32 + done, 1);
+    ++done;
+  };
+  const auto finish = [&] {
+    while (done < before.tiles) multiply_one();
+    if (before.tiles == 0 || before.first + kFewColumns < task.columns) return;
+    store_sums(sums, part_of(before));
+    write_sums(sums, task, before.row, before.rows, 0);
+  };
+  const std::int64_t padded = steps_of(task.columns) * kStep;
+  std::int64_t parity = 0;
+  for (std::int64_t row = 0; row < task.rows; row += kPairRows) {
+    const std::int64_t rows = least(kPairRows, task.rows - row);
+    for (std::int64_t first = 0; first < task.columns; first += kFewColumns) {
+      std::byte* target = blocks + parity * block_bytes(kFewColumns);
+      widen_rows<kFewColumns>(tables, task, row, rows, first, target, multiply_one);
+      finish();
+      before = {target, row, rows, first, (least(padded, first + kFewColumns) - first) / 32};
+      done = 0;
+      parity ^= 1;
+      if (first == 0) zero_sums(part_of(before));
     }
   }
-  if (!scaled) store_sums(totals, rows, panels);
-  write_sums(totals, task, row, rows, token);
+  finish();
 }
+
+/// Memory for two blocks for few tokens, or one for many.
+constexpr std::int64_t kBlocksBytes = 2 * block_bytes(kFewColumns) > block_bytes(kManyColumns)
+                                          ? 2 * block_bytes(kFewColumns)
+                                          : block_bytes(kManyColumns);
 
 void multiply(const MultiplyTask& task) {
   if (task.format != Format::e4m3) return avx512_kernels()->multiply(task);
   const Tables tables = load_tables();
-  const std::int64_t padded = steps_of(task.columns) * kStep;
-  const bool stream = task.tokens <= kPairTokens;
-  if (stream) configure(panels_at(task, 0));
+  std::byte* blocks = task.scratch;
+  Sums* sums = reinterpret_cast<Sums*>(blocks + kBlocksBytes);
+  if (task.tokens <= kPairTokens && task.token_scales == nullptr) {
+    multiply_few(tables, task, blocks, sums[0]);
+    return tile_release();
+  }
+  if (task.tokens <= kPairTokens) configure(panels_at(task, 0));
   for (std::int64_t row = 0; row < task.rows; row += kPairRows) {
     const std::int64_t rows = least(kPairRows, task.rows - row);
-    if (stream) {
-      multiply_pair(tables, task, row, rows, 0, nullptr, task.scratch);
-      continue;
+    for (std::int64_t first = 0; first < task.columns; first += kManyColumns) {
+      widen_rows<kManyColumns>(tables, task, row, rows, first, blocks, [] {});
+      for (std::int64_t token = 0; token < task.tokens; token += kPairTokens)
+        multiply_block<kManyColumns>(task, blocks, rows, first, token, sums[token / kPairTokens]);
     }
-    widen_rows(tables, task, row, rows, 0, padded, task.scratch);
-    for (std::int64_t token = 0; token < task.tokens; token += kPairTokens) {
-      if (token == 0 || task.tokens - token < kPairTokens) configure(panels_at(task, token));
-      multiply_pair(tables, task, row, rows, token, task.scratch, nullptr);
-    }
+    for (std::int64_t token = 0; token < task.tokens; token += kPairTokens)
+      write_sums(sums[token / kPairTokens], task, row, rows, token);
   }
   tile_release();
 }
 
 std::int64_t multiply_scratch_bytes(std::int64_t columns) {
-  const std::int64_t widened = steps_of(columns) * 2 * kPairBytes;
+  constexpr std::int64_t kPairs = (kTokensMax + kPairTokens - 1) / kPairTokens;
+  const std::int64_t widened = kBlocksBytes + kPairs * static_cast<std::int64_t>(sizeof(Sums));
   const std::int64_t vector = avx512_kernels()->multiply_scratch_bytes(columns);
   return widened > vector ? widened : vector;
 }
@@ -393,7 +571,9 @@ bool tiles_permitted() {
 }
 
 bool supported() {
-  if (avx512_kernels() == nullptr || !__builtin_cpu_supports("avx512vbmi")) return false;
+  if (avx512_kernels() == nullptr || !__builtin_cpu_supports("avx512vbmi") ||
+      !__builtin_cpu_supports("gfni"))
+    return false;
   constexpr unsigned kTile = 1U << 24U;
   constexpr unsigned kBfloat16 = 1U << 22U;
   unsigned eax = 0;

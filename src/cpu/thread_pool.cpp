@@ -6,7 +6,7 @@
 namespace koho {
 namespace {
 
-constexpr std::uint64_t kCountMask = 0xFFFFFFFFU;
+constexpr std::uint64_t kEndMask = 0xFFFFFFFFU;
 // A pause is 40 to 140 cycles: some 50 us of spinning, about the gap between two operators of a
 // decode step; then the processor is given back.
 constexpr int kSpins = 2000;
@@ -21,7 +21,8 @@ void pause() {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads) {
+ThreadPool::ThreadPool(int threads)
+    : threads_(threads), shares_(std::make_unique<Share[]>(static_cast<std::size_t>(threads))) {
   KOHO_CHECK_GE(threads, 1);
   workers_.reserve(static_cast<std::size_t>(threads - 1));
   for (int worker = 1; worker < threads; ++worker)
@@ -37,13 +38,18 @@ ThreadPool::~ThreadPool() {
 
 void ThreadPool::run_erased(std::int64_t tasks, Call call, void* context) {
   if (tasks == 0) return;
-  KOHO_CHECK(tasks > 0 && static_cast<std::uint64_t>(tasks) <= kCountMask);
+  KOHO_CHECK(tasks > 0 && static_cast<std::uint64_t>(tasks) <= kEndMask);
   call_ = call;
   context_ = context;
   tasks_ = tasks;
   done_.store(0, std::memory_order_relaxed);
-  const std::uint64_t job = (untaken_.load(std::memory_order_relaxed) >> 32U) + 1;
-  untaken_.store((job << 32U) | static_cast<std::uint64_t>(tasks), std::memory_order_release);
+  // NOTE: from the first share on, tasks may be taken: everything above is set before.
+  for (std::int64_t i = 0; i < threads(); ++i) {
+    const auto first = static_cast<std::uint64_t>(tasks * i / threads());
+    const auto end = static_cast<std::uint64_t>(tasks * (i + 1) / threads());
+    shares_[static_cast<std::size_t>(i)].untaken.store((first << 32U) | end,
+                                                       std::memory_order_release);
+  }
   jobs_.fetch_add(1, std::memory_order_release);
   jobs_.notify_all();
 
@@ -59,13 +65,28 @@ void ThreadPool::run_erased(std::int64_t tasks, Call call, void* context) {
   }
 }
 
+bool ThreadPool::take_from(Share& share, bool own, std::int64_t& task) {
+  std::uint64_t seen = share.untaken.load(std::memory_order_acquire);
+  for (;;) {
+    const std::uint64_t first = seen >> 32U;
+    const std::uint64_t end = seen & kEndMask;
+    if (first >= end) return false;
+    const std::uint64_t rest = own ? ((first + 1) << 32U) | end : seen - 1;
+    if (share.untaken.compare_exchange_weak(seen, rest, std::memory_order_acq_rel)) {
+      task = static_cast<std::int64_t>(own ? first : end - 1);
+      return true;
+    }
+  }
+}
+
 bool ThreadPool::take_one(int worker) {
-  std::uint64_t seen = untaken_.load(std::memory_order_acquire);
-  do {
-    if ((seen & kCountMask) == 0) return false;
-  } while (!untaken_.compare_exchange_weak(seen, seen - 1, std::memory_order_acq_rel));
+  std::int64_t task = 0;
+  bool taken = take_from(shares_[static_cast<std::size_t>(worker)], true, task);
+  for (int other = 0; !taken && other < threads(); ++other)
+    taken = take_from(shares_[static_cast<std::size_t>(other)], false, task);
+  if (!taken) return false;
   const std::int64_t tasks = tasks_;
-  call_(context_, tasks - static_cast<std::int64_t>(seen & kCountMask), worker);
+  call_(context_, task, worker);
   // NOTE: after the last task's increment the caller may start the next job: nothing of this one is
   // read below.
   if (done_.fetch_add(1, std::memory_order_acq_rel) + 1 == tasks) done_.notify_all();

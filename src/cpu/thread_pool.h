@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -20,11 +21,13 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
   ~ThreadPool();
 
-  int threads() const { return static_cast<int>(workers_.size()) + 1; }
+  int threads() const { return threads_; }
 
-  /// Calls body(task, worker) once for each task in 0..tasks-1, in any order, worker in
-  /// 0..threads()-1, and returns when all are done. A thread that is asleep or preempted before it
-  /// took a task holds nobody up: the others take what is left.
+  /// Calls body(task, worker) once for each task in 0..tasks-1, worker in 0..threads()-1, and
+  /// returns when all are done. Each worker has a run of neighbouring tasks and takes them in
+  /// order, so that memory laid out in the order of the tasks is read from front to back; who has
+  /// finished takes the last tasks of others, so a thread that is asleep or preempted holds nobody
+  /// up.
   template <typename Body>
   void run(std::int64_t tasks, Body&& body) {
     using Plain = std::remove_reference_t<Body>;
@@ -43,14 +46,21 @@ class ThreadPool {
  private:
   using Call = void (*)(void* context, std::int64_t task, int worker);
 
+  /// A worker's tasks that nobody has taken: the first in the upper half, the end in the lower.
+  struct alignas(64) Share {
+    std::atomic<std::uint64_t> untaken{0};
+  };
+
   void run_erased(std::int64_t tasks, Call call, void* context);
   void work(int worker);
   /// Takes a task of the running job, if one is left, and runs it.
   bool take_one(int worker);
+  bool take_from(Share& share, bool own, std::int64_t& task);
 
-  // The job number in the upper half, the tasks nobody has taken in the lower. A thread that takes
-  // a task by compare-and-swap knows that the job below is alive: it ends only when done_ says so.
-  alignas(64) std::atomic<std::uint64_t> untaken_{0};
+  // A thread that takes a task by compare-and-swap knows that its job is alive: the job ends only
+  // when done_ says so, and call_ and context_ were set before any of its tasks could be taken.
+  const int threads_;
+  std::unique_ptr<Share[]> shares_;  // by worker
   alignas(64) std::atomic<std::int64_t> done_{0};
   alignas(64) std::atomic<std::uint32_t> jobs_{0};  // sleepers wait for it to change
   std::atomic<bool> stopping_{false};
