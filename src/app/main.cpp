@@ -20,6 +20,7 @@ const std::vector<Command>& commands() {
       {"tokenize", "Turn text into token ids, or ids into text", add_tokenize},
       {"render", "Print the prompt text of chat requests", add_render},
       {"inspect", "Show a model and its memory plan", add_inspect},
+      {"bench", "Measure speed", add_bench},
       {"check", "Validate a model directory", add_check},
   };
   return table;

@@ -99,7 +99,12 @@ Result<Tensor> CudaBackend::place(ConstTensorView source) {
     return make_error(ErrorCode::invalid_argument, "place: expected a packed tensor, found {}",
                       describe(source));
   KOHO_TRY_ASSIGN(Tensor tensor, allocate(source.dtype, source.shape, "weights"));
-  KOHO_TRY(upload(tensor.view(), {source.data, static_cast<std::size_t>(source.bytes())}));
+  DrawnMemory::Place drawn;
+  if (options_.drawn != nullptr && options_.drawn->find(source.data, drawn)) {
+    KOHO_CUDA_TRY(draw(tensor.view().data, source, drawn));
+  } else {
+    KOHO_TRY(upload(tensor.view(), {source.data, static_cast<std::size_t>(source.bytes())}));
+  }
   return tensor;
 }
 

@@ -92,6 +92,7 @@ class CudaBackend final : public Backend {
                          ConstTensorView output_ids) override;
 
   // ---- place.cpp
+  cudaError_t draw(void* out, const ConstTensorView& view, const DrawnMemory::Place& place);
   /// The device copy of a view of host memory; strided rows are packed. Staging memory: valid until
   /// the next call.
   Result<const std::uint8_t*> stage(const ConstTensorView& view);
@@ -107,6 +108,14 @@ class CudaBackend final : public Backend {
   Result<ExpertGroup> place_group(std::span<const MlpSource* const> experts);
   Result<TiledMatrices> place_gate_up(std::span<const MlpSource* const> experts);
   Result<TiledMatrices> place_down(std::span<const MlpSource* const> experts);
+
+  // ---- unlike_experts.cpp
+  Result<UnlikeExpert> place_unlike(const MlpSource& source);
+  Status reserve_unlike(UnlikeExperts& unlike, std::int64_t hidden);
+  Status run_unlike(TensorView out,
+                    const Activation& x,
+                    const Routing& routing,
+                    const Experts& weights);
 
   // ---- matrices.cpp
   /// `bytes` of scratch memory, grown outside graphs if reserve() did not foresee them.

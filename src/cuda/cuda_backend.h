@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "ops/backend.h"
+#include "ops/drawn.h"
 
 namespace koho {
 
@@ -16,6 +17,9 @@ struct CudaOptions {
   bool portable_only = false;
   /// Compares the fast kernels with the portable ones before use and drops those that differ.
   bool self_test = true;
+  /// Sources whose elements are to be drawn on the device instead of read; null: none. Must outlive
+  /// the placing of weights.
+  const DrawnMemory* drawn = nullptr;
 };
 
 /// Whether this build has the backend.

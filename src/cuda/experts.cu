@@ -131,7 +131,22 @@ __global__ void __launch_bounds__(kCombineThreads) expert_combine_kernel(const E
   }
 }
 
+__global__ void __launch_bounds__(kCombineThreads) expert_rows_kernel(const ExpertRows p) {
+  grid_begin();
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kCombineThreads + threadIdx.x;
+  if (i >= p.tokens * p.top_k) return;
+  const int expert = p.ids[i] - p.first;
+  const bool local = expert >= 0 && expert < p.count;
+  p.row_of[i] = local ? expert * p.rows_each + static_cast<int>(i / p.top_k) : -1;
+}
+
 }  // namespace
+
+cudaError_t launch_expert_rows(const ExpertRows& p, cudaStream_t stream) {
+  const std::int64_t blocks = (p.tokens * p.top_k + kCombineThreads - 1) / kCombineThreads;
+  return launch_kernel(expert_rows_kernel,
+                       {dim3(static_cast<unsigned>(blocks)), dim3(kCombineThreads)}, stream, p);
+}
 
 std::int64_t expert_entries_max(std::int64_t tokens, int top_k, int count, int entry_tokens) {
   return (tokens + entry_tokens - 1) / entry_tokens + tokens * top_k / entry_tokens + count + 1;

@@ -31,6 +31,19 @@ constexpr int kExpertsMax = 1024;
 std::int64_t expert_entries_max(std::int64_t tokens, int top_k, int count, int entry_tokens);
 cudaError_t launch_expert_plan(const ExpertPlan& plan, cudaStream_t stream);
 
+/// Where the rows of experts lie that multiply every token: row_of[t, a] = (id - first) * rows_each
+/// + t, or -1 where the expert is not local.
+struct ExpertRows {
+  const std::int32_t* ids = nullptr;  // [T, A]
+  std::int32_t* row_of = nullptr;     // [T, A]
+  std::int64_t tokens = 0;
+  int top_k = 0;
+  int first = 0;
+  int count = 0;
+  int rows_each = 0;
+};
+cudaError_t launch_expert_rows(const ExpertRows& rows, cudaStream_t stream);
+
 struct ExpertCombine {
   const Bf16* y = nullptr;         // [sorted rows, H]
   const Bf16* shared = nullptr;    // [T, H] or null

@@ -295,6 +295,7 @@ Status CudaBackend::do_experts(TensorView out,
                                const Routing& routing,
                                const Experts& weights) {
   const auto& placed = static_cast<const PlacedExperts&>(*weights.placed);
+  if (placed.unlike != nullptr) return run_unlike(out, x, routing, weights);
   const std::int64_t tokens = out.size(0);
   const std::int64_t top_k = routing.ids.size(1);
   KOHO_TRY_ASSIGN(std::byte * at, scratch(expert_scratch_bytes(placed, tokens, top_k)));

@@ -5,6 +5,7 @@
 
 #include "base/arithmetic.h"
 #include "cuda/backend.h"
+#include "cuda/draw.h"
 #include "cuda/tiles.h"
 #include "tensor/number.h"
 
@@ -36,9 +37,36 @@ float row_scale(const LinearSource& source, std::int64_t row) {
   return scale_at(source.scale, source.quant == WeightQuant::fp8_tensor ? 0 : row, 0);
 }
 
+/// Whether gate and up of all experts are stored in one way, and down.
+bool alike(std::span<const MlpSource* const> experts) {
+  return std::all_of(experts.begin(), experts.end(), [&](const MlpSource* expert) {
+    return tile_type(expert->gate.quant) == tile_type(experts[0]->gate.quant) &&
+           tile_type(expert->up.quant) == tile_type(experts[0]->gate.quant) &&
+           tile_type(expert->down.quant) == tile_type(experts[0]->down.quant) &&
+           expert->gate.bias.empty() && expert->up.bias.empty() && expert->down.bias.empty();
+  });
+}
+
 constexpr std::int64_t kChannelTile = kTileRows / 2;  // gate (or up) rows of a SwiGLU tile
 
 }  // namespace
+
+/// Draws the elements of `view`, whose first one is at `place`, into packed rows.
+cudaError_t CudaBackend::draw(void* out,
+                              const ConstTensorView& view,
+                              const DrawnMemory::Place& place) {
+  const bool rows = view.shape.rank() == 2;
+  return launch_draw({.out = out,
+                      .key = place.tensor.key,
+                      .first = place.first,
+                      .row_stride = rows ? view.stride(0) : 0,
+                      .rows = rows ? view.size(0) : 1,
+                      .columns = rows ? view.size(1) : view.elements(),
+                      .factor = place.tensor.factor,
+                      .offset = place.tensor.offset,
+                      .element_bytes = static_cast<int>(dtype_bytes(view.dtype))},
+                     stream_);
+}
 
 Result<const std::uint8_t*> CudaBackend::stage(const ConstTensorView& view) {
   const std::int64_t row_bytes = view.size(1) * dtype_bytes(view.dtype);
@@ -47,6 +75,11 @@ Result<const std::uint8_t*> CudaBackend::stage(const ConstTensorView& view) {
     KOHO_CUDA_TRY(cudaStreamSynchronize(stream_));
     staging_ = DeviceBlock();
     KOHO_TRY_ASSIGN(staging_, DeviceBlock::allocate(memory_, bytes, "staging of weights"));
+  }
+  DrawnMemory::Place drawn;
+  if (options_.drawn != nullptr && options_.drawn->find(view.data, drawn)) {
+    KOHO_CUDA_TRY(draw(staging_.as<void>(), view, drawn));
+    return staging_.as<const std::uint8_t>();
   }
   KOHO_CUDA_TRY(
       cudaMemcpy2DAsync(staging_.as<void>(), static_cast<std::size_t>(row_bytes), view.data,
@@ -255,18 +288,6 @@ Result<TiledMatrices> CudaBackend::place_down(std::span<const MlpSource* const> 
 }
 
 Result<ExpertGroup> CudaBackend::place_group(std::span<const MlpSource* const> experts) {
-  for (const MlpSource* expert : experts) {
-    const bool alike = tile_type(expert->gate.quant) == tile_type(experts[0]->gate.quant) &&
-                       tile_type(expert->up.quant) == tile_type(experts[0]->gate.quant) &&
-                       tile_type(expert->down.quant) == tile_type(experts[0]->down.quant);
-    if (!alike)
-      return make_error(
-          ErrorCode::unsupported,
-          "the CUDA backend needs one storage type for gate and up of all routed experts "
-          "of a layer, and one for down");
-    if (!expert->gate.bias.empty() || !expert->up.bias.empty() || !expert->down.bias.empty())
-      return make_error(ErrorCode::unsupported, "the CUDA backend has no experts with a bias");
-  }
   ExpertGroup group;
   KOHO_TRY_ASSIGN(group.gate_up, place_gate_up(experts));
   KOHO_TRY_ASSIGN(group.down, place_down(experts));
@@ -282,19 +303,33 @@ Result<Experts> CudaBackend::do_place_experts(const ExpertsSource& source) {
   for (const MlpSource& expert : source.experts) routed.push_back(&expert);
   const auto note = [&](const MlpSource& mlp) {
     experts.hidden = mlp.gate.in_features();
-    experts.needs = experts.needs | activation_needs(mlp.gate.quant);
+    experts.needs =
+        experts.needs | activation_needs(mlp.gate.quant) | activation_needs(mlp.up.quant);
     // Inner values and codes, scales, the output, and the row's share of the lists (GroupScratch).
     expert_row_bytes_ =
         std::max(expert_row_bytes_, 4 * round_up<std::int64_t>(mlp.gate.out_features(), 32) +
                                         3 * mlp.gate.in_features() + 128);
   };
-  if (!routed.empty()) {
-    note(*routed[0]);
-    experts.ffn = routed[0]->gate.out_features();
-  }
+  for (const MlpSource* expert : routed) note(*expert);
+  if (!routed.empty()) experts.ffn = routed[0]->gate.out_features();
   if (source.shared) {
     note(*source.shared);
     experts.shared_ffn = source.shared->gate.out_features();
+  }
+  const MlpSource* const lone[] = {source.shared ? &*source.shared : nullptr};
+  if (!alike(routed) || (source.shared && !alike(lone))) {
+    placed->unlike = std::make_unique<UnlikeExperts>();
+    placed->unlike->shared = source.shared.has_value();
+    if (source.shared) routed.push_back(&*source.shared);
+    for (const MlpSource* expert : routed) {
+      KOHO_TRY_ASSIGN(UnlikeExpert unlike, place_unlike(*expert));
+      placed->unlike->experts.push_back(std::move(unlike));
+    }
+    KOHO_TRY(reserve_unlike(*placed->unlike, experts.hidden));
+    experts.placed = std::move(placed);
+    return experts;
+  }
+  if (source.shared) {
     placed->shared_in_routed =
         !routed.empty() && experts.shared_ffn == experts.ffn &&
         tile_type(source.shared->gate.quant) == tile_type(routed[0]->gate.quant) &&

@@ -4,12 +4,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "cuda/matmul.h"
 #include "cuda/runtime.h"
 #include "ops/weights.h"
+#include "tensor/tensor.h"
 
 namespace koho::cuda {
 
@@ -48,10 +50,25 @@ struct ExpertGroup {
   TiledMatrices down;
 };
 
+/// An expert stored unlike the others.
+struct UnlikeExpert {
+  Linear gate_up;
+  Linear down;
+};
+
+/// All experts of a layer whose experts are not stored alike, the shared one last, and the memory
+/// that running them takes.
+struct UnlikeExperts {
+  std::vector<UnlikeExpert> experts;
+  bool shared = false;
+  Tensor gate_up, values, codes, scales, block_codes, block_scales, y, row_of;
+};
+
 struct PlacedExperts final : PlacedWeights {
   std::optional<ExpertGroup> routed;
-  bool shared_in_routed = false;      // the shared expert is the last matrix of `routed`
-  std::optional<ExpertGroup> shared;  // if it is there and unlike the others
+  bool shared_in_routed = false;          // the shared expert is the last matrix of `routed`
+  std::optional<ExpertGroup> shared;      // if it is there and unlike the others
+  std::unique_ptr<UnlikeExperts> unlike;  // instead of all the above
 };
 
 }  // namespace koho::cuda

@@ -69,6 +69,12 @@ class Glm4Moe {
   /// The last step's logits, if it had `rows` of them or more.
   TensorView logits(std::int64_t rows) { return activations_.logits.view().first(rows); }
 
+  /// The experts that the last sparse layer to run chose for its first `tokens` rows. Requires: a
+  /// sparse layer.
+  ConstTensorView chosen_experts(std::int64_t tokens) {
+    return activations_.expert_ids.view().first(tokens);
+  }
+
   KvCache& kv_cache() { return kv_cache_; }
   const ModelConfig& config() const { return config_; }
 

@@ -9,7 +9,7 @@
 
 #include "base/arithmetic.h"
 #include "base/check.h"
-#include "model/synthetic_draw.h"
+#include "tensor/synthetic_draw.h"
 
 namespace koho {
 namespace {
@@ -26,7 +26,9 @@ float value_of(const SyntheticTensor& tensor, std::int32_t bell) {
 class Describer final : public WeightSupplier {
  public:
   Describer(const ModelConfig& config, std::uint64_t seed, SyntheticMemory& memory)
-      : seed_(seed), memory_(memory) {
+      : seed_(seed),
+        memory_(memory),
+        branch_factor_(1.0F / std::sqrt(2.0F * static_cast<float>(config.num_hidden_layers))) {
     if (config.quantization && !config.quantization->schemes.empty())
       quant_ = config.quantization->schemes[0];
   }
@@ -62,9 +64,13 @@ class Describer final : public WeightSupplier {
   }
 
  private:
-  /// Keeps the size of what flows through the layer.
-  static float deviation(const ExpectedWeight& row) {
-    return 1.0F / std::sqrt(static_cast<float>(row.shape[1]));
+  /// Keeps the size of what flows through the layer; what a layer adds to the residual stream is
+  /// as small as all layers' together may be. Else attention, which averages over its context,
+  /// makes the tokens of a batch alike from layer to layer, and they meet at the same experts.
+  float deviation(const ExpectedWeight& row) const {
+    const bool adds = row.name.find(".o_proj.") != std::string::npos ||
+                      row.name.find(".down_proj.") != std::string::npos;
+    return (adds ? branch_factor_ : 1.0F) / std::sqrt(static_cast<float>(row.shape[1]));
   }
 
   Shape scale_shape(const Shape& weight) const {
@@ -92,6 +98,7 @@ class Describer final : public WeightSupplier {
 
   std::uint64_t seed_;
   SyntheticMemory& memory_;
+  float branch_factor_;
   WeightQuant quant_ = WeightQuant::none;
 };
 
@@ -113,6 +120,12 @@ class Sizer final : public SyntheticMemory {
   std::byte nowhere_{};
 };
 
+/// A tensor and its memory.
+struct Placement {
+  SyntheticTensor tensor;
+  std::byte* memory = nullptr;
+};
+
 /// Lays tensors out one after the other.
 class Layout final : public SyntheticMemory {
  public:
@@ -125,24 +138,20 @@ class Layout final : public SyntheticMemory {
     return at;
   }
 
-  struct Placement {
-    SyntheticTensor tensor;
-    std::byte* memory = nullptr;
-  };
   std::vector<Placement> placements;
 
  private:
   std::byte* next_;
 };
 
-void fill_all(const std::vector<Layout::Placement>& placements) {
+void fill_all(const std::vector<Placement>& placements) {
   struct Piece {
-    const Layout::Placement* placement;
+    const Placement* placement;
     std::int64_t first;
   };
   constexpr std::int64_t kPieceElements = 1 << 20;
   std::vector<Piece> pieces;
-  for (const Layout::Placement& placement : placements)
+  for (const Placement& placement : placements)
     for (std::int64_t first = 0; first < placement.tensor.elements; first += kPieceElements)
       pieces.push_back({&placement, first});
   std::atomic<std::size_t> next{0};
@@ -223,6 +232,78 @@ Result<SyntheticWeights> SyntheticWeights::make(const ModelConfig& config, std::
   weights.sources_ = synthetic_sources(config, seed, layout);
   fill_all(layout.placements);
   return weights;
+}
+
+/// Two runs of addresses: first what is filled, then, from a page's border on, what is drawn.
+class DrawnWeights::Layout final : public SyntheticMemory {
+ public:
+  Layout(std::byte* filled_at, std::byte* drawn_at)
+      : filled_next_(filled_at), drawn_next_(drawn_at) {}
+
+  std::byte* place(const SyntheticTensor& tensor) override {
+    const bool is_drawn = tensor.dtype != DType::f32 && tensor.elements >= kDrawnElementsMin;
+    std::byte*& next = is_drawn ? drawn_next_ : filled_next_;
+    std::byte* at = next;
+    next += placed_bytes(tensor);
+    if (is_drawn) {
+      drawn.push_back({at, tensor});
+    } else {
+      filled.push_back({tensor, at});
+    }
+    return at;
+  }
+
+  std::int64_t filled_bytes(const std::byte* from) const { return filled_next_ - from; }
+  std::int64_t drawn_bytes(const std::byte* from) const { return drawn_next_ - from; }
+
+  std::vector<Placement> filled;
+  std::vector<Placed> drawn;
+
+ private:
+  static constexpr std::int64_t kDrawnElementsMin = 1 << 20;
+
+  std::byte* filled_next_;
+  std::byte* drawn_next_;
+};
+
+Result<std::unique_ptr<DrawnWeights>> DrawnWeights::make(const ModelConfig& config,
+                                                         std::uint64_t seed) {
+  constexpr std::int64_t kBorder = 1 << 21;  // a multiple of every page size
+  std::byte nowhere{};
+  Layout sizes(&nowhere, &nowhere);
+  static_cast<void>(synthetic_sources(config, seed, sizes));
+  const std::int64_t filled_bytes = round_up(sizes.filled_bytes(&nowhere), kBorder);
+  std::unique_ptr<DrawnWeights> weights(new DrawnWeights());
+  weights->size_ = static_cast<std::size_t>(filled_bytes + sizes.drawn_bytes(&nowhere));
+  void* mapped =
+      mmap(nullptr, weights->size_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapped == MAP_FAILED ||
+      mprotect(mapped, static_cast<std::size_t>(filled_bytes), PROT_READ | PROT_WRITE) != 0) {
+    if (mapped != MAP_FAILED) munmap(mapped, weights->size_);
+    return make_error(ErrorCode::resource_exhausted, "no addresses for {} bytes of weights",
+                      weights->size_);
+  }
+  weights->memory_ = static_cast<std::byte*>(mapped);
+  Layout layout(weights->memory_, weights->memory_ + filled_bytes);
+  weights->sources_ = synthetic_sources(config, seed, layout);
+  fill_all(layout.filled);
+  weights->drawn_ = std::move(layout.drawn);
+  return weights;
+}
+
+DrawnWeights::~DrawnWeights() {
+  if (memory_ != nullptr) munmap(memory_, size_);
+}
+
+bool DrawnWeights::find(const std::byte* address, Place& place) const {
+  auto next = std::upper_bound(
+      drawn_.begin(), drawn_.end(), address,
+      [](const std::byte* wanted, const Placed& placed) { return wanted < placed.memory; });
+  if (next == drawn_.begin()) return false;
+  const Placed& placed = *--next;
+  if (address >= placed.memory + placed_bytes(placed.tensor)) return false;
+  place = {placed.tensor, (address - placed.memory) / dtype_bytes(placed.tensor.dtype)};
+  return true;
 }
 
 }  // namespace koho

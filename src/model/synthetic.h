@@ -13,20 +13,13 @@
 #include "base/error.h"
 #include "model/config.h"
 #include "model/weights.h"
+#include "ops/drawn.h"
 #include "tensor/number.h"
 #include "tensor/tensor_view.h"
 
 namespace koho {
 
-/// Element i = dtype(offset + factor * bell(word(key, i))) of model/synthetic_draw.h: product and
-/// sum in f32, each rounded.
-struct SyntheticTensor {
-  DType dtype = DType::bf16;
-  std::uint64_t key = 0;
-  std::int64_t elements = 0;
-  float factor = 0.0F;
-  float offset = 0.0F;
-};
+using SyntheticTensor = DrawnTensor;
 
 /// Fills host tensors. One thread at a time.
 class SyntheticFiller {
@@ -78,6 +71,35 @@ class SyntheticWeights {
   SyntheticWeights() = default;
 
   std::unique_ptr<std::byte[], UnmapPages> memory_;
+  ModelSources sources_;
+};
+
+/// Synthetic weights as addresses, for a backend that draws them on its device. What load reads
+/// itself (scales, biases, norms, routers) is filled, the large tensors are not: their memory is
+/// reserved and cannot be read.
+class DrawnWeights final : public DrawnMemory {
+ public:
+  /// Errors: resource_exhausted.
+  static Result<std::unique_ptr<DrawnWeights>> make(const ModelConfig& config, std::uint64_t seed);
+  DrawnWeights(const DrawnWeights&) = delete;
+  DrawnWeights& operator=(const DrawnWeights&) = delete;
+  ~DrawnWeights() override;
+
+  const ModelSources& sources() const { return sources_; }
+  bool find(const std::byte* address, Place& place) const override;
+
+ private:
+  struct Placed {
+    const std::byte* memory = nullptr;
+    SyntheticTensor tensor;
+  };
+  class Layout;
+
+  DrawnWeights() = default;
+
+  std::byte* memory_ = nullptr;
+  std::size_t size_ = 0;
+  std::vector<Placed> drawn_;  // by rising address
   ModelSources sources_;
 };
 

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "ops/backend.h"
+#include "ops/drawn.h"
 
 namespace koho {
 
@@ -19,7 +20,8 @@ Result<DeviceKind> parse_device(std::string_view name);
 
 struct DeviceOptions {
   DeviceKind kind = DeviceKind::cpu;
-  std::int64_t threads = 0;  // of all ranks together on the CPU; 0 = one a core
+  std::int64_t threads = 0;            // of all ranks together on the CPU; 0 = one a core
+  const DrawnMemory* drawn = nullptr;  // CudaOptions::drawn
 };
 
 /// The backend of one of `ranks` ranks: a share of the threads, or the GPU of its number. Errors:

@@ -290,12 +290,15 @@ Status Worker::enqueue(const StepInput& input) {
   if (recorded != nullptr) shape = {recorded->rows, recorded->rows, recorded->rows};
   lane.rows_padded = shape.logit_rows;
   KOHO_TRY(upload(input, shape, lane));
+  last_shape_ = shape;
+  last_samples_ = lane.samples;
   if (recorded != nullptr) {
+    last_batch_ = batch_of(shape, shape.sequences);
     KOHO_TRY(recorded->forward->replay());
     KOHO_TRY(recorded->sample->replay());
     lane.logits = model_->logits(lane.rows);
   } else {
-    Batch batch = batch_of(shape, input.decodes);
+    Batch& batch = last_batch_ = batch_of(shape, input.decodes);
     batch.context_max = 0;
     for (std::size_t s = 0; s < input.context_lengths.size(); ++s) {
       batch.query_max = std::max<std::int64_t>(batch.query_max,
@@ -340,6 +343,15 @@ Status Worker::finish(StepOutput& output) {
 Status Worker::step(const StepInput& input, StepOutput& output) {
   KOHO_TRY(enqueue(input));
   return finish(output);
+}
+
+Status Worker::repeat() {
+  KOHO_TRY_ASSIGN(const TensorView logits, forward(last_shape_, last_batch_));
+  return last_samples_ ? sample(last_shape_, logits) : Status();
+}
+
+Result<std::unique_ptr<Recording>> Worker::record_repeat() {
+  return backend_->record([this] { return repeat(); });
 }
 
 /// A step of padding alone: the shapes of a real one, and no effect.

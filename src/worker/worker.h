@@ -94,6 +94,12 @@ class Worker {
   /// This rank gives up its replica's collectives. Threads: any.
   void give_up_collectives() { communicator_->give_up(); }
 
+  /// For measurements: once more the operators of the last step that was enqueued, those that the
+  /// trace selects, on the arrays it left; now, or as a recording, during whose life this worker
+  /// stays where it is. Harmless but for the seats' last tokens.
+  Status repeat();
+  Result<std::unique_ptr<Recording>> record_repeat();
+
   Backend& backend() { return *backend_; }
   Glm4Moe& model() { return *model_; }
   /// The rows that a decode step of `rows` is padded to; `rows` where nothing is recorded.
@@ -148,7 +154,10 @@ class Worker {
   Arrays arrays_;
   std::array<Lane, kStepsInFlightMax> lanes_;
   std::vector<Recorded> recorded_;  // rising
-  std::uint64_t enqueued_ = 0;      // steps
+  StepShape last_shape_;            // of the last step enqueued
+  Batch last_batch_;
+  bool last_samples_ = false;
+  std::uint64_t enqueued_ = 0;  // steps
   std::uint64_t finished_ = 0;
 };
 

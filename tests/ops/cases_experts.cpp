@@ -81,7 +81,7 @@ std::string run_experts(Backend& backend,
     const WeightQuant both = random_quant(random);
     return MlpQuant{both, both, random_quant(random)};
   };
-  const bool each = mixed && options.experts_unlike;
+  const bool each = mixed;
   const MlpQuant routed_quant = alike();
   for (std::int64_t e = 0; e < count; ++e)
     mlps.push_back(random_mlp(random, hidden, ffn, each ? unlike() : routed_quant));

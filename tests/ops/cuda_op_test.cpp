@@ -50,8 +50,7 @@ TEST_P(CudaOperator, EqualsItsFloat64Twin) {
                               .accumulation_error = portable ? 4e-6 : kWgmmaError,
                               .attention_weight_error = 1.0 / 512.0,
                               .decode_as_prefill = false,
-                              .expert_flip = portable ? 0.0 : 0.125,
-                              .experts_unlike = false};
+                              .expert_flip = portable ? 0.0 : 0.125};
   for (std::uint64_t round = 0; round < rounds; ++round) {
     const std::string faults = op_case.run(*cuda, first + round, options);
     ASSERT_EQ(faults, "") << op_case.name << " on " << cuda->description()

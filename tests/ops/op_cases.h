@@ -28,8 +28,6 @@ struct OpCaseOptions {
   /// What a sum's larger error may do to an expert: one code of the inner activation more lies on
   /// the other side of a rounding border, at most an eighth of its value away.
   double expert_flip = 0.0;
-  /// Routed experts of one layer may be stored in different ways, each expert in its own.
-  bool experts_unlike = true;
 };
 
 struct OpCase {

@@ -12,8 +12,8 @@
 
 #include "base/arithmetic.h"
 #include "base/check.h"
-#include "model/synthetic_draw.h"
 #include "tensor/number.h"
+#include "tensor/synthetic_draw.h"
 #include "tests/support/temporary_directory.h"
 
 namespace koho::testing {

@@ -1,0 +1,580 @@
+// SPDX-License-Identifier: Apache-2.0
+// `koho bench latency`: the time of one step, no server and no engine: decode at some batch sizes,
+// prefill of one prompt, and where the time goes, class by class beside what the memory allows.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <ctime>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "app/command.h"
+#include "base/arithmetic.h"
+#include "base/mapped_file.h"
+#include "comm/one_rank.h"
+#include "model/memory_plan.h"
+#include "model/synthetic.h"
+#include "plan/step_plan.h"
+#include "runtime/loaded_model.h"
+#include "worker/device.h"
+#include "worker/worker.h"
+
+namespace koho::app {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* kExamples =
+    R"(Synthetic weights need a config only; a trained model's spread, drawn on the device, every expert as likely.
+Classes are timed one at a time, replayed on the arrays of a whole step; "bound" is the time in which the
+device could read a class's bytes, each once.
+
+Examples:
+  koho bench latency --config config.json --weights synthetic --device cuda --batch 1,16,64 --context 1024
+  koho bench latency --model models/tiny --device cpu --batch 1,4 --prefill 512)";
+
+struct LatencyOptions {
+  std::string model;
+  std::string config;
+  std::string weights = "checkpoint";
+  std::string quant = "fp8_channel";
+  std::string device = "auto";
+  std::string kv_dtype = "bf16";
+  std::string out;
+  std::string commit;
+  std::vector<std::int64_t> batches{1, 16, 64};
+  std::int64_t context = 1024;
+  std::int64_t prefill = 8192;
+  std::int64_t steps = 32;
+  std::int64_t layers = 0;  // 0: all
+  std::int64_t threads = 0;
+  double bandwidth = 4.45e12;  // bytes a second that an H200 reads
+  bool no_classes = false;
+};
+
+double ms_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+/// The model to time and what owns its memory.
+struct Subject {
+  ModelConfig config;
+  std::unique_ptr<LoadedModel> loaded;
+  std::unique_ptr<DrawnWeights> drawn;
+  std::unique_ptr<SyntheticWeights> filled;
+  const ModelSources* sources = nullptr;
+};
+
+Result<WeightQuant> parse_quant(const std::string& name) {
+  if (name == "bf16") return WeightQuant::none;
+  if (name == "fp8_channel") return WeightQuant::fp8_channel;
+  if (name == "fp8_tensor") return WeightQuant::fp8_tensor;
+  if (name == "fp8_block") return WeightQuant::fp8_block;
+  return make_error(ErrorCode::invalid_argument,
+                    "--quant must be bf16, fp8_channel, fp8_tensor or fp8_block, found \"{}\"",
+                    name);
+}
+
+Result<Subject> open_subject(const LatencyOptions& options, DeviceKind device) {
+  Subject subject;
+  if (options.weights == "checkpoint") {
+    if (options.model.empty())
+      return make_error(ErrorCode::invalid_argument, "--model is needed without synthetic weights");
+    KOHO_TRY_ASSIGN(LoadedModel loaded, load_model(options.model));
+    subject.loaded = std::make_unique<LoadedModel>(std::move(loaded));
+    subject.config = subject.loaded->config;
+    subject.sources = &subject.loaded->sources;
+    return subject;
+  }
+  if (options.weights != "synthetic" || options.config.empty())
+    return make_error(ErrorCode::invalid_argument,
+                      "--weights must be checkpoint, or synthetic with --config");
+  constexpr std::uint64_t kConfigBytesMax = 1 << 20;
+  constexpr std::uint64_t kSeed = 1;
+  KOHO_TRY_ASSIGN(const std::string text, read_file(options.config, kConfigBytesMax));
+  std::vector<std::string> warnings;
+  KOHO_TRY_ASSIGN(subject.config, parse_model_config(text, warnings));
+  ModelConfig& config = subject.config;
+  if (options.layers > 0)
+    config.num_hidden_layers = std::min(options.layers, config.num_hidden_layers);
+  config.first_k_dense_replace = std::min(config.first_k_dense_replace, config.num_hidden_layers);
+  if (!config.quantization) {
+    KOHO_TRY_ASSIGN(const WeightQuant quant, parse_quant(options.quant));
+    if (quant != WeightQuant::none)
+      config.quantization = QuantizationConfig{
+          .method = "compressed-tensors", .schemes = {quant}, .ignored = {"lm_head"}};
+  }
+  if (device == DeviceKind::cuda) {
+    KOHO_TRY_ASSIGN(subject.drawn, DrawnWeights::make(config, kSeed));
+    subject.sources = &subject.drawn->sources();
+  } else {
+    KOHO_TRY_ASSIGN(SyntheticWeights filled, SyntheticWeights::make(config, kSeed));
+    subject.filled = std::make_unique<SyntheticWeights>(std::move(filled));
+    subject.sources = &subject.filled->sources();
+  }
+  return subject;
+}
+
+/// Sequences side by side in the cache: seat s has pages s * W .. s * W + W - 1; the first one may
+/// run on over the others' pages.
+class Steps {
+ public:
+  Steps(Worker& worker,
+        std::int64_t vocabulary,
+        std::int64_t seats,
+        std::int64_t pages_each,
+        std::int64_t pages)
+      : worker_(worker), vocabulary_(vocabulary), pages_each_(pages_each) {
+    for (std::int64_t seat = 0; seat < seats; ++seat)
+      for (std::int64_t i = 0; i < (seat == 0 ? pages : pages_each); ++i)
+        places_.insert(places_.end(), {worker.page_place(seat, i),
+                                       static_cast<std::int32_t>(seat * pages_each + i)});
+  }
+
+  /// Starts a step of `count` seats from `seat` on, each with `length` tokens from position `first`
+  /// on: random ones, or the one it sampled last. One token of each is drawn at temperature 1.
+  Status enqueue(std::int64_t seat,
+                 std::int64_t count,
+                 std::int64_t first,
+                 std::int64_t length,
+                 bool follows) {
+    ids_.clear();
+    positions_.clear();
+    slots_.clear();
+    starts_.assign(1, 0);
+    contexts_.clear();
+    seats_.clear();
+    rows_.clear();
+    sampling_.clear();
+    for (std::int64_t s = seat; s < seat + count; ++s) {
+      for (std::int64_t i = first; i < first + length; ++i) {
+        const auto id =
+            static_cast<std::int32_t>(random_() % static_cast<std::uint64_t>(vocabulary_));
+        ids_.push_back(follows ? take_last_sampled(static_cast<std::int32_t>(s)) : id);
+        positions_.push_back(static_cast<std::int32_t>(i));
+        slots_.push_back(s * pages_each_ * kPageTokens + i);
+      }
+      starts_.push_back(static_cast<std::int32_t>(ids_.size()));
+      contexts_.push_back(static_cast<std::int32_t>(first + length));
+      seats_.push_back(static_cast<std::int32_t>(s));
+      rows_.push_back(static_cast<std::int32_t>(ids_.size()) - 1);
+      SamplingRow row;
+      row.seed = static_cast<std::uint64_t>(s) + 1;
+      row.output_position = first + length;
+      row.temperature = 1.0F;
+      sampling_.push_back(row);
+    }
+    const Status status = worker_.enqueue({.token_ids = ids_,
+                                           .positions = positions_,
+                                           .slots = slots_,
+                                           .query_starts = starts_,
+                                           .context_lengths = contexts_,
+                                           .seats = seats_,
+                                           .decodes = length == 1 ? count : 0,
+                                           .logit_rows = rows_,
+                                           .sample_seats = seats_,
+                                           .sampling = sampling_,
+                                           .biases = {},
+                                           .masks = {},
+                                           .page_places = places_,
+                                           .page_copies = {}});
+    places_.clear();
+    return status;
+  }
+  Status finish() {
+    KOHO_TRY(worker_.finish(output_));
+    for (const std::int32_t id : output_.ids)
+      if (id < 0) return make_error(ErrorCode::internal, "the model's logits are not numbers");
+    return {};
+  }
+
+  /// Fills the cache of `count` seats up to `context` tokens.
+  Status fill(std::int64_t count, std::int64_t context, std::int64_t tokens_max) {
+    const std::int64_t length = std::min(context, tokens_max);
+    const std::int64_t together = std::max<std::int64_t>(tokens_max / length, 1);
+    for (std::int64_t seat = 0; seat < count; seat += together)
+      for (std::int64_t at = 0; at < context; at += length) {
+        KOHO_TRY(enqueue(seat, std::min(together, count - seat), at, std::min(length, context - at),
+                         false));
+        KOHO_TRY(finish());
+      }
+    return {};
+  }
+
+ private:
+  Worker& worker_;
+  std::int64_t vocabulary_;
+  std::int64_t pages_each_;
+  std::mt19937_64 random_{1};
+  StepOutput output_;
+  std::vector<std::int32_t> ids_, positions_, starts_, contexts_, seats_, rows_, places_;
+  std::vector<std::int64_t> slots_;
+  std::vector<SamplingRow> sampling_;
+};
+
+/// A class of operators and the bytes it has to read.
+struct OpClass {
+  std::string name;
+  Trace::Selection selects;
+  double bytes = 0.0;
+};
+
+/// What one kind of step gave.
+struct Report {
+  std::string step;  // "decode" or "prefill"
+  std::int64_t batch = 0;
+  std::int64_t tokens = 0;
+  std::int64_t context = 0;
+  double ms = 0.0;
+  double host_ms = 0.0;           // of enqueueing
+  double distinct_experts = 0.0;  // a layer, mean
+  struct Row {
+    std::string name;
+    double ms;
+    double bytes;
+  };
+  std::vector<Row> classes;
+};
+
+class Bench {
+ public:
+  Bench(const LatencyOptions& options, const Subject& subject)
+      : options_(options), config_(subject.config), sources_(*subject.sources) {}
+
+  Status start(std::unique_ptr<Backend> backend) {
+    const std::int64_t batch_max =
+        *std::max_element(options_.batches.begin(), options_.batches.end());
+    // Contexts grow by the timed steps and some to get going.
+    const std::int64_t decoded = options_.context + options_.steps + kStepsBefore;
+    const std::int64_t context_max = std::max(decoded, options_.prefill);
+    const std::int64_t pages_each = ceil_div(decoded, kPageTokens);
+    const std::int64_t pages_long = ceil_div(context_max, kPageTokens);  // of the first sequence
+    tokens_max_ = std::max({options_.prefill, batch_max, std::int64_t{1}});
+    WorkerSettings settings;
+    settings.load.limits = {.tokens_max = tokens_max_,
+                            .sequences_max = batch_max,
+                            .context_max = context_max,
+                            .logit_rows_max = batch_max,
+                            .vocabulary = 0};
+    settings.load.kv_pages = std::max(batch_max * pages_each, pages_long);
+    settings.load.kv_dtype = options_.kv_dtype == "fp8" ? DType::f8_e4m3 : DType::bf16;
+    settings.tokenizer_tokens = config_.vocab_size;
+    const Clock::time_point begin = Clock::now();
+    KOHO_TRY_ASSIGN(Worker worker, Worker::create(config_, sources_, settings, std::move(backend),
+                                                  std::make_unique<OneRank>()));
+    worker_ = std::make_unique<Worker>(std::move(worker));
+    steps_ =
+        std::make_unique<Steps>(*worker_, config_.vocab_size, batch_max, pages_each, pages_long);
+    KOHO_TRY_ASSIGN(const MemoryUse use, worker_->backend().memory_use());
+    std::printf("%s, start %.1f s, %.2f GB held, %.2f GB free\n",
+                worker_->backend().description().c_str(), ms_since(begin) / 1e3,
+                static_cast<double>(use.held_bytes) / 1e9,
+                static_cast<double>(use.free_bytes) / 1e9);
+    std::fflush(stdout);
+    allocations_ = use.allocations;
+    return {};
+  }
+
+  Result<Report> prefill() {
+    Report report;
+    report.step = "prefill";
+    report.batch = 1;
+    report.tokens = options_.prefill;
+    report.context = options_.prefill;
+    std::vector<double> times;
+    for (int round = 0; round < 4; ++round) {
+      const Clock::time_point begin = Clock::now();
+      KOHO_TRY(steps_->enqueue(0, 1, 0, options_.prefill, false));
+      report.host_ms = ms_since(begin);
+      KOHO_TRY(steps_->finish());
+      if (round > 0) times.push_back(ms_since(begin));
+    }
+    report.ms = median(times);
+    KOHO_TRY(classify(report, 2));
+    return report;
+  }
+
+  Result<Report> decode(std::int64_t batch) {
+    Report report;
+    report.step = "decode";
+    report.batch = batch;
+    report.tokens = batch;
+    KOHO_TRY(steps_->fill(batch, options_.context, tokens_max_));
+    std::int64_t at = options_.context;
+    for (int i = 0; i < kStepsBefore; ++i) {
+      KOHO_TRY(steps_->enqueue(0, batch, at++, 1, true));
+      KOHO_TRY(steps_->finish());
+    }
+    // One step ahead of the results, as the engine runs.
+    const Clock::time_point begin = Clock::now();
+    KOHO_TRY(steps_->enqueue(0, batch, at++, 1, true));
+    for (std::int64_t i = 1; i < options_.steps; ++i) {
+      const Clock::time_point host = Clock::now();
+      KOHO_TRY(steps_->enqueue(0, batch, at++, 1, true));
+      report.host_ms += ms_since(host) / static_cast<double>(options_.steps - 1);
+      KOHO_TRY(steps_->finish());
+    }
+    KOHO_TRY(steps_->finish());
+    report.ms = ms_since(begin) / static_cast<double>(options_.steps);
+    report.context = at;
+    KOHO_TRY(classify(report, 10));
+    KOHO_TRY_ASSIGN(const MemoryUse use, worker_->backend().memory_use());
+    if (use.allocations != allocations_)
+      return make_error(ErrorCode::internal, "steps allocated device memory: {} times",
+                        use.allocations - allocations_);
+    return report;
+  }
+
+  const std::string machine() const { return worker_->backend().description(); }
+
+ private:
+  static constexpr int kStepsBefore = 4;
+
+  /// Mean over the sparse layers of how many different experts the last step's rows chose.
+  Result<double> distinct_experts(std::int64_t rows) {
+    if (config_.num_moe_layers() == 0) return 0.0;
+    double sum = 0.0;
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(rows * config_.num_experts_per_tok));
+    for (std::int64_t layer = 0; layer < config_.num_moe_layers(); ++layer) {
+      // The step again, up to this layer's router.
+      std::int64_t routers = 0;
+      worker_->backend().trace().select([&routers, layer](Op op, std::int64_t) {
+        if (routers > layer) return false;
+        if (op == Op::route) ++routers;
+        return true;
+      });
+      KOHO_TRY(worker_->repeat());
+      KOHO_TRY(worker_->backend().download(std::as_writable_bytes(std::span<std::int32_t>(ids)),
+                                           worker_->model().chosen_experts(rows)));
+      sum += static_cast<double>(std::set<std::int32_t>(ids.begin(), ids.end()).size());
+    }
+    worker_->backend().trace().select({});
+    return sum / static_cast<double>(config_.num_moe_layers());
+  }
+
+  /// The classes and what each has to read in a step of `report`.
+  std::vector<OpClass> classes(const Report& report) const {
+    const auto is = [](Op wanted) {
+      return [wanted](Op op, std::int64_t) { return op == wanted; };
+    };
+    const std::int64_t qkv = config_.query_width() + 2 * config_.key_value_width();
+    const auto linear = [](std::int64_t wanted) {
+      return
+          [wanted](Op op, std::int64_t columns) { return op == Op::linear && columns == wanted; };
+    };
+    const double hidden = static_cast<double>(config_.hidden_size);
+    const double layers = static_cast<double>(config_.num_hidden_layers);
+    const double moe_layers = static_cast<double>(config_.num_moe_layers());
+    const double dense_layers = layers - moe_layers;
+    const double element = config_.quantization ? 1.0 : 2.0;
+    const double query = static_cast<double>(config_.query_width());
+    const double dense = static_cast<double>(config_.intermediate_size);
+    const double expert = 3.0 * hidden * static_cast<double>(config_.moe_intermediate_size);
+    const double shared = 3.0 * hidden * static_cast<double>(config_.shared_intermediate_size());
+    const double kv_bytes =
+        static_cast<double>(config_.kv_bytes_per_token(options_.kv_dtype == "fp8" ? 1 : 2));
+    const bool decodes = report.step == "decode";
+    const double cached = decodes ? static_cast<double>(report.batch * report.context)
+                                  : static_cast<double>(report.tokens);
+    return {
+        {"qkv", linear(qkv), layers * static_cast<double>(qkv) * hidden * element},
+        {"rope, kv write", is(Op::qk_norm_rope_store_kv), 0.0},
+        {"attention", is(Op::attention), cached * kv_bytes},
+        {"o (and dense down)", linear(config_.hidden_size),
+         layers * query * hidden * element + dense_layers * hidden * dense * element},
+        {"dense gate_up", linear(2 * config_.intermediate_size),
+         dense_layers * 2.0 * hidden * dense * element},
+        {"norms", [](Op op, std::int64_t) { return op == Op::rms_norm || op == Op::add_rms_norm; },
+         0.0},
+        {"router", is(Op::route),
+         moe_layers * static_cast<double>(config_.n_routed_experts) * hidden * 2.0},
+        {"experts", is(Op::experts),
+         moe_layers * (report.distinct_experts * expert + shared) * element},
+        {"head", linear(config_.vocab_size),
+         static_cast<double>(config_.vocab_size) * hidden * 2.0},
+        {"sampling", is(Op::sample), static_cast<double>(report.batch * config_.vocab_size) * 4.0},
+        {"the rest",
+         [](Op op, std::int64_t) {
+           return op == Op::embed || op == Op::gather_rows || op == Op::silu_mul ||
+                  op == Op::take_from_seats || op == Op::keep_sampled;
+         },
+         0.0},
+    };
+  }
+
+  Status classify(Report& report, int rounds) {
+    if (options_.no_classes) return {};
+    KOHO_TRY_ASSIGN(report.distinct_experts, distinct_experts(report.tokens));
+    for (const OpClass& op_class : classes(report)) {
+      // The whole step first: a class run for itself leaves odd arrays behind.
+      worker_->backend().trace().select({});
+      KOHO_TRY(worker_->repeat());
+      worker_->backend().trace().select(op_class.selects);
+      KOHO_TRY_ASSIGN(const std::unique_ptr<Recording> recording, worker_->record_repeat());
+      std::vector<double> times;
+      for (int round = 0; round <= rounds; ++round) {
+        const Clock::time_point begin = Clock::now();
+        KOHO_TRY(recording->replay());
+        KOHO_TRY(worker_->backend().synchronize());
+        if (round > 0) times.push_back(ms_since(begin));
+      }
+      report.classes.push_back({op_class.name, median(times), op_class.bytes});
+    }
+    worker_->backend().trace().select({});
+    return {};
+  }
+
+  const LatencyOptions& options_;
+  const ModelConfig& config_;
+  const ModelSources& sources_;
+  std::int64_t tokens_max_ = 0;
+  std::int64_t allocations_ = 0;
+  std::unique_ptr<Worker> worker_;
+  std::unique_ptr<Steps> steps_;
+};
+
+void print(const Report& report, const LatencyOptions& options, const ModelConfig& config) {
+  std::printf(
+      "\n%s  batch %lld  tokens %lld  context %lld: %.3f ms, %.0f tok/s (enqueued in %.3f ms)\n",
+      report.step.c_str(), static_cast<long long>(report.batch),
+      static_cast<long long>(report.tokens), static_cast<long long>(report.context), report.ms,
+      1e3 * static_cast<double>(report.tokens) / report.ms, report.host_ms);
+  if (report.classes.empty()) return;
+  const double experts = static_cast<double>(config.n_routed_experts);
+  const double uniform =
+      experts * (1.0 - std::pow(1.0 - static_cast<double>(config.num_experts_per_tok) / experts,
+                                static_cast<double>(report.tokens)));
+  std::printf("  distinct experts a layer %.1f, of uniform routing %.1f\n", report.distinct_experts,
+              uniform);
+  double sum = 0.0;
+  double bound = 0.0;
+  for (const Report::Row& row : report.classes) {
+    const double least = 1e3 * row.bytes / options.bandwidth;
+    sum += row.ms;
+    bound += least;
+    std::printf("  %-20s %9.3f ms  %8.3f GB  bound %8.3f ms  %5.1f %%\n", row.name.c_str(), row.ms,
+                row.bytes / 1e9, least, row.ms > 0 ? 100.0 * least / row.ms : 0.0);
+  }
+  std::printf(
+      "  %-20s %9.3f ms, the step less the sum %.3f ms (%.1f %%); bound %.3f ms, %.1f %% of the "
+      "step\n",
+      "sum", sum, report.ms - sum, 100.0 * (report.ms - sum) / report.ms, bound,
+      100.0 * bound / report.ms);
+  std::fflush(stdout);
+}
+
+Json json_of(const Report& report, const LatencyOptions& options) {
+  Json row = {
+      {"op", "step_" + report.step},
+      {"shape", {{"batch", report.batch}, {"tokens", report.tokens}, {"context", report.context}}},
+      {"us", 1e3 * report.ms},
+      {"host_us", 1e3 * report.host_ms},
+      {"distinct_experts", report.distinct_experts}};
+  for (const Report::Row& part : report.classes)
+    row["classes"].push_back({{"class", part.name},
+                              {"us", 1e3 * part.ms},
+                              {"bytes", part.bytes},
+                              {"bound_us", 1e6 * part.bytes / options.bandwidth}});
+  return row;
+}
+
+Status run(const LatencyOptions& options) {
+  KOHO_TRY_ASSIGN(const DeviceKind device, parse_device(options.device));
+  KOHO_TRY_ASSIGN(const Subject subject, open_subject(options, device));
+  KOHO_TRY_ASSIGN(
+      std::unique_ptr<Backend> backend,
+      make_backend({.kind = device, .threads = options.threads, .drawn = subject.drawn.get()}, 0,
+                   1));
+  Bench bench(options, subject);
+  KOHO_TRY(bench.start(std::move(backend)));
+  Json rows = Json::array();
+  const auto note = [&](const Report& report) {
+    print(report, options, subject.config);
+    rows.push_back(json_of(report, options));
+  };
+  for (const std::int64_t batch : options.batches) {
+    KOHO_TRY_ASSIGN(const Report report, bench.decode(batch));
+    note(report);
+  }
+  if (options.prefill > 0) {
+    KOHO_TRY_ASSIGN(const Report report, bench.prefill());
+    note(report);
+  }
+  if (options.out.empty()) return {};
+  std::array<char, 32> date{};
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  std::strftime(date.data(), date.size(), "%Y-%m-%d", gmtime_r(&now, &utc));
+  const Json document = {
+      {"machine", bench.machine()},
+      {"commit", options.commit},
+      {"date", date.data()},
+      {"command", fmt::format("koho bench latency --weights {} --context {} --prefill {} --kv {}",
+                              options.weights, options.context, options.prefill, options.kv_dtype)},
+      {"config", options.config.empty() ? options.model : options.config},
+      {"layers", subject.config.num_hidden_layers},
+      {"rows", rows}};
+  std::ofstream file(options.out);
+  file << document.dump(1) << "\n";
+  if (!file.good()) return make_error(ErrorCode::io_error, "cannot write {}", options.out);
+  return {};
+}
+
+}  // namespace
+
+Runner add_bench_latency(CLI::App& command) {
+  auto options = std::make_shared<LatencyOptions>();
+  command.add_option("--model", options->model, "Model directory");
+  command.add_option("--config", options->config, "A config.json, with --weights synthetic");
+  command.add_option("--weights", options->weights, "checkpoint or synthetic")
+      ->capture_default_str();
+  command
+      .add_option("--quant", options->quant,
+                  "Synthetic weights of a config that names no quantisation: bf16, fp8_channel, "
+                  "fp8_tensor, fp8_block")
+      ->capture_default_str();
+  command.add_option("--device", options->device, "auto, cpu or cuda")->capture_default_str();
+  command.add_option("--batch", options->batches, "Decode batch sizes")
+      ->delimiter(',')
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command.add_option("--context", options->context, "Cached tokens of each sequence")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command.add_option("--prefill", options->prefill, "Tokens of the prompt; 0 = none")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command.add_option("--steps", options->steps, "Timed decode steps")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command.add_option("--layers", options->layers, "Only the first layers; 0 = all")
+      ->check(CLI::NonNegativeNumber);
+  command.add_option("--kv-dtype", options->kv_dtype, "bf16 or fp8")
+      ->check(CLI::IsMember({"bf16", "fp8"}))
+      ->capture_default_str();
+  command.add_option("--threads", options->threads, "CPU threads; 0 = all cores")
+      ->check(CLI::NonNegativeNumber);
+  command.add_option("--bandwidth", options->bandwidth, "Bytes a second that the device reads")
+      ->capture_default_str();
+  command.add_flag("--no-classes", options->no_classes, "Only whole steps");
+  command.add_option("--out", options->out, "A JSON file to write");
+  command.add_option("--commit", options->commit, "What is measured, for the file");
+  command.footer(kExamples);
+  return [options] { return run(*options); };
+}
+
+}  // namespace koho::app

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+// A worker on a GPU: weights drawn on the device are the host's, a sequence's tokens do not depend
+// on its neighbours nor on how a batch is padded, and thousands of steps leave memory as it was.
+// The model is a small synthetic one with tensors large enough to be drawn. KOHO_LEAK_STEPS sets
+// the number of steps (10,000).
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <span>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/arithmetic.h"
+#include "comm/one_rank.h"
+#include "cuda/cuda_backend.h"
+#include "model/synthetic.h"
+#include "plan/step_plan.h"
+#include "worker/worker.h"
+
+namespace koho {
+namespace {
+
+constexpr std::int64_t kSeats = 24;
+constexpr std::int64_t kContext = 640;
+constexpr std::int64_t kPagesEach = kContext / kPageTokens;
+constexpr std::int64_t kChunk = 256;
+constexpr std::uint64_t kSeed = 7;
+
+ModelConfig shape() {
+  ModelConfig config;
+  config.vocab_size = 2048;
+  config.hidden_size = 1024;
+  config.num_hidden_layers = 3;
+  config.num_attention_heads = 16;
+  config.num_key_value_heads = 4;
+  config.head_dim = 128;
+  config.intermediate_size = 2048;
+  config.moe_intermediate_size = 1024;
+  config.n_routed_experts = 16;
+  config.n_shared_experts = 1;
+  config.num_experts_per_tok = 4;
+  config.n_group = 1;
+  config.topk_group = 1;
+  config.first_k_dense_replace = 1;
+  config.max_position_embeddings = 4096;
+  config.rms_norm_eps = 1e-5;
+  config.rope_theta = 1e6;
+  config.partial_rotary_factor = 0.5;
+  config.routed_scaling_factor = 2.5;
+  config.attention_bias = true;
+  config.use_qk_norm = true;
+  config.norm_topk_prob = true;
+  config.quantization = QuantizationConfig{.method = "compressed-tensors",
+                                           .schemes = {WeightQuant::fp8_channel},
+                                           .ignored = {"lm_head"}};
+  return config;
+}
+
+/// One sequence's tokens of a step.
+struct Row {
+  std::int64_t seat = 0;
+  std::int64_t first = 0;  // position
+  std::vector<std::int32_t> ids;
+};
+
+class Model {
+ public:
+  static Result<std::unique_ptr<Model>> load(const ModelSources& sources,
+                                             const DrawnMemory* drawn) {
+    KOHO_TRY_ASSIGN(std::unique_ptr<Backend> backend, make_cuda_backend({.drawn = drawn}));
+    WorkerSettings settings;
+    settings.load.limits = {.tokens_max = kChunk + kSeats,
+                            .sequences_max = kSeats,
+                            .context_max = kContext,
+                            .logit_rows_max = kSeats,
+                            .vocabulary = 0};
+    settings.load.kv_pages = kSeats * kPagesEach;
+    settings.counts_slots = kSeats;
+    settings.tokenizer_tokens = shape().vocab_size;
+    KOHO_TRY_ASSIGN(Worker worker, Worker::create(shape(), sources, settings, std::move(backend),
+                                                  std::make_unique<OneRank>()));
+    return std::unique_ptr<Model>(new Model(std::move(worker)));
+  }
+
+  /// Starts a step; every row's last token is sampled at temperature 1 from its seat's own seed.
+  Status enqueue(const std::vector<Row>& rows) {
+    std::vector<std::int32_t> ids, positions, starts{0}, contexts, seats, logit_rows, places;
+    std::vector<std::int64_t> slots;
+    std::vector<SamplingRow> sampling;
+    std::int64_t decodes = 0;
+    for (const Row& row : rows) {
+      if (row.ids.size() == 1 && decodes == std::ssize(seats)) ++decodes;
+      for (std::size_t i = 0; i < row.ids.size(); ++i) {
+        const std::int64_t position = row.first + static_cast<std::int64_t>(i);
+        ids.push_back(row.ids[i]);
+        positions.push_back(static_cast<std::int32_t>(position));
+        slots.push_back(page(row.seat, position / kPageTokens) * kPageTokens +
+                        position % kPageTokens);
+      }
+      starts.push_back(static_cast<std::int32_t>(ids.size()));
+      contexts.push_back(positions.back() + 1);
+      seats.push_back(static_cast<std::int32_t>(row.seat));
+      logit_rows.push_back(static_cast<std::int32_t>(ids.size()) - 1);
+      SamplingRow draw;
+      draw.seed = 99;
+      draw.output_position = positions.back();
+      draw.temperature = 1.0F;
+      draw.logprobs = 0;
+      sampling.push_back(draw);
+      for (std::int64_t i = 0; i < kPagesEach; ++i)
+        places.insert(places.end(), {worker_.page_place(row.seat, i),
+                                     static_cast<std::int32_t>(page(row.seat, i))});
+    }
+    return worker_.enqueue({.token_ids = ids,
+                            .positions = positions,
+                            .slots = slots,
+                            .query_starts = starts,
+                            .context_lengths = contexts,
+                            .seats = seats,
+                            .decodes = decodes,
+                            .logit_rows = logit_rows,
+                            .sample_seats = seats,
+                            .sampling = sampling,
+                            .biases = {},
+                            .masks = {},
+                            .page_places = places,
+                            .page_copies = {}});
+  }
+  Status finish() { return worker_.finish(output_); }
+
+  const StepOutput& output() const { return output_; }
+  Worker& worker() { return worker_; }
+
+ private:
+  explicit Model(Worker worker) : worker_(std::move(worker)) {}
+
+  /// Pages of a seat lie apart and in no order.
+  static std::int64_t page(std::int64_t seat, std::int64_t index) {
+    return (kPagesEach - 1 - index) * kSeats + seat;
+  }
+
+  Worker worker_;
+  StepOutput output_;
+};
+
+std::vector<std::int32_t> random_ids(std::mt19937& random, std::int64_t count) {
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(count));
+  for (std::int32_t& id : ids)
+    id = static_cast<std::int32_t>(random() % static_cast<unsigned>(shape().vocab_size));
+  return ids;
+}
+
+class CudaWorker : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const Result<std::unique_ptr<Backend>> probe = make_cuda_backend({.self_test = false});
+    if (!probe.ok() && probe.error().code == ErrorCode::not_found) GTEST_SKIP() << "no GPU";
+  }
+};
+
+TEST_F(CudaWorker, DrawsOnTheDeviceWhatTheHostDraws) {
+  Result<SyntheticWeights> filled = SyntheticWeights::make(shape(), kSeed);
+  ASSERT_TRUE(filled.ok()) << filled.error().message;
+  auto drawn = DrawnWeights::make(shape(), kSeed);
+  ASSERT_TRUE(drawn.ok()) << drawn.error().message;
+  DrawnMemory::Place place;
+  ASSERT_TRUE(
+      (*drawn)->find((*drawn)->sources().layers[1].moe->experts[3].gate.weight.data, place));
+  std::vector<std::vector<float>> logits;
+  for (const DrawnMemory* memory :
+       {static_cast<const DrawnMemory*>(nullptr), static_cast<const DrawnMemory*>(drawn->get())}) {
+    auto model = Model::load(memory != nullptr ? (*drawn)->sources() : filled->sources(), memory);
+    ASSERT_TRUE(model.ok()) << model.error().message;
+    std::mt19937 random(1);
+    const Status status = (*model)->enqueue({{0, 0, random_ids(random, 100)}});
+    ASSERT_TRUE(status.ok()) << status.error().message;
+    ASSERT_TRUE((*model)->finish().ok());
+    const ConstTensorView view = (*model)->output().logits;
+    std::vector<float>& row = logits.emplace_back(static_cast<std::size_t>(view.elements()));
+    ASSERT_TRUE((*model)
+                    ->worker()
+                    .backend()
+                    .download(std::as_writable_bytes(std::span<float>(row)), view)
+                    .ok());
+  }
+  EXPECT_EQ(logits[0], logits[1]);
+  EXPECT_GT(*std::max_element(logits[0].begin(), logits[0].end()), 0.5F);
+}
+
+/// Tokens and log-probabilities of `steps` decode steps after a prompt, for every seat of a batch.
+struct Story {
+  std::vector<std::vector<std::int32_t>> ids;
+  std::vector<std::vector<float>> logprobs;
+};
+
+void tell(Model& model,
+          const std::vector<std::int64_t>& seats,
+          const std::vector<std::vector<std::int32_t>>& prompts,
+          int steps,
+          Story& story) {
+  story.ids.assign(static_cast<std::size_t>(kSeats), {});
+  story.logprobs.assign(static_cast<std::size_t>(kSeats), {});
+  const auto note = [&](const std::vector<std::int64_t>& rows) {
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      story.ids[static_cast<std::size_t>(rows[r])].push_back(model.output().ids[r]);
+      story.logprobs[static_cast<std::size_t>(rows[r])].push_back(model.output().logprobs[r]);
+    }
+  };
+  for (const std::int64_t seat : seats) {
+    ASSERT_TRUE(model.enqueue({{seat, 0, prompts[static_cast<std::size_t>(seat)]}}).ok());
+    ASSERT_TRUE(model.finish().ok());
+    note({seat});
+  }
+  const auto decode = [&](int step) {
+    std::vector<Row> rows;
+    for (const std::int64_t seat : seats)
+      rows.push_back({seat,
+                      std::ssize(prompts[static_cast<std::size_t>(seat)]) + step,
+                      {take_last_sampled(static_cast<std::int32_t>(seat))}});
+    return model.enqueue(rows);
+  };
+  // One step ahead, as the engine runs.
+  ASSERT_TRUE(decode(0).ok());
+  for (int step = 1; step <= steps; ++step) {
+    if (step < steps) {
+      ASSERT_TRUE(decode(step).ok());
+    }
+    const Status status = model.finish();
+    ASSERT_TRUE(status.ok()) << status.error().message;
+    note(seats);
+  }
+}
+
+TEST_F(CudaWorker, ASequenceDoesNotSeeItsNeighboursNorThePadding) {
+  auto drawn = DrawnWeights::make(shape(), kSeed);
+  ASSERT_TRUE(drawn.ok());
+  auto model = Model::load((*drawn)->sources(), drawn->get());
+  ASSERT_TRUE(model.ok()) << model.error().message;
+  std::mt19937 random(2);
+  std::vector<std::vector<std::int32_t>> prompts;
+  for (std::int64_t seat = 0; seat < kSeats; ++seat)
+    prompts.push_back(random_ids(random, 1 + static_cast<std::int64_t>(random() % 90)));
+  constexpr int kSteps = 40;
+  std::vector<Story> alone(static_cast<std::size_t>(kSeats));
+  for (std::int64_t seat = 0; seat < kSeats; ++seat)
+    tell(**model, {seat}, prompts, kSteps, alone[static_cast<std::size_t>(seat)]);
+  std::vector<std::int64_t> seats(static_cast<std::size_t>(kSeats));
+  std::iota(seats.begin(), seats.end(), 0);
+  for (const std::size_t batch : {2U, 3U, 7U, 11U, 24U}) {
+    std::shuffle(seats.begin(), seats.end(), random);
+    const std::vector<std::int64_t> some(seats.begin(), seats.begin() + static_cast<int>(batch));
+    Story together;
+    tell(**model, some, prompts, kSteps, together);
+    for (const std::int64_t seat : some) {
+      const auto s = static_cast<std::size_t>(seat);
+      EXPECT_EQ(together.ids[s], alone[s].ids[s]) << "seat " << seat << " in a batch of " << batch;
+      EXPECT_EQ(together.logprobs[s], alone[s].logprobs[s]);
+    }
+  }
+}
+
+TEST_F(CudaWorker, ThousandsOfStepsLeaveDeviceMemoryAsItWas) {
+  auto drawn = DrawnWeights::make(shape(), kSeed);
+  ASSERT_TRUE(drawn.ok());
+  auto model = Model::load((*drawn)->sources(), drawn->get());
+  ASSERT_TRUE(model.ok()) << model.error().message;
+  Backend& backend = (*model)->worker().backend();
+  const char* wanted = std::getenv("KOHO_LEAK_STEPS");
+  const int steps = wanted != nullptr ? std::atoi(wanted) : 10000;
+  std::mt19937 random(3);
+  std::vector<std::int64_t> lengths(static_cast<std::size_t>(kSeats));  // tokens cached
+  MemoryUse before;
+  constexpr int kSettled = 100;  // libraries have seen the shapes
+  for (int step = 0; step < steps; ++step) {
+    if (step == kSettled) {
+      const Result<MemoryUse> use = backend.memory_use();
+      ASSERT_TRUE(use.ok());
+      before = *use;
+    }
+    // Decodes of some seats, now and then a prompt in the same step.
+    std::vector<Row> rows;
+    std::int64_t idle = -1;
+    for (std::int64_t seat = 0; seat < kSeats; ++seat) {
+      std::int64_t& length = lengths[static_cast<std::size_t>(seat)];
+      if (length == kContext) length = 0;  // ended
+      if (length == 0) {
+        idle = seat;
+      } else if (random() % 4 != 0) {
+        rows.push_back({seat, length++, {take_last_sampled(static_cast<std::int32_t>(seat))}});
+      }
+    }
+    if (idle >= 0 && (rows.empty() || random() % 8 == 0)) {
+      const auto prompt = 1 + static_cast<std::int64_t>(random() % kChunk);
+      rows.push_back({idle, 0, random_ids(random, prompt)});
+      lengths[static_cast<std::size_t>(idle)] = prompt;
+    }
+    if (rows.empty()) continue;
+    const Status status = (*model)->enqueue(rows);
+    ASSERT_TRUE(status.ok()) << "step " << step << ": " << status.error().message;
+    ASSERT_TRUE((*model)->finish().ok());
+    for (const std::int32_t id : (*model)->output().ids) ASSERT_GE(id, 0) << "step " << step;
+  }
+  const Result<MemoryUse> after = backend.memory_use();
+  ASSERT_TRUE(after.ok());
+  EXPECT_EQ(after->allocations, before.allocations);
+  EXPECT_EQ(after->held_bytes, before.held_bytes);
+  EXPECT_EQ(after->free_bytes, before.free_bytes);
+}
+
+}  // namespace
+}  // namespace koho
