@@ -5,13 +5,13 @@
 //
 //   op                        gate
 //   copies, codes of a quant  bit-equal (codes: from the operator's own bf16 values)
-//   norms, rotation, SiLU     within the interval of f32 arithmetic at the contract's rounding
-//   points linear                    |error| <= 2^-8 |twin| + accumulation * sum|x w|; relative L2
-//   <= 3e-3 attention                 a row's relative L2 <= 5e-3, largest error <= 1e-2 of the
-//   row's largest router                    ids equal unless the margin is < 1e-6; weights within
-//   1e-5 experts                   relative L2 <= 5e-3 over the tensor, 3e-2 in a row: a code of
-//   the inner
-//                             activation may flip where its f32 value lies on a rounding border
+//   norms, rotation, SiLU     within the interval of f32 arithmetic at the contract's roundings
+//   linear                    |error| <= 2^-8 |twin| + accumulation * sum|x w|,
+//                             relative L2 <= 3e-3
+//   attention                 a row's relative L2 <= 5e-3, largest error <= 1e-2 of its largest
+//   router                    ids equal unless the margin is < 1e-6; weights within 1e-5
+//   experts                   relative L2 <= 5e-3 over the tensor, 3e-2 in a row: a code of the
+//                             inner activation may flip on a rounding border
 #pragma once
 
 #include <string>
