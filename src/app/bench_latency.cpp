@@ -59,6 +59,7 @@ struct LatencyOptions {
   std::int64_t threads = 0;
   double bandwidth = 4.45e12;  // bytes a second that an H200 reads
   bool no_classes = false;
+  bool deterministic = false;
 };
 
 double ms_since(Clock::time_point start) {
@@ -495,10 +496,12 @@ Json json_of(const Report& report, const LatencyOptions& options) {
 Status run(const LatencyOptions& options) {
   KOHO_TRY_ASSIGN(const DeviceKind device, parse_device(options.device));
   KOHO_TRY_ASSIGN(const Subject subject, open_subject(options, device));
-  KOHO_TRY_ASSIGN(
-      std::unique_ptr<Backend> backend,
-      make_backend({.kind = device, .threads = options.threads, .drawn = subject.drawn.get()}, 0,
-                   1));
+  KOHO_TRY_ASSIGN(std::unique_ptr<Backend> backend,
+                  make_backend({.kind = device,
+                                .threads = options.threads,
+                                .deterministic = options.deterministic,
+                                .drawn = subject.drawn.get()},
+                               0, 1));
   Bench bench(options, subject);
   KOHO_TRY(bench.start(std::move(backend)));
   Json rows = Json::array();
@@ -570,6 +573,8 @@ Runner add_bench_latency(CLI::App& command) {
       ->check(CLI::NonNegativeNumber);
   command.add_option("--bandwidth", options->bandwidth, "Bytes a second that the device reads")
       ->capture_default_str();
+  command.add_flag("--deterministic", options->deterministic,
+                   "One path for every number of tokens (CUDA)");
   command.add_flag("--no-classes", options->no_classes, "Only whole steps");
   command.add_option("--out", options->out, "A JSON file to write");
   command.add_option("--commit", options->commit, "What is measured, for the file");

@@ -80,7 +80,9 @@ Status CudaBackend::start() {
   KOHO_CUDA_TRY(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   if (options_.portable_only || !device_.hopper()) return {};
   wgmma_ = true;
-  KOHO_TRY_ASSIGN(library_, MatmulLibrary::open(memory_));
+  if (!options_.deterministic) {  // whose sums are not those of our own kernels
+    KOHO_TRY_ASSIGN(library_, MatmulLibrary::open(memory_));
+  }
   if (options_.self_test) return run_self_test();
   return {};
 }
@@ -99,6 +101,9 @@ Result<Tensor> CudaBackend::place(ConstTensorView source) {
     return make_error(ErrorCode::invalid_argument, "place: expected a packed tensor, found {}",
                       describe(source));
   KOHO_TRY_ASSIGN(Tensor tensor, allocate(source.dtype, source.shape, "weights"));
+  KOHO_TRY_ASSIGN(const bool taken,
+                  put_large(source, {}, reinterpret_cast<std::uint8_t*>(tensor.view().data)));
+  if (taken) return tensor;
   DrawnMemory::Place drawn;
   if (options_.drawn != nullptr && options_.drawn->find(source.data, drawn)) {
     KOHO_CUDA_TRY(draw(tensor.view().data, source, drawn));
@@ -109,7 +114,9 @@ Result<Tensor> CudaBackend::place(ConstTensorView source) {
 }
 
 Status CudaBackend::reserve(const StepLimits& limits) {
-  staging_ = DeviceBlock();  // weights are placed
+  KOHO_TRY(finish_loading());  // weights are placed
+  loader_.reset();
+  staging_ = DeviceBlock();
   // Decode attention: the smallest parts whose sums fit, from the limits alone, so that what a
   // row's sums are cut into never changes while the engine runs.
   constexpr std::int64_t kHeadBytes =
@@ -163,6 +170,7 @@ Status CudaBackend::do_set_entries(TensorView table, ConstTensorView pairs) {
 }
 
 Status CudaBackend::do_embed(TensorView out, ConstTensorView ids, ConstTensorView table) {
+  KOHO_TRY(finish_loading());
   KOHO_CUDA_TRY(launch_embed(out.as<Bf16>(), i32(ids), bf16(table), out.size(0), out.size(1),
                              table.size(0), stream_));
   return {};
@@ -255,7 +263,8 @@ Status CudaBackend::do_attention(const Activation& out,
               .page_tables_stride = batch.page_tables.stride(0),
               .tokens = batch.tokens,
               .sequences = static_cast<int>(batch.sequences),
-              .decodes = static_cast<int>(batch.decodes),
+              // Deterministic: decoded rows take the way of a prompt's.
+              .decodes = options_.deterministic ? 0 : static_cast<int>(batch.decodes),
               .query_max = static_cast<int>(batch.query_max),
               .query_heads = static_cast<int>(heads.query_heads),
               .kv_heads = static_cast<int>(heads.kv_heads),
@@ -264,8 +273,7 @@ Status CudaBackend::do_attention(const Activation& out,
               .multiprocessors = device_.multiprocessors};
   const bool fast = attention_has_fast_form(p);
   RowForms forms = forms_of(out);
-  const bool mixed =
-      batch.sequences > batch.decodes || !fast || !attention_merge_takes(forms, width);
+  const bool mixed = batch.sequences > p.decodes || !fast || !attention_merge_takes(forms, width);
   const bool direct = !out.values.empty() && out.values.packed() &&
                       reinterpret_cast<std::uintptr_t>(out.values.data) % 16 == 0;
   // The rows' values, unless the reader wants them where they can be written at once; then the
@@ -273,8 +281,7 @@ Status CudaBackend::do_attention(const Activation& out,
   const std::int64_t values_bytes =
       mixed && !direct ? round_up(batch.tokens * width * 2, kAlignment) : 0;
   const std::int64_t items =
-      fast ? batch.decodes * ceil_div(std::max<std::int64_t>(batch.context_max, 1), split_tokens_)
-           : 0;
+      fast ? p.decodes * ceil_div(std::max<std::int64_t>(batch.context_max, 1), split_tokens_) : 0;
   KOHO_TRY_ASSIGN(std::byte * memory,
                   scratch(values_bytes + items * heads.query_heads * (heads.width + 2) * 4));
   p.out = direct ? out.values.as<Bf16>() : reinterpret_cast<Bf16*>(memory);
@@ -312,6 +319,7 @@ Status CudaBackend::do_route(const Routing& out,
                              ConstTensorView weight,
                              ConstTensorView bias,
                              const RouterSettings& settings) {
+  KOHO_TRY(finish_loading());
   const std::int64_t tokens = x.size(0);
   const std::int64_t experts = weight.size(0);
   if (experts > kRouteExpertsMax)

@@ -8,6 +8,7 @@
 
 #include "cuda/cuda_backend.h"
 #include "cuda/kernels.h"
+#include "cuda/loader.h"
 #include "cuda/matmul.h"
 #include "cuda/matmul_library.h"
 #include "cuda/placed.h"
@@ -103,7 +104,12 @@ class CudaBackend final : public Backend {
                   std::int64_t index,
                   std::int64_t first_row,
                   int interleave,
-                  const LinearSource& source);
+                  const LinearSource& source,
+                  std::uint8_t* copy);
+  /// Hands a large matrix to the loader; false: it is too small.
+  Result<bool> put_large(const ConstTensorView& source, const Repack& repack, std::uint8_t* copy);
+  /// Waits for what the loader has. Whatever reads placed weights begins with it.
+  Status finish_loading();
   Result<LinearSegment> place_segment(std::span<const LinearSource> blocks);
   Result<ExpertGroup> place_group(std::span<const MlpSource* const> experts);
   Result<TiledMatrices> place_gate_up(std::span<const MlpSource* const> experts);
@@ -146,6 +152,8 @@ class CudaBackend final : public Backend {
   std::unique_ptr<MatmulLibrary> library_;  // null: only our own kernels
   std::shared_ptr<std::int64_t> recordings_ = std::make_shared<std::int64_t>(0);  // alive
   DeviceBlock staging_;
+  std::unique_ptr<Loader> loader_;  // until reserve()
+  bool loading_ = false;            // the loader may have something left to do
   DeviceBlock scratch_;
   std::int64_t split_tokens_ = 512;    // context tokens of one part of decode attention
   std::int64_t expert_row_bytes_ = 0;  // scratch of one sorted row of an expert layer, at most

@@ -17,6 +17,9 @@ struct CudaOptions {
   bool portable_only = false;
   /// Compares the fast kernels with the portable ones before use and drops those that differ.
   bool self_test = true;
+  /// One path for every number of tokens: a row's bits do not depend on whether it was decoded, nor
+  /// on the chunk of a prompt it came in. Costs speed (docs/performance.md).
+  bool deterministic = false;
   /// Sources whose elements are to be drawn on the device instead of read; null: none. Must outlive
   /// the placing of weights.
   const DrawnMemory* drawn = nullptr;

@@ -23,6 +23,7 @@ class EventMark final : public Mark {
     KOHO_CUDA_TRY(cudaEventSynchronize(event_));
     return {};
   }
+  bool reached() override { return cudaEventQuery(event_) != cudaErrorNotReady; }
 
  private:
   cudaEvent_t event_;

@@ -178,6 +178,7 @@ Status CudaBackend::multiply_segment(TensorView out,
 }
 
 Status CudaBackend::do_linear(TensorView out, const Activation& x, const Linear& weight) {
+  KOHO_TRY(finish_loading());
   const auto& placed = static_cast<const PlacedLinear&>(*weight.placed);
   for (const LinearSegment& segment : placed.segments) KOHO_TRY(multiply_segment(out, x, segment));
   return {};
@@ -294,6 +295,7 @@ Status CudaBackend::do_experts(TensorView out,
                                const Activation& x,
                                const Routing& routing,
                                const Experts& weights) {
+  KOHO_TRY(finish_loading());
   const auto& placed = static_cast<const PlacedExperts&>(*weights.placed);
   if (placed.unlike != nullptr) return run_unlike(out, x, routing, weights);
   const std::int64_t tokens = out.size(0);

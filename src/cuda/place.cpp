@@ -114,29 +114,61 @@ Result<TiledMatrices> CudaBackend::make_tiles(
   const std::int64_t bytes = count * matrix.tiles * kTileRows * matrix.width_bytes;
   KOHO_TRY_ASSIGN(matrix.weight, DeviceBlock::allocate(memory_, bytes, "weights"));
   // Rows beyond the matrix are zeros; rows within are written whole.
-  if (rows % (interleaved ? kChannelTile : kTileRows) != 0)
+  if (rows % (interleaved ? kChannelTile : kTileRows) != 0) {
     KOHO_CUDA_TRY(
         cudaMemsetAsync(matrix.weight.as<void>(), 0, static_cast<std::size_t>(bytes), stream_));
+    KOHO_CUDA_TRY(cudaStreamSynchronize(stream_));  // rows are written on other streams
+  }
   return matrix;
+}
+
+Result<bool> CudaBackend::put_large(const ConstTensorView& source,
+                                    const Repack& repack,
+                                    std::uint8_t* copy) {
+  if (!Loader::takes(source)) return false;
+  if (loader_ == nullptr) {
+    KOHO_TRY_ASSIGN(loader_, Loader::start(options_.device, memory_));
+  }
+  LoadJob job;
+  job.source = source;
+  job.drawn = options_.drawn != nullptr && options_.drawn->find(source.data, job.place);
+  job.repack = repack;
+  job.copy = copy;
+  KOHO_TRY(loader_->put(job));
+  loading_ = true;
+  return true;
+}
+
+Status CudaBackend::finish_loading() {
+  if (!loading_) return {};
+  loading_ = false;
+  return loader_->finish();
 }
 
 Status CudaBackend::put_rows(const TiledMatrices& matrix,
                              std::int64_t index,
                              std::int64_t first_row,
                              int interleave,
-                             const LinearSource& source) {
-  KOHO_TRY_ASSIGN(const std::uint8_t* staged, stage(source.weight));
+                             const LinearSource& source,
+                             std::uint8_t* copy) {
   const std::int64_t row_bytes = source.in_features() * dtype_bytes(source.weight.dtype);
-  KOHO_CUDA_TRY(launch_repack({.tiles = matrix.weight.as<std::uint8_t>() +
-                                        index * matrix.tiles * kTileRows * matrix.width_bytes,
-                               .source = staged,
-                               .source_stride_bytes = row_bytes,
-                               .rows = source.out_features(),
-                               .row_bytes = row_bytes,
-                               .width_bytes = matrix.width_bytes,
-                               .first_row = first_row,
-                               .interleave = interleave},
-                              stream_));
+  Repack repack{.tiles = matrix.weight.as<std::uint8_t>() +
+                         index * matrix.tiles * kTileRows * matrix.width_bytes,
+                .source = nullptr,
+                .source_stride_bytes = row_bytes,
+                .rows = source.out_features(),
+                .row_bytes = row_bytes,
+                .width_bytes = matrix.width_bytes,
+                .first_row = first_row,
+                .interleave = interleave};
+  KOHO_TRY_ASSIGN(const bool taken, put_large(source.weight, repack, copy));
+  if (taken) return {};
+  KOHO_TRY_ASSIGN(repack.source, stage(source.weight));
+  KOHO_CUDA_TRY(launch_repack(repack, stream_));
+  if (copy != nullptr)
+    KOHO_CUDA_TRY(cudaMemcpyAsync(copy, staging_.as<void>(),
+                                  static_cast<std::size_t>(source.out_features() * row_bytes),
+                                  cudaMemcpyDeviceToDevice, stream_));
   return {};
 }
 
@@ -167,12 +199,8 @@ Result<LinearSegment> CudaBackend::place_segment(std::span<const LinearSource> b
   std::vector<BFloat16> bias(static_cast<std::size_t>(has_bias ? rows : 0));
   std::int64_t first = 0;
   for (const LinearSource& block : blocks) {
-    KOHO_TRY(put_rows(matrix, 0, first, 0, block));
-    if (twice)
-      KOHO_CUDA_TRY(cudaMemcpyAsync(segment.rows.as<std::uint8_t>() + first * columns,
-                                    staging_.as<void>(),
-                                    static_cast<std::size_t>(block.out_features() * columns),
-                                    cudaMemcpyDeviceToDevice, stream_));
+    std::uint8_t* const copy = twice ? segment.rows.as<std::uint8_t>() + first * columns : nullptr;
+    KOHO_TRY(put_rows(matrix, 0, first, 0, block, copy));
     for (std::int64_t row = 0; row < block.out_features(); ++row) {
       const auto at = static_cast<std::size_t>(first + row);
       if (type == TileType::fp8) row_scales[at] = row_scale(block, row);
@@ -238,7 +266,7 @@ Result<TiledMatrices> CudaBackend::place_gate_up(std::span<const MlpSource* cons
   for (std::size_t e = 0; e < experts.size(); ++e) {
     for (int half = 0; half < 2; ++half) {
       const LinearSource& source = half == 0 ? experts[e]->gate : experts[e]->up;
-      KOHO_TRY(put_rows(matrix, static_cast<std::int64_t>(e), 0, half + 1, source));
+      KOHO_TRY(put_rows(matrix, static_cast<std::int64_t>(e), 0, half + 1, source, nullptr));
       for (std::int64_t row = 0; type == TileType::fp8 && row < source.out_features(); ++row)
         row_scales[e * per_matrix + static_cast<std::size_t>(interleaved_row(row, half == 1))] =
             row_scale(source, row);
@@ -270,7 +298,7 @@ Result<TiledMatrices> CudaBackend::place_down(std::span<const MlpSource* const> 
   std::vector<float> block_scales;
   for (std::size_t e = 0; e < experts.size(); ++e) {
     const LinearSource& source = experts[e]->down;
-    KOHO_TRY(put_rows(matrix, static_cast<std::int64_t>(e), 0, 0, source));
+    KOHO_TRY(put_rows(matrix, static_cast<std::int64_t>(e), 0, 0, source, nullptr));
     for (std::int64_t row = 0; type == TileType::fp8 && row < source.out_features(); ++row)
       row_scales[e * per_matrix + static_cast<std::size_t>(row)] = row_scale(source, row);
     for (std::int64_t tile = 0; type == TileType::fp8_block && tile < matrix.tiles; ++tile)

@@ -137,17 +137,39 @@ class LocalExecutor::Ranks {
 
   Lane& lane(std::size_t step) { return lanes_[step % kStepsMax]; }
 
+  enum class Move : std::uint8_t { stop, start, finish };
+
+  /// What a rank does next. A step is started as soon as it is there, also while the one before
+  /// runs: a device then goes from one to the next without its host.
+  Move next_move(Rank& self, std::size_t started, std::size_t finished) {
+    constexpr std::chrono::microseconds kPoll{50};
+    std::unique_lock lock(mutex_);
+    const auto comes = [&] { return stopping_ || submitted_ > started; };
+    if (started == finished) changed_.wait(lock, comes);
+    // With kStepsMax steps started no other can come.
+    while (!comes() && started - finished < kStepsMax && !self.runner->finishes_at_once())
+      changed_.wait_for(lock, kPoll, comes);
+    return stopping_ ? Move::stop : submitted_ > started ? Move::start : Move::finish;
+  }
+
   void work(std::size_t rank) {
-    for (std::size_t step = 0;; ++step) {
-      {
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [&] { return stopping_ || submitted_ > step; });
-        if (stopping_) return;
+    Rank& self = ranks_[rank];
+    std::size_t started = 0;
+    std::size_t finished = 0;
+    while (true) {
+      const Move move = next_move(self, started, finished);
+      if (move == Move::stop) return;
+      Lane& mine = lane(move == Move::start ? started : finished);
+      Status& status = mine.statuses[rank];
+      if (move == Move::start) {
+        status = self.runner->start(mine.space().first(mine.bytes));
+        ++started;
+        if (!status.ok()) self.worker->give_up_collectives();
+        if (status.ok() || started - finished > 1) continue;
       }
-      Lane& mine = lane(step);
-      mine.statuses[rank] =
-          ranks_[rank].runner->run(mine.space().first(mine.bytes), mine.results[rank]);
-      if (!mine.statuses[rank].ok()) ranks_[rank].worker->give_up_collectives();
+      if (status.ok()) status = self.runner->finish(mine.results[rank]);
+      if (!status.ok()) self.worker->give_up_collectives();
+      ++finished;
       {
         const std::lock_guard lock(mutex_);
         ++mine.ranks_done;

@@ -44,6 +44,8 @@ class Mark {
   virtual Status set() = 0;
   /// Waits until everything before the mark is done. Errors: device_error of that work.
   virtual Status wait() = 0;
+  /// Whether wait() would return at once, with or without an error.
+  virtual bool reached() = 0;
 };
 
 /// A recorded sequence of operators. Its tensors must outlive it.

@@ -21,7 +21,9 @@ Result<std::unique_ptr<Backend>> make_backend(const DeviceOptions& options,
                                               std::int64_t rank,
                                               std::int64_t ranks) {
   if (options.kind == DeviceKind::cuda)
-    return make_cuda_backend({.device = static_cast<int>(rank), .drawn = options.drawn});
+    return make_cuda_backend({.device = static_cast<int>(rank),
+                              .deterministic = options.deterministic,
+                              .drawn = options.drawn});
   const std::int64_t threads = options.threads > 0
                                    ? options.threads
                                    : static_cast<std::int64_t>(std::thread::hardware_concurrency());

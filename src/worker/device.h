@@ -21,6 +21,7 @@ Result<DeviceKind> parse_device(std::string_view name);
 struct DeviceOptions {
   DeviceKind kind = DeviceKind::cpu;
   std::int64_t threads = 0;            // of all ranks together on the CPU; 0 = one a core
+  bool deterministic = false;          // CudaOptions::deterministic; the CPU always is
   const DrawnMemory* drawn = nullptr;  // CudaOptions::drawn
 };
 

@@ -27,6 +27,8 @@ class PlanRunner {
   Status start(std::span<const std::byte> plan);
   /// Waits for the oldest unfinished plan.
   Status finish(StepResult& result);
+  /// Whether finish() would return at once.
+  bool finishes_at_once() const { return worker_->finishes_at_once(); }
   /// Both.
   Status run(std::span<const std::byte> plan, StepResult& result);
 

@@ -78,6 +78,8 @@ class Worker {
   Status enqueue(const StepInput& input);
   /// Waits for the oldest unfinished step. Errors: device_error.
   Status finish(StepOutput& output);
+  /// Whether finish() would return at once. Requires: a step is unfinished.
+  bool finishes_at_once() { return lanes_[finished_ % kStepsInFlightMax].done->reached(); }
   /// Both.
   Status step(const StepInput& input, StepOutput& output);
 

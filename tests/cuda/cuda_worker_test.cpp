@@ -4,11 +4,13 @@
 // The model is a small synthetic one with tensors large enough to be drawn. KOHO_LEAK_STEPS sets
 // the number of steps (10,000).
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <numeric>
 #include <random>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -69,8 +71,10 @@ struct Row {
 class Model {
  public:
   static Result<std::unique_ptr<Model>> load(const ModelSources& sources,
-                                             const DrawnMemory* drawn) {
-    KOHO_TRY_ASSIGN(std::unique_ptr<Backend> backend, make_cuda_backend({.drawn = drawn}));
+                                             const DrawnMemory* drawn,
+                                             bool deterministic = false) {
+    KOHO_TRY_ASSIGN(std::unique_ptr<Backend> backend,
+                    make_cuda_backend({.deterministic = deterministic, .drawn = drawn}));
     WorkerSettings settings;
     settings.load.limits = {.tokens_max = kChunk + kSeats,
                             .sequences_max = kSeats,
@@ -258,6 +262,57 @@ TEST_F(CudaWorker, ASequenceDoesNotSeeItsNeighboursNorThePadding) {
       const auto s = static_cast<std::size_t>(seat);
       EXPECT_EQ(together.ids[s], alone[s].ids[s]) << "seat " << seat << " in a batch of " << batch;
       EXPECT_EQ(together.logprobs[s], alone[s].logprobs[s]);
+    }
+  }
+}
+
+/// The token after `prompt` and its log-probability, computed in chunks of the given sizes; chunks
+/// of one token are decodes, beside another sequence's.
+std::pair<std::int32_t, float> after(Model& model,
+                                     std::int64_t seat,
+                                     const std::vector<std::int32_t>& prompt,
+                                     const std::vector<std::int64_t>& chunks) {
+  std::int64_t at = 0;
+  for (const std::int64_t chunk : chunks) {
+    const auto begin = prompt.begin() + static_cast<std::ptrdiff_t>(at);
+    std::vector<Row> rows{{seat, at, {begin, begin + static_cast<std::ptrdiff_t>(chunk)}}};
+    if (chunk == 1) rows.push_back({(seat + 1) % kSeats, 0, {prompt[0]}});
+    EXPECT_TRUE(model.enqueue(rows).ok());
+    EXPECT_TRUE(model.finish().ok());
+    at += chunk;
+  }
+  EXPECT_EQ(at, std::ssize(prompt));
+  return {model.output().ids[0], model.output().logprobs[0]};
+}
+
+/// Of 24 prompts, how many end in other bits when they come in other chunks.
+int differing(Model& model) {
+  std::mt19937 random(4);
+  int found = 0;
+  for (int round = 0; round < 24; ++round) {
+    const std::vector<std::int32_t> prompt = random_ids(random, 250);
+    const std::vector<std::vector<std::int64_t>> ways{
+        {250}, {97, 153}, {96, 96, 58}, {246, 1, 1, 1, 1}, {13, 64, 1, 1, 100, 70, 1}};
+    const auto first = after(model, round, prompt, ways[0]);
+    bool differs = false;
+    for (const std::vector<std::int64_t>& way : ways)
+      differs = differs || after(model, (round + 5) % kSeats, prompt, way) != first;
+    found += differs ? 1 : 0;
+  }
+  return found;
+}
+
+TEST_F(CudaWorker, DeterministicBitsDoNotDependOnChunksNorOnDecoding) {
+  auto drawn = DrawnWeights::make(shape(), kSeed);
+  ASSERT_TRUE(drawn.ok());
+  for (const bool deterministic : {true, false}) {
+    auto model = Model::load((*drawn)->sources(), drawn->get(), deterministic);
+    ASSERT_TRUE(model.ok()) << model.error().message;
+    const int found = differing(**model);
+    std::printf("%s: %d of 24 prompts end in other bits by their chunks\n",
+                deterministic ? "deterministic" : "default", found);
+    if (deterministic) {
+      EXPECT_EQ(found, 0);
     }
   }
 }

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Moves large weights to the device while load goes on: threads with a stream and a ring of pinned
+// memory each take runs of rows, copy (or draw) them to staging memory on the device and put them
+// where they belong. Which rows and where, the backend says; the order is nobody's promise.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "cuda/matmul.h"
+#include "cuda/runtime.h"
+#include "ops/drawn.h"
+#include "tensor/tensor_view.h"
+
+namespace koho::cuda {
+
+/// Rows of one matrix and where they go: into tiles, as they are, or both.
+struct LoadJob {
+  ConstTensorView source;  // [rows, columns] on the host, rows packed; or drawn
+  bool drawn = false;
+  DrawnMemory::Place place;      // of the source, if drawn
+  Repack repack;                 // tiles null: none; source and rows are filled in
+  std::uint8_t* copy = nullptr;  // [rows, columns] packed on the device, or null
+};
+
+class Loader {
+ public:
+  /// Starts the threads. `device` is the GPU's number.
+  static Result<std::unique_ptr<Loader>> start(int device,
+                                               const std::shared_ptr<DeviceMemory>& memory);
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
+  ~Loader();
+
+  /// Whether the loader takes a source: matrices of a size that is worth it.
+  static bool takes(const ConstTensorView& source);
+
+  /// Takes a job over; its source must live until finish(). Errors: an earlier job's.
+  Status put(const LoadJob& job);
+  /// Waits until every job is done, and says now and then how far it is. Errors: a job's.
+  Status finish();
+
+ private:
+  struct Slot;
+  class Lane;
+
+  Loader() = default;
+  void work(Lane& lane);
+
+  int device_ = 0;
+  std::chrono::steady_clock::time_point start_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<LoadJob> pieces_;
+  std::int64_t working_ = 0;  // threads at a piece
+  std::int64_t bytes_total_ = 0;
+  std::int64_t bytes_done_ = 0;
+  std::int64_t bytes_told_ = 0;  // of which the end was logged
+  bool stopping_ = false;
+  Status status_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+};
+
+}  // namespace koho::cuda
