@@ -48,6 +48,7 @@ struct InspectOptions {
   std::int64_t gpus = 0;  // 0: 1, 2, 4 and 8
   std::int64_t context = 0;
   std::string experts = "whole";
+  std::string attention = "tp";
   std::string kv_dtype = "bf16";
   double gpu_memory_gb = 0.0;
   bool json = false;
@@ -128,12 +129,16 @@ Json plan_json(const InspectOptions& options, const Subject& subject) {
       options.context > 0 ? options.context : subject.config.max_position_embeddings;
   const ExpertLayout layout =
       options.experts == "whole" ? ExpertLayout::whole : ExpertLayout::sliced;
+  const AttentionLayout attention =
+      options.attention == "dp" ? AttentionLayout::data_parallel : AttentionLayout::tensor_parallel;
   Json lines = Json::array();
   for (const Gpu& gpu : gpus) {
     for (const std::int64_t count : counts) {
       Json line{{"gpu", gpu.name}, {"gpus", count}, {"memory_gb", gpu.memory_gb}};
-      const Result<MemoryPlan> plan = plan_memory(subject.config, subject.weights, count, layout,
-                                                  options.kv_dtype == "bf16" ? 2 : 1);
+      const Result<MemoryPlan> plan =
+          plan_memory(subject.config, subject.weights,
+                      {.ranks = count, .experts = layout, .attention = attention},
+                      options.kv_dtype == "bf16" ? 2 : 1);
       if (!plan.ok()) {
         line["refused"] = plan.error().message;
         lines.push_back(line);
@@ -190,8 +195,9 @@ Json report_json(const InspectOptions& options, const Subject& subject) {
 }
 
 void print_plan(const Json& report, const InspectOptions& options) {
-  std::cout << fmt::format("\nmemory plan (experts {}, cache {}, {:.0f} GB reserved a GPU)\n",
-                           options.experts, options.kv_dtype, kReserveGb);
+  std::cout << fmt::format(
+      "\nmemory plan (attention {}, experts {}, cache {}, {:.0f} GB reserved a GPU)\n",
+      options.attention, options.experts, options.kv_dtype, kReserveGb);
   for (const Json& line : report["plan"]) {
     std::cout << fmt::format("  {} x {} ({:.0f} GB)  ", line["gpus"].get<std::int64_t>(),
                              line["gpu"].get<std::string>(), line["memory_gb"].get<double>());
@@ -301,6 +307,11 @@ Runner add_inspect(CLI::App& command) {
       .add_option("--experts", options->experts,
                   "Whole experts on each GPU, or a slice of every one")
       ->check(CLI::IsMember({"whole", "sliced"}))
+      ->capture_default_str();
+  command
+      .add_option("--attention", options->attention,
+                  "Attention tensor-parallel (tp), or requests divided over GPUs (dp)")
+      ->check(CLI::IsMember({"tp", "dp"}))
       ->capture_default_str();
   command.add_option("--kv-dtype", options->kv_dtype, "Element type of the cache")
       ->check(CLI::IsMember({"bf16", "fp8"}))

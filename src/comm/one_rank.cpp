@@ -12,4 +12,13 @@ Status OneRank::all_gather_columns(TensorView out, ConstTensorView part) {
   return make_error(ErrorCode::internal, "one rank gathers in place only");
 }
 
+Result<std::int64_t> OneRank::dispatch(const RowRoutes& /*routes*/,
+                                       std::span<const TravellingRows> /*rows*/) {
+  return make_error(ErrorCode::internal, "one rank sends nothing");
+}
+
+Status OneRank::combine(TensorView /*out*/, ConstTensorView /*results*/) {
+  return make_error(ErrorCode::internal, "one rank receives nothing");
+}
+
 }  // namespace koho

@@ -14,6 +14,10 @@ class OneRank final : public Communicator {
   /// The model gathers only what was cut, and one rank cuts nothing; out and part must be the same
   /// memory.
   Status all_gather_columns(TensorView out, ConstTensorView part) override;
+  /// The model sends rows only to other ranks; an error.
+  Result<std::int64_t> dispatch(const RowRoutes& routes,
+                                std::span<const TravellingRows> rows) override;
+  Status combine(TensorView out, ConstTensorView results) override;
   void give_up() override {}
 };
 

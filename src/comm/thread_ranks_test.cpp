@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/thread_ranks.h"
 
+#include <algorithm>
+#include <array>
 #include <thread>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -50,6 +53,141 @@ TEST(ThreadRanks, AllGatherPutsTheColumnsInRankOrder) {
       for (std::size_t i = 0; i < 12; ++i) EXPECT_EQ(out.span<float>()[i], i % 6 < 3 ? 0.0F : 1.0F);
     });
   for (std::thread& thread : threads) thread.join();
+}
+
+/// Runs `body(rank)` on a thread for each rank.
+template <typename Body>
+void on_every_rank(std::size_t ranks, const Body& body) {
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < ranks; ++rank)
+    threads.emplace_back([&body, rank] { body(rank); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+Tensor integers(std::int64_t rows, std::int64_t columns, const std::vector<std::int32_t>& values) {
+  Tensor tensor = *Tensor::host(DType::i32, {rows, columns});
+  std::copy(values.begin(), values.end(), tensor.span<std::int32_t>().begin());
+  return tensor;
+}
+
+/// Ids of each rank's rows, two a row, and names for rows: 100 * rank + row.
+struct Sent {
+  Tensor ids;
+  Tensor names;
+  Sent(std::size_t rank, std::int64_t rows, const std::vector<std::int32_t>& values)
+      : ids(integers(rows, 2, values)), names(*Tensor::host(DType::f32, {rows})) {
+    for (std::int64_t row = 0; row < rows; ++row)
+      names.span<float>()[static_cast<std::size_t>(row)] =
+          static_cast<float>(100 * rank) + static_cast<float>(row);
+  }
+};
+
+/// Three ranks with four ids each; rank 2 has no row.
+std::vector<Sent> three_senders() {
+  std::vector<Sent> senders;
+  senders.emplace_back(0, 3, std::vector<std::int32_t>{0, 1, 5, 11, -1, -1});
+  senders.emplace_back(1, 2, std::vector<std::int32_t>{8, 3, 4, -1});
+  senders.emplace_back(2, 0, std::vector<std::int32_t>{});
+  return senders;
+}
+
+TEST(ThreadRanks, DispatchSendsARowOnceToEachRankThatHoldsOneOfItsIds) {
+  auto ranks = make_thread_ranks(3, kPatience);
+  std::vector<Sent> senders = three_senders();
+  const std::vector<std::vector<float>> expected{{0, 100}, {1, 101}, {1, 100}};
+  on_every_rank(3, [&](std::size_t rank) {
+    Tensor ids = *Tensor::host(DType::i32, {8, 2});
+    Tensor names = *Tensor::host(DType::f32, {8});
+    for (int repeat = 0; repeat < 50; ++repeat) {
+      const std::array rows{TravellingRows{senders[rank].ids.view(), ids.view()},
+                            TravellingRows{senders[rank].names.view(), names.view()}};
+      const Result<std::int64_t> arrived =
+          ranks[rank]->dispatch({.ids = senders[rank].ids.view(), .ids_per_rank = 4}, rows);
+      ASSERT_TRUE(arrived.ok());
+      ASSERT_EQ(*arrived, 2);
+      for (std::size_t row = 0; row < 2; ++row)
+        EXPECT_EQ(names.span<float>()[row], expected[rank][row]) << "rank " << rank;
+      if (rank == 2) {
+        EXPECT_EQ(ids.span<std::int32_t>()[2], 8);
+        EXPECT_EQ(ids.span<std::int32_t>()[3], 3);
+      }
+    }
+  });
+}
+
+TEST(ThreadRanks, CombineAddsTheSumOfWhatEachRankMadeOfARow) {
+  auto ranks = make_thread_ranks(3, kPatience);
+  std::vector<Sent> senders = three_senders();
+  on_every_rank(3, [&](std::size_t rank) {
+    Tensor names = *Tensor::host(DType::f32, {8});
+    const std::array rows{TravellingRows{senders[rank].names.view(), names.view()}};
+    const Result<std::int64_t> arrived =
+        ranks[rank]->dispatch({.ids = senders[rank].ids.view(), .ids_per_rank = 4}, rows);
+    ASSERT_TRUE(arrived.ok());
+    // Rank r makes (name + 1) * 2^r of a row.
+    Tensor results = *Tensor::host(DType::bf16, {*arrived, 1});
+    for (std::size_t row = 0; row < 2; ++row)
+      results.span<BFloat16>()[row] =
+          to_bf16((names.span<float>()[row] + 1.0F) * static_cast<float>(1U << rank));
+    const std::int64_t own = senders[rank].ids.view().size(0);
+    Tensor out = *Tensor::host(DType::bf16, {own, 1});
+    for (BFloat16& value : out.span<BFloat16>()) value = to_bf16(1000.0F);
+    ASSERT_TRUE(ranks[rank]->combine(out.view(), results.view()).ok());
+    // Rank 0's rows: the first stays, the second goes to 1 and 2, the third nowhere. Rank 1's: the
+    // first goes to 2 and 0, the second to itself.
+    const std::vector<std::vector<float>> sums{{1, 4 + 8, 0}, {101 + 404, 204}, {}};
+    for (std::size_t row = 0; row < sums[rank].size(); ++row)
+      EXPECT_EQ(to_float(out.span<BFloat16>()[row]),
+                round_to_bf16(1000.0F + round_to_bf16(sums[rank][row])))
+          << "rank " << rank << " row " << row;
+  });
+}
+
+TEST(ThreadRanks, DispatchToAllSendsEveryRowEverywhere) {
+  auto ranks = make_thread_ranks(3, kPatience);
+  std::vector<Sent> senders = three_senders();
+  on_every_rank(3, [&](std::size_t rank) {
+    Tensor names = *Tensor::host(DType::f32, {8});
+    const std::array rows{TravellingRows{senders[rank].names.view(), names.view()}};
+    const Result<std::int64_t> arrived =
+        ranks[rank]->dispatch({.ids = senders[rank].ids.view(), .ids_per_rank = 0}, rows);
+    ASSERT_TRUE(arrived.ok());
+    ASSERT_EQ(*arrived, 4);  // the row without ids stays at home
+    const std::vector<float> expected{0, 1, 100, 101};
+    for (std::size_t row = 0; row < 4; ++row) EXPECT_EQ(names.span<float>()[row], expected[row]);
+  });
+}
+
+TEST(ThreadRanks, MoreRowsThanThereIsRoomForAreAnError) {
+  auto ranks = make_thread_ranks(3, kPatience);
+  std::vector<Sent> senders = three_senders();
+  on_every_rank(3, [&](std::size_t rank) {
+    Tensor names = *Tensor::host(DType::f32, {rank == 1 ? 1 : 8});
+    const std::array rows{TravellingRows{senders[rank].names.view(), names.view()}};
+    const Result<std::int64_t> arrived =
+        ranks[rank]->dispatch({.ids = senders[rank].ids.view(), .ids_per_rank = 4}, rows);
+    if (rank != 1) return;
+    ASSERT_FALSE(arrived.ok());
+    EXPECT_EQ(arrived.error().code, ErrorCode::resource_exhausted);
+  });
+}
+
+TEST(ThreadRanks, RanksThatDisagreeAreToldSo) {
+  auto ranks = make_thread_ranks(3, kPatience);
+  on_every_rank(3, [&](std::size_t rank) {
+    Tensor values = *Tensor::host(DType::bf16, {rank == 2 ? 3 : 2, 4});
+    const Status shapes = ranks[rank]->all_reduce(values.view());
+    ASSERT_FALSE(shapes.ok());
+    EXPECT_EQ(shapes.error().code, ErrorCode::internal);
+    Tensor out = *Tensor::host(DType::f32, {1, 3});
+    Tensor part = *Tensor::host(DType::f32, {1, 1});
+    Tensor equal = *Tensor::host(DType::bf16, {1, 1});
+    const Status operations = rank == 0 ? ranks[rank]->all_gather_columns(out.view(), part.view())
+                                        : ranks[rank]->all_reduce(equal.view());
+    EXPECT_FALSE(operations.ok());
+    Tensor again = *Tensor::host(DType::bf16, {2, 4});
+    EXPECT_TRUE(ranks[rank]->all_reduce(again.view()).ok()) << "the group still works";
+  });
 }
 
 TEST(ThreadRanks, ARankThatGivesUpFreesTheOthers) {

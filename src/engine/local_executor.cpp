@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/local_executor.h"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <condition_variable>
@@ -40,13 +41,29 @@ struct Rank {
   std::thread thread;
 };
 
-/// The first tokens that differ from rank 0's.
-Status compare(const Lane& lane) {
-  for (std::size_t rank = 1; rank < lane.results.size(); ++rank)
-    if (lane.results[rank].tokens != lane.results[0].tokens)
-      return make_error(ErrorCode::internal, "rank {} sampled other tokens than rank 0 in step {}",
-                        rank, lane.results[0].step);
-  return {};
+/// The error of the rank that failed first: those that it left behind say `unavailable`.
+Status first_failure(const std::vector<Status>& statuses) {
+  const auto is_cause = [](const Status& status) {
+    return !status.ok() && status.error().code != ErrorCode::unavailable;
+  };
+  auto failed = std::ranges::find_if(statuses, is_cause);
+  if (failed == statuses.end())
+    failed = std::ranges::find_if(statuses, [](const Status& status) { return !status.ok(); });
+  if (failed == statuses.end()) return {};
+  return Error(failed->error()).with_context("rank " + std::to_string(failed - statuses.begin()));
+}
+
+Status validate(const LocalExecutorSettings& settings) {
+  const Shard& shard = settings.worker.load.shard;
+  const std::int64_t partitions =
+      shard.attention == AttentionLayout::data_parallel ? settings.ranks : 1;
+  if (settings.ranks < 1)
+    return make_error(ErrorCode::invalid_argument, "at least one rank is needed, found {}",
+                      settings.ranks);
+  if (settings.bounds.partitions == partitions) return {};
+  return make_error(ErrorCode::invalid_argument,
+                    "the pages are in {} partitions; {} ranks hold them in {}",
+                    settings.bounds.partitions, settings.ranks, partitions);
 }
 
 }  // namespace
@@ -58,7 +75,9 @@ class LocalExecutor::Ranks {
   static Result<std::unique_ptr<Ranks>> start(const ModelConfig& config,
                                               const ModelSources& sources,
                                               const LocalExecutorSettings& settings) {
+    KOHO_TRY(validate(settings));
     auto ranks = std::unique_ptr<Ranks>(new Ranks());
+    ranks->owners_ = settings.bounds.partitions > 1 ? RowOwners::one_rank : RowOwners::all_ranks;
     const std::size_t bytes = plan_bytes(settings.bounds.counts_max());
     for (Lane& lane : ranks->lanes_) {
       lane.words.resize((bytes + 7) / 8);
@@ -75,11 +94,18 @@ class LocalExecutor::Ranks {
       WorkerSettings worker = settings.worker;
       worker.load.shard.rank = rank;
       worker.load.shard.ranks = settings.ranks;
-      KOHO_TRY_ASSIGN(std::unique_ptr<Backend> backend, settings.make_backend(rank));
+      worker.load.kv_pages = settings.bounds.pages_per_partition();
+      const std::string name = "rank " + std::to_string(rank);
+      Result<std::unique_ptr<Backend>> backend = settings.make_backend(rank);
+      if (!backend.ok()) return std::move(backend).error().with_context(name);
+      if (settings.ranks > 1 && (*backend)->device().kind != DeviceId::Kind::cpu)
+        return make_error(ErrorCode::unsupported,
+                          "{} ranks on {}: ranks as threads share host memory, they need the CPU",
+                          settings.ranks, (*backend)->description());
       Result<Worker> made =
-          Worker::create(config, sources, worker, std::move(backend),
+          Worker::create(config, sources, worker, std::move(backend).value(),
                          std::move(communicators[static_cast<std::size_t>(rank)]));
-      if (!made.ok()) return std::move(made).error().with_context("rank " + std::to_string(rank));
+      if (!made.ok()) return std::move(made).error().with_context(name);
       Rank& entry = ranks->ranks_.emplace_back();
       entry.worker = std::make_unique<Worker>(std::move(made).value());
       entry.runner = std::make_unique<PlanRunner>(*entry.worker, settings.bounds);
@@ -95,6 +121,9 @@ class LocalExecutor::Ranks {
     {
       const std::lock_guard lock(mutex_);
       stopping_ = true;
+      // A rank may wait in a step for one that is lost.
+      if (submitted_ > collected_)
+        for (Rank& rank : ranks_) rank.worker->give_up_collectives();
     }
     changed_.notify_all();
     for (Rank& rank : ranks_)
@@ -125,11 +154,8 @@ class LocalExecutor::Ranks {
                            [&] { return oldest.ranks_done == all; }))
       return make_error(ErrorCode::deadline_exceeded, "the step is still running");
     ++collected_;
-    for (Status& status : oldest.statuses)
-      if (!status.ok()) return std::move(status).error();
-    KOHO_TRY(compare(oldest));
-    std::swap(result, oldest.results[0]);
-    return {};
+    KOHO_TRY(first_failure(oldest.statuses));
+    return merge_results(oldest.results, owners_, result);
   }
 
  private:
@@ -185,6 +211,7 @@ class LocalExecutor::Ranks {
   std::size_t collected_ = 0;
   std::array<Lane, kStepsMax> lanes_;
   std::vector<Rank> ranks_;
+  RowOwners owners_ = RowOwners::all_ranks;
 };
 
 LocalExecutor::LocalExecutor(const ModelConfig& config,

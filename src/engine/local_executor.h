@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks as threads of this process: the executor of the CPU backend, of one GPU, of tests and
-// sanitizers. Each rank owns a worker; all run the same plans; rank 0 answers and the others'
-// tokens are compared with its.
+// sanitizers. Each rank owns a worker; all run the same plans. Every rank samples all rows and
+// they must agree, or, under data-parallel attention, each row is sampled by the rank that has it.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 namespace koho {
 
 struct LocalExecutorSettings {
-  WorkerSettings worker;  // .load.shard's rank is filled in for each rank
+  WorkerSettings worker;  // .load.shard's rank and ranks and .load.kv_pages are filled in
   std::int64_t ranks = 1;
   PlanBounds bounds;
   /// Makes the backend of a rank. Called again by recover().
@@ -26,7 +26,9 @@ struct LocalExecutorSettings {
 
 class LocalExecutor final : public Executor {
  public:
-  /// `sources` must outlive the executor. Errors: those of loading, with the rank.
+  /// `sources` must outlive the executor. Errors: those of loading, with the rank;
+  /// invalid_argument: data-parallel attention needs a partition of the pages for each rank, else
+  /// there is one.
   static Result<std::unique_ptr<LocalExecutor>> create(const ModelConfig& config,
                                                        const ModelSources& sources,
                                                        LocalExecutorSettings settings);

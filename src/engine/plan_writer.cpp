@@ -42,6 +42,7 @@ PlanBounds plan_bounds(const EngineLimits& limits) {
   return {.tokens_max = s.step_tokens_max,
           .sequences_max = s.sequences_max,
           .pages = s.pages,
+          .partitions = s.partitions,
           .tokens_per_page = s.tokens_per_page,
           .context_max = s.context_max,
           .vocabulary = limits.vocabulary,

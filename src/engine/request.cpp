@@ -55,11 +55,12 @@ Status validate(const Request& request, const EngineLimits& limits) {
                       "prompt ({} tokens) and max_tokens ({}) exceed the context of {} tokens",
                       prompt, request.max_tokens, context);
   const auto length = static_cast<std::int32_t>(prompt + request.max_tokens);
-  if (limits.scheduler.pages_of(length) > limits.scheduler.pages)
+  if (limits.scheduler.pages_of(length) > limits.scheduler.pages_per_partition())
     return make_error(ErrorCode::invalid_argument,
-                      "prompt ({} tokens) and max_tokens ({}) need {} cache pages, there are {}",
+                      "prompt ({} tokens) and max_tokens ({}) need {} cache pages, a sequence can "
+                      "have {}",
                       prompt, request.max_tokens, limits.scheduler.pages_of(length),
-                      limits.scheduler.pages);
+                      limits.scheduler.pages_per_partition());
   KOHO_TRY(in_range("min_tokens", request.min_tokens, 0, request.max_tokens));
   KOHO_TRY(in_range("n", request.choices, 1, limits.choices_max));
   KOHO_TRY(in_range("the number of stop tokens",

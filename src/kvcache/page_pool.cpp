@@ -5,14 +5,18 @@
 
 namespace koho {
 
-PagePool::PagePool(std::int32_t pages) {
+PagePool::PagePool(std::int32_t pages, std::int32_t partitions)
+    : pages_(static_cast<std::size_t>(pages)),
+      pages_per_partition_(pages / partitions),
+      free_(static_cast<std::size_t>(partitions)),
+      idle_(static_cast<std::size_t>(partitions)) {
   KOHO_CHECK_GT(pages, 0);
-  pages_.resize(static_cast<std::size_t>(pages));
+  KOHO_CHECK_EQ(pages % partitions, 0);
   for (PageId page = 0; page < pages; ++page) append(free_, page);
 }
 
-PageHandle PagePool::allocate() {
-  const PageId id = free_.head;
+PageHandle PagePool::allocate(std::int32_t partition) {
+  const PageId id = free_[static_cast<std::size_t>(partition)].head;
   if (id == kNoPage) return {};
   remove(free_, id);
   Page& page = at(id);
@@ -55,7 +59,8 @@ void PagePool::reclaim(PageId id) {
   append(free_, id);
 }
 
-void PagePool::append(List& list, PageId id) {
+void PagePool::append(std::vector<List>& lists, PageId id) {
+  List& list = lists[static_cast<std::size_t>(partition_of(id))];
   Page& page = at(id);
   page.previous = list.tail;
   page.next = kNoPage;
@@ -66,9 +71,11 @@ void PagePool::append(List& list, PageId id) {
   }
   list.tail = id;
   ++list.count;
+  ++count_of(lists);
 }
 
-void PagePool::remove(List& list, PageId id) {
+void PagePool::remove(std::vector<List>& lists, PageId id) {
+  List& list = lists[static_cast<std::size_t>(partition_of(id))];
   Page& page = at(id);
   if (page.previous != kNoPage) {
     at(page.previous).next = page.next;
@@ -81,6 +88,7 @@ void PagePool::remove(List& list, PageId id) {
     list.tail = page.previous;
   }
   --list.count;
+  --count_of(lists);
 }
 
 }  // namespace koho

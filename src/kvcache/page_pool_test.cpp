@@ -127,5 +127,22 @@ TEST(PagePool, AgreesWithASimpleModelOverManyRandomOperations) {
   }
 }
 
+TEST(PagePool, KeepsPartitionsApart) {
+  PagePool pool(6, 2);
+  EXPECT_EQ(pool.partitions(), 2);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(pool.partition_of(pool.allocate(1).page), 1);
+  EXPECT_EQ(pool.allocate(1).page, kNoPage);
+  EXPECT_EQ(pool.available(1), 0);
+  EXPECT_EQ(pool.available(0), 3);
+  const PageHandle page = pool.allocate(0);
+  EXPECT_EQ(pool.partition_of(page.page), 0);
+  pool.set_cached(page.page);
+  pool.release(page);
+  EXPECT_EQ(pool.oldest_idle(0), page.page);
+  EXPECT_EQ(pool.oldest_idle(1), kNoPage);
+  EXPECT_EQ(pool.free() + pool.idle() + pool.owned(), 6);
+  EXPECT_EQ(pool.idle(), 1);
+}
+
 }  // namespace
 }  // namespace koho

@@ -24,12 +24,14 @@ PrefixCache::PrefixCache(PagePool& pool,
   entries_.resize(pages);
   tokens_.resize(pages * static_cast<std::size_t>(tokens_per_page));
   buckets_.assign(std::bit_ceil(pages), kNoPage);
+  parents_.resize(static_cast<std::size_t>(pool.partitions()));
   hashed_.resize(sizeof(Key) + static_cast<std::size_t>(tokens_per_page) * sizeof(Token));
 }
 
 std::int32_t PrefixCache::match(std::span<const Token> tokens,
                                 const CacheSalt& salt,
-                                std::vector<PageHandle>& pages) {
+                                std::vector<PageHandle>& pages,
+                                std::int32_t partition) {
   if (size_ == 0 || tokens.empty()) return 0;
   const auto page_tokens = static_cast<std::size_t>(tokens_per_page_);
   const std::size_t pages_max = (tokens.size() - 1) / page_tokens;
@@ -37,7 +39,8 @@ std::int32_t PrefixCache::match(std::span<const Token> tokens,
   std::int32_t matched = 0;
   for (std::size_t i = 0; i < pages_max; ++i) {
     const std::span<const Token> wanted = tokens.subspan(i * page_tokens, page_tokens);
-    const PageId page = find(key_of(parent, salt, wanted), parent, salt, wanted);
+    const Key key = key_of(key_at(parent), salt, wanted);
+    const PageId page = find(key, parent, salt, wanted, partition);
     if (page == kNoPage) break;
     pages.push_back(pool_.share(page));
     parent = page;
@@ -46,14 +49,40 @@ std::int32_t PrefixCache::match(std::span<const Token> tokens,
   return matched;
 }
 
+void PrefixCache::count_matches(std::span<const Token> tokens,
+                                const CacheSalt& salt,
+                                std::span<std::int32_t> pages_by_partition) {
+  KOHO_CHECK_EQ(pages_by_partition.size(), parents_.size());
+  std::ranges::fill(pages_by_partition, 0);
+  if (size_ == 0 || tokens.empty()) return;
+  std::ranges::fill(parents_, kNoPage);
+  const auto page_tokens = static_cast<std::size_t>(tokens_per_page_);
+  Key before;
+  bool found = true;
+  for (std::size_t i = 0; found && (i + 1) * page_tokens < tokens.size(); ++i) {
+    const std::span<const Token> wanted = tokens.subspan(i * page_tokens, page_tokens);
+    const Key key = key_of(i == 0 ? nullptr : &before, salt, wanted);
+    found = false;
+    for (std::size_t p = 0; p < parents_.size(); ++p) {
+      if (pages_by_partition[p] != static_cast<std::int32_t>(i)) continue;  // ended earlier
+      const PageId page = find(key, parents_[p], salt, wanted, static_cast<std::int32_t>(p));
+      if (page == kNoPage) continue;
+      parents_[p] = page;
+      ++pages_by_partition[p];
+      found = true;
+    }
+    before = key;
+  }
+}
+
 PageId PrefixCache::insert(PageId parent,
                            const CacheSalt& salt,
                            std::span<const Token> tokens,
                            PageId page) {
   KOHO_CHECK_EQ(tokens.size(), static_cast<std::size_t>(tokens_per_page_));
   KOHO_CHECK(parent == kNoPage || (pool_.cached(parent) && pool_.owners(parent) > 0));
-  const Key key = key_of(parent, salt, tokens);
-  const PageId known = find(key, parent, salt, tokens);
+  const Key key = key_of(key_at(parent), salt, tokens);
+  const PageId known = find(key, parent, salt, tokens, pool_.partition_of(page));
   if (known != kNoPage) return known;
 
   pool_.set_cached(page);
@@ -67,8 +96,8 @@ PageId PrefixCache::insert(PageId parent,
   return page;
 }
 
-bool PrefixCache::evict_oldest() {
-  const PageId page = pool_.oldest_idle();
+bool PrefixCache::evict_oldest(std::int32_t partition) {
+  const PageId page = pool_.oldest_idle(partition);
   if (page == kNoPage) return false;
   forget(page);
   ++evictions_;
@@ -77,7 +106,8 @@ bool PrefixCache::evict_oldest() {
 
 void PrefixCache::clear() {
   KOHO_CHECK_EQ(pool_.owned(), 0);
-  while (pool_.oldest_idle() != kNoPage) forget(pool_.oldest_idle());
+  for (std::int32_t partition = 0; partition < pool_.partitions(); ++partition)
+    while (pool_.oldest_idle(partition) != kNoPage) forget(pool_.oldest_idle(partition));
   KOHO_CHECK_EQ(size_, 0);
 }
 
@@ -86,13 +116,13 @@ std::span<const Token> PrefixCache::tokens(PageId page) const {
   return std::span(tokens_).subspan(static_cast<std::size_t>(page) * page_tokens, page_tokens);
 }
 
-PrefixCache::Key PrefixCache::key_of(PageId parent,
+PrefixCache::Key PrefixCache::key_of(const Key* before,
                                      const CacheSalt& salt,
                                      std::span<const Token> tokens) {
-  if (parent == kNoPage) {
+  if (before == nullptr) {
     std::memcpy(hashed_.data(), &salt, sizeof(Key));
   } else {
-    std::memcpy(hashed_.data(), &at(parent).key, sizeof(Key));
+    std::memcpy(hashed_.data(), before, sizeof(Key));
   }
   std::memcpy(hashed_.data() + sizeof(Key), tokens.data(), tokens.size_bytes());
   const XXH128_hash_t hash = XXH3_128bits_withSecretandSeed(hashed_.data(), hashed_.size(),
@@ -103,11 +133,12 @@ PrefixCache::Key PrefixCache::key_of(PageId parent,
 PageId PrefixCache::find(const Key& key,
                          PageId parent,
                          const CacheSalt& salt,
-                         std::span<const Token> wanted) const {
+                         std::span<const Token> wanted,
+                         std::int32_t partition) const {
   for (PageId page = buckets_[bucket(key)]; page != kNoPage; page = at(page).bucket_next) {
     const Entry& entry = at(page);
     if (entry.key == key && entry.parent == parent && entry.salt == salt &&
-        std::ranges::equal(tokens(page), wanted))
+        pool_.partition_of(page) == partition && std::ranges::equal(tokens(page), wanted))
       return page;
   }
   return kNoPage;

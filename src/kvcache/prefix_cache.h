@@ -5,6 +5,9 @@
 // collision costs a comparison, never a wrong answer. Sized at construction; allocates nothing
 // after it; each operation is O(1) a page.
 //
+// A partition of the pool has its own pages, so what one holds another may hold again; a sequence
+// finds the pages of its own partition only.
+//
 // Eviction takes the least recently used idle page. Children go before their parents by
 // construction: whoever owns a cached page owns its predecessors (the scheduler adopts the page
 // already cached when it computed an equal one), and sequences release their pages last to first.
@@ -45,16 +48,21 @@ class PrefixCache {
   /// its logits are wanted.
   std::int32_t match(std::span<const Token> tokens,
                      const CacheSalt& salt,
-                     std::vector<PageHandle>& pages);
+                     std::vector<PageHandle>& pages,
+                     std::int32_t partition = 0);
+  /// How many pages match() would find in each partition; takes no reference.
+  void count_matches(std::span<const Token> tokens,
+                     const CacheSalt& salt,
+                     std::span<std::int32_t> pages_by_partition);
 
   /// Makes a full page findable behind `parent` (kNoPage: a first page) and returns the page that
-  /// stands for these tokens: `page`, or the one that was there already, which the caller then
-  /// adopts. Requires: tokens.size() == tokens_per_page; page and parent are owned by the caller,
-  /// parent is cached.
+  /// stands for these tokens: `page`, or the one that was there already in its partition, which
+  /// the caller then adopts. Requires: tokens.size() == tokens_per_page; page and parent are owned
+  /// by the caller, parent is cached.
   PageId insert(PageId parent, const CacheSalt& salt, std::span<const Token> tokens, PageId page);
 
-  /// Forgets the idle page that was used longest ago; false if there is none.
-  bool evict_oldest();
+  /// Forgets the partition's idle page that was used longest ago; false if there is none.
+  bool evict_oldest(std::int32_t partition = 0);
   /// Forgets all pages: the device lost their bytes. Requires: no page is owned.
   void clear();
 
@@ -85,11 +93,14 @@ class PrefixCache {
   const Entry& at(PageId page) const { return entries_[static_cast<std::size_t>(page)]; }
   Entry& at(PageId page) { return entries_[static_cast<std::size_t>(page)]; }
   std::size_t bucket(const Key& key) const { return key.low & (buckets_.size() - 1); }
-  Key key_of(PageId parent, const CacheSalt& salt, std::span<const Token> tokens);
+  /// `before`: the predecessor's key, or null for a first page.
+  Key key_of(const Key* before, const CacheSalt& salt, std::span<const Token> tokens);
+  const Key* key_at(PageId page) const { return page == kNoPage ? nullptr : &at(page).key; }
   PageId find(const Key& key,
               PageId parent,
               const CacheSalt& salt,
-              std::span<const Token> tokens) const;
+              std::span<const Token> tokens,
+              std::int32_t partition) const;
   void forget(PageId page);
 
   PagePool& pool_;
@@ -100,6 +111,7 @@ class PrefixCache {
   std::vector<Token> tokens_;      // [pages, tokens_per_page]
   std::vector<PageId> buckets_;    // heads of chains through bucket_next; a power of two
   std::vector<std::byte> hashed_;  // the bytes under the hash: predecessor's key, then tokens
+  std::vector<PageId> parents_;    // by partition, while matches are counted
   std::int32_t size_ = 0;
   std::uint64_t evictions_ = 0;
 };

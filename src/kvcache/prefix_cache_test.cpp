@@ -2,6 +2,7 @@
 #include "kvcache/prefix_cache.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <random>
 
@@ -133,6 +134,35 @@ TEST(PrefixCache, AgreesWithAListOfKnownPrefixesOverManyRandomPrompts) {
       ASSERT_EQ(cache.use(tokens, {salt, 0}), static_cast<std::int32_t>(expected));
       known.emplace_back(salt, tokens);
     }
+  }
+}
+
+TEST(PrefixCache, FindsThePagesOfOnePartitionOnly) {
+  PagePool pool(12, 3);
+  PrefixCache prefix(pool, kPage, kSeed);
+  const std::vector<Token> tokens = count(13);
+  // Partition 0 has the first two pages, partition 2 all three, equal ones.
+  for (const std::int32_t partition : {0, 2}) {
+    PageId parent = kNoPage;
+    for (std::size_t i = 0; i < (partition == 0 ? 2U : 3U); ++i) {
+      const PageHandle page = pool.allocate(partition);
+      EXPECT_EQ(prefix.insert(parent, {}, std::span(tokens).subspan(i * kPage, kPage), page.page),
+                page.page);
+      parent = page.page;
+    }
+  }
+  std::array<std::int32_t, 3> found{};
+  prefix.count_matches(tokens, {}, found);
+  EXPECT_EQ(found, (std::array<std::int32_t, 3>{2, 0, 3}));
+  prefix.count_matches(std::span(tokens).first(12), {}, found);
+  EXPECT_EQ(found, (std::array<std::int32_t, 3>{2, 0, 2})) << "never the whole prompt";
+  prefix.count_matches(tokens, {1, 0}, found);
+  EXPECT_EQ(found, (std::array<std::int32_t, 3>{0, 0, 0}));
+  for (std::int32_t partition = 0; partition < 3; ++partition) {
+    std::vector<PageHandle> pages;
+    prefix.match(tokens, {}, pages, partition);
+    EXPECT_EQ(pages.size(), partition == 0 ? 2U : partition == 1 ? 0U : 3U);
+    for (const PageHandle page : pages) EXPECT_EQ(pool.partition_of(page.page), partition);
   }
 }
 

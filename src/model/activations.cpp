@@ -5,11 +5,18 @@
 
 namespace koho {
 
+TensorView packed_rows(Tensor& memory, std::int64_t tokens, std::int64_t width) {
+  const TensorView all = memory.view();
+  KOHO_CHECK_LE(tokens * width, all.elements());
+  return TensorView(all.data, all.dtype, {tokens, width}, all.device);
+}
+
 Result<ActivationBuffer> ActivationBuffer::allocate(Backend& backend,
                                                     std::int64_t tokens_max,
                                                     std::int64_t width,
                                                     const ActivationNeeds& needs) {
   ActivationBuffer buffer;
+  buffer.width_ = width;
   const Shape elements{tokens_max, width};
   if (needs.values) {
     KOHO_TRY_ASSIGN(buffer.values_, backend.allocate(DType::bf16, elements, "activations"));
@@ -29,16 +36,18 @@ Result<ActivationBuffer> ActivationBuffer::allocate(Backend& backend,
   return buffer;
 }
 
-Activation ActivationBuffer::view(std::int64_t tokens, const ActivationNeeds& needs) {
+Activation ActivationBuffer::view(std::int64_t tokens,
+                                  std::int64_t width,
+                                  const ActivationNeeds& needs) {
   Activation activation;
-  if (needs.values) activation.values = values_.view().first(tokens);
+  if (needs.values) activation.values = packed_rows(values_, tokens, width);
   if (needs.per_token) {
-    activation.codes = codes_.view().first(tokens);
+    activation.codes = packed_rows(codes_, tokens, width);
     activation.scales = scales_.view().first(tokens);
   }
   if (needs.per_block) {
-    activation.block_codes = block_codes_.view().first(tokens);
-    activation.block_scales = block_scales_.view().first(tokens);
+    activation.block_codes = packed_rows(block_codes_, tokens, width);
+    activation.block_scales = packed_rows(block_scales_, tokens, ceil_div(width, kQuantBlock));
   }
   return activation;
 }

@@ -10,6 +10,9 @@
 
 namespace koho {
 
+/// `tokens` packed rows of `width` at the beginning of a tensor's memory, which is large enough.
+TensorView packed_rows(Tensor& memory, std::int64_t tokens, std::int64_t width);
+
 /// Memory for one activation in every form that some layer needs.
 class ActivationBuffer {
  public:
@@ -19,9 +22,14 @@ class ActivationBuffer {
                                            const ActivationNeeds& needs);
 
   /// The first `tokens` rows in the forms of `needs` (which allocate() was told of).
-  Activation view(std::int64_t tokens, const ActivationNeeds& needs);
+  Activation view(std::int64_t tokens, const ActivationNeeds& needs) {
+    return view(tokens, width_, needs);
+  }
+  /// `tokens` packed rows of `width`, at most that of allocate().
+  Activation view(std::int64_t tokens, std::int64_t width, const ActivationNeeds& needs);
 
  private:
+  std::int64_t width_ = 0;
   Tensor values_;        // [T, K] bf16
   Tensor codes_;         // [T, K] e4m3
   Tensor scales_;        // [T] f32
@@ -34,7 +42,7 @@ struct ActivationWidths {
   std::int64_t hidden = 0;       // H
   std::int64_t qkv = 0;          // (Q + 2K) * D
   std::int64_t query = 0;        // Q * D
-  std::int64_t ffn = 0;          // F of the dense layers
+  std::int64_t ffn = 0;          // F of the widest dense layer or shared expert that stands apart
   std::int64_t experts_top = 0;  // A
   std::int64_t vocabulary = 0;   // V
   ActivationNeeds hidden_needs;  // of all layers together

@@ -423,19 +423,38 @@ TEST(MemoryPlan, CutsGlm47OverEightGpus) {
   std::int64_t total = 0;
   for (const WeightBytes& row : weights) total += row.bytes;
   EXPECT_NEAR(static_cast<double>(total) / 1e9, 354.4 + 0.47, 0.2);  // model-spec 2.1
-  const MemoryPlan one = *plan_memory(config, weights, 1, ExpertLayout::whole, 2);
+  const MemoryPlan one = *plan_memory(config, weights, {}, 2);
   EXPECT_EQ(one.weight_bytes, total);
   EXPECT_EQ(one.kv_bytes_per_token, 376'832);
   for (const ExpertLayout layout : {ExpertLayout::whole, ExpertLayout::sliced}) {
-    const MemoryPlan eight = *plan_memory(config, weights, 8, layout, 1);
+    const MemoryPlan eight = *plan_memory(config, weights, {.ranks = 8, .experts = layout}, 1);
     EXPECT_EQ(eight.kv_bytes_per_token, 376'832 / 16);
     // An eighth, and seven eighths more of what every rank holds whole: embedding and routers.
     const double whole = 2.0 * 151552 * 5120 + 89.0 * 160 * 5120 * 2;
     EXPECT_NEAR(static_cast<double>(eight.weight_bytes),
                 static_cast<double>(total) / 8 + whole * 7 / 8, 1e7);
   }
-  EXPECT_FALSE(plan_memory(config, weights, 3, ExpertLayout::whole, 2).ok());
-  EXPECT_FALSE(plan_memory(config, weights, 16, ExpertLayout::whole, 2).ok());
+  EXPECT_FALSE(plan_memory(config, weights, {.ranks = 3}, 2).ok());
+  EXPECT_FALSE(plan_memory(config, weights, {.ranks = 16}, 2).ok());
+}
+
+TEST(MemoryPlan, DataParallelAttentionCutsTheRoutedExpertsOnly) {
+  std::vector<std::string> warnings;
+  const ModelConfig config = *parse_model_config(released("glm-4.7-fp8"), warnings);
+  const std::vector<WeightBytes> weights = assumed_bytes(config, WeightQuant::fp8_channel);
+  std::int64_t total = 0;
+  std::int64_t routed = 0;
+  for (const WeightBytes& row : weights) {
+    total += row.bytes;
+    routed += row.weight.routed ? row.bytes : 0;
+  }
+  const AttentionLayout attention = AttentionLayout::data_parallel;
+  const MemoryPlan eight = *plan_memory(config, weights, {.ranks = 8, .attention = attention}, 2);
+  EXPECT_EQ(eight.weight_bytes, total - routed + routed / 8);
+  EXPECT_EQ(eight.kv_bytes_per_token, 376'832 / 8);
+  // Heads need not divide, experts must.
+  EXPECT_TRUE(plan_memory(config, weights, {.ranks = 16, .attention = attention}, 2).ok());
+  EXPECT_FALSE(plan_memory(config, weights, {.ranks = 3, .attention = attention}, 2).ok());
 }
 
 }  // namespace

@@ -61,8 +61,10 @@ Status Glm4Moe::attention_block(std::size_t i,
 
 Status Glm4Moe::mlp_block(const LayerWeights::Mlp& mlp, const Activation& x, TensorView branch) {
   const std::int64_t tokens = branch.size(0);
-  const TensorView gate_up = activations_.gate_up.view().first(tokens);  // [T, 2F]
-  const Activation ffn = activations_.ffn.view(tokens, mlp.down.needs);  // [T, F]
+  const TensorView gate_up =  // [T, 2F]
+      packed_rows(activations_.gate_up, tokens, mlp.gate_up.out_features);
+  const Activation ffn =  // [T, F]
+      activations_.ffn.view(tokens, mlp.down.in_features, mlp.down.needs);
 
   KOHO_TRY(backend_->linear(gate_up, x, mlp.gate_up));
   KOHO_TRY(backend_->silu_mul(ffn, gate_up));
@@ -76,7 +78,10 @@ Status Glm4Moe::moe_block(const LayerWeights::Moe& moe, const Activation& x, Ten
 
   KOHO_TRY(
       backend_->route(routing, x.values, moe.router.view(), moe.correction_bias.view(), router_));
-  return backend_->experts(branch, x, routing, moe.experts);
+  KOHO_TRY_ASSIGN(const ExpertWork work, joins_.send_to_experts(x, routing, branch, moe.sent));
+  if (moe.shared) KOHO_TRY(mlp_block(*moe.shared, x, branch));
+  KOHO_TRY(backend_->experts(work.out, work.x, work.routing, moe.experts));
+  return joins_.return_from_experts(branch, work);
 }
 
 Result<TensorView> Glm4Moe::head(const Batch& batch, TensorView residual, TensorView branch) {

@@ -35,7 +35,7 @@ struct Placer {
   }
 
   Result<LayerWeights::Mlp> mlp(const MlpSource& source) const {
-    KOHO_TRY_ASSIGN(MlpSource part, slice_of(source, shard));
+    KOHO_TRY_ASSIGN(MlpSource part, slice_of(source, shard.of_tokens()));
     LayerWeights::Mlp mlp;
     KOHO_TRY_ASSIGN(mlp.gate_up, backend.place_linear(std::array{part.gate, part.up}));
     KOHO_TRY_ASSIGN(mlp.down, backend.place_linear(std::array{part.down}));
@@ -46,6 +46,8 @@ struct Placer {
     LayerWeights::Moe moe;
     KOHO_TRY_ASSIGN(moe.router, whole(source.router));
     KOHO_TRY_ASSIGN(moe.correction_bias, whole(source.correction_bias));
+    for (const MlpSource& expert : source.experts)
+      moe.sent = moe.sent | activation_needs(expert.gate.quant) | activation_needs(expert.up.quant);
     ExpertsSource local;
     const auto total = static_cast<std::int64_t>(source.experts.size());
     Range range{0, total};
@@ -62,7 +64,12 @@ struct Placer {
         local.experts.push_back(part);
       }
     }
-    KOHO_TRY_ASSIGN(local.shared, slice_of(source.shared, shard));
+    if (shard.exchanges_tokens()) {
+      // Every token passes it where the token lives, while others travel.
+      KOHO_TRY_ASSIGN(moe.shared, mlp(source.shared));
+    } else {
+      KOHO_TRY_ASSIGN(local.shared, slice_of(source.shared, shard));
+    }
     KOHO_TRY_ASSIGN(moe.experts, backend.place_experts(local));
     return moe;
   }
@@ -86,24 +93,33 @@ struct Placer {
 
 }  // namespace
 
-Glm4Moe::Glm4Moe(const ModelConfig& config, Backend& backend, Communicator& communicator)
-    : config_(config), backend_(&backend), joins_(backend, communicator) {}
+Glm4Moe::Glm4Moe(const ModelConfig& config,
+                 const Shard& shard,
+                 Backend& backend,
+                 Communicator& communicator)
+    : config_(config),
+      shard_(shard),
+      backend_(&backend),
+      joins_(backend, communicator, shard, config.n_routed_experts) {}
 
 Result<Glm4Moe> Glm4Moe::load(const ModelConfig& config,
                               const ModelSources& sources,
                               const LoadSettings& settings,
                               Backend& backend,
                               Communicator& communicator) {
-  Glm4Moe model(config, backend, communicator);
-  const Shard& shard = settings.shard;
+  KOHO_TRY(check_shard(config, settings.shard));
+  Glm4Moe model(config, settings.shard, backend, communicator);
+  const Shard& shard = model.shard_;
+  const Shard tokens = shard.of_tokens();
   const Placer placer{backend, shard};
-  KOHO_TRY_ASSIGN(const Range query_heads, share(shard, config.num_attention_heads, "query heads"));
+  KOHO_TRY_ASSIGN(const Range query_heads,
+                  share(tokens, config.num_attention_heads, "query heads"));
   KOHO_TRY_ASSIGN(const Range kv_heads,
-                  share(shard, config.num_key_value_heads, "key/value heads"));
+                  share(tokens, config.num_key_value_heads, "key/value heads"));
   const Range query{query_heads.begin * config.head_dim, query_heads.count * config.head_dim};
   const Range key_value{kv_heads.begin * config.head_dim, kv_heads.count * config.head_dim};
   KOHO_TRY_ASSIGN(const Range vocabulary,
-                  share(shard, config.vocab_size, "rows of the vocabulary"));
+                  share(tokens, config.vocab_size, "rows of the vocabulary"));
 
   model.heads_ = {.query_heads = query_heads.count,
                   .kv_heads = kv_heads.count,
@@ -136,7 +152,9 @@ Result<Glm4Moe> Glm4Moe::load(const ModelConfig& config,
                           {rope.view().data, static_cast<std::size_t>(rope.view().bytes())}));
   KOHO_TRY_ASSIGN(model.activations_,
                   Activations::allocate(backend, model.limits_, model.widths()));
-  if (shard.ranks > 1) {
+  KOHO_TRY(model.joins_.allocate(model.limits_.tokens_max, config.hidden_size,
+                                 config.num_experts_per_tok, model.sent_needs()));
+  if (tokens.ranks > 1) {
     KOHO_TRY_ASSIGN(model.logits_part_,
                     backend.allocate(DType::f32, {model.limits_.logit_rows_max, vocabulary.count},
                                      "this rank's logits"));
@@ -153,7 +171,16 @@ Result<Glm4Moe> Glm4Moe::load(const ModelConfig& config,
 ActivationNeeds Glm4Moe::block_needs(const LayerWeights& layer) const {
   if (layer.mlp) return layer.mlp->gate_up.needs;
   const ActivationNeeds router{.values = true, .per_token = false, .per_block = false};
-  return layer.moe->experts.needs | router;
+  const ActivationNeeds needs = layer.moe->experts.needs | router;
+  if (!layer.moe->shared) return needs;
+  return needs | layer.moe->sent | layer.moe->shared->gate_up.needs;
+}
+
+ActivationNeeds Glm4Moe::sent_needs() const {
+  ActivationNeeds needs;
+  for (const LayerWeights& layer : layers_)
+    if (layer.moe) needs = needs | layer.moe->sent;
+  return needs;
 }
 
 ActivationWidths Glm4Moe::widths() const {
@@ -170,12 +197,11 @@ ActivationWidths Glm4Moe::widths() const {
   for (const LayerWeights& layer : layers_) {
     widths.hidden_needs = widths.hidden_needs | layer.qkv.needs | block_needs(layer);
     widths.query_needs = widths.query_needs | layer.o.needs;
-    if (layer.mlp) {
-      widths.ffn = std::max(widths.ffn, layer.mlp->down.in_features);
-      widths.ffn_needs = widths.ffn_needs | layer.mlp->down.needs;
-    } else {
-      widths.experts_top = router_.top_k;
-    }
+    if (layer.moe) widths.experts_top = router_.top_k;
+    const std::optional<LayerWeights::Mlp>& mlp = layer.moe ? layer.moe->shared : layer.mlp;
+    if (!mlp) continue;
+    widths.ffn = std::max(widths.ffn, mlp->down.in_features);
+    widths.ffn_needs = widths.ffn_needs | mlp->down.needs;
   }
   return widths;
 }

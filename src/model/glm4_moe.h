@@ -34,7 +34,9 @@ struct LayerWeights {
   struct Moe {
     Tensor router;           // [E, H] bf16 or f32
     Tensor correction_bias;  // [E] f32
-    Experts experts;
+    Experts experts;         // with the shared expert, unless it stands apart
+    std::optional<Mlp> shared;
+    ActivationNeeds sent;  // what experts of any rank read of x
   };
   std::optional<Mlp> mlp;  // exactly one of the two
   std::optional<Moe> moe;
@@ -43,8 +45,8 @@ struct LayerWeights {
 /// What load needs to know beside the weights.
 struct LoadSettings {
   Shard shard;
-  StepLimits limits;          // vocabulary is filled in from the config
-  std::int64_t kv_pages = 0;  // pages of 64 tokens
+  StepLimits limits;          // of all ranks together; vocabulary is filled in from the config
+  std::int64_t kv_pages = 0;  // pages of 64 tokens on this rank
   DType kv_dtype = DType::bf16;
 };
 
@@ -76,10 +78,14 @@ class Glm4Moe {
   }
 
   KvCache& kv_cache() { return kv_cache_; }
+  const Shard& shard() const { return shard_; }
   const ModelConfig& config() const { return config_; }
 
  private:
-  Glm4Moe(const ModelConfig& config, Backend& backend, Communicator& communicator);
+  Glm4Moe(const ModelConfig& config,
+          const Shard& shard,
+          Backend& backend,
+          Communicator& communicator);
 
   Status attention_block(std::size_t layer,
                          const Batch& batch,
@@ -90,9 +96,11 @@ class Glm4Moe {
   Result<TensorView> head(const Batch& batch, TensorView residual, TensorView branch);
 
   ActivationNeeds block_needs(const LayerWeights& layer) const;
+  ActivationNeeds sent_needs() const;  // of all layers together
   ActivationWidths widths() const;
 
   ModelConfig config_;
+  Shard shard_;
   Backend* backend_;
   Joins joins_;
   HeadShape heads_;  // on this rank
@@ -106,7 +114,7 @@ class Glm4Moe {
   Linear head_;        // [V, H], or this rank's rows
   StepLimits limits_;
   Activations activations_;
-  Tensor logits_part_;  // [R, V / ranks] f32, with several ranks
+  Tensor logits_part_;  // [R, V / ranks] f32, if ranks cut the vocabulary
   KvCache kv_cache_;
 };
 

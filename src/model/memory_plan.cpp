@@ -72,26 +72,17 @@ std::vector<WeightBytes> assumed_bytes(const ModelConfig& config, WeightQuant qu
 
 Result<MemoryPlan> plan_memory(const ModelConfig& config,
                                const std::vector<WeightBytes>& weights,
-                               std::int64_t ranks,
-                               ExpertLayout experts,
+                               const Shard& shard,
                                std::int64_t kv_element_bytes) {
-  const Shard shard{.rank = 0, .ranks = ranks, .experts = experts};
-  KOHO_TRY(share(shard, config.num_attention_heads, "query heads"));
-  KOHO_TRY(share(shard, config.num_key_value_heads, "key/value heads"));
-  KOHO_TRY(share(shard, config.vocab_size, "rows of the vocabulary"));
-  if (config.first_k_dense_replace > 0)
-    KOHO_TRY(share(shard, config.intermediate_size, "columns of an FFN"));
-  if (config.num_moe_layers() > 0) {
-    KOHO_TRY(share(shard, config.shared_intermediate_size(), "columns of the shared expert"));
-    if (experts == ExpertLayout::whole)
-      KOHO_TRY(share(shard, config.n_routed_experts, "experts"));
-    else
-      KOHO_TRY(share(shard, config.moe_intermediate_size, "columns of an expert"));
-  }
+  KOHO_TRY(check_shard(config, shard));
+  const std::int64_t token_ranks = shard.of_tokens().ranks;
   MemoryPlan plan;
-  for (const WeightBytes& row : weights)
+  for (const WeightBytes& row : weights) {
+    const std::int64_t ranks = row.weight.routed ? shard.ranks : token_ranks;
     plan.weight_bytes += is_cut(row.weight) ? ceil_div(row.bytes, ranks) : row.bytes;
-  plan.kv_bytes_per_token = config.kv_bytes_per_token(kv_element_bytes) / ranks;
+  }
+  // Under data-parallel attention a token's keys and values lie whole on one of the ranks.
+  plan.kv_bytes_per_token = config.kv_bytes_per_token(kv_element_bytes) / shard.ranks;
   return plan;
 }
 

@@ -37,15 +37,13 @@ std::vector<WeightBytes> assumed_bytes(const ModelConfig& config, WeightQuant qu
 
 struct MemoryPlan {
   std::int64_t weight_bytes = 0;        // on every rank
-  std::int64_t kv_bytes_per_token = 0;  // on every rank
+  std::int64_t kv_bytes_per_token = 0;  // on every rank, on average over the tokens in the cache
 };
 
-/// Memory of one of `ranks` tensor-parallel ranks. Errors: unsupported: heads, experts, widths or
-/// the vocabulary do not divide by the ranks.
+/// Memory of one rank. Errors: as check_shard.
 Result<MemoryPlan> plan_memory(const ModelConfig& config,
                                const std::vector<WeightBytes>& weights,
-                               std::int64_t ranks,
-                               ExpertLayout experts,
+                               const Shard& shard,
                                std::int64_t kv_element_bytes);
 
 }  // namespace koho

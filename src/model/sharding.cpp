@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/sharding.h"
 
+#include <array>
+#include <span>
+
 #include "base/arithmetic.h"
 
 namespace koho {
@@ -21,10 +24,31 @@ Result<Range> blocks_of(Range range, std::int64_t total) {
 
 Result<Range> share(const Shard& shard, std::int64_t total, const char* what) {
   if (total % shard.ranks != 0)
-    return make_error(ErrorCode::unsupported, "{} ranks cannot divide {} {} evenly", shard.ranks,
-                      total, what);
+    return make_error(ErrorCode::unsupported,
+                      "{} ranks cannot divide {} {} evenly; take a number of ranks that divides it",
+                      shard.ranks, total, what);
   const std::int64_t count = total / shard.ranks;
   return Range{shard.rank * count, count};
+}
+
+Status check_shard(const ModelConfig& config, const Shard& shard) {
+  if (shard.ranks < 1 || shard.rank < 0 || shard.rank >= shard.ranks)
+    return make_error(ErrorCode::invalid_argument, "there is no rank {} of {}", shard.rank,
+                      shard.ranks);
+  const Shard tokens = shard.of_tokens();
+  KOHO_TRY(share(tokens, config.num_attention_heads, "query heads"));
+  KOHO_TRY(share(tokens, config.num_key_value_heads, "key/value heads"));
+  KOHO_TRY(share(tokens, config.vocab_size, "rows of the vocabulary"));
+  if (config.first_k_dense_replace > 0)
+    KOHO_TRY(share(tokens, config.intermediate_size, "columns of an FFN"));
+  if (config.num_moe_layers() == 0) return {};
+  KOHO_TRY(share(tokens, config.shared_intermediate_size(), "columns of the shared expert"));
+  if (shard.experts == ExpertLayout::whole) {
+    KOHO_TRY(share(shard, config.n_routed_experts, "experts"));
+  } else {
+    KOHO_TRY(share(shard, config.moe_intermediate_size, "columns of an expert"));
+  }
+  return {};
 }
 
 Result<LinearSource> rows_of(const LinearSource& source, Range rows) {
@@ -61,6 +85,27 @@ Result<MlpSource> slice_of(const MlpSource& source, const Shard& shard) {
   return MlpSource{gate, up, down};
 }
 
+Joins::Joins(Backend& backend, Communicator& communicator, const Shard& shard, std::int64_t experts)
+    : backend_(&backend),
+      communicator_(&communicator),
+      exchanges_(shard.exchanges_tokens()),
+      experts_per_rank_(shard.experts == ExpertLayout::whole ? experts / shard.ranks : 0) {}
+
+Status Joins::allocate(std::int64_t tokens_max,
+                       std::int64_t hidden,
+                       std::int64_t top_k,
+                       const ActivationNeeds& needs) {
+  if (!exchanges_) return {};
+  const auto tensor = [&](DType dtype, std::int64_t width) {
+    return backend_->allocate(dtype, {tokens_max, width}, "tokens sent to experts");
+  };
+  KOHO_TRY_ASSIGN(x_, ActivationBuffer::allocate(*backend_, tokens_max, hidden, needs));
+  KOHO_TRY_ASSIGN(expert_ids_, tensor(DType::i32, top_k));
+  KOHO_TRY_ASSIGN(expert_weights_, tensor(DType::f32, top_k));
+  KOHO_TRY_ASSIGN(out_, tensor(DType::bf16, hidden));
+  return {};
+}
+
 Status Joins::sum_add_norm(const Activation& out,
                            TensorView residual,
                            TensorView branch,
@@ -71,11 +116,43 @@ Status Joins::sum_add_norm(const Activation& out,
 }
 
 Status Joins::sum(TensorView branch) {
+  if (exchanges_) return {};  // every rank has the whole of its own tokens
   return communicator_->all_reduce(branch);
 }
 
 Status Joins::gather_logits(TensorView logits, ConstTensorView part) {
   return communicator_->all_gather_columns(logits, part);
+}
+
+Result<ExpertWork> Joins::send_to_experts(const Activation& x,
+                                          const Routing& routing,
+                                          TensorView branch,
+                                          const ActivationNeeds& needs) {
+  if (!exchanges_) return ExpertWork{branch, x, routing};
+  const std::int64_t room = out_.view().size(0);
+  const Activation arrived = x_.view(room, needs);
+  std::array<TravellingRows, 7> rows{TravellingRows{routing.ids, expert_ids_.view()},
+                                     TravellingRows{routing.weights, expert_weights_.view()}};
+  std::size_t count = 2;
+  const auto add = [&](const TensorView& from, const TensorView& to) {
+    if (!to.empty()) rows[count++] = {from, to};
+  };
+  add(x.values, arrived.values);
+  add(x.codes, arrived.codes);
+  add(x.scales, arrived.scales);
+  add(x.block_codes, arrived.block_codes);
+  add(x.block_scales, arrived.block_scales);
+  KOHO_TRY_ASSIGN(const std::int64_t tokens,
+                  communicator_->dispatch({.ids = routing.ids, .ids_per_rank = experts_per_rank_},
+                                          std::span(rows).first(count)));
+  return ExpertWork{
+      out_.view().first(tokens), arrived.first(tokens),
+      Routing{expert_ids_.view().first(tokens), expert_weights_.view().first(tokens)}};
+}
+
+Status Joins::return_from_experts(TensorView branch, const ExpertWork& work) {
+  if (!exchanges_) return {};
+  return communicator_->combine(branch, work.out);
 }
 
 }  // namespace koho

@@ -82,6 +82,8 @@ Status check_counts(const PlanCounts& counts, const PlanBounds& bounds) {
 Status check_sequences(const StepPlan& plan, const PlanBounds& bounds) {
   const auto tokens = static_cast<std::int32_t>(plan.token_ids.size());
   const std::int64_t slots = std::int64_t{bounds.pages} * bounds.tokens_per_page;
+  const std::int64_t slots_per_partition =
+      std::int64_t{bounds.pages_per_partition()} * bounds.tokens_per_page;
   if (plan.query_starts[0] != 0) return broken("query_starts", 0, plan.query_starts[0]);
   for (std::size_t s = 0; s < plan.seats.size(); ++s) {
     const auto row = static_cast<std::int64_t>(s);
@@ -104,7 +106,9 @@ Status check_sequences(const StepPlan& plan, const PlanBounds& bounds) {
         return broken("positions", t, plan.positions[i]);
       const std::int64_t slot = plan.slots[i];
       if (slot < 0 || slot >= slots ||
-          slot % bounds.tokens_per_page != plan.positions[i] % bounds.tokens_per_page)
+          slot % bounds.tokens_per_page != plan.positions[i] % bounds.tokens_per_page ||
+          slot / slots_per_partition !=
+              plan.slots[static_cast<std::size_t>(begin)] / slots_per_partition)
         return broken("slots", t, slot);
     }
   }
@@ -156,14 +160,24 @@ Status check_pages(const StepPlan& plan, const PlanBounds& bounds) {
   }
   if (pages != static_cast<std::int64_t>(plan.run_pages.size()))
     return broken("runs.count", static_cast<std::int64_t>(plan.runs.size()), pages);
-  for (std::size_t i = 0; i < plan.run_pages.size(); ++i)
-    if (plan.run_pages[i] < 0 || plan.run_pages[i] >= bounds.pages)
-      return broken("run_pages", static_cast<std::int64_t>(i), plan.run_pages[i]);
+  std::size_t begin = 0;
+  for (const PlanPageRun& run : plan.runs) {
+    const std::size_t end = begin + static_cast<std::size_t>(run.count);
+    for (std::size_t i = begin; i < end; ++i) {
+      const std::int32_t page = plan.run_pages[i];
+      if (page < 0 || page >= bounds.pages ||
+          page / bounds.pages_per_partition() !=
+              plan.run_pages[begin] / bounds.pages_per_partition())
+        return broken("run_pages", static_cast<std::int64_t>(i), page);
+    }
+    begin = end;
+  }
   for (std::size_t i = 0; i < plan.copies.size(); ++i) {
     const auto index = static_cast<std::int64_t>(i);
     const PlanPageCopy& copy = plan.copies[i];
     if (copy.from < 0 || copy.from >= bounds.pages) return broken("copies.from", index, copy.from);
-    if (copy.to < 0 || copy.to >= bounds.pages || copy.to == copy.from)
+    if (copy.to < 0 || copy.to >= bounds.pages || copy.to == copy.from ||
+        copy.to / bounds.pages_per_partition() != copy.from / bounds.pages_per_partition())
       return broken("copies.to", index, copy.to);
   }
   return {};

@@ -7,6 +7,9 @@
 // A *seat* is a sequence's place in the tables that the ranks keep between steps: its page table,
 // the token it sampled last, its token counts for penalties. A seat's page table changes only by
 // the runs of a plan.
+//
+// Pages are numbered over all ranks. Where each rank holds a partition of them (data-parallel
+// attention), a plan is still one and the same for all: a sequence's slots say whose it is.
 #pragma once
 
 #include <cstddef>
@@ -105,6 +108,7 @@ struct PlanBounds {
   std::int32_t tokens_max = 0;
   std::int32_t sequences_max = 0;  // also the number of seats
   std::int32_t pages = 0;
+  std::int32_t partitions = 1;  // equal runs of pages; a sequence's pages lie in one
   std::int32_t tokens_per_page = 0;
   std::int32_t context_max = 0;
   std::int32_t vocabulary = 0;
@@ -112,6 +116,7 @@ struct PlanBounds {
   std::int32_t run_pages_max = 0;
   std::int32_t biases_max = 0;
 
+  std::int32_t pages_per_partition() const { return pages / partitions; }
   /// The counts no plan exceeds.
   PlanCounts counts_max() const;
 };

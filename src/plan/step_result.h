@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// StepResult: what comes back from one step. Its vectors are sized once and keep their capacity.
+// StepResult: what comes back from one step, of one rank or of all together. Its vectors are sized
+// once and keep their capacity.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
+#include "base/error.h"
+
 namespace koho {
+
+/// In a rank's result: another rank samples this row.
+inline constexpr std::int32_t kSampledElsewhere = -2;
 
 struct StepResult {
   /// Alternatives stored per sample, most likely first (sampling/parameters.h: kTopLogprobsMax).
@@ -18,5 +25,14 @@ struct StepResult {
   std::vector<std::int32_t> top_ids;  // [R, kTop], or empty
   std::vector<float> top_logprobs;    // [R, kTop], or empty
 };
+
+/// Who samples a row.
+enum class RowOwners : std::uint8_t { all_ranks, one_rank };
+
+/// Puts the ranks' results of one step together: rank 0's, which all others must equal, or each row
+/// from the rank that sampled it. Rank 0's vectors are exchanged for `result`'s. Errors: internal:
+/// ranks differ in step, length or a token, or a row was sampled by none or by two; names the rank
+/// and the row.
+Status merge_results(std::span<StepResult> ranks, RowOwners owners, StepResult& result);
 
 }  // namespace koho

@@ -51,18 +51,26 @@ Status validate(const RuntimeOptions& options, const ModelConfig& config) {
   return in_range("the time between tokens in ms", options.inter_token_ms_max, 0, 1 << 30);
 }
 
-/// One page's bytes on every rank.
+Shard shard_of(const RuntimeOptions& options) {
+  return {.ranks = options.ranks, .experts = options.experts, .attention = options.attention};
+}
+
+/// One page's bytes on every rank that holds it.
 std::int64_t page_bytes(const ModelConfig& config, const RuntimeOptions& options) {
-  return KvCache::page_bytes({.layers = config.num_hidden_layers,
-                              .pages = 1,
-                              .kv_heads = config.num_key_value_heads / options.ranks,
-                              .width = config.head_dim,
-                              .dtype = options.kv_dtype});
+  return KvCache::page_bytes(
+      {.layers = config.num_hidden_layers,
+       .pages = 1,
+       .kv_heads = config.num_key_value_heads / shard_of(options).of_tokens().ranks,
+       .width = config.head_dim,
+       .dtype = options.kv_dtype});
 }
 
 RuntimeSizes decide_sizes(const ModelConfig& config, const RuntimeOptions& options) {
   RuntimeSizes sizes;
   const std::int64_t bytes = page_bytes(config, options);
+  // Ranks that hold a part of every page; parts of the pool that ranks hold alone.
+  const std::int64_t sharers = shard_of(options).of_tokens().ranks;
+  const std::int64_t partitions = options.ranks / sharers;
   const std::int64_t model_context = config.max_position_embeddings;
   const std::int64_t wanted_context =
       options.context_max > 0 ? options.context_max : std::min(kContextDefaultOnCpu, model_context);
@@ -70,13 +78,18 @@ RuntimeSizes decide_sizes(const ModelConfig& config, const RuntimeOptions& optio
       options.sequences_max * ceil_div<std::int64_t>(wanted_context, kPageTokens);
   const std::int64_t one_sequence = ceil_div<std::int64_t>(wanted_context, kPageTokens);
   const std::int64_t affordable =
-      std::max(host_kv_bytes_max() / bytes / options.ranks, one_sequence);
+      std::max(host_kv_bytes_max() / bytes / sharers, one_sequence * partitions);
   const std::int64_t pages =
       options.kv_pages > 0 ? options.kv_pages : std::min(wanted_pages, affordable);
-  sizes.kv_pages = static_cast<std::int32_t>(pages);
+  // A sequence lies in one partition.
+  const std::int64_t pages_each = options.kv_pages > 0
+                                      ? ceil_div(pages, partitions)
+                                      : std::max(ceil_div(pages, partitions), one_sequence);
+  sizes.kv_pages = static_cast<std::int32_t>(pages_each * partitions);
   sizes.context_max = static_cast<std::int32_t>(
-      options.context_max > 0 ? options.context_max : std::min(model_context, pages * kPageTokens));
-  sizes.kv_bytes = pages * bytes;
+      options.context_max > 0 ? options.context_max
+                              : std::min(model_context, pages_each * kPageTokens));
+  sizes.kv_bytes = pages_each * bytes;
   sizes.kv_bytes_per_token = bytes / kPageTokens;
   const std::int32_t chunk = options.prefill_chunk > 0                 ? options.prefill_chunk
                              : options.device.kind == DeviceKind::cuda ? kPrefillChunkCuda
@@ -91,6 +104,8 @@ EngineLimits engine_limits(const RuntimeOptions& options,
   EngineLimits limits;
   limits.scheduler.tokens_per_page = static_cast<std::int32_t>(kPageTokens);
   limits.scheduler.pages = sizes.kv_pages;
+  limits.scheduler.partitions =
+      static_cast<std::int32_t>(options.ranks / shard_of(options).of_tokens().ranks);
   limits.scheduler.context_max = sizes.context_max;
   limits.scheduler.sequences_max = options.sequences_max;
   limits.scheduler.live_max = 2 * options.sequences_max + options.queue_max;
@@ -145,6 +160,7 @@ Runtime::~Runtime() = default;
 Status Runtime::start() {
   const auto start = std::chrono::steady_clock::now();
   KOHO_TRY(validate(options_, model_.config));
+  KOHO_TRY(check_shard(model_.config, shard_of(options_)));
   sizes_ = decide_sizes(model_.config, options_);
   const EngineLimits limits = engine_limits(options_, sizes_, model_.config.vocab_size);
   KOHO_TRY(validate(limits));
@@ -156,7 +172,7 @@ Status Runtime::start() {
     return make_backend(device, rank, ranks);
   };
   settings.worker = {
-      .load = {.shard = {.rank = 0, .ranks = options_.ranks, .experts = options_.experts},
+      .load = {.shard = shard_of(options_),
                .limits = {.tokens_max = limits.scheduler.step_tokens_max,
                           .sequences_max = limits.scheduler.sequences_max,
                           .context_max = limits.scheduler.context_max,

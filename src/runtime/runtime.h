@@ -27,6 +27,7 @@ struct RuntimeOptions {
   DeviceOptions device{};
   std::int64_t ranks = 1;  // threads of this process, a GPU each with CUDA
   ExpertLayout experts = ExpertLayout::whole;
+  AttentionLayout attention = AttentionLayout::tensor_parallel;
   std::int32_t sequences_max = 64;      // rows of a decode step
   std::int32_t context_max = 0;         // tokens of prompt and answer; 0 = what the model has
   std::int32_t kv_pages = 0;            // of 64 tokens; 0 = what is needed, within memory
@@ -40,9 +41,10 @@ struct RuntimeOptions {
 
 /// What was decided.
 struct RuntimeSizes {
-  std::int64_t kv_bytes_per_token = 0;  // on every rank
+  std::int64_t kv_bytes_per_token = 0;  // on every rank that holds the token
   std::int64_t kv_bytes = 0;            // on every rank
-  std::int32_t kv_pages = 0;
+  std::int32_t kv_pages = 0;            // of all ranks: each holds a part of every page, or, under
+                                        // data-parallel attention, as many pages as the others
   std::int32_t context_max = 0;
   std::int32_t prefill_chunk = 0;
 };

@@ -87,8 +87,24 @@ TEST(Runtime, SizesFollowTheOptions) {
   EXPECT_EQ(sizes.kv_bytes, 3 * 16 * 64 * config.kv_bytes_per_token(2));
 }
 
+TEST(Runtime, UnderDataParallelAttentionEachRankHoldsItsShareOfThePages) {
+  auto runtime = Runtime::start(kModel, {.ranks = 2,
+                                         .attention = AttentionLayout::data_parallel,
+                                         .sequences_max = 3,
+                                         .context_max = 1000});
+  ASSERT_TRUE(runtime.ok()) << runtime.error().message;
+  const RuntimeSizes& sizes = (*runtime)->sizes();
+  const ModelConfig& config = (*runtime)->model().config;
+  EXPECT_EQ(sizes.kv_pages, 3 * 16);
+  EXPECT_EQ(sizes.kv_bytes_per_token, config.kv_bytes_per_token(2));
+  EXPECT_EQ(sizes.kv_bytes, 3 * 16 / 2 * 64 * config.kv_bytes_per_token(2));
+  const Answer answer = read(**(*runtime)->engine().submit(greedy(**runtime, "Once upon a time")));
+  EXPECT_EQ(answer.ids.size(), 24U);
+}
+
 TEST(Runtime, RefusesWhatItCannotDo) {
   EXPECT_EQ(Runtime::start(kModel, {.ranks = 3}).error().code, ErrorCode::unsupported);
+  EXPECT_EQ(Runtime::start(kModel, {.ranks = 16}).error().code, ErrorCode::unsupported);
   EXPECT_EQ(Runtime::start(kModel, {.sequences_max = 0}).error().code, ErrorCode::invalid_argument);
   EXPECT_EQ(Runtime::start("nowhere", {}).error().code, ErrorCode::not_found);
 }

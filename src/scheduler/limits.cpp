@@ -17,6 +17,11 @@ Status in_range(std::string_view name, std::int32_t value, std::int32_t low, std
 Status validate(const Limits& limits) {
   KOHO_TRY(in_range("tokens_per_page", limits.tokens_per_page, 1, 1 << 16));
   KOHO_TRY(in_range("pages", limits.pages, 1, (1 << 30) / limits.tokens_per_page));
+  KOHO_TRY(in_range("partitions", limits.partitions, 1, 64));
+  if (limits.pages % limits.partitions != 0)
+    return make_error(ErrorCode::invalid_argument,
+                      "pages must be a multiple of the {} partitions, found {}", limits.partitions,
+                      limits.pages);
   KOHO_TRY(in_range("context_max", limits.context_max, 1, 1 << 24));
   KOHO_TRY(in_range("sequences_max", limits.sequences_max, 1, 1 << 14));
   KOHO_TRY(in_range("live_max", limits.live_max, 1, 1 << 20));

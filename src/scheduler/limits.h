@@ -12,14 +12,17 @@ inline constexpr std::int32_t kPriorities = 8;  // 0 is served first
 
 struct Limits {
   std::int32_t tokens_per_page = 64;
-  std::int32_t pages = 0;          // in the pool
+  std::int32_t pages = 0;  // in the pool
+  /// Of the pool: one, or one a rank where ranks hold pages of their own. A sequence's pages lie in
+  /// one partition, and its tokens are computed there.
+  std::int32_t partitions = 1;
   std::int32_t context_max = 0;    // tokens of one sequence, prompt and completion
   std::int32_t sequences_max = 0;  // running at once: rows of a step, seats on the device
   std::int32_t live_max = 0;       // running, waiting and held together
   std::int32_t step_tokens_max = 0;
   /// Prefill tokens at most in a step that also decodes: bounds the time between a running
   /// request's tokens (the engine may lower it further, engine/latency_bound.h). A step without
-  /// decodes may use step_tokens_max.
+  /// decodes may use step_tokens_max. Each partition has an equal share of either.
   std::int32_t mixed_prefill_tokens_max = 0;
   /// A waiting sequence overtakes newcomers one priority level above it that arrive so many steps
   /// later: what keeps low priorities from starving.
@@ -31,6 +34,7 @@ struct Limits {
   std::int32_t pages_of(std::int32_t tokens) const {
     return (tokens + tokens_per_page - 1) / tokens_per_page;
   }
+  std::int32_t pages_per_partition() const { return pages / partitions; }
   std::int32_t pages_per_sequence_max() const { return pages_of(context_max); }
   /// Page-table entries one step may change: a whole new table beside a growing or adopted page of
   /// every other sequence.

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the scheduler fills one step: decodes, prefill chunks, admissions; who loses pages.
 #include <algorithm>
+#include <limits>
 
+#include "base/arithmetic.h"
 #include "base/check.h"
 #include "scheduler/scheduler.h"
 
@@ -34,6 +36,8 @@ const StepBatch* Scheduler::plan() {
   clear(batch, step_);
   const std::uint64_t preempted = counters_.preempted;
   plan_decodes(batch);
+  prefill_share_ = ceil_div(std::max(prefill_budget(batch), 0), limits_.partitions);
+  std::ranges::fill(prefilled_, 0);
   plan_prefills(batch);
   // Whoever just lost pages would only take them back.
   if (counters_.preempted == preempted) admit_waiting(batch);
@@ -67,12 +71,17 @@ std::int32_t Scheduler::prefill_budget(const StepBatch& batch) const {
   return std::min(left, mixed_prefill_tokens_ - prefilled);
 }
 
+std::int32_t Scheduler::prefill_budget(const StepBatch& batch, std::int32_t partition) const {
+  return std::min(prefill_budget(batch),
+                  prefill_share_ - prefilled_[static_cast<std::size_t>(partition)]);
+}
+
 void Scheduler::plan_prefills(StepBatch& batch) {
   for (const std::int32_t index : running_) {
     Sequence& sequence = at(index);
-    const std::int32_t budget = prefill_budget(batch);
-    if (budget <= 0) return;
-    if (sequence.paused || sequence.remaining() <= 1) continue;
+    if (prefill_budget(batch) <= 0) return;
+    const std::int32_t budget = prefill_budget(batch, sequence.partition);
+    if (budget <= 0 || sequence.paused || sequence.remaining() <= 1) continue;
     add_row(batch, sequence, std::min(budget, sequence.remaining()), false);
   }
 }
@@ -83,9 +92,10 @@ void Scheduler::admit_waiting(StepBatch& batch) {
     if (sequence == nullptr || !admissible(batch, *sequence)) return;
     // Paused sequences give way in seats and bias entries, too.
     while (seats_.empty() || bias_entries_ + sequence->bias_entries > limits_.bias_entries_max)
-      if (!reclaim_paused(batch)) return;
+      if (!reclaim_paused(batch, -1)) return;
     if (!admit(batch, *sequence)) return;
-    add_row(batch, *sequence, std::min(prefill_budget(batch), sequence->remaining()), true);
+    const std::int32_t budget = prefill_budget(batch, sequence->partition);
+    add_row(batch, *sequence, std::min(budget, sequence->remaining()), true);
   }
 }
 
@@ -103,24 +113,29 @@ bool Scheduler::admissible(const StepBatch& batch, const Sequence& sequence) con
 
 bool Scheduler::admit(StepBatch& batch, Sequence& sequence) {
   PageHandle copy_from;
-  std::int32_t shared = share_pages(sequence, copy_from);
-  while (!pages_suffice(sequence)) {
+  std::int32_t shared = 0;
+  const std::int32_t before = sequence.partition;
+  while (!place(sequence, shared, copy_from)) {
     // A paused sequence may have held what is shared: look again without it.
-    release_pages(sequence);
-    if (!reclaim_paused(batch)) {
+    if (!reclaim_paused(batch, -1)) {
       blocked_ = sequence.id;
       return false;
     }
-    shared = share_pages(sequence, copy_from);
+  }
+  if (prefill_budget(batch, sequence.partition) <= 0) {
+    // Where it belongs, this step is full.
+    release_pages(sequence);
+    sequence.partition = before;
+    return false;
   }
 
   const auto pages = static_cast<std::size_t>(limits_.pages_of(sequence.known()));
   if (copy_from.page != kNoPage) {
-    sequence.pages.push_back(take_page());
+    sequence.pages.push_back(take_page(sequence.partition));
     batch.copies.push_back({copy_from.page, sequence.pages.back().page});
     ++counters_.forked;
   }
-  while (sequence.pages.size() < pages) sequence.pages.push_back(take_page());
+  while (sequence.pages.size() < pages) sequence.pages.push_back(take_page(sequence.partition));
 
   waiting_.remove(sequence);
   sequence.state = SequenceState::running;
@@ -149,20 +164,59 @@ bool Scheduler::admit(StepBatch& batch, Sequence& sequence) {
   return true;
 }
 
+bool Scheduler::place(Sequence& sequence, std::int32_t& shared, PageHandle& copy_from) {
+  const std::int32_t before = sequence.partition;
+  const auto fits = [&](std::int32_t partition) {
+    sequence.partition = partition;
+    shared = share_pages(sequence, copy_from);
+    if (pages_suffice(sequence)) return true;
+    release_pages(sequence);
+    sequence.partition = before;
+    return false;
+  };
+  if (starts_from_parent(sequence)) return fits(find(sequence.fork_of)->partition);
+  weigh_partitions(sequence);
+  for (std::int32_t tries = 0; tries < limits_.partitions; ++tries) {
+    const auto lightest = std::ranges::min_element(loads_);
+    if (fits(static_cast<std::int32_t>(lightest - loads_.begin()))) return true;
+    *lightest = std::numeric_limits<std::int32_t>::max();
+  }
+  return false;
+}
+
+void Scheduler::weigh_partitions(const Sequence& sequence) {
+  std::ranges::fill(loads_, 0);
+  if (limits_.partitions == 1) return;
+  for (const std::int32_t index : running_) {
+    const Sequence& other = at(index);
+    loads_[static_cast<std::size_t>(other.partition)] +=
+        static_cast<std::int32_t>(other.pages.size());
+  }
+  if (!limits_.prefix_cache) return;
+  prefix_.count_matches(sequence.tokens, sequence.salt, matches_);
+  for (std::size_t p = 0; p < loads_.size(); ++p) loads_[p] -= matches_[p];
+}
+
+bool Scheduler::starts_from_parent(const Sequence& sequence) const {
+  const Sequence* parent = find(sequence.fork_of);
+  return parent != nullptr && parent->state == SequenceState::running && sequence.admissions == 0 &&
+         parent->computed >= parent->prompt_length;
+}
+
 bool Scheduler::pages_suffice(const Sequence& sequence) const {
   const std::int32_t needed =
       limits_.pages_of(sequence.known()) - static_cast<std::int32_t>(sequence.pages.size());
-  const std::int32_t reserve =
-      std::min(static_cast<std::int32_t>(running_.size()), limits_.pages / kGrowthShare);
-  return pool_.available() >= needed + reserve;
+  const auto neighbours = static_cast<std::int32_t>(std::ranges::count(
+      running_, sequence.partition, [this](std::int32_t index) { return at(index).partition; }));
+  const std::int32_t reserve = std::min(neighbours, limits_.pages_per_partition() / kGrowthShare);
+  return pool_.available(sequence.partition) >= needed + reserve;
 }
 
 std::int32_t Scheduler::share_pages(Sequence& sequence, PageHandle& copy_from) {
   copy_from = {};
   const std::int32_t page_tokens = limits_.tokens_per_page;
-  const Sequence* parent = find(sequence.fork_of);
-  if (parent != nullptr && parent->state == SequenceState::running && sequence.admissions == 0 &&
-      parent->computed >= parent->prompt_length) {
+  if (starts_from_parent(sequence)) {
+    const Sequence* parent = find(sequence.fork_of);
     // All of the prompt but its last token, whose logits this sequence samples for itself.
     const std::int32_t tokens = sequence.prompt_length - 1;
     const std::int32_t full = tokens / page_tokens;
@@ -175,7 +229,8 @@ std::int32_t Scheduler::share_pages(Sequence& sequence, PageHandle& copy_from) {
     }
   }
   if (!limits_.prefix_cache) return 0;
-  return prefix_.match(sequence.tokens, sequence.salt, sequence.pages) * page_tokens;
+  return prefix_.match(sequence.tokens, sequence.salt, sequence.pages, sequence.partition) *
+         page_tokens;
 }
 
 void Scheduler::add_row(StepBatch& batch, Sequence& sequence, std::int32_t count, bool admitted) {
@@ -200,6 +255,7 @@ void Scheduler::add_row(StepBatch& batch, Sequence& sequence, std::int32_t count
 
   batch.rows.push_back(row);
   batch.tokens += count;
+  prefilled_[static_cast<std::size_t>(sequence.partition)] += count;
   if (row.samples) {
     ++batch.samples;
     ++sequence.in_flight_samples;
@@ -212,32 +268,39 @@ void Scheduler::add_row(StepBatch& batch, Sequence& sequence, std::int32_t count
 bool Scheduler::secure_page(StepBatch& batch, Sequence& sequence) {
   if (limits_.pages_of(sequence.planned + 1) <= static_cast<std::int32_t>(sequence.pages.size()))
     return true;
-  while (pool_.available() == 0) {
-    if (reclaim_paused(batch)) continue;
-    Sequence& youngest = at(running_.back());
+  while (pool_.available(sequence.partition) == 0) {
+    if (reclaim_paused(batch, sequence.partition)) continue;
+    Sequence& youngest = youngest_in(sequence.partition);
     preempt(youngest);
     if (&youngest == &sequence) return false;
   }
-  const PageHandle page = take_page();
+  const PageHandle page = take_page(sequence.partition);
   batch.runs.push_back({sequence.seat, static_cast<std::int32_t>(sequence.pages.size()), 1});
   batch.run_pages.push_back(page.page);
   sequence.pages.push_back(page);
   return true;
 }
 
-PageHandle Scheduler::take_page() {
-  PageHandle page = pool_.allocate();
-  if (page.page == kNoPage && prefix_.evict_oldest()) page = pool_.allocate();
+Sequence& Scheduler::youngest_in(std::int32_t partition) {
+  auto place = running_.rbegin();
+  while (at(*place).partition != partition) ++place;
+  return at(*place);
+}
+
+PageHandle Scheduler::take_page(std::int32_t partition) {
+  PageHandle page = pool_.allocate(partition);
+  if (page.page == kNoPage && prefix_.evict_oldest(partition)) page = pool_.allocate(partition);
   KOHO_CHECK_NE(page.page, kNoPage);
   return page;
 }
 
-bool Scheduler::reclaim_paused(const StepBatch& batch) {
+bool Scheduler::reclaim_paused(const StepBatch& batch, std::int32_t partition) {
   // A page that is copied in this step must not become free in it.
   if (!batch.copies.empty()) return false;
   for (std::size_t i = running_.size(); i > 0; --i) {
     Sequence& sequence = at(running_[i - 1]);
-    if (!sequence.paused) continue;
+    const bool here = partition == -1 || sequence.partition == partition;
+    if (!sequence.paused || !here) continue;
     preempt(sequence);
     return true;
   }

@@ -16,7 +16,7 @@ constexpr std::size_t kTokensKept = 1 << 14;
 
 Scheduler::Scheduler(const Limits& limits, const std::array<std::uint64_t, 4>& seed)
     : limits_(limits),
-      pool_(limits.pages),
+      pool_(limits.pages, limits.partitions),
       prefix_(pool_, limits.tokens_per_page, seed),
       sequences_(static_cast<std::size_t>(limits.live_max)),
       waiting_(sequences_, limits.aging_steps),
@@ -33,6 +33,10 @@ Scheduler::Scheduler(const Limits& limits, const std::array<std::uint64_t, 4>& s
   for (std::int32_t seat = limits.sequences_max - 1; seat >= 0; --seat) seats_.push_back(seat);
   adoptions_.reserve(seats);
   preempted_.reserve(sequences_.size());
+  const auto partitions = static_cast<std::size_t>(limits.partitions);
+  prefilled_.resize(partitions);
+  loads_.resize(partitions);
+  matches_.resize(partitions);
   for (StepBatch& batch : batches_) {
     batch.rows.reserve(seats);
     batch.runs.reserve(3 * seats);
@@ -54,11 +58,12 @@ Result<SequenceId> Scheduler::submit(const SequenceRequest& request) {
     return make_error(ErrorCode::invalid_argument,
                       "prompt ({} tokens) and max_tokens ({}) exceed the context of {} tokens",
                       prompt, request.completion_max, limits_.context_max);
-  if (limits_.pages_of(static_cast<std::int32_t>(length_max)) > limits_.pages)
+  if (limits_.pages_of(static_cast<std::int32_t>(length_max)) > limits_.pages_per_partition())
     return make_error(ErrorCode::invalid_argument,
                       "prompt ({} tokens) and max_tokens ({}) need more than the {} cache pages "
-                      "there are (of {} tokens)",
-                      prompt, request.completion_max, limits_.pages, limits_.tokens_per_page);
+                      "a sequence can have (of {} tokens)",
+                      prompt, request.completion_max, limits_.pages_per_partition(),
+                      limits_.tokens_per_page);
   if (request.priority < 0 || request.priority >= kPriorities)
     return make_error(ErrorCode::invalid_argument, "priority must be in 0..{}, found {}",
                       kPriorities - 1, request.priority);

@@ -3,10 +3,14 @@
 // one-step lookahead. Pure: numbers in, numbers out, no clock, no thread, no byte of cache; owns
 // every sequence, the page pool and the prefix cache. Allocates on submission only.
 //
+// With several partitions (limits.h) a sequence is admitted to the one where it adds least: its
+// pages, less those that the prefix cache holds there, on top of what the partition's sequences
+// have. It stays until it ends or loses its pages; a fork goes where its parent's pages are.
+//
 // A step takes one token of every sequence that has one to compute (decodes), then prefill chunks
 // in order of arrival within the budget, then admits waiting sequences. A sequence that finds no
-// page preempts a paused one, else the youngest; the oldest therefore always progresses, alone if
-// need be, and everyone is the oldest some day.
+// page preempts a paused one, else the youngest, of its partition; the oldest therefore always
+// progresses, alone if need be, and everyone is the oldest some day.
 //
 // Lookahead: up to two steps may be planned and not applied. Steps run on the device in the order
 // of planning, so pages change hands when a step is *planned*: a page freed now may still be
@@ -114,6 +118,9 @@ class Scheduler {
   };
 
   Sequence& at(std::int32_t index) { return sequences_[static_cast<std::size_t>(index)]; }
+  const Sequence& at(std::int32_t index) const {
+    return sequences_[static_cast<std::size_t>(index)];
+  }
   Sequence* find_mutable(SequenceId id);
 
   void plan_decodes(StepBatch& batch);
@@ -122,16 +129,28 @@ class Scheduler {
   void emit_adoptions(StepBatch& batch);
   void add_row(StepBatch& batch, Sequence& sequence, std::int32_t count, bool admitted);
   std::int32_t prefill_budget(const StepBatch& batch) const;
+  /// The same for a partition's sequences.
+  std::int32_t prefill_budget(const StepBatch& batch, std::int32_t partition) const;
 
   bool admissible(const StepBatch& batch, const Sequence& sequence) const;
   bool admit(StepBatch& batch, Sequence& sequence);
+  /// Chooses the partition and takes references to what is shared there; returns false, and holds
+  /// nothing, if none has the pages.
+  bool place(Sequence& sequence, std::int32_t& shared, PageHandle& copy_from);
+  /// Whether a sequence starts from its parent's pages, and so in its partition.
+  bool starts_from_parent(const Sequence& sequence) const;
+  /// What each partition would bear with this sequence.
+  void weigh_partitions(const Sequence& sequence);
   /// Whether the pages that a sequence still lacks can be had.
   bool pages_suffice(const Sequence& sequence) const;
   /// Takes references to what is already computed of the sequence; returns how many tokens.
   std::int32_t share_pages(Sequence& sequence, PageHandle& copy_from);
   bool secure_page(StepBatch& batch, Sequence& sequence);
-  PageHandle take_page();
-  bool reclaim_paused(const StepBatch& batch);
+  PageHandle take_page(std::int32_t partition);
+  /// Requires: a sequence of the partition runs.
+  Sequence& youngest_in(std::int32_t partition);
+  /// Preempts a paused sequence of the partition (-1: of any); false if there is none.
+  bool reclaim_paused(const StepBatch& batch, std::int32_t partition);
   void preempt(Sequence& victim);
   void leave_running(Sequence& sequence);
   void release_pages(Sequence& sequence);
@@ -145,10 +164,14 @@ class Scheduler {
   PagePool pool_;
   PrefixCache prefix_;
   std::vector<Sequence> sequences_;
-  std::vector<std::int32_t> unused_;   // indices
-  std::vector<std::int32_t> running_;  // indices, by arrival
-  std::vector<std::int32_t> order_;    // running_ as planning began
-  std::vector<std::int32_t> seats_;    // free ones
+  std::vector<std::int32_t> unused_;     // indices
+  std::vector<std::int32_t> running_;    // indices, by arrival
+  std::vector<std::int32_t> order_;      // running_ as planning began
+  std::vector<std::int32_t> seats_;      // free ones
+  std::int32_t prefill_share_ = 0;       // prefill tokens of a partition in this step
+  std::vector<std::int32_t> prefilled_;  // by partition, in this step
+  std::vector<std::int32_t> loads_;      // by partition, for one admission
+  std::vector<std::int32_t> matches_;
   WaitingList waiting_;
   std::vector<Adoption> adoptions_;
   std::vector<SequenceId> preempted_;                 // since the last step that was planned

@@ -294,5 +294,89 @@ TEST(Scheduler, RefusesWhatCouldNeverRun) {
   EXPECT_EQ(scheduler.submit(request).error().code, ErrorCode::resource_exhausted);
 }
 
+Limits partitioned_limits() {
+  Limits limits = small_limits();
+  limits.partitions = 4;  // of 8 pages
+  limits.context_max = 32;
+  limits.step_tokens_max = 64;
+  limits.mixed_prefill_tokens_max = 32;
+  return limits;
+}
+
+TEST(Scheduler, SpreadsSequencesOverPartitions) {
+  House house(partitioned_limits());
+  std::vector<SequenceId> ids;
+  for (int i = 0; i < 4; ++i) ids.push_back(house.submit(8, 8, 100 * i));
+  house.step();
+  std::vector<std::int32_t> partitions;
+  for (const SequenceId id : ids) {
+    const Sequence& sequence = *house.scheduler.find(id);
+    partitions.push_back(sequence.partition);
+    for (const PageHandle page : sequence.pages)
+      EXPECT_EQ(page.page / 8, sequence.partition) << "a page of another rank";
+  }
+  EXPECT_EQ(partitions, (std::vector<std::int32_t>{0, 1, 2, 3}));
+  house.drain();
+}
+
+TEST(Scheduler, GoesWhereItsPrefixIsUnlessThatIsCrowded) {
+  House house(partitioned_limits());
+  const SequenceId first = house.submit(9, 1);
+  house.step();  // leaves two pages in the cache of partition 0
+  EXPECT_EQ(house.scheduler.find(first), nullptr);
+  const SequenceId other = house.submit(4, 20, 500);
+  const SequenceId again = house.submit(9, 20);
+  house.step();
+  // Nothing runs: the lowest partition. Then one page in use less two found weighs less than none.
+  EXPECT_EQ(house.scheduler.find(other)->partition, 0);
+  EXPECT_EQ(house.scheduler.find(again)->partition, 0);
+  EXPECT_EQ(house.scheduler.find(again)->cached_tokens, 8);
+  const SequenceId crowded = house.submit(9, 20);
+  house.step();
+  EXPECT_EQ(house.scheduler.find(crowded)->partition, 1);
+  EXPECT_EQ(house.scheduler.find(crowded)->cached_tokens, 0);
+  house.drain();
+}
+
+TEST(Scheduler, GivesEachPartitionItsShareOfThePrefill) {
+  House house(partitioned_limits());
+  house.submit(20, 2);
+  house.submit(20, 2, 200);
+  const StepBatch* batch = house.step();
+  ASSERT_EQ(batch->rows.size(), 2U);
+  EXPECT_EQ(batch->rows[0].count, 16);
+  EXPECT_EQ(batch->rows[1].count, 16);
+  house.drain();
+}
+
+TEST(Scheduler, PreemptsWithinThePartitionThatIsFull) {
+  Limits limits = partitioned_limits();
+  limits.partitions = 2;
+  limits.pages = 16;
+  limits.prefix_cache = false;
+  House house(limits);
+  // Two a partition, each growing to its eight pages.
+  std::vector<SequenceId> ids;
+  for (int i = 0; i < 4; ++i) ids.push_back(house.submit(12, 20, 100 * i));
+  house.step();
+  EXPECT_EQ(house.scheduler.running().size(), 4U);
+  while (house.scheduler.counters().preempted == 0) ASSERT_NE(house.step(), nullptr);
+  EXPECT_EQ(house.scheduler.find(ids[0])->state, SequenceState::running);
+  EXPECT_EQ(house.scheduler.find(ids[1])->state, SequenceState::running);
+  house.drain();
+}
+
+TEST(Scheduler, RefusesWhatNoPartitionCanHold) {
+  Limits limits = partitioned_limits();
+  limits.context_max = 64;
+  Scheduler scheduler(limits, {});
+  const std::vector<Token> prompt(40, 1);  // 10 pages
+  SequenceRequest request;
+  request.prompt = prompt;
+  EXPECT_EQ(scheduler.submit(request).error().code, ErrorCode::invalid_argument);
+  limits.pages = 30;
+  EXPECT_EQ(validate(limits).error().code, ErrorCode::invalid_argument);
+}
+
 }  // namespace
 }  // namespace koho

@@ -1,22 +1,68 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/plan_runner.h"
 
+#include <algorithm>
+
 namespace koho {
+namespace {
+
+template <typename T>
+void append(std::vector<T>& to, std::span<const T> from) {
+  to.insert(to.end(), from.begin(), from.end());
+}
+
+/// Copies rows of this rank to their places among `rows` of all ranks; nothing if there are none.
+template <typename T>
+void spread(std::vector<T>& to,
+            const std::vector<T>& from,
+            std::span<const std::size_t> places,
+            std::size_t rows) {
+  to.clear();
+  if (from.empty()) return;
+  const std::size_t width = from.size() / places.size();
+  to.resize(rows * width);
+  for (std::size_t i = 0; i < places.size(); ++i)
+    std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(i * width), width,
+                to.begin() + static_cast<std::ptrdiff_t>(places[i] * width));
+}
+
+}  // namespace
 
 PlanRunner::PlanRunner(Worker& worker, const PlanBounds& bounds)
-    : worker_(&worker), bounds_(bounds) {
+    : worker_(&worker),
+      bounds_(bounds),
+      first_page_(bounds.partitions == 1 ? 0
+                                         : static_cast<std::int32_t>(worker.model().shard().rank) *
+                                               bounds.pages_per_partition()),
+      owned_(static_cast<std::size_t>(bounds.sequences_max)) {
   const PlanCounts most = bounds.counts_max();
+  const auto tokens = static_cast<std::size_t>(most.tokens);
+  const auto sequences = static_cast<std::size_t>(most.sequences);
+  token_ids_.reserve(tokens);
+  positions_.reserve(tokens);
+  slots_.reserve(tokens);
+  query_starts_.reserve(sequences + 1);
+  for (std::vector<std::int32_t>* list : {&context_lengths_, &seats_, &logit_rows_, &sample_seats_})
+    list->reserve(sequences);
+  sampling_.reserve(sequences);
+  for (Unfinished& plan : unfinished_) plan.own_rows.reserve(sequences);
   page_places_.reserve(static_cast<std::size_t>(2 * most.run_pages));
   page_copies_.reserve(static_cast<std::size_t>(2 * most.copies));
 }
 
-/// The changes of page tables, place by place. Runs apply in order: of two changes of one place the
-/// last one counts, and takes the place of the first.
+/// The changes of this rank's page tables, place by place. Runs apply in order: of two changes of
+/// one place the last one counts, and takes the place of the first.
 void PlanRunner::list_pages(const StepPlan& plan) {
   page_places_.clear();
   std::size_t next_page = 0;
   for (std::size_t r = 0; r < plan.runs.size(); ++r) {
     const PlanPageRun& run = plan.runs[r];
+    const bool owned = run.count > 0 && owns(plan.run_pages[next_page]);
+    if (run.count > 0) owned_[static_cast<std::size_t>(run.seat)] = owned ? 1 : 0;
+    if (!owned) {
+      next_page += static_cast<std::size_t>(run.count);
+      continue;
+    }
     for (std::int32_t i = run.first; i < run.first + run.count; ++i, ++next_page) {
       bool changed_later = false;
       for (std::size_t later = r + 1; later < plan.runs.size() && !changed_later; ++later)
@@ -24,16 +70,55 @@ void PlanRunner::list_pages(const StepPlan& plan) {
                         i < plan.runs[later].first + plan.runs[later].count;
       if (changed_later) continue;
       page_places_.push_back(worker_->page_place(run.seat, i));
-      page_places_.push_back(plan.run_pages[next_page]);
+      page_places_.push_back(plan.run_pages[next_page] - first_page_);
     }
   }
   page_copies_.clear();
   for (const PlanPageCopy& copy : plan.copies)
-    page_copies_.insert(page_copies_.end(), {copy.from, copy.to});
+    if (owns(copy.from))
+      page_copies_.insert(page_copies_.end(), {copy.from - first_page_, copy.to - first_page_});
 }
 
-Status PlanRunner::start(std::span<const std::byte> bytes) {
-  KOHO_TRY_ASSIGN(const StepPlan plan, read_plan(bytes, bounds_));
+/// This rank's part of the step, in the order of the plan.
+void PlanRunner::list_tokens(const StepPlan& plan, std::vector<std::size_t>& own_rows) {
+  token_ids_.clear();
+  positions_.clear();
+  slots_.clear();
+  query_starts_.assign(1, 0);
+  context_lengths_.clear();
+  seats_.clear();
+  logit_rows_.clear();
+  sample_seats_.clear();
+  sampling_.clear();
+  own_rows.clear();
+  decodes_ = 0;
+  const std::int64_t slots_before = std::int64_t{first_page_} * bounds_.tokens_per_page;
+  std::size_t sample = 0;  // samples are in the order of their sequences, one of each at most
+  for (std::size_t s = 0; s < plan.seats.size(); ++s) {
+    const auto begin = static_cast<std::size_t>(plan.query_starts[s]);
+    const auto count = static_cast<std::size_t>(plan.query_starts[s + 1]) - begin;
+    const bool samples =
+        sample < plan.logit_rows.size() && plan.logit_rows[sample] == plan.query_starts[s + 1] - 1;
+    const std::size_t row = samples ? sample++ : 0;
+    if (!owns(static_cast<std::int32_t>(plan.slots[begin] / bounds_.tokens_per_page))) continue;
+    append(token_ids_, plan.token_ids.subspan(begin, count));
+    append(positions_, plan.positions.subspan(begin, count));
+    for (const std::int64_t slot : plan.slots.subspan(begin, count))
+      slots_.push_back(slot - slots_before);
+    query_starts_.push_back(static_cast<std::int32_t>(token_ids_.size()));
+    context_lengths_.push_back(plan.context_lengths[s]);
+    seats_.push_back(plan.seats[s]);
+    decodes_ += static_cast<std::int32_t>(s) < plan.decodes ? 1 : 0;
+    if (!samples) continue;
+    logit_rows_.push_back(query_starts_.back() - 1);
+    sample_seats_.push_back(plan.sample_seats[row]);
+    sampling_.push_back(plan.sampling[row]);
+    own_rows.push_back(row);
+  }
+}
+
+/// Counts begin anew on the rank that holds the seat's pages, which are known by now.
+Status PlanRunner::start_histories(const StepPlan& plan) {
   std::size_t next_token = 0;
   for (const PlanHistory& history : plan.histories) {
     const auto prompt =
@@ -42,34 +127,48 @@ Status PlanRunner::start(std::span<const std::byte> bytes) {
     const auto output =
         plan.history_tokens.subspan(next_token, static_cast<std::size_t>(history.output));
     next_token += output.size();
+    if (owned_[static_cast<std::size_t>(history.seat)] == 0) continue;
     KOHO_TRY(worker_->start_counts(history.seat, prompt, output));
   }
+  return {};
+}
+
+Status PlanRunner::start(std::span<const std::byte> bytes) {
+  KOHO_TRY_ASSIGN(const StepPlan plan, read_plan(bytes, bounds_));
+  Unfinished& unfinished = unfinished_[started_ % unfinished_.size()];
   list_pages(plan);
-  KOHO_TRY(worker_->enqueue({.token_ids = plan.token_ids,
-                             .positions = plan.positions,
-                             .slots = plan.slots,
-                             .query_starts = plan.query_starts,
-                             .context_lengths = plan.context_lengths,
-                             .seats = plan.seats,
-                             .decodes = plan.decodes,
-                             .logit_rows = plan.logit_rows,
-                             .sample_seats = plan.sample_seats,
-                             .sampling = plan.sampling,
+  KOHO_TRY(start_histories(plan));
+  list_tokens(plan, unfinished.own_rows);
+  KOHO_TRY(worker_->enqueue({.token_ids = token_ids_,
+                             .positions = positions_,
+                             .slots = slots_,
+                             .query_starts = query_starts_,
+                             .context_lengths = context_lengths_,
+                             .seats = seats_,
+                             .decodes = decodes_,
+                             .logit_rows = logit_rows_,
+                             .sample_seats = sample_seats_,
+                             .sampling = sampling_,
                              .biases = plan.biases,
                              .masks = {},
                              .page_places = page_places_,
                              .page_copies = page_copies_}));
-  steps_[started_++ % steps_.size()] = plan.step;
+  unfinished.step = plan.step;
+  unfinished.rows = plan.logit_rows.size();
+  ++started_;
   return {};
 }
 
 Status PlanRunner::finish(StepResult& result) {
-  result.step = steps_[finished_++ % steps_.size()];
+  const Unfinished& plan = unfinished_[finished_++ % unfinished_.size()];
   KOHO_TRY(worker_->finish(output_));
-  result.tokens = output_.ids;
-  result.logprobs = output_.logprobs;
-  result.top_ids = output_.top_ids;
-  result.top_logprobs = output_.top_logprobs;
+  result.step = plan.step;
+  result.tokens.assign(plan.rows, kSampledElsewhere);
+  for (std::size_t i = 0; i < plan.own_rows.size(); ++i)
+    result.tokens[plan.own_rows[i]] = output_.ids[i];
+  spread(result.logprobs, output_.logprobs, plan.own_rows, plan.rows);
+  spread(result.top_ids, output_.top_ids, plan.own_rows, plan.rows);
+  spread(result.top_logprobs, output_.top_logprobs, plan.own_rows, plan.rows);
   return {};
 }
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // StepPlans on one rank: turns a checked plan into a worker's step and its results into a
 // StepResult. What ranks remember of a seat lies with the worker.
+//
+// Under data-parallel attention the rank keeps to the sequences whose pages lie in its partition; a
+// step without any still runs, since the other ranks' tokens need this rank's experts.
 #pragma once
 
 #include <array>
@@ -18,14 +21,15 @@ namespace koho {
 
 class PlanRunner {
  public:
-  /// Requires: `worker` outlives this and was made for the same limits.
+  /// Requires: `worker` outlives this and was made for the same limits; under data-parallel
+  /// attention `bounds` have a partition for each rank.
   PlanRunner(Worker& worker, const PlanBounds& bounds);
 
   /// Reads, checks and starts one plan, whose bytes are not needed afterwards. Requires: fewer than
   /// Worker::kStepsInFlightMax plans are unfinished. Errors: corrupt_data (the plan), device_error;
   /// after any error the worker is unusable.
   Status start(std::span<const std::byte> plan);
-  /// Waits for the oldest unfinished plan.
+  /// Waits for the oldest unfinished plan. Rows of other ranks are kSampledElsewhere.
   Status finish(StepResult& result);
   /// Whether finish() would return at once.
   bool finishes_at_once() const { return worker_->finishes_at_once(); }
@@ -33,15 +37,39 @@ class PlanRunner {
   Status run(std::span<const std::byte> plan, StepResult& result);
 
  private:
+  /// A plan that is not finished.
+  struct Unfinished {
+    std::int64_t step = 0;
+    std::size_t rows = 0;                 // samples of all ranks
+    std::vector<std::size_t> own_rows{};  // those of this rank
+  };
+
+  bool owns(std::int32_t page) const {
+    return page >= first_page_ && page < first_page_ + bounds_.pages_per_partition();
+  }
+  Status start_histories(const StepPlan& plan);
   void list_pages(const StepPlan& plan);
+  void list_tokens(const StepPlan& plan, std::vector<std::size_t>& own_rows);
 
   Worker* worker_;
   PlanBounds bounds_;
-  std::array<std::int64_t, Worker::kStepsInFlightMax> steps_{};  // numbers of the unfinished plans
+  std::int32_t first_page_;          // of this rank's partition
+  std::vector<std::uint8_t> owned_;  // by seat: its pages lie here
+  std::array<Unfinished, Worker::kStepsInFlightMax> unfinished_{};
   std::uint64_t started_ = 0;
   std::uint64_t finished_ = 0;
 
-  // Scratch of one step.
+  // Scratch of one step: this rank's tokens, sequences, samples and pages.
+  std::vector<std::int32_t> token_ids_;        // [T]
+  std::vector<std::int32_t> positions_;        // [T]
+  std::vector<std::int64_t> slots_;            // [T] in this rank's pages
+  std::vector<std::int32_t> query_starts_;     // [S+1]
+  std::vector<std::int32_t> context_lengths_;  // [S]
+  std::vector<std::int32_t> seats_;            // [S]
+  std::vector<std::int32_t> logit_rows_;       // [R]
+  std::vector<std::int32_t> sample_seats_;     // [R]
+  std::vector<SamplingRow> sampling_;          // [R]
+  std::int64_t decodes_ = 0;
   std::vector<std::int32_t> page_places_;  // [C, 2]
   std::vector<std::int32_t> page_copies_;  // [C, 2]
   StepOutput output_;

@@ -33,6 +33,12 @@ EngineLimits World::draw_limits(Random& random, std::int32_t shrink) {
     s.step_tokens_max = s.sequences_max + random.in(1, 64);
     s.mixed_prefill_tokens_max = random.in(1, s.step_tokens_max);
   }
+  // Several ranks with pages of their own in every third world.
+  if (random.chance(333)) {
+    s.partitions = std::min(random.in(2, 8), s.pages);
+    s.pages -= s.pages % s.partitions;
+    s.context_max = std::min(s.context_max, s.pages_per_partition() * s.tokens_per_page);
+  }
   limits.requests_max = random.in(1, 24);
   limits.choices_max = random.chance(500) ? 1 : random.in(1, 5);
   s.live_max = std::max(limits.choices_max, limits.requests_max + random.in(0, 24));
@@ -115,7 +121,8 @@ Request World::draw_request() {
   request.prompt = draw_prompt();
   const auto prompt = static_cast<std::int32_t>(request.prompt.size());
   const Limits& s = limits_.scheduler;
-  const std::int32_t room = std::min(s.context_max, s.pages * s.tokens_per_page) - prompt;
+  const std::int32_t room =
+      std::min(s.context_max, s.pages_per_partition() * s.tokens_per_page) - prompt;
   request.max_tokens = random_.chance(30)   ? 0
                        : random_.chance(50) ? room  // the largest that is possible
                                             : std::min(room, random_.in(1, habits_.completion_max));

@@ -30,6 +30,7 @@ Invariants::Invariants(const StepLoop& loop, const FakeExecutor& executor)
       truths_(static_cast<std::size_t>(limits_.live_max)),
       uses_(static_cast<std::size_t>(limits_.pages)),
       salts_(static_cast<std::size_t>(limits_.pages)),
+      loads_(static_cast<std::size_t>(limits_.partitions)),
       seats_(static_cast<std::size_t>(limits_.sequences_max)),
       to_come_(static_cast<std::size_t>(loop.limits().requests_max)) {}
 
@@ -55,8 +56,59 @@ void Invariants::check_counts() const {
 
 void Invariants::check_launch(const StepBatch& batch) {
   check_rows(batch);
+  check_shares(batch);
   check_preempted(batch);
   check_admissions(batch);
+  check_balance(batch);
+}
+
+void Invariants::check_shares(const StepBatch& batch) {
+  const std::int32_t whole = batch.decodes == 0 ? limits_.step_tokens_max
+                                                : std::min(limits_.step_tokens_max - batch.decodes,
+                                                           limits_.mixed_prefill_tokens_max);
+  const std::int32_t share = (whole + limits_.partitions - 1) / limits_.partitions;
+  std::ranges::fill(loads_, 0);
+  for (std::size_t i = static_cast<std::size_t>(batch.decodes); i < batch.rows.size(); ++i) {
+    const StepRow& row = batch.rows[i];
+    std::int32_t& prefill =
+        loads_[static_cast<std::size_t>(scheduler_.find(row.sequence)->partition)];
+    prefill += row.count;
+    require(prefill <= share, 21, "{} prefill tokens in a partition whose share is {}", prefill,
+            share);
+  }
+}
+
+void Invariants::check_balance(const StepBatch& batch) {
+  // Sequences that left in this step may have weighed when others were placed.
+  if (limits_.partitions == 1 || !batch.preempted.empty()) return;
+  std::ranges::fill(loads_, 0);
+  const auto load_of = [this](const Sequence& sequence) -> std::int32_t& {
+    return loads_[static_cast<std::size_t>(sequence.partition)];
+  };
+  for (const StepRow& row : batch.rows) {
+    if (!row.admitted) continue;
+    const Sequence& sequence = *scheduler_.find(row.sequence);
+    load_of(sequence) -= size_of(sequence.pages);
+  }
+  for (const std::int32_t index : scheduler_.running()) {
+    const Sequence& sequence = scheduler_.sequences()[static_cast<std::size_t>(index)];
+    load_of(sequence) += size_of(sequence.pages);
+  }
+  for (const StepRow& row : batch.rows) {
+    if (!row.admitted) continue;
+    const Sequence& sequence = *scheduler_.find(row.sequence);
+    const std::int32_t found = row.start / limits_.tokens_per_page;
+    const std::int32_t own = load_of(sequence) - found;
+    for (std::int32_t p = 0; p < limits_.partitions && sequence.fork_of == kNoSequence; ++p) {
+      // Its pages, and one for each that might run there.
+      if (scheduler_.pool().available(p) < size_of(sequence.pages) + size_of(scheduler_.running()))
+        continue;
+      require(own <= loads_[static_cast<std::size_t>(p)], 29,
+              "admitted where {} pages are in use and {} were found, {} are in use elsewhere",
+              own + found, found, loads_[static_cast<std::size_t>(p)]);
+    }
+    load_of(sequence) += size_of(sequence.pages);
+  }
 }
 
 void Invariants::check_rows(const StepBatch& batch) {
@@ -100,10 +152,12 @@ void Invariants::check_preempted(const StepBatch& batch) const {
   if (std::ranges::any_of(batch.rows, &StepRow::admitted)) return;
   for (const SequenceId id : batch.preempted) {
     const Sequence* victim = scheduler_.find(id);
-    if (victim == nullptr || victim->paused || scheduler_.running().empty()) continue;
-    const std::int32_t youngest = scheduler_.running().back();
-    require(victim->arrival > scheduler_.sequences()[static_cast<std::size_t>(youngest)].arrival,
-            27, "arrival {} was preempted, and is not the youngest", victim->arrival);
+    if (victim == nullptr || victim->paused) continue;
+    for (const std::int32_t index : scheduler_.running()) {
+      const Sequence& other = scheduler_.sequences()[static_cast<std::size_t>(index)];
+      require(other.partition != victim->partition || victim->arrival > other.arrival, 27,
+              "arrival {} was preempted, and is not the youngest", victim->arrival);
+    }
   }
 }
 
@@ -229,6 +283,8 @@ void Invariants::check_running(const Sequence& sequence) {
     const PageHandle handle = sequence.pages[static_cast<std::size_t>(i)];
     PageUse& use = uses_[static_cast<std::size_t>(handle.page)];
     require(scheduler_.pool().current(handle), 4, "page {} by a stale handle", handle.page);
+    require(handle.page / limits_.pages_per_partition() == sequence.partition, 28,
+            "page {} of a sequence of partition {}", handle.page, sequence.partition);
     require(use.owners == 0 || use.index == i, 3, "page {} is entry {} and {}", handle.page, i,
             use.index);
     const std::int32_t end = (i + 1) * limits_.tokens_per_page;

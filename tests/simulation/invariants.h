@@ -50,6 +50,8 @@ class Invariants {
   void check_admissions(const StepBatch& batch);
   void check_admitted(const Sequence& sequence, const StepRow& row);
   void check_order(const StepBatch& batch, const Sequence& admitted) const;
+  void check_shares(const StepBatch& batch);
+  void check_balance(const StepBatch& batch);
   void check_sequence(const Sequence& sequence);
   void check_running(const Sequence& sequence);
   void check_waiting_time(const Sequence& sequence);
@@ -61,9 +63,10 @@ class Invariants {
   const Scheduler& scheduler_;
   const FakeExecutor& executor_;
   const Limits& limits_;
-  std::vector<Truth> truths_;     // by sequence index
-  std::vector<PageUse> uses_;     // by page
-  std::vector<CacheSalt> salts_;  // by page: whose tokens were written there last
+  std::vector<Truth> truths_;        // by sequence index
+  std::vector<PageUse> uses_;        // by page
+  std::vector<CacheSalt> salts_;     // by page: whose tokens were written there last
+  std::vector<std::int32_t> loads_;  // by partition: pages of its sequences; prefill tokens
   std::vector<std::int8_t> seats_;
   std::vector<std::size_t> to_come_;  // by request: events in flight
 };

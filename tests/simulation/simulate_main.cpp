@@ -68,6 +68,7 @@ int main(int argc, char** argv) {
     sum.events += report.events;
     sum.trace = sum.trace * 31 + report.trace;
     sum.worlds += report.worlds;
+    sum.partitioned_worlds += report.partitioned_worlds;
     sum.requests += report.requests;
     sum.tokens += report.tokens;
     sum.steps += report.steps;
@@ -86,12 +87,13 @@ int main(int argc, char** argv) {
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   fmt::print(
       "{} events in {:.1f} s, {:.0f} events/s, trace {:016x}\n"
-      "{} worlds, {} requests ({} cancelled, {} failed), {} tokens, {} steps\n"
+      "{} worlds ({} of several ranks), {} requests ({} cancelled, {} failed), {} tokens, {} "
+      "steps\n"
       "{} preempted, {} forked, {} pages adopted, {} evicted, {} tokens found cached\n"
       "{} rows discarded, {} devices lost, {} readers paused; {} seeds broke a rule\n",
       sum.events, seconds, static_cast<double>(sum.events) * (twice ? 2 : 1) / seconds, sum.trace,
-      sum.worlds, sum.requests, sum.cancelled, sum.failed, sum.tokens, sum.steps, sum.preempted,
-      sum.forked, sum.adopted, sum.evicted, sum.hit_tokens, sum.discarded, sum.device_failures,
-      sum.pauses, broken);
+      sum.worlds, sum.partitioned_worlds, sum.requests, sum.cancelled, sum.failed, sum.tokens,
+      sum.steps, sum.preempted, sum.forked, sum.adopted, sum.evicted, sum.hit_tokens, sum.discarded,
+      sum.device_failures, sum.pauses, broken);
   return broken == 0 ? 0 : 1;
 }

@@ -17,9 +17,10 @@ struct Options {
 
 struct Report {
   std::int64_t events = 0;
-  std::uint64_t trace = 0;  // hash of everything that was observed, in order
-  std::string violation;    // empty: every rule held
-  std::int64_t worlds = 0;  // engines built and drained
+  std::uint64_t trace = 0;              // hash of everything that was observed, in order
+  std::string violation;                // empty: every rule held
+  std::int64_t worlds = 0;              // engines built and drained
+  std::int64_t partitioned_worlds = 0;  // of these, whose ranks hold pages of their own
   std::int64_t requests = 0;
   std::int64_t tokens = 0;
   std::int64_t steps = 0;

@@ -33,6 +33,7 @@ TEST(Simulation, MeetsEverythingItIsMeantToMeet) {
   Report sum;
   for (std::uint64_t seed = 1; seed <= 4; ++seed) {
     const Report report = simulate({.seed = seed, .events = 25'000});
+    sum.partitioned_worlds += report.partitioned_worlds;
     sum.preempted += report.preempted;
     sum.forked += report.forked;
     sum.adopted += report.adopted;
@@ -44,6 +45,7 @@ TEST(Simulation, MeetsEverythingItIsMeantToMeet) {
     sum.cancelled += report.cancelled;
     sum.failed += report.failed;
   }
+  EXPECT_GT(sum.partitioned_worlds, 3);
   EXPECT_GT(sum.preempted, 100);
   EXPECT_GT(sum.forked, 50);
   EXPECT_GT(sum.adopted, 100);

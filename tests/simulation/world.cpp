@@ -33,6 +33,7 @@ World::World(std::uint64_t seed, std::int32_t shrink, Report& report)
             {seed, 1, 2, 3}),
       invariants_(loop_, executor_) {
   ++report_.worlds;
+  if (limits_.scheduler.partitions > 1) ++report_.partitioned_worlds;
 }
 
 void World::run(std::int64_t events) {

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks as threads under the scheduler's own plans: what they answer, and what happens when one of
+// them fails, hangs or disagrees.
+#include "engine/local_executor.h"
+
+#include <array>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "cpu/cpu_backend.h"
+#include "engine/plan_writer.h"
+#include "tests/support/forwarding_backend.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/support/test_checkpoint.h"
+
+namespace koho {
+namespace {
+
+using testing::ForwardingBackend;
+
+constexpr std::int64_t kTimeoutUs = 60'000'000;
+
+/// What goes wrong on a rank, and where; shared by the test and the rank's thread.
+struct Trouble {
+  enum class Kind { none, fail_in_experts, fail_in_sample, other_token, hang };
+
+  void set(Kind wanted) {
+    const std::lock_guard lock(mutex);
+    kind = wanted;
+    changed.notify_all();
+  }
+  bool is(Kind wanted) {
+    const std::lock_guard lock(mutex);
+    return kind == wanted;
+  }
+  void wait_while_hanging() {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [this] { return kind != Kind::hang; });
+  }
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  Kind kind = Kind::none;
+};
+
+class TroubledBackend final : public ForwardingBackend {
+ public:
+  TroubledBackend(std::unique_ptr<Backend> real, Trouble& trouble)
+      : ForwardingBackend(std::move(real)), trouble_(trouble) {}
+
+ private:
+  Status do_experts(TensorView out,
+                    const Activation& x,
+                    const Routing& routing,
+                    const Experts& weights) override {
+    if (trouble_.is(Trouble::Kind::fail_in_experts))
+      return make_error(ErrorCode::device_error, "an illegal memory access");
+    return ForwardingBackend::do_experts(out, x, routing, weights);
+  }
+  Status do_sample(const SamplingOutput& out,
+                   ConstTensorView logits,
+                   const SamplingBatch& batch) override {
+    if (trouble_.is(Trouble::Kind::fail_in_sample))
+      return make_error(ErrorCode::device_error, "an illegal memory access");
+    trouble_.wait_while_hanging();
+    KOHO_TRY(ForwardingBackend::do_sample(out, logits, batch));
+    if (trouble_.is(Trouble::Kind::other_token)) ++*out.ids.as<std::int32_t>();
+    return {};
+  }
+
+  Trouble& trouble_;
+};
+
+constexpr AttentionLayout kTensorParallel = AttentionLayout::tensor_parallel;
+constexpr AttentionLayout kDataParallel = AttentionLayout::data_parallel;
+
+/// A small model on ranks, driven by a scheduler; the backend of the last rank may be in trouble.
+struct House {
+  testing::TemporaryDirectory directory;
+  ModelConfig config;
+  std::unique_ptr<Checkpoint> checkpoint;
+  ResolvedWeights weights;
+  EngineLimits limits;
+  Trouble trouble;
+  std::unique_ptr<LocalExecutor> executor;
+  std::unique_ptr<Scheduler> scheduler;
+  Draw greedy;
+
+  explicit House(std::int64_t ranks, AttentionLayout attention = kTensorParallel) {
+    testing::CheckpointRecipe recipe;
+    recipe.amplitude = 0.3;
+    testing::write_checkpoint(directory.path(), recipe, 0);
+    config = recipe.config;
+    checkpoint = std::make_unique<Checkpoint>(*Checkpoint::open(directory.path()));
+    weights = *resolve_weights(config, *checkpoint);
+    limits.vocabulary = static_cast<std::int32_t>(config.vocab_size);
+    Limits& s = limits.scheduler;
+    s.pages = 12;
+    s.partitions = attention == kDataParallel ? static_cast<std::int32_t>(ranks) : 1;
+    s.context_max = 256;
+    s.sequences_max = 4;
+    s.live_max = 8;
+    s.step_tokens_max = 40;
+    s.mixed_prefill_tokens_max = 20;
+    greedy.row.temperature = 0.0F;
+    Result<std::unique_ptr<LocalExecutor>> made =
+        LocalExecutor::create(config, weights.sources, settings(ranks, attention));
+    EXPECT_TRUE(made.ok()) << made.error().message;
+    executor = std::move(made).value();
+    scheduler = std::make_unique<Scheduler>(s, std::array<std::uint64_t, 4>{1, 2, 3, 4});
+  }
+
+  LocalExecutorSettings settings(std::int64_t ranks, AttentionLayout attention) {
+    LocalExecutorSettings settings;
+    settings.ranks = ranks;
+    settings.bounds = plan_bounds(limits);
+    settings.make_backend = [this, ranks](std::int64_t rank) -> Result<std::unique_ptr<Backend>> {
+      KOHO_TRY_ASSIGN(std::unique_ptr<Backend> real, make_cpu_backend({.threads = 1}));
+      if (rank + 1 < ranks) return real;
+      return std::unique_ptr<Backend>(std::make_unique<TroubledBackend>(std::move(real), trouble));
+    };
+    settings.worker.load.shard.attention = attention;
+    settings.worker.load.limits = {.tokens_max = limits.scheduler.step_tokens_max,
+                                   .sequences_max = limits.scheduler.sequences_max,
+                                   .context_max = limits.scheduler.context_max,
+                                   .logit_rows_max = limits.scheduler.sequences_max,
+                                   .vocabulary = 0};
+    settings.worker.counts_slots = limits.scheduler.sequences_max;
+    settings.worker.tokenizer_tokens = config.vocab_size;
+    return settings;
+  }
+
+  SequenceId submit(std::int32_t prompt, std::int32_t completion, std::int32_t from) {
+    std::vector<Token> tokens(static_cast<std::size_t>(prompt));
+    for (std::int32_t i = 0; i < prompt; ++i)
+      tokens[static_cast<std::size_t>(i)] = (from + 7 * i) % limits.vocabulary;
+    SequenceRequest request;
+    request.prompt = tokens;
+    request.completion_max = completion;
+    return *scheduler->submit(request);
+  }
+  /// Plans and submits; false if there is nothing to do.
+  bool launch() {
+    const StepBatch* batch = scheduler->plan();
+    if (batch == nullptr) return false;
+    const Result<std::size_t> bytes = write_plan(
+        *scheduler, *batch, [this](const Sequence&) -> const Draw& { return greedy; },
+        executor->plan_space());
+    EXPECT_TRUE(bytes.ok()) << bytes.error().message;
+    EXPECT_TRUE(executor->submit(*bytes).ok());
+    return true;
+  }
+  /// Collects the oldest step; sequences at their full length are kept in `finished` and end.
+  Status land(std::int64_t timeout_us = kTimeoutUs) {
+    KOHO_TRY(executor->collect(result, timeout_us));
+    const StepBatch& batch = scheduler->oldest_in_flight();
+    EXPECT_EQ(result.step, batch.step);
+    std::size_t sample = 0;
+    for (const StepRow& row : batch.rows) {
+      const Token token = row.samples ? result.tokens[sample++] : -1;
+      const Sequence* sequence = scheduler->apply(row, token);
+      if (sequence == nullptr || sequence->known() < sequence->length_max) continue;
+      finished[sequence->arrival] = sequence->tokens;
+      partitions[sequence->arrival] = sequence->partition;
+      scheduler->finish(sequence->id);
+    }
+    EXPECT_EQ(sample, result.tokens.size());
+    scheduler->retire();
+    return {};
+  }
+  /// Everything to its end, two steps in flight where possible; the finished sequences by arrival.
+  std::map<std::uint64_t, std::vector<Token>> drain() {
+    while (true) {
+      while (scheduler->steps_in_flight() < kStepsInFlightMax && launch()) continue;
+      if (scheduler->steps_in_flight() == 0) return finished;
+      const Status landed = land();
+      EXPECT_TRUE(landed.ok()) << landed.error().message;
+      if (!landed.ok()) return finished;
+    }
+  }
+  void submit_some() {
+    submit(70, 8, 1);
+    submit(5, 30, 2);
+    submit(33, 12, 3);
+    submit(66, 3, 1);  // begins as the first does
+    submit(20, 9, 5);
+  }
+
+  StepResult result;
+  std::map<std::uint64_t, std::vector<Token>> finished;  // by arrival: prompt and answer
+  std::map<std::uint64_t, std::int32_t> partitions;
+};
+
+TEST(LocalExecutor, AnswersTogetherWhatItAnswersAlone) {
+  for (const AttentionLayout attention : {kTensorParallel, kDataParallel}) {
+    for (const std::int64_t ranks : {1, 2}) {
+      House together(ranks, attention);
+      together.submit_some();
+      const auto batched = together.drain();
+      ASSERT_EQ(batched.size(), 5U);
+      House alone(ranks, attention);
+      alone.scheduler = std::make_unique<Scheduler>(
+          [&] {
+            Limits one = alone.limits.scheduler;
+            one.sequences_max = 1;
+            one.prefix_cache = false;
+            return one;
+          }(),
+          std::array<std::uint64_t, 4>{1, 2, 3, 4});
+      alone.submit_some();
+      EXPECT_EQ(alone.drain(), batched) << ranks << " ranks";
+    }
+  }
+}
+
+TEST(LocalExecutor, UnderDataParallelAttentionEveryRankHasSequences) {
+  House house(4, kDataParallel);
+  for (int i = 0; i < 4; ++i) house.submit(40, 20, i);
+  EXPECT_EQ(house.drain().size(), 4U);
+  std::set<std::int32_t> used;
+  for (const auto& [arrival, partition] : house.partitions) used.insert(partition);
+  EXPECT_EQ(used.size(), 4U);
+}
+
+TEST(LocalExecutor, NamesTheRankThatFailsWhileOthersWaitAndRecovers) {
+  House whole(2);
+  whole.submit_some();
+  const auto expected = whole.drain();
+  for (const AttentionLayout attention : {kTensorParallel, kDataParallel}) {
+    for (const Trouble::Kind kind :
+         {Trouble::Kind::fail_in_experts, Trouble::Kind::fail_in_sample}) {
+      House house(2, attention);
+      house.submit_some();
+      ASSERT_TRUE(house.launch());
+      ASSERT_TRUE(house.land().ok());
+      house.trouble.set(kind);
+      Status status;
+      while (status.ok() && house.launch()) status = house.land();
+      ASSERT_FALSE(status.ok());
+      EXPECT_EQ(status.error().code, ErrorCode::device_error);
+      EXPECT_EQ(status.error().message, "rank 1: an illegal memory access");
+
+      house.trouble.set(Trouble::Kind::none);
+      house.scheduler->reset_device();
+      ASSERT_TRUE(house.executor->recover(kTimeoutUs).ok());
+      const auto found = house.drain();
+      EXPECT_EQ(found.size(), expected.size());
+      if (attention == kTensorParallel) {
+        EXPECT_EQ(found, expected) << "from where they stood";
+      }
+    }
+  }
+}
+
+TEST(LocalExecutor, NoticesARankThatDisagrees) {
+  House house(2);
+  house.submit_some();
+  house.trouble.set(Trouble::Kind::other_token);
+  Status status;
+  while (status.ok() && house.launch()) status = house.land();
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::internal);
+  EXPECT_NE(status.error().message.find("the ranks diverge: rank 1 sampled"), std::string::npos)
+      << status.error().message;
+}
+
+TEST(LocalExecutor, AStepThatTakesLongCanBeAskedForAgain) {
+  House house(2);
+  house.submit(5, 3, 0);
+  house.trouble.set(Trouble::Kind::hang);
+  ASSERT_TRUE(house.launch());
+  for (int i = 0; i < 3; ++i) {
+    const Status status = house.land(1000);
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, ErrorCode::deadline_exceeded);
+  }
+  house.trouble.set(Trouble::Kind::none);
+  EXPECT_TRUE(house.land().ok());
+  EXPECT_EQ(house.drain().size(), 1U);
+}
+
+TEST(LocalExecutor, RefusesABrokenPlan) {
+  House house(2);
+  house.submit(5, 3, 0);
+  const StepBatch* batch = house.scheduler->plan();
+  const Result<std::size_t> bytes = write_plan(
+      *house.scheduler, *batch, [&](const Sequence&) -> const Draw& { return house.greedy; },
+      house.executor->plan_space());
+  ASSERT_TRUE(house.executor->submit(*bytes - 8).ok());
+  const Status status = house.executor->collect(house.result, kTimeoutUs);
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::corrupt_data);
+}
+
+TEST(LocalExecutor, RefusesWhatCannotBeSharedAndSaysWhichRank) {
+  House house(1);
+  const auto create = [&](const LocalExecutorSettings& settings) {
+    const auto made = LocalExecutor::create(house.config, house.weights.sources, settings);
+    return made.ok() ? std::string() : made.error().message;
+  };
+  EXPECT_EQ(create(house.settings(3, kTensorParallel)),
+            "rank 0: 3 ranks cannot divide 4 query heads evenly; take a number of ranks that "
+            "divides it");
+  EXPECT_NE(create(house.settings(2, kDataParallel)).find("1 partitions; 2 ranks hold them in 2"),
+            std::string::npos);
+  LocalExecutorSettings settings = house.settings(2, kTensorParallel);
+  settings.make_backend = [&](std::int64_t rank) -> Result<std::unique_ptr<Backend>> {
+    if (rank == 1) return make_error(ErrorCode::device_error, "no such GPU");
+    return make_cpu_backend({.threads = 1});
+  };
+  EXPECT_EQ(create(settings), "rank 1: no such GPU");
+}
+
+}  // namespace
+}  // namespace koho

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/step_result.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace koho {
+namespace {
+
+/// Takes row `row` of `from`, whose vectors may be empty where `to`'s are not, and the other way
+/// round.
+template <typename T>
+void take_row(std::vector<T>& to, const std::vector<T>& from, std::size_t row, std::size_t rows) {
+  if (from.empty()) return;
+  const std::size_t width = from.size() / rows;
+  to.resize(from.size());
+  std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(row * width), width,
+              to.begin() + static_cast<std::ptrdiff_t>(row * width));
+}
+
+Status same_step(const StepResult& first, const StepResult& other, std::size_t rank) {
+  if (other.step == first.step && other.tokens.size() == first.tokens.size()) return {};
+  return make_error(ErrorCode::internal,
+                    "rank {} answers step {} with {} tokens, rank 0 step {} with {}", rank,
+                    other.step, other.tokens.size(), first.step, first.tokens.size());
+}
+
+}  // namespace
+
+Status merge_results(std::span<StepResult> ranks, RowOwners owners, StepResult& result) {
+  StepResult& first = ranks[0];
+  const std::size_t rows = first.tokens.size();
+  for (std::size_t rank = 1; rank < ranks.size(); ++rank) {
+    const StepResult& other = ranks[rank];
+    KOHO_TRY(same_step(first, other, rank));
+    for (std::size_t row = 0; row < rows; ++row) {
+      if (owners == RowOwners::all_ranks) {
+        if (other.tokens[row] == first.tokens[row]) continue;
+        return make_error(ErrorCode::internal,
+                          "the ranks diverge: rank {} sampled token {} in row {} of step {}, rank "
+                          "0 token {}",
+                          rank, other.tokens[row], row, first.step, first.tokens[row]);
+      }
+      if (other.tokens[row] == kSampledElsewhere) continue;
+      if (first.tokens[row] != kSampledElsewhere)
+        return make_error(ErrorCode::internal, "row {} of step {} was sampled by rank {}, too", row,
+                          first.step, rank);
+      first.tokens[row] = other.tokens[row];
+      take_row(first.logprobs, other.logprobs, row, rows);
+      take_row(first.top_ids, other.top_ids, row, rows);
+      take_row(first.top_logprobs, other.top_logprobs, row, rows);
+    }
+  }
+  const auto missing = std::ranges::find(first.tokens, kSampledElsewhere);
+  if (missing != first.tokens.end())
+    return make_error(ErrorCode::internal, "row {} of step {} was sampled by no rank",
+                      missing - first.tokens.begin(), first.step);
+  std::swap(result, first);
+  return {};
+}
+
+}  // namespace koho

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/step_result.h"
+
+#include <gtest/gtest.h>
+
+namespace koho {
+namespace {
+
+constexpr std::int32_t kElsewhere = kSampledElsewhere;
+
+StepResult answer(std::vector<std::int32_t> tokens, std::int64_t step = 7) {
+  StepResult result;
+  result.step = step;
+  result.tokens = std::move(tokens);
+  return result;
+}
+
+/// The error's message, or empty.
+std::string refusal(std::vector<StepResult> ranks, RowOwners owners) {
+  StepResult merged;
+  const Status status = merge_results(ranks, owners, merged);
+  return status.ok() ? "" : status.error().message;
+}
+
+TEST(MergeResults, EqualAnswersAreOneAnswer) {
+  std::vector<StepResult> ranks{answer({3, -1, 5}), answer({3, -1, 5})};
+  StepResult merged;
+  ASSERT_TRUE(merge_results(ranks, RowOwners::all_ranks, merged).ok());
+  EXPECT_EQ(merged.tokens, (std::vector<std::int32_t>{3, -1, 5}));
+  EXPECT_EQ(merged.step, 7);
+}
+
+TEST(MergeResults, TheFirstTokenThatDiffersIsNamed) {
+  EXPECT_NE(refusal({answer({3, 4}), answer({3, 4}), answer({3, 6})}, RowOwners::all_ranks)
+                .find("rank 2 sampled token 6 in row 1 of step 7, rank 0 token 4"),
+            std::string::npos);
+  EXPECT_NE(refusal({answer({3}), answer({3}, 8)}, RowOwners::all_ranks), "");
+  EXPECT_NE(refusal({answer({3}), answer({3, 4})}, RowOwners::all_ranks), "");
+  EXPECT_NE(refusal({answer({kElsewhere}), answer({kElsewhere})}, RowOwners::all_ranks), "");
+}
+
+TEST(MergeResults, EachRowComesFromTheRankThatSampledIt) {
+  std::vector<StepResult> ranks{answer({kElsewhere, 4, kElsewhere}),
+                                answer({kElsewhere, kElsewhere, 5}),
+                                answer({-1, kElsewhere, kElsewhere})};
+  // Only rank 1's row wants logprobs.
+  ranks[1].logprobs = {0.0F, 0.0F, -0.5F};
+  ranks[1].top_ids.assign(3 * StepResult::kTop, 0);
+  ranks[1].top_ids[2 * StepResult::kTop] = 5;
+  ranks[1].top_logprobs.assign(3 * StepResult::kTop, -0.25F);
+  StepResult merged;
+  ASSERT_TRUE(merge_results(ranks, RowOwners::one_rank, merged).ok());
+  EXPECT_EQ(merged.tokens, (std::vector<std::int32_t>{-1, 4, 5}));
+  ASSERT_EQ(merged.logprobs.size(), 3U);
+  EXPECT_EQ(merged.logprobs[2], -0.5F);
+  ASSERT_EQ(merged.top_ids.size(), 3U * StepResult::kTop);
+  EXPECT_EQ(merged.top_ids[2 * StepResult::kTop], 5);
+  EXPECT_EQ(merged.top_logprobs[3 * StepResult::kTop - 1], -0.25F);
+}
+
+TEST(MergeResults, ARowOfNoRankOrOfTwoIsAnError) {
+  EXPECT_NE(
+      refusal({answer({1, kElsewhere}), answer({kElsewhere, kElsewhere})}, RowOwners::one_rank)
+          .find("row 1 of step 7 was sampled by no rank"),
+      std::string::npos);
+  EXPECT_NE(refusal({answer({1, kElsewhere}), answer({1, 2})}, RowOwners::one_rank)
+                .find("row 0 of step 7 was sampled by rank 1, too"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace koho
