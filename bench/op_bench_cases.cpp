@@ -136,6 +136,11 @@ Result<std::vector<OpBench>> build_linear(Backend& backend,
     KOHO_TRY_ASSIGN(Linear linear, backend.place_linear({&source, 1}));
     own->linears.push_back(std::move(linear));
   }
+  KOHO_TRY(
+      backend.reserve({.tokens_max = *std::max_element(token_counts.begin(), token_counts.end()),
+                       .sequences_max = 1,
+                       .context_max = 1,
+                       .logit_rows_max = 1}));  // after it the sources are read
   own->host.clear();
   std::vector<OpBench> benches;
   const std::int64_t most = *std::max_element(token_counts.begin(), token_counts.end());

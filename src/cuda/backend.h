@@ -127,6 +127,8 @@ class CudaBackend final : public Backend {
   /// `bytes` of scratch memory, grown outside graphs if reserve() did not foresee them.
   Result<std::byte*> scratch(std::int64_t bytes);
   Status run_matmul(const Matmul& parameters);
+  Status run_dense(const Matmul& parameters);
+  Status run_prefill(const Matmul& parameters, std::int64_t rows, int columns);
   Status multiply_segment(TensorView out, const Activation& x, const LinearSegment& segment);
   /// Moves rows that cannot be copied 16 bytes at a time to scratch memory, where they can.
   Status align_rows(Activation& x, const TiledMatrices& matrix, std::byte*& scratch_at);

@@ -3,6 +3,8 @@
 // experts, its running sum, then a place for each (token, slot). The order of an expert's rows
 // depends on which thread comes first; no result does, because a row's products do not depend on
 // its place. The sum runs over a token's slots in order, in f32.
+#include <algorithm>
+
 #include "cuda/experts.h"
 #include "cuda/launch.cuh"
 #include "cuda/numeric.cuh"
@@ -36,6 +38,22 @@ __device__ int block_scan(int value, int& total) {
   return before + sum - value;
 }
 
+/// Calls `run` with every (token, slot) and its local expert; several ids are read before the first
+/// is used.
+template <typename Run>
+__device__ __forceinline__ void for_each_pair(const ExpertPlan& p, int pairs, const Run& run) {
+  constexpr int kAhead = 8;
+  for (int begin = static_cast<int>(threadIdx.x); begin < pairs; begin += kAhead * kPlanThreads) {
+    int experts[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i)
+      experts[i] = begin + i * kPlanThreads < pairs ? p.ids[begin + i * kPlanThreads] - p.first : 0;
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i)
+      if (begin + i * kPlanThreads < pairs) run(begin + i * kPlanThreads, experts[i]);
+  }
+}
+
 __global__ void __launch_bounds__(kPlanThreads) expert_plan_kernel(const ExpertPlan p) {
   __shared__ int counts[kExpertsMax];
   __shared__ int next[kExpertsMax];
@@ -45,10 +63,9 @@ __global__ void __launch_bounds__(kPlanThreads) expert_plan_kernel(const ExpertP
   if (thread < p.count) counts[thread] = 0;
   __syncthreads();
   grid_begin();
-  for (int i = thread; i < pairs; i += kPlanThreads) {
-    const int expert = p.ids[i] - p.first;
+  for_each_pair(p, pairs, [&](int, int expert) {
     if (expert >= 0 && expert < p.count) atomicAdd(&counts[expert], 1);
-  }
+  });
   __syncthreads();
   const int count = thread < p.count ? counts[thread] : 0;
   const int shared_rows = p.shared ? tokens : 0;
@@ -75,12 +92,29 @@ __global__ void __launch_bounds__(kPlanThreads) expert_plan_kernel(const ExpertP
     *p.entry_count = shared_entries + entries_total;
   }
   __syncthreads();
-  for (int i = thread; i < pairs; i += kPlanThreads) {
-    const int expert = p.ids[i] - p.first;
+  for_each_pair(p, pairs, [&](int i, int expert) {
     const bool local = expert >= 0 && expert < p.count;
     const int row = local ? atomicAdd(&next[expert], 1) : -1;
     if (local) p.rows[row] = i / p.top_k;
     p.row_of[i] = row;
+  });
+}
+
+/// A warp a row. 16 bytes a lane and step; a row's end may take some of what lies behind it, up to
+/// its stride.
+__global__ void __launch_bounds__(kCombineThreads) expert_gather_kernel(const ExpertGather p) {
+  grid_begin();
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const std::int64_t warps = static_cast<std::int64_t>(gridDim.x) * (kCombineThreads / 32);
+  const int rows = *p.row_count;
+  for (std::int64_t row = blockIdx.x * (kCombineThreads / 32) + threadIdx.x / 32; row < rows;
+       row += warps) {
+    const std::int64_t token = p.rows[row];
+    const auto* from = reinterpret_cast<const uint4*>(p.x + token * p.x_stride_bytes);
+    auto* to = reinterpret_cast<uint4*>(p.out + row * p.out_stride_bytes);
+#pragma unroll 5
+    for (int i = lane; i < (p.row_bytes + 15) / 16; i += 32) to[i] = from[i];
+    if (lane == 0 && p.out_scales != nullptr) p.out_scales[row] = p.x_scales[token];
   }
 }
 
@@ -155,6 +189,14 @@ std::int64_t expert_entries_max(std::int64_t tokens, int top_k, int count, int e
 cudaError_t launch_expert_plan(const ExpertPlan& plan, cudaStream_t stream) {
   if (plan.count > kExpertsMax) return cudaErrorInvalidValue;
   return launch_kernel(expert_plan_kernel, {dim3(1), dim3(kPlanThreads)}, stream, plan);
+}
+
+cudaError_t launch_expert_gather(const ExpertGather& p, cudaStream_t stream) {
+  constexpr std::int64_t kBlocksMax = 1056;
+  constexpr std::int64_t kRows = kCombineThreads / 32;
+  const std::int64_t blocks = std::min((p.rows_max + kRows - 1) / kRows, kBlocksMax);
+  return launch_kernel(expert_gather_kernel,
+                       {dim3(static_cast<unsigned>(blocks)), dim3(kCombineThreads)}, stream, p);
 }
 
 cudaError_t launch_expert_combine(const ExpertCombine& p, cudaStream_t stream) {

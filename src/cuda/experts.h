@@ -44,6 +44,21 @@ struct ExpertRows {
 };
 cudaError_t launch_expert_rows(const ExpertRows& rows, cudaStream_t stream);
 
+/// Copies the rows that experts multiply to one place, in sorted order, with their scales.
+struct ExpertGather {
+  std::uint8_t* out = nullptr;  // [sorted rows, stride], 16-byte aligned rows
+  std::int64_t out_stride_bytes = 0;
+  float* out_scales = nullptr;      // [sorted rows] or null
+  const std::uint8_t* x = nullptr;  // [T], 16-byte aligned rows
+  std::int64_t x_stride_bytes = 0;
+  const float* x_scales = nullptr;
+  const std::int32_t* rows = nullptr;       // sorted row -> token
+  const std::int32_t* row_count = nullptr;  // [1]
+  std::int64_t rows_max = 0;
+  int row_bytes = 0;
+};
+cudaError_t launch_expert_gather(const ExpertGather& gather, cudaStream_t stream);
+
 struct ExpertCombine {
   const Bf16* y = nullptr;         // [sorted rows, H]
   const Bf16* shared = nullptr;    // [T, H] or null

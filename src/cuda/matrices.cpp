@@ -5,12 +5,15 @@
 #include "base/arithmetic.h"
 #include "cuda/backend.h"
 #include "cuda/experts.h"
+#include "cuda/matmul_hopper.h"
+#include "cuda/tensor_map.h"
 #include "cuda/tiles.h"
 
 namespace koho::cuda {
 namespace {
 
-constexpr std::int64_t kLibraryTokens = 97;  // from here on cuBLASLt multiplies
+constexpr std::int64_t kDenseTokens = 128;  // Hopper's kernel of one matrix takes up to so many
+constexpr std::int64_t kPrefillRows = 96;   // rows an expert from which on they are gathered
 constexpr std::int64_t kAlignment = 256;
 
 /// Hands out parts of the scratch memory.
@@ -33,6 +36,12 @@ class Parts {
 /// Columns of 8 tokens for entries of about `tokens` tokens.
 int token_tiles(std::int64_t tokens) {
   return tokens <= 8 ? 1 : tokens <= 16 ? 2 : tokens <= 32 ? 4 : 8;
+}
+
+/// Tokens at a time for experts of about `rows` rows: what leaves the fewer columns empty.
+int prefill_columns(std::int64_t rows) {
+  const auto padded = [&](std::int64_t columns) { return round_up(rows + 24, columns); };
+  return padded(192) <= padded(128) ? 192 : 128;
 }
 
 /// The form of `x` that weights of `type` read.
@@ -68,7 +77,10 @@ struct GroupScratch {
   MatmulEntry* entries;
   Bf16* inner;  // [rows, F]
   RowForms inner_forms;
-  Bf16* y;  // [rows, H]
+  // [rows, H]. In prefill the gathered rows of x lie here first: they are no wider, and done with
+  // when y is written.
+  Bf16* y;
+  float* gathered_scales;  // [rows]
 
   GroupScratch(Parts& parts,
                std::int64_t tokens,
@@ -97,6 +109,7 @@ struct GroupScratch {
       inner_forms.block_scales = parts.take<float>(rows_max * inner_forms.block_scales_stride);
     }
     y = parts.take<Bf16>(rows_max * hidden);
+    gathered_scales = parts.take<float>(rows_max);
   }
 };
 
@@ -128,6 +141,43 @@ Result<std::byte*> CudaBackend::scratch(std::int64_t bytes) {
   return scratch_.as<std::byte>();
 }
 
+/// How the dense kernel's work is cut, from measurements on an H200 (docs/kernels/README.md). A
+/// ring as large as lets all CTAs be resident at once, and even on all multiprocessors; where a
+/// part is short a small one, so that the next kernel's CTAs begin beside this one's.
+DenseForm dense_form(const Matmul& p, int multiprocessors) {
+  constexpr int kSmall = 50 << 10;
+  constexpr int kMiddle = 75 << 10;
+  constexpr int kSharedOfOne = 220 << 10;  // of a multiprocessor
+  constexpr int kBesideRing = 8 << 10;
+  constexpr int kLargest = 100 << 10;
+  DenseForm form;
+  form.columns = p.tokens <= 8    ? 8
+                 : p.tokens <= 16 ? 16
+                 : p.tokens <= 32 ? 32
+                 : p.tokens <= 64 ? 64
+                                  : 128;
+  if (p.type == TileType::bf16) {
+    form.ring_bytes = kSmall;
+    return form;
+  }
+  const int each = ceil_div(p.tiles * p.parts, multiprocessors);
+  const int length = ceil_div(p.width_bytes, p.parts * kStageWidth);
+  form.ring_bytes = std::min(kLargest, kSharedOfOne / each - kBesideRing);
+  if (length == 5 && form.columns <= 32) form.ring_bytes = kMiddle;
+  return form;
+}
+
+Status CudaBackend::run_dense(const Matmul& p) {
+  const DenseForm form = dense_form(p, device_.multiprocessors);
+  CUtensorMap map;
+  KOHO_TRY(make_tensor_map(
+      map,
+      {.data = p.x, .row_bytes = p.x_bytes, .rows = p.tokens, .stride_bytes = p.x_stride_bytes},
+      form.columns));
+  KOHO_CUDA_TRY(launch_matmul_dense(p, map, form, stream_));
+  return {};
+}
+
 Status CudaBackend::run_matmul(const Matmul& p) {
   KOHO_CUDA_TRY(wgmma_ ? launch_matmul_wgmma(p, device_.multiprocessors, stream_)
                        : launch_matmul_portable(p, device_.multiprocessors, stream_));
@@ -145,7 +195,7 @@ Status CudaBackend::multiply_segment(TensorView out,
   Matmul p = matrix.parameters();
   set_x(p, form);
   const bool aligned = copies_aligned(p);
-  if (segment.rows.bytes() > 0 && tokens >= kLibraryTokens && !f32 && aligned &&
+  if (segment.rows.bytes() > 0 && tokens > kDenseTokens && wgmma_ && !f32 && aligned &&
       out.stride(0) % 8 == 0 && reinterpret_cast<std::uintptr_t>(destination) % 16 == 0)
     return library_->multiply({.weight = segment.rows.as<void>(),
                                .weight_scales = p.row_scales,
@@ -174,7 +224,17 @@ Status CudaBackend::multiply_segment(TensorView out,
   p.end = f32 ? MatmulEnd::f32 : MatmulEnd::bf16;
   p.token_tiles = token_tiles(tokens);
   p.parts = matmul_parts(p.tiles, p.width_bytes);
-  return run_matmul(p);
+  if (!wgmma_ || p.type == TileType::fp8_block) return run_matmul(p);
+  return tokens <= kDenseTokens ? run_dense(p) : run_prefill(p, tokens, 128);
+}
+
+Status CudaBackend::run_prefill(const Matmul& p, std::int64_t rows, int columns) {
+  CUtensorMap map;
+  KOHO_TRY(make_tensor_map(
+      map, {.data = p.x, .row_bytes = p.x_bytes, .rows = rows, .stride_bytes = p.x_stride_bytes},
+      columns / 2));
+  KOHO_CUDA_TRY(launch_matmul_prefill(p, map, columns, device_.multiprocessors, stream_));
+  return {};
 }
 
 Status CudaBackend::do_linear(TensorView out, const Activation& x, const Linear& weight) {
@@ -208,6 +268,13 @@ Status CudaBackend::run_group(const ExpertGroup& group,
   const std::int64_t likely = routing != nullptr ? ceil_div(2 * tokens * top_k, experts) : tokens;
   const int tiles =
       tokens <= 8 ? 1 : token_tiles(std::max<std::int64_t>(std::min(tokens, likely), 16));
+  Matmul p = group.gate_up.parameters();
+  set_x(p, form_of(x, group.gate_up.type));
+  // With many rows an expert their arithmetic decides: the other kernel, whose tiles are larger.
+  const bool prefill = wgmma_ && routing != nullptr && tokens * top_k >= kPrefillRows * experts &&
+                       p.type == TileType::fp8 && group.down.type == TileType::fp8 &&
+                       p.x_bytes % 16 == 0;
+  const int columns = prefill ? prefill_columns(tokens * top_k / experts) : 8 * tiles;
   KOHO_CUDA_TRY(launch_expert_plan(
       {.ids = routing != nullptr ? routing->ids.as<const std::int32_t>() : nullptr,
        .tokens = tokens,
@@ -215,7 +282,7 @@ Status CudaBackend::run_group(const ExpertGroup& group,
        .first = static_cast<int>(first),
        .count = static_cast<int>(count),
        .shared = shared,
-       .entry_tokens = 8 * tiles,
+       .entry_tokens = columns,
        .rows = s.rows,
        .row_of = s.row_of,
        .row_count = s.row_count,
@@ -224,16 +291,32 @@ Status CudaBackend::run_group(const ExpertGroup& group,
       stream_));
   const std::int64_t stride = round_up<std::int64_t>(group.gate_up.rows, 16);
   const std::int64_t rows_max = tokens * (top_k + (shared ? 1 : 0));
-  Matmul p = group.gate_up.parameters();
-  set_x(p, form_of(x, group.gate_up.type));
-  p.x_rows = s.rows;
+  if (prefill) {
+    auto* gathered = reinterpret_cast<std::uint8_t*>(s.y);
+    KOHO_CUDA_TRY(launch_expert_gather({.out = gathered,
+                                        .out_stride_bytes = p.x_bytes,
+                                        .out_scales = s.gathered_scales,
+                                        .x = p.x,
+                                        .x_stride_bytes = p.x_stride_bytes,
+                                        .x_scales = p.x_scales,
+                                        .rows = s.rows,
+                                        .row_count = s.row_count,
+                                        .rows_max = rows_max,
+                                        .row_bytes = p.x_bytes},
+                                       stream_));
+    p.x = gathered;
+    p.x_stride_bytes = p.x_bytes;
+    p.x_scales = s.gathered_scales;
+  } else {
+    p.x_rows = s.rows;
+  }
   p.entries = s.entries;
   p.entry_count = s.entry_count;
   p.token_tiles = tiles;
   p.out = s.inner;
   p.out_stride = stride;
   p.end = MatmulEnd::silu_mul;
-  KOHO_TRY(run_matmul(p));
+  KOHO_TRY(prefill ? run_prefill(p, rows_max, columns) : run_matmul(p));
 
   Matmul d = group.down.parameters();
   d.entries = s.entries;
@@ -255,7 +338,7 @@ Status CudaBackend::run_group(const ExpertGroup& group,
     d.x_scales = block ? s.inner_forms.block_scales : s.inner_forms.scales;
     d.x_scales_stride = s.inner_forms.block_scales_stride;
   }
-  KOHO_TRY(run_matmul(d));
+  KOHO_TRY(prefill ? run_prefill(d, rows_max, columns) : run_matmul(d));
   y = s.y;
   row_of = s.row_of;
   return {};

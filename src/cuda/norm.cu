@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(kRowThreadsMax)
 #pragma unroll
     for (int i = 0; i < kVector; ++i) squares += v[step][i] * v[step][i];
   }
-  const float mean = block_reduce<false>(squares, scratch.reduce) / static_cast<float>(width);
+  const float mean = block_reduce<false>(squares, scratch.sums) / static_cast<float>(width);
   const float inverse = 1.0F / sqrtf(mean + norm.eps);
 #pragma unroll
   for (int step = 0; step < kSteps; ++step)

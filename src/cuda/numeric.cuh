@@ -59,19 +59,16 @@ __device__ __forceinline__ float warp_max(float value) {
   return value;
 }
 
-/// The sum (or maximum) over a block of whole warps; `scratch` holds 32 floats. Every thread gets
-/// the same bits: warps are taken in order.
+/// The sum (or maximum) over a block of whole warps. `scratch` holds 32 floats that nothing else of
+/// the block uses since its last barrier. Every thread gets the same bits: the same tree of warps.
 template <bool kMaximum>
 __device__ __forceinline__ float block_reduce(float value, float* scratch) {
   value = kMaximum ? warp_max(value) : warp_sum(value);
-  const int warps = static_cast<int>(blockDim.x) / 32;
+  const unsigned lane = threadIdx.x % 32;
+  if (lane == 0) scratch[threadIdx.x / 32] = value;
   __syncthreads();
-  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = value;
-  __syncthreads();
-  float total = scratch[0];
-  for (int warp = 1; warp < warps; ++warp)
-    total = kMaximum ? fmaxf(total, scratch[warp]) : total + scratch[warp];
-  return total;
+  const float other = lane < blockDim.x / 32 ? scratch[lane] : 0.0F;  // maxima are of magnitudes
+  return kMaximum ? warp_max(other) : warp_sum(other);
 }
 
 }  // namespace koho::cuda

@@ -63,6 +63,29 @@ __device__ __forceinline__ void mbarrier_wait(std::uint32_t barrier, std::uint32
     if (clock64() - start > kSpinCyclesMax) __trap();
 }
 
+/// As mbarrier_wait(), for bytes that other CTAs of the cluster send.
+__device__ __forceinline__ void mbarrier_wait_cluster(std::uint32_t barrier, std::uint32_t parity) {
+  const long long start = clock64();
+  for (;;) {
+    std::uint32_t done;
+    asm volatile(
+        "{\n\t.reg .pred p;\n\t"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n\t"
+        "selp.u32 %0, 1, 0, p;\n\t}"
+        : "=r"(done)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+    if (done != 0) return;
+    if (clock64() - start > kSpinCyclesMax) __trap();
+  }
+}
+/// Arrives on the barrier at an address that cluster_address() made. NOTE: orders nothing beyond
+/// the CTA, which is enough for a slot whose bytes the tensor cores have read; .release.cluster
+/// would wait for all of the thread's memory each time.
+__device__ __forceinline__ void mbarrier_arrive_remote(std::uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
 // ---- copies
 
 __device__ __forceinline__ std::uint64_t evict_first_policy() {
@@ -82,6 +105,37 @@ __device__ __forceinline__ void bulk_copy(std::uint32_t destination,
       "%2, [%3], %4;" ::"r"(destination),
       "l"(source), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
+}
+/// A box of a tensor to shared memory, its first element at (column, row); its bytes, those beyond
+/// the tensor as zeros, complete on `barrier`.
+__device__ __forceinline__ void tensor_copy(
+    std::uint32_t destination, const void* map, int column, int row, std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
+      "[%1, {%2, %3}], [%4];" ::"r"(destination),
+      "l"(map), "r"(column), "r"(row), "r"(barrier)
+      : "memory");
+}
+/// The same to the same place of every CTA of the cluster in `mask`, and its bytes on each one's
+/// barrier.
+__device__ __forceinline__ void tensor_copy_to_cluster(std::uint32_t destination,
+                                                       const void* map,
+                                                       int column,
+                                                       int row,
+                                                       std::uint32_t barrier,
+                                                       std::uint16_t mask) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(destination),
+      "l"(map), "r"(column), "r"(row), "r"(barrier), "h"(mask)
+      : "memory");
+}
+__device__ __forceinline__ void tensor_map_prefetch(const void* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+/// Brings a line to L1, to be read later.
+__device__ __forceinline__ void prefetch(const void* pointer) {
+  asm volatile("prefetch.global.L1 [%0];" ::"l"(pointer));
 }
 /// 16 bytes to shared memory, of which `bytes` are read and the rest become zero.
 __device__ __forceinline__ void copy_16(std::uint32_t destination,
@@ -117,6 +171,14 @@ __device__ __forceinline__ void cluster_barrier() {
   asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::
                    : "memory");
 }
+/// The two halves of a cluster barrier that orders no memory but what the fence of barriers'
+/// initialisation does; all threads of a CTA pass through both.
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
 __device__ __forceinline__ std::uint32_t cluster_rank() {
   std::uint32_t rank;
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
@@ -126,6 +188,35 @@ __device__ __forceinline__ std::uint32_t cluster_size() {
   std::uint32_t size;
   asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
   return size;
+}
+/// The same place of another CTA's shared memory.
+__device__ __forceinline__ std::uint32_t cluster_address(std::uint32_t address,
+                                                         std::uint32_t rank) {
+  std::uint32_t remote;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(rank));
+  return remote;
+}
+/// Sends 16 bytes to another CTA's shared memory; they complete on a barrier there.
+__device__ __forceinline__ void cluster_send(std::uint32_t remote,
+                                             float4 value,
+                                             std::uint32_t remote_barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, "
+      "[%5];" ::"r"(remote),
+      "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w), "r"(remote_barrier)
+      : "memory");
+}
+/// Sends `bytes` of this CTA's shared memory to another's; they complete on a barrier there. This
+/// CTA may not leave before.
+__device__ __forceinline__ void cluster_send(std::uint32_t remote,
+                                             std::uint32_t source,
+                                             std::uint32_t bytes,
+                                             std::uint32_t remote_barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+      "[%3];" ::"r"(remote),
+      "r"(source), "r"(bytes), "r"(remote_barrier)
+      : "memory");
 }
 /// Two floats from the same place of another CTA's shared memory.
 __device__ __forceinline__ float2 cluster_load(std::uint32_t address, std::uint32_t rank) {

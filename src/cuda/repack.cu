@@ -46,11 +46,18 @@ cudaError_t launch_repack(const Repack& p, cudaStream_t stream) {
 }
 
 int matmul_parts(int tiles, int width_bytes) {
-  constexpr int kBlocksWanted = 150;  // some more than an H200's 132 multiprocessors
+  // Measured on an H200 (docs/kernels/README.md): a CTA for every multiprocessor and not many more,
+  // parts of equal length, none longer than 12 stages unless there are tiles enough.
+  constexpr int kBlocksWanted = 136;
+  constexpr int kTilesEnough = 200;
+  constexpr int kLongest = 12;
+  constexpr int kPartsMax = 8;
   const int stages = (width_bytes + kStageWidth - 1) / kStageWidth;
-  int parts = 1;
-  while (parts < 8 && tiles * parts < kBlocksWanted && 2 * parts <= stages) parts *= 2;
-  return parts;
+  if (tiles >= kTilesEnough) return 1;
+  for (int parts = 1; parts <= kPartsMax && parts <= stages; ++parts)
+    if (tiles * parts >= kBlocksWanted && stages <= kLongest * parts && stages % parts == 0)
+      return parts;
+  return stages < kPartsMax ? stages : kPartsMax;
 }
 
 }  // namespace koho::cuda

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The router in two kernels: logits, then the choice.
+// The router. The fast form is one kernel: a cluster of 16 CTAs takes 16 tokens at a time.
 //
-//   logits   a block takes 16 tokens, a run of experts and an eighth of H; its 4 warps each a
-//            quarter of that, summed by bf16 mma.sync in f32 and added in warp order. Operands go
-//            from global memory to fragments: a lane loads 8 neighbouring elements of a row, which
-//            tokens and weights take as the same order of K.
-//   choice   one warp a token adds the parts in order, takes the sigmoid and selects by A rounds of
-//            a warp-wide maximum over (score, lower id first).
+//   logits   CTA r multiplies part r of H: warp w has 16 experts, whose weights wait in registers
+//            since before the kernel before ended; tokens come through shared memory; bf16
+//            mma.sync, two chains of f32 sums. A lane takes 8 neighbouring elements of a row,
+//            tokens and weights alike, which is another order of K and the same sum.
+//   choice   every CTA sends the sums of token t to CTA t, which adds them in order of r, takes the
+//            sigmoid and selects by A rounds of a warp's maximum, the lower id first.
+//   bytes    weights once a cluster: all of them from L2 after the first
 //
-// Which sums belong to a logit depends on H only, so a row's bits do not depend on its neighbours.
+// The plain form takes any dtype, width and expert groups in two kernels, parts of H and then the
+// choice. Which form and which sums belong to a logit depends on the router's shape only, so a
+// row's bits do not depend on its neighbours. Numbers: docs/kernels/README.md.
 #include <algorithm>
 
 #include "cuda/kernels.h"
@@ -36,85 +39,18 @@ __device__ __forceinline__ Span span_of(int hidden, int part, int warp) {
 }
 
 /// Adds the warps' sums in order and writes logits of one part.
-template <int kTiles>
-__device__ void write_logits(const Route& p, float (*sums)[kTokens][8 * kTiles]) {
+__device__ void write_logits(const Route& p, float (*sums)[kTokens][8]) {
   const int first_token = static_cast<int>(blockIdx.x) * kTokens;
-  const int first_expert = static_cast<int>(blockIdx.y) * 8 * kTiles;
-  for (int i = static_cast<int>(threadIdx.x); i < kTokens * 8 * kTiles; i += kWarps * 32) {
-    const int token = i / (8 * kTiles);
-    const int expert = i % (8 * kTiles);
+  const int first_expert = static_cast<int>(blockIdx.y) * 8;
+  for (int i = static_cast<int>(threadIdx.x); i < kTokens * 8; i += kWarps * 32) {
+    const int token = i / 8;
+    const int expert = i % 8;
     if (first_token + token >= p.tokens || first_expert + expert >= p.experts) continue;
     float sum = 0.0F;
     for (int warp = 0; warp < kWarps; ++warp) sum += sums[warp][token][expert];
     p.partial[(static_cast<std::int64_t>(blockIdx.z) * p.tokens + first_token + token) * p.experts +
               first_expert + expert] = sum;
   }
-}
-
-template <int kTiles>
-__global__ void __launch_bounds__(kWarps * 32) logits_mma_kernel(const Route p) {
-  __shared__ float sums[kWarps][kTokens][8 * kTiles];
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int group = lane / 4;
-  const int quad = lane % 4;
-  const Span span = span_of(p.hidden, static_cast<int>(blockIdx.z), warp);
-  const int first_token = static_cast<int>(blockIdx.x) * kTokens;
-  const int last = static_cast<int>(p.tokens) - 1;
-  const Bf16* low = p.x + min(first_token + group, last) * p.x_stride + quad * 8;
-  const Bf16* high = p.x + min(first_token + group + 8, last) * p.x_stride + quad * 8;
-  const Bf16* weights[kTiles];
-#pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
-    const int expert =
-        min((static_cast<int>(blockIdx.y) * kTiles + tile) * 8 + group, p.experts - 1);
-    weights[tile] = static_cast<const Bf16*>(p.weight) +
-                    static_cast<std::int64_t>(expert) * p.hidden + quad * 8;
-  }
-  // The weights do not depend on the kernel before: the first steps' are fetched while it ends.
-  constexpr int kAhead = kTiles == 1 ? 5 : 0;
-  uint4 ahead[kAhead + 1];
-#pragma unroll
-  for (int i = 0; i < kAhead; ++i) {
-    const int k = span.begin + i * kStep;
-    if (k < span.end) ahead[i] = *reinterpret_cast<const uint4*>(weights[0] + k);
-  }
-  grid_begin();
-  float sum[kTiles][4] = {};
-  if constexpr (kAhead > 0) {
-    uint4 a[kAhead][2];
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const int k = span.begin + i * kStep;
-      if (k >= span.end) continue;
-      a[i][0] = *reinterpret_cast<const uint4*>(low + k);
-      a[i][1] = *reinterpret_cast<const uint4*>(high + k);
-    }
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      if (span.begin + i * kStep >= span.end) continue;
-      mma_bf16(sum[0], a[i][0].x, a[i][1].x, a[i][0].y, a[i][1].y, ahead[i].x, ahead[i].y);
-      mma_bf16(sum[0], a[i][0].z, a[i][1].z, a[i][0].w, a[i][1].w, ahead[i].z, ahead[i].w);
-    }
-  }
-#pragma unroll 2
-  for (int k = span.begin + kAhead * kStep; k < span.end; k += kStep) {
-    const uint4 a0 = *reinterpret_cast<const uint4*>(low + k);
-    const uint4 a1 = *reinterpret_cast<const uint4*>(high + k);
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      const uint4 b = *reinterpret_cast<const uint4*>(weights[tile] + k);
-      mma_bf16(sum[tile], a0.x, a1.x, a0.y, a1.y, b.x, b.y);
-      mma_bf16(sum[tile], a0.z, a1.z, a0.w, a1.w, b.z, b.w);
-    }
-  }
-#pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile)
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      sums[warp][group + i / 2 * 8][tile * 8 + quad * 2 + i % 2] = sum[tile][i];
-  __syncthreads();
-  write_logits<kTiles>(p, sums);
 }
 
 /// Any dtype and width: one warp sums its span of H for each of 8 experts and 16 tokens.
@@ -145,23 +81,66 @@ __global__ void __launch_bounds__(kWarps * 32) logits_plain_kernel(const Route p
     }
   }
   __syncthreads();
-  write_logits<1>(p, sums);
+  write_logits(p, sums);
 }
 
-/// A score in an order that unsigned comparison keeps, the lower id first among equals.
-__device__ __forceinline__ std::uint64_t rank_key(float score, int id) {
+/// A score in an order that unsigned comparison keeps; 0 is below every score.
+__device__ __forceinline__ std::uint32_t rank_key(float score) {
   const std::uint32_t bits = __float_as_uint(score);
-  const std::uint32_t ordered = (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
-  return (static_cast<std::uint64_t>(ordered) << 32U) |
-         (0xFFFFFFFFU - static_cast<std::uint32_t>(id));
+  return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
 }
-__device__ __forceinline__ std::uint64_t warp_largest(std::uint64_t key) {
+
+__device__ __forceinline__ float sigmoid(float logit) {
+  return 1.0F / (1.0F + expf(-logit));
+}
+/// What an expert is selected by; NaN comes last.
+__device__ __forceinline__ float selection_score(float score, float bias) {
+  const float biased = score + bias;
+  return isnan(biased) ? -INFINITY : biased;
+}
+
+/// One warp chooses a token's experts: A rounds of a maximum over selection scores, the lower id
+/// first among equals. Lane l keeps experts l, l + 32, … in registers, `kEach` at most.
+template <int kEach>
+__device__ void choose(const Route& p,
+                       std::int64_t token,
+                       const float* scores,
+                       const float* selection) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  std::uint32_t keys[kEach];
 #pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) {
-    const std::uint64_t other = __shfl_xor_sync(0xFFFFFFFFU, key, offset);
-    key = other > key ? other : key;
+  for (int i = 0; i < kEach; ++i) {
+    const int expert = lane + 32 * i;
+    keys[i] = expert < p.experts ? rank_key(selection[expert]) : 0;
   }
-  return key;
+  float sum = 0.0F;
+  int my_expert = 0;
+  float my_score = 0.0F;
+  for (int slot = 0; slot < p.top_k; ++slot) {
+    std::uint32_t best = 0;
+    int best_expert = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      if (keys[i] <= best) continue;
+      best = keys[i];
+      best_expert = lane + 32 * i;
+    }
+    const std::uint32_t largest = __reduce_max_sync(0xFFFFFFFFU, best);
+    const int chosen = static_cast<int>(__reduce_min_sync(
+        0xFFFFFFFFU, best == largest ? static_cast<std::uint32_t>(best_expert) : 0x7FFFFFFFU));
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+      if (chosen == lane + 32 * i) keys[i] = 0;  // taken
+    const float score = scores[chosen];
+    sum += score;
+    if (lane != slot) continue;
+    my_expert = chosen;
+    my_score = score;
+  }
+  if (lane >= p.top_k) return;
+  p.ids[token * p.top_k + lane] = my_expert;
+  const float weight = p.normalise ? my_score / (sum + 1e-20F) : my_score;
+  p.weights[token * p.top_k + lane] = weight * p.scale;
 }
 
 /// Groups beyond the kept ones lose their experts. One lane a group; the score of a group is the
@@ -210,65 +189,206 @@ __global__ void __launch_bounds__(kWarps * 32) choose_kernel(const Route p) {
     float logit = 0.0F;
     for (int part = 0; part < kRouteParts; ++part)
       logit += p.partial[(static_cast<std::int64_t>(part) * p.tokens + token) * p.experts + expert];
-    const float score = 1.0F / (1.0F + expf(-logit));
+    const float score = sigmoid(logit);
     scores[expert] = score;
-    const float biased = score + p.bias[expert];
-    selection[expert] = isnan(biased) ? -INFINITY : biased;
+    selection[expert] = selection_score(score, p.bias[expert]);
   }
   __syncwarp();
   if (p.groups > 1) drop_groups(p, selection);
-  float sum = 0.0F;
-  for (int slot = 0; slot < p.top_k; ++slot) {
-    std::uint64_t best = 0;  // below every key of an expert
-    for (int expert = lane; expert < p.experts; expert += 32) {
-      if (isnan(selection[expert])) continue;  // taken
-      const std::uint64_t key = rank_key(selection[expert], expert);
-      best = key > best ? key : best;
-    }
-    const int chosen =
-        static_cast<int>(0xFFFFFFFFU - static_cast<std::uint32_t>(warp_largest(best)));
-    if (chosen % 32 == lane) selection[chosen] = NAN;
-    const float score = scores[chosen];
-    sum += score;
-    if (lane == 0) {
-      p.ids[token * p.top_k + slot] = chosen;
-      p.weights[token * p.top_k + slot] = score;
-    }
-    __syncwarp();
-  }
-  if (lane != 0) return;
-  for (int slot = 0; slot < p.top_k; ++slot) {
-    float& weight = p.weights[token * p.top_k + slot];
-    if (p.normalise) weight = weight / (sum + 1e-20F);
-    weight *= p.scale;
+  choose<kRouteExpertsMax / 32>(p, token, scores, selection);
+}
+
+// ---- the fast form
+
+constexpr int kParts = 16;      // CTAs of a cluster, parts of H, tokens at a time
+constexpr int kStepsKept = 10;  // of a part of H, whose weights stay in registers: H <= 5120
+constexpr int kStepsMax = 16;   // H <= 8192
+constexpr int kFastExperts = 192;
+constexpr int kRowPad = 8;  // elements between token rows in shared memory: no bank conflicts
+constexpr int kSumRow = kFastExperts + 8;
+constexpr int kTokenRow = kStepsMax * kStep + kRowPad;
+
+struct FastPlan {
+  float sums[kParts][kSumRow];      // this part's, of every token
+  float received[kParts][kSumRow];  // every part's, of this CTA's token
+  Bf16 tokens[2][kParts][kTokenRow];
+  float scores[kFastExperts];
+  float selection[kFastExperts];
+  std::uint64_t barrier;
+};
+
+/// 16 experts times 16 tokens over `kStep` elements of H.
+__device__ __forceinline__ void multiply_step(float (&sum)[2][2][4],
+                                              const uint4& low,
+                                              const uint4& high,
+                                              const Bf16* tokens) {
+#pragma unroll
+  for (int tile = 0; tile < 2; ++tile) {
+    const uint4 x = *reinterpret_cast<const uint4*>(tokens + tile * 8 * kTokenRow);
+    mma_bf16(sum[tile][0], low.x, high.x, low.y, high.y, x.x, x.y);
+    mma_bf16(sum[tile][1], low.z, high.z, low.w, high.w, x.z, x.w);
   }
 }
 
-template <typename Kernel>
-cudaError_t launch_logits(Kernel kernel, const Route& p, int experts_a_block, cudaStream_t stream) {
+__global__ void __launch_bounds__(kFastExperts * 2) route_kernel(const Route p) {
+  extern __shared__ __align__(16) std::uint8_t raw[];
+  FastPlan& shared = *reinterpret_cast<FastPlan*>(raw);
+  const int thread = static_cast<int>(threadIdx.x);
+  const int threads = static_cast<int>(blockDim.x);
+  const int warp = thread / 32;
+  const int lane = thread % 32;
+  const int group = lane / 4;
+  const int quad = lane % 4;
+  const int rank = static_cast<int>(cluster_rank());
+  const int clusters = static_cast<int>(gridDim.x) / kParts;
+  const int tiles = (static_cast<int>(p.tokens) + kParts - 1) / kParts;
+  const int steps_all = p.hidden / kStep;
+  const int begin = steps_all * rank / kParts;
+  const int steps = steps_all * (rank + 1) / kParts - begin;
+  const std::uint32_t barrier = shared_address(&shared.barrier);
+  const auto received_bytes = static_cast<std::uint32_t>(kParts * threads * 2);
+  if (thread == 0) {
+    mbarrier_init(barrier, 1);
+    mbarrier_init_fence();
+    mbarrier_arrive_expect(barrier, received_bytes);
+  }
+  __syncthreads();
+  cluster_arrive();
+  grid_release();
+  // Weights do not depend on the kernel before: they are fetched while it ends.
+  const Bf16* row =
+      static_cast<const Bf16*>(p.weight) + static_cast<std::int64_t>(begin) * kStep + quad * 8;
+  const Bf16* low =
+      row + static_cast<std::int64_t>(min(warp * 16 + group, p.experts - 1)) * p.hidden;
+  const Bf16* high =
+      row + static_cast<std::int64_t>(min(warp * 16 + group + 8, p.experts - 1)) * p.hidden;
+  uint4 kept[kStepsKept][2];
+#pragma unroll
+  for (int i = 0; i < kStepsKept; ++i) {
+    if (i >= steps) continue;
+    kept[i][0] = *reinterpret_cast<const uint4*>(low + i * kStep);
+    kept[i][1] = *reinterpret_cast<const uint4*>(high + i * kStep);
+  }
+  const float bias = thread < p.experts ? p.bias[thread] : 0.0F;
+  grid_wait();
+  // 16 bytes a thread of the tile's token rows, the last row again in place of absent ones.
+  const auto fetch = [&](int tile, int buffer) {
+    const int chunks = steps * kStep / 8;
+    for (int i = thread; i < kParts * chunks; i += threads) {
+      const std::int64_t token =
+          min(static_cast<std::int64_t>(tile) * kParts + i / chunks, p.tokens - 1);
+      copy_16(shared_address(&shared.tokens[buffer][i / chunks][i % chunks * 8]),
+              p.x + token * p.x_stride + begin * kStep + i % chunks * 8, 16);
+    }
+    copy_commit();
+  };
+  int tile = static_cast<int>(blockIdx.x) / kParts;
+  fetch(tile, 0);
+  std::uint32_t phase = 0;
+  for (; tile < tiles; tile += clusters) {
+    const bool more = tile + clusters < tiles;
+    if (more) {
+      fetch(tile + clusters, static_cast<int>(phase ^ 1U));
+      copy_wait<1>();
+    } else {
+      copy_wait<0>();
+    }
+    __syncthreads();
+    float sum[2][2][4] = {};
+    const Bf16* tokens = &shared.tokens[phase][group][quad * 8];
+#pragma unroll
+    for (int i = 0; i < kStepsKept; ++i)
+      if (i < steps) multiply_step(sum, kept[i][0], kept[i][1], tokens + i * kStep);
+    for (int i = kStepsKept; i < steps; ++i)
+      multiply_step(sum, *reinterpret_cast<const uint4*>(low + i * kStep),
+                    *reinterpret_cast<const uint4*>(high + i * kStep), tokens + i * kStep);
+    cluster_wait();  // every CTA has begun, and has read what it received for the tile before
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float(&s)[2][4] = sum[i / 4];
+      shared.sums[i / 4 * 8 + quad * 2 + i % 2][warp * 16 + group + i / 2 % 2 * 8] =
+          s[0][i % 4] + s[1][i % 4];
+    }
+    proxy_fence();
+    __syncthreads();
+    if (thread < kParts) {
+      const auto owner = static_cast<std::uint32_t>(thread);
+      cluster_send(cluster_address(shared_address(&shared.received[rank][0]), owner),
+                   shared_address(&shared.sums[thread][0]), received_bytes / kParts,
+                   cluster_address(barrier, owner));
+    }
+    __syncwarp();
+    mbarrier_wait_cluster(barrier, phase);
+    if (thread < p.experts) {
+      float logit = 0.0F;
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) logit += shared.received[part][thread];
+      const float score = sigmoid(logit);
+      shared.scores[thread] = score;
+      shared.selection[thread] = selection_score(score, bias);
+    }
+    if (more && thread == 0) mbarrier_arrive_expect(barrier, received_bytes);
+    __syncthreads();
+    cluster_arrive();
+    const std::int64_t token = static_cast<std::int64_t>(tile) * kParts + rank;
+    if (warp == 0 && token < p.tokens)
+      choose<kFastExperts / 32>(p, token, shared.scores, shared.selection);
+    phase ^= 1U;
+  }
+  __syncwarp();
+  cluster_wait();  // NOTE: no CTA may leave while its sums are being sent
+}
+
+/// Clusters of the fast form that a GPU holds at a time; 0 = it cannot run.
+int resident_clusters() {
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(kParts);
+  config.blockDim = dim3(kFastExperts * 2);
+  config.dynamicSmemBytes = sizeof(FastPlan);
+  cudaLaunchAttribute size;
+  size.id = cudaLaunchAttributeClusterDimension;
+  size.val.clusterDim = {kParts, 1, 1};
+  config.attrs = &size;
+  config.numAttrs = 1;
+  int count = 0;
+  if (cudaFuncSetAttribute(route_kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) !=
+          cudaSuccess ||
+      cudaFuncSetAttribute(route_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           sizeof(FastPlan)) != cudaSuccess ||
+      cudaOccupancyMaxActiveClusters(&count, route_kernel, &config) != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    return 0;
+  }
+  return count;
+}
+
+template <typename Weight>
+cudaError_t launch_logits(const Route& p, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>((p.tokens + kTokens - 1) / kTokens),
-                  static_cast<unsigned>((p.experts + experts_a_block - 1) / experts_a_block),
-                  kRouteParts);
-  return launch_kernel(kernel, {grid, dim3(kWarps * 32)}, stream, p);
+                  static_cast<unsigned>((p.experts + 7) / 8), kRouteParts);
+  return launch_kernel(logits_plain_kernel<Weight>, {grid, dim3(kWarps * 32)}, stream, p);
 }
 
 }  // namespace
 
 cudaError_t launch_route(const Route& p, cudaStream_t stream) {
-  if (p.experts > kRouteExpertsMax) return cudaErrorInvalidValue;
-  const bool aligned = p.hidden % kStep == 0 && p.x_stride % 8 == 0 &&
-                       reinterpret_cast<std::uintptr_t>(p.x) % 16 == 0 &&
-                       reinterpret_cast<std::uintptr_t>(p.weight) % 16 == 0;
-  constexpr std::int64_t kManyTokens = 64;  // then fewer, larger blocks, so x is read less often
-  cudaError_t status;
-  if (p.weight_f32)
-    status = launch_logits(logits_plain_kernel<float>, p, 8, stream);
-  else if (!aligned)
-    status = launch_logits(logits_plain_kernel<Bf16>, p, 8, stream);
-  else if (p.tokens > kManyTokens)
-    status = launch_logits(logits_mma_kernel<8>, p, 64, stream);
-  else
-    status = launch_logits(logits_mma_kernel<1>, p, 8, stream);
+  if (p.experts > kRouteExpertsMax || p.top_k > 32) return cudaErrorInvalidValue;
+  static const int clusters_max = resident_clusters();
+  const bool fast = clusters_max > 0 && !p.weight_f32 && p.groups == 1 &&
+                    p.experts <= kFastExperts && p.hidden % kStep == 0 &&
+                    p.hidden >= kParts * kStep && p.hidden <= kParts * kStep * kStepsMax &&
+                    p.x_stride % 8 == 0 && reinterpret_cast<std::uintptr_t>(p.x) % 16 == 0 &&
+                    reinterpret_cast<std::uintptr_t>(p.weight) % 16 == 0;
+  if (fast) {
+    const auto tiles = static_cast<int>((p.tokens + kParts - 1) / kParts);
+    const int threads = (p.experts + 15) / 16 * 32;
+    return launch_kernel(route_kernel,
+                         {dim3(static_cast<unsigned>(kParts * std::min(tiles, clusters_max))),
+                          dim3(static_cast<unsigned>(threads)), sizeof(FastPlan), kParts},
+                         stream, p);
+  }
+  const cudaError_t status =
+      p.weight_f32 ? launch_logits<float>(p, stream) : launch_logits<Bf16>(p, stream);
   if (status != cudaSuccess) return status;
   return launch_kernel(
       choose_kernel,

@@ -13,7 +13,8 @@ constexpr int kRowThreadsMax = 1024;
 constexpr int kBlocksMax = 512;  // quantisation blocks of a row: widths to 65,536
 
 struct RowScratch {
-  float reduce[32];
+  float sums[32];  // of block_reduce(), each used once a row
+  float maxima[32];
   int block_largest[kBlocksMax];  // bits of a non-negative float: integer order is float order
 };
 
@@ -82,7 +83,7 @@ __device__ void finish_row(const RowForms& out,
 #pragma unroll
       for (int i = 0; i < kVector; ++i)
         if (column_of(step) < width) largest = fmaxf(largest, fabsf(v[step][i]));
-    const float scale = quant_scale(block_reduce<true>(largest, scratch.reduce));
+    const float scale = quant_scale(block_reduce<true>(largest, scratch.maxima));
     if (threadIdx.x == 0) out.scales[row] = scale;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step)

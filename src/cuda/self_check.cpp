@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The start-up self-test: Hopper's matrix kernel against the portable one on random data. A
+// The start-up self-test: Hopper's matrix kernels against the portable one on random data. A
 // difference beyond rounding switches the fast kernel off and says so; the engine runs on.
 #include <cmath>
 #include <random>
@@ -111,29 +111,55 @@ Status CudaBackend::run_self_test() {
     p.out = out.as<void>();
     p.out_stride = kRows;
     p.end = MatmulEnd::f32;
-    for (const int tiles : {1, 2, 4, 8}) {
-      p.token_tiles = tiles;
-      p.parts = tiles % 4 == 0 ? 2 : 1;
+    // Runs `launch`, then the portable form of the same; false if they differ.
+    const auto equal = [&](const Matmul& shape, const auto& launch) -> Result<bool> {
       std::vector<float> results[2];
       for (int form = 0; form < 2; ++form) {
-        results[form].resize(kTokens * kRows);
+        results[form].resize(static_cast<std::size_t>(shape.tokens) * kRows);
         KOHO_CUDA_TRY(cudaMemsetAsync(out.as<void>(), 0xFF, kTokens * kRows * 4, stream_));
-        KOHO_CUDA_TRY(form == 0 ? launch_matmul_portable(p, device_.multiprocessors, stream_)
-                                : launch_matmul_wgmma(p, device_.multiprocessors, stream_));
+        if (form == 0)
+          KOHO_CUDA_TRY(launch_matmul_portable(shape, device_.multiprocessors, stream_));
+        else
+          KOHO_TRY(launch(shape));
         KOHO_CUDA_TRY(cudaStreamSynchronize(stream_));
-        KOHO_CUDA_TRY(cudaMemcpy(results[form].data(), out.as<void>(), kTokens * kRows * 4,
+        KOHO_CUDA_TRY(cudaMemcpy(results[form].data(), out.as<void>(), results[form].size() * 4,
                                  cudaMemcpyDeviceToHost));
       }
       const double error = relative_error(results[1], results[0]);
-      if (error <= kErrorMax) continue;
-      wgmma_ = false;
+      if (error <= kErrorMax) return true;
       log::warning(
-          "self-test: the wgmma kernel differs from the portable one by {:.1e} (type {}, {} "
-          "columns of 8 "
-          "tokens); the portable one is used",
-          error, static_cast<int>(type), tiles);
-      return {};
+          "self-test: a wgmma kernel differs from the portable one by {:.1e} (type {}, {} tokens "
+          "in "
+          "{} parts); the portable one is used",
+          error, static_cast<int>(type), shape.tokens, shape.parts);
+      return false;
+    };
+    bool all = true;
+    for (const int tiles : {1, 2, 4, 8}) {
+      p.token_tiles = tiles;
+      p.parts = tiles % 4 == 0 ? 2 : 1;
+      KOHO_TRY_ASSIGN(const bool same, equal(p, [&](const Matmul& shape) -> Status {
+                        KOHO_CUDA_TRY(launch_matmul_wgmma(shape, device_.multiprocessors, stream_));
+                        return {};
+                      }));
+      all = all && same;
     }
+    if (type != TileType::fp8_block) {
+      for (const int tokens : {1, 8, 11, 29, kTokens}) {
+        p.tokens = tokens;
+        p.token_tiles = 8;
+        p.parts = 1 + tokens % 3;
+        KOHO_TRY_ASSIGN(const bool dense,
+                        equal(p, [&](const Matmul& shape) { return run_dense(shape); }));
+        KOHO_TRY_ASSIGN(const bool prefill, equal(p, [&](const Matmul& shape) {
+                          return run_prefill(shape, shape.tokens, 128);
+                        }));
+        all = all && dense && prefill;
+      }
+    }
+    if (all) continue;
+    wgmma_ = false;
+    return {};
   }
   return {};
 }

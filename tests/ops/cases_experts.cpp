@@ -60,16 +60,24 @@ std::string run_experts(Backend& backend,
                         std::uint64_t seed,
                         const OpCaseOptions& options,
                         WeightQuant quant,
-                        bool mixed) {
+                        bool mixed,
+                        bool many) {
   Random random(seed);
-  const std::int64_t hidden = random.pick({16, 33, 64, 128, 160, 256});
-  const std::int64_t ffn = random.pick({24, 64, 65, 130, 192});
-  const std::int64_t count = random.chance(0.1) ? 0 : random.integer(1, 9);
+  // Many rows an expert, aligned: what backends have other kernels for.
+  const std::int64_t hidden =
+      many ? random.pick({64, 128, 272, 512}) : random.pick({16, 33, 64, 128, 160, 256});
+  const std::int64_t ffn =
+      many ? random.pick({32, 72, 192, 384}) : random.pick({24, 64, 65, 130, 192});
+  const std::int64_t count = many                 ? random.integer(1, 3)
+                             : random.chance(0.1) ? 0
+                                                  : random.integer(1, 9);
   const std::int64_t first = random.integer(0, 3);
   const std::int64_t total = first + count + random.integer(count == 0 ? 2 : 0, 3);
   const std::int64_t choices = random.integer(1, std::min<std::int64_t>(total, 4));
   const bool shared = count == 0 || random.chance(0.7);
-  const std::int64_t tokens = random.chance(0.3) ? 1 : random.integer(1, 40);
+  const std::int64_t tokens = many                 ? random.integer(97, 400)
+                              : random.chance(0.3) ? 1
+                                                   : random.integer(1, 40);
   std::vector<RandomMlp> mlps;
   ExpertsSource source;
   source.first = first;
@@ -155,9 +163,9 @@ std::string run_experts(Backend& backend,
   return faults + compare_bits("a row alone", alone.get(), row_of(got, row));
 }
 
-OpCase expert_case(const char* name, WeightQuant quant, bool mixed) {
+OpCase expert_case(const char* name, WeightQuant quant, bool mixed, bool many = false) {
   return {name, [=](Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
-            return run_experts(backend, seed, options, quant, mixed);
+            return run_experts(backend, seed, options, quant, mixed, many);
           }};
 }
 
@@ -167,7 +175,8 @@ std::vector<OpCase> expert_cases() {
   return {expert_case("experts_bf16", WeightQuant::none, false),
           expert_case("experts_fp8_channel", WeightQuant::fp8_channel, false),
           expert_case("experts_fp8_block", WeightQuant::fp8_block, false),
-          expert_case("experts_mixed", WeightQuant::none, true)};
+          expert_case("experts_mixed", WeightQuant::none, true),
+          expert_case("experts_fp8_many", WeightQuant::fp8_channel, false, true)};
 }
 
 }  // namespace koho::testing

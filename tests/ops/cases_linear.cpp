@@ -33,17 +33,23 @@ std::string run_linear(Backend& backend,
                        std::uint64_t seed,
                        const OpCaseOptions& options,
                        WeightQuant quant,
-                       bool mixed) {
+                       bool mixed,
+                       bool many) {
   Random random(seed);
-  const std::int64_t tokens =
-      random.chance(0.05) ? random.integer(500, 600) : random_tokens(random);
-  const std::int64_t columns = random_width(random);
+  // Many tokens, aligned: what backends have other kernels for.
+  const std::int64_t tokens = many ? random.pick({97, 128, 129, 191, 256, random.integer(97, 700)})
+                              : random.chance(0.05) ? random.integer(500, 600)
+                                                    : random_tokens(random);
+  const std::int64_t columns =
+      many ? random.pick({16, 128, 384, 512, 1536, 2048, 16 * random.integer(1, 100)})
+           : random_width(random);
   const std::int64_t blocks = mixed ? random.integer(2, 3) : random.integer(1, 2);
   std::vector<RandomLinear> weights;
   std::vector<LinearSource> sources;
   for (std::int64_t i = 0; i < blocks; ++i)
-    weights.emplace_back(random, mixed ? random_quant(random) : quant, random.integer(1, 200),
-                         columns, random.chance(0.5));
+    weights.emplace_back(random, mixed ? random_quant(random) : quant,
+                         many ? 16 * random.integer(1, 24) : random.integer(1, 200), columns,
+                         random.chance(0.5));
   for (const RandomLinear& weight : weights) sources.push_back(weight.source());
   Result<Linear> placed = backend.place_linear(sources);
   if (!placed.ok()) return fault_of("place_linear", std::move(placed).error());
@@ -53,7 +59,7 @@ std::string run_linear(Backend& backend,
       random_values(random, DType::bf16, {tokens, columns}, random_spread(random, true)));
   const bool unrounded = random.chance(0.3);
   const DType out_dtype = unrounded ? DType::f32 : DType::bf16;
-  const std::int64_t gap = random.chance(0.3) ? random.integer(1, 20) : 0;
+  const std::int64_t gap = !random.chance(0.3) ? 0 : many ? 8 : random.integer(1, 20);
   const DeviceActivation x_arrays(backend, x, placed->needs, random.chance(0.3) ? 16 : 0);
   DeviceArray out(backend, out_dtype, {tokens, placed->out_features}, gap);
   faults += fault_of("linear", backend.linear(out.view(), x_arrays.view(), *placed));
@@ -81,7 +87,7 @@ std::string run_linear(Backend& backend,
   out.poison();
   faults += fault_of("linear", backend.linear(out.view(), x_arrays.view(), *placed));
   faults += compare_bits("out, run again", out.get(), got);
-  if (!options.batch_invariant) return faults;
+  if (!options.batch_invariant || (many && !options.many_as_few)) return faults;
   const std::int64_t row = random.integer(0, tokens - 1);
   const DeviceActivation x_row(backend, x.row(row), placed->needs, 0);
   const DeviceArray alone(backend, out_dtype, {1, placed->out_features});
@@ -89,9 +95,9 @@ std::string run_linear(Backend& backend,
   return faults + compare_bits("a row alone", alone.get(), row_of(got, row));
 }
 
-OpCase linear_case(const char* name, WeightQuant quant, bool mixed) {
+OpCase linear_case(const char* name, WeightQuant quant, bool mixed, bool many = false) {
   return {name, [=](Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
-            return run_linear(backend, seed, options, quant, mixed);
+            return run_linear(backend, seed, options, quant, mixed, many);
           }};
 }
 
@@ -178,7 +184,8 @@ std::string run_route(Backend& backend, std::uint64_t seed, const OpCaseOptions&
   settings.normalise = random.chance(0.7);
   settings.scale = random.chance(0.5) ? 2.5F : 1.0F;
   const std::int64_t tokens = random_tokens(random);
-  const std::int64_t width = random_width(random);
+  const std::int64_t width =
+      random.chance(0.3) ? random.pick({2048, 4096, 5120, 6144}) : random_width(random);
   const HostTensor x = random_values(random, DType::bf16, {tokens, width},
                                      random.chance(0.8) ? Spread::normal : Spread::one_nan_row);
   const HostTensor weight =
@@ -244,6 +251,8 @@ std::vector<OpCase> linear_cases() {
           linear_case("linear_fp8_tensor", WeightQuant::fp8_tensor, false),
           linear_case("linear_fp8_block", WeightQuant::fp8_block, false),
           linear_case("linear_mixed", WeightQuant::none, true),
+          linear_case("linear_bf16_many", WeightQuant::none, false, true),
+          linear_case("linear_fp8_channel_many", WeightQuant::fp8_channel, false, true),
           {"route", run_route}};
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs the one list of operator cases on the CUDA backend: with Hopper's kernels where the GPU has
-// them, and with the portable ones alone. KOHO_OP_SEED sets the first seed, KOHO_OP_ROUNDS how many
-// follow. Without a GPU the cases are skipped and say so.
+// them, with those of the deterministic mode, and with the portable ones alone. KOHO_OP_SEED sets
+// the first seed, KOHO_OP_ROUNDS how many follow. Without a GPU the cases are skipped and say so.
 #include <cstdlib>
 #include <random>
 
@@ -18,15 +18,17 @@ std::uint64_t number_from_environment(const char* name, std::uint64_t otherwise)
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
-using Parameters = std::tuple<bool, std::size_t>;
+enum class Mode { fast, deterministic, portable };
+using Parameters = std::tuple<Mode, std::size_t>;
 
 class CudaOperator : public ::testing::TestWithParam<Parameters> {
  protected:
-  static Backend* backend(bool portable) {
-    static std::unique_ptr<Backend> backends[2];
-    std::unique_ptr<Backend>& found = backends[portable ? 1 : 0];
+  static Backend* backend(Mode mode) {
+    static std::unique_ptr<Backend> backends[3];
+    std::unique_ptr<Backend>& found = backends[static_cast<int>(mode)];
     if (found != nullptr) return found.get();
-    Result<std::unique_ptr<Backend>> opened = make_cuda_backend({.portable_only = portable});
+    Result<std::unique_ptr<Backend>> opened = make_cuda_backend(
+        {.portable_only = mode == Mode::portable, .deterministic = mode == Mode::deterministic});
     if (!opened.ok()) {
       EXPECT_EQ(opened.error().code, ErrorCode::not_found) << opened.error().message;
       return nullptr;
@@ -37,8 +39,9 @@ class CudaOperator : public ::testing::TestWithParam<Parameters> {
 };
 
 TEST_P(CudaOperator, EqualsItsFloat64Twin) {
-  const auto [portable, index] = GetParam();
-  Backend* cuda = backend(portable);
+  const auto [mode, index] = GetParam();
+  const bool portable = mode == Mode::portable;
+  Backend* cuda = backend(mode);
   if (cuda == nullptr) GTEST_SKIP() << "no GPU";
   const OpCase& op_case = op_cases()[index];
   const std::uint64_t first = number_from_environment("KOHO_OP_SEED", std::random_device{}());
@@ -47,6 +50,7 @@ TEST_P(CudaOperator, EqualsItsFloat64Twin) {
   // more than 13 bits below: each of 33 terms loses less than 2^-13 of it (docs/kernels).
   constexpr double kWgmmaError = 33.0 / 8192.0;
   const OpCaseOptions options{.batch_invariant = true,
+                              .many_as_few = mode != Mode::fast,
                               .accumulation_error = portable ? 4e-6 : kWgmmaError,
                               .attention_weight_error = 1.0 / 512.0,
                               .decode_as_prefill = false,
@@ -58,21 +62,27 @@ TEST_P(CudaOperator, EqualsItsFloat64Twin) {
   }
 }
 
-std::vector<std::size_t> case_indices() {
-  std::vector<std::size_t> indices(op_cases().size());
-  for (std::size_t i = 0; i < indices.size(); ++i) indices[i] = i;
-  return indices;
+/// Every case in the fast and the portable mode; in the deterministic one those it gives to other
+/// matrix kernels.
+std::vector<Parameters> parameters() {
+  std::vector<Parameters> found;
+  for (const Mode mode : {Mode::fast, Mode::deterministic, Mode::portable}) {
+    for (std::size_t i = 0; i < op_cases().size(); ++i) {
+      const std::string& name = op_cases()[i].name;
+      const bool matrices = name.starts_with("linear") || name.starts_with("experts");
+      if (mode != Mode::deterministic || matrices) found.emplace_back(mode, i);
+    }
+  }
+  return found;
 }
 
 std::string case_name(const ::testing::TestParamInfo<Parameters>& info) {
-  return std::string(std::get<0>(info.param) ? "portable_" : "") +
+  constexpr const char* kModes[] = {"", "deterministic_", "portable_"};
+  return kModes[static_cast<int>(std::get<0>(info.param))] +
          op_cases()[std::get<1>(info.param)].name;
 }
 
-INSTANTIATE_TEST_SUITE_P(All,
-                         CudaOperator,
-                         ::testing::Combine(::testing::Bool(), ::testing::ValuesIn(case_indices())),
-                         case_name);
+INSTANTIATE_TEST_SUITE_P(All, CudaOperator, ::testing::ValuesIn(parameters()), case_name);
 
 }  // namespace
 }  // namespace koho::testing

@@ -18,6 +18,9 @@ namespace koho::testing {
 struct OpCaseOptions {
   /// A row's bits do not depend on the other rows of its batch: checked by running a row alone.
   bool batch_invariant = true;
+  /// A row of a linear layer has the bits of the same row alone also among many tokens (97 and
+  /// more), which a backend may give to a library.
+  bool many_as_few = true;
   /// Largest error of a linear layer's sum, in parts of sum |x w|: f32 accumulation in any order of
   /// up to some thousand products; tensor cores that keep fewer bits say so.
   double accumulation_error = 4e-6;

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hopper's matrix kernels for one matrix (decode) and for many tokens. All give a row the same
+// bits.
+#pragma once
+
+#include <cuda.h>
+
+#include "cuda/matmul.h"
+
+namespace koho::cuda {
+
+/// How the work is cut; no result depends on it.
+struct DenseForm {
+  int columns = 8;  // tokens there is room for: 8, 16, 32, 64, 128
+  int ring_bytes = 0;
+};
+
+/// One matrix, `tokens` <= columns; `x_map` describes x in boxes of `columns` rows.
+cudaError_t launch_matmul_dense(const Matmul& parameters,
+                                const CUtensorMap& x_map,
+                                const DenseForm& form,
+                                cudaStream_t stream);
+
+/// One matrix or experts, any number of tokens, `columns` (128; or 192, for fp8 in one part) at a
+/// time: entries have at most so many. x_rows is not used: rows of x lie in sorted order, and
+/// `x_map` describes them in boxes of columns / 2 rows.
+cudaError_t launch_matmul_prefill(const Matmul& parameters,
+                                  const CUtensorMap& x_map,
+                                  int columns,
+                                  int multiprocessors,
+                                  cudaStream_t stream);
+
+}  // namespace koho::cuda

@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matrix products of many tokens on Hopper: one matrix, or the experts of a layer with their rows
+// gathered one after the other.
+//
+//   grid     persistent clusters of two CTAs; a cluster takes 256 weight rows by kColumns tokens at
+//   a
+//            time, a CTA half of the rows
+//   roles    warpgroup 2 copies: 8 KB bulk copies of tiled weights, and this CTA's half of the
+//   token
+//            rows to both CTAs (boxes of 128 bytes of K, swizzled); warpgroups 0 and 1 multiply 64
+//            rows each
+//   sums     the order of the decode kernels: 256 bytes of K by themselves, added in f32; where the
+//            width is cut into parts (matmul_parts), each part by itself, then in order. So a row
+//            has the bits that it has in decode.
+//   shared   ring of (16 KB + 128 B * kColumns); barriers
+//   bytes    per product of 256 rows: weights once, tokens once, from L2
+//
+// Numbers: docs/kernels/README.md.
+#include <algorithm>
+
+#include "cuda/launch.cuh"
+#include "cuda/matmul_end.cuh"
+#include "cuda/matmul_hopper.h"
+#include "cuda/ptx.cuh"
+#include "cuda/wgmma.cuh"
+
+namespace koho::cuda {
+namespace {
+
+constexpr int kBox = 128;  // bytes of K of one stage
+constexpr int kRowTiles = 2;
+constexpr int kBlockRows = kRowTiles * kTileRows;
+constexpr int kConsumers = 256;
+constexpr int kThreads = 384;
+constexpr int kWeightBytes = kBlockRows * kBox;
+constexpr int kBarrierBytes = 1024;
+constexpr int kSharedMax = 227 * 1024;
+
+template <int kColumns>
+struct PrefillPlan {
+  static constexpr int kTiles = kColumns / 8;
+  static constexpr int kTokenBytes = kColumns * kBox;
+  static constexpr int kStage = kWeightBytes + kTokenBytes;
+  static constexpr int kBefore = 1024 + kBarrierBytes;  // alignment included
+  static constexpr int kStages = (kSharedMax - kBefore) / kStage;
+  static constexpr int kShared = kBefore + kStages * kStage;
+};
+
+struct PrefillItem {
+  int expert;
+  int block;  // of 256 rows
+  int first;
+  int count;
+};
+
+struct PrefillWork {
+  int entries;
+  int blocks;
+  int items;
+
+  __device__ PrefillWork(const Matmul& p, int columns)
+      : entries(p.entries != nullptr ? *p.entry_count : (p.tokens + columns - 1) / columns),
+        blocks((p.tiles + 2 * kRowTiles - 1) / (2 * kRowTiles)),
+        items(entries * blocks) {}
+  __device__ __forceinline__ PrefillItem item(const Matmul& p, int index, int columns) const {
+    const int entry = index / blocks;
+    if (p.entries == nullptr)
+      return {0, index % blocks, entry * columns, min(columns, p.tokens - entry * columns)};
+    const MatmulEntry e = p.entries[entry];
+    return {e.expert, index % blocks, e.first, e.count};
+  }
+};
+
+/// Slot and phase of the ring.
+template <int kStages>
+struct Cursor {
+  int slot = 0;
+  std::uint32_t phase = 0;
+  __device__ __forceinline__ void advance() {
+    if (++slot == kStages) {
+      slot = 0;
+      phase ^= 1U;
+    }
+  }
+};
+
+template <int kColumns>
+__device__ void copy_operands(const Matmul& p,
+                              const CUtensorMap& x_map,
+                              const PrefillWork& work,
+                              std::uint32_t full,
+                              std::uint32_t empty,
+                              std::uint32_t ring) {
+  using Plan = PrefillPlan<kColumns>;
+  const int rank = static_cast<int>(cluster_rank());
+  const std::uint64_t policy = evict_first_policy();
+  const int steps = (p.width_bytes + kBox - 1) / kBox;
+  const std::int64_t tile_bytes = static_cast<std::int64_t>(kTileRows) * p.width_bytes;
+  Cursor<Plan::kStages> at;
+  for (int index = static_cast<int>(blockIdx.x) / 2; index < work.items;
+       index += static_cast<int>(gridDim.x) / 2) {
+    const PrefillItem item = work.item(p, index, kColumns);
+    const int tile = (item.block * 2 + rank) * kRowTiles;
+    const int present = max(0, min(kRowTiles, p.tiles - tile));
+    const std::uint8_t* weight =
+        p.weight + (static_cast<std::int64_t>(item.expert) * p.tiles + tile) * tile_bytes;
+    for (int step = 0; step < steps; ++step, at.advance()) {
+      const int width = min(kBox, p.width_bytes - step * kBox);
+      const std::uint32_t barrier = full + 8U * static_cast<std::uint32_t>(at.slot);
+      const std::uint32_t place = ring + static_cast<std::uint32_t>(at.slot * Plan::kStage);
+      mbarrier_wait(empty + 8U * static_cast<std::uint32_t>(at.slot), at.phase ^ 1U);
+      mbarrier_arrive_expect(
+          barrier, static_cast<std::uint32_t>(present * width * kTileRows + Plan::kTokenBytes));
+      for (int i = 0; i < present; ++i)
+        bulk_copy(place + static_cast<std::uint32_t>(i * kTileRows * kBox),
+                  weight + i * tile_bytes + static_cast<std::int64_t>(step) * kBox * kTileRows,
+                  static_cast<std::uint32_t>(width * kTileRows), barrier, policy);
+      tensor_copy_to_cluster(
+          place + static_cast<std::uint32_t>(kWeightBytes + rank * Plan::kTokenBytes / 2), &x_map,
+          step * kBox, item.first + rank * kColumns / 2, barrier, 3);
+    }
+  }
+}
+
+/// Two tokens of weight rows g and g + 8 become rows of two neighbouring weight rows.
+__device__ __forceinline__ std::uint32_t transposed(std::uint32_t pair) {
+  std::uint32_t out;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(pair));
+  return out;
+}
+
+/// Brings what an item's sums are multiplied by to L1 while it is multiplied.
+template <TileType kType>
+__device__ __forceinline__ void prefetch_scales(const Matmul& p, const PrefillItem& item, int row) {
+  if (p.bias != nullptr && row < p.rows) prefetch(p.bias + row);
+  if (kType != TileType::fp8) return;
+  const int thread = static_cast<int>(threadIdx.x) % 128;
+  if (row < p.tiles * kTileRows)
+    prefetch(p.row_scales + static_cast<std::int64_t>(item.expert) * p.tiles * kTileRows + row);
+  for (int i = thread; i < item.count; i += 128) prefetch(p.x_scales + item.first + i);
+}
+
+/// Scales and writes what a warp has of an item: 16 rows by kColumns tokens.
+template <TileType kType, int kColumns>
+__device__ __forceinline__ void finish_item(const Matmul& p,
+                                            const PrefillItem& item,
+                                            int row,
+                                            const float (&sum)[kColumns / 8][4]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (row >= p.tiles * kTileRows) return;
+  float token_scales[kColumns / 32];  // of tokens lane, lane + 32, …
+#pragma unroll
+  for (int i = 0; i < kColumns / 32; ++i)
+    token_scales[i] =
+        kType == TileType::fp8 ? p.x_scales[item.first + min(lane + i * 32, item.count - 1)] : 1.0F;
+  float row_scales[2];
+  float bias[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int n = min(row + lane / 4 + i * 8, p.tiles * kTileRows - 1);
+    row_scales[i] =
+        kType == TileType::fp8
+            ? p.row_scales[static_cast<std::int64_t>(item.expert) * p.tiles * kTileRows + n]
+            : 1.0F;
+    bias[i] = p.bias != nullptr && n < p.rows ? to_float(p.bias[n]) : 0.0F;
+  }
+#pragma unroll
+  for (int tile = 0; tile < kColumns / 8; ++tile) {
+    if (tile * 8 >= item.count) break;
+    float x_scale[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      x_scale[i] =
+          __shfl_sync(0xFFFFFFFFU, token_scales[tile / 4], tile % 4 * 8 + lane % 4 * 2 + i);
+    float value[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      value[i] = scale_sum<kType>(p, sum[tile][i], row_scales[i / 2], x_scale[i % 2], bias[i / 2]);
+    }
+    const int token = tile * 8 + lane / 4;  // after the transposition
+    const std::int64_t out_row = (item.first + token) * p.out_stride;
+    if (p.end == MatmulEnd::silu_mul) {
+      const std::uint32_t pair =
+          transposed(pack_bf16(silu_mul(round_bf16(value[0]), round_bf16(value[2])),
+                               silu_mul(round_bf16(value[1]), round_bf16(value[3]))));
+      const int n = row / 2 + lane % 4 * 2;
+      Bf16* out = static_cast<Bf16*>(p.out) + out_row + n;
+      if (token >= item.count) continue;
+      if (n + 1 < p.rows)  // out_stride is even
+        *reinterpret_cast<std::uint32_t*>(out) = pair;
+      else if (n < p.rows)
+        *out = static_cast<Bf16>(pair & 0xFFFFU);
+    } else if (p.end == MatmulEnd::bf16) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const std::uint32_t pair = transposed(pack_bf16(value[half * 2], value[half * 2 + 1]));
+        const int n = row + half * 8 + lane % 4 * 2;
+        Bf16* out = static_cast<Bf16*>(p.out) + out_row + n;
+        if (token >= item.count) continue;
+        if (n + 1 < p.rows && reinterpret_cast<std::uintptr_t>(out) % 4 == 0) {
+          *reinterpret_cast<std::uint32_t*>(out) = pair;
+        } else {
+          if (n < p.rows) out[0] = static_cast<Bf16>(pair & 0xFFFFU);
+          if (n + 1 < p.rows) out[1] = static_cast<Bf16>(pair >> 16U);
+        }
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int column = tile * 8 + lane % 4 * 2 + i % 2;
+        const int n = row + lane / 4 + i / 2 * 8;
+        if (column < item.count && n < p.rows)
+          static_cast<float*>(p.out)[(item.first + column) * p.out_stride + n] = value[i];
+      }
+    }
+  }
+}
+
+template <TileType kType, int kColumns, bool kParts>
+__device__ void multiply_items(const Matmul& p,
+                               const PrefillWork& work,
+                               std::uint32_t full,
+                               std::uint32_t empty,
+                               std::uint32_t turns,
+                               std::uint32_t ring) {
+  using Plan = PrefillPlan<kColumns>;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int rank = static_cast<int>(cluster_rank());
+  const int stages_all = (p.width_bytes + kStageWidth - 1) / kStageWidth;
+  const auto release = [&](int slot) {
+    const std::uint32_t barrier = empty + 8U * static_cast<std::uint32_t>(slot);
+    if (lane < 2)
+      mbarrier_arrive_remote(cluster_address(barrier, static_cast<std::uint32_t>(lane)));
+  };
+  // The warpgroups issue a stage's products in turns: one adds its sums while the other multiplies.
+  const int group = warp / 4;
+  std::uint32_t turn = group == 0 ? 1 : 0;  // the first turn is group 0's
+  Cursor<Plan::kStages> at;
+  for (int index = static_cast<int>(blockIdx.x) / 2; index < work.items;
+       index += static_cast<int>(gridDim.x) / 2) {
+    const PrefillItem item = work.item(p, index, kColumns);
+    const int row = (item.block * 2 + rank) * kBlockRows + warp * 16;
+    prefetch_scales<kType>(p, item, row);
+    float sum[Plan::kTiles][4] = {};
+    float total[kParts ? Plan::kTiles : 1][4] = {};
+    int part = 1;
+    // A part's sums go to the total where the next part begins.
+    const auto border = [&](int stage) {
+      if (!kParts || stage != stages_all * part / p.parts) return;
+      ++part;
+#pragma unroll
+      for (int tile = 0; tile < Plan::kTiles; ++tile)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          total[kParts ? tile : 0][i] += sum[tile][i];
+          sum[tile][i] = 0.0F;
+        }
+    };
+    const auto add = [&](const float(&partial)[Plan::kTiles][4]) {
+#pragma unroll
+      for (int tile = 0; tile < Plan::kTiles; ++tile)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sum[tile][i] += partial[tile][i];
+    };
+    const auto slot_full = [&] {
+      mbarrier_wait(full + 8U * static_cast<std::uint32_t>(at.slot), at.phase);
+    };
+    // 32 bytes of K from the slot.
+    const auto step = [&](float(&partial)[Plan::kTiles][4], int i, bool accumulate) {
+      const std::uint32_t place = ring + static_cast<std::uint32_t>(at.slot * Plan::kStage);
+      wgmma<kType, kColumns>(
+          &partial[0][0],
+          core_operand(place + static_cast<std::uint32_t>(warp / 4 * kTileRows * kBox + i * 2048),
+                       1024U),
+          swizzled_operand(place + static_cast<std::uint32_t>(kWeightBytes + i * kTileWidthStep)),
+          accumulate ? 1 : 0);
+    };
+    const int whole = p.width_bytes / kStageWidth;
+    for (int stage = 0; stage < whole; ++stage) {
+      border(stage);
+      float partial[Plan::kTiles][4];
+      const int first_slot = at.slot;
+      mbarrier_wait(turns + 8U * static_cast<std::uint32_t>(group), turn);
+      turn ^= 1U;
+      slot_full();
+      wgmma_begin();
+#pragma unroll
+      for (int i = 0; i < kBox / kTileWidthStep; ++i) step(partial, i, i > 0);
+      wgmma_commit();
+      at.advance();
+      slot_full();
+      wgmma_begin();
+#pragma unroll
+      for (int i = 0; i < kBox / kTileWidthStep; ++i) step(partial, i, true);
+      wgmma_commit();
+      if (lane == 0) mbarrier_arrive(turns + 8U * static_cast<std::uint32_t>(1 - group));
+      wgmma_wait<1>();
+      release(first_slot);
+      wgmma_wait<0>();
+      release(at.slot);
+      at.advance();
+      add(partial);
+    }
+    if (whole < stages_all) {  // the short stage at a width's end
+      border(whole);
+      float partial[Plan::kTiles][4] = {};
+      for (int begin = whole * kStageWidth; begin < p.width_bytes; begin += kBox) {
+        slot_full();
+        const int steps = min(kBox, p.width_bytes - begin) / kTileWidthStep;
+#pragma unroll 1
+        for (int i = 0; i < steps; ++i) {
+          wgmma_begin();
+          step(partial, i, begin > whole * kStageWidth || i > 0);
+          wgmma_commit();
+          wgmma_wait<0>();
+        }
+        release(at.slot);
+        at.advance();
+      }
+      add(partial);
+    }
+    if constexpr (kParts) {
+#pragma unroll
+      for (int tile = 0; tile < Plan::kTiles; ++tile)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sum[tile][i] = total[tile][i] + sum[tile][i];
+    }
+    finish_item<kType, kColumns>(p, item, row, sum);
+  }
+}
+
+template <TileType kType, int kColumns, bool kParts>
+__global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
+    prefill_kernel(const __grid_constant__ Matmul p, const __grid_constant__ CUtensorMap x_map) {
+  using Plan = PrefillPlan<kColumns>;
+  extern __shared__ std::uint8_t unaligned[];
+  const std::uint32_t base = (shared_address(unaligned) + 1023U) / 1024U * 1024U;
+  const std::uint32_t full = base;
+  const std::uint32_t empty = base + 8U * Plan::kStages;
+  const std::uint32_t ring = base + kBarrierBytes;
+  const std::uint32_t turns = empty + 8U * Plan::kStages;
+  if (threadIdx.x == 0) {
+    for (int slot = 0; slot < Plan::kStages; ++slot) {
+      mbarrier_init(full + 8U * static_cast<std::uint32_t>(slot), 1);
+      mbarrier_init(empty + 8U * static_cast<std::uint32_t>(slot), 2 * kConsumers / 32);
+    }
+    for (std::uint32_t group = 0; group < 2; ++group) mbarrier_init(turns + 8U * group, 4);
+    mbarrier_init_fence();
+  }
+  __syncthreads();
+  cluster_arrive();
+  cluster_wait();  // both CTAs' barriers are ready
+  grid_wait();
+  grid_release();
+  const PrefillWork work(p, kColumns);
+  if (threadIdx.x >= kConsumers) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    if (threadIdx.x == kConsumers) copy_operands<kColumns>(p, x_map, work, full, empty, ring);
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    multiply_items<kType, kColumns, kParts>(p, work, full, empty, turns, ring);
+  }
+  __syncwarp();
+  cluster_arrive();
+  cluster_wait();  // NOTE: no CTA may leave while the other sends to it
+}
+
+template <TileType kType, int kColumns, bool kParts>
+cudaError_t launch_form(const Matmul& p,
+                        const CUtensorMap& x_map,
+                        int multiprocessors,
+                        cudaStream_t stream) {
+  using Plan = PrefillPlan<kColumns>;
+  const auto kernel = prefill_kernel<kType, kColumns, kParts>;
+  static const cudaError_t prepared =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Plan::kShared);
+  if (prepared != cudaSuccess) return prepared;
+  return launch_kernel(kernel,
+                       {dim3(static_cast<unsigned>(multiprocessors / 2 * 2)), dim3(kThreads),
+                        static_cast<std::size_t>(Plan::kShared)},
+                       stream, p, x_map);
+}
+
+}  // namespace
+
+cudaError_t launch_matmul_prefill(const Matmul& p,
+                                  const CUtensorMap& x_map,
+                                  int columns,
+                                  int multiprocessors,
+                                  cudaStream_t stream) {
+  if (columns == 192 && p.parts == 1 && p.type == TileType::fp8)
+    return launch_form<TileType::fp8, 192, false>(p, x_map, multiprocessors, stream);
+  if (columns != 128) return cudaErrorInvalidValue;
+  if (p.type == TileType::bf16)
+    return p.parts > 1 ? launch_form<TileType::bf16, 128, true>(p, x_map, multiprocessors, stream)
+                       : launch_form<TileType::bf16, 128, false>(p, x_map, multiprocessors, stream);
+  return p.parts > 1 ? launch_form<TileType::fp8, 128, true>(p, x_map, multiprocessors, stream)
+                     : launch_form<TileType::fp8, 128, false>(p, x_map, multiprocessors, stream);
+}
+
+}  // namespace koho::cuda

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Descriptions of row-major activations for the copy engine. Made on the host for every launch and
+// passed by value, so a captured graph holds its own.
+#pragma once
+
+#include <cstdint>
+
+#include <cuda.h>
+
+#include "base/error.h"
+
+namespace koho::cuda {
+
+/// Rows of bytes in device memory: `data` and `stride_bytes` are multiples of 16.
+struct TensorRows {
+  const void* data = nullptr;
+  std::int64_t row_bytes = 0;
+  std::int64_t rows = 0;
+  std::int64_t stride_bytes = 0;
+};
+
+/// Boxes of `box_rows` (at most 256) rows and 128 bytes, swizzled by 128 bytes; what lies beyond
+/// the rows reads as zero. Errors: device_error.
+Status make_tensor_map(CUtensorMap& map, const TensorRows& rows, int box_rows);
+
+}  // namespace koho::cuda

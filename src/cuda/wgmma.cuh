@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hopper's wgmma: d[64, kColumns] (+)= a[64, 32 bytes of K] * b[kColumns, 32 bytes of K]^T, both
+// operands in shared memory, f32 sums in registers: sum 4 * i + j of a thread is row g (+ 8 for
+// j >= 2) of its warp's 16 and column 8 * i + 2 * t + j % 2, with g = lane / 4 and t = lane % 4.
+// Instructions of the same operands give the same bits in every column, however many there are.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/matmul.h"
+#include "cuda/tiles.h"
+
+namespace koho::cuda {
+
+/// An operand of core matrices without swizzle: `leading` bytes between chunks of K, 128 between 8
+/// rows. Tiled weights (tiles.h) are this with 1024.
+__device__ __forceinline__ std::uint64_t core_operand(std::uint32_t address,
+                                                      std::uint32_t leading) {
+  constexpr std::uint64_t kRowGroup = 128;
+  return static_cast<std::uint64_t>((address & 0x3FFFFU) >> 4U) |
+         (static_cast<std::uint64_t>(leading >> 4U) << 16U) | ((kRowGroup >> 4U) << 32U);
+}
+/// An operand of rows of 128 bytes of K that the copy engine swizzled: 1024 bytes between 8 rows.
+/// The next 32 bytes of K begin 32 bytes further.
+__device__ __forceinline__ std::uint64_t swizzled_operand(std::uint32_t address) {
+  constexpr std::uint64_t kRowGroup = 1024;
+  constexpr std::uint64_t kSwizzle128 = 1;
+  return static_cast<std::uint64_t>((address & 0x3FFFFU) >> 4U) | (1ULL << 16U) |
+         ((kRowGroup >> 4U) << 32U) | (kSwizzle128 << 62U);
+}
+
+__device__ __forceinline__ void wgmma_begin() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void wgmma_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int kPending>
+__device__ __forceinline__ void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+#define KOHO_SUMS4(i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
+#define KOHO_SUMS16(i) KOHO_SUMS4(i), KOHO_SUMS4((i) + 4), KOHO_SUMS4((i) + 8), KOHO_SUMS4((i) + 12)
+#define KOHO_SUMS64(i) \
+  KOHO_SUMS16(i), KOHO_SUMS16((i) + 16), KOHO_SUMS16((i) + 32), KOHO_SUMS16((i) + 48)
+
+// clang-format off
+#define KOHO_REGS8 "%0,%1,%2,%3"
+#define KOHO_REGS16 "%0,%1,%2,%3,%4,%5,%6,%7"
+#define KOHO_REGS32 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define KOHO_REGS64 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define KOHO_REGS128 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define KOHO_REGS192 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+
+/// `accumulate` = 0 replaces d.
+template <TileType kType, int kColumns>
+__device__ __forceinline__ void wgmma(float* d,
+                                      std::uint64_t weights,
+                                      std::uint64_t tokens,
+                                      int accumulate) {
+  if constexpr (kType != TileType::bf16 && kColumns == 8)
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %6, 0;\n\t"
+      "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {" KOHO_REGS8 "}, %4, %5, p, 1, 1;\n\t}"
+      : KOHO_SUMS4(0)
+      : "l"(weights), "l"(tokens), "r"(accumulate));
+  else if constexpr (kType == TileType::bf16 && kColumns == 8)
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %6, 0;\n\t"
+      "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {" KOHO_REGS8 "}, %4, %5, p, 1, 1, 0, 0;\n\t}"
+      : KOHO_SUMS4(0)
+      : "l"(weights), "l"(tokens), "r"(accumulate));
+  else if constexpr (kType != TileType::bf16 && kColumns == 16)
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %10, 0;\n\t"
+      "wgmma.mma_async.sync.aligned.m64n16k32.f32.e4m3.e4m3 {" KOHO_REGS16 "}, %8, %9, p, 1, 1;\n\t}"
+      : KOHO_SUMS4(0), KOHO_SUMS4(4)
+      : "l"(weights), "l"(tokens), "r"(accumulate));
+  else if constexpr (kType == TileType::bf16 && kColumns == 16)
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %10, 0;\n\t"
+      "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {" KOHO_REGS16 "}, %8, %9, p, 1, 1, 0, 0;\n\t}"
+      : KOHO_SUMS4(0), KOHO_SUMS4(4)
+      : "l"(weights), "l"(tokens), "r"(accumulate));
+  else if constexpr (kType != TileType::bf16 && kColumns == 32)
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %18, 0;\n\t"
+      "wgmma.mma_async.sync.aligned.m64n32k32.f32.e4m3.e4m3 {" KOHO_REGS32 "}, %16, %17, p, 1, 1;\n\t}"
+      : KOHO_SUMS16(0)
+      : "l"(weights), "l"(tokens), "r"(accumulate));
+  else if constexpr (kType == TileType::bf16 && kColumns == 32)
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %18, 0;\n\t"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" KOHO_REGS32 "}, %16, %17, p, 1, 1, 0, 0;\n\t}"
+      : KOHO_SUMS16(0)
+      : "l"(weights), "l"(tokens), "r"(accumulate));
+  else if constexpr (kType != TileType::bf16 && kColumns == 64)
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %34, 0;\n\t"
+      "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 {" KOHO_REGS64 "}, %32, %33, p, 1, 1;\n\t}"
+      : KOHO_SUMS16(0), KOHO_SUMS16(16)
+      : "l"(weights), "l"(tokens), "r"(accumulate));
+  else if constexpr (kType == TileType::bf16 && kColumns == 64)
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %34, 0;\n\t"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" KOHO_REGS64 "}, %32, %33, p, 1, 1, 0, 0;\n\t}"
+      : KOHO_SUMS16(0), KOHO_SUMS16(16)
+      : "l"(weights), "l"(tokens), "r"(accumulate));
+  else if constexpr (kType != TileType::bf16 && kColumns == 128)
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %66, 0;\n\t"
+      "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {" KOHO_REGS128 "}, %64, %65, p, 1, 1;\n\t}"
+      : KOHO_SUMS64(0)
+      : "l"(weights), "l"(tokens), "r"(accumulate));
+  else if constexpr (kType == TileType::bf16 && kColumns == 128)
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %66, 0;\n\t"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" KOHO_REGS128 "}, %64, %65, p, 1, 1, 0, 0;\n\t}"
+      : KOHO_SUMS64(0)
+      : "l"(weights), "l"(tokens), "r"(accumulate));
+  else if constexpr (kType != TileType::bf16 && kColumns == 192)
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %98, 0;\n\t"
+      "wgmma.mma_async.sync.aligned.m64n192k32.f32.e4m3.e4m3 {" KOHO_REGS192 "}, %96, %97, p, 1, 1;\n\t}"
+      : KOHO_SUMS64(0), KOHO_SUMS16(64), KOHO_SUMS16(80)
+      : "l"(weights), "l"(tokens), "r"(accumulate));
+  else
+    static_assert(kColumns == 0, "no such instruction here");
+}
+// clang-format on
+
+#undef KOHO_REGS8
+#undef KOHO_REGS16
+#undef KOHO_REGS32
+#undef KOHO_REGS64
+#undef KOHO_REGS128
+#undef KOHO_REGS192
+#undef KOHO_SUMS4
+#undef KOHO_SUMS16
+#undef KOHO_SUMS64
+
+}  // namespace koho::cuda
