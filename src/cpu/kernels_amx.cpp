@@ -253,9 +253,46 @@ void configure(const Panels& panels) {
   tile_configure(shapes);
 }
 
-/// Columns first.. of up to 32 rows, at most a block of them, as bfloat16 rows.
-/// Calls between() now and then, kBetween times: tile work that runs beside the widening.
-constexpr std::int64_t kBetween = 4;
+/// `columns` codes of a row as bfloat16, by the tables.
+void widen_row(const Tables& tables,
+               const std::byte* codes,
+               std::int64_t columns,
+               std::byte* target) {
+  for (std::int64_t k = 0; k < columns; k += kStep) {
+    __m512i wide[2];
+    widen(tables, load_codes(codes, k, columns), wide);
+    _mm512_store_si512(target + k * 2, wide[0]);
+    _mm512_store_si512(target + k * 2 + 64, wide[1]);
+  }
+}
+
+/// kWidth columns of kRows rows into a block, all normal codes; false if they are not, and then
+/// nothing is said of the target. Asks for the memory `ahead` bytes further on.
+template <std::int64_t kColumns, std::int64_t kWidth, std::int64_t kRows>
+inline bool widen_normal_rows(const std::byte* codes,
+                              std::int64_t stride,
+                              std::int64_t ahead,
+                              std::byte* target) {
+  __m512i largest = _mm512_setzero_si512();
+#pragma GCC unroll 16
+  for (std::int64_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+    for (std::int64_t k = 0; k < kWidth; k += kStep) {
+      __m512i wide[2];
+      const std::byte* at = codes + r * stride + k;
+      const __m512i some = _mm512_loadu_si512(at);
+      _mm_prefetch(reinterpret_cast<const char*>(at + ahead), _MM_HINT_T1);
+      widen_normal(some, wide);
+      largest = _mm512_max_epu8(largest, speciality(some));
+      _mm512_store_si512(target + r * row_bytes(kColumns) + k * 2, wide[0]);
+      _mm512_store_si512(target + r * row_bytes(kColumns) + k * 2 + 64, wide[1]);
+    }
+  }
+  return !any_special(largest);
+}
+
+/// Columns first.. of up to 32 rows, at most a block of them, as bfloat16 rows. Calls between() now
+/// and then: tile work that runs beside the widening.
 template <std::int64_t kColumns, typename Between>
 void widen_rows(const Tables& tables,
                 const MultiplyTask& task,
@@ -264,30 +301,28 @@ void widen_rows(const Tables& tables,
                 std::int64_t first,
                 std::byte* block,
                 const Between& between) {
+  constexpr std::int64_t kGroup = 2;
+  constexpr std::int64_t kBetweenRows = 8;
+  const std::int64_t stride = task.row_bytes;
   const std::int64_t columns = least(task.columns - first, kColumns);
-  const std::int64_t whole = columns / kStep;
-  const std::int64_t ahead = kPairRows * task.row_bytes;
-  for (std::int64_t r = 0; r < rows; ++r) {
-    const std::byte* codes = task.weight + (row + r) * task.row_bytes + first;
+  const std::int64_t ahead = kPairRows * stride;
+  for (std::int64_t r = 0; r < rows; r += kGroup) {
+    const std::byte* codes = task.weight + (row + r) * stride + first;
     std::byte* target = block + r * row_bytes(kColumns);
-    __m512i largest = _mm512_setzero_si512();
-    for (std::int64_t i = 0; i < whole; ++i) {
-      __m512i wide[2];
-      const __m512i some = _mm512_loadu_si512(codes + i * kStep);
-      _mm_prefetch(reinterpret_cast<const char*>(codes + i * kStep + ahead), _MM_HINT_T1);
-      widen_normal(some, wide);
-      largest = _mm512_max_epu8(largest, speciality(some));
-      _mm512_store_si512(target + i * 2 * kStep, wide[0]);
-      _mm512_store_si512(target + i * 2 * kStep + 64, wide[1]);
+    const bool group = r + kGroup <= rows;
+    bool done = false;
+    if (group && columns == kColumns) {
+      done = widen_normal_rows<kColumns, kColumns, kGroup>(codes, stride, ahead, target);
+    } else if (group && columns % kStep == 0) {
+      done = true;
+      for (std::int64_t k = 0; k < columns; k += kStep)
+        done =
+            widen_normal_rows<kColumns, kStep, kGroup>(codes + k, stride, ahead, target + 2 * k) &&
+            done;
     }
-    const bool again = any_special(largest);
-    for (std::int64_t i = again ? 0 : whole; i * kStep < columns; ++i) {
-      __m512i wide[2];
-      widen(tables, load_codes(codes, i * kStep, columns), wide);
-      _mm512_store_si512(target + i * 2 * kStep, wide[0]);
-      _mm512_store_si512(target + i * 2 * kStep + 64, wide[1]);
-    }
-    if (r % (kPairRows / kBetween) == kPairRows / kBetween - 1) between();
+    for (std::int64_t i = 0; !done && i < least(kGroup, rows - r); ++i)
+      widen_row(tables, codes + i * stride, columns, target + i * row_bytes(kColumns));
+    if ((r + kGroup) % kBetweenRows == 0) between();
   }
 }
 
