@@ -9,6 +9,7 @@ namespace koho::app {
 Runner add_bench(CLI::App& command) {
   static constexpr Command kTable[] = {
       {"latency", "Time one step: decode and prefill, class by class", add_bench_latency},
+      {"throughput", "Run many requests through the engine", add_bench_throughput},
   };
   command.require_subcommand(1);
   auto chosen = std::make_shared<Runner>();

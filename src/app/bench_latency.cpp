@@ -16,14 +16,11 @@
 
 #include <nlohmann/json.hpp>
 
+#include "app/bench_subject.h"
 #include "app/command.h"
 #include "base/arithmetic.h"
-#include "base/mapped_file.h"
 #include "comm/one_rank.h"
-#include "model/memory_plan.h"
-#include "model/synthetic.h"
 #include "plan/step_plan.h"
-#include "runtime/loaded_model.h"
 #include "worker/device.h"
 #include "worker/worker.h"
 
@@ -43,11 +40,7 @@ Examples:
   koho bench latency --model models/tiny --device cpu --batch 1,4 --prefill 512)";
 
 struct LatencyOptions {
-  std::string model;
-  std::string config;
-  std::string weights = "checkpoint";
-  std::string quant = "fp8_channel";
-  std::string device = "auto";
+  SubjectOptions subject;
   std::string kv_dtype = "bf16";
   std::string out;
   std::string commit;
@@ -55,11 +48,8 @@ struct LatencyOptions {
   std::int64_t context = 1024;
   std::int64_t prefill = 8192;
   std::int64_t steps = 32;
-  std::int64_t layers = 0;  // 0: all
-  std::int64_t threads = 0;
   double bandwidth = 4.45e12;  // bytes a second that an H200 reads
   bool no_classes = false;
-  bool deterministic = false;
 };
 
 double ms_since(Clock::time_point start) {
@@ -69,65 +59,6 @@ double ms_since(Clock::time_point start) {
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
-}
-
-/// The model to time and what owns its memory.
-struct Subject {
-  ModelConfig config;
-  std::unique_ptr<LoadedModel> loaded;
-  std::unique_ptr<DrawnWeights> drawn;
-  std::unique_ptr<SyntheticWeights> filled;
-  const ModelSources* sources = nullptr;
-};
-
-Result<WeightQuant> parse_quant(const std::string& name) {
-  if (name == "bf16") return WeightQuant::none;
-  if (name == "fp8_channel") return WeightQuant::fp8_channel;
-  if (name == "fp8_tensor") return WeightQuant::fp8_tensor;
-  if (name == "fp8_block") return WeightQuant::fp8_block;
-  return make_error(ErrorCode::invalid_argument,
-                    "--quant must be bf16, fp8_channel, fp8_tensor or fp8_block, found \"{}\"",
-                    name);
-}
-
-Result<Subject> open_subject(const LatencyOptions& options, DeviceKind device) {
-  Subject subject;
-  if (options.weights == "checkpoint") {
-    if (options.model.empty())
-      return make_error(ErrorCode::invalid_argument, "--model is needed without synthetic weights");
-    KOHO_TRY_ASSIGN(LoadedModel loaded, load_model(options.model));
-    subject.loaded = std::make_unique<LoadedModel>(std::move(loaded));
-    subject.config = subject.loaded->config;
-    subject.sources = &subject.loaded->sources;
-    return subject;
-  }
-  if (options.weights != "synthetic" || options.config.empty())
-    return make_error(ErrorCode::invalid_argument,
-                      "--weights must be checkpoint, or synthetic with --config");
-  constexpr std::uint64_t kConfigBytesMax = 1 << 20;
-  constexpr std::uint64_t kSeed = 1;
-  KOHO_TRY_ASSIGN(const std::string text, read_file(options.config, kConfigBytesMax));
-  std::vector<std::string> warnings;
-  KOHO_TRY_ASSIGN(subject.config, parse_model_config(text, warnings));
-  ModelConfig& config = subject.config;
-  if (options.layers > 0)
-    config.num_hidden_layers = std::min(options.layers, config.num_hidden_layers);
-  config.first_k_dense_replace = std::min(config.first_k_dense_replace, config.num_hidden_layers);
-  if (!config.quantization) {
-    KOHO_TRY_ASSIGN(const WeightQuant quant, parse_quant(options.quant));
-    if (quant != WeightQuant::none)
-      config.quantization = QuantizationConfig{
-          .method = "compressed-tensors", .schemes = {quant}, .ignored = {"lm_head"}};
-  }
-  if (device == DeviceKind::cuda) {
-    KOHO_TRY_ASSIGN(subject.drawn, DrawnWeights::make(config, kSeed));
-    subject.sources = &subject.drawn->sources();
-  } else {
-    KOHO_TRY_ASSIGN(SyntheticWeights filled, SyntheticWeights::make(config, kSeed));
-    subject.filled = std::make_unique<SyntheticWeights>(std::move(filled));
-    subject.sources = &subject.filled->sources();
-  }
-  return subject;
 }
 
 /// Sequences side by side in the cache: seat s has pages s * W .. s * W + W - 1; the first one may
@@ -253,8 +184,8 @@ struct Report {
 
 class Bench {
  public:
-  Bench(const LatencyOptions& options, const Subject& subject)
-      : options_(options), config_(subject.config), sources_(*subject.sources) {}
+  Bench(const LatencyOptions& options, const BenchSubject& subject)
+      : options_(options), config_(subject.config), sources_(subject.sources()) {}
 
   Status start(std::unique_ptr<Backend> backend) {
     const std::int64_t batch_max =
@@ -494,14 +425,8 @@ Json json_of(const Report& report, const LatencyOptions& options) {
 }
 
 Status run(const LatencyOptions& options) {
-  KOHO_TRY_ASSIGN(const DeviceKind device, parse_device(options.device));
-  KOHO_TRY_ASSIGN(const Subject subject, open_subject(options, device));
-  KOHO_TRY_ASSIGN(std::unique_ptr<Backend> backend,
-                  make_backend({.kind = device,
-                                .threads = options.threads,
-                                .deterministic = options.deterministic,
-                                .drawn = subject.drawn.get()},
-                               0, 1));
+  KOHO_TRY_ASSIGN(const BenchSubject subject, open_subject(options.subject));
+  KOHO_TRY_ASSIGN(std::unique_ptr<Backend> backend, make_backend(subject.device, 0, 1));
   Bench bench(options, subject);
   KOHO_TRY(bench.start(std::move(backend)));
   Json rows = Json::array();
@@ -526,9 +451,10 @@ Status run(const LatencyOptions& options) {
       {"machine", bench.machine()},
       {"commit", options.commit},
       {"date", date.data()},
-      {"command", fmt::format("koho bench latency --weights {} --context {} --prefill {} --kv {}",
-                              options.weights, options.context, options.prefill, options.kv_dtype)},
-      {"config", options.config.empty() ? options.model : options.config},
+      {"command",
+       fmt::format("koho bench latency --weights {} --context {} --prefill {} --kv {}",
+                   options.subject.weights, options.context, options.prefill, options.kv_dtype)},
+      {"config", options.subject.config.empty() ? options.subject.model : options.subject.config},
       {"layers", subject.config.num_hidden_layers},
       {"rows", rows}};
   std::ofstream file(options.out);
@@ -541,16 +467,7 @@ Status run(const LatencyOptions& options) {
 
 Runner add_bench_latency(CLI::App& command) {
   auto options = std::make_shared<LatencyOptions>();
-  command.add_option("--model", options->model, "Model directory");
-  command.add_option("--config", options->config, "A config.json, with --weights synthetic");
-  command.add_option("--weights", options->weights, "checkpoint or synthetic")
-      ->capture_default_str();
-  command
-      .add_option("--quant", options->quant,
-                  "Synthetic weights of a config that names no quantisation: bf16, fp8_channel, "
-                  "fp8_tensor, fp8_block")
-      ->capture_default_str();
-  command.add_option("--device", options->device, "auto, cpu or cuda")->capture_default_str();
+  add_subject_flags(command, options->subject);
   command.add_option("--batch", options->batches, "Decode batch sizes")
       ->delimiter(',')
       ->check(CLI::PositiveNumber)
@@ -564,17 +481,11 @@ Runner add_bench_latency(CLI::App& command) {
   command.add_option("--steps", options->steps, "Timed decode steps")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  command.add_option("--layers", options->layers, "Only the first layers; 0 = all")
-      ->check(CLI::NonNegativeNumber);
   command.add_option("--kv-dtype", options->kv_dtype, "bf16 or fp8")
       ->check(CLI::IsMember({"bf16", "fp8"}))
       ->capture_default_str();
-  command.add_option("--threads", options->threads, "CPU threads; 0 = all cores")
-      ->check(CLI::NonNegativeNumber);
   command.add_option("--bandwidth", options->bandwidth, "Bytes a second that the device reads")
       ->capture_default_str();
-  command.add_flag("--deterministic", options->deterministic,
-                   "One path for every number of tokens (CUDA)");
   command.add_flag("--no-classes", options->no_classes, "Only whole steps");
   command.add_option("--out", options->out, "A JSON file to write");
   command.add_option("--commit", options->commit, "What is measured, for the file");

@@ -30,9 +30,14 @@ class DetokenizingDecoder final : public TextDecoder {
   Detokenizer detokenizer_;
 };
 
-/// Memory that keys and values may take on the host without being asked to: a quarter of it.
-std::int64_t host_kv_bytes_max() {
-  return static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE) / 4;
+std::int64_t bytes_of(const ConstTensorView& view) {
+  return view.empty() ? 0 : view.bytes();
+}
+std::int64_t bytes_of(const LinearSource& linear) {
+  return bytes_of(linear.weight) + bytes_of(linear.scale) + bytes_of(linear.bias);
+}
+std::int64_t bytes_of(const MlpSource& mlp) {
+  return bytes_of(mlp.gate) + bytes_of(mlp.up) + bytes_of(mlp.down);
 }
 
 Status in_range(const char* name, std::int64_t value, std::int64_t low, std::int64_t high) {
@@ -55,6 +60,39 @@ Shard shard_of(const RuntimeOptions& options) {
   return {.ranks = options.ranks, .experts = options.experts, .attention = options.attention};
 }
 
+/// What a model's weights take on each GPU of `ranks`, `sharers` of which share an attention layer.
+/// Linear layers outside the experts may be kept twice, for few tokens and for many (docs/kernels).
+std::int64_t placed_bytes(const ModelSources& sources, std::int64_t ranks, std::int64_t sharers) {
+  std::int64_t bytes = bytes_of(sources.embedding) + bytes_of(sources.lm_head);
+  for (const LayerSources& layer : sources.layers) {
+    const AttentionSources& attention = layer.attention;
+    bytes += 2 *
+             (bytes_of(attention.q) + bytes_of(attention.k) + bytes_of(attention.v) +
+              bytes_of(attention.o)) /
+             sharers;
+    if (layer.mlp) bytes += 2 * bytes_of(*layer.mlp) / ranks;
+    if (!layer.moe) continue;
+    bytes += bytes_of(layer.moe->router) + bytes_of(layer.moe->shared);
+    for (const MlpSource& expert : layer.moe->experts) bytes += bytes_of(expert) / ranks;
+  }
+  return bytes;
+}
+
+/// Memory that keys and values may take on every rank without being asked to: a quarter of the
+/// host's, or what a GPU has left beside the weights and a reserve for activations, scratch memory
+/// and graphs.
+Result<std::int64_t> kv_bytes_max(const RuntimeOptions& options, const ModelSources& sources) {
+  if (options.device.kind == DeviceKind::cpu)
+    return static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE) / 4 /
+           options.ranks;
+  constexpr std::int64_t kReserveBytes = 6'000'000'000;
+  KOHO_TRY_ASSIGN(const std::unique_ptr<Backend> backend,
+                  make_backend(options.device, 0, options.ranks));
+  KOHO_TRY_ASSIGN(const MemoryUse use, backend->memory_use());
+  const std::int64_t sharers = shard_of(options).of_tokens().ranks;
+  return use.free_bytes - placed_bytes(sources, options.ranks, sharers) - kReserveBytes;
+}
+
 /// One page's bytes on every rank that holds it.
 std::int64_t page_bytes(const ModelConfig& config, const RuntimeOptions& options) {
   return KvCache::page_bytes(
@@ -65,7 +103,9 @@ std::int64_t page_bytes(const ModelConfig& config, const RuntimeOptions& options
        .dtype = options.kv_dtype});
 }
 
-RuntimeSizes decide_sizes(const ModelConfig& config, const RuntimeOptions& options) {
+RuntimeSizes decide_sizes(const ModelConfig& config,
+                          const RuntimeOptions& options,
+                          std::int64_t kv_bytes) {
   RuntimeSizes sizes;
   const std::int64_t bytes = page_bytes(config, options);
   // Ranks that hold a part of every page; parts of the pool that ranks hold alone.
@@ -77,8 +117,7 @@ RuntimeSizes decide_sizes(const ModelConfig& config, const RuntimeOptions& optio
   const std::int64_t wanted_pages =
       options.sequences_max * ceil_div<std::int64_t>(wanted_context, kPageTokens);
   const std::int64_t one_sequence = ceil_div<std::int64_t>(wanted_context, kPageTokens);
-  const std::int64_t affordable =
-      std::max(host_kv_bytes_max() / bytes / sharers, one_sequence * partitions);
+  const std::int64_t affordable = std::max(kv_bytes / bytes, one_sequence) * partitions;
   const std::int64_t pages =
       options.kv_pages > 0 ? options.kv_pages : std::min(wanted_pages, affordable);
   // A sequence lies in one partition.
@@ -94,7 +133,9 @@ RuntimeSizes decide_sizes(const ModelConfig& config, const RuntimeOptions& optio
   const std::int32_t chunk = options.prefill_chunk > 0                 ? options.prefill_chunk
                              : options.device.kind == DeviceKind::cuda ? kPrefillChunkCuda
                                                                        : kPrefillChunkCpu;
-  sizes.prefill_chunk = std::min(chunk, sizes.context_max);
+  // Several prompts may share a step.
+  sizes.prefill_chunk = static_cast<std::int32_t>(
+      std::min<std::int64_t>(chunk, std::int64_t{options.sequences_max} * sizes.context_max));
   return sizes;
 }
 
@@ -161,7 +202,11 @@ Status Runtime::start() {
   const auto start = std::chrono::steady_clock::now();
   KOHO_TRY(validate(options_, model_.config));
   KOHO_TRY(check_shard(model_.config, shard_of(options_)));
-  sizes_ = decide_sizes(model_.config, options_);
+  std::int64_t kv_bytes = 0;
+  if (options_.kv_pages == 0) {
+    KOHO_TRY_ASSIGN(kv_bytes, kv_bytes_max(options_, model_.sources));
+  }
+  sizes_ = decide_sizes(model_.config, options_, kv_bytes);
   const EngineLimits limits = engine_limits(options_, sizes_, model_.config.vocab_size);
   KOHO_TRY(validate(limits));
 

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "app/bench_subject.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/mapped_file.h"
+
+namespace koho::app {
+namespace {
+
+Result<WeightQuant> parse_quant(const std::string& name) {
+  if (name == "bf16") return WeightQuant::none;
+  if (name == "fp8_channel") return WeightQuant::fp8_channel;
+  if (name == "fp8_tensor") return WeightQuant::fp8_tensor;
+  if (name == "fp8_block") return WeightQuant::fp8_block;
+  return make_error(ErrorCode::invalid_argument,
+                    "--quant must be bf16, fp8_channel, fp8_tensor or fp8_block, found \"{}\"",
+                    name);
+}
+
+Result<ModelConfig> synthetic_config(const SubjectOptions& options) {
+  constexpr std::uint64_t kConfigBytesMax = 1 << 20;
+  KOHO_TRY_ASSIGN(const std::string text, read_file(options.config, kConfigBytesMax));
+  std::vector<std::string> warnings;
+  KOHO_TRY_ASSIGN(ModelConfig config, parse_model_config(text, warnings));
+  if (options.layers > 0)
+    config.num_hidden_layers = std::min(options.layers, config.num_hidden_layers);
+  config.first_k_dense_replace = std::min(config.first_k_dense_replace, config.num_hidden_layers);
+  if (config.quantization) return config;
+  KOHO_TRY_ASSIGN(const WeightQuant quant, parse_quant(options.quant));
+  if (quant != WeightQuant::none)
+    config.quantization = QuantizationConfig{
+        .method = "compressed-tensors", .schemes = {quant}, .ignored = {"lm_head"}};
+  return config;
+}
+
+}  // namespace
+
+Result<BenchSubject> open_subject(const SubjectOptions& options) {
+  constexpr std::uint64_t kSeed = 1;
+  BenchSubject subject;
+  KOHO_TRY_ASSIGN(subject.device.kind, parse_device(options.device));
+  subject.device.threads = options.threads;
+  subject.device.deterministic = options.deterministic;
+  if (options.weights == "checkpoint") {
+    if (options.model.empty())
+      return make_error(ErrorCode::invalid_argument, "--model is needed without synthetic weights");
+    KOHO_TRY_ASSIGN(LoadedModel loaded, load_model(options.model));
+    subject.loaded = std::make_unique<LoadedModel>(std::move(loaded));
+    subject.config = subject.loaded->config;
+    return subject;
+  }
+  if (options.weights != "synthetic" || options.config.empty())
+    return make_error(ErrorCode::invalid_argument,
+                      "--weights must be checkpoint, or synthetic with --config");
+  KOHO_TRY_ASSIGN(subject.config, synthetic_config(options));
+  if (subject.device.kind == DeviceKind::cuda) {
+    KOHO_TRY_ASSIGN(subject.drawn, DrawnWeights::make(subject.config, kSeed));
+    subject.device.drawn = subject.drawn.get();
+  } else {
+    KOHO_TRY_ASSIGN(SyntheticWeights filled, SyntheticWeights::make(subject.config, kSeed));
+    subject.filled = std::make_unique<SyntheticWeights>(std::move(filled));
+  }
+  return subject;
+}
+
+void add_subject_flags(CLI::App& command, SubjectOptions& options) {
+  command.add_option("--model", options.model, "Model directory");
+  command.add_option("--config", options.config, "A config.json, with --weights synthetic");
+  command.add_option("--weights", options.weights, "checkpoint or synthetic")
+      ->capture_default_str();
+  command
+      .add_option("--quant", options.quant,
+                  "Synthetic weights of a config that names no quantisation: bf16, fp8_channel, "
+                  "fp8_tensor, fp8_block")
+      ->capture_default_str();
+  command.add_option("--layers", options.layers, "Synthetic: only the first layers; 0 = all")
+      ->check(CLI::NonNegativeNumber);
+  command.add_option("--device", options.device, "auto, cpu or cuda")->capture_default_str();
+  command.add_option("--threads", options.threads, "CPU threads; 0 = all cores")
+      ->check(CLI::NonNegativeNumber);
+  command.add_flag("--deterministic", options.deterministic,
+                   "One path for every number of tokens (CUDA)");
+}
+
+}  // namespace koho::app
