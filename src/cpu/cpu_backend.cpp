@@ -88,7 +88,8 @@ Result<MemoryUse> CpuBackend::memory_use() const {
   return MemoryUse{.held_bytes = allocated_bytes_,
                    .free_bytes = static_cast<std::int64_t>(sysconf(_SC_AVPHYS_PAGES)) *
                                  static_cast<std::int64_t>(sysconf(_SC_PAGESIZE)),
-                   .allocations = allocations_};
+                   .allocations = allocations_,
+                   .purposes = {}};
 }
 
 Status CpuBackend::upload(TensorView destination, std::span<const std::byte> source) {

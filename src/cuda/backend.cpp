@@ -92,8 +92,8 @@ Result<Tensor> CudaBackend::allocate(DType dtype, Shape shape, std::string_view 
   const std::int64_t bytes = shape.elements() * dtype_bytes(dtype);
   KOHO_TRY_ASSIGN(std::byte * data, memory_->allocate(bytes, purpose));
   return Tensor(
-      data, [memory = memory_, bytes](std::byte* freed) { memory->free(freed, bytes); }, dtype,
-      shape, device_id_);
+      data, [memory = memory_](std::byte* freed) { memory->free(freed); }, dtype, shape,
+      device_id_);
 }
 
 Result<Tensor> CudaBackend::place(ConstTensorView source) {

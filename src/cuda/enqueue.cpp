@@ -116,10 +116,11 @@ Result<MemoryUse> CudaBackend::memory_use() const {
   std::size_t free_bytes = 0;
   std::size_t total_bytes = 0;
   KOHO_CUDA_TRY(cudaMemGetInfo(&free_bytes, &total_bytes));
-  const DeviceMemory::Counts counts = memory_->counts();
+  const DeviceMemory::Counts& counts = memory_->counts();
   return MemoryUse{.held_bytes = counts.bytes,
                    .free_bytes = static_cast<std::int64_t>(free_bytes),
-                   .allocations = counts.allocations};
+                   .allocations = counts.allocations,
+                   .purposes = counts.purposes};
 }
 
 Result<std::unique_ptr<Recording>> CudaBackend::record(std::function<Status()> operators) {

@@ -58,13 +58,19 @@ Result<std::byte*> DeviceMemory::allocate(std::int64_t bytes, std::string_view p
   KOHO_CUDA_TRY(status);
   counts_.bytes += bytes;
   ++counts_.allocations;
+  counts_.purposes[std::string(purpose)] += bytes;
+  blocks_[static_cast<std::byte*>(data)] = {bytes, std::string(purpose)};
   return static_cast<std::byte*>(data);
 }
 
-void DeviceMemory::free(std::byte* data, std::int64_t bytes) {
+void DeviceMemory::free(std::byte* data) {
   if (data == nullptr) return;
   static_cast<void>(cudaFree(data));  // at teardown an earlier sticky error has been reported
-  counts_.bytes -= bytes;
+  const auto block = blocks_.find(data);
+  KOHO_CHECK(block != blocks_.end());
+  counts_.bytes -= block->second.bytes;
+  counts_.purposes[block->second.purpose] -= block->second.bytes;
+  blocks_.erase(block);
 }
 
 Result<DeviceBlock> DeviceBlock::allocate(const std::shared_ptr<DeviceMemory>& memory,
@@ -78,7 +84,7 @@ Result<DeviceBlock> DeviceBlock::allocate(const std::shared_ptr<DeviceMemory>& m
 }
 
 DeviceBlock::~DeviceBlock() {
-  if (memory_ != nullptr) memory_->free(data_, bytes_);
+  if (memory_ != nullptr) memory_->free(data_);
 }
 
 }  // namespace koho::cuda

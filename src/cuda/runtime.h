@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -36,21 +37,28 @@ Status check_capability(const DeviceInfo& device);
 /// Reads and checks device `index`. Errors: not_found, unsupported, device_error.
 Result<DeviceInfo> open_device(int index);
 
-/// Device memory handed out by plain cudaMalloc, counted, and closed once the engine runs.
+/// Device memory handed out by plain cudaMalloc, counted by what it is for.
 class DeviceMemory {
  public:
   struct Counts {
-    std::int64_t bytes = 0;        // held now
-    std::int64_t allocations = 0;  // made so far
+    std::int64_t bytes = 0;                        // held now
+    std::int64_t allocations = 0;                  // made so far
+    std::map<std::string, std::int64_t> purposes;  // bytes held now
   };
 
   /// `bytes` of device memory aligned to 256. Errors: resource_exhausted with numbers.
   Result<std::byte*> allocate(std::int64_t bytes, std::string_view purpose);
-  void free(std::byte* data, std::int64_t bytes);
-  Counts counts() const { return counts_; }
+  /// Gives back what allocate() gave.
+  void free(std::byte* data);
+  const Counts& counts() const { return counts_; }
 
  private:
+  struct Block {
+    std::int64_t bytes = 0;
+    std::string purpose;
+  };
   Counts counts_;
+  std::map<std::byte*, Block> blocks_;
 };
 
 /// A block of device memory that frees itself; its DeviceMemory is kept alive.

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -59,8 +60,9 @@ class Recording {
 /// Device memory of a backend.
 struct MemoryUse {
   std::int64_t held_bytes = 0;
-  std::int64_t free_bytes = 0;   // that allocate() could still give
-  std::int64_t allocations = 0;  // made so far
+  std::int64_t free_bytes = 0;                   // that allocate() could still give
+  std::int64_t allocations = 0;                  // made so far
+  std::map<std::string, std::int64_t> purposes;  // of held_bytes, where a backend counts them
 };
 
 /// Weights of qk_norm_rope_store_kv.

@@ -3,9 +3,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
+#include <string>
 
 #include "base/arithmetic.h"
+#include "base/log.h"
 
 namespace koho {
 namespace {
@@ -44,6 +45,21 @@ std::vector<std::int64_t> decode_sizes(std::int64_t rows_max) {
 
 constexpr std::int64_t kRecordedRowsMax = 256;
 
+/// Tells what the device's memory is taken by, for good.
+Status tell_memory(const Backend& backend) {
+  KOHO_TRY_ASSIGN(const MemoryUse use, backend.memory_use());
+  constexpr std::int64_t kTold = 1'000'000;
+  std::string parts;
+  for (const auto& [purpose, bytes] : use.purposes)
+    if (bytes >= kTold)
+      parts += fmt::format(", {} {:.2f}", purpose, static_cast<double>(bytes) / 1e9);
+  if (!parts.empty())
+    log::info("device memory in GB: {:.2f} held, {:.2f} free{}",
+              static_cast<double>(use.held_bytes) / 1e9, static_cast<double>(use.free_bytes) / 1e9,
+              parts);
+  return {};
+}
+
 }  // namespace
 
 Result<Worker> Worker::create(const ModelConfig& config,
@@ -67,6 +83,7 @@ Result<Worker> Worker::create(const ModelConfig& config,
     KOHO_TRY(worker.warm_up());
     KOHO_TRY(worker.record_decodes());
   }
+  KOHO_TRY(tell_memory(*worker.backend_));
   return worker;
 }
 
