@@ -157,7 +157,7 @@ DenseForm dense_form(const Matmul& p, int multiprocessors) {
                  : p.tokens <= 64 ? 64
                                   : 128;
   if (p.type == TileType::bf16) {
-    form.ring_bytes = kSmall;
+    form.ring_bytes = form.columns == 32 ? kMiddle : kSmall;
     return form;
   }
   const int each = ceil_div(p.tiles * p.parts, multiprocessors);
