@@ -220,6 +220,7 @@ void StepLoop::settle_pause(Live& live) {
 
 bool StepLoop::launch() {
   if (!device_up_ || scheduler_.steps_in_flight() == kStepsInFlightMax) return false;
+  if (isolating_ && others_in_flight()) return false;
   const StepBatch* batch = scheduler_.plan();
   if (batch == nullptr) return false;
   const auto draw_of = [this](const Sequence& sequence) -> const Draw& {
@@ -234,6 +235,15 @@ bool StepLoop::launch() {
   }
   pause_full_streams(*batch);
   return true;
+}
+
+bool StepLoop::others_in_flight() {
+  for (std::int32_t i = 0; i < scheduler_.steps_in_flight(); ++i)
+    for (const StepRow& row : scheduler_.in_flight(i).rows) {
+      const Sequence* sequence = scheduler_.find(row.sequence);
+      if (sequence != nullptr && live_of(*sequence).set_aside) return true;
+    }
+  return false;
 }
 
 void StepLoop::note_launch(const StepBatch& batch) {
