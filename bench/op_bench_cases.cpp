@@ -259,8 +259,9 @@ Result<std::vector<OpBench>> build_attention(Backend& backend, const AttentionSh
   const double layer_bytes =
       2.0 * static_cast<double>(shape.sequences * shape.context * shape.kv_heads *
                                 (kWidth * element + (element == 1 ? 4 : 0)));
+  constexpr double kRotatedCache = 2.5e8;  // four times an H200's L2
   const auto layers =
-      std::clamp<std::int64_t>(static_cast<std::int64_t>(kRotatedBytes / layer_bytes), 1, 200);
+      std::clamp<std::int64_t>(static_cast<std::int64_t>(kRotatedCache / layer_bytes), 1, 200);
   std::vector<KvLayer> caches;
   for (std::int64_t layer = 0; layer < layers; ++layer) {
     KvLayer kv;
@@ -515,6 +516,11 @@ std::vector<OpBenchCase> op_bench_cases() {
   attention("decode_64x1k_tp4", {24, 2, DType::bf16, 64, 1024, 1});
   attention("decode_64x8k_tp4", {24, 2, DType::bf16, 64, 8192, 1});
   attention("decode_64x8k_tp4_e4m3", {24, 2, DType::f8_e4m3, 64, 8192, 1});
+  attention("decode_64x8k_tp1", {96, 8, DType::bf16, 64, 8192, 1});
+  attention("decode_64x8k_tp1_e4m3", {96, 8, DType::f8_e4m3, 64, 8192, 1});
+  attention("decode_1x1k_tp1_e4m3", {96, 8, DType::f8_e4m3, 1, 1024, 1});
+  attention("decode_4x1k_tp1", {96, 8, DType::bf16, 4, 1024, 1});
+  attention("decode_1x128k_tp4", {24, 2, DType::bf16, 1, 131072, 1});
   attention("prefill_4k_tp4", {24, 2, DType::bf16, 1, 4096, 4096});
   attention("prefill_8k_tp1", {96, 8, DType::bf16, 1, 8192, 8192});
   attention("prefill_8k_tp1_e4m3", {96, 8, DType::f8_e4m3, 1, 8192, 8192});

@@ -12,27 +12,63 @@
 
 #include "cuda/kernels.h"
 #include "cuda/numeric.cuh"
+#include "cuda/page_map.h"
 #include "cuda/ptx.cuh"
 
 namespace koho::cuda {
 
-constexpr int kPage = 64;  // tokens
+constexpr int kPage = kPageRows;  // tokens
 constexpr float kLog2E = 1.4426950408889634F;
 
 template <int kWidth, bool kFp8>
 struct PageShape {
   static constexpr int kRowBytes = kFp8 ? kWidth : 2 * kWidth;
   static constexpr int kChunks = kRowBytes / 16;
-  static constexpr int kBytes = kPage * kRowBytes;             // of K, and of V
-  static constexpr int kScaleBytes = kFp8 ? kPage * 4 : 0;     // of K, and of V
-  static constexpr int kStage = 2 * kBytes + 2 * kScaleBytes;  // K, V, K scales, V scales
-  static constexpr int kSwizzle = kChunks < 8 ? kChunks - 1 : 7;
+  static constexpr int kPanelBytes = kRowBytes < kPanelBytesMax ? kRowBytes : kPanelBytesMax;
+  static constexpr int kPanels = kRowBytes / kPanelBytes;
+  static constexpr int kBytes = kPage * kRowBytes;          // of K, and of V
+  static constexpr int kScaleBytes = kFp8 ? kPage * 4 : 0;  // of K, and of V
+  // K, V, K scales, V scales. NOTE: the swizzle counts from multiples of 1024 bytes.
+  static constexpr int kStage = (2 * kBytes + 2 * kScaleBytes + 1023) / 1024 * 1024;
 
-  /// Where 16-byte chunk `chunk` of token row `row` lies.
+  /// Where 16-byte chunk `chunk` of token row `row` lies: as the copy engine's 128- or 64-byte
+  /// swizzle puts it.
   static __device__ __forceinline__ std::uint32_t place(int row, int chunk) {
-    return static_cast<std::uint32_t>(row * kRowBytes + ((chunk ^ (row & kSwizzle)) << 4));
+    if constexpr (kPanelBytes == 128)
+      return static_cast<std::uint32_t>(chunk / 8 * (kPage * 128) + row * 128 +
+                                        ((chunk % 8 ^ (row & 7)) << 4));
+    else
+      return static_cast<std::uint32_t>(row * kPanelBytes + ((chunk ^ (row / 2 & 3)) << 4));
   }
 };
+
+/// Copies one page's K and V of one head whole, by the copy engine. One thread.
+template <int kWidth, bool kFp8>
+__device__ __forceinline__ void copy_page(const Attention& p,
+                                          const PageMaps& maps,
+                                          std::int64_t page,
+                                          int kv_head,
+                                          std::uint32_t stage,
+                                          std::uint32_t barrier,
+                                          std::uint64_t policy) {
+  using Page = PageShape<kWidth, kFp8>;
+  const std::int64_t place = (page * p.kv_heads + kv_head) * kPage;
+  const auto row = static_cast<int>(place);
+  mbarrier_arrive_expect(barrier, 2 * (Page::kBytes + Page::kScaleBytes));
+#pragma unroll
+  for (int panel = 0; panel < Page::kPanels; ++panel) {
+    constexpr int kColumns = kWidth / Page::kPanels;
+    constexpr int kPanel = kPage * Page::kPanelBytes;
+    const std::uint32_t to = stage + static_cast<std::uint32_t>(panel * kPanel);
+    tensor_copy(to, &maps.k, panel * kColumns, row, barrier, policy);
+    tensor_copy(to + Page::kBytes, &maps.v, panel * kColumns, row, barrier, policy);
+  }
+  if constexpr (kFp8) {
+    const std::uint32_t to = stage + 2 * Page::kBytes;
+    bulk_copy(to, p.k_scales + place, Page::kScaleBytes, barrier, policy);
+    bulk_copy(to + Page::kScaleBytes, p.v_scales + place, Page::kScaleBytes, barrier, policy);
+  }
+}
 
 /// Starts copying one page's K and V of one head; tokens >= `valid` become zero. All threads.
 template <int kWidth, bool kFp8, int kThreads>

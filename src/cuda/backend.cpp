@@ -20,7 +20,6 @@ static_assert(offsetof(SampleRow, temperature) == offsetof(SamplingRow, temperat
 static_assert(kSampleTopMax == kTopLogprobsMax);
 
 constexpr std::int64_t kPartialBytesMax = 1LL << 30;  // of decode attention's parts
-constexpr std::int64_t kSplitTokensMin = 512;
 constexpr std::int64_t kAlignment = 256;
 
 /// The elements of a view on the device, which may be absent.
@@ -80,10 +79,14 @@ Status CudaBackend::start() {
   KOHO_CUDA_TRY(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   if (options_.portable_only || !device_.hopper()) return {};
   wgmma_ = true;
+  wgmma_attention_ = true;
   if (!options_.deterministic) {  // whose sums are not those of our own kernels
     KOHO_TRY_ASSIGN(library_, MatmulLibrary::open(memory_));
   }
-  if (options_.self_test) return run_self_test();
+  if (options_.self_test) {
+    KOHO_TRY(run_self_test());
+    return run_attention_self_test();
+  }
   return {};
 }
 
@@ -117,17 +120,17 @@ Status CudaBackend::reserve(const StepLimits& limits) {
   KOHO_TRY(finish_loading());  // weights are placed
   loader_.reset();
   staging_ = DeviceBlock();
-  // Decode attention: the smallest parts whose sums fit, from the limits alone, so that what a
-  // row's sums are cut into never changes while the engine runs.
-  constexpr std::int64_t kHeadBytes =
-      96 * (128 + 2) * 4;  // of one part, all query heads of GLM-4.7
-  split_tokens_ = kSplitTokensMin;
-  while (limits.sequences_max * ceil_div(limits.context_max, split_tokens_) * kHeadBytes >
-         kPartialBytesMax)
-    split_tokens_ *= 2;
+  // Decode attention: the smallest groups whose sums fit, from the limits alone, so that the places
+  // where a row's sums are cut never change while the engine runs.
+  constexpr std::int64_t kHeads = 96;  // GLM-4.7's, unsharded
+  const auto partial_bytes = [&] {
+    return 4 * attention_partial_floats(limits.sequences_max, limits.context_max, group_tokens_,
+                                        kHeads, kHeads / 12, 128);
+  };
+  group_tokens_ = kAttentionGroupTokens;
+  while (partial_bytes() > kPartialBytesMax) group_tokens_ *= 2;
   constexpr std::int64_t kSlots = 9;  // eight routed experts a token and the shared one
-  const std::int64_t partial =
-      limits.sequences_max * ceil_div(limits.context_max, split_tokens_) * kHeadBytes;
+  const std::int64_t partial = partial_bytes();
   constexpr std::int64_t kOtherBytes = 32 << 10;  // a token in any other operator
   const std::int64_t experts = limits.tokens_max * kSlots * expert_row_bytes_ + (4 << 20);
   KOHO_TRY(scratch(std::max({partial, experts, limits.tokens_max * kOtherBytes})));
@@ -256,6 +259,7 @@ Status CudaBackend::do_attention(const Activation& out,
               .v = kv.v.data,
               .k_scales = codes ? kv.k_scales.as<const float>() : nullptr,
               .v_scales = codes ? kv.v_scales.as<const float>() : nullptr,
+              .pages = kv.k.size(0),
               .positions = i32(batch.positions),
               .query_starts = i32(batch.query_starts),
               .context_lengths = i32(batch.context_lengths),
@@ -269,7 +273,7 @@ Status CudaBackend::do_attention(const Activation& out,
               .query_heads = static_cast<int>(heads.query_heads),
               .kv_heads = static_cast<int>(heads.kv_heads),
               .width = static_cast<int>(heads.width),
-              .split_tokens = static_cast<int>(split_tokens_),
+              .group_tokens = static_cast<int>(group_tokens_),
               .multiprocessors = device_.multiprocessors};
   const bool fast = attention_has_fast_form(p);
   RowForms forms = forms_of(out);
@@ -280,27 +284,32 @@ Status CudaBackend::do_attention(const Activation& out,
   // parts.
   const std::int64_t values_bytes =
       mixed && !direct ? round_up(batch.tokens * width * 2, kAlignment) : 0;
-  const std::int64_t items =
-      fast ? p.decodes * ceil_div(std::max<std::int64_t>(batch.context_max, 1), split_tokens_) : 0;
-  KOHO_TRY_ASSIGN(std::byte * memory,
-                  scratch(values_bytes + items * heads.query_heads * (heads.width + 2) * 4));
+  const std::int64_t partial =
+      fast ? attention_partial_floats(p.decodes, std::max<std::int64_t>(batch.context_max, 1),
+                                      group_tokens_, heads.query_heads, heads.kv_heads, heads.width)
+           : 0;
+  KOHO_TRY_ASSIGN(std::byte * memory, scratch(values_bytes + partial * 4));
   p.out = direct ? out.values.as<Bf16>() : reinterpret_cast<Bf16*>(memory);
   p.partial = reinterpret_cast<float*>(memory + values_bytes);
   if (!fast) {
     KOHO_CUDA_TRY(launch_attention_plain(p, stream_));
   } else {
     if (p.decodes > 0) KOHO_CUDA_TRY(launch_attention_decode(p, stream_));
-    if (p.sequences > p.decodes) KOHO_CUDA_TRY(launch_attention_prefill(p, stream_));
+    if (p.sequences > p.decodes)
+      KOHO_CUDA_TRY(wgmma_attention_ && attention_has_wgmma_form(p)
+                        ? launch_attention_wgmma(p, stream_)
+                        : launch_attention_prefill(p, stream_));
   }
   if (!mixed) {
-    KOHO_CUDA_TRY(launch_attention_merge(forms, p, stream_));
+    KOHO_CUDA_TRY(launch_attention_merge(forms, p, batch.tokens, stream_));
     return {};
   }
   if (fast) {  // decode rows and padding join the others' values
     RowForms values;
     values.values = p.out;
     values.values_stride = width;
-    KOHO_CUDA_TRY(launch_attention_merge(values, p, stream_));
+    if (p.decodes > 0) KOHO_CUDA_TRY(launch_attention_merge(values, p, p.decodes, stream_));
+    KOHO_CUDA_TRY(launch_attention_padding(p, stream_));
   }
   if (direct) forms.values = nullptr;
   if (forms.values != nullptr || forms.codes != nullptr || forms.block_codes != nullptr)

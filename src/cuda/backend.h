@@ -144,11 +144,13 @@ class CudaBackend final : public Backend {
                    std::int32_t*& row_of);
 
   Status run_self_test();
+  Status run_attention_self_test();
 
   DeviceInfo device_;
   DeviceId device_id_;
   CudaOptions options_;
-  bool wgmma_ = false;  // Hopper's matrix kernel may be used
+  bool wgmma_ = false;            // Hopper's matrix kernel may be used
+  bool wgmma_attention_ = false;  // and its prefill attention
   std::shared_ptr<DeviceMemory> memory_;
   cudaStream_t stream_ = nullptr;
   std::unique_ptr<MatmulLibrary> library_;  // null: only our own kernels
@@ -157,7 +159,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Loader> loader_;  // until reserve()
   bool loading_ = false;            // the loader may have something left to do
   DeviceBlock scratch_;
-  std::int64_t split_tokens_ = 512;    // context tokens of one part of decode attention
+  std::int64_t group_tokens_ = kAttentionGroupTokens;  // of decode attention
   std::int64_t expert_row_bytes_ = 0;  // scratch of one sorted row of an expert layer, at most
 };
 

@@ -158,6 +158,7 @@ struct Attention {
   const void* v = nullptr;
   const float* k_scales = nullptr;  // null for bf16 pages
   const float* v_scales = nullptr;
+  std::int64_t pages = 0;  // N
   const std::int32_t* positions = nullptr;
   const std::int32_t* query_starts = nullptr;
   const std::int32_t* context_lengths = nullptr;
@@ -171,26 +172,40 @@ struct Attention {
   int query_heads = 0;
   int kv_heads = 0;
   int width = 0;
-  // Decode: parts of `split_tokens` context tokens each, merged in order.
-  int split_tokens = 0;
-  float* partial = nullptr;        // [items, group rows, D + 2]
-  std::int64_t partial_items = 0;  // capacity
+  int group_tokens = 0;  // decode: context tokens whose pages are summed first (attention_parts)
+  float* partial = nullptr;  // [attention_partial_floats()]
   int multiprocessors = 0;
 };
+constexpr int kAttentionGroupTokens = 512;  // group_tokens is this, or twice it and so on
 /// Any shape, one warp a row and head: the definition of the fast kernels. Rows of all sequences.
 cudaError_t launch_attention_plain(const Attention& parameters, cudaStream_t stream);
 /// True if the tensor-core kernels take these heads and pages.
 bool attention_has_fast_form(const Attention& parameters);
-/// The first `decodes` sequences, one row each, split over the context; then their rows in the
-/// forms wanted (and zeros in the rows of padding).
+/// Floats that the sums of `decodes` sequences of at most `context_max` tokens take.
+std::int64_t attention_partial_floats(std::int64_t decodes,
+                                      std::int64_t context_max,
+                                      std::int64_t group_tokens,
+                                      std::int64_t query_heads,
+                                      std::int64_t kv_heads,
+                                      std::int64_t width);
+/// The first `decodes` sequences, one row each (sequence s owns token row s), cut at fixed places
+/// of the context. NOTE: starts before the kernel before it is done: that one may write q and the
+/// last page of a context, nothing else that is read here.
 cudaError_t launch_attention_decode(const Attention& parameters, cudaStream_t stream);
 /// True if rows of `width` in these forms can be written 8 elements at a time, as the merge does.
 bool attention_merge_takes(const RowForms& out, std::int64_t width);
+/// The decoded rows in the forms wanted; zeros in the `rows` after them.
 cudaError_t launch_attention_merge(const RowForms& out,
                                    const Attention& parameters,
+                                   std::int64_t rows,
                                    cudaStream_t stream);
+/// Zeros in p.out for the rows of padding, which no sequence owns.
+cudaError_t launch_attention_padding(const Attention& parameters, cudaStream_t stream);
 /// The sequences after the first `decodes`.
 cudaError_t launch_attention_prefill(const Attention& parameters, cudaStream_t stream);
+/// The same on Hopper's wgmma, where the heads and pages have that form.
+bool attention_has_wgmma_form(const Attention& parameters);
+cudaError_t launch_attention_wgmma(const Attention& parameters, cudaStream_t stream);
 
 // ---- route.cu
 

@@ -88,6 +88,11 @@ __device__ __forceinline__ void mbarrier_arrive_remote(std::uint32_t barrier) {
 
 // ---- copies
 
+__device__ __forceinline__ std::uint64_t evict_normal_policy() {
+  std::uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
 __device__ __forceinline__ std::uint64_t evict_first_policy() {
   std::uint64_t policy;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -130,6 +135,19 @@ __device__ __forceinline__ void tensor_copy_to_cluster(std::uint32_t destination
       "l"(map), "r"(column), "r"(row), "r"(barrier), "h"(mask)
       : "memory");
 }
+/// The same with an L2 policy.
+__device__ __forceinline__ void tensor_copy(std::uint32_t destination,
+                                            const void* map,
+                                            int column,
+                                            int row,
+                                            std::uint32_t barrier,
+                                            std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(destination),
+      "l"(map), "r"(column), "r"(row), "r"(barrier), "l"(policy)
+      : "memory");
+}
 __device__ __forceinline__ void tensor_map_prefetch(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
@@ -164,6 +182,20 @@ __device__ __forceinline__ void proxy_fence() {
 
 // ---- barriers
 
+__device__ __forceinline__ void named_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+/// True on all of `threads` if `value` is on any.
+__device__ __forceinline__ bool named_any(int id, int threads, bool value) {
+  std::uint32_t any;
+  asm volatile(
+      "{\n\t.reg .pred p, q;\n\tsetp.ne.u32 p, %1, 0;\n\t"
+      "barrier.cta.red.or.pred q, %2, %3, p;\n\tselp.u32 %0, 1, 0, q;\n\t}"
+      : "=r"(any)
+      : "r"(static_cast<std::uint32_t>(value)), "r"(id), "r"(threads)
+      : "memory");
+  return any != 0;
+}
 __device__ __forceinline__ void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -228,6 +260,13 @@ __device__ __forceinline__ float2 cluster_load(std::uint32_t address, std::uint3
                : "r"(remote)
                : "memory");
   return value;
+}
+
+/// 2^value; results below the normal numbers become zero.
+__device__ __forceinline__ float exp2_approximate(float value) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+  return result;
 }
 
 // ---- matrix fragments

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Head norms, rotation and the cache write in one pass over qkv: one warp a token and head, the
-// head's row in registers and once in shared memory (partners of the rotation sit in other lanes).
-// Bytes: qkv once, q once, k and v once into their pages. Bound by launch up to some 64 tokens.
+// Head norms, rotation and the cache write in one pass over qkv: one warp a token and head. Heads
+// of 128 of which 64 rotate (GLM's) stay in registers, four neighbouring elements a lane; any other
+// head goes through shared memory. Bytes: qkv once, q once, k and v once into their pages. Bound by
+// launch up to some 64 tokens.
 #include "cuda/kernels.h"
 #include "cuda/launch.cuh"
 #include "cuda/numeric.cuh"
@@ -88,13 +89,109 @@ __global__ void __launch_bounds__(kWarps * 32) rope_kv_kernel(const RopeKv p) {
   store_cache(row, is_key ? p.k : p.v, is_key ? p.k_scales : p.v_scales, place, p.width);
 }
 
+// ---- heads of 128, 64 of them rotated
+
+constexpr int kGlmWidth = 128;
+constexpr int kGlmRotary = 64;
+
+__device__ __forceinline__ void load_four(float (&v)[4], const Bf16* from) {
+  const uint2 raw = *reinterpret_cast<const uint2*>(from);
+  v[0] = __uint_as_float(raw.x << 16);
+  v[1] = __uint_as_float(raw.x & 0xFFFF0000U);
+  v[2] = __uint_as_float(raw.y << 16);
+  v[3] = __uint_as_float(raw.y & 0xFFFF0000U);
+}
+__device__ __forceinline__ void store_four(Bf16* to, const float (&v)[4]) {
+  *reinterpret_cast<uint2*>(to) = make_uint2(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]));
+}
+
+__global__ void __launch_bounds__(kWarps * 32) rope_kv_glm_kernel(const RopeKv p) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int heads = p.query_heads + 2 * p.kv_heads;
+  const std::int64_t index =
+      static_cast<std::int64_t>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
+  const bool real = index < p.tokens * heads;
+  const std::int64_t token = real ? index / heads : 0;
+  const int head = static_cast<int>(index % heads);
+  const bool is_query = head < p.query_heads;
+  const bool is_key = !is_query && head < p.query_heads + p.kv_heads;
+  const bool rotates = (is_query || is_key) && lane < kGlmRotary / 4;
+  // NOTE: the kernel before this one writes qkv and nothing else that is read here.
+  const std::int64_t slot = p.slots[token];
+  float4 c = make_float4(1.0F, 1.0F, 1.0F, 1.0F);
+  float4 s = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
+  if (rotates) {
+    const float* table = p.rope_table + static_cast<std::int64_t>(p.positions[token]) * kGlmRotary;
+    c = *reinterpret_cast<const float4*>(table + lane % 8 * 4);
+    s = *reinterpret_cast<const float4*>(table + kGlmRotary / 2 + lane % 8 * 4);
+  }
+  const Bf16* norm = is_query ? p.q_norm : is_key ? p.k_norm : nullptr;
+  float weight[4] = {};
+  if (norm != nullptr) load_four(weight, norm + lane * 4);
+  grid_begin();
+  if (!real || (!is_query && slot < 0)) return;
+  float v[4];
+  load_four(v,
+            p.qkv + token * p.qkv_stride + static_cast<std::int64_t>(head) * kGlmWidth + lane * 4);
+  if (norm != nullptr) {
+    const float squares = warp_sum((v[0] * v[0] + v[1] * v[1]) + (v[2] * v[2] + v[3] * v[3]));
+    const float inverse = 1.0F / sqrtf(squares / static_cast<float>(kGlmWidth) + p.eps);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) v[i] = round_bf16(weight[i] * round_bf16(v[i] * inverse));
+  }
+  if (is_query || is_key) {
+    const float cosine[4] = {c.x, c.y, c.z, c.w};
+    const float sine[4] = {s.x, s.y, s.z, s.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float partner = __shfl_xor_sync(0xFFFFFFFFU, v[i], 8);
+      if (rotates)
+        v[i] = round_bf16(lane < 8 ? v[i] * cosine[i] - partner * sine[i]
+                                   : v[i] * cosine[i] + partner * sine[i]);
+    }
+  }
+  if (is_query) {
+    store_four(p.q + (token * p.query_heads + head) * kGlmWidth + lane * 4, v);
+    return;
+  }
+  const int kv_head = (head - p.query_heads) % p.kv_heads;
+  const std::int64_t place =
+      (slot / kPageTokens * p.kv_heads + kv_head) * kPageTokens + slot % kPageTokens;
+  void* pages = is_key ? p.k : p.v;
+  float* scales = is_key ? p.k_scales : p.v_scales;
+  if (scales == nullptr) {
+    store_four(static_cast<Bf16*>(pages) + place * kGlmWidth + lane * 4, v);
+    return;
+  }
+  const float largest =
+      warp_max(fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3]))));
+  const float scale = largest == 0.0F ? 1.0F : largest / kE4m3Max;
+  if (lane == 0) scales[place] = scale;
+  std::uint32_t codes = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) codes |= static_cast<std::uint32_t>(to_e4m3(v[i] / scale)) << (8 * i);
+  *reinterpret_cast<std::uint32_t*>(static_cast<std::uint8_t*>(pages) + place * kGlmWidth +
+                                    lane * 4) = codes;
+}
+
+bool aligned(const void* pointer, unsigned alignment) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % alignment == 0;
+}
+
+/// GLM's heads in rows that can be read and written by lanes.
+bool has_glm_form(const RopeKv& p) {
+  return p.width == kGlmWidth && p.rotary == kGlmRotary && p.qkv_stride % 4 == 0 &&
+         aligned(p.qkv, 8) && aligned(p.q, 8) && aligned(p.k, 8) && aligned(p.v, 8) &&
+         aligned(p.q_norm, 8) && aligned(p.k_norm, 8) && aligned(p.rope_table, 16);
+}
+
 }  // namespace
 
 cudaError_t launch_rope_kv(const RopeKv& p, cudaStream_t stream) {
   if (p.width > kWidthMax) return cudaErrorInvalidValue;
   const std::int64_t warps = p.tokens * (p.query_heads + 2 * p.kv_heads);
   return launch_kernel(
-      rope_kv_kernel,
+      has_glm_form(p) ? rope_kv_glm_kernel : rope_kv_kernel,
       {dim3(static_cast<unsigned>((warps + kWarps - 1) / kWarps)), dim3(kWarps * 32)}, stream, p);
 }
 

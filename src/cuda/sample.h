@@ -30,7 +30,8 @@ struct SampleBias {
   std::int32_t token;
   float bias;
 };
-constexpr int kSampleTopMax = 20;  // kTopLogprobsMax
+constexpr int kSampleTopMax = 20;         // kTopLogprobsMax
+constexpr int kSampleTokensMax = 163840;  // of a vocabulary: what eight CTAs hold
 
 struct Sample {
   const float* logits = nullptr;  // [R, V]

@@ -43,6 +43,24 @@ struct Step {
   }
 };
 
+/// Gives the sequences pages in a random order with holes.
+void place_pages(Random& random, Step& step) {
+  std::int64_t needed = 0;
+  for (const Sequence& sequence : step.sequences) needed += ceil_div(sequence.context, kPageTokens);
+  step.pages = needed + random.integer(0, 4);
+  std::vector<std::int64_t> numbers;
+  for (std::int64_t page = 0; page < step.pages; ++page) numbers.push_back(page);
+  for (std::size_t i = numbers.size(); i > 1; --i)
+    std::swap(
+        numbers[i - 1],
+        numbers[static_cast<std::size_t>(random.integer(0, static_cast<std::int64_t>(i) - 1))]);
+  for (Sequence& sequence : step.sequences)
+    for (std::int64_t i = 0; i < ceil_div(sequence.context, kPageTokens); ++i) {
+      sequence.pages.push_back(numbers.back());
+      numbers.pop_back();
+    }
+}
+
 Step random_step(Random& random, bool codes) {
   Step step;
   step.codes = codes;
@@ -60,20 +78,34 @@ Step random_step(Random& random, bool codes) {
     const std::int64_t context = length();
     step.sequences.push_back({context, random.integer(1, std::min<std::int64_t>(context, 90)), {}});
   }
-  std::int64_t needed = 0;
-  for (const Sequence& sequence : step.sequences) needed += ceil_div(sequence.context, kPageTokens);
-  step.pages = needed + random.integer(0, 4);
-  std::vector<std::int64_t> numbers;
-  for (std::int64_t page = 0; page < step.pages; ++page) numbers.push_back(page);
-  for (std::size_t i = numbers.size(); i > 1; --i)
-    std::swap(
-        numbers[i - 1],
-        numbers[static_cast<std::size_t>(random.integer(0, static_cast<std::int64_t>(i) - 1))]);
-  for (Sequence& sequence : step.sequences)
-    for (std::int64_t i = 0; i < ceil_div(sequence.context, kPageTokens); ++i) {
-      sequence.pages.push_back(numbers.back());
-      numbers.pop_back();
-    }
+  place_pages(random, step);
+  return step;
+}
+
+/// Contexts of many pages: several long ones, very many of some pages, or one of 131,072 tokens.
+Step random_long_step(Random& random, bool codes) {
+  Step step;
+  step.codes = codes;
+  step.heads.width = 128;
+  const double kind = random.uniform();
+  if (kind < 0.1) {
+    step.heads = {2, 1, 128, 64};
+    step.decodes = 1;
+    step.sequences.push_back({131072 - random.integer(0, 600), 1, {}});
+  } else if (kind < 0.4) {
+    step.heads = {2, 2, 128, 64};
+    step.decodes = random.integer(50, 70);
+    for (std::int64_t i = 0; i < step.decodes; ++i)
+      step.sequences.push_back({random.integer(1, 1100), 1, {}});
+  } else {
+    const std::int64_t kv_heads = random.integer(1, 2);
+    step.heads = {kv_heads * random.pick({1, 12}), kv_heads, 128, 64};
+    step.decodes = random.integer(0, 2);
+    for (std::int64_t i = 0; i < step.decodes; ++i)
+      step.sequences.push_back({random.integer(1, 6000), 1, {}});
+    step.sequences.push_back({random.integer(60, 1500), random.integer(1, 60), {}});
+  }
+  place_pages(random, step);
   return step;
 }
 
@@ -205,9 +237,10 @@ std::vector<double> attend(const Step& step,
 std::string run_attention(Backend& backend,
                           std::uint64_t seed,
                           const OpCaseOptions& options,
-                          bool codes) {
+                          bool codes,
+                          bool is_long = false) {
   Random random(seed);
-  const Step step = random_step(random, codes);
+  const Step step = is_long ? random_long_step(random, codes) : random_step(random, codes);
   const Cache cache = random_cache(random, step);
   const HeadShape& heads = step.heads;
   const std::int64_t tokens = step.tokens();
@@ -361,6 +394,14 @@ std::vector<OpCase> attention_cases() {
           {"attention_e4m3",
            [](Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
              return run_attention(backend, seed, options, true);
+           }},
+          {"attention_long_bf16",
+           [](Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
+             return run_attention(backend, seed, options, false, true);
+           }},
+          {"attention_long_e4m3",
+           [](Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
+             return run_attention(backend, seed, options, true, true);
            }},
           {"attention_padding", run_padding}};
 }

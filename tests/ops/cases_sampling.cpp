@@ -45,13 +45,16 @@ SamplingRow random_row(Random& random,
 
 std::string run_sample(Backend& backend, std::uint64_t seed, const OpCaseOptions&) {
   Random random(seed);
-  const std::int64_t vocabulary = random.integer(1, 700);
-  const std::int64_t tokens = random.integer(1, vocabulary);
-  const std::int64_t rows = random.integer(1, 9);
+  const bool large = random.chance(0.15);  // a real vocabulary
+  const std::int64_t vocabulary = large ? random.integer(100000, 151552) : random.integer(1, 700);
+  const std::int64_t tokens = random.integer(large ? vocabulary - 300 : 1, vocabulary);
+  const std::int64_t rows = random.integer(1, large ? 3 : 9);
   const std::int64_t words = ceil_div<std::int64_t>(vocabulary, 32);
-  const HostTensor logits =
-      random_values(random, DType::f32, {rows, vocabulary},
-                    random.chance(0.9) ? Spread::normal : Spread::one_nan_row, 3.0);
+  HostTensor logits = random_values(random, DType::f32, {rows, vocabulary},
+                                    random.chance(0.9) ? Spread::normal : Spread::one_nan_row, 3.0);
+  if (random.chance(0.3))  // many tokens of one logit
+    for (std::int64_t i = 0; i < logits.elements(); ++i)
+      logits.as<float>()[i] = std::round(logits.as<float>()[i]);
   HostTensor masks(DType::i32, {3, words});
   for (std::int64_t i = 0; i < masks.elements(); ++i)
     masks.as<std::int32_t>()[i] = static_cast<std::int32_t>(random.bits());

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// How decode attention cuts contexts and joins what it finds: the shared knowledge of its two
+// kernels.
+//
+// The sums of a row have one fixed shape. A page of 64 tokens is summed by itself; the pages of a
+// group (`group_tokens` of context) are joined in order; groups g, g + 8, … are joined in order by
+// lane g % 8, then the lanes in order. What is joined by whom depends on the load: with few
+// groups on the device a work item is a page, and the merge joins pages and groups; else it is a
+// group. join() is the same operation in both places, so a row's bits depend on its context alone.
+#pragma once
+
+#include "cuda/kernels.h"
+#include "cuda/numeric.cuh"
+#include "cuda/ptx.cuh"
+
+namespace koho::cuda {
+
+constexpr int kPartPage = 64;
+constexpr int kPagedGroupsMax = 96;  // groups (times kv heads) up to which items are single pages
+constexpr int kMergeLanes = 8;
+constexpr int kMergeWidthMax = 12288;  // of a row: 96 heads of 128
+
+/// Floats of one item: sums [group rows, width], then largest and total of each row; a multiple of
+/// 16 bytes.
+__host__ __device__ constexpr int item_floats(int group, int width) {
+  return group * width + (2 * group + 3) / 4 * 4;
+}
+
+__device__ __forceinline__ int pages_of(int context) {
+  return (context + kPartPage - 1) / kPartPage;
+}
+__device__ __forceinline__ int groups_of(const Attention& p, int context) {
+  return (context + p.group_tokens - 1) / p.group_tokens;
+}
+__device__ __forceinline__ bool items_are_pages(const Attention& p, int groups) {
+  return groups * p.kv_heads <= kPagedGroupsMax;
+}
+
+/// A row's softmax over some tokens but for the sums: their scale is 2^largest.
+struct Softened {
+  float largest = -INFINITY;
+  float total = 0.0F;
+};
+
+/// What both sides' sums are multiplied by when `more` joins `state`, which is updated.
+__device__ __forceinline__ float2 join(Softened& state, const Softened& more) {
+  const float largest = fmaxf(state.largest, more.largest);
+  const float base = largest == -INFINITY ? 0.0F : largest;
+  const float2 factor =
+      make_float2(exp2_approximate(state.largest - base), exp2_approximate(more.largest - base));
+  state.largest = largest;
+  state.total = __fmaf_rn(more.total, factor.y, __fmul_rn(state.total, factor.x));
+  return factor;
+}
+__device__ __forceinline__ float join_sum(float sum, float more, float2 factor) {
+  return __fmaf_rn(more, factor.y, __fmul_rn(sum, factor.x));
+}
+
+}  // namespace koho::cuda

@@ -1,0 +1,525 @@
+// SPDX-License-Identifier: Apache-2.0
+// Prefill attention on Hopper's wgmma: bf16 pages, heads of 128. What attention_prefill.cu
+// computes, which defines it.
+//
+//   grid     (tiles of 128 packed rows, kv head, sequence), late tiles first; a packed row is
+//            (token, query head of the kv head), so K and V of a kv head serve all its query heads
+//            and stay in L2
+//   roles    warpgroup 0 lets the copy engine bring two pages of K and of V a step; warpgroups 1
+//            and 2 have 64 rows each: while one multiplies, the other does its softmax
+//   step     scores of the next 128 tokens are multiplied while the last 128 weights multiply v
+//   shared   Q 32 KB, two stages of K and of V, 32 KB each
+//   FLOPs    4 * rows * 128 * context, half of it under the causal edge: bound by the tensor cores
+//
+// A row's softmax takes the steps in order from token 0, and tokens beyond its position change
+// nothing: its bits do not depend on the chunk it came in. Numbers: docs/kernels/README.md.
+#include <climits>
+
+#include "cuda/launch.cuh"
+#include "cuda/numeric.cuh"
+#include "cuda/page_map.h"
+#include "cuda/ptx.cuh"
+
+namespace koho::cuda {
+namespace {
+
+constexpr int kWidth = 128;
+constexpr int kRows = 128;       // of a tile
+constexpr int kWarpgroup = 128;  // threads
+constexpr int kMultipliers = 2;  // warpgroups
+constexpr int kThreads = (1 + kMultipliers) * kWarpgroup;
+constexpr int kStepPages = 2;
+constexpr int kStepTokens = kStepPages * kPageRows;
+constexpr int kStages = 2;
+constexpr int kPanels = 2;                      // of 64 columns, 128 bytes
+constexpr int kPanelBytes = kStepTokens * 128;  // of K, of V and of Q (128 rows each)
+constexpr int kTileBytes = kPanels * kPanelBytes;
+constexpr int kBoxBytes = kPageRows * 128;
+constexpr int kSums = 64;  // of a thread: 64 rows x 128 columns over a warpgroup
+constexpr float kLog2E = 1.4426950408889634F;
+
+// Named barriers: 0 is __syncthreads().
+constexpr int kTurnBarrier = 1;   // and 2: a warpgroup's turn to multiply
+constexpr int kCleanBarrier = 3;  // both warpgroups
+constexpr int kQueryBarrier = 4;  // and 5: one warpgroup
+
+struct SharedPlan {
+  static constexpr int kQuery = 0;
+  static constexpr int kKeys = kTileBytes;
+  static constexpr int kValues = kKeys + kStages * kTileBytes;
+  static constexpr int kBarriers = kValues + kStages * kTileBytes;
+  static constexpr int kBad = kBarriers + 128;             // of each column, see clean_values()
+  static constexpr int kBytes = kBad + kWidth * 4 + 1024;  // 1024: the swizzle's alignment
+};
+
+/// Barriers of the two rings.
+struct Rings {
+  std::uint32_t keys_full, keys_empty, values_full, values_empty;
+};
+
+struct Step {
+  std::uint32_t stage = 0;
+  std::uint32_t parity = 0;
+  __device__ __forceinline__ void next() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+/// Where 16-byte chunk `chunk` of row `row` of a tile of 128 rows lies.
+__device__ __forceinline__ std::uint32_t place(int row, int chunk) {
+  return static_cast<std::uint32_t>(chunk / 8 * kPanelBytes + row * 128 +
+                                    ((chunk % 8 ^ (row & 7)) << 4));
+}
+
+// ---- wgmma
+
+/// A shared operand in the 128-byte swizzle; 8 rows are 1024 bytes. `leading`: bytes between blocks
+/// of 64 columns where columns are the outer extent (V), unused otherwise.
+__device__ __forceinline__ std::uint64_t operand(std::uint32_t address, std::uint32_t leading) {
+  constexpr std::uint64_t kRowGroup = 1024;
+  constexpr std::uint64_t kSwizzle128 = 1;
+  return static_cast<std::uint64_t>((address & 0x3FFFFU) >> 4U) |
+         (static_cast<std::uint64_t>(leading >> 4U) << 16U) | ((kRowGroup >> 4U) << 32U) |
+         (kSwizzle128 << 62U);
+}
+
+#define KOHO_SUMS4(i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
+#define KOHO_SUMS16(i) KOHO_SUMS4(i), KOHO_SUMS4((i) + 4), KOHO_SUMS4((i) + 8), KOHO_SUMS4((i) + 12)
+#define KOHO_SUMS64 KOHO_SUMS16(0), KOHO_SUMS16(16), KOHO_SUMS16(32), KOHO_SUMS16(48)
+#define KOHO_NAMES64                                                                         \
+  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,"  \
+  "%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45," \
+  "%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}"
+
+/// d[64, 128] (+)= a[64, 16] * b[128, 16]^T, both in shared memory.
+__device__ __forceinline__ void multiply_shared(float (&d)[kSums],
+                                                std::uint64_t a,
+                                                std::uint64_t b,
+                                                int add) {
+  asm volatile(
+      "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %66, 0;\n\t"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " KOHO_NAMES64
+      ", %64, %65, p, 1, 1, 0, 0;\n\t}"
+      : KOHO_SUMS64
+      : "l"(a), "l"(b), "r"(add));
+}
+/// d[64, 128] += a[64, 16] * b[16, 128], a in registers.
+__device__ __forceinline__ void multiply_registers(float (&d)[kSums],
+                                                   const std::uint32_t (&a)[4],
+                                                   std::uint64_t b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " KOHO_NAMES64
+               ", {%64,%65,%66,%67}, %68, 1, 1, 1, 1;"
+               : KOHO_SUMS64
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+#undef KOHO_NAMES64
+#undef KOHO_SUMS64
+#undef KOHO_SUMS16
+#undef KOHO_SUMS4
+
+__device__ __forceinline__ void multiply_begin() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void multiply_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int kPending>
+__device__ __forceinline__ void multiply_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+/// A warpgroup's registers a thread, down and up.
+template <int kRegisters>
+__device__ __forceinline__ void registers_give() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters) : "memory");
+}
+template <int kRegisters>
+__device__ __forceinline__ void registers_take() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters) : "memory");
+}
+
+// ---- the tile
+
+/// What a CTA works on.
+struct Tile {
+  int sequence;
+  int kv_head;
+  int group;  // query heads of the kv head
+  int start;  // first token row of the sequence
+  int context;
+  int first_row;   // packed
+  int rows_total;  // packed, of the sequence
+  int visible;     // tokens that any row sees
+  int least;       // tokens that every row sees
+  int steps;
+};
+
+__device__ __forceinline__ bool find_tile(const Attention& p, Tile& tile) {
+  tile.kv_head = static_cast<int>(blockIdx.y);
+  tile.sequence = p.decodes + static_cast<int>(blockIdx.z);
+  tile.group = p.query_heads / p.kv_heads;
+  tile.context = p.context_lengths[tile.sequence];
+  tile.start = p.query_starts[tile.sequence];
+  tile.rows_total = (p.query_starts[tile.sequence + 1] - tile.start) * tile.group;
+  tile.first_row = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kRows;
+  if (tile.first_row >= tile.rows_total || tile.context == 0) return false;
+  const int last = tile.start + (min(tile.first_row + kRows, tile.rows_total) - 1) / tile.group;
+  tile.visible = min(p.positions[last] + 1, tile.context);
+  tile.least = min(p.positions[tile.start + tile.first_row / tile.group] + 1, tile.context);
+  tile.steps = (tile.visible + kStepTokens - 1) / kStepTokens;
+  return true;
+}
+
+/// Keeps both rings full. One warp.
+__device__ void produce(const Attention& p,
+                        const PageMaps& maps,
+                        const Tile& tile,
+                        std::uint32_t keys,
+                        std::uint32_t values,
+                        const Rings& rings) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const std::uint64_t policy = evict_normal_policy();
+  const std::int32_t* table = p.page_tables + tile.sequence * p.page_tables_stride;
+  const int pages = (tile.visible + kPageRows - 1) / kPageRows;
+  std::int32_t number = 0;
+  Step at;
+  for (int step = 0; step < tile.steps; ++step) {
+    const int first = step * kStepPages;
+    if (first % 32 == 0 && first + lane < pages) number = table[first + lane];
+    std::int32_t numbers[kStepPages];
+#pragma unroll
+    for (int i = 0; i < kStepPages; ++i)
+      numbers[i] = __shfl_sync(0xFFFFFFFFU, number, (first + i) % 32);
+    const int here = min(pages - first, kStepPages);
+    if (lane == 0) {
+      const auto bring = [&](const CUtensorMap& map, std::uint32_t to, std::uint32_t barrier) {
+        mbarrier_arrive_expect(barrier, static_cast<std::uint32_t>(here * kPanels * kBoxBytes));
+        for (int i = 0; i < here; ++i) {
+          const auto row = static_cast<int>(
+              (static_cast<std::int64_t>(numbers[i]) * p.kv_heads + tile.kv_head) * kPageRows);
+#pragma unroll
+          for (int panel = 0; panel < kPanels; ++panel)
+            tensor_copy(to + static_cast<std::uint32_t>(panel * kPanelBytes + i * kBoxBytes), &map,
+                        panel * (kWidth / kPanels), row, barrier, policy);
+        }
+      };
+      mbarrier_wait(rings.keys_empty + 8 * at.stage, at.parity ^ 1);
+      bring(maps.k, keys + at.stage * kTileBytes, rings.keys_full + 8 * at.stage);
+      mbarrier_wait(rings.values_empty + 8 * at.stage, at.parity ^ 1);
+      bring(maps.v, values + at.stage * kTileBytes, rings.values_full + 8 * at.stage);
+    }
+    __syncwarp();
+    at.next();
+  }
+}
+
+/// Puts a warpgroup's 64 query rows in shared memory; absent rows become zero.
+__device__ void load_queries(
+    const Attention& p, const Tile& tile, std::uint8_t* query, int warpgroup, int thread) {
+  constexpr int kChunks = kWidth * 2 / 16;
+#pragma unroll
+  for (int i = 0; i < kRows / kMultipliers * kChunks / kWarpgroup; ++i) {
+    const int index = i * kWarpgroup + thread;
+    const int row = warpgroup * (kRows / kMultipliers) + index / kChunks;
+    const int chunk = index % kChunks;
+    const int packed = tile.first_row + row;
+    uint4 raw = make_uint4(0, 0, 0, 0);
+    if (packed < tile.rows_total) {
+      const Bf16* from =
+          p.q + (static_cast<std::int64_t>(tile.start + packed / tile.group) * p.query_heads +
+                 tile.kv_head * tile.group + packed % tile.group) *
+                    kWidth;
+      raw = *reinterpret_cast<const uint4*>(from + chunk * 8);
+    }
+    *reinterpret_cast<uint4*>(query + place(row, chunk)) = raw;
+  }
+  proxy_fence();
+  named_barrier(kQueryBarrier + warpgroup, kWarpgroup);
+}
+
+/// A thread's share of 64 rows: rows g and g + 8 of its warp's 16.
+struct Rows {
+  float sum[kSums] = {};
+  float largest[2] = {-INFINITY, -INFINITY};  // of raw scores
+  float total[2] = {};                        // of this thread's columns
+};
+
+__device__ __forceinline__ float quad_max(float value) {
+  value = fmaxf(value, __shfl_xor_sync(0xFFFFFFFFU, value, 1));
+  return fmaxf(value, __shfl_xor_sync(0xFFFFFFFFU, value, 2));
+}
+
+/// Scores become weights; `keep` is what the sums so far are to be multiplied by. Tokens >=
+/// seen[half] of the step are masked if `masked`.
+__device__ __forceinline__ void soften(Rows& rows,
+                                       float (&score)[kSums],
+                                       float (&keep)[2],
+                                       const int (&seen)[2],
+                                       bool masked,
+                                       float scale) {
+  if (masked) {
+    const int first = static_cast<int>(threadIdx.x) % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < kSums; ++i)
+      if (i / 4 * 8 + first + i % 2 >= seen[i / 2 % 2]) score[i] = -INFINITY;
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float largest = rows.largest[half];
+#pragma unroll
+    for (int tile = 0; tile < kSums / 4; ++tile)
+      largest = fmaxf(largest, fmaxf(score[tile * 4 + half * 2], score[tile * 4 + half * 2 + 1]));
+    largest = quad_max(largest);
+    const float base = largest == -INFINITY ? 0.0F : largest * scale;
+    keep[half] = exp2_approximate(fmaf(rows.largest[half], scale, -base));
+    rows.largest[half] = largest;
+    float total = 0.0F;
+#pragma unroll
+    for (int tile = 0; tile < kSums / 4; ++tile)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float& s = score[tile * 4 + half * 2 + i];
+        s = exp2_approximate(fmaf(s, scale, -base));
+        total += s;
+      }
+    rows.total[half] = fmaf(rows.total[half], keep[half], total);
+  }
+}
+
+__device__ __forceinline__ void rescale(Rows& rows, const float (&keep)[2]) {
+#pragma unroll
+  for (int i = 0; i < kSums; ++i) rows.sum[i] *= keep[i / 2 % 2];
+}
+
+/// Weights as the first operand of the product with v.
+__device__ __forceinline__ void pack(std::uint32_t (&weights)[kStepTokens / 16][4],
+                                     const float (&score)[kSums]) {
+#pragma unroll
+  for (int step = 0; step < kStepTokens / 16; ++step)
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      weights[step][i] = pack_bf16(score[step * 8 + i * 2], score[step * 8 + i * 2 + 1]);
+}
+
+/// Starts score = q * keys^T.
+__device__ __forceinline__ void start_scores(float (&score)[kSums],
+                                             std::uint32_t query,
+                                             std::uint32_t keys) {
+  multiply_begin();
+#pragma unroll
+  for (int k = 0; k < kWidth / 16; ++k) {
+    const std::uint32_t at = static_cast<std::uint32_t>(k / 4 * kPanelBytes + k % 4 * 32);
+    multiply_shared(score, operand(query + at, 16), operand(keys + at, 16), k > 0 ? 1 : 0);
+  }
+  multiply_commit();
+}
+/// Starts sum += weights * values.
+__device__ __forceinline__ void start_sums(float (&sum)[kSums],
+                                           const std::uint32_t (&weights)[kStepTokens / 16][4],
+                                           std::uint32_t values) {
+  multiply_begin();
+#pragma unroll
+  for (int k = 0; k < kStepTokens / 16; ++k)
+    multiply_registers(sum, weights[k],
+                       operand(values + static_cast<std::uint32_t>(k * 16 * 128), kPanelBytes));
+  multiply_commit();
+}
+
+/// Makes a step of V at the causal edge safe to multiply: what lies beyond the context becomes
+/// zero, and so do NaNs and infinities, since no weight of 0 undoes them for rows that do not see
+/// their tokens. bad[column] becomes the first such token, for those that do. Both warpgroups; true
+/// if anything was found.
+__device__ __forceinline__ bool clean_values(std::uint8_t* values,
+                                             int* bad,
+                                             int first_token,
+                                             int visible) {
+  const int thread = static_cast<int>(threadIdx.x) - kWarpgroup;
+  bool found = false;
+#pragma unroll 1
+  for (int i = thread; i < kTileBytes / 16; i += kMultipliers * kWarpgroup) {
+    const int token = i / 8 % kStepTokens;  // a panel's rows have 8 chunks
+    uint4* chunk = reinterpret_cast<uint4*>(values) + i;
+    if (first_token + token >= visible) {
+      *chunk = make_uint4(0, 0, 0, 0);
+      continue;
+    }
+    auto* each = reinterpret_cast<Bf16*>(chunk);
+    const int column = i / 8 / kStepTokens * 64 + (i % 8 ^ (token & 7)) * 8;
+#pragma unroll 1
+    for (int j = 0; j < 8; ++j) {
+      if ((each[j] & 0x7F80U) != 0x7F80U) continue;
+      each[j] = 0;
+      atomicMin(&bad[column + j], first_token + token);
+      found = true;
+    }
+  }
+  proxy_fence();
+  return named_any(kCleanBarrier, kMultipliers * kWarpgroup, found);
+}
+
+/// Multiplies what the producer brings. Two warpgroups.
+__device__ void multiply(const Attention& p,
+                         const Tile& tile,
+                         std::uint8_t* shared,
+                         std::uint32_t base,
+                         const Rings& rings) {
+  const int warpgroup = static_cast<int>(threadIdx.x) / kWarpgroup - 1;
+  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
+  const int row = warpgroup * (kRows / kMultipliers) + thread / 32 * 16 + thread % 32 / 4;
+  load_queries(p, tile, shared + SharedPlan::kQuery, warpgroup, thread);
+  int seen[2];  // tokens that the row sees
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int packed = tile.first_row + row + half * 8;
+    seen[half] = packed < tile.rows_total
+                     ? min(p.positions[tile.start + packed / tile.group] + 1, tile.context)
+                     : 0;
+  }
+  const std::uint32_t query = base + SharedPlan::kQuery +
+                              static_cast<std::uint32_t>(warpgroup * (kRows / kMultipliers) * 128);
+  const float scale = kLog2E / sqrtf(static_cast<float>(kWidth));
+  const auto masked = [&](int step) { return (step + 1) * kStepTokens > tile.least; };
+  const auto seen_of = [&](int(&here)[2], int step) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) here[half] = seen[half] - step * kStepTokens;
+  };
+  Rows rows;
+  float score[kSums];
+  float keep[2];
+  int here[2];
+  std::uint32_t weights[kStepTokens / 16][4];
+  Step keys;
+  Step values;
+  int* bad = reinterpret_cast<int*>(shared + SharedPlan::kBad);
+  bool any_bad = false;
+  const auto values_ready = [&](int step) {
+    mbarrier_wait(rings.values_full + 8 * values.stage, values.parity);
+    if (masked(step))
+      any_bad |= clean_values(shared + SharedPlan::kValues + values.stage * kTileBytes, bad,
+                              step * kStepTokens, tile.visible);
+  };
+  const int my_turn = kTurnBarrier + warpgroup;
+  const int other_turn = kTurnBarrier + 1 - warpgroup;
+  if (warpgroup == 1) named_arrive(other_turn, kMultipliers * kWarpgroup);
+
+  mbarrier_wait(rings.keys_full + 8 * keys.stage, keys.parity);
+  start_scores(score, query, base + SharedPlan::kKeys + keys.stage * kTileBytes);
+  multiply_wait<0>();
+  mbarrier_arrive(rings.keys_empty + 8 * keys.stage);
+  keys.next();
+  seen_of(here, 0);
+  soften(rows, score, keep, here, masked(0), scale);
+  pack(weights, score);
+#pragma unroll 1
+  for (int step = 1; step < tile.steps; ++step) {
+    values_ready(step - 1);
+    mbarrier_wait(rings.keys_full + 8 * keys.stage, keys.parity);
+    named_barrier(my_turn, kMultipliers * kWarpgroup);
+    start_scores(score, query, base + SharedPlan::kKeys + keys.stage * kTileBytes);
+    start_sums(rows.sum, weights, base + SharedPlan::kValues + values.stage * kTileBytes);
+    named_arrive(other_turn, kMultipliers * kWarpgroup);
+    multiply_wait<1>();
+    mbarrier_arrive(rings.keys_empty + 8 * keys.stage);
+    keys.next();
+    seen_of(here, step);
+    soften(rows, score, keep, here, masked(step), scale);
+    multiply_wait<0>();
+    mbarrier_arrive(rings.values_empty + 8 * values.stage);
+    values.next();
+    rescale(rows, keep);
+    pack(weights, score);
+  }
+  values_ready(tile.steps - 1);
+  start_sums(rows.sum, weights, base + SharedPlan::kValues + values.stage * kTileBytes);
+  multiply_wait<0>();
+
+  if (any_bad) {
+#pragma unroll
+    for (int i = 0; i < kSums; ++i)
+      if (bad[i / 4 * 8 + thread % 4 * 2 + i % 2] < seen[i / 2 % 2]) rows.sum[i] = NAN;
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int packed = tile.first_row + row + half * 8;
+    float total = rows.total[half];
+    total += __shfl_xor_sync(0xFFFFFFFFU, total, 1);
+    total += __shfl_xor_sync(0xFFFFFFFFU, total, 2);
+    const float factor = 1.0F / total;
+    if (packed >= tile.rows_total) continue;
+    Bf16* out =
+        p.out + (static_cast<std::int64_t>(tile.start + packed / tile.group) * p.query_heads +
+                 tile.kv_head * tile.group + packed % tile.group) *
+                    kWidth;
+#pragma unroll
+    for (int i = 0; i < kSums / 4; ++i)
+      *reinterpret_cast<std::uint32_t*>(out + i * 8 + thread % 4 * 2) =
+          pack_bf16(rows.sum[i * 4 + half * 2] * factor, rows.sum[i * 4 + half * 2 + 1] * factor);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads, 1)
+    attention_wgmma_kernel(const __grid_constant__ Attention p,
+                           const __grid_constant__ PageMaps maps) {
+  extern __shared__ std::uint8_t shared_bytes[];
+  const std::uint32_t begin = shared_address(shared_bytes);
+  const std::uint32_t base = (begin + 1023) / 1024 * 1024;
+  std::uint8_t* shared = shared_bytes + (base - begin);
+  Rings rings;
+  rings.keys_full = base + SharedPlan::kBarriers;
+  rings.keys_empty = rings.keys_full + 8 * kStages;
+  rings.values_full = rings.keys_empty + 8 * kStages;
+  rings.values_empty = rings.values_full + 8 * kStages;
+  if (threadIdx.x == 0) {
+    tensor_map_prefetch(&maps.k);
+    tensor_map_prefetch(&maps.v);
+    for (std::uint32_t stage = 0; stage < kStages; ++stage) {
+      mbarrier_init(rings.keys_full + 8 * stage, 1);
+      mbarrier_init(rings.values_full + 8 * stage, 1);
+      mbarrier_init(rings.keys_empty + 8 * stage, kMultipliers * kWarpgroup);
+      mbarrier_init(rings.values_empty + 8 * stage, kMultipliers * kWarpgroup);
+    }
+    mbarrier_init_fence();
+  }
+  if (threadIdx.x < kWidth)
+    reinterpret_cast<int*>(shared + SharedPlan::kBad)[threadIdx.x] = INT_MAX;
+  __syncthreads();
+  grid_begin();
+  // NOTE: registers are exchanged before anything else is alive, or the compiler keeps to the
+  // registers of the entry and spills.
+  Tile tile;
+  if (threadIdx.x < kWarpgroup) {
+    registers_give<24>();
+    if (find_tile(p, tile) && threadIdx.x < 32)
+      produce(p, maps, tile, base + SharedPlan::kKeys, base + SharedPlan::kValues, rings);
+  } else {
+    registers_take<240>();
+    if (find_tile(p, tile)) multiply(p, tile, shared, base, rings);
+  }
+}
+
+}  // namespace
+
+bool attention_has_wgmma_form(const Attention& p) {
+  return p.width == kWidth && p.k_scales == nullptr && attention_has_fast_form(p);
+}
+
+cudaError_t launch_attention_wgmma(const Attention& p, cudaStream_t stream) {
+  static const cudaError_t ready = cudaFuncSetAttribute(
+      attention_wgmma_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SharedPlan::kBytes);
+  if (ready != cudaSuccess) return ready;
+  PageMaps maps;
+  const cudaError_t made = make_page_maps(maps, p);
+  if (made != cudaSuccess) return made;
+  const int group = p.query_heads / p.kv_heads;
+  const dim3 grid(static_cast<unsigned>((p.query_max * group + kRows - 1) / kRows),
+                  static_cast<unsigned>(p.kv_heads),
+                  static_cast<unsigned>(p.sequences - p.decodes));
+  return launch_kernel(attention_wgmma_kernel, {grid, dim3(kThreads), SharedPlan::kBytes}, stream,
+                       p, maps);
+}
+
+}  // namespace koho::cuda

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// The cache pages of one layer as the copy engine sees them: rows of one token and head, cut into
+// panels of at most 128 bytes that land in shared memory swizzled (PageShape in attention.cuh).
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include "cuda/kernels.h"
+
+namespace koho::cuda {
+
+constexpr int kPageRows = 64;        // tokens of a page, rows of a copied box
+constexpr int kPanelBytesMax = 128;  // of a row in one box
+
+struct PageMaps {
+  CUtensorMap k;
+  CUtensorMap v;
+};
+
+/// Describes p.k and p.v. Errors: cudaErrorNotSupported if the driver lacks the call,
+/// cudaErrorInvalidValue if it refuses (addresses must be multiples of 16 bytes).
+cudaError_t make_page_maps(PageMaps& maps, const Attention& p);
+
+}  // namespace koho::cuda

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the sampling kernels share: how a row changes its logits, the noise of a draw, the better of
+// two tokens.
+#pragma once
+
+#include "cuda/numeric.cuh"
+#include "cuda/ptx.cuh"
+#include "cuda/sample.h"
+
+namespace koho::cuda {
+
+constexpr int kSampleThreads = 512;
+constexpr int kSampleWarps = kSampleThreads / 32;
+constexpr float kOut = -INFINITY;
+constexpr std::uint32_t kPromptBit = 0x80000000U;
+constexpr float kLog2E = 1.4426950408889634F;
+
+/// An order that unsigned comparison keeps.
+__device__ __forceinline__ std::uint32_t ordered(float value) {
+  const std::uint32_t bits = __float_as_uint(value);
+  return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
+}
+__device__ __forceinline__ float unordered(std::uint32_t key) {
+  return __uint_as_float((key & 0x80000000U) != 0 ? key & 0x7FFFFFFFU : ~key);
+}
+
+/// sampling/philox.h on the device: word i of `bits` for token 4 * block + i. Several blocks at
+/// once share the keys of a round.
+template <int kBlocks>
+__device__ __forceinline__ void philox(std::uint32_t (&bits)[kBlocks][4],
+                                       const std::uint32_t (&blocks)[kBlocks],
+                                       std::uint64_t position,
+                                       std::uint64_t seed) {
+#pragma unroll
+  for (int i = 0; i < kBlocks; ++i) {
+    bits[i][0] = blocks[i];
+    bits[i][1] = 0;
+    bits[i][2] = static_cast<std::uint32_t>(position);
+    bits[i][3] = static_cast<std::uint32_t>(position >> 32U);
+  }
+  auto key0 = static_cast<std::uint32_t>(seed);
+  auto key1 = static_cast<std::uint32_t>(seed >> 32U);
+#pragma unroll
+  for (int round = 0; round < 10; ++round) {
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i) {
+      std::uint32_t(&c)[4] = bits[i];
+      const std::uint64_t product0 = static_cast<std::uint64_t>(0xD2511F53U) * c[0];
+      const std::uint64_t product1 = static_cast<std::uint64_t>(0xCD9E8D57U) * c[2];
+      c[0] = static_cast<std::uint32_t>(product1 >> 32U) ^ c[1] ^ key0;
+      c[1] = static_cast<std::uint32_t>(product1);
+      c[2] = static_cast<std::uint32_t>(product0 >> 32U) ^ c[3] ^ key1;
+      c[3] = static_cast<std::uint32_t>(product0);
+    }
+    key0 += 0x9E3779B9U;
+    key1 += 0xBB67AE85U;
+  }
+}
+
+/// -log(-log(u)) of u = (bits + 0.5) / 2^32. Near u = 1, where the large values are, -log(u) comes
+/// from 1 - u, which the bits give exactly.
+__device__ __forceinline__ float gumbel(std::uint32_t bits) {
+  const float rest = (static_cast<float>(~bits) + 0.5F) * 0x1p-32F;  // 1 - u
+  const float u = (static_cast<float>(bits) + 0.5F) * 0x1p-32F;
+  const float small = rest * (1.0F + rest * (0.5F + rest * (1.0F / 3.0F)));
+  return -__logf(rest < 0x1p-9F ? small : -__logf(u));
+}
+
+/// What a row's logits become before any cut.
+struct Modifier {
+  const SampleRow* row;
+  const SampleBias* biases;
+  const std::uint32_t* biased;  // bits of the tokens in `biases`, from token `first` on
+  const std::int32_t* mask;     // or null
+  const std::int32_t* counts;   // or null
+  float temperature;
+  int first;
+  bool plain;  // nothing but temperature
+
+  /// All but temperature; `entry` is the token's count.
+  __device__ __forceinline__ float adjust(float logit, int id, std::int32_t entry) const {
+    if (row->bias_count > 0 && ((biased[(id - first) / 32] >> (id % 32)) & 1U) != 0)
+      for (int i = 0; i < row->bias_count; ++i)
+        if (biases[i].token == id) logit += biases[i].bias;
+    if (entry != 0) {
+      logit = logit > 0.0F ? logit / row->repetition_penalty : logit * row->repetition_penalty;
+      const std::int32_t times = entry & ~static_cast<std::int32_t>(kPromptBit);
+      if (times > 0)
+        logit -= static_cast<float>(times) * row->frequency_penalty + row->presence_penalty;
+    }
+    const bool allowed =
+        mask == nullptr || ((static_cast<std::uint32_t>(mask[id / 32]) >> (id % 32)) & 1U) != 0;
+    return allowed ? logit : kOut;
+  }
+  __device__ __forceinline__ float temper(float logit) const {
+    return temperature > 0.0F && temperature != 1.0F ? logit / temperature : logit;
+  }
+};
+
+/// A token and its score; the larger score wins, then the lower id.
+struct Best {
+  float score = kOut;
+  int id = -1;
+  __device__ __forceinline__ void offer(float other, int other_id) {
+    if (other > score || (other == score && other != kOut && (id < 0 || other_id < id))) {
+      score = other;
+      id = other_id;
+    }
+  }
+};
+
+struct BestScratch {
+  float scores[kSampleWarps];
+  int ids[kSampleWarps];
+};
+
+__device__ __forceinline__ Best block_best(Best best, BestScratch& scratch) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) {
+    const float score = __shfl_xor_sync(0xFFFFFFFFU, best.score, offset);
+    const int id = __shfl_xor_sync(0xFFFFFFFFU, best.id, offset);
+    if (id >= 0) best.offer(score, id);
+  }
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) {
+    scratch.scores[threadIdx.x / 32] = best.score;
+    scratch.ids[threadIdx.x / 32] = best.id;
+  }
+  __syncthreads();
+  Best all;
+  for (int warp = 0; warp < kSampleWarps; ++warp)
+    if (scratch.ids[warp] >= 0) all.offer(scratch.scores[warp], scratch.ids[warp]);
+  return all;
+}
+
+/// Draws by Gumbel noise without computing most of it. Noise g above d = best - value needs
+/// 1 - u < exp(-d), so few tokens can still win once some have been drawn: only theirs is computed.
+struct Drawing {
+  std::uint64_t seed;
+  std::uint64_t position;
+  float scale;             // log2(e) / temperature
+  std::uint32_t* leading;  // shared: ordered(the best score so far), which any thread raises
+  Best best;
+
+  /// Raises what must be beaten to the score of this thread's luckiest of four neighbouring tokens:
+  /// cheap, and most of the others cannot win then. All threads of a warp.
+  __device__ __forceinline__ void open(const Modifier& modifier, int id, const float4& v) {
+    std::uint32_t bits[1][4];
+    const std::uint32_t block[1] = {static_cast<std::uint32_t>(id) / 4};
+    philox(bits, block, position, seed);
+    float value = v.x;
+    std::uint32_t luckiest = bits[0][0];
+    const auto next = [&](float other, std::uint32_t other_bits) {
+      const bool better = other_bits > luckiest;
+      value = better ? other : value;
+      luckiest = better ? other_bits : luckiest;
+    };
+    next(v.y, bits[0][1]);
+    next(v.z, bits[0][2]);
+    next(v.w, bits[0][3]);
+    float score = modifier.temper(value) + gumbel(luckiest);
+    score = warp_max(isnan(score) ? kOut : score);
+    if (threadIdx.x % 32 == 0) atomicMax(leading, ordered(score));
+  }
+
+  /// kVectors times four neighbouring tokens from ids[i] on, adjusted; -infinity is never drawn.
+  template <int kVectors>
+  __device__ __forceinline__ void take(const Modifier& modifier,
+                                       const int (&ids)[kVectors],
+                                       const float4 (&values)[kVectors]) {
+    std::uint32_t blocks[kVectors];
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) blocks[i] = static_cast<std::uint32_t>(ids[i]) / 4;
+    std::uint32_t bits[kVectors][4];
+    philox(bits, blocks, position, seed);
+    const float lead = fmaxf(best.score, unordered(*static_cast<volatile std::uint32_t*>(leading)));
+    const float offset = lead * kLog2E;
+    constexpr float kMargin = 0.02F;  // more than the roundings below; they are relative to `lead`
+    const float base = 32.0F + kMargin + fabsf(offset) * 0x1p-20F - offset;
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const float4& v = values[i];
+      // One test for four: the largest value with the luckiest bits.
+      const float largest = fmaxf(fmaxf(v.x, v.y), fmaxf(v.z, v.w));
+      const std::uint32_t luckiest = max(max(bits[i][0], bits[i][1]), max(bits[i][2], bits[i][3]));
+      if (!(__uint2float_rd(~luckiest) <= exp2_approximate(fmaf(largest, scale, base)))) continue;
+      const float value[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        if (value[j] != kOut)
+          best.offer(modifier.temper(value[j]) + gumbel(bits[i][j]), ids[i] + j);
+      if (best.score > lead) atomicMax(leading, ordered(best.score));
+    }
+  }
+};
+
+/// The largest of four, NaN if any is.
+__device__ __forceinline__ float max_or_nan(const float4& v) {
+  const auto two = [](float a, float b) {
+    float result;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+    return result;
+  };
+  return two(two(v.x, v.y), two(v.z, v.w));
+}
+
+/// What the kernels know of a row.
+struct RowView {
+  const SampleRow& row;
+  const float* logits;
+  std::int32_t* counts;  // or null
+  bool random;
+  bool cut;  // the business of the cut kernel: thresholds or log-probabilities
+};
+
+__device__ __forceinline__ RowView row_view(const Sample& p, std::int64_t index) {
+  RowView view{p.rows[index], p.logits + index * p.logits_stride, nullptr, false, false};
+  const SampleRow& row = view.row;
+  if (row.counts_slot >= 0 && p.counts != nullptr)
+    view.counts = p.counts + static_cast<std::int64_t>(row.counts_slot) * p.vocabulary;
+  view.random = row.temperature > 0.0F;
+  const bool logprobs = row.logprobs >= 0 && (p.logprobs != nullptr || p.top_ids != nullptr);
+  view.cut = logprobs || (view.random && (row.min_p > 0.0F || row.top_k > 0 || row.top_p < 1.0F));
+  return view;
+}
+
+/// Marks the tokens first .. first + count - 1 that have a bias and gathers what changes a row's
+/// logits. `first` and `count` are multiples of 32. All threads.
+__device__ __forceinline__ Modifier
+make_modifier(const Sample& p, const RowView& view, std::uint32_t* biased, int first, int count) {
+  const SampleRow& row = view.row;
+  const std::int32_t* mask = row.mask_row >= 0 ? p.masks + static_cast<std::int64_t>(row.mask_row) *
+                                                               ((p.vocabulary + 31) / 32)
+                                               : nullptr;
+  const SampleBias* biases = p.biases + row.bias_begin;
+  if (row.bias_count > 0) {
+    __syncthreads();
+    for (int i = static_cast<int>(threadIdx.x); i < count / 32; i += kSampleThreads) biased[i] = 0;
+    __syncthreads();
+    for (int i = static_cast<int>(threadIdx.x); i < row.bias_count; i += kSampleThreads) {
+      const int token = biases[i].token - first;
+      if (token >= 0 && token < count) atomicOr(&biased[token / 32], 1U << (token % 32));
+    }
+    __syncthreads();
+  }
+  return {&row,        biases,
+          biased,      mask,
+          view.counts, row.temperature,
+          first,       row.bias_count == 0 && mask == nullptr && view.counts == nullptr};
+}
+
+__device__ __forceinline__ void write_choice(const Sample& p,
+                                             std::int64_t index,
+                                             int id,
+                                             std::int32_t* counts) {
+  p.ids[index] = id;
+  if (id >= 0 && counts != nullptr) ++counts[id];
+  if (p.logprobs != nullptr) p.logprobs[index] = 0.0F;
+}
+
+// ---- launchers of the two kernels
+
+/// Rows without thresholds and log-probabilities, in one pass; others are left alone.
+cudaError_t launch_sample_draw(const Sample& p, cudaStream_t stream);
+/// The others.
+cudaError_t launch_sample_cut(const Sample& p, cudaStream_t stream);
+
+}  // namespace koho::cuda

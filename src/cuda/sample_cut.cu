@@ -1,0 +1,552 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sampling of rows with top_k, top_p, min_p or log-probabilities, without a sort.
+//
+//   grid     persistent clusters of 8 CTAs: a cluster keeps one row in its shared memory
+//   pass 1   what changes the logits, in place; the largest
+//   pass 2   (top_k, top_p) bins of 1/64 by distance from the largest: how many, or how much
+//            probability; the bins of all CTAs are added and the one where the threshold lies is
+//            found
+//   pass 3   the values in that bin are listed and weighed one against another; if they are too
+//            many, a radix selection over their bits takes 11 bits a round
+//   pass 4   the draw over what is kept
+//   shared   80 KB of logits, 24 KB of bins and lists; two CTAs an SM
+//   bytes    the logits once (once more for log-probabilities)
+//
+// Weights are integers within a bin, and the bins are added in one order: a threshold does not
+// depend on the order of threads. A probability is known to 2^-15 of itself.
+#include "cuda/launch.cuh"
+#include "cuda/sample.cuh"
+
+namespace koho::cuda {
+namespace {
+
+constexpr int kCluster = 8;
+constexpr int kClustersMax = 32;
+constexpr int kPartTokens = kSampleTokensMax / kCluster;
+constexpr int kDigitBits = 11;
+constexpr int kBins = 1 << kDigitBits;
+constexpr int kBinsEach = kBins / kSampleThreads;  // of a thread
+constexpr int kSlice = kBins / kCluster;           // bins that one CTA adds up
+constexpr int kListMax = 1024;
+constexpr float kBinsPerNat = 64.0F;
+constexpr float kWeightOne = 16384.0F;  // a bin holds at most 2^17.4 tokens: sums stay below 2^32
+
+struct Shared {
+  float logits[kPartTokens];
+  std::uint32_t bins[kBins];    // this CTA's, then all CTAs'
+  std::uint32_t slice[kSlice];  // of all CTAs
+  float list[kListMax];         // this CTA's values of the chosen bin
+  float all_list[kListMax];     // all CTAs'
+  std::uint32_t all_weights[kListMax];
+  std::uint32_t biased[kPartTokens / 32];
+  BestScratch best;
+  double reduce_double[kSampleWarps];
+  float reduce_float[kSampleWarps];
+  double chosen_above;
+  double target;
+  int chosen_bin;
+  std::uint32_t list_count;
+  std::uint32_t threshold;  // ordered
+  std::uint32_t leading;    // of the draw
+  float2 words[2];          // what a CTA tells the others, in turns
+};
+
+__device__ __forceinline__ std::uint32_t cluster_load_word(const void* place, std::uint32_t rank) {
+  std::uint32_t remote;
+  std::uint32_t value;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+               : "=r"(remote)
+               : "r"(shared_address(place)), "r"(rank));
+  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(value) : "r"(remote) : "memory");
+  return value;
+}
+
+template <typename Value, typename Combine>
+__device__ __forceinline__ Value block_all(Value value, Value* scratch, const Combine& combine) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2)
+    value = combine(value, __shfl_xor_sync(0xFFFFFFFFU, value, offset));
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = value;
+  __syncthreads();
+  value = scratch[0];
+  for (int warp = 1; warp < kSampleWarps; ++warp) value = combine(value, scratch[warp]);
+  return value;
+}
+
+/// Two floats of every CTA, in rank order; `use(word)` for each. NOTE: words take turns, so that a
+/// CTA may still read the last while the next is written. All threads.
+template <typename Use>
+__device__ __forceinline__ void cluster_words(Shared& shared,
+                                              int& turn,
+                                              float2 mine,
+                                              const Use& use) {
+  float2* word = &shared.words[turn];
+  turn ^= 1;
+  if (threadIdx.x == 0) *word = mine;
+  cluster_barrier();
+  float2 words[kCluster];
+#pragma unroll
+  for (std::uint32_t rank = 0; rank < kCluster; ++rank)
+    words[rank] = cluster_load(shared_address(word), rank);
+#pragma unroll
+  for (const float2& one : words) use(one);
+}
+
+/// Calls `use(value)` for this thread's values that are not cut yet.
+template <typename Use>
+__device__ __forceinline__ void each_value(const Shared& shared,
+                                           int count,
+                                           float threshold,
+                                           const Use& use) {
+  const auto one = [&](float value) {
+    if (value != kOut && value >= threshold) use(value);
+  };
+  for (int at = static_cast<int>(threadIdx.x) * 4; at < count; at += kSampleThreads * 4) {
+    const float4 four = *reinterpret_cast<const float4*>(shared.logits + at);
+    one(four.x);
+    one(four.y);
+    one(four.z);
+    one(four.w);
+  }
+}
+
+/// How values are weighed: each as 1, or by its probability relative to its bin's.
+struct Weighing {
+  bool probability;
+  float largest;
+
+  /// 0 for the largest value, rising as values fall.
+  __device__ __forceinline__ float distance(float value) const {
+    return fmaf(-kBinsPerNat, value, kBinsPerNat * largest);
+  }
+  __device__ __forceinline__ int bin(float value) const {
+    return static_cast<int>(fminf(distance(value), kBins - 1.0F));
+  }
+  /// exp(-x) of x = rest / 64, as 1 - x + x^2 / 2, which is right to 2^-20. What lies beyond the
+  /// bins weighs nothing.
+  __device__ __forceinline__ std::uint32_t weight(float value, int of_bin) const {
+    if (!probability) return 1;
+    if (of_bin == kBins - 1) return 0;
+    constexpr float kLinear = -kWeightOne / kBinsPerNat;
+    constexpr float kSquare = kWeightOne / (2.0F * kBinsPerNat * kBinsPerNat);
+    const float rest = distance(value) - static_cast<float>(of_bin);
+    return __float2uint_rn(fmaf(rest, fmaf(rest, kSquare, kLinear), kWeightOne));
+  }
+  __device__ __forceinline__ double bin_scale(int of_bin) const {
+    constexpr float kStep = -kLog2E / kBinsPerNat;
+    return probability ? static_cast<double>(exp2_approximate(static_cast<float>(of_bin) * kStep))
+                       : 1.0;
+  }
+};
+
+/// Adds the bins of all CTAs; each then holds the sums. All threads. NOTE: what one round leaves
+/// for others to read is written again only after the next round's barriers.
+__device__ void add_bins(Shared& shared) {
+  const auto rank = cluster_rank();
+  const int thread = static_cast<int>(threadIdx.x);
+  cluster_barrier();
+  if (thread == 0) shared.list_count = 0;
+  if (thread < kSlice) {
+    std::uint32_t words[kCluster];
+#pragma unroll
+    for (std::uint32_t other = 0; other < kCluster; ++other)
+      words[other] = cluster_load_word(
+          &shared.bins[rank * kSlice + static_cast<std::uint32_t>(thread)], other);
+    std::uint32_t sum = 0;
+#pragma unroll
+    for (const std::uint32_t word : words) sum += word;
+    shared.slice[thread] = sum;
+  }
+  cluster_barrier();
+  std::uint32_t sums[kBinsEach];
+#pragma unroll
+  for (int i = 0; i < kBinsEach; ++i) {
+    const int bin = i * kSampleThreads + thread;
+    sums[i] =
+        cluster_load_word(&shared.slice[bin % kSlice], static_cast<std::uint32_t>(bin / kSlice));
+  }
+#pragma unroll
+  for (int i = 0; i < kBinsEach; ++i) shared.bins[i * kSampleThreads + thread] = sums[i];
+  __syncthreads();
+}
+
+__device__ __forceinline__ void clear_bins(Shared& shared) {
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < kBins; i += kSampleThreads) shared.bins[i] = 0;
+  if (threadIdx.x == 0) shared.chosen_bin = -1;
+  __syncthreads();
+}
+
+/// Finds the first bin at which `above` and the bins' weights so far reach the target, which
+/// `target_of` makes of the weight of all. False if they do not. All threads.
+template <typename Target, typename Scale>
+__device__ bool find_bin(Shared& shared,
+                         double above,
+                         const Target& target_of,
+                         const Scale& scale) {
+  const int thread = static_cast<int>(threadIdx.x);
+  double weights[kBinsEach];
+  double sum = 0.0;
+#pragma unroll
+  for (int i = 0; i < kBinsEach; ++i) {
+    const int bin = thread * kBinsEach + i;
+    weights[i] = static_cast<double>(shared.bins[bin]);
+    if (weights[i] != 0.0) weights[i] *= scale(bin);
+    sum += weights[i];
+  }
+  double before = sum;
+#pragma unroll
+  for (int offset = 1; offset < 32; offset *= 2) {
+    const double other = __shfl_up_sync(0xFFFFFFFFU, before, offset);
+    if (thread % 32 >= offset) before += other;
+  }
+  if (thread % 32 == 31) shared.reduce_double[thread / 32] = before;
+  __syncthreads();
+  double all = 0.0;
+  double warps_before = 0.0;
+  for (int warp = 0; warp < kSampleWarps; ++warp) {
+    if (warp == thread / 32) warps_before = all;
+    all += shared.reduce_double[warp];
+  }
+  const double target = target_of(all);
+  if (thread == 0) shared.target = target;
+  before = above + (warps_before + (before - sum));
+  if (before < target && before + sum >= target) {
+    bool found = false;
+#pragma unroll
+    for (int i = 0; i < kBinsEach; ++i) {
+      if (!found && before + weights[i] >= target) {
+        found = true;
+        shared.chosen_bin = thread * kBinsEach + i;
+        shared.chosen_above = before;
+      }
+      before += weights[i];
+    }
+  }
+  __syncthreads();
+  return shared.chosen_bin >= 0;
+}
+
+/// The threshold within bin `bin` by comparing its listed values with each other; each CTA does it
+/// for itself. kOut if rounding left it nowhere.
+__device__ float threshold_of_list(
+    Shared& shared, const Weighing& weighing, int bin, double above, double scale, int count) {
+  if (threadIdx.x == 0) shared.threshold = ordered(kOut);
+  __syncthreads();
+  const double target = shared.target;
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kSampleThreads)
+    shared.all_weights[i] = weighing.weight(shared.all_list[i], bin);
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kSampleThreads) {
+    const float value = shared.all_list[i];
+    std::uint32_t weight = 0;
+#pragma unroll 8
+    for (int j = 0; j < count; ++j)
+      weight += shared.all_list[j] >= value ? shared.all_weights[j] : 0;
+    if (above + static_cast<double>(weight) * scale >= target)
+      atomicMax(&shared.threshold, ordered(value));
+  }
+  __syncthreads();
+  return unordered(shared.threshold);
+}
+
+/// The same by the bits of the bin's values, for a bin of many.
+__device__ float threshold_of_bits(Shared& shared,
+                                   const Weighing& weighing,
+                                   int bin,
+                                   double above,
+                                   double scale,
+                                   int count,
+                                   float threshold) {
+  const double target = shared.target;
+  std::uint32_t prefix = 0;
+  int known = 0;
+  while (known < 32) {
+    const int bits = min(kDigitBits, 32 - known);
+    clear_bins(shared);
+    each_value(shared, count, threshold, [&](float value) {
+      if (weighing.bin(value) != bin) return;
+      const std::uint32_t key = ordered(value);
+      if (known > 0 && key >> (32 - known) != prefix) return;
+      const std::uint32_t digit = (key >> (32 - known - bits)) & ((1U << bits) - 1U);
+      atomicAdd(&shared.bins[kBins - 1 - digit], weighing.weight(value, bin));
+    });
+    add_bins(shared);
+    if (!find_bin(
+            shared, above, [&](double) { return target; }, [&](int) { return scale; }))
+      return kOut;
+    above = shared.chosen_above;
+    prefix = (known > 0 ? prefix << bits : 0U) |
+             static_cast<std::uint32_t>(kBins - 1 - shared.chosen_bin);
+    known += bits;
+  }
+  return unordered(prefix);
+}
+
+/// The largest value v such that the weight of all values >= v reaches target_of(the weight of
+/// all); kOut if it does not. Values below `threshold` are cut already. All threads of the cluster.
+template <typename Target>
+__device__ float select_threshold(
+    Shared& shared, const Weighing& weighing, int count, float threshold, const Target& target_of) {
+  clear_bins(shared);
+  if (weighing.probability)
+    each_value(shared, count, threshold, [&](float value) {
+      const int bin = weighing.bin(value);
+      atomicAdd(&shared.bins[bin], weighing.weight(value, bin));
+    });
+  else
+    each_value(shared, count, threshold,
+               [&](float value) { atomicAdd(&shared.bins[weighing.bin(value)], 1U); });
+  add_bins(shared);
+  if (!find_bin(shared, 0.0, target_of, [&](int bin) { return weighing.bin_scale(bin); }))
+    return kOut;
+  const int bin = shared.chosen_bin;
+  const double above = shared.chosen_above;
+  const double scale = weighing.bin_scale(bin);
+  each_value(shared, count, threshold, [&](float value) {
+    if (weighing.bin(value) != bin) return;
+    const std::uint32_t place = atomicAdd(&shared.list_count, 1U);
+    if (place < kListMax) shared.list[place] = value;
+  });
+  cluster_barrier();
+  std::uint32_t listed[kCluster];
+#pragma unroll
+  for (std::uint32_t rank = 0; rank < kCluster; ++rank)
+    listed[rank] = cluster_load_word(&shared.list_count, rank);
+  std::uint32_t first = 0;
+#pragma unroll
+  for (std::uint32_t rank = 0; rank < kCluster; ++rank) {
+    for (std::uint32_t i = threadIdx.x; i < listed[rank] && first + i < kListMax;
+         i += kSampleThreads)
+      shared.all_list[first + i] = __uint_as_float(cluster_load_word(&shared.list[i], rank));
+    first += listed[rank];
+  }
+  __syncthreads();
+  return first <= kListMax
+             ? threshold_of_list(shared, weighing, bin, above, scale, static_cast<int>(first))
+             : threshold_of_bits(shared, weighing, bin, above, scale, count, threshold);
+}
+
+/// Reads this CTA's part of the row; what lies beyond its tokens is -infinity. All threads.
+__device__ void load_part(Shared& shared, const float* logits, int count) {
+  const int padded = (count + 3) / 4 * 4;
+  if (reinterpret_cast<std::uintptr_t>(logits) % 16 == 0) {
+    const std::uint32_t to = shared_address(shared.logits);
+    for (int at = static_cast<int>(threadIdx.x) * 4; at < padded; at += kSampleThreads * 4)
+      copy_16(to + static_cast<std::uint32_t>(at) * 4, logits + at,
+              static_cast<std::uint32_t>(min(count - at, 4)) * 4);
+    copy_commit();
+    copy_wait<0>();
+  } else {
+    for (int at = static_cast<int>(threadIdx.x); at < count; at += kSampleThreads)
+      shared.logits[at] = logits[at];
+  }
+  __syncthreads();
+  if (static_cast<int>(threadIdx.x) < padded - count)
+    shared.logits[count + static_cast<int>(threadIdx.x)] = kOut;
+  __syncthreads();
+}
+
+/// The best of all CTAs. All threads.
+__device__ Best cluster_best(Shared& shared, int& turn, Best best) {
+  best = block_best(best, shared.best);
+  Best all;
+  cluster_words(shared, turn, make_float2(best.score, __int_as_float(best.id)), [&](float2 other) {
+    if (__float_as_int(other.y) >= 0) all.offer(other.x, __float_as_int(other.y));
+  });
+  return all;
+}
+
+/// The log-probability of the chosen token and the largest unmodified logits in order, ties to the
+/// lower id. All threads of the cluster.
+__device__ void write_logprobs(const Sample& p,
+                               Shared& shared,
+                               int& turn,
+                               const RowView& view,
+                               std::int64_t index,
+                               int first,
+                               int count,
+                               int chosen) {
+  load_part(shared, view.logits + first, count);
+  const auto maximum = [](float a, float b) { return fmaxf(a, b); };
+  float largest = kOut;
+  each_value(shared, count, kOut, [&](float value) { largest = fmaxf(largest, value); });
+  largest = block_all(largest, shared.reduce_float, maximum);
+  cluster_words(shared, turn, make_float2(largest, 0.0F),
+                [&](float2 other) { largest = fmaxf(largest, other.x); });
+  double sum = 0.0;
+  each_value(shared, count, kOut,
+             [&](float value) { sum += static_cast<double>(expf(value - largest)); });
+  sum = block_all(sum, shared.reduce_double, [](double a, double b) { return a + b; });
+  const auto high = static_cast<float>(sum);
+  const auto low = static_cast<float>(sum - static_cast<double>(high));
+  sum = 0.0;
+  cluster_words(shared, turn, make_float2(high, low), [&](float2 other) {
+    sum += static_cast<double>(other.x) + static_cast<double>(other.y);
+  });
+  const double log_sum = static_cast<double>(largest) + log(sum);
+  const bool writes = cluster_rank() == 0 && threadIdx.x == 0;
+  if (writes && p.logprobs != nullptr)
+    p.logprobs[index] = static_cast<float>(static_cast<double>(view.logits[chosen]) - log_sum);
+  if (p.top_ids == nullptr) return;
+  const int wanted = min(view.row.logprobs, min(kSampleTopMax, p.tokens));
+  Best last;  // the one before
+  last.score = INFINITY;
+  for (int i = 0; i < wanted; ++i) {
+    Best best;
+    for (int at = static_cast<int>(threadIdx.x); at < count; at += kSampleThreads) {
+      const float logit = shared.logits[at];
+      const int id = first + at;
+      if (logit < last.score || (logit == last.score && id > last.id)) best.offer(logit, id);
+    }
+    best = cluster_best(shared, turn, best);
+    if (writes) {
+      p.top_ids[index * kSampleTopMax + i] = best.id;
+      p.top_logprobs[index * kSampleTopMax + i] =
+          static_cast<float>(static_cast<double>(best.score) - log_sum);
+    }
+    last = best;
+  }
+}
+
+/// One row. All threads of the cluster.
+__device__ void sample_row(
+    const Sample& p, Shared& shared, int& turn, const RowView& view, std::int64_t index) {
+  const SampleRow& row = view.row;
+  const int each = ((p.tokens + kCluster - 1) / kCluster + 31) / 32 * 32;
+  const int first = min(static_cast<int>(cluster_rank()) * each, p.tokens);
+  const int count = min(each, p.tokens - first);
+  load_part(shared, view.logits + first, count);
+  const Modifier modifier = make_modifier(p, view, shared.biased, first, each);
+  const bool writes = cluster_rank() == 0 && threadIdx.x == 0;
+
+  // Pass 1.
+  float largest = kOut;
+  bool bad = false;
+  const bool changes = !modifier.plain || (view.random && row.temperature != 1.0F);
+  for (int at = static_cast<int>(threadIdx.x) * 4; at < count; at += kSampleThreads * 4) {
+    float4 four = *reinterpret_cast<const float4*>(shared.logits + at);
+    bad |= isnan(max_or_nan(four));
+    if (changes) {
+      const auto change = [&](int i, float value) {
+        if (at + i >= count) return value;
+        const int id = first + at + i;
+        if (!modifier.plain)
+          value = modifier.adjust(value, id, modifier.counts != nullptr ? modifier.counts[id] : 0);
+        return modifier.temper(value);
+      };
+      four =
+          make_float4(change(0, four.x), change(1, four.y), change(2, four.z), change(3, four.w));
+      *reinterpret_cast<float4*>(shared.logits + at) = four;
+    }
+    largest = fmaxf(largest, fmaxf(fmaxf(four.x, four.y), fmaxf(four.z, four.w)));
+  }
+  largest = block_all(largest, shared.reduce_float, [](float a, float b) { return fmaxf(a, b); });
+  bad = __syncthreads_or(static_cast<int>(bad)) != 0;
+  cluster_words(shared, turn, make_float2(largest, bad ? 1.0F : 0.0F), [&](float2 other) {
+    largest = fmaxf(largest, other.x);
+    bad |= other.y != 0.0F;
+  });
+  if (bad || largest == kOut) {
+    if (writes) write_choice(p, index, -1, nullptr);
+    return;
+  }
+
+  // The thresholds, each among what the one before has kept.
+  float threshold = kOut;
+  if (view.random) {
+    if (row.min_p > 0.0F) threshold = largest + logf(row.min_p);
+    if (row.top_k > 0 && row.top_k < p.tokens)
+      threshold = fmaxf(threshold, select_threshold(shared, {false, largest}, count, threshold,
+                                                    [&](double) { return double(row.top_k); }));
+    if (row.top_p < 1.0F)
+      threshold = fmaxf(threshold, select_threshold(shared, {true, largest}, count, threshold,
+                                                    [&](double all) { return row.top_p * all; }));
+  }
+
+  if (threadIdx.x == 0) shared.leading = ordered(kOut);
+  __syncthreads();
+  // Values have been divided already.
+  const Modifier plain{&row, nullptr, nullptr, nullptr, nullptr, 1.0F, 0, true};
+  Drawing drawing{
+      row.seed, static_cast<std::uint64_t>(row.output_position), kLog2E, &shared.leading, {}};
+  const auto kept = [threshold](float value) { return value < threshold ? kOut : value; };
+  const auto load = [&](int at) {
+    if (at >= count) return make_float4(kOut, kOut, kOut, kOut);
+    const float4 four = *reinterpret_cast<const float4*>(shared.logits + at);
+    return make_float4(kept(four.x), kept(four.y), kept(four.z), kept(four.w));
+  };
+  const auto any = [](const float4& v) {
+    return v.x != kOut || v.y != kOut || v.z != kOut || v.w != kOut;
+  };
+  constexpr int kStep = kSampleThreads * 4;
+  if (view.random) {
+    const int at = static_cast<int>(threadIdx.x) * 4;
+    drawing.open(plain, first + at, load(at));
+    __syncthreads();
+  }
+  for (int at = static_cast<int>(threadIdx.x) * 4; at < count; at += 2 * kStep) {
+    const float4 values[2] = {load(at), load(at + kStep)};
+    const int ids[2] = {first + at, first + at + kStep};
+    if (view.random) {
+      if (any(values[0]) || any(values[1])) drawing.take(plain, ids, values);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        drawing.best.offer(values[i].x, ids[i]);
+        drawing.best.offer(values[i].y, ids[i] + 1);
+        drawing.best.offer(values[i].z, ids[i] + 2);
+        drawing.best.offer(values[i].w, ids[i] + 3);
+      }
+    }
+  }
+  const Best best = cluster_best(shared, turn, drawing.best);
+  if (writes) write_choice(p, index, best.id, view.counts);
+  if (best.id >= 0 && row.logprobs >= 0 && (p.logprobs != nullptr || p.top_ids != nullptr))
+    write_logprobs(p, shared, turn, view, index, first, count, best.id);
+}
+
+__global__ void __launch_bounds__(kSampleThreads, 2)
+    sample_cut_kernel(const __grid_constant__ Sample p) {
+  extern __shared__ __align__(16) std::uint8_t shared_bytes[];
+  Shared& shared = *reinterpret_cast<Shared*>(shared_bytes);
+  // NOTE: no wait here. The kernel before this one (sample_draw.cu) has other rows and waited for
+  // the logits itself.
+  const std::int64_t clusters = gridDim.x / kCluster;
+  const std::int64_t first = blockIdx.x / kCluster;
+  bool any = false;
+  for (std::int64_t i = threadIdx.x; first + i * clusters < p.row_count; i += kSampleThreads)
+    any |= row_view(p, first + i * clusters).cut;
+  int turn = 0;
+  if (__syncthreads_or(static_cast<int>(any)) != 0) {
+    for (std::int64_t index = first; index < p.row_count; index += clusters) {
+      const RowView view = row_view(p, index);
+      if (view.cut) sample_row(p, shared, turn, view, index);
+    }
+    cluster_barrier();  // NOTE: no CTA may leave while another reads its memory
+  }
+  grid_begin();
+}
+
+}  // namespace
+
+cudaError_t launch_sample_cut(const Sample& p, cudaStream_t stream) {
+  static const cudaError_t ready = [] {
+    const cudaError_t status = cudaFuncSetAttribute(
+        sample_cut_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared));
+    return status != cudaSuccess
+               ? status
+               : cudaFuncSetAttribute(sample_cut_kernel,
+                                      cudaFuncAttributePreferredSharedMemoryCarveout,
+                                      cudaSharedmemCarveoutMaxShared);
+  }();
+  if (ready != cudaSuccess) return ready;
+  const std::int64_t clusters = p.row_count < kClustersMax ? p.row_count : kClustersMax;
+  return launch_kernel(sample_cut_kernel,
+                       {dim3(static_cast<unsigned>(clusters * kCluster)), dim3(kSampleThreads),
+                        sizeof(Shared), kCluster},
+                       stream, p);
+}
+
+}  // namespace koho::cuda
