@@ -42,31 +42,33 @@ struct PageShape {
   }
 };
 
-/// Copies one page's K and V of one head whole, by the copy engine. One thread.
+/// Copies one page's K of one head with the scales of K and V, or its V, whole, by the copy engine.
+/// One thread.
 template <int kWidth, bool kFp8>
 __device__ __forceinline__ void copy_page(const Attention& p,
                                           const PageMaps& maps,
                                           std::int64_t page,
                                           int kv_head,
-                                          std::uint32_t stage,
+                                          bool values,
+                                          std::uint32_t to,
                                           std::uint32_t barrier,
                                           std::uint64_t policy) {
   using Page = PageShape<kWidth, kFp8>;
   const std::int64_t place = (page * p.kv_heads + kv_head) * kPage;
-  const auto row = static_cast<int>(place);
-  mbarrier_arrive_expect(barrier, 2 * (Page::kBytes + Page::kScaleBytes));
+  const CUtensorMap& map = values ? maps.v : maps.k;
+  mbarrier_arrive_expect(barrier, Page::kBytes + (values ? 0 : 2 * Page::kScaleBytes));
 #pragma unroll
   for (int panel = 0; panel < Page::kPanels; ++panel) {
     constexpr int kColumns = kWidth / Page::kPanels;
     constexpr int kPanel = kPage * Page::kPanelBytes;
-    const std::uint32_t to = stage + static_cast<std::uint32_t>(panel * kPanel);
-    tensor_copy(to, &maps.k, panel * kColumns, row, barrier, policy);
-    tensor_copy(to + Page::kBytes, &maps.v, panel * kColumns, row, barrier, policy);
+    tensor_copy(to + static_cast<std::uint32_t>(panel * kPanel), &map, panel * kColumns,
+                static_cast<int>(place), barrier, policy);
   }
   if constexpr (kFp8) {
-    const std::uint32_t to = stage + 2 * Page::kBytes;
-    bulk_copy(to, p.k_scales + place, Page::kScaleBytes, barrier, policy);
-    bulk_copy(to + Page::kScaleBytes, p.v_scales + place, Page::kScaleBytes, barrier, policy);
+    if (values) return;
+    bulk_copy(to + Page::kBytes, p.k_scales + place, Page::kScaleBytes, barrier, policy);
+    bulk_copy(to + Page::kBytes + Page::kScaleBytes, p.v_scales + place, Page::kScaleBytes, barrier,
+              policy);
   }
 }
 

@@ -3,15 +3,15 @@
 //
 //   grid     persistent, two CTAs an SM; items are listed on the device from the context lengths,
 //            so a captured graph serves every length
-//   roles    warp 4 lets the copy engine bring pages; warps 0-3 take each page together: the query
-//            heads of the kv head are the 16 rows of the matrix instruction, a warp scores 16
-//            tokens, the softmax is the page's, and a warp sums a quarter of the columns
-//   shared   a ring of pages, some 100 KB; 14 KB for an item's query rows, scores and the list
+//   roles    warp 4 lets the copy engine bring pages; warps 0-3 take two pages together: the query
+//            heads of the kv head are the 16 rows of the matrix instruction, a warp scores 32
+//            tokens, the softmax is that of all 128, and a warp sums a quarter of the columns
+//   shared   a ring of pages of K and of V, some 100 KB; 14 KB for an item's query rows, weights
+//   and
+//            the list of items
 //   bytes    every K and V byte once: bound by memory
 //
 // Numbers: docs/kernels/README.md.
-#include <type_traits>
-
 #include "cuda/attention.cuh"
 #include "cuda/attention_parts.cuh"
 #include "cuda/launch.cuh"
@@ -27,32 +27,37 @@ constexpr int kSequencesMax = 1024;
 constexpr int kRingBytes = 100 << 10;  // of one CTA: two fit an SM
 constexpr int kRowBarrier = 1;         // named barrier of the consumers
 
+constexpr int kUnitPages = kUnitTokens / kPage;
+constexpr int kWarpTokens = kUnitTokens / kWarps;  // that a warp scores
+constexpr int kScoreTiles = kWarpTokens / 8;
+
 template <int kWidth, bool kFp8>
 struct DecodePlan {
   using Page = PageShape<kWidth, kFp8>;
-  static constexpr std::uint32_t kStages = kRingBytes / Page::kStage;
-  static constexpr int kShared = static_cast<int>(kStages) * Page::kStage + 1024;
+  // A page of K with the scales of K and of V, or a page of V.
+  static constexpr int kSlot = (Page::kBytes + 2 * Page::kScaleBytes + 1023) / 1024 * 1024;
+  static constexpr std::uint32_t kSlots = kRingBytes / kSlot;
+  static constexpr int kShared = static_cast<int>(kSlots) * kSlot + 1024;
   static constexpr int kColumns = kWidth / kWarps;  // of a warp
   static constexpr int kTiles = kColumns / 8;
-  static constexpr int kTogether = kFp8 ? 2 : 1;  // pages in work at once: the ring must hold more
 };
 
-/// What the consumers tell each other about a page.
+/// What the consumers tell each other about a unit.
 struct Exchange {
   float largest[kGroupMax][kWarps];
   float largest_v[kGroupMax][kWarps];
   float total[kGroupMax][kWarps];
-  std::uint32_t weights[kGroupMax * kPage / 2];  // [row][token], 16 bits, swizzled
+  std::uint32_t weights[kGroupMax * kUnitTokens / 2];  // [row][token], 16 bits, swizzled
 };
 
 /// The first item of each sequence, per kv head; first_item[decodes] is their number.
 struct Items {
-  bool pages;  // an item is a page, else a group
+  bool units;  // an item is a unit, else a group
   int first[kSequencesMax + 1];
   unsigned long long warp_sums[kThreads / 32];
 };
 
-/// All threads. Counts of groups (low) and pages (high) are summed together.
+/// All threads. Counts of groups (low) and units (high) are summed together.
 __device__ void list_items(const Attention& p, Items& items) {
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
@@ -62,7 +67,7 @@ __device__ void list_items(const Attention& p, Items& items) {
     if (sequence >= p.decodes) return 0ULL;
     const int context = p.context_lengths[sequence];
     return static_cast<unsigned long long>(groups_of(p, context)) |
-           static_cast<unsigned long long>(pages_of(context)) << 32U;
+           static_cast<unsigned long long>(units_of(context)) << 32U;
   };
   unsigned long long sum = 0;
   for (int i = 0; i < each; ++i) sum += count(i);
@@ -81,23 +86,22 @@ __device__ void list_items(const Attention& p, Items& items) {
     if (warp == thread / 32) before += all;
     all += items.warp_sums[warp];
   }
-  const bool pages = items_are_pages(p, static_cast<int>(all & 0xFFFFFFFFU));
-  if (thread == 0) items.pages = pages;
+  const bool units = items_are_units(p, static_cast<int>(all & 0xFFFFFFFFU));
+  if (thread == 0) items.units = units;
   for (int i = 0; i < each; ++i) {
     const int sequence = thread * each + i;
     if (sequence <= p.decodes)
-      items.first[sequence] = static_cast<int>(pages ? before >> 32U : before & 0xFFFFFFFFU);
+      items.first[sequence] = static_cast<int>(units ? before >> 32U : before & 0xFFFFFFFFU);
     before += count(i);
   }
   __syncthreads();
 }
 
-/// One work item: pages `first_page` .. of a sequence's context.
+/// One work item: `tokens` of a sequence's context from page `first_page` on.
 struct Item {
   int sequence;
   int kv_head;
   int first_page;
-  int pages;
   int tokens;
 };
 
@@ -112,14 +116,13 @@ __device__ __forceinline__ Item find_item(const Attention& p, const Items& items
       high = middle;
   }
   while (items.first[low + 1] <= part) ++low;  // sequences of no items
-  const int tokens = items.pages ? kPage : p.group_tokens;
+  const int tokens = items.units ? kUnitTokens : p.group_tokens;
   const int begin = (part - items.first[low]) * tokens;
   Item item;
   item.sequence = low;
   item.kv_head = index % p.kv_heads;
   item.first_page = begin / kPage;
   item.tokens = min(tokens, p.context_lengths[low] - begin);
-  item.pages = pages_of(item.tokens);
   return item;
 }
 
@@ -131,11 +134,23 @@ struct Query {
 };
 
 struct Ring {
-  std::uint32_t stages;
+  std::uint32_t slots;
   std::uint32_t full;
   std::uint32_t empty;
   std::uint32_t query_full;
   std::uint32_t query_empty;
+};
+
+/// Where one side is in the ring.
+struct Turn {
+  std::uint32_t slot;
+  std::uint32_t parity;
+  __device__ __forceinline__ void next(std::uint32_t slots) {
+    if (++slot == slots) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
 };
 
 /// Keeps the ring full. Pages that no kernel of this step writes come before the wait for the
@@ -152,10 +167,9 @@ __device__ void produce(const Attention& p,
   const std::uint64_t policy = evict_first_policy();
   const std::uint64_t policy_query = evict_normal_policy();
   const int count = items.first[p.decodes] * p.kv_heads;
-  std::uint32_t stage = 0;
-  std::uint32_t parity = 1;
+  Turn turn{0, 1};
   std::uint32_t query_parity = 1;
-  std::uint32_t ahead = 0;  // pages under way before the wait
+  std::uint32_t ahead = 0;  // slots under way before the wait
   bool waited = false;
   for (int index = static_cast<int>(blockIdx.x); index < count;
        index += static_cast<int>(gridDim.x)) {
@@ -183,23 +197,26 @@ __device__ void produce(const Attention& p,
     const std::int32_t* table =
         p.page_tables + item.sequence * p.page_tables_stride + item.first_page;
     const int last_page = (p.context_lengths[item.sequence] - 1) / kPage - item.first_page;
-    int number = 0;
-    for (int page = 0; page < item.pages; ++page) {
-      if (page % 32 == 0 && page + lane < item.pages) number = table[page + lane];
-      const int wanted = __shfl_sync(0xFFFFFFFFU, number, page % 32);
-      if (!waited && (page == last_page || ahead == Plan::kStages)) begin();
+    const int pages = (item.tokens + kPage - 1) / kPage;
+    const auto bring = [&](int page, int number, bool values) {
+      if (!waited && (page == last_page || ahead == Plan::kSlots)) begin();
       ++ahead;
       if (lane == 0) {
-        mbarrier_wait(ring.empty + 8 * stage, parity);
-        copy_page<kWidth, kFp8>(p, maps, wanted, item.kv_head,
-                                ring.stages + stage * Plan::Page::kStage, ring.full + 8 * stage,
+        mbarrier_wait(ring.empty + 8 * turn.slot, turn.parity);
+        copy_page<kWidth, kFp8>(p, maps, number, item.kv_head, values,
+                                ring.slots + turn.slot * Plan::kSlot, ring.full + 8 * turn.slot,
                                 policy);
       }
       __syncwarp();
-      if (++stage == Plan::kStages) {
-        stage = 0;
-        parity ^= 1;
-      }
+      turn.next(Plan::kSlots);
+    };
+    int numbers = 0;
+    for (int page = 0; page < pages; page += kUnitPages) {
+      if (page % 32 == 0 && page + lane < pages) numbers = table[page + lane];
+      const int here = min(pages - page, kUnitPages);
+      for (int kind = 0; kind < 2; ++kind)  // K, then V
+        for (int i = 0; i < here; ++i)
+          bring(page + i, __shfl_sync(0xFFFFFFFFU, numbers, (page + i) % 32), kind == 1);
     }
     if (!waited) begin();
   }
@@ -214,34 +231,11 @@ struct Rows {
   Softened state[2];  // rows g and g + 8
 };
 
-/// This warp's 16 tokens: scores of base 2, -infinity beyond `left`.
-template <int kWidth, bool kFp8>
-__device__ __forceinline__ void score_tokens(float (&score)[2][4],
-                                             float (&log_v)[2][2],
-                                             const std::uint32_t (&q)[kWidth / 16][4],
-                                             std::uint32_t stage,
-                                             const std::uint8_t* stage_bytes,
-                                             int left) {
-  using Page = PageShape<kWidth, kFp8>;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int first = static_cast<int>(threadIdx.x) / 32 * 16;
-  multiply_keys<kWidth, kFp8>(score, q, stage, first);
-  const float scale = kLog2E / sqrtf(static_cast<float>(kWidth));
-#pragma unroll
-  for (int tile = 0; tile < 2; ++tile)
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int at = first + tile * 8 + lane % 4 * 2 + i;
-      float factor = scale;
-      if constexpr (kFp8) {
-        const auto* scales = reinterpret_cast<const float*>(stage_bytes + 2 * Page::kBytes);
-        factor *= scales[at];
-        log_v[tile][i] = __log2f(scales[kPage + at]);
-      }
-      score[tile][i] = at < left ? score[tile][i] * factor : -INFINITY;
-      score[tile][i + 2] = at < left ? score[tile][i + 2] * factor : -INFINITY;
-    }
-}
+/// This warp's scores of 32 tokens, and for e4m3 pages log2 of their v scales.
+struct Scores {
+  float of[kScoreTiles][4];
+  float log_v[kScoreTiles][2];
+};
 
 /// The largest of a row's four warps.
 __device__ __forceinline__ float four_max(const float (&values)[kWarps]) {
@@ -249,57 +243,90 @@ __device__ __forceinline__ float four_max(const float (&values)[kWarps]) {
   return fmaxf(fmaxf(four.x, four.y), fmaxf(four.z, four.w));
 }
 
-/// Scores a page, tells the other warps this one's largest, clears what lies beyond the context.
+/// Scores `left` tokens of the page in `slot`, from row `first` on: of base 2 for e4m3 pages, raw
+/// for bf16; -infinity beyond.
 template <int kWidth, bool kFp8>
-__device__ __forceinline__ void score_page(float (&score)[2][4],
-                                           float (&log_v)[2][2],
-                                           const std::uint32_t (&q)[kWidth / 16][4],
-                                           Exchange& exchange,
-                                           std::uint8_t* stage_bytes,
-                                           int left) {
+__device__ __forceinline__ void score_tokens(Scores& scores,
+                                             const std::uint32_t (&q)[kWidth / 16][4],
+                                             const std::uint8_t* slot,
+                                             int first,
+                                             int left) {
   using Page = PageShape<kWidth, kFp8>;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int row = lane / 4;
-  score_tokens<kWidth, kFp8>(score, log_v, q, shared_address(stage_bytes), stage_bytes, left);
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const float(&low)[4] = score[0];
-    const float(&high)[4] = score[1];
-    const int i = half * 2;
-    const float largest = quad_max(fmaxf(fmaxf(low[i], low[i + 1]), fmaxf(high[i], high[i + 1])));
-    if (lane % 4 == 0) exchange.largest[row + half * 8][warp] = largest;
-    if constexpr (kFp8) {
-      const float largest_v =
-          quad_max(fmaxf(fmaxf(low[i] + log_v[0][0], low[i + 1] + log_v[0][1]),
-                         fmaxf(high[i] + log_v[1][0], high[i + 1] + log_v[1][1])));
-      if (lane % 4 == 0) exchange.largest_v[row + half * 8][warp] = largest_v;
+  for (int half = 0; half < kScoreTiles / 2; ++half) {
+    float two[2][4];
+    multiply_keys<kWidth, kFp8>(two, q, shared_address(slot), first + half * 16);
+#pragma unroll
+    for (int tile = 0; tile < 2; ++tile)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) scores.of[half * 2 + tile][i] = two[tile][i];
+  }
+  if constexpr (kFp8) {
+    const float scale = kLog2E / sqrtf(static_cast<float>(kWidth));
+    const auto* scales = reinterpret_cast<const float*>(slot + Page::kBytes);
+#pragma unroll
+    for (int tile = 0; tile < kScoreTiles; ++tile) {
+      const int at = first + tile * 8 + lane % 4 * 2;
+      const float2 k = *reinterpret_cast<const float2*>(scales + at);
+      const float2 v = *reinterpret_cast<const float2*>(scales + kPage + at);
+      scores.of[tile][0] *= scale * k.x;
+      scores.of[tile][1] *= scale * k.y;
+      scores.of[tile][2] *= scale * k.x;
+      scores.of[tile][3] *= scale * k.y;
+      scores.log_v[tile][0] = __log2f(v.x);
+      scores.log_v[tile][1] = __log2f(v.y);
     }
   }
-  if (left < kPage) {  // what lies beyond the context may be NaN, which no weight of 0 undoes
-    for (int i = lane; i < 16 * Page::kChunks; i += 32) {
-      const int token = warp * 16 + i / Page::kChunks;
-      if (token >= left)
-        *reinterpret_cast<uint4*>(stage_bytes + Page::kBytes +
-                                  Page::place(token, i % Page::kChunks)) = make_uint4(0, 0, 0, 0);
-    }
+  if (left < kWarpTokens) {
+#pragma unroll
+    for (int tile = 0; tile < kScoreTiles; ++tile)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (tile * 8 + lane % 4 * 2 + i % 2 >= left) scores.of[tile][i] = -INFINITY;
   }
 }
 
-/// The softmax of a page: its weights go to shared memory. scale_v multiplies the page's sums.
-template <int kWidth, bool kFp8>
-__device__ __forceinline__ void weigh_page(Softened (&page)[2],
-                                           float (&scale_v)[2],
-                                           const float (&score)[2][4],
-                                           const float (&log_v)[2][2],
-                                           Exchange& exchange) {
+/// Tells the other warps this one's largest scores.
+template <bool kFp8>
+__device__ __forceinline__ void tell_largest(const Scores& scores, Exchange& exchange) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
+    float largest = -INFINITY;
+    float largest_v = -INFINITY;
+#pragma unroll
+    for (int tile = 0; tile < kScoreTiles; ++tile)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float s = scores.of[tile][half * 2 + i];
+        largest = fmaxf(largest, s);
+        if constexpr (kFp8) largest_v = fmaxf(largest_v, s + scores.log_v[tile][i]);
+      }
+    largest = quad_max(largest);
+    if constexpr (kFp8) largest_v = quad_max(largest_v);
+    if (lane % 4 != 0) continue;
+    exchange.largest[lane / 4 + half * 8][warp] = largest;
+    if constexpr (kFp8) exchange.largest_v[lane / 4 + half * 8][warp] = largest_v;
+  }
+}
+
+/// The softmax of the unit: its weights go to shared memory. scale_v multiplies the unit's sums.
+template <int kWidth, bool kFp8>
+__device__ __forceinline__ void weigh(Softened (&unit)[2],
+                                      float (&scale_v)[2],
+                                      const Scores& scores,
+                                      Exchange& exchange) {
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  // Scores of bf16 pages are scaled here, in the exponent's own addition.
+  const float scale = kFp8 ? 1.0F : kLog2E / sqrtf(static_cast<float>(kWidth));
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
     const int at = lane / 4 + half * 8;
-    page[half].largest = four_max(exchange.largest[at]);
-    const float base = page[half].largest == -INFINITY ? 0.0F : page[half].largest;
+    unit[half].largest = four_max(exchange.largest[at]) * scale;
+    const float base = unit[half].largest == -INFINITY ? 0.0F : unit[half].largest;
     float base_v = base;
     if constexpr (kFp8) {
       const float largest_v = four_max(exchange.largest_v[at]);
@@ -308,17 +335,17 @@ __device__ __forceinline__ void weigh_page(Softened (&page)[2],
     }
     float total = 0.0F;
 #pragma unroll
-    for (int tile = 0; tile < 2; ++tile) {
+    for (int tile = 0; tile < kScoreTiles; ++tile) {
       float weight[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const float s = score[tile][half * 2 + i];
-        const float share = exp2_approximate(s - base);
+        const float s = scores.of[tile][half * 2 + i];
+        const float share = exp2_approximate(fmaf(s, scale, -base));
         // The sum takes the weights as rounded for the product: their errors cancel in part.
         weight[i] = kFp8 ? share : round_bf16(share);
         total += weight[i];
         if constexpr (kFp8)
-          weight[i] = s == -INFINITY ? 0.0F : exp2_approximate(s + log_v[tile][i] - base_v);
+          weight[i] = s == -INFINITY ? 0.0F : exp2_approximate(s + scores.log_v[tile][i] - base_v);
       }
       std::uint32_t packed;
       if constexpr (kFp8) {
@@ -327,28 +354,33 @@ __device__ __forceinline__ void weigh_page(Softened (&page)[2],
       } else {
         packed = pack_bf16(weight[0], weight[1]);
       }
-      exchange.weights[at * (kPage / 2) + ((warp * 2 + tile) ^ (at & 7)) * 4 + lane % 4] = packed;
+      const int chunk = warp * kScoreTiles + tile;
+      exchange.weights[at * (kUnitTokens / 2) + (chunk ^ (at & 7)) * 4 + lane % 4] = packed;
     }
     total = quad_sum(total);
     if (lane % 4 == 0) exchange.total[at][warp] = total;
   }
 }
 
-/// This warp's columns of a page's weights times v.
+/// part += this warp's columns of the weights of page `page` of the unit times v.
 template <int kWidth, bool kFp8>
-__device__ __forceinline__ void sum_page(float (&part)[DecodePlan<kWidth, kFp8>::kTiles][4],
-                                         const Exchange& exchange,
-                                         std::uint32_t values) {
+__device__ __forceinline__ void sum_values(float (&part)[DecodePlan<kWidth, kFp8>::kTiles][4],
+                                           const Exchange& exchange,
+                                           int page,
+                                           std::uint32_t values) {
   using Page = PageShape<kWidth, kFp8>;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  std::uint32_t weights[kPage / 16][4];
+  constexpr int kSteps = kPage / 16;
+  std::uint32_t weights[kSteps][4];
   const std::uint32_t weights_at = shared_address(exchange.weights);
 #pragma unroll
-  for (int step = 0; step < kPage / 16; ++step)
+  for (int step = 0; step < kSteps; ++step) {
+    const int chunk = (page * kSteps + step) * 2 + lane / 16;
     load_matrices(weights[step],
-                  weights_at + static_cast<std::uint32_t>(
-                                   lane % 16 * 128 + ((step * 2 + lane / 16) ^ (lane & 7)) * 16));
+                  weights_at + static_cast<std::uint32_t>(lane % 16 * (kUnitTokens * 2) +
+                                                          (chunk ^ (lane & 7)) * 16));
+  }
   constexpr int kChunks = Page::kChunks / kWarps;  // of this warp's columns
 #pragma unroll
   for (int half = 0; half < 2; ++half)
@@ -374,49 +406,101 @@ __device__ __forceinline__ void sum_page(float (&part)[DecodePlan<kWidth, kFp8>:
     }
 }
 
-/// Joins kPages pages to the rows, in order; they are in work together, which hides latency. All
-/// consumers.
-template <int kWidth, bool kFp8, int kPages>
-__device__ __forceinline__ void take_pages(Rows<kWidth, kFp8>& rows,
-                                           const std::uint32_t (&q)[kWidth / 16][4],
-                                           Exchange* exchange,
-                                           std::uint8_t* const (&stage_bytes)[kPages],
-                                           int left) {
+/// Makes the tokens of this warp in a page of V zero from `left` on: what lies beyond the context
+/// may be NaN, which no weight of 0 undoes.
+template <int kWidth, bool kFp8>
+__device__ __forceinline__ void clear_beyond(std::uint8_t* slot, int first, int left) {
+  using Page = PageShape<kWidth, kFp8>;
+  for (int i = static_cast<int>(threadIdx.x) % 32; i < kWarpTokens * Page::kChunks; i += 32) {
+    const int token = i / Page::kChunks;
+    if (token >= left)
+      *reinterpret_cast<uint4*>(slot + Page::place(first + token, i % Page::kChunks)) =
+          make_uint4(0, 0, 0, 0);
+  }
+}
+
+/// Joins the next unit of `left` tokens to the rows. All consumers.
+template <int kWidth, bool kFp8>
+__device__ __forceinline__ void take_unit(Rows<kWidth, kFp8>& rows,
+                                          const std::uint32_t (&q)[kWidth / 16][4],
+                                          Exchange& exchange,
+                                          std::uint8_t* shared,
+                                          const Ring& ring,
+                                          Turn& turn,
+                                          int left) {
   using Plan = DecodePlan<kWidth, kFp8>;
+  static_assert(kWarps == 2 * kUnitPages);  // a warp scores half a page
+  const int warp = static_cast<int>(threadIdx.x) / 32;
   const int row = static_cast<int>(threadIdx.x) % 32 / 4;
-  float score[kPages][2][4];
-  float log_v[kPages][2][2] = {};
+  const int pages = left > kPage ? kUnitPages : 1;
+  const int my_page = warp / 2;
+  const int first = warp % 2 * kWarpTokens;  // of the page
+  const int my_left = left - warp * kWarpTokens;
+  const auto slots = [&](Turn(&at)[kUnitPages]) {
 #pragma unroll
-  for (int i = 0; i < kPages; ++i)
-    score_page<kWidth, kFp8>(score[i], log_v[i], q, exchange[i], stage_bytes[i], left - i * kPage);
-  named_barrier(kRowBarrier, kConsumers);
-  Softened page[kPages][2];
-  float scale_v[kPages][2];
-#pragma unroll
-  for (int i = 0; i < kPages; ++i)
-    weigh_page<kWidth, kFp8>(page[i], scale_v[i], score[i], log_v[i], exchange[i]);
-  named_barrier(kRowBarrier, kConsumers);
-  float part[kPages][Plan::kTiles][4] = {};
-#pragma unroll
-  for (int i = 0; i < kPages; ++i)
-    sum_page<kWidth, kFp8>(part[i], exchange[i],
-                           shared_address(stage_bytes[i]) + Plan::Page::kBytes);
-#pragma unroll
-  for (int i = 0; i < kPages; ++i)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float4 totals = *reinterpret_cast<const float4*>(exchange[i].total[row + half * 8]);
-      page[i][half].total = ((totals.x + totals.y) + totals.z) + totals.w;
-      const float2 factor = join(rows.state[half], page[i][half]);
-#pragma unroll
-      for (int tile = 0; tile < Plan::kTiles; ++tile)
-#pragma unroll
-        for (int j = half * 2; j < half * 2 + 2; ++j) {
-          float more = part[i][tile][j];
-          if constexpr (kFp8) more = __fmul_rn(more, scale_v[i][half]);
-          rows.sum[tile][j] = join_sum(rows.sum[tile][j], more, factor);
-        }
+    for (int i = 0; i < kUnitPages; ++i) {
+      at[i] = turn;
+      if (i < pages) turn.next(Plan::kSlots);
     }
+  };
+  Turn keys[kUnitPages];
+  Turn values[kUnitPages];
+  slots(keys);
+  slots(values);
+  Scores scores;
+  const Turn mine = my_page == 0 ? keys[0] : keys[1];
+  if (my_left > 0) {
+    mbarrier_wait(ring.full + 8 * mine.slot, mine.parity);
+    score_tokens<kWidth, kFp8>(scores, q, shared + mine.slot * Plan::kSlot, first, my_left);
+  } else {
+#pragma unroll
+    for (int tile = 0; tile < kScoreTiles; ++tile) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) scores.of[tile][i] = -INFINITY;
+      scores.log_v[tile][0] = scores.log_v[tile][1] = 0.0F;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kUnitPages; ++i)
+    if (i < pages) mbarrier_arrive(ring.empty + 8 * keys[i].slot);
+  tell_largest<kFp8>(scores, exchange);
+  named_barrier(kRowBarrier, kConsumers);
+
+  Softened unit[2];
+  float scale_v[2];
+  weigh<kWidth, kFp8>(unit, scale_v, scores, exchange);
+#pragma unroll
+  for (int i = 0; i < kUnitPages; ++i)
+    if (i < pages) mbarrier_wait(ring.full + 8 * values[i].slot, values[i].parity);
+  if (left < kUnitTokens && my_page < pages) {
+    const Turn at = my_page == 0 ? values[0] : values[1];
+    clear_beyond<kWidth, kFp8>(shared + at.slot * Plan::kSlot, first, my_left);
+  }
+  named_barrier(kRowBarrier, kConsumers);
+
+  float part[Plan::kTiles][4] = {};
+#pragma unroll
+  for (int i = 0; i < kUnitPages; ++i) {
+    if (i >= pages) continue;
+    sum_values<kWidth, kFp8>(part, exchange, i,
+                             ring.slots + values[i].slot * static_cast<std::uint32_t>(Plan::kSlot));
+    if (left < kUnitTokens) proxy_fence();  // tokens were cleared by ordinary writes
+    mbarrier_arrive(ring.empty + 8 * values[i].slot);
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float4 totals = *reinterpret_cast<const float4*>(exchange.total[row + half * 8]);
+    unit[half].total = ((totals.x + totals.y) + totals.z) + totals.w;
+    const float2 factor = join(rows.state[half], unit[half]);
+#pragma unroll
+    for (int tile = 0; tile < Plan::kTiles; ++tile)
+#pragma unroll
+      for (int i = half * 2; i < half * 2 + 2; ++i) {
+        float more = part[tile][i];
+        if constexpr (kFp8) more = __fmul_rn(more, scale_v[half]);
+        rows.sum[tile][i] = join_sum(rows.sum[tile][i], more, factor);
+      }
+  }
 }
 
 /// Multiplies what the producer brings. Four warps.
@@ -424,7 +508,7 @@ template <int kWidth, bool kFp8>
 __device__ void consume(const Attention& p,
                         const Items& items,
                         const Query<kWidth>& query,
-                        Exchange* exchange,
+                        Exchange& exchange,
                         std::uint8_t* shared,
                         const Ring& ring) {
   using Plan = DecodePlan<kWidth, kFp8>;
@@ -433,8 +517,7 @@ __device__ void consume(const Attention& p,
   const int group = p.query_heads / p.kv_heads;
   const int row = lane / 4;
   const int count = items.first[p.decodes] * p.kv_heads;
-  std::uint32_t stage = 0;
-  std::uint32_t parity = 0;
+  Turn turn{0, 0};
   std::uint32_t query_parity = 0;
   grid_begin();
   for (int index = static_cast<int>(blockIdx.x); index < count;
@@ -442,37 +525,13 @@ __device__ void consume(const Attention& p,
     mbarrier_wait(ring.query_full, query_parity);
     query_parity ^= 1;
     const int tokens = query.item.tokens;
-    const int pages = query.item.pages;
     std::uint32_t q[kWidth / 16][4];
     load_query<kWidth, kFp8>(q, row < group ? query.rows[row] : nullptr,
                              row + 8 < group ? query.rows[row + 8] : nullptr);
     mbarrier_arrive(ring.query_empty);
     Rows<kWidth, kFp8> rows;
-    // Takes the next kPages pages, which begin at `page` of the item.
-    const auto take = [&]<int kPages>(std::integral_constant<int, kPages>, int page) {
-      std::uint8_t* stage_bytes[kPages];
-      std::uint32_t free[kPages];
-#pragma unroll
-      for (int i = 0; i < kPages; ++i) {
-        mbarrier_wait(ring.full + 8 * stage, parity);
-        stage_bytes[i] = shared + stage * Plan::Page::kStage;
-        free[i] = ring.empty + 8 * stage;
-        if (++stage == Plan::kStages) {
-          stage = 0;
-          parity ^= 1;
-        }
-      }
-      const int left = tokens - page * kPage;
-      take_pages<kWidth, kFp8, kPages>(rows, q, exchange, stage_bytes, left);
-      if (left < kPages * kPage) proxy_fence();  // tokens were cleared by ordinary writes
-#pragma unroll
-      for (int i = 0; i < kPages; ++i) mbarrier_arrive(free[i]);
-    };
-    int page = 0;
-    if constexpr (Plan::kTogether > 1)
-      for (; page + Plan::kTogether <= pages; page += Plan::kTogether)
-        take(std::integral_constant<int, Plan::kTogether>{}, page);
-    for (; page < pages; ++page) take(std::integral_constant<int, 1>{}, page);
+    for (int left = tokens; left > 0; left -= kUnitTokens)
+      take_unit<kWidth, kFp8>(rows, q, exchange, shared, ring, turn, left);
     float* out = p.partial + static_cast<std::int64_t>(index) * item_floats(group, kWidth);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -497,23 +556,23 @@ __global__ void __launch_bounds__(kThreads, 2)
                             const __grid_constant__ PageMaps maps) {
   using Plan = DecodePlan<kWidth, kFp8>;
   extern __shared__ std::uint8_t shared_bytes[];
-  __shared__ __align__(8) std::uint64_t barriers[2 * Plan::kStages + 2];
+  __shared__ __align__(8) std::uint64_t barriers[2 * Plan::kSlots + 2];
   __shared__ Items items;
-  __shared__ __align__(128) Exchange exchange[Plan::kTogether];
+  __shared__ __align__(128) Exchange exchange;
   __shared__ __align__(128) Query<kWidth> query;
   const std::uint32_t base = shared_address(shared_bytes);
   Ring ring;
-  ring.stages = (base + 1023) / 1024 * 1024;
+  ring.slots = (base + 1023) / 1024 * 1024;
   ring.full = shared_address(barriers);
-  ring.empty = ring.full + 8 * Plan::kStages;
-  ring.query_full = ring.empty + 8 * Plan::kStages;
+  ring.empty = ring.full + 8 * Plan::kSlots;
+  ring.query_full = ring.empty + 8 * Plan::kSlots;
   ring.query_empty = ring.query_full + 8;
   if (threadIdx.x == 0) {
     tensor_map_prefetch(&maps.k);
     tensor_map_prefetch(&maps.v);
-    for (std::uint32_t stage = 0; stage < Plan::kStages; ++stage) {
-      mbarrier_init(ring.full + 8 * stage, 1);
-      mbarrier_init(ring.empty + 8 * stage, kConsumers);
+    for (std::uint32_t slot = 0; slot < Plan::kSlots; ++slot) {
+      mbarrier_init(ring.full + 8 * slot, 1);
+      mbarrier_init(ring.empty + 8 * slot, kConsumers);
     }
     mbarrier_init(ring.query_full, 1);
     mbarrier_init(ring.query_empty, kConsumers);
@@ -523,7 +582,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (threadIdx.x >= kConsumers)
     produce<kWidth, kFp8>(p, maps, items, query, ring);
   else
-    consume<kWidth, kFp8>(p, items, query, exchange, shared_bytes + (ring.stages - base), ring);
+    consume<kWidth, kFp8>(p, items, query, exchange, shared_bytes + (ring.slots - base), ring);
 }
 
 template <int kWidth, bool kFp8>
@@ -564,9 +623,9 @@ std::int64_t attention_partial_floats(std::int64_t decodes,
                                       std::int64_t width) {
   const std::int64_t groups =
       decodes * ((context_max + group_tokens - 1) / group_tokens) * kv_heads;
-  const std::int64_t pages = kPagedGroupsMax * (group_tokens / kPage);
-  const std::int64_t items = groups > kPagedGroupsMax ? (groups > pages ? groups : pages)
-                                                      : groups * (group_tokens / kPage);
+  const std::int64_t units = kUnitGroupsMax * (group_tokens / kUnitTokens);
+  const std::int64_t items = groups > kUnitGroupsMax ? (groups > units ? groups : units)
+                                                     : groups * (group_tokens / kUnitTokens);
   return items * item_floats(static_cast<int>(query_heads / kv_heads), static_cast<int>(width));
 }
 

@@ -78,9 +78,9 @@ __device__ __forceinline__ void add_items(
   }
 }
 
-/// What a row's threads must know: items are pages or groups, and how many come before the row's.
+/// What a row's threads must know: items are units or groups, and how many come before the row's.
 struct RowItems {
-  bool pages;
+  bool units;
   int before;
 };
 
@@ -88,21 +88,21 @@ struct RowItems {
 __device__ RowItems count_items(const Attention& p, int row, int* sums) {
   int groups = 0;
   int groups_before = 0;
-  int pages_before = 0;
+  int units_before = 0;
   for (int sequence = static_cast<int>(threadIdx.x); sequence < p.decodes;
        sequence += static_cast<int>(blockDim.x)) {
     const int context = p.context_lengths[sequence];
     groups += groups_of(p, context);
     if (sequence >= row) continue;
     groups_before += groups_of(p, context);
-    pages_before += pages_of(context);
+    units_before += units_of(context);
   }
   if (groups != 0) atomicAdd(&sums[0], groups);
   if (groups_before != 0) atomicAdd(&sums[1], groups_before);
-  if (pages_before != 0) atomicAdd(&sums[2], pages_before);
+  if (units_before != 0) atomicAdd(&sums[2], units_before);
   __syncthreads();
-  const bool pages = items_are_pages(p, sums[0]);
-  return {pages, pages ? sums[2] : sums[1]};
+  const bool units = items_are_units(p, sums[0]);
+  return {units, units ? sums[2] : sums[1]};
 }
 
 __device__ __forceinline__ void store_four_codes(std::uint8_t* to,
@@ -149,12 +149,12 @@ __global__ void __launch_bounds__(kThreadsMax, 1)
   const auto lane_at = [&](int lane) { return lanes + lane * (kVector + 2) * threads + thread; };
   for (int lane = sharer; lane < lanes_used && column < width; lane += sharers) {
     Sums sums;
-    if (items.pages) {
-      const int pages = pages_of(context);
-      const int each = p.group_tokens / kPartPage;
+    if (items.units) {
+      const int units = units_of(context);
+      const int each = p.group_tokens / kUnitTokens;
       for (int at = lane; at < groups; at += kMergeLanes) {
         Sums one;
-        add_items(one, place, at * each, 1, min(each, pages - at * each));
+        add_items(one, place, at * each, 1, min(each, units - at * each));
         sums.add(one.v, one.state);
       }
     } else {

@@ -2,11 +2,12 @@
 // How decode attention cuts contexts and joins what it finds: the shared knowledge of its two
 // kernels.
 //
-// The sums of a row have one fixed shape. A page of 64 tokens is summed by itself; the pages of a
-// group (`group_tokens` of context) are joined in order; groups g, g + 8, … are joined in order by
-// lane g % 8, then the lanes in order. What is joined by whom depends on the load: with few
-// groups on the device a work item is a page, and the merge joins pages and groups; else it is a
-// group. join() is the same operation in both places, so a row's bits depend on its context alone.
+// The sums of a row have one fixed shape. A unit of 128 tokens, two pages, is summed by itself; the
+// units of a group (`group_tokens` of context) are joined in order; groups g, g + 8, … are joined
+// in order by lane g % 8, then the lanes in order. What is joined by whom depends on the load: with
+// few groups on the device a work item is a unit, and the merge joins units and groups; else it is
+// a group. join() is the same operation in both places, so a row's bits depend on its context
+// alone.
 #pragma once
 
 #include "cuda/kernels.h"
@@ -15,8 +16,8 @@
 
 namespace koho::cuda {
 
-constexpr int kPartPage = 64;
-constexpr int kPagedGroupsMax = 96;  // groups (times kv heads) up to which items are single pages
+constexpr int kUnitTokens = 128;
+constexpr int kUnitGroupsMax = 96;  // groups (times kv heads) up to which items are single units
 constexpr int kMergeLanes = 8;
 constexpr int kMergeWidthMax = 12288;  // of a row: 96 heads of 128
 
@@ -26,14 +27,14 @@ __host__ __device__ constexpr int item_floats(int group, int width) {
   return group * width + (2 * group + 3) / 4 * 4;
 }
 
-__device__ __forceinline__ int pages_of(int context) {
-  return (context + kPartPage - 1) / kPartPage;
+__device__ __forceinline__ int units_of(int context) {
+  return (context + kUnitTokens - 1) / kUnitTokens;
 }
 __device__ __forceinline__ int groups_of(const Attention& p, int context) {
   return (context + p.group_tokens - 1) / p.group_tokens;
 }
-__device__ __forceinline__ bool items_are_pages(const Attention& p, int groups) {
-  return groups * p.kv_heads <= kPagedGroupsMax;
+__device__ __forceinline__ bool items_are_units(const Attention& p, int groups) {
+  return groups * p.kv_heads <= kUnitGroupsMax;
 }
 
 /// A row's softmax over some tokens but for the sums: their scale is 2^largest.

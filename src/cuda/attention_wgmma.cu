@@ -153,10 +153,16 @@ struct Tile {
   int context;
   int first_row;   // packed
   int rows_total;  // packed, of the sequence
+  int before;      // tokens of the context before the sequence's rows
   int visible;     // tokens that any row sees
   int least;       // tokens that every row sees
   int steps;
 };
+
+/// How many tokens packed row `row` sees.
+__device__ __forceinline__ int seen_by(const Tile& tile, int row) {
+  return tile.before + row / tile.group + 1;
+}
 
 __device__ __forceinline__ bool find_tile(const Attention& p, Tile& tile) {
   tile.kv_head = static_cast<int>(blockIdx.y);
@@ -167,9 +173,10 @@ __device__ __forceinline__ bool find_tile(const Attention& p, Tile& tile) {
   tile.rows_total = (p.query_starts[tile.sequence + 1] - tile.start) * tile.group;
   tile.first_row = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kRows;
   if (tile.first_row >= tile.rows_total || tile.context == 0) return false;
-  const int last = tile.start + (min(tile.first_row + kRows, tile.rows_total) - 1) / tile.group;
-  tile.visible = min(p.positions[last] + 1, tile.context);
-  tile.least = min(p.positions[tile.start + tile.first_row / tile.group] + 1, tile.context);
+  // A sequence's rows are the last of its context.
+  tile.before = tile.context - tile.rows_total / tile.group;
+  tile.visible = seen_by(tile, min(tile.first_row + kRows, tile.rows_total) - 1);
+  tile.least = seen_by(tile, tile.first_row);
   tile.steps = (tile.visible + kStepTokens - 1) / kStepTokens;
   return true;
 }
@@ -277,16 +284,16 @@ __device__ __forceinline__ void soften(Rows& rows,
     const float base = largest == -INFINITY ? 0.0F : largest * scale;
     keep[half] = exp2_approximate(fmaf(rows.largest[half], scale, -base));
     rows.largest[half] = largest;
-    float total = 0.0F;
+    float total[2] = {};
 #pragma unroll
     for (int tile = 0; tile < kSums / 4; ++tile)
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         float& s = score[tile * 4 + half * 2 + i];
         s = exp2_approximate(fmaf(s, scale, -base));
-        total += s;
+        total[i] += s;
       }
-    rows.total[half] = fmaf(rows.total[half], keep[half], total);
+    rows.total[half] = fmaf(rows.total[half], keep[half], total[0] + total[1]);
   }
 }
 
@@ -347,6 +354,11 @@ __device__ __forceinline__ bool clean_values(std::uint8_t* values,
       *chunk = make_uint4(0, 0, 0, 0);
       continue;
     }
+    const uint4 raw = *chunk;
+    const auto suspect = [](std::uint32_t word) {
+      return (word & 0x7F80U) == 0x7F80U || (word & 0x7F800000U) == 0x7F800000U;
+    };
+    if (!suspect(raw.x) && !suspect(raw.y) && !suspect(raw.z) && !suspect(raw.w)) continue;
     auto* each = reinterpret_cast<Bf16*>(chunk);
     const int column = i / 8 / kStepTokens * 64 + (i % 8 ^ (token & 7)) * 8;
 #pragma unroll 1
@@ -375,9 +387,7 @@ __device__ void multiply(const Attention& p,
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int packed = tile.first_row + row + half * 8;
-    seen[half] = packed < tile.rows_total
-                     ? min(p.positions[tile.start + packed / tile.group] + 1, tile.context)
-                     : 0;
+    seen[half] = packed < tile.rows_total ? seen_by(tile, packed) : 0;
   }
   const std::uint32_t query = base + SharedPlan::kQuery +
                               static_cast<std::uint32_t>(warpgroup * (kRows / kMultipliers) * 128);
