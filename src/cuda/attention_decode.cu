@@ -24,8 +24,9 @@ constexpr int kWarps = kConsumers / 32;
 constexpr int kThreads = kConsumers + 32;
 constexpr int kGroupMax = 16;
 constexpr int kSequencesMax = 1024;
-constexpr int kRingBytes = 100 << 10;  // of one CTA: two fit an SM
-constexpr int kRowBarrier = 1;         // named barrier of the consumers
+constexpr int kRingBytes = 96 << 10;     // of one CTA
+constexpr int kCtaBytesMax = 113 << 10;  // of shared memory, so that two CTAs fit an SM
+constexpr int kRowBarrier = 1;           // named barrier of the consumers
 
 constexpr int kUnitPages = kUnitTokens / kPage;
 constexpr int kWarpTokens = kUnitTokens / kWarps;  // that a warp scores
@@ -555,6 +556,9 @@ __global__ void __launch_bounds__(kThreads, 2)
     attention_decode_kernel(const __grid_constant__ Attention p,
                             const __grid_constant__ PageMaps maps) {
   using Plan = DecodePlan<kWidth, kFp8>;
+  static_assert(Plan::kShared + sizeof(Items) + sizeof(Exchange) + sizeof(Query<kWidth>) +
+                    8 * (2 * Plan::kSlots + 2) + 256 <=
+                kCtaBytesMax);
   extern __shared__ std::uint8_t shared_bytes[];
   __shared__ __align__(8) std::uint64_t barriers[2 * Plan::kSlots + 2];
   __shared__ Items items;

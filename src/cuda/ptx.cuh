@@ -121,20 +121,6 @@ __device__ __forceinline__ void tensor_copy(
       "l"(map), "r"(column), "r"(row), "r"(barrier)
       : "memory");
 }
-/// The same to the same place of every CTA of the cluster in `mask`, and its bytes on each one's
-/// barrier.
-__device__ __forceinline__ void tensor_copy_to_cluster(std::uint32_t destination,
-                                                       const void* map,
-                                                       int column,
-                                                       int row,
-                                                       std::uint32_t barrier,
-                                                       std::uint16_t mask) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-      ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(destination),
-      "l"(map), "r"(column), "r"(row), "r"(barrier), "h"(mask)
-      : "memory");
-}
 /// The same with an L2 policy.
 __device__ __forceinline__ void tensor_copy(std::uint32_t destination,
                                             const void* map,
@@ -146,6 +132,20 @@ __device__ __forceinline__ void tensor_copy(std::uint32_t destination,
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
       "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(destination),
       "l"(map), "r"(column), "r"(row), "r"(barrier), "l"(policy)
+      : "memory");
+}
+/// A box to the same place of every CTA of the cluster in `mask`, and its bytes on each one's
+/// barrier.
+__device__ __forceinline__ void tensor_copy_to_cluster(std::uint32_t destination,
+                                                       const void* map,
+                                                       int column,
+                                                       int row,
+                                                       std::uint32_t barrier,
+                                                       std::uint16_t mask) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(destination),
+      "l"(map), "r"(column), "r"(row), "r"(barrier), "h"(mask)
       : "memory");
 }
 __device__ __forceinline__ void tensor_map_prefetch(const void* map) {

@@ -88,7 +88,7 @@ Step random_long_step(Random& random, bool codes) {
   step.codes = codes;
   step.heads.width = 128;
   const double kind = random.uniform();
-  if (kind < 0.1) {
+  if (kind < 0.04) {
     step.heads = {2, 1, 128, 64};
     step.decodes = 1;
     step.sequences.push_back({131072 - random.integer(0, 600), 1, {}});
@@ -96,14 +96,14 @@ Step random_long_step(Random& random, bool codes) {
     step.heads = {2, 2, 128, 64};
     step.decodes = random.integer(50, 70);
     for (std::int64_t i = 0; i < step.decodes; ++i)
-      step.sequences.push_back({random.integer(1, 1100), 1, {}});
+      step.sequences.push_back({random.integer(1, 300), 1, {}});
   } else {
     const std::int64_t kv_heads = random.integer(1, 2);
     step.heads = {kv_heads * random.pick({1, 12}), kv_heads, 128, 64};
     step.decodes = random.integer(0, 2);
     for (std::int64_t i = 0; i < step.decodes; ++i)
-      step.sequences.push_back({random.integer(1, 6000), 1, {}});
-    step.sequences.push_back({random.integer(60, 1500), random.integer(1, 60), {}});
+      step.sequences.push_back({random.integer(1, 2500), 1, {}});
+    step.sequences.push_back({random.integer(60, 900), random.integer(1, 30), {}});
   }
   place_pages(random, step);
   return step;
