@@ -163,8 +163,10 @@ __global__ void __launch_bounds__(kWarps * 32) rope_kv_glm_kernel(const RopeKv p
     store_four(static_cast<Bf16*>(pages) + place * kGlmWidth + lane * 4, v);
     return;
   }
-  const float largest =
-      warp_max(fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3]))));
+  float largest = 0.0F;  // NOTE: from 0, so that a row of NaN has the scale 1
+#pragma unroll
+  for (int i = 0; i < 4; ++i) largest = fmaxf(largest, fabsf(v[i]));
+  largest = warp_max(largest);
   const float scale = largest == 0.0F ? 1.0F : largest / kE4m3Max;
   if (lane == 0) scales[place] = scale;
   std::uint32_t codes = 0;
