@@ -65,12 +65,14 @@ class ThreadRankGroup {
     KOHO_TRY(meet());
     for (const Operand& other : operands_) {
       if (agree(operand, other)) continue;
+      Error error = make_error(
+          ErrorCode::internal,
+          "the ranks disagree on a collective: rank {} does operation {} on {}, another does {} on "
+          "{}",
+          rank, static_cast<int>(operand.operation), describe(operand.tensor),
+          static_cast<int>(other.operation), describe(other.tensor));
       KOHO_TRY(meet());  // every rank sees a difference, and has read the operands
-      return make_error(ErrorCode::internal,
-                        "the ranks disagree on a collective: rank {} does operation {} on {}, "
-                        "another does {} on {}",
-                        rank, static_cast<int>(operand.operation), describe(operand.tensor),
-                        static_cast<int>(other.operation), describe(other.tensor));
+      return error;
     }
     return {};
   }
