@@ -23,6 +23,7 @@ struct LogitsOptions {
   std::string ids;
   std::string out;
   std::string device = "auto";
+  bool deterministic = false;
   std::int64_t threads = 0;
   std::int64_t chunk = 512;
 };
@@ -123,8 +124,11 @@ Status run(const LogitsOptions& options) {
                       tokens, model.config.max_position_embeddings);
   KOHO_TRY_ASSIGN(const DeviceKind device, parse_device(options.device));
   const std::int64_t chunk = std::min(tokens, options.chunk);
-  KOHO_TRY_ASSIGN(std::unique_ptr<Backend> backend,
-                  make_backend({.kind = device, .threads = options.threads}, 0, 1));
+  KOHO_TRY_ASSIGN(
+      std::unique_ptr<Backend> backend,
+      make_backend(
+          {.kind = device, .threads = options.threads, .deterministic = options.deterministic}, 0,
+          1));
   const WorkerSettings settings{.load = {.shard = {},
                                          .limits = {.tokens_max = chunk,
                                                     .sequences_max = 1,
@@ -153,6 +157,8 @@ Runner add_logits(CLI::App& command) {
   command.add_option("--out", options->out, "The .npy file to write: float32 [tokens, vocabulary]")
       ->required();
   command.add_option("--device", options->device, "auto, cpu or cuda")->capture_default_str();
+  command.add_flag("--deterministic", options->deterministic,
+                   "CUDA: one path for every number of tokens");
   command.add_option("--threads", options->threads, "CPU threads; 0 = all cores")
       ->check(at_least(0));
   command.add_option("--chunk", options->chunk, "Tokens computed in one step")

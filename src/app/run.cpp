@@ -29,6 +29,7 @@ struct RunOptions {
   std::string system;
   std::string chat_template = "auto";
   std::string device = "auto";
+  bool deterministic = false;
   bool no_thinking = false;
   bool allow_special = false;
   bool json = false;
@@ -138,6 +139,7 @@ Result<std::unique_ptr<Runtime>> open(const RunOptions& options,
   RuntimeOptions runtime;
   KOHO_TRY_ASSIGN(runtime.device.kind, parse_device(options.device));
   runtime.device.threads = options.threads;
+  runtime.device.deterministic = options.deterministic;
   runtime.sequences_max = 1;
   runtime.context_max = static_cast<std::int32_t>(context);
   // The pages of the last answer stay beside those of the next.
@@ -335,6 +337,8 @@ Runner add_run(CLI::App& command) {
       .add_option("--context", options->context, "Tokens of prompt and answer; 0 = what is needed")
       ->check(at_least(0));
   command.add_option("--device", options->device, "auto, cpu or cuda")->capture_default_str();
+  command.add_flag("--deterministic", options->deterministic,
+                   "CUDA: one path for every number of tokens");
   command.add_option("--threads", options->threads, "CPU threads; 0 = all cores")
       ->check(at_least(0));
   command.add_flag("--json", options->json, "Print one line of JSON at the end instead of text");
