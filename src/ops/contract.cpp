@@ -36,20 +36,23 @@ Status Contract::activation(std::string_view name,
                             const Activation& activation,
                             std::int64_t tokens,
                             std::int64_t width) const {
-  const std::string prefix(name);
+  // The whole name is put together for the message only: a step allocates nothing.
+  const auto part = [&](std::string_view of, const ConstTensorView& view, DType dtype,
+                        std::initializer_list<std::int64_t> sizes, Layout layout) -> Status {
+    if (tensor(of, view, dtype, sizes, layout).ok()) return {};
+    return tensor(fmt::format("{}{}", name, of), view, dtype, sizes, layout);
+  };
   if (!activation.values.empty())
-    KOHO_TRY(
-        tensor(prefix + ".values", activation.values, DType::bf16, {tokens, width}, Layout::rows));
+    KOHO_TRY(part(".values", activation.values, DType::bf16, {tokens, width}, Layout::rows));
   if (!activation.codes.empty()) {
-    KOHO_TRY(
-        tensor(prefix + ".codes", activation.codes, DType::f8_e4m3, {tokens, width}, Layout::rows));
-    KOHO_TRY(tensor(prefix + ".scales", activation.scales, DType::f32, {tokens}));
+    KOHO_TRY(part(".codes", activation.codes, DType::f8_e4m3, {tokens, width}, Layout::rows));
+    KOHO_TRY(part(".scales", activation.scales, DType::f32, {tokens}, Layout::packed));
   }
   if (!activation.block_codes.empty()) {
-    KOHO_TRY(tensor(prefix + ".block_codes", activation.block_codes, DType::f8_e4m3,
-                    {tokens, width}, Layout::rows));
-    KOHO_TRY(tensor(prefix + ".block_scales", activation.block_scales, DType::f32,
-                    {tokens, ceil_div(width, kQuantBlock)}, Layout::rows));
+    KOHO_TRY(part(".block_codes", activation.block_codes, DType::f8_e4m3, {tokens, width},
+                  Layout::rows));
+    KOHO_TRY(part(".block_scales", activation.block_scales, DType::f32,
+                  {tokens, ceil_div(width, kQuantBlock)}, Layout::rows));
   }
   return {};
 }
@@ -61,11 +64,13 @@ Status Contract::activation(std::string_view name,
                             const ActivationNeeds& needs) const {
   KOHO_TRY(this->activation(name, activation, tokens, width));
   if (tokens == 0) return {};
-  const std::string prefix(name);
-  KOHO_TRY(that(!needs.values || !activation.values.empty(), prefix + ".values must be there"));
-  KOHO_TRY(that(!needs.per_token || !activation.codes.empty(), prefix + ".codes must be there"));
-  return that(!needs.per_block || !activation.block_codes.empty(),
-              prefix + ".block_codes must be there");
+  const auto there = [&](bool needed, const ConstTensorView& view, std::string_view of) -> Status {
+    if (!needed || !view.empty()) return {};
+    return make_error(ErrorCode::invalid_argument, "{}: {}{} must be there", op_, name, of);
+  };
+  KOHO_TRY(there(needs.values, activation.values, ".values"));
+  KOHO_TRY(there(needs.per_token, activation.codes, ".codes"));
+  return there(needs.per_block, activation.block_codes, ".block_codes");
 }
 
 Status Contract::kv(const KvLayer& kv, std::int64_t kv_heads, std::int64_t width) const {
