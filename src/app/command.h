@@ -28,6 +28,7 @@ struct Command {
 CLI::Validator at_least(std::int64_t least);
 
 // One function a command, each defined in the file of its name.
+Runner add_batch(CLI::App& command);
 Runner add_bench(CLI::App& command);
 Runner add_bench_latency(CLI::App& command);     // below bench
 Runner add_bench_throughput(CLI::App& command);  // below bench

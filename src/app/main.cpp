@@ -16,6 +16,7 @@ namespace {
 const std::vector<Command>& commands() {
   static const std::vector<Command> table{
       {"run", "Answer a prompt, or chat on the terminal", add_run},
+      {"batch", "Answer a file of requests", add_batch},
       {"logits", "Write the logits of a prompt to a NumPy file", add_logits},
       {"tokenize", "Turn text into token ids, or ids into text", add_tokenize},
       {"render", "Print the prompt text of chat requests", add_render},

@@ -153,6 +153,9 @@ EngineLimits engine_limits(const RuntimeOptions& options,
   limits.scheduler.step_tokens_max = options.sequences_max + sizes.prefill_chunk;
   limits.scheduler.mixed_prefill_tokens_max = sizes.prefill_chunk;
   limits.scheduler.prefix_cache = options.prefix_cache;
+  // What a rank holds of biases is sized by its rows.
+  limits.scheduler.bias_entries_max =
+      std::min(limits.scheduler.bias_entries_max, options.sequences_max * kLogitBiasMax);
   limits.vocabulary = static_cast<std::int32_t>(vocabulary);
   limits.requests_max = options.sequences_max + options.queue_max;
   limits.choices_max = std::min(limits.choices_max, limits.scheduler.live_max);

@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: Apache-2.0
+// `koho batch`: a file of requests in, a file of answers out. Reads lines as there is room for
+// them, writes each answer when it is complete. Formats and rules: docs/batch.md.
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <csignal>
+#include <cstdio>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <unistd.h>
+
+#include "app/batch_answer.h"
+#include "app/batch_output.h"
+#include "app/batch_request.h"
+#include "app/command.h"
+#include "app/line_reader.h"
+#include "app/sampling_flags.h"
+#include "base/log.h"
+#include "runtime/runtime.h"
+
+namespace koho::app {
+namespace {
+
+constexpr std::size_t kInputLineBytesMax = 8U << 20U;
+// An answer with 20 alternatives for each of 200,000 tokens.
+constexpr std::size_t kOutputLineBytesMax = std::size_t{256} << 20U;
+
+struct BatchOptions {
+  std::string input;
+  std::string output;
+  std::string model;
+  std::string device = "auto";
+  std::string experts = "whole";
+  std::string attention = "tp";
+  std::string kv_dtype = "bf16";
+  bool no_prefix_cache = false;
+  bool restart = false;
+  RuntimeOptions runtime;
+  SamplingFlags sampling;
+};
+
+// Set by Ctrl-C and by a request to end; process-wide because signals are.
+std::atomic<bool> interrupted{false};
+
+extern "C" void on_end_signal(int /*signal*/) {
+  interrupted.store(true);
+}
+
+/// The first signal ends the run in order, a second one the program. A reader of standard output
+/// that went away is an error of writing.
+void listen_for_signals() {
+  struct sigaction action {};
+  action.sa_handler = on_end_signal;
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);
+}
+
+/// Streams that have something to read, told by the engine's thread.
+class ReadyList {
+ public:
+  void add(std::size_t task) {
+    {
+      const std::lock_guard lock(mutex_);
+      tasks_.push_back(task);
+    }
+    arrived_.notify_one();
+  }
+  /// Swaps the list into `tasks`, after waiting for something to stand in it.
+  void take(std::vector<std::size_t>& tasks, std::chrono::milliseconds patience) {
+    tasks.clear();
+    std::unique_lock lock(mutex_);
+    arrived_.wait_for(lock, patience, [this] { return !tasks_.empty(); });
+    tasks_.swap(tasks);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  std::vector<std::size_t> tasks_;
+};
+
+struct Totals {
+  std::int64_t answered = 0;
+  std::int64_t refused = 0;
+  std::int64_t skipped = 0;  // done by an earlier run
+  std::int64_t prompt_tokens = 0;
+  std::int64_t cached_tokens = 0;
+  std::int64_t generated_tokens = 0;
+};
+
+/// One line on the terminal, rewritten twice a second; nothing elsewhere.
+class Progress {
+ public:
+  explicit Progress(double load_s) : on_(isatty(STDERR_FILENO) != 0), load_s_(load_s) {}
+
+  void show(const Totals& totals, std::size_t running, const LineReader& input) {
+    const Clock::time_point now = Clock::now();
+    if (!on_ || now - shown_ < kEvery) return;
+    const double since = std::chrono::duration<double>(now - shown_).count();
+    const double rate = static_cast<double>(totals.generated_tokens - generated_) / since;
+    const std::string read =
+        input.bytes_total() > 0
+            ? fmt::format(" · {:.0f} % read", 100.0 * static_cast<double>(input.bytes()) /
+                                                  static_cast<double>(input.bytes_total()))
+            : "";
+    std::fprintf(stderr, "\r\x1b[K%s",
+                 fmt::format("{} answered, {} refused, {} in work{} · {:.0f} tok/s",
+                             totals.answered, totals.refused, running, read, rate)
+                     .c_str());
+    shown_ = now;
+    generated_ = totals.generated_tokens;
+  }
+
+  void finish(const Totals& totals) const {
+    const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
+    const auto rate = [seconds](std::int64_t tokens) {
+      return static_cast<double>(tokens) / std::max(seconds, 1e-9);
+    };
+    std::fprintf(
+        stderr, "%s%s\n", on_ ? "\r\x1b[K" : "",
+        fmt::format("koho batch: {} answered, {} refused, {} done before, in {:.3f} s without "
+                    "{:.3f} s of loading\n"
+                    "koho batch: {} prompt tokens ({} cached), {:.1f} tok/s; {} generated, {:.1f} "
+                    "tok/s",
+                    totals.answered, totals.refused, totals.skipped, seconds, load_s_,
+                    totals.prompt_tokens, totals.cached_tokens, rate(totals.prompt_tokens),
+                    totals.generated_tokens, rate(totals.generated_tokens))
+            .c_str());
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::chrono::milliseconds kEvery{500};
+
+  bool on_;
+  double load_s_;
+  Clock::time_point begin_ = Clock::now();
+  Clock::time_point shown_ = begin_;
+  std::int64_t generated_ = 0;
+};
+
+/// The run: lines in, requests in work, answers out.
+class BatchRun {
+ public:
+  BatchRun(Runtime& runtime, const SamplingFlags& flags, LineReader input, BatchOutput output)
+      : runtime_(runtime),
+        requests_(runtime, flags),
+        input_(std::move(input)),
+        output_(std::move(output)),
+        progress_(runtime.load_s()),
+        // As many again wait in the engine, so that the place of one that ends is taken at once.
+        tasks_(2 * static_cast<std::size_t>(runtime.options().sequences_max)) {
+    for (std::size_t i = tasks_.size(); i > 0; --i) free_.push_back(i - 1);
+  }
+
+  /// Errors: io_error, unavailable, cancelled: an error of a line is an answer to that line.
+  Status run() {
+    Status status = work();
+    progress_.finish(totals_);
+    for (const auto& [name, lines] : requests_.unknown_fields())
+      log::warning("unknown field \"{}\" ignored in {} lines", name, lines);
+    if (!status.ok()) return status;
+    return output_.close();
+  }
+
+ private:
+  struct Task {
+    std::int64_t line = 0;
+    std::shared_ptr<OutputStream> stream;  // null: the place is free
+    std::optional<BatchAnswer> answer;
+  };
+
+  Status work() {
+    std::vector<std::size_t> ready;
+    while (!at_end_ || free_.size() < tasks_.size()) {
+      KOHO_TRY(take_lines());
+      progress_.show(totals_, tasks_.size() - free_.size(), input_);
+      if (interrupted.load())
+        return make_error(ErrorCode::cancelled, "interrupted; the same command goes on from here");
+      // A pipe may bring a line at any time.
+      const bool idle = free_.size() == tasks_.size();
+      if (idle && at_end_) break;
+      ready_->take(ready, std::chrono::milliseconds(at_end_ || free_.empty() ? 100
+                                                    : idle                   ? 0
+                                                                             : 20));
+      for (const std::size_t index : ready) KOHO_TRY(read_events(index));
+    }
+    return {};
+  }
+
+  Status take_lines() {
+    while (!at_end_ && !free_.empty() && !interrupted.load()) {
+      std::string_view line;
+      const bool idle = free_.size() == tasks_.size();
+      KOHO_TRY_ASSIGN(const LineReader::State state, input_.next(line, idle ? 100 : 0));
+      if (state == LineReader::State::nothing_yet) return {};
+      if (state == LineReader::State::end) {
+        at_end_ = true;
+      } else if (state == LineReader::State::too_long) {
+        KOHO_TRY(refuse("null", make_error(ErrorCode::resource_exhausted,
+                                           "a line may have {} bytes", kInputLineBytesMax)));
+      } else if (line.find_first_not_of(" \t\r") != std::string_view::npos) {
+        KOHO_TRY(take(line));
+      }
+    }
+    return {};
+  }
+
+  Status take(std::string_view line) {
+    BatchLine read = requests_.read(line);
+    const bool known = read.id != "null";
+    const IdHash hash = hash_of(read.id);
+    if (output_.refused(input_.number(), read.id)) {
+      ++totals_.skipped;
+      // A line that was refused as another's double has not used up the id, nor has it now.
+      return {};
+    }
+    if (known && !seen_.insert(hash).second)
+      return refuse(read.id,
+                    make_error(ErrorCode::invalid_argument, "an earlier line has the same id"));
+    if (known && output_.answered().contains(hash)) {
+      ++totals_.skipped;
+      return {};
+    }
+    if (!read.request.ok()) return refuse(read.id, read.request.error());
+
+    const std::size_t index = free_.back();
+    Task& task = tasks_[index];
+    task.line = input_.number();
+    task.answer.emplace(read.id, *read.request);
+    Result<std::shared_ptr<OutputStream>> stream = runtime_.engine().submit(
+        std::move(read.request).value(), [ready = ready_, index] { ready->add(index); });
+    if (!stream.ok()) {
+      if (stream.error().code == ErrorCode::unavailable) return std::move(stream).error();
+      return refuse(read.id, stream.error());
+    }
+    free_.pop_back();
+    task.stream = std::move(stream).value();
+    // What came before the stream was known here has told of itself in vain.
+    ready_->add(index);
+    return {};
+  }
+
+  Status read_events(std::size_t index) {
+    Task& task = tasks_[index];
+    if (!task.stream) return {};
+    while (true) {
+      const OutputStream::Read read = task.stream->poll(event_);
+      if (read == OutputStream::Read::nothing) return {};
+      if (read == OutputStream::Read::done) break;
+      totals_.generated_tokens += event_.token >= 0 ? 1 : 0;
+      task.answer->add(event_);
+    }
+    const Summary& summary = task.stream->summary();
+    if (summary.ending == Ending::completed) {
+      ++totals_.answered;
+      totals_.prompt_tokens += summary.usage.prompt_tokens;
+      totals_.cached_tokens += summary.usage.cached_tokens;
+      KOHO_TRY(output_.write(task.answer->line(summary)));
+    } else {
+      // What has to do with the machine and not with the line is not answered: the next run may.
+      if (runtime_.engine().statistics().broken) return summary.error;
+      ++totals_.refused;
+      KOHO_TRY(output_.write(error_line(task.answer->id(), task.line, summary.error)));
+    }
+    task.stream.reset();
+    task.answer.reset();
+    free_.push_back(index);
+    return {};
+  }
+
+  Status refuse(std::string_view id, const Error& error) {
+    ++totals_.refused;
+    return output_.write(error_line(id, input_.number(), error));
+  }
+
+  Runtime& runtime_;
+  BatchRequestReader requests_;
+  LineReader input_;
+  BatchOutput output_;
+  Progress progress_;
+  Totals totals_;
+  // The engine's thread may hold it longer than this lives.
+  std::shared_ptr<ReadyList> ready_ = std::make_shared<ReadyList>();
+  std::vector<Task> tasks_;
+  std::vector<std::size_t> free_;  // indices
+  IdSet seen_;
+  OutputEvent event_;
+  bool at_end_ = false;
+};
+
+Result<RuntimeOptions> runtime_options(const BatchOptions& options) {
+  RuntimeOptions runtime = options.runtime;
+  KOHO_TRY_ASSIGN(runtime.device.kind, parse_device(options.device));
+  runtime.experts = options.experts == "sliced" ? ExpertLayout::sliced : ExpertLayout::whole;
+  runtime.attention =
+      options.attention == "dp" ? AttentionLayout::data_parallel : AttentionLayout::tensor_parallel;
+  runtime.kv_dtype = options.kv_dtype == "fp8" ? DType::f8_e4m3 : DType::bf16;
+  runtime.prefix_cache = !options.no_prefix_cache;
+  // More than are ever in work here: the engine counts one that ended a moment longer. And a
+  // request may ask for 128 choices.
+  runtime.queue_max = 4 * runtime.sequences_max + 256;
+  return runtime;
+}
+
+Status run_batch(const BatchOptions& options) {
+  KOHO_TRY_ASSIGN(const RuntimeOptions runtime_choices, runtime_options(options));
+  KOHO_TRY_ASSIGN(LineReader input, LineReader::open(options.input, kInputLineBytesMax));
+  KOHO_TRY_ASSIGN(BatchOutput output,
+                  BatchOutput::open(options.output, {.line_bytes_max = kOutputLineBytesMax,
+                                                     .restart = options.restart}));
+  if (output.lines_found() > 0 || output.bytes_dropped() > 0)
+    log::info("{}: goes on after {} lines; {} bytes of a torn line dropped", options.output,
+              output.lines_found(), output.bytes_dropped());
+  KOHO_TRY_ASSIGN(const std::unique_ptr<Runtime> runtime,
+                  Runtime::start(options.model, runtime_choices));
+  listen_for_signals();
+  return BatchRun(*runtime, options.sampling, std::move(input), std::move(output)).run();
+}
+
+constexpr const char* kExamples =
+    R"(IN holds one JSON object a line: "id" (a string or an integer) and one of "prompt",
+"prompt_ids" and "messages" (with "tools", "enable_thinking", "clear_thinking",
+"add_generation_prompt"); and, where it differs from the flags: "max_tokens", "min_tokens",
+"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "frequency_penalty",
+"presence_penalty", "logit_bias", "seed", "logprobs", "stop", "stop_token_ids", "include_stop",
+"ignore_eos", "n", "priority". OUT gets, in the order in which they end,
+  {"id","ids","text","finish_reason","logprobs","usage","timings"}, or {"id","line","error"}
+for a line that is refused; the others go on. The same command again goes on where the last one
+ended. The exit code is 0 once every line has its answer or its error. All of it: docs/batch.md.
+
+Examples:
+  koho batch in.jsonl out.jsonl --model models/tiny --concurrency 16
+  koho batch in.jsonl out.jsonl --model models/tiny --temperature 0 --max-tokens 64
+  echo '{"id":1,"messages":[{"role":"user","content":"What is 2 + 3?"}]}' |
+    koho batch - - --model models/tiny)";
+
+}  // namespace
+
+Runner add_batch(CLI::App& command) {
+  const auto options = std::make_shared<BatchOptions>();
+  RuntimeOptions& runtime = options->runtime;
+  command.add_option("input", options->input, "Requests, one a line; - is standard input")
+      ->required()
+      ->type_name("IN.jsonl");
+  command.add_option("output", options->output, "Answers, one a line; - is standard output")
+      ->required()
+      ->type_name("OUT.jsonl");
+  command.add_option("--model", options->model, "Model directory")->required()->type_name("DIR");
+  command.add_flag("--restart", options->restart, "Empty OUT first instead of going on");
+  command.add_option("--concurrency", runtime.sequences_max, "Answers computed at once")
+      ->check(at_least(1))
+      ->capture_default_str();
+  command
+      .add_option("--context", runtime.context_max,
+                  "Tokens of prompt and answer at most; 0 = what the model and memory allow")
+      ->check(at_least(0))
+      ->capture_default_str();
+  command
+      .add_option("--prefill-chunk", runtime.prefill_chunk,
+                  "Prompt tokens in one step; 0 = by device")
+      ->check(at_least(0))
+      ->capture_default_str();
+  command
+      .add_option("--kv-pages", runtime.kv_pages,
+                  "Cache pages of 64 tokens; 0 = what is needed, within memory")
+      ->check(at_least(0))
+      ->capture_default_str();
+  command.add_option("--kv-dtype", options->kv_dtype, "Numbers in the cache")
+      ->check(CLI::IsMember({"bf16", "fp8"}))
+      ->capture_default_str();
+  command.add_flag("--no-prefix-cache", options->no_prefix_cache,
+                   "Compute common beginnings of prompts again");
+  command
+      .add_option("--ranks", runtime.ranks, "Parts the model is split into, a GPU or thread each")
+      ->check(at_least(1))
+      ->capture_default_str();
+  command.add_option("--experts", options->experts, "How experts are split over ranks")
+      ->check(CLI::IsMember({"whole", "sliced"}))
+      ->capture_default_str();
+  command
+      .add_option("--attention", options->attention,
+                  "How attention is split over ranks: tp shares every request, dp divides requests")
+      ->check(CLI::IsMember({"tp", "dp"}))
+      ->capture_default_str();
+  command.add_option("--device", options->device, "auto, cpu or cuda")->capture_default_str();
+  command.add_option("--threads", runtime.device.threads, "CPU threads; 0 = all cores")
+      ->check(at_least(0));
+  command.add_option("--chat-template", runtime.chat_template, "auto, glm-4.7, glm-4.6 or glm-4.5")
+      ->capture_default_str();
+  add_sampling_flags(command, options->sampling, 512);
+  command.footer(kExamples);
+  return [options] { return run_batch(*options); };
+}
+
+}  // namespace koho::app

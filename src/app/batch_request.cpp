@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "app/batch_request.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <limits>
+#include <optional>
+
+#include "chat/message.h"
+
+namespace koho::app {
+namespace {
+
+using chat::Json;
+
+constexpr std::array<std::string_view, 27> kFields{"id",
+                                                   "prompt_ids",
+                                                   "prompt",
+                                                   "allow_special",
+                                                   "messages",
+                                                   "tools",
+                                                   "add_generation_prompt",
+                                                   "enable_thinking",
+                                                   "clear_thinking",
+                                                   "max_tokens",
+                                                   "min_tokens",
+                                                   "temperature",
+                                                   "top_p",
+                                                   "top_k",
+                                                   "min_p",
+                                                   "repetition_penalty",
+                                                   "frequency_penalty",
+                                                   "presence_penalty",
+                                                   "logit_bias",
+                                                   "seed",
+                                                   "logprobs",
+                                                   "stop",
+                                                   "stop_token_ids",
+                                                   "include_stop",
+                                                   "ignore_eos",
+                                                   "n",
+                                                   "priority"};
+
+constexpr std::size_t kUnknownNamesMax = 32;  // that are told apart
+
+/// The value of a field, unless it is missing or null.
+const Json* given(const Json& json, std::string_view name) {
+  const Json* value = json.find(name);
+  return value == nullptr || value->is_null() ? nullptr : value;
+}
+
+Error wrong_kind(std::string_view name, std::string_view expected, const Json& found) {
+  return make_error(ErrorCode::invalid_argument, "{} must be {}, found {}", name, expected,
+                    chat::kind_name(found.kind));
+}
+
+Result<std::int64_t> integer(std::string_view name, const Json& value) {
+  if (!value.is_integer()) return wrong_kind(name, "an integer", value);
+  std::int64_t parsed = 0;
+  const char* end = value.text.data() + value.text.size();
+  const auto [stop, error] = std::from_chars(value.text.data(), end, parsed);
+  if (error != std::errc() || stop != end)
+    return make_error(ErrorCode::invalid_argument, "{} does not fit into 64 bits", name);
+  return parsed;
+}
+
+/// Leaves `target` alone if the field is missing.
+Status assign(const Json& json, std::string_view name, std::optional<std::int64_t>& target) {
+  const Json* value = given(json, name);
+  if (value == nullptr) return {};
+  KOHO_TRY_ASSIGN(target, integer(name, *value));
+  return {};
+}
+
+/// Out of 32 bits is out of range of everything that is asked for in these fields.
+Result<std::int32_t> small_integer(std::string_view name, const Json& value) {
+  KOHO_TRY_ASSIGN(const std::int64_t wide, integer(name, value));
+  if (wide < std::numeric_limits<std::int32_t>::min() ||
+      wide > std::numeric_limits<std::int32_t>::max())
+    return make_error(ErrorCode::invalid_argument, "{} is out of range: {}", name, wide);
+  return static_cast<std::int32_t>(wide);
+}
+
+Status assign(const Json& json, std::string_view name, std::int32_t& target) {
+  const Json* value = given(json, name);
+  if (value == nullptr) return {};
+  KOHO_TRY_ASSIGN(target, small_integer(name, *value));
+  return {};
+}
+
+Result<double> number(std::string_view name, const Json& value) {
+  if (!value.is_number()) return wrong_kind(name, "a number", value);
+  double parsed = 0.0;
+  const char* end = value.text.data() + value.text.size();
+  const auto [stop, error] = std::from_chars(value.text.data(), end, parsed);
+  if (error != std::errc() || stop != end)
+    return make_error(ErrorCode::invalid_argument, "{} is out of range", name);
+  return parsed;
+}
+
+Status assign(const Json& json, std::string_view name, double& target) {
+  const Json* value = given(json, name);
+  if (value == nullptr) return {};
+  KOHO_TRY_ASSIGN(target, number(name, *value));
+  return {};
+}
+
+Status assign(const Json& json, std::string_view name, bool& target) {
+  const Json* value = given(json, name);
+  if (value == nullptr) return {};
+  if (value->kind != Json::Kind::boolean) return wrong_kind(name, "true or false", *value);
+  target = value->boolean;
+  return {};
+}
+
+Result<std::vector<Token>> token_list(std::string_view name, const Json& value) {
+  if (!value.is_array()) return wrong_kind(name, "an array of token ids", value);
+  std::vector<Token> tokens;
+  tokens.reserve(value.items.size());
+  for (const Json& item : value.items) {
+    const Result<std::int32_t> token = small_integer(name, item);
+    if (!token.ok())
+      return make_error(ErrorCode::invalid_argument, "{}[{}] is not a token id", name,
+                        tokens.size());
+    tokens.push_back(*token);
+  }
+  return tokens;
+}
+
+Result<std::string> id_json(const Json& json) {
+  const Json* id = given(json, "id");
+  if (id == nullptr)
+    return make_error(ErrorCode::invalid_argument,
+                      "the line has no \"id\": a string or an integer");
+  if (!id->is_string() && !id->is_integer()) return wrong_kind("id", "a string or an integer", *id);
+  return chat::dump_json(*id);
+}
+
+}  // namespace
+
+BatchLine BatchRequestReader::read(std::string_view line) {
+  const Result<Json> json = chat::parse_json(line);
+  if (!json.ok()) return {.id = "null", .request = json.error()};
+  if (!json->is_object())
+    return {.id = "null",
+            .request =
+                make_error(ErrorCode::invalid_argument, "a line must hold a JSON object, found {}",
+                           chat::kind_name(json->kind))};
+  Result<std::string> id = id_json(*json);
+  if (!id.ok()) return {.id = "null", .request = std::move(id).error()};
+  note_unknown(*json);
+  return {.id = std::move(id).value(), .request = read_request(*json)};
+}
+
+void BatchRequestReader::note_unknown(const Json& json) {
+  for (const std::string& key : json.keys) {
+    if (std::ranges::find(kFields, key) != kFields.end()) continue;
+    const bool listed = unknown_.contains(key) || unknown_.size() < kUnknownNamesMax;
+    ++unknown_[listed ? key : "others"];
+  }
+}
+
+Result<Request> BatchRequestReader::read_request(const Json& json) const {
+  Request request = runtime_.default_request();
+  flags_.apply(request);
+  KOHO_TRY(read_prompt(json, request));
+  KOHO_TRY(read_sampling(json, request.sampling));
+  KOHO_TRY(read_stops(json, request));
+  KOHO_TRY(assign(json, "n", request.choices));
+  KOHO_TRY(assign(json, "priority", request.priority));
+  KOHO_TRY(read_lengths(json, request));
+  return request;
+}
+
+Status BatchRequestReader::read_prompt(const Json& json, Request& request) const {
+  const Json* ids = given(json, "prompt_ids");
+  const Json* prompt = given(json, "prompt");
+  const Json* messages = given(json, "messages");
+  const int kinds = int{ids != nullptr} + int{prompt != nullptr} + int{messages != nullptr};
+  if (kinds != 1)
+    return make_error(ErrorCode::invalid_argument,
+                      "one of prompt_ids, prompt and messages is needed, found {}", kinds);
+  const LoadedText* text = runtime_.text();
+  if (ids == nullptr && text == nullptr)
+    return make_error(ErrorCode::not_found,
+                      "the model has no tokenizer.json: give prompt_ids instead of text");
+  if (messages == nullptr)
+    for (const char* name : {"tools", "add_generation_prompt", "enable_thinking", "clear_thinking"})
+      if (given(json, name) != nullptr)
+        return make_error(ErrorCode::invalid_argument, "{} needs messages", name);
+  bool special = false;
+  KOHO_TRY(assign(json, "allow_special", special));
+  if (special && prompt == nullptr)
+    return make_error(ErrorCode::invalid_argument, "allow_special needs prompt");
+
+  if (ids != nullptr) {
+    KOHO_TRY_ASSIGN(request.prompt, token_list("prompt_ids", *ids));
+  } else if (prompt != nullptr) {
+    if (!prompt->is_string()) return wrong_kind("prompt", "a string", *prompt);
+    KOHO_TRY_ASSIGN(request.prompt, special ? text->tokenizer.encode_with_special(prompt->text)
+                                            : text->tokenizer.encode(prompt->text));
+  } else {
+    KOHO_TRY_ASSIGN(chat::Conversation conversation, chat::read_conversation(json));
+    if (given(json, "add_generation_prompt") == nullptr) conversation.add_generation_prompt = true;
+    KOHO_TRY(chat::normalise(conversation));
+    KOHO_TRY_ASSIGN(request.prompt, text->encode(conversation));
+  }
+  request.begins_in_reasoning = !request.prompt.empty() && request.reasoning_begin >= 0 &&
+                                request.prompt.back() == request.reasoning_begin;
+  return {};
+}
+
+Status BatchRequestReader::read_sampling(const Json& json, SamplingParameters& sampling) const {
+  KOHO_TRY(assign(json, "temperature", sampling.temperature));
+  KOHO_TRY(assign(json, "top_p", sampling.top_p));
+  KOHO_TRY(assign(json, "min_p", sampling.min_p));
+  KOHO_TRY(assign(json, "repetition_penalty", sampling.repetition_penalty));
+  KOHO_TRY(assign(json, "frequency_penalty", sampling.frequency_penalty));
+  KOHO_TRY(assign(json, "presence_penalty", sampling.presence_penalty));
+  KOHO_TRY(assign(json, "seed", sampling.seed));
+  if (const Json* value = given(json, "top_k")) {
+    KOHO_TRY_ASSIGN(sampling.top_k, integer("top_k", *value));
+  }
+  if (const Json* value = given(json, "logprobs")) {
+    KOHO_TRY_ASSIGN(sampling.logprobs, small_integer("logprobs", *value));
+  }
+  const Json* biases = given(json, "logit_bias");
+  if (biases == nullptr) return {};
+  if (!biases->is_object())
+    return wrong_kind("logit_bias", "an object of token ids and numbers", *biases);
+  for (std::size_t i = 0; i < biases->keys.size(); ++i) {
+    const std::string& key = biases->keys[i];
+    std::int32_t token = -1;
+    const auto [stop, error] = std::from_chars(key.data(), key.data() + key.size(), token);
+    if (error != std::errc() || stop != key.data() + key.size())
+      return make_error(ErrorCode::invalid_argument, "logit_bias: \"{}\" is not a token id", key);
+    KOHO_TRY_ASSIGN(const double bias, number("logit_bias", biases->items[i]));
+    sampling.logit_bias.emplace_back(token, static_cast<float>(bias));
+  }
+  return {};
+}
+
+Status BatchRequestReader::read_stops(const Json& json, Request& request) const {
+  bool ignore_eos = flags_.ignore_eos;
+  KOHO_TRY(assign(json, "ignore_eos", ignore_eos));
+  std::vector<Token> ids = flags_.stop_token_ids;
+  if (const Json* value = given(json, "stop_token_ids")) {
+    KOHO_TRY_ASSIGN(ids, token_list("stop_token_ids", *value));
+  }
+  request.stop_tokens.clear();
+  if (!ignore_eos) request.stop_tokens = runtime_.model().stop_ids();
+  request.stop_tokens.insert(request.stop_tokens.end(), ids.begin(), ids.end());
+  KOHO_TRY(assign(json, "include_stop", request.include_stop));
+
+  if (const Json* value = given(json, "stop")) {
+    request.stop_strings.clear();
+    if (value->is_string()) {
+      request.stop_strings.push_back(value->text);
+    } else if (value->is_array()) {
+      for (const Json& item : value->items) {
+        if (!item.is_string()) return wrong_kind("stop", "a string or an array of strings", item);
+        request.stop_strings.push_back(item.text);
+      }
+    } else {
+      return wrong_kind("stop", "a string or an array of strings", *value);
+    }
+  }
+  if (!request.stop_strings.empty() && runtime_.text() == nullptr)
+    return make_error(ErrorCode::not_found, "stop needs the model's tokenizer.json");
+  return {};
+}
+
+Status BatchRequestReader::read_lengths(const Json& json, Request& request) const {
+  const RuntimeSizes& sizes = runtime_.sizes();
+  const auto prompt = static_cast<std::int64_t>(request.prompt.size());
+  // What a line does not say is made to fit; what it says is not.
+  // A request's pages lie on one rank under data-parallel attention.
+  const RuntimeOptions& options = runtime_.options();
+  const std::int64_t partitions =
+      options.attention == AttentionLayout::data_parallel ? options.ranks : 1;
+  const std::int64_t context =
+      std::min<std::int64_t>(sizes.context_max, sizes.kv_pages / partitions * kPageTokens);
+  const std::int64_t room = std::max<std::int64_t>(context - prompt, 1);
+  request.max_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(request.max_tokens, room));
+  KOHO_TRY(assign(json, "max_tokens", request.max_tokens));
+  return assign(json, "min_tokens", request.min_tokens);
+}
+
+}  // namespace koho::app
