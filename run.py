@@ -4,7 +4,8 @@
 
     ./run.py --smoke          set up, build, answer the embedded model's demonstration prompts, check every answer
     ./run.py --test           set up, build, pass all tests (plain and under sanitizers)
-    ./run.py --build          set up and build only; leaves build/koho
+    ./run.py --build          set up and build only; leaves build/koho and build/engine.so
+    ./run.py --bench          set up, build, measure throughput and latencies through engine.so
     ./run.py --device cpu     build without CUDA on a machine that has an NVIDIA GPU
 
 Exits non-zero with the reason when anything fails.
@@ -23,6 +24,7 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT / "python"))
 PACKAGES_FILE = ROOT / "packages.txt"
 MODEL = ROOT / "models" / "tiny"
 
@@ -115,10 +117,10 @@ def configure_and_build(preset, targets=()):
 
 
 def build(device):
-    """Builds the product and leaves build/koho."""
+    """Builds the product and leaves build/koho and build/engine.so."""
     preset = choose_preset(device)
-    configure_and_build(preset, ["koho"])
-    for name, made in {"koho": f"{preset}/src/app/koho"}.items():
+    configure_and_build(preset, ["koho", "engine_so"])
+    for name, made in {"koho": f"{preset}/src/app/koho", "engine.so": f"{preset}/src/capi/engine.so"}.items():
         link = ROOT / "build" / name
         link.unlink(missing_ok=True)
         link.symlink_to(made)
@@ -165,14 +167,15 @@ def agreement(found, reference):
 
 
 def smoke(device):
-    """Builds, then answers the demonstration prompts of the embedded model and checks them twice: the text against what
-    a right answer contains, and the token ids against the reference implementation's."""
+    """Builds, then answers the demonstration prompts of the embedded model and checks them: the text against what a
+    right answer contains, the token ids against the reference implementation's; first one by one, then all together
+    through engine.so."""
     started = time.monotonic()
-    build(device)
+    preset = build(device)
     step("check the checkpoint", [str(ROOT / "build" / "koho"), "check", "--model", str(MODEL)])
     expected = {entry["name"]: entry for entry in json.loads((MODEL / "prompts.json").read_text())["prompts"]}
     cases = [case for case in read_reference() if case["name"] in expected]
-    wrong, rates = [], []
+    wrong, rates, alone = [], [], []
     say("==> ask the embedded model")
     for case in cases:
         demonstration = expected[case["name"]]
@@ -186,6 +189,7 @@ def smoke(device):
         agrees, words = agreement(answer["ids"], case)
         # The expectation may end in the control token that ends the answer, which koho does not show.
         right = re.sub(r"<\|\w+\|>$", "", demonstration["expect"]) in answer["text"]
+        alone.append(answer["ids"])
         timings = answer["timings"]
         rates.append(timings["decode_tokens_per_s"])
         say("    prompt   " + str(question).strip().replace("\n", "\n             "))
@@ -199,8 +203,90 @@ def smoke(device):
         raise Failure(f"only {len(cases)} reference answers found")
     if wrong:
         raise Failure(f"{len(wrong)} of {len(cases)} answers are wrong: {'; '.join(wrong)}")
+    smoke_engine(cases, alone, gpus=int(preset == "cuda"))
     say(f"==> smoke passed: {len(cases)} prompts answered as the reference implementation answers them, "
         f"{sum(rates) / len(rates):.0f} tok/s on average, {time.monotonic() - started:.0f} s in all")
+
+
+def smoke_engine(cases, alone, gpus):
+    """The same prompts through engine.so in both its forms, as one batch each."""
+    from koho import Engine, SamplingParams
+    say("==> ask again through engine.so, all prompts together")
+    each = [SamplingParams(max_tokens=len(ids)) for ids in alone]
+    with Engine(MODEL, max_batch=len(cases), num_gpus=gpus, library=ROOT / "build" / "engine.so") as engine:
+        together = [answer.token_ids for answer in engine.batch([case["prompt_ids"] for case in cases], each)]
+        states = [engine.prefill(case["prompt_ids"], params) for case, params in zip(cases, each)]
+        stepped = [[] for _ in cases]
+        while not all(state.done for state in states):
+            for ids, token in zip(stepped, engine.decode_batch(states)):
+                ids += [token] if token >= 0 else []
+    for form, answers in (("add_request and poll_requests", together), ("prefill and run_batch_decode", stepped)):
+        checked = [agreement(ids, case) for ids, case in zip(answers, cases)]
+        wrong = [f"{case['name']} ({words})" for case, (agrees, words) in zip(cases, checked) if not agrees]
+        if wrong:
+            raise Failure(f"{form}: {len(wrong)} of {len(cases)} answers are wrong: {'; '.join(wrong)}")
+        # On the CPU a request's tokens do not depend on its neighbours at all.
+        if not gpus and answers != alone:
+            raise Failure(f"{form}: the answers are not those given one by one")
+        say(f"    ok       {form}: {len(cases)} answers as the reference's")
+
+
+def tokenizer_corpus(model, koho, referee):
+    """Token ids of koho's own documentation, to cut prompts from. With `referee` ("transformers") the same texts are
+    encoded by AutoTokenizer, too; any difference is a failure."""
+    files = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    texts = [part for path in files for part in path.read_text().split("\n\n") if part.strip()]
+    lines = "".join(json.dumps(text) + "\n" for text in texts)
+    command = [str(koho), "tokenize", "--model", str(model), "--jsonl", "--allow-special"]
+    result = subprocess.run(command, input=lines, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        raise Failure(f"{' '.join(command)} failed: {result.stderr.strip()}")
+    encoded = [json.loads(line) for line in result.stdout.splitlines()]
+    if referee == "transformers":
+        try:
+            from transformers import AutoTokenizer
+        except ImportError as error:
+            raise Failure("--tokenizer transformers needs the Python package: pip install transformers") from error
+        theirs = AutoTokenizer.from_pretrained(str(model))
+        for text, ours in zip(texts, encoded):
+            expected = theirs.encode(text, add_special_tokens=False)
+            if ours != expected:
+                raise Failure(f"the tokenizers differ on {text[:80]!r}: koho {ours[:20]}…, transformers {expected[:20]}…")
+        say(f"    {len(texts)} texts, {sum(map(len, encoded))} tokens: koho and transformers agree on every id")
+    return [token for ids in encoded for token in ids]
+
+
+def bench(options):
+    """Measures the engine through engine.so with a closed loop of equal requests (python/koho/bench.py)."""
+    import random
+
+    from koho import Engine, Info
+    from koho import bench as loop
+    engine_path = options.engine
+    if engine_path is None:
+        build(options.device)
+        engine_path = ROOT / "build" / "engine.so"
+    gpus = options.gpus if options.gpus is not None else int(options.device != "cpu" and has_nvidia_gpu())
+    say(f"==> bench {options.model} ({options.duration:g} s, {options.concurrency} requests at a time)")
+    if (options.model / "tokenizer.json").exists():
+        corpus = tokenizer_corpus(options.model, ROOT / "build" / "koho", options.tokenizer)
+    elif options.tokenizer:
+        raise Failure(f"{options.model} has no tokenizer.json to compare")
+    else:
+        corpus = None
+    with Engine(options.model, library=engine_path, max_batch=options.concurrency, num_gpus=gpus,
+                max_seq=options.prompt_len + options.gen_len, num_threads=options.threads) as engine:
+        if corpus is None:
+            draw = random.Random(options.seed)
+            corpus = [draw.randrange(engine.info(Info.VOCAB_SIZE)) for _ in range(1 << 16)]
+        prompts = loop.cut_prompts(corpus, options.prompt_len, options.prefix_len, options.seed)
+        result = loop.run(engine, prompts, duration=options.duration, concurrency=options.concurrency,
+                          prompt_len=options.prompt_len, gen_len=options.gen_len)
+        result |= {"model_id": str(options.model), "num_gpus": gpus, "load_time_s": engine.info(Info.LOAD_US) / 1e6}
+    say(loop.report(result))
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=2) + "\n")
+        say(f"written to {options.json}")
 
 
 def test(device):
@@ -222,18 +308,36 @@ def main():
     job.add_argument("--smoke", action="store_true", help="set up, build, run the embedded model and check its answers")
     job.add_argument("--test", action="store_true", help="set up, build and pass all tests")
     job.add_argument("--build", action="store_true", help="set up and build")
+    job.add_argument("--bench", action="store_true", help="set up, build and measure")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto",
                         help="what to build for: auto takes CUDA where there is an NVIDIA GPU")
+    measure = parser.add_argument_group("with --bench")
+    measure.add_argument("--model", type=pathlib.Path, default=MODEL, help="model directory (the embedded model)")
+    measure.add_argument("--engine", type=pathlib.Path, help="an engine.so that is built already (build/engine.so)")
+    measure.add_argument("--duration", type=float, default=60, help="seconds that are measured (%(default)s)")
+    measure.add_argument("--concurrency", type=int, default=64, help="requests under way at once (%(default)s)")
+    measure.add_argument("--prompt-len", type=int, default=256, help="tokens of a prompt (%(default)s)")
+    measure.add_argument("--gen-len", type=int, default=256, help="tokens of an answer (%(default)s)")
+    measure.add_argument("--prefix-len", type=int, default=0, help="tokens that all prompts begin with (%(default)s)")
+    measure.add_argument("--tokenizer", choices=["transformers"],
+                         help="encode the prompts' texts with this Python package as well; a difference is a failure")
+    measure.add_argument("--gpus", type=int, help="GPUs (1 where there is one, else 0: the CPU)")
+    measure.add_argument("--threads", type=int, default=0, help="CPU threads (one a core)")
+    measure.add_argument("--seed", type=int, default=0, help="of the choice of prompts (%(default)s)")
+    measure.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the numbers there, too")
     options = parser.parse_args()
     try:
-        set_up()
+        if not (options.bench and options.engine):
+            set_up()
         if options.smoke:
             smoke(options.device)
         elif options.test:
             test(options.device)
+        elif options.bench:
+            bench(options)
         else:
             build(options.device)
-            say("==> build/koho is ready")
+            say("==> build/koho and build/engine.so are ready")
     except Failure as failure:
         say(f"run.py: {failure}")
         return 1

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `koho bench`: the commands that measure, one below it for each thing measured.
+// `koho bench`: a closed loop of requests (bench_requests.cpp), and a command below it for each
+// other thing that is measured.
 #include <memory>
 
 #include "app/command.h"
@@ -11,8 +12,7 @@ Runner add_bench(CLI::App& command) {
       {"latency", "Time one step: decode and prefill, class by class", add_bench_latency},
       {"throughput", "Run many requests through the engine", add_bench_throughput},
   };
-  command.require_subcommand(1);
-  auto chosen = std::make_shared<Runner>();
+  const auto chosen = std::make_shared<Runner>(add_bench_requests(command));
   for (const Command& entry : kTable) {
     CLI::App* sub = command.add_subcommand(entry.name, entry.summary);
     const Runner runner = entry.add(*sub);

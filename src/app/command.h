@@ -31,6 +31,7 @@ CLI::Validator at_least(std::int64_t least);
 Runner add_batch(CLI::App& command);
 Runner add_bench(CLI::App& command);
 Runner add_bench_latency(CLI::App& command);     // below bench
+Runner add_bench_requests(CLI::App& command);    // bench itself
 Runner add_bench_throughput(CLI::App& command);  // below bench
 Runner add_check(CLI::App& command);
 Runner add_inspect(CLI::App& command);

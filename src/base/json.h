@@ -57,6 +57,13 @@ class Value {
   using Object = std::vector<Member>;
 
   Value() = default;
+  // Not copied: in libstdc++ 12 a copy of such a variant that runs out of memory ends in undefined
+  // behaviour.
+  Value(const Value&) = delete;
+  Value& operator=(const Value&) = delete;
+  Value(Value&&) noexcept = default;
+  Value& operator=(Value&&) noexcept = default;
+  ~Value() = default;
   template <typename T>
   explicit Value(T value) : value_(std::move(value)) {}
 

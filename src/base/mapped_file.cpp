@@ -2,9 +2,12 @@
 // Opening, mapping and reading regular files.
 #include "base/mapped_file.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <dirent.h>
 #include <fcntl.h>
+#include <memory>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -54,12 +57,16 @@ Result<OpenFile> open_regular(const std::filesystem::path& path) {
 
 Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
   KOHO_TRY_ASSIGN(OpenFile file, open_regular(path));
-  if (file.size == 0) return MappedFile(path, nullptr, 0);
+  // Made before the mapping, which it then owns: copying the path may fail.
+  MappedFile mapped(path);
+  if (file.size == 0) return mapped;
   void* data = ::mmap(nullptr, file.size, PROT_READ, MAP_SHARED, file.descriptor.value, 0);
   if (data == MAP_FAILED)
     return make_error(ErrorCode::io_error, "cannot map {} ({} bytes): {}", path.string(), file.size,
                       std::strerror(errno));
-  return MappedFile(path, static_cast<const std::byte*>(data), file.size);
+  mapped.data_ = static_cast<const std::byte*>(data);
+  mapped.size_ = file.size;
+  return mapped;
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
@@ -96,6 +103,20 @@ Result<std::string> read_file(const std::filesystem::path& path, std::size_t byt
   }
   text.resize(done);
   return text;
+}
+
+Result<std::vector<std::string>> file_names(const std::filesystem::path& directory) {
+  struct Close {
+    void operator()(DIR* listing) const { ::closedir(listing); }
+  };
+  const std::unique_ptr<DIR, Close> listing(::opendir(directory.c_str()));
+  if (!listing)
+    return make_error(ErrorCode::io_error, "cannot list {}: {}", directory.string(),
+                      std::strerror(errno));
+  std::vector<std::string> names;
+  while (const dirent* entry = ::readdir(listing.get())) names.emplace_back(entry->d_name);
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 }  // namespace koho

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 
@@ -29,8 +30,7 @@ class MappedFile {
   const std::filesystem::path& path() const { return path_; }
 
  private:
-  MappedFile(std::filesystem::path path, const std::byte* data, std::size_t size)
-      : path_(std::move(path)), data_(data), size_(size) {}
+  explicit MappedFile(std::filesystem::path path) : path_(std::move(path)) {}
 
   std::filesystem::path path_;
   const std::byte* data_ = nullptr;
@@ -39,5 +39,9 @@ class MappedFile {
 
 /// The whole file as a string. Errors: not_found; io_error; resource_exhausted above `bytes_max`.
 Result<std::string> read_file(const std::filesystem::path& path, std::size_t bytes_max);
+
+/// The names in a directory, sorted. (std::filesystem's iterator ends the program when memory runs
+/// out.) Errors: io_error.
+Result<std::vector<std::string>> file_names(const std::filesystem::path& directory);
 
 }  // namespace koho

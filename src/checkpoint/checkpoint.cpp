@@ -35,19 +35,13 @@ Result<CheckpointIndex> read_index(const std::filesystem::path& path) {
 }
 
 /// Safetensors files of the directory that `files` does not have.
-std::vector<std::string> unnamed_files(const std::filesystem::path& directory,
-                                       std::span<const std::string> files) {
-  std::vector<std::string> unnamed;
-  std::error_code failed;
-  for (std::filesystem::directory_iterator at(directory, failed), end; !failed && at != end;
-       at.increment(failed)) {
-    const std::string name = at->path().filename().string();
-    if (at->path().extension() == ".safetensors" &&
-        !std::binary_search(files.begin(), files.end(), name))
-      unnamed.push_back(name);
-  }
-  std::sort(unnamed.begin(), unnamed.end());
-  return unnamed;
+Result<std::vector<std::string>> unnamed_files(const std::filesystem::path& directory,
+                                               std::span<const std::string> files) {
+  KOHO_TRY_ASSIGN(std::vector<std::string> names, file_names(directory));
+  std::erase_if(names, [files](const std::string& name) {
+    return !name.ends_with(".safetensors") || std::binary_search(files.begin(), files.end(), name);
+  });
+  return names;
 }
 
 }  // namespace
@@ -93,7 +87,9 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& directory) {
   checkpoint.files_ = std::move(index.files);
   checkpoint.stats_.num_files = static_cast<std::int64_t>(checkpoint.files_.size());
   checkpoint.stats_.num_tensors = static_cast<std::int64_t>(checkpoint.tensors_.size());
-  for (const std::string& name : unnamed_files(directory, checkpoint.files_))
+  KOHO_TRY_ASSIGN(const std::vector<std::string> unnamed,
+                  unnamed_files(directory, checkpoint.files_));
+  for (const std::string& name : unnamed)
     checkpoint.warnings_.push_back(
         fmt::format("{} is not used: {} does not name it", printable(name),
                     has_index ? kIndexName : "a single-file checkpoint"));

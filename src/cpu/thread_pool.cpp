@@ -21,8 +21,11 @@ void pause() {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads)
-    : threads_(threads), shares_(std::make_unique<Share[]>(static_cast<std::size_t>(threads))) {
+ThreadPool::ThreadPool(int threads, Idle)
+    : threads_(threads), shares_(std::make_unique<Share[]>(static_cast<std::size_t>(threads))) {}
+
+// Delegates, so that the destructor joins the threads that started if a later one does not.
+ThreadPool::ThreadPool(int threads) : ThreadPool(threads, Idle{}) {
   KOHO_CHECK_GE(threads, 1);
   workers_.reserve(static_cast<std::size_t>(threads - 1));
   for (int worker = 1; worker < threads; ++worker)

@@ -44,6 +44,9 @@ class ThreadPool {
   }
 
  private:
+  struct Idle {};
+  ThreadPool(int threads, Idle);  // starts none
+
   using Call = void (*)(void* context, std::int64_t task, int worker);
 
   /// A worker's tasks that nobody has taken: the first in the upper half, the end in the lower.

@@ -33,6 +33,9 @@ StepLoop::Landing StepLoop::land(std::int64_t timeout_us) {
   const std::int64_t now = clock_.now_us();
   recorder_.ended(batch.step, StepRecord::Outcome::collected, now);
   if (batch.decodes > 0) {
+    ++counts_.decode_steps;
+    counts_.decode_rows += static_cast<std::uint64_t>(batch.decodes);
+    counts_.decode_rows_max = std::max(counts_.decode_rows_max, batch.decodes);
     latency_bound_.observe(batch.tokens - batch.decodes, now - waiting_since_us_);
     scheduler_.set_mixed_prefill_tokens(latency_bound_.prefill_tokens());
   }

@@ -29,23 +29,28 @@ Result<std::array<std::uint64_t, 4>> random_seed() {
 
 }  // namespace
 
-/// What callers leave for the engine's thread. At most one submission, one cancel and one resume a
-/// request wait here.
+/// What callers leave for the engine's thread. At most one submission, one cancel and one resume
+/// (or advance) a request wait here.
 struct Engine::Inbox {
   struct Command {
-    enum class Kind : std::uint8_t { submit, cancel, resume };
+    enum class Kind : std::uint8_t { submit, cancel, resume, advance, nothing };
     Kind kind = Kind::submit;
     Request request;
     std::shared_ptr<OutputStream> stream;
+    std::vector<std::shared_ptr<OutputStream>> streams;  // of advance
   };
 
   std::mutex mutex;
   std::condition_variable arrived;  // for the engine's thread
   std::condition_variable ended;    // for drain
+  std::condition_variable settled;  // for settle
   std::vector<Command> commands;
   std::vector<Command> taken;  // the engine's thread's, swapped with commands
   std::int32_t requests = 0;   // accepted and not ended, as are the sequences
   std::int32_t sequences = 0;
+  std::uint64_t posted = 0;    // commands
+  std::uint64_t taken_to = 0;  // of these, by the engine's thread …
+  std::uint64_t carried = 0;   // … and what came of them is in `statistics`
   bool accepting = true;
   bool end_all = false;
   bool stop = false;
@@ -56,6 +61,7 @@ struct Engine::Inbox {
     {
       const std::lock_guard lock(mutex);
       commands.push_back(std::move(command));
+      ++posted;
     }
     arrived.notify_one();
   }
@@ -92,7 +98,7 @@ Engine::~Engine() {
     inbox_->stop = true;
   }
   inbox_->arrived.notify_one();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();  // it may not have started
 }
 
 Result<std::shared_ptr<OutputStream>> Engine::submit(Request request,
@@ -104,11 +110,12 @@ Result<std::shared_ptr<OutputStream>> Engine::submit(Request request,
   const std::weak_ptr<Inbox> inbox = inbox_;
   auto on_room = [inbox](OutputStream& stream) {
     if (const std::shared_ptr<Inbox> open = inbox.lock())
-      open->post({Inbox::Command::Kind::resume, {}, stream.shared_from_this()});
+      open->post({Inbox::Command::Kind::resume, {}, stream.shared_from_this(), {}});
   };
   auto stream = std::make_shared<OutputStream>(
       capacity, static_cast<std::size_t>(request.sampling.logprobs.value_or(0)),
       std::move(on_ready), std::move(on_room));
+  if (request.on_demand) stream->serve_on_demand();
   {
     const std::lock_guard lock(inbox_->mutex);
     if (!inbox_->accepting)
@@ -123,7 +130,8 @@ Result<std::shared_ptr<OutputStream>> Engine::submit(Request request,
     ++inbox_->requests;
     inbox_->sequences += request.choices;
     if (!request.sampling.seed) request.seed = inbox_->seeds();
-    inbox_->commands.push_back({Inbox::Command::Kind::submit, std::move(request), stream});
+    ++inbox_->posted;
+    inbox_->commands.push_back({Inbox::Command::Kind::submit, std::move(request), stream, {}});
   }
   inbox_->arrived.notify_one();
   return stream;
@@ -131,7 +139,18 @@ Result<std::shared_ptr<OutputStream>> Engine::submit(Request request,
 
 void Engine::cancel(const std::shared_ptr<OutputStream>& stream) {
   if (stream->cancel_requested.exchange(true)) return;
-  inbox_->post({Inbox::Command::Kind::cancel, {}, stream});
+  inbox_->post({Inbox::Command::Kind::cancel, {}, stream, {}});
+}
+
+void Engine::advance(std::vector<std::shared_ptr<OutputStream>> streams) {
+  inbox_->post({Inbox::Command::Kind::advance, {}, {}, std::move(streams)});
+}
+
+void Engine::settle() {
+  inbox_->post({Inbox::Command::Kind::nothing, {}, {}, {}});
+  std::unique_lock lock(inbox_->mutex);
+  const std::uint64_t number = inbox_->posted;
+  inbox_->settled.wait(lock, [&] { return inbox_->carried >= number; });
 }
 
 void Engine::drain(std::int64_t timeout_us) {
@@ -173,6 +192,7 @@ bool Engine::take_commands(bool idle) {
       inbox_->arrived.wait_for(lock, std::chrono::microseconds(kSliceUs), something);
     }
     inbox_->commands.swap(inbox_->taken);
+    inbox_->taken_to = inbox_->posted;
     end_all = std::exchange(inbox_->end_all, false);
     stop = inbox_->stop;
   }
@@ -187,10 +207,20 @@ bool Engine::take_commands(bool idle) {
       case Inbox::Command::Kind::resume:
         loop_.resume(*command.stream);
         break;
+      case Inbox::Command::Kind::advance:
+        for (const std::shared_ptr<OutputStream>& stream : command.streams) {
+          stream->grant();
+          loop_.resume(*stream);
+        }
+        break;
+      case Inbox::Command::Kind::nothing:
+        break;
     }
   }
+  const bool carried_out = !inbox_->taken.empty();
   inbox_->taken.clear();
   if (end_all) loop_.end_all(make_error(ErrorCode::unavailable, "the engine is shutting down"));
+  if (carried_out) publish();
   return !stop;
 }
 
@@ -231,7 +261,9 @@ void Engine::publish() {
       inbox_->sequences += command.request.choices;
     }
     empty = inbox_->requests == 0;
+    inbox_->carried = inbox_->taken_to;
   }
+  inbox_->settled.notify_all();
   if (empty) inbox_->ended.notify_all();
 }
 

@@ -47,6 +47,14 @@ class Engine {
   /// reader may also just drop a stream after this. Threads: any.
   void cancel(const std::shared_ptr<OutputStream>& stream);
 
+  /// Asks for one more token of each of these requests (Request::on_demand), together: they are
+  /// planned into one step, as far as it holds them. Threads: any.
+  void advance(std::vector<std::shared_ptr<OutputStream>> streams);
+
+  /// Waits until everything that was asked for before this call is carried out and counted in
+  /// statistics(): for the turn under way at most. Threads: any but the engine's.
+  void settle();
+
   /// Accepts nothing any more and waits until all requests ended, or until `timeout_us` has passed;
   /// then the remaining ones fail (unavailable). Threads: any.
   void drain(std::int64_t timeout_us);

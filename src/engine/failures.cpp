@@ -34,6 +34,12 @@ void StepLoop::lose_device(const Error& error) {
   for (std::int64_t back = 0; back < kStepsInFlightMax; ++back)
     recorder_.ended(scheduler_.steps_planned() - back, StepRecord::Outcome::lost, now);
   scheduler_.reset_device();
+  // What was in flight no longer takes a reader's room: who waited for it alone goes on.
+  for (Live& live : requests_) {
+    if (!live.stream || !live.reader_full) continue;
+    live.reader_full = live.stream->pause_without(static_cast<std::size_t>(live.active_choices));
+    settle_pause(live);
+  }
   for (Live& live : requests_)
     if (live.stream && live.faults >= limits_.faults_per_request_max)
       end(live, Ending::failed,

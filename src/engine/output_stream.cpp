@@ -22,6 +22,12 @@ OutputStream::OutputStream(std::size_t capacity,
   }
 }
 
+void OutputStream::serve_on_demand() {
+  const std::lock_guard lock(mutex_);
+  on_demand_ = true;
+  granted_ = 1;
+}
+
 OutputStream::Read OutputStream::poll(OutputEvent& event) {
   bool room = false;
   Read read = Read::nothing;
@@ -53,7 +59,7 @@ OutputStream::Read OutputStream::poll_locked(OutputEvent& event, bool& room) {
   --size_;
   // Half a ring of room beyond what is needed, so that a slow reader is not paused at every token.
   const std::size_t wanted = std::min(ring_.size(), room_wanted_ + ring_.size() / 2);
-  if (room_wanted_ > 0 && ring_.size() - size_ >= wanted) {
+  if (room_wanted_ > 0 && !on_demand_ && ring_.size() - size_ >= wanted) {
     room_wanted_ = 0;
     room = true;
   }
@@ -69,6 +75,7 @@ void OutputStream::push(OutputEvent& event) {
     was_empty = size_ == 0;
     std::swap(event, ring_[(head_ + size_) % ring_.size()]);
     ++size_;
+    granted_ -= granted_ > 0 ? 1U : 0U;
   }
   if (!was_empty) return;
   arrived_.notify_one();
@@ -88,9 +95,15 @@ void OutputStream::close(Summary summary) {
 
 bool OutputStream::pause_without(std::size_t events) {
   const std::lock_guard lock(mutex_);
-  if (ring_.size() - size_ >= events) return false;
+  const std::size_t room = ring_.size() - size_;
+  if ((on_demand_ ? std::min(room, granted_) : room) >= events) return false;
   room_wanted_ = events;
   return true;
+}
+
+void OutputStream::grant() {
+  const std::lock_guard lock(mutex_);
+  granted_ += on_demand_ ? 1U : 0U;
 }
 
 std::size_t OutputStream::size() const {

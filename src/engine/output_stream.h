@@ -46,6 +46,9 @@ class OutputStream : public std::enable_shared_from_this<OutputStream> {
                std::size_t alternatives,
                std::function<void()> on_ready,
                std::function<void(OutputStream&)> on_room);
+  /// From now on events are pushed only as far as they were asked for: one, and one more with
+  /// every grant(). Requires: no event was pushed.
+  void serve_on_demand();
 
   // ---- the reader's side; one thread at a time
 
@@ -63,7 +66,10 @@ class OutputStream : public std::enable_shared_from_this<OutputStream> {
   void push(OutputEvent& event);
   /// The end. Requires: not closed.
   void close(Summary summary);
-  /// Whether fewer than `events` more fit; if so on_room will follow.
+  /// Asks for one more event. Without effect on a stream that is not served on demand.
+  void grant();
+  /// Whether fewer than `events` more fit or were asked for; if so on_room will follow, or a
+  /// grant().
   bool pause_without(std::size_t events);
   std::size_t size() const;
   bool closed() const;
@@ -83,6 +89,8 @@ class OutputStream : public std::enable_shared_from_this<OutputStream> {
   std::size_t head_ = 0;
   std::size_t size_ = 0;
   std::size_t room_wanted_ = 0;  // 0: not paused
+  bool on_demand_ = false;
+  std::size_t granted_ = 0;  // events asked for and not pushed
   bool closed_ = false;
   Summary summary_;
   std::function<void()> on_ready_;

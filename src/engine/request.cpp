@@ -62,7 +62,7 @@ Status validate(const Request& request, const EngineLimits& limits) {
                       prompt, request.max_tokens, limits.scheduler.pages_of(length),
                       limits.scheduler.pages_per_partition());
   KOHO_TRY(in_range("min_tokens", request.min_tokens, 0, request.max_tokens));
-  KOHO_TRY(in_range("n", request.choices, 1, limits.choices_max));
+  KOHO_TRY(in_range("n", request.choices, 1, request.on_demand ? 1 : limits.choices_max));
   KOHO_TRY(in_range("the number of stop tokens",
                     static_cast<std::int64_t>(request.stop_tokens.size()), 0,
                     limits.stop_tokens_max));

@@ -57,6 +57,9 @@ struct Request {
   Token reasoning_begin = -1;
   Token reasoning_end = -1;
   bool begins_in_reasoning = false;
+  /// The first token is sampled, every further one only when Engine::advance asks for it; in
+  /// between the sequence is paused. One choice only.
+  bool on_demand = false;
 };
 
 /// Everything but what depends on the engine's load. Errors: invalid_argument naming the field.

@@ -43,6 +43,8 @@ struct Statistics {
   std::uint64_t rows_discarded = 0;   // results of rows whose sequence had ended
   std::uint64_t results_stale = 0;    // late or repeated answers of ranks
   std::uint64_t steps = 0;            // collected
+  std::uint64_t decode_steps = 0;     // of these, with a decoded row
+  std::uint64_t decode_rows = 0;      // … and their decoded rows
   std::uint64_t device_failures = 0;
   std::uint64_t recoveries = 0;
   std::uint64_t pauses = 0;  // slow readers
@@ -59,6 +61,7 @@ struct Statistics {
   std::int32_t running = 0;  // sequences, as the rest
   std::int32_t waiting = 0;
   std::int32_t held = 0;
+  std::int32_t decode_rows_max = 0;  // the largest batch of any step
   std::int32_t pages_total = 0;
   std::int32_t pages_free = 0;
   std::int32_t pages_cached = 0;  // idle, found by the prefix cache

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <span>
 
 #include "base/json.h"
 #include "base/mapped_file.h"
@@ -279,8 +280,10 @@ Result<std::vector<std::int32_t>> read_token_ids(const JsonFields& fields,
                                                  std::int64_t vocab_size) {
   std::vector<std::int32_t> ids;
   if (value == nullptr || value->is_null()) return ids;
-  const json::Value::Array one{*value};
-  for (const json::Value& id : value->array() != nullptr ? *value->array() : one) {
+  const std::span<const json::Value> all = value->array() != nullptr
+                                               ? std::span<const json::Value>(*value->array())
+                                               : std::span<const json::Value>(value, 1);
+  for (const json::Value& id : all) {
     const std::optional<std::int64_t> number = id.integer();
     if (!number || *number < 0 || *number >= vocab_size)
       return fields.wrong(

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The throughput bench over the C interface: a closed loop of equal requests, measured at the reader.
+
+`concurrency` requests are always under way; one that ends is replaced at once. Warm-up (the same number of short
+requests, to their end) is not measured. The measurement then lasts `duration` seconds and counts what was delivered in
+them; what is still under way at its end is withdrawn. Names and formulas are vLLM's, where it has them:
+    ttft   submission to first token, of requests whose first token came in time
+    itl    between two tokens of one request, all gaps together
+    tpot   (last token - first token) / (tokens - 1), of requests that ended in time
+    e2el   submission to last token, of these
+"""
+
+import math
+import random
+import statistics
+import time
+
+from koho.engine import Engine, EngineError, Finish, Info, SamplingParams
+
+
+def percentile(values, percent):
+    """As numpy's default: linear between the two nearest. 0 of nothing."""
+    ordered = sorted(values)
+    if not ordered:
+        return 0.0
+    at = (len(ordered) - 1) * percent / 100
+    low = math.floor(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+
+
+def summarise(name, seconds):
+    """mean, median, deviation and percentiles in milliseconds."""
+    ms = [1000 * value for value in seconds]
+    made = {f"mean_{name}_ms": statistics.fmean(ms) if ms else 0.0, f"median_{name}_ms": percentile(ms, 50),
+            f"std_{name}_ms": statistics.pstdev(ms) if ms else 0.0}
+    return made | {f"p{percent}_{name}_ms": percentile(ms, percent) for percent in (50, 90, 99)}
+
+
+def cut_prompts(corpus, length, prefix_length, seed):
+    """Endless prompts of `length` tokens, cut from `corpus` at random; the first `prefix_length` tokens are shared."""
+    draw = random.Random(seed)
+    while len(corpus) < 2 * length:
+        corpus = corpus + corpus
+    prefix = corpus[:prefix_length]
+    while True:
+        begin = draw.randrange(len(corpus) - length)
+        yield prefix + corpus[begin:begin + length - prefix_length]
+
+
+class Flight:
+    """One request under way."""
+
+    def __init__(self):
+        self.submitted = time.monotonic()
+        self.first = None
+        self.last = None
+        self.tokens = 0
+
+
+def run(engine: Engine, prompts, *, duration, concurrency, prompt_len, gen_len):
+    """Runs the bench; returns its numbers under vLLM's names."""
+    _warm_up(engine, prompts, concurrency, min(gen_len, 16))
+    params = SamplingParams(max_tokens=gen_len, ignore_eos=True)
+    watched = (Info.DECODE_STEPS, Info.DECODE_ROWS, Info.PROMPT_TOKENS, Info.CACHED_TOKENS, Info.PREEMPTIONS)
+    before = {which: engine.info(which) for which in watched}
+    pages = engine.info(Info.PAGES_TOTAL)
+    flights, next_id = {}, 0
+    ttft, itl, tpot, e2el, kv_use = [], [], [], [], []
+    input_tokens = output_tokens = completed = 0
+
+    def submit():
+        nonlocal next_id
+        flights[next_id] = Flight()
+        engine.add(next_id, next(prompts), params)
+        next_id += 1
+
+    start = time.monotonic()
+    end = start + duration
+    next_look = start
+    for _ in range(concurrency):
+        submit()
+    while (now := time.monotonic()) < end:
+        if now >= next_look:
+            kv_use.append(1 - (engine.info(Info.PAGES_FREE) + engine.info(Info.PAGES_CACHED)) / pages)
+            next_look = now + 0.1
+        events = engine.poll(timeout_ms=max(1, min(100, int(1000 * (end - now)))))
+        now = time.monotonic()
+        if now >= end:
+            break
+        for event in events:
+            if event.finish == Finish.ERROR:
+                raise EngineError(f"request {event.request_id} failed", event.status)
+            flight = flights[event.request_id]
+            if flight.first is None:
+                flight.first = now
+                ttft.append(now - flight.submitted)
+                input_tokens += prompt_len
+            else:
+                itl.append(now - flight.last)
+            flight.last = now
+            flight.tokens += 1
+            output_tokens += 1
+            if event.finish == Finish.NONE:
+                continue
+            completed += 1
+            e2el.append(now - flight.submitted)
+            if flight.tokens > 1:
+                tpot.append((flight.last - flight.first) / (flight.tokens - 1))
+            del flights[event.request_id]
+            submit()
+    seconds = time.monotonic() - start
+    grown = {which: engine.info(which) - before[which] for which in watched}
+    _withdraw(engine, flights)
+    result = {
+        "duration": seconds, "max_concurrency": concurrency, "random_input_len": prompt_len,
+        "random_output_len": gen_len, "completed": completed, "total_input_tokens": input_tokens,
+        "total_output_tokens": output_tokens, "request_throughput": completed / seconds,
+        "output_throughput": output_tokens / seconds,
+        "total_token_throughput": (input_tokens + output_tokens) / seconds,
+        "average_batch": grown[Info.DECODE_ROWS] / max(1, grown[Info.DECODE_STEPS]),
+        "largest_batch": engine.info(Info.LARGEST_BATCH),
+        "mean_kv_cache_usage": statistics.fmean(kv_use), "max_kv_cache_usage": max(kv_use),
+        "prefix_cache_hit_rate": grown[Info.CACHED_TOKENS] / max(1, grown[Info.PROMPT_TOKENS]),
+        "num_preemptions": grown[Info.PREEMPTIONS],
+        "warm_up": f"{concurrency} requests of {min(gen_len, 16)} tokens before, not measured",
+    }
+    for name, values in (("ttft", ttft), ("tpot", tpot), ("itl", itl), ("e2el", e2el)):
+        result |= summarise(name, values)
+    return result
+
+
+def _warm_up(engine, prompts, concurrency, tokens):
+    params = SamplingParams(max_tokens=tokens, ignore_eos=True)
+    engine.batch([next(prompts) for _ in range(concurrency)], params)
+
+
+def _withdraw(engine, flights):
+    left = set(flights)
+    for request_id in list(left):
+        try:
+            engine.cancel(request_id)
+        except EngineError:
+            pass  # it has just ended: its last event comes all the same
+    while left:
+        left -= {event.request_id for event in engine.poll(1000) if event.finish != Finish.NONE}
+
+
+def report(result):
+    """The text of a result, in vLLM's layout."""
+    line = "{:<40} {:<10}".format
+
+    def number(key):
+        value = result[key]
+        return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+    lines = ["{:=^50}".format(" koho bench "), f"(warm-up: {result['warm_up']})"]
+    for title, key in (
+            ("Successful requests:", "completed"), ("Maximum request concurrency:", "max_concurrency"),
+            ("Benchmark duration (s):", "duration"), ("Total input tokens:", "total_input_tokens"),
+            ("Total generated tokens:", "total_output_tokens"), ("Request throughput (req/s):", "request_throughput"),
+            ("Output token throughput (tok/s):", "output_throughput"),
+            ("Total Token throughput (tok/s):", "total_token_throughput"), ("Average batch:", "average_batch"),
+            ("Largest batch:", "largest_batch"), ("Preemptions:", "num_preemptions")):
+        lines.append(line(title, number(key)))
+    for title, key in (("KV cache usage, mean:", "mean_kv_cache_usage"), ("KV cache usage, max:", "max_kv_cache_usage"),
+                       ("Prefix cache hit rate:", "prefix_cache_hit_rate")):
+        lines.append(line(title, f"{100 * result[key]:.1f}%"))
+    for title, name in (("Time to First Token", "ttft"), ("Time per Output Token (excl. 1st token)", "tpot"),
+                        ("Inter-token Latency", "itl"), ("End-to-end Latency", "e2el")):
+        lines.append("{:-^50}".format(title))
+        for word, key in (("Mean", "mean"), ("P50", "p50"), ("P90", "p90"), ("P99", "p99")):
+            lines.append(line(f"{word} {name.upper()} (ms):", number(f"{key}_{name}_ms")))
+    lines.append("=" * 50)
+    return "\n".join(lines)

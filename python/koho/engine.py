@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engine: one model behind engine.so. Errors of the C interface become EngineError."""
+
+import collections
+import ctypes
+import dataclasses
+import enum
+import itertools
+import threading
+from collections.abc import Iterator, Sequence
+
+from koho import library as c
+
+
+class EngineError(RuntimeError):
+    """What a call refused or failed with. `code` is the KohoStatus, `name` its name."""
+
+    NAMES = {-1: "invalid_argument", -2: "not_found", -3: "corrupt_data", -4: "unsupported", -5: "resource_exhausted",
+             -6: "unavailable", -7: "cancelled", -8: "deadline_exceeded", -9: "io_error", -10: "device_error",
+             -11: "internal"}
+
+    def __init__(self, message: str, code: int = 0):
+        super().__init__(message)
+        self.code = code
+        self.name = self.NAMES.get(code, "error")
+
+
+class Finish(enum.IntEnum):
+    """KohoFinish."""
+
+    NONE = 0
+    STOP = 1
+    LENGTH = 2
+    CANCELLED = 3
+    ERROR = 4
+
+
+class Info(enum.IntEnum):
+    """KohoInfo."""
+
+    ABI_VERSION = 0
+    NUM_LAYERS = 1
+    HIDDEN_SIZE = 2
+    VOCAB_SIZE = 3
+    NUM_EXPERTS = 4
+    EXPERTS_PER_TOKEN = 5
+    NUM_RANKS = 6
+    MAX_BATCH = 7
+    MAX_SEQ = 8
+    KV_BYTES_PER_TOKEN = 9
+    KV_BYTES = 10
+    PAGE_TOKENS = 11
+    PAGES_TOTAL = 12
+    PAGES_FREE = 13
+    PAGES_CACHED = 14
+    RUNNING = 15
+    WAITING = 16
+    REQUESTS_LIVE = 17
+    STEPS = 18
+    DECODE_STEPS = 19
+    DECODE_ROWS = 20
+    LARGEST_BATCH = 21
+    PROMPT_TOKENS = 22
+    CACHED_TOKENS = 23
+    SAMPLED_TOKENS = 24
+    PREEMPTIONS = 25
+    LOAD_US = 26
+
+
+@dataclasses.dataclass
+class SamplingParams:
+    """How tokens are drawn. The defaults are greedy decoding; None leaves a field to the model's advice."""
+
+    max_tokens: int = 0  # 0: as many as the context holds
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    temperature: float | None = 0.0
+    top_p: float | None = 1.0
+    min_p: float | None = 0.0
+    top_k: int | None = 0
+    repetition_penalty: float | None = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    seed: int | None = None
+    stop_token_ids: Sequence[int] = ()
+    logprobs: bool = False
+    priority: int = 0
+    deadline_ms: int = 0
+    cache_salt: int = 0  # 128 bits
+
+    def struct(self) -> c.SamplingParamsStruct:
+        """The C struct; it keeps the stop tokens alive."""
+
+        def advised(value):
+            return -1 if value is None else value
+
+        stops = (ctypes.c_int64 * len(self.stop_token_ids))(*self.stop_token_ids)
+        made = c.SamplingParamsStruct(
+            max_tokens=self.max_tokens, min_tokens=self.min_tokens, ignore_eos=int(self.ignore_eos),
+            temperature=advised(self.temperature), top_p=advised(self.top_p), min_p=advised(self.min_p),
+            repetition_penalty=advised(self.repetition_penalty), frequency_penalty=self.frequency_penalty,
+            presence_penalty=self.presence_penalty, top_k=advised(self.top_k), use_seed=int(self.seed is not None),
+            seed=self.seed or 0, stop_token_ids=stops, num_stop_token_ids=len(stops), logprobs=int(self.logprobs),
+            priority=self.priority, deadline_ms=self.deadline_ms)
+        made.struct_size = ctypes.sizeof(made)
+        made.cache_salt[0] = self.cache_salt & (2**64 - 1)
+        made.cache_salt[1] = self.cache_salt >> 64
+        return made
+
+
+@dataclasses.dataclass
+class TokenEvent:
+    """One token of an added request, or its end (`finish` is not NONE)."""
+
+    request_id: int
+    token: int  # -1: none
+    finish: Finish
+    status: int
+    cached_tokens: int
+    logprob: float
+
+
+@dataclasses.dataclass
+class Completion:
+    """A whole answer."""
+
+    token_ids: list[int]
+    finish_reason: str  # "stop", "length" or "cancelled"
+    cached_tokens: int
+    logprobs: list[float] | None
+
+
+class State:
+    """A request of the synchronous form: its next token is computed when step() asks for it."""
+
+    def __init__(self, engine: "Engine", handle: int):
+        self._engine = engine
+        self._handle = handle
+        self.done = False
+
+    def step(self) -> int:
+        """The next token; `done` tells whether it was the last."""
+        token = ctypes.c_int64()
+        status = self._engine.check(self._engine.library.decode_step(self._engine.handle, self._handle, token))
+        self.done = status == 1
+        return token.value
+
+    def close(self) -> None:
+        """Ends the request and gives its pages back. Again: nothing."""
+        if self._handle:
+            self._engine.library.free_request_state(self._engine.handle, self._handle)
+        self._handle = 0
+
+    def __enter__(self) -> "State":
+        return self
+
+    def __exit__(self, *unused) -> None:
+        self.close()
+
+
+def _ids(token_ids: Sequence[int]):
+    return (ctypes.c_int64 * len(token_ids))(*token_ids)
+
+
+class Engine:
+    """A model in memory and the threads that compute. Use as a context manager, or close() it.
+
+    Any thread may call anything; generate(), stream() and batch() of several threads are computed together. The
+    options are EngineOptions' fields by their names.
+    """
+
+    def __init__(self, model_dir, *, library=None, **options: int):
+        self.library = c.load(library)
+        self.handle = None
+        self._turn = threading.Lock()  # whose turn it is to poll
+        self._routes_lock = threading.Lock()
+        self._routes: dict[int, collections.deque] = {}  # events of stream() and batch(), by request
+        self._next_id = itertools.count(1 << 62)  # far from the ids that callers of add() choose
+        self._events = (c.TokenEventStruct * 256)()
+        known = {name for name, _ in c.EngineOptionsStruct._fields_[1:]}
+        if unknown := options.keys() - known:
+            raise TypeError(f"no such option: {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
+        chosen = c.EngineOptionsStruct(**{name: int(value) for name, value in options.items()})
+        chosen.struct_size = ctypes.sizeof(chosen)
+        self.handle = self.library.init_engine_ex(str(model_dir).encode(), chosen)
+        if not self.handle:
+            raise EngineError(self.last_error())
+
+    def close(self) -> None:
+        """Ends all requests and frees everything. Again: nothing."""
+        if self.handle:
+            self.library.free_engine(self.handle)
+        self.handle = None
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(self, *unused) -> None:
+        self.close()
+
+    def __del__(self):
+        if getattr(self, "handle", None):
+            self.close()
+
+    def last_error(self) -> str:
+        """Of this thread's last failed call."""
+        return self.library.last_error().decode(errors="replace")
+
+    def check(self, status: int) -> int:
+        """Raises EngineError for a negative status."""
+        if status < 0:
+            raise EngineError(self.last_error(), status)
+        return status
+
+    def info(self, which: Info) -> int:
+        """One number about the engine."""
+        return self.check(self.library.get_engine_info(self.handle, int(which)))
+
+    # ---- the synchronous form
+
+    def prefill(self, token_ids: Sequence[int], params: SamplingParams | None = None, request_id: int = 0) -> State:
+        """Computes a prompt. Without params: as the model advises."""
+        handle = self.library.prefill(self.handle, request_id, _ids(token_ids), len(token_ids),
+                                      params.struct() if params else None)
+        if not handle:
+            raise EngineError(self.last_error())
+        return State(self, handle)
+
+    def decode_batch(self, states: Sequence[State]) -> list[int]:
+        """One step for all states together: their next tokens, -1 for those that had ended."""
+        count = len(states)
+        handles = (ctypes.c_void_p * count)(*[state._handle for state in states])
+        tokens = (ctypes.c_int64 * count)()
+        done = (ctypes.c_uint8 * count)()
+        self.check(self.library.run_batch_decode(self.handle, handles, count, tokens, done))
+        for state, flag in zip(states, done):
+            state.done = bool(flag)
+        return list(tokens)
+
+    # ---- the asynchronous form
+
+    def add(self, request_id: int, token_ids: Sequence[int], params: SamplingParams | None = None) -> None:
+        """Submits a request; its tokens come out of poll()."""
+        self.check(self.library.add_request(self.handle, request_id, _ids(token_ids), len(token_ids),
+                                            params.struct() if params else None))
+
+    def cancel(self, request_id: int) -> None:
+        """Withdraws a request by its id."""
+        self.check(self.library.cancel_request(self.handle, request_id))
+
+    def poll(self, timeout_ms: int = -1) -> list[TokenEvent]:
+        """Events of requests that add() submitted. Not beside stream() or batch(), which poll for themselves."""
+        count = self.check(self.library.poll_requests(self.handle, self._events, len(self._events), timeout_ms))
+        return [TokenEvent(event.request_id, event.token, Finish(event.finish), event.status, event.cached_tokens,
+                           event.logprob) for event in self._events[:count]]
+
+    # ---- whole answers
+
+    def stream(self, token_ids: Sequence[int], params: SamplingParams | None = None) -> Iterator[int]:
+        """Yields the tokens of one request as they come. Leaving the loop withdraws the request."""
+        for event in self._follow([(token_ids, params)]):
+            if event.token >= 0:
+                yield event.token
+
+    def generate(self, token_ids: Sequence[int], params: SamplingParams | None = None) -> Completion:
+        """The answer to one prompt."""
+        return self.batch([token_ids], params)[0]
+
+    def batch(self, prompts: Sequence[Sequence[int]],
+              params: SamplingParams | Sequence[SamplingParams] | None = None) -> list[Completion]:
+        """The answers to many prompts, computed together as far as the batch holds them."""
+        each = list(params) if isinstance(params, Sequence) else [params] * len(prompts)
+        if len(each) != len(prompts):
+            raise ValueError(f"{len(prompts)} prompts, {len(each)} params")
+        answers = [Completion([], "", 0, [] if one and one.logprobs else None) for one in each]
+        places: dict[int, int] = {}
+        for event in self._follow(list(zip(prompts, each)), places):
+            answer = answers[places[event.request_id]]
+            if event.token >= 0:
+                answer.token_ids.append(event.token)
+                if answer.logprobs is not None:
+                    answer.logprobs.append(event.logprob)
+            if event.finish != Finish.NONE:
+                answer.finish_reason = event.finish.name.lower()
+                answer.cached_tokens = event.cached_tokens
+        return answers
+
+    def _follow(self, requests, places: dict[int, int] | None = None) -> Iterator[TokenEvent]:
+        """Submits requests and yields their events until all have ended; withdraws what is left when it is left."""
+        waiting = collections.deque(enumerate(requests))
+        events: collections.deque = collections.deque()
+        live: set[int] = set()
+        try:
+            while waiting or live:
+                while waiting:
+                    place, (prompt, params) = waiting[0]
+                    name = next(self._next_id)
+                    with self._routes_lock:
+                        self._routes[name] = events
+                    try:
+                        self.add(name, prompt, params)
+                    except EngineError as error:
+                        with self._routes_lock:
+                            del self._routes[name]
+                        if error.name == "resource_exhausted" and live:
+                            break  # the queue is full: some must end first
+                        raise
+                    waiting.popleft()
+                    live.add(name)
+                    if places is not None:
+                        places[name] = place
+                while not events:
+                    self._route(events)
+                event = events.popleft()
+                if event.finish != Finish.NONE:
+                    live.discard(event.request_id)
+                if event.finish == Finish.ERROR:
+                    raise EngineError(f"request failed: {EngineError.NAMES.get(event.status, 'error')}", event.status)
+                yield event
+        finally:
+            for name in live:
+                if self.handle:
+                    self.library.cancel_request(self.handle, name)
+
+    def _route(self, wanted: collections.deque) -> None:
+        """One poll by whichever thread comes first; the events go to whom they belong."""
+        with self._turn:
+            if wanted:
+                return  # another thread brought them meanwhile
+            for event in self.poll(20):
+                with self._routes_lock:
+                    route = self._routes.get(event.request_id)
+                    if event.finish != Finish.NONE:
+                        self._routes.pop(event.request_id, None)
+                if route is not None:
+                    route.append(event)

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The C structs and prototypes of include/koho/engine.h for ctypes, and where engine.so is found."""
+
+import ctypes
+import os
+import pathlib
+from ctypes import POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_uint8, c_uint32, c_uint64, c_void_p
+
+
+class SamplingParamsStruct(ctypes.Structure):
+    """SamplingParams."""
+
+    _fields_ = [("struct_size", c_uint32), ("max_tokens", c_int32), ("min_tokens", c_int32), ("ignore_eos", c_int32),
+                ("temperature", c_double), ("top_p", c_double), ("min_p", c_double), ("repetition_penalty", c_double),
+                ("frequency_penalty", c_double), ("presence_penalty", c_double), ("top_k", c_int32),
+                ("use_seed", c_int32), ("seed", c_int64), ("stop_token_ids", POINTER(c_int64)),
+                ("num_stop_token_ids", c_int32), ("logprobs", c_int32), ("priority", c_int32),
+                ("deadline_ms", c_int32), ("cache_salt", c_uint64 * 2)]
+
+
+class EngineOptionsStruct(ctypes.Structure):
+    """EngineOptions."""
+
+    _fields_ = [("struct_size", c_uint32)] + [(name, c_int32) for name in (
+        "max_batch", "max_seq", "num_gpus", "num_ranks", "num_threads", "slice_experts", "kv_pages", "kv_fp8",
+        "no_prefix_cache", "prefill_chunk", "max_queue", "inter_token_ms_max")]
+
+
+class TokenEventStruct(ctypes.Structure):
+    """TokenEvent."""
+
+    _fields_ = [("request_id", c_int64), ("token", c_int64), ("finish", c_int32), ("status", c_int32),
+                ("cached_tokens", c_int32), ("logprob", c_float)]
+
+
+_PROTOTYPES = {
+    "init_engine": (c_void_p, [c_char_p, c_int32, c_int32, c_int32]),
+    "init_engine_ex": (c_void_p, [c_char_p, POINTER(EngineOptionsStruct)]),
+    "prefill": (c_void_p, [c_void_p, c_int64, POINTER(c_int64), c_int32, POINTER(SamplingParamsStruct)]),
+    "decode_step": (c_int32, [c_void_p, c_void_p, POINTER(c_int64)]),
+    "run_batch_decode": (c_int32, [c_void_p, POINTER(c_void_p), c_int32, POINTER(c_int64), POINTER(c_uint8)]),
+    "free_request_state": (None, [c_void_p, c_void_p]),
+    "add_request": (c_int32, [c_void_p, c_int64, POINTER(c_int64), c_int32, POINTER(SamplingParamsStruct)]),
+    "poll_requests": (c_int32, [c_void_p, POINTER(TokenEventStruct), c_int32, c_int32]),
+    "cancel_request": (c_int32, [c_void_p, c_int64]),
+    "get_engine_info": (c_int64, [c_void_p, c_int32]),
+    "free_engine": (None, [c_void_p]),
+    "last_error": (c_char_p, []),
+}
+
+
+def find_library():
+    """engine.so: what KOHO_ENGINE names, else the one beside this package, else build/engine.so of the source tree."""
+    here = pathlib.Path(__file__).resolve().parent
+    named = os.environ.get("KOHO_ENGINE")
+    places = [pathlib.Path(named)] if named else [here / "engine.so", here.parent.parent / "build" / "engine.so"]
+    for place in places:
+        if place.exists():
+            return place
+    raise OSError("engine.so was not found at " + " or ".join(map(str, places)) + "; ./run.py --build makes it")
+
+
+def load(path=None):
+    """Opens engine.so and declares its functions."""
+    library = ctypes.CDLL(str(pathlib.Path(path or find_library()).resolve()))
+    for name, (result, arguments) in _PROTOTYPES.items():
+        function = getattr(library, name)
+        function.restype = result
+        function.argtypes = arguments
+    return library

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "capi/engine_table.h"
+
+#include <unistd.h>
+#include <utility>
+
+#include "capi/instance.h"
+
+namespace koho::capi {
+namespace {
+
+/// Holds a table and does not destroy it.
+union Eternal {
+  constexpr Eternal() : table() {}
+  ~Eternal() {}  // NOLINT: that is the point
+  EngineTable table;
+};
+constinit Eternal eternal;
+
+Error no_engine() {
+  return make_error(ErrorCode::invalid_argument,
+                    "this is not the handle of an engine, or the engine was freed");
+}
+
+}  // namespace
+
+EngineTable& engines() {
+  return eternal.table;
+}
+
+Status EngineTable::check_process() const {
+  const std::int64_t process = process_.load();
+  if (process == 0 || process == getpid()) return {};
+  return make_error(ErrorCode::unavailable,
+                    "the engines were started before fork(), their threads are not in this child: "
+                    "start the child anew (spawn, exec)");
+}
+
+Result<std::uintptr_t> EngineTable::insert(std::shared_ptr<Instance> instance) {
+  KOHO_TRY(check_process());
+  const std::lock_guard lock(mutex_);
+  process_.store(getpid());
+  for (std::uint32_t i = 0; i < kEnginesMax; ++i) {
+    if (places_[i].instance) continue;
+    places_[i] = {next_generation(), std::move(instance)};
+    return to_number(
+        {.kind = HandleKind::engine, .engine = i, .generation = places_[i].generation});
+  }
+  return make_error(ErrorCode::resource_exhausted, "this process has {} engines; free one",
+                    kEnginesMax);
+}
+
+Result<EngineTable::Place*> EngineTable::place(std::uintptr_t handle) {
+  const std::optional<Handle> named = to_handle(handle, HandleKind::engine);
+  if (!named) return no_engine();
+  Place& place = places_[named->engine];
+  if (!place.instance || place.generation != named->generation) return no_engine();
+  return &place;
+}
+
+Result<std::shared_ptr<Instance>> EngineTable::find(std::uintptr_t handle) {
+  KOHO_TRY(check_process());
+  const std::lock_guard lock(mutex_);
+  KOHO_TRY_ASSIGN(const Place* found, place(handle));
+  return found->instance;
+}
+
+Result<std::shared_ptr<Instance>> EngineTable::take(std::uintptr_t handle) {
+  KOHO_TRY(check_process());
+  const std::lock_guard lock(mutex_);
+  KOHO_TRY_ASSIGN(Place * found, place(handle));
+  return std::exchange(found->instance, nullptr);
+}
+
+}  // namespace koho::capi

@@ -1,0 +1,414 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "capi/instance.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <utility>
+
+#include "capi/engine_table.h"
+
+namespace koho::capi {
+namespace {
+
+constexpr std::int64_t kLookUs = 1'000'000;  // waiting is only ever ended by an event or an end
+
+Error no_request() {
+  return make_error(ErrorCode::invalid_argument,
+                    "this is not a request state of this engine, or it was freed");
+}
+
+Error why_ended(std::int64_t id, const Summary& summary) {
+  if (summary.ending == Ending::cancelled)
+    return make_error(ErrorCode::cancelled, "request {} was cancelled", id);
+  Error error = summary.error;
+  return std::move(error).with_context("request " + std::to_string(id));
+}
+
+}  // namespace
+
+/// An entry that this call alone may use.
+class Instance::Use {
+ public:
+  explicit Use(std::shared_ptr<Entry> entry) : entry_(std::move(entry)) {}
+  Use(Use&&) = default;
+  Use& operator=(Use&&) = delete;
+  ~Use() {
+    if (entry_) entry_->in_use.store(false);
+  }
+  Entry& operator*() const { return *entry_; }
+  Entry* operator->() const { return entry_.get(); }
+
+ private:
+  std::shared_ptr<Entry> entry_;
+};
+
+Result<std::shared_ptr<Instance>> Instance::start(const std::filesystem::path& model,
+                                                  const RuntimeOptions& options) {
+  const std::int64_t requests = std::int64_t{options.sequences_max} + options.queue_max;
+  if (requests > kRequestsMax)
+    return make_error(ErrorCode::invalid_argument, "max_batch and max_queue may be {} together",
+                      kRequestsMax);
+  KOHO_TRY_ASSIGN(std::unique_ptr<Runtime> runtime, Runtime::start(model, options));
+  return std::shared_ptr<Instance>(new Instance(std::move(runtime)));
+}
+
+Instance::Instance(std::unique_ptr<Runtime> runtime)
+    : runtime_(std::move(runtime)),
+      places_(static_cast<std::size_t>(runtime_->engine().limits().requests_max)),
+      ready_(places_.size()) {
+  free_places_.reserve(places_.size());
+  for (std::size_t i = places_.size(); i > 0; --i)
+    free_places_.push_back(static_cast<std::uint32_t>(i - 1));
+}
+
+Result<Instance::Call> Instance::enter(std::shared_ptr<Instance> instance) {
+  const std::lock_guard lock(instance->mutex_);
+  if (instance->closing_) return make_error(ErrorCode::unavailable, "the engine is being freed");
+  ++instance->calls_;
+  return Call(instance);
+}
+
+Instance::Call::~Call() {
+  if (!instance_) return;
+  {
+    const std::lock_guard lock(instance_->mutex_);
+    --instance_->calls_;
+  }
+  instance_->left_.notify_all();
+}
+
+void Instance::close() {
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+  }
+  ready_.close();
+  runtime_->engine().drain(0);
+  {
+    std::unique_lock lock(mutex_);
+    left_.wait(lock, [this] { return calls_ == 0; });
+  }
+  runtime_.reset();
+}
+
+Result<std::uint32_t> Instance::open(std::int64_t id, bool added, Request request) {
+  const std::lock_guard lock(mutex_);
+  if (free_places_.empty())
+    return make_error(ErrorCode::resource_exhausted,
+                      "{} requests exist, the most; free states that have ended", places_.size());
+  const std::uint32_t place = free_places_.back();
+  auto entry = std::make_shared<Entry>();
+  entry->id = id;
+  entry->added = added;
+  std::function<void()> on_ready;
+  if (added) {
+    if (!added_.try_emplace(id, place).second)
+      return make_error(ErrorCode::invalid_argument, "request {} is live already", id);
+    on_ready = [this, place] { ready_.add(place); };
+  }
+  Result<std::shared_ptr<OutputStream>> stream =
+      runtime_->engine().submit(std::move(request), std::move(on_ready));
+  if (!stream.ok()) {
+    if (added) added_.erase(id);
+    return std::move(stream).error();
+  }
+  entry->stream = *std::move(stream);
+  free_places_.pop_back();
+  places_[place] = {engines().next_generation(), std::move(entry)};
+  return place;
+}
+
+void Instance::leave_place(std::uint32_t place) {
+  const std::lock_guard lock(mutex_);
+  if (places_[place].entry->added) added_.erase(places_[place].entry->id);
+  places_[place].entry.reset();
+  free_places_.push_back(place);
+}
+
+Result<std::uint32_t> Instance::find(std::uintptr_t request) const {
+  const std::optional<Handle> named = to_handle(request, HandleKind::request);
+  if (!named || named->index >= places_.size() ||
+      named->engine != to_handle(handle_, HandleKind::engine)->engine)
+    return no_request();
+  const Place& place = places_[named->index];
+  if (!place.entry || place.entry->added || place.generation != named->generation)
+    return no_request();
+  return named->index;
+}
+
+Result<Instance::Use> Instance::use(std::uintptr_t request) {
+  const std::lock_guard lock(mutex_);
+  KOHO_TRY_ASSIGN(const std::uint32_t place, find(request));
+  const std::shared_ptr<Entry>& entry = places_[place].entry;
+  if (entry->in_use.exchange(true))
+    return make_error(ErrorCode::unavailable, "request {} is in use by another call", entry->id);
+  return Use(entry);
+}
+
+/// Waits for the entry's next token.
+Status Instance::await(Entry& entry) {
+  while (true) {
+    switch (entry.stream->wait(entry.event, kLookUs)) {
+      case OutputStream::Read::event:
+        entry.has_event = true;
+        return {};
+      case OutputStream::Read::nothing:
+        break;
+      case OutputStream::Read::done:
+        entry.ended = true;
+        return why_ended(entry.id, entry.stream->summary());
+    }
+  }
+}
+
+Step Instance::deliver(Entry& entry) {
+  entry.has_event = false;
+  entry.ended = entry.event.finish != FinishReason::none;
+  return {.token = entry.event.token, .last = entry.ended};
+}
+
+Result<std::uintptr_t> Instance::prefill(std::int64_t id, Request request) {
+  request.on_demand = true;
+  KOHO_TRY_ASSIGN(const std::uint32_t place, open(id, /*added=*/false, std::move(request)));
+  Handle handle{.kind = HandleKind::request,
+                .engine = to_handle(handle_, HandleKind::engine)->engine,
+                .index = place};
+  std::shared_ptr<Entry> entry;
+  {
+    const std::lock_guard lock(mutex_);
+    handle.generation = places_[place].generation;
+    entry = places_[place].entry;
+  }
+  // Nobody else knows the handle yet.
+  if (Status status = await(*entry); !status.ok()) {
+    leave_place(place);
+    return std::move(status).error();
+  }
+  return to_number(handle);
+}
+
+Result<Step> Instance::decode(std::uintptr_t request) {
+  KOHO_TRY_ASSIGN(const Use entry, use(request));
+  if (entry->ended)
+    return make_error(ErrorCode::invalid_argument, "request {} has ended", entry->id);
+  if (!entry->has_event) {
+    runtime_->engine().advance({entry->stream});
+    KOHO_TRY(await(*entry));
+  }
+  return deliver(*entry);
+}
+
+Status Instance::decode_batch(std::span<RequestState* const> requests,
+                              std::span<std::int64_t> tokens,
+                              std::span<std::uint8_t> done) {
+  std::vector<RequestState*> sorted(requests.begin(), requests.end());
+  std::ranges::sort(sorted);
+  if (std::ranges::adjacent_find(sorted) != sorted.end())
+    return make_error(ErrorCode::invalid_argument, "a request state stands in the list twice");
+  std::vector<Use> entries;
+  std::vector<std::shared_ptr<OutputStream>> streams;
+  entries.reserve(requests.size());
+  streams.reserve(requests.size());
+  for (RequestState* request : requests) {
+    KOHO_TRY_ASSIGN(Use entry, use(reinterpret_cast<std::uintptr_t>(request)));
+    entries.push_back(std::move(entry));
+  }
+  for (const Use& entry : entries)
+    if (!entry->ended && !entry->has_event) streams.push_back(entry->stream);
+  if (!streams.empty()) runtime_->engine().advance(std::move(streams));
+  Status first;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    Entry& entry = *entries[i];
+    tokens[i] = -1;
+    done[i] = 1;
+    if (entry.ended) continue;
+    if (!entry.has_event) {
+      if (Status status = await(entry); !status.ok()) {
+        if (first.ok()) first = std::move(status);
+        continue;
+      }
+    }
+    const Step step = deliver(entry);
+    tokens[i] = step.token;
+    done[i] = step.last ? 1 : 0;
+  }
+  return first;
+}
+
+Status Instance::free_request(std::uintptr_t request) {
+  std::shared_ptr<OutputStream> stream;
+  {
+    const std::lock_guard lock(mutex_);
+    KOHO_TRY_ASSIGN(const std::uint32_t place, find(request));
+    stream = places_[place].entry->stream;
+    places_[place].entry.reset();
+    free_places_.push_back(place);
+  }
+  runtime_->engine().cancel(stream);
+  runtime_->engine().settle();
+  return {};
+}
+
+Status Instance::add(std::int64_t id, Request request) {
+  KOHO_TRY(open(id, /*added=*/true, std::move(request)));
+  return {};
+}
+
+bool Instance::read(Entry& entry, std::span<TokenEvent> events, std::size_t& count) {
+  while (count < events.size()) {
+    TokenEvent told{.request_id = entry.id,
+                    .token = -1,
+                    .finish = KOHO_FINISH_NONE,
+                    .status = KOHO_OK,
+                    .cached_tokens = 0,
+                    .logprob = 0.0F};
+    const OutputStream::Read read = entry.stream->poll(entry.event);
+    if (read == OutputStream::Read::nothing) return false;
+    if (read == OutputStream::Read::event) {
+      told.token = entry.event.token;
+      told.logprob = entry.event.logprob;
+      if (entry.event.finish == FinishReason::none) {
+        events[count++] = told;
+      } else {
+        told.finish =
+            entry.event.finish == FinishReason::stop ? KOHO_FINISH_STOP : KOHO_FINISH_LENGTH;
+        entry.last = told;
+      }
+      continue;
+    }
+    const Summary& summary = entry.stream->summary();
+    if (summary.ending == Ending::completed) told = entry.last;
+    if (summary.ending == Ending::cancelled) told.finish = KOHO_FINISH_CANCELLED;
+    if (summary.ending == Ending::failed) {
+      told.finish = KOHO_FINISH_ERROR;
+      told.status = error_code_info(summary.error.code).c_status;
+    }
+    told.cached_tokens = static_cast<std::int32_t>(summary.usage.cached_tokens);
+    events[count++] = told;
+    entry.ended = true;
+    return false;
+  }
+  return true;
+}
+
+std::shared_ptr<Instance::Entry> Instance::added_at(std::uint32_t place) const {
+  const std::lock_guard lock(mutex_);
+  const std::shared_ptr<Entry>& entry = places_[place].entry;
+  return entry && entry->added ? entry : nullptr;
+}
+
+bool Instance::any_added() const {
+  const std::lock_guard lock(mutex_);
+  return !added_.empty();
+}
+
+Result<std::int32_t> Instance::poll(std::span<TokenEvent> events, std::int32_t timeout_ms) {
+  if (polled_.exchange(true))
+    return make_error(ErrorCode::unavailable, "another thread polls this engine");
+  struct Leave {
+    std::atomic<bool>& polled;
+    ~Leave() { polled.store(false); }
+  } const leave{polled_};
+  using Clock = std::chrono::steady_clock;
+  const auto until = Clock::now() + std::chrono::milliseconds(timeout_ms);
+  std::size_t count = 0;
+  while (count < events.size()) {
+    std::int64_t wait_us = 0;
+    if (count == 0 && any_added()) {
+      const auto left = std::chrono::duration_cast<std::chrono::microseconds>(until - Clock::now());
+      wait_us = timeout_ms < 0 ? -1 : std::max<std::int64_t>(left.count(), 0);
+    }
+    const std::optional<std::uint32_t> place = ready_.take(wait_us);
+    if (!place) break;
+    const std::shared_ptr<Entry> entry = added_at(*place);
+    if (!entry) continue;
+    if (read(*entry, events, count)) ready_.add(*place);
+    if (entry->ended) leave_place(*place);
+  }
+  const std::lock_guard lock(mutex_);
+  if (count == 0 && closing_)
+    return make_error(ErrorCode::unavailable, "the engine is being freed");
+  return static_cast<std::int32_t>(count);
+}
+
+Status Instance::cancel(std::int64_t id) {
+  const std::lock_guard lock(mutex_);
+  bool found = false;
+  for (const Place& place : places_) {
+    if (!place.entry || place.entry->id != id || place.entry->stream->closed()) continue;
+    runtime_->engine().cancel(place.entry->stream);
+    found = true;
+  }
+  if (found) return {};
+  return make_error(ErrorCode::not_found, "no live request has the id {}", id);
+}
+
+Result<std::int64_t> Instance::info(std::int32_t which) {
+  const ModelConfig& config = runtime_->model().config;
+  const RuntimeOptions& options = runtime_->options();
+  const RuntimeSizes& sizes = runtime_->sizes();
+  if (which >= KOHO_INFO_PAGES_TOTAL && which <= KOHO_INFO_PREEMPTIONS) runtime_->engine().settle();
+  const Statistics now = runtime_->engine().statistics();
+  const auto counter = [](std::uint64_t value) { return static_cast<std::int64_t>(value); };
+  switch (which) {
+    case KOHO_INFO_ABI_VERSION:
+      return std::int64_t{KOHO_ABI_VERSION};
+    case KOHO_INFO_NUM_LAYERS:
+      return config.num_hidden_layers;
+    case KOHO_INFO_HIDDEN_SIZE:
+      return config.hidden_size;
+    case KOHO_INFO_VOCAB_SIZE:
+      return config.vocab_size;
+    case KOHO_INFO_NUM_EXPERTS:
+      return config.n_routed_experts;
+    case KOHO_INFO_EXPERTS_PER_TOKEN:
+      return config.num_experts_per_tok;
+    case KOHO_INFO_NUM_RANKS:
+      return options.ranks;
+    case KOHO_INFO_MAX_BATCH:
+      return std::int64_t{options.sequences_max};
+    case KOHO_INFO_MAX_SEQ:
+      return std::int64_t{sizes.context_max};
+    case KOHO_INFO_KV_BYTES_PER_TOKEN:
+      return sizes.kv_bytes_per_token * options.ranks;
+    case KOHO_INFO_KV_BYTES:
+      return sizes.kv_bytes * options.ranks;
+    case KOHO_INFO_PAGE_TOKENS:
+      return std::int64_t{kPageTokens};
+    case KOHO_INFO_PAGES_TOTAL:
+      return std::int64_t{now.pages_total};
+    case KOHO_INFO_PAGES_FREE:
+      return std::int64_t{now.pages_free};
+    case KOHO_INFO_PAGES_CACHED:
+      return std::int64_t{now.pages_cached};
+    case KOHO_INFO_RUNNING:
+      return std::int64_t{now.running};
+    case KOHO_INFO_WAITING:
+      return std::int64_t{now.waiting};
+    case KOHO_INFO_REQUESTS_LIVE:
+      return std::int64_t{now.requests_live};
+    case KOHO_INFO_STEPS:
+      return counter(now.steps);
+    case KOHO_INFO_DECODE_STEPS:
+      return counter(now.decode_steps);
+    case KOHO_INFO_DECODE_ROWS:
+      return counter(now.decode_rows);
+    case KOHO_INFO_LARGEST_BATCH:
+      return std::int64_t{now.decode_rows_max};
+    case KOHO_INFO_PROMPT_TOKENS:
+      return counter(now.prompt_tokens);
+    case KOHO_INFO_CACHED_TOKENS:
+      return counter(now.cached_tokens);
+    case KOHO_INFO_SAMPLED_TOKENS:
+      return counter(now.sampled_tokens);
+    case KOHO_INFO_PREEMPTIONS:
+      return counter(now.preempted);
+    case KOHO_INFO_LOAD_US:
+      return static_cast<std::int64_t>(runtime_->load_s() * 1e6);
+    default:
+      return make_error(ErrorCode::invalid_argument, "no info has the number {}", which);
+  }
+}
+
+}  // namespace koho::capi

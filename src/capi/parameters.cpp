@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "capi/parameters.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace koho::capi {
+namespace {
+
+Status check_size(const char* name, std::uint32_t found, std::size_t expected) {
+  if (found == expected) return {};
+  return make_error(ErrorCode::unsupported,
+                    "{}.struct_size must be {} in version {} of the interface, found {}", name,
+                    expected, KOHO_ABI_VERSION, found);
+}
+
+Status check_not_negative(const char* name, std::int64_t value) {
+  if (value >= 0) return {};
+  return make_error(ErrorCode::invalid_argument, "{} must not be negative, found {}", name, value);
+}
+
+/// 0 is off (`neutral`), a negative number leaves the model's advice; NaN goes on to be refused.
+void set(double& target, double value, double neutral) {
+  if (value == 0.0)
+    target = neutral;
+  else if (!(value < 0.0))
+    target = value;
+}
+
+Result<Token> narrow(std::int64_t token, const char* what) {
+  if (token < 0 || token > std::numeric_limits<Token>::max())
+    return make_error(ErrorCode::invalid_argument, "{} {} is not a token id", what, token);
+  return static_cast<Token>(token);
+}
+
+Status apply(const SamplingParams& params, Request& request) {
+  SamplingParameters& sampling = request.sampling;
+  set(sampling.temperature, params.temperature, 0.0);
+  set(sampling.top_p, params.top_p, 1.0);
+  set(sampling.min_p, params.min_p, 0.0);
+  set(sampling.repetition_penalty, params.repetition_penalty, 1.0);
+  sampling.frequency_penalty = params.frequency_penalty;
+  sampling.presence_penalty = params.presence_penalty;
+  if (params.top_k >= 0) sampling.top_k = params.top_k;
+  if (params.use_seed != 0) sampling.seed = params.seed;
+  if (params.logprobs != 0) sampling.logprobs = 0;
+  if (params.max_tokens != 0) request.max_tokens = params.max_tokens;
+  request.min_tokens = params.min_tokens;
+  request.priority = params.priority;
+  request.salt = {params.cache_salt[0], params.cache_salt[1]};
+  KOHO_TRY(check_not_negative("deadline_ms", params.deadline_ms));
+  request.deadline_us = std::int64_t{params.deadline_ms} * 1000;
+  if (params.ignore_eos != 0) request.stop_tokens.clear();
+  KOHO_TRY(check_not_negative("num_stop_token_ids", params.num_stop_token_ids));
+  if (params.num_stop_token_ids > 0 && params.stop_token_ids == nullptr)
+    return make_error(ErrorCode::invalid_argument, "stop_token_ids is NULL, its number {}",
+                      params.num_stop_token_ids);
+  const std::span<const std::int64_t> stops(params.stop_token_ids,
+                                            static_cast<std::size_t>(params.num_stop_token_ids));
+  for (const std::int64_t token : stops) {
+    KOHO_TRY_ASSIGN(const Token stop, narrow(token, "the stop token"));
+    request.stop_tokens.push_back(stop);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<RuntimeOptions> runtime_options(const EngineOptions* options) {
+  RuntimeOptions runtime;
+  if (options == nullptr) return runtime;
+  KOHO_TRY(check_size("EngineOptions", options->struct_size, sizeof(EngineOptions)));
+  KOHO_TRY(check_not_negative("max_batch", options->max_batch));
+  KOHO_TRY(check_not_negative("num_gpus", options->num_gpus));
+  KOHO_TRY(check_not_negative("num_ranks", options->num_ranks));
+  KOHO_TRY(check_not_negative("num_threads", options->num_threads));
+  KOHO_TRY(check_not_negative("max_queue", options->max_queue));
+  if (options->num_gpus > 0) {
+    runtime.device.kind = DeviceKind::cuda;
+    runtime.ranks = options->num_gpus;
+    if (options->num_ranks != 0 && options->num_ranks != options->num_gpus)
+      return make_error(ErrorCode::invalid_argument,
+                        "num_ranks ({}) is for the CPU; {} GPUs are as many ranks",
+                        options->num_ranks, options->num_gpus);
+  } else if (options->num_ranks > 0) {
+    runtime.ranks = options->num_ranks;
+  }
+  runtime.device.threads = options->num_threads;
+  if (options->slice_experts != 0) runtime.experts = ExpertLayout::sliced;
+  if (options->max_batch > 0) runtime.sequences_max = options->max_batch;
+  runtime.context_max = options->max_seq;
+  runtime.kv_pages = options->kv_pages;
+  if (options->kv_fp8 != 0) runtime.kv_dtype = DType::f8_e4m3;
+  runtime.prefix_cache = options->no_prefix_cache == 0;
+  runtime.prefill_chunk = options->prefill_chunk;
+  if (options->max_queue > 0) runtime.queue_max = options->max_queue;
+  runtime.inter_token_ms_max = options->inter_token_ms_max;
+  return runtime;
+}
+
+Result<Request> make_request(const Runtime& runtime,
+                             std::span<const std::int64_t> prompt,
+                             const SamplingParams* params) {
+  if (params != nullptr)
+    KOHO_TRY(check_size("SamplingParams", params->struct_size, sizeof(SamplingParams)));
+  const RuntimeSizes& sizes = runtime.sizes();
+  const std::int64_t context =
+      std::min<std::int64_t>(sizes.context_max, std::int64_t{sizes.kv_pages} * kPageTokens);
+  const auto length = static_cast<std::int64_t>(prompt.size());
+  if (length >= context)
+    return make_error(ErrorCode::invalid_argument,
+                      "the prompt has {} tokens; with at least one more, {} may be", length,
+                      context);
+  Request request = runtime.default_request();
+  request.max_tokens = static_cast<std::int32_t>(context - length);
+  request.prompt.reserve(prompt.size());
+  for (const std::int64_t token : prompt) {
+    KOHO_TRY_ASSIGN(const Token id, narrow(token, "the prompt's token"));
+    request.prompt.push_back(id);
+  }
+  if (params != nullptr) KOHO_TRY(apply(*params, request));
+  return request;
+}
+
+}  // namespace koho::capi

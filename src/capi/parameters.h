@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C structs, checked and turned into the engine's own.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/error.h"
+#include "engine/request.h"
+#include "koho/engine.h"
+#include "runtime/runtime.h"
+
+namespace koho::capi {
+
+/// `options` may be null: all defaults. Errors: invalid_argument; unsupported (struct_size).
+Result<RuntimeOptions> runtime_options(const EngineOptions* options);
+
+/// A request of a prompt; `params` may be null: what the model advises. Its ranges are checked by
+/// the engine. Errors: invalid_argument; unsupported (struct_size).
+Result<Request> make_request(const Runtime& runtime,
+                             std::span<const std::int64_t> prompt,
+                             const SamplingParams* params);
+
+}  // namespace koho::capi

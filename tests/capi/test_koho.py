@@ -1,0 +1,217 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""engine.so and python/koho from Python. KOHO_ENGINE names the library, KOHO_BINARY the program."""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+from koho import Engine, EngineError, Info, SamplingParams, bench
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+MODEL = ROOT / "models" / "tiny"
+LIBRARY = os.environ["KOHO_ENGINE"]
+HEADER = (ROOT / "include" / "koho" / "engine.h").read_text()
+PROMPTS = [[300 + 37 * which + 11 * i for i in range(12)] for which in range(6)]
+GREEDY = SamplingParams(max_tokens=16, ignore_eos=True)
+
+
+def output_of(*command):
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+class Library(unittest.TestCase):
+    def test_exports_the_functions_of_the_header_and_nothing_else(self):
+        declared = set(re.findall(r"^KOHO_API [\w*]+[ *]+(\w+)\(", HEADER, re.MULTILINE))
+        exported = {line.split()[-1] for line in output_of("nm", "-D", "--defined-only", LIBRARY).splitlines()}
+        self.assertGreater(len(declared), 10)
+        self.assertEqual(exported, declared)
+
+    def test_needs_only_libraries_of_a_plain_debian(self):
+        dynamic = output_of("readelf", "-d", LIBRARY)
+        needed = set(re.findall(r"NEEDED.*\[(.*)\]", dynamic))
+        base = {"libpcre2-8.so.0", "libxxhash.so.0", "libstdc++.so.6", "libm.so.6", "libgcc_s.so.1", "libc.so.6",
+                "ld-linux-x86-64.so.2", "libcublasLt.so.13"}
+        self.assertLessEqual(needed, base)
+        self.assertRegex(dynamic, r"RUNPATH.*\[\$ORIGIN")
+
+    def test_loads_from_any_directory(self):
+        with tempfile.TemporaryDirectory() as directory:
+            copy = pathlib.Path(directory) / "engine.so"
+            shutil.copy(LIBRARY, copy)
+            code = ("from koho import Engine\n"
+                    f"with Engine({str(MODEL)!r}, library={str(copy)!r}) as engine:\n"
+                    "    print(len(engine.generate([300, 301]).token_ids) > 0)\n")
+            ran = subprocess.run([sys.executable, "-c", code], cwd="/", capture_output=True, text=True, check=False,
+                                 env={"PYTHONPATH": str(ROOT / "python")})
+            self.assertEqual((ran.stdout, ran.returncode), ("True\n", 0), ran.stderr)
+
+    def test_the_numbers_of_infos_are_the_headers(self):
+        declared = {name: int(value) for name, value in re.findall(r"KOHO_INFO_(\w+) = (\d+)", HEADER)}
+        self.assertEqual(declared, {info.name: info.value for info in Info})
+
+
+class Answers(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.engine = Engine(MODEL, max_batch=4, max_seq=256)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.engine.close()
+
+    def test_all_forms_give_the_same_tokens(self):
+        batch = [answer.token_ids for answer in self.engine.batch(PROMPTS, GREEDY)]
+        self.assertEqual([self.engine.generate(prompt, GREEDY).token_ids for prompt in PROMPTS], batch)
+        self.assertEqual([list(self.engine.stream(prompt, GREEDY)) for prompt in PROMPTS], batch)
+        states = [self.engine.prefill(prompt, GREEDY) for prompt in PROMPTS]
+        stepped = [[] for _ in PROMPTS]
+        while not all(state.done for state in states):
+            for ids, token in zip(stepped, self.engine.decode_batch(states)):
+                ids.append(token)
+        self.assertEqual(stepped, batch)
+        for state in states:
+            state.close()
+        with self.engine.prefill(PROMPTS[0], GREEDY) as state:
+            single = [state.step() for _ in range(16)]
+            self.assertTrue(state.done)
+            with self.assertRaises(EngineError) as caught:
+                state.step()
+            self.assertEqual(caught.exception.name, "invalid_argument")
+        self.assertEqual(single, batch[0])
+        self.assertEqual(self.engine.info(Info.REQUESTS_LIVE), 0)
+
+    def test_streams_of_many_threads_do_not_mix(self):
+        expected = [answer.token_ids for answer in self.engine.batch(PROMPTS, GREEDY)]
+        found = [None] * len(PROMPTS)
+
+        def read(which):
+            found[which] = list(self.engine.stream(PROMPTS[which], GREEDY))
+
+        threads = [threading.Thread(target=read, args=(which,)) for which in range(len(PROMPTS))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(found, expected)
+
+    def test_leaving_a_stream_withdraws_the_request(self):
+        stream = self.engine.stream(PROMPTS[0], SamplingParams(max_tokens=240, ignore_eos=True))
+        next(stream)
+        stream.close()
+        deadline = time.monotonic() + 5
+        while self.engine.info(Info.REQUESTS_LIVE) > 0 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        self.assertEqual(self.engine.info(Info.REQUESTS_LIVE), 0)
+        self.assertEqual(self.engine.generate(PROMPTS[0], GREEDY).finish_reason, "length")
+
+    def test_a_seed_repeats_and_stop_tokens_stop(self):
+        drawn = SamplingParams(max_tokens=16, ignore_eos=True, temperature=1.0, seed=3, logprobs=True)
+        first, second = self.engine.batch([PROMPTS[0]] * 2, drawn)
+        self.assertEqual(first, second)
+        self.assertEqual(len(first.logprobs), 16)
+        self.assertTrue(all(value <= 0 for value in first.logprobs))
+        greedy = self.engine.generate(PROMPTS[1], GREEDY).token_ids
+        stopping = SamplingParams(max_tokens=16, ignore_eos=True, stop_token_ids=[greedy[4]])
+        stopped = self.engine.generate(PROMPTS[1], stopping)
+        self.assertEqual(stopped.token_ids, greedy[:greedy.index(greedy[4]) + 1])
+        self.assertEqual(stopped.finish_reason, "stop")
+
+    def test_more_prompts_than_the_queue_holds_are_all_answered(self):
+        with Engine(MODEL, max_batch=2, max_queue=1, max_seq=64) as engine:
+            answers = engine.batch(PROMPTS * 3, GREEDY)
+        expected = [answer.token_ids for answer in self.engine.batch(PROMPTS, GREEDY)]
+        self.assertEqual([answer.token_ids for answer in answers], expected * 3)
+
+    def test_equal_beginnings_are_found_computed(self):
+        prompt = [500 + i % 90 for i in range(150)]
+        self.engine.generate(prompt, GREEDY)
+        self.assertEqual(self.engine.generate(prompt, GREEDY).cached_tokens, 128)
+        salted = SamplingParams(max_tokens=2, cache_salt=1 << 100)
+        self.assertEqual(self.engine.generate(prompt, salted).cached_tokens, 0)
+
+
+class Errors(unittest.TestCase):
+    def test_become_exceptions(self):
+        with self.assertRaisesRegex(EngineError, "nowhere"):
+            Engine("nowhere")
+        with self.assertRaises(TypeError):
+            Engine(MODEL, max_bach=3)
+        with Engine(MODEL, max_batch=1, max_seq=64) as engine:
+            for prompt in ([], [-1], [1 << 40], [300] * 64):
+                with self.assertRaises(EngineError):
+                    engine.generate(prompt, GREEDY)
+            with self.assertRaisesRegex(EngineError, "temperature"):
+                engine.generate([300], SamplingParams(temperature=99))
+            with self.assertRaises(EngineError) as caught:
+                engine.cancel(5)
+            self.assertEqual(caught.exception.name, "not_found")
+            state = engine.prefill([300], GREEDY)
+        engine.close()
+        with self.assertRaises(EngineError):
+            state.step()
+        with self.assertRaises(EngineError):
+            engine.info(Info.STEPS)
+
+    def test_a_child_of_fork_gets_errors_and_does_not_hang(self):
+        with Engine(MODEL, max_batch=1, max_seq=64) as engine:
+            child = os.fork()
+            if child == 0:
+                try:
+                    engine.generate([300], GREEDY)
+                    os._exit(1)
+                except EngineError as error:
+                    os._exit(0 if error.name == "unavailable" else 2)
+            self.assertEqual(os.waitpid(child, 0)[1], 0)
+            self.assertTrue(engine.generate([300], GREEDY).token_ids)
+
+
+class KvAccounting(unittest.TestCase):
+    def inspect(self, *arguments):
+        return json.loads(output_of(os.environ["KOHO_BINARY"], "inspect", *arguments, "--json"))
+
+    def test_glm_4_7_takes_376832_bytes_a_token(self):
+        report = self.inspect("--config", str(ROOT / "tests" / "data" / "configs" / "glm-4.7.json"))
+        config = report["config"]
+        self.assertEqual(report["kv_bytes_per_token"]["bf16"], 376832)
+        self.assertEqual(2 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"] * 2, 376832)
+
+    def test_what_inspect_prints_is_what_is_allocated(self):
+        printed = self.inspect("--model", str(MODEL))["kv_bytes_per_token"]["bf16"]
+        for ranks in (1, 2):
+            with Engine(MODEL, max_batch=3, max_seq=100, kv_pages=37, num_ranks=ranks) as engine:
+                self.assertEqual(engine.info(Info.KV_BYTES_PER_TOKEN), printed)
+                self.assertEqual(engine.info(Info.KV_BYTES), 37 * 64 * printed)
+
+
+class Bench(unittest.TestCase):
+    def test_counts_what_was_delivered(self):
+        with Engine(MODEL, max_batch=4, max_seq=64) as engine:
+            prompts = bench.cut_prompts(list(range(300, 1300)), 24, 0, 1)
+            result = bench.run(engine, prompts, duration=1.0, concurrency=4, prompt_len=24, gen_len=16)
+            self.assertEqual(engine.info(Info.REQUESTS_LIVE), 0)
+        self.assertGreater(result["completed"], 0)
+        self.assertGreaterEqual(result["total_output_tokens"], 16 * result["completed"])
+        self.assertAlmostEqual(result["output_throughput"], result["total_output_tokens"] / result["duration"])
+        self.assertLessEqual(result["average_batch"], result["largest_batch"])
+        self.assertLessEqual(result["largest_batch"], 4)
+        self.assertLessEqual(result["p50_itl_ms"], result["p99_itl_ms"])
+        self.assertGreater(result["max_kv_cache_usage"], 0)
+        self.assertIn("Output token throughput", bench.report(result))
+
+    def test_percentiles_are_numpys(self):
+        self.assertEqual(bench.percentile([4, 1, 3, 2], 50), 2.5)
+        self.assertAlmostEqual(bench.percentile([1, 2, 3, 4], 99), 3.97)
+        self.assertEqual(bench.percentile([7], 90), 7)
+
+
+if __name__ == "__main__":
+    unittest.main()
