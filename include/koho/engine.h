@@ -91,6 +91,7 @@ typedef struct EngineOptions {
   int32_t num_ranks;           // of the CPU: threads that share the model; 1. A GPU is a rank
   int32_t num_threads;         // of the CPU, all ranks together; one a core
   int32_t slice_experts;       // not 0: every rank holds a slice of every expert, not whole ones
+  int32_t dp_attention;        // not 0: requests are divided over the ranks, not heads
   int32_t kv_pages;            // of 64 tokens; what max_batch needs, within a quarter of memory
   int32_t kv_fp8;              // not 0: the cache in FP8 instead of BF16
   int32_t no_prefix_cache;     // not 0: equal prompt beginnings are computed again

@@ -371,7 +371,9 @@ Result<std::int64_t> Instance::info(std::int32_t which) {
     case KOHO_INFO_MAX_SEQ:
       return std::int64_t{sizes.context_max};
     case KOHO_INFO_KV_BYTES_PER_TOKEN:
-      return sizes.kv_bytes_per_token * options.ranks;
+      // Under data-parallel attention one rank holds a token, else each a part of it.
+      return sizes.kv_bytes_per_token *
+             (options.attention == AttentionLayout::data_parallel ? 1 : options.ranks);
     case KOHO_INFO_KV_BYTES:
       return sizes.kv_bytes * options.ranks;
     case KOHO_INFO_PAGE_TOKENS:

@@ -87,6 +87,7 @@ Result<RuntimeOptions> runtime_options(const EngineOptions* options) {
   }
   runtime.device.threads = options->num_threads;
   if (options->slice_experts != 0) runtime.experts = ExpertLayout::sliced;
+  if (options->dp_attention != 0) runtime.attention = AttentionLayout::data_parallel;
   if (options->max_batch > 0) runtime.sequences_max = options->max_batch;
   runtime.context_max = options->max_seq;
   runtime.kv_pages = options->kv_pages;
