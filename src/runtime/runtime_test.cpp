@@ -103,54 +103,54 @@ TEST(Runtime, UnderDataParallelAttentionEachRankHoldsItsShareOfThePages) {
   EXPECT_EQ(sizes.kv_bytes, 3 * 16 / 2 * 64 * config.kv_bytes_per_token(2));
   const Answer answer = read(**(*runtime)->engine().submit(greedy(**runtime, "Once upon a time")));
   EXPECT_EQ(answer.ids.size(), 24U);
+}
 
-  TEST(Runtime, ATokensKeysAndValuesTakeWhatTheFormulaSays) {
-    std::vector<std::string> warnings;
-    const Result<std::string> text =
-        read_file(KOHO_SOURCE_DIR "/tests/data/configs/glm-4.7.json", 1U << 20U);
-    ASSERT_TRUE(text.ok()) << text.error().message;
-    const Result<ModelConfig> config = parse_model_config(*text, warnings);
-    ASSERT_TRUE(config.ok()) << config.error().message;
-    const std::int64_t formula =
-        2 * config->num_hidden_layers * config->num_key_value_heads * config->head_dim * 2;
-    EXPECT_EQ(formula, 376'832);
-    EXPECT_EQ(config->kv_bytes_per_token(2), formula);
+TEST(Runtime, ATokensKeysAndValuesTakeWhatTheFormulaSays) {
+  std::vector<std::string> warnings;
+  const Result<std::string> text =
+      read_file(KOHO_SOURCE_DIR "/tests/data/configs/glm-4.7.json", 1U << 20U);
+  ASSERT_TRUE(text.ok()) << text.error().message;
+  const Result<ModelConfig> config = parse_model_config(*text, warnings);
+  ASSERT_TRUE(config.ok()) << config.error().message;
+  const std::int64_t formula =
+      2 * config->num_hidden_layers * config->num_key_value_heads * config->head_dim * 2;
+  EXPECT_EQ(formula, 376'832);
+  EXPECT_EQ(config->kv_bytes_per_token(2), formula);
 
-    // One page of GLM-4.7, as a rank allocates it, added up tensor by tensor.
-    auto backend = make_backend({.kind = DeviceKind::cpu, .threads = 1}, 0, 1);
-    ASSERT_TRUE(backend.ok());
-    auto cache = KvCache::allocate(**backend, {.layers = config->num_hidden_layers,
-                                               .pages = 1,
-                                               .kv_heads = config->num_key_value_heads,
-                                               .width = config->head_dim,
-                                               .dtype = DType::bf16});
-    ASSERT_TRUE(cache.ok()) << cache.error().message;
-    std::int64_t bytes = 0;
-    for (std::int64_t layer = 0; layer < config->num_hidden_layers; ++layer)
-      bytes += cache->layer(layer).k.bytes() + cache->layer(layer).v.bytes();
-    EXPECT_EQ(bytes, kPageTokens * formula);
-  }
+  // One page of GLM-4.7, as a rank allocates it, added up tensor by tensor.
+  auto backend = make_backend({.kind = DeviceKind::cpu, .threads = 1}, 0, 1);
+  ASSERT_TRUE(backend.ok());
+  auto cache = KvCache::allocate(**backend, {.layers = config->num_hidden_layers,
+                                             .pages = 1,
+                                             .kv_heads = config->num_key_value_heads,
+                                             .width = config->head_dim,
+                                             .dtype = DType::bf16});
+  ASSERT_TRUE(cache.ok()) << cache.error().message;
+  std::int64_t bytes = 0;
+  for (std::int64_t layer = 0; layer < config->num_hidden_layers; ++layer)
+    bytes += cache->layer(layer).k.bytes() + cache->layer(layer).v.bytes();
+  EXPECT_EQ(bytes, kPageTokens * formula);
+}
 
-  TEST(Runtime, RefusesWhatItCannotDo) {
-    EXPECT_EQ(Runtime::start(kModel, {.ranks = 3}).error().code, ErrorCode::unsupported);
-    EXPECT_EQ(Runtime::start(kModel, {.ranks = 16}).error().code, ErrorCode::unsupported);
-    EXPECT_EQ(Runtime::start(kModel, {.sequences_max = 0}).error().code,
-              ErrorCode::invalid_argument);
-    EXPECT_EQ(Runtime::start("nowhere", {}).error().code, ErrorCode::not_found);
-  }
+TEST(Runtime, RefusesWhatItCannotDo) {
+  EXPECT_EQ(Runtime::start(kModel, {.ranks = 3}).error().code, ErrorCode::unsupported);
+  EXPECT_EQ(Runtime::start(kModel, {.ranks = 16}).error().code, ErrorCode::unsupported);
+  EXPECT_EQ(Runtime::start(kModel, {.sequences_max = 0}).error().code, ErrorCode::invalid_argument);
+  EXPECT_EQ(Runtime::start("nowhere", {}).error().code, ErrorCode::not_found);
+}
 
-  TEST(DefaultSampling, IsWhatTheModelAdvises) {
-    GenerationConfig generation;
-    EXPECT_EQ(default_sampling(generation).temperature, 1.0);
-    generation.temperature = 0.6;
-    generation.top_p = 0.95;
-    generation.top_k = 40;
-    EXPECT_EQ(default_sampling(generation).temperature, 0.6);
-    EXPECT_EQ(default_sampling(generation).top_p, 0.95);
-    EXPECT_EQ(default_sampling(generation).top_k, 40);
-    generation.do_sample = false;
-    EXPECT_EQ(default_sampling(generation).temperature, 0.0);
-  }
+TEST(DefaultSampling, IsWhatTheModelAdvises) {
+  GenerationConfig generation;
+  EXPECT_EQ(default_sampling(generation).temperature, 1.0);
+  generation.temperature = 0.6;
+  generation.top_p = 0.95;
+  generation.top_k = 40;
+  EXPECT_EQ(default_sampling(generation).temperature, 0.6);
+  EXPECT_EQ(default_sampling(generation).top_p, 0.95);
+  EXPECT_EQ(default_sampling(generation).top_k, 40);
+  generation.do_sample = false;
+  EXPECT_EQ(default_sampling(generation).temperature, 0.0);
+}
 
 }  // namespace
 }  // namespace koho
