@@ -55,6 +55,12 @@ bool fails(Kind kind) {
   return true;
 }
 
+/// As libc's functions do; pthread_create relies on it.
+void* no_memory() {
+  errno = ENOMEM;
+  return nullptr;
+}
+
 void* counted(void* memory) {
   if (memory != nullptr) ++live_blocks;
   return memory;
@@ -75,17 +81,17 @@ int refused(int error) {
 extern "C" {
 
 void* malloc(std::size_t size) {
-  return fails(Kind::memory) ? nullptr : counted(__libc_malloc(size));
+  return fails(Kind::memory) ? no_memory() : counted(__libc_malloc(size));
 }
 void* calloc(std::size_t count, std::size_t size) {
-  return fails(Kind::memory) ? nullptr : counted(__libc_calloc(count, size));
+  return fails(Kind::memory) ? no_memory() : counted(__libc_calloc(count, size));
 }
 void* realloc(void* memory, std::size_t size) {
   if (memory == nullptr) return malloc(size);
-  return fails(Kind::memory) ? nullptr : __libc_realloc(memory, size);
+  return fails(Kind::memory) ? no_memory() : __libc_realloc(memory, size);
 }
 void* aligned_alloc(std::size_t alignment, std::size_t size) {
-  return fails(Kind::memory) ? nullptr : counted(__libc_memalign(alignment, size));
+  return fails(Kind::memory) ? no_memory() : counted(__libc_memalign(alignment, size));
 }
 void* memalign(std::size_t alignment, std::size_t size) {
   return aligned_alloc(alignment, size);
