@@ -24,6 +24,8 @@ struct Limits {
   /// request's tokens (the engine may lower it further, engine/latency_bound.h). A step without
   /// decodes may use step_tokens_max. Each partition has an equal share of either.
   std::int32_t mixed_prefill_tokens_max = 0;
+  /// Prefill tokens at most in any step, one that decodes or not; 0 = only the two above count.
+  std::int32_t prefill_tokens_max = 0;
   /// A waiting sequence overtakes newcomers one priority level above it that arrive so many steps
   /// later: what keeps low priorities from starving.
   std::int32_t aging_steps = 2000;

@@ -66,7 +66,8 @@ void Scheduler::plan_decodes(StepBatch& batch) {
 
 std::int32_t Scheduler::prefill_budget(const StepBatch& batch) const {
   const std::int32_t prefilled = batch.tokens - batch.decodes;
-  const std::int32_t left = limits_.step_tokens_max - batch.tokens;
+  std::int32_t left = limits_.step_tokens_max - batch.tokens;
+  if (limits_.prefill_tokens_max > 0) left = std::min(left, limits_.prefill_tokens_max - prefilled);
   if (batch.decodes == 0) return left;
   return std::min(left, mixed_prefill_tokens_ - prefilled);
 }

@@ -42,6 +42,7 @@ EngineLimits World::draw_limits(Random& random, std::int32_t shrink) {
   limits.requests_max = random.in(1, 24);
   limits.choices_max = random.chance(500) ? 1 : random.in(1, 5);
   s.live_max = std::max(limits.choices_max, limits.requests_max + random.in(0, 24));
+  if (random.chance(200)) s.prefill_tokens_max = random.in(1, s.step_tokens_max);
   s.aging_steps = random.in(1, 300);
   s.bias_entries_max = random.in(8, 40);
   s.prefix_cache = random.chance(900);

@@ -146,6 +146,8 @@ void Invariants::check_rows(const StepBatch& batch) {
   const std::int32_t prefill = tokens - batch.decodes;
   require(batch.decodes == 0 || prefill <= limits_.mixed_prefill_tokens_max, 21,
           "{} prefill tokens beside {} decodes", prefill, batch.decodes);
+  require(limits_.prefill_tokens_max == 0 || prefill <= limits_.prefill_tokens_max, 21,
+          "prefill above its budget");
 }
 
 void Invariants::check_preempted(const StepBatch& batch) const {
