@@ -83,6 +83,8 @@ class LocalExecutor::Ranks {
       lane.words.resize((bytes + 7) / 8);
       lane.statuses.resize(static_cast<std::size_t>(settings.ranks));
       lane.results.resize(static_cast<std::size_t>(settings.ranks));
+      for (StepResult& result : lane.results)
+        result.reserve(static_cast<std::size_t>(settings.bounds.sequences_max));
     }
     std::vector<std::unique_ptr<Communicator>> communicators;
     if (settings.ranks == 1) {
@@ -152,7 +154,7 @@ class LocalExecutor::Ranks {
     const auto all = static_cast<std::int64_t>(ranks_.size());
     if (!changed_.wait_for(lock, std::chrono::microseconds(timeout_us),
                            [&] { return oldest.ranks_done == all; }))
-      return make_error(ErrorCode::deadline_exceeded, "the step is still running");
+      return Error{ErrorCode::deadline_exceeded, "still running"};  // short: allocates nothing
     ++collected_;
     KOHO_TRY(first_failure(oldest.statuses));
     return merge_results(oldest.results, owners_, result);

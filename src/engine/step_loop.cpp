@@ -35,11 +35,7 @@ StepLoop::StepLoop(const EngineLimits& limits,
   KOHO_CHECK(validate(limits).ok());
   for (std::int32_t index = limits.requests_max - 1; index >= 0; --index)
     free_requests_.push_back(index);
-  const auto samples = static_cast<std::size_t>(limits.scheduler.sequences_max);
-  result_.tokens.reserve(samples);
-  result_.logprobs.reserve(samples);
-  result_.top_ids.reserve(samples * StepResult::kTop);
-  result_.top_logprobs.reserve(samples * StepResult::kTop);
+  result_.reserve(static_cast<std::size_t>(limits.scheduler.sequences_max));
 }
 
 void StepLoop::submit(Request request, std::shared_ptr<OutputStream> stream) {

@@ -24,6 +24,14 @@ struct StepResult {
   std::vector<float> logprobs;        // [R], or empty
   std::vector<std::int32_t> top_ids;  // [R, kTop], or empty
   std::vector<float> top_logprobs;    // [R, kTop], or empty
+
+  /// So that results of so many rows allocate nothing.
+  void reserve(std::size_t samples) {
+    tokens.reserve(samples);
+    logprobs.reserve(samples);
+    top_ids.reserve(samples * kTop);
+    top_logprobs.reserve(samples * kTop);
+  }
 };
 
 /// Who samples a row.

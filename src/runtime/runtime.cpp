@@ -23,8 +23,8 @@ class DetokenizingDecoder final : public TextDecoder {
  public:
   explicit DetokenizingDecoder(const Tokenizer& tokenizer)
       : detokenizer_(tokenizer, /*skip_special=*/true) {}
-  void push(Token token, std::string& text) override { text += detokenizer_.push(token); }
-  void flush(std::string& text) override { text += detokenizer_.finish(); }
+  void push(Token token, std::string& text) override { detokenizer_.push(token, text); }
+  void flush(std::string& text) override { detokenizer_.finish(text); }
 
  private:
   Detokenizer detokenizer_;
@@ -152,6 +152,7 @@ EngineLimits engine_limits(const RuntimeOptions& options,
   limits.scheduler.live_max = 2 * options.sequences_max + options.queue_max;
   limits.scheduler.step_tokens_max = options.sequences_max + sizes.prefill_chunk;
   limits.scheduler.mixed_prefill_tokens_max = sizes.prefill_chunk;
+  limits.scheduler.prefill_tokens_max = sizes.prefill_chunk;
   limits.scheduler.prefix_cache = options.prefix_cache;
   // What a rank holds of biases is sized by its rows.
   limits.scheduler.bias_entries_max =

@@ -20,21 +20,17 @@ std::size_t cut_off_begin(std::string_view bytes) {
 
 }  // namespace
 
-std::string Detokenizer::push(std::int32_t id) {
-  if (skip_special_ && tokenizer_->is_special(id)) return {};
+void Detokenizer::push(std::int32_t id, std::string& text) {
+  if (skip_special_ && tokenizer_->is_special(id)) return;
   waiting_ += tokenizer_->token_bytes(id);
   const std::size_t certain = cut_off_begin(waiting_);
-  std::string text;
   append_utf8_lossy(text, std::string_view(waiting_).substr(0, certain));
   waiting_.erase(0, certain);
-  return text;
 }
 
-std::string Detokenizer::finish() {
-  std::string text;
+void Detokenizer::finish(std::string& text) {
   append_utf8_lossy(text, waiting_);
   waiting_.clear();
-  return text;
 }
 
 }  // namespace koho

@@ -18,10 +18,21 @@ class Detokenizer {
 
   /// The text that is certain after this token; perhaps none. The first bytes of a character wait
   /// for the rest; bytes that can become no character are U+FFFD at once.
-  std::string push(std::int32_t id);
+  std::string push(std::int32_t id) {
+    std::string text;
+    push(id, text);
+    return text;
+  }
+  /// The same, appended to `text`: allocates only if that has to grow.
+  void push(std::int32_t id, std::string& text);
 
   /// The end of the ids: U+FFFD for the beginning of a character that stayed alone, else nothing.
-  std::string finish();
+  std::string finish() {
+    std::string text;
+    finish(text);
+    return text;
+  }
+  void finish(std::string& text);
 
   /// Whether a character's first bytes wait.
   bool is_waiting() const { return !waiting_.empty(); }

@@ -48,6 +48,11 @@ PlanRunner::PlanRunner(Worker& worker, const PlanBounds& bounds)
   for (Unfinished& plan : unfinished_) plan.own_rows.reserve(sequences);
   page_places_.reserve(static_cast<std::size_t>(2 * most.run_pages));
   page_copies_.reserve(static_cast<std::size_t>(2 * most.copies));
+  const auto samples = static_cast<std::size_t>(most.samples);
+  output_.ids.reserve(samples);
+  output_.logprobs.reserve(samples);
+  output_.top_ids.reserve(samples * kTopLogprobsMax);
+  output_.top_logprobs.reserve(samples * kTopLogprobsMax);
 }
 
 /// The changes of this rank's page tables, place by place. Runs apply in order: of two changes of
