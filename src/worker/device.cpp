@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <thread>
 
-#include "cpu/cpu_backend.h"
 #include "cuda/cuda_backend.h"
 
 namespace koho {
@@ -28,7 +27,7 @@ Result<std::unique_ptr<Backend>> make_backend(const DeviceOptions& options,
                                    ? options.threads
                                    : static_cast<std::int64_t>(std::thread::hardware_concurrency());
   return make_cpu_backend({.threads = static_cast<int>(std::max<std::int64_t>(threads / ranks, 1)),
-                           .isa = CpuIsa::automatic});
+                           .isa = options.isa});
 }
 
 }  // namespace koho

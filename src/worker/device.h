@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "cpu/cpu_backend.h"
 #include "ops/backend.h"
 #include "ops/drawn.h"
 
@@ -20,7 +21,8 @@ Result<DeviceKind> parse_device(std::string_view name);
 
 struct DeviceOptions {
   DeviceKind kind = DeviceKind::cpu;
-  std::int64_t threads = 0;            // of all ranks together on the CPU; 0 = one a core
+  std::int64_t threads = 0;  // of all ranks together on the CPU; 0 = one a core
+  CpuIsa isa = CpuIsa::automatic;
   bool deterministic = false;          // CudaOptions::deterministic; the CPU always is
   const DrawnMemory* drawn = nullptr;  // CudaOptions::drawn
 };

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a request gets does not depend on who is computed beside it, on how its prompt is cut into
 // steps, on what the cache already has, on being preempted and resumed: tokens and logprobs, bit
-// for bit. 30 requests in a plain run; KOHO_NEIGHBOURS=all takes 200, FP8 pages and two ranks
-// (minutes).
+// for bit. 30 requests in a plain run; KOHO_NEIGHBOURS=all takes 200, every instruction set of this
+// machine, FP8 pages and two ranks (minutes).
 #include <cstdlib>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "cpu/cpu_backend.h"
 #include "tests/neighbours/requests.h"
 
 namespace koho::testing {
@@ -27,6 +28,7 @@ std::size_t num_requests() {
 
 /// What every run of a comparison has in common.
 struct House {
+  CpuIsa isa = CpuIsa::automatic;
   std::int64_t ranks = 1;
   DType kv_dtype = DType::bf16;
 };
@@ -34,6 +36,7 @@ struct House {
 RuntimeOptions options_of(const House& house) {
   RuntimeOptions options;
   options.device.threads = house.ranks;
+  options.device.isa = house.isa;
   options.ranks = house.ranks;
   options.kv_dtype = house.kv_dtype;
   options.context_max = 1024;
@@ -182,6 +185,14 @@ TEST(Neighbours, DoNotMatterToForks) {
   for (const Seen& seen : forked)
     for (const ChoiceSeen& choice : seen) choices.push_back({choice});
   expect_same(choices, expected, "5 choices each");
+}
+
+TEST(Neighbours, DoNotMatterOnEveryInstructionSet) {
+  if (!all()) GTEST_SKIP() << "KOHO_NEIGHBOURS=all";
+  for (const CpuIsa isa : supported_cpu_isas()) {
+    SCOPED_TRACE(static_cast<int>(isa));
+    compare({.isa = isa}, false);
+  }
 }
 
 TEST(Neighbours, DoNotMatterWithPagesInFp8) {

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// The host's time for a step and for a token: the step loop (scheduler, plan, delivery, text) over
+// ranks that answer at once with what they are told. Measures the engine, not a model.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <fmt/core.h>
+
+#include "base/clock.h"
+#include "engine/step_loop.h"
+#include "plan/step_plan.h"
+#include "tokenizer/detokenizer.h"
+#include "tokenizer/tokenizer.h"
+
+namespace {
+
+using namespace koho;
+
+/// Reads each plan as a rank would and answers every sampled row with the next token.
+class InstantExecutor final : public Executor {
+ public:
+  InstantExecutor(const PlanBounds& bounds, Token vocabulary)
+      : bounds_(bounds), vocabulary_(vocabulary) {
+    for (auto& lane : lanes_) lane.resize((plan_bytes(bounds.counts_max()) + 7) / 8);
+  }
+  std::span<std::byte> plan_space() override {
+    return std::as_writable_bytes(std::span(lanes_[submitted_ % 2]));
+  }
+  Status submit(std::size_t bytes) override {
+    KOHO_TRY_ASSIGN(const StepPlan plan, read_plan(plan_space().first(bytes), bounds_));
+    steps_[submitted_ % 2] = {plan.step, plan.sample_seats.size()};
+    ++submitted_;
+    return {};
+  }
+  Status collect(StepResult& result, std::int64_t /*timeout_us*/) override {
+    const auto [step, samples] = steps_[collected_++ % 2];
+    result.step = step;
+    result.tokens.clear();
+    for (std::size_t i = 0; i < samples; ++i) result.tokens.push_back(token_++ % vocabulary_);
+    result.logprobs.assign(samples, -1.0F);
+    result.top_ids.assign(samples * StepResult::kTop, 1);
+    result.top_logprobs.assign(samples * StepResult::kTop, -2.0F);
+    return {};
+  }
+  Status recover(std::int64_t /*timeout_us*/) override { return {}; }
+
+ private:
+  PlanBounds bounds_;
+  Token vocabulary_;
+  std::vector<std::uint64_t> lanes_[2];
+  std::pair<std::int64_t, std::size_t> steps_[2];
+  std::uint64_t submitted_ = 0;
+  std::uint64_t collected_ = 0;
+  Token token_ = 0;
+};
+
+class Decoder final : public TextDecoder {
+ public:
+  explicit Decoder(const Tokenizer& tokenizer) : detokenizer_(tokenizer, true) {}
+  void push(Token token, std::string& text) override { detokenizer_.push(token, text); }
+  void flush(std::string& text) override { detokenizer_.finish(text); }
+
+ private:
+  Detokenizer detokenizer_;
+};
+
+struct Case {
+  std::int32_t sequences = 1;
+  bool all_features = false;  // logprobs, a stop string, penalties, biases
+};
+
+/// Microseconds of a decode step with all sequences running.
+double decode_step_us(const Case& c, const Tokenizer& tokenizer, std::int64_t steps) {
+  EngineLimits limits;
+  Limits& s = limits.scheduler;
+  s.context_max = 8192;
+  s.pages = c.sequences * s.pages_per_sequence_max();
+  s.sequences_max = c.sequences;
+  s.live_max = 2 * c.sequences;
+  s.step_tokens_max = c.sequences + 8192;
+  s.mixed_prefill_tokens_max = 8192;
+  limits.vocabulary = tokenizer.vocab_size();
+  limits.requests_max = c.sequences;
+  limits.choices_max = 1;
+  InstantExecutor executor(plan_bounds(limits), 4000);
+  const SteadyClock clock;
+  StepLoop loop(limits, executor, clock, [&] { return std::make_unique<Decoder>(tokenizer); },
+                {1, 2, 3, 4});
+  std::vector<std::shared_ptr<OutputStream>> streams;
+  for (std::int32_t i = 0; i < c.sequences; ++i) {
+    Request request;
+    request.prompt.assign(200, i);
+    request.max_tokens = static_cast<std::int32_t>(steps) + 100;
+    request.stop_tokens = {4001, 4002, 4003};
+    if (c.all_features) {
+      request.sampling.logprobs = 20;
+      request.sampling.repetition_penalty = 1.1;
+      request.sampling.logit_bias = {{1, 1.0F}, {2, 1.0F}};
+      request.stop_strings = {"never said, ever", "nor this one"};
+    }
+    streams.push_back(std::make_shared<OutputStream>(
+        64, 20, std::function<void()>(), [&loop](OutputStream& room) { loop.resume(room); }));
+    loop.submit(std::move(request), streams.back());
+  }
+  OutputEvent event;
+  const auto run = [&](std::int64_t count) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (std::int64_t i = 0; i < count; ++i) {
+      loop.launch();
+      loop.launch();
+      loop.land(0);
+      for (const auto& stream : streams)
+        while (stream->poll(event) == OutputStream::Read::event) continue;
+    }
+    return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin)
+               .count() /
+           static_cast<double>(count);
+  };
+  run(64);
+  double best = 1e9;
+  constexpr std::int64_t kRounds = 5;
+  for (std::int64_t round = 0; round < kRounds; ++round)
+    best = std::min(best, run(steps / kRounds));
+  return best;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    fmt::print(stderr, "engine_bench TOKENIZER.json\n");
+    return 2;
+  }
+  const Result<Tokenizer> tokenizer = Tokenizer::load(argv[1]);
+  if (!tokenizer.ok()) {
+    fmt::print(stderr, "{}\n", tokenizer.error().message);
+    return 1;
+  }
+  fmt::print("sequences  features  us/step  us/token   (best of 5 rounds of 1,000 decode steps)\n");
+  for (const bool all : {false, true}) {
+    for (const std::int32_t sequences : {1, 4, 16, 64, 256}) {
+      const double us =
+          decode_step_us({.sequences = sequences, .all_features = all}, *tokenizer, 5000);
+      fmt::print("{:9}  {:8}  {:7.1f}  {:8.2f}\n", sequences, all ? "all" : "plain", us,
+                 us / sequences);
+    }
+  }
+  return 0;
+}
