@@ -222,9 +222,10 @@ bool StepLoop::launch() {
   const auto draw_of = [this](const Sequence& sequence) -> const Draw& {
     return choice_of(sequence).draw;
   };
+  const std::int64_t launched_us = clock_.now_us();  // before a rank can begin, and even end, it
   const Result<std::size_t> bytes = write_plan(scheduler_, *batch, draw_of, executor_.plan_space());
   const Status status = bytes.ok() ? executor_.submit(*bytes) : Status(bytes.error());
-  note_launch(*batch);
+  note_launch(*batch, launched_us);
   if (!status.ok()) {
     lose_device(status.error());
     return false;
@@ -242,8 +243,7 @@ bool StepLoop::others_in_flight() {
   return false;
 }
 
-void StepLoop::note_launch(const StepBatch& batch) {
-  const std::int64_t now = clock_.now_us();
+void StepLoop::note_launch(const StepBatch& batch, std::int64_t now) {
   if (scheduler_.steps_in_flight() == 1) waiting_since_us_ = now;
   for (const SequenceId id : batch.preempted) {
     const Sequence* sequence = scheduler_.find(id);

@@ -118,7 +118,7 @@ class StepLoop {
   Status start_choice(Live& live, std::int32_t request_index, std::int32_t choice_index);
   void end(Live& live, Ending ending, Error error);
   void settle_pause(Live& live);
-  void note_launch(const StepBatch& batch);
+  void note_launch(const StepBatch& batch, std::int64_t now);
   void pause_full_streams(const StepBatch& batch);
   Status check_result(const StepBatch& batch) const;
   void apply_result(const StepBatch& batch);
