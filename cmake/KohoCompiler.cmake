@@ -15,7 +15,8 @@ endif()
 find_program(KOHO_CCACHE ccache)
 if(KOHO_CCACHE)
   set(CMAKE_C_COMPILER_LAUNCHER "${KOHO_CCACHE}")
-  set(CMAKE_CXX_COMPILER_LAUNCHER "${KOHO_CCACHE}")
+  # What ccache needs to know to cache objects that use precompiled headers.
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND};-E;env;CCACHE_SLOPPINESS=pch_defines,time_macros;${KOHO_CCACHE}")
   set(CMAKE_CUDA_COMPILER_LAUNCHER "${KOHO_CCACHE}")
 endif()
 
@@ -41,3 +42,15 @@ else()
     $<$<COMPILE_LANGUAGE:C,CXX>:-fstack-protector-strong;-fstack-clash-protection>)
   target_link_options(koho_options INTERFACE -Wl,-z,relro,-z,now)
 endif()
+
+# koho_precompile(TARGET headers ... | REUSE_FROM other): headers that cost more to read than the target's own sources.
+function(koho_precompile TARGET)
+  if(ARGV1 STREQUAL REUSE_FROM)
+    target_precompile_headers(${TARGET} ${ARGN})
+  else()
+    target_precompile_headers(${TARGET} PRIVATE ${ARGN})
+  endif()
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_compile_options(${TARGET} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)  # for ccache
+  endif()
+endfunction()

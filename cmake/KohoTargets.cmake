@@ -25,6 +25,13 @@ endfunction()
 
 # koho_test(NAME SOURCES ... [DEPENDS folders] [LINK ...] [LABELS ...]): a GoogleTest program, its tests known to ctest.
 # KOHO_SOURCE_DIR is defined for tests that read files of the tree.
+if(KOHO_TESTS)
+  file(WRITE "${CMAKE_BINARY_DIR}/test_headers.cpp" "int main() {}\n")
+  add_executable(koho_test_headers EXCLUDE_FROM_ALL "${CMAKE_BINARY_DIR}/test_headers.cpp")
+  target_link_libraries(koho_test_headers PRIVATE koho_options GTest::gtest)
+  koho_precompile(koho_test_headers <gtest/gtest.h>)
+endif()
+
 function(koho_test NAME)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;LINK;LABELS" ${ARGN})
   add_executable(${NAME} ${ARG_SOURCES})
@@ -33,6 +40,7 @@ function(koho_test NAME)
     target_link_libraries(${NAME} PRIVATE koho_${folder})
   endforeach()
   target_link_libraries(${NAME} PRIVATE koho_options ${ARG_LINK} GTest::gtest GTest::gtest_main)
+  koho_precompile(${NAME} REUSE_FROM koho_test_headers)
   gtest_discover_tests(${NAME} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
     PROPERTIES TIMEOUT 600 LABELS "${ARG_LABELS}")
 endfunction()

@@ -398,11 +398,13 @@ std::vector<OpCase> attention_cases() {
           {"attention_long_bf16",
            [](Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
              return run_attention(backend, seed, options, false, true);
-           }},
+           },
+           true},
           {"attention_long_e4m3",
            [](Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
              return run_attention(backend, seed, options, true, true);
-           }},
+           },
+           true},
           {"attention_padding", run_padding}};
 }
 

@@ -164,9 +164,11 @@ std::string run_experts(Backend& backend,
 }
 
 OpCase expert_case(const char* name, WeightQuant quant, bool mixed, bool many = false) {
-  return {name, [=](Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
+  return {name,
+          [=](Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
             return run_experts(backend, seed, options, quant, mixed, many);
-          }};
+          },
+          many};
 }
 
 }  // namespace

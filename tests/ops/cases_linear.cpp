@@ -99,9 +99,11 @@ std::string run_linear(Backend& backend,
 }
 
 OpCase linear_case(const char* name, WeightQuant quant, bool mixed, bool many = false) {
-  return {name, [=](Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
+  return {name,
+          [=](Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
             return run_linear(backend, seed, options, quant, mixed, many);
-          }};
+          },
+          many};
 }
 
 // ---- the router

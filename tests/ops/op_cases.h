@@ -38,6 +38,8 @@ struct OpCase {
   /// Runs the case once. Returns what was wrong, in words; empty = nothing.
   std::function<std::string(Backend& backend, std::uint64_t seed, const OpCaseOptions& options)>
       run;
+  /// Takes seconds on a CPU: tests that run many rounds run few of these.
+  bool is_large = false;
 };
 
 const std::vector<OpCase>& op_cases();

@@ -111,7 +111,7 @@ TEST(TokenizerSpeed, TakesTwiceTheTimeForTwiceTheText) {
     const Result<Tokenizer> tokenizer = Tokenizer::from_json(testing::tokenizer_json(recipe));
     ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
     for (const std::string& unit : units) {
-      const std::size_t bytes = kTimesCount ? 1U << 20U : 1U << 14U;
+      const std::size_t bytes = kTimesCount ? 1U << 18U : 1U << 14U;
       // A second try for a machine that had other things to do.
       const bool linear = grows_linearly(*tokenizer, unit, bytes) || !kTimesCount ||
                           grows_linearly(*tokenizer, unit, bytes);
