@@ -23,7 +23,8 @@ function(koho_library NAME)
   endif()
 endfunction()
 
-# koho_test(NAME SOURCES ... [DEPENDS folders] [LINK ...] [LABELS ...]): a GoogleTest program, its tests known to ctest.
+# koho_test(NAME SOURCES ... [DEPENDS folders] [LINK ...] [LABELS ...] [SERIAL]): a GoogleTest program, its tests known to ctest,
+# SERIAL ones alone: they take times. Tests with the label `optimised` are too long for sanitizers.
 # KOHO_SOURCE_DIR is defined for tests that read files of the tree.
 if(KOHO_TESTS)
   file(WRITE "${CMAKE_BINARY_DIR}/test_headers.cpp" "int main() {}\n")
@@ -33,7 +34,7 @@ if(KOHO_TESTS)
 endif()
 
 function(koho_test NAME)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "SERIAL" "" "SOURCES;DEPENDS;LINK;LABELS" ${ARGN})
   add_executable(${NAME} ${ARG_SOURCES})
   target_compile_definitions(${NAME} PRIVATE KOHO_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   foreach(folder IN LISTS ARG_DEPENDS)
@@ -42,5 +43,5 @@ function(koho_test NAME)
   target_link_libraries(${NAME} PRIVATE koho_options ${ARG_LINK} GTest::gtest GTest::gtest_main)
   koho_precompile(${NAME} REUSE_FROM koho_test_headers)
   gtest_discover_tests(${NAME} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
-    PROPERTIES TIMEOUT 600 LABELS "${ARG_LABELS}")
+    PROPERTIES TIMEOUT 600 LABELS "${ARG_LABELS}" RUN_SERIAL ${ARG_SERIAL})
 endfunction()
