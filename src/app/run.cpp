@@ -144,7 +144,17 @@ Result<std::unique_ptr<Runtime>> open(const RunOptions& options,
   runtime.context_max = static_cast<std::int32_t>(context);
   // The pages of the last answer stay beside those of the next.
   runtime.kv_pages = static_cast<std::int32_t>(2 * ceil_div(context, kPageTokens));
-  return Runtime::start(std::move(model), std::move(text), runtime);
+  // Ctrl-C must end the read of this thread: the engine's threads, which start here, leave it
+  // alone.
+  sigset_t interrupt;
+  sigset_t before;
+  sigemptyset(&interrupt);
+  sigaddset(&interrupt, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &interrupt, &before);
+  Result<std::unique_ptr<Runtime>> started =
+      Runtime::start(std::move(model), std::move(text), runtime);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return started;
 }
 
 chat::Conversation start_conversation(const RunOptions& options) {

@@ -54,6 +54,13 @@ void Invariants::check_counts() const {
   require(executor_.complaint().empty(), 22, "{}", executor_.complaint());
 }
 
+void Invariants::note_before_launch() {
+  waited_.assign(scheduler_.sequences().size(), SequenceId{});
+  for (std::size_t i = 0; i < waited_.size(); ++i)
+    if (scheduler_.sequences()[i].state == SequenceState::waiting)
+      waited_[i] = scheduler_.sequences()[i].id;
+}
+
 void Invariants::check_launch(const StepBatch& batch) {
   check_rows(batch);
   check_shares(batch);
@@ -181,6 +188,7 @@ void Invariants::check_admissions(const StepBatch& batch) {
 void Invariants::check_order(const StepBatch& batch, const Sequence& admitted) const {
   for (const Sequence& other : scheduler_.sequences()) {
     if (other.state != SequenceState::waiting) continue;
+    if (waited_[static_cast<std::size_t>(other.id.index)] != other.id) continue;
     if (std::ranges::find(batch.preempted, other.id) != batch.preempted.end()) continue;
     require(std::pair(rank(admitted), admitted.arrival) < std::pair(rank(other), other.arrival), 13,
             "arrival {} was admitted before arrival {}", admitted.arrival, other.arrival);

@@ -25,6 +25,9 @@ class Invariants {
   /// The O(1) rules, after every event.
   void check_counts() const;
   /// The step just planned, then everything.
+  /// Remembers who waits: when a step is launched, others may begin to (a reader that fills up ends
+  /// the isolation of a suspect), too late for its plan.
+  void note_before_launch();
   void check_launch(const StepBatch& batch);
   /// Everything: pages, tables, positions, contents, states.
   void sweep();
@@ -68,6 +71,7 @@ class Invariants {
   std::vector<CacheSalt> salts_;     // by page: whose tokens were written there last
   std::vector<std::int32_t> loads_;  // by partition: pages of its sequences; prefill tokens
   std::vector<std::int8_t> seats_;
+  std::vector<SequenceId> waited_;    // by sequence index: who waited before the launch, or no id
   std::vector<std::size_t> to_come_;  // by request: events in flight
 };
 

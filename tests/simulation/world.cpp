@@ -92,6 +92,7 @@ void World::launch() {
   check_deadlines();
   const bool fails = random_.chance(habits_.submit_fails);
   executor_.fail_next_submit(fails);
+  invariants_.note_before_launch();
   const bool launched = loop_.launch();
   executor_.fail_next_submit(false);
   note(launched ? 1 : 0);

@@ -27,9 +27,12 @@ constexpr bool kTimesCount = true;
 #endif
 constexpr int kRuns = kTimesCount ? 3 : 1;
 
-constexpr double kLoadSecondsMax = 0.5;
-constexpr double kEncodeMbPerSecondMin = 20;
-constexpr double kDoubleLengthRatioMax = 2.5;
+// The goals are 0.5 s and 20 MB/s (docs/tokenizer.md has what was measured). A shared machine gives
+// a program half its speed at times, so that the test holds half of them; quadratic time has
+// ratio 4.
+constexpr double kLoadSecondsMax = 2 * 0.5;
+constexpr double kEncodeMbPerSecondMin = 20 / 2.0;
+constexpr double kDoubleLengthRatioMax = 3;
 
 double thread_seconds() {
   timespec now{};
