@@ -3,7 +3,6 @@
 #include <atomic>
 #include <csignal>
 #include <cstdio>
-#include <iostream>
 #include <memory>
 #include <optional>
 #include <unistd.h>
@@ -11,6 +10,7 @@
 #include "app/answer_display.h"
 #include "app/command.h"
 #include "app/id_file.h"
+#include "app/line_reader.h"
 #include "app/sampling_flags.h"
 #include "base/arithmetic.h"
 #include "chat/json.h"
@@ -38,6 +38,9 @@ struct RunOptions {
   SamplingFlags sampling;
 };
 
+constexpr int kLookMs = 50;                                    // how often Ctrl-C is looked for
+constexpr std::size_t kLineBytesMax = std::size_t{16} << 20U;  // typed or pasted
+
 // Set by Ctrl-C; process-wide because signals are.
 std::atomic<bool> interrupted{false};
 
@@ -51,7 +54,7 @@ class InterruptGuard {
   InterruptGuard() {
     interrupted.store(false);
     struct sigaction action {};
-    action.sa_handler = on_interrupt;  // without SA_RESTART: reading a line ends too
+    action.sa_handler = on_interrupt;
     sigaction(SIGINT, &action, &previous_);
   }
   InterruptGuard(const InterruptGuard&) = delete;
@@ -109,11 +112,10 @@ Result<Answer> answer(Runtime& runtime,
   request.max_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(request.max_tokens, room));
   KOHO_TRY_ASSIGN(const std::shared_ptr<OutputStream> stream,
                   runtime.engine().submit(std::move(request)));
-  constexpr std::int64_t kLookUs = 50'000;  // how often Ctrl-C is looked for
   Answer answer;
   OutputEvent event;
   while (true) {
-    const OutputStream::Read read = stream->wait(event, kLookUs);
+    const OutputStream::Read read = stream->wait(event, std::int64_t{kLookMs} * 1000);
     if (read == OutputStream::Read::done) break;
     if (interrupted.load()) runtime.engine().cancel(stream);
     if (read == OutputStream::Read::nothing) continue;
@@ -144,17 +146,7 @@ Result<std::unique_ptr<Runtime>> open(const RunOptions& options,
   runtime.context_max = static_cast<std::int32_t>(context);
   // The pages of the last answer stay beside those of the next.
   runtime.kv_pages = static_cast<std::int32_t>(2 * ceil_div(context, kPageTokens));
-  // Ctrl-C must end the read of this thread: the engine's threads, which start here, leave it
-  // alone.
-  sigset_t interrupt;
-  sigset_t before;
-  sigemptyset(&interrupt);
-  sigaddset(&interrupt, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &interrupt, &before);
-  Result<std::unique_ptr<Runtime>> started =
-      Runtime::start(std::move(model), std::move(text), runtime);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return started;
+  return Runtime::start(std::move(model), std::move(text), runtime);
 }
 
 chat::Conversation start_conversation(const RunOptions& options) {
@@ -253,6 +245,26 @@ Status answer_once(const RunOptions& options, LoadedModel model, std::optional<L
   return finish_output();
 }
 
+/// What is typed next; nothing at the end of the input. Ctrl-C gives up the line.
+Result<std::optional<std::string>> ask(LineReader& keyboard) {
+  while (true) {
+    interrupted.store(false);
+    std::fprintf(stderr, "> ");
+    while (!interrupted.load()) {
+      std::string_view line;
+      KOHO_TRY_ASSIGN(const LineReader::State state, keyboard.next(line, kLookMs));
+      if (state == LineReader::State::line) return std::optional<std::string>(line);
+      if (state == LineReader::State::too_long)
+        std::fprintf(stderr, "koho: error: a line has more than %zu bytes\n> ", kLineBytesMax);
+      if (state == LineReader::State::end) {
+        std::fprintf(stderr, "\n");
+        return std::optional<std::string>();
+      }
+    }
+    std::fprintf(stderr, "\n");
+  }
+}
+
 Status converse(const RunOptions& options, LoadedModel model, std::optional<LoadedText> text) {
   constexpr std::int64_t kContextDefault = 8192;
   const std::int64_t context =
@@ -263,16 +275,12 @@ Status converse(const RunOptions& options, LoadedModel model, std::optional<Load
   std::fprintf(stderr, "Chat with %s. Ctrl-C stops an answer, Ctrl-D ends.\n",
                options.model.c_str());
   chat::Conversation conversation = start_conversation(options);
+  LineReader keyboard(STDIN_FILENO, "standard input", kLineBytesMax);
+  const InterruptGuard guard;
   while (true) {
-    const InterruptGuard guard;
-    std::fprintf(stderr, "> ");
-    std::string line;
-    if (!std::getline(std::cin, line)) {
-      std::fprintf(stderr, "\n");
-      if (!interrupted.load()) return {};
-      std::cin.clear();
-      continue;
-    }
+    KOHO_TRY_ASSIGN(const std::optional<std::string> typed, ask(keyboard));
+    if (!typed) return {};
+    const std::string& line = *typed;
     if (line.empty()) continue;
     if (const Status good = check_utf8("the line", line); !good.ok()) {
       std::fprintf(stderr, "koho: error: %s\n", good.error().message.c_str());
