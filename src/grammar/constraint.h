@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a request may ask of an answer's form: plain data, made by whoever reads requests (server,
+// koho run, koho batch), compiled by grammar/grammar_compiler.h, obeyed token by token in
+// engine/. Knows no HTTP and no JSON library: schemas travel as the JSON text they came as.
+//
+// How a request's fields become one Constraint (at most one a request):
+//   response_format {"type": "json_object"}                   json_object()
+//   response_format {"type": "json_schema", ...}              json_schema(text of
+//   .json_schema.schema) structured_outputs {"json": ...} / guided_json json_schema(text)
+//   structured_outputs {"regex" | "choice" | "grammar": ...}  regex(...), choice(...), ebnf(...)
+//   structured_outputs {"json_object": true}                  json_object()
+//   tool_choice "required"                                    tool_calls(tools, at_least_one)
+//   tool_choice a named tool                                  tool_calls({that tool}, exactly_one)
+//   tool_choice "auto" and some tool has "strict": true       tool_calls(tools, when_called)
+//   tool_choice "none", or "auto" without a strict tool       no Constraint
+// With parallel_tool_calls false, `one_call` is set.
+//
+// Thinking is no part of it: with Request::begins_in_reasoning the engine lets the model think
+// freely and the constraint begins behind </think>. No token of stop_tokens comes before the
+// constraint is fulfilled.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+
+namespace koho {
+
+/// A tool whose calls are constrained.
+struct ToolGrammar {
+  std::string name;
+  std::string parameters;  // JSON schema of the arguments; empty: no arguments
+  /// Of a call the model makes by itself (when_called): the arguments follow the schema. Calls that
+  /// are asked for always do.
+  bool strict = true;
+};
+
+struct Constraint {
+  enum class Kind : std::uint8_t { json_object, json_schema, regex, choice, ebnf, tool_calls };
+  enum class Calls : std::uint8_t {
+    when_called,   // free text; a call in it is one of `tools`, with arguments by its schema if the
+                   // tool is strict
+    at_least_one,  // nothing but calls
+    exactly_one    // nothing but one call
+  };
+
+  Kind kind = Kind::json_object;
+  /// The JSON text of a schema; a regular expression, which the whole answer matches; a grammar in
+  /// EBNF (GBNF's form) whose first rule is `root`.
+  std::string text;
+  std::vector<std::string> choices;
+  std::vector<ToolGrammar> tools;
+  Calls calls = Calls::at_least_one;
+  bool one_call = false;            // when_called: one at most
+  bool newline_after_tags = false;  // GLM-4.5 and 4.6 write calls with newlines (TemplateStyle)
+
+  static Constraint json_object();
+  static Constraint json_schema(std::string schema);
+  static Constraint regex(std::string pattern);
+  static Constraint choice(std::vector<std::string> choices);
+  static Constraint ebnf(std::string grammar);
+  static Constraint tool_calls(std::vector<ToolGrammar> tools, Calls calls);
+
+  friend bool operator==(const ToolGrammar&, const ToolGrammar&) = default;
+};
+
+/// What is wrong with a constraint: every message of this folder's invalid_argument errors begins
+/// with one of these and ": ", so that an API can name its code.
+inline constexpr std::string_view kInvalidGrammar = "invalid_grammar";
+inline constexpr std::string_view kUnsupportedSchema = "unsupported_schema";
+inline constexpr std::string_view kGrammarTooComplex = "grammar_too_complex";
+inline constexpr std::string_view kUnsatisfiableSchema = "unsatisfiable_schema";
+
+/// Which of these `error` is; empty: none.
+std::string_view grammar_error_code(const Error& error);
+
+/// A text that two constraints share if and only if they are the same.
+std::string cache_key(const Constraint& constraint);
+
+}  // namespace koho
