@@ -63,8 +63,6 @@ struct Constraint {
   static Constraint choice(std::vector<std::string> choices);
   static Constraint ebnf(std::string grammar);
   static Constraint tool_calls(std::vector<ToolGrammar> tools, Calls calls);
-
-  friend bool operator==(const ToolGrammar&, const ToolGrammar&) = default;
 };
 
 /// What is wrong with a constraint: every message of this folder's invalid_argument errors begins
