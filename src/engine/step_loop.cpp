@@ -235,10 +235,11 @@ bool StepLoop::launch() {
 }
 
 bool StepLoop::others_in_flight() {
+  // A row whose sequence ended is still computed, and may be what brings the ranks down.
   for (std::int32_t i = 0; i < scheduler_.steps_in_flight(); ++i)
     for (const StepRow& row : scheduler_.in_flight(i).rows) {
       const Sequence* sequence = scheduler_.find(row.sequence);
-      if (sequence != nullptr && live_of(*sequence).set_aside) return true;
+      if (sequence == nullptr || live_of(*sequence).set_aside) return true;
     }
   return false;
 }

@@ -134,8 +134,8 @@ class StepLoop {
   void give_up(const Error& error);
   bool is_suspect(const Live& live) const;
   void update_isolation();
-  /// Whether a step in flight has rows of requests that are set aside: a suspect launched beside
-  /// them would share its failure with them.
+  /// Whether a step in flight has rows of requests that are set aside or ended: a suspect launched
+  /// beside them would share their failure, or its own with them.
   bool others_in_flight();
   Summary summary_of(const Live& live, Ending ending, Error error, std::int64_t now) const;
 

@@ -87,10 +87,12 @@ World::Habits World::draw_habits() {
   habits.deadlines = site(100);
   habits.clock_jumps = site(100);
   habits.floods = site(100);
-  habits.poison = random_.chance(150) ? random_.in(1, 50) : 0;
+  habits.poison = random_.chance(150) ? random_.in(1, 200) : 0;
   if (habits.poison > 0)
     habits.submit_fails = habits.collect_fails = habits.wrong_count = habits.early =
         habits.bad_token = habits.hangs = habits.slow = 0;
+  // There, requests also leave in the middle of the search for the culprit.
+  if (habits.poison > 0) habits.weights[static_cast<std::size_t>(Action::cancel)] += 8;
   return habits;
 }
 

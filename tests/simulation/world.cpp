@@ -237,7 +237,12 @@ void World::finish_client(std::size_t index) {
 
 void World::cancel() {
   if (clients_.empty()) return;
-  Client& client = *clients_[draw_client()];
+  std::size_t chosen = draw_client();
+  // Often a culprit: its step in flight, which brings the ranks down, is then nobody's.
+  if (habits_.poison > 0 && random_.chance(500))
+    for (std::size_t i = 0; i < clients_.size(); ++i)
+      if (clients_[i]->request().sampling.seed == static_cast<std::int64_t>(kPoison)) chosen = i;
+  Client& client = *clients_[chosen];
   if (client.cancelled || client.stream->closed()) return;
   const std::int32_t live = loop_.live_requests();
   client.cancelled = true;

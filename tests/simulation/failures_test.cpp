@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who is blamed when the ranks fail: single moves of the step loop that the simulation meets only
+// once in many millions of events.
+#include <memory>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "client.h"
+#include "engine/step_loop.h"
+#include "fake_executor.h"
+
+namespace koho::simulation {
+namespace {
+
+EngineLimits test_limits() {
+  EngineLimits limits;
+  Limits& s = limits.scheduler;
+  s.tokens_per_page = 4;
+  s.pages = 32;
+  s.context_max = 64;
+  s.sequences_max = 4;
+  s.live_max = 8;
+  s.step_tokens_max = 32;
+  s.mixed_prefill_tokens_max = 16;
+  limits.vocabulary = 100;
+  limits.requests_max = 8;
+  limits.choices_max = 2;
+  limits.stream_events_per_choice = 16;
+  limits.faults_per_request_max = 3;
+  return limits;
+}
+
+struct House {
+  EngineLimits limits = test_limits();
+  SteadyClock clock;
+  FakeExecutor executor{plan_bounds(limits)};
+  StepLoop loop{limits, executor, clock, {}, {1, 2}};
+
+  std::unique_ptr<Client> submit(std::int64_t seed) {
+    Request request;
+    request.prompt = {1, 2, 3};
+    request.max_tokens = 4;
+    request.sampling.seed = seed;
+    auto client = std::make_unique<Client>(request, limits.vocabulary, false);
+    client->stream =
+        std::make_shared<OutputStream>(static_cast<std::size_t>(limits.stream_events_per_choice), 0,
+                                       std::function<void()>(), [](OutputStream&) {});
+    loop.submit(std::move(request), client->stream);
+    return client;
+  }
+  StepLoop::Landing land() {
+    executor.complete_oldest();
+    return loop.land(0);
+  }
+  /// Lets everything that can run end.
+  void finish() {
+    for (int i = 0; i < 100 && loop.live_requests() > 0; ++i) {
+      if (!loop.device_up()) loop.recover(0);
+      loop.launch();
+      if (loop.steps_in_flight() > 0) land();
+    }
+  }
+};
+
+Ending ending_of(const Client& client) {
+  OutputEvent event;
+  while (client.stream->poll(event) == OutputStream::Read::event) continue;
+  EXPECT_TRUE(client.stream->closed());
+  return client.stream->summary().ending;
+}
+
+TEST(Failures, AStepOfACancelledSuspectIsNotSharedWithTheNextOne) {
+  House house;
+  const auto culprit = house.submit(static_cast<std::int64_t>(kPoison));
+  const auto bystander = house.submit(7);
+  // Two failures with both in flight: both are suspects, the elder is computed alone.
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(house.loop.launch());
+    ASSERT_EQ(house.land(), StepLoop::Landing::lost);
+    ASSERT_TRUE(house.loop.recover(0));
+  }
+  ASSERT_TRUE(house.loop.launch());
+  house.loop.cancel(*culprit->stream);
+  // Its step is still in flight and brings the ranks down; the bystander must not be in another.
+  EXPECT_FALSE(house.loop.launch());
+  ASSERT_EQ(house.land(), StepLoop::Landing::lost);
+  house.finish();
+  EXPECT_EQ(ending_of(*culprit), Ending::cancelled);
+  EXPECT_EQ(ending_of(*bystander), Ending::completed);
+}
+
+TEST(Failures, ARequestThatBringsTheRanksDownIsGivenUpAndTheOthersEnd) {
+  House house;
+  const auto before = house.submit(7);
+  const auto culprit = house.submit(static_cast<std::int64_t>(kPoison));
+  const auto behind = house.submit(8);
+  house.finish();
+  EXPECT_EQ(ending_of(*before), Ending::completed);
+  EXPECT_EQ(ending_of(*culprit), Ending::failed);
+  EXPECT_EQ(ending_of(*behind), Ending::completed);
+}
+
+}  // namespace
+}  // namespace koho::simulation
