@@ -69,16 +69,6 @@ ModelConfig shape() {
   return config;
 }
 
-std::int64_t bytes_of(const ConstTensorView& view) {
-  return view.empty() ? 0 : view.bytes();
-}
-std::int64_t bytes_of(const LinearSource& linear) {
-  return bytes_of(linear.weight) + bytes_of(linear.scale) + bytes_of(linear.bias);
-}
-std::int64_t bytes_of(const MlpSource& mlp) {
-  return bytes_of(mlp.gate) + bytes_of(mlp.up) + bytes_of(mlp.down);
-}
-
 /// Weight bytes that a step of one token reads.
 std::int64_t active_bytes(const ModelConfig& config, const ModelSources& sources) {
   std::int64_t bytes = bytes_of(sources.final_norm) + bytes_of(sources.lm_head);

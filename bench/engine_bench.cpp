@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "engine/step_loop.h"
 #include "plan/step_plan.h"
-#include "tokenizer/detokenizer.h"
+#include "runtime/detokenizing_decoder.h"
 #include "tokenizer/tokenizer.h"
 
 namespace {
@@ -58,16 +58,6 @@ class InstantExecutor final : public Executor {
   Token token_ = 0;
 };
 
-class Decoder final : public TextDecoder {
- public:
-  explicit Decoder(const Tokenizer& tokenizer) : detokenizer_(tokenizer, true) {}
-  void push(Token token, std::string& text) override { detokenizer_.push(token, text); }
-  void flush(std::string& text) override { detokenizer_.finish(text); }
-
- private:
-  Detokenizer detokenizer_;
-};
-
 struct Case {
   std::int32_t sequences = 1;
   bool all_features = false;  // logprobs, a stop string, penalties, biases
@@ -88,8 +78,7 @@ double decode_step_us(const Case& c, const Tokenizer& tokenizer, std::int64_t st
   limits.choices_max = 1;
   InstantExecutor executor(plan_bounds(limits), 4000);
   const SteadyClock clock;
-  StepLoop loop(limits, executor, clock, [&] { return std::make_unique<Decoder>(tokenizer); },
-                {1, 2, 3, 4});
+  StepLoop loop(limits, executor, clock, detokenizing_decoders(tokenizer), {1, 2, 3, 4});
   std::vector<std::shared_ptr<OutputStream>> streams;
   for (std::int32_t i = 0; i < c.sequences; ++i) {
     Request request;

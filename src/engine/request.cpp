@@ -3,17 +3,9 @@
 
 #include <string_view>
 
+#include "base/in_range.h"
+
 namespace koho {
-namespace {
-
-Status in_range(std::string_view field, std::int64_t value, std::int64_t low, std::int64_t high) {
-  if (value >= low && value <= high) return {};
-  return make_error(ErrorCode::invalid_argument, "{} must be in {}..{}, found {}", field, low, high,
-                    value);
-}
-
-}  // namespace
-
 std::uint64_t choice_seed(std::uint64_t seed, std::int32_t choice) {
   if (choice == 0) return seed;
   std::uint64_t mixed = seed + 0x9e3779b97f4a7c15U * static_cast<std::uint64_t>(choice);

@@ -18,7 +18,7 @@ constexpr std::int64_t kAlignment = 64;
 /// E4M3 codes with deviation 129, the largest at 448: a channel scaled to its largest weight.
 constexpr float kCodeFactor = 7.0F / 2048.0F;
 
-float value_of(const SyntheticTensor& tensor, std::int32_t bell) {
+float value_of(const DrawnTensor& tensor, std::int32_t bell) {
   return tensor.offset + tensor.factor * static_cast<float>(bell);
 }
 
@@ -91,8 +91,7 @@ class Describer final : public WeightSupplier {
 
   ConstTensorView add(
       const std::string& name, DType dtype, Shape shape, float factor, float offset) {
-    const SyntheticTensor tensor{dtype, synthetic::key(seed_, name), shape.elements(), factor,
-                                 offset};
+    const DrawnTensor tensor{dtype, synthetic::key(seed_, name), shape.elements(), factor, offset};
     return ConstTensorView(memory_.place(tensor), dtype, shape);
   }
 
@@ -102,14 +101,14 @@ class Describer final : public WeightSupplier {
   WeightQuant quant_ = WeightQuant::none;
 };
 
-std::int64_t placed_bytes(const SyntheticTensor& tensor) {
+std::int64_t placed_bytes(const DrawnTensor& tensor) {
   return round_up<std::int64_t>(tensor.elements * dtype_bytes(tensor.dtype), kAlignment);
 }
 
 /// Adds up what a model needs; gives no memory that may be written.
 class Sizer final : public SyntheticMemory {
  public:
-  std::byte* place(const SyntheticTensor& tensor) override {
+  std::byte* place(const DrawnTensor& tensor) override {
     bytes += placed_bytes(tensor);
     return &nowhere_;
   }
@@ -122,7 +121,7 @@ class Sizer final : public SyntheticMemory {
 
 /// A tensor and its memory.
 struct Placement {
-  SyntheticTensor tensor;
+  DrawnTensor tensor;
   std::byte* memory = nullptr;
 };
 
@@ -131,7 +130,7 @@ class Layout final : public SyntheticMemory {
  public:
   explicit Layout(std::byte* memory) : next_(memory) {}
 
-  std::byte* place(const SyntheticTensor& tensor) override {
+  std::byte* place(const DrawnTensor& tensor) override {
     std::byte* at = next_;
     placements.push_back({tensor, at});
     next_ += placed_bytes(tensor);
@@ -158,7 +157,7 @@ void fill_all(const std::vector<Placement>& placements) {
   const auto work = [&] {
     SyntheticFiller filler;
     for (std::size_t i = next++; i < pieces.size(); i = next++) {
-      const SyntheticTensor& tensor = pieces[i].placement->tensor;
+      const DrawnTensor& tensor = pieces[i].placement->tensor;
       filler.fill(pieces[i].placement->memory, tensor, pieces[i].first,
                   std::min(kPieceElements, tensor.elements - pieces[i].first));
     }
@@ -172,7 +171,7 @@ void fill_all(const std::vector<Placement>& placements) {
 }  // namespace
 
 void SyntheticFiller::fill(std::byte* target,
-                           const SyntheticTensor& tensor,
+                           const DrawnTensor& tensor,
                            std::int64_t first,
                            std::int64_t count) {
   const auto bell = [&](std::int64_t i) {
@@ -240,7 +239,7 @@ class DrawnWeights::Layout final : public SyntheticMemory {
   Layout(std::byte* filled_at, std::byte* drawn_at)
       : filled_next_(filled_at), drawn_next_(drawn_at) {}
 
-  std::byte* place(const SyntheticTensor& tensor) override {
+  std::byte* place(const DrawnTensor& tensor) override {
     const bool is_drawn = tensor.dtype != DType::f32 && tensor.elements >= kDrawnElementsMin;
     std::byte*& next = is_drawn ? drawn_next_ : filled_next_;
     std::byte* at = next;

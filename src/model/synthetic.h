@@ -19,16 +19,11 @@
 
 namespace koho {
 
-using SyntheticTensor = DrawnTensor;
-
 /// Fills host tensors. One thread at a time.
 class SyntheticFiller {
  public:
   /// Elements first..first+count-1 of the tensor whose memory `target` is.
-  void fill(std::byte* target,
-            const SyntheticTensor& tensor,
-            std::int64_t first,
-            std::int64_t count);
+  void fill(std::byte* target, const DrawnTensor& tensor, std::int64_t first, std::int64_t count);
 
  private:
   /// The code of every bell, made once per rule: rounding to E4M3 costs more than the draw.
@@ -41,7 +36,7 @@ class SyntheticFiller {
 class SyntheticMemory {
  public:
   virtual ~SyntheticMemory() = default;
-  virtual std::byte* place(const SyntheticTensor& tensor) = 0;
+  virtual std::byte* place(const DrawnTensor& tensor) = 0;
 };
 
 /// The weights of `config` without its MTP layer. Linears are FP8 in the scheme that
@@ -91,7 +86,7 @@ class DrawnWeights final : public DrawnMemory {
  private:
   struct Placed {
     const std::byte* memory = nullptr;
-    SyntheticTensor tensor;
+    DrawnTensor tensor;
   };
   class Layout;
 

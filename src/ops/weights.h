@@ -35,12 +35,24 @@ struct LinearSource {
   std::int64_t in_features() const { return weight.size(1); }
 };
 
+/// Bytes in the checkpoint; 0 of what it does not have.
+inline std::int64_t bytes_of(const ConstTensorView& view) {
+  return view.empty() ? 0 : view.bytes();
+}
+inline std::int64_t bytes_of(const LinearSource& linear) {
+  return bytes_of(linear.weight) + bytes_of(linear.scale) + bytes_of(linear.bias);
+}
+
 /// down(silu(gate(x)) * up(x)): gate and up [F, H], down [H, F].
 struct MlpSource {
   LinearSource gate;
   LinearSource up;
   LinearSource down;
 };
+
+inline std::int64_t bytes_of(const MlpSource& mlp) {
+  return bytes_of(mlp.gate) + bytes_of(mlp.up) + bytes_of(mlp.down);
+}
 
 /// In which forms a placed weight reads its activations. Mixed weights want several.
 struct ActivationNeeds {

@@ -7,9 +7,10 @@
 #include <utility>
 
 #include "base/arithmetic.h"
+#include "base/in_range.h"
 #include "engine/plan_writer.h"
 #include "model/kv_cache.h"
-#include "tokenizer/detokenizer.h"
+#include "runtime/detokenizing_decoder.h"
 
 namespace koho {
 namespace {
@@ -17,34 +18,6 @@ namespace {
 constexpr std::int64_t kContextDefaultOnCpu = 8192;  // of each sequence, if nothing is asked for
 constexpr std::int32_t kPrefillChunkCpu = 512;
 constexpr std::int32_t kPrefillChunkCuda = 8192;
-
-/// Text of one output, special tokens left out.
-class DetokenizingDecoder final : public TextDecoder {
- public:
-  explicit DetokenizingDecoder(const Tokenizer& tokenizer)
-      : detokenizer_(tokenizer, /*skip_special=*/true) {}
-  void push(Token token, std::string& text) override { detokenizer_.push(token, text); }
-  void flush(std::string& text) override { detokenizer_.finish(text); }
-
- private:
-  Detokenizer detokenizer_;
-};
-
-std::int64_t bytes_of(const ConstTensorView& view) {
-  return view.empty() ? 0 : view.bytes();
-}
-std::int64_t bytes_of(const LinearSource& linear) {
-  return bytes_of(linear.weight) + bytes_of(linear.scale) + bytes_of(linear.bias);
-}
-std::int64_t bytes_of(const MlpSource& mlp) {
-  return bytes_of(mlp.gate) + bytes_of(mlp.up) + bytes_of(mlp.down);
-}
-
-Status in_range(const char* name, std::int64_t value, std::int64_t low, std::int64_t high) {
-  if (value >= low && value <= high) return {};
-  return make_error(ErrorCode::invalid_argument, "{} must be in {}..{}, found {}", name, low, high,
-                    value);
-}
 
 Status validate(const RuntimeOptions& options, const ModelConfig& config) {
   KOHO_TRY(in_range("ranks", options.ranks, 1, 64));
@@ -235,7 +208,7 @@ Status Runtime::start() {
   KOHO_TRY_ASSIGN(executor_, LocalExecutor::create(model_.config, model_.sources, settings));
 
   TextDecoderFactory decoders;
-  if (text_) decoders = [this] { return std::make_unique<DetokenizingDecoder>(text_->tokenizer); };
+  if (text_) decoders = detokenizing_decoders(text_->tokenizer);
   KOHO_TRY_ASSIGN(engine_, Engine::start(limits, *executor_, clock_, std::move(decoders)));
   load_s_ = model_.load_s +
             std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -1,19 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/limits.h"
 
-#include <string_view>
+#include "base/in_range.h"
 
 namespace koho {
-namespace {
-
-Status in_range(std::string_view name, std::int32_t value, std::int32_t low, std::int32_t high) {
-  if (value >= low && value <= high) return {};
-  return make_error(ErrorCode::invalid_argument, "{} must be in {}..{}, found {}", name, low, high,
-                    value);
-}
-
-}  // namespace
-
 Status validate(const Limits& limits) {
   KOHO_TRY(in_range("tokens_per_page", limits.tokens_per_page, 1, 1 << 16));
   KOHO_TRY(in_range("pages", limits.pages, 1, (1 << 30) / limits.tokens_per_page));

@@ -16,6 +16,7 @@
 #include <gtest/gtest.h>
 
 #include "base/mapped_file.h"
+#include "tests/golden/distance.h"
 #include "tests/golden/golden_file.h"
 #include "tests/golden/koho_model.h"
 #include "tests/golden/machines.h"
@@ -25,33 +26,8 @@
 namespace koho::testing {
 namespace {
 
-constexpr double kMedianFactor = 1.35;     // of the reference's own noise …
-constexpr double kMedianSlack = 0.005;     // … plus this
 constexpr double kOneLayerFactor = 0.9;    // of the noise, from the bf16 run, FP8 and one layer
 constexpr double kForgottenFactor = 1.05;  // at least this without activation quantisation
-
-/// Relative L2 distance of `found` from `expected`, median over rows of `width`.
-double median_distance(std::span<const float> found,
-                       std::span<const float> expected,
-                       std::size_t width) {
-  std::vector<double> distances;
-  for (std::size_t row = 0; row < found.size(); row += width) {
-    double difference = 0.0;
-    double length = 0.0;
-    for (std::size_t i = row; i < row + width; ++i) {
-      const double d = static_cast<double>(found[i]) - static_cast<double>(expected[i]);
-      difference += d * d;
-      length += static_cast<double>(expected[i]) * static_cast<double>(expected[i]);
-    }
-    distances.push_back(std::sqrt(difference / length));
-  }
-  // A NaN sorts nowhere: it must not hide in a median.
-  for (const double distance : distances)
-    if (!std::isfinite(distance)) return distance;
-  std::sort(distances.begin(), distances.end());
-  const std::size_t half = distances.size() / 2;
-  return distances.size() % 2 == 1 ? distances[half] : (distances[half - 1] + distances[half]) / 2;
-}
 
 /// One greedy golden: names are `prefix` + "greedy_ids" and so on.
 struct GreedyGolden {
@@ -111,7 +87,7 @@ void check_random_checkpoint(const RandomCheckpointSpec& spec, const Machine& ma
   const double noise = median_distance(rounded, exact, width);
   const double distance = median_distance(*logits, exact, width);
   const double to_rounded = median_distance(*logits, rounded, width) / noise;
-  EXPECT_LE(distance, kMedianFactor * noise + kMedianSlack);
+  EXPECT_LE(distance, median_bound(noise));
   if (spec.one_layer_fp8()) {
     EXPECT_LE(to_rounded, kOneLayerFactor);
   }

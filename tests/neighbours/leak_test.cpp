@@ -16,10 +16,11 @@
 #include "comm/communicator.h"
 #include "engine/local_executor.h"
 #include "engine/step_loop.h"
+#include "runtime/detokenizing_decoder.h"
 #include "runtime/loaded_model.h"
+#include "tests/support/resident_memory.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/test_checkpoint.h"
-#include "tokenizer/detokenizer.h"
 #include "tokenizer/tokenizer.h"
 #include "worker/device.h"
 
@@ -65,16 +66,6 @@ void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
 
 namespace koho::testing {
 namespace {
-
-class Decoder final : public TextDecoder {
- public:
-  explicit Decoder(const Tokenizer& tokenizer) : detokenizer_(tokenizer, true) {}
-  void push(Token token, std::string& text) override { detokenizer_.push(token, text); }
-  void flush(std::string& text) override { detokenizer_.finish(text); }
-
- private:
-  Detokenizer detokenizer_;
-};
 
 EngineLimits limits_of(const ModelConfig& config) {
   EngineLimits limits;
@@ -194,9 +185,9 @@ class House {
     EXPECT_TRUE(executor.ok()) << executor.error().message;
     if (!executor.ok()) return;
     executor_ = std::move(executor).value();
-    loop_ = std::make_unique<StepLoop>(
-        limits_, *executor_, clock_, [this] { return std::make_unique<Decoder>(tokenizer_); },
-        std::array<std::uint64_t, 4>{1, 2, 3, 4});
+    loop_ =
+        std::make_unique<StepLoop>(limits_, *executor_, clock_, detokenizing_decoders(tokenizer_),
+                                   std::array<std::uint64_t, 4>{1, 2, 3, 4});
     event_.text.reserve(256);
     event_.top.reserve(20);
   }
@@ -216,18 +207,6 @@ class House {
   std::mt19937_64 random_{5};
   std::int64_t requests_ = 0;
 };
-
-/// Resident memory of this process without the pages of its own files, which grow with the code
-/// that has run.
-long resident_kib() {
-  std::FILE* file = std::fopen("/proc/self/statm", "r");
-  long total = 0;
-  long resident = 0;
-  long shared = 0;
-  EXPECT_EQ(std::fscanf(file, "%ld %ld %ld", &total, &resident, &shared), 3);
-  std::fclose(file);
-  return (resident - shared) * (sysconf(_SC_PAGESIZE) / 1024);
-}
 
 TEST(Leak, TenThousandStepsLeaveNothingAndAllocateNothing) {
   const TemporaryDirectory directory;

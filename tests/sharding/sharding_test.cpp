@@ -22,6 +22,7 @@
 
 #include "base/mapped_file.h"
 #include "tensor/number.h"
+#include "tests/golden/distance.h"
 #include "tests/golden/golden_file.h"
 #include "tests/sharding/rank_team.h"
 #include "tests/support/random_checkpoint.h"
@@ -30,9 +31,6 @@
 namespace koho::testing {
 namespace {
 
-constexpr double kMedianFactor = 1.35;
-constexpr double kMedianSlack = 0.005;
-
 constexpr AttentionLayout kTensorParallel = AttentionLayout::tensor_parallel;
 constexpr AttentionLayout kDataParallel = AttentionLayout::data_parallel;
 
@@ -40,27 +38,6 @@ std::string describe(const Shard& shard) {
   return fmt::format("{} ranks, attention {}, experts {}", shard.ranks,
                      shard.attention == kTensorParallel ? "tp" : "dp",
                      shard.experts == ExpertLayout::whole ? "whole" : "sliced");
-}
-
-/// Relative L2 distance of rows of `width`, median over rows; not finite if any row's is not.
-double median_distance(std::span<const float> found,
-                       std::span<const float> expected,
-                       std::size_t width) {
-  std::vector<double> distances;
-  for (std::size_t row = 0; row < found.size(); row += width) {
-    double difference = 0.0;
-    double length = 0.0;
-    for (std::size_t i = row; i < row + width; ++i) {
-      const double d = static_cast<double>(found[i]) - static_cast<double>(expected[i]);
-      difference += d * d;
-      length += static_cast<double>(expected[i]) * static_cast<double>(expected[i]);
-    }
-    distances.push_back(std::sqrt(difference / length));
-    if (!std::isfinite(distances.back())) return distances.back();
-  }
-  const auto middle = distances.begin() + static_cast<std::ptrdiff_t>(distances.size() / 2);
-  std::nth_element(distances.begin(), middle, distances.end());
-  return *middle;
 }
 
 /// A random checkpoint of the goldens, written to a directory, with what the reference says of it.
@@ -72,7 +49,7 @@ struct Subject {
   double noise = 0.0;           // of its bfloat16 run
   std::vector<float> one_rank;  // [T, V]
 
-  double bound() const { return kMedianFactor * noise + kMedianSlack; }
+  double bound() const { return median_bound(noise); }
   std::size_t width() const { return static_cast<std::size_t>(spec.vocab_size); }
   std::int64_t tokens() const { return static_cast<std::int64_t>(prompt.size()); }
 };

@@ -14,6 +14,7 @@
 #include "engine/step_loop.h"
 #include "fake_executor.h"
 #include "random.h"
+#include "tests/support/resident_memory.h"
 
 namespace {
 
@@ -48,6 +49,9 @@ void operator delete(void* memory, std::size_t) noexcept {
 }
 
 namespace koho::simulation {
+
+using testing::resident_kib;
+
 namespace {
 
 EngineLimits large_limits() {
@@ -124,18 +128,6 @@ TEST(Allocation, AWarmStepAllocatesNothing) {
   EXPECT_EQ(allocations - before, 0);
   EXPECT_GT(house.loop.statistics().preempted, 0U);
   EXPECT_GT(house.loop.statistics().evicted_pages, 0U);
-}
-
-/// Resident memory of this process without the pages of its own file, which grow with the code that
-/// has run.
-long resident_kib() {
-  std::FILE* file = std::fopen("/proc/self/statm", "r");
-  long total = 0;
-  long resident = 0;
-  long shared = 0;
-  EXPECT_EQ(std::fscanf(file, "%ld %ld %ld", &total, &resident, &shared), 3);
-  std::fclose(file);
-  return (resident - shared) * 4;
 }
 
 /// The same 10,000 steps over thousands of requests, one in ten cancelled, from an empty engine to
