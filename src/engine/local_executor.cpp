@@ -193,7 +193,10 @@ class LocalExecutor::Ranks {
         status = self.runner->start(mine.space().first(mine.bytes));
         ++started;
         if (!status.ok()) self.worker->give_up_collectives();
-        if (status.ok() || started - finished > 1) continue;
+        // Where a step is done once it is started (the CPU) its results leave before the next one
+        // is looked at; a device gets its next step first.
+        const bool unfinished = status.ok() && !self.runner->finishes_at_once();
+        if (unfinished || started - finished > 1) continue;
       }
       if (status.ok()) status = self.runner->finish(mine.results[rank]);
       if (!status.ok()) self.worker->give_up_collectives();

@@ -39,14 +39,21 @@ struct Trouble {
     const std::lock_guard lock(mutex);
     return kind == wanted;
   }
+  /// From the `samples`-th next step on.
+  void hang_later(int samples) {
+    const std::lock_guard lock(mutex);
+    hangs_in = samples;
+  }
   void wait_while_hanging() {
     std::unique_lock lock(mutex);
+    if (hangs_in > 0 && --hangs_in == 0) kind = Kind::hang;
     changed.wait(lock, [this] { return kind != Kind::hang; });
   }
 
   std::mutex mutex;
   std::condition_variable changed;
   Kind kind = Kind::none;
+  int hangs_in = 0;
 };
 
 class TroubledBackend final : public ForwardingBackend {
@@ -282,6 +289,18 @@ TEST(LocalExecutor, AStepThatTakesLongCanBeAskedForAgain) {
   }
   house.trouble.set(Trouble::Kind::none);
   EXPECT_TRUE(house.land().ok());
+  EXPECT_EQ(house.drain().size(), 1U);
+}
+
+TEST(LocalExecutor, GivesTheResultOfAStepWhileTheNextOneRuns) {
+  House house(2);
+  house.submit(5, 8, 0);
+  house.trouble.hang_later(2);
+  ASSERT_TRUE(house.launch());
+  ASSERT_TRUE(house.launch());
+  EXPECT_TRUE(house.land().ok());
+  EXPECT_EQ(house.land(1000).error().code, ErrorCode::deadline_exceeded);
+  house.trouble.set(Trouble::Kind::none);
   EXPECT_EQ(house.drain().size(), 1U);
 }
 
