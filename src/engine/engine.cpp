@@ -226,18 +226,7 @@ bool Engine::take_commands(bool idle) {
 
 bool Engine::turn() {
   loop_.expire();
-  if (!loop_.device_up()) {
-    if (loop_.broken()) return false;
-    if (!std::exchange(reported_down_, true))
-      log::error("the device was lost: {}", loop_.device_error().message);
-    if (loop_.recover(kSliceUs)) {
-      reported_down_ = false;
-      log::info("the device is back; {} requests go on", loop_.live_requests());
-    } else if (loop_.broken()) {
-      log::error("the device could not be recovered: {}", loop_.device_error().message);
-    }
-    return true;
-  }
+  if (!loop_.device_up()) return turn_without_device();
   const bool launched = loop_.launch();
   // One step runs while the next one is planned; with nothing to plan the oldest is waited for.
   if (loop_.steps_in_flight() == kStepsInFlightMax || (!launched && loop_.steps_in_flight() > 0)) {
@@ -245,6 +234,27 @@ bool Engine::turn() {
     return true;
   }
   return launched;
+}
+
+bool Engine::turn_without_device() {
+  if (!loop_.broken()) {
+    if (!std::exchange(reported_down_, true))
+      log::error("the device was lost: {}", loop_.device_error().message);
+    if (loop_.recover(kSliceUs)) {
+      reported_down_ = false;
+      log::info("the device is back; {} requests go on", loop_.live_requests());
+    }
+    if (!loop_.broken()) return true;
+  }
+  if (!std::exchange(reported_broken_, true)) {
+    log::error("the device could not be recovered: {}", loop_.device_error().message);
+    log_recent_steps();
+  }
+  return false;
+}
+
+void Engine::log_recent_steps() const {
+  for (const StepRecord& record : recent_steps()) log::warning("step record {}", to_json(record));
 }
 
 void Engine::publish() {

@@ -63,6 +63,9 @@ class Engine {
   Statistics statistics() const;
   /// The last steps, oldest first. Threads: any.
   std::vector<StepRecord> recent_steps() const { return loop_.flight_recorder().records(); }
+  /// Writes them to the log, a line each. The engine does so itself when the device is lost for
+  /// good. Threads: any, not signal handlers.
+  void log_recent_steps() const;
   const EngineLimits& limits() const { return loop_.limits(); }
 
  private:
@@ -78,11 +81,14 @@ class Engine {
   bool take_commands(bool idle);
   /// One turn of the loop; true if there was something to do.
   bool turn();
+  /// The same without a device.
+  bool turn_without_device();
   void publish();
 
   StepLoop loop_;
   std::shared_ptr<Inbox> inbox_;  // shared with the streams, which may outlive the engine
   bool reported_down_ = false;
+  bool reported_broken_ = false;
   std::thread thread_;
 };
 

@@ -50,17 +50,13 @@ std::vector<StepRecord> FlightRecorder::records() const {
   return result;
 }
 
-std::string to_json_lines(const std::vector<StepRecord>& records) {
-  std::string text;
-  for (const StepRecord& r : records)
-    text += fmt::format(
-        R"({{"step":{},"launched_us":{},"collected_us":{},"sequences":{},"decodes":{},"tokens":{},)"
-        R"("samples":{},"preempted":{},"copies":{},"waiting":{},"pages_free":{},"pages_idle":{},)"
-        R"("outcome":"{}"}})"
-        "\n",
-        r.step, r.launched_us, r.collected_us, r.sequences, r.decodes, r.tokens, r.samples,
-        r.preempted, r.copies, r.waiting, r.pages_free, r.pages_idle, name(r.outcome));
-  return text;
+std::string to_json(const StepRecord& r) {
+  return fmt::format(
+      R"({{"step":{},"launched_us":{},"collected_us":{},"sequences":{},"decodes":{},"tokens":{},)"
+      R"("samples":{},"preempted":{},"copies":{},"waiting":{},"pages_free":{},"pages_idle":{},)"
+      R"("outcome":"{}"}})",
+      r.step, r.launched_us, r.collected_us, r.sequences, r.decodes, r.tokens, r.samples,
+      r.preempted, r.copies, r.waiting, r.pages_free, r.pages_idle, name(r.outcome));
 }
 
 }  // namespace koho

@@ -44,7 +44,7 @@ class FlightRecorder {
   std::uint64_t count_ = 0;
 };
 
-/// One JSON object a line, oldest first.
-std::string to_json_lines(const std::vector<StepRecord>& records);
+/// One JSON object.
+std::string to_json(const StepRecord& record);
 
 }  // namespace koho

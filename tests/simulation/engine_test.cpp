@@ -31,10 +31,14 @@ class InstantExecutor final : public Executor {
     fake_.complete_oldest();
     return fake_.collect(result, timeout_us);
   }
-  Status recover(std::int64_t timeout_us) override { return fake_.recover(timeout_us); }
+  Status recover(std::int64_t timeout_us) override {
+    if (gone) return make_error(ErrorCode::device_error, "no such device");
+    return fake_.recover(timeout_us);
+  }
   const std::string& complaint() const { return fake_.complaint(); }
 
   std::atomic<bool> hangs = false;
+  std::atomic<bool> gone = false;  // does not come back
 
  private:
   FakeExecutor fake_;
@@ -150,6 +154,30 @@ TEST(Engine, ALostDeviceIsNotSeenByReaders) {
   const Statistics statistics = house.engine->statistics();
   EXPECT_GT(statistics.device_failures, 5U);
   EXPECT_EQ(statistics.requests_failed, 0U);
+}
+
+TEST(Engine, ADeviceLostForGoodFailsEveryRequestAndTellsItsLastSteps) {
+  testing::internal::CaptureStderr();
+  {
+    House house(test_limits(), 4);
+    house.executor.gone = true;
+    Request request;
+    request.prompt = {1, 2, 3};
+    request.max_tokens = 60;
+    request.sampling.seed = 1;
+    Client client(request, 100, true);
+    client.stream = *house.engine->submit(request);
+    client.may_fail = true;
+    read_to_end(client);
+    EXPECT_EQ(client.stream->summary().error.code, ErrorCode::device_error);
+    house.engine->settle();
+    EXPECT_TRUE(house.engine->statistics().broken);
+    EXPECT_EQ(house.engine->submit(request).error().code, ErrorCode::unavailable);
+  }
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("could not be recovered: no such device"), std::string::npos) << log;
+  EXPECT_NE(log.find("collected"), std::string::npos) << log;
+  EXPECT_NE(log.find("lost"), std::string::npos) << log;
 }
 
 TEST(Engine, RefusesWhatItsQueueCannotHold) {
