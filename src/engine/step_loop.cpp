@@ -216,7 +216,7 @@ void StepLoop::settle_pause(Live& live) {
 
 bool StepLoop::launch() {
   if (!device_up_ || scheduler_.steps_in_flight() == kStepsInFlightMax) return false;
-  if (isolating_ && others_in_flight()) return false;
+  if (in_flight_must_land_first()) return false;
   const StepBatch* batch = scheduler_.plan();
   if (batch == nullptr) return false;
   const auto draw_of = [this](const Sequence& sequence) -> const Draw& {
@@ -234,12 +234,12 @@ bool StepLoop::launch() {
   return true;
 }
 
-bool StepLoop::others_in_flight() {
-  // A row whose sequence ended is still computed, and may be what brings the ranks down.
+bool StepLoop::in_flight_must_land_first() {
   for (std::int32_t i = 0; i < scheduler_.steps_in_flight(); ++i)
     for (const StepRow& row : scheduler_.in_flight(i).rows) {
+      // A row whose sequence ended is still computed, and may be what brings the ranks down.
       const Sequence* sequence = scheduler_.find(row.sequence);
-      if (sequence == nullptr || live_of(*sequence).set_aside) return true;
+      if (sequence == nullptr ? isolating_ : live_of(*sequence).set_aside) return true;
     }
   return false;
 }

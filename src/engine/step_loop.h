@@ -134,9 +134,10 @@ class StepLoop {
   void give_up(const Error& error);
   bool is_suspect(const Live& live) const;
   void update_isolation();
-  /// Whether a step in flight has rows of requests that are set aside or ended: a suspect launched
-  /// beside them would share their failure, or its own with them.
-  bool others_in_flight();
+  /// Whether whatever is launched now would share its failure, or that of what is in flight, with
+  /// the wrong ones: a suspect is to be computed alone and a step in flight has rows of others,
+  /// ended ones included; or it is a suspect's, set aside since.
+  bool in_flight_must_land_first();
   Summary summary_of(const Live& live, Ending ending, Error error, std::int64_t now) const;
 
   EngineLimits limits_;

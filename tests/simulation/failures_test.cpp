@@ -37,15 +37,19 @@ struct House {
   FakeExecutor executor{plan_bounds(limits)};
   StepLoop loop{limits, executor, clock, {}, {1, 2}};
 
+  std::vector<std::shared_ptr<OutputStream>> streams;
+  OutputEvent event;
+
   std::unique_ptr<Client> submit(std::int64_t seed) {
     Request request;
     request.prompt = {1, 2, 3};
     request.max_tokens = 4;
     request.sampling.seed = seed;
     auto client = std::make_unique<Client>(request, limits.vocabulary, false);
-    client->stream =
-        std::make_shared<OutputStream>(static_cast<std::size_t>(limits.stream_events_per_choice), 0,
-                                       std::function<void()>(), [](OutputStream&) {});
+    client->stream = std::make_shared<OutputStream>(
+        static_cast<std::size_t>(limits.stream_events_per_choice), 0, std::function<void()>(),
+        [this](OutputStream& stream) { loop.resume(stream); });
+    streams.push_back(client->stream);
     loop.submit(std::move(request), client->stream);
     return client;
   }
@@ -53,19 +57,25 @@ struct House {
     executor.complete_oldest();
     return loop.land(0);
   }
-  /// Lets everything that can run end.
+  void fail() {
+    ASSERT_TRUE(loop.launch());
+    executor.set_fault(FakeExecutor::Fault::error, 0);
+    ASSERT_EQ(land(), StepLoop::Landing::lost);
+    ASSERT_TRUE(loop.recover(0));
+  }
+  /// Reads everything and lets everything that can run end.
   void finish() {
     for (int i = 0; i < 100 && loop.live_requests() > 0; ++i) {
       if (!loop.device_up()) loop.recover(0);
       loop.launch();
       if (loop.steps_in_flight() > 0) land();
+      for (const auto& stream : streams)
+        while (stream->poll(event) == OutputStream::Read::event) continue;
     }
   }
 };
 
 Ending ending_of(const Client& client) {
-  OutputEvent event;
-  while (client.stream->poll(event) == OutputStream::Read::event) continue;
   EXPECT_TRUE(client.stream->closed());
   return client.stream->summary().ending;
 }
@@ -88,6 +98,25 @@ TEST(Failures, AStepOfACancelledSuspectIsNotSharedWithTheNextOne) {
   house.finish();
   EXPECT_EQ(ending_of(*culprit), Ending::cancelled);
   EXPECT_EQ(ending_of(*bystander), Ending::completed);
+}
+
+TEST(Failures, AStepOfASuspectWithoutRoomIsNotSharedWithTheOthers) {
+  House house;
+  house.limits.stream_events_per_choice = 2;
+  const auto bystander = house.submit(7);
+  ASSERT_TRUE(house.loop.launch());
+  ASSERT_EQ(house.land(), StepLoop::Landing::landed);
+  house.fail();
+  house.fail();
+  const auto culprit = house.submit(static_cast<std::int64_t>(kPoison));
+  // The suspect is computed alone; with an unread token and one to come its stream is full, so
+  // that the others may run again: after this step.
+  ASSERT_TRUE(house.loop.launch());
+  EXPECT_FALSE(house.loop.launch());
+  ASSERT_EQ(house.land(), StepLoop::Landing::landed);
+  house.finish();
+  EXPECT_EQ(ending_of(*bystander), Ending::completed);
+  EXPECT_EQ(ending_of(*culprit), Ending::failed);
 }
 
 TEST(Failures, ARequestThatBringsTheRanksDownIsGivenUpAndTheOthersEnd) {
