@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writing JSON as text.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include <fmt/core.h>
+
+namespace koho {
+
+/// Appends `text`, which is UTF-8, as a JSON string.
+inline void append_json_string(std::string& out, std::string_view text) {
+  out += '"';
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      out += fmt::format("\\u{:04x}", static_cast<int>(c));
+    } else {
+      out += c;
+    }
+  }
+  out += '"';
+}
+
+inline std::string json_string(std::string_view text) {
+  std::string out;
+  append_json_string(out, text);
+  return out;
+}
+
+}  // namespace koho

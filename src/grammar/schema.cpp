@@ -1,0 +1,964 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "grammar/schema.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "base/json.h"
+#include "grammar/constraint.h"
+#include "grammar/json_text.h"
+
+namespace koho {
+namespace {
+
+using json::Kind;
+using json::Value;
+
+// ---- types
+
+enum Type : unsigned {
+  string_type = 1,
+  integer_type = 2,
+  number_type = 4,
+  boolean_type = 8,
+  null_type = 16,
+  array_type = 32,
+  object_type = 64
+};
+constexpr unsigned kAnyType = 127;
+
+constexpr std::array<std::pair<std::string_view, unsigned>, 7> kTypeNames{{
+    {"string", string_type},
+    {"integer", integer_type},
+    {"number", number_type},
+    {"boolean", boolean_type},
+    {"null", null_type},
+    {"array", array_type},
+    {"object", object_type},
+}};
+
+unsigned type_named(std::string_view name) {
+  for (const auto& [known, type] : kTypeNames)
+    if (known == name) return type;
+  return 0;
+}
+
+/// Whether `value` is one of `types`: 3.0 is an integer, as JSON Schema has it.
+bool has_type(const Value& value, unsigned types) {
+  switch (value.kind()) {
+    case Kind::null:
+      return (types & null_type) != 0;
+    case Kind::boolean:
+      return (types & boolean_type) != 0;
+    case Kind::integer:
+      return (types & (integer_type | number_type)) != 0;
+    case Kind::real: {
+      const double real = *value.number();
+      const bool whole =
+          real == static_cast<double>(static_cast<std::int64_t>(std::clamp(real, -9.0e18, 9.0e18)));
+      return (types & number_type) != 0 || (whole && (types & integer_type) != 0);
+    }
+    case Kind::string:
+      return (types & string_type) != 0;
+    case Kind::array:
+      return (types & array_type) != 0;
+    case Kind::object:
+      return (types & object_type) != 0;
+  }
+  return false;
+}
+
+// ---- keywords
+
+/// Keywords of no type that say what a schema is, at most one of them.
+constexpr std::array<std::string_view, 6> kPrimary{"$ref",  "const", "enum",
+                                                   "anyOf", "oneOf", "allOf"};
+/// Keywords that limit values of a type.
+constexpr std::array<std::pair<std::string_view, unsigned>, 19> kLimiting{{
+    {"minLength", string_type},
+    {"maxLength", string_type},
+    {"pattern", string_type},
+    {"format", string_type},
+    {"minimum", integer_type | number_type},
+    {"maximum", integer_type | number_type},
+    {"exclusiveMinimum", integer_type | number_type},
+    {"exclusiveMaximum", integer_type | number_type},
+    {"multipleOf", integer_type | number_type},
+    {"items", array_type},
+    {"prefixItems", array_type},
+    {"minItems", array_type},
+    {"maxItems", array_type},
+    {"properties", object_type},
+    {"required", object_type},
+    {"additionalProperties", object_type},
+    {"patternProperties", object_type},
+    {"propertyNames", object_type},
+    {"minProperties", object_type},
+}};
+constexpr std::string_view kMaxProperties = "maxProperties";
+constexpr std::array<std::string_view, 18> kUnsupported{"not",
+                                                        "if",
+                                                        "then",
+                                                        "else",
+                                                        "dependentRequired",
+                                                        "dependentSchemas",
+                                                        "dependencies",
+                                                        "contains",
+                                                        "minContains",
+                                                        "maxContains",
+                                                        "unevaluatedItems",
+                                                        "additionalItems",
+                                                        "$dynamicRef",
+                                                        "$recursiveRef",
+                                                        "$anchor",
+                                                        "$dynamicAnchor",
+                                                        "extends",
+                                                        "disallow"};
+/// The formats that xgrammar holds a string to; others say nothing about it.
+constexpr std::array<std::string_view, 14> kFormats{"email",         "date",
+                                                    "time",          "date-time",
+                                                    "duration",      "ipv4",
+                                                    "ipv6",          "hostname",
+                                                    "uuid",          "uri",
+                                                    "uri-reference", "uri-template",
+                                                    "json-pointer",  "relative-json-pointer"};
+constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kBounds{{
+    {"minLength", "maxLength"},
+    {"minimum", "maximum"},
+    {"minItems", "maxItems"},
+    {"minProperties", "maxProperties"},
+}};
+
+unsigned limits_type(std::string_view keyword) {
+  if (keyword == kMaxProperties) return object_type;
+  for (const auto& [known, types] : kLimiting)
+    if (known == keyword) return types;
+  return 0;
+}
+
+template <std::size_t N>
+bool is_one_of(const std::array<std::string_view, N>& words, std::string_view word) {
+  return std::ranges::find(words, word) != words.end();
+}
+
+// ---- writing
+
+void write_value(std::string& out, const Value& value) {
+  switch (value.kind()) {
+    case Kind::null:
+      out += "null";
+      return;
+    case Kind::boolean:
+      out += *value.boolean() ? "true" : "false";
+      return;
+    case Kind::integer:
+      out += std::to_string(*value.integer());
+      return;
+    case Kind::real:
+      out += fmt::format("{}", *value.number());
+      return;
+    case Kind::string:
+      append_json_string(out, *value.string());
+      return;
+    case Kind::array: {
+      char before = '[';
+      for (const Value& item : *value.array()) {
+        out += before;
+        write_value(out, item);
+        before = ',';
+      }
+      out += before == '[' ? "[]" : "]";
+      return;
+    }
+    case Kind::object: {
+      char before = '{';
+      for (const json::Member& member : *value.object()) {
+        out += before;
+        append_json_string(out, member.name);
+        out += ':';
+        write_value(out, member.value);
+        before = ',';
+      }
+      out += before == '{' ? "{}" : "}";
+      return;
+    }
+  }
+}
+
+/// Writes an object's members one by one.
+class ObjectWriter {
+ public:
+  explicit ObjectWriter(std::string& out) : out_(out) { out_ += '{'; }
+  std::string& key(std::string_view name) {
+    if (!first_) out_ += ',';
+    first_ = false;
+    append_json_string(out_, name);
+    out_ += ':';
+    return out_;
+  }
+  void end() { out_ += '}'; }
+
+ private:
+  std::string& out_;
+  bool first_ = true;
+};
+
+template <typename... Args>
+Error fault(std::string_view code,
+            std::string_view path,
+            fmt::format_string<Args...> format,
+            Args&&... args) {
+  return make_error(ErrorCode::invalid_argument, "{}: {}: {}", code, path,
+                    fmt::format(format, std::forward<Args>(args)...));
+}
+
+}  // namespace
+
+/// The schemas of a text, each a node. Nodes are named by index.
+class Schema::Tree {
+ public:
+  static Result<std::unique_ptr<const Tree>> read(std::string_view text,
+                                                  const SchemaLimits& limits) {
+    auto tree = std::make_unique<Tree>();
+    if (text.size() > limits.bytes_max)
+      return make_error(ErrorCode::invalid_argument,
+                        "{}: $: a schema has at most {} bytes, found {}", kGrammarTooComplex,
+                        limits.bytes_max, text.size());
+    Result<Value> root = json::parse(text, {.depth_max = limits.depth_max});
+    if (!root.ok()) {
+      const std::string& message = root.error().message;
+      const bool deep = message.find("deep") != std::string::npos;
+      return make_error(ErrorCode::invalid_argument, "{}: $: {}",
+                        deep ? kGrammarTooComplex : kInvalidGrammar, message);
+    }
+    tree->root_ = std::move(root).value();
+    tree->add(tree->root_, "$", "#");
+    KOHO_TRY(tree->resolve());
+    tree->find_productive();
+    if (!tree->nodes_[0].productive)
+      return fault(kUnsatisfiableSchema, tree->culprit(), "no value of finite length is valid");
+    return std::unique_ptr<const Tree>(std::move(tree));
+  }
+
+  std::string text() const {
+    std::string out;
+    write(out, 0, kAnyType, true);
+    return out;
+  }
+
+  bool open() const {
+    const Node& node = nodes_[static_cast<std::size_t>(follow(0))];
+    return node.properties.empty() && allows_others(node);
+  }
+
+  Result<std::vector<SchemaProperty>> properties() const {
+    const int index = follow(0);
+    const Node& node = at(index);
+    if (node.types == kAnyType && node.value->object() != nullptr && node.primary.empty() &&
+        node.properties.empty())
+      return std::vector<SchemaProperty>{};
+    if (node.types != object_type || !node.primary.empty() || node.pattern_properties >= 0)
+      return fault(kUnsupportedSchema, node.path,
+                   "a tool's parameters are an object described by its properties");
+    if (refers_beyond_definitions_)
+      return fault(kUnsupportedSchema, node.path,
+                   "a tool's parameters may refer to $defs and definitions only");
+    std::vector<SchemaProperty> found;
+    for (const Property& property : node.properties) {
+      if (!at(property.node).productive) continue;
+      SchemaProperty& entry = found.emplace_back();
+      entry.name = property.name;
+      entry.required = property.required;
+      std::vector<int> seen;
+      add_forms(property.node, entry.forms, seen);
+    }
+    return found;
+  }
+
+ private:
+  struct Property {
+    std::string name;
+    int node = -1;
+    bool required = false;
+  };
+  struct Node {
+    const Value* value = nullptr;  // an object or a boolean
+    std::string path;
+    std::string pointer;
+    std::optional<Error> error;  // counts if the node is reached from the root
+    std::string primary;         // its keyword of kPrimary, or empty
+    unsigned types = kAnyType;
+    bool impossible = false;
+    std::vector<Property> properties;
+    std::vector<int> options;  // of anyOf, oneOf, allOf
+    std::vector<int> prefix;   // of prefixItems
+    int items = -1;
+    int additional = -1;  // additionalProperties, if a schema
+    int names = -1;
+    int pattern_properties = -1;                           // the only one
+    std::vector<std::pair<std::string, int>> definitions;  // "$defs" or "definitions", name: below
+    int target = -1;                                       // of $ref
+    bool reached = false;
+    bool productive = false;
+  };
+
+  const Node& at(int index) const { return nodes_[static_cast<std::size_t>(index)]; }
+  Node& at(int index) { return nodes_[static_cast<std::size_t>(index)]; }
+
+  // ---- reading: one node a schema; depth is bounded by the parser's
+
+  /// `types`: what the schema is about if it does not say.
+  int add(const Value& value, std::string path, std::string pointer, unsigned types = kAnyType) {
+    const int index = static_cast<int>(nodes_.size());
+    nodes_.emplace_back();
+    at(index).value = &value;
+    at(index).types = types;
+    at(index).path = std::move(path);
+    at(index).pointer = pointer;
+    if (!pointer.empty()) by_pointer_.emplace(std::move(pointer), index);
+    if (value.kind() == Kind::boolean) {
+      at(index).impossible = !*value.boolean();
+    } else if (value.object() == nullptr) {
+      at(index).error =
+          fault(kInvalidGrammar, at(index).path, "a schema is an object or a boolean");
+    } else if (Status status = read_members(index); !status.ok()) {
+      at(index).error = std::move(status).error();
+    }
+    return index;
+  }
+
+  /// A pointer can name what lies under plain names only.
+  std::string pointer_below(const Node& node, std::string_view keyword, std::string_view name) {
+    if (node.pointer.empty() || name.empty() || name.find_first_of("/~%") != name.npos) return {};
+    return fmt::format("{}/{}/{}", node.pointer, keyword, name);
+  }
+
+  int add_below(int index, const Value& value, std::string_view keyword, std::string_view name) {
+    return add(value, fmt::format("{}.{}.{}", at(index).path, keyword, name),
+               pointer_below(at(index), keyword, name));
+  }
+
+  Status read_members(int index) {
+    const Value& value = *at(index).value;
+    // Children first: they are found by their pointers whatever is wrong with this one.
+    for (const std::string_view keyword : {"$defs", "definitions"}) {
+      const Value* list = value.find(keyword);
+      if (list == nullptr || list->object() == nullptr) continue;
+      for (const json::Member& member : *list->object()) {
+        const int child = add_below(index, member.value, keyword, member.name);
+        at(index).definitions.emplace_back(std::string(keyword), child);
+        definition_names_.emplace(child, member.name);
+      }
+    }
+    KOHO_TRY(read_types(index));
+    KOHO_TRY(read_primary(index));
+    if ((at(index).types & object_type) != 0) KOHO_TRY(read_object(index));
+    if ((at(index).types & array_type) != 0) KOHO_TRY(read_array(index));
+    if ((at(index).types & string_type) != 0) KOHO_TRY(read_text(index));
+    return read_bounds(index);
+  }
+
+  Status read_types(int index) {
+    Node& node = at(index);
+    for (const json::Member& member : *node.value->object()) {
+      if (is_one_of(kUnsupported, member.name))
+        return fault(kUnsupportedSchema, node.path, "{} is not supported", member.name);
+      if (member.name == "uniqueItems" && member.value.boolean().value_or(true))
+        return fault(kUnsupportedSchema, node.path, "uniqueItems is not supported");
+      if (member.name == "unevaluatedProperties" && member.value.boolean().value_or(true))
+        return fault(kUnsupportedSchema, node.path,
+                     "unevaluatedProperties is not supported, unless false");
+    }
+    const Value* type = node.value->find("type");
+    if (type == nullptr) {
+      const bool object = node.value->find("properties") != nullptr ||
+                          node.value->find("additionalProperties") != nullptr ||
+                          node.value->find("patternProperties") != nullptr;
+      const bool array =
+          node.value->find("items") != nullptr || node.value->find("prefixItems") != nullptr;
+      if (object && array)
+        return fault(kUnsupportedSchema, node.path, "a schema of objects and arrays needs a type");
+      if (object) node.types = object_type;
+      if (array) node.types = array_type;
+      return {};
+    }
+    unsigned types = 0;
+    if (const std::string* name = type->string()) {
+      types = type_named(*name);
+    } else if (const Value::Array* names = type->array()) {
+      for (const Value& one_name : *names) {
+        const unsigned one = one_name.string() == nullptr ? 0 : type_named(*one_name.string());
+        if (one == 0)
+          return fault(kInvalidGrammar, node.path + ".type",
+                       "a type is string, integer, number, boolean, null, array or object");
+        types |= one;
+      }
+    }
+    if (types == 0)
+      return fault(kInvalidGrammar, node.path + ".type",
+                   "a type is string, integer, number, boolean, null, array or object, or a list "
+                   "of these");
+    node.types = types;
+    return {};
+  }
+
+  Status read_primary(int index) {
+    const Value& value = *at(index).value;
+    for (const json::Member& member : *value.object()) {
+      if (!is_one_of(kPrimary, member.name)) continue;
+      if (!at(index).primary.empty())
+        return fault(kUnsupportedSchema, at(index).path, "{} beside {} is not supported",
+                     at(index).primary, member.name);
+      at(index).primary = member.name;
+    }
+    const std::string primary = at(index).primary;
+    const bool lists_values = primary == "const" || primary == "enum";
+    for (const json::Member& member : *value.object()) {
+      const unsigned type = limits_type(member.name);
+      if (!primary.empty() && (type != 0 || (member.name == "type" && !lists_values)))
+        return fault(kUnsupportedSchema, at(index).path, "{} beside {} is not supported",
+                     member.name, primary);
+      if (primary.empty() && type != 0 && value.find("type") == nullptr &&
+          at(index).types == kAnyType)
+        return fault(kUnsupportedSchema, at(index).path, "{} needs a type beside it", member.name);
+    }
+    if (primary.empty()) return {};
+    const Value& content = *value.find(primary);
+    if (primary == "$ref") {
+      if (content.string() == nullptr)
+        return fault(kInvalidGrammar, at(index).path + ".$ref", "a reference is a string");
+      return {};
+    }
+    if (primary == "const") {
+      at(index).impossible = !has_type(content, at(index).types);
+      return {};
+    }
+    const Value::Array* list = content.array();
+    if (list == nullptr || list->empty())
+      return fault(kInvalidGrammar, at(index).path + "." + primary,
+                   "{} is a list that is not empty", primary);
+    if (primary == "enum") {
+      at(index).impossible = std::ranges::none_of(
+          *list, [&](const Value& one) { return has_type(one, at(index).types); });
+      return {};
+    }
+    if (primary == "allOf" && list->size() != 1)
+      return fault(kUnsupportedSchema, at(index).path + ".allOf",
+                   "allOf of more than one schema is not supported");
+    for (std::size_t i = 0; i < list->size(); ++i) {
+      const int option = add((*list)[i], fmt::format("{}.{}[{}]", at(index).path, primary, i), {});
+      at(index).options.push_back(option);
+    }
+    return {};
+  }
+
+  Status read_object(int index) {
+    const Value& value = *at(index).value;
+    if (const Value* properties = value.find("properties")) {
+      if (properties->object() == nullptr)
+        return fault(kInvalidGrammar, at(index).path + ".properties", "properties is an object");
+      for (const json::Member& member : *properties->object()) {
+        const int child = add_below(index, member.value, "properties", member.name);
+        at(index).properties.push_back({member.name, child, false});
+      }
+    }
+    if (const Value* additional = value.find("additionalProperties");
+        additional != nullptr && additional->kind() != Kind::boolean) {
+      const int child = add(*additional, at(index).path + ".additionalProperties", {});
+      at(index).additional = child;
+    }
+    if (const Value* names = value.find("propertyNames")) {
+      if (!at(index).properties.empty())
+        return fault(kUnsupportedSchema, at(index).path,
+                     "propertyNames beside properties is not supported");
+      const int child = add(*names, at(index).path + ".propertyNames", {}, string_type);
+      at(index).names = child;
+    }
+    if (const Value* patterns = value.find("patternProperties")) {
+      if (patterns->object() == nullptr)
+        return fault(kInvalidGrammar, at(index).path + ".patternProperties",
+                     "patternProperties is an object");
+      if (patterns->object()->size() > 1 || !at(index).properties.empty() || at(index).names >= 0)
+        return fault(kUnsupportedSchema, at(index).path,
+                     "patternProperties is supported with one pattern, and alone");
+      for (const json::Member& member : *patterns->object()) {
+        const int child = add_below(index, member.value, "patternProperties", member.name);
+        at(index).pattern_properties = child;
+      }
+    }
+    return read_required(index);
+  }
+
+  Status read_required(int index) {
+    const Value* required = at(index).value->find("required");
+    if (required == nullptr) return {};
+    if (required->array() == nullptr)
+      return fault(kInvalidGrammar, at(index).path + ".required", "required is a list of names");
+    for (const Value& name : *required->array()) {
+      if (name.string() == nullptr)
+        return fault(kInvalidGrammar, at(index).path + ".required", "required is a list of names");
+      const auto same = [&](const Property& property) { return property.name == *name.string(); };
+      auto found = std::ranges::find_if(at(index).properties, same);
+      if (found == at(index).properties.end()) {
+        if (at(index).pattern_properties >= 0 || at(index).names >= 0)
+          return fault(kUnsupportedSchema, at(index).path + ".required",
+                       "\"{}\" is not one of properties", *name.string());
+        const Value* others = at(index).value->find("additionalProperties");
+        if (others != nullptr && others->boolean() == false) {
+          at(index).impossible = true;
+          return {};
+        }
+        const int child = at(index).additional >= 0 ? at(index).additional : anything();
+        at(index).properties.push_back({*name.string(), child, false});
+        found = at(index).properties.end() - 1;
+      }
+      found->required = true;
+    }
+    return {};
+  }
+
+  Status read_array(int index) {
+    const Value& value = *at(index).value;
+    if (const Value* prefix = value.find("prefixItems")) {
+      if (prefix->array() == nullptr)
+        return fault(kInvalidGrammar, at(index).path + ".prefixItems", "prefixItems is a list");
+      for (std::size_t i = 0; i < prefix->array()->size(); ++i) {
+        const int child =
+            add((*prefix->array())[i], fmt::format("{}.prefixItems[{}]", at(index).path, i), {});
+        at(index).prefix.push_back(child);
+      }
+    }
+    const Value* items = value.find("items");
+    if (items == nullptr) return {};
+    if (items->kind() != Kind::boolean && items->object() == nullptr)
+      return fault(kUnsupportedSchema, at(index).path + ".items",
+                   "items is a schema (a list of schemas is prefixItems)");
+    const int child = add(*items, at(index).path + ".items",
+                          at(index).pointer.empty() ? "" : at(index).pointer + "/items");
+    at(index).items = child;
+    return {};
+  }
+
+  Status read_text(int index) {
+    const Value& value = *at(index).value;
+    const Value* format = value.find("format");
+    const Value* pattern = value.find("pattern");
+    if (format != nullptr && format->string() == nullptr)
+      return fault(kInvalidGrammar, at(index).path + ".format", "format is a string");
+    if (pattern != nullptr && pattern->string() == nullptr)
+      return fault(kInvalidGrammar, at(index).path + ".pattern", "pattern is a string");
+    const bool length = value.find("minLength") != nullptr || value.find("maxLength") != nullptr;
+    if (pattern != nullptr && length)
+      return fault(kUnsupportedSchema, at(index).path,
+                   "minLength and maxLength beside pattern are not supported");
+    return {};
+  }
+
+  Status read_bounds(int index) {
+    const Value& value = *at(index).value;
+    for (const json::Member& member : *value.object()) {
+      const std::string_view name = member.name;
+      const bool count = name.starts_with("min") || name.starts_with("max");
+      const bool bound = name.starts_with("exclusiveM") || name == "multipleOf" ||
+                         name == "minimum" || name == "maximum";
+      if (limits_type(name) == 0 || !(count || bound)) continue;
+      if (bound ? !member.value.number() : !member.value.integer() || *member.value.integer() < 0)
+        return fault(kInvalidGrammar, fmt::format("{}.{}", at(index).path, name), "{} is a {}",
+                     name, bound ? "number" : "whole number from 0 on");
+    }
+    for (const auto& [low, high] : kBounds) {
+      const Value* least = value.find(low);
+      const Value* most = value.find(high);
+      if (least == nullptr || most == nullptr || *least->number() <= *most->number()) continue;
+      return fault(kUnsatisfiableSchema, at(index).path, "{} is greater than {}", low, high);
+    }
+    return {};
+  }
+
+  /// A node for "any value", made once.
+  int anything() {
+    if (anything_ < 0) {
+      anything_value_ = Value(true);
+      anything_ = add(anything_value_, "$", {});
+    }
+    return anything_;
+  }
+
+  // ---- references, faults
+
+  /// Follows references from the root and reports the first fault that is reached.
+  Status resolve() {
+    std::vector<int> open{0};
+    at(0).reached = true;
+    const auto reach = [&](int child) {
+      if (child < 0 || at(child).reached) return;
+      at(child).reached = true;
+      open.push_back(child);
+    };
+    while (!open.empty()) {
+      const int index = open.back();
+      open.pop_back();
+      if (at(index).error) return *at(index).error;
+      if (at(index).primary == "$ref") {
+        const std::string& name = *at(index).value->find("$ref")->string();
+        const auto found = by_pointer_.find(name);
+        if (found == by_pointer_.end())
+          return fault(name.starts_with("#") ? kInvalidGrammar : kUnsupportedSchema,
+                       at(index).path + ".$ref",
+                       "\"{}\" names no schema of this document that can be referred to", name);
+        at(index).target = found->second;
+        if (!name.starts_with("#/$defs/") && !name.starts_with("#/definitions/"))
+          refers_beyond_definitions_ = true;
+        reach(at(index).target);
+        continue;
+      }
+      for (const int option : at(index).options) reach(option);
+      for (const Property& property : at(index).properties) reach(property.node);
+      for (const int item : at(index).prefix) reach(item);
+      for (const int child :
+           {at(index).items, at(index).additional, at(index).names, at(index).pattern_properties})
+        reach(child);
+    }
+    return {};
+  }
+
+  // ---- what can be completed
+
+  std::int64_t number_of(const Node& node, std::string_view keyword) const {
+    const Value* found = node.value->find(keyword);
+    return found == nullptr ? 0 : found->integer().value_or(0);
+  }
+
+  /// Whether a value of finite length is valid, given what is known of the other nodes.
+  bool completes(const Node& node) const {
+    if (node.impossible || node.error) return false;
+    if (node.value->object() == nullptr) return true;
+    if (node.primary == "$ref") return node.target >= 0 && at(node.target).productive;
+    if (!node.options.empty())
+      return std::ranges::any_of(node.options, [&](int i) { return at(i).productive; });
+    if (!node.primary.empty()) return true;
+    if ((node.types & ~(array_type | object_type)) != 0) return true;
+    return ((node.types & object_type) != 0 && object_completes(node)) ||
+           ((node.types & array_type) != 0 && array_completes(node));
+  }
+
+  bool object_completes(const Node& node) const {
+    if (!std::ranges::all_of(node.properties, [&](const Property& property) {
+          return !property.required || at(property.node).productive;
+        }))
+      return false;
+    if (number_of(node, "minProperties") == 0) return true;
+    if (node.pattern_properties >= 0) return at(node.pattern_properties).productive;
+    if (!node.properties.empty())
+      return std::ranges::count_if(node.properties, [&](const Property& property) {
+               return at(property.node).productive;
+             }) >= number_of(node, "minProperties");
+    return allows_others(node) && (node.additional < 0 || at(node.additional).productive);
+  }
+
+  bool array_completes(const Node& node) const {
+    if (!std::ranges::all_of(node.prefix, [&](int item) { return at(item).productive; }))
+      return false;
+    const auto prefix = static_cast<std::int64_t>(node.prefix.size());
+    return number_of(node, "minItems") <= prefix ||
+           (node.items < 0 ? node.prefix.empty() : at(node.items).productive);
+  }
+
+  void find_productive() {
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (Node& node : nodes_) {
+        if (node.productive || !node.reached || !completes(node)) continue;
+        node.productive = true;
+        changed = true;
+      }
+    }
+  }
+
+  /// The deepest place to blame for the root's failure.
+  std::string_view culprit() const {
+    for (const Node& node : nodes_)
+      if (node.reached && node.impossible) return node.path;
+    return at(0).path;
+  }
+
+  static bool allows_others(const Node& node) {
+    const Value* others = node.value->find("additionalProperties");
+    return others == nullptr || others->boolean() != false;
+  }
+
+  // ---- writing
+
+  void write_child(std::string& out, int index) const { write(out, index, kAnyType, true); }
+
+  /// The schema of a node, for values of `types` alone.
+  void write(std::string& out, int index, unsigned types, bool with_definitions) const {
+    const Node& node = at(index);
+    if (node.value->object() == nullptr) {
+      if (types == kAnyType) {
+        out += "{}";
+      } else {
+        ObjectWriter object(out);
+        write_types(object.key("type"), types);
+        object.end();
+      }
+      return;
+    }
+    ObjectWriter object(out);
+    if (with_definitions) write_definitions(object, node);
+    if (node.primary == "$ref") {
+      append_json_string(object.key("$ref"), *node.value->find("$ref")->string());
+    } else if (node.primary == "const" || node.primary == "enum") {
+      write_values(object.key("enum"), node, types);
+    } else if (!node.options.empty()) {
+      std::string& list = object.key(node.primary);
+      char before = '[';
+      for (const int option : node.options) {
+        if (!at(option).productive) continue;
+        list += before;
+        write_child(list, option);
+        before = ',';
+      }
+      list += ']';
+    } else if ((node.types & types) != kAnyType) {
+      write_typed(object, node, node.types & types);
+    }
+    object.end();
+  }
+
+  void write_definitions(ObjectWriter& object, const Node& node) const {
+    for (const std::string_view keyword : {"$defs", "definitions"}) {
+      if (std::ranges::none_of(node.definitions,
+                               [&](const auto& entry) { return entry.first == keyword; }))
+        continue;
+      std::string& out = object.key(keyword);
+      ObjectWriter list(out);
+      for (const auto& [where, child] : node.definitions)
+        if (where == keyword && at(child).reached && at(child).productive)
+          write_child(list.key(definition_names_.at(child)), child);
+      list.end();
+    }
+  }
+
+  static void write_types(std::string& out, unsigned types) {
+    // A number may be an integer: one of the two says it.
+    if ((types & number_type) != 0) types &= ~static_cast<unsigned>(integer_type);
+    char before = '[';
+    for (const auto& [name, type] : kTypeNames) {
+      if ((types & type) == 0) continue;
+      out += before;
+      append_json_string(out, name);
+      before = ',';
+    }
+    out += ']';
+  }
+
+  void write_values(std::string& out, const Node& node, unsigned types) const {
+    char before = '[';
+    for_each_value(node, [&](const Value& value) {
+      if (!has_type(value, types)) return;
+      out += before;
+      write_value(out, value);
+      before = ',';
+    });
+    out += ']';
+  }
+
+  template <typename Use>
+  void for_each_value(const Node& node, Use use) const {
+    const Value& content = *node.value->find(node.primary);
+    if (node.primary == "const") {
+      use(content);
+      return;
+    }
+    for (const Value& value : *content.array())
+      if (has_type(value, node.types)) use(value);
+  }
+
+  void write_typed(ObjectWriter& object, const Node& node, unsigned types) const {
+    const bool single = (types & (types - 1)) == 0;
+    if (single) {
+      for (const auto& [name, type] : kTypeNames)
+        if (type == types) append_json_string(object.key("type"), name);
+    } else {
+      write_types(object.key("type"), types);
+    }
+    for (const json::Member& member : *node.value->object()) {
+      const std::string_view name = member.name;
+      if ((limits_type(name) & types) == 0) continue;
+      const bool written_below = name == "items" || name == "prefixItems" || name == "properties" ||
+                                 name == "required" || name == "additionalProperties" ||
+                                 name == "patternProperties" || name == "propertyNames";
+      const bool says_nothing = name == "format" && (node.value->find("pattern") != nullptr ||
+                                                     node.value->find("minLength") != nullptr ||
+                                                     node.value->find("maxLength") != nullptr ||
+                                                     !is_one_of(kFormats, *member.value.string()));
+      if (!written_below && !says_nothing) write_value(object.key(name), member.value);
+    }
+    if ((types & array_type) != 0) write_array(object, node);
+    if ((types & object_type) != 0) write_object(object, node);
+  }
+
+  void write_array(ObjectWriter& object, const Node& node) const {
+    if (!node.prefix.empty()) {
+      std::string& list = object.key("prefixItems");
+      char before = '[';
+      for (const int item : node.prefix) {
+        list += before;
+        write_child(list, item);
+        before = ',';
+      }
+      list += ']';
+    }
+    if (node.items < 0) {
+      object.key("items") += node.prefix.empty() ? "{}" : "false";
+    } else if (!at(node.items).productive) {
+      object.key("items") += "false";
+    } else {
+      write_child(object.key("items"), node.items);
+    }
+  }
+
+  void write_object(ObjectWriter& object, const Node& node) const {
+    if (node.pattern_properties >= 0) {
+      const json::Member& member = node.value->find("patternProperties")->object()->front();
+      ObjectWriter patterns(object.key("patternProperties"));
+      if (at(node.pattern_properties).productive)
+        write_child(patterns.key(member.name), node.pattern_properties);
+      patterns.end();
+      object.key("additionalProperties") += "false";
+      return;
+    }
+    if (node.properties.empty()) {
+      if (node.names >= 0) write_child(object.key("propertyNames"), node.names);
+      std::string& others = object.key("additionalProperties");
+      if (!allows_others(node) || (node.additional >= 0 && !at(node.additional).productive)) {
+        others += "false";
+      } else if (node.additional >= 0) {
+        write_child(others, node.additional);
+      } else {
+        others += "true";
+      }
+      return;
+    }
+    ObjectWriter properties(object.key("properties"));
+    for (const Property& property : node.properties)
+      if (at(property.node).productive) write_child(properties.key(property.name), property.node);
+    properties.end();
+    std::string& required = object.key("required");
+    char before = '[';
+    for (const Property& property : node.properties) {
+      if (!property.required) continue;
+      required += before;
+      append_json_string(required, property.name);
+      before = ',';
+    }
+    required += before == '[' ? "[]" : "]";
+    object.key("additionalProperties") += "false";
+  }
+
+  // ---- tools
+
+  /// The node that a chain of references, or of allOf with one schema, ends at.
+  int follow(int index) const {
+    for (std::size_t steps = 0; steps <= nodes_.size(); ++steps) {
+      const Node& node = at(index);
+      if (node.primary == "$ref") {
+        index = node.target;
+      } else if (node.primary == "allOf") {
+        index = node.options[0];
+      } else {
+        return index;
+      }
+    }
+    return index;  // unproductive: not reached by callers
+  }
+
+  /// A node as a schema that stands by itself: with the root's definitions.
+  std::string standing_alone(int index, unsigned types) const {
+    std::string body;
+    write(body, index, types, false);
+    std::string out;
+    ObjectWriter object(out);
+    write_definitions(object, at(0));
+    if (out.size() > 1 && body.size() > 2) out += ',';
+    return out + body.substr(1);
+  }
+
+  void add_forms(int index,
+                 std::vector<SchemaProperty::Form>& forms,
+                 std::vector<int>& seen) const {
+    using Form = SchemaProperty::Form;
+    index = follow(index);
+    if (std::ranges::find(seen, index) != seen.end()) return;
+    seen.push_back(index);
+    const Node& node = at(index);
+    if (node.primary == "anyOf" || node.primary == "oneOf") {
+      for (const int option : node.options)
+        if (at(option).productive) add_forms(option, forms, seen);
+      return;
+    }
+    if (node.primary == "const" || node.primary == "enum") {
+      for_each_value(node, [&](const Value& value) {
+        std::string text;
+        if (value.string() != nullptr)
+          text = *value.string();
+        else
+          write_value(text, value);
+        forms.push_back({Form::Kind::literal, std::move(text)});
+      });
+      return;
+    }
+    const bool any = node.value->object() == nullptr || node.types == kAnyType;
+    if (any || (node.types & string_type) != 0) {
+      Form& form = forms.emplace_back();
+      form.kind = Form::Kind::text;
+      if (!any) {
+        if (const Value* pattern = node.value->find("pattern")) {
+          form.kind = Form::Kind::pattern;
+          form.value = *pattern->string();
+        }
+        form.length_min = number_of(node, "minLength");
+        if (node.value->find("maxLength") != nullptr)
+          form.length_max = number_of(node, "maxLength");
+      }
+    }
+    const unsigned others = any ? 0 : node.types & ~static_cast<unsigned>(string_type);
+    if (others != 0) forms.push_back({Form::Kind::json, standing_alone(index, others)});
+  }
+
+  Value root_;
+  Value anything_value_;
+  int anything_ = -1;
+  std::vector<Node> nodes_;
+  std::map<std::string, int, std::less<>> by_pointer_;
+  std::map<int, std::string> definition_names_;
+  bool refers_beyond_definitions_ = false;
+};
+
+Schema::Schema(std::unique_ptr<const Tree> tree) : tree_(std::move(tree)) {}
+Schema::Schema(Schema&&) noexcept = default;
+Schema& Schema::operator=(Schema&&) noexcept = default;
+Schema::~Schema() = default;
+
+Result<Schema> Schema::read(std::string_view text, const SchemaLimits& limits) {
+  KOHO_TRY_ASSIGN(std::unique_ptr<const Tree> tree, Tree::read(text, limits));
+  return Schema(std::move(tree));
+}
+
+std::string Schema::text() const {
+  return tree_->text();
+}
+
+Result<std::vector<SchemaProperty>> Schema::properties() const {
+  return tree_->properties();
+}
+
+bool Schema::open() const {
+  return tree_->open();
+}
+
+}  // namespace koho

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "grammar/tool_grammar.h"
+
+#include <algorithm>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "grammar/json_text.h"
+
+namespace koho {
+namespace {
+
+/// The tags of a call, each one token.
+struct CallTags {
+  std::int32_t call_begin, call_end, key_begin, key_end, value_begin, value_end;
+};
+
+Result<CallTags> find_tags(const Tokenizer& tokenizer) {
+  CallTags tags{};
+  for (const auto& [text, id] :
+       {std::pair{"<tool_call>", &CallTags::call_begin},
+        std::pair{"</tool_call>", &CallTags::call_end},
+        std::pair{"<arg_key>", &CallTags::key_begin}, std::pair{"</arg_key>", &CallTags::key_end},
+        std::pair{"<arg_value>", &CallTags::value_begin},
+        std::pair{"</arg_value>", &CallTags::value_end}}) {
+    const std::optional<std::int32_t> found = tokenizer.id_of(text);
+    if (!found)
+      return make_error(ErrorCode::unsupported, "the tokenizer has no token {} for tool calls",
+                        text);
+    tags.*id = *found;
+  }
+  return tags;
+}
+
+// Formats of a structural tag. Each returns JSON text.
+
+std::string token(std::int32_t id) {
+  return fmt::format(R"({{"type":"token","token":{}}})", id);
+}
+
+std::string text(std::string_view value) {
+  return fmt::format(R"({{"type":"const_string","value":{}}})", json_string(value));
+}
+
+std::string joined(std::string_view type, const std::vector<std::string>& elements) {
+  if (elements.size() == 1) return elements[0];
+  std::string list;
+  for (const std::string& element : elements) {
+    if (!list.empty()) list += ',';
+    list += element;
+  }
+  return fmt::format(R"({{"type":"{}","elements":[{}]}})", type, list);
+}
+
+std::string around(std::string_view type, std::string_view content) {
+  return fmt::format(R"({{"type":"{}","content":{}}})", type, content);
+}
+
+std::string grammar(std::string_view ebnf) {
+  return fmt::format(R"({{"type":"grammar","grammar":{}}})", json_string(ebnf));
+}
+
+/// Any text: no control token is one.
+std::string any_text(std::int64_t length_min, std::int64_t length_max) {
+  if (length_min == 0 && length_max < 0) return grammar("root ::= [^]*");
+  return grammar(fmt::format("root ::= [^]{{{},{}}}", length_min,
+                             length_max < 0 ? "" : std::to_string(length_max)));
+}
+
+class CallWriter {
+ public:
+  CallWriter(const CallTags& tags, bool newlines) : tags_(tags), newlines_(newlines) {}
+
+  /// One call without its opening tag.
+  std::string body(const ToolGrammar& tool, const std::vector<std::string>& arguments) const {
+    std::vector<std::string> parts{text(tool.name + (newlines_ ? "\n" : ""))};
+    parts.insert(parts.end(), arguments.begin(), arguments.end());
+    parts.push_back(token(tags_.call_end));
+    return joined("sequence", parts);
+  }
+
+  std::string argument(const std::string& key, const std::string& value) const {
+    std::vector<std::string> parts{token(tags_.key_begin), key, token(tags_.key_end)};
+    if (newlines_) parts.push_back(text("\n"));
+    parts.insert(parts.end(), {token(tags_.value_begin), value, token(tags_.value_end)});
+    if (newlines_) parts.push_back(text("\n"));
+    return joined("sequence", parts);
+  }
+
+  /// Any arguments at all.
+  std::string free_argument() const { return argument(any_text(1, -1), any_text(0, -1)); }
+
+  Result<std::vector<std::string>> arguments(const ToolGrammar& tool,
+                                             const SchemaLimits& limits) const {
+    std::vector<std::string> found;
+    if (tool.parameters.empty()) return found;
+    KOHO_TRY_ASSIGN(const Schema schema, Schema::read(tool.parameters, limits));
+    KOHO_TRY_ASSIGN(const std::vector<SchemaProperty> properties, schema.properties());
+    for (const SchemaProperty& property : properties) {
+      std::string one = argument(text(property.name), value(property));
+      found.push_back(property.required ? std::move(one) : around("optional", one));
+    }
+    if (properties.empty() && schema.open() && is_map(tool.parameters))
+      found.push_back(around("star", free_argument()));
+    return found;
+  }
+
+ private:
+  /// An object that says it takes any members; one that says nothing takes none.
+  static bool is_map(std::string_view parameters) {
+    return parameters.find("additionalProperties") != parameters.npos;
+  }
+
+  static std::string value(const SchemaProperty& property) {
+    using Form = SchemaProperty::Form;
+    std::vector<std::string> forms;
+    for (const Form& form : property.forms) {
+      switch (form.kind) {
+        case Form::Kind::text:
+          forms.push_back(any_text(form.length_min, form.length_max));
+          break;
+        case Form::Kind::pattern:
+          forms.push_back(
+              fmt::format(R"({{"type":"regex","pattern":{}}})", json_string(form.value)));
+          break;
+        case Form::Kind::literal:
+          forms.push_back(text(form.value));
+          break;
+        case Form::Kind::json:
+          forms.push_back(fmt::format(R"({{"type":"json_schema","json_schema":{}}})", form.value));
+          break;
+      }
+    }
+    return joined("or", forms);
+  }
+
+  CallTags tags_;
+  bool newlines_;
+};
+
+std::string list_of(const std::vector<std::int32_t>& ids) {
+  std::string list;
+  for (const std::int32_t id : ids) {
+    if (!list.empty()) list += ',';
+    list += std::to_string(id);
+  }
+  return list;
+}
+
+/// Added tokens that free text has no business with.
+std::vector<std::int32_t> other_controls(const Tokenizer& tokenizer, const CallTags& tags) {
+  std::vector<std::int32_t> ids;
+  for (std::int32_t id = 0; id < tokenizer.vocab_size(); ++id)
+    if (tokenizer.is_added(id) && id != tags.call_begin) ids.push_back(id);
+  return ids;
+}
+
+Status check(const Constraint& constraint) {
+  if (constraint.tools.empty())
+    return make_error(ErrorCode::invalid_argument, "{}: tools: at least one is needed",
+                      kInvalidGrammar);
+  std::set<std::string_view> names;
+  for (const ToolGrammar& tool : constraint.tools)
+    if (tool.name.empty() || !names.insert(tool.name).second)
+      return make_error(ErrorCode::invalid_argument,
+                        "{}: tools: each has a name of its own, found \"{}\"", kInvalidGrammar,
+                        tool.name);
+  return {};
+}
+
+}  // namespace
+
+Result<std::string> tool_call_tag(const Constraint& constraint,
+                                  const Tokenizer& tokenizer,
+                                  const SchemaLimits& limits) {
+  using Calls = Constraint::Calls;
+  KOHO_TRY(check(constraint));
+  KOHO_TRY_ASSIGN(const CallTags tags, find_tags(tokenizer));
+  const CallWriter writer(tags, constraint.newline_after_tags);
+  const bool by_itself = constraint.calls == Calls::when_called;
+  std::vector<std::string> bodies;
+  for (const ToolGrammar& tool : constraint.tools) {
+    if (by_itself && !tool.strict) {
+      bodies.push_back(writer.body(tool, {around("star", writer.free_argument())}));
+      continue;
+    }
+    Result<std::vector<std::string>> arguments = writer.arguments(tool, limits);
+    if (!arguments.ok()) {
+      Error error = std::move(arguments).error();
+      const std::string_view code = grammar_error_code(error);
+      error.message.insert(code.empty() ? 0 : code.size() + 2,
+                           fmt::format("tool \"{}\": ", tool.name));
+      return error;
+    }
+    bodies.push_back(writer.body(tool, *arguments));
+  }
+  const std::string body = joined("or", bodies);
+  std::string format;
+  if (by_itself) {
+    format = fmt::format(
+        R"({{"type":"token_dispatch","rules":[[{},{}]],"loop":{},"exclude_tokens":[{}]}})",
+        tags.call_begin, body, !constraint.one_call, list_of(other_controls(tokenizer, tags)));
+  } else {
+    const std::string call = joined("sequence", {token(tags.call_begin), body});
+    const bool one = constraint.calls == Calls::exactly_one || constraint.one_call;
+    const std::string next =
+        constraint.newline_after_tags ? joined("sequence", {text("\n"), call}) : call;
+    format = one ? call : joined("sequence", {call, around("star", next)});
+  }
+  return fmt::format(R"({{"type":"structural_tag","format":{}}})", format);
+}
+
+}  // namespace koho

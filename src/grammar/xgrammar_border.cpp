@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "grammar/xgrammar_border.h"
+
+#include <algorithm>
+#include <guard.h>
+#include <optional>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <xgrammar/xgrammar.h>
+
+#include "grammar/json_text.h"
+#include "grammar/tool_grammar.h"
+#include "tokenizer/utf8.h"
+
+namespace koho {
+namespace {
+
+Error refused(std::string_view code, std::string_view message) {
+  return make_error(ErrorCode::invalid_argument, "{}: {}", code, message);
+}
+
+/// The first line of an exception of xgrammar's, without what names its own sources.
+std::string words_of(std::string_view what) {
+  what = what.substr(0, what.find('\n'));
+  constexpr std::string_view kCheck = "is false: ";
+  if (const std::size_t at = what.find(kCheck); at != what.npos)
+    what = what.substr(at + kCheck.size());
+  return std::string(what.substr(0, 500));
+}
+
+/// Runs `work` within the guard; whatever it lets fly becomes an Error.
+template <typename Work>
+Status guarded(std::int64_t time_us_max,
+               std::size_t bytes_max,
+               std::uint64_t fail_at,
+               ErrorCode limit_code,
+               Work work) {
+  guard::Scope scope(time_us_max, bytes_max, fail_at);
+  try {
+    KOHO_TRY(work());
+  } catch (const guard::Exceeded&) {
+    if (limit_code != ErrorCode::invalid_argument)
+      return make_error(limit_code, "one step of the grammar took more than {} ms or {} MB",
+                        time_us_max / 1000, bytes_max >> 20U);
+    return refused(kGrammarTooComplex, fmt::format("it takes more than {} ms or {} MB to prepare",
+                                                   time_us_max / 1000, bytes_max >> 20U));
+  } catch (const std::bad_alloc&) {
+    return make_error(ErrorCode::resource_exhausted, "no memory for a grammar");
+  } catch (const std::exception& error) {
+    const std::string words = words_of(error.what());
+    if (words.find("nsatisfiable") != words.npos || words.find("cannot accept") != words.npos)
+      return refused(kUnsatisfiableSchema, words);
+    return refused(kInvalidGrammar, words);
+  } catch (...) {
+    return make_error(ErrorCode::internal, "an unknown exception in a grammar");
+  }
+  if (!scope.warning().empty()) return refused(kUnsupportedSchema, words_of(scope.warning()));
+  return {};
+}
+
+/// How deeply brackets are nested in a regular expression or a grammar.
+int nesting(std::string_view text) {
+  int depth = 0;
+  int deepest = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\\') {
+      ++i;
+    } else if (text[i] == '(') {
+      deepest = std::max(deepest, ++depth);
+    } else if (text[i] == ')' && depth > 0) {
+      --depth;
+    }
+  }
+  return deepest;
+}
+
+Status check_text(std::string_view name, std::string_view text, const GrammarLimits& limits) {
+  if (text.empty()) return refused(kInvalidGrammar, fmt::format("{} is empty", name));
+  if (text.size() > limits.schema.bytes_max)
+    return refused(kGrammarTooComplex, fmt::format("{} has {} bytes, at most {} are taken", name,
+                                                   text.size(), limits.schema.bytes_max));
+  if (nesting(text) > limits.schema.depth_max)
+    return refused(kGrammarTooComplex,
+                   fmt::format("{} is nested deeper than {}", name, limits.schema.depth_max));
+  if (text.find('\0') != text.npos || utf8_valid_bytes(text) != text.size())
+    return refused(kInvalidGrammar, fmt::format("{} is not text in UTF-8", name));
+  return {};
+}
+
+Result<std::string> choice_tag(const Constraint& constraint, const GrammarLimits& limits) {
+  if (constraint.choices.empty()) return refused(kInvalidGrammar, "choice: at least one is needed");
+  if (constraint.choices.size() > static_cast<std::size_t>(limits.choices_max))
+    return refused(kGrammarTooComplex, fmt::format("choice: at most {} are taken, found {}",
+                                                   limits.choices_max, constraint.choices.size()));
+  std::string list;
+  for (const std::string& choice : constraint.choices) {
+    if (choice.empty() || choice.find('\0') != choice.npos ||
+        utf8_valid_bytes(choice) != choice.size())
+      return refused(kInvalidGrammar, "choice: each is a text that is not empty, in UTF-8");
+    list += fmt::format(R"({}{{"type":"const_string","value":{}}})", list.empty() ? "" : ",",
+                        json_string(choice));
+  }
+  if (list.size() > limits.schema.bytes_max)
+    return refused(kGrammarTooComplex, "choice: too long together");
+  if (constraint.choices.size() == 1)
+    return fmt::format(R"({{"type":"structural_tag","format":{}}})", list);
+  return fmt::format(R"({{"type":"structural_tag","format":{{"type":"or","elements":[{}]}}}})",
+                     list);
+}
+
+/// What xgrammar makes of `text`. Lets its exceptions fly.
+Result<xgrammar::Grammar> read_grammar(Constraint::Kind kind,
+                                       const std::string& text,
+                                       const xgrammar::TokenizerInfo& vocabulary,
+                                       const GrammarLimits& limits) {
+  using Kind = Constraint::Kind;
+  switch (kind) {
+    case Kind::json_object:
+    case Kind::json_schema:
+      return xgrammar::Grammar::FromJSONSchema(text, /*any_whitespace=*/true, std::nullopt,
+                                               std::nullopt, /*strict_mode=*/true,
+                                               limits.whitespace_max);
+    case Kind::regex:
+      return xgrammar::Grammar::FromRegex(text);
+    case Kind::ebnf:
+      return xgrammar::Grammar::FromEBNF(text);
+    case Kind::choice:
+    case Kind::tool_calls:
+      break;
+  }
+  const auto made = xgrammar::Grammar::FromStructuralTag(text, vocabulary);
+  if (const auto* grammar = std::get_if<xgrammar::Grammar>(&made)) return *grammar;
+  return std::visit(
+      [](const auto& error) { return refused(kInvalidGrammar, words_of(error.what())); },
+      std::get<xgrammar::StructuralTagError>(made));
+}
+
+class XgrammarMatcher final : public Matcher {
+ public:
+  XgrammarMatcher(xgrammar::GrammarMatcher matcher,
+                  std::int32_t vocabulary,
+                  const GrammarLimits& limits)
+      : matcher_(std::move(matcher)),
+        vocabulary_(vocabulary),
+        step_us_max_(limits.step_us_max),
+        step_bytes_max_(limits.step_bytes_max) {}
+
+  Status accept(std::int32_t token) override {
+    bool accepted = false;
+    KOHO_TRY(step([&] { accepted = matcher_.AcceptToken(token); }));
+    if (accepted) return {};
+    return make_error(ErrorCode::invalid_argument, "token {} is not allowed here", token);
+  }
+
+  Status rollback(std::int32_t tokens) override {
+    return step([&] { matcher_.Rollback(tokens); });
+  }
+
+  Status fill_mask(std::span<std::uint32_t> mask) override {
+    return step([&] {
+      std::int64_t words = xgrammar::GetBitmaskSize(vocabulary_);
+      std::ranges::fill(mask.subspan(static_cast<std::size_t>(words)), 0U);
+      DLTensor tensor{};
+      tensor.data = mask.data();
+      tensor.device = DLDevice{kDLCPU, 0};
+      tensor.ndim = 1;
+      tensor.dtype = xgrammar::GetBitmaskDLType();
+      tensor.shape = &words;
+      matcher_.FillNextTokenBitmask(&tensor);
+    });
+  }
+
+  bool can_end() const override { return matcher_.IsCompleted(); }
+
+ private:
+  template <typename Work>
+  Status step(Work work) {
+    Status status = guarded(step_us_max_, step_bytes_max_, 0, ErrorCode::resource_exhausted, [&] {
+      work();
+      return Status();
+    });
+    // Whatever it says of a token is no fault of the grammar.
+    if (!status.ok() && status.error().code == ErrorCode::invalid_argument) {
+      const bool warned = status.error().message.starts_with(kUnsupportedSchema);
+      if (warned) return {};
+      return make_error(ErrorCode::internal, "the grammar failed: {}", status.error().message);
+    }
+    return status;
+  }
+
+  xgrammar::GrammarMatcher matcher_;
+  std::int32_t vocabulary_;  // the tokenizer's: a mask has more, which are no tokens
+  std::int64_t step_us_max_;
+  std::size_t step_bytes_max_;
+};
+
+class XgrammarGrammar final : public CompiledGrammar {
+ public:
+  XgrammarGrammar(xgrammar::CompiledGrammar grammar, const GrammarLimits& limits)
+      : grammar_(std::move(grammar)), limits_(limits), bytes_(grammar_.MemorySizeBytes()) {}
+
+  Result<std::unique_ptr<Matcher>> start() const override {
+    std::unique_ptr<Matcher> matcher;
+    KOHO_TRY(guarded(limits_.step_us_max, limits_.step_bytes_max, 0, ErrorCode::resource_exhausted,
+                     [&]() -> Status {
+                       matcher = std::make_unique<XgrammarMatcher>(
+                           xgrammar::GrammarMatcher(grammar_, std::nullopt, true),
+                           grammar_.GetTokenizerInfo().GetVocabSize(), limits_);
+                       return {};
+                     }));
+    return matcher;
+  }
+  std::size_t bytes() const override { return bytes_; }
+
+ private:
+  xgrammar::CompiledGrammar grammar_;
+  GrammarLimits limits_;
+  std::size_t bytes_;
+};
+
+}  // namespace
+
+class XgrammarBorder::Vocabulary {
+ public:
+  xgrammar::TokenizerInfo info;
+  std::int64_t size = 0;
+};
+
+class XgrammarBorder::Library {
+ public:
+  Library(const Vocabulary& vocabulary, const GrammarLimits& limits)
+      : compiler(vocabulary.info,
+                 /*max_threads=*/1,
+                 /*cache_enabled=*/limits.parts_bytes_max > 0,
+                 static_cast<std::int64_t>(limits.parts_bytes_max)) {}
+  xgrammar::GrammarCompiler compiler;
+};
+
+Result<std::shared_ptr<const XgrammarBorder::Vocabulary>> XgrammarBorder::read_vocabulary(
+    const Tokenizer& tokenizer, std::int64_t vocabulary) {
+  std::vector<std::string> tokens(
+      static_cast<std::size_t>(std::min<std::int64_t>(tokenizer.vocab_size(), vocabulary)));
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    const auto id = static_cast<std::int32_t>(i);
+    if (!tokenizer.is_token(id)) continue;
+    tokens[i] = tokenizer.token_bytes(id);
+    // A control token is no text: no character has this byte, so only its number matches it.
+    if (tokenizer.is_added(id)) tokens[i].insert(0, 1, '\xFF');
+  }
+  std::shared_ptr<const Vocabulary> made;
+  KOHO_TRY(guarded(0, 0, 0, ErrorCode::internal, [&]() -> Status {
+    made = std::make_shared<const Vocabulary>(
+        Vocabulary{xgrammar::TokenizerInfo(tokens, xgrammar::VocabType::RAW, std::nullopt,
+                                           std::vector<std::int32_t>{}),
+                   vocabulary});
+    return {};
+  }));
+  return made;
+}
+
+XgrammarBorder::XgrammarBorder(const Tokenizer& tokenizer,
+                               std::shared_ptr<const Vocabulary> vocabulary,
+                               const GrammarLimits& limits)
+    : tokenizer_(tokenizer),
+      vocabulary_(std::move(vocabulary)),
+      limits_(limits),
+      library_(std::make_unique<Library>(*vocabulary_, limits_)) {}
+
+XgrammarBorder::~XgrammarBorder() = default;
+
+Result<std::shared_ptr<const CompiledGrammar>> XgrammarBorder::compile(const Constraint& constraint,
+                                                                       std::uint64_t fail_at) {
+  using Kind = Constraint::Kind;
+  std::string text;  // what xgrammar reads
+  switch (constraint.kind) {
+    case Kind::json_object:
+      text = R"({"type":"object","additionalProperties":true})";
+      break;
+    case Kind::json_schema: {
+      KOHO_TRY_ASSIGN(const Schema schema, Schema::read(constraint.text, limits_.schema));
+      text = schema.text();
+      break;
+    }
+    case Kind::regex:
+      KOHO_TRY(check_text("regex", constraint.text, limits_));
+      text = constraint.text;
+      break;
+    case Kind::ebnf:
+      KOHO_TRY(check_text("grammar", constraint.text, limits_));
+      text = constraint.text;
+      break;
+    case Kind::choice: {
+      KOHO_TRY_ASSIGN(text, choice_tag(constraint, limits_));
+      break;
+    }
+    case Kind::tool_calls: {
+      if (constraint.tools.size() > static_cast<std::size_t>(limits_.tools_max))
+        return refused(kGrammarTooComplex, fmt::format("tools: at most {} are taken, found {}",
+                                                       limits_.tools_max, constraint.tools.size()));
+      KOHO_TRY_ASSIGN(text, tool_call_tag(constraint, tokenizer_, limits_.schema));
+      break;
+    }
+  }
+  std::shared_ptr<const CompiledGrammar> compiled;
+  Status status =
+      guarded(limits_.compile_us_max, limits_.compile_bytes_max, fail_at,
+              ErrorCode::invalid_argument, [&]() -> Status {
+                KOHO_TRY_ASSIGN(const xgrammar::Grammar grammar,
+                                read_grammar(constraint.kind, text, vocabulary_->info, limits_));
+                compiled = std::make_shared<const XgrammarGrammar>(
+                    library_->compiler.CompileGrammar(grammar), limits_);
+                return {};
+              });
+  if (!status.ok()) {
+    // An interrupted compilation may have left its parts half made.
+    library_ = std::make_unique<Library>(*vocabulary_, limits_);
+    return std::move(status).error();
+  }
+  if (compiled->bytes() > limits_.grammar_bytes_max)
+    return refused(kGrammarTooComplex,
+                   fmt::format("it takes {} MB, at most {} are given", compiled->bytes() >> 20U,
+                               limits_.grammar_bytes_max >> 20U));
+  KOHO_TRY_ASSIGN(const std::unique_ptr<Matcher> matcher, compiled->start());
+  std::vector<std::uint32_t> mask(mask_words(vocabulary_->size));
+  KOHO_TRY(matcher->fill_mask(mask));
+  if (!matcher->can_end() &&
+      std::ranges::all_of(mask, [](std::uint32_t word) { return word == 0; }))
+    return refused(kUnsatisfiableSchema, "no text is valid");
+  return compiled;
+}
+
+}  // namespace koho

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// The only way into xgrammar: its exceptions, its logging and its appetite end here.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/error.h"
+#include "grammar/grammar_compiler.h"
+
+namespace koho {
+
+/// One thread's access: the vocabulary, and parts of grammars kept for the next ones. Threads: one
+/// at a time; the grammars it makes outlive it.
+class XgrammarBorder {
+ public:
+  /// The tokens as xgrammar wants them; made once, shared by all threads.
+  class Vocabulary;
+  static Result<std::shared_ptr<const Vocabulary>> read_vocabulary(const Tokenizer& tokenizer,
+                                                                   std::int64_t vocabulary);
+
+  XgrammarBorder(const Tokenizer& tokenizer,
+                 std::shared_ptr<const Vocabulary> vocabulary,
+                 const GrammarLimits& limits);
+  ~XgrammarBorder();
+  XgrammarBorder(const XgrammarBorder&) = delete;
+  XgrammarBorder& operator=(const XgrammarBorder&) = delete;
+
+  /// `fail_at`: as guard::Scope's, for tests. Errors: as GrammarCompiler::compile.
+  Result<std::shared_ptr<const CompiledGrammar>> compile(const Constraint& constraint,
+                                                         std::uint64_t fail_at = 0);
+
+ private:
+  class Library;
+  const Tokenizer& tokenizer_;
+  std::shared_ptr<const Vocabulary> vocabulary_;
+  GrammarLimits limits_;
+  std::unique_ptr<Library> library_;
+};
+
+}  // namespace koho
