@@ -23,10 +23,17 @@ function(koho_library NAME)
   endif()
 endfunction()
 
-# koho_test(NAME SOURCES ... [DEPENDS folders] [LINK ...] [LABELS ...] [SERIAL]): a GoogleTest program, its tests known to ctest,
-# SERIAL ones alone: they take times. Tests with the label `optimised` are too long for sanitizers.
-# KOHO_SOURCE_DIR is defined for tests that read files of the tree.
+# koho_test(NAME SOURCES ... [DEPENDS folders] [LINK ...] [LABELS ...] [SERIAL]): a GoogleTest program, its tests known to
+# ctest, SERIAL ones alone: they take times. KOHO_SOURCE_DIR is defined for tests that read files of the tree.
+# Labels say where a test runs:
+#   none        a folder's own test. `run.py --test` runs it under the sanitizers, CI optimised as well.
+#   product     of the optimised program, its numbers or its commands. `run.py --test` runs it optimised, CI under the
+#               sanitizers as well.
+#   optimised   too long for the sanitizers, or about time or memory: not defined under them.
+# The targets unit_tests (the first kind) and optimised_tests (the others) build them.
 if(KOHO_TESTS)
+  add_custom_target(unit_tests)
+  add_custom_target(optimised_tests)
   file(WRITE "${CMAKE_BINARY_DIR}/test_headers.cpp" "int main() {}\n")
   add_executable(koho_test_headers EXCLUDE_FROM_ALL "${CMAKE_BINARY_DIR}/test_headers.cpp")
   target_link_libraries(koho_test_headers PRIVATE koho_options GTest::gtest)
@@ -35,7 +42,15 @@ endif()
 
 function(koho_test NAME)
   cmake_parse_arguments(ARG "SERIAL" "" "SOURCES;DEPENDS;LINK;LABELS" ${ARGN})
+  if(KOHO_SANITIZE AND "optimised" IN_LIST ARG_LABELS)
+    return()
+  endif()
   add_executable(${NAME} ${ARG_SOURCES})
+  if(ARG_LABELS)
+    add_dependencies(optimised_tests ${NAME})
+  else()
+    add_dependencies(unit_tests ${NAME})
+  endif()
   target_compile_definitions(${NAME} PRIVATE KOHO_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   foreach(folder IN LISTS ARG_DEPENDS)
     target_link_libraries(${NAME} PRIVATE koho_${folder})

@@ -20,7 +20,7 @@
 namespace koho {
 namespace {
 
-#if defined(KOHO_TEST_SANITIZED) || !defined(NDEBUG)
+#ifndef NDEBUG
 constexpr bool kTimesCount = false;
 #else
 constexpr bool kTimesCount = true;
