@@ -341,7 +341,7 @@ Examples:
 
 }  // namespace
 
-Runner add_batch(CLI::App& command) {
+Runner add_batch(CommandLine& command) {
   const auto options = std::make_shared<BatchOptions>();
   RuntimeOptions& runtime = options->runtime;
   command.add_option("input", options->input, "Requests, one a line; - is standard input")
@@ -371,7 +371,7 @@ Runner add_batch(CLI::App& command) {
       ->check(at_least(0))
       ->capture_default_str();
   command.add_option("--kv-dtype", options->kv_dtype, "Numbers in the cache")
-      ->check(CLI::IsMember({"bf16", "fp8"}))
+      ->check(one_of({"bf16", "fp8"}))
       ->capture_default_str();
   command.add_flag("--no-prefix-cache", options->no_prefix_cache,
                    "Compute common beginnings of prompts again");
@@ -380,12 +380,12 @@ Runner add_batch(CLI::App& command) {
       ->check(at_least(1))
       ->capture_default_str();
   command.add_option("--experts", options->experts, "How experts are split over ranks")
-      ->check(CLI::IsMember({"whole", "sliced"}))
+      ->check(one_of({"whole", "sliced"}))
       ->capture_default_str();
   command
       .add_option("--attention", options->attention,
                   "How attention is split over ranks: tp shares every request, dp divides requests")
-      ->check(CLI::IsMember({"tp", "dp"}))
+      ->check(one_of({"tp", "dp"}))
       ->capture_default_str();
   command.add_option("--device", options->device, "auto, cpu or cuda")->capture_default_str();
   command.add_option("--threads", runtime.device.threads, "CPU threads; 0 = all cores")

@@ -7,14 +7,14 @@
 
 namespace koho::app {
 
-Runner add_bench(CLI::App& command) {
+Runner add_bench(CommandLine& command) {
   static constexpr Command kTable[] = {
       {"latency", "Time one step: decode and prefill, class by class", add_bench_latency},
       {"throughput", "Run many requests through the engine", add_bench_throughput},
   };
   const auto chosen = std::make_shared<Runner>(add_bench_requests(command));
   for (const Command& entry : kTable) {
-    CLI::App* sub = command.add_subcommand(entry.name, entry.summary);
+    CommandLine* sub = command.add_subcommand(entry.name, entry.summary);
     const Runner runner = entry.add(*sub);
     sub->callback([chosen, runner] { *chosen = runner; });
   }

@@ -465,24 +465,24 @@ Status run(const LatencyOptions& options) {
 
 }  // namespace
 
-Runner add_bench_latency(CLI::App& command) {
+Runner add_bench_latency(CommandLine& command) {
   auto options = std::make_shared<LatencyOptions>();
   add_subject_flags(command, options->subject);
   command.add_option("--batch", options->batches, "Decode batch sizes")
       ->delimiter(',')
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
   command.add_option("--context", options->context, "Cached tokens of each sequence")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
   command.add_option("--prefill", options->prefill, "Tokens of the prompt; 0 = none")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   command.add_option("--steps", options->steps, "Timed decode steps")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
   command.add_option("--kv-dtype", options->kv_dtype, "bf16 or fp8")
-      ->check(CLI::IsMember({"bf16", "fp8"}))
+      ->check(one_of({"bf16", "fp8"}))
       ->capture_default_str();
   command.add_option("--bandwidth", options->bandwidth, "Bytes a second that the device reads")
       ->capture_default_str();

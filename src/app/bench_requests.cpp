@@ -265,20 +265,20 @@ Status run_bench(const BenchOptions& options) {
 
 }  // namespace
 
-Runner add_bench_requests(CLI::App& command) {
+Runner add_bench_requests(CommandLine& command) {
   const auto options = std::make_shared<BenchOptions>();
   command.add_option("--model", options->model, "Model directory");
   command.add_option("--duration", options->duration_s, "Seconds that are measured")
-      ->check(CLI::Range(0.1, 1e6))
+      ->check(between(0.1, 1e6))
       ->capture_default_str();
   command.add_option("--concurrency", options->concurrency, "Requests under way at once")
-      ->check(CLI::Range(1, 1 << 14))
+      ->check(between(1, 1 << 14))
       ->capture_default_str();
   command.add_option("--prompt-len", options->prompt_length, "Tokens of a prompt")
-      ->check(CLI::Range(1, 1 << 24))
+      ->check(between(1, 1 << 24))
       ->capture_default_str();
   command.add_option("--gen-len", options->answer_length, "Tokens of an answer")
-      ->check(CLI::Range(1, 1 << 24))
+      ->check(between(1, 1 << 24))
       ->capture_default_str();
   command.add_option("--prefix-len", options->prefix_length, "Tokens that all prompts begin with")
       ->check(at_least(0))
@@ -287,7 +287,7 @@ Runner add_bench_requests(CLI::App& command) {
       ->check(at_least(1))
       ->capture_default_str();
   command.add_option("--experts", options->experts, "Whole experts on each rank, or slices")
-      ->check(CLI::IsMember({"whole", "sliced"}))
+      ->check(one_of({"whole", "sliced"}))
       ->capture_default_str();
   command.add_option("--kv-pages", options->kv_pages, "Cache pages of 64 tokens; 0 = as needed")
       ->check(at_least(0));

@@ -66,7 +66,7 @@ Result<BenchSubject> open_subject(const SubjectOptions& options) {
   return subject;
 }
 
-void add_subject_flags(CLI::App& command, SubjectOptions& options) {
+void add_subject_flags(CommandLine& command, SubjectOptions& options) {
   command.add_option("--model", options.model, "Model directory");
   command.add_option("--config", options.config, "A config.json, with --weights synthetic");
   command.add_option("--weights", options.weights, "checkpoint or synthetic")
@@ -77,10 +77,10 @@ void add_subject_flags(CLI::App& command, SubjectOptions& options) {
                   "fp8_tensor, fp8_block")
       ->capture_default_str();
   command.add_option("--layers", options.layers, "Synthetic: only the first layers; 0 = all")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   command.add_option("--device", options.device, "auto, cpu or cuda")->capture_default_str();
   command.add_option("--threads", options.threads, "CPU threads; 0 = all cores")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   command.add_flag("--deterministic", options.deterministic,
                    "One path for every number of tokens (CUDA)");
 }

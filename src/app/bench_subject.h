@@ -6,8 +6,7 @@
 #include <memory>
 #include <string>
 
-#include <CLI/CLI.hpp>
-
+#include "app/command_line.h"
 #include "base/error.h"
 #include "model/synthetic.h"
 #include "runtime/loaded_model.h"
@@ -41,7 +40,7 @@ struct BenchSubject {
   }
 };
 
-void add_subject_flags(CLI::App& command, SubjectOptions& options);
+void add_subject_flags(CommandLine& command, SubjectOptions& options);
 
 /// Errors: invalid_argument (flags); those of the files; resource_exhausted.
 Result<BenchSubject> open_subject(const SubjectOptions& options);

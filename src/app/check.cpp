@@ -126,7 +126,7 @@ Status run_check(const CheckOptions& options) {
 
 }  // namespace
 
-Runner add_check(CLI::App& command) {
+Runner add_check(CommandLine& command) {
   const auto options = std::make_shared<CheckOptions>();
   command.add_option("--model", options->model, "Model directory")->type_name("DIR")->required();
   command.add_flag("--values", options->values, "Also read every value of every tensor");

@@ -8,8 +8,7 @@
 #include <functional>
 #include <string>
 
-#include <CLI/CLI.hpp>
-
+#include "app/command_line.h"
 #include "base/error.h"
 
 namespace koho::app {
@@ -21,23 +20,20 @@ using Runner = std::function<Status()>;
 struct Command {
   const char* name;
   const char* summary;
-  Runner (*add)(CLI::App& command);
+  Runner (*add)(CommandLine& command);
 };
 
-/// A flag's integer, `least` or more. (CLI11's own PositiveNumber prints the limits of a double.)
-CLI::Validator at_least(std::int64_t least);
-
 // One function a command, each defined in the file of its name.
-Runner add_batch(CLI::App& command);
-Runner add_bench(CLI::App& command);
-Runner add_bench_latency(CLI::App& command);     // below bench
-Runner add_bench_requests(CLI::App& command);    // bench itself
-Runner add_bench_throughput(CLI::App& command);  // below bench
-Runner add_check(CLI::App& command);
-Runner add_inspect(CLI::App& command);
-Runner add_logits(CLI::App& command);
-Runner add_run(CLI::App& command);
-Runner add_render(CLI::App& command);
-Runner add_tokenize(CLI::App& command);
+Runner add_batch(CommandLine& command);
+Runner add_bench(CommandLine& command);
+Runner add_bench_latency(CommandLine& command);     // below bench
+Runner add_bench_requests(CommandLine& command);    // bench itself
+Runner add_bench_throughput(CommandLine& command);  // below bench
+Runner add_check(CommandLine& command);
+Runner add_inspect(CommandLine& command);
+Runner add_logits(CommandLine& command);
+Runner add_run(CommandLine& command);
+Runner add_render(CommandLine& command);
+Runner add_tokenize(CommandLine& command);
 
 }  // namespace koho::app

@@ -281,40 +281,40 @@ Status run_inspect(const InspectOptions& options) {
 
 }  // namespace
 
-Runner add_inspect(CLI::App& command) {
+Runner add_inspect(CommandLine& command) {
   const auto options = std::make_shared<InspectOptions>();
-  CLI::Option* model =
+  Option* model =
       command.add_option("--model", options->model, "Model directory")->type_name("DIR");
-  CLI::Option* config =
+  Option* config =
       command.add_option("--config", options->config, "A config.json alone, instead of --model")
           ->type_name("FILE")
           ->excludes(model);
   command
       .add_option("--weights", options->weights,
                   "With --config: how the projections are stored (default: as the config says)")
-      ->check(CLI::IsMember({"bf16", "fp8"}))
+      ->check(one_of({"bf16", "fp8"}))
       ->needs(config);
   command.add_option("--gpus", options->gpus, "GPUs of one replica (default: 1, 2, 4 and 8)")
-      ->check(CLI::Range(1, 1024));
+      ->check(between(1, 1024));
   command
       .add_option("--gpu-memory-gb", options->gpu_memory_gb,
                   "Memory of one GPU in 10^9 bytes (default: H200 141, B200 180)")
-      ->check(CLI::Range(1.0, 1e6));
+      ->check(between(1.0, 1e6));
   command
       .add_option("--context", options->context, "Tokens of a sequence (default: the model's most)")
-      ->check(CLI::Range(1, 1 << 24));
+      ->check(between(1, 1 << 24));
   command
       .add_option("--experts", options->experts,
                   "Whole experts on each GPU, or a slice of every one")
-      ->check(CLI::IsMember({"whole", "sliced"}))
+      ->check(one_of({"whole", "sliced"}))
       ->capture_default_str();
   command
       .add_option("--attention", options->attention,
                   "Attention tensor-parallel (tp), or requests divided over GPUs (dp)")
-      ->check(CLI::IsMember({"tp", "dp"}))
+      ->check(one_of({"tp", "dp"}))
       ->capture_default_str();
   command.add_option("--kv-dtype", options->kv_dtype, "Element type of the cache")
-      ->check(CLI::IsMember({"bf16", "fp8"}))
+      ->check(one_of({"bf16", "fp8"}))
       ->capture_default_str();
   command.add_flag("--json", options->json, "Print one JSON object");
   command.footer(kExamples);

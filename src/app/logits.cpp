@@ -150,7 +150,7 @@ Status run(const LogitsOptions& options) {
 
 }  // namespace
 
-Runner add_logits(CLI::App& command) {
+Runner add_logits(CommandLine& command) {
   auto options = std::make_shared<LogitsOptions>();
   command.add_option("--model", options->model, "Model directory")->required();
   command.add_option("--ids", options->ids, "A file with a JSON array of token ids")->required();

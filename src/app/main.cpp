@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program `koho`: one table of commands. Exit codes: 0, or the error code's (base/error.cpp); 2
 // for wrong usage.
-#include <charconv>
 #include <cstdio>
 #include <exception>
 #include <string_view>
 #include <vector>
+
+#include <CLI/CLI.hpp>
 
 #include "app/command.h"
 #include "base/error.h"
@@ -55,9 +56,10 @@ int run(int argc, char** argv) {
   program.require_subcommand(1);
   program.set_version_flag("--version", "koho 0.1.0");
   program.get_formatter()->column_width(34);
+  CommandLine line(program);
   Runner runner;
   for (const Command& command : commands()) {
-    CLI::App* sub = program.add_subcommand(command.name, command.summary);
+    CommandLine* sub = line.add_subcommand(command.name, command.summary);
     const Runner run_command = command.add(*sub);
     sub->callback([&runner, run_command] { runner = run_command; });
   }
@@ -75,17 +77,6 @@ int run(int argc, char** argv) {
 }
 
 }  // namespace
-
-CLI::Validator at_least(std::int64_t least) {
-  const auto check = [least](std::string& text) -> std::string {
-    std::int64_t value = 0;
-    const char* end = text.data() + text.size();
-    const auto [stopped, failed] = std::from_chars(text.data(), end, value);
-    if (failed == std::errc() && stopped == end && value >= least) return "";
-    return fmt::format("expected an integer of at least {}, found '{}'", least, text);
-  };
-  return CLI::Validator(check, "");
-}
 
 }  // namespace koho::app
 

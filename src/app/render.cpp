@@ -89,7 +89,7 @@ Status run_render(const RenderOptions& options) {
 
 }  // namespace
 
-Runner add_render(CLI::App& command) {
+Runner add_render(CommandLine& command) {
   const auto options = std::make_shared<RenderOptions>();
   command.add_option("--model", options->model, "Model directory, for its chat template")
       ->type_name("DIR");

@@ -336,7 +336,7 @@ Status run(RunOptions& options) {
 
 }  // namespace
 
-Runner add_run(CLI::App& command) {
+Runner add_run(CommandLine& command) {
   auto options = std::make_shared<RunOptions>();
   command.add_option("--model", options->model, "Model directory")->required();
   command.add_option("prompt", options->prompt, "Plain text to continue");

@@ -22,7 +22,9 @@ void SamplingFlags::apply(Request& request) const {
   request.stop_strings = stop;
 }
 
-void add_sampling_flags(CLI::App& command, SamplingFlags& flags, std::int32_t tokens_max_default) {
+void add_sampling_flags(CommandLine& command,
+                        SamplingFlags& flags,
+                        std::int32_t tokens_max_default) {
   flags.tokens_max = tokens_max_default;
   const std::string group = "Sampling (what is not given is the model's generation_config.json)";
   command.add_option("--max-tokens", flags.tokens_max, "Most tokens to generate")

@@ -8,8 +8,7 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
+#include "app/command_line.h"
 #include "engine/request.h"
 
 namespace koho::app {
@@ -34,6 +33,8 @@ struct SamplingFlags {
 };
 
 /// Declares --max-tokens, --temperature, … on `command`; `flags` must outlive the parse.
-void add_sampling_flags(CLI::App& command, SamplingFlags& flags, std::int32_t tokens_max_default);
+void add_sampling_flags(CommandLine& command,
+                        SamplingFlags& flags,
+                        std::int32_t tokens_max_default);
 
 }  // namespace koho::app

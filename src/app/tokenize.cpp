@@ -109,13 +109,13 @@ Status run_tokenize(const TokenizeOptions& options) {
 
 }  // namespace
 
-Runner add_tokenize(CLI::App& command) {
+Runner add_tokenize(CommandLine& command) {
   const auto options = std::make_shared<TokenizeOptions>();
   command.add_option("--model", options->model, "Directory with a tokenizer.json")
       ->type_name("DIR")
       ->required();
   command.add_flag("--jsonl", options->jsonl, "Read and write one JSON value a line")->required();
-  CLI::Option* decode = command.add_flag("--decode", options->decode, "Ids in, text out");
+  Option* decode = command.add_flag("--decode", options->decode, "Ids in, text out");
   command
       .add_flag("--allow-special", options->allow_special,
                 "Recognise added tokens (<|user|>, <think>, ...) in the text")
