@@ -40,11 +40,13 @@ class BatchCommand : public ::testing::Test {
   }
   void write(const char* name, std::string_view text) const { write_file(path(name), text); }
 
-  /// Runs a shell command in the directory; $KOHO is the batch command with the model.
+  /// Runs a shell command in the directory; `bare` is the batch command with the model, `koho` the
+  /// same with sizes.
   Ran shell(const std::string& command) const {
     const std::string whole =
-        "cd '" + directory_.path().string() + "' && koho() { '" KOHO_BINARY "' batch --model '" +
-        kModel + "' --context 512 --kv-pages 200 \"$@\"; } && { " + command + "; } >out 2>err";
+        "cd '" + directory_.path().string() + "' && bare() { '" KOHO_BINARY "' batch --model '" +
+        kModel + "' \"$@\"; } && koho() { bare --context 512 --kv-pages 200 \"$@\"; } && { " +
+        command + "; } >out 2>err";
     const int status = std::system(("bash -c '" + escaped(whole) + "'").c_str());
     return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read("out"),
             read("err")};
@@ -238,6 +240,44 @@ TEST_F(BatchCommand, FlagsThatChangeSpeedChangeNothingElse) {
   for (const auto& [id, answer] : one) {
     EXPECT_EQ(result_of(many.find(id)->second), result_of(answer)) << id;
     EXPECT_NE(answer.find("logprobs"), nullptr);
+  }
+}
+
+TEST_F(BatchCommand, SplitOverRanksAnswersTheSameAloneTogetherAndPreempted) {
+  std::string lines;
+  for (int i = 0; i < 6; ++i) {
+    lines += R"({"id":)" + std::to_string(i) + R"(,"max_tokens":80,"ignore_eos":true,"seed":1,)" +
+             R"("logprobs":1,"temperature":)" + (i % 2 == 0 ? "0" : "0.9") +
+             R"(,"prompt_ids":[300)";
+    for (int t = 1; t < 60 + i; ++t) lines += "," + std::to_string(300 + (i + 7) * t % 900);
+    lines += "]}\n";
+  }
+  write("in", lines);
+  for (const std::string layout :
+       {"--experts sliced --attention tp", "--experts whole --attention dp"}) {
+    const std::string ranks = " --ranks 2 --context 256 --kv-pages 8 " + layout;
+    const Ran single = shell("bare in alone --restart --concurrency 1 --no-prefix-cache" + ranks);
+    ASSERT_EQ(single.exit_code, 0) << single.errors;
+    const Ran crowd = shell("bare in crowd --restart --prefill-chunk 33" + ranks);
+    ASSERT_EQ(crowd.exit_code, 0) << crowd.errors;
+    const auto alone = answers("alone");
+    const auto together = answers("crowd");
+    ASSERT_EQ(alone.size(), 6U);
+    int preemptions = 0;
+    for (const auto& [id, answer] : together) {
+      EXPECT_EQ(result_of(answer), result_of(alone.find(id)->second)) << layout << ", " << id;
+      preemptions += std::stoi(text_of(answer.find("timings")->find("preemptions")));
+    }
+    EXPECT_GT(preemptions, 0) << layout;
+
+    const std::string whole = read("crowd");
+    write("crowd", whole.substr(0, whole.size() / 2));
+    const Ran rest = shell("bare in crowd" + ranks);
+    ASSERT_EQ(rest.exit_code, 0) << rest.errors;
+    EXPECT_NE(rest.errors.find("goes on after"), std::string::npos) << rest.errors;
+    for (const auto& [id, answer] : answers("crowd"))
+      EXPECT_EQ(result_of(answer), result_of(alone.find(id)->second)) << layout << ", " << id;
+    EXPECT_EQ(answers("crowd").size(), 6U);
   }
 }
 
