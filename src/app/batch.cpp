@@ -17,6 +17,7 @@
 #include "app/command.h"
 #include "app/line_reader.h"
 #include "app/sampling_flags.h"
+#include "app/subject.h"
 #include "base/log.h"
 #include "runtime/runtime.h"
 
@@ -30,8 +31,7 @@ constexpr std::size_t kOutputLineBytesMax = std::size_t{256} << 20U;
 struct BatchOptions {
   std::string input;
   std::string output;
-  std::string model;
-  std::string device = "auto";
+  SubjectOptions subject;
   std::string experts = "whole";
   std::string attention = "tp";
   std::string kv_dtype = "bf16";
@@ -293,9 +293,8 @@ class BatchRun {
   bool at_end_ = false;
 };
 
-Result<RuntimeOptions> runtime_options(const BatchOptions& options) {
+RuntimeOptions runtime_options(const BatchOptions& options) {
   RuntimeOptions runtime = options.runtime;
-  KOHO_TRY_ASSIGN(runtime.device.kind, parse_device(options.device));
   runtime.experts = options.experts == "sliced" ? ExpertLayout::sliced : ExpertLayout::whole;
   runtime.attention =
       options.attention == "dp" ? AttentionLayout::data_parallel : AttentionLayout::tensor_parallel;
@@ -308,8 +307,9 @@ Result<RuntimeOptions> runtime_options(const BatchOptions& options) {
 }
 
 Status run_batch(const BatchOptions& options) {
-  KOHO_TRY_ASSIGN(const RuntimeOptions runtime_choices, runtime_options(options));
   KOHO_TRY_ASSIGN(LineReader input, LineReader::open(options.input, kInputLineBytesMax));
+  // Before OUT is touched.
+  KOHO_TRY_ASSIGN(Subject subject, open_subject(options.subject));
   KOHO_TRY_ASSIGN(BatchOutput output,
                   BatchOutput::open(options.output, {.line_bytes_max = kOutputLineBytesMax,
                                                      .restart = options.restart}));
@@ -317,7 +317,7 @@ Status run_batch(const BatchOptions& options) {
     log::info("{}: goes on after {} lines; {} bytes of a torn line dropped", options.output,
               output.lines_found(), output.bytes_dropped());
   KOHO_TRY_ASSIGN(const std::unique_ptr<Runtime> runtime,
-                  Runtime::start(options.model, runtime_choices));
+                  start_runtime(subject, runtime_options(options)));
   listen_for_signals();
   return BatchRun(*runtime, options.sampling, std::move(input), std::move(output)).run();
 }
@@ -350,7 +350,7 @@ Runner add_batch(CommandLine& command) {
   command.add_option("output", options->output, "Answers, one a line; - is standard output")
       ->required()
       ->type_name("OUT.jsonl");
-  command.add_option("--model", options->model, "Model directory")->required()->type_name("DIR");
+  add_subject_flags(command, options->subject);
   command.add_flag("--restart", options->restart, "Empty OUT first instead of going on");
   command.add_option("--concurrency", runtime.sequences_max, "Answers computed at once")
       ->check(at_least(1))
@@ -387,9 +387,6 @@ Runner add_batch(CommandLine& command) {
                   "How attention is split over ranks: tp shares every request, dp divides requests")
       ->check(one_of({"tp", "dp"}))
       ->capture_default_str();
-  command.add_option("--device", options->device, "auto, cpu or cuda")->capture_default_str();
-  command.add_option("--threads", runtime.device.threads, "CPU threads; 0 = all cores")
-      ->check(at_least(0));
   command.add_option("--chat-template", runtime.chat_template, "auto, glm-4.7, glm-4.6 or glm-4.5")
       ->capture_default_str();
   add_sampling_flags(command, options->sampling, 512);

@@ -16,8 +16,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "app/bench_subject.h"
 #include "app/command.h"
+#include "app/subject.h"
 #include "base/arithmetic.h"
 #include "comm/one_rank.h"
 #include "plan/step_plan.h"
@@ -184,7 +184,7 @@ struct Report {
 
 class Bench {
  public:
-  Bench(const LatencyOptions& options, const BenchSubject& subject)
+  Bench(const LatencyOptions& options, const Subject& subject)
       : options_(options), config_(subject.config), sources_(subject.sources()) {}
 
   Status start(std::unique_ptr<Backend> backend) {
@@ -425,7 +425,7 @@ Json json_of(const Report& report, const LatencyOptions& options) {
 }
 
 Status run(const LatencyOptions& options) {
-  KOHO_TRY_ASSIGN(const BenchSubject subject, open_subject(options.subject));
+  KOHO_TRY_ASSIGN(const Subject subject, open_subject(options.subject));
   KOHO_TRY_ASSIGN(std::unique_ptr<Backend> backend, make_backend(subject.device, 0, 1));
   Bench bench(options, subject);
   KOHO_TRY(bench.start(std::move(backend)));

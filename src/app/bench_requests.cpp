@@ -12,6 +12,7 @@
 
 #include "app/bench_report.h"
 #include "app/command.h"
+#include "app/subject.h"
 #include "base/clock.h"
 #include "runtime/runtime.h"
 
@@ -20,21 +21,24 @@ namespace {
 
 constexpr const char* kExamples =
     R"(CONCURRENCY requests are always under way; one that ends is replaced at once. Warm-up, as many short
-requests, is not measured. The measurement lasts DURATION seconds and counts what was delivered in them.
-Prompts are random token ids. Names and formulas are vLLM's:
+requests, is not measured. The measurement lasts DURATION seconds and counts what was delivered in them; with
+--requests it lasts until so many have ended. Prompts are random token ids. Synthetic weights need a config only.
+Names and formulas are vLLM's:
   ttft  submission to first token      itl   between two tokens of a request, all gaps together
   e2el  submission to last token       tpot  (last - first token) / (tokens - 1) of a request
 
 Examples:
   koho bench --model models/tiny --duration 10 --concurrency 16
+  koho bench --config config.json --weights synthetic --device cuda --requests 192 --no-prefix-cache
   koho bench --model /models/GLM-4.7-FP8 --ranks 8 --concurrency 128 --prompt-len 1024 --gen-len 1024 --json out.json)";
 
 struct BenchOptions {
-  std::string model;
-  std::string device = "auto";
+  SubjectOptions subject;
   std::string experts = "whole";
   std::string json;
   double duration_s = 60.0;
+  double temperature = 0.0;
+  std::int32_t requests = 0;  // 0: as many as the duration has room for
   std::int32_t concurrency = 64;
   std::int32_t prompt_length = 256;
   std::int32_t answer_length = 256;
@@ -42,7 +46,6 @@ struct BenchOptions {
   std::int32_t kv_pages = 0;
   std::int32_t prefill_chunk = 0;
   std::int64_t ranks = 1;
-  std::int64_t threads = 0;
   std::uint64_t seed = 0;
   bool no_prefix_cache = false;
 };
@@ -100,12 +103,15 @@ class Bench {
     result_ = {};
     const std::int64_t start = clock_.now_us();
     KOHO_TRY(start_all(options_.answer_length));
-    KOHO_TRY(
-        follow(/*replace=*/true, start + static_cast<std::int64_t>(options_.duration_s * 1e6)));
+    to_start_ = options_.requests - options_.concurrency;
+    KOHO_TRY(follow(
+        /*replace=*/true,
+        options_.requests > 0 ? -1 : start + static_cast<std::int64_t>(options_.duration_s * 1e6)));
     result_.duration_s = seconds(clock_.now_us() - start);
     note(before, settled());
     result_.warm_up_tokens = warm_up;
-    for (const Flight& flight : flights_) runtime_.engine().cancel(flight.stream);
+    for (const Flight& flight : flights_)
+      if (flight.stream) runtime_.engine().cancel(flight.stream);
     return result_;
   }
 
@@ -127,7 +133,7 @@ class Bench {
     const std::vector<Token> rest = random_ids(options_.prompt_length - options_.prefix_length);
     request.prompt.insert(request.prompt.end(), rest.begin(), rest.end());
     request.sampling = {};
-    request.sampling.temperature = 0.0;
+    request.sampling.temperature = options_.temperature;
     request.max_tokens = tokens;
     request.stop_tokens.clear();
     flight = {};
@@ -143,7 +149,8 @@ class Bench {
     return {};
   }
 
-  /// Reads all streams until `end_us`, or with -1 until all have ended.
+  /// Reads all streams until `end_us`, or with -1 until all have ended; those that end are replaced
+  /// on the way, if so wished, as long as there are any to start.
   Status follow(bool replace, std::int64_t end_us) {
     std::int64_t look_us = clock_.now_us();
     std::size_t live = flights_.size();
@@ -161,7 +168,7 @@ class Bench {
         if (!flight.stream) continue;
         KOHO_TRY_ASSIGN(const bool ended, read(flight));
         if (!ended) continue;
-        if (replace) {
+        if (replace && (end_us >= 0 || to_start_-- > 0)) {
           KOHO_TRY(start(flight, options_.answer_length));
         } else {
           flight.stream.reset();
@@ -224,20 +231,22 @@ class Bench {
   std::vector<Token> prefix_;
   std::shared_ptr<Bell> bell_ = std::make_shared<Bell>();  // streams may ring it last
   std::vector<Flight> flights_;
+  std::int64_t to_start_ = 0;  // of a given number of requests
   OutputEvent event_;
   BenchResult result_;
 };
 
 Status run_bench(const BenchOptions& options) {
-  if (options.model.empty())
-    return make_error(ErrorCode::invalid_argument, "give --model DIR, or a sub-command (--help)");
+  if (options.requests > 0 && options.requests < options.concurrency)
+    return make_error(ErrorCode::invalid_argument,
+                      "--requests ({}) must be at least --concurrency ({})", options.requests,
+                      options.concurrency);
   if (options.prefix_length >= options.prompt_length)
     return make_error(ErrorCode::invalid_argument,
                       "--prefix-len ({}) must be less than --prompt-len ({})",
                       options.prefix_length, options.prompt_length);
+  KOHO_TRY_ASSIGN(Subject subject, open_subject(options.subject));
   RuntimeOptions runtime_options;
-  KOHO_TRY_ASSIGN(runtime_options.device.kind, parse_device(options.device));
-  runtime_options.device.threads = options.threads;
   runtime_options.ranks = options.ranks;
   runtime_options.experts =
       options.experts == "sliced" ? ExpertLayout::sliced : ExpertLayout::whole;
@@ -246,12 +255,11 @@ Status run_bench(const BenchOptions& options) {
   runtime_options.kv_pages = options.kv_pages;
   runtime_options.prefill_chunk = options.prefill_chunk;
   runtime_options.prefix_cache = !options.no_prefix_cache;
-  KOHO_TRY_ASSIGN(const std::unique_ptr<Runtime> runtime,
-                  Runtime::start(options.model, runtime_options));
+  KOHO_TRY_ASSIGN(const std::unique_ptr<Runtime> runtime, start_runtime(subject, runtime_options));
   Bench bench(*runtime, options);
   KOHO_TRY_ASSIGN(const BenchResult result, bench.run());
   nlohmann::ordered_json report = bench_json(result);
-  report["model_id"] = options.model;
+  report["model_id"] = subject.name;
   report["num_ranks"] = options.ranks;
   report["load_time_s"] = runtime->load_s();
   std::cout << bench_text(report);
@@ -267,10 +275,14 @@ Status run_bench(const BenchOptions& options) {
 
 Runner add_bench_requests(CommandLine& command) {
   const auto options = std::make_shared<BenchOptions>();
-  command.add_option("--model", options->model, "Model directory");
+  add_subject_flags(command, options->subject);
   command.add_option("--duration", options->duration_s, "Seconds that are measured")
       ->check(between(0.1, 1e6))
       ->capture_default_str();
+  command
+      .add_option("--requests", options->requests,
+                  "Measure until so many have ended; 0 = for the duration")
+      ->check(at_least(0));
   command.add_option("--concurrency", options->concurrency, "Requests under way at once")
       ->check(between(1, 1 << 14))
       ->capture_default_str();
@@ -297,9 +309,9 @@ Runner add_bench_requests(CommandLine& command) {
       ->check(at_least(0));
   command.add_flag("--no-prefix-cache", options->no_prefix_cache,
                    "Compute equal beginnings of prompts again");
-  command.add_option("--device", options->device, "auto, cpu or cuda")->capture_default_str();
-  command.add_option("--threads", options->threads, "CPU threads; 0 = all cores")
-      ->check(at_least(0));
+  command.add_option("--temperature", options->temperature, "Of the answers; 0 = greedy")
+      ->check(between(0.0, 2.0))
+      ->capture_default_str();
   command.add_option("--seed", options->seed, "Of the random prompts")->capture_default_str();
   command.add_option("--json", options->json, "Write the numbers there, too")->type_name("FILE");
   command.footer(kExamples);

@@ -164,6 +164,24 @@ TEST_F(RunCommand, WrongUseIsOneClearErrorAndAnExitCode) {
   }
 }
 
+TEST_F(RunCommand, BenchCountsTheRequestsItWasAskedFor) {
+  for (const std::string subject :
+       {"--model " + kModel, "--config " + kModel + "/config.json --weights synthetic --ranks 2"}) {
+    const Ran ran = koho(
+        "bench --requests 5 --concurrency 2 --prompt-len 9 --gen-len 4 --device cpu "
+        "--temperature 1 --json out.json " +
+        subject);
+    ASSERT_EQ(ran.exit_code, 0) << ran.errors;
+    const Result<json::Value> report = json::parse(read("out.json"));
+    ASSERT_TRUE(report.ok());
+    EXPECT_EQ(report->find("completed")->integer(), 5);
+    EXPECT_EQ(report->find("total_input_tokens")->integer(), 5 * 9);
+    EXPECT_EQ(report->find("total_output_tokens")->integer(), 5 * 4);
+    EXPECT_EQ(report->find("largest_batch")->integer(), 2);
+    EXPECT_NE(ran.output.find("Output token throughput"), std::string::npos);
+  }
+}
+
 TEST_F(RunCommand, AFullDiskIsAnError) {
   for (const char* arguments :
        {"run 'Once upon a time' --max-tokens 2", "run 'Once upon a time' --max-tokens 2 --json",

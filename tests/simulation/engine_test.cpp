@@ -229,6 +229,127 @@ TEST(Engine, CancelsWhileAStepRuns) {
   house.executor.hangs = false;
 }
 
+TEST(Engine, AStormOfCancelsLeavesNothing) {
+  House house;
+  constexpr int kRequests = 200;
+  std::vector<std::thread> callers;
+  for (std::uint64_t i = 0; i < 8; ++i)
+    callers.emplace_back([&house, i] {
+      Random random(300 + i);
+      OutputEvent event;
+      for (int request = 0; request < kRequests; ++request) {
+        Result<std::shared_ptr<OutputStream>> stream = house.engine->submit(draw_request(random));
+        while (!stream.ok()) {
+          ASSERT_EQ(stream.error().code, ErrorCode::resource_exhausted);
+          std::this_thread::yield();
+          stream = house.engine->submit(draw_request(random));
+        }
+        // At once, or anywhere in its life; forks may wait for their parent then.
+        for (std::int32_t reads = random.in(0, 4); reads > 0; --reads)
+          if ((*stream)->wait(event, 20'000'000) != OutputStream::Read::event) break;
+        house.engine->cancel(*stream);
+        if (random.chance(500)) house.engine->cancel(*stream);
+        if (random.chance(500)) continue;  // nobody reads the rest
+        OutputStream::Read read = OutputStream::Read::event;
+        while (read == OutputStream::Read::event) read = (*stream)->wait(event, 20'000'000);
+        ASSERT_EQ(read, OutputStream::Read::done);
+      }
+    });
+  for (std::thread& caller : callers) caller.join();
+  house.engine->drain(20'000'000);
+  house.engine->settle();
+  expect_empty(*house.engine);
+  const Statistics statistics = house.engine->statistics();
+  EXPECT_EQ(statistics.requests_failed, 0U);
+  EXPECT_EQ(statistics.requests_cancelled + statistics.requests_completed, 8U * kRequests);
+  EXPECT_GT(statistics.requests_cancelled, 4U * kRequests);
+}
+
+TEST(Engine, TheLowestPriorityEndsUnderAFloodOfTheHighest) {
+  EngineLimits limits = test_limits();
+  limits.scheduler.aging_steps = 20;
+  House house(limits);
+  std::atomic<bool> ended = false;
+  std::atomic<int> overtakers = 0;
+  std::vector<std::thread> flood;
+  // More than there are seats, so that one of them always waits.
+  for (int i = 0; i < 16; ++i)
+    flood.emplace_back([&] {
+      Request request;
+      request.prompt = {1, 2, 3};
+      request.max_tokens = 30;
+      request.sampling.seed = 1;
+      while (!ended) {
+        Client client(request, 100, true);
+        client.stream = *house.engine->submit(request);
+        read_to_end(client);
+        ++overtakers;
+      }
+    });
+  while (overtakers < 20) std::this_thread::yield();
+  Request request;
+  request.prompt = {4, 5, 6};
+  request.max_tokens = 30;
+  request.sampling.seed = 2;
+  request.priority = kPriorities - 1;
+  Client client(request, 100, true);
+  const int before = overtakers;
+  client.stream = *house.engine->submit(request);
+  read_to_end(client);
+  EXPECT_GT(overtakers, before);
+  ended = true;
+  for (std::thread& caller : flood) caller.join();
+  EXPECT_EQ(client.stream->summary().ending, Ending::completed);
+}
+
+TEST(Engine, APromptMayFillTheContext) {
+  House house;
+  const auto end_of = [&house](std::int32_t prompt, std::int32_t answer, std::int32_t choices) {
+    Request request;
+    request.prompt.assign(static_cast<std::size_t>(prompt), 7);
+    request.max_tokens = answer;
+    request.choices = choices;
+    request.sampling.seed = 1;
+    Client client(request, 100, true);
+    const Result<std::shared_ptr<OutputStream>> stream = house.engine->submit(request);
+    if (!stream.ok()) return stream.error().code;
+    client.stream = *stream;
+    read_to_end(client);
+    EXPECT_EQ(client.stream->summary().ending, Ending::completed);
+    EXPECT_LE(client.stream->summary().usage.completion_tokens, std::int64_t{answer} * choices);
+    return ErrorCode::ok;
+  };
+  const std::int32_t context = house.limits.scheduler.context_max;
+  for (const std::int32_t choices : {1, 3}) {
+    EXPECT_EQ(end_of(context, 0, choices), ErrorCode::ok);
+    EXPECT_EQ(end_of(context - 1, 1, choices), ErrorCode::ok);
+    EXPECT_EQ(end_of(1, 0, choices), ErrorCode::ok);
+    EXPECT_EQ(end_of(1, context - 1, choices), ErrorCode::ok);
+    EXPECT_EQ(end_of(context, 1, choices), ErrorCode::invalid_argument);
+    EXPECT_EQ(end_of(context + 1, 0, choices), ErrorCode::invalid_argument);
+  }
+}
+
+TEST(Engine, ATenantFindsOnlyItsOwnPromptsCached) {
+  House house;
+  const auto cached_of = [&house](std::uint64_t tenant) {
+    Request request;
+    request.prompt.assign(20, 7);
+    request.max_tokens = 1;
+    request.salt.low = tenant;
+    request.sampling.seed = 1;
+    Client client(request, 100, true);
+    client.stream = *house.engine->submit(request);
+    read_to_end(client);
+    return client.stream->summary().usage.cached_tokens;
+  };
+  EXPECT_EQ(cached_of(1), 0);
+  EXPECT_EQ(cached_of(1), 16);
+  EXPECT_EQ(cached_of(2), 0);
+  EXPECT_EQ(cached_of(2), 16);
+  EXPECT_EQ(cached_of(1), 16);
+}
+
 TEST(Engine, DrainingFailsWhatDoesNotEndInTime) {
   House house;
   house.executor.hangs = true;

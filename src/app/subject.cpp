@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "app/bench_subject.h"
+#include "app/subject.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -38,9 +39,10 @@ Result<ModelConfig> synthetic_config(const SubjectOptions& options) {
 
 }  // namespace
 
-Result<BenchSubject> open_subject(const SubjectOptions& options) {
+Result<Subject> open_subject(const SubjectOptions& options) {
   constexpr std::uint64_t kSeed = 1;
-  BenchSubject subject;
+  Subject subject;
+  subject.name = options.weights == "checkpoint" ? options.model : options.config;
   KOHO_TRY_ASSIGN(subject.device.kind, parse_device(options.device));
   subject.device.threads = options.threads;
   subject.device.deterministic = options.deterministic;
@@ -64,6 +66,23 @@ Result<BenchSubject> open_subject(const SubjectOptions& options) {
     subject.filled = std::make_unique<SyntheticWeights>(std::move(filled));
   }
   return subject;
+}
+
+Result<std::unique_ptr<Runtime>> start_runtime(Subject& subject, RuntimeOptions options) {
+  options.device = subject.device;
+  LoadedModel model;
+  std::optional<LoadedText> text;
+  if (subject.loaded != nullptr) {
+    model = std::move(*subject.loaded);
+    subject.loaded.reset();
+    if (has_tokenizer(subject.name)) {
+      KOHO_TRY_ASSIGN(text, load_text(subject.name, options.chat_template));
+    }
+  } else {
+    model.config = subject.config;
+    model.sources = subject.sources();
+  }
+  return Runtime::start(std::move(model), std::move(text), options);
 }
 
 void add_subject_flags(CommandLine& command, SubjectOptions& options) {

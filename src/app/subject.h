@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `koho bench` measures: a model directory, or a config with synthetic weights, on a device.
+// What `koho bench` and `koho batch` run: a model directory, or a config with synthetic weights, on
+// a device.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,7 @@
 #include "app/command_line.h"
 #include "base/error.h"
 #include "model/synthetic.h"
-#include "runtime/loaded_model.h"
+#include "runtime/runtime.h"
 #include "worker/device.h"
 
 namespace koho::app {
@@ -26,7 +27,8 @@ struct SubjectOptions {
 };
 
 /// The model and what owns its memory.
-struct BenchSubject {
+struct Subject {
+  std::string name;  // the directory, or the config's file
   ModelConfig config;
   DeviceOptions device;
   std::unique_ptr<LoadedModel> loaded;
@@ -43,6 +45,11 @@ struct BenchSubject {
 void add_subject_flags(CommandLine& command, SubjectOptions& options);
 
 /// Errors: invalid_argument (flags); those of the files; resource_exhausted.
-Result<BenchSubject> open_subject(const SubjectOptions& options);
+Result<Subject> open_subject(const SubjectOptions& options);
+
+/// The subject under an engine, with the directory's tokenizer if it has one; `options.device` is
+/// the subject's. Takes a loaded model over; synthetic weights stay the subject's, which must then
+/// outlive the runtime. Errors: as Runtime::start.
+Result<std::unique_ptr<Runtime>> start_runtime(Subject& subject, RuntimeOptions options);
 
 }  // namespace koho::app
