@@ -165,7 +165,7 @@ TEST_F(RunCommand, WrongUseIsOneClearErrorAndAnExitCode) {
 }
 
 TEST_F(RunCommand, BenchCountsTheRequestsItWasAskedFor) {
-  for (const std::string subject :
+  for (const std::string& subject :
        {"--model " + kModel, "--config " + kModel + "/config.json --weights synthetic --ranks 2"}) {
     const Ran ran = koho(
         "bench --requests 5 --concurrency 2 --prompt-len 9 --gen-len 4 --device cpu "

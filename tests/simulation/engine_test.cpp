@@ -304,7 +304,7 @@ TEST(Engine, TheLowestPriorityEndsUnderAFloodOfTheHighest) {
 
 TEST(Engine, APromptMayFillTheContext) {
   House house;
-  const auto end_of = [&house](std::int32_t prompt, std::int32_t answer, std::int32_t choices) {
+  const auto runs = [&house](std::int32_t prompt, std::int32_t answer, std::int32_t choices) {
     Request request;
     request.prompt.assign(static_cast<std::size_t>(prompt), 7);
     request.max_tokens = answer;
@@ -312,21 +312,24 @@ TEST(Engine, APromptMayFillTheContext) {
     request.sampling.seed = 1;
     Client client(request, 100, true);
     const Result<std::shared_ptr<OutputStream>> stream = house.engine->submit(request);
-    if (!stream.ok()) return stream.error().code;
+    if (!stream.ok()) {
+      EXPECT_EQ(stream.error().code, ErrorCode::invalid_argument);
+      return false;
+    }
     client.stream = *stream;
     read_to_end(client);
     EXPECT_EQ(client.stream->summary().ending, Ending::completed);
     EXPECT_LE(client.stream->summary().usage.completion_tokens, std::int64_t{answer} * choices);
-    return ErrorCode::ok;
+    return true;
   };
   const std::int32_t context = house.limits.scheduler.context_max;
   for (const std::int32_t choices : {1, 3}) {
-    EXPECT_EQ(end_of(context, 0, choices), ErrorCode::ok);
-    EXPECT_EQ(end_of(context - 1, 1, choices), ErrorCode::ok);
-    EXPECT_EQ(end_of(1, 0, choices), ErrorCode::ok);
-    EXPECT_EQ(end_of(1, context - 1, choices), ErrorCode::ok);
-    EXPECT_EQ(end_of(context, 1, choices), ErrorCode::invalid_argument);
-    EXPECT_EQ(end_of(context + 1, 0, choices), ErrorCode::invalid_argument);
+    EXPECT_TRUE(runs(context, 0, choices));
+    EXPECT_TRUE(runs(context - 1, 1, choices));
+    EXPECT_TRUE(runs(1, 0, choices));
+    EXPECT_TRUE(runs(1, context - 1, choices));
+    EXPECT_FALSE(runs(context, 1, choices));
+    EXPECT_FALSE(runs(context + 1, 0, choices));
   }
 }
 
