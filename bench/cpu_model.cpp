@@ -90,17 +90,20 @@ std::int64_t active_bytes(const ModelConfig& config, const ModelSources& sources
 
 using Lanes = std::uint64_t __attribute__((vector_size(64)));
 
-/// Sums memory, which keeps the reads; eight streams of registers, prefetched 4 KiB ahead.
+/// Sums memory, which keeps the reads: eight pages side by side, two lines of each in turn. Of the
+/// orders tried none is faster; one page after the other has two thirds of it.
 __attribute__((target_clones("avx512f", "avx2", "default"))) std::uint64_t read_all(
     const std::byte* memory, std::size_t size) {
-  constexpr std::size_t kStep = 8 * sizeof(Lanes);
-  constexpr std::size_t kAhead = 4096;
-  Lanes sums[8] = {};
-  for (std::size_t at = 0; at + kStep <= size; at += kStep) {
-    const auto* lanes = reinterpret_cast<const Lanes*>(memory + at);
-    for (std::size_t i = 0; i < 8; ++i) {
-      __builtin_prefetch(memory + at + i * sizeof(Lanes) + kAhead);
-      sums[i] += lanes[i];
+  constexpr std::size_t kPage = 4096;
+  constexpr std::size_t kPages = 8;
+  Lanes sums[2] = {};
+  for (std::size_t first = 0; first + kPages * kPage <= size; first += kPages * kPage) {
+    for (std::size_t at = first; at < first + kPage; at += sizeof(sums)) {
+      for (std::size_t page = 0; page < kPages; ++page) {
+        const auto* lanes = reinterpret_cast<const Lanes*>(memory + at + page * kPage);
+        sums[0] += lanes[0];
+        sums[1] += lanes[1];
+      }
     }
   }
   std::uint64_t total = 0;

@@ -148,7 +148,12 @@ class CpuBackend final : public Backend {
                    std::int64_t first,
                    std::int64_t panel);
   /// A chunk's rows times staged tokens, into out [T, …], which begins at the chunk's columns.
-  void multiply(const RowChunk& chunk, const Staged& staged, TensorView out, int worker);
+  /// `next` is what this thread probably reads after them.
+  void multiply(const RowChunk& chunk,
+                const std::byte* next,
+                const Staged& staged,
+                TensorView out,
+                int worker);
 
   /// This thread's memory, planned by reserve() and grown by ensure_worker_scratch().
   Status ensure_worker_scratch(std::int64_t columns);

@@ -181,12 +181,14 @@ void ExpertsSlice::multiply_pieces(const Matrix Mlp::*reader,
                                    std::int64_t out_offset,
                                    std::int64_t width) {
   cpu_.pool_.run(pieces_, [&](std::int64_t index, int worker) {
-    const Piece& piece = at<Piece>(layout_.pieces)[index];
+    const Piece* pieces = at<Piece>(layout_.pieces);
+    const Piece& piece = pieces[index];
+    const Piece& next = pieces[std::min(index + 1, pieces_ - 1)];
     const Group& group = at<Group>(layout_.groups)[piece.group];
     const TensorView out(
         reinterpret_cast<std::byte*>(at<BFloat16>(out_offset) + group.entry * width), DType::bf16,
         {group.tokens, width});
-    cpu_.multiply(piece.chunk, staged(group, group.mlp->*reader), out, worker);
+    cpu_.multiply(piece.chunk, next.chunk.weight(), staged(group, group.mlp->*reader), out, worker);
   });
 }
 

@@ -48,10 +48,11 @@ struct MultiplyTask {
   const float* weight_scales = nullptr;  // [ceil(K/128)], or none
   float* sums = nullptr;                 // [T, rows]
   std::byte* scratch = nullptr;          // multiply_scratch_bytes(), this thread's
+  const std::byte* next = nullptr;       // what this thread probably reads after these rows
 };
 
 /// Most weight rows of one MultiplyTask; divides 128, so that a task has one row of block scales.
-inline constexpr std::int64_t kRowsMax = 32;
+inline constexpr std::int64_t kRowsMax = 64;
 
 /// out[t, n] = token_scales[t] * (weight_scales[n] * sums[t, n]) + bias[n], rounded to bf16 or not.
 struct StoreTask {

@@ -5,9 +5,14 @@
 // which is why bf16 weights do not come here.
 //
 // A weight tile holds 16 rows x 32 columns, a token tile 16 pairs of columns x 16 tokens, a sum
-// tile 16 rows x 16 tokens of f32. Weights are widened 32 rows x 512 columns at a time into a block
-// that stays in the L1 cache, and the memory of the next 32 rows is asked for meanwhile. With more
-// than 32 tokens the sums wait in memory while the block meets the others: f32 loses nothing there.
+// tile 16 rows x 16 tokens of f32. Up to 16 tokens: 64 rows at once, their sums in four tiles; 64
+// columns of them are widened into a ring in the L1 cache while the 64 before are multiplied. More
+// tokens: 32 rows x 256 columns are widened, then meet all tokens; the sums wait in memory, where
+// f32 loses nothing.
+//
+// Memory. A core reads fastest from several pages at once, each from front to back: that is what
+// its own prefetcher follows, and it stops at the end of a page. So the memory that is read next is
+// asked for in eight spans side by side, whatever the length of a row.
 //
 // Widening. A normal code's bfloat16 is its bits moved and 120 added to the exponent, and adding
 // 120 to 1..15 is linear over bits: one GF(2) product per byte of the result. Zeros, denormals and
@@ -100,19 +105,24 @@ constexpr std::int64_t kHighMatrix = bit_matrix({4, 5, 6, 6, 6, 6, 6, 7});
 constexpr std::int64_t kLowMatrix = bit_matrix({-1, -1, -1, -1, 0, 1, 2, 3});
 constexpr int kHighComplement = 0x3C;
 
-/// As widen(), for normal codes only.
-inline void widen_normal(__m512i codes, __m512i out[2]) {
-  const __m512i low = _mm512_gf2p8affine_epi64_epi8(codes, _mm512_set1_epi64(kLowMatrix), 0);
-  const __m512i high =
-      _mm512_gf2p8affine_epi64_epi8(codes, _mm512_set1_epi64(kHighMatrix), kHighComplement);
-  out[0] = _mm512_unpacklo_epi8(low, high);
-  out[1] = _mm512_unpackhi_epi8(low, high);
+/// A vector that the compiler keeps in its register instead of making it anew.
+inline __m512i kept(__m512i vector) {
+  __asm__("" : "+v"(vector));
+  return vector;
 }
+
+/// What widening normal codes takes.
+struct Constants {
+  __m512i low = kept(_mm512_set1_epi64(kLowMatrix));
+  __m512i high = kept(_mm512_set1_epi64(kHighMatrix));
+  __m512i magnitude = kept(_mm512_set1_epi8(0x7F));
+  __m512i minus_denormals = kept(_mm512_set1_epi8(-8));
+};
 
 /// Per byte, kSpecial or more for a code that is zero, denormal or NaN; less for a normal one.
 constexpr int kSpecial = 0x77;
-inline __m512i speciality(__m512i codes) {
-  return _mm512_sub_epi8(_mm512_and_si512(codes, _mm512_set1_epi8(0x7F)), _mm512_set1_epi8(8));
+inline __m512i speciality(const Constants& constants, __m512i codes) {
+  return _mm512_add_epi8(_mm512_and_si512(codes, constants.magnitude), constants.minus_denormals);
 }
 inline bool any_special(__m512i largest) {
   return _mm512_cmpge_epu8_mask(largest, _mm512_set1_epi8(kSpecial)) != 0;
@@ -203,20 +213,14 @@ inline void tile_multiply() {
 
 constexpr std::int64_t kPairRows = 2 * kTileRows;
 constexpr std::int64_t kPairTokens = 2 * kPanelTokens;
-// Columns widened at once. For few tokens the widening of a block runs beside the multiplication of
-// the one before: both small, for the L1 cache. For many tokens a block meets all of them, and its
-// sums come and go once per block.
-constexpr std::int64_t kFewColumns = 128;
-constexpr std::int64_t kManyColumns = 256;
-static_assert(kFewColumns % kScaleBlock == 0 && kManyColumns % kScaleBlock == 0);
+// Columns widened at once for more than 16 tokens: a block meets all of them, and its sums come and
+// go once per block.
+constexpr std::int64_t kBlockColumns = 256;
+static_assert(kBlockColumns % kScaleBlock == 0);
 
 /// A widened row's bytes: a line more, so that rows do not fall on one another's cache sets.
-constexpr std::int64_t row_bytes(std::int64_t columns) {
-  return 2 * columns + 64;
-}
-constexpr std::int64_t block_bytes(std::int64_t columns) {
-  return kPairRows * row_bytes(columns);
-}
+constexpr std::int64_t kBlockStride = 2 * kBlockColumns + 64;
+constexpr std::int64_t kBlockBytes = kPairRows * kBlockStride;
 
 /// [row][token] of a pair of row tiles and a pair of panels.
 struct alignas(64) Sums {
@@ -253,99 +257,108 @@ void configure(const Panels& panels) {
   tile_configure(shapes);
 }
 
-/// `columns` codes of a row as bfloat16, by the tables.
-void widen_row(const Tables& tables,
-               const std::byte* codes,
-               std::int64_t columns,
-               std::byte* target) {
-  for (std::int64_t k = 0; k < columns; k += kStep) {
-    __m512i wide[2];
-    widen(tables, load_codes(codes, k, columns), wide);
-    _mm512_store_si512(target + k * 2, wide[0]);
-    _mm512_store_si512(target + k * 2 + 64, wide[1]);
-  }
-}
+constexpr std::int64_t kGroup = 8;  // rows widened at once
 
-/// kWidth columns of kRows rows into a block, all normal codes; false if they are not, and then
-/// nothing is said of the target. Asks for the memory `ahead` bytes further on.
-template <std::int64_t kColumns, std::int64_t kWidth, std::int64_t kRows>
-inline bool widen_normal_rows(const std::byte* codes,
-                              std::int64_t stride,
-                              std::int64_t ahead,
-                              std::byte* target) {
+/// 64 columns of eight rows as bfloat16; false if a code is not normal, and then nothing is said of
+/// the target.
+template <std::int64_t kTargetStride>
+inline bool widen_normal(const Constants& constants,
+                         const std::byte* codes,
+                         std::int64_t stride,
+                         std::byte* target) {
   __m512i largest = _mm512_setzero_si512();
-#pragma GCC unroll 16
-  for (std::int64_t r = 0; r < kRows; ++r) {
-#pragma GCC unroll 16
-    for (std::int64_t k = 0; k < kWidth; k += kStep) {
-      __m512i wide[2];
-      const std::byte* at = codes + r * stride + k;
-      const __m512i some = _mm512_loadu_si512(at);
-      _mm_prefetch(reinterpret_cast<const char*>(at + ahead), _MM_HINT_T1);
-      widen_normal(some, wide);
-      largest = _mm512_max_epu8(largest, speciality(some));
-      _mm512_store_si512(target + r * row_bytes(kColumns) + k * 2, wide[0]);
-      _mm512_store_si512(target + r * row_bytes(kColumns) + k * 2 + 64, wide[1]);
-    }
+#pragma GCC unroll 8
+  for (std::int64_t r = 0; r < kGroup; ++r, target += kTargetStride) {
+    const __m512i some = kept(_mm512_loadu_si512(codes + r * stride));
+    const __m512i low = _mm512_gf2p8affine_epi64_epi8(some, constants.low, 0);
+    const __m512i high = _mm512_gf2p8affine_epi64_epi8(some, constants.high, kHighComplement);
+    largest = _mm512_max_epu8(largest, speciality(constants, some));
+    _mm512_store_si512(target, _mm512_unpacklo_epi8(low, high));
+    _mm512_store_si512(target + 64, _mm512_unpackhi_epi8(low, high));
   }
   return !any_special(largest);
 }
 
-/// Columns first.. of up to 32 rows, at most a block of them, as bfloat16 rows. Calls between() now
-/// and then: tile work that runs beside the widening.
-template <std::int64_t kColumns, typename Between>
-void widen_rows(const Tables& tables,
-                const MultiplyTask& task,
-                std::int64_t row,
-                std::int64_t rows,
-                std::int64_t first,
-                std::byte* block,
-                const Between& between) {
-  constexpr std::int64_t kGroup = 2;
-  constexpr std::int64_t kBetweenRows = 8;
-  const std::int64_t stride = task.row_bytes;
-  const std::int64_t columns = least(task.columns - first, kColumns);
-  const std::int64_t ahead = kPairRows * stride;
+/// Up to 64 columns of up to eight rows, zeros beyond `columns`.
+template <std::int64_t kTargetStride>
+inline void widen_group(const Tables& tables,
+                        const Constants& constants,
+                        const std::byte* codes,
+                        std::int64_t stride,
+                        std::int64_t rows,
+                        std::int64_t columns,
+                        std::byte* target) {
+  if (rows >= kGroup && columns >= kStep &&
+      widen_normal<kTargetStride>(constants, codes, stride, target))
+    return;
+  for (std::int64_t r = 0; r < least(rows, kGroup); ++r, target += kTargetStride) {
+    __m512i wide[2];
+    widen(tables, load_codes(codes + r * stride, 0, columns), wide);
+    _mm512_store_si512(target, wide[0]);
+    _mm512_store_si512(target + 64, wide[1]);
+  }
+}
+
+/// Asks for the memory that is read after some rows, as much as theirs, while they are widened.
+class Ahead {
+ public:
+  Ahead(const MultiplyTask& task, std::int64_t row, std::int64_t rows)
+      : next_(task.next + row * task.row_bytes),
+        span_((rows + kSpans - 1) / kSpans * task.row_bytes) {}
+
+  /// One line of each span, for each group widened.
+  void ask() {
+    const std::byte* at = next_;
+    for (std::int64_t i = 0; i < kSpans; ++i, at += span_)
+      _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T1);
+    next_ += 64;
+  }
+
+ private:
+  static constexpr std::int64_t kSpans = kGroup;
+  const std::byte* next_;
+  std::int64_t span_;
+};
+
+/// Columns first.. of up to 32 rows, at most a block of them, as bfloat16 rows.
+void widen_block(const Tables& tables,
+                 const MultiplyTask& task,
+                 std::int64_t row,
+                 std::int64_t rows,
+                 std::int64_t first,
+                 std::byte* block,
+                 Ahead& ahead) {
+  const Constants constants;
   for (std::int64_t r = 0; r < rows; r += kGroup) {
-    const std::byte* codes = task.weight + (row + r) * stride + first;
-    std::byte* target = block + r * row_bytes(kColumns);
-    const bool group = r + kGroup <= rows;
-    bool done = false;
-    if (group && columns == kColumns) {
-      done = widen_normal_rows<kColumns, kColumns, kGroup>(codes, stride, ahead, target);
-    } else if (group && columns % kStep == 0) {
-      done = true;
-      for (std::int64_t k = 0; k < columns; k += kStep)
-        done =
-            widen_normal_rows<kColumns, kStep, kGroup>(codes + k, stride, ahead, target + 2 * k) &&
-            done;
+    const std::byte* codes = task.weight + (row + r) * task.row_bytes + first;
+    const std::int64_t columns = least(task.columns - first, kBlockColumns);
+    for (std::int64_t k = 0; k < columns; k += kStep) {
+      ahead.ask();
+      widen_group<kBlockStride>(tables, constants, codes + k, task.row_bytes, rows - r, columns - k,
+                                block + r * kBlockStride + 2 * k);
     }
-    for (std::int64_t i = 0; !done && i < least(kGroup, rows - r); ++i)
-      widen_row(tables, codes + i * stride, columns, target + i * row_bytes(kColumns));
-    if ((r + kGroup) % kBetweenRows == 0) between();
   }
 }
 
 /// The sum tiles += `tiles` tiles of 32 columns of widened weights times tokens from column tile
 /// `at` on.
-template <std::int64_t kColumns, bool kTwoRows, bool kTwoPanels>
+template <bool kTwoRows, bool kTwoPanels>
 void multiply_tiles(const std::byte* weights,
                     const Panels& panels,
                     std::int64_t at,
                     std::int64_t tiles) {
-  constexpr std::int64_t kStride = row_bytes(kColumns);
   const std::int64_t first_stride = 4 * panels.first_count;
   const std::int64_t second_stride = 4 * panels.second_count;
   for (std::int64_t i = 0; i < tiles; ++i) {
     tile_load<6>(panels.first + (at + i) * kTileBytes, first_stride);
-    tile_load<4>(weights + i * 64, kStride);
+    tile_load<4>(weights + i * 64, kBlockStride);
     tile_multiply<0, 4, 6>();
     if constexpr (kTwoPanels) {
       tile_load<7>(panels.second + (at + i) * kTileBytes, second_stride);
       tile_multiply<1, 4, 7>();
     }
     if constexpr (kTwoRows) {
-      tile_load<5>(weights + kTileRows * kStride + i * 64, kStride);
+      tile_load<5>(weights + kTileRows * kBlockStride + i * 64, kBlockStride);
       tile_multiply<2, 5, 6>();
       if constexpr (kTwoPanels) tile_multiply<3, 5, 7>();
     }
@@ -358,20 +371,19 @@ struct Part {
   bool two_panels;
 };
 
-template <std::int64_t kColumns>
 void multiply_tiles(Part part,
                     const std::byte* weights,
                     const Panels& panels,
                     std::int64_t at,
                     std::int64_t tiles) {
   if (part.two_rows && part.two_panels)
-    multiply_tiles<kColumns, true, true>(weights, panels, at, tiles);
+    multiply_tiles<true, true>(weights, panels, at, tiles);
   else if (part.two_rows)
-    multiply_tiles<kColumns, true, false>(weights, panels, at, tiles);
+    multiply_tiles<true, false>(weights, panels, at, tiles);
   else if (part.two_panels)
-    multiply_tiles<kColumns, false, true>(weights, panels, at, tiles);
+    multiply_tiles<false, true>(weights, panels, at, tiles);
   else
-    multiply_tiles<kColumns, false, false>(weights, panels, at, tiles);
+    multiply_tiles<false, false>(weights, panels, at, tiles);
 }
 
 void zero_sums(Part part) {
@@ -456,29 +468,29 @@ void transpose(const float* source, std::int64_t source_stride, float* out, std:
   }
 }
 
-void write_sums(const Sums& sums,
-                const MultiplyTask& task,
-                std::int64_t row,
-                std::int64_t rows,
-                std::int64_t token) {
-  const std::int64_t tokens = least(kPairTokens, task.tokens - token);
-  float* out = task.sums + token * task.rows + row;
+/// out[token][row] = values[row][token]; `stride` floats lie between the rows' values, `out_stride`
+/// between the tokens'.
+void write_tiles(const float* values,
+                 std::int64_t stride,
+                 std::int64_t tokens,
+                 std::int64_t rows,
+                 float* out,
+                 std::int64_t out_stride) {
   for (std::int64_t t = 0; t < tokens; t += 16) {
     for (std::int64_t r = 0; r < rows; r += 16) {
       if (tokens - t >= 16 && rows - r >= 16) {
-        transpose(&sums.values[r][t], 32, out + t * task.rows + r, task.rows);
+        transpose(values + r * stride + t, stride, out + t * out_stride + r, out_stride);
         continue;
       }
       for (std::int64_t i = t; i < least(t + 16, tokens); ++i)
         for (std::int64_t j = r; j < least(r + 16, rows); ++j)
-          out[i * task.rows + j] = sums.values[j][i];
+          out[i * out_stride + j] = values[j * stride + i];
     }
   }
 }
 
 /// A widened block's columns, which begin at `first`, times a pair of panels, onto `sums`. The sum
 /// tiles hold the sums where this is the task's only pair; else they are brought and taken away.
-template <std::int64_t kColumns>
 void multiply_block(const MultiplyTask& task,
                     const std::byte* block,
                     std::int64_t rows,
@@ -489,13 +501,13 @@ void multiply_block(const MultiplyTask& task,
   const Panels panels = panels_at(task, token);
   const Part part{rows > kTileRows, panels.second != nullptr};
   if (!only && (token == 0 || task.tokens - token < kPairTokens)) configure(panels);
-  const std::int64_t end = least(steps_of(task.columns) * kStep, first + kColumns);
+  const std::int64_t end = least(steps_of(task.columns) * kStep, first + kBlockColumns);
   if (task.token_scales != nullptr) {
     Sums products;
     for (std::int64_t k = first; k < end; k += kScaleBlock) {
       zero_sums(part);
-      multiply_tiles<kColumns>(part, block + (k - first) * 2, panels, k / 32,
-                               (least(end, k + kScaleBlock) - k) / 32);
+      multiply_tiles(part, block + (k - first) * 2, panels, k / 32,
+                     (least(end, k + kScaleBlock) - k) / 32);
       store_sums(products, part);
       add_scaled(sums, products, task, rows, token, k / kScaleBlock);
     }
@@ -505,88 +517,111 @@ void multiply_block(const MultiplyTask& task,
     zero_sums(part);
   else if (!only)
     load_sums(sums, part);
-  multiply_tiles<kColumns>(part, block, panels, first / 32, (end - first) / 32);
-  if (!only || first + kColumns >= task.columns) store_sums(sums, part);
+  multiply_tiles(part, block, panels, first / 32, (end - first) / 32);
+  if (!only || first + kBlockColumns >= task.columns) store_sums(sums, part);
 }
 
-/// A widened block that is to meet the tokens.
-struct Block {
-  const std::byte* weights = nullptr;
-  std::int64_t row = 0;
-  std::int64_t rows = 0;
-  std::int64_t first = 0;  // column
-  std::int64_t tiles = 0;  // of 32 columns; 0: nothing to do
-};
+// ---- up to 16 tokens
 
-/// At most 32 tokens: while a block is widened, the one before it is multiplied.
-void multiply_few(const Tables& tables, const MultiplyTask& task, std::byte* blocks, Sums& sums) {
-  const Panels panels = panels_at(task, 0);
-  configure(panels);
-  Block before;
-  std::int64_t done = 0;  // tiles of it
-  const auto part_of = [&](const Block& block) {
-    return Part{block.rows > kTileRows, panels.second != nullptr};
-  };
-  const auto multiply_one = [&] {
-    if (done == before.tiles) return;
-    multiply_tiles<kFewColumns>(part_of(before), before.weights + done * 64, panels,
-                                before.first / 32 + done, 1);
-    ++done;
-  };
-  const auto finish = [&] {
-    while (done < before.tiles) multiply_one();
-    if (before.tiles == 0 || before.first + kFewColumns < task.columns) return;
-    store_sums(sums, part_of(before));
-    write_sums(sums, task, before.row, before.rows, 0);
-  };
-  const std::int64_t padded = steps_of(task.columns) * kStep;
-  std::int64_t parity = 0;
-  for (std::int64_t row = 0; row < task.rows; row += kPairRows) {
-    const std::int64_t rows = least(kPairRows, task.rows - row);
-    for (std::int64_t first = 0; first < task.columns; first += kFewColumns) {
-      std::byte* target = blocks + parity * block_bytes(kFewColumns);
-      widen_rows<kFewColumns>(tables, task, row, rows, first, target, multiply_one);
-      finish();
-      before = {target, row, rows, first, (least(padded, first + kFewColumns) - first) / 32};
-      done = 0;
-      parity ^= 1;
-      if (first == 0) zero_sums(part_of(before));
+constexpr std::int64_t kFewTiles = 4;  // of rows at once, each with its sum tile
+constexpr std::int64_t kUnitStride = 2 * kStep;
+constexpr std::int64_t kUnitBytes = kTileRows * kUnitStride;  // 16 rows x 64 columns, widened
+constexpr std::int64_t kRingBytes = 2 * kFewTiles * kUnitBytes;
+
+/// Sum tile kTile += a unit times its 64 columns of tokens, which tiles 6 and 7 hold.
+template <int kTile>
+inline void multiply_unit(const std::byte* unit) {
+  tile_load<4>(unit, kUnitStride);
+  tile_multiply<kTile, 4, 6>();
+  tile_load<5>(unit + kStep, kUnitStride);
+  tile_multiply<kTile, 5, 7>();
+}
+
+/// Up to 64 rows from `row` on.
+void multiply_few_rows(const Tables& tables,
+                       const MultiplyTask& task,
+                       std::int64_t row,
+                       std::byte* ring,
+                       float* sums) {
+  const Constants constants;
+  const std::int64_t rows = least(kFewTiles * kTileRows, task.rows - row);
+  const std::int64_t steps = steps_of(task.columns);
+  const std::int64_t token_stride = 4 * task.tokens;
+  Ahead ahead(task, row, rows);
+  const auto widen_unit = [&](std::int64_t step, std::int64_t tile, std::byte* unit) {
+    for (std::int64_t r = 0; r < kTileRows; r += kGroup) {
+      ahead.ask();
+      widen_group<kUnitStride>(
+          tables, constants,
+          task.weight + (row + tile * kTileRows + r) * task.row_bytes + step * kStep,
+          task.row_bytes, rows - tile * kTileRows - r, task.columns - step * kStep,
+          unit + r * kUnitStride);
     }
+  };
+  tile_zero<0>();
+  tile_zero<1>();
+  tile_zero<2>();
+  tile_zero<3>();
+  // The tile unit is a step behind: what it loads has left the store buffer.
+  for (std::int64_t step = 0; step <= steps; ++step) {
+    std::byte* now = ring + step % 2 * (kRingBytes / 2);
+    const std::byte* before = ring + (step + 1) % 2 * (kRingBytes / 2);
+    if (step > 0) {
+      const std::byte* tokens = task.panels + (step - 1) * kStepTokensBytes;
+      tile_load<6>(tokens, token_stride);
+      tile_load<7>(tokens + kTileBytes, token_stride);
+    }
+    const auto unit = [&]<int kTile>() {
+      if (kTile * kTileRows >= rows) return;
+      if (step < steps) widen_unit(step, kTile, now + kTile * kUnitBytes);
+      if (step > 0) multiply_unit<kTile>(before + kTile * kUnitBytes);
+    };
+    unit.template operator()<0>();
+    unit.template operator()<1>();
+    unit.template operator()<2>();
+    unit.template operator()<3>();
   }
-  finish();
+  constexpr std::int64_t kStride = kPanelTokens * sizeof(float);
+  tile_store<0>(sums, kStride);
+  tile_store<1>(sums + kTileBytes / 4, kStride);
+  tile_store<2>(sums + 2 * kTileBytes / 4, kStride);
+  tile_store<3>(sums + 3 * kTileBytes / 4, kStride);
+  write_tiles(sums, kPanelTokens, task.tokens, rows, task.sums + row, task.rows);
 }
 
-/// Memory for two blocks for few tokens, or one for many.
-constexpr std::int64_t kBlocksBytes = 2 * block_bytes(kFewColumns) > block_bytes(kManyColumns)
-                                          ? 2 * block_bytes(kFewColumns)
-                                          : block_bytes(kManyColumns);
+// ----
 
 void multiply(const MultiplyTask& task) {
   if (task.format != Format::e4m3) return avx512_kernels()->multiply(task);
   const Tables tables = load_tables();
-  std::byte* blocks = task.scratch;
-  Sums* sums = reinterpret_cast<Sums*>(blocks + kBlocksBytes);
-  if (task.tokens <= kPairTokens && task.token_scales == nullptr) {
-    multiply_few(tables, task, blocks, sums[0]);
+  std::byte* block = task.scratch;
+  Sums* sums = reinterpret_cast<Sums*>(block + kBlockBytes);
+  if (task.tokens <= kPairTokens) configure(panels_at(task, 0));
+  if (task.tokens <= kPanelTokens && task.token_scales == nullptr) {
+    for (std::int64_t row = 0; row < task.rows; row += kFewTiles * kTileRows)
+      multiply_few_rows(tables, task, row, block, &sums[0].values[0][0]);
     return tile_release();
   }
-  if (task.tokens <= kPairTokens) configure(panels_at(task, 0));
   for (std::int64_t row = 0; row < task.rows; row += kPairRows) {
     const std::int64_t rows = least(kPairRows, task.rows - row);
-    for (std::int64_t first = 0; first < task.columns; first += kManyColumns) {
-      widen_rows<kManyColumns>(tables, task, row, rows, first, blocks, [] {});
+    Ahead ahead(task, row, rows);
+    for (std::int64_t first = 0; first < task.columns; first += kBlockColumns) {
+      widen_block(tables, task, row, rows, first, block, ahead);
       for (std::int64_t token = 0; token < task.tokens; token += kPairTokens)
-        multiply_block<kManyColumns>(task, blocks, rows, first, token, sums[token / kPairTokens]);
+        multiply_block(task, block, rows, first, token, sums[token / kPairTokens]);
     }
     for (std::int64_t token = 0; token < task.tokens; token += kPairTokens)
-      write_sums(sums[token / kPairTokens], task, row, rows, token);
+      write_tiles(&sums[token / kPairTokens].values[0][0], kPairTokens,
+                  least(kPairTokens, task.tokens - token), rows,
+                  task.sums + token * task.rows + row, task.rows);
   }
   tile_release();
 }
 
 std::int64_t multiply_scratch_bytes(std::int64_t columns) {
   constexpr std::int64_t kPairs = (kTokensMax + kPairTokens - 1) / kPairTokens;
-  const std::int64_t widened = kBlocksBytes + kPairs * static_cast<std::int64_t>(sizeof(Sums));
+  static_assert(kRingBytes <= kBlockBytes);
+  const std::int64_t widened = kBlockBytes + kPairs * static_cast<std::int64_t>(sizeof(Sums));
   const std::int64_t vector = avx512_kernels()->multiply_scratch_bytes(columns);
   return widened > vector ? widened : vector;
 }

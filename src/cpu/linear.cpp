@@ -50,20 +50,24 @@ void CpuBackend::stage(const Staged& staged,
             [&](std::int64_t panel, int) { stage_panel(staged, x, rows, first, panel); });
 }
 
-void CpuBackend::multiply(const RowChunk& chunk, const Staged& staged, TensorView out, int worker) {
+void CpuBackend::multiply(const RowChunk& chunk,
+                          const std::byte* next,
+                          const Staged& staged,
+                          TensorView out,
+                          int worker) {
   const Matrix& matrix = *chunk.matrix;
-  const std::int64_t row_bytes = matrix.weight.stride(0) * dtype_bytes(matrix.weight.dtype);
   float* sums = sums_scratch(worker);
   MultiplyTask task{.format = staged.form.format,
-                    .weight = matrix.weight.data + chunk.first * row_bytes,
-                    .row_bytes = row_bytes,
+                    .weight = chunk.weight(),
+                    .row_bytes = matrix.row_bytes(),
                     .rows = chunk.rows,
                     .columns = staged.columns,
                     .panels = staged.panels,
                     .panel_bytes = staged.panel_bytes,
                     .tokens = staged.tokens,
                     .sums = sums,
-                    .scratch = kernel_scratch(worker)};
+                    .scratch = kernel_scratch(worker),
+                    .next = next};
   StoreTask store{.sums = sums,
                   .tokens = staged.tokens,
                   .rows = chunk.rows,
@@ -120,8 +124,10 @@ Status CpuBackend::do_linear(TensorView out, const Activation& x, const Linear& 
       stage(staged, x, nullptr, first);
       pool_.run(static_cast<std::int64_t>(placed.chunks.size()),
                 [&](std::int64_t index, int worker) {
-                  const RowChunk& chunk = placed.chunks[static_cast<std::size_t>(index)];
-                  if (form_of(*chunk.matrix) == staged.form) multiply(chunk, staged, part, worker);
+                  const RowChunk* chunk = &placed.chunks[static_cast<std::size_t>(index)];
+                  const RowChunk* next = chunk == &placed.chunks.back() ? chunk : chunk + 1;
+                  if (form_of(*chunk->matrix) == staged.form)
+                    multiply(*chunk, next->weight(), staged, part, worker);
                 });
     }
   }
@@ -239,7 +245,8 @@ Status CpuBackend::do_route(const Routing& out,
     const TensorView logits_view(scratch_.at<std::byte>(logits_at), DType::f32, {count, experts});
     pool_.run(ceil_div(experts, kRowsMax), [&](std::int64_t index, int worker) {
       const std::int64_t row = index * kRowsMax;
-      multiply({&matrix, row, std::min(kRowsMax, experts - row), row}, staged, logits_view, worker);
+      const RowChunk chunk{&matrix, row, std::min(kRowsMax, experts - row), row};
+      multiply(chunk, chunk.weight(), staged, logits_view, worker);
     });
     for_rows(count, [&](std::int64_t t, int) {
       choose(out.ids.as<std::int32_t>() + (first + t) * settings.top_k,

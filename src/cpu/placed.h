@@ -21,6 +21,7 @@ struct Matrix {
 
   std::int64_t rows() const { return weight.size(0); }
   std::int64_t columns() const { return weight.size(1); }
+  std::int64_t row_bytes() const { return weight.stride(0) * dtype_bytes(weight.dtype); }
   bool block_scales() const { return quant == WeightQuant::fp8_block; }
   Format format() const {
     return weight.dtype == DType::bf16  ? Format::bf16
@@ -36,6 +37,8 @@ struct RowChunk {
   std::int64_t first = 0;
   std::int64_t rows = 0;
   std::int64_t out = 0;
+
+  const std::byte* weight() const { return matrix->weight.data + first * matrix->row_bytes(); }
 };
 
 class PlacedLinear final : public PlacedWeights {
