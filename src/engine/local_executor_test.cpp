@@ -33,6 +33,7 @@ struct Trouble {
   void set(Kind wanted) {
     const std::lock_guard lock(mutex);
     kind = wanted;
+    hangs_in = 0;  // also if it was not reached yet
     changed.notify_all();
   }
   bool is(Kind wanted) {
