@@ -109,6 +109,12 @@ void StepLoop::deliver(Live& live,
   event_.finish = FinishReason::length;
   if (sample >= 0) {
     event_.token = sequence.tokens.back();
+    if (choice.gate != nullptr) {
+      if (Status status = choice.gate->accept(event_.token); !status.ok()) {
+        end(live, Ending::failed, std::move(status).error());
+        return;
+      }
+    }
     fill_logprobs(live, sample);
     count_token(live, choice, event_.token, now);
     event_.finish = write_text(live, choice, sequence, event_.token);
@@ -143,13 +149,15 @@ FinishReason StepLoop::write_text(Live& live,
                                   const Sequence& sequence,
                                   Token token) {
   const Request& request = live.request;
-  const bool stops = choice.completion_tokens > request.min_tokens &&
-                     std::ranges::find(request.stop_tokens, token) != request.stop_tokens.end();
+  const bool may_stop = choice.gate != nullptr || choice.completion_tokens > request.min_tokens;
+  const bool stops =
+      may_stop && std::ranges::find(request.stop_tokens, token) != request.stop_tokens.end();
+  const bool complete = choice.gate != nullptr && choice.gate->complete();
   const bool full = sequence.known() == sequence.length_max;
   if (stops) event_.stop_token = token;
-  const FinishReason reason = stops  ? FinishReason::stop
-                              : full ? FinishReason::length
-                                     : FinishReason::none;
+  const FinishReason reason = stops || complete ? FinishReason::stop
+                              : full            ? FinishReason::length
+                                                : FinishReason::none;
   if (!choice.decoder) return reason;
 
   piece_.clear();

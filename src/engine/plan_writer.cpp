@@ -49,7 +49,8 @@ PlanBounds plan_bounds(const EngineLimits& limits) {
           // A growing page, an adopted page and an admission of each.
           .runs_max = 3 * s.sequences_max,
           .run_pages_max = s.page_changes_max(),
-          .biases_max = s.bias_entries_max};
+          .biases_max = s.bias_entries_max,
+          .mask_rows_max = s.sequences_max};
 }
 
 Result<std::size_t> write_plan(const Scheduler& scheduler,
@@ -66,7 +67,11 @@ Result<std::size_t> write_plan(const Scheduler& scheduler,
                     .history_tokens = batch.history_tokens};
   for (const StepRow& row : batch.rows) {
     const Sequence& sequence = *scheduler.find(row.sequence);
-    if (row.samples) counts.biases += bias_count(draw_of(sequence), output_position(sequence, row));
+    if (row.samples) {
+      const Draw& draw = draw_of(sequence);
+      counts.biases += bias_count(draw, output_position(sequence, row));
+      counts.mask_words += static_cast<std::int32_t>(draw.mask.size());
+    }
     if (row.admitted && sequence.wants_history) ++counts.histories;
   }
   KOHO_TRY_ASSIGN(PlanWriter plan, begin_plan(batch.step, counts, space));
@@ -76,6 +81,7 @@ Result<std::size_t> write_plan(const Scheduler& scheduler,
   std::size_t bias = 0;
   std::size_t history = 0;
   std::size_t history_token = 0;
+  std::size_t mask_word = 0;
   plan.query_starts[0] = 0;
   for (std::size_t s = 0; s < batch.rows.size(); ++s) {
     const StepRow& row = batch.rows[s];
@@ -105,6 +111,11 @@ Result<std::size_t> write_plan(const Scheduler& scheduler,
       const LogitBias& entry =
           at < draw.biases.size() ? draw.biases[at] : draw.stop_biases[at - draw.biases.size()];
       plan.biases[bias++] = entry;
+    }
+    if (!draw.mask.empty()) {
+      sampling.mask_row = static_cast<std::int32_t>(mask_word / draw.mask.size());
+      std::ranges::copy(draw.mask, plan.masks.begin() + static_cast<std::ptrdiff_t>(mask_word));
+      mask_word += draw.mask.size();
     }
     plan.sampling[sample] = sampling;
     plan.logit_rows[sample] = static_cast<std::int32_t>(token) - 1;

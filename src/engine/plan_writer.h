@@ -23,6 +23,7 @@ struct Draw {
   std::vector<LogitBias> biases;       // of the request
   std::vector<LogitBias> stop_biases;  // added while a stop token must not come
   std::int32_t min_tokens = 0;
+  std::span<const std::uint32_t> mask;  // of the allowed tokens; empty: all are
 };
 
 /// Writes the plan of `batch` into `space` and returns its bytes. `draw_of` gives the Draw of a

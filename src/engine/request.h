@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "grammar/matcher.h"
 #include "kvcache/prefix_cache.h"
 #include "sampling/parameters.h"
 #include "scheduler/limits.h"
@@ -57,6 +59,10 @@ struct Request {
   Token reasoning_begin = -1;
   Token reasoning_end = -1;
   bool begins_in_reasoning = false;
+  /// What the answer's tokens must be; null: anything. Behind reasoning_end, if the request
+  /// begins_in_reasoning. No stop token comes before it may end; where nothing may follow, the
+  /// choice ends as stopped, with or without a stop token.
+  std::shared_ptr<const CompiledGrammar> grammar;
   /// The first token is sampled, every further one only when Engine::advance asks for it; in
   /// between the sequence is paused. One choice only.
   bool on_demand = false;

@@ -81,9 +81,10 @@ void StepLoop::submit(Request request, std::shared_ptr<OutputStream> stream) {
 Status StepLoop::start_choice(Live& live, std::int32_t request_index, std::int32_t choice_index) {
   const Request& request = live.request;
   Choice& choice = live.choices[static_cast<std::size_t>(choice_index)];
-  const auto biases =
-      static_cast<std::int32_t>(request.sampling.logit_bias.size() +
-                                (request.min_tokens > 0 ? request.stop_tokens.size() : 0));
+  // A gate keeps stop tokens out by itself.
+  const bool stops_are_biased = request.min_tokens > 0 && request.grammar == nullptr;
+  const auto biases = static_cast<std::int32_t>(
+      request.sampling.logit_bias.size() + (stops_are_biased ? request.stop_tokens.size() : 0));
   KOHO_TRY_ASSIGN(
       choice.sequence,
       scheduler_.submit({.prompt = request.prompt,
@@ -92,6 +93,7 @@ Status StepLoop::start_choice(Live& live, std::int32_t request_index, std::int32
                          .salt = request.salt,
                          .bias_entries = biases,
                          .wants_history = has_penalties(request.sampling),
+                         .no_lookahead = request.grammar != nullptr,
                          .fork_of = choice_index == 0 ? kNoSequence : live.choices[0].sequence}));
   choice.active = true;
   ++live.active_choices;
@@ -103,9 +105,13 @@ Status StepLoop::start_choice(Live& live, std::int32_t request_index, std::int32
   choice.draw.min_tokens = request.min_tokens;
   for (const auto& [token, bias] : request.sampling.logit_bias)
     choice.draw.biases.push_back({token, bias});
-  if (request.min_tokens > 0)
+  if (stops_are_biased)
     for (const Token token : request.stop_tokens)
       choice.draw.stop_biases.push_back({token, -std::numeric_limits<float>::infinity()});
+  if (request.grammar != nullptr) {
+    KOHO_TRY_ASSIGN(choice.gate, TokenGate::open(request, limits_.vocabulary));
+    choice.draw.mask = choice.gate->mask();
+  }
   if (decoders_) {
     choice.decoder = decoders_();
     choice.stops = StopStrings(request.stop_strings, request.include_stop);

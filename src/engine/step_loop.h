@@ -21,6 +21,7 @@
 #include "engine/statistics.h"
 #include "engine/stop_strings.h"
 #include "engine/text_decoder.h"
+#include "engine/token_gate.h"
 #include "scheduler/scheduler.h"
 
 namespace koho {
@@ -86,6 +87,7 @@ class StepLoop {
     std::int64_t stalled_us = 0;
     std::int32_t computed_before_loss = 0;  // the most tokens when the device was lost
     Draw draw;
+    std::unique_ptr<TokenGate> gate;  // null: every token is allowed
     std::unique_ptr<TextDecoder> decoder;
     StopStrings stops;
   };

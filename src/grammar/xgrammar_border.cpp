@@ -10,6 +10,7 @@
 
 #include <xgrammar/xgrammar.h>
 
+#include "base/check.h"
 #include "grammar/json_text.h"
 #include "grammar/tool_grammar.h"
 #include "tokenizer/utf8.h"
@@ -161,6 +162,7 @@ class XgrammarMatcher final : public Matcher {
   Status fill_mask(std::span<std::uint32_t> mask) override {
     return step([&] {
       std::int64_t words = xgrammar::GetBitmaskSize(vocabulary_);
+      KOHO_CHECK_LE(static_cast<std::size_t>(words), mask.size());
       std::ranges::fill(mask.subspan(static_cast<std::size_t>(words)), 0U);
       DLTensor tensor{};
       tensor.data = mask.data();

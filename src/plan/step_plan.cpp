@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/step_plan.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <string_view>
@@ -12,7 +13,7 @@ namespace koho {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x6f686f6b;  // "koho"
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
 constexpr std::size_t kAlignment = 8;
 
 /// Hands out consecutive arrays of a plan; with no memory it only counts their bytes.
@@ -52,6 +53,7 @@ std::size_t place_all(PlanArrays<Byte>& plan, const PlanCounts& counts, Byte* ba
   layout.place(plan.copies, counts.copies);
   layout.place(plan.histories, counts.histories);
   layout.place(plan.history_tokens, counts.history_tokens);
+  layout.place(plan.masks, counts.mask_words);
   return layout.bytes();
 }
 
@@ -61,7 +63,7 @@ Error broken(std::string_view what, std::int64_t index, std::int64_t found) {
 
 Status check_counts(const PlanCounts& counts, const PlanBounds& bounds) {
   const PlanCounts most = bounds.counts_max();
-  const std::array<std::pair<std::int32_t, std::int32_t>, 10> pairs{{
+  const std::array<std::pair<std::int32_t, std::int32_t>, 11> pairs{{
       {counts.tokens, most.tokens},
       {counts.sequences, most.sequences},
       {counts.decodes, counts.sequences},
@@ -72,6 +74,7 @@ Status check_counts(const PlanCounts& counts, const PlanBounds& bounds) {
       {counts.biases, most.biases},
       {counts.histories, most.histories},
       {counts.history_tokens, most.history_tokens},
+      {counts.mask_words, most.mask_words},
   }};
   for (std::size_t i = 0; i < pairs.size(); ++i)
     if (pairs[i].first < 0 || pairs[i].first > pairs[i].second)
@@ -119,6 +122,8 @@ Status check_sequences(const StepPlan& plan, const PlanBounds& bounds) {
 }
 
 Status check_samples(const StepPlan& plan, const PlanBounds& bounds) {
+  const auto mask_rows =
+      static_cast<std::int32_t>(plan.masks.size()) / std::max(bounds.mask_words(), 1);
   std::size_t s = 0;  // the sequence whose last token the next logit row may be
   for (std::size_t r = 0; r < plan.logit_rows.size(); ++r) {
     const auto row = static_cast<std::int64_t>(r);
@@ -133,6 +138,8 @@ Status check_samples(const StepPlan& plan, const PlanBounds& bounds) {
       return broken("sampling.counts_slot", row, sampling.counts_slot);
     if (sampling.logprobs < -1 || sampling.logprobs > kTopLogprobsMax)
       return broken("sampling.logprobs", row, sampling.logprobs);
+    if (sampling.mask_row < -1 || sampling.mask_row >= mask_rows)
+      return broken("sampling.mask_row", row, sampling.mask_row);
     const auto biases = static_cast<std::int32_t>(plan.biases.size());
     if (sampling.bias_begin < 0 || sampling.bias_begin > biases)
       return broken("sampling.bias_begin", row, sampling.bias_begin);
@@ -214,7 +221,8 @@ PlanCounts PlanBounds::counts_max() const {
           .copies = sequences_max,
           .biases = biases_max,
           .histories = sequences_max,
-          .history_tokens = context_max};
+          .history_tokens = context_max,
+          .mask_words = mask_rows_max * mask_words()};
 }
 
 std::size_t plan_bytes(const PlanCounts& counts) {
@@ -232,7 +240,7 @@ Result<PlanWriter> begin_plan(std::int64_t step,
   if (bytes > space.size())
     return make_error(ErrorCode::resource_exhausted, "step plan: {} bytes needed, space for {}",
                       bytes, space.size());
-  const PlanHeader header{kMagic, kVersion, bytes, step, counts};
+  const PlanHeader header{kMagic, kVersion, bytes, step, counts, 0};
   std::memcpy(space.data(), &header, sizeof(header));
   PlanWriter plan;
   plan.step = step;

@@ -62,6 +62,7 @@ struct PlanCounts {
   std::int32_t biases = 0;
   std::int32_t histories = 0;
   std::int32_t history_tokens = 0;
+  std::int32_t mask_words = 0;  // of all masks together
 
   bool operator==(const PlanCounts&) const = default;
 };
@@ -72,8 +73,9 @@ struct PlanHeader {
   std::uint64_t bytes = 0;  // of the whole plan
   std::int64_t step = 0;
   PlanCounts counts;
+  std::int32_t unused = 0;
 };
-static_assert(std::is_trivially_copyable_v<PlanHeader> && sizeof(PlanHeader) == 64);
+static_assert(std::is_trivially_copyable_v<PlanHeader> && sizeof(PlanHeader) == 72);
 
 /// The arrays of a plan: writable (Byte = std::byte) or not (const std::byte).
 template <typename Byte>
@@ -99,6 +101,8 @@ struct PlanArrays {
   Array<PlanPageCopy> copies;
   Array<PlanHistory> histories;
   Array<std::int32_t> history_tokens;
+  Array<std::uint32_t> masks;  // [M, mask_words()] bit t % 32 of word t / 32: token t is allowed;
+                               // rows are named by the sampling rows
 };
 using PlanWriter = PlanArrays<std::byte>;
 using StepPlan = PlanArrays<const std::byte>;
@@ -115,7 +119,9 @@ struct PlanBounds {
   std::int32_t runs_max = 0;
   std::int32_t run_pages_max = 0;
   std::int32_t biases_max = 0;
+  std::int32_t mask_rows_max = 0;  // sampled rows that have a mask
 
+  std::int32_t mask_words() const { return (vocabulary + 31) / 32; }  // of one row
   std::int32_t pages_per_partition() const { return pages / partitions; }
   /// The counts no plan exceeds.
   PlanCounts counts_max() const;

@@ -203,7 +203,7 @@ Status Runtime::start() {
                .kv_pages = sizes_.kv_pages,
                .kv_dtype = options_.kv_dtype},
       .counts_slots = limits.scheduler.sequences_max,
-      .mask_rows_max = 0,
+      .mask_rows_max = limits.scheduler.sequences_max,
       .tokenizer_tokens = text_ ? text_->tokenizer.vocab_size() : model_.config.vocab_size};
   KOHO_TRY_ASSIGN(executor_, LocalExecutor::create(model_.config, model_.sources, settings));
 

@@ -155,7 +155,7 @@ Status PlanRunner::start(std::span<const std::byte> bytes) {
                              .sample_seats = sample_seats_,
                              .sampling = sampling_,
                              .biases = plan.biases,
-                             .masks = {},
+                             .masks = plan.masks,
                              .page_places = page_places_,
                              .page_copies = page_copies_}));
   unfinished.step = plan.step;

@@ -216,7 +216,7 @@ Status Worker::upload(const StepInput& input, const StepShape& shape, Lane& lane
       device, std::span<const std::byte>(host.view().data, static_cast<std::size_t>(end))));
   if (!input.masks.empty()) {
     const TensorView masks = part_of(arrays_.masks, 0, DType::i32, {length(input.masks)});
-    put(lane.masks, 0, input.masks, length(input.masks), 0);
+    put(lane.masks, 0, input.masks, length(input.masks), 0U);
     KOHO_TRY(backend_->enqueue_upload(
         masks, std::span<const std::byte>(lane.masks.view().data,
                                           static_cast<std::size_t>(masks.bytes()))));

@@ -36,7 +36,7 @@ struct StepInput {
   std::span<const std::int32_t> sample_seats;  // [R] whose last token this becomes; with sampling
   std::span<const SamplingRow> sampling;       // [R], or empty: no sampling, logits only
   std::span<const LogitBias> biases;
-  std::span<const std::int32_t> masks;        // [M, ceil(V/32)]
+  std::span<const std::uint32_t> masks;       // [M, ceil(V/32)]
   std::span<const std::int32_t> page_places;  // [C, 2] Worker::page_place and its page, before the
                                               // step; a place named twice has one page
   std::span<const std::int32_t> page_copies;  // [C, 2] from, to, before the step

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the next token of a constrained choice may be: the grammar behind the thoughts, the stop
+// tokens once the grammar may end. Kept up to date as tokens arrive, so that planning a step only
+// copies a mask.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/error.h"
+#include "engine/request.h"
+#include "grammar/matcher.h"
+
+namespace koho {
+
+/// Threads: the engine's.
+class TokenGate {
+ public:
+  /// Requires: request.grammar; the request outlives the gate. Errors: as CompiledGrammar::start.
+  static Result<std::unique_ptr<TokenGate>> open(const Request& request, std::int32_t vocabulary);
+
+  /// Takes the token that was sampled. Errors: internal: the mask did not allow it; as Matcher's.
+  Status accept(Token token);
+
+  /// Of the tokens that may come next; its memory stays where it is.
+  std::span<const std::uint32_t> mask() const { return mask_; }
+  bool allows(Token token) const;
+  /// No token may come: the answer is complete, and there is no stop token that would say so, or it
+  /// has come.
+  bool complete() const { return complete_; }
+
+ private:
+  TokenGate(const Request& request, std::unique_ptr<Matcher> matcher, std::int32_t vocabulary);
+  Status refresh();
+  bool is_stop(Token token) const;
+  void set(Token token, bool allowed);
+
+  const Request& request_;
+  std::unique_ptr<Matcher> matcher_;
+  std::vector<std::uint32_t> mask_;
+  std::int32_t tokens_ = 0;  // accepted
+  bool thinking_;
+  bool complete_ = false;
+};
+
+}  // namespace koho
