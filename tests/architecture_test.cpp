@@ -39,7 +39,7 @@ const std::map<std::string, std::set<std::string>>& allowed_includes() {
       {"chat", {"base", "tokenizer"}},
       {"runtime",
        {"base", "tensor", "sampling", "ops", "checkpoint", "plan", "scheduler", "model", "worker",
-        "tokenizer", "engine", "chat"}},
+        "tokenizer", "grammar", "engine", "chat"}},
       {"server",
        {"base", "sampling", "tokenizer", "grammar", "engine", "chat", "model", "scheduler",
         "kvcache", "runtime"}},

@@ -15,6 +15,7 @@
 #include "app/batch_output.h"
 #include "app/batch_request.h"
 #include "app/command.h"
+#include "app/constraint_flags.h"
 #include "app/line_reader.h"
 #include "app/sampling_flags.h"
 #include "app/subject.h"
@@ -300,6 +301,7 @@ RuntimeOptions runtime_options(const BatchOptions& options) {
       options.attention == "dp" ? AttentionLayout::data_parallel : AttentionLayout::tensor_parallel;
   runtime.kv_dtype = options.kv_dtype == "fp8" ? DType::f8_e4m3 : DType::bf16;
   runtime.prefix_cache = !options.no_prefix_cache;
+  runtime.grammars.compile_us_max = kCompileUsMax;
   // More than are ever in work here: the engine counts one that ended a moment longer. And a
   // request may ask for 128 choices.
   runtime.queue_max = 4 * runtime.sequences_max + 256;

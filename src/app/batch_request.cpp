@@ -7,6 +7,7 @@
 #include <limits>
 #include <optional>
 
+#include "app/constraint_fields.h"
 #include "chat/message.h"
 
 namespace koho::app {
@@ -14,7 +15,7 @@ namespace {
 
 using chat::Json;
 
-constexpr std::array<std::string_view, 27> kFields{"id",
+constexpr std::array<std::string_view, 29> kFields{"id",
                                                    "prompt_ids",
                                                    "prompt",
                                                    "allow_special",
@@ -40,7 +41,9 @@ constexpr std::array<std::string_view, 27> kFields{"id",
                                                    "include_stop",
                                                    "ignore_eos",
                                                    "n",
-                                                   "priority"};
+                                                   "priority",
+                                                   "response_format",
+                                                   "structured_outputs"};
 
 constexpr std::size_t kUnknownNamesMax = 32;  // that are told apart
 
@@ -170,6 +173,12 @@ Result<Request> BatchRequestReader::read_request(const Json& json) const {
   KOHO_TRY(assign(json, "n", request.choices));
   KOHO_TRY(assign(json, "priority", request.priority));
   KOHO_TRY(read_lengths(json, request));
+  KOHO_TRY_ASSIGN(const std::optional<Constraint> constraint, read_constraint(json));
+  if (constraint) {
+    if (runtime_.text() == nullptr)
+      return make_error(ErrorCode::not_found, "a constraint needs the model's tokenizer.json");
+    KOHO_TRY_ASSIGN(request.grammar, runtime_.grammars().compile(*constraint));
+  }
   return request;
 }
 

@@ -24,7 +24,7 @@ class BatchRequestReader {
  public:
   /// Lines that leave a field out get what `flags` say, then the model's own. Requires: both
   /// outlive the reader.
-  BatchRequestReader(const Runtime& runtime, const SamplingFlags& flags)
+  BatchRequestReader(Runtime& runtime, const SamplingFlags& flags)
       : runtime_(runtime), flags_(flags) {}
 
   /// Never fails as a whole: what is wrong stands in `request`. Ranges are left to
@@ -42,7 +42,7 @@ class BatchRequestReader {
   Status read_lengths(const chat::Json& json, Request& request) const;
   void note_unknown(const chat::Json& json);
 
-  const Runtime& runtime_;
+  Runtime& runtime_;
   const SamplingFlags& flags_;
   std::map<std::string, std::int64_t> unknown_;
 };

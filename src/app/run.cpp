@@ -9,6 +9,7 @@
 
 #include "app/answer_display.h"
 #include "app/command.h"
+#include "app/constraint_flags.h"
 #include "app/id_file.h"
 #include "app/line_reader.h"
 #include "app/sampling_flags.h"
@@ -36,6 +37,7 @@ struct RunOptions {
   std::int32_t context = 0;
   std::int64_t threads = 0;
   SamplingFlags sampling;
+  ConstraintFlags constraint;
 };
 
 constexpr int kLookMs = 50;                                    // how often Ctrl-C is looked for
@@ -100,10 +102,18 @@ struct Answer {
 Result<Answer> answer(Runtime& runtime,
                       std::span<const std::int32_t> prompt,
                       const SamplingFlags& flags,
+                      const std::optional<Constraint>& constraint,
                       const std::function<void(std::string_view)>& show) {
   Request request = runtime.default_request();
   request.prompt.assign(prompt.begin(), prompt.end());
   flags.apply(request);
+  request.begins_in_reasoning = !request.prompt.empty() && request.reasoning_begin >= 0 &&
+                                request.prompt.back() == request.reasoning_begin;
+  if (constraint) {
+    if (runtime.text() == nullptr)
+      return make_error(ErrorCode::not_found, "a constraint needs the model's tokenizer.json");
+    KOHO_TRY_ASSIGN(request.grammar, runtime.grammars().compile(*constraint));
+  }
   const auto room = runtime.sizes().context_max - static_cast<std::int64_t>(prompt.size());
   if (room < 1)
     return make_error(ErrorCode::invalid_argument,
@@ -143,6 +153,7 @@ Result<std::unique_ptr<Runtime>> open(const RunOptions& options,
   runtime.device.threads = options.threads;
   runtime.device.deterministic = options.deterministic;
   runtime.sequences_max = 1;
+  runtime.grammars.compile_us_max = kCompileUsMax;
   runtime.context_max = static_cast<std::int32_t>(context);
   // The pages of the last answer stay beside those of the next.
   runtime.kv_pages = static_cast<std::int32_t>(2 * ceil_div(context, kPageTokens));
@@ -215,6 +226,7 @@ Status finish_output() {
 }
 
 Status answer_once(const RunOptions& options, LoadedModel model, std::optional<LoadedText> text) {
+  KOHO_TRY_ASSIGN(const std::optional<Constraint> constraint, options.constraint.read());
   KOHO_TRY_ASSIGN(const std::vector<std::int32_t> prompt, prompt_ids(options, text));
   const std::int64_t wanted =
       static_cast<std::int64_t>(prompt.size()) + options.sampling.tokens_max;
@@ -233,7 +245,7 @@ Status answer_once(const RunOptions& options, LoadedModel model, std::optional<L
     else if (!options.json)
       print_piece(piece);
   };
-  KOHO_TRY_ASSIGN(const Answer said, answer(*runtime, prompt, options.sampling, show));
+  KOHO_TRY_ASSIGN(const Answer said, answer(*runtime, prompt, options.sampling, constraint, show));
   if (options.json) {
     std::printf("%s\n", json_line(prompt, said, runtime->load_s()).c_str());
   } else {
@@ -267,6 +279,7 @@ Result<std::optional<std::string>> ask(LineReader& keyboard) {
 
 Status converse(const RunOptions& options, LoadedModel model, std::optional<LoadedText> text) {
   constexpr std::int64_t kContextDefault = 8192;
+  KOHO_TRY_ASSIGN(const std::optional<Constraint> constraint, options.constraint.read());
   const std::int64_t context =
       options.context > 0 ? options.context
                           : std::min(kContextDefault, model.config.max_position_embeddings);
@@ -289,7 +302,7 @@ Status converse(const RunOptions& options, LoadedModel model, std::optional<Load
     conversation.messages.push_back(message("user", line));
     KOHO_TRY_ASSIGN(const std::vector<std::int32_t> prompt, runtime->text()->encode(conversation));
     AnswerDisplay display(conversation, runtime->text()->style, isatty(STDOUT_FILENO) == 1);
-    const Result<Answer> said = answer(*runtime, prompt, options.sampling,
+    const Result<Answer> said = answer(*runtime, prompt, options.sampling, constraint,
                                        [&display](std::string_view piece) { display.show(piece); });
     if (!said.ok()) {
       std::fprintf(stderr, "koho: error: %s\n", said.error().message.c_str());
@@ -361,11 +374,13 @@ Runner add_run(CommandLine& command) {
       ->check(at_least(0));
   command.add_flag("--json", options->json, "Print one line of JSON at the end instead of text");
   add_sampling_flags(command, options->sampling, 512);
+  add_constraint_flags(command, options->constraint);
   command.footer(
       "Examples:\n"
       "  koho run --model models/tiny --chat \"What is the capital of France?\"\n"
       "  koho run --model models/tiny \"Once upon a time\" --temperature 0.7 --seed 1 --max-tokens "
       "64\n"
+      "  koho run --model models/tiny --chat \"Name a city.\" --json-schema city.json\n"
       "  koho run --model models/tiny --prompt-ids ids.json --temperature 0 --json\n"
       "  koho run --model models/tiny            (a chat on the terminal)");
   return [options] { return run(*options); };

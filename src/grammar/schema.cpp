@@ -132,6 +132,10 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kBounds{{
     {"minProperties", "maxProperties"},
 }};
 
+constexpr std::string_view kPatternTrouble =
+    "a pattern that asks for quotation marks or backslashes, or mixes characters beyond ASCII with "
+    "\".\" or \"[^\", is not supported";
+
 unsigned limits_type(std::string_view keyword) {
   if (keyword == kMaxProperties) return object_type;
   for (const auto& [known, types] : kLimiting)
@@ -205,6 +209,35 @@ class ObjectWriter {
   std::string& out_;
   bool first_ = true;
 };
+
+/// Whether xgrammar keeps a pattern's strings within what JSON writes without escapes. It does for
+/// patterns in ASCII that do not ask for a quotation mark or a backslash, and beyond ASCII if no
+/// part stands for "any character but".
+bool stays_unescaped(std::string_view pattern) {
+  bool in_class = false;
+  bool negated = false;
+  bool ascii = true;
+  bool wide = false;
+  for (std::size_t i = 0; i < pattern.size(); ++i) {
+    const char c = pattern[i];
+    ascii = ascii && static_cast<unsigned char>(c) < 0x80;
+    if (c == '"' && !(in_class && negated)) return false;
+    if (c == '\\') {
+      const char escaped = ++i < pattern.size() ? pattern[i] : '\\';
+      if (escaped == '\\' && !(in_class && negated)) return false;
+      wide = wide || escaped == 'S' || escaped == 'W' || escaped == 'D';
+    } else if (c == '[' && !in_class) {
+      in_class = true;
+      negated = pattern.substr(i).starts_with("[^");
+      wide = wide || negated;
+    } else if (c == ']') {
+      in_class = false;
+    } else if (c == '.' && !in_class) {
+      wide = true;
+    }
+  }
+  return ascii || !wide;
+}
 
 template <typename... Args>
 Error fault(std::string_view code,
@@ -485,6 +518,9 @@ class Schema::Tree {
         return fault(kUnsupportedSchema, at(index).path,
                      "patternProperties is supported with one pattern, and alone");
       for (const json::Member& member : *patterns->object()) {
+        if (!stays_unescaped(member.name))
+          return fault(kUnsupportedSchema, at(index).path + ".patternProperties", "{}",
+                       kPatternTrouble);
         const int child = add_below(index, member.value, "patternProperties", member.name);
         at(index).pattern_properties = child;
       }
@@ -550,6 +586,8 @@ class Schema::Tree {
       return fault(kInvalidGrammar, at(index).path + ".format", "format is a string");
     if (pattern != nullptr && pattern->string() == nullptr)
       return fault(kInvalidGrammar, at(index).path + ".pattern", "pattern is a string");
+    if (pattern != nullptr && !stays_unescaped(*pattern->string()))
+      return fault(kUnsupportedSchema, at(index).path + ".pattern", "{}", kPatternTrouble);
     const bool length = value.find("minLength") != nullptr || value.find("maxLength") != nullptr;
     if (pattern != nullptr && length)
       return fault(kUnsupportedSchema, at(index).path,
@@ -796,7 +834,15 @@ class Schema::Tree {
                                                      node.value->find("minLength") != nullptr ||
                                                      node.value->find("maxLength") != nullptr ||
                                                      !is_one_of(kFormats, *member.value.string()));
-      if (!written_below && !says_nothing) write_value(object.key(name), member.value);
+      // As a pattern: xgrammar's own form lets control characters through.
+      const bool length = name == "minLength" || name == "maxLength";
+      if (!written_below && !says_nothing && !length) write_value(object.key(name), member.value);
+    }
+    const bool longest = node.value->find("maxLength") != nullptr;
+    if ((types & string_type) != 0 && (longest || number_of(node, "minLength") > 0)) {
+      const std::string most = longest ? std::to_string(number_of(node, "maxLength")) : "";
+      append_json_string(object.key("pattern"), fmt::format(R"(^[^"\\\x00-\x1f]{{{},{}}}$)",
+                                                            number_of(node, "minLength"), most));
     }
     if ((types & array_type) != 0) write_array(object, node);
     if ((types & object_type) != 0) write_object(object, node);

@@ -5,7 +5,6 @@
 #include <guard.h>
 #include <optional>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include <xgrammar/xgrammar.h>
@@ -51,7 +50,8 @@ Status guarded(std::int64_t time_us_max,
     return make_error(ErrorCode::resource_exhausted, "no memory for a grammar");
   } catch (const std::exception& error) {
     const std::string words = words_of(error.what());
-    if (words.find("nsatisfiable") != words.npos || words.find("cannot accept") != words.npos)
+    if (words.find("nsatisfiable") != words.npos || words.find("cannot accept") != words.npos ||
+        words.find("greater than") != words.npos)
       return refused(kUnsatisfiableSchema, words);
     return refused(kInvalidGrammar, words);
   } catch (...) {
@@ -111,31 +111,27 @@ Result<std::string> choice_tag(const Constraint& constraint, const GrammarLimits
                      list);
 }
 
-/// What xgrammar makes of `text`. Lets its exceptions fly.
-Result<xgrammar::Grammar> read_grammar(Constraint::Kind kind,
+/// What xgrammar makes of `text`. Lets its exceptions fly. (Not by way of xgrammar::Grammar: the
+/// compiler prints and reads one again, which spoils a character before a hexadecimal digit.)
+xgrammar::CompiledGrammar compile_text(Constraint::Kind kind,
                                        const std::string& text,
-                                       const xgrammar::TokenizerInfo& vocabulary,
+                                       xgrammar::GrammarCompiler& compiler,
                                        const GrammarLimits& limits) {
   using Kind = Constraint::Kind;
   switch (kind) {
     case Kind::json_object:
     case Kind::json_schema:
-      return xgrammar::Grammar::FromJSONSchema(text, /*any_whitespace=*/true, std::nullopt,
-                                               std::nullopt, /*strict_mode=*/true,
-                                               limits.whitespace_max);
+      return compiler.CompileJSONSchema(text, /*any_whitespace=*/true, std::nullopt, std::nullopt,
+                                        /*strict_mode=*/true, limits.whitespace_max);
     case Kind::regex:
-      return xgrammar::Grammar::FromRegex(text);
+      return compiler.CompileRegex(text);
     case Kind::ebnf:
-      return xgrammar::Grammar::FromEBNF(text);
+      return compiler.CompileGrammar(text, "root");
     case Kind::choice:
     case Kind::tool_calls:
       break;
   }
-  const auto made = xgrammar::Grammar::FromStructuralTag(text, vocabulary);
-  if (const auto* grammar = std::get_if<xgrammar::Grammar>(&made)) return *grammar;
-  return std::visit(
-      [](const auto& error) { return refused(kInvalidGrammar, words_of(error.what())); },
-      std::get<xgrammar::StructuralTagError>(made));
+  return compiler.CompileStructuralTag(text);
 }
 
 class XgrammarMatcher final : public Matcher {
@@ -309,10 +305,8 @@ Result<std::shared_ptr<const CompiledGrammar>> XgrammarBorder::compile(const Con
   Status status =
       guarded(limits_.compile_us_max, limits_.compile_bytes_max, fail_at,
               ErrorCode::invalid_argument, [&]() -> Status {
-                KOHO_TRY_ASSIGN(const xgrammar::Grammar grammar,
-                                read_grammar(constraint.kind, text, vocabulary_->info, limits_));
                 compiled = std::make_shared<const XgrammarGrammar>(
-                    library_->compiler.CompileGrammar(grammar), limits_);
+                    compile_text(constraint.kind, text, library_->compiler, limits_), limits_);
                 return {};
               });
   if (!status.ok()) {

@@ -215,6 +215,15 @@ Status Runtime::start() {
   return {};
 }
 
+GrammarCompiler& Runtime::grammars() {
+  KOHO_CHECK(text_.has_value());
+  std::call_once(grammars_started_, [this] {
+    grammars_ = std::make_unique<GrammarCompiler>(text_->tokenizer, model_.config.vocab_size,
+                                                  options_.grammars);
+  });
+  return *grammars_;
+}
+
 Request Runtime::default_request() const {
   Request request;
   request.sampling = default_sampling(model_.generation);

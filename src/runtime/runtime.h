@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 
@@ -14,6 +15,7 @@
 #include "base/error.h"
 #include "engine/engine.h"
 #include "engine/local_executor.h"
+#include "grammar/grammar_compiler.h"
 #include "model/sharding.h"
 #include "runtime/loaded_model.h"
 #include "runtime/loaded_text.h"
@@ -37,6 +39,7 @@ struct RuntimeOptions {
   DType kv_dtype = DType::bf16;         // or f8_e4m3
   bool prefix_cache = true;
   std::string chat_template = "auto";
+  GrammarLimits grammars;
 };
 
 /// What was decided.
@@ -70,6 +73,9 @@ class Runtime {
   const LoadedText* text() const { return text_ ? &*text_ : nullptr; }
   const RuntimeOptions& options() const { return options_; }
   const RuntimeSizes& sizes() const { return sizes_; }
+  /// Makes Request::grammar for this engine's requests; started by the first call. Requires:
+  /// text(). Threads: any.
+  GrammarCompiler& grammars();
   /// Opening, placing and starting together.
   double load_s() const { return load_s_; }
 
@@ -86,6 +92,8 @@ class Runtime {
   RuntimeOptions options_;
   RuntimeSizes sizes_;
   double load_s_ = 0.0;
+  std::once_flag grammars_started_;
+  std::unique_ptr<GrammarCompiler> grammars_;
   SteadyClock clock_;
   std::unique_ptr<LocalExecutor> executor_;
   std::unique_ptr<Engine> engine_;  // last: it stops first

@@ -25,7 +25,10 @@ void FakeDecoder::flush(std::string& text) {
 }
 
 Client::Client(const Request& request, std::int32_t vocabulary, bool with_text)
-    : request_(request), vocabulary_(vocabulary), with_text_(with_text) {
+    : request_(request),
+      grammar_(static_cast<const FakeGrammar*>(request.grammar.get())),
+      vocabulary_(vocabulary),
+      with_text_(with_text) {
   const SamplingParameters& sampling = request_.sampling;
   penalties_ = sampling.repetition_penalty != 1.0 || sampling.frequency_penalty != 0.0 ||
                sampling.presence_penalty != 0.0;
@@ -43,13 +46,36 @@ Client::Client(const Request& request, std::int32_t vocabulary, bool with_text)
     choices_[i].history = history;
     choices_[i].seed = choice_seed(seed, static_cast<std::int32_t>(i));
     choices_[i].in_reasoning = request_.begins_in_reasoning;
+    choices_[i].constrained = !(request_.begins_in_reasoning && request_.reasoning_end >= 0);
   }
+}
+
+bool Client::is_stop(Token token) const {
+  return std::ranges::find(request_.stop_tokens, token) != request_.stop_tokens.end();
+}
+
+bool Client::grammar_goes_on(const Choice& choice) const {
+  for (Token token = 0; token < vocabulary_; ++token)
+    if (!is_stop(token) && grammar_->allows(choice.constrained_tokens, token)) return true;
+  return false;
+}
+
+bool Client::allowed(const Choice& choice, Token token) const {
+  if (grammar_ == nullptr) return true;
+  if (!choice.constrained) return !is_stop(token);
+  if (!is_stop(token)) return grammar_->allows(choice.constrained_tokens, token);
+  return grammar_->can_end(choice.constrained_tokens) &&
+         (choice.tokens >= request_.min_tokens || !grammar_goes_on(choice));
 }
 
 Token Client::expected_token(const Choice& choice) const {
   const std::uint64_t hash =
       draw_hash(choice.content, choice.seed, choice.tokens, penalties_ ? choice.history : 0);
   auto token = static_cast<Token>(hash % static_cast<std::uint64_t>(vocabulary_));
+  if (grammar_ != nullptr) {
+    while (!allowed(choice, token)) token = (token + 1) % vocabulary_;
+    return token;
+  }
   if (choice.tokens < request_.min_tokens)
     while (std::ranges::find(request_.stop_tokens, token) != request_.stop_tokens.end())
       token = (token + 1) % vocabulary_;
@@ -72,11 +98,14 @@ std::int32_t Client::find_stop(const std::string& text, std::size_t from, std::s
 OutputEvent Client::expected_after(Choice& choice, Token token) const {
   OutputEvent expected;
   expected.token = token;
-  const bool stops = choice.tokens > request_.min_tokens &&
-                     std::ranges::find(request_.stop_tokens, token) != request_.stop_tokens.end();
+  const bool stops = (grammar_ != nullptr || choice.tokens > request_.min_tokens) && is_stop(token);
+  const bool complete = grammar_ != nullptr && choice.constrained && request_.stop_tokens.empty() &&
+                        grammar_->can_end(choice.constrained_tokens) && !grammar_goes_on(choice);
   const bool full = choice.tokens == request_.max_tokens;
   if (stops) expected.stop_token = token;
-  expected.finish = stops ? FinishReason::stop : full ? FinishReason::length : FinishReason::none;
+  expected.finish = stops || complete ? FinishReason::stop
+                    : full            ? FinishReason::length
+                                      : FinishReason::none;
   if (!with_text_) return expected;
   const std::size_t before = choice.text.size();
   if (!stops || request_.include_stop) choice.decoder.push(token, choice.text);
@@ -101,10 +130,20 @@ std::string Client::check(const OutputEvent& event) {
     choice.finished = true;
     return event.token == -1 && event.finish == FinishReason::length ? "" : "a token unasked for";
   }
+  if (event.token >= 0 && !allowed(choice, event.token))
+    return fmt::format("token {} of choice {} is {}, which its grammar forbids", choice.tokens,
+                       event.choice, event.token);
   const Token token = expected_token(choice);
   if (event.token != token)
     return fmt::format("token {} of choice {} is {}, alone it is {}", choice.tokens, event.choice,
                        event.token, token);
+  if (grammar_ != nullptr) {
+    if (choice.constrained) {
+      choice.constrained_tokens.push_back(token);
+    } else {
+      choice.constrained = token == request_.reasoning_end;
+    }
+  }
   ++tokens_read_;
   ++choice.tokens;
   choice.content = slot_content(choice.content, token);

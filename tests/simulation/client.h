@@ -11,6 +11,7 @@
 #include "engine/output_stream.h"
 #include "engine/request.h"
 #include "engine/text_decoder.h"
+#include "fake_grammar.h"
 
 namespace koho::simulation {
 
@@ -58,13 +59,20 @@ class Client {
     std::string text_read;  // shown by the engine
     std::int64_t reasoning = 0;
     bool in_reasoning = false;
+    bool constrained = false;               // the grammar has begun
+    std::vector<Token> constrained_tokens;  // that it has seen
   };
+  bool is_stop(Token token) const;
+  /// Whether the choice's grammar, if it has one, lets `token` come next.
+  bool allowed(const Choice& choice, Token token) const;
+  bool grammar_goes_on(const Choice& choice) const;
   /// How the choice goes on after `token`, alone.
   OutputEvent expected_after(Choice& choice, Token token) const;
   Token expected_token(const Choice& choice) const;
   std::int32_t find_stop(const std::string& text, std::size_t from, std::size_t& end) const;
 
   Request request_;
+  const FakeGrammar* grammar_;  // null: none
   std::int32_t vocabulary_;
   bool with_text_;
   bool penalties_;

@@ -119,6 +119,15 @@ std::vector<Token> World::draw_prompt() {
   return prompt;
 }
 
+void World::draw_grammar(Request& request) {
+  ++report_.constrained;
+  request.grammar =
+      std::make_shared<FakeGrammar>(random_.next(), random_.in(1, 40), limits_.vocabulary);
+  if (request.reasoning_end >= 0 &&
+      std::ranges::find(request.stop_tokens, request.reasoning_end) != request.stop_tokens.end())
+    request.stop_tokens.clear();
+}
+
 Request World::draw_request() {
   Request request;
   request.prompt = draw_prompt();
@@ -155,6 +164,7 @@ Request World::draw_request() {
     request.reasoning_end = random_.in(0, limits_.vocabulary - 1);
     request.begins_in_reasoning = random_.chance(500);
   }
+  if (random_.chance(250)) draw_grammar(request);
   return request;
 }
 

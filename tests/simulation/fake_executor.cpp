@@ -183,8 +183,19 @@ Token FakeExecutor::draw(const StepPlan& plan, std::size_t sample) {
     }
     return false;
   };
-  while (banned(token)) token = (token + 1) % bounds_.vocabulary;
-  return token;
+  const auto allowed = [&](Token candidate) {
+    if (sampling.mask_row < 0) return true;
+    const auto words = static_cast<std::size_t>(bounds_.mask_words());
+    const std::uint32_t word = plan.masks[static_cast<std::size_t>(sampling.mask_row) * words +
+                                          static_cast<std::size_t>(candidate) / 32];
+    return ((word >> (candidate % 32)) & 1U) != 0;
+  };
+  for (Token tried = 0; tried < bounds_.vocabulary; ++tried) {
+    if (!banned(token) && allowed(token)) return token;
+    token = (token + 1) % bounds_.vocabulary;
+  }
+  complain("a row allows no token");
+  return -1;
 }
 
 void FakeExecutor::complain(std::string text) {

@@ -21,6 +21,7 @@ LOOP = "engine/step_loop.cpp"
 FAILURES = "engine/failures.cpp"
 DELIVERY = "engine/delivery.cpp"
 STOPS = "engine/stop_strings.cpp"
+GATE = "engine/token_gate.cpp"
 
 # name, then edits: file, original, replacement with @ for `mutant(number)`
 MUTATIONS = [
@@ -141,6 +142,13 @@ MUTATIONS = [
       "    if (row.samples && token == -1) {")),
     ("the held-back end of a text is lost",
      (STOPS, "  shown += held_;\n  held_.clear();", "  if (!@) shown += held_;\n  held_.clear();")),
+    ("a constrained sequence is planned before its last token is known",
+     (PLANNING, "if (sequence.no_lookahead && sequence.in_flight_samples > 0) continue;",
+      "if (!@ && sequence.no_lookahead && sequence.in_flight_samples > 0) continue;")),
+    ("a stop token may come before the grammar may end",
+     (GATE, "const bool may_end = matcher_->can_end() &&", "const bool may_end = (@ || matcher_->can_end()) &&")),
+    ("the grammar begins before the thoughts have ended",
+     (GATE, "thinking_ = token != request_.reasoning_end;", "thinking_ = !@ && token != request_.reasoning_end;")),
 ]
 
 

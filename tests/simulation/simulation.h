@@ -34,6 +34,7 @@ struct Report {
   std::int64_t pauses = 0;
   std::int64_t cancelled = 0;
   std::int64_t failed = 0;
+  std::int64_t constrained = 0;  // requests with a grammar
 };
 
 /// Runs until `events` events have happened or a rule is broken.

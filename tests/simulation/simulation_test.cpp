@@ -31,7 +31,7 @@ TEST(Simulation, OneSeedIsOneExecution) {
 
 TEST(Simulation, MeetsEverythingItIsMeantToMeet) {
   Report sum;
-  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) {
     const Report report = simulate({.seed = seed, .events = 25'000});
     sum.partitioned_worlds += report.partitioned_worlds;
     sum.preempted += report.preempted;
@@ -44,6 +44,7 @@ TEST(Simulation, MeetsEverythingItIsMeantToMeet) {
     sum.pauses += report.pauses;
     sum.cancelled += report.cancelled;
     sum.failed += report.failed;
+    sum.constrained += report.constrained;
   }
   EXPECT_GT(sum.partitioned_worlds, 3);
   EXPECT_GT(sum.preempted, 100);
@@ -56,6 +57,7 @@ TEST(Simulation, MeetsEverythingItIsMeantToMeet) {
   EXPECT_GT(sum.pauses, 100);
   EXPECT_GT(sum.cancelled, 100);
   EXPECT_GT(sum.failed, 50);
+  EXPECT_GT(sum.constrained, 200);
 }
 
 }  // namespace

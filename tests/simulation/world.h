@@ -82,6 +82,7 @@ class World {
   void land();
   FakeExecutor::Fault draw_fault();
   void arrive();
+  void draw_grammar(Request& request);
   Request draw_request();
   std::vector<Token> draw_prompt();
   void read();

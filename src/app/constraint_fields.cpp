@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "app/constraint_fields.h"
+
+#include <utility>
+#include <vector>
+
+namespace koho::app {
+namespace {
+
+using chat::Json;
+
+const Json* given(const Json& json, std::string_view name) {
+  const Json* value = json.find(name);
+  return value == nullptr || value->is_null() ? nullptr : value;
+}
+
+template <typename... Args>
+Error wrong(fmt::format_string<Args...> format, Args&&... args) {
+  return make_error(ErrorCode::invalid_argument, format, std::forward<Args>(args)...);
+}
+
+/// A schema as it stands in the request, or as a text.
+std::string schema_text(const Json& value) {
+  return value.is_string() ? value.text : chat::dump_json(value);
+}
+
+Result<std::optional<Constraint>> read_format(const Json& format) {
+  const Json* type = format.find("type");
+  if (type == nullptr || !type->is_string())
+    return wrong("response_format must be an object with a type");
+  if (type->text == "text") return std::optional<Constraint>();
+  if (type->text == "json_object") return std::optional(Constraint::json_object());
+  if (type->text != "json_schema")
+    return wrong("response_format.type must be text, json_object or json_schema, found \"{}\"",
+                 type->text);
+  const Json* named = given(format, "json_schema");
+  const Json* schema = named == nullptr ? nullptr : given(*named, "schema");
+  if (schema == nullptr) return wrong("response_format.json_schema.schema is missing");
+  return std::optional(Constraint::json_schema(schema_text(*schema)));
+}
+
+Result<std::optional<Constraint>> read_outputs(const Json& outputs) {
+  if (!outputs.is_object()) return wrong("structured_outputs must be an object");
+  std::vector<Constraint> found;
+  if (const Json* json = given(outputs, "json"))
+    found.push_back(Constraint::json_schema(schema_text(*json)));
+  if (const Json* object = given(outputs, "json_object"); object != nullptr && object->boolean)
+    found.push_back(Constraint::json_object());
+  for (const auto& [name, make] :
+       {std::pair{"regex", &Constraint::regex}, std::pair{"grammar", &Constraint::ebnf}}) {
+    const Json* text = given(outputs, name);
+    if (text == nullptr) continue;
+    if (!text->is_string()) return wrong("structured_outputs.{} must be a string", name);
+    found.push_back(make(text->text));
+  }
+  if (const Json* choice = given(outputs, "choice")) {
+    std::vector<std::string> texts;
+    if (!choice->is_array()) return wrong("structured_outputs.choice must be an array of strings");
+    for (const Json& item : choice->items) {
+      if (!item.is_string()) return wrong("structured_outputs.choice must be an array of strings");
+      texts.push_back(item.text);
+    }
+    found.push_back(Constraint::choice(std::move(texts)));
+  }
+  if (found.size() != 1)
+    return wrong(
+        "structured_outputs: one of json, json_object, regex, choice and grammar is "
+        "needed, found {}",
+        found.size());
+  return std::optional(std::move(found[0]));
+}
+
+}  // namespace
+
+Result<std::optional<Constraint>> read_constraint(const Json& request) {
+  const Json* format = given(request, "response_format");
+  const Json* outputs = given(request, "structured_outputs");
+  if (format != nullptr && outputs != nullptr)
+    return wrong("give one of response_format and structured_outputs");
+  if (format != nullptr) return read_format(*format);
+  if (outputs != nullptr) return read_outputs(*outputs);
+  return std::optional<Constraint>();
+}
+
+}  // namespace koho::app

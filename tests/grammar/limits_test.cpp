@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is refused, with which words, and that refusing takes no longer than it may.
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "grammar/grammar_compiler.h"
+#include "grammar/xgrammar_border.h"
+
+namespace koho {
+namespace {
+
+const Tokenizer& tiny_tokenizer() {
+  static const Result<Tokenizer> tokenizer =
+      Tokenizer::load(std::string(KOHO_SOURCE_DIR) + "/models/tiny/tokenizer.json");
+  return *tokenizer;
+}
+
+std::string refusal(const Constraint& constraint) {
+  GrammarCompiler compiler(tiny_tokenizer(), tiny_tokenizer().vocab_size());
+  const auto grammar = compiler.compile(constraint);
+  return grammar.ok() ? "accepted" : grammar.error().message;
+}
+
+struct Case {
+  std::string schema;
+  std::string begins;  // of the message
+};
+
+TEST(GrammarLimits, ABadSchemaIsNamedWithItsPlace) {
+  const std::vector<Case> cases{
+      {R"({"type":"objekt"})", "invalid_grammar: $.type: "},
+      {R"([1])", "invalid_grammar: $: a schema is"},
+      {R"({"type":"object")", "invalid_grammar: $: "},
+      {R"({"properties":{"a":{"properties":{"b":{"type":7}}}}})",
+       "invalid_grammar: $.properties.a.properties.b.type: "},
+      {R"({"type":"object","required":["a",1]})", "invalid_grammar: $.required: "},
+      {R"({"type":"string","minLength":-1})", "invalid_grammar: $.minLength: "},
+      {R"({"type":"string","minLength":"2"})", "invalid_grammar: $.minLength: "},
+      {R"({"enum":[]})", "invalid_grammar: $.enum: "},
+      {R"({"$ref":"#/$defs/none"})", "invalid_grammar: $.$ref: "},
+      {R"({"$ref":"other.json"})", "unsupported_schema: $.$ref: "},
+      {R"({"type":"string","pattern":"(["})", "invalid_grammar: "},
+      {R"({"type":"array","items":{"type":"integer"},"uniqueItems":true})",
+       "unsupported_schema: $: uniqueItems"},
+      {R"({"properties":{"a":{"not":{"type":"null"}}}})",
+       "unsupported_schema: $.properties.a: not "},
+      {R"({"if":{},"then":{}})", "unsupported_schema: $: if "},
+      {R"({"allOf":[{"type":"string"},{"maxLength":3}]})", "unsupported_schema: $.allOf: "},
+      {R"({"minLength":3})", "unsupported_schema: $: minLength needs a type"},
+      {R"({"anyOf":[{"type":"string"}],"maxLength":3})",
+       "unsupported_schema: $: maxLength beside anyOf"},
+      {R"({"type":"string","pattern":"^a","maxLength":3})", "unsupported_schema: $: "},
+      {R"({"type":"string","pattern":"(?=a)b"})", "unsupported_schema: "},
+      {R"({"oneOf":[{"type":"integer"},{"type":"number"}]})", "unsupported_schema: "},
+      {R"(false)", "unsatisfiable_schema: $: "},
+      {R"({"type":"object","properties":{"a":{"$ref":"#"}},"required":["a"]})",
+       "unsatisfiable_schema: $: "},
+      {R"({"$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#/$defs/a"}},"$ref":"#/$defs/a"})",
+       "unsatisfiable_schema: $: "},
+      {R"({"type":"integer","minimum":5,"maximum":4})", "unsatisfiable_schema: $: minimum"},
+      {R"({"type":"array","items":false,"minItems":1})", "unsatisfiable_schema: $"},
+      {R"({"type":"string","enum":[1,2]})", "unsatisfiable_schema: $: "},
+      {R"({"properties":{},"required":["a"],"additionalProperties":false})",
+       "unsatisfiable_schema: $: "},
+      {R"({"type":"integer","exclusiveMinimum":3,"exclusiveMaximum":4})", "unsatisfiable_schema: "},
+  };
+  for (const Case& one : cases)
+    EXPECT_TRUE(refusal(Constraint::json_schema(one.schema)).starts_with(one.begins))
+        << one.schema << "\n"
+        << refusal(Constraint::json_schema(one.schema));
+}
+
+TEST(GrammarLimits, WhatCanBeLeftOutIsNoReasonToRefuse) {
+  const std::vector<std::string> schemas{
+      R"({"type":"object","properties":{"a":{"$ref":"#/$defs/endless"},"b":{"type":"null"}},"required":["b"],)"
+      R"("$defs":{"endless":{"type":"object","properties":{"n":{"$ref":"#/$defs/endless"}},"required":["n"]}}})",
+      R"({"anyOf":[{"type":"string","enum":[1]},{"type":"null"}]})",
+      R"({"$defs":{"unused":{"not":{}}},"type":"boolean","x-order":3})",
+      R"({})",
+      R"(true)",
+      R"({"type":"object"})",
+      R"({"type":"array"})"};
+  for (const std::string& schema : schemas)
+    EXPECT_EQ(refusal(Constraint::json_schema(schema)), "accepted") << schema;
+}
+
+TEST(GrammarLimits, HostileConstraintsAreRefusedInTime) {
+  std::string deep;
+  for (int i = 0; i < 30000; ++i) deep += R"({"type":"array","items":)";
+  deep += "{}" + std::string(30000, '}');
+  std::string enumeration = R"({"enum":[)";
+  for (int i = 0; i < 70000; ++i) enumeration += (i > 0 ? ",\"v" : "\"v") + std::to_string(i) + '"';
+  enumeration += "]}";
+  std::string brackets = std::string(30000, '(') + "a" + std::string(30000, ')');
+  const std::vector<Constraint> hostile{
+      Constraint::json_schema(deep),
+      Constraint::json_schema(enumeration),
+      Constraint::regex(brackets),
+      Constraint::ebnf("root ::= " + brackets),
+      Constraint::ebnf("root ::= root"),
+      Constraint::ebnf("root ::= missing"),
+      Constraint::ebnf("root ::= \"a"),
+      Constraint::ebnf(""),
+      Constraint::regex(std::string("a\0b", 3)),
+      Constraint::regex("\xFF\xFE"),
+      Constraint::choice({}),
+      Constraint::choice({""}),
+      Constraint::json_schema(R"({"type":"string","minLength":100,"maxLength":100000})"),
+      Constraint::json_schema(R"({"type":"string","pattern":"^((a{1,1000}){1,1000}){1,1000}$"})"),
+      Constraint::tool_calls({}, Constraint::Calls::at_least_one),
+      Constraint::tool_calls({{"", "", true}}, Constraint::Calls::at_least_one),
+  };
+  for (const Constraint& constraint : hostile) {
+    GrammarCompiler compiler(tiny_tokenizer(), tiny_tokenizer().vocab_size());
+    ASSERT_TRUE(compiler.compile(Constraint::choice({"x"})).ok());  // the vocabulary is read
+    const auto begin = std::chrono::steady_clock::now();
+    const auto grammar = compiler.compile(constraint);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    const std::string text = constraint.text.substr(0, 60);
+    EXPECT_LT(took.count(), 5.0) << text;  // 0.25 s on a machine of its own
+    if (grammar.ok()) continue;            // some are only large
+    EXPECT_FALSE(grammar_error_code(grammar.error()).empty()) << text << grammar.error().message;
+  }
+}
+
+TEST(GrammarLimits, ATimeLimitIsKept) {
+  GrammarLimits limits;
+  limits.compile_us_max = 1;
+  GrammarCompiler compiler(tiny_tokenizer(), tiny_tokenizer().vocab_size(), limits);
+  const auto grammar = compiler.compile(
+      Constraint::json_schema(R"({"type":"object","additionalProperties":{"type":"string"}})"));
+  ASSERT_FALSE(grammar.ok());
+  EXPECT_EQ(grammar_error_code(grammar.error()), kGrammarTooComplex);
+}
+
+TEST(GrammarLimits, AnInterruptedCompilationHarmsNothing) {
+  const auto vocabulary =
+      XgrammarBorder::read_vocabulary(tiny_tokenizer(), tiny_tokenizer().vocab_size());
+  ASSERT_TRUE(vocabulary.ok());
+  GrammarLimits limits;
+  limits.compile_us_max = 60'000'000;
+  XgrammarBorder border(tiny_tokenizer(), *vocabulary, limits);
+  const std::vector<Constraint> list{
+      Constraint::json_schema(
+          R"({"type":"object","properties":{"a":{"type":"integer","minimum":3,"maximum":17},"b":{"enum":["x","y"]}},"required":["a"]})"),
+      Constraint::regex("[a-c]{1,3}x?"), Constraint::choice({"yes", "no"}),
+      Constraint::tool_calls(
+          {{"f", R"({"type":"object","properties":{"n":{"type":"integer"}}})", true}},
+          Constraint::Calls::at_least_one)};
+  for (const Constraint& constraint : list) {
+    // Every early allocation, then ever rarer ones.
+    std::uint64_t interrupted = 0;
+    for (std::uint64_t at = 1; at < 1'000'000; at += 1 + at / 16) {
+      const auto grammar = border.compile(constraint, at);
+      if (grammar.ok()) break;
+      ++interrupted;
+      ASSERT_EQ(grammar_error_code(grammar.error()), kGrammarTooComplex) << grammar.error().message;
+    }
+    EXPECT_GT(interrupted, 20U);
+    EXPECT_TRUE(border.compile(constraint).ok());
+  }
+}
+
+TEST(GrammarCompiler, TheSameConstraintIsCompiledOnce) {
+  GrammarCompiler compiler(tiny_tokenizer(), tiny_tokenizer().vocab_size());
+  const auto first = compiler.compile(Constraint::regex("a+"));
+  const auto second = compiler.compile(Constraint::regex("a+"));
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_EQ(*first, *second);
+  EXPECT_EQ(compiler.statistics().compiled, 1U);
+  EXPECT_EQ(compiler.statistics().cache_hits, 1U);
+}
+
+TEST(GrammarCompiler, ItsCacheStaysWithinItsBytes) {
+  GrammarLimits limits;
+  limits.cache_bytes_max = 60'000;
+  GrammarCompiler compiler(tiny_tokenizer(), tiny_tokenizer().vocab_size(), limits);
+  for (int i = 0; i < 20; ++i)
+    ASSERT_TRUE(compiler.compile(Constraint::regex("[a-z]+" + std::to_string(i))).ok());
+  EXPECT_LE(compiler.statistics().cache_bytes, limits.cache_bytes_max);
+  EXPECT_GT(compiler.statistics().cache_bytes, 0U);
+}
+
+}  // namespace
+}  // namespace koho
