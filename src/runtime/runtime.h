@@ -39,7 +39,7 @@ struct RuntimeOptions {
   DType kv_dtype = DType::bf16;         // or f8_e4m3
   bool prefix_cache = true;
   std::string chat_template = "auto";
-  GrammarLimits grammars;
+  GrammarLimits grammars{};
 };
 
 /// What was decided.
