@@ -44,7 +44,12 @@ else()
 endif()
 
 # koho_precompile(TARGET headers ... | REUSE_FROM other): headers that cost more to read than the target's own sources.
+# A preset without them (fuzz, cuda-compile) shows which file forgets an include.
+option(KOHO_PRECOMPILE "Compile the headers that nearly every file includes once" ON)
 function(koho_precompile TARGET)
+  if(NOT KOHO_PRECOMPILE)
+    return()
+  endif()
   if(ARGV1 STREQUAL REUSE_FROM)
     target_precompile_headers(${TARGET} ${ARGN})
   else()
@@ -54,3 +59,5 @@ function(koho_precompile TARGET)
     target_compile_options(${TARGET} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)  # for ccache
   endif()
 endfunction()
+set(koho_common_headers <algorithm> <array> <cstdint> <functional> <memory> <optional> <span> <string> <string_view>
+  <utility> <vector> <fmt/core.h>)

@@ -2,6 +2,15 @@
 # koho_library(NAME [DEPENDS ...] [LINK ...] [EXCLUDE ...]): the library koho_NAME from every .cpp of the current
 # folder, and, with tests on, the GoogleTest program NAME_test from every *_test.cpp beside them.
 # DEPENDS names other folders of ours, LINK what is linked besides (privately), EXCLUDE files left out.
+# The headers that the folders share, compiled once: in a library of its own, with the flags of all of them.
+file(WRITE "${CMAKE_BINARY_DIR}/common_headers.cpp" "")
+add_library(koho_common_headers STATIC EXCLUDE_FROM_ALL "${CMAKE_BINARY_DIR}/common_headers.cpp")
+find_package(fmt REQUIRED)
+target_include_directories(koho_common_headers SYSTEM PRIVATE $<TARGET_PROPERTY:fmt::fmt,INTERFACE_INCLUDE_DIRECTORIES>)
+target_compile_definitions(koho_common_headers PRIVATE FMT_SHARED)
+target_link_libraries(koho_common_headers PRIVATE koho_options)
+koho_precompile(koho_common_headers ${koho_common_headers})
+
 function(koho_library NAME)
   cmake_parse_arguments(ARG "" "" "DEPENDS;LINK;EXCLUDE;TEST_DEPENDS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cpp")
@@ -18,6 +27,7 @@ function(koho_library NAME)
     target_link_libraries(koho_${NAME} PUBLIC koho_${folder})
   endforeach()
   target_link_libraries(koho_${NAME} PRIVATE ${ARG_LINK})
+  koho_precompile(koho_${NAME} REUSE_FROM koho_common_headers)
   if(KOHO_TESTS AND tests)
     koho_test(${NAME}_test SOURCES ${tests} DEPENDS ${NAME} ${ARG_TEST_DEPENDS} LINK ${ARG_LINK})
   endif()
@@ -37,7 +47,9 @@ if(KOHO_TESTS)
   file(WRITE "${CMAKE_BINARY_DIR}/test_headers.cpp" "int main() {}\n")
   add_executable(koho_test_headers EXCLUDE_FROM_ALL "${CMAKE_BINARY_DIR}/test_headers.cpp")
   target_link_libraries(koho_test_headers PRIVATE koho_options GTest::gtest)
-  koho_precompile(koho_test_headers <gtest/gtest.h>)
+  target_include_directories(koho_test_headers SYSTEM PRIVATE $<TARGET_PROPERTY:koho_common_headers,INCLUDE_DIRECTORIES>)
+  target_compile_definitions(koho_test_headers PRIVATE FMT_SHARED)
+  koho_precompile(koho_test_headers ${koho_common_headers} <gtest/gtest.h>)
 endif()
 
 function(koho_test NAME)
