@@ -1,7 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-# koho_library(NAME [DEPENDS ...] [LINK ...] [EXCLUDE ...]): the library koho_NAME from every .cpp of the current
-# folder, and, with tests on, the GoogleTest program NAME_test from every *_test.cpp beside them.
-# DEPENDS names other folders of ours, LINK what is linked besides (privately), EXCLUDE files left out.
 # The headers that the folders share, compiled once: in a library of its own, with the flags of all of them.
 file(WRITE "${CMAKE_BINARY_DIR}/common_headers.cpp" "")
 add_library(koho_common_headers STATIC EXCLUDE_FROM_ALL "${CMAKE_BINARY_DIR}/common_headers.cpp")
@@ -11,8 +8,11 @@ target_compile_definitions(koho_common_headers PRIVATE FMT_SHARED)
 target_link_libraries(koho_common_headers PRIVATE koho_options)
 koho_precompile(koho_common_headers ${koho_common_headers})
 
+# koho_library(NAME [DEPENDS ...] [LINK ...] [EXCLUDE ...] [TEST_DEPENDS ...] [TEST_LABELS ...]): the library koho_NAME
+# from every .cpp of the current folder, and, with tests on, the GoogleTest program NAME_test from every *_test.cpp beside them.
+# DEPENDS names other folders of ours, LINK what is linked besides (privately), EXCLUDE files left out.
 function(koho_library NAME)
-  cmake_parse_arguments(ARG "" "" "DEPENDS;LINK;EXCLUDE;TEST_DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "DEPENDS;LINK;EXCLUDE;TEST_DEPENDS;TEST_LABELS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cpp")
   file(GLOB tests CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*_test.cpp")
   if(tests)
@@ -29,7 +29,8 @@ function(koho_library NAME)
   target_link_libraries(koho_${NAME} PRIVATE ${ARG_LINK})
   koho_precompile(koho_${NAME} REUSE_FROM koho_common_headers)
   if(KOHO_TESTS AND tests)
-    koho_test(${NAME}_test SOURCES ${tests} DEPENDS ${NAME} ${ARG_TEST_DEPENDS} LINK ${ARG_LINK})
+    koho_test(${NAME}_test SOURCES ${tests} DEPENDS ${NAME} ${ARG_TEST_DEPENDS} LINK ${ARG_LINK}
+              LABELS ${ARG_TEST_LABELS})
   endif()
 endfunction()
 
@@ -37,8 +38,8 @@ endfunction()
 # ctest, SERIAL ones alone: they take times. KOHO_SOURCE_DIR is defined for tests that read files of the tree.
 # Labels say where a test runs:
 #   none        a folder's own test. `run.py --test` runs it under the sanitizers, CI optimised as well.
-#   product     of the optimised program, its numbers or its commands. `run.py --test` runs it optimised, CI under the
-#               sanitizers as well.
+#   product     of the optimised program, its numbers or its commands, or needs the whole house. `run.py --test` runs it
+#               optimised, CI under the sanitizers as well.
 #   optimised   too long for the sanitizers, or about time or memory: not defined under them.
 # The targets unit_tests (the first kind) and optimised_tests (the others) build them.
 if(KOHO_TESTS)
