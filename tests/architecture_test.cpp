@@ -37,17 +37,18 @@ const std::map<std::string, std::set<std::string>>& allowed_includes() {
        {"base", "sampling", "ops", "comm", "model", "plan", "kvcache", "scheduler", "worker",
         "tokenizer", "grammar"}},
       {"chat", {"base", "tokenizer"}},
+      {"api",
+       {"base", "sampling", "tokenizer", "kvcache", "scheduler", "grammar", "engine", "chat"}},
       {"runtime",
        {"base", "tensor", "sampling", "ops", "checkpoint", "plan", "scheduler", "model", "worker",
         "tokenizer", "grammar", "engine", "chat"}},
       {"server",
        {"base", "sampling", "tokenizer", "grammar", "engine", "chat", "model", "scheduler",
-        "kvcache", "runtime"}},
+        "kvcache", "runtime", "api"}},
       {"capi", {"base", "tensor", "sampling", "scheduler", "model", "engine", "runtime"}},
-      {"app",
-       {"base", "tensor", "sampling", "ops", "cpu", "cuda", "comm", "checkpoint", "kvcache", "plan",
-        "scheduler", "model", "worker", "tokenizer", "grammar", "engine", "chat", "runtime",
-        "server"}},
+      {"app", {"base",       "tensor",  "sampling", "ops",       "cpu",   "cuda",   "comm",
+               "checkpoint", "kvcache", "plan",     "scheduler", "model", "worker", "tokenizer",
+               "grammar",    "engine",  "chat",     "runtime",   "api",   "server"}},
   };
   return table;
 }

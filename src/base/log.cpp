@@ -47,7 +47,9 @@ Sink& sink() {
   return instance;
 }
 
-std::string json_string(std::string_view text) {
+}  // namespace
+
+std::string quoted(std::string_view text) {
   std::string quoted = "\"";
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
@@ -63,20 +65,26 @@ std::string json_string(std::string_view text) {
   return quoted + '"';
 }
 
-}  // namespace
-
 void configure(Level lowest, Format format) {
   sink().apply(lowest, format);
 }
 
 void write(Level level, std::string_view message) {
+  write(level, message, {});
+}
+
+void write(Level level, std::string_view message, std::span<const Field> fields) {
   Sink& out = sink();
   if (!out.logger->should_log(spdlog_level(level))) return;
-  if (out.json) {
-    out.logger->log(spdlog_level(level), json_string(message));
-  } else {
-    out.logger->log(spdlog_level(level), message);
+  std::string line = out.json ? quoted(message) : std::string(message);
+  for (const Field& field : fields) {
+    if (out.json) {
+      line += ',' + quoted(field.name) + ':' + field.value;
+    } else {
+      line.append(" ").append(field.name).append("=").append(field.value);
+    }
   }
+  out.logger->log(spdlog_level(level), std::string_view(line));
 }
 
 }  // namespace koho::log

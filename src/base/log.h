@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -21,6 +23,18 @@ void configure(Level lowest, Format format);
 
 /// Writes one line. Threads: any.
 void write(Level level, std::string_view message);
+
+/// What a line tells beside its message: a name and a value, which is JSON text.
+struct Field {
+  std::string_view name;
+  std::string value;
+};
+
+/// Writes one line with fields: members of the line's JSON object, "name=value" in text.
+void write(Level level, std::string_view message, std::span<const Field> fields);
+
+/// `text` as a JSON string.
+std::string quoted(std::string_view text);
 
 template <typename... Args>
 void debug(fmt::format_string<Args...> format, Args&&... args) {

@@ -51,6 +51,7 @@ struct Request {
   std::vector<Token> stop_tokens;
   std::vector<std::string> stop_strings;
   bool include_stop = false;  // the matched stop stays in the text
+  bool keep_special = false;  // special tokens show in the text
   std::int32_t priority = 0;  // 0 .. kPriorities-1, 0 first
   CacheSalt salt;
   std::int64_t deadline_us = 0;  // after submission; 0 = none

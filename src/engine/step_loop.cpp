@@ -113,7 +113,7 @@ Status StepLoop::start_choice(Live& live, std::int32_t request_index, std::int32
     choice.draw.mask = choice.gate->mask();
   }
   if (decoders_) {
-    choice.decoder = decoders_();
+    choice.decoder = decoders_(request);
     choice.stops = StopStrings(request.stop_strings, request.include_stop);
   }
   return {};

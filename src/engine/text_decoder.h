@@ -10,6 +10,8 @@
 
 namespace koho {
 
+struct Request;
+
 /// One output's streaming decoder. Threads: the engine's thread only.
 class TextDecoder {
  public:
@@ -20,7 +22,7 @@ class TextDecoder {
   virtual void flush(std::string& text) = 0;
 };
 
-/// Makes a decoder for a new output.
-using TextDecoderFactory = std::function<std::unique_ptr<TextDecoder>()>;
+/// Makes a decoder for a new output of a request.
+using TextDecoderFactory = std::function<std::unique_ptr<TextDecoder>(const Request&)>;
 
 }  // namespace koho

@@ -5,16 +5,17 @@
 #include <memory>
 #include <string>
 
+#include "engine/request.h"
 #include "engine/text_decoder.h"
 #include "tokenizer/detokenizer.h"
 
 namespace koho {
 
-/// Text of one output, special tokens left out.
+/// Text of one output, special tokens left out unless its request wants them.
 class DetokenizingDecoder final : public TextDecoder {
  public:
-  explicit DetokenizingDecoder(const Tokenizer& tokenizer)
-      : detokenizer_(tokenizer, /*skip_special=*/true) {}
+  DetokenizingDecoder(const Tokenizer& tokenizer, bool skip_special)
+      : detokenizer_(tokenizer, skip_special) {}
   void push(Token token, std::string& text) override { detokenizer_.push(token, text); }
   void flush(std::string& text) override { detokenizer_.finish(text); }
 
@@ -24,7 +25,9 @@ class DetokenizingDecoder final : public TextDecoder {
 
 /// `tokenizer` must outlive the decoders.
 inline TextDecoderFactory detokenizing_decoders(const Tokenizer& tokenizer) {
-  return [&tokenizer] { return std::make_unique<DetokenizingDecoder>(tokenizer); };
+  return [&tokenizer](const Request& request) {
+    return std::make_unique<DetokenizingDecoder>(tokenizer, !request.keep_special);
+  };
 }
 
 }  // namespace koho

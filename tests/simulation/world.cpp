@@ -28,8 +28,9 @@ World::World(std::uint64_t seed, std::int32_t shrink, Report& report)
       loop_(limits_,
             executor_,
             clock_,
-            habits_.text ? TextDecoderFactory([] { return std::make_unique<FakeDecoder>(); })
-                         : TextDecoderFactory(),
+            habits_.text
+                ? TextDecoderFactory([](const Request&) { return std::make_unique<FakeDecoder>(); })
+                : TextDecoderFactory(),
             {seed, 1, 2, 3}),
       invariants_(loop_, executor_) {
   ++report_.worlds;

@@ -1,0 +1,478 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/chat_completions.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/core.h>
+
+#include "api/json_text.h"
+#include "api/sampling_fields.h"
+#include "chat/message.h"
+
+namespace koho::api {
+namespace {
+
+using chat::Json;
+using Value = FieldValue;
+
+Refusal read_thinking_flag(const Value& value, std::optional<bool>& target) {
+  bool flag = false;
+  if (Refusal refused = read_boolean(value, flag)) return refused;
+  target = flag;
+  return {};
+}
+
+/// Z.ai's {"type": "enabled" | "disabled", "clear_thinking": …}.
+Refusal read_thinking(const Value& value, Draft& draft) {
+  chat::Conversation& conversation = *draft.request.conversation;
+  if (!value.json.is_object()) return must_be(value, "an object");
+  if (const Json* type = value.json.find("type")) {
+    if (*type != Json::string("enabled") && *type != Json::string("disabled"))
+      return wrong_field("thinking.type", "thinking.type must be \"enabled\" or \"disabled\"");
+    conversation.enable_thinking = type->text == "enabled";
+  }
+  const Json* clear = value.json.find("clear_thinking");
+  if (clear == nullptr || clear->is_null()) return {};
+  return read_thinking_flag({.name = "thinking.clear_thinking", .json = *clear},
+                            conversation.clear_thinking);
+}
+
+Refusal read_template_flags(const Value& value, Draft& draft) {
+  chat::Conversation& conversation = *draft.request.conversation;
+  if (!value.json.is_object()) return must_be(value, "an object");
+  for (std::size_t i = 0; i < value.json.keys.size(); ++i) {
+    const std::string& key = value.json.keys[i];
+    const bool enable = key == "enable_thinking" || key == "thinking";
+    const std::string field = fmt::format("chat_template_kwargs.{:.100}", std::string_view(key));
+    if (!enable && key != "clear_thinking")
+      return wrong_field(
+          "chat_template_kwargs",
+          fmt::format("{} is none of enable_thinking, thinking, clear_thinking", field),
+          "unsupported_parameter");
+    if (value.json.items[i].is_null()) continue;
+    if (Refusal refused =
+            read_thinking_flag({.name = field, .json = value.json.items[i]},
+                               enable ? conversation.enable_thinking : conversation.clear_thinking))
+      return refused;
+  }
+  return {};
+}
+
+/// GLM thinks or does not; there is no more and less.
+Refusal read_effort(const Value& value, Draft& draft) {
+  if (!value.json.is_string()) return must_be(value, "a string");
+  constexpr std::string_view kEfforts[] = {"none", "minimal", "low", "medium",
+                                           "high", "xhigh",   "max"};
+  if (std::ranges::find(kEfforts, value.json.text) == std::end(kEfforts))
+    return wrong_field(value.name, fmt::format("{} must be one of none, minimal, low, medium, "
+                                               "high, xhigh, max",
+                                               value.name));
+  draft.request.conversation->enable_thinking = value.json.text != "none";
+  return {};
+}
+
+Refusal read_tool_choice(const Value& value, Draft& draft) {
+  ToolChoice& choice = draft.request.tool_choice;
+  const auto refuse = [&] {
+    return wrong_field(value.name,
+                       "tool_choice must be \"none\", \"auto\", \"required\" or "
+                       "{\"type\": \"function\", \"function\": {\"name\": …}}");
+  };
+  if (value.json.is_string()) {
+    const std::string& text = value.json.text;
+    if (text == "none") {
+      choice.kind = ToolChoice::Kind::none;
+    } else if (text == "auto") {
+      choice.kind = ToolChoice::Kind::automatic;
+    } else if (text == "required") {
+      choice.kind = ToolChoice::Kind::required;
+    } else {
+      return refuse();
+    }
+    return {};
+  }
+  const Json* function = value.json.find("function");
+  const Json* name = function != nullptr ? function->find("name") : value.json.find("name");
+  if (name == nullptr || !name->is_string()) return refuse();
+  choice.kind = ToolChoice::Kind::named;
+  choice.name = name->text;
+  return {};
+}
+
+Refusal read_nothing(const Value& /*value*/, Draft& /*draft*/) {
+  return {};
+}
+
+constexpr DraftField kFields[] = {
+    {"messages", "array of 1..10000 messages of role system, developer, user, assistant, tool",
+     read_nothing},  // read with the conversation
+    {"tools", "array of at most 512 functions", read_nothing},
+    {"tool_choice", "none, auto, required, or a function by name", read_tool_choice},
+    {"parallel_tool_calls", "boolean: more than one call",
+     [](const Value& v, Draft& d) { return read_boolean(v, d.request.tool_choice.parallel); }},
+    {"max_tokens", "integer from 1; else the rest of the context",
+     [](const Value& v, Draft& d) { return read_length(v, 1, d.request.tokens_max); }},
+    {"max_completion_tokens", "the same; wins over max_tokens",
+     [](const Value& v, Draft& d) { return read_length(v, 1, d.max_completion_tokens); }},
+    {"logprobs", "boolean",
+     [](const Value& v, Draft& d) { return read_boolean(v, d.logprobs_wanted); }},
+    {"top_logprobs", "integer in 0..20; with logprobs only",
+     [](const Value& v, Draft& d) {
+       std::int32_t top = 0;
+       if (Refusal refused = read_integer(v, 0, kTopLogprobsMax, top)) return refused;
+       d.top_logprobs = top;
+       return Refusal{};
+     }},
+    {"thinking", "object: type enabled or disabled, clear_thinking", read_thinking},
+    {"enable_thinking", "boolean",
+     [](const Value& v, Draft& d) {
+       return read_thinking_flag(v, d.request.conversation->enable_thinking);
+     }},
+    {"clear_thinking", "boolean: thoughts of earlier turns are left out",
+     [](const Value& v, Draft& d) {
+       return read_thinking_flag(v, d.request.conversation->clear_thinking);
+     }},
+    {"chat_template_kwargs", "object: enable_thinking, thinking, clear_thinking",
+     read_template_flags},
+    {"reasoning_effort", "none, minimal, low, medium, high, xhigh, max; none does not think",
+     read_effort},
+    {"include_reasoning", "boolean: thoughts are shown",
+     [](const Value& v, Draft& d) { return read_boolean(v, d.request.output.include_reasoning); }},
+    {"add_generation_prompt", "boolean, true unless the last message is continued",
+     [](const Value& v, Draft& d) {
+       return read_boolean(v, d.request.conversation->add_generation_prompt);
+     }},
+    {"continue_final_message", "boolean: the last message, the assistant's, is continued",
+     [](const Value& v, Draft& d) {
+       bool on = false;
+       if (Refusal refused = read_boolean(v, on)) return refused;
+       if (on) d.request.conversation->add_generation_prompt = false;
+       return Refusal{};
+     }},
+};
+
+class ChatResponder final : public Responder {
+ public:
+  ChatResponder(const GenerationRequest& request, const Model& model)
+      : model_(model),
+        stream_(request.stream),
+        options_(request.output),
+        shown_model_(request.model),
+        choices_(static_cast<std::size_t>(request.base.choices)) {
+    if (options_.token_ids) prompt_ids_ = request.requests.front().prompt;
+  }
+
+  void begin(const Started& started, std::string& out) override {
+    head_ = R"({"id":"chatcmpl-)" + started.id + R"(","object":")" +
+            (stream_ ? "chat.completion.chunk" : "chat.completion") + R"(","created":)";
+    append_integer(head_, started.created);
+    head_ += R"(,"model":)";
+    chat::append_json_string(head_, shown_model_);
+    if (!model_.fingerprint.empty())
+      head_ += R"(,"system_fingerprint":")" + model_.fingerprint + '"';
+    usage_.prompt_tokens = started.prompt_tokens;
+    if (!stream_) return;
+    for (std::size_t i = 0; i < choices_.size(); ++i) {
+      open_chunk(out);
+      append_integer(out, static_cast<std::int64_t>(i));
+      out += R"(,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}])";
+      if (options_.token_ids && i == 0) {
+        out += R"(,"prompt_token_ids":)";
+        append_ids(out, prompt_ids_);
+      }
+      close_chunk(out);
+    }
+  }
+
+  void piece(const Piece& piece, std::string& out) override {
+    Choice& choice = choices_[static_cast<std::size_t>(piece.choice)];
+    if (piece.event->token >= 0) ++usage_.completion_tokens;
+    if (stream_) {
+      chunk(piece, out);
+      return;
+    }
+    for (const chat::OutputEvent& event : piece.parsed) choice.answer.add(event);
+    if (piece.event->token >= 0) {
+      if (options_.logprobs) append_logprob(choice.logprobs, *piece.event);
+      if (options_.token_ids) choice.ids.push_back(piece.event->token);
+    }
+    if (piece.finish == Finish::none) return;
+    choice.finish = piece.finish;
+    append_stop_reason(choice.stop_reason, piece, model_);
+  }
+
+  void end(const Ended& ended, std::string& out) override {
+    if (stream_) {
+      if (options_.include_usage || options_.timings) {
+        out += "data: " + head_ + R"(,"choices":[])";
+        if (options_.include_usage) {
+          out += R"(,"usage":)";
+          append_usage(out, ended.usage);
+        }
+        append_timings_field(ended, out);
+        out += "}\n\n";
+      }
+      out += "data: [DONE]\n\n";
+      return;
+    }
+    out += head_ + R"(,"choices":[)";
+    for (std::size_t i = 0; i < choices_.size(); ++i) append_choice(i, out);
+    out += R"(],"usage":)";
+    append_usage(out, ended.usage);
+    if (options_.token_ids) {
+      out += R"(,"prompt_token_ids":)";
+      append_ids(out, prompt_ids_);
+    }
+    append_timings_field(ended, out);
+    out += '}';
+  }
+
+  void fail(const ApiError& error, std::string& out) override {
+    if (!stream_) return;
+    out += "data: ";
+    append_error(out, ErrorStyle::openai, error);
+    out += "\n\ndata: [DONE]\n\n";
+  }
+
+  void ping(std::string& out) override {
+    if (stream_) out += ": ping\n\n";
+  }
+
+ private:
+  struct Choice {
+    chat::ParsedOutput answer;
+    std::string logprobs;  // entries, as JSON
+    std::vector<Token> ids;
+    Finish finish = Finish::none;
+    std::string stop_reason;
+  };
+
+  void open_chunk(std::string& out) const {
+    out += "data: ";
+    out += head_;
+    out += R"(,"choices":[{"index":)";
+  }
+  void close_chunk(std::string& out) const {
+    if (options_.usage_in_every_chunk) {
+      out += R"(,"usage":)";
+      append_usage(out, usage_);
+    }
+    out += "}\n\n";
+  }
+
+  void append_timings_field(const Ended& ended, std::string& out) const {
+    if (!options_.timings) return;
+    out += R"(,"timings":)";
+    append_timings(out, ended);
+  }
+
+  /// Text of one kind, under each of its names.
+  static void append_text_field(std::string& out,
+                                std::initializer_list<std::string_view> names,
+                                std::string_view text) {
+    for (const std::string_view name : names) {
+      if (out.back() != '{') out += ',';
+      out += '"';
+      out += name;
+      out += "\":";
+      chat::append_json_string(out, text);
+    }
+  }
+
+  /// The delta's fields; false if there are none.
+  bool append_delta(const Piece& piece, std::string& out) const {
+    const std::size_t before = out.size();
+    const auto text_of = [&](chat::OutputEvent::Kind kind, auto&& write) {
+      const chat::OutputEvent* first = nullptr;
+      std::string joined;
+      for (const chat::OutputEvent& event : piece.parsed) {
+        if (event.kind != kind) continue;
+        if (first == nullptr) {
+          first = &event;
+        } else {
+          if (joined.empty()) joined = first->text;
+          joined += event.text;
+        }
+      }
+      if (first != nullptr) write(joined.empty() ? std::string_view(first->text) : joined);
+    };
+    if (options_.include_reasoning)
+      text_of(chat::OutputEvent::Kind::reasoning, [&](std::string_view text) {
+        append_text_field(out, {"reasoning_content", "reasoning"}, text);
+      });
+    text_of(chat::OutputEvent::Kind::content,
+            [&](std::string_view text) { append_text_field(out, {"content"}, text); });
+    append_call_deltas(piece, out);
+    return out.size() > before;
+  }
+
+  static void append_call_deltas(const Piece& piece, std::string& out) {
+    bool open = false;
+    for (const chat::OutputEvent& event : piece.parsed) {
+      const bool begins = event.kind == chat::OutputEvent::Kind::call_begin;
+      const bool grows =
+          event.kind == chat::OutputEvent::Kind::call_arguments && !event.text.empty();
+      if (!begins && !grows) continue;
+      if (!open && out.back() != '{') out += ',';
+      out += open ? "," : R"("tool_calls":[)";
+      open = true;
+      out += R"({"index":)";
+      append_integer(out, static_cast<std::int64_t>(event.call_index));
+      if (begins) {
+        out += R"(,"id":)";
+        chat::append_json_string(out, event.call_id);
+        out += R"(,"type":"function","function":{"name":)";
+        chat::append_json_string(out, event.text);
+        out += R"(,"arguments":""}})";
+      } else {
+        out += R"(,"function":{"arguments":)";
+        chat::append_json_string(out, event.text);
+        out += "}}";
+      }
+    }
+    if (open) out += ']';
+  }
+
+  void chunk(const Piece& piece, std::string& out) {
+    const std::size_t begin = out.size();
+    open_chunk(out);
+    append_integer(out, piece.choice);
+    out += R"(,"delta":{)";
+    const bool says = append_delta(piece, out);
+    const bool token = piece.event->token >= 0;
+    if (!says && piece.finish == Finish::none &&
+        !(token && (options_.logprobs || options_.token_ids))) {
+      out.resize(begin);
+      return;
+    }
+    out += R"(},"logprobs":)";
+    if (options_.logprobs && token) {
+      out += R"({"content":[)";
+      append_logprob(out, *piece.event);
+      out += "]}";
+    } else {
+      out += "null";
+    }
+    out += R"(,"finish_reason":)";
+    append_finish(out, piece.finish);
+    if (piece.finish != Finish::none) {
+      out += R"(,"stop_reason":)";
+      append_stop_reason(out, piece, model_);
+    }
+    if (options_.token_ids && token) {
+      out += R"(,"token_ids":)";
+      append_ids(out, {&piece.event->token, 1});
+    }
+    out += "}]";
+    close_chunk(out);
+  }
+
+  /// One entry of logprobs.content, after a comma unless it is the first.
+  void append_logprob(std::string& out, const OutputEvent& event) const {
+    if (!out.empty() && out.back() == '}') out += ',';
+    append_chat_logprob(out, model_, options_, {event.token, event.logprob});
+    out += R"(,"top_logprobs":[)";
+    for (std::size_t i = 0; i < event.top.size(); ++i) {
+      if (i > 0) out += ',';
+      append_chat_logprob(out, model_, options_, event.top[i]);
+      out += '}';
+    }
+    out += "]}";
+  }
+
+  void append_choice(std::size_t index, std::string& out) const {
+    const Choice& choice = choices_[index];
+    const chat::ParsedOutput& answer = choice.answer;
+    if (index > 0) out += ',';
+    out += R"({"index":)";
+    append_integer(out, static_cast<std::int64_t>(index));
+    out += R"(,"message":{"role":"assistant","content":)";
+    if (answer.content.empty() && !answer.calls.empty()) {
+      out += "null";
+    } else {
+      chat::append_json_string(out, answer.content);
+    }
+    if (!answer.reasoning.empty() && options_.include_reasoning)
+      append_text_field(out, {"reasoning_content", "reasoning"}, answer.reasoning);
+    if (!answer.calls.empty()) {
+      out += R"(,"tool_calls":[)";
+      for (std::size_t i = 0; i < answer.calls.size(); ++i) {
+        const chat::ParsedOutput::Call& call = answer.calls[i];
+        out += i == 0 ? R"({"id":)" : R"(,{"id":)";
+        chat::append_json_string(out, call.id);
+        out += R"(,"type":"function","function":{"name":)";
+        chat::append_json_string(out, call.name);
+        out += R"(,"arguments":)";
+        chat::append_json_string(out, call.arguments);
+        out += "}}";
+      }
+      out += ']';
+    }
+    out += R"(},"logprobs":)";
+    out += options_.logprobs ? R"({"content":[)" + choice.logprobs + "]}" : "null";
+    out += R"(,"finish_reason":)";
+    append_finish(out, choice.finish);
+    out += R"(,"stop_reason":)" + choice.stop_reason;
+    if (options_.token_ids) {
+      out += R"(,"token_ids":)";
+      append_ids(out, choice.ids);
+    }
+    out += '}';
+  }
+
+  const Model& model_;
+  bool stream_;
+  OutputOptions options_;
+  std::string shown_model_;
+  std::string head_;  // what every chunk begins with, up to "choices"
+  std::vector<Token> prompt_ids_;
+  Usage usage_;  // so far
+  std::vector<Choice> choices_;
+};
+
+}  // namespace
+
+std::span<const DraftField> chat_completion_fields() {
+  return kFields;
+}
+
+Refusal read_chat_completion(const Json& body, const Model& model, GenerationRequest& request) {
+  if (Refusal refused = read_model(body, model, request)) return refused;
+  request.base = model.defaults;
+  const Json* messages = body.find("messages");
+  if (messages == nullptr || !messages->is_array())
+    return wrong_field(
+        "messages", fmt::format("messages must be an array, found {}",
+                                messages == nullptr ? "nothing" : chat::kind_name(messages->kind)));
+  // The flags are read by the table.
+  Json conversation = Json::object();
+  conversation.set("messages", *messages);
+  if (const Json* tools = body.find("tools"); tools != nullptr && !tools->is_null()) {
+    if (!tools->is_array())
+      return wrong_field(
+          "tools", fmt::format("tools must be an array, found {}", chat::kind_name(tools->kind)));
+    conversation.set("tools", *tools);
+  }
+  Result<chat::Conversation> read = chat::read_conversation(conversation);
+  if (!read.ok()) {
+    Error error = std::move(read).error();
+    return to_api_error(error);
+  }
+  request.conversation = std::move(*read);
+  request.conversation->add_generation_prompt = true;
+  Draft draft{.model = model, .request = request};
+  if (Refusal refused = read_body(body, kFields, draft)) return refused;
+  if (draft.top_logprobs && !draft.logprobs_wanted)
+    return wrong_field("top_logprobs", "top_logprobs needs \"logprobs\": true");
+  if (draft.logprobs_wanted) request.output.logprobs = draft.top_logprobs.value_or(0);
+  if (Refusal refused = settle(draft)) return refused;
+  return settle_conversation(request, model);
+}
+
+std::unique_ptr<Responder> respond_chat_completion(const GenerationRequest& request,
+                                                   const Model& model) {
+  return std::make_unique<ChatResponder>(request, model);
+}
+
+}  // namespace koho::api

@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/completions.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include <fmt/core.h>
+
+#include "api/json_text.h"
+#include "api/sampling_fields.h"
+
+namespace koho::api {
+namespace {
+
+using chat::Json;
+using Value = FieldValue;
+
+constexpr std::size_t kPromptsMax = 1024;
+constexpr std::int32_t kTokensDefault = 16;  // OpenAI's
+
+Refusal read_nothing(const Value& /*value*/, Draft& /*draft*/) {
+  return {};
+}
+
+constexpr DraftField kFields[] = {
+    {"prompt", "string, array of strings, array of token ids, or array of such arrays",
+     read_nothing},
+    {"max_tokens", "integer from 0; 16 if not given. 0 computes the prompt only",
+     [](const Value& v, Draft& d) { return read_length(v, 0, d.request.tokens_max); }},
+    {"max_completion_tokens", "the same; wins over max_tokens",
+     [](const Value& v, Draft& d) { return read_length(v, 0, d.max_completion_tokens); }},
+    {"logprobs", "integer in 0..20",
+     [](const Value& v, Draft& d) {
+       std::int32_t top = 0;
+       if (Refusal refused = read_integer(v, 0, kTopLogprobsMax, top)) return refused;
+       d.request.output.logprobs = top;
+       return Refusal{};
+     }},
+    {"echo", "boolean: the prompt stands before the answer",
+     [](const Value& v, Draft& d) { return read_boolean(v, d.request.output.echo); }},
+    {"best_of", "integer equal to n",
+     [](const Value& v, Draft& d) {
+       std::int32_t best = 0;
+       if (Refusal refused = read_integer(v, 1, 128, best)) return refused;
+       if (best == d.request.base.choices) return Refusal{};
+       return Refusal{wrong_field("best_of", "best_of must equal n: all answers are given",
+                                  best < d.request.base.choices ? "" : "unsupported_parameter")};
+     }},
+    {"allow_special", "boolean, true: special tokens in a text prompt are recognised",
+     [](const Value& v, Draft& d) {
+       bool allow = true;
+       if (Refusal refused = read_boolean(v, allow)) return refused;
+       for (PromptInput& prompt : d.request.prompts) prompt.allow_special = allow;
+       return Refusal{};
+     }},
+};
+
+class CompletionResponder final : public Responder {
+ public:
+  CompletionResponder(const GenerationRequest& request, const Model& model)
+      : model_(model),
+        stream_(request.stream),
+        options_(request.output),
+        shown_model_(request.model),
+        choices_per_prompt_(static_cast<std::size_t>(request.base.choices)),
+        choices_(request.requests.size() * choices_per_prompt_) {
+    if (options_.token_ids || request.scores_prompts())
+      for (const Request& one : request.requests) prompt_ids_.push_back(one.prompt);
+    if (request.scores_prompts()) prompt_logprobs_ = request.prompt_logprobs;
+    if (!options_.echo) return;
+    for (std::size_t i = 0; i < request.requests.size(); ++i) {
+      const PromptInput& prompt = request.prompts[i];
+      echoes_.push_back(prompt.is_text               ? prompt.text
+                        : model.tokenizer == nullptr ? std::string()
+                                                     : model.tokenizer->decode(prompt.ids));
+    }
+  }
+
+  void begin(const Started& started, std::string& out) override {
+    head_ = R"({"id":"cmpl-)" + started.id + R"(","object":"text_completion","created":)";
+    append_integer(head_, started.created);
+    head_ += R"(,"model":)";
+    chat::append_json_string(head_, shown_model_);
+    if (!model_.fingerprint.empty())
+      head_ += R"(,"system_fingerprint":")" + model_.fingerprint + '"';
+    usage_.prompt_tokens = started.prompt_tokens;
+    for (std::size_t i = 0; i < choices_.size() && options_.echo; ++i) echo(i, out);
+  }
+
+  void piece(const Piece& piece, std::string& out) override {
+    const auto index = static_cast<std::size_t>(piece.choice);
+    Choice& choice = choices_[index];
+    const bool token = piece.event->token >= 0;
+    if (token) ++usage_.completion_tokens;
+    if (stream_) {
+      chunk(piece, index, out);
+      return;
+    }
+    if (token && options_.logprobs) choice.logprobs.add(*this, *piece.event, choice.text.size());
+    if (token && options_.token_ids) choice.ids.push_back(piece.event->token);
+    choice.text += piece.text;
+    if (piece.finish == Finish::none) return;
+    choice.finish = piece.finish;
+    append_stop_reason(choice.stop_reason, piece, model_);
+  }
+
+  void end(const Ended& ended, std::string& out) override {
+    if (stream_) {
+      if (options_.include_usage || options_.timings) {
+        out += "data: " + head_ + R"(,"choices":[])";
+        if (options_.include_usage) {
+          out += R"(,"usage":)";
+          append_usage(out, ended.usage);
+        }
+        append_timings_field(ended, out);
+        out += "}\n\n";
+      }
+      out += "data: [DONE]\n\n";
+      return;
+    }
+    out += head_ + R"(,"choices":[)";
+    for (std::size_t i = 0; i < choices_.size(); ++i) append_choice(i, out);
+    out += R"(],"usage":)";
+    append_usage(out, ended.usage);
+    append_timings_field(ended, out);
+    out += '}';
+  }
+
+  void fail(const ApiError& error, std::string& out) override {
+    if (!stream_) return;
+    out += "data: ";
+    append_error(out, ErrorStyle::openai, error);
+    out += "\n\ndata: [DONE]\n\n";
+  }
+
+  void ping(std::string& out) override {
+    if (stream_) out += ": ping\n\n";
+  }
+
+ private:
+  /// OpenAI's four parallel lists, each as JSON without its brackets.
+  struct Logprobs {
+    std::string tokens;
+    std::string logprobs;
+    std::string top;
+    std::string offsets;
+
+    void add(const CompletionResponder& responder,
+             const OutputEvent& event,
+             std::size_t offset,
+             bool unknown = false) {
+      if (!tokens.empty())
+        for (std::string* list : {&tokens, &logprobs, &top, &offsets}) *list += ',';
+      chat::append_json_string(tokens, responder.name(event.token));
+      append_float(logprobs, event.logprob);
+      append_integer(offsets, static_cast<std::int64_t>(offset));
+      if (unknown) {
+        top += "null";
+        return;
+      }
+      top += '{';
+      for (std::size_t i = 0; i < event.top.size(); ++i) {
+        if (i > 0) top += ',';
+        chat::append_json_string(top, responder.name(event.top[i].token));
+        top += ':';
+        append_float(top, event.top[i].logprob);
+      }
+      top += '}';
+    }
+    void append_to(std::string& out) const {
+      out += R"({"tokens":[)" + tokens + R"(],"token_logprobs":[)" + logprobs +
+             R"(],"top_logprobs":[)" + top + R"(],"text_offset":[)" + offsets + "]}";
+    }
+  };
+  struct Choice {
+    std::string text;
+    std::size_t text_bytes = 0;  // of a stream, so far
+    Logprobs logprobs;
+    std::vector<Token> ids;
+    Finish finish = Finish::none;
+    std::string stop_reason;
+  };
+
+  /// The prompt as the beginning of the choice's text.
+  void echo(std::size_t index, std::string& out) {
+    const std::size_t prompt = index / choices_per_prompt_;
+    const std::string& text = echoes_[prompt];
+    Logprobs logprobs;
+    if (options_.logprobs) score(prompt, logprobs);
+    Choice& choice = choices_[index];
+    choice.text_bytes = text.size();
+    if (!stream_) {
+      choice.text = text;
+      choice.logprobs = std::move(logprobs);
+      return;
+    }
+    open_chunk(out, index);
+    chat::append_json_string(out, text);
+    out += R"(,"logprobs":)";
+    if (options_.logprobs) {
+      logprobs.append_to(out);
+    } else {
+      out += "null";
+    }
+    out += R"(,"finish_reason":null)";
+    close_chunk(out);
+  }
+
+  /// The prompt's tokens; nothing comes before the first one, so nothing is known of it.
+  void score(std::size_t prompt, Logprobs& logprobs) const {
+    std::size_t offset = 0;
+    const std::vector<Token>& ids = prompt_ids_[prompt];
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      OutputEvent event;
+      event.token = ids[i];
+      event.logprob = std::numeric_limits<float>::quiet_NaN();  // null
+      if (i > 0) {
+        event.logprob = prompt_logprobs_[prompt][i - 1].logprob;
+        event.top = prompt_logprobs_[prompt][i - 1].top;
+      }
+      logprobs.add(*this, event, offset, i == 0);
+      if (model_.tokenizer != nullptr) offset += model_.tokenizer->token_bytes(ids[i]).size();
+    }
+  }
+
+  std::string name(Token token) const { return token_name(model_, options_, token); }
+
+  void open_chunk(std::string& out, std::size_t index) const {
+    out += "data: ";
+    out += head_;
+    out += R"(,"choices":[{"index":)";
+    append_integer(out, static_cast<std::int64_t>(index));
+    out += R"(,"text":)";
+  }
+  void close_chunk(std::string& out) const {
+    out += "}]";
+    if (options_.usage_in_every_chunk) {
+      out += R"(,"usage":)";
+      append_usage(out, usage_);
+    }
+    out += "}\n\n";
+  }
+
+  void append_timings_field(const Ended& ended, std::string& out) const {
+    if (!options_.timings) return;
+    out += R"(,"timings":)";
+    append_timings(out, ended);
+  }
+
+  void chunk(const Piece& piece, std::size_t index, std::string& out) {
+    const bool token = piece.event->token >= 0;
+    if (piece.text.empty() && piece.finish == Finish::none &&
+        !(token && (options_.logprobs || options_.token_ids)))
+      return;
+    Choice& choice = choices_[index];
+    open_chunk(out, index);
+    chat::append_json_string(out, piece.text);
+    out += R"(,"logprobs":)";
+    if (token && options_.logprobs) {
+      Logprobs logprobs;
+      logprobs.add(*this, *piece.event, choice.text_bytes);
+      logprobs.append_to(out);
+    } else {
+      out += "null";
+    }
+    choice.text_bytes += piece.text.size();
+    out += R"(,"finish_reason":)";
+    append_finish(out, piece.finish);
+    if (piece.finish != Finish::none) {
+      out += R"(,"stop_reason":)";
+      append_stop_reason(out, piece, model_);
+    }
+    if (token && options_.token_ids) {
+      out += R"(,"token_ids":)";
+      append_ids(out, {&piece.event->token, 1});
+    }
+    close_chunk(out);
+  }
+
+  void append_choice(std::size_t index, std::string& out) const {
+    const Choice& choice = choices_[index];
+    if (index > 0) out += ',';
+    out += R"({"index":)";
+    append_integer(out, static_cast<std::int64_t>(index));
+    out += R"(,"text":)";
+    chat::append_json_string(out, choice.text);
+    out += R"(,"logprobs":)";
+    if (options_.logprobs) {
+      choice.logprobs.append_to(out);
+    } else {
+      out += "null";
+    }
+    out += R"(,"finish_reason":)";
+    append_finish(out, choice.finish);
+    out += R"(,"stop_reason":)" + choice.stop_reason;
+    if (options_.token_ids) {
+      out += R"(,"token_ids":)";
+      append_ids(out, choice.ids);
+      out += R"(,"prompt_token_ids":)";
+      append_ids(out, prompt_ids_[index / choices_per_prompt_]);
+    }
+    out += '}';
+  }
+
+  const Model& model_;
+  bool stream_;
+  OutputOptions options_;
+  std::string shown_model_;
+  std::size_t choices_per_prompt_;
+  std::string head_;  // what every chunk begins with, up to "choices"
+  std::vector<std::vector<Token>> prompt_ids_;
+  std::vector<std::vector<PromptLogprob>> prompt_logprobs_;
+  std::vector<std::string> echoes_;  // one a prompt
+  Usage usage_;                      // so far
+  std::vector<Choice> choices_;
+};
+
+}  // namespace
+
+std::span<const DraftField> completion_fields() {
+  return kFields;
+}
+
+Refusal read_prompts(const Json& prompt,
+                     std::string_view field,
+                     const Model& model,
+                     std::vector<PromptInput>& prompts) {
+  const auto refuse = [&](std::string_view what) {
+    return wrong_field(field,
+                       fmt::format("{} must be a string, an array of strings, an array of "
+                                   "token ids or an array of such arrays; {}",
+                                   field, what),
+                       "invalid_prompt");
+  };
+  const auto add_ids = [&](const Json& ids) -> Refusal {
+    PromptInput input{.is_text = false};
+    if (Refusal refused = read_token_ids(
+            {.name = field, .json = ids}, model.limits.vocabulary,
+            static_cast<std::size_t>(model.limits.scheduler.context_max) + 1, input.ids)) {
+      refused->code = "invalid_prompt";
+      return refused;
+    }
+    if (input.ids.empty()) return refuse("found an empty one");
+    prompts.push_back(std::move(input));
+    return {};
+  };
+  const auto add_text = [&](const Json& text) -> Refusal {
+    if (text.text.empty()) return refuse("found an empty string");
+    prompts.push_back({.is_text = true, .text = text.text});
+    return {};
+  };
+  if (prompt.is_string()) return add_text(prompt);
+  if (!prompt.is_array()) return refuse(fmt::format("found {}", chat::kind_name(prompt.kind)));
+  if (prompt.items.empty()) return refuse("found an empty array");
+  const Json::Kind kind = prompt.items.front().kind;
+  if (kind == Json::Kind::number) return add_ids(prompt);
+  if (prompt.items.size() > kPromptsMax)
+    return refuse(fmt::format("at most {} of them, found {}", kPromptsMax, prompt.items.size()));
+  for (const Json& item : prompt.items) {
+    if (item.kind != kind) return refuse("found several kinds in one array");
+    if (!item.is_string() && !item.is_array())
+      return refuse(fmt::format("found {}", chat::kind_name(item.kind)));
+    if (Refusal refused = item.is_string() ? add_text(item) : add_ids(item)) return refused;
+  }
+  return {};
+}
+
+Refusal read_completion(const Json& body, const Model& model, GenerationRequest& request) {
+  if (Refusal refused = read_model(body, model, request)) return refused;
+  request.base = model.defaults;
+  request.tokens_max_default = kTokensDefault;
+  const Json* prompt = body.find("prompt");
+  if (prompt == nullptr)
+    return wrong_field("prompt", "prompt must be a string, found nothing", "invalid_prompt");
+  if (Refusal refused = read_prompts(*prompt, "prompt", model, request.prompts)) return refused;
+  Draft draft{.model = model, .request = request};
+  if (Refusal refused = read_body(body, kFields, draft)) return refused;
+  return settle(draft);
+}
+
+std::unique_ptr<Responder> respond_completion(const GenerationRequest& request,
+                                              const Model& model) {
+  return std::make_unique<CompletionResponder>(request, model);
+}
+
+}  // namespace koho::api

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/endpoints.h"
+
+#include "api/chat_completions.h"
+#include "api/completions.h"
+#include "api/native.h"
+#include "api/text_endpoints.h"
+
+namespace koho::api {
+namespace {
+
+constexpr GenerationEndpoint kGeneration[] = {
+    {"/v1/chat/completions", ErrorStyle::openai, "messages", read_chat_completion,
+     respond_chat_completion},
+    {"/v1/completions", ErrorStyle::openai, "prompt", read_completion, respond_completion},
+    {"/generate", ErrorStyle::openai, "prompt", read_generate, respond_generate},
+};
+
+constexpr TextEndpoint kText[] = {
+    {"/tokenize", ErrorStyle::openai, answer_tokenize},
+    {"/detokenize", ErrorStyle::openai, answer_detokenize},
+    {"/v1/chat/completions/render", ErrorStyle::openai, answer_render},
+};
+
+}  // namespace
+
+std::span<const GenerationEndpoint> generation_endpoints() {
+  return kGeneration;
+}
+
+std::span<const TextEndpoint> text_endpoints() {
+  return kText;
+}
+
+}  // namespace koho::api

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/error.h"
+
+#include <algorithm>
+
+#include "chat/json.h"
+#include "tokenizer/utf8.h"
+
+namespace koho::api {
+namespace {
+
+void append_text(std::string& out, std::string_view text) {
+  std::string valid;
+  append_utf8_lossy(valid, text);
+  chat::append_json_string(out, valid);
+}
+
+void append_text_or_null(std::string& out, std::string_view text) {
+  if (text.empty()) {
+    out += "null";
+  } else {
+    append_text(out, text);
+  }
+}
+
+/// The path a message begins with ("messages[3].role: …"), or "".
+std::string_view field_of(std::string_view message) {
+  const auto is_path = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '[' ||
+           c == ']';
+  };
+  const auto end = static_cast<std::size_t>(
+      std::find_if_not(message.begin(), message.end(), is_path) - message.begin());
+  if (end == 0 || end == message.size()) return {};
+  const std::string_view rest = message.substr(end);
+  if (rest.starts_with(": ") || rest.starts_with(" must ")) return message.substr(0, end);
+  return {};
+}
+
+}  // namespace
+
+std::string_view error_type(ErrorStyle style, int status) {
+  const bool openai = style == ErrorStyle::openai;
+  switch (status) {
+    case 401:
+      return "authentication_error";
+    case 403:
+      return "permission_error";
+    case 404:
+      return openai ? "invalid_request_error" : "not_found_error";
+    case 413:
+      return openai ? "invalid_request_error" : "request_too_large";
+    case 429:
+      return "rate_limit_error";
+    case 503:
+    case 529:
+      return openai ? "server_error" : "overloaded_error";
+    default:
+      if (status < 500) return "invalid_request_error";
+      return openai ? "server_error" : "api_error";
+  }
+}
+
+void append_error(std::string& out, ErrorStyle style, const ApiError& error) {
+  out += style == ErrorStyle::openai ? R"({"error":{"message":)"
+                                     : R"({"type":"error","error":{"type":")";
+  if (style == ErrorStyle::openai) {
+    append_text(out, error.message);
+    out += R"(,"type":")";
+    out += error_type(style, error.status);
+    out += R"(","param":)";
+    append_text_or_null(out, error.param);
+    out += R"(,"code":)";
+    append_text_or_null(out, error.code);
+  } else {
+    out += error_type(style, error.status);
+    out += R"(","message":)";
+    append_text(out, error.message);
+  }
+  out += "}}";
+}
+
+ApiError wrong_field(std::string_view param, std::string message, std::string_view code) {
+  return {.status = 400,
+          .code = std::string(code),
+          .param = std::string(param),
+          .message = std::move(message)};
+}
+
+ApiError to_api_error(const Error& error) {
+  const int status = error_code_info(error.code).http_status;
+  ApiError refused{.status = status, .code = {}, .param = {}, .message = error.message};
+  switch (error.code) {
+    case ErrorCode::invalid_argument:
+      refused.param = field_of(error.message);
+      break;
+    case ErrorCode::unsupported:
+      refused.param = field_of(error.message);
+      refused.code =
+          refused.param.starts_with("messages[") ? "unsupported_content" : "unsupported_parameter";
+      break;
+    case ErrorCode::resource_exhausted:
+      refused.code = "rate_limit_exceeded";
+      refused.message = "the server's queue is full; try again";
+      refused.retry_after_s = 1;
+      break;
+    case ErrorCode::unavailable:
+      refused.code = "service_unavailable";
+      refused.message = "the server is not ready for requests; try again";
+      refused.retry_after_s = 5;
+      break;
+    case ErrorCode::deadline_exceeded:
+      refused.code = "timeout";
+      refused.message = "the request's deadline passed";
+      break;
+    case ErrorCode::cancelled:
+      refused.code = "cancelled";
+      refused.message = "the request was aborted";
+      break;
+    default:
+      refused.status = 500;
+      refused.code =
+          error.message.starts_with("numerical error") ? "numerical_error" : "internal_error";
+      refused.message = "the server failed to answer this request; its log says more";
+      break;
+  }
+  return refused;
+}
+
+}  // namespace koho::api

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/field_table.h"
+
+#include <charconv>
+#include <limits>
+#include <system_error>
+
+#include <fmt/core.h>
+
+namespace koho::api {
+namespace {
+
+using chat::Json;
+
+/// Nothing: beyond 64 bits.
+std::optional<std::int64_t> integer_of(const Json& json) {
+  std::int64_t parsed = 0;
+  const char* end = json.text.data() + json.text.size();
+  const auto [stop, error] = std::from_chars(json.text.data(), end, parsed);
+  if (error != std::errc() || stop != end) return {};
+  return parsed;
+}
+
+}  // namespace
+
+ApiError must_be(const FieldValue& value, std::string_view what) {
+  return wrong_field(value.name, fmt::format("{} must be {}, found {}", value.name, what,
+                                             chat::kind_name(value.json.kind)));
+}
+
+Refusal read_boolean(const FieldValue& value, bool& target) {
+  if (value.json.kind != Json::Kind::boolean) return must_be(value, "true or false");
+  target = value.json.boolean;
+  return {};
+}
+
+Refusal read_text(const FieldValue& value, std::string& target, std::size_t bytes_max) {
+  if (!value.json.is_string()) return must_be(value, "a string");
+  if (value.json.text.size() > bytes_max)
+    return wrong_field(value.name, fmt::format("{} may have {} bytes, found {}", value.name,
+                                               bytes_max, value.json.text.size()));
+  target = value.json.text;
+  return {};
+}
+
+Refusal read_integer(const FieldValue& value,
+                     std::int64_t low,
+                     std::int64_t high,
+                     std::int64_t& target) {
+  if (!value.json.is_integer()) return must_be(value, "an integer");
+  const std::optional<std::int64_t> parsed = integer_of(value.json);
+  if (!parsed || *parsed < low || *parsed > high)
+    return wrong_field(value.name, fmt::format("{} must be in {}..{}, found {:.24}", value.name,
+                                               low, high, std::string_view(value.json.text)));
+  target = *parsed;
+  return {};
+}
+
+Refusal read_integer(const FieldValue& value,
+                     std::int32_t low,
+                     std::int32_t high,
+                     std::int32_t& target) {
+  std::int64_t wide = 0;
+  if (Refusal refused = read_integer(value, std::int64_t{low}, std::int64_t{high}, wide))
+    return refused;
+  target = static_cast<std::int32_t>(wide);
+  return {};
+}
+
+Refusal read_number(
+    const FieldValue& value, double low, double high, double& target, bool above_low) {
+  if (!value.json.is_number()) return must_be(value, "a number");
+  double parsed = 0.0;
+  const std::string& text = value.json.text;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), parsed);
+  const bool read = error == std::errc() && stop == text.data() + text.size();
+  if (!read || !(parsed >= low && parsed <= high) || (above_low && parsed == low))
+    return wrong_field(value.name, fmt::format("{} must be {} {} and at most {}, found {:.24}",
+                                               value.name, above_low ? "above" : "at least", low,
+                                               high, std::string_view(text)));
+  target = parsed;
+  return {};
+}
+
+Refusal read_token_ids(const FieldValue& value,
+                       std::int32_t vocabulary,
+                       std::size_t count_max,
+                       std::vector<Token>& target) {
+  if (!value.json.is_array()) return must_be(value, "an array of token ids");
+  if (value.json.items.size() > count_max)
+    return wrong_field(value.name, fmt::format("{} may have {} entries, found {}", value.name,
+                                               count_max, value.json.items.size()));
+  target.clear();
+  target.reserve(value.json.items.size());
+  for (const Json& item : value.json.items) {
+    const std::optional<std::int64_t> id =
+        item.is_integer() ? integer_of(item) : std::optional<std::int64_t>{};
+    if (!id || *id < 0 || *id >= vocabulary)
+      return wrong_field(value.name, fmt::format("{}[{}] is no token id; there are 0..{}",
+                                                 value.name, target.size(), vocabulary - 1));
+    target.push_back(static_cast<Token>(*id));
+  }
+  return {};
+}
+
+Refusal read_texts(const FieldValue& value,
+                   std::size_t count_max,
+                   std::size_t bytes_max,
+                   std::vector<std::string>& target) {
+  target.clear();
+  const auto add = [&](const Json& json) -> Refusal {
+    if (!json.is_string()) return must_be(value, "a string or an array of strings");
+    if (json.text.empty() || json.text.size() > bytes_max)
+      return wrong_field(
+          value.name, fmt::format("each string of {} must have 1..{} bytes, found {}", value.name,
+                                  bytes_max, json.text.size()));
+    target.push_back(json.text);
+    return {};
+  };
+  if (!value.json.is_array()) return add(value.json);
+  if (value.json.items.size() > count_max)
+    return wrong_field(value.name, fmt::format("{} may have {} strings, found {}", value.name,
+                                               count_max, value.json.items.size()));
+  for (const Json& item : value.json.items)
+    if (Refusal refused = add(item)) return refused;
+  return {};
+}
+
+}  // namespace koho::api

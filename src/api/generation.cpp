@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+// What happens to a request of any API between reading and the engine.
+#include "api/generation.h"
+
+#include <algorithm>
+#include <unordered_set>
+
+#include <fmt/core.h>
+
+#include "chat/template.h"
+
+namespace koho::api {
+namespace {
+
+constexpr std::size_t kMessagesMax = 10'000;
+constexpr std::size_t kToolsMax = 512;
+constexpr std::size_t kToolNameBytesMax = 64;
+
+Refusal no_text_side() {
+  return ApiError{.status = 400,
+                  .code = "unsupported_parameter",
+                  .param = {},
+                  .message = "the model has no tokenizer.json: give token ids instead of text"};
+}
+
+bool is_name_character(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+         c == '-' || c == '.';
+}
+
+Refusal check_tool(const chat::Json& tool, const std::string& field, std::string_view& name) {
+  if (!tool.is_object()) return wrong_field(field, field + " must be an object");
+  const chat::Json* function = tool.find("function");
+  if (const chat::Json* type = tool.find("type");
+      type != nullptr && *type != chat::Json::string("function"))
+    return wrong_field(field + ".type", field + ".type must be \"function\"");
+  if (function != nullptr && !function->is_object())
+    return wrong_field(field + ".function", field + ".function must be an object");
+  const chat::Json& body = function != nullptr ? *function : tool;
+  const std::string inner = function != nullptr ? field + ".function" : field;
+  const chat::Json* named = body.find("name");
+  if (named == nullptr || !named->is_string() || named->text.empty() ||
+      named->text.size() > kToolNameBytesMax ||
+      !std::ranges::all_of(named->text, is_name_character))
+    return wrong_field(inner + ".name",
+                       fmt::format("{}.name must be 1..{} characters of a-z, A-Z, 0-9, _, - and .",
+                                   inner, kToolNameBytesMax));
+  for (const char* key : {"parameters", "input_schema"})
+    if (const chat::Json* parameters = body.find(key);
+        parameters != nullptr && !parameters->is_null() && !parameters->is_object())
+      return wrong_field(fmt::format("{}.{}", inner, key),
+                         fmt::format("{}.{} must be a JSON schema: an object", inner, key));
+  name = named->text;
+  return {};
+}
+
+ToolGrammar grammar_of(const chat::Json& tool) {
+  const chat::Json* function = tool.find("function");
+  const chat::Json& body = function != nullptr ? *function : tool;
+  ToolGrammar grammar;
+  grammar.name = body.find("name")->text;
+  for (const char* key : {"parameters", "input_schema"})
+    if (const chat::Json* schema = body.find(key); schema != nullptr && schema->is_object())
+      grammar.parameters = chat::dump_json(*schema);
+  const chat::Json* strict = body.find("strict");
+  grammar.strict = strict != nullptr && strict->boolean;
+  return grammar;
+}
+
+Refusal check_messages(const chat::Conversation& conversation) {
+  if (conversation.messages.empty())
+    return wrong_field("messages", "messages must have at least one entry");
+  if (conversation.messages.size() > kMessagesMax)
+    return wrong_field("messages", fmt::format("messages may have {} entries, found {}",
+                                               kMessagesMax, conversation.messages.size()));
+  for (std::size_t i = 0; i < conversation.messages.size(); ++i) {
+    const chat::Message& message = conversation.messages[i];
+    if (message.content && !message.content->is_null()) continue;
+    // An assistant's turn may consist of thoughts and calls.
+    if (message.role == "assistant" && (message.content || !message.tool_calls.empty() ||
+                                        message.reasoning || message.reasoning_content))
+      continue;
+    const std::string field = fmt::format("messages[{}].content", i);
+    return wrong_field(field, field + " must be a string or a list of parts, found nothing");
+  }
+  return {};
+}
+
+Result<std::vector<Token>> tokenise(const PromptInput& prompt, const Tokenizer* tokenizer) {
+  if (!prompt.is_text) return prompt.ids;
+  return prompt.allow_special ? tokenizer->encode_with_special(prompt.text)
+                              : tokenizer->encode(prompt.text);
+}
+
+Refusal settle_lengths(GenerationRequest& request,
+                       const Model& model,
+                       std::string_view asked_in,
+                       Request& one) {
+  const std::int64_t context = model.context_max();
+  const auto prompt = static_cast<std::int64_t>(one.prompt.size());
+  const auto too_long = [&](std::int64_t answer) {
+    return ApiError{
+        .status = 400,
+        .code = "context_length_exceeded",
+        .param = std::string(asked_in),
+        .message = fmt::format("this model's context holds {} tokens; the prompt has {}, and {} "
+                               "are asked for the answer: {} in sum",
+                               context, prompt, answer, prompt + answer)};
+  };
+  if (prompt == 0)
+    return wrong_field(asked_in, fmt::format("{} must not be empty", asked_in), "invalid_prompt");
+  const std::int64_t room = context - prompt;
+  if (request.tokens_max) {
+    if (*request.tokens_max > room) return too_long(*request.tokens_max);
+    one.max_tokens = static_cast<std::int32_t>(*request.tokens_max);
+  } else {
+    if (room < 1) return too_long(1);
+    one.max_tokens = static_cast<std::int32_t>(
+        request.tokens_max_default > 0 ? std::min<std::int64_t>(request.tokens_max_default, room)
+                                       : room);
+  }
+  if (one.min_tokens > one.max_tokens)
+    return wrong_field("min_tokens", fmt::format("min_tokens ({}) exceeds max_tokens ({})",
+                                                 one.min_tokens, one.max_tokens));
+  return {};
+}
+
+}  // namespace
+
+Refusal check_tools(const std::vector<chat::Json>& tools, std::string_view field) {
+  if (tools.size() > kToolsMax)
+    return wrong_field(
+        field, fmt::format("{} may have {} entries, found {}", field, kToolsMax, tools.size()));
+  std::unordered_set<std::string_view> names;
+  for (std::size_t i = 0; i < tools.size(); ++i) {
+    std::string_view name;
+    const std::string place = fmt::format("{}[{}]", field, i);
+    if (Refusal refused = check_tool(tools[i], place, name)) return refused;
+    if (!names.insert(name).second)
+      return wrong_field(place + ".function.name",
+                         fmt::format("{}: a tool named \"{}\" stands before it", place, name));
+  }
+  return {};
+}
+
+Refusal settle_tool_choice(GenerationRequest& request, const Model& model) {
+  const ToolChoice& choice = request.tool_choice;
+  if (choice.kind == ToolChoice::Kind::none) return {};
+  const std::vector<chat::Json>& tools = request.conversation->tools;
+  const bool forced = choice.kind != ToolChoice::Kind::automatic;
+  if (tools.empty()) {
+    if (forced) return wrong_field("tool_choice", "tool_choice needs tools");
+    return {};
+  }
+  std::vector<ToolGrammar> grammars;
+  bool any_strict = false;
+  for (const chat::Json& tool : tools) {
+    ToolGrammar grammar = grammar_of(tool);
+    if (choice.kind == ToolChoice::Kind::named && grammar.name != choice.name) continue;
+    any_strict = any_strict || grammar.strict;
+    grammars.push_back(std::move(grammar));
+  }
+  if (grammars.empty())
+    return wrong_field("tool_choice", fmt::format("tool_choice names the tool \"{:.100}\", which "
+                                                  "is not among the tools",
+                                                  std::string_view(choice.name)));
+  // An answer whose form is asked for by response_format calls no tools by itself.
+  if (!forced && (!any_strict || request.constraint)) return {};
+  const Constraint::Calls calls = !forced ? Constraint::Calls::when_called
+                                  : choice.kind == ToolChoice::Kind::named
+                                      ? Constraint::Calls::exactly_one
+                                      : Constraint::Calls::at_least_one;
+  request.constraint = Constraint::tool_calls(std::move(grammars), calls);
+  request.constraint->one_call = !choice.parallel;
+  request.constraint->newline_after_tags = model.style != chat::TemplateStyle::glm_4_7;
+  request.constraint_field = forced ? "tool_choice" : "tools";
+  return {};
+}
+
+Refusal settle_conversation(GenerationRequest& request, const Model& model) {
+  chat::Conversation& conversation = *request.conversation;
+  if (Refusal refused = check_messages(conversation)) return refused;
+  if (Refusal refused = check_tools(conversation.tools, "tools")) return refused;
+  if (Refusal refused = settle_tool_choice(request, model)) return refused;
+  if (const Status status = chat::normalise(conversation); !status.ok())
+    return to_api_error(status.error());
+  if (!conversation.enable_thinking) conversation.enable_thinking = model.enable_thinking;
+  if (!conversation.clear_thinking) {
+    const bool keep =
+        model.preserve_thinking == PreserveThinking::always ||
+        (model.preserve_thinking == PreserveThinking::automatic && !conversation.tools.empty());
+    if (keep) conversation.clear_thinking = false;
+  }
+  return {};
+}
+
+Refusal encode(GenerationRequest& request, const Model& model, std::string_view asked_in) {
+  if (request.conversation) {
+    if (model.tokenizer == nullptr) return no_text_side();
+    Result<chat::Prompt> prompt = chat::render(*request.conversation, model.style);
+    if (!prompt.ok()) return to_api_error(prompt.error());
+    request.starts_in_reasoning = prompt->ends_in_thinking();
+    request.prompt_text = prompt->text();
+    std::vector<TextSegment> segments;
+    segments.reserve(prompt->segments.size());
+    for (const chat::Segment& segment : prompt->segments)
+      segments.push_back(
+          {.text = segment.text, .allow_special = segment.kind == chat::Segment::Kind::control});
+    Result<std::vector<Token>> ids = model.tokenizer->encode(segments);
+    if (!ids.ok()) return to_api_error(ids.error());
+    request.prompts.assign(1, {.is_text = false, .text = {}, .ids = std::move(*ids)});
+    if (!request.conversation->tools.empty() && request.tool_choice.kind != ToolChoice::Kind::none)
+      request.tool_schemas = std::make_shared<const chat::ToolSchemas>(request.conversation->tools);
+  }
+  request.requests.clear();
+  for (PromptInput& prompt : request.prompts) {
+    if (prompt.is_text && model.tokenizer == nullptr) return no_text_side();
+    Request one = request.base;
+    Result<std::vector<Token>> ids = tokenise(prompt, model.tokenizer);
+    if (!ids.ok()) return to_api_error(ids.error());
+    one.prompt = std::move(*ids);
+    if (request.truncate_to && one.prompt.size() > static_cast<std::size_t>(*request.truncate_to))
+      one.prompt.erase(one.prompt.begin(), one.prompt.end() - *request.truncate_to);
+    one.begins_in_reasoning =
+        !one.prompt.empty() && one.reasoning_begin >= 0 && one.prompt.back() == one.reasoning_begin;
+    if (Refusal refused = settle_lengths(request, model, asked_in, one)) return refused;
+    request.requests.push_back(std::move(one));
+  }
+  return {};
+}
+
+}  // namespace koho::api

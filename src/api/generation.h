@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// One request of an API, read and checked: what the engine is asked, and how the answer is to be
+// given. Every API's body becomes this; nothing later knows which API it was, but for the
+// responder.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "api/error.h"
+#include "api/model.h"
+#include "chat/message.h"
+#include "chat/tool_schema.h"
+#include "engine/output_stream.h"
+#include "engine/request.h"
+#include "grammar/constraint.h"
+
+namespace koho::api {
+
+/// A prompt that is no conversation.
+struct PromptInput {
+  bool is_text = true;
+  std::string text{};
+  std::vector<Token> ids{};
+  bool allow_special = true;  // added tokens in the text are recognised
+};
+
+/// Whether the model may, must or must not call tools.
+struct ToolChoice {
+  enum class Kind : std::uint8_t { automatic, none, required, named };
+  Kind kind = Kind::automatic;
+  std::string name;      // of the tool, if named
+  bool parallel = true;  // more than one call
+};
+
+/// What the client wants to see of the answer.
+struct OutputOptions {
+  bool include_usage = false;  // in a stream: a last chunk with the usage
+  bool usage_in_every_chunk = false;
+  bool token_ids = false;
+  bool tokens_as_ids = false;  // logprobs name tokens "token_id:7"
+  bool echo = false;           // completions: the prompt before the answer
+  bool skip_special_tokens = true;
+  bool include_reasoning = true;
+  bool timings = false;
+  std::optional<int> logprobs;  // alternatives beside the chosen token's
+};
+
+/// What the model thinks of a prompt's token, given those before it.
+struct PromptLogprob {
+  float logprob = 0.0F;
+  std::vector<TokenLogprob> top{};
+};
+
+struct GenerationRequest {
+  std::string model;
+  bool stream = false;
+  std::string request_id;  // the client's; "" = none
+
+  // What is asked: a conversation, or prompts.
+  std::optional<chat::Conversation> conversation;
+  std::vector<PromptInput> prompts;
+
+  /// What all prompts share: sampling, stops, choices, priority, salt, deadline. encode() adds
+  /// prompts and lengths.
+  Request base;
+  std::optional<std::int64_t> tokens_max;   // as given
+  std::int32_t tokens_max_default = 0;      // 0: the rest of the context
+  std::optional<std::int32_t> truncate_to;  // keep the prompt's last tokens only
+
+  ToolChoice tool_choice;
+  std::optional<Constraint> constraint;  // what the answer's text must be like
+  std::string constraint_field;          // where it stood, for messages: "response_format"
+  OutputOptions output;
+  std::string call_id_prefix = "call_";  // of tool calls; unique to the request
+  std::vector<std::string> unknown_fields;
+
+  /// Whether the prompts' own tokens are scored: then prompt_logprobs[prompt][i] is that of the
+  /// token behind the first i + 1, filled in before the answer begins.
+  bool scores_prompts() const { return output.echo && output.logprobs.has_value(); }
+  std::vector<std::vector<PromptLogprob>> prompt_logprobs;
+
+  // Filled in by encode().
+  std::vector<Request> requests;  // one a prompt
+  std::string prompt_text;        // a conversation's, rendered
+  bool starts_in_reasoning = false;
+  std::shared_ptr<const chat::ToolSchemas> tool_schemas;  // null: tool tags are text
+};
+
+/// Renders and tokenises the prompts and settles the lengths. `asked_in` is the field that holds
+/// them ("messages", "prompt"), for messages. Cost: linear in the text; up to seconds for the
+/// largest bodies.
+Refusal encode(GenerationRequest& request, const Model& model, std::string_view asked_in);
+
+/// What a conversation lacks after reading: messages at all, contents where they are needed, tools
+/// that can be called; applies the model's defaults for thinking. Called by every chat API before
+/// encode().
+Refusal settle_conversation(GenerationRequest& request, const Model& model);
+
+/// Whether `tools` are declarations that GLM can call: an array of at most 512 functions with
+/// distinct names. `field` is their place in the body.
+Refusal check_tools(const std::vector<chat::Json>& tools, std::string_view field);
+
+/// tool_choice against the tools; calls that must come become a constraint.
+Refusal settle_tool_choice(GenerationRequest& request, const Model& model);
+
+}  // namespace koho::api

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the API needs to know of the model that answers: names, text side, defaults, limits. Plain
+// facts; the server fills them in once the model is loaded.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "chat/output_parser.h"
+#include "chat/template.h"
+#include "engine/request.h"
+#include "tokenizer/tokenizer.h"
+
+namespace koho::api {
+
+/// Whether thoughts of earlier turns stay in the prompt when a request does not say.
+enum class PreserveThinking : std::uint8_t { automatic, always, never };  // automatic: with tools
+
+struct Model {
+  std::vector<std::string> names;  // the first one is shown
+  bool any_name = false;           // unknown names are served, too
+  std::int64_t created = 0;        // seconds since 1970
+  std::string fingerprint;         // of weights, build and mode
+
+  const Tokenizer* tokenizer = nullptr;  // null: token ids only
+  chat::TemplateStyle style = chat::TemplateStyle::glm_4_7;
+  chat::TagIds tag_ids = chat::kNoTagIds;
+
+  Request defaults;  // sampling, stop tokens, thinking's tokens
+  EngineLimits limits;
+
+  PreserveThinking preserve_thinking = PreserveThinking::automatic;
+  bool enable_thinking = true;  // when a request does not say
+  bool strict_fields = false;   // unknown fields are refused
+
+  /// Tokens of prompt and answer that one request can have.
+  std::int32_t context_max() const;
+  bool serves(std::string_view name) const;
+};
+
+/// The ids of the tags that structure an answer.
+chat::TagIds tag_ids_of(const Tokenizer& tokenizer);
+
+}  // namespace koho::api

@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/sampling_fields.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <limits>
+#include <random>
+#include <unordered_set>
+#include <xxhash.h>
+
+#include <fmt/core.h>
+
+namespace koho::api {
+namespace {
+
+using chat::Json;
+using Value = FieldValue;
+
+constexpr std::int32_t kTopKMax = 1'000'000;
+constexpr std::int32_t kChoicesMax = 128;
+constexpr std::size_t kStopStringsMax = 4;
+constexpr std::int32_t kDeadlineSecondsMax = 86'400;
+
+Refusal read_logit_bias(const Value& value, Draft& draft) {
+  if (!value.json.is_object()) return must_be(value, "an object of token ids and numbers");
+  const auto entries = value.json.keys.size();
+  if (entries > static_cast<std::size_t>(kLogitBiasMax))
+    return wrong_field(value.name, fmt::format("logit_bias may have {} entries, found {}",
+                                               kLogitBiasMax, entries));
+  for (std::size_t i = 0; i < entries; ++i) {
+    const std::string& key = value.json.keys[i];
+    std::int32_t token = -1;
+    const auto [stop, error] = std::from_chars(key.data(), key.data() + key.size(), token);
+    if (error != std::errc() || stop != key.data() + key.size() || token < 0 ||
+        token >= draft.model.limits.vocabulary)
+      return wrong_field(value.name,
+                         fmt::format("logit_bias: \"{:.40}\" is no token id; there are "
+                                     "0..{}",
+                                     std::string_view(key), draft.model.limits.vocabulary - 1));
+    double bias = 0.0;
+    if (Refusal refused =
+            read_number({.name = value.name, .json = value.json.items[i]}, -100.0, 100.0, bias))
+      return refused;
+    draft.request.base.sampling.logit_bias.emplace_back(token, static_cast<float>(bias));
+  }
+  return {};
+}
+
+Refusal read_stream_options(const Value& value, Draft& draft) {
+  if (!value.json.is_object()) return must_be(value, "an object");
+  draft.stream_options_given = true;
+  OutputOptions& output = draft.request.output;
+  for (const auto& [name, target] :
+       {std::pair{"include_usage", &output.include_usage},
+        std::pair{"continuous_usage_stats", &output.usage_in_every_chunk}}) {
+    const Json* json = value.json.find(name);
+    if (json == nullptr || json->is_null()) continue;
+    const std::string field = fmt::format("stream_options.{}", name);
+    if (Refusal refused = read_boolean({.name = field, .json = *json}, *target)) return refused;
+  }
+  return {};
+}
+
+Refusal read_salt(const Value& value, Draft& draft) {
+  std::string salt;
+  if (Refusal refused = read_text(value, salt, 1024)) return refused;
+  if (salt.empty()) return wrong_field(value.name, "cache_salt must not be empty");
+  const XXH128_hash_t hash = XXH3_128bits(salt.data(), salt.size());
+  draft.request.base.salt = {.low = hash.low64, .high = hash.high64};
+  return {};
+}
+
+Refusal read_deadline(const Value& value, Draft& draft) {
+  double seconds = 0.0;
+  if (Refusal refused = read_number(value, 0.0, kDeadlineSecondsMax, seconds, /*above_low=*/true))
+    return refused;
+  draft.request.base.deadline_us =
+      std::max<std::int64_t>(static_cast<std::int64_t>(seconds * 1e6), 1);
+  return {};
+}
+
+void constrain(Draft& draft, std::string_view field, Constraint constraint) {
+  draft.request.constraint = std::move(constraint);
+  draft.request.constraint_field = field;
+}
+
+Refusal read_schema(const Value& value, const Json* schema, Draft& draft) {
+  if (schema == nullptr || (!schema->is_object() && schema->kind != Json::Kind::boolean))
+    return wrong_field(value.name,
+                       fmt::format("{}: the JSON schema is missing or no object", value.name),
+                       "unsupported_schema");
+  constrain(draft, value.name, Constraint::json_schema(chat::dump_json(*schema)));
+  return {};
+}
+
+Refusal read_response_format(const Value& value, Draft& draft) {
+  if (!value.json.is_object()) return must_be(value, "an object");
+  const Json* type = value.json.find("type");
+  if (type == nullptr || !type->is_string())
+    return wrong_field(value.name, "response_format.type must be a string");
+  if (type->text == "text") return {};
+  if (type->text == "json_object") {
+    constrain(draft, value.name, Constraint::json_object());
+    return {};
+  }
+  if (type->text == "json_schema") {
+    const Json* wrapped = value.json.find("json_schema");
+    return read_schema(
+        value, wrapped == nullptr ? value.json.find("schema") : wrapped->find("schema"), draft);
+  }
+  return wrong_field(value.name, fmt::format("response_format.type \"{:.40}\" is none of text, "
+                                             "json_object, json_schema",
+                                             std::string_view(type->text)));
+}
+
+/// The member of vLLM's structured_outputs, or its old name with "guided_" before.
+Refusal read_structure(std::string_view member, const Value& value, Draft& draft) {
+  if (draft.request.constraint)
+    return wrong_field(value.name, fmt::format("{}: the answer is constrained by {} already",
+                                               value.name, draft.request.constraint_field));
+  if (member == "json") {
+    if (!value.json.is_string()) return read_schema(value, &value.json, draft);
+    const Result<Json> parsed = chat::parse_json(value.json.text);
+    if (!parsed.ok())
+      return wrong_field(value.name, fmt::format("{}: {}", value.name, parsed.error().message),
+                         "unsupported_schema");
+    return read_schema(value, &*parsed, draft);
+  }
+  if (member == "choice") {
+    std::vector<std::string> choices;
+    if (!value.json.is_array() || value.json.items.empty())
+      return must_be(value, "an array of strings");
+    if (Refusal refused = read_texts(value, 10'000, 1U << 16U, choices)) return refused;
+    constrain(draft, value.name, Constraint::choice(std::move(choices)));
+    return {};
+  }
+  if (member == "json_object") {
+    bool on = false;
+    if (Refusal refused = read_boolean(value, on)) return refused;
+    if (on) constrain(draft, value.name, Constraint::json_object());
+    return {};
+  }
+  std::string text;
+  if (Refusal refused = read_text(value, text, 1U << 16U)) return refused;
+  constrain(
+      draft, value.name,
+      member == "regex" ? Constraint::regex(std::move(text)) : Constraint::ebnf(std::move(text)));
+  return {};
+}
+
+Refusal read_structured_outputs(const Value& value, Draft& draft) {
+  if (!value.json.is_object()) return must_be(value, "an object");
+  for (std::size_t i = 0; i < value.json.keys.size(); ++i) {
+    const std::string& member = value.json.keys[i];
+    const Json& json = value.json.items[i];
+    if (json.is_null()) continue;
+    const std::string field = fmt::format("structured_outputs.{}", member);
+    const bool known = member == "json" || member == "regex" || member == "choice" ||
+                       member == "grammar" || member == "json_object";
+    if (!known)
+      return wrong_field(value.name, fmt::format("{} is none of json, regex, choice, grammar, "
+                                                 "json_object",
+                                                 field));
+    if (Refusal refused = read_structure(member, {.name = field, .json = json}, draft))
+      return refused;
+  }
+  return {};
+}
+
+Refusal read_guided(const Value& value, Draft& draft) {
+  return read_structure(value.name.substr(std::string_view("guided_").size()), value, draft);
+}
+
+Refusal read_user(const Value& value, Draft& /*draft*/) {
+  std::string user;
+  return read_text(value, user, 1024);
+}
+
+// Several names for one thing: the last in the table wins.
+constexpr DraftField kShared[] = {
+    {"temperature", "number in 0..2; 0 is greedy",
+     [](const Value& v, Draft& d) {
+       return read_number(v, 0.0, 2.0, d.request.base.sampling.temperature);
+     }},
+    {"top_p", "number above 0, at most 1",
+     [](const Value& v, Draft& d) {
+       return read_number(v, 0.0, 1.0, d.request.base.sampling.top_p, /*above_low=*/true);
+     }},
+    {"min_p", "number in 0..1",
+     [](const Value& v, Draft& d) {
+       return read_number(v, 0.0, 1.0, d.request.base.sampling.min_p);
+     }},
+    {"top_k", "integer in -1..1000000; 0 and -1 are off",
+     [](const Value& v, Draft& d) {
+       return read_integer(v, std::int64_t{-1}, std::int64_t{kTopKMax},
+                           d.request.base.sampling.top_k);
+     }},
+    {"repetition_penalty", "number above 0, at most 2",
+     [](const Value& v, Draft& d) {
+       return read_number(v, 0.0, 2.0, d.request.base.sampling.repetition_penalty,
+                          /*above_low=*/true);
+     }},
+    {"frequency_penalty", "number in -2..2",
+     [](const Value& v, Draft& d) {
+       return read_number(v, -2.0, 2.0, d.request.base.sampling.frequency_penalty);
+     }},
+    {"presence_penalty", "number in -2..2",
+     [](const Value& v, Draft& d) {
+       return read_number(v, -2.0, 2.0, d.request.base.sampling.presence_penalty);
+     }},
+    {"seed", "64-bit integer: same seed, same text",
+     [](const Value& v, Draft& d) {
+       std::int64_t seed = 0;
+       if (Refusal refused = read_integer(v, std::numeric_limits<std::int64_t>::min(),
+                                          std::numeric_limits<std::int64_t>::max(), seed))
+         return refused;
+       d.request.base.sampling.seed = seed;
+       return Refusal{};
+     }},
+    {"logit_bias", "object: token id to number in -100..100, at most 1024", read_logit_bias},
+    {"n", "integer in 1..128: so many answers",
+     [](const Value& v, Draft& d) {
+       const std::int32_t most = std::min(kChoicesMax, d.model.limits.choices_max);
+       return read_integer(v, 1, most, d.request.base.choices);
+     }},
+    {"min_tokens", "integer from 0: no end before so many tokens",
+     [](const Value& v, Draft& d) {
+       return read_integer(v, 0, d.model.limits.scheduler.context_max, d.request.base.min_tokens);
+     }},
+    {"stop", "string, or array of at most 4",
+     [](const Value& v, Draft& d) {
+       return read_texts(v, kStopStringsMax,
+                         static_cast<std::size_t>(d.model.limits.stop_string_bytes_max),
+                         d.request.base.stop_strings);
+     }},
+    {"stop_token_ids", "array of token ids",
+     [](const Value& v, Draft& d) {
+       return read_token_ids(v, d.model.limits.vocabulary, 32, d.stop_token_ids);
+     }},
+    {"include_stop_str_in_output", "boolean: the matched stop stays in the text",
+     [](const Value& v, Draft& d) { return read_boolean(v, d.request.base.include_stop); }},
+    {"no_stop_trim", "the same, as SGLang calls it",
+     [](const Value& v, Draft& d) { return read_boolean(v, d.request.base.include_stop); }},
+    {"ignore_eos", "boolean: the model's own end tokens do not end the answer",
+     [](const Value& v, Draft& d) { return read_boolean(v, d.ignore_eos); }},
+    {"skip_special_tokens", "boolean: special tokens are left out of the text",
+     [](const Value& v, Draft& d) {
+       return read_boolean(v, d.request.output.skip_special_tokens);
+     }},
+    {"return_token_ids", "boolean: prompt and answer as ids, too",
+     [](const Value& v, Draft& d) { return read_boolean(v, d.request.output.token_ids); }},
+    {"return_tokens_as_token_ids", "boolean: logprobs name tokens \"token_id:7\"",
+     [](const Value& v, Draft& d) { return read_boolean(v, d.request.output.tokens_as_ids); }},
+    {"timings", "boolean: a block of timings with the answer",
+     [](const Value& v, Draft& d) { return read_boolean(v, d.request.output.timings); }},
+    {"stream", "boolean",
+     [](const Value& v, Draft& d) { return read_boolean(v, d.request.stream); }},
+    {"stream_options", "object: include_usage, continuous_usage_stats; with stream only",
+     read_stream_options},
+    {"truncate_prompt_tokens", "integer from 1: keep the prompt's last tokens",
+     [](const Value& v, Draft& d) {
+       std::int32_t tokens = 0;
+       if (Refusal refused = read_integer(v, 1, std::numeric_limits<std::int32_t>::max(), tokens))
+         return refused;
+       d.request.truncate_to = tokens;
+       return Refusal{};
+     }},
+    {"priority", "integer in 0..7; 0 is served first",
+     [](const Value& v, Draft& d) {
+       return read_integer(v, 0, kPriorities - 1, d.request.base.priority);
+     }},
+    {"cache_salt", "string: prefixes are shared under the same salt only", read_salt},
+    {"timeout", "seconds after which the request ends, with an error", read_deadline},
+    {"request_id", "string of at most 128 bytes; also as header X-Request-Id",
+     [](const Value& v, Draft& d) { return read_text(v, d.request.request_id, 128); }},
+    {"rid", "the same, as SGLang calls it",
+     [](const Value& v, Draft& d) { return read_text(v, d.request.request_id, 128); }},
+    {"user", "string of at most 1024 bytes", read_user},
+    {"response_format", "object: type text, json_object or json_schema", read_response_format},
+    {"structured_outputs", "object: one of json, regex, choice, grammar, json_object",
+     read_structured_outputs},
+    {"guided_json", "structured_outputs.json, as it was called", read_guided},
+    {"guided_regex", "structured_outputs.regex, as it was called", read_guided},
+    {"guided_choice", "structured_outputs.choice, as it was called", read_guided},
+    {"guided_grammar", "structured_outputs.grammar, as it was called", read_guided},
+};
+
+constexpr std::string_view kIgnored[] = {"model",
+                                         "store",
+                                         "metadata",
+                                         "service_tier",
+                                         "prediction",
+                                         "modalities",
+                                         "verbosity",
+                                         "web_search_options",
+                                         "prompt_cache_key",
+                                         "prompt_cache_retention",
+                                         "safety_identifier",
+                                         "spaces_between_special_tokens",
+                                         "add_special_tokens",
+                                         "logprobs_mode",
+                                         "separate_reasoning",
+                                         "stream_interval",
+                                         "session_id",
+                                         "kv_transfer_params",
+                                         "ignored",
+                                         "use_beam_search",
+                                         "functions",
+                                         "function_call",
+                                         "stream_reasoning",
+                                         "vllm_xargs",
+                                         "lora_path"};
+
+constexpr std::string_view kRefused[] = {
+    "prompt_embeds",    "input_embeds",      "audio",     "suffix",          "chat_template",
+    "bad_words",        "allowed_token_ids", "typical_p", "top_n_sigma",     "mirostat",
+    "stop_regex",       "length_penalty",    "documents", "prompt_logprobs", "repetition_detection",
+    "logits_processors"};
+
+bool changes_nothing(const Json& json) {
+  return json.is_null() || (json.kind == Json::Kind::boolean && !json.boolean) ||
+         ((json.is_array() || json.is_object()) && json.items.empty());
+}
+
+std::uint64_t random_seed() {
+  thread_local std::mt19937_64 generator{[] {
+    std::random_device device;
+    return (std::uint64_t{device()} << 32U) | device();
+  }()};
+  return generator();
+}
+
+}  // namespace
+
+std::span<const DraftField> shared_fields() {
+  return kShared;
+}
+
+std::span<const std::string_view> ignored_fields() {
+  return kIgnored;
+}
+
+Refusal read_length(const FieldValue& value,
+                    std::int32_t low,
+                    std::optional<std::int64_t>& target) {
+  std::int32_t length = 0;
+  if (Refusal refused = read_integer(value, low, std::numeric_limits<std::int32_t>::max(), length))
+    return refused;
+  target = length;
+  return {};
+}
+
+Refusal read_model(const chat::Json& body, const Model& model, GenerationRequest& request) {
+  const Json* name = body.find("model");
+  if (name == nullptr) return wrong_field("model", "model must be a string, found nothing");
+  if (Refusal refused = read_text({.name = "model", .json = *name}, request.model, 1024))
+    return refused;
+  if (model.serves(request.model)) return {};
+  return ApiError{.status = 404,
+                  .code = "model_not_found",
+                  .param = "model",
+                  .message = fmt::format("the model \"{:.100}\" is not served; there is \"{}\"",
+                                         std::string_view(request.model), model.names.front())};
+}
+
+Refusal read_body(const chat::Json& body, std::span<const DraftField> own, Draft& draft) {
+  for (const std::string_view name : kRefused) {
+    const Json* json = body.find(name);
+    if (json == nullptr || changes_nothing(*json)) continue;
+    return wrong_field(name, fmt::format("{} is not supported", name), "unsupported_parameter");
+  }
+  if (Refusal refused = read_fields(body, shared_fields(), draft)) return refused;
+  if (Refusal refused = read_fields(body, own, draft)) return refused;
+  const auto known = [&](std::string_view key) {
+    const auto is_key = [key](const DraftField& field) { return field.name == key; };
+    return std::ranges::any_of(kShared, is_key) || std::ranges::any_of(own, is_key) ||
+           std::ranges::find(kIgnored, key) != std::end(kIgnored) ||
+           std::ranges::find(kRefused, key) != std::end(kRefused);
+  };
+  for (const std::string& key : body.keys) {
+    if (known(key)) continue;
+    if (draft.model.strict_fields)
+      return wrong_field(key,
+                         fmt::format("\"{:.100}\" is no field of this API", std::string_view(key)),
+                         "unsupported_parameter");
+    draft.request.unknown_fields.push_back(key);
+  }
+  return {};
+}
+
+Refusal settle(Draft& draft) {
+  GenerationRequest& request = draft.request;
+  if (draft.stream_options_given && !request.stream)
+    return wrong_field("stream_options", "stream_options needs \"stream\": true");
+  Request& base = request.base;
+  if (draft.ignore_eos) base.stop_tokens.clear();
+  base.stop_tokens.insert(base.stop_tokens.end(), draft.stop_token_ids.begin(),
+                          draft.stop_token_ids.end());
+  base.keep_special = !request.output.skip_special_tokens;
+  base.seed = random_seed();
+  if (!base.stop_strings.empty() && draft.model.tokenizer == nullptr)
+    return wrong_field("stop", "stop needs a model with a tokenizer.json");
+  if (draft.max_completion_tokens) request.tokens_max = draft.max_completion_tokens;
+  base.sampling.logprobs = request.output.logprobs;
+  return {};
+}
+
+}  // namespace koho::api
