@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/core.h"
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+
+#include <fmt/format.h>
+
+#include "base/log.h"
+#include "chat/json.h"
+#include "server/generation_job.h"
+
+namespace koho::server {
+namespace {
+
+constexpr std::size_t kPoolQueueMax = 4096;
+constexpr std::size_t kUnknownNamesMax = 64;  // that are logged
+
+}  // namespace
+
+Core::Core(ServerSettings settings, const Clock& clock)
+    : settings_(std::move(settings)),
+      clock_(clock),
+      started_us_(clock.now_us()),
+      waiting_for_("the model"),
+      pool_(settings_.text_threads, kPoolQueueMax) {
+  for (const api::GenerationEndpoint& endpoint : api::generation_endpoints())
+    responses_.try_emplace(std::string(endpoint.path));
+  for (const api::TextEndpoint& endpoint : api::text_endpoints())
+    responses_.try_emplace(std::string(endpoint.path));
+}
+
+Core::~Core() = default;
+
+void Core::set_loading(std::string what, double fraction) {
+  const std::lock_guard lock(mutex_);
+  waiting_for_ = std::move(what);
+  fraction_ = fraction;
+}
+
+void Core::set_serving(const Serving& serving) {
+  serving_.store(&serving, std::memory_order_release);
+  Phase loading = Phase::loading;
+  phase_.compare_exchange_strong(loading, Phase::ready, std::memory_order_acq_rel);
+}
+
+void Core::set_draining() {
+  phase_.store(Phase::draining, std::memory_order_release);
+}
+
+void Core::set_failed(std::string why) {
+  {
+    const std::lock_guard lock(mutex_);
+    waiting_for_ = std::move(why);
+  }
+  phase_.store(Phase::failed, std::memory_order_release);
+}
+
+std::string Core::readiness_json() const {
+  const Phase now = phase();
+  const Serving* serving = this->serving();
+  if (now == Phase::ready && serving != nullptr) {
+    const Statistics statistics = serving->engine.statistics();
+    if (statistics.broken)
+      return R"({"status":"failed","waiting_for":"a restart: the engine is lost"})";
+    if (!statistics.device_up) return R"({"status":"recovering","waiting_for":"the device"})";
+    return R"({"status":"ready"})";
+  }
+  std::string out;
+  if (now == Phase::draining) return R"({"status":"draining","waiting_for":"running requests"})";
+  out = now == Phase::failed ? R"({"status":"failed","waiting_for":)"
+                             : R"({"status":"loading","waiting_for":)";
+  const std::lock_guard lock(mutex_);
+  chat::append_json_string(out, waiting_for_);
+  if (fraction_ >= 0.0) out += fmt::format(R"(,"progress":{:.3f})", fraction_);
+  return out + '}';
+}
+
+void Core::count_response(std::string_view route, int status) {
+  const auto kind = static_cast<std::size_t>(std::clamp(status / 100 - 2, 0, 3));
+  const std::lock_guard lock(mutex_);
+  ++responses_[std::string(route)][kind];
+}
+
+std::map<std::string, std::array<std::uint64_t, 4>> Core::responses() const {
+  const std::lock_guard lock(mutex_);
+  return responses_;
+}
+
+void Core::note_unknown_fields(const std::vector<std::string>& names) {
+  if (names.empty()) return;
+  counters_.unknown_fields += names.size();
+  const std::lock_guard lock(mutex_);
+  for (const std::string& name : names) {
+    if (unknown_seen_.size() >= kUnknownNamesMax ||
+        std::ranges::find(unknown_seen_, name) != unknown_seen_.end())
+      continue;
+    unknown_seen_.push_back(name);
+    std::string quoted;
+    chat::append_json_string(quoted, std::string_view(name).substr(0, 100));
+    log::info("requests hold the field {}, which koho does not know: ignored", quoted);
+  }
+}
+
+void Core::add_job(const std::string& id, const std::shared_ptr<GenerationJob>& job) {
+  const std::lock_guard lock(mutex_);
+  jobs_[id] = job;
+}
+
+void Core::remove_job(const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  jobs_.erase(id);
+}
+
+bool Core::abort_job(const std::string& id) {
+  std::shared_ptr<GenerationJob> job;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = jobs_.find(id);
+    if (found == jobs_.end()) return false;
+    job = found->second.lock();
+  }
+  if (!job) return false;
+  job->withdraw();
+  return true;
+}
+
+void Core::abort_all_jobs() {
+  std::vector<std::shared_ptr<GenerationJob>> jobs;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, job] : jobs_)
+      if (std::shared_ptr<GenerationJob> live = job.lock()) jobs.push_back(std::move(live));
+  }
+  for (const std::shared_ptr<GenerationJob>& job : jobs) job->withdraw();
+}
+
+std::string Core::make_id() {
+  thread_local std::mt19937_64 generator{[] {
+    std::random_device device;
+    return (std::uint64_t{device()} << 32U) | device();
+  }()};
+  return fmt::format("{:016x}{:016x}", generator(), generator());
+}
+
+std::int64_t Core::unix_seconds() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace koho::server

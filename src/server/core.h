@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// What all connections share: settings, the model once it is loaded, what the server is doing,
+// counters, and the jobs that run. No sockets.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "api/endpoints.h"
+#include "api/model.h"
+#include "base/clock.h"
+#include "engine/engine.h"
+#include "server/settings.h"
+#include "server/work_pool.h"
+
+namespace koho::server {
+
+class GenerationJob;
+
+/// The model that answers. Outlives every connection.
+struct Serving {
+  Engine& engine;
+  api::Model model;
+  /// Compiles a constraint into a request; empty: none can be. Called on a thread of the pool.
+  std::function<Status(const Constraint& constraint, Request& request)> constrain{};
+  std::string server_info{};  // for /server_info: members of a JSON object, or ""
+};
+
+enum class Phase : std::uint8_t { loading, ready, draining, failed };
+
+/// Counters of the server itself; the engine has its own. Names as on the metrics page.
+struct Counters {
+  std::atomic<std::uint64_t> connections_accepted{0};
+  std::atomic<std::uint64_t> connections_refused{0};
+  std::atomic<std::int64_t> connections_live{0};
+  std::atomic<std::int64_t> requests_live{0};
+  std::atomic<std::uint64_t> disconnects{0};    // while an answer was under way
+  std::atomic<std::uint64_t> write_stalls{0};   // readers that were given up
+  std::atomic<std::uint64_t> head_timeouts{0};  // 408
+  std::atomic<std::uint64_t> pings{0};
+  std::atomic<std::uint64_t> unknown_fields{0};
+  std::atomic<std::uint64_t> bytes_sent{0};
+  std::atomic<std::uint64_t> rejected_full{0};
+  std::atomic<std::uint64_t> rejected_not_ready{0};
+  std::atomic<std::uint64_t> deadlines_passed{0};
+  std::atomic<std::uint64_t> tool_calls_unknown{0};
+  std::atomic<std::uint64_t> tool_calls_malformed{0};
+  std::atomic<std::uint64_t> tool_calls_mended{0};
+  std::atomic<std::uint64_t> reasoning_unclosed{0};
+};
+
+class Core {
+ public:
+  Core(ServerSettings settings, const Clock& clock);
+  ~Core();
+
+  const ServerSettings& settings() const { return settings_; }
+  const Clock& clock() const { return clock_; }
+  Counters& counters() { return counters_; }
+  const Counters& counters() const { return counters_; }
+  WorkPool& pool() { return pool_; }
+
+  // ---- what the server is doing; threads: any
+  Phase phase() const { return phase_.load(std::memory_order_acquire); }
+  /// What readiness waits for, and how much of it is done (0..1; negative: unknown).
+  void set_loading(std::string what, double fraction);
+  /// From now on requests are answered. `serving` outlives the core.
+  void set_serving(const Serving& serving);
+  void set_draining();
+  void set_failed(std::string why);
+  /// Null while loading.
+  const Serving* serving() const { return serving_.load(std::memory_order_acquire); }
+  /// {"status": …, "waiting_for": …, "progress": …}.
+  std::string readiness_json() const;
+  std::int64_t uptime_us() const { return clock_.now_us() - started_us_; }
+
+  // ---- counters with labels; threads: any
+  void count_response(std::string_view route, int status);
+  /// route -> how many answers of 2xx, 3xx, 4xx, 5xx.
+  std::map<std::string, std::array<std::uint64_t, 4>> responses() const;
+  void note_unknown_fields(const std::vector<std::string>& names);
+
+  // ---- running jobs, for aborting by id; threads: any
+  void add_job(const std::string& id, const std::shared_ptr<GenerationJob>& job);
+  void remove_job(const std::string& id);
+  /// False: none has that id.
+  bool abort_job(const std::string& id);
+  void abort_all_jobs();
+
+  /// 32 random hexadecimal digits.
+  std::string make_id();
+  static std::int64_t unix_seconds();
+
+ private:
+  ServerSettings settings_;
+  const Clock& clock_;
+  std::int64_t started_us_;
+  Counters counters_;
+  std::atomic<Phase> phase_{Phase::loading};
+  std::atomic<const Serving*> serving_{nullptr};
+  mutable std::mutex mutex_;
+  std::string waiting_for_;
+  double fraction_ = -1.0;
+  std::map<std::string, std::array<std::uint64_t, 4>> responses_;
+  std::unordered_map<std::string, std::weak_ptr<GenerationJob>> jobs_;
+  std::vector<std::string> unknown_seen_;  // that a log line was written for
+  WorkPool pool_;                          // last: its threads end first
+};
+
+}  // namespace koho::server

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// One request to the model, from its body to the last byte of its answer: reads and tokenises (on
+// the pool if that is long), submits, turns the engine's events into bytes when its connection asks
+// for them. Knows no sockets: it wakes its connection, which then polls.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "api/answer.h"
+#include "api/endpoints.h"
+#include "engine/output_stream.h"
+#include "server/core.h"
+#include "server/http_message.h"
+
+namespace koho::server {
+
+class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
+ public:
+  struct Setup {
+    const api::GenerationEndpoint* endpoint = nullptr;
+    const Serving* serving = nullptr;
+    std::string id;          // unique in this process
+    std::string request_id;  // shown to the client: its own, or the id
+    /// Tells the connection that poll() has something to do. Called from any thread.
+    std::function<void()> wake;
+  };
+
+  GenerationJob(Core& core, Setup setup);
+  ~GenerationJob();
+  GenerationJob(const GenerationJob&) = delete;
+  GenerationJob& operator=(const GenerationJob&) = delete;
+
+  /// Called once.
+  void start(std::string body);
+
+  enum class State : std::uint8_t {
+    waiting,    // nothing to send yet
+    streaming,  // `out` holds events; more come
+    streamed,   // `out` holds the last ones
+    answered    // response() is the whole answer
+  };
+  // What follows is called by the connection, one call at a time.
+
+  /// Appends what came, at most about `bytes_max`: the rest waits in the engine, which pauses.
+  State poll(std::string& out, std::size_t bytes_max);
+  /// Requires: poll returned answered.
+  Response& response() { return response_; }
+  /// Appends what keeps a quiet stream open. Nothing, if this is no stream or nothing is known yet.
+  void ping(std::string& out);
+  /// Nobody reads any more: the request is cancelled.
+  void abandon();
+
+  /// Ends the request with an error to its reader. Threads: any.
+  void withdraw();
+
+  const std::string& id() const { return setup_.id; }
+
+ private:
+  enum class Stage : std::uint8_t { preparing, prepared, scoring, running, over };
+
+  void prepare(const std::string& body);
+  std::optional<api::ApiError> read(const std::string& body);
+  void begin_scoring();
+  void score_prompts();
+  void submit();
+  void take_events(std::string& out, std::size_t bytes_max);
+  void finish(const api::ApiError& error, std::string& out);
+  void begin(std::string& out);
+  void cancel_streams();
+  void report(std::string_view finish, int status);
+
+  Core& core_;
+  Setup setup_;
+  std::int64_t received_us_;
+  std::atomic<bool> prepared_{false};
+  std::atomic<bool> aborted_{false};
+  std::atomic<bool> abandoned_{false};
+  Stage stage_ = Stage::preparing;
+
+  // Written before prepared_ is set, the connection's from then on.
+  api::GenerationRequest request_;
+  std::optional<api::ApiError> refused_;
+
+  /// A token of a prompt whose log probability is asked for.
+  struct Score {
+    std::shared_ptr<OutputStream> stream;
+    std::size_t prompt = 0;
+    std::size_t position = 0;
+  };
+  std::vector<Score> scores_;  // under way
+  std::size_t next_prompt_ = 0;
+  std::size_t next_position_ = 1;
+
+  std::optional<api::Answer> answer_;
+  bool stream_ = false;
+  bool begun_ = false;
+  std::int64_t prompt_tokens_ = 0;
+  std::vector<std::shared_ptr<OutputStream>> streams_;  // null: ended
+  std::size_t streams_left_ = 0;
+  OutputEvent event_;
+  std::string body_;  // of an answer that is no stream
+  Response response_;
+  bool reported_ = false;
+};
+
+}  // namespace koho::server

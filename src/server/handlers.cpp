@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/handlers.h"
+
+#include <algorithm>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "chat/json.h"
+#include "server/metrics_page.h"
+#include "tokenizer/utf8.h"
+
+namespace koho::server {
+namespace {
+
+using api::ApiError;
+using api::ErrorStyle;
+
+Response json_response(std::string body, int status = 200) {
+  Response response{.status = status};
+  response.body = std::move(body);
+  return response;
+}
+
+Response refuse(ErrorStyle style,
+                int status,
+                std::string_view code,
+                std::string message,
+                std::int32_t retry_after_s = 0) {
+  return error_response(style, {.status = status,
+                                .code = std::string(code),
+                                .param = {},
+                                .message = std::move(message),
+                                .retry_after_s = retry_after_s});
+}
+
+// ---- answers
+
+Response answer_livez(Core& core, const Call& /*call*/) {
+  const bool alive = core.phase() != Phase::failed;
+  return json_response(alive ? R"({"status":"ok"})" : core.readiness_json(), alive ? 200 : 503);
+}
+
+Response answer_readyz(Core& core, const Call& /*call*/) {
+  std::string json = core.readiness_json();
+  const bool ready = json == R"({"status":"ready"})";
+  Response response = json_response(std::move(json), ready ? 200 : 503);
+  if (!ready) response.fields.emplace_back("Retry-After", "5");
+  return response;
+}
+
+Response answer_ping(Core& core, const Call& call) {
+  return answer_readyz(core, call);
+}
+
+std::string model_json(const api::Model& model, const std::string& name) {
+  std::string out = R"({"id":)";
+  chat::append_json_string(out, name);
+  out += fmt::format(R"(,"object":"model","created":{},"owned_by":"koho","root":)", model.created);
+  chat::append_json_string(out, model.names.front());
+  out += fmt::format(R"(,"parent":null,"max_model_len":{}}})", model.context_max());
+  return out;
+}
+
+Response answer_models(Core& core, const Call& /*call*/) {
+  const api::Model& model = core.serving()->model;
+  std::string out = R"({"object":"list","data":[)";
+  for (const std::string& name : model.names) {
+    if (out.back() != '[') out += ',';
+    out += model_json(model, name);
+  }
+  return json_response(out + "]}");
+}
+
+Response answer_one_model(Core& core, const Call& call) {
+  const api::Model& model = core.serving()->model;
+  if (std::ranges::find(model.names, call.rest) == model.names.end()) {
+    ApiError error{.status = 404, .code = "model_not_found", .param = "model"};
+    error.message = fmt::format("the model \"{:.100}\" is not served", call.rest);
+    return error_response(ErrorStyle::openai, error);
+  }
+  return json_response(model_json(model, std::string(call.rest)));
+}
+
+Response answer_version(Core& /*core*/, const Call& /*call*/) {
+  return json_response(R"({"version":"0.1.0","engine":"koho"})");
+}
+
+Response answer_server_info(Core& core, const Call& /*call*/) {
+  const Serving& serving = *core.serving();
+  const EngineLimits& limits = serving.model.limits;
+  std::string out = R"({"model":)";
+  chat::append_json_string(out, serving.model.names.front());
+  out += fmt::format(
+      R"(,"version":"0.1.0","max_model_len":{},"max_num_seqs":{},"max_num_batched_tokens":{},)"
+      R"("block_size":{},"num_gpu_blocks":{},"vocab_size":{},"enable_prefix_caching":{},)"
+      R"("uptime_seconds":{:.1f})",
+      serving.model.context_max(), limits.scheduler.sequences_max, limits.scheduler.step_tokens_max,
+      limits.scheduler.tokens_per_page, limits.scheduler.pages, limits.vocabulary,
+      limits.scheduler.prefix_cache, static_cast<double>(core.uptime_us()) / 1e6);
+  if (!serving.server_info.empty()) out += ',' + serving.server_info;
+  return json_response(out + '}');
+}
+
+Response answer_load(Core& core, const Call& /*call*/) {
+  const Statistics statistics = core.serving()->engine.statistics();
+  return json_response(
+      fmt::format(R"({{"server_load":{},"running":{},"waiting":{},"kv_cache_usage":{:.6f}}})",
+                  core.counters().requests_live.load(), statistics.running, statistics.waiting,
+                  kv_usage(statistics)));
+}
+
+Response answer_abort(Core& core, const Call& call) {
+  const Result<chat::Json> json = chat::parse_json(call.body);
+  const chat::Json* id = nullptr;
+  if (json.ok())
+    for (const char* name : {"request_id", "rid"})
+      if (id == nullptr) id = json->find(name);
+  if (id == nullptr || !id->is_string())
+    return error_response(ErrorStyle::openai,
+                          api::wrong_field("request_id", "request_id must be a string"));
+  if (!core.abort_job(id->text))
+    return refuse(ErrorStyle::openai, 404, "not_found", "no running request has this id");
+  return json_response(R"({"status":"aborted"})");
+}
+
+Response answer_metrics(Core& core, const Call& /*call*/) {
+  Response response{.content_type = "text/plain; version=0.0.4; charset=utf-8"};
+  response.body = metrics_page(core);
+  return response;
+}
+
+// ---- the table
+
+std::vector<Route> make_routes() {
+  std::vector<Route> table{
+      {"GET", "/health", true, false, answer_readyz, nullptr, nullptr, "200 when ready, else 503"},
+      {"GET", "/healthz", true, false, answer_readyz, nullptr, nullptr, "as /health"},
+      {"GET", "/readyz", true, false, answer_readyz, nullptr, nullptr,
+       "200 when ready, else 503 and what it waits for"},
+      {"GET", "/livez", true, false, answer_livez, nullptr, nullptr,
+       "200 unless a restart is needed"},
+      {"GET", "/ping", true, false, answer_ping, nullptr, nullptr, "as /health"},
+      {"POST", "/ping", true, false, answer_ping, nullptr, nullptr, "as /health"},
+      {"GET", "/metrics", true, false, answer_metrics, nullptr, nullptr, "Prometheus"},
+      {"GET", "/version", true, false, answer_version, nullptr, nullptr, "the version"},
+      {"GET", "/v1/models", false, true, answer_models, nullptr, nullptr, "the served names"},
+      {"GET", "/v1/models/*", false, true, answer_one_model, nullptr, nullptr, "one of them"},
+      {"GET", "/server_info", false, true, answer_server_info, nullptr, nullptr,
+       "sizes and settings"},
+      {"GET", "/load", false, true, answer_load, nullptr, nullptr, "what runs and waits"},
+      {"POST", "/abort_request", false, true, answer_abort, nullptr, nullptr,
+       "ends a request by its id (header x-request-id)"},
+  };
+  for (const api::GenerationEndpoint& endpoint : api::generation_endpoints())
+    table.push_back({"POST", endpoint.path, false, true, nullptr, &endpoint, nullptr, ""});
+  for (const api::TextEndpoint& endpoint : api::text_endpoints())
+    table.push_back({"POST", endpoint.path, false, true, nullptr, nullptr, &endpoint, ""});
+  return table;
+}
+
+// ---- who may ask
+
+/// Takes the same time whatever differs.
+bool equal_in_constant_time(std::string_view given, std::string_view key) {
+  bool differs = given.size() != key.size();
+  for (std::size_t i = 0; i < given.size(); ++i)
+    differs = differs | (key.empty() || given[i] != key[i % key.size()]);
+  return !differs;
+}
+
+bool has_key(const std::vector<std::string>& keys, const RequestHead& head) {
+  constexpr std::size_t kKeyBytesMax = 1024;
+  std::string_view given = head.field("x-api-key");
+  const std::string_view authorization = head.field("authorization");
+  if (given.empty() && authorization.size() > 7) {
+    std::string scheme(authorization.substr(0, 7));
+    std::ranges::transform(scheme, scheme.begin(), [](char c) {
+      return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
+    });
+    if (scheme == "bearer ") given = authorization.substr(7);
+  }
+  if (given.empty() || given.size() > kKeyBytesMax) return false;
+  bool found = false;
+  for (const std::string& key : keys) found = equal_in_constant_time(given, key) || found;
+  return found;
+}
+
+/// "localhost", "127.0.0.1:8000", "[::1]": what a browser on this machine calls it.
+bool names_this_machine(std::string_view host) {
+  if (host.starts_with('[')) {
+    host = host.substr(0, host.find(']') + 1);
+  } else {
+    host = host.substr(0, host.find(':'));
+  }
+  return host == "localhost" || host == "127.0.0.1" || host == "[::1]" ||
+         host.ends_with(".localhost");
+}
+
+bool is_loopback(std::string_view address) {
+  return address.starts_with("127.") || address == "localhost" || address == "::1";
+}
+
+bool origin_allowed(const ServerSettings& settings, std::string_view origin) {
+  return std::ranges::find(settings.allowed_origins, "*") != settings.allowed_origins.end() ||
+         std::ranges::find(settings.allowed_origins, origin) != settings.allowed_origins.end();
+}
+
+/// A web page must not reach a server that trusts this machine, under whatever name.
+bool comes_from_elsewhere(const ServerSettings& settings, const RequestHead& head) {
+  if (!settings.check_host || !settings.api_keys.empty() || !is_loopback(settings.host))
+    return false;
+  if (head.has("host") && !names_this_machine(head.field("host"))) return true;
+  if (!head.has("origin")) return false;
+  const std::string_view origin = head.field("origin");
+  if (origin_allowed(settings, origin)) return false;
+  const std::size_t scheme = origin.find("://");
+  return scheme == std::string_view::npos || !names_this_machine(origin.substr(scheme + 3));
+}
+
+ErrorStyle style_of(const Route* route) {
+  if (route != nullptr && route->generation != nullptr) return route->generation->errors;
+  if (route != nullptr && route->text != nullptr) return route->text->errors;
+  return ErrorStyle::openai;
+}
+
+bool matches(const Route& route, std::string_view path) {
+  if (!route.path.ends_with('*')) return route.path == path;
+  const std::string_view prefix = route.path.substr(0, route.path.size() - 1);
+  return path.size() > prefix.size() && path.starts_with(prefix);
+}
+
+std::optional<Response> refuse_media_type(const Route& route, const RequestHead& head) {
+  const std::string_view encoding = head.field("content-encoding");
+  if (!encoding.empty() && encoding != "identity")
+    return refuse(style_of(&route), 415, "unsupported_media_type",
+                  "the body must not be encoded (Content-Encoding)");
+  std::string_view type = head.field("content-type");
+  type = type.substr(0, type.find(';'));
+  while (type.ends_with(' ')) type.remove_suffix(1);
+  if (type.empty() || type == "application/json") return {};
+  return refuse(style_of(&route), 415, "unsupported_media_type",
+                "the body must be JSON (Content-Type: application/json)");
+}
+
+}  // namespace
+
+std::span<const Route> routes() {
+  static const std::vector<Route> table = make_routes();
+  return table;
+}
+
+std::string_view client_request_id(const RequestHead& head) {
+  constexpr std::size_t kIdBytesMax = 128;
+  const std::string_view id = head.field("x-request-id");
+  const auto is_plain = [](char c) { return c > ' ' && c < '\x7f' && c != '"' && c != '\\'; };
+  return id.size() <= kIdBytesMax && std::ranges::all_of(id, is_plain) ? id : std::string_view();
+}
+
+void add_cors(const Core& core, const RequestHead& head, Response& response) {
+  const std::string_view origin = head.field("origin");
+  if (origin.empty() || !origin_allowed(core.settings(), origin)) return;
+  response.fields.emplace_back("Access-Control-Allow-Origin", std::string(origin));
+  response.fields.emplace_back("Vary", "Origin");
+  response.fields.emplace_back("Access-Control-Expose-Headers", "x-request-id, retry-after");
+}
+
+std::variant<const Route*, Response> find_route(Core& core, const RequestHead& head) {
+  const Route* route = nullptr;
+  std::string allowed;
+  for (const Route& candidate : routes()) {
+    if (!matches(candidate, head.path)) continue;
+    const bool same =
+        candidate.method == head.method || (candidate.method == "GET" && head.method == "HEAD");
+    if (same) {
+      route = &candidate;
+      break;
+    }
+    allowed += (allowed.empty() ? "" : ", ") + std::string(candidate.method);
+  }
+  if (!head.http_1_0 && head.field("host").empty()) {
+    Response response = refuse(ErrorStyle::openai, 400, "bad_request", "the Host field is missing");
+    response.close = true;
+    return response;
+  }
+  if (comes_from_elsewhere(core.settings(), head))
+    return refuse(style_of(route), 403, "forbidden_origin",
+                  "this server answers requests from its own machine only; give it an API key or "
+                  "--allowed-origins");
+  if (head.method == "OPTIONS") {
+    Response response{.status = 204};
+    response.fields.emplace_back("Allow", "GET, HEAD, POST, OPTIONS");
+    if (origin_allowed(core.settings(), head.field("origin"))) {
+      response.fields.emplace_back("Access-Control-Allow-Methods", "GET, POST, OPTIONS");
+      response.fields.emplace_back(
+          "Access-Control-Allow-Headers",
+          "authorization, content-type, x-api-key, x-request-id, anthropic-version, "
+          "anthropic-beta");
+      response.fields.emplace_back("Access-Control-Max-Age", "600");
+    }
+    return response;
+  }
+  const std::vector<std::string>& keys = core.settings().api_keys;
+  if (!keys.empty() && (route == nullptr || !route->open) && !has_key(keys, head))
+    return refuse(style_of(route), 401, "invalid_api_key",
+                  "an API key is needed: Authorization: Bearer KEY, or x-api-key: KEY");
+  if (route == nullptr) {
+    const bool known = !allowed.empty();
+    const bool method_known = head.method == "GET" || head.method == "HEAD" ||
+                              head.method == "POST" || head.method == "PUT" ||
+                              head.method == "DELETE" || head.method == "PATCH";
+    if (known || !method_known) {
+      Response response =
+          refuse(ErrorStyle::openai, 405, "not_found", "this method is not allowed for this path");
+      response.fields.emplace_back("Allow", known ? allowed : "GET, HEAD, POST, OPTIONS");
+      return response;
+    }
+    return refuse(ErrorStyle::openai, 404, "not_found",
+                  fmt::format("there is nothing at {:.200}", head.path));
+  }
+  if (route->method == "POST") {
+    if (std::optional<Response> refused = refuse_media_type(*route, head)) return *refused;
+  }
+  if (head.has("expect") && head.field("expect") != "100-continue")
+    return refuse(style_of(route), 417, "bad_request", "only 100-continue can be expected");
+  if (!route->needs_model) return route;
+  const Phase phase = core.phase();
+  const bool generates = route->generation != nullptr;
+  if (core.serving() == nullptr || phase == Phase::failed || (generates && phase != Phase::ready)) {
+    ++core.counters().rejected_not_ready;
+    return refuse(style_of(route), 503, "service_unavailable",
+                  phase == Phase::draining ? "the server is shutting down; try another one"
+                  : phase == Phase::failed ? "the engine is lost; the server needs a restart"
+                                           : "the model is loading; try again",
+                  5);
+  }
+  return route;
+}
+
+Response answer_route(Core& core,
+                      const Route& route,
+                      const RequestHead& head,
+                      std::string_view body) {
+  const std::size_t prefix = route.path.ends_with('*') ? route.path.size() - 1 : head.path.size();
+  if (route.text == nullptr)
+    return route.answer(
+        core, {.head = head, .rest = std::string_view(head.path).substr(prefix), .body = body});
+  const ErrorStyle style = route.text->errors;
+  if (const std::size_t valid = utf8_valid_bytes(body); valid != body.size())
+    return refuse(style, 400, "invalid_encoding",
+                  fmt::format("the body is not UTF-8 at byte {}", valid));
+  const Result<chat::Json> json = chat::parse_json(body);
+  if (!json.ok()) return refuse(style, 400, "invalid_json", json.error().message);
+  if (!json->is_object())
+    return refuse(style, 400, "invalid_json", "the body must be a JSON object");
+  Response response;
+  if (const api::Refusal refused = route.text->answer(*json, core.serving()->model, response.body))
+    return error_response(style, *refused);
+  return response;
+}
+
+}  // namespace koho::server

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/http_message.h"
+
+#include <algorithm>
+#include <charconv>
+
+namespace koho::server {
+
+std::string_view RequestHead::field(std::string_view name) const {
+  const auto found =
+      std::ranges::find_if(fields, [name](const auto& entry) { return entry.first == name; });
+  return found == fields.end() ? std::string_view() : std::string_view(found->second);
+}
+
+bool RequestHead::has(std::string_view name) const {
+  return std::ranges::any_of(fields, [name](const auto& entry) { return entry.first == name; });
+}
+
+std::string_view reason_phrase(int status) {
+  switch (status) {
+    case 200:
+      return "OK";
+    case 204:
+      return "No Content";
+    case 400:
+      return "Bad Request";
+    case 401:
+      return "Unauthorized";
+    case 403:
+      return "Forbidden";
+    case 404:
+      return "Not Found";
+    case 405:
+      return "Method Not Allowed";
+    case 408:
+      return "Request Timeout";
+    case 413:
+      return "Content Too Large";
+    case 414:
+      return "URI Too Long";
+    case 415:
+      return "Unsupported Media Type";
+    case 417:
+      return "Expectation Failed";
+    case 429:
+      return "Too Many Requests";
+    case 431:
+      return "Request Header Fields Too Large";
+    case 499:
+      return "Client Closed Request";
+    case 500:
+      return "Internal Server Error";
+    case 503:
+      return "Service Unavailable";
+    case 529:
+      return "Overloaded";
+    default:
+      return "Status";
+  }
+}
+
+Response error_response(api::ErrorStyle style, const api::ApiError& error) {
+  Response response{.status = error.status};
+  append_error(response.body, style, error);
+  if (error.retry_after_s > 0) {
+    response.fields.emplace_back("Retry-After", std::to_string(error.retry_after_s));
+    response.fields.emplace_back("retry-after-ms", std::to_string(1000 * error.retry_after_s));
+  }
+  if (error.status == 401) response.fields.emplace_back("WWW-Authenticate", "Bearer");
+  return response;
+}
+
+bool decode_percent(std::string_view text, std::string& out) {
+  out.clear();
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '%') {
+      out += text[i];
+      continue;
+    }
+    unsigned value = 0;
+    if (i + 2 >= text.size()) return false;
+    const char* end = text.data() + i + 3;
+    const auto [stop, error] = std::from_chars(text.data() + i + 1, end, value, 16);
+    if (error != std::errc() || stop != end) return false;
+    out += static_cast<char>(value);
+    i += 2;
+  }
+  return true;
+}
+
+}  // namespace koho::server

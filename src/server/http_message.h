@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// One HTTP exchange as plain data.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "api/error.h"
+
+namespace koho::server {
+
+struct RequestHead {
+  std::string method;  // "GET"
+  std::string target;  // as sent
+  std::string path;    // the target without query, percent escapes decoded
+  bool http_1_0 = false;
+  bool keep_alive = true;
+  std::vector<std::pair<std::string, std::string>> fields;  // names in lower case
+
+  /// The value of the first field of that name (lower case), or "".
+  std::string_view field(std::string_view name) const;
+  bool has(std::string_view name) const;
+};
+
+/// A whole answer.
+struct Response {
+  int status = 200;
+  std::string_view content_type = "application/json";
+  std::vector<std::pair<std::string_view, std::string>> fields{};
+  std::string body{};
+  bool close = false;  // the connection, after it
+};
+
+/// "OK", "Not Found", …
+std::string_view reason_phrase(int status);
+
+/// The error as an answer.
+Response error_response(api::ErrorStyle style, const api::ApiError& error);
+
+/// Decodes %XX once; nothing if an escape is broken.
+bool decode_percent(std::string_view text, std::string& out);
+
+}  // namespace koho::server

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/metrics_page.h"
+
+#include <fstream>
+#include <iterator>
+#include <string_view>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace koho::server {
+namespace {
+
+/// A label's value: backslash, quote and newline escaped.
+std::string escaped(std::string_view value) {
+  std::string out;
+  for (const char c : value) {
+    if (c == '\\' || c == '"') out += '\\';
+    if (c == '\n') {
+      out += "\\n";
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+class Page {
+ public:
+  explicit Page(std::string_view model)
+      : labels_(fmt::format(R"(model_name="{}",engine="0")", escaped(model))) {}
+
+  void begin(std::string_view name, std::string_view type, std::string_view help) {
+    fmt::format_to(std::back_inserter(text_), "# HELP {} {}\n# TYPE {} {}\n", name, help, name,
+                   type);
+  }
+  template <typename Number>
+  void row(std::string_view name, Number value, std::string_view more_labels = {}) {
+    fmt::format_to(std::back_inserter(text_), "{}{{{}{}{}}} {}\n", name, labels_,
+                   more_labels.empty() ? "" : ",", more_labels, value);
+  }
+  template <typename Number>
+  void gauge(std::string_view name, std::string_view help, Number value) {
+    begin(name, "gauge", help);
+    row(name, value);
+  }
+  template <typename Number>
+  void counter(std::string_view name, std::string_view help, Number value) {
+    begin(name, "counter", help);
+    row(name, value);
+  }
+  void histogram(std::string_view name, std::string_view help, const Histogram& histogram) {
+    begin(name, "histogram", help);
+    const std::string bucket = std::string(name) + "_bucket";
+    std::uint64_t sum = 0;
+    for (std::size_t i = 0; i < Histogram::kBounds; ++i) {
+      sum += histogram.counts[i];
+      row(bucket, sum,
+          fmt::format(R"(le="{}")", static_cast<double>(Histogram::bound_us(i)) / 1e6));
+    }
+    row(bucket, histogram.count, R"(le="+Inf")");
+    row(std::string(name) + "_sum", histogram.sum_us / 1e6);
+    row(std::string(name) + "_count", histogram.count);
+  }
+  std::string take() { return std::move(text_); }
+
+ private:
+  std::string labels_;
+  std::string text_;
+};
+
+std::uint64_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  std::uint64_t total = 0;
+  std::uint64_t resident = 0;
+  file >> total >> resident;
+  return resident * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+void engine_as_vllm(Page& page, const Statistics& now) {
+  page.gauge("vllm:num_requests_running", "Sequences that are computed.", now.running);
+  page.gauge("vllm:num_requests_waiting", "Sequences that wait for their turn.", now.waiting);
+  page.gauge("vllm:kv_cache_usage_perc", "Share of the cache's pages in use, 0 to 1.",
+             kv_usage(now));
+  page.counter("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.",
+               now.prefix_queried_tokens);
+  page.counter("vllm:prefix_cache_hits_total", "Of these, found.", now.prefix_hit_tokens);
+  page.counter("vllm:num_preemptions_total", "Sequences that gave their pages back for a while.",
+               now.preempted);
+  page.counter("vllm:prompt_tokens_total", "Prompt tokens of accepted requests.",
+               now.prompt_tokens);
+  page.counter("vllm:generation_tokens_total", "Tokens given to requests.", now.sampled_tokens);
+  page.begin("vllm:request_success_total", "counter", "Ended answers, by reason.");
+  page.row("vllm:request_success_total", now.choices_stopped, R"(finished_reason="stop")");
+  page.row("vllm:request_success_total", now.choices_full, R"(finished_reason="length")");
+  page.row("vllm:request_success_total", now.requests_cancelled, R"(finished_reason="abort")");
+  page.row("vllm:request_success_total", now.requests_failed, R"(finished_reason="error")");
+  page.histogram("vllm:time_to_first_token_seconds", "From submission to the first token.",
+                 now.time_to_first_token);
+  page.histogram("vllm:inter_token_latency_seconds", "Between two tokens of an answer.",
+                 now.inter_token);
+  page.histogram("vllm:e2e_request_latency_seconds", "From submission to the end.",
+                 now.request_total);
+  page.histogram("vllm:request_queue_time_seconds", "From submission to the first step.",
+                 now.queued);
+  page.histogram("vllm:request_prefill_time_seconds", "From there to the first token.",
+                 now.prefill);
+  page.histogram("vllm:request_decode_time_seconds", "From there to the last token.", now.decode);
+}
+
+void engine_as_koho(Page& page, const Statistics& now) {
+  page.gauge("koho:device_up", "1 while the device computes.", now.device_up ? 1 : 0);
+  page.gauge("koho:pages", "Cache pages.", now.pages_total);
+  page.gauge("koho:pages_used", "Cache pages held by sequences.",
+             now.pages_total - now.pages_free - now.pages_cached);
+  page.gauge("koho:pages_cached", "Cache pages that hold prefixes only.", now.pages_cached);
+  page.gauge("koho:engine_requests_live", "Requests the engine has.", now.requests_live);
+  page.gauge("koho:decode_rows_max", "The largest batch of any step.", now.decode_rows_max);
+  page.counter("koho:steps_total", "Steps.", now.steps);
+  page.counter("koho:decode_steps_total", "Steps with a decoded row.", now.decode_steps);
+  page.counter("koho:decode_rows_total", "Decoded rows.", now.decode_rows);
+  page.counter("koho:computed_tokens_total", "Tokens computed, prompts and answers.",
+               now.computed_tokens);
+  page.counter("koho:requests_accepted_total", "Requests the engine took.", now.requests_accepted);
+  page.counter("koho:cached_tokens_total", "Prompt tokens found computed.", now.cached_tokens);
+  page.counter("koho:device_failures_total", "Losses of the device.", now.device_failures);
+  page.counter("koho:recoveries_total", "Times it came back.", now.recoveries);
+  page.counter("koho:reader_pauses_total", "Requests paused for a slow reader.", now.pauses);
+  page.counter("koho:evicted_pages_total", "Cached pages given up.", now.evicted_pages);
+}
+
+void server_as_koho(Page& page, const Core& core) {
+  const Counters& now = core.counters();
+  page.gauge("koho:ready", "1 while requests are answered.", core.phase() == Phase::ready ? 1 : 0);
+  page.gauge("koho:connections_live", "Open connections.", now.connections_live.load());
+  page.gauge("koho:requests_live", "Requests that are read, computed or answered.",
+             now.requests_live.load());
+  page.counter("koho:connections_accepted_total", "Connections.", now.connections_accepted.load());
+  page.counter("koho:connections_refused_total", "Connections closed at once: too many.",
+               now.connections_refused.load());
+  page.counter("koho:disconnects_total", "Clients that left before their answer's end.",
+               now.disconnects.load());
+  page.counter("koho:write_stalls_total", "Readers that took nothing for too long.",
+               now.write_stalls.load());
+  page.counter("koho:request_timeouts_total", "Requests that came too slowly.",
+               now.head_timeouts.load());
+  page.counter("koho:deadlines_passed_total", "Requests ended by their deadline.",
+               now.deadlines_passed.load());
+  page.counter("koho:stream_pings_total", "Events that kept a quiet stream open.",
+               now.pings.load());
+  page.counter("koho:unknown_fields_total", "Fields of requests that koho does not know.",
+               now.unknown_fields.load());
+  page.counter("koho:sent_bytes_total", "Bytes of answers.", now.bytes_sent.load());
+  page.begin("koho:admission_rejections_total", "counter", "Requests refused, by reason.");
+  page.row("koho:admission_rejections_total", now.rejected_full.load(), R"(reason="queue_full")");
+  page.row("koho:admission_rejections_total", now.rejected_not_ready.load(),
+           R"(reason="not_ready")");
+  page.begin("koho:tool_parse_errors_total", "counter", "Tool calls that were not as they should.");
+  page.row("koho:tool_parse_errors_total", now.tool_calls_unknown.load(), R"(kind="unknown_tool")");
+  page.row("koho:tool_parse_errors_total", now.tool_calls_malformed.load(), R"(kind="malformed")");
+  page.row("koho:tool_parse_errors_total", now.tool_calls_mended.load(), R"(kind="mended")");
+  page.counter("koho:reasoning_unclosed_total", "Answers that ended within their thoughts.",
+               now.reasoning_unclosed.load());
+  page.begin("koho:http_responses_total", "counter", "Answers, by path and kind of status.");
+  constexpr std::string_view kKinds[] = {"2xx", "3xx", "4xx", "5xx"};
+  for (const auto& [path, counts] : core.responses())
+    for (std::size_t i = 0; i < counts.size(); ++i)
+      page.row("koho:http_responses_total", counts[i],
+               fmt::format(R"(path="{}",status="{}")", escaped(path), kKinds[i]));
+  page.gauge("koho:resident_memory_bytes", "Memory of the process.", resident_bytes());
+  page.gauge("koho:uptime_seconds", "Since the server started.",
+             static_cast<double>(core.uptime_us()) / 1e6);
+}
+
+}  // namespace
+
+double kv_usage(const Statistics& statistics) {
+  if (statistics.pages_total == 0) return 0.0;
+  const std::int32_t used =
+      statistics.pages_total - statistics.pages_free - statistics.pages_cached;
+  return static_cast<double>(used) / static_cast<double>(statistics.pages_total);
+}
+
+std::string metrics_page(const Core& core) {
+  Page page(core.settings().model_name);
+  const Serving* serving = core.serving();
+  const Statistics now = serving != nullptr ? serving->engine.statistics() : Statistics{};
+  engine_as_vllm(page, now);
+  const Limits limits = serving != nullptr ? serving->model.limits.scheduler : Limits{};
+  page.begin("vllm:cache_config_info", "gauge", "The cache's sizes.");
+  page.row("vllm:cache_config_info", 1,
+           fmt::format(R"(block_size="{}",num_gpu_blocks="{}",enable_prefix_caching="{}")",
+                       limits.tokens_per_page, limits.pages, limits.prefix_cache));
+  engine_as_koho(page, now);
+  server_as_koho(page, core);
+  return page.take();
+}
+
+}  // namespace koho::server

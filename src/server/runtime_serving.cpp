@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/runtime_serving.h"
+
+#include <fmt/format.h>
+
+namespace koho::server {
+
+Serving serving_of(Runtime& runtime, std::vector<std::string> names) {
+  api::Model model;
+  model.names = std::move(names);
+  model.created = Core::unix_seconds();
+  if (const LoadedText* text = runtime.text()) {
+    model.tokenizer = &text->tokenizer;
+    model.style = text->style;
+    model.tag_ids = api::tag_ids_of(text->tokenizer);
+  }
+  model.defaults = runtime.default_request();
+  model.limits = runtime.engine().limits();
+  Serving serving{.engine = runtime.engine(), .model = std::move(model)};
+  serving.server_info =
+      fmt::format(R"("ranks":{},"kv_bytes":{},"kv_bytes_per_token":{},"load_seconds":{:.3f})",
+                  runtime.options().ranks, runtime.sizes().kv_bytes,
+                  runtime.sizes().kv_bytes_per_token, runtime.load_s());
+  return serving;
+}
+
+}  // namespace koho::server

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// The listener, and the server's end.
+#include "server/server.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+
+#include "base/log.h"
+#include "server/connection.h"
+
+namespace koho::server {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using SystemError = boost::system::error_code;
+
+class Server::Impl {
+ public:
+  explicit Impl(Core& core) : core_(core), threads_(make_threads(core)) {}
+
+  ~Impl() {
+    if (started_) {
+      asio::post(threads_.front()->context(), [this] { close_listener(); });
+    }
+    for (const std::shared_ptr<IoThread>& thread : threads_) thread->stop();
+  }
+
+  Status listen() {
+    const ServerSettings& settings = core_.settings();
+    SystemError error;
+    const std::string host = settings.host == "localhost" ? "127.0.0.1" : settings.host;
+    asio::ip::address address = asio::ip::make_address(host, error);
+    if (error) {
+      tcp::resolver resolver(threads_.front()->context());
+      const auto found = resolver.resolve(host, "", error);
+      if (error || found.empty())
+        return make_error(ErrorCode::invalid_argument, "host \"{}\" is no address", settings.host);
+      address = found.begin()->endpoint().address();
+    }
+    const tcp::endpoint endpoint(address, settings.port);
+    acceptor_.open(endpoint.protocol(), error);
+    if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
+    if (!error) acceptor_.bind(endpoint, error);
+    if (!error) acceptor_.listen(4096, error);
+    if (!error) acceptor_.non_blocking(true, error);
+    if (error)
+      return make_error(ErrorCode::io_error, "cannot listen on {}:{}: {}", settings.host,
+                        settings.port, error.message());
+    port_ = acceptor_.local_endpoint(error).port();
+    asio::post(threads_.front()->context(), [this] { wait_to_accept(); });
+    started_ = true;
+    for (const std::shared_ptr<IoThread>& thread : threads_) thread->start();
+    return {};
+  }
+
+  std::uint16_t port() const { return port_; }
+
+ private:
+  static std::vector<std::shared_ptr<IoThread>> make_threads(Core& core) {
+    const std::int32_t asked = core.settings().io_threads;
+    const auto cores = static_cast<std::int32_t>(std::thread::hardware_concurrency());
+    const std::int32_t count = asked > 0 ? asked : std::clamp(cores, 1, 8);
+    std::vector<std::shared_ptr<IoThread>> threads;
+    for (std::int32_t i = 0; i < count; ++i) threads.push_back(std::make_shared<IoThread>(core));
+    return threads;
+  }
+
+  void wait_to_accept() {
+    acceptor_.async_wait(tcp::acceptor::wait_read, [this](const SystemError& error) {
+      if (error || !acceptor_.is_open()) return;
+      accept_some();
+    });
+  }
+
+  /// As many as wait, a few at a time so that the thread's own connections have their turn.
+  void accept_some() {
+    constexpr int kAtOnce = 64;
+    for (int i = 0; i < kAtOnce; ++i) {
+      IoThread& thread = *threads_[next_++ % threads_.size()];
+      SystemError error;
+      tcp::socket socket = acceptor_.accept(thread.context(), error);
+      if (error == asio::error::would_block) break;
+      if (error == asio::error::no_descriptors ||
+          error == boost::system::errc::too_many_files_open_in_system) {
+        pause_accepting();
+        return;
+      }
+      if (error) continue;  // that client went away again
+      ++core_.counters().connections_accepted;
+      if (core_.counters().connections_live.load() >=
+          static_cast<std::int64_t>(core_.settings().connections_max)) {
+        ++core_.counters().connections_refused;
+        continue;  // the socket closes
+      }
+      auto connection = std::make_shared<Connection>(thread, std::move(socket));
+      asio::post(thread.context(), [connection] { connection->start(); });
+    }
+    wait_to_accept();
+  }
+
+  /// No descriptors are left: some will be closed in a moment.
+  void pause_accepting() {
+    log::warning("no file descriptors are left for new connections");
+    retry_.expires_after(std::chrono::milliseconds(100));
+    retry_.async_wait([this](const SystemError& error) {
+      if (!error && acceptor_.is_open()) wait_to_accept();
+    });
+  }
+
+  void close_listener() {
+    SystemError error;
+    acceptor_.close(error);
+    retry_.cancel();
+  }
+
+  Core& core_;
+  std::vector<std::shared_ptr<IoThread>> threads_;
+  tcp::acceptor acceptor_{threads_.front()->context()};
+  asio::steady_timer retry_{threads_.front()->context()};
+  std::size_t next_ = 0;
+  std::uint16_t port_ = 0;
+  bool started_ = false;
+};
+
+Server::Server(std::unique_ptr<Core> core)
+    : core_(std::move(core)), impl_(std::make_unique<Impl>(*core_)) {}
+
+Server::~Server() {
+  impl_.reset();
+  // The engine's thread may hold a connection for a moment while it wakes it.
+  while (core_->counters().connections_live.load() > 0) std::this_thread::yield();
+}
+
+Result<std::unique_ptr<Server>> Server::start(ServerSettings settings, const Clock& clock) {
+  std::unique_ptr<Server> server(new Server(std::make_unique<Core>(std::move(settings), clock)));
+  KOHO_TRY(server->impl_->listen());
+  return server;
+}
+
+std::uint16_t Server::port() const {
+  return impl_->port();
+}
+
+void Server::drain(std::int64_t timeout_us) {
+  core_->set_draining();
+  if (const Serving* serving = core_->serving()) serving->engine.drain(timeout_us);
+  const std::int64_t until =
+      core_->clock().now_us() + core_->settings().time.flush_ms * std::int64_t{1000};
+  while (core_->counters().requests_live.load() > 0 && core_->clock().now_us() < until)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+}  // namespace koho::server

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an operator may choose of the server, and the limits that no client can pass.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace koho::server {
+
+struct HttpLimits {
+  std::size_t head_bytes = 32U << 10U;
+  std::size_t fields = 64;
+  std::size_t target_bytes = 4U << 10U;
+  std::size_t body_bytes = 64U << 20U;
+};
+
+struct TimeLimits {
+  std::int64_t tick_ms = 250;           // how often the others are looked at
+  std::int64_t head_ms = 10'000;        // from a request's first byte to its head
+  std::int64_t body_grace_ms = 10'000;  // after which a body must come at body_bytes_per_s
+  std::int64_t body_bytes_per_s = 1'000;
+  std::int64_t write_stall_ms = 30'000;  // without a byte taken
+  std::int64_t idle_ms = 75'000;         // between two requests
+  std::int64_t ping_ms = 15'000;         // without an event in a stream; 0 = never
+  std::int64_t flush_ms = 2'000;         // for last bytes at the end of the server
+};
+
+struct ServerSettings {
+  std::string host = "0.0.0.0";
+  std::uint16_t port = 8000;      // 0: any that is free
+  std::int32_t io_threads = 0;    // 0: one a core, at most 8
+  std::int32_t text_threads = 2;  // render and tokenise large bodies
+  std::size_t connections_max = 65'536;
+  HttpLimits http;
+  TimeLimits time;
+  std::size_t buffer_bytes_max = 256U << 10U;  // that a slow reader may leave unread here
+  std::size_t inline_body_bytes = 4U << 10U;   // larger ones leave the I/O thread
+
+  std::string model_name;  // a label of the metrics
+
+  std::vector<std::string> api_keys;         // empty: none is asked for
+  std::vector<std::string> allowed_origins;  // "*" is any
+  bool check_host = true;                    // on a loopback address without keys
+  int overload_status = 429;                 // or 503
+  bool log_requests = true;
+};
+
+}  // namespace koho::server

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// /v1/completions as its clients see it.
+#include <gtest/gtest.h>
+
+#include "client.h"
+#include "tiny_server.h"
+
+namespace koho::server {
+namespace {
+
+using chat::Json;
+
+constexpr const char* kPath = "/v1/completions";
+constexpr const char* kStory =
+    "Once upon a time there was an owl named Olga who lived in a small village. One night";
+
+Reply complete(const std::string& prompt_json, const std::string& more = "") {
+  std::string body = R"({"model":"tiny",)";
+  if (more.find("temperature") == std::string::npos) body += R"("temperature":0,)";
+  body += R"("prompt":)" + prompt_json + (more.empty() ? "" : "," + more) + "}";
+  return post(shared_server().port(), kPath, body);
+}
+
+std::string quoted(const std::string& text) {
+  std::string out;
+  chat::append_json_string(out, text);
+  return out;
+}
+
+TEST(Completions, ContinuesAText) {
+  const Reply reply = complete(quoted(kStory), R"("max_tokens":128)");
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  const Json json = reply.json();
+  EXPECT_EQ(text_at(json, "object"), "text_completion");
+  EXPECT_TRUE(text_at(json, "id").starts_with("cmpl-"));
+  EXPECT_EQ(text_at(json, "choices.0.finish_reason"), "stop");
+  EXPECT_GT(text_at(json, "choices.0.text").size(), 20U);
+  EXPECT_EQ(text_at(json, "choices.0.text").find("<|endoftext|>"), std::string::npos);
+  const Json shown = complete(quoted(kStory), R"("max_tokens":128,"skip_special_tokens":false,)"
+                                              R"("include_stop_str_in_output":true)")
+                         .json();
+  EXPECT_EQ(text_at(shown, "choices.0.text"), text_at(json, "choices.0.text") + "<|endoftext|>");
+}
+
+TEST(Completions, SixteenTokensUnlessAsked) {
+  const Json json = complete(quoted(kStory)).json();
+  EXPECT_EQ(text_at(json, "usage.completion_tokens"), "16");
+  EXPECT_EQ(text_at(json, "choices.0.finish_reason"), "length");
+}
+
+TEST(Completions, StreamsWhatItWouldAnswerWhole) {
+  const Json whole =
+      complete(quoted(kStory), R"("max_tokens":60,"n":2,"temperature":1,"seed":3)").json();
+  const Reply stream = complete(
+      quoted(kStory),
+      R"("max_tokens":60,"n":2,"temperature":1,"seed":3,"stream":true,"stream_options":{"include_usage":true})");
+  std::string texts[2];
+  std::string usage;
+  for (const std::string& event : stream.events()) {
+    if (event == "[DONE]") continue;
+    const Json json = *chat::parse_json(event);
+    if (at(json, "choices").items.empty()) {
+      usage = text_at(json, "usage.completion_tokens");
+      continue;
+    }
+    texts[std::stoi(text_at(json, "choices.0.index"))] += text_at(json, "choices.0.text");
+  }
+  ASSERT_FALSE(stream.events().empty()) << stream.body;
+  EXPECT_EQ(stream.events().back(), "[DONE]");
+  EXPECT_EQ(texts[0], text_at(whole, "choices.0.text"));
+  EXPECT_EQ(texts[1], text_at(whole, "choices.1.text"));
+  EXPECT_EQ(usage, text_at(whole, "usage.completion_tokens"));
+}
+
+TEST(Completions, TakesPromptsInFourForms) {
+  const Json text = complete(R"("ab")", R"("return_token_ids":true)").json();
+  std::string ids = chat::dump_json(at(text, "choices.0.prompt_token_ids"));
+  const std::string expected = text_at(text, "choices.0.text");
+  for (const std::string& prompt :
+       {std::string(R"(["ab"])"), ids, "[" + ids + "]", "[" + ids + "," + ids + "]"}) {
+    const Json json = complete(prompt).json();
+    EXPECT_EQ(text_at(json, "choices.0.text"), expected) << prompt;
+  }
+  const Json two = complete("[" + ids + R"(,[5,6,7]])", R"("n":2)").json();
+  ASSERT_EQ(at(two, "choices").items.size(), 4U);
+  EXPECT_EQ(text_at(two, "choices.1.text"), expected);
+  EXPECT_EQ(text_at(two, "choices.3.index"), "3");
+}
+
+TEST(Completions, EchoesThePrompt) {
+  const Json json = complete(quoted(kStory), R"("echo":true,"max_tokens":4)").json();
+  const Json plain = complete(quoted(kStory), R"("max_tokens":4)").json();
+  EXPECT_EQ(text_at(json, "choices.0.text"), kStory + text_at(plain, "choices.0.text"));
+  const Json none = complete(quoted(kStory), R"("echo":true,"max_tokens":0)").json();
+  EXPECT_EQ(text_at(none, "choices.0.text"), kStory);
+  EXPECT_EQ(text_at(none, "usage.completion_tokens"), "0");
+}
+
+TEST(Completions, GivesLogprobs) {
+  const Json json = complete(quoted(kStory), R"("max_tokens":6,"logprobs":2)").json();
+  ASSERT_EQ(at(json, "choices.0.logprobs.tokens").items.size(), 6U);
+  EXPECT_EQ(at(json, "choices.0.logprobs.token_logprobs").items.size(), 6U);
+  EXPECT_EQ(at(json, "choices.0.logprobs.top_logprobs.0").items.size(), 2U);
+  EXPECT_EQ(text_at(json, "choices.0.logprobs.text_offset.0"), "0");
+}
+
+TEST(Completions, ScoresThePromptAsEvaluationHarnessesAsk) {
+  // What the model generates greedily and how likely it finds that...
+  const Json generated =
+      complete(quoted(kStory), R"("max_tokens":12,"logprobs":1,"return_token_ids":true)").json();
+  const Json prompt_ids = at(generated, "choices.0.prompt_token_ids");
+  Json all = prompt_ids;
+  const Json new_ids = at(generated, "choices.0.token_ids");
+  all.items.insert(all.items.end(), new_ids.items.begin(), new_ids.items.end());
+  // ... it must find of the same text as a prompt.
+  const Json scored =
+      complete(chat::dump_json(all), R"("max_tokens":0,"logprobs":1,"echo":true)").json();
+  const Json logprobs = at(scored, "choices.0.logprobs.token_logprobs");
+  ASSERT_EQ(logprobs.items.size(), all.items.size()) << chat::dump_json(scored);
+  EXPECT_TRUE(logprobs.items[0].is_null());
+  EXPECT_TRUE(at(scored, "choices.0.logprobs.top_logprobs.0").is_null());
+  const Json expected = at(generated, "choices.0.logprobs.token_logprobs");
+  for (std::size_t i = 0; i < new_ids.items.size(); ++i) {
+    const std::size_t place = prompt_ids.items.size() + i;
+    EXPECT_NEAR(std::stod(text_at(logprobs, std::to_string(place))),
+                std::stod(text_at(expected, std::to_string(i))), 1e-3)
+        << i;
+    EXPECT_EQ(at(scored, "choices.0.logprobs.top_logprobs." + std::to_string(place)).keys,
+              at(generated, "choices.0.logprobs.top_logprobs." + std::to_string(i)).keys);
+  }
+  for (std::size_t i = 1; i < logprobs.items.size(); ++i)
+    EXPECT_LE(std::stod(text_at(logprobs, std::to_string(i))), 0.0);
+  // A token more, as lm-eval asks for.
+  const Json one_more =
+      complete(chat::dump_json(all), R"("max_tokens":1,"logprobs":1,"echo":true)").json();
+  EXPECT_EQ(at(one_more, "choices.0.logprobs.token_logprobs").items.size(), all.items.size() + 1);
+  EXPECT_EQ(text_at(one_more, "choices.0.text").substr(0, std::string_view(kStory).size()), kStory);
+}
+
+TEST(Completions, StopTokenIdsAndIgnoreEos) {
+  const Json plain = complete(quoted(kStory), R"("max_tokens":10,"return_token_ids":true)").json();
+  const std::string third = text_at(plain, "choices.0.token_ids.2");
+  const Json stopped =
+      complete(quoted(kStory), R"("max_tokens":10,"stop_token_ids":[)" + third + "]").json();
+  EXPECT_EQ(text_at(stopped, "choices.0.finish_reason"), "stop");
+  EXPECT_EQ(text_at(stopped, "choices.0.stop_reason"), third);
+  const Json long_one = complete(quoted(kStory), R"("max_tokens":150,"ignore_eos":true)").json();
+  EXPECT_EQ(text_at(long_one, "usage.completion_tokens"), "150");
+}
+
+}  // namespace
+}  // namespace koho::server

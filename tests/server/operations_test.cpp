@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an operator and his tools see: health, models, metrics, keys.
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "client.h"
+#include "tiny_server.h"
+
+namespace koho::server {
+namespace {
+
+TEST(Operations, ListsModels) {
+  const Reply reply = get(shared_server().port(), "/v1/models");
+  ASSERT_EQ(reply.status, 200);
+  EXPECT_EQ(text_at(reply.json(), "data.0.id"), "tiny");
+  EXPECT_EQ(text_at(reply.json(), "data.1.id"), "other/name");
+  EXPECT_EQ(text_at(reply.json(), "data.0.max_model_len"), "2048");
+  EXPECT_EQ(get(shared_server().port(), "/v1/models/tiny").status, 200);
+  EXPECT_EQ(text_at(get(shared_server().port(), "/v1/models/other%2Fname").json(), "id"),
+            "other/name");
+  EXPECT_EQ(get(shared_server().port(), "/v1/models/nothing").status, 404);
+}
+
+TEST(Operations, TellsItsHealth) {
+  for (const char* path : {"/health", "/healthz", "/livez", "/readyz", "/ping", "/version",
+                           "/server_info", "/load", "/metrics"})
+    EXPECT_EQ(get(shared_server().port(), path).status, 200) << path;
+}
+
+TEST(Operations, CountsFromTheFirstScrape) {
+  TinyServer server;
+  const Reply reply = get(server.port(), "/metrics");
+  ASSERT_EQ(reply.status, 200);
+  EXPECT_EQ(reply.fields.at("content-type"), "text/plain; version=0.0.4; charset=utf-8");
+  const std::string labels = R"({model_name="tiny",engine="0")";
+  for (const std::string& row :
+       {"vllm:num_requests_running" + labels + "} 0", "vllm:num_requests_waiting" + labels + "} 0",
+        "vllm:kv_cache_usage_perc" + labels + "} 0", "koho:disconnects_total" + labels + "} 0",
+        "koho:requests_live" + labels + "} 0", "koho:pages_used" + labels + "} 0",
+        "koho:admission_rejections_total" + labels + R"(,reason="queue_full"} 0)",
+        "koho:http_responses_total" + labels + R"(,path="/v1/completions",status="5xx"} 0)"})
+    EXPECT_NE(reply.body.find(row + "\n"), std::string::npos) << row;
+  for (const char* name :
+       {"vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:num_preemptions_total",
+        "vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total",
+        "vllm:request_success_total", "vllm:time_to_first_token_seconds_bucket",
+        "vllm:inter_token_latency_seconds_sum", "vllm:e2e_request_latency_seconds_count",
+        "vllm:request_queue_time_seconds_bucket", "vllm:request_prefill_time_seconds_bucket",
+        "vllm:request_decode_time_seconds_bucket", "vllm:cache_config_info"})
+    EXPECT_NE(reply.body.find(std::string("\n") + name + labels), std::string::npos) << name;
+  EXPECT_EQ(post(server.port(), "/v1/completions",
+                 R"({"model":"tiny","prompt":"a","max_tokens":3,"ignore_eos":true})")
+                .status,
+            200);
+  ASSERT_TRUE(server.becomes_idle());
+  EXPECT_NE(get(server.port(), "/metrics")
+                .body.find("koho:http_responses_total" + labels +
+                           R"(,path="/v1/completions",status="2xx"} 1)"),
+            std::string::npos);
+}
+
+TEST(Operations, TokenizesAndBack) {
+  const std::uint16_t port = shared_server().port();
+  const Reply tokens = post(port, "/tokenize", R"({"prompt":"Hello w\u00f6rld <|user|>"})");
+  ASSERT_EQ(tokens.status, 200) << tokens.body;
+  const chat::Json ids = at(tokens.json(), "tokens");
+  EXPECT_EQ(std::to_string(ids.items.size()), text_at(tokens.json(), "count"));
+  EXPECT_EQ(text_at(tokens.json(), "max_model_len"), "2048");
+  const Reply text = post(port, "/detokenize", R"({"tokens":)" + chat::dump_json(ids) + "}");
+  EXPECT_EQ(text_at(text.json(), "prompt"), "Hello w\u00f6rld <|user|>");
+  const Reply plain = post(
+      port, "/tokenize", R"({"prompt":"<|user|>","allow_special":false,"return_token_strs":true})");
+  EXPECT_GT(std::stoi(text_at(plain.json(), "count")), 1);
+  EXPECT_EQ(at(plain.json(), "token_strs").items.size(), at(plain.json(), "tokens").items.size());
+  EXPECT_EQ(post(port, "/tokenize", R"({"prompt":7})").status, 400);
+  EXPECT_EQ(post(port, "/detokenize", R"({"tokens":[-1]})").status, 400);
+  EXPECT_EQ(post(port, "/detokenize", "[]").status, 400);
+}
+
+TEST(Operations, RendersWithoutGenerating) {
+  const std::uint16_t port = shared_server().port();
+  const std::string body =
+      R"({"messages":[{"role":"user","content":"What is 5 + 6?"}],"enable_thinking":false})";
+  const Reply rendered = post(port, "/v1/chat/completions/render", body);
+  ASSERT_EQ(rendered.status, 200) << rendered.body;
+  EXPECT_EQ(text_at(rendered.json(), "prompt"),
+            "[gMASK]<sop><|user|>What is 5 + 6?<|assistant|></think>");
+  const Reply answered =
+      post(port, "/v1/chat/completions",
+           R"({"model":"tiny","max_tokens":1,"return_token_ids":true,)" + body.substr(1));
+  EXPECT_EQ(text_at(answered.json(), "prompt_token_ids"),
+            text_at(rendered.json(), "prompt_token_ids"));
+  // A long text is worked on elsewhere and is the same.
+  const std::string word(20'000, 'x');
+  EXPECT_EQ(text_at(post(port, "/tokenize", R"({"prompt":")" + word + "\"}").json(), "error.code"),
+            "context_length_exceeded");
+}
+
+TEST(Operations, GeneratesFromIdsToIds) {
+  const std::uint16_t port = shared_server().port();
+  const Reply whole = post(
+      port, "/generate",
+      R"({"ids":[10,20,30],"max_new_tokens":5,"temperature":0,"ignore_eos":true,"logprobs":1,"n":2})");
+  ASSERT_EQ(whole.status, 200) << whole.body;
+  EXPECT_EQ(at(whole.json(), "choices.1.ids").items.size(), 5U);
+  EXPECT_EQ(at(whole.json(), "choices.0.logprobs").items.size(), 5U);
+  EXPECT_EQ(text_at(whole.json(), "choices.0.finish_reason"), "length");
+  EXPECT_EQ(text_at(whole.json(), "usage.completion_tokens"), "10");
+  const Reply stream = post(
+      port, "/generate",
+      R"({"input_ids":[10,20,30],"max_tokens":5,"temperature":0,"ignore_eos":true,"stream":true})");
+  std::string ids = "[";
+  for (const std::string& event : stream.events()) {
+    if (event == "[DONE]") continue;
+    const chat::Json json = *chat::parse_json(event);
+    if (json.find("ids") == nullptr) continue;
+    ids += (ids.size() > 1 ? ", " : "") + text_at(json, "ids.0");
+  }
+  EXPECT_EQ(ids + "]", text_at(whole.json(), "choices.0.ids"));
+  EXPECT_EQ(post(port, "/generate", R"({"ids":[1],"prompt":"a"})").status, 400);
+  EXPECT_EQ(post(port, "/generate", R"({"ids":[99999]})").status, 400);
+}
+
+}  // namespace
+}  // namespace koho::server

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// `koho serve` as a process: flags, the way to readiness, the drain, exit codes, its documentation.
+#include <csignal>
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include "client.h"
+
+namespace koho::server {
+namespace {
+
+const std::string kTiny = std::string(KOHO_SOURCE_DIR) + "/models/tiny";
+
+/// A run of `koho serve`, its output in a file.
+class Process {
+ public:
+  explicit Process(std::vector<std::string> arguments) : output_(std::tmpfile()) {
+    arguments.insert(arguments.begin(), "serve");
+    arguments.insert(arguments.begin(), KOHO_BINARY);
+    process_ = fork();
+    if (process_ != 0) return;
+    dup2(fileno(output_), STDOUT_FILENO);
+    dup2(fileno(output_), STDERR_FILENO);
+    std::vector<char*> raw;
+    for (std::string& argument : arguments) raw.push_back(argument.data());
+    raw.push_back(nullptr);
+    execv(KOHO_BINARY, raw.data());
+    _exit(127);
+  }
+  ~Process() {
+    if (process_ > 0) {
+      kill(process_, SIGKILL);
+      waitpid(process_, nullptr, 0);
+    }
+    std::fclose(output_);
+  }
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  void signal(int number) { kill(process_, number); }
+  /// Its exit code; minus the signal that ended it.
+  int wait() {
+    int status = 0;
+    waitpid(process_, &status, 0);
+    process_ = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+  std::string output() {
+    std::string text;
+    char buffer[4096];
+    long at = 0;
+    while (true) {
+      const ssize_t bytes = pread(fileno(output_), buffer, sizeof buffer, at);
+      if (bytes <= 0) return text;
+      text.append(buffer, static_cast<std::size_t>(bytes));
+      at += bytes;
+    }
+  }
+  /// The port that "ready: … on 127.0.0.1:PORT" tells; 0 if the process ends before.
+  std::uint16_t ready_port() {
+    while (true) {
+      const std::string text = output();
+      const std::size_t ready = text.find("ready: ");
+      if (ready != std::string::npos) {
+        const std::size_t port = text.find("127.0.0.1:", ready) + 10;
+        return static_cast<std::uint16_t>(std::stoi(text.substr(port)));
+      }
+      if (waitpid(process_, nullptr, WNOHANG) != 0) return 0;
+      usleep(2000);
+    }
+  }
+
+ private:
+  std::FILE* output_;
+  pid_t process_ = -1;
+};
+
+std::vector<std::string> serving(std::vector<std::string> more = {}) {
+  more.insert(more.end(), {"--model", kTiny, "--host=127.0.0.1", "--port", "0", "--threads", "1",
+                           "--max_model_len", "2k", "--log-format", "json"});
+  return more;
+}
+
+constexpr const char* kEndless =
+    R"({"model":"tiny","prompt":"a","max_tokens":2000,"ignore_eos":true,"stream":true})";
+
+TEST(ServeCommand, ServesAndDrains) {
+  Process process(serving({"--shutdown-timeout", "60"}));
+  const std::uint16_t port = process.ready_port();
+  ASSERT_NE(port, 0) << process.output();
+  EXPECT_EQ(get(port, "/readyz").status, 200);
+  EXPECT_EQ(text_at(get(port, "/v1/models").json(), "data.0.max_model_len"), "2048");
+  Client client(port);
+  const std::string body =
+      R"({"model":"tiny","prompt":"a","max_tokens":100,"ignore_eos":true,"stream":true})";
+  ASSERT_TRUE(client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
+                          std::to_string(body.size()) + "\r\n\r\n" + body));
+  ASSERT_TRUE(client.read_until("data: "));
+  process.signal(SIGTERM);
+  const std::optional<Reply> reply = client.read_reply();
+  ASSERT_TRUE(reply);
+  EXPECT_EQ(reply->events().back(), "[DONE]");
+  EXPECT_EQ(reply->body.find("error"), std::string::npos) << reply->body;
+  EXPECT_EQ(process.wait(), 0) << process.output();
+  // One JSON line a request, without its text.
+  const std::string output = process.output();
+  EXPECT_NE(output.find(R"("message":"request","request_id":)"), std::string::npos) << output;
+  EXPECT_NE(output.find(R"("completion_tokens":100)"), std::string::npos) << output;
+}
+
+TEST(ServeCommand, ASecondSignalEndsItAtOnce) {
+  Process process(serving({"--shutdown-timeout", "3600", "--max-num-seqs", "1"}));
+  const std::uint16_t port = process.ready_port();
+  ASSERT_NE(port, 0) << process.output();
+  Client client(port);
+  const std::string body = kEndless;
+  ASSERT_TRUE(client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
+                          std::to_string(body.size()) + "\r\n\r\n" + body));
+  ASSERT_TRUE(client.read_until("data: "));
+  process.signal(SIGTERM);
+  while (get(port, "/readyz").status != 503) usleep(1000);
+  process.signal(SIGTERM);
+  const int code = process.wait();
+  // All 2000 tokens may have come first.
+  EXPECT_TRUE(code == 128 + SIGTERM || code == 0) << code << process.output();
+}
+
+TEST(ServeCommand, SaysWhatIsWrong) {
+  const auto run = [](std::vector<std::string> arguments, const std::string& expected) {
+    Process process(std::move(arguments));
+    const int code = process.wait();
+    EXPECT_NE(process.output().find(expected), std::string::npos) << process.output();
+    return code;
+  };
+  EXPECT_EQ(run({"--model", kTiny, "--max-model-length", "7"}, "did you mean --max-model-len?"), 2);
+  EXPECT_EQ(run({"--model", kTiny, "--port", "70000"}, "--port: expected an integer"), 2);
+  EXPECT_EQ(run({}, "--model DIR is needed"), 2);
+  EXPECT_EQ(run({"--model"}, "--model needs a value"), 2);
+  EXPECT_EQ(run({"--model", "/nowhere/model", "--port", "0"}, "/nowhere/model"), 3);
+  EXPECT_EQ(run({"--model", kTiny, "--host", "not an address"}, "not an address"), 2);
+  EXPECT_EQ(run({"--help"}, "KOHO_SOME_NAME"), 0);
+  EXPECT_EQ(run({"--check", kTiny}, "are good"), 0);
+}
+
+TEST(ServeCommand, ReadsAConfigFileAndTheEnvironment) {
+  const std::string path = testing::TempDir() + "koho_serve_config.yaml";
+  std::ofstream(path) << "# a comment\nmodel: " << kTiny
+                      << "\nmax_num_seqs: 7\nserved-model-name:\n  - one\n  - two\nport: 1\n";
+  setenv("KOHO_MAX_NUM_SEQS", "5", 1);
+  setenv("KOHO_OVERLOAD_STATUS", "503", 1);
+  Process process(std::vector<std::string>{"--config", path, "--port", "2", "--print-config"});
+  EXPECT_EQ(process.wait(), 0);
+  unsetenv("KOHO_MAX_NUM_SEQS");
+  unsetenv("KOHO_OVERLOAD_STATUS");
+  const std::string output = process.output();
+  EXPECT_NE(output.find("max-num-seqs: 7\n"), std::string::npos) << output;
+  EXPECT_NE(output.find("overload-status: 503\n"), std::string::npos) << output;
+  EXPECT_NE(output.find("port: 2\n"), std::string::npos) << output;
+  EXPECT_NE(output.find("  - one\n  - two\n"), std::string::npos) << output;
+  // What is printed can be read again.
+  std::ofstream(path) << output;
+  Process again(std::vector<std::string>{"--config", path, "--print-config"});
+  EXPECT_EQ(again.wait(), 0);
+  EXPECT_EQ(again.output(), output);
+  unlink(path.c_str());
+}
+
+TEST(ServeCommand, ItsDocumentationHasEveryFieldAndFlag) {
+  Process process(std::vector<std::string>{"--help-markdown"});
+  ASSERT_EQ(process.wait(), 0);
+  std::ifstream file(std::string(KOHO_SOURCE_DIR) + "/docs/server.md");
+  std::stringstream documentation;
+  documentation << file.rdbuf();
+  std::istringstream rows(process.output());
+  std::string row;
+  int count = 0;
+  while (std::getline(rows, row)) {
+    if (row.empty()) continue;
+    EXPECT_NE(documentation.str().find(row + "\n"), std::string::npos) << row;
+    ++count;
+  }
+  EXPECT_GT(count, 90);
+}
+
+}  // namespace
+}  // namespace koho::server

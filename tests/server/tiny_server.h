@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// A server of the embedded model in this process, at a port of its own.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "runtime/runtime.h"
+#include "server/server.h"
+
+namespace koho::server {
+
+/// The embedded model, loaded once a process: 8 sequences of 2048 tokens.
+Runtime& tiny_runtime();
+
+class TinyServer {
+ public:
+  /// `change` adapts the settings of a loopback server without keys.
+  explicit TinyServer(const std::function<void(ServerSettings&)>& change = {},
+                      Runtime& runtime = tiny_runtime());
+
+  std::uint16_t port() const { return server_->port(); }
+  Server& server() { return *server_; }
+  Serving& serving() { return serving_; }
+  Counters& counters() { return server_->core().counters(); }
+
+  /// Waits until nothing is live: requests of the server and of the engine, cache pages. False:
+  /// that does not come.
+  bool becomes_idle();
+
+ private:
+  SteadyClock clock_;
+  Serving serving_;
+  std::unique_ptr<Server> server_;
+};
+
+/// The server that most tests share.
+TinyServer& shared_server();
+
+}  // namespace koho::server
