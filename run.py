@@ -6,6 +6,7 @@
     ./run.py --test           set up, build, pass all tests (plain and under sanitizers)
     ./run.py --build          set up and build only; leaves build/koho and build/engine.so
     ./run.py --bench          set up, build, measure throughput and latencies through engine.so
+    ./run.py --serve          set up, build, serve the embedded model; further flags are koho serve's (--model, --port)
     ./run.py --device cpu     build without CUDA on a machine that has an NVIDIA GPU
 
 Exits non-zero with the reason when anything fails.
@@ -299,6 +300,15 @@ def test(device):
     run_tests("tests (AddressSanitizer, UndefinedBehaviorSanitizer)", "dev", ["-LE", "optimised|product"])
 
 
+def serve(device, flags):
+    """Builds, and becomes the server: what is not a flag of run.py goes to `koho serve`."""
+    build(device)
+    program = ROOT / "build" / "koho"
+    say(f"==> koho serve {' '.join(flags)}")
+    sys.stdout.flush()
+    os.execv(program, [str(program), "serve", *flags])
+
+
 def run_tests(what, preset, chosen):
     # A program that was not asked for is no failed test.
     step(what, ["ctest", "--test-dir", f"build/{preset}", "--output-on-failure", "-j", str(jobs()), "-E", "_NOT_BUILT$",
@@ -312,6 +322,7 @@ def main():
     job.add_argument("--test", action="store_true", help="set up, build and pass all tests")
     job.add_argument("--build", action="store_true", help="set up and build")
     job.add_argument("--bench", action="store_true", help="set up, build and measure")
+    job.add_argument("--serve", action="store_true", help="set up, build and serve; takes koho serve's flags")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto",
                         help="what to build for: auto takes CUDA where there is an NVIDIA GPU")
     measure = parser.add_argument_group("with --bench")
@@ -328,7 +339,9 @@ def main():
     measure.add_argument("--threads", type=int, default=0, help="CPU threads (one a core)")
     measure.add_argument("--seed", type=int, default=0, help="of the choice of prompts (%(default)s)")
     measure.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the numbers there, too")
-    options = parser.parse_args()
+    options, further = parser.parse_known_args()
+    if further and not options.serve:
+        parser.error(f"unrecognized arguments: {' '.join(further)}")
     try:
         if not (options.bench and options.engine):
             set_up()
@@ -338,6 +351,9 @@ def main():
             test(options.device)
         elif options.bench:
             bench(options)
+        elif options.serve:
+            threads = ["--threads", str(options.threads)] if options.threads else []
+            serve(options.device, ["--model", str(options.model), "--device", options.device, *threads, *further])
         else:
             build(options.device)
             say("==> build/koho and build/engine.so are ready")

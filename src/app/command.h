@@ -33,6 +33,7 @@ Runner add_inspect(CommandLine& command);
 Runner add_logits(CommandLine& command);
 Runner add_run(CommandLine& command);
 Runner add_render(CommandLine& command);
+Runner add_serve(CommandLine& command);  // its name only: run_serve reads its own flags
 Runner add_tokenize(CommandLine& command);
 
 }  // namespace koho::app

@@ -9,6 +9,7 @@
 #include <CLI/CLI.hpp>
 
 #include "app/command.h"
+#include "app/serve.h"
 #include "base/error.h"
 
 namespace koho::app {
@@ -17,6 +18,7 @@ namespace {
 const std::vector<Command>& commands() {
   static const std::vector<Command> table{
       {"run", "Answer a prompt, or chat on the terminal", add_run},
+      {"serve", "Answer over HTTP", add_serve},
       {"batch", "Answer a file of requests", add_batch},
       {"logits", "Write the logits of a prompt to a NumPy file", add_logits},
       {"tokenize", "Turn text into token ids, or ids into text", add_tokenize},
@@ -52,6 +54,7 @@ int run(int argc, char** argv) {
   if (first.empty() || first.front() != '-')
     if (const Status known = check_command_name(first); !known.ok())
       return refuse_usage(known.error().message, "");
+  if (first == "serve") return run_serve({argv + 2, argv + argc});
   CLI::App program("koho serves GLM-4.5, 4.6 and 4.7 (glm4_moe) from C++ and CUDA.", "koho");
   program.require_subcommand(1);
   program.set_version_flag("--version", "koho 0.1.0");

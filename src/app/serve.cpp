@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+// `koho serve`: listens at once, loads the model, serves until a signal, drains.
+#include "app/serve.h"
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <thread>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "api/chat_completions.h"
+#include "api/completions.h"
+#include "app/command.h"
+#include "app/serve_options.h"
+#include "base/log.h"
+#include "server/runtime_serving.h"
+#include "server/server.h"
+
+namespace koho::app {
+namespace {
+
+// Of this command (docs/server.md).
+constexpr int kExitFailure = 1;
+constexpr int kExitUsage = 2;
+constexpr int kExitModel = 3;
+constexpr int kExitDevice = 4;
+constexpr int kExitEngineLost = 6;
+
+constexpr std::int64_t kUsPerSecond = 1'000'000;
+
+/// Tells systemd; nothing happens without it.
+void notify(const std::string& socket_path, const std::string& state) {
+  if (socket_path.empty()) return;
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (socket_path.size() >= sizeof address.sun_path) return;
+  std::memcpy(address.sun_path, socket_path.data(), socket_path.size());
+  if (address.sun_path[0] == '@') address.sun_path[0] = '\0';
+  const int socket = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (socket < 0) return;
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + socket_path.size());
+  if (sendto(socket, state.data(), state.size(), MSG_NOSIGNAL,
+             reinterpret_cast<const sockaddr*>(&address), length) < 0)
+    log::warning("systemd was not told \"{}\": {}", state, std::strerror(errno));
+  close(socket);
+}
+
+sigset_t served_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaddset(&set, signal);
+  return set;
+}
+
+/// The next signal within `ms`, or 0.
+int wait_for_signal(std::int64_t ms) {
+  const sigset_t set = served_signals();
+  const timespec patience{.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1'000'000};
+  const int signal = sigtimedwait(&set, nullptr, &patience);
+  return signal > 0 ? signal : 0;
+}
+
+void log_steps(Runtime& runtime) {
+  const Statistics now = runtime.engine().statistics();
+  log::warning("running {} waiting {} pages free {} cached {} of {}", now.running, now.waiting,
+               now.pages_free, now.pages_cached, now.pages_total);
+  runtime.engine().log_recent_steps();
+}
+
+int exit_code_of(const Error& error) {
+  switch (error.code) {
+    case ErrorCode::invalid_argument:
+    case ErrorCode::unsupported:
+      return kExitUsage;
+    case ErrorCode::not_found:
+    case ErrorCode::corrupt_data:
+    case ErrorCode::io_error:
+      return kExitModel;
+    case ErrorCode::device_error:
+    case ErrorCode::resource_exhausted:
+      return kExitDevice;
+    default:
+      return kExitFailure;
+  }
+}
+
+int fail(const Error& error, int code) {
+  std::fprintf(stderr, "koho: error: %s\n", error.message.c_str());
+  return code;
+}
+
+/// A second signal while the first one is obeyed ends the process at once.
+void drain(server::Server& server, std::int64_t seconds) {
+  std::thread draining([&] { server.drain(seconds * kUsPerSecond); });
+  std::atomic<bool> done{false};
+  std::thread watching([&done] {
+    while (!done.load()) {
+      const int signal = wait_for_signal(50);
+      if (signal == SIGINT || signal == SIGTERM) _exit(128 + signal);
+    }
+  });
+  draining.join();
+  done.store(true);
+  watching.join();
+}
+
+/// Until a signal, or the engine is lost. Returns the exit code.
+int serve_until_signal(server::Server& server, Runtime& runtime, const ServeOptions& options) {
+  while (true) {
+    const int signal = wait_for_signal(500);
+    if (signal == SIGUSR1) log_steps(runtime);
+    if (signal == SIGINT || signal == SIGTERM) {
+      log::info("{}: draining, at most {} s", signal == SIGINT ? "SIGINT" : "SIGTERM",
+                options.shutdown_timeout_s);
+      notify(options.notify_socket, "STOPPING=1");
+      drain(server, options.shutdown_timeout_s);
+      return 0;
+    }
+    if (runtime.engine().statistics().broken) {
+      server.core().set_failed("a restart: the engine is lost");
+      log::error("the engine is lost; ending");
+      drain(server, 0);
+      return kExitEngineLost;
+    }
+  }
+}
+
+std::string default_name(const std::string& model) {
+  const std::filesystem::path path = std::filesystem::path(model).lexically_normal();
+  const std::string name = path.has_filename() ? path.filename() : path.parent_path().filename();
+  return name.empty() ? model : name;
+}
+
+int serve(ServeOptions options) {
+  if (options.names.empty()) options.names.push_back(default_name(options.model));
+  options.server.model_name = options.names.front();
+  // Signals are for this thread: all others start with them blocked.
+  const sigset_t set = served_signals();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);
+
+  SteadyClock clock;
+  std::unique_ptr<Runtime> runtime;
+  std::unique_ptr<server::Serving> serving;  // outlives the server
+  Result<std::unique_ptr<server::Server>> server = server::Server::start(options.server, clock);
+  if (!server.ok())
+    return fail(server.error(),
+                server.error().code == ErrorCode::invalid_argument ? kExitUsage : kExitFailure);
+  server::Core& core = (*server)->core();
+  log::info("listening on {}:{}, loading {}", options.server.host, (*server)->port(),
+            options.model);
+  notify(options.notify_socket, "STATUS=loading");
+  core.set_loading("the model's files", -1.0);
+  Result<LoadedModel> model = load_model(options.model);
+  if (!model.ok()) return fail(model.error(), exit_code_of(model.error()));
+  std::optional<LoadedText> text;
+  if (has_tokenizer(options.model)) {
+    Result<LoadedText> loaded = load_text(options.model, options.runtime.chat_template);
+    if (!loaded.ok()) return fail(loaded.error(), exit_code_of(loaded.error()));
+    text = std::move(*loaded);
+  }
+  core.set_loading("the weights' way to the device", 0.5);
+  Result<std::unique_ptr<Runtime>> started =
+      Runtime::start(std::move(*model), std::move(text), options.runtime);
+  if (!started.ok()) return fail(started.error(), exit_code_of(started.error()));
+  runtime = std::move(*started);
+  serving = std::make_unique<server::Serving>(server::serving_of(*runtime, options.names));
+  serving->model.any_name = options.any_name;
+  serving->model.strict_fields = options.strict_fields;
+  serving->model.preserve_thinking = options.preserve_thinking;
+  serving->model.enable_thinking = options.enable_thinking;
+  core.set_serving(*serving);
+  log::info("ready: \"{}\" on {}:{}, context {} tokens, {} answers at once, loaded in {:.1f} s",
+            options.names.front(), options.server.host, (*server)->port(),
+            serving->model.context_max(), runtime->options().sequences_max, runtime->load_s());
+  notify(options.notify_socket, "READY=1\nSTATUS=serving");
+  const int code = serve_until_signal(**server, *runtime, options);
+  server->reset();
+  log::info("ended");
+  return code;
+}
+
+/// The tables of docs/server.md.
+std::string fields_markdown() {
+  std::string out = "| field | takes |\n|---|---|\n";
+  const auto add = [&out](std::span<const api::DraftField> fields, std::string_view where) {
+    for (const api::DraftField& field : fields)
+      out += fmt::format("| `{}`{} | {} |\n", field.name, where, field.takes);
+  };
+  add(api::chat_completion_fields(), " (chat)");
+  add(api::completion_fields(), " (completions)");
+  add(api::shared_fields(), "");
+  return out;
+}
+
+log::Level level_of(const std::string& name) {
+  if (name == "debug") return log::Level::debug;
+  if (name == "warning") return log::Level::warning;
+  return name == "error" ? log::Level::error : log::Level::info;
+}
+
+}  // namespace
+
+Runner add_serve(CommandLine& /*command*/) {
+  return [] { return Status(); };
+}
+
+int run_serve(const std::vector<std::string>& arguments) {
+  for (const std::string& argument : arguments) {
+    if (argument == "--help" || argument == "-h") {
+      std::fputs(serve_help().c_str(), stdout);
+      return 0;
+    }
+    if (argument == "--help-markdown") {
+      std::fputs((fields_markdown() + "\n" + serve_options_markdown()).c_str(), stdout);
+      return 0;
+    }
+  }
+  Result<ServeOptions> options = read_serve_options(arguments);
+  if (!options.ok()) {
+    std::fprintf(stderr, "koho: error: %s (koho serve --help says more)\n",
+                 options.error().message.c_str());
+    return kExitUsage;
+  }
+  log::configure(level_of(options->log_level), options->log_format == "json" ? log::Format::json
+                                               : options->log_format == "text"
+                                                   ? log::Format::text
+                                                   : log::Format::automatic);
+  if (options->print_config) {
+    std::fputs(print_serve_config(*options).c_str(), stdout);
+    return 0;
+  }
+  if (options->check) {
+    const Result<LoadedModel> model = load_model(options->model);
+    if (!model.ok()) return fail(model.error(), exit_code_of(model.error()));
+    std::puts("koho serve: the flags and the model directory are good");
+    return 0;
+  }
+  return serve(std::move(*options));
+}
+
+}  // namespace koho::app
