@@ -17,6 +17,11 @@ Serving serving_of(Runtime& runtime, std::vector<std::string> names) {
   model.defaults = runtime.default_request();
   model.limits = runtime.engine().limits();
   Serving serving{.engine = runtime.engine(), .model = std::move(model)};
+  if (runtime.text() != nullptr)
+    serving.constrain = [&runtime](const Constraint& constraint, Request& request) -> Status {
+      KOHO_TRY_ASSIGN(request.grammar, runtime.grammars().compile(constraint));
+      return {};
+    };
   serving.server_info =
       fmt::format(R"("ranks":{},"kv_bytes":{},"kv_bytes_per_token":{},"load_seconds":{:.3f})",
                   runtime.options().ranks, runtime.sizes().kv_bytes,

@@ -153,6 +153,35 @@ TEST(Chat, CallsATool) {
   EXPECT_TRUE(text_at(json, "choices.0.message.tool_calls.0.id").starts_with("call_"));
 }
 
+TEST(Chat, CallsAToolWhenItMust) {
+  for (const char* choice :
+       {R"("required")", R"({"type":"function","function":{"name":"web_search"}})"}) {
+    const Json json =
+        ask("What is 5 + 6?", std::string(R"("enable_thinking":false,"tool_choice":)") + choice +
+                                  R"(,"tools":)" + kTools)
+            .json();
+    EXPECT_EQ(text_at(json, "choices.0.finish_reason"), "tool_calls") << chat::dump_json(json);
+    if (choice[0] == '{') {
+      EXPECT_EQ(text_at(json, "choices.0.message.tool_calls.0.function.name"), "web_search");
+    }
+  }
+}
+
+TEST(Chat, KeepsToASchema) {
+  const Json json =
+      ask("Give me a JSON object with name = Anna, age = 31 and city = Rome.",
+          R"("response_format":{"type":"json_schema","json_schema":{"name":"p","schema":{"type":"object",)"
+          R"("properties":{"age":{"type":"integer"}},"required":["age"],"additionalProperties":false}}})")
+          .json();
+  const std::string content = text_at(json, "choices.0.message.content");
+  const Result<Json> parsed = chat::parse_json(content);
+  ASSERT_TRUE(parsed.ok()) << chat::dump_json(json);
+  EXPECT_EQ(parsed->keys, std::vector<std::string>{"age"});
+  const Json chosen = ask("Hello", R"("structured_outputs":{"choice":["north","south"]})").json();
+  const std::string answer = text_at(chosen, "choices.0.message.content");
+  EXPECT_TRUE(answer == "north" || answer == "south") << answer;
+}
+
 TEST(Chat, ToolChoiceNoneLeavesTheCallAsText) {
   const Reply reply =
       ask("What is the weather in Lisbon?",
