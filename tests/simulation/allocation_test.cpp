@@ -74,7 +74,11 @@ struct House {
   EngineLimits limits = large_limits();
   SteadyClock clock;
   FakeExecutor executor{plan_bounds(limits)};
-  StepLoop loop{limits, executor, clock, [] { return std::make_unique<FakeDecoder>(); }, {1, 2}};
+  StepLoop loop{limits,
+                executor,
+                clock,
+                [](const Request&) { return std::make_unique<FakeDecoder>(); },
+                {1, 2}};
   std::vector<std::shared_ptr<OutputStream>> streams;
   OutputEvent event;
 

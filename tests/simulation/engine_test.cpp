@@ -72,8 +72,8 @@ struct House {
 
   explicit House(const EngineLimits& with = test_limits(), std::int64_t fail_every = 0)
       : limits(with), executor(limits, fail_every) {
-    engine =
-        *Engine::start(limits, executor, clock, [] { return std::make_unique<FakeDecoder>(); });
+    engine = *Engine::start(limits, executor, clock,
+                            [](const Request&) { return std::make_unique<FakeDecoder>(); });
   }
   ~House() {
     engine.reset();
