@@ -55,10 +55,13 @@ void Invariants::check_counts() const {
 }
 
 void Invariants::note_before_launch() {
-  waited_.assign(scheduler_.sequences().size(), SequenceId{});
-  for (std::size_t i = 0; i < waited_.size(); ++i)
-    if (scheduler_.sequences()[i].state == SequenceState::waiting)
-      waited_[i] = scheduler_.sequences()[i].id;
+  waited_.assign(scheduler_.sequences().size(), kNoSequence);
+  ran_.assign(scheduler_.sequences().size(), kNoSequence);
+  for (std::size_t i = 0; i < waited_.size(); ++i) {
+    const Sequence& sequence = scheduler_.sequences()[i];
+    if (sequence.state == SequenceState::waiting) waited_[i] = sequence.id;
+    if (sequence.state == SequenceState::running && !sequence.paused) ran_[i] = sequence.id;
+  }
 }
 
 void Invariants::check_launch(const StepBatch& batch) {
@@ -161,7 +164,8 @@ void Invariants::check_preempted(const StepBatch& batch) const {
   if (std::ranges::any_of(batch.rows, &StepRow::admitted)) return;
   for (const SequenceId id : batch.preempted) {
     const Sequence* victim = scheduler_.find(id);
-    if (victim == nullptr || victim->paused) continue;
+    // What was paused gives way first, and need not be paused any more.
+    if (victim == nullptr || ran_[static_cast<std::size_t>(id.index)] != id) continue;
     for (const std::int32_t index : scheduler_.running()) {
       const Sequence& other = scheduler_.sequences()[static_cast<std::size_t>(index)];
       require(other.partition != victim->partition || victim->arrival > other.arrival, 27,

@@ -72,6 +72,7 @@ class Invariants {
   std::vector<std::int32_t> loads_;  // by partition: pages of its sequences; prefill tokens
   std::vector<std::int8_t> seats_;
   std::vector<SequenceId> waited_;    // by sequence index: who waited before the launch, or no id
+  std::vector<SequenceId> ran_;       // … and who ran, not paused
   std::vector<std::size_t> to_come_;  // by request: events in flight
 };
 
