@@ -257,8 +257,16 @@ void World::cancel() {
 }
 
 void World::move_clock() {
-  clock_.advance(random_.chance(habits_.clock_jumps) ? std::int64_t{3'600'000'000}
-                                                     : random_.in(1, 500'000));
+  std::int64_t step =
+      random_.chance(habits_.clock_jumps) ? std::int64_t{3'600'000'000} : random_.in(1, 500'000);
+  // Now and then to a deadline's last moment.
+  if (habits_.deadlines > 0 && !clients_.empty() && random_.chance(500)) {
+    const Client& client = *clients_[draw_client()];
+    const std::int64_t left =
+        client.submitted_us + client.request().deadline_us - 1 - clock_.now_us();
+    if (client.request().deadline_us > 0 && left > 0) step = left;
+  }
+  clock_.advance(step);
   loop_.expire();
   check_deadlines();
   invariants_.sweep();
