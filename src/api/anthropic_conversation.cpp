@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/anthropic_conversation.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+#include "api/fields.h"
+
+namespace koho::api {
+namespace {
+
+using chat::Conversation;
+using chat::Json;
+using chat::Message;
+using chat::ToolCall;
+
+/// The type of a block of content. Errors: not an object, no type.
+Result<std::string> block_type(const Json& block, const std::string& field) {
+  if (!block.is_object()) return wrong_kind(field, "an object", &block);
+  KOHO_TRY_ASSIGN(const Json* type, required_string(block, "type", field));
+  return type->text;
+}
+
+Error unreadable(const std::string& field, std::string_view type) {
+  return make_error(ErrorCode::unsupported,
+                    "{}.type: blocks of type \"{}\" are not supported: this model reads text only",
+                    field, type);
+}
+
+/// A string, or blocks of text one after another with `separator` between them.
+Result<std::string> text_of(const Json& content,
+                            const std::string& field,
+                            std::string_view separator) {
+  if (content.is_string()) return content.text;
+  if (!content.is_array()) return wrong_kind(field, "a string or an array of blocks", &content);
+  std::string text;
+  bool first = true;
+  for (std::size_t i = 0; i < content.items.size(); ++i) {
+    const std::string block_field = fmt::format("{}.{}", field, i);
+    KOHO_TRY_ASSIGN(const std::string type, block_type(content.items[i], block_field));
+    if (type != "text") return unreadable(block_field, type);
+    KOHO_TRY_ASSIGN(const Json* block_text, required_string(content.items[i], "text", block_field));
+    if (!std::exchange(first, false)) text += separator;
+    text += block_text->text;
+  }
+  return text;
+}
+
+Message text_message(std::string_view role, std::string_view text) {
+  Message message;
+  message.role = role;
+  message.content = Json::string(text);
+  return message;
+}
+
+/// What one message of the user leaves: tool results and text, in their order.
+class UserBlocks {
+ public:
+  explicit UserBlocks(std::vector<Message>& messages) : messages_(messages) {}
+
+  Status add(const Json& block, const std::string& field) {
+    KOHO_TRY_ASSIGN(const std::string type, block_type(block, field));
+    if (type == "text") {
+      KOHO_TRY_ASSIGN(const Json* text, required_string(block, "text", field));
+      if (has_text_) text_ += "\n";
+      text_ += text->text;
+      has_text_ = true;
+      return {};
+    }
+    if (type == "tool_result") return add_tool_result(block, field);
+    return unreadable(field, type);
+  }
+  void finish() {
+    if (!std::exchange(has_text_, false)) return;
+    messages_.push_back(text_message("user", std::exchange(text_, {})));
+  }
+
+ private:
+  Status add_tool_result(const Json& block, const std::string& field) {
+    finish();
+    KOHO_TRY_ASSIGN(const Json* id, required_string(block, "tool_use_id", field));
+    std::string text;
+    if (const Json* content = given(block, "content")) {
+      KOHO_TRY_ASSIGN(text, text_of(*content, field + ".content", "\n"));
+    }
+    KOHO_TRY_ASSIGN(const bool is_error, boolean_or(block, "is_error", field, false));
+    if (is_error) text.insert(0, "Error: ");
+    Message message = text_message("tool", text);
+    message.tool_call_id = id->text;
+    messages_.push_back(std::move(message));
+    return {};
+  }
+
+  std::vector<Message>& messages_;
+  std::string text_;
+  bool has_text_ = false;
+};
+
+Status read_user(const Json& content, const std::string& field, std::vector<Message>& messages) {
+  if (content.is_string()) {
+    messages.push_back(text_message("user", content.text));
+    return {};
+  }
+  if (!content.is_array()) return wrong_kind(field, "a string or an array of blocks", &content);
+  if (content.items.empty())
+    return make_error(ErrorCode::invalid_argument, "{}: must not be empty", field);
+  UserBlocks blocks(messages);
+  for (std::size_t i = 0; i < content.items.size(); ++i)
+    KOHO_TRY(blocks.add(content.items[i], fmt::format("{}.{}", field, i)));
+  blocks.finish();
+  return {};
+}
+
+Status add_tool_use(const Json& block, const std::string& field, Message& message) {
+  ToolCall call;
+  KOHO_TRY_ASSIGN(const Json* id, required_string(block, "id", field));
+  KOHO_TRY_ASSIGN(const Json* name, required_string(block, "name", field));
+  call.id = id->text;
+  call.name = name->text;
+  if (const Json* input = given(block, "input")) {
+    if (!input->is_object()) return wrong_kind(field + ".input", "an object", input);
+    call.arguments = *input;
+  }
+  message.tool_calls.push_back(std::move(call));
+  return {};
+}
+
+Status add_assistant_block(const Json& block,
+                           const std::string& field,
+                           Message& message,
+                           std::string& text) {
+  KOHO_TRY_ASSIGN(const std::string type, block_type(block, field));
+  if (type == "text") {
+    KOHO_TRY_ASSIGN(const Json* part, required_string(block, "text", field));
+    text += part->text;
+    return {};
+  }
+  if (type == "thinking") {
+    KOHO_TRY_ASSIGN(const Json* thinking, required_string(block, "thinking", field));
+    if (!message.reasoning_content) message.reasoning_content.emplace();
+    *message.reasoning_content += thinking->text;
+    return {};
+  }
+  if (type == "redacted_thinking") return {};
+  if (type == "tool_use") return add_tool_use(block, field, message);
+  return unreadable(field, type);
+}
+
+Status read_assistant(const Json& content,
+                      const std::string& field,
+                      std::vector<Message>& messages) {
+  if (messages.empty() || messages.back().role != "assistant") {
+    messages.push_back(text_message("assistant", ""));
+    // Thinking stands in its own blocks here: "</think>" in the text is text.
+    messages.back().reasoning_content.emplace();
+  }
+  Message& message = messages.back();
+  std::string text = message.content->text;
+  if (content.is_string()) {
+    text += content.text;
+  } else if (content.is_array()) {
+    for (std::size_t i = 0; i < content.items.size(); ++i)
+      KOHO_TRY(
+          add_assistant_block(content.items[i], fmt::format("{}.{}", field, i), message, text));
+  } else {
+    return wrong_kind(field, "a string or an array of blocks", &content);
+  }
+  message.content = Json::string(text);
+  return {};
+}
+
+/// Puts the results of one turn's calls into the order of the calls: the template prints no ids.
+void order_tool_results(std::vector<Message>& messages) {
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    if (messages[i].tool_calls.empty()) continue;
+    const std::vector<ToolCall>& calls = messages[i].tool_calls;
+    const auto rank = [&calls](const Message& result) {
+      return std::find_if(
+                 calls.begin(), calls.end(),
+                 [&result](const ToolCall& call) { return call.id == result.tool_call_id; }) -
+             calls.begin();
+    };
+    std::size_t end = i + 1;
+    while (end < messages.size() && messages[end].role == "tool") ++end;
+    std::stable_sort(messages.begin() + static_cast<std::ptrdiff_t>(i + 1),
+                     messages.begin() + static_cast<std::ptrdiff_t>(end),
+                     [&rank](const Message& a, const Message& b) { return rank(a) < rank(b); });
+  }
+}
+
+Status read_messages(const Json& request, std::vector<Message>& messages) {
+  const Json* list = request.find("messages");
+  if (list == nullptr) return make_error(ErrorCode::invalid_argument, "messages: Field required");
+  if (!list->is_array()) return wrong_kind("messages", "an array", list);
+  if (list->items.empty())
+    return make_error(ErrorCode::invalid_argument, "messages: at least one message is required");
+  for (std::size_t i = 0; i < list->items.size(); ++i) {
+    const std::string field = fmt::format("messages.{}", i);
+    const Json& message = list->items[i];
+    if (!message.is_object()) return wrong_kind(field, "an object", &message);
+    KOHO_TRY_ASSIGN(const Json* role, required_string(message, "role", field));
+    const Json* content = message.find("content");
+    if (content == nullptr)
+      return make_error(ErrorCode::invalid_argument, "{}.content: Field required", field);
+    if (role->text == "user") {
+      KOHO_TRY(read_user(*content, field + ".content", messages));
+    } else if (role->text == "assistant") {
+      KOHO_TRY(read_assistant(*content, field + ".content", messages));
+    } else if (role->text == "system") {
+      KOHO_TRY_ASSIGN(const std::string text, text_of(*content, field + ".content", "\n"));
+      messages.push_back(text_message("system", without_billing_header(text)));
+    } else {
+      return make_error(ErrorCode::invalid_argument,
+                        "{}.role: \"{}\" is none of user, assistant, system", field, role->text);
+    }
+  }
+  if (messages.empty() || messages.back().role != "assistant") return {};
+  if (!messages.back().tool_calls.empty())
+    return make_error(ErrorCode::invalid_argument,
+                      "messages.{}: `tool_use` ids were found without `tool_result` blocks "
+                      "immediately after: {}",
+                      list->items.size() - 1, messages.back().tool_calls.front().id);
+  return {};
+}
+
+Status read_system(const Json& request, std::vector<Message>& messages) {
+  const Json* system = given(request, "system");
+  if (system == nullptr) return {};
+  std::string text;
+  if (system->is_array()) {
+    // Block by block: a block of nothing but the billing header leaves no trace.
+    for (std::size_t i = 0; i < system->items.size(); ++i) {
+      Json one;
+      one.kind = Json::Kind::array;
+      one.items.push_back(system->items[i]);
+      Result<std::string> block = text_of(one, "system", "");
+      if (!block.ok())
+        return make_error(block.error().code, "system.{}: expected a block of type text", i);
+      const std::string kept = without_billing_header(*block);
+      if (kept.empty()) continue;
+      if (!text.empty()) text += "\n";
+      text += kept;
+    }
+  } else {
+    KOHO_TRY_ASSIGN(const std::string whole, text_of(*system, "system", ""));
+    text = without_billing_header(whole);
+  }
+  if (!text.empty()) messages.push_back(text_message("system", text));
+  return {};
+}
+
+/// {"name", "description", "input_schema"} as the function tool that GLM's template prints.
+Result<Json> read_tool(const Json& tool, const std::string& field) {
+  if (!tool.is_object()) return wrong_kind(field, "an object", &tool);
+  if (const Json* type = given(tool, "type"); type != nullptr && *type != Json::string("custom"))
+    return make_error(ErrorCode::unsupported,
+                      "{}.type: {} is a tool of Anthropic's servers; only tools that the client "
+                      "runs (\"custom\") are supported",
+                      field, chat::dump_json(*type));
+  KOHO_TRY_ASSIGN(const Json* name, required_string(tool, "name", field));
+  const Json* schema = tool.find("input_schema");
+  if (schema == nullptr)
+    return make_error(ErrorCode::invalid_argument, "{}.input_schema: Field required", field);
+  if (!schema->is_object()) return wrong_kind(field + ".input_schema", "an object", schema);
+  Json function = Json::object();
+  function.set("name", *name);
+  if (const Json* description = given(tool, "description")) {
+    if (!description->is_string())
+      return wrong_kind(field + ".description", "a string", description);
+    function.set("description", *description);
+  }
+  function.set("parameters", *schema);
+  Json result = Json::object();
+  result.set("type", Json::string("function"));
+  result.set("function", std::move(function));
+  return result;
+}
+
+Status read_tools(const Json& request, std::vector<Json>& tools) {
+  const Json* list = given(request, "tools");
+  if (list == nullptr) return {};
+  if (!list->is_array()) return wrong_kind("tools", "an array", list);
+  for (std::size_t i = 0; i < list->items.size(); ++i) {
+    KOHO_TRY_ASSIGN(Json tool, read_tool(list->items[i], fmt::format("tools.{}", i)));
+    tools.push_back(std::move(tool));
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string without_billing_header(std::string_view text) {
+  constexpr std::string_view kHeader = "x-anthropic-billing-header:";
+  if (text.find(kHeader) == std::string_view::npos) return std::string(text);
+  std::string kept;
+  while (!text.empty()) {
+    const std::size_t end = text.find('\n');
+    const std::string_view line =
+        text.substr(0, end == std::string_view::npos ? text.size() : end + 1);
+    if (!line.starts_with(kHeader)) kept += line;
+    text.remove_prefix(line.size());
+  }
+  return kept;
+}
+
+Result<chat::Conversation> read_anthropic_conversation(const Json& request) {
+  if (!request.is_object()) return wrong_kind("the request", "an object", &request);
+  Conversation conversation;
+  KOHO_TRY(read_system(request, conversation.messages));
+  KOHO_TRY(read_messages(request, conversation.messages));
+  KOHO_TRY(read_tools(request, conversation.tools));
+  order_tool_results(conversation.messages);
+  conversation.add_generation_prompt = conversation.messages.back().role != "assistant";
+  return conversation;
+}
+
+}  // namespace koho::api

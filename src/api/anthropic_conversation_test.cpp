@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/anthropic_conversation.h"
+
+#include <string>
+#include <string_view>
+
+#include <gtest/gtest.h>
+
+#include "chat/template.h"
+
+namespace koho::api {
+namespace {
+
+Result<chat::Conversation> read(std::string_view json) {
+  const Result<chat::Json> parsed = chat::parse_json(json);
+  EXPECT_TRUE(parsed.ok()) << json;
+  return read_anthropic_conversation(*parsed);
+}
+
+/// The prompt that GLM-4.7's template makes of a request.
+std::string prompt(std::string_view json) {
+  Result<chat::Conversation> conversation = read(json);
+  if (!conversation.ok()) return "error: " + conversation.error().message;
+  if (!conversation->tools.empty()) conversation->clear_thinking = false;
+  const Status status = chat::normalise(*conversation);
+  if (!status.ok()) return "error: " + status.error().message;
+  return chat::render(*conversation, chat::TemplateStyle::glm_4_7)->text();
+}
+
+std::string refusal(std::string_view json) {
+  const Result<chat::Conversation> conversation = read(json);
+  return conversation.ok() ? "accepted" : conversation.error().message;
+}
+
+TEST(AnthropicConversation, ReadsStringsAsOneTextEach) {
+  EXPECT_EQ(prompt(R"({"system": "Be brief.", "messages": [
+              {"role": "user", "content": "Hi"},
+              {"role": "assistant", "content": "Hello."},
+              {"role": "user", "content": "Who?"}]})"),
+            "[gMASK]<sop><|system|>Be brief.<|user|>Hi<|assistant|></think>Hello.<|user|>Who?"
+            "<|assistant|><think>");
+}
+
+TEST(AnthropicConversation, JoinsBlocksOfText) {
+  EXPECT_EQ(
+      prompt(
+          R"({"system": [{"type": "text", "text": "One.", "cache_control": {"type": "ephemeral"}},
+                            {"type": "text", "text": "Two."}],
+                 "messages": [{"role": "user", "content": [{"type": "text", "text": "a"},
+                                                           {"type": "text", "text": "b"}]}]})"),
+      "[gMASK]<sop><|system|>One.\nTwo.<|user|>a\nb<|assistant|><think>");
+}
+
+TEST(AnthropicConversation, DropsTheBillingHeaderWhereverItStands) {
+  const std::string plain = prompt(R"({"system": [{"type": "text", "text": "You are Claude Code."}],
+                 "messages": [{"role": "user", "content": "Hi"}]})");
+  for (const std::string_view hash : {"00a1b", "ff310"}) {
+    const std::string header =
+        "x-anthropic-billing-header: cc_version=2.1.37.3a3; cc_entrypoint=cli; cch=" +
+        std::string(hash) + ";";
+    EXPECT_EQ(prompt(R"({"system": [{"type": "text", "text": ")" + header + R"("},
+                         {"type": "text", "text": "You are Claude Code."}],
+                         "messages": [{"role": "user", "content": "Hi"}]})"),
+              plain);
+    EXPECT_EQ(prompt(R"({"system": ")" + header + R"(\nYou are Claude Code.",
+                         "messages": [{"role": "user", "content": "Hi"}]})"),
+              plain);
+  }
+}
+
+TEST(AnthropicConversation, KeepsOtherHeadersInTheText) {
+  EXPECT_EQ(without_billing_header("a\nx-anthropic-billing-header: 1\nb"), "a\nb");
+  EXPECT_EQ(without_billing_header("see x-anthropic-billing-header: 1"),
+            "see x-anthropic-billing-header: 1");
+  EXPECT_EQ(without_billing_header(""), "");
+}
+
+TEST(AnthropicConversation, TurnsToolUseAndResultsIntoCallsAndToolMessages) {
+  const std::string whole = prompt(R"({"messages": [
+        {"role": "user", "content": "Weather?"},
+        {"role": "assistant", "content": [
+          {"type": "thinking", "thinking": "Look it up.", "signature": "s"},
+          {"type": "text", "text": "One moment."},
+          {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"city": "Rome"}}]},
+        {"role": "user", "content": [
+          {"type": "tool_result", "tool_use_id": "toolu_1",
+           "content": [{"type": "text", "text": "sunny"}]},
+          {"type": "text", "text": "Well?"}]}],
+       "tools": [{"name": "get_weather", "description": "Weather.",
+                  "cache_control": {"type": "ephemeral"}, "input_schema": {"type": "object"}}]})");
+  EXPECT_NE(whole.find(R"(<tools>
+{"type": "function", "function": {"name": "get_weather", "description": "Weather.", "parameters": {"type": "object"}}}
+</tools>)"),
+            std::string::npos)
+      << whole;
+  EXPECT_TRUE(whole.ends_with(
+      "<|user|>Weather?<|assistant|><think>Look it up.</think>One moment.<tool_call>get_weather"
+      "<arg_key>city</arg_key><arg_value>Rome</arg_value></tool_call><|observation|>"
+      "<tool_response>sunny</tool_response><|user|>Well?<|assistant|><think>"))
+      << whole;
+}
+
+TEST(AnthropicConversation, DropsThoughtsOfEarlierTurnsWithoutTools) {
+  EXPECT_EQ(prompt(R"({"messages": [
+              {"role": "user", "content": "Hi"},
+              {"role": "assistant", "content": [
+                {"type": "thinking", "thinking": "Greet.", "signature": "s"},
+                {"type": "redacted_thinking", "data": "xyz"},
+                {"type": "text", "text": "Hello."}]},
+              {"role": "user", "content": "Who?"}]})"),
+            "[gMASK]<sop><|user|>Hi<|assistant|></think>Hello.<|user|>Who?<|assistant|><think>");
+}
+
+TEST(AnthropicConversation, PutsResultsIntoTheOrderOfTheirCalls) {
+  const std::string text = prompt(R"({"messages": [
+        {"role": "user", "content": "Both"},
+        {"role": "assistant", "content": [
+          {"type": "tool_use", "id": "a", "name": "f", "input": {}},
+          {"type": "tool_use", "id": "b", "name": "g", "input": {}}]},
+        {"role": "user", "content": [
+          {"type": "tool_result", "tool_use_id": "b", "content": "second"},
+          {"type": "tool_result", "tool_use_id": "a", "content": "first", "is_error": true}]}]})");
+  EXPECT_TRUE(
+      text.ends_with("<tool_call>f</tool_call><tool_call>g</tool_call><|observation|>"
+                     "<tool_response>Error: first</tool_response>"
+                     "<tool_response>second</tool_response><|assistant|><think>"))
+      << text;
+}
+
+TEST(AnthropicConversation, KeepsControlTokensOfAClientAsText) {
+  const Result<chat::Conversation> conversation =
+      read(R"({"messages": [{"role": "user", "content": "say <|user|> and </think>"},
+                            {"role": "assistant", "content": "a</think>b"},
+                            {"role": "user", "content": "again"}]})");
+  ASSERT_TRUE(conversation.ok());
+  const Result<chat::Prompt> rendered = chat::render(*conversation, chat::TemplateStyle::glm_4_7);
+  ASSERT_TRUE(rendered.ok());
+  const chat::Segment said{chat::Segment::Kind::text, "say <|user|> and </think>"};
+  EXPECT_EQ(rendered->segments[3], said);
+  EXPECT_TRUE(rendered->text().find("<|assistant|></think>a</think>b<|user|>") !=
+              std::string::npos);
+}
+
+TEST(AnthropicConversation, ContinuesALastMessageOfTheAssistant) {
+  EXPECT_EQ(prompt(R"({"messages": [{"role": "user", "content": "Count"},
+                                    {"role": "assistant", "content": "one, two,"}]})"),
+            "[gMASK]<sop><|user|>Count<|assistant|></think>one, two,");
+}
+
+TEST(AnthropicConversation, JoinsNeighbouringMessagesOfTheAssistant) {
+  EXPECT_EQ(prompt(R"({"messages": [{"role": "user", "content": "Count"},
+                                    {"role": "assistant", "content": "one, "},
+                                    {"role": "assistant", "content": "two"},
+                                    {"role": "user", "content": "on"}]})"),
+            "[gMASK]<sop><|user|>Count<|assistant|></think>one, two<|user|>on<|assistant|><think>");
+}
+
+TEST(AnthropicConversation, NamesWhatItRefuses) {
+  EXPECT_EQ(refusal("{}"), "messages: Field required");
+  EXPECT_EQ(refusal("[]"), "the request: expected an object, found an array");
+  EXPECT_EQ(refusal(R"({"messages": []})"), "messages: at least one message is required");
+  EXPECT_EQ(refusal(R"({"messages": [{"role": "user"}]})"), "messages.0.content: Field required");
+  EXPECT_EQ(refusal(R"({"messages": [{"role": "user", "content": []}]})"),
+            "messages.0.content: must not be empty");
+  EXPECT_EQ(refusal(R"({"messages": [{"role": "robot", "content": "x"}]})"),
+            "messages.0.role: \"robot\" is none of user, assistant, system");
+  EXPECT_EQ(refusal(R"({"messages": [{"role": "user", "content": [{"type": "image"}]}]})"),
+            "messages.0.content.0.type: blocks of type \"image\" are not supported: this model "
+            "reads text only");
+  EXPECT_EQ(
+      refusal(R"({"system": [{"type": "image"}], "messages": [{"role": "user", "content": "x"}]})"),
+      "system.0: expected a block of type text");
+  EXPECT_EQ(refusal(R"({"messages": [{"role": "user", "content": "x"}],
+                        "tools": [{"type": "web_search_20250305", "name": "web_search"}]})"),
+            "tools.0.type: \"web_search_20250305\" is a tool of Anthropic's servers; only tools "
+            "that the client runs (\"custom\") are supported");
+  EXPECT_EQ(
+      refusal(R"({"messages": [{"role": "user", "content": "x"}], "tools": [{"name": "f"}]})"),
+      "tools.0.input_schema: Field required");
+  EXPECT_EQ(refusal(R"({"messages": [{"role": "user", "content": "x"}, {"role": "assistant",
+                        "content": [{"type": "tool_use", "id": "t1", "name": "f", "input": {}}]}]})"),
+            "messages.1: `tool_use` ids were found without `tool_result` blocks immediately after: "
+            "t1");
+}
+
+}  // namespace
+}  // namespace koho::api

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <limits>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "api/anthropic.h"
+#include "api/anthropic_conversation.h"
+#include "api/fields.h"
+
+namespace koho::api {
+namespace {
+
+using chat::Json;
+
+/// Fields that are read, and those that say nothing to this server.
+constexpr std::array<std::string_view, 22> kKnownFields{"model",
+                                                        "messages",
+                                                        "system",
+                                                        "max_tokens",
+                                                        "metadata",
+                                                        "stop_sequences",
+                                                        "stream",
+                                                        "temperature",
+                                                        "thinking",
+                                                        "tool_choice",
+                                                        "tools",
+                                                        "top_k",
+                                                        "top_p",
+                                                        "cache_control",
+                                                        "service_tier",
+                                                        "container",
+                                                        "mcp_servers",
+                                                        "betas",
+                                                        "context_management",
+                                                        "inference_geo",
+                                                        "output_config",
+                                                        "anthropic_version"};
+
+Status read_stop_sequences(const Json& body, std::vector<std::string>& stops) {
+  const Json* list = given(body, "stop_sequences");
+  if (list == nullptr) return {};
+  if (!list->is_array()) return wrong_kind("stop_sequences", "an array of strings", list);
+  for (std::size_t i = 0; i < list->items.size(); ++i) {
+    const std::string field = fmt::format("stop_sequences.{}", i);
+    const Json& stop = list->items[i];
+    if (!stop.is_string()) return wrong_kind(field, "a string", &stop);
+    if (stop.text.empty())
+      return make_error(ErrorCode::invalid_argument, "{}: must not be empty", field);
+    stops.push_back(stop.text);
+  }
+  return {};
+}
+
+/// Whether the model is to think.
+Result<bool> read_thinking(const Json& body) {
+  const Json* thinking = given(body, "thinking");
+  if (thinking == nullptr) return false;
+  if (!thinking->is_object()) return wrong_kind("thinking", "an object", thinking);
+  KOHO_TRY_ASSIGN(const Json* type, required_string(*thinking, "type", "thinking"));
+  KOHO_TRY_ASSIGN(const std::optional<std::int64_t> budget,
+                  optional_integer(*thinking, "budget_tokens", 1,
+                                   std::numeric_limits<std::int32_t>::max(), "thinking"));
+  (void)budget;  // Checked only: how long GLM thinks is its own choice.
+  if (type->text == "enabled" || type->text == "adaptive") return true;
+  if (type->text == "disabled") return false;
+  return make_error(ErrorCode::invalid_argument,
+                    "thinking.type: \"{}\" is none of enabled, adaptive, disabled", type->text);
+}
+
+Result<ToolChoice> read_tool_choice(const Json& body) {
+  ToolChoice choice;
+  const Json* given_choice = given(body, "tool_choice");
+  if (given_choice == nullptr) return choice;
+  if (!given_choice->is_object()) return wrong_kind("tool_choice", "an object", given_choice);
+  KOHO_TRY_ASSIGN(const Json* type, required_string(*given_choice, "type", "tool_choice"));
+  KOHO_TRY_ASSIGN(const bool one_call,
+                  boolean_or(*given_choice, "disable_parallel_tool_use", "tool_choice", false));
+  choice.parallel = !one_call;
+  if (type->text == "auto") {
+    choice.kind = ToolChoice::Kind::automatic;
+  } else if (type->text == "none") {
+    choice.kind = ToolChoice::Kind::none;
+  } else if (type->text == "any") {
+    choice.kind = ToolChoice::Kind::required;
+  } else if (type->text == "tool") {
+    choice.kind = ToolChoice::Kind::named;
+    KOHO_TRY_ASSIGN(const Json* name, required_string(*given_choice, "name", "tool_choice"));
+    choice.name = name->text;
+  } else {
+    return make_error(ErrorCode::invalid_argument,
+                      "tool_choice.type: \"{}\" is none of auto, any, tool, none", type->text);
+  }
+  return choice;
+}
+
+Status read_sampling(const Json& body, Request& base) {
+  KOHO_TRY_ASSIGN(const std::optional<double> temperature,
+                  optional_number(body, "temperature", 0.0, 2.0));
+  KOHO_TRY_ASSIGN(const std::optional<double> top_p, optional_number(body, "top_p", 0.0, 1.0));
+  KOHO_TRY_ASSIGN(const std::optional<std::int64_t> top_k,
+                  optional_integer(body, "top_k", -1, std::numeric_limits<std::int32_t>::max()));
+  if (top_p && *top_p <= 0.0)
+    return make_error(ErrorCode::invalid_argument, "top_p: must be above 0");
+  if (temperature) base.sampling.temperature = *temperature;
+  if (top_p) base.sampling.top_p = *top_p;
+  if (top_k) base.sampling.top_k = *top_k;
+  return read_stop_sequences(body, base.stop_strings);
+}
+
+Status read_body(const Json& body, bool count_only, GenerationRequest& request) {
+  if (!body.is_object()) return wrong_kind("the request", "an object", &body);
+  KOHO_TRY_ASSIGN(const Json* model, required_string(body, "model", {}));
+  request.model = model->text;
+  KOHO_TRY_ASSIGN(request.tokens_max, optional_integer(body, "max_tokens", 1,
+                                                       std::numeric_limits<std::int32_t>::max()));
+  if (count_only) {
+    request.tokens_max.reset();
+  } else if (!request.tokens_max) {
+    return make_error(ErrorCode::invalid_argument, "max_tokens: Field required");
+  }
+  KOHO_TRY_ASSIGN(request.conversation, read_anthropic_conversation(body));
+  KOHO_TRY_ASSIGN(request.conversation->enable_thinking, read_thinking(body));
+  KOHO_TRY_ASSIGN(request.tool_choice, read_tool_choice(body));
+  KOHO_TRY(read_sampling(body, request.base));
+  KOHO_TRY_ASSIGN(request.stream, boolean_or(body, "stream", {}, false));
+  if (count_only) request.stream = false;
+  for (const std::string& key : body.keys)
+    if (std::ranges::find(kKnownFields, key) == kKnownFields.end())
+      request.unknown_fields.push_back(key);
+  return {};
+}
+
+Refusal read_for(const Json& body,
+                 const Model& model,
+                 bool count_only,
+                 GenerationRequest& request) {
+  request.base = model.defaults;
+  if (const Status status = read_body(body, count_only, request); !status.ok())
+    return to_api_error(status.error());
+  if (!request.model.starts_with("claude-") && !model.serves(request.model))
+    return ApiError{.status = 404,
+                    .code = "model_not_found",
+                    .param = "model",
+                    .message = fmt::format("model: {}", request.model)};
+  return settle_conversation(request, model);
+}
+
+}  // namespace
+
+Refusal read_messages(const Json& body, const Model& model, GenerationRequest& request) {
+  return read_for(body, model, false, request);
+}
+
+Refusal read_message_count(const Json& body, const Model& model, GenerationRequest& request) {
+  return read_for(body, model, true, request);
+}
+
+Refusal count_message_tokens(const Json& body, const Model& model, std::string& out) {
+  GenerationRequest request;
+  if (Refusal refused = read_message_count(body, model, request)) return refused;
+  // A prompt that is too long has a length all the same.
+  if (Refusal refused = encode(request, model, "messages");
+      refused && refused->code != "context_length_exceeded")
+    return refused;
+  fmt::format_to(std::back_inserter(out), R"({{"input_tokens":{}}})",
+                 request.prompts.front().ids.size());
+  return {};
+}
+
+ApiError in_anthropic_words(ApiError error, const GenerationRequest& request, const Model& model) {
+  if (error.code != "context_length_exceeded" || request.prompts.empty()) return error;
+  const auto prompt = static_cast<std::int64_t>(request.prompts.front().ids.size());
+  const std::int64_t context = model.context_max();
+  const std::int64_t answer = request.tokens_max.value_or(1);
+  error.message =
+      answer >= context
+          ? fmt::format("max_tokens: {} > {}, which is the maximum allowed number of output tokens",
+                        answer, context - 1)
+          : fmt::format("prompt is too long: {} tokens > {} maximum", prompt, context - answer);
+  return error;
+}
+
+}  // namespace koho::api

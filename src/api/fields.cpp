@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/fields.h"
+
+#include <charconv>
+#include <system_error>
+
+namespace koho::api {
+
+using chat::Json;
+
+Error wrong_kind(std::string_view field, std::string_view expected, const Json* found) {
+  return make_error(ErrorCode::invalid_argument, "{}: expected {}, found {}", field, expected,
+                    found == nullptr ? "nothing" : chat::kind_name(found->kind));
+}
+
+const Json* given(const Json& object, std::string_view name) {
+  const Json* value = object.find(name);
+  return value == nullptr || value->is_null() ? nullptr : value;
+}
+
+std::string field_name(std::string_view path, std::string_view name) {
+  std::string full(path);
+  if (!full.empty()) full += '.';
+  return full += name;
+}
+
+Result<const Json*> required_string(const Json& object,
+                                    std::string_view name,
+                                    std::string_view path) {
+  const Json* value = object.find(name);
+  if (value == nullptr)
+    return make_error(ErrorCode::invalid_argument, "{}: Field required", field_name(path, name));
+  if (!value->is_string()) return wrong_kind(field_name(path, name), "a string", value);
+  return value;
+}
+
+Result<std::optional<std::string>> optional_string(const Json& object,
+                                                   std::string_view name,
+                                                   std::string_view path) {
+  const Json* value = given(object, name);
+  if (value == nullptr) return std::optional<std::string>{};
+  if (!value->is_string()) return wrong_kind(field_name(path, name), "a string", value);
+  return std::optional<std::string>{value->text};
+}
+
+Result<bool> boolean_or(const Json& object,
+                        std::string_view name,
+                        std::string_view path,
+                        bool otherwise) {
+  const Json* value = given(object, name);
+  if (value == nullptr) return otherwise;
+  if (value->kind != Json::Kind::boolean)
+    return wrong_kind(field_name(path, name), "true or false", value);
+  return value->boolean;
+}
+
+Result<std::optional<std::int64_t>> optional_integer(const Json& object,
+                                                     std::string_view name,
+                                                     std::int64_t least,
+                                                     std::int64_t most,
+                                                     std::string_view path) {
+  const Json* value = given(object, name);
+  if (value == nullptr) return std::optional<std::int64_t>{};
+  if (!value->is_integer()) return wrong_kind(field_name(path, name), "an integer", value);
+  std::int64_t parsed = 0;
+  const char* end = value->text.data() + value->text.size();
+  const auto [stop, error] = std::from_chars(value->text.data(), end, parsed);
+  if (error != std::errc() || stop != end || parsed < least || parsed > most)
+    return make_error(ErrorCode::invalid_argument, "{}: must be from {} to {}",
+                      field_name(path, name), least, most);
+  return std::optional<std::int64_t>{parsed};
+}
+
+Result<std::optional<double>> optional_number(
+    const Json& object, std::string_view name, double least, double most, std::string_view path) {
+  const Json* value = given(object, name);
+  if (value == nullptr) return std::optional<double>{};
+  if (!value->is_number()) return wrong_kind(field_name(path, name), "a number", value);
+  double parsed = 0.0;
+  const char* end = value->text.data() + value->text.size();
+  const auto [stop, error] = std::from_chars(value->text.data(), end, parsed);
+  if (error != std::errc() || stop != end || !(parsed >= least && parsed <= most))
+    return make_error(ErrorCode::invalid_argument, "{}: must be from {} to {}",
+                      field_name(path, name), least, most);
+  return std::optional<double>{parsed};
+}
+
+}  // namespace koho::api

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Typed access to the fields of a request's JSON, with errors that name the field by its path
+// ("messages.2.content"). A field that is null counts as not given.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+#include "chat/json.h"
+
+namespace koho::api {
+
+/// "messages.2.content: expected a string, found a number".
+Error wrong_kind(std::string_view field, std::string_view expected, const chat::Json* found);
+
+/// The value of `name`, unless it is missing or null.
+const chat::Json* given(const chat::Json& object, std::string_view name);
+
+/// `name` within `path`: "messages.0.role", or `name` alone where `path` is empty.
+std::string field_name(std::string_view path, std::string_view name);
+
+// Errors of all that follow: invalid_argument, naming the field.
+
+Result<const chat::Json*> required_string(const chat::Json& object,
+                                          std::string_view name,
+                                          std::string_view path);
+Result<std::optional<std::string>> optional_string(const chat::Json& object,
+                                                   std::string_view name,
+                                                   std::string_view path = {});
+Result<bool> boolean_or(const chat::Json& object,
+                        std::string_view name,
+                        std::string_view path,
+                        bool otherwise);
+/// Within [least, most].
+Result<std::optional<std::int64_t>> optional_integer(const chat::Json& object,
+                                                     std::string_view name,
+                                                     std::int64_t least,
+                                                     std::int64_t most,
+                                                     std::string_view path = {});
+/// Within [least, most].
+Result<std::optional<double>> optional_number(const chat::Json& object,
+                                              std::string_view name,
+                                              double least,
+                                              double most,
+                                              std::string_view path = {});
+
+}  // namespace koho::api
