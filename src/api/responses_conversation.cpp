@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/responses_conversation.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+#include "api/fields.h"
+#include "tokenizer/utf8.h"
+
+namespace koho::api {
+namespace {
+
+using chat::Conversation;
+using chat::Json;
+using chat::Message;
+using chat::ToolCall;
+
+constexpr std::string_view kSeal = "koho1:";
+constexpr std::string_view kBase64 =
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+Error unreadable(const std::string& field, std::string_view type) {
+  return make_error(ErrorCode::unsupported,
+                    "{}.type: \"{}\" is not supported: this model reads and writes text only",
+                    field, type);
+}
+
+/// A string, or an array of parts of these types, joined.
+Result<std::string> text_of(const Json& content,
+                            const std::string& field,
+                            std::initializer_list<std::string_view> types) {
+  if (content.is_string()) return content.text;
+  if (!content.is_array()) return wrong_kind(field, "a string or an array of parts", &content);
+  std::string text;
+  for (std::size_t i = 0; i < content.items.size(); ++i) {
+    const std::string part_field = fmt::format("{}[{}]", field, i);
+    const Json& part = content.items[i];
+    if (!part.is_object()) return wrong_kind(part_field, "an object", &part);
+    KOHO_TRY_ASSIGN(const Json* type, required_string(part, "type", part_field));
+    bool known = false;
+    for (const std::string_view name : types) known = known || type->text == name;
+    if (!known) return unreadable(part_field, type->text);
+    const std::string_view key = type->text == "refusal" ? "refusal" : "text";
+    KOHO_TRY_ASSIGN(const Json* part_text, required_string(part, key, part_field));
+    if (!text.empty()) text += "\n";
+    text += part_text->text;
+  }
+  return text;
+}
+
+/// Items to messages, one turn of the assistant at a time.
+class ItemReader {
+ public:
+  explicit ItemReader(std::vector<Message>& messages) : messages_(messages) {}
+
+  Status read(const Json& item, const std::string& field) {
+    if (!item.is_object()) return wrong_kind(field, "an object", &item);
+    KOHO_TRY_ASSIGN(const std::optional<std::string> type, optional_string(item, "type", field));
+    if (!type || *type == "message") return message(item, field);
+    if (*type == "function_call") return function_call(item, field);
+    if (*type == "function_call_output") return function_call_output(item, field);
+    if (*type == "reasoning") return reasoning(item, field);
+    if (*type == "item_reference")
+      return make_error(ErrorCode::unsupported,
+                        "{}.type: \"item_reference\" is not supported: this server stores no "
+                        "responses; send the items themselves",
+                        field);
+    return unreadable(field, *type);
+  }
+
+ private:
+  void add(std::string_view role, std::string_view text) {
+    Message message;
+    message.role = role;
+    message.content = Json::string(text);
+    messages_.push_back(std::move(message));
+  }
+
+  /// The assistant's turn that goes on, or a new one.
+  Message& turn() {
+    if (messages_.empty() || messages_.back().role != "assistant") {
+      add("assistant", "");
+      messages_.back().reasoning_content.emplace();  // "</think>" in the text is text
+    }
+    return messages_.back();
+  }
+
+  Status message(const Json& item, const std::string& field) {
+    KOHO_TRY_ASSIGN(const Json* role, required_string(item, "role", field));
+    const Json* content = item.find("content");
+    if (content == nullptr)
+      return make_error(ErrorCode::invalid_argument, "{}.content: Field required", field);
+    const std::string content_field = field + ".content";
+    if (role->text == "assistant") {
+      KOHO_TRY_ASSIGN(const std::string text,
+                      text_of(*content, content_field, {"output_text", "text", "refusal"}));
+      Message& assistant = turn();
+      assistant.content = Json::string(assistant.content->text + text);
+      return {};
+    }
+    if (role->text != "user" && role->text != "system" && role->text != "developer")
+      return make_error(ErrorCode::invalid_argument,
+                        "{}.role: \"{}\" is none of user, assistant, system, developer", field,
+                        role->text);
+    KOHO_TRY_ASSIGN(const std::string text,
+                    text_of(*content, content_field, {"input_text", "text"}));
+    add(role->text, text);
+    return {};
+  }
+
+  Status function_call(const Json& item, const std::string& field) {
+    ToolCall call;
+    KOHO_TRY_ASSIGN(const Json* id, required_string(item, "call_id", field));
+    KOHO_TRY_ASSIGN(const Json* name, required_string(item, "name", field));
+    KOHO_TRY_ASSIGN(const Json* arguments, required_string(item, "arguments", field));
+    call.id = id->text;
+    call.name = name->text;
+    if (!arguments->text.empty()) {
+      Result<Json> parsed = chat::parse_json(arguments->text);
+      if (!parsed.ok()) return std::move(parsed).error().with_context(field + ".arguments");
+      if (!parsed->is_object())
+        return wrong_kind(field + ".arguments", "a JSON object in the string", &*parsed);
+      call.arguments = std::move(*parsed);
+    }
+    turn().tool_calls.push_back(std::move(call));
+    return {};
+  }
+
+  Status function_call_output(const Json& item, const std::string& field) {
+    KOHO_TRY_ASSIGN(const Json* id, required_string(item, "call_id", field));
+    const Json* output = item.find("output");
+    if (output == nullptr)
+      return make_error(ErrorCode::invalid_argument, "{}.output: Field required", field);
+    KOHO_TRY_ASSIGN(const std::string text,
+                    text_of(*output, field + ".output", {"input_text", "output_text", "text"}));
+    add("tool", text);
+    messages_.back().tool_call_id = id->text;
+    return {};
+  }
+
+  Status reasoning(const Json& item, const std::string& field) {
+    std::string text;
+    if (const Json* content = given(item, "content")) {
+      KOHO_TRY_ASSIGN(text, text_of(*content, field + ".content", {"reasoning_text", "text"}));
+    }
+    if (text.empty()) {
+      KOHO_TRY_ASSIGN(const std::optional<std::string> sealed,
+                      optional_string(item, "encrypted_content", field));
+      if (sealed) text = open_reasoning(*sealed);
+    }
+    if (text.empty()) {
+      if (const Json* summary = given(item, "summary")) {
+        KOHO_TRY_ASSIGN(text, text_of(*summary, field + ".summary", {"summary_text"}));
+      }
+    }
+    *turn().reasoning_content += text;
+    return {};
+  }
+
+  std::vector<Message>& messages_;
+};
+
+Status read_input(const Json& request, std::vector<Message>& messages) {
+  const Json* input = given(request, "input");
+  if (input == nullptr) return make_error(ErrorCode::invalid_argument, "input: Field required");
+  if (input->is_string()) {
+    Message message;
+    message.role = "user";
+    message.content = *input;
+    messages.push_back(std::move(message));
+    return {};
+  }
+  if (!input->is_array()) return wrong_kind("input", "a string or an array of items", input);
+  if (input->items.empty())
+    return make_error(ErrorCode::invalid_argument, "input: at least one item is required");
+  ItemReader reader(messages);
+  for (std::size_t i = 0; i < input->items.size(); ++i)
+    KOHO_TRY(reader.read(input->items[i], fmt::format("input[{}]", i)));
+  return {};
+}
+
+/// A flat tool of this API as the nested one that GLM's template prints.
+Result<Json> read_tool(const Json& tool, const std::string& field) {
+  if (!tool.is_object()) return wrong_kind(field, "an object", &tool);
+  KOHO_TRY_ASSIGN(const Json* type, required_string(tool, "type", field));
+  if (type->text != "function")
+    return make_error(ErrorCode::unsupported,
+                      "{}.type: the tool \"{}\" is not supported: only \"function\" is", field,
+                      type->text);
+  KOHO_TRY_ASSIGN(const Json* name, required_string(tool, "name", field));
+  Json function = Json::object();
+  function.set("name", *name);
+  for (const std::string_view key : {"description", "parameters", "strict"})
+    if (const Json* value = given(tool, key)) function.set(key, *value);
+  Json result = Json::object();
+  result.set("type", *type);
+  result.set("function", std::move(function));
+  return result;
+}
+
+}  // namespace
+
+Result<Conversation> read_responses_conversation(const Json& request) {
+  if (!request.is_object()) return wrong_kind("the request", "an object", &request);
+  Conversation conversation;
+  KOHO_TRY_ASSIGN(const std::optional<std::string> instructions,
+                  optional_string(request, "instructions"));
+  if (instructions && !instructions->empty()) {
+    Message message;
+    message.role = "system";
+    message.content = Json::string(*instructions);
+    conversation.messages.push_back(std::move(message));
+  }
+  KOHO_TRY(read_input(request, conversation.messages));
+  if (const Json* tools = given(request, "tools")) {
+    if (!tools->is_array()) return wrong_kind("tools", "an array", tools);
+    for (std::size_t i = 0; i < tools->items.size(); ++i) {
+      KOHO_TRY_ASSIGN(Json tool, read_tool(tools->items[i], fmt::format("tools[{}]", i)));
+      conversation.tools.push_back(std::move(tool));
+    }
+  }
+  conversation.add_generation_prompt = true;
+  return conversation;
+}
+
+std::string seal_reasoning(std::string_view text) {
+  std::string sealed(kSeal);
+  for (std::size_t i = 0; i < text.size(); i += 3) {
+    std::uint32_t bits = 0;
+    for (std::size_t j = 0; j < 3; ++j) {
+      const auto byte = i + j < text.size() ? static_cast<unsigned char>(text[i + j]) : 0U;
+      bits = bits << 8U | byte;
+    }
+    const std::size_t digits = std::min<std::size_t>(3, text.size() - i) + 1;
+    for (std::size_t j = 0; j < 4; ++j)
+      sealed += j < digits ? kBase64[bits >> (18 - 6 * j) & 63U] : '=';
+  }
+  return sealed;
+}
+
+std::string open_reasoning(std::string_view sealed) {
+  if (!sealed.starts_with(kSeal)) return {};
+  sealed.remove_prefix(kSeal.size());
+  std::string text;
+  std::uint32_t bits = 0;
+  int num_bits = 0;
+  for (const char c : sealed) {
+    if (c == '=') break;
+    const std::size_t digit = kBase64.find(c);
+    if (digit == std::string_view::npos) return {};
+    bits = bits << 6U | static_cast<std::uint32_t>(digit);
+    num_bits += 6;
+    if (num_bits < 8) continue;
+    num_bits -= 8;
+    text += static_cast<char>(bits >> static_cast<unsigned>(num_bits) & 0xFFU);
+  }
+  return utf8_valid_bytes(text) == text.size() ? text : std::string();
+}
+
+}  // namespace koho::api

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <string_view>
+#include <utility>
+
+#include <fmt/core.h>
+
+#include "api/fields.h"
+#include "api/responses.h"
+#include "api/responses_conversation.h"
+
+namespace koho::api {
+namespace {
+
+using chat::Json;
+
+/// Fields that are read, and those that say nothing to this server.
+constexpr std::array<std::string_view, 28> kKnownFields{"model",
+                                                        "input",
+                                                        "instructions",
+                                                        "tools",
+                                                        "tool_choice",
+                                                        "temperature",
+                                                        "top_p",
+                                                        "max_output_tokens",
+                                                        "text",
+                                                        "reasoning",
+                                                        "stream",
+                                                        "parallel_tool_calls",
+                                                        "include",
+                                                        "metadata",
+                                                        "store",
+                                                        "user",
+                                                        "truncation",
+                                                        "service_tier",
+                                                        "prompt_cache_key",
+                                                        "safety_identifier",
+                                                        "stream_options",
+                                                        "top_logprobs",
+                                                        "background",
+                                                        "previous_response_id",
+                                                        "conversation",
+                                                        "prompt",
+                                                        "max_tool_calls",
+                                                        "prompt_cache_retention"};
+
+/// What needs a server that stores things.
+Status refuse_stored(const Json& body) {
+  for (const std::string_view name : {"previous_response_id", "conversation", "prompt"})
+    if (given(body, name) != nullptr)
+      return make_error(ErrorCode::unsupported,
+                        "{}: not supported: this server stores no responses; send the items of "
+                        "the conversation as input",
+                        name);
+  KOHO_TRY_ASSIGN(const bool background, boolean_or(body, "background", {}, false));
+  if (background)
+    return make_error(ErrorCode::unsupported, "background: not supported: use stream");
+  return {};
+}
+
+Result<ToolChoice> read_tool_choice(const Json& body) {
+  ToolChoice choice;
+  KOHO_TRY_ASSIGN(choice.parallel, boolean_or(body, "parallel_tool_calls", {}, true));
+  const Json* value = given(body, "tool_choice");
+  if (value == nullptr) return choice;
+  if (value->is_string()) {
+    if (value->text == "auto") return choice;
+    choice.kind = ToolChoice::Kind::none;
+    if (value->text == "none") return choice;
+    choice.kind = ToolChoice::Kind::required;
+    if (value->text == "required") return choice;
+  } else if (const Json* type = value->find("type");
+             type != nullptr && *type == Json::string("function")) {
+    choice.kind = ToolChoice::Kind::named;
+    KOHO_TRY_ASSIGN(const Json* name, required_string(*value, "name", "tool_choice"));
+    choice.name = name->text;
+    return choice;
+  }
+  return make_error(ErrorCode::invalid_argument,
+                    "tool_choice: {} is none of \"auto\", \"none\", \"required\" and a function by "
+                    "name",
+                    chat::dump_json(*value).substr(0, 100));
+}
+
+Status read_format(const Json& body, GenerationRequest& request) {
+  const Json* text = given(body, "text");
+  if (text == nullptr) return {};
+  if (!text->is_object()) return wrong_kind("text", "an object", text);
+  const Json* format = given(*text, "format");
+  if (format == nullptr) return {};
+  if (!format->is_object()) return wrong_kind("text.format", "an object", format);
+  KOHO_TRY_ASSIGN(const Json* type, required_string(*format, "type", "text.format"));
+  request.constraint_field = "text.format";
+  if (type->text == "text") return {};
+  if (type->text == "json_object") {
+    request.constraint = Constraint::json_object();
+    return {};
+  }
+  if (type->text != "json_schema")
+    return make_error(ErrorCode::invalid_argument,
+                      "text.format.type: \"{}\" is none of text, json_object, json_schema",
+                      type->text);
+  const Json* schema = format->find("schema");
+  if (schema == nullptr || !schema->is_object())
+    return wrong_kind("text.format.schema", "a JSON schema: an object", schema);
+  request.constraint = Constraint::json_schema(chat::dump_json(*schema));
+  return {};
+}
+
+/// Whether to think; nothing: as the model does by default.
+Result<std::optional<bool>> read_reasoning(const Json& body) {
+  const Json* reasoning = given(body, "reasoning");
+  if (reasoning == nullptr) return std::optional<bool>{};
+  if (!reasoning->is_object()) return wrong_kind("reasoning", "an object", reasoning);
+  KOHO_TRY_ASSIGN(const std::optional<std::string> effort,
+                  optional_string(*reasoning, "effort", "reasoning"));
+  if (!effort) return std::optional<bool>{};
+  constexpr std::array<std::string_view, 7> kEfforts{"none", "minimal", "low", "medium",
+                                                     "high", "xhigh",   "max"};
+  if (std::ranges::find(kEfforts, *effort) == kEfforts.end())
+    return make_error(ErrorCode::invalid_argument,
+                      "reasoning.effort: \"{}\" is none of none, minimal, low, medium, high, "
+                      "xhigh, max",
+                      *effort);
+  return std::optional<bool>{*effort != "none"};
+}
+
+/// Whether reasoning items are to carry what a client can send back unread.
+Result<bool> wants_sealed_reasoning(const Json& body) {
+  const Json* include = given(body, "include");
+  if (include == nullptr) return false;
+  if (!include->is_array()) return wrong_kind("include", "an array of strings", include);
+  bool sealed = false;
+  for (const Json& item : include->items)
+    sealed = sealed || item == Json::string("reasoning.encrypted_content");
+  return sealed;
+}
+
+/// The fields of the request that a response repeats, each after a comma.
+std::string echo_of(const Json& body, const GenerationRequest& request) {
+  std::string echo;
+  const auto add = [&echo](std::string_view name, std::string_view json) {
+    echo += fmt::format(R"(,"{}":{})", name, json);
+  };
+  const auto add_given = [&](std::string_view name, std::string_view otherwise) {
+    const Json* value = given(body, name);
+    add(name, value != nullptr ? chat::dump_json(*value) : std::string(otherwise));
+  };
+  add_given("instructions", "null");
+  add_given("max_output_tokens", "null");
+  add_given("max_tool_calls", "null");
+  add_given("metadata", "{}");
+  add_given("parallel_tool_calls", "true");
+  add("previous_response_id", "null");
+  add_given("reasoning", R"({"effort":null,"summary":null})");
+  add("service_tier", "\"default\"");
+  add("store", "false");
+  add("temperature", fmt::format("{}", request.base.sampling.temperature));
+  add_given("text", R"({"format":{"type":"text"}})");
+  add_given("tool_choice", "\"auto\"");
+  add_given("tools", "[]");
+  add("top_logprobs", "0");
+  add("top_p", fmt::format("{}", request.base.sampling.top_p));
+  add("truncation", "\"disabled\"");
+  add_given("user", "null");
+  return echo;
+}
+
+Status read_body(const Json& body, GenerationRequest& request) {
+  if (!body.is_object()) return wrong_kind("the request", "an object", &body);
+  KOHO_TRY_ASSIGN(const Json* model, required_string(body, "model", {}));
+  request.model = model->text;
+  KOHO_TRY(refuse_stored(body));
+  KOHO_TRY_ASSIGN(request.conversation, read_responses_conversation(body));
+  KOHO_TRY_ASSIGN(request.conversation->enable_thinking, read_reasoning(body));
+  KOHO_TRY_ASSIGN(request.tool_choice, read_tool_choice(body));
+  KOHO_TRY(read_format(body, request));
+  KOHO_TRY_ASSIGN(request.tokens_max, optional_integer(body, "max_output_tokens", 1,
+                                                       std::numeric_limits<std::int32_t>::max()));
+  KOHO_TRY_ASSIGN(const std::optional<double> temperature,
+                  optional_number(body, "temperature", 0.0, 2.0));
+  KOHO_TRY_ASSIGN(const std::optional<double> top_p, optional_number(body, "top_p", 0.0, 1.0));
+  if (top_p && *top_p <= 0.0)
+    return make_error(ErrorCode::invalid_argument, "top_p: must be above 0");
+  if (temperature) request.base.sampling.temperature = *temperature;
+  if (top_p) request.base.sampling.top_p = *top_p;
+  KOHO_TRY_ASSIGN(const std::optional<std::int64_t> top_logprobs,
+                  optional_integer(body, "top_logprobs", 0, kTopLogprobsMax));
+  if (top_logprobs && *top_logprobs > 0)
+    return make_error(ErrorCode::unsupported,
+                      "top_logprobs: not supported here: use /v1/chat/completions");
+  KOHO_TRY_ASSIGN(request.stream, boolean_or(body, "stream", {}, false));
+  KOHO_TRY_ASSIGN(request.output.sealed_reasoning, wants_sealed_reasoning(body));
+  for (const std::string& key : body.keys)
+    if (std::ranges::find(kKnownFields, key) == kKnownFields.end())
+      request.unknown_fields.push_back(key);
+  return {};
+}
+
+}  // namespace
+
+Refusal read_response(const Json& body, const Model& model, GenerationRequest& request) {
+  request.base = model.defaults;
+  if (const Status status = read_body(body, request); !status.ok())
+    return to_api_error(status.error());
+  request.echo = echo_of(body, request);
+  if (!model.serves(request.model))
+    return ApiError{.status = 404,
+                    .code = "model_not_found",
+                    .param = "model",
+                    .message = fmt::format("the model \"{:.200}\" does not exist", request.model)};
+  return settle_conversation(request, model);
+}
+
+}  // namespace koho::api
