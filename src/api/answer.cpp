@@ -20,6 +20,7 @@ Answer::Answer(const Model& model,
                std::unique_ptr<Responder> responder)
     : model_(&model),
       responder_(std::move(responder)),
+      record_(model, request),
       choices_per_prompt_(request.base.choices),
       stop_strings_(request.base.stop_strings),
       end_tokens_(model.defaults.stop_tokens),
@@ -39,6 +40,7 @@ Answer::~Answer() = default;
 Answer::Answer(Answer&&) noexcept = default;
 
 void Answer::begin(const Started& started, std::string& out) {
+  record_.begin(started.id);
   responder_->begin(started, out);
 }
 
@@ -88,6 +90,8 @@ void Answer::add(std::size_t prompt, const OutputEvent& event, std::string& out)
   Choice& choice = choices_[static_cast<std::size_t>(index)];
   Piece piece{.choice = index, .event = &event, .text = event.text};
   parsed_.clear();
+  const bool itself = event.stop_token >= 0 &&
+                      std::ranges::find(end_tokens_, event.stop_token) != end_tokens_.end();
   if (event.finish == FinishReason::stop) piece.finish = Finish::stop;
   if (event.finish == FinishReason::length) piece.finish = Finish::length;
   if (event.stop_string >= 0)
@@ -95,8 +99,6 @@ void Answer::add(std::size_t prompt, const OutputEvent& event, std::string& out)
   if (choice.parser) {
     parse(choice, event, event.text);
     if (piece.finish != Finish::none) {
-      const bool itself = event.stop_token >= 0 &&
-                          std::ranges::find(end_tokens_, event.stop_token) != end_tokens_.end();
       choice.parser->finish(itself ? chat::AnswerEnd::finished : chat::AnswerEnd::cut_off, parsed_);
       if (piece.finish == Finish::stop && choice.parser->num_complete_calls() > 0)
         piece.finish = Finish::tool_calls;
@@ -104,6 +106,7 @@ void Answer::add(std::size_t prompt, const OutputEvent& event, std::string& out)
     piece.parsed = parsed_;
   }
   if (piece.finish != Finish::none) finish_ = piece.finish;
+  record_.add(piece, itself);
   responder_->piece(piece, out);
 }
 
@@ -120,6 +123,7 @@ void Answer::end(std::size_t /*prompt*/, const Summary& summary, std::string& ou
   timings.total_us = std::max(timings.total_us, summary.timings.total_us);
   timings.preemptions += summary.timings.preemptions;
   if (--prompts_left_ > 0) return;
+  record_.end(totals_.usage);
   responder_->end(totals_, out);
   done_ = true;
 }

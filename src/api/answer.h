@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "api/answer_record.h"
 #include "api/generation.h"
 #include "api/responder.h"
 #include "chat/output_parser.h"
@@ -46,6 +47,7 @@ class Answer {
 
   const Model* model_;
   std::unique_ptr<Responder> responder_;
+  AnswerRecord record_;
   std::vector<Choice> choices_;
   std::int32_t choices_per_prompt_;
   std::vector<std::string> stop_strings_;

@@ -23,6 +23,10 @@ struct GenerationEndpoint {
   std::string_view prompt_field;  // where prompts stand, for messages
   Refusal (*read)(const chat::Json& body, const Model& model, GenerationRequest& request);
   std::unique_ptr<Responder> (*respond)(const GenerationRequest& request, const Model& model);
+  /// encode()'s refusal in this API's own words; null: as it is.
+  ApiError (*reword)(ApiError error,
+                     const GenerationRequest& request,
+                     const Model& model) = nullptr;
 };
 
 /// A body that is answered at once, from the model's text side: tokenize, count tokens, render.

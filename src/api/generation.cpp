@@ -86,6 +86,25 @@ Refusal check_messages(const chat::Conversation& conversation) {
   return {};
 }
 
+/// The ids of a rendered conversation, with answers of ours as they were sampled.
+Result<std::vector<Token>> encode_turns(GenerationRequest& request,
+                                        const chat::Prompt& prompt,
+                                        const Model& model) {
+  if (model.turns) {
+    KOHO_TRY_ASSIGN(EncodedTurns encoded,
+                    model.turns->encode(*request.conversation, prompt, model.style,
+                                        request.base.salt, *model.tokenizer));
+    request.place = std::move(encoded.place);
+    return std::move(encoded.ids);
+  }
+  std::vector<TextSegment> segments;
+  segments.reserve(prompt.segments.size());
+  for (const chat::Segment& segment : prompt.segments)
+    segments.push_back(
+        {.text = segment.text, .allow_special = segment.kind == chat::Segment::Kind::control});
+  return model.tokenizer->encode(segments);
+}
+
 Result<std::vector<Token>> tokenise(const PromptInput& prompt, const Tokenizer* tokenizer) {
   if (!prompt.is_text) return prompt.ids;
   return prompt.allow_special ? tokenizer->encode_with_special(prompt.text)
@@ -201,12 +220,7 @@ Refusal encode(GenerationRequest& request, const Model& model, std::string_view 
     if (!prompt.ok()) return to_api_error(prompt.error());
     request.starts_in_reasoning = prompt->ends_in_thinking();
     request.prompt_text = prompt->text();
-    std::vector<TextSegment> segments;
-    segments.reserve(prompt->segments.size());
-    for (const chat::Segment& segment : prompt->segments)
-      segments.push_back(
-          {.text = segment.text, .allow_special = segment.kind == chat::Segment::Kind::control});
-    Result<std::vector<Token>> ids = model.tokenizer->encode(segments);
+    Result<std::vector<Token>> ids = encode_turns(request, *prompt, model);
     if (!ids.ok()) return to_api_error(ids.error());
     request.prompts.assign(1, {.is_text = false, .text = {}, .ids = std::move(*ids)});
     if (!request.conversation->tools.empty() && request.tool_choice.kind != ToolChoice::Kind::none)

@@ -12,6 +12,7 @@
 
 #include "api/error.h"
 #include "api/model.h"
+#include "api/turn_memory.h"
 #include "chat/message.h"
 #include "chat/tool_schema.h"
 #include "engine/output_stream.h"
@@ -46,7 +47,8 @@ struct OutputOptions {
   bool skip_special_tokens = true;
   bool include_reasoning = true;
   bool timings = false;
-  std::optional<int> logprobs;  // alternatives beside the chosen token's
+  bool sealed_reasoning = false;  // responses: thoughts in a form that clients send back unread
+  std::optional<int> logprobs;    // alternatives beside the chosen token's
 };
 
 /// What the model thinks of a prompt's token, given those before it.
@@ -77,6 +79,7 @@ struct GenerationRequest {
   OutputOptions output;
   std::string call_id_prefix = "call_";  // of tool calls; unique to the request
   std::vector<std::string> unknown_fields;
+  std::string echo;  // responses: fields of the body that the answer repeats, as JSON
 
   /// Whether the prompts' own tokens are scored: then prompt_logprobs[prompt][i] is that of the
   /// token behind the first i + 1, filled in before the answer begins.
@@ -87,6 +90,7 @@ struct GenerationRequest {
   std::vector<Request> requests;  // one a prompt
   std::string prompt_text;        // a conversation's, rendered
   bool starts_in_reasoning = false;
+  TurnPlace place;                                        // of a conversation's answer
   std::shared_ptr<const chat::ToolSchemas> tool_schemas;  // null: tool tags are text
 };
 

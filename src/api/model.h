@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "api/prompt_journal.h"
+#include "api/turn_memory.h"
 #include "chat/output_parser.h"
 #include "chat/template.h"
 #include "engine/request.h"
@@ -34,7 +36,11 @@ struct Model {
 
   PreserveThinking preserve_thinking = PreserveThinking::automatic;
   bool enable_thinking = true;  // when a request does not say
-  bool strict_fields = false;   // unknown fields are refused
+  /// Answers that may come back, and requests for /debug/cache; null: none are kept.
+  std::shared_ptr<TurnMemory> turns;
+  std::shared_ptr<PromptJournal> journal;
+
+  bool strict_fields = false;  // unknown fields are refused
 
   /// Tokens of prompt and answer that one request can have.
   std::int32_t context_max() const;

@@ -168,8 +168,7 @@ response.output_text.done 1 0 "One moment."
 response.content_part.done 1 0 {"type": "output_text", "text": "One moment.", "annotations": [], "logprobs": []}
 response.output_item.done 1 {"id": "msg_101", "type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "One moment.", "annotations": [], "logprobs": []}], "status": "completed"}
 response.output_item.added 2 {"id": "fc_102", "type": "function_call", "call_id": "call_100", "name": "f", "arguments": "", "status": "in_progress"}
-response.function_call_arguments.delta 2 "{\"a\": "
-response.function_call_arguments.delta 2 "1}"
+response.function_call_arguments.delta 2 "{\"a\": 1}"
 response.function_call_arguments.done 2 "{\"a\": 1}"
 response.output_item.done 2 {"id": "fc_102", "type": "function_call", "call_id": "call_100", "name": "f", "arguments": "{\"a\": 1}", "status": "completed"}
 response.completed

@@ -108,7 +108,10 @@ std::optional<ApiError> GenerationJob::read(const std::string& body) {
   request_.call_id_prefix = "call_" + setup_.id.substr(0, 16) + "_";
   if (api::Refusal refused = endpoint.read(*json, model, request_)) return refused;
   core_.note_unknown_fields(request_.unknown_fields);
-  return api::encode(request_, model, endpoint.prompt_field);
+  api::Refusal refused = api::encode(request_, model, endpoint.prompt_field);
+  if (refused && endpoint.reword != nullptr)
+    refused = endpoint.reword(std::move(*refused), request_, model);
+  return refused;
 }
 
 /// The engine computes logits where it samples only. So each token of the prompt is asked for by a

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "chat/json.h"
+#include "server/dashboard.h"
 #include "server/metrics_page.h"
 #include "tokenizer/utf8.h"
 
@@ -130,6 +131,35 @@ Response answer_metrics(Core& core, const Call& /*call*/) {
   return response;
 }
 
+Response answer_debug_cache(Core& core, const Call& call) {
+  const api::Model& model = core.serving()->model;
+  std::string report;
+  if (model.journal)
+    report =
+        model.journal->explain(call.rest, model.tokenizer, model.limits.scheduler.tokens_per_page);
+  if (report.empty())
+    return refuse(ErrorStyle::openai, 404, "not_found",
+                  "no recent request has this id (it stands in the answer)");
+  return json_response(std::move(report));
+}
+
+Response answer_ui(Core& /*core*/, const Call& /*call*/) {
+  Response response{.content_type = "text/html; charset=utf-8"};
+  response.body = dashboard_page();
+  // The page is one file: nothing may be loaded into it.
+  response.fields.emplace_back("Content-Security-Policy",
+                               "default-src 'none'; style-src 'unsafe-inline'; script-src "
+                               "'unsafe-inline'; connect-src 'self'");
+  return response;
+}
+
+Response answer_ui_events(Core& core, const Call& /*call*/) {
+  Response response{.content_type = "text/event-stream"};
+  response.body = dashboard_event(core);
+  response.fields.emplace_back("Cache-Control", "no-store");
+  return response;
+}
+
 // ---- the table
 
 std::vector<Route> make_routes() {
@@ -151,6 +181,11 @@ std::vector<Route> make_routes() {
       {"GET", "/load", false, true, answer_load, nullptr, nullptr, "what runs and waits"},
       {"POST", "/abort_request", false, true, answer_abort, nullptr, nullptr,
        "ends a request by its id (header x-request-id)"},
+      {"GET", "/debug/cache/*", false, true, answer_debug_cache, nullptr, nullptr,
+       "why a request's prompt was or was not cached"},
+      {"GET", "/ui", true, false, answer_ui, nullptr, nullptr, "the dashboard"},
+      {"GET", "/ui/events", false, true, answer_ui_events, nullptr, nullptr,
+       "what the dashboard shows, as an event"},
   };
   for (const api::GenerationEndpoint& endpoint : api::generation_endpoints())
     table.push_back({"POST", endpoint.path, false, true, nullptr, &endpoint, nullptr, ""});

@@ -4,6 +4,14 @@
 #include <fmt/format.h>
 
 namespace koho::server {
+namespace {
+
+// 32 MiB of ids: about 8,000 answers of 1,000 tokens, or a hundred long agent sessions.
+constexpr std::size_t kTurnTokensMax = 8U << 20U;
+constexpr std::size_t kJournalRequestsMax = 256;
+constexpr std::size_t kJournalTokensMax = 4U << 20U;  // 16 MiB
+
+}  // namespace
 
 Serving serving_of(Runtime& runtime, std::vector<std::string> names) {
   api::Model model;
@@ -13,7 +21,9 @@ Serving serving_of(Runtime& runtime, std::vector<std::string> names) {
     model.tokenizer = &text->tokenizer;
     model.style = text->style;
     model.tag_ids = api::tag_ids_of(text->tokenizer);
+    model.turns = std::make_shared<api::TurnMemory>(kTurnTokensMax);
   }
+  model.journal = std::make_shared<api::PromptJournal>(kJournalRequestsMax, kJournalTokensMax);
   model.defaults = runtime.default_request();
   model.limits = runtime.engine().limits();
   Serving serving{.engine = runtime.engine(), .model = std::move(model)};

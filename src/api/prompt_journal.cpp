@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/prompt_journal.h"
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "chat/json.h"
+
+namespace koho::api {
+namespace {
+
+using Entry = PromptJournal::Entry;
+
+constexpr std::size_t kContextTokens = 20;  // shown on each side of a difference
+
+std::string_view without_prefix(std::string_view id) {
+  for (const std::string_view prefix : {"chatcmpl-", "cmpl-", "msg_", "resp_"})
+    if (id.starts_with(prefix)) return id.substr(prefix.size());
+  return id;
+}
+
+std::size_t common_prefix(std::span<const Token> a, std::span<const Token> b) {
+  const auto [in_a, in_b] = std::ranges::mismatch(a, b);
+  return static_cast<std::size_t>(in_a - a.begin());
+}
+
+std::string text_of(std::span<const Token> ids, const Tokenizer* tokenizer) {
+  return tokenizer == nullptr ? std::string() : tokenizer->decode(ids);
+}
+
+/// {"ids": [...], "text": "..."} of up to kContextTokens tokens from `begin` on.
+void append_tokens(std::string& out,
+                   std::span<const Token> ids,
+                   std::size_t begin,
+                   const Tokenizer* tokenizer) {
+  const std::span<const Token> shown =
+      ids.subspan(std::min(begin, ids.size()),
+                  std::min(kContextTokens, ids.size() - std::min(begin, ids.size())));
+  fmt::format_to(std::back_inserter(out), R"({{"ids":[{}],"text":)", fmt::join(shown, ","));
+  chat::append_json_string(out, text_of(shown, tokenizer));
+  out += '}';
+}
+
+bool has_date(std::string_view text) {
+  const auto digit = [&text](std::size_t i) { return text[i] >= '0' && text[i] <= '9'; };
+  for (std::size_t i = 0; i + 10 <= text.size(); ++i)
+    if (text.substr(i, 2) == "20" && digit(i + 2) && digit(i + 3) && text[i + 4] == '-' &&
+        digit(i + 5) && digit(i + 6) && text[i + 7] == '-' && digit(i + 8) && digit(i + 9))
+      return true;
+  return false;
+}
+
+/// The probable reason for a difference, from the text around it.
+std::string_view cause_of(std::string_view around, std::string_view here, std::string_view there) {
+  const auto anywhere = [&](std::string_view word) {
+    return around.find(word) != std::string_view::npos ||
+           here.find(word) != std::string_view::npos || there.find(word) != std::string_view::npos;
+  };
+  if (anywhere("x-anthropic-billing-header"))
+    return "the billing header changed: send it to /v1/messages, where it is left out";
+  const bool thinks_here = here.starts_with("<think>");
+  const bool thinks_there = there.starts_with("<think>");
+  if ((thinks_here && there.starts_with("</think>")) ||
+      (thinks_there && here.starts_with("</think>")))
+    return "the thoughts of an earlier turn were left out or put in: send them back, and "
+           "clear_thinking false";
+  if (has_date(std::string(around) + std::string(here)) ||
+      has_date(std::string(around) + std::string(there)))
+    return "a date in the prompt changed: put it behind what stays the same";
+  if (anywhere("\"type\": \"function\"")) return "the tools or their order changed";
+  return "the text differs";
+}
+
+}  // namespace
+
+std::shared_ptr<Entry> PromptJournal::open(std::span<const Token> prompt, const CacheSalt& salt) {
+  auto entry = std::make_shared<Entry>();
+  entry->salt = salt;
+  entry->ids.assign(prompt.begin(), prompt.end());
+  entry->prompt_tokens = prompt.size();
+  const std::scoped_lock lock(mutex_);
+  entries_.push_back(entry);
+  tokens_ += prompt.size();
+  while (entries_.size() > requests_max_ || (tokens_ > tokens_max_ && entries_.size() > 1)) {
+    tokens_ -= entries_.front()->ids.size();
+    // Its answer may still grow: it no longer counts.
+    entries_.front()->ids.clear();
+    entries_.front()->ids.shrink_to_fit();
+    entries_.front()->prompt_tokens = 0;
+    entries_.pop_front();
+  }
+  return entry;
+}
+
+void PromptJournal::set_id(Entry& entry, std::string id) {
+  const std::scoped_lock lock(mutex_);
+  entry.id = std::move(id);
+}
+
+void PromptJournal::add_token(Entry& entry, Token token) {
+  const std::scoped_lock lock(mutex_);
+  if (entry.prompt_tokens == 0) return;
+  entry.ids.push_back(token);
+  ++tokens_;
+}
+
+void PromptJournal::close(Entry& entry, std::int64_t cached_tokens) {
+  const std::scoped_lock lock(mutex_);
+  entry.cached_tokens = cached_tokens;
+}
+
+std::string PromptJournal::explain(std::string_view id,
+                                   const Tokenizer* tokenizer,
+                                   std::int32_t tokens_per_page) const {
+  id = without_prefix(id);
+  const std::scoped_lock lock(mutex_);
+  const auto found = std::ranges::find_if(
+      entries_, [id](const std::shared_ptr<Entry>& entry) { return entry->id == id; });
+  if (id.empty() || found == entries_.end()) return {};
+  const Entry& here = **found;
+  const std::span<const Token> prompt = std::span(here.ids).first(here.prompt_tokens);
+  const Entry* nearest = nullptr;
+  std::size_t shared = 0;
+  std::size_t shared_under_other_salt = 0;
+  for (auto other = entries_.begin(); other != found; ++other) {
+    const std::size_t common = common_prefix(prompt, (*other)->ids);
+    if ((*other)->salt != here.salt) {
+      shared_under_other_salt = std::max(shared_under_other_salt, common);
+    } else if (nearest == nullptr || common >= shared) {
+      nearest = other->get();
+      shared = common;
+    }
+  }
+  const auto page = static_cast<std::size_t>(tokens_per_page);
+  const auto expected = static_cast<std::int64_t>(shared == 0 ? 0 : (shared - 1) / page * page);
+  std::string out;
+  fmt::format_to(std::back_inserter(out),
+                 R"({{"id":"{}","prompt_tokens":{},"cached_tokens":{},)"
+                 R"("longest_shared_prefix":{},"cacheable_tokens":{},"shared_with":)",
+                 here.id, here.prompt_tokens,
+                 here.cached_tokens < 0 ? "null" : fmt::format("{}", here.cached_tokens), shared,
+                 expected);
+  std::string_view cause = "no earlier request is known";
+  if (nearest == nullptr) {
+    out += R"(null,"first_difference":null)";
+  } else {
+    out += '"' + nearest->id + R"(","first_difference":)";
+    const bool whole = shared == prompt.size() || shared == nearest->ids.size();
+    if (whole) {
+      out += "null";
+    } else {
+      const std::size_t before = shared - std::min(shared, kContextTokens);
+      fmt::format_to(std::back_inserter(out), R"({{"position":{},"before":)", shared);
+      append_tokens(out, prompt.first(shared), before, tokenizer);
+      out += R"(,"here":)";
+      append_tokens(out, prompt, shared, tokenizer);
+      out += R"(,"there":)";
+      append_tokens(out, nearest->ids, shared, tokenizer);
+      out += '}';
+    }
+    const auto window = [&](std::span<const Token> ids, std::size_t begin) {
+      return text_of(ids.subspan(begin, std::min(kContextTokens, ids.size() - begin)), tokenizer);
+    };
+    if (here.cached_tokens >= 0 && here.cached_tokens < expected) {
+      cause = "the shared part was evicted, or not computed yet";
+    } else if (whole) {
+      cause = "all that can be shared is";
+    } else {
+      const std::size_t before = shared - std::min(shared, kContextTokens);
+      cause =
+          cause_of(window(prompt, before), window(prompt, shared), window(nearest->ids, shared));
+    }
+  }
+  if (shared_under_other_salt > shared)
+    cause = "what is shared with an earlier prompt was sent with another cache_salt";
+  out += R"(,"cause":)";
+  chat::append_json_string(out, cause);
+  out += '}';
+  return out;
+}
+
+}  // namespace koho::api

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ids of the last requests, to tell why a prompt was or was not found in the prefix cache: the
+// longest beginning it shares with an earlier prompt and its answer, and the first token that
+// differs. Bounded in requests and in ids.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvcache/prefix_cache.h"
+#include "tokenizer/tokenizer.h"
+
+namespace koho::api {
+
+/// Threads: any.
+class PromptJournal {
+ public:
+  /// One request. Filled by the one who answers it.
+  struct Entry {
+    std::string id;
+    CacheSalt salt;
+    std::vector<Token> ids;  // prompt, then answer
+    std::size_t prompt_tokens = 0;
+    std::int64_t cached_tokens = -1;  // unknown yet
+  };
+
+  PromptJournal(std::size_t requests_max, std::size_t tokens_max)
+      : requests_max_(requests_max), tokens_max_(tokens_max) {}
+
+  /// A request that is answered from now on; what comes of it is added with the handle.
+  std::shared_ptr<Entry> open(std::span<const Token> prompt, const CacheSalt& salt);
+  void set_id(Entry& entry, std::string id);
+  void add_token(Entry& entry, Token token);
+  void close(Entry& entry, std::int64_t cached_tokens);
+
+  /// A JSON object about the request with this id ("chatcmpl-" and its like may stand before it);
+  /// "" if there is none. `tokens_per_page`: what the cache keeps together.
+  std::string explain(std::string_view id,
+                      const Tokenizer* tokenizer,
+                      std::int32_t tokens_per_page) const;
+
+ private:
+  std::size_t requests_max_;
+  std::size_t tokens_max_;
+  mutable std::mutex mutex_;
+  std::deque<std::shared_ptr<Entry>> entries_;  // oldest first
+  std::size_t tokens_ = 0;
+};
+
+}  // namespace koho::api

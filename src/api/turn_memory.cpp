@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/turn_memory.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <xxhash.h>
+
+#include "chat/python_text.h"
+
+namespace koho::api {
+namespace {
+
+using chat::Json;
+
+constexpr std::string_view kAssistant = "<|assistant|>";
+constexpr std::string_view kTurnTokens[] = {kAssistant, "<|user|>", "<|observation|>",
+                                            "<|system|>"};
+
+/// A hash that grows with what is added and can be read at every place.
+class RunningHash {
+ public:
+  RunningHash() : state_(XXH3_createState()) { XXH3_128bits_reset(state_.get()); }
+  void add(const void* data, std::size_t bytes) { XXH3_128bits_update(state_.get(), data, bytes); }
+  void add(std::string_view text) {
+    const std::uint64_t size = text.size();
+    add(&size, sizeof(size));
+    add(text.data(), text.size());
+  }
+  void add(std::span<const Token> ids) { add(ids.data(), ids.size_bytes()); }
+  void add(const TurnKey& key) { add(&key, sizeof(key)); }
+  TurnKey value() const {
+    const XXH128_hash_t hash = XXH3_128bits_digest(state_.get());
+    return {.low = hash.low64, .high = hash.high64};
+  }
+
+ private:
+  struct Free {
+    void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
+  };
+  std::unique_ptr<XXH3_state_t, Free> state_;
+};
+
+/// JSON in one form: keys sorted, a number by its value. Clients re-serialise arguments.
+void append_canonical(std::string& out, const Json& value) {
+  switch (value.kind) {
+    case Json::Kind::number: {
+      double number = 0.0;
+      const char* end = value.text.data() + value.text.size();
+      const auto [stop, error] = std::from_chars(value.text.data(), end, number);
+      constexpr double kExact = 9007199254740992.0;  // 2^53
+      if (error == std::errc() && std::trunc(number) == number && std::abs(number) < kExact) {
+        out += std::to_string(static_cast<std::int64_t>(number));
+      } else {
+        out += value.text;
+      }
+      return;
+    }
+    case Json::Kind::array:
+      out += '[';
+      for (const Json& item : value.items) {
+        append_canonical(out, item);
+        out += ',';
+      }
+      out += ']';
+      return;
+    case Json::Kind::object: {
+      std::vector<std::size_t> order(value.keys.size());
+      std::iota(order.begin(), order.end(), std::size_t{0});
+      std::ranges::sort(order, {}, [&value](std::size_t i) { return value.keys[i]; });
+      out += '{';
+      for (const std::size_t i : order) {
+        chat::append_json_string(out, value.keys[i]);
+        out += ':';
+        append_canonical(out, value.items[i]);
+        out += ',';
+      }
+      out += '}';
+      return;
+    }
+    default:
+      out += chat::dump_json(value);
+  }
+}
+
+struct Call {
+  std::string_view name;
+  const Json& arguments;
+};
+
+TurnKey key_of(const TurnKey& before,
+               std::string_view reasoning,
+               std::string_view content,
+               const std::vector<Call>& calls) {
+  RunningHash hash;
+  hash.add(before);
+  hash.add(chat::python_strip(reasoning));
+  hash.add(chat::python_strip(content));
+  for (const Call& call : calls) {
+    hash.add(call.name);
+    std::string arguments;
+    append_canonical(arguments, call.arguments);
+    hash.add(arguments);
+  }
+  return hash.value();
+}
+
+TurnKey key_of(const TurnKey& before, const chat::Message& message, bool with_reasoning) {
+  std::vector<Call> calls;
+  for (const chat::ToolCall& call : message.tool_calls)
+    calls.push_back({call.name, call.arguments});
+  return key_of(before, with_reasoning ? message.reasoning_content.value_or("") : "",
+                chat::visible_text(message.content), calls);
+}
+
+bool is_turn_token(const chat::Segment& segment) {
+  return segment.kind == chat::Segment::Kind::control &&
+         std::ranges::find(kTurnTokens, segment.text) != std::end(kTurnTokens);
+}
+
+/// The ids of some segments. A control token ends a piece: pieces add up to the whole.
+Result<std::vector<Token>> encode_piece(std::span<const chat::Segment> piece,
+                                        const Tokenizer& tokenizer) {
+  std::vector<TextSegment> segments;
+  segments.reserve(piece.size());
+  for (const chat::Segment& segment : piece)
+    segments.push_back(
+        {.text = segment.text, .allow_special = segment.kind == chat::Segment::Kind::control});
+  return tokenizer.encode(segments);
+}
+
+}  // namespace
+
+Result<EncodedTurns> TurnMemory::encode(const chat::Conversation& conversation,
+                                        const chat::Prompt& prompt,
+                                        chat::TemplateStyle style,
+                                        const CacheSalt& salt,
+                                        const Tokenizer& tokenizer) {
+  const std::vector<chat::Message>& messages = conversation.messages;
+  std::size_t last_user = 0;
+  std::vector<std::size_t> answers;  // messages of the assistant
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    if (messages[i].role == "user") last_user = i;
+    if (messages[i].role == "assistant") answers.push_back(i);
+  }
+  const bool keeps_all =
+      style == chat::TemplateStyle::glm_4_7 && conversation.clear_thinking == false;
+
+  EncodedTurns encoded;
+  RunningHash hash;
+  hash.add(&salt, sizeof(salt));
+  const std::span<const chat::Segment> all = prompt.segments;
+  std::size_t turn = 0;
+  for (std::size_t begin = 0; begin < all.size();) {
+    std::size_t end = begin + 1;
+    while (end < all.size() && !is_turn_token(all[end])) ++end;
+    const std::span<const chat::Segment> piece = all.subspan(begin, end - begin);
+    begin = end;
+    const bool is_answer = is_turn_token(piece.front()) && piece.front().text == kAssistant;
+    std::shared_ptr<const Turn> known;
+    if (is_answer && turn < answers.size()) {
+      const chat::Message& message = messages[answers[turn]];
+      const bool keeps = keeps_all || answers[turn] > last_user;
+      known = find(key_of(hash.value(), message, keeps));
+      if (known && known->has_reasoning && !keeps) known.reset();
+    }
+    if (known) {
+      encoded.ids.insert(encoded.ids.end(), known->ids.begin(), known->ids.end());
+      hash.add(known->ids);
+      ++encoded.turns_replayed;
+      ++turn;
+      continue;
+    }
+    KOHO_TRY_ASSIGN(const std::vector<Token> ids, encode_piece(piece, tokenizer));
+    if (is_answer && turn == answers.size())
+      encoded.place = {.before = hash.value(), .opening = ids};
+    if (is_answer) ++turn;
+    hash.add(ids);
+    encoded.ids.insert(encoded.ids.end(), ids.begin(), ids.end());
+  }
+  const std::scoped_lock lock(mutex_);
+  replayed_ += static_cast<std::uint64_t>(encoded.turns_replayed);
+  return encoded;
+}
+
+void TurnMemory::remember(const TurnPlace& place,
+                          const chat::ParsedOutput& answer,
+                          std::span<const Token> sampled) {
+  if (place.opening.empty() || sampled.empty()) return;
+  std::vector<Json> arguments;
+  arguments.reserve(answer.calls.size());
+  std::vector<Call> calls;
+  for (const chat::ParsedOutput::Call& call : answer.calls) {
+    Result<Json> parsed = chat::parse_json(call.arguments);
+    if (!parsed.ok()) return;
+    arguments.push_back(std::move(*parsed));
+    calls.push_back({call.name, arguments.back()});
+  }
+  auto turn = std::make_shared<Turn>();
+  turn->has_reasoning = !chat::python_strip(answer.reasoning).empty();
+  turn->ids = place.opening;
+  turn->ids.insert(turn->ids.end(), sampled.begin(), sampled.end());
+  const std::scoped_lock lock(mutex_);
+  ++remembered_;
+  insert(key_of(place.before, answer.reasoning, answer.content, calls), turn);
+  // For clients that send the answer back without its thoughts.
+  if (turn->has_reasoning) insert(key_of(place.before, "", answer.content, calls), turn);
+}
+
+TurnMemory::Counts TurnMemory::counts() const {
+  const std::scoped_lock lock(mutex_);
+  return {.remembered = remembered_, .replayed = replayed_, .tokens = tokens_};
+}
+
+std::shared_ptr<const TurnMemory::Turn> TurnMemory::find(const TurnKey& key) {
+  const std::scoped_lock lock(mutex_);
+  const auto found = index_.find(key);
+  if (found == index_.end()) return nullptr;
+  entries_.splice(entries_.begin(), entries_, found->second);
+  return found->second->turn;
+}
+
+void TurnMemory::insert(const TurnKey& key, const std::shared_ptr<const Turn>& turn) {
+  // An entry costs about as much as 64 ids beside its own.
+  constexpr std::size_t kEntryTokens = 64;
+  const auto cost = [](const Turn& one) { return one.ids.size() + kEntryTokens; };
+  if (const auto found = index_.find(key); found != index_.end()) {
+    tokens_ -= cost(*found->second->turn);
+    entries_.erase(found->second);
+    index_.erase(found);
+  }
+  entries_.push_front({key, turn});
+  index_.emplace(key, entries_.begin());
+  tokens_ += cost(*turn);
+  while (tokens_ > tokens_max_) {
+    tokens_ -= cost(*entries_.back().turn);
+    index_.erase(entries_.back().key);
+    entries_.pop_back();
+  }
+}
+
+}  // namespace koho::api

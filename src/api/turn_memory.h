@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// Remembers the token ids of answers, so that an answer which comes back in a later request's
+// history becomes the very ids that were sampled: text tokenised anew may come out differently and
+// would lose the prefix cache from there on. An answer is found only behind the very prompt that it
+// was given to, under the same salt; nobody meets another conversation's answer.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "base/error.h"
+#include "chat/message.h"
+#include "chat/output_parser.h"
+#include "chat/template.h"
+#include "kvcache/prefix_cache.h"
+#include "tokenizer/tokenizer.h"
+
+namespace koho::api {
+
+/// A 128-bit hash.
+struct TurnKey {
+  std::uint64_t low = 0;
+  std::uint64_t high = 0;
+  bool operator==(const TurnKey&) const = default;
+};
+
+/// Where an answer will stand: the hash of all before its turn, and the ids that open the turn
+/// ("<|assistant|><think>").
+struct TurnPlace {
+  TurnKey before;
+  std::vector<Token> opening;
+};
+
+/// A rendered conversation as ids.
+struct EncodedTurns {
+  std::vector<Token> ids;
+  TurnPlace place;  // of the answer; no opening if the conversation has no generation prompt
+  std::int64_t turns_replayed = 0;
+};
+
+/// Threads: any.
+class TurnMemory {
+ public:
+  /// Holds up to `tokens_max` ids; the answers used longest ago go first.
+  explicit TurnMemory(std::size_t tokens_max) : tokens_max_(tokens_max) {}
+
+  /// The ids of `prompt`, which `conversation` was rendered to: as Tokenizer::encode gives them,
+  /// but for answers that are remembered. A client that left out the thoughts of an answer gets
+  /// them back where the template would have kept them. Errors: as Tokenizer::encode.
+  Result<EncodedTurns> encode(const chat::Conversation& conversation,
+                              const chat::Prompt& prompt,
+                              chat::TemplateStyle style,
+                              const CacheSalt& salt,
+                              const Tokenizer& tokenizer);
+
+  /// An answer that ended by itself, without its end token.
+  void remember(const TurnPlace& place,
+                const chat::ParsedOutput& answer,
+                std::span<const Token> sampled);
+
+  struct Counts {
+    std::uint64_t remembered = 0;
+    std::uint64_t replayed = 0;  // turns
+    std::size_t tokens = 0;      // held
+  };
+  Counts counts() const;
+
+ private:
+  struct Turn {
+    std::vector<Token> ids;  // from <|assistant|> on
+    bool has_reasoning = false;
+  };
+  struct Entry {
+    TurnKey key;
+    std::shared_ptr<const Turn> turn;
+  };
+  struct KeyHash {
+    std::size_t operator()(const TurnKey& key) const { return key.low; }
+  };
+
+  std::shared_ptr<const Turn> find(const TurnKey& key);
+  void insert(const TurnKey& key, const std::shared_ptr<const Turn>& turn);
+
+  std::size_t tokens_max_;
+  mutable std::mutex mutex_;
+  std::list<Entry> entries_;  // the one used last in front
+  std::unordered_map<TurnKey, std::list<Entry>::iterator, KeyHash> index_;
+  std::size_t tokens_ = 0;
+  std::uint64_t remembered_ = 0;
+  std::uint64_t replayed_ = 0;
+};
+
+}  // namespace koho::api

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/dashboard.h"
+
+#include <algorithm>
+#include <iterator>
+#include <span>
+
+#include <fmt/format.h>
+
+#include "chat/json.h"
+#include "server/metrics_page.h"
+
+namespace koho::server {
+namespace {
+
+constexpr std::size_t kStepsShown = 120;
+
+void append_histogram(std::string& out, std::string_view name, const Histogram& histogram) {
+  fmt::format_to(std::back_inserter(out), R"(,"{}":{{"counts":[{}],"count":{},"sum_ms":{:.3f}}})",
+                 name, fmt::join(histogram.counts, ","), histogram.count, histogram.sum_us / 1e3);
+}
+
+void append_steps(std::string& out, const Engine& engine) {
+  const std::vector<StepRecord> all = engine.recent_steps();
+  const std::span<const StepRecord> shown = std::span(all).last(std::min(all.size(), kStepsShown));
+  out += R"(,"steps":[)";
+  for (const StepRecord& step : shown) {
+    if (out.back() != '[') out += ',';
+    const bool running = step.outcome == StepRecord::Outcome::in_flight;
+    fmt::format_to(std::back_inserter(out), "[{},{},{},{},{},{}]", step.step, step.launched_us,
+                   running ? 0 : step.collected_us - step.launched_us, step.decodes, step.tokens,
+                   step.waiting);
+  }
+  out += ']';
+}
+
+}  // namespace
+
+std::string dashboard_event(const Core& core) {
+  const Serving& serving = *core.serving();
+  const Statistics now = serving.engine.statistics();
+  std::string out = R"(retry: 1000
+data: {"model":)";
+  chat::append_json_string(out, serving.model.names.front());
+  fmt::format_to(
+      std::back_inserter(out),
+      R"(,"time_us":{},"uptime_s":{:.1f},"context_max":{},"sequences_max":{},"running":{},)"
+      R"("waiting":{},"held":{},"requests":{},"completed":{},"cancelled":{},"failed":{},)"
+      R"("connections":{},"prompt_tokens":{},"cached_tokens":{},"sampled_tokens":{},)"
+      R"("computed_tokens":{},"steps_total":{},"preempted":{},"kv_usage":{:.6f},"pages":{},)"
+      R"("pages_free":{},"pages_cached":{},"tokens_per_page":{},"evicted_pages":{},)"
+      R"("device_up":{})",
+      core.clock().now_us(), static_cast<double>(core.uptime_us()) / 1e6,
+      serving.model.context_max(), serving.model.limits.scheduler.sequences_max, now.running,
+      now.waiting, now.held, now.requests_live, now.requests_completed, now.requests_cancelled,
+      now.requests_failed, core.counters().connections_live.load(), now.prompt_tokens,
+      now.cached_tokens, now.sampled_tokens, now.computed_tokens, now.steps, now.preempted,
+      kv_usage(now), now.pages_total, now.pages_free, now.pages_cached,
+      serving.model.limits.scheduler.tokens_per_page, now.evicted_pages, now.device_up);
+  append_histogram(out, "ttft", now.time_to_first_token);
+  append_histogram(out, "inter_token", now.inter_token);
+  append_steps(out, serving.engine);
+  out += "}\n\n";
+  return out;
+}
+
+}  // namespace koho::server

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+// /v1/messages and /v1/responses as coding agents use them, the cache that serves them, its
+// explainer, the dashboard: clients.py's shapes without the official clients.
+#include <string>
+#include <vector>
+
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include "client.h"
+#include "tiny_server.h"
+
+namespace koho::server {
+namespace {
+
+using chat::Json;
+
+constexpr const char* kMessageTools =
+    R"([{"name":"get_weather","description":"Get the weather in a city.","input_schema":)"
+    R"({"type":"object","properties":{"city":{"type":"string","description":"The city."}},"required":["city"]}},)"
+    R"({"name":"web_search","description":"Search the web.","input_schema":)"
+    R"({"type":"object","properties":{"query":{"type":"string"}},"required":["query"]}}])";
+constexpr const char* kResult = R"({\"temperature\": 24, \"condition\": \"sunny\"})";
+
+Reply ask(const char* path, const std::string& body) {
+  return post(shared_server().port(), path, body);
+}
+
+std::int64_t number_at(const Json& json, std::string_view path) {
+  return std::stoll(text_at(json, path));
+}
+
+std::vector<std::string> event_types(const Reply& reply) {
+  std::vector<std::string> types;
+  for (const std::string& event : reply.events()) {
+    const std::string type = text_at(*chat::parse_json(event), "type");
+    // A run of deltas is one: how many there are is the tokens' affair.
+    if (types.empty() || types.back() != type) types.push_back(type);
+  }
+  return types;
+}
+
+/// As Claude Code asks: a header that changes with every turn, a long system prompt, tools.
+std::string agent_body(const std::string& messages, int turn, bool stream) {
+  std::string prompt;
+  for (int i = 0; i < 10; ++i) prompt += "You help with questions. Answer briefly. Use the tools. ";
+  return fmt::format(
+      R"({{"model":"claude-sonnet-4-5","max_tokens":96,"temperature":0,"stream":{},)"
+      R"("thinking":{{"type":"enabled","budget_tokens":1024}},"metadata":{{"user_id":"u"}},)"
+      R"("system":[{{"type":"text","text":"x-anthropic-billing-header: cch={:05x};"}},)"
+      R"({{"type":"text","text":"{}","cache_control":{{"type":"ephemeral"}}}}],)"
+      R"("tools":{},"messages":[{}]}})",
+      stream, turn * 7919, prompt, kMessageTools, messages);
+}
+
+TEST(Messages, KeepsAnAgentsSessionInTheCache) {
+  std::string messages = R"({"role":"user","content":"What is the weather in Lisbon?"})";
+  std::int64_t before = 0;
+  int calls = 0;
+  for (int turn = 0; turn < 5; ++turn) {
+    const Reply reply = ask("/v1/messages?beta=true", agent_body(messages, turn, false));
+    ASSERT_EQ(reply.status, 200) << reply.body;
+    const Json json = reply.json();
+    const std::int64_t cached = number_at(json, "usage.cache_read_input_tokens");
+    const std::int64_t total = number_at(json, "usage.input_tokens") + cached;
+    if (turn > 0) {
+      EXPECT_GE(cached, 64 * ((before - 1) / 64)) << "turn " << turn;
+    }
+    // The prompt and all of the answer but its end token begin the next prompt.
+    before = total + number_at(json, "usage.output_tokens") - 1;
+    const Json& content = *json.find("content");
+    messages += R"(,{"role":"assistant","content":)" + chat::dump_json(content) + "}";
+    std::string results;
+    for (const Json& block : content.items) {
+      if (text_at(block, "type") != "tool_use") continue;
+      ++calls;
+      results += fmt::format(R"({}{{"type":"tool_result","tool_use_id":"{}","content":"{}"}})",
+                             results.empty() ? "" : ",", text_at(block, "id"), kResult);
+    }
+    messages +=
+        R"(,{"role":"user","content":)" +
+        (results.empty() ? std::string(R"("What is the weather in Rome?")") : "[" + results + "]") +
+        "}";
+  }
+  EXPECT_GT(calls, 0) << "the session had no tool call";
+}
+
+TEST(Messages, StreamsTheEventsThatClientsFollow) {
+  const Reply reply = ask(
+      "/v1/messages",
+      R"({"model":"claude-x","max_tokens":96,"temperature":0,"stream":true,"thinking":{"type":"enabled"},)"
+      R"("tools":)" +
+          std::string(kMessageTools) +
+          R"(,"messages":[{"role":"user","content":"What is the weather in Lisbon?"}]})");
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  EXPECT_EQ(reply.fields.at("content-type").substr(0, 17), "text/event-stream");
+  EXPECT_EQ(event_types(reply),
+            (std::vector<std::string>{"message_start", "ping", "content_block_start",
+                                      "content_block_delta", "content_block_stop",
+                                      "content_block_start", "content_block_delta",
+                                      "content_block_stop", "message_delta", "message_stop"}));
+  std::string input;
+  std::string stop;
+  for (const std::string& event : reply.events()) {
+    const Json json = *chat::parse_json(event);
+    if (text_at(json, "delta.type") == "input_json_delta")
+      input += text_at(json, "delta.partial_json");
+    if (text_at(json, "type") == "message_delta") stop = text_at(json, "delta.stop_reason");
+  }
+  EXPECT_EQ(text_at(*chat::parse_json(input), "city"), "Lisbon");
+  EXPECT_EQ(stop, "tool_use");
+}
+
+TEST(Messages, CountsTokensAsTheyAreUsed) {
+  const std::string body =
+      R"({"model":"claude-x","max_tokens":1,"messages":[{"role":"user","content":"What is 2 + 2?"}]})";
+  const Json counted = ask("/v1/messages/count_tokens", body).json();
+  const Json usage = at(ask("/v1/messages", body).json(), "usage");
+  EXPECT_EQ(number_at(counted, "input_tokens"),
+            number_at(usage, "input_tokens") + number_at(usage, "cache_read_input_tokens"));
+}
+
+TEST(Messages, RefusesInAnthropicsForm) {
+  const auto error = [](const std::string& body) {
+    const Reply reply = ask("/v1/messages", body);
+    return fmt::format("{} {}: {}", reply.status, text_at(reply.json(), "error.type"),
+                       text_at(reply.json(), "error.message"));
+  };
+  const std::string hello = R"("messages":[{"role":"user","content":"Hi"}])";
+  EXPECT_EQ(error(R"({"model":"claude-x",)" + hello + "}"),
+            "400 invalid_request_error: max_tokens: Field required");
+  EXPECT_EQ(error(R"({"model":"gpt","max_tokens":1,)" + hello + "}"),
+            "404 not_found_error: model: gpt");
+  std::string words;
+  for (int i = 0; i < 3000; ++i) words += "word ";
+  const std::string refused =
+      error(R"({"model":"claude-x","max_tokens":48,"messages":[{"role":"user","content":")" +
+            words + "\"}]}");
+  EXPECT_TRUE(refused.starts_with("400 invalid_request_error: prompt is too long: ") &&
+              refused.ends_with(" tokens > 2000 maximum"))
+      << refused;
+  EXPECT_EQ(ask("/v1/messages", R"({"model":"claude-x","max_tokens":1,)" + hello + "}").status,
+            200);
+}
+
+TEST(Responses, StreamsNumberedEventsAndTakesItsItemsBack) {
+  const std::string more =
+      R"(,"model":"tiny","temperature":0,"max_output_tokens":96,"tools":[{"type":"function",)"
+      R"("name":"get_weather","description":"Get the weather in a city.","parameters":)"
+      R"({"type":"object","properties":{"city":{"type":"string","description":"The city."}},"required":["city"]}}]})";
+  const std::string question = R"({"role":"user","content":"What is the weather in Lisbon?"})";
+  const Reply stream = ask("/v1/responses", R"({"stream":true,"input":[)" + question + "]" + more);
+  ASSERT_EQ(stream.status, 200) << stream.body;
+  const std::vector<std::string> events = stream.events();
+  for (std::size_t i = 0; i < events.size(); ++i)
+    EXPECT_EQ(number_at(*chat::parse_json(events[i]), "sequence_number"),
+              static_cast<std::int64_t>(i));
+  EXPECT_EQ(event_types(stream),
+            (std::vector<std::string>{
+                "response.created", "response.in_progress", "response.output_item.added",
+                "response.content_part.added", "response.reasoning_text.delta",
+                "response.reasoning_text.done", "response.content_part.done",
+                "response.output_item.done", "response.output_item.added",
+                "response.function_call_arguments.delta", "response.function_call_arguments.done",
+                "response.output_item.done", "response.completed"}));
+  const Json response = at(*chat::parse_json(events.back()), "response");
+  EXPECT_EQ(text_at(response, "output.1.name"), "get_weather");
+  std::string items = question;
+  for (const Json& item : at(response, "output").items) items += "," + chat::dump_json(item);
+  items += fmt::format(R"(,{{"type":"function_call_output","call_id":"{}","output":"{}"}})",
+                       text_at(response, "output.1.call_id"), kResult);
+  const Json answer = ask("/v1/responses", R"({"input":[)" + items + "]" + more).json();
+  EXPECT_EQ(text_at(answer, "output.1.content.0.text"),
+            "The weather in Lisbon is sunny with 24 degrees.");
+  EXPECT_GT(number_at(answer, "usage.input_tokens_details.cached_tokens"), 0);
+}
+
+TEST(DebugCache, TellsWhereAPromptDiffers) {
+  std::string words;
+  for (int i = 0; i < 120; ++i) words += "river ";
+  std::vector<std::string> ids;
+  for (const char* end : {"fox", "owl"})
+    ids.push_back(
+        text_at(ask("/v1/chat/completions",
+                    R"({"model":"tiny","max_tokens":2,"messages":[{"role":"user","content":")" +
+                        words + end + "\"}]}")
+                    .json(),
+                "id"));
+  const Json report = get(shared_server().port(), "/debug/cache/" + ids[1]).json();
+  EXPECT_GT(number_at(report, "longest_shared_prefix"), 64);
+  EXPECT_EQ(number_at(report, "cached_tokens"), number_at(report, "cacheable_tokens"));
+  EXPECT_TRUE("chatcmpl-" + text_at(report, "shared_with") == ids[0]);
+  EXPECT_TRUE(text_at(report, "first_difference.before.text").ends_with("river"))
+      << chat::dump_json(report);
+  EXPECT_NE(text_at(report, "first_difference.here.text").find("owl"), std::string::npos)
+      << chat::dump_json(report);
+  EXPECT_EQ(get(shared_server().port(), "/debug/cache/none").status, 404);
+}
+
+TEST(Dashboard, IsOnePageWithoutExternalFiles) {
+  const Reply page = get(shared_server().port(), "/ui");
+  ASSERT_EQ(page.status, 200);
+  EXPECT_TRUE(page.body.starts_with("<!DOCTYPE html>"));
+  EXPECT_TRUE(page.body.ends_with("</html>\n"));
+  for (const char* external : {" src=", "url(", "@import", "<link", "//cdn"})
+    EXPECT_EQ(page.body.find(external), std::string::npos) << external;
+  ask("/v1/completions", R"({"model":"tiny","prompt":"Once","max_tokens":2})");
+  const Reply event = get(shared_server().port(), "/ui/events");
+  EXPECT_EQ(event.fields.at("content-type"), "text/event-stream");
+  ASSERT_EQ(event.events().size(), 1U);
+  const Json json = *chat::parse_json(event.events().front());
+  EXPECT_EQ(number_at(json, "tokens_per_page"), 64);
+  EXPECT_EQ(at(json, "ttft.counts").items.size(), 23U);
+  EXPECT_GE(at(json, "steps").items.size(), 1U);
+}
+
+}  // namespace
+}  // namespace koho::server
