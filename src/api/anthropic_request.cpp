@@ -142,6 +142,7 @@ Refusal read_for(const Json& body,
   request.base = model.defaults;
   if (const Status status = read_body(body, count_only, request); !status.ok())
     return to_api_error(status.error());
+  if (Refusal refused = refuse_unknown_fields(request, model)) return refused;
   if (!request.model.starts_with("claude-") && !model.serves(request.model))
     return ApiError{.status = 404,
                     .code = "model_not_found",

@@ -140,6 +140,18 @@ TEST(Anthropic, NamesWhatItRefuses) {
   }
 }
 
+TEST(Anthropic, RefusesUnknownFieldsWhereTheServerIsStrict) {
+  Model strict = model();
+  strict.strict_fields = true;
+  GenerationRequest request;
+  const Result<chat::Json> body = chat::parse_json(
+      R"({"model": "claude-x", "max_tokens": 1, "new": 1,
+          "messages": [{"role": "user", "content": "x"}]})");
+  const Refusal refused = read_messages(*body, strict, request);
+  ASSERT_TRUE(refused.has_value());
+  EXPECT_EQ(refused->message, "new: this server does not know this field");
+}
+
 TEST(Anthropic, TellsALongPromptInTheWordsThatClientsKnow) {
   GenerationRequest request = read("");
   request.prompts.emplace_back();

@@ -85,4 +85,11 @@ Result<std::optional<double>> optional_number(
   return std::optional<double>{parsed};
 }
 
+Refusal refuse_unknown_fields(const GenerationRequest& request, const Model& model) {
+  if (!model.strict_fields || request.unknown_fields.empty()) return {};
+  const std::string& name = request.unknown_fields.front();
+  return wrong_field(name, fmt::format("{:.100}: this server does not know this field", name),
+                     "unsupported_parameter");
+}
+
 }  // namespace koho::api

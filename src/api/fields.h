@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "api/generation.h"
 #include "base/error.h"
 #include "chat/json.h"
 
@@ -46,5 +47,8 @@ Result<std::optional<double>> optional_number(const chat::Json& object,
                                               double least,
                                               double most,
                                               std::string_view path = {});
+
+/// A refusal of the first unknown field, where the model is strict about them.
+Refusal refuse_unknown_fields(const GenerationRequest& request, const Model& model);
 
 }  // namespace koho::api

@@ -205,6 +205,7 @@ Refusal read_response(const Json& body, const Model& model, GenerationRequest& r
   request.base = model.defaults;
   if (const Status status = read_body(body, request); !status.ok())
     return to_api_error(status.error());
+  if (Refusal refused = refuse_unknown_fields(request, model)) return refused;
   request.echo = echo_of(body, request);
   if (!model.serves(request.model))
     return ApiError{.status = 404,

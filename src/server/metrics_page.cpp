@@ -192,6 +192,12 @@ std::string metrics_page(const Core& core) {
            fmt::format(R"(block_size="{}",num_gpu_blocks="{}",enable_prefix_caching="{}")",
                        limits.tokens_per_page, limits.pages, limits.prefix_cache));
   engine_as_koho(page, now);
+  const bool replays = serving != nullptr && serving->model.turns != nullptr;
+  const api::TurnMemory::Counts turns =
+      replays ? serving->model.turns->counts() : api::TurnMemory::Counts{};
+  page.counter("koho:turns_remembered_total", "Answers kept as they were sampled.",
+               turns.remembered);
+  page.counter("koho:turns_replayed_total", "Of these, taken into a later prompt.", turns.replayed);
   server_as_koho(page, core);
   return page.take();
 }

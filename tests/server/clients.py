@@ -3,7 +3,7 @@
 """The official clients against a running koho: PyPI's `openai` and `anthropic`, and curl.
 
   python3 -m venv DIR && DIR/bin/pip install openai anthropic
-  tests/server/clients.py --venv DIR                       starts build/release/koho serve --model models/tiny
+  tests/server/clients.py --venv DIR                       starts build/release/src/app/koho serve --model models/tiny
   tests/server/clients.py --venv DIR --url http://HOST:PORT  uses a server that runs already
 
 Needs PyPI, so run.py --test does not run it; the C++ tests of src/api hold the same shapes without the clients.
@@ -226,7 +226,8 @@ class Anthropic(unittest.TestCase):
     def ask(self, text, method=None, **more):
         more.setdefault("max_tokens", 96)
         return (method or self.client.messages.create)(
-            model="claude-opus-4-5", messages=[user(text)] if isinstance(text, str) else text, temperature=0, **more)
+            model="claude-opus-4-5", messages=[user(text)] if isinstance(text, str) else text,
+            extra_body={"temperature": 0}, **more)  # newer clients have no argument for it
 
     def test_message(self):
         answer = self.ask("What is 37 + 48?")
@@ -290,8 +291,8 @@ class Anthropic(unittest.TestCase):
             system = [{"type": "text", "text": f"x-anthropic-billing-header: cc_version=2.1.9{turn}; cch={turn:05x};"},
                       {"type": "text", "text": "You are Claude Code."},
                       {"type": "text", "text": prompt, "cache_control": {"type": "ephemeral"}}]
-            with self.client.beta.messages.stream(model="claude-sonnet-4-5", max_tokens=128, temperature=0,
-                                                  system=system, messages=messages, tools=MESSAGES_TOOLS,
+            with self.client.beta.messages.stream(model="claude-sonnet-4-5", max_tokens=128,
+                                                  extra_body={"temperature": 0}, system=system, messages=messages, tools=MESSAGES_TOOLS,
                                                   thinking={"type": "enabled", "budget_tokens": 1024},
                                                   metadata={"user_id": "u"}) as stream:
                 answer = stream.get_final_message()
@@ -360,7 +361,8 @@ def server(koho, model):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     process = subprocess.Popen([koho, "serve", "--model", model, "--host", "127.0.0.1", "--port", str(port),
-                                "--served-model-name", "tiny"])
+                                "--served-model-name", "tiny"],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"
     try:
         for _ in range(600):
@@ -382,7 +384,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--venv", required=True, help="a virtual environment with openai and anthropic")
     parser.add_argument("--url", help="of a server that runs already")
-    parser.add_argument("--koho", default=str(ROOT / "build/release/koho"))
+    parser.add_argument("--koho", default=str(ROOT / "build/release/src/app/koho"))
     parser.add_argument("--model", default=str(ROOT / "models/tiny"))
     args, rest = parser.parse_known_args()
     python = pathlib.Path(args.venv) / "bin/python"

@@ -77,6 +77,7 @@ class Page:
         self.number, self.errors = 0, []
         self.call("Runtime.enable")
         self.call("Page.enable")
+        self.call("Emulation.setDeviceMetricsOverride", width=1360, height=860, deviceScaleFactor=1, mobile=False)
 
     def close(self):
         self.process.terminate()
@@ -128,6 +129,7 @@ def walk(page, url, folder):
         return page.js(f"[...document.querySelectorAll({json.dumps(selector)})].map(e => e.textContent).join('|')")
 
     def shot(name):
+        page.js("scrollTo(0, 0)")
         if folder:
             page.screenshot(folder / name)
 
@@ -146,7 +148,7 @@ def walk(page, url, folder):
     until(lambda: text("#send") == "send" and int(text("#done")) >= 2, "the numbers did not follow: " + text("#done"))
     until(lambda: "measured" in text("#ttft-note"), "no histogram")
     assert page.js("document.querySelectorAll('#steps rect').length") > 2
-    page.js("for (let i = 0; i < 6; i++) fetch('/v1/completions', {method: 'POST', headers: {'Content-Type': "
+    page.js("for (let i = 0; i < 4; i++) fetch('/v1/completions', {method: 'POST', headers: {'Content-Type': "
             "'application/json'}, body: JSON.stringify({model: last.model, prompt: 'Once upon a time there was a fox ' "
             "+ i, max_tokens: 300, ignore_eos: true})}); 0")
     until(lambda: int(text("#running")) >= 1, "running requests are not shown")
@@ -164,7 +166,7 @@ def walk(page, url, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--chromium", default="chromium")
-    parser.add_argument("--koho", default=str(clients.ROOT / "build/release/koho"))
+    parser.add_argument("--koho", default=str(clients.ROOT / "build/release/src/app/koho"))
     parser.add_argument("--model", default=str(clients.ROOT / "models/tiny"))
     parser.add_argument("--screenshots", type=pathlib.Path, help="a folder for the pictures of the documentation")
     args = parser.parse_args()
