@@ -170,7 +170,7 @@ int serve(ServeOptions options) {
     if (!loaded.ok()) return fail(loaded.error(), exit_code_of(loaded.error()));
     text = std::move(*loaded);
   }
-  core.set_loading("the weights' way to the device", 0.5);
+  core.set_loading("the weights' way to the device", -1.0);
   Result<std::unique_ptr<Runtime>> started =
       Runtime::start(std::move(*model), std::move(text), options.runtime);
   if (!started.ok()) return fail(started.error(), exit_code_of(started.error()));

@@ -150,13 +150,10 @@ std::vector<ServeOption> make_table() {
        read_template_defaults,
        [](const O& o) { return fmt::format(R"({{"enable_thinking": {}}})", o.enable_thinking); }},
       {"Compute", "--device", "DEVICE", "auto, cpu or cuda", Takes::value,
-       [](O& o, S v) -> Status {
-         KOHO_TRY_ASSIGN(o.runtime.device.kind, parse_device(v));
-         return {};
+       [](O& o, S v) {
+         return set_word(o.device, v, {"auto", "cpu", "cuda"});
        },
-       [](const O& o) -> std::string {
-         return o.runtime.device.kind == DeviceKind::cpu ? "cpu" : "cuda";
-       }},
+       [](const O& o) { return o.device; }},
       {"Compute", "--tensor-parallel-size,-tp,--tp,--tp-size,--ranks", "N",
        "Parts the model is split into, a GPU or thread each", Takes::value,
        [](O& o, S v) { return set_number(o.runtime.ranks, v, 1, 64); },
@@ -516,7 +513,6 @@ const std::vector<ServeOption>& serve_option_table() {
 
 Result<ServeOptions> read_serve_options(const std::vector<std::string>& arguments) {
   ServeOptions options;
-  KOHO_TRY_ASSIGN(options.runtime.device.kind, parse_device("auto"));
   KOHO_TRY_ASSIGN(const std::vector<Argument> given, split_arguments(arguments));
   KOHO_TRY(read_environment(options));
   const ServeOption* config = find_option("--config");
@@ -534,6 +530,7 @@ Result<ServeOptions> read_serve_options(const std::vector<std::string>& argument
   }
   if (options.model.empty())
     return make_error(ErrorCode::invalid_argument, "--model DIR is needed");
+  KOHO_TRY_ASSIGN(options.runtime.device.kind, parse_device(options.device));
   return options;
 }
 

@@ -19,7 +19,8 @@ namespace koho::app {
 struct ServeOptions {
   std::string model;
   std::vector<std::string> names;
-  RuntimeOptions runtime;
+  std::string device = "auto";
+  RuntimeOptions runtime;  // its device's kind is what `device` means here
   server::ServerSettings server;
   api::PreserveThinking preserve_thinking = api::PreserveThinking::automatic;
   bool enable_thinking = true;
