@@ -36,8 +36,10 @@ EncodedTurns encode(TurnMemory& memory,
 /// As the tokenizer never would: byte for byte.
 std::vector<Token> odd_ids(std::string_view text) {
   std::vector<Token> ids;
-  for (const char c : text)
-    for (const Token id : *tokenizer().encode(std::string_view(&c, 1))) ids.push_back(id);
+  for (const char c : text) {
+    const Result<std::vector<Token>> encoded = tokenizer().encode(std::string_view(&c, 1));
+    ids.insert(ids.end(), encoded->begin(), encoded->end());
+  }
   return ids;
 }
 
