@@ -3,6 +3,7 @@
 #include "api/generation.h"
 
 #include <algorithm>
+#include <random>
 #include <unordered_set>
 
 #include <fmt/core.h>
@@ -144,6 +145,14 @@ Refusal settle_lengths(GenerationRequest& request,
   return {};
 }
 
+std::uint64_t random_seed() {
+  thread_local std::mt19937_64 generator{[] {
+    std::random_device device;
+    return (std::uint64_t{device()} << 32U) | device();
+  }()};
+  return generator();
+}
+
 }  // namespace
 
 Refusal check_tools(const std::vector<chat::Json>& tools, std::string_view field) {
@@ -226,6 +235,7 @@ Refusal encode(GenerationRequest& request, const Model& model, std::string_view 
     if (!request.conversation->tools.empty() && request.tool_choice.kind != ToolChoice::Kind::none)
       request.tool_schemas = std::make_shared<const chat::ToolSchemas>(request.conversation->tools);
   }
+  request.base.seed = random_seed();
   request.requests.clear();
   for (PromptInput& prompt : request.prompts) {
     if (prompt.is_text && model.tokenizer == nullptr) return no_text_side();

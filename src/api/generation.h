@@ -67,7 +67,7 @@ struct GenerationRequest {
   std::vector<PromptInput> prompts;
 
   /// What all prompts share: sampling, stops, choices, priority, salt, deadline. encode() adds
-  /// prompts and lengths.
+  /// prompts, lengths and the seed for requests that name none.
   Request base;
   std::optional<std::int64_t> tokens_max;   // as given
   std::int32_t tokens_max_default = 0;      // 0: the rest of the context

@@ -5,7 +5,6 @@
 #include <array>
 #include <charconv>
 #include <limits>
-#include <random>
 #include <unordered_set>
 #include <xxhash.h>
 
@@ -323,14 +322,6 @@ bool changes_nothing(const Json& json) {
          ((json.is_array() || json.is_object()) && json.items.empty());
 }
 
-std::uint64_t random_seed() {
-  thread_local std::mt19937_64 generator{[] {
-    std::random_device device;
-    return (std::uint64_t{device()} << 32U) | device();
-  }()};
-  return generator();
-}
-
 }  // namespace
 
 std::span<const DraftField> shared_fields() {
@@ -398,7 +389,6 @@ Refusal settle(Draft& draft) {
   base.stop_tokens.insert(base.stop_tokens.end(), draft.stop_token_ids.begin(),
                           draft.stop_token_ids.end());
   base.keep_special = !request.output.skip_special_tokens;
-  base.seed = random_seed();
   if (!base.stop_strings.empty() && draft.model.tokenizer == nullptr)
     return wrong_field("stop", "stop needs a model with a tokenizer.json");
   if (draft.max_completion_tokens) request.tokens_max = draft.max_completion_tokens;

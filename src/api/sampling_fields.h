@@ -41,7 +41,7 @@ Refusal read_model(const chat::Json& body, const Model& model, GenerationRequest
 /// A number of tokens, at least `low`.
 Refusal read_length(const FieldValue& value, std::int32_t low, std::optional<std::int64_t>& target);
 
-/// Settles what depends on several fields: end tokens, seeds. Called after read_body.
+/// Settles what depends on several fields: end tokens, lengths. Called after read_body.
 Refusal settle(Draft& draft);
 
 }  // namespace koho::api

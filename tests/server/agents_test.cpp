@@ -175,6 +175,30 @@ TEST(Responses, StreamsNumberedEventsAndTakesItsItemsBack) {
   EXPECT_GT(number_at(answer, "usage.input_tokens_details.cached_tokens"), 0);
 }
 
+TEST(Agents, WithoutASeedTwoAnswersDiffer) {
+  // Drawn at temperature 2 from the same prompt: 48 tokens that agree have one seed.
+  const auto answer = [](const char* path, const char* body, const char* field) {
+    const Reply reply = ask(path, body);
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    return chat::dump_json(*reply.json().find(field));
+  };
+  const char* message = R"({"model":"claude-x","max_tokens":48,"temperature":2,)"
+                        R"("messages":[{"role":"user","content":"Tell me a story."}]})";
+  EXPECT_NE(answer("/v1/messages", message, "content"), answer("/v1/messages", message, "content"));
+  const char* response =
+      R"({"model":"tiny","max_output_tokens":48,"temperature":2,"input":"Tell me a story."})";
+  const auto texts = [&] {
+    const Reply reply = ask("/v1/responses", response);
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    std::string all;
+    const Json json = reply.json();
+    for (const Json& item : json.find("output")->items)
+      if (const Json* content = item.find("content")) all += chat::dump_json(*content);
+    return all;
+  };
+  EXPECT_NE(texts(), texts());
+}
+
 TEST(DebugCache, TellsWhereAPromptDiffers) {
   std::string words;
   for (int i = 0; i < 120; ++i) words += "river ";
