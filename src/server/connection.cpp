@@ -441,6 +441,7 @@ void Connection::send(Response response) {
 
 /// The answer is complete in out_: the next request may be read.
 void Connection::finish_exchange() {
+  served_ = true;
   stage_ = Stage::reading;
   head_handled_ = false;
   route_ = nullptr;
@@ -532,7 +533,9 @@ void Connection::on_tick(std::int64_t now) {
     return;
   }
   if (!reader_.started()) {
-    const std::int64_t patience = core_.phase() == Phase::draining ? 0 : time.idle_ms;
+    // While draining, who already had an answer goes at once; who just came is told by one.
+    const bool leaves = core_.phase() == Phase::draining && served_;
+    const std::int64_t patience = leaves ? 0 : time.idle_ms;
     if (now - stage_since_us_ >= patience * kUsPerMs) close();
     return;
   }

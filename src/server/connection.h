@@ -123,6 +123,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool stream_begun_ = false;
   bool chunked_ = false;
   bool keep_alive_ = true;
+  bool served_ = false;  // an exchange has ended on this connection
   bool head_only_ = false;
   std::string request_id_;
   std::string events_;  // scratch

@@ -30,6 +30,7 @@ TEST(Operations, TellsItsHealth) {
 
 TEST(Operations, CountsFromTheFirstScrape) {
   TinyServer server;
+  ASSERT_TRUE(server.becomes_idle());  // the tests before this one share its engine
   const Reply reply = get(server.port(), "/metrics");
   ASSERT_EQ(reply.status, 200);
   EXPECT_EQ(reply.fields.at("content-type"), "text/plain; version=0.0.4; charset=utf-8");
