@@ -84,7 +84,7 @@ class UserBlocks {
     finish();
     KOHO_TRY_ASSIGN(const Json* id, required_string(block, "tool_use_id", field));
     std::string text;
-    if (const Json* content = given(block, "content")) {
+    if (const Json* content = block.given("content")) {
       KOHO_TRY_ASSIGN(text, text_of(*content, field + ".content", "\n"));
     }
     KOHO_TRY_ASSIGN(const bool is_error, boolean_or(block, "is_error", field, false));
@@ -121,7 +121,7 @@ Status add_tool_use(const Json& block, const std::string& field, Message& messag
   KOHO_TRY_ASSIGN(const Json* name, required_string(block, "name", field));
   call.id = id->text;
   call.name = name->text;
-  if (const Json* input = given(block, "input")) {
+  if (const Json* input = block.given("input")) {
     if (!input->is_object()) return wrong_kind(field + ".input", "an object", input);
     call.arguments = *input;
   }
@@ -228,7 +228,7 @@ Status read_messages(const Json& request, std::vector<Message>& messages) {
 }
 
 Status read_system(const Json& request, std::vector<Message>& messages) {
-  const Json* system = given(request, "system");
+  const Json* system = request.given("system");
   if (system == nullptr) return {};
   std::string text;
   if (system->is_array()) {
@@ -256,7 +256,7 @@ Status read_system(const Json& request, std::vector<Message>& messages) {
 /// {"name", "description", "input_schema"} as the function tool that GLM's template prints.
 Result<Json> read_tool(const Json& tool, const std::string& field) {
   if (!tool.is_object()) return wrong_kind(field, "an object", &tool);
-  if (const Json* type = given(tool, "type"); type != nullptr && *type != Json::string("custom"))
+  if (const Json* type = tool.given("type"); type != nullptr && *type != Json::string("custom"))
     return make_error(ErrorCode::unsupported,
                       "{}.type: {} is a tool of Anthropic's servers; only tools that the client "
                       "runs (\"custom\") are supported",
@@ -268,7 +268,7 @@ Result<Json> read_tool(const Json& tool, const std::string& field) {
   if (!schema->is_object()) return wrong_kind(field + ".input_schema", "an object", schema);
   Json function = Json::object();
   function.set("name", *name);
-  if (const Json* description = given(tool, "description")) {
+  if (const Json* description = tool.given("description")) {
     if (!description->is_string())
       return wrong_kind(field + ".description", "a string", description);
     function.set("description", *description);
@@ -281,7 +281,7 @@ Result<Json> read_tool(const Json& tool, const std::string& field) {
 }
 
 Status read_tools(const Json& request, std::vector<Json>& tools) {
-  const Json* list = given(request, "tools");
+  const Json* list = request.given("tools");
   if (list == nullptr) return {};
   if (!list->is_array()) return wrong_kind("tools", "an array", list);
   for (std::size_t i = 0; i < list->items.size(); ++i) {

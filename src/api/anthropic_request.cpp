@@ -42,7 +42,7 @@ constexpr std::array<std::string_view, 22> kKnownFields{"model",
                                                         "anthropic_version"};
 
 Status read_stop_sequences(const Json& body, std::vector<std::string>& stops) {
-  const Json* list = given(body, "stop_sequences");
+  const Json* list = body.given("stop_sequences");
   if (list == nullptr) return {};
   if (!list->is_array()) return wrong_kind("stop_sequences", "an array of strings", list);
   for (std::size_t i = 0; i < list->items.size(); ++i) {
@@ -58,7 +58,7 @@ Status read_stop_sequences(const Json& body, std::vector<std::string>& stops) {
 
 /// Whether the model is to think.
 Result<bool> read_thinking(const Json& body) {
-  const Json* thinking = given(body, "thinking");
+  const Json* thinking = body.given("thinking");
   if (thinking == nullptr) return false;
   if (!thinking->is_object()) return wrong_kind("thinking", "an object", thinking);
   KOHO_TRY_ASSIGN(const Json* type, required_string(*thinking, "type", "thinking"));
@@ -74,7 +74,7 @@ Result<bool> read_thinking(const Json& body) {
 
 Result<ToolChoice> read_tool_choice(const Json& body) {
   ToolChoice choice;
-  const Json* given_choice = given(body, "tool_choice");
+  const Json* given_choice = body.given("tool_choice");
   if (given_choice == nullptr) return choice;
   if (!given_choice->is_object()) return wrong_kind("tool_choice", "an object", given_choice);
   KOHO_TRY_ASSIGN(const Json* type, required_string(*given_choice, "type", "tool_choice"));

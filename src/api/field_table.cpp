@@ -1,27 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/field_table.h"
 
-#include <charconv>
-#include <limits>
-#include <system_error>
-
 #include <fmt/core.h>
 
 namespace koho::api {
-namespace {
 
 using chat::Json;
-
-/// Nothing: beyond 64 bits.
-std::optional<std::int64_t> integer_of(const Json& json) {
-  std::int64_t parsed = 0;
-  const char* end = json.text.data() + json.text.size();
-  const auto [stop, error] = std::from_chars(json.text.data(), end, parsed);
-  if (error != std::errc() || stop != end) return {};
-  return parsed;
-}
-
-}  // namespace
 
 ApiError must_be(const FieldValue& value, std::string_view what) {
   return wrong_field(value.name, fmt::format("{} must be {}, found {}", value.name, what,
@@ -48,7 +32,7 @@ Refusal read_integer(const FieldValue& value,
                      std::int64_t high,
                      std::int64_t& target) {
   if (!value.json.is_integer()) return must_be(value, "an integer");
-  const std::optional<std::int64_t> parsed = integer_of(value.json);
+  const std::optional<std::int64_t> parsed = value.json.as_integer();
   if (!parsed || *parsed < low || *parsed > high)
     return wrong_field(value.name, fmt::format("{} must be in {}..{}, found {:.24}", value.name,
                                                low, high, std::string_view(value.json.text)));
@@ -70,15 +54,12 @@ Refusal read_integer(const FieldValue& value,
 Refusal read_number(
     const FieldValue& value, double low, double high, double& target, bool above_low) {
   if (!value.json.is_number()) return must_be(value, "a number");
-  double parsed = 0.0;
-  const std::string& text = value.json.text;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), parsed);
-  const bool read = error == std::errc() && stop == text.data() + text.size();
-  if (!read || !(parsed >= low && parsed <= high) || (above_low && parsed == low))
+  const std::optional<double> parsed = value.json.as_number();
+  if (!parsed || *parsed < low || *parsed > high || (above_low && *parsed == low))
     return wrong_field(value.name, fmt::format("{} must be {} {} and at most {}, found {:.24}",
                                                value.name, above_low ? "above" : "at least", low,
-                                               high, std::string_view(text)));
-  target = parsed;
+                                               high, std::string_view(value.json.text)));
+  target = *parsed;
   return {};
 }
 
@@ -93,8 +74,7 @@ Refusal read_token_ids(const FieldValue& value,
   target.clear();
   target.reserve(value.json.items.size());
   for (const Json& item : value.json.items) {
-    const std::optional<std::int64_t> id =
-        item.is_integer() ? integer_of(item) : std::optional<std::int64_t>{};
+    const std::optional<std::int64_t> id = item.as_integer();
     if (!id || *id < 0 || *id >= vocabulary)
       return wrong_field(value.name, fmt::format("{}[{}] is no token id; there are 0..{}",
                                                  value.name, target.size(), vocabulary - 1));

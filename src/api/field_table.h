@@ -33,8 +33,8 @@ struct Field {
 template <typename Target>
 Refusal read_fields(const chat::Json& body, std::span<const Field<Target>> table, Target& target) {
   for (const Field<Target>& field : table) {
-    const chat::Json* json = body.find(field.name);
-    if (json == nullptr || json->is_null()) continue;
+    const chat::Json* json = body.given(field.name);
+    if (json == nullptr) continue;
     if (Refusal refused = field.read({.name = field.name, .json = *json}, target)) return refused;
   }
   return {};

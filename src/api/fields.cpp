@@ -1,22 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/fields.h"
 
-#include <charconv>
-#include <system_error>
-
 namespace koho::api {
 
 using chat::Json;
-
-Error wrong_kind(std::string_view field, std::string_view expected, const Json* found) {
-  return make_error(ErrorCode::invalid_argument, "{}: expected {}, found {}", field, expected,
-                    found == nullptr ? "nothing" : chat::kind_name(found->kind));
-}
-
-const Json* given(const Json& object, std::string_view name) {
-  const Json* value = object.find(name);
-  return value == nullptr || value->is_null() ? nullptr : value;
-}
 
 std::string field_name(std::string_view path, std::string_view name) {
   std::string full(path);
@@ -37,7 +24,7 @@ Result<const Json*> required_string(const Json& object,
 Result<std::optional<std::string>> optional_string(const Json& object,
                                                    std::string_view name,
                                                    std::string_view path) {
-  const Json* value = given(object, name);
+  const Json* value = object.given(name);
   if (value == nullptr) return std::optional<std::string>{};
   if (!value->is_string()) return wrong_kind(field_name(path, name), "a string", value);
   return std::optional<std::string>{value->text};
@@ -47,7 +34,7 @@ Result<bool> boolean_or(const Json& object,
                         std::string_view name,
                         std::string_view path,
                         bool otherwise) {
-  const Json* value = given(object, name);
+  const Json* value = object.given(name);
   if (value == nullptr) return otherwise;
   if (value->kind != Json::Kind::boolean)
     return wrong_kind(field_name(path, name), "true or false", value);
@@ -59,30 +46,26 @@ Result<std::optional<std::int64_t>> optional_integer(const Json& object,
                                                      std::int64_t least,
                                                      std::int64_t most,
                                                      std::string_view path) {
-  const Json* value = given(object, name);
+  const Json* value = object.given(name);
   if (value == nullptr) return std::optional<std::int64_t>{};
   if (!value->is_integer()) return wrong_kind(field_name(path, name), "an integer", value);
-  std::int64_t parsed = 0;
-  const char* end = value->text.data() + value->text.size();
-  const auto [stop, error] = std::from_chars(value->text.data(), end, parsed);
-  if (error != std::errc() || stop != end || parsed < least || parsed > most)
+  const std::optional<std::int64_t> parsed = value->as_integer();
+  if (!parsed || *parsed < least || *parsed > most)
     return make_error(ErrorCode::invalid_argument, "{}: must be from {} to {}",
                       field_name(path, name), least, most);
-  return std::optional<std::int64_t>{parsed};
+  return parsed;
 }
 
 Result<std::optional<double>> optional_number(
     const Json& object, std::string_view name, double least, double most, std::string_view path) {
-  const Json* value = given(object, name);
+  const Json* value = object.given(name);
   if (value == nullptr) return std::optional<double>{};
   if (!value->is_number()) return wrong_kind(field_name(path, name), "a number", value);
-  double parsed = 0.0;
-  const char* end = value->text.data() + value->text.size();
-  const auto [stop, error] = std::from_chars(value->text.data(), end, parsed);
-  if (error != std::errc() || stop != end || !(parsed >= least && parsed <= most))
+  const std::optional<double> parsed = value->as_number();
+  if (!parsed || *parsed < least || *parsed > most)
     return make_error(ErrorCode::invalid_argument, "{}: must be from {} to {}",
                       field_name(path, name), least, most);
-  return std::optional<double>{parsed};
+  return parsed;
 }
 
 Refusal refuse_unknown_fields(const GenerationRequest& request, const Model& model) {

@@ -14,12 +14,6 @@
 
 namespace koho::api {
 
-/// "messages.2.content: expected a string, found a number".
-Error wrong_kind(std::string_view field, std::string_view expected, const chat::Json* found);
-
-/// The value of `name`, unless it is missing or null.
-const chat::Json* given(const chat::Json& object, std::string_view name);
-
 /// `name` within `path`: "messages.0.role", or `name` alone where `path` is empty.
 std::string field_name(std::string_view path, std::string_view name);
 

@@ -8,6 +8,7 @@
 
 #include <fmt/core.h>
 
+#include "chat/prompt_tokens.h"
 #include "chat/template.h"
 
 namespace koho::api {
@@ -47,8 +48,8 @@ Refusal check_tool(const chat::Json& tool, const std::string& field, std::string
                        fmt::format("{}.name must be 1..{} characters of a-z, A-Z, 0-9, _, - and .",
                                    inner, kToolNameBytesMax));
   for (const char* key : {"parameters", "input_schema"})
-    if (const chat::Json* parameters = body.find(key);
-        parameters != nullptr && !parameters->is_null() && !parameters->is_object())
+    if (const chat::Json* parameters = body.given(key);
+        parameters != nullptr && !parameters->is_object())
       return wrong_field(fmt::format("{}.{}", inner, key),
                          fmt::format("{}.{} must be a JSON schema: an object", inner, key));
   name = named->text;
@@ -98,12 +99,7 @@ Result<std::vector<Token>> encode_turns(GenerationRequest& request,
     request.place = std::move(encoded.place);
     return std::move(encoded.ids);
   }
-  std::vector<TextSegment> segments;
-  segments.reserve(prompt.segments.size());
-  for (const chat::Segment& segment : prompt.segments)
-    segments.push_back(
-        {.text = segment.text, .allow_special = segment.kind == chat::Segment::Kind::control});
-  return model.tokenizer->encode(segments);
+  return chat::encode(prompt.segments, *model.tokenizer);
 }
 
 Result<std::vector<Token>> tokenise(const PromptInput& prompt, const Tokenizer* tokenizer) {

@@ -147,7 +147,7 @@ class ItemReader {
 
   Status reasoning(const Json& item, const std::string& field) {
     std::string text;
-    if (const Json* content = given(item, "content")) {
+    if (const Json* content = item.given("content")) {
       KOHO_TRY_ASSIGN(text, text_of(*content, field + ".content", {"reasoning_text", "text"}));
     }
     if (text.empty()) {
@@ -156,7 +156,7 @@ class ItemReader {
       if (sealed) text = open_reasoning(*sealed);
     }
     if (text.empty()) {
-      if (const Json* summary = given(item, "summary")) {
+      if (const Json* summary = item.given("summary")) {
         KOHO_TRY_ASSIGN(text, text_of(*summary, field + ".summary", {"summary_text"}));
       }
     }
@@ -168,7 +168,7 @@ class ItemReader {
 };
 
 Status read_input(const Json& request, std::vector<Message>& messages) {
-  const Json* input = given(request, "input");
+  const Json* input = request.given("input");
   if (input == nullptr) return make_error(ErrorCode::invalid_argument, "input: Field required");
   if (input->is_string()) {
     Message message;
@@ -198,7 +198,7 @@ Result<Json> read_tool(const Json& tool, const std::string& field) {
   Json function = Json::object();
   function.set("name", *name);
   for (const std::string_view key : {"description", "parameters", "strict"})
-    if (const Json* value = given(tool, key)) function.set(key, *value);
+    if (const Json* value = tool.given(key)) function.set(key, *value);
   Json result = Json::object();
   result.set("type", *type);
   result.set("function", std::move(function));
@@ -219,7 +219,7 @@ Result<Conversation> read_responses_conversation(const Json& request) {
     conversation.messages.push_back(std::move(message));
   }
   KOHO_TRY(read_input(request, conversation.messages));
-  if (const Json* tools = given(request, "tools")) {
+  if (const Json* tools = request.given("tools")) {
     if (!tools->is_array()) return wrong_kind("tools", "an array", tools);
     for (std::size_t i = 0; i < tools->items.size(); ++i) {
       KOHO_TRY_ASSIGN(Json tool, read_tool(tools->items[i], fmt::format("tools[{}]", i)));

@@ -49,7 +49,7 @@ constexpr std::array<std::string_view, 28> kKnownFields{"model",
 /// What needs a server that stores things.
 Status refuse_stored(const Json& body) {
   for (const std::string_view name : {"previous_response_id", "conversation", "prompt"})
-    if (given(body, name) != nullptr)
+    if (body.given(name) != nullptr)
       return make_error(ErrorCode::unsupported,
                         "{}: not supported: this server stores no responses; send the items of "
                         "the conversation as input",
@@ -63,7 +63,7 @@ Status refuse_stored(const Json& body) {
 Result<ToolChoice> read_tool_choice(const Json& body) {
   ToolChoice choice;
   KOHO_TRY_ASSIGN(choice.parallel, boolean_or(body, "parallel_tool_calls", {}, true));
-  const Json* value = given(body, "tool_choice");
+  const Json* value = body.given("tool_choice");
   if (value == nullptr) return choice;
   if (value->is_string()) {
     if (value->text == "auto") return choice;
@@ -85,10 +85,10 @@ Result<ToolChoice> read_tool_choice(const Json& body) {
 }
 
 Status read_format(const Json& body, GenerationRequest& request) {
-  const Json* text = given(body, "text");
+  const Json* text = body.given("text");
   if (text == nullptr) return {};
   if (!text->is_object()) return wrong_kind("text", "an object", text);
-  const Json* format = given(*text, "format");
+  const Json* format = text->given("format");
   if (format == nullptr) return {};
   if (!format->is_object()) return wrong_kind("text.format", "an object", format);
   KOHO_TRY_ASSIGN(const Json* type, required_string(*format, "type", "text.format"));
@@ -111,7 +111,7 @@ Status read_format(const Json& body, GenerationRequest& request) {
 
 /// Whether to think; nothing: as the model does by default.
 Result<std::optional<bool>> read_reasoning(const Json& body) {
-  const Json* reasoning = given(body, "reasoning");
+  const Json* reasoning = body.given("reasoning");
   if (reasoning == nullptr) return std::optional<bool>{};
   if (!reasoning->is_object()) return wrong_kind("reasoning", "an object", reasoning);
   KOHO_TRY_ASSIGN(const std::optional<std::string> effort,
@@ -129,7 +129,7 @@ Result<std::optional<bool>> read_reasoning(const Json& body) {
 
 /// Whether reasoning items are to carry what a client can send back unread.
 Result<bool> wants_sealed_reasoning(const Json& body) {
-  const Json* include = given(body, "include");
+  const Json* include = body.given("include");
   if (include == nullptr) return false;
   if (!include->is_array()) return wrong_kind("include", "an array of strings", include);
   bool sealed = false;
@@ -145,7 +145,7 @@ std::string echo_of(const Json& body, const GenerationRequest& request) {
     echo += fmt::format(R"(,"{}":{})", name, json);
   };
   const auto add_given = [&](std::string_view name, std::string_view otherwise) {
-    const Json* value = given(body, name);
+    const Json* value = body.given(name);
     add(name, value != nullptr ? chat::dump_json(*value) : std::string(otherwise));
   };
   add_given("instructions", "null");

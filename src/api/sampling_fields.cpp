@@ -53,8 +53,8 @@ Refusal read_stream_options(const Value& value, Draft& draft) {
   for (const auto& [name, target] :
        {std::pair{"include_usage", &output.include_usage},
         std::pair{"continuous_usage_stats", &output.usage_in_every_chunk}}) {
-    const Json* json = value.json.find(name);
-    if (json == nullptr || json->is_null()) continue;
+    const Json* json = value.json.given(name);
+    if (json == nullptr) continue;
     const std::string field = fmt::format("stream_options.{}", name);
     if (Refusal refused = read_boolean({.name = field, .json = *json}, *target)) return refused;
   }

@@ -63,7 +63,7 @@ Refusal answer_tokenize(const Json& body, const Model& model, std::string& out) 
           chat ? encode_chat(body, model, request) : encode_prompt(body, model, request))
     return refused;
   bool strings = false;
-  if (const Json* json = body.find("return_token_strs"); json != nullptr && !json->is_null())
+  if (const Json* json = body.given("return_token_strs"))
     if (Refusal refused = read_boolean({.name = "return_token_strs", .json = *json}, strings))
       return refused;
   const std::vector<Token>& ids = request.requests.front().prompt;

@@ -2,13 +2,14 @@
 #include "api/turn_memory.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <xxhash.h>
 
+#include "chat/prompt_tokens.h"
 #include "chat/python_text.h"
 
 namespace koho::api {
@@ -48,12 +49,10 @@ class RunningHash {
 void append_canonical(std::string& out, const Json& value) {
   switch (value.kind) {
     case Json::Kind::number: {
-      double number = 0.0;
-      const char* end = value.text.data() + value.text.size();
-      const auto [stop, error] = std::from_chars(value.text.data(), end, number);
+      const std::optional<double> number = value.as_number();
       constexpr double kExact = 9007199254740992.0;  // 2^53
-      if (error == std::errc() && std::trunc(number) == number && std::abs(number) < kExact) {
-        out += std::to_string(static_cast<std::int64_t>(number));
+      if (number && std::trunc(*number) == *number && std::abs(*number) < kExact) {
+        out += std::to_string(static_cast<std::int64_t>(*number));
       } else {
         out += value.text;
       }
@@ -121,17 +120,6 @@ bool is_turn_token(const chat::Segment& segment) {
          std::ranges::find(kTurnTokens, segment.text) != std::end(kTurnTokens);
 }
 
-/// The ids of some segments. A control token ends a piece: pieces add up to the whole.
-Result<std::vector<Token>> encode_piece(std::span<const chat::Segment> piece,
-                                        const Tokenizer& tokenizer) {
-  std::vector<TextSegment> segments;
-  segments.reserve(piece.size());
-  for (const chat::Segment& segment : piece)
-    segments.push_back(
-        {.text = segment.text, .allow_special = segment.kind == chat::Segment::Kind::control});
-  return tokenizer.encode(segments);
-}
-
 }  // namespace
 
 Result<EncodedTurns> TurnMemory::encode(const chat::Conversation& conversation,
@@ -174,7 +162,7 @@ Result<EncodedTurns> TurnMemory::encode(const chat::Conversation& conversation,
       ++turn;
       continue;
     }
-    KOHO_TRY_ASSIGN(const std::vector<Token> ids, encode_piece(piece, tokenizer));
+    KOHO_TRY_ASSIGN(const std::vector<Token> ids, chat::encode(piece, tokenizer));
     if (is_answer && turn == answers.size())
       encoded.place = {.before = hash.value(), .opening = ids};
     if (is_answer) ++turn;

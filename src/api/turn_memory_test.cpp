@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include "chat/prompt_tokens.h"
+
 namespace koho::api {
 namespace {
 
@@ -90,12 +92,8 @@ TEST(TurnMemory, EncodesAsTheTokenizerWhereNothingIsKnown) {
   TurnMemory memory(kRoomy);
   const chat::Conversation read = conversation(text(kAsked, kAnswered, kNext));
   const chat::Prompt prompt = *chat::render(read, kStyle);
-  std::vector<TextSegment> segments;
-  for (const chat::Segment& segment : prompt.segments)
-    segments.push_back(
-        {.text = segment.text, .allow_special = segment.kind == chat::Segment::Kind::control});
   const EncodedTurns encoded = encode(memory, read);
-  EXPECT_EQ(encoded.ids, *tokenizer().encode(segments));
+  EXPECT_EQ(encoded.ids, *chat::encode(prompt.segments, tokenizer()));
   EXPECT_EQ(encoded.turns_replayed, 0);
 }
 

@@ -97,9 +97,9 @@ Status BatchOutput::note(std::string_view line, std::int64_t number) {
   const chat::Json* error = json.ok() ? json->find("error") : nullptr;
   const chat::Json* of_input = json.ok() ? json->find("line") : nullptr;
   const bool answer = json.ok() && error == nullptr && json->find("usage") != nullptr;
-  const bool refusal = error != nullptr && of_input != nullptr && of_input->is_integer() &&
-                       of_input->text.size() < 19;
-  if (id == nullptr || (!answer && !refusal))
+  const std::optional<std::int64_t> refused_line =
+      error != nullptr && of_input != nullptr ? of_input->as_integer() : std::nullopt;
+  if (id == nullptr || (!answer && !refused_line))
     return make_error(ErrorCode::corrupt_data,
                       "{}, line {}: no answer of koho batch; name another file, or --restart to "
                       "empty this one",
@@ -108,7 +108,7 @@ Status BatchOutput::note(std::string_view line, std::int64_t number) {
   if (answer) {
     answered_.insert(hash);
   } else {
-    refused_[std::stoll(of_input->text)] = hash;
+    refused_[*refused_line] = hash;
   }
   return {};
 }

@@ -47,12 +47,6 @@ constexpr std::array<std::string_view, 29> kFields{"id",
 
 constexpr std::size_t kUnknownNamesMax = 32;  // that are told apart
 
-/// The value of a field, unless it is missing or null.
-const Json* given(const Json& json, std::string_view name) {
-  const Json* value = json.find(name);
-  return value == nullptr || value->is_null() ? nullptr : value;
-}
-
 Error wrong_kind(std::string_view name, std::string_view expected, const Json& found) {
   return make_error(ErrorCode::invalid_argument, "{} must be {}, found {}", name, expected,
                     chat::kind_name(found.kind));
@@ -60,17 +54,14 @@ Error wrong_kind(std::string_view name, std::string_view expected, const Json& f
 
 Result<std::int64_t> integer(std::string_view name, const Json& value) {
   if (!value.is_integer()) return wrong_kind(name, "an integer", value);
-  std::int64_t parsed = 0;
-  const char* end = value.text.data() + value.text.size();
-  const auto [stop, error] = std::from_chars(value.text.data(), end, parsed);
-  if (error != std::errc() || stop != end)
-    return make_error(ErrorCode::invalid_argument, "{} does not fit into 64 bits", name);
-  return parsed;
+  const std::optional<std::int64_t> parsed = value.as_integer();
+  if (!parsed) return make_error(ErrorCode::invalid_argument, "{} does not fit into 64 bits", name);
+  return *parsed;
 }
 
 /// Leaves `target` alone if the field is missing.
 Status assign(const Json& json, std::string_view name, std::optional<std::int64_t>& target) {
-  const Json* value = given(json, name);
+  const Json* value = json.given(name);
   if (value == nullptr) return {};
   KOHO_TRY_ASSIGN(target, integer(name, *value));
   return {};
@@ -86,7 +77,7 @@ Result<std::int32_t> small_integer(std::string_view name, const Json& value) {
 }
 
 Status assign(const Json& json, std::string_view name, std::int32_t& target) {
-  const Json* value = given(json, name);
+  const Json* value = json.given(name);
   if (value == nullptr) return {};
   KOHO_TRY_ASSIGN(target, small_integer(name, *value));
   return {};
@@ -94,23 +85,20 @@ Status assign(const Json& json, std::string_view name, std::int32_t& target) {
 
 Result<double> number(std::string_view name, const Json& value) {
   if (!value.is_number()) return wrong_kind(name, "a number", value);
-  double parsed = 0.0;
-  const char* end = value.text.data() + value.text.size();
-  const auto [stop, error] = std::from_chars(value.text.data(), end, parsed);
-  if (error != std::errc() || stop != end)
-    return make_error(ErrorCode::invalid_argument, "{} is out of range", name);
-  return parsed;
+  const std::optional<double> parsed = value.as_number();
+  if (!parsed) return make_error(ErrorCode::invalid_argument, "{} is out of range", name);
+  return *parsed;
 }
 
 Status assign(const Json& json, std::string_view name, double& target) {
-  const Json* value = given(json, name);
+  const Json* value = json.given(name);
   if (value == nullptr) return {};
   KOHO_TRY_ASSIGN(target, number(name, *value));
   return {};
 }
 
 Status assign(const Json& json, std::string_view name, bool& target) {
-  const Json* value = given(json, name);
+  const Json* value = json.given(name);
   if (value == nullptr) return {};
   if (value->kind != Json::Kind::boolean) return wrong_kind(name, "true or false", *value);
   target = value->boolean;
@@ -132,7 +120,7 @@ Result<std::vector<Token>> token_list(std::string_view name, const Json& value) 
 }
 
 Result<std::string> id_json(const Json& json) {
-  const Json* id = given(json, "id");
+  const Json* id = json.given("id");
   if (id == nullptr)
     return make_error(ErrorCode::invalid_argument,
                       "the line has no \"id\": a string or an integer");
@@ -183,9 +171,9 @@ Result<Request> BatchRequestReader::read_request(const Json& json) const {
 }
 
 Status BatchRequestReader::read_prompt(const Json& json, Request& request) const {
-  const Json* ids = given(json, "prompt_ids");
-  const Json* prompt = given(json, "prompt");
-  const Json* messages = given(json, "messages");
+  const Json* ids = json.given("prompt_ids");
+  const Json* prompt = json.given("prompt");
+  const Json* messages = json.given("messages");
   const int kinds = int{ids != nullptr} + int{prompt != nullptr} + int{messages != nullptr};
   if (kinds != 1)
     return make_error(ErrorCode::invalid_argument,
@@ -196,7 +184,7 @@ Status BatchRequestReader::read_prompt(const Json& json, Request& request) const
                       "the model has no tokenizer.json: give prompt_ids instead of text");
   if (messages == nullptr)
     for (const char* name : {"tools", "add_generation_prompt", "enable_thinking", "clear_thinking"})
-      if (given(json, name) != nullptr)
+      if (json.given(name) != nullptr)
         return make_error(ErrorCode::invalid_argument, "{} needs messages", name);
   bool special = false;
   KOHO_TRY(assign(json, "allow_special", special));
@@ -211,7 +199,7 @@ Status BatchRequestReader::read_prompt(const Json& json, Request& request) const
                                             : text->tokenizer.encode(prompt->text));
   } else {
     KOHO_TRY_ASSIGN(chat::Conversation conversation, chat::read_conversation(json));
-    if (given(json, "add_generation_prompt") == nullptr) conversation.add_generation_prompt = true;
+    if (json.given("add_generation_prompt") == nullptr) conversation.add_generation_prompt = true;
     KOHO_TRY(chat::normalise(conversation));
     KOHO_TRY_ASSIGN(request.prompt, text->encode(conversation));
   }
@@ -228,13 +216,13 @@ Status BatchRequestReader::read_sampling(const Json& json, SamplingParameters& s
   KOHO_TRY(assign(json, "frequency_penalty", sampling.frequency_penalty));
   KOHO_TRY(assign(json, "presence_penalty", sampling.presence_penalty));
   KOHO_TRY(assign(json, "seed", sampling.seed));
-  if (const Json* value = given(json, "top_k")) {
+  if (const Json* value = json.given("top_k")) {
     KOHO_TRY_ASSIGN(sampling.top_k, integer("top_k", *value));
   }
-  if (const Json* value = given(json, "logprobs")) {
+  if (const Json* value = json.given("logprobs")) {
     KOHO_TRY_ASSIGN(sampling.logprobs, small_integer("logprobs", *value));
   }
-  const Json* biases = given(json, "logit_bias");
+  const Json* biases = json.given("logit_bias");
   if (biases == nullptr) return {};
   if (!biases->is_object())
     return wrong_kind("logit_bias", "an object of token ids and numbers", *biases);
@@ -254,7 +242,7 @@ Status BatchRequestReader::read_stops(const Json& json, Request& request) const 
   bool ignore_eos = flags_.ignore_eos;
   KOHO_TRY(assign(json, "ignore_eos", ignore_eos));
   std::vector<Token> ids = flags_.stop_token_ids;
-  if (const Json* value = given(json, "stop_token_ids")) {
+  if (const Json* value = json.given("stop_token_ids")) {
     KOHO_TRY_ASSIGN(ids, token_list("stop_token_ids", *value));
   }
   request.stop_tokens.clear();
@@ -262,7 +250,7 @@ Status BatchRequestReader::read_stops(const Json& json, Request& request) const 
   request.stop_tokens.insert(request.stop_tokens.end(), ids.begin(), ids.end());
   KOHO_TRY(assign(json, "include_stop", request.include_stop));
 
-  if (const Json* value = given(json, "stop")) {
+  if (const Json* value = json.given("stop")) {
     request.stop_strings.clear();
     if (value->is_string()) {
       request.stop_strings.push_back(value->text);

@@ -9,11 +9,6 @@ namespace {
 
 using chat::Json;
 
-const Json* given(const Json& json, std::string_view name) {
-  const Json* value = json.find(name);
-  return value == nullptr || value->is_null() ? nullptr : value;
-}
-
 template <typename... Args>
 Error wrong(fmt::format_string<Args...> format, Args&&... args) {
   return make_error(ErrorCode::invalid_argument, format, std::forward<Args>(args)...);
@@ -33,8 +28,8 @@ Result<std::optional<Constraint>> read_format(const Json& format) {
   if (type->text != "json_schema")
     return wrong("response_format.type must be text, json_object or json_schema, found \"{}\"",
                  type->text);
-  const Json* named = given(format, "json_schema");
-  const Json* schema = named == nullptr ? nullptr : given(*named, "schema");
+  const Json* named = format.given("json_schema");
+  const Json* schema = named == nullptr ? nullptr : named->given("schema");
   if (schema == nullptr) return wrong("response_format.json_schema.schema is missing");
   return std::optional(Constraint::json_schema(schema_text(*schema)));
 }
@@ -42,18 +37,18 @@ Result<std::optional<Constraint>> read_format(const Json& format) {
 Result<std::optional<Constraint>> read_outputs(const Json& outputs) {
   if (!outputs.is_object()) return wrong("structured_outputs must be an object");
   std::vector<Constraint> found;
-  if (const Json* json = given(outputs, "json"))
+  if (const Json* json = outputs.given("json"))
     found.push_back(Constraint::json_schema(schema_text(*json)));
-  if (const Json* object = given(outputs, "json_object"); object != nullptr && object->boolean)
+  if (const Json* object = outputs.given("json_object"); object != nullptr && object->boolean)
     found.push_back(Constraint::json_object());
   for (const auto& [name, make] :
        {std::pair{"regex", &Constraint::regex}, std::pair{"grammar", &Constraint::ebnf}}) {
-    const Json* text = given(outputs, name);
+    const Json* text = outputs.given(name);
     if (text == nullptr) continue;
     if (!text->is_string()) return wrong("structured_outputs.{} must be a string", name);
     found.push_back(make(text->text));
   }
-  if (const Json* choice = given(outputs, "choice")) {
+  if (const Json* choice = outputs.given("choice")) {
     std::vector<std::string> texts;
     if (!choice->is_array()) return wrong("structured_outputs.choice must be an array of strings");
     for (const Json& item : choice->items) {
@@ -73,8 +68,8 @@ Result<std::optional<Constraint>> read_outputs(const Json& outputs) {
 }  // namespace
 
 Result<std::optional<Constraint>> read_constraint(const Json& request) {
-  const Json* format = given(request, "response_format");
-  const Json* outputs = given(request, "structured_outputs");
+  const Json* format = request.given("response_format");
+  const Json* outputs = request.given("structured_outputs");
   if (format != nullptr && outputs != nullptr)
     return wrong("give one of response_format and structured_outputs");
   if (format != nullptr) return read_format(*format);

@@ -4,6 +4,8 @@
 #include "chat/json.h"
 
 #include <algorithm>
+#include <charconv>
+#include <system_error>
 #include <unordered_set>
 #include <utility>
 
@@ -146,6 +148,16 @@ void append_value(std::string& out, const Json& value) {  // depth is at most kJ
   out += value.is_object() ? '}' : ']';
 }
 
+/// The whole of `text` as a number; nothing if it does not fit.
+template <typename Number>
+std::optional<Number> parse_number(std::string_view text) {
+  Number parsed{};
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, parsed);
+  if (error != std::errc() || stop != end) return {};
+  return parsed;
+}
+
 }  // namespace
 
 Json Json::string(std::string_view value) {
@@ -165,9 +177,22 @@ bool Json::is_integer() const {
   return is_number() && text.find_first_of(".e") == std::string::npos;
 }
 
+std::optional<std::int64_t> Json::as_integer() const {
+  return is_integer() ? parse_number<std::int64_t>(text) : std::nullopt;
+}
+
+std::optional<double> Json::as_number() const {
+  return is_number() ? parse_number<double>(text) : std::nullopt;
+}
+
 const Json* Json::find(std::string_view key) const {
   const auto found = std::find(keys.begin(), keys.end(), key);
   return found == keys.end() ? nullptr : &items[static_cast<std::size_t>(found - keys.begin())];
+}
+
+const Json* Json::given(std::string_view key) const {
+  const Json* value = find(key);
+  return value == nullptr || value->is_null() ? nullptr : value;
 }
 
 void Json::set(std::string_view key, Json value) {
@@ -197,6 +222,11 @@ std::string_view kind_name(Json::Kind kind) {
       return "an object";
   }
   return "a value";
+}
+
+Error wrong_kind(std::string_view field, std::string_view expected, const Json* found) {
+  return make_error(ErrorCode::invalid_argument, "{}: expected {}, found {}", field, expected,
+                    found == nullptr ? "nothing" : kind_name(found->kind));
 }
 
 Result<Json> parse_json(std::string_view text, std::size_t depth_max) {

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,9 +36,15 @@ struct Json {
   bool is_number() const { return kind == Kind::number; }
   /// A number that Python reads as an int: no point and no exponent in its digits.
   bool is_integer() const;
+  /// The value of an integer; nothing beyond 64 bits, or if this is none.
+  std::optional<std::int64_t> as_integer() const;
+  /// The value of a number, the nearest double; nothing beyond its range, or if this is none.
+  std::optional<double> as_number() const;
 
   /// The value of `key`, or nullptr: also when this is not an object.
   const Json* find(std::string_view key) const;
+  /// The same, but nullptr for null, too.
+  const Json* given(std::string_view key) const;
   /// Puts `value` at `key`, at the end when the key is new. Requires: an object.
   void set(std::string_view key, Json value);
 
@@ -46,6 +53,10 @@ struct Json {
 
 /// What a reader calls the kind: "a string", "an object", ...
 std::string_view kind_name(Json::Kind kind);
+
+/// "messages.2.content: expected a string, found a number"; `found` is null for nothing.
+/// invalid_argument.
+Error wrong_kind(std::string_view field, std::string_view expected, const Json* found);
 
 inline constexpr std::size_t kJsonDepthMax = 64;
 inline constexpr std::size_t kJsonKeysMax = 1000;    // in one object

@@ -30,6 +30,20 @@ TEST(Json, KeepsNumbersAsPythonPrintsThem) {
   EXPECT_FALSE(parse_json("1e30")->is_integer());
 }
 
+TEST(Json, ReadsValuesWithinTheirRange) {
+  EXPECT_EQ(parse_json("-9223372036854775808")->as_integer(), INT64_MIN);
+  EXPECT_EQ(parse_json("9223372036854775808")->as_integer(), std::nullopt);
+  EXPECT_EQ(parse_json("1.0")->as_integer(), std::nullopt);
+  EXPECT_EQ(parse_json("\"1\"")->as_integer(), std::nullopt);
+  EXPECT_EQ(parse_json("1e-2")->as_number(), 0.01);
+  EXPECT_EQ(parse_json("7")->as_number(), 7.0);
+  EXPECT_EQ(parse_json("\"7\"")->as_number(), std::nullopt);
+  const Json object = *parse_json(R"({"a":null,"b":0})");
+  EXPECT_EQ(object.given("a"), nullptr);
+  EXPECT_NE(object.given("b"), nullptr);
+  EXPECT_EQ(object.given("c"), nullptr);
+}
+
 TEST(Json, RefusesWhatItCannotKeep) {
   for (const char* text : {"", "{", "[1,]", "01", "NaN", "Infinity", "1e999", "\"\\ud800\"",
                            "\"\xff\"", "{\"a\":1}x", "'a'", "{\"a\":1,\"a\":2}"})

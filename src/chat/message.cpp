@@ -11,11 +11,6 @@
 namespace koho::chat {
 namespace {
 
-Error wrong_kind(std::string_view field, std::string_view expected, const Json* found) {
-  return make_error(ErrorCode::invalid_argument, "{}: expected {}, found {}", field, expected,
-                    found == nullptr ? "nothing" : kind_name(found->kind));
-}
-
 /// What Python calls false: the templates' `if` skips such values.
 bool is_false(const Json* value) {
   if (value == nullptr) return true;
@@ -157,7 +152,7 @@ Status normalise_message(Message& message, const std::string& field) {
 
 }  // namespace
 
-Result<Conversation> read_conversation(const Json& request) {
+Result<Conversation> read_turns(const Json& request) {
   if (!request.is_object()) return wrong_kind("the chat request", "an object", &request);
   Conversation conversation;
   const Json* messages = request.find("messages");
@@ -172,6 +167,11 @@ Result<Conversation> read_conversation(const Json& request) {
     if (!tools->is_array()) return wrong_kind("tools", "an array", tools);
     conversation.tools = tools->items;
   }
+  return conversation;
+}
+
+Result<Conversation> read_conversation(const Json& request) {
+  KOHO_TRY_ASSIGN(Conversation conversation, read_turns(request));
   KOHO_TRY_ASSIGN(const std::optional<bool> generation,
                   read_flag(request, "add_generation_prompt"));
   conversation.add_generation_prompt = generation.value_or(false);

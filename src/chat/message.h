@@ -41,11 +41,14 @@ struct Conversation {
   std::optional<bool> clear_thinking;   // nothing: thoughts of earlier turns are dropped
 };
 
-/// Reads `messages`, `tools`, `add_generation_prompt`, `enable_thinking`, `clear_thinking` of a
-/// chat request as the templates would: null in a flag is false, as in Python. Other keys are
-/// ignored. Tool-call arguments become an object: a JSON string is parsed; missing, null or blank
-/// is {} (GLM-4.7's template raises an error on all of these). Errors: invalid_argument, naming the
-/// field ("messages[3].tool_calls[0].name: ...").
+/// Reads `messages` and `tools` of a chat request as the templates would. Other keys are ignored.
+/// Tool-call arguments become an object: a JSON string is parsed; missing, null or blank is {}
+/// (GLM-4.7's template raises an error on all of these). Errors: invalid_argument, naming the field
+/// ("messages[3].tool_calls[0].name: ...").
+Result<Conversation> read_turns(const Json& request);
+
+/// read_turns() and the flags that the templates know, `add_generation_prompt`, `enable_thinking`
+/// and `clear_thinking`: null is false, as in Python.
 Result<Conversation> read_conversation(const Json& request);
 
 /// What the server does before rendering:

@@ -142,10 +142,8 @@ TypeSet type_of(const Json& value) {
     case Json::Kind::number:
       break;
   }
-  if (value.is_integer()) return TypeSet::integer;
-  double number = 0;
-  std::from_chars(value.text.data(), value.text.data() + value.text.size(), number);
-  return number == std::floor(number) ? TypeSet::integer : TypeSet::fraction;
+  const std::optional<double> number = value.as_number();  // nothing: a very long integer
+  return !number || *number == std::floor(*number) ? TypeSet::integer : TypeSet::fraction;
 }
 
 ToolSchemas::ToolSchemas(const std::vector<Json>& tools) {

@@ -4,17 +4,14 @@
 #include <optional>
 
 #include "base/log.h"
+#include "chat/prompt_tokens.h"
 #include "chat/template_choice.h"
 
 namespace koho {
 
 Result<std::vector<std::int32_t>> LoadedText::encode(const chat::Conversation& conversation) const {
   KOHO_TRY_ASSIGN(const chat::Prompt prompt, chat::render(conversation, style));
-  std::vector<TextSegment> segments;
-  for (const chat::Segment& segment : prompt.segments)
-    segments.push_back(
-        {.text = segment.text, .allow_special = segment.kind == chat::Segment::Kind::control});
-  return tokenizer.encode(segments);
+  return chat::encode(prompt.segments, tokenizer);
 }
 
 bool has_tokenizer(const std::filesystem::path& directory) {
