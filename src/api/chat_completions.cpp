@@ -7,6 +7,7 @@
 #include <fmt/core.h>
 
 #include "api/json_text.h"
+#include "api/openai_responder.h"
 #include "api/sampling_fields.h"
 #include "chat/message.h"
 
@@ -32,8 +33,8 @@ Refusal read_thinking(const Value& value, Draft& draft) {
       return wrong_field("thinking.type", "thinking.type must be \"enabled\" or \"disabled\"");
     conversation.enable_thinking = type->text == "enabled";
   }
-  const Json* clear = value.json.find("clear_thinking");
-  if (clear == nullptr || clear->is_null()) return {};
+  const Json* clear = value.json.given("clear_thinking");
+  if (clear == nullptr) return {};
   return read_thinking_flag({.name = "thinking.clear_thinking", .json = *clear},
                             conversation.clear_thinking);
 }
@@ -152,120 +153,50 @@ constexpr DraftField kFields[] = {
      }},
 };
 
-class ChatResponder final : public Responder {
+class ChatResponder final : public OpenAiResponder {
  public:
   ChatResponder(const GenerationRequest& request, const Model& model)
-      : model_(model),
-        stream_(request.stream),
-        options_(request.output),
-        shown_model_(request.model),
-        choices_(static_cast<std::size_t>(request.base.choices)) {
-    if (options_.token_ids) prompt_ids_ = request.requests.front().prompt;
+      : OpenAiResponder(request, model), choices_(num_choices()) {
+    if (options().token_ids) prompt_ids_ = request.requests.front().prompt;
   }
 
   void begin(const Started& started, std::string& out) override {
-    head_ = R"({"id":"chatcmpl-)" + started.id + R"(","object":")" +
-            (stream_ ? "chat.completion.chunk" : "chat.completion") + R"(","created":)";
-    append_integer(head_, started.created);
-    head_ += R"(,"model":)";
-    chat::append_json_string(head_, shown_model_);
-    if (!model_.fingerprint.empty())
-      head_ += R"(,"system_fingerprint":")" + model_.fingerprint + '"';
-    usage_.prompt_tokens = started.prompt_tokens;
-    if (!stream_) return;
+    begin_head(started, "chatcmpl-", streams() ? "chat.completion.chunk" : "chat.completion");
+    std::string prompt_ids;
+    if (options().token_ids) {
+      prompt_ids = R"(,"prompt_token_ids":)";
+      append_ids(prompt_ids, prompt_ids_);
+    }
+    if (!streams()) {
+      head() += prompt_ids;
+      return;
+    }
     for (std::size_t i = 0; i < choices_.size(); ++i) {
-      open_chunk(out);
-      append_integer(out, static_cast<std::int64_t>(i));
-      out += R"(,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}])";
-      if (options_.token_ids && i == 0) {
-        out += R"(,"prompt_token_ids":)";
-        append_ids(out, prompt_ids_);
-      }
-      close_chunk(out);
+      open_chunk(i, out);
+      out += R"(,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null)";
+      close_chunk(out, i == 0 ? prompt_ids : std::string_view());
     }
   }
 
   void piece(const Piece& piece, std::string& out) override {
-    Choice& choice = choices_[static_cast<std::size_t>(piece.choice)];
-    if (piece.event->token >= 0) ++usage_.completion_tokens;
-    if (stream_) {
+    count(piece);
+    if (streams()) {
       chunk(piece, out);
       return;
     }
+    Choice& choice = choices_[static_cast<std::size_t>(piece.choice)];
     for (const chat::OutputEvent& event : piece.parsed) choice.answer.add(event);
-    if (piece.event->token >= 0) {
-      if (options_.logprobs) append_logprob(choice.logprobs, *piece.event);
-      if (options_.token_ids) choice.ids.push_back(piece.event->token);
-    }
-    if (piece.finish == Finish::none) return;
-    choice.finish = piece.finish;
-    append_stop_reason(choice.stop_reason, piece, model_);
-  }
-
-  void end(const Ended& ended, std::string& out) override {
-    if (stream_) {
-      if (options_.include_usage || options_.timings) {
-        out += "data: " + head_ + R"(,"choices":[])";
-        if (options_.include_usage) {
-          out += R"(,"usage":)";
-          append_usage(out, ended.usage);
-        }
-        append_timings_field(ended, out);
-        out += "}\n\n";
-      }
-      out += "data: [DONE]\n\n";
-      return;
-    }
-    out += head_ + R"(,"choices":[)";
-    for (std::size_t i = 0; i < choices_.size(); ++i) append_choice(i, out);
-    out += R"(],"usage":)";
-    append_usage(out, ended.usage);
-    if (options_.token_ids) {
-      out += R"(,"prompt_token_ids":)";
-      append_ids(out, prompt_ids_);
-    }
-    append_timings_field(ended, out);
-    out += '}';
-  }
-
-  void fail(const ApiError& error, std::string& out) override {
-    if (!stream_) return;
-    out += "data: ";
-    append_error(out, ErrorStyle::openai, error);
-    out += "\n\ndata: [DONE]\n\n";
-  }
-
-  void ping(std::string& out) override {
-    if (stream_) out += ": ping\n\n";
+    if (options().logprobs && piece.event->token >= 0)
+      append_logprob(choice.logprobs, *piece.event);
+    note(piece, choice.outcome);
   }
 
  private:
   struct Choice {
     chat::ParsedOutput answer;
     std::string logprobs;  // entries, as JSON
-    std::vector<Token> ids;
-    Finish finish = Finish::none;
-    std::string stop_reason;
+    Outcome outcome;
   };
-
-  void open_chunk(std::string& out) const {
-    out += "data: ";
-    out += head_;
-    out += R"(,"choices":[{"index":)";
-  }
-  void close_chunk(std::string& out) const {
-    if (options_.usage_in_every_chunk) {
-      out += R"(,"usage":)";
-      append_usage(out, usage_);
-    }
-    out += "}\n\n";
-  }
-
-  void append_timings_field(const Ended& ended, std::string& out) const {
-    if (!options_.timings) return;
-    out += R"(,"timings":)";
-    append_timings(out, ended);
-  }
 
   /// Text of one kind, under each of its names.
   static void append_text_field(std::string& out,
@@ -297,7 +228,7 @@ class ChatResponder final : public Responder {
       }
       if (first != nullptr) write(joined.empty() ? std::string_view(first->text) : joined);
     };
-    if (options_.include_reasoning)
+    if (options().include_reasoning)
       text_of(chat::OutputEvent::Kind::reasoning, [&](std::string_view text) {
         append_text_field(out, {"reasoning_content", "reasoning"}, text);
       });
@@ -334,57 +265,42 @@ class ChatResponder final : public Responder {
     if (open) out += ']';
   }
 
-  void chunk(const Piece& piece, std::string& out) {
+  void chunk(const Piece& piece, std::string& out) const {
     const std::size_t begin = out.size();
-    open_chunk(out);
-    append_integer(out, piece.choice);
+    open_chunk(static_cast<std::size_t>(piece.choice), out);
     out += R"(,"delta":{)";
-    const bool says = append_delta(piece, out);
-    const bool token = piece.event->token >= 0;
-    if (!says && piece.finish == Finish::none &&
-        !(token && (options_.logprobs || options_.token_ids))) {
+    if (!is_worth_a_chunk(piece, append_delta(piece, out))) {
       out.resize(begin);
       return;
     }
     out += R"(},"logprobs":)";
-    if (options_.logprobs && token) {
+    if (options().logprobs && piece.event->token >= 0) {
       out += R"({"content":[)";
       append_logprob(out, *piece.event);
       out += "]}";
     } else {
       out += "null";
     }
-    out += R"(,"finish_reason":)";
-    append_finish(out, piece.finish);
-    if (piece.finish != Finish::none) {
-      out += R"(,"stop_reason":)";
-      append_stop_reason(out, piece, model_);
-    }
-    if (options_.token_ids && token) {
-      out += R"(,"token_ids":)";
-      append_ids(out, {&piece.event->token, 1});
-    }
-    out += "}]";
+    append_finish_fields(piece, out);
     close_chunk(out);
   }
 
   /// One entry of logprobs.content, after a comma unless it is the first.
   void append_logprob(std::string& out, const OutputEvent& event) const {
     if (!out.empty() && out.back() == '}') out += ',';
-    append_chat_logprob(out, model_, options_, {event.token, event.logprob});
+    append_chat_logprob(out, model(), options(), {event.token, event.logprob});
     out += R"(,"top_logprobs":[)";
     for (std::size_t i = 0; i < event.top.size(); ++i) {
       if (i > 0) out += ',';
-      append_chat_logprob(out, model_, options_, event.top[i]);
+      append_chat_logprob(out, model(), options(), event.top[i]);
       out += '}';
     }
     out += "]}";
   }
 
-  void append_choice(std::size_t index, std::string& out) const {
+  void append_choice(std::size_t index, std::string& out) const override {
     const Choice& choice = choices_[index];
     const chat::ParsedOutput& answer = choice.answer;
-    if (index > 0) out += ',';
     out += R"({"index":)";
     append_integer(out, static_cast<std::int64_t>(index));
     out += R"(,"message":{"role":"assistant","content":)";
@@ -393,7 +309,7 @@ class ChatResponder final : public Responder {
     } else {
       chat::append_json_string(out, answer.content);
     }
-    if (!answer.reasoning.empty() && options_.include_reasoning)
+    if (!answer.reasoning.empty() && options().include_reasoning)
       append_text_field(out, {"reasoning_content", "reasoning"}, answer.reasoning);
     if (!answer.calls.empty()) {
       out += R"(,"tool_calls":[)";
@@ -410,24 +326,12 @@ class ChatResponder final : public Responder {
       out += ']';
     }
     out += R"(},"logprobs":)";
-    out += options_.logprobs ? R"({"content":[)" + choice.logprobs + "]}" : "null";
-    out += R"(,"finish_reason":)";
-    append_finish(out, choice.finish);
-    out += R"(,"stop_reason":)" + choice.stop_reason;
-    if (options_.token_ids) {
-      out += R"(,"token_ids":)";
-      append_ids(out, choice.ids);
-    }
+    out += options().logprobs ? R"({"content":[)" + choice.logprobs + "]}" : "null";
+    append_outcome(choice.outcome, out);
     out += '}';
   }
 
-  const Model& model_;
-  bool stream_;
-  OutputOptions options_;
-  std::string shown_model_;
-  std::string head_;  // what every chunk begins with, up to "choices"
   std::vector<Token> prompt_ids_;
-  Usage usage_;  // so far
   std::vector<Choice> choices_;
 };
 
@@ -440,27 +344,13 @@ std::span<const DraftField> chat_completion_fields() {
 Refusal read_chat_completion(const Json& body, const Model& model, GenerationRequest& request) {
   if (Refusal refused = read_model(body, model, request)) return refused;
   request.base = model.defaults;
-  const Json* messages = body.find("messages");
-  if (messages == nullptr || !messages->is_array())
-    return wrong_field(
-        "messages", fmt::format("messages must be an array, found {}",
-                                messages == nullptr ? "nothing" : chat::kind_name(messages->kind)));
-  // The flags are read by the table.
-  Json conversation = Json::object();
-  conversation.set("messages", *messages);
-  if (const Json* tools = body.find("tools"); tools != nullptr && !tools->is_null()) {
-    if (!tools->is_array())
-      return wrong_field(
-          "tools", fmt::format("tools must be an array, found {}", chat::kind_name(tools->kind)));
-    conversation.set("tools", *tools);
-  }
-  Result<chat::Conversation> read = chat::read_conversation(conversation);
-  if (!read.ok()) {
-    Error error = std::move(read).error();
-    return to_api_error(error);
-  }
+  // The templates take what Python calls false for no tools; a request says null.
+  if (const Json* tools = body.given("tools"); tools != nullptr && !tools->is_array())
+    return to_api_error(chat::wrong_kind("tools", "an array", tools));
+  Result<chat::Conversation> read = chat::read_turns(body);
+  if (!read.ok()) return to_api_error(read.error());
   request.conversation = std::move(*read);
-  request.conversation->add_generation_prompt = true;
+  request.conversation->add_generation_prompt = true;  // the flags are read by the table
   Draft draft{.model = model, .request = request};
   if (Refusal refused = read_body(body, kFields, draft)) return refused;
   if (draft.top_logprobs && !draft.logprobs_wanted)

@@ -8,6 +8,7 @@
 #include <fmt/core.h>
 
 #include "api/json_text.h"
+#include "api/openai_responder.h"
 #include "api/sampling_fields.h"
 
 namespace koho::api {
@@ -56,19 +57,16 @@ constexpr DraftField kFields[] = {
      }},
 };
 
-class CompletionResponder final : public Responder {
+class CompletionResponder final : public OpenAiResponder {
  public:
   CompletionResponder(const GenerationRequest& request, const Model& model)
-      : model_(model),
-        stream_(request.stream),
-        options_(request.output),
-        shown_model_(request.model),
+      : OpenAiResponder(request, model),
         choices_per_prompt_(static_cast<std::size_t>(request.base.choices)),
-        choices_(request.requests.size() * choices_per_prompt_) {
-    if (options_.token_ids || request.scores_prompts())
+        choices_(num_choices()) {
+    if (options().token_ids || request.scores_prompts())
       for (const Request& one : request.requests) prompt_ids_.push_back(one.prompt);
     if (request.scores_prompts()) prompt_logprobs_ = request.prompt_logprobs;
-    if (!options_.echo) return;
+    if (!options().echo) return;
     for (std::size_t i = 0; i < request.requests.size(); ++i) {
       const PromptInput& prompt = request.prompts[i];
       echoes_.push_back(prompt.is_text               ? prompt.text
@@ -78,64 +76,21 @@ class CompletionResponder final : public Responder {
   }
 
   void begin(const Started& started, std::string& out) override {
-    head_ = R"({"id":"cmpl-)" + started.id + R"(","object":"text_completion","created":)";
-    append_integer(head_, started.created);
-    head_ += R"(,"model":)";
-    chat::append_json_string(head_, shown_model_);
-    if (!model_.fingerprint.empty())
-      head_ += R"(,"system_fingerprint":")" + model_.fingerprint + '"';
-    usage_.prompt_tokens = started.prompt_tokens;
-    for (std::size_t i = 0; i < choices_.size() && options_.echo; ++i) echo(i, out);
+    begin_head(started, "cmpl-", "text_completion");
+    for (std::size_t i = 0; i < choices_.size() && options().echo; ++i) echo(i, out);
   }
 
   void piece(const Piece& piece, std::string& out) override {
-    const auto index = static_cast<std::size_t>(piece.choice);
-    Choice& choice = choices_[index];
-    const bool token = piece.event->token >= 0;
-    if (token) ++usage_.completion_tokens;
-    if (stream_) {
-      chunk(piece, index, out);
+    count(piece);
+    Choice& choice = choices_[static_cast<std::size_t>(piece.choice)];
+    if (streams()) {
+      chunk(piece, choice, out);
       return;
     }
-    if (token && options_.logprobs) choice.logprobs.add(*this, *piece.event, choice.text.size());
-    if (token && options_.token_ids) choice.ids.push_back(piece.event->token);
+    if (options().logprobs && piece.event->token >= 0)
+      choice.logprobs.add(*this, *piece.event, choice.text.size());
     choice.text += piece.text;
-    if (piece.finish == Finish::none) return;
-    choice.finish = piece.finish;
-    append_stop_reason(choice.stop_reason, piece, model_);
-  }
-
-  void end(const Ended& ended, std::string& out) override {
-    if (stream_) {
-      if (options_.include_usage || options_.timings) {
-        out += "data: " + head_ + R"(,"choices":[])";
-        if (options_.include_usage) {
-          out += R"(,"usage":)";
-          append_usage(out, ended.usage);
-        }
-        append_timings_field(ended, out);
-        out += "}\n\n";
-      }
-      out += "data: [DONE]\n\n";
-      return;
-    }
-    out += head_ + R"(,"choices":[)";
-    for (std::size_t i = 0; i < choices_.size(); ++i) append_choice(i, out);
-    out += R"(],"usage":)";
-    append_usage(out, ended.usage);
-    append_timings_field(ended, out);
-    out += '}';
-  }
-
-  void fail(const ApiError& error, std::string& out) override {
-    if (!stream_) return;
-    out += "data: ";
-    append_error(out, ErrorStyle::openai, error);
-    out += "\n\ndata: [DONE]\n\n";
-  }
-
-  void ping(std::string& out) override {
-    if (stream_) out += ": ping\n\n";
+    note(piece, choice.outcome);
   }
 
  private:
@@ -177,9 +132,7 @@ class CompletionResponder final : public Responder {
     std::string text;
     std::size_t text_bytes = 0;  // of a stream, so far
     Logprobs logprobs;
-    std::vector<Token> ids;
-    Finish finish = Finish::none;
-    std::string stop_reason;
+    Outcome outcome;
   };
 
   /// The prompt as the beginning of the choice's text.
@@ -187,18 +140,19 @@ class CompletionResponder final : public Responder {
     const std::size_t prompt = index / choices_per_prompt_;
     const std::string& text = echoes_[prompt];
     Logprobs logprobs;
-    if (options_.logprobs) score(prompt, logprobs);
+    if (options().logprobs) score(prompt, logprobs);
     Choice& choice = choices_[index];
     choice.text_bytes = text.size();
-    if (!stream_) {
+    if (!streams()) {
       choice.text = text;
       choice.logprobs = std::move(logprobs);
       return;
     }
-    open_chunk(out, index);
+    open_chunk(index, out);
+    out += R"(,"text":)";
     chat::append_json_string(out, text);
     out += R"(,"logprobs":)";
-    if (options_.logprobs) {
+    if (options().logprobs) {
       logprobs.append_to(out);
     } else {
       out += "null";
@@ -220,44 +174,19 @@ class CompletionResponder final : public Responder {
         event.top = prompt_logprobs_[prompt][i - 1].top;
       }
       logprobs.add(*this, event, offset, i == 0);
-      if (model_.tokenizer != nullptr) offset += model_.tokenizer->token_bytes(ids[i]).size();
+      if (model().tokenizer != nullptr) offset += model().tokenizer->token_bytes(ids[i]).size();
     }
   }
 
-  std::string name(Token token) const { return token_name(model_, options_, token); }
+  std::string name(Token token) const { return token_name(model(), options(), token); }
 
-  void open_chunk(std::string& out, std::size_t index) const {
-    out += "data: ";
-    out += head_;
-    out += R"(,"choices":[{"index":)";
-    append_integer(out, static_cast<std::int64_t>(index));
+  void chunk(const Piece& piece, Choice& choice, std::string& out) const {
+    if (!is_worth_a_chunk(piece, !piece.text.empty())) return;
+    open_chunk(static_cast<std::size_t>(piece.choice), out);
     out += R"(,"text":)";
-  }
-  void close_chunk(std::string& out) const {
-    out += "}]";
-    if (options_.usage_in_every_chunk) {
-      out += R"(,"usage":)";
-      append_usage(out, usage_);
-    }
-    out += "}\n\n";
-  }
-
-  void append_timings_field(const Ended& ended, std::string& out) const {
-    if (!options_.timings) return;
-    out += R"(,"timings":)";
-    append_timings(out, ended);
-  }
-
-  void chunk(const Piece& piece, std::size_t index, std::string& out) {
-    const bool token = piece.event->token >= 0;
-    if (piece.text.empty() && piece.finish == Finish::none &&
-        !(token && (options_.logprobs || options_.token_ids)))
-      return;
-    Choice& choice = choices_[index];
-    open_chunk(out, index);
     chat::append_json_string(out, piece.text);
     out += R"(,"logprobs":)";
-    if (token && options_.logprobs) {
+    if (options().logprobs && piece.event->token >= 0) {
       Logprobs logprobs;
       logprobs.add(*this, *piece.event, choice.text_bytes);
       logprobs.append_to(out);
@@ -265,54 +194,34 @@ class CompletionResponder final : public Responder {
       out += "null";
     }
     choice.text_bytes += piece.text.size();
-    out += R"(,"finish_reason":)";
-    append_finish(out, piece.finish);
-    if (piece.finish != Finish::none) {
-      out += R"(,"stop_reason":)";
-      append_stop_reason(out, piece, model_);
-    }
-    if (token && options_.token_ids) {
-      out += R"(,"token_ids":)";
-      append_ids(out, {&piece.event->token, 1});
-    }
+    append_finish_fields(piece, out);
     close_chunk(out);
   }
 
-  void append_choice(std::size_t index, std::string& out) const {
+  void append_choice(std::size_t index, std::string& out) const override {
     const Choice& choice = choices_[index];
-    if (index > 0) out += ',';
     out += R"({"index":)";
     append_integer(out, static_cast<std::int64_t>(index));
     out += R"(,"text":)";
     chat::append_json_string(out, choice.text);
     out += R"(,"logprobs":)";
-    if (options_.logprobs) {
+    if (options().logprobs) {
       choice.logprobs.append_to(out);
     } else {
       out += "null";
     }
-    out += R"(,"finish_reason":)";
-    append_finish(out, choice.finish);
-    out += R"(,"stop_reason":)" + choice.stop_reason;
-    if (options_.token_ids) {
-      out += R"(,"token_ids":)";
-      append_ids(out, choice.ids);
+    append_outcome(choice.outcome, out);
+    if (options().token_ids) {
       out += R"(,"prompt_token_ids":)";
       append_ids(out, prompt_ids_[index / choices_per_prompt_]);
     }
     out += '}';
   }
 
-  const Model& model_;
-  bool stream_;
-  OutputOptions options_;
-  std::string shown_model_;
   std::size_t choices_per_prompt_;
-  std::string head_;  // what every chunk begins with, up to "choices"
   std::vector<std::vector<Token>> prompt_ids_;
   std::vector<std::vector<PromptLogprob>> prompt_logprobs_;
   std::vector<std::string> echoes_;  // one a prompt
-  Usage usage_;                      // so far
   std::vector<Choice> choices_;
 };
 

@@ -59,15 +59,13 @@ void append_usage(std::string& out, const Usage& usage) {
 void append_timings(std::string& out, const Ended& ended) {
   const Timings& timings = ended.timings;
   const auto ms = [](std::int64_t us) { return static_cast<double>(us) / 1e3; };
-  const double rate = timings.decode_us > 0 ? static_cast<double>(ended.usage.completion_tokens) *
-                                                  1e6 / static_cast<double>(timings.decode_us)
-                                            : 0.0;
   fmt::format_to(std::back_inserter(out),
                  R"({{"queued_ms":{:.3f},"prefill_ms":{:.3f},"decode_ms":{:.3f},)"
                  R"("stalled_ms":{:.3f},"total_ms":{:.3f},"preemptions":{},)"
                  R"("tokens_per_second":{:.2f}}})",
                  ms(timings.queued_us), ms(timings.prefill_us), ms(timings.decode_us),
-                 ms(timings.stalled_us), ms(timings.total_us), timings.preemptions, rate);
+                 ms(timings.stalled_us), ms(timings.total_us), timings.preemptions,
+                 ended.tokens_per_second());
 }
 
 void append_ids(std::string& out, std::span<const Token> ids) {

@@ -5,67 +5,41 @@
 
 #include "api/completions.h"
 #include "api/json_text.h"
+#include "api/openai_responder.h"
 
 namespace koho::api {
 namespace {
 
 using chat::Json;
 
-class NativeResponder final : public Responder {
+class NativeResponder final : public OpenAiResponder {
  public:
   NativeResponder(const GenerationRequest& request, const Model& model)
-      : model_(model),
-        stream_(request.stream),
-        logprobs_(request.output.logprobs.has_value()),
-        choices_(request.requests.size() * static_cast<std::size_t>(request.base.choices)) {}
+      : OpenAiResponder(request, model), choices_(num_choices()) {}
 
-  void begin(const Started& started, std::string& /*out*/) override { id_ = started.id; }
+  void begin(const Started& started, std::string& /*out*/) override {
+    head() = R"({"id":")" + started.id + '"';
+  }
 
   void piece(const Piece& piece, std::string& out) override {
     Choice& choice = choices_[static_cast<std::size_t>(piece.choice)];
     const OutputEvent& event = *piece.event;
     if (event.token >= 0) {
       choice.ids.push_back(event.token);
-      if (logprobs_) append_logprob(choice.logprobs, event);
+      if (options().logprobs) append_logprob(choice.logprobs, event);
     }
     choice.text += piece.text;
     if (piece.finish != Finish::none) {
       choice.finish = piece.finish;
-      append_stop_reason(choice.stop_reason, piece, model_);
+      append_stop_reason(choice.stop_reason, piece, model());
     }
-    if (!stream_) return;
+    if (!streams()) return;
     out += "data: ";
-    append_choice(out, piece.choice, choice);
-    out += "}\n\n";
+    append_choice(static_cast<std::size_t>(piece.choice), out);
+    out += "\n\n";
     choice.ids.clear();
     choice.text.clear();
     choice.logprobs.clear();
-  }
-
-  void end(const Ended& ended, std::string& out) override {
-    out += stream_ ? "data: {" : "{";
-    out += R"("id":")" + id_ + R"(","choices":[)";
-    for (std::size_t i = 0; i < choices_.size() && !stream_; ++i) {
-      if (i > 0) out += ',';
-      append_choice(out, static_cast<std::int32_t>(i), choices_[i]);
-      out += '}';
-    }
-    out += R"(],"usage":)";
-    append_usage(out, ended.usage);
-    out += R"(,"timings":)";
-    append_timings(out, ended);
-    out += stream_ ? "}\n\ndata: [DONE]\n\n" : "}";
-  }
-
-  void fail(const ApiError& error, std::string& out) override {
-    if (!stream_) return;
-    out += "data: ";
-    append_error(out, ErrorStyle::openai, error);
-    out += "\n\ndata: [DONE]\n\n";
-  }
-
-  void ping(std::string& out) override {
-    if (stream_) out += ": ping\n\n";
   }
 
  private:
@@ -92,23 +66,21 @@ class NativeResponder final : public Responder {
     out += "]}";
   }
 
-  void append_choice(std::string& out, std::int32_t index, const Choice& choice) const {
+  void append_choice(std::size_t index, std::string& out) const override {
+    const Choice& choice = choices_[index];
     out += R"({"index":)";
-    append_integer(out, index);
+    append_integer(out, static_cast<std::int64_t>(index));
     out += R"(,"ids":)";
     append_ids(out, choice.ids);
     out += R"(,"text":)";
     chat::append_json_string(out, choice.text);
-    if (logprobs_) out += R"(,"logprobs":[)" + choice.logprobs + "]";
+    if (options().logprobs) out += R"(,"logprobs":[)" + choice.logprobs + "]";
     out += R"(,"finish_reason":)";
     append_finish(out, choice.finish);
     if (!choice.stop_reason.empty()) out += R"(,"stop_reason":)" + choice.stop_reason;
+    out += '}';
   }
 
-  const Model& model_;
-  bool stream_;
-  bool logprobs_;
-  std::string id_;
   std::vector<Choice> choices_;
 };
 
@@ -126,7 +98,9 @@ Refusal read_generate(const Json& body, const Model& model, GenerationRequest& r
     made.set(name, body.items[i]);
   }
   if (made.find("model") == nullptr) made.set("model", Json::string(model.names.front()));
-  return read_completion(made, model, request);
+  if (Refusal refused = read_completion(made, model, request)) return refused;
+  request.output.include_usage = request.output.timings = true;  // always told
+  return {};
 }
 
 std::unique_ptr<Responder> respond_generate(const GenerationRequest& request, const Model& model) {

@@ -33,6 +33,13 @@ struct Piece {
 struct Ended {
   Usage usage{};
   Timings timings{};
+
+  /// Of the answer, while it was computed; 0 if no time is known.
+  double tokens_per_second() const {
+    return timings.decode_us > 0 ? static_cast<double>(usage.completion_tokens) * 1e6 /
+                                       static_cast<double>(timings.decode_us)
+                                 : 0.0;
+  }
 };
 
 /// What is known before the first token.

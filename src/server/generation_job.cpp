@@ -5,24 +5,13 @@
 
 #include <fmt/format.h>
 
+#include "api/body.h"
 #include "base/log.h"
 #include "chat/json.h"
-#include "tokenizer/utf8.h"
 
 namespace koho::server {
-namespace {
 
 using api::ApiError;
-
-ApiError broken_json(const Error& error) {
-  const bool surrogate = error.message.find("surrogate") != std::string::npos;
-  return {.status = 400,
-          .code = surrogate ? "invalid_encoding" : "invalid_json",
-          .param = {},
-          .message = error.message};
-}
-
-}  // namespace
 
 GenerationJob::GenerationJob(Core& core, Setup setup)
     : core_(core), setup_(std::move(setup)), received_us_(core.clock().now_us()) {
@@ -90,23 +79,12 @@ void GenerationJob::prepare(const std::string& body) {
 }
 
 std::optional<ApiError> GenerationJob::read(const std::string& body) {
-  if (const std::size_t valid = utf8_valid_bytes(body); valid != body.size())
-    return ApiError{.status = 400,
-                    .code = "invalid_encoding",
-                    .param = {},
-                    .message = fmt::format("the body is not UTF-8 at byte {}", valid)};
-  const Result<chat::Json> json = chat::parse_json(body);
-  if (!json.ok()) return broken_json(json.error());
-  if (!json->is_object())
-    return ApiError{.status = 400,
-                    .code = "invalid_json",
-                    .param = {},
-                    .message = fmt::format("the body must be a JSON object, found {}",
-                                           chat::kind_name(json->kind))};
+  chat::Json json;
+  if (api::Refusal refused = api::parse_body(body, json)) return refused;
   const api::GenerationEndpoint& endpoint = *setup_.endpoint;
   const api::Model& model = setup_.serving->model;
   request_.call_id_prefix = "call_" + setup_.id.substr(0, 16) + "_";
-  if (api::Refusal refused = endpoint.read(*json, model, request_)) return refused;
+  if (api::Refusal refused = endpoint.read(json, model, request_)) return refused;
   core_.note_unknown_fields(request_.unknown_fields);
   api::Refusal refused = api::encode(request_, model, endpoint.prompt_field);
   if (refused && endpoint.reword != nullptr)
@@ -355,9 +333,6 @@ void GenerationJob::report(std::string_view finish, int status) {
   if (!core_.settings().log_requests) return;
   const api::Ended totals = answer_ ? answer_->totals() : api::Ended{};
   const Timings& timings = totals.timings;
-  const double rate = timings.decode_us > 0 ? static_cast<double>(totals.usage.completion_tokens) *
-                                                  1e6 / static_cast<double>(timings.decode_us)
-                                            : 0.0;
   const auto ms = [](std::int64_t us) {
     return fmt::format("{:.1f}", static_cast<double>(us) / 1e3);
   };
@@ -370,7 +345,7 @@ void GenerationJob::report(std::string_view finish, int status) {
       {"cached", fmt::to_string(totals.usage.cached_tokens)},
       {"completion_tokens", fmt::to_string(totals.usage.completion_tokens)},
       {"ttft_ms", ms(timings.queued_us + timings.prefill_us)},
-      {"tps", fmt::format("{:.1f}", rate)},
+      {"tps", fmt::format("{:.1f}", totals.tokens_per_second())},
       {"total_ms", ms(core_.clock().now_us() - received_us_)},
   };
   log::write(log::Level::info, "request", fields);

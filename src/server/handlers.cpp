@@ -6,10 +6,10 @@
 
 #include <fmt/format.h>
 
+#include "api/body.h"
 #include "chat/json.h"
 #include "server/dashboard.h"
 #include "server/metrics_page.h"
-#include "tokenizer/utf8.h"
 
 namespace koho::server {
 namespace {
@@ -380,18 +380,11 @@ Response answer_route(Core& core,
   if (route.text == nullptr)
     return route.answer(
         core, {.head = head, .rest = std::string_view(head.path).substr(prefix), .body = body});
-  const ErrorStyle style = route.text->errors;
-  if (const std::size_t valid = utf8_valid_bytes(body); valid != body.size())
-    return refuse(style, 400, "invalid_encoding",
-                  fmt::format("the body is not UTF-8 at byte {}", valid));
-  const Result<chat::Json> json = chat::parse_json(body);
-  if (!json.ok()) return refuse(style, 400, "invalid_json", json.error().message);
-  if (!json->is_object())
-    return refuse(style, 400, "invalid_json", "the body must be a JSON object");
+  chat::Json json;
   Response response;
-  if (const api::Refusal refused = route.text->answer(*json, core.serving()->model, response.body))
-    return error_response(style, *refused);
-  return response;
+  api::Refusal refused = api::parse_body(body, json);
+  if (!refused) refused = route.text->answer(json, core.serving()->model, response.body);
+  return refused ? error_response(route.text->errors, *refused) : response;
 }
 
 }  // namespace koho::server

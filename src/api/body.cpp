@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/body.h"
+
+#include <utility>
+
+#include <fmt/core.h>
+
+#include "tokenizer/utf8.h"
+
+namespace koho::api {
+namespace {
+
+ApiError refused(std::string_view code, std::string message) {
+  return {.status = 400, .code = std::string(code), .param = {}, .message = std::move(message)};
+}
+
+}  // namespace
+
+Refusal parse_body(std::string_view body, chat::Json& json) {
+  if (const std::size_t valid = utf8_valid_bytes(body); valid != body.size())
+    return refused("invalid_encoding", fmt::format("the body is not UTF-8 at byte {}", valid));
+  Result<chat::Json> parsed = chat::parse_json(body);
+  if (!parsed.ok()) {
+    const std::string& message = parsed.error().message;
+    const bool surrogate = message.find("surrogate") != std::string::npos;
+    return refused(surrogate ? "invalid_encoding" : "invalid_json", message);
+  }
+  if (!parsed->is_object())
+    return refused("invalid_json", fmt::format("the body must be a JSON object, found {}",
+                                               chat::kind_name(parsed->kind)));
+  json = std::move(*parsed);
+  return {};
+}
+
+}  // namespace koho::api
