@@ -164,8 +164,9 @@ void Invariants::check_preempted(const StepBatch& batch) const {
   if (std::ranges::any_of(batch.rows, &StepRow::admitted)) return;
   for (const SequenceId id : batch.preempted) {
     const Sequence* victim = scheduler_.find(id);
-    // What was paused gives way first, and need not be paused any more.
-    if (victim == nullptr || ran_[static_cast<std::size_t>(id.index)] != id) continue;
+    // What is paused gives way first: since before the launch, or by the launch itself.
+    if (victim == nullptr || victim->paused) continue;
+    if (ran_[static_cast<std::size_t>(id.index)] != id) continue;
     for (const std::int32_t index : scheduler_.running()) {
       const Sequence& other = scheduler_.sequences()[static_cast<std::size_t>(index)];
       require(other.partition != victim->partition || victim->arrival > other.arrival, 27,
