@@ -58,6 +58,7 @@ class PacedExecutor final : public Executor {
     ++submitted_;
     return {};
   }
+  Status send_masks() override { return {}; }  // it looks at none
   Status collect(StepResult& result, std::int64_t timeout_us) override {
     if (period_us_ > 0) {
       const std::int64_t now = clock_.now_us();

@@ -72,7 +72,7 @@ void run_one(const std::uint8_t* data, std::size_t size) {
     length = plan_bytes(counts);
     words.resize(length / 8);
     bytes = std::as_writable_bytes(std::span(words));
-    const Result<PlanWriter> plan = begin_plan(1, counts, bytes);
+    const Result<PlanWriter> plan = begin_plan(1, counts, false, bytes);
     KOHO_CHECK(plan.ok());
     const std::size_t body = std::min(size - 11, length - sizeof(PlanHeader));
     std::memcpy(bytes.data() + sizeof(PlanHeader), data + 11, body);

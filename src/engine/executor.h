@@ -31,6 +31,12 @@ class Executor {
   /// Starts the step whose plan stands in the first `bytes` of plan_space(). Returns at once.
   virtual Status submit(std::size_t bytes) = 0;
 
+  /// The masks of the step submitted last stand in its plan: they were late (plan/step_plan.h), and
+  /// so its plan's mask words stayed the caller's until now; its rows are computed meanwhile and
+  /// sampled after this. Due once all steps before have been collected and before anything else is
+  /// submitted or collected. Returns at once.
+  virtual Status send_masks() = 0;
+
   /// Waits for the oldest step in flight and stores its result, reusing the vectors' capacity.
   /// Errors: deadline_exceeded: nothing came within `timeout_us`, call again (or recover()).
   virtual Status collect(StepResult& result, std::int64_t timeout_us) = 0;

@@ -147,6 +147,15 @@ class LocalExecutor::Ranks {
     return {};
   }
 
+  Status send_masks() {
+    {
+      const std::lock_guard lock(mutex_);
+      masked_ = submitted_;
+    }
+    changed_.notify_all();
+    return {};
+  }
+
   Status collect(StepResult& result, std::int64_t timeout_us) {
     std::unique_lock lock(mutex_);
     KOHO_CHECK_LT(collected_, submitted_);
@@ -165,13 +174,19 @@ class LocalExecutor::Ranks {
 
   Lane& lane(std::size_t step) { return lanes_[step % kStepsMax]; }
 
-  enum class Move : std::uint8_t { stop, start, finish };
+  enum class Move : std::uint8_t { stop, start, take_masks, finish };
 
   /// What a rank does next. A step is started as soon as it is there, also while the one before
   /// runs: a device then goes from one to the next without its host.
   Move next_move(Rank& self, std::size_t started, std::size_t finished) {
     constexpr std::chrono::microseconds kPoll{50};
     std::unique_lock lock(mutex_);
+    if (self.runner->awaits_masks()) {
+      // They follow from the results of the step before.
+      if (started - finished > 1) return Move::finish;
+      changed_.wait(lock, [&] { return stopping_ || masked_ == started; });
+      return stopping_ ? Move::stop : Move::take_masks;
+    }
     const auto comes = [&] { return stopping_ || submitted_ > started; };
     if (started == finished) changed_.wait(lock, comes);
     // With kStepsMax steps started no other can come.
@@ -187,12 +202,14 @@ class LocalExecutor::Ranks {
     while (true) {
       const Move move = next_move(self, started, finished);
       if (move == Move::stop) return;
-      Lane& mine = lane(move == Move::start ? started : finished);
+      if (move == Move::start) ++started;
+      Lane& mine = lane(move == Move::finish ? finished : started - 1);
       Status& status = mine.statuses[rank];
-      if (move == Move::start) {
-        status = self.runner->start(mine.space().first(mine.bytes));
-        ++started;
+      if (move != Move::finish) {
+        status = move == Move::start ? self.runner->start(mine.space().first(mine.bytes))
+                                     : self.runner->take_masks();
         if (!status.ok()) self.worker->give_up_collectives();
+        if (self.runner->awaits_masks()) continue;
         // Where a step is done once it is started (the CPU) its results leave before the next one
         // is looked at; a device gets its next step first.
         const bool unfinished = status.ok() && !self.runner->finishes_at_once();
@@ -214,6 +231,7 @@ class LocalExecutor::Ranks {
   bool stopping_ = false;
   std::size_t submitted_ = 0;  // steps
   std::size_t collected_ = 0;
+  std::size_t masked_ = 0;  // the steps up to here have late masks, if any
   std::array<Lane, kStepsMax> lanes_;
   std::vector<Rank> ranks_;
   RowOwners owners_ = RowOwners::all_ranks;
@@ -241,6 +259,10 @@ std::span<std::byte> LocalExecutor::plan_space() {
 
 Status LocalExecutor::submit(std::size_t bytes) {
   return ranks_->submit(bytes);
+}
+
+Status LocalExecutor::send_masks() {
+  return ranks_->send_masks();
 }
 
 Status LocalExecutor::collect(StepResult& result, std::int64_t timeout_us) {

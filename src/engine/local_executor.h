@@ -38,6 +38,7 @@ class LocalExecutor final : public Executor {
 
   std::span<std::byte> plan_space() override;
   Status submit(std::size_t bytes) override;
+  Status send_masks() override;
   Status collect(StepResult& result, std::int64_t timeout_us) override;
   Status recover(std::int64_t timeout_us) override;
 

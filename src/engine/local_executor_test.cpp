@@ -4,7 +4,9 @@
 #include "engine/local_executor.h"
 
 #include <array>
+#include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <set>
@@ -40,10 +42,24 @@ struct Trouble {
     const std::lock_guard lock(mutex);
     return kind == wanted;
   }
-  /// From the `samples`-th next step on.
-  void hang_later(int samples) {
+  /// From the `steps`-th next step on.
+  void hang_later(int steps) {
     const std::lock_guard lock(mutex);
-    hangs_in = samples;
+    hangs_in = steps;
+  }
+  void count(int& what) {
+    const std::lock_guard lock(mutex);
+    ++what;
+    changed.notify_all();
+  }
+  int read(const int& what) {
+    const std::lock_guard lock(mutex);
+    return what;
+  }
+  /// Until `what` is counted so often; false if that takes a minute.
+  bool wait_for(const int& what, int often) {
+    std::unique_lock lock(mutex);
+    return changed.wait_for(lock, std::chrono::minutes(1), [&] { return what >= often; });
   }
   void wait_while_hanging() {
     std::unique_lock lock(mutex);
@@ -55,6 +71,8 @@ struct Trouble {
   std::condition_variable changed;
   Kind kind = Kind::none;
   int hangs_in = 0;
+  int gathers = 0;  // of the rows that have logits: each step's forward pass is nearly through
+  int samples = 0;
 };
 
 class TroubledBackend final : public ForwardingBackend {
@@ -63,6 +81,10 @@ class TroubledBackend final : public ForwardingBackend {
       : ForwardingBackend(std::move(real)), trouble_(trouble) {}
 
  private:
+  Status do_gather_rows(TensorView out, ConstTensorView x, ConstTensorView rows) override {
+    trouble_.count(trouble_.gathers);
+    return ForwardingBackend::do_gather_rows(out, x, rows);
+  }
   Status do_experts(TensorView out,
                     const Activation& x,
                     const Routing& routing,
@@ -77,6 +99,7 @@ class TroubledBackend final : public ForwardingBackend {
     if (trouble_.is(Trouble::Kind::fail_in_sample))
       return make_error(ErrorCode::device_error, "an illegal memory access");
     trouble_.wait_while_hanging();
+    trouble_.count(trouble_.samples);
     KOHO_TRY(ForwardingBackend::do_sample(out, logits, batch));
     if (trouble_.is(Trouble::Kind::other_token)) ++*out.ids.as<std::int32_t>();
     return {};
@@ -99,6 +122,9 @@ struct House {
   std::unique_ptr<LocalExecutor> executor;
   std::unique_ptr<Scheduler> scheduler;
   Draw greedy;
+  bool constrained = false;  // each token is congruent to the one before it, plus one, modulo 5
+  std::vector<std::uint32_t> mask;
+  Draw masked;
 
   explicit House(std::int64_t ranks, AttentionLayout attention = kTensorParallel) {
     testing::CheckpointRecipe recipe;
@@ -140,6 +166,7 @@ struct House {
                                    .logit_rows_max = limits.scheduler.sequences_max,
                                    .vocabulary = 0};
     settings.worker.counts_slots = limits.scheduler.sequences_max;
+    settings.worker.mask_rows_max = limits.scheduler.sequences_max;
     settings.worker.tokenizer_tokens = config.vocab_size;
     return settings;
   }
@@ -157,15 +184,33 @@ struct House {
   bool launch() {
     const StepBatch* batch = scheduler->plan();
     if (batch == nullptr) return false;
-    const Result<std::size_t> bytes = write_plan(
-        *scheduler, *batch, [this](const Sequence&) -> const Draw& { return greedy; },
-        executor->plan_space());
+    const Result<std::size_t> bytes =
+        write_plan(*scheduler, *batch, draw_of(), executor->plan_space(), late);
     EXPECT_TRUE(bytes.ok()) << bytes.error().message;
     EXPECT_TRUE(executor->submit(*bytes).ok());
+    ++launches;
     return true;
   }
+  std::function<const Draw&(const Sequence&)> draw_of() {
+    return [this](const Sequence& sequence) -> const Draw& {
+      if (!constrained) return greedy;
+      mask.assign((static_cast<std::size_t>(limits.vocabulary) + 31) / 32, 0U);
+      for (Token t = (sequence.tokens.back() + 1) % 5; t < limits.vocabulary; t += 5)
+        mask[static_cast<std::size_t>(t) / 32] |= 1U << (t % 32);
+      masked = greedy;
+      masked.mask = mask;
+      return masked;
+    };
+  }
+  void send_masks() {
+    if (late.words.empty()) return;
+    write_late_masks(*scheduler, draw_of(), late);
+    late.words = {};
+    ++late_steps;
+    EXPECT_TRUE(executor->send_masks().ok());
+  }
   /// Collects the oldest step; sequences at their full length are kept in `finished` and end.
-  Status land(std::int64_t timeout_us = kTimeoutUs) {
+  Status land(std::int64_t timeout_us = kTimeoutUs, bool with_masks = true) {
     KOHO_TRY(executor->collect(result, timeout_us));
     const StepBatch& batch = scheduler->oldest_in_flight();
     EXPECT_EQ(result.step, batch.step);
@@ -180,6 +225,7 @@ struct House {
     }
     EXPECT_EQ(sample, result.tokens.size());
     scheduler->retire();
+    if (with_masks) send_masks();
     return {};
   }
   /// Everything to its end, two steps in flight where possible; the finished sequences by arrival.
@@ -201,6 +247,9 @@ struct House {
   }
 
   StepResult result;
+  LateMasks late;
+  int launches = 0;
+  int late_steps = 0;
   std::map<std::uint64_t, std::vector<Token>> finished;  // by arrival: prompt and answer
   std::map<std::uint64_t, std::int32_t> partitions;
 };
@@ -225,6 +274,65 @@ TEST(LocalExecutor, AnswersTogetherWhatItAnswersAlone) {
       EXPECT_EQ(alone.drain(), batched) << ranks << " ranks";
     }
   }
+}
+
+/// Whether every sampled token follows from the one before it as `constrained` says.
+bool follows(const std::vector<Token>& tokens, std::size_t prompt) {
+  for (std::size_t i = prompt; i < tokens.size(); ++i)
+    if (tokens[i] % 5 != (tokens[i - 1] + 1) % 5) return false;
+  return true;
+}
+
+TEST(LocalExecutor, TakesMasksWhileAStepRunsAndAnswersAsIfItHadHadThemBefore) {
+  for (const AttentionLayout attention : {kTensorParallel, kDataParallel}) {
+    for (const std::int64_t ranks : {1, 2}) {
+      House early(ranks, attention);
+      early.constrained = true;
+      early.submit_some();
+      while (early.launch()) ASSERT_TRUE(early.land().ok());  // nothing is in flight when it plans
+      ASSERT_EQ(early.finished.size(), 5U);
+      EXPECT_EQ(early.late_steps, 0);
+      EXPECT_TRUE(follows(early.finished.begin()->second, 70));
+
+      House late(ranks, attention);
+      late.constrained = true;
+      late.submit_some();
+      EXPECT_EQ(late.drain(), early.finished) << ranks << " ranks";
+      EXPECT_GT(late.late_steps, 20);
+    }
+  }
+}
+
+TEST(LocalExecutor, ComputesAStepBeforeItsMasksAreThere) {
+  House house(1);
+  house.constrained = true;
+  house.submit(5, 3, 0);
+  ASSERT_TRUE(house.launch());
+  ASSERT_TRUE(house.launch());
+  ASSERT_TRUE(house.land(kTimeoutUs, false).ok());
+  ASSERT_TRUE(house.trouble.wait_for(house.trouble.gathers, 2));
+  EXPECT_EQ(house.trouble.read(house.trouble.samples), 1);
+  house.send_masks();
+  EXPECT_TRUE(house.land().ok());
+  EXPECT_EQ(house.trouble.read(house.trouble.samples), 2);
+  const auto finished = house.drain();
+  ASSERT_EQ(finished.size(), 1U);
+  EXPECT_TRUE(follows(finished.begin()->second, 5));
+  // A step a token: no row sat one out for its mask.
+  EXPECT_EQ(house.launches, 3);
+}
+
+TEST(LocalExecutor, EndsWhileAStepWaitsForItsMasks) {
+  House house(2);
+  house.constrained = true;
+  house.submit(5, 8, 0);
+  ASSERT_TRUE(house.launch());
+  ASSERT_TRUE(house.launch());
+  ASSERT_TRUE(house.land(kTimeoutUs, false).ok());
+  house.scheduler->reset_device();
+  ASSERT_TRUE(house.executor->recover(kTimeoutUs).ok());
+  house.late.words = {};
+  EXPECT_EQ(house.drain().size(), 1U);
 }
 
 TEST(LocalExecutor, UnderDataParallelAttentionEveryRankHasSequences) {
@@ -311,7 +419,7 @@ TEST(LocalExecutor, RefusesABrokenPlan) {
   const StepBatch* batch = house.scheduler->plan();
   const Result<std::size_t> bytes = write_plan(
       *house.scheduler, *batch, [&](const Sequence&) -> const Draw& { return house.greedy; },
-      house.executor->plan_space());
+      house.executor->plan_space(), house.late);
   ASSERT_TRUE(house.executor->submit(*bytes - 8).ok());
   const Status status = house.executor->collect(house.result, kTimeoutUs);
   ASSERT_FALSE(status.ok());

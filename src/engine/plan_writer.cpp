@@ -56,7 +56,8 @@ PlanBounds plan_bounds(const EngineLimits& limits) {
 Result<std::size_t> write_plan(const Scheduler& scheduler,
                                const StepBatch& batch,
                                const std::function<const Draw&(const Sequence&)>& draw_of,
-                               std::span<std::byte> space) {
+                               std::span<std::byte> space,
+                               LateMasks& late) {
   PlanCounts counts{.tokens = batch.tokens,
                     .sequences = static_cast<std::int32_t>(batch.rows.size()),
                     .decodes = batch.decodes,
@@ -65,16 +66,21 @@ Result<std::size_t> write_plan(const Scheduler& scheduler,
                     .run_pages = static_cast<std::int32_t>(batch.run_pages.size()),
                     .copies = static_cast<std::int32_t>(batch.copies.size()),
                     .history_tokens = batch.history_tokens};
+  late.words = {};
+  late.rows.clear();
+  bool masks_are_late = false;
   for (const StepRow& row : batch.rows) {
     const Sequence& sequence = *scheduler.find(row.sequence);
     if (row.samples) {
       const Draw& draw = draw_of(sequence);
       counts.biases += bias_count(draw, output_position(sequence, row));
       counts.mask_words += static_cast<std::int32_t>(draw.mask.size());
+      masks_are_late = masks_are_late || (!draw.mask.empty() && row.takes_last);
     }
     if (row.admitted && sequence.wants_history) ++counts.histories;
   }
-  KOHO_TRY_ASSIGN(PlanWriter plan, begin_plan(batch.step, counts, space));
+  KOHO_TRY_ASSIGN(PlanWriter plan, begin_plan(batch.step, counts, masks_are_late, space));
+  if (masks_are_late) late.words = plan.masks;
 
   std::size_t token = 0;
   std::size_t sample = 0;
@@ -114,7 +120,10 @@ Result<std::size_t> write_plan(const Scheduler& scheduler,
     }
     if (!draw.mask.empty()) {
       sampling.mask_row = static_cast<std::int32_t>(mask_word / draw.mask.size());
-      std::ranges::copy(draw.mask, plan.masks.begin() + static_cast<std::ptrdiff_t>(mask_word));
+      if (masks_are_late)
+        late.rows.push_back(row.sequence);
+      else
+        std::ranges::copy(draw.mask, plan.masks.begin() + static_cast<std::ptrdiff_t>(mask_word));
       mask_word += draw.mask.size();
     }
     plan.sampling[sample] = sampling;
@@ -130,6 +139,22 @@ Result<std::size_t> write_plan(const Scheduler& scheduler,
     return PlanPageCopy{copy.from, copy.to};
   });
   return plan_bytes(counts);
+}
+
+void write_late_masks(const Scheduler& scheduler,
+                      const std::function<const Draw&(const Sequence&)>& draw_of,
+                      const LateMasks& late) {
+  if (late.rows.empty()) return;
+  const std::size_t words = late.words.size() / late.rows.size();
+  for (std::size_t row = 0; row < late.rows.size(); ++row) {
+    const std::span<std::uint32_t> mask = late.words.subspan(row * words, words);
+    const Sequence* sequence = scheduler.find(late.rows[row]);
+    // What is sampled for a sequence that ended meanwhile nobody reads.
+    if (sequence == nullptr)
+      std::ranges::fill(mask, ~0U);
+    else
+      std::ranges::copy(draw_of(*sequence).mask, mask.begin());
+  }
 }
 
 }  // namespace koho

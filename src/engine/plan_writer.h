@@ -23,14 +23,28 @@ struct Draw {
   std::vector<LogitBias> biases;       // of the request
   std::vector<LogitBias> stop_biases;  // added while a stop token must not come
   std::int32_t min_tokens = 0;
-  std::span<const std::uint32_t> mask;  // of the allowed tokens; empty: all are
+  std::span<const std::uint32_t> mask;  // of what is allowed after all known tokens; empty: all is
+};
+
+/// The masks of a plan that are written later: what may come next follows from a token that is
+/// still being sampled. If that is so for one of them, all of the plan's masks are late.
+struct LateMasks {
+  std::span<std::uint32_t> words;  // in the plan; empty: none are late
+  std::vector<SequenceId> rows;    // whose masks they are, in order
 };
 
 /// Writes the plan of `batch` into `space` and returns its bytes. `draw_of` gives the Draw of a
-/// sequence. Allocates nothing. Errors: as begin_plan.
+/// sequence. Allocates nothing if `late.rows` has room for limits().sequences_max. Errors: as
+/// begin_plan.
 Result<std::size_t> write_plan(const Scheduler& scheduler,
                                const StepBatch& batch,
                                const std::function<const Draw&(const Sequence&)>& draw_of,
-                               std::span<std::byte> space);
+                               std::span<std::byte> space,
+                               LateMasks& late);
+
+/// Writes the masks of a plan once nothing before it is in flight. `draw_of` as above.
+void write_late_masks(const Scheduler& scheduler,
+                      const std::function<const Draw&(const Sequence&)>& draw_of,
+                      const LateMasks& late);
 
 }  // namespace koho

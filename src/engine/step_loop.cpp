@@ -36,6 +36,7 @@ StepLoop::StepLoop(const EngineLimits& limits,
   for (std::int32_t index = limits.requests_max - 1; index >= 0; --index)
     free_requests_.push_back(index);
   result_.reserve(static_cast<std::size_t>(limits.scheduler.sequences_max));
+  late_masks_.rows.reserve(static_cast<std::size_t>(limits.scheduler.sequences_max));
 }
 
 void StepLoop::submit(Request request, std::shared_ptr<OutputStream> stream) {
@@ -93,7 +94,6 @@ Status StepLoop::start_choice(Live& live, std::int32_t request_index, std::int32
                          .salt = request.salt,
                          .bias_entries = biases,
                          .wants_history = has_penalties(request.sampling),
-                         .no_lookahead = request.grammar != nullptr,
                          .fork_of = choice_index == 0 ? kNoSequence : live.choices[0].sequence}));
   choice.active = true;
   ++live.active_choices;
@@ -229,7 +229,8 @@ bool StepLoop::launch() {
     return choice_of(sequence).draw;
   };
   const std::int64_t launched_us = clock_.now_us();  // before a rank can begin, and even end, it
-  const Result<std::size_t> bytes = write_plan(scheduler_, *batch, draw_of, executor_.plan_space());
+  const Result<std::size_t> bytes =
+      write_plan(scheduler_, *batch, draw_of, executor_.plan_space(), late_masks_);
   const Status status = bytes.ok() ? executor_.submit(*bytes) : Status(bytes.error());
   note_launch(*batch, launched_us);
   if (!status.ok()) {

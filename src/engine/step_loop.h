@@ -122,6 +122,8 @@ class StepLoop {
   void settle_pause(Live& live);
   void note_launch(const StepBatch& batch, std::int64_t now);
   void pause_full_streams(const StepBatch& batch);
+  /// If the step that is left in flight waits for masks, they are known now.
+  Status send_late_masks();
   Status check_result(const StepBatch& batch) const;
   void apply_result(const StepBatch& batch);
   void deliver(Live& live,
@@ -160,6 +162,7 @@ class StepLoop {
   std::int32_t failures_in_a_row_ = 0;
   bool isolating_ = false;             // suspects are computed one by one, the others wait
   std::int64_t waiting_since_us_ = 0;  // for the step that comes next
+  LateMasks late_masks_;               // of the newest step in flight
   StepResult result_;
   OutputEvent event_;  // scratch, as is piece_
   std::string piece_;

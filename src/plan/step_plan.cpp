@@ -13,7 +13,7 @@ namespace koho {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x6f686f6b;  // "koho"
-constexpr std::uint32_t kVersion = 2;
+constexpr std::uint32_t kVersion = 3;
 constexpr std::size_t kAlignment = 8;
 
 /// Hands out consecutive arrays of a plan; with no memory it only counts their bytes.
@@ -232,6 +232,7 @@ std::size_t plan_bytes(const PlanCounts& counts) {
 
 Result<PlanWriter> begin_plan(std::int64_t step,
                               const PlanCounts& counts,
+                              bool late_masks,
                               std::span<std::byte> space) {
   const std::size_t bytes = plan_bytes(counts);
   if (reinterpret_cast<std::uintptr_t>(space.data()) % kAlignment != 0)
@@ -240,11 +241,12 @@ Result<PlanWriter> begin_plan(std::int64_t step,
   if (bytes > space.size())
     return make_error(ErrorCode::resource_exhausted, "step plan: {} bytes needed, space for {}",
                       bytes, space.size());
-  const PlanHeader header{kMagic, kVersion, bytes, step, counts, 0};
+  const PlanHeader header{kMagic, kVersion, bytes, step, counts, late_masks ? 1 : 0};
   std::memcpy(space.data(), &header, sizeof(header));
   PlanWriter plan;
   plan.step = step;
   plan.decodes = counts.decodes;
+  plan.late_masks = late_masks;
   place_all(plan, counts, space.data());
   return plan;
 }
@@ -267,9 +269,12 @@ Result<StepPlan> read_plan(std::span<const std::byte> bytes, const PlanBounds& b
     return make_error(ErrorCode::corrupt_data,
                       "step plan: its counts make {} bytes, its header says {}, found {}", expected,
                       header.bytes, bytes.size());
+  if (header.late_masks != 0 && (header.late_masks != 1 || header.counts.mask_words == 0))
+    return broken("late_masks", 0, header.late_masks);
   StepPlan plan;
   plan.step = header.step;
   plan.decodes = header.counts.decodes;
+  plan.late_masks = header.late_masks != 0;
   place_all(plan, header.counts, bytes.data());
   KOHO_TRY(check_sequences(plan, bounds));
   KOHO_TRY(check_samples(plan, bounds));

@@ -73,7 +73,7 @@ struct PlanHeader {
   std::uint64_t bytes = 0;  // of the whole plan
   std::int64_t step = 0;
   PlanCounts counts;
-  std::int32_t unused = 0;
+  std::int32_t late_masks = 0;  // 1: the masks are written after the plan was handed over
 };
 static_assert(std::is_trivially_copyable_v<PlanHeader> && sizeof(PlanHeader) == 72);
 
@@ -85,6 +85,7 @@ struct PlanArrays {
 
   std::int64_t step = 0;
   std::int32_t decodes = 0;
+  bool late_masks = false;  // nothing is in `masks` yet (engine/executor.h)
 
   Array<std::int32_t> token_ids;        // [T] id, or take_last_sampled(seat)
   Array<std::int32_t> positions;        // [T] place in the sequence
@@ -130,13 +131,16 @@ struct PlanBounds {
 /// Bytes of a plan with these counts.
 std::size_t plan_bytes(const PlanCounts& counts);
 
-/// Writes the header and returns the arrays, to be filled by the caller.
-/// Errors: resource_exhausted if `space` is too small; internal if it is not 8-byte aligned.
+/// Writes the header and returns the arrays, to be filled by the caller, the masks later if
+/// `late_masks`. Errors: resource_exhausted if `space` is too small; internal if it is not 8-byte
+/// aligned.
 Result<PlanWriter> begin_plan(std::int64_t step,
                               const PlanCounts& counts,
+                              bool late_masks,
                               std::span<std::byte> space);
 
-/// Checks a plan against itself and against `bounds`. The views live as long as `bytes`.
+/// Checks a plan against itself and against `bounds`; what the masks hold needs no check and is not
+/// looked at. The views live as long as `bytes`.
 /// Errors: corrupt_data naming the array, the place and what was found.
 Result<StepPlan> read_plan(std::span<const std::byte> bytes, const PlanBounds& bounds);
 

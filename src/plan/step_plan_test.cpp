@@ -41,7 +41,7 @@ struct Example {
                             .histories = 1,
                             .history_tokens = 3};
     bytes = plan_bytes(counts);
-    plan = *begin_plan(7, counts, std::as_writable_bytes(std::span(memory)));
+    plan = *begin_plan(7, counts, false, std::as_writable_bytes(std::span(memory)));
     fill(plan.token_ids, {take_last_sampled(2), 11, 12, 13});
     fill(plan.positions, {9, 4, 5, 6});
     fill(plan.slots, {13, 20, 21, 22});
@@ -123,8 +123,8 @@ TEST(StepPlan, RefusesEveryWrongNumberByName) {
 
 TEST(StepPlan, RefusesSpaceThatIsTooSmall) {
   std::vector<std::uint64_t> memory(10);
-  const Result<PlanWriter> plan =
-      begin_plan(1, {.tokens = 4, .sequences = 1}, std::as_writable_bytes(std::span(memory)));
+  const Result<PlanWriter> plan = begin_plan(1, {.tokens = 4, .sequences = 1}, false,
+                                             std::as_writable_bytes(std::span(memory)));
   ASSERT_FALSE(plan.ok());
   EXPECT_EQ(plan.error().code, ErrorCode::resource_exhausted);
 }

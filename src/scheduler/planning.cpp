@@ -58,7 +58,6 @@ void Scheduler::plan_decodes(StepBatch& batch) {
     // It may have lost its seat to an older one a moment ago.
     if (sequence.state != SequenceState::running) continue;
     if (sequence.paused || sequence.remaining() != 1) continue;
-    if (sequence.no_lookahead && sequence.in_flight_samples > 0) continue;
     if (!secure_page(batch, sequence)) continue;
     add_row(batch, sequence, 1, false);
   }

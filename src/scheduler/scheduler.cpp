@@ -82,7 +82,6 @@ Result<SequenceId> Scheduler::submit(const SequenceRequest& request) {
   sequence.salt = request.salt;
   sequence.bias_entries = request.bias_entries;
   sequence.wants_history = request.wants_history;
-  sequence.no_lookahead = request.no_lookahead;
   sequence.tokens.reserve(static_cast<std::size_t>(length_max));
   sequence.tokens.assign(request.prompt.begin(), request.prompt.end());
   sequence.prompt_length = static_cast<std::int32_t>(prompt);

@@ -44,9 +44,6 @@ struct SequenceRequest {
   CacheSalt salt;
   std::int32_t bias_entries = 0;
   bool wants_history = false;
-  /// What the next token may be depends on the last one: no row while that is in flight. (Others
-  /// are planned meanwhile.)
-  bool no_lookahead = false;
   /// A live sequence with the same prompt and salt: this one starts from its pages once the prompt
   /// is computed.
   SequenceId fork_of = kNoSequence;

@@ -34,7 +34,6 @@ struct Sequence {
   CacheSalt salt;
   std::int32_t bias_entries = 0;
   bool wants_history = false;  // the device keeps counts of its tokens, for penalties
-  bool no_lookahead = false;   // a token is sampled only once all before it are known
 
   std::vector<Token> tokens;  // prompt, then what was sampled
   std::int32_t prompt_length = 0;

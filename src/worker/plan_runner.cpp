@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace koho {
 namespace {
 
@@ -144,24 +146,33 @@ Status PlanRunner::start(std::span<const std::byte> bytes) {
   list_pages(plan);
   KOHO_TRY(start_histories(plan));
   list_tokens(plan, unfinished.own_rows);
-  KOHO_TRY(worker_->enqueue({.token_ids = token_ids_,
-                             .positions = positions_,
-                             .slots = slots_,
-                             .query_starts = query_starts_,
-                             .context_lengths = context_lengths_,
-                             .seats = seats_,
-                             .decodes = decodes_,
-                             .logit_rows = logit_rows_,
-                             .sample_seats = sample_seats_,
-                             .sampling = sampling_,
-                             .biases = plan.biases,
-                             .masks = plan.masks,
-                             .page_places = page_places_,
-                             .page_copies = page_copies_}));
+  KOHO_TRY(worker_->enqueue_forward({.token_ids = token_ids_,
+                                     .positions = positions_,
+                                     .slots = slots_,
+                                     .query_starts = query_starts_,
+                                     .context_lengths = context_lengths_,
+                                     .seats = seats_,
+                                     .decodes = decodes_,
+                                     .logit_rows = logit_rows_,
+                                     .sample_seats = sample_seats_,
+                                     .sampling = sampling_,
+                                     .biases = plan.biases,
+                                     .masks = {},
+                                     .page_places = page_places_,
+                                     .page_copies = page_copies_}));
+  awaits_masks_ = plan.late_masks;
+  late_masks_ = plan.masks;
+  if (!plan.late_masks) KOHO_TRY(worker_->enqueue_sampling(plan.masks));
   unfinished.step = plan.step;
   unfinished.rows = plan.logit_rows.size();
   ++started_;
   return {};
+}
+
+Status PlanRunner::take_masks() {
+  KOHO_CHECK(awaits_masks_);
+  awaits_masks_ = false;
+  return worker_->enqueue_sampling(late_masks_);
 }
 
 Status PlanRunner::finish(StepResult& result) {

@@ -25,15 +25,20 @@ class PlanRunner {
   /// attention `bounds` have a partition for each rank.
   PlanRunner(Worker& worker, const PlanBounds& bounds);
 
-  /// Reads, checks and starts one plan, whose bytes are not needed afterwards. Requires: fewer than
-  /// Worker::kStepsInFlightMax plans are unfinished. Errors: corrupt_data (the plan), device_error;
-  /// after any error the worker is unusable.
+  /// Reads, checks and starts one plan, whose bytes are not needed afterwards, but for late masks.
+  /// Requires: fewer than Worker::kStepsInFlightMax plans are unfinished, none awaits its masks.
+  /// Errors: corrupt_data (the plan), device_error; after any error the worker is unusable.
   Status start(std::span<const std::byte> plan);
+  /// Whether the plan that was started last has late masks and they were not taken yet. It cannot
+  /// be finished before.
+  bool awaits_masks() const { return awaits_masks_; }
+  /// The masks of the plan that was started last stand in it now. Errors: as start().
+  Status take_masks();
   /// Waits for the oldest unfinished plan. Rows of other ranks are kSampledElsewhere.
   Status finish(StepResult& result);
   /// Whether finish() would return at once.
   bool finishes_at_once() const { return worker_->finishes_at_once(); }
-  /// Both.
+  /// Both, for a plan without late masks.
   Status run(std::span<const std::byte> plan, StepResult& result);
 
  private:
@@ -56,6 +61,8 @@ class PlanRunner {
   std::int32_t first_page_;          // of this rank's partition
   std::vector<std::uint8_t> owned_;  // by seat: its pages lie here
   std::array<Unfinished, Worker::kStepsInFlightMax> unfinished_{};
+  std::span<const std::uint32_t> late_masks_;  // in the plan that awaits them
+  bool awaits_masks_ = false;
   std::uint64_t started_ = 0;
   std::uint64_t finished_ = 0;
 

@@ -137,13 +137,11 @@ Status Worker::check(const StepInput& input) const {
       (input.sampling.empty() ||
        (length(input.sampling) == rows && length(input.sample_seats) == rows)) &&
       input.page_places.size() % 2 == 0 && input.page_copies.size() % 2 == 0;
-  const bool within_limits =
-      tokens <= limits_.tokens_max && sequences <= limits_.sequences_max &&
-      rows <= limits_.logit_rows_max &&
-      length(input.biases) <= limits_.logit_rows_max * kLogitBiasMax &&
-      length(input.masks) <= mask_rows_max_ * ceil_div<std::int64_t>(limits_.vocabulary, 32) &&
-      length(input.page_places) / 2 + length(input.page_copies) / 2 <=
-          limits_.sequences_max * (page_table_width_ + 1);
+  const bool within_limits = tokens <= limits_.tokens_max && sequences <= limits_.sequences_max &&
+                             rows <= limits_.logit_rows_max &&
+                             length(input.biases) <= limits_.logit_rows_max * kLogitBiasMax &&
+                             length(input.page_places) / 2 + length(input.page_copies) / 2 <=
+                                 limits_.sequences_max * (page_table_width_ + 1);
   if (!lengths_agree || !within_limits || input.query_starts.back() != tokens)
     return make_error(ErrorCode::invalid_argument,
                       "a step of {} tokens, {} sequences, {} logit rows does not fit together or "
@@ -214,13 +212,6 @@ Status Worker::upload(const StepInput& input, const StepShape& shape, Lane& lane
   const TensorView device = part_of(arrays_.packed, 0, DType::u8, {end});
   KOHO_TRY(backend_->enqueue_upload(
       device, std::span<const std::byte>(host.view().data, static_cast<std::size_t>(end))));
-  if (!input.masks.empty()) {
-    const TensorView masks = part_of(arrays_.masks, 0, DType::i32, {length(input.masks)});
-    put(lane.masks, 0, input.masks, length(input.masks), 0U);
-    KOHO_TRY(backend_->enqueue_upload(
-        masks, std::span<const std::byte>(lane.masks.view().data,
-                                          static_cast<std::size_t>(masks.bytes()))));
-  }
   const auto pairs = [&](std::int64_t offset, auto source) {
     return part_of(arrays_.packed, offset, DType::i32, {length(source) / 2, 2});
   };
@@ -295,24 +286,30 @@ Status Worker::sample(const StepShape& shape, ConstTensorView logits) {
 }
 
 Status Worker::enqueue(const StepInput& input) {
+  KOHO_TRY(enqueue_forward(input));
+  return enqueue_sampling(input.masks);
+}
+
+Status Worker::enqueue_forward(const StepInput& input) {
   KOHO_TRY(check(input));
   KOHO_CHECK_LT(enqueued_ - finished_, static_cast<std::uint64_t>(kStepsInFlightMax));
+  if (enqueued_ != sampled_)
+    return make_error(ErrorCode::internal, "the step before this one was not sampled");
   Lane& lane = lanes_[enqueued_ % kStepsInFlightMax];
   StepShape shape{length(input.token_ids), length(input.context_lengths), length(input.logit_rows)};
   lane.rows = shape.logit_rows;
   lane.samples = !input.sampling.empty();
   lane.logprobs = std::any_of(input.sampling.begin(), input.sampling.end(),
                               [](const SamplingRow& row) { return row.logprobs >= 0; });
-  const Recorded* recorded = recorded_for(input);
+  const Recorded* recorded = lane.recorded = recorded_for(input);
   if (recorded != nullptr) shape = {recorded->rows, recorded->rows, recorded->rows};
-  lane.rows_padded = shape.logit_rows;
+  lane.shape = shape;
   KOHO_TRY(upload(input, shape, lane));
   last_shape_ = shape;
   last_samples_ = lane.samples;
   if (recorded != nullptr) {
     last_batch_ = batch_of(shape, shape.sequences);
     KOHO_TRY(recorded->forward->replay());
-    KOHO_TRY(recorded->sample->replay());
     lane.logits = model_->logits(lane.rows);
   } else {
     Batch& batch = last_batch_ = batch_of(shape, input.decodes);
@@ -323,22 +320,45 @@ Status Worker::enqueue(const StepInput& input) {
       batch.context_max = std::max<std::int64_t>(batch.context_max, input.context_lengths[s]);
     }
     KOHO_TRY_ASSIGN(lane.logits, forward(shape, batch));
-    if (lane.samples) KOHO_TRY(sample(shape, lane.logits));
+  }
+  ++enqueued_;
+  return {};
+}
+
+Status Worker::enqueue_sampling(std::span<const std::uint32_t> masks) {
+  KOHO_CHECK_EQ(sampled_ + 1, enqueued_);
+  Lane& lane = lanes_[sampled_ % kStepsInFlightMax];
+  if (!masks.empty()) KOHO_TRY(upload_masks(masks, lane));
+  if (lane.recorded != nullptr) {
+    KOHO_TRY(lane.recorded->sample->replay());
+  } else if (lane.samples) {
+    KOHO_TRY(sample(lane.shape, lane.logits));
   }
   if (lane.samples && lane.rows > 0) {
-    const std::int64_t bytes =
-        lane.logprobs ? ResultPlaces(lane.rows_padded).bytes : 4 * lane.rows_padded;
+    const std::int64_t rows = lane.shape.logit_rows;
+    const std::int64_t bytes = lane.logprobs ? ResultPlaces(rows).bytes : 4 * rows;
     KOHO_TRY(backend_->enqueue_download(
         std::span<std::byte>(lane.results.view().data, static_cast<std::size_t>(bytes)),
         part_of(arrays_.results, 0, DType::u8, {bytes})));
   }
   KOHO_TRY(lane.done->set());
-  ++enqueued_;
+  ++sampled_;
   return {};
 }
 
+Status Worker::upload_masks(std::span<const std::uint32_t> masks, Lane& lane) {
+  const std::int64_t words = ceil_div<std::int64_t>(limits_.vocabulary, 32);
+  if (length(masks) > mask_rows_max_ * words)
+    return make_error(ErrorCode::invalid_argument, "{} mask words, {} rows of {} are the most",
+                      masks.size(), mask_rows_max_, words);
+  put(lane.masks, 0, masks, length(masks), 0U);
+  return backend_->enqueue_upload(
+      part_of(arrays_.masks, 0, DType::i32, {length(masks)}),
+      std::span<const std::byte>(lane.masks.view().data, masks.size_bytes()));
+}
+
 Status Worker::finish(StepOutput& output) {
-  KOHO_CHECK_LT(finished_, enqueued_);
+  KOHO_CHECK_LT(finished_, sampled_);
   Lane& lane = lanes_[finished_ % kStepsInFlightMax];
   ++finished_;
   KOHO_TRY(lane.done->wait());
@@ -348,7 +368,7 @@ Status Worker::finish(StepOutput& output) {
   output.top_ids.clear();
   output.top_logprobs.clear();
   if (!lane.samples) return {};
-  const ResultPlaces at(lane.rows_padded);
+  const ResultPlaces at(lane.shape.logit_rows);
   fetch(output.ids, lane.results, at.ids, lane.rows);
   if (!lane.logprobs) return {};
   fetch(output.logprobs, lane.results, at.logprobs, lane.rows);

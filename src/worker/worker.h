@@ -4,9 +4,10 @@
 // tokens, which pages and which rows to sample come with every step.
 //
 // Steps are enqueued and finished, up to kStepsInFlightMax of them at once; what a step sampled is
-// the next one's input without leaving the device. Where the backend replays cheaply, a pure decode
-// step is padded to one of a few recorded sizes: a recording of the forward pass, then one of
-// sampling.
+// the next one's input without leaving the device. A step is two halves, the forward pass and
+// sampling: the second may be enqueued later, while the first runs, once its masks are known. Where
+// the backend replays cheaply, a pure decode step is padded to one of a few recorded sizes: a
+// recording of each half.
 #pragma once
 
 #include <array>
@@ -36,7 +37,7 @@ struct StepInput {
   std::span<const std::int32_t> sample_seats;  // [R] whose last token this becomes; with sampling
   std::span<const SamplingRow> sampling;       // [R], or empty: no sampling, logits only
   std::span<const LogitBias> biases;
-  std::span<const std::uint32_t> masks;       // [M, ceil(V/32)]
+  std::span<const std::uint32_t> masks;       // [M, ceil(V/32)], for enqueue()
   std::span<const std::int32_t> page_places;  // [C, 2] Worker::page_place and its page, before the
                                               // step; a place named twice has one page
   std::span<const std::int32_t> page_copies;  // [C, 2] from, to, before the step
@@ -76,9 +77,14 @@ class Worker {
   /// kStepsInFlightMax steps are unfinished. Errors: invalid_argument (arrays do not fit together
   /// or exceed the limits), device_error.
   Status enqueue(const StepInput& input);
-  /// Waits for the oldest unfinished step. Errors: device_error.
+  /// The same in two halves, of which each returns at once. Between them no other step is enqueued;
+  /// the steps before may be finished. Requires, for the second: the first was enqueued. Errors: as
+  /// enqueue(), and internal where the step before has had its first half only.
+  Status enqueue_forward(const StepInput& input);
+  Status enqueue_sampling(std::span<const std::uint32_t> masks);
+  /// Waits for the oldest unfinished step, both halves of which are enqueued. Errors: device_error.
   Status finish(StepOutput& output);
-  /// Whether finish() would return at once. Requires: a step is unfinished.
+  /// Whether finish() would return at once. Requires: as finish().
   bool finishes_at_once() { return lanes_[finished_ % kStepsInFlightMax].done->reached(); }
   /// Both.
   Status step(const StepInput& input, StepOutput& output);
@@ -116,20 +122,21 @@ class Worker {
     Tensor masks, counts, id_list;
     Tensor results;
   };
-  /// A step on its way: its arrays and results on the host.
-  struct Lane {
-    Tensor packed, masks, results;
-    std::unique_ptr<Mark> done;
-    std::int64_t rows = 0;  // of the caller
-    std::int64_t rows_padded = 0;
-    bool samples = false;
-    bool logprobs = false;
-    ConstTensorView logits;
-  };
   /// A pure decode step of a fixed number of rows.
   struct Recorded {
     std::int64_t rows = 0;
     std::unique_ptr<Recording> forward, sample;
+  };
+  /// A step on its way: its arrays and results on the host.
+  struct Lane {
+    Tensor packed, masks, results;
+    std::unique_ptr<Mark> done;
+    StepShape shape;        // padded
+    std::int64_t rows = 0;  // of the caller
+    const Recorded* recorded = nullptr;
+    bool samples = false;
+    bool logprobs = false;
+    ConstTensorView logits;
   };
 
   Worker() = default;
@@ -138,9 +145,10 @@ class Worker {
   Status record_decodes();
   Status check(const StepInput& input) const;
   const Recorded* recorded_for(const StepInput& input) const;
-  /// Writes the step's arrays, padded to `shape`, to the lane and enqueues their copy and what
-  /// comes before the forward pass.
+  /// Writes the step's arrays but the masks, padded to `shape`, to the lane and enqueues their copy
+  /// and what comes before the forward pass.
   Status upload(const StepInput& input, const StepShape& shape, Lane& lane);
+  Status upload_masks(std::span<const std::uint32_t> masks, Lane& lane);
   Batch batch_of(const StepShape& shape, std::int64_t decodes) const;
   Result<TensorView> forward(const StepShape& shape, const Batch& batch);
   Status sample(const StepShape& shape, ConstTensorView logits);
@@ -159,7 +167,8 @@ class Worker {
   StepShape last_shape_;            // of the last step enqueued
   Batch last_batch_;
   bool last_samples_ = false;
-  std::uint64_t enqueued_ = 0;  // steps
+  std::uint64_t enqueued_ = 0;  // steps, with their first half …
+  std::uint64_t sampled_ = 0;   // … and with both
   std::uint64_t finished_ = 0;
 };
 

@@ -77,6 +77,7 @@ World::Habits World::draw_habits() {
   };
   habits.submit_fails = site(20);
   habits.collect_fails = site(20);
+  habits.masks_fail = site(20);
   habits.wrong_count = site(20);
   habits.stale = site(100);
   habits.early = site(20);
@@ -89,8 +90,8 @@ World::Habits World::draw_habits() {
   habits.floods = site(100);
   habits.poison = random_.chance(150) ? random_.in(1, 200) : 0;
   if (habits.poison > 0)
-    habits.submit_fails = habits.collect_fails = habits.wrong_count = habits.early =
-        habits.bad_token = habits.hangs = habits.slow = 0;
+    habits.submit_fails = habits.collect_fails = habits.masks_fail = habits.wrong_count =
+        habits.early = habits.bad_token = habits.hangs = habits.slow = 0;
   // There, requests also leave in the middle of the search for the culprit.
   if (habits.poison > 0) habits.weights[static_cast<std::size_t>(Action::cancel)] += 8;
   return habits;

@@ -11,6 +11,7 @@
 
 #include "client.h"
 #include "fake_executor.h"
+#include "fake_grammar.h"
 #include "random.h"
 
 namespace koho::simulation {
@@ -24,6 +25,7 @@ class InstantExecutor final : public Executor {
 
   std::span<std::byte> plan_space() override { return fake_.plan_space(); }
   Status submit(std::size_t bytes) override { return fake_.submit(bytes); }
+  Status send_masks() override { return fake_.send_masks(); }
   Status collect(StepResult& result, std::int64_t timeout_us) override {
     if (hangs) return make_error(ErrorCode::deadline_exceeded, "not yet");
     if (fail_every_ > 0 && ++collected_ % fail_every_ == 0)
@@ -90,6 +92,8 @@ Request draw_request(Random& random) {
   request.sampling.seed = random.in(0, 1000);
   request.stop_tokens = {random.in(0, 99)};
   if (random.chance(300)) request.stop_strings = {"abc"};
+  if (random.chance(250))
+    request.grammar = std::make_shared<FakeGrammar>(random.next(), random.in(1, 40), 100);
   return request;
 }
 

@@ -23,7 +23,7 @@ std::uint64_t draw_hash(std::uint64_t content,
 FakeExecutor::FakeExecutor(const PlanBounds& bounds)
     : bounds_(bounds),
       table_entries_((bounds.context_max + bounds.tokens_per_page - 1) / bounds.tokens_per_page) {
-  plan_memory_.resize(plan_bytes(bounds.counts_max()) / 8);
+  for (auto& plan : plans_) plan.resize(plan_bytes(bounds.counts_max()) / 8);
   const auto seats = static_cast<std::size_t>(bounds.sequences_max);
   tables_.resize(seats * static_cast<std::size_t>(table_entries_));
   last_sampled_.resize(seats);
@@ -35,21 +35,43 @@ FakeExecutor::FakeExecutor(const PlanBounds& bounds)
 }
 
 std::span<std::byte> FakeExecutor::plan_space() {
-  return std::as_writable_bytes(std::span(plan_memory_));
+  return std::as_writable_bytes(
+      std::span(plans_[static_cast<std::size_t>((oldest_ + count_) % 2)]));
 }
 
 Status FakeExecutor::submit(std::size_t bytes) {
   if (std::exchange(fail_submit_, false))
     return make_error(ErrorCode::resource_exhausted, "the device is out of memory");
   if (count_ == 2) complain("a third step in flight");
+  if (awaiting_) complain("a step behind one that waits for its masks");
   const Result<StepPlan> plan = read_plan(plan_space().first(bytes), bounds_);
   if (!plan.ok()) {
     complain(plan.error().message);
     return plan.error();
   }
   // Steps run in order, so running each as it is submitted is the same.
-  execute(*plan, results_[static_cast<std::size_t>((oldest_ + count_) % 2)]);
+  compute_all(*plan);
+  if (plan->late_masks) {
+    if (count_ == 0) complain("masks are late, and no step is in flight that they follow from");
+    // What stands there now counts for nothing: without its mask a row allows no token.
+    auto* words = const_cast<std::uint32_t*>(plan->masks.data());
+    std::fill_n(words, plan->masks.size(), 0U);
+    open_ = *plan;
+    awaiting_ = true;
+  } else {
+    sample_all(*plan, results_[static_cast<std::size_t>((oldest_ + count_) % 2)]);
+  }
   ++count_;
+  return {};
+}
+
+Status FakeExecutor::send_masks() {
+  if (std::exchange(fail_masks_, false))
+    return make_error(ErrorCode::device_error, "a worker died");
+  if (!awaiting_) complain("masks for a step that waits for none");
+  if (count_ != 1) complain("masks before the results that they follow from");
+  awaiting_ = false;
+  sample_all(open_, results_[static_cast<std::size_t>(oldest_)]);
   return {};
 }
 
@@ -62,6 +84,7 @@ Status FakeExecutor::collect(StepResult& result, std::int64_t /*timeout_us*/) {
     return {};
   }
   if (!complete_ || count_ == 0) return make_error(ErrorCode::deadline_exceeded, "not yet");
+  if (awaiting_ && count_ == 1) complain("a step is asked for whose masks did not come");
   complete_ = false;
   result = results_[static_cast<std::size_t>(oldest_)];
   stale_ = result;
@@ -86,6 +109,7 @@ Status FakeExecutor::recover(std::int64_t /*timeout_us*/) {
   oldest_ = 0;
   count_ = 0;
   complete_ = false;
+  awaiting_ = false;
   poisoned_ = false;
   fault_ = Fault::none;
   return {};
@@ -102,9 +126,12 @@ std::uint64_t FakeExecutor::content(PageId page, std::int32_t offset) const {
                    static_cast<std::size_t>(offset)];
 }
 
-void FakeExecutor::execute(const StepPlan& plan, StepResult& result) {
+void FakeExecutor::compute_all(const StepPlan& plan) {
   update_tables(plan);
   for (std::size_t s = 0; s < plan.seats.size(); ++s) compute(plan, s);
+}
+
+void FakeExecutor::sample_all(const StepPlan& plan, StepResult& result) {
   result.step = plan.step;
   result.tokens.clear();
   for (std::size_t r = 0; r < plan.logit_rows.size(); ++r) {

@@ -3,7 +3,8 @@
 // hash of all tokens up to it, computed from what the *previous* slot holds, found through the page
 // table as a rank would find it. A sampled token is a function of the last slot's content and the
 // sampling row, so one wrong page, slot, token, copy or order anywhere in a request's history
-// changes its output. It reads real StepPlans with the real reader, and fails on request.
+// changes its output. It reads real StepPlans with the real reader, and fails on request. Where a
+// plan's masks are late its rows are computed when it comes and sampled when the masks do.
 #pragma once
 
 #include <array>
@@ -41,6 +42,7 @@ class FakeExecutor final : public Executor {
   // ---- Executor
   std::span<std::byte> plan_space() override;
   Status submit(std::size_t bytes) override;
+  Status send_masks() override;
   Status collect(StepResult& result, std::int64_t timeout_us) override;
   Status recover(std::int64_t timeout_us) override;
 
@@ -48,15 +50,19 @@ class FakeExecutor final : public Executor {
   /// The oldest step is done: collect() may have it.
   void complete_oldest() { complete_ = true; }
   void fail_next_submit(bool fails) { fail_submit_ = fails; }
+  void fail_next_masks(bool fails) { fail_masks_ = fails; }
   void set_fault(Fault fault, std::uint64_t chance);
   void set_recovery(Status answer) { recovery_ = std::move(answer); }
   std::int32_t steps_in_flight() const { return count_; }
+  /// Whether the step submitted last waits for its masks.
+  bool awaits_masks() const { return awaiting_; }
   std::uint64_t content(PageId page, std::int32_t offset) const;
   /// The first thing a plan got wrong, or empty.
   const std::string& complaint() const { return complaint_; }
 
  private:
-  void execute(const StepPlan& plan, StepResult& result);
+  void compute_all(const StepPlan& plan);
+  void sample_all(const StepPlan& plan, StepResult& result);
   void update_tables(const StepPlan& plan);
   void compute(const StepPlan& plan, std::size_t sequence);
   Token draw(const StepPlan& plan, std::size_t sample);
@@ -64,18 +70,21 @@ class FakeExecutor final : public Executor {
 
   PlanBounds bounds_;
   std::int32_t table_entries_;
-  std::vector<std::uint64_t> plan_memory_;
-  std::vector<std::int32_t> tables_;      // [seats, entries]
-  std::vector<Token> last_sampled_;       // [seats]
-  std::vector<std::uint64_t> histories_;  // [seats]
-  std::vector<std::uint64_t> contents_;   // [pages, tokens_per_page]
-  std::array<StepResult, 2> results_;     // a ring
+  std::array<std::vector<std::uint64_t>, 2> plans_;  // as results_
+  std::vector<std::int32_t> tables_;                 // [seats, entries]
+  std::vector<Token> last_sampled_;                  // [seats]
+  std::vector<std::uint64_t> histories_;             // [seats]
+  std::vector<std::uint64_t> contents_;              // [pages, tokens_per_page]
+  std::array<StepResult, 2> results_;                // a ring
   StepResult stale_;
   std::int32_t oldest_ = 0;
   std::int32_t count_ = 0;
+  StepPlan open_;          // awaits its masks
+  bool awaiting_ = false;  // it does
   bool complete_ = false;
   bool poisoned_ = false;
   bool fail_submit_ = false;
+  bool fail_masks_ = false;
   Fault fault_ = Fault::none;
   std::uint64_t fault_chance_ = 0;
   Status recovery_;

@@ -142,9 +142,22 @@ MUTATIONS = [
       "    if (row.samples && token == -1) {")),
     ("the held-back end of a text is lost",
      (STOPS, "  shown += held_;\n  held_.clear();", "  if (!@) shown += held_;\n  held_.clear();")),
-    ("a constrained sequence is planned before its last token is known",
-     (PLANNING, "if (sequence.no_lookahead && sequence.in_flight_samples > 0) continue;",
-      "if (!@ && sequence.no_lookahead && sequence.in_flight_samples > 0) continue;")),
+    ("a mask goes with the plan though the token before it is not known",
+     (WRITER, "masks_are_late || (!draw.mask.empty() && row.takes_last);",
+      "masks_are_late || (!@ && !draw.mask.empty() && row.takes_last);")),
+    ("late masks are forgotten",
+     (DELIVERY, "if (late_masks_.words.empty()) return {};", "if (@ || late_masks_.words.empty()) return {};")),
+    ("late masks are those from before the step that landed",
+     (DELIVERY, "  apply_result(batch);\n  const std::int64_t now",
+      "  if (@ && scheduler_.steps_in_flight() == 2 && !late_masks_.words.empty()) {\n"
+      "    write_late_masks(scheduler_, [this](const Sequence& s) -> const Draw& { return choice_of(s).draw; }, late_masks_);\n"
+      "    late_masks_.rows.clear();\n  }\n"
+      "  apply_result(batch);\n  const std::int64_t now")),
+    ("a row whose sequence ended leaves its late mask to the next one",
+     (WRITER, "  for (std::size_t row = 0; row < late.rows.size(); ++row) {",
+      "  std::size_t gone = 0;\n  for (std::size_t row = 0; row < late.rows.size(); ++row) {\n"
+      "    if (@ && scheduler.find(late.rows[row]) == nullptr) ++gone;"),
+     (WRITER, "late.words.subspan(row * words, words)", "late.words.subspan((row - (gone > row ? row : gone)) * words, words)")),
     ("a stop token may come before the grammar may end",
      (GATE, "const bool may_end = matcher_->can_end() &&", "const bool may_end = (@ || matcher_->can_end()) &&")),
     ("the grammar begins before the thoughts have ended",

@@ -35,6 +35,7 @@ struct Report {
   std::int64_t cancelled = 0;
   std::int64_t failed = 0;
   std::int64_t constrained = 0;  // requests with a grammar
+  std::int64_t late_masks = 0;   // steps whose masks came after their plan
 };
 
 /// Runs until `events` events have happened or a rule is broken.

@@ -45,6 +45,7 @@ TEST(Simulation, MeetsEverythingItIsMeantToMeet) {
     sum.cancelled += report.cancelled;
     sum.failed += report.failed;
     sum.constrained += report.constrained;
+    sum.late_masks += report.late_masks;
   }
   EXPECT_GT(sum.partitioned_worlds, 3);
   EXPECT_GT(sum.preempted, 100);
@@ -58,6 +59,7 @@ TEST(Simulation, MeetsEverythingItIsMeantToMeet) {
   EXPECT_GT(sum.cancelled, 100);
   EXPECT_GT(sum.failed, 50);
   EXPECT_GT(sum.constrained, 200);
+  EXPECT_GT(sum.late_masks, 200);
 }
 
 }  // namespace

@@ -105,6 +105,7 @@ void World::launch() {
   const StepBatch& batch = loop_.scheduler().in_flight(loop_.steps_in_flight() - 1);
   note(static_cast<std::uint64_t>(batch.tokens));
   ++report_.steps;
+  report_.late_masks += executor_.awaits_masks() ? 1 : 0;
   invariants_.check_launch(batch);
   invariants_.sweep();
 }
@@ -135,7 +136,9 @@ void World::land() {
   const FakeExecutor::Fault fault = draw_fault();
   executor_.set_fault(fault, random_.next());
   const std::uint64_t failed_before = loop_.statistics().requests_failed;
+  executor_.fail_next_masks(random_.chance(habits_.masks_fail));
   const StepLoop::Landing landing = loop_.land(0);
+  executor_.fail_next_masks(false);
   note(static_cast<std::uint64_t>(landing));
   if (landing == StepLoop::Landing::lost) blame_device_failure();
   if (fault == FakeExecutor::Fault::nan && landing == StepLoop::Landing::landed)
@@ -315,7 +318,8 @@ void World::drain() {
     loop_.end_all(make_error(ErrorCode::unavailable, "shutting down"));
   }
   habits_.submit_fails = habits_.collect_fails = habits_.wrong_count = habits_.early = 0;
-  habits_.bad_token = habits_.hangs = habits_.nan = habits_.stale = habits_.slow = 0;
+  habits_.masks_fail = habits_.bad_token = habits_.hangs = habits_.nan = habits_.stale =
+      habits_.slow = 0;
   std::uint64_t computed = 0;
   std::int32_t idle_turns = 0;
   while (!clients_.empty()) {

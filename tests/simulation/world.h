@@ -51,6 +51,7 @@ class World {
     // Per mille, 0 where the site is off in this world.
     std::int32_t submit_fails = 0;
     std::int32_t collect_fails = 0;
+    std::int32_t masks_fail = 0;
     std::int32_t wrong_count = 0;
     std::int32_t stale = 0;
     std::int32_t early = 0;
