@@ -117,10 +117,10 @@ def configure_and_build(preset, targets=()):
     step(f"build {preset} (first time: minutes)", command, cwd=ROOT)
 
 
-def build(device):
-    """Builds the product and leaves build/koho and build/engine.so."""
+def build(device, everything=False):
+    """Builds the product, or everything, and leaves build/koho and build/engine.so."""
     preset = choose_preset(device)
-    configure_and_build(preset, ["koho", "engine_so"])
+    configure_and_build(preset, () if everything else ["koho", "engine_so"])
     for name, made in {"koho": f"{preset}/src/app/koho", "engine.so": f"{preset}/src/capi/engine.so"}.items():
         link = ROOT / "build" / name
         link.unlink(missing_ok=True)
@@ -290,14 +290,14 @@ def bench(options):
         say(f"written to {options.json}")
 
 
-def test(device):
-    """Builds and runs every test once: those of the product as users have it, the folders' own under AddressSanitizer and
-    UndefinedBehaviorSanitizer (cmake/KohoTargets.cmake)."""
-    preset = build(device)
-    configure_and_build(preset, ["optimised_tests"])
-    run_tests("tests (optimised)", preset, ["-L", "optimised|product"])
-    configure_and_build("dev", ["unit_tests"])
-    run_tests("tests (AddressSanitizer, UndefinedBehaviorSanitizer)", "dev", ["-LE", "optimised|product"])
+def test(device, sanitize):
+    """Builds and runs every test: as users have the program, or, but for those about time and memory, under AddressSanitizer
+    and UndefinedBehaviorSanitizer."""
+    preset = "dev" if sanitize else build(device, everything=True)
+    if sanitize:
+        configure_and_build(preset)
+    step(f"tests ({preset})", ["ctest", "--test-dir", f"build/{preset}", "--output-on-failure", "-j", str(jobs())],
+         quiet=False, cwd=ROOT)
 
 
 def serve(device, flags):
@@ -307,12 +307,6 @@ def serve(device, flags):
     say(f"==> koho serve {' '.join(flags)}")
     sys.stdout.flush()
     os.execv(program, [str(program), "serve", *flags])
-
-
-def run_tests(what, preset, chosen):
-    # A program that was not asked for is no failed test.
-    step(what, ["ctest", "--test-dir", f"build/{preset}", "--output-on-failure", "-j", str(jobs()), "-E", "_NOT_BUILT$",
-                *chosen], quiet=False, cwd=ROOT)
 
 
 def main():
@@ -325,6 +319,8 @@ def main():
     job.add_argument("--serve", action="store_true", help="set up, build and serve; takes koho serve's flags")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto",
                         help="what to build for: auto takes CUDA where there is an NVIDIA GPU")
+    parser.add_argument("--sanitize", action="store_true",
+                        help="with --test: under AddressSanitizer and UndefinedBehaviorSanitizer")
     measure = parser.add_argument_group("with --bench")
     measure.add_argument("--model", type=pathlib.Path, default=MODEL, help="model directory (the embedded model)")
     measure.add_argument("--engine", type=pathlib.Path, help="an engine.so that is built already (build/engine.so)")
@@ -342,13 +338,15 @@ def main():
     options, further = parser.parse_known_args()
     if further and not options.serve:
         parser.error(f"unrecognized arguments: {' '.join(further)}")
+    if options.sanitize and not options.test:
+        parser.error("--sanitize belongs to --test")
     try:
         if not (options.bench and options.engine):
             set_up()
         if options.smoke:
             smoke(options.device)
         elif options.test:
-            test(options.device)
+            test(options.device, options.sanitize)
         elif options.bench:
             bench(options)
         elif options.serve:

@@ -32,8 +32,9 @@ endif()
 target_include_directories(koho_options INTERFACE "${CMAKE_SOURCE_DIR}/src")
 
 if(KOHO_SANITIZE)
+  # Left out: a check before each use of a pointer, an eighth of the compile time, of what AddressSanitizer reports when used.
   target_compile_options(koho_options INTERFACE
-    $<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${KOHO_SANITIZE};-fno-sanitize-recover=all;-fno-omit-frame-pointer>)
+    $<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${KOHO_SANITIZE};-fno-sanitize=null,vptr,object-size;-fno-sanitize-recover=all;-fno-omit-frame-pointer>)
   target_link_options(koho_options INTERFACE -fsanitize=${KOHO_SANITIZE})
 else()
   target_compile_definitions(koho_options INTERFACE _GLIBCXX_ASSERTIONS

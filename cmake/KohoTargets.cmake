@@ -8,11 +8,11 @@ target_compile_definitions(koho_common_headers PRIVATE FMT_SHARED)
 target_link_libraries(koho_common_headers PRIVATE koho_options)
 koho_precompile(koho_common_headers ${koho_common_headers})
 
-# koho_library(NAME [DEPENDS ...] [LINK ...] [EXCLUDE ...] [TEST_DEPENDS ...] [TEST_LABELS ...]): the library koho_NAME
+# koho_library(NAME [DEPENDS ...] [LINK ...] [EXCLUDE ...] [TEST_DEPENDS ...]): the library koho_NAME
 # from every .cpp of the current folder, and, with tests on, the GoogleTest program NAME_test from every *_test.cpp beside them.
 # DEPENDS names other folders of ours, LINK what is linked besides (privately), EXCLUDE files left out.
 function(koho_library NAME)
-  cmake_parse_arguments(ARG "" "" "DEPENDS;LINK;EXCLUDE;TEST_DEPENDS;TEST_LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "DEPENDS;LINK;EXCLUDE;TEST_DEPENDS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cpp")
   file(GLOB tests CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*_test.cpp")
   if(tests)
@@ -29,22 +29,14 @@ function(koho_library NAME)
   target_link_libraries(koho_${NAME} PRIVATE ${ARG_LINK})
   koho_precompile(koho_${NAME} REUSE_FROM koho_common_headers)
   if(KOHO_TESTS AND tests)
-    koho_test(${NAME}_test SOURCES ${tests} DEPENDS ${NAME} ${ARG_TEST_DEPENDS} LINK ${ARG_LINK}
-              LABELS ${ARG_TEST_LABELS})
+    koho_test(${NAME}_test SOURCES ${tests} DEPENDS ${NAME} ${ARG_TEST_DEPENDS} LINK ${ARG_LINK})
   endif()
 endfunction()
 
 # koho_test(NAME SOURCES ... [DEPENDS folders] [LINK ...] [LABELS ...] [SERIAL]): a GoogleTest program, its tests known to
 # ctest, SERIAL ones alone: they take times. KOHO_SOURCE_DIR is defined for tests that read files of the tree.
-# Labels say where a test runs:
-#   none        a folder's own test. `run.py --test` runs it under the sanitizers, CI optimised as well.
-#   product     of the optimised program, its numbers or its commands, or needs the whole house. `run.py --test` runs it
-#               optimised, CI under the sanitizers as well.
-#   optimised   too long for the sanitizers, or about time or memory: not defined under them.
-# The targets unit_tests (the first kind) and optimised_tests (the others) build them.
+# The label `optimised`: too long for the sanitizers, or about time or memory; not defined under them.
 if(KOHO_TESTS)
-  add_custom_target(unit_tests)
-  add_custom_target(optimised_tests)
   file(WRITE "${CMAKE_BINARY_DIR}/test_headers.cpp" "int main() {}\n")
   add_executable(koho_test_headers EXCLUDE_FROM_ALL "${CMAKE_BINARY_DIR}/test_headers.cpp")
   target_link_libraries(koho_test_headers PRIVATE koho_options GTest::gtest)
@@ -59,11 +51,6 @@ function(koho_test NAME)
     return()
   endif()
   add_executable(${NAME} ${ARG_SOURCES})
-  if(ARG_LABELS)
-    add_dependencies(optimised_tests ${NAME})
-  else()
-    add_dependencies(unit_tests ${NAME})
-  endif()
   target_compile_definitions(${NAME} PRIVATE KOHO_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   foreach(folder IN LISTS ARG_DEPENDS)
     target_link_libraries(${NAME} PRIVATE koho_${folder})
