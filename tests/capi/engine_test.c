@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // engine.so from C11: both forms give the same tokens, a batch is one step, and every misuse is an
-// error. Usage: engine_test MODEL_DIR; prints each test, exits non-zero at the first failure.
+// error. Usage: engine_test MODEL_DIR [GPUS]; prints each test, exits non-zero at the first
+// failure.
 #include "koho/engine.h"
 
 #include <math.h>
@@ -13,6 +14,7 @@
 enum { kTokensMax = 64, kPrompts = 4, kPromptLength = 12 };
 
 static const char* model_dir;
+static int32_t num_gpus;  // 0: the CPU
 
 #define CHECK(condition)                                                                     \
   do {                                                                                       \
@@ -51,7 +53,7 @@ static void prompt_of(int which, int64_t* ids) {
 }
 
 static EngineHandle* start(int32_t max_batch) {
-  EngineHandle* engine = init_engine(model_dir, max_batch, 512, 0);
+  EngineHandle* engine = init_engine(model_dir, max_batch, 512, num_gpus);
   CHECK(engine != NULL);
   return engine;
 }
@@ -544,11 +546,12 @@ static void numbers_of_the_engine_are_the_models(void) {
 }
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    fprintf(stderr, "usage: engine_test MODEL_DIR\n");
+  if (argc != 2 && argc != 3) {
+    fprintf(stderr, "usage: engine_test MODEL_DIR [GPUS]\n");
     return 2;
   }
   model_dir = argv[1];
+  num_gpus = argc == 3 ? atoi(argv[2]) : 0;
   CHECK(last_error()[0] == '\0');
   static const struct {
     const char* name;
