@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `koho logits`: the logits of every token of one prompt, as a NumPy file.
+// `koho logits`: the logits of every token of one prompt, as a NumPy file; of a model, or of
+// synthetic weights at any config.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -9,9 +10,9 @@
 
 #include "app/command.h"
 #include "app/id_file.h"
+#include "app/subject.h"
 #include "base/arithmetic.h"
 #include "comm/one_rank.h"
-#include "runtime/loaded_model.h"
 #include "worker/device.h"
 #include "worker/worker.h"
 
@@ -19,12 +20,9 @@ namespace koho::app {
 namespace {
 
 struct LogitsOptions {
-  std::string model;
+  SubjectOptions subject;
   std::string ids;
   std::string out;
-  std::string device = "auto";
-  bool deterministic = false;
-  std::int64_t threads = 0;
   std::int64_t chunk = 512;
 };
 
@@ -117,18 +115,13 @@ Status run(const LogitsOptions& options) {
   KOHO_TRY_ASSIGN(const std::vector<std::int32_t> ids, read_id_file(options.ids));
   if (ids.empty())
     return make_error(ErrorCode::invalid_argument, "{} holds no token ids", options.ids);
-  KOHO_TRY_ASSIGN(const LoadedModel model, load_model(options.model));
+  KOHO_TRY_ASSIGN(const Subject model, open_subject(options.subject));
   const auto tokens = static_cast<std::int64_t>(ids.size());
   if (tokens > model.config.max_position_embeddings)
     return make_error(ErrorCode::invalid_argument, "{} tokens exceed the model's {} positions",
                       tokens, model.config.max_position_embeddings);
-  KOHO_TRY_ASSIGN(const DeviceKind device, parse_device(options.device));
   const std::int64_t chunk = std::min(tokens, options.chunk);
-  KOHO_TRY_ASSIGN(
-      std::unique_ptr<Backend> backend,
-      make_backend(
-          {.kind = device, .threads = options.threads, .deterministic = options.deterministic}, 0,
-          1));
+  KOHO_TRY_ASSIGN(std::unique_ptr<Backend> backend, make_backend(model.device, 0, 1));
   const WorkerSettings settings{.load = {.shard = {},
                                          .limits = {.tokens_max = chunk,
                                                     .sequences_max = 1,
@@ -140,7 +133,7 @@ Status run(const LogitsOptions& options) {
                                 .counts_slots = 1,
                                 .mask_rows_max = 0,
                                 .tokenizer_tokens = model.config.vocab_size};
-  KOHO_TRY_ASSIGN(Worker worker, Worker::create(model.config, model.sources, settings,
+  KOHO_TRY_ASSIGN(Worker worker, Worker::create(model.config, model.sources(), settings,
                                                 std::move(backend), std::make_unique<OneRank>()));
   KOHO_TRY_ASSIGN(NumpyWriter file,
                   NumpyWriter::create(options.out, tokens, model.config.vocab_size));
@@ -152,15 +145,10 @@ Status run(const LogitsOptions& options) {
 
 Runner add_logits(CommandLine& command) {
   auto options = std::make_shared<LogitsOptions>();
-  command.add_option("--model", options->model, "Model directory")->required();
+  add_subject_flags(command, options->subject);
   command.add_option("--ids", options->ids, "A file with a JSON array of token ids")->required();
   command.add_option("--out", options->out, "The .npy file to write: float32 [tokens, vocabulary]")
       ->required();
-  command.add_option("--device", options->device, "auto, cpu or cuda")->capture_default_str();
-  command.add_flag("--deterministic", options->deterministic,
-                   "CUDA: one path for every number of tokens");
-  command.add_option("--threads", options->threads, "CPU threads; 0 = all cores")
-      ->check(at_least(0));
   command.add_option("--chunk", options->chunk, "Tokens computed in one step")
       ->check(at_least(1))
       ->capture_default_str();

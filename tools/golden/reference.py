@@ -86,7 +86,7 @@ class Experts(nn.Module):
 
     def forward(self, hidden_states, top_k_index, top_k_weights):
         tokens, chosen = top_k_index.shape
-        out = torch.zeros(tokens, chosen, hidden_states.shape[-1], dtype=torch.float32)
+        out = torch.zeros(tokens, chosen, hidden_states.shape[-1], dtype=torch.float32, device=hidden_states.device)
         for index, (gate, up, down) in enumerate(self.experts):
             token, slot = torch.where(top_k_index == index)
             if token.numel() == 0:

@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Compares koho with transformers at a model's true widths, where no golden could be committed: a few layers of the
+config, synthetic weights that both sides draw for themselves, one prompt, logits of every token. The rule is that of
+docs/goldens.md: koho's distance from the float32 run is at most 1.35 times the bfloat16 run's, plus 0.005, in the median.
+Needs torch and transformers; GLM-4.7's seven layers take 45 GB of device memory.
+
+    tools/true_widths.py --koho build/cuda/src/app/koho --device cuda
+    tools/true_widths.py --koho build/koho --device cpu --set hidden_size=256 …     other widths, to try this tool
+"""
+import argparse
+import json
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from golden import goldens, reference, synthetic  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def koho_logits(options, folder, extra):
+    """[T, V] f32 of `koho logits`."""
+    out = folder / "logits.npy"
+    command = [options.koho, "logits", "--config", folder / "config.json", "--weights", "synthetic", "--layers", options.layers,
+               "--device", options.device, "--ids", folder / "ids.json", "--out", out, "--chunk", options.chunk, *extra]
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"FAILED: koho logits, exit code {done.returncode}: {done.stderr.strip()[-800:]}")
+    logits = torch.from_numpy(np.load(out))
+    out.unlink()
+    return logits
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--koho", type=pathlib.Path, default=ROOT / "build" / "koho")
+    parser.add_argument("--config", type=pathlib.Path, default=ROOT / "tests" / "data" / "configs" / "glm-4.7-fp8.json")
+    parser.add_argument("--layers", type=int, default=7, help="the first three are dense in GLM-4.7")
+    parser.add_argument("--tokens", type=int, default=2048)
+    parser.add_argument("--chunk", type=int, default=512, help="prompt tokens in one of koho's steps")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
+    parser.add_argument("--seed", type=int, default=1, help="of the prompt; the weights' seed is koho's")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=NUMBER", help="changes the config")
+    options = parser.parse_args()
+    config = json.loads(options.config.read_text())
+    config.update((key, int(value)) for key, value in (change.split("=") for change in options.set))
+    pick = random.Random(options.seed)
+    ids = [pick.randrange(config["vocab_size"]) for _ in range(options.tokens)]
+    print(f"layers {options.layers}, hidden {config['hidden_size']}, {config['n_routed_experts']} experts of "
+          f"{config['moe_intermediate_size']}, {options.tokens} tokens, prompt's seed {options.seed}", flush=True)
+    modes = {"default": []} if options.device == "cpu" else {"default": [], "deterministic": ["--deterministic"]}
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        (folder / "config.json").write_text(json.dumps(config))
+        (folder / "ids.json").write_text(json.dumps(ids))
+        found = {mode: koho_logits(options, folder, extra) for mode, extra in modes.items()}
+
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    checkpoint = synthetic.SyntheticCheckpoint(config, options.layers, 1, options.device)
+    runs = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        model = synthetic.load(checkpoint, dtype)
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([ids], device=options.device), use_cache=False).logits[0]
+        runs[dtype] = logits.to(torch.float32).cpu()
+        del model, logits
+    exact, rounded = runs[torch.float32], runs[torch.bfloat16]
+    noise = reference.median(reference.distance(rounded, exact))
+    bound = goldens.MEDIAN_FACTOR * noise + goldens.MEDIAN_SLACK
+    agree = float((rounded.argmax(-1) == exact.argmax(-1)).float().mean())
+    print(f"noise {noise:.4f}: transformers' bfloat16 run from its float32 run; the same best token {agree:.4f}")
+    good = True
+    for mode, logits in found.items():
+        distance = reference.median(reference.distance(logits, exact))
+        near = reference.median(reference.distance(logits, rounded))
+        agree = float((logits.argmax(-1) == exact.argmax(-1)).float().mean())
+        good = good and distance <= bound
+        print(f"koho {mode}: distance {distance:.4f} of {bound:.4f} = {distance / noise:.2f} times the noise, to the "
+              f"bfloat16 run {near / noise:.2f}; the same best token {agree:.4f}")
+    print("passed" if good else "FAILED: the median rule of docs/goldens.md")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
