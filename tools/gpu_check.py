@@ -1,0 +1,268 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Builds koho for the GPU of this machine, checks it and times it, and keeps every result: what someone with a GPU runs
+after a change of src/cuda, and before believing a number. Correctness comes first; a step that fails or outlasts its
+limit is recorded and the next one runs. Standard library only.
+
+    tools/gpu_check.py --out results              everything
+    tools/gpu_check.py --out results --list       the steps, their limits and commands
+    tools/gpu_check.py --out results --only ops --only golden --no-build
+    tools/gpu_check.py --out results --minutes 9  no step begins that would not end by then
+    tools/gpu_check.py --out results --steps sanitize   compute-sanitizer on small shapes: not among the usual steps
+
+`results` gets report.txt (a line a step, then what the steps say of themselves), results.json (the same for programs),
+log.txt (all output) and the tables that the benchmarks write. Exit code 1 if a step failed.
+"""
+import argparse
+import datetime
+import importlib.util
+import json
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build" / "cuda"
+AIR = "tests/data/configs/glm-4.5-air.json"
+AIR_BYTES = {"each layer": 2.36e9, "all": 2.6e9, "beside": 22e9}  # FP8 weights; cache, scratch and what CUDA takes
+# Built first, so that the GPU has work while the rest is compiled.
+KERNEL_TARGETS = ["cuda_op_test"]
+OTHER_TARGETS = ["cuda_golden_test", "cuda_worker_test", "cuda_engine_test", "op_bench", "koho", "engine_so",
+                 "capi_engine_test"]
+
+
+class Step:
+    """One command. `kept` are patterns of the lines that the report repeats."""
+
+    def __init__(self, name, command, limit, kept=(), env=None, group="usual", needs_all=True, memory=0.0):
+        self.name, self.command, self.limit, self.kept = name, [str(part) for part in command], limit, kept
+        self.env, self.group, self.needs_all, self.memory = env or {}, group, needs_all, memory
+
+
+def output_of(command):
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def machine():
+    """What is under test; None without a GPU."""
+    line = output_of(["nvidia-smi", "--query-gpu=name,compute_cap,memory.total,driver_version",
+                      "--format=csv,noheader,nounits"]).splitlines()
+    if not line:
+        return None
+    name, capability, memory, driver = [part.strip() for part in line[0].split(",")]
+    compiler = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+    version = re.search(r"release [\d.]+, V([\d.]+)", output_of([compiler, "--version"])) if compiler else None
+    return {"gpu": name, "capability": capability, "memory_bytes": int(memory) << 20, "driver": driver, "nvcc": compiler,
+            "cuda": version.group(1) if version else None, "cores": os.cpu_count(),
+            "commit": output_of(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]) or None,
+            "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")}
+
+
+def layers_that_fit(memory_bytes):
+    """How many of GLM-4.5-Air's 46 layers this GPU holds; all on one with 140 GB."""
+    return max(2, min(46, int((memory_bytes - AIR_BYTES["all"] - AIR_BYTES["beside"]) / AIR_BYTES["each layer"])))
+
+
+def steps(found, out):
+    """All steps, in the order in which they run."""
+    program = BUILD / "src" / "app" / "koho"
+    tests = BUILD / "tests"
+    seed = str(int(time.time()))  # printed with every failure
+    failures = (r"\[  FAILED  \]", r"\[  PASSED  \]", r"\[  SKIPPED \]", r"KOHO_OP_SEED=", r"Failure")
+    layers = str(layers_that_fit(found["memory_bytes"]))
+    commit = found["commit"] or "unknown"
+    air = ["--config", AIR, "--weights", "synthetic", "--device", "cuda", "--layers", layers]
+    latency = [program, "bench", "latency", *air, "--commit", commit]
+    timing = (r"^(decode|prefill) ", r"^  \S.* ms ", r"^NVIDIA")
+    list_ = []
+
+    # The operators against float64 twins: each mode a process of its own, because a fault leaves a GPU context dead.
+    for mode, prefix in (("portable", "portable_"), ("deterministic", "deterministic_"), ("fast", "")):
+        chosen = f"*/{prefix}*" if prefix else "-*/portable_*:*/deterministic_*"
+        list_.append(Step(f"ops {mode}", [tests / "ops" / "cuda_op_test", f"--gtest_filter={chosen}"], 240, failures,
+                          {"KOHO_OP_SEED": seed, "KOHO_OP_ROUNDS": "12"}, needs_all=False))
+    list_.append(Step("golden", [tests / "golden" / "cuda_golden_test"], 180, (*failures, r"noise .* koho", r"^prompt ")))
+    list_.append(Step("worker", [tests / "cuda" / "cuda_worker_test"], 240, (*failures, r"prompts end")))
+    list_.append(Step("engine neighbours", [tests / "neighbours" / "cuda_engine_test", "--gtest_filter=*Neighbours*"], 300,
+                      (*failures, r"differ")))
+    list_.append(Step("engine leak", [tests / "neighbours" / "cuda_engine_test", "--gtest_filter=*Leak*"], 300,
+                      (*failures, r"resident")))
+    list_.append(Step("c interface", [tests / "capi" / "capi_engine_test", "models/tiny", "1"], 120, (r".*",)))
+    list_.append(Step("python interface", [sys.executable, "tests/capi/test_koho.py", "-v"], 180, (r"\.\.\. ", r"^(OK|FAILED)"),
+                      {"KOHO_ENGINE": str(BUILD / "src" / "capi" / "engine.so"), "PYTHONPATH": str(ROOT / "python"),
+                       "KOHO_BINARY": str(program), "KOHO_TEST_GPUS": "1", "PYTHONDONTWRITEBYTECODE": "1"}))
+    list_.append(Step("embedded model", [program, "run", "--model", "models/tiny", "--device", "cuda", "--json",
+                                         "Once upon a time"], 60, (r".*",)))
+    if all(importlib.util.find_spec(name) for name in ("torch", "transformers", "numpy")):
+        list_.append(Step("true widths", [sys.executable, "tools/true_widths.py", "--koho", program, "--device", "cuda"], 420,
+                          (r"^layers|^noise|^koho|^greedy|^FAILED|^passed|Error",), memory=70e9))
+
+    # Speed.
+    list_.append(Step("op timings", [BUILD / "bench" / "op_bench", "--out", out / "ops.json", "--commit", commit], 300,
+                      (r" us ", r"failed|cannot be built")))
+    list_.append(Step("latency", [*latency, "--batch", "1,16,64", "--context", "1024", "--prefill", "8192", "--out",
+                                  out / "latency.json"], 150, timing))
+    list_.append(Step("latency fp8 cache", [*latency, "--batch", "1,64", "--context", "1024", "--prefill", "8192", "--kv-dtype",
+                                            "fp8", "--no-classes", "--out", out / "latency_fp8.json"], 120, timing))
+    list_.append(Step("latency deterministic", [*latency, "--batch", "1,16,64", "--context", "1024", "--prefill", "8192",
+                                                "--deterministic", "--no-classes"], 120, timing))
+    for cache in ("bf16", "fp8"):
+        list_.append(Step(f"long context {cache}", [*latency, "--batch", "1", "--context", "131000", "--prefill", "8192",
+                                                    "--kv-dtype", cache, "--no-classes"], 150, timing, memory=148e9))
+    list_.append(Step("throughput", [program, "bench", *air, "--requests", "128", "--concurrency", "64", "--prompt-len", "256",
+                                     "--gen-len", "256", "--temperature", "1", "--no-prefix-cache", "--json",
+                                     out / "throughput.json"], 180, (r".*",)))
+    shaped = pathlib.Path("/dev/shm/koho_shaped_checkpoint")  # 21.5 GB of memory
+    load = (f"test -x {program} && {shlex.quote(sys.executable)} tools/make_shaped_checkpoint.py --config {AIR} --layers 9 "
+            f"--out {shaped}; code=$?; for i in 1 2; do test $code = 0 && {{ {program} bench latency --model {shaped} "
+            f"--device cuda --batch 1 --prefill 0 --no-classes; code=$?; }}; done; rm -rf {shaped}; exit $code")
+    list_.append(Step("loading", ["bash", "-c", load], 150, (r"weights:", r"GB/s"), memory=40e9))
+
+    # compute-sanitizer: one round a case, the small ones.
+    if shutil.which("compute-sanitizer"):
+        for tool in ("memcheck", "racecheck", "synccheck", "initcheck"):
+            list_.append(Step(f"sanitize {tool}", ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9",
+                                                   tests / "ops" / "cuda_op_test", "--gtest_filter=-*long*:*many*:*large*"],
+                              500, (*failures, r"ERROR SUMMARY"), {"KOHO_OP_SEED": seed, "KOHO_OP_ROUNDS": "1"},
+                              group="sanitize", needs_all=False))
+    return list_
+
+
+class Checks:
+    def __init__(self, out, found, deadline):
+        self.out, self.found, self.deadline = out, found, deadline
+        self.log = open(out / "log.txt", "w", encoding="utf-8", errors="replace")
+        self.rows = []
+        self.kept = []
+
+    def run(self, name, command, limit, env=None, kept=(), log=None):
+        """Runs a command in a process group of its own, which a limit ends; returns its row."""
+        log = log or self.log
+        print(f"-- {name}", flush=True)
+        log.write(f"\n==== {name}\n$ {shlex.join(command)}\n")
+        log.flush()
+        begin, lines = time.monotonic(), []
+        process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **(env or {})}, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True)
+        timed_out = threading.Event()
+
+        def stop():
+            timed_out.set()
+            os.killpg(process.pid, signal.SIGKILL)
+        timer = threading.Timer(limit, stop)
+        timer.start()
+        for line in process.stdout:
+            log.write(line)
+            if len(lines) < 400 and any(re.search(pattern, line) for pattern in kept):
+                lines.append(line.rstrip()[:200])
+        code = process.wait()
+        timer.cancel()
+        log.flush()
+        state = "too slow" if timed_out.is_set() else "ok" if code == 0 else f"failed ({code})"
+        return {"step": name, "state": state, "seconds": round(time.monotonic() - begin, 1), "limit": limit,
+                "command": shlex.join(command), "env": env or {}, "lines": lines}
+
+    def note(self, row):
+        self.rows.append(row)
+        print(f"   {row['state']}, {row['seconds']} s", flush=True)
+        self.write()
+
+    def write(self):
+        """After every step, so that an end from outside leaves what there is."""
+        (self.out / "results.json").write_text(json.dumps({"machine": self.found, "steps": self.rows}, indent=1) + "\n")
+        text = [f"{key:14} {value}" for key, value in self.found.items()] + [""]
+        text += [f"{row['state']:14} {row['seconds']:7.1f} s  {row['step']}" for row in self.rows]
+        for row in self.rows:
+            if row["lines"]:
+                text += ["", f"---- {row['step']}", *row["lines"]]
+        (self.out / "report.txt").write_text("\n".join(text) + "\n")
+
+    def configure(self, extra):
+        major, minor = self.found["capability"].split(".")
+        target = f"{major}{minor}{'a' if int(major) in (9, 10) else ''}-real"
+        return self.run("configure", ["cmake", "--preset", "cuda", f"-DKOHO_CUDA_ARCHITECTURES={target}",
+                                      f"-DCMAKE_CUDA_COMPILER={self.found['nvcc']}", *extra], 120, kept=(r"Error",))
+
+    def build(self, name, targets, limit, log=None):
+        return self.run(name, ["cmake", "--build", str(BUILD), "--target", *targets], limit,
+                        kept=(r"error|warning|FAILED",), log=log)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("gpu_check"), help="folder of the results")
+    parser.add_argument("--only", action="append", default=[], metavar="TEXT", help="steps whose name contains it")
+    parser.add_argument("--skip", action="append", default=[], metavar="TEXT")
+    parser.add_argument("--steps", choices=["usual", "sanitize", "all"], default="usual")
+    parser.add_argument("--minutes", type=float, default=120.0, help="for everything, the build included")
+    parser.add_argument("--no-build", action="store_true", help="take build/cuda as it is")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--cmake", action="append", default=[], metavar="ARG", help="for the configuration, -DNAME=VALUE")
+    options = parser.parse_args()
+    found = machine()
+    if found is None and not options.list:
+        print("tools/gpu_check.py: nvidia-smi finds no GPU on this machine", file=sys.stderr)
+        return 2
+    found = found or {"memory_bytes": 0, "commit": None}
+    chosen = [step for step in steps(found, options.out.resolve())
+              if options.steps in (step.group, "all") and not any(text in step.name for text in options.skip)
+              and (not options.only or any(text in step.name for text in options.only))]
+    if options.list:
+        for step in chosen:
+            env = "".join(f"{key}={value} " for key, value in step.env.items())
+            print(f"{step.name:22} {step.limit:4} s  {env}{shlex.join(step.command)}")
+        return 0
+    if found["nvcc"] is None and not options.no_build:
+        print("tools/gpu_check.py: no nvcc on PATH nor in /usr/local/cuda/bin", file=sys.stderr)
+        return 2
+    options.out.mkdir(parents=True, exist_ok=True)
+    checks = Checks(options.out.resolve(), found, time.monotonic() + 60 * options.minutes)
+
+    rest, rest_rows = None, []
+    if not options.no_build:
+        checks.note(checks.configure(options.cmake))
+        if checks.rows[-1]["state"] == "ok":
+            checks.note(checks.build("build the operators' test", KERNEL_TARGETS, 600))
+        if checks.rows[-1]["state"] != "ok":
+            return 1
+        if any(step.needs_all for step in chosen):
+            rest_log = open(checks.out / "build_log.txt", "w", encoding="utf-8")
+            # -k 0: a target that does not compile keeps its own steps from running only.
+            rest = threading.Thread(target=lambda: rest_rows.append(
+                checks.build("build the rest", [*OTHER_TARGETS, "--", "-k", "0"], 900, rest_log)))
+            rest.start()
+    for step in chosen:
+        if step.needs_all and rest is not None:
+            rest.join()
+            rest = None
+            checks.note(rest_rows[0])
+        row = {"step": step.name, "state": "", "seconds": 0.0, "limit": step.limit, "command": shlex.join(step.command),
+               "env": step.env, "lines": []}
+        left = checks.deadline - time.monotonic()
+        if left < 15:
+            row["state"] = "no time left"
+        elif step.memory > found["memory_bytes"]:
+            row["state"] = "needs more memory"
+        elif not shutil.which(step.command[0]):
+            row["state"] = "not built"
+        else:
+            row = checks.run(step.name, step.command, min(step.limit, left), step.env, step.kept)
+        checks.note(row)
+    if rest is not None:
+        rest.join()
+    print((checks.out / "report.txt").read_text())
+    return 0 if all(row["state"] in ("ok", "needs more memory", "no time left") for row in checks.rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
