@@ -11,53 +11,14 @@
 #include <fmt/core.h>
 
 #include "base/clock.h"
+#include "bench/paced_executor.h"
 #include "engine/step_loop.h"
-#include "plan/step_plan.h"
 #include "runtime/detokenizing_decoder.h"
 #include "tokenizer/tokenizer.h"
 
 namespace {
 
 using namespace koho;
-
-/// Reads each plan as a rank would and answers every sampled row with the next token.
-class InstantExecutor final : public Executor {
- public:
-  InstantExecutor(const PlanBounds& bounds, Token vocabulary)
-      : bounds_(bounds), vocabulary_(vocabulary) {
-    for (auto& lane : lanes_) lane.resize((plan_bytes(bounds.counts_max()) + 7) / 8);
-  }
-  std::span<std::byte> plan_space() override {
-    return std::as_writable_bytes(std::span(lanes_[submitted_ % 2]));
-  }
-  Status submit(std::size_t bytes) override {
-    KOHO_TRY_ASSIGN(const StepPlan plan, read_plan(plan_space().first(bytes), bounds_));
-    steps_[submitted_ % 2] = {plan.step, plan.sample_seats.size()};
-    ++submitted_;
-    return {};
-  }
-  Status send_masks() override { return {}; }  // it looks at none
-  Status collect(StepResult& result, std::int64_t /*timeout_us*/) override {
-    const auto [step, samples] = steps_[collected_++ % 2];
-    result.step = step;
-    result.tokens.clear();
-    for (std::size_t i = 0; i < samples; ++i) result.tokens.push_back(token_++ % vocabulary_);
-    result.logprobs.assign(samples, -1.0F);
-    result.top_ids.assign(samples * StepResult::kTop, 1);
-    result.top_logprobs.assign(samples * StepResult::kTop, -2.0F);
-    return {};
-  }
-  Status recover(std::int64_t /*timeout_us*/) override { return {}; }
-
- private:
-  PlanBounds bounds_;
-  Token vocabulary_;
-  std::vector<std::uint64_t> lanes_[2];
-  std::pair<std::int64_t, std::size_t> steps_[2];
-  std::uint64_t submitted_ = 0;
-  std::uint64_t collected_ = 0;
-  Token token_ = 0;
-};
 
 struct Case {
   std::int32_t sequences = 1;
@@ -77,7 +38,7 @@ double decode_step_us(const Case& c, const Tokenizer& tokenizer, std::int64_t st
   limits.vocabulary = tokenizer.vocab_size();
   limits.requests_max = c.sequences;
   limits.choices_max = 1;
-  InstantExecutor executor(plan_bounds(limits), 4000);
+  PacedExecutor executor(plan_bounds(limits), 4000);
   const SteadyClock clock;
   StepLoop loop(limits, executor, clock, detokenizing_decoders(tokenizer), {1, 2, 3, 4});
   std::vector<std::shared_ptr<OutputStream>> streams;

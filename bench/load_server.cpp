@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/load_server.h"
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
+
+#include <fmt/core.h>
+#include <netinet/in.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "bench/paced_executor.h"
+#include "engine/engine.h"
+#include "engine/plan_writer.h"
+#include "runtime/detokenizing_decoder.h"
+#include "server/server.h"
+
+namespace koho {
+namespace {
+
+constexpr std::size_t kJournalRequestsMax = 256;
+
+/// The process's life: serves until the pipe `order` closes. Returns its exit code.
+int serve(const Tokenizer& tokenizer,
+          const LoadServerOptions& options,
+          std::int64_t begin_us,
+          int order,
+          int answer) {
+  const SteadyClock clock;
+  EngineLimits limits;
+  Limits& s = limits.scheduler;
+  s.context_max = options.context;
+  s.sequences_max = options.sequences;
+  s.pages = options.sequences * s.pages_per_sequence_max();
+  s.live_max = options.sequences + options.waiting;
+  s.step_tokens_max = options.sequences + 8192;
+  s.mixed_prefill_tokens_max = 8192;
+  limits.vocabulary = tokenizer.vocab_size();
+  limits.requests_max = s.live_max;
+  limits.choices_max = 1;
+  PacedExecutor executor(plan_bounds(limits), LoadServer::vocabulary(tokenizer),
+                         {.period_us = options.period_us, .begin_us = begin_us});
+  Result<std::unique_ptr<Engine>> engine =
+      Engine::start(limits, executor, clock, detokenizing_decoders(tokenizer));
+  if (!engine.ok()) {
+    fmt::print(stderr, "{}\n", engine.error().message);
+    return 1;
+  }
+  server::Serving serving{.engine = **engine, .model = {}};
+  api::Model& model = serving.model;
+  model.names = {"load"};
+  model.tokenizer = &tokenizer;
+  model.tag_ids = api::tag_ids_of(tokenizer);
+  model.limits = limits;
+  model.turns = std::make_shared<api::TurnMemory>(8U << 20U);
+  model.journal = std::make_shared<api::PromptJournal>(kJournalRequestsMax, 4U << 20U);
+  model.defaults.reasoning_begin = tokenizer.id_of("<think>").value_or(-1);
+  model.defaults.reasoning_end = tokenizer.id_of("</think>").value_or(-1);
+  server::ServerSettings settings;
+  settings.host = "127.0.0.1";
+  settings.port = 0;
+  settings.io_threads = 2;
+  settings.log_requests = false;
+  settings.time = options.time;
+  Result<std::unique_ptr<server::Server>> server = server::Server::start(settings, clock);
+  if (!server.ok()) {
+    fmt::print(stderr, "{}\n", server.error().message);
+    return 1;
+  }
+  (*server)->core().set_serving(serving);
+  const std::uint16_t port = (*server)->port();
+  if (write(answer, &port, sizeof port) != sizeof port) return 1;
+  close(answer);
+  char byte = 0;
+  while (read(order, &byte, 1) < 0 && errno == EINTR) continue;
+  (*server)->drain(5'000'000);
+  return (*server)->core().counters().requests_live.load() == 0 ? 0 : 1;
+}
+
+/// The page, over a connection of its own; the descriptors of the process while that is open.
+std::string scrape(std::uint16_t port, const LoadServer& server, std::int64_t* descriptors) {
+  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  std::string page;
+  constexpr std::string_view kAsk =
+      "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+  if (connect(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 &&
+      send(socket, kAsk.data(), kAsk.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(kAsk.size())) {
+    std::array<char, 65536> buffer;
+    ssize_t bytes = 0;
+    while ((bytes = recv(socket, buffer.data(), buffer.size(), 0)) > 0)
+      page.append(buffer.data(), static_cast<std::size_t>(bytes));
+  }
+  // The server's end stays open until it sees ours close.
+  if (descriptors != nullptr) *descriptors = server.descriptors();
+  close(socket);
+  return page;
+}
+
+double sum_of(std::string_view page, std::string_view name) {
+  double sum = 0.0;
+  bool found = false;
+  while (!page.empty()) {
+    const std::size_t end = std::min(page.find('\n'), page.size());
+    const std::string_view line = page.substr(0, end);
+    page.remove_prefix(std::min(end + 1, page.size()));
+    if (!line.starts_with(name) || line.size() == name.size() || line[name.size()] != '{') continue;
+    sum += std::strtod(std::string(line.substr(line.rfind(' ') + 1)).c_str(), nullptr);
+    found = true;
+  }
+  return found ? sum : -1.0;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<LoadServer>> LoadServer::start(const Tokenizer& tokenizer,
+                                                      const LoadServerOptions& options) {
+  int order[2];
+  int answer[2];
+  if (pipe(order) != 0 || pipe(answer) != 0)
+    return make_error(ErrorCode::io_error, "no pipe: {}", std::strerror(errno));
+  std::unique_ptr<LoadServer> server(new LoadServer);
+  server->begin_us_ = SteadyClock().now_us();
+  server->period_us_ = options.period_us;
+  server->process_ = fork();
+  if (server->process_ == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    close(order[1]);
+    close(answer[0]);
+    log::configure(log::Level::warning, log::Format::text);
+    _exit(serve(tokenizer, options, server->begin_us_, order[0], answer[1]));
+  }
+  close(order[0]);
+  close(answer[1]);
+  server->order_ = order[1];
+  char end = 0;  // the other side closes then: its descriptors are those of an idle server
+  const bool told = server->process_ > 0 &&
+                    read(answer[0], &server->port_, sizeof server->port_) == sizeof server->port_ &&
+                    read(answer[0], &end, 1) == 0;
+  close(answer[0]);
+  if (!told) return make_error(ErrorCode::io_error, "the server did not start");
+  if (scrape(server->port_, *server, &server->descriptors_idle_).empty())
+    return make_error(ErrorCode::io_error, "the server does not answer");
+  return server;
+}
+
+LoadServer::~LoadServer() {
+  if (order_ >= 0) close(order_);
+  if (process_ <= 0) return;
+  kill(process_, SIGKILL);
+  waitpid(process_, nullptr, 0);
+}
+
+bool LoadServer::end() {
+  close(order_);
+  order_ = -1;
+  int status = 1;
+  waitpid(process_, &status, 0);
+  process_ = -1;
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+std::int32_t LoadServer::vocabulary(const Tokenizer& tokenizer) {
+  return tokenizer.vocab_size() / 2;  // no added token among them
+}
+
+std::int64_t LoadServer::cpu_us() const {
+  std::ifstream file(fmt::format("/proc/{}/stat", process_));
+  std::string line;
+  std::getline(file, line);
+  // The fields after the name in brackets: state is the first, user and system time 12 and 13.
+  std::size_t at = line.rfind(')') + 2;
+  for (int field = 0; field < 11; ++field) at = line.find(' ', at) + 1;
+  char* rest = nullptr;
+  const std::int64_t user = std::strtoll(line.c_str() + at, &rest, 10);
+  const std::int64_t system = std::strtoll(rest, nullptr, 10);
+  return (user + system) * 1'000'000 / sysconf(_SC_CLK_TCK);
+}
+
+std::int64_t LoadServer::resident_bytes() const {
+  std::ifstream file(fmt::format("/proc/{}/statm", process_));
+  std::int64_t total = 0;
+  std::int64_t resident = 0;
+  file >> total >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+std::int64_t LoadServer::descriptors() const {
+  std::int64_t count = 0;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(fmt::format("/proc/{}/fd", process_), error), end;
+       !error && at != end; at.increment(error))
+    ++count;
+  return count;
+}
+
+double LoadServer::metric(std::string_view name) const {
+  return sum_of(scrape(port_, *this, nullptr), name);
+}
+
+std::string LoadServer::leftovers(std::int64_t timeout_us) const {
+  const SteadyClock clock;
+  const std::int64_t until = clock.now_us() + timeout_us;
+  while (true) {
+    std::int64_t descriptors = 0;
+    const std::string page = scrape(port_, *this, &descriptors);
+    std::string left;
+    const auto expect = [&](std::string_view name, double found, double wanted) {
+      if (found == wanted) return;
+      left += fmt::format("{}{} {} for {}", left.empty() ? "" : ", ", name, found, wanted);
+    };
+    for (const char* name : {"koho:pages_used", "koho:engine_requests_live", "koho:requests_live"})
+      expect(name, sum_of(page, name), 0);
+    expect("koho:connections_live", sum_of(page, "koho:connections_live"), 1);
+    expect("descriptors", static_cast<double>(descriptors), static_cast<double>(descriptors_idle_));
+    if (left.empty() || clock.now_us() >= until) return left;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
+}  // namespace koho
