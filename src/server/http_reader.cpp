@@ -3,35 +3,29 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <optional>
 
-#include <boost/asio/buffer.hpp>
-#include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/string_body.hpp>
-
 namespace koho::server {
-
-namespace http = boost::beast::http;
-
-struct HttpReader::Parser {
-  http::request_parser<http::string_body> beast;
-};
-
-HttpReader::HttpReader(const HttpLimits& limits) : limits_(limits) {}
-HttpReader::~HttpReader() = default;
-HttpReader::HttpReader(HttpReader&&) noexcept = default;
-HttpReader& HttpReader::operator=(HttpReader&&) noexcept = default;
-
 namespace {
 
-struct Fault {
-  int status;
-  std::string_view message;
-};
+constexpr std::size_t kChunkHeadBytesMax = 256;
 
 bool is_token_character(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
          std::string_view("!#$%&'*+-.^_`|~").find(c) != std::string_view::npos;
+}
+
+bool is_token(std::string_view text) {
+  return !text.empty() && std::ranges::all_of(text, is_token_character);
+}
+
+bool is_blank(char c) {
+  return c == ' ' || c == '\t';
+}
+
+bool is_control(char c) {
+  return (static_cast<unsigned char>(c) < 0x20 && c != '\t') || c == '\x7f';
 }
 
 std::string lower(std::string_view text) {
@@ -42,13 +36,34 @@ std::string lower(std::string_view text) {
   return made;
 }
 
+std::string_view trimmed(std::string_view text) {
+  while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
+  while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
+  return text;
+}
+
+/// All of `text`, which begins with a digit.
+std::optional<std::uint64_t> number_of(std::string_view text, int base) {
+  std::uint64_t value = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
+  if (error != std::errc() || stop != text.data() + text.size()) return {};
+  return value;
+}
+
+struct Fault {
+  int status;
+  std::string_view message;
+};
+
 /// The first line, without its end: method, target, version.
-std::optional<Fault> check_request_line(std::string_view line, const HttpLimits& limits) {
+std::optional<Fault> read_request_line(std::string_view line,
+                                       const HttpLimits& limits,
+                                       RequestHead& head) {
   constexpr Fault kBroken{400, "the request line is broken"};
   const std::size_t first = line.find(' ');
   const std::size_t last = line.rfind(' ');
-  if (first == std::string_view::npos || first == 0 || last == first) return kBroken;
-  if (!std::ranges::all_of(line.substr(0, first), is_token_character)) return kBroken;
+  if (first == std::string_view::npos || last == first) return kBroken;
+  if (!is_token(line.substr(0, first))) return kBroken;
   const std::string_view target = line.substr(first + 1, last - first - 1);
   if (target.size() > limits.target_bytes) return Fault{414, "the URL is too long"};
   const auto is_visible = [](char c) { return c > ' ' && c < '\x7f'; };
@@ -56,52 +71,43 @@ std::optional<Fault> check_request_line(std::string_view line, const HttpLimits&
   const std::string_view version = line.substr(last + 1);
   if (version != "HTTP/1.1" && version != "HTTP/1.0")
     return Fault{400, "the HTTP version must be 1.0 or 1.1"};
+  head.method = line.substr(0, first);
+  head.target = target;
+  head.http_1_0 = version == "HTTP/1.0";
   return {};
 }
 
-/// The lines after the first one, each with its end.
-std::optional<Fault> check_fields(std::string_view lines, const HttpLimits& limits) {
-  std::size_t fields = 0;
-  std::size_t lengths = 0;
-  bool transfer = false;
-  while (!lines.empty()) {
-    const std::size_t end = lines.find("\r\n");
-    const std::string_view line = lines.substr(0, end);
-    lines.remove_prefix(end + 2);
-    if (line.front() == ' ' || line.front() == '\t') return Fault{400, "a header field is folded"};
-    if (++fields > limits.fields) return Fault{431, "too many header fields"};
-    const std::size_t colon = line.find(':');
-    if (colon == std::string_view::npos || colon == 0 ||
-        !std::ranges::all_of(line.substr(0, colon), is_token_character))
-      return Fault{400, "a header field is broken"};
-    const auto is_control = [](char c) {
-      return (static_cast<unsigned char>(c) < 0x20 && c != '\t') || c == '\x7f';
-    };
-    if (std::ranges::any_of(line.substr(colon + 1), is_control))
-      return Fault{400, "a header field holds control characters"};
-    const std::string name = lower(line.substr(0, colon));
-    if (name == "content-length") ++lengths;
-    if (name == "transfer-encoding") transfer = true;
+/// Whether `word` is in one of the comma-separated lists that the fields of this name hold.
+bool lists(const RequestHead& head, std::string_view name, std::string_view word) {
+  for (const auto& [field, value] : head.fields) {
+    if (field != name) continue;
+    for (std::string_view rest = value; !rest.empty();) {
+      const std::string_view item = rest.substr(0, rest.find(','));
+      if (lower(trimmed(item)) == word) return true;
+      rest.remove_prefix(std::min(rest.size(), item.size() + 1));
+    }
   }
-  if (lengths > 1) return Fault{400, "more than one Content-Length"};
-  if (lengths > 0 && transfer) return Fault{400, "Content-Length beside Transfer-Encoding"};
-  return {};
+  return false;
 }
 
 }  // namespace
 
-void HttpReader::fail(int status, std::string_view code, std::string_view message) {
+void HttpReader::fail(int status, std::string_view message) {
   state_ = State::failed;
-  error_ = {
-      .status = status, .code = std::string(code), .param = {}, .message = std::string(message)};
+  error_ = {.status = status,
+            .code = status == 400   ? "bad_request"
+                    : status == 413 ? "request_too_large"
+                                    : "",
+            .param = {},
+            .message = std::string(message)};
 }
 
 std::size_t HttpReader::feed(std::string_view bytes) {
   std::size_t taken = 0;
   while (taken < bytes.size() && (state_ == State::head || state_ == State::body)) {
     started_ = true;
-    taken +=
-        state_ == State::head ? feed_head(bytes.substr(taken)) : feed_body(bytes.substr(taken));
+    const std::string_view rest = bytes.substr(taken);
+    taken += state_ == State::head ? feed_head(rest) : feed_body(rest);
   }
   return taken;
 }
@@ -113,17 +119,17 @@ std::size_t HttpReader::feed_head(std::string_view bytes) {
     // Empty lines before a request are allowed, the first byte must begin a method.
     if (raw_.empty() && (c == '\r' || c == '\n')) continue;
     if (raw_.empty() && !is_token_character(c)) {
-      fail(400, "bad_request", "this is no HTTP request");
+      fail(400, "this is no HTTP request");
       return taken;
     }
     if (raw_.size() >= limits_.head_bytes) {
       const bool in_line = raw_.find("\r\n") == std::string::npos;
-      fail(in_line ? 414 : 431, "", in_line ? "the URL is too long" : "the header is too large");
+      fail(in_line ? 414 : 431, in_line ? "the URL is too long" : "the header is too large");
       return taken;
     }
     const bool after_return = !raw_.empty() && raw_.back() == '\r';
     if ((c == '\n') != after_return) {
-      fail(400, "bad_request", "a line of the header does not end with CR LF");
+      fail(400, "a line of the header does not end with CR LF");
       return taken;
     }
     raw_ += c;
@@ -132,100 +138,158 @@ std::size_t HttpReader::feed_head(std::string_view bytes) {
     // an empty line.
     const std::size_t first_line = raw_.find("\r\n");
     if (first_line + 2 == raw_.size()) {
-      const auto fault = check_request_line(std::string_view(raw_).substr(0, first_line), limits_);
+      const auto fault =
+          read_request_line(std::string_view(raw_).substr(0, first_line), limits_, head_);
       if (fault) {
-        fail(fault->status, fault->status == 400 ? "bad_request" : "", fault->message);
+        fail(fault->status, fault->message);
         return taken;
       }
     } else if (raw_.ends_with("\r\n\r\n")) {
-      const std::size_t begin = first_line + 2;
-      const auto fault =
-          check_fields(std::string_view(raw_).substr(begin, raw_.size() - begin - 2), limits_);
-      if (fault) {
-        fail(fault->status, fault->status == 400 ? "bad_request" : "", fault->message);
-      } else {
-        begin_body();
-      }
+      read_head();
       return taken;
     }
   }
   return taken;
 }
 
-void HttpReader::begin_body() {
-  parser_ = std::make_unique<Parser>();
-  http::request_parser<http::string_body>& beast = parser_->beast;
-  beast.header_limit(static_cast<std::uint32_t>(limits_.head_bytes + 4));
-  beast.body_limit(limits_.body_bytes);
-  boost::beast::error_code error;
-  beast.put(boost::asio::buffer(raw_), error);
-  if (error == http::error::body_limit) {
-    fail(413, "request_too_large", "the body is too large");
-    return;
+/// A line after the first one, without its end; false: failed.
+bool HttpReader::read_field(std::string_view line) {
+  const std::size_t colon = line.find(':');
+  if (is_blank(line.front())) {
+    fail(400, "a header field is folded");
+  } else if (head_.fields.size() >= limits_.fields) {
+    fail(431, "too many header fields");
+  } else if (colon == std::string_view::npos || !is_token(line.substr(0, colon))) {
+    fail(400, "a header field is broken");
+  } else if (std::ranges::any_of(line.substr(colon + 1), is_control)) {
+    fail(400, "a header field holds control characters");
+  } else {
+    head_.fields.emplace_back(lower(line.substr(0, colon)), trimmed(line.substr(colon + 1)));
+    return true;
   }
-  if ((error && error != http::error::need_more) || !beast.is_header_done()) {
-    fail(400, "bad_request", "the header is broken");
-    return;
+  return false;
+}
+
+/// The head is complete: how long is the body?
+void HttpReader::read_head() {
+  std::string_view lines = raw_;
+  lines.remove_prefix(lines.find("\r\n") + 2);
+  while (lines.size() > 2) {
+    const std::string_view line = lines.substr(0, lines.find("\r\n"));
+    if (!read_field(line)) return;
+    lines.remove_prefix(line.size() + 2);
   }
-  const auto& message = beast.get();
-  head_.method = std::string(message.method_string());
-  head_.target = std::string(message.target());
-  head_.http_1_0 = message.version() < 11;
-  head_.keep_alive = message.keep_alive();
-  const std::string_view path = std::string_view(head_.target).substr(0, head_.target.find('?'));
-  if (!decode_percent(path, head_.path)) {
-    fail(400, "bad_request", "the URL has a broken escape");
-    return;
-  }
-  for (const auto& field : message)
-    head_.fields.emplace_back(lower(field.name_string()), std::string(field.value()));
   raw_.clear();
   raw_.shrink_to_fit();
-  const bool ended = beast.is_done() || (!beast.chunked() && !beast.content_length());
-  state_ = ended ? State::done : State::body;
+  const std::string_view path = std::string_view(head_.target).substr(0, head_.target.find('?'));
+  if (!decode_percent(path, head_.path)) {
+    fail(400, "the URL has a broken escape");
+    return;
+  }
+  head_.keep_alive = !lists(head_, "connection", "close") &&
+                     (!head_.http_1_0 || lists(head_, "connection", "keep-alive"));
+  const auto count = [this](std::string_view name) {
+    return std::ranges::count(head_.fields, name, [](const auto& field) { return field.first; });
+  };
+  chunked_ = head_.has("transfer-encoding");
+  const bool sized = head_.has("content-length");
+  if (count("content-length") > 1) {
+    fail(400, "more than one Content-Length");
+  } else if (chunked_ && (sized || head_.http_1_0 || count("transfer-encoding") > 1)) {
+    fail(400, "Transfer-Encoding beside another length, or in HTTP/1.0");
+  } else if (chunked_ && lower(head_.field("transfer-encoding")) != "chunked") {
+    fail(400, "Transfer-Encoding must be chunked");
+  } else if (sized) {
+    const std::optional<std::uint64_t> length = number_of(head_.field("content-length"), 10);
+    left_ = length.value_or(0);
+    if (!length) {
+      fail(400, "Content-Length is no length");
+    } else if (left_ > limits_.body_bytes) {
+      fail(413, "the body is too large");
+    } else {
+      state_ = left_ == 0 ? State::done : State::body;
+    }
+  } else {
+    part_ = Part::chunk_head;
+    state_ = chunked_ ? State::body : State::done;
+  }
 }
 
 std::size_t HttpReader::feed_body(std::string_view bytes) {
-  http::request_parser<http::string_body>& beast = parser_->beast;
-  boost::beast::error_code error;
-  std::size_t taken = 0;
-  // A chunk's head that is cut stays with us until the rest comes.
-  raw_ += bytes;
-  while (!beast.is_done()) {
-    const std::size_t used =
-        beast.put(boost::asio::buffer(raw_.data() + taken, raw_.size() - taken), error);
-    taken += used;
-    if (error || used == 0 || taken == raw_.size()) break;
-  }
-  const std::size_t kept = raw_.size() - bytes.size();  // came earlier
-  if (error == http::error::body_limit) {
-    fail(413, "request_too_large", "the body is too large");
-    return bytes.size();
-  }
-  if (error && error != http::error::need_more) {
-    fail(400, "bad_request", "the body's chunks are broken");
-    return bytes.size();
-  }
-  if (beast.is_done()) {
+  const bool in_data = part_ == Part::data || part_ == Part::chunk_data;
+  return in_data ? take_data(bytes) : take_line(bytes);
+}
+
+std::size_t HttpReader::take_data(std::string_view bytes) {
+  const std::string_view taken = bytes.substr(0, left_);
+  body_ += taken;
+  left_ -= taken.size();
+  if (left_ > 0) return taken.size();
+  if (part_ == Part::data) {
     state_ = State::done;
-    raw_.clear();
-    return taken - kept;
+  } else {
+    part_ = Part::chunk_end;
   }
-  raw_.erase(0, taken);
-  if (raw_.size() > limits_.head_bytes) fail(400, "bad_request", "the body's chunks are broken");
-  return bytes.size();
+  return taken.size();
+}
+
+/// Takes bytes of a line between the data, and reads it once it is whole.
+std::size_t HttpReader::take_line(std::string_view bytes) {
+  const std::size_t line_max = part_ == Part::trailer ? limits_.head_bytes : kChunkHeadBytesMax;
+  std::size_t taken = 0;
+  for (const char c : bytes) {
+    ++taken;
+    const bool after_return = !raw_.empty() && raw_.back() == '\r';
+    const bool ends = c == '\n';
+    if (ends != after_return || (is_control(c) && c != '\r' && !ends) || raw_.size() >= line_max) {
+      fail(400, "the body's chunks are broken");
+      return taken;
+    }
+    raw_ += c;
+    if (!ends) continue;
+    const std::string line = raw_.substr(0, raw_.size() - 2);
+    raw_.clear();
+    if (part_ == Part::chunk_head) {
+      read_chunk_head(line);
+    } else if (part_ == Part::trailer) {
+      read_trailer(line);
+    } else if (line.empty()) {
+      part_ = Part::chunk_head;
+    } else {
+      fail(400, "a chunk is longer than its head says");
+    }
+    return taken;
+  }
+  return taken;
+}
+
+/// "1a" or "1a;name=value": what stands behind the size is for nobody here.
+void HttpReader::read_chunk_head(std::string_view line) {
+  const std::optional<std::uint64_t> size = number_of(trimmed(line.substr(0, line.find(';'))), 16);
+  if (!size || is_blank(line.front())) {
+    fail(400, "a chunk has no size");
+  } else if (*size > limits_.body_bytes - body_.size()) {
+    fail(413, "the body is too large");
+  } else {
+    left_ = *size;
+    part_ = left_ == 0 ? Part::trailer : Part::chunk_data;
+  }
+}
+
+/// Fields behind the last chunk are read over.
+void HttpReader::read_trailer(std::string_view line) {
+  trailer_bytes_ += line.size() + 2;
+  if (line.empty()) {
+    state_ = State::done;
+  } else if (trailer_bytes_ > limits_.head_bytes) {
+    fail(431, "the fields behind the body are too large");
+  } else if (!is_token(line.substr(0, line.find(':'))) || line.find(':') == std::string::npos) {
+    fail(400, "a field behind the body is broken");
+  }
 }
 
 bool HttpReader::expects_continue() const {
   return state_ == State::body && lower(head_.field("expect")) == "100-continue";
-}
-
-std::size_t HttpReader::body_bytes() const {
-  return parser_ ? parser_->beast.get().body().size() + raw_.size() : 0;
-}
-
-std::string HttpReader::take_body() {
-  return parser_ ? std::move(parser_->beast.get().body()) : std::string();
 }
 
 }  // namespace koho::server

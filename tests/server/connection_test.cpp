@@ -95,6 +95,11 @@ TEST(Connection, Row06Smuggling) {
   expect_refusal(line + "Content-Length: -5\r\n\r\n", 400);
   expect_refusal(line + "Content-Length: 5x\r\n\r\nhello", 400);
   expect_refusal(line + "Transfer-Encoding: chunked\r\n\r\nzz\r\n\r\n", 400);
+  expect_refusal(line + "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 400);
+  expect_refusal(line + "Transfer-Encoding: chunked1\r\n\r\nGET / HTTP/1.1\r\n\r\n", 400);
+  expect_refusal(line + "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+                 400);
+  expect_refusal("POST /generate HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400);
   expect_refusal(line + "A: 1\r\n folded\r\n\r\n", 400);
   expect_refusal("GET /health HTTP/1.1\nHost: localhost\n\n", 400);
   expect_refusal("GET /health HTTP/1.1\r\nHost: localhost\nA: 1\r\n\r\n", 400);
