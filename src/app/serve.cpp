@@ -59,7 +59,7 @@ void notify(const std::string& socket_path, const std::string& state) {
 sigset_t served_signals() {
   sigset_t set;
   sigemptyset(&set);
-  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaddset(&set, signal);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) sigaddset(&set, signal);
   return set;
 }
 
@@ -120,6 +120,7 @@ int serve_until_signal(server::Server& server, Runtime& runtime, const ServeOpti
   while (true) {
     const int signal = wait_for_signal(500);
     if (signal == SIGUSR1) log_steps(runtime);
+    if (signal == SIGHUP) log::info("SIGHUP: nothing is read again; a restart reads all anew");
     if (signal == SIGINT || signal == SIGTERM) {
       log::info("{}: draining, at most {} s", signal == SIGINT ? "SIGINT" : "SIGTERM",
                 options.shutdown_timeout_s);
@@ -158,8 +159,8 @@ int serve(ServeOptions options) {
     return fail(server.error(),
                 server.error().code == ErrorCode::invalid_argument ? kExitUsage : kExitFailure);
   server::Core& core = (*server)->core();
-  log::info("listening on {}:{}, loading {}", options.server.host, (*server)->port(),
-            options.model);
+  log::info("listening on {}:{}{}, loading {}", options.server.host, (*server)->port(),
+            options.server.tls_cert.empty() ? "" : " (HTTPS)", options.model);
   notify(options.notify_socket, "STATUS=loading");
   core.set_loading("the model's files", -1.0);
   Result<LoadedModel> model = load_model(options.model);

@@ -250,6 +250,22 @@ std::vector<ServeOption> make_table() {
        },
        nullptr},
       {"Server", "--api-key-file", "FILE", "Keys, one a line", Takes::value, read_keys, nullptr},
+      {"Server", "--tls-cert,--ssl-certfile,--ssl-cert-file", "FILE",
+       "HTTPS instead of HTTP: the certificate with its chain, PEM; read at the start",
+       Takes::value,
+       [](O& o, S v) {
+         o.server.tls_cert = v;
+         return Status();
+       },
+       [](const O& o) { return o.server.tls_cert; }},
+      {"Server", "--tls-key,--ssl-keyfile,--ssl-key-file", "FILE",
+       "The certificate's key, PEM without a passphrase; not given: in --tls-cert's file",
+       Takes::value,
+       [](O& o, S v) {
+         o.server.tls_key = v;
+         return Status();
+       },
+       [](const O& o) { return o.server.tls_key; }},
       {"Server", "--allowed-origins", "ORIGIN",
        "Web pages that may ask (CORS), several times for several; * is any", Takes::list,
        [](O& o, S v) {
@@ -530,6 +546,8 @@ Result<ServeOptions> read_serve_options(const std::vector<std::string>& argument
   }
   if (options.model.empty())
     return make_error(ErrorCode::invalid_argument, "--model DIR is needed");
+  if (options.server.tls_cert.empty() && !options.server.tls_key.empty())
+    return make_error(ErrorCode::invalid_argument, "--tls-key needs --tls-cert");
   KOHO_TRY_ASSIGN(options.runtime.device.kind, parse_device(options.device));
   return options;
 }

@@ -132,10 +132,13 @@ void IoThread::tick() {
 
 // ---- Connection
 
-Connection::Connection(IoThread& thread, asio::ip::tcp::socket socket)
+Connection::Connection(IoThread& thread,
+                       asio::ip::tcp::socket socket,
+                       std::unique_ptr<TlsSession> tls)
     : core_(thread.core()),
       thread_(thread),
       socket_(std::move(socket)),
+      tls_(std::move(tls)),
       reader_(core_.settings().http),
       stage_since_us_(core_.clock().now_us()) {
   ++core_.counters().connections_live;
@@ -215,8 +218,20 @@ void Connection::read_some() {
     }
     return;
   }
-  on_bytes({scratch.data(), bytes});
+  if (tls_) {
+    on_sealed({scratch.data(), bytes});
+  } else {
+    on_bytes({scratch.data(), bytes});
+  }
   wait_to_read();
+}
+
+void Connection::on_sealed(std::string_view bytes) {
+  std::string plain;
+  const bool good = tls_->receive(bytes, plain);
+  if (!plain.empty()) on_bytes(plain);
+  flush();  // the handshake's answers, and what waited for it
+  if (!good) lose(true);
 }
 
 void Connection::on_bytes(std::string_view bytes) {
@@ -462,12 +477,30 @@ void Connection::finish_exchange() {
   flush();
 }
 
+/// What the socket is to take next. Through TLS these are records; a part of out_ becomes some when
+/// those before are gone.
+std::string_view Connection::outgoing() {
+  constexpr std::size_t kSealedAtOnce = 64U << 10U;
+  if (!tls_) return std::string_view(out_).substr(sent_);
+  if (tls_->sealed().empty()) {
+    const std::string_view piece = std::string_view(out_).substr(sent_, kSealedAtOnce);
+    if (piece.empty() && close_after_) tls_->end();
+    if (!piece.empty() && tls_->established()) {
+      if (!tls_->send(piece)) lose(true);
+      sent_ += piece.size();
+    }
+  }
+  return tls_->sealed();
+}
+
 void Connection::flush() {
   if (writing_ || closed_) return;
-  while (sent_ < out_.size()) {
+  while (true) {
+    const std::string_view next = outgoing();
+    if (closed_) return;
+    if (next.empty()) break;
     Error error;
-    const std::size_t bytes =
-        socket_.write_some(asio::buffer(out_.data() + sent_, out_.size() - sent_), error);
+    const std::size_t bytes = socket_.write_some(asio::buffer(next), error);
     if (error == asio::error::would_block) {
       writing_ = true;
       last_write_us_ = core_.clock().now_us();
@@ -492,9 +525,14 @@ void Connection::flush() {
       lose(true);
       return;
     }
-    sent_ += bytes;
+    if (tls_) {
+      tls_->sealed().erase(0, bytes);
+    } else {
+      sent_ += bytes;
+    }
     core_.counters().bytes_sent += bytes;
   }
+  if (sent_ < out_.size()) return;  // the handshake comes first
   out_.clear();
   if (out_.capacity() > kKeptBytes) out_.shrink_to_fit();
   sent_ = 0;
@@ -538,7 +576,8 @@ void Connection::on_tick(std::int64_t now) {
   if (!reader_.started()) {
     // While draining, who already had an answer goes at once; who just came is told by one.
     const bool leaves = core_.phase() == Phase::draining && served_;
-    const std::int64_t patience = leaves ? 0 : time.idle_ms;
+    const bool greets = tls_ && !tls_->established();
+    const std::int64_t patience = leaves ? 0 : greets ? time.head_ms : time.idle_ms;
     if (now - stage_since_us_ >= patience * kUsPerMs) close();
     return;
   }

@@ -23,6 +23,7 @@
 #include "server/generation_job.h"
 #include "server/handlers.h"
 #include "server/http_reader.h"
+#include "server/tls.h"
 
 namespace koho::server {
 
@@ -73,7 +74,10 @@ struct LargeAnswer {
 
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(IoThread& thread, boost::asio::ip::tcp::socket socket);
+  /// `tls` is null for plain HTTP.
+  Connection(IoThread& thread,
+             boost::asio::ip::tcp::socket socket,
+             std::unique_ptr<TlsSession> tls);
   ~Connection();
 
   void start();
@@ -87,6 +91,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void wait_to_read();
   void read_some();
+  void on_sealed(std::string_view bytes);
   void on_bytes(std::string_view bytes);
   void take_requests();
   void answer_requests();
@@ -100,12 +105,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void append_chunk(std::string_view events);
   void send(Response response);
   void finish_exchange();
+  std::string_view outgoing();
   void flush();
   void lose(bool by_client);
 
   Core& core_;
   IoThread& thread_;
   boost::asio::ip::tcp::socket socket_;
+  std::unique_ptr<TlsSession> tls_;
   HttpReader reader_;
   std::string unread_;  // came while a request was answered
   bool reading_ = false;

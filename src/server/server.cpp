@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -32,6 +33,10 @@ class Server::Impl {
 
   Status listen() {
     const ServerSettings& settings = core_.settings();
+    if (!settings.tls_cert.empty()) {
+      const std::string& key = settings.tls_key.empty() ? settings.tls_cert : settings.tls_key;
+      KOHO_TRY_ASSIGN(tls_, TlsContext::load(settings.tls_cert, key));
+    }
     SystemError error;
     const std::string host = settings.host == "localhost" ? "127.0.0.1" : settings.host;
     asio::ip::address address = asio::ip::make_address(host, error);
@@ -97,7 +102,8 @@ class Server::Impl {
         ++core_.counters().connections_refused;
         continue;  // the socket closes
       }
-      auto connection = std::make_shared<Connection>(thread, std::move(socket));
+      auto connection =
+          std::make_shared<Connection>(thread, std::move(socket), tls_ ? tls_->accept() : nullptr);
       asio::post(thread.context(), [connection] { connection->start(); });
     }
     wait_to_accept();
@@ -119,6 +125,7 @@ class Server::Impl {
   }
 
   Core& core_;
+  std::optional<TlsContext> tls_;  // nothing: plain HTTP
   std::vector<std::shared_ptr<IoThread>> threads_;
   tcp::acceptor acceptor_{threads_.front()->context()};
   asio::steady_timer retry_{threads_.front()->context()};

@@ -40,6 +40,9 @@ struct ServerSettings {
 
   std::string model_name;  // a label of the metrics
 
+  std::string tls_cert;  // a PEM file; "" is plain HTTP
+  std::string tls_key;   // "": in the same file
+
   std::vector<std::string> api_keys;         // empty: none is asked for
   std::vector<std::string> allowed_origins;  // "*" is any
   bool check_host = true;                    // on a loopback address without keys

@@ -113,6 +113,24 @@ TEST(ServeCommand, ServesAndDrains) {
   EXPECT_NE(output.find(R"("completion_tokens":100)"), std::string::npos) << output;
 }
 
+TEST(ServeCommand, SignalsThatAskForNoEnd) {
+  Process process(serving());
+  const std::uint16_t port = process.ready_port();
+  ASSERT_NE(port, 0) << process.output();
+  const std::string body = R"({"model":"tiny","prompt":"a","max_tokens":4,"ignore_eos":true})";
+  EXPECT_EQ(post(port, "/v1/completions", body).status, 200);
+  for (const auto& [number, told] :
+       {std::pair{SIGHUP, "SIGHUP: nothing is read again"}, std::pair{SIGUSR1, "pages free"}}) {
+    process.signal(number);
+    while (process.output().find(told) == std::string::npos) usleep(1000);
+  }
+  EXPECT_EQ(post(port, "/v1/completions", body).status, 200);
+  process.signal(SIGTERM);
+  EXPECT_EQ(process.wait(), 0) << process.output();
+  // The flight recorder tells of the first request's steps.
+  EXPECT_NE(process.output().find("step"), std::string::npos) << process.output();
+}
+
 TEST(ServeCommand, ASecondSignalEndsItAtOnce) {
   Process process(serving({"--shutdown-timeout", "3600", "--max-num-seqs", "1"}));
   const std::uint16_t port = process.ready_port();
@@ -145,6 +163,17 @@ TEST(ServeCommand, SaysWhatIsWrong) {
   EXPECT_EQ(run({"--model", kTiny, "--host", "not an address"}, "not an address"), 2);
   EXPECT_EQ(run({"--help"}, "KOHO_SOME_NAME"), 0);
   EXPECT_EQ(run({"--check", kTiny}, "are good"), 0);
+}
+
+TEST(ServeCommand, RefusesBadTlsFiles) {
+  for (const auto& [arguments, told] :
+       {std::pair{std::vector<std::string>{"--tls-cert", "/nowhere/cert.pem"}, "/nowhere/cert.pem"},
+        std::pair{std::vector<std::string>{"--tls-cert", kTiny + "/config.json"}, "config.json"},
+        std::pair{std::vector<std::string>{"--tls-key", "/nowhere/key.pem"}, "needs --tls-cert"}}) {
+    Process process(serving(arguments));
+    EXPECT_EQ(process.wait(), 2) << process.output();
+    EXPECT_NE(process.output().find(told), std::string::npos) << process.output();
+  }
 }
 
 TEST(ServeCommand, ReadsAConfigFileAndTheEnvironment) {
