@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include "runtime/fingerprint.h"
+
 namespace koho::server {
 namespace {
 
@@ -24,6 +26,7 @@ Serving serving_of(Runtime& runtime, std::vector<std::string> names) {
     model.turns = std::make_shared<api::TurnMemory>(kTurnTokensMax);
   }
   model.journal = std::make_shared<api::PromptJournal>(kJournalRequestsMax, kJournalTokensMax);
+  model.fingerprint = fingerprint_of(runtime);
   model.defaults = runtime.default_request();
   model.limits = runtime.engine().limits();
   Serving serving{.engine = runtime.engine(), .model = std::move(model)};

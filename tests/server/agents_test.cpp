@@ -111,6 +111,30 @@ TEST(Messages, StreamsTheEventsThatClientsFollow) {
   EXPECT_EQ(stop, "tool_use");
 }
 
+TEST(Messages, CallsAToolWhenItMust) {
+  for (const char* choice :
+       {R"({"type":"any"})", R"({"type":"tool","name":"web_search"})",
+        R"({"type":"tool","name":"web_search","disable_parallel_tool_use":true})"}) {
+    const std::string body =
+        R"({"model":"claude-x","max_tokens":256,"temperature":0,"messages":[{"role":"user",)"
+        R"("content":"What is 5 + 6?"}],"tool_choice":)" +
+        std::string(choice) + R"(,"tools":)" + kMessageTools;
+    const Reply reply = ask("/v1/messages", body + "}");
+    ASSERT_EQ(reply.status, 200) << reply.body;
+    const Json json = reply.json();
+    EXPECT_EQ(text_at(json, "stop_reason"), "tool_use") << reply.body;
+    const Json call = at(json, "content." + std::to_string(at(json, "content").items.size() - 1));
+    EXPECT_EQ(text_at(call, "type"), "tool_use");
+    if (std::string_view(choice).find("web_search") != std::string_view::npos) {
+      EXPECT_EQ(text_at(call, "name"), "web_search");
+      EXPECT_TRUE(at(call, "input.query").is_string()) << reply.body;
+    }
+    const Reply stream = ask("/v1/messages", body + R"(,"stream":true})");
+    EXPECT_EQ(event_types(stream).back(), "message_stop");
+    EXPECT_NE(stream.body.find(R"("stop_reason":"tool_use")"), std::string::npos) << stream.body;
+  }
+}
+
 TEST(Messages, CountsTokensAsTheyAreUsed) {
   const std::string body =
       R"({"model":"claude-x","max_tokens":1,"messages":[{"role":"user","content":"What is 2 + 2?"}]})";
@@ -173,6 +197,64 @@ TEST(Responses, StreamsNumberedEventsAndTakesItsItemsBack) {
   EXPECT_EQ(text_at(answer, "output.1.content.0.text"),
             "The weather in Lisbon is sunny with 24 degrees.");
   EXPECT_GT(number_at(answer, "usage.input_tokens_details.cached_tokens"), 0);
+}
+
+TEST(Responses, CallsAToolWhenItMust) {
+  const auto tool = [](const std::string& name, const std::string& key, bool strict) {
+    return fmt::format(R"({{"type":"function","name":"{}","strict":{},"parameters":{{)"
+                       R"("type":"object","properties":{{"{}":{{"type":"string"}}}},)"
+                       R"("required":["{}"],"additionalProperties":false}}}})",
+                       name, strict, key, key);
+  };
+  for (const bool strict : {false, true}) {
+    for (const char* choice : {R"("required")", R"({"type":"function","name":"web_search"})"}) {
+      const std::string body =
+          R"({"model":"tiny","temperature":0,"max_output_tokens":256,"input":"What is 5 + 6?",)"
+          R"("tool_choice":)" +
+          std::string(choice) + R"(,"tools":[)" + tool("get_weather", "city", strict) + "," +
+          tool("web_search", "query", strict) + "]";
+      const Reply reply = ask("/v1/responses", body + "}");
+      ASSERT_EQ(reply.status, 200) << reply.body;
+      const Json output = at(reply.json(), "output");
+      const Json& call = output.items.back();
+      EXPECT_EQ(text_at(call, "type"), "function_call") << reply.body;
+      if (choice[0] == '{') {
+        EXPECT_EQ(text_at(call, "name"), "web_search");
+        EXPECT_TRUE(at(*chat::parse_json(text_at(call, "arguments")), "query").is_string())
+            << reply.body;
+      }
+      const Reply stream = ask("/v1/responses", body + R"(,"stream":true})");
+      EXPECT_EQ(event_types(stream).back(), "response.completed");
+      EXPECT_EQ(
+          text_at(at(*chat::parse_json(stream.events().back()), "response.output").items.back(),
+                  "type"),
+          "function_call");
+    }
+  }
+}
+
+TEST(Responses, KeepsToAStrictTool) {
+  // At temperature 2 the model would write anything; strict arguments stay what the schema says.
+  int calls = 0;
+  for (int seed = 1; seed <= 4; ++seed) {
+    const Reply reply = ask(
+        "/v1/responses",
+        R"({"model":"tiny","temperature":2,"seed":)" + std::to_string(seed) +
+            R"(,"max_output_tokens":400,"reasoning":{"effort":"none"},"input":"What is the weather in Lisbon?",)"
+            R"("tool_choice":"required","parallel_tool_calls":false,"tools":[{"type":"function",)"
+            R"("name":"pick","strict":true,"parameters":{"type":"object","properties":{"n":)"
+            R"({"type":"integer","minimum":3,"maximum":5}},"required":["n"],"additionalProperties":false}}]})");
+    ASSERT_EQ(reply.status, 200) << reply.body;
+    for (const Json& item : at(reply.json(), "output").items) {
+      if (text_at(item, "type") != "function_call") continue;
+      ++calls;
+      const Json arguments = *chat::parse_json(text_at(item, "arguments"));
+      EXPECT_EQ(arguments.keys, (std::vector<std::string>{"n"}));
+      const std::int64_t n = arguments.items.at(0).as_integer().value_or(0);
+      EXPECT_TRUE(n >= 3 && n <= 5) << reply.body;
+    }
+  }
+  EXPECT_EQ(calls, 4);
 }
 
 TEST(Agents, WithoutASeedTwoAnswersDiffer) {

@@ -357,6 +357,41 @@ TEST(BadInput, Row29Formats) {
               "response_format", "unsupported_schema");
 }
 
+TEST(BadInput, Row30And31HostileSchemas) {
+  const auto schema = [](const std::string& text) {
+    return R"("response_format":{"type":"json_schema","json_schema":{"name":"s","schema":)" + text +
+           "}}";
+  };
+  const auto refused = [&](const std::string& text, const std::string& code) {
+    refuse_both(schema(text), "response_format", code);
+  };
+  std::string many = R"({"enum":[)";
+  for (int i = 0; i < 70'000; ++i) many += (i > 0 ? ",\"v" : "\"v") + std::to_string(i) + '"';
+  refused(many + "]}", "grammar_too_complex");
+  for (const char* text :
+       {R"({"$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#/$defs/a"}},"$ref":"#/$defs/a"})",
+        R"({"type":"integer","minimum":5,"maximum":4})", R"({"type":"string","enum":[1,2]})",
+        R"({"properties":{},"required":["a"],"additionalProperties":false})"})
+    refused(text, "unsatisfiable_schema");
+  // What others choke on by backtracking or by unfolding is no work for an automaton that counts.
+  accept_both(schema(R"({"type":"string","pattern":"^(a+)+$"})"));
+  // Whether counting a billion fits into the time is the machine's affair.
+  for (const Api api : kBoth) {
+    const Reply reply = post(
+        shared_server().port(), path_of(api),
+        body_with(api, schema(R"({"type":"string","pattern":"^((a{1,1000}){1,1000}){1,1000}$"})")));
+    EXPECT_TRUE(reply.status == 200 || text_at(reply.json(), "error.code") == "grammar_too_complex")
+        << reply.body;
+    expect_alive(api);
+  }
+  // 30,000 levels: the body is refused before fields have names, a schema in a string with its own.
+  std::string deep;
+  for (int i = 0; i < 30'000; ++i) deep += R"({"type":"array","items":)";
+  deep += "{}" + std::string(30'000, '}');
+  for (const Api api : kBoth)
+    refuse_body(api, R"({"model":"tiny",)" + schema(deep) + "}", 400, "", "invalid_json");
+}
+
 TEST(BadInput, Row32UnknownFieldsAreCounted) {
   const std::uint64_t before = shared_server().counters().unknown_fields.load();
   accept_both(R"("strange_field":{"a":[1,2]},"store":false)");

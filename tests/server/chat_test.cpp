@@ -90,6 +90,14 @@ TEST(Chat, AnswersAQuestion) {
   EXPECT_FALSE(reply.fields.at("x-request-id").empty());
 }
 
+TEST(Chat, NamesWhatAnswered) {
+  const std::string name = text_at(ask("hi", R"("max_tokens":1)").json(), "system_fingerprint");
+  EXPECT_TRUE(name.starts_with("fp_") && name.size() == 19) << name;
+  EXPECT_EQ(text_at(ask("ho", R"("max_tokens":2)").json(), "system_fingerprint"), name);
+  const Reply stream = ask("hi", R"("max_tokens":1,"stream":true)");
+  EXPECT_EQ(text_at(*chat::parse_json(stream.events().front()), "system_fingerprint"), name);
+}
+
 TEST(Chat, ThinksUnlessTold) {
   const Reply reply = ask("What is 23 times 7?");
   ASSERT_EQ(reply.status, 200) << reply.body;
@@ -165,6 +173,25 @@ TEST(Chat, CallsAToolWhenItMust) {
       EXPECT_EQ(text_at(json, "choices.0.message.tool_calls.0.function.name"), "web_search");
     }
   }
+}
+
+TEST(Chat, AnswersAsBenchmarkClientsAsk) {
+  // `vllm bench serve --backend openai-chat --ignore-eos`: its body, and what it reads of a stream.
+  const Reply reply = post(
+      shared_server().port(), kPath,
+      R"({"model":"tiny","messages":[{"role":"user","content":[{"type":"text","text":"Tell me."}]}],)"
+      R"("temperature":0.0,"max_completion_tokens":24,"stream":true,)"
+      R"("stream_options":{"include_usage":true},"ignore_eos":true,"repetition_penalty":1.0,)"
+      R"("chat_template_kwargs":{"enable_thinking":false}})");
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  const Joined joined = join(reply);
+  EXPECT_TRUE(joined.done);
+  EXPECT_FALSE(joined.content.empty());
+  EXPECT_EQ(joined.finish, "length");
+  EXPECT_EQ(text_at(joined.usage, "completion_tokens"), "24");
+  // It takes a chunk with choices for a token and one without for the usage.
+  const std::vector<std::string> events = reply.events();
+  EXPECT_TRUE(at(*chat::parse_json(events.at(events.size() - 2)), "choices").items.empty());
 }
 
 TEST(Chat, KeepsToASchema) {

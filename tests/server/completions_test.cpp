@@ -42,6 +42,27 @@ TEST(Completions, ContinuesAText) {
   EXPECT_EQ(text_at(shown, "choices.0.text"), text_at(json, "choices.0.text") + "<|endoftext|>");
 }
 
+TEST(Completions, AnswersAsBenchmarkClientsAsk) {
+  // `vllm bench serve --ignore-eos`: its body, and what it reads of a stream.
+  const Reply reply = post(
+      shared_server().port(), kPath,
+      R"({"model":"tiny","prompt":)" + quoted(kStory) +
+          R"(,"temperature":0.0,"repetition_penalty":1.0,"max_tokens":32,"logprobs":null,)"
+          R"("stream":true,"stream_options":{"include_usage":true},"ignore_eos":true,"best_of":1})");
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  const std::vector<std::string> events = reply.events();
+  ASSERT_GE(events.size(), 3U);
+  EXPECT_EQ(events.back(), "[DONE]");
+  std::string text;
+  for (std::size_t i = 0; i + 2 < events.size(); ++i)
+    text += text_at(*chat::parse_json(events[i]), "choices.0.text");
+  EXPECT_GT(text.size(), 20U);
+  const Json last = *chat::parse_json(events[events.size() - 2]);
+  EXPECT_TRUE(at(last, "choices").items.empty());
+  EXPECT_EQ(text_at(last, "usage.completion_tokens"), "32");
+  EXPECT_EQ(get(shared_server().port(), "/v1/models").status, 200);  // it asks for the name there
+}
+
 TEST(Completions, SixteenTokensUnlessAsked) {
   const Json json = complete(quoted(kStory)).json();
   EXPECT_EQ(text_at(json, "usage.completion_tokens"), "16");

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/fingerprint.h"
+
+#include <algorithm>
+#include <iterator>
+#include <span>
+#include <xxhash.h>
+
+#include <fmt/format.h>
+
+#include "checkpoint/checkpoint.h"
+
+namespace koho {
+
+std::string fingerprint_of(const Runtime& runtime) {
+  constexpr std::size_t kSamples = 64;
+  constexpr std::size_t kSampleBytes = 256;
+  const std::span<const CheckpointTensor> tensors = runtime.model().checkpoint->tensors();
+  const RuntimeOptions& options = runtime.options();
+  std::string text =
+      fmt::format("{}|{}|{}|{}|{}|{}", options.ranks, static_cast<int>(options.experts),
+                  static_cast<int>(options.attention), static_cast<int>(options.kv_dtype),
+                  static_cast<int>(options.device.kind), options.device.deterministic);
+  const std::size_t stride = std::max<std::size_t>(1, tensors.size() / kSamples);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    fmt::format_to(std::back_inserter(text), "|{} {}", tensors[i].name, describe(tensors[i]));
+    if (i % stride != 0) continue;
+    const auto sample = tensors[i].bytes.first(std::min(kSampleBytes, tensors[i].bytes.size()));
+    text.append(reinterpret_cast<const char*>(sample.data()), sample.size());
+  }
+  return fmt::format("fp_{:016x}", XXH3_64bits(text.data(), text.size()));
+}
+
+}  // namespace koho
