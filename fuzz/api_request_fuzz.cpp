@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// A body at any of the generating endpoints, as far as the engine and back: what is refused is
+// refused with a status of 4xx and in valid JSON, what is accepted is a request that the engine's
+// own check accepts, and any answer to it is well-formed JSON or a well-formed stream of it.
+// The first byte chooses the endpoint. The tokenizer is the tests' small one.
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <string_view>
+
+#include "api/answer.h"
+#include "api/body.h"
+#include "api/endpoints.h"
+#include "base/check.h"
+
+namespace koho::api {
+namespace {
+
+struct Loaded {
+  Tokenizer tokenizer;
+  Model model;
+
+  Loaded() : tokenizer(load()) {
+    model.names = {"m", "other"};
+    model.fingerprint = "fp_1";
+    model.tokenizer = &tokenizer;
+    model.tag_ids = tag_ids_of(tokenizer);
+    model.limits.vocabulary = tokenizer.vocab_size();
+    model.limits.requests_max = 64;
+    Limits& scheduler = model.limits.scheduler;
+    scheduler.tokens_per_page = 16;
+    scheduler.pages = 64;
+    scheduler.context_max = 512;
+    scheduler.sequences_max = 8;
+    scheduler.live_max = 64;
+    scheduler.step_tokens_max = 64;
+    scheduler.mixed_prefill_tokens_max = 32;
+    KOHO_CHECK(validate(model.limits).ok());
+    model.defaults.stop_tokens = {model.limits.vocabulary - 1};
+    model.defaults.reasoning_begin = model.tag_ids[0];
+    model.turns = std::make_shared<TurnMemory>(1U << 16U);
+    model.journal = std::make_shared<PromptJournal>(4, 1U << 12U);
+  }
+
+  static Tokenizer load() {
+    Result<Tokenizer> tokenizer =
+        Tokenizer::load(KOHO_SOURCE_DIR "/tests/tokenizer/data/small/tokenizer.json");
+    KOHO_CHECK(tokenizer.ok());
+    return std::move(*tokenizer);
+  }
+};
+
+void check_refusal(const GenerationEndpoint& endpoint, const ApiError& error) {
+  KOHO_CHECK(error.status >= 400 && error.status < 500);
+  KOHO_CHECK(!error.message.empty());
+  std::string text;
+  append_error(text, endpoint.errors, error);
+  const Result<chat::Json> json = chat::parse_json(text);
+  KOHO_CHECK(json.ok() && json->find("error") != nullptr);
+}
+
+/// What the engine could have sampled, one token a choice after another.
+std::string play(const GenerationEndpoint& endpoint,
+                 const GenerationRequest& request,
+                 const Model& model,
+                 std::uint32_t seed) {
+  Answer answer(model, request, endpoint.respond(request, model));
+  std::string out;
+  std::minstd_rand random(seed + 1U);
+  const auto vocabulary = static_cast<std::uint32_t>(model.limits.vocabulary);
+  answer.begin({.id = "1", .created = 1, .prompt_tokens = 3}, out);
+  for (std::size_t prompt = 0; prompt < request.requests.size(); ++prompt) {
+    for (std::int32_t choice = 0; choice < request.base.choices; ++choice) {
+      const std::uint32_t tokens = random() % 12U;
+      for (std::uint32_t i = 0; i <= tokens; ++i) {
+        OutputEvent event;
+        event.choice = choice;
+        // Half of what matters are tags.
+        event.token = random() % 2U == 0 ? static_cast<Token>(random() % vocabulary)
+                                         : model.tag_ids[random() % model.tag_ids.size()];
+        event.logprob = -0.5F;
+        if (request.output.logprobs)
+          event.top.assign(static_cast<std::size_t>(*request.output.logprobs), {event.token, -1});
+        event.text = model.tokenizer->decode({&event.token, 1});
+        if (i == tokens) event.finish = i % 2 == 0 ? FinishReason::stop : FinishReason::length;
+        if (event.finish == FinishReason::stop && !request.base.stop_strings.empty())
+          event.stop_string = 0;
+        answer.add(prompt, event, out);
+        if (i % 5 == 4) answer.ping(out);
+      }
+    }
+    if (seed % 7U == 0) {
+      answer.fail(to_api_error(make_error(ErrorCode::device_error, "lost")), out);
+      return out;
+    }
+    answer.end(prompt, Summary{}, out);
+  }
+  return out;
+}
+
+void check_answer(std::string_view out, bool stream) {
+  if (!stream) {
+    const Result<chat::Json> json = chat::parse_json(out);
+    KOHO_CHECK(out.empty() || (json.ok() && json->is_object()));
+    return;
+  }
+  KOHO_CHECK(out.ends_with("\n\n"));
+  while (!out.empty()) {
+    const std::string_view line = out.substr(0, out.find('\n'));
+    out.remove_prefix(line.size() + 1);
+    if (line.empty() || line.starts_with(": ") || line.starts_with("event: ")) continue;
+    KOHO_CHECK(line.starts_with("data: "));
+    const std::string_view data = line.substr(6);
+    KOHO_CHECK(data == "[DONE]" || chat::parse_json(data).ok());
+  }
+}
+
+void check_body(const GenerationEndpoint& endpoint, std::string_view body) {
+  static const Loaded loaded;
+  const Model& model = loaded.model;
+  chat::Json json;
+  if (const Refusal refused = parse_body(body, json)) {
+    check_refusal(endpoint, *refused);
+    return;
+  }
+  GenerationRequest request;
+  Refusal refused = endpoint.read(json, model, request);
+  if (!refused) {
+    refused = encode(request, model, endpoint.prompt_field);
+    if (refused && endpoint.reword != nullptr)
+      refused = endpoint.reword(std::move(*refused), request, model);
+  }
+  if (refused) {
+    check_refusal(endpoint, *refused);
+    return;
+  }
+  KOHO_CHECK(!request.requests.empty());
+  for (const Request& one : request.requests) KOHO_CHECK(validate(one, model.limits).ok());
+  constexpr std::size_t kPlayedMax = 8;
+  if (request.requests.size() * static_cast<std::size_t>(request.base.choices) > kPlayedMax) return;
+  if (request.scores_prompts())
+    for (const Request& one : request.requests)
+      request.prompt_logprobs.emplace_back(one.prompt.size() - 1);
+  check_answer(play(endpoint, request, model, static_cast<std::uint32_t>(body.size())),
+               request.stream);
+}
+
+}  // namespace
+}  // namespace koho::api
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return 0;
+  const auto endpoints = koho::api::generation_endpoints();
+  koho::api::check_body(endpoints[data[0] % endpoints.size()],
+                        {reinterpret_cast<const char*>(data) + 1, size - 1});
+  return 0;
+}
