@@ -15,19 +15,28 @@ namespace {
 
 constexpr const char* kPath = "/v1/completions";
 
+constexpr const char* kBothPaths[] = {kPath, "/v1/chat/completions"};
+
+/// Either API takes it: what the other one reads is an unknown field.
 std::string endless(const std::string& more = "") {
-  return R"({"model":"tiny","prompt":"Once upon a time","max_tokens":2000,"ignore_eos":true)" +
+  return R"({"model":"tiny","prompt":"Once upon a time","messages":[{"role":"user","content":"a"}],)"
+         R"("max_tokens":2000,"ignore_eos":true)" +
          more + "}";
 }
 
-std::string request_of(const std::string& body) {
-  return std::string("POST ") + kPath +
+std::string request_of(const std::string& body, const char* path = kPath) {
+  return std::string("POST ") + path +
          " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: " +
          std::to_string(body.size()) + "\r\n\r\n" + body;
 }
 
 void expect_alive(std::uint16_t port) {
-  EXPECT_EQ(post(port, kPath, R"({"model":"tiny","prompt":"hi","max_tokens":2})").status, 200);
+  for (const char* path : kBothPaths)
+    EXPECT_EQ(post(port, path,
+                   R"({"model":"tiny","prompt":"hi","messages":[{"role":"user","content":"hi"}],)"
+                   R"("max_tokens":2})")
+                  .status,
+              200);
 }
 
 /// Waits for it, far longer than anything takes.
@@ -192,7 +201,8 @@ TEST(Connection, Row36ADisconnectFreesThePages) {
   for (const bool abrupt : {false, true}) {
     for (const bool streams : {false, true}) {
       Client client(server.port());
-      ASSERT_TRUE(client.send(request_of(endless(streams ? R"(,"stream":true)" : ""))));
+      const char* path = kBothPaths[static_cast<int>(abrupt == streams)];
+      ASSERT_TRUE(client.send(request_of(endless(streams ? R"(,"stream":true)" : ""), path)));
       ASSERT_TRUE(comes_true([&] { return server.serving().engine.statistics().running > 0; }));
       if (streams) {
         ASSERT_TRUE(client.read_until("data: "));
@@ -227,11 +237,13 @@ TEST(Connection, Row38AFullQueueIsToldSo) {
     // The second one waits: it shows in the engine's count.
     ASSERT_TRUE(comes_true([&] { return server.serving().engine.statistics().requests_live > i; }));
   }
-  const Reply refused = post(server.port(), kPath, endless());
-  EXPECT_EQ(refused.status, 429) << refused.body;
-  EXPECT_EQ(text_at(refused.json(), "error.code"), "rate_limit_exceeded");
-  EXPECT_EQ(text_at(refused.json(), "error.type"), "rate_limit_error");
-  EXPECT_TRUE(refused.fields.contains("retry-after"));
+  for (const char* path : kBothPaths) {
+    const Reply refused = post(server.port(), path, endless());
+    EXPECT_EQ(refused.status, 429) << refused.body;
+    EXPECT_EQ(text_at(refused.json(), "error.code"), "rate_limit_exceeded");
+    EXPECT_EQ(text_at(refused.json(), "error.type"), "rate_limit_error");
+    EXPECT_TRUE(refused.fields.contains("retry-after"));
+  }
   clients.clear();
   EXPECT_TRUE(server.becomes_idle());
   expect_alive(server.port());
@@ -239,23 +251,26 @@ TEST(Connection, Row38AFullQueueIsToldSo) {
 
 TEST(Connection, Row37AnErrorAfterTheFirstByteIsAnEvent) {
   TinyServer server;
-  Client client(server.port());
-  ASSERT_TRUE(client.send(request_of(endless(R"(,"stream":true)"))));
-  ASSERT_TRUE(client.read_until("data: "));
-  const std::size_t id = client.pending().find("\"cmpl-");
-  ASSERT_NE(id, std::string::npos);
-  EXPECT_EQ(post(server.port(), "/abort_request",
-                 R"({"request_id":")" + client.pending().substr(id + 6, 32) + "\"}")
-                .status,
-            200);
-  const std::optional<Reply> reply = client.read_reply();
-  ASSERT_TRUE(reply);
-  const std::vector<std::string> events = reply->events();
-  ASSERT_GE(events.size(), 2U);
-  EXPECT_EQ(events.back(), "[DONE]");
-  EXPECT_EQ(text_at(*chat::parse_json(events[events.size() - 2]), "error.code"), "cancelled");
+  for (const char* path : kBothPaths) {
+    Client client(server.port());
+    ASSERT_TRUE(client.send(request_of(endless(R"(,"stream":true)"), path)));
+    ASSERT_TRUE(client.read_until("data: "));
+    const std::size_t id = client.pending().find("cmpl-");
+    ASSERT_NE(id, std::string::npos);
+    EXPECT_EQ(post(server.port(), "/abort_request",
+                   R"({"request_id":")" + client.pending().substr(id + 5, 32) + "\"}")
+                  .status,
+              200);
+    const std::optional<Reply> reply = client.read_reply();
+    ASSERT_TRUE(reply);
+    const std::vector<std::string> events = reply->events();
+    ASSERT_GE(events.size(), 2U);
+    EXPECT_EQ(events.back(), "[DONE]");
+    EXPECT_EQ(text_at(*chat::parse_json(events[events.size() - 2]), "error.code"), "cancelled");
+  }
   EXPECT_TRUE(server.becomes_idle());
   EXPECT_EQ(post(server.port(), "/abort_request", R"({"request_id":"nobody"})").status, 404);
+  expect_alive(server.port());
 }
 
 TEST(Connection, ASlowReaderPausesItsRequestAndNoOther) {
