@@ -21,7 +21,7 @@ struct GrammarLimits {
   SchemaLimits schema;                          // of a schema's text; of all other texts, too
   std::int32_t choices_max = 1000;              // of Constraint::choices
   std::int32_t tools_max = 128;                 // of Constraint::tools
-  std::int64_t compile_us_max = 250'000;        // of one compilation, once it has begun
+  std::int64_t compile_us_max = 1'000'000;      // of one compilation, once it has begun
   std::size_t compile_bytes_max = 2UL << 30U;   // allocated by it, all allocations together
   std::size_t grammar_bytes_max = 64UL << 20U;  // of one grammar
   std::int64_t step_us_max = 50'000;            // of one step of a matcher
@@ -32,6 +32,8 @@ struct GrammarLimits {
   std::int32_t queue_max = 256;  // compilations that wait
   /// White space in a row within JSON: models may go on with it for ever.
   std::int32_t whitespace_max = 32;
+  /// Characters of bounded strings are counted beside the grammar (string_lengths.h), not by it.
+  bool count_lengths = true;
 };
 
 struct GrammarStatistics {

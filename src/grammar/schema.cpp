@@ -132,6 +132,10 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kBounds{{
     {"minProperties", "maxProperties"},
 }};
 
+/// Of e-mail addresses: xgrammar's own form takes tens of milliseconds a mask at 150,000 tokens.
+constexpr std::string_view kEmail =
+    R"(^[A-Za-z0-9_+-]+(\.[A-Za-z0-9_+-]+)*@[A-Za-z0-9]+(-[A-Za-z0-9]+)*(\.[A-Za-z0-9]+(-[A-Za-z0-9]+)*)+$)";
+
 constexpr std::string_view kPatternTrouble =
     "a pattern that asks for quotation marks or backslashes, or mixes characters beyond ASCII with "
     "\".\" or \"[^\", is not supported";
@@ -253,8 +257,7 @@ Error fault(std::string_view code,
 /// The schemas of a text, each a node. Nodes are named by index.
 class Schema::Tree {
  public:
-  static Result<std::unique_ptr<const Tree>> read(std::string_view text,
-                                                  const SchemaLimits& limits) {
+  static Result<std::unique_ptr<Tree>> read(std::string_view text, const SchemaLimits& limits) {
     auto tree = std::make_unique<Tree>();
     if (text.size() > limits.bytes_max)
       return make_error(ErrorCode::invalid_argument,
@@ -273,13 +276,33 @@ class Schema::Tree {
     tree->find_productive();
     if (!tree->nodes_[0].productive)
       return fault(kUnsatisfiableSchema, tree->culprit(), "no value of finite length is valid");
-    return std::unique_ptr<const Tree>(std::move(tree));
+    return tree;
   }
 
   std::string text() const {
     std::string out;
     write(out, 0, kAnyType, true);
     return out;
+  }
+
+  std::optional<LengthPlan> take_lengths() {
+    for (const Node& node : nodes_)
+      if (node.reached && node.names >= 0) return std::nullopt;  // names are strings, too
+    for (Node& node : nodes_) node.counted = bounds_of(node);
+    // Each round leaves bounds to the grammar that differ from others of their place.
+    constexpr int kRoundsMax = 16;
+    for (int round = 0; round < kRoundsMax; ++round) {
+      LengthPlan plan;
+      bool agreed = true;
+      if (!place_all(plan, agreed)) break;
+      if (!agreed) continue;
+      if (std::ranges::none_of(plan.places,
+                               [](const auto& place) { return place.text.has_value(); }))
+        break;
+      return plan;
+    }
+    for (Node& node : nodes_) node.counted.reset();
+    return std::nullopt;
   }
 
   bool open() const {
@@ -336,6 +359,7 @@ class Schema::Tree {
     int target = -1;                                       // of $ref
     bool reached = false;
     bool productive = false;
+    std::optional<LengthBounds> counted;  // bounds of a string that text() leaves open
   };
 
   const Node& at(int index) const { return nodes_[static_cast<std::size_t>(index)]; }
@@ -834,12 +858,20 @@ class Schema::Tree {
                                                      node.value->find("minLength") != nullptr ||
                                                      node.value->find("maxLength") != nullptr ||
                                                      !is_one_of(kFormats, *member.value.string()));
+      if (name == "format" && !says_nothing && *member.value.string() == "email") {
+        append_json_string(object.key("pattern"), kEmail);
+        continue;
+      }
       // As a pattern: xgrammar's own form lets control characters through.
-      const bool length = name == "minLength" || name == "maxLength";
+      const bool length =
+          name == "minLength" || name == "maxLength" || (name == "pattern" && node.counted);
       if (!written_below && !says_nothing && !length) write_value(object.key(name), member.value);
     }
     const bool longest = node.value->find("maxLength") != nullptr;
-    if ((types & string_type) != 0 && (longest || number_of(node, "minLength") > 0)) {
+    if ((types & string_type) != 0 && node.counted) {
+      if (const Value* pattern = node.value->find("pattern"))
+        append_json_string(object.key("pattern"), counted_pattern(*pattern->string())->unbounded);
+    } else if ((types & string_type) != 0 && (longest || number_of(node, "minLength") > 0)) {
       const std::string most = longest ? std::to_string(number_of(node, "maxLength")) : "";
       append_json_string(object.key("pattern"), fmt::format(R"(^[^"\\\x00-\x1f]{{{},{}}}$)",
                                                             number_of(node, "minLength"), most));
@@ -904,6 +936,152 @@ class Schema::Tree {
     }
     required += before == '[' ? "[]" : "]";
     object.key("additionalProperties") += "false";
+  }
+
+  // ---- lengths
+
+  /// A leaf that stands for any value.
+  static constexpr int kAnything = -1;
+
+  std::optional<LengthBounds> bounds_of(const Node& node) const {
+    if (!node.productive || node.value->object() == nullptr || !node.primary.empty() ||
+        (node.types & string_type) == 0)
+      return std::nullopt;
+    if (const Value* pattern = node.value->find("pattern")) {
+      const std::optional<CountedPattern> counted = counted_pattern(*pattern->string());
+      return counted ? std::optional(counted->bounds) : std::nullopt;
+    }
+    constexpr std::int64_t kMost = 1 << 30U;  // nobody reaches it
+    LengthBounds bounds;
+    bounds.least = static_cast<std::int32_t>(std::min(number_of(node, "minLength"), kMost));
+    if (node.value->find("maxLength") != nullptr)
+      bounds.most = static_cast<std::int32_t>(std::min(number_of(node, "maxLength"), kMost));
+    return bounds == LengthBounds{} ? std::nullopt : std::optional(bounds);
+  }
+
+  /// What values of `nodes` may be: nodes without a reference or a choice, or kAnything; sorted.
+  std::vector<int> leaves_of(std::vector<int> open) {
+    std::vector<int> leaves;
+    std::vector<bool> seen(nodes_.size());
+    while (!open.empty()) {
+      ++lengths_work_;
+      const int index = open.back();
+      open.pop_back();
+      if (index == kAnything) {
+        leaves.push_back(index);
+        continue;
+      }
+      const Node& node = at(index);
+      if (seen[static_cast<std::size_t>(index)] || !node.productive) continue;
+      seen[static_cast<std::size_t>(index)] = true;
+      if (node.primary == "$ref") {
+        open.push_back(node.target);
+      } else if (!node.options.empty()) {
+        open.insert(open.end(), node.options.begin(), node.options.end());
+      } else {
+        // What an enum lists is text of its own.
+        const bool any =
+            node.value->object() == nullptr || node.types == kAnyType || !node.primary.empty();
+        leaves.push_back(any ? kAnything : index);
+      }
+    }
+    std::ranges::sort(leaves);
+    leaves.erase(std::ranges::unique(leaves).begin(), leaves.end());
+    return leaves;
+  }
+
+  /// The nodes that a member of `leaves` may be; without a name: a member of any other name.
+  std::vector<int> members_of(const std::vector<int>& leaves, const std::string* name) const {
+    std::vector<int> nodes;
+    for (const int leaf : leaves) {
+      if (leaf == kAnything) {
+        nodes.push_back(kAnything);
+        continue;
+      }
+      const Node& node = at(leaf);
+      if ((node.types & object_type) == 0) continue;
+      if (node.pattern_properties >= 0) {
+        nodes.push_back(node.pattern_properties);
+      } else if (!node.properties.empty()) {
+        for (const Property& property : node.properties)
+          if (name != nullptr && property.name == *name) nodes.push_back(property.node);
+      } else if (allows_others(node)) {
+        nodes.push_back(node.additional >= 0 ? node.additional : kAnything);
+      }
+    }
+    return nodes;
+  }
+
+  std::vector<int> items_of(const std::vector<int>& leaves, std::size_t index) const {
+    std::vector<int> nodes;
+    for (const int leaf : leaves) {
+      if (leaf == kAnything) {
+        nodes.push_back(kAnything);
+        continue;
+      }
+      const Node& node = at(leaf);
+      if ((node.types & array_type) == 0) continue;
+      if (index < node.prefix.size())
+        nodes.push_back(node.prefix[index]);
+      else if (node.items >= 0)
+        nodes.push_back(node.items);
+      else if (node.prefix.empty())
+        nodes.push_back(kAnything);
+    }
+    return nodes;
+  }
+
+  /// All places that can be reached. False: too many. `agreed`: the strings of each place have one
+  /// bound; where not, they are no longer counted.
+  bool place_all(LengthPlan& plan, bool& agreed) {
+    constexpr std::size_t kPlacesMax = 2000;
+    constexpr std::int64_t kWorkMax = 200'000;  // some 10 ms
+    std::map<std::vector<int>, int> known;
+    std::vector<std::vector<int>> open;
+    const auto place_of = [&](const std::vector<int>& nodes) {
+      std::vector<int> leaves = leaves_of(nodes);
+      if (leaves.empty() || leaves == std::vector<int>{kAnything}) return LengthPlan::kNowhere;
+      const auto [found, is_new] = known.emplace(leaves, static_cast<int>(known.size()));
+      if (is_new) open.push_back(std::move(leaves));
+      return found->second;
+    };
+    if (place_of({0}) == LengthPlan::kNowhere) return false;
+    for (std::size_t i = 0; i < open.size(); ++i) {
+      if (i == kPlacesMax || lengths_work_ > kWorkMax) return false;
+      const std::vector<int> leaves = open[i];
+      LengthPlan::Place place;
+      agreed = settle_text(leaves, place.text) && agreed;
+      std::size_t prefix = 0;
+      for (const int leaf : leaves) {
+        if (leaf == kAnything) continue;
+        prefix = std::max(prefix, at(leaf).prefix.size());
+        for (const Property& property : at(leaf).properties)
+          if (!place.members.contains(property.name))
+            place.members.emplace(property.name, place_of(members_of(leaves, &property.name)));
+      }
+      place.others = place_of(members_of(leaves, nullptr));
+      for (std::size_t item = 0; item < prefix; ++item)
+        place.prefix.push_back(place_of(items_of(leaves, item)));
+      place.items = place_of(items_of(leaves, prefix));
+      plan.places.push_back(std::move(place));
+    }
+    return true;
+  }
+
+  bool settle_text(const std::vector<int>& leaves, std::optional<LengthBounds>& text) {
+    bool first = true;
+    bool same = true;
+    for (const int leaf : leaves) {
+      if (leaf != kAnything && (at(leaf).types & string_type) == 0) continue;
+      const std::optional<LengthBounds> own = leaf == kAnything ? std::nullopt : at(leaf).counted;
+      if (first) text = own;
+      same = same && text == own;
+      first = false;
+    }
+    if (same) return true;
+    for (const int leaf : leaves)
+      if (leaf != kAnything) at(leaf).counted.reset();
+    return false;
   }
 
   // ---- tools
@@ -983,20 +1161,25 @@ class Schema::Tree {
   std::map<std::string, int, std::less<>> by_pointer_;
   std::map<int, std::string> definition_names_;
   bool refers_beyond_definitions_ = false;
+  std::int64_t lengths_work_ = 0;
 };
 
-Schema::Schema(std::unique_ptr<const Tree> tree) : tree_(std::move(tree)) {}
+Schema::Schema(std::unique_ptr<Tree> tree) : tree_(std::move(tree)) {}
 Schema::Schema(Schema&&) noexcept = default;
 Schema& Schema::operator=(Schema&&) noexcept = default;
 Schema::~Schema() = default;
 
 Result<Schema> Schema::read(std::string_view text, const SchemaLimits& limits) {
-  KOHO_TRY_ASSIGN(std::unique_ptr<const Tree> tree, Tree::read(text, limits));
+  KOHO_TRY_ASSIGN(std::unique_ptr<Tree> tree, Tree::read(text, limits));
   return Schema(std::move(tree));
 }
 
 std::string Schema::text() const {
   return tree_->text();
+}
+
+std::optional<LengthPlan> Schema::take_lengths() {
+  return tree_->take_lengths();
 }
 
 Result<std::vector<SchemaProperty>> Schema::properties() const {

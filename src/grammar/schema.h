@@ -13,11 +13,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/error.h"
+#include "grammar/string_lengths.h"
 
 namespace koho {
 
@@ -52,6 +54,9 @@ class Schema {
 
   /// The schema to make a grammar of.
   std::string text() const;
+  /// Takes bounds of strings out of text(), for others to count; nullopt if it has none that can be
+  /// counted so. Where values of one place differ in their bounds, they stay.
+  std::optional<LengthPlan> take_lengths();
 
   /// The properties of the object that the schema describes, in its order. Errors:
   /// unsupported_schema: it does not describe an object by its properties alone, or refers to a
@@ -62,8 +67,8 @@ class Schema {
 
  private:
   class Tree;
-  explicit Schema(std::unique_ptr<const Tree> tree);
-  std::unique_ptr<const Tree> tree_;
+  explicit Schema(std::unique_ptr<Tree> tree);
+  std::unique_ptr<Tree> tree_;
 };
 
 }  // namespace koho

@@ -10,6 +10,7 @@
 #include <xgrammar/xgrammar.h>
 
 #include "base/check.h"
+#include "grammar/counted_grammar.h"
 #include "grammar/json_text.h"
 #include "grammar/tool_grammar.h"
 #include "tokenizer/utf8.h"
@@ -224,6 +225,8 @@ class XgrammarBorder::Vocabulary {
  public:
   xgrammar::TokenizerInfo info;
   std::int64_t size = 0;
+  std::shared_ptr<const CountedTokens> string_tokens;
+  std::shared_ptr<const CountedTokens> text_tokens;
 };
 
 class XgrammarBorder::Library {
@@ -252,7 +255,8 @@ Result<std::shared_ptr<const XgrammarBorder::Vocabulary>> XgrammarBorder::read_v
     made = std::make_shared<const Vocabulary>(
         Vocabulary{xgrammar::TokenizerInfo(tokens, xgrammar::VocabType::RAW, std::nullopt,
                                            std::vector<std::int32_t>{}),
-                   vocabulary});
+                   vocabulary, std::make_shared<const CountedTokens>(tokenizer, vocabulary, true),
+                   std::make_shared<const CountedTokens>(tokenizer, vocabulary, false)});
     return {};
   }));
   return made;
@@ -272,18 +276,25 @@ Result<std::shared_ptr<const CompiledGrammar>> XgrammarBorder::compile(const Con
                                                                        std::uint64_t fail_at) {
   using Kind = Constraint::Kind;
   std::string text;  // what xgrammar reads
+  std::optional<LengthPlan> lengths;
   switch (constraint.kind) {
     case Kind::json_object:
       text = R"({"type":"object","additionalProperties":true})";
       break;
     case Kind::json_schema: {
-      KOHO_TRY_ASSIGN(const Schema schema, Schema::read(constraint.text, limits_.schema));
+      KOHO_TRY_ASSIGN(Schema schema, Schema::read(constraint.text, limits_.schema));
+      if (limits_.count_lengths) lengths = schema.take_lengths();
       text = schema.text();
       break;
     }
     case Kind::regex:
       KOHO_TRY(check_text("regex", constraint.text, limits_));
       text = constraint.text;
+      if (std::optional<CountedPattern> counted = counted_pattern(text);
+          counted && limits_.count_lengths) {
+        text = std::move(counted->unbounded);
+        lengths = LengthPlan{.places = {}, .whole = counted->bounds};
+      }
       break;
     case Kind::ebnf:
       KOHO_TRY(check_text("grammar", constraint.text, limits_));
@@ -318,6 +329,10 @@ Result<std::shared_ptr<const CompiledGrammar>> XgrammarBorder::compile(const Con
     return refused(kGrammarTooComplex,
                    fmt::format("it takes {} MB, at most {} are given", compiled->bytes() >> 20U,
                                limits_.grammar_bytes_max >> 20U));
+  if (lengths) {
+    const auto& tokens = lengths->whole ? vocabulary_->text_tokens : vocabulary_->string_tokens;
+    compiled = count_lengths(std::move(compiled), std::move(*lengths), tokens);
+  }
   KOHO_TRY_ASSIGN(const std::unique_ptr<Matcher> matcher, compiled->start());
   std::vector<std::uint32_t> mask(mask_words(vocabulary_->size));
   KOHO_TRY(matcher->fill_mask(mask));

@@ -120,7 +120,7 @@ TEST(GrammarLimits, HostileConstraintsAreRefusedInTime) {
     const auto grammar = compiler.compile(constraint);
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     const std::string text = constraint.text.substr(0, 60);
-    EXPECT_LT(took.count(), 5.0) << text;  // 0.25 s on a machine of its own
+    EXPECT_LT(took.count(), 5.0) << text;  // 1 s on a machine of its own
     if (grammar.ok()) continue;            // some are only large
     EXPECT_FALSE(grammar_error_code(grammar.error()).empty()) << text << grammar.error().message;
   }

@@ -97,6 +97,119 @@ TEST(GrammarWalk, WhateverEndsIsValid) {
   EXPECT_GT(ended, 260);
 }
 
+/// Whether the last byte and the token's first one begin a character in more bytes than it needs, a
+/// surrogate, or one beyond Unicode.
+bool begins_overlong(const Tokenizer& tokenizer,
+                     const std::vector<std::int32_t>& ids,
+                     std::int32_t token) {
+  if (ids.empty() || tokenizer.token_bytes(token).empty()) return false;
+  const auto lead = static_cast<unsigned char>(tokenizer.token_bytes(ids.back()).back());
+  const auto next = static_cast<unsigned char>(tokenizer.token_bytes(token).front());
+  return (lead == 0xE0 && next < 0xA0) || (lead == 0xED && next >= 0xA0) ||
+         (lead == 0xF0 && next < 0x90) || (lead == 0xF4 && next >= 0x90);
+}
+
+/// Walks both grammars along the same tokens; what they allow must be the same everywhere.
+void expect_alike(const CompiledGrammar& one, const CompiledGrammar& other, std::uint64_t seed) {
+  const Tokenizer& tokenizer = tiny_tokenizer();
+  std::mt19937_64 random(seed);
+  std::vector<std::uint32_t> mask(mask_words(tokenizer.vocab_size()));
+  std::vector<std::uint32_t> other_mask = mask;
+  const std::unique_ptr<Matcher> matcher = *one.start();
+  const std::unique_ptr<Matcher> other_matcher = *other.start();
+  std::vector<std::int32_t> ids;
+  for (int i = 0; i < 120; ++i) {
+    ASSERT_TRUE(matcher->fill_mask(mask).ok());
+    ASSERT_TRUE(other_matcher->fill_mask(other_mask).ok());
+    std::vector<std::int32_t> allowed;
+    for (std::int32_t token = 0; token < tokenizer.vocab_size(); ++token) {
+      const auto bit = [&](const auto& words) {
+        return ((words[static_cast<std::size_t>(token) / 32] >> (token % 32)) & 1U) != 0;
+      };
+      // In the middle of a character: the grammar that counts lets bytes through that are no UTF-8
+      // (E0 80, an overlong form).
+      if (!bit(mask) && begins_overlong(tokenizer, ids, token)) continue;
+      ASSERT_EQ(bit(mask), bit(other_mask))
+          << "'" << tokenizer.token_bytes(token) << "' after " << tokenizer.decode(ids);
+      if (bit(mask)) allowed.push_back(token);
+    }
+    ASSERT_EQ(matcher->can_end(), other_matcher->can_end()) << tokenizer.decode(ids);
+    if (allowed.empty()) break;
+    const std::int32_t token = allowed[random() % allowed.size()];
+    ASSERT_TRUE(matcher->accept(token).ok());
+    ASSERT_TRUE(other_matcher->accept(token).ok());
+    if (random() % 8 == 0) {
+      ASSERT_TRUE(matcher->rollback(1).ok());
+      ASSERT_TRUE(matcher->accept(token).ok());
+    }
+    ids.push_back(token);
+  }
+}
+
+TEST(GrammarWalk, CountedLengthsAllowWhatTheGrammarWouldAllow) {
+  GrammarLimits by_grammar = patient();
+  by_grammar.count_lengths = false;
+  GrammarCompiler compiler(tiny_tokenizer(), tiny_tokenizer().vocab_size(), patient());
+  GrammarCompiler other(tiny_tokenizer(), tiny_tokenizer().vocab_size(), by_grammar);
+  const std::vector<Constraint> constraints{
+      Constraint::json_schema(R"({"type":"string","minLength":3,"maxLength":9})"),
+      Constraint::json_schema(R"({"type":"string","minLength":2})"),
+      Constraint::json_schema(R"({"type":"string","pattern":"^[a-zäß]{2,7}$"})"),
+      Constraint::json_schema(
+          R"({"type":"object","properties":{"a":{"type":"string","maxLength":4},"b \"q":{"type":["string","null"],
+              "minLength":1,"maxLength":3},"c":{"type":"string"}},"required":["a","b \"q"]})"),
+      Constraint::json_schema(
+          R"({"type":"array","prefixItems":[{"type":"string","maxLength":2},{"type":"integer"}],
+              "items":{"type":"string","minLength":4,"maxLength":5}})"),
+      Constraint::json_schema(
+          R"({"$defs":{"n":{"type":"object","properties":{"v":{"type":"string","minLength":1,"maxLength":3},
+              "k":{"type":"array","items":{"$ref":"#/$defs/n"}}},"required":["v"]}},"$ref":"#/$defs/n"})"),
+      Constraint::json_schema(
+          R"({"type":"object","additionalProperties":{"type":"string","maxLength":3}})"),
+      Constraint::json_schema(
+          R"({"type":"array","items":{"anyOf":[{"type":"string","minLength":2,"maxLength":3},{"type":"integer"},
+              {"type":"object","properties":{"x":{"type":"string","maxLength":1}},"required":["x"]}]}})"),
+      // One place, two bounds: the grammar's to keep.
+      Constraint::json_schema(
+          R"({"anyOf":[{"type":"object","properties":{"a":{"type":"string","maxLength":3},"b":{"type":"integer"}},
+              "required":["a","b"]},{"type":"object","properties":{"a":{"enum":["longer"]},
+              "c":{"type":"string","minLength":2}},"required":["a","c"]}]})"),
+      Constraint::regex("[^x]{4,11}"),
+      Constraint::regex("^[0-9a-f]{6}$"),
+      Constraint::regex(".{1,12}"),
+  };
+  for (std::size_t i = 0; i < constraints.size(); ++i) {
+    const auto counted = compiler.compile(constraints[i]);
+    const auto whole = other.compile(constraints[i]);
+    ASSERT_EQ(counted.ok(), whole.ok()) << i;
+    if (!counted.ok()) continue;
+    for (std::uint64_t seed = 0; seed < 6; ++seed) {
+      SCOPED_TRACE(fmt::format("constraint {}, seed {}", i, seed));
+      expect_alike(**counted, **whole, seed);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST(GrammarWalk, ALengthMayBeAnything) {
+  GrammarCompiler compiler(tiny_tokenizer(), tiny_tokenizer().vocab_size());
+  const auto grammar = compiler.compile(
+      Constraint::json_schema(R"({"type":"string","minLength":1000,"maxLength":100000})"));
+  ASSERT_TRUE(grammar.ok()) << grammar.error().message;
+  const std::unique_ptr<Matcher> matcher = *(*grammar)->start();
+  const auto accept = [&](std::string_view text) {
+    const std::vector<std::int32_t> ids = *tiny_tokenizer().encode(text);
+    return std::ranges::all_of(ids,
+                               [&](std::int32_t token) { return matcher->accept(token).ok(); });
+  };
+  ASSERT_TRUE(accept("\""));
+  for (int i = 0; i < 999; ++i) ASSERT_TRUE(accept("1")) << i;
+  EXPECT_FALSE(accept("\""));
+  ASSERT_TRUE(accept("2"));
+  EXPECT_TRUE(accept("\""));
+  EXPECT_TRUE(matcher->can_end());
+}
+
 TEST(GrammarWalk, ATextIsOneOfTheChoices) {
   GrammarCompiler compiler(tiny_tokenizer(), tiny_tokenizer().vocab_size());
   const std::vector<std::string> choices{"yes", "no", "größer als 3", "no, thanks"};

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// grammar_bench: what a constrained token costs the host at a vocabulary of GLM's size: CPU time of
+// one thread for accept() and fill_mask(), over walks through grammars in which each token is drawn
+// from those allowed. For docs/grammar.md.
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <ctime>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/mapped_file.h"
+#include "grammar/grammar_compiler.h"
+#include "tests/tokenizer/tokenizer_json.h"
+
+namespace {
+
+using namespace koho;
+
+double thread_us() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return 1e6 * static_cast<double>(now.tv_sec) + 1e-3 * static_cast<double>(now.tv_nsec);
+}
+
+struct Costs {
+  std::vector<double> tokens_us;
+  double compile_us = 0;
+  int refused = 0;
+};
+
+bool allows(const std::vector<std::uint32_t>& mask, std::int32_t token) {
+  return ((mask[static_cast<std::size_t>(token) / 32] >> (token % 32)) & 1U) != 0;
+}
+
+/// As a model does, closes strings and lists after a while instead of going on for ever.
+std::int32_t choose(const std::vector<std::uint32_t>& mask,
+                    const Tokenizer& tokenizer,
+                    std::mt19937_64& random,
+                    bool closes) {
+  if (closes)
+    for (const char c : {'"', '}', ']'})
+      if (allows(mask, static_cast<unsigned char>(c))) return static_cast<unsigned char>(c);
+  const auto size = static_cast<std::uint64_t>(tokenizer.vocab_size());
+  for (int tries = 0; tries < 2000; ++tries)
+    if (const auto token = static_cast<std::int32_t>(random() % size); allows(mask, token))
+      return token;
+  for (std::int32_t token = 0; token < tokenizer.vocab_size(); ++token)
+    if (allows(mask, token)) return token;
+  return -1;
+}
+
+void walk(const CompiledGrammar& grammar,
+          const Tokenizer& tokenizer,
+          std::uint64_t seed,
+          int tokens_max,
+          Costs& costs) {
+  std::mt19937_64 random(seed);
+  std::vector<std::uint32_t> mask(mask_words(tokenizer.vocab_size()));
+  Result<std::unique_ptr<Matcher>> matcher = grammar.start();
+  if (!matcher.ok() || !(*matcher)->fill_mask(mask).ok()) return;
+  for (int i = 0; i < tokens_max; ++i) {
+    const std::int32_t token = choose(mask, tokenizer, random, random() % 8 == 0 || i > 200);
+    if (token < 0) return;
+    const double begin = thread_us();
+    Status status = (*matcher)->accept(token);
+    if (status.ok()) status = (*matcher)->fill_mask(mask);
+    costs.tokens_us.push_back(thread_us() - begin);
+    if (!status.ok()) {
+      std::printf("  failed after %d tokens, the last '%s': %s\n", i,
+                  std::string(tokenizer.token_bytes(token)).c_str(),
+                  status.error().message.c_str());
+      return;
+    }
+  }
+}
+
+void run(const char* name,
+         const std::vector<Constraint>& constraints,
+         GrammarCompiler& compiler,
+         const Tokenizer& tokenizer) {
+  Costs costs;
+  const std::int64_t before = compiler.statistics().compile_us;
+  for (std::size_t i = 0; i < constraints.size(); ++i) {
+    const Result<GrammarCompiler::Grammar> grammar = compiler.compile(constraints[i]);
+    if (!grammar.ok()) {
+      ++costs.refused;
+      std::printf("  refused: %.100s: %.300s\n", grammar.error().message.c_str(),
+                  constraints[i].text.c_str());
+      continue;
+    }
+    const std::size_t before_walk = costs.tokens_us.size();
+    walk(**grammar, tokenizer, i, 256, costs);
+    for (std::size_t j = before_walk; j < costs.tokens_us.size(); ++j)
+      if (costs.tokens_us[j] > 1000)
+        std::printf("  %.0f us: %.300s\n", costs.tokens_us[j], constraints[i].text.c_str());
+  }
+  const double compiled = static_cast<double>(compiler.statistics().compile_us - before);
+  std::vector<double>& us = costs.tokens_us;
+  std::ranges::sort(us);
+  const auto at = [&](double share) {
+    return us.empty() ? 0.0
+                      : us[static_cast<std::size_t>(share * static_cast<double>(us.size() - 1))];
+  };
+  double sum = 0;
+  for (const double one : us) sum += one;
+  std::printf(
+      "%-28s %4zu grammars, %3d refused, %6.1f ms to compile, %6zu tokens: mean %6.1f p50 %6.1f "
+      "p99 %7.1f most %8.1f us\n",
+      name, constraints.size(), costs.refused,
+      compiled / 1e3 / static_cast<double>(std::max<std::size_t>(constraints.size(), 1)), us.size(),
+      us.empty() ? 0 : sum / static_cast<double>(us.size()), at(0.5), at(0.99), at(1.0));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: grammar_bench SCHEMAS_JSON (a schema a line)\n");
+    return 2;
+  }
+  const Result<std::string> file = read_file(argv[1], 1U << 24U);
+  const Result<Tokenizer> tokenizer =
+      Tokenizer::from_json(testing::tokenizer_json(testing::large_recipe(151552, 318088)));
+  if (!file.ok() || !tokenizer.ok()) {
+    std::fprintf(stderr, "%s\n", (file.ok() ? tokenizer.error() : file.error()).message.c_str());
+    return 1;
+  }
+  std::printf("%d tokens\n", tokenizer->vocab_size());
+  std::vector<Constraint> schemas;
+  std::vector<Constraint> bounded;
+  for (std::size_t line = file->find('\n') + 1; line < file->size();
+       line = file->find('\n', line) + 1) {
+    std::string text = file->substr(line, file->find('\n', line) - line);
+    if (text.ends_with(',')) text.pop_back();
+    if (!text.starts_with("{")) break;
+    const bool lengths = text.find("Length") != text.npos || text.find("pattern") != text.npos;
+    (lengths ? bounded : schemas).push_back(Constraint::json_schema(text));
+  }
+  std::vector<Constraint> lengths;
+  for (const int most : {10, 40, 100, 200, 1000, 10000, 100000})
+    lengths.push_back(Constraint::json_schema(fmt::format(
+        R"({{"type":"object","properties":{{"a":{{"type":"string","maxLength":{0}}},"b":{{"type":"string","minLength":{0}}},
+           "c":{{"type":"array","items":{{"type":"string","minLength":1,"maxLength":{0}}}}}}},"required":["a","b","c"]}})",
+        most)));
+  std::vector<Constraint> patterns;
+  for (const char* pattern : {".{1,200}", "^[A-Za-z ]{1,64}$", "[a-z0-9]{8}", "[^#]{0,4000}"})
+    patterns.push_back(Constraint::regex(pattern));
+  for (const char* pattern : {"^.{1,200}$", "^[A-Za-z0-9_-]{1,64}$", "^[A-Z]{2}-[0-9]{4}$"})
+    patterns.push_back(Constraint::json_schema(
+        fmt::format(R"({{"type":"array","items":{{"type":"string","pattern":"{}"}}}})", pattern)));
+
+  GrammarCompiler compiler(*tokenizer, tokenizer->vocab_size());
+  run("any JSON", {Constraint::json_object()}, compiler, *tokenizer);
+  run("schemas without lengths", schemas, compiler, *tokenizer);
+  run("schemas with lengths", bounded, compiler, *tokenizer);
+  run("lengths of 10 to 100,000", lengths, compiler, *tokenizer);
+  run("bounded patterns", patterns, compiler, *tokenizer);
+  return 0;
+}
