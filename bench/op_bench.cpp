@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times operators on the CUDA backend: `op_bench [--portable] [--only TEXT] [--out FILE] [--commit
-// HASH]`. A case is captured into a graph of many calls over rotated weights; the time of a call is
-// the median of several replays, divided. Prints a table; FILE gets the rows as JSON
-// (bench/results/).
+// Times operators on the CUDA backend: `op_bench [--portable] [--only TEXT] [--tokens N,…] [--out
+// FILE] [--commit HASH]`. A case is captured into a graph of many calls over rotated weights; the
+// time of a call is the median of several replays, divided. Prints a table; FILE gets the rows as
+// JSON (bench/results/).
 #include "bench/op_bench.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ constexpr double kBf16Ceiling = 0.989e15;  // nominal bf16, of attention
 
 struct Arguments {
   bool portable = false;
-  std::string only, out, commit, command;
+  std::string only, tokens, out, commit, command;
 };
 
 double median_us(std::vector<double> times) {
@@ -72,6 +72,10 @@ std::string run_cases(Backend& backend, const Arguments& arguments) {
       continue;
     }
     for (const OpBench& bench : *built) {
+      const std::string tokens = fmt::format(",{},", bench.shape.at("tokens"));
+      if (!arguments.tokens.empty() &&
+          ("," + arguments.tokens + ",").find(tokens) == std::string::npos)
+        continue;
       const Result<double> timed = time_call(backend, bench);
       if (!timed.ok()) {
         std::printf("%-24s %s failed: %s\n", bench_case.name.c_str(),
@@ -136,13 +140,16 @@ int main(int argc, char** argv) {
       arguments.portable = true;
     else if (std::strcmp(argv[i], "--only") == 0)
       arguments.only = value();
+    else if (std::strcmp(argv[i], "--tokens") == 0)
+      arguments.tokens = value();
     else if (std::strcmp(argv[i], "--out") == 0)
       arguments.out = value();
     else if (std::strcmp(argv[i], "--commit") == 0)
       arguments.commit = value();
     else {
       std::fprintf(stderr,
-                   "usage: op_bench [--portable] [--only TEXT] [--out FILE] [--commit HASH]\n");
+                   "usage: op_bench [--portable] [--only TEXT] [--tokens N,…] [--out FILE] "
+                   "[--commit HASH]\n");
       return 2;
     }
   }
