@@ -1,151 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times operators on the CUDA backend: `op_bench [--portable] [--only TEXT] [--tokens N,…] [--out
-// FILE] [--commit HASH]`. A case is captured into a graph of many calls over rotated weights; the
-// time of a call is the median of several replays, divided. Prints a table; FILE gets the rows as
-// JSON (bench/results/).
-#include "bench/op_bench.h"
-
-#include <algorithm>
-#include <chrono>
+// `koho bench ops` as a program of its own, which needs nothing built but the CUDA backend:
+// `op_bench [--portable] [--only TEXT] [--tokens N,…] [--out FILE] [--commit HASH]`.
 #include <cstdio>
 #include <cstring>
-#include <ctime>
-#include <fstream>
+#include <string>
 
+#include "app/operator_bench.h"
 #include "cuda/cuda_backend.h"
 
-namespace koho::bench {
-namespace {
-
-constexpr double kReadCeiling = 4.45e12;   // bytes a second, measured on an H200 (docs/kernels)
-constexpr double kFp8Ceiling = 1.979e15;   // nominal FP8 operations a second
-constexpr double kBf16Ceiling = 0.989e15;  // nominal bf16, of attention
-
-struct Arguments {
-  bool portable = false;
-  std::string only, tokens, out, commit, command;
-};
-
-double median_us(std::vector<double> times) {
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
-}
-
-Result<double> time_call(Backend& backend, const OpBench& bench) {
-  KOHO_TRY(bench.run(0));
-  KOHO_TRY(backend.synchronize());
-  KOHO_TRY_ASSIGN(const std::unique_ptr<Recording> graph, backend.record([&]() -> Status {
-    for (std::int64_t i = 0; i < bench.calls; ++i) KOHO_TRY(bench.run(i));
-    return {};
-  }));
-  std::vector<double> times;
-  constexpr int kReplays = 7;
-  for (int replay = 0; replay <= kReplays; ++replay) {
-    const auto start = std::chrono::steady_clock::now();
-    KOHO_TRY(graph->replay());
-    KOHO_TRY(backend.synchronize());
-    const std::chrono::duration<double, std::micro> elapsed =
-        std::chrono::steady_clock::now() - start;
-    if (replay > 0) times.push_back(elapsed.count() / static_cast<double>(bench.calls));
-  }
-  return median_us(times);
-}
-
-std::string shape_text(const OpBench& bench, bool json) {
-  std::string text;
-  for (const auto& [name, value] : bench.shape)
-    text += json ? fmt::format("{}\"{}\": {}", text.empty() ? "" : ", ", name, value)
-                 : fmt::format("{}{}={}", text.empty() ? "" : " ", name, value);
-  return text;
-}
-
-/// Runs all cases; returns the JSON rows.
-std::string run_cases(Backend& backend, const Arguments& arguments) {
-  std::string rows;
-  for (const OpBenchCase& bench_case : op_bench_cases()) {
-    if (bench_case.name.find(arguments.only) == std::string::npos) continue;
-    const auto start = std::chrono::steady_clock::now();
-    const Result<std::vector<OpBench>> built = bench_case.build(backend);
-    if (!built.ok()) {
-      std::printf("%-24s cannot be built: %s\n", bench_case.name.c_str(),
-                  built.error().message.c_str());
-      continue;
-    }
-    for (const OpBench& bench : *built) {
-      const std::string tokens = fmt::format(",{},", bench.shape.at("tokens"));
-      if (!arguments.tokens.empty() &&
-          ("," + arguments.tokens + ",").find(tokens) == std::string::npos)
-        continue;
-      const Result<double> timed = time_call(backend, bench);
-      if (!timed.ok()) {
-        std::printf("%-24s %s failed: %s\n", bench_case.name.c_str(),
-                    shape_text(bench, false).c_str(), timed.error().message.c_str());
-        return rows;
-      }
-      const double us = *timed;
-      const double bandwidth = bench.bytes / us * 1e6;
-      const double rate = bench.flops / us * 1e6;
-      const bool attention = bench.op.rfind("attention", 0) == 0;
-      const double floor_us =
-          1e6 * std::max(bench.bytes / kReadCeiling,
-                         bench.flops / (attention ? kBf16Ceiling : kFp8Ceiling));
-      std::printf("%-22s %-8.8s %-60s %9.2f us %6.0f GB/s %5.1f%% %7.1f TFLOP/s  floor %5.1f%%\n",
-                  bench_case.name.c_str(), bench.op.c_str(), shape_text(bench, false).c_str(), us,
-                  bandwidth / 1e9, 100.0 * bandwidth / kReadCeiling, rate / 1e12,
-                  100.0 * floor_us / us);
-      std::fflush(stdout);
-      rows += fmt::format(
-          "{}  {{\"op\": \"{}\", \"case\": \"{}\", \"shape\": {{{}}}, \"us\": {:.2f}, \"bytes\": "
-          "{:.0f}, "
-          "\"flops\": {:.0f}, \"pct_of_bandwidth\": {:.1f}, \"pct_of_floor\": {:.1f}}}",
-          rows.empty() ? "" : ",\n", bench.op, bench_case.name, shape_text(bench, true), us,
-          bench.bytes, bench.flops, 100.0 * bandwidth / kReadCeiling, 100.0 * floor_us / us);
-    }
-    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-    std::printf("-- %s took %.1f s\n", bench_case.name.c_str(), elapsed.count());
-  }
-  return rows;
-}
-
-int run(const Arguments& arguments) {
-  Result<std::unique_ptr<Backend>> backend =
-      make_cuda_backend({.portable_only = arguments.portable});
-  if (!backend.ok()) {
-    std::fprintf(stderr, "op_bench: %s\n", backend.error().message.c_str());
-    return error_code_info(backend.error().code).exit_code;
-  }
-  const std::string rows = run_cases(**backend, arguments);
-  if (arguments.out.empty()) return 0;
-  char date[32];
-  const std::time_t now = std::time(nullptr);
-  std::strftime(date, sizeof date, "%Y-%m-%d", std::gmtime(&now));
-  std::ofstream file(arguments.out);
-  file << "{\"machine\": \"" << (*backend)->description() << "\", \"commit\": \""
-       << arguments.commit << "\", \"date\": \"" << date << "\", \"command\": \""
-       << arguments.command << "\", \"rows\": [\n"
-       << rows << "\n]}\n";
-  return file.good() ? 0 : 1;
-}
-
-}  // namespace
-}  // namespace koho::bench
-
 int main(int argc, char** argv) {
-  koho::bench::Arguments arguments;
-  arguments.command = "op_bench";
+  koho::app::OperatorBenchOptions options;
+  bool portable = false;
+  options.command = "op_bench";
   for (int i = 1; i < argc; ++i) {
-    arguments.command += std::string(" ") + argv[i];
+    options.command += std::string(" ") + argv[i];
     const auto value = [&] { return i + 1 < argc ? std::string(argv[++i]) : std::string(); };
     if (std::strcmp(argv[i], "--portable") == 0)
-      arguments.portable = true;
+      portable = true;
     else if (std::strcmp(argv[i], "--only") == 0)
-      arguments.only = value();
+      options.only = value();
     else if (std::strcmp(argv[i], "--tokens") == 0)
-      arguments.tokens = value();
+      options.tokens = value();
     else if (std::strcmp(argv[i], "--out") == 0)
-      arguments.out = value();
+      options.out = value();
     else if (std::strcmp(argv[i], "--commit") == 0)
-      arguments.commit = value();
+      options.commit = value();
     else {
       std::fprintf(stderr,
                    "usage: op_bench [--portable] [--only TEXT] [--tokens N,…] [--out FILE] "
@@ -153,5 +32,10 @@ int main(int argc, char** argv) {
       return 2;
     }
   }
-  return koho::bench::run(arguments);
+  auto backend = koho::make_cuda_backend({.portable_only = portable});
+  const koho::Status status = backend.ok() ? koho::app::run_operator_bench(**backend, options)
+                                           : koho::Status(backend.error());
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "op_bench: %s\n", status.error().message.c_str());
+  return koho::error_code_info(status.error().code).exit_code;
 }

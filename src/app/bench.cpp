@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `koho bench`: a closed loop of requests (bench_requests.cpp); below it `latency`, single steps.
+// `koho bench`: a closed loop of requests (bench_requests.cpp); below it `latency`, single steps,
+// and `ops`, single operators.
 #include <memory>
 
 #include "app/command.h"
@@ -11,6 +12,8 @@ Runner add_bench(CommandLine& command) {
   CommandLine* latency =
       command.add_subcommand("latency", "Time one step: decode and prefill, class by class");
   latency->callback([chosen, runner = add_bench_latency(*latency)] { *chosen = runner; });
+  CommandLine* ops = command.add_subcommand("ops", "Time single operators of a GPU");
+  ops->callback([chosen, runner = add_bench_ops(*ops)] { *chosen = runner; });
   return [chosen] { return (*chosen)(); };
 }
 

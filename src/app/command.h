@@ -27,6 +27,7 @@ struct Command {
 Runner add_batch(CommandLine& command);
 Runner add_bench(CommandLine& command);
 Runner add_bench_latency(CommandLine& command);   // below bench
+Runner add_bench_ops(CommandLine& command);       // below bench
 Runner add_bench_requests(CommandLine& command);  // bench itself
 Runner add_check(CommandLine& command);
 Runner add_inspect(CommandLine& command);

@@ -6,11 +6,11 @@
 #include <numeric>
 #include <random>
 
+#include "app/operator_bench.h"
 #include "base/arithmetic.h"
-#include "bench/op_bench.h"
 #include "tensor/number.h"
 
-namespace koho::bench {
+namespace koho::app {
 namespace {
 
 constexpr double kRotatedBytes = 1.2e9;  // distinct weights of one case, well beyond any L2
@@ -531,4 +531,4 @@ std::vector<OpBenchCase> op_bench_cases() {
   return cases;
 }
 
-}  // namespace koho::bench
+}  // namespace koho::app

@@ -11,7 +11,7 @@
 
 #include "ops/backend.h"
 
-namespace koho::bench {
+namespace koho::app {
 
 /// One row of the results: what was run and what it had to move and compute.
 struct OpBench {
@@ -32,4 +32,16 @@ struct OpBenchCase {
 
 std::vector<OpBenchCase> op_bench_cases();
 
-}  // namespace koho::bench
+struct OperatorBenchOptions {
+  std::string only;     // text that a case's name contains; empty: all
+  std::string tokens;   // "1,16": only these numbers of tokens
+  std::string out;      // a JSON file to write (bench/results/)
+  std::string commit;   // what is measured, for the file
+  std::string command;  // for the file
+};
+
+/// Times the cases and prints a table. A call is timed in a graph of many over rotated weights: the
+/// median of several replays, divided. Errors: the first case that fails; io_error.
+Status run_operator_bench(Backend& backend, const OperatorBenchOptions& options);
+
+}  // namespace koho::app
