@@ -4,6 +4,7 @@
 // The model is a small synthetic one with tensors large enough to be drawn. KOHO_LEAK_STEPS sets
 // the number of steps (10,000).
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -27,9 +28,18 @@ namespace {
 
 constexpr std::int64_t kSeats = 24;
 constexpr std::int64_t kContext = 640;
-constexpr std::int64_t kPagesEach = kContext / kPageTokens;
 constexpr std::int64_t kChunk = 256;
 constexpr std::uint64_t kSeed = 7;
+
+/// What a model is loaded for.
+struct Room {
+  std::int64_t seats = kSeats;
+  std::int64_t context = kContext;
+  std::int64_t chunk = kChunk;
+  DType kv_dtype = DType::bf16;
+
+  std::int64_t pages_each() const { return context / kPageTokens; }
+};
 
 ModelConfig shape() {
   ModelConfig config;
@@ -47,7 +57,7 @@ ModelConfig shape() {
   config.n_group = 1;
   config.topk_group = 1;
   config.first_k_dense_replace = 1;
-  config.max_position_embeddings = 4096;
+  config.max_position_embeddings = 131072;
   config.rms_norm_eps = 1e-5;
   config.rope_theta = 1e6;
   config.partial_rotary_factor = 0.5;
@@ -72,21 +82,23 @@ class Model {
  public:
   static Result<std::unique_ptr<Model>> load(const ModelSources& sources,
                                              const DrawnMemory* drawn,
-                                             bool deterministic = false) {
+                                             bool deterministic = false,
+                                             const Room& room = {}) {
     KOHO_TRY_ASSIGN(std::unique_ptr<Backend> backend,
                     make_cuda_backend({.deterministic = deterministic, .drawn = drawn}));
     WorkerSettings settings;
-    settings.load.limits = {.tokens_max = kChunk + kSeats,
-                            .sequences_max = kSeats,
-                            .context_max = kContext,
-                            .logit_rows_max = kSeats,
+    settings.load.limits = {.tokens_max = room.chunk + room.seats,
+                            .sequences_max = room.seats,
+                            .context_max = room.context,
+                            .logit_rows_max = room.seats,
                             .vocabulary = 0};
-    settings.load.kv_pages = kSeats * kPagesEach;
-    settings.counts_slots = kSeats;
+    settings.load.kv_pages = room.seats * room.pages_each();
+    settings.load.kv_dtype = room.kv_dtype;
+    settings.counts_slots = room.seats;
     settings.tokenizer_tokens = shape().vocab_size;
     KOHO_TRY_ASSIGN(Worker worker, Worker::create(shape(), sources, settings, std::move(backend),
                                                   std::make_unique<OneRank>()));
-    return std::unique_ptr<Model>(new Model(std::move(worker)));
+    return std::unique_ptr<Model>(new Model(std::move(worker), room));
   }
 
   /// Starts a step; every row's last token is sampled at temperature 1 from its seat's own seed.
@@ -114,7 +126,7 @@ class Model {
       draw.temperature = 1.0F;
       draw.logprobs = 0;
       sampling.push_back(draw);
-      for (std::int64_t i = 0; i < kPagesEach; ++i)
+      for (std::int64_t i = 0; i < room_.pages_each(); ++i)
         places.insert(places.end(), {worker_.page_place(row.seat, i),
                                      static_cast<std::int32_t>(page(row.seat, i))});
     }
@@ -136,17 +148,19 @@ class Model {
   Status finish() { return worker_.finish(output_); }
 
   const StepOutput& output() const { return output_; }
+  const Room& room() const { return room_; }
   Worker& worker() { return worker_; }
 
  private:
-  explicit Model(Worker worker) : worker_(std::move(worker)) {}
+  Model(Worker worker, const Room& room) : worker_(std::move(worker)), room_(room) {}
 
   /// Pages of a seat lie apart and in no order.
-  static std::int64_t page(std::int64_t seat, std::int64_t index) {
-    return (kPagesEach - 1 - index) * kSeats + seat;
+  std::int64_t page(std::int64_t seat, std::int64_t index) const {
+    return (room_.pages_each() - 1 - index) * room_.seats + seat;
   }
 
   Worker worker_;
+  Room room_;
   StepOutput output_;
 };
 
@@ -276,7 +290,7 @@ std::pair<std::int32_t, float> after(Model& model,
   for (const std::int64_t chunk : chunks) {
     const auto begin = prompt.begin() + static_cast<std::ptrdiff_t>(at);
     std::vector<Row> rows{{seat, at, {begin, begin + static_cast<std::ptrdiff_t>(chunk)}}};
-    if (chunk == 1) rows.push_back({(seat + 1) % kSeats, 0, {prompt[0]}});
+    if (chunk == 1) rows.push_back({(seat + 1) % model.room().seats, 0, {prompt[0]}});
     EXPECT_TRUE(model.enqueue(rows).ok());
     EXPECT_TRUE(model.finish().ok());
     at += chunk;
@@ -314,6 +328,28 @@ TEST_F(CudaWorker, DeterministicBitsDoNotDependOnChunksNorOnDecoding) {
     if (deterministic) {
       EXPECT_EQ(found, 0);
     }
+  }
+}
+
+/// The largest context: what its last token is followed by does not depend on the way there, in
+/// pages of either kind. (Attention over 131,072 tokens against float64: the operator cases.)
+TEST_F(CudaWorker, TheLongestContextEndsInTheSameBitsHoweverItCame) {
+  auto drawn = DrawnWeights::make(shape(), kSeed);
+  ASSERT_TRUE(drawn.ok());
+  constexpr std::int64_t kLongest = 131072;
+  std::mt19937 random(5);
+  const std::vector<std::int32_t> prompt = random_ids(random, kLongest);
+  for (const DType dtype : {DType::bf16, DType::f8_e4m3}) {
+    const Room room{.seats = 2, .context = kLongest, .chunk = 8192, .kv_dtype = dtype};
+    auto model = Model::load((*drawn)->sources(), drawn->get(), true, room);
+    ASSERT_TRUE(model.ok()) << model.error().message;
+    const auto whole = after(**model, 0, prompt, std::vector<std::int64_t>(16, 8192));
+    std::vector<std::int64_t> chunks(26, 5000);  // then the rest, its last tokens one by one
+    chunks.push_back(kLongest - 26 * 5000 - 5);
+    chunks.insert(chunks.end(), 5, 1);
+    const auto cut = after(**model, 1, prompt, chunks);
+    EXPECT_EQ(whole, cut) << (dtype == DType::bf16 ? "bf16" : "FP8") << " pages";
+    EXPECT_TRUE(std::isfinite(whole.second));
   }
 }
 
