@@ -208,7 +208,7 @@ def main():
     parser.add_argument("--no-build", action="store_true", help="take build/cuda as it is")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--commit", help="what is measured, where git does not know")
-    parser.add_argument("--cmake", action="append", default=[], metavar="ARG", help="for the configuration, -DNAME=VALUE")
+    parser.add_argument("--cmake", action="append", default=[], metavar="ARG", help="for the configuration: --cmake=-DNAME=VALUE")
     options = parser.parse_args()
     found = machine()
     if found is None and not options.list:
