@@ -4,7 +4,8 @@
 
 namespace koho::app {
 
-Runner add_bench_ops(CommandLine&) {
+Runner add_bench_ops(CommandLine& command) {
+  command.footer("Needs a build with CUDA.");
   return [] {
     return Status(
         make_error(ErrorCode::unsupported,
