@@ -9,7 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <optional>
+#include <malloc.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -32,7 +32,8 @@ namespace {
 
 constexpr std::size_t kJournalRequestsMax = 256;
 
-/// The process's life: serves until the pipe `order` closes. Returns its exit code.
+/// The process's life: tells its port, then its heap with every byte that comes from `order`, until
+/// that closes. Returns the exit code.
 int serve(const Tokenizer& tokenizer,
           const LoadServerOptions& options,
           std::int64_t begin_us,
@@ -80,11 +81,12 @@ int serve(const Tokenizer& tokenizer,
     return 1;
   }
   (*server)->core().set_serving(serving);
-  const std::uint16_t port = (*server)->port();
-  if (write(answer, &port, sizeof port) != sizeof port) return 1;
-  close(answer);
-  char byte = 0;
-  while (read(order, &byte, 1) < 0 && errno == EINTR) continue;
+  std::int64_t told = (*server)->port();
+  char asked = 0;
+  do {
+    if (write(answer, &told, sizeof told) != sizeof told) return 1;
+    told = static_cast<std::int64_t>(mallinfo2().uordblks);
+  } while (read(order, &asked, 1) == 1);
   (*server)->drain(5'000'000);
   return (*server)->core().counters().requests_live.load() == 0 ? 0 : 1;
 }
@@ -148,12 +150,11 @@ Result<std::unique_ptr<LoadServer>> LoadServer::start(const Tokenizer& tokenizer
   close(order[0]);
   close(answer[1]);
   server->order_ = order[1];
-  char end = 0;  // the other side closes then: its descriptors are those of an idle server
-  const bool told = server->process_ > 0 &&
-                    read(answer[0], &server->port_, sizeof server->port_) == sizeof server->port_ &&
-                    read(answer[0], &end, 1) == 0;
-  close(answer[0]);
-  if (!told) return make_error(ErrorCode::io_error, "the server did not start");
+  server->answer_ = answer[0];
+  std::int64_t port = 0;
+  if (server->process_ <= 0 || read(answer[0], &port, sizeof port) != sizeof port)
+    return make_error(ErrorCode::io_error, "the server did not start");
+  server->port_ = static_cast<std::uint16_t>(port);
   if (scrape(server->port_, *server, &server->descriptors_idle_).empty())
     return make_error(ErrorCode::io_error, "the server does not answer");
   return server;
@@ -161,6 +162,7 @@ Result<std::unique_ptr<LoadServer>> LoadServer::start(const Tokenizer& tokenizer
 
 LoadServer::~LoadServer() {
   if (order_ >= 0) close(order_);
+  if (answer_ >= 0) close(answer_);
   if (process_ <= 0) return;
   kill(process_, SIGKILL);
   waitpid(process_, nullptr, 0);
@@ -198,6 +200,13 @@ std::int64_t LoadServer::resident_bytes() const {
   std::int64_t resident = 0;
   file >> total >> resident;
   return resident * sysconf(_SC_PAGESIZE);
+}
+
+std::int64_t LoadServer::heap_bytes() const {
+  std::int64_t bytes = 0;
+  const bool told =
+      write(order_, "h", 1) == 1 && read(answer_, &bytes, sizeof bytes) == sizeof bytes;
+  return told ? bytes : -1;
 }
 
 std::int64_t LoadServer::descriptors() const {

@@ -42,6 +42,8 @@ class LoadServer {
 
   std::int64_t cpu_us() const;
   std::int64_t resident_bytes() const;
+  /// What malloc has given out and not got back; 0 under sanitizers.
+  std::int64_t heap_bytes() const;
   std::int64_t descriptors() const;
   /// Of the metrics page: the sum of all rows of `name`; -1 if there is none.
   double metric(std::string_view name) const;
@@ -56,7 +58,8 @@ class LoadServer {
   LoadServer() = default;
 
   pid_t process_ = -1;
-  int order_ = -1;  // a pipe: the process ends when it closes
+  int order_ = -1;   // a pipe: the process ends when it closes
+  int answer_ = -1;  // another, from it
   std::uint16_t port_ = 0;
   std::int64_t begin_us_ = 0;
   std::int64_t period_us_ = 0;

@@ -171,7 +171,7 @@ void Connection::close() {
 /// The client went away, or is given up.
 void Connection::lose(bool by_client) {
   if (closed_) return;
-  if (by_client && stage_ == Stage::answering) ++core_.counters().disconnects;
+  if (by_client && stage_ == Stage::answering && !feeding_) ++core_.counters().disconnects;
   // What a reader does not take would stay in the kernel until that gives up, too.
   if (!by_client) set_option(socket_, SOL_SOCKET, SO_LINGER, linger{.l_onoff = 1, .l_linger = 0});
   close();
@@ -209,7 +209,7 @@ void Connection::read_some() {
     // A client that only stopped sending cannot be told from one that left: the request it waits
     // for ends. What is answered already is still sent.
     peer_done_ = true;
-    const bool answered = stage_ == Stage::answering && !job_ && !large_;
+    const bool answered = stage_ == Stage::answering && !job_ && !large_ && !feeding_;
     if (error == asio::error::eof && (answered || writing_)) {
       close_after_ = true;
       flush();
@@ -314,6 +314,10 @@ void Connection::dispatch() {
     run_job(*route_->generation, *serving);
     return;
   }
+  if (route_->feed != nullptr) {
+    begin_feed();
+    return;
+  }
   if (reader_.body_bytes() > core_.settings().inline_body_bytes) {
     answer_on_pool();
     return;
@@ -329,6 +333,33 @@ std::function<void()> Connection::waker() {
     if (!thread) return;
     if (std::shared_ptr<Connection> connection = weak.lock()) thread->wake(std::move(connection));
   };
+}
+
+void Connection::begin_feed() {
+  stage_ = Stage::answering;
+  stream_begun_ = false;
+  if (request_id_.empty()) request_id_ = core_.make_id();
+  core_.count_response(route_->path, 200);
+  if (head_only_) {
+    begin_stream();
+    finish_exchange();
+    return;
+  }
+  feeding_ = true;
+  feed(core_.clock().now_us());
+}
+
+void Connection::feed(std::int64_t now) {
+  if (core_.phase() == Phase::draining) {
+    feeding_ = false;
+    keep_alive_ = false;
+    if (chunked_) out_ += "0\r\n\r\n";
+    finish_exchange();
+    return;
+  }
+  last_event_us_ = now;
+  append_chunk(route_->feed(core_));
+  flush();
 }
 
 /// The pool makes the answer; if it is full, this thread does.
@@ -561,6 +592,11 @@ void Connection::on_tick(std::int64_t now) {
   }
   if (close_after_) {
     if (now - stage_since_us_ >= time.flush_ms * kUsPerMs) close();
+    return;
+  }
+  if (feeding_) {
+    const bool due = now - last_event_us_ >= time.feed_ms * kUsPerMs;
+    if (due || core_.phase() == Phase::draining) feed(now);
     return;
   }
   if (stage_ == Stage::answering) {

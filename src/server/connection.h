@@ -99,6 +99,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void dispatch();
   void run_job(const api::GenerationEndpoint& endpoint, const Serving& serving);
   void answer_on_pool();
+  void begin_feed();
+  void feed(std::int64_t now_us);
   std::function<void()> waker();
   void pump();
   void begin_stream();
@@ -127,6 +129,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const Route* route_ = nullptr;
   std::shared_ptr<GenerationJob> job_;
   std::shared_ptr<LargeAnswer> large_;
+  bool feeding_ = false;  // the route's events are sent until the client leaves
   bool stream_begun_ = false;
   bool chunked_ = false;
   bool keep_alive_ = true;

@@ -12,9 +12,8 @@ namespace koho::server {
 /// dashboard.html, as it was when the program was built.
 std::string_view dashboard_page();
 
-/// One server-sent event: the engine's statistics, its last steps, the server's counters. The
-/// stream ends behind it and asks to be opened again after a second, so that an idle tab holds no
-/// connection.
+/// One server-sent event: the engine's statistics, its last steps, the server's counters. Who loses
+/// the stream is asked to come back after a second.
 std::string dashboard_event(const Core& core);
 
 }  // namespace koho::server

@@ -153,13 +153,6 @@ Response answer_ui(Core& /*core*/, const Call& /*call*/) {
   return response;
 }
 
-Response answer_ui_events(Core& core, const Call& /*call*/) {
-  Response response{.content_type = "text/event-stream"};
-  response.body = dashboard_event(core);
-  response.fields.emplace_back("Cache-Control", "no-store");
-  return response;
-}
-
 // ---- the table
 
 std::vector<Route> make_routes() {
@@ -184,8 +177,8 @@ std::vector<Route> make_routes() {
       {"GET", "/debug/cache/*", false, true, answer_debug_cache, nullptr, nullptr,
        "why a request's prompt was or was not cached"},
       {"GET", "/ui", true, false, answer_ui, nullptr, nullptr, "the dashboard"},
-      {"GET", "/ui/events", false, true, answer_ui_events, nullptr, nullptr,
-       "what the dashboard shows, as an event"},
+      {"GET", "/ui/events", false, true, nullptr, nullptr, nullptr,
+       "what the dashboard shows, an event a second", dashboard_event},
   };
   for (const api::GenerationEndpoint& endpoint : api::generation_endpoints())
     table.push_back({"POST", endpoint.path, false, true, nullptr, &endpoint, nullptr, ""});

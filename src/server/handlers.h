@@ -28,10 +28,12 @@ struct Route {
   std::string_view path;     // "/v1/models/*" takes everything below
   bool open = false;         // without a key
   bool needs_model = false;  // 503 while the model loads
-  Response (*answer)(Core& core, const Call& call) = nullptr;  // null: generation or text
+  Response (*answer)(Core& core, const Call& call) = nullptr;  // null: one of the others
   const api::GenerationEndpoint* generation = nullptr;
   const api::TextEndpoint* text = nullptr;
   std::string_view about;  // for the documentation
+  /// Instead of an answer: an event every time.feed_ms, until the client leaves.
+  std::string (*feed)(const Core& core) = nullptr;
 };
 
 std::span<const Route> routes();

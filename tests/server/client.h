@@ -38,6 +38,8 @@ class Client {
   std::optional<Reply> read_reply(bool without_body = false);
   /// Bytes of the next answer until `text` stood in them.
   bool read_until(std::string_view text);
+  /// More bytes of it; false if the connection ends or nothing comes for long.
+  bool read_more() { return receive(); }
   /// What came and was not taken by read_reply.
   const std::string& pending() const { return pending_; }
   /// Whether the peer ends the connection.

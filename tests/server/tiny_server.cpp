@@ -42,6 +42,7 @@ TinyServer::TinyServer(const std::function<void(ServerSettings&)>& change, Runti
   settings.io_threads = 2;
   settings.model_name = "tiny";
   settings.time.tick_ms = 10;
+  settings.time.feed_ms = 10;
   settings.log_requests = false;
   if (change) change(settings);
   server_ = value_or_abort(Server::start(settings, clock_));
