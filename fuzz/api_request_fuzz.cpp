@@ -34,7 +34,7 @@ struct Loaded {
     scheduler.pages = 64;
     scheduler.context_max = 512;
     scheduler.sequences_max = 8;
-    scheduler.live_max = 64;
+    scheduler.live_max = 128;
     scheduler.step_tokens_max = 64;
     scheduler.mixed_prefill_tokens_max = 32;
     KOHO_CHECK(validate(model.limits).ok());
@@ -81,8 +81,8 @@ std::string play(const GenerationEndpoint& endpoint,
         event.token = random() % 2U == 0 ? static_cast<Token>(random() % vocabulary)
                                          : model.tag_ids[random() % model.tag_ids.size()];
         event.logprob = -0.5F;
-        if (request.output.logprobs)
-          event.top.assign(static_cast<std::size_t>(*request.output.logprobs), {event.token, -1});
+        for (int top = 0; top < request.output.logprobs.value_or(0); ++top)
+          event.top.push_back({static_cast<Token>(random() % vocabulary), -1.0F});
         event.text = model.tokenizer->decode({&event.token, 1});
         if (i == tokens) event.finish = i % 2 == 0 ? FinishReason::stop : FinishReason::length;
         if (event.finish == FinishReason::stop && !request.base.stop_strings.empty())

@@ -114,12 +114,17 @@ class CompletionResponder final : public OpenAiResponder {
         top += "null";
         return;
       }
+      // Tokens that are no whole characters share a name: the likeliest has it.
+      std::vector<std::string> names;
       top += '{';
-      for (std::size_t i = 0; i < event.top.size(); ++i) {
-        if (i > 0) top += ',';
-        chat::append_json_string(top, responder.name(event.top[i].token));
+      for (const TokenLogprob& one : event.top) {
+        std::string name = responder.name(one.token);
+        if (std::ranges::find(names, name) != names.end()) continue;
+        if (!names.empty()) top += ',';
+        chat::append_json_string(top, name);
         top += ':';
-        append_float(top, event.top[i].logprob);
+        append_float(top, one.logprob);
+        names.push_back(std::move(name));
       }
       top += '}';
     }

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/completions.h"
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "api/json_text.h"
+#include "api/responder.h"
+
+namespace koho::api {
+namespace {
+
+TEST(CompletionLogprobs, TokensOfOneNameAreOneKey) {
+  const Tokenizer tokenizer =
+      *Tokenizer::load(std::string(KOHO_SOURCE_DIR) + "/models/tiny/tokenizer.json");
+  Model model;
+  model.tokenizer = &tokenizer;
+  GenerationRequest request;
+  request.output.logprobs = 3;
+  request.requests.resize(1);
+  // Parts of characters show as U+FFFD, whichever they are.
+  std::vector<TokenLogprob> top;
+  for (Token token = 0; token < tokenizer.vocab_size() && top.size() < 2; ++token)
+    if (token_name(model, {}, token) == "\xef\xbf\xbd")
+      top.push_back({token, -1.0F - static_cast<float>(top.size())});
+  ASSERT_EQ(top.size(), 2U);
+  top.push_back({tokenizer.encode("a")->front(), -3.0F});
+  OutputEvent event;
+  event.token = top.front().token;
+  event.top = top;
+  const std::unique_ptr<Responder> responder = respond_completion(request, model);
+  std::string out;
+  responder->begin({.id = "1"}, out);
+  responder->piece({.event = &event, .finish = Finish::length}, out);
+  responder->end({}, out);
+  const Result<chat::Json> json = chat::parse_json(out);  // refuses a key that stands twice
+  ASSERT_TRUE(json.ok()) << json.error().message << out;
+  EXPECT_NE(out.find("\"top_logprobs\":[{\"\xef\xbf\xbd\":-1,\"a\":-3}]"), std::string::npos)
+      << out;
+}
+
+}  // namespace
+}  // namespace koho::api
