@@ -76,6 +76,8 @@ def main() -> None:
             "read_bandwidth_gb_s": median(lambda ours, peer: ours["read_bandwidth"]),
             "decode_tok_s": median(lambda ours, peer: ours["decode_1"]),
             "decode_share_of_bandwidth": median(lambda ours, peer: ours["decode_1_share_of_bandwidth"]),
+            "decode_share_of_pages_side_by_side": median(
+                lambda ours, peer: ours["decode_1_share_of_pages_side_by_side"]),
             "decode_peer_tok_s": median(lambda ours, peer: peer["decode"]),
             "decode_ratio": median(lambda ours, peer: ours["decode_1"] / peer["decode"]),
             "prefill_tok_s": median(lambda ours, peer: ours[prefill]),
