@@ -54,6 +54,9 @@ class Findings {
   void in_full_at_most(std::string_view name, double value, double most) {
     brief_ ? tell(name, value) : at_most(name, value, most);
   }
+  void in_full_at_least(std::string_view name, double value, double least) {
+    brief_ ? tell(name, value) : at_least(name, value, least);
+  }
   void miss(std::string_view what) {
     missed_ += missed_.empty() ? "" : "; ";
     missed_ += what;
@@ -383,7 +386,8 @@ bool streams(const Run& run,
   findings.tell("tokens", static_cast<double>(tally.frames));
   findings.tell("seconds", seconds);
   tell_streams(findings, tally, load.streams);
-  findings.is("at_once", static_cast<double>(at_once), static_cast<double>(load.streams));
+  findings.in_full_at_least("at_once", static_cast<double>(at_once),
+                            static_cast<double>(load.streams));
   findings.tell("lateness_p50_ms", percentile_ms(tally.lateness_us, 0.5));
   findings.in_full_at_most("lateness_p99_ms", percentile_ms(tally.lateness_us, 0.99),
                            marks.lateness_p99_ms);
@@ -839,8 +843,8 @@ bool every_byte(const Run& run) {
   findings.tell("seconds", static_cast<double>(now_us() - begin) / 1e6);
   findings.at_least("answer_bytes", static_cast<double>(bytes), 40.0 * kTokens);
   findings.is("left", static_cast<double>(left), static_cast<double>(joined));
-  findings.at_least("disconnects_counted", server->metric("koho:disconnects_total"),
-                    static_cast<double>(joined) * 0.5);
+  findings.in_full_at_least("disconnects_counted", server->metric("koho:disconnects_total"),
+                            static_cast<double>(joined) * 0.5);
   end_well(*server, findings);
   return findings.print();
 }
