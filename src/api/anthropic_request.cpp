@@ -56,8 +56,8 @@ Status read_stop_sequences(const Json& body, std::vector<std::string>& stops) {
   return {};
 }
 
-/// Whether the model is to think.
-Result<bool> read_thinking(const Json& body) {
+/// Whether the model is to think, and how many tokens at most.
+Result<bool> read_thinking(const Json& body, std::int32_t& tokens_max) {
   const Json* thinking = body.given("thinking");
   if (thinking == nullptr) return false;
   if (!thinking->is_object()) return wrong_kind("thinking", "an object", thinking);
@@ -65,7 +65,7 @@ Result<bool> read_thinking(const Json& body) {
   KOHO_TRY_ASSIGN(const std::optional<std::int64_t> budget,
                   optional_integer(*thinking, "budget_tokens", 1,
                                    std::numeric_limits<std::int32_t>::max(), "thinking"));
-  (void)budget;  // Checked only: how long GLM thinks is its own choice.
+  if (type->text == "enabled" && budget) tokens_max = static_cast<std::int32_t>(*budget);
   if (type->text == "enabled" || type->text == "adaptive") return true;
   if (type->text == "disabled") return false;
   return make_error(ErrorCode::invalid_argument,
@@ -124,7 +124,8 @@ Status read_body(const Json& body, bool count_only, GenerationRequest& request) 
     return make_error(ErrorCode::invalid_argument, "max_tokens: Field required");
   }
   KOHO_TRY_ASSIGN(request.conversation, read_anthropic_conversation(body));
-  KOHO_TRY_ASSIGN(request.conversation->enable_thinking, read_thinking(body));
+  KOHO_TRY_ASSIGN(request.conversation->enable_thinking,
+                  read_thinking(body, request.base.reasoning_tokens_max));
   KOHO_TRY_ASSIGN(request.tool_choice, read_tool_choice(body));
   KOHO_TRY(read_sampling(body, request.base));
   KOHO_TRY_ASSIGN(request.stream, boolean_or(body, "stream", {}, false));

@@ -61,6 +61,24 @@ Refusal read_stream_options(const Value& value, Draft& draft) {
   return {};
 }
 
+/// As vLLM has it: each word as a text begins with it, and behind a space.
+Refusal read_bad_words(const Value& value, Draft& draft) {
+  constexpr std::size_t kWordsMax = 256;
+  std::vector<std::string> words;
+  if (!value.json.is_array()) return must_be(value, "an array of strings");
+  if (value.json.items.empty()) return {};
+  if (Refusal refused = read_texts(value, kWordsMax, 1024, words)) return refused;
+  if (draft.model.tokenizer == nullptr)
+    return wrong_field(value.name, "bad_words needs a model with a tokenizer.json");
+  for (const std::string& word : words)
+    for (const std::string_view before : {"", " "}) {
+      Result<std::vector<Token>> ids = draft.model.tokenizer->encode(std::string(before) + word);
+      if (!ids.ok()) return wrong_field(value.name, ids.error().message);
+      draft.request.base.banned_sequences.push_back(std::move(ids).value());
+    }
+  return {};
+}
+
 Refusal read_salt(const Value& value, Draft& draft) {
   std::string salt;
   if (Refusal refused = read_text(value, salt, 1024)) return refused;
@@ -218,6 +236,20 @@ constexpr DraftField kShared[] = {
        return Refusal{};
      }},
     {"logit_bias", "object: token id to number in -100..100, at most 1024", read_logit_bias},
+    {"allowed_token_ids", "array of token ids: no other is sampled",
+     [](const Value& v, Draft& d) -> Refusal {
+       if (v.json.is_array() && v.json.items.empty())
+         return wrong_field(v.name, "allowed_token_ids must not be empty");
+       return read_token_ids(v, d.model.limits.vocabulary,
+                             static_cast<std::size_t>(d.model.limits.vocabulary),
+                             d.request.base.allowed_tokens);
+     }},
+    {"bad_words", "array of at most 256 texts that do not come", read_bad_words},
+    {"thinking_token_budget", "integer from 0: the thoughts end after so many tokens",
+     [](const Value& v, Draft& d) {
+       return read_integer(v, 0, std::numeric_limits<std::int32_t>::max(),
+                           d.request.base.reasoning_tokens_max);
+     }},
     {"n", "integer in 1..128: so many answers",
      [](const Value& v, Draft& d) {
        const std::int32_t most = std::min(kChoicesMax, d.model.limits.choices_max);
@@ -312,10 +344,10 @@ constexpr std::string_view kIgnored[] = {"model",
                                          "lora_path"};
 
 constexpr std::string_view kRefused[] = {
-    "prompt_embeds",    "input_embeds",      "audio",     "suffix",          "chat_template",
-    "bad_words",        "allowed_token_ids", "typical_p", "top_n_sigma",     "mirostat",
-    "stop_regex",       "length_penalty",    "documents", "prompt_logprobs", "repetition_detection",
-    "logits_processors"};
+    "prompt_embeds",        "input_embeds",     "audio",       "suffix",
+    "chat_template",        "typical_p",        "top_n_sigma", "mirostat",
+    "stop_regex",           "length_penalty",   "documents",   "prompt_logprobs",
+    "repetition_detection", "logits_processors"};
 
 bool changes_nothing(const Json& json) {
   return json.is_null() || (json.kind == Json::Kind::boolean && !json.boolean) ||
@@ -393,6 +425,9 @@ Refusal settle(Draft& draft) {
     return wrong_field("stop", "stop needs a model with a tokenizer.json");
   if (draft.max_completion_tokens) request.tokens_max = draft.max_completion_tokens;
   base.sampling.logprobs = request.output.logprobs;
+  if (request.constraint && !(base.allowed_tokens.empty() && base.banned_sequences.empty()))
+    return wrong_field(base.allowed_tokens.empty() ? "bad_words" : "allowed_token_ids",
+                       "allowed_token_ids and bad_words do not go with a constrained answer");
   return {};
 }
 

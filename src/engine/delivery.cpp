@@ -129,6 +129,7 @@ void StepLoop::deliver(Live& live,
         end(live, Ending::failed, std::move(status).error());
         return;
       }
+      choice.draw.mask = choice.gate->mask();
     }
     fill_logprobs(live, sample);
     count_token(live, choice, event_.token, now);

@@ -150,10 +150,12 @@ void write_late_masks(const Scheduler& scheduler,
     const std::span<std::uint32_t> mask = late.words.subspan(row * words, words);
     const Sequence* sequence = scheduler.find(late.rows[row]);
     // What is sampled for a sequence that ended meanwhile nobody reads.
-    if (sequence == nullptr)
+    const std::span<const std::uint32_t> own =
+        sequence == nullptr ? std::span<const std::uint32_t>() : draw_of(*sequence).mask;
+    if (own.empty())
       std::ranges::fill(mask, ~0U);
     else
-      std::ranges::copy(draw_of(*sequence).mask, mask.begin());
+      std::ranges::copy(own, mask.begin());
   }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/request.h"
 
+#include <limits>
 #include <string_view>
 
 #include "base/in_range.h"
@@ -66,6 +67,19 @@ Status validate(const Request& request, const EngineLimits& limits) {
   for (const std::string& stop : request.stop_strings)
     KOHO_TRY(in_range("the bytes of a stop string", static_cast<std::int64_t>(stop.size()), 1,
                       limits.stop_string_bytes_max));
+  KOHO_TRY(in_range("the budget of reasoning tokens", request.reasoning_tokens_max, -1,
+                    std::numeric_limits<std::int32_t>::max()));
+  for (const Token token : request.allowed_tokens)
+    KOHO_TRY(in_range("allowed_token_ids", token, 0, limits.vocabulary - 1));
+  for (const std::vector<Token>& sequence : request.banned_sequences) {
+    if (sequence.empty()) return make_error(ErrorCode::invalid_argument, "a bad word is empty");
+    for (const Token token : sequence)
+      KOHO_TRY(in_range("a bad word's token", token, 0, limits.vocabulary - 1));
+  }
+  if (request.grammar != nullptr &&
+      !(request.allowed_tokens.empty() && request.banned_sequences.empty()))
+    return make_error(ErrorCode::invalid_argument,
+                      "allowed_token_ids and bad_words do not go with a constrained answer");
   KOHO_TRY(in_range("priority", request.priority, 0, kPriorities - 1));
   KOHO_TRY(in_range("the deadline in microseconds", request.deadline_us, 0, std::int64_t{1} << 50));
   const std::size_t biases = request.sampling.logit_bias.size() + request.stop_tokens.size();

@@ -64,6 +64,12 @@ struct Request {
   /// begins_in_reasoning. No stop token comes before it may end; where nothing may follow, the
   /// choice ends as stopped, with or without a stop token.
   std::shared_ptr<const CompiledGrammar> grammar;
+  /// Of a choice that begins in reasoning: after so many tokens reasoning_end must come; -1:
+  /// whenever.
+  std::int32_t reasoning_tokens_max = -1;
+  std::vector<Token> allowed_tokens;                 // no other is sampled; empty: any
+  std::vector<std::vector<Token>> banned_sequences;  // none is completed; not with a grammar, nor
+                                                     // are allowed_tokens
   /// The first token is sampled, every further one only when Engine::advance asks for it; in
   /// between the sequence is paused. One choice only.
   bool on_demand = false;

@@ -83,7 +83,8 @@ Status StepLoop::start_choice(Live& live, std::int32_t request_index, std::int32
   const Request& request = live.request;
   Choice& choice = live.choices[static_cast<std::size_t>(choice_index)];
   // A gate keeps stop tokens out by itself.
-  const bool stops_are_biased = request.min_tokens > 0 && request.grammar == nullptr;
+  const bool has_gate = TokenGate::is_needed(request);
+  const bool stops_are_biased = request.min_tokens > 0 && !has_gate;
   const auto biases = static_cast<std::int32_t>(
       request.sampling.logit_bias.size() + (stops_are_biased ? request.stop_tokens.size() : 0));
   KOHO_TRY_ASSIGN(
@@ -108,7 +109,7 @@ Status StepLoop::start_choice(Live& live, std::int32_t request_index, std::int32
   if (stops_are_biased)
     for (const Token token : request.stop_tokens)
       choice.draw.stop_biases.push_back({token, -std::numeric_limits<float>::infinity()});
-  if (request.grammar != nullptr) {
+  if (has_gate) {
     KOHO_TRY_ASSIGN(choice.gate, TokenGate::open(request, limits_.vocabulary));
     choice.draw.mask = choice.gate->mask();
   }

@@ -5,9 +5,19 @@
 
 namespace koho {
 
+bool TokenGate::is_needed(const Request& request) {
+  const bool budget = request.begins_in_reasoning && request.reasoning_end >= 0 &&
+                      request.reasoning_tokens_max >= 0;
+  return request.grammar != nullptr || budget || !request.allowed_tokens.empty() ||
+         !request.banned_sequences.empty();
+}
+
 Result<std::unique_ptr<TokenGate>> TokenGate::open(const Request& request,
                                                    std::int32_t vocabulary) {
-  KOHO_TRY_ASSIGN(std::unique_ptr<Matcher> matcher, request.grammar->start());
+  std::unique_ptr<Matcher> matcher;
+  if (request.grammar != nullptr) {
+    KOHO_TRY_ASSIGN(matcher, request.grammar->start());
+  }
   std::unique_ptr<TokenGate> gate(new TokenGate(request, std::move(matcher), vocabulary));
   KOHO_TRY(gate->refresh());
   return gate;
@@ -19,7 +29,11 @@ TokenGate::TokenGate(const Request& request,
     : request_(request),
       matcher_(std::move(matcher)),
       mask_(mask_words(vocabulary)),
-      thinking_(request.begins_in_reasoning && request.reasoning_end >= 0) {}
+      thinking_(request.begins_in_reasoning && request.reasoning_end >= 0) {
+  if (request.allowed_tokens.empty()) return;
+  for (const Token token : request.allowed_tokens) set(token, true);
+  allowed_ = mask_;
+}
 
 bool TokenGate::is_stop(Token token) const {
   return std::ranges::find(request_.stop_tokens, token) != request_.stop_tokens.end();
@@ -27,7 +41,7 @@ bool TokenGate::is_stop(Token token) const {
 
 bool TokenGate::allows(Token token) const {
   const auto at = static_cast<std::size_t>(token);
-  return ((mask_[at / 32] >> (at % 32)) & 1U) != 0;
+  return idle_ || ((mask_[at / 32] >> (at % 32)) & 1U) != 0;
 }
 
 void TokenGate::set(Token token, bool allowed) {
@@ -36,27 +50,58 @@ void TokenGate::set(Token token, bool allowed) {
   mask_[at / 32] = allowed ? mask_[at / 32] | bit : mask_[at / 32] & ~bit;
 }
 
+bool TokenGate::restricts_every_token() const {
+  return matcher_ != nullptr || !allowed_.empty() || !request_.banned_sequences.empty();
+}
+
 Status TokenGate::accept(Token token) {
   if (!allows(token))
-    return make_error(ErrorCode::internal, "token {} was sampled, which the grammar forbids",
+    return make_error(ErrorCode::internal, "token {} was sampled, which the request forbids",
                       token);
   ++tokens_;
+  if (!request_.banned_sequences.empty()) last_.push_back(token);
   if (thinking_) {
     thinking_ = token != request_.reasoning_end;
-    return thinking_ ? Status() : refresh();
+    // Only a budget and banned sequences look at what the thoughts are.
+    const bool changes = !thinking_ || request_.reasoning_tokens_max >= 0 || matcher_ == nullptr;
+    return changes ? refresh() : Status();
   }
   if (is_stop(token)) {
     complete_ = true;
     return {};
   }
-  KOHO_TRY(matcher_->accept(token));
+  if (matcher_ != nullptr) KOHO_TRY(matcher_->accept(token));
   return refresh();
 }
 
+void TokenGate::keep_to_lists() {
+  if (!allowed_.empty())
+    for (std::size_t i = 0; i < mask_.size(); ++i) mask_[i] &= allowed_[i];
+  for (const std::vector<Token>& sequence : request_.banned_sequences) {
+    const auto before = static_cast<std::ptrdiff_t>(sequence.size()) - 1;
+    if (static_cast<std::ptrdiff_t>(last_.size()) >= before &&
+        std::equal(last_.end() - before, last_.end(), sequence.begin()))
+      set(sequence.back(), false);
+  }
+}
+
 Status TokenGate::refresh() {
-  if (thinking_) {
+  const std::int32_t budget = thinking_ ? request_.reasoning_tokens_max : -1;
+  if (budget >= 0 && tokens_ >= budget) {
+    idle_ = false;
+    std::ranges::fill(mask_, 0U);
+    set(request_.reasoning_end, true);
+    return {};
+  }
+  // The mask of the token after the next one may be asked for before the next one is known.
+  idle_ = !restricts_every_token() && tokens_ >= request_.min_tokens &&
+          (budget < 0 || tokens_ + 1 < budget);
+  if (idle_) return {};
+  if (thinking_ || matcher_ == nullptr) {
     std::ranges::fill(mask_, ~0U);
-    for (const Token stop : request_.stop_tokens) set(stop, false);
+    if (matcher_ != nullptr || tokens_ < request_.min_tokens)
+      for (const Token stop : request_.stop_tokens) set(stop, false);
+    keep_to_lists();
     return {};
   }
   KOHO_TRY(matcher_->fill_mask(mask_));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the next token of a constrained choice may be: the grammar behind the thoughts, the stop
-// tokens once the grammar may end. Kept up to date as tokens arrive, so that planning a step only
-// copies a mask.
+// What the next token of a constrained choice may be: thoughts until their budget is spent, the
+// grammar behind them, the stop tokens once the grammar may end; allowed and banned tokens. Kept up
+// to date as tokens arrive, so that planning a step only copies a mask.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +18,19 @@ namespace koho {
 /// Threads: the engine's.
 class TokenGate {
  public:
-  /// Requires: request.grammar; the request outlives the gate. Errors: as CompiledGrammar::start.
+  /// Whether anything in the request keeps tokens out.
+  static bool is_needed(const Request& request);
+  /// Requires: is_needed(request), which outlives the gate. Errors: as CompiledGrammar::start.
   static Result<std::unique_ptr<TokenGate>> open(const Request& request, std::int32_t vocabulary);
 
   /// Takes the token that was sampled. Errors: internal: the mask did not allow it; as Matcher's.
   Status accept(Token token);
 
-  /// Of the tokens that may come next; its memory stays where it is.
-  std::span<const std::uint32_t> mask() const { return mask_; }
+  /// Of the tokens that may come next; its memory stays where it is. Empty: all may, and
+  /// whatever the next one is, all may come after it, too.
+  std::span<const std::uint32_t> mask() const {
+    return idle_ ? std::span<const std::uint32_t>() : mask_;
+  }
   bool allows(Token token) const;
   /// No token may come: the answer is complete, and there is no stop token that would say so, or it
   /// has come.
@@ -36,13 +41,18 @@ class TokenGate {
   Status refresh();
   bool is_stop(Token token) const;
   void set(Token token, bool allowed);
+  void keep_to_lists();
+  bool restricts_every_token() const;
 
   const Request& request_;
   std::unique_ptr<Matcher> matcher_;
   std::vector<std::uint32_t> mask_;
-  std::int32_t tokens_ = 0;  // accepted
+  std::vector<std::uint32_t> allowed_;  // request.allowed_tokens, or empty
+  std::vector<Token> last_;             // tokens, as many as a banned sequence needs
+  std::int32_t tokens_ = 0;             // accepted
   bool thinking_;
   bool complete_ = false;
+  bool idle_ = false;
 };
 
 }  // namespace koho

@@ -135,6 +135,24 @@ TEST(Messages, CallsAToolWhenItMust) {
   }
 }
 
+TEST(Messages, ThinksWithinItsBudget) {
+  const auto thoughts = [](int budget) {
+    const Reply reply = ask(
+        "/v1/messages",
+        fmt::format(
+            R"({{"model":"claude-sonnet-4-5","max_tokens":200,"temperature":0,"thinking":{{"type":"enabled","budget_tokens":{}}},)"
+            R"("messages":[{{"role":"user","content":"What is 23 times 7?"}}]}})",
+            budget));
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    EXPECT_EQ(text_at(reply.json(), "content.1.type"), "text") << reply.body;
+    return text_at(reply.json(), "content.0.thinking");
+  };
+  const std::string all = thoughts(1024);
+  const std::string few = thoughts(3);
+  EXPECT_LT(few.size(), all.size());
+  EXPECT_TRUE(all.starts_with(few)) << few << "\n" << all;
+}
+
 TEST(Messages, CountsTokensAsTheyAreUsed) {
   const std::string body =
       R"({"model":"claude-x","max_tokens":1,"messages":[{"role":"user","content":"What is 2 + 2?"}]})";

@@ -119,6 +119,21 @@ TEST(Chat, ThinksUnlessTold) {
   EXPECT_EQ(text_at(hidden, "choices.0.message.content"), "23 times 7 is 161.");
 }
 
+TEST(Chat, EndsThoughtsWhenTheirBudgetIsSpent) {
+  const auto thoughts = [](const std::string& more) {
+    const Json json = ask("What is 23 times 7?", more).json();
+    EXPECT_EQ(text_at(json, "choices.0.finish_reason"), "stop") << more;
+    return std::stoi(text_at(json, "usage.completion_tokens_details.reasoning_tokens"));
+  };
+  const int all = thoughts("");
+  ASSERT_GT(all, 4);
+  // The budget's tokens, and the one that ends them.
+  EXPECT_EQ(thoughts(R"("thinking_token_budget":3)"), 4);
+  EXPECT_EQ(thoughts(R"("thinking_token_budget":0)"), 1);
+  EXPECT_EQ(thoughts(R"("thinking_token_budget":10000)"), all);
+  EXPECT_EQ(ask("hi", R"("thinking_token_budget":-1)").status, 400);
+}
+
 TEST(Chat, StreamsWhatItWouldAnswerWhole) {
   for (const std::string& more : {std::string(), std::string(R"(,"enable_thinking":false)"),
                                   std::string(R"(,"tools":)") + kTools,

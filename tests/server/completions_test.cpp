@@ -63,6 +63,39 @@ TEST(Completions, AnswersAsBenchmarkClientsAsk) {
   EXPECT_EQ(get(shared_server().port(), "/v1/models").status, 200);  // it asks for the name there
 }
 
+TEST(Completions, SamplesAllowedTokensAlone) {
+  const Json json =
+      complete(
+          quoted(kStory),
+          R"("max_tokens":12,"temperature":1,"return_token_ids":true,"allowed_token_ids":[300,301,400])")
+          .json();
+  const Json ids = at(json, "choices.0.token_ids");
+  ASSERT_EQ(ids.items.size(), 12U);
+  for (const Json& id : ids.items)
+    EXPECT_TRUE(id.text == "300" || id.text == "301" || id.text == "400") << id.text;
+  EXPECT_EQ(complete(quoted(kStory), R"("allowed_token_ids":[])").status, 400);
+  EXPECT_EQ(complete(quoted(kStory), R"("allowed_token_ids":[100000])").status, 400);
+  EXPECT_EQ(
+      complete(quoted(kStory), R"("allowed_token_ids":[300],"structured_outputs":{"regex":"a+"})")
+          .status,
+      400);
+}
+
+TEST(Completions, KeepsBadWordsOut) {
+  const std::string plain =
+      text_at(complete(quoted(kStory), R"("max_tokens":24)").json(), "choices.0.text");
+  // A word of the answer, without the space before it.
+  const std::size_t begin = plain.find(' ', 1) + 1;
+  const std::string word = plain.substr(begin, plain.find(' ', begin) - begin);
+  ASSERT_GT(word.size(), 1U) << plain;
+  const std::string other = text_at(
+      complete(quoted(kStory), R"("max_tokens":24,"bad_words":[)" + quoted(word) + "]").json(),
+      "choices.0.text");
+  EXPECT_EQ(other.substr(0, begin - 1), plain.substr(0, begin - 1));
+  EXPECT_EQ(other.find(" " + word + " "), std::string::npos) << other;
+  EXPECT_EQ(complete(quoted(kStory), R"("bad_words":[""])").status, 400);
+}
+
 TEST(Completions, SixteenTokensUnlessAsked) {
   const Json json = complete(quoted(kStory)).json();
   EXPECT_EQ(text_at(json, "usage.completion_tokens"), "16");

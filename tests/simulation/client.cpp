@@ -60,7 +60,13 @@ bool Client::grammar_goes_on(const Choice& choice) const {
   return false;
 }
 
+bool Client::budget_is_spent(const Choice& choice) const {
+  return !choice.constrained && request_.reasoning_tokens_max >= 0 &&
+         choice.tokens >= request_.reasoning_tokens_max;
+}
+
 bool Client::allowed(const Choice& choice, Token token) const {
+  if (budget_is_spent(choice)) return token == request_.reasoning_end;
   if (grammar_ == nullptr) return true;
   if (!choice.constrained) return !is_stop(token);
   if (!is_stop(token)) return grammar_->allows(choice.constrained_tokens, token);
@@ -72,7 +78,7 @@ Token Client::expected_token(const Choice& choice) const {
   const std::uint64_t hash =
       draw_hash(choice.content, choice.seed, choice.tokens, penalties_ ? choice.history : 0);
   auto token = static_cast<Token>(hash % static_cast<std::uint64_t>(vocabulary_));
-  if (grammar_ != nullptr) {
+  if (grammar_ != nullptr || budget_is_spent(choice)) {
     while (!allowed(choice, token)) token = (token + 1) % vocabulary_;
     return token;
   }
@@ -137,12 +143,10 @@ std::string Client::check(const OutputEvent& event) {
   if (event.token != token)
     return fmt::format("token {} of choice {} is {}, alone it is {}", choice.tokens, event.choice,
                        event.token, token);
-  if (grammar_ != nullptr) {
-    if (choice.constrained) {
-      choice.constrained_tokens.push_back(token);
-    } else {
-      choice.constrained = token == request_.reasoning_end;
-    }
+  if (!choice.constrained) {
+    choice.constrained = token == request_.reasoning_end;
+  } else if (grammar_ != nullptr) {
+    choice.constrained_tokens.push_back(token);
   }
   ++tokens_read_;
   ++choice.tokens;

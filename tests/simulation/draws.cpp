@@ -166,6 +166,10 @@ Request World::draw_request() {
     request.begins_in_reasoning = random_.chance(500);
   }
   if (random_.chance(250)) draw_grammar(request);
+  const bool end_stops =
+      std::ranges::find(request.stop_tokens, request.reasoning_end) != request.stop_tokens.end();
+  if (request.begins_in_reasoning && !end_stops && random_.chance(400))
+    request.reasoning_tokens_max = random_.in(0, 20);
   return request;
 }
 

@@ -160,6 +160,10 @@ MUTATIONS = [
      (WRITER, "late.words.subspan(row * words, words)", "late.words.subspan((row - (gone > row ? row : gone)) * words, words)")),
     ("a stop token may come before the grammar may end",
      (GATE, "const bool may_end = matcher_->can_end() &&", "const bool may_end = (@ || matcher_->can_end()) &&")),
+    ("thoughts go one token beyond their budget",
+     (GATE, "if (budget >= 0 && tokens_ >= budget) {", "if (budget >= 0 && tokens_ >= budget + (@ ? 1 : 0)) {")),
+    ("a row is planned without a mask though the token in flight spends the budget",
+     (GATE, "tokens_ + 1 < budget);", "tokens_ + (@ ? 0 : 1) < budget);")),
     ("the grammar begins before the thoughts have ended",
      (GATE, "thinking_ = token != request_.reasoning_end;", "thinking_ = !@ && token != request_.reasoning_end;")),
 ]
