@@ -14,8 +14,10 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCE_SUFFIXES = {".h", ".cpp", ".cu", ".cuh", ".c"}
-UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|stub(bed|s)?|placeholder|mock(ed|s)?|not[ _-]?implemented|unimplemented)\b",
+UNFINISHED = re.compile(r"\b(TODOs?|FIXME|XXX|stub(bed|s)?|placeholders?|mock(ed|s)?|not[ -]?implemented|unimplemented)\b",
                         re.IGNORECASE)
+# Where a name's words meet: snake_case, camelCase, ACRONYMThenWord, and a digit after a letter.
+WORD_BORDER = re.compile(r"_|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=[A-Za-z])(?=[0-9])|(?<=[0-9])(?=[A-Za-z])")
 # pattern -> (what to do instead, folders where it is allowed)
 FORBIDDEN = {
     r"\bgetenv\s*\(": ("a flag in app/options.cpp", {"app"}),
@@ -31,14 +33,23 @@ FORBIDDEN = {
 MACHINE_PATHS = re.compile(r"(?<![\w.])/(work|farm|root)/")
 
 
-def tracked():
-    names = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
-    return [pathlib.Path(name) for name in names if (ROOT / name).is_file()]
+def unfinished(text):
+    """Whether a line or a path holds an unfinished word, also as a part of a name: `MockClock`, `todo_later`."""
+    return UNFINISHED.search(WORD_BORDER.sub(" ", text)) is not None
+
+
+def sources(root=ROOT):
+    """Files that git has, or would take: also those not added yet."""
+    names = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=root,
+                           capture_output=True, text=True, check=True).stdout.splitlines()
+    return [pathlib.Path(name) for name in names if (root / name).is_file()]
 
 
 def check_file(name, breaches):
     text = (ROOT / name).read_text(errors="replace")
     in_src = name.parts[0] == "src"
+    if in_src and unfinished(str(name)):
+        breaches.append(f"{name}:1: unfinished word in the file's name: finish it or leave it out")
     if name.suffix in SOURCE_SUFFIXES:
         if not text.startswith("// SPDX-License-Identifier: Apache-2.0"):
             breaches.append(f"{name}:1: begin with `// SPDX-License-Identifier: Apache-2.0`")
@@ -49,7 +60,7 @@ def check_file(name, breaches):
                     if name.parts[1] not in allowed and re.search(pattern, code if "include" not in pattern else line):
                         breaches.append(f"{name}:{number}: `{line.strip()}`: use {instead}")
     for number, line in enumerate(text.splitlines(), 1):
-        if in_src and UNFINISHED.search(line):
+        if in_src and unfinished(line):
             breaches.append(f"{name}:{number}: unfinished word: `{line.strip()}`: finish it or leave it out")
         if MACHINE_PATHS.search(line) and name != pathlib.Path("tools/check_sources.py"):
             breaches.append(f"{name}:{number}: names a machine's path: `{line.strip()[:100]}`")
@@ -69,7 +80,7 @@ def check_format(names, breaches):
 
 def main():
     breaches = []
-    names = [name for name in tracked() if name.parts[0] not in {"models"} and name.suffix not in {".json", ".npy"}]
+    names = [name for name in sources() if name.parts[0] not in {"models"} and name.suffix not in {".json", ".npy"}]
     for name in names:
         check_file(name, breaches)
     check_format(names, breaches)
