@@ -3,7 +3,7 @@
 """The front door of koho: sets up a machine, builds, and runs the main jobs. Standard library only.
 
     ./run.py --smoke          set up, build, answer the embedded model's demonstration prompts, check every answer
-    ./run.py --test           set up, build, pass all tests (plain and under sanitizers)
+    ./run.py --test           set up, build, pass all tests of the program as users have it; --sanitize: under ASan and UBSan
     ./run.py --build          set up and build only; leaves build/koho and build/engine.so
     ./run.py --bench          set up, build, measure throughput and latencies through engine.so
     ./run.py --serve          set up, build, serve the embedded model; further flags are koho serve's (--model, --port)

@@ -3,10 +3,11 @@
 // distribution and, when greedy, the same ids.
 //
 // In this order, as vLLM applies them:
-//   1. ids >= tokens and ids outside the mask are out; biases are added
+//   1. ids >= tokens are out; biases are added
 //   2. repetition penalty (prompt and output tokens: a positive logit is divided, a negative one
 //   multiplied), then
-//      frequency_penalty * count and presence_penalty are subtracted (output tokens)
+//      frequency_penalty * count and presence_penalty are subtracted (output tokens); ids outside
+//      the mask are out
 //   3. temperature 0: the largest logit, ties to the lowest id. Else logits are divided by the
 //   temperature and
 //   4. min_p keeps tokens at least min_p times as likely as the likeliest
