@@ -174,7 +174,9 @@ void Engine::run() {
     busy = turn();
     publish();
   }
-  loop_.end_all(make_error(ErrorCode::unavailable, "the engine is shutting down"));
+  // An error's text takes memory, which a start that failed for want of it does not have.
+  if (loop_.live_requests() > 0)
+    loop_.end_all(make_error(ErrorCode::unavailable, "the engine is shutting down"));
   publish();
 }
 
