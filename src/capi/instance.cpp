@@ -27,6 +27,23 @@ Error why_ended(std::int64_t id, const Summary& summary) {
 
 }  // namespace
 
+/// Gives a place back, or an id, if what it was for does not come about: a refusal, or no memory.
+template <typename Undo>
+class Instance::Unless {
+ public:
+  explicit Unless(Undo undo) : undo_(std::move(undo)) {}
+  Unless(const Unless&) = delete;
+  Unless& operator=(const Unless&) = delete;
+  ~Unless() {
+    if (!done_) undo_();
+  }
+  void done() { done_ = true; }
+
+ private:
+  Undo undo_;
+  bool done_ = false;
+};
+
 /// An entry that this call alone may use.
 class Instance::Use {
  public:
@@ -107,13 +124,13 @@ Result<std::uint32_t> Instance::open(std::int64_t id, bool added, Request reques
       return make_error(ErrorCode::invalid_argument, "request {} is live already", id);
     on_ready = [this, place] { ready_.add(place); };
   }
-  Result<std::shared_ptr<OutputStream>> stream =
-      runtime_->engine().submit(std::move(request), std::move(on_ready));
-  if (!stream.ok()) {
+  Unless opened([&] {
     if (added) added_.erase(id);
-    return std::move(stream).error();
-  }
-  entry->stream = *std::move(stream);
+  });
+  KOHO_TRY_ASSIGN(entry->stream,
+                  runtime_->engine().submit(std::move(request), std::move(on_ready)));
+  // The engine has the request: from here on nothing may fail.
+  opened.done();
   free_places_.pop_back();
   places_[place] = {engines().next_generation(), std::move(entry)};
   return place;
@@ -181,10 +198,9 @@ Result<std::uintptr_t> Instance::prefill(std::int64_t id, Request request) {
     entry = places_[place].entry;
   }
   // Nobody else knows the handle yet.
-  if (Status status = await(*entry); !status.ok()) {
-    leave_place(place);
-    return std::move(status).error();
-  }
+  Unless begun([&] { leave_place(place); });
+  KOHO_TRY(await(*entry));
+  begun.done();
   return to_number(handle);
 }
 
@@ -218,18 +234,14 @@ Status Instance::decode_batch(std::span<RequestState* const> requests,
     if (!entry->ended && !entry->has_event) streams.push_back(entry->stream);
   if (!streams.empty()) runtime_->engine().advance(std::move(streams));
   Status first;
+  for (const Use& entry : entries) {
+    if (entry->ended || entry->has_event) continue;
+    if (Status status = await(*entry); !status.ok() && first.ok()) first = std::move(status);
+  }
+  // Only now, when nothing can fail: a token that is not handed out stays for the next call.
   for (std::size_t i = 0; i < entries.size(); ++i) {
-    Entry& entry = *entries[i];
-    tokens[i] = -1;
-    done[i] = 1;
-    if (entry.ended) continue;
-    if (!entry.has_event) {
-      if (Status status = await(entry); !status.ok()) {
-        if (first.ok()) first = std::move(status);
-        continue;
-      }
-    }
-    const Step step = deliver(entry);
+    const Step step =
+        entries[i]->has_event ? deliver(*entries[i]) : Step{.token = -1, .last = true};
     tokens[i] = step.token;
     done[i] = step.last ? 1 : 0;
   }

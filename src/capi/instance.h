@@ -89,6 +89,8 @@ class Instance {
     std::shared_ptr<Entry> entry;
   };
   class Use;
+  template <typename Undo>
+  class Unless;
 
   explicit Instance(std::unique_ptr<Runtime> runtime);
 

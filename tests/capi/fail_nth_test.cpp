@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // init_engine with every allocation, mapping, open, read and thread start failed in turn: NULL, a
-// reason, and nothing left behind. This program's own malloc, mmap, open, read and pthread_create
-// stand before libc's for itself and for engine.so.
+// reason, and nothing left behind. And the calls on an engine with every allocation of theirs
+// failed in turn: an error, and the same call again succeeds. This program's own malloc, mmap,
+// open, read and pthread_create stand before libc's for itself and for engine.so.
 //
 // Usage: fail_nth_test MODEL_DIR KIND [STRIDE] where KIND is one of memory, memory-from (the nth
-// and all later ones), map, open, read, thread.
+// and all later ones), map, open, read, thread, calls.
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -15,12 +16,14 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <functional>
 #include <pthread.h>
 #include <string>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <thread>
 #include <unistd.h>
+#include <vector>
 
 #include "koho/engine.h"
 
@@ -43,11 +46,13 @@ std::atomic<bool> failed{false};  // one did not
 std::atomic<bool> pcre2_failed{false};
 std::atomic<long> live_blocks{0};
 std::atomic<long> live_mappings{0};
+std::atomic<bool> one_thread{false};  // only calls of the thread that is `chosen` fail
+thread_local bool chosen = false;
 
 /// Whether this call of `kind` fails.
 bool fails(Kind kind) {
   const Kind now = failing.load(std::memory_order_relaxed);
-  if (now == Kind::none) return false;
+  if (now == Kind::none || (one_thread.load() && !chosen)) return false;
   const bool memory_from = now == Kind::memory_from && kind == Kind::memory;
   if (now != kind && !memory_from) return false;
   const long before = left.fetch_sub(1);
@@ -207,10 +212,117 @@ Kind kind_of(const std::string& name) {
   return name == "thread" ? Kind::thread : Kind::none;
 }
 
+/// `call`, which returns a status, with its nth allocation failed for n = 0, 1, … until it has no
+/// nth: then it must have succeeded, and before have said each time that memory was out.
+bool holds_out(const char* name, long& failures, const std::function<std::int32_t()>& call) {
+  for (long n = 0;; ++n) {
+    left.store(n);
+    failed.store(false);
+    failing.store(Kind::memory);
+    const std::int32_t status = call();
+    failing.store(Kind::none);
+    if (!failed.load()) {
+      if (status < 0) std::fprintf(stderr, "%s then fails: %d %s\n", name, status, last_error());
+      return status >= 0;
+    }
+    ++failures;
+    if (status != KOHO_RESOURCE_EXHAUSTED || std::strcmp(last_error(), "out of memory") != 0) {
+      std::fprintf(stderr, "%s %ld failed, and it says: %d %s\n", name, n, status, last_error());
+      return false;
+    }
+  }
+}
+
+/// The tokens of a request that was added, to its end.
+std::vector<std::int64_t> tokens_of(EngineHandle* engine) {
+  std::vector<std::int64_t> tokens;
+  while (true) {
+    TokenEvent event{};
+    if (poll_requests(engine, &event, 1, -1) != 1) return tokens;
+    tokens.push_back(event.token);
+    if (event.finish != KOHO_FINISH_NONE) return tokens;
+  }
+}
+
+/// Every call on an engine, with every allocation of the calling thread failed in turn: no token
+/// is lost, no request stays behind.
+bool calls_hold_out(EngineHandle* engine, int requests_max) {
+  const std::int64_t prompt[] = {300, 411, 522};
+  SamplingParams greedy{};
+  greedy.struct_size = sizeof(greedy);
+  greedy.max_tokens = 6;
+  greedy.ignore_eos = 1;
+  const auto add = [&] { return add_request(engine, 7, prompt, 3, &greedy); };
+  if (add() != KOHO_OK) return false;
+  const std::vector<std::int64_t> expected = tokens_of(engine);
+  if (expected.size() != 6) return false;
+
+  one_thread.store(true);
+  chosen = true;
+  long failures = 0;
+  RequestState* states[2] = {nullptr, nullptr};
+  for (RequestState*& state : states)
+    if (!holds_out("prefill", failures, [&] {
+          state = prefill(engine, 1, prompt, 3, &greedy);
+          return state != nullptr ? KOHO_OK : KOHO_RESOURCE_EXHAUSTED;
+        }))
+      return false;
+  std::vector<std::int64_t> found[2];
+  for (int i = 0; i < 2; ++i) {
+    std::int64_t token = -1;
+    if (!holds_out("decode_step", failures, [&] { return decode_step(engine, states[0], &token); }))
+      return false;
+    found[0].push_back(token);
+  }
+  for (int i = 0; i < 4; ++i) {
+    std::int64_t tokens[2] = {-1, -1};
+    std::uint8_t done[2] = {0, 0};
+    if (!holds_out("run_batch_decode", failures,
+                   [&] { return run_batch_decode(engine, states, 2, tokens, done); }))
+      return false;
+    for (int which = 0; which < 2; ++which) found[which].push_back(tokens[which]);
+  }
+  if (found[0] != expected ||
+      found[1] != std::vector<std::int64_t>(expected.begin(), expected.begin() + 4)) {
+    std::fprintf(stderr, "tokens were lost\n");
+    return false;
+  }
+  for (RequestState* state : states) free_request_state(engine, state);
+  if (!holds_out("add_request", failures, add)) return false;
+  if (tokens_of(engine) != expected) {
+    std::fprintf(stderr, "an added request's tokens were lost\n");
+    return false;
+  }
+  greedy.max_tokens = 100;  // more than a stream holds: it cannot end before it is withdrawn
+  if (!holds_out("add_request", failures, add)) return false;
+  if (!holds_out("cancel_request", failures, [&] { return cancel_request(engine, 7); }))
+    return false;
+  tokens_of(engine);
+  chosen = false;
+  one_thread.store(false);
+
+  // As many requests as at the start have a place, and then none is left.
+  std::vector<RequestState*> all;
+  for (int i = 0; i < requests_max; ++i) all.push_back(prefill(engine, i, prompt, 3, &greedy));
+  for (RequestState* state : all) {
+    if (state == nullptr) {
+      std::fprintf(stderr, "a place was lost: %s\n", last_error());
+      return false;
+    }
+    free_request_state(engine, state);
+  }
+  std::printf("calls: failed in %ld ways\n", failures);
+  return failures > 10 && get_engine_info(engine, KOHO_INFO_REQUESTS_LIVE) == 0 &&
+         get_engine_info(engine, KOHO_INFO_PAGES_FREE) +
+                 get_engine_info(engine, KOHO_INFO_PAGES_CACHED) ==
+             get_engine_info(engine, KOHO_INFO_PAGES_TOTAL);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  const Kind kind = argc >= 3 ? kind_of(argv[2]) : Kind::none;
+  const bool calls = argc >= 3 && std::strcmp(argv[2], "calls") == 0;
+  const Kind kind = calls ? Kind::memory : argc >= 3 ? kind_of(argv[2]) : Kind::none;
   if (kind == Kind::none) {
     std::fprintf(stderr, "usage: fail_nth_test MODEL_DIR KIND [STRIDE]\n");
     return 2;
@@ -230,7 +342,9 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "cannot start: %s\n", last_error());
     return 1;
   }
+  const bool held_out = !calls || calls_hold_out(engine, options.max_batch + options.max_queue);
   free_engine(engine);
+  if (calls) return held_out ? 0 : 1;
   Footprint before;
   settles_at({}, before);  // never: gives the threads time to leave
 
