@@ -16,8 +16,8 @@
 // engine of the parent fails.
 //
 // Errors: a function that returns a number returns a negative KohoStatus, one that returns a handle
-// NULL; last_error() says why. No exception crosses this border. Arrays are only read, or written,
-// during the call; nothing that is passed in is kept.
+// NULL; last_error() says why, last_error_code() which KohoStatus it is. No exception crosses this
+// border. Arrays are only read, or written, during the call; nothing that is passed in is kept.
 #ifndef KOHO_ENGINE_H
 #define KOHO_ENGINE_H
 
@@ -242,6 +242,10 @@ KOHO_API void free_engine(EngineHandle* engine);
 /// What went wrong in this thread's last call that failed: a text of at most 1023 bytes, empty if
 /// none has. It belongs to koho and lasts until this thread's next failing call.
 KOHO_API const char* last_error(void);
+
+/// The KohoStatus of this thread's last call that failed, KOHO_OK if none has: for init_engine and
+/// prefill, which return NULL, what the others return as a number.
+KOHO_API int32_t last_error_code(void);
 
 #ifdef __cplusplus
 }

@@ -184,7 +184,7 @@ class Engine:
         chosen.struct_size = ctypes.sizeof(chosen)
         self.handle = self.library.init_engine_ex(str(model_dir).encode(), chosen)
         if not self.handle:
-            raise EngineError(self.last_error())
+            raise self.error()
 
     def close(self) -> None:
         """Ends all requests and frees everything. Again: nothing."""
@@ -202,14 +202,14 @@ class Engine:
         if getattr(self, "handle", None):
             self.close()
 
-    def last_error(self) -> str:
+    def error(self) -> EngineError:
         """Of this thread's last failed call."""
-        return self.library.last_error().decode(errors="replace")
+        return EngineError(self.library.last_error().decode(errors="replace"), self.library.last_error_code())
 
     def check(self, status: int) -> int:
         """Raises EngineError for a negative status."""
         if status < 0:
-            raise EngineError(self.last_error(), status)
+            raise self.error()
         return status
 
     def info(self, which: Info) -> int:
@@ -223,7 +223,7 @@ class Engine:
         handle = self.library.prefill(self.handle, request_id, _ids(token_ids), len(token_ids),
                                       params.struct() if params else None)
         if not handle:
-            raise EngineError(self.last_error())
+            raise self.error()
         return State(self, handle)
 
     def decode_batch(self, states: Sequence[State]) -> list[int]:

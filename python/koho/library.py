@@ -46,6 +46,7 @@ _PROTOTYPES = {
     "get_engine_info": (c_int64, [c_void_p, c_int32]),
     "free_engine": (None, [c_void_p]),
     "last_error": (c_char_p, []),
+    "last_error_code": (c_int32, []),
 }
 
 

@@ -21,16 +21,14 @@ namespace {
 
 // Not a string: keeping an error must not need memory.
 thread_local std::array<char, 1024> last_message{};
+thread_local std::int32_t last_status = KOHO_OK;
 
-void keep(std::string_view message) {
+std::int32_t keep(std::int32_t status, std::string_view message) {
   const std::size_t length = std::min(message.size(), last_message.size() - 1);
   std::memcpy(last_message.data(), message.data(), length);
   last_message[length] = '\0';
-}
-
-std::int32_t keep(const Error& error) {
-  keep(error.message);
-  return error_code_info(error.code).c_status;
+  last_status = status;
+  return status;
 }
 
 bool is_exhaustion(const std::error_code& code) {
@@ -39,24 +37,22 @@ bool is_exhaustion(const std::error_code& code) {
          code == std::errc::too_many_files_open_in_system;
 }
 
-/// KOHO_OK if `body` succeeds, else its error, kept for last_error.
+/// KOHO_OK if `body` succeeds, else its error, kept for last_error and last_error_code.
 template <typename Body>
 std::int32_t guarded(Body&& body) noexcept {
   try {
     const Status status = body();
-    return status.ok() ? KOHO_OK : keep(status.error());
+    if (status.ok()) return KOHO_OK;
+    return keep(error_code_info(status.error().code).c_status, status.error().message);
   } catch (const std::bad_alloc&) {
-    keep("out of memory");
-    return KOHO_RESOURCE_EXHAUSTED;
+    return keep(KOHO_RESOURCE_EXHAUSTED, "out of memory");
   } catch (const std::system_error& error) {
-    keep(error.what());
-    return is_exhaustion(error.code()) ? KOHO_RESOURCE_EXHAUSTED : KOHO_INTERNAL;
+    return keep(is_exhaustion(error.code()) ? KOHO_RESOURCE_EXHAUSTED : KOHO_INTERNAL,
+                error.what());
   } catch (const std::exception& error) {
-    keep(error.what());
-    return KOHO_INTERNAL;
+    return keep(KOHO_INTERNAL, error.what());
   } catch (...) {
-    keep("an unknown exception");
-    return KOHO_INTERNAL;
+    return keep(KOHO_INTERNAL, "an unknown exception");
   }
 }
 
@@ -229,6 +225,10 @@ void free_engine(EngineHandle* engine) {
 
 const char* last_error(void) {
   return capi::last_message.data();
+}
+
+int32_t last_error_code(void) {
+  return capi::last_status;
 }
 
 }  // extern "C"

@@ -36,10 +36,12 @@ static int32_t num_gpus;  // 0: the CPU
     }                                                                                      \
   } while (0)
 
-#define CHECK_NULL(text, expression)                              \
+/// `expression` gives NULL, last_error_code `status`, and last_error says `text`.
+#define CHECK_NULL(status, text, expression)                      \
   do {                                                            \
     CHECK((expression) == NULL);                                  \
     CHECK(strstr(last_error(), text) != NULL || text[0] == '\0'); \
+    CHECK(last_error_code() == (status));                         \
   } while (0)
 
 static SamplingParams greedy(int32_t max_tokens) {
@@ -265,31 +267,45 @@ static void a_stop_token_ends_a_request(void) {
 }
 
 static void wrong_models_and_options_are_errors(void) {
-  CHECK_NULL("NULL", init_engine(NULL, 1, 64, 0));
-  CHECK_NULL("", init_engine("/nowhere/at/all", 1, 64, 0));
-  CHECK_NULL("max_batch", init_engine(model_dir, -1, 64, 0));
-  CHECK_NULL("context", init_engine(model_dir, 1, -64, 0));
-  CHECK_NULL("context", init_engine(model_dir, 1, 1 << 30, 0));
-  CHECK_NULL("num_gpus", init_engine(model_dir, 1, 64, -1));
+  CHECK_NULL(KOHO_INVALID_ARGUMENT, "NULL", init_engine(NULL, 1, 64, 0));
+  CHECK_NULL(KOHO_NOT_FOUND, "", init_engine("/nowhere/at/all", 1, 64, 0));
+  CHECK_NULL(KOHO_INVALID_ARGUMENT, "max_batch", init_engine(model_dir, -1, 64, 0));
+  CHECK_NULL(KOHO_INVALID_ARGUMENT, "context", init_engine(model_dir, 1, -64, 0));
+  CHECK_NULL(KOHO_INVALID_ARGUMENT, "context", init_engine(model_dir, 1, 1 << 30, 0));
+  CHECK_NULL(KOHO_INVALID_ARGUMENT, "num_gpus", init_engine(model_dir, 1, 64, -1));
   EngineOptions options = {.struct_size = sizeof(options), .max_batch = 1, .max_seq = 64};
   const uint32_t sizes[] = {0, 1, sizeof(options) - 4, sizeof(options) + 4, 1U << 31};
   for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); ++i) {
     options.struct_size = sizes[i];
-    CHECK_NULL("struct_size", init_engine_ex(model_dir, &options));
+    CHECK_NULL(KOHO_UNSUPPORTED, "struct_size", init_engine_ex(model_dir, &options));
   }
   options.struct_size = sizeof(options);
   options.num_ranks = 3;  // does not divide the heads
-  CHECK_NULL("", init_engine_ex(model_dir, &options));
+  CHECK_NULL(KOHO_UNSUPPORTED, "", init_engine_ex(model_dir, &options));
   options.num_ranks = 1;
   options.max_queue = 1 << 18;
-  CHECK_NULL("max_queue", init_engine_ex(model_dir, &options));
+  CHECK_NULL(KOHO_INVALID_ARGUMENT, "max_queue", init_engine_ex(model_dir, &options));
   options.max_queue = 0;
   options.kv_pages = -1;
-  CHECK_NULL("pages", init_engine_ex(model_dir, &options));
+  CHECK_NULL(KOHO_INVALID_ARGUMENT, "pages", init_engine_ex(model_dir, &options));
   EngineHandle* all_defaults = init_engine_ex(model_dir, NULL);
   CHECK(all_defaults != NULL);
   CHECK(get_engine_info(all_defaults, KOHO_INFO_MAX_BATCH) == 64);
   free_engine(all_defaults);
+}
+
+static void a_full_engine_says_so_after_null(void) {
+  EngineOptions options = {
+      .struct_size = sizeof(options), .max_batch = 1, .max_seq = 64, .max_queue = 1};
+  EngineHandle* engine = init_engine_ex(model_dir, &options);
+  CHECK(engine != NULL);
+  const int64_t id = 300;
+  RequestState* first = prefill(engine, 0, &id, 1, NULL);
+  CHECK(first != NULL && prefill(engine, 1, &id, 1, NULL) != NULL);
+  CHECK_NULL(KOHO_RESOURCE_EXHAUSTED, "", prefill(engine, 2, &id, 1, NULL));
+  free_request_state(engine, first);
+  CHECK(prefill(engine, 2, &id, 1, NULL) != NULL);
+  free_engine(engine);
 }
 
 static void wrong_prompts_and_parameters_are_errors(void) {
@@ -297,11 +313,11 @@ static void wrong_prompts_and_parameters_are_errors(void) {
   int64_t ids[600];
   for (int i = 0; i < 600; ++i) ids[i] = 300 + i % 50;
   SamplingParams params = greedy(4);
-  CHECK_NULL("NULL", prefill(engine, 0, NULL, 4, &params));
-  CHECK_NULL("length", prefill(engine, 0, ids, 0, &params));
-  CHECK_NULL("length", prefill(engine, 0, ids, -3, &params));
-  CHECK_NULL("prompt", prefill(engine, 0, ids, 512, &params));
-  CHECK_NULL("prompt", prefill(engine, 0, ids, 600, NULL));
+  CHECK_NULL(KOHO_INVALID_ARGUMENT, "NULL", prefill(engine, 0, NULL, 4, &params));
+  CHECK_NULL(KOHO_INVALID_ARGUMENT, "length", prefill(engine, 0, ids, 0, &params));
+  CHECK_NULL(KOHO_INVALID_ARGUMENT, "length", prefill(engine, 0, ids, -3, &params));
+  CHECK_NULL(KOHO_INVALID_ARGUMENT, "prompt", prefill(engine, 0, ids, 512, &params));
+  CHECK_NULL(KOHO_INVALID_ARGUMENT, "prompt", prefill(engine, 0, ids, 600, NULL));
   const int64_t bad_tokens[] = {-1,
                                 1LL << 31,
                                 1LL << 40,
@@ -311,14 +327,14 @@ static void wrong_prompts_and_parameters_are_errors(void) {
                                 get_engine_info(engine, KOHO_INFO_VOCAB_SIZE)};
   for (size_t i = 0; i < sizeof(bad_tokens) / sizeof(bad_tokens[0]); ++i) {
     ids[3] = bad_tokens[i];
-    CHECK_NULL("token", prefill(engine, 0, ids, 8, &params));
+    CHECK_NULL(KOHO_INVALID_ARGUMENT, "token", prefill(engine, 0, ids, 8, &params));
     CHECK_ERROR(KOHO_INVALID_ARGUMENT, add_request(engine, 0, ids, 8, &params));
   }
   ids[3] = 300;
   const uint32_t sizes[] = {0, 4, sizeof(params) - 8, sizeof(params) + 8, UINT32_MAX};
   for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); ++i) {
     params.struct_size = sizes[i];
-    CHECK_NULL("struct_size", prefill(engine, 0, ids, 8, &params));
+    CHECK_NULL(KOHO_UNSUPPORTED, "struct_size", prefill(engine, 0, ids, 8, &params));
     CHECK_ERROR(KOHO_UNSUPPORTED, add_request(engine, 0, ids, 8, &params));
   }
 #define REFUSED(field, value)                                                   \
@@ -326,7 +342,7 @@ static void wrong_prompts_and_parameters_are_errors(void) {
     SamplingParams wrong = greedy(4);                                           \
     wrong.field = value;                                                        \
     CHECK_ERROR(KOHO_INVALID_ARGUMENT, add_request(engine, 0, ids, 8, &wrong)); \
-    CHECK_NULL("", prefill(engine, 0, ids, 8, &wrong));                         \
+    CHECK_NULL(KOHO_INVALID_ARGUMENT, "", prefill(engine, 0, ids, 8, &wrong));  \
   } while (0)
   REFUSED(temperature, (double)NAN);
   REFUSED(temperature, 3.0);
@@ -363,7 +379,7 @@ static void check_dead_engine(EngineHandle* engine) {
   uint8_t done;
   TokenEvent event;
   RequestState* state = NULL;
-  CHECK_NULL("engine", prefill(engine, 0, &id, 1, NULL));
+  CHECK_NULL(KOHO_INVALID_ARGUMENT, "engine", prefill(engine, 0, &id, 1, NULL));
   CHECK_ERROR(KOHO_INVALID_ARGUMENT, decode_step(engine, NULL, &token));
   CHECK_ERROR(KOHO_INVALID_ARGUMENT, run_batch_decode(engine, &state, 1, &token, &done));
   CHECK_ERROR(KOHO_INVALID_ARGUMENT, add_request(engine, 0, &id, 1, NULL));
@@ -552,7 +568,7 @@ int main(int argc, char** argv) {
   }
   model_dir = argv[1];
   num_gpus = argc == 3 ? atoi(argv[2]) : 0;
-  CHECK(last_error()[0] == '\0');
+  CHECK(last_error()[0] == '\0' && last_error_code() == KOHO_OK);
   static const struct {
     const char* name;
     void (*run)(void);
@@ -564,6 +580,7 @@ int main(int argc, char** argv) {
       TEST(requests_end),
       TEST(a_stop_token_ends_a_request),
       TEST(wrong_models_and_options_are_errors),
+      TEST(a_full_engine_says_so_after_null),
       TEST(wrong_prompts_and_parameters_are_errors),
       TEST(dead_and_foreign_handles_are_errors),
       TEST(two_threads_on_one_state_get_each_token_once),

@@ -146,8 +146,9 @@ class Answers(unittest.TestCase):
 
 class Errors(unittest.TestCase):
     def test_become_exceptions(self):
-        with self.assertRaisesRegex(EngineError, "nowhere"):
+        with self.assertRaisesRegex(EngineError, "nowhere") as caught:
             Engine("nowhere")
+        self.assertEqual((caught.exception.name, caught.exception.code), ("not_found", -2))
         with self.assertRaises(TypeError):
             Engine(MODEL, max_bach=3)
         with Engine(MODEL, max_batch=1, max_seq=64) as engine:
@@ -159,6 +160,9 @@ class Errors(unittest.TestCase):
             with self.assertRaises(EngineError) as caught:
                 engine.cancel(5)
             self.assertEqual(caught.exception.name, "not_found")
+            with self.assertRaises(EngineError) as caught:
+                engine.prefill([-1])
+            self.assertEqual(caught.exception.name, "invalid_argument")
             state = engine.prefill([300], GREEDY)
         engine.close()
         with self.assertRaises(EngineError):
