@@ -207,7 +207,7 @@ typedef enum KohoInfo {
   KOHO_INFO_EXPERTS_PER_TOKEN = 5,
   KOHO_INFO_NUM_RANKS = 6,
   KOHO_INFO_MAX_BATCH = 7,
-  KOHO_INFO_MAX_SEQ = 8,
+  KOHO_INFO_MAX_SEQ = 8,             // what was asked for, or what the pages of one request hold
   KOHO_INFO_KV_BYTES_PER_TOKEN = 9,  // all ranks together
   KOHO_INFO_KV_BYTES = 10,           // allocated, all ranks together
   KOHO_INFO_PAGE_TOKENS = 11,

@@ -269,16 +269,9 @@ Status BatchRequestReader::read_stops(const Json& json, Request& request) const 
 }
 
 Status BatchRequestReader::read_lengths(const Json& json, Request& request) const {
-  const RuntimeSizes& sizes = runtime_.sizes();
   const auto prompt = static_cast<std::int64_t>(request.prompt.size());
   // What a line does not say is made to fit; what it says is not.
-  // A request's pages lie on one rank under data-parallel attention.
-  const RuntimeOptions& options = runtime_.options();
-  const std::int64_t partitions =
-      options.attention == AttentionLayout::data_parallel ? options.ranks : 1;
-  const std::int64_t context =
-      std::min<std::int64_t>(sizes.context_max, sizes.kv_pages / partitions * kPageTokens);
-  const std::int64_t room = std::max<std::int64_t>(context - prompt, 1);
+  const std::int64_t room = std::max<std::int64_t>(runtime_.sizes().context_max - prompt, 1);
   request.max_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(request.max_tokens, room));
   KOHO_TRY(assign(json, "max_tokens", request.max_tokens));
   return assign(json, "min_tokens", request.min_tokens);

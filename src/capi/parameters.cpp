@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "capi/parameters.h"
 
-#include <algorithm>
 #include <limits>
 
 namespace koho::capi {
@@ -104,9 +103,7 @@ Result<Request> make_request(const Runtime& runtime,
                              const SamplingParams* params) {
   if (params != nullptr)
     KOHO_TRY(check_size("SamplingParams", params->struct_size, sizeof(SamplingParams)));
-  const RuntimeSizes& sizes = runtime.sizes();
-  const std::int64_t context =
-      std::min<std::int64_t>(sizes.context_max, std::int64_t{sizes.kv_pages} * kPageTokens);
+  const std::int64_t context = runtime.sizes().context_max;
   const auto length = static_cast<std::int64_t>(prompt.size());
   if (length >= context)
     return make_error(ErrorCode::invalid_argument,

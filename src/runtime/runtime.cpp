@@ -98,9 +98,8 @@ RuntimeSizes decide_sizes(const ModelConfig& config,
                                       ? ceil_div(pages, partitions)
                                       : std::max(ceil_div(pages, partitions), one_sequence);
   sizes.kv_pages = static_cast<std::int32_t>(pages_each * partitions);
-  sizes.context_max = static_cast<std::int32_t>(
-      options.context_max > 0 ? options.context_max
-                              : std::min(model_context, pages_each * kPageTokens));
+  sizes.context_max = static_cast<std::int32_t>(std::min<std::int64_t>(
+      options.context_max > 0 ? options.context_max : model_context, pages_each * kPageTokens));
   sizes.kv_bytes = pages_each * bytes;
   sizes.kv_bytes_per_token = bytes / kPageTokens;
   const std::int32_t chunk = options.prefill_chunk > 0                 ? options.prefill_chunk

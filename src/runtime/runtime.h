@@ -48,7 +48,7 @@ struct RuntimeSizes {
   std::int64_t kv_bytes = 0;            // on every rank
   std::int32_t kv_pages = 0;            // of all ranks: each holds a part of every page, or, under
                                         // data-parallel attention, as many pages as the others
-  std::int32_t context_max = 0;
+  std::int32_t context_max = 0;         // what was asked for, or what a sequence's pages hold
   std::int32_t prefill_chunk = 0;
 };
 

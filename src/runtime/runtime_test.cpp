@@ -105,6 +105,18 @@ TEST(Runtime, UnderDataParallelAttentionEachRankHoldsItsShareOfThePages) {
   EXPECT_EQ(answer.ids.size(), 24U);
 }
 
+TEST(Runtime, TheContextIsNoLongerThanWhatTheFewestPagesOfASequenceHold) {
+  const auto one = Runtime::start(kModel, {.context_max = 512, .kv_pages = 1});
+  ASSERT_TRUE(one.ok()) << one.error().message;
+  EXPECT_EQ((*one)->sizes().context_max, 64);
+  // Under data-parallel attention a sequence has one rank's pages.
+  const auto two = Runtime::start(
+      kModel,
+      {.ranks = 2, .attention = AttentionLayout::data_parallel, .context_max = 100, .kv_pages = 2});
+  ASSERT_TRUE(two.ok()) << two.error().message;
+  EXPECT_EQ((*two)->sizes().context_max, 64);
+}
+
 TEST(Runtime, ATokensKeysAndValuesTakeWhatTheFormulaSays) {
   std::vector<std::string> warnings;
   const Result<std::string> text =
