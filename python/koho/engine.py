@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Engine: one model behind engine.so. Errors of the C interface become EngineError."""
 
+import array
 import collections
 import ctypes
 import dataclasses
 import enum
 import itertools
+import operator
 import threading
 from collections.abc import Iterator, Sequence
 
@@ -13,7 +15,8 @@ from koho import library as c
 
 
 class EngineError(RuntimeError):
-    """What a call refused or failed with. `code` is the KohoStatus, `name` its name."""
+    """What a call refused or failed with. `code` is the KohoStatus, `name` its name. `tokens`: what decode_batch() brought
+    in spite of it, else None."""
 
     NAMES = {-1: "invalid_argument", -2: "not_found", -3: "corrupt_data", -4: "unsupported", -5: "resource_exhausted",
              -6: "unavailable", -7: "cancelled", -8: "deadline_exceeded", -9: "io_error", -10: "device_error",
@@ -23,6 +26,7 @@ class EngineError(RuntimeError):
         super().__init__(message)
         self.code = code
         self.name = self.NAMES.get(code, "error")
+        self.tokens: list[int] | None = None
 
 
 class Finish(enum.IntEnum):
@@ -67,6 +71,29 @@ class Info(enum.IntEnum):
     LOAD_US = 26
 
 
+def _fit(name: str, value, kind=ctypes.c_int64) -> int:
+    """`value`, if it is an integer that a `kind` holds: ctypes would cut off the bits above without a word."""
+    number = operator.index(value)
+    if kind(number).value != number:
+        raise OverflowError(f"{name} does not fit into {8 * ctypes.sizeof(kind)} bits: {number}")
+    return number
+
+
+def _ids(token_ids: Sequence[int]):
+    """As a C array. An id that does not fit is an OverflowError."""
+    numbers = array.array("q", token_ids)
+    return (ctypes.c_int64 * len(numbers)).from_buffer(numbers)
+
+
+def _struct(kind, **values):
+    """A C struct of these fields, each of which must fit; struct_size is filled in."""
+    kinds = dict(kind._fields_)
+    for name, value in values.items():
+        if kinds[name] in (ctypes.c_int32, ctypes.c_int64):
+            values[name] = _fit(name, value, kinds[name])
+    return kind(struct_size=ctypes.sizeof(kind), **values)
+
+
 @dataclasses.dataclass
 class SamplingParams:
     """How tokens are drawn. The defaults are greedy decoding; None leaves a field to the model's advice."""
@@ -94,17 +121,19 @@ class SamplingParams:
         def advised(value):
             return -1 if value is None else value
 
-        stops = (ctypes.c_int64 * len(self.stop_token_ids))(*self.stop_token_ids)
-        made = c.SamplingParamsStruct(
-            max_tokens=self.max_tokens, min_tokens=self.min_tokens, ignore_eos=int(self.ignore_eos),
+        stops = _ids(self.stop_token_ids)
+        salt = operator.index(self.cache_salt)
+        if not 0 <= salt < 1 << 128:
+            raise OverflowError(f"cache_salt must be in 0..2**128-1, found {salt}")
+        made = _struct(
+            c.SamplingParamsStruct, max_tokens=self.max_tokens, min_tokens=self.min_tokens, ignore_eos=int(self.ignore_eos),
             temperature=advised(self.temperature), top_p=advised(self.top_p), min_p=advised(self.min_p),
             repetition_penalty=advised(self.repetition_penalty), frequency_penalty=self.frequency_penalty,
             presence_penalty=self.presence_penalty, top_k=advised(self.top_k), use_seed=int(self.seed is not None),
             seed=self.seed or 0, stop_token_ids=stops, num_stop_token_ids=len(stops), logprobs=int(self.logprobs),
             priority=self.priority, deadline_ms=self.deadline_ms)
-        made.struct_size = ctypes.sizeof(made)
-        made.cache_salt[0] = self.cache_salt & (2**64 - 1)
-        made.cache_salt[1] = self.cache_salt >> 64
+        made.cache_salt[0] = salt & (2**64 - 1)
+        made.cache_salt[1] = salt >> 64
         return made
 
 
@@ -158,10 +187,6 @@ class State:
         self.close()
 
 
-def _ids(token_ids: Sequence[int]):
-    return (ctypes.c_int64 * len(token_ids))(*token_ids)
-
-
 class Engine:
     """A model in memory and the threads that compute. Use as a context manager, or close() it.
 
@@ -180,8 +205,7 @@ class Engine:
         known = {name for name, _ in c.EngineOptionsStruct._fields_[1:]}
         if unknown := options.keys() - known:
             raise TypeError(f"no such option: {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
-        chosen = c.EngineOptionsStruct(**{name: int(value) for name, value in options.items()})
-        chosen.struct_size = ctypes.sizeof(chosen)
+        chosen = _struct(c.EngineOptionsStruct, **options)
         self.handle = self.library.init_engine_ex(str(model_dir).encode(), chosen)
         if not self.handle:
             raise self.error()
@@ -220,36 +244,45 @@ class Engine:
 
     def prefill(self, token_ids: Sequence[int], params: SamplingParams | None = None, request_id: int = 0) -> State:
         """Computes a prompt. Without params: as the model advises."""
-        handle = self.library.prefill(self.handle, request_id, _ids(token_ids), len(token_ids),
+        handle = self.library.prefill(self.handle, _fit("request_id", request_id), _ids(token_ids), len(token_ids),
                                       params.struct() if params else None)
         if not handle:
             raise self.error()
         return State(self, handle)
 
     def decode_batch(self, states: Sequence[State]) -> list[int]:
-        """One step for all states together: their next tokens, -1 for those that had ended."""
+        """One step for all states together: their next tokens, -1 for those that had ended. If some requests fail, the
+        error's `tokens` are the others', -1 in the place of those that failed, which are done."""
         count = len(states)
         handles = (ctypes.c_void_p * count)(*[state._handle for state in states])
         tokens = (ctypes.c_int64 * count)()
-        done = (ctypes.c_uint8 * count)()
-        self.check(self.library.run_batch_decode(self.handle, handles, count, tokens, done))
+        untouched = 2
+        done = (ctypes.c_uint8 * count)(*[untouched] * count)
+        status = self.library.run_batch_decode(self.handle, handles, count, tokens, done)
+        error = self.error() if status < 0 else None
+        if error and untouched in done:
+            raise error  # of the call: nothing was computed
         for state, flag in zip(states, done):
             state.done = bool(flag)
+        if error:
+            error.tokens = list(tokens)
+            raise error
         return list(tokens)
 
     # ---- the asynchronous form
 
     def add(self, request_id: int, token_ids: Sequence[int], params: SamplingParams | None = None) -> None:
         """Submits a request; its tokens come out of poll()."""
-        self.check(self.library.add_request(self.handle, request_id, _ids(token_ids), len(token_ids),
+        self.check(self.library.add_request(self.handle, _fit("request_id", request_id), _ids(token_ids), len(token_ids),
                                             params.struct() if params else None))
 
     def cancel(self, request_id: int) -> None:
         """Withdraws a request by its id."""
-        self.check(self.library.cancel_request(self.handle, request_id))
+        self.check(self.library.cancel_request(self.handle, _fit("request_id", request_id)))
 
     def poll(self, timeout_ms: int = -1) -> list[TokenEvent]:
         """Events of requests that add() submitted. Not beside stream() or batch(), which poll for themselves."""
+        timeout_ms = _fit("timeout_ms", timeout_ms, ctypes.c_int32)
         count = self.check(self.library.poll_requests(self.handle, self._events, len(self._events), timeout_ms))
         return [TokenEvent(event.request_id, event.token, Finish(event.finish), event.status, event.cached_tokens,
                            event.logprob) for event in self._events[:count]]
@@ -299,10 +332,10 @@ class Engine:
                         self._routes[name] = events
                     try:
                         self.add(name, prompt, params)
-                    except EngineError as error:
+                    except Exception as error:
                         with self._routes_lock:
                             del self._routes[name]
-                        if error.name == "resource_exhausted" and live:
+                        if isinstance(error, EngineError) and error.name == "resource_exhausted" and live:
                             break  # the queue is full: some must end first
                         raise
                     waiting.popleft()

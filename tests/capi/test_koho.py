@@ -136,6 +136,17 @@ class Answers(unittest.TestCase):
         expected = [answer.token_ids for answer in self.engine.batch(PROMPTS, GREEDY)]
         self.assertEqual([answer.token_ids for answer in answers], expected * 3)
 
+    @unittest.skipIf(GPUS, "ranks of the CPU")
+    def test_without_max_tokens_an_answer_has_what_its_pages_hold(self):
+        for options in ({"kv_pages": 1}, {"kv_pages": 2, "num_ranks": 2, "dp_attention": 1}):
+            with Engine(MODEL, max_batch=2, max_seq=128, **options) as engine:
+                self.assertEqual(engine.info(Info.MAX_SEQ), 64)
+                for params in (SamplingParams(ignore_eos=True), None):
+                    answer = engine.generate(PROMPTS[0], params)
+                    self.assertLessEqual(len(answer.token_ids), 64 - len(PROMPTS[0]))
+                self.assertEqual(len(engine.generate(PROMPTS[0], SamplingParams(ignore_eos=True)).token_ids),
+                                 64 - len(PROMPTS[0]))
+
     def test_equal_beginnings_are_found_computed(self):
         prompt = [500 + i % 90 for i in range(150)]
         self.engine.generate(prompt, GREEDY)
@@ -169,6 +180,40 @@ class Errors(unittest.TestCase):
             state.step()
         with self.assertRaises(EngineError):
             engine.info(Info.STEPS)
+
+    def test_a_failed_state_does_not_take_the_others_tokens(self):
+        with Engine(MODEL, max_batch=2, max_seq=64) as engine:
+            expected = engine.generate(PROMPTS[1], SamplingParams(max_tokens=2, ignore_eos=True)).token_ids
+            cancelled = engine.prefill(PROMPTS[0], GREEDY, request_id=5)
+            other = engine.prefill(PROMPTS[1], SamplingParams(max_tokens=2, ignore_eos=True))
+            first = engine.decode_batch([cancelled, other])
+            engine.cancel(5)
+            with self.assertRaises(EngineError) as caught:
+                engine.decode_batch([cancelled, other])
+            self.assertEqual(caught.exception.name, "cancelled")
+            self.assertEqual([first[1], caught.exception.tokens[1]], expected)
+            self.assertEqual((caught.exception.tokens[0], cancelled.done, other.done), (-1, True, True))
+            with self.assertRaises(EngineError) as caught:
+                engine.decode_batch([other, other])
+            self.assertIsNone(caught.exception.tokens)
+
+    def test_numbers_that_do_not_fit_are_refused(self):
+        for options in ({"max_batch": 2**32 + 2}, {"max_seq": 2**31}, {"num_gpus": -2**31 - 1}):
+            with self.assertRaises(OverflowError):
+                Engine(MODEL, **options)
+        with self.assertRaises(TypeError):
+            Engine(MODEL, max_batch=2.5)
+        for wrong in (SamplingParams(seed=2**70), SamplingParams(max_tokens=2**32 + 4), SamplingParams(cache_salt=1 << 128),
+                      SamplingParams(cache_salt=-1), SamplingParams(stop_token_ids=[2**64 + 300])):
+            with self.assertRaises(OverflowError):
+                wrong.struct()
+        with Engine(MODEL, max_batch=1, max_seq=64) as engine:
+            for call in (lambda: engine.generate([2**64 + 300]), lambda: engine.prefill([300, 2**63]),
+                         lambda: engine.add(2**64, [300]), lambda: engine.prefill([300], None, 2**64),
+                         lambda: engine.cancel(2**64), lambda: engine.poll(2**32)):
+                with self.assertRaises(OverflowError):
+                    call()
+            self.assertEqual(engine.info(Info.REQUESTS_LIVE), 0)
 
     def test_a_child_of_fork_gets_errors_and_does_not_hang(self):
         with Engine(MODEL, max_batch=1, max_seq=64) as engine:
