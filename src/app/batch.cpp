@@ -87,7 +87,8 @@ class ReadyList {
 struct Totals {
   std::int64_t answered = 0;
   std::int64_t refused = 0;
-  std::int64_t skipped = 0;  // done by an earlier run
+  std::int64_t skipped = 0;          // done by an earlier run …
+  std::int64_t skipped_refused = 0;  // … and of these, refused
   std::int64_t prompt_tokens = 0;
   std::int64_t cached_tokens = 0;
   std::int64_t generated_tokens = 0;
@@ -159,13 +160,19 @@ class BatchRun {
   }
 
   /// Errors: io_error, unavailable, cancelled: an error of a line is an answer to that line.
+  /// invalid_argument: no line has any other.
   Status run() {
     Status status = work();
     progress_.finish(totals_);
     for (const auto& [name, lines] : requests_.unknown_fields())
       log::warning("unknown field \"{}\" ignored in {} lines", name, lines);
     if (!status.ok()) return status;
-    return output_.close();
+    KOHO_TRY(output_.close());
+    if (totals_.answered + totals_.skipped == totals_.skipped_refused &&
+        totals_.refused + totals_.skipped_refused > 0)
+      return make_error(ErrorCode::invalid_argument,
+                        "every line was refused: OUT says why; with --restart they are done again");
+    return {};
   }
 
  private:
@@ -217,6 +224,7 @@ class BatchRun {
     const IdHash hash = hash_of(read.id);
     if (output_.refused(input_.number(), read.id)) {
       ++totals_.skipped;
+      ++totals_.skipped_refused;
       // A line that was refused as another's double has not used up the id, nor has it now.
       return {};
     }
@@ -312,6 +320,7 @@ Status run_batch(const BatchOptions& options) {
   KOHO_TRY_ASSIGN(LineReader input, LineReader::open(options.input, kInputLineBytesMax));
   // Before OUT is touched.
   KOHO_TRY_ASSIGN(Subject subject, open_subject(options.subject));
+  KOHO_TRY(options.sampling.validate(static_cast<std::int32_t>(subject.config.vocab_size)));
   KOHO_TRY_ASSIGN(BatchOutput output,
                   BatchOutput::open(options.output, {.line_bytes_max = kOutputLineBytesMax,
                                                      .restart = options.restart}));
@@ -333,7 +342,8 @@ constexpr const char* kExamples =
 "ignore_eos", "n", "priority". OUT gets, in the order in which they end,
   {"id","ids","text","finish_reason","logprobs","usage","timings"}, or {"id","line","error"}
 for a line that is refused; the others go on. The same command again goes on where the last one
-ended. The exit code is 0 once every line has its answer or its error. All of it: docs/batch.md.
+ended. The exit code is 0 once every line has its answer or its error, but for 2 if every line was
+refused. All of it: docs/batch.md.
 
 Examples:
   koho batch in.jsonl out.jsonl --model models/tiny --concurrency 16

@@ -200,6 +200,8 @@ Status BatchRequestReader::read_prompt(const Json& json, Request& request) const
   } else {
     KOHO_TRY_ASSIGN(chat::Conversation conversation, chat::read_conversation(json));
     if (json.given("add_generation_prompt") == nullptr) conversation.add_generation_prompt = true;
+    if (conversation.messages.empty())
+      return make_error(ErrorCode::invalid_argument, "messages must not be empty");
     KOHO_TRY(chat::normalise(conversation));
     KOHO_TRY_ASSIGN(request.prompt, text->encode(conversation));
   }

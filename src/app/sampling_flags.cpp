@@ -22,6 +22,19 @@ void SamplingFlags::apply(Request& request) const {
   request.stop_strings = stop;
 }
 
+Status SamplingFlags::validate(std::int32_t vocabulary) const {
+  Request request;
+  apply(request);
+  // Lengths are each request's own affair: here a token has all the room there is.
+  request.prompt = {0};
+  request.max_tokens = 0;
+  EngineLimits limits;
+  limits.vocabulary = vocabulary;
+  limits.scheduler.context_max = 1;
+  limits.scheduler.pages = 1;
+  return koho::validate(request, limits);
+}
+
 void add_sampling_flags(CommandLine& command,
                         SamplingFlags& flags,
                         std::int32_t tokens_max_default) {

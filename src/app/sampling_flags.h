@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "app/command_line.h"
+#include "base/error.h"
 #include "engine/request.h"
 
 namespace koho::app {
@@ -30,6 +31,8 @@ struct SamplingFlags {
 
   /// Puts what was given into `request`, which has the model's defaults.
   void apply(Request& request) const;
+  /// Errors: invalid_argument, what would refuse every request of a model of `vocabulary` ids.
+  Status validate(std::int32_t vocabulary) const;
 };
 
 /// Declares --max-tokens, --temperature, … on `command`; `flags` must outlive the parse.

@@ -161,6 +161,7 @@ TEST_F(BatchCommand, ABadLineIsRefusedAlone) {
       {R"({"id":"kind","prompt":3})", "\"kind\"", "prompt must be a string"},
       {R"({"id":"role","messages":[{"role":"king","content":"x"}]})", "\"role\"", "king"},
       {R"({"id":"msg","messages":"x"})", "\"msg\"", "messages"},
+      {R"({"id":"none","messages":[]})", "\"none\"", "messages must not be empty"},
       {R"({"id":"think","prompt":"x","enable_thinking":false})", "\"think\"", "needs messages"},
       {R"({"id":"long","prompt_ids":)" + long_prompt + "]}", "\"long\"", "512"},
       {R"({"id":"sum","prompt":"x","max_tokens":512})", "\"sum\"", "512"},
@@ -367,12 +368,27 @@ TEST_F(BatchCommand, WrongUseIsOneClearError) {
        {Case{"nowhere out1", 3, "nowhere"}, Case{"in", 2, "output"}, Case{"in . ", 10, "directory"},
         Case{"in out1 --concurrency 0", 2, "concurrency"}, Case{"in out1 --ranks 3", 5, "3"},
         Case{"in out1 --experts halved", 2, "experts"},
-        Case{"in out1 --device abacus", 2, "abacus"}}) {
+        Case{"in out1 --device abacus", 2, "abacus"}, Case{"in out2 --top-p 0", 2, "top_p"},
+        Case{"in out2 --temperature nan", 2, "temperature"},
+        Case{"in out2 --temperature 9", 2, "temperature"}, Case{"in out2 --min-p 2", 2, "min_p"},
+        Case{"in out2 --stop-token-ids 4096", 2, "4096"}, Case{"in out2 --stop ''", 2, "stop"}}) {
     const Ran ran = shell("koho " + wrong.arguments);
     EXPECT_EQ(ran.exit_code, wrong.exit_code) << wrong.arguments << ran.errors;
     EXPECT_NE((ran.errors + ran.output).find(wrong.says), std::string::npos)
         << wrong.arguments << ": " << ran.errors;
   }
+  EXPECT_FALSE(std::filesystem::exists(directory_.path() / "out2"));
+}
+
+TEST_F(BatchCommand, OnlyRefusalsAreAFailure) {
+  write("in", R"({"id":1,"prompt_ids":[300,301],"max_tokens":40})");
+  for (int run = 0; run < 2; ++run) {
+    const Ran ran = shell("bare in answers --context 32");
+    EXPECT_EQ(ran.exit_code, 2) << ran.errors;
+    EXPECT_NE(ran.errors.find("every line was refused"), std::string::npos) << ran.errors;
+    EXPECT_EQ(answers("answers").size(), 1U);
+  }
+  EXPECT_EQ(shell("bare in answers --restart --context 64").exit_code, 0);
 }
 
 }  // namespace
