@@ -235,6 +235,8 @@ def smoke_engine(cases, alone, gpus):
 def tokenizer_corpus(model, koho, referee):
     """Token ids of koho's own documentation, to cut prompts from. With `referee` ("transformers") the same texts are
     encoded by AutoTokenizer, too; any difference is a failure."""
+    if not koho.exists():
+        raise Failure(f"{koho}, which encodes the prompts, is missing; ./run.py --build makes it")
     files = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     texts = [part for path in files for part in path.read_text().split("\n\n") if part.strip()]
     lines = "".join(json.dumps(text) + "\n" for text in texts)
@@ -259,6 +261,15 @@ def tokenizer_corpus(model, koho, referee):
 
 def bench(options):
     """Measures the engine through engine.so with a closed loop of equal requests (python/koho/bench.py)."""
+    from koho import EngineError
+    try:
+        measure(options)
+    except (EngineError, OSError, ValueError, OverflowError) as error:
+        raise Failure(str(error)) from error
+
+
+def measure(options):
+    """bench(), with errors as they come."""
     import random
 
     from koho import Engine, Info
@@ -309,6 +320,17 @@ def serve(device, flags):
     os.execv(program, [str(program), "serve", *flags])
 
 
+def number(kind, least=None):
+    """A flag's type: a number, `least` or more, or any finite one above 0."""
+    def read(text):
+        value = kind(text)
+        if value < least if least is not None else not 0 < value < float("inf"):
+            raise argparse.ArgumentTypeError(f"must be {'above 0' if least is None else f'{least} or more'}, found {text}")
+        return value
+    read.__name__ = kind.__name__
+    return read
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     job = parser.add_mutually_exclusive_group(required=True)
@@ -324,20 +346,22 @@ def main():
     measure = parser.add_argument_group("with --bench")
     measure.add_argument("--model", type=pathlib.Path, default=MODEL, help="model directory (the embedded model)")
     measure.add_argument("--engine", type=pathlib.Path, help="an engine.so that is built already (build/engine.so)")
-    measure.add_argument("--duration", type=float, default=60, help="seconds that are measured (%(default)s)")
-    measure.add_argument("--concurrency", type=int, default=64, help="requests under way at once (%(default)s)")
-    measure.add_argument("--prompt-len", type=int, default=256, help="tokens of a prompt (%(default)s)")
-    measure.add_argument("--gen-len", type=int, default=256, help="tokens of an answer (%(default)s)")
-    measure.add_argument("--prefix-len", type=int, default=0, help="tokens that all prompts begin with (%(default)s)")
+    measure.add_argument("--duration", type=number(float), default=60, help="seconds that are measured (%(default)s)")
+    measure.add_argument("--concurrency", type=number(int, 1), default=64, help="requests under way at once (%(default)s)")
+    measure.add_argument("--prompt-len", type=number(int, 1), default=256, help="tokens of a prompt (%(default)s)")
+    measure.add_argument("--gen-len", type=number(int, 1), default=256, help="tokens of an answer (%(default)s)")
+    measure.add_argument("--prefix-len", type=number(int, 0), default=0, help="tokens that all prompts begin with (%(default)s)")
     measure.add_argument("--tokenizer", choices=["transformers"],
                          help="encode the prompts' texts with this Python package as well; a difference is a failure")
-    measure.add_argument("--gpus", type=int, help="GPUs (1 where there is one, else 0: the CPU)")
-    measure.add_argument("--threads", type=int, default=0, help="CPU threads (one a core)")
+    measure.add_argument("--gpus", type=number(int, 0), help="GPUs (1 where there is one, else 0: the CPU)")
+    measure.add_argument("--threads", type=number(int, 0), default=0, help="CPU threads (one a core)")
     measure.add_argument("--seed", type=int, default=0, help="of the choice of prompts (%(default)s)")
     measure.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the numbers there, too")
     options, further = parser.parse_known_args()
     if further and not options.serve:
         parser.error(f"unrecognized arguments: {' '.join(further)}")
+    if options.prefix_len > options.prompt_len:
+        parser.error(f"--prefix-len ({options.prefix_len}) must not be above --prompt-len ({options.prompt_len})")
     if options.sanitize and not options.test:
         parser.error("--sanitize belongs to --test")
     try:

@@ -13,6 +13,7 @@ them; what is still under way at its end is withdrawn. Names and formulas are vL
 import math
 import random
 import statistics
+import threading
 import time
 
 from koho.engine import Engine, EngineError, Finish, Info, SamplingParams
@@ -39,6 +40,14 @@ def summarise(name, seconds):
 
 def cut_prompts(corpus, length, prefix_length, seed):
     """Endless prompts of `length` tokens, cut from `corpus` at random; the first `prefix_length` tokens are shared."""
+    if length < 1 or not 0 <= prefix_length <= length:
+        raise ValueError(f"a prompt must have 1 token or more, found {length}, and as many as its prefix, found {prefix_length}")
+    if not corpus:
+        raise ValueError("there is no text to cut prompts from")
+    return _cut(corpus, length, prefix_length, seed)
+
+
+def _cut(corpus, length, prefix_length, seed):
     draw = random.Random(seed)
     while len(corpus) < 2 * length:
         corpus = corpus + corpus
@@ -46,6 +55,38 @@ def cut_prompts(corpus, length, prefix_length, seed):
     while True:
         begin = draw.randrange(len(corpus) - length)
         yield prefix + corpus[begin:begin + length - prefix_length]
+
+
+class KvUse:
+    """The share of the cache's pages in use, read twice a second while the context lasts. By a thread of its own: a reading
+    waits for the step under way, and the thread that takes the times of tokens must not."""
+
+    def __init__(self, engine):
+        self.values = []
+        self._engine = engine
+        self._pages = engine.info(Info.PAGES_TOTAL)
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def look(self):
+        """One reading now, by the caller."""
+        idle = self._engine.info(Info.PAGES_FREE) + self._engine.info(Info.PAGES_CACHED)
+        self.values.append(1 - idle / self._pages)
+
+    def _watch(self):
+        try:
+            while not self._end.wait(0.5):
+                self.look()
+        except EngineError:
+            pass  # whoever waits for tokens hears of it
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *unused):
+        self._end.set()
+        self._thread.join()
 
 
 class Flight:
@@ -60,13 +101,16 @@ class Flight:
 
 def run(engine: Engine, prompts, *, duration, concurrency, prompt_len, gen_len):
     """Runs the bench; returns its numbers under vLLM's names."""
+    for name, value in (("duration", duration), ("concurrency", concurrency), ("prompt_len", prompt_len),
+                        ("gen_len", gen_len)):
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name} must be above 0, found {value}")
     _warm_up(engine, prompts, concurrency, min(gen_len, 16))
     params = SamplingParams(max_tokens=gen_len, ignore_eos=True)
     watched = (Info.DECODE_STEPS, Info.DECODE_ROWS, Info.PROMPT_TOKENS, Info.CACHED_TOKENS, Info.PREEMPTIONS)
     before = {which: engine.info(which) for which in watched}
-    pages = engine.info(Info.PAGES_TOTAL)
     flights, next_id = {}, 0
-    ttft, itl, tpot, e2el, kv_use = [], [], [], [], []
+    ttft, itl, tpot, e2el = [], [], [], []
     input_tokens = output_tokens = completed = 0
 
     def submit():
@@ -77,41 +121,39 @@ def run(engine: Engine, prompts, *, duration, concurrency, prompt_len, gen_len):
 
     start = time.monotonic()
     end = start + duration
-    next_look = start
     for _ in range(concurrency):
         submit()
-    while (now := time.monotonic()) < end:
-        if now >= next_look:
-            kv_use.append(1 - (engine.info(Info.PAGES_FREE) + engine.info(Info.PAGES_CACHED)) / pages)
-            next_look = now + 0.1
-        events = engine.poll(timeout_ms=max(1, min(100, int(1000 * (end - now)))))
-        now = time.monotonic()
-        if now >= end:
-            break
-        for event in events:
-            if event.finish == Finish.ERROR:
-                raise EngineError(f"request {event.request_id} failed", event.status)
-            flight = flights[event.request_id]
-            if flight.first is None:
-                flight.first = now
-                ttft.append(now - flight.submitted)
-                input_tokens += prompt_len
-            else:
-                itl.append(now - flight.last)
-            flight.last = now
-            flight.tokens += 1
-            output_tokens += 1
-            if event.finish == Finish.NONE:
-                continue
-            completed += 1
-            e2el.append(now - flight.submitted)
-            if flight.tokens > 1:
-                tpot.append((flight.last - flight.first) / (flight.tokens - 1))
-            del flights[event.request_id]
-            submit()
-    seconds = time.monotonic() - start
+    with KvUse(engine) as kv_use:
+        while (now := time.monotonic()) < end:
+            events = engine.poll(timeout_ms=max(1, min(100, int(1000 * (end - now)))))
+            now = time.monotonic()
+            if now >= end:
+                break
+            for event in events:
+                if event.finish == Finish.ERROR:
+                    raise EngineError(f"request {event.request_id} failed", event.status)
+                flight = flights[event.request_id]
+                if flight.first is None:
+                    flight.first = now
+                    ttft.append(now - flight.submitted)
+                    input_tokens += prompt_len
+                else:
+                    itl.append(now - flight.last)
+                flight.last = now
+                flight.tokens += 1
+                output_tokens += 1
+                if event.finish == Finish.NONE:
+                    continue
+                completed += 1
+                e2el.append(now - flight.submitted)
+                if flight.tokens > 1:
+                    tpot.append((flight.last - flight.first) / (flight.tokens - 1))
+                del flights[event.request_id]
+                submit()
+        seconds = time.monotonic() - start
     # Each number is read alone while steps go on: in reverse, so that no average is made larger than it was.
     grown = {which: engine.info(which) - before[which] for which in reversed(watched)}
+    kv_use.look()
     _withdraw(engine, flights)
     result = {
         "duration": seconds, "max_concurrency": concurrency, "random_input_len": prompt_len,
@@ -121,7 +163,7 @@ def run(engine: Engine, prompts, *, duration, concurrency, prompt_len, gen_len):
         "total_token_throughput": (input_tokens + output_tokens) / seconds,
         "average_batch": grown[Info.DECODE_ROWS] / max(1, grown[Info.DECODE_STEPS]),
         "largest_batch": engine.info(Info.LARGEST_BATCH),
-        "mean_kv_cache_usage": statistics.fmean(kv_use), "max_kv_cache_usage": max(kv_use),
+        "mean_kv_cache_usage": statistics.fmean(kv_use.values), "max_kv_cache_usage": max(kv_use.values),
         "prefix_cache_hit_rate": grown[Info.CACHED_TOKENS] / max(1, grown[Info.PROMPT_TOKENS]),
         "num_preemptions": grown[Info.PREEMPTIONS],
         "warm_up": f"{concurrency} requests of {min(gen_len, 16)} tokens before, not measured",

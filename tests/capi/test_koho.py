@@ -3,7 +3,10 @@
 """engine.so and python/koho from Python. KOHO_ENGINE names the library, KOHO_BINARY the program; KOHO_TEST_GPUS, if set, how
 many GPUs the engines take instead of the CPU."""
 
+import contextlib
 import functools
+import importlib.util
+import io
 import json
 import os
 import pathlib
@@ -15,6 +18,7 @@ import tempfile
 import threading
 import time
 import unittest
+import unittest.mock
 
 import koho
 from koho import EngineError, Info, SamplingParams, bench
@@ -261,10 +265,76 @@ class Bench(unittest.TestCase):
         self.assertGreater(result["max_kv_cache_usage"], 0)
         self.assertIn("Output token throughput", bench.report(result))
 
+    def test_the_thread_that_takes_the_times_reads_no_statistics(self):
+        with Engine(MODEL, max_batch=2, max_seq=64) as engine:
+            readers = []
+            tell = engine.info
+
+            def info(which):
+                readers.extend([threading.current_thread()] if which == Info.PAGES_FREE else [])
+                return tell(which)
+
+            with unittest.mock.patch.object(engine, "info", info):
+                bench.run(engine, bench.cut_prompts([300] * 100, 8, 0, 1), duration=1.2, concurrency=2, prompt_len=8, gen_len=8)
+        self.assertEqual(readers.count(threading.current_thread()), 1)  # at the end
+        self.assertGreater(len(readers), 1)
+
+    def test_wrong_lengths_are_refused(self):
+        for corpus, length, prefix in (([300], 0, 0), ([300], 4, 5), ([300], 4, -1), ([], 4, 0)):
+            with self.assertRaises(ValueError):
+                bench.cut_prompts(corpus, length, prefix, 0)
+        right = {"duration": 0.1, "concurrency": 1, "prompt_len": 4, "gen_len": 4}
+        for name in right:
+            with self.assertRaisesRegex(ValueError, name):
+                bench.run(None, None, **right | {name: 0})
+
     def test_percentiles_are_numpys(self):
         self.assertEqual(bench.percentile([4, 1, 3, 2], 50), 2.5)
         self.assertAlmostEqual(bench.percentile([1, 2, 3, 4], 99), 3.97)
         self.assertEqual(bench.percentile([7], 90), 7)
+
+
+class RunPy(unittest.TestCase):
+    """What run.py --bench says when it cannot."""
+
+    def last_line(self, *arguments, root=ROOT):
+        spec = importlib.util.spec_from_file_location("run_py", ROOT / "run.py")
+        run_py = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(run_py)
+        run_py.ROOT = root
+        command = ["run.py", "--bench", "--device", "cpu", "--engine", LIBRARY, "--duration", "0.1", *map(str, arguments)]
+        said = io.StringIO()
+        with unittest.mock.patch.object(sys, "argv", command), contextlib.redirect_stdout(said), \
+                contextlib.redirect_stderr(said):
+            try:
+                code = run_py.main()
+            except SystemExit as error:
+                code = error.code
+        return code, said.getvalue().splitlines()[-1]
+
+    def test_wrong_numbers_are_wrong_use(self):
+        for flags in ("--prompt-len 0", "--gen-len 0", "--duration 0", "--duration nan", "--concurrency 0", "--gpus -1",
+                      "--prompt-len 4 --prefix-len 5", "--concurrency many"):
+            code, line = self.last_line(*flags.split())
+            self.assertEqual(code, 2, line)
+            self.assertRegex(line, "^run.py: error: .*" + flags.split()[-2])
+
+    def test_what_is_missing_is_one_line(self):
+        with tempfile.TemporaryDirectory() as directory:
+            bare = pathlib.Path(directory)
+            for path in MODEL.iterdir():
+                if "tokenizer" not in path.name:  # without one the prompts are drawn, and no program is needed
+                    (bare / path.name).symlink_to(path)
+            cases = [(("--model", "/nonexistent"), {}, "nonexistent"),
+                     (("--model", bare, "--engine", "/nowhere/engine.so"), {}, "/nowhere/engine.so"),
+                     ((), {"root": bare}, "--build"),  # no build/koho
+                     (("--model", bare, "--concurrency", str(2**40)), {}, "max_batch")]
+            if not any(pathlib.Path("/dev").glob("nvidia[0-9]*")):
+                cases.append((("--model", bare, "--gpus", "1"), {}, "CUDA"))
+            for arguments, options, says in cases:
+                code, line = self.last_line(*arguments, **options)
+                self.assertEqual(code, 1, line)
+                self.assertRegex(line, "^run.py: .*" + re.escape(says))
 
 
 if __name__ == "__main__":
