@@ -20,6 +20,7 @@
 #include "app/subject.h"
 #include "base/arithmetic.h"
 #include "comm/one_rank.h"
+#include "model/memory_plan.h"
 #include "plan/step_plan.h"
 #include "worker/device.h"
 #include "worker/worker.h"
@@ -317,8 +318,8 @@ class Bench {
     const double dense = static_cast<double>(config_.intermediate_size);
     const double expert = 3.0 * hidden * static_cast<double>(config_.moe_intermediate_size);
     const double shared = 3.0 * hidden * static_cast<double>(config_.shared_intermediate_size());
-    const double kv_bytes =
-        static_cast<double>(config_.kv_bytes_per_token(options_.kv_dtype == "fp8" ? 1 : 2));
+    const double kv_bytes = static_cast<double>(
+        kv_bytes_per_token(config_, options_.kv_dtype == "fp8" ? DType::f8_e4m3 : DType::bf16));
     const bool decodes = report.step == "decode";
     const double cached = decodes ? static_cast<double>(report.batch * report.context)
                                   : static_cast<double>(report.tokens);

@@ -138,7 +138,7 @@ Json plan_json(const InspectOptions& options, const Subject& subject) {
       const Result<MemoryPlan> plan =
           plan_memory(subject.config, subject.weights,
                       {.ranks = count, .experts = layout, .attention = attention},
-                      options.kv_dtype == "bf16" ? 2 : 1);
+                      options.kv_dtype == "bf16" ? DType::bf16 : DType::f8_e4m3);
       if (!plan.ok()) {
         line["refused"] = plan.error().message;
         lines.push_back(line);
@@ -147,14 +147,16 @@ Json plan_json(const InspectOptions& options, const Subject& subject) {
       const double room =
           (gpu.memory_gb - kReserveGb) * 1e9 - static_cast<double>(plan->weight_bytes);
       const std::int64_t page = 64 * plan->kv_bytes_per_token;
+      // Of each partition: a sequence lies in one.
       const std::int64_t tokens = room > 0.0 ? static_cast<std::int64_t>(room) / page * 64 : 0;
       line["weight_bytes_per_gpu"] = plan->weight_bytes;
       line["kv_bytes_per_token_per_gpu"] = plan->kv_bytes_per_token;
       line["fits"] = room > 0.0;
       line["kv_room_bytes_per_gpu"] = room > 0.0 ? static_cast<std::int64_t>(room) : 0;
-      line["kv_tokens"] = tokens;
+      line["kv_tokens"] = tokens * plan->partitions;
+      line["kv_tokens_of_a_sequence_max"] = tokens;
       line["context"] = context;
-      line["sequences_of_context"] = tokens / context;
+      line["sequences_of_context"] = tokens / context * plan->partitions;
       lines.push_back(line);
     }
   }
@@ -183,8 +185,8 @@ Json report_json(const InspectOptions& options, const Subject& subject) {
               {"weight_bytes", bytes},
               {"has_mtp", subject.has_mtp},
               {"kv_bytes_per_token",
-               {{"bf16", subject.config.kv_bytes_per_token(2)},
-                {"fp8", subject.config.kv_bytes_per_token(1)}}},
+               {{"bf16", kv_bytes_per_token(subject.config, DType::bf16)},
+                {"fp8", kv_bytes_per_token(subject.config, DType::f8_e4m3)}}},
               {"plan", plan_json(options, subject)},
               {"tensors", tensors},
               {"warnings", subject.warnings}};
@@ -210,11 +212,13 @@ void print_plan(const Json& report, const InspectOptions& options) {
       std::cout << fmt::format("weights {} a GPU: do not fit\n", weights);
       continue;
     }
-    std::cout << fmt::format("weights {} a GPU, room {}: {} tokens, {} sequences of {}\n", weights,
-                             bytes_text(line["kv_room_bytes_per_gpu"].get<std::uint64_t>()),
-                             line["kv_tokens"].get<std::int64_t>(),
-                             line["sequences_of_context"].get<std::int64_t>(),
-                             line["context"].get<std::int64_t>());
+    const auto tokens = line["kv_tokens"].get<std::int64_t>();
+    const auto most = line["kv_tokens_of_a_sequence_max"].get<std::int64_t>();
+    std::cout << fmt::format(
+        "weights {} a GPU, room {}: {} tokens{}, {} sequences of {}\n", weights,
+        bytes_text(line["kv_room_bytes_per_gpu"].get<std::uint64_t>()), tokens,
+        most < tokens ? fmt::format(" ({} a GPU)", most) : "",
+        line["sequences_of_context"].get<std::int64_t>(), line["context"].get<std::int64_t>());
   }
 }
 
@@ -252,8 +256,9 @@ void print_text(const InspectOptions& options, const Subject& subject) {
             << fmt::format("  weights                    {}{}\n",
                            bytes_text(report["weight_bytes"].get<std::uint64_t>()),
                            subject.linears ? "" : " (assumed)")
-            << fmt::format("  cache, bytes a token       {} BF16, {} FP8\n",
-                           config.kv_bytes_per_token(2), config.kv_bytes_per_token(1));
+            << fmt::format("  cache, bytes a token       {} BF16, {} FP8 with its scales\n",
+                           kv_bytes_per_token(config, DType::bf16),
+                           kv_bytes_per_token(config, DType::f8_e4m3));
   if (subject.linears)
     std::cout << fmt::format("  linear layers              {}\n",
                              quantisation_text(*subject.linears));

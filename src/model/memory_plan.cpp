@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/arithmetic.h"
+#include "model/kv_cache.h"
 
 namespace koho {
 namespace {
@@ -70,10 +71,19 @@ std::vector<WeightBytes> assumed_bytes(const ModelConfig& config, WeightQuant qu
   return weights;
 }
 
+std::int64_t kv_bytes_per_token(const ModelConfig& config, DType kv_dtype) {
+  return KvCache::page_bytes({.layers = config.num_hidden_layers,
+                              .pages = 1,
+                              .kv_heads = config.num_key_value_heads,
+                              .width = config.head_dim,
+                              .dtype = kv_dtype}) /
+         kPageTokens;
+}
+
 Result<MemoryPlan> plan_memory(const ModelConfig& config,
                                const std::vector<WeightBytes>& weights,
                                const Shard& shard,
-                               std::int64_t kv_element_bytes) {
+                               DType kv_dtype) {
   KOHO_TRY(check_shard(config, shard));
   const std::int64_t token_ranks = shard.of_tokens().ranks;
   MemoryPlan plan;
@@ -82,7 +92,8 @@ Result<MemoryPlan> plan_memory(const ModelConfig& config,
     plan.weight_bytes += is_cut(row.weight) ? ceil_div(row.bytes, ranks) : row.bytes;
   }
   // Under data-parallel attention a token's keys and values lie whole on one of the ranks.
-  plan.kv_bytes_per_token = config.kv_bytes_per_token(kv_element_bytes) / shard.ranks;
+  plan.kv_bytes_per_token = kv_bytes_per_token(config, kv_dtype) / token_ranks;
+  plan.partitions = shard.ranks / token_ranks;
   return plan;
 }
 

@@ -11,6 +11,7 @@
 #include "model/config.h"
 #include "model/sharding.h"
 #include "model/weights.h"
+#include "tensor/dtype.h"
 
 namespace koho {
 
@@ -35,15 +36,21 @@ std::vector<WeightBytes> stored_bytes(const ModelConfig& config, const Checkpoin
 /// As they would be with every projection of the layers stored as `quant`, channel scales in F32.
 std::vector<WeightBytes> assumed_bytes(const ModelConfig& config, WeightQuant quant);
 
+/// What a token takes in the caches of all ranks together, as they are allocated: over all layers,
+/// K and V, with the scales of FP8 (f8_e4m3).
+std::int64_t kv_bytes_per_token(const ModelConfig& config, DType kv_dtype);
+
 struct MemoryPlan {
   std::int64_t weight_bytes = 0;        // on every rank
-  std::int64_t kv_bytes_per_token = 0;  // on every rank, on average over the tokens in the cache
+  std::int64_t kv_bytes_per_token = 0;  // on every rank that holds the token
+  std::int64_t partitions = 1;          // parts of the cache with tokens of their own: the ranks
+                                        // under data-parallel attention. A sequence lies in one
 };
 
 /// Memory of one rank. Errors: as check_shard.
 Result<MemoryPlan> plan_memory(const ModelConfig& config,
                                const std::vector<WeightBytes>& weights,
                                const Shard& shard,
-                               std::int64_t kv_element_bytes);
+                               DType kv_dtype);
 
 }  // namespace koho

@@ -9,6 +9,7 @@
 
 #include "base/mapped_file.h"
 #include "model/kv_cache.h"
+#include "model/memory_plan.h"
 
 namespace koho {
 namespace {
@@ -86,8 +87,8 @@ TEST(Runtime, SizesFollowTheOptions) {
   EXPECT_EQ(sizes.context_max, 1000);
   EXPECT_EQ(sizes.kv_pages, 3 * 16);
   const ModelConfig& config = (*runtime)->model().config;
-  EXPECT_EQ(sizes.kv_bytes_per_token, config.kv_bytes_per_token(2));
-  EXPECT_EQ(sizes.kv_bytes, 3 * 16 * 64 * config.kv_bytes_per_token(2));
+  EXPECT_EQ(sizes.kv_bytes_per_token, kv_bytes_per_token(config, DType::bf16));
+  EXPECT_EQ(sizes.kv_bytes, 3 * 16 * 64 * kv_bytes_per_token(config, DType::bf16));
 }
 
 TEST(Runtime, UnderDataParallelAttentionEachRankHoldsItsShareOfThePages) {
@@ -99,8 +100,8 @@ TEST(Runtime, UnderDataParallelAttentionEachRankHoldsItsShareOfThePages) {
   const RuntimeSizes& sizes = (*runtime)->sizes();
   const ModelConfig& config = (*runtime)->model().config;
   EXPECT_EQ(sizes.kv_pages, 3 * 16);
-  EXPECT_EQ(sizes.kv_bytes_per_token, config.kv_bytes_per_token(2));
-  EXPECT_EQ(sizes.kv_bytes, 3 * 16 / 2 * 64 * config.kv_bytes_per_token(2));
+  EXPECT_EQ(sizes.kv_bytes_per_token, kv_bytes_per_token(config, DType::bf16));
+  EXPECT_EQ(sizes.kv_bytes, 3 * 16 / 2 * 64 * kv_bytes_per_token(config, DType::bf16));
   const Answer answer = read(**(*runtime)->engine().submit(greedy(**runtime, "Once upon a time")));
   EXPECT_EQ(answer.ids.size(), 24U);
 }
@@ -127,7 +128,7 @@ TEST(Runtime, ATokensKeysAndValuesTakeWhatTheFormulaSays) {
   const std::int64_t formula =
       2 * config->num_hidden_layers * config->num_key_value_heads * config->head_dim * 2;
   EXPECT_EQ(formula, 376'832);
-  EXPECT_EQ(config->kv_bytes_per_token(2), formula);
+  EXPECT_EQ(kv_bytes_per_token(*config, DType::bf16), formula);
 
   // One page of GLM-4.7, as a rank allocates it, added up tensor by tensor.
   auto backend = make_backend({.kind = DeviceKind::cpu, .threads = 1}, 0, 1);

@@ -243,11 +243,21 @@ class KvAccounting(unittest.TestCase):
         self.assertEqual(2 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"] * 2, 376832)
 
     def test_what_inspect_prints_is_what_is_allocated(self):
-        printed = self.inspect("--model", str(MODEL))["kv_bytes_per_token"]["bf16"]
+        report = self.inspect("--model", str(MODEL))["kv_bytes_per_token"]
         for ranks in (1,) if GPUS else (1, 2):
-            with Engine(MODEL, max_batch=3, max_seq=100, kv_pages=37, num_ranks=ranks) as engine:
-                self.assertEqual(engine.info(Info.KV_BYTES_PER_TOKEN), printed)
-                self.assertEqual(engine.info(Info.KV_BYTES), 37 * 64 * printed)
+            for fp8, printed in ((0, report["bf16"]), (1, report["fp8"])):
+                with Engine(MODEL, max_batch=3, max_seq=100, kv_pages=37, num_ranks=ranks, kv_fp8=fp8) as engine:
+                    self.assertEqual(engine.info(Info.KV_BYTES_PER_TOKEN), printed)
+                    self.assertEqual(engine.info(Info.KV_BYTES), 37 * 64 * printed)
+
+    def test_a_sequence_lies_on_one_rank_under_data_parallel_attention(self):
+        config = str(ROOT / "tests" / "data" / "configs" / "glm-4.7.json")
+        for attention, rank_tokens in (("tp", None), ("dp", 46016)):
+            line = self.inspect("--config", config, "--gpus", "8", "--attention", attention)["plan"][0]
+            longest = rank_tokens or line["kv_tokens"]
+            self.assertEqual(line["kv_tokens_of_a_sequence_max"], longest)
+            self.assertEqual(line["kv_tokens"], longest * (8 if rank_tokens else 1))
+            self.assertEqual(line["sequences_of_context"], longest // 202752)
 
 
 class Bench(unittest.TestCase):
