@@ -20,8 +20,8 @@ class Exceeded : public std::exception {
 /// While it lives, xgrammar's allocations on this thread are counted. Scopes do not nest.
 class Scope {
  public:
-  /// `time_us_max` of this thread's processor time; `bytes_max` of allocations together, freed or not; `fail_at`: for tests, the number of the
-  /// allocation that fails. 0 = no such limit.
+  /// `time_us_max` of this thread's processor time; `bytes_max` of allocations together, freed or
+  /// not; `fail_at`: for tests, the number of the allocation that fails. 0 = no such limit.
   Scope(std::int64_t time_us_max, std::size_t bytes_max, std::uint64_t fail_at = 0);
   ~Scope();
   Scope(const Scope&) = delete;
