@@ -10,8 +10,8 @@
 namespace koho {
 namespace {
 
-/// While others run, an admission leaves them a page each to grow into, up to this share of the
-/// pool: admitting into the last pages would only preempt in the next steps.
+/// While others run, an admission leaves each that can outgrow its pages one to grow into, up to
+/// this share of the pool: admitting into the last pages would only preempt in the next steps.
 constexpr std::int32_t kGrowthShare = 8;
 
 void clear(StepBatch& batch, std::int64_t step) {
@@ -207,9 +207,12 @@ bool Scheduler::starts_from_parent(const Sequence& sequence) const {
 bool Scheduler::pages_suffice(const Sequence& sequence) const {
   const std::int32_t needed =
       limits_.pages_of(sequence.known()) - static_cast<std::int32_t>(sequence.pages.size());
-  const auto neighbours = static_cast<std::int32_t>(std::ranges::count(
-      running_, sequence.partition, [this](std::int32_t index) { return at(index).partition; }));
-  const std::int32_t reserve = std::min(neighbours, limits_.pages_per_partition() / kGrowthShare);
+  const auto growing = static_cast<std::int32_t>(std::ranges::count_if(running_, [&](auto index) {
+    const Sequence& other = at(index);
+    return other.partition == sequence.partition &&
+           limits_.pages_of(other.computed_goal()) > static_cast<std::int32_t>(other.pages.size());
+  }));
+  const std::int32_t reserve = std::min(growing, limits_.pages_per_partition() / kGrowthShare);
   return pool_.available(sequence.partition) >= needed + reserve;
 }
 

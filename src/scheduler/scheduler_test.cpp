@@ -198,6 +198,45 @@ TEST(Scheduler, PreemptsTheYoungestAndResumesItWithTheSameTokens) {
   EXPECT_EQ(house.scheduler.counters().resumed, 1U);
 }
 
+TEST(Scheduler, RunsAsManyAsThePoolIsSizedFor) {
+  struct Shape {
+    std::int32_t sequences, context, prompt;
+  };
+  for (const Shape shape : {Shape{8, 16, 4}, Shape{16, 32, 18}, Shape{8, 128, 114}}) {
+    Limits limits = small_limits();
+    limits.tokens_per_page = 16;
+    limits.sequences_max = shape.sequences;
+    limits.context_max = shape.context;
+    limits.pages = shape.sequences * limits.pages_of(shape.context);
+    limits.step_tokens_max = 1024;
+    limits.mixed_prefill_tokens_max = 1000;
+    House house(limits);
+    for (std::int32_t i = 0; i < shape.sequences; ++i)
+      house.submit(shape.prompt, shape.context - shape.prompt, 100 * i);
+    // A step changes only so many page-table entries.
+    for (int steps = 0; steps < 5; ++steps) house.step();
+    EXPECT_EQ(house.scheduler.running().size(), static_cast<std::size_t>(shape.sequences));
+    house.drain();
+    EXPECT_EQ(house.scheduler.counters().preempted, 0U);
+  }
+}
+
+TEST(Scheduler, LeavesAPageToEachThatWillOutgrowItsPages) {
+  for (const bool grows : {true, false}) {
+    Limits limits = small_limits();
+    limits.pages = 16;
+    limits.step_tokens_max = 64;
+    limits.mixed_prefill_tokens_max = 60;
+    House house(limits);
+    house.submit(50, grows ? 8 : 2);  // in 13 pages
+    house.step();
+    const SequenceId next = house.submit(12, 1, 100);  // in the other three
+    house.step();
+    EXPECT_EQ(house.scheduler.find(next) != nullptr, grows);
+    house.drain();
+  }
+}
+
 TEST(Scheduler, ALoneMaximalSequenceUsesEveryPage) {
   Limits limits = small_limits();
   limits.pages = 16;
