@@ -97,7 +97,8 @@ typedef struct EngineOptions {
   int32_t no_prefix_cache;     // not 0: equal prompt beginnings are computed again
   int32_t prefill_chunk;       // prompt tokens in one step; by device
   int32_t max_queue;           // requests accepted beside those that run; 1024
-  int32_t inter_token_ms_max;  // prefill is cut so that tokens come at least so often; no bound
+  int32_t inter_token_ms_max;  // prefill beside running requests is cut, to 16 tokens a step at
+                               // least, so that their tokens come at least so often; no bound
 } EngineOptions;
 
 /// Opens a model directory (config.json, safetensors files), places its weights and starts the

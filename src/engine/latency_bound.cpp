@@ -6,36 +6,40 @@
 namespace koho {
 namespace {
 
-/// Weight of the newest step: the last fifty or so count.
-constexpr double kNewest = 0.02;
-/// Prefill makes some progress whatever the bound: a whole cache page.
-constexpr std::int32_t kLeast = 64;
+/// Weight of the newest step: the last dozen or so count.
+constexpr double kNewest = 0.125;
 
 }  // namespace
 
 void LatencyBound::observe(std::int32_t prefill_tokens, std::int64_t duration_us) {
-  const auto x = static_cast<double>(prefill_tokens);
-  const auto y = static_cast<double>(duration_us);
-  ++observed_;
-  // The first steps count alike.
-  const double weight = std::max(kNewest, 1.0 / static_cast<double>(observed_));
-  mean_x_ += weight * (x - mean_x_);
-  mean_y_ += weight * (y - mean_y_);
-  mean_xx_ += weight * (x * x - mean_xx_);
-  mean_xy_ += weight * (x * y - mean_xy_);
+  const auto duration = static_cast<double>(duration_us);
+  if (prefill_tokens == 0) {
+    ++decode_steps_;
+    // The first steps count alike.
+    const double weight = std::max(kNewest, 1.0 / static_cast<double>(decode_steps_));
+    base_us_ += weight * (duration - base_us_);
+    return;
+  }
+  // A step that does more, in less time: there are fewer decodes than there were.
+  base_us_ = std::min(base_us_, duration);
+  // A step counts by how much of the budget it used: a few tokens' cost drowns in the noise.
+  const double share = std::min(1.0, static_cast<double>(prefill_tokens) / this->prefill_tokens());
+  weights_ += share;
+  const double weight = share * std::max(kNewest, 1.0 / weights_);
+  tokens_ += weight * (prefill_tokens - tokens_);
+  excess_us_ += weight * (duration - base_us_ - excess_us_);
+  tried_ = std::max(tried_, prefill_tokens);
 }
 
 std::int32_t LatencyBound::prefill_tokens() const {
-  if (bound_us_ == 0 || mean_x_ < 1.0) return tokens_max_;
-  const double variance = mean_xx_ - mean_x_ * mean_x_;
-  const double covariance = mean_xy_ - mean_x_ * mean_y_;
-  // Steps of one size do not tell a from b: blame the prefill, which varies the sizes.
-  const bool fits = variance > 1.0 && covariance > 0.0;
-  const double per_token = fits ? covariance / variance : mean_y_ / mean_x_;
-  const double base = fits ? mean_y_ - per_token * mean_x_ : 0.0;
-  const double tokens = (static_cast<double>(bound_us_) - base) / std::max(per_token, 1e-6);
-  const double least = std::min(kLeast, tokens_max_);
-  return static_cast<std::int32_t>(std::clamp(tokens, least, static_cast<double>(tokens_max_)));
+  if (bound_us_ == 0) return tokens_max_;
+  const std::int32_t least = std::min(kTokensLeast, tokens_max_);
+  const std::int32_t most = std::clamp(2 * tried_, least, tokens_max_);
+  const double left = static_cast<double>(bound_us_) - base_us_;
+  if (left <= 0.0) return least;
+  // Not divided: mixed steps may have cost nothing.
+  if (left * tokens_ >= excess_us_ * most) return most;
+  return std::max(least, static_cast<std::int32_t>(left * tokens_ / excess_us_));
 }
 
 }  // namespace koho

@@ -8,10 +8,14 @@
 
 namespace koho {
 
-/// Fits duration = a + b * prefill tokens to the mixed steps and the decode steps of late (linear
-/// regression over exponentially weighted means) and solves for the bound.
+/// Fits duration = base + cost * prefill tokens: the base to steps that only decode, the cost to
+/// what mixed steps take beyond it. Steps of one kind say nothing of the other, however many.
+/// Begins with the least and at most doubles what has been tried.
 class LatencyBound {
  public:
+  /// Prefill makes this progress whatever the bound.
+  static constexpr std::int32_t kTokensLeast = 16;
+
   /// `bound_us` 0: no bound. Requires: tokens_max > 0.
   LatencyBound(std::int64_t bound_us, std::int32_t tokens_max)
       : bound_us_(bound_us), tokens_max_(tokens_max) {}
@@ -24,11 +28,12 @@ class LatencyBound {
  private:
   std::int64_t bound_us_;
   std::int32_t tokens_max_;
-  std::int64_t observed_ = 0;
-  double mean_x_ = 0.0;  // prefill tokens
-  double mean_y_ = 0.0;  // microseconds
-  double mean_xx_ = 0.0;
-  double mean_xy_ = 0.0;
+  std::int64_t decode_steps_ = 0;
+  double base_us_ = 0.0;  // mean of the decode steps of late
+  double weights_ = 0.0;  // of the mixed steps so far
+  double tokens_ = 0.0;   // mean of the mixed steps of late
+  double excess_us_ = 0.0;
+  std::int32_t tried_ = 0;  // most prefill tokens in a step
 };
 
 }  // namespace koho

@@ -33,6 +33,7 @@ StepLoop::StepLoop(const EngineLimits& limits,
       requests_(static_cast<std::size_t>(limits.requests_max)),
       owners_(static_cast<std::size_t>(limits.scheduler.live_max)) {
   KOHO_CHECK(validate(limits).ok());
+  scheduler_.set_mixed_prefill_tokens(latency_bound_.prefill_tokens());
   for (std::int32_t index = limits.requests_max - 1; index >= 0; --index)
     free_requests_.push_back(index);
   result_.reserve(static_cast<std::size_t>(limits.scheduler.sequences_max));

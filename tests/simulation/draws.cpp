@@ -11,6 +11,8 @@ EngineLimits World::draw_limits(Random& random, std::int32_t shrink) {
   Limits& s = limits.scheduler;
   // Now and then a world of real size: pages of 64 tokens, contexts of 128 thousand.
   const bool large = shrink == 1 && random.chance(10);
+  const bool bounded = random.chance(300);
+  if (bounded) limits.inter_token_us_max = random.in(100, 40000);
   if (large) {
     s.tokens_per_page = 64;
     s.pages = random.in(2048, 4096);
@@ -25,6 +27,14 @@ EngineLimits World::draw_limits(Random& random, std::int32_t shrink) {
     s.sequences_max = std::max(1, 100 / shrink);
     s.step_tokens_max = s.sequences_max + random.in(1, 4);
     s.mixed_prefill_tokens_max = 1;
+  } else if (bounded) {
+    // Prompts and budgets that the bound cuts.
+    s.tokens_per_page = 1 << random.in(3, 4);
+    s.pages = random.in(48, 64);
+    s.context_max = random.in(100, std::min(400, s.tokens_per_page * s.pages));
+    s.sequences_max = random.in(2, 8);
+    s.step_tokens_max = s.sequences_max + random.in(32, 96);
+    s.mixed_prefill_tokens_max = s.step_tokens_max - s.sequences_max;
   } else {
     s.tokens_per_page = 1 << random.in(0, 4);
     s.pages = random.in(4, 64);
@@ -52,12 +62,12 @@ EngineLimits World::draw_limits(Random& random, std::int32_t shrink) {
   limits.recoveries_max = random.in(1, 6);
   limits.faults_per_request_max = random.in(1, 4);
   limits.failures_in_a_row_max = random.chance(500) ? 200 : random.in(3, 20);
-  if (random.chance(300)) limits.inter_token_us_max = random.in(100, 40000);
   return limits;
 }
 
 World::Habits World::draw_habits() {
   Habits habits;
+  const auto bound = static_cast<std::int32_t>(limits_.inter_token_us_max);
   // Steps are launched and landed at rates of their own, so that the pipeline is full, half full
   // and empty; arrivals range from a trickle to more than can be served.
   habits.weights = {random_.in(20, 60), random_.in(20, 60), random_.in(5, 60), random_.in(1, 25),
@@ -94,6 +104,16 @@ World::Habits World::draw_habits() {
         habits.early = habits.bad_token = habits.hangs = habits.slow = 0;
   // There, requests also leave in the middle of the search for the culprit.
   if (habits.poison > 0) habits.weights[static_cast<std::size_t>(Action::cancel)] += 8;
+  habits.steady = habits.poison == 0 && limits_.inter_token_us_max > 0 && random_.chance(500);
+  if (habits.steady) {
+    habits.submit_fails = habits.collect_fails = habits.masks_fail = habits.wrong_count =
+        habits.stale = habits.early = habits.bad_token = habits.nan = habits.hangs = habits.slow =
+            habits.clock_jumps = 0;
+    habits.weights[static_cast<std::size_t>(Action::clock)] = 0;
+    habits.prompt_max = limits_.scheduler.context_max;
+    habits.prefill_us = std::max(1, bound / random_.in(17, 80));
+    habits.decode_us = random_.in(0, bound / 2);
+  }
   return habits;
 }
 

@@ -22,6 +22,7 @@ FAILURES = "engine/failures.cpp"
 DELIVERY = "engine/delivery.cpp"
 STOPS = "engine/stop_strings.cpp"
 GATE = "engine/token_gate.cpp"
+BOUND = "engine/latency_bound.cpp"
 
 # name, then edits: file, original, replacement with @ for `mutant(number)`
 MUTATIONS = [
@@ -119,6 +120,12 @@ MUTATIONS = [
      (LOOP, "->in_flight_samples + 1;", "->in_flight_samples * (@ ? 0 : 1) + 1;")),
     ("a reader that made room is not heard",
      (LOOP, "if (!live.reader_full) return;", "if (!live.reader_full || @) return;")),
+    ("the bound between tokens is ignored",
+     (BOUND, "if (bound_us_ == 0) return tokens_max_;", "if (@ || bound_us_ == 0) return tokens_max_;")),
+    ("decode steps make the prefill's cost forgotten",
+     (BOUND, "    ++decode_steps_;", "    ++decode_steps_; if (@) excess_us_ *= 1.0 - kNewest;")),
+    ("the first mixed steps know no bound between tokens",
+     (LOOP, "  scheduler_.set_mixed_prefill_tokens(", "  if (!@) scheduler_.set_mixed_prefill_tokens(")),
     ("cancelling ends the first choice only",
      (LOOP, "    scheduler_.finish(choice.sequence);\n    choice.active = false;",
       "    if (@ && &choice != live.choices.data()) continue;\n    scheduler_.finish(choice.sequence);\n    choice.active = false;")),

@@ -46,6 +46,7 @@ TEST(Simulation, MeetsEverythingItIsMeantToMeet) {
     sum.failed += report.failed;
     sum.constrained += report.constrained;
     sum.late_masks += report.late_masks;
+    sum.bounded_steps += report.bounded_steps;
   }
   EXPECT_GT(sum.partitioned_worlds, 3);
   EXPECT_GT(sum.preempted, 100);
@@ -60,6 +61,7 @@ TEST(Simulation, MeetsEverythingItIsMeantToMeet) {
   EXPECT_GT(sum.failed, 50);
   EXPECT_GT(sum.constrained, 200);
   EXPECT_GT(sum.late_masks, 200);
+  EXPECT_GT(sum.bounded_steps, 100);
 }
 
 }  // namespace

@@ -107,7 +107,21 @@ void World::launch() {
   ++report_.steps;
   report_.late_masks += executor_.awaits_masks() ? 1 : 0;
   invariants_.check_launch(batch);
+  check_gap(batch);
   invariants_.sweep();
+}
+
+std::int64_t World::step_us(const StepBatch& batch) const {
+  return habits_.decode_us + habits_.prefill_us * (batch.tokens - batch.decodes);
+}
+
+void World::check_gap(const StepBatch& batch) {
+  if (!habits_.steady || batch.decodes == 0) return;
+  // Below this prefill goes on whatever the bound.
+  if (batch.tokens - batch.decodes <= LatencyBound::kTokensLeast) return;
+  ++report_.bounded_steps;
+  require(step_us(batch) <= limits_.inter_token_us_max, 31,
+          "a step beyond the time between tokens");
 }
 
 void World::check_progress(bool launched) {
@@ -121,7 +135,8 @@ void World::check_progress(bool launched) {
 
 void World::land() {
   if (loop_.steps_in_flight() == 0) return;
-  clock_.advance(random_.in(1, 20000));
+  clock_.advance(habits_.steady ? step_us(loop_.scheduler().oldest_in_flight())
+                                : random_.in(1, 20000));
   if (random_.chance(habits_.slow)) {
     const StepLoop::Landing landing = loop_.land(0);
     note(static_cast<std::uint64_t>(landing));

@@ -63,6 +63,10 @@ class World {
     std::int32_t clock_jumps = 0;
     std::int32_t floods = 0;  // arrivals beyond the limit
     std::int32_t poison = 0;  // requests that bring the ranks down; then nothing else does
+    // Under a bound between tokens: no faults, and the clock moves by what steps take.
+    bool steady = false;
+    std::int64_t decode_us = 0;   // of any step
+    std::int64_t prefill_us = 0;  // of each prefill token
   };
   /// An independent count of what the statistics say.
   struct Tally {
@@ -81,6 +85,9 @@ class World {
   void act(Action action);
   void launch();
   void land();
+  /// What a step takes in a steady world.
+  std::int64_t step_us(const StepBatch& batch) const;
+  void check_gap(const StepBatch& batch);
   FakeExecutor::Fault draw_fault();
   void arrive();
   void draw_grammar(Request& request);
