@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the scheduler fills one step: decodes, prefill chunks, admissions; who loses pages.
+// How the scheduler fills one step: decodes, then prefill chunks and admissions; who loses pages.
 #include <algorithm>
 #include <limits>
 
@@ -38,9 +38,8 @@ const StepBatch* Scheduler::plan() {
   plan_decodes(batch);
   prefill_share_ = ceil_div(std::max(prefill_budget(batch), 0), limits_.partitions);
   std::ranges::fill(prefilled_, 0);
-  plan_prefills(batch);
   // Whoever just lost pages would only take them back.
-  if (counters_.preempted == preempted) admit_waiting(batch);
+  plan_prefills(batch, counters_.preempted == preempted);
   if (batch.rows.empty()) {
     --step_;
     return nullptr;
@@ -77,27 +76,36 @@ std::int32_t Scheduler::prefill_budget(const StepBatch& batch, std::int32_t part
                   prefill_share_ - prefilled_[static_cast<std::size_t>(partition)]);
 }
 
-void Scheduler::plan_prefills(StepBatch& batch) {
-  for (const std::int32_t index : running_) {
-    Sequence& sequence = at(index);
-    if (prefill_budget(batch) <= 0) return;
-    const std::int32_t budget = prefill_budget(batch, sequence.partition);
-    if (budget <= 0 || sequence.paused || sequence.remaining() <= 1) continue;
-    add_row(batch, sequence, std::min(budget, sequence.remaining()), false);
+void Scheduler::plan_prefills(StepBatch& batch, bool admits) {
+  order_.clear();
+  for (const std::int32_t index : running_)
+    if (!at(index).paused && at(index).remaining() > 1) order_.push_back(index);
+  std::ranges::sort(order_, [this](auto a, auto b) { return waiting_.precedes(at(a), at(b)); });
+
+  for (std::size_t next = 0; prefill_budget(batch) > 0;) {
+    Sequence* running = next < order_.size() ? &at(order_[next]) : nullptr;
+    Sequence* waiting = admits ? waiting_.first() : nullptr;
+    if (running == nullptr && waiting == nullptr) return;
+    if (running == nullptr || (waiting != nullptr && waiting_.precedes(*waiting, *running))) {
+      // Strict: nobody is admitted behind one that does not fit.
+      admits = admit_first(batch, *waiting);
+      continue;
+    }
+    ++next;
+    const std::int32_t budget = prefill_budget(batch, running->partition);
+    if (budget > 0) add_row(batch, *running, std::min(budget, running->remaining()), false);
   }
 }
 
-void Scheduler::admit_waiting(StepBatch& batch) {
-  while (prefill_budget(batch) > 0) {
-    Sequence* sequence = waiting_.first();
-    if (sequence == nullptr || !admissible(batch, *sequence)) return;
-    // Paused sequences give way in seats and bias entries, too.
-    while (seats_.empty() || bias_entries_ + sequence->bias_entries > limits_.bias_entries_max)
-      if (!reclaim_paused(batch, -1)) return;
-    if (!admit(batch, *sequence)) return;
-    const std::int32_t budget = prefill_budget(batch, sequence->partition);
-    add_row(batch, *sequence, std::min(budget, sequence->remaining()), true);
-  }
+bool Scheduler::admit_first(StepBatch& batch, Sequence& sequence) {
+  if (!admissible(batch, sequence)) return false;
+  // Paused sequences give way in seats and bias entries, too.
+  while (seats_.empty() || bias_entries_ + sequence.bias_entries > limits_.bias_entries_max)
+    if (!reclaim_paused(batch, -1)) return false;
+  if (!admit(batch, sequence)) return false;
+  const std::int32_t budget = prefill_budget(batch, sequence.partition);
+  add_row(batch, sequence, std::min(budget, sequence.remaining()), true);
+  return true;
 }
 
 bool Scheduler::admissible(const StepBatch& batch, const Sequence& sequence) const {

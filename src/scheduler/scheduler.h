@@ -7,10 +7,11 @@
 // pages, less those that the prefix cache holds there, on top of what the partition's sequences
 // have. It stays until it ends or loses its pages; a fork goes where its parent's pages are.
 //
-// A step takes one token of every sequence that has one to compute (decodes), then prefill chunks
-// in order of arrival within the budget, then admits waiting sequences. A sequence that finds no
-// page preempts a paused one, else the youngest, of its partition; the oldest therefore always
-// progresses, alone if need be, and everyone is the oldest some day.
+// A step takes one token of every sequence that has one to compute (decodes), then, within the
+// budget, prefill chunks of running sequences and newly admitted ones alike, by rank
+// (waiting_list.h): a short request of better priority need not wait for the whole of a long
+// prompt. A sequence that finds no page preempts a paused one, else the youngest, of its partition;
+// the oldest therefore always progresses, alone if need be, and everyone is the oldest some day.
 //
 // Lookahead: up to two steps may be planned and not applied. Steps run on the device in the order
 // of planning, so pages change hands when a step is *planned*: a page freed now may still be
@@ -124,8 +125,10 @@ class Scheduler {
   Sequence* find_mutable(SequenceId id);
 
   void plan_decodes(StepBatch& batch);
-  void plan_prefills(StepBatch& batch);
-  void admit_waiting(StepBatch& batch);
+  /// Running prefills and, if it `admits`, waiting sequences, best rank first.
+  void plan_prefills(StepBatch& batch, bool admits);
+  /// Admits the first of those that wait, with its first row, if it fits.
+  bool admit_first(StepBatch& batch, Sequence& sequence);
   void emit_adoptions(StepBatch& batch);
   void add_row(StepBatch& batch, Sequence& sequence, std::int32_t count, bool admitted);
   std::int32_t prefill_budget(const StepBatch& batch) const;
@@ -166,7 +169,7 @@ class Scheduler {
   std::vector<Sequence> sequences_;
   std::vector<std::int32_t> unused_;     // indices
   std::vector<std::int32_t> running_;    // indices, by arrival
-  std::vector<std::int32_t> order_;      // running_ as planning began
+  std::vector<std::int32_t> order_;      // of running_: as planning began; prefills, by rank
   std::vector<std::int32_t> seats_;      // free ones
   std::int32_t prefill_share_ = 0;       // prefill tokens of a partition in this step
   std::vector<std::int32_t> prefilled_;  // by partition, in this step

@@ -95,6 +95,37 @@ TEST(Scheduler, AdmitsByPriorityAndThenByArrival) {
   EXPECT_EQ(house.step()->rows[0].sequence, low);
 }
 
+TEST(Scheduler, AShortRequestOfBetterPriorityNeedNotWaitForALongPrompt) {
+  House house;
+  const SequenceId slow = house.submit(60, 2, 0, 7);
+  house.step();
+  const SequenceId equal = house.submit(4, 1, 200, 7);
+  const SequenceId better = house.submit(5, 1, 100, 3);
+  const StepBatch* batch = house.step();
+  ASSERT_EQ(batch->rows.size(), 2U);
+  EXPECT_EQ(batch->rows[0].sequence, better);
+  EXPECT_TRUE(batch->rows[0].samples);
+  EXPECT_EQ(batch->rows[1].sequence, slow);
+  EXPECT_EQ(batch->rows[1].count, 16 - 5);
+  // Among equals the first come.
+  EXPECT_EQ(house.step()->rows[0].sequence, slow);
+  EXPECT_EQ(house.scheduler.find(equal)->state, SequenceState::waiting);
+  house.drain();
+}
+
+TEST(Scheduler, PrefillThatHasWaitedLongPrecedesBetterNewcomers) {
+  Limits limits = small_limits();
+  limits.aging_steps = 2;
+  House house(limits);
+  const SequenceId low = house.submit(60, 2, 0, 1);
+  house.step();
+  house.step();
+  const SequenceId high = house.submit(5, 1, 100, 0);  // as low's rank, and later
+  EXPECT_EQ(house.step()->rows[0].sequence, low);
+  EXPECT_EQ(house.scheduler.find(high)->state, SequenceState::waiting);
+  house.drain();
+}
+
 TEST(Scheduler, AnOldLowPriorityOvertakesNewcomers) {
   Limits limits = small_limits();
   limits.sequences_max = 1;

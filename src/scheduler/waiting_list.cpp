@@ -32,18 +32,17 @@ void WaitingList::remove(Sequence& sequence) {
 
 Sequence* WaitingList::first() const {
   Sequence* best = nullptr;
-  std::int64_t best_rank = 0;
-  for (const Ends& list : lists_) {
-    if (list.head == -1) continue;
-    Sequence& head = at(list.head);
-    const std::int64_t rank = head.submitted_step + head.priority * aging_steps_;
-    if (best == nullptr || rank < best_rank ||
-        (rank == best_rank && head.arrival < best->arrival)) {
-      best = &head;
-      best_rank = rank;
-    }
-  }
+  for (const Ends& list : lists_)
+    if (list.head != -1 && (best == nullptr || precedes(at(list.head), *best)))
+      best = &at(list.head);
   return best;
+}
+
+bool WaitingList::precedes(const Sequence& a, const Sequence& b) const {
+  const auto rank = [this](const Sequence& sequence) {
+    return sequence.submitted_step + sequence.priority * aging_steps_;
+  };
+  return rank(a) < rank(b) || (rank(a) == rank(b) && a.arrival < b.arrival);
 }
 
 }  // namespace koho

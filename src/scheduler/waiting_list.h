@@ -21,9 +21,11 @@ class WaitingList {
   /// that returned before it.
   void insert(Sequence& sequence);
   void remove(Sequence& sequence);
-  /// Who is to be admitted next, or nullptr. Within a priority the first come; between priorities
-  /// the lowest `submitted_step + priority * aging_steps`, then the first come.
+  /// Who is to be admitted next, or nullptr: whom nobody else precedes.
   Sequence* first() const;
+  /// Within a priority the first come; between priorities the lowest
+  /// `submitted_step + priority * aging_steps`, then the first come.
+  bool precedes(const Sequence& a, const Sequence& b) const;
   std::int32_t size() const { return size_; }
 
  private:

@@ -68,6 +68,7 @@ void Invariants::check_launch(const StepBatch& batch) {
   check_rows(batch);
   check_shares(batch);
   check_preempted(batch);
+  check_prefill_order(batch);
   check_admissions(batch);
   check_balance(batch);
 }
@@ -175,17 +176,21 @@ void Invariants::check_preempted(const StepBatch& batch) const {
   }
 }
 
+void Invariants::check_prefill_order(const StepBatch& batch) const {
+  std::pair<std::int64_t, std::uint64_t> last{-1, 0};
+  for (std::size_t i = static_cast<std::size_t>(batch.decodes); i < batch.rows.size(); ++i) {
+    const Sequence& sequence = *scheduler_.find(batch.rows[i].sequence);
+    const std::pair own(rank(sequence), sequence.arrival);
+    require(own > last, 13, "prefill or admission out of order");
+    last = own;
+  }
+}
+
 void Invariants::check_admissions(const StepBatch& batch) {
-  std::int64_t last_rank = -1;
-  std::uint64_t last_arrival = 0;
   for (const StepRow& row : batch.rows) {
     if (!row.admitted) continue;
     const Sequence& sequence = *scheduler_.find(row.sequence);
     check_admitted(sequence, row);
-    require(std::pair(rank(sequence), sequence.arrival) > std::pair(last_rank, last_arrival), 13,
-            "admitted out of order");
-    last_rank = rank(sequence);
-    last_arrival = sequence.arrival;
     check_order(batch, sequence);
   }
 }

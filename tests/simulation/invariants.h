@@ -50,6 +50,7 @@ class Invariants {
 
   void check_rows(const StepBatch& batch);
   void check_preempted(const StepBatch& batch) const;
+  void check_prefill_order(const StepBatch& batch) const;
   void check_admissions(const StepBatch& batch);
   void check_admitted(const Sequence& sequence, const StepRow& row);
   void check_order(const StepBatch& batch, const Sequence& admitted) const;
