@@ -59,17 +59,10 @@ Result<Bpe> Bpe::build(Vocabulary vocabulary, const StringList& merges, bool ign
   }
 
   const auto tokens = static_cast<std::size_t>(bpe.vocabulary_.size());
-  std::vector<std::uint8_t> own(tokens, 1);
-  if (!ignore_merges) {
-    std::vector<std::int32_t> ids;
-    for (std::size_t id = 0; id < tokens; ++id) {
-      const std::string_view bytes = bpe.vocabulary_.bytes(static_cast<std::int32_t>(id));
-      ids.clear();
-      bpe.merge(bytes, ids);
-      own[id] = ids.size() == 1 && ids[0] == static_cast<std::int32_t>(id) ? 1 : 0;
-    }
-  }
-  bpe.is_own_encoding_ = std::move(own);
+  bpe.own_encoding_ = std::make_unique<std::atomic<Own>[]>(tokens);
+  if (ignore_merges)
+    for (std::size_t id = 0; id < tokens; ++id)
+      bpe.own_encoding_[id].store(Own::yes, std::memory_order_relaxed);
   return bpe;
 }
 
@@ -90,11 +83,18 @@ Bpe::Merge Bpe::find(std::int32_t left, std::int32_t right) const {
 
 void Bpe::encode(std::string_view piece, std::vector<std::int32_t>& out) const {
   const std::optional<std::int32_t> token = vocabulary_.find(piece);
-  if (token && is_own_encoding_[static_cast<std::size_t>(*token)] != 0) {
+  if (!token) return merge(piece, out);
+  std::atomic<Own>& own = own_encoding_[static_cast<std::size_t>(*token)];
+  const Own known = own.load(std::memory_order_relaxed);
+  if (known == Own::yes) {
     out.push_back(*token);
     return;
   }
+  const std::size_t before = out.size();
   merge(piece, out);
+  if (known == Own::no) return;
+  const bool yes = out.size() == before + 1 && out.back() == *token;
+  own.store(yes ? Own::yes : Own::no, std::memory_order_relaxed);
 }
 
 void Bpe::merge(std::string_view piece, std::vector<std::int32_t>& out) const {

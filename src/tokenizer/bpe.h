@@ -4,9 +4,11 @@
 // tokenizers' BPE does. Time n log n in the piece's length.
 #pragma once
 
+#include <atomic>
 #include <bitset>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string_view>
 #include <vector>
 
@@ -58,8 +60,10 @@ class Bpe {
   // Neighbouring bytes that stand inside some merge's result: between others no merge can reach
   // across, so that the text on both sides is merged apart.
   std::bitset<1U << 16U> may_join_;
-  // Whether encoding a token's bytes gives the token: then no merging is needed to know it.
-  std::vector<std::uint8_t> is_own_encoding_;
+  // Whether encoding a token's bytes gives the token: then no merging is needed to know it. Found
+  // out when a token's bytes are first met, by whichever thread; all come to the same.
+  enum class Own : std::uint8_t { unknown, yes, no };
+  std::unique_ptr<std::atomic<Own>[]> own_encoding_;
 };
 
 }  // namespace koho

@@ -74,6 +74,32 @@ TEST(TokenizerSpeed, LoadsAVocabularyOfGlmsSize) {
   }
 }
 
+TEST(TokenizerSpeed, LoadsLongTokensWithoutEncodingThem) {
+  testing::TokenizerRecipe recipe;
+  std::vector<std::string> longest;
+  for (char letter = 'a'; letter <= 'p'; ++letter) {
+    std::string run(1, letter);
+    while (run.size() < (kTimesCount ? 1U << 15U : 1U << 8U)) {
+      recipe.merges.emplace_back(run, run);
+      run += run;
+      recipe.tokens.push_back(run);
+    }
+    longest.push_back(run);
+  }
+  const std::string json = testing::tokenizer_json(recipe);
+  const double load = best_seconds([&] { ASSERT_TRUE(Tokenizer::from_json(json).ok()); });
+  const Result<Tokenizer> tokenizer = Tokenizer::from_json(json);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
+  const double begin = thread_seconds();
+  for (const std::string& run : longest) EXPECT_EQ(tokenizer->encode(run)->size(), 1U);
+  const double encode = thread_seconds() - begin;
+  std::cout << "load: " << recipe.tokens.size() << " tokens of up to " << longest[0].size()
+            << " bytes in " << load << " s; encoding the longest: " << encode << " s\n";
+  if (kTimesCount) {
+    EXPECT_LT(load, encode) << "all tokens have twice the longest ones' bytes";
+  }
+}
+
 TEST(TokenizerSpeed, EncodesEnglish) {
   const std::filesystem::path root = KOHO_SOURCE_DIR;
   std::string text;
