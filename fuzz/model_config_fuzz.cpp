@@ -68,13 +68,15 @@ void check_config(const ModelConfig& c) {
 }
 
 void check_generation(std::string_view text, const ModelConfig& model) {
-  const Result<GenerationConfig> generation = parse_generation_config(text, model);
+  std::vector<std::string> warnings;
+  const Result<GenerationConfig> generation = parse_generation_config(text, model, warnings);
   if (!generation.ok()) return;
   check_ids(generation->eos_token_ids, model.vocab_size);
   for (const std::optional<double>& number : {generation->temperature, generation->top_p,
                                               generation->min_p, generation->repetition_penalty})
-    if (number) KOHO_CHECK(std::isfinite(*number) && *number >= 0.0 && *number <= 100.0);
-  if (generation->top_k) KOHO_CHECK(*generation->top_k >= 0 && *generation->top_k <= INT32_MAX);
+    if (number) KOHO_CHECK(std::isfinite(*number) && *number >= 0.0 && *number <= 2.0);
+  if (generation->top_k)
+    KOHO_CHECK(*generation->top_k >= -1 && *generation->top_k <= model.vocab_size);
 }
 
 }  // namespace

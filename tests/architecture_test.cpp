@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// folder -> folders it may include, beside itself. docs/life-of-a-token.md draws it.
+/// folder -> folders it may include, beside itself.
 const std::map<std::string, std::set<std::string>>& allowed_includes() {
   static const std::map<std::string, std::set<std::string>> table{
       {"base", {}},
@@ -28,7 +28,7 @@ const std::map<std::string, std::set<std::string>>& allowed_includes() {
       {"kvcache", {"base"}},
       {"plan", {"base", "sampling"}},
       {"scheduler", {"base", "plan", "kvcache", "sampling"}},
-      {"model", {"base", "tensor", "ops", "comm", "checkpoint"}},
+      {"model", {"base", "tensor", "sampling", "ops", "comm", "checkpoint"}},
       {"worker",
        {"base", "tensor", "sampling", "ops", "cpu", "cuda", "comm", "checkpoint", "model", "plan"}},
       {"tokenizer", {"base"}},

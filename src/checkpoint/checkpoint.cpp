@@ -34,6 +34,20 @@ Result<CheckpointIndex> read_index(const std::filesystem::path& path) {
   return index;
 }
 
+/// A file of the checkpoint. That a shard is missing is told with who names it, and what for.
+Result<MappedFile> open_shard(const std::filesystem::path& directory,
+                              const std::string& name,
+                              const CheckpointIndex& index) {
+  Result<MappedFile> file = MappedFile::open(directory / name);
+  if (file.ok() || file.error().code != ErrorCode::not_found) return file;
+  const auto at_file = [&](const IndexEntry& entry) { return index.files[entry.file] == name; };
+  const auto first = std::find_if(index.entries.begin(), index.entries.end(), at_file);
+  if (first == index.entries.end()) return file;
+  return make_error(ErrorCode::not_found, "{}; {} names it, for tensor '{}' and {} more",
+                    file.error().message, kIndexName, printable(first->tensor),
+                    std::count_if(first + 1, index.entries.end(), at_file));
+}
+
 /// Safetensors files of the directory that `files` does not have.
 Result<std::vector<std::string>> unnamed_files(const std::filesystem::path& directory,
                                                std::span<const std::string> files) {
@@ -65,7 +79,7 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& directory) {
     index.files.emplace_back(kSingleName);
   }
   for (const std::string& name : index.files) {
-    KOHO_TRY_ASSIGN(MappedFile file, MappedFile::open(directory / name));
+    KOHO_TRY_ASSIGN(MappedFile file, open_shard(directory, name, index));
     KOHO_TRY_ASSIGN(SafetensorsHeader header, read_header(file));
     checkpoint.stats_.mapped_bytes += file.bytes().size();
     checkpoint.mappings_.push_back(std::move(file));

@@ -10,6 +10,7 @@
 #include "base/mapped_file.h"
 #include "base/printable.h"
 #include "model/json_fields.h"
+#include "sampling/parameters.h"
 
 namespace koho {
 namespace {
@@ -101,6 +102,10 @@ constexpr std::array<const char*, 17> kIgnored{"attention_dropout",    "auto_map
                                                "router_aux_loss_coef", "sep_token_id",
                                                "transformers_version", "use_cache",
                                                "use_return_dict"};
+
+constexpr std::array<const char*, 6> kIgnoredInGeneration{"_from_model_config",     "bos_token_id",
+                                                          "decoder_start_token_id", "pad_token_id",
+                                                          "transformers_version",   "use_cache"};
 
 template <typename... Args>
 Error refuse(fmt::format_string<Args...> format, Args&&... args) {
@@ -273,6 +278,25 @@ Status check_relations(const ModelConfig& config) {
   return {};
 }
 
+/// transformers v5 may say of every layer what first_k_dense_replace says of all.
+Status check_mlp_types(JsonFields& fields, const ModelConfig& config) {
+  constexpr const char* kKey = "mlp_layer_types";
+  const json::Value* types = fields.find(kKey);
+  if (types == nullptr) return {};
+  const json::Value::Array* array = types->array();
+  if (array == nullptr || std::ssize(*array) != config.num_hidden_layers)
+    return fields.wrong(kKey, *types,
+                        fmt::format("an array of {} names, one a layer", config.num_hidden_layers));
+  for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    const json::Value& type = (*array)[static_cast<std::size_t>(layer)];
+    const std::string_view expected = config.is_moe(layer) ? "sparse" : "dense";
+    if (type.string() == nullptr || *type.string() != expected)
+      return contradiction("'{}' has {} for layer {}; first_k_dense_replace {} makes it '{}'", kKey,
+                           describe_value(type), layer, config.first_k_dense_replace, expected);
+  }
+  return {};
+}
+
 /// An id or an array of ids, of the vocabulary. nullptr: none.
 Result<std::vector<std::int32_t>> read_token_ids(const JsonFields& fields,
                                                  const char* key,
@@ -311,8 +335,14 @@ Result<json::Value> parse_object(std::string_view text, const char* file) {
   return value;
 }
 
-bool is_ignored(std::string_view key) {
-  return std::find(kIgnored.begin(), kIgnored.end(), key) != kIgnored.end();
+void warn_of_unread(const JsonFields& fields, std::vector<std::string>& warnings) {
+  const std::vector<std::string> unknown = fields.unread();
+  for (std::size_t i = 0; i < std::min(unknown.size(), kUnknownKeysNamed); ++i)
+    warnings.push_back(fmt::format("{}: koho does not know the key '{}' and ignores it",
+                                   fields.place(), printable(unknown[i])));
+  if (unknown.size() > kUnknownKeysNamed)
+    warnings.push_back(fmt::format("{}: and {} more unknown keys", fields.place(),
+                                   unknown.size() - kUnknownKeysNamed));
 }
 
 }  // namespace
@@ -335,52 +365,55 @@ Result<ModelConfig> parse_model_config(std::string_view text, std::vector<std::s
   KOHO_TRY_ASSIGN(config.norm_topk_prob, fields.boolean("norm_topk_prob"));
   KOHO_TRY(read_rope(fields, config));
   KOHO_TRY(check_relations(config));
+  KOHO_TRY(check_mlp_types(fields, config));
   KOHO_TRY_ASSIGN(config.eos_token_ids, read_eos(fields, config.vocab_size));
   if (const json::Value* quantization = fields.find("quantization_config")) {
     KOHO_TRY_ASSIGN(config.quantization, parse_quantization_config(*quantization));
   }
-  std::vector<std::string> unknown = fields.unread();
-  std::erase_if(unknown, is_ignored);
-  for (std::size_t i = 0; i < std::min(unknown.size(), kUnknownKeysNamed); ++i)
-    warnings.push_back(fmt::format("{}: koho does not know the key '{}' and ignores it",
-                                   kConfigName, printable(unknown[i])));
-  if (unknown.size() > kUnknownKeysNamed)
-    warnings.push_back(fmt::format("{}: and {} more unknown keys", kConfigName,
-                                   unknown.size() - kUnknownKeysNamed));
+  for (const char* key : kIgnored) fields.find(key);
+  warn_of_unread(fields, warnings);
   return config;
 }
 
-Result<GenerationConfig> parse_generation_config(std::string_view text, const ModelConfig& model) {
+Result<GenerationConfig> parse_generation_config(std::string_view text,
+                                                 const ModelConfig& model,
+                                                 std::vector<std::string>& warnings) {
   KOHO_TRY_ASSIGN(const json::Value root, parse_object(text, kGenerationName));
   JsonFields fields(kGenerationName, root);
   GenerationConfig generation;
   KOHO_TRY_ASSIGN(std::optional<std::vector<std::int32_t>> eos, read_eos(fields, model.vocab_size));
   if (!eos || eos->empty()) eos = model.eos_token_ids ? model.eos_token_ids : eos;
   if (!eos)
-    return make_error(ErrorCode::invalid_argument,
-                      "the key 'eos_token_id' is missing, in {} and in {}", kGenerationName,
-                      kConfigName);
+    return make_error(ErrorCode::invalid_argument, "neither {} nor {} has the key 'eos_token_id'",
+                      kGenerationName, kConfigName);
   generation.eos_token_ids = std::move(*eos);
-  const auto number = [&](const char* key, std::optional<double>& target, double least,
-                          double most) -> Status {
+  // What would be refused in a request is refused here: one table of ranges, sampling's.
+  SamplingParameters given;
+  const auto number = [&](const char* key, std::optional<double>& target,
+                          double& checked) -> Status {
     const json::Value* value = fields.find(key);
     if (value == nullptr) return {};
     target = value->number();
-    if (!target || !(*target >= least && *target <= most))
-      return fields.wrong(key, *value, fmt::format("a number from {} to {}", least, most));
+    if (!target) return fields.wrong(key, *value, "a number");
+    checked = *target;
     return {};
   };
-  KOHO_TRY(number("temperature", generation.temperature, 0.0, 100.0));
-  KOHO_TRY(number("top_p", generation.top_p, 0.0, 1.0));
-  KOHO_TRY(number("min_p", generation.min_p, 0.0, 1.0));
-  KOHO_TRY(number("repetition_penalty", generation.repetition_penalty, 0.01, 100.0));
+  KOHO_TRY(number("temperature", generation.temperature, given.temperature));
+  KOHO_TRY(number("top_p", generation.top_p, given.top_p));
+  KOHO_TRY(number("min_p", generation.min_p, given.min_p));
+  KOHO_TRY(number("repetition_penalty", generation.repetition_penalty, given.repetition_penalty));
   if (fields.find("top_k") != nullptr) {
-    KOHO_TRY_ASSIGN(generation.top_k,
-                    fields.integer("top_k", 0, std::numeric_limits<std::int32_t>::max()));
+    KOHO_TRY_ASSIGN(given.top_k, fields.integer("top_k", std::numeric_limits<std::int32_t>::min(),
+                                                std::numeric_limits<std::int32_t>::max()));
+    generation.top_k = given.top_k;
   }
+  if (Status good = validate(given, model.vocab_size); !good.ok())
+    return std::move(good).error().with_context(kGenerationName);
   if (fields.find("do_sample") != nullptr) {
     KOHO_TRY_ASSIGN(generation.do_sample, fields.boolean("do_sample"));
   }
+  for (const char* key : kIgnoredInGeneration) fields.find(key);
+  warn_of_unread(fields, warnings);
   return generation;
 }
 
@@ -398,11 +431,12 @@ Result<GenerationConfig> read_generation_config(const std::filesystem::path& dir
   Result<std::string> text = read_file(directory / kGenerationName, kConfigBytesMax);
   if (!text.ok() && text.error().code != ErrorCode::not_found) return std::move(text).error();
   Result<GenerationConfig> generation =
-      parse_generation_config(text.ok() ? std::string_view(*text) : "{}", model);
+      parse_generation_config(text.ok() ? std::string_view(*text) : "{}", model, warnings);
   if (!generation.ok()) return std::move(generation).error().with_context(directory.string());
   if (generation->eos_token_ids.empty())
     warnings.push_back(
-        "the model has no stop token (eos_token_id is null): answers end by their length only");
+        "the model has no stop token (eos_token_id is null or empty): answers end by their length "
+        "only");
   return generation;
 }
 

@@ -79,7 +79,10 @@ struct GenerationConfig {
 Result<ModelConfig> parse_model_config(std::string_view text, std::vector<std::string>& warnings);
 
 /// Reads the text of a generation_config.json; stop tokens come from `model` where it has none.
-Result<GenerationConfig> parse_generation_config(std::string_view text, const ModelConfig& model);
+/// Sampling advice has the ranges of a request (sampling/parameters.h). Errors: as above.
+Result<GenerationConfig> parse_generation_config(std::string_view text,
+                                                 const ModelConfig& model,
+                                                 std::vector<std::string>& warnings);
 
 /// config.json of a model directory.
 Result<ModelConfig> read_model_config(const std::filesystem::path& directory,

@@ -258,6 +258,30 @@ TEST(ModelConfig, UnknownKeysAreWarnings) {
   EXPECT_NE(parsed.warnings[0].find("a_new_idea"), std::string::npos);
 }
 
+TEST(ModelConfig, LayerTypesMustAgreeWithFirstKDenseReplace) {
+  Json json = small();
+  const std::int64_t layers = json["num_hidden_layers"];
+  const std::int64_t dense = json["first_k_dense_replace"];
+  Json types = Json::array();
+  for (std::int64_t i = 0; i < layers; ++i) types.push_back(i < dense ? "dense" : "sparse");
+  json["mlp_layer_types"] = types;
+  const Parsed good = parse(json);
+  ASSERT_TRUE(good.config.ok()) << good.config.error().message;
+  EXPECT_TRUE(good.warnings.empty());
+  json["mlp_layer_types"].back() = "dense";
+  expect_error(json, {"mlp_layer_types", "first_k_dense_replace", "sparse"},
+               ErrorCode::invalid_argument);
+  types.push_back("sparse");
+  json["mlp_layer_types"] = types;
+  expect_error(json, {"mlp_layer_types", std::to_string(layers)}, ErrorCode::invalid_argument);
+}
+
+TEST(ModelConfig, ANumberIsShownAsItStands) {
+  Json json = small();
+  json["head_dim"] = 8.0;
+  expect_error(json, {"'head_dim' is 8.0; expected an integer"}, ErrorCode::invalid_argument);
+}
+
 TEST(ModelConfig, ReadsTheFormOfTransformers5) {
   Json json = small();
   for (const char* key : {"rope_theta", "rope_scaling", "partial_rotary_factor", "torch_dtype"})
@@ -303,37 +327,75 @@ TEST(ModelConfig, TextThatIsNoConfigIsAnError) {
   }
 }
 
-TEST(GenerationConfig, StopTokensComeFromItThenFromTheModel) {
-  ModelConfig model = testing::small_config();
-  EXPECT_EQ(parse_generation_config(R"({"eos_token_id":7})", model)->eos_token_ids,
-            std::vector<std::int32_t>{7});
-  EXPECT_EQ(parse_generation_config(R"({"eos_token_id":[7,8]})", model)->eos_token_ids,
-            (std::vector<std::int32_t>{7, 8}));
-  EXPECT_EQ(parse_generation_config("{}", model)->eos_token_ids, *model.eos_token_ids);
-  EXPECT_EQ(parse_generation_config(R"({"eos_token_id":null})", model)->eos_token_ids,
-            *model.eos_token_ids);
-  model.eos_token_ids.reset();
-  EXPECT_TRUE(parse_generation_config(R"({"eos_token_id":null})", model)->eos_token_ids.empty());
-  const Result<GenerationConfig> none = parse_generation_config("{}", model);
-  ASSERT_FALSE(none.ok());
-  EXPECT_NE(none.error().message.find("eos_token_id"), std::string::npos);
+struct ParsedGeneration {
+  Result<GenerationConfig> config;
+  std::vector<std::string> warnings;
+};
+
+ParsedGeneration parse_generation(const std::string& text, const ModelConfig& model) {
+  std::vector<std::string> warnings;
+  Result<GenerationConfig> config = parse_generation_config(text, model, warnings);
+  return {std::move(config), std::move(warnings)};
 }
 
-TEST(GenerationConfig, ReadsSamplingAdviceAndChecksIt) {
+TEST(GenerationConfig, StopTokensComeFromItThenFromTheModel) {
+  ModelConfig model = testing::small_config();
+  const auto stops = [&](const char* text) {
+    return parse_generation(text, model).config->eos_token_ids;
+  };
+  EXPECT_EQ(stops(R"({"eos_token_id":7})"), std::vector<std::int32_t>{7});
+  EXPECT_EQ(stops(R"({"eos_token_id":[7,8]})"), (std::vector<std::int32_t>{7, 8}));
+  EXPECT_EQ(stops("{}"), *model.eos_token_ids);
+  EXPECT_EQ(stops(R"({"eos_token_id":null})"), *model.eos_token_ids);
+  model.eos_token_ids.reset();
+  EXPECT_TRUE(stops(R"({"eos_token_id":null})").empty());
+  const Result<GenerationConfig> none = parse_generation("{}", model).config;
+  ASSERT_FALSE(none.ok());
+  EXPECT_EQ(none.error().message,
+            "neither generation_config.json nor config.json has the key 'eos_token_id'");
+}
+
+TEST(GenerationConfig, ReadsSamplingAdviceInTheRangesOfARequest) {
   const ModelConfig model = testing::small_config();
-  const GenerationConfig read = *parse_generation_config(
+  const ParsedGeneration parsed = parse_generation(
       R"({"temperature":1.0,"top_p":0.95,"top_k":40,"do_sample":true,"repetition_penalty":1.1,"_from_model_config":true})",
       model);
+  const GenerationConfig& read = *parsed.config;
   EXPECT_EQ(read.temperature, 1.0);
   EXPECT_EQ(read.top_p, 0.95);
   EXPECT_EQ(read.top_k, 40);
   EXPECT_EQ(read.do_sample, true);
   EXPECT_EQ(read.repetition_penalty, 1.1);
   EXPECT_FALSE(read.min_p);
-  for (const char* text : {R"({"temperature":-1})", R"({"temperature":"hot"})", R"({"top_p":1.5})",
-                           R"({"top_k":-2})", R"({"top_k":0.5})", R"({"do_sample":1})",
-                           R"({"eos_token_id":[96]})", R"({"eos_token_id":"x"})"})
-    EXPECT_FALSE(parse_generation_config(text, model).ok()) << text;
+  EXPECT_TRUE(parsed.warnings.empty());
+  EXPECT_EQ(parse_generation(R"({"top_k":-1})", model).config->top_k, -1) << "off, as in a request";
+  for (const char* text :
+       {R"({"temperature":-1})", R"({"temperature":"hot"})", R"({"temperature":5})",
+        R"({"top_p":1.5})", R"({"top_p":0})", R"({"min_p":1.5})", R"({"repetition_penalty":3})",
+        R"({"repetition_penalty":0})", R"({"top_k":-2})", R"({"top_k":0.5})", R"({"top_k":97})",
+        R"({"top_k":2147483647})", R"({"do_sample":1})", R"({"eos_token_id":[96]})",
+        R"({"eos_token_id":"x"})"}) {
+    const Result<GenerationConfig> refused = parse_generation(text, model).config;
+    ASSERT_FALSE(refused.ok()) << text;
+    EXPECT_EQ(refused.error().code, ErrorCode::invalid_argument);
+    const std::string key = std::string(text).substr(2, std::string(text).find(':') - 3);
+    EXPECT_NE(refused.error().message.find("generation_config.json: "), std::string::npos)
+        << refused.error().message;
+    EXPECT_NE(refused.error().message.find(key), std::string::npos) << refused.error().message;
+  }
+}
+
+TEST(GenerationConfig, WarnsOfAdviceItDoesNotFollow) {
+  const ParsedGeneration parsed = parse_generation(
+      R"({"_from_model_config":true,"transformers_version":"4.56.2","pad_token_id":1,"bos_token_id":2,
+          "do_sample":true,"use_cache":true,"suppress_tokens":[5],"num_beams":4})",
+      testing::small_config());
+  ASSERT_TRUE(parsed.config.ok());
+  EXPECT_EQ(
+      parsed.warnings,
+      (std::vector<std::string>{
+          "generation_config.json: koho does not know the key 'suppress_tokens' and ignores it",
+          "generation_config.json: koho does not know the key 'num_beams' and ignores it"}));
 }
 
 Json fp8(Json more) {

@@ -11,7 +11,7 @@ std::string describe_value(const json::Value& value) {
   if (const std::string* text = value.string())
     return fmt::format("the string '{}'", printable(*text));
   if (const auto integer = value.integer()) return std::to_string(*integer);
-  if (const auto number = value.number()) return fmt::format("{}", *number);
+  if (const auto number = value.number()) return fmt::format("{:#}", *number);
   if (const auto boolean = value.boolean()) return *boolean ? "true" : "false";
   return std::string(json::kind_name(value.kind()));
 }

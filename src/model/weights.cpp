@@ -436,9 +436,8 @@ class Resolver {
     if ((plain == nullptr) == (inverse == nullptr)) {
       problems_.add(
           ErrorCode::corrupt_data,
-          fmt::format(
-              "FP8 tensor {} has {} weight_scale and weight_scale_inv; expected one of them",
-              place(weight), plain == nullptr ? "neither" : "both"));
+          fmt::format("FP8 tensor {} has {} weight_scale_inv; expected one of them", place(weight),
+                      plain == nullptr ? "neither weight_scale nor" : "both weight_scale and"));
       return;
     }
     const CheckpointTensor& found = plain != nullptr ? *plain : *inverse;

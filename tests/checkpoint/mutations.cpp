@@ -452,7 +452,7 @@ void add_truncations(Table& table) {
   table.add("a shard of another", {"model"},
             [](DirectoryImage& image) { image.files[kShard2] = image.files[kShard3]; });
   for (const char* shard : {kShard1, kShard2, kShard3})
-    table.add(std::string("missing ") + shard, {shard},
+    table.add(std::string("missing ") + shard, {shard, kIndex, "names it, for tensor '"},
               [=](DirectoryImage& image) { image.files.erase(shard); });
   const auto instead = [&](const char* what,
                            const std::function<void(const std::filesystem::path&)>& make) {
