@@ -14,6 +14,7 @@
 
 #include "app/command.h"
 #include "app/units.h"
+#include "chat/prompt_tokens.h"
 #include "chat/template_choice.h"
 #include "model/model_files.h"
 #include "model/value_scan.h"
@@ -26,9 +27,9 @@ constexpr const char* kExamples =
     R"(Exit code 0 if the directory can be served, otherwise one error on standard error.
 
 Examples:
-  koho check --model models/tiny
-  koho check --model /models/GLM-4.7-FP8 --values    reads every weight: NaN, infinity, bad scales
-  koho check --model DIR --json)";
+  koho check models/tiny
+  koho check /models/GLM-4.7-FP8 --values            reads every weight: NaN, infinity, bad scales
+  koho check DIR --json)";
 
 struct CheckOptions {
   std::string model;
@@ -43,7 +44,8 @@ struct TextSide {
 };
 
 /// Opens the tokenizer and chooses the template. Errors: those of the tokenizer; invalid_argument:
-/// the tokenizer has ids beyond the model's vocabulary.
+/// the tokenizer has ids beyond the model's vocabulary, or
+/// lacks a control token of the template.
 Result<TextSide> check_text(const std::string& directory,
                             const ModelConfig& config,
                             std::vector<std::string>& warnings) {
@@ -62,6 +64,7 @@ Result<TextSide> check_text(const std::string& directory,
   KOHO_TRY_ASSIGN(const std::optional<std::string> text, chat::read_template_text(directory));
   const chat::TemplateChoice choice = chat::choose_template(text, std::nullopt);
   if (!choice.warning.empty()) warnings.push_back(choice.warning);
+  KOHO_TRY(chat::check_control_tokens(choice.style, tokenizer));
   side.chat_template = chat::template_style_name(choice.style);
   return side;
 }
@@ -128,7 +131,9 @@ Status run_check(const CheckOptions& options) {
 
 Runner add_check(CommandLine& command) {
   const auto options = std::make_shared<CheckOptions>();
-  command.add_option("--model", options->model, "Model directory")->type_name("DIR")->required();
+  command.add_option("--model,model", options->model, "Model directory; also without the flag")
+      ->type_name("DIR")
+      ->required();
   command.add_flag("--values", options->values, "Also read every value of every tensor");
   command.add_flag("--json", options->json, "Print one JSON object");
   command.footer(kExamples);

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "chat/prompt_tokens.h"
 
+#include <optional>
+#include <string_view>
+
 namespace koho::chat {
 
 Result<std::vector<std::int32_t>> encode(std::span<const Segment> segments,
@@ -11,6 +14,23 @@ Result<std::vector<std::int32_t>> encode(std::span<const Segment> segments,
     texts.push_back(
         {.text = segment.text, .allow_special = segment.kind == Segment::Kind::control});
   return tokenizer.encode(texts);
+}
+
+Status check_control_tokens(TemplateStyle style, const Tokenizer& tokenizer) {
+  for (const std::string_view token : control_tokens(style)) {
+    const std::optional<std::int32_t> id = tokenizer.id_of(token);
+    if (!id)
+      return make_error(ErrorCode::invalid_argument,
+                        "tokenizer.json has no added token '{}', which the chat template {} writes",
+                        token, template_style_name(style));
+    KOHO_TRY_ASSIGN(const std::vector<std::int32_t> ids, tokenizer.encode_with_special(token));
+    if (ids != std::vector{*id})
+      return make_error(ErrorCode::invalid_argument,
+                        "tokenizer.json does not make the one token {} of '{}', which the chat "
+                        "template {} writes",
+                        *id, token, template_style_name(style));
+  }
+  return {};
 }
 
 }  // namespace koho::chat

@@ -18,4 +18,8 @@ namespace koho::chat {
 Result<std::vector<std::int32_t>> encode(std::span<const Segment> segments,
                                          const Tokenizer& tokenizer);
 
+/// Whether each control token that the template writes is one added token of the tokenizer:
+/// without, it would reach the model as ordinary text. Errors: invalid_argument, naming the token.
+Status check_control_tokens(TemplateStyle style, const Tokenizer& tokenizer);
+
 }  // namespace koho::chat

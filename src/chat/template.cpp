@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kTemplateStyleNames{"glm-4.7", "glm-4.6", "glm-4.5"};
 
-/// The added tokens that the templates write.
+/// The added tokens that the templates write; the last is not in GLM-4.7's.
 constexpr std::array<std::string_view, 17> kControlTokens{
     "[gMASK]",          "<sop>",     "<|system|>", "<|user|>",    "<|assistant|>",
     "<|observation|>",  "<think>",   "</think>",   "<tool_call>", "</tool_call>",
@@ -232,6 +232,11 @@ class Renderer {
 
 std::string_view template_style_name(TemplateStyle style) {
   return kTemplateStyleNames[static_cast<std::size_t>(style)];
+}
+
+std::span<const std::string_view> control_tokens(TemplateStyle style) {
+  const std::span<const std::string_view> all = kControlTokens;
+  return style == TemplateStyle::glm_4_7 ? all.first(all.size() - 1) : all;
 }
 
 std::string Prompt::text() const {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +20,9 @@ enum class TemplateStyle : std::uint8_t { glm_4_7, glm_4_6, glm_4_5 };
 
 /// "glm-4.7", "glm-4.6" or "glm-4.5".
 std::string_view template_style_name(TemplateStyle style);
+
+/// The added tokens that the template writes.
+std::span<const std::string_view> control_tokens(TemplateStyle style);
 
 /// A stretch of a prompt: one control token written by the template, or plain text. Text that came
 /// from a client is always plain, so that "<|user|>" inside it never becomes a control token.

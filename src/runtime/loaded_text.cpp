@@ -19,13 +19,15 @@ bool has_tokenizer(const std::filesystem::path& directory) {
 }
 
 Result<LoadedText> load_text(const std::filesystem::path& directory,
-                             const std::string& template_name) {
+                             const std::string& template_name,
+                             TextUse use) {
   KOHO_TRY_ASSIGN(Tokenizer tokenizer, Tokenizer::load(directory / "tokenizer.json"));
   KOHO_TRY_ASSIGN(const std::optional<chat::TemplateStyle> asked,
                   chat::parse_template_style(template_name));
   KOHO_TRY_ASSIGN(const std::optional<std::string> text, chat::read_template_text(directory));
   const chat::TemplateChoice choice = chat::choose_template(text, asked);
   if (!choice.warning.empty()) log::warning("{}", choice.warning);
+  if (use == TextUse::chat) KOHO_TRY(chat::check_control_tokens(choice.style, tokenizer));
   return LoadedText{.tokenizer = std::move(tokenizer), .style = choice.style};
 }
 

@@ -26,9 +26,14 @@ struct LoadedText {
 /// Whether `directory` has a tokenizer.json.
 bool has_tokenizer(const std::filesystem::path& directory);
 
+/// What the text side is wanted for: plain text needs none of the template's control tokens.
+enum class TextUse : std::uint8_t { chat, plain };
+
 /// Opens tokenizer.json and chooses the template; `template_name` is "auto" or a template's name.
-/// Warnings are logged.
+/// Warnings are logged. Errors: those of the files; for a chat, those of
+/// chat::check_control_tokens.
 Result<LoadedText> load_text(const std::filesystem::path& directory,
-                             const std::string& template_name);
+                             const std::string& template_name,
+                             TextUse use = TextUse::chat);
 
 }  // namespace koho

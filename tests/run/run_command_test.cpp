@@ -83,6 +83,12 @@ TEST_F(RunCommand, GoesOnAfterTheEndIfAskedTo) {
   EXPECT_EQ(text(answer).find("<|user|>"), std::string::npos) << "control tokens are not shown";
 }
 
+TEST_F(RunCommand, OneTokenHasNoRate) {
+  const std::string run = "run --model " + kModel + " 'Once upon a time' --max-tokens ";
+  EXPECT_NE(koho(run + "1").errors.find(" 1 generated, loaded"), std::string::npos);
+  EXPECT_NE(koho(run + "2").errors.find(" 2 generated at "), std::string::npos);
+}
+
 TEST_F(RunCommand, StopsBeforeAStopStringThatCrossesTokens) {
   const json::Value answer = run(
       "--chat 'What is the capital of France?' --no-thinking --temperature 0 --stop 'nce is P'");
@@ -222,8 +228,31 @@ TEST_F(RunCommand, LogitsAreAFloat32ArrayThatDoesNotDependOnChunks) {
   EXPECT_EQ(read("l7.npy"), whole);
 }
 
+TEST_F(RunCommand, AControlTokenThatTheTokenizerLacksIsAnErrorForChatsOnly) {
+  const fs::path copy = directory_.path() / "lacking";
+  fs::create_directory(copy);
+  for (const fs::directory_entry& file : fs::directory_iterator(kModel))
+    if (file.path().filename() != "tokenizer.json")
+      fs::create_symlink(file.path(), copy / file.path().filename());
+  std::string tokenizer = *read_file(kModel + "/tokenizer.json", 64U << 20U);
+  for (std::size_t at = 0; (at = tokenizer.find("\"<think>\"", at)) != std::string::npos;)
+    tokenizer.replace(at, 9, "\"<thonk>\"");
+  write_file(copy / "tokenizer.json", tokenizer);
+  for (const char* arguments :
+       {"check --model lacking", "run --model lacking --chat hi --max-tokens 1",
+        "serve lacking --device cpu --port 0",
+        "bench --model lacking --requests 1 --concurrency 1 --device cpu"}) {
+    const Ran ran = koho(arguments);
+    EXPECT_NE(ran.exit_code, 0) << arguments;
+    EXPECT_NE(ran.errors.find("no added token '<think>', which the chat template glm-4.7 writes"),
+              std::string::npos)
+        << arguments << ": " << ran.errors;
+  }
+  EXPECT_EQ(koho("run --model lacking 'Once upon' --max-tokens 1").exit_code, 0);
+}
+
 TEST_F(RunCommand, CheckReadsTheTokenizerToo) {
-  const Ran good = koho("check --model " + kModel + " --json");
+  const Ran good = koho("check " + kModel + " --json");
   EXPECT_EQ(good.exit_code, 0) << good.errors;
   const Result<json::Value> report = json::parse(good.output);
   ASSERT_TRUE(report.ok()) << good.output;
