@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "app/answer_display.h"
 
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
+
+#include <fmt/core.h>
 
 namespace koho::app {
 namespace {
@@ -23,6 +27,23 @@ void print(std::string_view text) {
 }
 
 }  // namespace
+
+std::string terminal_text(std::string_view text) {
+  std::string shown;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<std::uint8_t>(text[i]);
+    const auto next = static_cast<std::uint8_t>(i + 1 < text.size() ? text[i + 1] : 0);
+    if (byte == 0xC2 && next >= 0x80 && next < 0xA0) {  // U+0080 to U+009F
+      shown += fmt::format("\\x{:02x}", next);
+      ++i;
+    } else if ((byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7F) {
+      shown += fmt::format("\\x{:02x}", byte);
+    } else {
+      shown += text[i];
+    }
+  }
+  return shown;
+}
 
 AnswerDisplay::AnswerDisplay(const chat::Conversation& conversation,
                              chat::TemplateStyle style,
@@ -53,7 +74,7 @@ void AnswerDisplay::take(const std::vector<chat::OutputEvent>& events) {
     if (!terminal_ || event.text.empty()) continue;
     if (thought != dim_) print(thought ? kDim : "\x1b[0m\n");
     dim_ = thought;
-    print(event.text);
+    print(terminal_text(event.text));
   }
 }
 

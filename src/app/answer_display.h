@@ -13,6 +13,10 @@
 
 namespace koho::app {
 
+/// `text` as a terminal may have it: control characters but newline and tab, which could move the
+/// cursor or colour what follows, as \xHH. `text` holds whole characters.
+std::string terminal_text(std::string_view text);
+
 class AnswerDisplay {
  public:
   /// An answer to `conversation` in the template `style`.

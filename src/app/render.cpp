@@ -24,6 +24,7 @@ constexpr std::size_t kLineBytesMax = 64U << 20U;
 constexpr const char* kExamples =
     R"(Input, one JSON object a line: "messages", "tools", "add_generation_prompt",
 "enable_thinking", "clear_thinking". Output, one JSON string a line: the prompt text.
+The first bad line, also an empty one, ends the program with an error that names its number.
 
 The text is what the checkpoint's template gives for the same input, byte for byte: content null
 prints None, for instance. Where the template would fail (tool-call arguments as a string of JSON, or
@@ -73,7 +74,6 @@ Status run_render(const RenderOptions& options) {
 
   std::string line;
   for (std::size_t number = 1; std::getline(std::cin, line); ++number) {
-    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     if (line.size() > kLineBytesMax)
       return make_error(ErrorCode::resource_exhausted, "line {}: {} bytes, at most {} are read",
                         number, line.size(), kLineBytesMax);

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <unistd.h>
@@ -40,6 +41,7 @@ struct RunOptions {
   ConstraintFlags constraint;
 };
 
+constexpr int kExitInterrupted = 130;                          // as a shell has it: 128 + SIGINT
 constexpr int kLookMs = 50;                                    // how often Ctrl-C is looked for
 constexpr std::size_t kLineBytesMax = std::size_t{16} << 20U;  // typed or pasted
 
@@ -206,16 +208,20 @@ std::string json_line(std::span<const std::int32_t> prompt, const Answer& answer
 }
 
 void print_rates(const Answer& answer, double load_s) {
+  // The first token is the prefill's: one alone has no rate.
+  const std::string rate =
+      answer.ids.size() > 1 ? fmt::format(" at {:.1f} tok/s", answer.decode_tokens_per_s()) : "";
   std::fprintf(stderr,
-               "[%lld prompt tokens (%lld cached) at %.0f tok/s, %zu generated at %.1f tok/s, "
+               "[%lld prompt tokens (%lld cached) at %.0f tok/s, %zu generated%s, "
                "loaded in %.0f ms]\n",
                static_cast<long long>(answer.usage.prompt_tokens),
                static_cast<long long>(answer.usage.cached_tokens), answer.prefill_tokens_per_s(),
-               answer.ids.size(), answer.decode_tokens_per_s(), load_s * 1e3);
+               answer.ids.size(), rate.c_str(), load_s * 1e3);
 }
 
-void print_piece(std::string_view piece) {
-  std::fwrite(piece.data(), 1, piece.size(), stdout);
+void print_piece(std::string_view piece, bool terminal) {
+  const std::string shown = terminal ? terminal_text(piece) : std::string(piece);
+  std::fwrite(shown.data(), 1, shown.size(), stdout);
   std::fflush(stdout);
 }
 
@@ -225,7 +231,10 @@ Status finish_output() {
   return make_error(ErrorCode::io_error, "standard output could not be written");
 }
 
-Status answer_once(const RunOptions& options, LoadedModel model, std::optional<LoadedText> text) {
+/// Returns the exit code.
+Result<int> answer_once(const RunOptions& options,
+                        LoadedModel model,
+                        std::optional<LoadedText> text) {
   KOHO_TRY_ASSIGN(const std::optional<Constraint> constraint, options.constraint.read());
   KOHO_TRY_ASSIGN(const std::vector<std::int32_t> prompt, prompt_ids(options, text));
   const std::int64_t wanted =
@@ -237,13 +246,14 @@ Status answer_once(const RunOptions& options, LoadedModel model, std::optional<L
                   open(options, std::move(model), std::move(text), context));
   const InterruptGuard guard;
   std::optional<AnswerDisplay> chat;
-  if (!options.chat.empty() && !options.json && isatty(STDOUT_FILENO) == 1)
+  const bool terminal = isatty(STDOUT_FILENO) == 1;
+  if (!options.chat.empty() && !options.json && terminal)
     chat.emplace(start_conversation(options), runtime->text()->style, true);
   const auto show = [&](std::string_view piece) {
     if (chat)
       chat->show(piece);
     else if (!options.json)
-      print_piece(piece);
+      print_piece(piece, terminal);
   };
   KOHO_TRY_ASSIGN(const Answer said, answer(*runtime, prompt, options.sampling, constraint, show));
   if (options.json) {
@@ -254,7 +264,8 @@ Status answer_once(const RunOptions& options, LoadedModel model, std::optional<L
     std::fflush(stdout);
     print_rates(said, runtime->load_s());
   }
-  return finish_output();
+  KOHO_TRY(finish_output());
+  return said.finish_reason == "abort" ? kExitInterrupted : 0;
 }
 
 /// What is typed next; nothing at the end of the input. Ctrl-C gives up the line.
@@ -317,7 +328,8 @@ Status converse(const RunOptions& options, LoadedModel model, std::optional<Load
   }
 }
 
-Status run(RunOptions& options) {
+/// Returns the exit code.
+Result<int> run(const RunOptions& options) {
   const int given =
       int{!options.prompt.empty()} + int{!options.chat.empty()} + int{!options.prompt_ids.empty()};
   if (given > 1)
@@ -340,10 +352,15 @@ Status run(RunOptions& options) {
   KOHO_TRY_ASSIGN(LoadedModel model, load_model(options.model));
   std::optional<LoadedText> text;
   if (has_tokenizer(options.model)) {
-    KOHO_TRY_ASSIGN(text, load_text(options.model, options.chat_template));
+    const bool plain = !options.prompt.empty() || !options.prompt_ids.empty();
+    KOHO_TRY_ASSIGN(text, load_text(options.model, options.chat_template,
+                                    plain ? TextUse::plain : TextUse::chat));
   }
   if (given > 0) return answer_once(options, std::move(model), std::move(text));
-  if (text) return converse(options, std::move(model), std::move(text));
+  if (text) {
+    KOHO_TRY(converse(options, std::move(model), std::move(text)));
+    return 0;
+  }
   return make_error(ErrorCode::not_found, "{} has no tokenizer.json: no chat", options.model);
 }
 
@@ -372,10 +389,13 @@ Runner add_run(CommandLine& command) {
                    "CUDA: one path for every number of tokens");
   command.add_option("--threads", options->threads, "CPU threads; 0 = all cores")
       ->check(at_least(0));
-  command.add_flag("--json", options->json, "Print one line of JSON at the end instead of text");
+  command.add_flag("--json", options->json,
+                   "Print one line of JSON at the end instead of text; its finish_reason is stop, "
+                   "length, or abort after Ctrl-C");
   add_sampling_flags(command, options->sampling, 512);
   add_constraint_flags(command, options->constraint);
   command.footer(
+      "Ctrl-C stops the answer; the exit code is then 130. A chat on the terminal goes on.\n\n"
       "Examples:\n"
       "  koho run --model models/tiny --chat \"What is the capital of France?\"\n"
       "  koho run --model models/tiny \"Once upon a time\" --temperature 0.7 --seed 1 --max-tokens "
@@ -383,7 +403,11 @@ Runner add_run(CommandLine& command) {
       "  koho run --model models/tiny --chat \"Name a city.\" --json-schema city.json\n"
       "  koho run --model models/tiny --prompt-ids ids.json --temperature 0 --json\n"
       "  koho run --model models/tiny            (a chat on the terminal)");
-  return [options] { return run(*options); };
+  return [options]() -> Status {
+    KOHO_TRY_ASSIGN(const int exit_code, run(*options));
+    if (exit_code != 0) std::exit(exit_code);  // all is written and let go
+    return {};
+  };
 }
 
 }  // namespace koho::app

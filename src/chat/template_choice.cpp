@@ -10,6 +10,7 @@
 
 #include "base/mapped_file.h"
 #include "chat/json.h"
+#include "tokenizer/utf8.h"
 
 namespace koho::chat {
 namespace {
@@ -36,6 +37,24 @@ const Json* default_template(const Json& list) {
   return nullptr;
 }
 
+/// The string `chat_template` of tokenizer_config.json, if there is one.
+Result<std::optional<std::string>> template_of_config(
+    const std::filesystem::path& model_directory) {
+  const std::filesystem::path path = model_directory / "tokenizer_config.json";
+  Result<std::string> config_text = read_file(path, kTemplateBytesMax);
+  if (!config_text.ok()) {
+    if (config_text.error().code == ErrorCode::not_found) return std::optional<std::string>{};
+    return std::move(config_text).error();
+  }
+  Result<Json> config = parse_json(*config_text);
+  if (!config.ok())
+    return make_error(ErrorCode::corrupt_data, "{}: {}", path.string(), config.error().message);
+  const Json* text = config->find("chat_template");
+  if (text != nullptr && text->is_array()) text = default_template(*text);
+  if (text == nullptr || !text->is_string()) return std::optional<std::string>{};
+  return std::optional<std::string>(text->text);
+}
+
 }  // namespace
 
 std::string template_hash(std::string_view template_text) {
@@ -55,24 +74,16 @@ Result<std::optional<TemplateStyle>> parse_template_style(std::string_view name)
 
 Result<std::optional<std::string>> read_template_text(
     const std::filesystem::path& model_directory) {
-  Result<std::string> jinja = read_file(model_directory / "chat_template.jinja", kTemplateBytesMax);
-  if (jinja.ok()) return std::optional<std::string>(std::move(jinja).value());
-  if (jinja.error().code != ErrorCode::not_found) return std::move(jinja).error();
-
-  const std::filesystem::path config_path = model_directory / "tokenizer_config.json";
-  Result<std::string> config_text = read_file(config_path, kTemplateBytesMax);
-  if (!config_text.ok()) {
-    if (config_text.error().code == ErrorCode::not_found) return std::optional<std::string>{};
-    return std::move(config_text).error();
+  KOHO_TRY_ASSIGN(std::optional<std::string> in_config, template_of_config(model_directory));
+  const std::filesystem::path path = model_directory / "chat_template.jinja";
+  Result<std::string> jinja = read_file(path, kTemplateBytesMax);
+  if (!jinja.ok()) {
+    if (jinja.error().code == ErrorCode::not_found) return in_config;
+    return std::move(jinja).error();
   }
-  Result<Json> config = parse_json(*config_text);
-  if (!config.ok())
-    return make_error(ErrorCode::corrupt_data, "{}: {}", config_path.string(),
-                      config.error().message);
-  const Json* text = config->find("chat_template");
-  if (text != nullptr && text->is_array()) text = default_template(*text);
-  if (text == nullptr || !text->is_string()) return std::optional<std::string>{};
-  return std::optional<std::string>(text->text);
+  if (const std::size_t valid = utf8_valid_bytes(*jinja); valid != jinja->size())
+    return make_error(ErrorCode::corrupt_data, "{} is not UTF-8 at byte {}", path.string(), valid);
+  return std::optional<std::string>(std::move(jinja).value());
 }
 
 TemplateChoice choose_template(const std::optional<std::string>& template_text,

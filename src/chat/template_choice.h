@@ -30,7 +30,8 @@ Result<std::optional<TemplateStyle>> parse_template_style(std::string_view name)
 
 /// The text of the template in a model directory: `chat_template.jinja`, else the string
 /// `chat_template` of `tokenizer_config.json` (of a list of named ones, "default"), else nothing.
-/// Errors: io_error; corrupt_data (tokenizer_config.json is not JSON).
+/// Both files are read where both are there. Errors: io_error; corrupt_data
+/// (tokenizer_config.json is not JSON, chat_template.jinja is not UTF-8).
 Result<std::optional<std::string>> read_template_text(const std::filesystem::path& model_directory);
 
 /// Chooses for a checkpoint whose template is `template_text`; `asked`, if given, always wins.

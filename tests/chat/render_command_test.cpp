@@ -59,7 +59,7 @@ TEST_F(RenderCommand, PrintsAPromptALineByTheModelsTemplate) {
       read_file(fs::path(KOHO_SOURCE_DIR) / "tests/chat/data/glm-4.6.jinja", 1U << 20U);
   ASSERT_TRUE(text.ok());
   write("chat_template.jinja", *text);
-  const Ran ran = render("--model .", std::string(kHi) + "\n\n" + R"({"messages":[]})");
+  const Ran ran = render("--model .", std::string(kHi) + "\n" + R"({"messages":[]})");
   EXPECT_EQ(ran.exit_code, 0);
   EXPECT_EQ(ran.output, "\"[gMASK]<sop><|user|>\\nHi<|assistant|>\"\n\"[gMASK]<sop>\"\n");
   EXPECT_EQ(ran.errors, "");
@@ -76,6 +76,25 @@ TEST_F(RenderCommand, ReadsTheTemplateOfTokenizerConfigToo) {
   const Ran ran = render("--model .", kHi);
   EXPECT_EQ(ran.output, "\"[gMASK]<sop><|user|>Hi<|assistant|><think>\"\n");
   EXPECT_EQ(ran.errors, "");
+}
+
+TEST_F(RenderCommand, ABlankLineIsAnErrorThatNamesIt) {
+  for (const char* blank : {"", " \r"}) {
+    const Ran ran = render("--chat-template glm-4.7", std::string(kHi) + "\n" + blank + "\n" + kHi);
+    EXPECT_NE(ran.exit_code, 0);
+    EXPECT_NE(ran.errors.find("line 2: "), std::string::npos) << ran.errors;
+  }
+}
+
+TEST_F(RenderCommand, DamagedTemplateFilesAreErrors) {
+  write("chat_template.jinja", "{{ messages }}\xFF");
+  EXPECT_NE(render("--model .", kHi).errors.find("chat_template.jinja is not UTF-8 at byte 14"),
+            std::string::npos);
+  write("chat_template.jinja", "{{ messages }}");
+  EXPECT_EQ(render("--model .", kHi).exit_code, 0);
+  write("tokenizer_config.json", "{");
+  EXPECT_NE(render("--model .", kHi).errors.find("tokenizer_config.json: "), std::string::npos)
+      << "also where chat_template.jinja is the template";
 }
 
 TEST_F(RenderCommand, WarnsOfAnUnknownTemplate) {

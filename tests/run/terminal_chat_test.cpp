@@ -115,5 +115,22 @@ TEST(TerminalChat, CtrlCStopsTheAnswerAndNotTheChat) {
   EXPECT_EQ(chat.exit_code(), 0);
 }
 
+TEST(TerminalAnswer, CtrlCEndsItWithAnExitCode) {
+  TerminalChat answer({"Once upon a time", "--ignore-eos", "--max-tokens", "7000"});
+  ASSERT_TRUE(answer.sees("e")) << "the answer has begun: " << answer.screen();
+  answer.type(kInterrupt);
+  EXPECT_EQ(answer.exit_code(), 130);
+}
+
+TEST(TerminalAnswer, ControlCharactersAreShownAndNotObeyed) {
+  for (const char* prompt : {"--chat=Hi", "Hi"}) {
+    TerminalChat answer({prompt, "--no-thinking", "--temperature", "0", "--max-tokens", "9",
+                         "--regex", "\x1b\\[31m\x01"});
+    ASSERT_TRUE(answer.sees("\\x1b[31m\\x01")) << answer.screen();
+    EXPECT_EQ(answer.exit_code(), 0);
+    EXPECT_EQ(answer.screen().find('\x1b'), std::string::npos) << answer.screen();
+  }
+}
+
 }  // namespace
 }  // namespace koho::testing
