@@ -282,7 +282,11 @@ __device__ __forceinline__ void soften(Rows& rows,
       largest = fmaxf(largest, fmaxf(score[tile * 4 + half * 2], score[tile * 4 + half * 2 + 1]));
     largest = quad_max(largest);
     const float base = largest == -INFINITY ? 0.0F : largest * scale;
-    keep[half] = exp2_approximate(fmaf(rows.largest[half], scale, -base));
+    // Exactly 1 where nothing larger came: a step that a row does not see must leave its bits, and
+    // the rounding of `base` would show here.
+    keep[half] = largest == rows.largest[half]
+                     ? 1.0F
+                     : exp2_approximate(fmaf(rows.largest[half], scale, -base));
     rows.largest[half] = largest;
     float total[2] = {};
 #pragma unroll
