@@ -11,6 +11,15 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)
 endif()
+# Three levels, as compiling everything must take minutes on two cores: kernels -O3, what every token or page passes -O2,
+# and -O1 (koho_cold) where templates of libraries are most of the code and nothing waits for it.
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
+function(koho_cold TARGET)
+  target_compile_options(${TARGET} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
+endfunction()
+function(koho_hot TARGET)
+  target_compile_options(${TARGET} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O3>)
+endfunction()
 
 find_program(KOHO_CCACHE ccache)
 if(KOHO_CCACHE)
@@ -60,5 +69,7 @@ function(koho_precompile TARGET)
     target_compile_options(${TARGET} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)  # for ccache
   endif()
 endfunction()
-set(koho_common_headers <algorithm> <array> <cstdint> <functional> <memory> <optional> <span> <string> <string_view>
-  <utility> <vector> <fmt/core.h>)
+set(koho_common_headers <algorithm> <array> <atomic> <chrono> <cmath> <condition_variable> <cstdint> <cstring> <deque>
+  <filesystem> <functional> <map> <memory> <mutex> <optional> <random> <span> <string> <string_view> <thread>
+  <unordered_map> <utility> <variant> <vector> <fmt/core.h> "${CMAKE_SOURCE_DIR}/src/base/error.h"
+  "${CMAKE_SOURCE_DIR}/src/base/log.h")

@@ -33,8 +33,9 @@ function(koho_library NAME)
   endif()
 endfunction()
 
-# koho_test(NAME SOURCES ... [DEPENDS folders] [LINK ...] [LABELS ...] [SERIAL]): a GoogleTest program, its tests known to
-# ctest, SERIAL ones alone: they take times. KOHO_SOURCE_DIR is defined for tests that read files of the tree.
+# koho_test(NAME SOURCES ... [DEPENDS folders] [LINK ...] [LABELS ...] [SERIAL] [WORKS]): a GoogleTest program, its tests
+# known to ctest, SERIAL ones alone: they take times. WORKS: it computes much itself, so it is optimised like the product.
+# KOHO_SOURCE_DIR is defined for tests that read files of the tree.
 # The label `optimised`: too long for the sanitizers, or about time or memory; not defined under them.
 if(KOHO_TESTS)
   file(WRITE "${CMAKE_BINARY_DIR}/test_headers.cpp" "int main() {}\n")
@@ -45,12 +46,23 @@ if(KOHO_TESTS)
   koho_precompile(koho_test_headers ${koho_common_headers} <gtest/gtest.h>)
 endif()
 
+# koho_test_library(TARGET [WORKS]): what a library of the tests shares with them.
+function(koho_test_library TARGET)
+  if(NOT ARGV1 STREQUAL WORKS)
+    koho_cold(${TARGET})
+  endif()
+  koho_precompile(${TARGET} REUSE_FROM koho_common_headers)
+endfunction()
+
 function(koho_test NAME)
-  cmake_parse_arguments(ARG "SERIAL" "" "SOURCES;DEPENDS;LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "SERIAL;WORKS" "" "SOURCES;DEPENDS;LINK;LABELS" ${ARGN})
   if(KOHO_SANITIZE AND "optimised" IN_LIST ARG_LABELS)
     return()
   endif()
   add_executable(${NAME} ${ARG_SOURCES})
+  if(NOT ARG_WORKS)
+    koho_cold(${NAME})
+  endif()
   target_compile_definitions(${NAME} PRIVATE KOHO_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   foreach(folder IN LISTS ARG_DEPENDS)
     target_link_libraries(${NAME} PRIVATE koho_${folder})

@@ -13,7 +13,7 @@
 namespace koho::testing {
 namespace {
 
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') out += '\\';
@@ -27,7 +27,7 @@ std::string quoted(std::string_view text) {
 }
 
 std::string spelled(std::string_view bytes) {
-  return quoted(spell_bytes(bytes));
+  return in_quotes(spell_bytes(bytes));
 }
 
 void write_vocabulary(const TokenizerRecipe& recipe, std::string& out) {
@@ -49,7 +49,7 @@ void write_merges(const TokenizerRecipe& recipe, std::string& out) {
                          spelled(right));
     } else {
       out +=
-          fmt::format("{}\n      {}", comma, quoted(spell_bytes(left) + " " + spell_bytes(right)));
+          fmt::format("{}\n      {}", comma, in_quotes(spell_bytes(left) + " " + spell_bytes(right)));
     }
     comma = ",";
   }
@@ -67,7 +67,7 @@ std::string tokenizer_json(const TokenizerRecipe& recipe) {
     out += fmt::format(
         "{}\n    {{\"id\": {}, \"content\": {}, \"single_word\": false, \"lstrip\": false, "
         "\"rstrip\": false, \"normalized\": {}, \"special\": {}}}",
-        comma, token.id, quoted(token.text), token.normalized, token.special);
+        comma, token.id, in_quotes(token.text), token.normalized, token.special);
     comma = ",";
   }
   out += fmt::format(
@@ -75,7 +75,7 @@ std::string tokenizer_json(const TokenizerRecipe& recipe) {
       "\"pretokenizers\": [\n    {{\"type\": \"Split\", \"pattern\": {{\"Regex\": {}}}, "
       "\"behavior\": \"Isolated\", \"invert\": false}},\n    {{\"type\": \"ByteLevel\", "
       "\"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": false}}\n  ]}},\n",
-      quoted(recipe.pattern));
+      in_quotes(recipe.pattern));
   out +=
       "  \"post_processor\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, "
       "\"trim_offsets\": false, \"use_regex\": true},\n"
