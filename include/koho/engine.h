@@ -81,8 +81,8 @@ typedef struct SamplingParams {
   uint64_t cache_salt[2];  // prompts share cached pages under equal salts only
 } SamplingParams;
 
-/// What init_engine_ex can choose beside init_engine's. struct_size must be sizeof(EngineOptions);
-/// zeros mean the default.
+/// What init_engine_ex can choose beside init_engine's. struct_size must be sizeof(EngineOptions),
+/// of this header or of an earlier version's; zeros mean the default.
 typedef struct EngineOptions {
   uint32_t struct_size;
   int32_t max_batch;           // requests in one step; 64
@@ -99,6 +99,9 @@ typedef struct EngineOptions {
   int32_t max_queue;           // requests accepted beside those that run; 1024
   int32_t inter_token_ms_max;  // prefill beside running requests is cut, to 16 tokens a step at
                                // least, so that their tokens come at least so often; no bound
+  // Version 2:
+  int32_t deterministic;  // not 0: of GPUs, a request has the same bits whatever runs beside it and
+                          // however its prompt is cut into steps; the CPU always does
 } EngineOptions;
 
 /// Opens a model directory (config.json, safetensors files), places its weights and starts the
@@ -229,7 +232,7 @@ typedef enum KohoInfo {
   KOHO_INFO_LOAD_US = 26  // how long init_engine took
 } KohoInfo;
 
-#define KOHO_ABI_VERSION 1
+#define KOHO_ABI_VERSION 2
 
 /// One number about the engine. All that was delivered or ended before this call is counted; it
 /// waits for the step under way, if there is one. Errors: invalid_argument (handle, info).

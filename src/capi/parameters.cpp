@@ -1,16 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "capi/parameters.h"
 
+#include <cstddef>
+#include <cstring>
 #include <limits>
 
 namespace koho::capi {
 namespace {
 
-Status check_size(const char* name, std::uint32_t found, std::size_t expected) {
-  if (found == expected) return {};
+Error wrong_size(const char* name, std::size_t expected, std::uint32_t found) {
   return make_error(ErrorCode::unsupported,
                     "{}.struct_size must be {} in version {} of the interface, found {}", name,
                     expected, KOHO_ABI_VERSION, found);
+}
+
+/// `given`, as long as its version has it, with zeros for the fields that came later.
+Result<EngineOptions> current_version(const EngineOptions* given) {
+  constexpr std::size_t kVersion1 = offsetof(EngineOptions, deterministic);
+  static_assert(kVersion1 == 56 && sizeof(EngineOptions) == 60);
+  const std::uint32_t size = given->struct_size;
+  if (size != sizeof(EngineOptions) && size != kVersion1)
+    return wrong_size("EngineOptions", sizeof(EngineOptions), size);
+  EngineOptions options{};
+  std::memcpy(&options, given, size);
+  return options;
 }
 
 Status check_not_negative(const char* name, std::int64_t value) {
@@ -65,44 +78,45 @@ Status apply(const SamplingParams& params, Request& request) {
 
 }  // namespace
 
-Result<RuntimeOptions> runtime_options(const EngineOptions* options) {
+Result<RuntimeOptions> runtime_options(const EngineOptions* given) {
   RuntimeOptions runtime;
-  if (options == nullptr) return runtime;
-  KOHO_TRY(check_size("EngineOptions", options->struct_size, sizeof(EngineOptions)));
-  KOHO_TRY(check_not_negative("max_batch", options->max_batch));
-  KOHO_TRY(check_not_negative("num_gpus", options->num_gpus));
-  KOHO_TRY(check_not_negative("num_ranks", options->num_ranks));
-  KOHO_TRY(check_not_negative("num_threads", options->num_threads));
-  KOHO_TRY(check_not_negative("max_queue", options->max_queue));
-  if (options->num_gpus > 0) {
+  if (given == nullptr) return runtime;
+  KOHO_TRY_ASSIGN(const EngineOptions options, current_version(given));
+  KOHO_TRY(check_not_negative("max_batch", options.max_batch));
+  KOHO_TRY(check_not_negative("num_gpus", options.num_gpus));
+  KOHO_TRY(check_not_negative("num_ranks", options.num_ranks));
+  KOHO_TRY(check_not_negative("num_threads", options.num_threads));
+  KOHO_TRY(check_not_negative("max_queue", options.max_queue));
+  if (options.num_gpus > 0) {
     runtime.device.kind = DeviceKind::cuda;
-    runtime.ranks = options->num_gpus;
-    if (options->num_ranks != 0 && options->num_ranks != options->num_gpus)
+    runtime.ranks = options.num_gpus;
+    if (options.num_ranks != 0 && options.num_ranks != options.num_gpus)
       return make_error(ErrorCode::invalid_argument,
                         "num_ranks ({}) is for the CPU; {} GPUs are as many ranks",
-                        options->num_ranks, options->num_gpus);
-  } else if (options->num_ranks > 0) {
-    runtime.ranks = options->num_ranks;
+                        options.num_ranks, options.num_gpus);
+  } else if (options.num_ranks > 0) {
+    runtime.ranks = options.num_ranks;
   }
-  runtime.device.threads = options->num_threads;
-  if (options->slice_experts != 0) runtime.experts = ExpertLayout::sliced;
-  if (options->dp_attention != 0) runtime.attention = AttentionLayout::data_parallel;
-  if (options->max_batch > 0) runtime.sequences_max = options->max_batch;
-  runtime.context_max = options->max_seq;
-  runtime.kv_pages = options->kv_pages;
-  if (options->kv_fp8 != 0) runtime.kv_dtype = DType::f8_e4m3;
-  runtime.prefix_cache = options->no_prefix_cache == 0;
-  runtime.prefill_chunk = options->prefill_chunk;
-  if (options->max_queue > 0) runtime.queue_max = options->max_queue;
-  runtime.inter_token_ms_max = options->inter_token_ms_max;
+  runtime.device.threads = options.num_threads;
+  if (options.slice_experts != 0) runtime.experts = ExpertLayout::sliced;
+  if (options.dp_attention != 0) runtime.attention = AttentionLayout::data_parallel;
+  if (options.max_batch > 0) runtime.sequences_max = options.max_batch;
+  runtime.context_max = options.max_seq;
+  runtime.kv_pages = options.kv_pages;
+  if (options.kv_fp8 != 0) runtime.kv_dtype = DType::f8_e4m3;
+  runtime.prefix_cache = options.no_prefix_cache == 0;
+  runtime.prefill_chunk = options.prefill_chunk;
+  if (options.max_queue > 0) runtime.queue_max = options.max_queue;
+  runtime.inter_token_ms_max = options.inter_token_ms_max;
+  runtime.device.deterministic = options.deterministic != 0;
   return runtime;
 }
 
 Result<Request> make_request(const Runtime& runtime,
                              std::span<const std::int64_t> prompt,
                              const SamplingParams* params) {
-  if (params != nullptr)
-    KOHO_TRY(check_size("SamplingParams", params->struct_size, sizeof(SamplingParams)));
+  if (params != nullptr && params->struct_size != sizeof(SamplingParams))
+    return wrong_size("SamplingParams", sizeof(SamplingParams), params->struct_size);
   const std::int64_t context = runtime.sizes().context_max;
   const auto length = static_cast<std::int64_t>(prompt.size());
   if (length >= context)

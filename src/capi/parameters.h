@@ -12,8 +12,9 @@
 
 namespace koho::capi {
 
-/// `options` may be null: all defaults. Errors: invalid_argument; unsupported (struct_size).
-Result<RuntimeOptions> runtime_options(const EngineOptions* options);
+/// `given` may be null: all defaults. Its struct_size may be an earlier version's: nothing beyond
+/// is read. Errors: invalid_argument; unsupported (struct_size).
+Result<RuntimeOptions> runtime_options(const EngineOptions* given);
 
 /// A request of a prompt; `params` may be null: what the model advises. Its ranges are checked by
 /// the engine. Errors: invalid_argument; unsupported (struct_size).

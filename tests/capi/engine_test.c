@@ -55,7 +55,14 @@ static void prompt_of(int which, int64_t* ids) {
 }
 
 static EngineHandle* start(int32_t max_batch) {
-  EngineHandle* engine = init_engine(model_dir, max_batch, 512, num_gpus);
+  // Tokens of different forms are compared, so a GPU must give the same bits in all of them.
+  EngineOptions options = {.struct_size = sizeof(options),
+                           .max_batch = max_batch,
+                           .max_seq = 512,
+                           .num_gpus = num_gpus,
+                           .deterministic = num_gpus > 0};
+  EngineHandle* engine = num_gpus > 0 ? init_engine_ex(model_dir, &options)
+                                      : init_engine(model_dir, max_batch, 512, 0);
   CHECK(engine != NULL);
   return engine;
 }
@@ -274,7 +281,7 @@ static void wrong_models_and_options_are_errors(void) {
   CHECK_NULL(KOHO_INVALID_ARGUMENT, "context", init_engine(model_dir, 1, 1 << 30, 0));
   CHECK_NULL(KOHO_INVALID_ARGUMENT, "num_gpus", init_engine(model_dir, 1, 64, -1));
   EngineOptions options = {.struct_size = sizeof(options), .max_batch = 1, .max_seq = 64};
-  const uint32_t sizes[] = {0, 1, sizeof(options) - 4, sizeof(options) + 4, 1U << 31};
+  const uint32_t sizes[] = {0, 1, 52, 55, 57, sizeof(options) + 4, 1U << 31};
   for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); ++i) {
     options.struct_size = sizes[i];
     CHECK_NULL(KOHO_UNSUPPORTED, "struct_size", init_engine_ex(model_dir, &options));
@@ -292,6 +299,21 @@ static void wrong_models_and_options_are_errors(void) {
   CHECK(all_defaults != NULL);
   CHECK(get_engine_info(all_defaults, KOHO_INFO_MAX_BATCH) == 64);
   free_engine(all_defaults);
+}
+
+/// A caller that was compiled with version 1's header, whose EngineOptions ended after 56 bytes.
+static void an_older_callers_options_are_taken(void) {
+  const EngineOptions options = {
+      .struct_size = 56, .max_batch = 3, .max_seq = 100, .inter_token_ms_max = 50};
+  EngineOptions* older = malloc(56);
+  CHECK(older != NULL);
+  memcpy(older, &options, 56);
+  EngineHandle* engine = init_engine_ex(model_dir, older);
+  free(older);
+  CHECK(engine != NULL);
+  CHECK(get_engine_info(engine, KOHO_INFO_MAX_BATCH) == 3);
+  CHECK(get_engine_info(engine, KOHO_INFO_MAX_SEQ) == 100);
+  free_engine(engine);
 }
 
 static void a_full_engine_says_so_after_null(void) {
@@ -580,6 +602,7 @@ int main(int argc, char** argv) {
       TEST(requests_end),
       TEST(a_stop_token_ends_a_request),
       TEST(wrong_models_and_options_are_errors),
+      TEST(an_older_callers_options_are_taken),
       TEST(a_full_engine_says_so_after_null),
       TEST(wrong_prompts_and_parameters_are_errors),
       TEST(dead_and_foreign_handles_are_errors),
