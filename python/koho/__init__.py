@@ -10,6 +10,6 @@
 Token ids in, token ids out; nothing is computed here. include/koho/engine.h says what each call means.
 """
 
-from koho.engine import Completion, Engine, EngineError, Info, SamplingParams, State, TokenEvent
+from koho.engine import Completion, Engine, EngineError, Finish, Info, SamplingParams, State, TokenEvent
 
-__all__ = ["Completion", "Engine", "EngineError", "Info", "SamplingParams", "State", "TokenEvent"]
+__all__ = ["Completion", "Engine", "EngineError", "Finish", "Info", "SamplingParams", "State", "TokenEvent"]

@@ -282,6 +282,32 @@ class Bench(unittest.TestCase):
         self.assertGreater(result["max_kv_cache_usage"], 0)
         self.assertIn("Output token throughput", bench.report(result))
 
+    def test_ends_when_a_request_did_in_the_last_moment(self):
+        duration = 0.3
+        with Engine(MODEL, max_batch=2, max_seq=64) as engine:
+            poll, begin, empty = engine.poll, [], 0
+
+            def late(timeout_ms=-1):
+                nonlocal empty
+                events = poll(timeout_ms)
+                if begin and any(event.finish != koho.Finish.NONE for event in events):
+                    time.sleep(max(0, begin[0] + duration + 0.1 - time.monotonic()))  # the bench hears of it too late
+                empty = 0 if events else empty + 1
+                if empty > 1000:
+                    raise AssertionError("the bench waits for an event that it has had")
+                return events
+
+            def prompts():
+                for count in range(100):
+                    if count == 2:  # the two of the warm-up have ended
+                        begin.append(time.monotonic())
+                    yield PROMPTS[count % len(PROMPTS)]
+
+            with unittest.mock.patch.object(engine, "poll", late):
+                result = bench.run(engine, prompts(), duration=duration, concurrency=2, prompt_len=12, gen_len=8)
+            self.assertEqual(engine.info(Info.REQUESTS_LIVE), 0)
+        self.assertEqual(result["completed"], 0)
+
     def test_the_thread_that_takes_the_times_reads_no_statistics(self):
         with Engine(MODEL, max_batch=2, max_seq=64) as engine:
             readers = []
