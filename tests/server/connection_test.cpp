@@ -221,14 +221,7 @@ TEST(Connection, Row36ADisconnectFreesThePages) {
 }
 
 TEST(Connection, Row38AFullQueueIsToldSo) {
-  RuntimeOptions options;
-  options.device.kind = DeviceKind::cpu;
-  options.device.threads = 1;
-  options.sequences_max = 1;
-  options.context_max = 2048;
-  options.queue_max = 1;
-  const std::unique_ptr<Runtime> runtime = std::move(
-      *Runtime::start(std::filesystem::path(KOHO_SOURCE_DIR) / "models" / "tiny", options));
+  const std::unique_ptr<Runtime> runtime = start_tiny_runtime({.sequences = 1, .queue = 1});
   TinyServer server({}, *runtime);
   std::vector<std::unique_ptr<Client>> clients;
   for (int i = 0; i < 2; ++i) {
@@ -357,14 +350,7 @@ TEST(Connection, BodiesMayComeInChunksAndBytes) {
 }
 
 TEST(Connection, AQuietStreamIsPinged) {
-  RuntimeOptions options;
-  options.device.kind = DeviceKind::cpu;
-  options.device.threads = 1;
-  options.sequences_max = 1;
-  options.context_max = 2048;
-  options.queue_max = 4;
-  const std::unique_ptr<Runtime> runtime = std::move(
-      *Runtime::start(std::filesystem::path(KOHO_SOURCE_DIR) / "models" / "tiny", options));
+  const std::unique_ptr<Runtime> runtime = start_tiny_runtime({.sequences = 1, .queue = 4});
   TinyServer server([](ServerSettings& settings) { settings.time.ping_ms = 20; }, *runtime);
   Client running(server.port());
   ASSERT_TRUE(running.send(request_of(endless(R"(,"stream":true)"))));
@@ -378,13 +364,7 @@ TEST(Connection, AQuietStreamIsPinged) {
 }
 
 TEST(Connection, DrainsBeforeTheEnd) {
-  RuntimeOptions options;
-  options.device.kind = DeviceKind::cpu;
-  options.device.threads = 1;
-  options.sequences_max = 2;
-  options.context_max = 2048;
-  const std::unique_ptr<Runtime> runtime = std::move(
-      *Runtime::start(std::filesystem::path(KOHO_SOURCE_DIR) / "models" / "tiny", options));
+  const std::unique_ptr<Runtime> runtime = start_tiny_runtime({.sequences = 2});
   TinyServer server({}, *runtime);
   Client finishing(server.port());
   Client endless_one(server.port());

@@ -20,17 +20,20 @@ T value_or_abort(Result<T> result) {
 
 }  // namespace
 
+std::unique_ptr<Runtime> start_tiny_runtime(const TinyRuntimeSizes& sizes) {
+  RuntimeOptions options;
+  options.device.kind = DeviceKind::cpu;
+  options.device.threads = sizes.threads;
+  options.sequences_max = sizes.sequences;
+  options.context_max = 2048;
+  options.queue_max = sizes.queue;
+  return value_or_abort(
+      Runtime::start(std::filesystem::path(KOHO_SOURCE_DIR) / "models" / "tiny", options));
+}
+
 Runtime& tiny_runtime() {
-  static const std::unique_ptr<Runtime> runtime = [] {
-    RuntimeOptions options;
-    options.device.kind = DeviceKind::cpu;
-    options.device.threads = 2;
-    options.sequences_max = 8;
-    options.context_max = 2048;
-    options.queue_max = 64;
-    return value_or_abort(
-        Runtime::start(std::filesystem::path(KOHO_SOURCE_DIR) / "models" / "tiny", options));
-  }();
+  static const std::unique_ptr<Runtime> runtime =
+      start_tiny_runtime({.threads = 2, .sequences = 8, .queue = 64});
   return *runtime;
 }
 

@@ -12,7 +12,15 @@
 
 namespace koho::server {
 
-/// The embedded model, loaded once a process: 8 sequences of 2048 tokens.
+struct TinyRuntimeSizes {
+  std::int64_t threads = 1;
+  std::int32_t sequences = 1;
+  std::int32_t queue = 64;  // requests beside those that run
+};
+/// The embedded model on the CPU, for sequences of 2048 tokens.
+std::unique_ptr<Runtime> start_tiny_runtime(const TinyRuntimeSizes& sizes);
+
+/// The one that most tests share, loaded once a process: 8 sequences.
 Runtime& tiny_runtime();
 
 class TinyServer {
