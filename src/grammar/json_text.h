@@ -7,6 +7,8 @@
 
 #include <fmt/core.h>
 
+#include "base/json.h"
+
 namespace koho {
 
 /// Appends `text`, which is UTF-8, as a JSON string.
@@ -30,5 +32,8 @@ inline std::string json_string(std::string_view text) {
   append_json_string(out, text);
   return out;
 }
+
+/// Appends a value. Its depth is bounded by the reader's.
+void append_json_value(std::string& out, const json::Value& value);
 
 }  // namespace koho

@@ -154,48 +154,6 @@ bool is_one_of(const std::array<std::string_view, N>& words, std::string_view wo
 
 // ---- writing
 
-void write_value(std::string& out, const Value& value) {
-  switch (value.kind()) {
-    case Kind::null:
-      out += "null";
-      return;
-    case Kind::boolean:
-      out += *value.boolean() ? "true" : "false";
-      return;
-    case Kind::integer:
-      out += std::to_string(*value.integer());
-      return;
-    case Kind::real:
-      out += fmt::format("{}", *value.number());
-      return;
-    case Kind::string:
-      append_json_string(out, *value.string());
-      return;
-    case Kind::array: {
-      char before = '[';
-      for (const Value& item : *value.array()) {
-        out += before;
-        write_value(out, item);
-        before = ',';
-      }
-      out += before == '[' ? "[]" : "]";
-      return;
-    }
-    case Kind::object: {
-      char before = '{';
-      for (const json::Member& member : *value.object()) {
-        out += before;
-        append_json_string(out, member.name);
-        out += ':';
-        write_value(out, member.value);
-        before = ',';
-      }
-      out += before == '{' ? "{}" : "}";
-      return;
-    }
-  }
-}
-
 /// Writes an object's members one by one.
 class ObjectWriter {
  public:
@@ -823,7 +781,7 @@ class Schema::Tree {
     for_each_value(node, [&](const Value& value) {
       if (!has_type(value, types)) return;
       out += before;
-      write_value(out, value);
+      append_json_value(out, value);
       before = ',';
     });
     out += ']';
@@ -865,7 +823,8 @@ class Schema::Tree {
       // As a pattern: xgrammar's own form lets control characters through.
       const bool length =
           name == "minLength" || name == "maxLength" || (name == "pattern" && node.counted);
-      if (!written_below && !says_nothing && !length) write_value(object.key(name), member.value);
+      if (!written_below && !says_nothing && !length)
+        append_json_value(object.key(name), member.value);
     }
     const bool longest = node.value->find("maxLength") != nullptr;
     if ((types & string_type) != 0 && node.counted) {
@@ -991,43 +950,33 @@ class Schema::Tree {
     return leaves;
   }
 
-  /// The nodes that a member of `leaves` may be; without a name: a member of any other name.
-  std::vector<int> members_of(const std::vector<int>& leaves, const std::string* name) const {
-    std::vector<int> nodes;
-    for (const int leaf : leaves) {
-      if (leaf == kAnything) {
-        nodes.push_back(kAnything);
-        continue;
-      }
-      const Node& node = at(leaf);
-      if ((node.types & object_type) == 0) continue;
-      if (node.pattern_properties >= 0) {
-        nodes.push_back(node.pattern_properties);
-      } else if (!node.properties.empty()) {
-        for (const Property& property : node.properties)
-          if (name != nullptr && property.name == *name) nodes.push_back(property.node);
-      } else if (allows_others(node)) {
-        nodes.push_back(node.additional >= 0 ? node.additional : kAnything);
-      }
+  /// What a member of an object may be; without a name: a member of any other name.
+  static std::optional<int> member_of(const Node& node, const std::string* name) {
+    if (node.pattern_properties >= 0) return node.pattern_properties;
+    if (!node.properties.empty()) {
+      for (const Property& property : node.properties)
+        if (name != nullptr && property.name == *name) return property.node;
+      return std::nullopt;
     }
-    return nodes;
+    if (!allows_others(node)) return std::nullopt;
+    return node.additional >= 0 ? node.additional : kAnything;
   }
 
-  std::vector<int> items_of(const std::vector<int>& leaves, std::size_t index) const {
+  /// What an item of an array may be.
+  static std::optional<int> item_of(const Node& node, std::size_t index) {
+    if (index < node.prefix.size()) return node.prefix[index];
+    if (node.items >= 0) return node.items;
+    return node.prefix.empty() ? std::optional(kAnything) : std::nullopt;
+  }
+
+  /// What may stand inside of values that are `leaves`, by what `inner` says of a node of `type`.
+  template <typename Inner>
+  std::vector<int> inside(const std::vector<int>& leaves, unsigned type, const Inner& inner) const {
     std::vector<int> nodes;
     for (const int leaf : leaves) {
-      if (leaf == kAnything) {
-        nodes.push_back(kAnything);
-        continue;
-      }
-      const Node& node = at(leaf);
-      if ((node.types & array_type) == 0) continue;
-      if (index < node.prefix.size())
-        nodes.push_back(node.prefix[index]);
-      else if (node.items >= 0)
-        nodes.push_back(node.items);
-      else if (node.prefix.empty())
-        nodes.push_back(kAnything);
+      std::optional<int> found = kAnything;
+      if (leaf != kAnything) found = (at(leaf).types & type) != 0 ? inner(at(leaf)) : std::nullopt;
+      if (found) nodes.push_back(*found);
     }
     return nodes;
   }
@@ -1050,6 +999,14 @@ class Schema::Tree {
     for (std::size_t i = 0; i < open.size(); ++i) {
       if (i == kPlacesMax || lengths_work_ > kWorkMax) return false;
       const std::vector<int> leaves = open[i];
+      const auto member_place = [&](const std::string* name) {
+        return place_of(
+            inside(leaves, object_type, [&](const Node& node) { return member_of(node, name); }));
+      };
+      const auto item_place = [&](std::size_t index) {
+        return place_of(
+            inside(leaves, array_type, [&](const Node& node) { return item_of(node, index); }));
+      };
       LengthPlan::Place place;
       agreed = settle_text(leaves, place.text) && agreed;
       std::size_t prefix = 0;
@@ -1058,12 +1015,11 @@ class Schema::Tree {
         prefix = std::max(prefix, at(leaf).prefix.size());
         for (const Property& property : at(leaf).properties)
           if (!place.members.contains(property.name))
-            place.members.emplace(property.name, place_of(members_of(leaves, &property.name)));
+            place.members.emplace(property.name, member_place(&property.name));
       }
-      place.others = place_of(members_of(leaves, nullptr));
-      for (std::size_t item = 0; item < prefix; ++item)
-        place.prefix.push_back(place_of(items_of(leaves, item)));
-      place.items = place_of(items_of(leaves, prefix));
+      place.others = member_place(nullptr);
+      for (std::size_t item = 0; item < prefix; ++item) place.prefix.push_back(item_place(item));
+      place.items = item_place(prefix);
       plan.places.push_back(std::move(place));
     }
     return true;
@@ -1132,7 +1088,7 @@ class Schema::Tree {
         if (value.string() != nullptr)
           text = *value.string();
         else
-          write_value(text, value);
+          append_json_value(text, value);
         forms.push_back({Form::Kind::literal, std::move(text)});
       });
       return;
