@@ -52,10 +52,7 @@ StepLoop::Landing StepLoop::land(std::int64_t timeout_us) {
 Status StepLoop::send_late_masks() {
   if (late_masks_.words.empty()) return {};
   KOHO_CHECK_EQ(scheduler_.steps_in_flight(), 1);
-  const auto draw_of = [this](const Sequence& sequence) -> const Draw& {
-    return choice_of(sequence).draw;
-  };
-  write_late_masks(scheduler_, draw_of, late_masks_);
+  write_late_masks(scheduler_, draws(), late_masks_);
   late_masks_.words = {};
   return executor_.send_masks();
 }

@@ -227,12 +227,9 @@ bool StepLoop::launch() {
   if (in_flight_must_land_first()) return false;
   const StepBatch* batch = scheduler_.plan();
   if (batch == nullptr) return false;
-  const auto draw_of = [this](const Sequence& sequence) -> const Draw& {
-    return choice_of(sequence).draw;
-  };
   const std::int64_t launched_us = clock_.now_us();  // before a rank can begin, and even end, it
   const Result<std::size_t> bytes =
-      write_plan(scheduler_, *batch, draw_of, executor_.plan_space(), late_masks_);
+      write_plan(scheduler_, *batch, draws(), executor_.plan_space(), late_masks_);
   const Status status = bytes.ok() ? executor_.submit(*bytes) : Status(bytes.error());
   note_launch(*batch, launched_us);
   if (!status.ok()) {
@@ -342,6 +339,10 @@ StepLoop::Choice& StepLoop::choice_of(const Sequence& sequence) {
   const Owner owner = owners_[static_cast<std::size_t>(sequence.id.index)];
   return requests_[static_cast<std::size_t>(owner.request)]
       .choices[static_cast<std::size_t>(owner.choice)];
+}
+
+std::function<const Draw&(const Sequence&)> StepLoop::draws() {
+  return [this](const Sequence& sequence) -> const Draw& { return choice_of(sequence).draw; };
 }
 
 }  // namespace koho

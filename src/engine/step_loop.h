@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -117,6 +118,8 @@ class StepLoop {
 
   Live& live_of(const Sequence& sequence);
   Choice& choice_of(const Sequence& sequence);
+  /// How each sequence's next token is drawn, for the writer of plans.
+  std::function<const Draw&(const Sequence&)> draws();
   Status start_choice(Live& live, std::int32_t request_index, std::int32_t choice_index);
   void end(Live& live, Ending ending, Error error);
   void settle_pause(Live& live);
