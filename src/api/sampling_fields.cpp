@@ -3,12 +3,13 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <limits>
 #include <unordered_set>
 #include <xxhash.h>
 
 #include <fmt/core.h>
+
+#include "base/text.h"
 
 namespace koho::api {
 namespace {
@@ -29,10 +30,8 @@ Refusal read_logit_bias(const Value& value, Draft& draft) {
                                                kLogitBiasMax, entries));
   for (std::size_t i = 0; i < entries; ++i) {
     const std::string& key = value.json.keys[i];
-    std::int32_t token = -1;
-    const auto [stop, error] = std::from_chars(key.data(), key.data() + key.size(), token);
-    if (error != std::errc() || stop != key.data() + key.size() || token < 0 ||
-        token >= draft.model.limits.vocabulary)
+    const auto token = parse_integer<std::int32_t>(key);
+    if (!token || *token < 0 || *token >= draft.model.limits.vocabulary)
       return wrong_field(value.name,
                          fmt::format("logit_bias: \"{:.40}\" is no token id; there are "
                                      "0..{}",
@@ -41,7 +40,7 @@ Refusal read_logit_bias(const Value& value, Draft& draft) {
     if (Refusal refused =
             read_number({.name = value.name, .json = value.json.items[i]}, -100.0, 100.0, bias))
       return refused;
-    draft.request.base.sampling.logit_bias.emplace_back(token, static_cast<float>(bias));
+    draft.request.base.sampling.logit_bias.emplace_back(*token, static_cast<float>(bias));
   }
   return {};
 }

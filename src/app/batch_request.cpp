@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <limits>
 #include <optional>
 
 #include "app/constraint_fields.h"
+#include "base/text.h"
 #include "chat/message.h"
 
 namespace koho::app {
@@ -230,12 +230,11 @@ Status BatchRequestReader::read_sampling(const Json& json, SamplingParameters& s
     return wrong_kind("logit_bias", "an object of token ids and numbers", *biases);
   for (std::size_t i = 0; i < biases->keys.size(); ++i) {
     const std::string& key = biases->keys[i];
-    std::int32_t token = -1;
-    const auto [stop, error] = std::from_chars(key.data(), key.data() + key.size(), token);
-    if (error != std::errc() || stop != key.data() + key.size())
+    const auto token = parse_integer<std::int32_t>(key);
+    if (!token)
       return make_error(ErrorCode::invalid_argument, "logit_bias: \"{}\" is not a token id", key);
     KOHO_TRY_ASSIGN(const double bias, number("logit_bias", biases->items[i]));
-    sampling.logit_bias.emplace_back(token, static_cast<float>(bias));
+    sampling.logit_bias.emplace_back(*token, static_cast<float>(bias));
   }
   return {};
 }

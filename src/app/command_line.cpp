@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "app/command_line.h"
 
-#include <charconv>
 #include <utility>
 
 #include <CLI/CLI.hpp>
 #include <fmt/core.h>
+
+#include "base/text.h"
 
 namespace koho::app {
 namespace {
 
 CLI::Validator at_least_validator(std::int64_t least) {
   const auto check = [least](std::string& text) -> std::string {
-    std::int64_t value = 0;
-    const char* end = text.data() + text.size();
-    const auto [stopped, failed] = std::from_chars(text.data(), end, value);
-    if (failed == std::errc() && stopped == end && value >= least) return "";
+    const auto value = parse_integer<std::int64_t>(text);
+    if (value && *value >= least) return "";
     return fmt::format("expected an integer of at least {}, found '{}'", least, text);
   };
   return {check, ""};

@@ -2,9 +2,7 @@
 #include "app/serve_options.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
-#include <fstream>
 #include <iterator>
 #include <numeric>
 #include <sstream>
@@ -12,6 +10,8 @@
 
 #include <fmt/format.h>
 
+#include "base/mapped_file.h"
+#include "base/text.h"
 #include "chat/json.h"
 
 namespace koho::app {
@@ -19,21 +19,20 @@ namespace {
 
 using Takes = ServeOption::Takes;
 
+constexpr std::size_t kFileBytesMax = 8U << 20U;
+
 /// "4096", "32k" (1024 each), "1m".
 Result<std::int64_t> number_of(const std::string& text, std::int64_t least, std::int64_t most) {
-  std::int64_t value = 0;
-  const char* end = text.data() + text.size();
-  auto [stop, error] = std::from_chars(text.data(), end, value);
+  std::string_view digits = text;
   std::int64_t unit = 1;
-  if (error == std::errc() && stop + 1 == end) {
-    if (*stop == 'k' || *stop == 'K') unit = 1024;
-    if (*stop == 'm' || *stop == 'M') unit = 1024 * 1024;
-    if (unit > 1) ++stop;
-  }
-  if (error != std::errc() || stop != end || value > most / unit || value * unit < least)
+  if (text.ends_with('k') || text.ends_with('K')) unit = 1024;
+  if (text.ends_with('m') || text.ends_with('M')) unit = 1024 * 1024;
+  if (unit > 1) digits.remove_suffix(1);
+  const auto value = parse_integer<std::int64_t>(digits);
+  if (!value || *value > most / unit || *value < least / unit || *value * unit < least)
     return make_error(ErrorCode::invalid_argument, "expected an integer in {}..{}, found '{}'",
                       least, most, text);
-  return value * unit;
+  return *value * unit;
 }
 
 template <typename Integer>
@@ -68,10 +67,10 @@ std::string shown_boolean(bool value) {
 }
 
 Status read_keys(ServeOptions& options, const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return make_error(ErrorCode::not_found, "the file '{}' cannot be read", path);
+  KOHO_TRY_ASSIGN(std::string text, read_file_or_pipe(path, kFileBytesMax));
+  std::istringstream lines(std::move(text));
   std::string line;
-  while (std::getline(file, line)) {
+  while (std::getline(lines, line)) {
     while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
     if (!line.empty() && line.front() != '#') options.server.api_keys.push_back(line);
   }
@@ -422,10 +421,9 @@ Status set_by_name(ServeOptions& options, std::string key, const std::string& va
   return set_option(*option, options, value, key.substr(2));
 }
 
-std::string trimmed(std::string_view text) {
-  const auto blank = [](char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; };
-  while (!text.empty() && blank(text.front())) text.remove_prefix(1);
-  while (!text.empty() && blank(text.back())) text.remove_suffix(1);
+/// Without blanks at both ends, and quotes around what is left.
+std::string word_of(std::string_view text) {
+  text = trimmed(text, " \t\r\n");
   if (text.size() >= 2 && (text.front() == '"' || text.front() == '\'') &&
       text.back() == text.front())
     text = text.substr(1, text.size() - 2);
@@ -438,12 +436,8 @@ std::string text_of(const chat::Json& json) {
 
 /// A JSON object, or lines "name: value", with "- value" lines below a name for lists.
 Status read_config(ServeOptions& options, const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return make_error(ErrorCode::not_found, "the config file '{}' cannot be read", path);
-  std::stringstream whole;
-  whole << file.rdbuf();
-  const std::string text = whole.str();
-  if (trimmed(text).starts_with('{')) {
+  KOHO_TRY_ASSIGN(const std::string text, read_file_or_pipe(path, kFileBytesMax));
+  if (word_of(text).starts_with('{')) {
     KOHO_TRY_ASSIGN(const chat::Json json, chat::parse_json(text));
     for (std::size_t i = 0; i < json.keys.size(); ++i) {
       if (!json.items[i].is_array()) {
@@ -460,17 +454,17 @@ Status read_config(ServeOptions& options, const std::string& path) {
   std::string list;
   for (int number = 1; std::getline(lines, line); ++number) {
     const std::string place = fmt::format("{}:{}", path, number);
-    const std::string whole_line = trimmed(line);
+    const std::string whole_line = word_of(line);
     if (whole_line.empty() || whole_line.front() == '#') continue;
     if (whole_line.starts_with("- ") && !list.empty()) {
-      KOHO_TRY(set_by_name(options, list, trimmed(whole_line.substr(2))).with_context(place));
+      KOHO_TRY(set_by_name(options, list, word_of(whole_line.substr(2))).with_context(place));
       continue;
     }
     const std::size_t colon = whole_line.find(':');
     if (colon == std::string::npos)
       return make_error(ErrorCode::invalid_argument, "{}: expected \"name: value\"", place);
-    const std::string key = trimmed(whole_line.substr(0, colon));
-    const std::string value = trimmed(whole_line.substr(colon + 1));
+    const std::string key = word_of(whole_line.substr(0, colon));
+    const std::string value = word_of(whole_line.substr(colon + 1));
     list = value.empty() ? key : "";
     if (!value.empty()) KOHO_TRY(set_by_name(options, key, value).with_context(place));
   }

@@ -2,11 +2,11 @@
 #include "app/tensor_listing.h"
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <string_view>
 
 #include "base/printable.h"
+#include "base/text.h"
 
 namespace koho::app {
 namespace {
@@ -16,11 +16,11 @@ constexpr std::string_view kExperts = "experts.";
 
 /// Takes a number and a dot off the front of `text`, or gives -1.
 std::int64_t take_number(std::string_view& text) {
-  std::int64_t number = -1;
-  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (failed != std::errc() || end == text.data() + text.size() || *end != '.') return -1;
-  text.remove_prefix(static_cast<std::size_t>(end - text.data()) + 1);
-  return number;
+  const std::size_t dot = text.find('.');
+  const auto number = parse_integer<std::int64_t>(text.substr(0, dot));
+  if (dot == std::string_view::npos || !number) return -1;
+  text.remove_prefix(dot + 1);
+  return *number;
 }
 
 /// Collects tensors by layer.

@@ -3,13 +3,16 @@
 #include "base/mapped_file.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <dirent.h>
 #include <fcntl.h>
+#include <fstream>
 #include <memory>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <system_error>
 #include <unistd.h>
 #include <utility>
 
@@ -102,6 +105,22 @@ Result<std::string> read_file(const std::filesystem::path& path, std::size_t byt
     done += static_cast<std::size_t>(got);
   }
   text.resize(done);
+  return text;
+}
+
+Result<std::string> read_file_or_pipe(const std::filesystem::path& path, std::size_t bytes_max) {
+  std::error_code ignored;  // what is not there is reported when it is opened
+  if (!std::filesystem::is_fifo(path, ignored)) return read_file(path, bytes_max);
+  std::ifstream pipe(path, std::ios::binary);  // whose size nobody knows before
+  std::string text;
+  std::array<char, 1U << 16U> piece{};
+  while (pipe.read(piece.data(), piece.size()) || pipe.gcount() > 0) {
+    text.append(piece.data(), static_cast<std::size_t>(pipe.gcount()));
+    if (text.size() > bytes_max)
+      return make_error(ErrorCode::resource_exhausted, "{} has more bytes than the limit of {}",
+                        path.string(), bytes_max);
+  }
+  if (!pipe.eof()) return make_error(ErrorCode::io_error, "cannot read {}", path.string());
   return text;
 }
 

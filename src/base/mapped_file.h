@@ -40,6 +40,9 @@ class MappedFile {
 /// The whole file as a string. Errors: not_found; io_error; resource_exhausted above `bytes_max`.
 Result<std::string> read_file(const std::filesystem::path& path, std::size_t bytes_max);
 
+/// As read_file, of a pipe as well: the shell's <(...) and /dev/stdin.
+Result<std::string> read_file_or_pipe(const std::filesystem::path& path, std::size_t bytes_max);
+
 /// The names in a directory, sorted. (std::filesystem's iterator ends the program when memory runs
 /// out.) Errors: io_error.
 Result<std::vector<std::string>> file_names(const std::filesystem::path& directory);

@@ -12,6 +12,7 @@
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
+#include "base/text.h"
 #include "chat/python_text.h"
 
 namespace koho::chat {
@@ -149,9 +150,8 @@ void append_value(std::string& out, const Json& value) {  // depth is at most kJ
 }
 
 /// The whole of `text` as a number; nothing if it does not fit.
-template <typename Number>
-std::optional<Number> parse_number(std::string_view text) {
-  Number parsed{};
+std::optional<double> parse_double(std::string_view text) {
+  double parsed = 0.0;
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, parsed);
   if (error != std::errc() || stop != end) return {};
@@ -178,11 +178,11 @@ bool Json::is_integer() const {
 }
 
 std::optional<std::int64_t> Json::as_integer() const {
-  return is_integer() ? parse_number<std::int64_t>(text) : std::nullopt;
+  return is_integer() ? parse_integer<std::int64_t>(text) : std::nullopt;
 }
 
 std::optional<double> Json::as_number() const {
-  return is_number() ? parse_number<double>(text) : std::nullopt;
+  return is_number() ? parse_double(text) : std::nullopt;
 }
 
 const Json* Json::find(std::string_view key) const {

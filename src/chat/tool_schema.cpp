@@ -5,9 +5,10 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <utility>
+
+#include "base/text.h"
 
 namespace koho::chat {
 namespace {
@@ -115,10 +116,8 @@ class Walk {
 
   static const Json* child(const Json& node, const std::string& step) {
     if (!node.is_array()) return node.find(step);
-    std::size_t index = 0;
-    const auto [end, error] = std::from_chars(step.data(), step.data() + step.size(), index);
-    const bool whole = error == std::errc{} && end == step.data() + step.size();
-    return whole && index < node.items.size() ? &node.items[index] : nullptr;
+    const auto index = parse_integer<std::uint64_t>(step);
+    return index && *index < node.items.size() ? &node.items[*index] : nullptr;
   }
 
   const Json& root_;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "base/text.h"
 #include "chat/python_text.h"
 
 namespace koho::chat {
@@ -143,11 +144,10 @@ class LiteralReader {
 
   bool read_code(std::string& out, std::size_t length, int base) {
     if (rest_.size() < length) return false;
-    std::uint32_t code = 0;
-    const auto [end, error] = std::from_chars(rest_.data(), rest_.data() + length, code, base);
-    if (error != std::errc{} || end != rest_.data() + length) return false;
+    const auto code = parse_integer<std::uint32_t>(rest_.substr(0, length), base);
+    if (!code) return false;
     rest_.remove_prefix(length);
-    return append_utf8(out, code);
+    return append_utf8(out, *code);
   }
 
   /// [a, b], (a, b), (a,); (a) is a itself.

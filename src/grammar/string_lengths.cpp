@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "grammar/string_lengths.h"
 
-#include <charconv>
-
 #include "base/json.h"
+#include "base/text.h"
 
 namespace koho {
 namespace {
@@ -29,11 +28,8 @@ std::size_t class_end(std::string_view pattern) {
 }
 
 std::optional<std::int32_t> number(std::string_view text) {
-  std::int32_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || text.empty() || value < 0)
-    return std::nullopt;
-  return value;
+  const auto value = parse_integer<std::int32_t>(text);
+  return value && *value >= 0 ? value : std::nullopt;
 }
 
 }  // namespace

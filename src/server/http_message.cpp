@@ -2,7 +2,8 @@
 #include "server/http_message.h"
 
 #include <algorithm>
-#include <charconv>
+
+#include "base/text.h"
 
 namespace koho::server {
 
@@ -77,12 +78,10 @@ bool decode_percent(std::string_view text, std::string& out) {
       out += text[i];
       continue;
     }
-    unsigned value = 0;
     if (i + 2 >= text.size()) return false;
-    const char* end = text.data() + i + 3;
-    const auto [stop, error] = std::from_chars(text.data() + i + 1, end, value, 16);
-    if (error != std::errc() || stop != end) return false;
-    out += static_cast<char>(value);
+    const auto value = parse_integer<std::uint32_t>(text.substr(i + 1, 2), 16);
+    if (!value) return false;
+    out += static_cast<char>(*value);
     i += 2;
   }
   return true;

@@ -3,8 +3,9 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <optional>
+
+#include "base/text.h"
 
 namespace koho::server {
 namespace {
@@ -34,20 +35,6 @@ std::string lower(std::string_view text) {
     return static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   });
   return made;
-}
-
-std::string_view trimmed(std::string_view text) {
-  while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
-  while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
-  return text;
-}
-
-/// All of `text`, which begins with a digit.
-std::optional<std::uint64_t> number_of(std::string_view text, int base) {
-  std::uint64_t value = 0;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
-  if (error != std::errc() || stop != text.data() + text.size()) return {};
-  return value;
 }
 
 struct Fault {
@@ -200,7 +187,7 @@ void HttpReader::read_head() {
   } else if (chunked_ && lower(head_.field("transfer-encoding")) != "chunked") {
     fail(400, "Transfer-Encoding must be chunked");
   } else if (sized) {
-    const std::optional<std::uint64_t> length = number_of(head_.field("content-length"), 10);
+    const auto length = parse_integer<std::uint64_t>(head_.field("content-length"));
     left_ = length.value_or(0);
     if (!length) {
       fail(400, "Content-Length is no length");
@@ -265,7 +252,7 @@ std::size_t HttpReader::take_line(std::string_view bytes) {
 
 /// "1a" or "1a;name=value": what stands behind the size is for nobody here.
 void HttpReader::read_chunk_head(std::string_view line) {
-  const std::optional<std::uint64_t> size = number_of(trimmed(line.substr(0, line.find(';'))), 16);
+  const auto size = parse_integer<std::uint64_t>(trimmed(line.substr(0, line.find(';'))), 16);
   if (!size || is_blank(line.front())) {
     fail(400, "a chunk has no size");
   } else if (*size > limits_.body_bytes - body_.size()) {

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/text.h"
+
+#include <charconv>
+#include <system_error>
+
+namespace koho {
+
+template <typename Integer>
+std::optional<Integer> parse_integer(std::string_view text, int base) {
+  Integer value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value, base);
+  if (error != std::errc() || stop != end) return std::nullopt;
+  return value;
+}
+
+template std::optional<std::int32_t> parse_integer(std::string_view, int);
+template std::optional<std::int64_t> parse_integer(std::string_view, int);
+template std::optional<std::uint32_t> parse_integer(std::string_view, int);
+template std::optional<std::uint64_t> parse_integer(std::string_view, int);
+
+std::string_view trimmed(std::string_view text, std::string_view blanks) {
+  const std::size_t first = text.find_first_not_of(blanks);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(blanks) - first + 1);
+}
+
+}  // namespace koho

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Text that people and programs wrote: whole numbers, and blanks around words.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace koho {
+
+/// All of `text` as an integer: digits of `base`, behind a '-' for signed types; nothing if it is
+/// anything else or does not fit. For std::int32_t, std::int64_t, std::uint32_t and std::uint64_t.
+template <typename Integer>
+std::optional<Integer> parse_integer(std::string_view text, int base = 10);
+
+/// `text` without the `blanks` at both ends.
+std::string_view trimmed(std::string_view text, std::string_view blanks = " \t");
+
+}  // namespace koho
