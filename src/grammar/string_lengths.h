@@ -55,8 +55,7 @@ class LengthTracker {
   explicit LengthTracker(const LengthPlan& plan);
 
   /// Takes the next bytes; false if a string gets too long or ends too early, or has bounds and an
-  /// escape: then the tracker is
-  /// of no use any more.
+  /// escape: then the tracker is of no use any more.
   bool feed(std::string_view bytes);
 
   /// Of the string that would begin now, outside of one.

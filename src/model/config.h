@@ -56,10 +56,6 @@ struct ModelConfig {
   std::int64_t query_width() const { return num_attention_heads * head_dim; }
   std::int64_t key_value_width() const { return num_key_value_heads * head_dim; }
   std::int64_t shared_intermediate_size() const { return moe_intermediate_size * n_shared_experts; }
-  /// Of all layers, for elements of `element_bytes`.
-  std::int64_t kv_bytes_per_token(std::int64_t element_bytes) const {
-    return 2 * num_hidden_layers * key_value_width() * element_bytes;
-  }
 };
 
 /// Sampling advice and stop tokens of generation_config.json.
