@@ -30,6 +30,8 @@ TokenGate::TokenGate(const Request& request,
       matcher_(std::move(matcher)),
       mask_(mask_words(vocabulary)),
       thinking_(request.begins_in_reasoning && request.reasoning_end >= 0) {
+  for (const std::vector<Token>& sequence : request.banned_sequences)
+    last_max_ = std::max(last_max_, sequence.size() - 1);
   if (request.allowed_tokens.empty()) return;
   for (const Token token : request.allowed_tokens) set(token, true);
   allowed_ = mask_;
@@ -59,7 +61,10 @@ Status TokenGate::accept(Token token) {
     return make_error(ErrorCode::internal, "token {} was sampled, which the request forbids",
                       token);
   ++tokens_;
-  if (!request_.banned_sequences.empty()) last_.push_back(token);
+  if (last_max_ > 0) {
+    if (last_.size() == last_max_) last_.erase(last_.begin());
+    last_.push_back(token);
+  }
   if (thinking_) {
     thinking_ = token != request_.reasoning_end;
     // Only a budget and banned sequences look at what the thoughts are.

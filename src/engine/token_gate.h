@@ -48,7 +48,8 @@ class TokenGate {
   std::unique_ptr<Matcher> matcher_;
   std::vector<std::uint32_t> mask_;
   std::vector<std::uint32_t> allowed_;  // request.allowed_tokens, or empty
-  std::vector<Token> last_;             // tokens, as many as a banned sequence needs
+  std::vector<Token> last_;             // tokens, as many as a banned sequence needs …
+  std::size_t last_max_ = 0;            // … at most: all but the last of the longest one
   std::int32_t tokens_ = 0;             // accepted
   bool thinking_;
   bool complete_ = false;
