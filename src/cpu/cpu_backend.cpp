@@ -85,7 +85,7 @@ Result<std::unique_ptr<Recording>> CpuBackend::record(std::function<Status()> op
 }
 
 Result<MemoryUse> CpuBackend::memory_use() const {
-  return MemoryUse{.held_bytes = allocated_bytes_,
+  return MemoryUse{.held_bytes = allocated_bytes_ + scratch_.bytes() + worker_scratch_.bytes(),
                    .free_bytes = static_cast<std::int64_t>(sysconf(_SC_AVPHYS_PAGES)) *
                                  static_cast<std::int64_t>(sysconf(_SC_PAGESIZE)),
                    .allocations = allocations_,
@@ -146,8 +146,7 @@ Result<Experts> CpuBackend::do_place_experts(const ExpertsSource& source) {
   }
   auto placed = std::make_unique<PlacedExperts>(source);
   columns_max_ = std::max({columns_max_, experts.hidden, experts.ffn, experts.shared_ffn});
-  expert_scratch_bytes_ =
-      std::max(expert_scratch_bytes_, experts_scratch_bytes(kernels_, *placed, experts.hidden));
+  expert_widths_.cover({kernels_, *placed, experts.hidden});
   experts.placed = std::move(placed);
   return experts;
 }
@@ -161,7 +160,9 @@ Status CpuBackend::reserve(const StepLimits& limits) {
   linear.add<float>(slice * ceil_div(columns_max_, kScaleBlock));
   ScratchPlan attention;
   attention.add<std::byte>(limits.tokens_max * (columns_max_ * 2 + 64));
-  KOHO_TRY(scratch_.ensure(std::max({linear.bytes(), attention.bytes(), expert_scratch_bytes_})));
+  const std::int64_t experts =
+      experts_scratch_bytes(expert_widths_, slice, limits.experts_per_token);
+  KOHO_TRY(scratch_.ensure(std::max({linear.bytes(), attention.bytes(), experts})));
   return ensure_worker_scratch(columns_max_);
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/arithmetic.h"
 #include "cpu/cpu_backend.h"
+#include "cpu/experts.h"
 #include "cpu/kernels.h"
 #include "cpu/placed.h"
 #include "cpu/scratch.h"
@@ -175,11 +176,11 @@ class CpuBackend final : public Backend {
   std::int64_t sums_offset_ = 0;
   std::int64_t kernel_offset_ = 0;
   std::int64_t worker_columns_ = 0;
-  std::int64_t columns_max_ = 0;           // widest row of any placed weight
-  std::int64_t expert_scratch_bytes_ = 0;  // of the largest placed experts
-  std::int64_t allocated_bytes_ = 0;       // by allocate(), so far
-  std::int64_t allocations_ = 0;           // calls of allocate() so far
-  std::vector<Sampler> samplers_;          // one a thread
+  std::int64_t columns_max_ = 0;      // widest row of any placed weight
+  ExpertWidths expert_widths_;        // that suffice for all placed experts
+  std::int64_t allocated_bytes_ = 0;  // by allocate(), so far
+  std::int64_t allocations_ = 0;      // calls of allocate() so far
+  std::vector<Sampler> samplers_;     // one a thread
   std::vector<SamplerOutput> samples_;
 };
 

@@ -30,18 +30,10 @@ struct Piece {
 
 /// Offsets of a slice's arrays.
 struct Layout {
-  Layout(const Kernels& kernels,
-         const PlacedExperts& placed,
-         std::int64_t tokens,
-         std::int64_t choices,
-         std::int64_t hidden);
+  Layout(const ExpertWidths& widths, std::int64_t tokens, std::int64_t choices);
 
-  std::int64_t entries_max;
-  std::int64_t groups_max;
-  std::int64_t panels_max;
-  std::int64_t pieces_max;
-  std::int64_t ffn_max = 0;
-  std::int64_t panel_bytes = 0;
+  std::int64_t ffn_max;
+  std::int64_t panel_bytes;
   ScratchPlan plan;
   std::int64_t groups, token_of, entry_of, pieces, panels, scales, gate_up, down, sums;
 };
@@ -53,24 +45,15 @@ std::int64_t panel_bytes_of(const Kernels& kernels, const Mlp& mlp) {
   return std::max({bytes(mlp.gate), bytes(mlp.up), bytes(mlp.down)});
 }
 
-Layout::Layout(const Kernels& kernels,
-               const PlacedExperts& placed,
-               std::int64_t tokens,
-               std::int64_t choices,
-               std::int64_t hidden) {
-  const auto visit = [&](const Mlp& mlp) {
-    ffn_max = std::max(ffn_max, mlp.ffn());
-    panel_bytes = std::max(panel_bytes, panel_bytes_of(kernels, mlp));
-  };
-  for (const Mlp& mlp : placed.experts) visit(mlp);
-  if (placed.shared) visit(*placed.shared);
-  const auto experts = static_cast<std::int64_t>(placed.experts.size());
-  entries_max = tokens * std::min(choices, experts) + tokens;
-  groups_max = experts + 1;
-  panels_max = ceil_div(entries_max, kPanelTokens) + groups_max;
+Layout::Layout(const ExpertWidths& widths, std::int64_t tokens, std::int64_t choices)
+    : ffn_max(widths.ffn), panel_bytes(widths.panel_bytes) {
+  const std::int64_t hidden = widths.hidden;
+  const std::int64_t entries_max = tokens * std::min(choices, widths.experts) + tokens;
+  const std::int64_t groups_max = widths.experts + 1;
+  const std::int64_t panels_max = ceil_div(entries_max, kPanelTokens) + groups_max;
   // Never more groups than entries have tokens for.
   const std::int64_t active = std::min(groups_max, entries_max);
-  pieces_max =
+  const std::int64_t pieces_max =
       std::max(panels_max, active * (2 * ceil_div(ffn_max, kRowsMax) + ceil_div(hidden, kRowsMax)));
   const std::int64_t blocks = ceil_div(std::max(hidden, ffn_max), kScaleBlock);
   groups = plan.add<Group>(groups_max);
@@ -86,11 +69,29 @@ Layout::Layout(const Kernels& kernels,
 
 }  // namespace
 
-std::int64_t experts_scratch_bytes(const Kernels& kernels,
-                                   const PlacedExperts& placed,
-                                   std::int64_t hidden) {
-  constexpr std::int64_t kChoices = 16;
-  return Layout(kernels, placed, kSliceTokens, kChoices, hidden).plan.bytes();
+ExpertWidths::ExpertWidths(const Kernels& kernels,
+                           const PlacedExperts& placed,
+                           std::int64_t hidden_size)
+    : experts(static_cast<std::int64_t>(placed.experts.size())), hidden(hidden_size) {
+  const auto visit = [&](const Mlp& mlp) {
+    ffn = std::max(ffn, mlp.ffn());
+    panel_bytes = std::max(panel_bytes, panel_bytes_of(kernels, mlp));
+  };
+  for (const Mlp& mlp : placed.experts) visit(mlp);
+  if (placed.shared) visit(*placed.shared);
+}
+
+void ExpertWidths::cover(const ExpertWidths& other) {
+  experts = std::max(experts, other.experts);
+  hidden = std::max(hidden, other.hidden);
+  ffn = std::max(ffn, other.ffn);
+  panel_bytes = std::max(panel_bytes, other.panel_bytes);
+}
+
+std::int64_t experts_scratch_bytes(const ExpertWidths& widths,
+                                   std::int64_t tokens,
+                                   std::int64_t choices) {
+  return Layout(widths, tokens, choices).plan.bytes();
 }
 
 /// The work of one slice of tokens.
@@ -311,7 +312,7 @@ Status CpuBackend::do_experts(TensorView out,
   const auto& placed = static_cast<const PlacedExperts&>(*weights.placed);
   const std::int64_t tokens = out.size(0);
   const std::int64_t slice = std::min(tokens, kSliceTokens);
-  const Layout layout(kernels_, placed, slice, routing.ids.size(1), weights.hidden);
+  const Layout layout(ExpertWidths(kernels_, placed, weights.hidden), slice, routing.ids.size(1));
   KOHO_TRY(scratch_.ensure(layout.plan.bytes()));
   KOHO_TRY(ensure_worker_scratch(std::max(weights.hidden, layout.ffn_max)));
   for (std::int64_t first = 0; first < tokens; first += slice) {

@@ -32,6 +32,7 @@ class ScratchPlan {
 
 class Scratch {
  public:
+  std::int64_t bytes() const { return bytes_; }
   /// Makes `bytes` available; what was there is lost. Errors: resource_exhausted.
   Status ensure(std::int64_t bytes) {
     if (bytes <= bytes_) return {};

@@ -129,10 +129,12 @@ Status CudaBackend::reserve(const StepLimits& limits) {
   };
   group_tokens_ = kAttentionGroupTokens;
   while (partial_bytes() > kPartialBytesMax) group_tokens_ *= 2;
-  constexpr std::int64_t kSlots = 9;  // eight routed experts a token and the shared one
+  constexpr std::int64_t kChoices = 8;  // fewer would leave no room for what else an operator keeps
+  const std::int64_t slots =
+      std::max(kChoices, limits.experts_per_token) + 1;  // and the shared one
   const std::int64_t partial = partial_bytes();
   constexpr std::int64_t kOtherBytes = 32 << 10;  // a token in any other operator
-  const std::int64_t experts = limits.tokens_max * kSlots * expert_row_bytes_ + (4 << 20);
+  const std::int64_t experts = limits.tokens_max * slots * expert_row_bytes_ + (4 << 20);
   KOHO_TRY(scratch(std::max({partial, experts, limits.tokens_max * kOtherBytes})));
   KOHO_CUDA_TRY(
       cudaMemsetAsync(scratch_.as<void>(), 0, static_cast<std::size_t>(scratch_.bytes()), stream_));

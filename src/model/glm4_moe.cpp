@@ -133,6 +133,7 @@ Result<Glm4Moe> Glm4Moe::load(const ModelConfig& config,
   model.eps_ = static_cast<float>(config.rms_norm_eps);
   model.limits_ = settings.limits;
   model.limits_.vocabulary = config.vocab_size;
+  model.limits_.experts_per_token = config.num_experts_per_tok;
 
   KOHO_TRY_ASSIGN(model.embedding_, placer.whole(sources.embedding));
   for (std::size_t i = 0; i < sources.layers.size(); ++i) {

@@ -45,7 +45,7 @@ struct LayerWeights {
 /// What load needs to know beside the weights.
 struct LoadSettings {
   Shard shard;
-  StepLimits limits;          // of all ranks together; vocabulary is filled in from the config
+  StepLimits limits;          // of all ranks together; those of the config are filled in
   std::int64_t kv_pages = 0;  // pages of 64 tokens on this rank
   DType kv_dtype = DType::bf16;
 };

@@ -35,6 +35,7 @@ struct StepLimits {
   std::int64_t context_max = 0;  // tokens of one sequence
   std::int64_t logit_rows_max = 0;
   std::int64_t vocabulary = 0;
+  std::int64_t experts_per_token = 8;  // that routers choose; GLM-4.7's unless the model says
 };
 
 /// A point in the order of enqueued work.

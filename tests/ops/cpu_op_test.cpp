@@ -7,7 +7,10 @@
 #include <gtest/gtest.h>
 
 #include "cpu/cpu_backend.h"
+#include "ops/device_array.h"
 #include "ops/op_cases.h"
+#include "ops/random.h"
+#include "ops/twin.h"
 
 namespace koho::testing {
 namespace {
@@ -68,6 +71,43 @@ INSTANTIATE_TEST_SUITE_P(All,
                          ::testing::Combine(::testing::ValuesIn(supported_cpu_isas()),
                                             ::testing::ValuesIn(case_indices())),
                          case_name);
+
+TEST(CpuMemory, ReserveCoversRoutersOfManyChoices) {
+  constexpr std::int64_t kTokens = 600;
+  constexpr std::int64_t kHidden = 64;
+  constexpr std::int64_t kExperts = 24;
+  constexpr std::int64_t kChoices = 20;
+  Result<std::unique_ptr<Backend>> made = make_cpu_backend({.threads = 1});
+  ASSERT_TRUE(made.ok());
+  Backend& backend = **made;
+  Random random(1);
+  const RandomLinear matrix(random, WeightQuant::none, kHidden, kHidden, false);
+  ExpertsSource source;
+  source.experts.assign(kExperts, {matrix.source(), matrix.source(), matrix.source()});
+  Result<Experts> placed = backend.place_experts(source);
+  ASSERT_TRUE(placed.ok());
+  ASSERT_TRUE(backend
+                  .reserve({.tokens_max = kTokens,
+                            .sequences_max = 1,
+                            .context_max = 1,
+                            .logit_rows_max = 1,
+                            .vocabulary = 1,
+                            .experts_per_token = kChoices})
+                  .ok());
+  HostTensor ids(DType::i32, {kTokens, kChoices});
+  for (std::int64_t i = 0; i < kTokens * kChoices; ++i)
+    ids.set(i, static_cast<double>(i % kChoices));
+  const DeviceArray ids_array(backend, ids);
+  const DeviceArray weights(backend, HostTensor(DType::f32, {kTokens, kChoices}));
+  const DeviceArray x(backend, HostTensor(DType::bf16, {kTokens, kHidden}));
+  const DeviceArray out(backend, DType::bf16, {kTokens, kHidden});
+  Activation activation;
+  activation.values = x.view();
+  const std::int64_t before = backend.memory_use()->held_bytes;
+  ASSERT_TRUE(
+      backend.experts(out.view(), activation, {ids_array.view(), weights.view()}, *placed).ok());
+  EXPECT_EQ(backend.memory_use()->held_bytes, before);
+}
 
 }  // namespace
 }  // namespace koho::testing
