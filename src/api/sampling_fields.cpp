@@ -125,8 +125,12 @@ Refusal read_response_format(const Value& value, Draft& draft) {
     return read_schema(
         value, wrapped == nullptr ? value.json.find("schema") : wrapped->find("schema"), draft);
   }
+  if (type->text == "structural_tag") {
+    constrain(draft, value.name, Constraint::structural_tag(chat::dump_json(value.json)));
+    return {};
+  }
   return wrong_field(value.name, fmt::format("response_format.type \"{:.40}\" is none of text, "
-                                             "json_object, json_schema",
+                                             "json_object, json_schema, structural_tag",
                                              std::string_view(type->text)));
 }
 
@@ -157,8 +161,16 @@ Refusal read_structure(std::string_view member, const Value& value, Draft& draft
     if (on) constrain(draft, value.name, Constraint::json_object());
     return {};
   }
+  if (member == "structural_tag" && value.json.is_object()) {
+    constrain(draft, value.name, Constraint::structural_tag(chat::dump_json(value.json)));
+    return {};
+  }
   std::string text;
   if (Refusal refused = read_text(value, text, 1U << 16U)) return refused;
+  if (member == "structural_tag") {
+    constrain(draft, value.name, Constraint::structural_tag(std::move(text)));
+    return {};
+  }
   constrain(
       draft, value.name,
       member == "regex" ? Constraint::regex(std::move(text)) : Constraint::ebnf(std::move(text)));
@@ -173,10 +185,10 @@ Refusal read_structured_outputs(const Value& value, Draft& draft) {
     if (json.is_null()) continue;
     const std::string field = fmt::format("structured_outputs.{}", member);
     const bool known = member == "json" || member == "regex" || member == "choice" ||
-                       member == "grammar" || member == "json_object";
+                       member == "grammar" || member == "json_object" || member == "structural_tag";
     if (!known)
       return wrong_field(value.name, fmt::format("{} is none of json, regex, choice, grammar, "
-                                                 "json_object",
+                                                 "json_object, structural_tag",
                                                  field));
     if (Refusal refused = read_structure(member, {.name = field, .json = json}, draft))
       return refused;
@@ -307,8 +319,10 @@ constexpr DraftField kShared[] = {
     {"rid", "the same, as SGLang calls it",
      [](const Value& v, Draft& d) { return read_text(v, d.request.request_id, 128); }},
     {"user", "string of at most 1024 bytes", read_user},
-    {"response_format", "object: type text, json_object or json_schema", read_response_format},
-    {"structured_outputs", "object: one of json, regex, choice, grammar, json_object",
+    {"response_format", "object: type text, json_object, json_schema or structural_tag",
+     read_response_format},
+    {"structured_outputs",
+     "object: one of json, regex, choice, grammar, json_object, structural_tag",
      read_structured_outputs},
     {"guided_json", "structured_outputs.json, as it was called", read_guided},
     {"guided_regex", "structured_outputs.regex, as it was called", read_guided},

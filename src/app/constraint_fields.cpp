@@ -14,7 +14,7 @@ Error wrong(fmt::format_string<Args...> format, Args&&... args) {
   return make_error(ErrorCode::invalid_argument, format, std::forward<Args>(args)...);
 }
 
-/// A schema as it stands in the request, or as a text.
+/// A schema or a tag as it stands in the request, or as a text.
 std::string schema_text(const Json& value) {
   return value.is_string() ? value.text : chat::dump_json(value);
 }
@@ -25,9 +25,13 @@ Result<std::optional<Constraint>> read_format(const Json& format) {
     return wrong("response_format must be an object with a type");
   if (type->text == "text") return std::optional<Constraint>();
   if (type->text == "json_object") return std::optional(Constraint::json_object());
+  if (type->text == "structural_tag")
+    return std::optional(Constraint::structural_tag(chat::dump_json(format)));
   if (type->text != "json_schema")
-    return wrong("response_format.type must be text, json_object or json_schema, found \"{}\"",
-                 type->text);
+    return wrong(
+        "response_format.type must be text, json_object, json_schema or structural_tag, found "
+        "\"{}\"",
+        type->text);
   const Json* named = format.given("json_schema");
   const Json* schema = named == nullptr ? nullptr : named->given("schema");
   if (schema == nullptr) return wrong("response_format.json_schema.schema is missing");
@@ -57,10 +61,12 @@ Result<std::optional<Constraint>> read_outputs(const Json& outputs) {
     }
     found.push_back(Constraint::choice(std::move(texts)));
   }
+  if (const Json* tag = outputs.given("structural_tag"))
+    found.push_back(Constraint::structural_tag(schema_text(*tag)));
   if (found.size() != 1)
     return wrong(
-        "structured_outputs: one of json, json_object, regex, choice and grammar is "
-        "needed, found {}",
+        "structured_outputs: one of json, json_object, regex, choice, grammar and structural_tag "
+        "is needed, found {}",
         found.size());
   return std::optional(std::move(found[0]));
 }

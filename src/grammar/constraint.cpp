@@ -44,6 +44,10 @@ Constraint Constraint::ebnf(std::string grammar) {
   return of_text(Kind::ebnf, std::move(grammar));
 }
 
+Constraint Constraint::structural_tag(std::string tag) {
+  return of_text(Kind::structural_tag, std::move(tag));
+}
+
 Constraint Constraint::tool_calls(std::vector<ToolGrammar> tools, Calls calls) {
   Constraint constraint = of_text(Kind::tool_calls, {});
   constraint.tools = std::move(tools);

@@ -9,6 +9,8 @@
 //   .json_schema.schema) structured_outputs {"json": ...} / guided_json json_schema(text)
 //   structured_outputs {"regex" | "choice" | "grammar": ...}  regex(...), choice(...), ebnf(...)
 //   structured_outputs {"json_object": true}                  json_object()
+//   response_format {"type": "structural_tag", ...}, structured_outputs {"structural_tag": ...}
+//                                                             structural_tag(text)
 //   tool_choice "required"                                    tool_calls(tools, at_least_one)
 //   tool_choice a named tool                                  tool_calls({that tool}, exactly_one)
 //   tool_choice "auto" and some tool has "strict": true       tool_calls(tools, when_called)
@@ -39,7 +41,15 @@ struct ToolGrammar {
 };
 
 struct Constraint {
-  enum class Kind : std::uint8_t { json_object, json_schema, regex, choice, ebnf, tool_calls };
+  enum class Kind : std::uint8_t {
+    json_object,
+    json_schema,
+    regex,
+    choice,
+    ebnf,
+    tool_calls,
+    structural_tag
+  };
   enum class Calls : std::uint8_t {
     when_called,   // free text; a call in it is one of `tools`, with arguments by its schema if the
                    // tool is strict
@@ -49,7 +59,7 @@ struct Constraint {
 
   Kind kind = Kind::json_object;
   /// The JSON text of a schema; a regular expression, which the whole answer matches; a grammar in
-  /// EBNF (GBNF's form) whose first rule is `root`.
+  /// EBNF (GBNF's form) whose first rule is `root`; the JSON text of a structural tag.
   std::string text;
   std::vector<std::string> choices;
   std::vector<ToolGrammar> tools;
@@ -62,6 +72,7 @@ struct Constraint {
   static Constraint regex(std::string pattern);
   static Constraint choice(std::vector<std::string> choices);
   static Constraint ebnf(std::string grammar);
+  static Constraint structural_tag(std::string tag);
   static Constraint tool_calls(std::vector<ToolGrammar> tools, Calls calls);
 };
 

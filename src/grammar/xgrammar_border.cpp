@@ -12,15 +12,13 @@
 #include "base/check.h"
 #include "grammar/counted_grammar.h"
 #include "grammar/json_text.h"
+#include "grammar/structural_tag.h"
+#include "grammar/text_limits.h"
 #include "grammar/tool_grammar.h"
 #include "tokenizer/utf8.h"
 
 namespace koho {
 namespace {
-
-Error refused(std::string_view code, std::string_view message) {
-  return make_error(ErrorCode::invalid_argument, "{}: {}", code, message);
-}
 
 /// The first line of an exception of xgrammar's, without what names its own sources.
 std::string words_of(std::string_view what) {
@@ -59,35 +57,6 @@ Status guarded(std::int64_t time_us_max,
     return make_error(ErrorCode::internal, "an unknown exception in a grammar");
   }
   if (!scope.warning().empty()) return refused(kUnsupportedSchema, words_of(scope.warning()));
-  return {};
-}
-
-/// How deeply brackets are nested in a regular expression or a grammar.
-int nesting(std::string_view text) {
-  int depth = 0;
-  int deepest = 0;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '\\') {
-      ++i;
-    } else if (text[i] == '(') {
-      deepest = std::max(deepest, ++depth);
-    } else if (text[i] == ')' && depth > 0) {
-      --depth;
-    }
-  }
-  return deepest;
-}
-
-Status check_text(std::string_view name, std::string_view text, const GrammarLimits& limits) {
-  if (text.empty()) return refused(kInvalidGrammar, fmt::format("{} is empty", name));
-  if (text.size() > limits.schema.bytes_max)
-    return refused(kGrammarTooComplex, fmt::format("{} has {} bytes, at most {} are taken", name,
-                                                   text.size(), limits.schema.bytes_max));
-  if (nesting(text) > limits.schema.depth_max)
-    return refused(kGrammarTooComplex,
-                   fmt::format("{} is nested deeper than {}", name, limits.schema.depth_max));
-  if (text.find('\0') != text.npos || utf8_valid_bytes(text) != text.size())
-    return refused(kInvalidGrammar, fmt::format("{} is not text in UTF-8", name));
   return {};
 }
 
@@ -130,24 +99,42 @@ xgrammar::CompiledGrammar compile_text(Constraint::Kind kind,
       return compiler.CompileGrammar(text, "root");
     case Kind::choice:
     case Kind::tool_calls:
+    case Kind::structural_tag:
       break;
   }
   return compiler.CompileStructuralTag(text);
 }
 
+/// A mask of the tokens that are text: no control tokens.
+using TextMask = std::shared_ptr<const std::vector<std::uint32_t>>;
+
+TextMask text_mask(const Tokenizer& tokenizer, std::int64_t vocabulary) {
+  std::vector<std::uint32_t> mask(mask_words(vocabulary));
+  for (std::int32_t token = 0; token < std::min<std::int64_t>(tokenizer.vocab_size(), vocabulary);
+       ++token)
+    if (!tokenizer.is_added(token)) mask[static_cast<std::size_t>(token) / 32] |= 1U << token % 32;
+  return std::make_shared<const std::vector<std::uint32_t>>(std::move(mask));
+}
+
 class XgrammarMatcher final : public Matcher {
  public:
+  /// `text`, which may be null: nothing else is ever allowed.
   XgrammarMatcher(xgrammar::GrammarMatcher matcher,
+                  TextMask text,
                   std::int32_t vocabulary,
                   const GrammarLimits& limits)
       : matcher_(std::move(matcher)),
+        text_(std::move(text)),
         vocabulary_(vocabulary),
         step_us_max_(limits.step_us_max),
         step_bytes_max_(limits.step_bytes_max) {}
 
   Status accept(std::int32_t token) override {
     bool accepted = false;
-    KOHO_TRY(step([&] { accepted = matcher_.AcceptToken(token); }));
+    const auto at = static_cast<std::size_t>(token);
+    const bool is_text = text_ == nullptr ||
+                         (at / 32 < text_->size() && (((*text_)[at / 32] >> (at % 32)) & 1U) != 0);
+    if (is_text) KOHO_TRY(step([&] { accepted = matcher_.AcceptToken(token); }));
     if (accepted) return {};
     return make_error(ErrorCode::invalid_argument, "token {} is not allowed here", token);
   }
@@ -168,6 +155,8 @@ class XgrammarMatcher final : public Matcher {
       tensor.dtype = xgrammar::GetBitmaskDLType();
       tensor.shape = &words;
       matcher_.FillNextTokenBitmask(&tensor);
+      if (text_ != nullptr)
+        for (std::size_t i = 0; i < text_->size(); ++i) mask[i] &= (*text_)[i];
     });
   }
 
@@ -190,6 +179,7 @@ class XgrammarMatcher final : public Matcher {
   }
 
   xgrammar::GrammarMatcher matcher_;
+  TextMask text_;
   std::int32_t vocabulary_;  // the tokenizer's: a mask has more, which are no tokens
   std::int64_t step_us_max_;
   std::size_t step_bytes_max_;
@@ -197,15 +187,18 @@ class XgrammarMatcher final : public Matcher {
 
 class XgrammarGrammar final : public CompiledGrammar {
  public:
-  XgrammarGrammar(xgrammar::CompiledGrammar grammar, const GrammarLimits& limits)
-      : grammar_(std::move(grammar)), limits_(limits), bytes_(grammar_.MemorySizeBytes()) {}
+  XgrammarGrammar(xgrammar::CompiledGrammar grammar, TextMask text, const GrammarLimits& limits)
+      : grammar_(std::move(grammar)),
+        text_(std::move(text)),
+        limits_(limits),
+        bytes_(grammar_.MemorySizeBytes()) {}
 
   Result<std::unique_ptr<Matcher>> start() const override {
     std::unique_ptr<Matcher> matcher;
     KOHO_TRY(guarded(limits_.step_us_max, limits_.step_bytes_max, 0, ErrorCode::resource_exhausted,
                      [&]() -> Status {
                        matcher = std::make_unique<XgrammarMatcher>(
-                           xgrammar::GrammarMatcher(grammar_, std::nullopt, true),
+                           xgrammar::GrammarMatcher(grammar_, std::nullopt, true), text_,
                            grammar_.GetTokenizerInfo().GetVocabSize(), limits_);
                        return {};
                      }));
@@ -215,6 +208,7 @@ class XgrammarGrammar final : public CompiledGrammar {
 
  private:
   xgrammar::CompiledGrammar grammar_;
+  TextMask text_;
   GrammarLimits limits_;
   std::size_t bytes_;
 };
@@ -225,6 +219,7 @@ class XgrammarBorder::Vocabulary {
  public:
   xgrammar::TokenizerInfo info;
   std::int64_t size = 0;
+  TextMask text;
   std::shared_ptr<const CountedTokens> string_tokens;
   std::shared_ptr<const CountedTokens> text_tokens;
 };
@@ -255,7 +250,8 @@ Result<std::shared_ptr<const XgrammarBorder::Vocabulary>> XgrammarBorder::read_v
     made = std::make_shared<const Vocabulary>(
         Vocabulary{xgrammar::TokenizerInfo(tokens, xgrammar::VocabType::RAW, std::nullopt,
                                            std::vector<std::int32_t>{}),
-                   vocabulary, std::make_shared<const CountedTokens>(tokenizer, vocabulary, true),
+                   vocabulary, text_mask(tokenizer, vocabulary),
+                   std::make_shared<const CountedTokens>(tokenizer, vocabulary, true),
                    std::make_shared<const CountedTokens>(tokenizer, vocabulary, false)});
     return {};
   }));
@@ -311,15 +307,21 @@ Result<std::shared_ptr<const CompiledGrammar>> XgrammarBorder::compile(const Con
       KOHO_TRY_ASSIGN(text, tool_call_tag(constraint, tokenizer_, limits_.schema));
       break;
     }
+    case Kind::structural_tag: {
+      KOHO_TRY_ASSIGN(text, structural_tag_text(constraint.text, limits_));
+      break;
+    }
   }
   std::shared_ptr<const CompiledGrammar> compiled;
-  Status status =
-      guarded(limits_.compile_us_max, limits_.compile_bytes_max, fail_at,
-              ErrorCode::invalid_argument, [&]() -> Status {
-                compiled = std::make_shared<const XgrammarGrammar>(
-                    compile_text(constraint.kind, text, library_->compiler, limits_), limits_);
-                return {};
-              });
+  // xgrammar's any_text and what stands between its tags take every byte, those of no text, too.
+  const TextMask only = constraint.kind == Kind::structural_tag ? vocabulary_->text : nullptr;
+  Status status = guarded(limits_.compile_us_max, limits_.compile_bytes_max, fail_at,
+                          ErrorCode::invalid_argument, [&]() -> Status {
+                            compiled = std::make_shared<const XgrammarGrammar>(
+                                compile_text(constraint.kind, text, library_->compiler, limits_),
+                                only, limits_);
+                            return {};
+                          });
   if (!status.ok()) {
     // An interrupted compilation may have left its parts half made.
     library_ = std::make_unique<Library>(*vocabulary_, limits_);

@@ -362,6 +362,13 @@ TEST(BadInput, Row29Formats) {
               "unsupported_schema");
   refuse_both(R"("response_format":{"type":"json_schema","json_schema":{"schema":7}})",
               "response_format", "unsupported_schema");
+  refuse_both(R"("response_format":{"type":"structural_tag"})", "response_format",
+              "invalid_grammar");
+  refuse_both(R"("response_format":{"type":"structural_tag","format":{"type":"token","token":5}})",
+              "response_format", "invalid_grammar");
+  refuse_both(R"("structured_outputs":{"structural_tag":"{"})", "structured_outputs.structural_tag",
+              "invalid_grammar");
+  refuse_both(R"("structured_outputs":{"structural_tag":7})", "structured_outputs.structural_tag");
 }
 
 TEST(BadInput, Row30And31HostileSchemas) {

@@ -222,6 +222,16 @@ TEST(Chat, KeepsToASchema) {
   const Json chosen = ask("Hello", R"("structured_outputs":{"choice":["north","south"]})").json();
   const std::string answer = text_at(chosen, "choices.0.message.content");
   EXPECT_TRUE(answer == "north" || answer == "south") << answer;
+  const std::string tag =
+      R"({"type":"structural_tag","format":{"type":"tag","begin":"<n>","content":)"
+      R"({"type":"json_schema","json_schema":{"type":"integer","minimum":3,"maximum":7}},"end":"</n>"}})";
+  for (const std::string& field :
+       {"\"response_format\":" + tag, R"("structured_outputs":{"structural_tag":)" + tag + "}",
+        R"("structured_outputs":{"structural_tag":)" + chat::dump_json(Json::string(tag)) + "}"}) {
+    const std::string tagged = text_at(ask("Hello", field).json(), "choices.0.message.content");
+    EXPECT_EQ(tagged.size(), 8U) << tagged;
+    EXPECT_TRUE(tagged.starts_with("<n>") && tagged.ends_with("</n>")) << tagged;
+  }
 }
 
 TEST(Chat, ToolChoiceNoneLeavesTheCallAsText) {
