@@ -23,6 +23,7 @@
 #include "api/completions.h"
 #include "app/command.h"
 #include "app/serve_options.h"
+#include "base/load_progress.h"
 #include "base/log.h"
 #include "server/runtime_serving.h"
 #include "server/server.h"
@@ -152,6 +153,7 @@ int serve(ServeOptions options) {
   std::signal(SIGPIPE, SIG_IGN);
 
   SteadyClock clock;
+  LoadProgress progress(clock);
   std::unique_ptr<Runtime> runtime;
   std::unique_ptr<server::Serving> serving;  // outlives the server
   Result<std::unique_ptr<server::Server>> server = server::Server::start(options.server, clock);
@@ -162,7 +164,7 @@ int serve(ServeOptions options) {
   log::info("listening on {}:{}{}, loading {}", options.server.host, (*server)->port(),
             options.server.tls_cert.empty() ? "" : " (HTTPS)", options.model);
   notify(options.notify_socket, "STATUS=loading");
-  core.set_loading("the model's files", -1.0);
+  core.set_loading("the model's files");
   Result<LoadedModel> model = load_model(options.model);
   if (!model.ok()) return fail(model.error(), exit_code_of(model.error()));
   std::optional<LoadedText> text;
@@ -171,7 +173,8 @@ int serve(ServeOptions options) {
     if (!loaded.ok()) return fail(loaded.error(), exit_code_of(loaded.error()));
     text = std::move(*loaded);
   }
-  core.set_loading("the weights' way to the device", -1.0);
+  core.set_loading("the weights' way to the device", &progress);
+  options.runtime.device.progress = &progress;
   Result<std::unique_ptr<Runtime>> started =
       Runtime::start(std::move(*model), std::move(text), options.runtime);
   if (!started.ok()) return fail(started.error(), exit_code_of(started.error()));

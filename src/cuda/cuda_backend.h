@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/load_progress.h"
 #include "ops/backend.h"
 #include "ops/drawn.h"
 
@@ -23,6 +24,8 @@ struct CudaOptions {
   /// Sources whose elements are to be drawn on the device instead of read; null: none. Must outlive
   /// the placing of weights.
   const DrawnMemory* drawn = nullptr;
+  /// Is told how far the weights are; null: nobody. Must outlive the placing of weights.
+  LoadProgress* progress = nullptr;
 };
 
 /// Whether this build has the backend.

@@ -144,9 +144,11 @@ bool Loader::takes(const ConstTensorView& source) {
 }
 
 Result<std::unique_ptr<Loader>> Loader::start(int device,
-                                              const std::shared_ptr<DeviceMemory>& memory) {
+                                              const std::shared_ptr<DeviceMemory>& memory,
+                                              LoadProgress* progress) {
   std::unique_ptr<Loader> loader(new Loader());
   loader->device_ = device;
+  loader->progress_ = progress;
   loader->start_ = std::chrono::steady_clock::now();
   const unsigned threads = std::clamp(std::thread::hardware_concurrency(), 2U, kThreadsMax);
   for (unsigned i = 0; i < threads; ++i) {
@@ -173,6 +175,7 @@ Status Loader::put(const LoadJob& job) {
   {
     const std::lock_guard lock(mutex_);
     if (!status_.ok()) return status_.error();
+    if (progress_ != nullptr) progress_->expect(job.source.bytes());
     for (std::int64_t row = 0; row < job.source.size(0); row += rows_each) {
       LoadJob piece = job;
       piece.source = job.source.slice(0, row, std::min(rows_each, job.source.size(0) - row));
@@ -203,6 +206,7 @@ void Loader::work(Lane& lane) {
     lock.lock();
     --working_;
     bytes_done_ += piece.source.bytes();
+    if (progress_ != nullptr) progress_->arrived(piece.source.bytes());
     if (!status.ok() && status_.ok()) {
       status_ = std::move(status);
       pieces_.clear();

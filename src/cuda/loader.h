@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/load_progress.h"
 #include "cuda/matmul.h"
 #include "cuda/runtime.h"
 #include "ops/drawn.h"
@@ -32,8 +33,10 @@ struct LoadJob {
 class Loader {
  public:
   /// Starts the threads. `device` is the GPU's number.
+  /// `progress` may be null.
   static Result<std::unique_ptr<Loader>> start(int device,
-                                               const std::shared_ptr<DeviceMemory>& memory);
+                                               const std::shared_ptr<DeviceMemory>& memory,
+                                               LoadProgress* progress);
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
   ~Loader();
@@ -54,6 +57,7 @@ class Loader {
   void work(Lane& lane);
 
   int device_ = 0;
+  LoadProgress* progress_ = nullptr;
   std::chrono::steady_clock::time_point start_;
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -127,7 +127,7 @@ Result<bool> CudaBackend::put_large(const ConstTensorView& source,
                                     std::uint8_t* copy) {
   if (!Loader::takes(source)) return false;
   if (loader_ == nullptr) {
-    KOHO_TRY_ASSIGN(loader_, Loader::start(options_.device, memory_));
+    KOHO_TRY_ASSIGN(loader_, Loader::start(options_.device, memory_, options_.progress));
   }
   LoadJob job;
   job.source = source;

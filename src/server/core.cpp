@@ -33,10 +33,10 @@ Core::Core(ServerSettings settings, const Clock& clock)
 
 Core::~Core() = default;
 
-void Core::set_loading(std::string what, double fraction) {
+void Core::set_loading(std::string what, const LoadProgress* progress) {
   const std::lock_guard lock(mutex_);
   waiting_for_ = std::move(what);
-  fraction_ = fraction;
+  progress_ = progress;
 }
 
 void Core::set_serving(const Serving& serving) {
@@ -73,7 +73,12 @@ std::string Core::readiness_json() const {
                              : R"({"status":"loading","waiting_for":)";
   const std::lock_guard lock(mutex_);
   chat::append_json_string(out, waiting_for_);
-  if (fraction_ >= 0.0) out += fmt::format(R"(,"progress":{:.3f})", fraction_);
+  const LoadProgress::Now load = progress_ == nullptr ? LoadProgress::Now() : progress_->now();
+  if (now == Phase::loading && load.bytes_total > 0) {
+    out += fmt::format(R"(,"progress":{:.3f},"bytes_done":{},"bytes_total":{},"gb_per_s":{:.3f})",
+                       load.fraction(), load.bytes_done, load.bytes_total, load.gb_per_s);
+    if (load.left_s >= 0.0) out += fmt::format(R"(,"seconds_left":{:.1f})", load.left_s);
+  }
   return out + '}';
 }
 

@@ -17,6 +17,7 @@
 #include "api/endpoints.h"
 #include "api/model.h"
 #include "base/clock.h"
+#include "base/load_progress.h"
 #include "engine/engine.h"
 #include "server/settings.h"
 #include "server/work_pool.h"
@@ -70,15 +71,17 @@ class Core {
 
   // ---- what the server is doing; threads: any
   Phase phase() const { return phase_.load(std::memory_order_acquire); }
-  /// What readiness waits for, and how much of it is done (0..1; negative: unknown).
-  void set_loading(std::string what, double fraction);
+  /// What readiness waits for, and how far the weights are, which outlives the loading; null: not
+  /// known.
+  void set_loading(std::string what, const LoadProgress* progress = nullptr);
   /// From now on requests are answered. `serving` outlives the core.
   void set_serving(const Serving& serving);
   void set_draining();
   void set_failed(std::string why);
   /// Null while loading.
   const Serving* serving() const { return serving_.load(std::memory_order_acquire); }
-  /// {"status": …, "waiting_for": …, "progress": …}.
+  /// {"status": …, "waiting_for": …}; while weights move also "progress" (0..1), "bytes_done",
+  /// "bytes_total", "gb_per_s" and, once something has arrived, "seconds_left".
   std::string readiness_json() const;
   std::int64_t uptime_us() const { return clock_.now_us() - started_us_; }
 
@@ -108,7 +111,7 @@ class Core {
   std::atomic<const Serving*> serving_{nullptr};
   mutable std::mutex mutex_;
   std::string waiting_for_;
-  double fraction_ = -1.0;
+  const LoadProgress* progress_ = nullptr;
   std::map<std::string, std::array<std::uint64_t, 4>> responses_;
   std::unordered_map<std::string, std::weak_ptr<GenerationJob>> jobs_;
   std::vector<std::string> unknown_seen_;  // that a log line was written for

@@ -22,7 +22,8 @@ Result<std::unique_ptr<Backend>> make_backend(const DeviceOptions& options,
   if (options.kind == DeviceKind::cuda)
     return make_cuda_backend({.device = static_cast<int>(rank),
                               .deterministic = options.deterministic,
-                              .drawn = options.drawn});
+                              .drawn = options.drawn,
+                              .progress = options.progress});
   const std::int64_t threads = options.threads > 0
                                    ? options.threads
                                    : static_cast<std::int64_t>(std::thread::hardware_concurrency());

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/load_progress.h"
 #include "cpu/cpu_backend.h"
 #include "ops/backend.h"
 #include "ops/drawn.h"
@@ -25,6 +26,7 @@ struct DeviceOptions {
   CpuIsa isa = CpuIsa::automatic;
   bool deterministic = false;          // CudaOptions::deterministic; the CPU always is
   const DrawnMemory* drawn = nullptr;  // CudaOptions::drawn
+  LoadProgress* progress = nullptr;  // CudaOptions::progress; the CPU computes with what is mapped
 };
 
 /// The backend of one of `ranks` ranks: a share of the threads, or the GPU of its number. Errors:

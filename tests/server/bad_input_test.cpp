@@ -2,7 +2,9 @@
 // The fifty rows of bad input: what is refused, with which status, field and code; and that the
 // server answers a good request after each. Rows are tested on both completion APIs where they
 // apply to both. Rows about sockets rather than bodies stand in connection_test.cpp.
+#include <chrono>
 #include <functional>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -475,7 +477,13 @@ TEST(BadInput, Row39Loading) {
   settings.io_threads = 1;
   settings.log_requests = false;
   const std::unique_ptr<Server> server = std::move(*Server::start(settings, clock));
-  server->core().set_loading("the weights", 0.25);
+  LoadProgress progress(clock);
+  server->core().set_loading("the weights", &progress);
+  EXPECT_TRUE(at(get(server->port(), "/readyz").json(), "progress").is_null());
+  progress.expect(8'000'000'000);
+  EXPECT_TRUE(at(get(server->port(), "/readyz").json(), "seconds_left").is_null());
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the way of 2 GB
+  progress.arrived(2'000'000'000);
   for (const Api api : kBoth) {
     const Reply reply = post(server->port(), path_of(api), body_with(api, ""));
     expect_error(reply, 503, "", "service_unavailable", "loading");
@@ -485,6 +493,12 @@ TEST(BadInput, Row39Loading) {
   EXPECT_EQ(ready.status, 503);
   EXPECT_EQ(text_at(ready.json(), "waiting_for"), "the weights");
   EXPECT_EQ(text_at(ready.json(), "progress"), "0.25");
+  EXPECT_EQ(text_at(ready.json(), "bytes_done"), "2000000000");
+  EXPECT_EQ(text_at(ready.json(), "bytes_total"), "8000000000");
+  const double rate = *at(ready.json(), "gb_per_s").as_number();
+  EXPECT_GT(rate, 0.0);
+  EXPECT_LE(rate, 100.0);
+  EXPECT_NEAR(*at(ready.json(), "seconds_left").as_number(), 6.0 / rate, 0.1 + 0.01 / rate);
   EXPECT_EQ(get(server->port(), "/livez").status, 200);
   EXPECT_EQ(get(server->port(), "/metrics").status, 200);
 }
