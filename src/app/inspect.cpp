@@ -30,7 +30,7 @@ constexpr const char* kExamples =
 of a GPU's memory after the weights and a reserve of 6 GB (activations, CUDA graphs, NCCL, context).
 
 Examples:
-  koho inspect --model /models/GLM-4.7-FP8
+  koho inspect /models/GLM-4.7-FP8
   koho inspect --model /models/GLM-4.7-FP8 --gpus 4 --context 32768 --kv-dtype fp8
   koho inspect --config GLM-4.7/config.json --weights fp8 --gpus 8 --json)";
 
@@ -289,7 +289,8 @@ Status run_inspect(const InspectOptions& options) {
 Runner add_inspect(CommandLine& command) {
   const auto options = std::make_shared<InspectOptions>();
   Option* model =
-      command.add_option("--model", options->model, "Model directory")->type_name("DIR");
+      command.add_option("--model,model", options->model, "Model directory; also without the flag")
+          ->type_name("DIR");
   Option* config =
       command.add_option("--config", options->config, "A config.json alone, instead of --model")
           ->type_name("FILE")

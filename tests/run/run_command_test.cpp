@@ -198,6 +198,18 @@ TEST_F(RunCommand, AFullDiskIsAnError) {
   }
 }
 
+TEST_F(RunCommand, InspectAndCheckTakeTheDirectoryWithoutTheFlag) {
+  for (const std::string command : {"inspect", "check"}) {
+    const Ran named = koho(command + " --json --model " + kModel);
+    const Ran bare = koho(command + " " + kModel + " --json");
+    EXPECT_EQ(named.exit_code, 0) << named.errors;
+    EXPECT_EQ(bare.exit_code, 0) << bare.errors;
+    EXPECT_EQ(bare.output, named.output);
+    EXPECT_NE(koho(command + " /nowhere").exit_code, 0);
+  }
+  EXPECT_EQ(koho("inspect " + kModel + " --config " + kModel + "/config.json").exit_code, 2);
+}
+
 TEST_F(RunCommand, ReadsIdsFromAPipe) {
   const std::string model =
       "run --model " + kModel + " --prompt-ids /dev/stdin --max-tokens 1 --json";
