@@ -900,6 +900,104 @@ bool overload(const Run& run) {
   return findings.print();
 }
 
+/// Sends small requests in packs without waiting for an answer, each with a name of its own, and
+/// wants the answers in their order.
+class PipeliningPeer final : public Peer {
+ public:
+  PipeliningPeer(Tally& tally, std::int64_t number, std::int64_t requests)
+      : tally_(tally), number_(number), requests_(requests) {}
+
+  void on_open() override { send_pack(); }
+  void on_bytes(std::string_view bytes) override {
+    pending_ += bytes;
+    std::size_t at = 0;
+    while (true) {
+      const std::size_t head = pending_.find("\r\n\r\n", at);
+      if (head == std::string::npos) break;
+      const std::string_view fields = std::string_view(pending_).substr(at, head + 2 - at);
+      std::size_t length = 0;
+      const std::string_view told = field(fields, "Content-Length: ");
+      std::from_chars(told.data(), told.data() + told.size(), length);
+      if (pending_.size() < head + 4 + length) break;
+      const std::string_view body = std::string_view(pending_).substr(head + 4, length);
+      if (!fields.starts_with("HTTP/1.1 200 ")) tally_.fault(fields.substr(0, 12));
+      if (field(fields, "x-request-id: ") != name(answered_)) tally_.fault("another's answer");
+      if (body.find(generates(answered_) ? R"("completion_tokens":1)" : R"("engine":"koho")") ==
+          body.npos)
+        tally_.fault("the answer to another question");
+      ++answered_;
+      ++tally_.frames;
+      at = head + 4 + length;
+    }
+    pending_.erase(0, at);
+    if (answered_ == requests_) {
+      ++tally_.complete;
+      leave(false);
+    } else if (answered_ == sent_) {
+      send_pack();
+    }
+  }
+  void on_end(End /*end*/) override { tally_.fault("ended by the server"); }
+
+ private:
+  static constexpr std::int64_t kPack = 16;
+
+  static std::string_view field(std::string_view fields, std::string_view name) {
+    const std::size_t at = fields.find(name);
+    if (at == fields.npos) return {};
+    const std::string_view rest = fields.substr(at + name.size());
+    return rest.substr(0, rest.find('\r'));
+  }
+  std::string name(std::int64_t request) const { return fmt::format("{}-{}", number_, request); }
+  /// One in so many takes a step of the engine: those behind it could overtake it.
+  static bool generates(std::int64_t request) { return request % kPack == 3; }
+
+  void send_pack() {
+    std::string pack;
+    for (; sent_ < requests_ && (pack.empty() || sent_ % kPack != 0); ++sent_) {
+      const std::string_view body =
+          generates(sent_) ? R"({"model":"load","prompt":[1],"max_tokens":1})" : "";
+      pack += fmt::format(
+          "{} HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: {}\r\nContent-Type: application/json"
+          "\r\nContent-Length: {}\r\n\r\n{}",
+          body.empty() ? "GET /version" : "POST /v1/completions", name(sent_), body.size(), body);
+    }
+    send(pack);
+  }
+
+  Tally& tally_;
+  std::int64_t number_;
+  std::int64_t requests_;
+  std::int64_t sent_ = 0;
+  std::int64_t answered_ = 0;
+  std::string pending_;
+};
+
+/// L8: many small requests in packs on connections that stay.
+bool pipelining(const Run& run) {
+  Findings findings("pipelining", run.brief);
+  const std::int64_t connections = run.brief ? 10 : 100;
+  const std::int64_t each = run.brief ? 400 : 10'000;
+  LoadServerOptions options;
+  options.sequences = 128;
+  const std::unique_ptr<LoadServer> server = run.start(options, findings);
+  if (!server) return findings.print();
+  Crowd crowd(server->port());
+  Tally tally;
+  const std::int64_t begin = now_us();
+  for (std::int64_t i = 0; i < connections; ++i)
+    crowd.join(std::make_unique<PipeliningPeer>(tally, i, each));
+  if (!crowd.run_out(begin + 400 * kUsPerSecond)) findings.miss("not at an end in time");
+  const double seconds = static_cast<double>(now_us() - begin) / 1e6;
+  tell_streams(findings, tally, connections);
+  findings.is("answers", static_cast<double>(tally.frames),
+              static_cast<double>(connections * each));
+  findings.tell("seconds", seconds);
+  findings.tell("answers_per_s", static_cast<double>(tally.frames) / seconds);
+  end_well(*server, findings);
+  return findings.print();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -918,7 +1016,7 @@ int main(int argc, char** argv) {
     }
   }
   using Scenario = std::pair<std::string_view, bool (*)(const Run&)>;
-  const std::array<Scenario, 9> scenarios{{
+  const std::array<Scenario, 10> scenarios{{
       {"streams",
        [](const Run& run) {
          const StreamLoad load = run.brief ? StreamLoad{100, 20'000, 10, false, 1000}
@@ -943,6 +1041,7 @@ int main(int argc, char** argv) {
       {"slowloris", slowloris},
       {"every_byte", every_byte},
       {"overload", overload},
+      {"pipelining", pipelining},
   }};
   if (tokenizer_file.empty()) {
     fmt::print(stderr, "server_load TOKENIZER.json [--brief] [SCENARIO ...]\nscenarios:");

@@ -2,8 +2,12 @@
 // `koho serve` as a process: flags, the way to readiness, the drain, exit codes, its documentation.
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
+#include <ctime>
 #include <fstream>
+#include <memory>
 #include <sstream>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,14 +20,16 @@ namespace {
 
 const std::string kTiny = std::string(KOHO_SOURCE_DIR) + "/models/tiny";
 
-/// A run of `koho serve`, its output in a file.
+/// A run of `koho serve`, its output in a file. `prepare` runs in the new process before it.
 class Process {
  public:
-  explicit Process(std::vector<std::string> arguments) : output_(std::tmpfile()) {
+  explicit Process(std::vector<std::string> arguments, void (*prepare)() = nullptr)
+      : output_(std::tmpfile()) {
     arguments.insert(arguments.begin(), "serve");
     arguments.insert(arguments.begin(), KOHO_BINARY);
     process_ = fork();
     if (process_ != 0) return;
+    if (prepare != nullptr) prepare();
     dup2(fileno(output_), STDOUT_FILENO);
     dup2(fileno(output_), STDERR_FILENO);
     std::vector<char*> raw;
@@ -43,6 +49,13 @@ class Process {
   Process& operator=(const Process&) = delete;
 
   void signal(int number) { kill(process_, number); }
+  /// Seconds of processor time so far, all threads together.
+  double cpu_s() const {
+    clockid_t clock = 0;
+    timespec time{};
+    if (clock_getcpuclockid(process_, &clock) != 0 || clock_gettime(clock, &time) != 0) return -1.0;
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) / 1e9;
+  }
   /// Its exit code; minus the signal that ended it.
   int wait() {
     int status = 0;
@@ -198,6 +211,70 @@ TEST(ServeCommand, ReadsAConfigFileAndTheEnvironment) {
   EXPECT_EQ(again.output(), output);
   unlink(path.c_str());
 }
+
+TEST(ServeCommand, WaitsForDescriptorsWithoutSpinning) {
+  Process process(serving(), [] {
+    const rlimit few{.rlim_cur = 64, .rlim_max = 64};
+    setrlimit(RLIMIT_NOFILE, &few);
+  });
+  const std::uint16_t port = process.ready_port();
+  ASSERT_NE(port, 0) << process.output();
+  {
+    std::vector<std::unique_ptr<Client>> clients;
+    for (int i = 0; i < 100; ++i) clients.push_back(std::make_unique<Client>(port));
+    while (process.output().find("no file descriptors are left") == std::string::npos) usleep(1000);
+    const double before = process.cpu_s();
+    usleep(500'000);
+    const double after = process.cpu_s();
+    EXPECT_GE(before, 0.0);
+    EXPECT_LT(after - before, 0.25);  // a loop without a pause takes all of the half second
+    // Those that are connected are served.
+    EXPECT_EQ(clients.front()->get("/livez")->status, 200);
+  }
+  EXPECT_EQ(get(port, "/livez").status, 200);
+  process.signal(SIGTERM);
+  EXPECT_EQ(process.wait(), 0) << process.output();
+}
+
+#ifdef KOHO_WALL_CLOCK_JUMPS
+TEST(ServeCommand, AWallClockThatJumpsMovesNoTimer) {
+  Process process(serving({"--sse-keep-alive-interval", "1"}),
+                  [] { setenv("LD_PRELOAD", KOHO_WALL_CLOCK_JUMPS, 1); });
+  const std::uint16_t port = process.ready_port();
+  ASSERT_NE(port, 0) << process.output();
+  // It does jump: "created" is a day off, once to either side.
+  const std::string body =
+      R"({"model":"tiny","prompt":"a","max_tokens":8,"ignore_eos":true,"timeout":60})";
+  const auto created = [&] {
+    const Reply reply = post(port, "/v1/completions", body);
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    return std::abs(std::stoll(text_at(reply.json(), "created")) -
+                    static_cast<long long>(std::time(nullptr)));
+  };
+  for (int i = 0; i < 8; ++i) {
+    const long long off = created();
+    EXPECT_GT(off, 80'000);
+    EXPECT_LT(off, 90'000);
+  }
+  // An idle connection stays, a stream runs to its end, a deadline comes when it is due.
+  Client idle(port);
+  EXPECT_EQ(idle.get("/livez")->status, 200);
+  Client streaming(port);
+  const std::optional<Reply> stream = streaming.post(
+      "/v1/completions",
+      R"({"model":"tiny","prompt":"a","max_tokens":500,"ignore_eos":true,"stream":true,"timeout":60})");
+  ASSERT_TRUE(stream);
+  EXPECT_EQ(stream->events().back(), "[DONE]");
+  EXPECT_EQ(stream->body.find("error"), std::string::npos) << stream->body;
+  const Reply late =
+      post(port, "/v1/completions",
+           R"({"model":"tiny","prompt":"a","max_tokens":2000,"ignore_eos":true,"timeout":0.01})");
+  EXPECT_EQ(late.status, 503) << late.body;
+  EXPECT_EQ(idle.get("/livez")->status, 200);
+  process.signal(SIGTERM);
+  EXPECT_EQ(process.wait(), 0) << process.output();
+}
+#endif
 
 TEST(ServeCommand, ItsDocumentationHasEveryFieldAndFlag) {
   Process process(std::vector<std::string>{"--help-markdown"});
