@@ -48,8 +48,8 @@ void write_merges(const TokenizerRecipe& recipe, std::string& out) {
       out += fmt::format("{}\n      [\n        {},\n        {}\n      ]", comma, spelled(left),
                          spelled(right));
     } else {
-      out +=
-          fmt::format("{}\n      {}", comma, in_quotes(spell_bytes(left) + " " + spell_bytes(right)));
+      out += fmt::format("{}\n      {}", comma,
+                         in_quotes(spell_bytes(left) + " " + spell_bytes(right)));
     }
     comma = ",";
   }
