@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/generation_job.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
@@ -8,6 +9,7 @@
 #include "api/body.h"
 #include "base/log.h"
 #include "chat/json.h"
+#include "grammar/forced_tokens.h"
 
 namespace koho::server {
 
@@ -92,63 +94,84 @@ std::optional<ApiError> GenerationJob::read(const std::string& body) {
   return refused;
 }
 
-/// The engine computes logits where it samples only. So each token of the prompt is asked for by a
-/// request of its own: the prompt up to it (whose pages the prefix cache has), one greedy token,
-/// and a bias that makes it the one we want. Log probabilities are those of the unbiased model.
+/// The engine computes logits where it samples only. So a prompt is cut into runs of a page's
+/// tokens, and each is the answer, with no choice left, to what stands before it. The last run goes
+/// ahead: with its prompt all pages are computed and kept, where the others then find them.
 void GenerationJob::begin_scoring() {
   constexpr std::size_t kScoredTokensMax = 16'384;
+  const api::Model& model = setup_.serving->model;
+  const std::int32_t vocabulary = model.tokenizer == nullptr
+                                      ? model.limits.vocabulary
+                                      : static_cast<std::int32_t>(model.tokenizer->vocab_size());
   std::size_t tokens = 0;
-  for (const Request& one : request_.requests) {
-    tokens += one.prompt.size();
-    request_.prompt_logprobs.emplace_back(one.prompt.size() - 1);
+  for (std::size_t i = 0; i < request_.requests.size(); ++i) {
+    const std::vector<Token>& prompt = request_.requests[i].prompt;
+    tokens += prompt.size();
+    request_.prompt_logprobs.emplace_back(prompt.size() - 1);
+    if (prompt.size() > 1) runs_.push_back(run_of(i, (prompt.size() - 2) / kRunTokens));
+    for (const Token token : prompt)
+      if (token >= vocabulary)
+        refused_ = api::wrong_field(
+            "echo",
+            fmt::format("token {} is none that could be scored: the tokenizer lacks it", token));
   }
-  if (tokens > kScoredTokensMax) {
+  if (tokens > kScoredTokensMax)
     refused_ = api::wrong_field(
         "echo",
         fmt::format("echo with logprobs scores at most {} prompt tokens a request, found {}",
                     kScoredTokensMax, tokens));
+  if (!refused_) stage_ = Stage::scoring;
+}
+
+/// Run `number` of a prompt: its first begins behind the first token, which nothing foretells, each
+/// further one behind a token of the page that its prompt ends in.
+GenerationJob::Run GenerationJob::run_of(std::size_t prompt, std::size_t number) const {
+  const std::size_t length = request_.requests[prompt].prompt.size();
+  const std::size_t begin = number * kRunTokens + 1;
+  const std::size_t end = std::min(begin + kRunTokens, length);
+  return {.prompt = prompt, .position = begin, .end = end, .leads = end == length && number > 0};
+}
+
+void GenerationJob::read_scores(Run& run) {
+  while (true) {
+    const OutputStream::Read read = run.stream->poll(event_);
+    if (read == OutputStream::Read::nothing) return;
+    if (read == OutputStream::Read::event) {
+      api::PromptLogprob& logprob = request_.prompt_logprobs[run.prompt][run.position++ - 1];
+      logprob.logprob = event_.logprob;
+      logprob.top = event_.top;
+      continue;
+    }
+    const Summary& summary = run.stream->summary();
+    if (summary.ending == Ending::failed) refused_ = api::to_api_error(summary.error);
+    run.stream.reset();
     return;
   }
-  stage_ = Stage::scoring;
 }
 
 void GenerationJob::score_prompts() {
   constexpr std::size_t kAtOnce = 32;
-  constexpr float kBias = 100.0F;
-  for (Score& score : scores_) {
-    const Token wanted = request_.requests[score.prompt].prompt[score.position];
-    api::PromptLogprob& logprob = request_.prompt_logprobs[score.prompt][score.position - 1];
-    while (true) {
-      const OutputStream::Read read = score.stream->poll(event_);
-      if (read == OutputStream::Read::nothing) break;
-      if (read == OutputStream::Read::event) {
-        // A token that the bias does not lift above all others is less likely than these by more
-        // than the bias: that is what can be said of it.
-        logprob.logprob = event_.token == wanted ? event_.logprob : event_.logprob - kBias;
-        logprob.top = event_.top;
-        continue;
-      }
-      const Summary& summary = score.stream->summary();
-      if (summary.ending == Ending::failed) refused_ = api::to_api_error(summary.error);
-      score.stream.reset();
-      break;
-    }
+  for (std::size_t i = 0; i < scores_.size(); ++i) {
+    const std::size_t before = scores_[i].position;
+    read_scores(scores_[i]);
+    if (!scores_[i].leads || scores_[i].position == before) continue;
+    scores_[i].leads = false;
+    for (std::size_t number = (before - 1) / kRunTokens; number > 0; --number)
+      runs_.push_front(run_of(scores_[i].prompt, number - 1));
   }
-  std::erase_if(scores_, [](const Score& score) { return score.stream == nullptr; });
-  while (!refused_ && scores_.size() < kAtOnce && next_prompt_ < request_.requests.size()) {
-    const Request& whole = request_.requests[next_prompt_];
-    if (next_position_ >= whole.prompt.size()) {
-      ++next_prompt_;
-      next_position_ = 1;
-      continue;
-    }
+  std::erase_if(scores_, [](const Run& run) { return run.stream == nullptr; });
+  while (!refused_ && scores_.size() < kAtOnce && !runs_.empty()) {
+    Run& run = runs_.front();
+    const Request& whole = request_.requests[run.prompt];
+    const auto at = [&whole](std::size_t position) {
+      return whole.prompt.begin() + static_cast<std::ptrdiff_t>(position);
+    };
     Request one;
-    one.prompt.assign(whole.prompt.begin(),
-                      whole.prompt.begin() + static_cast<std::ptrdiff_t>(next_position_));
+    one.prompt.assign(at(0), at(run.position));
+    one.grammar = forced_tokens({at(run.position), at(run.end)});
     one.sampling.temperature = 0.0;
     one.sampling.logprobs = *request_.output.logprobs;
-    one.sampling.logit_bias = {{whole.prompt[next_position_], kBias}};
-    one.max_tokens = 1;
+    one.max_tokens = static_cast<std::int32_t>(run.end - run.position);
     one.salt = whole.salt;
     one.priority = whole.priority;
     one.deadline_us = whole.deadline_us;
@@ -160,9 +183,11 @@ void GenerationJob::score_prompts() {
       refused_ = api::to_api_error(stream.error());
       break;
     }
-    scores_.push_back({std::move(*stream), next_prompt_, next_position_++});
+    run.stream = std::move(*stream);
+    scores_.push_back(std::move(run));
+    runs_.pop_front();
   }
-  if (refused_ || !scores_.empty() || next_prompt_ < request_.requests.size()) return;
+  if (refused_ || !scores_.empty() || !runs_.empty()) return;
   submit();
 }
 
@@ -296,8 +321,8 @@ void GenerationJob::ping(std::string& out) {
 }
 
 void GenerationJob::cancel_streams() {
-  for (const Score& score : scores_)
-    if (score.stream) setup_.serving->engine.cancel(score.stream);
+  for (const Run& run : scores_)
+    if (run.stream) setup_.serving->engine.cancel(run.stream);
   scores_.clear();
   for (std::shared_ptr<OutputStream>& stream : streams_) {
     if (!stream) continue;

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -62,6 +63,8 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   const std::string& id() const { return setup_.id; }
 
  private:
+  static constexpr std::size_t kRunTokens = 64;  // a page's: what stands before a run is whole
+                                                 // pages and a token
   enum class Stage : std::uint8_t { preparing, prepared, scoring, running, over };
 
   void prepare(const std::string& body);
@@ -87,15 +90,18 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   api::GenerationRequest request_;
   std::optional<api::ApiError> refused_;
 
-  /// A token of a prompt whose log probability is asked for.
-  struct Score {
-    std::shared_ptr<OutputStream> stream;
+  /// Tokens of a prompt in a row whose log probabilities are asked for.
+  struct Run {
+    std::shared_ptr<OutputStream> stream{};
     std::size_t prompt = 0;
-    std::size_t position = 0;
+    std::size_t position = 0;  // of the next
+    std::size_t end = 0;
+    bool leads = false;  // the prompt's other runs wait for its first token
   };
-  std::vector<Score> scores_;  // under way
-  std::size_t next_prompt_ = 0;
-  std::size_t next_position_ = 1;
+  Run run_of(std::size_t prompt, std::size_t number) const;
+  void read_scores(Run& run);
+  std::vector<Run> scores_;  // under way
+  std::deque<Run> runs_;     // that come next
 
   std::optional<api::Answer> answer_;
   bool stream_ = false;

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "base/mapped_file.h"
+#include "grammar/forced_tokens.h"
 #include "grammar/grammar_compiler.h"
 #include "validator.h"
 
@@ -255,6 +256,29 @@ TEST(GrammarWalk, ARolledBackTokenLeavesNoTrace) {
     EXPECT_EQ(before, after);
     ASSERT_TRUE(matcher->accept(token).ok());
   }
+}
+
+TEST(GrammarWalk, ForcedTokensLeaveNoChoice) {
+  const std::vector<std::int32_t> tokens{7, 40, 7};
+  const auto grammar = forced_tokens(tokens);
+  const std::unique_ptr<Matcher> matcher = *grammar->start();
+  std::vector<std::uint32_t> mask(2);
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    EXPECT_FALSE(matcher->can_end());
+    ASSERT_TRUE(matcher->fill_mask(mask).ok());
+    EXPECT_EQ(mask, tokens[i] == 7 ? (std::vector<std::uint32_t>{1U << 7U, 0U})
+                                   : (std::vector<std::uint32_t>{0U, 1U << 8U}));
+    EXPECT_FALSE(matcher->accept(8).ok());
+    ASSERT_TRUE(matcher->accept(tokens[i]).ok());
+  }
+  EXPECT_TRUE(matcher->can_end());
+  ASSERT_TRUE(matcher->fill_mask(mask).ok());
+  EXPECT_EQ(mask, (std::vector<std::uint32_t>{0U, 0U}));
+  EXPECT_FALSE(matcher->accept(7).ok());
+  ASSERT_TRUE(matcher->rollback(2).ok());
+  EXPECT_TRUE(matcher->accept(40).ok());
+  const std::unique_ptr<Matcher> outside = *forced_tokens({64})->start();
+  EXPECT_FALSE(outside->fill_mask(mask).ok());
 }
 
 TEST(GrammarWalk, AForbiddenTokenIsRefusedAndChangesNothing) {

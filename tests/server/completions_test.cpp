@@ -191,6 +191,55 @@ TEST(Completions, ScoresThePromptAsEvaluationHarnessesAsk) {
   EXPECT_EQ(text_at(one_more, "choices.0.text").substr(0, std::string_view(kStory).size()), kStory);
 }
 
+TEST(Completions, ScoresLongPromptsOnceAndExactly) {
+  // Any ids, most of them unlikely; a stop token among them; three runs and a part of one.
+  std::vector<int> ids;
+  for (int i = 0; i < 210; ++i) ids.push_back(300 + i * 37 % 3000);
+  ids[70] = std::stoi(text_at(
+      post(shared_server().port(), "/tokenize", R"({"prompt":"<|user|>"})").json(), "tokens.0"));
+  const auto list = [&ids](std::size_t count) {
+    std::string text = "[";
+    for (std::size_t i = 0; i < count; ++i) text += (i == 0 ? "" : ",") + std::to_string(ids[i]);
+    return text + "]";
+  };
+  ASSERT_TRUE(shared_server().becomes_idle());
+  const auto computed = [] {
+    return shared_server().serving().engine.statistics().computed_tokens;
+  };
+  const std::uint64_t before = computed();
+  const Json json = complete(list(ids.size()), R"("max_tokens":0,"logprobs":2,"echo":true)").json();
+  ASSERT_TRUE(shared_server().becomes_idle());
+  EXPECT_LE(computed() - before, 2 * ids.size() + 80);
+  const Json scores = at(json, "choices.0.logprobs.token_logprobs");
+  ASSERT_EQ(scores.items.size(), ids.size()) << chat::dump_json(json);
+  // The same bits as the first token of an answer that is forced to it, at the edges of runs.
+  for (const std::size_t place :
+       {1U, 2U, 63U, 64U, 65U, 66U, 70U, 71U, 128U, 129U, 192U, 193U, 209U}) {
+    const std::string forced =
+        R"("max_tokens":1,"logprobs":2,"temperature":0,"allowed_token_ids":[)" +
+        std::to_string(ids[place]) + "],\"cache_salt\":\"another\"";
+    const Json one = complete(list(place), forced).json();
+    EXPECT_EQ(text_at(scores, std::to_string(place)),
+              text_at(one, "choices.0.logprobs.token_logprobs.0"))
+        << place;
+    EXPECT_EQ(chat::dump_json(at(json, "choices.0.logprobs.top_logprobs." + std::to_string(place))),
+              chat::dump_json(at(one, "choices.0.logprobs.top_logprobs.0")))
+        << place;
+  }
+  // Several prompts, one of them of a single token.
+  const Json several = complete("[" + list(1) + "," + list(100) + "," + list(66) + "]",
+                                R"("max_tokens":0,"logprobs":2,"echo":true)")
+                           .json();
+  for (const auto& [choice, count] :
+       {std::pair{"0", 1U}, std::pair{"1", 100U}, std::pair{"2", 66U}}) {
+    const Json part = at(several, std::string("choices.") + choice + ".logprobs.token_logprobs");
+    ASSERT_EQ(part.items.size(), count);
+    for (std::size_t i = 1; i < count; ++i)
+      EXPECT_EQ(text_at(part, std::to_string(i)), text_at(scores, std::to_string(i)))
+          << choice << i;
+  }
+}
+
 TEST(Completions, StopTokenIdsAndIgnoreEos) {
   const Json plain = complete(quoted(kStory), R"("max_tokens":10,"return_token_ids":true)").json();
   const std::string third = text_at(plain, "choices.0.token_ids.2");
