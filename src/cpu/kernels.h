@@ -27,6 +27,8 @@ inline constexpr std::int64_t kScaleBlock = 128;
 /// Lays up to 16 rows of x out as multiply() reads them.
 struct StageTask {
   Format format = Format::bf16;  // of x and of the weight
+  bool block_scales = false;     // whether multiply() gets them
+  std::int64_t tokens = 0;       // of the whole multiply()
   const void* const* rows = nullptr;
   std::int64_t count = 0;    // 1..16
   std::int64_t columns = 0;  // K

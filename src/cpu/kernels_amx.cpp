@@ -1,22 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-// AMX: E4M3 weights and activations as bfloat16 (exact) in the tile unit; everything else is the
-// AVX-512 table's. A sum takes 32 columns at a step, in the tile unit's own order, for one token
-// and for a thousand alike. The tile unit flushes denormals: products of E4M3 codes have none,
-// which is why bf16 weights do not come here.
+// AMX: E4M3 weights and activations as bfloat16 (exact) in the tile unit, or, for up to four
+// tokens, as f32 in vectors, with the same bits; everything else is the AVX-512 table's. The tile
+// unit flushes denormals: products of E4M3 codes have none, which is why bf16 weights do not come
+// here.
 //
-// A weight tile holds 16 rows x 32 columns, a token tile 16 pairs of columns x 16 tokens, a sum
-// tile 16 rows x 16 tokens of f32. Up to 16 tokens: 64 rows at once, their sums in four tiles; 64
-// columns of them are widened into a ring in the L1 cache while the 64 before are multiplied. More
-// tokens: 32 rows x 256 columns are widened, then meet all tokens; the sums wait in memory, where
-// f32 loses nothing.
+// Order of a sum. 64 columns (a step) widen to two vectors of 16 pairs; eight steps are a span.
+// Lane by lane, the span's 16 pairs are one product of the tile unit: the even columns are added in
+// a chain, so are the odd ones, the two sums are added, and that is added to the total. Vectors do
+// the same for 16 lanes at once and add their sums to the total at the end, in turn. Weights with
+// block scales, whose sums may not leave 128 columns, keep to an order of their own: 32
+// neighbouring columns are one product.
+//
+// Why vectors at all: a tile instruction costs as much for one token as for 16, and while the other
+// thread of the core is busy, which a guest cannot help, it costs four times as much.
+//
+// A weight tile holds 16 rows x 16 pairs, a token tile 16 pairs x 16 tokens, a sum tile 16 rows x
+// 16 tokens of f32. 32 rows x 512 columns are widened, then meet all tokens; the sums wait in
+// memory, where f32 loses nothing.
 //
 // Memory. A core reads fastest from several pages at once, each from front to back: that is what
 // its own prefetcher follows, and it stops at the end of a page. So the memory that is read next is
-// asked for in eight spans side by side, whatever the length of a row.
+// asked for in eight spans side by side, whatever the length of a row. It fetches lines in pairs:
+// asking for every second one keeps as many line buffers free for the rows being widened.
 //
 // Widening. A normal code's bfloat16 is its bits moved and 120 added to the exponent, and adding
 // 120 to 1..15 is linear over bits: one GF(2) product per byte of the result. Zeros, denormals and
-// NaN are rare in weights; where 512 codes hold one, two 128-entry byte tables widen them instead.
+// NaN are rare in weights; where a few hundred codes hold one, two 128-entry byte tables widen them
+// instead.
 #include <cpuid.h>
 #include <cstring>
 #include <immintrin.h>
@@ -31,13 +41,20 @@
 namespace koho::cpu {
 namespace {
 
-constexpr std::int64_t kStep = 64;      // columns widened at once: two tiles
+constexpr std::int64_t kStep = 64;      // columns of a vector of codes
+constexpr std::int64_t kSpanSteps = 8;  // steps whose pairs fill tiles
+constexpr std::int64_t kSpan = kSpanSteps * kStep;
+constexpr std::int64_t kLanes = 16;     // pairs of a vector
 constexpr std::int64_t kTileRows = 16;  // rows of a weight tile
 constexpr std::int64_t kTileBytes = 1024;
-constexpr std::int64_t kStepTokensBytes = 2 * kTileBytes;  // 64 columns of a panel
+constexpr std::int64_t kSpanTokensBytes = kLanes * kTileBytes;  // 512 columns of a panel
+constexpr std::int64_t kDirectTokens = 4;                       // most for vectors
 
 constexpr std::int64_t steps_of(std::int64_t columns) {
   return (columns + kStep - 1) / kStep;
+}
+constexpr std::int64_t spans_of(std::int64_t columns) {
+  return (columns + kSpan - 1) / kSpan;
 }
 constexpr std::int64_t least(std::int64_t a, std::int64_t b) {
   return a < b ? a : b;
@@ -128,37 +145,74 @@ inline bool any_special(__m512i largest) {
   return _mm512_cmpge_epu8_mask(largest, _mm512_set1_epi8(kSpecial)) != 0;
 }
 
-inline __m512i load_codes(const std::byte* row, std::int64_t first, std::int64_t columns) {
+/// 64 codes, `rest` beyond the row's end.
+inline __m512i load_codes(const std::byte* row,
+                          std::int64_t first,
+                          std::int64_t columns,
+                          __m512i rest = _mm512_setzero_si512()) {
   if (first + kStep <= columns) return _mm512_loadu_si512(row + first);
-  return _mm512_maskz_loadu_epi8((1ULL << (columns - first)) - 1ULL, row + first);
+  if (first >= columns) return rest;
+  return _mm512_mask_loadu_epi8(rest, (1ULL << (columns - first)) - 1ULL, row + first);
 }
 
-// ---- staging: per 64 columns two token tiles of [16 pairs][tokens] dwords, `tokens` = the panel's
+/// Pairs of bfloat16 as f32: the even columns', the odd columns'.
+inline __m512 even_of(__m512i pairs) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
+}
+inline __m512 odd_of(__m512i pairs, __m512i odd_mask) {
+  return _mm512_castsi512_ps(_mm512_and_si512(pairs, odd_mask));
+}
+
+// ---- staging: per 32 columns a token tile of [16 pairs][tokens] dwords, `tokens` = the panel's;
+// or for vectors, per 64 columns and token, four vectors of f32
 
 std::int64_t panel_bytes(Format format, std::int64_t columns) {
   if (format != Format::e4m3) return avx512_kernels()->panel_bytes(format, columns);
-  return steps_of(columns) * kStepTokensBytes;
+  return spans_of(columns) * kSpanTokensBytes;
+}
+
+constexpr std::int64_t kDirectFloats = 4 * kLanes;  // of a step of one token
+static_assert(kDirectTokens * kDirectFloats * 4 * kSpanSteps <= kSpanTokensBytes);
+
+void stage_direct(const StageTask& task, const Tables& tables) {
+  const __m512i odd_mask = _mm512_set1_epi32(static_cast<int>(0xFFFF0000U));
+  float* out = reinterpret_cast<float*>(task.panel);
+  for (std::int64_t first = 0; first < task.columns; first += kStep) {
+    for (std::int64_t t = 0; t < task.count; ++t, out += kDirectFloats) {
+      __m512i wide[2];
+      widen(tables, load_codes(static_cast<const std::byte*>(task.rows[t]), first, task.columns),
+            wide);
+      _mm512_store_ps(out, even_of(wide[0]));
+      _mm512_store_ps(out + kLanes, odd_of(wide[0], odd_mask));
+      _mm512_store_ps(out + 2 * kLanes, even_of(wide[1]));
+      _mm512_store_ps(out + 3 * kLanes, odd_of(wide[1], odd_mask));
+    }
+  }
 }
 
 void stage(const StageTask& task) {
   if (task.format != Format::e4m3) return avx512_kernels()->stage(task);
   const Tables tables = load_tables();
-  std::byte* out = task.panel;
-  for (std::int64_t first = 0; first < task.columns; first += kStep, out += kStepTokensBytes) {
-    alignas(64) std::uint32_t pairs[2][16][16];  // [tile][token][pair]
+  if (!task.block_scales && task.tokens <= kDirectTokens) return stage_direct(task, tables);
+  std::uint32_t* tile = reinterpret_cast<std::uint32_t*>(task.panel);
+  for (std::int64_t first = 0; first < task.columns; first += kSpan) {
     for (std::int64_t t = 0; t < task.count; ++t) {
-      __m512i wide[2];
-      widen(tables, load_codes(static_cast<const std::byte*>(task.rows[t]), first, task.columns),
-            wide);
-      _mm512_store_si512(pairs[0][t], wide[0]);
-      _mm512_store_si512(pairs[1][t], wide[1]);
+      alignas(64) std::uint32_t pairs[2 * kSpanSteps][kLanes];
+      for (std::int64_t step = 0; step < kSpanSteps; ++step) {
+        __m512i wide[2];
+        widen(tables,
+              load_codes(static_cast<const std::byte*>(task.rows[t]), first + step * kStep,
+                         task.columns),
+              wide);
+        _mm512_store_si512(pairs[2 * step], wide[0]);
+        _mm512_store_si512(pairs[2 * step + 1], wide[1]);
+      }
+      for (std::int64_t i = 0; i < kLanes; ++i)
+        for (std::int64_t pair = 0; pair < 16; ++pair)
+          tile[i * 256 + pair * task.count + t] =
+              task.block_scales ? pairs[i][pair] : pairs[pair][i];
     }
-    std::uint32_t* tile = reinterpret_cast<std::uint32_t*>(out);
-    for (const auto& source : pairs) {
-      for (std::int64_t pair = 0; pair < 16; ++pair)
-        for (std::int64_t t = 0; t < task.count; ++t) tile[pair * task.count + t] = source[t][pair];
-      tile += 16 * 16;
-    }
+    tile += kSpanTokensBytes / 4;
   }
 }
 
@@ -213,13 +267,13 @@ inline void tile_multiply() {
 
 constexpr std::int64_t kPairRows = 2 * kTileRows;
 constexpr std::int64_t kPairTokens = 2 * kPanelTokens;
-// Columns widened at once for more than 16 tokens: a block meets all of them, and its sums come and
-// go once per block.
-constexpr std::int64_t kBlockColumns = 256;
-static_assert(kBlockColumns % kScaleBlock == 0);
+// A span is widened at once. Half of its tiles, which with the tokens' fit into the L1 cache, meet
+// all tokens, then the other half; sums come and go with each.
+constexpr std::int64_t kHalf = kSpan / 2;
+static_assert(kHalf % kScaleBlock == 0);
 
 /// A widened row's bytes: a line more, so that rows do not fall on one another's cache sets.
-constexpr std::int64_t kBlockStride = 2 * kBlockColumns + 64;
+constexpr std::int64_t kBlockStride = 2 * kSpan + 64;
 constexpr std::int64_t kBlockBytes = kPairRows * kBlockStride;
 
 /// [row][token] of a pair of row tiles and a pair of panels.
@@ -257,48 +311,6 @@ void configure(const Panels& panels) {
   tile_configure(shapes);
 }
 
-constexpr std::int64_t kGroup = 8;  // rows widened at once
-
-/// 64 columns of eight rows as bfloat16; false if a code is not normal, and then nothing is said of
-/// the target.
-template <std::int64_t kTargetStride>
-inline bool widen_normal(const Constants& constants,
-                         const std::byte* codes,
-                         std::int64_t stride,
-                         std::byte* target) {
-  __m512i largest = _mm512_setzero_si512();
-#pragma GCC unroll 8
-  for (std::int64_t r = 0; r < kGroup; ++r, target += kTargetStride) {
-    const __m512i some = kept(_mm512_loadu_si512(codes + r * stride));
-    const __m512i low = _mm512_gf2p8affine_epi64_epi8(some, constants.low, 0);
-    const __m512i high = _mm512_gf2p8affine_epi64_epi8(some, constants.high, kHighComplement);
-    largest = _mm512_max_epu8(largest, speciality(constants, some));
-    _mm512_store_si512(target, _mm512_unpacklo_epi8(low, high));
-    _mm512_store_si512(target + 64, _mm512_unpackhi_epi8(low, high));
-  }
-  return !any_special(largest);
-}
-
-/// Up to 64 columns of up to eight rows, zeros beyond `columns`.
-template <std::int64_t kTargetStride>
-inline void widen_group(const Tables& tables,
-                        const Constants& constants,
-                        const std::byte* codes,
-                        std::int64_t stride,
-                        std::int64_t rows,
-                        std::int64_t columns,
-                        std::byte* target) {
-  if (rows >= kGroup && columns >= kStep &&
-      widen_normal<kTargetStride>(constants, codes, stride, target))
-    return;
-  for (std::int64_t r = 0; r < least(rows, kGroup); ++r, target += kTargetStride) {
-    __m512i wide[2];
-    widen(tables, load_codes(codes + r * stride, 0, columns), wide);
-    _mm512_store_si512(target, wide[0]);
-    _mm512_store_si512(target + 64, wide[1]);
-  }
-}
-
 /// Asks for the memory that is read after some rows, as much as theirs, while they are widened.
 class Ahead {
  public:
@@ -306,37 +318,100 @@ class Ahead {
       : next_(task.next + row * task.row_bytes),
         span_((rows + kSpans - 1) / kSpans * task.row_bytes) {}
 
-  /// One line of each span, for each group widened.
-  void ask() {
+  /// For so many lines read, at most a pair per span.
+  void ask(std::int64_t lines) {
+    lines_ += lines;
+    if (lines_ < 2 * kSpans) return;
+    lines_ -= 2 * kSpans;
     const std::byte* at = next_;
     for (std::int64_t i = 0; i < kSpans; ++i, at += span_)
       _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T1);
-    next_ += 64;
+    next_ += 2 * 64;
   }
 
  private:
-  static constexpr std::int64_t kSpans = kGroup;
+  static constexpr std::int64_t kSpans = 8;
   const std::byte* next_;
   std::int64_t span_;
+  std::int64_t lines_ = 0;
 };
 
-/// Columns first.. of up to 32 rows, at most a block of them, as bfloat16 rows.
-void widen_block(const Tables& tables,
-                 const MultiplyTask& task,
-                 std::int64_t row,
-                 std::int64_t rows,
-                 std::int64_t first,
-                 std::byte* block,
-                 Ahead& ahead) {
+/// 64 normal codes.
+inline void widen_normal(const Constants& constants, __m512i codes, __m512i out[2]) {
+  const __m512i low = _mm512_gf2p8affine_epi64_epi8(codes, constants.low, 0);
+  const __m512i high = _mm512_gf2p8affine_epi64_epi8(codes, constants.high, kHighComplement);
+  out[0] = _mm512_unpacklo_epi8(low, high);
+  out[1] = _mm512_unpackhi_epi8(low, high);
+}
+
+/// A span's eight vectors of codes, so that widening vector i yields the pairs of two lanes, each
+/// step after step: lane_of(i) and the one after it.
+inline void gather_lanes(__m512i codes[kSpanSteps]) {
+  // In every 16 bytes, the pairs of the first vector beside those of the second.
+  const __m512i beside =
+      _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
+  __m512i a[4];  // lanes 4q and 4q + 1 of two steps
+  __m512i b[4];  // lanes 4q + 2 and 4q + 3
+  for (int i = 0; i < 4; ++i) {
+    const __m512i first = _mm512_shuffle_epi8(codes[2 * i], beside);
+    const __m512i second = _mm512_shuffle_epi8(codes[2 * i + 1], beside);
+    a[i] = _mm512_unpacklo_epi32(first, second);
+    b[i] = _mm512_unpackhi_epi32(first, second);
+  }
+  const auto turn = [](const __m512i in[4], __m512i* out) {  // 4 x 4 of 16 bytes
+    const __m512i even_low = _mm512_shuffle_i32x4(in[0], in[1], 0x88);
+    const __m512i odd_low = _mm512_shuffle_i32x4(in[0], in[1], 0xDD);
+    const __m512i even_high = _mm512_shuffle_i32x4(in[2], in[3], 0x88);
+    const __m512i odd_high = _mm512_shuffle_i32x4(in[2], in[3], 0xDD);
+    out[0] = _mm512_shuffle_i32x4(even_low, even_high, 0x88);
+    out[1] = _mm512_shuffle_i32x4(odd_low, odd_high, 0x88);
+    out[2] = _mm512_shuffle_i32x4(even_low, even_high, 0xDD);
+    out[3] = _mm512_shuffle_i32x4(odd_low, odd_high, 0xDD);
+  };
+  turn(a, codes);
+  turn(b, codes + 4);
+}
+constexpr std::int64_t lane_of(std::int64_t vector) {
+  return vector % 4 * 4 + vector / 4 * 2;
+}
+
+/// A span of up to 32 rows as bfloat16 rows of tiles, whose order kLaneOrder chooses.
+template <bool kLaneOrder>
+void widen_span(const Tables& tables,
+                const MultiplyTask& task,
+                std::int64_t row,
+                std::int64_t rows,
+                std::int64_t first,
+                std::byte* block,
+                Ahead& ahead) {
   const Constants constants;
-  for (std::int64_t r = 0; r < rows; r += kGroup) {
-    const std::byte* codes = task.weight + (row + r) * task.row_bytes + first;
-    const std::int64_t columns = least(task.columns - first, kBlockColumns);
-    for (std::int64_t k = 0; k < columns; k += kStep) {
-      ahead.ask();
-      widen_group<kBlockStride>(tables, constants, codes + k, task.row_bytes, rows - r, columns - k,
-                                block + r * kBlockStride + 2 * k);
+  const std::int64_t columns = least(task.columns - first, kSpan);
+  const __m512i one = _mm512_set1_epi8(0x38);  // a normal code; it meets tokens' zeros
+  for (std::int64_t r = 0; r < rows; ++r, block += kBlockStride) {
+    ahead.ask(steps_of(columns));
+    const std::byte* source = task.weight + (row + r) * task.row_bytes + first;
+    __m512i codes[kSpanSteps];
+    __m512i largest = _mm512_setzero_si512();
+#pragma GCC unroll 8
+    for (std::int64_t step = 0; step < kSpanSteps; ++step) {
+      codes[step] = kept(load_codes(source, step * kStep, columns, one));
+      largest = _mm512_max_epu8(largest, speciality(constants, codes[step]));
     }
+    if constexpr (kLaneOrder) gather_lanes(codes);
+    const auto write = [&](auto widen_codes) {
+#pragma GCC unroll 8
+      for (std::int64_t i = 0; i < kSpanSteps; ++i) {
+        __m512i wide[2];
+        widen_codes(codes[i], wide);
+        std::byte* target = block + 64 * (kLaneOrder ? lane_of(i) : 2 * i);
+        _mm512_store_si512(target, wide[0]);
+        _mm512_store_si512(target + 64, wide[1]);
+      }
+    };
+    if (any_special(largest))
+      write([&](__m512i some, __m512i* wide) { widen(tables, some, wide); });
+    else
+      write([&](__m512i some, __m512i* wide) { widen_normal(constants, some, wide); });
   }
 }
 
@@ -489,8 +564,15 @@ void write_tiles(const float* values,
   }
 }
 
-/// A widened block's columns, which begin at `first`, times a pair of panels, onto `sums`. The sum
-/// tiles hold the sums where this is the task's only pair; else they are brought and taken away.
+/// The columns that tiles stand for, the zeros at the end included.
+std::int64_t tiled_columns(const MultiplyTask& task) {
+  return task.token_scales == nullptr ? spans_of(task.columns) * kSpan
+                                      : steps_of(task.columns) * kStep;
+}
+
+/// Half a widened span's tiles, from the one of column `first` on, times a pair of panels, onto
+/// `sums`. The sum tiles hold the sums where this is the task's only pair; else they are brought
+/// and taken away.
 void multiply_block(const MultiplyTask& task,
                     const std::byte* block,
                     std::int64_t rows,
@@ -501,7 +583,7 @@ void multiply_block(const MultiplyTask& task,
   const Panels panels = panels_at(task, token);
   const Part part{rows > kTileRows, panels.second != nullptr};
   if (!only && (token == 0 || task.tokens - token < kPairTokens)) configure(panels);
-  const std::int64_t end = least(steps_of(task.columns) * kStep, first + kBlockColumns);
+  const std::int64_t end = least(tiled_columns(task), first + kHalf);
   if (task.token_scales != nullptr) {
     Sums products;
     for (std::int64_t k = first; k < end; k += kScaleBlock) {
@@ -518,97 +600,125 @@ void multiply_block(const MultiplyTask& task,
   else if (!only)
     load_sums(sums, part);
   multiply_tiles(part, block, panels, first / 32, (end - first) / 32);
-  if (!only || first + kBlockColumns >= task.columns) store_sums(sums, part);
+  if (!only || end == tiled_columns(task)) store_sums(sums, part);
 }
 
-// ---- up to 16 tokens
+// ---- up to four tokens
 
-constexpr std::int64_t kFewTiles = 4;  // of rows at once, each with its sum tile
-constexpr std::int64_t kUnitStride = 2 * kStep;
-constexpr std::int64_t kUnitBytes = kTileRows * kUnitStride;  // 16 rows x 64 columns, widened
-constexpr std::int64_t kRingBytes = 2 * kFewTiles * kUnitBytes;
-
-/// Sum tile kTile += a unit times its 64 columns of tokens, which tiles 6 and 7 hold.
-template <int kTile>
-inline void multiply_unit(const std::byte* unit) {
-  tile_load<4>(unit, kUnitStride);
-  tile_multiply<kTile, 4, 6>();
-  tile_load<5>(unit + kStep, kUnitStride);
-  tile_multiply<kTile, 5, 7>();
+/// The sums of 16 rows, lane by lane: [row][span][lane].
+std::int64_t lane_floats(std::int64_t columns) {
+  return kTileRows * spans_of(columns) * kLanes;
 }
 
-/// Up to 64 rows from `row` on.
-void multiply_few_rows(const Tables& tables,
-                       const MultiplyTask& task,
-                       std::int64_t row,
-                       std::byte* ring,
-                       float* sums) {
-  const Constants constants;
-  const std::int64_t rows = least(kFewTiles * kTileRows, task.rows - row);
-  const std::int64_t steps = steps_of(task.columns);
-  const std::int64_t token_stride = 4 * task.tokens;
-  Ahead ahead(task, row, rows);
-  const auto widen_unit = [&](std::int64_t step, std::int64_t tile, std::byte* unit) {
-    for (std::int64_t r = 0; r < kTileRows; r += kGroup) {
-      ahead.ask();
-      widen_group<kUnitStride>(
-          tables, constants,
-          task.weight + (row + tile * kTileRows + r) * task.row_bytes + step * kStep,
-          task.row_bytes, rows - tile * kTileRows - r, task.columns - step * kStep,
-          unit + r * kUnitStride);
+/// kRows rows times kTokens tokens, from `row` and `token` on; lanes[t * lane_floats + ...] is row
+/// 0's.
+template <int kRows, int kTokens>
+inline void add_rows(const Tables& tables,
+                     const Constants& constants,
+                     const MultiplyTask& task,
+                     std::int64_t row,
+                     float* lanes,
+                     Ahead& ahead) {
+  const __m512i odd_mask = kept(_mm512_set1_epi32(static_cast<int>(0xFFFF0000U)));
+  const std::int64_t spans = spans_of(task.columns);
+  const std::byte* weights = task.weight + row * task.row_bytes;
+  const float* x = reinterpret_cast<const float*>(task.panels);
+  for (std::int64_t span = 0; span < spans; ++span) {
+    __m512 even[std::size_t{kRows}][std::size_t{kTokens}];
+    __m512 odd[std::size_t{kRows}][std::size_t{kTokens}];
+    for (int r = 0; r < kRows; ++r)
+      for (int t = 0; t < kTokens; ++t) even[r][t] = odd[r][t] = _mm512_setzero_ps();
+    const std::int64_t end = least(task.columns, (span + 1) * kSpan);
+    for (std::int64_t first = span * kSpan; first < end; first += kStep) {
+      ahead.ask(kRows);
+      __m512i wide[std::size_t{kRows}][2];
+      __m512i largest = _mm512_setzero_si512();
+      if (first + kStep <= end) {
+#pragma GCC unroll 4
+        for (int r = 0; r < kRows; ++r) {
+          const __m512i codes = kept(_mm512_loadu_si512(weights + r * task.row_bytes + first));
+          largest = _mm512_max_epu8(largest, speciality(constants, codes));
+          widen_normal(constants, codes, wide[r]);
+        }
+      }
+      if (__builtin_expect(first + kStep > end || any_special(largest), 0))
+        for (int r = 0; r < kRows; ++r)
+          widen(tables, load_codes(weights + r * task.row_bytes, first, end), wide[r]);
+#pragma GCC unroll 4
+      for (int t = 0; t < kTokens; ++t, x += kDirectFloats) {
+#pragma GCC unroll 4
+        for (int r = 0; r < kRows; ++r) {
+          for (int i = 0; i < 2; ++i) {
+            even[r][t] = _mm512_fmadd_ps(even_of(wide[r][i]), _mm512_load_ps(x + 2 * i * kLanes),
+                                         even[r][t]);
+            odd[r][t] = _mm512_fmadd_ps(odd_of(wide[r][i], odd_mask),
+                                        _mm512_load_ps(x + (2 * i + 1) * kLanes), odd[r][t]);
+          }
+        }
+      }
     }
-  };
-  tile_zero<0>();
-  tile_zero<1>();
-  tile_zero<2>();
-  tile_zero<3>();
-  // The tile unit is a step behind: what it loads has left the store buffer.
-  for (std::int64_t step = 0; step <= steps; ++step) {
-    std::byte* now = ring + step % 2 * (kRingBytes / 2);
-    const std::byte* before = ring + (step + 1) % 2 * (kRingBytes / 2);
-    if (step > 0) {
-      const std::byte* tokens = task.panels + (step - 1) * kStepTokensBytes;
-      tile_load<6>(tokens, token_stride);
-      tile_load<7>(tokens + kTileBytes, token_stride);
-    }
-    const auto unit = [&]<int kTile>() {
-      if (kTile * kTileRows >= rows) return;
-      if (step < steps) widen_unit(step, kTile, now + kTile * kUnitBytes);
-      if (step > 0) multiply_unit<kTile>(before + kTile * kUnitBytes);
-    };
-    unit.template operator()<0>();
-    unit.template operator()<1>();
-    unit.template operator()<2>();
-    unit.template operator()<3>();
+    for (int r = 0; r < kRows; ++r)
+      for (int t = 0; t < kTokens; ++t)
+        _mm512_store_ps(lanes + t * lane_floats(task.columns) + (r * spans + span) * kLanes,
+                        _mm512_add_ps(even[r][t], odd[r][t]));
   }
-  constexpr std::int64_t kStride = kPanelTokens * sizeof(float);
-  tile_store<0>(sums, kStride);
-  tile_store<1>(sums + kTileBytes / 4, kStride);
-  tile_store<2>(sums + 2 * kTileBytes / 4, kStride);
-  tile_store<3>(sums + 3 * kTileBytes / 4, kStride);
-  write_tiles(sums, kPanelTokens, task.tokens, rows, task.sums + row, task.rows);
+}
+
+template <int kTokens>
+void multiply_direct(const MultiplyTask& task) {
+  constexpr int kRows = kTokens == 1 ? 4 : kTokens == 2 ? 2 : 1;
+  const Tables tables = load_tables();
+  const Constants constants;
+  const std::int64_t spans = spans_of(task.columns);
+  float* lanes = reinterpret_cast<float*>(task.scratch);
+  Ahead ahead(task, 0, task.rows);
+  for (std::int64_t row = 0; row < task.rows; row += kTileRows) {
+    const std::int64_t rows = least(kTileRows, task.rows - row);
+    std::int64_t r = 0;
+    for (; r + kRows <= rows; r += kRows)
+      add_rows<kRows, kTokens>(tables, constants, task, row + r, lanes + r * spans * kLanes, ahead);
+    if constexpr (kRows > 1)
+      for (; r < rows; ++r)
+        add_rows<1, kTokens>(tables, constants, task, row + r, lanes + r * spans * kLanes, ahead);
+    for (int t = 0; t < kTokens; ++t) {
+      __m512 totals = _mm512_setzero_ps();
+      for (std::int64_t span = 0; span < spans; ++span) {
+        alignas(64) float turned[kLanes][kTileRows];
+        transpose(lanes + t * lane_floats(task.columns) + span * kLanes, spans * kLanes, turned[0],
+                  kTileRows);
+        for (const auto& lane : turned) totals = _mm512_add_ps(totals, _mm512_load_ps(lane));
+      }
+      _mm512_mask_storeu_ps(task.sums + t * task.rows + row,
+                            static_cast<__mmask16>((1U << rows) - 1U), totals);
+    }
+  }
 }
 
 // ----
 
 void multiply(const MultiplyTask& task) {
   if (task.format != Format::e4m3) return avx512_kernels()->multiply(task);
+  const bool scaled = task.token_scales != nullptr;
+  if (!scaled && task.tokens <= kDirectTokens) {
+    static_assert(kDirectTokens == 4);
+    return task.tokens == 1   ? multiply_direct<1>(task)
+           : task.tokens == 2 ? multiply_direct<2>(task)
+           : task.tokens == 3 ? multiply_direct<3>(task)
+                              : multiply_direct<4>(task);
+  }
   const Tables tables = load_tables();
   std::byte* block = task.scratch;
   Sums* sums = reinterpret_cast<Sums*>(block + kBlockBytes);
   if (task.tokens <= kPairTokens) configure(panels_at(task, 0));
-  if (task.tokens <= kPanelTokens && task.token_scales == nullptr) {
-    for (std::int64_t row = 0; row < task.rows; row += kFewTiles * kTileRows)
-      multiply_few_rows(tables, task, row, block, &sums[0].values[0][0]);
-    return tile_release();
-  }
   for (std::int64_t row = 0; row < task.rows; row += kPairRows) {
     const std::int64_t rows = least(kPairRows, task.rows - row);
     Ahead ahead(task, row, rows);
-    for (std::int64_t first = 0; first < task.columns; first += kBlockColumns) {
-      widen_block(tables, task, row, rows, first, block, ahead);
+    for (std::int64_t first = 0; first < tiled_columns(task); first += kHalf) {
+      const std::int64_t half = first % kSpan;
+      if (half == 0 && scaled) widen_span<false>(tables, task, row, rows, first, block, ahead);
+      if (half == 0 && !scaled) widen_span<true>(tables, task, row, rows, first, block, ahead);
       for (std::int64_t token = 0; token < task.tokens; token += kPairTokens)
-        multiply_block(task, block, rows, first, token, sums[token / kPairTokens]);
+        multiply_block(task, block + 2 * half, rows, first, token, sums[token / kPairTokens]);
     }
     for (std::int64_t token = 0; token < task.tokens; token += kPairTokens)
       write_tiles(&sums[token / kPairTokens].values[0][0], kPairTokens,
@@ -620,10 +730,12 @@ void multiply(const MultiplyTask& task) {
 
 std::int64_t multiply_scratch_bytes(std::int64_t columns) {
   constexpr std::int64_t kPairs = (kTokensMax + kPairTokens - 1) / kPairTokens;
-  static_assert(kRingBytes <= kBlockBytes);
   const std::int64_t widened = kBlockBytes + kPairs * static_cast<std::int64_t>(sizeof(Sums));
+  const std::int64_t lanes =
+      kDirectTokens * lane_floats(columns) * static_cast<std::int64_t>(sizeof(float));
   const std::int64_t vector = avx512_kernels()->multiply_scratch_bytes(columns);
-  return widened > vector ? widened : vector;
+  const std::int64_t most = widened > lanes ? widened : lanes;
+  return most > vector ? most : vector;
 }
 
 // ---- detection

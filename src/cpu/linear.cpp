@@ -36,6 +36,8 @@ void CpuBackend::stage_panel(const Staged& staged,
       staged.scales[begin + i] = x.scales.as<float>()[row];
   }
   kernels_.stage({.format = form.format,
+                  .block_scales = form.block_scales,
+                  .tokens = staged.tokens,
                   .rows = pointers.data(),
                   .count = count,
                   .columns = staged.columns,
