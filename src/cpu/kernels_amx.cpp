@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// AMX: E4M3 weights and activations as bfloat16 (exact) in the tile unit, or, for up to four
+// AMX: E4M3 weights and activations as bfloat16 (exact) in the tile unit, or, for up to two
 // tokens, as f32 in vectors, with the same bits; everything else is the AVX-512 table's. The tile
 // unit flushes denormals: products of E4M3 codes have none, which is why bf16 weights do not come
 // here.
@@ -48,7 +48,7 @@ constexpr std::int64_t kLanes = 16;     // pairs of a vector
 constexpr std::int64_t kTileRows = 16;  // rows of a weight tile
 constexpr std::int64_t kTileBytes = 1024;
 constexpr std::int64_t kSpanTokensBytes = kLanes * kTileBytes;  // 512 columns of a panel
-constexpr std::int64_t kDirectTokens = 4;                       // most for vectors
+constexpr std::int64_t kDirectTokens = 2;                       // most for vectors
 
 constexpr std::int64_t steps_of(std::int64_t columns) {
   return (columns + kStep - 1) / kStep;
@@ -603,7 +603,7 @@ void multiply_block(const MultiplyTask& task,
   if (!only || end == tiled_columns(task)) store_sums(sums, part);
 }
 
-// ---- up to four tokens
+// ---- up to two tokens
 
 /// The sums of 16 rows, lane by lane: [row][span][lane].
 std::int64_t lane_floats(std::int64_t columns) {
@@ -666,7 +666,7 @@ inline void add_rows(const Tables& tables,
 
 template <int kTokens>
 void multiply_direct(const MultiplyTask& task) {
-  constexpr int kRows = kTokens == 1 ? 4 : kTokens == 2 ? 2 : 1;
+  constexpr int kRows = 4 / kTokens;
   const Tables tables = load_tables();
   const Constants constants;
   const std::int64_t spans = spans_of(task.columns);
@@ -677,9 +677,8 @@ void multiply_direct(const MultiplyTask& task) {
     std::int64_t r = 0;
     for (; r + kRows <= rows; r += kRows)
       add_rows<kRows, kTokens>(tables, constants, task, row + r, lanes + r * spans * kLanes, ahead);
-    if constexpr (kRows > 1)
-      for (; r < rows; ++r)
-        add_rows<1, kTokens>(tables, constants, task, row + r, lanes + r * spans * kLanes, ahead);
+    for (; r < rows; ++r)
+      add_rows<1, kTokens>(tables, constants, task, row + r, lanes + r * spans * kLanes, ahead);
     for (int t = 0; t < kTokens; ++t) {
       __m512 totals = _mm512_setzero_ps();
       for (std::int64_t span = 0; span < spans; ++span) {
@@ -700,11 +699,8 @@ void multiply(const MultiplyTask& task) {
   if (task.format != Format::e4m3) return avx512_kernels()->multiply(task);
   const bool scaled = task.token_scales != nullptr;
   if (!scaled && task.tokens <= kDirectTokens) {
-    static_assert(kDirectTokens == 4);
-    return task.tokens == 1   ? multiply_direct<1>(task)
-           : task.tokens == 2 ? multiply_direct<2>(task)
-           : task.tokens == 3 ? multiply_direct<3>(task)
-                              : multiply_direct<4>(task);
+    static_assert(kDirectTokens == 2);
+    return task.tokens == 1 ? multiply_direct<1>(task) : multiply_direct<2>(task);
   }
   const Tables tables = load_tables();
   std::byte* block = task.scratch;
