@@ -18,11 +18,6 @@
 // 16 tokens of f32. 32 rows x 512 columns are widened, then meet all tokens; the sums wait in
 // memory, where f32 loses nothing.
 //
-// Memory. A core reads fastest from several pages at once, each from front to back: that is what
-// its own prefetcher follows, and it stops at the end of a page. So the memory that is read next is
-// asked for in eight spans side by side, whatever the length of a row. It fetches lines in pairs:
-// asking for every second one keeps as many line buffers free for the rows being widened.
-//
 // Widening. A normal code's bfloat16 is its bits moved and 120 added to the exponent, and adding
 // 120 to 1..15 is linear over bits: one GF(2) product per byte of the result. Zeros, denormals and
 // NaN are rare in weights; where a few hundred codes hold one, two 128-entry byte tables widen them
@@ -36,6 +31,7 @@
 #include <unistd.h>
 #endif
 
+#include "cpu/ahead.h"
 #include "cpu/kernels.h"
 
 namespace koho::cpu {
@@ -311,31 +307,6 @@ void configure(const Panels& panels) {
   tile_configure(shapes);
 }
 
-/// Asks for the memory that is read after some rows, as much as theirs, while they are widened.
-class Ahead {
- public:
-  Ahead(const MultiplyTask& task, std::int64_t row, std::int64_t rows)
-      : next_(task.next + row * task.row_bytes),
-        span_((rows + kSpans - 1) / kSpans * task.row_bytes) {}
-
-  /// For so many lines read, at most a pair per span.
-  void ask(std::int64_t lines) {
-    lines_ += lines;
-    if (lines_ < 2 * kSpans) return;
-    lines_ -= 2 * kSpans;
-    const std::byte* at = next_;
-    for (std::int64_t i = 0; i < kSpans; ++i, at += span_)
-      _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T1);
-    next_ += 2 * 64;
-  }
-
- private:
-  static constexpr std::int64_t kSpans = 8;
-  const std::byte* next_;
-  std::int64_t span_;
-  std::int64_t lines_ = 0;
-};
-
 /// 64 normal codes.
 inline void widen_normal(const Constants& constants, __m512i codes, __m512i out[2]) {
   const __m512i low = _mm512_gf2p8affine_epi64_epi8(codes, constants.low, 0);
@@ -388,7 +359,7 @@ void widen_span(const Tables& tables,
   const std::int64_t columns = least(task.columns - first, kSpan);
   const __m512i one = _mm512_set1_epi8(0x38);  // a normal code; it meets tokens' zeros
   for (std::int64_t r = 0; r < rows; ++r, block += kBlockStride) {
-    ahead.ask(steps_of(columns));
+    ahead.ask(columns);
     const std::byte* source = task.weight + (row + r) * task.row_bytes + first;
     __m512i codes[kSpanSteps];
     __m512i largest = _mm512_setzero_si512();
@@ -630,7 +601,7 @@ inline void add_rows(const Tables& tables,
       for (int t = 0; t < kTokens; ++t) even[r][t] = odd[r][t] = _mm512_setzero_ps();
     const std::int64_t end = least(task.columns, (span + 1) * kSpan);
     for (std::int64_t first = span * kSpan; first < end; first += kStep) {
-      ahead.ask(kRows);
+      ahead.ask(kRows * kStep);
       __m512i wide[std::size_t{kRows}][2];
       __m512i largest = _mm512_setzero_si512();
       if (first + kStep <= end) {

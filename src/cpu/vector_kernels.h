@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "cpu/ahead.h"
 #include "cpu/kernels.h"
 
 namespace koho::cpu {
@@ -148,7 +149,7 @@ struct VectorKernels {
 
   /// kRows rows times kTokens tokens, weights widened in registers.
   template <Format kFormat, bool kScaled, int kRows, int kTokens>
-  static void direct(const MultiplyTask& task, std::int64_t row, std::int64_t token) {
+  static void direct(const MultiplyTask& task, std::int64_t row, std::int64_t token, Ahead& ahead) {
     const std::byte* weights[extent(kRows)];
     const float* x[extent(kTokens)];
     for (int r = 0; r < kRows; ++r) weights[r] = task.weight + (row + r) * task.row_bytes;
@@ -163,6 +164,7 @@ struct VectorKernels {
       for (int r = 0; r < kRows; ++r)
         for (int t = 0; t < kTokens; ++t) parts[r][t] = V::zero();
       const auto add_chunk = [&](std::int64_t first, auto load) {
+        ahead.ask(kRows * kChunk * element_bytes(kFormat));
         for (int r = 0; r < kRows; ++r) {
           F planes[extent(kPlanes)];
           load(weights[r], first, planes);
@@ -195,9 +197,10 @@ struct VectorKernels {
   template <Format kFormat, bool kScaled, int kTokens>
   static void direct_rows(const MultiplyTask& task, std::int64_t token) {
     std::int64_t row = 0;
+    Ahead ahead(task, 0, task.rows);
     for (; row + kTileRows <= task.rows; row += kTileRows)
-      direct<kFormat, kScaled, kTileRows, kTokens>(task, row, token);
-    for (; row < task.rows; ++row) direct<kFormat, kScaled, 1, kTokens>(task, row, token);
+      direct<kFormat, kScaled, kTileRows, kTokens>(task, row, token, ahead);
+    for (; row < task.rows; ++row) direct<kFormat, kScaled, 1, kTokens>(task, row, token, ahead);
   }
 
   /// sums[r][t] += widened rows times tokens over `columns` columns, a multiple of the chunk.
