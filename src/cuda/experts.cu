@@ -141,7 +141,13 @@ __global__ void __launch_bounds__(kCombineThreads) expert_combine_kernel(const E
   };
   float sum[kVector] = {};
   for (int slot = 0; slot < p.top_k; ++slot) {
-    const std::int64_t row = p.row_of[token * p.top_k + slot];
+    std::int64_t row = p.first_row + slot;
+    if (p.row_of != nullptr) {
+      row = p.row_of[token * p.top_k + slot];
+    } else {
+      const int expert = p.ids[slot] - p.first;
+      if (expert < 0 || expert >= p.count) row = -1;
+    }
     if (row < 0) continue;
     const float weight = p.weights[token * p.top_k + slot];
     float y[kVector] = {};

@@ -60,10 +60,14 @@ struct ExpertGather {
 cudaError_t launch_expert_gather(const ExpertGather& gather, cudaStream_t stream);
 
 struct ExpertCombine {
-  const Bf16* y = nullptr;         // [sorted rows, H]
-  const Bf16* shared = nullptr;    // [T, H] or null
-  const float* weights = nullptr;  // [T, A]
-  const std::int32_t* row_of = nullptr;
+  const Bf16* y = nullptr;               // [sorted rows, H]
+  const Bf16* shared = nullptr;          // [T, H] or null
+  const float* weights = nullptr;        // [T, A]
+  const std::int32_t* row_of = nullptr;  // [T, A], or null: see `ids`
+  const std::int32_t* ids = nullptr;     // one token: slot a's row is `first_row` + a, if expert
+  int first = 0;                         // ids[a] is one of the `count` from `first` on
+  int count = 0;
+  int first_row = 0;
   Bf16* out = nullptr;  // [T, H]
   std::int64_t tokens = 0;
   int top_k = 0;

@@ -5,8 +5,9 @@
 //   grid     persistent: a CTA takes work items (entry, tile of 64 weight rows) by stride; with
 //            `parts` > 1 one cluster of `parts` CTAs takes one item and divides its width
 //   roles    warp 4 produces: 16 KB bulk copies of weights, 16-byte copies of the entry's token
-//   rows
-//            into the same core-matrix layout; warps 0-3 multiply: 64 rows x 8 * kTiles tokens
+//            rows into the same core-matrix layout; warps 0-3 multiply: 64 rows x 8 * kTiles tokens
+//   ahead    weights chosen before the kernel before this one began are asked for while that runs:
+//            a single matrix's, a shared expert's, an expert's second matrix
 //   shared   barriers 128 B · sums 8 * kTiles x 66 f32 · ring of stages (16 KB + 2 KB * kTiles)
 //   sums     f32; the order over K is fixed by the weight's shape: stages in order (wgmma: every
 //            stage, or 128 elements under block scales, is summed by itself and then added), parts
@@ -49,9 +50,19 @@ struct MatmulItem {
   int count;
 };
 
+__device__ __forceinline__ bool has_experts(const Matmul& p) {
+  return p.entries != nullptr || p.single_ids != nullptr;
+}
+
 __device__ __forceinline__ int matmul_entries(const Matmul& p, int tokens_per_entry) {
+  if (p.single_ids != nullptr) return p.single_entries;
   return p.entries != nullptr ? *p.entry_count
                               : (p.tokens + tokens_per_entry - 1) / tokens_per_entry;
+}
+
+/// The row of x that a sorted row multiplies.
+__device__ __forceinline__ int matmul_x_row(const Matmul& p, int row) {
+  return p.single_row ? 0 : p.x_rows != nullptr ? p.x_rows[row] : row;
 }
 
 /// Entries of one tile follow each other, so that the second reads the tile from L2.
@@ -60,7 +71,13 @@ __device__ __forceinline__ MatmulItem matmul_item(const Matmul& p,
                                                   int entries,
                                                   int tokens_per_entry) {
   MatmulItem item{};
-  if (p.entries != nullptr) {  // experts: tiles of one entry follow each other
+  if (p.single_ids != nullptr) {
+    const int entry = index / p.tiles;
+    const int slot = entry - (p.single_shared ? 1 : 0);
+    const int expert = slot < 0 ? p.single_count : p.single_ids[slot] - p.single_first;
+    const bool here = slot < 0 || (expert >= 0 && expert < p.single_count);
+    item = {expert, index % p.tiles, entry, here ? 1 : 0};
+  } else if (p.entries != nullptr) {  // experts: tiles of one entry follow each other
     const MatmulEntry entry = p.entries[index / p.tiles];
     item = {entry.expert, index % p.tiles, entry.first, entry.count};
   } else {
@@ -114,7 +131,7 @@ struct TokenSource {
     for (int i = 0; i < kEach; ++i) {
       const int token = (warp * kEach + i) * 8 + lane % 8;
       const int row = min(token, item.count - 1) + item.first;
-      const std::int64_t x_row = p.x_rows != nullptr ? p.x_rows[row] : row;
+      const std::int64_t x_row = matmul_x_row(p, row);
       rows[i] = p.x + x_row * p.x_stride_bytes + lane / 8 * kTileChunk;
       present[i] = token < item.count;
     }
@@ -169,21 +186,38 @@ __device__ void produce(const Matmul& p, Ring ring, int items, int entries) {
                   static_cast<std::int64_t>(begin) * kTileRows,
               bytes, barrier, policy);
   };
-  // A single matrix's weights do not depend on the kernel before: start the ring, then wait.
+  // A single matrix's weights do not depend on the kernel before, nor do an expert's whose choice
+  // is older: start the ring, then wait.
   int ahead = 0;
-  if (p.entries == nullptr) {
-    const int index = static_cast<int>(blockIdx.x) / p.parts;
-    if (index < items) {
-      const MatmulItem item = matmul_item(p, index, entries, Plan::kTokens);
-      ahead = min(Plan::kStages, range.end - range.begin);
-      if (leader)
-        for (int i = 0; i < ahead; ++i) weights(item, range.begin + i, i);
-    }
-    grid_wait();
+  const int first_index = static_cast<int>(blockIdx.x) / p.parts;
+  const auto start = [&](const MatmulItem& item) {
+    if (item.count == 0) return;
+    ahead = min(Plan::kStages, range.end - range.begin);
+    if (leader)
+      for (int i = 0; i < ahead; ++i) weights(item, range.begin + i, i);
+  };
+  const bool known = !has_experts(p) || p.entries_early;
+  if (known) {
+    if (first_index < items) start(matmul_item(p, first_index, entries, Plan::kTokens));
+  } else if (first_index < p.tiles && p.first_entry_expert >= 0) {
+    start({p.first_entry_expert, first_index, 0, 1});
+  }
+  if (leader) {
+    constexpr std::int64_t kPiece = 16 << 10;
+#pragma unroll
+    for (const Matmul::Soon& soon : p.soon)
+      for (std::int64_t at = blockIdx.x * kPiece; at < soon.bytes; at += gridDim.x * kPiece)
+        prefetch_bulk(soon.data + at, static_cast<std::uint32_t>(min(soon.bytes - at, kPiece)));
+  }
+  grid_wait();
+  if (!known) {
+    entries = matmul_entries(p, Plan::kTokens);
+    items = entries * p.tiles;
   }
   int done = 0;
-  for (int index = static_cast<int>(blockIdx.x) / p.parts; index < items; index += step) {
+  for (int index = first_index; index < items; index += step) {
     const MatmulItem item = matmul_item(p, index, entries, Plan::kTokens);
+    if (item.count == 0) continue;
     const TokenSource<kTiles> tokens(p, item, warp);
     for (int stage = range.begin; stage < range.end; ++stage, ++done) {
       const auto slot = static_cast<std::uint32_t>(ring.slot);
@@ -252,7 +286,7 @@ __device__ void finish_item(const Matmul& p, const MatmulItem& item, const float
       const int row = f / 8 * 16 + f % 8;
       const int n = item.tile * kTileRows + row;
       const int sorted = item.first + token;
-      const int x_row = p.x_rows != nullptr ? p.x_rows[sorted] : sorted;
+      const int x_row = matmul_x_row(p, sorted);
       const float2 gate = read(token, row);
       const float2 up = read(token, row + 8);
       const auto value = [&](float g, float u, int at) {
@@ -268,7 +302,7 @@ __device__ void finish_item(const Matmul& p, const MatmulItem& item, const float
       const int n = item.tile * kTileRows + row;
       if (n >= p.rows) continue;
       const int sorted = item.first + token;
-      const int x_row = p.x_rows != nullptr ? p.x_rows[sorted] : sorted;
+      const int x_row = matmul_x_row(p, sorted);
       const float2 sum = read(token, row);
       float a = scaled<kType>(p, sum.x, item.expert, n, x_row);
       float b = scaled<kType>(p, sum.y, item.expert, n + 1, x_row);
@@ -304,6 +338,7 @@ __device__ void consume(const Matmul& p, Ring ring, int items, int entries, floa
   const StageRange range = stage_range(p, part);
   for (int index = static_cast<int>(blockIdx.x) / p.parts; index < items; index += step) {
     const MatmulItem item = matmul_item(p, index, entries, Plan::kTokens);
+    if (item.count == 0) continue;
     Multiply<kType, kTiles> multiply;
     for (int stage = range.begin; stage < range.end; ++stage) {
       const std::uint8_t* data = ring.stages + ring.slot * Plan::kStage;
@@ -343,8 +378,10 @@ __global__ void __launch_bounds__(MatmulPlan<kTiles>::kThreads)
   }
   __syncthreads();
   const bool producer = threadIdx.x >= kConsumers;
-  if (p.entries != nullptr || !producer) grid_wait();
-  const int entries = matmul_entries(p, Plan::kTokens);
+  if (!producer) grid_wait();
+  // A producer that must wait for the entries does so itself, after it has begun what it may.
+  const bool readable = !producer || !has_experts(p) || p.entries_early;
+  const int entries = readable ? matmul_entries(p, Plan::kTokens) : 0;
   const int items = entries * p.tiles;
   if (producer) {
     produce<kTiles>(p, ring, items, entries);
@@ -379,7 +416,9 @@ cudaError_t launch_matmul_form(const Matmul& p, int multiprocessors, cudaStream_
   if (resident == 0) return cudaErrorInvalidConfiguration;
   int grid = resident * multiprocessors;
   if (p.entries == nullptr) {
-    const int items = (p.tokens + Plan::kTokens - 1) / Plan::kTokens * p.tiles;
+    const int entries =
+        p.single_ids != nullptr ? p.single_entries : (p.tokens + Plan::kTokens - 1) / Plan::kTokens;
+    const int items = entries * p.tiles;
     grid = p.parts > 1 ? items * p.parts : (items < grid ? items : grid);
   }
   return launch_kernel(kernel,

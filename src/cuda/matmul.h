@@ -53,6 +53,26 @@ struct Matmul {
   const MatmulEntry* entries = nullptr;
   const std::int32_t* entry_count = nullptr;
   int tokens = 0;
+  /// The entries were complete before the kernel before this one began, so that the weights of an
+  /// item may be fetched while that one runs.
+  bool entries_early = false;
+  /// Expert whose entry comes first, whoever was chosen (a shared one), or -1: its weights may be
+  /// fetched at any time.
+  int first_entry_expert = -1;
+  /// One token, without a list: entry e is expert ids[e - single_shared] - single_first; those
+  /// below 0 and from single_count on are not here. Entry 0 of single_shared is that expert.
+  const std::int32_t* single_ids = nullptr;
+  int single_entries = 0;
+  int single_first = 0;
+  int single_count = 0;
+  bool single_shared = false;
+  bool single_row = false;  // every entry multiplies row 0 of x, not its own
+  /// Bytes that are brought to L2 while the kernel waits; null = none.
+  struct Soon {
+    const std::uint8_t* data = nullptr;
+    std::int64_t bytes = 0;
+  };
+  Soon soon[2];
 
   void* out = nullptr;
   std::int64_t out_stride = 0;  // elements

@@ -85,7 +85,7 @@ struct MultiplyWgmma {
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
             const int token = min(tile * 8 + lane % 4 * 2 + i % 2, item.count - 1) + item.first;
-            const int row = p.x_rows != nullptr ? p.x_rows[token] : token;
+            const int row = matmul_x_row(p, token);
             sum[tile][i] += part[tile][i] * block_scale(p, item, block, i / 2, row);
           }
       }

@@ -275,20 +275,30 @@ Status CudaBackend::run_group(const ExpertGroup& group,
                        p.type == TileType::fp8 && group.down.type == TileType::fp8 &&
                        p.x_bytes % 16 == 0;
   const int columns = prefill ? prefill_columns(tokens * top_k / experts) : 8 * tiles;
-  KOHO_CUDA_TRY(launch_expert_plan(
-      {.ids = routing != nullptr ? routing->ids.as<const std::int32_t>() : nullptr,
-       .tokens = tokens,
-       .top_k = static_cast<int>(top_k),
-       .first = static_cast<int>(first),
-       .count = static_cast<int>(count),
-       .shared = shared,
-       .entry_tokens = columns,
-       .rows = s.rows,
-       .row_of = s.row_of,
-       .row_count = s.row_count,
-       .entries = s.entries,
-       .entry_count = s.entry_count},
-      stream_));
+  // One token needs no plan: its experts' rows are 0, 1, … in order of its choice.
+  const bool single = tokens == 1 && routing != nullptr;
+  const auto one = [&](Matmul& matmul) {
+    matmul.single_ids = routing->ids.as<const std::int32_t>();
+    matmul.single_entries = static_cast<int>(top_k) + (shared ? 1 : 0);
+    matmul.single_first = static_cast<int>(first);
+    matmul.single_count = static_cast<int>(count);
+    matmul.single_shared = shared;
+  };
+  if (!single)
+    KOHO_CUDA_TRY(launch_expert_plan(
+        {.ids = routing != nullptr ? routing->ids.as<const std::int32_t>() : nullptr,
+         .tokens = tokens,
+         .top_k = static_cast<int>(top_k),
+         .first = static_cast<int>(first),
+         .count = static_cast<int>(count),
+         .shared = shared,
+         .entry_tokens = columns,
+         .rows = s.rows,
+         .row_of = s.row_of,
+         .row_count = s.row_count,
+         .entries = s.entries,
+         .entry_count = s.entry_count},
+        stream_));
   const std::int64_t stride = round_up<std::int64_t>(group.gate_up.rows, 16);
   const std::int64_t rows_max = tokens * (top_k + (shared ? 1 : 0));
   if (prefill) {
@@ -307,11 +317,27 @@ Status CudaBackend::run_group(const ExpertGroup& group,
     p.x = gathered;
     p.x_stride_bytes = p.x_bytes;
     p.x_scales = s.gathered_scales;
-  } else {
+  } else if (!single) {
     p.x_rows = s.rows;
   }
-  p.entries = s.entries;
-  p.entry_count = s.entry_count;
+  if (single) {
+    one(p);
+    p.single_row = true;
+  } else {
+    p.entries = s.entries;
+    p.entry_count = s.entry_count;
+  }
+  if (shared && !prefill) {
+    p.first_entry_expert = static_cast<int>(count);
+    if (single) {
+      const auto all_of = [&](const TiledMatrices& matrix) {
+        const std::int64_t bytes = matrix.tiles * kTileRows * matrix.width_bytes;
+        return Matmul::Soon{matrix.weight.as<const std::uint8_t>() + count * bytes, bytes};
+      };
+      p.soon[0] = all_of(group.gate_up);
+      p.soon[1] = all_of(group.down);
+    }
+  }
   p.token_tiles = tiles;
   p.out = s.inner;
   p.out_stride = stride;
@@ -319,8 +345,14 @@ Status CudaBackend::run_group(const ExpertGroup& group,
   KOHO_TRY(prefill ? run_prefill(p, rows_max, columns) : run_matmul(p));
 
   Matmul d = group.down.parameters();
-  d.entries = s.entries;
-  d.entry_count = s.entry_count;
+  if (single) {
+    one(d);
+  } else {
+    d.entries = s.entries;
+    d.entry_count = s.entry_count;
+  }
+  // The list is older than the kernel before, which quantises; without that one it need not be.
+  d.entries_early = group.down.type != TileType::bf16;
   d.token_tiles = tiles;
   d.out = s.y;
   d.out_stride = group.down.rows;
@@ -329,8 +361,9 @@ Status CudaBackend::run_group(const ExpertGroup& group,
     d.x_stride_bytes = 2 * stride;
     d.x_bytes = static_cast<int>(2 * group.down.columns);
   } else {
-    KOHO_CUDA_TRY(launch_quantise_rows(s.inner_forms, s.inner, stride, rows_max, s.row_count,
-                                       group.down.columns, stream_));
+    KOHO_CUDA_TRY(launch_quantise_rows(s.inner_forms, s.inner, stride, rows_max,
+                                       single ? nullptr : s.row_count, group.down.columns,
+                                       stream_));
     const bool block = group.down.type == TileType::fp8_block;
     d.x = block ? s.inner_forms.block_codes : s.inner_forms.codes;
     d.x_stride_bytes = stride;
@@ -340,7 +373,7 @@ Status CudaBackend::run_group(const ExpertGroup& group,
   }
   KOHO_TRY(prefill ? run_prefill(d, rows_max, columns) : run_matmul(d));
   y = s.y;
-  row_of = s.row_of;
+  row_of = single ? nullptr : s.row_of;
   return {};
 }
 
@@ -399,6 +432,12 @@ Status CudaBackend::do_experts(TensorView out,
                        placed.shared_in_routed, at, y, row_of));
     combine.y = y;
     combine.row_of = row_of;
+    if (row_of == nullptr) {
+      combine.ids = routing.ids.as<const std::int32_t>();
+      combine.first = static_cast<int>(weights.first);
+      combine.count = static_cast<int>(weights.count);
+      combine.first_row = placed.shared_in_routed ? 1 : 0;
+    }
     combine.top_k = static_cast<int>(top_k);
     if (placed.shared_in_routed) combine.shared = y;
   }

@@ -151,6 +151,10 @@ __device__ __forceinline__ void tensor_copy_to_cluster(std::uint32_t destination
 __device__ __forceinline__ void tensor_map_prefetch(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
+/// Brings bytes to L2, to be read later: a multiple of 16, aligned to 16.
+__device__ __forceinline__ void prefetch_bulk(const void* pointer, std::uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(pointer), "r"(bytes) : "memory");
+}
 /// Brings a line to L1, to be read later.
 __device__ __forceinline__ void prefetch(const void* pointer) {
   asm volatile("prefetch.global.L1 [%0];" ::"l"(pointer));
