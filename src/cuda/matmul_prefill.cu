@@ -3,12 +3,11 @@
 // gathered one after the other.
 //
 //   grid     persistent clusters of two CTAs; a cluster takes 256 weight rows by kColumns tokens at
-//   a
-//            time, a CTA half of the rows
+//            a time, a CTA half of the rows
 //   roles    warpgroup 2 copies: 8 KB bulk copies of tiled weights, and this CTA's half of the
 //   token
 //            rows to both CTAs (boxes of 128 bytes of K, swizzled); warpgroups 0 and 1 multiply 64
-//            rows each
+//            rows each, and write what they have 16 bytes of a token's row at a time
 //   sums     the order of the decode kernels: 256 bytes of K by themselves, added in f32; where the
 //            width is cut into parts (matmul_parts), each part by itself, then in order. So a row
 //            has the bits that it has in decode.
@@ -129,6 +128,23 @@ __device__ __forceinline__ std::uint32_t transposed(std::uint32_t pair) {
   return out;
 }
 
+/// Lane j of every four gets word j of all four, in their order.
+__device__ __forceinline__ uint4 gather_quad(std::uint32_t (&words)[4]) {
+  const bool odd = threadIdx.x % 2 != 0;
+  const bool high = threadIdx.x % 4 >= 2;
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    const std::uint32_t other = __shfl_xor_sync(0xFFFFFFFFU, odd ? words[i] : words[i + 1], 1);
+    (odd ? words[i] : words[i + 1]) = other;
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const std::uint32_t other = __shfl_xor_sync(0xFFFFFFFFU, high ? words[i] : words[i + 2], 2);
+    (high ? words[i] : words[i + 2]) = other;
+  }
+  return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
 /// Brings what an item's sums are multiplied by to L1 while it is multiplied.
 template <TileType kType>
 __device__ __forceinline__ void prefetch_scales(const Matmul& p, const PrefillItem& item, int row) {
@@ -164,19 +180,70 @@ __device__ __forceinline__ void finish_item(const Matmul& p,
             : 1.0F;
     bias[i] = p.bias != nullptr && n < p.rows ? to_float(p.bias[n]) : 0.0F;
   }
-#pragma unroll
-  for (int tile = 0; tile < kColumns / 8; ++tile) {
-    if (tile * 8 >= item.count) break;
+  const auto scaled = [&](int tile, float(&value)[4]) {
     float x_scale[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i)
       x_scale[i] =
           __shfl_sync(0xFFFFFFFFU, token_scales[tile / 4], tile % 4 * 8 + lane % 4 * 2 + i);
-    float value[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       value[i] = scale_sum<kType>(p, sum[tile][i], row_scales[i / 2], x_scale[i % 2], bias[i / 2]);
     }
+  };
+  // 16 bytes of a token's row at a time, where they are aligned and all of them rows: what four
+  // lanes have of four token tiles (of two, with both halves of the 16 rows, where gate and up are
+  // not joined) goes to one lane each.
+  const bool swiglu = p.end == MatmulEnd::silu_mul;
+  const int columns_end = swiglu ? row / 2 + 8 : row + 16;
+  if (p.end != MatmulEnd::f32 && columns_end <= p.rows && p.out_stride % 8 == 0 &&
+      reinterpret_cast<std::uintptr_t>(p.out) % 16 == 0) {
+    const int mine = lane % 4;
+    if (swiglu) {
+#pragma unroll
+      for (int tile = 0; tile < kColumns / 8; tile += 4) {
+        if (tile * 8 >= item.count) break;
+        std::uint32_t words[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          float value[4];
+          scaled(tile + i, value);
+          words[i] = transposed(pack_bf16(silu_mul(round_bf16(value[0]), round_bf16(value[2])),
+                                          silu_mul(round_bf16(value[1]), round_bf16(value[3]))));
+        }
+        const uint4 eight = gather_quad(words);
+        const int token = (tile + mine) * 8 + lane / 4;
+        if (token < item.count)
+          *reinterpret_cast<uint4*>(static_cast<Bf16*>(p.out) +
+                                    (item.first + token) * p.out_stride + row / 2) = eight;
+      }
+    } else {
+#pragma unroll
+      for (int tile = 0; tile < kColumns / 8; tile += 2) {
+        if (tile * 8 >= item.count) break;
+        std::uint32_t words[4];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          float value[4];
+          scaled(tile + i, value);
+          words[2 * i] = transposed(pack_bf16(value[0], value[1]));
+          words[2 * i + 1] = transposed(pack_bf16(value[2], value[3]));
+        }
+        const uint4 eight = gather_quad(words);
+        const int token = (tile + mine / 2) * 8 + lane / 4;
+        if (token < item.count)
+          *reinterpret_cast<uint4*>(static_cast<Bf16*>(p.out) +
+                                    (item.first + token) * p.out_stride + row + mine % 2 * 8) =
+              eight;
+      }
+    }
+    return;
+  }
+#pragma unroll
+  for (int tile = 0; tile < kColumns / 8; ++tile) {
+    if (tile * 8 >= item.count) break;
+    float value[4];
+    scaled(tile, value);
     const int token = tile * 8 + lane / 4;  // after the transposition
     const std::int64_t out_row = (item.first + token) * p.out_stride;
     if (p.end == MatmulEnd::silu_mul) {
