@@ -33,6 +33,16 @@ struct SampleBias {
 constexpr int kSampleTopMax = 20;         // kTopLogprobsMax
 constexpr int kSampleTokensMax = 163840;  // of a vocabulary: what eight CTAs hold
 
+/// From so many rows on a CTA streams a row with thresholds (sample_stream.cu); with fewer, eight
+/// CTAs cut a row (sample_cut.cu). Measured at 1, 64 and 256 rows only (docs/kernels/README.md):
+/// streaming lost at 1 and won at 64. An H200 runs 33 clusters of eight at once, so that cutting 32
+/// rows takes about half the time of 64: more than streaming them under top_k or min_p, less than
+/// under top_p alone, where a row is read twice.
+constexpr std::int64_t kSampleStreamRows = 32;
+constexpr std::int64_t kSampleStreamRowsTopP = 64;
+/// The id of a row that sample_stream.cu leaves to the kernel behind it.
+constexpr std::int32_t kSampleLeft = -2;
+
 struct Sample {
   const float* logits = nullptr;  // [R, V]
   std::int64_t logits_stride = 0;
@@ -47,6 +57,7 @@ struct Sample {
   float* logprobs = nullptr;
   std::int32_t* top_ids = nullptr;
   float* top_logprobs = nullptr;
+  bool streamed = false;  // the streaming kernel has run: only what it left is to be done
 };
 cudaError_t launch_sample(const Sample& parameters, cudaStream_t stream);
 

@@ -12,8 +12,7 @@
 //   shared   80 KB of logits, 24 KB of bins and lists; two CTAs an SM
 //   bytes    the logits once (once more for log-probabilities)
 //
-// Weights are integers within a bin, and the bins are added in one order: a threshold does not
-// depend on the order of threads. A probability is known to 2^-15 of itself.
+// A probability is known to 2^-14.8 of itself (sample.cuh); sums are of integers.
 #include "cuda/launch.cuh"
 #include "cuda/sample.cuh"
 
@@ -24,16 +23,13 @@ constexpr int kCluster = 8;
 constexpr int kClustersMax = 32;
 constexpr int kPartTokens = kSampleTokensMax / kCluster;
 constexpr int kDigitBits = 11;
-constexpr int kBins = 1 << kDigitBits;
-constexpr int kBinsEach = kBins / kSampleThreads;  // of a thread
-constexpr int kSlice = kBins / kCluster;           // bins that one CTA adds up
+static_assert(kBins == 1 << kDigitBits);
+constexpr int kSlice = kBins / kCluster;  // bins that one CTA adds up
 constexpr int kListMax = 1024;
-constexpr float kBinsPerNat = 64.0F;
-constexpr float kWeightOne = 16384.0F;  // a bin holds at most 2^17.4 tokens: sums stay below 2^32
 
 struct Shared {
   float logits[kPartTokens];
-  std::uint32_t bins[kBins];    // this CTA's, then all CTAs'
+  Selection selection;          // its bins are this CTA's, then all CTAs'
   std::uint32_t slice[kSlice];  // of all CTAs
   float list[kListMax];         // this CTA's values of the chosen bin
   float all_list[kListMax];     // all CTAs'
@@ -42,13 +38,9 @@ struct Shared {
   BestScratch best;
   double reduce_double[kSampleWarps];
   float reduce_float[kSampleWarps];
-  double chosen_above;
-  double target;
-  int chosen_bin;
   std::uint32_t list_count;
-  std::uint32_t threshold;  // ordered
-  std::uint32_t leading;    // of the draw
-  float2 words[2];          // what a CTA tells the others, in turns
+  std::uint32_t leading;  // of the draw
+  float2 words[2];        // what a CTA tells the others, in turns
 };
 
 __device__ __forceinline__ std::uint32_t cluster_load_word(const void* place, std::uint32_t rank) {
@@ -111,35 +103,6 @@ __device__ __forceinline__ void each_value(const Shared& shared,
   }
 }
 
-/// How values are weighed: each as 1, or by its probability relative to its bin's.
-struct Weighing {
-  bool probability;
-  float largest;
-
-  /// 0 for the largest value, rising as values fall.
-  __device__ __forceinline__ float distance(float value) const {
-    return fmaf(-kBinsPerNat, value, kBinsPerNat * largest);
-  }
-  __device__ __forceinline__ int bin(float value) const {
-    return static_cast<int>(fminf(distance(value), kBins - 1.0F));
-  }
-  /// exp(-x) of x = rest / 64, as 1 - x + x^2 / 2, which is right to 2^-20. What lies beyond the
-  /// bins weighs nothing.
-  __device__ __forceinline__ std::uint32_t weight(float value, int of_bin) const {
-    if (!probability) return 1;
-    if (of_bin == kBins - 1) return 0;
-    constexpr float kLinear = -kWeightOne / kBinsPerNat;
-    constexpr float kSquare = kWeightOne / (2.0F * kBinsPerNat * kBinsPerNat);
-    const float rest = distance(value) - static_cast<float>(of_bin);
-    return __float2uint_rn(fmaf(rest, fmaf(rest, kSquare, kLinear), kWeightOne));
-  }
-  __device__ __forceinline__ double bin_scale(int of_bin) const {
-    constexpr float kStep = -kLog2E / kBinsPerNat;
-    return probability ? static_cast<double>(exp2_approximate(static_cast<float>(of_bin) * kStep))
-                       : 1.0;
-  }
-};
-
 /// Adds the bins of all CTAs; each then holds the sums. All threads. NOTE: what one round leaves
 /// for others to read is written again only after the next round's barriers.
 __device__ void add_bins(Shared& shared) {
@@ -152,7 +115,7 @@ __device__ void add_bins(Shared& shared) {
 #pragma unroll
     for (std::uint32_t other = 0; other < kCluster; ++other)
       words[other] = cluster_load_word(
-          &shared.bins[rank * kSlice + static_cast<std::uint32_t>(thread)], other);
+          &shared.selection.bins[rank * kSlice + static_cast<std::uint32_t>(thread)], other);
     std::uint32_t sum = 0;
 #pragma unroll
     for (const std::uint32_t word : words) sum += word;
@@ -167,118 +130,35 @@ __device__ void add_bins(Shared& shared) {
         cluster_load_word(&shared.slice[bin % kSlice], static_cast<std::uint32_t>(bin / kSlice));
   }
 #pragma unroll
-  for (int i = 0; i < kBinsEach; ++i) shared.bins[i * kSampleThreads + thread] = sums[i];
+  for (int i = 0; i < kBinsEach; ++i) shared.selection.bins[i * kSampleThreads + thread] = sums[i];
   __syncthreads();
 }
 
-__device__ __forceinline__ void clear_bins(Shared& shared) {
-  __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < kBins; i += kSampleThreads) shared.bins[i] = 0;
-  if (threadIdx.x == 0) shared.chosen_bin = -1;
-  __syncthreads();
-}
-
-/// Finds the first bin at which `above` and the bins' weights so far reach the target, which
-/// `target_of` makes of the weight of all. False if they do not. All threads.
-template <typename Target, typename Scale>
-__device__ bool find_bin(Shared& shared,
-                         double above,
-                         const Target& target_of,
-                         const Scale& scale) {
-  const int thread = static_cast<int>(threadIdx.x);
-  double weights[kBinsEach];
-  double sum = 0.0;
-#pragma unroll
-  for (int i = 0; i < kBinsEach; ++i) {
-    const int bin = thread * kBinsEach + i;
-    weights[i] = static_cast<double>(shared.bins[bin]);
-    if (weights[i] != 0.0) weights[i] *= scale(bin);
-    sum += weights[i];
-  }
-  double before = sum;
-#pragma unroll
-  for (int offset = 1; offset < 32; offset *= 2) {
-    const double other = __shfl_up_sync(0xFFFFFFFFU, before, offset);
-    if (thread % 32 >= offset) before += other;
-  }
-  if (thread % 32 == 31) shared.reduce_double[thread / 32] = before;
-  __syncthreads();
-  double all = 0.0;
-  double warps_before = 0.0;
-  for (int warp = 0; warp < kSampleWarps; ++warp) {
-    if (warp == thread / 32) warps_before = all;
-    all += shared.reduce_double[warp];
-  }
-  const double target = target_of(all);
-  if (thread == 0) shared.target = target;
-  before = above + (warps_before + (before - sum));
-  if (before < target && before + sum >= target) {
-    bool found = false;
-#pragma unroll
-    for (int i = 0; i < kBinsEach; ++i) {
-      if (!found && before + weights[i] >= target) {
-        found = true;
-        shared.chosen_bin = thread * kBinsEach + i;
-        shared.chosen_above = before;
-      }
-      before += weights[i];
-    }
-  }
-  __syncthreads();
-  return shared.chosen_bin >= 0;
-}
-
-/// The threshold within bin `bin` by comparing its listed values with each other; each CTA does it
-/// for itself. kOut if rounding left it nowhere.
-__device__ float threshold_of_list(
-    Shared& shared, const Weighing& weighing, int bin, double above, double scale, int count) {
-  if (threadIdx.x == 0) shared.threshold = ordered(kOut);
-  __syncthreads();
-  const double target = shared.target;
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += kSampleThreads)
-    shared.all_weights[i] = weighing.weight(shared.all_list[i], bin);
-  __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += kSampleThreads) {
-    const float value = shared.all_list[i];
-    std::uint32_t weight = 0;
-#pragma unroll 8
-    for (int j = 0; j < count; ++j)
-      weight += shared.all_list[j] >= value ? shared.all_weights[j] : 0;
-    if (above + static_cast<double>(weight) * scale >= target)
-      atomicMax(&shared.threshold, ordered(value));
-  }
-  __syncthreads();
-  return unordered(shared.threshold);
-}
-
-/// The same by the bits of the bin's values, for a bin of many.
-__device__ float threshold_of_bits(Shared& shared,
-                                   const Weighing& weighing,
-                                   int bin,
-                                   double above,
-                                   double scale,
-                                   int count,
-                                   float threshold) {
-  const double target = shared.target;
+/// The threshold within the chosen bin by the bits of its values, for a bin of many.
+__device__ float threshold_of_bits(
+    Shared& shared, const Binning& binning, int bin, int count, float threshold) {
+  const std::uint64_t target = shared.selection.target;
+  std::uint64_t above = shared.selection.above;
   std::uint32_t prefix = 0;
   int known = 0;
   while (known < 32) {
     const int bits = min(kDigitBits, 32 - known);
-    clear_bins(shared);
+    shared.selection.clear();
     each_value(shared, count, threshold, [&](float value) {
-      if (weighing.bin(value) != bin) return;
+      if (binning.bin(value) != bin) return;
       const std::uint32_t key = ordered(value);
       if (known > 0 && key >> (32 - known) != prefix) return;
       const std::uint32_t digit = (key >> (32 - known - bits)) & ((1U << bits) - 1U);
-      atomicAdd(&shared.bins[kBins - 1 - digit], weighing.weight(value, bin));
+      atomicAdd(&shared.selection.bins[kBins - 1 - digit], binning.weight(value));
     });
     add_bins(shared);
     if (!find_bin(
-            shared, above, [&](double) { return target; }, [&](int) { return scale; }))
+            shared.selection, above, [&](std::uint64_t) { return target; },
+            [&](int) { return binning.scale(bin); }))
       return kOut;
-    above = shared.chosen_above;
+    above = shared.selection.above;
     prefix = (known > 0 ? prefix << bits : 0U) |
-             static_cast<std::uint32_t>(kBins - 1 - shared.chosen_bin);
+             static_cast<std::uint32_t>(kBins - 1 - shared.selection.chosen);
     known += bits;
   }
   return unordered(prefix);
@@ -288,24 +168,17 @@ __device__ float threshold_of_bits(Shared& shared,
 /// all); kOut if it does not. Values below `threshold` are cut already. All threads of the cluster.
 template <typename Target>
 __device__ float select_threshold(
-    Shared& shared, const Weighing& weighing, int count, float threshold, const Target& target_of) {
-  clear_bins(shared);
-  if (weighing.probability)
-    each_value(shared, count, threshold, [&](float value) {
-      const int bin = weighing.bin(value);
-      atomicAdd(&shared.bins[bin], weighing.weight(value, bin));
-    });
-  else
-    each_value(shared, count, threshold,
-               [&](float value) { atomicAdd(&shared.bins[weighing.bin(value)], 1U); });
-  add_bins(shared);
-  if (!find_bin(shared, 0.0, target_of, [&](int bin) { return weighing.bin_scale(bin); }))
-    return kOut;
-  const int bin = shared.chosen_bin;
-  const double above = shared.chosen_above;
-  const double scale = weighing.bin_scale(bin);
+    Shared& shared, const Binning& binning, int count, float threshold, const Target& target_of) {
+  Selection& selection = shared.selection;
+  selection.clear();
   each_value(shared, count, threshold, [&](float value) {
-    if (weighing.bin(value) != bin) return;
+    atomicAdd(&selection.bins[binning.bin(value)], binning.weight(value));
+  });
+  add_bins(shared);
+  if (!find_bin(selection, 0, target_of, [&](int bin) { return binning.scale(bin); })) return kOut;
+  const int bin = selection.chosen;
+  each_value(shared, count, threshold, [&](float value) {
+    if (binning.bin(value) != bin) return;
     const std::uint32_t place = atomicAdd(&shared.list_count, 1U);
     if (place < kListMax) shared.list[place] = value;
   });
@@ -322,10 +195,13 @@ __device__ float select_threshold(
       shared.all_list[first + i] = __uint_as_float(cluster_load_word(&shared.list[i], rank));
     first += listed[rank];
   }
+  if (first > kListMax) return threshold_of_bits(shared, binning, bin, count, threshold);
   __syncthreads();
-  return first <= kListMax
-             ? threshold_of_list(shared, weighing, bin, above, scale, static_cast<int>(first))
-             : threshold_of_bits(shared, weighing, bin, above, scale, count, threshold);
+  for (std::uint32_t i = threadIdx.x; i < first; i += kSampleThreads)
+    shared.all_weights[i] = binning.weight(shared.all_list[i]);
+  __syncthreads();
+  return threshold_of_list(selection, shared.all_list, shared.all_weights, static_cast<int>(first),
+                           binning.scale(bin));
 }
 
 /// Reads this CTA's part of the row; what lies beyond its tokens is -infinity. All threads.
@@ -457,12 +333,13 @@ __device__ void sample_row(
   float threshold = kOut;
   if (view.random) {
     if (row.min_p > 0.0F) threshold = largest + logf(row.min_p);
+    const float top = bin_middle(largest);
+    const auto top_k = [&](std::uint64_t) { return static_cast<std::uint64_t>(row.top_k); };
+    const auto top_p = [&](std::uint64_t all) { return top_p_target(row.top_p, all); };
     if (row.top_k > 0 && row.top_k < p.tokens)
-      threshold = fmaxf(threshold, select_threshold(shared, {false, largest}, count, threshold,
-                                                    [&](double) { return double(row.top_k); }));
+      threshold = fmaxf(threshold, select_threshold(shared, {top, false}, count, threshold, top_k));
     if (row.top_p < 1.0F)
-      threshold = fmaxf(threshold, select_threshold(shared, {true, largest}, count, threshold,
-                                                    [&](double all) { return row.top_p * all; }));
+      threshold = fmaxf(threshold, select_threshold(shared, {top, true}, count, threshold, top_p));
   }
 
   if (threadIdx.x == 0) shared.leading = ordered(kOut);
@@ -511,18 +388,21 @@ __global__ void __launch_bounds__(kSampleThreads, 2)
     sample_cut_kernel(const __grid_constant__ Sample p) {
   extern __shared__ __align__(16) std::uint8_t shared_bytes[];
   Shared& shared = *reinterpret_cast<Shared*>(shared_bytes);
-  // NOTE: no wait here. The kernel before this one (sample_draw.cu) has other rows and waited for
-  // the logits itself.
+  // NOTE: no wait here unless rows were streamed. The kernel before this one (sample_draw.cu) has
+  // other rows and waited for the logits itself.
+  if (p.streamed) grid_wait();
+  const auto mine = [&p](std::int64_t index) {
+    return row_view(p, index).cut && (!p.streamed || p.ids[index] == kSampleLeft);
+  };
   const std::int64_t clusters = gridDim.x / kCluster;
   const std::int64_t first = blockIdx.x / kCluster;
   bool any = false;
   for (std::int64_t i = threadIdx.x; first + i * clusters < p.row_count; i += kSampleThreads)
-    any |= row_view(p, first + i * clusters).cut;
+    any |= mine(first + i * clusters);
   int turn = 0;
   if (__syncthreads_or(static_cast<int>(any)) != 0) {
     for (std::int64_t index = first; index < p.row_count; index += clusters) {
-      const RowView view = row_view(p, index);
-      if (view.cut) sample_row(p, shared, turn, view, index);
+      if (mine(index)) sample_row(p, shared, turn, row_view(p, index), index);
     }
     cluster_barrier();  // NOTE: no CTA may leave while another reads its memory
   }

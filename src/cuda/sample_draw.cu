@@ -167,8 +167,12 @@ cudaError_t launch_sample_draw(const Sample& p, cudaStream_t stream) {
 
 cudaError_t launch_sample(const Sample& p, cudaStream_t stream) {
   if (p.vocabulary > kSampleTokensMax) return cudaErrorInvalidValue;
-  const cudaError_t status = launch_sample_draw(p, stream);
-  return status != cudaSuccess ? status : launch_sample_cut(p, stream);
+  cudaError_t status = launch_sample_draw(p, stream);
+  if (status != cudaSuccess) return status;
+  Sample rest = p;
+  rest.streamed = p.row_count >= kSampleStreamRows;
+  if (rest.streamed) status = launch_sample_stream(rest, stream);
+  return status != cudaSuccess ? status : launch_sample_cut(rest, stream);
 }
 
 }  // namespace koho::cuda

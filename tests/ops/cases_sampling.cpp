@@ -43,12 +43,36 @@ SamplingRow random_row(Random& random,
   return row;
 }
 
-std::string run_sample(Backend& backend, std::uint64_t seed, const OpCaseOptions&) {
+/// Whether the row draws `id` with a top_p that the backend cannot tell from its own. It compares
+/// A / (A + B), the probabilities of the tokens kept and of the others, each of which it knows to
+/// `error`; and each of its tokens to 2^-33 of the likeliest's besides.
+bool drawn_at_threshold(
+    Sampler& sampler, const SamplingRow& row, const SamplerInput& input, double error, int id) {
+  if (error == 0.0 || row.top_p >= 1.0F || !input.counts.empty()) return false;
+  const double top_p = row.top_p;
+  // 1 % for the terms of second order.
+  const double off =
+      1.01 * (2.0 * error * top_p * (1.0 - top_p) + static_cast<double>(input.tokens) * 0x1p-33);
+  SamplingRow moved = row;
+  SamplerOutput out;
+  moved.top_p = std::nextafter(static_cast<float>(top_p - off), 0.0F);
+  sampler.sample(moved, input, out);
+  if (out.id == id) return true;
+  moved.top_p = std::min(1.0F, std::nextafter(static_cast<float>(top_p + off), 2.0F));
+  sampler.sample(moved, input, out);
+  return out.id == id;
+}
+
+/// `many`: more rows than backends may have another kernel for, most of them with thresholds alone.
+std::string run_sample(Backend& backend,
+                       std::uint64_t seed,
+                       const OpCaseOptions& options,
+                       bool many) {
   Random random(seed);
   const bool large = random.chance(0.15);  // a real vocabulary
   const std::int64_t vocabulary = large ? random.integer(100000, 151552) : random.integer(1, 700);
   const std::int64_t tokens = random.integer(large ? vocabulary - 300 : 1, vocabulary);
-  const std::int64_t rows = random.integer(1, large ? 3 : 9);
+  const std::int64_t rows = many ? random.integer(30, 80) : random.integer(1, large ? 3 : 9);
   const std::int64_t words = ceil_div<std::int64_t>(vocabulary, 32);
   HostTensor logits = random_values(random, DType::f32, {rows, vocabulary},
                                     random.chance(0.9) ? Spread::normal : Spread::one_nan_row, 3.0);
@@ -68,7 +92,13 @@ std::string run_sample(Backend& backend, std::uint64_t seed, const OpCaseOptions
                       static_cast<float>(5.0 * random.normal())});
   std::vector<SamplingRow> parameters;
   for (std::int64_t r = 0; r < rows; ++r) {
-    parameters.push_back(random_row(random, 0, 3, 6));
+    const bool plain = many && random.chance(0.8);
+    parameters.push_back(random_row(random, 0, plain ? 0 : 3, plain ? 0 : 6));
+    if (plain) {
+      parameters.back().logprobs = -1;
+      parameters.back().temperature = std::max(parameters.back().temperature, 0.5F);
+      continue;
+    }
     // A slot of its own: rows of one step never share one.
     if (random.chance(0.5)) {
       parameters.back().counts_slot = static_cast<std::int32_t>(r);
@@ -124,7 +154,9 @@ std::string run_sample(Backend& backend, std::uint64_t seed, const OpCaseOptions
       input.counts = {expected_counts.as<std::int32_t>() + row.counts_slot * vocabulary, v};
     sampler.sample(row, input, out);
     const std::string name = "row " + std::to_string(r);
-    if (got.as<std::int32_t>()[r] != out.id)
+    if (got.as<std::int32_t>()[r] != out.id &&
+        !drawn_at_threshold(sampler, row, input, options.sampling_weight_error,
+                            got.as<std::int32_t>()[r]))
       faults += name + ": id " + std::to_string(got.as<std::int32_t>()[r]) + ", expected " +
                 std::to_string(out.id) + "\n";
     if (row.logprobs < 0 || out.id < 0) continue;
@@ -137,6 +169,28 @@ std::string run_sample(Backend& backend, std::uint64_t seed, const OpCaseOptions
           !(std::fabs(got_top_logprobs.as<float>()[at] - out.top_logprobs[i]) <= 1e-4F))
         faults += name + ": alternative " + std::to_string(i) + " differs\n";
     }
+  }
+  // A row's draw does not depend on how many rows there are. Rows with counts changed them.
+  for (std::int64_t r = 0, runs = 0; options.batch_invariant && r < rows && runs < 16; ++r) {
+    const SamplingRow& row = parameters[static_cast<std::size_t>(r)];
+    if (row.counts_slot >= 0) continue;
+    ++runs;
+    const DeviceArray one_logits(backend, row_of(logits, r));
+    const DeviceArray one_row(backend,
+                              bytes_of(std::vector<SamplingRow>{row}, sizeof(SamplingRow)));
+    const DeviceArray id(backend, DType::i32, {1});
+    const DeviceArray logprob(backend, DType::f32, {1});
+    const DeviceArray alternatives(backend, DType::i32, {1, kTopLogprobsMax});
+    const DeviceArray their_logprobs(backend, DType::f32, {1, kTopLogprobsMax});
+    faults += fault_of("sample", backend.sample({id.view(), logprob.view(), alternatives.view(),
+                                                 their_logprobs.view()},
+                                                one_logits.view(),
+                                                {one_row.view(), biases_array.view(),
+                                                 masks_array.view(), counts_array.view(), tokens}));
+    const std::int32_t alone = id.get().as<std::int32_t>()[0];
+    if (alone != got.as<std::int32_t>()[r])
+      faults += "row " + std::to_string(r) + ": id " + std::to_string(alone) + " alone, " +
+                std::to_string(got.as<std::int32_t>()[r]) + " among others\n";
   }
   return faults + compare_bits("counts", counts_array.get(), expected_counts) +
          ids.guard_fault("ids") + counts_array.guard_fault("counts") +
@@ -175,7 +229,14 @@ std::string run_reset_counts(Backend& backend, std::uint64_t seed, const OpCaseO
 }  // namespace
 
 std::vector<OpCase> sampling_cases() {
-  return {{"sample", run_sample}, {"reset_counts", run_reset_counts}};
+  const auto sample = [](bool many) {
+    return [many](Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
+      return run_sample(backend, seed, options, many);
+    };
+  };
+  return {{"sample", sample(false)},
+          {"sample_many", sample(true), true},
+          {"reset_counts", run_reset_counts}};
 }
 
 }  // namespace koho::testing

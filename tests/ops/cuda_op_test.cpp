@@ -2,6 +2,7 @@
 // Runs the one list of operator cases on the CUDA backend: with Hopper's kernels where the GPU has
 // them, with those of the deterministic mode, and with the portable ones alone. KOHO_OP_SEED sets
 // the first seed, KOHO_OP_ROUNDS how many follow. Without a GPU the cases are skipped and say so.
+#include <cmath>
 #include <cstdlib>
 #include <random>
 
@@ -49,10 +50,14 @@ TEST_P(CudaOperator, EqualsItsFloat64Twin) {
   // One FP8 wgmma aligns its 32 products and its sum to the largest of them and drops what lies
   // more than 13 bits below: each of 33 terms loses less than 2^-13 of it (docs/kernels).
   constexpr double kWgmmaError = 33.0 / 8192.0;
+  // Half a unit of a weight of at least 2^14 exp(-1/128), and 2^-18 for the exponential of its bin
+  // (src/cuda/sample.cuh).
+  const double sampling_error = 0x1p-15 * std::exp(1.0 / 128.0) + 0x1p-18;
   const OpCaseOptions options{.batch_invariant = true,
                               .many_as_few = mode != Mode::fast,
                               .accumulation_error = portable ? 4e-6 : kWgmmaError,
                               .attention_weight_error = 1.0 / 512.0,
+                              .sampling_weight_error = sampling_error,
                               .decode_as_prefill = false,
                               .expert_flip = portable ? 0.0 : 0.125};
   for (std::uint64_t round = 0; round < rounds; ++round) {
@@ -63,14 +68,15 @@ TEST_P(CudaOperator, EqualsItsFloat64Twin) {
 }
 
 /// Every case in the fast and the portable mode; in the deterministic one those it gives to other
-/// matrix kernels.
+/// kernels.
 std::vector<Parameters> parameters() {
   std::vector<Parameters> found;
   for (const Mode mode : {Mode::fast, Mode::deterministic, Mode::portable}) {
     for (std::size_t i = 0; i < op_cases().size(); ++i) {
       const std::string& name = op_cases()[i].name;
-      const bool matrices = name.starts_with("linear") || name.starts_with("experts");
-      if (mode != Mode::deterministic || matrices) found.emplace_back(mode, i);
+      const bool others =
+          name.starts_with("linear") || name.starts_with("experts") || name.starts_with("sample");
+      if (mode != Mode::deterministic || others) found.emplace_back(mode, i);
     }
   }
   return found;

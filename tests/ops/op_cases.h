@@ -26,6 +26,8 @@ struct OpCaseOptions {
   double accumulation_error = 4e-6;
   /// What the softmax's weights are rounded by before they multiply v: 0 in f32, 2^-9 in bf16.
   double attention_weight_error = 0.0;
+  /// How far the backend knows a token's probability, in parts of it, when it adds up to top_p.
+  double sampling_weight_error = 0.0;
   /// A row that is decoded has the bits of the same row in a longer run.
   bool decode_as_prefill = true;
   /// What a sum's larger error may do to an expert: one code of the inner activation more lies on

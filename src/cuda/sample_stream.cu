@@ -1,0 +1,486 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sampling of many rows with thresholds: a CTA a row, which streams it from memory and keeps next
+// to nothing of it.
+//
+//   top_k    once: of every part of the row read so far the k-th largest is a lower bound of the
+//            row's, so only what lies above it is kept as a candidate. The bound is raised after
+//            each segment, and segments grow threefold: some 2k candidates each. The exact
+//            threshold is then found among the candidates; min_p and top_p cut what top_k kept.
+//   min_p    once, in the same way: the bound follows the largest so far.
+//   top_p    twice: first its probability goes into bins by distance from a reference above the
+//            largest so far (what exceeds it waits in a list; the bins are then shifted, which
+//            loses nothing). The second pass, backwards, because the end of the row is still in L2,
+//            draws among the bins above the threshold's and lists that bin's values, among which
+//            the threshold is found.
+//   left     rows it does not take (log-probabilities, biases, masks, penalties, top_p together
+//            with min_p alone) or that do not fit its lists: their id becomes kSampleLeft, and the
+//            kernel behind (sample_cut.cu) does them.
+//   shared   48 KB: candidates, bins
+//   bytes    the logits once, or twice under top_p
+//
+// Thresholds are those of the cut kernel to the bit, so a row's draw does not depend on how many
+// rows there are: both use the integers of sample.cuh.
+#include "cuda/launch.cuh"
+#include "cuda/sample.cuh"
+
+namespace koho::cuda {
+namespace {
+
+constexpr int kEach = 8;  // candidates a thread holds in registers
+constexpr int kCandidates = kEach * kSampleThreads;
+constexpr int kFirst = kCandidates;  // tokens of the first segment
+constexpr int kGrowth = 3;
+constexpr int kListMax = 1024;
+constexpr int kTopMax = 512;           // the largest top_k taken
+constexpr float kMarginBins = 128.0F;  // of the reference above the largest so far
+
+struct Shared {
+  float values[kCandidates];  // tempered; in the second pass of top_p the list of one bin
+  int ids[kCandidates];
+  std::uint32_t weights[kListMax];
+  Selection selection;
+  BestScratch best;
+  float reduce_float[kSampleWarps];
+  int count;   // candidates, or values of the bin
+  int listed;  // of the candidates, in the chosen bin
+  std::uint32_t leading;
+};
+
+__device__ __forceinline__ float block_max(float value, Shared& shared) {
+  value = warp_max(value);
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) shared.reduce_float[threadIdx.x / 32] = value;
+  __syncthreads();
+  value = shared.reduce_float[0];
+#pragma unroll
+  for (int warp = 1; warp < kSampleWarps; ++warp) value = fmaxf(value, shared.reduce_float[warp]);
+  return value;
+}
+
+/// A row's tokens, read in segments.
+struct Row {
+  const float* logits;
+  int tokens;
+
+  __device__ __forceinline__ float4 load(int id) const {
+    if (id + 4 <= tokens) return __ldg(reinterpret_cast<const float4*>(logits + id));
+    const auto one = [&](int i) { return id + i < tokens ? logits[id + i] : kOut; };
+    return make_float4(one(0), one(1), one(2), one(3));
+  }
+};
+
+/// Candidates of top_k and min_p. `held` are this thread's, tempered, kOut where it has none.
+struct Chooser {
+  const SampleRow& row;
+  const Modifier& modifier;
+  Shared& shared;
+  int top_k;  // 0 = none
+  float largest = kOut;
+  float bound = kOut;  // tokens below are no candidates; of raw logits
+
+  /// Raises the bound to what the candidates in registers allow; they go back to shared memory
+  /// without those below it. All threads.
+  __device__ void raise(const float (&held)[kEach], const int (&ids)[kEach]) {
+    float mine = kOut;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) mine = fmaxf(mine, held[i]);
+    largest = fmaxf(largest, block_max(mine, shared));
+    float least = kOut;  // tempered
+    if (row.min_p > 0.0F) least = largest + logf(row.min_p);
+    if (top_k > 0) {
+      Selection& selection = shared.selection;
+      selection.clear();
+      const Binning binning{bin_middle(largest), false};
+#pragma unroll
+      for (int i = 0; i < kEach; ++i)
+        if (held[i] != kOut) atomicAdd(&selection.bins[binning.bin(held[i])], 1U);
+      // The last bin has no lower border.
+      if (find_bin(
+              selection, 0, [&](std::uint64_t) { return static_cast<std::uint64_t>(top_k); },
+              [](int) { return std::uint64_t{1}; }) &&
+          selection.chosen < kBins - 1)
+        least =
+            fmaxf(least, (binning.top - static_cast<float>(selection.chosen) - 0.5F) / kBinsPerNat);
+    }
+    // NOTE: lower than exact by more than the roundings of temper(), of the bins and of this line.
+    if (least != kOut) {
+      const float temperature = row.temperature;
+      bound = least * temperature - (fabsf(least) + fabsf(largest) + 1.0F) * temperature * 0x1p-18F;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) shared.count = 0;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+      if (held[i] != kOut && held[i] * row.temperature >= bound) put(held[i], ids[i]);
+    __syncthreads();
+  }
+
+  __device__ __forceinline__ void put(float value, int id) {
+    const int place = atomicAdd(&shared.count, 1);
+    if (place >= kCandidates) return;
+    shared.values[place] = value;
+    shared.ids[place] = id;
+  }
+
+  __device__ __forceinline__ void offer(const float4& raw, int id) {
+    const auto one = [&](float value, int at) {
+      if (value >= bound && value != kOut) put(modifier.temper(value), at);
+    };
+    one(raw.x, id);
+    one(raw.y, id + 1);
+    one(raw.z, id + 2);
+    one(raw.w, id + 3);
+  }
+
+  /// The thresholds of the row, exactly, among `count` candidates. False if a list does not hold
+  /// what it would have to. All threads.
+  __device__ bool find_threshold(int count, float& threshold) {
+    Selection& selection = shared.selection;
+    threshold = row.min_p > 0.0F ? largest + logf(row.min_p) : kOut;
+    for (int round = 0; round < 2; ++round) {
+      const bool probability = round == 1;
+      if (probability ? row.top_p >= 1.0F : top_k == 0) continue;
+      const Binning binning{bin_middle(largest), probability};
+      selection.clear();
+      for (int i = static_cast<int>(threadIdx.x); i < count; i += kSampleThreads) {
+        const float value = shared.values[i];
+        if (value >= threshold)
+          atomicAdd(&selection.bins[binning.bin(value)], binning.weight(value));
+      }
+      const auto target = [&](std::uint64_t all) {
+        return probability ? top_p_target(row.top_p, all) : static_cast<std::uint64_t>(top_k);
+      };
+      if (!find_bin(selection, 0, target, [&](int bin) { return binning.scale(bin); })) continue;
+      // The bin's values, in the place of the bins.
+      const int bin = selection.chosen;
+      auto* list = reinterpret_cast<float*>(selection.bins);
+      if (threadIdx.x == 0) shared.listed = 0;
+      __syncthreads();
+      for (int i = static_cast<int>(threadIdx.x); i < count; i += kSampleThreads) {
+        const float value = shared.values[i];
+        if (!(value >= threshold) || binning.bin(value) != bin) continue;
+        const int at = atomicAdd(&shared.listed, 1);
+        if (at >= kListMax) continue;
+        list[at] = value;
+        shared.weights[at] = binning.weight(value);
+      }
+      __syncthreads();
+      const int listed = shared.listed;
+      if (listed > kListMax) return false;
+      threshold = fmaxf(threshold, threshold_of_list(selection, list, shared.weights, listed,
+                                                     binning.scale(bin)));
+    }
+    return true;
+  }
+};
+
+/// The best draw among listed tokens that are not below the threshold.
+__device__ __forceinline__ void draw_listed(
+    const SampleRow& row, const Shared& shared, int count, float threshold, Best& best) {
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kSampleThreads) {
+    const float value = shared.values[i];
+    if (value < threshold) continue;
+    const int id = shared.ids[i];
+    std::uint32_t bits[1][4];
+    const std::uint32_t block[1] = {static_cast<std::uint32_t>(id) / 4};
+    philox(bits, block, static_cast<std::uint64_t>(row.output_position), row.seed);
+    const std::uint32_t of_token = id % 4 == 0   ? bits[0][0]
+                                   : id % 4 == 1 ? bits[0][1]
+                                   : id % 4 == 2 ? bits[0][2]
+                                                 : bits[0][3];
+    best.offer(value + gumbel(of_token), id);
+  }
+}
+
+/// top_k and min_p, with or without top_p. The id, -1, or kSampleLeft. All threads.
+__device__ int choose_once(const RowView& view,
+                           const Row& tokens,
+                           const Modifier& modifier,
+                           Shared& shared) {
+  const SampleRow& row = view.row;
+  Chooser chooser{row, modifier, shared,
+                  row.top_k > 0 && row.top_k < tokens.tokens ? row.top_k : 0};
+  bool bad = false;
+  {
+    float held[kEach];
+    int ids[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach / 4; ++i) {
+      const int id = (i * kSampleThreads + static_cast<int>(threadIdx.x)) * 4;
+      const float4 four = tokens.load(id);
+      const float raw[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        bad |= isnan(raw[j]);
+        held[i * 4 + j] = raw[j] == kOut ? kOut : modifier.temper(raw[j]);
+        ids[i * 4 + j] = id + j;
+      }
+    }
+    chooser.raise(held, ids);
+  }
+  for (int begin = kFirst; begin < tokens.tokens; begin *= kGrowth) {
+    const int end = min(begin * kGrowth, tokens.tokens);
+    constexpr int kAhead = 8;
+    constexpr int kStep = kSampleThreads * 4;
+    for (int id = begin + static_cast<int>(threadIdx.x) * 4; id < end; id += kAhead * kStep) {
+      float4 four[kAhead];
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i)
+        four[i] = id + i * kStep < end ? tokens.load(id + i * kStep)
+                                       : make_float4(kOut, kOut, kOut, kOut);
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        const float most = max_or_nan(four[i]);
+        if (most < chooser.bound || most == kOut) continue;
+        bad |= isnan(most);
+        chooser.offer(four[i], id + i * kStep);
+      }
+    }
+    __syncthreads();
+    if (shared.count > kCandidates) return kSampleLeft;
+    float held[kEach];
+    int ids[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int at = i * kSampleThreads + static_cast<int>(threadIdx.x);
+      held[i] = at < shared.count ? shared.values[at] : kOut;
+      ids[i] = at < shared.count ? shared.ids[at] : 0;
+    }
+    chooser.raise(held, ids);
+  }
+  if (__syncthreads_or(static_cast<int>(bad)) != 0 || chooser.largest == kOut) return -1;
+  if (chooser.largest == INFINITY) return kSampleLeft;  // no bound is right
+  const int count = shared.count;
+  float threshold;
+  if (!chooser.find_threshold(count, threshold)) return kSampleLeft;
+  Best best;
+  draw_listed(row, shared, count, threshold, best);
+  return block_best(best, shared.best).id;
+}
+
+/// Adds tempered values to bins whose first is the reference's: Binning's arithmetic in fewer
+/// steps, for |64 * value| below 2^22.
+struct Adding {
+  float top;              // of the reference, a bin's middle
+  std::uint32_t bins_at;  // in shared memory
+
+  __device__ __forceinline__ bool exceeds(float value) const { return kBinsPerNat * value > top; }
+  __device__ __forceinline__ void add(float value) const {
+    const float scaled = fmaxf(kBinsPerNat * value, top - (kBins - 1.0F));
+    const float rounded = scaled + kMagic;
+    const std::uint32_t bin = __float_as_uint(top + kMagic) - __float_as_uint(rounded);
+    asm volatile("red.shared.add.u32 [%0], %1;" ::"r"(bins_at + bin * 4),
+                 "r"(bin_weight(scaled - (rounded - kMagic)))
+                 : "memory");
+  }
+};
+
+/// The first pass of top_p: the bins of all tokens, and the largest logit. 0, -1 if there is none,
+/// or kSampleLeft. All threads.
+__device__ int add_tokens(
+    const Row& tokens, const Modifier& modifier, Shared& shared, Adding& adding, float& largest) {
+  constexpr int kAhead = 4;
+  constexpr int kStep = kSampleThreads * 4;
+  Selection& selection = shared.selection;
+  if (threadIdx.x == 0) shared.count = 0;
+  selection.clear();
+  bool listing = true;  // nothing but -infinity so far: no reference
+  bool bad = false;
+  largest = kOut;
+  for (int begin = 0; begin < tokens.tokens;) {
+    const int end = min(begin == 0 ? kFirst : begin * kGrowth, tokens.tokens);
+    for (int id = begin + static_cast<int>(threadIdx.x) * 4; id < end; id += kAhead * kStep) {
+      float4 four[kAhead];
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i)
+        four[i] = id + i * kStep < end ? tokens.load(id + i * kStep)
+                                       : make_float4(kOut, kOut, kOut, kOut);
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        const float most = max_or_nan(four[i]);
+        if (!(most > kOut)) {  // NOTE: a NaN must not hide what exceeds the reference
+          bad |= isnan(most);
+          continue;
+        }
+        largest = fmaxf(largest, most);
+        const float values[4] = {modifier.temper(four[i].x), modifier.temper(four[i].y),
+                                 modifier.temper(four[i].z), modifier.temper(four[i].w)};
+        const float highest = fmaxf(fmaxf(values[0], values[1]), fmaxf(values[2], values[3]));
+        if (!listing && !adding.exceeds(highest)) {
+#pragma unroll
+          for (int j = 0; j < 4; ++j) adding.add(values[j]);
+          continue;
+        }
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          if (values[j] == kOut) continue;
+          if (listing || adding.exceeds(values[j])) {
+            const int at = atomicAdd(&shared.count, 1);
+            if (at < kCandidates) shared.values[at] = values[j];
+          } else {
+            adding.add(values[j]);
+          }
+        }
+      }
+    }
+    begin = end;
+    // A reference above what was met, the bins shifted to it, and what waited joins them.
+    __syncthreads();
+    const int waiting = shared.count;
+    __syncthreads();  // NOTE: whoever goes on at once may add to it
+    if (waiting > kCandidates) return kSampleLeft;
+    if (waiting == 0) continue;
+    const float most = block_max(largest, shared);
+    const float top = bin_middle(modifier.temper(most)) + kMarginBins;
+    if (!(fabsf(top) < 0x1p21F)) return kSampleLeft;
+    const int shift = listing ? 0 : static_cast<int>(fminf(top - adding.top, float{kBins}));
+    adding.top = top;
+    listing = false;
+    if (shift > 0) {
+      std::uint32_t moved[kBinsEach];
+#pragma unroll
+      for (int i = 0; i < kBinsEach; ++i) {
+        const int bin = i * kSampleThreads + static_cast<int>(threadIdx.x) - shift;
+        moved[i] = bin >= 0 && bin < kBins - 1 ? selection.bins[bin] : 0;
+      }
+      __syncthreads();
+#pragma unroll
+      for (int i = 0; i < kBinsEach; ++i)
+        selection.bins[i * kSampleThreads + threadIdx.x] = moved[i];
+      __syncthreads();
+    }
+    for (int i = static_cast<int>(threadIdx.x); i < waiting; i += kSampleThreads)
+      adding.add(shared.values[i]);
+    __syncthreads();
+    if (threadIdx.x == 0) shared.count = 0;
+    __syncthreads();
+  }
+  largest = block_max(largest, shared);
+  return __syncthreads_or(static_cast<int>(bad || listing)) != 0 ? -1 : 0;
+}
+
+/// top_p alone. The id, -1, or kSampleLeft. All threads.
+__device__ int choose_twice(const RowView& view,
+                            const Row& tokens,
+                            const Modifier& modifier,
+                            Shared& shared) {
+  const SampleRow& row = view.row;
+  Selection& selection = shared.selection;
+  Adding adding{0.0F, shared_address(selection.bins)};
+  float largest;
+  const int status = add_tokens(tokens, modifier, shared, adding, largest);
+  if (status != 0) return status;
+  const auto above = static_cast<int>(adding.top - bin_middle(modifier.temper(largest)));
+  const auto scale = [&](int bin) { return bin_scale(max(bin - above, 0)); };  // none lies above
+  const auto target = [&](std::uint64_t all) { return top_p_target(row.top_p, all); };
+  if (!find_bin(selection, 0, target, scale)) return kSampleLeft;
+  const int chosen = selection.chosen;
+
+  // The second pass. `bound` is below whatever the chosen bin holds, by half a bin and roundings.
+  const float middle = adding.top - static_cast<float>(chosen);
+  const float lower = (middle - 1.0F) / kBinsPerNat;
+  const float bound = lower * row.temperature - (fabsf(lower) + 1.0F) * row.temperature * 0x1p-16F;
+  if (threadIdx.x == 0) shared.leading = ordered(kOut);
+  if (threadIdx.x == 0) shared.count = 0;
+  __syncthreads();
+  Drawing drawing{row.seed,
+                  static_cast<std::uint64_t>(row.output_position),
+                  kLog2E / row.temperature,
+                  &shared.leading,
+                  {}};
+  const Binning binning{adding.top, true};
+  const auto kept = [&](float raw, int id) {
+    if (!(raw >= bound)) return kOut;
+    const float value = modifier.temper(raw);
+    const float place = bin_middle(value);
+    if (place != middle) return place > middle ? raw : kOut;
+    const int at = atomicAdd(&shared.count, 1);
+    if (at < kListMax) {
+      shared.values[at] = value;
+      shared.ids[at] = id;
+      shared.weights[at] = binning.weight(value);
+    }
+    return kOut;
+  };
+  constexpr int kAhead = 4;
+  const int quads = (tokens.tokens + 3) / 4;
+  const int rounds = (quads + kSampleThreads - 1) / kSampleThreads;
+  for (int round = rounds - 1; round >= 0; round -= kAhead) {
+    float4 four[kAhead];
+    const auto id_of = [&](int i) {
+      return ((round - i) * kSampleThreads + static_cast<int>(threadIdx.x)) * 4;
+    };
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i)
+      four[i] = round - i >= 0 && id_of(i) < tokens.tokens ? tokens.load(id_of(i))
+                                                           : make_float4(kOut, kOut, kOut, kOut);
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const float most = fmaxf(fmaxf(four[i].x, four[i].y), fmaxf(four[i].z, four[i].w));
+      if (most < bound || most == kOut) continue;
+      const int ids[1] = {id_of(i)};
+      const float4 values[1] = {make_float4(kept(four[i].x, ids[0]), kept(four[i].y, ids[0] + 1),
+                                            kept(four[i].z, ids[0] + 2),
+                                            kept(four[i].w, ids[0] + 3))};
+      drawing.take(modifier, ids, values);
+    }
+  }
+  __syncthreads();
+  const int count = shared.count;
+  if (count > kListMax) return kSampleLeft;
+  const float threshold =
+      threshold_of_list(selection, shared.values, shared.weights, count, scale(chosen));
+  draw_listed(row, shared, count, threshold, drawing.best);
+  return block_best(drawing.best, shared.best).id;
+}
+
+__global__ void __launch_bounds__(kSampleThreads, 2)
+    sample_stream_kernel(const __grid_constant__ Sample p) {
+  extern __shared__ __align__(16) std::uint8_t shared_bytes[];
+  Shared& shared = *reinterpret_cast<Shared*>(shared_bytes);
+  // NOTE: no wait here, as in sample_cut.cu: the kernel before has other rows and waited itself.
+  const std::int64_t index = blockIdx.x;
+  const RowView view = row_view(p, index);
+  if (view.cut) {
+    const SampleRow& row = view.row;
+    const bool logprobs = row.logprobs >= 0 && (p.logprobs != nullptr || p.top_ids != nullptr);
+    const bool plain = row.bias_count == 0 && row.mask_row < 0 && view.counts == nullptr;
+    const bool top_k = row.top_k > 0 && row.top_k < p.tokens;
+    const bool taken = view.random && !logprobs && plain &&
+                       reinterpret_cast<std::uintptr_t>(view.logits) % 16 == 0 &&
+                       (!top_k || row.top_k <= kTopMax);
+    int id = kSampleLeft;
+    if (taken) {
+      const Row tokens{view.logits, p.tokens};
+      const Modifier modifier{&row, nullptr, nullptr, nullptr, nullptr, row.temperature, 0, true};
+      const bool once = top_k || (row.min_p > 0.0F && row.top_p >= 1.0F);
+      const bool twice =
+          !top_k && row.min_p <= 0.0F && row.top_p < 1.0F && p.row_count >= kSampleStreamRowsTopP;
+      if (once)
+        id = choose_once(view, tokens, modifier, shared);
+      else if (twice)
+        id = choose_twice(view, tokens, modifier, shared);
+    }
+    if (threadIdx.x == 0) {
+      if (id == kSampleLeft)
+        p.ids[index] = id;
+      else
+        write_choice(p, index, id, nullptr);
+    }
+  }
+  grid_begin();
+}
+
+}  // namespace
+
+cudaError_t launch_sample_stream(const Sample& p, cudaStream_t stream) {
+  static const cudaError_t ready = cudaFuncSetAttribute(
+      sample_stream_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared));
+  if (ready != cudaSuccess) return ready;
+  return launch_kernel(
+      sample_stream_kernel,
+      {dim3(static_cast<unsigned>(p.row_count)), dim3(kSampleThreads), sizeof(Shared)}, stream, p);
+}
+
+}  // namespace koho::cuda
