@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
+#include <string>
 
 #include "ops/cases.h"
 #include "ops/compare.h"
@@ -327,15 +329,24 @@ std::vector<Interval> turned(const HostTensor& qkv,
   return out;
 }
 
-std::string run_qk(Backend& backend, std::uint64_t seed, bool codes) {
+/// `many`: so many heads of GLM's shape that backends may take them in another way.
+std::string run_qk(Backend& backend,
+                   std::uint64_t seed,
+                   const OpCaseOptions& options,
+                   bool codes,
+                   bool many = false) {
   Random random(seed);
   HeadShape heads;
   heads.kv_heads = random.integer(1, 4);
   heads.query_heads = heads.kv_heads * random.pick({1, 2, 4, 12});
   heads.width = random.pick({16, 64, 128, 128});
   heads.rotary = random.chance(0.7) ? heads.width / 2 : random.pick({0, 2, 6, 16});
-  const std::int64_t tokens = random.integer(1, 20);
-  const std::int64_t pages = random.integer(1, 4);
+  if (many) heads.width = 128;
+  if (many) heads.rotary = 64;
+  const std::int64_t tokens =
+      many ? random.integer(17000, 20000) / (heads.query_heads + 2 * heads.kv_heads)
+           : random.integer(1, 20);
+  const std::int64_t pages = tokens / kPageTokens + random.integer(1, 4);
   const std::int64_t positions_max = random.chance(0.1) ? 131072 : 300;
   const std::int64_t row = (heads.query_heads + 2 * heads.kv_heads) * heads.width;
   const HostTensor qkv =
@@ -473,8 +484,40 @@ std::string run_qk(Backend& backend, std::uint64_t seed, bool codes) {
         faults += "a cache row that no slot names was written\n";
         break;
       }
-  return faults + q.guard_fault("q") + k.guard_fault("k") + v.guard_fault("v") +
-         k_scales.guard_fault("k_scales") + v_scales.guard_fault("v_scales");
+  faults += q.guard_fault("q") + k.guard_fault("k") + v.guard_fault("v") +
+            k_scales.guard_fault("k_scales") + v_scales.guard_fault("v_scales");
+  if (!options.batch_invariant) return faults;
+
+  // One token alone: the same bits.
+  const std::int64_t t = random.integer(0, tokens - 1);
+  const std::int64_t slot = slot_values[static_cast<std::size_t>(t)];
+  const DeviceArray qkv_row(backend, row_of(qkv, t));
+  const DeviceArray position_row(
+      backend, integers(DType::i32, {position_values[static_cast<std::size_t>(t)]}));
+  const DeviceArray slot_row(backend, integers(DType::i64, {slot}));
+  const DeviceArray q_alone(backend, DType::bf16, {1, heads.query_heads, heads.width});
+  const DeviceArray k_alone(backend, dtype, cache);
+  const DeviceArray v_alone(backend, dtype, cache);
+  kv.k = k_alone.view();
+  kv.v = v_alone.view();
+  faults += fault_of("qk_norm_rope_store_kv",
+                     backend.qk_norm_rope_store_kv(q_alone.view(), kv, qkv_row.view(),
+                                                   position_row.view(), slot_row.view(), weights));
+  const auto same = [&](const HostTensor& one, std::int64_t at, const HostTensor& among,
+                        std::int64_t among_at, std::size_t size) {
+    if (std::memcmp(one.bytes.data() + static_cast<std::size_t>(at) * size,
+                    among.bytes.data() + static_cast<std::size_t>(among_at) * size, size) != 0)
+      faults += "token " + std::to_string(t) + " alone has other bits\n";
+  };
+  same(q_alone.get(), 0, q.get(), t,
+       static_cast<std::size_t>(heads.query_heads * heads.width * dtype_bytes(DType::bf16)));
+  for (std::int64_t head = 0; head < heads.kv_heads && slot >= 0; ++head) {
+    const std::int64_t at =
+        (slot / kPageTokens * heads.kv_heads + head) * kPageTokens + slot % kPageTokens;
+    same(k_alone.get(), at, k_got, at, bytes);
+    same(v_alone.get(), at, v_got, at, bytes);
+  }
+  return faults;
 }
 
 std::string run_copy_pages(Backend& backend, std::uint64_t seed, const OpCaseOptions&) {
@@ -524,22 +567,24 @@ std::string run_copy_pages(Backend& backend, std::uint64_t seed, const OpCaseOpt
 }  // namespace
 
 std::vector<OpCase> row_cases() {
-  return {
-      {"take_from_seats", run_take_from_seats},
-      {"keep_sampled", run_keep_sampled},
-      {"set_entries", run_set_entries},
-      {"embed", run_embed},
-      {"gather_rows", run_gather_rows},
-      {"rms_norm", run_rms_norm},
-      {"add_rms_norm", run_add_rms_norm},
-      {"silu_mul", run_silu_mul},
-      {"qk_norm_rope_store_kv", [](Backend& backend, std::uint64_t seed,
-                                   const OpCaseOptions&) { return run_qk(backend, seed, false); }},
-      {"qk_norm_rope_store_kv_e4m3",
-       [](Backend& backend, std::uint64_t seed, const OpCaseOptions&) {
-         return run_qk(backend, seed, true);
-       }},
-      {"copy_pages", run_copy_pages}};
+  const auto qk = [](bool codes, bool many = false) {
+    return [=](Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
+      return run_qk(backend, seed, options, codes, many);
+    };
+  };
+  return {{"take_from_seats", run_take_from_seats},
+          {"keep_sampled", run_keep_sampled},
+          {"set_entries", run_set_entries},
+          {"embed", run_embed},
+          {"gather_rows", run_gather_rows},
+          {"rms_norm", run_rms_norm},
+          {"add_rms_norm", run_add_rms_norm},
+          {"silu_mul", run_silu_mul},
+          {"qk_norm_rope_store_kv", qk(false)},
+          {"qk_norm_rope_store_kv_e4m3", qk(true)},
+          {"qk_norm_rope_store_kv_many", qk(false, true), true},
+          {"qk_norm_rope_store_kv_many_e4m3", qk(true, true), true},
+          {"copy_pages", run_copy_pages}};
 }
 
 }  // namespace koho::testing
