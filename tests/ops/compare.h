@@ -8,12 +8,22 @@
 //   norms, rotation, SiLU     within the interval of f32 arithmetic at the contract's roundings
 //   linear                    |error| <= 2^-8 |twin| + accumulation * sum|x w|,
 //                             relative L2 <= 3e-3, whatever `accumulation` is
-//   attention                 a row's relative L2 <= 5e-3, largest error <= 1e-2 of its largest
+//   attention                 each element within the error computed for it: weights rounded, sums
+//   in
+//                             f32 (cases_attention.cpp)
 //   router                    ids equal unless the margin is < 1e-6; weights within 1e-5
-//   experts                   relative L2 <= 5e-3 over the tensor, 3e-2 in a row: a code of the
-//                             inner activation may flip on a rounding border
+//   experts                   each element within the error computed for it: codes of the inner
+//                             activation that may lie on the other side of a rounding border; and
+//                             the gain of each expert over all tokens (cases_experts.cpp)
+//
+// Bounds of sums of many roundings: each error is at most its limit, so the sum of limits holds for
+// any kernel. Independent errors stay below seven times the root of the sum of their squared limits
+// (Hoeffding: beyond it with 5e-11), or, where they are uniform, that divided by sqrt(3). The
+// lesser of the two is the bound. Data are random, so roundings are taken for independent.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -48,18 +58,34 @@ std::string compare_slack(const std::string& name,
                           const std::vector<double>& slack,
                           const std::vector<double>& f32_slack,
                           double relative_l2_max);
-/// Relative L2 over the tensor and over each row of `columns`, and the largest error of a row
-/// against its largest element.
-struct RowGate {
-  double tensor_l2 = 0.0;
-  double row_l2 = 0.0;
-  double row_max = 0.0;
+/// |got - expected| <= bounds, elementwise; and the relative L2 over all elements is at most 5e-3
+/// or what half the bounds come to. NaN is expected where `expected` is NaN.
+std::string compare_bounds(const std::string& name,
+                           const HostTensor& got,
+                           const std::vector<double>& expected,
+                           const std::vector<double>& bounds,
+                           std::int64_t columns);
+
+inline constexpr double kBf16Rounding = 0x1p-8;  // half a step, in parts of the least number of it
+inline constexpr double kDeviations = 7.0;
+
+/// Errors that add up: what is known of them.
+struct ErrorSum {
+  double limits = 0.0;   // the sum of their limits
+  double squares = 0.0;  // the sum of their variances' bounds
+
+  /// One that is at most `limit` large.
+  void add(double limit) {
+    limits += limit;
+    squares += limit * limit;
+  }
+  /// One that is uniform in -limit .. limit.
+  void add_uniform(double limit) {
+    limits += limit;
+    squares += limit * limit / 3.0;
+  }
+  double bound() const { return std::min(limits, kDeviations * std::sqrt(squares)); }
 };
-std::string compare_rows(const std::string& name,
-                         const HostTensor& got,
-                         const std::vector<double>& expected,
-                         std::int64_t columns,
-                         const RowGate& gate);
 
 /// The codes and scales of `out` are those of its bf16 values, exactly.
 std::string compare_quantised(const std::string& name,

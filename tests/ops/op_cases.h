@@ -24,15 +24,16 @@ struct OpCaseOptions {
   /// Largest error of a linear layer's sum, in parts of sum |x w|: f32 accumulation in any order of
   /// up to some thousand products; tensor cores that keep fewer bits say so.
   double accumulation_error = 4e-6;
-  /// What the softmax's weights are rounded by before they multiply v: 0 in f32, 2^-9 in bf16.
+  /// What the softmax's weights are rounded by before they multiply v: 0 in f32, 2^-8 in bf16.
   double attention_weight_error = 0.0;
   /// How far the backend knows a token's probability, in parts of it, when it adds up to top_p.
   double sampling_weight_error = 0.0;
   /// A row that is decoded has the bits of the same row in a longer run.
   bool decode_as_prefill = true;
-  /// What a sum's larger error may do to an expert: one code of the inner activation more lies on
-  /// the other side of a rounding border, at most an eighth of its value away.
-  double expert_flip = 0.0;
+  /// Standard deviation of what an instruction of 32 FP8 products loses, in parts of its largest
+  /// term; 0 if sums are in f32. Experts' gates use it, since a bound of its worst case would put
+  /// most codes of the inner activation on a rounding border.
+  double instruction_error = 0.0;
 };
 
 struct OpCase {

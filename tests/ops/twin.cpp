@@ -167,6 +167,9 @@ LinearTwin linear_twin(const RandomLinear& weight, const RandomActivation& x, st
   std::vector<double> row(static_cast<std::size_t>(weight.columns));
   twin.sums.resize(static_cast<std::size_t>(tokens * weight.rows));
   twin.magnitudes.resize(twin.sums.size());
+  twin.steps.resize(twin.sums.size());
+  constexpr std::int64_t kInstruction = 32;
+  const std::int64_t chain = weight.quant == WeightQuant::fp8_block ? 128 : 256;
   std::vector<double> inputs(static_cast<std::size_t>(tokens * weight.columns));
   for (std::int64_t t = 0; t < tokens; ++t)
     for (std::int64_t k = 0; k < weight.columns; ++k)
@@ -178,14 +181,26 @@ LinearTwin linear_twin(const RandomLinear& weight, const RandomActivation& x, st
     for (std::int64_t t = 0; t < tokens; ++t) {
       double sum = bias;
       double magnitude = std::fabs(bias);
+      double steps = 0.0;
+      double chained = 0.0;
+      double largest = 0.0;
       for (std::int64_t k = 0; k < weight.columns; ++k) {
         const double product = inputs[static_cast<std::size_t>(t * weight.columns + k)] *
                                row[static_cast<std::size_t>(k)];
         sum += product;
         magnitude += std::fabs(product);
+        if (k % chain == 0) chained = 0.0;
+        if (k % kInstruction == 0) {
+          steps += largest * largest;
+          largest = std::fabs(chained);
+        }
+        chained += product;
+        largest = std::max(largest, std::fabs(product));
       }
+      steps += largest * largest;
       twin.sums[static_cast<std::size_t>(t * weight.rows + n)] = sum;
       twin.magnitudes[static_cast<std::size_t>(t * weight.rows + n)] = magnitude;
+      twin.steps[static_cast<std::size_t>(t * weight.rows + n)] = steps;
     }
   }
   return twin;

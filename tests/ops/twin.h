@@ -74,10 +74,13 @@ class DeviceActivation {
   ActivationNeeds needs_;
 };
 
-/// y[t, n] in float64 without the final rounding, and sum |x w| of every element.
+/// y[t, n] in float64 without the final rounding, and sum |x w| of every element. `steps` is the
+/// sum of squares of the largest term of every 32 columns, products and what precedes them in their
+/// 256 (128 under block scales) alike: of what a tensor core's FP8 instruction rounds to.
 struct LinearTwin {
   std::vector<double> sums;
   std::vector<double> magnitudes;
+  std::vector<double> steps;
 };
 LinearTwin linear_twin(const RandomLinear& weight, const RandomActivation& x, std::int64_t tokens);
 
