@@ -2,13 +2,14 @@
 // Decode attention: one query row a sequence, its context cut into items (attention_parts.cuh).
 //
 //   grid     persistent, two CTAs an SM; items are listed on the device from the context lengths,
-//            so a captured graph serves every length
+//            so a captured graph serves every length. Whole groups go round the CTAs first, then
+//            what is left of each context: in the order of contexts, CTAs met only whole groups or
+//            only rests when their number divided what a context has
 //   roles    warp 4 lets the copy engine bring pages; warps 0-3 take two pages together: the query
 //            heads of the kv head are the 16 rows of the matrix instruction, a warp scores 32
 //            tokens, the softmax is that of all 128, and a warp sums a quarter of the columns
 //   shared   a ring of pages of K and of V, some 100 KB; 14 KB for an item's query rows, weights
-//   and
-//            the list of items
+//            and the list of items
 //   bytes    every K and V byte once: bound by memory
 //
 // Numbers: docs/kernels/README.md.
@@ -51,14 +52,32 @@ struct Exchange {
   std::uint32_t weights[kGroupMax * kUnitTokens / 2];  // [row][token], 16 bits, swizzled
 };
 
-/// The first item of each sequence, per kv head; first_item[decodes] is their number.
+/// How many items a context has: whole ones, and 1 if a shorter one is left.
+struct Count {
+  static constexpr unsigned kWholeBits = 20;  // tokens of 2^20 groups exceed every memory
+  std::uint32_t packed;                       // whole ones low, rests high
+
+  __device__ __forceinline__ int whole() const {
+    return static_cast<int>(packed & ((1U << kWholeBits) - 1));
+  }
+  __device__ __forceinline__ int rests() const { return static_cast<int>(packed >> kWholeBits); }
+  __device__ __forceinline__ int all() const { return whole() + rests(); }
+};
+static_assert(kSequencesMax < 1 << (32 - Count::kWholeBits));
+
+/// The items of all sequences before each one, per kv head; before[decodes] is their number.
 struct Items {
-  bool units;  // an item is a unit, else a group
-  int first[kSequencesMax + 1];
+  int tokens;  // of a whole one: a unit or a group
+  Count before[kSequencesMax + 1];
   unsigned long long warp_sums[kThreads / 32];
 };
 
-/// All threads. Counts of groups (low) and units (high) are summed together.
+__device__ __forceinline__ std::uint32_t count_items(int context, int tokens) {
+  return static_cast<std::uint32_t>(context / tokens) |
+         static_cast<std::uint32_t>(context % tokens != 0) << Count::kWholeBits;
+}
+
+/// All threads. Counts by groups (low) and by units (high) are summed together.
 __device__ void list_items(const Attention& p, Items& items) {
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
@@ -67,8 +86,8 @@ __device__ void list_items(const Attention& p, Items& items) {
     const int sequence = thread * each + i;
     if (sequence >= p.decodes) return 0ULL;
     const int context = p.context_lengths[sequence];
-    return static_cast<unsigned long long>(groups_of(p, context)) |
-           static_cast<unsigned long long>(units_of(context)) << 32U;
+    return static_cast<unsigned long long>(count_items(context, p.group_tokens)) |
+           static_cast<unsigned long long>(count_items(context, kUnitTokens)) << 32U;
   };
   unsigned long long sum = 0;
   for (int i = 0; i < each; ++i) sum += count(i);
@@ -87,12 +106,12 @@ __device__ void list_items(const Attention& p, Items& items) {
     if (warp == thread / 32) before += all;
     all += items.warp_sums[warp];
   }
-  const bool units = items_are_units(p, static_cast<int>(all & 0xFFFFFFFFU));
-  if (thread == 0) items.units = units;
+  const bool units = items_are_units(p, Count{static_cast<std::uint32_t>(all)}.all());
+  if (thread == 0) items.tokens = units ? kUnitTokens : p.group_tokens;
   for (int i = 0; i < each; ++i) {
     const int sequence = thread * each + i;
     if (sequence <= p.decodes)
-      items.first[sequence] = static_cast<int>(units ? before >> 32U : before & 0xFFFFFFFFU);
+      items.before[sequence].packed = static_cast<std::uint32_t>(units ? before >> 32U : before);
     before += count(i);
   }
   __syncthreads();
@@ -104,26 +123,34 @@ struct Item {
   int kv_head;
   int first_page;
   int tokens;
+  int place;  // among the items in the order of sequences, contexts and heads, as they are joined
 };
 
+/// Item `index` in the order of work: whole ones of all sequences, then the rests.
 __device__ __forceinline__ Item find_item(const Attention& p, const Items& items, int index) {
-  const int part = index / p.kv_heads;
+  const int whole = items.before[p.decodes].whole();
+  const bool rest = index / p.kv_heads >= whole;
+  const int part = index / p.kv_heads - (rest ? whole : 0);
+  const auto before = [&](int sequence) {
+    return rest ? items.before[sequence].rests() : items.before[sequence].whole();
+  };
   int low = 0;
   for (int high = p.decodes; low + 1 < high;) {
     const int middle = (low + high) / 2;
-    if (items.first[middle] <= part)
+    if (before(middle) <= part)
       low = middle;
     else
       high = middle;
   }
-  while (items.first[low + 1] <= part) ++low;  // sequences of no items
-  const int tokens = items.units ? kUnitTokens : p.group_tokens;
-  const int begin = (part - items.first[low]) * tokens;
+  const int context = p.context_lengths[low];
+  const int of_sequence = rest ? context / items.tokens : part - before(low);
+  const int begin = of_sequence * items.tokens;
   Item item;
   item.sequence = low;
   item.kv_head = index % p.kv_heads;
   item.first_page = begin / kPage;
-  item.tokens = min(tokens, p.context_lengths[low] - begin);
+  item.tokens = min(items.tokens, context - begin);
+  item.place = (items.before[low].all() + of_sequence) * p.kv_heads + item.kv_head;
   return item;
 }
 
@@ -167,7 +194,7 @@ __device__ void produce(const Attention& p,
   const int group = p.query_heads / p.kv_heads;
   const std::uint64_t policy = evict_first_policy();
   const std::uint64_t policy_query = evict_normal_policy();
-  const int count = items.first[p.decodes] * p.kv_heads;
+  const int count = items.before[p.decodes].all() * p.kv_heads;
   Turn turn{0, 1};
   std::uint32_t query_parity = 1;
   std::uint32_t ahead = 0;  // slots under way before the wait
@@ -517,7 +544,7 @@ __device__ void consume(const Attention& p,
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int group = p.query_heads / p.kv_heads;
   const int row = lane / 4;
-  const int count = items.first[p.decodes] * p.kv_heads;
+  const int count = items.before[p.decodes].all() * p.kv_heads;
   Turn turn{0, 0};
   std::uint32_t query_parity = 0;
   grid_begin();
@@ -526,6 +553,7 @@ __device__ void consume(const Attention& p,
     mbarrier_wait(ring.query_full, query_parity);
     query_parity ^= 1;
     const int tokens = query.item.tokens;
+    const std::int64_t place = query.item.place;
     std::uint32_t q[kWidth / 16][4];
     load_query<kWidth, kFp8>(q, row < group ? query.rows[row] : nullptr,
                              row + 8 < group ? query.rows[row + 8] : nullptr);
@@ -533,7 +561,7 @@ __device__ void consume(const Attention& p,
     Rows<kWidth, kFp8> rows;
     for (int left = tokens; left > 0; left -= kUnitTokens)
       take_unit<kWidth, kFp8>(rows, q, exchange, shared, ring, turn, left);
-    float* out = p.partial + static_cast<std::int64_t>(index) * item_floats(group, kWidth);
+    float* out = p.partial + place * item_floats(group, kWidth);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int at = row + half * 8;

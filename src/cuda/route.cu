@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The router. The fast form is one kernel: a cluster of 16 CTAs takes 16 tokens at a time.
+// The router. The fast form is one kernel: a cluster of 16 CTAs takes 16 tokens at a time (from
+// kRouteMany tokens on route_many.cu, by the same sums).
 //
 //   logits   CTA r multiplies part r of H: warp w has 16 experts, whose weights wait in registers
 //            since before the kernel before ended; tokens come through shared memory; bf16
@@ -14,17 +15,15 @@
 // row's bits do not depend on its neighbours. Numbers: docs/kernels/README.md.
 #include <algorithm>
 
-#include "cuda/kernels.h"
 #include "cuda/launch.cuh"
-#include "cuda/numeric.cuh"
-#include "cuda/ptx.cuh"
+#include "cuda/route.cuh"
 
 namespace koho::cuda {
 namespace {
 
 constexpr int kWarps = 4;
 constexpr int kTokens = 16;
-constexpr int kStep = 32;  // elements of H a warp takes at a time
+constexpr int kStep = kRouteStep;
 
 /// The range of H of warp `warp` in part `part`.
 struct Span {
@@ -84,65 +83,6 @@ __global__ void __launch_bounds__(kWarps * 32) logits_plain_kernel(const Route p
   write_logits(p, sums);
 }
 
-/// A score in an order that unsigned comparison keeps; 0 is below every score.
-__device__ __forceinline__ std::uint32_t rank_key(float score) {
-  const std::uint32_t bits = __float_as_uint(score);
-  return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
-}
-
-__device__ __forceinline__ float sigmoid(float logit) {
-  return 1.0F / (1.0F + expf(-logit));
-}
-/// What an expert is selected by; NaN comes last.
-__device__ __forceinline__ float selection_score(float score, float bias) {
-  const float biased = score + bias;
-  return isnan(biased) ? -INFINITY : biased;
-}
-
-/// One warp chooses a token's experts: A rounds of a maximum over selection scores, the lower id
-/// first among equals. Lane l keeps experts l, l + 32, … in registers, `kEach` at most.
-template <int kEach>
-__device__ void choose(const Route& p,
-                       std::int64_t token,
-                       const float* scores,
-                       const float* selection) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  std::uint32_t keys[kEach];
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const int expert = lane + 32 * i;
-    keys[i] = expert < p.experts ? rank_key(selection[expert]) : 0;
-  }
-  float sum = 0.0F;
-  int my_expert = 0;
-  float my_score = 0.0F;
-  for (int slot = 0; slot < p.top_k; ++slot) {
-    std::uint32_t best = 0;
-    int best_expert = 0;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      if (keys[i] <= best) continue;
-      best = keys[i];
-      best_expert = lane + 32 * i;
-    }
-    const std::uint32_t largest = __reduce_max_sync(0xFFFFFFFFU, best);
-    const int chosen = static_cast<int>(__reduce_min_sync(
-        0xFFFFFFFFU, best == largest ? static_cast<std::uint32_t>(best_expert) : 0x7FFFFFFFU));
-#pragma unroll
-    for (int i = 0; i < kEach; ++i)
-      if (chosen == lane + 32 * i) keys[i] = 0;  // taken
-    const float score = scores[chosen];
-    sum += score;
-    if (lane != slot) continue;
-    my_expert = chosen;
-    my_score = score;
-  }
-  if (lane >= p.top_k) return;
-  p.ids[token * p.top_k + lane] = my_expert;
-  const float weight = p.normalise ? my_score / (sum + 1e-20F) : my_score;
-  p.weights[token * p.top_k + lane] = weight * p.scale;
-}
-
 /// Groups beyond the kept ones lose their experts. One lane a group; the score of a group is the
 /// sum of its two largest.
 __device__ void drop_groups(const Route& p, float* selection) {
@@ -200,13 +140,11 @@ __global__ void __launch_bounds__(kWarps * 32) choose_kernel(const Route p) {
 
 // ---- the fast form
 
-constexpr int kParts = 16;      // CTAs of a cluster, parts of H, tokens at a time
-constexpr int kStepsKept = 10;  // of a part of H, whose weights stay in registers: H <= 5120
-constexpr int kStepsMax = 16;   // H <= 8192
-constexpr int kFastExperts = 192;
+constexpr int kParts = kFastParts;  // CTAs of a cluster, tokens at a time
+constexpr int kStepsKept = 10;      // of a part of H, whose weights stay in registers: H <= 5120
 constexpr int kRowPad = 8;  // elements between token rows in shared memory: no bank conflicts
 constexpr int kSumRow = kFastExperts + 8;
-constexpr int kTokenRow = kStepsMax * kStep + kRowPad;
+constexpr int kTokenRow = kFastStepsMax * kStep + kRowPad;
 
 struct FastPlan {
   float sums[kParts][kSumRow];      // this part's, of every token
@@ -223,11 +161,9 @@ __device__ __forceinline__ void multiply_step(float (&sum)[2][2][4],
                                               const uint4& high,
                                               const Bf16* tokens) {
 #pragma unroll
-  for (int tile = 0; tile < 2; ++tile) {
-    const uint4 x = *reinterpret_cast<const uint4*>(tokens + tile * 8 * kTokenRow);
-    mma_bf16(sum[tile][0], low.x, high.x, low.y, high.y, x.x, x.y);
-    mma_bf16(sum[tile][1], low.z, high.z, low.w, high.w, x.z, x.w);
-  }
+  for (int tile = 0; tile < 2; ++tile)
+    multiply_tile(sum[tile], low, high,
+                  *reinterpret_cast<const uint4*>(tokens + tile * 8 * kTokenRow));
 }
 
 __global__ void __launch_bounds__(kFastExperts * 2) route_kernel(const Route p) {
@@ -242,9 +178,8 @@ __global__ void __launch_bounds__(kFastExperts * 2) route_kernel(const Route p) 
   const int rank = static_cast<int>(cluster_rank());
   const int clusters = static_cast<int>(gridDim.x) / kParts;
   const int tiles = (static_cast<int>(p.tokens) + kParts - 1) / kParts;
-  const int steps_all = p.hidden / kStep;
-  const int begin = steps_all * rank / kParts;
-  const int steps = steps_all * (rank + 1) / kParts - begin;
+  const int begin = part_begin(p.hidden, rank);
+  const int steps = part_begin(p.hidden, rank + 1) - begin;
   const std::uint32_t barrier = shared_address(&shared.barrier);
   const auto received_bytes = static_cast<std::uint32_t>(kParts * threads * 2);
   if (thread == 0) {
@@ -376,9 +311,10 @@ cudaError_t launch_route(const Route& p, cudaStream_t stream) {
   static const int clusters_max = resident_clusters();
   const bool fast = clusters_max > 0 && !p.weight_f32 && p.groups == 1 &&
                     p.experts <= kFastExperts && p.hidden % kStep == 0 &&
-                    p.hidden >= kParts * kStep && p.hidden <= kParts * kStep * kStepsMax &&
+                    p.hidden >= kParts * kStep && p.hidden <= kParts * kStep * kFastStepsMax &&
                     p.x_stride % 8 == 0 && reinterpret_cast<std::uintptr_t>(p.x) % 16 == 0 &&
                     reinterpret_cast<std::uintptr_t>(p.weight) % 16 == 0;
+  if (fast && p.tokens >= kRouteMany) return launch_route_many(p, stream);
   if (fast) {
     const auto tiles = static_cast<int>((p.tokens + kParts - 1) / kParts);
     const int threads = (p.experts + 15) / 16 * 32;

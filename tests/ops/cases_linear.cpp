@@ -178,24 +178,31 @@ Choice choose(const std::vector<double>& logits,
   return choice;
 }
 
-std::string run_route(Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
+/// `many`: more tokens than backends may have another kernel for.
+std::string run_route(Backend& backend,
+                      std::uint64_t seed,
+                      const OpCaseOptions& options,
+                      bool many) {
   Random random(seed);
   RouterSettings settings;
-  settings.groups = random.pick({1, 1, 1, 2, 4});
+  settings.groups = many ? 1 : random.pick({1, 1, 1, 2, 4});
   settings.groups_kept = random.integer(1, settings.groups);
-  const std::int64_t experts = settings.groups * random.integer(2, 40);
+  const bool wide = many && random.chance(0.25);  // and then fewer experts: time
+  const std::int64_t experts = settings.groups * random.integer(2, !many ? 40 : wide ? 24 : 192);
   settings.top_k = random.integer(
       1, std::min<std::int64_t>(8, experts / settings.groups * settings.groups_kept));
   settings.normalise = random.chance(0.7);
   settings.scale = random.chance(0.5) ? 2.5F : 1.0F;
-  const std::int64_t tokens = random_tokens(random);
+  const std::int64_t tokens = many ? random.integer(1024, 1200) : random_tokens(random);
   const std::int64_t width =
-      random.chance(0.3) ? random.pick({2048, 4096, 5120, 6144}) : random_width(random);
+      many ? (wide ? random.pick({4096, 5120, 6144, 8192}) : 32 * random.integer(16, 20))
+      : random.chance(0.3) ? random.pick({2048, 4096, 5120, 6144})
+                           : random_width(random);
   const HostTensor x = random_values(random, DType::bf16, {tokens, width},
                                      random.chance(0.8) ? Spread::normal : Spread::one_nan_row);
   const HostTensor weight =
-      random_values(random, random.chance(0.5) ? DType::f32 : DType::bf16, {experts, width},
-                    Spread::normal, 1.0 / std::sqrt(static_cast<double>(width)));
+      random_values(random, !many && random.chance(0.5) ? DType::f32 : DType::bf16,
+                    {experts, width}, Spread::normal, 1.0 / std::sqrt(static_cast<double>(width)));
   // With 2.0 many selection scores are negative, which a dropped group's must stay below.
   const HostTensor bias =
       random_values(random, DType::f32, {experts}, Spread::normal, random.chance(0.3) ? 2.0 : 0.1);
@@ -248,6 +255,14 @@ std::string run_route(Backend& backend, std::uint64_t seed, const OpCaseOptions&
   return faults + ids.guard_fault("ids") + weights.guard_fault("weights");
 }
 
+OpCase route_case(const char* name, bool many) {
+  return {name,
+          [many](Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
+            return run_route(backend, seed, options, many);
+          },
+          many};
+}
+
 }  // namespace
 
 std::vector<OpCase> linear_cases() {
@@ -258,7 +273,8 @@ std::vector<OpCase> linear_cases() {
           linear_case("linear_mixed", WeightQuant::none, true),
           linear_case("linear_bf16_many", WeightQuant::none, false, true),
           linear_case("linear_fp8_channel_many", WeightQuant::fp8_channel, false, true),
-          {"route", run_route}};
+          route_case("route", false),
+          route_case("route_many", true)};
 }
 
 }  // namespace koho::testing

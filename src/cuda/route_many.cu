@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// The router of many tokens: the sums and the choice of route.cu's fast form without its clusters,
+// whose exchange of sums costs 4 us for each 16 tokens.
+//
+//   grid     a CTA takes 64 tokens and all experts; a warp has 16 experts
+//   shared   two parts of H of the token rows; then the scores of all experts
+//   weights  from L2 into registers, four steps ahead; every CTA reads all of them
+//   choice   a warp a token, as route.cu
+//   bytes    token rows once, weights from L2 once a CTA: bound by L2 and by shared memory's reads
+#include <algorithm>
+
+#include "cuda/launch.cuh"
+#include "cuda/route.cuh"
+
+namespace koho::cuda {
+namespace {
+
+constexpr int kTokens = 64;
+constexpr int kTiles = kTokens / 8;
+constexpr int kAhead = 4;  // steps whose weights are under way
+constexpr int kScoreRow = kFastExperts + 8;
+
+/// Elements from one token row of a part in shared memory to the next: an odd multiple of 64 bytes,
+/// so that two rows' 64 bytes meet all banks.
+constexpr int token_row(int hidden) {
+  const int steps = (hidden / kRouteStep + kFastParts - 1) / kFastParts;
+  return (steps + (steps + 1) % 2) * kRouteStep;
+}
+
+__global__ void __launch_bounds__(kFastExperts * 2, 1)
+    route_many_kernel(const __grid_constant__ Route p, int row) {
+  extern __shared__ __align__(16) std::uint8_t raw[];
+  auto* tokens = reinterpret_cast<Bf16*>(raw);  // [2][kTokens][row]
+  const int thread = static_cast<int>(threadIdx.x);
+  const int threads = static_cast<int>(blockDim.x);
+  const int warp = thread / 32;
+  const int lane = thread % 32;
+  const int group = lane / 4;
+  const int quad = lane % 4;
+  const int steps = p.hidden / kRouteStep;
+  const std::int64_t first_token = static_cast<std::int64_t>(blockIdx.x) * kTokens;
+  grid_release();
+  const auto weights_of = [&](int expert) {
+    return static_cast<const Bf16*>(p.weight) +
+           static_cast<std::int64_t>(min(expert, p.experts - 1)) * p.hidden + quad * 8;
+  };
+  const Bf16* low = weights_of(warp * 16 + group);
+  const Bf16* high = weights_of(warp * 16 + group + 8);
+  uint4 ahead[kAhead][2];
+  const auto fetch_weights = [&](uint4(&to)[2], int step) {
+    if (step >= steps) return;
+    to[0] = *reinterpret_cast<const uint4*>(low + step * kRouteStep);
+    to[1] = *reinterpret_cast<const uint4*>(high + step * kRouteStep);
+  };
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) fetch_weights(ahead[i], i);
+  grid_wait();
+  // 16 bytes a thread of a part of the token rows, the last row again in place of absent ones.
+  const auto fetch_tokens = [&](int part) {
+    const int begin = part_begin(p.hidden, part);
+    const int chunks = (part_begin(p.hidden, part + 1) - begin) * (kRouteStep / 8);
+    for (int i = thread; i < kTokens * chunks; i += threads) {
+      const std::int64_t token = min(first_token + i / chunks, p.tokens - 1);
+      copy_16(shared_address(tokens + (part % 2 * kTokens + i / chunks) * row + i % chunks * 8),
+              p.x + token * p.x_stride + begin * kRouteStep + i % chunks * 8, 16);
+    }
+    copy_commit();
+  };
+  float logits[kTiles][4] = {};
+  float sums[kTiles][2][4] = {};
+  const auto add_part = [&] {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        logits[tile][i] += sums[tile][0][i] + sums[tile][1][i];
+        sums[tile][0][i] = sums[tile][1][i] = 0.0F;
+      }
+  };
+  int part = -1;  // which this step belongs to
+  int next = 0;   // first step of the one after
+  int here = 0;   // this lane's elements of step 0, had the part begun there
+  fetch_tokens(0);
+  for (int base = 0; base < steps; base += kAhead) {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const int step = base + i;
+      if (step >= steps) continue;
+      if (step == next) {
+        if (part >= 0) add_part();
+        ++part;
+        here = (part % 2 * kTokens + group) * row + quad * 8 - step * kRouteStep;
+        next = part_begin(p.hidden, part + 1);
+        copy_wait<0>();
+        __syncthreads();  // this part is there, and all are done with the one before
+        if (part + 1 < kFastParts) fetch_tokens(part + 1);
+      }
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile)
+        multiply_tile(
+            sums[tile], ahead[i][0], ahead[i][1],
+            *reinterpret_cast<const uint4*>(tokens + here + tile * 8 * row + step * kRouteStep));
+      fetch_weights(ahead[i], step + kAhead);
+    }
+  }
+  add_part();
+  __syncthreads();  // the rows' place is the scores' now
+
+  auto* scores = reinterpret_cast<float*>(raw);  // [kTokens][kScoreRow]
+  float* selection = scores + kTokens * kScoreRow;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int expert = warp * 16 + group + i / 2 * 8;
+    if (expert >= p.experts) continue;
+    const float bias = p.bias[expert];
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const int at = (tile * 8 + quad * 2 + i % 2) * kScoreRow + expert;
+      const float score = sigmoid(logits[tile][i]);
+      scores[at] = score;
+      selection[at] = selection_score(score, bias);
+    }
+  }
+  __syncthreads();
+  for (int i = warp; i < kTokens; i += threads / 32)
+    if (first_token + i < p.tokens)
+      choose<kFastExperts / 32>(p, first_token + i, scores + i * kScoreRow,
+                                selection + i * kScoreRow);
+}
+
+}  // namespace
+
+cudaError_t launch_route_many(const Route& p, cudaStream_t stream) {
+  constexpr int kScoreBytes = 2 * kTokens * kScoreRow * static_cast<int>(sizeof(float));
+  constexpr int kSharedMax =
+      std::max(kScoreBytes, 2 * kTokens * (kFastStepsMax + 1) * kRouteStep * 2);
+  static const cudaError_t ready = cudaFuncSetAttribute(
+      route_many_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedMax);
+  if (ready != cudaSuccess) return ready;
+  const int row = token_row(p.hidden);
+  const int shared = std::max(kScoreBytes, 2 * kTokens * row * 2);
+  return launch_kernel(
+      route_many_kernel,
+      {dim3(static_cast<unsigned>((p.tokens + kTokens - 1) / kTokens)),
+       dim3(static_cast<unsigned>((p.experts + 15) / 16 * 32)), static_cast<std::size_t>(shared)},
+      stream, p, row);
+}
+
+}  // namespace koho::cuda
