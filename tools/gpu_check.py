@@ -87,8 +87,9 @@ def steps(found, out):
     list_ = []
 
     # The operators against float64 twins: each mode a process of its own, because a fault leaves a GPU context dead.
-    for mode, prefix in (("portable", "portable_"), ("deterministic", "deterministic_"), ("fast", "")):
-        chosen = f"*/{prefix}*" if prefix else "-*/portable_*:*/deterministic_*"
+    others = ("portable", "deterministic", "recorded")
+    for mode in (*others, "fast"):
+        chosen = f"*/{mode}_*" if mode in others else "-" + ":".join(f"*/{other}_*" for other in others)
         list_.append(Step(f"ops {mode}", [tests / "ops" / "cuda_op_test", f"--gtest_filter={chosen}"], 240, failures,
                           {"KOHO_OP_SEED": seed, "KOHO_OP_ROUNDS": "12"}, needs_all=False))
     list_.append(Step("golden", [tests / "golden" / "cuda_golden_test"], 180, (*failures, r"noise .* koho", r"^prompt ")))

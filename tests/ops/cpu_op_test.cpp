@@ -10,6 +10,7 @@
 #include "ops/device_array.h"
 #include "ops/op_cases.h"
 #include "ops/random.h"
+#include "ops/recorded_backend.h"
 #include "ops/twin.h"
 
 namespace koho::testing {
@@ -52,6 +53,17 @@ TEST_P(CpuOperator, EqualsItsFloat64Twin) {
     const std::string faults = op_case.run(**backend, seed, {});
     ASSERT_EQ(faults, "") << op_case.name << " on " << (*backend)->description()
                           << ", KOHO_OP_SEED=" << seed;
+  }
+}
+
+TEST(CpuOperatorRecorded, EqualsItsFloat64Twin) {
+  Result<std::unique_ptr<Backend>> backend = make_cpu_backend({.threads = 2});
+  ASSERT_TRUE(backend.ok()) << backend.error().message;
+  const std::unique_ptr<Backend> recorded = make_recorded_backend(**backend);
+  const std::uint64_t seed = number_from_environment("KOHO_OP_SEED", std::random_device{}());
+  for (const OpCase& op_case : op_cases()) {
+    if (op_case.is_large) continue;
+    EXPECT_EQ(op_case.run(*recorded, seed, {}), "") << op_case.name << ", KOHO_OP_SEED=" << seed;
   }
 }
 

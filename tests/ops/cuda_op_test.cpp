@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs the one list of operator cases on the CUDA backend: with Hopper's kernels where the GPU has
-// them, with those of the deterministic mode, and with the portable ones alone. KOHO_OP_SEED sets
-// the first seed, KOHO_OP_ROUNDS how many follow. Without a GPU the cases are skipped and say so.
+// them, the same captured in CUDA graphs, with those of the deterministic mode, and with the
+// portable ones alone. KOHO_OP_SEED sets the first seed, KOHO_OP_ROUNDS how many follow. Without a
+// GPU the cases are skipped and say so.
 #include <cmath>
 #include <cstdlib>
 #include <random>
@@ -10,6 +11,7 @@
 
 #include "cuda/cuda_backend.h"
 #include "ops/op_cases.h"
+#include "ops/recorded_backend.h"
 
 namespace koho::testing {
 namespace {
@@ -19,15 +21,20 @@ std::uint64_t number_from_environment(const char* name, std::uint64_t otherwise)
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
-enum class Mode { fast, deterministic, portable };
+enum class Mode { fast, deterministic, portable, recorded };
 using Parameters = std::tuple<Mode, std::size_t>;
 
 class CudaOperator : public ::testing::TestWithParam<Parameters> {
  protected:
   static Backend* backend(Mode mode) {
-    static std::unique_ptr<Backend> backends[3];
+    static std::unique_ptr<Backend> backends[4];
     std::unique_ptr<Backend>& found = backends[static_cast<int>(mode)];
     if (found != nullptr) return found.get();
+    if (mode == Mode::recorded) {
+      Backend* fast = backend(Mode::fast);
+      if (fast != nullptr) found = make_recorded_backend(*fast);
+      return found.get();
+    }
     Result<std::unique_ptr<Backend>> opened = make_cuda_backend(
         {.portable_only = mode == Mode::portable, .deterministic = mode == Mode::deterministic});
     if (!opened.ok()) {
@@ -55,7 +62,7 @@ TEST_P(CudaOperator, EqualsItsFloat64Twin) {
   // (src/cuda/sample.cuh).
   const double sampling_error = 0x1p-15 * std::exp(1.0 / 128.0) + 0x1p-18;
   const OpCaseOptions options{.batch_invariant = true,
-                              .many_as_few = mode != Mode::fast,
+                              .many_as_few = mode != Mode::fast && mode != Mode::recorded,
                               .accumulation_error = portable ? 4e-6 : kWgmmaError,
                               .attention_weight_error = 0x1p-8,
                               .sampling_weight_error = sampling_error,
@@ -68,11 +75,11 @@ TEST_P(CudaOperator, EqualsItsFloat64Twin) {
   }
 }
 
-/// Every case in the fast and the portable mode; in the deterministic one those it gives to other
-/// kernels.
+/// Every case in the fast mode, recorded or not, and in the portable mode; in the deterministic one
+/// those it gives to other kernels.
 std::vector<Parameters> parameters() {
   std::vector<Parameters> found;
-  for (const Mode mode : {Mode::fast, Mode::deterministic, Mode::portable}) {
+  for (const Mode mode : {Mode::fast, Mode::recorded, Mode::deterministic, Mode::portable}) {
     for (std::size_t i = 0; i < op_cases().size(); ++i) {
       const std::string& name = op_cases()[i].name;
       const bool others =
@@ -84,7 +91,7 @@ std::vector<Parameters> parameters() {
 }
 
 std::string case_name(const ::testing::TestParamInfo<Parameters>& info) {
-  constexpr const char* kModes[] = {"", "deterministic_", "portable_"};
+  constexpr const char* kModes[] = {"", "deterministic_", "portable_", "recorded_"};
   return kModes[static_cast<int>(std::get<0>(info.param))] +
          op_cases()[std::get<1>(info.param)].name;
 }
