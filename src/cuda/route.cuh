@@ -31,7 +31,7 @@ __device__ __forceinline__ int part_begin(int hidden, int part) {
 __device__ __forceinline__ void multiply_tile(float (&sum)[2][4],
                                               const uint4& low,
                                               const uint4& high,
-                                              const uint4& tokens) {
+                                              uint4 tokens) {
   mma_bf16(sum[0], low.x, high.x, low.y, high.y, tokens.x, tokens.y);
   mma_bf16(sum[1], low.z, high.z, low.w, high.w, tokens.z, tokens.w);
 }
