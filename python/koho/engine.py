@@ -291,9 +291,13 @@ class Engine:
 
     def stream(self, token_ids: Sequence[int], params: SamplingParams | None = None) -> Iterator[int]:
         """Yields the tokens of one request as they come. Leaving the loop withdraws the request."""
-        for event in self._follow([(token_ids, params)]):
-            if event.token >= 0:
-                yield event.token
+        events = self._follow([(token_ids, params)])
+        try:
+            for event in events:
+                if event.token >= 0:
+                    yield event.token
+        finally:
+            events.close()  # Python 3.12 leaves an inner generator open when the outer one is closed
 
     def generate(self, token_ids: Sequence[int], params: SamplingParams | None = None) -> Completion:
         """The answer to one prompt."""
