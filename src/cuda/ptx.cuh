@@ -242,18 +242,6 @@ __device__ __forceinline__ void cluster_send(std::uint32_t remote,
       "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w), "r"(remote_barrier)
       : "memory");
 }
-/// Sends `bytes` of this CTA's shared memory to another's; they complete on a barrier there. This
-/// CTA may not leave before.
-__device__ __forceinline__ void cluster_send(std::uint32_t remote,
-                                             std::uint32_t source,
-                                             std::uint32_t bytes,
-                                             std::uint32_t remote_barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, "
-      "[%3];" ::"r"(remote),
-      "r"(source), "r"(bytes), "r"(remote_barrier)
-      : "memory");
-}
 /// Two floats from the same place of another CTA's shared memory.
 __device__ __forceinline__ float2 cluster_load(std::uint32_t address, std::uint32_t rank) {
   float2 value;

@@ -244,12 +244,14 @@ __global__ void __launch_bounds__(kFastExperts * 2) route_kernel(const Route p) 
       shared.sums[i / 4 * 8 + quad * 2 + i % 2][warp * 16 + group + i / 2 % 2 * 8] =
           s[0][i % 4] + s[1][i % 4];
     }
-    proxy_fence();
     __syncthreads();
-    if (thread < kParts) {
-      const auto owner = static_cast<std::uint32_t>(thread);
-      cluster_send(cluster_address(shared_address(&shared.received[rank][0]), owner),
-                   shared_address(&shared.sums[thread][0]), received_bytes / kParts,
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {  // 16 bytes at a time, of 16 tokens' experts
+      const int each = threads / 8;
+      const auto owner = static_cast<std::uint32_t>((thread + i * threads) / each);
+      const int at = (thread + i * threads) % each * 4;
+      cluster_send(cluster_address(shared_address(&shared.received[rank][at]), owner),
+                   *reinterpret_cast<const float4*>(&shared.sums[owner][at]),
                    cluster_address(barrier, owner));
     }
     __syncwarp();

@@ -32,7 +32,6 @@ __global__ void __launch_bounds__(kFastExperts * 2, 1)
   extern __shared__ __align__(16) std::uint8_t raw[];
   auto* tokens = reinterpret_cast<Bf16*>(raw);  // [2][kTokens][row]
   const int thread = static_cast<int>(threadIdx.x);
-  const int threads = static_cast<int>(blockDim.x);
   const int warp = thread / 32;
   const int lane = thread % 32;
   const int group = lane / 4;
@@ -55,14 +54,17 @@ __global__ void __launch_bounds__(kFastExperts * 2, 1)
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) fetch_weights(ahead[i], i);
   grid_wait();
-  // 16 bytes a thread of a part of the token rows, the last row again in place of absent ones.
+  // A part of the token rows, 16 bytes a lane, a warp a row; the last row again in place of absent
+  // ones.
+  const int warps = static_cast<int>(blockDim.x) / 32;
   const auto fetch_tokens = [&](int part) {
     const int begin = part_begin(p.hidden, part);
-    const int chunks = (part_begin(p.hidden, part + 1) - begin) * (kRouteStep / 8);
-    for (int i = thread; i < kTokens * chunks; i += threads) {
-      const std::int64_t token = min(first_token + i / chunks, p.tokens - 1);
-      copy_16(shared_address(tokens + (part % 2 * kTokens + i / chunks) * row + i % chunks * 8),
-              p.x + token * p.x_stride + begin * kRouteStep + i % chunks * 8, 16);
+    const int end = part_begin(p.hidden, part + 1);
+    for (int i = warp; i < kTokens; i += warps) {
+      const Bf16* from = p.x + min(first_token + i, p.tokens - 1) * p.x_stride + begin * kRouteStep;
+      const std::uint32_t to = shared_address(tokens + (part % 2 * kTokens + i) * row);
+      for (int at = lane * 8; at < (end - begin) * kRouteStep; at += 32 * 8)
+        copy_16(to + static_cast<std::uint32_t>(at) * 2, from + at, 16);
     }
     copy_commit();
   };
@@ -122,7 +124,7 @@ __global__ void __launch_bounds__(kFastExperts * 2, 1)
     }
   }
   __syncthreads();
-  for (int i = warp; i < kTokens; i += threads / 32)
+  for (int i = warp; i < kTokens; i += warps)
     if (first_token + i < p.tokens)
       choose<kFastExperts / 32>(p, first_token + i, scores + i * kScoreRow,
                                 selection + i * kScoreRow);
