@@ -18,7 +18,7 @@ namespace {
 using chat::Json;
 
 /// Fields that are read, and those that say nothing to this server.
-constexpr std::array<std::string_view, 22> kKnownFields{"model",
+constexpr std::array<std::string_view, 24> kKnownFields{"model",
                                                         "messages",
                                                         "system",
                                                         "max_tokens",
@@ -39,7 +39,9 @@ constexpr std::array<std::string_view, 22> kKnownFields{"model",
                                                         "context_management",
                                                         "inference_geo",
                                                         "output_config",
-                                                        "anthropic_version"};
+                                                        "anthropic_version",
+                                                        "request_id",
+                                                        "rid"};
 
 Status read_stop_sequences(const Json& body, std::vector<std::string>& stops) {
   const Json* list = body.given("stop_sequences");

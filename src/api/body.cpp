@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/body.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <fmt/core.h>
@@ -29,6 +30,26 @@ Refusal parse_body(std::string_view body, chat::Json& json) {
     return refused("invalid_json", fmt::format("the body must be a JSON object, found {}",
                                                chat::kind_name(parsed->kind)));
   json = std::move(*parsed);
+  return {};
+}
+
+bool is_request_id(std::string_view id) {
+  constexpr std::size_t kIdBytesMax = 128;
+  const auto is_plain = [](char c) { return c > ' ' && c < '\x7f' && c != '"' && c != '\\'; };
+  return !id.empty() && id.size() <= kIdBytesMax && std::ranges::all_of(id, is_plain);
+}
+
+Refusal read_request_id(const chat::Json& body, std::string& id) {
+  for (const std::string_view name : {"request_id", "rid"}) {
+    const chat::Json* given = body.given(name);
+    if (given == nullptr) continue;
+    if (!given->is_string() || !is_request_id(given->text))
+      return wrong_field(name, fmt::format("{} must be a string of 1..128 visible ASCII "
+                                           "characters, no quote and no backslash",
+                                           name));
+    id = given->text;
+    return {};
+  }
   return {};
 }
 

@@ -60,7 +60,7 @@ struct PromptLogprob {
 struct GenerationRequest {
   std::string model;
   bool stream = false;
-  std::string request_id;  // the client's; "" = none
+  std::string request_id;  // the body's; "" = none
 
   // What is asked: a conversation, or prompts.
   std::optional<chat::Conversation> conversation;

@@ -16,12 +16,6 @@ using Entry = PromptJournal::Entry;
 
 constexpr std::size_t kContextTokens = 20;  // shown on each side of a difference
 
-std::string_view without_prefix(std::string_view id) {
-  for (const std::string_view prefix : {"chatcmpl-", "cmpl-", "msg_", "resp_"})
-    if (id.starts_with(prefix)) return id.substr(prefix.size());
-  return id;
-}
-
 std::size_t common_prefix(std::span<const Token> a, std::span<const Token> b) {
   const auto [in_a, in_b] = std::ranges::mismatch(a, b);
   return static_cast<std::size_t>(in_a - a.begin());
@@ -76,6 +70,12 @@ std::string_view cause_of(std::string_view around, std::string_view here, std::s
 
 }  // namespace
 
+std::string_view without_id_prefix(std::string_view id) {
+  for (const std::string_view prefix : {"chatcmpl-", "cmpl-", "msg_", "resp_"})
+    if (id.starts_with(prefix)) return id.substr(prefix.size());
+  return id;
+}
+
 std::shared_ptr<Entry> PromptJournal::open(std::span<const Token> prompt, const CacheSalt& salt) {
   auto entry = std::make_shared<Entry>();
   entry->salt = salt;
@@ -115,10 +115,11 @@ void PromptJournal::close(Entry& entry, std::int64_t cached_tokens) {
 std::string PromptJournal::explain(std::string_view id,
                                    const Tokenizer* tokenizer,
                                    std::int32_t tokens_per_page) const {
-  id = without_prefix(id);
+  const std::string_view bare = without_id_prefix(id);
   const std::scoped_lock lock(mutex_);
-  const auto found = std::ranges::find_if(
-      entries_, [id](const std::shared_ptr<Entry>& entry) { return entry->id == id; });
+  auto found = entries_.end();
+  for (auto entry = entries_.begin(); entry != entries_.end(); ++entry)
+    if ((*entry)->id == id || (*entry)->id == bare) found = entry;
   if (id.empty() || found == entries_.end()) return {};
   const Entry& here = **found;
   const std::span<const Token> prompt = std::span(here.ids).first(here.prompt_tokens);

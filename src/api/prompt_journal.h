@@ -18,6 +18,9 @@
 
 namespace koho::api {
 
+/// A request's name as an answer's id shows it, without the API's "chatcmpl-" or its like.
+std::string_view without_id_prefix(std::string_view id);
+
 /// Threads: any.
 class PromptJournal {
  public:
@@ -39,8 +42,8 @@ class PromptJournal {
   void add_token(Entry& entry, Token token);
   void close(Entry& entry, std::int64_t cached_tokens);
 
-  /// A JSON object about the request with this id ("chatcmpl-" and its like may stand before it);
-  /// "" if there is none. `tokens_per_page`: what the cache keeps together.
+  /// A JSON object about the last request with this id ("chatcmpl-" and its like may stand before
+  /// it); "" if there is none. `tokens_per_page`: what the cache keeps together.
   std::string explain(std::string_view id,
                       const Tokenizer* tokenizer,
                       std::int32_t tokens_per_page) const;

@@ -17,7 +17,7 @@ namespace {
 using chat::Json;
 
 /// Fields that are read, and those that say nothing to this server.
-constexpr std::array<std::string_view, 28> kKnownFields{"model",
+constexpr std::array<std::string_view, 30> kKnownFields{"model",
                                                         "input",
                                                         "instructions",
                                                         "tools",
@@ -44,7 +44,9 @@ constexpr std::array<std::string_view, 28> kKnownFields{"model",
                                                         "conversation",
                                                         "prompt",
                                                         "max_tool_calls",
-                                                        "prompt_cache_retention"};
+                                                        "prompt_cache_retention",
+                                                        "request_id",
+                                                        "rid"};
 
 /// What needs a server that stores things.
 Status refuse_stored(const Json& body) {

@@ -205,6 +205,11 @@ Refusal read_user(const Value& value, Draft& /*draft*/) {
   return read_text(value, user, 1024);
 }
 
+/// The server has read it, with the body, for every endpoint.
+Refusal read_id(const Value& /*value*/, Draft& /*draft*/) {
+  return {};
+}
+
 // Several names for one thing: the last in the table wins.
 constexpr DraftField kShared[] = {
     {"temperature", "number in 0..2; 0 is greedy",
@@ -314,10 +319,9 @@ constexpr DraftField kShared[] = {
      }},
     {"cache_salt", "string: prefixes are shared under the same salt only", read_salt},
     {"timeout", "seconds after which the request ends, with an error", read_deadline},
-    {"request_id", "string of at most 128 bytes; also as header X-Request-Id",
-     [](const Value& v, Draft& d) { return read_text(v, d.request.request_id, 128); }},
-    {"rid", "the same, as SGLang calls it",
-     [](const Value& v, Draft& d) { return read_text(v, d.request.request_id, 128); }},
+    {"request_id",
+     "string of 1..128 visible characters: the request's name; header X-Request-Id wins", read_id},
+    {"rid", "the same, as SGLang calls it", read_id},
     {"user", "string of at most 1024 bytes", read_user},
     {"response_format", "object: type text, json_object, json_schema or structural_tag",
      read_response_format},

@@ -389,7 +389,6 @@ void Connection::run_job(const api::GenerationEndpoint& endpoint, const Serving&
   setup.endpoint = &endpoint;
   setup.serving = &serving;
   setup.id = core_.make_id();
-  if (request_id_.empty()) request_id_ = setup.id;
   setup.request_id = request_id_;
   setup.wake = waker();
   job_ = std::make_shared<GenerationJob>(core_, std::move(setup));
@@ -420,11 +419,13 @@ void Connection::pump() {
     if (state == GenerationJob::State::waiting) return;
     if (state == GenerationJob::State::answered) {
       Response response = std::move(job_->response());
+      request_id_ = job_->name();
       job_.reset();
       send(std::move(response));
       return;
     }
     last_event_us_ = core_.clock().now_us();
+    request_id_ = job_->name();
     append_chunk(events_);
     if (state == GenerationJob::State::streamed) {
       job_.reset();
@@ -602,6 +603,7 @@ void Connection::on_tick(std::int64_t now) {
   if (stage_ == Stage::answering) {
     if (!job_ || time.ping_ms == 0 || now - last_event_us_ < time.ping_ms * kUsPerMs) return;
     events_.clear();
+    request_id_ = job_->name();
     job_->ping(events_);
     last_event_us_ = now;
     if (events_.empty()) return;

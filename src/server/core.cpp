@@ -108,9 +108,11 @@ void Core::note_unknown_fields(const std::vector<std::string>& names) {
   }
 }
 
-void Core::add_job(const std::string& id, const std::shared_ptr<GenerationJob>& job) {
+std::string Core::add_job(const std::string& id, const std::shared_ptr<GenerationJob>& job) {
   const std::lock_guard lock(mutex_);
-  jobs_[id] = job;
+  std::string name = id;
+  while (!jobs_.try_emplace(name, job).second) name = id + '-' + make_id().substr(0, 8);
+  return name;
 }
 
 void Core::remove_job(const std::string& id) {
@@ -122,7 +124,8 @@ bool Core::abort_job(const std::string& id) {
   std::shared_ptr<GenerationJob> job;
   {
     const std::lock_guard lock(mutex_);
-    const auto found = jobs_.find(id);
+    auto found = jobs_.find(id);
+    if (found == jobs_.end()) found = jobs_.find(std::string(api::without_id_prefix(id)));
     if (found == jobs_.end()) return false;
     job = found->second.lock();
   }

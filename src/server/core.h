@@ -92,9 +92,11 @@ class Core {
   void note_unknown_fields(const std::vector<std::string>& names);
 
   // ---- running jobs, for aborting by id; threads: any
-  void add_job(const std::string& id, const std::shared_ptr<GenerationJob>& job);
+  /// Returns the name the job has from now on: `id`, or while another job has that, `id` with a
+  /// hyphen and eight random digits.
+  std::string add_job(const std::string& id, const std::shared_ptr<GenerationJob>& job);
   void remove_job(const std::string& id);
-  /// False: none has that id.
+  /// False: none has that name, with or without an API's prefix ("chatcmpl-").
   bool abort_job(const std::string& id);
   void abort_all_jobs();
 

@@ -25,7 +25,7 @@ GenerationJob::~GenerationJob() {
 }
 
 void GenerationJob::start(std::string body) {
-  core_.add_job(setup_.id, shared_from_this());
+  take_name(setup_.request_id.empty() ? setup_.id : setup_.request_id);
   if (body.size() <= core_.settings().inline_body_bytes) {
     prepare(body);
     // A grammar takes longer than reading: its part waits for the pool.
@@ -41,6 +41,11 @@ void GenerationJob::start(std::string body) {
                       .retry_after_s = 1};
   prepared_.store(true, std::memory_order_release);
   setup_.wake();
+}
+
+void GenerationJob::take_name(const std::string& name) {
+  if (!name_.empty()) core_.remove_job(name_);
+  name_ = core_.add_job(name, shared_from_this());
 }
 
 void GenerationJob::prepare(const std::string& body) {
@@ -83,6 +88,7 @@ void GenerationJob::prepare(const std::string& body) {
 std::optional<ApiError> GenerationJob::read(const std::string& body) {
   chat::Json json;
   if (api::Refusal refused = api::parse_body(body, json)) return refused;
+  if (api::Refusal refused = api::read_request_id(json, request_.request_id)) return refused;
   const api::GenerationEndpoint& endpoint = *setup_.endpoint;
   const api::Model& model = setup_.serving->model;
   request_.call_id_prefix = "call_" + setup_.id.substr(0, 16) + "_";
@@ -219,6 +225,7 @@ GenerationJob::State GenerationJob::poll(std::string& out, std::size_t bytes_max
   if (stage_ == Stage::preparing) {
     if (!prepared_.load(std::memory_order_acquire)) return State::waiting;
     stage_ = Stage::prepared;
+    if (setup_.request_id.empty() && !request_.request_id.empty()) take_name(request_.request_id);
   }
   if (stage_ == Stage::prepared) {
     if (!refused_ && !aborted_.load() && core_.phase() == Phase::draining)
@@ -291,8 +298,8 @@ void GenerationJob::take_events(std::string& out, std::size_t bytes_max) {
 void GenerationJob::begin(std::string& out) {
   if (begun_) return;
   begun_ = true;
-  answer_->begin(
-      {.id = setup_.id, .created = Core::unix_seconds(), .prompt_tokens = prompt_tokens_}, out);
+  answer_->begin({.id = name_, .created = Core::unix_seconds(), .prompt_tokens = prompt_tokens_},
+                 out);
 }
 
 void GenerationJob::finish(const ApiError& error, std::string& out) {
@@ -346,7 +353,7 @@ void GenerationJob::withdraw() {
 
 void GenerationJob::report(std::string_view finish, int status) {
   if (std::exchange(reported_, true)) return;
-  core_.remove_job(setup_.id);
+  core_.remove_job(name_);
   core_.count_response(setup_.endpoint->path, status);
   if (answer_) {
     const chat::OutputParser::Counts counts = answer_->parser_counts();
@@ -362,7 +369,7 @@ void GenerationJob::report(std::string_view finish, int status) {
     return fmt::format("{:.1f}", static_cast<double>(us) / 1e3);
   };
   const log::Field fields[] = {
-      {"request_id", log::quoted(setup_.request_id)},
+      {"request_id", log::quoted(name_)},
       {"path", log::quoted(setup_.endpoint->path)},
       {"status", fmt::to_string(status)},
       {"finish", log::quoted(finish)},

@@ -26,8 +26,8 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   struct Setup {
     const api::GenerationEndpoint* endpoint = nullptr;
     const Serving* serving = nullptr;
-    std::string id;          // unique in this process
-    std::string request_id;  // shown to the client: its own, or the id
+    std::string id;          // random
+    std::string request_id;  // the client's name for it, of the head; "": perhaps in the body
     /// Tells the connection that poll() has something to do. Called from any thread.
     std::function<void()> wake;
   };
@@ -60,7 +60,9 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   /// Ends the request with an error to its reader. Threads: any.
   void withdraw();
 
-  const std::string& id() const { return setup_.id; }
+  /// The request's name, the same for the client, the log, /abort_request and /debug/cache: the
+  /// client's own, or the id. May change until the first poll that is not waiting.
+  const std::string& name() const { return name_; }
 
  private:
   static constexpr std::size_t kRunTokens = 64;  // a page's: what stands before a run is whole
@@ -68,6 +70,7 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   enum class Stage : std::uint8_t { preparing, prepared, scoring, running, over };
 
   void prepare(const std::string& body);
+  void take_name(const std::string& name);
   std::optional<api::ApiError> read(const std::string& body);
   void begin_scoring();
   void score_prompts();
@@ -80,6 +83,7 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
 
   Core& core_;
   Setup setup_;
+  std::string name_;  // in the core's table while the request runs
   std::int64_t received_us_;
   std::atomic<bool> prepared_{false};
   std::atomic<bool> aborted_{false};

@@ -173,7 +173,7 @@ std::vector<Route> make_routes() {
        "sizes and settings"},
       {"GET", "/load", false, true, answer_load, nullptr, nullptr, "what runs and waits"},
       {"POST", "/abort_request", false, true, answer_abort, nullptr, nullptr,
-       "ends a request by its id (header x-request-id)"},
+       "ends a request by its name (header x-request-id)"},
       {"GET", "/debug/cache/*", false, true, answer_debug_cache, nullptr, nullptr,
        "why a request's prompt was or was not cached"},
       {"GET", "/ui", true, false, answer_ui, nullptr, nullptr, "the dashboard"},
@@ -279,10 +279,8 @@ std::span<const Route> routes() {
 }
 
 std::string_view client_request_id(const RequestHead& head) {
-  constexpr std::size_t kIdBytesMax = 128;
   const std::string_view id = head.field("x-request-id");
-  const auto is_plain = [](char c) { return c > ' ' && c < '\x7f' && c != '"' && c != '\\'; };
-  return id.size() <= kIdBytesMax && std::ranges::all_of(id, is_plain) ? id : std::string_view();
+  return api::is_request_id(id) ? id : std::string_view();
 }
 
 void add_cors(const Core& core, const RequestHead& head, Response& response) {

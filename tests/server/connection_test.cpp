@@ -266,6 +266,48 @@ TEST(Connection, Row37AnErrorAfterTheFirstByteIsAnEvent) {
   expect_alive(server.port());
 }
 
+TEST(Connection, ARequestHasTheNameItsClientGaveIt) {
+  TinyServer server;
+  for (const char* path : kBothPaths) {
+    SCOPED_TRACE(path);
+    Client named(server.port());
+    ASSERT_TRUE(named.send(request_of(endless(R"(,"stream":true,"request_id":"mine/1")"), path)));
+    ASSERT_TRUE(named.read_until("cmpl-mine/1\""));
+    // The name is taken: a second one has a name of its own, which it tells.
+    Client second(server.port());
+    ASSERT_TRUE(second.send(request_of(endless(R"(,"stream":true,"rid":"mine/1")"), path)));
+    ASSERT_TRUE(second.read_until("cmpl-mine/1-"));
+    EXPECT_EQ(post(server.port(), "/abort_request", R"({"request_id":"mine/1"})").status, 200);
+    const std::optional<Reply> reply = named.read_reply();
+    ASSERT_TRUE(reply);
+    EXPECT_EQ(reply->fields.at("x-request-id"), "mine/1");
+    EXPECT_NE(reply->body.find("cancelled"), std::string::npos);
+    ASSERT_TRUE(comes_true([&] {
+      return post(server.port(), "/abort_request", R"({"request_id":"mine/1"})").status == 404;
+    }));
+    const std::size_t name = second.pending().find("cmpl-mine/1-") + 5;
+    EXPECT_EQ(post(server.port(), "/abort_request",
+                   R"({"rid":"chatcmpl-)" + second.pending().substr(name, 15) + "\"}")
+                  .status,
+              200);
+    ASSERT_TRUE(second.read_reply());
+    EXPECT_TRUE(server.becomes_idle());
+    const std::string body =
+        R"({"model":"tiny","prompt":"hi","messages":[{"role":"user","content":"hi"}],)"
+        R"("max_tokens":2,"request_id":"body"})";
+    // The head wins over the body.
+    const Reply both = post(server.port(), path, body, "X-Request-Id: head\r\n");
+    EXPECT_EQ(both.fields.at("x-request-id"), "head");
+    EXPECT_TRUE(text_at(both.json(), "id").ends_with("cmpl-head")) << both.body;
+    EXPECT_EQ(get(server.port(), "/debug/cache/head").status, 200);
+    EXPECT_EQ(get(server.port(), "/debug/cache/" + text_at(both.json(), "id")).status, 200);
+    EXPECT_EQ(post(server.port(), path, body).fields.at("x-request-id"), "body");
+    for (const char* bad : {R"("a b")", R"("")", R"("a\"b")", "7"})
+      EXPECT_EQ(post(server.port(), path, endless(std::string(R"(,"rid":)") + bad)).status, 400)
+          << bad;
+  }
+}
+
 TEST(Connection, ASlowReaderPausesItsRequestAndNoOther) {
   TinyServer server([](ServerSettings& settings) { settings.buffer_bytes_max = 4096; });
   Client slow(server.port());
