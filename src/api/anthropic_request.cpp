@@ -131,6 +131,9 @@ Status read_body(const Json& body, bool count_only, GenerationRequest& request) 
   KOHO_TRY_ASSIGN(request.tool_choice, read_tool_choice(body));
   KOHO_TRY(read_sampling(body, request.base));
   KOHO_TRY_ASSIGN(request.stream, boolean_or(body, "stream", {}, false));
+  if (const Json* metadata = body.given("metadata"))
+    if (const Json* user = metadata->given("user_id"); user != nullptr && user->is_string())
+      request.user = user->text;
   if (count_only) request.stream = false;
   for (const std::string& key : body.keys)
     if (std::ranges::find(kKnownFields, key) == kKnownFields.end())

@@ -61,6 +61,7 @@ struct GenerationRequest {
   std::string model;
   bool stream = false;
   std::string request_id;  // the body's; "" = none
+  std::string user;        // who asks, as the client says; for the log
 
   // What is asked: a conversation, or prompts.
   std::optional<chat::Conversation> conversation;

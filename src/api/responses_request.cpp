@@ -194,6 +194,8 @@ Status read_body(const Json& body, GenerationRequest& request) {
     return make_error(ErrorCode::unsupported,
                       "top_logprobs: not supported here: use /v1/chat/completions");
   KOHO_TRY_ASSIGN(request.stream, boolean_or(body, "stream", {}, false));
+  if (const Json* user = body.given("user"); user != nullptr && user->is_string())
+    request.user = user->text;
   KOHO_TRY_ASSIGN(request.output.sealed_reasoning, wants_sealed_reasoning(body));
   for (const std::string& key : body.keys)
     if (std::ranges::find(kKnownFields, key) == kKnownFields.end())

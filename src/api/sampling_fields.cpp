@@ -200,9 +200,8 @@ Refusal read_guided(const Value& value, Draft& draft) {
   return read_structure(value.name.substr(std::string_view("guided_").size()), value, draft);
 }
 
-Refusal read_user(const Value& value, Draft& /*draft*/) {
-  std::string user;
-  return read_text(value, user, 1024);
+Refusal read_user(const Value& value, Draft& draft) {
+  return read_text(value, draft.request.user, 1024);
 }
 
 /// The server has read it, with the body, for every endpoint.

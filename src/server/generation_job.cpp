@@ -15,6 +15,19 @@ namespace koho::server {
 
 using api::ApiError;
 
+namespace {
+
+/// What a client sent, at most 200 bytes of it, as a line of the log tells it.
+std::string quoted_part(std::string_view text) {
+  constexpr std::size_t kBytesMax = 200;
+  std::size_t bytes = std::min(text.size(), kBytesMax);
+  while (bytes > 0 && bytes < text.size() && (static_cast<unsigned char>(text[bytes]) >> 6U) == 2U)
+    --bytes;  // whole characters
+  return log::quoted(text.substr(0, bytes));
+}
+
+}  // namespace
+
 GenerationJob::GenerationJob(Core& core, Setup setup)
     : core_(core), setup_(std::move(setup)), received_us_(core.clock().now_us()) {
   ++core_.counters().requests_live;
@@ -268,6 +281,10 @@ void GenerationJob::take_events(std::string& out, std::size_t bytes_max) {
       const OutputStream::Read read = streams_[i]->poll(event_);
       if (read == OutputStream::Read::nothing) break;
       if (read == OutputStream::Read::event) {
+        if (event_.token >= 0) {
+          progress_.last_us = core_.clock().now_us();
+          if (++progress_.tokens == 1) progress_.first_us = progress_.last_us;
+        }
         begin(out);
         answer_->add(i, event_, out);
         continue;
@@ -311,13 +328,14 @@ void GenerationJob::finish(const ApiError& error, std::string& out) {
   }
   if (shown.status == 429 && core_.settings().overload_status == 503) shown.status = 503;
   if (shown.code == "rate_limit_exceeded") ++core_.counters().rejected_full;
-  if (stream_ && begun_) {
+  const bool told = stream_ && begun_;  // the client has a status already
+  if (told) {
     answer_->fail(shown, out);
   } else {
     response_ = error_response(setup_.endpoint->errors, shown);
   }
   report(shown.code.empty() ? std::string_view("error") : std::string_view(shown.code),
-         shown.status);
+         told ? 200 : shown.status, &shown);
 }
 
 void GenerationJob::ping(std::string& out) {
@@ -343,7 +361,7 @@ void GenerationJob::abandon() {
   if (stage_ == Stage::over) return;
   cancel_streams();
   stage_ = Stage::over;
-  report("abort", 499);
+  report("abort", stream_ && begun_ ? 200 : 499);
 }
 
 void GenerationJob::withdraw() {
@@ -351,7 +369,7 @@ void GenerationJob::withdraw() {
   setup_.wake();
 }
 
-void GenerationJob::report(std::string_view finish, int status) {
+void GenerationJob::report(std::string_view finish, int status, const ApiError* error) {
   if (std::exchange(reported_, true)) return;
   core_.remove_job(name_);
   core_.count_response(setup_.endpoint->path, status);
@@ -363,23 +381,43 @@ void GenerationJob::report(std::string_view finish, int status) {
     core_.counters().reasoning_unclosed += counts.unclosed_reasoning;
   }
   if (!core_.settings().log_requests) return;
-  const api::Ended totals = answer_ ? answer_->totals() : api::Ended{};
-  const Timings& timings = totals.timings;
   const auto ms = [](std::int64_t us) {
     return fmt::format("{:.1f}", static_cast<double>(us) / 1e3);
   };
-  const log::Field fields[] = {
+  const auto per_second = [](double rate) { return fmt::format("{:.1f}", rate); };
+  std::vector<log::Field> fields{
       {"request_id", log::quoted(name_)},
       {"path", log::quoted(setup_.endpoint->path)},
       {"status", fmt::to_string(status)},
       {"finish", log::quoted(finish)},
-      {"prompt_tokens", fmt::to_string(prompt_tokens_)},
-      {"cached", fmt::to_string(totals.usage.cached_tokens)},
-      {"completion_tokens", fmt::to_string(totals.usage.completion_tokens)},
-      {"ttft_ms", ms(timings.queued_us + timings.prefill_us)},
-      {"tps", fmt::format("{:.1f}", totals.tokens_per_second())},
-      {"total_ms", ms(core_.clock().now_us() - received_us_)},
   };
+  if (error != nullptr) {
+    fields.push_back({"code", error->code.empty() ? "null" : log::quoted(error->code)});
+    fields.push_back({"param", error->param.empty() ? "null" : quoted_part(error->param)});
+  }
+  // Not before the reading is done, which the pool may do.
+  if (prepared_.load(std::memory_order_acquire) && !request_.user.empty())
+    fields.push_back({"user", quoted_part(request_.user)});
+  fields.push_back({"prompt_tokens", fmt::to_string(prompt_tokens_)});
+  if (answer_ && answer_->done() && error == nullptr) {
+    const api::Ended& totals = answer_->totals();
+    const Timings& timings = totals.timings;
+    fields.push_back({"cached", fmt::to_string(totals.usage.cached_tokens)});
+    fields.push_back({"completion_tokens", fmt::to_string(totals.usage.completion_tokens)});
+    fields.push_back({"ttft_ms", ms(timings.queued_us + timings.prefill_us)});
+    fields.push_back({"tps", per_second(totals.tokens_per_second())});
+  } else {
+    // The engine's own account is not waited for: what came of it is told, the rest is unknown.
+    const bool any = progress_.tokens > 0;
+    const auto span_us = static_cast<double>(progress_.last_us - progress_.first_us);
+    fields.push_back({"cached", "null"});
+    fields.push_back({"completion_tokens", fmt::to_string(progress_.tokens)});
+    fields.push_back({"ttft_ms", any ? ms(progress_.first_us - received_us_) : "null"});
+    fields.push_back(
+        {"tps", span_us > 0 ? per_second(static_cast<double>(progress_.tokens - 1) * 1e6 / span_us)
+                            : "null"});
+  }
+  fields.push_back({"total_ms", ms(core_.clock().now_us() - received_us_)});
   log::write(log::Level::info, "request", fields);
 }
 

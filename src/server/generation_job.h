@@ -79,7 +79,7 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   void finish(const api::ApiError& error, std::string& out);
   void begin(std::string& out);
   void cancel_streams();
-  void report(std::string_view finish, int status);
+  void report(std::string_view finish, int status, const api::ApiError* error = nullptr);
 
   Core& core_;
   Setup setup_;
@@ -111,6 +111,13 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   bool stream_ = false;
   bool begun_ = false;
   std::int64_t prompt_tokens_ = 0;
+  /// What is known of an answer that breaks off.
+  struct Progress {
+    std::int64_t tokens = 0;  // that came
+    std::int64_t first_us = 0;
+    std::int64_t last_us = 0;
+  };
+  Progress progress_;
   std::vector<std::shared_ptr<OutputStream>> streams_;  // null: ended
   std::size_t streams_left_ = 0;
   OutputEvent event_;

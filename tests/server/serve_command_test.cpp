@@ -126,6 +126,71 @@ TEST(ServeCommand, ServesAndDrains) {
   EXPECT_NE(output.find(R"("completion_tokens":100)"), std::string::npos) << output;
 }
 
+/// The line of the log about the request with that name, once there is one.
+std::string line_of(Process& process, const std::string& name) {
+  for (int i = 0; i < 30'000; ++i) {
+    std::istringstream lines(process.output());
+    for (std::string line; std::getline(lines, line);)
+      if (line.find(R"("request_id":")" + name + '"') != std::string::npos) return line;
+    usleep(2000);
+  }
+  return {};
+}
+
+TEST(ServeCommand, ItsLogTellsHowRequestsEnded) {
+  Process process(serving({"--shutdown-timeout", "1"}));
+  const std::uint16_t port = process.ready_port();
+  ASSERT_NE(port, 0) << process.output();
+  const std::string endless =
+      R"({"model":"tiny","prompt":"a","max_tokens":2000,"ignore_eos":true,"stream":true,"user":"u7",)";
+  const auto send = [&](Client& client, const std::string& name) {
+    const std::string body = endless + R"("request_id":")" + name + "\"}";
+    return client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
+                       std::to_string(body.size()) + "\r\n\r\n" + body) &&
+           client.read_until("data: ") && client.read_until("\n\ndata: ");
+  };
+  const auto expect = [&](const std::string& name, std::initializer_list<const char*> parts) {
+    const std::string line = line_of(process, name);
+    for (const char* part : parts)
+      EXPECT_NE(line.find(part), std::string::npos) << part << " in " << line;
+    return line;
+  };
+  const auto expect_broken = [&](const std::string& name, const char* finish) {
+    const std::string line = expect(
+        name, {finish, R"("status":200)", R"("user":"u7")", R"("prompt_tokens":1,)", "\"tps\":"});
+    EXPECT_EQ(line.find(R"("completion_tokens":0)"), std::string::npos) << line;
+    EXPECT_EQ(line.find(R"("ttft_ms":0.0)"), std::string::npos) << line;
+    EXPECT_EQ(line.find(R"("ttft_ms":null)"), std::string::npos) << line;
+  };
+  {
+    Client leaves(port);
+    ASSERT_TRUE(send(leaves, "left"));
+  }
+  expect_broken("left", R"("finish":"abort")");
+  Client withdrawn(port);
+  ASSERT_TRUE(send(withdrawn, "withdrawn"));
+  EXPECT_EQ(post(port, "/abort_request", R"({"request_id":"withdrawn"})").status, 200);
+  expect_broken("withdrawn", R"("finish":"cancelled")");
+  EXPECT_EQ(post(port, "/v1/completions",
+                 R"({"model":"tiny","prompt":"a","request_id":"wrong","temperature":9})")
+                .status,
+            400);
+  expect("wrong", {R"("status":400)", R"("param":"temperature")", R"("code":null)"});
+  EXPECT_EQ(
+      post(port, "/v1/completions", R"({"model":"none","prompt":"a","request_id":"lost"})").status,
+      404);
+  expect("lost", {R"("status":404)", R"("param":"model")", R"("code":"model_not_found")"});
+  Client drained(port);
+  ASSERT_TRUE(send(drained, "drained"));
+  process.signal(SIGTERM);
+  const std::optional<Reply> reply = drained.read_reply();
+  ASSERT_TRUE(reply);
+  process.wait();
+  // The tiny model may be faster than the drain.
+  if (reply->body.find("server_shutting_down") != std::string::npos)
+    expect_broken("drained", R"("finish":"server_shutting_down")");
+}
+
 TEST(ServeCommand, SignalsThatAskForNoEnd) {
   Process process(serving());
   const std::uint16_t port = process.ready_port();
