@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <deque>
 #include <optional>
+#include <utility>
 
 namespace koho::api {
 
@@ -13,6 +14,10 @@ struct Answer::Choice {
   // is known of it: the tags that are due, in order.
   std::deque<std::int32_t> tags_due;
   std::string held;  // may be the beginning of the first tag that is due
+  // Where thoughts are joined with the content.
+  bool thought = false;      // there were some
+  bool in_thoughts = false;  // they have not ended
+  bool answered = false;     // content or a call came
 };
 
 Answer::Answer(const Model& model,
@@ -22,6 +27,8 @@ Answer::Answer(const Model& model,
       responder_(std::move(responder)),
       record_(model, request),
       choices_per_prompt_(request.base.choices),
+      joins_reasoning_(request.output.include_reasoning && !request.output.separate_reasoning),
+      starts_in_reasoning_(request.starts_in_reasoning),
       stop_strings_(request.base.stop_strings),
       end_tokens_(model.defaults.stop_tokens),
       prompts_left_(request.requests.size()) {
@@ -85,6 +92,30 @@ void Answer::parse(Choice& choice, const OutputEvent& event, std::string_view te
   if (!rest.empty()) parser.feed_token(kNoToken, rest, parsed_);
 }
 
+/// The parsed events as one text: thoughts, the tag that ended them, content.
+void Answer::join_reasoning(Choice& choice) {
+  using Kind = chat::OutputEvent::Kind;
+  std::vector<chat::OutputEvent> joined;
+  for (chat::OutputEvent& event : parsed_) {
+    if (event.kind == Kind::reasoning) {
+      const bool tag_is_in_prompt = starts_in_reasoning_ && !choice.thought;
+      if (!choice.in_thoughts && !tag_is_in_prompt)
+        event.text.insert(0, chat::tag_text(chat::Tag::think_open));
+      event.kind = Kind::content;
+      choice.thought = choice.in_thoughts = true;
+    } else {
+      // Of an answer that ended within its thoughts the parser repeats them as content.
+      if (choice.in_thoughts && !choice.answered && choice.parser->counts().unclosed_reasoning > 0)
+        continue;
+      choice.answered = true;
+      if (std::exchange(choice.in_thoughts, false))
+        joined.emplace_back().text = chat::tag_text(chat::Tag::think_close);
+    }
+    joined.push_back(std::move(event));
+  }
+  parsed_ = std::move(joined);
+}
+
 void Answer::add(std::size_t prompt, const OutputEvent& event, std::string& out) {
   const std::int32_t index = static_cast<std::int32_t>(prompt) * choices_per_prompt_ + event.choice;
   Choice& choice = choices_[static_cast<std::size_t>(index)];
@@ -107,6 +138,10 @@ void Answer::add(std::size_t prompt, const OutputEvent& event, std::string& out)
   }
   if (piece.finish != Finish::none) finish_ = piece.finish;
   record_.add(piece, itself);
+  if (choice.parser && joins_reasoning_) {
+    join_reasoning(choice);
+    piece.parsed = parsed_;
+  }
   responder_->piece(piece, out);
 }
 

@@ -44,12 +44,15 @@ class Answer {
   struct Choice;
 
   void parse(Choice& choice, const OutputEvent& event, std::string_view text);
+  void join_reasoning(Choice& choice);
 
   const Model* model_;
   std::unique_ptr<Responder> responder_;
   AnswerRecord record_;
   std::vector<Choice> choices_;
   std::int32_t choices_per_prompt_;
+  bool joins_reasoning_;  // thoughts become content
+  bool starts_in_reasoning_;
   std::vector<std::string> stop_strings_;
   std::vector<Token> end_tokens_;  // with which the model ends an answer itself
   std::size_t prompts_left_;

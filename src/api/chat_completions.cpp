@@ -33,6 +33,9 @@ Refusal read_thinking(const Value& value, Draft& draft) {
       return wrong_field("thinking.type", "thinking.type must be \"enabled\" or \"disabled\"");
     conversation.enable_thinking = type->text == "enabled";
   }
+  if (Refusal refused =
+          check_members(value.json, value.name, {"type", "clear_thinking"}, draft.model))
+    return refused;
   const Json* clear = value.json.given("clear_thinking");
   if (clear == nullptr) return {};
   return read_thinking_flag({.name = "thinking.clear_thinking", .json = *clear},
@@ -140,6 +143,8 @@ constexpr DraftField kFields[] = {
      read_effort},
     {"include_reasoning", "boolean: thoughts are shown",
      [](const Value& v, Draft& d) { return read_boolean(v, d.request.output.include_reasoning); }},
+    {"separate_reasoning", "boolean; false: thoughts stay in content, before </think>",
+     [](const Value& v, Draft& d) { return read_boolean(v, d.request.output.separate_reasoning); }},
     {"add_generation_prompt", "boolean, true unless the last message is continued",
      [](const Value& v, Draft& d) {
        return read_boolean(v, d.request.conversation->add_generation_prompt);

@@ -46,6 +46,7 @@ struct OutputOptions {
   bool echo = false;           // completions: the prompt before the answer
   bool skip_special_tokens = true;
   bool include_reasoning = true;
+  bool separate_reasoning = true;  // else thoughts are content, up to </think>
   bool timings = false;
   bool sealed_reasoning = false;  // responses: thoughts in a form that clients send back unread
   std::optional<int> logprobs;    // alternatives beside the chosen token's

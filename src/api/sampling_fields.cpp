@@ -115,6 +115,11 @@ Refusal read_response_format(const Value& value, Draft& draft) {
   const Json* type = value.json.find("type");
   if (type == nullptr || !type->is_string())
     return wrong_field(value.name, "response_format.type must be a string");
+  // A structural tag is read whole by the grammar.
+  if (type->text != "structural_tag")
+    if (Refusal refused =
+            check_members(value.json, value.name, {"type", "json_schema", "schema"}, draft.model))
+      return refused;
   if (type->text == "text") return {};
   if (type->text == "json_object") {
     constrain(draft, value.name, Constraint::json_object());
@@ -122,6 +127,10 @@ Refusal read_response_format(const Value& value, Draft& draft) {
   }
   if (type->text == "json_schema") {
     const Json* wrapped = value.json.find("json_schema");
+    if (wrapped != nullptr)
+      if (Refusal refused = check_members(*wrapped, "response_format.json_schema",
+                                          {"name", "description", "schema", "strict"}, draft.model))
+        return refused;
     return read_schema(
         value, wrapped == nullptr ? value.json.find("schema") : wrapped->find("schema"), draft);
   }
@@ -333,37 +342,32 @@ constexpr DraftField kShared[] = {
     {"guided_grammar", "structured_outputs.grammar, as it was called", read_guided},
 };
 
+// What an answer does not depend on.
 constexpr std::string_view kIgnored[] = {"model",
                                          "store",
                                          "metadata",
                                          "service_tier",
                                          "prediction",
                                          "modalities",
-                                         "verbosity",
-                                         "web_search_options",
                                          "prompt_cache_key",
                                          "prompt_cache_retention",
                                          "safety_identifier",
                                          "spaces_between_special_tokens",
                                          "add_special_tokens",
-                                         "logprobs_mode",
-                                         "separate_reasoning",
-                                         "stream_interval",
-                                         "session_id",
-                                         "kv_transfer_params",
-                                         "ignored",
-                                         "use_beam_search",
-                                         "functions",
-                                         "function_call",
-                                         "stream_reasoning",
-                                         "vllm_xargs",
-                                         "lora_path"};
+                                         "ignored"};
+
+// Known to clients, without effect here: where the model is strict, a value that asks for something
+// is refused.
+constexpr std::string_view kWithoutEffect[] = {
+    "verbosity",        "web_search_options", "logprobs_mode", "stream_interval",
+    "session_id",       "kv_transfer_params", "functions",     "function_call",
+    "stream_reasoning", "vllm_xargs",         "lora_path"};
 
 constexpr std::string_view kRefused[] = {
-    "prompt_embeds",        "input_embeds",     "audio",       "suffix",
-    "chat_template",        "typical_p",        "top_n_sigma", "mirostat",
-    "stop_regex",           "length_penalty",   "documents",   "prompt_logprobs",
-    "repetition_detection", "logits_processors"};
+    "prompt_embeds",        "input_embeds",      "audio",          "suffix",
+    "chat_template",        "typical_p",         "top_n_sigma",    "mirostat",
+    "stop_regex",           "length_penalty",    "documents",      "prompt_logprobs",
+    "repetition_detection", "logits_processors", "use_beam_search"};
 
 bool changes_nothing(const Json& json) {
   return json.is_null() || (json.kind == Json::Kind::boolean && !json.boolean) ||
@@ -376,8 +380,18 @@ std::span<const DraftField> shared_fields() {
   return kShared;
 }
 
-std::span<const std::string_view> ignored_fields() {
-  return kIgnored;
+Refusal check_members(const Json& object,
+                      std::string_view name,
+                      std::initializer_list<std::string_view> known,
+                      const Model& model) {
+  if (!model.strict_fields) return {};
+  for (const std::string& key : object.keys) {
+    if (std::ranges::find(known, key) != known.end()) continue;
+    const std::string field = fmt::format("{}.{:.100}", name, std::string_view(key));
+    return wrong_field(field, fmt::format("{} is no field of this API", field),
+                       "unsupported_parameter");
+  }
+  return {};
 }
 
 Refusal read_length(const FieldValue& value,
@@ -415,8 +429,14 @@ Refusal read_body(const chat::Json& body, std::span<const DraftField> own, Draft
     const auto is_key = [key](const DraftField& field) { return field.name == key; };
     return std::ranges::any_of(kShared, is_key) || std::ranges::any_of(own, is_key) ||
            std::ranges::find(kIgnored, key) != std::end(kIgnored) ||
+           std::ranges::find(kWithoutEffect, key) != std::end(kWithoutEffect) ||
            std::ranges::find(kRefused, key) != std::end(kRefused);
   };
+  for (const std::string_view name : kWithoutEffect) {
+    const Json* json = draft.model.strict_fields ? body.find(name) : nullptr;
+    if (json == nullptr || changes_nothing(*json)) continue;
+    return wrong_field(name, fmt::format("{} has no effect here", name), "unsupported_parameter");
+  }
   for (const std::string& key : body.keys) {
     if (known(key)) continue;
     if (draft.model.strict_fields)

@@ -3,6 +3,7 @@
 // scheduling, output. vLLM's names where OpenAI has none.
 #pragma once
 
+#include <initializer_list>
 #include <span>
 #include <string_view>
 
@@ -28,8 +29,12 @@ using DraftField = Field<Draft>;
 /// The shared table.
 std::span<const DraftField> shared_fields();
 
-/// Fields that are read for nothing: known to clients, without effect here.
-std::span<const std::string_view> ignored_fields();
+/// Refuses a member of the object in field `name` that nothing reads, where the model is strict
+/// about fields.
+Refusal check_members(const chat::Json& object,
+                      std::string_view name,
+                      std::initializer_list<std::string_view> known,
+                      const Model& model);
 
 /// Reads the shared fields and those of `own`; refuses what koho does not have by name, and notes
 /// fields that nobody knows (an error if the model's strict_fields say so).

@@ -417,9 +417,27 @@ TEST(BadInput, Row32UnknownFieldsAreCounted) {
   expect_error(
       post(strict.port(), path_of(Api::chat), body_with(Api::chat, R"("strange_field":1)")), 400,
       "strange_field", "unsupported_parameter", "strict");
+  for (const char* name : {"session_id", "stream_interval", "functions", "lora_path"})
+    expect_error(post(strict.port(), path_of(Api::chat),
+                      body_with(Api::chat, '"' + std::string(name) + R"(":["x"])")),
+                 400, name, "unsupported_parameter", name);
+  for (const auto& [body, param] :
+       {std::pair{R"("thinking":{"type":"enabled","depth":3})", "thinking.depth"},
+        std::pair{R"("response_format":{"type":"text","style":"x"})", "response_format.style"},
+        std::pair{
+            R"("response_format":{"type":"json_schema","json_schema":{"schema":{},"mode":1}})",
+            "response_format.json_schema.mode"}})
+    expect_error(post(strict.port(), path_of(Api::chat), body_with(Api::chat, body)), 400, param,
+                 "unsupported_parameter", param);
+  EXPECT_EQ(post(strict.port(), path_of(Api::chat),
+                 body_with(Api::chat, R"("session_id":null,"functions":[],"store":true,)"
+                                      R"("thinking":{"type":"disabled","clear_thinking":true})"))
+                .status,
+            200);
 }
 
 TEST(BadInput, Row33And47Refused) {
+  refuse_both(R"("use_beam_search":true)", "use_beam_search", "unsupported_parameter");
   refuse_both(R"("chat_template":"{{ 1 }}")", "chat_template", "unsupported_parameter");
   refuse(Api::chat, R"("chat_template_kwargs":{"strange":1})", 400, "chat_template_kwargs",
          "unsupported_parameter");

@@ -117,6 +117,10 @@ TEST(Chat, ThinksUnlessTold) {
   const Json hidden = ask("What is 23 times 7?", R"("include_reasoning":false)").json();
   EXPECT_TRUE(at(hidden, "choices.0.message.reasoning_content").is_null());
   EXPECT_EQ(text_at(hidden, "choices.0.message.content"), "23 times 7 is 161.");
+  const Json joined = ask("What is 23 times 7?", R"("separate_reasoning":false)").json();
+  EXPECT_TRUE(at(joined, "choices.0.message.reasoning_content").is_null());
+  EXPECT_EQ(text_at(joined, "choices.0.message.content"),
+            text_at(json, "choices.0.message.reasoning_content") + "</think>23 times 7 is 161.");
 }
 
 TEST(Chat, EndsThoughtsWhenTheirBudgetIsSpent) {
@@ -136,6 +140,8 @@ TEST(Chat, EndsThoughtsWhenTheirBudgetIsSpent) {
 
 TEST(Chat, StreamsWhatItWouldAnswerWhole) {
   for (const std::string& more : {std::string(), std::string(R"(,"enable_thinking":false)"),
+                                  std::string(R"(,"separate_reasoning":false)"),
+                                  std::string(R"(,"separate_reasoning":false,"tools":)") + kTools,
                                   std::string(R"(,"tools":)") + kTools,
                                   std::string(R"(,"enable_thinking":false,"tools":)") + kTools}) {
     const std::string question = "What is the weather in Lisbon?";
