@@ -271,6 +271,7 @@ void Connection::answer_requests() {
         keep_alive_ = false;
         Response response = error_response(api::ErrorStyle::openai, reader_.error());
         response.close = true;
+        core_.count_response("refused", response.status);
         send(std::move(response));
         return;
       }
@@ -633,6 +634,7 @@ void Connection::on_tick(std::int64_t now) {
   error.message = "the request came too slowly";
   Response response = error_response(api::ErrorStyle::openai, error);
   response.close = true;
+  core_.count_response("refused", response.status);
   send(std::move(response));
 }
 

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "chat/json.h"
 #include "server/generation_job.h"
+#include "server/handlers.h"
 
 namespace koho::server {
 namespace {
@@ -25,10 +26,8 @@ Core::Core(ServerSettings settings, const Clock& clock)
       started_us_(clock.now_us()),
       waiting_for_("the model"),
       pool_(settings_.text_threads, kPoolQueueMax) {
-  for (const api::GenerationEndpoint& endpoint : api::generation_endpoints())
-    responses_.try_emplace(std::string(endpoint.path));
-  for (const api::TextEndpoint& endpoint : api::text_endpoints())
-    responses_.try_emplace(std::string(endpoint.path));
+  for (const Route& route : routes()) responses_.try_emplace(std::string(route.path));
+  responses_.try_emplace("refused");
 }
 
 Core::~Core() = default;

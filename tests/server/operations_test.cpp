@@ -40,7 +40,10 @@ TEST(Operations, CountsFromTheFirstScrape) {
         "vllm:kv_cache_usage_perc" + labels + "} 0", "koho:disconnects_total" + labels + "} 0",
         "koho:requests_live" + labels + "} 0", "koho:pages_used" + labels + "} 0",
         "koho:admission_rejections_total" + labels + R"(,reason="queue_full"} 0)",
-        "koho:http_responses_total" + labels + R"(,path="/v1/completions",status="5xx"} 0)"})
+        "koho:http_responses_total" + labels + R"(,path="/v1/completions",status="5xx"} 0)",
+        "koho:http_responses_total" + labels + R"(,path="/v1/models",status="2xx"} 0)",
+        "koho:http_responses_total" + labels + R"(,path="/metrics",status="5xx"} 0)",
+        "koho:http_responses_total" + labels + R"(,path="refused",status="4xx"} 0)"})
     EXPECT_NE(reply.body.find(row + "\n"), std::string::npos) << row;
   for (const char* name :
        {"vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:num_preemptions_total",
