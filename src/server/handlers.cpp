@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "api/body.h"
+#include "base/text.h"
 #include "chat/json.h"
 #include "server/dashboard.h"
 #include "server/metrics_page.h"
@@ -246,6 +247,27 @@ bool comes_from_elsewhere(const ServerSettings& settings, const RequestHead& hea
   return scheme == std::string_view::npos || !names_this_machine(origin.substr(scheme + 3));
 }
 
+/// What a web page may send: what the clients of OpenAI and Anthropic do, and all it asks for.
+std::string allowed_fields(const RequestHead& head) {
+  std::string allowed =
+      "authorization, content-type, x-api-key, x-request-id, openai-organization, openai-project, "
+      "anthropic-version, anthropic-beta, anthropic-dangerous-direct-browser-access";
+  for (const char* name : {"lang", "package-version", "os", "arch", "runtime", "runtime-version",
+                           "retry-count", "timeout", "read-timeout", "async", "helper-method",
+                           "poll-helper", "custom-poll-interval", "raw-response"})
+    allowed += fmt::format(", x-stainless-{}", name);
+  const std::string known = allowed;
+  for (std::string_view rest = head.field("access-control-request-headers"); !rest.empty();) {
+    const std::size_t end = rest.find(',');
+    const std::string_view name = trimmed(rest.substr(0, end));
+    rest = end == std::string_view::npos ? std::string_view() : rest.substr(end + 1);
+    if (is_token(name) &&
+        fmt::format(", {},", known).find(fmt::format(", {},", name)) == std::string::npos)
+      allowed += fmt::format(", {}", name);
+  }
+  return allowed;
+}
+
 ErrorStyle style_of(const Route* route) {
   if (route != nullptr && route->generation != nullptr) return route->generation->errors;
   if (route != nullptr && route->text != nullptr) return route->text->errors;
@@ -288,7 +310,8 @@ void add_cors(const Core& core, const RequestHead& head, Response& response) {
   if (origin.empty() || !origin_allowed(core.settings(), origin)) return;
   response.fields.emplace_back("Access-Control-Allow-Origin", std::string(origin));
   response.fields.emplace_back("Vary", "Origin");
-  response.fields.emplace_back("Access-Control-Expose-Headers", "x-request-id, retry-after");
+  response.fields.emplace_back("Access-Control-Expose-Headers",
+                               "x-request-id, request-id, retry-after, retry-after-ms");
 }
 
 std::variant<const Route*, Response> find_route(Core& core, const RequestHead& head) {
@@ -318,10 +341,8 @@ std::variant<const Route*, Response> find_route(Core& core, const RequestHead& h
     response.fields.emplace_back("Allow", "GET, HEAD, POST, OPTIONS");
     if (origin_allowed(core.settings(), head.field("origin"))) {
       response.fields.emplace_back("Access-Control-Allow-Methods", "GET, POST, OPTIONS");
-      response.fields.emplace_back(
-          "Access-Control-Allow-Headers",
-          "authorization, content-type, x-api-key, x-request-id, anthropic-version, "
-          "anthropic-beta");
+      response.fields.emplace_back("Access-Control-Allow-Headers", allowed_fields(head));
+      response.fields.emplace_back("Vary", "Access-Control-Request-Headers");
       response.fields.emplace_back("Access-Control-Max-Age", "600");
     }
     return response;

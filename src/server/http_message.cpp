@@ -2,6 +2,7 @@
 #include "server/http_message.h"
 
 #include <algorithm>
+#include <cctype>
 
 #include "base/text.h"
 
@@ -15,6 +16,14 @@ std::string_view RequestHead::field(std::string_view name) const {
 
 bool RequestHead::has(std::string_view name) const {
   return std::ranges::any_of(fields, [name](const auto& entry) { return entry.first == name; });
+}
+
+bool is_token(std::string_view text) {
+  const auto is_token_character = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
+           std::string_view("!#$%&'*+-.^_`|~").find(c) != std::string_view::npos;
+  };
+  return !text.empty() && std::ranges::all_of(text, is_token_character);
 }
 
 std::string_view reason_phrase(int status) {

@@ -33,6 +33,9 @@ struct Response {
   bool close = false;  // the connection, after it
 };
 
+/// Whether `text` is what HTTP calls a token: a method, a field's name.
+bool is_token(std::string_view text);
+
 /// "OK", "Not Found", …
 std::string_view reason_phrase(int status);
 

@@ -12,15 +12,6 @@ namespace {
 
 constexpr std::size_t kChunkHeadBytesMax = 256;
 
-bool is_token_character(char c) {
-  return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
-         std::string_view("!#$%&'*+-.^_`|~").find(c) != std::string_view::npos;
-}
-
-bool is_token(std::string_view text) {
-  return !text.empty() && std::ranges::all_of(text, is_token_character);
-}
-
 bool is_blank(char c) {
   return c == ' ' || c == '\t';
 }
@@ -105,7 +96,7 @@ std::size_t HttpReader::feed_head(std::string_view bytes) {
     ++taken;
     // Empty lines before a request are allowed, the first byte must begin a method.
     if (raw_.empty() && (c == '\r' || c == '\n')) continue;
-    if (raw_.empty() && !is_token_character(c)) {
+    if (raw_.empty() && !is_token({&c, 1})) {
       fail(400, "this is no HTTP request");
       return taken;
     }

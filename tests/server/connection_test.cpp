@@ -193,6 +193,26 @@ TEST(Connection, Row43Hosts) {
   EXPECT_EQ(allowed->status, 204);
   EXPECT_EQ(allowed->fields.at("access-control-allow-origin"), "https://app.example");
   EXPECT_NE(allowed->fields.at("access-control-allow-methods").find("POST"), std::string::npos);
+  const auto allows = [&](const std::string& asked, const std::string& origin) {
+    Client page(open.port());
+    page.send("OPTIONS /v1/messages HTTP/1.1\r\nHost: localhost\r\nOrigin: " + origin +
+              "\r\nAccess-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: " +
+              asked + "\r\n\r\n");
+    const std::optional<Reply> told = page.read_reply();
+    return told && told->fields.contains("access-control-allow-headers")
+               ? ", " + told->fields.at("access-control-allow-headers") + ","
+               : std::string();
+  };
+  const std::string told = allows("x-mine, b@d,content-type", "https://app.example");
+  for (const char* name : {"x-mine", "x-stainless-os", "x-stainless-retry-count", "authorization",
+                           "anthropic-dangerous-direct-browser-access"})
+    EXPECT_NE(told.find(", " + std::string(name) + ","), std::string::npos) << name << told;
+  EXPECT_EQ(told.find("b@d"), std::string::npos) << told;
+  EXPECT_EQ(told.find("content-type"), told.rfind("content-type")) << told;
+  EXPECT_EQ(allows("x-mine", "http://localhost:3000"), "");
+  const std::string& exposed = reply.fields.at("access-control-expose-headers");
+  for (const char* name : {"x-request-id", "request-id", "retry-after-ms"})
+    EXPECT_NE(exposed.find(name), std::string::npos) << name;
 }
 
 TEST(Connection, Row36ADisconnectFreesThePages) {
