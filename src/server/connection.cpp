@@ -269,7 +269,7 @@ void Connection::answer_requests() {
         return;
       case HttpReader::State::failed: {
         keep_alive_ = false;
-        Response response = error_response(api::ErrorStyle::openai, reader_.error());
+        Response response = error_response(error_style(reader_.head().path), reader_.error());
         response.close = true;
         core_.count_response("refused", response.status);
         send(std::move(response));
@@ -444,10 +444,10 @@ void Connection::begin_stream() {
   append_field(out_, "Content-Type", "text/event-stream; charset=utf-8");
   append_field(out_, "Cache-Control", "no-cache");
   append_field(out_, "X-Accel-Buffering", "no");
-  append_field(out_, "x-request-id", request_id_);
-  Response cors;
-  add_cors(core_, reader_.head(), cors);
-  for (const auto& [name, value] : cors.fields) append_field(out_, name, value);
+  Response begun;
+  add_request_id(reader_.head(), request_id_, begun);
+  add_cors(core_, reader_.head(), begun);
+  for (const auto& [name, value] : begun.fields) append_field(out_, name, value);
   if (chunked_) {
     append_field(out_, "Transfer-Encoding", "chunked");
   } else {
@@ -482,7 +482,7 @@ void Connection::send(Response response) {
     out_ += "\r\n";
   }
   if (request_id_.empty()) request_id_ = core_.make_id();
-  append_field(out_, "x-request-id", request_id_);
+  add_request_id(reader_.head(), request_id_, response);
   for (const auto& [name, value] : response.fields) append_field(out_, name, value);
   append_field(out_, "Connection", keep_alive_ ? "keep-alive" : "close");
   out_ += "\r\n";
@@ -632,7 +632,7 @@ void Connection::on_tick(std::int64_t now) {
   ++core_.counters().head_timeouts;
   api::ApiError error{.status = 408};
   error.message = "the request came too slowly";
-  Response response = error_response(api::ErrorStyle::openai, error);
+  Response response = error_response(error_style(reader_.head().path), error);
   response.close = true;
   core_.count_response("refused", response.status);
   send(std::move(response));

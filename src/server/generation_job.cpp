@@ -327,6 +327,8 @@ void GenerationJob::finish(const ApiError& error, std::string& out) {
     shown.message = "the server is shutting down; try another one";
   }
   if (shown.status == 429 && core_.settings().overload_status == 503) shown.status = 503;
+  if (shown.code == "rate_limit_exceeded" && setup_.endpoint->errors == api::ErrorStyle::anthropic)
+    shown.status = 529;
   if (shown.code == "rate_limit_exceeded") ++core_.counters().rejected_full;
   const bool told = stream_ && begun_;  // the client has a status already
   if (told) {

@@ -268,28 +268,22 @@ std::string allowed_fields(const RequestHead& head) {
   return allowed;
 }
 
-ErrorStyle style_of(const Route* route) {
-  if (route != nullptr && route->generation != nullptr) return route->generation->errors;
-  if (route != nullptr && route->text != nullptr) return route->text->errors;
-  return ErrorStyle::openai;
-}
-
 bool matches(const Route& route, std::string_view path) {
   if (!route.path.ends_with('*')) return route.path == path;
   const std::string_view prefix = route.path.substr(0, route.path.size() - 1);
   return path.size() > prefix.size() && path.starts_with(prefix);
 }
 
-std::optional<Response> refuse_media_type(const Route& route, const RequestHead& head) {
+std::optional<Response> refuse_media_type(const RequestHead& head) {
   const std::string_view encoding = head.field("content-encoding");
   if (!encoding.empty() && encoding != "identity")
-    return refuse(style_of(&route), 415, "unsupported_media_type",
+    return refuse(error_style(head.path), 415, "unsupported_media_type",
                   "the body must not be encoded (Content-Encoding)");
   std::string_view type = head.field("content-type");
   type = type.substr(0, type.find(';'));
   while (type.ends_with(' ')) type.remove_suffix(1);
   if (type.empty() || type == "application/json") return {};
-  return refuse(style_of(&route), 415, "unsupported_media_type",
+  return refuse(error_style(head.path), 415, "unsupported_media_type",
                 "the body must be JSON (Content-Type: application/json)");
 }
 
@@ -303,6 +297,19 @@ std::span<const Route> routes() {
 std::string_view client_request_id(const RequestHead& head) {
   const std::string_view id = head.field("x-request-id");
   return api::is_request_id(id) ? id : std::string_view();
+}
+
+ErrorStyle error_style(std::string_view path) {
+  constexpr std::string_view kMessages = "/v1/messages";
+  const bool below =
+      path.size() == kMessages.size() || path.substr(0, kMessages.size() + 1).ends_with('/');
+  return path.starts_with(kMessages) && below ? ErrorStyle::anthropic : ErrorStyle::openai;
+}
+
+void add_request_id(const RequestHead& head, std::string_view id, Response& response) {
+  response.fields.emplace_back("x-request-id", std::string(id));
+  if (error_style(head.path) == ErrorStyle::anthropic)
+    response.fields.emplace_back("request-id", std::string(id));
 }
 
 void add_cors(const Core& core, const RequestHead& head, Response& response) {
@@ -328,12 +335,13 @@ std::variant<const Route*, Response> find_route(Core& core, const RequestHead& h
     allowed += (allowed.empty() ? "" : ", ") + std::string(candidate.method);
   }
   if (!head.http_1_0 && head.field("host").empty()) {
-    Response response = refuse(ErrorStyle::openai, 400, "bad_request", "the Host field is missing");
+    Response response =
+        refuse(error_style(head.path), 400, "bad_request", "the Host field is missing");
     response.close = true;
     return response;
   }
   if (comes_from_elsewhere(core.settings(), head))
-    return refuse(style_of(route), 403, "forbidden_origin",
+    return refuse(error_style(head.path), 403, "forbidden_origin",
                   "this server answers requests from its own machine only; give it an API key or "
                   "--allowed-origins");
   if (head.method == "OPTIONS") {
@@ -349,7 +357,7 @@ std::variant<const Route*, Response> find_route(Core& core, const RequestHead& h
   }
   const std::vector<std::string>& keys = core.settings().api_keys;
   if (!keys.empty() && (route == nullptr || !route->open) && !has_key(keys, head))
-    return refuse(style_of(route), 401, "invalid_api_key",
+    return refuse(error_style(head.path), 401, "invalid_api_key",
                   "an API key is needed: Authorization: Bearer KEY, or x-api-key: KEY");
   if (route == nullptr) {
     const bool known = !allowed.empty();
@@ -357,25 +365,25 @@ std::variant<const Route*, Response> find_route(Core& core, const RequestHead& h
                               head.method == "POST" || head.method == "PUT" ||
                               head.method == "DELETE" || head.method == "PATCH";
     if (known || !method_known) {
-      Response response =
-          refuse(ErrorStyle::openai, 405, "not_found", "this method is not allowed for this path");
+      Response response = refuse(error_style(head.path), 405, "not_found",
+                                 "this method is not allowed for this path");
       response.fields.emplace_back("Allow", known ? allowed : "GET, HEAD, POST, OPTIONS");
       return response;
     }
-    return refuse(ErrorStyle::openai, 404, "not_found",
+    return refuse(error_style(head.path), 404, "not_found",
                   fmt::format("there is nothing at {:.200}", head.path));
   }
   if (route->method == "POST") {
-    if (std::optional<Response> refused = refuse_media_type(*route, head)) return *refused;
+    if (std::optional<Response> refused = refuse_media_type(head)) return *refused;
   }
   if (head.has("expect") && head.field("expect") != "100-continue")
-    return refuse(style_of(route), 417, "bad_request", "only 100-continue can be expected");
+    return refuse(error_style(head.path), 417, "bad_request", "only 100-continue can be expected");
   if (!route->needs_model) return route;
   const Phase phase = core.phase();
   const bool generates = route->generation != nullptr;
   if (core.serving() == nullptr || phase == Phase::failed || (generates && phase != Phase::ready)) {
     ++core.counters().rejected_not_ready;
-    return refuse(style_of(route), 503, "service_unavailable",
+    return refuse(error_style(head.path), 503, "service_unavailable",
                   phase == Phase::draining ? "the server is shutting down; try another one"
                   : phase == Phase::failed ? "the engine is lost; the server needs a restart"
                                            : "the model is loading; try again",

@@ -2,6 +2,7 @@
 // /v1/messages and /v1/responses as coding agents use them, the cache that serves them, its
 // explainer, the dashboard: clients.py's shapes without the official clients.
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <fmt/core.h>
@@ -181,8 +182,24 @@ TEST(Messages, RefusesInAnthropicsForm) {
   EXPECT_TRUE(refused.starts_with("400 invalid_request_error: prompt is too long: ") &&
               refused.ends_with(" tokens > 2000 maximum"))
       << refused;
-  EXPECT_EQ(ask("/v1/messages", R"({"model":"claude-x","max_tokens":1,)" + hello + "}").status,
-            200);
+  const Reply good = ask("/v1/messages", R"({"model":"claude-x","max_tokens":1,)" + hello + "}");
+  EXPECT_EQ(good.status, 200);
+  EXPECT_EQ(good.fields.at("request-id"), good.fields.at("x-request-id"));
+  // Those of HTTP, too.
+  const std::uint16_t port = shared_server().port();
+  Client large(port);
+  large.send(
+      "POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n");
+  for (const auto& [reply, status, type] :
+       {std::tuple{get(port, "/v1/messages"), 405, "invalid_request_error"},
+        std::tuple{post(port, "/v1/messages/batches", "{}"), 404, "not_found_error"},
+        std::tuple{large.read_reply().value_or(Reply{}), 413, "request_too_large"}}) {
+    EXPECT_EQ(reply.status, status);
+    EXPECT_EQ(text_at(reply.json(), "type"), "error") << reply.body;
+    EXPECT_EQ(text_at(reply.json(), "error.type"), type) << reply.body;
+    EXPECT_EQ(reply.fields.at("request-id"), reply.fields.at("x-request-id"));
+  }
+  EXPECT_FALSE(get(port, "/v1/messagesx").fields.contains("request-id"));
 }
 
 TEST(Responses, StreamsNumberedEventsAndTakesItsItemsBack) {

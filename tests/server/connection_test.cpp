@@ -257,6 +257,12 @@ TEST(Connection, Row38AFullQueueIsToldSo) {
     EXPECT_EQ(text_at(refused.json(), "error.type"), "rate_limit_error");
     EXPECT_TRUE(refused.fields.contains("retry-after"));
   }
+  const Reply overloaded =
+      post(server.port(), "/v1/messages",
+           R"({"model":"tiny","max_tokens":9,"messages":[{"role":"user","content":"a"}]})");
+  EXPECT_EQ(overloaded.status, 529) << overloaded.body;
+  EXPECT_EQ(text_at(overloaded.json(), "error.type"), "overloaded_error");
+  EXPECT_TRUE(overloaded.fields.contains("retry-after"));
   clients.clear();
   EXPECT_TRUE(server.becomes_idle());
   expect_alive(server.port());
