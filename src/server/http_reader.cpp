@@ -55,6 +55,23 @@ std::optional<Fault> read_request_line(std::string_view line,
   return {};
 }
 
+/// "http://host:8000/path", as a proxy is asked: leaves the path, and the host that it names counts
+/// instead of the Host field's. False: it names none, or a user.
+bool take_authority(RequestHead& head, std::string_view& path) {
+  const std::size_t scheme = path.find("://");
+  if (path.starts_with('/') || scheme == std::string_view::npos) return true;
+  const std::string name = lower(path.substr(0, scheme));
+  if (name != "http" && name != "https") return false;
+  path.remove_prefix(scheme + 3);
+  const std::string_view authority = path.substr(0, path.find('/'));
+  if (authority.empty() || authority.find('@') != std::string_view::npos) return false;
+  for (auto& [field, value] : head.fields)
+    if (field == "host") value = authority;
+  path.remove_prefix(authority.size());
+  if (path.empty()) path = "/";
+  return true;
+}
+
 /// Whether `word` is in one of the comma-separated lists that the fields of this name hold.
 bool lists(const RequestHead& head, std::string_view name, std::string_view word) {
   for (const auto& [field, value] : head.fields) {
@@ -159,16 +176,24 @@ void HttpReader::read_head() {
   }
   raw_.clear();
   raw_.shrink_to_fit();
-  const std::string_view path = std::string_view(head_.target).substr(0, head_.target.find('?'));
+  const auto count = [this](std::string_view name) {
+    return std::ranges::count(head_.fields, name, [](const auto& field) { return field.first; });
+  };
+  if (count("host") > 1) {
+    fail(400, "more than one Host");
+    return;
+  }
+  std::string_view path = std::string_view(head_.target).substr(0, head_.target.find('?'));
+  if (!take_authority(head_, path)) {
+    fail(400, "the URL names no host");
+    return;
+  }
   if (!decode_percent(path, head_.path)) {
     fail(400, "the URL has a broken escape");
     return;
   }
   head_.keep_alive = !lists(head_, "connection", "close") &&
                      (!head_.http_1_0 || lists(head_, "connection", "keep-alive"));
-  const auto count = [this](std::string_view name) {
-    return std::ranges::count(head_.fields, name, [](const auto& field) { return field.first; });
-  };
   chunked_ = head_.has("transfer-encoding");
   const bool sized = head_.has("content-length");
   if (count("content-length") > 1) {

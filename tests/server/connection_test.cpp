@@ -4,6 +4,7 @@
 #include <chrono>
 #include <functional>
 #include <thread>
+#include <tuple>
 
 #include <gtest/gtest.h>
 
@@ -178,6 +179,22 @@ TEST(Connection, Row43Hosts) {
     Client client(port);
     client.send(std::string("GET /v1/models HTTP/1.1\r\n") + fields + "\r\n");
     EXPECT_EQ(client.read_reply()->status, 200) << fields;
+  }
+  for (const auto& [target, fields, status] :
+       {std::tuple{"http://localhost:8000/v1/models", "Host: localhost\r\n", 200},
+        std::tuple{"HTTP://127.0.0.1/v1/models?a=b", "Host: evil.example\r\n", 200},
+        std::tuple{"http://evil.example/v1/models", "Host: localhost\r\n", 403},
+        std::tuple{"http://localhost?a=/v1/models", "Host: localhost\r\n", 404},
+        std::tuple{"http:///v1/models", "Host: localhost\r\n", 400},
+        std::tuple{"http://localhost@evil.example/v1/models", "Host: localhost\r\n", 400},
+        std::tuple{"ftp://localhost/v1/models", "Host: localhost\r\n", 400},
+        std::tuple{"http://localhost/v1/models", "", 400},
+        std::tuple{"/v1/models", "Host: localhost\r\nHost: localhost\r\n", 400}}) {
+    Client client(port);
+    client.send(std::string("GET ") + target + " HTTP/1.1\r\n" + fields + "\r\n");
+    const std::optional<Reply> reply = client.read_reply();
+    ASSERT_TRUE(reply) << target;
+    EXPECT_EQ(reply->status, status) << target;
   }
   TinyServer open(
       [](ServerSettings& settings) { settings.allowed_origins = {"https://app.example"}; });
