@@ -136,6 +136,7 @@ class CompletionResponder final : public OpenAiResponder {
   struct Choice {
     std::string text;
     std::size_t text_bytes = 0;  // of a stream, so far
+    bool prompt_told = false;
     Logprobs logprobs;
     Outcome outcome;
   };
@@ -163,6 +164,7 @@ class CompletionResponder final : public OpenAiResponder {
       out += "null";
     }
     out += R"(,"finish_reason":null)";
+    append_prompt_ids(index, out);
     close_chunk(out);
   }
 
@@ -185,7 +187,14 @@ class CompletionResponder final : public OpenAiResponder {
 
   std::string name(Token token) const { return token_name(model(), options(), token); }
 
-  void chunk(const Piece& piece, Choice& choice, std::string& out) const {
+  /// The prompt's ids, once in a stream: with the choice's first chunk.
+  void append_prompt_ids(std::size_t index, std::string& out) {
+    if (!options().token_ids || std::exchange(choices_[index].prompt_told, true)) return;
+    out += R"(,"prompt_token_ids":)";
+    append_ids(out, prompt_ids_[index / choices_per_prompt_]);
+  }
+
+  void chunk(const Piece& piece, Choice& choice, std::string& out) {
     if (!is_worth_a_chunk(piece, !piece.text.empty())) return;
     open_chunk(static_cast<std::size_t>(piece.choice), out);
     out += R"(,"text":)";
@@ -200,6 +209,7 @@ class CompletionResponder final : public OpenAiResponder {
     }
     choice.text_bytes += piece.text.size();
     append_finish_fields(piece, out);
+    append_prompt_ids(static_cast<std::size_t>(piece.choice), out);
     close_chunk(out);
   }
 

@@ -10,7 +10,23 @@ OpenAiResponder::OpenAiResponder(const GenerationRequest& request, const Model& 
       stream_(request.stream),
       options_(request.output),
       shown_model_(request.model),
-      num_choices_(request.requests.size() * static_cast<std::size_t>(request.base.choices)) {}
+      num_choices_(request.requests.size() * static_cast<std::size_t>(request.base.choices)),
+      reasoning_begin_(request.base.reasoning_begin),
+      reasoning_end_(request.base.reasoning_end) {
+  for (const Request& one : request.requests)
+    reasoning_.insert(reasoning_.end(), static_cast<std::size_t>(request.base.choices),
+                      one.begins_in_reasoning);
+}
+
+void OpenAiResponder::count(const Piece& piece) {
+  const Token token = piece.event->token;
+  if (token < 0) return;
+  const auto choice = static_cast<std::size_t>(piece.choice);
+  ++usage_.completion_tokens;
+  if (token == reasoning_begin_) reasoning_[choice] = true;
+  if (reasoning_[choice]) ++usage_.reasoning_tokens;
+  if (token == reasoning_end_) reasoning_[choice] = false;
+}
 
 void OpenAiResponder::begin_head(const Started& started,
                                  std::string_view prefix,

@@ -40,7 +40,7 @@ class OpenAiResponder : public Responder {
   /// A member of the body or of every chunk, before "choices".
   std::string& head() { return head_; }
 
-  void count(const Piece& piece) { usage_.completion_tokens += piece.event->token >= 0 ? 1 : 0; }
+  void count(const Piece& piece);
   /// Whether a stream's client hears of a piece; `says`: it brings text.
   bool is_worth_a_chunk(const Piece& piece, bool says) const;
   /// `data: {…,"choices":[{"index":3`.
@@ -67,6 +67,10 @@ class OpenAiResponder : public Responder {
   std::size_t num_choices_;
   std::string head_;  // what every chunk begins with, up to "choices"
   Usage usage_;       // so far
+  // Thoughts are counted as the engine does.
+  Token reasoning_begin_;
+  Token reasoning_end_;
+  std::vector<bool> reasoning_;  // of each choice: it thinks
 };
 
 }  // namespace koho::api

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // /v1/chat/completions as its clients see it.
+#include <algorithm>
 #include <map>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -166,6 +168,23 @@ TEST(Chat, StreamsWhatItWouldAnswerWhole) {
       EXPECT_EQ(joined.calls[std::to_string(i)], text_at(calls.items[i], "function.name") + ":" +
                                                      text_at(calls.items[i], "function.arguments"));
   }
+}
+
+TEST(Chat, CountsThoughtsAsTheyCome) {
+  const Reply stream = ask(
+      "What is 23 times 7?",
+      R"("n":2,"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true})");
+  std::vector<int> counts;
+  for (const std::string& event : stream.events())
+    if (event != "[DONE]")
+      counts.push_back(std::stoi(
+          text_at(*chat::parse_json(event), "usage.completion_tokens_details.reasoning_tokens")));
+  ASSERT_GT(counts.size(), 4U) << stream.body;
+  EXPECT_EQ(counts.front(), 0);
+  EXPECT_GT(counts.back(), 4);
+  EXPECT_TRUE(std::ranges::is_sorted(counts));
+  // The last chunk of a choice, before the one of the engine's own usage.
+  EXPECT_EQ(counts[counts.size() - 2], counts.back());
 }
 
 TEST(Chat, CallsATool) {

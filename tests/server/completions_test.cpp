@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // /v1/completions as its clients see it.
+#include <map>
+#include <string>
+#include <vector>
+
 #include <gtest/gtest.h>
 
 #include "client.h"
@@ -124,6 +128,28 @@ TEST(Completions, StreamsWhatItWouldAnswerWhole) {
   EXPECT_EQ(texts[0], text_at(whole, "choices.0.text"));
   EXPECT_EQ(texts[1], text_at(whole, "choices.1.text"));
   EXPECT_EQ(usage, text_at(whole, "usage.completion_tokens"));
+}
+
+TEST(Completions, StreamsThePromptsIdsOnce) {
+  for (const char* more : {"", R"(,"echo":true)"}) {
+    const Json whole =
+        complete(R"(["ab","c"])", R"("max_tokens":3,"n":2,"return_token_ids":true)").json();
+    const Reply stream =
+        complete(R"(["ab","c"])",
+                 R"("max_tokens":3,"n":2,"return_token_ids":true,"stream":true,"ignore_eos":true)" +
+                     std::string(more));
+    std::map<std::string, std::vector<std::string>> told;  // choice -> of each chunk
+    for (const std::string& event : stream.events()) {
+      if (event == "[DONE]") continue;
+      const Json json = *chat::parse_json(event);
+      told[text_at(json, "choices.0.index")].push_back(text_at(json, "choices.0.prompt_token_ids"));
+    }
+    ASSERT_EQ(told.size(), 4U) << stream.body;
+    for (const auto& [choice, ids] : told)
+      for (std::size_t i = 0; i < ids.size(); ++i)
+        EXPECT_EQ(ids[i],
+                  i == 0 ? text_at(whole, "choices." + choice + ".prompt_token_ids") : "null");
+  }
 }
 
 TEST(Completions, TakesPromptsInFourForms) {
