@@ -18,7 +18,7 @@ namespace {
 using chat::Json;
 
 /// Fields that are read, and those that say nothing to this server.
-constexpr std::array<std::string_view, 24> kKnownFields{"model",
+constexpr std::array<std::string_view, 25> kKnownFields{"model",
                                                         "messages",
                                                         "system",
                                                         "max_tokens",
@@ -39,6 +39,7 @@ constexpr std::array<std::string_view, 24> kKnownFields{"model",
                                                         "context_management",
                                                         "inference_geo",
                                                         "output_config",
+                                                        "output_format",
                                                         "anthropic_version",
                                                         "request_id",
                                                         "rid"};
@@ -114,6 +115,34 @@ Status read_sampling(const Json& body, Request& base) {
   return read_stop_sequences(body, base.stop_strings);
 }
 
+/// output_config.format, or output_format as it was called: what the answer's text must be like.
+Status read_output_format(const Json& body, GenerationRequest& request) {
+  std::string field = "output_format";
+  const Json* format = body.given(field);
+  if (const Json* config = body.given("output_config")) {
+    if (!config->is_object()) return wrong_kind("output_config", "an object", config);
+    if (const Json* inner = config->given("format")) {
+      if (format != nullptr)
+        return make_error(ErrorCode::invalid_argument,
+                          "output_format: the same is given as output_config.format");
+      format = inner;
+      field = "output_config.format";
+    }
+  }
+  if (format == nullptr) return {};
+  if (!format->is_object()) return wrong_kind(field, "an object", format);
+  KOHO_TRY_ASSIGN(const Json* type, required_string(*format, "type", field));
+  if (type->text != "json_schema")
+    return make_error(ErrorCode::invalid_argument, "{}.type: \"{:.40}\" is not json_schema", field,
+                      std::string_view(type->text));
+  const Json* schema = format->find("schema");
+  if (schema == nullptr || !schema->is_object())
+    return wrong_kind(field + ".schema", "a JSON schema: an object", schema);
+  request.constraint = Constraint::json_schema(chat::dump_json(*schema));
+  request.constraint_field = field;
+  return {};
+}
+
 Status read_body(const Json& body, bool count_only, GenerationRequest& request) {
   if (!body.is_object()) return wrong_kind("the request", "an object", &body);
   KOHO_TRY_ASSIGN(const Json* model, required_string(body, "model", {}));
@@ -130,6 +159,7 @@ Status read_body(const Json& body, bool count_only, GenerationRequest& request) 
                   read_thinking(body, request.base.reasoning_tokens_max));
   KOHO_TRY_ASSIGN(request.tool_choice, read_tool_choice(body));
   KOHO_TRY(read_sampling(body, request.base));
+  KOHO_TRY(read_output_format(body, request));
   KOHO_TRY_ASSIGN(request.stream, boolean_or(body, "stream", {}, false));
   if (const Json* metadata = body.given("metadata"))
     if (const Json* user = metadata->given("user_id"); user != nullptr && user->is_string())

@@ -82,6 +82,9 @@ void GenerationJob::prepare(const std::string& body) {
       if (status.ok()) continue;
       ApiError error = api::to_api_error(status.error());
       error.param = job.request_.constraint_field;
+      // Anthropic's form has no place for the field but the message.
+      if (job.setup_.endpoint->errors == api::ErrorStyle::anthropic)
+        error.message = fmt::format("{}: {}", error.param, error.message);
       if (const std::string_view code = grammar_error_code(status.error()); !code.empty())
         error.code = code;
       job.refused_ = std::move(error);

@@ -154,6 +154,37 @@ TEST(Messages, ThinksWithinItsBudget) {
   EXPECT_TRUE(all.starts_with(few)) << few << "\n" << all;
 }
 
+TEST(Messages, KeepsToASchema) {
+  const std::string format =
+      R"({"type":"json_schema","schema":{"type":"object","properties":{"river":{"enum":["Tejo"]},)"
+      R"("km":{"const":1007}},"required":["river","km"],"additionalProperties":false}})";
+  const auto ask_for = [](const std::string& members) {
+    return ask("/v1/messages",
+               R"({"model":"claude-x","max_tokens":200,)" + members +
+                   R"(,"messages":[{"role":"user","content":"What is 23 times 7?"}]})");
+  };
+  for (const std::string& members :
+       {R"("output_format":)" + format, R"("output_config":{"format":)" + format + "}"}) {
+    const Reply reply = ask_for(members);
+    ASSERT_EQ(reply.status, 200) << reply.body;
+    const Result<chat::Json> said = chat::parse_json(text_at(reply.json(), "content.0.text"));
+    ASSERT_TRUE(said.ok()) << reply.body;
+    EXPECT_EQ(text_at(*said, "river"), "Tejo");
+    EXPECT_EQ(text_at(*said, "km"), "1007");
+  }
+  for (const auto& [members, field] :
+       {std::pair{R"("output_format":{"type":"yaml"})", "output_format.type"},
+        std::pair{R"("output_format":"json")", "output_format"},
+        std::pair{R"("output_config":{"format":{"type":"json_schema"}})",
+                  "output_config.format.schema"},
+        std::pair{R"("output_config":{"format":{"type":"json_schema","schema":{"type":"no"}}})",
+                  "output_config.format"}}) {
+    const Reply reply = ask_for(members);
+    EXPECT_EQ(reply.status, 400) << members;
+    EXPECT_NE(text_at(reply.json(), "error.message").find(field), std::string::npos) << reply.body;
+  }
+}
+
 TEST(Messages, CountsTokensAsTheyAreUsed) {
   const std::string body =
       R"({"model":"claude-x","max_tokens":1,"messages":[{"role":"user","content":"What is 2 + 2?"}]})";
