@@ -184,6 +184,7 @@ int serve(ServeOptions options) {
   serving->model.strict_fields = options.strict_fields;
   serving->model.preserve_thinking = options.preserve_thinking;
   serving->model.enable_thinking = options.enable_thinking;
+  if (options.seed) serving->model.defaults.sampling.seed = *options.seed;
   core.set_serving(*serving);
   log::info("ready: \"{}\" on {}:{}, context {} tokens, {} answers at once, loaded in {:.1f} s",
             options.names.front(), options.server.host, (*server)->port(),
@@ -226,6 +227,10 @@ int run_serve(const std::vector<std::string>& arguments) {
       std::fputs(serve_help().c_str(), stdout);
       return 0;
     }
+    if (argument == "--version") {
+      std::puts("koho 0.1.0");
+      return 0;
+    }
     if (argument == "--help-markdown") {
       std::fputs((fields_markdown() + "\n" + serve_options_markdown()).c_str(), stdout);
       return 0;
@@ -241,6 +246,7 @@ int run_serve(const std::vector<std::string>& arguments) {
                                                : options->log_format == "text"
                                                    ? log::Format::text
                                                    : log::Format::automatic);
+  for (const std::string& warning : options->warnings) log::warning("{}", warning);
   if (options->print_config) {
     std::fputs(print_serve_config(*options).c_str(), stdout);
     return 0;

@@ -95,6 +95,25 @@ Status read_template_defaults(ServeOptions& options, const std::string& text) {
   return {};
 }
 
+constexpr std::string_view kWithoutEffect = "Accepted from other engines' guides, without effect";
+
+/// What other engines' guides set and koho does not have: refused, with what to do.
+constexpr std::pair<std::string_view, std::string_view> kRefused[] = {
+    {"--gpu-memory-utilization", "the cache takes what weights leave; --kv-pages bounds it"},
+    {"--mem-fraction-static", "the cache takes what weights leave; --kv-pages bounds it"},
+    {"--kv-cache-memory", "--kv-pages bounds the cache, in pages of 64 tokens"},
+    {"--max-num-queued-tokens", "--max-num-queued-reqs bounds the queue"},
+    {"--speculative-config", "koho has no speculative decoding yet"},
+    {"--speculative-algorithm", "koho has no speculative decoding yet"},
+};
+
+Status refuse_by_name(std::string_view flag) {
+  for (const auto& [name, reason] : kRefused)
+    if (flag == name)
+      return make_error(ErrorCode::invalid_argument, "{} is not supported: {}", flag, reason);
+  return {};
+}
+
 Status nothing(ServeOptions& /*options*/, const std::string& /*value*/) {
   return {};
 }
@@ -229,6 +248,17 @@ std::vector<ServeOption> make_table() {
          return {};
        },
        nullptr},
+      {"Compute", "--seed,--random-seed", "N",
+       "Of requests that name none: the same request, the same answer; not given: random",
+       Takes::value,
+       [](O& o, S v) -> Status {
+         const auto seed = parse_integer<std::int64_t>(v);
+         if (!seed)
+           return make_error(ErrorCode::invalid_argument, "expected an integer, found '{}'", v);
+         o.seed = *seed;
+         return {};
+       },
+       [](const O& o) { return o.seed ? fmt::to_string(*o.seed) : std::string(); }},
       {"Server", "--host", "ADDRESS", "Where to listen", Takes::value,
        [](O& o, S v) {
          o.server.host = v;
@@ -335,16 +365,27 @@ std::vector<ServeOption> make_table() {
        [](O& o, S v) { return set_boolean(o.print_config, v); }, nullptr},
       {"This program", "--check", "", "Check everything but load nothing, and end", Takes::nothing,
        [](O& o, S v) { return set_boolean(o.check, v); }, nullptr},
-      {"Accepted from other engines' guides, without effect", "--enable-auto-tool-choice", "",
-       "Tools are always on", Takes::nothing, nothing, nullptr},
-      {"Accepted from other engines' guides, without effect", "--tool-call-parser", "NAME",
-       "Built in", Takes::value, nothing, nullptr},
-      {"Accepted from other engines' guides, without effect", "--reasoning-parser", "NAME",
-       "Built in", Takes::value, nothing, nullptr},
-      {"Accepted from other engines' guides, without effect", "--trust-remote-code", "",
-       "A model directory is data", Takes::nothing, nothing, nullptr},
-      {"Accepted from other engines' guides, without effect", "--enable-prompt-tokens-details", "",
-       "Cached tokens are always told", Takes::nothing, nothing, nullptr},
+      {kWithoutEffect, "--enable-auto-tool-choice", "", "Tools are always on", Takes::nothing,
+       nothing, nullptr},
+      {kWithoutEffect, "--enable-expert-parallel", "",
+       "Ranks hold whole experts by default (--experts)", Takes::nothing, nothing, nullptr},
+      {kWithoutEffect, "--enforce-eager,--disable-cuda-graph", "",
+       "CUDA graphs replay the same kernels and stay on", Takes::nothing, nothing, nullptr},
+      {kWithoutEffect, "--disable-log-stats", "", "No statistics are logged; /metrics has them",
+       Takes::nothing, nothing, nullptr},
+      {kWithoutEffect, "--load-format", "FORMAT", "auto or safetensors, which is what koho reads",
+       Takes::value,
+       [](O& /*o*/, S v) {
+         std::string word;
+         return set_word(word, v, {"auto", "safetensors"});
+       },
+       nullptr},
+      {kWithoutEffect, "--tool-call-parser", "NAME", "Built in", Takes::value, nothing, nullptr},
+      {kWithoutEffect, "--reasoning-parser", "NAME", "Built in", Takes::value, nothing, nullptr},
+      {kWithoutEffect, "--trust-remote-code", "", "A model directory is data", Takes::nothing,
+       nothing, nullptr},
+      {kWithoutEffect, "--enable-prompt-tokens-details", "", "Cached tokens are always told",
+       Takes::nothing, nothing, nullptr},
   };
 }
 
@@ -399,6 +440,8 @@ Status set_option(const ServeOption& option,
                   ServeOptions& options,
                   const std::string& value,
                   std::string_view source) {
+  if (option.group == kWithoutEffect)
+    options.warnings.push_back(fmt::format("{} has no effect: {}", option.name(), option.help));
   return option.set(options, value).with_context(source);
 }
 
@@ -414,6 +457,7 @@ Status read_environment(ServeOptions& options) {
 
 Status set_by_name(ServeOptions& options, std::string key, const std::string& value) {
   key = hyphenated("--" + key);
+  KOHO_TRY(refuse_by_name(key));
   const ServeOption* option = find_option(key);
   if (option == nullptr)
     return make_error(ErrorCode::invalid_argument, "there is no choice '{}'; did you mean '{}'?",
@@ -487,6 +531,7 @@ Result<std::vector<Argument>> split_arguments(const std::vector<std::string>& ar
     const std::size_t equals = argument.find('=');
     const std::string flag = hyphenated(argument.substr(0, equals));
     const ServeOption* option = find_option(flag);
+    KOHO_TRY(refuse_by_name(flag));
     if (option == nullptr)
       return make_error(ErrorCode::invalid_argument, "there is no flag {}; did you mean {}?", flag,
                         nearest_flag(flag));

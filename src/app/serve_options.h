@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,6 +31,8 @@ struct ServeOptions {
   std::string log_level = "info";
   std::string log_format = "auto";
   std::string notify_socket;  // systemd's
+  std::optional<std::int64_t> seed;
+  std::vector<std::string> warnings;  // of flags without effect
   bool print_config = false;
   bool check = false;
 };

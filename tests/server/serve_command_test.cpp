@@ -252,6 +252,57 @@ TEST(ServeCommand, RefusesBadTlsFiles) {
   }
 }
 
+TEST(ServeCommand, TakesTheFlagsOfOtherEnginesGuides) {
+  Process version(std::vector<std::string>{"--version"});
+  EXPECT_EQ(version.wait(), 0);
+  EXPECT_TRUE(version.output().starts_with("koho ")) << version.output();
+  const auto printed = [](std::vector<std::string> flags) {
+    flags.insert(flags.end(), {"--model", kTiny, "--print-config"});
+    Process process(std::move(flags));
+    const int code = process.wait();
+    return std::to_string(code) + '\n' + process.output();
+  };
+  const std::string taken = printed({"--random-seed", "7", "--enforce-eager", "--disable-log-stats",
+                                     "--enable-expert-parallel", "--load-format", "auto"});
+  for (const char* part :
+       {"0\n", "seed: 7\n",
+        "--enforce-eager has no effect: ", "--disable-log-stats has no effect: ",
+        "--enable-expert-parallel has no effect: ", "--load-format has no effect: "})
+    EXPECT_NE(taken.find(part), std::string::npos) << part << taken;
+  for (const auto& [flag, told] : {std::pair{"--gpu-memory-utilization=0.9", "--kv-pages"},
+                                   std::pair{"--max-num-queued-tokens=9", "--max-num-queued-reqs"},
+                                   std::pair{"--speculative-config={}", "no speculative decoding"},
+                                   std::pair{"--load-format=dummy", "safetensors"}}) {
+    const std::string refused = printed({flag});
+    EXPECT_TRUE(refused.starts_with("2\n")) << refused;
+    EXPECT_NE(refused.find(told), std::string::npos) << refused;
+  }
+  const std::string path = testing::TempDir() + "koho_serve_refused.yaml";
+  std::ofstream(path) << "gpu_memory_utilization: 0.9\n";
+  const std::string refused = printed({"--config", path});
+  EXPECT_TRUE(refused.starts_with("2\n")) << refused;
+  EXPECT_NE(refused.find("--kv-pages"), std::string::npos) << refused;
+  unlink(path.c_str());
+}
+
+TEST(ServeCommand, TheSeedIsOfRequestsThatNameNone) {
+  Process process(serving({"--seed", "7"}));
+  const std::uint16_t port = process.ready_port();
+  ASSERT_NE(port, 0) << process.output();
+  const auto text = [port](const std::string& more) {
+    return text_at(
+        post(port, "/v1/completions",
+             R"({"model":"tiny","prompt":"Once","temperature":1.5,"max_tokens":24)" + more + "}")
+            .json(),
+        "choices.0.text");
+  };
+  const std::string first = text("");
+  EXPECT_FALSE(first.empty());
+  EXPECT_EQ(text(""), first);
+  EXPECT_EQ(text(R"(,"seed":7)"), first);
+  EXPECT_NE(text(R"(,"seed":8)"), first);
+}
+
 TEST(ServeCommand, ReadsAConfigFileAndTheEnvironment) {
   const std::string path = testing::TempDir() + "koho_serve_config.yaml";
   std::ofstream(path) << "# a comment\nmodel: " << kTiny
