@@ -75,7 +75,13 @@ Status TokenGate::accept(Token token) {
     complete_ = true;
     return {};
   }
-  if (matcher_ != nullptr) KOHO_TRY(matcher_->accept(token));
+  if (matcher_ != nullptr) {
+    Status taken = matcher_->accept(token);
+    if (!taken.ok() && taken.error().code == ErrorCode::invalid_argument)
+      return make_error(ErrorCode::internal, "the grammar's mask allows what it refuses: {}",
+                        taken.error().message);
+    KOHO_TRY(std::move(taken));
+  }
   return refresh();
 }
 

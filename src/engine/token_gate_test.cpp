@@ -2,6 +2,8 @@
 // What a gate without a grammar lets through. With one: tests/grammar, tests/simulation.
 #include "engine/token_gate.h"
 
+#include <algorithm>
+
 #include <gtest/gtest.h>
 
 namespace koho {
@@ -69,6 +71,37 @@ TEST(TokenGate, ThoughtsThatEndByThemselvesLeaveNoBudget) {
     EXPECT_TRUE(gate->mask().empty());
     ASSERT_TRUE(gate->accept(1).ok());
   }
+}
+
+/// A grammar at fault: its mask allows what it then refuses.
+class FaultyGrammar final : public CompiledGrammar {
+ public:
+  Result<std::unique_ptr<Matcher>> start() const override {
+    return std::unique_ptr<Matcher>(std::make_unique<FaultyMatcher>());
+  }
+  std::size_t bytes() const override { return 0; }
+
+ private:
+  class FaultyMatcher final : public Matcher {
+   public:
+    Status accept(std::int32_t token) override {
+      return make_error(ErrorCode::invalid_argument, "token {} is not allowed here", token);
+    }
+    Status rollback(std::int32_t /*tokens*/) override { return {}; }
+    Status fill_mask(std::span<std::uint32_t> mask) override {
+      std::ranges::fill(mask, ~0U);
+      return {};
+    }
+    bool can_end() const override { return false; }
+  };
+};
+
+TEST(TokenGate, AGrammarsFaultIsNotTheRequests) {
+  Request constrained = request();
+  constrained.grammar = std::make_shared<const FaultyGrammar>();
+  const std::unique_ptr<TokenGate> gate = *TokenGate::open(constrained, kVocabulary);
+  ASSERT_TRUE(gate->allows(3));
+  EXPECT_EQ(gate->accept(3).error().code, ErrorCode::internal);
 }
 
 TEST(TokenGate, AListAllowsItsTokensAlone) {

@@ -27,7 +27,7 @@ struct GrammarLimits {
   std::int64_t step_us_max = 50'000;            // of one step of a matcher
   std::size_t step_bytes_max = 256UL << 20U;
   std::size_t cache_bytes_max = 256UL << 20U;  // of the grammars kept
-  std::size_t parts_bytes_max = 128UL << 20U;  // of parts kept for other grammars, a thread
+  std::size_t parts_bytes_max = 128UL << 20U;  // of parts kept for other schemas, a thread
   std::int32_t threads = 1;
   std::int32_t queue_max = 256;  // compilations that wait
   /// White space in a row within JSON: models may go on with it for ever.

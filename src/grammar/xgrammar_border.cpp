@@ -116,6 +116,14 @@ TextMask text_mask(const Tokenizer& tokenizer, std::int64_t vocabulary) {
   return std::make_shared<const std::vector<std::uint32_t>>(std::move(mask));
 }
 
+/// Whether a grammar of this kind may name tokens by their numbers. xgrammar finds a part again,
+/// for its mask, by a hash that holds where the part's numbers stand in the grammar's list of them,
+/// not the numbers: right within one grammar, wrong between two.
+bool may_name_tokens(Constraint::Kind kind) {
+  using Kind = Constraint::Kind;
+  return kind == Kind::tool_calls || kind == Kind::structural_tag || kind == Kind::ebnf;
+}
+
 class XgrammarMatcher final : public Matcher {
  public:
   /// `text`, which may be null: nothing else is ever allowed.
@@ -312,19 +320,22 @@ Result<std::shared_ptr<const CompiledGrammar>> XgrammarBorder::compile(const Con
       break;
     }
   }
+  std::unique_ptr<Library> own;
+  if (may_name_tokens(constraint.kind)) own = std::make_unique<Library>(*vocabulary_, limits_);
   std::shared_ptr<const CompiledGrammar> compiled;
   // xgrammar's any_text and what stands between its tags take every byte, those of no text, too.
   const TextMask only = constraint.kind == Kind::structural_tag ? vocabulary_->text : nullptr;
-  Status status = guarded(limits_.compile_us_max, limits_.compile_bytes_max, fail_at,
-                          ErrorCode::invalid_argument, [&]() -> Status {
-                            compiled = std::make_shared<const XgrammarGrammar>(
-                                compile_text(constraint.kind, text, library_->compiler, limits_),
-                                only, limits_);
-                            return {};
-                          });
+  Status status =
+      guarded(limits_.compile_us_max, limits_.compile_bytes_max, fail_at,
+              ErrorCode::invalid_argument, [&]() -> Status {
+                Library& library = own ? *own : *library_;
+                compiled = std::make_shared<const XgrammarGrammar>(
+                    compile_text(constraint.kind, text, library.compiler, limits_), only, limits_);
+                return {};
+              });
   if (!status.ok()) {
     // An interrupted compilation may have left its parts half made.
-    library_ = std::make_unique<Library>(*vocabulary_, limits_);
+    if (!own) library_ = std::make_unique<Library>(*vocabulary_, limits_);
     return std::move(status).error();
   }
   if (compiled->bytes() > limits_.grammar_bytes_max)

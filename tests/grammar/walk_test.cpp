@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include "base/mapped_file.h"
@@ -255,6 +256,101 @@ TEST(GrammarWalk, ARolledBackTokenLeavesNoTrace) {
     ASSERT_TRUE(matcher->fill_mask(after).ok());
     EXPECT_EQ(before, after);
     ASSERT_TRUE(matcher->accept(token).ok());
+  }
+}
+
+bool is_set(const std::vector<std::uint32_t>& mask, std::int32_t token) {
+  return ((mask[static_cast<std::size_t>(token) / 32] >> (token % 32)) & 1U) != 0;
+}
+
+/// A random walk that asks accept() at every state of it: of every control token, of all tokens
+/// that are allowed where these are few, and of some others. It must take those of the mask alone.
+void expect_mask_is_what_is_taken(const CompiledGrammar& grammar, std::uint64_t seed) {
+  const Tokenizer& tokenizer = tiny_tokenizer();
+  const auto vocabulary = static_cast<std::int32_t>(tokenizer.vocab_size());
+  std::mt19937_64 random(seed);
+  std::vector<std::uint32_t> mask(mask_words(vocabulary));
+  const std::unique_ptr<Matcher> matcher = *grammar.start();
+  std::vector<std::int32_t> ids;
+  for (int i = 0; i < 50; ++i) {
+    ASSERT_TRUE(matcher->fill_mask(mask).ok());
+    std::vector<std::int32_t> allowed;
+    std::vector<std::int32_t> controls;
+    std::vector<std::int32_t> asked;
+    for (std::int32_t token = 0; token < vocabulary; ++token) {
+      if (is_set(mask, token)) allowed.push_back(token);
+      if (!tokenizer.is_added(token)) continue;
+      asked.push_back(token);
+      if (is_set(mask, token)) controls.push_back(token);
+    }
+    for (std::size_t k = 0; k < std::min<std::size_t>(allowed.size(), 40); ++k)
+      asked.push_back(allowed[allowed.size() <= 40 ? k : random() % allowed.size()]);
+    for (int k = 0; k < 40; ++k)
+      asked.push_back(static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(vocabulary)));
+    for (const std::int32_t token : asked) {
+      const bool taken = matcher->accept(token).ok();
+      ASSERT_EQ(taken, is_set(mask, token))
+          << token << " '" << tokenizer.token_bytes(token) << "' after " << tokenizer.decode(ids);
+      if (taken) {
+        ASSERT_TRUE(matcher->rollback(1).ok());
+      }
+    }
+    if (allowed.empty()) {
+      EXPECT_TRUE(matcher->can_end()) << "a dead end after " << tokenizer.decode(ids);
+      return;
+    }
+    // Tags are few among many words: without this no walk would come to the end of a call.
+    const std::vector<std::int32_t>& next =
+        !controls.empty() && random() % 3 == 0 ? controls : allowed;
+    ids.push_back(next[random() % next.size()]);
+    ASSERT_TRUE(matcher->accept(ids.back()).ok());
+  }
+}
+
+TEST(GrammarWalk, CallsOfToolsInAnyOrderTakeWhatTheirMaskAllows) {
+  using Calls = Constraint::Calls;
+  const std::vector<ToolGrammar> tools{
+      {"get_weather",
+       R"({"type":"object","properties":{"city":{"type":"string"},"days":{"type":"integer"}},"required":["city"]})",
+       true},
+      {"get_time", R"({"type":"object","properties":{}})", true},
+      {"get", R"({"type":"object"})", false},
+      {"ping", "", true}};
+  // One compiler for all: nothing of one grammar may come into another.
+  GrammarCompiler compiler(tiny_tokenizer(), tiny_tokenizer().vocab_size(), patient());
+  std::vector<std::size_t> order{0, 1, 2, 3};
+  std::uint64_t seed = 0;
+  do {
+    for (std::size_t count = 1; count <= order.size(); ++count) {
+      // The rest of the order does not matter.
+      if (!std::is_sorted(order.begin() + static_cast<std::ptrdiff_t>(count), order.end()))
+        continue;
+      std::vector<ToolGrammar> chosen;
+      for (std::size_t i = 0; i < count; ++i) chosen.push_back(tools[order[i]]);
+      for (const Calls calls : {Calls::at_least_one, Calls::exactly_one, Calls::when_called}) {
+        Constraint constraint = Constraint::tool_calls(chosen, calls);
+        constraint.one_call = seed % 2 == 0;
+        SCOPED_TRACE(fmt::format("tools {} (the first {}), calls {}, one {}", fmt::join(order, " "),
+                                 count, static_cast<int>(calls), constraint.one_call));
+        const auto grammar = compiler.compile(constraint);
+        ASSERT_TRUE(grammar.ok()) << grammar.error().message;
+        expect_mask_is_what_is_taken(**grammar, ++seed);
+        if (HasFatalFailure()) return;
+      }
+    }
+  } while (std::ranges::next_permutation(order).found);
+}
+
+TEST(GrammarWalk, ACompilerKeepsGrammarsThatNameTokensApart) {
+  // Two grammars alike but for the number of their token.
+  const std::int32_t first = *tiny_tokenizer().id_of("<tool_call>");
+  const std::int32_t second = *tiny_tokenizer().id_of("</tool_call>");
+  GrammarCompiler compiler(tiny_tokenizer(), tiny_tokenizer().vocab_size(), patient());
+  for (const std::int32_t token : {first, second}) {
+    const auto grammar = compiler.compile(
+        Constraint::ebnf(fmt::format("root ::= \"a\" rest\nrest ::= Token({})", token)));
+    ASSERT_TRUE(grammar.ok()) << grammar.error().message;
+    expect_mask_is_what_is_taken(**grammar, 1);
   }
 }
 

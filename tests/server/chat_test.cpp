@@ -215,6 +215,35 @@ TEST(Chat, CallsAToolWhenItMust) {
   }
 }
 
+TEST(Chat, CallsAToolWithoutArgumentsWhereverItStands) {
+  const std::string weather =
+      R"({"type":"function","function":{"name":"get_weather","parameters":{"type":"object",)"
+      R"("properties":{"city":{"type":"string"}},"required":["city"]}}})";
+  for (const char* parameters :
+       {R"(,"parameters":{"type":"object","properties":{}})", R"(,"parameters":{})", ""}) {
+    const std::string time =
+        std::string(R"({"type":"function","function":{"name":"get_time","strict":true)") +
+        parameters + "}}";
+    for (const std::string& tools : {weather + "," + time, time + "," + weather, time}) {
+      for (const char* choice :
+           {R"("required")", R"({"type":"function","function":{"name":"get_time"}})",
+            R"("auto")"}) {
+        const std::string more =
+            std::string(R"("max_tokens":100,"enable_thinking":false,"tool_choice":)") + choice +
+            R"(,"tools":[)" + tools + "]";
+        const Reply reply = ask("What time is it?", more);
+        ASSERT_EQ(reply.status, 200) << reply.body << "\n" << more;
+        const Json call = at(reply.json(), "choices.0.message.tool_calls.0");
+        if (std::string_view(choice) == R"("auto")") continue;
+        EXPECT_TRUE(text_at(call, "function.name").starts_with("get_")) << reply.body;
+        if (text_at(call, "function.name") == "get_time") {
+          EXPECT_EQ(text_at(call, "function.arguments"), "{}") << reply.body;
+        }
+      }
+    }
+  }
+}
+
 TEST(Chat, AnswersAsBenchmarkClientsAsk) {
   // `vllm bench serve --backend openai-chat --ignore-eos`: its body, and what it reads of a stream.
   const Reply reply = post(
