@@ -189,7 +189,8 @@ Refusal settle_tool_choice(GenerationRequest& request, const Model& model) {
                                                   "is not among the tools",
                                                   std::string_view(choice.name)));
   // An answer whose form is asked for by response_format calls no tools by itself.
-  if (!forced && (!any_strict || request.constraint)) return {};
+  if (!forced && request.constraint) return {};
+  if (!forced && !any_strict && choice.parallel) return {};
   const Constraint::Calls calls = !forced ? Constraint::Calls::when_called
                                   : choice.kind == ToolChoice::Kind::named
                                       ? Constraint::Calls::exactly_one

@@ -14,8 +14,9 @@
 //   tool_choice "required"                                    tool_calls(tools, at_least_one)
 //   tool_choice a named tool                                  tool_calls({that tool}, exactly_one)
 //   tool_choice "auto" and some tool has "strict": true       tool_calls(tools, when_called)
-//   tool_choice "none", or "auto" without a strict tool       no Constraint
-// With parallel_tool_calls false, `one_call` is set.
+//   tool_choice "auto" with parallel_tool_calls false         tool_calls(tools, when_called)
+//   tool_choice "none", else "auto"                           no Constraint
+// With parallel_tool_calls false, `one_call` is set: the answer ends behind its first call.
 //
 // Thinking is no part of it: with Request::begins_in_reasoning the engine lets the model think
 // freely and the constraint begins behind </think>. No token of stop_tokens comes before the

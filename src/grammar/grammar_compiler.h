@@ -20,7 +20,7 @@ namespace koho {
 struct GrammarLimits {
   SchemaLimits schema;                          // of a schema's text; of all other texts, too
   std::int32_t choices_max = 1000;              // of Constraint::choices
-  std::int32_t tools_max = 128;                 // of Constraint::tools
+  std::int32_t tools_max = 128;                 // of Constraint::tools, with schemas
   std::int64_t compile_us_max = 1'000'000;      // of one compilation, once it has begun
   std::size_t compile_bytes_max = 2UL << 30U;   // allocated by it, all allocations together
   std::size_t grammar_bytes_max = 64UL << 20U;  // of one grammar

@@ -72,9 +72,14 @@ class CallWriter {
  public:
   CallWriter(const CallTags& tags, bool newlines) : tags_(tags), newlines_(newlines) {}
 
-  /// One call without its opening tag.
-  std::string body(const ToolGrammar& tool, const std::vector<std::string>& arguments) const {
-    std::vector<std::string> parts{text(tool.name + (newlines_ ? "\n" : ""))};
+  /// What a call of the tool begins with.
+  std::string name(const ToolGrammar& tool) const {
+    return text(tool.name + (newlines_ ? "\n" : ""));
+  }
+
+  /// One call without its opening tag; `name` is that of its tool, or one of several.
+  std::string body(std::string name, const std::vector<std::string>& arguments) const {
+    std::vector<std::string> parts{std::move(name)};
     parts.insert(parts.end(), arguments.begin(), arguments.end());
     parts.push_back(token(tags_.call_end));
     return joined("sequence", parts);
@@ -171,6 +176,10 @@ Status check(const Constraint& constraint) {
 
 }  // namespace
 
+bool has_schema(const Constraint& constraint, const ToolGrammar& tool) {
+  return constraint.calls != Constraint::Calls::when_called || tool.strict;
+}
+
 Result<std::string> tool_call_tag(const Constraint& constraint,
                                   const Tokenizer& tokenizer,
                                   const SchemaLimits& limits) {
@@ -180,9 +189,10 @@ Result<std::string> tool_call_tag(const Constraint& constraint,
   const CallWriter writer(tags, constraint.newline_after_tags);
   const bool by_itself = constraint.calls == Calls::when_called;
   std::vector<std::string> bodies;
+  std::vector<std::string> free_names;
   for (const ToolGrammar& tool : constraint.tools) {
-    if (by_itself && !tool.strict) {
-      bodies.push_back(writer.body(tool, {around("star", writer.free_argument())}));
+    if (!has_schema(constraint, tool)) {
+      free_names.push_back(writer.name(tool));
       continue;
     }
     Result<std::vector<std::string>> arguments = writer.arguments(tool, limits);
@@ -193,8 +203,11 @@ Result<std::string> tool_call_tag(const Constraint& constraint,
                            fmt::format("tool \"{}\": ", tool.name));
       return error;
     }
-    bodies.push_back(writer.body(tool, *arguments));
+    bodies.push_back(writer.body(writer.name(tool), *arguments));
   }
+  if (!free_names.empty())
+    bodies.push_back(
+        writer.body(joined("or", free_names), {around("star", writer.free_argument())}));
   const std::string body = joined("or", bodies);
   std::string format;
   if (by_itself) {

@@ -15,6 +15,10 @@
 
 namespace koho {
 
+/// Whether calls of `tool`, one of the constraint's, follow its schema; else their arguments are
+/// free.
+bool has_schema(const Constraint& constraint, const ToolGrammar& tool);
+
 /// Requires: constraint.kind is tool_calls. Errors: unsupported: the tokenizer lacks a tag;
 /// invalid_argument: as Schema::read, with the tool's name; no tool, a name twice or empty.
 Result<std::string> tool_call_tag(const Constraint& constraint,

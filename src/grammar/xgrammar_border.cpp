@@ -309,9 +309,13 @@ Result<std::shared_ptr<const CompiledGrammar>> XgrammarBorder::compile(const Con
       break;
     }
     case Kind::tool_calls: {
-      if (constraint.tools.size() > static_cast<std::size_t>(limits_.tools_max))
-        return refused(kGrammarTooComplex, fmt::format("tools: at most {} are taken, found {}",
-                                                       limits_.tools_max, constraint.tools.size()));
+      const auto schemas = std::ranges::count_if(
+          constraint.tools, [&](const ToolGrammar& tool) { return has_schema(constraint, tool); });
+      if (schemas > limits_.tools_max)
+        return refused(kGrammarTooComplex,
+                       fmt::format("tools: at most {} are taken whose calls follow their schemas, "
+                                   "found {}",
+                                   limits_.tools_max, schemas));
       KOHO_TRY_ASSIGN(text, tool_call_tag(constraint, tokenizer_, limits_.schema));
       break;
     }

@@ -341,6 +341,37 @@ TEST(GrammarWalk, CallsOfToolsInAnyOrderTakeWhatTheirMaskAllows) {
   } while (std::ranges::next_permutation(order).found);
 }
 
+TEST(GrammarWalk, BehindTheOnlyCallNothingFollows) {
+  std::vector<ToolGrammar> tools{{"get_time", "", true}};
+  for (int i = 0; i < 300; ++i) tools.push_back({"tool" + std::to_string(i), "", false});
+  GrammarCompiler compiler(tiny_tokenizer(), tiny_tokenizer().vocab_size(), patient());
+  Constraint constraint = Constraint::tool_calls(tools, Constraint::Calls::when_called);
+  constraint.one_call = true;
+  const auto grammar = compiler.compile(constraint);
+  ASSERT_TRUE(grammar.ok()) << grammar.error().message;
+  const auto follow = [&](std::string_view text) {
+    std::unique_ptr<Matcher> matcher = *(*grammar)->start();
+    const std::vector<std::int32_t> ids = *tiny_tokenizer().encode_with_special(text);
+    for (const std::int32_t token : ids)
+      if (!matcher->accept(token).ok()) return std::unique_ptr<Matcher>();
+    return matcher;
+  };
+  std::vector<std::uint32_t> mask(mask_words(tiny_tokenizer().vocab_size()));
+  for (const char* call :
+       {"<tool_call>get_time</tool_call>", "Well. <tool_call>tool7</tool_call>",
+        "<tool_call>tool299<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>"}) {
+    const std::unique_ptr<Matcher> matcher = follow(call);
+    ASSERT_NE(matcher, nullptr) << call;
+    ASSERT_TRUE(matcher->fill_mask(mask).ok());
+    EXPECT_TRUE(matcher->can_end()) << call;
+    EXPECT_TRUE(std::ranges::all_of(mask, [](std::uint32_t word) { return word == 0; })) << call;
+  }
+  ASSERT_NE(follow("Well."), nullptr);
+  EXPECT_TRUE(follow("Well.")->can_end()) << "no call at all";
+  EXPECT_EQ(follow("<tool_call>tool300</tool_call>"), nullptr) << "no such tool";
+  EXPECT_EQ(follow("<tool_call>get_time<arg_key>"), nullptr) << "it takes no arguments";
+}
+
 TEST(GrammarWalk, ACompilerKeepsGrammarsThatNameTokensApart) {
   // Two grammars alike but for the number of their token.
   const std::int32_t first = *tiny_tokenizer().id_of("<tool_call>");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // /v1/messages and /v1/responses as coding agents use them, the cache that serves them, its
 // explainer, the dashboard: clients.py's shapes without the official clients.
+#include <algorithm>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -132,6 +133,32 @@ TEST(Messages, CallsAToolWhenItMust) {
     }
     const Reply stream = ask("/v1/messages", body + R"(,"stream":true})");
     EXPECT_EQ(event_types(stream).back(), "message_stop");
+    EXPECT_NE(stream.body.find(R"("stop_reason":"tool_use")"), std::string::npos) << stream.body;
+  }
+}
+
+constexpr const char* kTwoQuestions =
+    R"("What is the weather in Lisbon? Also, what is the weather in Paris?")";
+
+TEST(Messages, EndsBehindOneCallWhenTheyMayNotBeParallel) {
+  for (const std::size_t expected : {2U, 1U}) {
+    const std::string body = fmt::format(
+        R"({{"model":"claude-x","max_tokens":200,"temperature":0,"messages":[{{"role":"user","content":{}}}],)"
+        R"("tool_choice":{{"type":"auto","disable_parallel_tool_use":{}}},"tools":{})",
+        kTwoQuestions, expected == 1, kMessageTools);
+    const Reply reply = ask("/v1/messages", body + "}");
+    ASSERT_EQ(reply.status, 200) << reply.body;
+    const Json json = reply.json();
+    EXPECT_EQ(text_at(json, "stop_reason"), "tool_use");
+    const auto is_call = [](const Json& block) { return text_at(block, "type") == "tool_use"; };
+    const std::vector<Json> blocks = at(json, "content").items;
+    EXPECT_EQ(static_cast<std::size_t>(std::ranges::count_if(blocks, is_call)), expected)
+        << reply.body;
+    const Reply stream = ask("/v1/messages", body + R"(,"stream":true})");
+    std::size_t calls = 0;
+    for (const std::string& event : stream.events())
+      if (text_at(*chat::parse_json(event), "content_block.type") == "tool_use") ++calls;
+    EXPECT_EQ(calls, expected) << stream.body;
     EXPECT_NE(stream.body.find(R"("stop_reason":"tool_use")"), std::string::npos) << stream.body;
   }
 }
@@ -296,6 +323,29 @@ TEST(Responses, CallsAToolWhenItMust) {
                   "type"),
           "function_call");
     }
+  }
+}
+
+TEST(Responses, EndsBehindOneCallWhenTheyMayNotBeParallel) {
+  for (const std::size_t expected : {2U, 1U}) {
+    const std::string body = fmt::format(
+        R"({{"model":"tiny","temperature":0,"max_output_tokens":200,"input":{},"parallel_tool_calls":{},)"
+        R"("tools":[{{"type":"function","name":"get_weather","description":"Get the weather in a city.",)"
+        R"("parameters":{{"type":"object","properties":{{"city":{{"type":"string","description":"The city."}}}},)"
+        R"("required":["city"]}}}}])",
+        kTwoQuestions, expected == 2);
+    const auto calls = [](const Json& response) {
+      std::size_t found = 0;
+      for (const Json& item : at(response, "output").items)
+        if (text_at(item, "type") == "function_call") ++found;
+      return found;
+    };
+    const Reply reply = ask("/v1/responses", body + "}");
+    ASSERT_EQ(reply.status, 200) << reply.body;
+    EXPECT_EQ(calls(reply.json()), expected) << reply.body;
+    EXPECT_EQ(text_at(reply.json(), "status"), "completed");
+    const Reply stream = ask("/v1/responses", body + R"(,"stream":true})");
+    EXPECT_EQ(calls(at(*chat::parse_json(stream.events().back()), "response")), expected);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <map>
 #include <vector>
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include "client.h"
@@ -213,6 +214,35 @@ TEST(Chat, CallsAToolWhenItMust) {
       EXPECT_EQ(text_at(json, "choices.0.message.tool_calls.0.function.name"), "web_search");
     }
   }
+}
+
+constexpr const char* kTwoQuestions =
+    "What is the weather in Lisbon? Also, what is the weather in Paris?";
+
+TEST(Chat, EndsBehindOneCallWhenTheyMayNotBeParallel) {
+  for (const bool thinks : {false, true}) {
+    for (const std::size_t expected : {2U, 1U}) {
+      const std::string more = fmt::format(
+          R"("max_tokens":200,"enable_thinking":{},"parallel_tool_calls":{},"tools":{})", thinks,
+          expected == 2, kTools);
+      const Json whole = ask(kTwoQuestions, more).json();
+      EXPECT_EQ(at(whole, "choices.0.message.tool_calls").items.size(), expected)
+          << chat::dump_json(whole);
+      EXPECT_EQ(text_at(whole, "choices.0.finish_reason"), "tool_calls");
+      EXPECT_EQ(text_at(whole, "choices.0.message.tool_calls.0.function.arguments"),
+                R"({"city": "Lisbon"})");
+      Joined joined = join(ask(kTwoQuestions, more + R"(,"stream":true)"));
+      EXPECT_EQ(joined.calls.size(), expected);
+      EXPECT_EQ(joined.calls["0"], R"(get_weather:{"city": "Lisbon"})");
+      EXPECT_EQ(joined.finish, "tool_calls");
+      EXPECT_TRUE(joined.done);
+    }
+  }
+  // Who calls nothing says what he says.
+  const std::string quiet = R"("enable_thinking":false,"tools":)" + std::string(kTools);
+  EXPECT_EQ(text_at(ask("What is 37 + 48?", R"("parallel_tool_calls":false,)" + quiet).json(),
+                    "choices.0.message.content"),
+            text_at(ask("What is 37 + 48?", quiet).json(), "choices.0.message.content"));
 }
 
 TEST(Chat, CallsAToolWithoutArgumentsWhereverItStands) {
