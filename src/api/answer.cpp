@@ -6,6 +6,8 @@
 #include <optional>
 #include <utility>
 
+#include <fmt/core.h>
+
 namespace koho::api {
 
 struct Answer::Choice {
@@ -34,13 +36,14 @@ Answer::Answer(const Model& model,
       prompts_left_(request.requests.size()) {
   choices_.resize(request.requests.size() * static_cast<std::size_t>(choices_per_prompt_));
   if (!request.conversation) return;
-  for (Choice& choice : choices_)
-    choice.parser.emplace(
-        chat::OutputParserOptions{.starts_in_reasoning = request.starts_in_reasoning,
-                                  .newline_after_tags = model.style != chat::TemplateStyle::glm_4_7,
-                                  .tools = request.tool_schemas,
-                                  .tag_ids = model.tag_ids,
-                                  .call_id_prefix = request.call_id_prefix});
+  for (std::size_t i = 0; i < choices_.size(); ++i)
+    choices_[i].parser.emplace(chat::OutputParserOptions{
+        .starts_in_reasoning = request.starts_in_reasoning,
+        .newline_after_tags = model.style != chat::TemplateStyle::glm_4_7,
+        .tools = request.tool_schemas,
+        .tag_ids = model.tag_ids,
+        .call_id_prefix =
+            i == 0 ? request.call_id_prefix : fmt::format("{}{}_", request.call_id_prefix, i)});
 }
 
 Answer::~Answer() = default;

@@ -79,7 +79,7 @@ struct GenerationRequest {
   std::optional<Constraint> constraint;  // what the answer's text must be like
   std::string constraint_field;          // where it stood, for messages: "response_format"
   OutputOptions output;
-  std::string call_id_prefix = "call_";  // of tool calls; unique to the request
+  std::string call_id_prefix = "call_";  // of tool calls' ids; unique to the request
   std::vector<std::string> unknown_fields;
   std::string echo;  // responses: fields of the body that the answer repeats, as JSON
 

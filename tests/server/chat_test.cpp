@@ -2,6 +2,7 @@
 // /v1/chat/completions as its clients see it.
 #include <algorithm>
 #include <map>
+#include <set>
 #include <vector>
 
 #include <fmt/core.h>
@@ -214,6 +215,30 @@ TEST(Chat, CallsAToolWhenItMust) {
       EXPECT_EQ(text_at(json, "choices.0.message.tool_calls.0.function.name"), "web_search");
     }
   }
+}
+
+TEST(Chat, NamesEachCallOfAllChoices) {
+  const std::string more =
+      R"("max_tokens":200,"n":3,"enable_thinking":false,"tools":)" + std::string(kTools);
+  const std::string question = "What is the weather in Lisbon? Also, what is the weather in Paris?";
+  std::set<std::string> whole;
+  std::size_t calls = 0;
+  const Json json = ask(question, more).json();
+  for (const Json& choice : at(json, "choices").items)
+    for (const Json& call : at(choice, "message.tool_calls").items) {
+      whole.insert(text_at(call, "id"));
+      ++calls;
+    }
+  EXPECT_EQ(calls, 6U) << chat::dump_json(json);
+  EXPECT_EQ(whole.size(), calls) << chat::dump_json(json);
+  std::set<std::string> streamed;
+  const Reply stream = ask(question, more + R"(,"stream":true)");
+  for (const std::string& event : stream.events()) {
+    if (event == "[DONE]") continue;
+    for (const Json& call : at(*chat::parse_json(event), "choices.0.delta.tool_calls").items)
+      if (call.find("id") != nullptr) streamed.insert(text_at(call, "id"));
+  }
+  EXPECT_EQ(streamed.size(), calls) << stream.body;
 }
 
 constexpr const char* kTwoQuestions =
