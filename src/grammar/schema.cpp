@@ -263,6 +263,21 @@ class Schema::Tree {
     return std::nullopt;
   }
 
+  int num_parts() const { return static_cast<int>(nodes_.size()); }
+
+  std::optional<Part> part(int index) const {
+    const Node& node = at(index);
+    if (!node.reached || !node.productive) return std::nullopt;
+    Part part;
+    part.path = node.path;
+    for (const std::string_view keyword : {"pattern", "multipleOf"})
+      if (node.value->find(keyword) != nullptr) part.path += fmt::format(".{}", keyword);
+    write(part.text, index, kAnyType, false);
+    part.refers = part.text.find(R"("$ref")") != part.text.npos;
+    if (part.refers) part.text = standing_alone(index, kAnyType);
+    return part;
+  }
+
   bool open() const {
     const Node& node = nodes_[static_cast<std::size_t>(follow(0))];
     return node.properties.empty() && allows_others(node);
@@ -1145,6 +1160,14 @@ Result<std::vector<SchemaProperty>> Schema::properties() const {
 
 bool Schema::open() const {
   return tree_->open();
+}
+
+int Schema::num_parts() const {
+  return tree_->num_parts();
+}
+
+std::optional<Schema::Part> Schema::part(int index) const {
+  return tree_->part(index);
 }
 
 }  // namespace koho

@@ -65,6 +65,17 @@ class Schema {
   /// Whether that object may have properties beside these.
   bool open() const;
 
+  /// A schema within this one, by itself, and its place.
+  struct Part {
+    std::string path;
+    std::string text;
+    bool refers = false;  // to others
+  };
+  /// The schemas within this one, itself included; those within others come behind them.
+  int num_parts() const;
+  /// Nothing: no value ever has it.
+  std::optional<Part> part(int index) const;
+
  private:
   class Tree;
   explicit Schema(std::unique_ptr<Tree> tree);

@@ -2,6 +2,7 @@
 #include "grammar/xgrammar_border.h"
 
 #include <algorithm>
+#include <chrono>
 #include <guard.h>
 #include <optional>
 #include <utility>
@@ -26,7 +27,24 @@ std::string words_of(std::string_view what) {
   constexpr std::string_view kCheck = "is false: ";
   if (const std::size_t at = what.find(kCheck); at != what.npos)
     what = what.substr(at + kCheck.size());
+  if (what.empty()) return "it cannot be made a grammar";
   return std::string(what.substr(0, 500));
+}
+
+/// A warning of xgrammar's, which leaves out what it cannot heed, as a reason to refuse.
+std::string reason_of(std::string_view warning) {
+  std::string reason = words_of(warning);
+  const auto replace = [&](std::string_view found, std::string_view with) {
+    if (const std::size_t at = reason.find(found); at != reason.npos)
+      reason.replace(at, found.size(), with);
+  };
+  replace(" and is ignored", "");
+  replace(" It is ignored.", "");
+  replace(" is ignored", " is not supported");
+  replace("; ignoring multipleOf", "");
+  replace(" The character itself will be matched", "");
+  replace("; matching the character literally", "");
+  return reason;
 }
 
 /// Runs `work` within the guard; whatever it lets fly becomes an Error.
@@ -56,8 +74,15 @@ Status guarded(std::int64_t time_us_max,
   } catch (...) {
     return make_error(ErrorCode::internal, "an unknown exception in a grammar");
   }
-  if (!scope.warning().empty()) return refused(kUnsupportedSchema, words_of(scope.warning()));
+  if (!scope.warning().empty()) return refused(kUnsupportedSchema, reason_of(scope.warning()));
   return {};
+}
+
+/// `error` with `place` behind its code.
+Error placed(std::string_view place, Error error) {
+  const std::string_view code = grammar_error_code(error);
+  if (!code.empty()) error.message.insert(code.size() + 2, fmt::format("{}: ", place));
+  return error;
 }
 
 Result<std::string> choice_tag(const Constraint& constraint, const GrammarLimits& limits) {
@@ -103,6 +128,30 @@ xgrammar::CompiledGrammar compile_text(Constraint::Kind kind,
       break;
   }
   return compiler.CompileStructuralTag(text);
+}
+
+/// The place and the fault of the smallest schema within `schema` that cannot be compiled by
+/// itself; nothing if all can, or if looking takes long.
+std::optional<Error> find_fault(const Schema& schema,
+                                xgrammar::GrammarCompiler& compiler,
+                                const GrammarLimits& limits) {
+  using Clock = std::chrono::steady_clock;
+  const auto end = Clock::now() + std::chrono::microseconds(limits.compile_us_max);
+  // What refers to others may fail by these.
+  for (const bool refers : {false, true})
+    for (int i = schema.num_parts() - 1; i >= 0 && Clock::now() < end; --i) {
+      const std::optional<Schema::Part> part = schema.part(i);
+      if (!part || part->refers != refers) continue;
+      Status status =
+          guarded(limits.compile_us_max, limits.compile_bytes_max, 0, ErrorCode::invalid_argument,
+                  [&]() -> Status {
+                    compile_text(Constraint::Kind::json_schema, part->text, compiler, limits);
+                    return {};
+                  });
+      if (status.ok()) continue;
+      return placed(part->path, std::move(status).error());
+    }
+  return std::nullopt;
 }
 
 /// A mask of the tokens that are text: no control tokens.
@@ -276,6 +325,26 @@ XgrammarBorder::XgrammarBorder(const Tokenizer& tokenizer,
 
 XgrammarBorder::~XgrammarBorder() = default;
 
+Error XgrammarBorder::explain(const Constraint& constraint, Error error) const {
+  const std::string_view code = grammar_error_code(error);
+  if (code.empty() || code == kGrammarTooComplex) return error;
+  Library library(*vocabulary_, limits_);
+  if (constraint.kind == Constraint::Kind::json_schema) {
+    const Result<Schema> schema = Schema::read(constraint.text, limits_.schema);
+    if (!schema.ok()) return error;
+    if (std::optional<Error> found = find_fault(*schema, library.compiler, limits_)) return *found;
+    return placed("$", std::move(error));
+  }
+  for (const ToolGrammar& tool : constraint.tools) {
+    if (!has_schema(constraint, tool) || tool.parameters.empty()) continue;
+    const Result<Schema> schema = Schema::read(tool.parameters, limits_.schema);
+    if (!schema.ok()) continue;
+    if (std::optional<Error> found = find_fault(*schema, library.compiler, limits_))
+      return placed(fmt::format("tool \"{}\"", tool.name), std::move(*found));
+  }
+  return error;
+}
+
 Result<std::shared_ptr<const CompiledGrammar>> XgrammarBorder::compile(const Constraint& constraint,
                                                                        std::uint64_t fail_at) {
   using Kind = Constraint::Kind;
@@ -340,7 +409,7 @@ Result<std::shared_ptr<const CompiledGrammar>> XgrammarBorder::compile(const Con
   if (!status.ok()) {
     // An interrupted compilation may have left its parts half made.
     if (!own) library_ = std::make_unique<Library>(*vocabulary_, limits_);
-    return std::move(status).error();
+    return explain(constraint, std::move(status).error());
   }
   if (compiled->bytes() > limits_.grammar_bytes_max)
     return refused(kGrammarTooComplex,

@@ -33,6 +33,9 @@ class XgrammarBorder {
 
  private:
   class Library;
+  /// `error`, which the compilation gave, with the place of the schema at fault.
+  Error explain(const Constraint& constraint, Error error) const;
+
   const Tokenizer& tokenizer_;
   std::shared_ptr<const Vocabulary> vocabulary_;
   GrammarLimits limits_;

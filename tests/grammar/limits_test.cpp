@@ -42,7 +42,13 @@ TEST(GrammarLimits, ABadSchemaIsNamedWithItsPlace) {
       {R"({"enum":[]})", "invalid_grammar: $.enum: "},
       {R"({"$ref":"#/$defs/none"})", "invalid_grammar: $.$ref: "},
       {R"({"$ref":"other.json"})", "unsupported_schema: $.$ref: "},
-      {R"({"type":"string","pattern":"(["})", "invalid_grammar: "},
+      {R"({"type":"string","pattern":"(["})", "invalid_grammar: $.pattern: Regex parsing error"},
+      {R"({"properties":{"a":{"type":"integer"},"b":{"type":"string","pattern":"[a-"}}})",
+       "invalid_grammar: $.properties.b.pattern: "},
+      {R"({"properties":{"b":{"type":"array","items":{"type":"number","multipleOf":0.5}}}})",
+       "unsupported_schema: $.properties.b.items.multipleOf: multipleOf is not supported"},
+      {R"({"$defs":{"d":{"type":"string","pattern":"a(?!b)c"}},"properties":{"a":{"$ref":"#/$defs/d"}}})",
+       "unsupported_schema: $.$defs.d.pattern: Lookahead assertion is not supported in regex"},
       {R"({"type":"array","items":{"type":"integer"},"uniqueItems":true})",
        "unsupported_schema: $: uniqueItems"},
       {R"({"properties":{"a":{"not":{"type":"null"}}}})",
@@ -53,8 +59,9 @@ TEST(GrammarLimits, ABadSchemaIsNamedWithItsPlace) {
       {R"({"anyOf":[{"type":"string"}],"maxLength":3})",
        "unsupported_schema: $: maxLength beside anyOf"},
       {R"({"type":"string","pattern":"^a","maxLength":3})", "unsupported_schema: $: "},
-      {R"({"type":"string","pattern":"(?=a)b"})", "unsupported_schema: "},
-      {R"({"oneOf":[{"type":"integer"},{"type":"number"}]})", "unsupported_schema: "},
+      {R"({"type":"string","pattern":"(?=a)b"})", "unsupported_schema: $.pattern: Lookahead"},
+      {R"({"type":"string","pattern":"a^b"})", "unsupported_schema: $.pattern: Anchor '^' in the"},
+      {R"({"oneOf":[{"type":"integer"},{"type":"number"}]})", "unsupported_schema: $: "},
       {R"(false)", "unsatisfiable_schema: $: "},
       {R"({"type":"object","properties":{"a":{"$ref":"#"}},"required":["a"]})",
        "unsatisfiable_schema: $: "},
@@ -65,12 +72,30 @@ TEST(GrammarLimits, ABadSchemaIsNamedWithItsPlace) {
       {R"({"type":"string","enum":[1,2]})", "unsatisfiable_schema: $: "},
       {R"({"properties":{},"required":["a"],"additionalProperties":false})",
        "unsatisfiable_schema: $: "},
-      {R"({"type":"integer","exclusiveMinimum":3,"exclusiveMaximum":4})", "unsatisfiable_schema: "},
+      {R"({"type":"integer","exclusiveMinimum":3,"exclusiveMaximum":4})",
+       "unsatisfiable_schema: $: "},
   };
-  for (const Case& one : cases)
-    EXPECT_TRUE(refusal(Constraint::json_schema(one.schema)).starts_with(one.begins))
-        << one.schema << "\n"
-        << refusal(Constraint::json_schema(one.schema));
+  for (const Case& one : cases) {
+    const std::string message = refusal(Constraint::json_schema(one.schema));
+    EXPECT_TRUE(message.starts_with(one.begins)) << one.schema << "\n" << message;
+    EXPECT_FALSE(message.ends_with(": ")) << "without a reason: " << message;
+    EXPECT_EQ(message.find("ignor"), std::string::npos) << message;
+  }
+  for (const char* pattern : {"(a?){300}", "[a-", "(?=x)y"}) {
+    const std::string inner = fmt::format(
+        R"({{"type":"object","properties":{{"n":{{"type":"object","properties":{{"s":{{"type":"string","pattern":"{}"}}}}}}}}}})",
+        pattern);
+    const std::string message = refusal(Constraint::tool_calls(
+        {{"f", "", true}, {"g", inner, true}}, Constraint::Calls::at_least_one));
+    EXPECT_NE(message.find(R"(: tool "g": $.properties.n.properties.s.pattern: )"),
+              std::string::npos)
+        << message;
+    EXPECT_FALSE(message.ends_with(": ")) << message;
+    EXPECT_NE(
+        refusal(Constraint::json_schema(inner)).find(": $.properties.n.properties.s.pattern: "),
+        std::string::npos)
+        << refusal(Constraint::json_schema(inner));
+  }
 }
 
 TEST(GrammarLimits, WhatCanBeLeftOutIsNoReasonToRefuse) {
