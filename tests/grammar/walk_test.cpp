@@ -404,7 +404,8 @@ TEST(GrammarWalk, ForcedTokensLeaveNoChoice) {
   EXPECT_FALSE(matcher->accept(7).ok());
   ASSERT_TRUE(matcher->rollback(2).ok());
   EXPECT_TRUE(matcher->accept(40).ok());
-  const std::unique_ptr<Matcher> outside = *forced_tokens({64})->start();
+  const auto beyond = forced_tokens({64});
+  const std::unique_ptr<Matcher> outside = *beyond->start();
   EXPECT_FALSE(outside->fill_mask(mask).ok());
 }
 
