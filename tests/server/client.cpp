@@ -100,9 +100,17 @@ bool Client::sees_end() {
   return poll(&waited, 1, 0) == 1;  // readable, and nothing to read
 }
 
-bool Client::read_until(std::string_view text) {
-  while (pending_.find(text) == std::string::npos)
-    if (!receive()) return false;
+bool Client::read_until(std::string_view text, int times) {
+  std::size_t from = 0;
+  while (times > 0) {
+    const std::size_t at = pending_.find(text, from);
+    if (at == std::string::npos) {
+      if (!receive()) return false;
+      continue;
+    }
+    from = at + text.size();
+    --times;
+  }
   return true;
 }
 

@@ -36,8 +36,8 @@ class Client {
   bool send(std::string_view bytes);
   /// The next answer, or nothing if the connection ends or nothing comes for long.
   std::optional<Reply> read_reply(bool without_body = false);
-  /// Bytes of the next answer until `text` stood in them.
-  bool read_until(std::string_view text);
+  /// Bytes of the next answer until `text` stood in them that many times.
+  bool read_until(std::string_view text, int times = 1);
   /// More bytes of it; false if the connection ends or nothing comes for long.
   bool read_more() { return receive(); }
   /// What came and was not taken by read_reply.
