@@ -64,17 +64,26 @@ std::string compare_intervals(const std::string& name,
   return {};
 }
 
-std::string compare_slack(const std::string& name,
-                          const HostTensor& got,
-                          const std::vector<double>& expected,
-                          const std::vector<double>& slack,
-                          const std::vector<double>& f32_slack,
-                          double relative_l2_max) {
-  if (got.elements() != static_cast<std::int64_t>(expected.size()))
-    return name + ": another number of elements\n";
+namespace {
+
+/// What the elements of a result add up to, NaNs left out.
+struct Squares {
   double errors = 0.0;
   double norm = 0.0;
-  double slacks = 0.0;
+  double allowed = 0.0;
+};
+
+/// Holds each element to expected ± bounds; `allowed` is what else is counted of an element.
+/// `columns` > 0: a fault names row and element.
+std::string compare_elements(const std::string& name,
+                             const HostTensor& got,
+                             const std::vector<double>& expected,
+                             const std::vector<double>& bounds,
+                             const std::vector<double>& allowed,
+                             std::int64_t columns,
+                             Squares& squares) {
+  if (got.elements() != static_cast<std::int64_t>(expected.size()))
+    return name + ": another number of elements\n";
   for (std::int64_t i = 0; i < got.elements(); ++i) {
     const auto at = static_cast<std::size_t>(i);
     const double value = got.at(i);
@@ -83,16 +92,34 @@ std::string compare_slack(const std::string& name,
       continue;
     }
     const double error = std::fabs(value - expected[at]);
-    if (!(error <= slack[at]))
-      return fault(name, i, value, fmt::format("{:.9g} ± {:.3g}", expected[at], slack[at]));
-    errors += error * error;
-    norm += expected[at] * expected[at];
-    slacks += f32_slack[at] * f32_slack[at];
+    if (!(error <= bounds[at])) {
+      const std::string range = fmt::format("{:.9g} ± {:.3g}", expected[at], bounds[at]);
+      if (columns == 0) return fault(name, i, value, range);
+      return fmt::format("{}: row {}, element {} is {:.9g}, expected {}\n", name, i / columns,
+                         i % columns, value, range);
+    }
+    squares.errors += error * error;
+    squares.norm += expected[at] * expected[at];
+    squares.allowed += allowed[at] * allowed[at];
   }
-  if (errors > std::max(relative_l2_max * relative_l2_max * norm, slacks * 0.25))
-    return fmt::format("{}: relative L2 {:.3g}, at most {:.3g}\n", name, std::sqrt(errors / norm),
-                       relative_l2_max);
   return {};
+}
+
+}  // namespace
+
+std::string compare_slack(const std::string& name,
+                          const HostTensor& got,
+                          const std::vector<double>& expected,
+                          const std::vector<double>& slack,
+                          const std::vector<double>& f32_slack,
+                          double relative_l2_max) {
+  Squares squares;
+  std::string found = compare_elements(name, got, expected, slack, f32_slack, 0, squares);
+  if (found.empty() && squares.errors > std::max(relative_l2_max * relative_l2_max * squares.norm,
+                                                 squares.allowed * 0.25))
+    found = fmt::format("{}: relative L2 {:.3g}, at most {:.3g}\n", name,
+                        std::sqrt(squares.errors / squares.norm), relative_l2_max);
+  return found;
 }
 
 std::string compare_bounds(const std::string& name,
@@ -100,31 +127,15 @@ std::string compare_bounds(const std::string& name,
                            const std::vector<double>& expected,
                            const std::vector<double>& bounds,
                            std::int64_t columns) {
-  if (got.elements() != static_cast<std::int64_t>(expected.size()))
-    return name + ": another number of elements\n";
-  double errors = 0.0;
-  double norm = 0.0;
-  double slacks = 0.0;
-  for (std::int64_t i = 0; i < got.elements(); ++i) {
-    const auto at = static_cast<std::size_t>(i);
-    const double value = got.at(i);
-    if (std::isnan(expected[at])) {
-      if (!std::isnan(value)) return fault(name, i, value, "NaN");
-      continue;
-    }
-    const double error = std::fabs(value - expected[at]);
-    if (!(error <= bounds[at]))
-      return fmt::format("{}: row {}, element {} is {:.9g}, expected {:.9g} ± {:.3g}\n", name,
-                         i / columns, i % columns, value, expected[at], bounds[at]);
-    errors += error * error;
-    norm += expected[at] * expected[at];
-    slacks += bounds[at] * bounds[at];
-  }
   constexpr double kTensorL2 = 5e-3;
-  if (errors > std::max(kTensorL2 * kTensorL2 * norm, 0.25 * slacks))
-    return fmt::format("{}: relative L2 {:.3g}, at most {}, or {:.3g} by the bounds\n", name,
-                       std::sqrt(errors / norm), kTensorL2, std::sqrt(0.25 * slacks / norm));
-  return {};
+  Squares squares;
+  std::string found = compare_elements(name, got, expected, bounds, bounds, columns, squares);
+  const double allowed = 0.25 * squares.allowed;
+  if (found.empty() && squares.errors > std::max(kTensorL2 * kTensorL2 * squares.norm, allowed))
+    found = fmt::format("{}: relative L2 {:.3g}, at most {}, or {:.3g} by the bounds\n", name,
+                        std::sqrt(squares.errors / squares.norm), kTensorL2,
+                        std::sqrt(allowed / squares.norm));
+  return found;
 }
 
 std::string compare_quantised(const std::string& name,

@@ -59,11 +59,11 @@ TEST_P(CpuOperator, EqualsItsFloat64Twin) {
 TEST(CpuOperatorRecorded, EqualsItsFloat64Twin) {
   Result<std::unique_ptr<Backend>> backend = make_cpu_backend({.threads = 2});
   ASSERT_TRUE(backend.ok()) << backend.error().message;
-  const std::unique_ptr<Backend> recorded = make_recorded_backend(**backend);
+  RecordedBackend recorded(std::move(*backend));
   const std::uint64_t seed = number_from_environment("KOHO_OP_SEED", std::random_device{}());
   for (const OpCase& op_case : op_cases()) {
     if (op_case.is_large) continue;
-    EXPECT_EQ(op_case.run(*recorded, seed, {}), "") << op_case.name << ", KOHO_OP_SEED=" << seed;
+    EXPECT_EQ(op_case.run(recorded, seed, {}), "") << op_case.name << ", KOHO_OP_SEED=" << seed;
   }
 }
 

@@ -30,11 +30,6 @@ class CudaOperator : public ::testing::TestWithParam<Parameters> {
     static std::unique_ptr<Backend> backends[4];
     std::unique_ptr<Backend>& found = backends[static_cast<int>(mode)];
     if (found != nullptr) return found.get();
-    if (mode == Mode::recorded) {
-      Backend* fast = backend(Mode::fast);
-      if (fast != nullptr) found = make_recorded_backend(*fast);
-      return found.get();
-    }
     Result<std::unique_ptr<Backend>> opened = make_cuda_backend(
         {.portable_only = mode == Mode::portable, .deterministic = mode == Mode::deterministic});
     if (!opened.ok()) {
@@ -42,6 +37,7 @@ class CudaOperator : public ::testing::TestWithParam<Parameters> {
       return nullptr;
     }
     found = std::move(*opened);
+    if (mode == Mode::recorded) found = std::make_unique<RecordedBackend>(std::move(found));
     return found.get();
   }
 };

@@ -48,6 +48,9 @@ class ForwardingBackend : public Backend {
  protected:
   Backend& real() { return *real_; }
 
+  /// Does an operator: what every one that is handed on goes through.
+  virtual Status run(const std::function<Status()>& operators) { return operators(); }
+
   Result<Linear> do_place_linear(std::span<const LinearSource> blocks) override {
     return real_->place_linear(blocks);
   }
@@ -57,37 +60,37 @@ class ForwardingBackend : public Backend {
   Status do_take_from_seats(TensorView token_ids,
                             TensorView page_tables,
                             const SeatRows& rows) override {
-    return real_->take_from_seats(token_ids, page_tables, rows);
+    return forward([&] { return real_->take_from_seats(token_ids, page_tables, rows); });
   }
   Status do_keep_sampled(TensorView last_sampled,
                          ConstTensorView seats,
                          ConstTensorView ids) override {
-    return real_->keep_sampled(last_sampled, seats, ids);
+    return forward([&] { return real_->keep_sampled(last_sampled, seats, ids); });
   }
   Status do_set_entries(TensorView table, ConstTensorView pairs) override {
-    return real_->set_entries(table, pairs);
+    return forward([&] { return real_->set_entries(table, pairs); });
   }
   Status do_embed(TensorView out, ConstTensorView ids, ConstTensorView table) override {
-    return real_->embed(out, ids, table);
+    return forward([&] { return real_->embed(out, ids, table); });
   }
   Status do_gather_rows(TensorView out, ConstTensorView x, ConstTensorView rows) override {
-    return real_->gather_rows(out, x, rows);
+    return forward([&] { return real_->gather_rows(out, x, rows); });
   }
   Status do_rms_norm(const Activation& out,
                      ConstTensorView x,
                      ConstTensorView weight,
                      float eps) override {
-    return real_->rms_norm(out, x, weight, eps);
+    return forward([&] { return real_->rms_norm(out, x, weight, eps); });
   }
   Status do_add_rms_norm(const Activation& out,
                          TensorView residual,
                          ConstTensorView branch,
                          ConstTensorView weight,
                          float eps) override {
-    return real_->add_rms_norm(out, residual, branch, weight, eps);
+    return forward([&] { return real_->add_rms_norm(out, residual, branch, weight, eps); });
   }
   Status do_linear(TensorView out, const Activation& x, const Linear& weight) override {
-    return real_->linear(out, x, weight);
+    return forward([&] { return real_->linear(out, x, weight); });
   }
   Status do_qk_norm_rope_store_kv(TensorView q,
                                   const KvLayer& kv,
@@ -95,47 +98,53 @@ class ForwardingBackend : public Backend {
                                   ConstTensorView positions,
                                   ConstTensorView slots,
                                   const QkNormRope& weights) override {
-    return real_->qk_norm_rope_store_kv(q, kv, qkv, positions, slots, weights);
+    return forward(
+        [&] { return real_->qk_norm_rope_store_kv(q, kv, qkv, positions, slots, weights); });
   }
   Status do_attention(const Activation& out,
                       ConstTensorView q,
                       const KvLayer& kv,
                       const Batch& batch,
                       const HeadShape& heads) override {
-    return real_->attention(out, q, kv, batch, heads);
+    return forward([&] { return real_->attention(out, q, kv, batch, heads); });
   }
   Status do_silu_mul(const Activation& out, ConstTensorView gate_up) override {
-    return real_->silu_mul(out, gate_up);
+    return forward([&] { return real_->silu_mul(out, gate_up); });
   }
   Status do_route(const Routing& out,
                   ConstTensorView x,
                   ConstTensorView weight,
                   ConstTensorView bias,
                   const RouterSettings& settings) override {
-    return real_->route(out, x, weight, bias, settings);
+    return forward([&] { return real_->route(out, x, weight, bias, settings); });
   }
   Status do_experts(TensorView out,
                     const Activation& x,
                     const Routing& routing,
                     const Experts& weights) override {
-    return real_->experts(out, x, routing, weights);
+    return forward([&] { return real_->experts(out, x, routing, weights); });
   }
   Status do_copy_pages(const KvLayer& kv, ConstTensorView pairs) override {
-    return real_->copy_pages(kv, pairs);
+    return forward([&] { return real_->copy_pages(kv, pairs); });
   }
   Status do_sample(const SamplingOutput& out,
                    ConstTensorView logits,
                    const SamplingBatch& batch) override {
-    return real_->sample(out, logits, batch);
+    return forward([&] { return real_->sample(out, logits, batch); });
   }
   Status do_reset_counts(TensorView counts,
                          std::int64_t slot,
                          ConstTensorView prompt_ids,
                          ConstTensorView output_ids) override {
-    return real_->reset_counts(counts, slot, prompt_ids, output_ids);
+    return forward([&] { return real_->reset_counts(counts, slot, prompt_ids, output_ids); });
   }
 
  private:
+  template <typename Operators>
+  Status forward(Operators operators) {
+    return run(std::ref(operators));  // a reference: steps that are counted allocate nothing
+  }
+
   std::unique_ptr<Backend> real_;
 };
 
