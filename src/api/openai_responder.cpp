@@ -23,9 +23,10 @@ void OpenAiResponder::count(const Piece& piece) {
   if (token < 0) return;
   const auto choice = static_cast<std::size_t>(piece.choice);
   ++usage_.completion_tokens;
-  if (token == reasoning_begin_) reasoning_[choice] = true;
-  if (reasoning_[choice]) ++usage_.reasoning_tokens;
-  if (token == reasoning_end_) reasoning_[choice] = false;
+  bool reasons = reasoning_[choice];
+  if (counts_as_reasoning(token, reasoning_begin_, reasoning_end_, reasons))
+    ++usage_.reasoning_tokens;
+  reasoning_[choice] = reasons;
 }
 
 void OpenAiResponder::begin_head(const Started& started,

@@ -67,7 +67,6 @@ class OpenAiResponder : public Responder {
   std::size_t num_choices_;
   std::string head_;  // what every chunk begins with, up to "choices"
   Usage usage_;       // so far
-  // Thoughts are counted as the engine does.
   Token reasoning_begin_;
   Token reasoning_end_;
   std::vector<bool> reasoning_;  // of each choice: it thinks

@@ -148,9 +148,9 @@ void StepLoop::deliver(Live& live,
 void StepLoop::count_token(Live& live, Choice& choice, Token token, std::int64_t now) {
   ++counts_.sampled_tokens;
   ++choice.completion_tokens;
-  if (token == live.request.reasoning_begin) choice.reasoning = true;
-  if (choice.reasoning) ++choice.reasoning_tokens;
-  if (token == live.request.reasoning_end) choice.reasoning = false;
+  if (counts_as_reasoning(token, live.request.reasoning_begin, live.request.reasoning_end,
+                          choice.reasoning))
+    ++choice.reasoning_tokens;
   if (live.first_token_us < 0) live.first_token_us = now;
   if (choice.last_token_us >= 0) counts_.inter_token.add(now - choice.last_token_us);
   choice.last_token_us = now;

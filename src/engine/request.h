@@ -82,6 +82,15 @@ Status validate(const Request& request, const EngineLimits& limits);
 /// others.
 std::uint64_t choice_seed(std::uint64_t seed, std::int32_t choice);
 
+/// Whether a token of a choice counts as reasoning, the tokens that open and close it included;
+/// `reasons` goes from token to token and begins as begins_in_reasoning.
+inline bool counts_as_reasoning(Token token, Token begin, Token end, bool& reasons) {
+  if (token == begin) reasons = true;
+  const bool counts = reasons;
+  if (token == end) reasons = false;
+  return counts;
+}
+
 /// Why a choice ended.
 enum class FinishReason : std::uint8_t { none, stop, length };
 
