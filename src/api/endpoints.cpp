@@ -12,20 +12,18 @@ namespace koho::api {
 namespace {
 
 constexpr GenerationEndpoint kGeneration[] = {
-    {"/v1/chat/completions", ErrorStyle::openai, "messages", read_chat_completion,
-     respond_chat_completion},
-    {"/v1/completions", ErrorStyle::openai, "prompt", read_completion, respond_completion},
-    {"/generate", ErrorStyle::openai, "prompt", read_generate, respond_generate},
-    {"/v1/messages", ErrorStyle::anthropic, "messages", read_messages, respond_messages,
-     in_anthropic_words},
-    {"/v1/responses", ErrorStyle::openai, "input", read_response, respond_response},
+    {"/v1/chat/completions", "messages", read_chat_completion, respond_chat_completion},
+    {"/v1/completions", "prompt", read_completion, respond_completion},
+    {"/generate", "prompt", read_generate, respond_generate},
+    {"/v1/messages", "messages", read_messages, respond_messages, in_anthropic_words},
+    {"/v1/responses", "input", read_response, respond_response},
 };
 
 constexpr TextEndpoint kText[] = {
-    {"/tokenize", ErrorStyle::openai, answer_tokenize},
-    {"/detokenize", ErrorStyle::openai, answer_detokenize},
-    {"/v1/chat/completions/render", ErrorStyle::openai, answer_render},
-    {"/v1/messages/count_tokens", ErrorStyle::anthropic, count_message_tokens},
+    {"/tokenize", answer_tokenize},
+    {"/detokenize", answer_detokenize},
+    {"/v1/chat/completions/render", answer_render},
+    {"/v1/messages/count_tokens", count_message_tokens},
 };
 
 }  // namespace

@@ -19,7 +19,6 @@ namespace koho::api {
 /// A body that makes the model generate. read, encode, then the engine, then the responder.
 struct GenerationEndpoint {
   std::string_view path;
-  ErrorStyle errors;
   std::string_view prompt_field;  // where prompts stand, for messages
   Refusal (*read)(const chat::Json& body, const Model& model, GenerationRequest& request);
   std::unique_ptr<Responder> (*respond)(const GenerationRequest& request, const Model& model);
@@ -32,7 +31,6 @@ struct GenerationEndpoint {
 /// A body that is answered at once, from the model's text side: tokenize, count tokens, render.
 struct TextEndpoint {
   std::string_view path;
-  ErrorStyle errors;
   Refusal (*answer)(const chat::Json& body, const Model& model, std::string& out);
 };
 

@@ -39,6 +39,13 @@ std::string_view field_of(std::string_view message) {
 
 }  // namespace
 
+ErrorStyle error_style(std::string_view path) {
+  constexpr std::string_view kMessages = "/v1/messages";
+  const bool below =
+      path.size() == kMessages.size() || path.substr(0, kMessages.size() + 1).ends_with('/');
+  return path.starts_with(kMessages) && below ? ErrorStyle::anthropic : ErrorStyle::openai;
+}
+
 std::string_view error_type(ErrorStyle style, int status) {
   const bool openai = style == ErrorStyle::openai;
   switch (status) {

@@ -26,6 +26,9 @@ using Refusal = std::optional<ApiError>;
 /// Whose clients read it.
 enum class ErrorStyle : std::uint8_t { openai, anthropic };
 
+/// Whose clients ask at a path, known or not.
+ErrorStyle error_style(std::string_view path);
+
 /// "invalid_request_error", …: what either API calls an error of this status.
 std::string_view error_type(ErrorStyle style, int status);
 

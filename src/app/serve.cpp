@@ -25,6 +25,7 @@
 #include "app/serve_options.h"
 #include "base/load_progress.h"
 #include "base/log.h"
+#include "base/version.h"
 #include "server/runtime_serving.h"
 #include "server/server.h"
 
@@ -228,7 +229,7 @@ int run_serve(const std::vector<std::string>& arguments) {
       return 0;
     }
     if (argument == "--version") {
-      std::puts("koho 0.1.0");
+      fmt::print("koho {}\n", kVersion);
       return 0;
     }
     if (argument == "--help-markdown") {

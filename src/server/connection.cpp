@@ -269,7 +269,7 @@ void Connection::answer_requests() {
         return;
       case HttpReader::State::failed: {
         keep_alive_ = false;
-        Response response = error_response(error_style(reader_.head().path), reader_.error());
+        Response response = error_response(api::error_style(reader_.head().path), reader_.error());
         response.close = true;
         core_.count_response("refused", response.status);
         send(std::move(response));
@@ -632,7 +632,7 @@ void Connection::on_tick(std::int64_t now) {
   ++core_.counters().head_timeouts;
   api::ApiError error{.status = 408};
   error.message = "the request came too slowly";
-  Response response = error_response(error_style(reader_.head().path), error);
+  Response response = error_response(api::error_style(reader_.head().path), error);
   response.close = true;
   core_.count_response("refused", response.status);
   send(std::move(response));

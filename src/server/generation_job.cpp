@@ -83,7 +83,7 @@ void GenerationJob::prepare(const std::string& body) {
       ApiError error = api::to_api_error(status.error());
       error.param = job.request_.constraint_field;
       // Anthropic's form has no place for the field but the message.
-      if (job.setup_.endpoint->errors == api::ErrorStyle::anthropic)
+      if (api::error_style(job.setup_.endpoint->path) == api::ErrorStyle::anthropic)
         error.message = fmt::format("{}: {}", error.param, error.message);
       if (const std::string_view code = grammar_error_code(status.error()); !code.empty())
         error.code = code;
@@ -330,14 +330,15 @@ void GenerationJob::finish(const ApiError& error, std::string& out) {
     shown.message = "the server is shutting down; try another one";
   }
   if (shown.status == 429 && core_.settings().overload_status == 503) shown.status = 503;
-  if (shown.code == "rate_limit_exceeded" && setup_.endpoint->errors == api::ErrorStyle::anthropic)
+  if (shown.code == "rate_limit_exceeded" &&
+      api::error_style(setup_.endpoint->path) == api::ErrorStyle::anthropic)
     shown.status = 529;
   if (shown.code == "rate_limit_exceeded") ++core_.counters().rejected_full;
   const bool told = stream_ && begun_;  // the client has a status already
   if (told) {
     answer_->fail(shown, out);
   } else {
-    response_ = error_response(setup_.endpoint->errors, shown);
+    response_ = error_response(api::error_style(setup_.endpoint->path), shown);
   }
   report(shown.code.empty() ? std::string_view("error") : std::string_view(shown.code),
          told ? 200 : shown.status, &shown);

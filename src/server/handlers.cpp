@@ -8,6 +8,7 @@
 
 #include "api/body.h"
 #include "base/text.h"
+#include "base/version.h"
 #include "chat/json.h"
 #include "server/dashboard.h"
 #include "server/metrics_page.h"
@@ -16,6 +17,7 @@ namespace koho::server {
 namespace {
 
 using api::ApiError;
+using api::error_style;
 using api::ErrorStyle;
 
 Response json_response(std::string body, int status = 200) {
@@ -85,7 +87,7 @@ Response answer_one_model(Core& core, const Call& call) {
 }
 
 Response answer_version(Core& /*core*/, const Call& /*call*/) {
-  return json_response(R"({"version":"0.1.0","engine":"koho"})");
+  return json_response(fmt::format(R"({{"version":"{}","engine":"koho"}})", kVersion));
 }
 
 Response answer_server_info(Core& core, const Call& /*call*/) {
@@ -94,12 +96,13 @@ Response answer_server_info(Core& core, const Call& /*call*/) {
   std::string out = R"({"model":)";
   chat::append_json_string(out, serving.model.names.front());
   out += fmt::format(
-      R"(,"version":"0.1.0","max_model_len":{},"max_num_seqs":{},"max_num_batched_tokens":{},)"
+      R"(,"version":"{}","max_model_len":{},"max_num_seqs":{},"max_num_batched_tokens":{},)"
       R"("block_size":{},"num_gpu_blocks":{},"vocab_size":{},"enable_prefix_caching":{},)"
       R"("uptime_seconds":{:.1f})",
-      serving.model.context_max(), limits.scheduler.sequences_max, limits.scheduler.step_tokens_max,
-      limits.scheduler.tokens_per_page, limits.scheduler.pages, limits.vocabulary,
-      limits.scheduler.prefix_cache, static_cast<double>(core.uptime_us()) / 1e6);
+      kVersion, serving.model.context_max(), limits.scheduler.sequences_max,
+      limits.scheduler.step_tokens_max, limits.scheduler.tokens_per_page, limits.scheduler.pages,
+      limits.vocabulary, limits.scheduler.prefix_cache,
+      static_cast<double>(core.uptime_us()) / 1e6);
   if (!serving.server_info.empty()) out += ',' + serving.server_info;
   return json_response(out + '}');
 }
@@ -299,13 +302,6 @@ std::string_view client_request_id(const RequestHead& head) {
   return api::is_request_id(id) ? id : std::string_view();
 }
 
-ErrorStyle error_style(std::string_view path) {
-  constexpr std::string_view kMessages = "/v1/messages";
-  const bool below =
-      path.size() == kMessages.size() || path.substr(0, kMessages.size() + 1).ends_with('/');
-  return path.starts_with(kMessages) && below ? ErrorStyle::anthropic : ErrorStyle::openai;
-}
-
 void add_request_id(const RequestHead& head, std::string_view id, Response& response) {
   response.fields.emplace_back("x-request-id", std::string(id));
   if (error_style(head.path) == ErrorStyle::anthropic)
@@ -404,7 +400,7 @@ Response answer_route(Core& core,
   Response response;
   api::Refusal refused = api::parse_body(body, json);
   if (!refused) refused = route.text->answer(json, core.serving()->model, response.body);
-  return refused ? error_response(route.text->errors, *refused) : response;
+  return refused ? error_response(error_style(route.path), *refused) : response;
 }
 
 }  // namespace koho::server

@@ -48,9 +48,6 @@ Response answer_route(Core& core,
                       const RequestHead& head,
                       std::string_view body);
 
-/// Whose clients ask at a path, known or not: decides the form of errors.
-api::ErrorStyle error_style(std::string_view path);
-
 /// The fields that name the request.
 void add_request_id(const RequestHead& head, std::string_view id, Response& response);
 
