@@ -30,6 +30,7 @@ constexpr int kEach = 8;  // candidates a thread holds in registers
 constexpr int kCandidates = kEach * kSampleThreads;
 constexpr int kFirst = kCandidates;  // tokens of the first segment
 constexpr int kGrowth = 3;
+constexpr int kStep = kSampleThreads * 4;  // tokens that all threads load together
 constexpr int kListMax = 1024;
 constexpr int kTopMax = 512;           // the largest top_k taken
 constexpr float kMarginBins = 128.0F;  // of the reference above the largest so far
@@ -68,6 +69,18 @@ struct Row {
     return make_float4(one(0), one(1), one(2), one(3));
   }
 };
+
+/// Four tokens from `id` on, and from every kStep behind, as far as `end`.
+template <int kAhead>
+__device__ __forceinline__ void load_ahead(float4 (&four)[kAhead],
+                                           const Row& tokens,
+                                           int id,
+                                           int end) {
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i)
+    four[i] =
+        id + i * kStep < end ? tokens.load(id + i * kStep) : make_float4(kOut, kOut, kOut, kOut);
+}
 
 /// Candidates of top_k and min_p. `held` are this thread's, tempered, kOut where it has none.
 struct Chooser {
@@ -222,13 +235,9 @@ __device__ int choose_once(const RowView& view,
   for (int begin = kFirst; begin < tokens.tokens; begin *= kGrowth) {
     const int end = min(begin * kGrowth, tokens.tokens);
     constexpr int kAhead = 8;
-    constexpr int kStep = kSampleThreads * 4;
     for (int id = begin + static_cast<int>(threadIdx.x) * 4; id < end; id += kAhead * kStep) {
       float4 four[kAhead];
-#pragma unroll
-      for (int i = 0; i < kAhead; ++i)
-        four[i] = id + i * kStep < end ? tokens.load(id + i * kStep)
-                                       : make_float4(kOut, kOut, kOut, kOut);
+      load_ahead(four, tokens, id, end);
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
         const float most = max_or_nan(four[i]);
@@ -281,7 +290,6 @@ struct Adding {
 __device__ int add_tokens(
     const Row& tokens, const Modifier& modifier, Shared& shared, Adding& adding, float& largest) {
   constexpr int kAhead = 4;
-  constexpr int kStep = kSampleThreads * 4;
   Selection& selection = shared.selection;
   if (threadIdx.x == 0) shared.count = 0;
   selection.clear();
@@ -292,10 +300,7 @@ __device__ int add_tokens(
     const int end = min(begin == 0 ? kFirst : begin * kGrowth, tokens.tokens);
     for (int id = begin + static_cast<int>(threadIdx.x) * 4; id < end; id += kAhead * kStep) {
       float4 four[kAhead];
-#pragma unroll
-      for (int i = 0; i < kAhead; ++i)
-        four[i] = id + i * kStep < end ? tokens.load(id + i * kStep)
-                                       : make_float4(kOut, kOut, kOut, kOut);
+      load_ahead(four, tokens, id, end);
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
         const float most = max_or_nan(four[i]);
