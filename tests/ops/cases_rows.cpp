@@ -18,6 +18,8 @@ namespace {
 // square root and an exponential of a few ulps.
 constexpr double kFactorError = 1e-6;
 constexpr double kSiluError = 4e-6;
+// What rounding two products to f32 can move where they are below its smallest normal number.
+constexpr double kSubnormalError = 0x1p-149;
 
 HostTensor random_indices(Random& random, std::int64_t count, std::int64_t size) {
   std::vector<std::int64_t> values(static_cast<std::size_t>(count));
@@ -162,10 +164,12 @@ std::vector<Interval> norm_twin(const HostTensor& x,
   const double factor = 1.0 / std::sqrt(squares / static_cast<double>(width) + eps);
   std::vector<Interval> out;
   for (std::int64_t i = 0; i < width; ++i) {
-    const Interval normalised = rounded_bf16(around(x.at(row * width + i) * factor, kFactorError));
+    const Interval exact = around(x.at(row * width + i) * factor, kFactorError);
+    const Interval normalised =
+        rounded_bf16({exact.low - kSubnormalError, exact.high + kSubnormalError});
     Interval scaled{weight.at(i) * normalised.low, weight.at(i) * normalised.high};
     if (scaled.low > scaled.high) std::swap(scaled.low, scaled.high);
-    out.push_back(rounded_bf16(scaled));
+    out.push_back(rounded_bf16({scaled.low - kSubnormalError, scaled.high + kSubnormalError}));
   }
   return out;
 }
@@ -310,7 +314,8 @@ std::vector<Interval> turned(const HostTensor& qkv,
   const auto mixed = [](Interval a, double c, Interval b, double s) {
     // a * c + b * s over both intervals, with the rounding of two products and a sum in f32.
     const double error = 2e-7 * (std::max(std::fabs(a.low), std::fabs(a.high)) * std::fabs(c) +
-                                 std::max(std::fabs(b.low), std::fabs(b.high)) * std::fabs(s));
+                                 std::max(std::fabs(b.low), std::fabs(b.high)) * std::fabs(s)) +
+                         kSubnormalError;
     const double low = std::min(a.low * c, a.high * c) + std::min(b.low * s, b.high * s);
     const double high = std::max(a.low * c, a.high * c) + std::max(b.low * s, b.high * s);
     return rounded_bf16({low - error, high + error});
