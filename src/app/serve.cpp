@@ -23,6 +23,7 @@
 #include "api/completions.h"
 #include "app/command.h"
 #include "app/serve_options.h"
+#include "app/units.h"
 #include "base/load_progress.h"
 #include "base/log.h"
 #include "base/version.h"
@@ -145,6 +146,33 @@ std::string default_name(const std::string& model) {
   return name.empty() ? model : name;
 }
 
+/// How long a request may be, why, and what all of them share.
+std::string cache_text(const Runtime& runtime) {
+  const RuntimeSizes& sizes = runtime.sizes();
+  const std::string_view bound = sizes.context_bound == ContextBound::asked ? "as asked"
+                                 : sizes.context_bound == ContextBound::model
+                                     ? "all that the model knows"
+                                     : "all that the cache holds";
+  return fmt::format(
+      "a request has at most {} tokens, {}; the cache has {} pages of {} tokens, {} on each rank, "
+      "which up to {} answers share",
+      sizes.context_max, bound, sizes.kv_pages, kPageTokens,
+      bytes_text(static_cast<std::uint64_t>(sizes.kv_bytes)), runtime.options().sequences_max);
+}
+
+/// Everything of `koho serve --check` but the flags.
+Status check_model(const ServeOptions& options) {
+  if (!options.random_weights) {
+    const Result<LoadedModel> model = load_model(options.model);
+    return model.ok() ? Status() : Status(model.error());
+  }
+  std::vector<std::string> warnings;
+  KOHO_TRY_ASSIGN(const ModelConfig config, read_model_config(options.model, warnings));
+  const Result<GenerationConfig> generation =
+      read_generation_config(options.model, config, warnings);
+  return generation.ok() ? Status() : Status(generation.error());
+}
+
 int serve(ServeOptions options) {
   if (options.names.empty()) options.names.push_back(default_name(options.model));
   options.server.model_name = options.names.front();
@@ -166,7 +194,12 @@ int serve(ServeOptions options) {
             options.server.tls_cert.empty() ? "" : " (HTTPS)", options.model);
   notify(options.notify_socket, "STATUS=loading");
   core.set_loading("the model's files");
-  Result<LoadedModel> model = load_model(options.model);
+  if (options.random_weights)
+    log::warning("--load-format dummy: the weights are random, and so is what they answer");
+  Result<LoadedModel> model =
+      options.random_weights
+          ? load_model_without_weights(options.model, options.runtime.device.kind)
+          : load_model(options.model);
   if (!model.ok()) return fail(model.error(), exit_code_of(model.error()));
   std::optional<LoadedText> text;
   if (has_tokenizer(options.model)) {
@@ -187,6 +220,7 @@ int serve(ServeOptions options) {
   serving->model.enable_thinking = options.enable_thinking;
   if (options.seed) serving->model.defaults.sampling.seed = *options.seed;
   core.set_serving(*serving);
+  log::info("{}", cache_text(*runtime));
   log::info("ready: \"{}\" on {}:{}, context {} tokens, {} answers at once, loaded in {:.1f} s",
             options.names.front(), options.server.host, (*server)->port(),
             serving->model.context_max(), runtime->options().sequences_max, runtime->load_s());
@@ -253,8 +287,8 @@ int run_serve(const std::vector<std::string>& arguments) {
     return 0;
   }
   if (options->check) {
-    const Result<LoadedModel> model = load_model(options->model);
-    if (!model.ok()) return fail(model.error(), exit_code_of(model.error()));
+    const Status good = check_model(*options);
+    if (!good.ok()) return fail(good.error(), exit_code_of(good.error()));
     std::puts("koho serve: the flags and the model directory are good");
     return 0;
   }

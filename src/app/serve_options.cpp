@@ -2,6 +2,7 @@
 #include "app/serve_options.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <iterator>
 #include <numeric>
@@ -39,6 +40,37 @@ template <typename Integer>
 Status set_number(Integer& target, const std::string& text, std::int64_t least, std::int64_t most) {
   KOHO_TRY_ASSIGN(const std::int64_t value, number_of(text, least, most));
   target = static_cast<Integer>(value);
+  return {};
+}
+
+/// "1073741824", "400G", "400GiB": K, M, G and T are powers of 1024.
+Status set_bytes(std::int64_t& target, const std::string& text) {
+  constexpr std::string_view kUnits = "KMGT";
+  std::string_view digits = text;
+  if (digits.size() > 2 && digits.ends_with("iB")) digits.remove_suffix(2);
+  const bool named = digits.size() != text.size();
+  std::int64_t unit = 1;
+  if (!digits.empty())
+    if (const std::size_t at = kUnits.find(static_cast<char>(digits.back() & ~0x20));
+        at != std::string_view::npos) {
+      unit = std::int64_t{1} << (10 * (at + 1));
+      digits.remove_suffix(1);
+    }
+  const auto value = parse_integer<std::int64_t>(digits);
+  if (!value || (named && unit == 1) || *value < 1 || *value > (std::int64_t{1} << 50) / unit)
+    return make_error(ErrorCode::invalid_argument,
+                      "expected bytes, as 68719476736, 64G or 64GiB, found '{}'", text);
+  target = *value * unit;
+  return {};
+}
+
+Status set_share(double& target, const std::string& text) {
+  double value = 0.0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !(value > 0.0 && value <= 1.0))
+    return make_error(ErrorCode::invalid_argument,
+                      "expected a number above 0 and at most 1, found '{}'", text);
+  target = value;
   return {};
 }
 
@@ -97,19 +129,22 @@ Status read_template_defaults(ServeOptions& options, const std::string& text) {
 
 constexpr std::string_view kWithoutEffect = "Accepted from other engines' guides, without effect";
 
-/// What other engines' guides set and koho does not have: refused, with what to do.
+/// What other engines' guides set and koho does not have: refused, with what to do. A name that
+/// ends in a hyphen stands for all that begin so.
 constexpr std::pair<std::string_view, std::string_view> kRefused[] = {
-    {"--gpu-memory-utilization", "the cache takes what weights leave; --kv-pages bounds it"},
-    {"--mem-fraction-static", "the cache takes what weights leave; --kv-pages bounds it"},
-    {"--kv-cache-memory", "--kv-pages bounds the cache, in pages of 64 tokens"},
+    {"--kv-cache-free-gpu-memory-fraction",
+     "--gpu-memory-utilization says what weights and cache take together"},
     {"--max-num-queued-tokens", "--max-num-queued-reqs bounds the queue"},
-    {"--speculative-config", "koho has no speculative decoding yet"},
-    {"--speculative-algorithm", "koho has no speculative decoding yet"},
+    {"--speculative-", "koho has no speculative decoding yet"},
+    {"--mtp", "koho has no speculative decoding yet"},
+    {"--model-draft", "koho has no speculative decoding yet"},
+    {"--n-gpu-layers", "all layers are on the --device"},
+    {"-ngl", "all layers are on the --device"},
 };
 
 Status refuse_by_name(std::string_view flag) {
   for (const auto& [name, reason] : kRefused)
-    if (flag == name)
+    if (flag == name || (name.ends_with('-') && flag.starts_with(name)))
       return make_error(ErrorCode::invalid_argument, "{} is not supported: {}", flag, reason);
   return {};
 }
@@ -142,6 +177,16 @@ std::vector<ServeOption> make_table() {
          return Status();
        },
        [](const O& o) { return fmt::format("{}", fmt::join(o.names, ",")); }},
+      {"Model", "--load-format", "FORMAT",
+       "auto or safetensors: the directory's weights; dummy: random ones, of its config.json",
+       Takes::value,
+       [](O& o, S v) -> Status {
+         std::string word;
+         KOHO_TRY(set_word(word, v, {"auto", "safetensors", "dummy"}));
+         o.random_weights = word == "dummy";
+         return {};
+       },
+       [](const O& o) -> std::string { return o.random_weights ? "dummy" : "auto"; }},
       {"Model", "--chat-template", "NAME", "auto, glm-4.7, glm-4.6 or glm-4.5", Takes::value,
        [](O& o, S v) {
          o.runtime.chat_template = v;
@@ -200,21 +245,53 @@ std::vector<ServeOption> make_table() {
        [](const O& o) -> std::string {
          return o.runtime.attention == AttentionLayout::tensor_parallel ? "tp" : "dp";
        }},
+      {"Compute", "--expert-parallel-size,--ep-size,--ep", "N",
+       "As other engines say --experts: the number of ranks is whole, 1 is sliced", Takes::value,
+       [](O& o, S v) -> Status {
+         KOHO_TRY_ASSIGN(o.expert_parallel_size, number_of(v, 1, 64));
+         return {};
+       },
+       nullptr},
+      {"Compute", "--enable-expert-parallel", "", "The same as --experts whole", Takes::nothing,
+       [](O& o, S v) -> Status {
+         bool on = false;
+         KOHO_TRY(set_boolean(on, v));
+         if (on) o.runtime.experts = ExpertLayout::whole;
+         return {};
+       },
+       nullptr},
+      {"Compute", "--enable-dp-attention", "", "The same as --attention dp", Takes::nothing,
+       [](O& o, S v) -> Status {
+         bool on = false;
+         KOHO_TRY(set_boolean(on, v));
+         if (on) o.runtime.attention = AttentionLayout::data_parallel;
+         return {};
+       },
+       nullptr},
+      {"Compute", "--data-parallel-size,--dp-size,--dp", "N",
+       "1, or with --attention dp the number of ranks; for more copies of a model, more servers",
+       Takes::value,
+       [](O& o, S v) -> Status {
+         KOHO_TRY_ASSIGN(o.data_parallel_size, number_of(v, 1, 64));
+         return {};
+       },
+       nullptr},
       {"Compute", "--threads", "N", "CPU threads; 0 = all cores", Takes::value,
        [](O& o, S v) { return set_number(o.runtime.device.threads, v, 0, 1024); },
        [](const O& o) { return fmt::to_string(o.runtime.device.threads); }},
       {"Compute", "--deterministic", "", "The same bits whatever the batch", Takes::nothing,
        [](O& o, S v) { return set_boolean(o.runtime.device.deterministic, v); },
        [](const O& o) { return shown_boolean(o.runtime.device.deterministic); }},
-      {"Batching", "--max-model-len,--context-length,--ctx-size,-c", "TOKENS",
+      {"Batching", "--max-model-len,--context-length,--ctx-size,--max-seq-len,-c", "TOKENS",
        "Prompt and answer at most; 0 = what model and memory allow; 32k is 32768", Takes::value,
        [](O& o, S v) { return set_number(o.runtime.context_max, v, 0, kMany); },
        [](const O& o) { return fmt::to_string(o.runtime.context_max); }},
-      {"Batching", "--max-num-seqs,--max-running-requests,-np,--concurrency", "N",
+      {"Batching", "--max-num-seqs,--max-running-requests,--max-batch-size,-np,--concurrency", "N",
        "Answers computed at once", Takes::value,
        [](O& o, S v) { return set_number(o.runtime.sequences_max, v, 1, 1 << 14); },
        [](const O& o) { return fmt::to_string(o.runtime.sequences_max); }},
-      {"Batching", "--max-num-batched-tokens,--chunked-prefill-size,--prefill-chunk", "TOKENS",
+      {"Batching",
+       "--max-num-batched-tokens,--chunked-prefill-size,--max-num-tokens,--prefill-chunk", "TOKENS",
        "Prompt tokens in one step; 0 = by device", Takes::value,
        [](O& o, S v) { return set_number(o.runtime.prefill_chunk, v, 0, 1 << 20); },
        [](const O& o) { return fmt::to_string(o.runtime.prefill_chunk); }},
@@ -226,6 +303,20 @@ std::vector<ServeOption> make_table() {
        "Cache pages of 64 tokens; 0 = what is needed, within memory", Takes::value,
        [](O& o, S v) { return set_number(o.runtime.kv_pages, v, 0, kMany / 64); },
        [](const O& o) { return fmt::to_string(o.runtime.kv_pages); }},
+      {"Batching", "--kv-cache-memory,--kv-cache-memory-bytes", "BYTES",
+       "Instead of pages: what the cache takes on each rank; 64G and 64GiB are 68719476736",
+       Takes::value, [](O& o, S v) { return set_bytes(o.runtime.kv_bytes, v); },
+       [](const O& o) {
+         return o.runtime.kv_bytes > 0 ? fmt::to_string(o.runtime.kv_bytes) : std::string();
+       }},
+      {"Batching", "--gpu-memory-utilization,--mem-fraction-static", "SHARE",
+       "Instead of pages: of each GPU's memory (on the CPU of the host's) what weights and cache "
+       "take, as 0.9",
+       Takes::value, [](O& o, S v) { return set_share(o.runtime.memory_share, v); },
+       [](const O& o) {
+         return o.runtime.memory_share > 0.0 ? fmt::to_string(o.runtime.memory_share)
+                                             : std::string();
+       }},
       {"Batching", "--kv-cache-dtype", "TYPE", "auto, bf16 or fp8", Takes::value,
        [](O& o, S v) -> Status {
          std::string word;
@@ -248,7 +339,7 @@ std::vector<ServeOption> make_table() {
          return {};
        },
        nullptr},
-      {"Compute", "--seed,--random-seed", "N",
+      {"Compute", "--seed,--random-seed,-s", "N",
        "Of requests that name none: the same request, the same answer; not given: random",
        Takes::value,
        [](O& o, S v) -> Status {
@@ -367,20 +458,14 @@ std::vector<ServeOption> make_table() {
        [](O& o, S v) { return set_boolean(o.check, v); }, nullptr},
       {kWithoutEffect, "--enable-auto-tool-choice", "", "Tools are always on", Takes::nothing,
        nothing, nullptr},
-      {kWithoutEffect, "--enable-expert-parallel", "",
-       "Ranks hold whole experts by default (--experts)", Takes::nothing, nothing, nullptr},
       {kWithoutEffect, "--enforce-eager,--disable-cuda-graph", "",
        "CUDA graphs replay the same kernels and stay on", Takes::nothing, nothing, nullptr},
       {kWithoutEffect, "--disable-log-stats", "", "No statistics are logged; /metrics has them",
        Takes::nothing, nothing, nullptr},
-      {kWithoutEffect, "--load-format", "FORMAT", "auto or safetensors, which is what koho reads",
-       Takes::value,
-       [](O& /*o*/, S v) {
-         std::string word;
-         return set_word(word, v, {"auto", "safetensors"});
-       },
-       nullptr},
-      {kWithoutEffect, "--tool-call-parser", "NAME", "Built in", Takes::value, nothing, nullptr},
+      {kWithoutEffect, "--jinja", "", "GLM's templates are built in (--chat-template)",
+       Takes::nothing, nothing, nullptr},
+      {kWithoutEffect, "--tool-call-parser,--tool-parser", "NAME", "Built in", Takes::value,
+       nothing, nullptr},
       {kWithoutEffect, "--reasoning-parser", "NAME", "Built in", Takes::value, nothing, nullptr},
       {kWithoutEffect, "--trust-remote-code", "", "A model directory is data", Takes::nothing,
        nothing, nullptr},
@@ -548,6 +633,28 @@ Result<std::vector<Argument>> split_arguments(const std::vector<std::string>& ar
   return found;
 }
 
+/// What other engines say by sizes, as layouts.
+Status carry_over_sizes(ServeOptions& options) {
+  RuntimeOptions& runtime = options.runtime;
+  if (options.expert_parallel_size) {
+    const std::int64_t size = *options.expert_parallel_size;
+    if (size != 1 && size != runtime.ranks)
+      return make_error(ErrorCode::invalid_argument,
+                        "--expert-parallel-size: experts are divided among all {} ranks, or sliced "
+                        "over them (1), found {}",
+                        runtime.ranks, size);
+    runtime.experts = size == runtime.ranks ? ExpertLayout::whole : ExpertLayout::sliced;
+  }
+  if (const std::int64_t size = options.data_parallel_size.value_or(1);
+      size != 1 && !(size == runtime.ranks && runtime.attention == AttentionLayout::data_parallel))
+    return make_error(ErrorCode::invalid_argument,
+                      "--data-parallel-size: expected 1, or with --attention dp "
+                      "(--enable-dp-attention) the {} ranks of --tensor-parallel-size, found {}; "
+                      "several copies of a model are several servers",
+                      runtime.ranks, size);
+  return {};
+}
+
 }  // namespace
 
 std::string_view ServeOption::name() const {
@@ -588,6 +695,14 @@ Result<ServeOptions> read_serve_options(const std::vector<std::string>& argument
   if (options.server.tls_cert.empty() && !options.server.tls_key.empty())
     return make_error(ErrorCode::invalid_argument, "--tls-key needs --tls-cert");
   KOHO_TRY_ASSIGN(options.runtime.device.kind, parse_device(options.device));
+  KOHO_TRY(carry_over_sizes(options));
+  RuntimeOptions& runtime = options.runtime;
+  if ((runtime.kv_pages > 0 ? 1 : 0) + (runtime.kv_bytes > 0 ? 1 : 0) +
+          (runtime.memory_share > 0.0 ? 1 : 0) >
+      1)
+    return make_error(ErrorCode::invalid_argument,
+                      "of --kv-pages, --kv-cache-memory and --gpu-memory-utilization one says the "
+                      "cache's size");
   return options;
 }
 

@@ -22,6 +22,10 @@ struct ServeOptions {
   std::vector<std::string> names;
   std::string device = "auto";
   RuntimeOptions runtime;  // its device's kind is what `device` means here
+  bool random_weights = false;
+  // As other engines say --experts and --attention; carried over into `runtime`.
+  std::optional<std::int64_t> expert_parallel_size;
+  std::optional<std::int64_t> data_parallel_size;
   server::ServerSettings server;
   api::PreserveThinking preserve_thinking = api::PreserveThinking::automatic;
   bool enable_thinking = true;

@@ -40,7 +40,6 @@ Result<ModelConfig> synthetic_config(const SubjectOptions& options) {
 }  // namespace
 
 Result<Subject> open_subject(const SubjectOptions& options) {
-  constexpr std::uint64_t kSeed = 1;
   Subject subject;
   subject.name = options.weights == "checkpoint" ? options.model : options.config;
   KOHO_TRY_ASSIGN(subject.device.kind, parse_device(options.device));
@@ -49,40 +48,26 @@ Result<Subject> open_subject(const SubjectOptions& options) {
   if (options.weights == "checkpoint") {
     if (options.model.empty())
       return make_error(ErrorCode::invalid_argument, "--model is needed without synthetic weights");
-    KOHO_TRY_ASSIGN(LoadedModel loaded, load_model(options.model));
-    subject.loaded = std::make_unique<LoadedModel>(std::move(loaded));
-    subject.config = subject.loaded->config;
-    return subject;
-  }
-  if (options.weights != "synthetic" || options.config.empty())
+    KOHO_TRY_ASSIGN(subject.model, load_model(options.model));
+  } else if (options.weights == "synthetic" && !options.config.empty()) {
+    KOHO_TRY_ASSIGN(ModelConfig config, synthetic_config(options));
+    KOHO_TRY_ASSIGN(subject.model, draw_model(std::move(config), subject.device.kind));
+  } else {
     return make_error(ErrorCode::invalid_argument,
                       "--weights must be checkpoint, or synthetic with --config");
-  KOHO_TRY_ASSIGN(subject.config, synthetic_config(options));
-  if (subject.device.kind == DeviceKind::cuda) {
-    KOHO_TRY_ASSIGN(subject.drawn, DrawnWeights::make(subject.config, kSeed));
-    subject.device.drawn = subject.drawn.get();
-  } else {
-    KOHO_TRY_ASSIGN(SyntheticWeights filled, SyntheticWeights::make(subject.config, kSeed));
-    subject.filled = std::make_unique<SyntheticWeights>(std::move(filled));
   }
+  subject.config = subject.model.config;
+  subject.device.drawn = subject.model.drawn.get();
   return subject;
 }
 
 Result<std::unique_ptr<Runtime>> start_runtime(Subject& subject, RuntimeOptions options) {
   options.device = subject.device;
-  LoadedModel model;
   std::optional<LoadedText> text;
-  if (subject.loaded != nullptr) {
-    model = std::move(*subject.loaded);
-    subject.loaded.reset();
-    if (has_tokenizer(subject.name)) {
-      KOHO_TRY_ASSIGN(text, load_text(subject.name, options.chat_template));
-    }
-  } else {
-    model.config = subject.config;
-    model.sources = subject.sources();
+  if (has_tokenizer(subject.name)) {
+    KOHO_TRY_ASSIGN(text, load_text(subject.name, options.chat_template));
   }
-  return Runtime::start(std::move(model), std::move(text), options);
+  return Runtime::start(std::move(subject.model), std::move(text), options);
 }
 
 void add_subject_flags(CommandLine& command, SubjectOptions& options) {

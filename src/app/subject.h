@@ -9,7 +9,6 @@
 
 #include "app/command_line.h"
 #include "base/error.h"
-#include "model/synthetic.h"
 #include "runtime/runtime.h"
 #include "worker/device.h"
 
@@ -26,20 +25,14 @@ struct SubjectOptions {
   bool deterministic = false;
 };
 
-/// The model and what owns its memory.
+/// A model, and what computes it.
 struct Subject {
   std::string name;  // the directory, or the config's file
   ModelConfig config;
   DeviceOptions device;
-  std::unique_ptr<LoadedModel> loaded;
-  std::unique_ptr<DrawnWeights> drawn;
-  std::unique_ptr<SyntheticWeights> filled;
+  LoadedModel model;
 
-  const ModelSources& sources() const {
-    return drawn != nullptr    ? drawn->sources()
-           : filled != nullptr ? filled->sources()
-                               : loaded->sources;
-  }
+  const ModelSources& sources() const { return model.sources; }
 };
 
 void add_subject_flags(CommandLine& command, SubjectOptions& options);
@@ -47,9 +40,8 @@ void add_subject_flags(CommandLine& command, SubjectOptions& options);
 /// Errors: invalid_argument (flags); those of the files; resource_exhausted.
 Result<Subject> open_subject(const SubjectOptions& options);
 
-/// The subject under an engine, with the directory's tokenizer if it has one; `options.device` is
-/// the subject's. Takes a loaded model over; synthetic weights stay the subject's, which must then
-/// outlive the runtime. Errors: as Runtime::start.
+/// The subject under an engine, which takes its model over, with the directory's tokenizer if it
+/// has one; `options.device` is the subject's. Errors: as Runtime::start.
 Result<std::unique_ptr<Runtime>> start_runtime(Subject& subject, RuntimeOptions options);
 
 }  // namespace koho::app

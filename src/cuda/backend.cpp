@@ -415,4 +415,12 @@ Result<std::unique_ptr<Backend>> make_cuda_backend(const CudaOptions& options) {
   return cuda::CudaBackend::open(options);
 }
 
+Result<std::int64_t> cuda_memory_bytes(int device) {
+  KOHO_CUDA_TRY(cudaSetDevice(device));
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  KOHO_CUDA_TRY(cudaMemGetInfo(&free_bytes, &total_bytes));
+  return static_cast<std::int64_t>(total_bytes);
+}
+
 }  // namespace koho

@@ -3,6 +3,7 @@
 // needed to use it; where CUDA is not built, no_cuda.cpp answers.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "base/error.h"
@@ -34,5 +35,8 @@ bool cuda_is_built();
 /// Opens a GPU. Errors: unsupported (no CUDA in this build; compute capability below 9.0),
 /// not_found (no such device), device_error.
 Result<std::unique_ptr<Backend>> make_cuda_backend(const CudaOptions& options);
+
+/// Memory of a GPU, used or not. Errors: unsupported (no CUDA in this build), device_error.
+Result<std::int64_t> cuda_memory_bytes(int device);
 
 }  // namespace koho

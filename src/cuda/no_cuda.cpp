@@ -20,4 +20,8 @@ Result<std::unique_ptr<Backend>> make_cuda_backend(const CudaOptions& /*options*
   return not_built();
 }
 
+Result<std::int64_t> cuda_memory_bytes(int /*device*/) {
+  return not_built();
+}
+
 }  // namespace koho

@@ -15,12 +15,18 @@ namespace koho {
 std::string fingerprint_of(const Runtime& runtime) {
   constexpr std::size_t kSamples = 64;
   constexpr std::size_t kSampleBytes = 256;
-  const std::span<const CheckpointTensor> tensors = runtime.model().checkpoint->tensors();
+  std::span<const CheckpointTensor> tensors;
+  if (const auto& checkpoint = runtime.model().checkpoint) tensors = checkpoint->tensors();
   const RuntimeOptions& options = runtime.options();
   std::string text =
       fmt::format("{}|{}|{}|{}|{}|{}", options.ranks, static_cast<int>(options.experts),
                   static_cast<int>(options.attention), static_cast<int>(options.kv_dtype),
                   static_cast<int>(options.device.kind), options.device.deterministic);
+  if (tensors.empty()) {
+    const ModelConfig& config = runtime.model().config;
+    fmt::format_to(std::back_inserter(text), "|drawn {} {} {} {}", config.num_hidden_layers,
+                   config.hidden_size, config.n_routed_experts, config.vocab_size);
+  }
   const std::size_t stride = std::max<std::size_t>(1, tensors.size() / kSamples);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     fmt::format_to(std::back_inserter(text), "|{} {}", tensors[i].name, describe(tensors[i]));

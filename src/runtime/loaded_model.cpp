@@ -2,10 +2,13 @@
 #include "runtime/loaded_model.h"
 
 #include <chrono>
+#include <string>
+#include <utility>
 
 #include "base/log.h"
 
 namespace koho {
+
 Result<LoadedModel> load_model(const std::filesystem::path& directory) {
   const auto start = std::chrono::steady_clock::now();
   LoadedModel model;
@@ -18,6 +21,34 @@ Result<LoadedModel> load_model(const std::filesystem::path& directory) {
   model.sources = std::move(weights.sources);
   for (const auto& list : {warnings, model.checkpoint->warnings(), weights.warnings})
     for (const std::string& warning : list) log::warning("{}", warning);
+  model.load_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return model;
+}
+
+Result<LoadedModel> load_model_without_weights(const std::filesystem::path& directory,
+                                               DeviceKind device) {
+  std::vector<std::string> warnings;
+  KOHO_TRY_ASSIGN(ModelConfig config, read_model_config(directory, warnings));
+  KOHO_TRY_ASSIGN(GenerationConfig generation, read_generation_config(directory, config, warnings));
+  for (const std::string& warning : warnings) log::warning("{}", warning);
+  KOHO_TRY_ASSIGN(LoadedModel model, draw_model(std::move(config), device));
+  model.generation = std::move(generation);
+  return model;
+}
+
+Result<LoadedModel> draw_model(ModelConfig config, DeviceKind device) {
+  constexpr std::uint64_t kSeed = 1;
+  const auto start = std::chrono::steady_clock::now();
+  LoadedModel model;
+  model.config = std::move(config);
+  if (device == DeviceKind::cuda) {
+    KOHO_TRY_ASSIGN(model.drawn, DrawnWeights::make(model.config, kSeed));
+    model.sources = model.drawn->sources();
+  } else {
+    KOHO_TRY_ASSIGN(SyntheticWeights filled, SyntheticWeights::make(model.config, kSeed));
+    model.filled = std::make_unique<SyntheticWeights>(std::move(filled));
+    model.sources = model.filled->sources();
+  }
   model.load_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return model;
 }

@@ -11,14 +11,19 @@
 #include "base/error.h"
 #include "checkpoint/checkpoint.h"
 #include "model/config.h"
+#include "model/synthetic.h"
 #include "model/weights.h"
+#include "worker/device.h"
 
 namespace koho {
 
 struct LoadedModel {
   ModelConfig config;
   GenerationConfig generation;
-  std::unique_ptr<Checkpoint> checkpoint;  // owns the memory behind `sources`
+  // One of these owns the memory behind `sources`.
+  std::unique_ptr<Checkpoint> checkpoint;
+  std::unique_ptr<DrawnWeights> drawn;       // random weights for a GPU (DeviceOptions::drawn) …
+  std::unique_ptr<SyntheticWeights> filled;  // … and for the CPU
   ModelSources sources;
   double load_s = 0.0;
 
@@ -29,5 +34,14 @@ struct LoadedModel {
 /// Opens and validates everything. Warnings are logged. Errors: those of the files, each naming its
 /// file.
 Result<LoadedModel> load_model(const std::filesystem::path& directory);
+
+/// The same with random weights: of the directory config.json and generation_config.json are read,
+/// no tensor. Errors: as load_model, draw_model.
+Result<LoadedModel> load_model_without_weights(const std::filesystem::path& directory,
+                                               DeviceKind device);
+
+/// A model of random weights (model/synthetic.h), always the same, for a device. Errors:
+/// resource_exhausted.
+Result<LoadedModel> draw_model(ModelConfig config, DeviceKind device);
 
 }  // namespace koho

@@ -3,112 +3,36 @@
 
 #include <algorithm>
 #include <chrono>
-#include <unistd.h>
 #include <utility>
 
-#include "base/arithmetic.h"
 #include "base/in_range.h"
+#include "base/log.h"
 #include "engine/plan_writer.h"
 #include "model/kv_cache.h"
 #include "runtime/detokenizing_decoder.h"
+#include "runtime/sizes.h"
 
 namespace koho {
 namespace {
-
-constexpr std::int64_t kContextDefaultOnCpu = 8192;  // of each sequence, if nothing is asked for
-constexpr std::int32_t kPrefillChunkCpu = 512;
-constexpr std::int32_t kPrefillChunkCuda = 8192;
 
 Status validate(const RuntimeOptions& options, const ModelConfig& config) {
   KOHO_TRY(in_range("ranks", options.ranks, 1, 64));
   KOHO_TRY(in_range("the number of sequences", options.sequences_max, 1, 1 << 14));
   KOHO_TRY(in_range("the context", options.context_max, 0, config.max_position_embeddings));
   KOHO_TRY(in_range("the number of cache pages", options.kv_pages, 0, (1 << 30) / kPageTokens));
+  KOHO_TRY(in_range("the bytes of keys and values", options.kv_bytes, 0, std::int64_t{1} << 50));
+  if (!(options.memory_share >= 0.0 && options.memory_share <= 1.0))
+    return make_error(ErrorCode::invalid_argument,
+                      "the share of memory must be above 0 and at most 1, found {}",
+                      options.memory_share);
+  if ((options.kv_pages > 0 ? 1 : 0) + (options.kv_bytes > 0 ? 1 : 0) +
+          (options.memory_share > 0.0 ? 1 : 0) >
+      1)
+    return make_error(ErrorCode::invalid_argument,
+                      "the cache's size is said once: in pages, in bytes, or by a share of memory");
   KOHO_TRY(in_range("the prefill chunk", options.prefill_chunk, 0, 1 << 20));
   KOHO_TRY(in_range("the queue", options.queue_max, 0, 1 << 19));
   return in_range("the time between tokens in ms", options.inter_token_ms_max, 0, 1 << 30);
-}
-
-Shard shard_of(const RuntimeOptions& options) {
-  return {.ranks = options.ranks, .experts = options.experts, .attention = options.attention};
-}
-
-/// What a model's weights take on each GPU of `ranks`, `sharers` of which share an attention layer.
-/// Linear layers outside the experts may be kept twice, for few tokens and for many (docs/kernels).
-std::int64_t placed_bytes(const ModelSources& sources, std::int64_t ranks, std::int64_t sharers) {
-  std::int64_t bytes = bytes_of(sources.embedding) + bytes_of(sources.lm_head);
-  for (const LayerSources& layer : sources.layers) {
-    const AttentionSources& attention = layer.attention;
-    bytes += 2 *
-             (bytes_of(attention.q) + bytes_of(attention.k) + bytes_of(attention.v) +
-              bytes_of(attention.o)) /
-             sharers;
-    if (layer.mlp) bytes += 2 * bytes_of(*layer.mlp) / ranks;
-    if (!layer.moe) continue;
-    bytes += bytes_of(layer.moe->router) + bytes_of(layer.moe->shared);
-    for (const MlpSource& expert : layer.moe->experts) bytes += bytes_of(expert) / ranks;
-  }
-  return bytes;
-}
-
-/// Memory that keys and values may take on every rank without being asked to: a quarter of the
-/// host's, or what a GPU has left beside the weights and a reserve for activations, scratch memory
-/// and graphs.
-Result<std::int64_t> kv_bytes_max(const RuntimeOptions& options, const ModelSources& sources) {
-  if (options.device.kind == DeviceKind::cpu)
-    return static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE) / 4 /
-           options.ranks;
-  constexpr std::int64_t kReserveBytes = 6'000'000'000;
-  KOHO_TRY_ASSIGN(const std::unique_ptr<Backend> backend,
-                  make_backend(options.device, 0, options.ranks));
-  KOHO_TRY_ASSIGN(const MemoryUse use, backend->memory_use());
-  const std::int64_t sharers = shard_of(options).of_tokens().ranks;
-  return use.free_bytes - placed_bytes(sources, options.ranks, sharers) - kReserveBytes;
-}
-
-/// One page's bytes on every rank that holds it.
-std::int64_t page_bytes(const ModelConfig& config, const RuntimeOptions& options) {
-  return KvCache::page_bytes(
-      {.layers = config.num_hidden_layers,
-       .pages = 1,
-       .kv_heads = config.num_key_value_heads / shard_of(options).of_tokens().ranks,
-       .width = config.head_dim,
-       .dtype = options.kv_dtype});
-}
-
-RuntimeSizes decide_sizes(const ModelConfig& config,
-                          const RuntimeOptions& options,
-                          std::int64_t kv_bytes) {
-  RuntimeSizes sizes;
-  const std::int64_t bytes = page_bytes(config, options);
-  // Ranks that hold a part of every page; parts of the pool that ranks hold alone.
-  const std::int64_t sharers = shard_of(options).of_tokens().ranks;
-  const std::int64_t partitions = options.ranks / sharers;
-  const std::int64_t model_context = config.max_position_embeddings;
-  const std::int64_t wanted_context =
-      options.context_max > 0 ? options.context_max : std::min(kContextDefaultOnCpu, model_context);
-  const std::int64_t wanted_pages =
-      options.sequences_max * ceil_div<std::int64_t>(wanted_context, kPageTokens);
-  const std::int64_t one_sequence = ceil_div<std::int64_t>(wanted_context, kPageTokens);
-  const std::int64_t affordable = std::max(kv_bytes / bytes, one_sequence) * partitions;
-  const std::int64_t pages =
-      options.kv_pages > 0 ? options.kv_pages : std::min(wanted_pages, affordable);
-  // A sequence lies in one partition.
-  const std::int64_t pages_each = options.kv_pages > 0
-                                      ? ceil_div(pages, partitions)
-                                      : std::max(ceil_div(pages, partitions), one_sequence);
-  sizes.kv_pages = static_cast<std::int32_t>(pages_each * partitions);
-  sizes.context_max = static_cast<std::int32_t>(std::min<std::int64_t>(
-      options.context_max > 0 ? options.context_max : model_context, pages_each * kPageTokens));
-  sizes.kv_bytes = pages_each * bytes;
-  sizes.kv_bytes_per_token = bytes / kPageTokens;
-  const std::int32_t chunk = options.prefill_chunk > 0                 ? options.prefill_chunk
-                             : options.device.kind == DeviceKind::cuda ? kPrefillChunkCuda
-                                                                       : kPrefillChunkCpu;
-  // Several prompts may share a step.
-  sizes.prefill_chunk = static_cast<std::int32_t>(
-      std::min<std::int64_t>(chunk, std::int64_t{options.sequences_max} * sizes.context_max));
-  return sizes;
 }
 
 EngineLimits engine_limits(const RuntimeOptions& options,
@@ -178,11 +102,15 @@ Status Runtime::start() {
   const auto start = std::chrono::steady_clock::now();
   KOHO_TRY(validate(options_, model_.config));
   KOHO_TRY(check_shard(model_.config, shard_of(options_)));
-  std::int64_t kv_bytes = 0;
+  if (model_.drawn) options_.device.drawn = model_.drawn.get();
+  CacheMemory memory;
   if (options_.kv_pages == 0) {
-    KOHO_TRY_ASSIGN(kv_bytes, kv_bytes_max(options_, model_.sources));
+    KOHO_TRY_ASSIGN(memory, cache_memory(model_.config, model_.sources, options_));
   }
-  sizes_ = decide_sizes(model_.config, options_, kv_bytes);
+  sizes_ = decide_sizes(model_.config, options_, memory);
+  if (sizes_.context_max < options_.context_max)
+    log::warning("a context of {} tokens was asked for; the cache holds {} of one request",
+                 options_.context_max, sizes_.context_max);
   const EngineLimits limits = engine_limits(options_, sizes_, model_.config.vocab_size);
   KOHO_TRY(validate(limits));
 

@@ -30,11 +30,14 @@ struct RuntimeOptions {
   std::int64_t ranks = 1;  // threads of this process, a GPU each with CUDA
   ExpertLayout experts = ExpertLayout::whole;
   AttentionLayout attention = AttentionLayout::tensor_parallel;
-  std::int32_t sequences_max = 64;      // rows of a decode step
-  std::int32_t context_max = 0;         // tokens of prompt and answer; 0 = what the model has
-  std::int32_t kv_pages = 0;            // of 64 tokens; 0 = what is needed, within memory
-  std::int32_t prefill_chunk = 0;       // prompt tokens in one step; 0 = by device
-  std::int32_t queue_max = 1024;        // requests accepted beside those that run
+  std::int32_t sequences_max = 64;  // rows of a decode step
+  std::int32_t context_max = 0;     // tokens of prompt and answer; 0 = what the model has
+  std::int32_t kv_pages = 0;        // of 64 tokens; 0 = what is needed, within memory
+  std::int64_t kv_bytes = 0;        // instead: what the cache takes on every rank
+  double memory_share = 0.0;        // instead: of a GPU's memory, or of the host's on the CPU, what
+                                    // weights and cache take
+  std::int32_t prefill_chunk = 0;   // prompt tokens in one step; 0 = by device
+  std::int32_t queue_max = 1024;    // requests accepted beside those that run
   std::int64_t inter_token_ms_max = 0;  // EngineLimits::inter_token_us_max; 0 = no bound
   DType kv_dtype = DType::bf16;         // or f8_e4m3
   bool prefix_cache = true;
@@ -42,13 +45,17 @@ struct RuntimeOptions {
   GrammarLimits grammars{};
 };
 
-/// What was decided.
+/// Why a request may not have more tokens.
+enum class ContextBound : std::uint8_t { asked, model, cache };
+
+/// What was decided (runtime/sizes.h).
 struct RuntimeSizes {
   std::int64_t kv_bytes_per_token = 0;  // on every rank that holds the token
   std::int64_t kv_bytes = 0;            // on every rank
   std::int32_t kv_pages = 0;            // of all ranks: each holds a part of every page, or, under
                                         // data-parallel attention, as many pages as the others
-  std::int32_t context_max = 0;         // what was asked for, or what a sequence's pages hold
+  std::int32_t context_max = 0;         // tokens of one request: there are pages for so many
+  ContextBound context_bound = ContextBound::model;
   std::int32_t prefill_chunk = 0;
 };
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <thread>
+#include <unistd.h>
 
 #include "cuda/cuda_backend.h"
 
@@ -29,6 +30,11 @@ Result<std::unique_ptr<Backend>> make_backend(const DeviceOptions& options,
                                    : static_cast<std::int64_t>(std::thread::hardware_concurrency());
   return make_cpu_backend({.threads = static_cast<int>(std::max<std::int64_t>(threads / ranks, 1)),
                            .isa = options.isa});
+}
+
+Result<std::int64_t> device_memory_bytes(const DeviceOptions& options) {
+  if (options.kind == DeviceKind::cuda) return cuda_memory_bytes(0);
+  return static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
 }
 
 }  // namespace koho

@@ -35,4 +35,7 @@ Result<std::unique_ptr<Backend>> make_backend(const DeviceOptions& options,
                                               std::int64_t rank,
                                               std::int64_t ranks);
 
+/// Memory of one GPU, used or not; on the CPU the host's. Errors: those of cuda_memory_bytes.
+Result<std::int64_t> device_memory_bytes(const DeviceOptions& options);
+
 }  // namespace koho

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <sstream>
@@ -262,27 +263,100 @@ TEST(ServeCommand, TakesTheFlagsOfOtherEnginesGuides) {
     const int code = process.wait();
     return std::to_string(code) + '\n' + process.output();
   };
-  const std::string taken = printed({"--random-seed", "7", "--enforce-eager", "--disable-log-stats",
-                                     "--enable-expert-parallel", "--load-format", "auto"});
-  for (const char* part :
-       {"0\n", "seed: 7\n",
-        "--enforce-eager has no effect: ", "--disable-log-stats has no effect: ",
-        "--enable-expert-parallel has no effect: ", "--load-format has no effect: "})
-    EXPECT_NE(taken.find(part), std::string::npos) << part << taken;
-  for (const auto& [flag, told] : {std::pair{"--gpu-memory-utilization=0.9", "--kv-pages"},
-                                   std::pair{"--max-num-queued-tokens=9", "--max-num-queued-reqs"},
-                                   std::pair{"--speculative-config={}", "no speculative decoding"},
-                                   std::pair{"--load-format=dummy", "safetensors"}}) {
-    const std::string refused = printed({flag});
+  const auto expect = [&](const std::vector<std::string>& flags,
+                          std::initializer_list<const char*> parts) {
+    const std::string told = printed(flags);
+    for (const char* part : parts) EXPECT_NE(told.find(part), std::string::npos) << part << told;
+  };
+  expect({"--random-seed", "7", "--enforce-eager", "--disable-log-stats", "--jinja"},
+         {"0\n", "seed: 7\n", "--enforce-eager has no effect: ",
+          "--disable-log-stats has no effect: ", "--jinja has no effect: "});
+  expect({"--gpu-memory-utilization", "0.9"}, {"0\n", "gpu-memory-utilization: 0.9\n"});
+  expect({"--mem-fraction-static=0.85"}, {"gpu-memory-utilization: 0.85\n"});
+  expect({"--kv-cache-memory", "400GiB"}, {"kv-cache-memory: 429496729600\n"});
+  expect({"--kv_cache_memory_bytes=3m"}, {"kv-cache-memory: 3145728\n"});
+  expect({"--load-format", "dummy"}, {"0\n", "load-format: dummy\n"});
+  expect({"-tp", "2", "--ep-size", "1"}, {"0\n", "experts: sliced\n"});
+  expect({"-tp", "2", "--experts=sliced", "--enable-expert-parallel"}, {"experts: whole\n"});
+  expect({"--tp=2", "--dp=2", "--enable-dp-attention"}, {"0\n", "attention: dp\n"});
+  expect({"--max_seq_len", "4k", "--max_batch_size", "9"},
+         {"max-model-len: 4096\n", "max-num-seqs: 9\n"});
+  const auto expect_refused = [&](const std::vector<std::string>& flags, const char* told) {
+    const std::string refused = printed(flags);
     EXPECT_TRUE(refused.starts_with("2\n")) << refused;
-    EXPECT_NE(refused.find(told), std::string::npos) << refused;
-  }
+    EXPECT_NE(refused.find(told), std::string::npos) << told << refused;
+  };
+  expect_refused({"--gpu-memory-utilization=1.5"}, "above 0 and at most 1");
+  expect_refused({"--gpu-memory-utilization=nan"}, "above 0 and at most 1");
+  expect_refused({"--kv-cache-memory=4GB"}, "64GiB");
+  expect_refused({"--kv-cache-memory=4iB"}, "64GiB");
+  expect_refused({"--kv-cache-memory=99999999T"}, "64GiB");
+  expect_refused({"--kv-cache-memory=1G", "--kv-pages=9"}, "one says the cache's size");
+  expect_refused({"--ep-size=3", "--tp=2"}, "among all 2 ranks");
+  expect_refused({"--data-parallel-size=2"}, "several servers");
+  expect_refused({"--max-num-queued-tokens=9"}, "--max-num-queued-reqs");
+  expect_refused({"--speculative-config.method=mtp"}, "no speculative decoding");
+  expect_refused({"--load-format=gguf"}, "safetensors");
   const std::string path = testing::TempDir() + "koho_serve_refused.yaml";
-  std::ofstream(path) << "gpu_memory_utilization: 0.9\n";
-  const std::string refused = printed({"--config", path});
-  EXPECT_TRUE(refused.starts_with("2\n")) << refused;
-  EXPECT_NE(refused.find("--kv-pages"), std::string::npos) << refused;
+  std::ofstream(path) << "speculative_algorithm: EAGLE\n";
+  expect_refused({"--config", path}, "no speculative decoding");
   unlink(path.c_str());
+}
+
+TEST(ServeCommand, TheCacheIsAsLargeAsItsFlagSays) {
+  const auto told = [](std::vector<std::string> flags, std::initializer_list<const char*> parts) {
+    flags.insert(flags.end(), {"--model", kTiny, "--host=127.0.0.1", "--port=0", "--threads=1",
+                               "--log-format=json"});
+    Process process(std::move(flags));
+    const std::uint16_t port = process.ready_port();
+    ASSERT_NE(port, 0) << process.output();
+    const std::string info = get(port, "/server_info").body;
+    for (const char* part : parts)
+      EXPECT_NE((info + process.output()).find(part), std::string::npos) << part << info;
+  };
+  // A page of models/tiny takes 1,310,720 bytes.
+  told({"--kv-cache-memory=20M", "--max-num-seqs=3"},
+       {R"("num_gpu_blocks":16,)", R"("max_model_len":1024,)",
+        "a request has at most 1024 tokens, all that the cache holds; the cache has 16 pages"});
+  told({"--max-num-seqs=2"}, {R"("max_model_len":131072,)", "131072 tokens, all that the model"});
+  told({"--max-num-seqs=20"}, {R"("max_model_len":131072,)", R"("num_gpu_blocks":2560,)"});
+}
+
+TEST(ServeCommand, ADirectoryWithoutWeightsCanBeServedWithRandomOnes) {
+  const std::filesystem::path directory = testing::TempDir() + "koho_serve_dummy";
+  std::filesystem::create_directory(directory);
+  for (const char* name : {"config.json", "generation_config.json", "tokenizer.json",
+                           "tokenizer_config.json", "chat_template.jinja"})
+    std::filesystem::copy_file(kTiny + "/" + name, directory / name,
+                               std::filesystem::copy_options::overwrite_existing);
+  const auto flags = [&](const char* format) {
+    return std::vector<std::string>{"--model",  directory.string(),  "--host=127.0.0.1",
+                                    "--port=0", "--threads=1",       "--load-format",
+                                    format,     "--max-model-len=1k"};
+  };
+  {
+    Process process(flags("auto"));
+    EXPECT_EQ(process.wait(), 3) << process.output();
+  }
+  const auto text = [&] {
+    Process process(flags("dummy"));
+    const std::uint16_t port = process.ready_port();
+    EXPECT_NE(port, 0) << process.output();
+    EXPECT_NE(process.output().find("the weights are random"), std::string::npos);
+    return text_at(post(port, "/v1/completions",
+                        R"({"model":"koho_serve_dummy","prompt":"Once","temperature":0,)"
+                        R"("max_tokens":8,"ignore_eos":true})")
+                       .json(),
+                   "choices.0.text");
+  };
+  const std::string first = text();
+  EXPECT_FALSE(first.empty());
+  EXPECT_EQ(text(), first);
+  std::vector<std::string> checks = flags("dummy");
+  checks.push_back("--check");
+  Process check(checks);
+  EXPECT_EQ(check.wait(), 0) << check.output();
+  std::filesystem::remove_all(directory);
 }
 
 TEST(ServeCommand, TheSeedIsOfRequestsThatNameNone) {

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/sizes.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "base/arithmetic.h"
+#include "model/kv_cache.h"
+
+namespace koho {
+namespace {
+
+constexpr std::int64_t kTokensOfASequence = 8192;  // that the cache has room for, unasked
+constexpr std::int64_t kPagesMax = (std::int64_t{1} << 30) / kPageTokens;
+constexpr std::int32_t kPrefillChunkCpu = 512;
+constexpr std::int32_t kPrefillChunkCuda = 8192;
+constexpr std::int64_t kReserveBytes = 6'000'000'000;  // of a GPU
+constexpr double kGb = 1e9;
+
+/// Ranks that share an attention layer: each holds a part of every page.
+std::int64_t sharers_of(const RuntimeOptions& options) {
+  return shard_of(options).of_tokens().ranks;
+}
+
+/// What a model's weights take on each of `ranks` ranks, `sharers` of which share an attention
+/// layer. On a GPU linear layers outside the experts may be kept twice, for few tokens and for many
+/// (docs/kernels); on the CPU all ranks compute with the one file that is mapped.
+std::int64_t placed_bytes(const ModelSources& sources, const RuntimeOptions& options) {
+  const bool cpu = options.device.kind == DeviceKind::cpu;
+  const std::int64_t ranks = cpu ? 1 : options.ranks;
+  const std::int64_t sharers = cpu ? 1 : sharers_of(options);
+  const std::int64_t copies = cpu ? 1 : 2;
+  std::int64_t bytes = bytes_of(sources.embedding) + bytes_of(sources.lm_head);
+  for (const LayerSources& layer : sources.layers) {
+    const AttentionSources& attention = layer.attention;
+    bytes += copies *
+             (bytes_of(attention.q) + bytes_of(attention.k) + bytes_of(attention.v) +
+              bytes_of(attention.o)) /
+             sharers;
+    if (layer.mlp) bytes += copies * bytes_of(*layer.mlp) / ranks;
+    if (!layer.moe) continue;
+    bytes += bytes_of(layer.moe->router) + bytes_of(layer.moe->shared);
+    for (const MlpSource& expert : layer.moe->experts) bytes += bytes_of(expert) / ranks;
+  }
+  return cpu ? bytes / options.ranks : bytes;
+}
+
+/// One page's bytes on every rank that holds it.
+std::int64_t page_bytes(const ModelConfig& config, const RuntimeOptions& options) {
+  return KvCache::page_bytes({.layers = config.num_hidden_layers,
+                              .pages = 1,
+                              .kv_heads = config.num_key_value_heads / sharers_of(options),
+                              .width = config.head_dim,
+                              .dtype = options.kv_dtype});
+}
+
+/// Of one rank, in bytes.
+struct RankMemory {
+  std::int64_t total = 0;
+  std::int64_t free = 0;  // before koho takes any
+  std::int64_t reserve = 0;
+};
+
+Result<RankMemory> memory_of_rank(const RuntimeOptions& options) {
+  KOHO_TRY_ASSIGN(const std::int64_t total, device_memory_bytes(options.device));
+  if (options.device.kind == DeviceKind::cpu) {
+    const std::int64_t part = total / options.ranks;
+    return RankMemory{.total = part, .free = part, .reserve = 0};
+  }
+  KOHO_TRY_ASSIGN(const std::unique_ptr<Backend> backend,
+                  make_backend(options.device, 0, options.ranks));
+  KOHO_TRY_ASSIGN(const MemoryUse use, backend->memory_use());
+  return RankMemory{.total = total, .free = use.free_bytes, .reserve = kReserveBytes};
+}
+
+}  // namespace
+
+Shard shard_of(const RuntimeOptions& options) {
+  return {.ranks = options.ranks, .experts = options.experts, .attention = options.attention};
+}
+
+Result<CacheMemory> cache_memory(const ModelConfig& config,
+                                 const ModelSources& sources,
+                                 const RuntimeOptions& options) {
+  const std::int64_t page = page_bytes(config, options);
+  if (options.kv_bytes > 0) {
+    if (options.kv_bytes < page)
+      return make_error(ErrorCode::resource_exhausted,
+                        "{} bytes for keys and values hold no page, which takes {} on every rank",
+                        options.kv_bytes, page);
+    return CacheMemory{.bytes = options.kv_bytes, .whole = true};
+  }
+  KOHO_TRY_ASSIGN(const RankMemory memory, memory_of_rank(options));
+  const std::int64_t weights = placed_bytes(sources, options);
+  if (options.memory_share > 0.0) {
+    const auto share =
+        static_cast<std::int64_t>(options.memory_share * static_cast<double>(memory.total));
+    const std::int64_t left = share - (memory.total - memory.free) - weights - memory.reserve;
+    if (left < page)
+      return make_error(
+          ErrorCode::resource_exhausted,
+          "{} of a rank's {:.3f} GB of memory leave no room for keys and values: others hold "
+          "{:.3f} GB, weights take {:.3f} GB, activations and scratch memory {:.3f} GB",
+          options.memory_share, static_cast<double>(memory.total) / kGb,
+          static_cast<double>(memory.total - memory.free) / kGb, static_cast<double>(weights) / kGb,
+          static_cast<double>(memory.reserve) / kGb);
+    return CacheMemory{.bytes = left, .whole = true};
+  }
+  if (options.device.kind == DeviceKind::cpu) return CacheMemory{.bytes = memory.total / 4};
+  return CacheMemory{.bytes = memory.free - weights - memory.reserve};
+}
+
+RuntimeSizes decide_sizes(const ModelConfig& config,
+                          const RuntimeOptions& options,
+                          const CacheMemory& memory) {
+  const std::int64_t page = page_bytes(config, options);
+  const std::int64_t partitions = options.ranks / sharers_of(options);
+  const bool asked = options.context_max > 0;
+  const std::int64_t context = asked ? options.context_max : config.max_position_embeddings;
+  const std::int64_t pages_of_one = ceil_div<std::int64_t>(context, kPageTokens);
+  const std::int64_t affordable = memory.bytes / page;
+  std::int64_t pages_each = 0;  // of each partition; a sequence lies in one
+  if (options.kv_pages > 0) {
+    pages_each = ceil_div<std::int64_t>(options.kv_pages, partitions);
+  } else if (memory.whole) {
+    pages_each = std::min(affordable, kPagesMax / partitions);
+  } else {
+    const std::int64_t usual =
+        asked ? pages_of_one : std::min(pages_of_one, kTokensOfASequence / kPageTokens);
+    const std::int64_t wanted =
+        std::max(ceil_div(options.sequences_max * usual, partitions), pages_of_one);
+    pages_each = std::min(wanted, std::max(affordable, usual));
+  }
+  RuntimeSizes sizes;
+  sizes.kv_pages = static_cast<std::int32_t>(pages_each * partitions);
+  sizes.context_max = static_cast<std::int32_t>(std::min(context, pages_each * kPageTokens));
+  sizes.context_bound = sizes.context_max < context ? ContextBound::cache
+                        : asked                     ? ContextBound::asked
+                                                    : ContextBound::model;
+  sizes.kv_bytes = pages_each * page;
+  sizes.kv_bytes_per_token = page / kPageTokens;
+  const std::int32_t chunk = options.prefill_chunk > 0                 ? options.prefill_chunk
+                             : options.device.kind == DeviceKind::cuda ? kPrefillChunkCuda
+                                                                       : kPrefillChunkCpu;
+  // Several prompts may share a step.
+  sizes.prefill_chunk = static_cast<std::int32_t>(
+      std::min<std::int64_t>(chunk, std::int64_t{options.sequences_max} * sizes.context_max));
+  return sizes;
+}
+
+}  // namespace koho
