@@ -234,6 +234,7 @@ Refusal encode(GenerationRequest& request, const Model& model, std::string_view 
   }
   request.base.seed = random_seed();
   request.requests.clear();
+  std::int64_t tokens = 0;
   for (PromptInput& prompt : request.prompts) {
     if (prompt.is_text && model.tokenizer == nullptr) return no_text_side();
     Request one = request.base;
@@ -242,6 +243,8 @@ Refusal encode(GenerationRequest& request, const Model& model, std::string_view 
     one.prompt = std::move(*ids);
     if (request.truncate_to && one.prompt.size() > static_cast<std::size_t>(*request.truncate_to))
       one.prompt.erase(one.prompt.begin(), one.prompt.end() - *request.truncate_to);
+    tokens += static_cast<std::int64_t>(one.prompt.size());
+    if (&prompt == &request.prompts.back()) request.prompt_tokens = tokens;
     one.begins_in_reasoning =
         !one.prompt.empty() && one.reasoning_begin >= 0 && one.prompt.back() == one.reasoning_begin;
     if (Refusal refused = settle_lengths(request, model, asked_in, one)) return refused;

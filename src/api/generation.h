@@ -89,8 +89,9 @@ struct GenerationRequest {
   std::vector<std::vector<PromptLogprob>> prompt_logprobs;
 
   // Filled in by encode().
-  std::vector<Request> requests;  // one a prompt
-  std::string prompt_text;        // a conversation's, rendered
+  std::vector<Request> requests;              // one a prompt
+  std::optional<std::int64_t> prompt_tokens;  // of all prompts; nothing if a refusal came before
+  std::string prompt_text;                    // a conversation's, rendered
   bool starts_in_reasoning = false;
   TurnPlace place;                                        // of a conversation's answer
   std::shared_ptr<const chat::ToolSchemas> tool_schemas;  // null: tool tags are text

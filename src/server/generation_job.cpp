@@ -219,7 +219,6 @@ void GenerationJob::submit() {
   stream_ = request_.stream;
   answer_.emplace(model, request_, setup_.endpoint->respond(request_, model));
   for (Request& one : request_.requests) {
-    prompt_tokens_ += static_cast<std::int64_t>(one.prompt.size());
     Result<std::shared_ptr<OutputStream>> stream =
         setup_.serving->engine.submit(std::move(one), setup_.wake);
     if (!stream.ok()) {
@@ -318,7 +317,9 @@ void GenerationJob::take_events(std::string& out, std::size_t bytes_max) {
 void GenerationJob::begin(std::string& out) {
   if (begun_) return;
   begun_ = true;
-  answer_->begin({.id = name_, .created = Core::unix_seconds(), .prompt_tokens = prompt_tokens_},
+  answer_->begin({.id = name_,
+                  .created = Core::unix_seconds(),
+                  .prompt_tokens = request_.prompt_tokens.value_or(0)},
                  out);
 }
 
@@ -402,9 +403,11 @@ void GenerationJob::report(std::string_view finish, int status, const ApiError* 
     fields.push_back({"param", error->param.empty() ? "null" : quoted_part(error->param)});
   }
   // Not before the reading is done, which the pool may do.
-  if (prepared_.load(std::memory_order_acquire) && !request_.user.empty())
-    fields.push_back({"user", quoted_part(request_.user)});
-  fields.push_back({"prompt_tokens", fmt::to_string(prompt_tokens_)});
+  const bool read = prepared_.load(std::memory_order_acquire);
+  if (read && !request_.user.empty()) fields.push_back({"user", quoted_part(request_.user)});
+  fields.push_back({"prompt_tokens", read && request_.prompt_tokens
+                                         ? fmt::to_string(*request_.prompt_tokens)
+                                         : "null"});
   if (answer_ && answer_->done() && error == nullptr) {
     const api::Ended& totals = answer_->totals();
     const Timings& timings = totals.timings;

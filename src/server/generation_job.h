@@ -110,7 +110,6 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   std::optional<api::Answer> answer_;
   bool stream_ = false;
   bool begun_ = false;
-  std::int64_t prompt_tokens_ = 0;
   /// What is known of an answer that breaks off.
   struct Progress {
     std::int64_t tokens = 0;  // that came
