@@ -9,10 +9,10 @@
 #include <CLI/CLI.hpp>
 #include <fmt/core.h>
 
+#include "app/build_info.h"
 #include "app/command.h"
 #include "app/serve.h"
 #include "base/error.h"
-#include "base/version.h"
 
 namespace koho::app {
 namespace {
@@ -59,7 +59,7 @@ int run(int argc, char** argv) {
   if (first == "serve") return run_serve({argv + 2, argv + argc});
   CLI::App program("koho serves GLM-4.5, 4.6 and 4.7 (glm4_moe) from C++ and CUDA.", "koho");
   program.require_subcommand(1);
-  program.set_version_flag("--version", fmt::format("koho {}", kVersion));
+  program.set_version_flag("--version", version_text());
   program.get_formatter()->column_width(34);
   CommandLine line(program);
   Runner runner;

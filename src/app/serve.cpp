@@ -2,18 +2,14 @@
 // `koho serve`: listens at once, loads the model, serves until a signal, drains.
 #include "app/serve.h"
 
+#include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <csignal>
-#include <cstddef>
 #include <cstdio>
-#include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <memory>
 #include <optional>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <thread>
 #include <unistd.h>
 
@@ -21,12 +17,12 @@
 
 #include "api/chat_completions.h"
 #include "api/completions.h"
+#include "app/build_info.h"
 #include "app/command.h"
 #include "app/serve_options.h"
 #include "app/units.h"
 #include "base/load_progress.h"
 #include "base/log.h"
-#include "base/version.h"
 #include "server/runtime_serving.h"
 #include "server/server.h"
 
@@ -41,23 +37,6 @@ constexpr int kExitDevice = 4;
 constexpr int kExitEngineLost = 6;
 
 constexpr std::int64_t kUsPerSecond = 1'000'000;
-
-/// Tells systemd; nothing happens without it.
-void notify(const std::string& socket_path, const std::string& state) {
-  if (socket_path.empty()) return;
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (socket_path.size() >= sizeof address.sun_path) return;
-  std::memcpy(address.sun_path, socket_path.data(), socket_path.size());
-  if (address.sun_path[0] == '@') address.sun_path[0] = '\0';
-  const int socket = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  if (socket < 0) return;
-  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + socket_path.size());
-  if (sendto(socket, state.data(), state.size(), MSG_NOSIGNAL,
-             reinterpret_cast<const sockaddr*>(&address), length) < 0)
-    log::warning("systemd was not told \"{}\": {}", state, std::strerror(errno));
-  close(socket);
-}
 
 sigset_t served_signals() {
   sigset_t set;
@@ -118,16 +97,36 @@ void drain(server::Server& server, std::int64_t seconds) {
   watching.join();
 }
 
+/// SIGHUP: the keys as the files have them now. With files that cannot be read, or hold none, the
+/// old ones stay: no door opens by an accident.
+void reload_keys(server::Core& core, const ServeOptions& options) {
+  if (options.api_key_files.empty()) {
+    log::info("SIGHUP: there is no --api-key-file to read again; all else is read by a restart");
+    return;
+  }
+  Result<std::vector<std::string>> keys = read_api_keys(options, true);
+  if (!keys.ok()) {
+    log::error("SIGHUP: the API keys stay as they were: {}", keys.error().message);
+    return;
+  }
+  log::info("SIGHUP: {} API keys from now on", keys->size());
+  core.set_api_keys(std::move(*keys));
+}
+
 /// Until a signal, or the engine is lost. Returns the exit code.
-int serve_until_signal(server::Server& server, Runtime& runtime, const ServeOptions& options) {
+int serve_until_signal(server::Server& server,
+                       Runtime& runtime,
+                       const ServeOptions& options,
+                       server::ServiceManager& manager) {
   while (true) {
-    const int signal = wait_for_signal(500);
+    const int signal = wait_for_signal(std::min<std::int64_t>(500, manager.look_every_ms()));
+    if (manager.has_watchdog()) manager.keep_alive(runtime.engine().takes_turns());
     if (signal == SIGUSR1) log_steps(runtime);
-    if (signal == SIGHUP) log::info("SIGHUP: nothing is read again; a restart reads all anew");
+    if (signal == SIGHUP) reload_keys(server.core(), options);
     if (signal == SIGINT || signal == SIGTERM) {
       log::info("{}: draining, at most {} s", signal == SIGINT ? "SIGINT" : "SIGTERM",
                 options.shutdown_timeout_s);
-      notify(options.notify_socket, "STOPPING=1");
+      manager.tell("STOPPING=1");
       drain(server, options.shutdown_timeout_s);
       return 0;
     }
@@ -176,12 +175,14 @@ Status check_model(const ServeOptions& options) {
 int serve(ServeOptions options) {
   if (options.names.empty()) options.names.push_back(default_name(options.model));
   options.server.model_name = options.names.front();
+  options.server.build_info = build_json();
   // Signals are for this thread: all others start with them blocked.
   const sigset_t set = served_signals();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
 
   SteadyClock clock;
+  server::ServiceManager manager(options.service_manager, clock);
   LoadProgress progress(clock);
   std::unique_ptr<Runtime> runtime;
   std::unique_ptr<server::Serving> serving;  // outlives the server
@@ -192,7 +193,7 @@ int serve(ServeOptions options) {
   server::Core& core = (*server)->core();
   log::info("listening on {}:{}{}, loading {}", options.server.host, (*server)->port(),
             options.server.tls_cert.empty() ? "" : " (HTTPS)", options.model);
-  notify(options.notify_socket, "STATUS=loading");
+  manager.tell("STATUS=loading");
   core.set_loading("the model's files");
   if (options.random_weights)
     log::warning("--load-format dummy: the weights are random, and so is what they answer");
@@ -224,8 +225,8 @@ int serve(ServeOptions options) {
   log::info("ready: \"{}\" on {}:{}, context {} tokens, {} answers at once, loaded in {:.1f} s",
             options.names.front(), options.server.host, (*server)->port(),
             serving->model.context_max(), runtime->options().sequences_max, runtime->load_s());
-  notify(options.notify_socket, "READY=1\nSTATUS=serving");
-  const int code = serve_until_signal(**server, *runtime, options);
+  manager.tell("READY=1\nSTATUS=serving");
+  const int code = serve_until_signal(**server, *runtime, options, manager);
   server->reset();
   log::info("ended");
   return code;
@@ -263,7 +264,7 @@ int run_serve(const std::vector<std::string>& arguments) {
       return 0;
     }
     if (argument == "--version") {
-      fmt::print("koho {}\n", kVersion);
+      std::puts(version_text().c_str());
       return 0;
     }
     if (argument == "--help-markdown") {

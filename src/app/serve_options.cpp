@@ -7,6 +7,7 @@
 #include <iterator>
 #include <numeric>
 #include <sstream>
+#include <unistd.h>
 #include <utility>
 
 #include <fmt/format.h>
@@ -96,17 +97,6 @@ Status set_word(std::string& target,
 
 std::string shown_boolean(bool value) {
   return value ? "true" : "false";
-}
-
-Status read_keys(ServeOptions& options, const std::string& path) {
-  KOHO_TRY_ASSIGN(std::string text, read_file_or_pipe(path, kFileBytesMax));
-  std::istringstream lines(std::move(text));
-  std::string line;
-  while (std::getline(lines, line)) {
-    while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
-    if (!line.empty() && line.front() != '#') options.server.api_keys.push_back(line);
-  }
-  return {};
 }
 
 Status read_template_defaults(ServeOptions& options, const std::string& text) {
@@ -365,11 +355,16 @@ std::vector<ServeOption> make_table() {
        Takes::list,
        [](O& o, S v) -> Status {
          if (v.empty()) return make_error(ErrorCode::invalid_argument, "expected a key");
-         o.server.api_keys.push_back(v);
+         o.given_keys.push_back(v);
          return {};
        },
        nullptr},
-      {"Server", "--api-key-file", "FILE", "Keys, one a line", Takes::value, read_keys, nullptr},
+      {"Server", "--api-key-file", "FILE", "Keys, one a line; read again at SIGHUP", Takes::value,
+       [](O& o, S v) {
+         o.api_key_files.push_back(v);
+         return Status();
+       },
+       nullptr},
       {"Server", "--tls-cert,--ssl-certfile,--ssl-cert-file", "FILE",
        "HTTPS instead of HTTP: the certificate with its chain, PEM; read at the start",
        Takes::value,
@@ -536,7 +531,13 @@ Status read_environment(ServeOptions& options) {
     if (const char* value = std::getenv(name.c_str()))
       KOHO_TRY(set_option(option, options, value, name));
   }
-  if (const char* socket = std::getenv("NOTIFY_SOCKET")) options.notify_socket = socket;
+  server::ServiceManager::Settings& manager = options.service_manager;
+  if (const char* socket = std::getenv("NOTIFY_SOCKET")) manager.socket = socket;
+  // The watchdog may be another process' affair.
+  const char* process = std::getenv("WATCHDOG_PID");
+  if (process != nullptr && parse_integer<std::int64_t>(process) != getpid()) return {};
+  if (const char* us = std::getenv("WATCHDOG_USEC"))
+    manager.watchdog_us = parse_integer<std::int64_t>(us).value_or(0);
   return {};
 }
 
@@ -696,6 +697,7 @@ Result<ServeOptions> read_serve_options(const std::vector<std::string>& argument
     return make_error(ErrorCode::invalid_argument, "--tls-key needs --tls-cert");
   KOHO_TRY_ASSIGN(options.runtime.device.kind, parse_device(options.device));
   KOHO_TRY(carry_over_sizes(options));
+  KOHO_TRY_ASSIGN(options.server.api_keys, read_api_keys(options, false));
   RuntimeOptions& runtime = options.runtime;
   if ((runtime.kv_pages > 0 ? 1 : 0) + (runtime.kv_bytes > 0 ? 1 : 0) +
           (runtime.memory_share > 0.0 ? 1 : 0) >
@@ -704,6 +706,24 @@ Result<ServeOptions> read_serve_options(const std::vector<std::string>& argument
                       "of --kv-pages, --kv-cache-memory and --gpu-memory-utilization one says the "
                       "cache's size");
   return options;
+}
+
+Result<std::vector<std::string>> read_api_keys(const ServeOptions& options, bool again) {
+  std::vector<std::string> keys = options.given_keys;
+  for (const std::string& path : options.api_key_files) {
+    KOHO_TRY_ASSIGN(std::string text, again ? read_file(path, kFileBytesMax)
+                                            : read_file_or_pipe(path, kFileBytesMax));
+    const std::size_t before = keys.size();
+    std::istringstream lines(std::move(text));
+    std::string line;
+    while (std::getline(lines, line)) {
+      while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
+      if (!line.empty() && line.front() != '#') keys.push_back(line);
+    }
+    if (keys.size() == before)
+      return make_error(ErrorCode::invalid_argument, "{} holds no key", path);
+  }
+  return keys;
 }
 
 std::string serve_help() {

@@ -13,6 +13,7 @@
 #include "api/model.h"
 #include "base/error.h"
 #include "runtime/runtime.h"
+#include "server/service_manager.h"
 #include "server/settings.h"
 
 namespace koho::app {
@@ -34,7 +35,9 @@ struct ServeOptions {
   std::int64_t shutdown_timeout_s = 30;
   std::string log_level = "info";
   std::string log_format = "auto";
-  std::string notify_socket;  // systemd's
+  std::vector<std::string> given_keys;     // by the command line and the environment
+  std::vector<std::string> api_key_files;  // further ones, read again at SIGHUP
+  server::ServiceManager::Settings service_manager;
   std::optional<std::int64_t> seed;
   std::vector<std::string> warnings;  // of flags without effect
   bool print_config = false;
@@ -67,6 +70,11 @@ const std::vector<ServeOption>& serve_option_table();
 /// `koho serve`): the later wins. Underscores in names count as hyphens. A refusal names the
 /// nearest flag there is. Errors: invalid_argument; not_found, io_error (the config file).
 Result<ServeOptions> read_serve_options(const std::vector<std::string>& arguments);
+
+/// All keys there are now: those given, and those in the files. Errors: not_found, io_error (a
+/// file; `again`: anything but a regular one, which cannot be read twice); invalid_argument (a file
+/// without a key).
+Result<std::vector<std::string>> read_api_keys(const ServeOptions& options, bool again);
 
 /// The table as help text, and as the table of docs/server.md.
 std::string serve_help();

@@ -153,6 +153,18 @@ void Engine::settle() {
   inbox_->settled.wait(lock, [&] { return inbox_->carried >= number; });
 }
 
+bool Engine::takes_turns() {
+  const bool first = turn_asked_ == 0;
+  {
+    const std::lock_guard lock(inbox_->mutex);
+    if (!first && inbox_->carried < turn_asked_) return false;
+    inbox_->commands.push_back({Inbox::Command::Kind::nothing, {}, {}, {}});
+    turn_asked_ = ++inbox_->posted;
+  }
+  inbox_->arrived.notify_one();
+  return !first;
+}
+
 void Engine::drain(std::int64_t timeout_us) {
   std::unique_lock lock(inbox_->mutex);
   inbox_->accepting = false;

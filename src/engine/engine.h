@@ -55,6 +55,10 @@ class Engine {
   /// statistics(): for the turn under way at most. Threads: any but the engine's.
   void settle();
 
+  /// Whether the engine's thread has taken a turn since the last call, which asked it for one as
+  /// this one does; false at the first call, and as long as the thread is stuck. Threads: one.
+  bool takes_turns();
+
   /// Accepts nothing any more and waits until all requests ended, or until `timeout_us` has passed;
   /// then the remaining ones fail (unavailable). Threads: any.
   void drain(std::int64_t timeout_us);
@@ -87,6 +91,7 @@ class Engine {
 
   StepLoop loop_;
   std::shared_ptr<Inbox> inbox_;  // shared with the streams, which may outlive the engine
+  std::uint64_t turn_asked_ = 0;  // the number of takes_turns()'s last command
   bool reported_down_ = false;
   bool reported_broken_ = false;
   std::thread thread_;

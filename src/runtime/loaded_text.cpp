@@ -28,7 +28,8 @@ Result<LoadedText> load_text(const std::filesystem::path& directory,
   const chat::TemplateChoice choice = chat::choose_template(text, asked);
   if (!choice.warning.empty()) log::warning("{}", choice.warning);
   if (use == TextUse::chat) KOHO_TRY(chat::check_control_tokens(choice.style, tokenizer));
-  return LoadedText{.tokenizer = std::move(tokenizer), .style = choice.style};
+  return LoadedText{
+      .tokenizer = std::move(tokenizer), .style = choice.style, .template_hash = choice.hash};
 }
 
 }  // namespace koho

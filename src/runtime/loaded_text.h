@@ -17,6 +17,7 @@ namespace koho {
 struct LoadedText {
   Tokenizer tokenizer;
   chat::TemplateStyle style = chat::TemplateStyle::glm_4_7;
+  std::string template_hash;  // chat::TemplateChoice::hash, of the directory's own template
 
   /// The ids of a conversation's prompt: control tokens from the template only. Errors: as
   /// chat::render.

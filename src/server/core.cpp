@@ -24,6 +24,7 @@ Core::Core(ServerSettings settings, const Clock& clock)
     : settings_(std::move(settings)),
       clock_(clock),
       started_us_(clock.now_us()),
+      api_keys_(std::make_shared<const std::vector<std::string>>(settings_.api_keys)),
       waiting_for_("the model"),
       pool_(settings_.text_threads, kPoolQueueMax) {
   for (const Route& route : routes()) responses_.try_emplace(std::string(route.path));
@@ -31,6 +32,17 @@ Core::Core(ServerSettings settings, const Clock& clock)
 }
 
 Core::~Core() = default;
+
+std::shared_ptr<const std::vector<std::string>> Core::api_keys() const {
+  const std::lock_guard lock(mutex_);
+  return api_keys_;
+}
+
+void Core::set_api_keys(std::vector<std::string> keys) {
+  auto made = std::make_shared<const std::vector<std::string>>(std::move(keys));
+  const std::lock_guard lock(mutex_);
+  api_keys_.swap(made);
+}
 
 void Core::set_loading(std::string what, const LoadProgress* progress) {
   const std::lock_guard lock(mutex_);

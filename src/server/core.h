@@ -69,6 +69,11 @@ class Core {
   const Counters& counters() const { return counters_; }
   WorkPool& pool() { return pool_; }
 
+  /// The keys of which every request must show one; empty: none is asked for. Never null. Threads:
+  /// any.
+  std::shared_ptr<const std::vector<std::string>> api_keys() const;
+  void set_api_keys(std::vector<std::string> keys);
+
   // ---- what the server is doing; threads: any
   Phase phase() const { return phase_.load(std::memory_order_acquire); }
   /// What readiness waits for, and how far the weights are, which outlives the loading; null: not
@@ -112,6 +117,7 @@ class Core {
   std::atomic<Phase> phase_{Phase::loading};
   std::atomic<const Serving*> serving_{nullptr};
   mutable std::mutex mutex_;
+  std::shared_ptr<const std::vector<std::string>> api_keys_;
   std::string waiting_for_;
   const LoadProgress* progress_ = nullptr;
   std::map<std::string, std::array<std::uint64_t, 4>> responses_;

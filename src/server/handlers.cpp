@@ -2,6 +2,7 @@
 #include "server/handlers.h"
 
 #include <algorithm>
+#include <memory>
 #include <vector>
 
 #include <fmt/format.h>
@@ -86,8 +87,15 @@ Response answer_one_model(Core& core, const Call& call) {
   return json_response(model_json(model, std::string(call.rest)));
 }
 
-Response answer_version(Core& /*core*/, const Call& /*call*/) {
-  return json_response(fmt::format(R"({{"version":"{}","engine":"koho"}})", kVersion));
+/// Which program this is: members of a JSON object.
+std::string program_members(const Core& core) {
+  std::string out = fmt::format(R"("version":"{}")", kVersion);
+  if (!core.settings().build_info.empty()) out += ',' + core.settings().build_info;
+  return out;
+}
+
+Response answer_version(Core& core, const Call& /*call*/) {
+  return json_response(fmt::format(R"({{"engine":"koho",{}}})", program_members(core)));
 }
 
 Response answer_server_info(Core& core, const Call& /*call*/) {
@@ -96,10 +104,10 @@ Response answer_server_info(Core& core, const Call& /*call*/) {
   std::string out = R"({"model":)";
   chat::append_json_string(out, serving.model.names.front());
   out += fmt::format(
-      R"(,"version":"{}","max_model_len":{},"max_num_seqs":{},"max_num_batched_tokens":{},)"
+      R"(,{},"max_model_len":{},"max_num_seqs":{},"max_num_batched_tokens":{},)"
       R"("block_size":{},"num_gpu_blocks":{},"vocab_size":{},"enable_prefix_caching":{},)"
       R"("uptime_seconds":{:.1f})",
-      kVersion, serving.model.context_max(), limits.scheduler.sequences_max,
+      program_members(core), serving.model.context_max(), limits.scheduler.sequences_max,
       limits.scheduler.step_tokens_max, limits.scheduler.tokens_per_page, limits.scheduler.pages,
       limits.vocabulary, limits.scheduler.prefix_cache,
       static_cast<double>(core.uptime_us()) / 1e6);
@@ -239,9 +247,8 @@ bool origin_allowed(const ServerSettings& settings, std::string_view origin) {
 }
 
 /// A web page must not reach a server that trusts this machine, under whatever name.
-bool comes_from_elsewhere(const ServerSettings& settings, const RequestHead& head) {
-  if (!settings.check_host || !settings.api_keys.empty() || !is_loopback(settings.host))
-    return false;
+bool comes_from_elsewhere(const ServerSettings& settings, bool keyless, const RequestHead& head) {
+  if (!settings.check_host || !keyless || !is_loopback(settings.host)) return false;
   if (head.has("host") && !names_this_machine(head.field("host"))) return true;
   if (!head.has("origin")) return false;
   const std::string_view origin = head.field("origin");
@@ -336,7 +343,8 @@ std::variant<const Route*, Response> find_route(Core& core, const RequestHead& h
     response.close = true;
     return response;
   }
-  if (comes_from_elsewhere(core.settings(), head))
+  const std::shared_ptr<const std::vector<std::string>> keys = core.api_keys();
+  if (comes_from_elsewhere(core.settings(), keys->empty(), head))
     return refuse(error_style(head.path), 403, "forbidden_origin",
                   "this server answers requests from its own machine only; give it an API key or "
                   "--allowed-origins");
@@ -351,8 +359,7 @@ std::variant<const Route*, Response> find_route(Core& core, const RequestHead& h
     }
     return response;
   }
-  const std::vector<std::string>& keys = core.settings().api_keys;
-  if (!keys.empty() && (route == nullptr || !route->open) && !has_key(keys, head))
+  if (!keys->empty() && (route == nullptr || !route->open) && !has_key(*keys, head))
     return refuse(error_style(head.path), 401, "invalid_api_key",
                   "an API key is needed: Authorization: Bearer KEY, or x-api-key: KEY");
   if (route == nullptr) {

@@ -39,6 +39,11 @@ Serving serving_of(Runtime& runtime, std::vector<std::string> names) {
       fmt::format(R"("ranks":{},"kv_bytes":{},"kv_bytes_per_token":{},"load_seconds":{:.3f})",
                   runtime.options().ranks, runtime.sizes().kv_bytes,
                   runtime.sizes().kv_bytes_per_token, runtime.load_s());
+  if (const LoadedText* text = runtime.text())
+    serving.server_info += fmt::format(
+        R"(,"chat_template":"{}","chat_template_xxh3_128":{})",
+        chat::template_style_name(text->style),
+        text->template_hash.empty() ? "null" : fmt::format("\"{}\"", text->template_hash));
   return serving;
 }
 

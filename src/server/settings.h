@@ -40,11 +40,12 @@ struct ServerSettings {
   std::size_t inline_body_bytes = 4U << 10U;   // larger ones leave the I/O thread
 
   std::string model_name;  // a label of the metrics
+  std::string build_info;  // for /version and /server_info: members of a JSON object, or ""
 
   std::string tls_cert;  // a PEM file; "" is plain HTTP
   std::string tls_key;   // "": in the same file
 
-  std::vector<std::string> api_keys;         // empty: none is asked for
+  std::vector<std::string> api_keys;         // empty: none is asked for; Core has them from here
   std::vector<std::string> allowed_origins;  // "*" is any
   bool check_host = true;                    // on a loopback address without keys
   int overload_status = 429;                 // or 503

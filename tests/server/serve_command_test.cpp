@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `koho serve` as a process: flags, the way to readiness, the drain, exit codes, its documentation.
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -11,10 +12,12 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <vector>
 
 #include <gtest/gtest.h>
 
 #include "client.h"
+#include "notify_socket.h"
 
 namespace koho::server {
 namespace {
@@ -176,11 +179,30 @@ TEST(ServeCommand, ItsLogTellsHowRequestsEnded) {
                  R"({"model":"tiny","prompt":"a","request_id":"wrong","temperature":9})")
                 .status,
             400);
-  expect("wrong", {R"("status":400)", R"("param":"temperature")", R"("code":null)"});
+  expect("wrong", {R"("status":400)", R"("param":"temperature")", R"("code":null)",
+                   R"("prompt_tokens":null,)"});
   EXPECT_EQ(
       post(port, "/v1/completions", R"({"model":"none","prompt":"a","request_id":"lost"})").status,
       404);
   expect("lost", {R"("status":404)", R"("param":"model")", R"("code":"model_not_found")"});
+  // Refused behind the encoding: the prompt's length is known.
+  EXPECT_EQ(post(port, "/v1/completions",
+                 R"({"model":"tiny","prompt":[5,6,7],"request_id":"long","max_tokens":2048})")
+                .status,
+            400);
+  expect("long", {R"("code":"context_length_exceeded")", R"("prompt_tokens":3,)"});
+  EXPECT_EQ(post(port, "/v1/completions",
+                 R"({"model":"tiny","prompt":[5,6,7,8],"request_id":"grammar",)"
+                 R"("structured_outputs":{"regex":"("}})")
+                .status,
+            400);
+  expect("grammar", {R"("code":"invalid_grammar")", R"("prompt_tokens":4,)"});
+  // Refused at the first of two prompts: the second was not encoded.
+  EXPECT_EQ(post(port, "/v1/completions",
+                 R"({"model":"tiny","prompt":[[5],[6,7]],"request_id":"two","max_tokens":2048})")
+                .status,
+            400);
+  expect("two", {R"("prompt_tokens":null,)"});
   Client drained(port);
   ASSERT_TRUE(send(drained, "drained"));
   process.signal(SIGTERM);
@@ -196,8 +218,8 @@ TEST(ServeCommand, SignalsThatAskForNoEnd) {
   ASSERT_NE(port, 0) << process.output();
   const std::string body = R"({"model":"tiny","prompt":"a","max_tokens":4,"ignore_eos":true})";
   EXPECT_EQ(post(port, "/v1/completions", body).status, 200);
-  for (const auto& [number, told] :
-       {std::pair{SIGHUP, "SIGHUP: nothing is read again"}, std::pair{SIGUSR1, "pages free"}}) {
+  for (const auto& [number, told] : {std::pair{SIGHUP, "SIGHUP: there is no --api-key-file"},
+                                     std::pair{SIGUSR1, "pages free"}}) {
     process.signal(number);
     while (process.output().find(told) == std::string::npos) usleep(1000);
   }
@@ -206,6 +228,90 @@ TEST(ServeCommand, SignalsThatAskForNoEnd) {
   EXPECT_EQ(process.wait(), 0) << process.output();
   // The flight recorder tells of the first request's steps.
   EXPECT_NE(process.output().find("step"), std::string::npos) << process.output();
+}
+
+TEST(ServeCommand, ReadsItsKeysAgainAtSighup) {
+  const std::string path = testing::TempDir() + "koho_serve_keys_" + std::to_string(getpid());
+  const auto write = [&](const std::string& text) { std::ofstream(path) << text; };
+  write("# of last year\nold-key\nboth\n");
+  Process process(serving({"--api-key-file", path, "--api-key", "given"}));
+  const std::uint16_t port = process.ready_port();
+  ASSERT_NE(port, 0) << process.output();
+  const auto status = [port](const std::string& key) {
+    Client client(port);
+    if (!client.send("GET /v1/models HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + key +
+                     "\r\n\r\n"))
+      return 0;
+    const std::optional<Reply> reply = client.read_reply();
+    return reply ? reply->status : 0;
+  };
+  const auto reload = [&](const std::string& told) {
+    process.signal(SIGHUP);
+    while (process.output().find(told) == std::string::npos) usleep(1000);
+  };
+  EXPECT_EQ(status("old-key"), 200);
+  EXPECT_EQ(status("new-key"), 401);
+  write("both\nnew-key\n");
+  EXPECT_EQ(status("new-key"), 401);  // not before it is asked for
+  reload("SIGHUP: 3 API keys from now on");
+  EXPECT_EQ(status("new-key"), 200);
+  EXPECT_EQ(status("both"), 200);
+  EXPECT_EQ(status("given"), 200);
+  EXPECT_EQ(status("old-key"), 401);
+  // A file that says nothing opens no door, and closes none.
+  write("# all gone\n");
+  reload("SIGHUP: the API keys stay as they were: " + path + " holds no key");
+  unlink(path.c_str());
+  reload("SIGHUP: the API keys stay as they were: cannot open " + path);
+  EXPECT_EQ(status("new-key"), 200);
+  EXPECT_EQ(status(""), 401);
+  EXPECT_EQ(process.output().find("new-key"), std::string::npos);
+  process.signal(SIGTERM);
+  EXPECT_EQ(process.wait(), 0) << process.output();
+  // Nor is it served without the key that was meant to be asked for.
+  write("\n");
+  Process without(serving({"--api-key-file", path}));
+  EXPECT_EQ(without.wait(), 2);
+  EXPECT_NE(without.output().find("holds no key"), std::string::npos) << without.output();
+  unlink(path.c_str());
+}
+
+TEST(ServeCommand, TellsSystemdHowItIs) {
+  static NotifySocket* socket = nullptr;
+  NotifySocket mine;
+  socket = &mine;
+  Process process(serving(), [] {
+    setenv("NOTIFY_SOCKET", socket->path().c_str(), 1);
+    setenv("WATCHDOG_USEC", "400000", 1);
+  });
+  ASSERT_NE(process.ready_port(), 0) << process.output();
+  std::vector<std::string> told;
+  const auto count = [&told](const std::string& one) {
+    return std::count(told.begin(), told.end(), one);
+  };
+  const auto wait_for = [&](const std::string& one, int times) {
+    while (count(one) < times) {
+      for (std::string& more : mine.take()) told.push_back(std::move(more));
+      usleep(1000);
+    }
+  };
+  wait_for("READY=1\nSTATUS=serving", 1);
+  EXPECT_EQ(told.front(), "STATUS=loading");
+  wait_for("WATCHDOG=1", 5);
+  process.signal(SIGTERM);
+  wait_for("STOPPING=1", 1);
+  EXPECT_EQ(process.wait(), 0) << process.output();
+  // The watchdog of another process is not fed.
+  Process child(serving(), [] {
+    setenv("NOTIFY_SOCKET", socket->path().c_str(), 1);
+    setenv("WATCHDOG_USEC", "8000", 1);
+    setenv("WATCHDOG_PID", "1", 1);
+  });
+  ASSERT_NE(child.ready_port(), 0) << child.output();
+  usleep(100'000);
+  told = mine.take();
+  EXPECT_EQ(count("WATCHDOG=1"), 0);
+  EXPECT_EQ(count("READY=1\nSTATUS=serving"), 1);
 }
 
 TEST(ServeCommand, ASecondSignalEndsItAtOnce) {
@@ -254,9 +360,6 @@ TEST(ServeCommand, RefusesBadTlsFiles) {
 }
 
 TEST(ServeCommand, TakesTheFlagsOfOtherEnginesGuides) {
-  Process version(std::vector<std::string>{"--version"});
-  EXPECT_EQ(version.wait(), 0);
-  EXPECT_TRUE(version.output().starts_with("koho ")) << version.output();
   const auto printed = [](std::vector<std::string> flags) {
     flags.insert(flags.end(), {"--model", kTiny, "--print-config"});
     Process process(std::move(flags));
@@ -301,6 +404,38 @@ TEST(ServeCommand, TakesTheFlagsOfOtherEnginesGuides) {
   std::ofstream(path) << "speculative_algorithm: EAGLE\n";
   expect_refused({"--config", path}, "no speculative decoding");
   unlink(path.c_str());
+}
+
+TEST(ServeCommand, SaysWhatItWasBuiltFrom) {
+  Process version(std::vector<std::string>{"--version"});
+  EXPECT_EQ(version.wait(), 0);
+  const std::string line = version.output();
+  // "koho 0.1.0 (commit 0123456789ab, without CUDA)\n"
+  ASSERT_TRUE(line.starts_with("koho ")) << line;
+  const std::size_t commit_at = line.find(" (commit ") + 9;
+  const std::string number = line.substr(5, commit_at - 14);
+  const std::string commit = line.substr(commit_at, line.find(", ", commit_at) - commit_at);
+  const bool cuda = line.find(", CUDA ") != std::string::npos;
+  EXPECT_NE(cuda, line.ends_with(", without CUDA)\n")) << line;
+  if (std::filesystem::exists(KOHO_SOURCE_DIR "/.git")) {
+    const std::string digits = commit.substr(0, commit.find('-'));
+    EXPECT_EQ(digits.size(), 12U) << line;
+    EXPECT_EQ(digits.find_first_not_of("0123456789abcdef"), std::string::npos) << line;
+  }
+  Process process(serving());
+  const std::uint16_t port = process.ready_port();
+  ASSERT_NE(port, 0) << process.output();
+  for (const char* path : {"/version", "/server_info"}) {
+    const Reply reply = get(port, path);
+    EXPECT_EQ(text_at(reply.json(), "version"), number) << reply.body;
+    EXPECT_EQ(text_at(reply.json(), "commit"), commit) << reply.body;
+    EXPECT_NE(cuda,
+              reply.body.find(R"("cuda":null,"cuda_architectures":null)") != std::string::npos)
+        << reply.body;
+  }
+  const Reply info = get(port, "/server_info");
+  EXPECT_EQ(text_at(info.json(), "chat_template"), "glm-4.7");
+  EXPECT_EQ(text_at(info.json(), "chat_template_xxh3_128"), "36c6cca0b2be3bd19908ff553a4cc3df");
 }
 
 TEST(ServeCommand, TheCacheIsAsLargeAsItsFlagSays) {

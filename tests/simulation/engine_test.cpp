@@ -4,6 +4,7 @@
 #include "engine/engine.h"
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -28,6 +29,10 @@ class InstantExecutor final : public Executor {
   Status send_masks() override { return fake_.send_masks(); }
   Status collect(StepResult& result, std::int64_t timeout_us) override {
     if (hangs) return make_error(ErrorCode::deadline_exceeded, "not yet");
+    while (sticks) {
+      stuck = true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
     if (fail_every_ > 0 && ++collected_ % fail_every_ == 0)
       return make_error(ErrorCode::device_error, "a worker died");
     fake_.complete_oldest();
@@ -40,7 +45,9 @@ class InstantExecutor final : public Executor {
   const std::string& complaint() const { return fake_.complaint(); }
 
   std::atomic<bool> hangs = false;
-  std::atomic<bool> gone = false;  // does not come back
+  std::atomic<bool> gone = false;    // does not come back
+  std::atomic<bool> sticks = false;  // collect() never returns …
+  std::atomic<bool> stuck = false;   // … and was called
 
  private:
   FakeExecutor fake_;
@@ -135,6 +142,32 @@ void expect_empty(const Engine& engine) {
   EXPECT_EQ(statistics.requests_live, 0);
   EXPECT_EQ(statistics.running + statistics.waiting + statistics.held, 0);
   EXPECT_EQ(statistics.pages_free + statistics.pages_cached, statistics.pages_total);
+}
+
+TEST(Engine, TakesTurnsUnlessItsThreadIsStuck) {
+  House house;
+  const auto pause = [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };
+  EXPECT_FALSE(house.engine->takes_turns());  // none was asked for yet
+  for (int i = 0; i < 3; ++i)
+    while (!house.engine->takes_turns()) pause();
+  // A step that does not end is the device's affair: the thread looks at it again and again.
+  house.executor.hangs = true;
+  Request request;
+  request.prompt = {1, 2, 3};
+  request.max_tokens = 5;
+  auto stream = *house.engine->submit(std::move(request));
+  for (int i = 0; i < 3; ++i)
+    while (!house.engine->takes_turns()) pause();
+  house.executor.sticks = true;
+  house.executor.hangs = false;
+  while (!house.executor.stuck) pause();
+  static_cast<void>(house.engine->takes_turns());  // a turn before may have answered
+  for (int i = 0; i < 20; ++i) {
+    pause();
+    EXPECT_FALSE(house.engine->takes_turns());
+  }
+  house.executor.sticks = false;
+  while (!house.engine->takes_turns()) pause();
 }
 
 TEST(Engine, ManyCallersReadWhatTheyWouldReadAlone) {
