@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // grammar_bench: what a constrained token costs the host at a vocabulary of GLM's size: CPU time of
 // one thread for accept() and fill_mask(), over walks through grammars in which each token is drawn
-// from those allowed. For docs/grammar.md.
+// from those allowed; and how long a first request waits for its tools' grammar. For
+// docs/grammar.md.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <ctime>
+#include <iterator>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/mapped_file.h"
@@ -113,6 +116,42 @@ void run(const char* name,
       us.empty() ? 0 : sum / static_cast<double>(us.size()), at(0.5), at(0.99), at(1.0));
 }
 
+/// Tools as agents declare them: a path, options, an enumeration, a list, and in every fourth one
+/// an object. No two have the same names.
+std::vector<ToolGrammar> make_tools(int count) {
+  std::vector<ToolGrammar> tools;
+  for (int i = 0; i < count; ++i) {
+    const std::string nested =
+        i % 4 == 0
+            ? fmt::format(
+                  R"(,"where_{0}":{{"type":"object","properties":{{"line":{{"type":"integer"}},"text":{{"type":"string"}}}},"required":["line"]}})",
+                  i)
+            : "";
+    tools.push_back(
+        {.name = fmt::format("tool_{}", i),
+         .parameters = fmt::format(
+             R"({{"type":"object","properties":{{"path_{0}":{{"type":"string","description":"A path"}},"limit_{0}":{{"type":"integer"}},"all_{0}":{{"type":"boolean"}},"mode_{0}":{{"type":"string","enum":["read","write","append"]}},"names_{0}":{{"type":"array","items":{{"type":"string"}}}}{1}}},"required":["path_{0}","mode_{0}"]}})",
+             i, nested)});
+  }
+  return tools;
+}
+
+/// Compiled twice by compilers of their own: with the vocabulary still to be read, as by a server's
+/// first request, and with it read before.
+void run_tools(const Tokenizer& tokenizer) {
+  for (const auto& [name, calls] : {std::pair{"auto, strict", Constraint::Calls::when_called},
+                                    std::pair{"required", Constraint::Calls::at_least_one}})
+    for (const int count : {1, 16, 64}) {
+      const Constraint constraint = Constraint::tool_calls(make_tools(count), calls);
+      for (const bool first : {true, false}) {
+        GrammarCompiler compiler(tokenizer, tokenizer.vocab_size());
+        if (!first) static_cast<void>(compiler.compile(Constraint::choice({"a"})));
+        run(fmt::format("{} tools, {}{}", count, name, first ? ", first" : "").c_str(),
+            {constraint}, compiler, tokenizer);
+      }
+    }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -121,8 +160,15 @@ int main(int argc, char** argv) {
     return 2;
   }
   const Result<std::string> file = read_file(argv[1], 1U << 24U);
-  const Result<Tokenizer> tokenizer =
-      Tokenizer::from_json(testing::tokenizer_json(testing::large_recipe(151552, 318088)));
+  constexpr const char* kTags[] = {"<tool_call>", "</tool_call>", "<arg_key>",
+                                   "</arg_key>",  "<arg_value>",  "</arg_value>"};
+  constexpr int kTokens = 151'552;
+  constexpr int kFirstTag = kTokens - static_cast<int>(std::size(kTags));
+  testing::TokenizerRecipe recipe = testing::large_recipe(kFirstTag, 318'088);
+  for (const char* tag : kTags)
+    recipe.added.push_back(
+        {.text = tag, .id = kFirstTag + static_cast<int>(recipe.added.size()), .special = false});
+  const Result<Tokenizer> tokenizer = Tokenizer::from_json(testing::tokenizer_json(recipe));
   if (!file.ok() || !tokenizer.ok()) {
     std::fprintf(stderr, "%s\n", (file.ok() ? tokenizer.error() : file.error()).message.c_str());
     return 1;
@@ -157,5 +203,6 @@ int main(int argc, char** argv) {
   run("schemas with lengths", bounded, compiler, *tokenizer);
   run("lengths of 10 to 100,000", lengths, compiler, *tokenizer);
   run("bounded patterns", patterns, compiler, *tokenizer);
+  run_tools(*tokenizer);
   return 0;
 }
