@@ -26,9 +26,9 @@ class ServiceManager {
 
   /// Whether it is watched.
   bool has_watchdog() const { return settings_.watchdog_us > 0; }
-  /// To be called every look_every_ms() where it is. Sends "WATCHDOG=1" at least twice within the longest
-  /// silence, but nothing while the service is not `alive`: the manager then ends it and starts it
-  /// anew.
+  /// To be called every look_every_ms() where it is. Sends "WATCHDOG=1" at least twice within the
+  /// longest silence, but nothing while the service is not `alive`: the manager then ends it and
+  /// starts it anew.
   void keep_alive(bool alive);
   std::int64_t look_every_ms() const;
 
