@@ -188,16 +188,21 @@ Refusal settle_tool_choice(GenerationRequest& request, const Model& model) {
     return wrong_field("tool_choice", fmt::format("tool_choice names the tool \"{:.100}\", which "
                                                   "is not among the tools",
                                                   std::string_view(choice.name)));
-  // An answer whose form is asked for by response_format calls no tools by itself.
-  if (!forced && request.constraint) return {};
-  if (!forced && !any_strict && choice.parallel) return {};
-  const Constraint::Calls calls = !forced ? Constraint::Calls::when_called
-                                  : choice.kind == ToolChoice::Kind::named
-                                      ? Constraint::Calls::exactly_one
-                                      : Constraint::Calls::at_least_one;
-  request.constraint = Constraint::tool_calls(std::move(grammars), calls);
-  request.constraint->one_call = !choice.parallel;
-  request.constraint->newline_after_tags = model.style != chat::TemplateStyle::glm_4_7;
+  if (!forced && !any_strict && choice.parallel && !request.constraint) return {};
+  using Calls = Constraint::Calls;
+  const Calls by_itself = request.constraint ? Calls::instead_of_text : Calls::when_called;
+  const Calls must =
+      choice.kind == ToolChoice::Kind::named ? Calls::exactly_one : Calls::at_least_one;
+  Constraint constraint = Constraint::tool_calls(std::move(grammars), forced ? must : by_itself);
+  constraint.one_call = !choice.parallel;
+  constraint.newline_after_tags = model.style != chat::TemplateStyle::glm_4_7;
+  if (!forced && request.constraint) {
+    // An answer of the form that response_format asks for, or calls.
+    request.constraint =
+        Constraint::either({*std::move(request.constraint), std::move(constraint)});
+    return {};
+  }
+  request.constraint = std::move(constraint);
   request.constraint_field = forced ? "tool_choice" : "tools";
   return {};
 }
@@ -231,6 +236,9 @@ Refusal encode(GenerationRequest& request, const Model& model, std::string_view 
     request.prompts.assign(1, {.is_text = false, .text = {}, .ids = std::move(*ids)});
     if (!request.conversation->tools.empty() && request.tool_choice.kind != ToolChoice::Kind::none)
       request.tool_schemas = std::make_shared<const chat::ToolSchemas>(request.conversation->tools);
+    // A call within the thoughts would escape the grammar, which begins behind them.
+    if (request.tool_schemas != nullptr && request.constraint)
+      request.base.reasoning_banned = model.tag_ids[static_cast<std::size_t>(chat::Tag::call_open)];
   }
   request.base.seed = random_seed();
   request.requests.clear();

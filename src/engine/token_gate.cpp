@@ -112,6 +112,8 @@ Status TokenGate::refresh() {
     std::ranges::fill(mask_, ~0U);
     if (matcher_ != nullptr || tokens_ < request_.min_tokens)
       for (const Token stop : request_.stop_tokens) set(stop, false);
+    if (thinking_ && matcher_ != nullptr && request_.reasoning_banned >= 0)
+      set(request_.reasoning_banned, false);
     keep_to_lists();
     return {};
   }

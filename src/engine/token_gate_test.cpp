@@ -104,6 +104,21 @@ TEST(TokenGate, AGrammarsFaultIsNotTheRequests) {
   EXPECT_EQ(gate->accept(3).error().code, ErrorCode::internal);
 }
 
+TEST(TokenGate, ThoughtsBeforeAGrammarDoNotHoldWhatTheyMayNot) {
+  Request constrained = request();
+  constrained.begins_in_reasoning = true;
+  constrained.grammar = std::make_shared<const FaultyGrammar>();
+  constrained.reasoning_banned = 5;
+  const std::unique_ptr<TokenGate> gate = *TokenGate::open(constrained, kVocabulary);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_FALSE(gate->allows(5));
+    EXPECT_TRUE(gate->allows(6));
+    ASSERT_TRUE(gate->accept(6).ok());
+  }
+  ASSERT_TRUE(gate->accept(kThinkEnd).ok());
+  EXPECT_TRUE(gate->allows(5));
+}
+
 TEST(TokenGate, AListAllowsItsTokensAlone) {
   Request listed = request();
   listed.allowed_tokens = {4, 31, 33};

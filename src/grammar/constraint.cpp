@@ -55,6 +55,12 @@ Constraint Constraint::tool_calls(std::vector<ToolGrammar> tools, Calls calls) {
   return constraint;
 }
 
+Constraint Constraint::either(std::vector<Constraint> alternatives) {
+  Constraint constraint = of_text(Kind::either, {});
+  constraint.alternatives = std::move(alternatives);
+  return constraint;
+}
+
 std::string_view grammar_error_code(const Error& error) {
   if (error.code != ErrorCode::invalid_argument) return {};
   const std::string_view message = error.message;
@@ -62,6 +68,12 @@ std::string_view grammar_error_code(const Error& error) {
        {kInvalidGrammar, kUnsupportedSchema, kGrammarTooComplex, kUnsatisfiableSchema})
     if (message.starts_with(code) && message.substr(code.size()).starts_with(": ")) return code;
   return {};
+}
+
+bool names_tool(const Error& error) {
+  const std::string_view code = grammar_error_code(error);
+  return !code.empty() &&
+         std::string_view(error.message).substr(code.size()).starts_with(": tool \"");
 }
 
 std::string cache_key(const Constraint& constraint) {
@@ -76,6 +88,7 @@ std::string cache_key(const Constraint& constraint) {
     append(key, tool.parameters);
     key += tool.strict ? 's' : '-';
   }
+  for (const Constraint& alternative : constraint.alternatives) append(key, cache_key(alternative));
   return key;
 }
 

@@ -16,6 +16,8 @@
 //   tool_choice "auto" and some tool has "strict": true       tool_calls(tools, when_called)
 //   tool_choice "auto" with parallel_tool_calls false         tool_calls(tools, when_called)
 //   tool_choice "none", else "auto"                           no Constraint
+//   one of the forms above and tools with tool_choice "auto"  either({the form,
+//                                                             tool_calls(tools, instead_of_text)})
 // With parallel_tool_calls false, `one_call` is set: the answer ends behind its first call.
 //
 // Thinking is no part of it: with Request::begins_in_reasoning the engine lets the model think
@@ -36,8 +38,8 @@ namespace koho {
 struct ToolGrammar {
   std::string name;
   std::string parameters;  // JSON schema of the arguments; empty: no arguments
-  /// Of a call the model makes by itself (when_called): the arguments follow the schema. Calls that
-  /// are asked for always do.
+  /// Of a call the model makes by itself (when_called, instead_of_text): the arguments follow the
+  /// schema. Calls that are asked for always do.
   bool strict = true;
 };
 
@@ -49,13 +51,15 @@ struct Constraint {
     choice,
     ebnf,
     tool_calls,
-    structural_tag
+    structural_tag,
+    either
   };
   enum class Calls : std::uint8_t {
-    when_called,   // free text; a call in it is one of `tools`, with arguments by its schema if the
-                   // tool is strict
-    at_least_one,  // nothing but calls
-    exactly_one    // nothing but one call
+    when_called,      // free text; a call in it is one of `tools`, with arguments by its schema if
+                      // the tool is strict
+    instead_of_text,  // nothing but calls, with arguments as when_called
+    at_least_one,     // nothing but calls
+    exactly_one       // nothing but one call
   };
 
   Kind kind = Kind::json_object;
@@ -65,8 +69,9 @@ struct Constraint {
   std::vector<std::string> choices;
   std::vector<ToolGrammar> tools;
   Calls calls = Calls::at_least_one;
-  bool one_call = false;            // when_called: one at most
+  bool one_call = false;            // one at most
   bool newline_after_tags = false;  // GLM-4.5 and 4.6 write calls with newlines (TemplateStyle)
+  std::vector<Constraint> alternatives;  // of either: the answer is as one of them
 
   static Constraint json_object();
   static Constraint json_schema(std::string schema);
@@ -75,6 +80,7 @@ struct Constraint {
   static Constraint ebnf(std::string grammar);
   static Constraint structural_tag(std::string tag);
   static Constraint tool_calls(std::vector<ToolGrammar> tools, Calls calls);
+  static Constraint either(std::vector<Constraint> alternatives);
 };
 
 /// What is wrong with a constraint: every message of this folder's invalid_argument errors begins
@@ -86,6 +92,8 @@ inline constexpr std::string_view kUnsatisfiableSchema = "unsatisfiable_schema";
 
 /// Which of these `error` is; empty: none.
 std::string_view grammar_error_code(const Error& error);
+/// Whether `error` is about the schema of a tool: its place is `tool "NAME"`.
+bool names_tool(const Error& error);
 
 /// A text that two constraints share if and only if they are the same.
 std::string cache_key(const Constraint& constraint);

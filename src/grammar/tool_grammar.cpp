@@ -177,7 +177,10 @@ Status check(const Constraint& constraint) {
 }  // namespace
 
 bool has_schema(const Constraint& constraint, const ToolGrammar& tool) {
-  return constraint.calls != Constraint::Calls::when_called || tool.strict;
+  using Calls = Constraint::Calls;
+  const bool asked_for =
+      constraint.calls == Calls::at_least_one || constraint.calls == Calls::exactly_one;
+  return asked_for || tool.strict;
 }
 
 Result<std::string> tool_call_tag(const Constraint& constraint,
@@ -187,7 +190,6 @@ Result<std::string> tool_call_tag(const Constraint& constraint,
   KOHO_TRY(check(constraint));
   KOHO_TRY_ASSIGN(const CallTags tags, find_tags(tokenizer));
   const CallWriter writer(tags, constraint.newline_after_tags);
-  const bool by_itself = constraint.calls == Calls::when_called;
   std::vector<std::string> bodies;
   std::vector<std::string> free_names;
   for (const ToolGrammar& tool : constraint.tools) {
@@ -210,7 +212,7 @@ Result<std::string> tool_call_tag(const Constraint& constraint,
         writer.body(joined("or", free_names), {around("star", writer.free_argument())}));
   const std::string body = joined("or", bodies);
   std::string format;
-  if (by_itself) {
+  if (constraint.calls == Calls::when_called) {
     format = fmt::format(
         R"({{"type":"token_dispatch","rules":[[{},{}]],"loop":{},"exclude_tokens":[{}]}})",
         tags.call_begin, body, !constraint.one_call, list_of(other_controls(tokenizer, tags)));

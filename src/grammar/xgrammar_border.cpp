@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "grammar/counted_grammar.h"
+#include "grammar/either_grammar.h"
 #include "grammar/json_text.h"
 #include "grammar/structural_tag.h"
 #include "grammar/text_limits.h"
@@ -125,6 +126,7 @@ xgrammar::CompiledGrammar compile_text(Constraint::Kind kind,
     case Kind::choice:
     case Kind::tool_calls:
     case Kind::structural_tag:
+    case Kind::either:
       break;
   }
   return compiler.CompileStructuralTag(text);
@@ -348,6 +350,15 @@ Error XgrammarBorder::explain(const Constraint& constraint, Error error) const {
 Result<std::shared_ptr<const CompiledGrammar>> XgrammarBorder::compile(const Constraint& constraint,
                                                                        std::uint64_t fail_at) {
   using Kind = Constraint::Kind;
+  if (constraint.kind == Kind::either) {
+    std::vector<std::shared_ptr<const CompiledGrammar>> grammars;
+    for (const Constraint& alternative : constraint.alternatives) {
+      KOHO_TRY_ASSIGN(std::shared_ptr<const CompiledGrammar> grammar,
+                      compile(alternative, fail_at));
+      grammars.push_back(std::move(grammar));
+    }
+    return either_of(std::move(grammars));
+  }
   std::string text;  // what xgrammar reads
   std::optional<LengthPlan> lengths;
   switch (constraint.kind) {
@@ -392,6 +403,8 @@ Result<std::shared_ptr<const CompiledGrammar>> XgrammarBorder::compile(const Con
       KOHO_TRY_ASSIGN(text, structural_tag_text(constraint.text, limits_));
       break;
     }
+    case Kind::either:
+      break;
   }
   std::unique_ptr<Library> own;
   if (may_name_tokens(constraint.kind)) own = std::make_unique<Library>(*vocabulary_, limits_);

@@ -81,7 +81,9 @@ void GenerationJob::prepare(const std::string& body) {
               : Status(make_error(ErrorCode::unsupported, "this build compiles no grammars"));
       if (status.ok()) continue;
       ApiError error = api::to_api_error(status.error());
-      error.param = job.request_.constraint_field;
+      const bool of_either = job.request_.constraint->kind == Constraint::Kind::either;
+      error.param =
+          of_either && names_tool(status.error()) ? "tools" : job.request_.constraint_field;
       // Anthropic's form has no place for the field but the message.
       if (api::error_style(job.setup_.endpoint->path) == api::ErrorStyle::anthropic)
         error.message = fmt::format("{}: {}", error.param, error.message);

@@ -46,6 +46,41 @@ Answer read(OutputStream& stream) {
   return answer;
 }
 
+/// An answer as a client has it, and what was wrong with it.
+struct Parsed {
+  chat::ParsedOutput output;
+  chat::OutputParser::Counts counts;
+};
+
+Parsed parse(const Answer& answer,
+             const std::shared_ptr<const chat::ToolSchemas>& tools,
+             bool thinking,
+             const Tokenizer& tokenizer) {
+  chat::OutputParserOptions options;
+  options.starts_in_reasoning = thinking;
+  options.tools = tools;
+  for (std::size_t tag = 0; tag < options.tag_ids.size(); ++tag)
+    options.tag_ids[tag] = tokenizer.id_of(tag_text(static_cast<chat::Tag>(tag))).value_or(-1);
+  chat::OutputParser parser(options);
+  std::vector<chat::OutputEvent> events;
+  for (std::size_t t = 0; t < answer.ids.size(); ++t)
+    parser.feed_token(answer.ids[t], answer.pieces[t], events);
+  parser.finish(chat::AnswerEnd::finished, events);
+  Parsed parsed;
+  for (const chat::OutputEvent& event : events) parsed.output.add(event);
+  parsed.counts = parser.counts();
+  return parsed;
+}
+
+std::shared_ptr<const chat::ToolSchemas> schemas_of(const std::vector<ToolGrammar>& tools) {
+  std::vector<chat::Json> declared;
+  for (const ToolGrammar& tool : tools)
+    declared.push_back(*chat::parse_json(
+        R"({"type":"function","function":{"name":")" + tool.name + R"(","parameters":)" +
+        (tool.parameters.empty() ? "{}" : tool.parameters) + "}}"));
+  return std::make_shared<const chat::ToolSchemas>(declared);
+}
+
 class ConstrainedAnswers : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -195,13 +230,7 @@ TEST_F(ConstrainedAnswers, ForcedToolCallsParseWithValidArguments) {
       R"("unit":{"enum":["celsius","fahrenheit"]},"where":{"type":"object","properties":{"lat":{"type":"number","minimum":-90,"maximum":90}},)"
       R"("required":["lat"]}},"required":["city","days"]})";
   const std::vector<ToolGrammar> tools{{"get_weather", weather, true}, {"get_time", "", true}};
-  const auto tool = [&](const std::string& name, const std::string& parameters) {
-    return *chat::parse_json(R"({"type":"function","function":{"name":")" + name +
-                             R"(","parameters":)" + (parameters.empty() ? "{}" : parameters) +
-                             "}}");
-  };
-  const auto schemas = std::make_shared<const chat::ToolSchemas>(
-      std::vector<chat::Json>{tool("get_weather", weather), tool("get_time", "")});
+  const auto schemas = schemas_of(tools);
   const Result<json::Value> schema = json::parse(weather);
   int with_arguments = 0;
   for (int i = 0; i < 12; ++i) {
@@ -219,19 +248,7 @@ TEST_F(ConstrainedAnswers, ForcedToolCallsParseWithValidArguments) {
     ASSERT_EQ(answer.summary.ending, Ending::completed) << answer.summary.error.message;
     if (answer.finish != FinishReason::stop) continue;  // the tiny model may ramble
 
-    chat::OutputParserOptions options;
-    options.starts_in_reasoning = thinking;
-    options.tools = schemas;
-    for (std::size_t tag = 0; tag < options.tag_ids.size(); ++tag)
-      options.tag_ids[tag] =
-          runtime_->text()->tokenizer.id_of(tag_text(static_cast<chat::Tag>(tag))).value_or(-1);
-    chat::OutputParser parser(options);
-    std::vector<chat::OutputEvent> events;
-    for (std::size_t t = 0; t < answer.ids.size(); ++t)
-      parser.feed_token(answer.ids[t], answer.pieces[t], events);
-    parser.finish(chat::AnswerEnd::finished, events);
-    chat::ParsedOutput output;
-    for (const chat::OutputEvent& event : events) output.add(event);
+    const auto [output, counts] = parse(answer, schemas, thinking, runtime_->text()->tokenizer);
     EXPECT_EQ(output.content, "");
     ASSERT_GE(output.calls.size(), 1U) << answer.text;
     if (named || constraint.one_call) {
@@ -248,12 +265,68 @@ TEST_F(ConstrainedAnswers, ForcedToolCallsParseWithValidArguments) {
       ++with_arguments;
       EXPECT_EQ(testing::validate_json(*schema, *arguments), "") << call.arguments;
     }
-    EXPECT_EQ(parser.counts().unknown_tools + parser.counts().malformed_calls +
-                  parser.counts().mended_calls,
-              0U)
+    EXPECT_EQ(counts.unknown_tools + counts.malformed_calls + counts.mended_calls, 0U)
         << answer.text;
   }
   EXPECT_GE(with_arguments, 4);
+}
+
+TEST_F(ConstrainedAnswers, AreOfTheFormOrCallTools) {
+  const std::string form =
+      R"({"type":"object","properties":{"city":{"type":"string","maxLength":12},"warm":{"type":"boolean"}},"required":["city"]})";
+  const std::string weather =
+      R"({"type":"object","properties":{"city":{"type":"string","maxLength":12},"days":{"type":"integer","minimum":1,"maximum":9}},)"
+      R"("required":["city","days"]})";
+  const std::vector<ToolGrammar> tools{
+      {"get_weather", weather, true},
+      {"get_time", R"({"type":"object","properties":{"zone":{"type":"string"}}})", false}};
+  const auto schemas = schemas_of(tools);
+  const Result<json::Value> form_schema = json::parse(form);
+  const Result<json::Value> weather_schema = json::parse(weather);
+  const Constraint constraint =
+      Constraint::either({Constraint::json_schema(form),
+                          Constraint::tool_calls(tools, Constraint::Calls::instead_of_text)});
+  std::vector<std::shared_ptr<OutputStream>> streams;
+  for (int i = 0; i < 24; ++i) {
+    Request made = request(i % 2 == 0 ? "What is the weather in Paris?"
+                                      : "Give me a JSON object with name = Anna and city = Rome.",
+                           i % 3 == 0, 200);
+    made.sampling.seed = i;
+    made.reasoning_banned = *runtime_->text()->tokenizer.id_of("<tool_call>");
+    auto stream = submit(std::move(made), constraint);
+    ASSERT_TRUE(stream.ok()) << stream.error().message;
+    streams.push_back(*stream);
+  }
+  int of_the_form = 0;
+  int calling = 0;
+  for (std::size_t i = 0; i < streams.size(); ++i) {
+    const Answer answer = read(*streams[i]);
+    ASSERT_EQ(answer.summary.ending, Ending::completed) << answer.summary.error.message;
+    if (answer.finish != FinishReason::stop) continue;
+    const auto [output, counts] = parse(answer, schemas, i % 3 == 0, runtime_->text()->tokenizer);
+    EXPECT_EQ(counts.unknown_tools + counts.malformed_calls + counts.mended_calls, 0U)
+        << answer.text;
+    if (output.calls.empty()) {
+      ++of_the_form;
+      const Result<json::Value> value = json::parse(output.content);
+      ASSERT_TRUE(value.ok()) << answer.text;
+      EXPECT_EQ(testing::validate_json(*form_schema, *value), "") << answer.text;
+      continue;
+    }
+    ++calling;
+    EXPECT_EQ(output.content, "") << answer.text;
+    for (const chat::ParsedOutput::Call& call : output.calls) {
+      EXPECT_TRUE(call.complete);
+      const Result<json::Value> arguments = json::parse(call.arguments);
+      ASSERT_TRUE(arguments.ok()) << call.arguments;
+      if (call.name == "get_weather") {
+        EXPECT_EQ(testing::validate_json(*weather_schema, *arguments), "") << call.arguments;
+      }
+    }
+  }
+  std::printf("%d answers of the form, %d with calls\n", of_the_form, calling);
+  EXPECT_GE(of_the_form, 3);
+  EXPECT_GE(calling, 1);
 }
 
 }  // namespace

@@ -372,6 +372,50 @@ TEST(GrammarWalk, BehindTheOnlyCallNothingFollows) {
   EXPECT_EQ(follow("<tool_call>get_time<arg_key>"), nullptr) << "it takes no arguments";
 }
 
+TEST(GrammarWalk, AnAnswerIsOfAFormOrCalls) {
+  const std::string form =
+      R"({"type":"object","properties":{"city":{"type":"string","maxLength":5}},"required":["city"]})";
+  const std::vector<ToolGrammar> tools{
+      {"get_weather",
+       R"({"type":"object","properties":{"days":{"type":"integer"}},"required":["days"]})", true},
+      {"get", R"({"type":"object"})", false}};
+  GrammarCompiler compiler(tiny_tokenizer(), tiny_tokenizer().vocab_size(), patient());
+  for (const bool one_call : {false, true}) {
+    Constraint calls = Constraint::tool_calls(tools, Constraint::Calls::instead_of_text);
+    calls.one_call = one_call;
+    const auto grammar =
+        compiler.compile(Constraint::either({Constraint::json_schema(form), std::move(calls)}));
+    ASSERT_TRUE(grammar.ok()) << grammar.error().message;
+    for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+      SCOPED_TRACE(seed);
+      expect_mask_is_what_is_taken(**grammar, seed);
+      if (HasFatalFailure()) return;
+    }
+    /// 0: not taken; 1: taken, and more must come; 2: it may end.
+    const auto follow = [&](std::string_view text) {
+      const std::unique_ptr<Matcher> matcher = *(*grammar)->start();
+      const std::vector<std::int32_t> ids = *tiny_tokenizer().encode_with_special(text);
+      for (const std::int32_t token : ids)
+        if (!matcher->accept(token).ok()) return 0;
+      return matcher->can_end() ? 2 : 1;
+    };
+    const std::string weather =
+        "<tool_call>get_weather<arg_key>days</arg_key><arg_value>3</arg_value></tool_call>";
+    const std::string other =
+        "<tool_call>get<arg_key>a</arg_key><arg_value>b c</arg_value></tool_call>";
+    EXPECT_EQ(follow(R"({"city": "Paris"})"), 2);
+    EXPECT_EQ(follow(R"({"city": "Lisbon"})"), 0) << "too long";
+    EXPECT_EQ(follow(weather), 2);
+    EXPECT_EQ(follow(other), 2) << "free arguments";
+    EXPECT_EQ(follow(weather + other), one_call ? 0 : 2);
+    EXPECT_EQ(follow("<tool_call>get_weather"), 1);
+    EXPECT_EQ(follow("<tool_call>get_weather<arg_key>days</arg_key><arg_value>soon"), 0);
+    EXPECT_EQ(follow("Well. " + weather), 0) << "other text";
+    EXPECT_EQ(follow(R"({"city": "Paris"})" + weather), 0) << "both";
+    EXPECT_EQ(follow(weather + R"({"city": "Paris"})"), 0) << "both";
+  }
+}
+
 TEST(GrammarWalk, ACompilerKeepsGrammarsThatNameTokensApart) {
   // Two grammars alike but for the number of their token.
   const std::int32_t first = *tiny_tokenizer().id_of("<tool_call>");

@@ -212,6 +212,24 @@ TEST(Messages, KeepsToASchema) {
   }
 }
 
+TEST(Messages, CallsAToolOrKeepsToASchema) {
+  const auto ask_for = [](const std::string& question) {
+    return ask("/v1/messages",
+               R"({"model":"claude-x","max_tokens":200,"temperature":0,"output_format":{"type":"json_schema",)"
+               R"("schema":{"type":"object","properties":{"n":{"const":7}},"required":["n"]}},"tools":)" +
+                   std::string(kMessageTools) + R"(,"messages":[{"role":"user","content":")" +
+                   question + R"("}]})")
+        .json();
+  };
+  const Json calling = ask_for("What is the weather in Lisbon?");
+  EXPECT_EQ(text_at(calling, "content.0.type"), "tool_use") << chat::dump_json(calling);
+  EXPECT_EQ(text_at(calling, "stop_reason"), "tool_use");
+  const Json told = ask_for("Give me a JSON object with name = Anna, age = 31 and city = Rome.");
+  const Result<chat::Json> said = chat::parse_json(text_at(told, "content.0.text"));
+  ASSERT_TRUE(said.ok()) << chat::dump_json(told);
+  EXPECT_EQ(text_at(*said, "n"), "7");
+}
+
 TEST(Messages, CountsTokensAsTheyAreUsed) {
   const std::string body =
       R"({"model":"claude-x","max_tokens":1,"messages":[{"role":"user","content":"What is 2 + 2?"}]})";

@@ -367,6 +367,33 @@ TEST(Chat, ReadsATurnOfToolsAndResults) {
   EXPECT_EQ(text_at(reply.json(), "choices.0.message.content"),
             "The weather in Lisbon is sunny with 24 degrees.");
 }
+TEST(Chat, CallsAToolOrKeepsToASchema) {
+  const std::string fields =
+      R"("response_format":{"type":"json_schema","json_schema":{"name":"p","schema":{"type":"object",)"
+      R"("properties":{"sum":{"type":"integer"}},"required":["sum"],"additionalProperties":false}}},"tools":)" +
+      std::string(kTools);
+  const Json calling = ask("What is the weather in Lisbon?", fields).json();
+  EXPECT_EQ(text_at(calling, "choices.0.message.tool_calls.0.function.name"), "get_weather")
+      << chat::dump_json(calling);
+  EXPECT_EQ(text_at(calling, "choices.0.finish_reason"), "tool_calls");
+  for (const std::string& choice : {std::string(), std::string(R"(,"tool_choice":"none")")}) {
+    const Json told =
+        ask("Give me a JSON object with name = Anna, age = 31 and city = Rome.", fields + choice)
+            .json();
+    const Result<Json> parsed = chat::parse_json(text_at(told, "choices.0.message.content"));
+    ASSERT_TRUE(parsed.ok()) << chat::dump_json(told);
+    EXPECT_EQ(parsed->keys, std::vector<std::string>{"sum"});
+  }
+  // Which of the two is at fault is told.
+  const std::string strict =
+      R"("tools":[{"type":"function","function":{"name":"f","strict":true,"parameters":{"type":"object",)"
+      R"("properties":{"a":{"type":"array","uniqueItems":true}}}}}],"response_format":{"type":"json_object"})";
+  const Reply refused = ask("Hello", strict);
+  EXPECT_EQ(refused.status, 400) << refused.body;
+  EXPECT_EQ(text_at(refused.json(), "error.param"), "tools");
+  EXPECT_EQ(text_at(refused.json(), "error.code"), "unsupported_schema");
+}
+
 
 TEST(Chat, SpelledControlTokensStayText) {
   // <|user|> as a token would be one id; as text it is several.
