@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/native.h"
 
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "api/completions.h"
+#include "api/field_table.h"
 #include "api/json_text.h"
 #include "api/openai_responder.h"
 
@@ -84,21 +90,85 @@ class NativeResponder final : public OpenAiResponder {
   std::vector<Choice> choices_;
 };
 
+struct Alias {
+  std::string_view given;
+  std::string_view name;
+};
+
+constexpr Alias kAliases[] = {{"ids", "prompt"},
+                              {"input_ids", "prompt"},
+                              {"text", "prompt"},
+                              {"max_new_tokens", "max_tokens"},
+                              {"min_new_tokens", "min_tokens"}};
+/// SGLang's, of its sampling_params alone.
+constexpr Alias kSamplingAliases[] = {
+    {"json_schema", "guided_json"}, {"regex", "guided_regex"}, {"ebnf", "guided_grammar"}};
+
+/// A body in koho's words or in SGLang's as one of /v1/completions, and back to the words that its
+/// client used.
+class Translation {
+ public:
+  Json& made() { return made_; }
+
+  /// The members of `object`, which stands at `path`; sampling_params are members of the body.
+  Refusal add(const Json& object, const std::string& path) {
+    for (std::size_t i = 0; i < object.keys.size(); ++i) {
+      const Json& value = object.items[i];
+      const std::string& key = object.keys[i];
+      const std::string place = path.empty() ? key : path + "." + key;
+      if (path.empty() && key == "sampling_params") {
+        if (value.is_null()) continue;
+        if (!value.is_object()) return must_be({.name = place, .json = value}, "an object");
+        if (Refusal refused = add(value, place)) return refused;
+        continue;
+      }
+      if (!path.empty() && value.is_null()) continue;
+      const std::string_view name = name_of(key, !path.empty());
+      if (made_.find(name) != nullptr)
+        return wrong_field(place, place + ": the same is given under another name");
+      made_.set(name, value);
+      places_.push_back(place);
+    }
+    return {};
+  }
+
+  /// The place of `name` in the body.
+  std::string given(std::string_view name) const {
+    for (std::size_t i = 0; i < places_.size(); ++i)
+      if (made_.keys[i] == name) return places_[i];
+    return std::string(name);
+  }
+
+  ApiError as_given(ApiError error) const {
+    const std::string place = given(error.param);
+    if (error.message.starts_with(error.param)) error.message.replace(0, error.param.size(), place);
+    error.param = place;
+    return error;
+  }
+
+ private:
+  static std::string_view name_of(const std::string& key, bool sampling) {
+    const auto found = std::ranges::find(kAliases, key, &Alias::given);
+    if (found != std::end(kAliases)) return found->name;
+    const auto other = std::ranges::find(kSamplingAliases, key, &Alias::given);
+    return sampling && other != std::end(kSamplingAliases) ? other->name : std::string_view(key);
+  }
+
+  Json made_ = Json::object();
+  std::vector<std::string> places_;  // of the members made
+};
+
 }  // namespace
 
 Refusal read_generate(const Json& body, const Model& model, GenerationRequest& request) {
-  Json made = Json::object();
-  for (std::size_t i = 0; i < body.keys.size(); ++i) {
-    const std::string& key = body.keys[i];
-    const std::string_view name = key == "ids" || key == "input_ids" ? std::string_view("prompt")
-                                  : key == "max_new_tokens" ? std::string_view("max_tokens")
-                                                            : std::string_view(key);
-    if (made.find(name) != nullptr)
-      return wrong_field(key, key + ": the same is given under another name");
-    made.set(name, body.items[i]);
-  }
+  Translation translation;
+  if (Refusal refused = translation.add(body, {})) return refused;
+  Json& made = translation.made();
   if (made.find("model") == nullptr) made.set("model", Json::string(model.names.front()));
-  if (Refusal refused = read_completion(made, model, request)) return refused;
+  if (Refusal refused = read_completion(made, model, request))
+    return translation.as_given(*std::move(refused));
+  for (std::string& name : request.unknown_fields) name = translation.given(name);
+  request.constraint_field = translation.given(request.constraint_field);
   request.output.include_usage = request.output.timings = true;  // always told
   return {};
 }

@@ -9,8 +9,8 @@
 
 namespace koho::api {
 
-/// As a completion's body, with "ids" (or "input_ids") beside "prompt", "max_new_tokens" as a name
-/// of max_tokens, and no need of "model".
+/// As a completion's body, with "ids" (or "input_ids", "text") beside "prompt", "max_new_tokens" as
+/// a name of max_tokens, SGLang's "sampling_params", and no need of "model".
 Refusal read_generate(const chat::Json& body, const Model& model, GenerationRequest& request);
 
 /// Whole: {"id", "choices": [{"index", "ids", "text", "logprobs", "finish_reason",

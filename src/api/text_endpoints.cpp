@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/text_endpoints.h"
 
+#include <utility>
+#include <vector>
+
 #include <fmt/format.h>
 
 #include "api/chat_completions.h"
 #include "api/completions.h"
 #include "api/field_table.h"
 #include "api/json_text.h"
+#include "api/sampling_fields.h"
 
 namespace koho::api {
 namespace {
@@ -27,6 +31,12 @@ Json named(const Json& body, const Model& model) {
   return made;
 }
 
+/// The model, if the client names one, must be served.
+Refusal check_model(const Json& body, const Model& model) {
+  GenerationRequest request;
+  return read_model(named(body, model), model, request);
+}
+
 /// A conversation rendered and tokenised; it may fill the context.
 Refusal encode_chat(const Json& body, const Model& model, GenerationRequest& request) {
   if (Refusal refused = read_chat_completion(named(body, model), model, request)) return refused;
@@ -35,38 +45,44 @@ Refusal encode_chat(const Json& body, const Model& model, GenerationRequest& req
   return encode(request, model, "messages");
 }
 
-Refusal encode_prompt(const Json& body, const Model& model, GenerationRequest& request) {
+/// The same, however long it is.
+Refusal tokenise_chat(const Json& body, const Model& model, std::vector<Token>& ids) {
+  GenerationRequest request;
+  Refusal refused = encode_chat(body, model, request);
+  if (refused && refused->code != "context_length_exceeded") return refused;
+  ids = refused ? request.prompts.front().ids : request.requests.front().prompt;
+  return {};
+}
+
+Refusal tokenise_prompt(const Json& body, const Model& model, std::vector<Token>& ids) {
+  if (Refusal refused = check_model(body, model)) return refused;
   const Json* prompt = body.find("prompt");
   if (prompt == nullptr || !prompt->is_string())
     return wrong_field("prompt", "prompt must be a string, or messages an array", "invalid_prompt");
-  PromptInput input{.text = prompt->text};
-  if (const Json* special = body.find("allow_special"))
-    if (Refusal refused =
-            read_boolean({.name = "allow_special", .json = *special}, input.allow_special))
+  bool allow_special = true;
+  if (const Json* json = body.given("allow_special"))
+    if (Refusal refused = read_boolean({.name = "allow_special", .json = *json}, allow_special))
       return refused;
-  if (input.text.empty()) {
-    request.requests.emplace_back();
-    return {};
-  }
-  request.prompts.push_back(std::move(input));
-  request.tokens_max = 0;
-  return encode(request, model, "prompt");
+  Result<std::vector<Token>> encoded = allow_special
+                                           ? model.tokenizer->encode_with_special(prompt->text)
+                                           : model.tokenizer->encode(prompt->text);
+  if (!encoded.ok()) return to_api_error(encoded.error());
+  ids = std::move(*encoded);
+  return {};
 }
 
 }  // namespace
 
 Refusal answer_tokenize(const Json& body, const Model& model, std::string& out) {
   if (model.tokenizer == nullptr) return no_tokenizer();
-  GenerationRequest request;
+  std::vector<Token> ids;
   const bool chat = body.find("messages") != nullptr;
-  if (Refusal refused =
-          chat ? encode_chat(body, model, request) : encode_prompt(body, model, request))
+  if (Refusal refused = chat ? tokenise_chat(body, model, ids) : tokenise_prompt(body, model, ids))
     return refused;
   bool strings = false;
   if (const Json* json = body.given("return_token_strs"))
     if (Refusal refused = read_boolean({.name = "return_token_strs", .json = *json}, strings))
       return refused;
-  const std::vector<Token>& ids = request.requests.front().prompt;
   out =
       fmt::format(R"({{"count":{},"max_model_len":{},"tokens":)", ids.size(), model.context_max());
   append_ids(out, ids);
@@ -84,6 +100,7 @@ Refusal answer_tokenize(const Json& body, const Model& model, std::string& out) 
 
 Refusal answer_detokenize(const Json& body, const Model& model, std::string& out) {
   if (model.tokenizer == nullptr) return no_tokenizer();
+  if (Refusal refused = check_model(body, model)) return refused;
   const Json* tokens = body.find("tokens");
   if (tokens == nullptr)
     return wrong_field("tokens", "tokens must be an array of token ids, found nothing");
@@ -92,8 +109,13 @@ Refusal answer_detokenize(const Json& body, const Model& model, std::string& out
   if (Refusal refused = read_token_ids({.name = "tokens", .json = *tokens}, model.limits.vocabulary,
                                        kIdsMax, ids))
     return refused;
+  bool skip_special = false;
+  if (const Json* json = body.given("skip_special_tokens"))
+    if (Refusal refused =
+            read_boolean({.name = "skip_special_tokens", .json = *json}, skip_special))
+      return refused;
   out = R"({"prompt":)";
-  chat::append_json_string(out, model.tokenizer->decode(ids));
+  chat::append_json_string(out, model.tokenizer->decode(ids, skip_special));
   out += '}';
   return {};
 }

@@ -12,10 +12,11 @@
 namespace koho::api {
 
 /// {"prompt"} or {"messages", …} to {"count", "max_model_len", "tokens"}; with
-/// "return_token_strs" also each token's text. Errors as those of a completion.
+/// "return_token_strs" also each token's text. Errors as those of a completion, but that no text is
+/// longer than the context.
 Refusal answer_tokenize(const chat::Json& body, const Model& model, std::string& out);
 
-/// {"tokens"} to {"prompt"}, special tokens shown.
+/// {"tokens"} to {"prompt"}, special tokens shown unless "skip_special_tokens".
 Refusal answer_detokenize(const chat::Json& body, const Model& model, std::string& out);
 
 /// The body of a chat completion to {"prompt", "prompt_token_ids", "count"}.
