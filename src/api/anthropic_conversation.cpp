@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <initializer_list>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -31,23 +34,90 @@ Error unreadable(const std::string& field, std::string_view type) {
                     field, type);
 }
 
-/// A string, or blocks of text one after another with `separator` between them.
-Result<std::string> text_of(const Json& content,
-                            const std::string& field,
-                            std::string_view separator) {
+/// A string, or blocks one after another with `separator` between them, each as `read` has it.
+template <typename Read>
+Result<std::string> joined_blocks(const Json& content,
+                                  const std::string& field,
+                                  std::string_view separator,
+                                  const Read& read) {
   if (content.is_string()) return content.text;
   if (!content.is_array()) return wrong_kind(field, "a string or an array of blocks", &content);
   std::string text;
-  bool first = true;
   for (std::size_t i = 0; i < content.items.size(); ++i) {
-    const std::string block_field = fmt::format("{}.{}", field, i);
-    KOHO_TRY_ASSIGN(const std::string type, block_type(content.items[i], block_field));
-    if (type != "text") return unreadable(block_field, type);
-    KOHO_TRY_ASSIGN(const Json* block_text, required_string(content.items[i], "text", block_field));
-    if (!std::exchange(first, false)) text += separator;
-    text += block_text->text;
+    KOHO_TRY_ASSIGN(const std::string one, read(content.items[i], fmt::format("{}.{}", field, i)));
+    if (i > 0) text += separator;
+    text += one;
   }
   return text;
+}
+
+Result<std::string> text_block(const Json& block, const std::string& field) {
+  KOHO_TRY_ASSIGN(const std::string type, block_type(block, field));
+  if (type != "text") return unreadable(field, type);
+  KOHO_TRY_ASSIGN(const Json* text, required_string(block, "text", field));
+  return text->text;
+}
+
+/// A string, or blocks of text.
+Result<std::string> text_of(const Json& content,
+                            const std::string& field,
+                            std::string_view separator) {
+  return joined_blocks(content, field, separator, text_block);
+}
+
+/// `text` between tags, below what is told of it: members of `block`, which may be left out.
+Result<std::string> tagged(std::string_view tag,
+                           const Json& block,
+                           const std::string& field,
+                           std::initializer_list<std::string_view> told,
+                           std::string_view text) {
+  std::string made = fmt::format("<{}>\n", tag);
+  for (const std::string_view name : told) {
+    KOHO_TRY_ASSIGN(const std::optional<std::string> value, optional_string(block, name, field));
+    if (value && !value->empty()) made += fmt::format("{}: {}\n", name, *value);
+  }
+  return fmt::format("{}\n{}\n</{}>", made, text, tag);
+}
+
+Result<std::string> document_text(const Json& block, const std::string& field) {
+  const std::string source_field = field + ".source";
+  const Json* source = block.find("source");
+  if (source == nullptr || !source->is_object())
+    return wrong_kind(source_field, "an object", source);
+  KOHO_TRY_ASSIGN(const Json* type, required_string(*source, "type", source_field));
+  std::string text;
+  if (type->text == "text") {
+    KOHO_TRY_ASSIGN(const Json* data, required_string(*source, "data", source_field));
+    text = data->text;
+  } else if (type->text == "content") {
+    const Json* content = source->find("content");
+    if (content == nullptr) return wrong_kind(source_field + ".content", "a string", content);
+    KOHO_TRY_ASSIGN(text, text_of(*content, source_field + ".content", "\n"));
+  } else {
+    return make_error(ErrorCode::unsupported,
+                      "{}.type: documents of type \"{:.40}\" are not supported: this model reads "
+                      "text only (types text and content)",
+                      source_field, std::string_view(type->text));
+  }
+  return tagged("document", block, field, {"title", "context"}, text);
+}
+
+/// A block that says something in words: of a user's message or a tool's result.
+Result<std::string> readable_block(const Json& block, const std::string& field) {
+  KOHO_TRY_ASSIGN(const std::string type, block_type(block, field));
+  if (type == "document") return document_text(block, field);
+  if (type == "search_result") {
+    const Json* content = block.find("content");
+    if (content == nullptr || !content->is_array())
+      return wrong_kind(field + ".content", "an array of blocks", content);
+    KOHO_TRY_ASSIGN(const std::string text, text_of(*content, field + ".content", "\n"));
+    return tagged("search_result", block, field, {"source", "title"}, text);
+  }
+  if (type == "tool_reference") {
+    KOHO_TRY_ASSIGN(const Json* name, required_string(block, "tool_name", field));
+    return fmt::format("<tool_reference>{}</tool_reference>", name->text);
+  }
+  return text_block(block, field);
 }
 
 Message text_message(std::string_view role, std::string_view text) {
@@ -64,15 +134,12 @@ class UserBlocks {
 
   Status add(const Json& block, const std::string& field) {
     KOHO_TRY_ASSIGN(const std::string type, block_type(block, field));
-    if (type == "text") {
-      KOHO_TRY_ASSIGN(const Json* text, required_string(block, "text", field));
-      if (has_text_) text_ += "\n";
-      text_ += text->text;
-      has_text_ = true;
-      return {};
-    }
     if (type == "tool_result") return add_tool_result(block, field);
-    return unreadable(field, type);
+    KOHO_TRY_ASSIGN(const std::string text, readable_block(block, field));
+    if (has_text_) text_ += "\n";
+    text_ += text;
+    has_text_ = true;
+    return {};
   }
   void finish() {
     if (!std::exchange(has_text_, false)) return;
@@ -85,7 +152,7 @@ class UserBlocks {
     KOHO_TRY_ASSIGN(const Json* id, required_string(block, "tool_use_id", field));
     std::string text;
     if (const Json* content = block.given("content")) {
-      KOHO_TRY_ASSIGN(text, text_of(*content, field + ".content", "\n"));
+      KOHO_TRY_ASSIGN(text, joined_blocks(*content, field + ".content", "\n", readable_block));
     }
     KOHO_TRY_ASSIGN(const bool is_error, boolean_or(block, "is_error", field, false));
     if (is_error) text.insert(0, "Error: ");

@@ -155,6 +155,62 @@ TEST(AnthropicConversation, JoinsNeighbouringMessagesOfTheAssistant) {
             "[gMASK]<sop><|user|>Count<|assistant|></think>one, two<|user|>on<|assistant|><think>");
 }
 
+TEST(AnthropicConversation, ReadsDocumentsAndSearchResultsAsText) {
+  const std::string blocks = R"([
+      {"type": "document", "title": "Rivers", "context": null, "citations": {"enabled": true},
+       "source": {"type": "text", "media_type": "text/plain", "data": "The Tejo is long."}},
+      {"type": "document", "source": {"type": "content", "content": [
+        {"type": "text", "text": "one"}, {"type": "text", "text": "two"}]}},
+      {"type": "search_result", "source": "https://a.example", "title": "A",
+       "content": [{"type": "text", "text": "found"}]},
+      {"type": "tool_reference", "tool_name": "get_weather"},
+      {"type": "text", "text": "Well?"}])";
+  const std::string text =
+      "<document>\ntitle: Rivers\n\nThe Tejo is long.\n</document>\n"
+      "<document>\n\none\ntwo\n</document>\n"
+      "<search_result>\nsource: https://a.example\ntitle: A\n\nfound\n</search_result>\n"
+      "<tool_reference>get_weather</tool_reference>\nWell?";
+  EXPECT_EQ(prompt(R"({"messages": [{"role": "user", "content": )" + blocks + "}]}"),
+            "[gMASK]<sop><|user|>" + text + "<|assistant|><think>");
+  const std::string result = prompt(
+      R"({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": [
+          {"type": "tool_use", "id": "a", "name": "f", "input": {}}]}, {"role": "user", "content": [
+          {"type": "tool_result", "tool_use_id": "a", "content": )" +
+      blocks + "}]}]}");
+  EXPECT_TRUE(result.ends_with("<tool_response>" + text + "</tool_response><|assistant|><think>"))
+      << result;
+}
+
+TEST(AnthropicConversation, NamesThePlaceOfWhatIsNoText) {
+  const auto in_message = [](const std::string& block) {
+    return refusal(R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}, )" +
+                   block + "]}]}");
+  };
+  const auto in_result = [](const std::string& block) {
+    return refusal(R"({"messages": [{"role": "user", "content": [
+        {"type": "tool_result", "tool_use_id": "a", "content": [)" +
+                   block + "]}]}]}");
+  };
+  const std::string pdf =
+      R"({"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": ""}})";
+  EXPECT_EQ(
+      in_message(pdf),
+      "messages.0.content.1.source.type: documents of type \"base64\" are not supported: this "
+      "model reads text only (types text and content)");
+  EXPECT_TRUE(
+      in_result(pdf).starts_with("messages.0.content.0.content.0.source.type: documents of"))
+      << in_result(pdf);
+  EXPECT_TRUE(in_result(R"({"type": "image"})")
+                  .starts_with("messages.0.content.0.content.0.type: blocks of type \"image\""));
+  EXPECT_TRUE(in_message(R"({"type": "document", "source": {"type": "content", "content": [
+      {"type": "image"}]}})")
+                  .starts_with("messages.0.content.1.source.content.0.type: blocks of type"));
+  EXPECT_EQ(in_message(R"({"type": "document"})"),
+            "messages.0.content.1.source: expected an object, found nothing");
+  EXPECT_EQ(in_message(R"({"type": "tool_reference"})"),
+            "messages.0.content.1.tool_name: Field required");
+}
+
 TEST(AnthropicConversation, NamesWhatItRefuses) {
   EXPECT_EQ(refusal("{}"), "messages: Field required");
   EXPECT_EQ(refusal("[]"), "the request: expected an object, found an array");
