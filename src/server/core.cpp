@@ -16,6 +16,7 @@ namespace koho::server {
 namespace {
 
 constexpr std::size_t kPoolQueueMax = 4096;
+constexpr std::size_t kPendingAbortsMax = 1024;
 constexpr std::size_t kUnknownNamesMax = 64;  // that are logged
 
 }  // namespace
@@ -131,18 +132,42 @@ void Core::remove_job(const std::string& id) {
   jobs_.erase(id);
 }
 
-bool Core::abort_job(const std::string& id) {
+Core::Abort Core::abort_job(const std::string& id) {
+  const std::string bare(api::without_id_prefix(id));
   std::shared_ptr<GenerationJob> job;
   {
     const std::lock_guard lock(mutex_);
     auto found = jobs_.find(id);
-    if (found == jobs_.end()) found = jobs_.find(std::string(api::without_id_prefix(id)));
-    if (found == jobs_.end()) return false;
+    if (found == jobs_.end()) found = jobs_.find(bare);
+    if (found == jobs_.end()) {
+      if (readers_.empty() || pending_aborts_.size() >= kPendingAbortsMax) return Abort::unknown;
+      for (const std::string& name : {id, bare}) pending_aborts_.push_back({name, reader_next_});
+      return Abort::pending;
+    }
     job = found->second.lock();
   }
-  if (!job) return false;
+  if (!job) return Abort::unknown;
   job->withdraw();
-  return true;
+  return Abort::done;
+}
+
+std::uint64_t Core::begin_reading() {
+  const std::lock_guard lock(mutex_);
+  readers_.insert(reader_next_);
+  return reader_next_++;
+}
+
+bool Core::end_reading(std::uint64_t reader, const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  readers_.erase(reader);
+  const bool meant =
+      !name.empty() && std::ranges::any_of(pending_aborts_, [&](const PendingAbort& abort) {
+        return abort.id == name && reader < abort.readers_end;
+      });
+  std::erase_if(pending_aborts_, [&](const PendingAbort& abort) {
+    return readers_.empty() || *readers_.begin() >= abort.readers_end;
+  });
+  return meant;
 }
 
 void Core::abort_all_jobs() {

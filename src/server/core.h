@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -101,9 +102,15 @@ class Core {
   /// hyphen and eight random digits.
   std::string add_job(const std::string& id, const std::shared_ptr<GenerationJob>& job);
   void remove_job(const std::string& id);
-  /// False: none has that name, with or without an API's prefix ("chatcmpl-").
-  bool abort_job(const std::string& id);
+  /// unknown: none has that name, with or without an API's prefix ("chatcmpl-"); pending: none, but
+  /// some are still being read, and one that turns out to have it ends.
+  enum class Abort : std::uint8_t { unknown, pending, done };
+  Abort abort_job(const std::string& id);
   void abort_all_jobs();
+  /// A job has come whose body is yet to be read: who it is from now on.
+  std::uint64_t begin_reading();
+  /// The body of job `reader` is read, the name in it is `name`, or "". True: it was to be aborted.
+  bool end_reading(std::uint64_t reader, const std::string& name);
 
   /// 32 random hexadecimal digits.
   std::string make_id();
@@ -122,8 +129,15 @@ class Core {
   const LoadProgress* progress_ = nullptr;
   std::map<std::string, std::array<std::uint64_t, 4>> responses_;
   std::unordered_map<std::string, std::weak_ptr<GenerationJob>> jobs_;
-  std::vector<std::string> unknown_seen_;  // that a log line was written for
-  WorkPool pool_;                          // last: its threads end first
+  std::set<std::uint64_t> readers_;  // in the order they came
+  std::uint64_t reader_next_ = 0;
+  struct PendingAbort {
+    std::string id;
+    std::uint64_t readers_end;  // it is for those that came before
+  };
+  std::vector<PendingAbort> pending_aborts_;  // none while nobody reads
+  std::vector<std::string> unknown_seen_;     // that a log line was written for
+  WorkPool pool_;                             // last: its threads end first
 };
 
 }  // namespace koho::server

@@ -34,11 +34,15 @@ GenerationJob::GenerationJob(Core& core, Setup setup)
 }
 
 GenerationJob::~GenerationJob() {
+  end_reading({});
+  if (!body_name_.empty()) core_.remove_job(body_name_);
   --core_.counters().requests_live;
 }
 
 void GenerationJob::start(std::string body) {
-  take_name(setup_.request_id.empty() ? setup_.id : setup_.request_id);
+  name_ =
+      core_.add_job(setup_.request_id.empty() ? setup_.id : setup_.request_id, shared_from_this());
+  reader_ = core_.begin_reading();
   if (body.size() <= core_.settings().inline_body_bytes) {
     prepare(body);
     // A grammar takes longer than reading: its part waits for the pool.
@@ -56,14 +60,20 @@ void GenerationJob::start(std::string body) {
   setup_.wake();
 }
 
-void GenerationJob::take_name(const std::string& name) {
-  if (!name_.empty()) core_.remove_job(name_);
-  name_ = core_.add_job(name, shared_from_this());
+/// The body is read; `name` is what it calls itself, or "".
+void GenerationJob::end_reading(const std::string& name) {
+  if (!reader_) return;
+  if (setup_.request_id.empty() && !name.empty())
+    body_name_ = core_.add_job(name, shared_from_this());
+  if (core_.end_reading(*reader_, name)) aborted_.store(true);
+  reader_.reset();
 }
 
 void GenerationJob::prepare(const std::string& body) {
-  if (!abandoned_.load()) refused_ = read(body);
-  const bool compiles = !refused_ && request_.constraint.has_value() && !abandoned_.load();
+  const auto given_up = [this] { return abandoned_.load() || aborted_.load(); };
+  if (!given_up()) refused_ = read(body);
+  end_reading({});
+  const bool compiles = !refused_ && request_.constraint.has_value() && !given_up();
   const auto done = [self = shared_from_this()] {
     self->prepared_.store(true, std::memory_order_release);
     self->setup_.wake();
@@ -107,6 +117,8 @@ std::optional<ApiError> GenerationJob::read(const std::string& body) {
   chat::Json json;
   if (api::Refusal refused = api::parse_body(body, json)) return refused;
   if (api::Refusal refused = api::read_request_id(json, request_.request_id)) return refused;
+  end_reading(request_.request_id);
+  if (aborted_.load()) return {};
   const api::GenerationEndpoint& endpoint = *setup_.endpoint;
   const api::Model& model = setup_.serving->model;
   request_.call_id_prefix = "call_" + setup_.id.substr(0, 16) + "_";
@@ -242,7 +254,10 @@ GenerationJob::State GenerationJob::poll(std::string& out, std::size_t bytes_max
   if (stage_ == Stage::preparing) {
     if (!prepared_.load(std::memory_order_acquire)) return State::waiting;
     stage_ = Stage::prepared;
-    if (setup_.request_id.empty() && !request_.request_id.empty()) take_name(request_.request_id);
+    if (!body_name_.empty()) {
+      core_.remove_job(name_);
+      name_ = std::exchange(body_name_, {});
+    }
   }
   if (stage_ == Stage::prepared) {
     if (!refused_ && !aborted_.load() && core_.phase() == Phase::draining)

@@ -70,7 +70,7 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   enum class Stage : std::uint8_t { preparing, prepared, scoring, running, over };
 
   void prepare(const std::string& body);
-  void take_name(const std::string& name);
+  void end_reading(const std::string& name);
   std::optional<api::ApiError> read(const std::string& body);
   void begin_scoring();
   void score_prompts();
@@ -83,7 +83,9 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
 
   Core& core_;
   Setup setup_;
-  std::string name_;  // in the core's table while the request runs
+  std::string name_;                     // in the core's table while the request runs
+  std::optional<std::uint64_t> reader_;  // the core's name for who reads the body
+  std::string body_name_;  // in the table from reading to the first poll that is not waiting
   std::int64_t received_us_;
   std::atomic<bool> prepared_{false};
   std::atomic<bool> aborted_{false};

@@ -132,9 +132,15 @@ Response answer_abort(Core& core, const Call& call) {
   if (id == nullptr || !id->is_string())
     return error_response(ErrorStyle::openai,
                           api::wrong_field("request_id", "request_id must be a string"));
-  if (!core.abort_job(id->text))
-    return refuse(ErrorStyle::openai, 404, "not_found", "no running request has this id");
-  return json_response(R"({"status":"aborted"})");
+  switch (core.abort_job(id->text)) {
+    case Core::Abort::unknown:
+      break;
+    case Core::Abort::pending:
+      return json_response(R"({"status":"pending"})");
+    case Core::Abort::done:
+      return json_response(R"({"status":"aborted"})");
+  }
+  return refuse(ErrorStyle::openai, 404, "not_found", "no running request has this id");
 }
 
 Response answer_metrics(Core& core, const Call& /*call*/) {

@@ -3,8 +3,11 @@
 // server's own end. With bad_input_test.cpp: the rows of bad input.
 #include <chrono>
 #include <functional>
+#include <future>
+#include <memory>
 #include <thread>
 #include <tuple>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -348,6 +351,57 @@ TEST(Connection, ARequestHasTheNameItsClientGaveIt) {
     for (const char* bad : {R"("a b")", R"("")", R"("a\"b")", "7"})
       EXPECT_EQ(post(server.port(), path, endless(std::string(R"(,"rid":)") + bad)).status, 400)
           << bad;
+  }
+}
+
+/// Keeps the only thread of a server's pool busy until it is released.
+class HeldPool {
+ public:
+  explicit HeldPool(WorkPool& pool) {
+    const auto wait = [released = released_] { released->get_future().wait(); };
+    EXPECT_TRUE(pool.submit(wait));
+  }
+  ~HeldPool() { release(); }
+  void release() {
+    if (!std::exchange(is_released_, true)) released_->set_value();
+  }
+
+ private:
+  std::shared_ptr<std::promise<void>> released_ = std::make_shared<std::promise<void>>();
+  bool is_released_ = false;
+};
+
+TEST(Connection, ARequestIsAbortedByTheNameInItsBodyBeforeItRuns) {
+  TinyServer server([](ServerSettings& settings) { settings.text_threads = 1; });
+  const auto abort = [&](const std::string& name) {
+    const Reply reply = post(server.port(), "/abort_request", R"({"request_id":")" + name + "\"}");
+    return reply.status == 200 ? text_at(reply.json(), "status") : std::to_string(reply.status);
+  };
+  const std::string long_text(server.server().core().settings().inline_body_bytes, 'x');
+  for (const auto& [fields, status] :
+       // Its body waits to be read; it is read, its grammar waits to be compiled.
+       {std::pair{R"(,"user":"u","ignored":")" + long_text + '"', "pending"},
+        std::pair{std::string(R"(,"structured_outputs":{"regex":"a+"})"), "aborted"}}) {
+    SCOPED_TRACE(status);
+    HeldPool held(server.server().core().pool());
+    Client client(server.port());
+    ASSERT_TRUE(client.send(request_of(endless(R"(,"request_id":"mine")" + fields))));
+    std::string said;
+    ASSERT_TRUE(comes_true([&] { return (said = abort("mine")) != "404"; }));
+    EXPECT_TRUE(said == status || said == "pending") << said;
+    held.release();
+    const std::optional<Reply> reply = client.read_reply();
+    ASSERT_TRUE(reply);
+    EXPECT_EQ(text_at(reply->json(), "error.code"), "cancelled") << reply->body;
+    EXPECT_EQ(reply->fields.at("x-request-id"), "mine");
+    EXPECT_TRUE(server.becomes_idle());
+    EXPECT_EQ(abort("mine"), "404");
+    // Who comes later may have the name.
+    EXPECT_EQ(post(server.port(), kBothPaths[0],
+                   R"({"model":"tiny","prompt":"hi","messages":[{"role":"user","content":"hi"}],)"
+                   R"("max_tokens":1,"request_id":"mine"})")
+                  .status,
+              200);
   }
 }
 
