@@ -145,6 +145,8 @@ constexpr DraftField kFields[] = {
      [](const Value& v, Draft& d) { return read_boolean(v, d.request.output.include_reasoning); }},
     {"separate_reasoning", "boolean; false: thoughts stay in content, before </think>",
      [](const Value& v, Draft& d) { return read_boolean(v, d.request.output.separate_reasoning); }},
+    {"stream_reasoning", "boolean; false: a stream tells thoughts in one piece, when they are over",
+     [](const Value& v, Draft& d) { return read_boolean(v, d.request.output.stream_reasoning); }},
     {"add_generation_prompt", "boolean, true unless the last message is continued",
      [](const Value& v, Draft& d) {
        return read_boolean(v, d.request.conversation->add_generation_prompt);
@@ -199,6 +201,7 @@ class ChatResponder final : public OpenAiResponder {
  private:
   struct Choice {
     chat::ParsedOutput answer;
+    std::string thoughts;  // that a stream has yet to tell
     std::string logprobs;  // entries, as JSON
     Outcome outcome;
   };
@@ -217,7 +220,7 @@ class ChatResponder final : public OpenAiResponder {
   }
 
   /// The delta's fields; false if there are none.
-  bool append_delta(const Piece& piece, std::string& out) const {
+  bool append_delta(const Piece& piece, std::string& out) {
     const std::size_t before = out.size();
     const auto text_of = [&](chat::OutputEvent::Kind kind, auto&& write) {
       const chat::OutputEvent* first = nullptr;
@@ -233,10 +236,20 @@ class ChatResponder final : public OpenAiResponder {
       }
       if (first != nullptr) write(joined.empty() ? std::string_view(first->text) : joined);
     };
-    if (options().include_reasoning)
-      text_of(chat::OutputEvent::Kind::reasoning, [&](std::string_view text) {
-        append_text_field(out, {"reasoning_content", "reasoning"}, text);
-      });
+    const auto tell_thoughts = [&](std::string_view text) {
+      append_text_field(out, {"reasoning_content", "reasoning"}, text);
+    };
+    if (options().include_reasoning && options().stream_reasoning) {
+      text_of(chat::OutputEvent::Kind::reasoning, tell_thoughts);
+    } else if (options().include_reasoning) {
+      std::string& thoughts = choices_[static_cast<std::size_t>(piece.choice)].thoughts;
+      text_of(chat::OutputEvent::Kind::reasoning, [&](std::string_view text) { thoughts += text; });
+      const bool over = piece.finish != Finish::none ||
+                        std::ranges::any_of(piece.parsed, [](const chat::OutputEvent& event) {
+                          return event.kind != chat::OutputEvent::Kind::reasoning;
+                        });
+      if (over && !thoughts.empty()) tell_thoughts(std::exchange(thoughts, {}));
+    }
     text_of(chat::OutputEvent::Kind::content,
             [&](std::string_view text) { append_text_field(out, {"content"}, text); });
     append_call_deltas(piece, out);
@@ -270,7 +283,7 @@ class ChatResponder final : public OpenAiResponder {
     if (open) out += ']';
   }
 
-  void chunk(const Piece& piece, std::string& out) const {
+  void chunk(const Piece& piece, std::string& out) {
     const std::size_t begin = out.size();
     open_chunk(static_cast<std::size_t>(piece.choice), out);
     out += R"(,"delta":{)";

@@ -47,6 +47,7 @@ struct OutputOptions {
   bool skip_special_tokens = true;
   bool include_reasoning = true;
   bool separate_reasoning = true;  // else thoughts are content, up to </think>
+  bool stream_reasoning = true;    // else a stream tells them in one piece, when they are over
   bool timings = false;
   bool sealed_reasoning = false;  // responses: thoughts in a form that clients send back unread
   std::optional<int> logprobs;    // alternatives beside the chosen token's

@@ -359,9 +359,8 @@ constexpr std::string_view kIgnored[] = {"model",
 // Known to clients, without effect here: where the model is strict, a value that asks for something
 // is refused.
 constexpr std::string_view kWithoutEffect[] = {
-    "verbosity",        "web_search_options", "logprobs_mode", "stream_interval",
-    "session_id",       "kv_transfer_params", "functions",     "function_call",
-    "stream_reasoning", "vllm_xargs",         "lora_path"};
+    "verbosity",          "web_search_options", "logprobs_mode", "stream_interval", "session_id",
+    "kv_transfer_params", "functions",          "function_call", "vllm_xargs",      "lora_path"};
 
 constexpr std::string_view kRefused[] = {
     "prompt_embeds",        "input_embeds",      "audio",          "suffix",

@@ -127,6 +127,29 @@ TEST(Chat, ThinksUnlessTold) {
             text_at(json, "choices.0.message.reasoning_content") + "</think>23 times 7 is 161.");
 }
 
+TEST(Chat, TellsThoughtsInOnePieceWhereAStreamIsToDoSo) {
+  const auto pieces = [](const std::string& more) {
+    std::vector<std::string> thoughts;
+    const Reply reply = ask("What is 23 times 7?", R"("stream":true)" + more);
+    for (const std::string& event : reply.events()) {
+      if (event == "[DONE]") continue;
+      const std::string text =
+          text_at(*chat::parse_json(event), "choices.0.delta.reasoning_content");
+      if (!text.empty() && text != "null") thoughts.push_back(text);
+    }
+    return thoughts;
+  };
+  const std::vector<std::string> many = pieces("");
+  ASSERT_GT(many.size(), 1U);
+  std::string all;
+  for (const std::string& piece : many) all += piece;
+  EXPECT_EQ(pieces(R"(,"stream_reasoning":true)"), many);
+  EXPECT_EQ(pieces(R"(,"stream_reasoning":false)"), std::vector<std::string>{all});
+  // Also of an answer that is nothing else.
+  EXPECT_EQ(pieces(R"(,"stream_reasoning":false,"max_tokens":3)").size(), 1U);
+  EXPECT_EQ(ask("hi", R"("stream_reasoning":"no")").status, 400);
+}
+
 TEST(Chat, EndsThoughtsWhenTheirBudgetIsSpent) {
   const auto thoughts = [](const std::string& more) {
     const Json json = ask("What is 23 times 7?", more).json();
@@ -143,11 +166,12 @@ TEST(Chat, EndsThoughtsWhenTheirBudgetIsSpent) {
 }
 
 TEST(Chat, StreamsWhatItWouldAnswerWhole) {
-  for (const std::string& more : {std::string(), std::string(R"(,"enable_thinking":false)"),
-                                  std::string(R"(,"separate_reasoning":false)"),
-                                  std::string(R"(,"separate_reasoning":false,"tools":)") + kTools,
-                                  std::string(R"(,"tools":)") + kTools,
-                                  std::string(R"(,"enable_thinking":false,"tools":)") + kTools}) {
+  for (const std::string& more :
+       {std::string(), std::string(R"(,"enable_thinking":false)"),
+        std::string(R"(,"separate_reasoning":false)"), std::string(R"(,"stream_reasoning":false)"),
+        std::string(R"(,"separate_reasoning":false,"tools":)") + kTools,
+        std::string(R"(,"tools":)") + kTools,
+        std::string(R"(,"enable_thinking":false,"tools":)") + kTools}) {
     const std::string question = "What is the weather in Lisbon?";
     const Reply whole = ask(question, R"("max_tokens":200)" + more);
     const Reply stream =
@@ -343,30 +367,6 @@ TEST(Chat, KeepsToASchema) {
   }
 }
 
-TEST(Chat, ToolChoiceNoneLeavesTheCallAsText) {
-  const Reply reply =
-      ask("What is the weather in Lisbon?",
-          std::string(R"("enable_thinking":false,"tool_choice":"none","tools":)") + kTools);
-  ASSERT_EQ(reply.status, 200) << reply.body;
-  EXPECT_TRUE(at(reply.json(), "choices.0.message.tool_calls").is_null());
-  EXPECT_EQ(text_at(reply.json(), "choices.0.finish_reason"), "stop");
-}
-
-TEST(Chat, ReadsATurnOfToolsAndResults) {
-  const std::string request =
-      std::string(
-          R"({"model":"tiny","temperature":0,"messages":[)"
-          R"({"role":"user","content":"What is the weather in Lisbon?"},)"
-          R"({"role":"assistant","content":null,"tool_calls":[{"id":"call_1","type":"function",)"
-          R"("function":{"name":"get_weather","arguments":"{\"city\": \"Lisbon\"}"}}]},)"
-          R"({"role":"tool","tool_call_id":"call_1","content":"{\"temperature\": 24, \"condition\": \"sunny\"}"}],)"
-          R"("tools":)") +
-      kTools + "}";
-  const Reply reply = post(shared_server().port(), kPath, request);
-  ASSERT_EQ(reply.status, 200) << reply.body;
-  EXPECT_EQ(text_at(reply.json(), "choices.0.message.content"),
-            "The weather in Lisbon is sunny with 24 degrees.");
-}
 TEST(Chat, CallsAToolOrKeepsToASchema) {
   const std::string fields =
       R"("response_format":{"type":"json_schema","json_schema":{"name":"p","schema":{"type":"object",)"
@@ -394,6 +394,30 @@ TEST(Chat, CallsAToolOrKeepsToASchema) {
   EXPECT_EQ(text_at(refused.json(), "error.code"), "unsupported_schema");
 }
 
+TEST(Chat, ToolChoiceNoneLeavesTheCallAsText) {
+  const Reply reply =
+      ask("What is the weather in Lisbon?",
+          std::string(R"("enable_thinking":false,"tool_choice":"none","tools":)") + kTools);
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  EXPECT_TRUE(at(reply.json(), "choices.0.message.tool_calls").is_null());
+  EXPECT_EQ(text_at(reply.json(), "choices.0.finish_reason"), "stop");
+}
+
+TEST(Chat, ReadsATurnOfToolsAndResults) {
+  const std::string request =
+      std::string(
+          R"({"model":"tiny","temperature":0,"messages":[)"
+          R"({"role":"user","content":"What is the weather in Lisbon?"},)"
+          R"({"role":"assistant","content":null,"tool_calls":[{"id":"call_1","type":"function",)"
+          R"("function":{"name":"get_weather","arguments":"{\"city\": \"Lisbon\"}"}}]},)"
+          R"({"role":"tool","tool_call_id":"call_1","content":"{\"temperature\": 24, \"condition\": \"sunny\"}"}],)"
+          R"("tools":)") +
+      kTools + "}";
+  const Reply reply = post(shared_server().port(), kPath, request);
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  EXPECT_EQ(text_at(reply.json(), "choices.0.message.content"),
+            "The weather in Lisbon is sunny with 24 degrees.");
+}
 
 TEST(Chat, SpelledControlTokensStayText) {
   // <|user|> as a token would be one id; as text it is several.
