@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/field_table.h"
 
+#include <cmath>
+
 #include <fmt/core.h>
 
 namespace koho::api {
@@ -27,12 +29,21 @@ Refusal read_text(const FieldValue& value, std::string& target, std::size_t byte
   return {};
 }
 
+std::optional<std::int64_t> whole_number(const Json& json) {
+  if (json.is_integer()) return json.as_integer();
+  constexpr double kExactMax = 9007199254740992.0;  // 2^53
+  const std::optional<double> number = json.as_number();
+  if (!number || std::trunc(*number) != *number || std::abs(*number) > kExactMax)
+    return std::nullopt;
+  return static_cast<std::int64_t>(*number);
+}
+
 Refusal read_integer(const FieldValue& value,
                      std::int64_t low,
                      std::int64_t high,
                      std::int64_t& target) {
-  if (!value.json.is_integer()) return must_be(value, "an integer");
-  const std::optional<std::int64_t> parsed = value.json.as_integer();
+  const std::optional<std::int64_t> parsed = whole_number(value.json);
+  if (!parsed && !value.json.is_integer()) return must_be(value, "an integer");
   if (!parsed || *parsed < low || *parsed > high)
     return wrong_field(value.name, fmt::format("{} must be in {}..{}, found {:.24}", value.name,
                                                low, high, std::string_view(value.json.text)));
@@ -74,7 +85,7 @@ Refusal read_token_ids(const FieldValue& value,
   target.clear();
   target.reserve(value.json.items.size());
   for (const Json& item : value.json.items) {
-    const std::optional<std::int64_t> id = item.as_integer();
+    const std::optional<std::int64_t> id = whole_number(item);
     if (!id || *id < 0 || *id >= vocabulary)
       return wrong_field(value.name, fmt::format("{}[{}] is no token id; there are 0..{}",
                                                  value.name, target.size(), vocabulary - 1));

@@ -45,7 +45,10 @@ ApiError must_be(const FieldValue& value, std::string_view what);
 
 Refusal read_boolean(const FieldValue& value, bool& target);
 Refusal read_text(const FieldValue& value, std::string& target, std::size_t bytes_max);
-/// Within [low, high]. 1.0 and 1E0 are no integers, as in the SDKs.
+/// The value of a number without a fraction, 1.0 and 1E0 among them; nothing beyond 64 bits, or
+/// where a double is not exact.
+std::optional<std::int64_t> whole_number(const chat::Json& json);
+/// Within [low, high].
 Refusal read_integer(const FieldValue& value,
                      std::int64_t low,
                      std::int64_t high,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/fields.h"
 
+#include "api/field_table.h"
+
 namespace koho::api {
 
 using chat::Json;
@@ -48,8 +50,9 @@ Result<std::optional<std::int64_t>> optional_integer(const Json& object,
                                                      std::string_view path) {
   const Json* value = object.given(name);
   if (value == nullptr) return std::optional<std::int64_t>{};
-  if (!value->is_integer()) return wrong_kind(field_name(path, name), "an integer", value);
-  const std::optional<std::int64_t> parsed = value->as_integer();
+  const std::optional<std::int64_t> parsed = whole_number(*value);
+  if (!parsed && !value->is_integer())
+    return wrong_kind(field_name(path, name), "an integer", value);
   if (!parsed || *parsed < least || *parsed > most)
     return make_error(ErrorCode::invalid_argument, "{}: must be from {} to {}",
                       field_name(path, name), least, most);

@@ -567,6 +567,16 @@ TEST(BadInput, Row50Numbers) {
   accept_both(R"("temperature":1E0)");
   accept_both(R"("temperature":-0)");
   accept_both(R"("temperature":0.1e1)");
+  // An integer may be written as a number without a fraction.
+  for (const char* field : {R"("top_k":5.0)", R"("top_k":5E0)", R"("seed":1e3)", R"("n":1.0)",
+                            R"("max_tokens":2.0)", R"("stop_token_ids":[7.0])"})
+    accept_both(field);
+  EXPECT_EQ(post(shared_server().port(), "/v1/messages",
+                 R"({"model":"tiny","max_tokens":1E0,"messages":[{"role":"user","content":"a"}]})")
+                .status,
+            200);
+  for (const char* value : {"5.5", "1e17", "1e300"})
+    refuse_both(R"("top_k":)" + std::string(value), "top_k");
   refuse_both("\"seed\":" + std::string(200, '9'), "seed");
   refuse_both("\"temperature\":" + std::string(200, '9'), "temperature");
   // Beyond what a double holds a number is refused before fields have names.
