@@ -522,7 +522,18 @@ class Schema::Tree {
         at(index).pattern_properties = child;
       }
     }
-    return read_required(index);
+    KOHO_TRY(read_required(index));
+    return check_names(index);
+  }
+
+  /// Where any name may come, it may come twice, which readers of JSON count as one.
+  Status check_names(int index) {
+    const Node& node = at(index);
+    const bool free =
+        node.pattern_properties >= 0 || (node.properties.empty() && allows_others(node));
+    if (!free || number_of(node, "minProperties") < 2) return {};
+    return fault(kUnsupportedSchema, node.path,
+                 "minProperties above 1 is supported beside properties only");
   }
 
   Status read_required(int index) {
