@@ -22,13 +22,15 @@
 namespace koho {
 namespace {
 
+constexpr std::string_view kNoReason = "it cannot be made a grammar";
+
 /// The first line of an exception of xgrammar's, without what names its own sources.
 std::string words_of(std::string_view what) {
   what = what.substr(0, what.find('\n'));
   constexpr std::string_view kCheck = "is false: ";
   if (const std::size_t at = what.find(kCheck); at != what.npos)
     what = what.substr(at + kCheck.size());
-  if (what.empty()) return "it cannot be made a grammar";
+  if (what.empty()) return std::string(kNoReason);
   return std::string(what.substr(0, 500));
 }
 
@@ -285,10 +287,10 @@ class XgrammarBorder::Vocabulary {
 
 class XgrammarBorder::Library {
  public:
-  Library(const Vocabulary& vocabulary, const GrammarLimits& limits)
+  Library(const Vocabulary& vocabulary, const GrammarLimits& limits, bool keeps_parts = true)
       : compiler(vocabulary.info,
                  /*max_threads=*/1,
-                 /*cache_enabled=*/limits.parts_bytes_max > 0,
+                 /*cache_enabled=*/keeps_parts && limits.parts_bytes_max > 0,
                  static_cast<std::int64_t>(limits.parts_bytes_max)) {}
   xgrammar::GrammarCompiler compiler;
 };
@@ -411,14 +413,21 @@ Result<std::shared_ptr<const CompiledGrammar>> XgrammarBorder::compile(const Con
   std::shared_ptr<const CompiledGrammar> compiled;
   // xgrammar's any_text and what stands between its tags take every byte, those of no text, too.
   const TextMask only = constraint.kind == Kind::structural_tag ? vocabulary_->text : nullptr;
-  Status status =
-      guarded(limits_.compile_us_max, limits_.compile_bytes_max, fail_at,
-              ErrorCode::invalid_argument, [&]() -> Status {
-                Library& library = own ? *own : *library_;
-                compiled = std::make_shared<const XgrammarGrammar>(
-                    compile_text(constraint.kind, text, library.compiler, limits_), only, limits_);
-                return {};
-              });
+  const auto attempt = [&](Library& library) {
+    return guarded(limits_.compile_us_max, limits_.compile_bytes_max, fail_at,
+                   ErrorCode::invalid_argument, [&]() -> Status {
+                     compiled = std::make_shared<const XgrammarGrammar>(
+                         compile_text(constraint.kind, text, library.compiler, limits_), only,
+                         limits_);
+                     return {};
+                   });
+  };
+  Status status = attempt(own ? *own : *library_);
+  if (!status.ok() && status.error().message.ends_with(kNoReason)) {
+    // The hash by which xgrammar finds parts again cannot be made of every grammar.
+    Library without_parts(*vocabulary_, limits_, /*keeps_parts=*/false);
+    status = attempt(without_parts);
+  }
   if (!status.ok()) {
     // An interrupted compilation may have left its parts half made.
     if (!own) library_ = std::make_unique<Library>(*vocabulary_, limits_);

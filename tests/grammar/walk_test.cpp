@@ -381,7 +381,8 @@ TEST(GrammarWalk, BehindTheOnlyCallNothingFollows) {
 
 TEST(GrammarWalk, StringsByPatternsTakeWhatTheirMaskAllows) {
   GrammarCompiler compiler(tiny_tokenizer(), tiny_tokenizer().vocab_size(), patient());
-  for (const char* pattern : {"^[a-z]{1,5}$", "^[A-Z]{2}-[0-9]{2}$", "^(a|bb)+$", "^.{0,3}$", "x"})
+  for (const char* pattern :
+       {"^[a-z]{1,5}$", "^[A-Z]{2}-[0-9]{2}$", "^(a|bb)+$", "^.{0,3}$", "x", "^(ab?){1,300}$"})
     for (
         const char* schema :
         {R"({{"type":"string","pattern":"{}"}})",
