@@ -23,6 +23,7 @@ Model model() {
   model.limits.scheduler.context_max = 4096;
   model.limits.scheduler.tokens_per_page = 64;
   model.limits.scheduler.pages = 64;
+  model.tag_ids[static_cast<std::size_t>(chat::Tag::call_open)] = 7;
   return model;
 }
 
@@ -69,6 +70,26 @@ std::string outline(const StreamedEvents& stream) {
     lines += "\n";
   }
   return lines;
+}
+
+TEST(Anthropic, AFormBesideToolsIsOneOfTwo) {
+  const std::string format =
+      R"(, "output_format": {"type": "json_schema", "schema": {"type": "object"}})";
+  const std::string tools = ", " + std::string(kWeatherTool);
+  const GenerationRequest both = read(format + tools);
+  ASSERT_TRUE(both.constraint);
+  EXPECT_EQ(both.constraint_field, "output_format");
+  ASSERT_EQ(both.constraint->alternatives.size(), 2U);
+  EXPECT_EQ(both.constraint->alternatives[0].kind, Constraint::Kind::json_schema);
+  EXPECT_EQ(both.constraint->alternatives[1].calls, Constraint::Calls::instead_of_text);
+  EXPECT_FALSE(both.constraint->alternatives[1].tools[0].strict);
+  // No call escapes into the thoughts.
+  EXPECT_EQ(both.base.reasoning_banned, 7);
+  const GenerationRequest form = read(format + tools + R"(, "tool_choice": {"type": "none"})");
+  EXPECT_EQ(form.constraint->kind, Constraint::Kind::json_schema);
+  EXPECT_EQ(form.base.reasoning_banned, -1);
+  EXPECT_EQ(read(tools + R"(, "tool_choice": {"type": "any"})").base.reasoning_banned, 7);
+  EXPECT_EQ(read(tools).base.reasoning_banned, -1);
 }
 
 TEST(Anthropic, ReadsEveryField) {

@@ -212,6 +212,11 @@ Refusal settle_conversation(GenerationRequest& request, const Model& model) {
   if (Refusal refused = check_messages(conversation)) return refused;
   if (Refusal refused = check_tools(conversation.tools, "tools")) return refused;
   if (Refusal refused = settle_tool_choice(request, model)) return refused;
+  // A call within the thoughts would escape the grammar, which begins behind them.
+  const bool calls =
+      !conversation.tools.empty() && request.tool_choice.kind != ToolChoice::Kind::none;
+  if (calls && request.constraint)
+    request.base.reasoning_banned = model.tag_ids[static_cast<std::size_t>(chat::Tag::call_open)];
   if (const Status status = chat::normalise(conversation); !status.ok())
     return to_api_error(status.error());
   if (!conversation.enable_thinking) conversation.enable_thinking = model.enable_thinking;
@@ -236,9 +241,6 @@ Refusal encode(GenerationRequest& request, const Model& model, std::string_view 
     request.prompts.assign(1, {.is_text = false, .text = {}, .ids = std::move(*ids)});
     if (!request.conversation->tools.empty() && request.tool_choice.kind != ToolChoice::Kind::none)
       request.tool_schemas = std::make_shared<const chat::ToolSchemas>(request.conversation->tools);
-    // A call within the thoughts would escape the grammar, which begins behind them.
-    if (request.tool_schemas != nullptr && request.constraint)
-      request.base.reasoning_banned = model.tag_ids[static_cast<std::size_t>(chat::Tag::call_open)];
   }
   request.base.seed = random_seed();
   request.requests.clear();
