@@ -287,10 +287,10 @@ TEST_F(ConstrainedAnswers, AreOfTheFormOrCallTools) {
       Constraint::either({Constraint::json_schema(form),
                           Constraint::tool_calls(tools, Constraint::Calls::instead_of_text)});
   std::vector<std::shared_ptr<OutputStream>> streams;
-  for (int i = 0; i < 24; ++i) {
+  for (int i = 0; i < 16; ++i) {
     Request made = request(i % 2 == 0 ? "What is the weather in Paris?"
                                       : "Give me a JSON object with name = Anna and city = Rome.",
-                           i % 3 == 0, 200);
+                           i % 3 == 0, 120);
     made.sampling.seed = i;
     made.reasoning_banned = *runtime_->text()->tokenizer.id_of("<tool_call>");
     auto stream = submit(std::move(made), constraint);
