@@ -2,6 +2,7 @@
 #include "chat/message.h"
 
 #include <array>
+#include <optional>
 #include <utility>
 
 #include <fmt/core.h>
@@ -38,15 +39,38 @@ Result<std::optional<bool>> read_flag(const Json& request, std::string_view name
   return std::optional<bool>{flag->boolean};
 }
 
-Result<Json> read_arguments(const Json* arguments, const std::string& field) {
+/// An object whose text may break off anywhere; what is open is closed.
+std::optional<Json> read_cut_object(std::string_view text) {
+  std::string closing;
+  bool quoted = false;
+  std::size_t escape = text.size();  // where the last one begins
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '"') quoted = !quoted;
+    if (quoted && c == '\\') escape = i++;
+    if (quoted) continue;
+    if (c == '{') closing.insert(0, 1, '}');
+    if (c == '[') closing.insert(0, 1, ']');
+    if ((c == '}' || c == ']') && !closing.empty()) closing.erase(0, 1);
+  }
+  std::string cut(text);
+  if (quoted) {
+    // Half an escape goes: \, \u1, \u12, \u123.
+    if (!parse_json('"' + cut.substr(escape) + '"').ok()) cut.resize(escape);
+    cut += '"';
+  }
+  for (const char* missing : {"", "null", ":null"})
+    if (Result<Json> parsed = parse_json(cut + missing + closing);
+        parsed.ok() && parsed->is_object())
+      return std::move(*parsed);
+  return {};
+}
+
+Result<Json> arguments_of(const Json* arguments, const std::string& field) {
   if (arguments == nullptr || arguments->is_null()) return Json::object();
   if (arguments->is_object()) return *arguments;
   if (!arguments->is_string()) return wrong_kind(field, "an object or a string of JSON", arguments);
-  if (python_strip(arguments->text).empty()) return Json::object();
-  Result<Json> parsed = parse_json(arguments->text);
-  if (!parsed.ok()) return std::move(parsed).error().with_context(field);
-  if (!parsed->is_object()) return wrong_kind(field, "a JSON object in the string", &*parsed);
-  return parsed;
+  return read_arguments(arguments->text);
 }
 
 /// `call` is {"function": {"name", "arguments"}} or {"name", "arguments"} itself.
@@ -62,7 +86,7 @@ Result<ToolCall> read_tool_call(const Json& call, const std::string& field) {
   const Json* name = body.find("name");
   if (name == nullptr || !name->is_string()) return wrong_kind(prefix + ".name", "a string", name);
   result.name = name->text;
-  KOHO_TRY_ASSIGN(result.arguments, read_arguments(body.find("arguments"), prefix + ".arguments"));
+  KOHO_TRY_ASSIGN(result.arguments, arguments_of(body.find("arguments"), prefix + ".arguments"));
   if (const Json* id = call.find("id"); id != nullptr && id->is_string()) result.id = id->text;
   return result;
 }
@@ -151,6 +175,14 @@ Status normalise_message(Message& message, const std::string& field) {
 }
 
 }  // namespace
+
+Json read_arguments(std::string_view text) {
+  if (python_strip(text).empty()) return Json::object();
+  if (std::optional<Json> object = read_cut_object(text)) return std::move(*object);
+  Json verbatim = Json::object();
+  verbatim.set("arguments", Json::string(text));
+  return verbatim;
+}
 
 Result<Conversation> read_turns(const Json& request) {
   if (!request.is_object()) return wrong_kind("the chat request", "an object", &request);

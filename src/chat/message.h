@@ -42,10 +42,15 @@ struct Conversation {
 };
 
 /// Reads `messages` and `tools` of a chat request as the templates would. Other keys are ignored.
-/// Tool-call arguments become an object: a JSON string is parsed; missing, null or blank is {}
+/// Tool-call arguments become an object: a string as read_arguments() says; missing or null is {}
 /// (GLM-4.7's template raises an error on all of these). Errors: invalid_argument, naming the field
 /// ("messages[3].tool_calls[0].name: ...").
 Result<Conversation> read_turns(const Json& request);
+
+/// What a client sends back as the arguments of a call: an object. A text that breaks off, as that
+/// of a call does whose answer was cut, is what it says up to there; any other text that is no
+/// object stands as it is under the one name "arguments", so that the model reads what was sent.
+Json read_arguments(std::string_view text);
 
 /// read_turns() and the flags that the templates know, `add_generation_prompt`, `enable_thinking`
 /// and `clear_thinking`: null is false, as in Python.
