@@ -126,6 +126,14 @@ class CompletionResponder final : public OpenAiResponder {
         append_float(top, one.logprob);
         names.push_back(std::move(name));
       }
+      // Whatever the number: the token itself is among them.
+      if (const std::string name = responder.name(event.token);
+          std::ranges::find(names, name) == names.end()) {
+        if (!names.empty()) top += ',';
+        chat::append_json_string(top, name);
+        top += ':';
+        append_float(top, event.logprob);
+      }
       top += '}';
     }
     void append_to(std::string& out) const {

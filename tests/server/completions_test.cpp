@@ -182,6 +182,17 @@ TEST(Completions, GivesLogprobs) {
   EXPECT_EQ(at(json, "choices.0.logprobs.token_logprobs").items.size(), 6U);
   EXPECT_EQ(at(json, "choices.0.logprobs.top_logprobs.0").items.size(), 2U);
   EXPECT_EQ(text_at(json, "choices.0.logprobs.text_offset.0"), "0");
+  // The token that was drawn is there, too, however unlikely.
+  bool unlikely = false;
+  const Json drawn =
+      complete(quoted(kStory), R"("max_tokens":40,"logprobs":1,"temperature":2,"seed":1)").json();
+  const Json tokens = at(drawn, "choices.0.logprobs.tokens");
+  for (std::size_t i = 0; i < tokens.items.size(); ++i) {
+    const Json top = at(drawn, "choices.0.logprobs.top_logprobs." + std::to_string(i));
+    EXPECT_NE(top.find(tokens.items[i].text), nullptr) << i;
+    unlikely = unlikely || top.items.size() == 2;
+  }
+  EXPECT_TRUE(unlikely);
 }
 
 TEST(Completions, ScoresThePromptAsEvaluationHarnessesAsk) {
