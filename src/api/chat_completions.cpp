@@ -371,7 +371,7 @@ Refusal read_chat_completion(const Json& body, const Model& model, GenerationReq
   request.conversation->add_generation_prompt = true;  // the flags are read by the table
   Draft draft{.model = model, .request = request};
   if (Refusal refused = read_body(body, kFields, draft)) return refused;
-  if (draft.top_logprobs && !draft.logprobs_wanted)
+  if (draft.top_logprobs.value_or(0) > 0 && !draft.logprobs_wanted)
     return wrong_field("top_logprobs", "top_logprobs needs \"logprobs\": true");
   if (draft.logprobs_wanted) request.output.logprobs = draft.top_logprobs.value_or(0);
   if (Refusal refused = settle(draft)) return refused;

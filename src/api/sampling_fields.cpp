@@ -368,8 +368,15 @@ constexpr std::string_view kRefused[] = {
     "stop_regex",           "length_penalty",    "documents",      "prompt_logprobs",
     "repetition_detection", "logits_processors", "use_beam_search"};
 
-bool changes_nothing(const Json& json) {
+/// Whether a field with this value asks for nothing: null, false, "", [], {}, or what its number
+/// means where peers have it off.
+bool changes_nothing(std::string_view name, const Json& json) {
+  if (json.is_number())
+    return ((name == "length_penalty" || name == "typical_p") && json.as_number() == 1.0) ||
+           (name == "top_n_sigma" && json.as_number() <= 0.0) ||
+           (name == "mirostat" && json.as_number() == 0.0);
   return json.is_null() || (json.kind == Json::Kind::boolean && !json.boolean) ||
+         (json.is_string() && json.text.empty()) ||
          ((json.is_array() || json.is_object()) && json.items.empty());
 }
 
@@ -419,7 +426,7 @@ Refusal read_model(const chat::Json& body, const Model& model, GenerationRequest
 Refusal read_body(const chat::Json& body, std::span<const DraftField> own, Draft& draft) {
   for (const std::string_view name : kRefused) {
     const Json* json = body.find(name);
-    if (json == nullptr || changes_nothing(*json)) continue;
+    if (json == nullptr || changes_nothing(name, *json)) continue;
     return wrong_field(name, fmt::format("{} is not supported", name), "unsupported_parameter");
   }
   if (Refusal refused = read_fields(body, shared_fields(), draft)) return refused;
@@ -433,7 +440,7 @@ Refusal read_body(const chat::Json& body, std::span<const DraftField> own, Draft
   };
   for (const std::string_view name : kWithoutEffect) {
     const Json* json = draft.model.strict_fields ? body.find(name) : nullptr;
-    if (json == nullptr || changes_nothing(*json)) continue;
+    if (json == nullptr || changes_nothing(name, *json)) continue;
     return wrong_field(name, fmt::format("{} has no effect here", name), "unsupported_parameter");
   }
   for (const std::string& key : body.keys) {

@@ -312,6 +312,10 @@ TEST(BadInput, Row24Logprobs) {
            "top_logprobs");
   refuse(Api::chat, R"("top_logprobs":2)", 400, "top_logprobs");
   refuse(Api::chat, R"("logprobs":5)", 400, "logprobs");
+  EXPECT_EQ(
+      post(shared_server().port(), path_of(Api::chat), body_with(Api::chat, R"("top_logprobs":0)"))
+          .status,
+      200);
 }
 
 TEST(BadInput, Row25Stream) {
@@ -444,6 +448,10 @@ TEST(BadInput, Row33And47Refused) {
   refuse(Api::chat, R"("chat_template_kwargs":7)", 400, "chat_template_kwargs");
   refuse_both(R"("prompt_embeds":"AAAA")", "prompt_embeds", "unsupported_parameter");
   refuse_both(R"("suffix":"x")", "suffix", "unsupported_parameter");
+  refuse_both(R"("length_penalty":1.5)", "length_penalty", "unsupported_parameter");
+  // Values that ask for nothing.
+  accept_both(
+      R"("suffix":"","length_penalty":1.0,"typical_p":1,"documents":[],"use_beam_search":false)");
 }
 
 TEST(BadInput, Row34SpelledTokensAreText) {
