@@ -324,10 +324,11 @@ Status read_system(const Json& request, std::vector<Message>& messages) {
 Result<Json> read_tool(const Json& tool, const std::string& field) {
   if (!tool.is_object()) return wrong_kind(field, "an object", &tool);
   if (const Json* type = tool.given("type"); type != nullptr && *type != Json::string("custom"))
-    return make_error(ErrorCode::unsupported,
-                      "{}.type: {} is a tool of Anthropic's servers; only tools that the client "
-                      "runs (\"custom\") are supported",
-                      field, chat::dump_json(*type));
+    return make_error(
+        ErrorCode::unsupported,
+        "{}.type: {} is known to Anthropic's own models only; declare it as a tool of "
+        "type \"custom\", with its input_schema",
+        field, chat::dump_json(*type));
   KOHO_TRY_ASSIGN(const Json* name, required_string(tool, "name", field));
   const Json* schema = tool.find("input_schema");
   if (schema == nullptr)

@@ -226,10 +226,11 @@ TEST(AnthropicConversation, NamesWhatItRefuses) {
   EXPECT_EQ(
       refusal(R"({"system": [{"type": "image"}], "messages": [{"role": "user", "content": "x"}]})"),
       "system.0: expected a block of type text");
-  EXPECT_EQ(refusal(R"({"messages": [{"role": "user", "content": "x"}],
+  EXPECT_EQ(
+      refusal(R"({"messages": [{"role": "user", "content": "x"}],
                         "tools": [{"type": "web_search_20250305", "name": "web_search"}]})"),
-            "tools.0.type: \"web_search_20250305\" is a tool of Anthropic's servers; only tools "
-            "that the client runs (\"custom\") are supported");
+      "tools.0.type: \"web_search_20250305\" is known to Anthropic's own models only; declare it "
+      "as a tool of type \"custom\", with its input_schema");
   EXPECT_EQ(
       refusal(R"({"messages": [{"role": "user", "content": "x"}], "tools": [{"name": "f"}]})"),
       "tools.0.input_schema: Field required");

@@ -10,6 +10,7 @@
 
 #include "api/anthropic.h"
 #include "api/anthropic_conversation.h"
+#include "api/extension_fields.h"
 #include "api/fields.h"
 
 namespace koho::api {
@@ -178,6 +179,7 @@ Refusal read_for(const Json& body,
   request.base = model.defaults;
   if (const Status status = read_body(body, count_only, request); !status.ok())
     return to_api_error(status.error());
+  if (Refusal refused = read_extensions(body, model, request)) return refused;
   if (Refusal refused = refuse_unknown_fields(request, model)) return refused;
   if (!request.model.starts_with("claude-") && !model.serves(request.model))
     return ApiError{.status = 404,
@@ -214,11 +216,16 @@ ApiError in_anthropic_words(ApiError error, const GenerationRequest& request, co
   const auto prompt = static_cast<std::int64_t>(request.prompts.front().ids.size());
   const std::int64_t context = model.context_max();
   const std::int64_t answer = request.tokens_max.value_or(1);
-  error.message =
-      answer >= context
-          ? fmt::format("max_tokens: {} > {}, which is the maximum allowed number of output tokens",
-                        answer, context - 1)
-          : fmt::format("prompt is too long: {} tokens > {} maximum", prompt, context - answer);
+  if (prompt >= context) {
+    error.message = fmt::format("prompt is too long: {} tokens > {} maximum", prompt, context - 1);
+  } else {
+    // Clients take the numbers from these words, and ask for less.
+    error.message = fmt::format(
+        "input length and `max_tokens` exceed context limit: {} + {} > {}, decrease input length "
+        "or "
+        "`max_tokens` and try again",
+        prompt, answer, context);
+  }
   return error;
 }
 

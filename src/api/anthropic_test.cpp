@@ -18,7 +18,11 @@ constexpr std::string_view kWeatherTool =
                                                           "days": {"type": "integer"}}}}])";
 
 Model model() {
+  static const Tokenizer tokenizer =
+      *Tokenizer::load(std::string(KOHO_SOURCE_DIR) + "/models/tiny/tokenizer.json");
   Model model;
+  model.tokenizer = &tokenizer;
+  model.limits.vocabulary = tokenizer.vocab_size();
   model.names = {"glm"};
   model.limits.scheduler.context_max = 4096;
   model.limits.scheduler.tokens_per_page = 64;
@@ -161,6 +165,26 @@ TEST(Anthropic, NamesWhatItRefuses) {
   }
 }
 
+TEST(Anthropic, TakesTheFieldsOfOtherApisUnderTheirNames) {
+  const GenerationRequest request = read(
+      R"(, "cache_salt": "tenant", "seed": 7, "min_p": 0.5, "priority": 3, "timeout": 2,
+         "stop_token_ids": [9], "enable_thinking": true, "n": 2, "strange": 1, "top_k": 5)");
+  EXPECT_NE(request.base.salt, CacheSalt{});
+  EXPECT_EQ(request.base.sampling.seed, 7);
+  EXPECT_EQ(request.base.sampling.min_p, 0.5);
+  EXPECT_EQ(request.base.sampling.top_k, 5);
+  EXPECT_EQ(request.base.priority, 3);
+  EXPECT_EQ(request.base.deadline_us, 2'000'000);
+  EXPECT_EQ(request.base.stop_tokens, std::vector<Token>{9});
+  EXPECT_EQ(request.conversation->enable_thinking, true);
+  EXPECT_EQ(request.base.choices, 1);
+  EXPECT_EQ(request.unknown_fields, (std::vector<std::string>{"n", "strange"}));
+  EXPECT_EQ(refusal(R"({"model": "claude-x", "max_tokens": 5, "cache_salt": 7,
+                        "messages": [{"role": "user", "content": "x"}]})")
+                .param,
+            "cache_salt");
+}
+
 TEST(Anthropic, RefusesUnknownFieldsWhereTheServerIsStrict) {
   Model strict = model();
   strict.strict_fields = true;
@@ -179,10 +203,16 @@ TEST(Anthropic, TellsALongPromptInTheWordsThatClientsKnow) {
   request.prompts.back().ids.assign(5000, 1);
   const ApiError error = make_api_error(400, "other words", "context_length_exceeded");
   EXPECT_EQ(in_anthropic_words(error, request, model()).message,
-            "prompt is too long: 5000 tokens > 4046 maximum");
-  request.tokens_max = 5000;
+            "prompt is too long: 5000 tokens > 4095 maximum");
+  request.prompts.back().ids.resize(4090);
   EXPECT_EQ(in_anthropic_words(error, request, model()).message,
-            "max_tokens: 5000 > 4095, which is the maximum allowed number of output tokens");
+            "input length and `max_tokens` exceed context limit: 4090 + 50 > 4096, decrease input "
+            "length or `max_tokens` and try again");
+  request.tokens_max = 5000;
+  EXPECT_EQ(
+      in_anthropic_words(error, request, model()).message,
+      "input length and `max_tokens` exceed context limit: 4090 + 5000 > 4096, decrease input "
+      "length or `max_tokens` and try again");
   EXPECT_EQ(in_anthropic_words(make_api_error(400, "as it is"), request, model()).message,
             "as it is");
 }

@@ -2,6 +2,7 @@
 #include "api/responses_conversation.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -55,24 +56,38 @@ Result<std::string> text_of(const Json& content,
   return text;
 }
 
+/// What OpenAI's servers did, with no text of the conversation in it.
+constexpr std::array<std::string_view, 13> kForeignItems{
+    "web_search_call",         "file_search_call",      "code_interpreter_call",
+    "image_generation_call",   "mcp_list_tools",        "mcp_call",
+    "mcp_approval_request",    "mcp_approval_response", "local_shell_call",
+    "local_shell_call_output", "computer_call",         "tool_search_call",
+    "tool_search_output"};
+
 /// Items to messages, one turn of the assistant at a time.
 class ItemReader {
  public:
-  explicit ItemReader(std::vector<Message>& messages) : messages_(messages) {}
+  ItemReader(std::vector<Message>& messages, std::vector<std::string>& left_out)
+      : messages_(messages), left_out_(left_out) {}
 
   Status read(const Json& item, const std::string& field) {
     if (!item.is_object()) return wrong_kind(field, "an object", &item);
     KOHO_TRY_ASSIGN(const std::optional<std::string> type, optional_string(item, "type", field));
     if (!type || *type == "message") return message(item, field);
-    if (*type == "function_call") return function_call(item, field);
-    if (*type == "function_call_output") return function_call_output(item, field);
+    if (*type == "function_call") return function_call(item, "arguments", field);
+    if (*type == "custom_tool_call") return function_call(item, "input", field);
+    if (*type == "function_call_output" || *type == "custom_tool_call_output")
+      return function_call_output(item, field);
     if (*type == "reasoning") return reasoning(item, field);
     if (*type == "item_reference")
       return make_error(ErrorCode::unsupported,
                         "{}.type: \"item_reference\" is not supported: this server stores no "
                         "responses; send the items themselves",
                         field);
-    return unreadable(field, *type);
+    if (std::ranges::find(kForeignItems, *type) == kForeignItems.end())
+      return unreadable(field, *type);
+    left_out_.push_back("input." + *type);
+    return {};
   }
 
  private:
@@ -115,20 +130,14 @@ class ItemReader {
     return {};
   }
 
-  Status function_call(const Json& item, const std::string& field) {
+  Status function_call(const Json& item, std::string_view key, const std::string& field) {
     ToolCall call;
     KOHO_TRY_ASSIGN(const Json* id, required_string(item, "call_id", field));
     KOHO_TRY_ASSIGN(const Json* name, required_string(item, "name", field));
-    KOHO_TRY_ASSIGN(const Json* arguments, required_string(item, "arguments", field));
+    KOHO_TRY_ASSIGN(const Json* arguments, required_string(item, key, field));
     call.id = id->text;
     call.name = name->text;
-    if (!arguments->text.empty()) {
-      Result<Json> parsed = chat::parse_json(arguments->text);
-      if (!parsed.ok()) return std::move(parsed).error().with_context(field + ".arguments");
-      if (!parsed->is_object())
-        return wrong_kind(field + ".arguments", "a JSON object in the string", &*parsed);
-      call.arguments = std::move(*parsed);
-    }
+    call.arguments = chat::read_arguments(arguments->text);
     turn().tool_calls.push_back(std::move(call));
     return {};
   }
@@ -165,9 +174,12 @@ class ItemReader {
   }
 
   std::vector<Message>& messages_;
+  std::vector<std::string>& left_out_;
 };
 
-Status read_input(const Json& request, std::vector<Message>& messages) {
+Status read_input(const Json& request,
+                  std::vector<Message>& messages,
+                  std::vector<std::string>& left_out) {
   const Json* input = request.given("input");
   if (input == nullptr) return make_error(ErrorCode::invalid_argument, "input: Field required");
   if (input->is_string()) {
@@ -180,7 +192,7 @@ Status read_input(const Json& request, std::vector<Message>& messages) {
   if (!input->is_array()) return wrong_kind("input", "a string or an array of items", input);
   if (input->items.empty())
     return make_error(ErrorCode::invalid_argument, "input: at least one item is required");
-  ItemReader reader(messages);
+  ItemReader reader(messages, left_out);
   for (std::size_t i = 0; i < input->items.size(); ++i)
     KOHO_TRY(reader.read(input->items[i], fmt::format("input[{}]", i)));
   return {};
@@ -188,26 +200,21 @@ Status read_input(const Json& request, std::vector<Message>& messages) {
 
 /// A flat tool of this API as the nested one that GLM's template prints.
 Result<Json> read_tool(const Json& tool, const std::string& field) {
-  if (!tool.is_object()) return wrong_kind(field, "an object", &tool);
-  KOHO_TRY_ASSIGN(const Json* type, required_string(tool, "type", field));
-  if (type->text != "function")
-    return make_error(ErrorCode::unsupported,
-                      "{}.type: the tool \"{}\" is not supported: only \"function\" is", field,
-                      type->text);
   KOHO_TRY_ASSIGN(const Json* name, required_string(tool, "name", field));
   Json function = Json::object();
   function.set("name", *name);
   for (const std::string_view key : {"description", "parameters", "strict"})
     if (const Json* value = tool.given(key)) function.set(key, *value);
   Json result = Json::object();
-  result.set("type", *type);
+  result.set("type", Json::string("function"));
   result.set("function", std::move(function));
   return result;
 }
 
 }  // namespace
 
-Result<Conversation> read_responses_conversation(const Json& request) {
+Result<Conversation> read_responses_conversation(const Json& request,
+                                                 std::vector<std::string>& left_out) {
   if (!request.is_object()) return wrong_kind("the request", "an object", &request);
   Conversation conversation;
   KOHO_TRY_ASSIGN(const std::optional<std::string> instructions,
@@ -218,11 +225,18 @@ Result<Conversation> read_responses_conversation(const Json& request) {
     message.content = Json::string(*instructions);
     conversation.messages.push_back(std::move(message));
   }
-  KOHO_TRY(read_input(request, conversation.messages));
+  KOHO_TRY(read_input(request, conversation.messages, left_out));
   if (const Json* tools = request.given("tools")) {
     if (!tools->is_array()) return wrong_kind("tools", "an array", tools);
     for (std::size_t i = 0; i < tools->items.size(); ++i) {
-      KOHO_TRY_ASSIGN(Json tool, read_tool(tools->items[i], fmt::format("tools[{}]", i)));
+      const std::string field = fmt::format("tools[{}]", i);
+      if (!tools->items[i].is_object()) return wrong_kind(field, "an object", &tools->items[i]);
+      KOHO_TRY_ASSIGN(const Json* type, required_string(tools->items[i], "type", field));
+      if (type->text != "function") {
+        left_out.push_back(fmt::format("tools.{:.100}", std::string_view(type->text)));
+        continue;
+      }
+      KOHO_TRY_ASSIGN(Json tool, read_tool(tools->items[i], field));
       conversation.tools.push_back(std::move(tool));
     }
   }

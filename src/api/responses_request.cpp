@@ -7,6 +7,7 @@
 
 #include <fmt/core.h>
 
+#include "api/extension_fields.h"
 #include "api/fields.h"
 #include "api/responses.h"
 #include "api/responses_conversation.h"
@@ -175,7 +176,7 @@ Status read_body(const Json& body, GenerationRequest& request) {
   KOHO_TRY_ASSIGN(const Json* model, required_string(body, "model", {}));
   request.model = model->text;
   KOHO_TRY(refuse_stored(body));
-  KOHO_TRY_ASSIGN(request.conversation, read_responses_conversation(body));
+  KOHO_TRY_ASSIGN(request.conversation, read_responses_conversation(body, request.unknown_fields));
   KOHO_TRY_ASSIGN(request.conversation->enable_thinking, read_reasoning(body));
   KOHO_TRY_ASSIGN(request.tool_choice, read_tool_choice(body));
   KOHO_TRY(read_format(body, request));
@@ -209,6 +210,7 @@ Refusal read_response(const Json& body, const Model& model, GenerationRequest& r
   request.base = model.defaults;
   if (const Status status = read_body(body, request); !status.ok())
     return to_api_error(status.error());
+  if (Refusal refused = read_extensions(body, model, request)) return refused;
   if (Refusal refused = refuse_unknown_fields(request, model)) return refused;
   request.echo = echo_of(body, request);
   if (!model.serves(request.model))

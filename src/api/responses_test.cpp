@@ -17,7 +17,11 @@ constexpr std::string_view kTools =
     R"("tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}])";
 
 Model model() {
+  static const Tokenizer tokenizer =
+      *Tokenizer::load(std::string(KOHO_SOURCE_DIR) + "/models/tiny/tokenizer.json");
   Model model;
+  model.tokenizer = &tokenizer;
+  model.limits.vocabulary = tokenizer.vocab_size();
   model.names = {"glm"};
   return model;
 }
@@ -94,13 +98,50 @@ TEST(Responses, SealsReasoningOfAnyLength) {
   EXPECT_EQ(open_reasoning("koho1:/w=="), "") << "not UTF-8";
 }
 
+TEST(Responses, TakesTheFieldsOfOtherApisUnderTheirNames) {
+  GenerationRequest request;
+  const std::string fields =
+      R"("cache_salt": "tenant", "enable_thinking": false, "priority": 2, "timeout": 0.5, "top_k": 3,
+         "stop": ["x"], "structured_outputs": {"choice": ["a"]}, "timings": true)";
+  EXPECT_EQ(read(body(fields), request).message, "");
+  EXPECT_NE(request.base.salt, CacheSalt{});
+  EXPECT_EQ(request.conversation->enable_thinking, false);
+  EXPECT_EQ(request.base.priority, 2);
+  EXPECT_EQ(request.base.deadline_us, 500'000);
+  EXPECT_EQ(request.base.sampling.top_k, 3);
+  EXPECT_EQ(request.base.stop_strings, std::vector<std::string>{"x"});
+  EXPECT_TRUE(request.constraint.has_value());
+  EXPECT_EQ(request.unknown_fields, std::vector<std::string>{"timings"});
+}
+
+TEST(Responses, LeavesOutWhatOnlyOpenAisServersDo) {
+  GenerationRequest request;
+  const ApiError refused = read(
+      R"({"model": "glm", "input": [{"role": "user", "content": "x"},
+                                  {"type": "web_search_call", "id": "w", "status": "completed"},
+                                  {"type": "custom_tool_call", "call_id": "c", "name": "patch",
+                                   "input": "*** Begin"},
+                                  {"type": "custom_tool_call_output", "call_id": "c", "output": "done"}],
+          "tools": [{"type": "web_search", "external_web_access": false},
+                    {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}},
+                    {"type": "namespace", "name": "mcp", "tools": []}, {"type": "custom", "name": "patch"}]})",
+      request);
+  EXPECT_EQ(refused.message, "");
+  EXPECT_EQ(request.unknown_fields,
+            (std::vector<std::string>{"input.web_search_call", "tools.web_search",
+                                      "tools.namespace", "tools.custom"}));
+  ASSERT_EQ(request.conversation->tools.size(), 1U);
+  ASSERT_EQ(request.conversation->messages.size(), 3U);
+  EXPECT_EQ(chat::dump_json(request.conversation->messages[1].tool_calls.at(0).arguments),
+            R"({"arguments": "*** Begin"})");
+  EXPECT_EQ(request.conversation->messages[2].role, "tool");
+}
+
 TEST(Responses, NamesWhatItRefuses) {
   EXPECT_EQ(refusal(R"("previous_response_id": "resp_1")"),
             "previous_response_id: not supported: this server stores no responses; send the items "
             "of the conversation as input");
   EXPECT_EQ(refusal(R"("background": true)"), "background: not supported: use stream");
-  EXPECT_EQ(refusal(R"("tools": [{"type": "web_search"}])"),
-            "tools[0].type: the tool \"web_search\" is not supported: only \"function\" is");
   EXPECT_EQ(refusal(R"("input": [{"type": "item_reference", "id": "m"}])"),
             "input[0].type: \"item_reference\" is not supported: this server stores no responses; "
             "send the items themselves");

@@ -256,7 +256,7 @@ TEST(Messages, RefusesInAnthropicsForm) {
       error(R"({"model":"claude-x","max_tokens":48,"messages":[{"role":"user","content":")" +
             words + "\"}]}");
   EXPECT_TRUE(refused.starts_with("400 invalid_request_error: prompt is too long: ") &&
-              refused.ends_with(" tokens > 2000 maximum"))
+              refused.ends_with(" tokens > 2047 maximum"))
       << refused;
   const Reply good = ask("/v1/messages", R"({"model":"claude-x","max_tokens":1,)" + hello + "}");
   EXPECT_EQ(good.status, 200);

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/extension_fields.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "api/chat_completions.h"
+#include "api/sampling_fields.h"
+
+namespace koho::api {
+namespace {
+
+/// Of the fields that all chat completions have.
+constexpr std::array<std::string_view, 5> kOfChat{"thinking", "enable_thinking", "clear_thinking",
+                                                  "chat_template_kwargs", "reasoning_effort"};
+
+/// Shared ones that those APIs' answers have no place for: other names, or one choice only.
+constexpr std::array<std::string_view, 5> kWithoutPlace{
+    "n", "return_token_ids", "return_tokens_as_token_ids", "timings", "stream_options"};
+
+bool holds(std::span<const std::string_view> names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+}  // namespace
+
+Refusal read_extensions(const chat::Json& body, const Model& model, GenerationRequest& request) {
+  Draft draft{.model = model, .request = request};
+  const auto read = [&](const DraftField& field) -> Refusal {
+    const auto at = std::ranges::find(request.unknown_fields, field.name);
+    if (at == request.unknown_fields.end()) return {};
+    request.unknown_fields.erase(at);
+    const chat::Json* json = body.given(field.name);
+    return json == nullptr ? Refusal{} : field.read({.name = field.name, .json = *json}, draft);
+  };
+  for (const DraftField& field : shared_fields())
+    if (!holds(kWithoutPlace, field.name))
+      if (Refusal refused = read(field)) return refused;
+  for (const DraftField& field : chat_completion_fields())
+    if (holds(kOfChat, field.name))
+      if (Refusal refused = read(field)) return refused;
+  return settle(draft);
+}
+
+}  // namespace koho::api
