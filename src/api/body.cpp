@@ -22,9 +22,10 @@ Refusal parse_body(std::string_view body, chat::Json& json) {
     return refused("invalid_encoding", fmt::format("the body is not UTF-8 at byte {}", valid));
   Result<chat::Json> parsed = chat::parse_json(body);
   if (!parsed.ok()) {
-    const std::string& message = parsed.error().message;
-    const bool surrogate = message.find("surrogate") != std::string::npos;
-    return refused(surrogate ? "invalid_encoding" : "invalid_json", message);
+    ApiError error = to_api_error(parsed.error());
+    const bool surrogate = error.message.find("surrogate U+") != std::string::npos;
+    error.code = surrogate ? "invalid_encoding" : "invalid_json";
+    return error;
   }
   if (!parsed->is_object())
     return refused("invalid_json", fmt::format("the body must be a JSON object, found {}",

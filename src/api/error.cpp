@@ -9,9 +9,13 @@
 namespace koho::api {
 namespace {
 
+/// What a message may hold of a client's text has an end.
+constexpr std::size_t kMessageBytesMax = 2048;
+
 void append_text(std::string& out, std::string_view text) {
   std::string valid;
-  append_utf8_lossy(valid, text);
+  append_utf8_lossy(valid, text.substr(0, kMessageBytesMax));
+  if (text.size() > kMessageBytesMax) valid += "…";
   chat::append_json_string(out, valid);
 }
 

@@ -12,6 +12,7 @@
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
+#include "base/printable.h"
 #include "base/text.h"
 #include "chat/python_text.h"
 
@@ -55,7 +56,7 @@ class TreeBuilder {
     if (object.keys.size() >= kJsonKeysMax)
       return fail(fmt::format("an object of more than {} keys", kJsonKeysMax));
     if (!seen_keys_.back().insert(name).second)
-      return fail(fmt::format("the key \"{}\" stands twice in one object", name));
+      return fail(fmt::format("the key \"{}\" stands twice in one object", shown(name)));
     object.keys.push_back(name);
     return true;
   }
@@ -74,18 +75,37 @@ class TreeBuilder {
     return true;
   }
   bool parse_error(std::size_t /*position*/,
-                   const std::string& /*token*/,
+                   const std::string& token,
                    const nlohmann::json::exception& exception) {
-    std::string_view what = exception.what();  // "[json.exception.parse_error.101] parse error at…"
-    if (const std::size_t end = what.find("] "); end != std::string_view::npos)
-      what.remove_prefix(end + 2);
+    std::string what = exception.what();  // "[json.exception.parse_error.101] parse error at…"
+    if (const std::size_t end = what.find("] "); end != std::string::npos) what.erase(0, end + 2);
+    // The text read stays its sender's affair: it may be long, and an error goes to logs.
+    for (const std::string_view before : {"; last read: '", " parsing '"})
+      if (const std::size_t at = what.find(before); at != std::string::npos)
+        what.erase(at, before.size() + token.size() + 1);
+    if (what.find("surrogate") != std::string::npos) field = path();
     return fail(what);
   }
 
   Json root;
   std::string error;
+  std::string field;  // where a lone surrogate stands: "messages[0].content"
 
  private:
+  static std::string shown(std::string_view key) { return printable(key, 40); }
+  /// Of the value that is read now; of an object whose key is read now.
+  std::string path() const {
+    std::string out;
+    for (const Json* container : open_) {
+      const bool innermost = container == open_.back();
+      if (container->is_array()) {
+        out += fmt::format("[{}]", container->items.size() - (innermost ? 0 : 1));
+      } else if (!innermost || container->keys.size() > container->items.size()) {
+        out += fmt::format("{}{}", out.empty() ? "" : ".", shown(container->keys.back()));
+      }
+    }
+    return out;
+  }
   bool fail(std::string_view reason) {
     error = reason;
     return false;
@@ -234,8 +254,10 @@ Result<Json> parse_json(std::string_view text, std::size_t depth_max) {
   if (const std::size_t zero = text.find('\0'); zero != std::string_view::npos)
     return make_error(ErrorCode::invalid_argument, "not valid JSON: a zero byte at byte {}", zero);
   TreeBuilder builder(depth_max);
-  if (!nlohmann::json::sax_parse(text.begin(), text.end(), &builder))
-    return make_error(ErrorCode::invalid_argument, "not valid JSON: {}", builder.error);
+  if (!nlohmann::json::sax_parse(text.begin(), text.end(), &builder)) {
+    Error error = make_error(ErrorCode::invalid_argument, "not valid JSON: {}", builder.error);
+    return builder.field.empty() ? error : std::move(error).with_context(builder.field);
+  }
   return std::move(builder.root);
 }
 

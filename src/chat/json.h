@@ -64,7 +64,7 @@ inline constexpr std::size_t kJsonDigitsMax = 4300;  // of an integer; Python's 
 
 /// Parses exactly one JSON value. A number's text becomes what Python prints for it: integers of
 /// any length digit for digit, others as repr(float) ("1.0", "1e-05", "1e+16"). Errors:
-/// invalid_argument, with the place and the reason.
+/// invalid_argument, with the place and the reason, not the text; a lone surrogate's field first.
 Result<Json> parse_json(std::string_view text, std::size_t depth_max = kJsonDepthMax);
 
 /// json.dumps(value, ensure_ascii=False): separators ", " and ": ", key order kept.

@@ -53,6 +53,40 @@ TEST(Json, RefusesWhatItCannotKeep) {
   EXPECT_TRUE(parse_json(R"([{"a":1},{"a":2}])").ok());
 }
 
+TEST(Json, AnErrorTellsThePlaceAndNotTheText) {
+  const auto told = [](const std::string& text) { return parse_json(text).error().message; };
+  const std::string secret(100'000, 's');
+  EXPECT_EQ(told("{\"a\": \"sss\\q\"}"),
+            "not valid JSON: parse error at line 1, column 12: syntax error while parsing value - "
+            "invalid string: forbidden character after backslash");
+  for (const std::string& text :
+       {"[\"" + secret + "\\q\"]", "[\"" + secret, "[\"" + secret + "\n\"]", "[t" + secret + "]",
+        "{\"a\":1} \"" + secret + "\\q", "[\"; last read: '" + secret + "\\q\"]",
+        "[1" + std::string(4000, '0') + ".0e1]", "[\"; expected " + secret + "\\ud800\"]",
+        "{\"" + secret + "\":1,\"" + secret + "\":2}"}) {
+    const std::string message = told(text);
+    EXPECT_LT(message.size(), 220U) << message.substr(0, 400);
+    EXPECT_EQ(message.find(std::string(50, 's')), std::string::npos);
+    EXPECT_EQ(message.find("last read"), std::string::npos);
+  }
+  // What was expected is still told.
+  EXPECT_NE(told("{\"a\" 1}").find("expected ':'"), std::string::npos) << told("{\"a\" 1}");
+  EXPECT_NE(told("[1 tr]").find("; expected ']'"), std::string::npos) << told("[1 tr]");
+}
+
+TEST(Json, ALoneSurrogateIsFoundByItsField) {
+  const auto told = [](std::string_view text) {
+    const std::string message = parse_json(text).error().message;
+    return message.substr(0, message.find(": parse error"));
+  };
+  EXPECT_EQ(told(R"({"n":1,"messages":[{},{"role":"user","content":"\ud800"}]})"),
+            "messages[1].content: not valid JSON");
+  EXPECT_EQ(told(R"({"stop":["a","\udc00"]})"), "stop[1]: not valid JSON");
+  EXPECT_EQ(told(R"({"a":{"b":0,"\ud800":1}})"), "a: not valid JSON");
+  EXPECT_EQ(told(R"("\ud800")"), "not valid JSON");
+  EXPECT_EQ(told(R"({"a":"surrogate \q"})"), "not valid JSON");
+}
+
 TEST(Json, RefusesAZeroByteAnywhere) {
   for (const std::string& text :
        {std::string("1\0x", 3), std::string("{}\0", 3), std::string("\0", 1)})
