@@ -146,8 +146,7 @@ std::string default_name(const std::string& model) {
 }
 
 /// How long a request may be, why, and what all of them share.
-std::string cache_text(const Runtime& runtime) {
-  const RuntimeSizes& sizes = runtime.sizes();
+std::string cache_text(const RuntimeSizes& sizes, const ServeOptions& options) {
   const std::string_view bound = sizes.context_bound == ContextBound::asked ? "as asked"
                                  : sizes.context_bound == ContextBound::model
                                      ? "all that the model knows"
@@ -156,20 +155,44 @@ std::string cache_text(const Runtime& runtime) {
       "a request has at most {} tokens, {}; the cache has {} pages of {} tokens, {} on each rank, "
       "which up to {} answers share",
       sizes.context_max, bound, sizes.kv_pages, kPageTokens,
-      bytes_text(static_cast<std::uint64_t>(sizes.kv_bytes)), runtime.options().sequences_max);
+      bytes_text(static_cast<std::uint64_t>(sizes.kv_bytes)), options.runtime.sequences_max);
 }
 
-/// Everything of `koho serve --check` but the flags.
-Status check_model(const ServeOptions& options) {
-  if (!options.random_weights) {
-    const Result<LoadedModel> model = load_model(options.model);
-    return model.ok() ? Status() : Status(model.error());
+/// Of a server that does not start.
+int server_exit_code(const Error& error) {
+  return error.code == ErrorCode::invalid_argument ? kExitUsage : kExitFailure;
+}
+
+struct OpenedModel {
+  LoadedModel model;
+  std::optional<LoadedText> text;
+};
+
+/// Everything of the directory. `device`: whose random weights are made, if they are asked for.
+Result<OpenedModel> open_model(const ServeOptions& options, DeviceKind device) {
+  OpenedModel opened;
+  KOHO_TRY_ASSIGN(opened.model, options.random_weights
+                                    ? load_model_without_weights(options.model, device)
+                                    : load_model(options.model));
+  if (has_tokenizer(options.model)) {
+    KOHO_TRY_ASSIGN(opened.text, load_text(options.model, options.runtime.chat_template));
   }
-  std::vector<std::string> warnings;
-  KOHO_TRY_ASSIGN(const ModelConfig config, read_model_config(options.model, warnings));
-  const Result<GenerationConfig> generation =
-      read_generation_config(options.model, config, warnings);
-  return generation.ok() ? Status() : Status(generation.error());
+  return opened;
+}
+
+/// All that serve() would refuse, by the functions that it asks, but nothing is placed or listens.
+int check(const ServeOptions& options) {
+  if (const Status good = server::Server::check(options.server); !good.ok())
+    return fail(good.error(), server_exit_code(good.error()));
+  // Those of a GPU are addresses only.
+  const Result<OpenedModel> opened = open_model(options, DeviceKind::cuda);
+  if (!opened.ok()) return fail(opened.error(), exit_code_of(opened.error()));
+  const Result<RuntimePlan> plan =
+      plan_runtime(opened->model.config, opened->model.sources, options.runtime);
+  if (!plan.ok()) return fail(plan.error(), exit_code_of(plan.error()));
+  std::printf("koho serve: the flags and the model directory are good: %s\n",
+              cache_text(plan->sizes, options).c_str());
+  return 0;
 }
 
 int serve(ServeOptions options) {
@@ -187,9 +210,7 @@ int serve(ServeOptions options) {
   std::unique_ptr<Runtime> runtime;
   std::unique_ptr<server::Serving> serving;  // outlives the server
   Result<std::unique_ptr<server::Server>> server = server::Server::start(options.server, clock);
-  if (!server.ok())
-    return fail(server.error(),
-                server.error().code == ErrorCode::invalid_argument ? kExitUsage : kExitFailure);
+  if (!server.ok()) return fail(server.error(), server_exit_code(server.error()));
   server::Core& core = (*server)->core();
   log::info("listening on {}:{}{}, loading {}", options.server.host, (*server)->port(),
             options.server.tls_cert.empty() ? "" : " (HTTPS)", options.model);
@@ -197,21 +218,12 @@ int serve(ServeOptions options) {
   core.set_loading("the model's files");
   if (options.random_weights)
     log::warning("--load-format dummy: the weights are random, and so is what they answer");
-  Result<LoadedModel> model =
-      options.random_weights
-          ? load_model_without_weights(options.model, options.runtime.device.kind)
-          : load_model(options.model);
-  if (!model.ok()) return fail(model.error(), exit_code_of(model.error()));
-  std::optional<LoadedText> text;
-  if (has_tokenizer(options.model)) {
-    Result<LoadedText> loaded = load_text(options.model, options.runtime.chat_template);
-    if (!loaded.ok()) return fail(loaded.error(), exit_code_of(loaded.error()));
-    text = std::move(*loaded);
-  }
+  Result<OpenedModel> opened = open_model(options, options.runtime.device.kind);
+  if (!opened.ok()) return fail(opened.error(), exit_code_of(opened.error()));
   core.set_loading("the weights' way to the device", &progress);
   options.runtime.device.progress = &progress;
   Result<std::unique_ptr<Runtime>> started =
-      Runtime::start(std::move(*model), std::move(text), options.runtime);
+      Runtime::start(std::move(opened->model), std::move(opened->text), options.runtime);
   if (!started.ok()) return fail(started.error(), exit_code_of(started.error()));
   runtime = std::move(*started);
   serving = std::make_unique<server::Serving>(server::serving_of(*runtime, options.names));
@@ -221,7 +233,7 @@ int serve(ServeOptions options) {
   serving->model.enable_thinking = options.enable_thinking;
   if (options.seed) serving->model.defaults.sampling.seed = *options.seed;
   core.set_serving(*serving);
-  log::info("{}", cache_text(*runtime));
+  log::info("{}", cache_text(runtime->sizes(), options));
   log::info("ready: \"{}\" on {}:{}, context {} tokens, {} answers at once, loaded in {:.1f} s",
             options.names.front(), options.server.host, (*server)->port(),
             serving->model.context_max(), runtime->options().sequences_max, runtime->load_s());
@@ -287,12 +299,7 @@ int run_serve(const std::vector<std::string>& arguments) {
     std::fputs(print_serve_config(*options).c_str(), stdout);
     return 0;
   }
-  if (options->check) {
-    const Status good = check_model(*options);
-    if (!good.ok()) return fail(good.error(), exit_code_of(good.error()));
-    std::puts("koho serve: the flags and the model directory are good");
-    return 0;
-  }
+  if (options->check) return check(*options);
   return serve(std::move(*options));
 }
 

@@ -64,6 +64,23 @@ EngineLimits engine_limits(const RuntimeOptions& options,
 
 }  // namespace
 
+Result<RuntimePlan> plan_runtime(const ModelConfig& config,
+                                 const ModelSources& sources,
+                                 const RuntimeOptions& options) {
+  KOHO_TRY(validate(options, config));
+  KOHO_TRY(check_shard(config, shard_of(options)));
+  KOHO_TRY(check_devices(options.device, options.ranks));
+  CacheMemory memory;
+  if (options.kv_pages == 0) {
+    KOHO_TRY_ASSIGN(memory, cache_memory(config, sources, options));
+  }
+  RuntimePlan plan;
+  plan.sizes = decide_sizes(config, options, memory);
+  plan.limits = engine_limits(options, plan.sizes, config.vocab_size);
+  KOHO_TRY(validate(plan.limits));
+  return plan;
+}
+
 SamplingParameters default_sampling(const GenerationConfig& generation) {
   SamplingParameters sampling;
   sampling.temperature = generation.temperature.value_or(sampling.temperature);
@@ -100,19 +117,13 @@ Runtime::~Runtime() = default;
 
 Status Runtime::start() {
   const auto start = std::chrono::steady_clock::now();
-  KOHO_TRY(validate(options_, model_.config));
-  KOHO_TRY(check_shard(model_.config, shard_of(options_)));
   if (model_.drawn) options_.device.drawn = model_.drawn.get();
-  CacheMemory memory;
-  if (options_.kv_pages == 0) {
-    KOHO_TRY_ASSIGN(memory, cache_memory(model_.config, model_.sources, options_));
-  }
-  sizes_ = decide_sizes(model_.config, options_, memory);
+  KOHO_TRY_ASSIGN(const RuntimePlan plan, plan_runtime(model_.config, model_.sources, options_));
+  sizes_ = plan.sizes;
+  const EngineLimits& limits = plan.limits;
   if (sizes_.context_max < options_.context_max)
     log::warning("a context of {} tokens was asked for; the cache holds {} of one request",
                  options_.context_max, sizes_.context_max);
-  const EngineLimits limits = engine_limits(options_, sizes_, model_.config.vocab_size);
-  KOHO_TRY(validate(limits));
 
   LocalExecutorSettings settings;
   settings.ranks = options_.ranks;

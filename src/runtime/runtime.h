@@ -59,11 +59,23 @@ struct RuntimeSizes {
   std::int32_t prefill_chunk = 0;
 };
 
+/// What options and a model come to.
+struct RuntimePlan {
+  RuntimeSizes sizes;
+  EngineLimits limits;
+};
+
+/// All that Runtime::start decides and refuses before anything is placed or started. Errors:
+/// invalid_argument (an option); unsupported (a split that does not come out even, a device this
+/// build lacks); resource_exhausted (the cache); those of the device.
+Result<RuntimePlan> plan_runtime(const ModelConfig& config,
+                                 const ModelSources& sources,
+                                 const RuntimeOptions& options);
+
 class Runtime {
  public:
   /// Opens the model, places its weights on every rank and starts the engine. Errors: those of the
-  /// files; invalid_argument (an option); unsupported (a split that does not come out even, a
-  /// device this build lacks); resource_exhausted.
+  /// files; those of plan_runtime; resource_exhausted.
   static Result<std::unique_ptr<Runtime>> start(const std::filesystem::path& model,
                                                 const RuntimeOptions& options);
   /// The same with a model that is already open.

@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 
@@ -19,6 +20,40 @@ namespace koho::server {
 namespace asio = boost::asio;
 using asio::ip::tcp;
 using SystemError = boost::system::error_code;
+
+namespace {
+
+/// Nothing: plain HTTP.
+Result<std::optional<TlsContext>> load_tls(const ServerSettings& settings) {
+  if (settings.tls_cert.empty()) return std::optional<TlsContext>();
+  const std::string& key = settings.tls_key.empty() ? settings.tls_cert : settings.tls_key;
+  KOHO_TRY_ASSIGN(TlsContext context, TlsContext::load(settings.tls_cert, key));
+  return std::optional<TlsContext>(std::move(context));
+}
+
+/// Resolves and listens. Port 0: any that is free.
+Status open_listener(tcp::acceptor& acceptor, const std::string& host, std::uint16_t port) {
+  SystemError error;
+  asio::ip::address address =
+      asio::ip::make_address(host == "localhost" ? "127.0.0.1" : host, error);
+  if (error) {
+    tcp::resolver resolver(acceptor.get_executor());
+    const auto found = resolver.resolve(host, "", error);
+    if (error || found.empty())
+      return make_error(ErrorCode::invalid_argument, "host \"{}\" is no address", host);
+    address = found.begin()->endpoint().address();
+  }
+  const tcp::endpoint endpoint(address, port);
+  acceptor.open(endpoint.protocol(), error);
+  if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);
+  if (!error) acceptor.bind(endpoint, error);
+  if (!error) acceptor.listen(4096, error);
+  if (!error) acceptor.non_blocking(true, error);
+  if (!error) return {};
+  return make_error(ErrorCode::io_error, "cannot listen on {}:{}: {}", host, port, error.message());
+}
+
+}  // namespace
 
 class Server::Impl {
  public:
@@ -33,29 +68,9 @@ class Server::Impl {
 
   Status listen() {
     const ServerSettings& settings = core_.settings();
-    if (!settings.tls_cert.empty()) {
-      const std::string& key = settings.tls_key.empty() ? settings.tls_cert : settings.tls_key;
-      KOHO_TRY_ASSIGN(tls_, TlsContext::load(settings.tls_cert, key));
-    }
+    KOHO_TRY_ASSIGN(tls_, load_tls(settings));
+    KOHO_TRY(open_listener(acceptor_, settings.host, settings.port));
     SystemError error;
-    const std::string host = settings.host == "localhost" ? "127.0.0.1" : settings.host;
-    asio::ip::address address = asio::ip::make_address(host, error);
-    if (error) {
-      tcp::resolver resolver(threads_.front()->context());
-      const auto found = resolver.resolve(host, "", error);
-      if (error || found.empty())
-        return make_error(ErrorCode::invalid_argument, "host \"{}\" is no address", settings.host);
-      address = found.begin()->endpoint().address();
-    }
-    const tcp::endpoint endpoint(address, settings.port);
-    acceptor_.open(endpoint.protocol(), error);
-    if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
-    if (!error) acceptor_.bind(endpoint, error);
-    if (!error) acceptor_.listen(4096, error);
-    if (!error) acceptor_.non_blocking(true, error);
-    if (error)
-      return make_error(ErrorCode::io_error, "cannot listen on {}:{}: {}", settings.host,
-                        settings.port, error.message());
     port_ = acceptor_.local_endpoint(error).port();
     asio::post(threads_.front()->context(), [this] { wait_to_accept(); });
     started_ = true;
@@ -147,6 +162,13 @@ Result<std::unique_ptr<Server>> Server::start(ServerSettings settings, const Clo
   std::unique_ptr<Server> server(new Server(std::make_unique<Core>(std::move(settings), clock)));
   KOHO_TRY(server->impl_->listen());
   return server;
+}
+
+Status Server::check(const ServerSettings& settings) {
+  KOHO_TRY(load_tls(settings));
+  asio::io_context context;
+  tcp::acceptor acceptor(context);
+  return open_listener(acceptor, settings.host, 0);
 }
 
 std::uint16_t Server::port() const {

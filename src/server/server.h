@@ -17,8 +17,12 @@ namespace koho::server {
 class Server {
  public:
   /// Listens and answers from now on; requests to the model get 503 until set_serving(). The clock
-  /// outlives the server. Errors: invalid_argument (host); io_error (the port is taken).
+  /// outlives the server. Errors: invalid_argument (host, certificate or key); io_error (the port
+  /// is taken, the host is no address of this machine).
   static Result<std::unique_ptr<Server>> start(ServerSettings settings, const Clock& clock);
+  /// What start() would refuse, but for the port, which may be taken and is not asked for. Errors:
+  /// those of start().
+  static Status check(const ServerSettings& settings);
   /// Closes every connection and joins the threads. The engine must still be there, if set.
   ~Server();
   Server(const Server&) = delete;

@@ -32,6 +32,11 @@ Result<std::unique_ptr<Backend>> make_backend(const DeviceOptions& options,
                            .isa = options.isa});
 }
 
+Status check_devices(const DeviceOptions& options, std::int64_t ranks) {
+  if (options.kind == DeviceKind::cuda) KOHO_TRY(cuda_memory_bytes(static_cast<int>(ranks) - 1));
+  return {};
+}
+
 Result<std::int64_t> device_memory_bytes(const DeviceOptions& options) {
   if (options.kind == DeviceKind::cuda) return cuda_memory_bytes(0);
   return static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);

@@ -35,6 +35,10 @@ Result<std::unique_ptr<Backend>> make_backend(const DeviceOptions& options,
                                               std::int64_t rank,
                                               std::int64_t ranks);
 
+/// Whether every rank has its device: a GPU each, on a build that has CUDA. Errors: those of
+/// cuda_memory_bytes.
+Status check_devices(const DeviceOptions& options, std::int64_t ranks);
+
 /// Memory of one GPU, used or not; on the CPU the host's. Errors: those of cuda_memory_bytes.
 Result<std::int64_t> device_memory_bytes(const DeviceOptions& options);
 

@@ -348,6 +348,53 @@ TEST(ServeCommand, SaysWhatIsWrong) {
   EXPECT_EQ(run({"--check", kTiny}, "are good"), 0);
 }
 
+TEST(ServeCommand, ACheckRefusesWhatTheStartRefuses) {
+  Process version(std::vector<std::string>{"--version"});
+  version.wait();
+  std::vector<std::vector<std::string>> wrong{{"--max-model-len", "9999999"},
+                                              {"--tensor-parallel-size", "3"},
+                                              {"--chat-template", "foo"},
+                                              {"--host", "999.1.1.1"},
+                                              {"--host", "192.0.2.1"},  // of no machine
+                                              {"--tls-cert", "/nowhere/cert.pem"},
+                                              {"--kv-cache-memory", "1K"},
+                                              {"--gpu-memory-utilization", "0.000001"},
+                                              {"--load-format=dummy", "--max-model-len=9999999"},
+                                              {"--model", "/nowhere/model"}};
+  if (version.output().find("without CUDA") != std::string::npos) {
+    wrong.push_back({"--device", "cuda"});
+    wrong.push_back({"--device", "cuda", "--kv-pages", "64"});
+  }
+  const auto run = [](const std::vector<std::string>& flags, bool check) {
+    std::vector<std::string> arguments{"--model",   kTiny,       "--port",       "0",
+                                       "--threads", "1",         "--device",     "cpu",
+                                       "--host",    "127.0.0.1", "--log-format", "json"};
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    if (check) arguments.push_back("--check");
+    Process process(std::move(arguments));
+    const int code = process.wait();
+    const std::string output = process.output();
+    const std::size_t error = output.rfind("koho: error: ");
+    EXPECT_NE(error, std::string::npos) << output;
+    return std::to_string(code) + ' ' + output.substr(std::min(error, output.size()));
+  };
+  for (const std::vector<std::string>& flags : wrong) {
+    const std::string checked = run(flags, true);
+    EXPECT_NE(checked[0], '0') << checked;
+    EXPECT_EQ(checked, run(flags, false));
+  }
+  // What runs may be checked: its port is not asked for.
+  Process server(serving());
+  const std::uint16_t port = server.ready_port();
+  ASSERT_NE(port, 0) << server.output();
+  std::vector<std::string> flags = serving({"--check"});
+  flags.push_back("--port=" + std::to_string(port));
+  Process check(std::move(flags));
+  EXPECT_EQ(check.wait(), 0) << check.output();
+  EXPECT_NE(check.output().find("a request has at most 2048 tokens, as asked"), std::string::npos)
+      << check.output();
+}
+
 TEST(ServeCommand, RefusesBadTlsFiles) {
   for (const auto& [arguments, told] :
        {std::pair{std::vector<std::string>{"--tls-cert", "/nowhere/cert.pem"}, "/nowhere/cert.pem"},
