@@ -104,21 +104,13 @@ TEST(BadInput, Row01And02NotJson) {
 TEST(BadInput, ARefusalDoesNotSayTheTextAgain) {
   const std::uint16_t port = shared_server().port();
   const std::string secret(100'000, 's');
-  const std::string call =
-      R"({"model":"tiny","input":[],"messages":[{"role":"assistant","tool_calls":[{"id":"a",)"
-      R"("type":"function","function":{"name":"f","arguments":"{\"a\":\")" +
-      secret + R"(\\q\"}"}}]}]})";
-  const std::string item =
-      R"({"model":"tiny","input":[{"type":"function_call","call_id":"a","name":"f",)"
-      R"("arguments":"{\"a\":\")" +
-      secret + R"(\\q\"}"}]})";
   for (const char* path : {"/v1/chat/completions", "/v1/completions", "/v1/messages",
                            "/v1/responses", "/generate", "/tokenize"})
     for (const std::string& body :
          {R"({"model":"tiny","messages":[{"role":"user","content":")" + secret + R"(\q"}]})",
           R"({"model":"tiny","prompt":")" + secret,
           R"({")" + secret + R"(":1,")" + secret + "\":2}", R"({"model":")" + secret + "\"}",
-          R"({"model":"tiny","stop":")" + secret + "\"}", call, item}) {
+          R"({"model":"tiny","stop":")" + secret + "\"}"}) {
       const Reply reply = post(port, path, body);
       EXPECT_GE(reply.status, 400) << path << body.substr(0, 100);
       EXPECT_LT(reply.status, 500) << path << body.substr(0, 100);
