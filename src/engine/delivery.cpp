@@ -81,6 +81,7 @@ Status StepLoop::check_result(const StepBatch& batch) const {
 void StepLoop::apply_result(const StepBatch& batch) {
   std::int32_t samples = 0;
   counts_.computed_tokens += static_cast<std::uint64_t>(batch.tokens);
+  counts_.step_tokens.add(batch.tokens);
   for (const StepRow& row : batch.rows) {
     const std::int32_t sample = row.samples ? samples++ : -1;
     if (scheduler_.find(row.sequence) == nullptr) {

@@ -3,9 +3,11 @@
 // whole. Counters never fall.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace koho {
 
@@ -27,6 +29,35 @@ struct Histogram {
     sum_us += static_cast<double>(duration_us);
   }
 };
+
+/// Values of any unit, counted by bounds that rise; those below are vLLM's.
+struct BoundedHistogram {
+  static constexpr std::size_t kBoundsMax = 24;
+
+  std::span<const double> bounds;
+  std::array<std::uint64_t, kBoundsMax + 1>
+      counts{};  // counts[i]: at most bounds[i], above the last; behind the last bound: the rest
+  std::uint64_t count = 0;
+  double sum = 0.0;
+
+  void add(double value) {
+    ++counts[static_cast<std::size_t>(std::ranges::lower_bound(bounds, value) - bounds.begin())];
+    ++count;
+    sum += value;
+  }
+};
+
+inline constexpr std::array<double, 17> kTokenBounds{
+    1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000};
+inline constexpr std::array<double, 13> kStepTokenBounds{1,   8,    16,   32,   64,   128,  256,
+                                                         512, 1024, 2048, 4096, 8192, 16384};
+inline constexpr std::array<double, 5> kChoiceBounds{1, 2, 5, 10, 20};
+inline constexpr std::array<double, 19> kTokenSecondsBounds{
+    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2,  0.3,  0.4, 0.5,
+    0.75, 1.0,   2.5,  5.0,   7.5, 10.0, 20.0, 40.0, 80.0};
+inline constexpr std::array<double, 21> kRequestSecondsBounds{
+    0.3,  0.5,  0.8,  1.0,  1.5,   2.0,   2.5,   5.0,   10.0,   15.0,  20.0,
+    30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0};
 
 struct Statistics {
   // ---- counters
@@ -75,6 +106,16 @@ struct Statistics {
   Histogram queued;
   Histogram prefill;
   Histogram decode;
+  BoundedHistogram inference_s{kRequestSecondsBounds};     // prefill and decode
+  BoundedHistogram time_per_token_s{kTokenSecondsBounds};  // a request's mean, behind its first
+  BoundedHistogram prompt_lengths{kTokenBounds};
+  BoundedHistogram answer_lengths{kTokenBounds};   // of every choice
+  BoundedHistogram longest_answers{kTokenBounds};  // of every request
+  BoundedHistogram tokens_asked{kTokenBounds};     // max_tokens
+  BoundedHistogram choices_asked{kChoiceBounds};   // n
+
+  // ---- histograms, of collected steps
+  BoundedHistogram step_tokens{kStepTokenBounds};
 };
 
 }  // namespace koho

@@ -174,6 +174,7 @@ void StepLoop::end(Live& live, Ending ending, Error error) {
     counts_.prefill.add(summary.timings.prefill_us);
     counts_.decode.add(summary.timings.decode_us);
   }
+  count_sizes(live, summary.timings);
   const std::shared_ptr<OutputStream> stream = std::move(live.stream);
   const std::int32_t index = std::exchange(stream->request_index, -1);
   live = Live{};
@@ -181,6 +182,22 @@ void StepLoop::end(Live& live, Ending ending, Error error) {
   --live_count_;
   if (isolating_) update_isolation();
   stream->close(std::move(summary));
+}
+
+void StepLoop::count_sizes(const Live& live, const Timings& timings) {
+  std::int32_t longest = 0;
+  for (const Choice& choice : live.choices) {
+    counts_.answer_lengths.add(choice.completion_tokens);
+    longest = std::max(longest, choice.completion_tokens);
+  }
+  counts_.longest_answers.add(longest);
+  counts_.prompt_lengths.add(static_cast<double>(live.request.prompt.size()));
+  counts_.tokens_asked.add(live.request.max_tokens);
+  counts_.choices_asked.add(live.request.choices);
+  if (longest == 0) return;
+  counts_.inference_s.add(static_cast<double>(timings.prefill_us + timings.decode_us) / 1e6);
+  if (longest > 1)
+    counts_.time_per_token_s.add(static_cast<double>(timings.decode_us) / 1e6 / (longest - 1));
 }
 
 Summary StepLoop::summary_of(const Live& live, Ending ending, Error error, std::int64_t now) const {

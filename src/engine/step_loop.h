@@ -122,6 +122,7 @@ class StepLoop {
   std::function<const Draw&(const Sequence&)> draws();
   Status start_choice(Live& live, std::int32_t request_index, std::int32_t choice_index);
   void end(Live& live, Ending ending, Error error);
+  void count_sizes(const Live& live, const Timings& timings);
   void settle_pause(Live& live);
   void note_launch(const StepBatch& batch, std::int64_t now);
   void pause_full_streams(const StepBatch& batch);

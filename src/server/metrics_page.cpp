@@ -25,6 +25,13 @@ std::string escaped(std::string_view value) {
   return out;
 }
 
+/// As vLLM writes a bucket's bound: a whole number with its point.
+std::string bound_text(double bound) {
+  std::string text = fmt::format("{}", bound);
+  if (text.find('.') == std::string::npos) text += ".0";
+  return text;
+}
+
 class Page {
  public:
   explicit Page(std::string_view model)
@@ -58,13 +65,27 @@ class Page {
       row(bucket, sum,
           fmt::format(R"(le="{}")", static_cast<double>(Histogram::bound_us(i)) / 1e6));
     }
-    row(bucket, histogram.count, R"(le="+Inf")");
-    row(std::string(name) + "_sum", histogram.sum_us / 1e6);
-    row(std::string(name) + "_count", histogram.count);
+    end_histogram(name, histogram.count, histogram.sum_us / 1e6);
+  }
+  void histogram(std::string_view name, std::string_view help, const BoundedHistogram& histogram) {
+    begin(name, "histogram", help);
+    const std::string bucket = std::string(name) + "_bucket";
+    std::uint64_t sum = 0;
+    for (std::size_t i = 0; i < histogram.bounds.size(); ++i) {
+      sum += histogram.counts[i];
+      row(bucket, sum, fmt::format(R"(le="{}")", bound_text(histogram.bounds[i])));
+    }
+    end_histogram(name, histogram.count, histogram.sum);
   }
   std::string take() { return std::move(text_); }
 
  private:
+  void end_histogram(std::string_view name, std::uint64_t count, double sum) {
+    row(std::string(name) + "_bucket", count, R"(le="+Inf")");
+    row(std::string(name) + "_sum", sum);
+    row(std::string(name) + "_count", count);
+  }
+
   std::string labels_;
   std::string text_;
 };
@@ -106,6 +127,19 @@ void engine_as_vllm(Page& page, const Statistics& now) {
   page.histogram("vllm:request_prefill_time_seconds", "From there to the first token.",
                  now.prefill);
   page.histogram("vllm:request_decode_time_seconds", "From there to the last token.", now.decode);
+  page.histogram("vllm:request_inference_time_seconds", "From the first step to the last token.",
+                 now.inference_s);
+  page.histogram("vllm:request_time_per_output_token_seconds",
+                 "A request's mean time for a token behind its first.", now.time_per_token_s);
+  page.histogram("vllm:request_prompt_tokens", "Prompt tokens of a request.", now.prompt_lengths);
+  page.histogram("vllm:request_generation_tokens", "Tokens of an answer.", now.answer_lengths);
+  page.histogram("vllm:request_max_num_generation_tokens",
+                 "Tokens of the longest answer of a request.", now.longest_answers);
+  page.histogram("vllm:request_params_n", "Answers that a request asked for.", now.choices_asked);
+  page.histogram("vllm:request_params_max_tokens",
+                 "Tokens that an answer could have: max_tokens, or what its context left.",
+                 now.tokens_asked);
+  page.histogram("vllm:iteration_tokens_total", "Tokens computed in a step.", now.step_tokens);
 }
 
 void engine_as_koho(Page& page, const Statistics& now) {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an operator and his tools see: health, models, metrics, keys.
+#include <fstream>
+#include <sstream>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -62,6 +64,105 @@ TEST(Operations, CountsFromTheFirstScrape) {
                 .body.find("koho:http_responses_total" + labels +
                            R"(,path="/v1/completions",status="2xx"} 1)"),
             std::string::npos);
+}
+
+/// A row's number: `name` with what follows the model's labels.
+double metric(const std::string& page, const std::string& name, const std::string& labels = "") {
+  const std::string row = "\n" + name + R"({model_name="tiny",engine="0")" + labels + "} ";
+  const std::size_t at = page.find(row);
+  EXPECT_NE(at, std::string::npos) << row;
+  return at == std::string::npos ? -1.0 : std::stod(page.substr(at + row.size()));
+}
+
+constexpr const char* kSizes[] = {"vllm:request_inference_time_seconds",
+                                  "vllm:request_time_per_output_token_seconds",
+                                  "vllm:request_prompt_tokens",
+                                  "vllm:request_generation_tokens",
+                                  "vllm:request_max_num_generation_tokens",
+                                  "vllm:request_params_n",
+                                  "vllm:request_params_max_tokens",
+                                  "vllm:iteration_tokens_total"};
+
+TEST(Operations, MeasuresRequestsAndStepsAsVllmDoes) {
+  TinyServer server;
+  ASSERT_TRUE(server.becomes_idle());
+  const std::string before = get(server.port(), "/metrics").body;
+  EXPECT_EQ(post(server.port(), "/v1/completions",
+                 R"({"model":"tiny","prompt":[5,6,7],"max_tokens":7,"n":2,"ignore_eos":true})")
+                .status,
+            200);
+  EXPECT_EQ(post(server.port(), "/v1/completions",
+                 R"({"model":"tiny","prompt":[8,9],"max_tokens":1,"ignore_eos":true})")
+                .status,
+            200);
+  ASSERT_TRUE(server.becomes_idle());
+  const std::string after = get(server.port(), "/metrics").body;
+  const auto grown = [&](const std::string& name, const std::string& labels = "") {
+    return metric(after, name, labels) - metric(before, name, labels);
+  };
+  const auto expect = [&](const std::string& name, double count, double sum) {
+    EXPECT_EQ(grown(name + "_count"), count) << name;
+    EXPECT_NEAR(grown(name + "_sum"), sum, 1e-6) << name;
+    EXPECT_EQ(grown(name + "_bucket", R"(,le="+Inf")"), count) << name;
+  };
+  expect("vllm:request_prompt_tokens", 2, 3 + 2);
+  expect("vllm:request_generation_tokens", 3, 7 + 7 + 1);
+  expect("vllm:request_max_num_generation_tokens", 2, 7 + 1);
+  expect("vllm:request_params_n", 2, 2 + 1);
+  expect("vllm:request_params_max_tokens", 2, 7 + 1);
+  expect("vllm:iteration_tokens_total", grown("koho:steps_total"),
+         grown("koho:computed_tokens_total"));
+  const double decode = grown("vllm:request_decode_time_seconds_sum");
+  EXPECT_GT(decode, 0.0);
+  expect("vllm:request_inference_time_seconds", 2,
+         grown("vllm:request_prefill_time_seconds_sum") + decode);
+  // An answer of one token has no time between two.
+  expect("vllm:request_time_per_output_token_seconds", 1, decode / 6);
+  EXPECT_EQ(grown("vllm:request_generation_tokens_bucket", R"(,le="1.0")"), 1);
+  EXPECT_EQ(grown("vllm:request_generation_tokens_bucket", R"(,le="5.0")"), 1);
+  EXPECT_EQ(grown("vllm:request_generation_tokens_bucket", R"(,le="10.0")"), 3);
+  EXPECT_EQ(grown("vllm:request_params_n_bucket", R"(,le="1.0")"), 1);
+  EXPECT_EQ(grown("vllm:request_params_n_bucket", R"(,le="2.0")"), 2);
+  EXPECT_EQ(grown("vllm:request_prompt_tokens_bucket", R"(,le="200000.0")"), 2);
+}
+
+TEST(Operations, TellsEveryMetricBeforeTheModelIsThere) {
+  SteadyClock clock;
+  ServerSettings settings;
+  settings.host = "127.0.0.1";
+  settings.port = 0;
+  settings.model_name = "tiny";
+  auto server = Server::start(settings, clock);
+  ASSERT_TRUE(server.ok()) << server.error().message;
+  const std::string page = get((*server)->port(), "/metrics").body;
+  for (const std::string name : kSizes) {
+    EXPECT_EQ(metric(page, name + "_count"), 0);
+    EXPECT_EQ(metric(page, name + "_sum"), 0);
+    EXPECT_EQ(metric(page, name + "_bucket", R"(,le="+Inf")"), 0);
+  }
+  for (const char* bound : {"0.3", "0.8", "15.0", "7680.0"})
+    EXPECT_EQ(metric(page, "vllm:request_inference_time_seconds_bucket",
+                     std::string(",le=\"") + bound + '"'),
+              0);
+  EXPECT_EQ(metric(page, "vllm:request_time_per_output_token_seconds_bucket", R"(,le="0.025")"), 0);
+  EXPECT_EQ(metric(page, "vllm:iteration_tokens_total_bucket", R"(,le="16384.0")"), 0);
+  // The documentation has a row for each: its name, type and help.
+  std::ifstream file(std::string(KOHO_SOURCE_DIR) + "/docs/metrics.md");
+  std::stringstream documentation;
+  documentation << file.rdbuf();
+  std::istringstream lines(page);
+  std::string line;
+  int count = 0;
+  for (std::string help; std::getline(lines, line);) {
+    if (line.starts_with("# HELP ")) help = line.substr(line.find(' ', 7) + 1);
+    if (!line.starts_with("# TYPE ")) continue;
+    const std::size_t type = line.find(' ', 7);
+    const std::string row =
+        "| `" + line.substr(7, type - 7) + "` | " + line.substr(type + 1) + " | " + help + " |\n";
+    EXPECT_NE(documentation.str().find(row), std::string::npos) << row;
+    ++count;
+  }
+  EXPECT_GT(count, 50);
 }
 
 TEST(Operations, TokenizesAndBack) {
