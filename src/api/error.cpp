@@ -91,6 +91,14 @@ void append_error(std::string& out, ErrorStyle style, const ApiError& error) {
   out += "}}";
 }
 
+void name_request(std::string& error, std::string_view request_id) {
+  if (!error.starts_with(R"({"type":"error",)") || !error.ends_with('}')) return;
+  error.pop_back();
+  error += R"(,"request_id":)";
+  append_text(error, request_id);
+  error += '}';
+}
+
 ApiError wrong_field(std::string_view param, std::string message, std::string_view code) {
   return {.status = 400,
           .code = std::string(code),

@@ -35,6 +35,9 @@ std::string_view error_type(ErrorStyle style, int status);
 /// Appends the error's JSON object. Text that is not UTF-8 is replaced.
 void append_error(std::string& out, ErrorStyle style, const ApiError& error);
 
+/// Adds the request's name, "request_id", to an error of Anthropic's form; another one stays.
+void name_request(std::string& error, std::string_view request_id);
+
 /// A wrong value of a request's field: 400.
 ApiError wrong_field(std::string_view param, std::string message, std::string_view code = {});
 

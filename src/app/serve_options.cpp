@@ -158,7 +158,8 @@ std::vector<ServeOption> make_table() {
        [](const O& o) { return o.model; }},
       {"Model", "--served-model-name,--alias,-a", "NAME",
        "Name in the API, several times for several; * serves any name", Takes::list,
-       [](O& o, S v) {
+       [](O& o, S v) -> Status {
+         if (v.empty()) return make_error(ErrorCode::invalid_argument, "expected a name");
          if (v == "*") {
            o.any_name = true;
          } else {
@@ -626,7 +627,12 @@ Result<std::vector<Argument>> split_arguments(const std::vector<std::string>& ar
     } else if (option->takes == Takes::nothing) {
       found.push_back({option, ""});
     } else if (i + 1 < arguments.size()) {
-      found.push_back({option, arguments[++i]});
+      const std::string& value = arguments[++i];
+      if (find_option(hyphenated(value.substr(0, value.find('=')))) != nullptr)
+        return make_error(ErrorCode::invalid_argument,
+                          "{} needs a value, found the flag {}; if it is meant, write {}={}", flag,
+                          value, flag, value);
+      found.push_back({option, value});
     } else {
       return make_error(ErrorCode::invalid_argument, "{} needs a value: {}", flag, option->value);
     }
@@ -717,8 +723,8 @@ Result<std::vector<std::string>> read_api_keys(const ServeOptions& options, bool
     std::istringstream lines(std::move(text));
     std::string line;
     while (std::getline(lines, line)) {
-      while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
-      if (!line.empty() && line.front() != '#') keys.push_back(line);
+      const std::string_view key = trimmed(line, " \t\r");
+      if (!key.empty() && key.front() != '#') keys.emplace_back(key);
     }
     if (keys.size() == before)
       return make_error(ErrorCode::invalid_argument, "{} holds no key", path);

@@ -474,6 +474,8 @@ void Connection::send(Response response) {
   stage_ = Stage::answering;
   if (response.close) keep_alive_ = false;
   if (reader_.state() != HttpReader::State::failed) add_cors(core_, reader_.head(), response);
+  if (request_id_.empty()) request_id_ = core_.make_id();
+  add_request_id(reader_.head(), request_id_, response);
   append_status_line(out_, response.status);
   if (response.status != 204) append_field(out_, "Content-Type", response.content_type);
   if (response.status != 204) {
@@ -481,8 +483,6 @@ void Connection::send(Response response) {
     append_number(out_, response.body.size());
     out_ += "\r\n";
   }
-  if (request_id_.empty()) request_id_ = core_.make_id();
-  add_request_id(reader_.head(), request_id_, response);
   for (const auto& [name, value] : response.fields) append_field(out_, name, value);
   append_field(out_, "Connection", keep_alive_ ? "keep-alive" : "close");
   out_ += "\r\n";

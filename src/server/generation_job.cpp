@@ -17,6 +17,9 @@ using api::ApiError;
 
 namespace {
 
+/// Tokens that came at once, or almost, have no pace.
+constexpr std::int64_t kPaceUsMin = 1000;
+
 /// What a client sent, at most 200 bytes of it, as a line of the log tells it.
 std::string quoted_part(std::string_view text) {
   constexpr std::size_t kBytesMax = 200;
@@ -431,7 +434,8 @@ void GenerationJob::report(std::string_view finish, int status, const ApiError* 
     fields.push_back({"cached", fmt::to_string(totals.usage.cached_tokens)});
     fields.push_back({"completion_tokens", fmt::to_string(totals.usage.completion_tokens)});
     fields.push_back({"ttft_ms", ms(timings.queued_us + timings.prefill_us)});
-    fields.push_back({"tps", per_second(totals.tokens_per_second())});
+    fields.push_back(
+        {"tps", timings.decode_us >= kPaceUsMin ? per_second(totals.tokens_per_second()) : "null"});
   } else {
     // The engine's own account is not waited for: what came of it is told, the rest is unknown.
     const bool any = progress_.tokens > 0;
@@ -440,8 +444,9 @@ void GenerationJob::report(std::string_view finish, int status, const ApiError* 
     fields.push_back({"completion_tokens", fmt::to_string(progress_.tokens)});
     fields.push_back({"ttft_ms", any ? ms(progress_.first_us - received_us_) : "null"});
     fields.push_back(
-        {"tps", span_us > 0 ? per_second(static_cast<double>(progress_.tokens - 1) * 1e6 / span_us)
-                            : "null"});
+        {"tps", span_us >= kPaceUsMin
+                    ? per_second(static_cast<double>(progress_.tokens - 1) * 1e6 / span_us)
+                    : "null"});
   }
   fields.push_back({"total_ms", ms(core_.clock().now_us() - received_us_)});
   log::write(log::Level::info, "request", fields);

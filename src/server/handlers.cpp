@@ -2,9 +2,11 @@
 #include "server/handlers.h"
 
 #include <algorithm>
+#include <ctime>
 #include <memory>
 #include <vector>
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include "api/body.h"
@@ -39,6 +41,12 @@ Response refuse(ErrorStyle style,
                                 .retry_after_s = retry_after_s});
 }
 
+/// Anthropic's clients ask for the models at a path that is OpenAI's, too, and say who they are.
+ErrorStyle style_of(const RequestHead& head) {
+  const bool models = head.path == "/v1/models" || head.path.starts_with("/v1/models/");
+  return models && head.has("anthropic-version") ? ErrorStyle::anthropic : error_style(head.path);
+}
+
 // ---- answers
 
 Response answer_livez(Core& core, const Call& /*call*/) {
@@ -58,7 +66,21 @@ Response answer_ping(Core& core, const Call& call) {
   return answer_readyz(core, call);
 }
 
-std::string model_json(const api::Model& model, const std::string& name) {
+/// 2026-11-22T13:00:00Z
+std::string utc_text(std::int64_t seconds) {
+  const std::time_t time = seconds;
+  std::tm parts{};
+  gmtime_r(&time, &parts);
+  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", parts);
+}
+
+std::string model_json(const api::Model& model, const std::string& name, ErrorStyle style) {
+  if (style == ErrorStyle::anthropic) {
+    std::string quoted;
+    chat::append_json_string(quoted, name);
+    return fmt::format(R"({{"type":"model","id":{},"display_name":{},"created_at":"{}"}})", quoted,
+                       quoted, utc_text(model.created));
+  }
   std::string out = R"({"id":)";
   chat::append_json_string(out, name);
   out += fmt::format(R"(,"object":"model","created":{},"owned_by":"koho","root":)", model.created);
@@ -67,24 +89,32 @@ std::string model_json(const api::Model& model, const std::string& name) {
   return out;
 }
 
-Response answer_models(Core& core, const Call& /*call*/) {
+Response answer_models(Core& core, const Call& call) {
   const api::Model& model = core.serving()->model;
-  std::string out = R"({"object":"list","data":[)";
+  const ErrorStyle style = style_of(call.head);
+  const bool openai = style == ErrorStyle::openai;
+  std::string out = openai ? R"({"object":"list","data":[)" : R"({"data":[)";
   for (const std::string& name : model.names) {
     if (out.back() != '[') out += ',';
-    out += model_json(model, name);
+    out += model_json(model, name, style);
   }
-  return json_response(out + "]}");
+  if (openai) return json_response(out + "]}");
+  out += R"(],"has_more":false,"first_id":)";
+  chat::append_json_string(out, model.names.front());
+  out += R"(,"last_id":)";
+  chat::append_json_string(out, model.names.back());
+  return json_response(out + '}');
 }
 
 Response answer_one_model(Core& core, const Call& call) {
   const api::Model& model = core.serving()->model;
-  if (std::ranges::find(model.names, call.rest) == model.names.end()) {
+  // Anthropic's endpoint serves its own models' names.
+  if (!model.serves(call.rest) && !call.rest.starts_with("claude-")) {
     ApiError error{.status = 404, .code = "model_not_found", .param = "model"};
     error.message = fmt::format("the model \"{:.100}\" is not served", call.rest);
-    return error_response(ErrorStyle::openai, error);
+    return error_response(style_of(call.head), error);
   }
-  return json_response(model_json(model, std::string(call.rest)));
+  return json_response(model_json(model, std::string(call.rest), style_of(call.head)));
 }
 
 /// Which program this is: members of a JSON object.
@@ -161,6 +191,13 @@ Response answer_debug_cache(Core& core, const Call& call) {
   return json_response(std::move(report));
 }
 
+Response answer_root(Core& /*core*/, const Call& /*call*/) {
+  Response response{.status = 302, .content_type = "text/plain; charset=utf-8"};
+  response.body = "the dashboard is at /ui\n";
+  response.fields.emplace_back("Location", "/ui");
+  return response;
+}
+
 Response answer_ui(Core& /*core*/, const Call& /*call*/) {
   Response response{.content_type = "text/html; charset=utf-8"};
   response.body = dashboard_page();
@@ -194,6 +231,7 @@ std::vector<Route> make_routes() {
        "ends a request by its name (header x-request-id)"},
       {"GET", "/debug/cache/*", false, true, answer_debug_cache, nullptr, nullptr,
        "why a request's prompt was or was not cached"},
+      {"GET", "/", true, false, answer_root, nullptr, nullptr, "leads to /ui"},
       {"GET", "/ui", true, false, answer_ui, nullptr, nullptr, "the dashboard"},
       {"GET", "/ui/events", false, true, nullptr, nullptr, nullptr,
        "what the dashboard shows, an event a second", dashboard_event},
@@ -206,6 +244,14 @@ std::vector<Route> make_routes() {
 }
 
 // ---- who may ask
+
+std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  std::ranges::transform(lower, lower.begin(), [](char c) {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
+  });
+  return lower;
+}
 
 /// Takes the same time whatever differs.
 bool equal_in_constant_time(std::string_view given, std::string_view key) {
@@ -220,11 +266,7 @@ bool has_key(const std::vector<std::string>& keys, const RequestHead& head) {
   std::string_view given = head.field("x-api-key");
   const std::string_view authorization = head.field("authorization");
   if (given.empty() && authorization.size() > 7) {
-    std::string scheme(authorization.substr(0, 7));
-    std::ranges::transform(scheme, scheme.begin(), [](char c) {
-      return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
-    });
-    if (scheme == "bearer ") given = authorization.substr(7);
+    if (lower_case(authorization.substr(0, 7)) == "bearer ") given = authorization.substr(7);
   }
   if (given.empty() || given.size() > kKeyBytesMax) return false;
   bool found = false;
@@ -233,7 +275,9 @@ bool has_key(const std::vector<std::string>& keys, const RequestHead& head) {
 }
 
 /// "localhost", "127.0.0.1:8000", "[::1]": what a browser on this machine calls it.
-bool names_this_machine(std::string_view host) {
+bool names_this_machine(std::string_view written) {
+  const std::string lower = lower_case(written);
+  std::string_view host = lower;
   if (host.starts_with('[')) {
     host = host.substr(0, host.find(']') + 1);
   } else {
@@ -290,16 +334,29 @@ bool matches(const Route& route, std::string_view path) {
   return path.size() > prefix.size() && path.starts_with(prefix);
 }
 
+/// What a path takes, as Allow says it; of an unknown one what the server does.
+std::string allowed_methods(std::string_view path) {
+  bool get = false;
+  bool post = false;
+  for (const Route& route : routes()) {
+    if (!matches(route, path)) continue;
+    get = get || route.method == "GET";
+    post = post || route.method == "POST";
+  }
+  if (!get && !post) return "GET, HEAD, POST, OPTIONS";
+  return fmt::format("{}{}OPTIONS", get ? "GET, HEAD, " : "", post ? "POST, " : "");
+}
+
 std::optional<Response> refuse_media_type(const RequestHead& head) {
   const std::string_view encoding = head.field("content-encoding");
   if (!encoding.empty() && encoding != "identity")
-    return refuse(error_style(head.path), 415, "unsupported_media_type",
+    return refuse(style_of(head), 415, "unsupported_media_type",
                   "the body must not be encoded (Content-Encoding)");
   std::string_view type = head.field("content-type");
   type = type.substr(0, type.find(';'));
   while (type.ends_with(' ')) type.remove_suffix(1);
   if (type.empty() || type == "application/json") return {};
-  return refuse(error_style(head.path), 415, "unsupported_media_type",
+  return refuse(style_of(head), 415, "unsupported_media_type",
                 "the body must be JSON (Content-Type: application/json)");
 }
 
@@ -317,8 +374,9 @@ std::string_view client_request_id(const RequestHead& head) {
 
 void add_request_id(const RequestHead& head, std::string_view id, Response& response) {
   response.fields.emplace_back("x-request-id", std::string(id));
-  if (error_style(head.path) == ErrorStyle::anthropic)
+  if (style_of(head) == ErrorStyle::anthropic)
     response.fields.emplace_back("request-id", std::string(id));
+  if (response.status >= 400) api::name_request(response.body, id);
 }
 
 void add_cors(const Core& core, const RequestHead& head, Response& response) {
@@ -332,31 +390,30 @@ void add_cors(const Core& core, const RequestHead& head, Response& response) {
 
 std::variant<const Route*, Response> find_route(Core& core, const RequestHead& head) {
   const Route* route = nullptr;
-  std::string allowed;
+  bool known = false;
   for (const Route& candidate : routes()) {
     if (!matches(candidate, head.path)) continue;
+    known = true;
     const bool same =
         candidate.method == head.method || (candidate.method == "GET" && head.method == "HEAD");
     if (same) {
       route = &candidate;
       break;
     }
-    allowed += (allowed.empty() ? "" : ", ") + std::string(candidate.method);
   }
   if (!head.http_1_0 && head.field("host").empty()) {
-    Response response =
-        refuse(error_style(head.path), 400, "bad_request", "the Host field is missing");
+    Response response = refuse(style_of(head), 400, "bad_request", "the Host field is missing");
     response.close = true;
     return response;
   }
   const std::shared_ptr<const std::vector<std::string>> keys = core.api_keys();
   if (comes_from_elsewhere(core.settings(), keys->empty(), head))
-    return refuse(error_style(head.path), 403, "forbidden_origin",
+    return refuse(style_of(head), 403, "forbidden_origin",
                   "this server answers requests from its own machine only; give it an API key or "
                   "--allowed-origins");
   if (head.method == "OPTIONS") {
     Response response{.status = 204};
-    response.fields.emplace_back("Allow", "GET, HEAD, POST, OPTIONS");
+    response.fields.emplace_back("Allow", allowed_methods(head.path));
     if (origin_allowed(core.settings(), head.field("origin"))) {
       response.fields.emplace_back("Access-Control-Allow-Methods", "GET, POST, OPTIONS");
       response.fields.emplace_back("Access-Control-Allow-Headers", allowed_fields(head));
@@ -366,33 +423,32 @@ std::variant<const Route*, Response> find_route(Core& core, const RequestHead& h
     return response;
   }
   if (!keys->empty() && (route == nullptr || !route->open) && !has_key(*keys, head))
-    return refuse(error_style(head.path), 401, "invalid_api_key",
+    return refuse(style_of(head), 401, "invalid_api_key",
                   "an API key is needed: Authorization: Bearer KEY, or x-api-key: KEY");
   if (route == nullptr) {
-    const bool known = !allowed.empty();
     const bool method_known = head.method == "GET" || head.method == "HEAD" ||
                               head.method == "POST" || head.method == "PUT" ||
                               head.method == "DELETE" || head.method == "PATCH";
     if (known || !method_known) {
-      Response response = refuse(error_style(head.path), 405, "not_found",
-                                 "this method is not allowed for this path");
-      response.fields.emplace_back("Allow", known ? allowed : "GET, HEAD, POST, OPTIONS");
+      Response response =
+          refuse(style_of(head), 405, "not_found", "this method is not allowed for this path");
+      response.fields.emplace_back("Allow", allowed_methods(head.path));
       return response;
     }
-    return refuse(error_style(head.path), 404, "not_found",
+    return refuse(style_of(head), 404, "not_found",
                   fmt::format("there is nothing at {:.200}", head.path));
   }
   if (route->method == "POST") {
     if (std::optional<Response> refused = refuse_media_type(head)) return *refused;
   }
   if (head.has("expect") && head.field("expect") != "100-continue")
-    return refuse(error_style(head.path), 417, "bad_request", "only 100-continue can be expected");
+    return refuse(style_of(head), 417, "bad_request", "only 100-continue can be expected");
   if (!route->needs_model) return route;
   const Phase phase = core.phase();
   const bool generates = route->generation != nullptr;
   if (core.serving() == nullptr || phase == Phase::failed || (generates && phase != Phase::ready)) {
     ++core.counters().rejected_not_ready;
-    return refuse(error_style(head.path), 503, "service_unavailable",
+    return refuse(style_of(head), 503, "service_unavailable",
                   phase == Phase::draining ? "the server is shutting down; try another one"
                   : phase == Phase::failed ? "the engine is lost; the server needs a restart"
                                            : "the model is loading; try again",

@@ -48,7 +48,7 @@ Response answer_route(Core& core,
                       const RequestHead& head,
                       std::string_view body);
 
-/// The fields that name the request.
+/// The fields that name the request; an error of Anthropic's form names it in its body, too.
 void add_request_id(const RequestHead& head, std::string_view id, Response& response);
 
 /// The CORS fields that an answer to `head` carries.

@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/mapped_file.h"
 #include "client.h"
 #include "tiny_server.h"
 
@@ -53,6 +54,10 @@ void expect_error(const Reply& reply,
   EXPECT_NE(text_at(json, "error.type").find("_error"), std::string::npos);
   EXPECT_EQ(text_at(json, "error.param"), param.empty() ? "null" : param);
   EXPECT_EQ(text_at(json, "error.code"), code.empty() ? "null" : code);
+  // Every code is one that the documentation tells.
+  static const std::string documentation =
+      *read_file(std::string(KOHO_SOURCE_DIR) + "/docs/server.md", 1U << 20U);
+  EXPECT_TRUE(code.empty() || documentation.find('`' + code + '`') != std::string::npos) << code;
 }
 
 /// A whole body.
@@ -154,7 +159,19 @@ TEST(BadInput, Row07MediaTypes) {
 TEST(BadInput, Row08And44MethodsAndPaths) {
   const std::uint16_t port = shared_server().port();
   expect_error(get(port, "/v1/chat/completions"), 405, "", "not_found", "GET");
-  EXPECT_EQ(get(port, "/v1/chat/completions").fields.at("allow"), "POST");
+  EXPECT_EQ(get(port, "/v1/chat/completions").fields.at("allow"), "POST, OPTIONS");
+  EXPECT_EQ(post(port, "/health", "{}").fields.at("allow"), "GET, HEAD, OPTIONS");
+  for (const auto& [path, allowed] :
+       {std::pair{"/metrics", "GET, HEAD, OPTIONS"},
+        std::pair{"/v1/models/tiny", "GET, HEAD, OPTIONS"},
+        std::pair{"/v1/messages", "POST, OPTIONS"}, std::pair{"/ping", "GET, HEAD, POST, OPTIONS"},
+        std::pair{"/nothing", "GET, HEAD, POST, OPTIONS"}}) {
+    Client asks(port);
+    asks.send(std::string("OPTIONS ") + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    const std::optional<Reply> reply = asks.read_reply();
+    ASSERT_TRUE(reply);
+    EXPECT_EQ(reply->fields.at("allow"), allowed) << path;
+  }
   expect_error(get(port, "/v1/nothing"), 404, "", "not_found", "path");
   expect_error(get(port, "/v1/embeddings"), 404, "", "not_found", "path");
   for (const char* method : {"TRACE", "CONNECT", "BREW"}) {

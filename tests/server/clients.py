@@ -229,6 +229,16 @@ class Anthropic(unittest.TestCase):
             model="claude-opus-4-5", messages=[user(text)] if isinstance(text, str) else text,
             extra_body={"temperature": 0}, **more)  # newer clients have no argument for it
 
+    def test_models(self):
+        page = self.client.models.list()
+        self.assertFalse(page.has_more)
+        first = page.data[0]
+        self.assertEqual((first.type, first.display_name, first.created_at.year >= 2026), ("model", first.id, True))
+        self.assertEqual(self.client.models.retrieve("claude-opus-4-5").id, "claude-opus-4-5")
+        with self.assertRaises(self.error.NotFoundError) as refused:
+            self.client.models.retrieve("nothing")
+        self.assertEqual(refused.exception.body["request_id"], refused.exception.request_id)
+
     def test_message(self):
         answer = self.ask("What is 37 + 48?")
         self.assertEqual([b.type for b in answer.content], ["text"])

@@ -24,6 +24,42 @@ TEST(Operations, ListsModels) {
   EXPECT_EQ(get(shared_server().port(), "/v1/models/nothing").status, 404);
 }
 
+TEST(Operations, TellsAnthropicsClientsTheModelsInTheirForm) {
+  const std::uint16_t port = shared_server().port();
+  const std::string version = "anthropic-version: 2023-06-01\r\n";
+  const chat::Json list = get(port, "/v1/models", version).json();
+  EXPECT_EQ(text_at(list, "has_more"), "false");
+  EXPECT_EQ(text_at(list, "first_id"), "tiny");
+  EXPECT_EQ(text_at(list, "last_id"), "other/name");
+  EXPECT_EQ(list.find("object"), nullptr);
+  EXPECT_EQ(text_at(list, "data.0.type"), "model");
+  EXPECT_EQ(text_at(list, "data.0.id"), "tiny");
+  EXPECT_EQ(text_at(list, "data.0.display_name"), "tiny");
+  const std::string created = text_at(list, "data.0.created_at");
+  ASSERT_EQ(created.size(), 20U) << created;
+  EXPECT_EQ(created.substr(0, 2) + created[4] + created[10] + created[19], "20-TZ");
+  // Its endpoint serves any model that is named so; the same model is told of.
+  EXPECT_EQ(text_at(get(port, "/v1/models/claude-x", version).json(), "id"), "claude-x");
+  EXPECT_EQ(text_at(get(port, "/v1/models/claude-x").json(), "root"), "tiny");
+  const Reply unknown = get(port, "/v1/models/nothing", version);
+  EXPECT_EQ(unknown.status, 404);
+  EXPECT_EQ(text_at(unknown.json(), "error.type"), "not_found_error");
+  EXPECT_EQ(text_at(unknown.json(), "request_id"), unknown.fields.at("request-id"));
+  const Reply refused = post(port, "/v1/messages", R"({"model":"claude-x","messages":[]})");
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(text_at(refused.json(), "type"), "error");
+  EXPECT_EQ(text_at(refused.json(), "request_id"), refused.fields.at("request-id"));
+  EXPECT_EQ(get(port, "/v1/models/nothing").json().find("request_id"), nullptr);
+}
+
+TEST(Operations, TheRootLeadsToTheDashboard) {
+  TinyServer server([](ServerSettings& settings) { settings.api_keys = {"k"}; });
+  const Reply reply = get(server.port(), "/");
+  EXPECT_EQ(reply.status, 302);
+  EXPECT_EQ(reply.fields.at("location"), "/ui");
+  EXPECT_EQ(get(server.port(), "/ui").status, 200);
+}
+
 TEST(Operations, TellsItsHealth) {
   for (const char* path : {"/health", "/healthz", "/livez", "/readyz", "/ping", "/version",
                            "/server_info", "/load", "/metrics"})

@@ -203,6 +203,12 @@ TEST(ServeCommand, ItsLogTellsHowRequestsEnded) {
                 .status,
             400);
   expect("two", {R"("prompt_tokens":null,)"});
+  // One token has no pace.
+  EXPECT_EQ(post(port, "/v1/completions",
+                 R"({"model":"tiny","prompt":"a","request_id":"one","max_tokens":1})")
+                .status,
+            200);
+  expect("one", {R"("completion_tokens":1,)", R"("tps":null)"});
   Client drained(port);
   ASSERT_TRUE(send(drained, "drained"));
   process.signal(SIGTERM);
@@ -251,7 +257,7 @@ TEST(ServeCommand, ReadsItsKeysAgainAtSighup) {
   };
   EXPECT_EQ(status("old-key"), 200);
   EXPECT_EQ(status("new-key"), 401);
-  write("both\nnew-key\n");
+  write("both\n \t new-key \r\n");
   EXPECT_EQ(status("new-key"), 401);  // not before it is asked for
   reload("SIGHUP: 3 API keys from now on");
   EXPECT_EQ(status("new-key"), 200);
@@ -344,6 +350,10 @@ TEST(ServeCommand, SaysWhatIsWrong) {
   EXPECT_EQ(run({"--model"}, "--model needs a value"), 2);
   EXPECT_EQ(run({"--model", "/nowhere/model", "--port", "0"}, "/nowhere/model"), 3);
   EXPECT_EQ(run({"--model", kTiny, "--host", "not an address"}, "not an address"), 2);
+  EXPECT_EQ(run({kTiny, "--api-key", "--check"}, "--api-key needs a value"), 2);
+  EXPECT_EQ(run({kTiny, "--api-key", "--max_model_len=7"}, "--api-key=--max_model_len=7"), 2);
+  EXPECT_EQ(run({kTiny, "--served-model-name=", "--check"}, "expected a name"), 2);
+  EXPECT_EQ(run({kTiny, "--api-key=--check", "--check"}, "are good"), 0);
   EXPECT_EQ(run({"--help"}, "KOHO_SOME_NAME"), 0);
   EXPECT_EQ(run({"--check", kTiny}, "are good"), 0);
 }
