@@ -5,6 +5,7 @@
 #include <array>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "base/json.h"
@@ -231,7 +232,9 @@ class Schema::Tree {
     tree->root_ = std::move(root).value();
     tree->add(tree->root_, "$", "#");
     KOHO_TRY(tree->resolve());
+    tree->find_discriminators();
     tree->find_productive();
+    KOHO_TRY(tree->check_disjoint());
     if (!tree->nodes_[0].productive)
       return fault(kUnsatisfiableSchema, tree->culprit(), "no value of finite length is valid");
     return tree;
@@ -300,7 +303,7 @@ class Schema::Tree {
       if (!at(property.node).productive) continue;
       SchemaProperty& entry = found.emplace_back();
       entry.name = property.name;
-      entry.required = property.required;
+      entry.required = property.always_comes();
       std::vector<int> seen;
       add_forms(property.node, entry.forms, seen);
     }
@@ -312,6 +315,8 @@ class Schema::Tree {
     std::string name;
     int node = -1;
     bool required = false;
+    bool discriminates = false;  // between options: it always comes, whether it must or not
+    bool always_comes() const { return required || discriminates; }
   };
   struct Node {
     const Value* value = nullptr;  // an object or a boolean
@@ -492,7 +497,7 @@ class Schema::Tree {
         return fault(kInvalidGrammar, at(index).path + ".properties", "properties is an object");
       for (const json::Member& member : *properties->object()) {
         const int child = add_below(index, member.value, "properties", member.name);
-        at(index).properties.push_back({member.name, child, false});
+        at(index).properties.push_back({.name = member.name, .node = child});
       }
     }
     if (const Value* additional = value.find("additionalProperties");
@@ -556,7 +561,7 @@ class Schema::Tree {
           return {};
         }
         const int child = at(index).additional >= 0 ? at(index).additional : anything();
-        at(index).properties.push_back({*name.string(), child, false});
+        at(index).properties.push_back({.name = *name.string(), .node = child});
         found = at(index).properties.end() - 1;
       }
       found->required = true;
@@ -693,7 +698,7 @@ class Schema::Tree {
 
   bool object_completes(const Node& node) const {
     if (!std::ranges::all_of(node.properties, [&](const Property& property) {
-          return !property.required || at(property.node).productive;
+          return !property.always_comes() || at(property.node).productive;
         }))
       return false;
     if (number_of(node, "minProperties") == 0) return true;
@@ -736,6 +741,135 @@ class Schema::Tree {
     return others == nullptr || others->boolean() != false;
   }
 
+  // ---- oneOf: whatever is written for an option must not be valid by another
+
+  /// OpenAPI's discriminator names a property that tells the options apart.
+  void find_discriminators() {
+    for (const Node& node : nodes_) {
+      if (!node.reached || node.options.empty()) continue;
+      const Value* discriminator = node.value->find("discriminator");
+      const Value* name = discriminator == nullptr ? nullptr : discriminator->find("propertyName");
+      if (name == nullptr || name->string() == nullptr) continue;
+      int work = 0;
+      for (const int option : node.options)
+        for (const int end : ends_of(option, work))
+          for (Property& property : at(end).properties)
+            if (property.name == *name->string()) property.discriminates = true;
+    }
+  }
+
+  Status check_disjoint() const {
+    int work = 0;
+    for (const Node& node : nodes_) {
+      if (!node.reached || node.primary != "oneOf") continue;
+      for (std::size_t i = 0; i < node.options.size(); ++i)
+        for (std::size_t j = i + 1; j < node.options.size(); ++j) {
+          if (all_excluded(node.options[i], node.options[j], 0, work) &&
+              all_excluded(node.options[j], node.options[i], 0, work))
+            continue;
+          return fault(kUnsupportedSchema, node.path,
+                       "a value may be valid by both oneOf[{}] and oneOf[{}], or it takes long to "
+                       "tell: give each a required property whose const or enum differs, or use "
+                       "anyOf",
+                       i, j);
+        }
+    }
+    return {};
+  }
+
+  /// The nodes without references and choices that a node stands for.
+  std::vector<int> ends_of(int index, int& work) const {
+    std::vector<int> ends;
+    std::set<int> seen{index};
+    std::vector<int> open{index};
+    while (!open.empty()) {
+      ++work;
+      const int next = open.back();
+      open.pop_back();
+      const Node& node = at(next);
+      const auto visit = [&](int child) {
+        if (seen.insert(child).second) open.push_back(child);
+      };
+      if (node.primary == "$ref") {
+        visit(node.target);
+      } else if (!node.options.empty()) {
+        for (const int option : node.options) visit(option);
+      } else if (!node.impossible) {
+        ends.push_back(next);
+      }
+    }
+    return ends;
+  }
+
+  /// Whether nothing that is written for node `written` is valid by node `other`. False: unknown.
+  bool all_excluded(int written, int other, int depth, int& work) const {
+    constexpr int kDepthMax = 8;
+    if (depth > kDepthMax) return false;
+    const std::vector<int> others = ends_of(other, work);
+    for (const int one : ends_of(written, work))
+      for (const int two : others)
+        if (!excluded(at(one), at(two), depth, work)) return false;
+    return true;
+  }
+
+  bool excluded(const Node& written, const Node& other, int depth, int& work) const {
+    constexpr int kWorkMax = 200'000;  // some 10 ms
+    if (++work > kWorkMax || other.value->object() == nullptr) return false;
+    const bool lists = !written.primary.empty();
+    const bool other_lists = !other.primary.empty();
+    // A schema that names no type says nothing of values of other types than it describes.
+    const unsigned other_types = other.value->find("type") != nullptr ? other.types : kAnyType;
+    bool apart = true;
+    if (lists && other_lists) {
+      for_each_value(written, [&](const Value& one) {
+        for_each_value(other, [&](const Value& two) {
+          apart = apart && ++work <= kWorkMax && surely_differ(one, two);
+        });
+      });
+      return apart;
+    }
+    if (lists || other_lists) {
+      for_each_value(lists ? written : other, [&](const Value& value) {
+        apart = apart && !has_type(value, lists ? other_types : written.types);
+      });
+      return apart;
+    }
+    unsigned shared = written.types & other_types;
+    constexpr unsigned kNumbers = integer_type | number_type;
+    if ((written.types & kNumbers) != 0 && (other_types & kNumbers) != 0) shared |= number_type;
+    if (shared == 0) return true;
+    return shared == object_type && object_excluded(written, other, depth, work);
+  }
+
+  /// Of objects alone. What is written has the properties of its schema and no others, if there are
+  /// any.
+  bool object_excluded(const Node& written, const Node& other, int depth, int& work) const {
+    const auto named = [](const Node& node, const std::string& name) {
+      return std::ranges::find(node.properties, name, &Property::name);
+    };
+    const auto closed = [](const Node& node) {
+      return node.pattern_properties < 0 && !allows_others(node);
+    };
+    for (const Property& property : written.properties) {
+      if (!property.always_comes()) continue;
+      const auto same = named(other, property.name);
+      const bool has = same != other.properties.end();
+      if (has ? all_excluded(property.node, same->node, depth + 1, work) : closed(other))
+        return true;
+    }
+    if (written.properties.empty() && !closed(written)) return false;
+    return std::ranges::any_of(other.properties, [&](const Property& property) {
+      return property.required && named(written, property.name) == written.properties.end();
+    });
+  }
+
+  static bool surely_differ(const Value& one, const Value& two) {
+    if (one.string() != nullptr && two.string() != nullptr) return *one.string() != *two.string();
+    if (one.number() && two.number()) return *one.number() != *two.number();
+    if (one.number() || two.number() || one.kind() != two.kind()) return one.kind() != two.kind();
+    return one.kind() == Kind::boolean && *one.boolean() != *two.boolean();
+  }
+
   // ---- writing
 
   void write_child(std::string& out, int index) const { write(out, index, kAnyType, true); }
@@ -760,7 +894,8 @@ class Schema::Tree {
     } else if (node.primary == "const" || node.primary == "enum") {
       write_values(object.key("enum"), node, types);
     } else if (!node.options.empty()) {
-      std::string& list = object.key(node.primary);
+      // Options of oneOf have been found disjoint.
+      std::string& list = object.key("anyOf");
       char before = '[';
       for (const int option : node.options) {
         if (!at(option).productive) continue;
@@ -914,7 +1049,7 @@ class Schema::Tree {
     std::string& required = object.key("required");
     char before = '[';
     for (const Property& property : node.properties) {
-      if (!property.required) continue;
+      if (!property.always_comes()) continue;
       required += before;
       append_json_string(required, property.name);
       before = ',';

@@ -6,6 +6,8 @@
 //     xgrammar heeds one only, are unsupported_schema, by name and path;
 //   - an object with properties gets no others; one without may have any;
 //   - required properties that are not declared are declared; enum and const are cut to the type;
+//   - options of oneOf are shown to share no value (through references, too), else it is
+//     unsupported_schema; then it is written as anyOf;
 //   - what can never be completed (a recursion without an end, empty enums, minimum > maximum) is
 //     left out where it is optional and unsatisfiable_schema where it is not.
 #pragma once

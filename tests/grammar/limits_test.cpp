@@ -66,6 +66,18 @@ TEST(GrammarLimits, ABadSchemaIsNamedWithItsPlace) {
       {R"({"type":"string","pattern":"(?=a)b"})", "unsupported_schema: $.pattern: Lookahead"},
       {R"({"type":"string","pattern":"a^b"})", "unsupported_schema: $.pattern: Anchor '^' in the"},
       {R"({"oneOf":[{"type":"integer"},{"type":"number"}]})", "unsupported_schema: $: "},
+      {R"({"$defs":{"c":{"enum":["a","b"]}},"properties":{"i":{"oneOf":[{"$ref":"#/$defs/c"},{"const":"b"}]}}})",
+       "unsupported_schema: $.properties.i: a value may be valid by both oneOf[0] and oneOf[1]"},
+      {R"({"oneOf":[{"type":"object","properties":{"k":{"const":1}},"required":["k"]},)"
+       R"({"type":"object","properties":{"k":{"const":1.0}},"required":["k"]}]})",
+       "unsupported_schema: $: a value may be"},
+      // Only one of the two asks for what tells them apart.
+      {R"({"oneOf":[{"type":"object","properties":{"x":{},"y":{}}},)"
+       R"({"type":"object","properties":{"x":{}},"required":["x"]}]})",
+       "unsupported_schema: $: a value may be"},
+      // Without a type, the second takes any string.
+      {R"({"oneOf":[{"type":"string"},{"properties":{"x":{"const":1}},"required":["x"]}]})",
+       "unsupported_schema: $: a value may be"},
       {R"(false)", "unsatisfiable_schema: $: "},
       {R"({"type":"object","properties":{"a":{"$ref":"#"}},"required":["a"]})",
        "unsatisfiable_schema: $: "},

@@ -81,6 +81,11 @@ class Validator {
       for (const Value& one : *list->array()) found = found || check(one, value).empty();
       if (!found) return "is none of anyOf";
     }
+    if (const Value* list = schema.find("oneOf")) {
+      int found = 0;
+      for (const Value& one : *list->array()) found += check(one, value).empty() ? 1 : 0;
+      if (found != 1) return "is not exactly one of oneOf";
+    }
     if (const Value* list = schema.find("allOf"))
       for (const Value& one : *list->array())
         if (std::string wrong = check(one, value); !wrong.empty()) return wrong;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <ctime>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -212,6 +213,45 @@ TEST(GrammarWalk, ALengthMayBeAnything) {
   ASSERT_TRUE(accept("2"));
   EXPECT_TRUE(accept("\""));
   EXPECT_TRUE(matcher->can_end());
+}
+
+TEST(GrammarWalk, ExactlyOneOptionOfOneOfIsValid) {
+  const std::vector<std::string> schemas{
+      // As pydantic writes a discriminated union; with a default nothing requires the
+      // discriminator.
+      R"({"$defs":{"A":{"properties":{"kind":{"const":"a","type":"string"},"x":{"type":"integer"}},)"
+      R"("required":["kind","x"],"type":"object"},"B":{"properties":{"kind":{"const":"b","default":"b",)"
+      R"("type":"string"},"y":{"type":"boolean"}},"required":["y"],"type":"object"}},"properties":{"item":)"
+      R"({"discriminator":{"mapping":{"a":"#/$defs/A","b":"#/$defs/B"},"propertyName":"kind"},)"
+      R"("oneOf":[{"$ref":"#/$defs/A"},{"$ref":"#/$defs/B"}]}},"required":["item"],"type":"object"})",
+      // Chains of references, a choice within a choice, definitions.
+      R"({"definitions":{"A":{"$ref":"#/definitions/AA"},"AA":{"type":"object","properties":{"k":)"
+      R"({"$ref":"#/definitions/one"}},"required":["k"]},"one":{"enum":[1,2]},"BC":{"anyOf":[{"type":"null"},)"
+      R"({"allOf":[{"$ref":"#/definitions/C"}]}]},"C":{"type":"object","properties":{"k":{"enum":[3,"1"]}},)"
+      R"("required":["k"]}},"oneOf":[{"$ref":"#/definitions/A"},{"$ref":"#/definitions/BC"}]})",
+      // As serde writes an enum; and what one option requires, the other never has.
+      R"({"oneOf":[{"type":"object","properties":{"A":{"type":"null"}},"required":["A"],"additionalProperties":false},)"
+      R"({"type":"object","properties":{"B":{"type":"boolean"}},"required":["B"],"additionalProperties":false}]})",
+      R"({"oneOf":[{"properties":{"a":{"type":"null"}},"required":["a"]},)"
+      R"({"properties":{"b":{"type":"null"}},"required":["b"]}]})",
+      R"({"oneOf":[{"type":["boolean","null"]},{"type":"integer"},{"enum":["n",[true]]},{"const":"m"}]})"};
+  GrammarCompiler compiler(tiny_tokenizer(), tiny_tokenizer().vocab_size(), patient());
+  for (const std::string& schema : schemas) {
+    const auto grammar = compiler.compile(Constraint::json_schema(schema));
+    ASSERT_TRUE(grammar.ok()) << grammar.error().message << "\n" << schema;
+    const Result<json::Value> root = json::parse(schema);
+    std::set<std::string> texts;
+    for (std::uint64_t seed = 0; seed < 12; ++seed) {
+      const Walk found = walk(**grammar, seed, 250);
+      if (!found.ended) continue;
+      const Result<json::Value> value = json::parse(found.text);
+      if (!value.ok() && value.error().message.find("64 bits") != std::string::npos) continue;
+      ASSERT_TRUE(value.ok()) << value.error().message << "\n" << found.text;
+      texts.insert(found.text);
+      EXPECT_EQ(testing::validate_json(*root, *value), "") << schema << "\n" << found.text;
+    }
+    EXPECT_GT(texts.size(), 1U) << schema;
+  }
 }
 
 TEST(GrammarWalk, ATextIsOneOfTheChoices) {
