@@ -38,8 +38,9 @@ namespace koho {
 struct ToolGrammar {
   std::string name;
   std::string parameters;  // JSON schema of the arguments; empty: no arguments
-  /// Of a call the model makes by itself (when_called, instead_of_text): the arguments follow the
-  /// schema. Calls that are asked for always do.
+  /// Arguments follow the schema, and one that a grammar cannot say is an error. Else those of
+  /// calls that must come (at_least_one, exactly_one) follow it as far as a grammar can say it, and
+  /// those of calls that the model makes by itself (when_called, instead_of_text) are free.
   bool strict = true;
 };
 

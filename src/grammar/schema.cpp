@@ -11,6 +11,8 @@
 #include "base/json.h"
 #include "grammar/constraint.h"
 #include "grammar/json_text.h"
+#include "grammar/schema_easing.h"
+#include "grammar/schema_keywords.h"
 
 namespace koho {
 namespace {
@@ -19,17 +21,6 @@ using json::Kind;
 using json::Value;
 
 // ---- types
-
-enum Type : unsigned {
-  string_type = 1,
-  integer_type = 2,
-  number_type = 4,
-  boolean_type = 8,
-  null_type = 16,
-  array_type = 32,
-  object_type = 64
-};
-constexpr unsigned kAnyType = 127;
 
 constexpr std::array<std::pair<std::string_view, unsigned>, 7> kTypeNames{{
     {"string", string_type},
@@ -74,50 +65,6 @@ bool has_type(const Value& value, unsigned types) {
 
 // ---- keywords
 
-/// Keywords of no type that say what a schema is, at most one of them.
-constexpr std::array<std::string_view, 6> kPrimary{"$ref",  "const", "enum",
-                                                   "anyOf", "oneOf", "allOf"};
-/// Keywords that limit values of a type.
-constexpr std::array<std::pair<std::string_view, unsigned>, 19> kLimiting{{
-    {"minLength", string_type},
-    {"maxLength", string_type},
-    {"pattern", string_type},
-    {"format", string_type},
-    {"minimum", integer_type | number_type},
-    {"maximum", integer_type | number_type},
-    {"exclusiveMinimum", integer_type | number_type},
-    {"exclusiveMaximum", integer_type | number_type},
-    {"multipleOf", integer_type | number_type},
-    {"items", array_type},
-    {"prefixItems", array_type},
-    {"minItems", array_type},
-    {"maxItems", array_type},
-    {"properties", object_type},
-    {"required", object_type},
-    {"additionalProperties", object_type},
-    {"patternProperties", object_type},
-    {"propertyNames", object_type},
-    {"minProperties", object_type},
-}};
-constexpr std::string_view kMaxProperties = "maxProperties";
-constexpr std::array<std::string_view, 18> kUnsupported{"not",
-                                                        "if",
-                                                        "then",
-                                                        "else",
-                                                        "dependentRequired",
-                                                        "dependentSchemas",
-                                                        "dependencies",
-                                                        "contains",
-                                                        "minContains",
-                                                        "maxContains",
-                                                        "unevaluatedItems",
-                                                        "additionalItems",
-                                                        "$dynamicRef",
-                                                        "$recursiveRef",
-                                                        "$anchor",
-                                                        "$dynamicAnchor",
-                                                        "extends",
-                                                        "disallow"};
 /// The formats that xgrammar holds a string to; others say nothing about it.
 constexpr std::array<std::string_view, 14> kFormats{"email",         "date",
                                                     "time",          "date-time",
@@ -140,18 +87,6 @@ constexpr std::string_view kEmail =
 constexpr std::string_view kPatternTrouble =
     "a pattern that asks for quotation marks or backslashes, or mixes characters beyond ASCII with "
     "\".\" or \"[^\", is not supported";
-
-unsigned limits_type(std::string_view keyword) {
-  if (keyword == kMaxProperties) return object_type;
-  for (const auto& [known, types] : kLimiting)
-    if (known == keyword) return types;
-  return 0;
-}
-
-template <std::size_t N>
-bool is_one_of(const std::array<std::string_view, N>& words, std::string_view word) {
-  return std::ranges::find(words, word) != words.end();
-}
 
 // ---- writing
 
@@ -216,7 +151,9 @@ Error fault(std::string_view code,
 /// The schemas of a text, each a node. Nodes are named by index.
 class Schema::Tree {
  public:
-  static Result<std::unique_ptr<Tree>> read(std::string_view text, const SchemaLimits& limits) {
+  static Result<std::unique_ptr<Tree>> read(std::string_view text,
+                                            const SchemaLimits& limits,
+                                            SchemaCare care) {
     auto tree = std::make_unique<Tree>();
     if (text.size() > limits.bytes_max)
       return make_error(ErrorCode::invalid_argument,
@@ -230,6 +167,7 @@ class Schema::Tree {
                         deep ? kGrammarTooComplex : kInvalidGrammar, message);
     }
     tree->root_ = std::move(root).value();
+    if (care != SchemaCare::everything) ease_schema(tree->root_, care);
     tree->add(tree->root_, "$", "#");
     KOHO_TRY(tree->resolve());
     tree->find_discriminators();
@@ -1287,8 +1225,8 @@ Schema::Schema(Schema&&) noexcept = default;
 Schema& Schema::operator=(Schema&&) noexcept = default;
 Schema::~Schema() = default;
 
-Result<Schema> Schema::read(std::string_view text, const SchemaLimits& limits) {
-  KOHO_TRY_ASSIGN(std::unique_ptr<Tree> tree, Tree::read(text, limits));
+Result<Schema> Schema::read(std::string_view text, const SchemaLimits& limits, SchemaCare care) {
+  KOHO_TRY_ASSIGN(std::unique_ptr<Tree> tree, Tree::read(text, limits, care));
   return Schema(std::move(tree));
 }
 

@@ -30,6 +30,13 @@ struct SchemaLimits {
   int depth_max = 64;
 };
 
+/// How much of a schema its grammar must say.
+enum class SchemaCare : std::uint8_t {
+  everything,  // what a grammar cannot say is an error
+  sayable,     // what it cannot say is left out, where that can be told beforehand
+  structure,   // types, members, items, const and enum alone
+};
+
 /// One argument of a tool, as GLM writes it: text of a string as it is, anything else as JSON.
 struct SchemaProperty {
   /// One of the forms that the value may have.
@@ -49,7 +56,9 @@ struct SchemaProperty {
 class Schema {
  public:
   /// Errors: invalid_argument with one of constraint.h's codes and the path ("$.items.pattern").
-  static Result<Schema> read(std::string_view text, const SchemaLimits& limits);
+  static Result<Schema> read(std::string_view text,
+                             const SchemaLimits& limits,
+                             SchemaCare care = SchemaCare::everything);
   Schema(Schema&&) noexcept;
   Schema& operator=(Schema&&) noexcept;
   ~Schema();

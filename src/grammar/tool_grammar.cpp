@@ -97,10 +97,11 @@ class CallWriter {
   std::string free_argument() const { return argument(any_text(1, -1), any_text(0, -1)); }
 
   Result<std::vector<std::string>> arguments(const ToolGrammar& tool,
-                                             const SchemaLimits& limits) const {
+                                             const SchemaLimits& limits,
+                                             SchemaCare care) const {
     std::vector<std::string> found;
     if (tool.parameters.empty()) return found;
-    KOHO_TRY_ASSIGN(const Schema schema, Schema::read(tool.parameters, limits));
+    KOHO_TRY_ASSIGN(const Schema schema, Schema::read(tool.parameters, limits, care));
     KOHO_TRY_ASSIGN(const std::vector<SchemaProperty> properties, schema.properties());
     for (const SchemaProperty& property : properties) {
       std::string one = argument(text(property.name), value(property));
@@ -176,16 +177,21 @@ Status check(const Constraint& constraint) {
 
 }  // namespace
 
-bool has_schema(const Constraint& constraint, const ToolGrammar& tool) {
+bool may_be_eased(const Constraint& constraint, const ToolGrammar& tool) {
   using Calls = Constraint::Calls;
   const bool asked_for =
       constraint.calls == Calls::at_least_one || constraint.calls == Calls::exactly_one;
-  return asked_for || tool.strict;
+  return asked_for && !tool.strict;
+}
+
+bool has_schema(const Constraint& constraint, const ToolGrammar& tool, ToolCare care) {
+  return tool.strict || (may_be_eased(constraint, tool) && care != ToolCare::names);
 }
 
 Result<std::string> tool_call_tag(const Constraint& constraint,
                                   const Tokenizer& tokenizer,
-                                  const SchemaLimits& limits) {
+                                  const SchemaLimits& limits,
+                                  ToolCare care) {
   using Calls = Constraint::Calls;
   KOHO_TRY(check(constraint));
   KOHO_TRY_ASSIGN(const CallTags tags, find_tags(tokenizer));
@@ -193,11 +199,20 @@ Result<std::string> tool_call_tag(const Constraint& constraint,
   std::vector<std::string> bodies;
   std::vector<std::string> free_names;
   for (const ToolGrammar& tool : constraint.tools) {
-    if (!has_schema(constraint, tool)) {
+    if (!has_schema(constraint, tool, care)) {
       free_names.push_back(writer.name(tool));
       continue;
     }
-    Result<std::vector<std::string>> arguments = writer.arguments(tool, limits);
+    const SchemaCare heeded = tool.strict                 ? SchemaCare::everything
+                              : care == ToolCare::sayable ? SchemaCare::sayable
+                                                          : SchemaCare::structure;
+    Result<std::vector<std::string>> arguments = writer.arguments(tool, limits, heeded);
+    if (!arguments.ok() && heeded == SchemaCare::sayable)
+      arguments = writer.arguments(tool, limits, SchemaCare::structure);
+    if (!arguments.ok() && !tool.strict) {
+      free_names.push_back(writer.name(tool));
+      continue;
+    }
     if (!arguments.ok()) {
       Error error = std::move(arguments).error();
       const std::string_view code = grammar_error_code(error);

@@ -15,14 +15,25 @@
 
 namespace koho {
 
-/// Whether calls of `tool`, one of the constraint's, follow its schema; else their arguments are
-/// free.
-bool has_schema(const Constraint& constraint, const ToolGrammar& tool);
+/// How closely calls that must come follow the schemas of tools that did not ask for it.
+enum class ToolCare : std::uint8_t {
+  sayable,    // as far as a grammar can say them
+  structure,  // SchemaCare::structure
+  names       // free arguments
+};
+
+/// Whether calls of `tool`, one of the constraint's, must come though it is not strict: they follow
+/// its schema only as far as that can be said.
+bool may_be_eased(const Constraint& constraint, const ToolGrammar& tool);
+/// Whether calls of `tool` follow its schema; else their arguments are free.
+bool has_schema(const Constraint& constraint, const ToolGrammar& tool, ToolCare care);
 
 /// Requires: constraint.kind is tool_calls. Errors: unsupported: the tokenizer lacks a tag;
-/// invalid_argument: as Schema::read, with the tool's name; no tool, a name twice or empty.
+/// invalid_argument: as Schema::read of a strict tool, with its name; no tool, a name twice or
+/// empty.
 Result<std::string> tool_call_tag(const Constraint& constraint,
                                   const Tokenizer& tokenizer,
-                                  const SchemaLimits& limits);
+                                  const SchemaLimits& limits,
+                                  ToolCare care);
 
 }  // namespace koho

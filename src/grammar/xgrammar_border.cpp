@@ -340,7 +340,7 @@ Error XgrammarBorder::explain(const Constraint& constraint, Error error) const {
     return placed("$", std::move(error));
   }
   for (const ToolGrammar& tool : constraint.tools) {
-    if (!has_schema(constraint, tool) || tool.parameters.empty()) continue;
+    if (!tool.strict || tool.parameters.empty()) continue;
     const Result<Schema> schema = Schema::read(tool.parameters, limits_.schema);
     if (!schema.ok()) continue;
     if (std::optional<Error> found = find_fault(*schema, library.compiler, limits_))
@@ -361,6 +361,25 @@ Result<std::shared_ptr<const CompiledGrammar>> XgrammarBorder::compile(const Con
     }
     return either_of(std::move(grammars));
   }
+  // A tool that did not ask to be strict is no reason to refuse a call of it.
+  const bool may_ease = std::ranges::any_of(
+      constraint.tools, [&](const ToolGrammar& tool) { return may_be_eased(constraint, tool); });
+  for (ToolCare care = ToolCare::sayable;;) {
+    Result<std::shared_ptr<const CompiledGrammar>> compiled =
+        compile_with(constraint, care, fail_at);
+    if (compiled.ok()) return compiled;
+    const std::string_view code = grammar_error_code(compiled.error());
+    if (code.empty() || !may_ease || care == ToolCare::names)
+      return explain(constraint, std::move(compiled).error());
+    // What takes long is not tried twice.
+    const bool again = care == ToolCare::sayable && code != kGrammarTooComplex;
+    care = again ? ToolCare::structure : ToolCare::names;
+  }
+}
+
+Result<std::shared_ptr<const CompiledGrammar>> XgrammarBorder::compile_with(
+    const Constraint& constraint, ToolCare care, std::uint64_t fail_at) {
+  using Kind = Constraint::Kind;
   std::string text;  // what xgrammar reads
   std::optional<LengthPlan> lengths;
   switch (constraint.kind) {
@@ -391,14 +410,15 @@ Result<std::shared_ptr<const CompiledGrammar>> XgrammarBorder::compile(const Con
       break;
     }
     case Kind::tool_calls: {
-      const auto schemas = std::ranges::count_if(
-          constraint.tools, [&](const ToolGrammar& tool) { return has_schema(constraint, tool); });
+      const auto schemas = std::ranges::count_if(constraint.tools, [&](const ToolGrammar& tool) {
+        return has_schema(constraint, tool, care);
+      });
       if (schemas > limits_.tools_max)
         return refused(kGrammarTooComplex,
                        fmt::format("tools: at most {} are taken whose calls follow their schemas, "
                                    "found {}",
                                    limits_.tools_max, schemas));
-      KOHO_TRY_ASSIGN(text, tool_call_tag(constraint, tokenizer_, limits_.schema));
+      KOHO_TRY_ASSIGN(text, tool_call_tag(constraint, tokenizer_, limits_.schema, care));
       break;
     }
     case Kind::structural_tag: {
@@ -431,7 +451,7 @@ Result<std::shared_ptr<const CompiledGrammar>> XgrammarBorder::compile(const Con
   if (!status.ok()) {
     // An interrupted compilation may have left its parts half made.
     if (!own) library_ = std::make_unique<Library>(*vocabulary_, limits_);
-    return explain(constraint, std::move(status).error());
+    return std::move(status).error();
   }
   if (compiled->bytes() > limits_.grammar_bytes_max)
     return refused(kGrammarTooComplex,

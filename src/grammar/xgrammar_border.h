@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "grammar/grammar_compiler.h"
+#include "grammar/tool_grammar.h"
 
 namespace koho {
 
@@ -33,6 +34,9 @@ class XgrammarBorder {
 
  private:
   class Library;
+  Result<std::shared_ptr<const CompiledGrammar>> compile_with(const Constraint& constraint,
+                                                              ToolCare care,
+                                                              std::uint64_t fail_at);
   /// `error`, which the compilation gave, with the place of the schema at fault.
   Error explain(const Constraint& constraint, Error error) const;
 

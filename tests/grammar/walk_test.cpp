@@ -523,6 +523,85 @@ TEST(GrammarWalk, AnAnswerIsOfAFormOrCalls) {
   }
 }
 
+TEST(GrammarWalk, AToolThatIsNotStrictIsCalledWhateverItsSchemaSays) {
+  struct Case {
+    std::string parameters;
+    bool keeps_types;  // else arguments are free
+  };
+  const auto with = [](const std::string& a) {
+    return R"({"type":"object","properties":{"a":)" + a +
+           R"(,"b":{"type":"integer"}},"required":["b"]})";
+  };
+  const std::string body =
+      R"("properties":{"a":{"type":"string"},"b":{"type":"integer"}},"required":["b"])";
+  const std::vector<Case> cases{
+      {with(R"({"not":{}})"), true},
+      {with(R"({"type":"array","items":{"type":"string"},"uniqueItems":true,"contains":{}})"),
+       true},
+      {with(R"({"minimum":0})"), true},
+      {with(R"({"type":"string","pattern":"^[a-z]+$","maxLength":20})"), true},
+      {with(R"({"type":"string","pattern":"^\\p{L}+$"})"), true},
+      {with(R"s({"type":"string","pattern":"^(?!x)"})s"), true},
+      {with(R"({"allOf":[{"type":"string"},{"minLength":1}]})"), true},
+      {with(R"({"oneOf":[{"type":"string"},{"type":"string","maxLength":3}]})"), true},
+      {with(R"({"enum":["x","y z","y"],"type":"string","minLength":1})"), true},
+      {with(R"({"type":"number","multipleOf":0.1})"), true},
+      {R"({"type":"object","dependentRequired":{"a":["b"]},)" + body + "}", true},
+      {R"({"type":"object","anyOf":[{"required":["a"]},{"required":["b"]}],)" + body + "}", true},
+      {with(R"({"$ref":"other.json"})"), false},
+      {with(R"({"type":"objekt"})"), false},
+      {R"({"type":"object","allOf":[{)" + body + R"(},{"minProperties":1}]})", false},
+      {R"({"type":"object","anyOf":[{)" + body + R"(},{"type":"null"}]})", false}};
+  GrammarCompiler compiler(tiny_tokenizer(), tiny_tokenizer().vocab_size());
+  for (const Case& one : cases)
+    for (const bool exactly : {false, true}) {
+      const auto asked = exactly ? Constraint::Calls::exactly_one : Constraint::Calls::at_least_one;
+      EXPECT_FALSE(
+          compiler.compile(Constraint::tool_calls({{"f", one.parameters, true}}, asked)).ok())
+          << one.parameters;
+      const auto grammar =
+          compiler.compile(Constraint::tool_calls({{"f", one.parameters, false}}, asked));
+      ASSERT_TRUE(grammar.ok()) << grammar.error().message << "\n" << one.parameters;
+      const auto takes = [&](const std::string& arguments) {
+        const std::unique_ptr<Matcher> matcher = *(*grammar)->start();
+        const std::vector<std::int32_t> ids =
+            *tiny_tokenizer().encode_with_special("<tool_call>f" + arguments + "</tool_call>");
+        for (const std::int32_t token : ids)
+          if (!matcher->accept(token).ok()) return false;
+        return matcher->can_end();
+      };
+      const std::string b = "<arg_key>b</arg_key><arg_value>7</arg_value>";
+      EXPECT_TRUE(takes(b)) << one.parameters;
+      EXPECT_EQ(takes(""), !one.keeps_types) << one.parameters;
+      EXPECT_EQ(takes("<arg_key>b</arg_key><arg_value>x</arg_value>"), !one.keeps_types)
+          << one.parameters;
+      const bool text = one.parameters.find("uniqueItems") == std::string::npos &&
+                        one.parameters.find("multipleOf") == std::string::npos;
+      EXPECT_TRUE(takes((text ? "<arg_key>a</arg_key><arg_value>y</arg_value>" : "") + b))
+          << one.parameters;
+      expect_mask_is_what_is_taken(**grammar, 1);
+    }
+  // A strict one beside it is still named.
+  const auto both = compiler.compile(
+      Constraint::tool_calls({{"f", cases[0].parameters, false}, {"g", cases[4].parameters, true}},
+                             Constraint::Calls::at_least_one));
+  ASSERT_FALSE(both.ok());
+  EXPECT_NE(both.error().message.find(R"(tool "g": $.properties.a)"), std::string::npos)
+      << both.error().message;
+}
+
+TEST(GrammarWalk, MoreToolsThanSchemasAreTakenCanBeForced) {
+  std::vector<ToolGrammar> tools;
+  for (int i = 0; i < 200; ++i)
+    tools.push_back({fmt::format("f{}", i), R"({"type":"object"})", false});
+  GrammarCompiler compiler(tiny_tokenizer(), tiny_tokenizer().vocab_size(), patient());
+  EXPECT_TRUE(
+      compiler.compile(Constraint::tool_calls(tools, Constraint::Calls::at_least_one)).ok());
+  for (ToolGrammar& tool : tools) tool.strict = true;
+  EXPECT_FALSE(
+      compiler.compile(Constraint::tool_calls(tools, Constraint::Calls::at_least_one)).ok());
+}
+
 TEST(GrammarWalk, ACompilerKeepsGrammarsThatNameTokensApart) {
   // Two grammars alike but for the number of their token.
   const std::int32_t first = *tiny_tokenizer().id_of("<tool_call>");
