@@ -92,6 +92,10 @@ TEST(Anthropic, AFormBesideToolsIsOneOfTwo) {
   const GenerationRequest form = read(format + tools + R"(, "tool_choice": {"type": "none"})");
   EXPECT_EQ(form.constraint->kind, Constraint::Kind::json_schema);
   EXPECT_EQ(form.base.reasoning_banned, -1);
+  // Calls are kept out by their token, in thoughts, too.
+  ASSERT_EQ(form.base.sampling.logit_bias.size(), 1U);
+  EXPECT_EQ(form.base.sampling.logit_bias[0], (std::pair<std::int32_t, float>{7, -100.0F}));
+  EXPECT_TRUE(both.base.sampling.logit_bias.empty());
   EXPECT_EQ(read(tools + R"(, "tool_choice": {"type": "any"})").base.reasoning_banned, 7);
   EXPECT_EQ(read(tools).base.reasoning_banned, -1);
 }

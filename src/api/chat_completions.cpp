@@ -80,8 +80,10 @@ Refusal read_tool_choice(const Value& value, Draft& draft) {
   ToolChoice& choice = draft.request.tool_choice;
   const auto refuse = [&] {
     return wrong_field(value.name,
-                       "tool_choice must be \"none\", \"auto\", \"required\" or "
-                       "{\"type\": \"function\", \"function\": {\"name\": …}}");
+                       "tool_choice must be \"none\", \"auto\", \"required\", "
+                       "{\"type\": \"function\", \"function\": {\"name\": …}} or "
+                       "{\"type\": \"allowed_tools\", \"allowed_tools\": {\"mode\": …, "
+                       "\"tools\": …}}");
   };
   if (value.json.is_string()) {
     const std::string& text = value.json.text;
@@ -95,6 +97,11 @@ Refusal read_tool_choice(const Value& value, Draft& draft) {
       return refuse();
     }
     return {};
+  }
+  if (const Json* type = value.json.find("type");
+      type != nullptr && *type == Json::string("allowed_tools")) {
+    const Status status = read_allowed_tools(value.json, choice);
+    return status.ok() ? Refusal{} : to_api_error(status.error());
   }
   const Json* function = value.json.find("function");
   const Json* name = function != nullptr ? function->find("name") : value.json.find("name");
@@ -112,7 +119,7 @@ constexpr DraftField kFields[] = {
     {"messages", "array of 1..10000 messages of role system, developer, user, assistant, tool",
      read_nothing},  // read with the conversation
     {"tools", "array of at most 512 functions", read_nothing},
-    {"tool_choice", "none, auto, required, or a function by name", read_tool_choice},
+    {"tool_choice", "none, auto, required, a function by name, or allowed_tools", read_tool_choice},
     {"parallel_tool_calls", "boolean: more than one call",
      [](const Value& v, Draft& d) { return read_boolean(v, d.request.tool_choice.parallel); }},
     {"max_tokens", "integer from 1; else the rest of the context",

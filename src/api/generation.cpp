@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <random>
+#include <set>
 #include <unordered_set>
 
 #include <fmt/core.h>
 
+#include "api/fields.h"
 #include "chat/prompt_tokens.h"
 #include "chat/template.h"
 
@@ -149,7 +151,57 @@ std::uint64_t random_seed() {
   return generator();
 }
 
+/// Keeps calls out where the tools are in the prompt and must not be called: by the logits, which
+/// goes with a form of the answer, and with lists of tokens.
+Refusal ban_calls(GenerationRequest& request, const Model& model) {
+  constexpr float kBan = -100.0F;
+  const Token call = model.tag_ids[static_cast<std::size_t>(chat::Tag::call_open)];
+  if (call < 0) return {};
+  auto& biases = request.base.sampling.logit_bias;
+  std::erase_if(biases, [call](const auto& bias) { return bias.first == call; });
+  if (biases.size() == static_cast<std::size_t>(kLogitBiasMax))
+    return wrong_field("logit_bias",
+                       fmt::format("logit_bias may have {} entries beside tools that are not to be "
+                                   "called",
+                                   kLogitBiasMax - 1));
+  biases.emplace_back(call, kBan);
+  return {};
+}
+
 }  // namespace
+
+Status read_allowed_tools(const chat::Json& choice, ToolChoice& out) {
+  const chat::Json* inner = choice.given("allowed_tools");
+  const std::string path = inner != nullptr ? "tool_choice.allowed_tools" : "tool_choice";
+  const chat::Json& list = inner != nullptr ? *inner : choice;
+  if (!list.is_object()) return wrong_kind(path, "an object", inner);
+  KOHO_TRY_ASSIGN(const chat::Json* mode, required_string(list, "mode", path));
+  if (mode->text != "auto" && mode->text != "required")
+    return make_error(ErrorCode::invalid_argument, "{}.mode: \"{:.40}\" is none of auto, required",
+                      path, std::string_view(mode->text));
+  out.kind = mode->text == "auto" ? ToolChoice::Kind::automatic : ToolChoice::Kind::required;
+  const chat::Json* tools = list.given("tools");
+  if (tools == nullptr || !tools->is_array() || tools->items.empty())
+    return wrong_kind(path + ".tools", "an array of tools", tools);
+  if (tools->items.size() > kToolsMax)
+    return make_error(ErrorCode::invalid_argument, "{}.tools: at most {} entries, found {}", path,
+                      kToolsMax, tools->items.size());
+  out.allowed.emplace();
+  for (std::size_t i = 0; i < tools->items.size(); ++i) {
+    const chat::Json& tool = tools->items[i];
+    const std::string place = fmt::format("{}.tools[{}]", path, i);
+    if (!tool.is_object()) return wrong_kind(place, "an object", &tool);
+    KOHO_TRY_ASSIGN(const std::optional<std::string> type, optional_string(tool, "type", place));
+    if (type && *type != "function") continue;  // OpenAI's own tools, which nobody can call here
+    const chat::Json* function = tool.given("function");
+    KOHO_TRY_ASSIGN(const chat::Json* name,
+                    function != nullptr && function->is_object()
+                        ? required_string(*function, "name", place + ".function")
+                        : required_string(tool, "name", place));
+    out.allowed->insert(name->text);
+  }
+  return {};
+}
 
 Refusal check_tools(const std::vector<chat::Json>& tools, std::string_view field) {
   if (tools.size() > kToolsMax)
@@ -169,26 +221,40 @@ Refusal check_tools(const std::vector<chat::Json>& tools, std::string_view field
 
 Refusal settle_tool_choice(GenerationRequest& request, const Model& model) {
   const ToolChoice& choice = request.tool_choice;
-  if (choice.kind == ToolChoice::Kind::none) return {};
   const std::vector<chat::Json>& tools = request.conversation->tools;
+  const bool none_allowed =
+      choice.kind == ToolChoice::Kind::automatic && choice.allowed && choice.allowed->empty();
+  if (choice.kind == ToolChoice::Kind::none || none_allowed) {
+    request.tool_choice.kind = ToolChoice::Kind::none;
+    return tools.empty() ? Refusal{} : ban_calls(request, model);
+  }
   const bool forced = choice.kind != ToolChoice::Kind::automatic;
   if (tools.empty()) {
-    if (forced) return wrong_field("tool_choice", "tool_choice needs tools");
+    if (forced || choice.allowed) return wrong_field("tool_choice", "tool_choice needs tools");
     return {};
   }
   std::vector<ToolGrammar> grammars;
   bool any_strict = false;
+  const auto unknown = [](std::string_view name) {
+    return wrong_field("tool_choice", fmt::format("tool_choice names the tool \"{:.100}\", which "
+                                                  "is not among the tools",
+                                                  name));
+  };
+  std::set<std::string, std::less<>> missing;
+  if (choice.allowed) missing = *choice.allowed;
   for (const chat::Json& tool : tools) {
     ToolGrammar grammar = grammar_of(tool);
     if (choice.kind == ToolChoice::Kind::named && grammar.name != choice.name) continue;
+    if (choice.allowed && missing.erase(grammar.name) == 0) continue;
     any_strict = any_strict || grammar.strict;
     grammars.push_back(std::move(grammar));
   }
-  if (grammars.empty())
-    return wrong_field("tool_choice", fmt::format("tool_choice names the tool \"{:.100}\", which "
-                                                  "is not among the tools",
-                                                  std::string_view(choice.name)));
-  if (!forced && !any_strict && choice.parallel && !request.constraint) return {};
+  if (!missing.empty()) return unknown(*missing.begin());
+  if (grammars.empty() && choice.allowed)
+    return wrong_field("tool_choice", "tool_choice allows no tool that can be called");
+  if (grammars.empty()) return unknown(choice.name);
+  const bool all = grammars.size() == tools.size();
+  if (!forced && all && !any_strict && choice.parallel && !request.constraint) return {};
   using Calls = Constraint::Calls;
   const Calls by_itself = request.constraint ? Calls::instead_of_text : Calls::when_called;
   const Calls must =

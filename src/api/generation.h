@@ -5,8 +5,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -35,6 +37,8 @@ struct ToolChoice {
   Kind kind = Kind::automatic;
   std::string name;      // of the tool, if named
   bool parallel = true;  // more than one call
+  /// The names of those that may be called; nothing: all. The prompt has all tools either way.
+  std::optional<std::set<std::string, std::less<>>> allowed{};
 };
 
 /// What the client wants to see of the answer.
@@ -112,7 +116,12 @@ Refusal settle_conversation(GenerationRequest& request, const Model& model);
 /// distinct names. `field` is their place in the body.
 Refusal check_tools(const std::vector<chat::Json>& tools, std::string_view field);
 
-/// tool_choice against the tools; calls that must come become a constraint.
+/// Reads a tool_choice of OpenAI's type allowed_tools, in the form of chat or of responses. Errors:
+/// invalid_argument with the field's path.
+Status read_allowed_tools(const chat::Json& choice, ToolChoice& out);
+
+/// tool_choice against the tools; calls that must come, or only some of which may, become a
+/// constraint; calls that must not come are kept out by a bias.
 Refusal settle_tool_choice(GenerationRequest& request, const Model& model);
 
 }  // namespace koho::api

@@ -80,11 +80,15 @@ Result<ToolChoice> read_tool_choice(const Json& body) {
     KOHO_TRY_ASSIGN(const Json* name, required_string(*value, "name", "tool_choice"));
     choice.name = name->text;
     return choice;
+  } else if (type != nullptr && *type == Json::string("allowed_tools")) {
+    KOHO_TRY(read_allowed_tools(*value, choice));
+    return choice;
   }
-  return make_error(ErrorCode::invalid_argument,
-                    "tool_choice: {} is none of \"auto\", \"none\", \"required\" and a function by "
-                    "name",
-                    chat::dump_json(*value).substr(0, 100));
+  return make_error(
+      ErrorCode::invalid_argument,
+      "tool_choice: {} is none of \"auto\", \"none\", \"required\", a function by name "
+      "and allowed_tools",
+      chat::dump_json(*value).substr(0, 100));
 }
 
 Status read_format(const Json& body, GenerationRequest& request) {

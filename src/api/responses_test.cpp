@@ -152,8 +152,8 @@ TEST(Responses, NamesWhatItRefuses) {
   EXPECT_EQ(refusal(R"("max_output_tokens": 0)"),
             "max_output_tokens: must be from 1 to 2147483647");
   EXPECT_EQ(refusal(R"("tool_choice": "must")"),
-            "tool_choice: \"must\" is none of \"auto\", \"none\", \"required\" and a function by "
-            "name");
+            "tool_choice: \"must\" is none of \"auto\", \"none\", \"required\", a function by name "
+            "and allowed_tools");
   EXPECT_EQ(refusal(R"("text": {"format": {"type": "xml"}})"),
             "text.format.type: \"xml\" is none of text, json_object, json_schema");
   GenerationRequest request;

@@ -122,6 +122,8 @@ Refusal read_response_format(const Value& value, Draft& draft) {
       return refused;
   if (type->text == "text") return {};
   if (type->text == "json_object") {
+    // As llama-server has it: a schema may stand beside it.
+    if (const Json* schema = value.json.given("schema")) return read_schema(value, schema, draft);
     constrain(draft, value.name, Constraint::json_object());
     return {};
   }
@@ -143,7 +145,7 @@ Refusal read_response_format(const Value& value, Draft& draft) {
                                              std::string_view(type->text)));
 }
 
-/// The member of vLLM's structured_outputs, or its old name with "guided_" before.
+/// A member of vLLM's structured_outputs, under whatever name it came.
 Refusal read_structure(std::string_view member, const Value& value, Draft& draft) {
   if (draft.request.constraint)
     return wrong_field(value.name, fmt::format("{}: the answer is constrained by {} already",
@@ -188,23 +190,33 @@ Refusal read_structure(std::string_view member, const Value& value, Draft& draft
 
 Refusal read_structured_outputs(const Value& value, Draft& draft) {
   if (!value.json.is_object()) return must_be(value, "an object");
+  bool compact = false;
   for (std::size_t i = 0; i < value.json.keys.size(); ++i) {
     const std::string& member = value.json.keys[i];
     const Json& json = value.json.items[i];
     if (json.is_null()) continue;
-    const std::string field = fmt::format("structured_outputs.{}", member);
+    const std::string field = fmt::format("structured_outputs.{:.100}", std::string_view(member));
+    if (member == "disable_any_whitespace" || member == "disable_fallback") {
+      bool on = false;
+      if (Refusal refused = read_boolean({.name = field, .json = json}, on)) return refused;
+      compact = compact || (on && member == "disable_any_whitespace");
+      continue;  // there is nothing to fall back on
+    }
     const bool known = member == "json" || member == "regex" || member == "choice" ||
                        member == "grammar" || member == "json_object" || member == "structural_tag";
     if (!known)
       return wrong_field(value.name, fmt::format("{} is none of json, regex, choice, grammar, "
-                                                 "json_object, structural_tag",
+                                                 "json_object, structural_tag, "
+                                                 "disable_any_whitespace, disable_fallback",
                                                  field));
     if (Refusal refused = read_structure(member, {.name = field, .json = json}, draft))
       return refused;
   }
+  if (draft.request.constraint) draft.request.constraint->compact = compact;
   return {};
 }
 
+/// vLLM's old names, with "guided_" before.
 Refusal read_guided(const Value& value, Draft& draft) {
   return read_structure(value.name.substr(std::string_view("guided_").size()), value, draft);
 }
@@ -334,12 +346,19 @@ constexpr DraftField kShared[] = {
     {"response_format", "object: type text, json_object, json_schema or structural_tag",
      read_response_format},
     {"structured_outputs",
-     "object: one of json, regex, choice, grammar, json_object, structural_tag",
+     "object: one of json, regex, choice, grammar, json_object, structural_tag; "
+     "disable_any_whitespace, disable_fallback",
      read_structured_outputs},
     {"guided_json", "structured_outputs.json, as it was called", read_guided},
     {"guided_regex", "structured_outputs.regex, as it was called", read_guided},
     {"guided_choice", "structured_outputs.choice, as it was called", read_guided},
     {"guided_grammar", "structured_outputs.grammar, as it was called", read_guided},
+    {"json_schema", "structured_outputs.json, as SGLang calls it",
+     [](const Value& v, Draft& d) { return read_structure("json", v, d); }},
+    {"regex", "structured_outputs.regex, as SGLang calls it",
+     [](const Value& v, Draft& d) { return read_structure("regex", v, d); }},
+    {"ebnf", "structured_outputs.grammar, as SGLang calls it",
+     [](const Value& v, Draft& d) { return read_structure("grammar", v, d); }},
 };
 
 // What an answer does not depend on.

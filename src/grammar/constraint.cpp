@@ -81,6 +81,7 @@ std::string cache_key(const Constraint& constraint) {
   append(key, constraint.text);
   for (const std::string& choice : constraint.choices) append(key, choice);
   key += std::to_string(static_cast<int>(constraint.calls));
+  key += constraint.compact ? 'c' : '-';
   key += constraint.one_call ? '1' : 'n';
   key += constraint.newline_after_tags ? 'l' : '-';
   for (const ToolGrammar& tool : constraint.tools) {

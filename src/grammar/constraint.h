@@ -15,6 +15,7 @@
 //   tool_choice a named tool                                  tool_calls({that tool}, exactly_one)
 //   tool_choice "auto" and some tool has "strict": true       tool_calls(tools, when_called)
 //   tool_choice "auto" with parallel_tool_calls false         tool_calls(tools, when_called)
+//   tool_choice "allowed_tools"                               as "auto" or "required", with these
 //   tool_choice "none", else "auto"                           no Constraint
 //   one of the forms above and tools with tool_choice "auto"  either({the form,
 //                                                             tool_calls(tools, instead_of_text)})
@@ -70,7 +71,8 @@ struct Constraint {
   std::vector<std::string> choices;
   std::vector<ToolGrammar> tools;
   Calls calls = Calls::at_least_one;
-  bool one_call = false;            // one at most
+  bool compact = false;   // JSON with one space behind each comma and colon, no other white space
+  bool one_call = false;  // one at most
   bool newline_after_tags = false;  // GLM-4.5 and 4.6 write calls with newlines (TemplateStyle)
   std::vector<Constraint> alternatives;  // of either: the answer is as one of them
 

@@ -114,12 +114,14 @@ Result<std::string> choice_tag(const Constraint& constraint, const GrammarLimits
 xgrammar::CompiledGrammar compile_text(Constraint::Kind kind,
                                        const std::string& text,
                                        xgrammar::GrammarCompiler& compiler,
-                                       const GrammarLimits& limits) {
+                                       const GrammarLimits& limits,
+                                       bool compact = false) {
   using Kind = Constraint::Kind;
   switch (kind) {
     case Kind::json_object:
     case Kind::json_schema:
-      return compiler.CompileJSONSchema(text, /*any_whitespace=*/true, std::nullopt, std::nullopt,
+      return compiler.CompileJSONSchema(text, /*any_whitespace=*/!compact, std::nullopt,
+                                        std::nullopt,
                                         /*strict_mode=*/true, limits.whitespace_max);
     case Kind::regex:
       return compiler.CompileRegex(text);
@@ -434,13 +436,14 @@ Result<std::shared_ptr<const CompiledGrammar>> XgrammarBorder::compile_with(
   // xgrammar's any_text and what stands between its tags take every byte, those of no text, too.
   const TextMask only = constraint.kind == Kind::structural_tag ? vocabulary_->text : nullptr;
   const auto attempt = [&](Library& library) {
-    return guarded(limits_.compile_us_max, limits_.compile_bytes_max, fail_at,
-                   ErrorCode::invalid_argument, [&]() -> Status {
-                     compiled = std::make_shared<const XgrammarGrammar>(
-                         compile_text(constraint.kind, text, library.compiler, limits_), only,
-                         limits_);
-                     return {};
-                   });
+    return guarded(
+        limits_.compile_us_max, limits_.compile_bytes_max, fail_at, ErrorCode::invalid_argument,
+        [&]() -> Status {
+          compiled = std::make_shared<const XgrammarGrammar>(
+              compile_text(constraint.kind, text, library.compiler, limits_, constraint.compact),
+              only, limits_);
+          return {};
+        });
   };
   Status status = attempt(own ? *own : *library_);
   if (!status.ok() && status.error().message.ends_with(kNoReason)) {

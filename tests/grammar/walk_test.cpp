@@ -254,6 +254,29 @@ TEST(GrammarWalk, ExactlyOneOptionOfOneOfIsValid) {
   }
 }
 
+TEST(GrammarWalk, CompactJsonHasNoOtherWhiteSpace) {
+  GrammarCompiler compiler(tiny_tokenizer(), tiny_tokenizer().vocab_size(), patient());
+  const std::string schema =
+      R"({"type":"object","properties":{"a":{"type":"array","items":{"type":"integer"}},)"
+      R"("b":{"type":"string","maxLength":5}},"required":["a","b"]})";
+  for (const bool compact : {false, true})
+    for (Constraint constraint : {Constraint::json_schema(schema), Constraint::json_object()}) {
+      constraint.compact = compact;
+      const auto grammar = compiler.compile(constraint);
+      ASSERT_TRUE(grammar.ok()) << grammar.error().message;
+      const auto takes = [&](std::string_view text) {
+        const std::unique_ptr<Matcher> matcher = *(*grammar)->start();
+        const std::vector<std::int32_t> ids = *tiny_tokenizer().encode(text);
+        for (const std::int32_t token : ids)
+          if (!matcher->accept(token).ok()) return false;
+        return matcher->can_end();
+      };
+      EXPECT_TRUE(takes(R"({"a": [1, 2], "b": "x  y"})"));
+      EXPECT_EQ(takes(R"({"a":  [1, 2], "b": "x  y"})"), !compact);
+      EXPECT_EQ(takes("{\n\"a\": [1, 2], \"b\": \"x  y\"}"), !compact);
+    }
+}
+
 TEST(GrammarWalk, ATextIsOneOfTheChoices) {
   GrammarCompiler compiler(tiny_tokenizer(), tiny_tokenizer().vocab_size());
   const std::vector<std::string> choices{"yes", "no", "größer als 3", "no, thanks"};

@@ -394,13 +394,103 @@ TEST(Chat, CallsAToolOrKeepsToASchema) {
   EXPECT_EQ(text_at(refused.json(), "error.code"), "unsupported_schema");
 }
 
-TEST(Chat, ToolChoiceNoneLeavesTheCallAsText) {
-  const Reply reply =
-      ask("What is the weather in Lisbon?",
-          std::string(R"("enable_thinking":false,"tool_choice":"none","tools":)") + kTools);
-  ASSERT_EQ(reply.status, 200) << reply.body;
-  EXPECT_TRUE(at(reply.json(), "choices.0.message.tool_calls").is_null());
-  EXPECT_EQ(text_at(reply.json(), "choices.0.finish_reason"), "stop");
+TEST(Chat, ToolChoiceNoneKeepsCallsOut) {
+  for (const char* more : {R"("enable_thinking":false)", R"("enable_thinking":true)",
+                           R"("enable_thinking":false,"logit_bias":{"1":1})"}) {
+    const std::string fields =
+        std::string(R"("max_tokens":100,"tool_choice":"none",)") + more + R"(,"tools":)" + kTools;
+    const Reply reply = ask("What is the weather in Lisbon?", fields);
+    ASSERT_EQ(reply.status, 200) << reply.body;
+    EXPECT_TRUE(at(reply.json(), "choices.0.message.tool_calls").is_null());
+    EXPECT_EQ(reply.body.find("tool_call>"), std::string::npos) << reply.body;
+    EXPECT_NE(text_at(reply.json(), "choices.0.finish_reason"), "tool_calls");
+    const Reply stream = ask("What is the weather in Lisbon?", fields + R"(,"stream":true)");
+    EXPECT_EQ(join(stream).content.find("tool_call>"), std::string::npos) << stream.body;
+  }
+}
+
+TEST(Chat, OnlyAllowedToolsAreCalled) {
+  const std::string tool = R"([{"type":"function","function":{"name":"web_search"}}])";
+  const auto allowed = [](const std::string& mode, const std::string& tools) {
+    return R"("max_tokens":100,"enable_thinking":false,"tool_choice":{"type":"allowed_tools",)"
+           R"("allowed_tools":{"mode":")" +
+           mode + R"(","tools":)" + tools + R"(}},"tools":)" + kTools;
+  };
+  const std::string question = "What is the weather in Lisbon?";
+  for (const char* mode : {"auto", "required"}) {
+    const Reply reply = ask(question, allowed(mode, tool));
+    ASSERT_EQ(reply.status, 200) << reply.body;
+    const Json calls = at(reply.json(), "choices.0.message.tool_calls");
+    EXPECT_TRUE(!calls.items.empty() || std::string_view(mode) == "auto") << reply.body;
+    for (const Json& call : calls.items)
+      EXPECT_EQ(text_at(call, "function.name"), "web_search") << reply.body;
+    EXPECT_EQ(reply.body.find("get_weather"), std::string::npos) << reply.body;
+    // As /v1/responses has it, without a level between.
+    const Reply flat = post(
+        shared_server().port(), "/v1/responses",
+        std::string(R"({"model":"tiny","temperature":0,"max_output_tokens":100,"reasoning":)") +
+            R"({"effort":"none"},"input":"What is the weather in Lisbon?","tools":)" +
+            R"([{"type":"function","name":"get_weather","parameters":{"type":"object",)"
+            R"("properties":{"city":{"type":"string"}}}},{"type":"function","name":"web_search",)"
+            R"("parameters":{"type":"object","properties":{"query":{"type":"string"}}}}],)"
+            R"("tool_choice":{"type":"allowed_tools","mode":")" +
+            mode + R"(","tools":[{"type":"function","name":"web_search"}]}})");
+    ASSERT_EQ(flat.status, 200) << flat.body;
+    bool called = false;
+    for (const Json& item : at(flat.json(), "output").items) {
+      if (text_at(item, "type") != "function_call") continue;
+      called = true;
+      EXPECT_EQ(text_at(item, "name"), "web_search") << flat.body;
+    }
+    EXPECT_TRUE(called || std::string_view(mode) == "auto") << flat.body;
+  }
+  // All of them: as without.
+  const std::string both = R"([{"type":"function","function":{"name":"web_search"}},)"
+                           R"({"type":"function","function":{"name":"get_weather"}}])";
+  EXPECT_EQ(text_at(ask(question, allowed("auto", both)).json(),
+                    "choices.0.message.tool_calls.0.function.name"),
+            "get_weather");
+  // None that can be called.
+  const std::string web = R"([{"type":"web_search"}])";
+  EXPECT_TRUE(
+      at(ask(question, allowed("auto", web)).json(), "choices.0.message.tool_calls").is_null());
+  for (const std::string& wrong :
+       {allowed("required", web), allowed("auto", "[]"), allowed("auto", "7"), allowed("any", tool),
+        allowed("auto", R"([{"type":"function","function":{"name":"other"}}])"),
+        allowed("auto", R"([{"type":"function"}])")}) {
+    const Reply refused = ask(question, wrong);
+    EXPECT_EQ(refused.status, 400) << wrong;
+    EXPECT_TRUE(text_at(refused.json(), "error.param").starts_with("tool_choice")) << refused.body;
+  }
+}
+
+TEST(Chat, AFormHasManyNames) {
+  const std::string schema =
+      R"({"type":"object","properties":{"age":{"type":"integer"}},"required":["age"]})";
+  std::string quoted;
+  chat::append_json_string(quoted, schema);
+  for (const std::string& field :
+       {R"("response_format":{"type":"json_object","schema":)" + schema + "}",
+        R"("json_schema":)" + quoted, R"("json_schema":)" + schema,
+        R"("structured_outputs":{"disable_any_whitespace":true,"disable_fallback":true,"json":)" +
+            schema + "}"}) {
+    const Reply reply =
+        ask("Give me a JSON object with name = Anna, age = 31 and city = Rome.", field);
+    ASSERT_EQ(reply.status, 200) << reply.body;
+    const Result<Json> parsed =
+        chat::parse_json(text_at(reply.json(), "choices.0.message.content"));
+    ASSERT_TRUE(parsed.ok()) << reply.body;
+    EXPECT_EQ(parsed->keys, std::vector<std::string>{"age"}) << field;
+  }
+  for (const char* field :
+       {R"("regex":"(north|south)!")", R"("ebnf":"root ::= \"north!\" | \"south!\"")"}) {
+    const std::string said = text_at(ask("Hello", field).json(), "choices.0.message.content");
+    EXPECT_TRUE(said == "north!" || said == "south!") << said;
+  }
+  const Reply two = ask("Hello", R"("regex":"a","response_format":{"type":"json_object"})");
+  EXPECT_EQ(two.status, 400) << two.body;
+  EXPECT_EQ(ask("Hello", R"("structured_outputs":{"json":true,"disable_any_whitespace":1})").status,
+            400);
 }
 
 TEST(Chat, ReadsATurnOfToolsAndResults) {
