@@ -59,7 +59,7 @@ std::string_view kind_name(Json::Kind kind);
 Error wrong_kind(std::string_view field, std::string_view expected, const Json* found);
 
 inline constexpr std::size_t kJsonDepthMax = 64;
-inline constexpr std::size_t kJsonKeysMax = 1000;    // in one object
+inline constexpr std::size_t kJsonKeysMax = 1024;    // in one object
 inline constexpr std::size_t kJsonDigitsMax = 4300;  // of an integer; Python's own limit
 
 /// Parses exactly one JSON value. A number's text becomes what Python prints for it: integers of

@@ -98,7 +98,8 @@ TEST(Json, BoundsDepthKeysAndDigits) {
   EXPECT_FALSE(parse_json(std::string(65, '[') + std::string(65, ']')).ok());
   EXPECT_FALSE(parse_json(std::string(1000000, '[')).ok());
   std::string object = "{";
-  for (int i = 0; i < 1000; ++i) object += (i > 0 ? ",\"" : "\"") + std::to_string(i) + "\":0";
+  for (int i = 0; i < static_cast<int>(kJsonKeysMax); ++i)
+    object += (i > 0 ? ",\"" : "\"") + std::to_string(i) + "\":0";
   EXPECT_TRUE(parse_json(object + "}").ok());
   EXPECT_FALSE(parse_json(object + ",\"x\":0}").ok());
 }

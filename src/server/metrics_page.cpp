@@ -139,7 +139,7 @@ void engine_as_vllm(Page& page, const Statistics& now) {
   page.histogram("vllm:request_params_max_tokens",
                  "Tokens that an answer could have: max_tokens, or what its context left.",
                  now.tokens_asked);
-  page.histogram("vllm:iteration_tokens_total", "Tokens computed in a step.", now.step_tokens);
+  page.histogram("koho:iteration_tokens", "Tokens computed in a step.", now.step_tokens);
 }
 
 void engine_as_koho(Page& page, const Statistics& now) {

@@ -334,6 +334,9 @@ TEST(BadInput, Row23LogitBias) {
   for (const char* value : {R"({"abc":1})", R"({"4096":1})", R"({"-1":1})", R"({"1":101})",
                             R"({"1":-101})", R"({"1":"a"})", "[]"})
     refuse_both(std::string("\"logit_bias\":") + value, "logit_bias");
+  std::string most = R"("logit_bias":{"0":0.5)";
+  for (int i = 1; i < 1024; ++i) most += ",\"" + std::to_string(i) + "\":0.5";
+  accept_both(most + "}");
   // More keys than any object may have: refused before fields have names.
   std::string many = R"({"model":"tiny","logit_bias":{)";
   for (int i = 0; i < 100'000; ++i) many += (i == 0 ? "\"" : ",\"") + std::to_string(i) + "\":1";

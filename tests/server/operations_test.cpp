@@ -117,7 +117,7 @@ constexpr const char* kSizes[] = {"vllm:request_inference_time_seconds",
                                   "vllm:request_max_num_generation_tokens",
                                   "vllm:request_params_n",
                                   "vllm:request_params_max_tokens",
-                                  "vllm:iteration_tokens_total"};
+                                  "koho:iteration_tokens"};
 
 TEST(Operations, MeasuresRequestsAndStepsAsVllmDoes) {
   TinyServer server;
@@ -146,8 +146,7 @@ TEST(Operations, MeasuresRequestsAndStepsAsVllmDoes) {
   expect("vllm:request_max_num_generation_tokens", 2, 7 + 1);
   expect("vllm:request_params_n", 2, 2 + 1);
   expect("vllm:request_params_max_tokens", 2, 7 + 1);
-  expect("vllm:iteration_tokens_total", grown("koho:steps_total"),
-         grown("koho:computed_tokens_total"));
+  expect("koho:iteration_tokens", grown("koho:steps_total"), grown("koho:computed_tokens_total"));
   const double decode = grown("vllm:request_decode_time_seconds_sum");
   EXPECT_GT(decode, 0.0);
   expect("vllm:request_inference_time_seconds", 2,
@@ -181,7 +180,7 @@ TEST(Operations, TellsEveryMetricBeforeTheModelIsThere) {
                      std::string(",le=\"") + bound + '"'),
               0);
   EXPECT_EQ(metric(page, "vllm:request_time_per_output_token_seconds_bucket", R"(,le="0.025")"), 0);
-  EXPECT_EQ(metric(page, "vllm:iteration_tokens_total_bucket", R"(,le="16384.0")"), 0);
+  EXPECT_EQ(metric(page, "koho:iteration_tokens_bucket", R"(,le="16384.0")"), 0);
   // The documentation has a row for each: its name, type and help.
   std::ifstream file(std::string(KOHO_SOURCE_DIR) + "/docs/metrics.md");
   std::stringstream documentation;
