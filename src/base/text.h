@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text that people and programs wrote: whole numbers, and blanks around words.
+// Text that people and programs wrote: whole numbers, blanks around words, capitals.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace koho {
@@ -15,5 +16,8 @@ std::optional<Integer> parse_integer(std::string_view text, int base = 10);
 
 /// `text` without the `blanks` at both ends.
 std::string_view trimmed(std::string_view text, std::string_view blanks = " \t");
+
+/// A to Z as a to z, all else as it is.
+std::string lower_case(std::string_view text);
 
 }  // namespace koho

@@ -245,14 +245,6 @@ std::vector<Route> make_routes() {
 
 // ---- who may ask
 
-std::string lower_case(std::string_view text) {
-  std::string lower(text);
-  std::ranges::transform(lower, lower.begin(), [](char c) {
-    return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
-  });
-  return lower;
-}
-
 /// Takes the same time whatever differs.
 bool equal_in_constant_time(std::string_view given, std::string_view key) {
   bool differs = given.size() != key.size();

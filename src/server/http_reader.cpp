@@ -2,7 +2,6 @@
 #include "server/http_reader.h"
 
 #include <algorithm>
-#include <cctype>
 #include <optional>
 
 #include "base/text.h"
@@ -18,14 +17,6 @@ bool is_blank(char c) {
 
 bool is_control(char c) {
   return (static_cast<unsigned char>(c) < 0x20 && c != '\t') || c == '\x7f';
-}
-
-std::string lower(std::string_view text) {
-  std::string made(text);
-  std::ranges::transform(made, made.begin(), [](char c) {
-    return static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  });
-  return made;
 }
 
 struct Fault {
@@ -60,7 +51,7 @@ std::optional<Fault> read_request_line(std::string_view line,
 bool take_authority(RequestHead& head, std::string_view& path) {
   const std::size_t scheme = path.find("://");
   if (path.starts_with('/') || scheme == std::string_view::npos) return true;
-  const std::string name = lower(path.substr(0, scheme));
+  const std::string name = lower_case(path.substr(0, scheme));
   if (name != "http" && name != "https") return false;
   path.remove_prefix(scheme + 3);
   const std::string_view authority = path.substr(0, path.find('/'));
@@ -78,7 +69,7 @@ bool lists(const RequestHead& head, std::string_view name, std::string_view word
     if (field != name) continue;
     for (std::string_view rest = value; !rest.empty();) {
       const std::string_view item = rest.substr(0, rest.find(','));
-      if (lower(trimmed(item)) == word) return true;
+      if (lower_case(trimmed(item)) == word) return true;
       rest.remove_prefix(std::min(rest.size(), item.size() + 1));
     }
   }
@@ -159,7 +150,7 @@ bool HttpReader::read_field(std::string_view line) {
   } else if (std::ranges::any_of(line.substr(colon + 1), is_control)) {
     fail(400, "a header field holds control characters");
   } else {
-    head_.fields.emplace_back(lower(line.substr(0, colon)), trimmed(line.substr(colon + 1)));
+    head_.fields.emplace_back(lower_case(line.substr(0, colon)), trimmed(line.substr(colon + 1)));
     return true;
   }
   return false;
@@ -200,7 +191,7 @@ void HttpReader::read_head() {
     fail(400, "more than one Content-Length");
   } else if (chunked_ && (sized || head_.http_1_0 || count("transfer-encoding") > 1)) {
     fail(400, "Transfer-Encoding beside another length, or in HTTP/1.0");
-  } else if (chunked_ && lower(head_.field("transfer-encoding")) != "chunked") {
+  } else if (chunked_ && lower_case(head_.field("transfer-encoding")) != "chunked") {
     fail(400, "Transfer-Encoding must be chunked");
   } else if (sized) {
     const auto length = parse_integer<std::uint64_t>(head_.field("content-length"));
@@ -292,7 +283,7 @@ void HttpReader::read_trailer(std::string_view line) {
 }
 
 bool HttpReader::expects_continue() const {
-  return state_ == State::body && lower(head_.field("expect")) == "100-continue";
+  return state_ == State::body && lower_case(head_.field("expect")) == "100-continue";
 }
 
 }  // namespace koho::server
