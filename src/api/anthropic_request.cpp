@@ -222,8 +222,7 @@ ApiError in_anthropic_words(ApiError error, const GenerationRequest& request, co
     // Clients take the numbers from these words, and ask for less.
     error.message = fmt::format(
         "input length and `max_tokens` exceed context limit: {} + {} > {}, decrease input length "
-        "or "
-        "`max_tokens` and try again",
+        "or `max_tokens` and try again",
         prompt, answer, context);
   }
   return error;

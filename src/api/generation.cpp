@@ -104,12 +104,6 @@ Result<std::vector<Token>> encode_turns(GenerationRequest& request,
   return chat::encode(prompt.segments, *model.tokenizer);
 }
 
-Result<std::vector<Token>> tokenise(const PromptInput& prompt, const Tokenizer* tokenizer) {
-  if (!prompt.is_text) return prompt.ids;
-  return prompt.allow_special ? tokenizer->encode_with_special(prompt.text)
-                              : tokenizer->encode(prompt.text);
-}
-
 Refusal settle_lengths(GenerationRequest& request,
                        const Model& model,
                        std::string_view asked_in,
@@ -201,6 +195,12 @@ Status read_allowed_tools(const chat::Json& choice, ToolChoice& out) {
     out.allowed->insert(name->text);
   }
   return {};
+}
+
+Result<std::vector<Token>> tokenise(const PromptInput& prompt, const Tokenizer* tokenizer) {
+  if (!prompt.is_text) return prompt.ids;
+  return prompt.allow_special ? tokenizer->encode_with_special(prompt.text)
+                              : tokenizer->encode(prompt.text);
 }
 
 Refusal check_tools(const std::vector<chat::Json>& tools, std::string_view field) {

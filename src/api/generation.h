@@ -102,6 +102,9 @@ struct GenerationRequest {
   std::shared_ptr<const chat::ToolSchemas> tool_schemas;  // null: tool tags are text
 };
 
+/// A prompt's ids. Requires: a tokenizer, if it is text. Errors: as Tokenizer::encode.
+Result<std::vector<Token>> tokenise(const PromptInput& prompt, const Tokenizer* tokenizer);
+
 /// Renders and tokenises the prompts and settles the lengths. `asked_in` is the field that holds
 /// them ("messages", "prompt"), for messages. Cost: linear in the text; up to seconds for the
 /// largest bodies.

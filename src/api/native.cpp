@@ -100,9 +100,6 @@ constexpr Alias kAliases[] = {{"ids", "prompt"},
                               {"text", "prompt"},
                               {"max_new_tokens", "max_tokens"},
                               {"min_new_tokens", "min_tokens"}};
-/// SGLang's, of its sampling_params alone.
-constexpr Alias kSamplingAliases[] = {
-    {"json_schema", "guided_json"}, {"regex", "guided_regex"}, {"ebnf", "guided_grammar"}};
 
 /// A body in koho's words or in SGLang's as one of /v1/completions, and back to the words that its
 /// client used.
@@ -123,7 +120,7 @@ class Translation {
         continue;
       }
       if (!path.empty() && value.is_null()) continue;
-      const std::string_view name = name_of(key, !path.empty());
+      const std::string_view name = name_of(key);
       if (made_.find(name) != nullptr)
         return wrong_field(place, place + ": the same is given under another name");
       made_.set(name, value);
@@ -147,11 +144,9 @@ class Translation {
   }
 
  private:
-  static std::string_view name_of(const std::string& key, bool sampling) {
+  static std::string_view name_of(std::string_view key) {
     const auto found = std::ranges::find(kAliases, key, &Alias::given);
-    if (found != std::end(kAliases)) return found->name;
-    const auto other = std::ranges::find(kSamplingAliases, key, &Alias::given);
-    return sampling && other != std::end(kSamplingAliases) ? other->name : std::string_view(key);
+    return found != std::end(kAliases) ? found->name : key;
   }
 
   Json made_ = Json::object();

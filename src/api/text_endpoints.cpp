@@ -63,9 +63,8 @@ Refusal tokenise_prompt(const Json& body, const Model& model, std::vector<Token>
   if (const Json* json = body.given("allow_special"))
     if (Refusal refused = read_boolean({.name = "allow_special", .json = *json}, allow_special))
       return refused;
-  Result<std::vector<Token>> encoded = allow_special
-                                           ? model.tokenizer->encode_with_special(prompt->text)
-                                           : model.tokenizer->encode(prompt->text);
+  Result<std::vector<Token>> encoded =
+      tokenise({.text = prompt->text, .allow_special = allow_special}, model.tokenizer);
   if (!encoded.ok()) return to_api_error(encoded.error());
   ids = std::move(*encoded);
   return {};
