@@ -95,6 +95,15 @@ Status set_word(std::string& target,
   return {};
 }
 
+/// A flag that sets `target` to `on` where it is on, and else leaves it.
+template <typename Value>
+Status set_if_on(Value& target, Value on, const std::string& text) {
+  bool is_on = false;
+  KOHO_TRY(set_boolean(is_on, text));
+  if (is_on) target = on;
+  return {};
+}
+
 std::string shown_boolean(bool value) {
   return value ? "true" : "false";
 }
@@ -244,20 +253,9 @@ std::vector<ServeOption> make_table() {
        },
        nullptr},
       {"Compute", "--enable-expert-parallel", "", "The same as --experts whole", Takes::nothing,
-       [](O& o, S v) -> Status {
-         bool on = false;
-         KOHO_TRY(set_boolean(on, v));
-         if (on) o.runtime.experts = ExpertLayout::whole;
-         return {};
-       },
-       nullptr},
+       [](O& o, S v) { return set_if_on(o.runtime.experts, ExpertLayout::whole, v); }, nullptr},
       {"Compute", "--enable-dp-attention", "", "The same as --attention dp", Takes::nothing,
-       [](O& o, S v) -> Status {
-         bool on = false;
-         KOHO_TRY(set_boolean(on, v));
-         if (on) o.runtime.attention = AttentionLayout::data_parallel;
-         return {};
-       },
+       [](O& o, S v) { return set_if_on(o.runtime.attention, AttentionLayout::data_parallel, v); },
        nullptr},
       {"Compute", "--data-parallel-size,--dp-size,--dp", "N",
        "1, or with --attention dp the number of ranks; for more copies of a model, more servers",
@@ -704,10 +702,7 @@ Result<ServeOptions> read_serve_options(const std::vector<std::string>& argument
   KOHO_TRY_ASSIGN(options.runtime.device.kind, parse_device(options.device));
   KOHO_TRY(carry_over_sizes(options));
   KOHO_TRY_ASSIGN(options.server.api_keys, read_api_keys(options, false));
-  RuntimeOptions& runtime = options.runtime;
-  if ((runtime.kv_pages > 0 ? 1 : 0) + (runtime.kv_bytes > 0 ? 1 : 0) +
-          (runtime.memory_share > 0.0 ? 1 : 0) >
-      1)
+  if (!says_cache_size_once(options.runtime))
     return make_error(ErrorCode::invalid_argument,
                       "of --kv-pages, --kv-cache-memory and --gpu-memory-utilization one says the "
                       "cache's size");

@@ -25,9 +25,7 @@ Status validate(const RuntimeOptions& options, const ModelConfig& config) {
     return make_error(ErrorCode::invalid_argument,
                       "the share of memory must be above 0 and at most 1, found {}",
                       options.memory_share);
-  if ((options.kv_pages > 0 ? 1 : 0) + (options.kv_bytes > 0 ? 1 : 0) +
-          (options.memory_share > 0.0 ? 1 : 0) >
-      1)
+  if (!says_cache_size_once(options))
     return make_error(ErrorCode::invalid_argument,
                       "the cache's size is said once: in pages, in bytes, or by a share of memory");
   KOHO_TRY(in_range("the prefill chunk", options.prefill_chunk, 0, 1 << 20));
@@ -63,6 +61,12 @@ EngineLimits engine_limits(const RuntimeOptions& options,
 }
 
 }  // namespace
+
+bool says_cache_size_once(const RuntimeOptions& options) {
+  return (options.kv_pages > 0 ? 1 : 0) + (options.kv_bytes > 0 ? 1 : 0) +
+             (options.memory_share > 0.0 ? 1 : 0) <=
+         1;
+}
 
 Result<RuntimePlan> plan_runtime(const ModelConfig& config,
                                  const ModelSources& sources,

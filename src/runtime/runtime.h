@@ -45,6 +45,9 @@ struct RuntimeOptions {
   GrammarLimits grammars{};
 };
 
+/// Whether at most one of kv_pages, kv_bytes and memory_share is given.
+bool says_cache_size_once(const RuntimeOptions& options);
+
 /// Why a request may not have more tokens.
 enum class ContextBound : std::uint8_t { asked, model, cache };
 
