@@ -67,8 +67,8 @@ struct Request {
   /// Of a choice that begins in reasoning: after so many tokens reasoning_end must come; -1:
   /// whenever.
   std::int32_t reasoning_tokens_max = -1;
-  Token reasoning_banned =
-      -1;  // what thoughts before a grammar do not hold; -1: they hold anything
+  /// What thoughts before a grammar do not hold; -1: they hold anything.
+  Token reasoning_banned = -1;
   std::vector<Token> allowed_tokens;                 // no other is sampled; empty: any
   std::vector<std::vector<Token>> banned_sequences;  // none is completed; not with a grammar, nor
                                                      // are allowed_tokens

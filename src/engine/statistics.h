@@ -35,8 +35,8 @@ struct BoundedHistogram {
   static constexpr std::size_t kBoundsMax = 24;
 
   std::span<const double> bounds;
-  std::array<std::uint64_t, kBoundsMax + 1>
-      counts{};  // counts[i]: at most bounds[i], above the last; behind the last bound: the rest
+  /// counts[i]: at most bounds[i] and above the bound before; behind the last bound: the rest.
+  std::array<std::uint64_t, kBoundsMax + 1> counts{};
   std::uint64_t count = 0;
   double sum = 0.0;
 
