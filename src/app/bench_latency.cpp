@@ -124,6 +124,7 @@ class Steps {
                                            .biases = {},
                                            .masks = {},
                                            .page_places = places_,
+                                           .output_words = {},
                                            .page_copies = {}});
     places_.clear();
     return status;
@@ -174,6 +175,7 @@ struct Report {
   std::int64_t context = 0;
   double ms = 0.0;
   double host_ms = 0.0;           // of enqueueing
+  Worker::Traffic traffic;        // of the last step
   double distinct_experts = 0.0;  // a layer, mean
   struct Row {
     std::string name;
@@ -233,6 +235,7 @@ class Bench {
       const Clock::time_point begin = Clock::now();
       KOHO_TRY(steps_->enqueue(0, 1, 0, options_.prefill, false));
       report.host_ms = ms_since(begin);
+      report.traffic = worker_->last_traffic();
       KOHO_TRY(steps_->finish());
       if (round > 0) times.push_back(ms_since(begin));
     }
@@ -261,6 +264,7 @@ class Bench {
       report.host_ms += ms_since(host) / static_cast<double>(options_.steps - 1);
       KOHO_TRY(steps_->finish());
     }
+    report.traffic = worker_->last_traffic();
     KOHO_TRY(steps_->finish());
     report.ms = ms_since(begin) / static_cast<double>(options_.steps);
     report.context = at;
@@ -382,10 +386,13 @@ class Bench {
 
 void print(const Report& report, const LatencyOptions& options, const ModelConfig& config) {
   std::printf(
-      "\n%s  batch %lld  tokens %lld  context %lld: %.3f ms, %.0f tok/s (enqueued in %.3f ms)\n",
+      "\n%s  batch %lld  tokens %lld  context %lld: %.3f ms, %.0f tok/s (enqueued in %.3f ms; %lld "
+      "bytes "
+      "to the device, %lld back)\n",
       report.step.c_str(), static_cast<long long>(report.batch),
       static_cast<long long>(report.tokens), static_cast<long long>(report.context), report.ms,
-      1e3 * static_cast<double>(report.tokens) / report.ms, report.host_ms);
+      1e3 * static_cast<double>(report.tokens) / report.ms, report.host_ms,
+      static_cast<long long>(report.traffic.sent), static_cast<long long>(report.traffic.fetched));
   if (report.classes.empty()) return;
   const double experts = static_cast<double>(config.n_routed_experts);
   const double uniform =
@@ -416,6 +423,8 @@ Json json_of(const Report& report, const LatencyOptions& options) {
       {"shape", {{"batch", report.batch}, {"tokens", report.tokens}, {"context", report.context}}},
       {"us", 1e3 * report.ms},
       {"host_us", 1e3 * report.host_ms},
+      {"bytes_sent", report.traffic.sent},
+      {"bytes_fetched", report.traffic.fetched},
       {"distinct_experts", report.distinct_experts}};
   for (const Report::Row& part : report.classes)
     row["classes"].push_back({{"class", part.name},
