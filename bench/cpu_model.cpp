@@ -186,6 +186,7 @@ class Runner {
                          .biases = {},
                          .masks = {},
                          .page_places = places,
+                         .output_words = {},
                          .page_copies = {}},
                         output_);
   }

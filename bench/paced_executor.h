@@ -26,7 +26,7 @@ struct Pace {
 };
 
 /// Step number n on the grid answers the token n modulo the vocabulary, so that who reads it knows
-/// when it was due. Without a period n counts steps.
+/// when it was due. Without a period n counts steps. No token ends an answer.
 class PacedExecutor final : public Executor {
  public:
   PacedExecutor(const PlanBounds& bounds, Token vocabulary, const Pace& pace = {})
@@ -56,6 +56,7 @@ class PacedExecutor final : public Executor {
     const auto [step, samples] = steps_[collected_++ % 2];
     result.step = step;
     result.tokens.assign(samples, static_cast<Token>(number_++ % vocabulary_));
+    result.ends.assign(samples, RowEnd::none);
     result.logprobs.assign(samples, -1.0F);
     result.top_ids.assign(samples * StepResult::kTop, 1);
     result.top_logprobs.assign(samples * StepResult::kTop, -2.0F);

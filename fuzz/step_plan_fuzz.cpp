@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "plan/step_plan.h"
+#include "sampling/output_record.h"
 
 namespace koho {
 namespace {
@@ -43,6 +44,15 @@ void check_accepted(const StepPlan& plan) {
   for (const PlanHistory& counts : plan.histories)
     history += static_cast<std::size_t>(counts.prompt) + static_cast<std::size_t>(counts.output);
   KOHO_CHECK_EQ(history, plan.history_tokens.size());
+  std::vector<std::int32_t> outputs(4 * OutputRecord::kWords);
+  list_output_words(plan, [&](std::int32_t seat, std::int32_t word, std::int32_t value) {
+    KOHO_CHECK(word >= 0 && word < OutputRecord::kWords);
+    outputs.at(static_cast<std::size_t>(seat * OutputRecord::kWords + word)) = value;
+  });
+  for (const PlanStops& stops : plan.stops)
+    if (outputs[static_cast<std::size_t>(stops.seat * OutputRecord::kWords)] == 0)
+      take_token(outputs.data() + static_cast<std::ptrdiff_t>(stops.seat) * OutputRecord::kWords,
+                 stops.output % 64);
   for (std::size_t t = 0; t < plan.token_ids.size(); ++t) {
     contents.at(static_cast<std::size_t>(plan.slots[t])) = plan.token_ids[t];
     KOHO_CHECK(plan.token_ids[t] < 64 && plan.token_ids[t] >= take_last_sampled(3));

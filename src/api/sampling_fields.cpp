@@ -10,6 +10,7 @@
 #include <fmt/core.h>
 
 #include "base/text.h"
+#include "sampling/output_record.h"
 
 namespace koho::api {
 namespace {
@@ -76,6 +77,33 @@ Refusal read_bad_words(const Value& value, Draft& draft) {
       draft.request.base.banned_sequences.push_back(std::move(ids).value());
     }
   return {};
+}
+
+/// Single tokens, and arrays of tokens that end the answer where they come in this order.
+Refusal read_stops(const Value& value, Draft& draft) {
+  constexpr std::size_t kStopsMax = 64;
+  if (!value.json.is_array()) return must_be(value, "an array of token ids and of arrays of them");
+  if (value.json.items.size() > kStopsMax)
+    return wrong_field(value.name, fmt::format("{} may have {} entries, found {}", value.name,
+                                               kStopsMax, value.json.items.size()));
+  Json single;
+  single.kind = Json::Kind::array;
+  for (const Json& item : value.json.items) {
+    if (!item.is_array()) {
+      single.items.push_back(item);
+      continue;
+    }
+    std::vector<Token>& sequence = draft.request.base.stop_sequences.emplace_back();
+    const auto most = static_cast<std::size_t>(OutputRecord::kStopLengthMax);
+    if (Refusal refused = read_token_ids({.name = value.name, .json = item},
+                                         draft.model.limits.vocabulary, most, sequence))
+      return refused;
+    if (sequence.size() < 2)
+      return wrong_field(value.name,
+                         fmt::format("an array in {} has 2 tokens at least", value.name));
+  }
+  return read_token_ids({.name = value.name, .json = single}, draft.model.limits.vocabulary,
+                        kStopsMax, draft.stop_token_ids);
 }
 
 Refusal read_salt(const Value& value, Draft& draft) {
@@ -301,10 +329,8 @@ constexpr DraftField kShared[] = {
                          static_cast<std::size_t>(d.model.limits.stop_string_bytes_max),
                          d.request.base.stop_strings);
      }},
-    {"stop_token_ids", "array of token ids",
-     [](const Value& v, Draft& d) {
-       return read_token_ids(v, d.model.limits.vocabulary, 32, d.stop_token_ids);
-     }},
+    {"stop_token_ids",
+     "array of token ids; an array of 2 to 16 among them ends the answer by its order", read_stops},
     {"include_stop_str_in_output", "boolean: the matched stop stays in the text",
      [](const Value& v, Draft& d) { return read_boolean(v, d.request.base.include_stop); }},
     {"no_stop_trim", "the same, as SGLang calls it",

@@ -244,7 +244,15 @@ Status BatchRequestReader::read_stops(const Json& json, Request& request) const 
   KOHO_TRY(assign(json, "ignore_eos", ignore_eos));
   std::vector<Token> ids = flags_.stop_token_ids;
   if (const Json* value = json.given("stop_token_ids")) {
-    KOHO_TRY_ASSIGN(ids, token_list("stop_token_ids", *value));
+    // Arrays among the ids are sequences of tokens.
+    Json single = *value;
+    std::erase_if(single.items, [](const Json& item) { return item.is_array(); });
+    KOHO_TRY_ASSIGN(ids, token_list("stop_token_ids", single));
+    for (const Json& item : value->items)
+      if (item.is_array()) {
+        KOHO_TRY_ASSIGN(std::vector<Token> sequence, token_list("stop_token_ids", item));
+        request.stop_sequences.push_back(std::move(sequence));
+      }
   }
   request.stop_tokens.clear();
   if (!ignore_eos) request.stop_tokens = runtime_.model().stop_ids();

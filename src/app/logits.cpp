@@ -101,6 +101,7 @@ Status write_logits(Worker& worker,
                           .biases = {},
                           .masks = {},
                           .page_places = places,
+                          .output_words = {},
                           .page_copies = {}};
     KOHO_TRY(worker.step(input, output));
     logits.resize(static_cast<std::size_t>(output.logits.elements()));

@@ -16,6 +16,7 @@
 #include "cpu/placed.h"
 #include "cpu/scratch.h"
 #include "cpu/thread_pool.h"
+#include "sampling/output_record.h"
 #include "sampling/sampler.h"
 
 namespace koho::cpu {
@@ -73,10 +74,12 @@ class CpuBackend final : public Backend {
 
   Result<Linear> do_place_linear(std::span<const LinearSource> blocks) override;
   Result<Experts> do_place_experts(const ExpertsSource& source) override;
-  Status do_take_from_seats(TensorView token_ids,
-                            TensorView page_tables,
-                            const SeatRows& rows) override;
-  Status do_keep_sampled(TensorView last_sampled,
+  Status do_take_from_seats(const SeatRows& rows,
+                            ConstTensorView given_ids,
+                            ConstTensorView seats,
+                            const SeatTables& tables) override;
+  Status do_keep_sampled(TensorView ends,
+                         const SeatTables& tables,
                          ConstTensorView seats,
                          ConstTensorView ids) override;
   Status do_set_entries(TensorView table, ConstTensorView pairs) override;

@@ -18,33 +18,53 @@ auto row_of(const auto& view, std::int64_t row) {
 
 }  // namespace
 
-Status CpuBackend::do_take_from_seats(TensorView token_ids,
-                                      TensorView page_tables,
-                                      const SeatRows& rows) {
-  const std::int32_t* given = rows.token_ids.as<std::int32_t>();
-  const std::int32_t* sampled = rows.last_sampled.as<std::int32_t>();
-  for (std::int64_t t = 0; t < token_ids.size(0); ++t) {
-    KOHO_CHECK(given[t] >= 0 || -1 - given[t] < rows.last_sampled.size(0));
-    token_ids.as<std::int32_t>()[t] = given[t] >= 0 ? given[t] : sampled[-1 - given[t]];
+Status CpuBackend::do_take_from_seats(const SeatRows& rows,
+                                      ConstTensorView given_ids,
+                                      ConstTensorView seats,
+                                      const SeatTables& tables) {
+  const auto has_ended = [&](std::int32_t seat) {
+    KOHO_CHECK(seat >= 0 && seat < tables.outputs.size(0));
+    return row_of<std::int32_t>(tables.outputs, seat)[OutputRecord::kEnded] != 0;
+  };
+  for (std::int64_t t = 0; t < given_ids.size(0); ++t) {
+    const std::int32_t given = given_ids.as<std::int32_t>()[t];
+    std::int32_t& id = rows.token_ids.as<std::int32_t>()[t];
+    if (given >= 0) {
+      id = given;
+      continue;
+    }
+    const std::int32_t seat = -1 - given;
+    if (has_ended(seat)) rows.slots.as<std::int64_t>()[t] = -1;
+    id = tables.last_sampled.as<std::int32_t>()[seat];
   }
-  for (std::int64_t s = 0; s < page_tables.size(0); ++s) {
-    const std::int32_t seat = rows.seats.as<std::int32_t>()[s];
-    const std::int64_t pages =
-        ceil_div<std::int64_t>(rows.context_lengths.as<std::int32_t>()[s], kPageTokens);
-    KOHO_CHECK(seat >= 0 && seat < rows.seat_pages.size(0) && pages <= page_tables.size(1));
-    std::copy_n(row_of<std::int32_t>(rows.seat_pages, seat), pages,
-                row_of<std::int32_t>(page_tables, s));
+  for (std::int64_t s = 0; s < seats.size(0); ++s) {
+    const std::int32_t seat = seats.as<std::int32_t>()[s];
+    std::int32_t& context = rows.context_lengths.as<std::int32_t>()[s];
+    if (has_ended(seat)) context = 0;
+    const std::int64_t pages = ceil_div<std::int64_t>(context, kPageTokens);
+    KOHO_CHECK(pages <= rows.page_tables.size(1));
+    std::copy_n(row_of<std::int32_t>(tables.pages, seat), pages,
+                row_of<std::int32_t>(rows.page_tables, s));
   }
   return {};
 }
 
-Status CpuBackend::do_keep_sampled(TensorView last_sampled,
+Status CpuBackend::do_keep_sampled(TensorView ends,
+                                   const SeatTables& tables,
                                    ConstTensorView seats,
                                    ConstTensorView ids) {
-  for (std::int64_t r = 0; r < seats.size(0); ++r) {
+  for (std::int64_t r = 0; r < ids.size(0); ++r) {
     const std::int32_t seat = seats.as<std::int32_t>()[r];
-    KOHO_CHECK_LT(seat, last_sampled.size(0));
-    if (seat >= 0) last_sampled.as<std::int32_t>()[seat] = std::max(ids.as<std::int32_t>()[r], 0);
+    if (seat < 0) continue;
+    KOHO_CHECK_LT(seat, tables.outputs.size(0));
+    const std::int32_t id = ids.as<std::int32_t>()[r];
+    std::int32_t* record = row_of<std::int32_t>(tables.outputs, seat);
+    RowEnd end = RowEnd::frozen;
+    if (record[OutputRecord::kEnded] == 0) {
+      tables.last_sampled.as<std::int32_t>()[seat] = std::max(id, 0);
+      end = id >= 0 && take_token(record, id) ? RowEnd::ended : RowEnd::none;
+    }
+    ends.as<std::uint8_t>()[r] = static_cast<std::uint8_t>(end);
   }
   return {};
 }

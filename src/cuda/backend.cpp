@@ -142,29 +142,39 @@ Status CudaBackend::reserve(const StepLimits& limits) {
   return {};
 }
 
-Status CudaBackend::do_take_from_seats(TensorView token_ids,
-                                       TensorView page_tables,
-                                       const SeatRows& rows) {
-  KOHO_CUDA_TRY(launch_take_from_seats({.token_ids = token_ids.as<std::int32_t>(),
-                                        .given_ids = i32(rows.token_ids),
-                                        .last_sampled = i32(rows.last_sampled),
-                                        .page_tables = page_tables.as<std::int32_t>(),
-                                        .seat_pages = i32(rows.seat_pages),
-                                        .seats = i32(rows.seats),
-                                        .context_lengths = i32(rows.context_lengths),
-                                        .tokens = token_ids.size(0),
-                                        .sequences = page_tables.size(0),
-                                        .seat_count = rows.seat_pages.size(0),
-                                        .width = page_tables.size(1)},
+Status CudaBackend::do_take_from_seats(const SeatRows& rows,
+                                       ConstTensorView given_ids,
+                                       ConstTensorView seats,
+                                       const SeatTables& tables) {
+  KOHO_CUDA_TRY(launch_take_from_seats({.token_ids = rows.token_ids.as<std::int32_t>(),
+                                        .slots = rows.slots.as<std::int64_t>(),
+                                        .page_tables = rows.page_tables.as<std::int32_t>(),
+                                        .context_lengths = rows.context_lengths.as<std::int32_t>(),
+                                        .given_ids = i32(given_ids),
+                                        .seats = i32(seats),
+                                        .seat_pages = i32(tables.pages),
+                                        .last_sampled = i32(tables.last_sampled),
+                                        .outputs = i32(tables.outputs),
+                                        .tokens = given_ids.size(0),
+                                        .sequences = seats.size(0),
+                                        .seat_count = tables.pages.size(0),
+                                        .width = tables.pages.size(1)},
                                        stream_));
   return {};
 }
 
-Status CudaBackend::do_keep_sampled(TensorView last_sampled,
+Status CudaBackend::do_keep_sampled(TensorView ends,
+                                    const SeatTables& tables,
                                     ConstTensorView seats,
                                     ConstTensorView ids) {
-  KOHO_CUDA_TRY(launch_keep_sampled(last_sampled.as<std::int32_t>(), last_sampled.size(0),
-                                    i32(seats), i32(ids), seats.size(0), stream_));
+  KOHO_CUDA_TRY(launch_keep_sampled({.ends = ends.as<std::uint8_t>(),
+                                     .last_sampled = tables.last_sampled.as<std::int32_t>(),
+                                     .outputs = tables.outputs.as<std::int32_t>(),
+                                     .seats = i32(seats),
+                                     .ids = i32(ids),
+                                     .rows = ids.size(0),
+                                     .seat_count = tables.outputs.size(0)},
+                                    stream_));
   return {};
 }
 

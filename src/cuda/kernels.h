@@ -27,25 +27,32 @@ struct RowForms {
 // ---- seats.cu
 
 struct TakeFromSeats {
-  std::int32_t* token_ids = nullptr;              // [T]
-  const std::int32_t* given_ids = nullptr;        // [T] id or -1 - seat
-  const std::int32_t* last_sampled = nullptr;     // [seats]
-  std::int32_t* page_tables = nullptr;            // [S, width]
-  const std::int32_t* seat_pages = nullptr;       // [seats, width]
-  const std::int32_t* seats = nullptr;            // [S]
-  const std::int32_t* context_lengths = nullptr;  // [S]
+  std::int32_t* token_ids = nullptr;           // [T]
+  std::int64_t* slots = nullptr;               // [T]
+  std::int32_t* page_tables = nullptr;         // [S, width]
+  std::int32_t* context_lengths = nullptr;     // [S]
+  const std::int32_t* given_ids = nullptr;     // [T] id or -1 - seat
+  const std::int32_t* seats = nullptr;         // [S]
+  const std::int32_t* seat_pages = nullptr;    // [seats, width]
+  const std::int32_t* last_sampled = nullptr;  // [seats]
+  const std::int32_t* outputs = nullptr;       // [seats, OutputRecord::kWords]
   std::int64_t tokens = 0;
   std::int64_t sequences = 0;
   std::int64_t seat_count = 0;
   std::int64_t width = 0;
 };
 cudaError_t launch_take_from_seats(const TakeFromSeats& take, cudaStream_t stream);
-cudaError_t launch_keep_sampled(std::int32_t* last_sampled,
-                                std::int64_t seat_count,
-                                const std::int32_t* seats,
-                                const std::int32_t* ids,
-                                std::int64_t rows,
-                                cudaStream_t stream);
+
+struct KeepSampled {
+  std::uint8_t* ends = nullptr;          // [R]
+  std::int32_t* last_sampled = nullptr;  // [seats]
+  std::int32_t* outputs = nullptr;       // [seats, OutputRecord::kWords]
+  const std::int32_t* seats = nullptr;   // [R]
+  const std::int32_t* ids = nullptr;     // [R]
+  std::int64_t rows = 0;
+  std::int64_t seat_count = 0;
+};
+cudaError_t launch_keep_sampled(const KeepSampled& keep, cudaStream_t stream);
 cudaError_t launch_set_entries(std::int32_t* table,
                                std::int64_t entries,
                                const std::int32_t* pairs,

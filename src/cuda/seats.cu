@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the device remembers of a seat between steps, its page table and its last token, on the way
-// into a step's rows and back. Blocks 0 .. S-1 copy a page table each, the rest resolve token ids.
-// Bytes: a few KB; bound by launch.
+// What the device remembers of a seat between steps, its page table, its last token and where its
+// output ends, on the way into a step's rows and back. Blocks 0 .. S-1 copy a page table each, the
+// rest resolve token ids. Bytes: a few KB; bound by launch.
 //
 // NOTE: a seat or a place outside its table would touch foreign memory, so it is passed over; the
 // contract forbids it and the engine checks before.
 #include "cuda/kernels.h"
 #include "cuda/launch.cuh"
 #include "cuda/ptx.cuh"
+#include "sampling/output_record.h"
 
 namespace koho::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kKeepThreads = 32;  // rows spread over multiprocessors: each is a chain of reads
 constexpr int kPageTokens = 64;
 
 __global__ void take_from_seats_kernel(const TakeFromSeats p) {
@@ -20,10 +22,14 @@ __global__ void take_from_seats_kernel(const TakeFromSeats p) {
   const std::int64_t block = blockIdx.x;
   if (block < p.sequences) {
     const std::int64_t seat = p.seats[block];
+    if (seat < 0 || seat >= p.seat_count) return;
+    if (p.outputs[seat * OutputRecord::kWords + OutputRecord::kEnded] != 0) {
+      if (threadIdx.x == 0) p.context_lengths[block] = 0;
+      return;
+    }
     const std::int64_t pages =
         min((static_cast<std::int64_t>(p.context_lengths[block]) + kPageTokens - 1) / kPageTokens,
             p.width);
-    if (seat < 0 || seat >= p.seat_count) return;
     for (std::int64_t i = threadIdx.x; i < pages; i += kThreads)
       p.page_tables[block * p.width + i] = p.seat_pages[seat * p.width + i];
     return;
@@ -31,20 +37,31 @@ __global__ void take_from_seats_kernel(const TakeFromSeats p) {
   const std::int64_t token = (block - p.sequences) * kThreads + threadIdx.x;
   if (token >= p.tokens) return;
   const std::int32_t given = p.given_ids[token];
-  const std::int64_t seat = -1 - static_cast<std::int64_t>(given);
-  p.token_ids[token] = given >= 0 ? given : seat < p.seat_count ? p.last_sampled[seat] : 0;
+  std::int32_t id = given;
+  if (given < 0) {
+    const std::int64_t seat = -1 - static_cast<std::int64_t>(given);
+    id = seat < p.seat_count ? p.last_sampled[seat] : 0;
+    if (seat < p.seat_count && p.outputs[seat * OutputRecord::kWords + OutputRecord::kEnded] != 0)
+      p.slots[token] = -1;
+  }
+  p.token_ids[token] = id;
 }
 
-__global__ void keep_sampled_kernel(std::int32_t* last_sampled,
-                                    std::int64_t seat_count,
-                                    const std::int32_t* seats,
-                                    const std::int32_t* ids,
-                                    std::int64_t rows) {
+/// A thread a row: an output's few stops are matched in a few hundred instructions.
+__global__ void keep_sampled_kernel(const KeepSampled p) {
   grid_begin();
-  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (row >= rows) return;
-  const std::int32_t seat = seats[row];
-  if (seat >= 0 && seat < seat_count) last_sampled[seat] = max(ids[row], 0);
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kKeepThreads + threadIdx.x;
+  if (row >= p.rows) return;
+  const std::int32_t seat = p.seats[row];
+  if (seat < 0 || seat >= p.seat_count) return;
+  const std::int32_t id = p.ids[row];
+  std::int32_t* record = p.outputs + std::int64_t{seat} * OutputRecord::kWords;
+  RowEnd end = RowEnd::frozen;
+  if (record[OutputRecord::kEnded] == 0) {
+    p.last_sampled[seat] = max(id, 0);
+    end = id >= 0 && take_token(record, id) ? RowEnd::ended : RowEnd::none;
+  }
+  p.ends[row] = static_cast<std::uint8_t>(end);
 }
 
 __global__ void set_entries_kernel(std::int32_t* table,
@@ -70,14 +87,9 @@ cudaError_t launch_take_from_seats(const TakeFromSeats& p, cudaStream_t stream) 
       {dim3(static_cast<unsigned>(p.sequences) + blocks_for(p.tokens)), dim3(kThreads)}, stream, p);
 }
 
-cudaError_t launch_keep_sampled(std::int32_t* last_sampled,
-                                std::int64_t seat_count,
-                                const std::int32_t* seats,
-                                const std::int32_t* ids,
-                                std::int64_t rows,
-                                cudaStream_t stream) {
-  return launch_kernel(keep_sampled_kernel, {dim3(blocks_for(rows)), dim3(kThreads)}, stream,
-                       last_sampled, seat_count, seats, ids, rows);
+cudaError_t launch_keep_sampled(const KeepSampled& p, cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>((p.rows + kKeepThreads - 1) / kKeepThreads);
+  return launch_kernel(keep_sampled_kernel, {dim3(blocks), dim3(kKeepThreads)}, stream, p);
 }
 
 cudaError_t launch_set_entries(std::int32_t* table,

@@ -66,6 +66,9 @@ Status StepLoop::check_result(const StepBatch& batch) const {
   if (result_.tokens.size() != samples)
     return make_error(ErrorCode::device_error, "step {} samples {} tokens, the ranks gave {}",
                       batch.step, samples, result_.tokens.size());
+  if (result_.ends.size() != samples)
+    return make_error(ErrorCode::device_error, "step {} samples {} tokens, the ranks gave {} ends",
+                      batch.step, samples, result_.ends.size());
   if ((!result_.logprobs.empty() && result_.logprobs.size() != samples) ||
       (!result_.top_ids.empty() && result_.top_ids.size() != top) ||
       result_.top_logprobs.size() != result_.top_ids.size())
@@ -96,6 +99,11 @@ void StepLoop::apply_result(const StepBatch& batch) {
           make_error(ErrorCode::internal,
                      "numerical error: the logits at position {} hold a NaN or allow no token",
                      row.start + row.count));
+      continue;
+    }
+    if (row.samples && result_.ends[static_cast<std::size_t>(sample)] == RowEnd::frozen) {
+      end(live, Ending::failed,
+          make_error(ErrorCode::internal, "the ranks ended the answer at a token that is no stop"));
       continue;
     }
     const Sequence& sequence = *scheduler_.apply(row, token);
@@ -131,7 +139,8 @@ void StepLoop::deliver(Live& live,
     }
     fill_logprobs(live, sample);
     count_token(live, choice, event_.token, now);
-    event_.finish = write_text(live, choice, sequence, event_.token);
+    const bool ended = result_.ends[static_cast<std::size_t>(sample)] == RowEnd::ended;
+    event_.finish = write_text(live, choice, sequence, event_.token, ended);
   }
 
   const bool last = event_.finish != FinishReason::none;
@@ -158,24 +167,21 @@ void StepLoop::count_token(Live& live, Choice& choice, Token token, std::int64_t
   live.last_token_us = now;
 }
 
-FinishReason StepLoop::write_text(Live& live,
-                                  Choice& choice,
-                                  const Sequence& sequence,
-                                  Token token) {
+FinishReason StepLoop::write_text(
+    Live& live, Choice& choice, const Sequence& sequence, Token token, bool ended) {
   const Request& request = live.request;
-  const bool may_stop = choice.gate != nullptr || choice.completion_tokens > request.min_tokens;
-  const bool stops =
-      may_stop && std::ranges::find(request.stop_tokens, token) != request.stop_tokens.end();
+  const bool is_stop_token =
+      ended && std::ranges::find(request.stop_tokens, token) != request.stop_tokens.end();
   const bool complete = choice.gate != nullptr && choice.gate->complete();
   const bool full = sequence.known() == sequence.length_max;
-  if (stops) event_.stop_token = token;
-  const FinishReason reason = stops || complete ? FinishReason::stop
+  if (is_stop_token) event_.stop_token = token;
+  const FinishReason reason = ended || complete ? FinishReason::stop
                               : full            ? FinishReason::length
                                                 : FinishReason::none;
   if (!choice.decoder) return reason;
 
   piece_.clear();
-  if (!stops || request.include_stop) choice.decoder->push(token, piece_);
+  if (!is_stop_token || request.include_stop) choice.decoder->push(token, piece_);
   if (reason != FinishReason::none) choice.decoder->flush(piece_);
   choice.stops.feed(piece_, event_.text);
   if (choice.stops.matched()) {

@@ -3,6 +3,7 @@
 // them fails, hangs or disagrees.
 #include "engine/local_executor.h"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <condition_variable>
@@ -125,6 +126,9 @@ struct House {
   bool constrained = false;  // each token is congruent to the one before it, plus one, modulo 5
   std::vector<std::uint32_t> mask;
   Draw masked;
+  std::map<std::uint64_t, std::vector<std::int32_t>> stops;  // by arrival, as in Draw
+  Draw stopping;
+  int frozen_rows = 0;
 
   explicit House(std::int64_t ranks, AttentionLayout attention = kTensorParallel) {
     testing::CheckpointRecipe recipe;
@@ -193,6 +197,11 @@ struct House {
   }
   std::function<const Draw&(const Sequence&)> draw_of() {
     return [this](const Sequence& sequence) -> const Draw& {
+      if (const auto found = stops.find(sequence.arrival); found != stops.end()) {
+        stopping = greedy;
+        stopping.stops = found->second;
+        return stopping;
+      }
       if (!constrained) return greedy;
       mask.assign((static_cast<std::size_t>(limits.vocabulary) + 31) / 32, 0U);
       for (Token t = (sequence.tokens.back() + 1) % 5; t < limits.vocabulary; t += 5)
@@ -216,9 +225,15 @@ struct House {
     EXPECT_EQ(result.step, batch.step);
     std::size_t sample = 0;
     for (const StepRow& row : batch.rows) {
+      const RowEnd end = row.samples ? result.ends[sample] : RowEnd::none;
       const Token token = row.samples ? result.tokens[sample++] : -1;
+      if (end == RowEnd::frozen) {
+        EXPECT_EQ(scheduler->find(row.sequence), nullptr) << "a row was frozen that goes on";
+        ++frozen_rows;
+      }
       const Sequence* sequence = scheduler->apply(row, token);
-      if (sequence == nullptr || sequence->known() < sequence->length_max) continue;
+      if (sequence == nullptr || (sequence->known() < sequence->length_max && end != RowEnd::ended))
+        continue;
       finished[sequence->arrival] = sequence->tokens;
       partitions[sequence->arrival] = sequence->partition;
       scheduler->finish(sequence->id);
@@ -238,12 +253,13 @@ struct House {
       if (!landed.ok()) return finished;
     }
   }
+  static constexpr std::array<std::int32_t, 5> kPrompts{70, 5, 33, 66, 20};
   void submit_some() {
-    submit(70, 8, 1);
-    submit(5, 30, 2);
-    submit(33, 12, 3);
-    submit(66, 3, 1);  // begins as the first does
-    submit(20, 9, 5);
+    submit(kPrompts[0], 8, 1);
+    submit(kPrompts[1], 30, 2);
+    submit(kPrompts[2], 12, 3);
+    submit(kPrompts[3], 3, 1);  // begins as the first does
+    submit(kPrompts[4], 9, 5);
   }
 
   StepResult result;
@@ -272,6 +288,32 @@ TEST(LocalExecutor, AnswersTogetherWhatItAnswersAlone) {
           std::array<std::uint64_t, 4>{1, 2, 3, 4});
       alone.submit_some();
       EXPECT_EQ(alone.drain(), batched) << ranks << " ranks";
+    }
+  }
+}
+
+TEST(LocalExecutor, EndsOutputsWhereTheirStopsAreAndFreezesTheRowsBehind) {
+  for (const AttentionLayout attention : {kTensorParallel, kDataParallel}) {
+    for (const std::int64_t ranks : {1, 2}) {
+      House whole(ranks, attention);
+      whole.submit_some();
+      const auto answers = whole.drain();
+      House house(ranks, attention);
+      house.submit_some();
+      std::map<std::uint64_t, std::vector<Token>> expected;
+      std::size_t index = 0;
+      for (const auto& [arrival, tokens] : answers) {
+        // The first tokens but one of the answer, one to three of them, wherever they come first.
+        const auto answer = tokens.begin() + House::kPrompts[index];
+        const auto length = static_cast<std::ptrdiff_t>(1 + index++ % 3);
+        const auto stop = tokens.end() - answer > length ? answer + 1 : answer;
+        const auto end = std::search(answer, tokens.end(), stop, stop + length) + length;
+        expected[arrival] = {tokens.begin(), end};
+        house.stops[arrival] = {static_cast<std::int32_t>(length)};
+        house.stops[arrival].insert(house.stops[arrival].end(), stop, stop + length);
+      }
+      EXPECT_EQ(house.drain(), expected) << ranks << " ranks";
+      EXPECT_GT(house.frozen_rows, 0);
     }
   }
 }

@@ -18,6 +18,11 @@ std::int32_t bias_count(const Draw& draw, std::int32_t position) {
   return static_cast<std::int32_t>(draw.biases.size() + stops);
 }
 
+/// Output tokens that a matcher of stops needs to know.
+std::int32_t recent_count(const Sequence& sequence) {
+  return std::min(sequence.known() - sequence.prompt_length, OutputRecord::kRecentTokens);
+}
+
 void write_tokens(PlanWriter& plan,
                   const Limits& limits,
                   const Sequence& sequence,
@@ -78,6 +83,11 @@ Result<std::size_t> write_plan(const Scheduler& scheduler,
       masks_are_late = masks_are_late || (!draw.mask.empty() && row.takes_last);
     }
     if (row.admitted && sequence.wants_history) ++counts.histories;
+    if (row.admitted) {
+      ++counts.stops;
+      counts.stop_words +=
+          recent_count(sequence) + static_cast<std::int32_t>(draw_of(sequence).stops.size());
+    }
   }
   KOHO_TRY_ASSIGN(PlanWriter plan, begin_plan(batch.step, counts, masks_are_late, space));
   if (masks_are_late) late.words = plan.masks;
@@ -87,6 +97,8 @@ Result<std::size_t> write_plan(const Scheduler& scheduler,
   std::size_t bias = 0;
   std::size_t history = 0;
   std::size_t history_token = 0;
+  std::size_t stop = 0;
+  auto stop_word = plan.stop_words.begin();
   std::size_t mask_word = 0;
   plan.query_starts[0] = 0;
   for (std::size_t s = 0; s < batch.rows.size(); ++s) {
@@ -105,8 +117,18 @@ Result<std::size_t> write_plan(const Scheduler& scheduler,
                         plan.history_tokens.begin() + static_cast<std::ptrdiff_t>(history_token));
       history_token += sequence.tokens.size();
     }
-    if (!row.samples) continue;
     const Draw& draw = draw_of(sequence);
+    if (row.admitted) {
+      const std::int32_t recent = recent_count(sequence);
+      plan.stops[stop++] = {.seat = row.seat,
+                            .output = sequence.known() - sequence.prompt_length,
+                            .output_min = draw.min_tokens,
+                            .recent = recent,
+                            .words = static_cast<std::int32_t>(draw.stops.size())};
+      stop_word = std::copy(sequence.tokens.end() - recent, sequence.tokens.end(), stop_word);
+      stop_word = std::ranges::copy(draw.stops, stop_word).out;
+    }
+    if (!row.samples) continue;
     SamplingRow sampling = draw.row;
     sampling.output_position = output_position(sequence, row);
     sampling.counts_slot = sequence.wants_history ? row.seat : -1;

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "engine/request.h"
 #include "plan/step_plan.h"
+#include "sampling/output_record.h"
 #include "sampling/parameters.h"
 #include "scheduler/scheduler.h"
 
@@ -23,6 +24,7 @@ struct Draw {
   std::vector<LogitBias> biases;       // of the request
   std::vector<LogitBias> stop_biases;  // added while a stop token must not come
   std::int32_t min_tokens = 0;
+  std::vector<std::int32_t> stops;      // as in OutputRecord
   std::span<const std::uint32_t> mask;  // of what is allowed after all known tokens; empty: all is
 };
 

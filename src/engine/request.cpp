@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/in_range.h"
+#include "sampling/output_record.h"
 
 namespace koho {
 std::uint64_t choice_seed(std::uint64_t seed, std::int32_t choice) {
@@ -61,6 +62,21 @@ Status validate(const Request& request, const EngineLimits& limits) {
                     limits.stop_tokens_max));
   for (const Token token : request.stop_tokens)
     KOHO_TRY(in_range("stop_token_ids", token, 0, limits.vocabulary - 1));
+  std::size_t stop_words = 2 * request.stop_tokens.size();
+  for (const std::vector<Token>& sequence : request.stop_sequences) {
+    KOHO_TRY(in_range("the length of a stop sequence", static_cast<std::int64_t>(sequence.size()),
+                      2, OutputRecord::kStopLengthMax));
+    for (const Token token : sequence)
+      KOHO_TRY(in_range("a stop sequence's token", token, 0, limits.vocabulary - 1));
+    stop_words += 1 + sequence.size();
+  }
+  if (stop_words > OutputRecord::kStopWordsMax)
+    return make_error(
+        ErrorCode::invalid_argument,
+        "{} stop tokens and {} stop sequences are too many: twice the tokens and, for "
+        "each sequence, its length and one make {}, {} are the most",
+        request.stop_tokens.size(), request.stop_sequences.size(), stop_words,
+        OutputRecord::kStopWordsMax);
   KOHO_TRY(in_range("the number of stop strings",
                     static_cast<std::int64_t>(request.stop_strings.size()), 0,
                     limits.stop_strings_max));

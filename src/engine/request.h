@@ -21,7 +21,8 @@ struct EngineLimits {
   std::int32_t vocabulary = 0;     // ids that may be in prompts and outputs
   std::int32_t requests_max = 0;   // accepted and not ended
   std::int32_t choices_max = 128;  // of one request
-  std::int32_t stop_tokens_max = 64;
+  std::int32_t stop_tokens_max =
+      64;  // with stop_sequences at most OutputRecord::kStopWordsMax words
   std::int32_t stop_strings_max = 16;
   std::int32_t stop_string_bytes_max = 1024;
   /// Events a stream holds for its reader, per choice; a full stream pauses its request.
@@ -49,8 +50,11 @@ struct Request {
   std::int32_t min_tokens = 0;  // no stop token before so many
   std::int32_t choices = 1;     // n
   std::vector<Token> stop_tokens;
+  /// Tokens that end the answer in this order, one sequence of them or another. As they come before
+  /// anybody knows, they are part of the answer.
+  std::vector<std::vector<Token>> stop_sequences;
   std::vector<std::string> stop_strings;
-  bool include_stop = false;  // the matched stop stays in the text
+  bool include_stop = false;  // the matched stop token or string stays in the text
   bool keep_special = false;  // special tokens show in the text
   std::int32_t priority = 0;  // 0 .. kPriorities-1, 0 first
   CacheSalt salt;

@@ -110,6 +110,12 @@ Status StepLoop::start_choice(Live& live, std::int32_t request_index, std::int32
   if (stops_are_biased)
     for (const Token token : request.stop_tokens)
       choice.draw.stop_biases.push_back({token, -std::numeric_limits<float>::infinity()});
+  for (const Token token : request.stop_tokens)
+    choice.draw.stops.insert(choice.draw.stops.end(), {1, token});
+  for (const std::vector<Token>& sequence : request.stop_sequences) {
+    choice.draw.stops.push_back(static_cast<std::int32_t>(sequence.size()));
+    choice.draw.stops.insert(choice.draw.stops.end(), sequence.begin(), sequence.end());
+  }
   if (has_gate) {
     KOHO_TRY_ASSIGN(choice.gate, TokenGate::open(request, limits_.vocabulary));
     choice.draw.mask = choice.gate->mask();

@@ -134,7 +134,8 @@ class StepLoop {
                std::int32_t choice_index,
                const Sequence& sequence,
                std::int32_t sample);
-  FinishReason write_text(Live& live, Choice& choice, const Sequence& sequence, Token token);
+  FinishReason write_text(
+      Live& live, Choice& choice, const Sequence& sequence, Token token, bool ended);
   void count_token(Live& live, Choice& choice, Token token, std::int64_t now);
   void fill_logprobs(const Live& live, std::int32_t sample);
   void lose_device(const Error& error);

@@ -6,6 +6,7 @@
 
 #include "base/arithmetic.h"
 #include "ops/contract.h"
+#include "sampling/output_record.h"
 
 namespace koho {
 namespace {
@@ -64,6 +65,14 @@ Status check_mlp(const Contract& contract,
       std::string(name) + ": gate and up must be [F, H], down [H, F], alike in all experts");
 }
 
+/// Tables of as many seats each.
+Status check_tables(const Contract& contract, const SeatTables& tables, std::int64_t width) {
+  const std::int64_t seats = tables.pages.size(0);
+  KOHO_TRY(contract.tensor("pages", tables.pages, DType::i32, {seats, width}));
+  KOHO_TRY(contract.tensor("last_sampled", tables.last_sampled, DType::i32, {seats}));
+  return contract.tensor("outputs", tables.outputs, DType::i32, {seats, OutputRecord::kWords});
+}
+
 }  // namespace
 
 Result<Linear> Backend::place_linear(std::span<const LinearSource> blocks) {
@@ -91,40 +100,45 @@ Result<Experts> Backend::place_experts(const ExpertsSource& source) {
   return do_place_experts(source);
 }
 
-Status Backend::take_from_seats(TensorView token_ids,
-                                TensorView page_tables,
-                                const SeatRows& rows) {
+Status Backend::take_from_seats(const SeatRows& rows,
+                                ConstTensorView given_ids,
+                                ConstTensorView own_seats,
+                                const SeatTables& tables) {
   const Contract contract("take_from_seats", device());
-  KOHO_TRY(contract.that(token_ids.shape.rank() == 1 && page_tables.shape.rank() == 2 &&
-                             rows.seat_pages.shape.rank() == 2,
-                         "token_ids [T] · page_tables [S, W] · seat_pages [seats, W]"));
-  const std::int64_t sequences = page_tables.size(0);
-  const std::int64_t width = page_tables.size(1);
-  const std::int64_t seats = rows.seat_pages.size(0);
-  KOHO_TRY(contract.tensor("token_ids", token_ids, DType::i32, {token_ids.size(0)}));
-  KOHO_TRY(contract.tensor("page_tables", page_tables, DType::i32, {sequences, width}));
-  KOHO_TRY(contract.tensor("rows.token_ids", rows.token_ids, DType::i32, {token_ids.size(0)}));
-  KOHO_TRY(contract.tensor("rows.seats", rows.seats, DType::i32, {sequences}));
+  KOHO_TRY(contract.that(given_ids.shape.rank() == 1 && rows.page_tables.shape.rank() == 2 &&
+                             tables.pages.shape.rank() == 2,
+                         "given_ids [T] · page_tables [S, W] · pages [seats, W]"));
+  const std::int64_t tokens = given_ids.size(0);
+  const std::int64_t sequences = rows.page_tables.size(0);
+  const std::int64_t width = rows.page_tables.size(1);
+  KOHO_TRY(contract.tensor("token_ids", rows.token_ids, DType::i32, {tokens}));
+  KOHO_TRY(contract.tensor("slots", rows.slots, DType::i64, {tokens}));
+  KOHO_TRY(contract.tensor("page_tables", rows.page_tables, DType::i32, {sequences, width}));
   KOHO_TRY(contract.tensor("context_lengths", rows.context_lengths, DType::i32, {sequences}));
-  KOHO_TRY(contract.tensor("last_sampled", rows.last_sampled, DType::i32, {seats}));
-  KOHO_TRY(contract.tensor("seat_pages", rows.seat_pages, DType::i32, {seats, width}));
-  if (token_ids.size(0) == 0 && sequences == 0) return {};
+  KOHO_TRY(contract.tensor("given_ids", given_ids, DType::i32, {tokens}));
+  KOHO_TRY(contract.tensor("seats", own_seats, DType::i32, {sequences}));
+  KOHO_TRY(check_tables(contract, tables, width));
+  if (tokens == 0 && sequences == 0) return {};
   if (trace_.skips(Op::take_from_seats)) return {};
   const Trace::Span span(trace_, Op::take_from_seats);
-  return do_take_from_seats(token_ids, page_tables, rows);
+  return do_take_from_seats(rows, given_ids, own_seats, tables);
 }
 
-Status Backend::keep_sampled(TensorView last_sampled, ConstTensorView seats, ConstTensorView ids) {
+Status Backend::keep_sampled(TensorView ends,
+                             const SeatTables& tables,
+                             ConstTensorView seats,
+                             ConstTensorView ids) {
   const Contract contract("keep_sampled", device());
-  KOHO_TRY(contract.that(last_sampled.shape.rank() == 1 && seats.shape.rank() == 1,
-                         "last_sampled [seats] · seats [R]"));
-  KOHO_TRY(contract.tensor("last_sampled", last_sampled, DType::i32, {last_sampled.size(0)}));
-  KOHO_TRY(contract.tensor("seats", seats, DType::i32, {seats.size(0)}));
-  KOHO_TRY(contract.tensor("ids", ids, DType::i32, {seats.size(0)}));
-  if (seats.size(0) == 0) return {};
+  KOHO_TRY(contract.that(ids.shape.rank() == 1 && tables.pages.shape.rank() == 2,
+                         "ids [R] · pages [seats, W]"));
+  KOHO_TRY(contract.tensor("ends", ends, DType::u8, {ids.size(0)}));
+  KOHO_TRY(check_tables(contract, tables, tables.pages.size(1)));
+  KOHO_TRY(contract.tensor("seats", seats, DType::i32, {ids.size(0)}));
+  KOHO_TRY(contract.tensor("ids", ids, DType::i32, {ids.size(0)}));
+  if (ids.size(0) == 0) return {};
   if (trace_.skips(Op::keep_sampled)) return {};
   const Trace::Span span(trace_, Op::keep_sampled);
-  return do_keep_sampled(last_sampled, seats, ids);
+  return do_keep_sampled(ends, tables, seats, ids);
 }
 
 Status Backend::set_entries(TensorView table, ConstTensorView pairs) {

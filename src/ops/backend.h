@@ -96,13 +96,19 @@ struct SamplingOutput {
   TensorView top_logprobs;  // [R, kTopLogprobsMax] f32
 };
 
-/// How a step's rows find what the ranks remember of their seats (plan/step_plan.h).
+/// What the ranks remember of their seats (plan/step_plan.h), a row a seat.
+struct SeatTables {
+  TensorView pages;         // [seats, W] i32: page tables
+  TensorView last_sampled;  // [seats] i32
+  TensorView outputs;       // [seats, OutputRecord::kWords] i32
+};
+
+/// A step's rows, to be completed from their seats.
 struct SeatRows {
-  ConstTensorView token_ids;        // [T] i32: an id, or -1 - seat: the token it sampled last
-  ConstTensorView seats;            // [S] i32
-  ConstTensorView context_lengths;  // [S] i32
-  ConstTensorView last_sampled;     // [seats] i32
-  ConstTensorView seat_pages;       // [seats, W] i32: page tables by seat
+  TensorView token_ids;        // [T] i32
+  TensorView slots;            // [T] i64
+  TensorView page_tables;      // [S, W] i32
+  TensorView context_lengths;  // [S] i32
 };
 
 class Backend {
@@ -159,17 +165,33 @@ class Backend {
   // ---- operators
   // -----------------------------------------------------------------------------------------------------
 
-  /// What a step's rows take from their seats.
+  /// What a step's rows take from their seats. Rows of a seat whose output has ended are frozen:
+  /// they store nothing and read no context.
   ///
-  ///   token_ids[t] = rows.token_ids[t], or last_sampled[seat] if that is -1 - seat
-  ///   page_tables[s, i] = seat_pages[seats[s], i] for i < ceil(context_lengths[s] / 64)
+  ///   rows.token_ids[t] = given_ids[t], or last_sampled[seat] if that is -1 - seat; then, if the
+  ///   seat's output has ended, rows.slots[t] = -1
+  ///   rows.page_tables[s, i] = pages[seats[s], i] for i < ceil(context_lengths[s] / 64), but if
+  ///   the seat's output has ended, context_lengths[s] = 0
   ///
-  /// shapes    token_ids [T] i32 · page_tables [S, W] i32 · see SeatRows
-  Status take_from_seats(TensorView token_ids, TensorView page_tables, const SeatRows& rows);
+  /// shapes    given_ids [T] i32 · seats [S] i32 · see SeatRows, SeatTables
+  Status take_from_seats(const SeatRows& rows,
+                         ConstTensorView given_ids,
+                         ConstTensorView seats,
+                         const SeatTables& tables);
 
-  /// last_sampled[seats[r]] = max(ids[r], 0) where seats[r] >= 0.
-  /// shapes    last_sampled [seats] i32 · seats, ids [R] i32, seats distinct
-  Status keep_sampled(TensorView last_sampled, ConstTensorView seats, ConstTensorView ids);
+  /// Takes sampled tokens into their seats' outputs and finds those that end (take_token,
+  /// sampling/output_record.h). Rows with seats[r] < 0 are passed over.
+  ///
+  ///   the output has ended:  ends[r] = frozen, and nothing changes
+  ///   otherwise              last_sampled[seat] = max(ids[r], 0); ends[r] = ended or none; an id
+  ///   of
+  ///                          -1 is no part of an output
+  ///
+  /// shapes    ends [R] u8: RowEnd · seats, ids [R] i32, seats distinct · see SeatTables
+  Status keep_sampled(TensorView ends,
+                      const SeatTables& tables,
+                      ConstTensorView seats,
+                      ConstTensorView ids);
 
   /// table[pairs[i,0]] = pairs[i,1], a place named twice given one value.
   /// shapes    table [n] i32 · pairs [C, 2] i32, 0 <= pairs[i,0] < n
@@ -295,10 +317,12 @@ class Backend {
  private:
   virtual Result<Linear> do_place_linear(std::span<const LinearSource> blocks) = 0;
   virtual Result<Experts> do_place_experts(const ExpertsSource& source) = 0;
-  virtual Status do_take_from_seats(TensorView token_ids,
-                                    TensorView page_tables,
-                                    const SeatRows& rows) = 0;
-  virtual Status do_keep_sampled(TensorView last_sampled,
+  virtual Status do_take_from_seats(const SeatRows& rows,
+                                    ConstTensorView given_ids,
+                                    ConstTensorView seats,
+                                    const SeatTables& tables) = 0;
+  virtual Status do_keep_sampled(TensorView ends,
+                                 const SeatTables& tables,
                                  ConstTensorView seats,
                                  ConstTensorView ids) = 0;
   virtual Status do_set_entries(TensorView table, ConstTensorView pairs) = 0;

@@ -12,9 +12,9 @@ namespace koho {
 
 inline constexpr std::int64_t kPageTokens = 64;
 
-/// One step's tokens, grouped by sequence, decodes first. Padding (for captured graphs): token rows
-/// with slot -1 at the end, sequences with context length 0 at the end; their outputs are
-/// unspecified but finite and never read.
+/// One step's tokens, grouped by sequence, decodes first. Rows that nobody reads, padding at the
+/// end (for captured graphs) and sequences that had ended anywhere: slot -1, context length 0;
+/// their outputs are unspecified but finite.
 struct Batch {
   ConstTensorView token_ids;  // [T] i32, 0 <= id < V
   ConstTensorView positions;  // [T] i32, place in the sequence, from 0

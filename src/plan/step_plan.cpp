@@ -8,12 +8,13 @@
 #include <utility>
 
 #include "base/arithmetic.h"
+#include "sampling/output_record.h"
 
 namespace koho {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x6f686f6b;  // "koho"
-constexpr std::uint32_t kVersion = 3;
+constexpr std::uint32_t kVersion = 4;
 constexpr std::size_t kAlignment = 8;
 
 /// Hands out consecutive arrays of a plan; with no memory it only counts their bytes.
@@ -53,6 +54,8 @@ std::size_t place_all(PlanArrays<Byte>& plan, const PlanCounts& counts, Byte* ba
   layout.place(plan.copies, counts.copies);
   layout.place(plan.histories, counts.histories);
   layout.place(plan.history_tokens, counts.history_tokens);
+  layout.place(plan.stops, counts.stops);
+  layout.place(plan.stop_words, counts.stop_words);
   layout.place(plan.masks, counts.mask_words);
   return layout.bytes();
 }
@@ -63,7 +66,7 @@ Error broken(std::string_view what, std::int64_t index, std::int64_t found) {
 
 Status check_counts(const PlanCounts& counts, const PlanBounds& bounds) {
   const PlanCounts most = bounds.counts_max();
-  const std::array<std::pair<std::int32_t, std::int32_t>, 11> pairs{{
+  const std::array<std::pair<std::int32_t, std::int32_t>, 13> pairs{{
       {counts.tokens, most.tokens},
       {counts.sequences, most.sequences},
       {counts.decodes, counts.sequences},
@@ -74,6 +77,8 @@ Status check_counts(const PlanCounts& counts, const PlanBounds& bounds) {
       {counts.biases, most.biases},
       {counts.histories, most.histories},
       {counts.history_tokens, most.history_tokens},
+      {counts.stops, most.stops},
+      {counts.stop_words, most.stop_words},
       {counts.mask_words, most.mask_words},
   }};
   for (std::size_t i = 0; i < pairs.size(); ++i)
@@ -209,6 +214,50 @@ Status check_histories(const StepPlan& plan, const PlanBounds& bounds) {
   return {};
 }
 
+/// Whether the words are stops one behind the other, of tokens that there are.
+bool are_stops(std::span<const std::int32_t> words, std::int32_t vocabulary) {
+  while (!words.empty()) {
+    const std::int32_t length = words.front();
+    if (length < 1 || length > OutputRecord::kStopLengthMax) return false;
+    const auto tokens = static_cast<std::size_t>(length);
+    if (words.size() <= tokens) return false;
+    for (const std::int32_t token : words.subspan(1, tokens))
+      if (token < 0 || token >= vocabulary) return false;
+    words = words.subspan(1 + tokens);
+  }
+  return true;
+}
+
+Status check_stops(const StepPlan& plan, const PlanBounds& bounds) {
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < plan.stops.size(); ++i) {
+    const PlanStops& stops = plan.stops[i];
+    const auto index = static_cast<std::int64_t>(i);
+    if (stops.seat < 0 || stops.seat >= bounds.sequences_max)
+      return broken("stops.seat", index, stops.seat);
+    if (stops.output < 0 || stops.output > bounds.context_max)
+      return broken("stops.output", index, stops.output);
+    if (stops.output_min < 0) return broken("stops.output_min", index, stops.output_min);
+    if (stops.recent != std::min(stops.output, OutputRecord::kRecentTokens))
+      return broken("stops.recent", index, stops.recent);
+    if (stops.words < 0 || stops.words > OutputRecord::kStopWordsMax)
+      return broken("stops.words", index, stops.words);
+    const auto recent = static_cast<std::size_t>(stops.recent);
+    const auto words = static_cast<std::size_t>(stops.words);
+    if (plan.stop_words.size() - next < recent + words)
+      return broken("stop_words", index, static_cast<std::int64_t>(plan.stop_words.size()));
+    for (const std::int32_t token : plan.stop_words.subspan(next, recent))
+      if (token < 0 || token >= bounds.vocabulary) return broken("stop_words", index, token);
+    if (!are_stops(plan.stop_words.subspan(next + recent, words), bounds.vocabulary))
+      return broken("stop_words", index, plan.stop_words[next + recent]);
+    next += recent + words;
+  }
+  if (next != plan.stop_words.size())
+    return broken("stop_words", static_cast<std::int64_t>(plan.stops.size()),
+                  static_cast<std::int64_t>(plan.stop_words.size()));
+  return {};
+}
+
 }  // namespace
 
 PlanCounts PlanBounds::counts_max() const {
@@ -222,7 +271,26 @@ PlanCounts PlanBounds::counts_max() const {
           .biases = biases_max,
           .histories = sequences_max,
           .history_tokens = context_max,
+          .stops = sequences_max,
+          .stop_words = sequences_max * (OutputRecord::kRecentTokens + OutputRecord::kStopWordsMax),
           .mask_words = mask_rows_max * mask_words()};
+}
+
+void list_output_words(const StepPlan& plan,
+                       const std::function<void(std::int32_t, std::int32_t, std::int32_t)>& set) {
+  std::size_t next = 0;
+  for (const PlanStops& stops : plan.stops) {
+    set(stops.seat, OutputRecord::kEnded, 0);
+    set(stops.seat, OutputRecord::kOutput, stops.output);
+    set(stops.seat, OutputRecord::kOutputMin, stops.output_min);
+    for (std::int32_t output = stops.output - stops.recent; output < stops.output; ++output)
+      set(stops.seat, OutputRecord::kRecent + output % OutputRecord::kRecentTokens,
+          plan.stop_words[next++]);
+    const std::int32_t end = OutputRecord::kStops + stops.words;
+    for (std::int32_t word = OutputRecord::kStops; word < end; ++word)
+      set(stops.seat, word, plan.stop_words[next++]);
+    if (end < OutputRecord::kWords) set(stops.seat, end, 0);
+  }
 }
 
 std::size_t plan_bytes(const PlanCounts& counts) {
@@ -280,6 +348,7 @@ Result<StepPlan> read_plan(std::span<const std::byte> bytes, const PlanBounds& b
   KOHO_TRY(check_samples(plan, bounds));
   KOHO_TRY(check_pages(plan, bounds));
   KOHO_TRY(check_histories(plan, bounds));
+  KOHO_TRY(check_stops(plan, bounds));
   return plan;
 }
 

@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <type_traits>
 
@@ -50,6 +51,17 @@ struct PlanHistory {
   std::int32_t output = 0;
 };
 
+/// A sequence takes a seat: its output has `output` tokens so far and ends with one of its stops;
+/// one of several tokens ends behind `output_min` others (sampling/output_record.h). The last
+/// `recent` tokens of the output stand in stop_words, then `words` words of stops.
+struct PlanStops {
+  std::int32_t seat = 0;
+  std::int32_t output = 0;
+  std::int32_t output_min = 0;
+  std::int32_t recent = 0;
+  std::int32_t words = 0;
+};
+
 /// How many elements each array has.
 struct PlanCounts {
   std::int32_t tokens = 0;     // T
@@ -62,6 +74,8 @@ struct PlanCounts {
   std::int32_t biases = 0;
   std::int32_t histories = 0;
   std::int32_t history_tokens = 0;
+  std::int32_t stops = 0;
+  std::int32_t stop_words = 0;
   std::int32_t mask_words = 0;  // of all masks together
 
   bool operator==(const PlanCounts&) const = default;
@@ -75,7 +89,7 @@ struct PlanHeader {
   PlanCounts counts;
   std::int32_t late_masks = 0;  // 1: the masks are written after the plan was handed over
 };
-static_assert(std::is_trivially_copyable_v<PlanHeader> && sizeof(PlanHeader) == 72);
+static_assert(std::is_trivially_copyable_v<PlanHeader> && sizeof(PlanHeader) == 80);
 
 /// The arrays of a plan: writable (Byte = std::byte) or not (const std::byte).
 template <typename Byte>
@@ -102,11 +116,17 @@ struct PlanArrays {
   Array<PlanPageCopy> copies;
   Array<PlanHistory> histories;
   Array<std::int32_t> history_tokens;
+  Array<PlanStops> stops;
+  Array<std::int32_t> stop_words;
   Array<std::uint32_t> masks;  // [M, mask_words()] bit t % 32 of word t / 32: token t is allowed;
                                // rows are named by the sampling rows
 };
 using PlanWriter = PlanArrays<std::byte>;
 using StepPlan = PlanArrays<const std::byte>;
+
+/// Calls set(seat, word, value) for every word of every OutputRecord that the plan's stops change.
+void list_output_words(const StepPlan& plan,
+                       const std::function<void(std::int32_t, std::int32_t, std::int32_t)>& set);
 
 /// What a reader holds a plan against.
 struct PlanBounds {

@@ -10,6 +10,8 @@
 
 #include <gtest/gtest.h>
 
+#include "sampling/output_record.h"
+
 namespace koho {
 namespace {
 
@@ -39,7 +41,9 @@ struct Example {
                             .copies = 1,
                             .biases = 1,
                             .histories = 1,
-                            .history_tokens = 3};
+                            .history_tokens = 3,
+                            .stops = 2,
+                            .stop_words = 9};
     bytes = plan_bytes(counts);
     plan = *begin_plan(7, counts, false, std::as_writable_bytes(std::span(memory)));
     fill(plan.token_ids, {take_last_sampled(2), 11, 12, 13});
@@ -59,6 +63,9 @@ struct Example {
     plan.copies[0] = {4, 5};
     plan.histories[0] = {0, 2, 1};
     fill(plan.history_tokens, {1, 2, 3});
+    plan.stops[0] = {.seat = 0, .output = 2, .output_min = 5, .recent = 2, .words = 5};
+    plan.stops[1] = {.seat = 2, .output = 0, .output_min = 0, .recent = 0, .words = 2};
+    fill(plan.stop_words, {71, 72, 1, 99, 2, 8, 9, 1, 33});
   }
   template <typename T>
   static void fill(std::span<T> array, std::initializer_list<std::type_identity_t<T>> values) {
@@ -80,6 +87,41 @@ TEST(StepPlan, ReadsWhatWasWritten) {
   EXPECT_TRUE(std::ranges::equal(plan->slots, example.plan.slots));
   EXPECT_EQ(plan->copies[0].to, 5);
   EXPECT_EQ(plan->history_tokens.size(), 3U);
+}
+
+TEST(StepPlan, StopsBecomeWordsOfTheirSeatsOutputs) {
+  const Example example;
+  std::vector<std::int32_t> seat(OutputRecord::kWords, -7);
+  std::vector<std::int32_t> other(OutputRecord::kWords, -7);
+  list_output_words(*example.read(), [&](std::int32_t of, std::int32_t word, std::int32_t value) {
+    ASSERT_TRUE(of == 0 || of == 2);
+    (of == 0 ? seat : other).at(static_cast<std::size_t>(word)) = value;
+  });
+  const std::vector<std::int32_t> stops(seat.begin() + OutputRecord::kStops,
+                                        seat.begin() + OutputRecord::kStops + 7);
+  EXPECT_EQ(stops, (std::vector<std::int32_t>{1, 99, 2, 8, 9, 0, -7}));
+  EXPECT_EQ(seat[OutputRecord::kOutput], 2);
+  // 8 then 9 ends nothing before the sixth token, 99 does at once.
+  EXPECT_FALSE(take_token(seat.data(), 8));
+  EXPECT_FALSE(take_token(seat.data(), 9));
+  std::vector<std::int32_t> sooner = seat;
+  EXPECT_TRUE(take_token(sooner.data(), 99));
+  EXPECT_EQ(sooner[OutputRecord::kEnded], 1);
+  EXPECT_FALSE(take_token(seat.data(), 8));
+  EXPECT_TRUE(take_token(seat.data(), 9));
+  EXPECT_TRUE(take_token(other.data(), 33));
+}
+
+TEST(StepPlan, AStopMayReachBackOverTheTokensThatASequenceCameWith) {
+  Example example;
+  example.plan.stops[0].output_min = 0;
+  Example::fill(example.plan.stop_words, {71, 72, 4, 71, 72, 3, 4, 1, 33});
+  std::vector<std::int32_t> seat(OutputRecord::kWords);
+  list_output_words(*example.read(), [&](std::int32_t of, std::int32_t word, std::int32_t value) {
+    if (of == 0) seat.at(static_cast<std::size_t>(word)) = value;
+  });
+  EXPECT_FALSE(take_token(seat.data(), 3));
+  EXPECT_TRUE(take_token(seat.data(), 4));
 }
 
 TEST(StepPlan, RefusesEveryWrongNumberByName) {
@@ -118,6 +160,17 @@ TEST(StepPlan, RefusesEveryWrongNumberByName) {
   expect_error("copies.to[0]", [](PlanWriter& plan) { plan.copies[0].to = 4; });
   expect_error("histories.seat[0]", [](PlanWriter& plan) { plan.histories[0].seat = 9; });
   expect_error("histories.prompt[1]", [](PlanWriter& plan) { plan.histories[0].prompt = 1; });
+  expect_error("stops.seat[1]", [](PlanWriter& plan) { plan.stops[1].seat = 4; });
+  expect_error("stops.output[0]", [](PlanWriter& plan) { plan.stops[0].output = -1; });
+  expect_error("stops.output_min[0]", [](PlanWriter& plan) { plan.stops[0].output_min = -1; });
+  expect_error("stops.recent[0]", [](PlanWriter& plan) { plan.stops[0].recent = 1; });
+  expect_error("stops.words[1]", [](PlanWriter& plan) { plan.stops[1].words = 1000; });
+  expect_error("stop_words[1]", [](PlanWriter& plan) { plan.stops[1].words = 3; });
+  expect_error("stop_words[2]", [](PlanWriter& plan) { plan.stops[1].words = 0; });
+  expect_error("stop_words[0]", [](PlanWriter& plan) { plan.stop_words[1] = 100; });
+  expect_error("stop_words[0]", [](PlanWriter& plan) { plan.stop_words[2] = 17; });
+  expect_error("stop_words[0]", [](PlanWriter& plan) { plan.stop_words[4] = 3; });
+  expect_error("stop_words[1]", [](PlanWriter& plan) { plan.stop_words[8] = -1; });
   expect_error("history_tokens[0]", [](PlanWriter& plan) { plan.history_tokens[0] = -1; });
 }
 

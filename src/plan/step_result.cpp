@@ -19,7 +19,9 @@ void take_row(std::vector<T>& to, const std::vector<T>& from, std::size_t row, s
 }
 
 Status same_step(const StepResult& first, const StepResult& other, std::size_t rank) {
-  if (other.step == first.step && other.tokens.size() == first.tokens.size()) return {};
+  if (other.step == first.step && other.tokens.size() == first.tokens.size() &&
+      other.ends.size() == first.ends.size())
+    return {};
   return make_error(ErrorCode::internal,
                     "rank {} answers step {} with {} tokens, rank 0 step {} with {}", rank,
                     other.step, other.tokens.size(), first.step, first.tokens.size());
@@ -35,7 +37,12 @@ Status merge_results(std::span<StepResult> ranks, RowOwners owners, StepResult& 
     KOHO_TRY(same_step(first, other, rank));
     for (std::size_t row = 0; row < rows; ++row) {
       if (owners == RowOwners::all_ranks) {
-        if (other.tokens[row] == first.tokens[row]) continue;
+        if (other.tokens[row] == first.tokens[row] && other.ends[row] == first.ends[row]) continue;
+        if (other.tokens[row] == first.tokens[row])
+          return make_error(ErrorCode::internal,
+                            "the ranks diverge: rank {} and rank 0 differ in whether token {} ends "
+                            "row {} of step {}",
+                            rank, first.tokens[row], row, first.step);
         return make_error(ErrorCode::internal,
                           "the ranks diverge: rank {} sampled token {} in row {} of step {}, rank "
                           "0 token {}",
@@ -46,6 +53,7 @@ Status merge_results(std::span<StepResult> ranks, RowOwners owners, StepResult& 
         return make_error(ErrorCode::internal, "row {} of step {} was sampled by rank {}, too", row,
                           first.step, rank);
       first.tokens[row] = other.tokens[row];
+      first.ends[row] = other.ends[row];
       take_row(first.logprobs, other.logprobs, row, rows);
       take_row(first.top_ids, other.top_ids, row, rows);
       take_row(first.top_logprobs, other.top_logprobs, row, rows);

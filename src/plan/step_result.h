@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "sampling/output_record.h"
 
 namespace koho {
 
@@ -21,6 +22,7 @@ struct StepResult {
   std::int64_t step = 0;              // of the plan
   std::vector<std::int32_t> tokens;   // [R] as the plan's logit_rows; -1: the logits hold a NaN, or
                                       // no token is allowed
+  std::vector<RowEnd> ends;           // [R] what the ranks found of each row's output
   std::vector<float> logprobs;        // [R], or empty
   std::vector<std::int32_t> top_ids;  // [R, kTop], or empty
   std::vector<float> top_logprobs;    // [R, kTop], or empty
@@ -28,6 +30,7 @@ struct StepResult {
   /// So that results of so many rows allocate nothing.
   void reserve(std::size_t samples) {
     tokens.reserve(samples);
+    ends.reserve(samples);
     logprobs.reserve(samples);
     top_ids.reserve(samples * kTop);
     top_logprobs.reserve(samples * kTop);

@@ -11,6 +11,7 @@ constexpr std::int32_t kElsewhere = kSampledElsewhere;
 StepResult answer(std::vector<std::int32_t> tokens, std::int64_t step = 7) {
   StepResult result;
   result.step = step;
+  result.ends.assign(tokens.size(), RowEnd::none);
   result.tokens = std::move(tokens);
   return result;
 }
@@ -39,10 +40,22 @@ TEST(MergeResults, TheFirstTokenThatDiffersIsNamed) {
   EXPECT_NE(refusal({answer({kElsewhere}), answer({kElsewhere})}, RowOwners::all_ranks), "");
 }
 
+TEST(MergeResults, RanksAgreeOnWhatEnds) {
+  std::vector<StepResult> ranks{answer({3, 4}), answer({3, 4})};
+  ranks[0].ends[1] = RowEnd::ended;
+  EXPECT_NE(refusal(ranks, RowOwners::all_ranks).find("whether token 4 ends row 1"),
+            std::string::npos);
+  ranks[1].ends[1] = RowEnd::ended;
+  StepResult merged;
+  ASSERT_TRUE(merge_results(ranks, RowOwners::all_ranks, merged).ok());
+  EXPECT_EQ(merged.ends, (std::vector<RowEnd>{RowEnd::none, RowEnd::ended}));
+}
+
 TEST(MergeResults, EachRowComesFromTheRankThatSampledIt) {
   std::vector<StepResult> ranks{answer({kElsewhere, 4, kElsewhere}),
                                 answer({kElsewhere, kElsewhere, 5}),
                                 answer({-1, kElsewhere, kElsewhere})};
+  ranks[1].ends[2] = RowEnd::ended;
   // Only rank 1's row wants logprobs.
   ranks[1].logprobs = {0.0F, 0.0F, -0.5F};
   ranks[1].top_ids.assign(3 * StepResult::kTop, 0);
@@ -51,6 +64,7 @@ TEST(MergeResults, EachRowComesFromTheRankThatSampledIt) {
   StepResult merged;
   ASSERT_TRUE(merge_results(ranks, RowOwners::one_rank, merged).ok());
   EXPECT_EQ(merged.tokens, (std::vector<std::int32_t>{-1, 4, 5}));
+  EXPECT_EQ(merged.ends, (std::vector<RowEnd>{RowEnd::none, RowEnd::none, RowEnd::ended}));
   ASSERT_EQ(merged.logprobs.size(), 3U);
   EXPECT_EQ(merged.logprobs[2], -0.5F);
   ASSERT_EQ(merged.top_ids.size(), 3U * StepResult::kTop);

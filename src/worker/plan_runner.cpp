@@ -49,9 +49,11 @@ PlanRunner::PlanRunner(Worker& worker, const PlanBounds& bounds)
   sampling_.reserve(sequences);
   for (Unfinished& plan : unfinished_) plan.own_rows.reserve(sequences);
   page_places_.reserve(static_cast<std::size_t>(2 * most.run_pages));
+  output_words_.reserve(2 * sequences * OutputRecord::kWords);
   page_copies_.reserve(static_cast<std::size_t>(2 * most.copies));
   const auto samples = static_cast<std::size_t>(most.samples);
   output_.ids.reserve(samples);
+  output_.ends.reserve(samples);
   output_.logprobs.reserve(samples);
   output_.top_ids.reserve(samples * kTopLogprobsMax);
   output_.top_logprobs.reserve(samples * kTopLogprobsMax);
@@ -84,6 +86,15 @@ void PlanRunner::list_pages(const StepPlan& plan) {
   for (const PlanPageCopy& copy : plan.copies)
     if (owns(copy.from))
       page_copies_.insert(page_copies_.end(), {copy.from - first_page_, copy.to - first_page_});
+}
+
+/// Outputs of sequences that take a seat of this rank, whose pages are known by now.
+void PlanRunner::list_outputs(const StepPlan& plan) {
+  output_words_.clear();
+  list_output_words(plan, [this](std::int32_t seat, std::int32_t word, std::int32_t value) {
+    if (owned_[static_cast<std::size_t>(seat)] != 0)
+      output_words_.insert(output_words_.end(), {Worker::output_place(seat, word), value});
+  });
 }
 
 /// This rank's part of the step, in the order of the plan.
@@ -145,6 +156,7 @@ Status PlanRunner::start(std::span<const std::byte> bytes) {
   Unfinished& unfinished = unfinished_[started_ % unfinished_.size()];
   list_pages(plan);
   KOHO_TRY(start_histories(plan));
+  list_outputs(plan);
   list_tokens(plan, unfinished.own_rows);
   KOHO_TRY(worker_->enqueue_forward({.token_ids = token_ids_,
                                      .positions = positions_,
@@ -159,6 +171,7 @@ Status PlanRunner::start(std::span<const std::byte> bytes) {
                                      .biases = plan.biases,
                                      .masks = {},
                                      .page_places = page_places_,
+                                     .output_words = output_words_,
                                      .page_copies = page_copies_}));
   awaits_masks_ = plan.late_masks;
   late_masks_ = plan.masks;
@@ -180,8 +193,11 @@ Status PlanRunner::finish(StepResult& result) {
   KOHO_TRY(worker_->finish(output_));
   result.step = plan.step;
   result.tokens.assign(plan.rows, kSampledElsewhere);
-  for (std::size_t i = 0; i < plan.own_rows.size(); ++i)
+  result.ends.assign(plan.rows, RowEnd::none);
+  for (std::size_t i = 0; i < plan.own_rows.size(); ++i) {
     result.tokens[plan.own_rows[i]] = output_.ids[i];
+    result.ends[plan.own_rows[i]] = output_.ends[i];
+  }
   spread(result.logprobs, output_.logprobs, plan.own_rows, plan.rows);
   spread(result.top_ids, output_.top_ids, plan.own_rows, plan.rows);
   spread(result.top_logprobs, output_.top_logprobs, plan.own_rows, plan.rows);

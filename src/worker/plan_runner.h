@@ -54,6 +54,7 @@ class PlanRunner {
   }
   Status start_histories(const StepPlan& plan);
   void list_pages(const StepPlan& plan);
+  void list_outputs(const StepPlan& plan);
   void list_tokens(const StepPlan& plan, std::vector<std::size_t>& own_rows);
 
   Worker* worker_;
@@ -77,8 +78,9 @@ class PlanRunner {
   std::vector<std::int32_t> sample_seats_;     // [R]
   std::vector<SamplingRow> sampling_;          // [R]
   std::int64_t decodes_ = 0;
-  std::vector<std::int32_t> page_places_;  // [C, 2]
-  std::vector<std::int32_t> page_copies_;  // [C, 2]
+  std::vector<std::int32_t> page_places_;   // [C, 2]
+  std::vector<std::int32_t> output_words_;  // [C, 2]
+  std::vector<std::int32_t> page_copies_;   // [C, 2]
   StepOutput output_;
 };
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "base/arithmetic.h"
 #include "ops/backend.h"
 #include "sampling/parameters.h"
 #include "tensor/tensor.h"
@@ -47,19 +48,24 @@ class StepPlaces {
  public:
   const std::int64_t slots, token_ids, positions, query_starts, context_lengths, seats, logit_rows,
       sample_seats, sampling;
-  const std::int64_t variable;  // biases begin here, then pairs of page changes and copies
+  const std::int64_t variable;  // biases begin here, then pairs: page changes, outputs, page copies
 };
 
 /// Byte offsets of a step's results.
 struct ResultPlaces {
   explicit ResultPlaces(std::int64_t rows)
-      : logprobs(4 * rows),
-        top_ids(8 * rows),
+      : ends(4 * rows),
+        logprobs(round_up<std::int64_t>(5 * rows, 4)),
+        top_ids(logprobs + 4 * rows),
         top_logprobs(top_ids + 4 * rows * kTopLogprobsMax),
         bytes(top_logprobs + 4 * rows * kTopLogprobsMax) {}
 
   std::int64_t ids = 0;
-  std::int64_t logprobs, top_ids, top_logprobs, bytes;
+  std::int64_t ends;                             // what every step brings back ends with these …
+  std::int64_t logprobs, top_ids, top_logprobs;  // … and these come where a row asks for them
+  std::int64_t bytes;
+
+  static std::int64_t bytes_without_logprobs(std::int64_t rows) { return 5 * rows; }
 };
 
 /// `count` elements of `dtype` at `offset` of packed memory.

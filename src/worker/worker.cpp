@@ -96,18 +96,19 @@ Status Worker::allocate(const WorkerSettings& settings) {
   auto tensor = [this](DType dtype, Shape shape) {
     return backend_->allocate(dtype, shape, "step arrays");
   };
-  // Behind the arrays: the most biases, then a whole page table for every seat and a copied page
-  // each.
+  // Behind the arrays: the most biases, then a whole page table and a whole output for every seat
+  // and a copied page each.
   const std::int64_t packed_bytes =
       StepPlaces({limits_.tokens_max, sequences, rows}).variable +
       rows * kLogitBiasMax * static_cast<std::int64_t>(sizeof(LogitBias)) +
-      8 * sequences * (page_table_width_ + 1);
+      8 * sequences * (page_table_width_ + OutputRecord::kWords + 1);
   const std::int64_t result_bytes = ResultPlaces(rows).bytes;
   KOHO_TRY_ASSIGN(a.packed, tensor(DType::u8, {packed_bytes}));
   KOHO_TRY_ASSIGN(a.token_ids, tensor(DType::i32, {limits_.tokens_max}));
   KOHO_TRY_ASSIGN(a.page_tables, tensor(DType::i32, {sequences, page_table_width_}));
   KOHO_TRY_ASSIGN(a.seat_pages, tensor(DType::i32, {sequences, page_table_width_}));
   KOHO_TRY_ASSIGN(a.last_sampled, tensor(DType::i32, {sequences}));
+  KOHO_TRY_ASSIGN(a.outputs, tensor(DType::i32, {sequences, OutputRecord::kWords}));
   KOHO_TRY_ASSIGN(a.masks, tensor(DType::i32, {mask_rows, mask_words}));
   KOHO_TRY_ASSIGN(a.counts, tensor(DType::i32, {std::max<std::int64_t>(settings.counts_slots, 1),
                                                 limits_.vocabulary}));
@@ -120,7 +121,7 @@ Status Worker::allocate(const WorkerSettings& settings) {
     KOHO_TRY_ASSIGN(lane.done, backend_->make_mark());
   }
   // What no step has written is read by nobody who uses it; zeros all the same.
-  for (Tensor* table : {&a.seat_pages, &a.last_sampled, &a.page_tables}) {
+  for (Tensor* table : {&a.seat_pages, &a.last_sampled, &a.outputs, &a.page_tables}) {
     const std::vector<std::byte> zeros(static_cast<std::size_t>(table->view().bytes()));
     KOHO_TRY(backend_->upload(table->view(), zeros));
   }
@@ -136,12 +137,15 @@ Status Worker::check(const StepInput& input) const {
       length(input.query_starts) == sequences + 1 && length(input.seats) == sequences &&
       (input.sampling.empty() ||
        (length(input.sampling) == rows && length(input.sample_seats) == rows)) &&
-      input.page_places.size() % 2 == 0 && input.page_copies.size() % 2 == 0;
-  const bool within_limits = tokens <= limits_.tokens_max && sequences <= limits_.sequences_max &&
-                             rows <= limits_.logit_rows_max &&
-                             length(input.biases) <= limits_.logit_rows_max * kLogitBiasMax &&
-                             length(input.page_places) / 2 + length(input.page_copies) / 2 <=
-                                 limits_.sequences_max * (page_table_width_ + 1);
+      input.page_places.size() % 2 == 0 && input.page_copies.size() % 2 == 0 &&
+      input.output_words.size() % 2 == 0;
+  const bool within_limits =
+      tokens <= limits_.tokens_max && sequences <= limits_.sequences_max &&
+      rows <= limits_.logit_rows_max &&
+      length(input.biases) <= limits_.logit_rows_max * kLogitBiasMax &&
+      length(input.page_places) / 2 + length(input.page_copies) / 2 <=
+          limits_.sequences_max * (page_table_width_ + 1) &&
+      length(input.output_words) / 2 <= limits_.sequences_max * OutputRecord::kWords;
   if (!lengths_agree || !within_limits || input.query_starts.back() != tokens)
     return make_error(ErrorCode::invalid_argument,
                       "a step of {} tokens, {} sequences, {} logit rows does not fit together or "
@@ -208,6 +212,7 @@ Status Worker::upload(const StepInput& input, const StepShape& shape, Lane& lane
   };
   append(input.biases);
   const std::int64_t places = append(input.page_places);
+  const std::int64_t words = append(input.output_words);
   const std::int64_t copies = append(input.page_copies);
   const TensorView device = part_of(arrays_.packed, 0, DType::u8, {end});
   KOHO_TRY(backend_->enqueue_upload(
@@ -215,14 +220,24 @@ Status Worker::upload(const StepInput& input, const StepShape& shape, Lane& lane
   const auto pairs = [&](std::int64_t offset, auto source) {
     return part_of(arrays_.packed, offset, DType::i32, {length(source) / 2, 2});
   };
-  TensorView table = arrays_.seat_pages.view();
-  KOHO_TRY(
-      backend_->set_entries(table.reshape({table.elements()}), pairs(places, input.page_places)));
+  last_traffic_.sent = end;
+  const auto set = [&](TensorView table, ConstTensorView entries) {
+    return backend_->set_entries(table.reshape({table.elements()}), entries);
+  };
+  KOHO_TRY(set(arrays_.seat_pages.view(), pairs(places, input.page_places)));
+  KOHO_TRY(set(arrays_.outputs.view(), pairs(words, input.output_words)));
   if (input.page_copies.empty()) return {};
   for (std::int64_t layer = 0; layer < model_->config().num_hidden_layers; ++layer)
     KOHO_TRY(
         backend_->copy_pages(model_->kv_cache().layer(layer), pairs(copies, input.page_copies)));
   return {};
+}
+
+SeatTables Worker::seat_tables() const {
+  const auto whole = [](const Tensor& table) { return const_cast<Tensor&>(table).view(); };
+  return {.pages = whole(arrays_.seat_pages),
+          .last_sampled = whole(arrays_.last_sampled),
+          .outputs = whole(arrays_.outputs)};
 }
 
 Batch Worker::batch_of(const StepShape& shape, std::int64_t decodes) const {
@@ -249,13 +264,13 @@ Result<TensorView> Worker::forward(const StepShape& shape, const Batch& batch) {
   const StepPlaces at(shape);
   const Tensor& packed = arrays_.packed;
   KOHO_TRY(backend_->take_from_seats(
-      part_of(arrays_.token_ids, 0, DType::i32, {shape.tokens}),
-      part_of(arrays_.page_tables, 0, DType::i32, {shape.sequences, page_table_width_}),
-      {.token_ids = part_of(packed, at.token_ids, DType::i32, {shape.tokens}),
-       .seats = part_of(packed, at.seats, DType::i32, {shape.sequences}),
-       .context_lengths = batch.context_lengths,
-       .last_sampled = arrays_.last_sampled.view(),
-       .seat_pages = arrays_.seat_pages.view()}));
+      {.token_ids = part_of(arrays_.token_ids, 0, DType::i32, {shape.tokens}),
+       .slots = part_of(packed, at.slots, DType::i64, {shape.tokens}),
+       .page_tables =
+           part_of(arrays_.page_tables, 0, DType::i32, {shape.sequences, page_table_width_}),
+       .context_lengths = part_of(packed, at.context_lengths, DType::i32, {shape.sequences})},
+      part_of(packed, at.token_ids, DType::i32, {shape.tokens}),
+      part_of(packed, at.seats, DType::i32, {shape.sequences}), seat_tables()));
   return model_->forward(batch);
 }
 
@@ -280,9 +295,9 @@ Status Worker::sample(const StepShape& shape, ConstTensorView logits) {
   out.top_logprobs =
       part_of(arrays_.results, results.top_logprobs, DType::f32, {rows, kTopLogprobsMax});
   KOHO_TRY(backend_->sample(out, logits, batch));
-  return backend_->keep_sampled(arrays_.last_sampled.view(),
-                                part_of(arrays_.packed, at.sample_seats, DType::i32, {rows}),
-                                out.ids);
+  return backend_->keep_sampled(
+      part_of(arrays_.results, results.ends, DType::u8, {rows}), seat_tables(),
+      part_of(arrays_.packed, at.sample_seats, DType::i32, {rows}), out.ids);
 }
 
 Status Worker::enqueue(const StepInput& input) {
@@ -336,7 +351,9 @@ Status Worker::enqueue_sampling(std::span<const std::uint32_t> masks) {
   }
   if (lane.samples && lane.rows > 0) {
     const std::int64_t rows = lane.shape.logit_rows;
-    const std::int64_t bytes = lane.logprobs ? ResultPlaces(rows).bytes : 4 * rows;
+    const std::int64_t bytes =
+        lane.logprobs ? ResultPlaces(rows).bytes : ResultPlaces::bytes_without_logprobs(rows);
+    last_traffic_.fetched = bytes;
     KOHO_TRY(backend_->enqueue_download(
         std::span<std::byte>(lane.results.view().data, static_cast<std::size_t>(bytes)),
         part_of(arrays_.results, 0, DType::u8, {bytes})));
@@ -364,12 +381,14 @@ Status Worker::finish(StepOutput& output) {
   KOHO_TRY(lane.done->wait());
   output.logits = lane.logits;
   output.ids.clear();
+  output.ends.clear();
   output.logprobs.clear();
   output.top_ids.clear();
   output.top_logprobs.clear();
   if (!lane.samples) return {};
   const ResultPlaces at(lane.shape.logit_rows);
   fetch(output.ids, lane.results, at.ids, lane.rows);
+  fetch(output.ends, lane.results, at.ends, lane.rows);
   if (!lane.logprobs) return {};
   fetch(output.logprobs, lane.results, at.logprobs, lane.rows);
   fetch(output.top_ids, lane.results, at.top_ids, lane.rows * kTopLogprobsMax);

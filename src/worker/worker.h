@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One rank at work: owns the model, the step's arrays, what the rank remembers of each seat (page
-// table, last token, token counts), and runs steps given as host arrays. It decides nothing: which
-// tokens, which pages and which rows to sample come with every step.
+// table, last token, its output's end, token counts), and runs steps given as host arrays. It
+// decides nothing: which tokens, which pages and which rows to sample come with every step.
 //
 // Steps are enqueued and finished, up to kStepsInFlightMax of them at once; what a step sampled is
 // the next one's input without leaving the device. A step is two halves, the forward pass and
@@ -19,6 +19,7 @@
 #include "base/error.h"
 #include "model/glm4_moe.h"
 #include "ops/backend.h"
+#include "sampling/output_record.h"
 #include "sampling/parameters.h"
 #include "worker/step_memory.h"
 
@@ -37,15 +38,18 @@ struct StepInput {
   std::span<const std::int32_t> sample_seats;  // [R] whose last token this becomes; with sampling
   std::span<const SamplingRow> sampling;       // [R], or empty: no sampling, logits only
   std::span<const LogitBias> biases;
-  std::span<const std::uint32_t> masks;       // [M, ceil(V/32)], for enqueue()
-  std::span<const std::int32_t> page_places;  // [C, 2] Worker::page_place and its page, before the
-                                              // step; a place named twice has one page
-  std::span<const std::int32_t> page_copies;  // [C, 2] from, to, before the step
+  std::span<const std::uint32_t> masks;        // [M, ceil(V/32)], for enqueue()
+  std::span<const std::int32_t> page_places;   // [C, 2] Worker::page_place and its page, before the
+                                               // step; a place named twice has one page
+  std::span<const std::int32_t> output_words;  // [C, 2] Worker::output_place and its word, before
+                                               // the step; no place is named twice
+  std::span<const std::int32_t> page_copies;   // [C, 2] from, to, before the step
 };
 
 /// What a step gave. Vectors keep their capacity from step to step.
 struct StepOutput {
   std::vector<std::int32_t> ids;      // [R]; -1: no token could be drawn
+  std::vector<RowEnd> ends;           // [R] what became of the rows' outputs
   std::vector<float> logprobs;        // [R], or empty if no row wants any
   std::vector<std::int32_t> top_ids;  // [R, kTopLogprobsMax]
   std::vector<float> top_logprobs;    // [R, kTopLogprobsMax]
@@ -94,6 +98,12 @@ class Worker {
     return static_cast<std::int32_t>(seat * page_table_width_ + index);
   }
 
+  /// Where a word of what is remembered of a seat's output lies, for StepInput::output_words. What
+  /// no step has written is 0: an output that nothing ends.
+  static std::int32_t output_place(std::int64_t seat, std::int64_t word) {
+    return static_cast<std::int32_t>(seat * OutputRecord::kWords + word);
+  }
+
   /// Starts a penalty row: clears it, then counts the request's prompt and output so far.
   Status start_counts(std::int64_t slot,
                       std::span<const std::int32_t> prompt,
@@ -110,6 +120,12 @@ class Worker {
 
   Backend& backend() { return *backend_; }
   Glm4Moe& model() { return *model_; }
+  /// Bytes that the step enqueued last sent to the device and brings back; its masks not included.
+  struct Traffic {
+    std::int64_t sent = 0;
+    std::int64_t fetched = 0;
+  };
+  const Traffic& last_traffic() const { return last_traffic_; }
   /// The rows that a decode step of `rows` is padded to; `rows` where nothing is recorded.
   std::int64_t padded_rows(std::int64_t rows) const;
 
@@ -118,7 +134,7 @@ class Worker {
   struct Arrays {
     Tensor packed;                  // a step's arrays, as they come from the host
     Tensor token_ids, page_tables;  // of the step, resolved
-    Tensor seat_pages, last_sampled;
+    Tensor seat_pages, last_sampled, outputs;
     Tensor masks, counts, id_list;
     Tensor results;
   };
@@ -149,6 +165,7 @@ class Worker {
   /// and what comes before the forward pass.
   Status upload(const StepInput& input, const StepShape& shape, Lane& lane);
   Status upload_masks(std::span<const std::uint32_t> masks, Lane& lane);
+  SeatTables seat_tables() const;
   Batch batch_of(const StepShape& shape, std::int64_t decodes) const;
   Result<TensorView> forward(const StepShape& shape, const Batch& batch);
   Status sample(const StepShape& shape, ConstTensorView logits);
@@ -166,6 +183,7 @@ class Worker {
   std::vector<Recorded> recorded_;  // rising
   StepShape last_shape_;            // of the last step enqueued
   Batch last_batch_;
+  Traffic last_traffic_;
   bool last_samples_ = false;
   std::uint64_t enqueued_ = 0;  // steps, with their first half …
   std::uint64_t sampled_ = 0;   // … and with both

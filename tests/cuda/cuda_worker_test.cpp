@@ -113,8 +113,7 @@ class Model {
         const std::int64_t position = row.first + static_cast<std::int64_t>(i);
         ids.push_back(row.ids[i]);
         positions.push_back(static_cast<std::int32_t>(position));
-        slots.push_back(page(row.seat, position / kPageTokens) * kPageTokens +
-                        position % kPageTokens);
+        slots.push_back(slot(row.seat, position));
       }
       starts.push_back(static_cast<std::int32_t>(ids.size()));
       contexts.push_back(positions.back() + 1);
@@ -143,7 +142,24 @@ class Model {
                             .biases = {},
                             .masks = {},
                             .page_places = places,
+                            .output_words = std::exchange(output_words_, {}),
                             .page_copies = {}});
+  }
+  /// From the next step on the seat's output begins anew and ends with `stop`.
+  void begin_output(std::int64_t seat, const std::vector<std::int32_t>& stop) {
+    const auto set = [&](std::int32_t word, std::int32_t value) {
+      output_words_.insert(output_words_.end(), {Worker::output_place(seat, word), value});
+    };
+    set(OutputRecord::kEnded, 0);
+    set(OutputRecord::kOutput, 0);
+    std::int32_t at = OutputRecord::kStops;
+    if (!stop.empty()) set(at++, static_cast<std::int32_t>(stop.size()));
+    for (const std::int32_t token : stop) set(at++, token);
+    set(at, 0);
+  }
+  /// Where a position of a seat lies in the cache.
+  std::int64_t slot(std::int64_t seat, std::int64_t position) const {
+    return page(seat, position / kPageTokens) * kPageTokens + position % kPageTokens;
   }
   Status finish() { return worker_.finish(output_); }
 
@@ -161,6 +177,7 @@ class Model {
 
   Worker worker_;
   Room room_;
+  std::vector<std::int32_t> output_words_;  // for the next step
   StepOutput output_;
 };
 
@@ -212,6 +229,7 @@ TEST_F(CudaWorker, DrawsOnTheDeviceWhatTheHostDraws) {
 struct Story {
   std::vector<std::vector<std::int32_t>> ids;
   std::vector<std::vector<float>> logprobs;
+  std::vector<std::vector<RowEnd>> ends;
 };
 
 void tell(Model& model,
@@ -221,10 +239,12 @@ void tell(Model& model,
           Story& story) {
   story.ids.assign(static_cast<std::size_t>(kSeats), {});
   story.logprobs.assign(static_cast<std::size_t>(kSeats), {});
+  story.ends.assign(static_cast<std::size_t>(kSeats), {});
   const auto note = [&](const std::vector<std::int64_t>& rows) {
     for (std::size_t r = 0; r < rows.size(); ++r) {
       story.ids[static_cast<std::size_t>(rows[r])].push_back(model.output().ids[r]);
       story.logprobs[static_cast<std::size_t>(rows[r])].push_back(model.output().logprobs[r]);
+      story.ends[static_cast<std::size_t>(rows[r])].push_back(model.output().ends[r]);
     }
   };
   for (const std::int64_t seat : seats) {
@@ -276,6 +296,72 @@ TEST_F(CudaWorker, ASequenceDoesNotSeeItsNeighboursNorThePadding) {
       const auto s = static_cast<std::size_t>(seat);
       EXPECT_EQ(together.ids[s], alone[s].ids[s]) << "seat " << seat << " in a batch of " << batch;
       EXPECT_EQ(together.logprobs[s], alone[s].logprobs[s]);
+    }
+  }
+}
+
+TEST_F(CudaWorker, AnOutputEndsOnTheDeviceAndItsRowIsFrozen) {
+  auto drawn = DrawnWeights::make(shape(), kSeed);
+  ASSERT_TRUE(drawn.ok());
+  for (const bool deterministic : {false, true}) {
+    auto model = Model::load((*drawn)->sources(), drawn->get(), deterministic);
+    ASSERT_TRUE(model.ok()) << model.error().message;
+    std::mt19937 random(6);
+    std::vector<std::vector<std::int32_t>> prompts;
+    std::vector<std::int64_t> seats;
+    for (std::int64_t seat = 0; seat < kSeats; ++seat) {
+      prompts.push_back(random_ids(random, 1 + static_cast<std::int64_t>(random() % 90)));
+      seats.push_back(seat);
+    }
+    constexpr int kSteps = 30;
+    Story whole;
+    tell(**model, seats, prompts, kSteps, whole);
+
+    // Every second seat stops at one to three of the tokens that it drew.
+    std::vector<std::size_t> lengths(seats.size(), whole.ids[0].size());
+    for (std::size_t s = 0; s < seats.size(); ++s) {
+      const std::vector<std::int32_t>& ids = whole.ids[s];
+      std::vector<std::int32_t> stop;
+      if (s % 2 == 1) {
+        const auto begin = ids.begin() + static_cast<std::ptrdiff_t>(random() % (kSteps - 4));
+        stop.assign(begin, begin + 1 + static_cast<std::ptrdiff_t>(random() % 3));
+        const auto first = std::search(ids.begin(), ids.end(), stop.begin(), stop.end());
+        lengths[s] = static_cast<std::size_t>(first - ids.begin()) + stop.size();
+      }
+      (*model)->begin_output(seats[s], stop);
+    }
+    Worker& worker = (*model)->worker();
+    const TensorView cache = worker.model().kv_cache().layer(0).k;  // [pages, heads, 64, width]
+    std::vector<std::byte> bytes(static_cast<std::size_t>(cache.bytes()));
+    ASSERT_TRUE(worker.backend().upload(cache, bytes).ok());
+    Story stopped;
+    tell(**model, seats, prompts, kSteps, stopped);
+    ASSERT_TRUE(worker.backend().download(bytes, cache).ok());
+    const auto is_stored = [&](std::int64_t seat, std::int64_t position) {
+      const std::int64_t slot = (*model)->slot(seat, position);
+      const std::int64_t row = cache.stride(2) * dtype_bytes(cache.dtype);
+      const std::int64_t at = slot / kPageTokens * cache.size(1) * kPageTokens + slot % kPageTokens;
+      const auto begin = bytes.begin() + at * row;
+      return std::any_of(begin, begin + row, [](std::byte byte) { return byte != std::byte{0}; });
+    };
+    for (std::size_t s = 0; s < seats.size(); ++s) {
+      const auto prompt = std::ssize(prompts[s]);
+      for (std::size_t i = 0; i < whole.ids[s].size(); ++i) {
+        // Token i + 1 is drawn from position prompt + i, which token i is stored at.
+        const auto position = prompt + static_cast<std::int64_t>(i);
+        const bool goes_on = i + 1 < lengths[s] || lengths[s] == whole.ids[s].size();
+        const RowEnd expected = goes_on               ? RowEnd::none
+                                : i + 1 == lengths[s] ? RowEnd::ended
+                                                      : RowEnd::frozen;
+        EXPECT_EQ(stopped.ends[s][i], expected) << "seat " << s << ", token " << i;
+        if (expected != RowEnd::frozen) {
+          EXPECT_EQ(stopped.ids[s][i], whole.ids[s][i]) << "seat " << s << ", token " << i;
+          EXPECT_EQ(stopped.logprobs[s][i], whole.logprobs[s][i]) << "seat " << s;
+        }
+        if (i + 1 < whole.ids[s].size()) {
+          EXPECT_EQ(is_stored(seats[s], position), goes_on) << "seat " << s << ", token " << i;
+        }
+      }
     }
   }
 }

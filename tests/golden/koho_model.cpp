@@ -104,6 +104,7 @@ Status KohoModel::Parts::step(std::span<const std::int32_t> ids,
                        .biases = {},
                        .masks = {},
                        .page_places = places,
+                       .output_words = {},
                        .page_copies = {}},
                       output);
 }

@@ -325,6 +325,24 @@ std::string run_attention(Backend& backend,
   const HostTensor got = out.values.get();
   faults += compare_bounds("out", got, expected, bounds, heads.width) + out.check_quantised("out") +
             out.guard_fault("out");
+  if (step.decodes > 0 && random.chance(0.5)) {
+    // A sequence that has ended has no context, and the others the same bits.
+    const std::int64_t ended = random.integer(0, step.decodes - 1);
+    std::vector<std::int64_t> contexts;
+    for (const Sequence& sequence : step.sequences) contexts.push_back(sequence.context);
+    contexts[static_cast<std::size_t>(ended)] = 0;
+    const DeviceArray contexts_array(backend, integers(DType::i32, contexts));
+    Batch batch = arrays.batch;
+    batch.context_lengths = contexts_array.view();
+    const DeviceActivation beside(backend, tokens, row_width, with_values(needs));
+    faults += fault_of("attention with an ended sequence",
+                       backend.attention(beside.view(), q_array.view(), kv, batch, heads));
+    HostTensor others = beside.values.get();
+    const std::int64_t row_bytes = row_width * dtype_bytes(DType::bf16);
+    std::copy_n(got.bytes.begin() + ended * row_bytes, row_bytes,
+                others.bytes.begin() + ended * row_bytes);
+    faults += compare_bits("out beside an ended sequence", others, got) + beside.guard_fault("out");
+  }
   if (!options.batch_invariant) return faults;
 
   // One row alone, its sequence in other pages: the same bits.

@@ -10,6 +10,7 @@
 #include "ops/compare.h"
 #include "ops/device_array.h"
 #include "ops/twin.h"
+#include "sampling/output_record.h"
 
 namespace koho::testing {
 namespace {
@@ -67,70 +68,159 @@ std::string run_gather_rows(Backend& backend, std::uint64_t seed, const OpCaseOp
   return faults + compare_bits("out", out.get(), expected) + out.guard_fault("out");
 }
 
+/// Tables of `seats` seats with page tables of `width`: outputs of a few tokens, so that stops of
+/// one to three tokens are often completed; one in five has ended.
+struct Seats {
+  HostTensor pages, last_sampled, outputs;
+
+  Seats(Random& random, std::int64_t seats, std::int64_t width)
+      : pages(random_indices(random, seats * width, 5000)),
+        last_sampled(random_indices(random, seats, 1000)),
+        outputs(random_indices(random, seats * OutputRecord::kWords, kTokens)) {
+    pages.shape = {seats, width};
+    outputs.shape = {seats, OutputRecord::kWords};
+    for (std::int64_t seat = 0; seat < seats; ++seat) {
+      std::int32_t* record = outputs.as<std::int32_t>() + seat * OutputRecord::kWords;
+      record[OutputRecord::kEnded] = random.chance(0.2) ? 1 : 0;
+      record[OutputRecord::kOutput] = static_cast<std::int32_t>(random.integer(0, 40));
+      record[OutputRecord::kOutputMin] = static_cast<std::int32_t>(random.integer(0, 20));
+      std::int64_t at = OutputRecord::kStops;
+      const bool fills = random.chance(0.1);  // the record to its last word
+      for (std::int64_t stops = fills ? 200 : random.integer(0, 5); stops > 0; --stops) {
+        const std::int64_t length = random.chance(0.3) ? 1 : random.integer(2, fills ? 16 : 3);
+        if (at + length >= OutputRecord::kWords) break;
+        record[at] = static_cast<std::int32_t>(length);
+        at += 1 + length;
+      }
+      if (at < OutputRecord::kWords) record[at] = 0;
+    }
+  }
+
+  static constexpr std::int64_t kTokens = 4;
+};
+
+/// A table on the device.
+struct DeviceSeats {
+  DeviceArray pages, last_sampled, outputs;
+
+  DeviceSeats(Backend& backend, const Seats& seats)
+      : pages(backend, seats.pages),
+        last_sampled(backend, seats.last_sampled),
+        outputs(backend, seats.outputs) {}
+  SeatTables tables() { return {pages.view(), last_sampled.view(), outputs.view()}; }
+};
+
 std::string run_take_from_seats(Backend& backend, std::uint64_t seed, const OpCaseOptions&) {
   Random random(seed);
   const std::int64_t tokens = random_tokens(random);
   const std::int64_t sequences = random.integer(1, 40);
-  const std::int64_t seats = sequences + random.integer(0, 10);
+  const std::int64_t count = sequences + random.integer(0, 10);
   const std::int64_t width = random.pick({1, 3, 64, 300, 600});
-  std::vector<std::int64_t> given, own_seats, contexts;
-  for (std::int64_t t = 0; t < tokens; ++t)
-    given.push_back(random.chance(0.5) ? random.integer(0, 1000) : -random.integer(1, seats));
+  const Seats seats(random, count, width);
+  std::vector<std::int64_t> given, own_seats, contexts, slots;
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    given.push_back(random.chance(0.5) ? random.integer(0, 1000) : -random.integer(1, count));
+    slots.push_back(random.integer(-1, 1'000'000'000'000));
+  }
   for (std::int64_t s = 0; s < sequences; ++s) {
-    own_seats.push_back(random.integer(0, seats - 1));
+    own_seats.push_back(random.integer(0, count - 1));
     contexts.push_back(random.chance(0.2) ? 0 : random.integer(1, 64 * width));
   }
-  const HostTensor last = random_indices(random, seats, 1000);
-  HostTensor pages = random_indices(random, seats * width, 5000);
-  pages.shape = {seats, width};
   const DeviceArray given_array(backend, integers(DType::i32, given));
   const DeviceArray seats_array(backend, integers(DType::i32, own_seats));
-  const DeviceArray contexts_array(backend, integers(DType::i32, contexts));
-  const DeviceArray last_array(backend, last);
-  const DeviceArray pages_array(backend, pages);
+  DeviceSeats device(backend, seats);
+  DeviceArray contexts_array(backend, integers(DType::i32, contexts));
+  DeviceArray slots_array(backend, integers(DType::i64, slots));
   DeviceArray ids(backend, DType::i32, {tokens});
   DeviceArray tables(backend, DType::i32, {sequences, width});
   HostTensor expected = tables.get();  // what lies behind a context is left as it was
   std::string faults =
-      fault_of("take_from_seats", backend.take_from_seats(ids.view(), tables.view(),
-                                                          {.token_ids = given_array.view(),
-                                                           .seats = seats_array.view(),
-                                                           .context_lengths = contexts_array.view(),
-                                                           .last_sampled = last_array.view(),
-                                                           .seat_pages = pages_array.view()}));
+      fault_of("take_from_seats",
+               backend.take_from_seats({.token_ids = ids.view(),
+                                        .slots = slots_array.view(),
+                                        .page_tables = tables.view(),
+                                        .context_lengths = contexts_array.view()},
+                                       given_array.view(), seats_array.view(), device.tables()));
+  const auto has_ended = [&](std::int64_t seat) {
+    return seats.outputs.as<std::int32_t>()[seat * OutputRecord::kWords] != 0;
+  };
   HostTensor expected_ids(DType::i32, {tokens});
-  for (std::size_t t = 0; t < given.size(); ++t)
-    expected_ids.as<std::int32_t>()[t] = given[t] >= 0 ? static_cast<std::int32_t>(given[t])
-                                                       : last.as<std::int32_t>()[-1 - given[t]];
-  for (std::int64_t s = 0; s < sequences; ++s)
-    for (std::int64_t i = 0; 64 * i < contexts[static_cast<std::size_t>(s)]; ++i)
-      expected.as<std::int32_t>()[s * width + i] =
-          pages.as<std::int32_t>()[own_seats[static_cast<std::size_t>(s)] * width + i];
+  for (std::size_t t = 0; t < given.size(); ++t) {
+    const std::int64_t seat = -1 - given[t];
+    expected_ids.as<std::int32_t>()[t] = given[t] >= 0
+                                             ? static_cast<std::int32_t>(given[t])
+                                             : seats.last_sampled.as<std::int32_t>()[seat];
+    if (given[t] < 0 && has_ended(seat)) slots[t] = -1;
+  }
+  for (std::int64_t s = 0; s < sequences; ++s) {
+    const std::int64_t seat = own_seats[static_cast<std::size_t>(s)];
+    std::int64_t& context = contexts[static_cast<std::size_t>(s)];
+    if (has_ended(seat)) context = 0;
+    for (std::int64_t i = 0; 64 * i < context; ++i)
+      expected.as<std::int32_t>()[s * width + i] = seats.pages.as<std::int32_t>()[seat * width + i];
+  }
   return faults + compare_bits("token_ids", ids.get(), expected_ids) +
+         compare_bits("slots", slots_array.get(), integers(DType::i64, slots)) +
+         compare_bits("context_lengths", contexts_array.get(), integers(DType::i32, contexts)) +
          compare_bits("page_tables", tables.get(), expected) + ids.guard_fault("token_ids") +
          tables.guard_fault("page_tables");
+}
+
+/// Whether the output, `token` included, ends with a stop of the record: found from the whole list
+/// of what is known of it.
+bool completes_stop(const std::int32_t* record, std::int32_t token) {
+  std::vector<std::int32_t> known;
+  const std::int32_t output = record[OutputRecord::kOutput];
+  for (std::int32_t i = std::max(0, output - OutputRecord::kRecentTokens + 1); i < output; ++i)
+    known.push_back(record[OutputRecord::kRecent + i % OutputRecord::kRecentTokens]);
+  known.push_back(token);
+  std::int64_t at = OutputRecord::kStops;
+  while (at < OutputRecord::kWords && record[at] != 0) {
+    const std::vector<std::int32_t> stop(record + at + 1, record + at + 1 + record[at]);
+    at += 1 + record[at];
+    if (stop.size() > 1 && output < record[OutputRecord::kOutputMin]) continue;
+    if (stop.size() <= known.size() && std::equal(stop.rbegin(), stop.rend(), known.rbegin()))
+      return true;
+  }
+  return false;
 }
 
 std::string run_keep_sampled(Backend& backend, std::uint64_t seed, const OpCaseOptions&) {
   Random random(seed);
   const std::int64_t rows = random.integer(0, 300);
-  std::vector<std::int64_t> seats, ids;
+  std::vector<std::int64_t> own_seats, ids;
   for (std::int64_t r = 0; r < rows; ++r) {
-    seats.push_back(random.chance(0.2) ? -1 : 2 * r + random.integer(0, 1));
-    ids.push_back(random.integer(-1, 1000));
+    own_seats.push_back(random.chance(0.2) ? -1 : 2 * r + random.integer(0, 1));
+    ids.push_back(random.chance(0.05) ? -1 : random.integer(0, Seats::kTokens - 1));
   }
-  const HostTensor before = random_indices(random, 2 * rows + 3, 1000);
-  const DeviceArray seats_array(backend, integers(DType::i32, seats));
+  Seats seats(random, 2 * rows + 3, 1);
+  DeviceSeats device(backend, seats);
+  const DeviceArray seats_array(backend, integers(DType::i32, own_seats));
   const DeviceArray ids_array(backend, integers(DType::i32, ids));
-  DeviceArray last(backend, before);
+  DeviceArray ends(backend, DType::u8, {rows});
+  HostTensor expected = ends.get();  // rows of no seat are left as they were
   std::string faults = fault_of(
-      "keep_sampled", backend.keep_sampled(last.view(), seats_array.view(), ids_array.view()));
-  HostTensor expected = before;
-  for (std::size_t r = 0; r < seats.size(); ++r)
-    if (seats[r] >= 0)
-      expected.as<std::int32_t>()[seats[r]] =
-          static_cast<std::int32_t>(std::max<std::int64_t>(ids[r], 0));
-  return faults + compare_bits("last_sampled", last.get(), expected) + last.guard_fault("last");
+      "keep_sampled",
+      backend.keep_sampled(ends.view(), device.tables(), seats_array.view(), ids_array.view()));
+  for (std::size_t r = 0; r < own_seats.size(); ++r) {
+    if (own_seats[r] < 0) continue;
+    std::int32_t* record = seats.outputs.as<std::int32_t>() + own_seats[r] * OutputRecord::kWords;
+    RowEnd& end = reinterpret_cast<RowEnd*>(expected.as<std::uint8_t>())[r];
+    end = RowEnd::frozen;
+    if (record[OutputRecord::kEnded] != 0) continue;
+    const auto id = static_cast<std::int32_t>(ids[r]);
+    seats.last_sampled.as<std::int32_t>()[own_seats[r]] = std::max(id, 0);
+    end = RowEnd::none;
+    if (id < 0) continue;
+    end = completes_stop(record, id) ? RowEnd::ended : RowEnd::none;
+    record[OutputRecord::kEnded] = end == RowEnd::ended ? 1 : 0;
+    const std::int32_t output = record[OutputRecord::kOutput]++;
+    record[OutputRecord::kRecent + output % OutputRecord::kRecentTokens] = id;
+  }
+  return faults + compare_bits("ends", ends.get(), expected) +
+         compare_bits("last_sampled", device.last_sampled.get(), seats.last_sampled) +
+         compare_bits("outputs", device.outputs.get(), seats.outputs) + ends.guard_fault("ends") +
+         device.last_sampled.guard_fault("last_sampled") + device.outputs.guard_fault("outputs");
 }
 
 std::string run_set_entries(Backend& backend, std::uint64_t seed, const OpCaseOptions&) {

@@ -284,6 +284,18 @@ TEST(Completions, StopTokenIdsAndIgnoreEos) {
       complete(quoted(kStory), R"("max_tokens":10,"stop_token_ids":[)" + third + "]").json();
   EXPECT_EQ(text_at(stopped, "choices.0.finish_reason"), "stop");
   EXPECT_EQ(text_at(stopped, "choices.0.stop_reason"), third);
+  const std::string second = text_at(plain, "choices.0.token_ids.1");
+  const Json by_order = complete(quoted(kStory), R"("max_tokens":10,"return_token_ids":true,)"
+                                                 R"("stop_token_ids":[[)" +
+                                                     second + "," + third + "]]")
+                            .json();
+  EXPECT_EQ(text_at(by_order, "choices.0.finish_reason"), "stop");
+  EXPECT_EQ(text_at(by_order, "choices.0.stop_reason"), "null");
+  EXPECT_EQ(text_at(by_order, "usage.completion_tokens"), "3");
+  for (const char* wrong :
+       {"[[5]]", "[[5,-1]]", "[[1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7,8]]", "[[[1]]]"})
+    EXPECT_EQ(complete(quoted(kStory), std::string(R"("stop_token_ids":)") + wrong).status, 400)
+        << wrong;
   const Json long_one = complete(quoted(kStory), R"("max_tokens":150,"ignore_eos":true)").json();
   EXPECT_EQ(text_at(long_one, "usage.completion_tokens"), "150");
 }

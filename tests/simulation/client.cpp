@@ -101,6 +101,14 @@ std::int32_t Client::find_stop(const std::string& text, std::size_t from, std::s
   return -1;
 }
 
+bool Client::ends_with_stop(const Choice& choice) const {
+  return choice.tokens > request_.min_tokens &&
+         std::ranges::any_of(request_.stop_sequences, [&](const std::vector<Token>& sequence) {
+           return sequence.size() <= choice.output.size() &&
+                  std::equal(sequence.rbegin(), sequence.rend(), choice.output.rbegin());
+         });
+}
+
 OutputEvent Client::expected_after(Choice& choice, Token token) const {
   OutputEvent expected;
   expected.token = token;
@@ -109,9 +117,9 @@ OutputEvent Client::expected_after(Choice& choice, Token token) const {
                         grammar_->can_end(choice.constrained_tokens) && !grammar_goes_on(choice);
   const bool full = choice.tokens == request_.max_tokens;
   if (stops) expected.stop_token = token;
-  expected.finish = stops || complete ? FinishReason::stop
-                    : full            ? FinishReason::length
-                                      : FinishReason::none;
+  expected.finish = stops || complete || ends_with_stop(choice) ? FinishReason::stop
+                    : full                                      ? FinishReason::length
+                                                                : FinishReason::none;
   if (!with_text_) return expected;
   const std::size_t before = choice.text.size();
   if (!stops || request_.include_stop) choice.decoder.push(token, choice.text);
@@ -150,6 +158,7 @@ std::string Client::check(const OutputEvent& event) {
   }
   ++tokens_read_;
   ++choice.tokens;
+  choice.output.push_back(token);
   choice.content = slot_content(choice.content, token);
   choice.history = slot_content(choice.history, token);
   if (event.choice == 0) output_.push_back(token);
@@ -164,6 +173,7 @@ std::string Client::check(const OutputEvent& event) {
                        static_cast<int>(event.finish), static_cast<int>(expected.finish));
   choice.text_read += event.text;
   choice.finished = event.finish != FinishReason::none;
+  stop_sequences_ += choice.finished && ends_with_stop(choice) ? 1 : 0;
   if (choice.finished && choice.text_read != choice.text)
     return fmt::format("the text is '{}', alone it is '{}'", choice.text_read, choice.text);
   return {};

@@ -39,6 +39,8 @@ class Client {
   /// Prompt and output of the first choice so far, as a next turn would send them.
   std::vector<Token> conversation() const;
   std::int64_t tokens_read() const { return tokens_read_; }
+  /// Choices that a stop sequence ended.
+  std::int64_t stop_sequences() const { return stop_sequences_; }
 
   std::shared_ptr<OutputStream> stream;
   std::int64_t submitted_us = 0;
@@ -52,6 +54,7 @@ class Client {
     std::uint64_t content = 0;
     std::uint64_t history = 0;
     std::uint64_t seed = 0;
+    std::vector<Token> output;
     std::int32_t tokens = 0;
     bool finished = false;
     FakeDecoder decoder;
@@ -69,6 +72,8 @@ class Client {
   /// Whether the thoughts must end.
   bool budget_is_spent(const Choice& choice) const;
   /// How the choice goes on after `token`, alone.
+  /// Whether the output so far ends with one of the request's stop sequences.
+  bool ends_with_stop(const Choice& choice) const;
   OutputEvent expected_after(Choice& choice, Token token) const;
   Token expected_token(const Choice& choice) const;
   std::int32_t find_stop(const std::string& text, std::size_t from, std::size_t& end) const;
@@ -81,6 +86,7 @@ class Client {
   std::vector<Choice> choices_;
   std::vector<Token> output_;  // of the first choice
   std::int64_t tokens_read_ = 0;
+  std::int64_t stop_sequences_ = 0;
 };
 
 }  // namespace koho::simulation

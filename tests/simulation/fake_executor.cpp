@@ -28,9 +28,10 @@ FakeExecutor::FakeExecutor(const PlanBounds& bounds)
   tables_.resize(seats * static_cast<std::size_t>(table_entries_));
   last_sampled_.resize(seats);
   histories_.resize(seats);
+  outputs_.resize(seats * OutputRecord::kWords);
   contents_.resize(static_cast<std::size_t>(bounds.pages) *
                    static_cast<std::size_t>(bounds.tokens_per_page));
-  for (StepResult& result : results_) result.tokens.reserve(seats);
+  for (StepResult& result : results_) result.reserve(seats);
   FakeExecutor::recover(0).ok();
 }
 
@@ -105,6 +106,7 @@ Status FakeExecutor::recover(std::int64_t /*timeout_us*/) {
   std::ranges::fill(tables_, -1);
   std::ranges::fill(last_sampled_, -1);
   std::ranges::fill(histories_, 0xdead);
+  std::ranges::fill(outputs_, 1);
   std::ranges::fill(contents_, 0xdead);
   oldest_ = 0;
   count_ = 0;
@@ -134,10 +136,19 @@ void FakeExecutor::compute_all(const StepPlan& plan) {
 void FakeExecutor::sample_all(const StepPlan& plan, StepResult& result) {
   result.step = plan.step;
   result.tokens.clear();
+  result.ends.clear();
   for (std::size_t r = 0; r < plan.logit_rows.size(); ++r) {
     const auto seat = static_cast<std::size_t>(plan.sample_seats[r]);
+    std::int32_t* record = output(plan.sample_seats[r]);
+    if (record[OutputRecord::kEnded] != 0) {
+      result.tokens.push_back(0);
+      result.ends.push_back(RowEnd::frozen);
+      ++frozen_rows_;
+      continue;
+    }
     const Token token = draw(plan, r);
     result.tokens.push_back(token);
+    result.ends.push_back(token >= 0 && take_token(record, token) ? RowEnd::ended : RowEnd::none);
     last_sampled_[seat] = token;
     poisoned_ = poisoned_ || plan.sampling[r].seed == kPoison;
     histories_[seat] = slot_content(histories_[seat], token);
@@ -157,6 +168,9 @@ void FakeExecutor::update_tables(const StepPlan& plan) {
     std::copy_n(contents_.begin() + copy.from * page_tokens, page_tokens,
                 contents_.begin() + copy.to * page_tokens);
   }
+  list_output_words(plan, [this](std::int32_t seat, std::int32_t word, std::int32_t value) {
+    output(seat)[word] = value;
+  });
   std::size_t token = 0;
   for (const PlanHistory& history : plan.histories) {
     std::uint64_t& hash = histories_[static_cast<std::size_t>(history.seat)];
@@ -188,6 +202,10 @@ void FakeExecutor::compute(const StepPlan& plan, std::size_t sequence) {
         return;
       }
       before = contents_[static_cast<std::size_t>(slot)];
+    }
+    if (output(seat)[OutputRecord::kEnded] != 0) {
+      if (plan.token_ids[i] >= 0) complain("a known token for an output that has ended");
+      return;
     }
     const Token id =
         plan.token_ids[i] >= 0 ? plan.token_ids[i] : last_sampled_[static_cast<std::size_t>(seat)];

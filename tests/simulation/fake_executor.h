@@ -17,6 +17,7 @@
 #include "kvcache/page_pool.h"
 #include "kvcache/prefix_cache.h"
 #include "plan/step_plan.h"
+#include "sampling/output_record.h"
 #include "sampling/parameters.h"
 
 namespace koho::simulation {
@@ -54,6 +55,8 @@ class FakeExecutor final : public Executor {
   void set_fault(Fault fault, std::uint64_t chance);
   void set_recovery(Status answer) { recovery_ = std::move(answer); }
   std::int32_t steps_in_flight() const { return count_; }
+  /// Rows whose output had ended when they were to be computed.
+  std::int64_t frozen_rows() const { return frozen_rows_; }
   /// Whether the step submitted last waits for its masks.
   bool awaits_masks() const { return awaiting_; }
   std::uint64_t content(PageId page, std::int32_t offset) const;
@@ -65,6 +68,9 @@ class FakeExecutor final : public Executor {
   void sample_all(const StepPlan& plan, StepResult& result);
   void update_tables(const StepPlan& plan);
   void compute(const StepPlan& plan, std::size_t sequence);
+  std::int32_t* output(std::int32_t seat) {
+    return outputs_.data() + static_cast<std::ptrdiff_t>(seat) * OutputRecord::kWords;
+  }
   Token draw(const StepPlan& plan, std::size_t sample);
   void complain(std::string text);
 
@@ -74,9 +80,11 @@ class FakeExecutor final : public Executor {
   std::vector<std::int32_t> tables_;                 // [seats, entries]
   std::vector<Token> last_sampled_;                  // [seats]
   std::vector<std::uint64_t> histories_;             // [seats]
+  std::vector<std::int32_t> outputs_;                // [seats, OutputRecord::kWords]
   std::vector<std::uint64_t> contents_;              // [pages, tokens_per_page]
   std::array<StepResult, 2> results_;                // a ring
   StepResult stale_;
+  std::int64_t frozen_rows_ = 0;
   std::int32_t oldest_ = 0;
   std::int32_t count_ = 0;
   StepPlan open_;          // awaits its masks

@@ -84,6 +84,8 @@ int main(int argc, char** argv) {
     sum.failed += report.failed;
     sum.constrained += report.constrained;
     sum.late_masks += report.late_masks;
+    sum.stop_sequences += report.stop_sequences;
+    sum.frozen_rows += report.frozen_rows;
     sum.bounded_steps += report.bounded_steps;
   }
   const double seconds =
@@ -94,11 +96,12 @@ int main(int argc, char** argv) {
       "steps\n"
       "{} preempted, {} forked, {} pages adopted, {} evicted, {} tokens found cached\n"
       "{} requests with a grammar, {} steps with late masks, {} under a bound in time\n"
+      "{} choices ended by a stop sequence, {} rows frozen\n"
       "{} rows discarded, {} devices lost, {} readers paused; {} seeds broke a rule\n",
       sum.events, seconds, static_cast<double>(sum.events) * (twice ? 2 : 1) / seconds, sum.trace,
       sum.worlds, sum.partitioned_worlds, sum.requests, sum.cancelled, sum.failed, sum.tokens,
       sum.steps, sum.preempted, sum.forked, sum.adopted, sum.evicted, sum.hit_tokens,
-      sum.constrained, sum.late_masks, sum.bounded_steps, sum.discarded, sum.device_failures,
-      sum.pauses, broken);
+      sum.constrained, sum.late_masks, sum.bounded_steps, sum.stop_sequences, sum.frozen_rows,
+      sum.discarded, sum.device_failures, sum.pauses, broken);
   return broken == 0 ? 0 : 1;
 }

@@ -34,9 +34,11 @@ struct Report {
   std::int64_t pauses = 0;
   std::int64_t cancelled = 0;
   std::int64_t failed = 0;
-  std::int64_t constrained = 0;    // requests with a grammar
-  std::int64_t late_masks = 0;     // steps whose masks came after their plan
-  std::int64_t bounded_steps = 0;  // with more than the least prefill under a bound between tokens
+  std::int64_t constrained = 0;     // requests with a grammar
+  std::int64_t late_masks = 0;      // steps whose masks came after their plan
+  std::int64_t stop_sequences = 0;  // choices that one ended
+  std::int64_t frozen_rows = 0;     // planned before it was known that their output had ended
+  std::int64_t bounded_steps = 0;   // with more than the least prefill under a bound between tokens
 };
 
 /// Runs until `events` events have happened or a rule is broken.

@@ -46,6 +46,8 @@ TEST(Simulation, MeetsEverythingItIsMeantToMeet) {
     sum.failed += report.failed;
     sum.constrained += report.constrained;
     sum.late_masks += report.late_masks;
+    sum.stop_sequences += report.stop_sequences;
+    sum.frozen_rows += report.frozen_rows;
     sum.bounded_steps += report.bounded_steps;
   }
   EXPECT_GT(sum.partitioned_worlds, 3);
@@ -61,6 +63,8 @@ TEST(Simulation, MeetsEverythingItIsMeantToMeet) {
   EXPECT_GT(sum.failed, 50);
   EXPECT_GT(sum.constrained, 200);
   EXPECT_GT(sum.late_masks, 200);
+  EXPECT_GT(sum.stop_sequences, 10);
+  EXPECT_GT(sum.frozen_rows, 50);
   EXPECT_GT(sum.bounded_steps, 100);
 }
 

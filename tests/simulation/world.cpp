@@ -246,6 +246,7 @@ void World::finish_client(std::size_t index) {
   tally_.completed += summary.ending == Ending::completed ? 1 : 0;
   tally_.cancelled += summary.ending == Ending::cancelled ? 1 : 0;
   tally_.failed += summary.ending == Ending::failed ? 1 : 0;
+  report_.stop_sequences += client.stop_sequences();
   tally_.read_tokens += static_cast<std::uint64_t>(client.tokens_read());
   if (summary.ending == Ending::completed && conversations_.size() < 16)
     conversations_.push_back(client.conversation());
@@ -369,6 +370,7 @@ void World::drain() {
   report_.discarded += static_cast<std::int64_t>(statistics.rows_discarded);
   report_.device_failures += static_cast<std::int64_t>(statistics.device_failures);
   report_.pauses += static_cast<std::int64_t>(statistics.pauses);
+  report_.frozen_rows += executor_.frozen_rows();
   report_.failed += static_cast<std::int64_t>(statistics.requests_failed);
 }
 

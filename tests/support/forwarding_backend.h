@@ -57,15 +57,17 @@ class ForwardingBackend : public Backend {
   Result<Experts> do_place_experts(const ExpertsSource& source) override {
     return real_->place_experts(source);
   }
-  Status do_take_from_seats(TensorView token_ids,
-                            TensorView page_tables,
-                            const SeatRows& rows) override {
-    return forward([&] { return real_->take_from_seats(token_ids, page_tables, rows); });
+  Status do_take_from_seats(const SeatRows& rows,
+                            ConstTensorView given_ids,
+                            ConstTensorView seats,
+                            const SeatTables& tables) override {
+    return forward([&] { return real_->take_from_seats(rows, given_ids, seats, tables); });
   }
-  Status do_keep_sampled(TensorView last_sampled,
+  Status do_keep_sampled(TensorView ends,
+                         const SeatTables& tables,
                          ConstTensorView seats,
                          ConstTensorView ids) override {
-    return forward([&] { return real_->keep_sampled(last_sampled, seats, ids); });
+    return forward([&] { return real_->keep_sampled(ends, tables, seats, ids); });
   }
   Status do_set_entries(TensorView table, ConstTensorView pairs) override {
     return forward([&] { return real_->set_entries(table, pairs); });

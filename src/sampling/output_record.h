@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a rank remembers of a seat (plan/step_plan.h) to find the end of its output: the tokens and
+// sequences of tokens that end it, the last tokens of the output, and whether it has ended. Flat
+// words, so that a GPU matches them; a table of them lies on the device, and the host writes single
+// words of it when a sequence takes a seat.
+#pragma once
+
+#include <cstdint>
+
+namespace koho {
+
+struct OutputRecord {
+  // ---- words
+  static constexpr std::int32_t kEnded = 0;   // 0, or 1: the output has ended
+  static constexpr std::int32_t kOutput = 1;  // tokens of output so far
+  static constexpr std::int32_t kOutputMin =
+      2;                                      // so many tokens come before a sequence that ends it
+  static constexpr std::int32_t kRecent = 3;  // output token i at kRecent + i % kRecentTokens
+  static constexpr std::int32_t kRecentTokens = 16;
+  /// The stops, one behind the other: a length, then as many tokens; a length of 0 behind the last
+  /// one, unless they fill the record.
+  static constexpr std::int32_t kStops = kRecent + kRecentTokens;
+  static constexpr std::int32_t kWords = 256;
+
+  static constexpr std::int32_t kStopWordsMax = kWords - kStops;
+  static constexpr std::int32_t kStopLengthMax = kRecentTokens;  // tokens of one stop
+};
+
+/// What became of a sampled row's output.
+enum class RowEnd : std::uint8_t {
+  none,   // it goes on
+  ended,  // this token completes a stop
+  frozen  // it had ended before: the row was not computed, its token says nothing
+};
+
+/// Takes the next token of an output in. Requires: the record has not ended.
+/// Returns whether the token completes a stop; the record has ended then.
+template <typename Words>
+constexpr bool take_token(Words record, std::int32_t token) {
+  const std::int32_t output = record[OutputRecord::kOutput];
+  record[OutputRecord::kRecent + output % OutputRecord::kRecentTokens] = token;
+  record[OutputRecord::kOutput] = output + 1;
+  std::int32_t at = OutputRecord::kStops;
+  while (at < OutputRecord::kWords && record[at] > 0) {
+    const std::int32_t length = record[at];
+    bool matches = (length == 1 || output >= record[OutputRecord::kOutputMin]) &&
+                   length <= output + 1 && length <= OutputRecord::kStopLengthMax &&
+                   at + length < OutputRecord::kWords;
+    for (std::int32_t i = 0; matches && i < length; ++i)
+      matches =
+          record[at + 1 + i] ==
+          record[OutputRecord::kRecent + (output + 1 - length + i) % OutputRecord::kRecentTokens];
+    if (matches) {
+      record[OutputRecord::kEnded] = 1;
+      return true;
+    }
+    at += 1 + length;
+  }
+  return false;
+}
+
+}  // namespace koho
