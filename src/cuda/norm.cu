@@ -98,6 +98,42 @@ __global__ void __launch_bounds__(kRowThreadsMax) quantise_kernel(const RowForms
   finish_row<kVector, kSteps>(out, row, width, v, scratch);
 }
 
+/// quantise_kernel of many rows, a warp a row of up to 256 * kSteps aligned elements: all of a row
+/// is under way at once, and no block waits.
+constexpr int kManyWarps = 8;
+template <int kSteps>
+__global__ void __launch_bounds__(32 * kManyWarps)
+    quantise_many_kernel(const RowForms out,
+                         const Bf16* x,
+                         std::int64_t stride,
+                         std::int64_t rows,
+                         const std::int32_t* rows_count,
+                         int width) {
+  grid_begin();
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const std::int64_t row =
+      static_cast<std::int64_t>(blockIdx.x) * kManyWarps + static_cast<int>(threadIdx.x) / 32;
+  if (row >= (rows_count != nullptr ? *rows_count : rows)) return;
+  float v[kSteps][8] = {};
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const int column = (step * 32 + lane) * 8;
+    if (column < width) load_row(v[step], x + row * stride, column);
+  }
+  float largest = 0.0F;
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step)
+#pragma unroll
+    for (int i = 0; i < 8; ++i) largest = fmaxf(largest, fabsf(v[step][i]));
+  const float scale = quant_scale(warp_max(largest));
+  if (lane == 0) out.scales[row] = scale;
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const int column = (step * 32 + lane) * 8;
+    if (column < width) store_codes(out.codes + row * out.codes_stride, column, v[step], scale);
+  }
+}
+
 __global__ void pad_rows_kernel(std::uint8_t* out,
                                 std::int64_t out_stride,
                                 const std::uint8_t* x,
@@ -144,6 +180,13 @@ cudaError_t launch_quantise_rows(const RowForms& out,
                                  std::int64_t width,
                                  cudaStream_t stream) {
   const bool vector = row_vectors(out, x, stride, width);
+  constexpr std::int64_t kMany = 1024;  // rows
+  if (rows >= kMany && vector && width <= 6 * 256 && out.values == nullptr &&
+      out.block_codes == nullptr)
+    return launch_kernel(
+        width <= 2 * 256 ? quantise_many_kernel<2> : quantise_many_kernel<6>,
+        {dim3(static_cast<unsigned>((rows + kManyWarps - 1) / kManyWarps)), dim3(32 * kManyWarps)},
+        stream, out, x, stride, rows, rows_count, static_cast<int>(width));
   return with_row_shape(
       width, vector, [&]<int kVector, int kSteps>(RowShape<kVector, kSteps>, unsigned block) {
         return launch_kernel(quantise_kernel<kVector, kSteps>,
