@@ -180,6 +180,7 @@ Result<std::vector<OpBench>> build_experts(Backend& backend,
                   own->source(shape.hidden, shape.ffn, WeightQuant::fp8_channel));
   const MlpSource mlp{gate, gate, down};
   ExpertsSource source;
+  source.total = shape.total;
   source.experts.assign(static_cast<std::size_t>(shape.local), mlp);
   if (shape.shared) source.shared = mlp;
   constexpr int kLayers = 3;

@@ -140,6 +140,7 @@ class CudaBackend final : public Backend {
                    std::int64_t tokens,
                    std::int64_t first,
                    std::int64_t count,
+                   std::int64_t total,
                    bool shared,
                    std::byte*& scratch_at,
                    Bf16*& y,

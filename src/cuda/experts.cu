@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bookkeeping of an expert layer. The plan is made by one block: a histogram of the chosen
-// experts, its running sum, then a place for each (token, slot). The order of an expert's rows
-// depends on which thread comes first; no result does, because a row's products do not depend on
-// its place. The sum runs over a token's slots in order, in f32.
+// The bookkeeping of an expert layer. The plan is made by one block, of many tokens by a cluster: a
+// histogram of the chosen experts, its running sum, then a place for each (token, slot). The order
+// of an expert's rows depends on which thread comes first; no result does, because a row's products
+// do not depend on its place. The sum runs over a token's slots in order, in f32.
 #include <algorithm>
 
 #include "cuda/experts.h"
@@ -14,6 +14,9 @@ namespace koho::cuda {
 namespace {
 
 constexpr int kPlanThreads = 1024;
+constexpr int kPlanCluster = 8;  // blocks
+constexpr std::int64_t kPlanOneBlock =
+    8192;  // (token, slot) pairs that one block is fast enough for
 constexpr int kCombineThreads = 128;
 
 /// Running sums (exclusive) over one value a thread; returns this thread's, and the total.
@@ -38,36 +41,57 @@ __device__ int block_scan(int value, int& total) {
   return before + sum - value;
 }
 
-/// Calls `run` with every (token, slot) and its local expert; several ids are read before the first
-/// is used.
+/// Calls `run` with this block's (token, slot) pairs and their local experts; several ids are read
+/// before the first is used.
 template <typename Run>
-__device__ __forceinline__ void for_each_pair(const ExpertPlan& p, int pairs, const Run& run) {
+__device__ __forceinline__ void for_each_pair(const ExpertPlan& p,
+                                              int first,
+                                              int end,
+                                              const Run& run) {
   constexpr int kAhead = 8;
-  for (int begin = static_cast<int>(threadIdx.x); begin < pairs; begin += kAhead * kPlanThreads) {
+  for (int begin = first + static_cast<int>(threadIdx.x); begin < end;
+       begin += kAhead * kPlanThreads) {
     int experts[kAhead];
 #pragma unroll
     for (int i = 0; i < kAhead; ++i)
-      experts[i] = begin + i * kPlanThreads < pairs ? p.ids[begin + i * kPlanThreads] - p.first : 0;
+      experts[i] = begin + i * kPlanThreads < end ? p.ids[begin + i * kPlanThreads] - p.first : 0;
 #pragma unroll
     for (int i = 0; i < kAhead; ++i)
-      if (begin + i * kPlanThreads < pairs) run(begin + i * kPlanThreads, experts[i]);
+      if (begin + i * kPlanThreads < end) run(begin + i * kPlanThreads, experts[i]);
   }
 }
 
+template <int kBlocks>
 __global__ void __launch_bounds__(kPlanThreads) expert_plan_kernel(const ExpertPlan p) {
   __shared__ int counts[kExpertsMax];
   __shared__ int next[kExpertsMax];
   const int thread = static_cast<int>(threadIdx.x);
+  const int block = static_cast<int>(blockIdx.x);
   const int tokens = static_cast<int>(p.tokens);
   const int pairs = tokens * p.top_k;
+  const int each = (pairs + kBlocks - 1) / kBlocks;
+  const int begin = min(block * each, pairs);
+  const int end = min(begin + each, pairs);
   if (thread < p.count) counts[thread] = 0;
   __syncthreads();
   grid_begin();
-  for_each_pair(p, pairs, [&](int, int expert) {
+  for_each_pair(p, begin, end, [&](int, int expert) {
     if (expert >= 0 && expert < p.count) atomicAdd(&counts[expert], 1);
   });
   __syncthreads();
-  const int count = thread < p.count ? counts[thread] : 0;
+  int count = 0;   // of all blocks
+  int before = 0;  // of those before this one
+  if constexpr (kBlocks > 1) {
+    cluster_barrier();
+    if (thread < p.count)
+      for (int i = 0; i < kBlocks; ++i) {
+        const int other = cluster_load_int(shared_address(&counts[thread]), i);
+        if (i < block) before += other;
+        count += other;
+      }
+  } else if (thread < p.count) {
+    count = counts[thread];
+  }
   const int shared_rows = p.shared ? tokens : 0;
   const int shared_entries = (shared_rows + p.entry_tokens - 1) / p.entry_tokens;
   const int entries = (count + p.entry_tokens - 1) / p.entry_tokens;
@@ -76,28 +100,33 @@ __global__ void __launch_bounds__(kPlanThreads) expert_plan_kernel(const ExpertP
   const int first_row = shared_rows + block_scan(count, rows_total);
   const int first_entry = shared_entries + block_scan(entries, entries_total);
   if (thread < p.count) {
-    next[thread] = first_row;
-    for (int i = 0; i < entries; ++i) {
-      const int begin = i * p.entry_tokens;
-      p.entries[first_entry + i] = {thread, first_row + begin, min(p.entry_tokens, count - begin)};
+    next[thread] = first_row + before;
+    for (int i = block; i < entries; i += kBlocks) {
+      const int at = i * p.entry_tokens;
+      p.entries[first_entry + i] = {thread, first_row + at, min(p.entry_tokens, count - at)};
     }
   }
-  for (int i = thread; i < shared_entries; i += kPlanThreads) {
-    const int begin = i * p.entry_tokens;
-    p.entries[i] = {p.count, begin, min(p.entry_tokens, tokens - begin)};
+  for (int i = block * kPlanThreads + thread; i < shared_entries; i += kBlocks * kPlanThreads) {
+    const int at = i * p.entry_tokens;
+    p.entries[i] = {p.count, at, min(p.entry_tokens, tokens - at)};
   }
-  for (int i = thread; i < shared_rows; i += kPlanThreads) p.rows[i] = i;
-  if (thread == 0) {
+  for (int i = block * kPlanThreads + thread; i < shared_rows; i += kBlocks * kPlanThreads)
+    p.rows[i] = i;
+  if (block == 0 && thread == 0) {
     *p.row_count = shared_rows + rows_total;
     *p.entry_count = shared_entries + entries_total;
   }
   __syncthreads();
-  for_each_pair(p, pairs, [&](int i, int expert) {
+  for_each_pair(p, begin, end, [&](int i, int expert) {
     const bool local = expert >= 0 && expert < p.count;
     const int row = local ? atomicAdd(&next[expert], 1) : -1;
     if (local) p.rows[row] = i / p.top_k;
     p.row_of[i] = row;
   });
+  if constexpr (kBlocks > 1) {
+    __syncwarp();
+    cluster_barrier();  // NOTE: no block may leave while another reads its counts
+  }
 }
 
 /// A warp a row. 16 bytes a lane and step; a row's end may take some of what lies behind it, up to
@@ -194,11 +223,14 @@ std::int64_t expert_entries_max(std::int64_t tokens, int top_k, int count, int e
 
 cudaError_t launch_expert_plan(const ExpertPlan& plan, cudaStream_t stream) {
   if (plan.count > kExpertsMax) return cudaErrorInvalidValue;
-  return launch_kernel(expert_plan_kernel, {dim3(1), dim3(kPlanThreads)}, stream, plan);
+  if (plan.tokens * plan.top_k <= kPlanOneBlock)
+    return launch_kernel(expert_plan_kernel<1>, {dim3(1), dim3(kPlanThreads)}, stream, plan);
+  return launch_kernel(expert_plan_kernel<kPlanCluster>,
+                       {dim3(kPlanCluster), dim3(kPlanThreads), 0, kPlanCluster}, stream, plan);
 }
 
 cudaError_t launch_expert_gather(const ExpertGather& p, cudaStream_t stream) {
-  constexpr std::int64_t kBlocksMax = 1056;
+  constexpr std::int64_t kBlocksMax = 2112;
   constexpr std::int64_t kRows = kCombineThreads / 32;
   const std::int64_t blocks = std::min((p.rows_max + kRows - 1) / kRows, kBlocksMax);
   return launch_kernel(expert_gather_kernel,

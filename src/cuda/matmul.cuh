@@ -19,6 +19,7 @@
 
 #include "cuda/launch.cuh"
 #include "cuda/matmul.h"
+#include "cuda/matmul_end.cuh"
 #include "cuda/numeric.cuh"
 #include "cuda/ptx.cuh"
 #include "cuda/tiles.h"
@@ -38,7 +39,9 @@ struct MatmulPlan {
   // NOTE: rounded so that stages begin at 128 bytes: elsewhere bulk copies and wgmma are slower.
   static constexpr int kSumBytes = (kTokens * kSumStride * 4 + 127) / 128 * 128;
   static constexpr int kStage = kWeightStage + kTokens * kStageWidth;
-  static constexpr int kStages = kTiles == 1 ? 4 : kTiles == 4 ? 4 : 3;
+  // CTAs that are resident on a multiprocessor, and as long a ring as lets them be.
+  static constexpr int kResident = kTiles == 1 ? 3 : 2;
+  static constexpr int kStages = kTiles == 2 ? 5 : kTiles == 8 ? 3 : 4;
   static constexpr int kShared = kBarrierBytes + kSumBytes + kStages * kStage;
 };
 
@@ -125,7 +128,7 @@ struct TokenSource {
   const std::uint8_t* rows[kEach];
   bool present[kEach];
 
-  __device__ __forceinline__ TokenSource(const Matmul& p, const MatmulItem& item, int warp) {
+  __device__ __forceinline__ void begin(const Matmul& p, const MatmulItem& item, int warp) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
@@ -215,14 +218,18 @@ __device__ void produce(const Matmul& p, Ring ring, int items, int entries) {
     items = entries * p.tiles;
   }
   int done = 0;
+  MatmulItem next{};
+  if (first_index < items) next = matmul_item(p, first_index, entries, Plan::kTokens);
+  TokenSource<kTiles> tokens;
   for (int index = first_index; index < items; index += step) {
-    const MatmulItem item = matmul_item(p, index, entries, Plan::kTokens);
+    const MatmulItem item = next;
+    if (index + step < items) next = matmul_item(p, index + step, entries, Plan::kTokens);
     if (item.count == 0) continue;
-    const TokenSource<kTiles> tokens(p, item, warp);
     for (int stage = range.begin; stage < range.end; ++stage, ++done) {
       const auto slot = static_cast<std::uint32_t>(ring.slot);
       mbarrier_wait(ring.empty + 8U * slot, ring.phase ^ 1U);
       if (leader && done >= ahead) weights(item, stage, ring.slot);
+      if (stage == range.begin) tokens.begin(p, item, warp);  // while the weights are on their way
       tokens.copy(p, warp, stage,
                   shared_address(ring.stages + ring.slot * Plan::kStage + kWeightStage));
       copy_arrive(ring.full + 8U * slot);
@@ -232,86 +239,127 @@ __device__ void produce(const Matmul& p, Ring ring, int items, int entries) {
   copy_wait<0>();  // NOTE: a thread must not exit before its copies have arrived
 }
 
-/// What a sum becomes: out = round(x_scale * (weight_scale * sum) + bias), or SiLU * up of two.
-template <TileType kType>
-__device__ __forceinline__ float scaled(const Matmul& p, float sum, int expert, int n, int token) {
-  if constexpr (kType == TileType::fp8)
-    sum = p.x_scales[token] *
-          (p.row_scales[static_cast<std::int64_t>(expert) * p.tiles * kTileRows + n] * sum);
-  return sum;
-}
-
-/// Writes two neighbouring columns of one token.
-__device__ __forceinline__ void store_pair(
-    const Matmul& p, std::int64_t row, int n, float a, float b) {
-  const std::int64_t place = row * p.out_stride + n;
-  if (p.end == MatmulEnd::f32) {
-    float* out = static_cast<float*>(p.out) + place;
-    out[0] = a;
-    if (n + 1 < p.rows) out[1] = b;
-    return;
-  }
-  Bf16* out = static_cast<Bf16*>(p.out) + place;
-  if (n + 1 < p.rows && reinterpret_cast<std::uintptr_t>(out) % 4 == 0) {
-    *reinterpret_cast<std::uint32_t*>(out) = pack_bf16(a, b);
-  } else {
-    out[0] = to_bf16(a);
-    if (n + 1 < p.rows) out[1] = to_bf16(b);
-  }
-}
-
-/// Adds the parts in rank order, scales and writes this CTA's share of an item's sums.
+/// The end of an item that one CTA multiplied alone. A thread has rows g and g + 8 of its warp's
+/// 16, tokens 2t and 2t + 1 of each tile; what scales them is fetched while the item is multiplied.
 template <TileType kType, int kTiles>
-__device__ void finish_item(const Matmul& p, const MatmulItem& item, const float* sums) {
-  const int part = p.parts > 1 ? static_cast<int>(cluster_rank()) : 0;
-  const bool swiglu = p.end == MatmulEnd::silu_mul;
-  const int pairs = item.count * (swiglu ? kTileRows / 4 : kTileRows / 2);
-  const std::uint32_t base = shared_address(sums);
-  const auto read = [&](int token, int row) {
-    const int place = token * kSumStride + row;
-    if (p.parts == 1) return *reinterpret_cast<const float2*>(sums + place);
-    float2 total = make_float2(0.0F, 0.0F);
-    for (int rank = 0; rank < p.parts; ++rank) {
-      const float2 other = cluster_load(base + static_cast<std::uint32_t>(place) * 4U,
-                                        static_cast<std::uint32_t>(rank));
-      total = make_float2(total.x + other.x, total.y + other.y);
+struct ItemEnd {
+  static constexpr int kEach = (kTiles + 3) / 4;  // tokens a lane fetches the scales of
+
+  int row;  // g in the matrix
+  float row_scales[2];
+  int x_rows[kEach];
+  float x_scales[kEach];  // of tokens lane and lane + 32
+
+  __device__ __forceinline__ void begin(const Matmul& p, const MatmulItem& item) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    row = item.tile * kTileRows + static_cast<int>(threadIdx.x) / 32 * 16 + lane / 4;
+    if constexpr (kType == TileType::fp8) {
+      const float* scales =
+          p.row_scales + static_cast<std::int64_t>(item.expert) * p.tiles * kTileRows + row;
+      row_scales[0] = scales[0];
+      row_scales[1] = scales[8];
+#pragma unroll
+      for (int i = 0; i < kEach; ++i)
+        x_rows[i] = matmul_x_row(p, item.first + min(i * 32 + lane, item.count - 1));
     }
-    return total;
-  };
+  }
+  __device__ __forceinline__ void fetch_x_scales(const Matmul& p) {
+    if constexpr (kType == TileType::fp8)
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) x_scales[i] = p.x_scales[x_rows[i]];
+  }
+
+  __device__ __forceinline__ void finish(const Matmul& p,
+                                         const MatmulItem& item,
+                                         const float (&sum)[kTiles][4]) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    float bias[2] = {};
+    if (p.bias != nullptr)
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        if (row + i * 8 < p.rows) bias[i] = to_float(p.bias[row + i * 8]);
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      if (tile * 8 >= item.count) break;
+      float x_scale[2];
+      float value[4];
+      if constexpr (kType == TileType::fp8) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          x_scale[i] =
+              __shfl_sync(0xFFFFFFFFU, x_scales[tile / 4], tile % 4 * 8 + lane % 4 * 2 + i);
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          value[i] = scale_sum<TileType::fp8>(p, sum[tile][i], row_scales[i / 2], x_scale[i % 2],
+                                              bias[i / 2]);
+      } else {
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          value[i] = scale_sum<TileType::bf16>(p, sum[tile][i], 1.0F, 1.0F, bias[i / 2]);
+      }
+      if (p.end == MatmulEnd::f32) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int token = tile * 8 + lane % 4 * 2 + i % 2;
+          if (token < item.count && row + i / 2 * 8 < p.rows)
+            store_sum(p, item.first + token, row + i / 2 * 8, value[i]);
+        }
+        continue;
+      }
+      // Transposed, a lane has two neighbouring rows of one token.
+      const int token = tile * 8 + lane / 4;
+      const int first = row - lane / 4;  // of the warp's
+      if (p.end == MatmulEnd::silu_mul) {
+        const std::uint32_t pair =
+            transposed(pack_bf16(silu_mul(round_bf16(value[0]), round_bf16(value[2])),
+                                 silu_mul(round_bf16(value[1]), round_bf16(value[3]))));
+        if (token < item.count)
+          store_pair(p, (item.first + token) * p.out_stride, first / 2 + lane % 4 * 2, pair);
+      } else {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const std::uint32_t pair = transposed(pack_bf16(value[2 * half], value[2 * half + 1]));
+          if (token < item.count)
+            store_pair(p, (item.first + token) * p.out_stride, first + half * 8 + lane % 4 * 2,
+                       pair);
+        }
+      }
+    }
+  }
+};
+
+/// Adds the parts of one matrix in rank order, scales and writes this CTA's share of an item's
+/// sums.
+template <TileType kType, int kTiles>
+__device__ void finish_parts(const Matmul& p, const MatmulItem& item, const float* sums) {
+  const int part = static_cast<int>(cluster_rank());
+  const int pairs = item.count * (kTileRows / 2);
+  const std::uint32_t base = shared_address(sums);
   for (int i = pairs * part / p.parts + static_cast<int>(threadIdx.x);
        i < pairs * (part + 1) / p.parts; i += kConsumers) {
-    if (swiglu) {
-      const int token = i / (kTileRows / 4);
-      const int f = i % (kTileRows / 4) * 2;
-      const int row = f / 8 * 16 + f % 8;
-      const int n = item.tile * kTileRows + row;
-      const int sorted = item.first + token;
-      const int x_row = matmul_x_row(p, sorted);
-      const float2 gate = read(token, row);
-      const float2 up = read(token, row + 8);
-      const auto value = [&](float g, float u, int at) {
-        return silu_mul(round_bf16(scaled<kType>(p, g, item.expert, at, x_row)),
-                        round_bf16(scaled<kType>(p, u, item.expert, at + 8, x_row)));
-      };
-      const int column = item.tile * (kTileRows / 2) + f;
-      if (column < p.rows)
-        store_pair(p, sorted, column, value(gate.x, up.x, n), value(gate.y, up.y, n + 1));
-    } else {
-      const int token = i / (kTileRows / 2);
-      const int row = i % (kTileRows / 2) * 2;
-      const int n = item.tile * kTileRows + row;
-      if (n >= p.rows) continue;
-      const int sorted = item.first + token;
-      const int x_row = matmul_x_row(p, sorted);
-      const float2 sum = read(token, row);
-      float a = scaled<kType>(p, sum.x, item.expert, n, x_row);
-      float b = scaled<kType>(p, sum.y, item.expert, n + 1, x_row);
-      if (p.bias != nullptr) {
-        a += to_float(p.bias[n]);
-        if (n + 1 < p.rows) b += to_float(p.bias[n + 1]);
-      }
-      store_pair(p, sorted, n, a, b);
+    const int token = i / (kTileRows / 2);
+    const int row = i % (kTileRows / 2) * 2;
+    const int n = item.tile * kTileRows + row;
+    if (n >= p.rows) continue;
+    float2 total = make_float2(0.0F, 0.0F);
+    for (int rank = 0; rank < p.parts; ++rank) {
+      const float2 other =
+          cluster_load(base + static_cast<std::uint32_t>(token * kSumStride + row) * 4U,
+                       static_cast<std::uint32_t>(rank));
+      total = make_float2(total.x + other.x, total.y + other.y);
     }
+    const std::int64_t sorted = item.first + token;
+    const float x_scale =
+        kType == TileType::fp8 ? p.x_scales[matmul_x_row(p, item.first + token)] : 1.0F;
+    const auto write = [&](float sum, int column) {
+      if (column >= p.rows) return;
+      constexpr TileType kScaled = kType == TileType::fp8 ? TileType::fp8 : TileType::bf16;
+      const float row_scale = kType == TileType::fp8 ? p.row_scales[column] : 1.0F;
+      const float bias = p.bias != nullptr ? to_float(p.bias[column]) : 0.0F;
+      store_sum(p, sorted, column, scale_sum<kScaled>(p, sum, row_scale, x_scale, bias));
+    };
+    write(total.x, n);
+    write(total.y, n + 1);
   }
 }
 
@@ -336,16 +384,28 @@ __device__ void consume(const Matmul& p, Ring ring, int items, int entries, floa
   const int part = p.parts > 1 ? static_cast<int>(cluster_rank()) : 0;
   const int step = static_cast<int>(gridDim.x) / p.parts;
   const StageRange range = stage_range(p, part);
-  for (int index = static_cast<int>(blockIdx.x) / p.parts; index < items; index += step) {
-    const MatmulItem item = matmul_item(p, index, entries, Plan::kTokens);
+  const int late = max(range.begin, range.end - 2);  // early enough for a read from L2
+  const int first_index = static_cast<int>(blockIdx.x) / p.parts;
+  MatmulItem next{};
+  if (first_index < items) next = matmul_item(p, first_index, entries, Plan::kTokens);
+  for (int index = first_index; index < items; index += step) {
+    const MatmulItem item = next;
+    if (index + step < items) next = matmul_item(p, index + step, entries, Plan::kTokens);
     if (item.count == 0) continue;
     Multiply<kType, kTiles> multiply;
+    ItemEnd<kType, kTiles> end;
+    if (p.parts == 1) end.begin(p, item);
     for (int stage = range.begin; stage < range.end; ++stage) {
       const std::uint8_t* data = ring.stages + ring.slot * Plan::kStage;
       mbarrier_wait(ring.full + 8U * static_cast<std::uint32_t>(ring.slot), ring.phase);
+      if (stage == late && p.parts == 1) end.fetch_x_scales(p);
       multiply.stage(p, item, stage, shared_address(data), shared_address(data + kWeightStage));
       mbarrier_arrive(ring.empty + 8U * static_cast<std::uint32_t>(ring.slot));
       ring.advance<Plan::kStages>();
+    }
+    if (p.parts == 1) {
+      end.finish(p, item, multiply.sum);
+      continue;
     }
     // Row g or g + 8 of the warp's 16, tokens 2t and 2t + 1 of each column tile.
     const int row = warp * 16 + lane / 4;
@@ -355,15 +415,15 @@ __device__ void consume(const Matmul& p, Ring ring, int items, int entries, floa
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         sums[(tile * 8 + token + i % 2) * kSumStride + row + i / 2 * 8] = multiply.sum[tile][i];
-    if (p.parts > 1) return;  // one item a cluster: finished after the cluster's barrier
-    named_barrier(1, kConsumers);
-    finish_item<kType, kTiles>(p, item, sums);
-    named_barrier(1, kConsumers);
+    return;  // one item a cluster: finished after the cluster's barrier
   }
 }
 
 template <template <TileType, int> class Multiply, TileType kType, int kTiles>
-__global__ void __launch_bounds__(MatmulPlan<kTiles>::kThreads)
+__global__ void __launch_bounds__(MatmulPlan<kTiles>::kThreads,
+                                  kType == TileType::fp8_block && kTiles == 8
+                                      ? 1
+                                      : MatmulPlan<kTiles>::kResident)
     matmul_kernel(const __grid_constant__ Matmul p) {
   using Plan = MatmulPlan<kTiles>;
   extern __shared__ __align__(128) std::uint8_t shared[];
@@ -395,7 +455,7 @@ __global__ void __launch_bounds__(MatmulPlan<kTiles>::kThreads)
   cluster_barrier();
   const int index = static_cast<int>(blockIdx.x) / p.parts;
   if (!producer && index < items)
-    finish_item<kType, kTiles>(p, matmul_item(p, index, entries, Plan::kTokens), sums);
+    finish_parts<kType, kTiles>(p, matmul_item(p, index, entries, Plan::kTokens), sums);
   __syncwarp();
   cluster_barrier();  // NOTE: no CTA may leave while another reads its sums
 }

@@ -25,4 +25,43 @@ __device__ __forceinline__ void store_sum(const Matmul& p, std::int64_t token, i
     static_cast<Bf16*>(p.out)[place] = to_bf16(value);
 }
 
+/// A warp's 8 x 8 values of bf16, turned: a lane gives two tokens of one weight row and gets two
+/// neighbouring weight rows of one token.
+__device__ __forceinline__ std::uint32_t transposed(std::uint32_t pair) {
+  std::uint32_t out;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(pair));
+  return out;
+}
+
+/// Lane j of every four gets word j of all four, in their order.
+__device__ __forceinline__ uint4 gather_quad(std::uint32_t (&words)[4]) {
+  const bool odd = threadIdx.x % 2 != 0;
+  const bool high = threadIdx.x % 4 >= 2;
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    const std::uint32_t other = __shfl_xor_sync(0xFFFFFFFFU, odd ? words[i] : words[i + 1], 1);
+    (odd ? words[i] : words[i + 1]) = other;
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const std::uint32_t other = __shfl_xor_sync(0xFFFFFFFFU, high ? words[i] : words[i + 2], 2);
+    (high ? words[i] : words[i + 2]) = other;
+  }
+  return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+/// Stores the bf16 values of two neighbouring columns, as far as they exist; `place` is the row's.
+__device__ __forceinline__ void store_pair(const Matmul& p,
+                                           std::int64_t place,
+                                           int n,
+                                           std::uint32_t pair) {
+  Bf16* out = static_cast<Bf16*>(p.out) + place + n;
+  if (n + 1 < p.rows && reinterpret_cast<std::uintptr_t>(out) % 4 == 0) {
+    *reinterpret_cast<std::uint32_t*>(out) = pair;
+  } else {
+    if (n < p.rows) out[0] = static_cast<Bf16>(pair & 0xFFFFU);
+    if (n + 1 < p.rows) out[1] = static_cast<Bf16>(pair >> 16U);
+  }
+}
+
 }  // namespace koho::cuda

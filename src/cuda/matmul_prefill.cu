@@ -31,6 +31,7 @@ constexpr int kRowTiles = 2;
 constexpr int kBlockRows = kRowTiles * kTileRows;
 constexpr int kConsumers = 256;
 constexpr int kThreads = 384;
+constexpr int kWriters = 3;  // warps
 constexpr int kWeightBytes = kBlockRows * kBox;
 constexpr int kBarrierBytes = 1024;
 constexpr int kSharedMax = 227 * 1024;
@@ -40,7 +41,8 @@ struct PrefillPlan {
   static constexpr int kTiles = kColumns / 8;
   static constexpr int kTokenBytes = kColumns * kBox;
   static constexpr int kStage = kWeightBytes + kTokenBytes;
-  static constexpr int kBefore = 1024 + kBarrierBytes;  // alignment included
+  static constexpr int kHanded = kBlockRows * kColumns * 2;  // an item's results on their way out
+  static constexpr int kBefore = 1024 + kBarrierBytes + kHanded;  // alignment included
   static constexpr int kStages = (kSharedMax - kBefore) / kStage;
   static constexpr int kShared = kBefore + kStages * kStage;
 };
@@ -62,10 +64,13 @@ struct PrefillWork {
         blocks((p.tiles + 2 * kRowTiles - 1) / (2 * kRowTiles)),
         items(entries * blocks) {}
   __device__ __forceinline__ PrefillItem item(const Matmul& p, int index, int columns) const {
-    const int entry = index / blocks;
-    if (p.entries == nullptr)
-      return {0, index % blocks, entry * columns, min(columns, p.tokens - entry * columns)};
-    const MatmulEntry e = p.entries[entry];
+    if (p.entries == nullptr) {  // the larger operand passes once, the other again from L2
+      const bool blocks_first = p.rows > p.tokens;
+      const int entry = blocks_first ? index % entries : index / blocks;
+      return {0, blocks_first ? index / entries : index % blocks, entry * columns,
+              min(columns, p.tokens - entry * columns)};
+    }
+    const MatmulEntry e = p.entries[index / blocks];
     return {e.expert, index % blocks, e.first, e.count};
   }
 };
@@ -121,30 +126,6 @@ __device__ void copy_operands(const Matmul& p,
   }
 }
 
-/// Two tokens of weight rows g and g + 8 become rows of two neighbouring weight rows.
-__device__ __forceinline__ std::uint32_t transposed(std::uint32_t pair) {
-  std::uint32_t out;
-  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(pair));
-  return out;
-}
-
-/// Lane j of every four gets word j of all four, in their order.
-__device__ __forceinline__ uint4 gather_quad(std::uint32_t (&words)[4]) {
-  const bool odd = threadIdx.x % 2 != 0;
-  const bool high = threadIdx.x % 4 >= 2;
-#pragma unroll
-  for (int i = 0; i < 4; i += 2) {
-    const std::uint32_t other = __shfl_xor_sync(0xFFFFFFFFU, odd ? words[i] : words[i + 1], 1);
-    (odd ? words[i] : words[i + 1]) = other;
-  }
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const std::uint32_t other = __shfl_xor_sync(0xFFFFFFFFU, high ? words[i] : words[i + 2], 2);
-    (high ? words[i] : words[i + 2]) = other;
-  }
-  return make_uint4(words[0], words[1], words[2], words[3]);
-}
-
 /// Brings what an item's sums are multiplied by to L1 while it is multiplied.
 template <TileType kType>
 __device__ __forceinline__ void prefetch_scales(const Matmul& p, const PrefillItem& item, int row) {
@@ -156,14 +137,32 @@ __device__ __forceinline__ void prefetch_scales(const Matmul& p, const PrefillIt
   for (int i = thread; i < item.count; i += 128) prefetch(p.x_scales + item.first + i);
 }
 
-/// Scales and writes what a warp has of an item: 16 rows by kColumns tokens.
+/// Where the multiplying warps leave an item's results, rounded to bf16, for those that write them:
+/// of each warp and 32 tokens two times 16 bytes a lane, four tiles' rows g and g + 8.
+template <int kColumns>
+struct Handed {
+  static constexpr int kGroups = kColumns / 32;
+
+  uint4* results;
+  std::uint32_t full;  // barriers, of each warpgroup
+  std::uint32_t empty;
+
+  __device__ __forceinline__ uint4* place(int warp, int group) const {
+    return results + (warp * kGroups + group) * 64 + threadIdx.x % 32;
+  }
+};
+
+/// Scales a warp's 16 rows of sums and hands them on; results in f32 it writes itself.
 template <TileType kType, int kColumns>
-__device__ __forceinline__ void finish_item(const Matmul& p,
-                                            const PrefillItem& item,
-                                            int row,
-                                            const float (&sum)[kColumns / 8][4]) {
+__device__ __forceinline__ void hand_on(const Matmul& p,
+                                        const PrefillItem& item,
+                                        int first_row,
+                                        const float (&sum)[kColumns / 8][4],
+                                        const Handed<kColumns>& handed,
+                                        std::uint32_t phase) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  if (row >= p.tiles * kTileRows) return;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int rows_all = p.tiles * kTileRows;
   float token_scales[kColumns / 32];  // of tokens lane, lane + 32, …
 #pragma unroll
   for (int i = 0; i < kColumns / 32; ++i)
@@ -173,11 +172,10 @@ __device__ __forceinline__ void finish_item(const Matmul& p,
   float bias[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const int n = min(row + lane / 4 + i * 8, p.tiles * kTileRows - 1);
-    row_scales[i] =
-        kType == TileType::fp8
-            ? p.row_scales[static_cast<std::int64_t>(item.expert) * p.tiles * kTileRows + n]
-            : 1.0F;
+    const int n = min(first_row + lane / 4 + i * 8, rows_all - 1);
+    row_scales[i] = kType == TileType::fp8
+                        ? p.row_scales[static_cast<std::int64_t>(item.expert) * rows_all + n]
+                        : 1.0F;
     bias[i] = p.bias != nullptr && n < p.rows ? to_float(p.bias[n]) : 0.0F;
   }
   const auto scaled = [&](int tile, float(&value)[4]) {
@@ -187,98 +185,116 @@ __device__ __forceinline__ void finish_item(const Matmul& p,
       x_scale[i] =
           __shfl_sync(0xFFFFFFFFU, token_scales[tile / 4], tile % 4 * 8 + lane % 4 * 2 + i);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 4; ++i)
       value[i] = scale_sum<kType>(p, sum[tile][i], row_scales[i / 2], x_scale[i % 2], bias[i / 2]);
-    }
   };
-  // 16 bytes of a token's row at a time, where they are aligned and all of them rows: what four
-  // lanes have of four token tiles (of two, with both halves of the 16 rows, where gate and up are
-  // not joined) goes to one lane each.
-  const bool swiglu = p.end == MatmulEnd::silu_mul;
-  const int columns_end = swiglu ? row / 2 + 8 : row + 16;
-  if (p.end != MatmulEnd::f32 && columns_end <= p.rows && p.out_stride % 8 == 0 &&
-      reinterpret_cast<std::uintptr_t>(p.out) % 16 == 0) {
-    const int mine = lane % 4;
-    if (swiglu) {
+  if (p.end == MatmulEnd::f32) {
 #pragma unroll
-      for (int tile = 0; tile < kColumns / 8; tile += 4) {
-        if (tile * 8 >= item.count) break;
-        std::uint32_t words[4];
+    for (int tile = 0; tile < kColumns / 8; ++tile) {
+      if (tile * 8 >= item.count) break;
+      float value[4];
+      scaled(tile, value);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          float value[4];
-          scaled(tile + i, value);
-          words[i] = transposed(pack_bf16(silu_mul(round_bf16(value[0]), round_bf16(value[2])),
-                                          silu_mul(round_bf16(value[1]), round_bf16(value[3]))));
-        }
-        const uint4 eight = gather_quad(words);
-        const int token = (tile + mine) * 8 + lane / 4;
-        if (token < item.count)
-          *reinterpret_cast<uint4*>(static_cast<Bf16*>(p.out) +
-                                    (item.first + token) * p.out_stride + row / 2) = eight;
-      }
-    } else {
-#pragma unroll
-      for (int tile = 0; tile < kColumns / 8; tile += 2) {
-        if (tile * 8 >= item.count) break;
-        std::uint32_t words[4];
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          float value[4];
-          scaled(tile + i, value);
-          words[2 * i] = transposed(pack_bf16(value[0], value[1]));
-          words[2 * i + 1] = transposed(pack_bf16(value[2], value[3]));
-        }
-        const uint4 eight = gather_quad(words);
-        const int token = (tile + mine / 2) * 8 + lane / 4;
-        if (token < item.count)
-          *reinterpret_cast<uint4*>(static_cast<Bf16*>(p.out) +
-                                    (item.first + token) * p.out_stride + row + mine % 2 * 8) =
-              eight;
+      for (int i = 0; i < 4; ++i) {
+        const int token = tile * 8 + lane % 4 * 2 + i % 2;
+        const int n = first_row + lane / 4 + i / 2 * 8;
+        if (token < item.count && n < p.rows)
+          static_cast<float*>(p.out)[(item.first + token) * p.out_stride + n] = value[i];
       }
     }
     return;
   }
+  const auto group = static_cast<std::uint32_t>(warp / 4);
+  mbarrier_wait(handed.empty + 8U * group, phase ^ 1U);
 #pragma unroll
-  for (int tile = 0; tile < kColumns / 8; ++tile) {
-    if (tile * 8 >= item.count) break;
-    float value[4];
-    scaled(tile, value);
-    const int token = tile * 8 + lane / 4;  // after the transposition
-    const std::int64_t out_row = (item.first + token) * p.out_stride;
-    if (p.end == MatmulEnd::silu_mul) {
-      const std::uint32_t pair =
-          transposed(pack_bf16(silu_mul(round_bf16(value[0]), round_bf16(value[2])),
-                               silu_mul(round_bf16(value[1]), round_bf16(value[3]))));
-      const int n = row / 2 + lane % 4 * 2;
-      Bf16* out = static_cast<Bf16*>(p.out) + out_row + n;
-      if (token >= item.count) continue;
-      if (n + 1 < p.rows)  // out_stride is even
-        *reinterpret_cast<std::uint32_t*>(out) = pair;
-      else if (n < p.rows)
-        *out = static_cast<Bf16>(pair & 0xFFFFU);
-    } else if (p.end == MatmulEnd::bf16) {
+  for (int i = 0; i < kColumns / 32; ++i) {
+    std::uint32_t pairs[8];
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const std::uint32_t pair = transposed(pack_bf16(value[half * 2], value[half * 2 + 1]));
-        const int n = row + half * 8 + lane % 4 * 2;
-        Bf16* out = static_cast<Bf16*>(p.out) + out_row + n;
-        if (token >= item.count) continue;
-        if (n + 1 < p.rows && reinterpret_cast<std::uintptr_t>(out) % 4 == 0) {
-          *reinterpret_cast<std::uint32_t*>(out) = pair;
-        } else {
-          if (n < p.rows) out[0] = static_cast<Bf16>(pair & 0xFFFFU);
-          if (n + 1 < p.rows) out[1] = static_cast<Bf16>(pair >> 16U);
-        }
-      }
+    for (int tile = 0; tile < 4; ++tile) {
+      float value[4];
+      scaled(i * 4 + tile, value);
+      pairs[tile] = pack_bf16(value[0], value[1]);
+      pairs[4 + tile] = pack_bf16(value[2], value[3]);
+    }
+    uint4* to = handed.place(warp, i);
+    to[0] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+    to[32] = make_uint4(pairs[4], pairs[5], pairs[6], pairs[7]);
+  }
+  __syncwarp();
+  if (lane == 0) mbarrier_arrive(handed.full + 8U * group);
+}
+
+/// Gate times up of two tokens, transposed: of one token and two columns.
+__device__ __forceinline__ std::uint32_t joined(std::uint32_t gate, std::uint32_t up) {
+  const auto low = [](std::uint32_t word) { return __uint_as_float(word << 16U); };
+  const auto high = [](std::uint32_t word) { return __uint_as_float(word & 0xFFFF0000U); };
+  return transposed(pack_bf16(silu_mul(low(gate), low(up)), silu_mul(high(gate), high(up))));
+}
+
+/// Writes the results of one warp's 16 rows and 32 tokens: what four lanes have of four token tiles
+/// (of two, with both halves of the 16 rows, where gate and up are not joined) goes to one lane
+/// each.
+__device__ __forceinline__ void write_results(
+    const Matmul& p, const PrefillItem& item, int row, int first, const uint4* from) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int mine = lane % 4;
+  const bool swiglu = p.end == MatmulEnd::silu_mul;
+  const int column = swiglu ? row / 2 : row;
+  const bool whole = column + (swiglu ? 8 : 16) <= p.rows && p.out_stride % 8 == 0 &&
+                     reinterpret_cast<std::uintptr_t>(p.out) % 16 == 0;
+  const auto put = [&](std::uint32_t(&words)[4], int token, int n) {
+    const uint4 eight = gather_quad(words);
+    if (token >= item.count) return;
+    const std::int64_t place = (item.first + token) * p.out_stride;
+    if (whole) {
+      *reinterpret_cast<uint4*>(static_cast<Bf16*>(p.out) + place + n) = eight;
     } else {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int column = tile * 8 + lane % 4 * 2 + i % 2;
-        const int n = row + lane / 4 + i / 2 * 8;
-        if (column < item.count && n < p.rows)
-          static_cast<float*>(p.out)[(item.first + column) * p.out_stride + n] = value[i];
+      store_pair(p, place, n, eight.x);
+      store_pair(p, place, n + 2, eight.y);
+      store_pair(p, place, n + 4, eight.z);
+      store_pair(p, place, n + 6, eight.w);
+    }
+  };
+  const uint4 a = from[0];
+  const uint4 b = from[32];
+  if (swiglu) {
+    std::uint32_t words[4] = {joined(a.x, b.x), joined(a.y, b.y), joined(a.z, b.z),
+                              joined(a.w, b.w)};
+    put(words, first + mine * 8 + lane / 4, column);
+  } else {
+    std::uint32_t words[4] = {transposed(a.x), transposed(b.x), transposed(a.y), transposed(b.y)};
+    put(words, first + mine / 2 * 8 + lane / 4, column + mine % 2 * 8);
+    std::uint32_t others[4] = {transposed(a.z), transposed(b.z), transposed(a.w), transposed(b.w)};
+    put(others, first + (2 + mine / 2) * 8 + lane / 4, column + mine % 2 * 8);
+  }
+}
+
+/// Writes items' results while the next ones are multiplied.
+template <int kColumns>
+__device__ void write_items(const Matmul& p,
+                            const PrefillWork& work,
+                            const Handed<kColumns>& handed) {
+  if (p.end == MatmulEnd::f32) return;
+  const int writer = (static_cast<int>(threadIdx.x) - kConsumers) / 32 - 1;
+  const int rank = static_cast<int>(cluster_rank());
+  std::uint32_t phase = 0;
+  for (int index = static_cast<int>(blockIdx.x) / 2; index < work.items;
+       index += static_cast<int>(gridDim.x) / 2, phase ^= 1U) {
+    const PrefillItem item = work.item(p, index, kColumns);
+    const int first_row = (item.block * 2 + rank) * kBlockRows;
+    for (int group = 0; group < 2; ++group) {
+      mbarrier_wait(handed.full + 8U * static_cast<std::uint32_t>(group), phase);
+#pragma unroll 1
+      for (int unit = writer; unit < 4 * Handed<kColumns>::kGroups; unit += kWriters) {
+        const int warp = group * 4 + unit % 4;
+        const int first = unit / 4 * 32;
+        const int row = first_row + warp * 16;
+        if (first < item.count && row < p.tiles * kTileRows)
+          write_results(p, item, row, first, handed.place(warp, unit / 4));
       }
+      __syncwarp();
+      if (threadIdx.x % 32 == 0)
+        mbarrier_arrive(handed.empty + 8U * static_cast<std::uint32_t>(group));
     }
   }
 }
@@ -289,7 +305,8 @@ __device__ void multiply_items(const Matmul& p,
                                std::uint32_t full,
                                std::uint32_t empty,
                                std::uint32_t turns,
-                               std::uint32_t ring) {
+                               std::uint32_t ring,
+                               const Handed<kColumns>& handed) {
   using Plan = PrefillPlan<kColumns>;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -303,6 +320,7 @@ __device__ void multiply_items(const Matmul& p,
   // The warpgroups issue a stage's products in turns: one adds its sums while the other multiplies.
   const int group = warp / 4;
   std::uint32_t turn = group == 0 ? 1 : 0;  // the first turn is group 0's
+  std::uint32_t phase = 0;
   Cursor<Plan::kStages> at;
   for (int index = static_cast<int>(blockIdx.x) / 2; index < work.items;
        index += static_cast<int>(gridDim.x) / 2) {
@@ -393,7 +411,8 @@ __device__ void multiply_items(const Matmul& p,
 #pragma unroll
         for (int i = 0; i < 4; ++i) sum[tile][i] = total[tile][i] + sum[tile][i];
     }
-    finish_item<kType, kColumns>(p, item, row, sum);
+    hand_on<kType, kColumns>(p, item, row, sum, handed, phase);
+    phase ^= 1U;
   }
 }
 
@@ -405,14 +424,23 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   const std::uint32_t base = (shared_address(unaligned) + 1023U) / 1024U * 1024U;
   const std::uint32_t full = base;
   const std::uint32_t empty = base + 8U * Plan::kStages;
-  const std::uint32_t ring = base + kBarrierBytes;
   const std::uint32_t turns = empty + 8U * Plan::kStages;
+  const std::uint32_t handed_full = turns + 16U;
+  const std::uint32_t ring = base + kBarrierBytes;
+  const Handed<kColumns> handed{
+      reinterpret_cast<uint4*>(unaligned + (ring - shared_address(unaligned)) +
+                               Plan::kStages * Plan::kStage),
+      handed_full, handed_full + 16U};
   if (threadIdx.x == 0) {
     for (int slot = 0; slot < Plan::kStages; ++slot) {
       mbarrier_init(full + 8U * static_cast<std::uint32_t>(slot), 1);
       mbarrier_init(empty + 8U * static_cast<std::uint32_t>(slot), 2 * kConsumers / 32);
     }
-    for (std::uint32_t group = 0; group < 2; ++group) mbarrier_init(turns + 8U * group, 4);
+    for (std::uint32_t group = 0; group < 2; ++group) {
+      mbarrier_init(turns + 8U * group, 4);
+      mbarrier_init(handed.full + 8U * group, 4);
+      mbarrier_init(handed.empty + 8U * group, kWriters);
+    }
     mbarrier_init_fence();
   }
   __syncthreads();
@@ -422,11 +450,12 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   grid_release();
   const PrefillWork work(p, kColumns);
   if (threadIdx.x >= kConsumers) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
     if (threadIdx.x == kConsumers) copy_operands<kColumns>(p, x_map, work, full, empty, ring);
+    if (threadIdx.x >= kConsumers + 32) write_items<kColumns>(p, work, handed);
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-    multiply_items<kType, kColumns, kParts>(p, work, full, empty, turns, ring);
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
+    multiply_items<kType, kColumns, kParts>(p, work, full, empty, turns, ring, handed);
   }
   __syncwarp();
   cluster_arrive();

@@ -60,6 +60,8 @@ struct MultiplyWgmma {
       float part[kTiles][4] = {};
       if (bytes == kStageWidth)
         run<kStageWidth / kTileWidthStep>(weights, tokens, part);
+      else if (bytes == kStageWidth / 2)
+        run<kStageWidth / kTileWidthStep / 2>(weights, tokens, part);
       else
         run_short(weights, tokens, bytes / kTileWidthStep, part);
 #pragma unroll

@@ -249,14 +249,15 @@ Status CudaBackend::do_linear(TensorView out, const Activation& x, const Linear&
 }
 
 /// Runs the rows that `routing` sends to experts first .. first + count - 1 of the group, or every
-/// token through its one expert when routing is null. On return `y` has the sorted rows' outputs;
-/// the shared expert's, if it is in the group, come first.
+/// token through its one expert when routing is null; the router chose among `total`. On return `y`
+/// has the sorted rows' outputs; the shared expert's, if it is in the group, come first.
 Status CudaBackend::run_group(const ExpertGroup& group,
                               const Activation& x,
                               const Routing* routing,
                               std::int64_t tokens,
                               std::int64_t first,
                               std::int64_t count,
+                              std::int64_t total,
                               bool shared,
                               std::byte*& scratch_at,
                               Bf16*& y,
@@ -266,12 +267,13 @@ Status CudaBackend::run_group(const ExpertGroup& group,
   const GroupScratch s(parts, tokens, top_k, count, group.gate_up.rows, group.down.rows,
                        group.down.type);
   scratch_at += parts.used();
-  // About as many tokens as an expert gets, so that few experts need a second entry; 16 at least,
-  // because a shared expert gets them all.
-  const std::int64_t experts = std::max<std::int64_t>(count, 1);
+  // Twice as many tokens as an expert gets, so that few experts need a second entry; beyond few
+  // tokens, or with an expert that gets all, room for 32 at least: no form with less is faster.
+  const std::int64_t experts = std::max<std::int64_t>(total, 1);
   const std::int64_t likely = routing != nullptr ? ceil_div(2 * tokens * top_k, experts) : tokens;
-  const int tiles =
-      tokens <= 8 ? 1 : token_tiles(std::max<std::int64_t>(std::min(tokens, likely), 16));
+  const int tiles = tokens <= 8 || (tokens <= 16 && likely <= 8 && !shared)
+                        ? 1
+                        : token_tiles(std::max<std::int64_t>(std::min(tokens, likely), 32));
   Matmul p = group.gate_up.parameters();
   set_x(p, form_of(x, group.gate_up.type));
   // With many rows an expert their arithmetic decides: the other kernel, whose tiles are larger.
@@ -433,7 +435,7 @@ Status CudaBackend::do_experts(TensorView out,
   std::int32_t* row_of = nullptr;
   if (placed.routed) {
     KOHO_TRY(run_group(*placed.routed, aligned, &routing, tokens, weights.first, weights.count,
-                       placed.shared_in_routed, at, y, row_of));
+                       placed.total, placed.shared_in_routed, at, y, row_of));
     combine.y = y;
     combine.row_of = row_of;
     if (row_of == nullptr) {
@@ -446,7 +448,7 @@ Status CudaBackend::do_experts(TensorView out,
     if (placed.shared_in_routed) combine.shared = y;
   }
   if (placed.shared) {
-    KOHO_TRY(run_group(*placed.shared, aligned, nullptr, tokens, 0, 0, true, at, y, row_of));
+    KOHO_TRY(run_group(*placed.shared, aligned, nullptr, tokens, 0, 0, 0, true, at, y, row_of));
     combine.shared = y;
   }
   KOHO_CUDA_TRY(launch_expert_combine(combine, stream_));

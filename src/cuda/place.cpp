@@ -327,6 +327,7 @@ Result<Experts> CudaBackend::do_place_experts(const ExpertsSource& source) {
   experts.first = source.first;
   experts.count = static_cast<std::int64_t>(source.experts.size());
   auto placed = std::make_unique<PlacedExperts>();
+  placed->total = std::max(source.total, experts.count);
   std::vector<const MlpSource*> routed;
   for (const MlpSource& expert : source.experts) routed.push_back(&expert);
   const auto note = [&](const MlpSource& mlp) {

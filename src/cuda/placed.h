@@ -66,6 +66,7 @@ struct UnlikeExperts {
 
 struct PlacedExperts final : PlacedWeights {
   std::optional<ExpertGroup> routed;
+  std::int64_t total = 0;                 // experts the router chooses among
   bool shared_in_routed = false;          // the shared expert is the last matrix of `routed`
   std::optional<ExpertGroup> shared;      // if it is there and unlike the others
   std::unique_ptr<UnlikeExperts> unlike;  // instead of all the above

@@ -242,6 +242,17 @@ __device__ __forceinline__ void cluster_send(std::uint32_t remote,
       "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w), "r"(remote_barrier)
       : "memory");
 }
+/// Copies shared memory of this CTA to another's; the bytes complete on a barrier there.
+__device__ __forceinline__ void cluster_copy(std::uint32_t remote,
+                                             std::uint32_t source,
+                                             std::uint32_t bytes,
+                                             std::uint32_t remote_barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+      "[%3];" ::"r"(remote),
+      "r"(source), "r"(bytes), "r"(remote_barrier)
+      : "memory");
+}
 /// Two floats from the same place of another CTA's shared memory.
 __device__ __forceinline__ float2 cluster_load(std::uint32_t address, std::uint32_t rank) {
   float2 value;
@@ -250,6 +261,15 @@ __device__ __forceinline__ float2 cluster_load(std::uint32_t address, std::uint3
   asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];"
                : "=f"(value.x), "=f"(value.y)
                : "r"(remote)
+               : "memory");
+  return value;
+}
+/// An integer from the same place of another CTA's shared memory.
+__device__ __forceinline__ int cluster_load_int(std::uint32_t address, int rank) {
+  int value;
+  asm volatile("ld.shared::cluster.s32 %0, [%1];"
+               : "=r"(value)
+               : "r"(cluster_address(address, static_cast<std::uint32_t>(rank)))
                : "memory");
   return value;
 }

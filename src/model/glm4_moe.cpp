@@ -55,6 +55,7 @@ struct Placer {
       KOHO_TRY_ASSIGN(range, share(shard, total, "experts"));
     }
     local.first = range.begin;
+    local.total = total;
     for (std::int64_t expert = range.begin; expert < range.begin + range.count; ++expert) {
       const MlpSource& mlp = source.experts[static_cast<std::size_t>(expert)];
       if (shard.experts == ExpertLayout::whole) {

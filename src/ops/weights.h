@@ -102,6 +102,7 @@ struct Experts {
 /// Sources of Experts.
 struct ExpertsSource {
   std::int64_t first = 0;
+  std::int64_t total = 0;          // experts the router chooses among; 0 = these
   std::vector<MlpSource> experts;  // local ones, in order
   std::optional<MlpSource> shared;
 };

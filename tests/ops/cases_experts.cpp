@@ -259,6 +259,7 @@ std::string run_experts(Backend& backend,
   std::vector<RandomMlp> mlps;
   ExpertsSource source;
   source.first = first;
+  source.total = random.chance(0.5) ? total : 0;
   const auto unlike = [&] {
     return MlpQuant{random_quant(random), random_quant(random), random_quant(random)};
   };
