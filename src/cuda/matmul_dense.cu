@@ -8,8 +8,8 @@
 //            before has ended, and boxes of token rows (128 bytes of K, swizzled); the others, one
 //            warpgroup, multiply (wgmma m64nXk32)
 //   sums     each stage of 256 bytes of K is summed by itself and added in f32, as in matmul.cuh;
-//   the
-//            parts send their sums to the CTA that owns those rows, which adds them in rank order.
+//            the parts send their sums to the CTA that owns those rows, which adds them in rank
+//            order.
 //            Neither depends on the number of tokens, so a row's bits do not.
 //   shared   barriers and scales · sums received · ring of (16 KB + 256 B * kColumns)
 //   bytes    weights once; tokens once a tile, from L2
@@ -42,6 +42,8 @@ struct DensePlan {
   static constexpr int kScaleBytes = (2 * kTileRows + kColumns) * 4;
   // Where sums arrive: beside the ring while they are small, else in its place once all are done.
   static constexpr bool kReuseRing = kColumns > 32;
+  // How they travel: 16 bytes a lane while they are few, else a warp's as one bulk copy.
+  static constexpr bool kBulkSums = kColumns > 16;
   static constexpr int sums_bytes(int parts) {
     return parts == 1 ? 0 : parts * ((kGroups + parts - 1) / parts) * kTiles * 512;
   }
@@ -50,7 +52,9 @@ struct DensePlan {
     return (before + 1023) / 1024 * 1024;
   }
   static int shared_bytes(int parts, int stages) {
-    return 1024 + ring_begin(parts) + std::max(stages * kStage, kReuseRing ? sums_bytes(parts) : 0);
+    const int sums =
+        (kReuseRing ? sums_bytes(parts) : 0) + (kBulkSums ? kGroups * kTiles * 512 : 0);
+    return 1024 + ring_begin(parts) + std::max(stages * kStage, parts > 1 ? sums : 0);
   }
 };
 
@@ -150,6 +154,10 @@ __global__ void __launch_bounds__(kThreads) dense_kernel(const __grid_constant__
       __syncwarp();
       if (Plan::kReuseRing) cluster_arrive();
       cluster_wait();
+      if (Plan::kBulkSums) {
+        cluster_arrive();
+        cluster_wait();
+      }
     }
     return;
   }
@@ -209,22 +217,61 @@ __global__ void __launch_bounds__(kThreads) dense_kernel(const __grid_constant__
     }
   }
 
-  named_barrier(1, kConsumers);  // scales are there
+  named_barrier(1, kConsumers);  // scales are there, and all sums
   const int lane = thread % 32;
+  const auto scaled = [&](int group, int tile, const float(&total)[4], float(&value)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = group * 16 + lane / 4 + i / 2 * 8;
+      value[i] = scale_sum<kType>(p, total[i], row_scales[row],
+                                  x_scales[tile * 8 + lane % 4 * 2 + i % 2], bias[row]);
+    }
+  };
   const auto finish = [&](int group, int tile, const float(&total)[4]) {
+    float value[4];
+    scaled(group, tile, total, value);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int token = tile * 8 + lane % 4 * 2 + i % 2;
       const int row = group * 16 + lane / 4 + i / 2 * 8;
-      if (token >= p.tokens || first_row + row >= p.rows) continue;
-      const float value =
-          scale_sum<kType>(p, total[i], row_scales[row], x_scales[token], bias[row]);
-      store_sum(p, token, first_row + row, value);
+      if (token < p.tokens && first_row + row < p.rows)
+        store_sum(p, token, first_row + row, value[i]);
     }
   };
+  // Two tiles at once: 16 bytes of a token's row a lane, where they are aligned.
+  const bool aligned = p.end == MatmulEnd::bf16 && first_row + kTileRows <= p.rows &&
+                       p.out_stride % 8 == 0 && reinterpret_cast<std::uintptr_t>(p.out) % 16 == 0;
+  const auto finish_two = [&](int group, int tile, const float(&a)[4], const float(&b)[4]) {
+    if (!aligned) {
+      finish(group, tile, a);
+      finish(group, tile + 1, b);
+      return;
+    }
+    std::uint32_t words[4];
+    float value[4];
+    scaled(group, tile, a, value);
+    words[0] = transposed(pack_bf16(value[0], value[1]));
+    words[1] = transposed(pack_bf16(value[2], value[3]));
+    scaled(group, tile + 1, b, value);
+    words[2] = transposed(pack_bf16(value[0], value[1]));
+    words[3] = transposed(pack_bf16(value[2], value[3]));
+    const uint4 eight = gather_quad(words);
+    const int mine = lane % 4;
+    const int token = (tile + mine / 2) * 8 + lane / 4;
+    if (token < p.tokens)
+      *reinterpret_cast<uint4*>(static_cast<Bf16*>(p.out) + token * p.out_stride + first_row +
+                                group * 16 + mine % 2 * 8) = eight;
+  };
+  constexpr bool kTwo = kColumns >= 32;
   if (p.parts == 1) {
 #pragma unroll
-    for (int tile = 0; tile < Plan::kTiles; ++tile) finish(warp, tile, sum[tile]);
+    for (int tile = 0; tile < Plan::kTiles; tile += kTwo ? 2 : 1) {
+      if (tile * 8 >= p.tokens) break;
+      if constexpr (kTwo)
+        finish_two(warp, tile, sum[tile], sum[tile + 1]);
+      else
+        finish(warp, tile, sum[tile]);
+    }
     return;
   }
   if (Plan::kReuseRing) cluster_arrive();
@@ -234,22 +281,34 @@ __global__ void __launch_bounds__(kThreads) dense_kernel(const __grid_constant__
   const int owner_first = first_group(owner, p.parts);
   const int owner_groups = first_group(owner + 1, p.parts) - owner_first;
   const std::uint32_t remote = cluster_address(
-      shared_address(sums) +
-          static_cast<std::uint32_t>(
-              ((part * owner_groups + warp - owner_first) * Plan::kTiles * 32 + lane) * 16),
+      shared_address(sums) + static_cast<std::uint32_t>((part * owner_groups + warp - owner_first) *
+                                                        Plan::kTiles * 512),
       static_cast<std::uint32_t>(owner));
   const std::uint32_t remote_barrier = cluster_address(received, static_cast<std::uint32_t>(owner));
+  if constexpr (Plan::kBulkSums) {
+    // Sent from the ring, behind where sums may arrive.
+    const int begin = ring_begin + (Plan::kReuseRing ? Plan::sums_bytes(p.parts) : 0);
+    auto* mine = reinterpret_cast<float4*>(shared + begin + warp * Plan::kTiles * 512) + lane;
 #pragma unroll
-  for (int tile = 0; tile < Plan::kTiles; ++tile)
-    cluster_send(remote + static_cast<std::uint32_t>(tile * 512),
-                 make_float4(sum[tile][0], sum[tile][1], sum[tile][2], sum[tile][3]),
-                 remote_barrier);
-  if (owned == 0) return;
-  mbarrier_wait_cluster(received, 0);
-  for (int item = warp; item < owned * Plan::kTiles; item += kConsumers / 32) {
-    if (item % Plan::kTiles * 8 >= p.tokens) continue;
+    for (int tile = 0; tile < Plan::kTiles; ++tile)
+      mine[tile * 32] = make_float4(sum[tile][0], sum[tile][1], sum[tile][2], sum[tile][3]);
+    proxy_fence();
+    __syncwarp();
+    if (lane == 0)
+      cluster_copy(remote, shared_address(mine), static_cast<std::uint32_t>(Plan::kTiles * 512),
+                   remote_barrier);
+  } else {
+#pragma unroll
+    for (int tile = 0; tile < Plan::kTiles; ++tile)
+      cluster_send(remote + static_cast<std::uint32_t>(tile * 512 + lane * 16),
+                   make_float4(sum[tile][0], sum[tile][1], sum[tile][2], sum[tile][3]),
+                   remote_barrier);
+  }
+  if (owned > 0) mbarrier_wait_cluster(received, 0);
+  __syncwarp();
+  if (Plan::kBulkSums) cluster_arrive();
+  const auto add = [&](int item, float(&total)[4]) {
     const float4* from = reinterpret_cast<const float4*>(sums) + item * 32 + lane;
-    float total[4] = {};
 #pragma unroll 8
     for (int rank = 0; rank < p.parts; ++rank) {
       const float4 other = from[rank * owned * Plan::kTiles * 32];
@@ -258,8 +317,22 @@ __global__ void __launch_bounds__(kThreads) dense_kernel(const __grid_constant__
       total[2] += other.z;
       total[3] += other.w;
     }
-    finish(owned_first + item / Plan::kTiles, item % Plan::kTiles, total);
+  };
+  constexpr int kStep = kTwo ? 2 : 1;
+  for (int item = warp * kStep; item < owned * Plan::kTiles; item += kConsumers / 32 * kStep) {
+    const int group = owned_first + item / Plan::kTiles;
+    const int tile = item % Plan::kTiles;
+    if (tile * 8 >= p.tokens) continue;
+    float total[kStep][4] = {};
+#pragma unroll
+    for (int i = 0; i < kStep; ++i) add(item + i, total[i]);
+    if constexpr (kTwo)
+      finish_two(group, tile, total[0], total[1]);
+    else
+      finish(group, tile, total[0]);
   }
+  __syncwarp();
+  if (Plan::kBulkSums) cluster_wait();  // NOTE: all copies from this CTA have arrived
 }
 
 template <TileType kType, int kColumns>
