@@ -36,6 +36,9 @@ constexpr int kPanelBytes = kStepTokens * 128;  // of K, of V and of Q (128 rows
 constexpr int kTileBytes = kPanels * kPanelBytes;
 constexpr int kBoxBytes = kPageRows * 128;
 constexpr int kSums = 64;  // of a thread: 64 rows x 128 columns over a warpgroup
+constexpr int kCodeBytes = kStepTokens * kWidth;  // of K, and of V, as e4m3 codes
+constexpr int kCodeSlots = 3;
+constexpr int kScaleSlots = 4;
 constexpr float kLog2E = 1.4426950408889634F;
 
 // Named barriers: 0 is __syncthreads().
@@ -43,30 +46,48 @@ constexpr int kTurnBarrier = 1;   // and 2: a warpgroup's turn to multiply
 constexpr int kCleanBarrier = 3;  // both warpgroups
 constexpr int kQueryBarrier = 4;  // and 5: one warpgroup
 
+/// The scales of a step's tokens as the softmax takes them; of tokens beyond the context zero.
+struct StepScales {
+  float keys[kStepTokens];    // times what makes scores of base 2
+  float values[kStepTokens];  // of v
+  float largest[4];           // of v's, of 32 tokens each
+};
+
+template <bool kCodes>
 struct SharedPlan {
   static constexpr int kQuery = 0;
   static constexpr int kKeys = kTileBytes;
   static constexpr int kValues = kKeys + kStages * kTileBytes;
-  static constexpr int kBarriers = kValues + kStages * kTileBytes;
-  static constexpr int kBad = kBarriers + 128;             // of each column, see clean_values()
-  static constexpr int kBytes = kBad + kWidth * 4 + 1024;  // 1024: the swizzle's alignment
+  static constexpr int kCodesRing = kValues + kStages * kTileBytes;  // K, V, K, V, …
+  static constexpr int kRawScales = kCodesRing + (kCodes ? kCodeSlots * kCodeBytes : 0);
+  static constexpr int kRawScaleBytes = 2 * kStepTokens * 4;  // of K, then of V; beside K's codes
+  static constexpr int kScales = kRawScales + (kCodes ? kCodeSlots * kRawScaleBytes : 0);
+  static constexpr int kBarriers =
+      kScales + (kCodes ? kScaleSlots * static_cast<int>(sizeof(StepScales)) : 0);
+  static constexpr int kBad = kBarriers + 128;  // of each column, see clean_values()
+  static constexpr int kAnyBad = kBad + kWidth * 4;
+  static constexpr int kBytes = kAnyBad + 16 + 1024;  // 1024: the swizzle's alignment
 };
+static_assert(SharedPlan<true>::kBytes <= 227 << 10);
 
-/// Barriers of the two rings.
+/// Barriers of the rings.
 struct Rings {
   std::uint32_t keys_full, keys_empty, values_full, values_empty;
+  std::uint32_t codes_full, codes_empty;  // e4m3 pages
 };
 
-struct Step {
+template <int kCount>
+struct Turn {
   std::uint32_t stage = 0;
   std::uint32_t parity = 0;
   __device__ __forceinline__ void next() {
-    if (++stage == kStages) {
+    if (++stage == kCount) {
       stage = 0;
       parity ^= 1;
     }
   }
 };
+using Step = Turn<kStages>;
 
 /// Where 16-byte chunk `chunk` of row `row` of a tile of 128 rows lies.
 __device__ __forceinline__ std::uint32_t place(int row, int chunk) {
@@ -94,27 +115,30 @@ __device__ __forceinline__ std::uint64_t operand(std::uint32_t address, std::uin
   "%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45," \
   "%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}"
 
-/// d[64, 128] (+)= a[64, 16] * b[128, 16]^T, both in shared memory.
-__device__ __forceinline__ void multiply_shared(float (&d)[kSums],
-                                                std::uint64_t a,
-                                                std::uint64_t b,
-                                                int add) {
-  asm volatile(
-      "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %66, 0;\n\t"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " KOHO_NAMES64
-      ", %64, %65, p, 1, 1, 0, 0;\n\t}"
-      : KOHO_SUMS64
-      : "l"(a), "l"(b), "r"(add));
+// clang-format off
+/// d[64, 128] (+)= a[64, 16] * b[128, 16]^T, both in shared memory: bf16, or f16 if `kF16`.
+template <bool kF16>
+__device__ __forceinline__ void multiply_shared(float (&d)[kSums], std::uint64_t a, std::uint64_t b, int add) {
+  if constexpr (kF16)
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %66, 0;\n\t"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 " KOHO_NAMES64 ", %64, %65, p, 1, 1, 0, 0;\n\t}"
+      : KOHO_SUMS64 : "l"(a), "l"(b), "r"(add));
+  else
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %66, 0;\n\t"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " KOHO_NAMES64 ", %64, %65, p, 1, 1, 0, 0;\n\t}"
+      : KOHO_SUMS64 : "l"(a), "l"(b), "r"(add));
 }
 /// d[64, 128] += a[64, 16] * b[16, 128], a in registers.
-__device__ __forceinline__ void multiply_registers(float (&d)[kSums],
-                                                   const std::uint32_t (&a)[4],
-                                                   std::uint64_t b) {
-  asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " KOHO_NAMES64
-               ", {%64,%65,%66,%67}, %68, 1, 1, 1, 1;"
-               : KOHO_SUMS64
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+template <bool kF16>
+__device__ __forceinline__ void multiply_registers(float (&d)[kSums], const std::uint32_t (&a)[4], std::uint64_t b) {
+  if constexpr (kF16)
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 " KOHO_NAMES64 ", {%64,%65,%66,%67}, %68, 1, 1, 1, 1;"
+      : KOHO_SUMS64 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+  else
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " KOHO_NAMES64 ", {%64,%65,%66,%67}, %68, 1, 1, 1, 1;"
+      : KOHO_SUMS64 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
+// clang-format on
 
 #undef KOHO_NAMES64
 #undef KOHO_SUMS64
@@ -224,7 +248,13 @@ __device__ void produce(const Attention& p,
   }
 }
 
-/// Puts a warpgroup's 64 query rows in shared memory; absent rows become zero.
+/// Two bf16 as two f16: exact from 2^-17 to 65,504.
+__device__ __forceinline__ std::uint32_t bf16_to_f16(std::uint32_t two) {
+  return pack_f16(__uint_as_float(two << 16), __uint_as_float(two & 0xFFFF0000U));
+}
+
+/// Puts a warpgroup's 64 query rows in shared memory, as f16 for codes; absent rows become zero.
+template <bool kCodes>
 __device__ void load_queries(
     const Attention& p, const Tile& tile, std::uint8_t* query, int warpgroup, int thread) {
   constexpr int kChunks = kWidth * 2 / 16;
@@ -241,6 +271,9 @@ __device__ void load_queries(
                  tile.kv_head * tile.group + packed % tile.group) *
                     kWidth;
       raw = *reinterpret_cast<const uint4*>(from + chunk * 8);
+      if constexpr (kCodes)
+        raw = make_uint4(bf16_to_f16(raw.x), bf16_to_f16(raw.y), bf16_to_f16(raw.z),
+                         bf16_to_f16(raw.w));
     }
     *reinterpret_cast<uint4*>(query + place(row, chunk)) = raw;
   }
@@ -251,13 +284,27 @@ __device__ void load_queries(
 /// A thread's share of 64 rows: rows g and g + 8 of its warp's 16.
 struct Rows {
   float sum[kSums] = {};
-  float largest[2] = {-INFINITY, -INFINITY};  // of raw scores
+  float largest[2] = {-INFINITY, -INFINITY};  // of scores: raw, or of base 2 for codes
   float total[2] = {};                        // of this thread's columns
+};
+/// What codes need beside: weights are 2^(score - base), where base also keeps their products with
+/// v's scales within f16.
+struct CodeRows {
+  float largest_scale[2] = {0x1p-60F, 0x1p-60F};  // of v, over the tokens that the row sees
+  float base[2] = {-INFINITY, -INFINITY};
 };
 
 __device__ __forceinline__ float quad_max(float value) {
   value = fmaxf(value, __shfl_xor_sync(0xFFFFFFFFU, value, 1));
   return fmaxf(value, __shfl_xor_sync(0xFFFFFFFFU, value, 2));
+}
+
+/// Tokens >= seen[half] of the step are masked.
+__device__ __forceinline__ void mask(float (&score)[kSums], const int (&seen)[2]) {
+  const int first = static_cast<int>(threadIdx.x) % 4 * 2;
+#pragma unroll
+  for (int i = 0; i < kSums; ++i)
+    if (i / 4 * 8 + first + i % 2 >= seen[i / 2 % 2]) score[i] = -INFINITY;
 }
 
 /// Scores become weights; `keep` is what the sums so far are to be multiplied by. Tokens >=
@@ -268,12 +315,7 @@ __device__ __forceinline__ void soften(Rows& rows,
                                        const int (&seen)[2],
                                        bool masked,
                                        float scale) {
-  if (masked) {
-    const int first = static_cast<int>(threadIdx.x) % 4 * 2;
-#pragma unroll
-    for (int i = 0; i < kSums; ++i)
-      if (i / 4 * 8 + first + i % 2 >= seen[i / 2 % 2]) score[i] = -INFINITY;
-  }
+  if (masked) mask(score, seen);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float largest = rows.largest[half];
@@ -301,6 +343,67 @@ __device__ __forceinline__ void soften(Rows& rows,
   }
 }
 
+/// The same for codes, whose scores take their token's scale here.
+__device__ __forceinline__ void soften(Rows& rows,
+                                       CodeRows& codes,
+                                       float (&score)[kSums],
+                                       float (&keep)[2],
+                                       const int (&seen)[2],
+                                       bool masked,
+                                       const StepScales& scales) {
+  const int first = static_cast<int>(threadIdx.x) % 4 * 2;
+#pragma unroll
+  for (int tile = 0; tile < kSums / 4; ++tile) {
+    const float2 scale = *reinterpret_cast<const float2*>(scales.keys + tile * 8 + first);
+    score[tile * 4] *= scale.x;
+    score[tile * 4 + 1] *= scale.y;
+    score[tile * 4 + 2] *= scale.x;
+    score[tile * 4 + 3] *= scale.y;
+  }
+  const float4 four = *reinterpret_cast<const float4*>(scales.largest);
+  float largest_scale[2];
+  largest_scale[0] = largest_scale[1] = fmaxf(fmaxf(four.x, four.y), fmaxf(four.z, four.w));
+  if (masked) {
+    mask(score, seen);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {  // of the tokens that the row sees
+      float largest = 0.0F;
+#pragma unroll 1
+      for (int token = first / 2; token < seen[half] && token < kStepTokens; token += 4)
+        largest = fmaxf(largest, scales.values[token]);
+      largest_scale[half] = quad_max(largest);
+    }
+  }
+  codes.largest_scale[0] = fmaxf(codes.largest_scale[0], largest_scale[0]);
+  codes.largest_scale[1] = fmaxf(codes.largest_scale[1], largest_scale[1]);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float largest = rows.largest[half];
+#pragma unroll
+    for (int tile = 0; tile < kSums / 4; ++tile)
+      largest = fmaxf(largest, fmaxf(score[tile * 4 + half * 2], score[tile * 4 + half * 2 + 1]));
+    largest = quad_max(largest);
+    rows.largest[half] = largest;
+    // 2^exponent exceeds every scale, so that weights times scales stay below 2^kLargestWeight.
+    constexpr int kLargestWeight = 14;
+    const int exponent = static_cast<int>(__float_as_uint(codes.largest_scale[half]) >> 23) - 126;
+    const float base =
+        (largest == -INFINITY ? 0.0F : largest) + static_cast<float>(exponent - kLargestWeight);
+    keep[half] = base == codes.base[half] ? 1.0F : exp2_approximate(codes.base[half] - base);
+    codes.base[half] = base;
+    float total[2] = {};
+#pragma unroll
+    for (int tile = 0; tile < kSums / 4; ++tile)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float& s = score[tile * 4 + half * 2 + i];
+        s = exp2_approximate(s - base);
+        total[i] += s;
+      }
+    rows.total[half] = fmaf(rows.total[half], keep[half], total[0] + total[1]);
+  }
+}
+
 __device__ __forceinline__ void rescale(Rows& rows, const float (&keep)[2]) {
 #pragma unroll
   for (int i = 0; i < kSums; ++i) rows.sum[i] *= keep[i / 2 % 2];
@@ -316,7 +419,22 @@ __device__ __forceinline__ void pack(std::uint32_t (&weights)[kStepTokens / 16][
       weights[step][i] = pack_bf16(score[step * 8 + i * 2], score[step * 8 + i * 2 + 1]);
 }
 
+/// The same for codes: times v's scales, as f16.
+__device__ __forceinline__ void pack(std::uint32_t (&weights)[kStepTokens / 16][4],
+                                     const float (&score)[kSums],
+                                     const StepScales& scales) {
+  const int first = static_cast<int>(threadIdx.x) % 4 * 2;
+#pragma unroll
+  for (int tile = 0; tile < kSums / 4; ++tile) {
+    const float2 scale = *reinterpret_cast<const float2*>(scales.values + tile * 8 + first);
+    const int i = tile * 4;
+    weights[tile / 2][tile % 2 * 2] = pack_f16(score[i] * scale.x, score[i + 1] * scale.y);
+    weights[tile / 2][tile % 2 * 2 + 1] = pack_f16(score[i + 2] * scale.x, score[i + 3] * scale.y);
+  }
+}
+
 /// Starts score = q * keys^T.
+template <bool kF16>
 __device__ __forceinline__ void start_scores(float (&score)[kSums],
                                              std::uint32_t query,
                                              std::uint32_t keys) {
@@ -324,19 +442,20 @@ __device__ __forceinline__ void start_scores(float (&score)[kSums],
 #pragma unroll
   for (int k = 0; k < kWidth / 16; ++k) {
     const std::uint32_t at = static_cast<std::uint32_t>(k / 4 * kPanelBytes + k % 4 * 32);
-    multiply_shared(score, operand(query + at, 16), operand(keys + at, 16), k > 0 ? 1 : 0);
+    multiply_shared<kF16>(score, operand(query + at, 16), operand(keys + at, 16), k > 0 ? 1 : 0);
   }
   multiply_commit();
 }
 /// Starts sum += weights * values.
+template <bool kF16>
 __device__ __forceinline__ void start_sums(float (&sum)[kSums],
                                            const std::uint32_t (&weights)[kStepTokens / 16][4],
                                            std::uint32_t values) {
   multiply_begin();
 #pragma unroll
   for (int k = 0; k < kStepTokens / 16; ++k)
-    multiply_registers(sum, weights[k],
-                       operand(values + static_cast<std::uint32_t>(k * 16 * 128), kPanelBytes));
+    multiply_registers<kF16>(
+        sum, weights[k], operand(values + static_cast<std::uint32_t>(k * 16 * 128), kPanelBytes));
   multiply_commit();
 }
 
@@ -377,7 +496,172 @@ __device__ __forceinline__ bool clean_values(std::uint8_t* values,
   return named_any(kCleanBarrier, kMultipliers * kWarpgroup, found);
 }
 
+/// The e4m3 codes that come in, and their pages' numbers. The first warp.
+struct Codes {
+  std::uint32_t ring, scales;  // shared
+  std::int32_t number = 0;     // page numbers of this lane: 32 pages, and the next 32
+  std::int32_t upcoming = 0;
+
+  /// Brings K (kind 0) or V of a step to a slot of the ring.
+  __device__ __forceinline__ void request(const Attention& p,
+                                          const PageMaps& maps,
+                                          const Tile& tile,
+                                          const Rings& rings,
+                                          Turn<kCodeSlots>& at,
+                                          int step,
+                                          int kind) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int pages = (tile.visible + kPageRows - 1) / kPageRows;
+    const int first = step * kStepPages;
+    if (kind == 0 && first % 32 == 0) {
+      const std::int32_t* table = p.page_tables + tile.sequence * p.page_tables_stride + lane;
+      if (first == 0 && lane < pages) upcoming = table[0];
+      number = upcoming;
+      if (first + 32 + lane < pages) upcoming = table[first + 32];
+    }
+    const std::uint32_t barrier = rings.codes_full + 8 * at.stage;
+    if (lane == 0) mbarrier_wait(rings.codes_empty + 8 * at.stage, at.parity ^ 1);
+    __syncwarp();
+    const int here = min(pages - first, kStepPages);
+    constexpr std::uint32_t kPageBytes = kPageRows * kWidth;
+    constexpr std::uint32_t kPageScales = kPageRows * 4;
+    if (lane == 0)
+      mbarrier_arrive_expect(barrier, static_cast<std::uint32_t>(here) *
+                                          (kPageBytes + (kind == 0 ? 2 * kPageScales : 0)));
+    __syncwarp();
+    const std::int64_t row =
+        (static_cast<std::int64_t>(__shfl_sync(0xFFFFFFFFU, number, (first + lane) % 32)) *
+             p.kv_heads +
+         tile.kv_head) *
+        kPageRows;
+    if (lane < here) {
+      const auto page = static_cast<std::uint32_t>(lane);
+      const std::uint64_t policy = evict_normal_policy();
+      tensor_copy(ring + at.stage * kCodeBytes + page * kPageBytes, kind == 0 ? &maps.k : &maps.v,
+                  0, static_cast<int>(row), barrier, policy);
+      if (kind == 0) {
+        const std::uint32_t to = scales + at.stage * SharedPlan<true>::kRawScaleBytes;
+        bulk_copy(to + page * kPageScales, p.k_scales + row, kPageScales, barrier, policy);
+        bulk_copy(to + (kStepPages + page) * kPageScales, p.v_scales + row, kPageScales, barrier,
+                  policy);
+      }
+    }
+    __syncwarp();
+    at.next();
+  }
+};
+
+/// A token's codes become f16 in a tile of K or V. With `kClean`, NaNs become zero and bad[column]
+/// the first such token (clean_values()); true if there was one.
+template <bool kClean>
+__device__ __forceinline__ bool widen_row(std::uint32_t from,
+                                          std::uint32_t to,
+                                          int* bad,
+                                          int token) {
+  const std::uint32_t swizzle = (threadIdx.x & 7U) << 4U;
+  bool found = false;
+#pragma unroll
+  for (std::uint32_t chunk = 0; chunk < kWidth / 16; ++chunk) {
+    std::uint32_t code[4];
+    load_shared(code, (from | swizzle) ^ (chunk << 4U));
+    if constexpr (kClean) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if ((((code[i] & 0x7F7F7F7FU) + 0x01010101U) & 0x80808080U) == 0) continue;
+        found = true;
+#pragma unroll 1
+        for (int byte = 0; byte < 4; ++byte) {
+          const std::uint32_t mask = 0x7FU << (8 * byte);
+          if ((code[i] & mask) != mask) continue;
+          code[i] &= ~(0xFFU << (8 * byte));
+          atomicMin(&bad[static_cast<int>(chunk) * 16 + i * 4 + byte], token);
+        }
+      }
+    }
+    std::uint32_t half[8];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) e4m3_to_f16(code[i], half[2 * i], half[2 * i + 1]);
+    const std::uint32_t panel = to + chunk / 4 * kPanelBytes;
+    store_shared((panel | swizzle) ^ (chunk % 4 * 2 << 4U), half[0], half[1], half[2], half[3]);
+    store_shared((panel | swizzle) ^ ((chunk % 4 * 2 + 1) << 4U), half[4], half[5], half[6],
+                 half[7]);
+  }
+  return found;
+}
+
+/// Keeps both rings full from e4m3 pages: brings codes, and widens them, a token a thread. A
+/// warpgroup.
+__device__ void widen(const Attention& p,
+                      const PageMaps& maps,
+                      const Tile& tile,
+                      std::uint8_t* shared,
+                      std::uint32_t base,
+                      const Rings& rings) {
+  using Plan = SharedPlan<true>;
+  const int thread = static_cast<int>(threadIdx.x);
+  const bool loads = thread < 32;
+  Codes codes{base + Plan::kCodesRing, base + Plan::kRawScales};
+  Turn<kCodeSlots> requested;
+  if (loads) {
+    codes.request(p, maps, tile, rings, requested, 0, 0);
+    codes.request(p, maps, tile, rings, requested, 0, 1);
+  }
+  Turn<kCodeSlots> at;
+  Step to;
+#pragma unroll 1
+  for (int step = 0; step < tile.steps; ++step) {
+    const int token = step * kStepTokens + thread;
+    const std::uint32_t row = static_cast<std::uint32_t>(thread) * 128U;
+    const bool beyond = token >= tile.visible;
+
+    if (loads && step + 1 < tile.steps) codes.request(p, maps, tile, rings, requested, step + 1, 0);
+    mbarrier_wait(rings.codes_full + 8 * at.stage, at.parity);
+    mbarrier_wait(rings.keys_empty + 8 * to.stage, to.parity ^ 1);
+    const auto* raw = reinterpret_cast<const float*>(shared + Plan::kRawScales) +
+                      at.stage * (2 * kStepTokens) + thread;
+    auto& scales = reinterpret_cast<StepScales*>(shared + Plan::kScales)[step % kScaleSlots];
+    scales.keys[thread] = beyond ? 0.0F : raw[0] * (kLog2E / sqrtf(static_cast<float>(kWidth)));
+    float of_value = beyond ? 0.0F : raw[kStepTokens];
+    if (!isfinite(of_value) && token >= tile.least) {  // as a NaN in every column of V
+      of_value = 0.0F;
+      for (int column = 0; column < kWidth; ++column)
+        atomicMin(reinterpret_cast<int*>(shared + Plan::kBad) + column, token);
+      *reinterpret_cast<int*>(shared + Plan::kAnyBad) = 1;
+    }
+    scales.values[thread] = of_value;
+    const float largest = warp_max(of_value);
+    if (thread % 32 == 0) scales.largest[thread / 32] = largest;
+    widen_row<false>(codes.ring + at.stage * kCodeBytes + row,
+                     base + Plan::kKeys + to.stage * kTileBytes + row, nullptr, token);
+    proxy_fence();
+    mbarrier_arrive(rings.codes_empty + 8 * at.stage);
+    mbarrier_arrive(rings.keys_full + 8 * to.stage);
+    at.next();
+
+    if (loads && step + 1 < tile.steps) codes.request(p, maps, tile, rings, requested, step + 1, 1);
+    mbarrier_wait(rings.codes_full + 8 * at.stage, at.parity);
+    mbarrier_wait(rings.values_empty + 8 * to.stage, to.parity ^ 1);
+    const std::uint32_t from = codes.ring + at.stage * kCodeBytes + row;
+    const std::uint32_t values = base + Plan::kValues + to.stage * kTileBytes + row;
+    if ((step + 1) * kStepTokens <= tile.least) {
+      widen_row<false>(from, values, nullptr, token);
+    } else if (beyond) {
+#pragma unroll 1
+      for (std::uint32_t i = 0; i < kWidth / 8; ++i)
+        store_shared(values + i / 8 * kPanelBytes + i % 8 * 16, 0, 0, 0, 0);
+    } else if (widen_row<true>(from, values, reinterpret_cast<int*>(shared + Plan::kBad), token)) {
+      *reinterpret_cast<int*>(shared + Plan::kAnyBad) = 1;
+    }
+    proxy_fence();
+    mbarrier_arrive(rings.codes_empty + 8 * at.stage);
+    mbarrier_arrive(rings.values_full + 8 * to.stage);
+    at.next();
+    to.next();
+  }
+}
+
 /// Multiplies what the producer brings. Two warpgroups.
+template <bool kCodes>
 __device__ void multiply(const Attention& p,
                          const Tile& tile,
                          std::uint8_t* shared,
@@ -386,71 +670,85 @@ __device__ void multiply(const Attention& p,
   const int warpgroup = static_cast<int>(threadIdx.x) / kWarpgroup - 1;
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
   const int row = warpgroup * (kRows / kMultipliers) + thread / 32 * 16 + thread % 32 / 4;
-  load_queries(p, tile, shared + SharedPlan::kQuery, warpgroup, thread);
+  load_queries<kCodes>(p, tile, shared + SharedPlan<kCodes>::kQuery, warpgroup, thread);
   int seen[2];  // tokens that the row sees
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int packed = tile.first_row + row + half * 8;
     seen[half] = packed < tile.rows_total ? seen_by(tile, packed) : 0;
   }
-  const std::uint32_t query = base + SharedPlan::kQuery +
+  const std::uint32_t query = base + SharedPlan<kCodes>::kQuery +
                               static_cast<std::uint32_t>(warpgroup * (kRows / kMultipliers) * 128);
   const float scale = kLog2E / sqrtf(static_cast<float>(kWidth));
   const auto masked = [&](int step) { return (step + 1) * kStepTokens > tile.least; };
-  const auto seen_of = [&](int(&here)[2], int step) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) here[half] = seen[half] - step * kStepTokens;
-  };
   Rows rows;
+  CodeRows codes;
   float score[kSums];
   float keep[2];
   int here[2];
   std::uint32_t weights[kStepTokens / 16][4];
   Step keys;
   Step values;
-  int* bad = reinterpret_cast<int*>(shared + SharedPlan::kBad);
+  int* bad = reinterpret_cast<int*>(shared + SharedPlan<kCodes>::kBad);
   bool any_bad = false;
   const auto values_ready = [&](int step) {
     mbarrier_wait(rings.values_full + 8 * values.stage, values.parity);
-    if (masked(step))
-      any_bad |= clean_values(shared + SharedPlan::kValues + values.stage * kTileBytes, bad,
+    if (!kCodes && masked(step))
+      any_bad |= clean_values(shared + SharedPlan<kCodes>::kValues + values.stage * kTileBytes, bad,
                               step * kStepTokens, tile.visible);
+  };
+  const auto* scales = reinterpret_cast<const StepScales*>(shared + SharedPlan<kCodes>::kScales);
+  const auto soften_step = [&](int step) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) here[half] = seen[half] - step * kStepTokens;
+    if constexpr (kCodes)
+      soften(rows, codes, score, keep, here, masked(step), scales[step % kScaleSlots]);
+    else
+      soften(rows, score, keep, here, masked(step), scale);
+  };
+  const auto pack_step = [&](int step) {
+    if constexpr (kCodes)
+      pack(weights, score, scales[step % kScaleSlots]);
+    else
+      pack(weights, score);
   };
   const int my_turn = kTurnBarrier + warpgroup;
   const int other_turn = kTurnBarrier + 1 - warpgroup;
   if (warpgroup == 1) named_arrive(other_turn, kMultipliers * kWarpgroup);
 
   mbarrier_wait(rings.keys_full + 8 * keys.stage, keys.parity);
-  start_scores(score, query, base + SharedPlan::kKeys + keys.stage * kTileBytes);
+  start_scores<kCodes>(score, query, base + SharedPlan<kCodes>::kKeys + keys.stage * kTileBytes);
   multiply_wait<0>();
   mbarrier_arrive(rings.keys_empty + 8 * keys.stage);
   keys.next();
-  seen_of(here, 0);
-  soften(rows, score, keep, here, masked(0), scale);
-  pack(weights, score);
+  soften_step(0);
+  pack_step(0);
 #pragma unroll 1
   for (int step = 1; step < tile.steps; ++step) {
     values_ready(step - 1);
     mbarrier_wait(rings.keys_full + 8 * keys.stage, keys.parity);
     named_barrier(my_turn, kMultipliers * kWarpgroup);
-    start_scores(score, query, base + SharedPlan::kKeys + keys.stage * kTileBytes);
-    start_sums(rows.sum, weights, base + SharedPlan::kValues + values.stage * kTileBytes);
+    start_scores<kCodes>(score, query, base + SharedPlan<kCodes>::kKeys + keys.stage * kTileBytes);
+    start_sums<kCodes>(rows.sum, weights,
+                       base + SharedPlan<kCodes>::kValues + values.stage * kTileBytes);
     named_arrive(other_turn, kMultipliers * kWarpgroup);
     multiply_wait<1>();
     mbarrier_arrive(rings.keys_empty + 8 * keys.stage);
     keys.next();
-    seen_of(here, step);
-    soften(rows, score, keep, here, masked(step), scale);
+    soften_step(step);
     multiply_wait<0>();
     mbarrier_arrive(rings.values_empty + 8 * values.stage);
     values.next();
     rescale(rows, keep);
-    pack(weights, score);
+    pack_step(step);
   }
   values_ready(tile.steps - 1);
-  start_sums(rows.sum, weights, base + SharedPlan::kValues + values.stage * kTileBytes);
+  start_sums<kCodes>(rows.sum, weights,
+                     base + SharedPlan<kCodes>::kValues + values.stage * kTileBytes);
   multiply_wait<0>();
 
+  if constexpr (kCodes)
+    any_bad = *reinterpret_cast<const volatile int*>(shared + SharedPlan<kCodes>::kAnyBad) != 0;
   if (any_bad) {
 #pragma unroll
     for (int i = 0; i < kSums; ++i)
@@ -475,55 +773,64 @@ __device__ void multiply(const Attention& p,
   }
 }
 
+template <bool kCodes>
 __global__ void __launch_bounds__(kThreads, 1)
     attention_wgmma_kernel(const __grid_constant__ Attention p,
                            const __grid_constant__ PageMaps maps) {
+  using Plan = SharedPlan<kCodes>;
   extern __shared__ std::uint8_t shared_bytes[];
   const std::uint32_t begin = shared_address(shared_bytes);
   const std::uint32_t base = (begin + 1023) / 1024 * 1024;
   std::uint8_t* shared = shared_bytes + (base - begin);
   Rings rings;
-  rings.keys_full = base + SharedPlan::kBarriers;
+  rings.keys_full = base + SharedPlan<kCodes>::kBarriers;
   rings.keys_empty = rings.keys_full + 8 * kStages;
   rings.values_full = rings.keys_empty + 8 * kStages;
   rings.values_empty = rings.values_full + 8 * kStages;
+  rings.codes_full = rings.values_empty + 8 * kStages;
+  rings.codes_empty = rings.codes_full + 8 * kCodeSlots;
   if (threadIdx.x == 0) {
     tensor_map_prefetch(&maps.k);
     tensor_map_prefetch(&maps.v);
     for (std::uint32_t stage = 0; stage < kStages; ++stage) {
-      mbarrier_init(rings.keys_full + 8 * stage, 1);
-      mbarrier_init(rings.values_full + 8 * stage, 1);
+      mbarrier_init(rings.keys_full + 8 * stage, kCodes ? kWarpgroup : 1);
+      mbarrier_init(rings.values_full + 8 * stage, kCodes ? kWarpgroup : 1);
       mbarrier_init(rings.keys_empty + 8 * stage, kMultipliers * kWarpgroup);
       mbarrier_init(rings.values_empty + 8 * stage, kMultipliers * kWarpgroup);
     }
+    for (std::uint32_t slot = 0; kCodes && slot < kCodeSlots; ++slot) {
+      mbarrier_init(rings.codes_full + 8 * slot, 1);
+      mbarrier_init(rings.codes_empty + 8 * slot, kWarpgroup);
+    }
     mbarrier_init_fence();
+    *reinterpret_cast<int*>(shared + Plan::kAnyBad) = 0;
   }
-  if (threadIdx.x < kWidth)
-    reinterpret_cast<int*>(shared + SharedPlan::kBad)[threadIdx.x] = INT_MAX;
+  if (threadIdx.x < kWidth) reinterpret_cast<int*>(shared + Plan::kBad)[threadIdx.x] = INT_MAX;
   __syncthreads();
   grid_begin();
   // NOTE: registers are exchanged before anything else is alive, or the compiler keeps to the
   // registers of the entry and spills.
   Tile tile;
   if (threadIdx.x < kWarpgroup) {
-    registers_give<24>();
-    if (find_tile(p, tile) && threadIdx.x < 32)
-      produce(p, maps, tile, base + SharedPlan::kKeys, base + SharedPlan::kValues, rings);
+    registers_give<kCodes ? 56 : 24>();
+    if constexpr (kCodes) {
+      if (find_tile(p, tile)) widen(p, maps, tile, shared, base, rings);
+    } else {
+      if (find_tile(p, tile) && threadIdx.x < 32)
+        produce(p, maps, tile, base + Plan::kKeys, base + Plan::kValues, rings);
+    }
   } else {
-    registers_take<240>();
-    if (find_tile(p, tile)) multiply(p, tile, shared, base, rings);
+    registers_take<kCodes ? 224 : 240>();
+    if (find_tile(p, tile)) multiply<kCodes>(p, tile, shared, base, rings);
   }
 }
 
-}  // namespace
-
-bool attention_has_wgmma_form(const Attention& p) {
-  return p.width == kWidth && p.k_scales == nullptr && attention_has_fast_form(p);
-}
-
-cudaError_t launch_attention_wgmma(const Attention& p, cudaStream_t stream) {
-  static const cudaError_t ready = cudaFuncSetAttribute(
-      attention_wgmma_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SharedPlan::kBytes);
+template <bool kCodes>
+cudaError_t launch_tiles(const Attention& p, cudaStream_t stream) {
+  constexpr int kShared = SharedPlan<kCodes>::kBytes;
+  const auto kernel = attention_wgmma_kernel<kCodes>;
+  static const cudaError_t ready =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
   if (ready != cudaSuccess) return ready;
   PageMaps maps;
   const cudaError_t made = make_page_maps(maps, p);
@@ -532,8 +839,17 @@ cudaError_t launch_attention_wgmma(const Attention& p, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>((p.query_max * group + kRows - 1) / kRows),
                   static_cast<unsigned>(p.kv_heads),
                   static_cast<unsigned>(p.sequences - p.decodes));
-  return launch_kernel(attention_wgmma_kernel, {grid, dim3(kThreads), SharedPlan::kBytes}, stream,
-                       p, maps);
+  return launch_kernel(kernel, {grid, dim3(kThreads), kShared}, stream, p, maps);
+}
+
+}  // namespace
+
+bool attention_has_wgmma_form(const Attention& p) {
+  return p.width == kWidth && attention_has_fast_form(p);
+}
+
+cudaError_t launch_attention_wgmma(const Attention& p, cudaStream_t stream) {
+  return p.k_scales != nullptr ? launch_tiles<true>(p, stream) : launch_tiles<false>(p, stream);
 }
 
 }  // namespace koho::cuda

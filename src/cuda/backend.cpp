@@ -85,7 +85,8 @@ Status CudaBackend::start() {
   }
   if (options_.self_test) {
     KOHO_TRY(run_self_test());
-    return run_attention_self_test();
+    KOHO_TRY(run_attention_self_test(false));
+    return run_attention_self_test(true);
   }
   return {};
 }

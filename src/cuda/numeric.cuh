@@ -30,6 +30,12 @@ __device__ __forceinline__ std::uint32_t pack_bf16(float low, float high) {
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
   return packed;
 }
+/// The same for f16.
+__device__ __forceinline__ std::uint32_t pack_f16(float low, float high) {
+  std::uint32_t packed;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
 __device__ __forceinline__ std::uint8_t to_e4m3(float value) {
   return __nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E4M3);
 }

@@ -297,6 +297,19 @@ __device__ __forceinline__ void load_matrices_transposed(std::uint32_t (&r)[4],
                : "r"(address)
                : "memory");
 }
+/// 16 bytes of shared memory.
+__device__ __forceinline__ void load_shared(std::uint32_t (&r)[4], std::uint32_t address) {
+  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
+__device__ __forceinline__ void store_shared(
+    std::uint32_t address, std::uint32_t a, std::uint32_t b, std::uint32_t c, std::uint32_t d) {
+  asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(a), "r"(b), "r"(c),
+               "r"(d)
+               : "memory");
+}
 /// Four e4m3 codes of a register as two f16x2 registers; exact.
 __device__ __forceinline__ void e4m3_to_f16(std::uint32_t codes,
                                             std::uint32_t& low,

@@ -164,7 +164,7 @@ Status CudaBackend::run_self_test() {
   return {};
 }
 
-Status CudaBackend::run_attention_self_test() {
+Status CudaBackend::run_attention_self_test(bool codes) {
   constexpr double kErrorMax = 5e-3;  // the operator's own gate: weights are bf16 in both forms
   constexpr int kWidth = 128;
   constexpr int kKvHeads = 2;
@@ -182,6 +182,21 @@ Status CudaBackend::run_attention_self_test() {
         cudaMemcpy(block.as<void>(), bits.data(), 2 * bits.size(), cudaMemcpyHostToDevice));
     return block;
   };
+  const auto cache = [&]() -> Result<DeviceBlock> {
+    constexpr int kElements = kPages * kKvHeads * 64 * kWidth;
+    if (!codes) return values(kElements, 1.0F);
+    std::vector<std::uint8_t> bits;
+    for (int i = 0; i < kElements; ++i) bits.push_back(to_e4m3(100.0F * normal(random)).bits);
+    KOHO_TRY_ASSIGN(DeviceBlock block, DeviceBlock::allocate(memory_, kElements, "self-test"));
+    KOHO_CUDA_TRY(cudaMemcpy(block.as<void>(), bits.data(), bits.size(), cudaMemcpyHostToDevice));
+    return block;
+  };
+  const auto scales = [&] {
+    std::vector<float> host;
+    for (int i = 0; i < kPages * kKvHeads * 64; ++i)
+      host.push_back(0.01F * std::exp(normal(random)));
+    return to_device(host, "self-test");
+  };
   const auto numbers = [&](const std::vector<std::int32_t>& host) -> Result<DeviceBlock> {
     const std::size_t bytes = 4 * host.size();
     KOHO_TRY_ASSIGN(DeviceBlock block,
@@ -194,8 +209,10 @@ Status CudaBackend::run_attention_self_test() {
   std::vector<std::int32_t> page_values;
   for (int i = kPages - 1; i >= 0; --i) page_values.push_back(i);
   KOHO_TRY_ASSIGN(const DeviceBlock q, values(kQueries * kHeads * kWidth, 2.0F));
-  KOHO_TRY_ASSIGN(const DeviceBlock k, values(kPages * kKvHeads * 64 * kWidth, 1.0F));
-  KOHO_TRY_ASSIGN(const DeviceBlock v, values(kPages * kKvHeads * 64 * kWidth, 1.0F));
+  KOHO_TRY_ASSIGN(const DeviceBlock k, cache());
+  KOHO_TRY_ASSIGN(const DeviceBlock v, cache());
+  KOHO_TRY_ASSIGN(const DeviceBlock k_scales, scales());
+  KOHO_TRY_ASSIGN(const DeviceBlock v_scales, scales());
   KOHO_TRY_ASSIGN(const DeviceBlock positions, numbers(position_values));
   KOHO_TRY_ASSIGN(const DeviceBlock starts, numbers({0, kQueries}));
   KOHO_TRY_ASSIGN(const DeviceBlock contexts, numbers({kContext}));
@@ -205,6 +222,8 @@ Status CudaBackend::run_attention_self_test() {
   const Attention p{.q = q.as<const Bf16>(),
                     .k = k.as<const void>(),
                     .v = v.as<const void>(),
+                    .k_scales = codes ? k_scales.as<const float>() : nullptr,
+                    .v_scales = codes ? v_scales.as<const float>() : nullptr,
                     .pages = kPages,
                     .positions = positions.as<const std::int32_t>(),
                     .query_starts = starts.as<const std::int32_t>(),
@@ -233,10 +252,9 @@ Status CudaBackend::run_attention_self_test() {
   if (error <= kErrorMax) return {};
   wgmma_attention_ = false;
   log::warning(
-      "self-test: prefill attention on wgmma differs from the portable form by {:.1e}; the "
-      "portable "
-      "one is used",
-      error);
+      "self-test: prefill attention of {} pages on wgmma differs from the portable form by {:.1e}; "
+      "the portable one is used",
+      codes ? "e4m3" : "bf16", error);
   return {};
 }
 

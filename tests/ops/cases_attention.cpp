@@ -14,11 +14,13 @@
 namespace koho::testing {
 namespace {
 
-/// One sequence of a step: its last `queries` tokens are this step's.
+/// One sequence of a step: its last `queries` tokens are this step's. A fork's first pages are
+/// those of the sequence before it.
 struct Sequence {
   std::int64_t context = 0;
   std::int64_t queries = 0;
   std::vector<std::int64_t> pages;
+  std::int64_t shared_pages = 0;
 };
 
 /// Keys and values of the sequences in pages; what no sequence owns is poison.
@@ -52,11 +54,33 @@ void place_pages(Random& random, Step& step) {
     std::swap(
         numbers[i - 1],
         numbers[static_cast<std::size_t>(random.integer(0, static_cast<std::int64_t>(i) - 1))]);
-  for (Sequence& sequence : step.sequences)
+  for (std::size_t s = 0; s < step.sequences.size(); ++s) {
+    Sequence& sequence = step.sequences[s];
     for (std::int64_t i = 0; i < ceil_div(sequence.context, kPageTokens); ++i) {
-      sequence.pages.push_back(numbers.back());
-      numbers.pop_back();
+      sequence.pages.push_back(i < sequence.shared_pages
+                                   ? step.sequences[s - 1].pages[static_cast<std::size_t>(i)]
+                                   : numbers.back());
+      if (i >= sequence.shared_pages) numbers.pop_back();
     }
+  }
+}
+
+/// A chunk of a prompt beside cached context, of several tiles, and often a fork of it.
+Step random_prompt_step(Random& random, bool codes) {
+  Step step;
+  step.codes = codes;
+  const std::int64_t kv_heads = random.integer(1, 2);
+  step.heads = {kv_heads * random.pick({1, 2, 3}), kv_heads, 128, 64};
+  const std::int64_t context = random.integer(130, 700);
+  step.sequences.push_back({context, random.integer(1, std::min<std::int64_t>(context, 200)), {}});
+  if (random.chance(0.7)) {
+    const std::int64_t other = random.integer(70, 500);
+    const std::int64_t full = (std::min(context, other) - 1) / kPageTokens;
+    const std::int64_t queries = random.integer(1, std::min<std::int64_t>(other, 150));
+    step.sequences.push_back({other, queries, {}, random.integer(1, full)});
+  }
+  place_pages(random, step);
+  return step;
 }
 
 Step random_step(Random& random, bool codes) {
@@ -281,9 +305,9 @@ std::string run_attention(Backend& backend,
                           std::uint64_t seed,
                           const OpCaseOptions& options,
                           bool codes,
-                          bool is_long = false) {
+                          Step (*draw)(Random& random, bool codes)) {
   Random random(seed);
-  const Step step = is_long ? random_long_step(random, codes) : random_step(random, codes);
+  const Step step = draw(random, codes);
   const Cache cache = random_cache(random, step);
   const HeadShape& heads = step.heads;
   const std::int64_t tokens = step.tokens();
@@ -449,25 +473,23 @@ std::string run_padding(Backend& backend, std::uint64_t seed, const OpCaseOption
 }  // namespace
 
 std::vector<OpCase> attention_cases() {
-  return {{"attention_bf16",
-           [](Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
-             return run_attention(backend, seed, options, false);
-           }},
-          {"attention_e4m3",
-           [](Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
-             return run_attention(backend, seed, options, true);
-           }},
-          {"attention_long_bf16",
-           [](Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
-             return run_attention(backend, seed, options, false, true);
-           },
-           true},
-          {"attention_long_e4m3",
-           [](Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
-             return run_attention(backend, seed, options, true, true);
-           },
-           true},
-          {"attention_padding", run_padding}};
+  struct Named {
+    const char* name;
+    Step (*draw)(Random& random, bool codes);
+    bool large;
+  };
+  std::vector<OpCase> cases;
+  for (const Named& named : {Named{"attention", random_step, false},
+                             {"attention_long", random_long_step, true},
+                             {"attention_prompt", random_prompt_step, true}})
+    for (const bool codes : {false, true})
+      cases.push_back({std::string(named.name) + (codes ? "_e4m3" : "_bf16"),
+                       [=](Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
+                         return run_attention(backend, seed, options, codes, named.draw);
+                       },
+                       named.large});
+  cases.push_back({"attention_padding", run_padding});
+  return cases;
 }
 
 }  // namespace koho::testing
