@@ -515,6 +515,7 @@ std::vector<OpBenchCase> op_bench_cases() {
   attention("decode_1x8k_tp4", {24, 2, DType::bf16, 1, 8192, 1});
   attention("decode_16x1k_tp1", {96, 8, DType::bf16, 16, 1024, 1});
   attention("decode_64x1k_tp4", {24, 2, DType::bf16, 64, 1024, 1});
+  attention("decode_64x1k_tp1", {96, 8, DType::bf16, 64, 1056, 1});
   attention("decode_64x8k_tp4", {24, 2, DType::bf16, 64, 8192, 1});
   attention("decode_64x8k_tp4_e4m3", {24, 2, DType::f8_e4m3, 64, 8192, 1});
   attention("decode_64x8k_tp1", {96, 8, DType::bf16, 64, 8192, 1});
@@ -523,6 +524,7 @@ std::vector<OpBenchCase> op_bench_cases() {
   attention("decode_4x1k_tp1", {96, 8, DType::bf16, 4, 1024, 1});
   attention("decode_1x128k_tp4", {24, 2, DType::bf16, 1, 131072, 1});
   attention("prefill_4k_tp4", {24, 2, DType::bf16, 1, 4096, 4096});
+  attention("prefill_4k_tp4_e4m3", {24, 2, DType::f8_e4m3, 1, 4096, 4096});
   attention("prefill_8k_tp1", {96, 8, DType::bf16, 1, 8192, 8192});
   attention("prefill_8k_tp1_e4m3", {96, 8, DType::f8_e4m3, 1, 8192, 8192});
   cases.push_back({"rows_5120", [](Backend& backend) { return build_rows(backend, 5120); }});

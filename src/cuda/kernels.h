@@ -182,7 +182,9 @@ struct Attention {
   int group_tokens = 0;  // decode: context tokens whose pages are summed first (attention_parts)
   float* partial = nullptr;  // [attention_partial_floats()]
   int multiprocessors = 0;
+  std::uint32_t* tickets = nullptr;  // [kAttentionTickets], zeros between launches
 };
+constexpr int kAttentionTickets = 4;  // items handed out and CTAs done: decode's, then wgmma's
 constexpr int kAttentionGroupTokens = 512;  // group_tokens is this, or twice it and so on
 /// Any shape, one warp a row and head: the definition of the fast kernels. Rows of all sequences.
 cudaError_t launch_attention_plain(const Attention& parameters, cudaStream_t stream);

@@ -38,7 +38,7 @@ cudaError_t make_page_maps(PageMaps& maps, const Attention& p) {
                   const_cast<void*>(pages), sizes, strides, box, steps,
                   CU_TENSOR_MAP_INTERLEAVE_NONE,
                   panel == kPanelBytesMax ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
-                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                  CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   };
   const bool made = describe(maps.k, p.k) == CUDA_SUCCESS && describe(maps.v, p.v) == CUDA_SUCCESS;
   return made ? cudaSuccess : cudaErrorInvalidValue;

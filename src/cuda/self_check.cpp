@@ -237,7 +237,8 @@ Status CudaBackend::run_attention_self_test(bool codes) {
                     .query_heads = kHeads,
                     .kv_heads = kKvHeads,
                     .width = kWidth,
-                    .multiprocessors = device_.multiprocessors};
+                    .multiprocessors = device_.multiprocessors,
+                    .tickets = tickets_.as<std::uint32_t>()};
   std::vector<float> results[2];
   for (int form = 0; form < 2; ++form) {
     KOHO_CUDA_TRY(cudaMemsetAsync(out.as<void>(), 0xFF, 2 * kOut, stream_));
