@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prefill attention on Hopper's wgmma: bf16 pages, heads of 128. What attention_prefill.cu
-// computes, which defines it.
+// Prefill attention on Hopper's wgmma: heads of 128, pages of bf16 or of e4m3 codes, which are
+// multiplied as f16. What attention_prefill.cu computes, which defines it.
 //
 //   grid     (tiles of 128 packed rows, kv head, sequence), late tiles first; a packed row is
 //            (token, query head of the kv head), so K and V of a kv head serve all its query heads
 //            and stay in L2
-//   roles    warpgroup 0 lets the copy engine bring two pages of K and of V a step; warpgroups 1
-//            and 2 have 64 rows each: while one multiplies, the other does its softmax
+//   roles    warpgroup 0 lets the copy engine bring two pages of K and of V a step, and widens
+//            codes from one ring to the other; warpgroups 1 and 2 have 64 rows each: while one
+//            multiplies, the other does its softmax, where a token's k scale multiplies its score
+//            and its v scale the weight of v
 //   step     scores of the next 128 tokens are multiplied while the last 128 weights multiply v
-//   shared   Q 32 KB, two stages of K and of V, 32 KB each
+//   shared   Q 32 KB, two stages of K and of V, 32 KB each; three slots of codes, 16 KB each
 //   FLOPs    4 * rows * 128 * context, half of it under the causal edge: bound by the tensor cores
+//            with bf16 pages, by the widening with codes
 //
 // A row's softmax takes the steps in order from token 0, and tokens beyond its position change
 // nothing: its bits do not depend on the chunk it came in. Numbers: docs/kernels/README.md.
