@@ -430,11 +430,9 @@ Result<std::vector<OpBench>> build_sample(Backend& backend) {
   SamplingOutput out;
   KOHO_TRY_ASSIGN(out.ids, own->empty(DType::i32, {kRowsMax}));
   KOHO_TRY_ASSIGN(const TensorView counts,
-                  own->upload(DType::i32, {kRowsMax, kVocabulary}, Operands::constant(0.0)));
-  struct Kind {
-    std::int64_t number;
-    SamplingRow row;
-  };
+                  own->upload(DType::i32, {kRowsMax, kVocabulary}, [at = 0]() mutable {
+                    return at++ % 101 == 0 ? 1.0 : 0.0;  // 1,500 tokens a row
+                  }));
   SamplingRow greedy;
   SamplingRow temperature;
   temperature.temperature = 1.0F;
@@ -445,9 +443,11 @@ Result<std::vector<OpBench>> build_sample(Backend& backend) {
   SamplingRow penalties = temperature;
   penalties.frequency_penalty = 0.5F;
   penalties.counts_slot = 0;
+  SamplingRow raising = penalties;
+  raising.frequency_penalty = -0.5F;
   std::vector<OpBench> benches;
   std::int64_t kind = 0;
-  for (const SamplingRow& model : {greedy, temperature, top_k, top_p, penalties}) {
+  for (const SamplingRow& model : {greedy, temperature, top_k, top_p, penalties, raising}) {
     std::vector<SamplingRow> rows(static_cast<std::size_t>(kRowsMax), model);
     for (std::size_t i = 0; i < rows.size(); ++i) {
       rows[i].seed = i;
@@ -458,7 +458,7 @@ Result<std::vector<OpBench>> build_sample(Backend& backend) {
     for (const std::int64_t count : {1, 64, 256}) {
       OpBench bench;
       bench.op = "sample";
-      // kind: 0 greedy, 1 temperature, 2 top_k 50, 3 top_p 0.95, 4 penalties
+      // kind: 0 greedy, 1 temperature, 2 top_k 50, 3 top_p 0.95, 4 penalties, 5 negative ones
       bench.shape = {{"tokens", count}, {"vocabulary", kVocabulary}, {"kind", kind}};
       bench.bytes = 4.0 * static_cast<double>(count * kVocabulary);
       bench.run = [=](std::int64_t) {

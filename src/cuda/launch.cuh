@@ -16,6 +16,17 @@ struct LaunchShape {
   int cluster = 1;
 };
 
+/// Lets a kernel have `bytes` of dynamic shared memory, and as many CTAs an SM as fit.
+template <typename Kernel>
+cudaError_t use_shared_memory(Kernel* kernel, std::size_t bytes) {
+  const cudaError_t status = cudaFuncSetAttribute(
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+  return status != cudaSuccess
+             ? status
+             : cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                    cudaSharedmemCarveoutMaxShared);
+}
+
 template <typename... Parameters, typename... Arguments>
 cudaError_t launch_kernel(void (*kernel)(Parameters...),
                           const LaunchShape& shape,

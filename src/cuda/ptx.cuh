@@ -253,6 +253,16 @@ __device__ __forceinline__ void cluster_copy(std::uint32_t remote,
       "r"(source), "r"(bytes), "r"(remote_barrier)
       : "memory");
 }
+/// Sends 4 bytes as cluster_send() above.
+__device__ __forceinline__ void cluster_send(std::uint32_t remote,
+                                             float value,
+                                             std::uint32_t remote_barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(
+          remote),
+      "f"(value), "r"(remote_barrier)
+      : "memory");
+}
 /// Two floats from the same place of another CTA's shared memory.
 __device__ __forceinline__ float2 cluster_load(std::uint32_t address, std::uint32_t rank) {
   float2 value;

@@ -276,6 +276,96 @@ __global__ void __launch_bounds__(kFastExperts * 2) route_kernel(const Route p) 
   cluster_wait();  // NOTE: no CTA may leave while its sums are being sent
 }
 
+// ---- few tokens
+
+constexpr int kFewTokens = 8;  // of a cluster
+
+struct FewPlan {
+  float received[kParts][kFastExperts];  // every part's sums of this CTA's token
+  float scores[kFastExperts];
+  float selection[kFastExperts];
+  std::uint64_t barrier;
+};
+
+/// The same with less on the way: a cluster takes 8 tokens, lanes read their pieces of the token
+/// rows themselves and send sums from where the tensor cores leave them; CTA t has token t, and who
+/// has none leaves.
+__global__ void __launch_bounds__(kFastExperts * 2) route_few_kernel(const Route p) {
+  __shared__ FewPlan shared;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int warp = thread / 32;
+  const int lane = thread % 32;
+  const int group = lane / 4;
+  const int quad = lane % 4;
+  const int rank = static_cast<int>(cluster_rank());
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) / kParts * kFewTokens;
+  const int tokens = static_cast<int>(min(p.tokens - first, static_cast<std::int64_t>(kFewTokens)));
+  const int begin = part_begin(p.hidden, rank);
+  const int steps = part_begin(p.hidden, rank + 1) - begin;
+  const std::uint32_t barrier = shared_address(&shared.barrier);
+  if (thread == 0) {
+    mbarrier_init(barrier, 1);
+    mbarrier_init_fence();
+    mbarrier_arrive_expect(barrier, static_cast<std::uint32_t>(kParts) * blockDim.x * 2);
+  }
+  __syncwarp();
+  cluster_arrive();
+  grid_release();
+  const Bf16* row =
+      static_cast<const Bf16*>(p.weight) + static_cast<std::int64_t>(begin) * kStep + quad * 8;
+  const Bf16* low =
+      row + static_cast<std::int64_t>(min(warp * 16 + group, p.experts - 1)) * p.hidden;
+  const Bf16* high =
+      row + static_cast<std::int64_t>(min(warp * 16 + group + 8, p.experts - 1)) * p.hidden;
+  uint4 kept[kStepsKept][2];
+#pragma unroll
+  for (int i = 0; i < kStepsKept; ++i) {
+    if (i >= steps) continue;
+    kept[i][0] = *reinterpret_cast<const uint4*>(low + i * kStep);
+    kept[i][1] = *reinterpret_cast<const uint4*>(high + i * kStep);
+  }
+  const float bias = thread < p.experts ? p.bias[thread] : 0.0F;
+  grid_wait();
+  const Bf16* token =
+      p.x + (first + min(group, tokens - 1)) * p.x_stride + begin * kStep + quad * 8;
+  uint4 pieces[kStepsKept];
+#pragma unroll
+  for (int i = 0; i < kStepsKept; ++i)
+    if (i < steps) pieces[i] = *reinterpret_cast<const uint4*>(token + i * kStep);
+  float sum[2][4] = {};
+#pragma unroll
+  for (int i = 0; i < kStepsKept; ++i)
+    if (i < steps) multiply_tile(sum, kept[i][0], kept[i][1], pieces[i]);
+  for (int i = kStepsKept; i < steps; ++i)
+    multiply_tile(sum, *reinterpret_cast<const uint4*>(low + i * kStep),
+                  *reinterpret_cast<const uint4*>(high + i * kStep),
+                  *reinterpret_cast<const uint4*>(token + i * kStep));
+  cluster_wait();  // every CTA has begun
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int owner = quad * 2 + i;
+    if (owner >= tokens) continue;
+    const auto to = static_cast<std::uint32_t>(owner);
+    const std::uint32_t there =
+        cluster_address(shared_address(&shared.received[rank][warp * 16 + group]), to);
+    const std::uint32_t counted = cluster_address(barrier, to);
+    cluster_send(there, sum[0][i] + sum[1][i], counted);
+    cluster_send(there + 8 * sizeof(float), sum[0][i + 2] + sum[1][i + 2], counted);
+  }
+  if (rank >= tokens) return;  // nobody sends to this CTA
+  mbarrier_wait_cluster(barrier, 0);
+  if (thread < p.experts) {
+    float logit = 0.0F;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) logit += shared.received[part][thread];
+    const float score = sigmoid(logit);
+    shared.scores[thread] = score;
+    shared.selection[thread] = selection_score(score, bias);
+  }
+  __syncthreads();
+  if (warp == 0) choose<kFastExperts / 32>(p, first + rank, shared.scores, shared.selection);
+}
+
 /// Clusters of the fast form that a GPU holds at a time; 0 = it cannot run.
 int resident_clusters() {
   cudaLaunchConfig_t config{};
@@ -288,7 +378,9 @@ int resident_clusters() {
   config.attrs = &size;
   config.numAttrs = 1;
   int count = 0;
-  if (cudaFuncSetAttribute(route_kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) !=
+  if (cudaFuncSetAttribute(route_few_kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) !=
+          cudaSuccess ||
+      cudaFuncSetAttribute(route_kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) !=
           cudaSuccess ||
       cudaFuncSetAttribute(route_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                            sizeof(FastPlan)) != cudaSuccess ||
@@ -317,6 +409,13 @@ cudaError_t launch_route(const Route& p, cudaStream_t stream) {
                     p.x_stride % 8 == 0 && reinterpret_cast<std::uintptr_t>(p.x) % 16 == 0 &&
                     reinterpret_cast<std::uintptr_t>(p.weight) % 16 == 0;
   if (fast && p.tokens >= kRouteMany) return launch_route_many(p, stream);
+  if (fast && p.tokens <= kRouteFew) {
+    const auto clusters = static_cast<unsigned>((p.tokens + kFewTokens - 1) / kFewTokens);
+    return launch_kernel(route_few_kernel,
+                         {dim3(kParts * clusters),
+                          dim3(static_cast<unsigned>((p.experts + 15) / 16 * 32)), 0, kParts},
+                         stream, p);
+  }
   if (fast) {
     const auto tiles = static_cast<int>((p.tokens + kParts - 1) / kParts);
     const int threads = (p.experts + 15) / 16 * 32;

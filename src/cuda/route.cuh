@@ -18,6 +18,8 @@ constexpr int kFastParts = 16;
 constexpr int kFastStepsMax = 16;  // of a part: H <= 8192
 constexpr int kFastExperts = 192;
 
+/// Tokens up to which clusters take 8 of them, not 16.
+constexpr std::int64_t kRouteFew = 8;
 /// Tokens from which route_many.cu is faster (docs/kernels/README.md).
 constexpr std::int64_t kRouteMany = 1024;
 cudaError_t launch_route_many(const Route& parameters, cudaStream_t stream);
@@ -52,7 +54,8 @@ __device__ __forceinline__ float selection_score(float score, float bias) {
 }
 
 /// One warp chooses a token's experts: A rounds of a maximum over selection scores, the lower id
-/// first among equals. Lane l keeps experts l, l + 32, … in registers, `kEach` at most.
+/// first among equals. Lane l keeps experts l, l + 32, … in registers, `kEach` at most, sorted, so
+/// that a round is a maximum over the lanes' first ones.
 template <int kEach>
 __device__ void choose(const Route& p,
                        std::int64_t token,
@@ -60,35 +63,49 @@ __device__ void choose(const Route& p,
                        const float* selection) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   std::uint32_t keys[kEach];
+  int experts[kEach];
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    const int expert = lane + 32 * i;
-    keys[i] = expert < p.experts ? rank_key(selection[expert]) : 0;
+    experts[i] = lane + 32 * i;
+    keys[i] = experts[i] < p.experts ? rank_key(selection[experts[i]]) : 0;
   }
-  float sum = 0.0F;
-  int my_expert = 0;
-  float my_score = 0.0F;
-  for (int slot = 0; slot < p.top_k; ++slot) {
-    std::uint32_t best = 0;
-    int best_expert = 0;
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      if (keys[i] <= best) continue;
-      best = keys[i];
-      best_expert = lane + 32 * i;
+  for (int round = 0; round < kEach; ++round) {
+#pragma unroll
+    for (int i = round % 2; i + 1 < kEach; i += 2) {  // neighbours: equals keep their order
+      const bool swap = keys[i + 1] > keys[i];
+      const std::uint32_t key = swap ? keys[i] : keys[i + 1];
+      const int expert = swap ? experts[i] : experts[i + 1];
+      keys[i] = swap ? keys[i + 1] : keys[i];
+      experts[i] = swap ? experts[i + 1] : experts[i];
+      keys[i + 1] = key;
+      experts[i + 1] = expert;
     }
-    const std::uint32_t largest = __reduce_max_sync(0xFFFFFFFFU, best);
-    const int chosen = static_cast<int>(__reduce_min_sync(
-        0xFFFFFFFFU, best == largest ? static_cast<std::uint32_t>(best_expert) : 0x7FFFFFFFU));
-#pragma unroll
-    for (int i = 0; i < kEach; ++i)
-      if (chosen == lane + 32 * i) keys[i] = 0;  // taken
-    const float score = scores[chosen];
-    sum += score;
-    if (lane != slot) continue;
-    my_expert = chosen;
-    my_score = score;
   }
+  int my_expert = 0;
+  for (int slot = 0; slot < p.top_k; ++slot) {
+    const std::uint32_t largest = __reduce_max_sync(0xFFFFFFFFU, keys[0]);
+    std::uint32_t winners = __ballot_sync(0xFFFFFFFFU, keys[0] == largest);
+    if ((winners & (winners - 1)) != 0) {
+      const auto first = static_cast<int>(__reduce_min_sync(
+          0xFFFFFFFFU, keys[0] == largest ? static_cast<std::uint32_t>(experts[0]) : 0x7FFFFFFFU));
+      winners = __ballot_sync(0xFFFFFFFFU, experts[0] == first);
+    }
+    const int winner = __ffs(static_cast<int>(winners)) - 1;
+    const int chosen = __shfl_sync(0xFFFFFFFFU, experts[0], winner);
+    if (lane == slot) my_expert = chosen;
+    if (lane == winner) {
+#pragma unroll
+      for (int i = 0; i + 1 < kEach; ++i) {
+        keys[i] = keys[i + 1];
+        experts[i] = experts[i + 1];
+      }
+      keys[kEach - 1] = 0;  // taken
+    }
+  }
+  const float my_score = lane < p.top_k ? scores[my_expert] : 0.0F;
+  float sum = 0.0F;
+  for (int slot = 0; slot < p.top_k; ++slot) sum += __shfl_sync(0xFFFFFFFFU, my_score, slot);
   if (lane >= p.top_k) return;
   p.ids[token * p.top_k + lane] = my_expert;
   const float weight = p.normalise ? my_score / (sum + 1e-20F) : my_score;

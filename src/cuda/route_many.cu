@@ -4,7 +4,9 @@
 //
 //   grid     a CTA takes 64 tokens and all experts; a warp has 16 experts
 //   shared   two parts of H of the token rows; then the scores of all experts
-//   weights  from L2 into registers, four steps ahead; every CTA reads all of them
+//   weights  from L2, seven steps ahead, into places in shared memory that only the lane reads
+//   which
+//            copied there; every CTA reads all of them
 //   choice   a warp a token, as route.cu
 //   bytes    token rows once, weights from L2 once a CTA: bound by L2 and by shared memory's reads
 #include <algorithm>
@@ -17,7 +19,7 @@ namespace {
 
 constexpr int kTokens = 64;
 constexpr int kTiles = kTokens / 8;
-constexpr int kAhead = 4;  // steps whose weights are under way
+constexpr int kAhead = 7;  // steps whose weights are under way
 constexpr int kScoreRow = kFastExperts + 8;
 
 /// Elements from one token row of a part in shared memory to the next: an odd multiple of 64 bytes,
@@ -26,6 +28,14 @@ constexpr int token_row(int hidden) {
   const int steps = (hidden / kRouteStep + kFastParts - 1) / kFastParts;
   return (steps + (steps + 1) % 2) * kRouteStep;
 }
+
+/// Token rows and weights under way, and then the scores.
+constexpr int shared_bytes(int row, int threads) {
+  return std::max(2 * kTokens * kScoreRow * static_cast<int>(sizeof(float)),
+                  2 * kTokens * row * 2 + kAhead * 2 * threads * 16);
+}
+static_assert(shared_bytes(token_row(kFastParts * kFastStepsMax * kRouteStep), kFastExperts * 2) <=
+              227 * 1024);
 
 __global__ void __launch_bounds__(kFastExperts * 2, 1)
     route_many_kernel(const __grid_constant__ Route p, int row) {
@@ -45,14 +55,19 @@ __global__ void __launch_bounds__(kFastExperts * 2, 1)
   };
   const Bf16* low = weights_of(warp * 16 + group);
   const Bf16* high = weights_of(warp * 16 + group + 8);
-  uint4 ahead[kAhead][2];
-  const auto fetch_weights = [&](uint4(&to)[2], int step) {
-    if (step >= steps) return;
-    to[0] = *reinterpret_cast<const uint4*>(low + step * kRouteStep);
-    to[1] = *reinterpret_cast<const uint4*>(high + step * kRouteStep);
+  // Places of a step's weights: [kAhead][2][threads].
+  const int threads = static_cast<int>(blockDim.x);
+  auto* ahead = reinterpret_cast<uint4*>(raw + 2 * kTokens * row * sizeof(Bf16)) + thread;
+  const auto fetch_weights = [&](int step, int place) {
+    uint4* to = ahead + place * 2 * threads;
+    if (step < steps) {
+      copy_16(shared_address(to), low + step * kRouteStep, 16);
+      copy_16(shared_address(to + threads), high + step * kRouteStep, 16);
+    }
+    copy_commit();
   };
 #pragma unroll
-  for (int i = 0; i < kAhead; ++i) fetch_weights(ahead[i], i);
+  for (int i = 0; i < kAhead; ++i) fetch_weights(i, i);
   grid_wait();
   // A part of the token rows, 16 bytes a lane, a warp a row; the last row again in place of absent
   // ones.
@@ -66,7 +81,6 @@ __global__ void __launch_bounds__(kFastExperts * 2, 1)
       for (int at = lane * 8; at < (end - begin) * kRouteStep; at += 32 * 8)
         copy_16(to + static_cast<std::uint32_t>(at) * 2, from + at, 16);
     }
-    copy_commit();
   };
   float logits[kTiles][4] = {};
   float sums[kTiles][2][4] = {};
@@ -83,28 +97,39 @@ __global__ void __launch_bounds__(kFastExperts * 2, 1)
   int next = 0;   // first step of the one after
   int here = 0;   // this lane's elements of step 0, had the part begun there
   fetch_tokens(0);
-  for (int base = 0; base < steps; base += kAhead) {
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const int step = base + i;
-      if (step >= steps) continue;
-      if (step == next) {
-        if (part >= 0) add_part();
-        ++part;
-        here = (part % 2 * kTokens + group) * row + quad * 8 - step * kRouteStep;
-        next = part_begin(p.hidden, part + 1);
+  copy_commit();
+  int place = 0;
+  // A part's tokens are fetched when the part before begins, and so before the weights of step
+  // kAhead of that one.
+  const bool early = steps / kFastParts >= kAhead;
+#pragma unroll 2
+  for (int step = 0; step < steps; ++step) {
+    if (step == next) {
+      if (part >= 0) add_part();
+      ++part;
+      here = (part % 2 * kTokens + group) * row + quad * 8 - step * kRouteStep;
+      next = part_begin(p.hidden, part + 1);
+      if (part > 0 && early)
+        copy_wait<kAhead - 1>();
+      else
         copy_wait<0>();
-        __syncthreads();  // this part is there, and all are done with the one before
-        if (part + 1 < kFastParts) fetch_tokens(part + 1);
-      }
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile)
-        multiply_tile(
-            sums[tile], ahead[i][0], ahead[i][1],
-            *reinterpret_cast<const uint4*>(tokens + here + tile * 8 * row + step * kRouteStep));
-      fetch_weights(ahead[i], step + kAhead);
+      __syncthreads();  // this part is there, and all are done with the one before
+      if (part + 1 < kFastParts) fetch_tokens(part + 1);
+    } else {
+      copy_wait<kAhead - 1>();
     }
+    const uint4* weights = ahead + place * 2 * threads;
+    const uint4 of_low = weights[0];
+    const uint4 of_high = weights[threads];
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile)
+      multiply_tile(
+          sums[tile], of_low, of_high,
+          *reinterpret_cast<const uint4*>(tokens + here + tile * 8 * row + step * kRouteStep));
+    fetch_weights(step + kAhead, place);  // what lay there has been multiplied
+    place = place + 1 == kAhead ? 0 : place + 1;
   }
+  copy_wait<0>();
   add_part();
   __syncthreads();  // the rows' place is the scores' now
 
@@ -133,18 +158,16 @@ __global__ void __launch_bounds__(kFastExperts * 2, 1)
 }  // namespace
 
 cudaError_t launch_route_many(const Route& p, cudaStream_t stream) {
-  constexpr int kScoreBytes = 2 * kTokens * kScoreRow * static_cast<int>(sizeof(float));
-  constexpr int kSharedMax =
-      std::max(kScoreBytes, 2 * kTokens * (kFastStepsMax + 1) * kRouteStep * 2);
   static const cudaError_t ready = cudaFuncSetAttribute(
-      route_many_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedMax);
+      route_many_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+      shared_bytes(token_row(kFastParts * kFastStepsMax * kRouteStep), kFastExperts * 2));
   if (ready != cudaSuccess) return ready;
   const int row = token_row(p.hidden);
-  const int shared = std::max(kScoreBytes, 2 * kTokens * row * 2);
+  const int threads = (p.experts + 15) / 16 * 32;
   return launch_kernel(
       route_many_kernel,
       {dim3(static_cast<unsigned>((p.tokens + kTokens - 1) / kTokens)),
-       dim3(static_cast<unsigned>((p.experts + 15) / 16 * 32)), static_cast<std::size_t>(shared)},
+       dim3(static_cast<unsigned>(threads)), static_cast<std::size_t>(shared_bytes(row, threads))},
       stream, p, row);
 }
 

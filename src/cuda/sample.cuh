@@ -26,17 +26,18 @@ __device__ __forceinline__ float unordered(std::uint32_t key) {
   return __uint_as_float((key & 0x80000000U) != 0 ? key & 0x7FFFFFFFU : ~key);
 }
 
-/// sampling/philox.h on the device: word i of `bits` for token 4 * block + i. Several blocks at
-/// once share the keys of a round.
+/// sampling/philox.h on the device: the generator's words of counters {blocks[i], kind, position}.
+/// Several at once share the keys of a round.
 template <int kBlocks>
 __device__ __forceinline__ void philox(std::uint32_t (&bits)[kBlocks][4],
                                        const std::uint32_t (&blocks)[kBlocks],
+                                       std::uint32_t kind,
                                        std::uint64_t position,
                                        std::uint64_t seed) {
 #pragma unroll
   for (int i = 0; i < kBlocks; ++i) {
     bits[i][0] = blocks[i];
-    bits[i][1] = 0;
+    bits[i][1] = kind;
     bits[i][2] = static_cast<std::uint32_t>(position);
     bits[i][3] = static_cast<std::uint32_t>(position >> 32U);
   }
@@ -59,40 +60,113 @@ __device__ __forceinline__ void philox(std::uint32_t (&bits)[kBlocks][4],
   }
 }
 
-/// -log(-log(u)) of u = (bits + 0.5) / 2^32. Near u = 1, where the large values are, -log(u) comes
-/// from 1 - u, which the bits give exactly.
-__device__ __forceinline__ float gumbel(std::uint32_t bits) {
+// ---- the race of sampling/philox.h: a warp reads a block of 512 tokens, lane l group l of it
+
+constexpr int kGroupTokens = 16;
+constexpr int kGroupVectors = kGroupTokens / 4;
+constexpr int kBlockTokens = 32 * kGroupTokens;
+constexpr int kVectorStep = 128;  // tokens from one vector of a group to the next
+constexpr int kBlocksStep = kSampleWarps * kBlockTokens;
+
+__device__ __forceinline__ std::uint32_t race_group(int id) {
+  return static_cast<std::uint32_t>(id / kBlockTokens * 32 + id / 4 % 32);
+}
+__device__ __forceinline__ int race_member(int id) {
+  return id / kVectorStep % 4 * 4 + id % 4;
+}
+
+/// Neighbouring tokens of one of `parts` parts of a row: whole blocks.
+__device__ __forceinline__ int part_tokens(int tokens, int parts) {
+  return ((tokens + parts - 1) / parts + kBlockTokens - 1) / kBlockTokens * kBlockTokens;
+}
+
+/// Bits of a group's earliest time.
+struct Race {
+  std::uint32_t bits;
+  int member;  // who has it
+};
+template <int kGroups>
+__device__ __forceinline__ void race_draw(Race (&races)[kGroups],
+                                          const std::uint32_t (&groups)[kGroups],
+                                          std::uint64_t position,
+                                          std::uint64_t seed) {
+  std::uint32_t bits[kGroups][4];
+  philox(bits, groups, 1, position, seed);
+#pragma unroll
+  for (int i = 0; i < kGroups; ++i)
+    races[i] = {bits[i][0], static_cast<int>(bits[i][1] % kGroupTokens)};
+}
+
+/// -log(u) of u = (bits + 0.5) / 2^32; 1 - u is what the bits give exactly where u is near 1.
+__device__ __forceinline__ float exponential(std::uint32_t bits) {
   const float rest = (static_cast<float>(~bits) + 0.5F) * 0x1p-32F;  // 1 - u
-  const float u = (static_cast<float>(bits) + 0.5F) * 0x1p-32F;
-  const float small = rest * (1.0F + rest * (0.5F + rest * (1.0F / 3.0F)));
-  return -__logf(rest < 0x1p-9F ? small : -__logf(u));
+  return rest < 0.5F ? -log1pf(-rest) : -logf((static_cast<float>(bits) + 0.5F) * 0x1p-32F);
+}
+
+/// What is added to a token's logit.
+inline __device__ __noinline__ float race_noise(int id,
+                                                std::uint64_t position,
+                                                std::uint64_t seed) {
+  Race races[1];
+  const std::uint32_t groups[1] = {race_group(id)};
+  race_draw(races, groups, position, seed);
+  const Race& race = races[0];
+  float time = exponential(race.bits) * (1.0F / kGroupTokens);
+  if (race_member(id) != race.member) {
+    std::uint32_t bits[1][4];
+    const std::uint32_t block[1] = {static_cast<std::uint32_t>(id) / 4};
+    philox(bits, block, 0, position, seed);
+    const std::uint32_t low = id % 2 == 0 ? bits[0][0] : bits[0][1];
+    const std::uint32_t high = id % 2 == 0 ? bits[0][2] : bits[0][3];
+    time += exponential(id % 4 < 2 ? low : high);
+  }
+  return -logf(time);
+}
+
+/// A logit after its biases, if any, and the penalties of its count. Few tokens have either.
+inline __device__ __noinline__ float change_logit(
+    const SampleRow* row, const SampleBias* biases, float logit, int id, std::int32_t entry) {
+  if (biases != nullptr)
+#pragma unroll 1
+    for (int i = 0; i < row->bias_count; ++i)
+      if (biases[i].token == id) logit += biases[i].bias;
+  if (entry == 0) return logit;
+  logit = logit > 0.0F ? logit / row->repetition_penalty : logit * row->repetition_penalty;
+  const std::int32_t times = entry & ~static_cast<std::int32_t>(kPromptBit);
+  if (times > 0)
+    logit -= static_cast<float>(times) * row->frequency_penalty + row->presence_penalty;
+  return logit;
 }
 
 /// What a row's logits become before any cut.
 struct Modifier {
   const SampleRow* row;
   const SampleBias* biases;
-  const std::uint32_t* biased;  // bits of the tokens in `biases`, from token `first` on
+  const std::uint32_t* biased;  // bits of the tokens in `biases`, from token `first` on; or null
   const std::int32_t* mask;     // or null
   const std::int32_t* counts;   // or null
   float temperature;
   int first;
   bool plain;  // nothing but temperature
 
+  /// Bits of four neighbouring tokens, the first a multiple of four.
+  __device__ __forceinline__ std::uint32_t biased_bits(int id) const {
+    return biased == nullptr
+               ? 0
+               : (biased[(id - first) / 32] >> (static_cast<unsigned>(id) % 32)) & 0xFU;
+  }
+  __device__ __forceinline__ std::uint32_t allowed_bits(int id) const {
+    return mask == nullptr
+               ? 0xFU
+               : static_cast<std::uint32_t>(mask[id / 32]) >> (static_cast<unsigned>(id) % 32);
+  }
   /// All but temperature; `entry` is the token's count.
   __device__ __forceinline__ float adjust(float logit, int id, std::int32_t entry) const {
-    if (row->bias_count > 0 && ((biased[(id - first) / 32] >> (id % 32)) & 1U) != 0)
-      for (int i = 0; i < row->bias_count; ++i)
-        if (biases[i].token == id) logit += biases[i].bias;
-    if (entry != 0) {
-      logit = logit > 0.0F ? logit / row->repetition_penalty : logit * row->repetition_penalty;
-      const std::int32_t times = entry & ~static_cast<std::int32_t>(kPromptBit);
-      if (times > 0)
-        logit -= static_cast<float>(times) * row->frequency_penalty + row->presence_penalty;
-    }
-    const bool allowed =
-        mask == nullptr || ((static_cast<std::uint32_t>(mask[id / 32]) >> (id % 32)) & 1U) != 0;
-    return allowed ? logit : kOut;
+    const unsigned bit = static_cast<unsigned>(id) % 4;
+    const bool is_biased = ((biased_bits(id / 4 * 4) >> bit) & 1U) != 0;
+    if (is_biased || entry != 0)
+      logit = change_logit(row, is_biased ? biases : nullptr, logit, id, entry);
+    return ((allowed_bits(id / 4 * 4) >> bit) & 1U) != 0 ? logit : kOut;
   }
   __device__ __forceinline__ float temper(float logit) const {
     return temperature > 0.0F && temperature != 1.0F ? logit / temperature : logit;
@@ -135,75 +209,84 @@ __device__ __forceinline__ Best block_best(Best best, BestScratch& scratch) {
   return all;
 }
 
-/// Draws by Gumbel noise without computing most of it. Noise g above d = best - value needs
-/// 1 - u < exp(-d), so few tokens can still win once some have been drawn: only theirs is computed.
+/// Draws, or looks for the largest, without a look at most tokens: who knows a bound of a group's
+/// values asks whether any of it may still win, and only then are its tokens taken one by one.
 struct Drawing {
   std::uint64_t seed;
   std::uint64_t position;
-  float scale;             // log2(e) / temperature
+  bool random;             // or no noise at all
   std::uint32_t* leading;  // shared: ordered(the best score so far), which any thread raises
   Best best;
 
-  /// Raises what must be beaten to the score of this thread's luckiest of four neighbouring tokens:
-  /// cheap, and most of the others cannot win then. All threads of a warp.
-  __device__ __forceinline__ void open(const Modifier& modifier, int id, const float4& v) {
-    std::uint32_t bits[1][4];
-    const std::uint32_t block[1] = {static_cast<std::uint32_t>(id) / 4};
-    philox(bits, block, position, seed);
-    float value = v.x;
-    std::uint32_t luckiest = bits[0][0];
-    const auto next = [&](float other, std::uint32_t other_bits) {
-      const bool better = other_bits > luckiest;
-      value = better ? other : value;
-      luckiest = better ? other_bits : luckiest;
-    };
-    next(v.y, bits[0][1]);
-    next(v.z, bits[0][2]);
-    next(v.w, bits[0][3]);
-    float score = modifier.temper(value) + gumbel(luckiest);
-    score = warp_max(isnan(score) ? kOut : score);
-    if (threadIdx.x % 32 == 0) atomicMax(leading, ordered(score));
+  __device__ __forceinline__ float lead() const {
+    return fmaxf(best.score, unordered(*static_cast<volatile std::uint32_t*>(leading)));
+  }
+  /// All threads of a warp.
+  __device__ __forceinline__ void raise(float score) {
+    const std::uint32_t most = __reduce_max_sync(0xFFFFFFFFU, ordered(score));
+    if (threadIdx.x % 32 == 0 && most > *static_cast<volatile std::uint32_t*>(leading))
+      atomicMax(leading, most);
   }
 
-  /// kVectors times four neighbouring tokens from ids[i] on, adjusted; -infinity is never drawn.
-  template <int kVectors>
-  __device__ __forceinline__ void take(const Modifier& modifier,
-                                       const int (&ids)[kVectors],
-                                       const float4 (&values)[kVectors]) {
-    std::uint32_t blocks[kVectors];
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) blocks[i] = static_cast<std::uint32_t>(ids[i]) / 4;
-    std::uint32_t bits[kVectors][4];
-    philox(bits, blocks, position, seed);
-    const float lead = fmaxf(best.score, unordered(*static_cast<volatile std::uint32_t*>(leading)));
+  /// Whether a token of a group with these bits may win, whose logits times `scale`
+  /// (log2(e) / temperature) are at most `most`. Its time is above (1 - u) / 16, and it must be
+  /// below exp(value - lead).
+  __device__ __forceinline__ bool may_win(std::uint32_t bits,
+                                          float most,
+                                          float scale,
+                                          float lead) const {
     const float offset = lead * kLog2E;
-    constexpr float kMargin = 0.02F;  // more than the roundings below; they are relative to `lead`
-    const float base = 32.0F + kMargin + fabsf(offset) * 0x1p-20F - offset;
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      const float4& v = values[i];
-      // One test for four: the largest value with the luckiest bits.
-      const float largest = fmaxf(fmaxf(v.x, v.y), fmaxf(v.z, v.w));
-      const std::uint32_t luckiest = max(max(bits[i][0], bits[i][1]), max(bits[i][2], bits[i][3]));
-      if (!(__uint2float_rd(~luckiest) <= exp2_approximate(fmaf(largest, scale, base)))) continue;
-      const float value[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-      for (int j = 0; j < 4; ++j)
-        if (value[j] != kOut)
-          best.offer(modifier.temper(value[j]) + gumbel(bits[i][j]), ids[i] + j);
-      if (best.score > lead) atomicMax(leading, ordered(best.score));
+    constexpr float kMargin = 0.02F;  // more than the roundings; they are relative to `lead`
+    const float base = 36.0F + kMargin + fabsf(offset) * 0x1p-20F - offset;
+    return most != kOut &&
+           !(__uint2float_rd(~bits) > exp2_approximate(fmaf(most, scale, base)));  // or NaN
+  }
+
+  /// Raises what must be beaten to the best of the first block's earliest tokens: cheap, and most
+  /// of the others cannot win then. `value_of(id)`: its logit, tempered, -infinity if it is out.
+  /// All threads of a warp.
+  template <typename Value>
+  __device__ __forceinline__ void open(int block, const Value& value_of) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    Race races[1];
+    const std::uint32_t groups[1] = {race_group(block + lane * 4)};
+    race_draw(races, groups, position, seed);
+    const int member = races[0].member;
+    const int id = block + member / 4 * kVectorStep + lane * 4 + member % 4;
+    float score = value_of(id);
+    if (random && score != kOut) score += race_noise(id, position, seed);
+    raise(score == score ? score : kOut);
+  }
+
+  /// Takes the tokens of the block's groups in `groups`, a lane a token. All threads of a warp.
+  template <typename Value>
+  __device__ __forceinline__ void take(std::uint32_t groups, int block, const Value& value_of) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll 1
+    while (groups != 0) {
+      const int first = __ffs(static_cast<int>(groups)) - 1;
+      groups &= groups - 1;
+      const int second = groups != 0 ? __ffs(static_cast<int>(groups)) - 1 : first;
+      groups &= groups - 1;
+      const int member = lane % kGroupTokens;
+      const int id = block + member / 4 * kVectorStep + (lane < kGroupTokens ? first : second) * 4 +
+                     member % 4;
+      float score = value_of(id);
+      if (random && score != kOut) score += race_noise(id, position, seed);
+      best.offer(score, id);
     }
+    raise(best.score);
   }
 };
 
-/// The largest of four, NaN if any is.
+/// The larger of two, the largest of four; NaN if any is.
+__device__ __forceinline__ float max_or_nan(float a, float b) {
+  float result;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+  return result;
+}
 __device__ __forceinline__ float max_or_nan(const float4& v) {
-  const auto two = [](float a, float b) {
-    float result;
-    asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
-    return result;
-  };
-  return two(two(v.x, v.y), two(v.z, v.w));
+  return max_or_nan(max_or_nan(v.x, v.y), max_or_nan(v.z, v.w));
 }
 
 // ---- thresholds
@@ -396,10 +479,14 @@ make_modifier(const Sample& p, const RowView& view, std::uint32_t* biased, int f
     }
     __syncthreads();
   }
-  return {&row,        biases,
-          biased,      mask,
-          view.counts, row.temperature,
-          first,       row.bias_count == 0 && mask == nullptr && view.counts == nullptr};
+  return {&row,
+          biases,
+          row.bias_count > 0 ? biased : nullptr,
+          mask,
+          view.counts,
+          row.temperature,
+          first,
+          row.bias_count == 0 && mask == nullptr && view.counts == nullptr};
 }
 
 __device__ __forceinline__ void write_choice(const Sample& p,

@@ -286,11 +286,44 @@ __device__ void write_logprobs(const Sample& p,
   }
 }
 
+/// Draws among the tokens of this CTA that are not below the threshold. All threads.
+__device__ __forceinline__ void draw_part(
+    const Shared& shared, Drawing& drawing, int first, int count, float threshold) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const auto value_of = [&](int id) {
+    const int at = id - first;
+    const float value = at < count ? shared.logits[at] : kOut;
+    return value < threshold ? kOut : value;
+  };
+  const int begin = static_cast<int>(threadIdx.x) / 32 * kBlockTokens;
+  drawing.open(first + begin, value_of);
+  __syncthreads();
+  for (int block = begin; block < count; block += kBlocksStep) {
+    float most = kOut;
+#pragma unroll
+    for (int i = 0; i < kGroupVectors; ++i) {
+      const int at = block + i * kVectorStep + lane * 4;
+      if (at >= count) continue;
+      const float4 four = *reinterpret_cast<const float4*>(shared.logits + at);
+      most = fmaxf(most, fmaxf(fmaxf(four.x, four.y), fmaxf(four.z, four.w)));
+    }
+    bool may_win = false;
+    if (!(most < threshold)) {
+      Race races[1];
+      const std::uint32_t groups[1] = {race_group(first + block + lane * 4)};
+      race_draw(races, groups, drawing.position, drawing.seed);
+      may_win = drawing.may_win(races[0].bits, most, kLog2E, drawing.lead());
+    }
+    const std::uint32_t groups = __ballot_sync(0xFFFFFFFFU, may_win);
+    if (groups != 0) drawing.take(groups, first + block, value_of);
+  }
+}
+
 /// One row. All threads of the cluster.
 __device__ void sample_row(
     const Sample& p, Shared& shared, int& turn, const RowView& view, std::int64_t index) {
   const SampleRow& row = view.row;
-  const int each = ((p.tokens + kCluster - 1) / kCluster + 31) / 32 * 32;
+  const int each = part_tokens(p.tokens, kCluster);
   const int first = min(static_cast<int>(cluster_rank()) * each, p.tokens);
   const int count = min(each, p.tokens - first);
   load_part(shared, view.logits + first, count);
@@ -342,40 +375,21 @@ __device__ void sample_row(
       threshold = fmaxf(threshold, select_threshold(shared, {top, true}, count, threshold, top_p));
   }
 
-  if (threadIdx.x == 0) shared.leading = ordered(kOut);
-  __syncthreads();
   // Values have been divided already.
-  const Modifier plain{&row, nullptr, nullptr, nullptr, nullptr, 1.0F, 0, true};
   Drawing drawing{
-      row.seed, static_cast<std::uint64_t>(row.output_position), kLog2E, &shared.leading, {}};
-  const auto kept = [threshold](float value) { return value < threshold ? kOut : value; };
-  const auto load = [&](int at) {
-    if (at >= count) return make_float4(kOut, kOut, kOut, kOut);
-    const float4 four = *reinterpret_cast<const float4*>(shared.logits + at);
-    return make_float4(kept(four.x), kept(four.y), kept(four.z), kept(four.w));
-  };
-  const auto any = [](const float4& v) {
-    return v.x != kOut || v.y != kOut || v.z != kOut || v.w != kOut;
-  };
-  constexpr int kStep = kSampleThreads * 4;
+      row.seed, static_cast<std::uint64_t>(row.output_position), view.random, &shared.leading, {}};
   if (view.random) {
-    const int at = static_cast<int>(threadIdx.x) * 4;
-    drawing.open(plain, first + at, load(at));
+    if (threadIdx.x == 0) shared.leading = ordered(kOut);
     __syncthreads();
-  }
-  for (int at = static_cast<int>(threadIdx.x) * 4; at < count; at += 2 * kStep) {
-    const float4 values[2] = {load(at), load(at + kStep)};
-    const int ids[2] = {first + at, first + at + kStep};
-    if (view.random) {
-      if (any(values[0]) || any(values[1])) drawing.take(plain, ids, values);
-    } else {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        drawing.best.offer(values[i].x, ids[i]);
-        drawing.best.offer(values[i].y, ids[i] + 1);
-        drawing.best.offer(values[i].z, ids[i] + 2);
-        drawing.best.offer(values[i].w, ids[i] + 3);
-      }
+    draw_part(shared, drawing, first, count, threshold);
+  } else {
+    constexpr int kStep = kSampleThreads * 4;
+    for (int at = static_cast<int>(threadIdx.x) * 4; at < count; at += kStep) {
+      const float4 four = *reinterpret_cast<const float4*>(shared.logits + at);
+      drawing.best.offer(four.x, first + at);
+      drawing.best.offer(four.y, first + at + 1);
+      drawing.best.offer(four.z, first + at + 2);
+      drawing.best.offer(four.w, first + at + 3);
     }
   }
   const Best best = cluster_best(shared, turn, drawing.best);
@@ -412,15 +426,7 @@ __global__ void __launch_bounds__(kSampleThreads, 2)
 }  // namespace
 
 cudaError_t launch_sample_cut(const Sample& p, cudaStream_t stream) {
-  static const cudaError_t ready = [] {
-    const cudaError_t status = cudaFuncSetAttribute(
-        sample_cut_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared));
-    return status != cudaSuccess
-               ? status
-               : cudaFuncSetAttribute(sample_cut_kernel,
-                                      cudaFuncAttributePreferredSharedMemoryCarveout,
-                                      cudaSharedmemCarveoutMaxShared);
-  }();
+  static const cudaError_t ready = use_shared_memory(sample_cut_kernel, sizeof(Shared));
   if (ready != cudaSuccess) return ready;
   const std::int64_t clusters = p.row_count < kClustersMax ? p.row_count : kClustersMax;
   return launch_kernel(sample_cut_kernel,

@@ -3,9 +3,11 @@
 // over the logits.
 //
 //   grid     (rows, parts): a cluster of `parts` CTAs a row, neighbouring tokens each
-//   block    four 16-byte loads a thread under way
-//   bytes    the logits once, the counts once under penalties: bound by memory; a draw adds the
-//            ten rounds of its generator for every four tokens
+//   block    a warp takes 512 tokens at a time, 16 a lane; three such under way in shared memory
+//   draw     the race of sampling/philox.h: a lane draws its group's earliest time, and only groups
+//            that may win with it are looked at token by token
+//   counts   of penalties that can only lower a logit: only where the logit itself may win
+//   bytes    the logits once, the counts once at most: bound by memory
 //
 // The best of all tokens does not depend on how they are divided.
 #include "cuda/launch.cuh"
@@ -18,149 +20,234 @@ constexpr int kPartsMax = 8;
 constexpr int kPartsMin = 2;
 constexpr int kPartTokensMax = kSampleTokensMax / kPartsMin;
 
+constexpr int kStages = 3;
+
 struct Shared {
+  float ring[kStages][kSampleWarps][kBlockTokens];
   std::uint32_t biased[kPartTokensMax / 32];
   BestScratch best;
   std::uint32_t leading;
-  float2 result;  // score, id as bits; id -2 = the part holds a NaN
+  std::uint64_t barrier;
+  float2 results[kPartsMax];  // of all parts, to the first: score, id as bits; -2 = it holds a NaN
 };
 
-/// This thread's share of tokens begin .. end - 1 of a row.
-template <bool kRandom, bool kPlain>
-__device__ __forceinline__ void scan(const RowView& view,
-                                     const Modifier& modifier,
-                                     int begin,
-                                     int end,
+/// A part of a row.
+struct Part {
+  const RowView& view;
+  const Modifier& modifier;
+  int begin;
+  int end;
+  bool vectors;   // logits and counts are read by vectors, whole ones even at the row's end
+  bool lowering;  // what the counts change makes a logit smaller or leaves it
+
+  /// This lane's tokens of a block to shared memory.
+  __device__ __forceinline__ void fetch(float* to, int block) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int i = 0; i < kGroupVectors; ++i) {
+      const int at = i * kVectorStep + lane * 4;
+      if (block + at >= end) continue;
+      if (vectors)
+        copy_16(shared_address(to + at), view.logits + block + at, 16);
+      else
+        for (int j = 0; j < 4 && block + at + j < end; ++j)
+          to[at + j] = view.logits[block + at + j];
+    }
+    copy_commit();
+  }
+  /// Four tokens of a block; -infinity behind the end.
+  __device__ __forceinline__ float4 vector(const float* block, int at, int id) const {
+    if (id + 4 <= end) return *reinterpret_cast<const float4*>(block + at);
+    const auto one = [&](int i) { return id + i < end ? block[at + i] : kOut; };
+    return make_float4(one(0), one(1), one(2), one(3));
+  }
+  __device__ __forceinline__ int4 counts(int id) const {
+    if (vectors)
+      return id < end ? *reinterpret_cast<const int4*>(view.counts + id) : make_int4(0, 0, 0, 0);
+    const auto one = [&](int i) { return id + i < end ? view.counts[id + i] : 0; };
+    return make_int4(one(0), one(1), one(2), one(3));
+  }
+  /// What four tokens' logits become, or no less where the counts are not read.
+  __device__ __forceinline__ float4 changed(const float4& v, int id, const int4& count) const {
+    if (id >= end) return v;
+    if (modifier.biased_bits(id) != 0 || (count.x | count.y | count.z | count.w) != 0) {
+      const auto one = [&](float value, int i, int times) {
+        return id + i < end ? modifier.adjust(value, id + i, times) : kOut;
+      };
+      return make_float4(one(v.x, 0, count.x), one(v.y, 1, count.y), one(v.z, 2, count.z),
+                         one(v.w, 3, count.w));
+    }
+    if (modifier.mask == nullptr) return v;
+    const std::uint32_t allowed = modifier.allowed_bits(id);
+    return make_float4((allowed & 1U) != 0 ? v.x : kOut, (allowed & 2U) != 0 ? v.y : kOut,
+                       (allowed & 4U) != 0 ? v.z : kOut, (allowed & 8U) != 0 ? v.w : kOut);
+  }
+};
+
+/// This warp's share of a part: every sixteenth block of 512 tokens. With `kRace`, groups that may
+/// win are taken token by token; otherwise every value counts as it is.
+template <bool kRace, bool kPlain>
+__device__ __forceinline__ void scan(const Part& part,
+                                     float (&ring)[kStages][kSampleWarps][kBlockTokens],
                                      Drawing& drawing,
                                      bool& bad) {
-  constexpr int kAhead = kPlain ? 4 : 2;
-  constexpr int kStep = kSampleThreads * 4;
-  const bool aligned = reinterpret_cast<std::uintptr_t>(view.logits) % 16 == 0 &&
-                       reinterpret_cast<std::uintptr_t>(view.counts) % 16 == 0;
-  const bool only_counts = view.row.bias_count == 0 && modifier.mask == nullptr;
-  const auto load = [&](int id, float4& logits, int4& counts) {
-    counts = make_int4(0, 0, 0, 0);
-    if (aligned && id + 4 <= end) {
-      logits = __ldg(reinterpret_cast<const float4*>(view.logits + id));
-      if (!kPlain && modifier.counts != nullptr)
-        counts = *reinterpret_cast<const int4*>(modifier.counts + id);
-      return;
-    }
-    const auto logit = [&](int i) { return id + i < end ? view.logits[id + i] : kOut; };
-    logits = make_float4(logit(0), logit(1), logit(2), logit(3));
-    if (kPlain || modifier.counts == nullptr) return;
-    const auto entry = [&](int i) { return id + i < end ? modifier.counts[id + i] : 0; };
-    counts = make_int4(entry(0), entry(1), entry(2), entry(3));
-  };
-  const auto adjust = [&](int id, float4& v, const int4& count) {
-    bad |= isnan(max_or_nan(v));
-    if constexpr (!kPlain) {
-      if (only_counts && (count.x | count.y | count.z | count.w) == 0) return;
-      if (id < end) v.x = modifier.adjust(v.x, id, count.x);
-      if (id + 1 < end) v.y = modifier.adjust(v.y, id + 1, count.y);
-      if (id + 2 < end) v.z = modifier.adjust(v.z, id + 2, count.z);
-      if (id + 3 < end) v.w = modifier.adjust(v.w, id + 3, count.w);
-    }
-  };
-  const auto offer = [&](int id, float value) {  // ids rise: the first of equals stays
-    if (value > drawing.best.score) {
-      drawing.best.score = value;
-      drawing.best.id = id;
-    }
-  };
-  int id = begin + static_cast<int>(threadIdx.x) * 4;
-  float4 logits[kAhead];
-  int4 counts[kAhead];
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const Modifier& modifier = part.modifier;
+  const bool reads_counts = !kPlain && modifier.counts != nullptr && !part.lowering;
+  const float scale = drawing.random ? kLog2E / modifier.temperature : 1.0F;
+  int block = part.begin + warp * kBlockTokens;
 #pragma unroll
-  for (int i = 0; i < kAhead; ++i) load(id + i * kStep, logits[i], counts[i]);
-  if constexpr (kRandom) {
-    float4 first = logits[0];
-    if constexpr (!kPlain) adjust(id, first, counts[0]);
-    drawing.open(modifier, id, first);
+  for (int stage = 0; stage < kStages; ++stage)
+    part.fetch(ring[stage][warp], block + stage * kBlocksStep);
+  int4 counts[kPlain ? 1 : kGroupVectors];
+  const auto fetch_counts = [&](int i, int id) {
+    if constexpr (!kPlain) counts[i] = reads_counts ? part.counts(id) : make_int4(0, 0, 0, 0);
+  };
+#pragma unroll
+  for (int i = 0; i < kGroupVectors; ++i) fetch_counts(i, block + i * kVectorStep + lane * 4);
+  float* here = ring[0][warp];
+  const auto value_of = [&](int id) {
+    if (id >= part.end) return kOut;
+    float value = here[id - block];
+    if constexpr (!kPlain)
+      value = modifier.adjust(value, id, modifier.counts != nullptr ? modifier.counts[id] : 0);
+    return drawing.random ? modifier.temper(value) : value;
+  };
+  if constexpr (kRace) {
+    copy_wait<kStages - 1>();
+    __syncwarp();
+    drawing.open(block, value_of);
     __syncthreads();
   }
+  int stage = 0;
 #pragma unroll 1
-  for (; id < end; id += kAhead * kStep) {
+  for (; block < part.end; block += kBlocksStep) {
+    copy_wait<kStages - 1>();
+    here = ring[stage][warp];
+    float most = kOut;
 #pragma unroll
-    for (int i = 0; i < kAhead; i += 2) {  // two vectors together
-      const int ids[2] = {id + i * kStep, id + (i + 1) * kStep};
-      float4 now[2] = {logits[i], logits[i + 1]};
-      const int4 now_counts[2] = {counts[i], counts[i + 1]};
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        load(ids[j] + kAhead * kStep, logits[i + j], counts[i + j]);
-        adjust(ids[j], now[j], now_counts[j]);
+    for (int i = 0; i < kGroupVectors; ++i) {
+      const int at = i * kVectorStep + lane * 4;
+      float4 now = part.vector(here, at, block + at);
+      if constexpr (!kPlain) {
+        bad |= isnan(max_or_nan(now));
+        now = part.changed(now, block + at, counts[i]);
+        fetch_counts(i, block + at + kBlocksStep);
       }
-      if constexpr (kRandom) {
-        drawing.take(modifier, ids, now);
-      } else {
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          offer(ids[j], now[j].x);
-          offer(ids[j] + 1, now[j].y);
-          offer(ids[j] + 2, now[j].z);
-          offer(ids[j] + 3, now[j].w);
-        }
+      most = max_or_nan(most, max_or_nan(now));
+      if constexpr (!kRace) {
+        const auto offer = [&](int j, float value) {  // ids rise: the first of equals stays
+          if (value > drawing.best.score) {
+            drawing.best.score = value;
+            drawing.best.id = block + at + j;
+          }
+        };
+        offer(0, now.x);
+        offer(1, now.y);
+        offer(2, now.z);
+        offer(3, now.w);
       }
     }
+    if constexpr (kPlain) bad |= isnan(most);
+    if constexpr (kRace) {
+      bool may_win;
+      if (kPlain || drawing.random) {
+        Race races[1];
+        const std::uint32_t numbers[1] = {race_group(block + lane * 4)};
+        race_draw(races, numbers, drawing.position, drawing.seed);
+        may_win = drawing.may_win(races[0].bits, most, scale, drawing.lead());
+      } else {
+        may_win = most != kOut && !(most < drawing.lead());
+      }
+      const std::uint32_t groups = __ballot_sync(0xFFFFFFFFU, may_win);
+      if (groups != 0) {
+        __syncwarp();
+        drawing.take(groups, block, value_of);
+        __syncwarp();
+      }
+    }
+    part.fetch(here, block + kStages * kBlocksStep);
+    stage = stage + 1 == kStages ? 0 : stage + 1;
   }
 }
 
 __global__ void __launch_bounds__(kSampleThreads, 2)
     sample_draw_kernel(const __grid_constant__ Sample p, int parts) {
-  __shared__ Shared shared;
-  if (threadIdx.x == 0) shared.leading = ordered(kOut);
+  extern __shared__ __align__(16) std::uint8_t shared_bytes[];
+  Shared& shared = *reinterpret_cast<Shared*>(shared_bytes);
+  const std::uint32_t barrier = shared_address(&shared.barrier);
+  if (threadIdx.x == 0) {
+    shared.leading = ordered(kOut);
+    mbarrier_init(barrier, 1);
+    mbarrier_init_fence();
+    mbarrier_arrive_expect(barrier, static_cast<std::uint32_t>(parts) * sizeof(float2));
+  }
   __syncthreads();
+  cluster_arrive();
   grid_begin();
   const std::int64_t index = blockIdx.x / static_cast<unsigned>(parts);
-  const int part = static_cast<int>(blockIdx.x) % parts;
+  const int rank = static_cast<int>(blockIdx.x) % parts;
   const RowView view = row_view(p, index);
-  if (view.cut) return;  // the whole cluster
-  const int each = ((p.tokens + parts - 1) / parts + 31) / 32 * 32;
-  const int begin = min(part * each, p.tokens);
-  const int end = min(begin + each, p.tokens);
+  if (view.cut) {  // the whole cluster
+    cluster_wait();
+    return;
+  }
+  const int each = part_tokens(p.tokens, parts);
+  const int begin = min(rank * each, p.tokens);
   const Modifier modifier = make_modifier(p, view, shared.biased, begin, each);
-  Drawing drawing{view.row.seed,
-                  static_cast<std::uint64_t>(view.row.output_position),
-                  view.random ? kLog2E / view.row.temperature : 1.0F,
-                  &shared.leading,
-                  {}};
+  const SampleRow& row = view.row;
+  const Part part{view,
+                  modifier,
+                  begin,
+                  min(begin + each, p.tokens),
+                  p.vocabulary % 4 == 0 &&
+                      reinterpret_cast<std::uintptr_t>(view.logits) % 16 == 0 &&
+                      reinterpret_cast<std::uintptr_t>(view.counts) % 16 == 0,
+                  row.repetition_penalty >= 1.0F && row.frequency_penalty >= 0.0F &&
+                      row.presence_penalty >= 0.0F};
+  Drawing drawing{
+      row.seed, static_cast<std::uint64_t>(row.output_position), view.random, &shared.leading, {}};
   bool bad = false;
-  if (view.random) {
-    if (modifier.plain)
-      scan<true, true>(view, modifier, begin, end, drawing, bad);
+  if (modifier.plain) {
+    if (view.random)
+      scan<true, true>(part, shared.ring, drawing, bad);
     else
-      scan<true, false>(view, modifier, begin, end, drawing, bad);
+      scan<false, true>(part, shared.ring, drawing, bad);
   } else {
-    if (modifier.plain)
-      scan<false, true>(view, modifier, begin, end, drawing, bad);
+    if (view.random || (view.counts != nullptr && part.lowering))
+      scan<true, false>(part, shared.ring, drawing, bad);
     else
-      scan<false, false>(view, modifier, begin, end, drawing, bad);
+      scan<false, false>(part, shared.ring, drawing, bad);
   }
   bad = __syncthreads_or(static_cast<int>(bad)) != 0;
   const Best best = block_best(drawing.best, shared.best);
-  if (threadIdx.x == 0) shared.result = make_float2(best.score, __int_as_float(bad ? -2 : best.id));
-  cluster_barrier();
-  if (part == 0 && threadIdx.x == 0) {
-    Best all;
-    for (int rank = 0; rank < parts; ++rank) {
-      const float2 other =
-          cluster_load(shared_address(&shared.result), static_cast<std::uint32_t>(rank));
-      const int id = __float_as_int(other.y);
-      bad |= id == -2;
-      if (id >= 0) all.offer(other.x, id);
-    }
-    write_choice(p, index, bad ? -1 : all.id, view.counts);
+  cluster_wait();  // every CTA has begun
+  if (threadIdx.x != 0) return;
+  const std::uint32_t there = cluster_address(shared_address(&shared.results[rank]), 0);
+  const std::uint32_t counted = cluster_address(barrier, 0);
+  cluster_send(there, best.score, counted);
+  cluster_send(there + sizeof(float), __int_as_float(bad ? -2 : best.id), counted);
+  if (rank != 0) return;
+  mbarrier_wait_cluster(barrier, 0);
+  Best all;
+  for (int other = 0; other < parts; ++other) {
+    const float2 result = shared.results[other];
+    const int id = __float_as_int(result.y);
+    bad |= id == -2;
+    if (id >= 0) all.offer(result.x, id);
   }
-  __syncwarp();
-  cluster_barrier();  // NOTE: no CTA may leave while another reads its result
+  write_choice(p, index, bad ? -1 : all.id, view.counts);
 }
 
 }  // namespace
 
 cudaError_t launch_sample_draw(const Sample& p, cudaStream_t stream) {
+  static const cudaError_t ready = use_shared_memory(sample_draw_kernel, sizeof(Shared));
+  if (ready != cudaSuccess) return ready;
   const int parts = p.row_count <= 32 ? kPartsMax : p.row_count <= 64 ? 4 : kPartsMin;
-  LaunchShape shape{dim3(static_cast<unsigned>(p.row_count * parts)), dim3(kSampleThreads)};
+  LaunchShape shape{dim3(static_cast<unsigned>(p.row_count * parts)), dim3(kSampleThreads),
+                    sizeof(Shared)};
   shape.cluster = parts;
   return launch_kernel(sample_draw_kernel, shape, stream, p, parts);
 }

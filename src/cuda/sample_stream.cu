@@ -7,16 +7,17 @@
 //            each segment, and segments grow threefold: some 2k candidates each. The exact
 //            threshold is then found among the candidates; min_p and top_p cut what top_k kept.
 //   min_p    once, in the same way: the bound follows the largest so far.
-//   top_p    twice: first its probability goes into bins by distance from a reference above the
-//            largest so far (what exceeds it waits in a list; the bins are then shifted, which
-//            loses nothing). The second pass, backwards, because the end of the row is still in L2,
-//            draws among the bins above the threshold's and lists that bin's values, among which
-//            the threshold is found.
+//   top_p    once: its probability goes into bins by distance from a reference above the largest so
+//            far (what exceeds it waits in a list; the bins are then shifted, which loses nothing),
+//            and the largest of every group of the race is kept. The bin in which the threshold
+//            lies gives a bound; among the groups that reach it, few can win with their earliest
+//            times, and only those are read again. If a token of that bin wins, about once in 200
+//            draws, the row is read again for the threshold itself.
 //   left     rows it does not take (log-probabilities, biases, masks, penalties, top_p together
 //            with min_p alone) or that do not fit its lists: their id becomes kSampleLeft, and the
 //            kernel behind (sample_cut.cu) does them.
-//   shared   48 KB: candidates, bins
-//   bytes    the logits once, or twice under top_p
+//   shared   110 KB: candidates or blocks of 512 tokens under way, bins, groups' largest
+//   bytes    the logits once
 //
 // Thresholds are those of the cut kernel to the bit, so a row's draw does not depend on how many
 // rows there are: both use the integers of sample.cuh.
@@ -33,11 +34,26 @@ constexpr int kGrowth = 3;
 constexpr int kStep = kSampleThreads * 4;  // tokens that all threads load together
 constexpr int kListMax = 1024;
 constexpr int kTopMax = 512;           // the largest top_k taken
-constexpr float kMarginBins = 128.0F;  // of the reference above the largest so far
+constexpr float kMarginBins = 512.0F;  // of the reference above the largest so far
+// What is in the last bin lies 1,500 bins and more below the largest and weighs nothing.
+static_assert(kBins - 1 - static_cast<int>(kMarginBins) >= 1500);
+constexpr int kStages = 2;
+constexpr int kWaiting = 2048;
 
-struct Shared {
-  float values[kCandidates];  // tempered; in the second pass of top_p the list of one bin
+struct Candidates {
+  float values[kCandidates];  // tempered
   int ids[kCandidates];
+};
+struct Blocks {
+  float ring[kStages][kSampleWarps][kBlockTokens];
+  float values[kWaiting];  // tempered: above the reference; then those of one bin
+  std::uint16_t most[kSampleTokensMax / kGroupTokens];  // upper_bits() of groups
+};
+struct Shared {
+  union {
+    Candidates candidates;
+    Blocks blocks;
+  };
   std::uint32_t weights[kListMax];
   Selection selection;
   BestScratch best;
@@ -46,6 +62,15 @@ struct Shared {
   int listed;  // of the candidates, in the chosen bin
   std::uint32_t leading;
 };
+static_assert(kListMax <= kWaiting && sizeof(Shared) <= 113 * 1024);  // two CTAs an SM
+
+/// An upper bound in 16 bits, 0 of -infinity.
+__device__ __forceinline__ std::uint16_t upper_bits(float most) {
+  return most == kOut ? 0 : static_cast<std::uint16_t>((ordered(most) + 0xFFFFU) >> 16U);
+}
+__device__ __forceinline__ float upper_bound(std::uint16_t bits) {
+  return bits == 0 ? kOut : unordered(static_cast<std::uint32_t>(bits) << 16U);
+}
 
 __device__ __forceinline__ float block_max(float value, Shared& shared) {
   value = warp_max(value);
@@ -132,8 +157,8 @@ struct Chooser {
   __device__ __forceinline__ void put(float value, int id) {
     const int place = atomicAdd(&shared.count, 1);
     if (place >= kCandidates) return;
-    shared.values[place] = value;
-    shared.ids[place] = id;
+    shared.candidates.values[place] = value;
+    shared.candidates.ids[place] = id;
   }
 
   __device__ __forceinline__ void offer(const float4& raw, int id) {
@@ -157,7 +182,7 @@ struct Chooser {
       const Binning binning{bin_middle(largest), probability};
       selection.clear();
       for (int i = static_cast<int>(threadIdx.x); i < count; i += kSampleThreads) {
-        const float value = shared.values[i];
+        const float value = shared.candidates.values[i];
         if (value >= threshold)
           atomicAdd(&selection.bins[binning.bin(value)], binning.weight(value));
       }
@@ -171,7 +196,7 @@ struct Chooser {
       if (threadIdx.x == 0) shared.listed = 0;
       __syncthreads();
       for (int i = static_cast<int>(threadIdx.x); i < count; i += kSampleThreads) {
-        const float value = shared.values[i];
+        const float value = shared.candidates.values[i];
         if (!(value >= threshold) || binning.bin(value) != bin) continue;
         const int at = atomicAdd(&shared.listed, 1);
         if (at >= kListMax) continue;
@@ -192,17 +217,11 @@ struct Chooser {
 __device__ __forceinline__ void draw_listed(
     const SampleRow& row, const Shared& shared, int count, float threshold, Best& best) {
   for (int i = static_cast<int>(threadIdx.x); i < count; i += kSampleThreads) {
-    const float value = shared.values[i];
+    const float value = shared.candidates.values[i];
     if (value < threshold) continue;
-    const int id = shared.ids[i];
-    std::uint32_t bits[1][4];
-    const std::uint32_t block[1] = {static_cast<std::uint32_t>(id) / 4};
-    philox(bits, block, static_cast<std::uint64_t>(row.output_position), row.seed);
-    const std::uint32_t of_token = id % 4 == 0   ? bits[0][0]
-                                   : id % 4 == 1 ? bits[0][1]
-                                   : id % 4 == 2 ? bits[0][2]
-                                                 : bits[0][3];
-    best.offer(value + gumbel(of_token), id);
+    const int id = shared.candidates.ids[i];
+    const float noise = race_noise(id, static_cast<std::uint64_t>(row.output_position), row.seed);
+    best.offer(value + noise, id);
   }
 }
 
@@ -253,8 +272,8 @@ __device__ int choose_once(const RowView& view,
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const int at = i * kSampleThreads + static_cast<int>(threadIdx.x);
-      held[i] = at < shared.count ? shared.values[at] : kOut;
-      ids[i] = at < shared.count ? shared.ids[at] : 0;
+      held[i] = at < shared.count ? shared.candidates.values[at] : kOut;
+      ids[i] = at < shared.count ? shared.candidates.ids[at] : 0;
     }
     chooser.raise(held, ids);
   }
@@ -285,60 +304,136 @@ struct Adding {
   }
 };
 
-/// The first pass of top_p: the bins of all tokens, and the largest logit. 0, -1 if there is none,
-/// or kSampleLeft. All threads.
+/// value / temperature, rounded as the division rounds it (Markstein: the reciprocal is rounded
+/// correctly, and the first correction brings the quotient next to the right one). NaN for
+/// infinities.
+struct Quotient {
+  float temperature;
+  float reciprocal;
+
+  __device__ __forceinline__ float operator()(float value) const {
+    float result = __fmul_rn(value, reciprocal);
+    result = __fmaf_rn(__fmaf_rn(-result, temperature, value), reciprocal, result);
+    return __fmaf_rn(__fmaf_rn(-result, temperature, value), reciprocal, result);
+  }
+};
+
+/// This lane's tokens of a block to shared memory.
+__device__ __forceinline__ void fetch_block(const Row& tokens, float* to, int block) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int i = 0; i < kGroupVectors; ++i) {
+    const int at = i * kVectorStep + lane * 4;
+    if (block + at < tokens.tokens)
+      copy_16(shared_address(to + at), tokens.logits + block + at,
+              static_cast<std::uint32_t>(min(tokens.tokens - block - at, 4)) * 4);
+  }
+  copy_commit();
+}
+/// This lane's group of it, -infinity behind the row's end. The largest; NaN if any is.
+__device__ __forceinline__ float read_group(const Row& tokens,
+                                            const float* block_at,
+                                            int block,
+                                            float (&values)[kGroupTokens]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  float most = kOut;
+#pragma unroll
+  for (int i = 0; i < kGroupVectors; ++i) {
+    const int at = i * kVectorStep + lane * 4;
+    float4 four = make_float4(kOut, kOut, kOut, kOut);
+    if (block + at < tokens.tokens) four = *reinterpret_cast<const float4*>(block_at + at);
+    if (block + at + 4 > tokens.tokens) {
+      if (block + at + 1 >= tokens.tokens) four.y = kOut;
+      if (block + at + 2 >= tokens.tokens) four.z = kOut;
+      four.w = kOut;
+    }
+    most = max_or_nan(most, max_or_nan(four));
+    values[i * 4] = four.x;
+    values[i * 4 + 1] = four.y;
+    values[i * 4 + 2] = four.z;
+    values[i * 4 + 3] = four.w;
+  }
+  return most;
+}
+
+/// The bins of all tokens, the largest of each group and of the row. 0, -1 if there is none, or
+/// kSampleLeft. All threads.
 __device__ int add_tokens(
     const Row& tokens, const Modifier& modifier, Shared& shared, Adding& adding, float& largest) {
-  constexpr int kAhead = 4;
   Selection& selection = shared.selection;
+  Blocks& blocks = shared.blocks;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   if (threadIdx.x == 0) shared.count = 0;
   selection.clear();
+  const bool divides = modifier.temperature != 1.0F;
+  const Quotient quotient{modifier.temperature, 1.0F / modifier.temperature};
+#pragma unroll
+  for (int stage = 0; stage < kStages; ++stage)
+    fetch_block(tokens, blocks.ring[stage][warp], warp * kBlockTokens + stage * kBlocksStep);
   bool listing = true;  // nothing but -infinity so far: no reference
   bool bad = false;
-  largest = kOut;
+  float values[kGroupTokens];
+  copy_wait<kStages - 1>();
+  largest = read_group(tokens, blocks.ring[0][warp], warp * kBlockTokens, values);
+  if (isnan(largest)) largest = kOut;  // it is met again
+  /// A reference above what was met. False if it is beyond all bins. All threads.
+  const auto refer = [&](float& top) {
+    top = bin_middle(modifier.temper(block_max(largest, shared))) + kMarginBins;
+    return fabsf(top) < 0x1p21F;
+  };
+  if (refer(adding.top))
+    listing = false;
+  else if (adding.top > 0.0F)
+    return kSampleLeft;
+  int stage = 0;
   for (int begin = 0; begin < tokens.tokens;) {
-    const int end = min(begin == 0 ? kFirst : begin * kGrowth, tokens.tokens);
-    for (int id = begin + static_cast<int>(threadIdx.x) * 4; id < end; id += kAhead * kStep) {
-      float4 four[kAhead];
-      load_ahead(four, tokens, id, end);
+    const int end = min(begin == 0 ? kBlocksStep : begin * kGrowth, tokens.tokens);
+#pragma unroll 1
+    for (int block = begin + warp * kBlockTokens; block < end; block += kBlocksStep) {
+      copy_wait<kStages - 1>();
+      float* here = blocks.ring[stage][warp];
+      const float most = read_group(tokens, here, block, values);
+      fetch_block(tokens, here, block + kStages * kBlocksStep);
+      stage = stage + 1 == kStages ? 0 : stage + 1;
+      blocks.most[race_group(block + lane * 4)] = upper_bits(most);
+      if (!(most > kOut)) {  // NOTE: a NaN must not hide what exceeds the reference
+        bad |= isnan(most);
+        continue;
+      }
+      largest = fmaxf(largest, most);
+      if (!listing && !adding.exceeds(modifier.temper(most))) {
+        if (divides) {
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        const float most = max_or_nan(four[i]);
-        if (!(most > kOut)) {  // NOTE: a NaN must not hide what exceeds the reference
-          bad |= isnan(most);
-          continue;
+          for (int j = 0; j < kGroupTokens; ++j) adding.add(quotient(values[j]));
+        } else {
+#pragma unroll
+          for (int j = 0; j < kGroupTokens; ++j) adding.add(values[j]);
         }
-        largest = fmaxf(largest, most);
-        const float values[4] = {modifier.temper(four[i].x), modifier.temper(four[i].y),
-                                 modifier.temper(four[i].z), modifier.temper(four[i].w)};
-        const float highest = fmaxf(fmaxf(values[0], values[1]), fmaxf(values[2], values[3]));
-        if (!listing && !adding.exceeds(highest)) {
-#pragma unroll
-          for (int j = 0; j < 4; ++j) adding.add(values[j]);
-          continue;
-        }
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          if (values[j] == kOut) continue;
-          if (listing || adding.exceeds(values[j])) {
-            const int at = atomicAdd(&shared.count, 1);
-            if (at < kCandidates) shared.values[at] = values[j];
-          } else {
-            adding.add(values[j]);
-          }
+        continue;
+      }
+#pragma unroll 1
+      for (int j = 0; j < kGroupTokens; ++j) {
+        const int id = block + j / 4 * kVectorStep + lane * 4 + j % 4;
+        const float value = id < tokens.tokens ? modifier.temper(tokens.logits[id]) : kOut;
+        if (value == kOut) continue;
+        if (listing || adding.exceeds(value)) {
+          const int at = atomicAdd(&shared.count, 1);
+          if (at < kWaiting) blocks.values[at] = value;
+        } else {
+          adding.add(value);
         }
       }
     }
     begin = end;
-    // A reference above what was met, the bins shifted to it, and what waited joins them.
+    // The bins are shifted to a higher reference, and what waited joins them.
     __syncthreads();
     const int waiting = shared.count;
     __syncthreads();  // NOTE: whoever goes on at once may add to it
-    if (waiting > kCandidates) return kSampleLeft;
+    if (waiting > kWaiting) return kSampleLeft;
     if (waiting == 0) continue;
-    const float most = block_max(largest, shared);
-    const float top = bin_middle(modifier.temper(most)) + kMarginBins;
-    if (!(fabsf(top) < 0x1p21F)) return kSampleLeft;
+    float top;
+    if (!refer(top)) return kSampleLeft;
     const int shift = listing ? 0 : static_cast<int>(fminf(top - adding.top, float{kBins}));
     adding.top = top;
     listing = false;
@@ -356,17 +451,84 @@ __device__ int add_tokens(
       __syncthreads();
     }
     for (int i = static_cast<int>(threadIdx.x); i < waiting; i += kSampleThreads)
-      adding.add(shared.values[i]);
+      adding.add(blocks.values[i]);
     __syncthreads();
     if (threadIdx.x == 0) shared.count = 0;
     __syncthreads();
   }
+  copy_wait<0>();
   largest = block_max(largest, shared);
-  return __syncthreads_or(static_cast<int>(bad || listing)) != 0 ? -1 : 0;
+  if (__syncthreads_or(static_cast<int>(bad || listing)) != 0) return -1;
+  return largest == INFINITY ? kSampleLeft : 0;
+}
+
+/// What add_tokens() has found of a row.
+struct TopP {
+  const Row& tokens;
+  const Modifier& modifier;
+  float middle;     // of the bin in which the threshold lies
+  float bound;      // what this bin and those above it hold is not below; of raw logits
+  float threshold;  // -infinity as long as the bin counts as a whole
+
+  __device__ __forceinline__ float value(int id) const {
+    if (id >= tokens.tokens) return kOut;
+    const float raw = tokens.logits[id];
+    if (!(raw >= bound)) return kOut;
+    const float tempered = modifier.temper(raw);
+    return bin_middle(tempered) >= middle && tempered >= threshold ? tempered : kOut;
+  }
+};
+
+/// Makes of groups' largest, where they reach the bound, what their tokens score at most; 0 of
+/// others. Takes each warp's best, so that there is something to beat. All threads.
+__device__ void bound_groups(const TopP& row, Shared& shared, Drawing& drawing) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  float top = kOut;
+  int top_block = 0;
+  for (int block = static_cast<int>(threadIdx.x) / 32 * kBlockTokens; block < row.tokens.tokens;
+       block += kBlocksStep) {
+    const std::uint32_t number = race_group(block + lane * 4);
+    const float most = upper_bound(shared.blocks.most[number]);
+    float score = kOut;
+    if (most >= row.bound && most != kOut) {
+      Race races[1];
+      const std::uint32_t numbers[1] = {number};
+      race_draw(races, numbers, drawing.position, drawing.seed);
+      // As in Drawing::may_win(); the last term is more than the roundings.
+      const float time = fmaxf(__uint2float_rd(~races[0].bits), 0.5F) * 0x1p-36F;
+      const float tempered = row.modifier.temper(most);
+      score = tempered - __logf(time) + (0.01F + fabsf(tempered) * 0x1p-20F);
+    }
+    shared.blocks.most[number] = upper_bits(score);
+    if (score > top) {
+      top = score;
+      top_block = block;
+    }
+  }
+  const std::uint32_t most = __reduce_max_sync(0xFFFFFFFFU, ordered(top));
+  if (most == ordered(kOut)) return;
+  const std::uint32_t owners = __ballot_sync(0xFFFFFFFFU, ordered(top) == most);
+  const int owner = __ffs(static_cast<int>(owners)) - 1;
+  const int block = __shfl_sync(0xFFFFFFFFU, top_block, owner);
+  drawing.take(1U << owner, block, [&row](int id) { return row.value(id); });
+}
+
+/// Takes the groups that may win. All threads.
+__device__ Best draw_groups(const TopP& row, Shared& shared, Drawing& drawing) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  __syncthreads();
+  for (int block = static_cast<int>(threadIdx.x) / 32 * kBlockTokens; block < row.tokens.tokens;
+       block += kBlocksStep) {
+    const float most = upper_bound(shared.blocks.most[race_group(block + lane * 4)]);
+    const std::uint32_t groups =
+        __ballot_sync(0xFFFFFFFFU, most != kOut && !(most < drawing.lead()));
+    if (groups != 0) drawing.take(groups, block, [&row](int id) { return row.value(id); });
+  }
+  return block_best(drawing.best, shared.best);
 }
 
 /// top_p alone. The id, -1, or kSampleLeft. All threads.
-__device__ int choose_twice(const RowView& view,
+__device__ int choose_top_p(const RowView& view,
                             const Row& tokens,
                             const Modifier& modifier,
                             Shared& shared) {
@@ -381,63 +543,39 @@ __device__ int choose_twice(const RowView& view,
   const auto target = [&](std::uint64_t all) { return top_p_target(row.top_p, all); };
   if (!find_bin(selection, 0, target, scale)) return kSampleLeft;
   const int chosen = selection.chosen;
-
-  // The second pass. `bound` is below whatever the chosen bin holds, by half a bin and roundings.
   const float middle = adding.top - static_cast<float>(chosen);
   const float lower = (middle - 1.0F) / kBinsPerNat;
-  const float bound = lower * row.temperature - (fabsf(lower) + 1.0F) * row.temperature * 0x1p-16F;
+  TopP found{tokens, modifier, middle,
+             lower * row.temperature - (fabsf(lower) + 1.0F) * row.temperature * 0x1p-16F, kOut};
+  Drawing drawing{
+      row.seed, static_cast<std::uint64_t>(row.output_position), true, &shared.leading, {}};
   if (threadIdx.x == 0) shared.leading = ordered(kOut);
   if (threadIdx.x == 0) shared.count = 0;
   __syncthreads();
-  Drawing drawing{row.seed,
-                  static_cast<std::uint64_t>(row.output_position),
-                  kLog2E / row.temperature,
-                  &shared.leading,
-                  {}};
+  bound_groups(found, shared, drawing);
+  int id = draw_groups(found, shared, drawing).id;
+  if (id < 0) return kSampleLeft;
+  const float winner = modifier.temper(tokens.logits[id]);
+  if (bin_middle(winner) != middle) return id;
+  // The threshold itself, among the bin's values.
   const Binning binning{adding.top, true};
-  const auto kept = [&](float raw, int id) {
-    if (!(raw >= bound)) return kOut;
-    const float value = modifier.temper(raw);
-    const float place = bin_middle(value);
-    if (place != middle) return place > middle ? raw : kOut;
-    const int at = atomicAdd(&shared.count, 1);
-    if (at < kListMax) {
-      shared.values[at] = value;
-      shared.ids[at] = id;
-      shared.weights[at] = binning.weight(value);
-    }
-    return kOut;
-  };
-  constexpr int kAhead = 4;
-  const int quads = (tokens.tokens + 3) / 4;
-  const int rounds = (quads + kSampleThreads - 1) / kSampleThreads;
-  for (int round = rounds - 1; round >= 0; round -= kAhead) {
-    float4 four[kAhead];
-    const auto id_of = [&](int i) {
-      return ((round - i) * kSampleThreads + static_cast<int>(threadIdx.x)) * 4;
-    };
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i)
-      four[i] = round - i >= 0 && id_of(i) < tokens.tokens ? tokens.load(id_of(i))
-                                                           : make_float4(kOut, kOut, kOut, kOut);
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const float most = fmaxf(fmaxf(four[i].x, four[i].y), fmaxf(four[i].z, four[i].w));
-      if (most < bound || most == kOut) continue;
-      const int ids[1] = {id_of(i)};
-      const float4 values[1] = {make_float4(kept(four[i].x, ids[0]), kept(four[i].y, ids[0] + 1),
-                                            kept(four[i].z, ids[0] + 2),
-                                            kept(four[i].w, ids[0] + 3))};
-      drawing.take(modifier, ids, values);
-    }
+  for (int at = static_cast<int>(threadIdx.x); at < tokens.tokens; at += kSampleThreads) {
+    const float value = found.value(at);
+    if (value == kOut || bin_middle(value) != middle) continue;
+    const int place = atomicAdd(&shared.count, 1);
+    if (place >= kListMax) continue;
+    shared.blocks.values[place] = value;
+    shared.weights[place] = binning.weight(value);
   }
   __syncthreads();
   const int count = shared.count;
   if (count > kListMax) return kSampleLeft;
-  const float threshold =
-      threshold_of_list(selection, shared.values, shared.weights, count, scale(chosen));
-  draw_listed(row, shared, count, threshold, drawing.best);
-  return block_best(drawing.best, shared.best).id;
+  found.threshold =
+      threshold_of_list(selection, shared.blocks.values, shared.weights, count, scale(chosen));
+  if (winner >= found.threshold) return id;
+  if (threadIdx.x == 0) shared.leading = ordered(kOut);
+  drawing.best = {};
+  return draw_groups(found, shared, drawing).id;
 }
 
 __global__ void __launch_bounds__(kSampleThreads, 2)
@@ -460,12 +598,12 @@ __global__ void __launch_bounds__(kSampleThreads, 2)
       const Row tokens{view.logits, p.tokens};
       const Modifier modifier{&row, nullptr, nullptr, nullptr, nullptr, row.temperature, 0, true};
       const bool once = top_k || (row.min_p > 0.0F && row.top_p >= 1.0F);
-      const bool twice =
+      const bool top_p =
           !top_k && row.min_p <= 0.0F && row.top_p < 1.0F && p.row_count >= kSampleStreamRowsTopP;
       if (once)
         id = choose_once(view, tokens, modifier, shared);
-      else if (twice)
-        id = choose_twice(view, tokens, modifier, shared);
+      else if (top_p)
+        id = choose_top_p(view, tokens, modifier, shared);
     }
     if (threadIdx.x == 0) {
       if (id == kSampleLeft)
@@ -480,8 +618,7 @@ __global__ void __launch_bounds__(kSampleThreads, 2)
 }  // namespace
 
 cudaError_t launch_sample_stream(const Sample& p, cudaStream_t stream) {
-  static const cudaError_t ready = cudaFuncSetAttribute(
-      sample_stream_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared));
+  static const cudaError_t ready = use_shared_memory(sample_stream_kernel, sizeof(Shared));
   if (ready != cudaSuccess) return ready;
   return launch_kernel(
       sample_stream_kernel,

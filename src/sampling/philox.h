@@ -41,4 +41,39 @@ inline std::uint32_t draw_bits(std::uint64_t seed, std::int64_t position, std::i
       seed)[static_cast<std::uint32_t>(token) % 4];
 }
 
+// A draw is a race: token t arrives at an exponential time divided by its probability, and the
+// first to arrive wins. -log(time) is what is added to its logit (Gumbel noise). Tokens run in
+// groups of 16. A group's earliest time is 1/16 of one exponential variable, any member may have
+// it, and the others come after it by an exponential time of their own, since such times do not
+// know how long they have waited already. So a group whose earliest time cannot win needs no more
+// random bits, and tokens' times are independent all the same.
+inline constexpr std::int32_t kRaceGroup = 16;
+/// 32 groups lie in 512 neighbouring tokens: group g has those of 128 k + 4 g + c, k and c from 0
+/// to 3, which are its members 4 k + c. A row of 32 lanes thus reads neighbouring words.
+inline constexpr std::int32_t kRaceBlock = 512;
+
+inline constexpr std::int32_t race_group(std::int32_t token) {
+  return token / kRaceBlock * (kRaceBlock / kRaceGroup) + token / 4 % 32;
+}
+inline constexpr std::int32_t race_member(std::int32_t token) {
+  return token / 128 % 4 * 4 + token % 4;
+}
+inline constexpr std::int32_t race_token(std::int32_t group, std::int32_t member) {
+  return group / 32 * kRaceBlock + member / 4 * 128 + group % 32 * 4 + member % 4;
+}
+
+/// A group's random bits: of its earliest time, and which member has it.
+struct RaceDraw {
+  std::uint32_t bits;
+  std::int32_t member;
+};
+inline RaceDraw race_draw(std::uint64_t seed, std::int64_t position, std::int32_t group) {
+  const auto place = static_cast<std::uint64_t>(position);
+  const auto words =
+      philox4x32({static_cast<std::uint32_t>(group), 1, static_cast<std::uint32_t>(place),
+                  static_cast<std::uint32_t>(place >> 32U)},
+                 seed);
+  return {words[0], static_cast<std::int32_t>(words[1] % kRaceGroup)};
+}
+
 }  // namespace koho

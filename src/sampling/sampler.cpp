@@ -7,6 +7,7 @@
 #include <limits>
 #include <numeric>
 
+#include "base/arithmetic.h"
 #include "sampling/philox.h"
 
 namespace koho {
@@ -15,10 +16,9 @@ namespace {
 constexpr float kOut = -std::numeric_limits<float>::infinity();
 constexpr auto kPromptBit = static_cast<std::int32_t>(0x80000000U);
 
-/// -log(-log(u)) of the 32 random bits, u in (0, 1).
-double gumbel(std::uint32_t bits) {
-  const double uniform = (static_cast<double>(bits) + 0.5) * 0x1p-32;
-  return -std::log(-std::log(uniform));
+/// An exponential variable of 32 random bits: -log(u), u in (0, 1).
+double exponential(std::uint32_t bits) {
+  return -std::log((static_cast<double>(bits) + 0.5) * 0x1p-32);
 }
 
 /// The sum of exp(logit - largest).
@@ -134,12 +134,27 @@ std::int32_t Sampler::argmax() const {
 std::int32_t Sampler::draw(const SamplingRow& row) const {
   std::int32_t best = -1;
   double best_score = 0.0;
-  for (std::size_t id = 0; id < logits_.size(); ++id) {
-    if (logits_[id] == kOut) continue;
-    const auto token = static_cast<std::int32_t>(id);
-    const double score =
-        static_cast<double>(logits_[id]) + gumbel(draw_bits(row.seed, row.output_position, token));
-    if (best < 0 || score > best_score) {
+  const auto tokens = static_cast<std::int32_t>(logits_.size());
+  const std::int32_t groups = ceil_div(tokens, kRaceBlock) * (kRaceBlock / kRaceGroup);
+  for (std::int32_t group = 0; group < groups; ++group) {
+    float largest = kOut;
+    for (std::int32_t member = 0; member < kRaceGroup; ++member) {
+      const std::int32_t token = race_token(group, member);
+      if (token < tokens) largest = std::max(largest, logits_[static_cast<std::size_t>(token)]);
+    }
+    if (largest == kOut) continue;
+    const RaceDraw race = race_draw(row.seed, row.output_position, group);
+    const double earliest = exponential(race.bits) / kRaceGroup;
+    if (best >= 0 && static_cast<double>(largest) - std::log(earliest) < best_score) continue;
+    for (std::int32_t member = 0; member < kRaceGroup; ++member) {
+      const std::int32_t token = race_token(group, member);
+      if (token >= tokens || logits_[static_cast<std::size_t>(token)] == kOut) continue;
+      const double behind = member == race.member
+                                ? 0.0
+                                : exponential(draw_bits(row.seed, row.output_position, token));
+      const double score = static_cast<double>(logits_[static_cast<std::size_t>(token)]) -
+                           std::log(earliest + behind);
+      if (best >= 0 && (score < best_score || (score == best_score && token > best))) continue;
       best = token;
       best_score = score;
     }

@@ -15,7 +15,7 @@
 //   6. top_p keeps the likeliest tokens whose renormalised probabilities first add up to top_p
 //   (ties stay)
 //   7. the draw is the largest logit + Gumbel noise of (seed, output position, id) over what was
-//   kept
+//   kept (philox.h)
 // Log-probabilities are those of the unmodified logits over all tokens of the tokenizer.
 #pragma once
 

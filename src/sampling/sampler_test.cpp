@@ -75,6 +75,46 @@ TEST(Philox, GivesThePublishedVectors) {
             (std::array<std::uint32_t, 4>{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
+TEST(Philox, GroupsOfTheRaceHoldEveryTokenOnce) {
+  for (std::int32_t token = 0; token < 3 * kRaceBlock; ++token)
+    ASSERT_EQ(race_token(race_group(token), race_member(token)), token);
+  std::set<std::int32_t> groups;
+  for (std::int32_t token = 0; token < 3 * kRaceBlock; ++token) groups.insert(race_group(token));
+  EXPECT_EQ(groups.size(), 3U * kRaceBlock / kRaceGroup);
+  EXPECT_EQ(*groups.rbegin(), 3 * kRaceBlock / kRaceGroup - 1);
+}
+
+TEST(Sampler, DrawsFollowTheDistributionWithinGroupsAndAmongThem) {
+  // All members of two groups and some of another; the rest next to never drawn.
+  constexpr std::int32_t kTokens = 2 * kRaceBlock;
+  std::vector<float> logits(kTokens, -40.0F);
+  std::mt19937 generator(11);
+  std::normal_distribution<float> normal(0.0F, 1.5F);
+  for (const std::int32_t group : {5, 41})
+    for (std::int32_t member = 0; member < kRaceGroup; ++member)
+      logits[static_cast<std::size_t>(race_token(group, member))] = normal(generator);
+  for (const std::int32_t member : {0, 7, 15})
+    logits[static_cast<std::size_t>(race_token(6, member))] = normal(generator);
+  SamplingRow row;
+  row.seed = 99;
+  row.temperature = 1.0F;
+  constexpr int kDraws = 100000;
+  const auto times = histogram(
+      row, {.logits = logits, .tokens = kTokens, .biases = {}, .mask = {}, .counts = {}}, kDraws);
+  const std::vector<double> expected = expected_distribution(row, logits);
+  double chi_square = 0;
+  int cells = 0;
+  for (std::size_t id = 0; id < logits.size(); ++id) {
+    if (logits[id] == -40.0F) continue;
+    const double mean = expected[id] * kDraws;
+    const double off = static_cast<double>(times[id]) - mean;
+    chi_square += off * off / mean;
+    ++cells;
+  }
+  const double freedom = cells - 1;
+  EXPECT_LT(chi_square, freedom + 5 * std::sqrt(2 * freedom) + 5);
+}
+
 TEST(Sampler, DrawsFollowTheFilteredDistribution) {
   const std::vector<float> logits = random_logits(40, 7);
   struct Case {

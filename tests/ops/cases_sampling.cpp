@@ -102,9 +102,10 @@ std::string run_sample(Backend& backend,
     // A slot of its own: rows of one step never share one.
     if (random.chance(0.5)) {
       parameters.back().counts_slot = static_cast<std::int32_t>(r);
-      parameters.back().repetition_penalty = 1.3F;
-      parameters.back().frequency_penalty = 0.2F;
-      parameters.back().presence_penalty = 0.1F;
+      const bool raises = random.chance(0.3);  // makes logits larger
+      parameters.back().repetition_penalty = raises ? 0.8F : 1.3F;
+      parameters.back().frequency_penalty = raises ? -0.2F : 0.2F;
+      parameters.back().presence_penalty = raises && random.chance(0.5) ? -0.1F : 0.1F;
     }
   }
   const auto bytes_of = [&](const auto& values, std::int64_t size) {
