@@ -282,14 +282,13 @@ constexpr int kFewTokens = 8;  // of a cluster
 
 struct FewPlan {
   float received[kParts][kFastExperts];  // every part's sums of this CTA's token
-  float scores[kFastExperts];
-  float selection[kFastExperts];
+  Choice choice;
   std::uint64_t barrier;
 };
 
 /// The same with less on the way: a cluster takes 8 tokens, lanes read their pieces of the token
-/// rows themselves and send sums from where the tensor cores leave them; CTA t has token t, and who
-/// has none leaves.
+/// rows themselves and send sums from where the tensor cores leave them; CTA t has token t, ranks
+/// its experts by counting, and who has none leaves.
 __global__ void __launch_bounds__(kFastExperts * 2) route_few_kernel(const Route p) {
   __shared__ FewPlan shared;
   const int thread = static_cast<int>(threadIdx.x);
@@ -354,16 +353,12 @@ __global__ void __launch_bounds__(kFastExperts * 2) route_few_kernel(const Route
   }
   if (rank >= tokens) return;  // nobody sends to this CTA
   mbarrier_wait_cluster(barrier, 0);
+  float logit = 0.0F;
   if (thread < p.experts) {
-    float logit = 0.0F;
 #pragma unroll
     for (int part = 0; part < kParts; ++part) logit += shared.received[part][thread];
-    const float score = sigmoid(logit);
-    shared.scores[thread] = score;
-    shared.selection[thread] = selection_score(score, bias);
   }
-  __syncthreads();
-  if (warp == 0) choose<kFastExperts / 32>(p, first + rank, shared.scores, shared.selection);
+  choose_together(p, first + rank, logit, bias, shared.choice);
 }
 
 /// Clusters of the fast form that a GPU holds at a time; 0 = it cannot run.

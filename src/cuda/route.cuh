@@ -18,10 +18,11 @@ constexpr int kFastParts = 16;
 constexpr int kFastStepsMax = 16;  // of a part: H <= 8192
 constexpr int kFastExperts = 192;
 
-/// Tokens up to which clusters take 8 of them, not 16.
-constexpr std::int64_t kRouteFew = 8;
-/// Tokens from which route_many.cu is faster (docs/kernels/README.md).
-constexpr std::int64_t kRouteMany = 1024;
+/// Up to so many tokens clusters take 8 of them, then 16, and then a CTA takes 64 (route_many.cu).
+/// Measured: 8 a cluster take 0.82, 0.96 and 1.65 times as long as 16 at 16, 32 and 64 tokens; 16 a
+/// cluster take 13 us at 256 tokens and as much for each 256 more, route_many.cu 99 us to 8,192.
+constexpr std::int64_t kRouteFew = 32;
+constexpr std::int64_t kRouteMany = 2048;
 cudaError_t launch_route_many(const Route& parameters, cudaStream_t stream);
 
 /// The first step of part `part`.
@@ -44,8 +45,9 @@ __device__ __forceinline__ std::uint32_t rank_key(float score) {
   return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
 }
 
+/// Right to some 2^-22 of itself, and to 2^-24 |logit| more for what lies far below zero.
 __device__ __forceinline__ float sigmoid(float logit) {
-  return 1.0F / (1.0F + expf(-logit));
+  return __fdividef(1.0F, 1.0F + exp2_approximate(-1.4426950408889634F * logit));
 }
 /// What an expert is selected by; NaN comes last.
 __device__ __forceinline__ float selection_score(float score, float bias) {
@@ -53,9 +55,23 @@ __device__ __forceinline__ float selection_score(float score, float bias) {
   return isnan(biased) ? -INFINITY : biased;
 }
 
+/// Writes a token's experts: lane `slot` has `expert`. All lanes of a warp.
+__device__ __forceinline__ void write_choice(const Route& p,
+                                             std::int64_t token,
+                                             const float* scores,
+                                             int expert) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const float score = lane < p.top_k ? scores[expert] : 0.0F;
+  float sum = 0.0F;
+  for (int slot = 0; slot < p.top_k; ++slot) sum += __shfl_sync(0xFFFFFFFFU, score, slot);
+  if (lane >= p.top_k) return;
+  p.ids[token * p.top_k + lane] = expert;
+  const float weight = p.normalise ? score / (sum + 1e-20F) : score;
+  p.weights[token * p.top_k + lane] = weight * p.scale;
+}
+
 /// One warp chooses a token's experts: A rounds of a maximum over selection scores, the lower id
-/// first among equals. Lane l keeps experts l, l + 32, … in registers, `kEach` at most, sorted, so
-/// that a round is a maximum over the lanes' first ones.
+/// first among equals. Lane l keeps experts l, l + 32, … in registers, `kEach` at most.
 template <int kEach>
 __device__ void choose(const Route& p,
                        std::int64_t token,
@@ -63,53 +79,104 @@ __device__ void choose(const Route& p,
                        const float* selection) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   std::uint32_t keys[kEach];
-  int experts[kEach];
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    experts[i] = lane + 32 * i;
-    keys[i] = experts[i] < p.experts ? rank_key(selection[experts[i]]) : 0;
-  }
-#pragma unroll
-  for (int round = 0; round < kEach; ++round) {
-#pragma unroll
-    for (int i = round % 2; i + 1 < kEach; i += 2) {  // neighbours: equals keep their order
-      const bool swap = keys[i + 1] > keys[i];
-      const std::uint32_t key = swap ? keys[i] : keys[i + 1];
-      const int expert = swap ? experts[i] : experts[i + 1];
-      keys[i] = swap ? keys[i + 1] : keys[i];
-      experts[i] = swap ? experts[i + 1] : experts[i];
-      keys[i + 1] = key;
-      experts[i + 1] = expert;
-    }
+    const int expert = lane + 32 * i;
+    keys[i] = expert < p.experts ? rank_key(selection[expert]) : 0;
   }
   int my_expert = 0;
   for (int slot = 0; slot < p.top_k; ++slot) {
-    const std::uint32_t largest = __reduce_max_sync(0xFFFFFFFFU, keys[0]);
-    std::uint32_t winners = __ballot_sync(0xFFFFFFFFU, keys[0] == largest);
-    if ((winners & (winners - 1)) != 0) {
-      const auto first = static_cast<int>(__reduce_min_sync(
-          0xFFFFFFFFU, keys[0] == largest ? static_cast<std::uint32_t>(experts[0]) : 0x7FFFFFFFU));
-      winners = __ballot_sync(0xFFFFFFFFU, experts[0] == first);
-    }
-    const int winner = __ffs(static_cast<int>(winners)) - 1;
-    const int chosen = __shfl_sync(0xFFFFFFFFU, experts[0], winner);
-    if (lane == slot) my_expert = chosen;
-    if (lane == winner) {
+    std::uint32_t best = 0;
+    int best_expert = 0;
 #pragma unroll
-      for (int i = 0; i + 1 < kEach; ++i) {
-        keys[i] = keys[i + 1];
-        experts[i] = experts[i + 1];
+    for (int i = 0; i < kEach; ++i) {
+      if (keys[i] <= best) continue;
+      best = keys[i];
+      best_expert = lane + 32 * i;
+    }
+    const std::uint32_t largest = __reduce_max_sync(0xFFFFFFFFU, best);
+    const int chosen = static_cast<int>(__reduce_min_sync(
+        0xFFFFFFFFU, best == largest ? static_cast<std::uint32_t>(best_expert) : 0x7FFFFFFFU));
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+      if (chosen == lane + 32 * i) keys[i] = 0;  // taken
+    if (lane == slot) my_expert = chosen;
+  }
+  write_choice(p, token, scores, my_expert);
+}
+
+/// How many of `kCount` keys come before `mine`, which is number `place` of them: larger ones, and
+/// equal ones of lower numbers.
+template <int kCount>
+__device__ __forceinline__ int keys_before(const std::uint32_t* keys,
+                                           std::uint32_t mine,
+                                           int place) {
+  int before = 0;
+#pragma unroll
+  for (int i = 0; i < kCount; i += 4) {
+    const uint4 four = *reinterpret_cast<const uint4*>(keys + i);
+    before += four.x > (i < place ? mine - 1 : mine) ? 1 : 0;
+    before += four.y > (i + 1 < place ? mine - 1 : mine) ? 1 : 0;
+    before += four.z > (i + 2 < place ? mine - 1 : mine) ? 1 : 0;
+    before += four.w > (i + 3 < place ? mine - 1 : mine) ? 1 : 0;
+  }
+  return before;
+}
+
+constexpr int kChoiceTop = 8;
+constexpr int kChoiceWarps = kFastExperts / 32;
+constexpr int kListed = kChoiceWarps * kChoiceTop;
+static_assert(kListed % 4 == 0);
+
+struct Choice {
+  alignas(16) std::uint32_t keys[kFastExperts];
+  alignas(16) std::uint32_t listed[kListed];  // of each warp's first eight; 0 = nobody
+  int experts[kListed];
+  int chosen[kChoiceTop];
+  float scores[kFastExperts];
+};
+
+/// The same by a whole CTA, whose thread e has the logit of expert e: each warp ranks its 32 by
+/// counting, and the first eight of every warp are ranked among themselves. All threads.
+__device__ __forceinline__ void choose_together(
+    const Route& p, std::int64_t token, float logit, float bias, Choice& choice) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const int warp = thread / 32;
+  const int lane = thread % 32;
+  const float score = sigmoid(logit);
+  const float selected = selection_score(score, bias);
+  const bool few = p.top_k <= kChoiceTop;
+  if (warp < kChoiceWarps) {
+    const std::uint32_t key = thread < p.experts ? rank_key(selected) : 0;
+    choice.scores[thread] = score;
+    choice.keys[thread] = few ? key : __float_as_uint(selected);
+    if (few) {
+      __syncwarp();
+      const int before = key != 0 ? keys_before<32>(choice.keys + warp * 32, key, lane) : lane;
+      if (before < kChoiceTop) {
+        choice.listed[warp * kChoiceTop + before] = key;
+        choice.experts[warp * kChoiceTop + before] = thread;
       }
-      keys[kEach - 1] = 0;  // taken
     }
   }
-  const float my_score = lane < p.top_k ? scores[my_expert] : 0.0F;
-  float sum = 0.0F;
-  for (int slot = 0; slot < p.top_k; ++slot) sum += __shfl_sync(0xFFFFFFFFU, my_score, slot);
-  if (lane >= p.top_k) return;
-  p.ids[token * p.top_k + lane] = my_expert;
-  const float weight = p.normalise ? my_score / (sum + 1e-20F) : my_score;
-  p.weights[token * p.top_k + lane] = weight * p.scale;
+  if (thread < 32)  // the warps that a CTA of few experts lacks
+    for (int i = static_cast<int>(blockDim.x) / 32 * kChoiceTop + lane; i < kListed; i += 32)
+      choice.listed[i] = 0;
+  __syncthreads();
+  if (!few) {
+    if (warp == 0 && token < p.tokens)
+      choose<kChoiceWarps>(p, token, choice.scores, reinterpret_cast<const float*>(choice.keys));
+    return;
+  }
+  for (int i = thread; i < kListed; i += static_cast<int>(blockDim.x)) {
+    const std::uint32_t key = choice.listed[i];
+    if (key == 0) continue;
+    const int before = keys_before<kListed>(choice.listed, key, i);
+    if (before < kChoiceTop) choice.chosen[before] = choice.experts[i];
+  }
+  __syncthreads();
+  if (warp == 0 && token < p.tokens)
+    write_choice(p, token, choice.scores, choice.chosen[lane % kChoiceTop]);
 }
 
 }  // namespace koho::cuda

@@ -4,9 +4,8 @@
 //
 //   grid     a CTA takes 64 tokens and all experts; a warp has 16 experts
 //   shared   two parts of H of the token rows; then the scores of all experts
-//   weights  from L2, seven steps ahead, into places in shared memory that only the lane reads
-//   which
-//            copied there; every CTA reads all of them
+//   weights  from L2, seven steps ahead, into places of shared memory that a lane has to itself;
+//            every CTA reads all of them
 //   choice   a warp a token, as route.cu
 //   bytes    token rows once, weights from L2 once a CTA: bound by L2 and by shared memory's reads
 #include <algorithm>

@@ -209,12 +209,11 @@ __device__ __forceinline__ Best block_best(Best best, BestScratch& scratch) {
   return all;
 }
 
-/// Draws, or looks for the largest, without a look at most tokens: who knows a bound of a group's
-/// values asks whether any of it may still win, and only then are its tokens taken one by one.
+/// Draws without a look at most tokens: who knows a group's largest value asks whether any of it
+/// may still win, and only then are its tokens taken one by one.
 struct Drawing {
   std::uint64_t seed;
   std::uint64_t position;
-  bool random;             // or no noise at all
   std::uint32_t* leading;  // shared: ordered(the best score so far), which any thread raises
   Best best;
 
@@ -254,7 +253,7 @@ struct Drawing {
     const int member = races[0].member;
     const int id = block + member / 4 * kVectorStep + lane * 4 + member % 4;
     float score = value_of(id);
-    if (random && score != kOut) score += race_noise(id, position, seed);
+    if (score != kOut) score += race_noise(id, position, seed);
     raise(score == score ? score : kOut);
   }
 
@@ -272,7 +271,7 @@ struct Drawing {
       const int id = block + member / 4 * kVectorStep + (lane < kGroupTokens ? first : second) * 4 +
                      member % 4;
       float score = value_of(id);
-      if (random && score != kOut) score += race_noise(id, position, seed);
+      if (score != kOut) score += race_noise(id, position, seed);
       best.offer(score, id);
     }
     raise(best.score);

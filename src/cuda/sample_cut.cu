@@ -376,8 +376,7 @@ __device__ void sample_row(
   }
 
   // Values have been divided already.
-  Drawing drawing{
-      row.seed, static_cast<std::uint64_t>(row.output_position), view.random, &shared.leading, {}};
+  Drawing drawing{row.seed, static_cast<std::uint64_t>(row.output_position), &shared.leading, {}};
   if (view.random) {
     if (threadIdx.x == 0) shared.leading = ordered(kOut);
     __syncthreads();

@@ -6,8 +6,8 @@
 //   block    a warp takes 512 tokens at a time, 16 a lane; three such under way in shared memory
 //   draw     the race of sampling/philox.h: a lane draws its group's earliest time, and only groups
 //            that may win with it are looked at token by token
-//   counts   of penalties that can only lower a logit: only where the logit itself may win
-//   bytes    the logits once, the counts once at most: bound by memory
+//   counts   a block ahead in registers
+//   bytes    the logits once, the counts once under penalties
 //
 // The best of all tokens does not depend on how they are divided.
 #include "cuda/launch.cuh"
@@ -37,8 +37,7 @@ struct Part {
   const Modifier& modifier;
   int begin;
   int end;
-  bool vectors;   // logits and counts are read by vectors, whole ones even at the row's end
-  bool lowering;  // what the counts change makes a logit smaller or leaves it
+  bool vectors;  // logits and counts are read by vectors, whole ones even at the row's end
 
   /// This lane's tokens of a block to shared memory.
   __device__ __forceinline__ void fetch(float* to, int block) const {
@@ -67,7 +66,7 @@ struct Part {
     const auto one = [&](int i) { return id + i < end ? view.counts[id + i] : 0; };
     return make_int4(one(0), one(1), one(2), one(3));
   }
-  /// What four tokens' logits become, or no less where the counts are not read.
+  /// What four tokens' logits become.
   __device__ __forceinline__ float4 changed(const float4& v, int id, const int4& count) const {
     if (id >= end) return v;
     if (modifier.biased_bits(id) != 0 || (count.x | count.y | count.z | count.w) != 0) {
@@ -94,8 +93,8 @@ __device__ __forceinline__ void scan(const Part& part,
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const Modifier& modifier = part.modifier;
-  const bool reads_counts = !kPlain && modifier.counts != nullptr && !part.lowering;
-  const float scale = drawing.random ? kLog2E / modifier.temperature : 1.0F;
+  const bool reads_counts = !kPlain && modifier.counts != nullptr;
+  const float scale = kLog2E / modifier.temperature;  // of draws
   int block = part.begin + warp * kBlockTokens;
 #pragma unroll
   for (int stage = 0; stage < kStages; ++stage)
@@ -112,7 +111,7 @@ __device__ __forceinline__ void scan(const Part& part,
     float value = here[id - block];
     if constexpr (!kPlain)
       value = modifier.adjust(value, id, modifier.counts != nullptr ? modifier.counts[id] : 0);
-    return drawing.random ? modifier.temper(value) : value;
+    return modifier.temper(value);
   };
   if constexpr (kRace) {
     copy_wait<kStages - 1>();
@@ -151,15 +150,10 @@ __device__ __forceinline__ void scan(const Part& part,
     }
     if constexpr (kPlain) bad |= isnan(most);
     if constexpr (kRace) {
-      bool may_win;
-      if (kPlain || drawing.random) {
-        Race races[1];
-        const std::uint32_t numbers[1] = {race_group(block + lane * 4)};
-        race_draw(races, numbers, drawing.position, drawing.seed);
-        may_win = drawing.may_win(races[0].bits, most, scale, drawing.lead());
-      } else {
-        may_win = most != kOut && !(most < drawing.lead());
-      }
+      Race races[1];
+      const std::uint32_t numbers[1] = {race_group(block + lane * 4)};
+      race_draw(races, numbers, drawing.position, drawing.seed);
+      const bool may_win = drawing.may_win(races[0].bits, most, scale, drawing.lead());
       const std::uint32_t groups = __ballot_sync(0xFFFFFFFFU, may_win);
       if (groups != 0) {
         __syncwarp();
@@ -197,17 +191,11 @@ __global__ void __launch_bounds__(kSampleThreads, 2)
   const int begin = min(rank * each, p.tokens);
   const Modifier modifier = make_modifier(p, view, shared.biased, begin, each);
   const SampleRow& row = view.row;
-  const Part part{view,
-                  modifier,
-                  begin,
-                  min(begin + each, p.tokens),
+  const Part part{view, modifier, begin, min(begin + each, p.tokens),
                   p.vocabulary % 4 == 0 &&
                       reinterpret_cast<std::uintptr_t>(view.logits) % 16 == 0 &&
-                      reinterpret_cast<std::uintptr_t>(view.counts) % 16 == 0,
-                  row.repetition_penalty >= 1.0F && row.frequency_penalty >= 0.0F &&
-                      row.presence_penalty >= 0.0F};
-  Drawing drawing{
-      row.seed, static_cast<std::uint64_t>(row.output_position), view.random, &shared.leading, {}};
+                      reinterpret_cast<std::uintptr_t>(view.counts) % 16 == 0};
+  Drawing drawing{row.seed, static_cast<std::uint64_t>(row.output_position), &shared.leading, {}};
   bool bad = false;
   if (modifier.plain) {
     if (view.random)
@@ -215,7 +203,7 @@ __global__ void __launch_bounds__(kSampleThreads, 2)
     else
       scan<false, true>(part, shared.ring, drawing, bad);
   } else {
-    if (view.random || (view.counts != nullptr && part.lowering))
+    if (view.random)
       scan<true, false>(part, shared.ring, drawing, bad);
     else
       scan<false, false>(part, shared.ring, drawing, bad);

@@ -547,8 +547,7 @@ __device__ int choose_top_p(const RowView& view,
   const float lower = (middle - 1.0F) / kBinsPerNat;
   TopP found{tokens, modifier, middle,
              lower * row.temperature - (fabsf(lower) + 1.0F) * row.temperature * 0x1p-16F, kOut};
-  Drawing drawing{
-      row.seed, static_cast<std::uint64_t>(row.output_position), true, &shared.leading, {}};
+  Drawing drawing{row.seed, static_cast<std::uint64_t>(row.output_position), &shared.leading, {}};
   if (threadIdx.x == 0) shared.leading = ordered(kOut);
   if (threadIdx.x == 0) shared.count = 0;
   __syncthreads();
@@ -598,8 +597,7 @@ __global__ void __launch_bounds__(kSampleThreads, 2)
       const Row tokens{view.logits, p.tokens};
       const Modifier modifier{&row, nullptr, nullptr, nullptr, nullptr, row.temperature, 0, true};
       const bool once = top_k || (row.min_p > 0.0F && row.top_p >= 1.0F);
-      const bool top_p =
-          !top_k && row.min_p <= 0.0F && row.top_p < 1.0F && p.row_count >= kSampleStreamRowsTopP;
+      const bool top_p = !top_k && row.min_p <= 0.0F && row.top_p < 1.0F;
       if (once)
         id = choose_once(view, tokens, modifier, shared);
       else if (top_p)

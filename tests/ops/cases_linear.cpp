@@ -189,11 +189,12 @@ std::string run_route(Backend& backend,
   settings.groups_kept = random.integer(1, settings.groups);
   const bool wide = many && random.chance(0.25);  // and then fewer experts: time
   const std::int64_t experts = settings.groups * random.integer(2, !many ? 40 : wide ? 24 : 192);
-  settings.top_k = random.integer(
-      1, std::min<std::int64_t>(8, experts / settings.groups * settings.groups_kept));
+  settings.top_k =
+      random.integer(1, std::min<std::int64_t>(random.chance(0.2) ? 32 : 8,
+                                               experts / settings.groups * settings.groups_kept));
   settings.normalise = random.chance(0.7);
   settings.scale = random.chance(0.5) ? 2.5F : 1.0F;
-  const std::int64_t tokens = many ? random.integer(1024, 1200) : random_tokens(random);
+  const std::int64_t tokens = many ? random.integer(2048, 2150) : random_tokens(random);
   const std::int64_t width =
       many ? (wide ? random.pick({4096, 5120, 6144, 8192}) : 32 * random.integer(16, 20))
       : random.chance(0.3) ? random.pick({2048, 4096, 5120, 6144})
