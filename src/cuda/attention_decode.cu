@@ -2,9 +2,9 @@
 // Decode attention: one query row a sequence, its context cut into items (attention_parts.cuh).
 //
 //   grid     persistent, two CTAs an SM; items are listed on the device from the context lengths,
-//            so a captured graph serves every length. Whole groups first, then what is left of
-//            each context: each CTA has one by its number and draws the next when it begins one,
-//            since CTAs read at unequal rates
+//            so a captured graph serves every length. Whole groups go round the CTAs first, then
+//            what is left of each context: in the order of contexts, CTAs met only whole groups or
+//            only rests when their number divided what a context has
 //   roles    warp 4 lets the copy engine bring pages; warps 0-3 take two pages together: the query
 //            heads of the kv head are the 16 rows of the matrix instruction, a warp scores 32
 //            tokens, the softmax is that of all 128, and a warp sums a quarter of the columns
@@ -122,8 +122,8 @@ struct Item {
   int sequence;
   int kv_head;
   int first_page;
-  int tokens;  // 0: no more items
-  int place;   // among the items in the order of sequences, contexts and heads, as they are joined
+  int tokens;
+  int place;  // among the items in the order of sequences, contexts and heads, as they are joined
 };
 
 /// Item `index` in the order of work: whole ones of all sequences, then the rests.
@@ -199,11 +199,9 @@ __device__ void produce(const Attention& p,
   std::uint32_t query_parity = 1;
   std::uint32_t ahead = 0;  // slots under way before the wait
   bool waited = false;
-  const bool drawn = count > static_cast<int>(gridDim.x);  // items beyond the CTAs' own
-  for (int index = static_cast<int>(blockIdx.x); index < count;) {
+  for (int index = static_cast<int>(blockIdx.x); index < count;
+       index += static_cast<int>(gridDim.x)) {
     const Item item = find_item(p, items, index);
-    std::uint32_t ticket = 0;
-    if (drawn && lane == 0) ticket = atomicAdd(&p.tickets[0], 1U);
     const auto send_query = [&] {
       mbarrier_wait(ring.query_empty, query_parity);
       query_parity ^= 1;
@@ -249,15 +247,8 @@ __device__ void produce(const Attention& p,
           bring(page + i, __shfl_sync(0xFFFFFFFFU, numbers, (page + i) % 32), kind == 1);
     }
     if (!waited) begin();
-    index = drawn ? static_cast<int>(gridDim.x + __shfl_sync(0xFFFFFFFFU, ticket, 0)) : count;
   }
   if (!waited) grid_begin();
-  if (lane != 0) return;
-  // The last CTA that finds no item leaves the tickets as they were.
-  if (drawn && atomicInc(&p.tickets[1], gridDim.x - 1) == gridDim.x - 1) p.tickets[0] = 0;
-  mbarrier_wait(ring.query_empty, query_parity);
-  query.item.tokens = 0;
-  mbarrier_arrive(ring.query_full);
 }
 
 /// One warp's share of an item's rows: its columns' sums, and the softmax that all warps know.
@@ -543,6 +534,7 @@ __device__ __forceinline__ void take_unit(Rows<kWidth, kFp8>& rows,
 /// Multiplies what the producer brings. Four warps.
 template <int kWidth, bool kFp8>
 __device__ void consume(const Attention& p,
+                        const Items& items,
                         const Query<kWidth>& query,
                         Exchange& exchange,
                         std::uint8_t* shared,
@@ -552,14 +544,15 @@ __device__ void consume(const Attention& p,
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int group = p.query_heads / p.kv_heads;
   const int row = lane / 4;
+  const int count = items.before[p.decodes].all() * p.kv_heads;
   Turn turn{0, 0};
   std::uint32_t query_parity = 0;
   grid_begin();
-  for (;;) {
+  for (int index = static_cast<int>(blockIdx.x); index < count;
+       index += static_cast<int>(gridDim.x)) {
     mbarrier_wait(ring.query_full, query_parity);
     query_parity ^= 1;
     const int tokens = query.item.tokens;
-    if (tokens == 0) return;
     const std::int64_t place = query.item.place;
     std::uint32_t q[kWidth / 16][4];
     load_query<kWidth, kFp8>(q, row < group ? query.rows[row] : nullptr,
@@ -621,7 +614,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (threadIdx.x >= kConsumers)
     produce<kWidth, kFp8>(p, maps, items, query, ring);
   else
-    consume<kWidth, kFp8>(p, query, exchange, shared_bytes + (ring.slots - base), ring);
+    consume<kWidth, kFp8>(p, items, query, exchange, shared_bytes + (ring.slots - base), ring);
 }
 
 template <int kWidth, bool kFp8>

@@ -2,11 +2,9 @@
 // Joins what decode attention found for each row (attention_parts.cuh) and writes the row in the
 // forms its readers need.
 //
-//   grid     a cluster of 8 CTAs a row, a CTA some columns; they tell each other their largest for
-//            the row's quantisation. All of them fit the GPU at once beside few rows' larger blocks
-//   block    a thread has 4 neighbouring columns; of few rows, threads of the same columns share
-//            the lanes, of many rows a thread has as many again
-//   shared   24 bytes a lane and thread where lanes are shared
+//   grid     a cluster of 8 CTAs a row, a CTA some columns; they meet for the row's quantisation
+//   block    a thread has 4 neighbouring columns; threads of the same columns share the lanes
+//   shared   24 bytes a lane and thread
 //   bytes    the partial sums once, from L2
 #include "cuda/attention_parts.cuh"
 #include "cuda/launch.cuh"
@@ -18,8 +16,7 @@ namespace {
 constexpr int kCluster = 8;
 constexpr int kVector = 4;
 constexpr int kThreadsMax = 768;
-constexpr int kManyThreads = 192;      // of a block of many rows, five a multiprocessor
-constexpr int kManyColumns = 250'000;  // of all rows, from which they are many
+constexpr int kAhead = 6;  // items in flight a thread
 
 /// Columns of one CTA: whole quantisation blocks.
 __host__ __device__ constexpr int columns_of_cta(int width) {
@@ -27,9 +24,9 @@ __host__ __device__ constexpr int columns_of_cta(int width) {
 }
 
 /// Threads that share the lanes of the same columns: as many as a block can have and all rows'
-/// blocks together can keep resident with room to spare, since clusters find room only together.
+/// blocks together can keep resident.
 int sharers_of(int column_threads, std::int64_t rows) {
-  constexpr std::int64_t kResident = 132 * 512;  // threads, roughly
+  constexpr std::int64_t kResident = 132 * 1024;  // threads, roughly
   int sharers = kMergeLanes;
   while (sharers > 1 && (column_threads * sharers > kThreadsMax ||
                          rows * kCluster * column_threads * sharers > kResident))
@@ -37,16 +34,17 @@ int sharers_of(int column_threads, std::int64_t rows) {
   return sharers;
 }
 static_assert(columns_of_cta(kMergeWidthMax) / kVector <= kThreadsMax);
-static_assert(columns_of_cta(kMergeWidthMax) / kVector / 2 <= kManyThreads);
 
 struct Sums {
-  float v[kVector] = {};
+  float4 v = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
   Softened state;
 
-  __device__ __forceinline__ void add(const float (&more)[kVector], const Softened& more_state) {
+  __device__ __forceinline__ void add(const float4& more, const Softened& more_state) {
     const float2 factor = join(state, more_state);
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) v[i] = join_sum(v[i], more[i], factor);
+    v.x = join_sum(v.x, more.x, factor);
+    v.y = join_sum(v.y, more.y, factor);
+    v.z = join_sum(v.z, more.z, factor);
+    v.w = join_sum(v.w, more.w, factor);
   }
 };
 
@@ -58,8 +56,7 @@ struct Place {
   int state;
 };
 
-/// Joins `count` items, `step` apart, in order; kAhead of them are in flight.
-template <int kAhead>
+/// Joins `count` items, `step` apart, in order.
 __device__ __forceinline__ void add_items(
     Sums& sums, const Place& place, int first, int step, int count) {
 #pragma unroll 1
@@ -77,8 +74,7 @@ __device__ __forceinline__ void add_items(
     }
 #pragma unroll
     for (int i = 0; i < kAhead; ++i)
-      if (done + i < count)
-        sums.add({more[i].x, more[i].y, more[i].z, more[i].w}, {state[i].x, state[i].y});
+      if (done + i < count) sums.add(more[i], {state[i].x, state[i].y});
   }
 }
 
@@ -109,45 +105,6 @@ __device__ RowItems count_items(const Attention& p, int row, int* sums) {
   return {units, units ? sums[2] : sums[1]};
 }
 
-/// What lane `lane` joins of the row: groups lane, lane + 8, …
-template <int kAhead>
-__device__ __forceinline__ Sums
-lane_sums(const Attention& p, const Place& place, const RowItems& items, int context, int lane) {
-  const int groups = groups_of(p, context);
-  Sums sums;
-  if (!items.units) {
-    add_items<kAhead>(sums, place, lane, kMergeLanes,
-                      (groups - lane + kMergeLanes - 1) / kMergeLanes);
-    return sums;
-  }
-  const int units = units_of(context);
-  const int each = p.group_tokens / kUnitTokens;
-  for (int at = lane; at < groups; at += kMergeLanes) {
-    Sums one;
-    add_items<kAhead>(one, place, at * each, 1, min(each, units - at * each));
-    sums.add(one.v, one.state);
-  }
-  return sums;
-}
-
-/// The whole row's, by one thread.
-template <int kAhead>
-__device__ __forceinline__ Sums
-row_sums(const Attention& p, const Place& place, const RowItems& items, int context) {
-  const int groups = groups_of(p, context);
-  Sums sums;
-  if (!items.units && groups <= kMergeLanes) {  // the same bits: lanes of one item each
-    add_items<kAhead>(sums, place, 0, 1, groups);
-    return sums;
-  }
-#pragma unroll 1
-  for (int lane = 0; lane < min(groups, kMergeLanes); ++lane) {
-    const Sums one = lane_sums<kAhead>(p, place, items, context, lane);
-    sums.add(one.v, one.state);
-  }
-  return sums;
-}
-
 __device__ __forceinline__ void store_four_codes(std::uint8_t* to,
                                                  const float (&v)[kVector],
                                                  float scale) {
@@ -158,118 +115,104 @@ __device__ __forceinline__ void store_four_codes(std::uint8_t* to,
   *reinterpret_cast<std::uint32_t*>(to) = word;
 }
 
-/// `kPasses` times four columns a thread; 2: no lanes are shared.
-template <int kPasses>
-__global__ void __launch_bounds__(kPasses == 1 ? kThreadsMax : kManyThreads, kPasses == 1 ? 1 : 5)
+__global__ void __launch_bounds__(kThreadsMax, 1)
     attention_merge_kernel(const RowForms out, const __grid_constant__ Attention p) {
-  constexpr int kAhead = kPasses == 1 ? 5 : 2;
   // [lane][sums, largest, total][thread of the columns]
   extern __shared__ __align__(16) float lanes[];
   __shared__ float reduce[32];
-  __shared__ __align__(16) float4 largest_of[kCluster];
-  __shared__ __align__(8) std::uint64_t told_barrier;
+  __shared__ float2 cta_largest;
   __shared__ int counts[3];
   const int row = static_cast<int>(blockIdx.x) / kCluster;
   const int width = p.query_heads * p.width;
   const int columns = columns_of_cta(width);
-  const int threads = columns / kVector / kPasses;  // of all columns
-  const int sharers = kPasses == 1 ? static_cast<int>(blockDim.x) / threads : 1;
+  const int threads = columns / kVector;  // of all columns
+  const int sharers = static_cast<int>(blockDim.x) / threads;
   const int sharer = static_cast<int>(threadIdx.x) / threads;
   const int thread = static_cast<int>(threadIdx.x) % threads;
-  const std::uint32_t told = shared_address(&told_barrier);
-  if (threadIdx.x == 0) {
-    mbarrier_init(told, 1);
-    mbarrier_init_fence();
-    mbarrier_arrive_expect(told, sizeof(largest_of));
-  }
-  cluster_arrive();
+  const int column = static_cast<int>(blockIdx.x) % kCluster * columns + thread * kVector;
   if (threadIdx.x < 3) counts[threadIdx.x] = 0;
   __syncthreads();
   const RowItems items = count_items(p, row, counts);
   const int context = row < p.decodes ? p.context_lengths[row] : 0;
+  const int groups = groups_of(p, context);
+  const int head = column / p.width;
   const int group = p.query_heads / p.kv_heads;
-  cluster_wait();  // the others' barriers are ready
+  Place place;
+  place.item = static_cast<std::int64_t>(p.kv_heads) * item_floats(group, p.width);
+  place.first = p.partial + items.before * place.item +
+                static_cast<std::int64_t>(head / group) * item_floats(group, p.width);
+  place.sums = head % group * p.width + column % p.width;
+  place.state = group * p.width + 2 * (head % group);
   grid_begin();
 
-  float v[kPasses][kVector] = {};
-  float largest = 0.0F;
-  const auto column_of = [&](int pass) {
-    return static_cast<int>(blockIdx.x) % kCluster * columns + (pass * threads + thread) * kVector;
-  };
-  const auto writes = [&](int pass) { return sharer == 0 && column_of(pass) < width; };
-#pragma unroll
-  for (int pass = 0; pass < kPasses; ++pass) {
-    const int column = column_of(pass);
-    const bool present = column < width;
-    const int head = column / p.width;
-    Place place;
-    place.item = static_cast<std::int64_t>(p.kv_heads) * item_floats(group, p.width);
-    place.first = p.partial + items.before * place.item +
-                  static_cast<std::int64_t>(head / group) * item_floats(group, p.width);
-    place.sums = head % group * p.width + column % p.width;
-    place.state = group * p.width + 2 * (head % group);
+  const int lanes_used = min(groups, kMergeLanes);
+  const auto lane_at = [&](int lane) { return lanes + lane * (kVector + 2) * threads + thread; };
+  for (int lane = sharer; lane < lanes_used && column < width; lane += sharers) {
     Sums sums;
-    if (sharers == 1) {
-      if (present) sums = row_sums<kAhead>(p, place, items, context);
+    if (items.units) {
+      const int units = units_of(context);
+      const int each = p.group_tokens / kUnitTokens;
+      for (int at = lane; at < groups; at += kMergeLanes) {
+        Sums one;
+        add_items(one, place, at * each, 1, min(each, units - at * each));
+        sums.add(one.v, one.state);
+      }
     } else {
-      const int lanes_used = min(groups_of(p, context), kMergeLanes);
-      const auto lane_at = [&](int lane) {
-        return lanes + lane * (kVector + 2) * threads + thread;
-      };
-      for (int lane = sharer; lane < lanes_used && present; lane += sharers) {
-        const Sums one = lane_sums<kAhead>(p, place, items, context, lane);
-        float* to = lane_at(lane);
-#pragma unroll
-        for (int i = 0; i < kVector; ++i) to[i * threads] = one.v[i];
-        to[kVector * threads] = one.state.largest;
-        to[(kVector + 1) * threads] = one.state.total;
-      }
-      __syncthreads();
-      for (int lane = 0; lane < lanes_used && writes(pass); ++lane) {
-        const float* from = lane_at(lane);
-        float more[kVector];
-#pragma unroll
-        for (int i = 0; i < kVector; ++i) more[i] = from[i * threads];
-        sums.add(more, {from[kVector * threads], from[(kVector + 1) * threads]});
-      }
+      add_items(sums, place, lane, kMergeLanes, (groups - lane + kMergeLanes - 1) / kMergeLanes);
     }
-    float largest_here = 0.0F;
-    if (writes(pass)) {
+    float* to = lane_at(lane);
+    to[0] = sums.v.x;
+    to[threads] = sums.v.y;
+    to[2 * threads] = sums.v.z;
+    to[3 * threads] = sums.v.w;
+    to[4 * threads] = sums.state.largest;
+    to[5 * threads] = sums.state.total;
+  }
+  __syncthreads();
+  const bool writes = sharer == 0 && column < width;
+  float v[kVector] = {};
+  float largest = 0.0F;
+  if (writes) {
+    Sums sums;
+    for (int lane = 0; lane < lanes_used; ++lane) {
+      const float* from = lane_at(lane);
+      sums.add(make_float4(from[0], from[threads], from[2 * threads], from[3 * threads]),
+               {from[4 * threads], from[5 * threads]});
+    }
+    const float sum[kVector] = {sums.v.x, sums.v.y, sums.v.z, sums.v.w};
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) {
-        v[pass][i] = context > 0 ? round_bf16(sums.v[i] / sums.state.total) : 0.0F;
-        largest_here = fmaxf(largest_here, fabsf(v[pass][i]));
-      }
-      if (out.values != nullptr)
-        *reinterpret_cast<uint2*>(out.values + row * out.values_stride + column) =
-            make_uint2(pack_bf16(v[pass][0], v[pass][1]), pack_bf16(v[pass][2], v[pass][3]));
+    for (int i = 0; i < kVector; ++i) {
+      v[i] = context > 0 ? round_bf16(sum[i] / sums.state.total) : 0.0F;
+      largest = fmaxf(largest, fabsf(v[i]));
     }
-    if (out.block_codes != nullptr) {  // a warp has a block
-      const float scale = quant_scale(warp_max(largest_here));
-      if (writes(pass)) {
-        if (column % kQuantColumns == 0)
-          out.block_scales[row * out.block_scales_stride + column / kQuantColumns] = scale;
-        store_four_codes(out.block_codes + row * out.block_codes_stride + column, v[pass], scale);
-      }
+    if (out.values != nullptr)
+      *reinterpret_cast<uint2*>(out.values + row * out.values_stride + column) =
+          make_uint2(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]));
+  }
+  if (out.block_codes != nullptr) {  // a warp has a block
+    const float scale = quant_scale(warp_max(largest));
+    if (writes) {
+      if (column % kQuantColumns == 0)
+        out.block_scales[row * out.block_scales_stride + column / kQuantColumns] = scale;
+      store_four_codes(out.block_codes + row * out.block_codes_stride + column, v, scale);
     }
-    largest = fmaxf(largest, largest_here);
   }
   if (out.codes == nullptr) return;
   largest = block_reduce<true>(largest, reduce);
-  if (threadIdx.x < kCluster)
-    cluster_send(cluster_address(shared_address(&largest_of[cluster_rank()]), threadIdx.x),
-                 make_float4(largest, 0.0F, 0.0F, 0.0F), cluster_address(told, threadIdx.x));
-  mbarrier_wait_cluster(told, 0);
+  if (threadIdx.x == 0) cta_largest = make_float2(largest, 0.0F);
+  cluster_barrier();
+  float2 others[kCluster];
 #pragma unroll
-  for (const float4& other : largest_of) largest = fmaxf(largest, other.x);
-  const float scale = quant_scale(largest);
+  for (std::uint32_t rank = 0; rank < kCluster; ++rank)
+    others[rank] = cluster_load(shared_address(&cta_largest), rank);
 #pragma unroll
-  for (int pass = 0; pass < kPasses; ++pass) {
-    const int column = column_of(pass);
-    if (!writes(pass)) continue;
+  for (const float2& other : others) largest = fmaxf(largest, other.x);
+  if (writes) {
+    const float scale = quant_scale(largest);
     if (column == 0) out.scales[row] = scale;
-    store_four_codes(out.codes + row * out.codes_stride + column, v[pass], scale);
+    store_four_codes(out.codes + row * out.codes_stride + column, v, scale);
   }
+  cluster_barrier();  // NOTE: no CTA may leave while another reads its result
 }
 
 /// Rows that see nothing: those after all sequences, and those of empty ones that are not decoded.
@@ -303,21 +246,14 @@ cudaError_t launch_attention_merge(const RowForms& out,
                                    cudaStream_t stream) {
   constexpr int kLaneBytes = kMergeLanes * (kVector + 2) * static_cast<int>(sizeof(float));
   static const cudaError_t ready =
-      cudaFuncSetAttribute(attention_merge_kernel<1>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+      cudaFuncSetAttribute(attention_merge_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                            columns_of_cta(kMergeWidthMax) / kVector * kLaneBytes);
   if (ready != cudaSuccess) return ready;
-  const std::int64_t width = static_cast<std::int64_t>(p.query_heads) * p.width;
-  const int columns = columns_of_cta(static_cast<int>(width));
-  const dim3 grid(static_cast<unsigned>(rows * kCluster));
-  if (rows * width > kManyColumns)
-    return launch_kernel(attention_merge_kernel<2>,
-                         {grid, dim3(static_cast<unsigned>(columns / kVector / 2)), 0, kCluster},
-                         stream, out, p);
-  const int threads = columns / kVector;
-  const int sharers = sharers_of(threads, rows);
-  return launch_kernel(attention_merge_kernel<1>,
-                       {grid, dim3(static_cast<unsigned>(threads * sharers)),
-                        static_cast<std::size_t>(sharers > 1 ? threads * kLaneBytes : 0), kCluster},
+  const int threads = columns_of_cta(p.query_heads * p.width) / kVector;
+  return launch_kernel(attention_merge_kernel,
+                       {dim3(static_cast<unsigned>(rows * kCluster)),
+                        dim3(static_cast<unsigned>(threads * sharers_of(threads, rows))),
+                        static_cast<std::size_t>(threads * kLaneBytes), kCluster},
                        stream, out, p);
 }
 

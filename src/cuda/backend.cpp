@@ -77,7 +77,6 @@ Result<std::unique_ptr<Backend>> CudaBackend::open(const CudaOptions& options) {
 
 Status CudaBackend::start() {
   KOHO_CUDA_TRY(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
-  KOHO_TRY_ASSIGN(tickets_, to_device(std::vector<float>(kAttentionTickets), "tickets"));
   if (options_.portable_only || !device_.hopper()) return {};
   wgmma_ = true;
   wgmma_attention_ = true;
@@ -288,8 +287,7 @@ Status CudaBackend::do_attention(const Activation& out,
               .kv_heads = static_cast<int>(heads.kv_heads),
               .width = static_cast<int>(heads.width),
               .group_tokens = static_cast<int>(group_tokens_),
-              .multiprocessors = device_.multiprocessors,
-              .tickets = tickets_.as<std::uint32_t>()};
+              .multiprocessors = device_.multiprocessors};
   const bool fast = attention_has_fast_form(p);
   RowForms forms = forms_of(out);
   const bool mixed = batch.sequences > p.decodes || !fast || !attention_merge_takes(forms, width);

@@ -182,9 +182,7 @@ struct Attention {
   int group_tokens = 0;  // decode: context tokens whose pages are summed first (attention_parts)
   float* partial = nullptr;  // [attention_partial_floats()]
   int multiprocessors = 0;
-  std::uint32_t* tickets = nullptr;  // [kAttentionTickets], zeros between launches
 };
-constexpr int kAttentionTickets = 4;  // items handed out and CTAs done: decode's, then wgmma's
 constexpr int kAttentionGroupTokens = 512;  // group_tokens is this, or twice it and so on
 /// Any shape, one warp a row and head: the definition of the fast kernels. Rows of all sequences.
 cudaError_t launch_attention_plain(const Attention& parameters, cudaStream_t stream);
@@ -208,7 +206,8 @@ cudaError_t launch_attention_merge(const RowForms& out,
                                    const Attention& parameters,
                                    std::int64_t rows,
                                    cudaStream_t stream);
-/// Zeros in p.out for the rows of padding, which no sequence owns.
+/// Zeros in p.out for rows that no sequence owns, and for those of empty sequences that are not
+/// decoded.
 cudaError_t launch_attention_padding(const Attention& parameters, cudaStream_t stream);
 /// The sequences after the first `decodes`.
 cudaError_t launch_attention_prefill(const Attention& parameters, cudaStream_t stream);

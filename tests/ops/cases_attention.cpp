@@ -104,7 +104,8 @@ Step random_step(Random& random, bool codes) {
   return step;
 }
 
-/// Contexts of many pages: several long ones, very many of some pages, or one of 131,072 tokens.
+/// Contexts of many pages: several long ones, very many of some pages, or one of 131,072 tokens; or
+/// very many short ones.
 Step random_long_step(Random& random, bool codes) {
   Step step;
   step.codes = codes;
@@ -114,6 +115,13 @@ Step random_long_step(Random& random, bool codes) {
     step.heads = {2, 1, 128, 64};
     step.decodes = 1;
     step.sequences.push_back({131072 - random.integer(0, 600), 1, {}});
+  } else if (kind <
+             0.1) {  // more items than two a multiprocessor, rows of GLM-4.7 whole and by TP4
+    const bool whole = random.chance(0.5);
+    step.heads = {whole ? 96 : 24, whole ? 8 : 2, 128, 64};
+    step.decodes = whole ? random.integer(36, 44) : random.integer(90, 100);
+    for (std::int64_t i = 0; i < step.decodes; ++i)
+      step.sequences.push_back({random.integer(1, 150), 1, {}});
   } else if (kind < 0.4) {
     step.heads = {2, 2, 128, 64};
     step.decodes = random.integer(50, 70);
