@@ -81,11 +81,14 @@ Refusal read_bad_words(const Value& value, Draft& draft) {
 
 /// Single tokens, and arrays of tokens that end the answer where they come in this order.
 Refusal read_stops(const Value& value, Draft& draft) {
-  constexpr std::size_t kStopsMax = 64;
+  const std::size_t own = draft.model.defaults.stop_tokens.size();  // the model's come first
+  const auto most = static_cast<std::size_t>(draft.model.limits.stop_tokens_max);
+  const std::size_t stops_max = most - std::min(own, most);
   if (!value.json.is_array()) return must_be(value, "an array of token ids and of arrays of them");
-  if (value.json.items.size() > kStopsMax)
+  if (value.json.items.size() > stops_max)
     return wrong_field(value.name, fmt::format("{} may have {} entries, found {}", value.name,
-                                               kStopsMax, value.json.items.size()));
+                                               stops_max, value.json.items.size()));
+  draft.request.base.stop_sequences.clear();
   Json single;
   single.kind = Json::Kind::array;
   for (const Json& item : value.json.items) {
@@ -94,16 +97,16 @@ Refusal read_stops(const Value& value, Draft& draft) {
       continue;
     }
     std::vector<Token>& sequence = draft.request.base.stop_sequences.emplace_back();
-    const auto most = static_cast<std::size_t>(OutputRecord::kStopLengthMax);
-    if (Refusal refused = read_token_ids({.name = value.name, .json = item},
-                                         draft.model.limits.vocabulary, most, sequence))
+    if (Refusal refused =
+            read_token_ids({.name = value.name, .json = item}, draft.model.limits.vocabulary,
+                           std::size_t{OutputRecord::kStopLengthMax}, sequence))
       return refused;
     if (sequence.size() < 2)
       return wrong_field(value.name,
                          fmt::format("an array in {} has 2 tokens at least", value.name));
   }
   return read_token_ids({.name = value.name, .json = single}, draft.model.limits.vocabulary,
-                        kStopsMax, draft.stop_token_ids);
+                        stops_max, draft.stop_token_ids);
 }
 
 Refusal read_salt(const Value& value, Draft& draft) {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One matrix for up to 128 tokens on Hopper: what decode runs for every linear layer.
 //
-//   grid     one CTA a piece of work: a block of kRowTiles * 64 weight rows and one of `parts`
-//   parts
-//            of the width; the parts of a block are a cluster
+//   grid     one CTA a piece of work: a block of 64 weight rows and one of `parts` parts of the
+//            width; the parts of a block are a cluster
 //   roles    the last warp copies: 16 KB bulk copies of tiled weights, started before the kernel
 //            before has ended, and boxes of token rows (128 bytes of K, swizzled); the others, one
 //            warpgroup, multiply (wgmma m64nXk32)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How Hopper's kernels for many shapes end: one place for the order of roundings, so that a row has
+// How matrix kernels end: one place for the order of roundings, so that a row has
 // the same bits whichever of them multiplied it.
 #pragma once
 

@@ -4,9 +4,8 @@
 //
 //   grid     persistent clusters of two CTAs; a cluster takes 256 weight rows by kColumns tokens at
 //            a time, a CTA half of the rows
-//   roles    warpgroup 2 copies: 8 KB bulk copies of tiled weights, and this CTA's half of the
-//   token
-//            rows to both CTAs (boxes of 128 bytes of K, swizzled); warpgroups 0 and 1 multiply 64
+//   roles    warpgroup 2 copies: 8 KB bulk copies of tiled weights, and its half of the token rows
+//            to both CTAs (boxes of 128 bytes of K, swizzled); warpgroups 0 and 1 multiply 64
 //            rows each, and write what they have 16 bytes of a token's row at a time
 //   sums     the order of the decode kernels: 256 bytes of K by themselves, added in f32; where the
 //            width is cut into parts (matmul_parts), each part by itself, then in order. So a row

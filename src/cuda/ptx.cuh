@@ -220,11 +220,6 @@ __device__ __forceinline__ std::uint32_t cluster_rank() {
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
-__device__ __forceinline__ std::uint32_t cluster_size() {
-  std::uint32_t size;
-  asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
-  return size;
-}
 /// The same place of another CTA's shared memory.
 __device__ __forceinline__ std::uint32_t cluster_address(std::uint32_t address,
                                                          std::uint32_t rank) {

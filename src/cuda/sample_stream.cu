@@ -602,6 +602,7 @@ __global__ void __launch_bounds__(kSampleThreads, 2)
         id = choose_once(view, tokens, modifier, shared);
       else if (top_p)
         id = choose_top_p(view, tokens, modifier, shared);
+      copy_wait<0>();  // of a row that was left to others midway
     }
     if (threadIdx.x == 0) {
       if (id == kSampleLeft)

@@ -233,7 +233,9 @@ Status check_stops(const StepPlan& plan, const PlanBounds& bounds) {
   for (std::size_t i = 0; i < plan.stops.size(); ++i) {
     const PlanStops& stops = plan.stops[i];
     const auto index = static_cast<std::int64_t>(i);
-    if (stops.seat < 0 || stops.seat >= bounds.sequences_max)
+    const auto has_seat = [&](const PlanStops& other) { return other.seat == stops.seat; };
+    if (stops.seat < 0 || stops.seat >= bounds.sequences_max ||
+        std::ranges::any_of(plan.stops.first(i), has_seat))
       return broken("stops.seat", index, stops.seat);
     if (stops.output < 0 || stops.output > bounds.context_max)
       return broken("stops.output", index, stops.output);

@@ -51,9 +51,10 @@ struct PlanHistory {
   std::int32_t output = 0;
 };
 
-/// A sequence takes a seat: its output has `output` tokens so far and ends with one of its stops;
-/// one of several tokens ends behind `output_min` others (sampling/output_record.h). The last
-/// `recent` tokens of the output stand in stop_words, then `words` words of stops.
+/// A sequence takes a seat, which one of a plan's sequences does at most: its output has `output`
+/// tokens so far and ends with one of its stops; one of several tokens ends behind `output_min`
+/// others (sampling/output_record.h). The last `recent` tokens of the output stand in stop_words,
+/// then `words` words of stops.
 struct PlanStops {
   std::int32_t seat = 0;
   std::int32_t output = 0;

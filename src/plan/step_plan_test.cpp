@@ -161,6 +161,7 @@ TEST(StepPlan, RefusesEveryWrongNumberByName) {
   expect_error("histories.seat[0]", [](PlanWriter& plan) { plan.histories[0].seat = 9; });
   expect_error("histories.prompt[1]", [](PlanWriter& plan) { plan.histories[0].prompt = 1; });
   expect_error("stops.seat[1]", [](PlanWriter& plan) { plan.stops[1].seat = 4; });
+  expect_error("stops.seat[1]", [](PlanWriter& plan) { plan.stops[1].seat = 0; });
   expect_error("stops.output[0]", [](PlanWriter& plan) { plan.stops[0].output = -1; });
   expect_error("stops.output_min[0]", [](PlanWriter& plan) { plan.stops[0].output_min = -1; });
   expect_error("stops.recent[0]", [](PlanWriter& plan) { plan.stops[0].recent = 1; });

@@ -154,7 +154,9 @@ std::int32_t Sampler::draw(const SamplingRow& row) const {
                                 : exponential(draw_bits(row.seed, row.output_position, token));
       const double score = static_cast<double>(logits_[static_cast<std::size_t>(token)]) -
                            std::log(earliest + behind);
-      if (best >= 0 && (score < best_score || (score == best_score && token > best))) continue;
+      if (std::isnan(score) ||
+          (best >= 0 && (score < best_score || (score == best_score && token > best))))
+        continue;
       best = token;
       best_score = score;
     }

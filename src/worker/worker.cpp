@@ -220,7 +220,7 @@ Status Worker::upload(const StepInput& input, const StepShape& shape, Lane& lane
   const auto pairs = [&](std::int64_t offset, auto source) {
     return part_of(arrays_.packed, offset, DType::i32, {length(source) / 2, 2});
   };
-  last_traffic_.sent = end;
+  last_traffic_ = {.sent = end, .fetched = 0};
   const auto set = [&](TensorView table, ConstTensorView entries) {
     return backend_->set_entries(table.reshape({table.elements()}), entries);
   };

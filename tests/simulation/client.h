@@ -71,9 +71,9 @@ class Client {
   bool grammar_goes_on(const Choice& choice) const;
   /// Whether the thoughts must end.
   bool budget_is_spent(const Choice& choice) const;
-  /// How the choice goes on after `token`, alone.
   /// Whether the output so far ends with one of the request's stop sequences.
   bool ends_with_stop(const Choice& choice) const;
+  /// How the choice goes on after `token`, alone.
   OutputEvent expected_after(Choice& choice, Token token) const;
   Token expected_token(const Choice& choice) const;
   std::int32_t find_stop(const std::string& text, std::size_t from, std::size_t& end) const;
