@@ -4,8 +4,8 @@
 //
 // bf16 pages: scores and outputs by bf16 mma.sync. e4m3 pages: codes become f16 in registers
 // (exact); a token's k scale multiplies its score. Its v scale goes into the exponent of the weight
-// that multiplies v, which has a running maximum of its own: weights stay in 0..1 whatever the
-// scales are.
+// that multiplies v, which has a running maximum of its own: the largest such weight is 2^15
+// whatever the scales are.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -19,6 +19,10 @@ namespace koho::cuda {
 
 constexpr int kPage = kPageRows;  // tokens
 constexpr float kLog2E = 1.4426950408889634F;
+/// e4m3 pages: the exponent of the largest weight that multiplies v. f16's normal numbers then
+/// reach down to 2^-29 of it, and half its last step is 2^-40: where v's large weights meet zeros,
+/// what is left of an element is made of weights as small as that.
+constexpr float kWeightExponent = 15.0F;
 
 template <int kWidth, bool kFp8>
 struct PageShape {
@@ -268,6 +272,7 @@ __device__ __forceinline__ void soften(Rows16<kWidth>& rows,
       base_v = largest_v == -INFINITY ? 0.0F : largest_v;
       keep = exp2f(rows.largest_v[half] - base_v);
       rows.largest_v[half] = largest_v;
+      base_v -= kWeightExponent;
     }
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile)

@@ -358,7 +358,7 @@ __device__ __forceinline__ void weigh(Softened (&unit)[2],
     float base_v = base;
     if constexpr (kFp8) {
       const float largest_v = four_max(exchange.largest_v[at]);
-      base_v = largest_v == -INFINITY ? 0.0F : largest_v;
+      base_v = (largest_v == -INFINITY ? 0.0F : largest_v) - kWeightExponent;
       scale_v[half] = exp2_approximate(base_v - base);
     }
     float total = 0.0F;

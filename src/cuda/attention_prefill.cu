@@ -126,7 +126,8 @@ __global__ void __launch_bounds__(kThreads)
   for (int half = 0; half < 2; ++half) {
     const int row = first_row + warp * 16 + half * 8 + lane / 4;
     float factor = 1.0F / quad_sum(rows.total[half]);
-    if constexpr (kFp8) factor *= exp2f(rows.largest_v[half] - rows.largest[half]);
+    if constexpr (kFp8)
+      factor *= exp2f(rows.largest_v[half] - rows.largest[half] - kWeightExponent);
     if (row >= rows_total) continue;
     Bf16* out = p.out + (static_cast<std::int64_t>(start + row / group) * p.query_heads +
                          kv_head * group + row % group) *

@@ -35,6 +35,7 @@ struct Step {
   std::int64_t pages = 0;
   std::int64_t decodes = 0;
   bool codes = false;
+  bool sparse = false;  // half of v's codes are zero, so that small weights make up some elements
 
   std::int64_t tokens() const {
     std::int64_t sum = 0;
@@ -69,6 +70,7 @@ void place_pages(Random& random, Step& step) {
 Step random_prompt_step(Random& random, bool codes) {
   Step step;
   step.codes = codes;
+  step.sparse = codes && random.chance(0.3);
   const std::int64_t kv_heads = random.integer(1, 2);
   step.heads = {kv_heads * random.pick({1, 2, 3}), kv_heads, 128, 64};
   const std::int64_t context = random.integer(130, 700);
@@ -86,6 +88,7 @@ Step random_prompt_step(Random& random, bool codes) {
 Step random_step(Random& random, bool codes) {
   Step step;
   step.codes = codes;
+  step.sparse = codes && random.chance(0.3);
   step.heads.kv_heads = random.integer(1, 3);
   step.heads.query_heads = step.heads.kv_heads * random.pick({1, 2, 3, 4, 5, 12});
   step.heads.width = random.pick({16, 64, 128, 128, 128, 80});
@@ -162,13 +165,15 @@ Cache random_cache(Random& random, const Step& step) {
   for (const Sequence& sequence : step.sequences) {
     for (std::int64_t head = 0; head < step.heads.kv_heads; ++head) {
       const auto draw = [&](HostTensor& tensor, HostTensor& tensor_scales) {
+        const bool zeros = step.sparse && &tensor == &cache.v;
         const HostTensor rows =
             step.codes ? random_codes(random, {sequence.context, width}, spread)
                        : random_values(random, dtype, {sequence.context, width}, spread);
         for (std::int64_t token = 0; token < sequence.context; ++token) {
           const std::int64_t at = cache_row(step, sequence, token, head);
           for (std::int64_t i = 0; i < width; ++i)
-            tensor.set(at * width + i, rows.at(token * width + i));
+            tensor.set(at * width + i,
+                       zeros && random.chance(0.5) ? 0.0 : rows.at(token * width + i));
           if (step.codes) tensor_scales.set(at, 0.01 * std::exp(random.normal()));
         }
       };
@@ -236,10 +241,12 @@ struct Attended {
   std::vector<double> bounds;
 };
 
-/// `weight_error` is what a weight is rounded by before it multiplies v. The rest is f32: scores
-/// from a sum of products that loses 2^-23 of sum |q k| a term (tensor cores truncate), their
-/// difference from the largest, the exponential; the sum over positions, of which tensor cores
-/// truncate every sixteen and others round each; and the result, rounded to bf16.
+/// What a weight is rounded by before it multiplies v: parts of it, and over e4m3 pages no less
+/// than parts of the largest with v's largest scale. The rest is f32: scores from a sum of products
+/// that loses 2^-23 of sum |q k| a term (tensor cores truncate), their difference from the largest,
+/// the exponential; the sum over positions, of which tensor cores truncate every sixteen and others
+/// round each; and the result, rounded to bf16. A weight, or what joins parts, may become zero
+/// below f32's normal numbers.
 Attended attend(const Step& step,
                 const Sequence& sequence,
                 const Cache& cache,
@@ -247,7 +254,9 @@ Attended attend(const Step& step,
                 std::int64_t q_row,
                 std::int64_t head,
                 std::int64_t visible,
-                double weight_error) {
+                const OpCaseOptions& options) {
+  const double weight_error = options.attention_weight_error;
+  constexpr double kTiniest = 2.0 * 0x1p-126;
   const std::int64_t width = step.heads.width;
   const std::int64_t kv_head = head / (step.heads.query_heads / step.heads.kv_heads);
   std::vector<double> scores;
@@ -267,6 +276,10 @@ Attended attend(const Step& step,
     score_errors.push_back(static_cast<double>(width + 8) * 0x1p-23 * magnitude * scale);
   }
   const double largest = *std::max_element(scores.begin(), scores.end());
+  double largest_scale = 0.0;
+  for (std::int64_t token = 0; step.codes && token < visible; ++token)
+    largest_scale =
+        std::max(largest_scale, cache.v_scales.at(cache_row(step, sequence, token, kv_head)));
   double total = 0.0;
   ErrorSum total_error;
   struct Element {
@@ -288,10 +301,14 @@ Attended attend(const Step& step,
     const double scale = step.codes ? cache.v_scales.at(at) : 1.0;
     for (std::int64_t i = 0; i < width; ++i) {
       Element& element = elements[static_cast<std::size_t>(i)];
-      const double value = scale * cache.v.at(at * width + i);
+      const double code = cache.v.at(at * width + i);
+      const double value = scale * code;
       element.sum += share * value;
       element.error.add(share_error * std::fabs(value));
       element.error.add_uniform(share * weight_error * std::fabs(value));
+      element.error.add(kTiniest * std::fabs(value));
+      if (step.codes)
+        element.error.add(options.attention_weight_step * largest_scale * std::fabs(code));
       element.magnitude.add(share * std::fabs(value));
     }
   }
@@ -348,9 +365,8 @@ std::string run_attention(Backend& backend,
   for (const Sequence& sequence : step.sequences)
     for (std::int64_t i = 0; i < sequence.queries; ++i, ++row)
       for (std::int64_t head = 0; head < heads.query_heads; ++head) {
-        const auto one =
-            attend(step, sequence, cache, q, row, head, sequence.context - sequence.queries + i + 1,
-                   options.attention_weight_error);
+        const auto one = attend(step, sequence, cache, q, row, head,
+                                sequence.context - sequence.queries + i + 1, options);
         expected.insert(expected.end(), one.out.begin(), one.out.end());
         bounds.insert(bounds.end(), one.bounds.begin(), one.bounds.end());
       }

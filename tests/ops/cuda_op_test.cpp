@@ -61,6 +61,7 @@ TEST_P(CudaOperator, EqualsItsFloat64Twin) {
                               .many_as_few = mode != Mode::fast && mode != Mode::recorded,
                               .accumulation_error = portable ? 4e-6 : kWgmmaError,
                               .attention_weight_error = 0x1p-8,
+                              .attention_weight_step = 0x1p-38,
                               .sampling_weight_error = sampling_error,
                               .decode_as_prefill = mode == Mode::deterministic,
                               .instruction_error = portable ? 0.0 : instruction_error};

@@ -186,10 +186,13 @@ class RoundedWeightsBackend : public ForwardingBackend {
 const OpCaseOptions kTensorCores{.batch_invariant = false,
                                  .accumulation_error = 33.0 / 8192.0,
                                  .attention_weight_error = 0x1p-8,
+                                 .attention_weight_step = 0x1p-38,
                                  .decode_as_prefill = false,
                                  .instruction_error = std::sqrt(33.0 / 3.0) / 8192.0};
-const OpCaseOptions kPortable{
-    .batch_invariant = false, .attention_weight_error = 0x1p-8, .decode_as_prefill = false};
+const OpCaseOptions kPortable{.batch_invariant = false,
+                              .attention_weight_error = 0x1p-8,
+                              .attention_weight_step = 0x1p-38,
+                              .decode_as_prefill = false};
 
 void expect_refused(const std::string& name,
                     Fault fault,

@@ -26,6 +26,10 @@ struct OpCaseOptions {
   double accumulation_error = 4e-6;
   /// What the softmax's weights are rounded by before they multiply v: 0 in f32, 2^-8 in bf16.
   double attention_weight_error = 0.0;
+  /// Over e4m3 pages: half the last step of a weight times its v scale, in parts of the largest
+  /// weight times the largest v scale; 0 in f32. An element whose large weights meet zeros consists
+  /// of the small ones.
+  double attention_weight_step = 0.0;
   /// How far the backend knows a token's probability, in parts of it, when it adds up to top_p.
   double sampling_weight_error = 0.0;
   /// A row that is decoded has the bits of the same row in a longer run.
