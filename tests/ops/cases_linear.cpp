@@ -106,6 +106,46 @@ OpCase linear_case(const char* name, WeightQuant quant, bool mixed, bool many = 
           many};
 }
 
+/// A matrix with rows enough to load every multiprocessor of a GPU, and tokens beyond the smallest
+/// forms. Some tokens are compared with the twin, and with themselves alone.
+std::string run_linear_wide(Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
+  Random random(seed);
+  const std::int64_t tokens = random.integer(33, 128);
+  const std::int64_t columns = random.pick({272, 512, 784, 1040});
+  const std::int64_t rows = 64 * random.integer(33, 40) - random.pick({0, 0, 16, 40});
+  const RandomLinear weight(random, WeightQuant::fp8_channel, rows, columns, random.chance(0.5));
+  const LinearSource source = weight.source();
+  Result<Linear> placed = backend.place_linear({&source, 1});
+  if (!placed.ok()) return fault_of("place_linear", std::move(placed).error());
+  std::string faults = fault_of("reserve", backend.reserve(limits_for(tokens)));
+  const RandomActivation x(
+      random_values(random, DType::bf16, {tokens, columns}, random_spread(random, true)));
+  const DeviceActivation x_arrays(backend, x, placed->needs, 0);
+  DeviceArray out(backend, DType::bf16, {tokens, rows}, random.chance(0.3) ? 8 : 0);
+  faults += fault_of("linear", backend.linear(out.view(), x_arrays.view(), *placed));
+  const HostTensor got = out.get();
+  faults += out.guard_fault("out");
+  for (const std::int64_t token : {std::int64_t{0}, random.integer(0, tokens - 1), tokens - 1}) {
+    const LinearTwin twin = linear_twin(weight, x.row(token), 1);
+    std::vector<double> slack;
+    std::vector<double> f32_slack;
+    for (std::size_t n = 0; n < twin.sums.size(); ++n) {
+      const double rounding = kHalfUlp * std::fabs(twin.sums[n]) + 1e-38;
+      slack.push_back(rounding + options.accumulation_error * twin.magnitudes[n]);
+      f32_slack.push_back(rounding + OpCaseOptions{}.accumulation_error * twin.magnitudes[n]);
+    }
+    const HostTensor row = row_of(got, token);
+    const std::string name = "token " + std::to_string(token);
+    faults += compare_slack(name, row, twin.sums, slack, f32_slack, kLinearL2);
+    if (!options.batch_invariant) continue;
+    const DeviceActivation x_row(backend, x.row(token), placed->needs, 0);
+    const DeviceArray alone(backend, DType::bf16, {1, rows});
+    faults += fault_of("linear", backend.linear(alone.view(), x_row.view(), *placed));
+    faults += compare_bits(name + " alone", alone.get(), row);
+  }
+  return faults;
+}
+
 // ---- the router
 
 struct Choice {
@@ -275,6 +315,7 @@ std::vector<OpCase> linear_cases() {
           linear_case("linear_mixed", WeightQuant::none, true),
           linear_case("linear_bf16_many", WeightQuant::none, false, true),
           linear_case("linear_fp8_channel_many", WeightQuant::fp8_channel, false, true),
+          {"linear_fp8_wide", run_linear_wide, true},
           route_case("route", false),
           route_case("route_many", true)};
 }
