@@ -234,9 +234,10 @@ struct Gain {
   }
 };
 
-/// How many tokens there are: `many` rows an expert, aligned, and a `crowd` of more than 8,192
-/// choices are what backends have other kernels for. Of a crowd some tokens are compared.
-enum class Size { few, many, crowd };
+/// How many tokens there are. What backends have other kernels for: `one` or two, whose shared
+/// expert is stored and shaped like the others; `many` rows an expert, aligned; a `crowd` of more
+/// than 8,192 choices, of whose tokens some are compared.
+enum class Size { one, few, many, crowd };
 
 std::string run_experts(Backend& backend,
                         std::uint64_t seed,
@@ -245,24 +246,30 @@ std::string run_experts(Backend& backend,
                         bool mixed,
                         Size size) {
   Random random(seed);
+  const bool one = size == Size::one;
   const bool many = size == Size::many;
   const bool crowd = size == Size::crowd;
   const std::int64_t hidden = crowd  ? random.pick({16, 32})
                               : many ? random.pick({64, 128, 272, 512})
+                              : one  ? random.pick({33, 160, 272, 528, 784, 1040})
                                      : random.pick({16, 33, 64, 128, 160, 256});
   const std::int64_t ffn = crowd  ? random.pick({24, 520, 776})
                            : many ? random.pick({32, 72, 192, 384})
+                           : one  ? random.pick({24, 65, 136, 264, 392})
                                   : random.pick({24, 64, 65, 130, 192});
   const std::int64_t count = crowd                ? random.integer(4, 20)
                              : many               ? random.integer(1, 3)
+                             : one                ? random.integer(1, 6)
                              : random.chance(0.1) ? 0
                                                   : random.integer(1, 9);
   const std::int64_t first = random.integer(0, 3);
   const std::int64_t total = first + count + random.integer(count == 0 ? 2 : 0, 3);
-  const std::int64_t choices = crowd ? 4 : random.integer(1, std::min<std::int64_t>(total, 4));
+  const std::int64_t choices =
+      crowd ? 4 : random.integer(1, std::min<std::int64_t>(total, one ? 8 : 4));
   const bool shared = count == 0 || random.chance(0.7);
   const std::int64_t tokens = crowd                ? random.integer(2049, 2150)
                               : many               ? random.integer(97, 400)
+                              : one                ? random.integer(1, 2)
                               : random.chance(0.3) ? 1
                                                    : random.integer(1, 40);
   std::vector<RandomMlp> mlps;
@@ -284,7 +291,8 @@ std::string run_experts(Backend& backend,
   for (const RandomMlp& mlp : mlps) source.experts.push_back(mlp.source());
   RandomMlp shared_mlp;
   if (shared) {
-    shared_mlp = random_mlp(random, hidden, random.pick({16, 64, 200}), each ? unlike() : alike());
+    shared_mlp = random_mlp(random, hidden, one ? ffn : random.pick({16, 64, 200}),
+                            each ? unlike() : alike());
     source.shared = shared_mlp.source();
   }
   Result<Experts> placed = backend.place_experts(source);
@@ -387,10 +395,14 @@ std::string run_experts(Backend& backend,
   const DeviceActivation x_row(backend, x.row(row), placed->needs, 0);
   const DeviceArray id_row(backend, row_of(ids, row));
   const DeviceArray weight_row(backend, row_of(weights, row));
-  const DeviceArray alone(backend, DType::bf16, {1, hidden});
-  faults += fault_of("experts", backend.experts(alone.view(), x_row.view(),
-                                                {id_row.view(), weight_row.view()}, *placed));
-  return faults + compare_bits("a row alone", alone.get(), row_of(got, row));
+  DeviceArray alone(backend, DType::bf16, {1, hidden});
+  for (int time = 0; time < (one ? 2 : 1); ++time) {
+    alone.poison();
+    faults += fault_of("experts", backend.experts(alone.view(), x_row.view(),
+                                                  {id_row.view(), weight_row.view()}, *placed));
+    faults += compare_bits("a row alone", alone.get(), row_of(got, row));
+  }
+  return faults + alone.guard_fault("a row alone");
 }
 
 OpCase expert_case(const char* name, WeightQuant quant, bool mixed, Size size = Size::few) {
@@ -408,6 +420,7 @@ std::vector<OpCase> expert_cases() {
           expert_case("experts_fp8_channel", WeightQuant::fp8_channel, false),
           expert_case("experts_fp8_block", WeightQuant::fp8_block, false),
           expert_case("experts_mixed", WeightQuant::none, true),
+          expert_case("experts_fp8_one", WeightQuant::fp8_channel, false, Size::one),
           expert_case("experts_fp8_many", WeightQuant::fp8_channel, false, Size::many),
           expert_case("experts_fp8_crowd", WeightQuant::fp8_channel, false, Size::crowd)};
 }

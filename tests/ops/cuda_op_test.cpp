@@ -10,8 +10,11 @@
 #include <gtest/gtest.h>
 
 #include "cuda/cuda_backend.h"
+#include "ops/compare.h"
+#include "ops/device_array.h"
 #include "ops/op_cases.h"
 #include "ops/recorded_backend.h"
+#include "ops/twin.h"
 
 namespace koho::testing {
 namespace {
@@ -94,6 +97,108 @@ std::string case_name(const ::testing::TestParamInfo<Parameters>& info) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CudaOperator, ::testing::ValuesIn(parameters()), case_name);
+
+/// An expert layer at a model's widths, as a rank holds it.
+struct ExpertLayer {
+  const char* name;
+  std::int64_t hidden, ffn, first, count, total, choices;
+  bool shared;
+};
+
+/// A matrix of codes of any size and sign, scaled so that what it makes of such codes is about 1.
+struct WideLinear {
+  HostTensor weight;
+  HostTensor scale;
+
+  WideLinear(Random& random, std::int64_t rows, std::int64_t columns)
+      : weight(DType::f8_e4m3, {rows, columns}),
+        scale(random_scales(
+            random, DType::f32, {rows}, 0.02 / std::sqrt(static_cast<double>(columns)))) {
+    for (std::byte& code : weight.bytes) {
+      code = static_cast<std::byte>(random.bits() >> 56U);
+      if ((code & std::byte{0x7F}) == std::byte{0x7F}) code = std::byte{0};
+    }
+  }
+  LinearSource source() const {
+    return {weight.view(), scale.view(), {}, WeightQuant::fp8_channel};
+  }
+};
+
+/// One token's kernels cut their work by the number of experts and by the widths: what the small
+/// cases do not reach.
+TEST(CudaExperts, OneTokenHasTheBitsOfManyAtTrueWidths) {
+  constexpr ExpertLayer kLayers[] = {{"GLM-4.5-Air", 4096, 1408, 0, 10, 10, 8, true},
+                                     {"GLM-4.7 on four ranks", 5120, 1536, 3, 4, 12, 8, true},
+                                     {"GLM-4.7, at most one here", 5120, 1536, 12, 2, 40, 8, false},
+                                     {"GLM-4.7 sliced in four", 5120, 384, 0, 16, 16, 8, true},
+                                     {"GLM-4.7 sliced in eight", 5120, 192, 0, 12, 12, 8, false}};
+  Result<std::unique_ptr<Backend>> opened = make_cuda_backend({});
+  if (!opened.ok()) {
+    ASSERT_EQ(opened.error().code, ErrorCode::not_found) << opened.error().message;
+    GTEST_SKIP() << "no GPU";
+  }
+  RecordedBackend backend(std::move(*opened));
+  const std::uint64_t seed = number_from_environment("KOHO_OP_SEED", std::random_device{}());
+  for (const ExpertLayer& layer : kLayers) {
+    SCOPED_TRACE(std::string(layer.name) + ", KOHO_OP_SEED=" + std::to_string(seed));
+    Random random(seed);
+    std::vector<WideLinear> matrices;
+    ExpertsSource source{.first = layer.first, .total = layer.total, .experts = {}, .shared = {}};
+    const std::int64_t experts = layer.count + (layer.shared ? 1 : 0);
+    for (std::int64_t e = 0; e < experts; ++e) {
+      matrices.emplace_back(random, layer.ffn, layer.hidden);
+      matrices.emplace_back(random, layer.ffn, layer.hidden);
+      matrices.emplace_back(random, layer.hidden, layer.ffn);
+    }
+    for (std::size_t e = 0; e < static_cast<std::size_t>(experts); ++e) {
+      const MlpSource mlp{matrices[3 * e].source(), matrices[3 * e + 1].source(),
+                          matrices[3 * e + 2].source()};
+      if (source.experts.size() < static_cast<std::size_t>(layer.count))
+        source.experts.push_back(mlp);
+      else
+        source.shared = mlp;
+    }
+    Result<Experts> placed = backend.place_experts(source);
+    ASSERT_TRUE(placed.ok()) << placed.error().message;
+    constexpr std::int64_t kTokens = 6;
+    ASSERT_TRUE(backend
+                    .reserve({.tokens_max = kTokens,
+                              .sequences_max = kTokens,
+                              .context_max = 1,
+                              .logit_rows_max = 1,
+                              .vocabulary = 1})
+                    .ok());
+    const RandomActivation x(
+        random_values(random, DType::bf16, {kTokens, layer.hidden}, Spread::normal));
+    HostTensor ids(DType::i32, {kTokens, layer.choices});
+    for (std::int64_t t = 0; t < kTokens; ++t)
+      for (std::int64_t a = 0; a < layer.choices; ++a)
+        ids.set(t * layer.choices + a, static_cast<double>((7 * a + t) % layer.total));
+    const HostTensor weights = random_scales(random, DType::f32, {kTokens, layer.choices}, 0.125);
+    const auto run = [&](const RandomActivation& rows, const HostTensor& row_ids,
+                         const HostTensor& row_weights) {
+      const DeviceActivation x_array(backend, rows, placed->needs, 0);
+      const DeviceArray id_array(backend, row_ids);
+      const DeviceArray weight_array(backend, row_weights);
+      const DeviceArray out(backend, DType::bf16, {row_ids.shape[0], layer.hidden});
+      EXPECT_EQ(
+          fault_of("experts", backend.experts(out.view(), x_array.view(),
+                                              {id_array.view(), weight_array.view()}, *placed)),
+          "");
+      EXPECT_EQ(out.guard_fault("out"), "");
+      return out.get();
+    };
+    const HostTensor all = run(x, ids, weights);
+    double squares = 0.0;
+    for (std::int64_t i = 0; i < all.elements(); ++i) squares += all.at(i) * all.at(i);
+    EXPECT_TRUE(std::isfinite(squares));
+    EXPECT_GT(squares, 0.0);
+    for (std::int64_t t = 0; t < kTokens; ++t)
+      EXPECT_EQ(compare_bits("token " + std::to_string(t),
+                             run(x.row(t), row_of(ids, t), row_of(weights, t)), row_of(all, t)),
+                "");
+  }
+}
 
 }  // namespace
 }  // namespace koho::testing
