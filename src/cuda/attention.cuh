@@ -134,13 +134,8 @@ __device__ __forceinline__ void load_query(std::uint32_t (&q)[kWidth / 16][4],
       const auto as_f16 = [&](const Bf16* row, std::uint32_t& first, std::uint32_t& second) {
         uint2 raw = make_uint2(0, 0);
         if (row != nullptr) raw = *reinterpret_cast<const uint2*>(row + step * 16 + quad * 4);
-        const auto pair = [](std::uint32_t two) {
-          const __half2 half =
-              __floats2half2_rn(__uint_as_float(two << 16), __uint_as_float(two & 0xFFFF0000U));
-          return *reinterpret_cast<const std::uint32_t*>(&half);
-        };
-        first = pair(raw.x);
-        second = pair(raw.y);
+        first = bf16_to_f16(raw.x);
+        second = bf16_to_f16(raw.y);
       };
       as_f16(low, q[step][0], q[step][2]);
       as_f16(high, q[step][1], q[step][3]);
@@ -355,12 +350,7 @@ __device__ __forceinline__ void pack_weights(std::uint32_t (&packed)[4],
                                              const float (&a)[4],
                                              const float (&b)[4]) {
   const auto pair = [](float low, float high) {
-    if constexpr (kFp8) {
-      const __half2 half = __floats2half2_rn(low, high);
-      return *reinterpret_cast<const std::uint32_t*>(&half);
-    } else {
-      return pack_bf16(low, high);
-    }
+    return kFp8 ? pack_f16(low, high) : pack_bf16(low, high);
   };
   packed[0] = pair(a[0], a[1]);
   packed[1] = pair(a[2], a[3]);

@@ -375,13 +375,8 @@ __device__ __forceinline__ void weigh(Softened (&unit)[2],
         if constexpr (kFp8)
           weight[i] = s == -INFINITY ? 0.0F : exp2_approximate(s + scores.log_v[tile][i] - base_v);
       }
-      std::uint32_t packed;
-      if constexpr (kFp8) {
-        const __half2 two = __floats2half2_rn(weight[0], weight[1]);
-        packed = *reinterpret_cast<const std::uint32_t*>(&two);
-      } else {
-        packed = pack_bf16(weight[0], weight[1]);
-      }
+      const std::uint32_t packed =
+          kFp8 ? pack_f16(weight[0], weight[1]) : pack_bf16(weight[0], weight[1]);
       const int chunk = warp * kScoreTiles + tile;
       exchange.weights[at * (kUnitTokens / 2) + (chunk ^ (at & 7)) * 4 + lane % 4] = packed;
     }
@@ -621,14 +616,7 @@ template <int kWidth, bool kFp8>
 cudaError_t launch_items(const Attention& p, cudaStream_t stream) {
   constexpr int kShared = DecodePlan<kWidth, kFp8>::kShared;
   const auto kernel = attention_decode_kernel<kWidth, kFp8>;
-  static const cudaError_t ready = [&] {
-    const cudaError_t status =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
-    return status != cudaSuccess
-               ? status
-               : cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                      cudaSharedmemCarveoutMaxShared);
-  }();
+  static const cudaError_t ready = use_shared_memory(kernel, kShared);
   if (ready != cudaSuccess) return ready;
   PageMaps maps;
   const cudaError_t made = make_page_maps(maps, p);

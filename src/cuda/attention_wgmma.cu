@@ -251,11 +251,6 @@ __device__ void produce(const Attention& p,
   }
 }
 
-/// Two bf16 as two f16: exact from 2^-17 to 65,504.
-__device__ __forceinline__ std::uint32_t bf16_to_f16(std::uint32_t two) {
-  return pack_f16(__uint_as_float(two << 16), __uint_as_float(two & 0xFFFF0000U));
-}
-
 /// Puts a warpgroup's 64 query rows in shared memory, as f16 for codes; absent rows become zero.
 template <bool kCodes>
 __device__ void load_queries(
@@ -310,6 +305,14 @@ __device__ __forceinline__ void mask(float (&score)[kSums], const int (&seen)[2]
     if (i / 4 * 8 + first + i % 2 >= seen[i / 2 % 2]) score[i] = -INFINITY;
 }
 
+/// The largest of a row's scores and of `so_far`.
+__device__ __forceinline__ float row_largest(float so_far, const float (&score)[kSums], int half) {
+#pragma unroll
+  for (int tile = 0; tile < kSums / 4; ++tile)
+    so_far = fmaxf(so_far, fmaxf(score[tile * 4 + half * 2], score[tile * 4 + half * 2 + 1]));
+  return quad_max(so_far);
+}
+
 /// Scores become weights; `keep` is what the sums so far are to be multiplied by. Tokens >=
 /// seen[half] of the step are masked if `masked`.
 __device__ __forceinline__ void soften(Rows& rows,
@@ -321,11 +324,7 @@ __device__ __forceinline__ void soften(Rows& rows,
   if (masked) mask(score, seen);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    float largest = rows.largest[half];
-#pragma unroll
-    for (int tile = 0; tile < kSums / 4; ++tile)
-      largest = fmaxf(largest, fmaxf(score[tile * 4 + half * 2], score[tile * 4 + half * 2 + 1]));
-    largest = quad_max(largest);
+    const float largest = row_largest(rows.largest[half], score, half);
     const float base = largest == -INFINITY ? 0.0F : largest * scale;
     // Exactly 1 where nothing larger came: a step that a row does not see must leave its bits, and
     // the rounding of `base` would show here.
@@ -381,11 +380,7 @@ __device__ __forceinline__ void soften(Rows& rows,
   codes.largest_scale[1] = fmaxf(codes.largest_scale[1], largest_scale[1]);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    float largest = rows.largest[half];
-#pragma unroll
-    for (int tile = 0; tile < kSums / 4; ++tile)
-      largest = fmaxf(largest, fmaxf(score[tile * 4 + half * 2], score[tile * 4 + half * 2 + 1]));
-    largest = quad_max(largest);
+    const float largest = row_largest(rows.largest[half], score, half);
     rows.largest[half] = largest;
     // 2^exponent exceeds every scale, so that weights times scales stay below 2^kLargestWeight.
     constexpr int kLargestWeight = 14;

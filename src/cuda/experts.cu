@@ -85,7 +85,8 @@ __global__ void __launch_bounds__(kPlanThreads) expert_plan_kernel(const ExpertP
     cluster_barrier();
     if (thread < p.count)
       for (int i = 0; i < kBlocks; ++i) {
-        const int other = cluster_load_int(shared_address(&counts[thread]), i);
+        const int other = static_cast<int>(
+            cluster_load_word(shared_address(&counts[thread]), static_cast<std::uint32_t>(i)));
         if (i < block) before += other;
         count += other;
       }

@@ -24,6 +24,11 @@ __device__ __forceinline__ Bf16 to_bf16(float value) {
 __device__ __forceinline__ float round_bf16(float value) {
   return to_float(to_bf16(value));
 }
+/// A number in an order that unsigned comparison keeps; 0 is below every number.
+__device__ __forceinline__ std::uint32_t ordered(float value) {
+  const std::uint32_t bits = __float_as_uint(value);
+  return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
+}
 /// Two bf16 in one register, `low` in the lower half.
 __device__ __forceinline__ std::uint32_t pack_bf16(float low, float high) {
   std::uint32_t packed;
@@ -35,6 +40,10 @@ __device__ __forceinline__ std::uint32_t pack_f16(float low, float high) {
   std::uint32_t packed;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
   return packed;
+}
+/// Two bf16 as two f16: exact from 2^-17 to 65,504.
+__device__ __forceinline__ std::uint32_t bf16_to_f16(std::uint32_t two) {
+  return pack_f16(__uint_as_float(two << 16), __uint_as_float(two & 0xFFFF0000U));
 }
 __device__ __forceinline__ std::uint8_t to_e4m3(float value) {
   return __nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E4M3);

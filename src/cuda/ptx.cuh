@@ -270,11 +270,12 @@ __device__ __forceinline__ float2 cluster_load(std::uint32_t address, std::uint3
   return value;
 }
 /// An integer from the same place of another CTA's shared memory.
-__device__ __forceinline__ int cluster_load_int(std::uint32_t address, int rank) {
-  int value;
-  asm volatile("ld.shared::cluster.s32 %0, [%1];"
+__device__ __forceinline__ std::uint32_t cluster_load_word(std::uint32_t address,
+                                                           std::uint32_t rank) {
+  std::uint32_t value;
+  asm volatile("ld.shared::cluster.u32 %0, [%1];"
                : "=r"(value)
-               : "r"(cluster_address(address, static_cast<std::uint32_t>(rank)))
+               : "r"(cluster_address(address, rank))
                : "memory");
   return value;
 }

@@ -166,6 +166,28 @@ __device__ __forceinline__ void multiply_step(float (&sum)[2][2][4],
                   *reinterpret_cast<const uint4*>(tokens + tile * 8 * kTokenRow));
 }
 
+/// Piece `quad` of an expert's weights in step `begin`; the last expert's for absent ones.
+__device__ __forceinline__ const Bf16* weight_piece(const Route& p,
+                                                    int begin,
+                                                    int quad,
+                                                    int expert) {
+  return static_cast<const Bf16*>(p.weight) + static_cast<std::int64_t>(begin) * kStep + quad * 8 +
+         static_cast<std::int64_t>(min(expert, p.experts - 1)) * p.hidden;
+}
+
+/// Weights of the first `steps` steps to registers.
+__device__ __forceinline__ void keep_weights(uint4 (&kept)[kStepsKept][2],
+                                             const Bf16* low,
+                                             const Bf16* high,
+                                             int steps) {
+#pragma unroll
+  for (int i = 0; i < kStepsKept; ++i) {
+    if (i >= steps) continue;
+    kept[i][0] = *reinterpret_cast<const uint4*>(low + i * kStep);
+    kept[i][1] = *reinterpret_cast<const uint4*>(high + i * kStep);
+  }
+}
+
 __global__ void __launch_bounds__(kFastExperts * 2) route_kernel(const Route p) {
   extern __shared__ __align__(16) std::uint8_t raw[];
   FastPlan& shared = *reinterpret_cast<FastPlan*>(raw);
@@ -191,19 +213,10 @@ __global__ void __launch_bounds__(kFastExperts * 2) route_kernel(const Route p) 
   cluster_arrive();
   grid_release();
   // Weights do not depend on the kernel before: they are fetched while it ends.
-  const Bf16* row =
-      static_cast<const Bf16*>(p.weight) + static_cast<std::int64_t>(begin) * kStep + quad * 8;
-  const Bf16* low =
-      row + static_cast<std::int64_t>(min(warp * 16 + group, p.experts - 1)) * p.hidden;
-  const Bf16* high =
-      row + static_cast<std::int64_t>(min(warp * 16 + group + 8, p.experts - 1)) * p.hidden;
+  const Bf16* low = weight_piece(p, begin, quad, warp * 16 + group);
+  const Bf16* high = weight_piece(p, begin, quad, warp * 16 + group + 8);
   uint4 kept[kStepsKept][2];
-#pragma unroll
-  for (int i = 0; i < kStepsKept; ++i) {
-    if (i >= steps) continue;
-    kept[i][0] = *reinterpret_cast<const uint4*>(low + i * kStep);
-    kept[i][1] = *reinterpret_cast<const uint4*>(high + i * kStep);
-  }
+  keep_weights(kept, low, high, steps);
   const float bias = thread < p.experts ? p.bias[thread] : 0.0F;
   grid_wait();
   // 16 bytes a thread of the tile's token rows, the last row again in place of absent ones.
@@ -310,19 +323,10 @@ __global__ void __launch_bounds__(kFastExperts * 2) route_few_kernel(const Route
   __syncwarp();
   cluster_arrive();
   grid_release();
-  const Bf16* row =
-      static_cast<const Bf16*>(p.weight) + static_cast<std::int64_t>(begin) * kStep + quad * 8;
-  const Bf16* low =
-      row + static_cast<std::int64_t>(min(warp * 16 + group, p.experts - 1)) * p.hidden;
-  const Bf16* high =
-      row + static_cast<std::int64_t>(min(warp * 16 + group + 8, p.experts - 1)) * p.hidden;
+  const Bf16* low = weight_piece(p, begin, quad, warp * 16 + group);
+  const Bf16* high = weight_piece(p, begin, quad, warp * 16 + group + 8);
   uint4 kept[kStepsKept][2];
-#pragma unroll
-  for (int i = 0; i < kStepsKept; ++i) {
-    if (i >= steps) continue;
-    kept[i][0] = *reinterpret_cast<const uint4*>(low + i * kStep);
-    kept[i][1] = *reinterpret_cast<const uint4*>(high + i * kStep);
-  }
+  keep_weights(kept, low, high, steps);
   const float bias = thread < p.experts ? p.bias[thread] : 0.0F;
   grid_wait();
   const Bf16* token =

@@ -39,12 +39,6 @@ __device__ __forceinline__ void multiply_tile(float (&sum)[2][4],
   mma_bf16(sum[1], low.z, high.z, low.w, high.w, tokens.z, tokens.w);
 }
 
-/// A score in an order that unsigned comparison keeps; 0 is below every score.
-__device__ __forceinline__ std::uint32_t rank_key(float score) {
-  const std::uint32_t bits = __float_as_uint(score);
-  return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
-}
-
 /// Right to some 2^-22 of itself, and to 2^-24 |logit| more for what lies far below zero.
 __device__ __forceinline__ float sigmoid(float logit) {
   return __fdividef(1.0F, 1.0F + exp2_approximate(-1.4426950408889634F * logit));
@@ -82,7 +76,7 @@ __device__ void choose(const Route& p,
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const int expert = lane + 32 * i;
-    keys[i] = expert < p.experts ? rank_key(selection[expert]) : 0;
+    keys[i] = expert < p.experts ? ordered(selection[expert]) : 0;
   }
   int my_expert = 0;
   for (int slot = 0; slot < p.top_k; ++slot) {
@@ -147,7 +141,7 @@ __device__ __forceinline__ void choose_together(
   const float selected = selection_score(score, bias);
   const bool few = p.top_k <= kChoiceTop;
   if (warp < kChoiceWarps) {
-    const std::uint32_t key = thread < p.experts ? rank_key(selected) : 0;
+    const std::uint32_t key = thread < p.experts ? ordered(selected) : 0;
     choice.scores[thread] = score;
     choice.keys[thread] = few ? key : __float_as_uint(selected);
     if (few) {

@@ -17,11 +17,7 @@ constexpr float kOut = -INFINITY;
 constexpr std::uint32_t kPromptBit = 0x80000000U;
 constexpr float kLog2E = 1.4426950408889634F;
 
-/// An order that unsigned comparison keeps.
-__device__ __forceinline__ std::uint32_t ordered(float value) {
-  const std::uint32_t bits = __float_as_uint(value);
-  return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
-}
+/// What ordered() was given.
 __device__ __forceinline__ float unordered(std::uint32_t key) {
   return __uint_as_float((key & 0x80000000U) != 0 ? key & 0x7FFFFFFFU : ~key);
 }

@@ -43,16 +43,6 @@ struct Shared {
   float2 words[2];        // what a CTA tells the others, in turns
 };
 
-__device__ __forceinline__ std::uint32_t cluster_load_word(const void* place, std::uint32_t rank) {
-  std::uint32_t remote;
-  std::uint32_t value;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
-               : "=r"(remote)
-               : "r"(shared_address(place)), "r"(rank));
-  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(value) : "r"(remote) : "memory");
-  return value;
-}
-
 template <typename Value, typename Combine>
 __device__ __forceinline__ Value block_all(Value value, Value* scratch, const Combine& combine) {
 #pragma unroll
@@ -115,7 +105,9 @@ __device__ void add_bins(Shared& shared) {
 #pragma unroll
     for (std::uint32_t other = 0; other < kCluster; ++other)
       words[other] = cluster_load_word(
-          &shared.selection.bins[rank * kSlice + static_cast<std::uint32_t>(thread)], other);
+          shared_address(
+              &shared.selection.bins[rank * kSlice + static_cast<std::uint32_t>(thread)]),
+          other);
     std::uint32_t sum = 0;
 #pragma unroll
     for (const std::uint32_t word : words) sum += word;
@@ -126,8 +118,8 @@ __device__ void add_bins(Shared& shared) {
 #pragma unroll
   for (int i = 0; i < kBinsEach; ++i) {
     const int bin = i * kSampleThreads + thread;
-    sums[i] =
-        cluster_load_word(&shared.slice[bin % kSlice], static_cast<std::uint32_t>(bin / kSlice));
+    sums[i] = cluster_load_word(shared_address(&shared.slice[bin % kSlice]),
+                                static_cast<std::uint32_t>(bin / kSlice));
   }
 #pragma unroll
   for (int i = 0; i < kBinsEach; ++i) shared.selection.bins[i * kSampleThreads + thread] = sums[i];
@@ -186,13 +178,14 @@ __device__ float select_threshold(
   std::uint32_t listed[kCluster];
 #pragma unroll
   for (std::uint32_t rank = 0; rank < kCluster; ++rank)
-    listed[rank] = cluster_load_word(&shared.list_count, rank);
+    listed[rank] = cluster_load_word(shared_address(&shared.list_count), rank);
   std::uint32_t first = 0;
 #pragma unroll
   for (std::uint32_t rank = 0; rank < kCluster; ++rank) {
     for (std::uint32_t i = threadIdx.x; i < listed[rank] && first + i < kListMax;
          i += kSampleThreads)
-      shared.all_list[first + i] = __uint_as_float(cluster_load_word(&shared.list[i], rank));
+      shared.all_list[first + i] =
+          __uint_as_float(cluster_load_word(shared_address(&shared.list[i]), rank));
     first += listed[rank];
   }
   if (first > kListMax) return threshold_of_bits(shared, binning, bin, count, threshold);

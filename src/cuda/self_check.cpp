@@ -165,8 +165,8 @@ Status CudaBackend::run_self_test() {
 }
 
 Status CudaBackend::run_attention_self_test(bool codes) {
-  constexpr double kErrorMax =
-      5e-3;  // the operator's own gate: the softmax's weights have 8 bits or more
+  // The operator's own gate: the softmax's weights have 8 bits or more.
+  constexpr double kErrorMax = 5e-3;
   constexpr int kWidth = 128;
   constexpr int kKvHeads = 2;
   constexpr int kHeads = 12 * kKvHeads;
