@@ -57,8 +57,9 @@ typedef enum KohoStatus {
 } KohoStatus;
 
 /// How the next token is drawn and when the request ends. struct_size must be
-/// sizeof(SamplingParams); with everything else zero this is greedy decoding to the end of the
-/// context, and a NULL in its place means what the model's generation_config.json advises.
+/// sizeof(SamplingParams), of this header or of an earlier version's; with everything else zero
+/// this is greedy decoding to the end of the context, and a NULL in its place means what the
+/// model's generation_config.json advises.
 typedef struct SamplingParams {
   uint32_t struct_size;
   int32_t max_tokens;         // 0: as many as max_seq has room for
@@ -79,6 +80,10 @@ typedef struct SamplingParams {
   int32_t priority;        // 0..7, 0 is served first
   int32_t deadline_ms;     // after which the request fails; 0: none
   uint64_t cache_salt[2];  // prompts share cached pages under equal salts only
+  // Version 3:
+  const int64_t* stop_sequences;  // tokens that end the request in this order, one sequence behind
+                                  // the other, each after its length (2..16); or NULL
+  int32_t num_stop_sequences;
 } SamplingParams;
 
 /// What init_engine_ex can choose beside init_engine's. struct_size must be sizeof(EngineOptions),
@@ -232,7 +237,7 @@ typedef enum KohoInfo {
   KOHO_INFO_LOAD_US = 26  // how long init_engine took
 } KohoInfo;
 
-#define KOHO_ABI_VERSION 2
+#define KOHO_ABI_VERSION 3
 
 /// One number about the engine. All that was delivered or ended before this call is counted; it
 /// waits for the step under way, if there is one. Errors: invalid_argument (handle, info).

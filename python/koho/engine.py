@@ -109,7 +109,7 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
     seed: int | None = None
-    stop_token_ids: Sequence[int] = ()
+    stop_token_ids: Sequence[int | Sequence[int]] = ()  # a sequence among them ends the answer by its order
     logprobs: bool = False
     priority: int = 0
     deadline_ms: int = 0
@@ -121,7 +121,9 @@ class SamplingParams:
         def advised(value):
             return -1 if value is None else value
 
-        stops = _ids(self.stop_token_ids)
+        stops = _ids([item for item in self.stop_token_ids if not hasattr(item, "__len__")])
+        sequences = [item for item in self.stop_token_ids if hasattr(item, "__len__")]
+        words = _ids([word for item in sequences for word in (len(item), *item)])
         salt = operator.index(self.cache_salt)
         if not 0 <= salt < 1 << 128:
             raise OverflowError(f"cache_salt must be in 0..2**128-1, found {salt}")
@@ -130,7 +132,8 @@ class SamplingParams:
             temperature=advised(self.temperature), top_p=advised(self.top_p), min_p=advised(self.min_p),
             repetition_penalty=advised(self.repetition_penalty), frequency_penalty=self.frequency_penalty,
             presence_penalty=self.presence_penalty, top_k=advised(self.top_k), use_seed=int(self.seed is not None),
-            seed=self.seed or 0, stop_token_ids=stops, num_stop_token_ids=len(stops), logprobs=int(self.logprobs),
+            seed=self.seed or 0, stop_token_ids=stops, num_stop_token_ids=len(stops),
+            stop_sequences=words, num_stop_sequences=len(sequences), logprobs=int(self.logprobs),
             priority=self.priority, deadline_ms=self.deadline_ms)
         made.cache_salt[0] = salt & (2**64 - 1)
         made.cache_salt[1] = salt >> 64

@@ -15,7 +15,8 @@ class SamplingParamsStruct(ctypes.Structure):
                 ("frequency_penalty", c_double), ("presence_penalty", c_double), ("top_k", c_int32),
                 ("use_seed", c_int32), ("seed", c_int64), ("stop_token_ids", POINTER(c_int64)),
                 ("num_stop_token_ids", c_int32), ("logprobs", c_int32), ("priority", c_int32),
-                ("deadline_ms", c_int32), ("cache_salt", c_uint64 * 2)]
+                ("deadline_ms", c_int32), ("cache_salt", c_uint64 * 2), ("stop_sequences", POINTER(c_int64)),
+                ("num_stop_sequences", c_int32)]
 
 
 class EngineOptionsStruct(ctypes.Structure):

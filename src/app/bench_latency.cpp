@@ -386,9 +386,8 @@ class Bench {
 
 void print(const Report& report, const LatencyOptions& options, const ModelConfig& config) {
   std::printf(
-      "\n%s  batch %lld  tokens %lld  context %lld: %.3f ms, %.0f tok/s (enqueued in %.3f ms; %lld "
-      "bytes "
-      "to the device, %lld back)\n",
+      "\n%s  batch %lld  tokens %lld  context %lld: %.3f ms, %.0f tok/s (enqueued in %.3f ms; "
+      "%lld bytes to the device, %lld back)\n",
       report.step.c_str(), static_cast<long long>(report.batch),
       static_cast<long long>(report.tokens), static_cast<long long>(report.context), report.ms,
       1e3 * static_cast<double>(report.tokens) / report.ms, report.host_ms,

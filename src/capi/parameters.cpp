@@ -14,16 +14,27 @@ Error wrong_size(const char* name, std::size_t expected, std::uint32_t found) {
                     expected, KOHO_ABI_VERSION, found);
 }
 
-/// `given`, as long as its version has it, with zeros for the fields that came later.
+/// `given`, as long as its version has it, with zeros for the fields that came later. `earlier` is
+/// the size before them.
+template <typename Struct>
+Result<Struct> current_version(const char* name, const Struct* given, std::size_t earlier) {
+  const std::uint32_t size = given->struct_size;
+  if (size != sizeof(Struct) && size != earlier) return wrong_size(name, sizeof(Struct), size);
+  Struct current{};
+  std::memcpy(&current, given, size);
+  return current;
+}
+
 Result<EngineOptions> current_version(const EngineOptions* given) {
   constexpr std::size_t kVersion1 = offsetof(EngineOptions, deterministic);
   static_assert(kVersion1 == 56 && sizeof(EngineOptions) == 60);
-  const std::uint32_t size = given->struct_size;
-  if (size != sizeof(EngineOptions) && size != kVersion1)
-    return wrong_size("EngineOptions", sizeof(EngineOptions), size);
-  EngineOptions options{};
-  std::memcpy(&options, given, size);
-  return options;
+  return current_version("EngineOptions", given, kVersion1);
+}
+
+Result<SamplingParams> current_version(const SamplingParams* given) {
+  constexpr std::size_t kVersion2 = offsetof(SamplingParams, stop_sequences);
+  static_assert(kVersion2 == 120 && sizeof(SamplingParams) == 136);
+  return current_version("SamplingParams", given, kVersion2);
 }
 
 Status check_not_negative(const char* name, std::int64_t value) {
@@ -43,6 +54,21 @@ Result<Token> narrow(std::int64_t token, const char* what) {
   if (token < 0 || token > std::numeric_limits<Token>::max())
     return make_error(ErrorCode::invalid_argument, "{} {} is not a token id", what, token);
   return static_cast<Token>(token);
+}
+
+/// As many tokens as `place` says, which moves behind them. Requires: `place` is not NULL.
+Result<std::vector<Token>> stop_sequence(const std::int64_t*& place) {
+  const std::int64_t length = *place++;
+  if (length < 2 || length > OutputRecord::kStopLengthMax)
+    return make_error(ErrorCode::invalid_argument,
+                      "a stop sequence has 2 to {} tokens, found the length {}",
+                      OutputRecord::kStopLengthMax, length);
+  std::vector<Token> sequence;
+  for (std::int64_t i = 0; i < length; ++i) {
+    KOHO_TRY_ASSIGN(const Token token, narrow(*place++, "the stop sequence's token"));
+    sequence.push_back(token);
+  }
+  return sequence;
 }
 
 Status apply(const SamplingParams& params, Request& request) {
@@ -72,6 +98,15 @@ Status apply(const SamplingParams& params, Request& request) {
   for (const std::int64_t token : stops) {
     KOHO_TRY_ASSIGN(const Token stop, narrow(token, "the stop token"));
     request.stop_tokens.push_back(stop);
+  }
+  KOHO_TRY(check_not_negative("num_stop_sequences", params.num_stop_sequences));
+  if (params.num_stop_sequences > 0 && params.stop_sequences == nullptr)
+    return make_error(ErrorCode::invalid_argument, "stop_sequences is NULL, its number {}",
+                      params.num_stop_sequences);
+  const std::int64_t* place = params.stop_sequences;
+  for (std::int32_t i = 0; i < params.num_stop_sequences; ++i) {
+    KOHO_TRY_ASSIGN(std::vector<Token> sequence, stop_sequence(place));
+    request.stop_sequences.push_back(std::move(sequence));
   }
   return {};
 }
@@ -115,8 +150,10 @@ Result<RuntimeOptions> runtime_options(const EngineOptions* given) {
 Result<Request> make_request(const Runtime& runtime,
                              std::span<const std::int64_t> prompt,
                              const SamplingParams* params) {
-  if (params != nullptr && params->struct_size != sizeof(SamplingParams))
-    return wrong_size("SamplingParams", sizeof(SamplingParams), params->struct_size);
+  SamplingParams current{};
+  if (params != nullptr) {
+    KOHO_TRY_ASSIGN(current, current_version(params));
+  }
   const std::int64_t context = runtime.sizes().context_max;
   const auto length = static_cast<std::int64_t>(prompt.size());
   if (length >= context)
@@ -130,7 +167,7 @@ Result<Request> make_request(const Runtime& runtime,
     KOHO_TRY_ASSIGN(const Token id, narrow(token, "the prompt's token"));
     request.prompt.push_back(id);
   }
-  if (params != nullptr) KOHO_TRY(apply(*params, request));
+  if (params != nullptr) KOHO_TRY(apply(current, request));
   return request;
 }
 

@@ -58,12 +58,8 @@ Status CpuBackend::do_keep_sampled(TensorView ends,
     if (seat < 0) continue;
     KOHO_CHECK_LT(seat, tables.outputs.size(0));
     const std::int32_t id = ids.as<std::int32_t>()[r];
-    std::int32_t* record = row_of<std::int32_t>(tables.outputs, seat);
-    RowEnd end = RowEnd::frozen;
-    if (record[OutputRecord::kEnded] == 0) {
-      tables.last_sampled.as<std::int32_t>()[seat] = std::max(id, 0);
-      end = id >= 0 && take_token(record, id) ? RowEnd::ended : RowEnd::none;
-    }
+    const RowEnd end = take_token(row_of<std::int32_t>(tables.outputs, seat), id);
+    if (end != RowEnd::frozen) tables.last_sampled.as<std::int32_t>()[seat] = std::max(id, 0);
     ends.as<std::uint8_t>()[r] = static_cast<std::uint8_t>(end);
   }
   return {};

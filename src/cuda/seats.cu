@@ -55,12 +55,8 @@ __global__ void keep_sampled_kernel(const KeepSampled p) {
   const std::int32_t seat = p.seats[row];
   if (seat < 0 || seat >= p.seat_count) return;
   const std::int32_t id = p.ids[row];
-  std::int32_t* record = p.outputs + std::int64_t{seat} * OutputRecord::kWords;
-  RowEnd end = RowEnd::frozen;
-  if (record[OutputRecord::kEnded] == 0) {
-    p.last_sampled[seat] = max(id, 0);
-    end = id >= 0 && take_token(record, id) ? RowEnd::ended : RowEnd::none;
-  }
+  const RowEnd end = take_token(p.outputs + std::int64_t{seat} * OutputRecord::kWords, id);
+  if (end != RowEnd::frozen) p.last_sampled[seat] = max(id, 0);
   p.ends[row] = static_cast<std::uint8_t>(end);
 }
 

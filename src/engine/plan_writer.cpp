@@ -123,7 +123,6 @@ Result<std::size_t> write_plan(const Scheduler& scheduler,
       plan.stops[stop++] = {.seat = row.seat,
                             .output = sequence.known() - sequence.prompt_length,
                             .output_min = draw.min_tokens,
-                            .recent = recent,
                             .words = static_cast<std::int32_t>(draw.stops.size())};
       stop_word = std::copy(sequence.tokens.end() - recent, sequence.tokens.end(), stop_word);
       stop_word = std::ranges::copy(draw.stops, stop_word).out;

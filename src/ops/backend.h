@@ -183,9 +183,8 @@ class Backend {
   /// sampling/output_record.h). Rows with seats[r] < 0 are passed over.
   ///
   ///   the output has ended:  ends[r] = frozen, and nothing changes
-  ///   otherwise              last_sampled[seat] = max(ids[r], 0); ends[r] = ended or none; an id
-  ///   of
-  ///                          -1 is no part of an output
+  ///   otherwise              last_sampled[seat] = max(ids[r], 0); ends[r] = ended or none; an
+  ///                          id of -1 is no part of an output
   ///
   /// shapes    ends [R] u8: RowEnd · seats, ids [R] i32, seats distinct · see SeatTables
   Status keep_sampled(TensorView ends,

@@ -240,11 +240,9 @@ Status check_stops(const StepPlan& plan, const PlanBounds& bounds) {
     if (stops.output < 0 || stops.output > bounds.context_max)
       return broken("stops.output", index, stops.output);
     if (stops.output_min < 0) return broken("stops.output_min", index, stops.output_min);
-    if (stops.recent != std::min(stops.output, OutputRecord::kRecentTokens))
-      return broken("stops.recent", index, stops.recent);
     if (stops.words < 0 || stops.words > OutputRecord::kStopWordsMax)
       return broken("stops.words", index, stops.words);
-    const auto recent = static_cast<std::size_t>(stops.recent);
+    const auto recent = static_cast<std::size_t>(stops.recent());
     const auto words = static_cast<std::size_t>(stops.words);
     if (plan.stop_words.size() - next < recent + words)
       return broken("stop_words", index, static_cast<std::int64_t>(plan.stop_words.size()));
@@ -285,7 +283,7 @@ void list_output_words(const StepPlan& plan,
     set(stops.seat, OutputRecord::kEnded, 0);
     set(stops.seat, OutputRecord::kOutput, stops.output);
     set(stops.seat, OutputRecord::kOutputMin, stops.output_min);
-    for (std::int32_t output = stops.output - stops.recent; output < stops.output; ++output)
+    for (std::int32_t output = stops.output - stops.recent(); output < stops.output; ++output)
       set(stops.seat, OutputRecord::kRecent + output % OutputRecord::kRecentTokens,
           plan.stop_words[next++]);
     const std::int32_t end = OutputRecord::kStops + stops.words;

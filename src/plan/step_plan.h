@@ -12,6 +12,7 @@
 // attention), a plan is still one and the same for all: a sequence's slots say whose it is.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -19,6 +20,7 @@
 #include <type_traits>
 
 #include "base/error.h"
+#include "sampling/output_record.h"
 #include "sampling/parameters.h"
 
 namespace koho {
@@ -53,14 +55,15 @@ struct PlanHistory {
 
 /// A sequence takes a seat, which one of a plan's sequences does at most: its output has `output`
 /// tokens so far and ends with one of its stops; one of several tokens ends behind `output_min`
-/// others (sampling/output_record.h). The last `recent` tokens of the output stand in stop_words,
+/// others (sampling/output_record.h). The last recent() tokens of the output stand in stop_words,
 /// then `words` words of stops.
 struct PlanStops {
   std::int32_t seat = 0;
   std::int32_t output = 0;
   std::int32_t output_min = 0;
-  std::int32_t recent = 0;
   std::int32_t words = 0;
+
+  std::int32_t recent() const { return std::min(output, OutputRecord::kRecentTokens); }
 };
 
 /// How many elements each array has.

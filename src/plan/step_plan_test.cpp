@@ -63,8 +63,8 @@ struct Example {
     plan.copies[0] = {4, 5};
     plan.histories[0] = {0, 2, 1};
     fill(plan.history_tokens, {1, 2, 3});
-    plan.stops[0] = {.seat = 0, .output = 2, .output_min = 5, .recent = 2, .words = 5};
-    plan.stops[1] = {.seat = 2, .output = 0, .output_min = 0, .recent = 0, .words = 2};
+    plan.stops[0] = {.seat = 0, .output = 2, .output_min = 5, .words = 5};
+    plan.stops[1] = {.seat = 2, .output = 0, .output_min = 0, .words = 2};
     fill(plan.stop_words, {71, 72, 1, 99, 2, 8, 9, 1, 33});
   }
   template <typename T>
@@ -102,14 +102,15 @@ TEST(StepPlan, StopsBecomeWordsOfTheirSeatsOutputs) {
   EXPECT_EQ(stops, (std::vector<std::int32_t>{1, 99, 2, 8, 9, 0, -7}));
   EXPECT_EQ(seat[OutputRecord::kOutput], 2);
   // 8 then 9 ends nothing before the sixth token, 99 does at once.
-  EXPECT_FALSE(take_token(seat.data(), 8));
-  EXPECT_FALSE(take_token(seat.data(), 9));
+  EXPECT_EQ(take_token(seat.data(), 8), RowEnd::none);
+  EXPECT_EQ(take_token(seat.data(), 9), RowEnd::none);
   std::vector<std::int32_t> sooner = seat;
-  EXPECT_TRUE(take_token(sooner.data(), 99));
+  EXPECT_EQ(take_token(sooner.data(), 99), RowEnd::ended);
   EXPECT_EQ(sooner[OutputRecord::kEnded], 1);
-  EXPECT_FALSE(take_token(seat.data(), 8));
-  EXPECT_TRUE(take_token(seat.data(), 9));
-  EXPECT_TRUE(take_token(other.data(), 33));
+  EXPECT_EQ(take_token(sooner.data(), 8), RowEnd::frozen);
+  EXPECT_EQ(take_token(seat.data(), 8), RowEnd::none);
+  EXPECT_EQ(take_token(seat.data(), 9), RowEnd::ended);
+  EXPECT_EQ(take_token(other.data(), 33), RowEnd::ended);
 }
 
 TEST(StepPlan, AStopMayReachBackOverTheTokensThatASequenceCameWith) {
@@ -120,8 +121,8 @@ TEST(StepPlan, AStopMayReachBackOverTheTokensThatASequenceCameWith) {
   list_output_words(*example.read(), [&](std::int32_t of, std::int32_t word, std::int32_t value) {
     if (of == 0) seat.at(static_cast<std::size_t>(word)) = value;
   });
-  EXPECT_FALSE(take_token(seat.data(), 3));
-  EXPECT_TRUE(take_token(seat.data(), 4));
+  EXPECT_EQ(take_token(seat.data(), 3), RowEnd::none);
+  EXPECT_EQ(take_token(seat.data(), 4), RowEnd::ended);
 }
 
 TEST(StepPlan, RefusesEveryWrongNumberByName) {
@@ -164,7 +165,6 @@ TEST(StepPlan, RefusesEveryWrongNumberByName) {
   expect_error("stops.seat[1]", [](PlanWriter& plan) { plan.stops[1].seat = 0; });
   expect_error("stops.output[0]", [](PlanWriter& plan) { plan.stops[0].output = -1; });
   expect_error("stops.output_min[0]", [](PlanWriter& plan) { plan.stops[0].output_min = -1; });
-  expect_error("stops.recent[0]", [](PlanWriter& plan) { plan.stops[0].recent = 1; });
   expect_error("stops.words[1]", [](PlanWriter& plan) { plan.stops[1].words = 1000; });
   expect_error("stop_words[1]", [](PlanWriter& plan) { plan.stops[1].words = 3; });
   expect_error("stop_words[2]", [](PlanWriter& plan) { plan.stops[1].words = 0; });

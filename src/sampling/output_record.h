@@ -11,11 +11,10 @@ namespace koho {
 
 struct OutputRecord {
   // ---- words
-  static constexpr std::int32_t kEnded = 0;   // 0, or 1: the output has ended
-  static constexpr std::int32_t kOutput = 1;  // tokens of output so far
-  static constexpr std::int32_t kOutputMin =
-      2;                                      // so many tokens come before a sequence that ends it
-  static constexpr std::int32_t kRecent = 3;  // output token i at kRecent + i % kRecentTokens
+  static constexpr std::int32_t kEnded = 0;      // 0, or 1: the output has ended
+  static constexpr std::int32_t kOutput = 1;     // tokens of output so far
+  static constexpr std::int32_t kOutputMin = 2;  // a sequence ends an output behind so many tokens
+  static constexpr std::int32_t kRecent = 3;     // output token i at kRecent + i % kRecentTokens
   static constexpr std::int32_t kRecentTokens = 16;
   /// The stops, one behind the other: a length, then as many tokens; a length of 0 behind the last
   /// one, unless they fill the record.
@@ -33,10 +32,12 @@ enum class RowEnd : std::uint8_t {
   frozen  // it had ended before: the row was not computed, its token says nothing
 };
 
-/// Takes the next token of an output in. Requires: the record has not ended.
-/// Returns whether the token completes a stop; the record has ended then.
+/// Takes a sampled token into its output and says what became of it. A record that has ended
+/// stays; a token < 0, no token at all, changes nothing.
 template <typename Words>
-constexpr bool take_token(Words record, std::int32_t token) {
+constexpr RowEnd take_token(Words record, std::int32_t token) {
+  if (record[OutputRecord::kEnded] != 0) return RowEnd::frozen;
+  if (token < 0) return RowEnd::none;
   const std::int32_t output = record[OutputRecord::kOutput];
   record[OutputRecord::kRecent + output % OutputRecord::kRecentTokens] = token;
   record[OutputRecord::kOutput] = output + 1;
@@ -52,11 +53,11 @@ constexpr bool take_token(Words record, std::int32_t token) {
           record[OutputRecord::kRecent + (output + 1 - length + i) % OutputRecord::kRecentTokens];
     if (matches) {
       record[OutputRecord::kEnded] = 1;
-      return true;
+      return RowEnd::ended;
     }
     at += 1 + length;
   }
-  return false;
+  return RowEnd::none;
 }
 
 }  // namespace koho

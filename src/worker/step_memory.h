@@ -55,22 +55,22 @@ class StepPlaces {
 struct ResultPlaces {
   explicit ResultPlaces(std::int64_t rows)
       : ends(4 * rows),
-        logprobs(round_up<std::int64_t>(5 * rows, 4)),
+        bytes_without_logprobs(ends + rows),
+        logprobs(round_up<std::int64_t>(bytes_without_logprobs, 4)),
         top_ids(logprobs + 4 * rows),
         top_logprobs(top_ids + 4 * rows * kTopLogprobsMax),
         bytes(top_logprobs + 4 * rows * kTopLogprobsMax) {}
 
   std::int64_t ids = 0;
-  std::int64_t ends;                             // what every step brings back ends with these …
+  std::int64_t ends;  // what every step brings back ends with these …
+  std::int64_t bytes_without_logprobs;
   std::int64_t logprobs, top_ids, top_logprobs;  // … and these come where a row asks for them
   std::int64_t bytes;
-
-  static std::int64_t bytes_without_logprobs(std::int64_t rows) { return 5 * rows; }
 };
 
 /// `count` elements of `dtype` at `offset` of packed memory.
-inline TensorView part_of(const Tensor& memory, std::int64_t offset, DType dtype, Shape shape) {
-  const TensorView whole = const_cast<Tensor&>(memory).view();
+inline TensorView part_of(Tensor& memory, std::int64_t offset, DType dtype, Shape shape) {
+  const TensorView whole = memory.view();
   const TensorView part(whole.data + offset, dtype, shape, whole.device);
   KOHO_CHECK_LE(offset + part.bytes(), whole.bytes());
   return part;

@@ -233,16 +233,15 @@ Status Worker::upload(const StepInput& input, const StepShape& shape, Lane& lane
   return {};
 }
 
-SeatTables Worker::seat_tables() const {
-  const auto whole = [](const Tensor& table) { return const_cast<Tensor&>(table).view(); };
-  return {.pages = whole(arrays_.seat_pages),
-          .last_sampled = whole(arrays_.last_sampled),
-          .outputs = whole(arrays_.outputs)};
+SeatTables Worker::seat_tables() {
+  return {.pages = arrays_.seat_pages.view(),
+          .last_sampled = arrays_.last_sampled.view(),
+          .outputs = arrays_.outputs.view()};
 }
 
-Batch Worker::batch_of(const StepShape& shape, std::int64_t decodes) const {
+Batch Worker::batch_of(const StepShape& shape, std::int64_t decodes) {
   const StepPlaces at(shape);
-  const Tensor& packed = arrays_.packed;
+  Tensor& packed = arrays_.packed;
   Batch batch;
   batch.tokens = shape.tokens;
   batch.sequences = shape.sequences;
@@ -262,7 +261,7 @@ Batch Worker::batch_of(const StepShape& shape, std::int64_t decodes) const {
 
 Result<TensorView> Worker::forward(const StepShape& shape, const Batch& batch) {
   const StepPlaces at(shape);
-  const Tensor& packed = arrays_.packed;
+  Tensor& packed = arrays_.packed;
   KOHO_TRY(backend_->take_from_seats(
       {.token_ids = part_of(arrays_.token_ids, 0, DType::i32, {shape.tokens}),
        .slots = part_of(packed, at.slots, DType::i64, {shape.tokens}),
@@ -350,9 +349,8 @@ Status Worker::enqueue_sampling(std::span<const std::uint32_t> masks) {
     KOHO_TRY(sample(lane.shape, lane.logits));
   }
   if (lane.samples && lane.rows > 0) {
-    const std::int64_t rows = lane.shape.logit_rows;
-    const std::int64_t bytes =
-        lane.logprobs ? ResultPlaces(rows).bytes : ResultPlaces::bytes_without_logprobs(rows);
+    const ResultPlaces results(lane.shape.logit_rows);
+    const std::int64_t bytes = lane.logprobs ? results.bytes : results.bytes_without_logprobs;
     last_traffic_.fetched = bytes;
     KOHO_TRY(backend_->enqueue_download(
         std::span<std::byte>(lane.results.view().data, static_cast<std::size_t>(bytes)),

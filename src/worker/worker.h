@@ -165,8 +165,8 @@ class Worker {
   /// and what comes before the forward pass.
   Status upload(const StepInput& input, const StepShape& shape, Lane& lane);
   Status upload_masks(std::span<const std::uint32_t> masks, Lane& lane);
-  SeatTables seat_tables() const;
-  Batch batch_of(const StepShape& shape, std::int64_t decodes) const;
+  SeatTables seat_tables();
+  Batch batch_of(const StepShape& shape, std::int64_t decodes);
   Result<TensorView> forward(const StepShape& shape, const Batch& batch);
   Status sample(const StepShape& shape, ConstTensorView logits);
   Status run_padding(const StepShape& shape, std::int64_t decodes);

@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -270,6 +271,26 @@ static void a_stop_token_ends_a_request(void) {
     CHECK(event.logprob < 0.0F && event.logprob > -20.0F);
   }
   CHECK(event.finish == KOHO_FINISH_STOP && event.token == tokens[5]);
+
+  // Two tokens end a request by their order; further back to front, they do not. Drawn tokens:
+  // greedy ones repeat.
+  params = greedy(10);
+  params.temperature = 1.0;
+  params.use_seed = 1;
+  params.seed = 6;
+  CHECK(alone(engine, 3, &params, tokens) == 10);
+  const int64_t sequences[] = {3, tokens[9], tokens[8], tokens[7], 2, tokens[4], tokens[5]};
+  int pair = 0;  // where tokens 4 and 5 come first
+  while (tokens[pair] != tokens[4] || tokens[pair + 1] != tokens[5]) ++pair;
+  params.stop_sequences = sequences;
+  params.num_stop_sequences = 2;
+  CHECK(alone(engine, 3, &params, stopped) == pair + 2);
+  params.num_stop_sequences = 1;
+  CHECK(alone(engine, 3, &params, stopped) == 10);
+  // A caller of version 2 does not know of them.
+  params.num_stop_sequences = 2;
+  params.struct_size = offsetof(SamplingParams, stop_sequences);
+  CHECK(alone(engine, 3, &params, stopped) == 10);
   free_engine(engine);
 }
 
@@ -385,6 +406,15 @@ static void wrong_prompts_and_parameters_are_errors(void) {
   REFUSED(deadline_ms, -1);
   REFUSED(num_stop_token_ids, -1);
   REFUSED(num_stop_token_ids, 2);  // with a NULL list
+  REFUSED(num_stop_sequences, -1);
+  REFUSED(num_stop_sequences, 1);  // with a NULL list
+  const int64_t lengths[] = {-1, 0, 1, 17, INT64_MAX};
+  for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); ++i) {
+    params = greedy(4);
+    params.stop_sequences = &lengths[i];
+    params.num_stop_sequences = 1;
+    CHECK_NULL(KOHO_INVALID_ARGUMENT, "stop sequence", prefill(engine, 0, ids, 8, &params));
+  }
   TokenEvent event;
   CHECK_ERROR(KOHO_INVALID_ARGUMENT, poll_requests(engine, NULL, 1, 0));
   CHECK_ERROR(KOHO_INVALID_ARGUMENT, poll_requests(engine, &event, 0, 0));

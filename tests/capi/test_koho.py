@@ -140,6 +140,11 @@ class Answers(unittest.TestCase):
         stopped = self.engine.generate(PROMPTS[1], stopping)
         self.assertEqual(stopped.token_ids, greedy[:greedy.index(greedy[4]) + 1])
         self.assertEqual(stopped.finish_reason, "stop")
+        pairs = list(zip(greedy, greedy[1:]))
+        stopping.stop_token_ids = [greedy[4:6]]
+        stopped = self.engine.generate(PROMPTS[1], stopping)
+        self.assertEqual(stopped.token_ids, greedy[:pairs.index(pairs[4]) + 2])
+        self.assertEqual(stopped.finish_reason, "stop")
 
     def test_more_prompts_than_the_queue_holds_are_all_answered(self):
         with ExactEngine(MODEL, max_batch=2, max_queue=1, max_seq=64) as engine:

@@ -148,7 +148,7 @@ void FakeExecutor::sample_all(const StepPlan& plan, StepResult& result) {
     }
     const Token token = draw(plan, r);
     result.tokens.push_back(token);
-    result.ends.push_back(token >= 0 && take_token(record, token) ? RowEnd::ended : RowEnd::none);
+    result.ends.push_back(take_token(record, token));
     last_sampled_[seat] = token;
     poisoned_ = poisoned_ || plan.sampling[r].seed == kPoison;
     histories_[seat] = slot_content(histories_[seat], token);
