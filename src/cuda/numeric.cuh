@@ -41,6 +41,12 @@ __device__ __forceinline__ std::uint32_t pack_f16(float low, float high) {
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
   return packed;
 }
+/// The products of two pairs of bf16, each rounded once.
+__device__ __forceinline__ std::uint32_t multiply_bf16(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t product;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+  return product;
+}
 /// Two bf16 as two f16: exact from 2^-17 to 65,504.
 __device__ __forceinline__ std::uint32_t bf16_to_f16(std::uint32_t two) {
   return pack_f16(__uint_as_float(two << 16), __uint_as_float(two & 0xFFFF0000U));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Head norms, rotation and the cache write in one pass over qkv: one warp a token and head. Heads
-// of 128 of which 64 rotate (GLM's) stay in registers, four neighbouring elements a lane, and are
-// taken four by a warp where there are many; any other head goes through shared memory. Bytes: qkv
-// once, q once, k and v once into their pages. Bound by launch up to some 64 tokens.
+// Head norms, rotation and the cache write in one pass over qkv. Heads of 128 of which 64 rotate
+// (GLM's) stay in registers, eight elements a lane: half a warp a token and head, or up to four
+// heads in turn where there are many. Any other head goes through shared memory, a warp each.
+// Bytes: qkv once, q once, k and v once into their pages. Bound by launch up to some 64 tokens.
 #include "cuda/kernels.h"
 #include "cuda/launch.cuh"
 #include "cuda/numeric.cuh"
@@ -93,110 +93,165 @@ __global__ void __launch_bounds__(kWarps * 32) rope_kv_kernel(const RopeKv p) {
 
 constexpr int kGlmWidth = 128;
 constexpr int kGlmRotary = 64;
+constexpr int kGlmLanes = 16;                        // of a head, eight elements each
+constexpr int kGlmGroups = kWarps * 32 / kGlmLanes;  // of a block
 
-__device__ __forceinline__ void widen_four(float (&v)[4], const uint2& raw) {
-  v[0] = __uint_as_float(raw.x << 16);
-  v[1] = __uint_as_float(raw.x & 0xFFFF0000U);
-  v[2] = __uint_as_float(raw.y << 16);
-  v[3] = __uint_as_float(raw.y & 0xFFFF0000U);
+/// A lane's eight elements of a head: four and four neighbours, the latter the rotation's partners
+/// of the former in lanes 0..7 of 16. Pairs of bf16.
+struct Piece {
+  uint2 low, high;
+};
+
+/// Where a lane's elements lie in a head.
+struct Places {
+  int low, high;
+};
+
+__device__ __forceinline__ Places places_of(int lane) {
+  constexpr int kHalf = kGlmRotary / 2;
+  return lane < kHalf / 4 ? Places{lane * 4, lane * 4 + kHalf} : Places{lane * 8, lane * 8 + 4};
 }
-__device__ __forceinline__ void store_four(Bf16* to, const float (&v)[4]) {
-  *reinterpret_cast<uint2*>(to) = make_uint2(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]));
+__device__ __forceinline__ Piece load_piece(const Bf16* head, const Places& at) {
+  return {*reinterpret_cast<const uint2*>(head + at.low),
+          *reinterpret_cast<const uint2*>(head + at.high)};
+}
+__device__ __forceinline__ void store_piece(Bf16* head, const Places& at, const Piece& piece) {
+  *reinterpret_cast<uint2*>(head + at.low) = piece.low;
+  *reinterpret_cast<uint2*>(head + at.high) = piece.high;
+}
+__device__ __forceinline__ void widen(float (&v)[4], const uint2& pairs) {
+  v[0] = __uint_as_float(pairs.x << 16);
+  v[1] = __uint_as_float(pairs.x & 0xFFFF0000U);
+  v[2] = __uint_as_float(pairs.y << 16);
+  v[3] = __uint_as_float(pairs.y & 0xFFFF0000U);
+}
+__device__ __forceinline__ uint2 narrow(const float (&v)[4]) {
+  return make_uint2(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]));
+}
+__device__ __forceinline__ float squares_of(const float (&v)[4]) {
+  return __fadd_rn(__fmaf_rn(v[0], v[0], __fmul_rn(v[1], v[1])),
+                   __fmaf_rn(v[2], v[2], __fmul_rn(v[3], v[3])));
+}
+template <typename Combine>
+__device__ __forceinline__ float of_16_lanes(float value, const Combine& combine) {
+#pragma unroll
+  for (int distance = 8; distance > 0; distance /= 2)
+    value = combine(value, __shfl_xor_sync(0xFFFFFFFFU, value, distance));
+  return value;
 }
 
-/// A warp takes `kEach` neighbouring heads of a token, whose loads are under way together. NOTE:
+/// weight * bf16(v * inverse), rounded: products of two bf16 are exact in f32, so one
+/// multiplication of pairs rounds them as the product in f32 and its rounding would.
+__device__ __forceinline__ uint2 normed(const float (&v)[4], float inverse, const uint2& weight) {
+  const uint2 scaled = make_uint2(pack_bf16(v[0] * inverse, v[1] * inverse),
+                                  pack_bf16(v[2] * inverse, v[3] * inverse));
+  return make_uint2(multiply_bf16(scaled.x, weight.x), multiply_bf16(scaled.y, weight.y));
+}
+
+__device__ __forceinline__ void rotate(Piece& piece, const float4& cosine, const float4& sine) {
+  const float c[4] = {cosine.x, cosine.y, cosine.z, cosine.w};
+  const float s[4] = {sine.x, sine.y, sine.z, sine.w};
+  float a[4];
+  float b[4];
+  widen(a, piece.low);
+  widen(b, piece.high);
+  float turned_a[4];
+  float turned_b[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    turned_a[i] = __fmaf_rn(a[i], c[i], -__fmul_rn(b[i], s[i]));
+    turned_b[i] = __fmaf_rn(b[i], c[i], __fmul_rn(a[i], s[i]));
+  }
+  piece = {narrow(turned_a), narrow(turned_b)};
+}
+
+__device__ __forceinline__ float largest_of(const float (&v)[4]) {
+  return fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3])));
+}
+__device__ __forceinline__ std::uint32_t codes_of(const float (&v)[4], float scale) {
+  std::uint32_t codes = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) codes |= static_cast<std::uint32_t>(to_e4m3(v[i] / scale)) << (8 * i);
+  return codes;
+}
+
+/// 16 lanes take `kEach` neighbouring heads of a token, whose loads are under way together. NOTE:
 /// which products are fused with which sums is written out, so that every kEach has the same bits.
 template <int kEach>
-__global__ void __launch_bounds__(kWarps * 32, kEach == 1 ? 1 : 4)
-    rope_kv_glm_kernel(const RopeKv p) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+__global__ void __launch_bounds__(kWarps * 32) rope_kv_glm_kernel(const RopeKv p) {
+  const int lane = static_cast<int>(threadIdx.x) % kGlmLanes;
+  const Places at = places_of(lane);
   const int heads = p.query_heads + 2 * p.kv_heads;
   const int keys_end = p.query_heads + p.kv_heads;
   const auto groups = static_cast<std::uint32_t>((heads + kEach - 1) / kEach);
-  const std::uint32_t index = blockIdx.x * kWarps + threadIdx.x / 32;
+  const std::uint32_t index = blockIdx.x * kGlmGroups + threadIdx.x / kGlmLanes;
   const bool real = index < p.tokens * groups;
   const std::int64_t token = real ? index / groups : 0;
   const int first = static_cast<int>(index % groups) * kEach;
-  const bool rotates = first < keys_end && lane < kGlmRotary / 4;
+  const bool rotates = lane < kGlmRotary / 8;
   // NOTE: the kernel before this one writes qkv and nothing else that is read here.
   const std::int64_t slot = p.slots[token];
-  float4 c = make_float4(1.0F, 1.0F, 1.0F, 1.0F);
-  float4 s = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
+  float4 cosine;
+  float4 sine;
   if (rotates) {
     const float* table = p.rope_table + static_cast<std::int64_t>(p.positions[token]) * kGlmRotary;
-    c = *reinterpret_cast<const float4*>(table + lane % 8 * 4);
-    s = *reinterpret_cast<const float4*>(table + kGlmRotary / 2 + lane % 8 * 4);
+    cosine = *reinterpret_cast<const float4*>(table + lane * 4);
+    sine = *reinterpret_cast<const float4*>(table + kGlmRotary / 2 + lane * 4);
   }
-  const auto norm_of = [&](int head) {
-    return head < p.query_heads ? p.q_norm : head < keys_end ? p.k_norm : nullptr;
-  };
-  uint2 weights[kEach] = {};
-#pragma unroll
-  for (int e = 0; e < kEach; ++e)
-    if (norm_of(first + e) != nullptr)
-      weights[e] = *reinterpret_cast<const uint2*>(norm_of(first + e) + lane * 4);
+  Piece query_weight{};
+  Piece key_weight{};
+  if (p.q_norm != nullptr) query_weight = load_piece(p.q_norm, at);
+  if (p.k_norm != nullptr) key_weight = load_piece(p.k_norm, at);
   grid_begin();
-  if (!real) return;
-  uint2 values[kEach] = {};
+  Piece pieces[kEach] = {};
 #pragma unroll
   for (int e = 0; e < kEach; ++e)
-    if (first + e < heads)
-      values[e] = *reinterpret_cast<const uint2*>(p.qkv + token * p.qkv_stride +
-                                                  static_cast<std::int64_t>(first + e) * kGlmWidth +
-                                                  lane * 4);
+    if (real && first + e < heads)
+      pieces[e] = load_piece(
+          p.qkv + token * p.qkv_stride + static_cast<std::int64_t>(first + e) * kGlmWidth, at);
 #pragma unroll
   for (int e = 0; e < kEach; ++e) {
     const int head = first + e;
     const bool is_query = head < p.query_heads;
     const bool is_key = !is_query && head < keys_end;
-    if (head >= heads || (!is_query && slot < 0)) return;  // nor do those behind have a place
-    float v[4];
-    widen_four(v, values[e]);
-    if (norm_of(head) != nullptr) {
-      float weight[4];
-      widen_four(weight, weights[e]);
-      const float squares = warp_sum(__fadd_rn(__fmaf_rn(v[0], v[0], __fmul_rn(v[1], v[1])),
-                                               __fmaf_rn(v[2], v[2], __fmul_rn(v[3], v[3]))));
+    Piece& piece = pieces[e];
+    float low[4];
+    float high[4];
+    widen(low, piece.low);
+    widen(high, piece.high);
+    // All lanes come here: the two halves of a warp may hold heads of different kinds.
+    const float squares = of_16_lanes(__fadd_rn(squares_of(low), squares_of(high)),
+                                      [](float a, float b) { return __fadd_rn(a, b); });
+    if ((is_query ? p.q_norm : is_key ? p.k_norm : nullptr) != nullptr) {
       const float inverse =
           1.0F / sqrtf(__fmaf_rn(squares, 1.0F / static_cast<float>(kGlmWidth), p.eps));
-#pragma unroll
-      for (int i = 0; i < 4; ++i) v[i] = round_bf16(weight[i] * round_bf16(v[i] * inverse));
+      const Piece& weight = is_query ? query_weight : key_weight;
+      piece = {normed(low, inverse, weight.low), normed(high, inverse, weight.high)};
     }
-    if (is_query || is_key) {
-      const float cosine[4] = {c.x, c.y, c.z, c.w};
-      const float sine[4] = {s.x, s.y, s.z, s.w};
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float partner = __shfl_xor_sync(0xFFFFFFFFU, v[i], 8);
-        const float turned = __fmul_rn(partner, sine[i]);
-        if (rotates) v[i] = round_bf16(__fmaf_rn(v[i], cosine[i], lane < 8 ? -turned : turned));
-      }
-    }
-    if (is_query) {
-      store_four(p.q + (token * p.query_heads + head) * kGlmWidth + lane * 4, v);
-      continue;
-    }
+    if (rotates && (is_query || is_key)) rotate(piece, cosine, sine);
+    const bool present = real && head < heads;
+    if (is_query && present)
+      store_piece(p.q + (token * p.query_heads + head) * kGlmWidth, at, piece);
+    const bool stored = present && !is_query && slot >= 0;
     const int kv_head = (head - p.query_heads) % p.kv_heads;
     const std::int64_t place =
         (slot / kPageTokens * p.kv_heads + kv_head) * kPageTokens + slot % kPageTokens;
     void* pages = is_key ? p.k : p.v;
-    float* scales = is_key ? p.k_scales : p.v_scales;
-    if (scales == nullptr) {
-      store_four(static_cast<Bf16*>(pages) + place * kGlmWidth + lane * 4, v);
+    if (p.k_scales == nullptr) {
+      if (stored) store_piece(static_cast<Bf16*>(pages) + place * kGlmWidth, at, piece);
       continue;
     }
-    float largest = 0.0F;  // NOTE: from 0, so that a row of NaN has the scale 1
-#pragma unroll
-    for (int i = 0; i < 4; ++i) largest = fmaxf(largest, fabsf(v[i]));
-    largest = warp_max(largest);
+    widen(low, piece.low);
+    widen(high, piece.high);
+    // NOTE: fmaxf leaves NaN out, so that a row of NaN has the scale 1.
+    const float largest = of_16_lanes(fmaxf(0.0F, fmaxf(largest_of(low), largest_of(high))),
+                                      [](float a, float b) { return fmaxf(a, b); });
+    if (!stored) continue;
     const float scale = largest == 0.0F ? 1.0F : largest / kE4m3Max;
-    if (lane == 0) scales[place] = scale;
-    std::uint32_t codes = 0;
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      codes |= static_cast<std::uint32_t>(to_e4m3(v[i] / scale)) << (8 * i);
-    *reinterpret_cast<std::uint32_t*>(static_cast<std::uint8_t*>(pages) + place * kGlmWidth +
-                                      lane * 4) = codes;
+    if (lane == 0) (is_key ? p.k_scales : p.v_scales)[place] = scale;
+    std::uint8_t* codes = static_cast<std::uint8_t*>(pages) + place * kGlmWidth;
+    *reinterpret_cast<std::uint32_t*>(codes + at.low) = codes_of(low, scale);
+    *reinterpret_cast<std::uint32_t*>(codes + at.high) = codes_of(high, scale);
   }
 }
 
@@ -216,18 +271,18 @@ bool has_glm_form(const RopeKv& p) {
 cudaError_t launch_rope_kv(const RopeKv& p, cudaStream_t stream) {
   if (p.width > kWidthMax) return cudaErrorInvalidValue;
   const int heads = p.query_heads + 2 * p.kv_heads;
-  constexpr int kMany = 4;  // heads a warp
-  // What fills 132 multiprocessors with 32 warps of four heads. On an H200 7,168 heads
-  // (256 tokens of 28) lost by it, 28,672 (256 of 112) won.
-  constexpr std::int64_t kManyHeads = 132 * 32 * kMany;
   const bool glm = has_glm_form(p) && p.tokens * heads < INT32_MAX;
-  const bool many = glm && p.tokens * heads >= kManyHeads;
-  const std::int64_t warps = p.tokens * (many ? (heads + kMany - 1) / kMany : heads);
+  // As many in turn as leave 64 groups of lanes for each of 132 multiprocessors.
+  const std::int64_t a_group = p.tokens * heads / (132 * 64);
+  const int each = !glm || a_group < 2 ? 1 : a_group < 4 ? 2 : 4;
+  const std::int64_t groups = p.tokens * ((heads + each - 1) / each);
+  const int block = glm ? kGlmGroups : kWarps;
   return launch_kernel(
-      many  ? rope_kv_glm_kernel<kMany>
-      : glm ? rope_kv_glm_kernel<1>
-            : rope_kv_kernel,
-      {dim3(static_cast<unsigned>((warps + kWarps - 1) / kWarps)), dim3(kWarps * 32)}, stream, p);
+      !glm        ? rope_kv_kernel
+      : each == 1 ? rope_kv_glm_kernel<1>
+      : each == 2 ? rope_kv_glm_kernel<2>
+                  : rope_kv_glm_kernel<4>,
+      {dim3(static_cast<unsigned>((groups + block - 1) / block)), dim3(kWarps * 32)}, stream, p);
 }
 
 }  // namespace koho::cuda

@@ -438,9 +438,9 @@ std::string run_qk(Backend& backend,
   heads.rotary = random.chance(0.7) ? heads.width / 2 : random.pick({0, 2, 6, 16});
   if (many) heads.width = 128;
   if (many) heads.rotary = 64;
-  const std::int64_t tokens =
-      many ? random.integer(17000, 20000) / (heads.query_heads + 2 * heads.kv_heads)
-           : random.integer(1, 20);
+  const std::int64_t tokens = many ? random.integer(1, 2) * random.integer(17000, 20000) /
+                                         (heads.query_heads + 2 * heads.kv_heads)
+                                   : random.integer(1, 20);
   const std::int64_t pages = tokens / kPageTokens + random.integer(1, 4);
   const std::int64_t positions_max = random.chance(0.1) ? 131072 : 300;
   const std::int64_t row = (heads.query_heads + 2 * heads.kv_heads) * heads.width;
