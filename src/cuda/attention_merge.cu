@@ -34,6 +34,8 @@ int sharers_of(int column_threads, std::int64_t rows) {
   return sharers;
 }
 static_assert(columns_of_cta(kMergeWidthMax) / kVector <= kThreadsMax);
+constexpr int kWarpsMax = columns_of_cta(kMergeWidthMax) / kVector / 32;
+static_assert(kQuantColumns == 32 * kVector);  // a warp has whole blocks
 
 struct Sums {
   float4 v = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
@@ -119,8 +121,8 @@ __global__ void __launch_bounds__(kThreadsMax, 1)
     attention_merge_kernel(const RowForms out, const __grid_constant__ Attention p) {
   // [lane][sums, largest, total][thread of the columns]
   extern __shared__ __align__(16) float lanes[];
-  __shared__ float reduce[32];
-  __shared__ float2 cta_largest;
+  __shared__ __align__(16) float maxima[kCluster * kWarpsMax];  // of all warps that write the row
+  __shared__ __align__(8) std::uint64_t told;
   __shared__ int counts[3];
   const int row = static_cast<int>(blockIdx.x) / kCluster;
   const int width = p.query_heads * p.width;
@@ -130,8 +132,15 @@ __global__ void __launch_bounds__(kThreadsMax, 1)
   const int sharer = static_cast<int>(threadIdx.x) / threads;
   const int thread = static_cast<int>(threadIdx.x) % threads;
   const int column = static_cast<int>(blockIdx.x) % kCluster * columns + thread * kVector;
+  const int warps = threads / 32;
   if (threadIdx.x < 3) counts[threadIdx.x] = 0;
+  if (threadIdx.x == 0 && out.codes != nullptr) {
+    mbarrier_init(shared_address(&told), 1);
+    mbarrier_init_fence();
+    mbarrier_arrive_expect(shared_address(&told), static_cast<std::uint32_t>(kCluster * warps) * 4);
+  }
   __syncthreads();
+  if (out.codes != nullptr) cluster_arrive();
   const RowItems items = count_items(p, row, counts);
   const int context = row < p.decodes ? p.context_lengths[row] : 0;
   const int groups = groups_of(p, context);
@@ -198,21 +207,26 @@ __global__ void __launch_bounds__(kThreadsMax, 1)
     }
   }
   if (out.codes == nullptr) return;
-  largest = block_reduce<true>(largest, reduce);
-  if (threadIdx.x == 0) cta_largest = make_float2(largest, 0.0F);
-  cluster_barrier();
-  float2 others[kCluster];
-#pragma unroll
-  for (std::uint32_t rank = 0; rank < kCluster; ++rank)
-    others[rank] = cluster_load(shared_address(&cta_largest), rank);
-#pragma unroll
-  for (const float2& other : others) largest = fmaxf(largest, other.x);
+  cluster_wait();  // every CTA has begun
+  if (sharer != 0) return;
+  // A warp tells all CTAs its largest value: 4 bytes to each.
+  const auto lane = threadIdx.x % 32;
+  largest = warp_max(largest);
+  if (lane < kCluster) {
+    const auto place =
+        static_cast<int>(cluster_rank()) * warps + static_cast<int>(threadIdx.x) / 32;
+    cluster_send(cluster_address(shared_address(&maxima[place]), lane), largest,
+                 cluster_address(shared_address(&told), lane));
+  }
+  mbarrier_wait_cluster(shared_address(&told), 0);
+  for (int i = static_cast<int>(lane); i < kCluster * warps; i += 32)
+    largest = fmaxf(largest, maxima[i]);
+  largest = warp_max(largest);
   if (writes) {
     const float scale = quant_scale(largest);
     if (column == 0) out.scales[row] = scale;
     store_four_codes(out.codes + row * out.codes_stride + column, v, scale);
   }
-  cluster_barrier();  // NOTE: no CTA may leave while another reads its result
 }
 
 /// Rows that see nothing: those after all sequences, and those of empty ones that are not decoded.
