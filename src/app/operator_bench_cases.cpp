@@ -8,6 +8,7 @@
 
 #include "app/operator_bench.h"
 #include "base/arithmetic.h"
+#include "sampling/philox.h"
 #include "tensor/number.h"
 
 namespace koho::app {
@@ -351,7 +352,7 @@ Result<std::vector<OpBench>> build_rows(Backend& backend, std::int64_t hidden) {
   Routing routing;
   KOHO_TRY_ASSIGN(routing.ids, own->empty(DType::i32, {kTokensMax, kTop}));
   KOHO_TRY_ASSIGN(routing.weights, own->empty(DType::f32, {kTokensMax, kTop}));
-  for (const std::int64_t tokens : {1, 16, 64, 256, 8192}) {
+  for (const std::int64_t tokens : {1, 8, 16, 32, 64, 256, 8192}) {
     OpBench norm;
     norm.op = "add_rms_norm";
     norm.shape = {{"tokens", tokens}, {"hidden", hidden}};
@@ -425,6 +426,7 @@ Result<std::vector<OpBench>> build_sample(Backend& backend) {
   auto own = std::make_shared<Operands>(backend);
   constexpr std::int64_t kVocabulary = 151552;
   constexpr std::int64_t kRowsMax = 256;
+  constexpr std::int64_t kPositions = 200;  // calls draw anew, as steps do
   KOHO_TRY_ASSIGN(const TensorView logits, own->upload(DType::f32, {kRowsMax, kVocabulary},
                                                        [&] { return 2.5 * own->normal(); }));
   SamplingOutput out;
@@ -433,6 +435,15 @@ Result<std::vector<OpBench>> build_sample(Backend& backend) {
                   own->upload(DType::i32, {kRowsMax, kVocabulary}, [at = 0]() mutable {
                     return at++ % 101 == 0 ? 1.0 : 0.0;  // 1,500 tokens a row
                   }));
+  const std::int32_t mark_words = race_mark_words(kVocabulary);
+  std::vector<std::uint32_t> row_marks(static_cast<std::size_t>(kRowsMax * mark_words));
+  for (std::int64_t at = 0; at < kRowsMax * kVocabulary; at += 101) {
+    const auto token = static_cast<std::int32_t>(at % kVocabulary);
+    row_marks[static_cast<std::size_t>(at / kVocabulary * mark_words + race_mark_word(token))] |=
+        race_mark_bit(token);
+  }
+  KOHO_TRY_ASSIGN(const TensorView marks, own->empty(DType::i32, {kRowsMax, mark_words}));
+  KOHO_TRY(backend.upload(marks, std::as_bytes(std::span(row_marks))));
   SamplingRow greedy;
   SamplingRow temperature;
   temperature.temperature = 1.0F;
@@ -448,12 +459,13 @@ Result<std::vector<OpBench>> build_sample(Backend& backend) {
   std::vector<OpBench> benches;
   std::int64_t kind = 0;
   for (const SamplingRow& model : {greedy, temperature, top_k, top_p, penalties, raising}) {
-    std::vector<SamplingRow> rows(static_cast<std::size_t>(kRowsMax), model);
+    std::vector<SamplingRow> rows(static_cast<std::size_t>(kPositions * kRowsMax), model);
     for (std::size_t i = 0; i < rows.size(); ++i) {
-      rows[i].seed = i;
-      if (model.counts_slot >= 0) rows[i].counts_slot = static_cast<std::int32_t>(i);
+      rows[i].seed = i % kRowsMax;
+      rows[i].output_position = static_cast<std::int64_t>(i / kRowsMax);
+      if (model.counts_slot >= 0) rows[i].counts_slot = static_cast<std::int32_t>(i % kRowsMax);
     }
-    KOHO_TRY_ASSIGN(const TensorView placed, own->empty(DType::u8, {kRowsMax, 64}));
+    KOHO_TRY_ASSIGN(const TensorView placed, own->empty(DType::u8, {kPositions * kRowsMax, 64}));
     KOHO_TRY(backend.upload(placed, std::as_bytes(std::span(rows))));
     for (const std::int64_t count : {1, 64, 256}) {
       OpBench bench;
@@ -461,10 +473,10 @@ Result<std::vector<OpBench>> build_sample(Backend& backend) {
       // kind: 0 greedy, 1 temperature, 2 top_k 50, 3 top_p 0.95, 4 penalties, 5 negative ones
       bench.shape = {{"tokens", count}, {"vocabulary", kVocabulary}, {"kind", kind}};
       bench.bytes = 4.0 * static_cast<double>(count * kVocabulary);
-      bench.run = [=](std::int64_t) {
+      bench.run = [=](std::int64_t call) {
         SamplingBatch batch;
-        batch.rows = placed.first(count);
-        batch.counts = counts;
+        batch.rows = placed.slice(0, call % kPositions * kRowsMax, count);
+        batch.counts = {.entries = counts, .marks = marks};
         batch.tokens = 151365;
         SamplingOutput cut;
         cut.ids = out.ids.first(count);

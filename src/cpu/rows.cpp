@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "cpu/cpu_backend_impl.h"
+#include "sampling/philox.h"
 
 namespace koho::cpu {
 namespace {
@@ -234,6 +235,10 @@ Status CpuBackend::do_copy_pages(const KvLayer& kv, ConstTensorView pairs) {
   return {};
 }
 
+static void mark(std::uint32_t* marks, std::int32_t token) {
+  marks[race_mark_word(token)] |= race_mark_bit(token);
+}
+
 Status CpuBackend::do_sample(const SamplingOutput& out,
                              ConstTensorView logits,
                              const SamplingBatch& batch) {
@@ -254,10 +259,12 @@ Status CpuBackend::do_sample(const SamplingOutput& out,
     if (row.mask_row >= 0)
       input.mask = {row_of<std::int32_t>(batch.masks, row.mask_row), mask_words};
     if (row.counts_slot >= 0)
-      input.counts = {row_of<std::int32_t>(batch.counts, row.counts_slot), vocabulary};
+      input.counts = {row_of<std::int32_t>(batch.counts.entries, row.counts_slot), vocabulary};
     SamplerOutput& sample = samples_[static_cast<std::size_t>(worker)];
     samplers_[static_cast<std::size_t>(worker)].sample(row, input, sample);
     out.ids.as<std::int32_t>()[r] = sample.id;
+    if (row.counts_slot >= 0 && sample.id >= 0)
+      mark(row_of<std::uint32_t>(batch.counts.marks, row.counts_slot), sample.id);
     if (!out.logprobs.empty()) out.logprobs.as<float>()[r] = sample.logprob;
     if (out.top_ids.empty()) return;
     std::copy(sample.top_ids.begin(), sample.top_ids.end(), row_of<std::int32_t>(out.top_ids, r));
@@ -267,16 +274,19 @@ Status CpuBackend::do_sample(const SamplingOutput& out,
   return {};
 }
 
-Status CpuBackend::do_reset_counts(TensorView counts,
+Status CpuBackend::do_reset_counts(const TokenCounts& counts,
                                    std::int64_t slot,
                                    ConstTensorView prompt_ids,
                                    ConstTensorView output_ids) {
   constexpr auto kPromptBit = static_cast<std::int32_t>(0x80000000U);
-  std::int32_t* row = row_of<std::int32_t>(counts, slot);
-  const std::int64_t vocabulary = counts.size(1);
+  std::int32_t* row = row_of<std::int32_t>(counts.entries, slot);
+  auto* marks = row_of<std::uint32_t>(counts.marks, slot);
+  const std::int64_t vocabulary = counts.entries.size(1);
   std::fill_n(row, vocabulary, 0);
+  std::fill_n(marks, counts.marks.size(1), 0U);
   const auto entry = [&](std::int32_t id) -> std::int32_t& {
     KOHO_CHECK(id >= 0 && id < vocabulary);
+    mark(marks, id);
     return row[id];
   };
   for (std::int64_t i = 0; i < prompt_ids.size(0); ++i)

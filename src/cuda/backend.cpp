@@ -392,7 +392,8 @@ Status CudaBackend::do_sample(const SamplingOutput& out,
   p.rows = reinterpret_cast<const SampleRow*>(batch.rows.data);
   p.biases = reinterpret_cast<const SampleBias*>(batch.biases.data);
   p.masks = i32(batch.masks);
-  p.counts = pointer<std::int32_t>(batch.counts);
+  p.counts = pointer<std::int32_t>(batch.counts.entries);
+  p.marks = reinterpret_cast<std::uint16_t*>(batch.counts.marks.data);
   p.row_count = logits.size(0);
   p.vocabulary = static_cast<int>(logits.size(1));
   p.tokens = static_cast<int>(batch.tokens);
@@ -404,13 +405,22 @@ Status CudaBackend::do_sample(const SamplingOutput& out,
   return {};
 }
 
-Status CudaBackend::do_reset_counts(TensorView counts,
+Status CudaBackend::do_reset_counts(const TokenCounts& counts,
                                     std::int64_t slot,
                                     ConstTensorView prompt_ids,
                                     ConstTensorView output_ids) {
-  KOHO_CUDA_TRY(launch_reset_counts(counts.as<std::int32_t>() + slot * counts.size(1),
-                                    counts.size(1), i32(prompt_ids), prompt_ids.size(0),
-                                    i32(output_ids), output_ids.size(0), stream_));
+  const std::int64_t vocabulary = counts.entries.size(1);
+  const std::int64_t mark_words = counts.marks.size(1);
+  KOHO_CUDA_TRY(
+      launch_reset_counts({.entries = counts.entries.as<std::int32_t>() + slot * vocabulary,
+                           .marks = counts.marks.as<std::int32_t>() + slot * mark_words,
+                           .vocabulary = vocabulary,
+                           .mark_words = mark_words,
+                           .prompt = i32(prompt_ids),
+                           .prompt_count = prompt_ids.size(0),
+                           .output = i32(output_ids),
+                           .output_count = output_ids.size(0)},
+                          stream_));
   return {};
 }
 

@@ -89,7 +89,7 @@ class CudaBackend final : public Backend {
   Status do_sample(const SamplingOutput& out,
                    ConstTensorView logits,
                    const SamplingBatch& batch) override;
-  Status do_reset_counts(TensorView counts,
+  Status do_reset_counts(const TokenCounts& counts,
                          std::int64_t slot,
                          ConstTensorView prompt_ids,
                          ConstTensorView output_ids) override;

@@ -87,13 +87,19 @@ struct PageCopy {
   std::int64_t count = 0;
 };
 cudaError_t launch_copy_pages(const PageCopy& copy, cudaStream_t stream);
-cudaError_t launch_reset_counts(std::int32_t* row,
-                                std::int64_t vocabulary,
-                                const std::int32_t* prompt,
-                                std::int64_t prompt_count,
-                                const std::int32_t* output,
-                                std::int64_t output_count,
-                                cudaStream_t stream);
+
+/// A row of TokenCounts (ops/backend.h) and what it is to count.
+struct CountReset {
+  std::int32_t* entries = nullptr;
+  std::int32_t* marks = nullptr;
+  std::int64_t vocabulary = 0;
+  std::int64_t mark_words = 0;
+  const std::int32_t* prompt = nullptr;
+  std::int64_t prompt_count = 0;
+  const std::int32_t* output = nullptr;
+  std::int64_t output_count = 0;
+};
+cudaError_t launch_reset_counts(const CountReset& reset, cudaStream_t stream);
 
 // ---- norm.cu
 

@@ -6,6 +6,7 @@
 #include "cuda/kernels.h"
 #include "cuda/launch.cuh"
 #include "cuda/ptx.cuh"
+#include "sampling/philox.h"
 
 namespace koho::cuda {
 namespace {
@@ -54,27 +55,32 @@ __global__ void copy_pages_kernel(const PageCopy copy) {
     scales[to * copy.page_scales + i] = scales[from * copy.page_scales + i];
 }
 
-__global__ void clear_kernel(std::int32_t* row, std::int64_t count) {
+__global__ void clear_counts_kernel(const CountReset reset) {
   grid_begin();
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i < count) row[i] = 0;
+  if (i < reset.vocabulary) reset.entries[i] = 0;
+  if (i < reset.mark_words) reset.marks[i] = 0;
 }
 
-__global__ void count_kernel(std::int32_t* row,
-                             std::int64_t vocabulary,
-                             const std::int32_t* prompt,
-                             std::int64_t prompt_count,
-                             const std::int32_t* output,
-                             std::int64_t output_count) {
+__global__ void count_kernel(const CountReset reset) {
   grid_begin();
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i < prompt_count) {
-    const std::int64_t id = prompt[i];
-    if (id >= 0 && id < vocabulary) atomicOr(row + id, static_cast<int>(0x80000000U));
+  const auto mark = [&](std::int32_t id) {
+    atomicOr(reset.marks + race_mark_word(id), static_cast<std::int32_t>(race_mark_bit(id)));
+  };
+  if (i < reset.prompt_count) {
+    const std::int32_t id = reset.prompt[i];
+    if (id >= 0 && id < reset.vocabulary) {
+      atomicOr(reset.entries + id, static_cast<int>(0x80000000U));
+      mark(id);
+    }
   }
-  if (i < output_count) {
-    const std::int64_t id = output[i];
-    if (id >= 0 && id < vocabulary) atomicAdd(row + id, 1);
+  if (i < reset.output_count) {
+    const std::int32_t id = reset.output[i];
+    if (id >= 0 && id < reset.vocabulary) {
+      atomicAdd(reset.entries + id, 1);
+      mark(id);
+    }
   }
 }
 
@@ -112,19 +118,15 @@ cudaError_t launch_copy_pages(const PageCopy& copy, cudaStream_t stream) {
                        {dim3(static_cast<unsigned>(copy.count), 2), dim3(kThreads)}, stream, copy);
 }
 
-cudaError_t launch_reset_counts(std::int32_t* row,
-                                std::int64_t vocabulary,
-                                const std::int32_t* prompt,
-                                std::int64_t prompt_count,
-                                const std::int32_t* output,
-                                std::int64_t output_count,
-                                cudaStream_t stream) {
-  const cudaError_t cleared = launch_kernel(
-      clear_kernel, {dim3(blocks_for(vocabulary)), dim3(kThreads)}, stream, row, vocabulary);
-  const std::int64_t most = prompt_count > output_count ? prompt_count : output_count;
+cudaError_t launch_reset_counts(const CountReset& reset, cudaStream_t stream) {
+  const std::int64_t words =
+      reset.vocabulary > reset.mark_words ? reset.vocabulary : reset.mark_words;
+  const cudaError_t cleared =
+      launch_kernel(clear_counts_kernel, {dim3(blocks_for(words)), dim3(kThreads)}, stream, reset);
+  const std::int64_t most =
+      reset.prompt_count > reset.output_count ? reset.prompt_count : reset.output_count;
   if (cleared != cudaSuccess || most == 0) return cleared;
-  return launch_kernel(count_kernel, {dim3(blocks_for(most)), dim3(kThreads)}, stream, row,
-                       vocabulary, prompt, prompt_count, output, output_count);
+  return launch_kernel(count_kernel, {dim3(blocks_for(most)), dim3(kThreads)}, stream, reset);
 }
 
 }  // namespace koho::cuda

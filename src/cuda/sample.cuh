@@ -8,6 +8,7 @@
 #include "cuda/numeric.cuh"
 #include "cuda/ptx.cuh"
 #include "cuda/sample.h"
+#include "sampling/philox.h"
 
 namespace koho::cuda {
 
@@ -22,75 +23,67 @@ __device__ __forceinline__ float unordered(std::uint32_t key) {
   return __uint_as_float((key & 0x80000000U) != 0 ? key & 0x7FFFFFFFU : ~key);
 }
 
-/// sampling/philox.h on the device: the generator's words of counters {blocks[i], kind, position}.
-/// Several at once share the keys of a round.
-template <int kBlocks>
-__device__ __forceinline__ void philox(std::uint32_t (&bits)[kBlocks][4],
-                                       const std::uint32_t (&blocks)[kBlocks],
-                                       std::uint32_t kind,
-                                       std::uint64_t position,
-                                       std::uint64_t seed) {
-#pragma unroll
-  for (int i = 0; i < kBlocks; ++i) {
-    bits[i][0] = blocks[i];
-    bits[i][1] = kind;
-    bits[i][2] = static_cast<std::uint32_t>(position);
-    bits[i][3] = static_cast<std::uint32_t>(position >> 32U);
+/// sampling/philox.h on the device: its counter, and its keys of the first of ten rounds.
+__device__ __forceinline__ void philox_begin(std::uint32_t (&c)[4],
+                                             std::uint32_t block,
+                                             std::uint32_t kind,
+                                             std::uint64_t position) {
+  c[0] = block;
+  c[1] = kind;
+  c[2] = static_cast<std::uint32_t>(position);
+  c[3] = static_cast<std::uint32_t>(position >> 32U);
+}
+struct PhiloxKeys {
+  std::uint32_t first;
+  std::uint32_t second;
+
+  explicit __device__ __forceinline__ PhiloxKeys(std::uint64_t seed)
+      : first(static_cast<std::uint32_t>(seed)), second(static_cast<std::uint32_t>(seed >> 32U)) {}
+  __device__ __forceinline__ void next() {
+    first += 0x9E3779B9U;
+    second += 0xBB67AE85U;
   }
-  auto key0 = static_cast<std::uint32_t>(seed);
-  auto key1 = static_cast<std::uint32_t>(seed >> 32U);
-#pragma unroll
-  for (int round = 0; round < 10; ++round) {
-#pragma unroll
-    for (int i = 0; i < kBlocks; ++i) {
-      std::uint32_t(&c)[4] = bits[i];
-      const std::uint64_t product0 = static_cast<std::uint64_t>(0xD2511F53U) * c[0];
-      const std::uint64_t product1 = static_cast<std::uint64_t>(0xCD9E8D57U) * c[2];
-      c[0] = static_cast<std::uint32_t>(product1 >> 32U) ^ c[1] ^ key0;
-      c[1] = static_cast<std::uint32_t>(product1);
-      c[2] = static_cast<std::uint32_t>(product0 >> 32U) ^ c[3] ^ key1;
-      c[3] = static_cast<std::uint32_t>(product0);
-    }
-    key0 += 0x9E3779B9U;
-    key1 += 0xBB67AE85U;
-  }
+};
+__device__ __forceinline__ void philox_round(std::uint32_t (&c)[4], const PhiloxKeys& keys) {
+  const std::uint64_t product0 = static_cast<std::uint64_t>(0xD2511F53U) * c[0];
+  const std::uint64_t product1 = static_cast<std::uint64_t>(0xCD9E8D57U) * c[2];
+  c[0] = static_cast<std::uint32_t>(product1 >> 32U) ^ c[1] ^ keys.first;
+  c[1] = static_cast<std::uint32_t>(product1);
+  c[2] = static_cast<std::uint32_t>(product0 >> 32U) ^ c[3] ^ keys.second;
+  c[3] = static_cast<std::uint32_t>(product0);
 }
 
 // ---- the race of sampling/philox.h: a warp reads a block of 512 tokens, lane l group l of it
 
-constexpr int kGroupTokens = 16;
+constexpr int kGroupTokens = kRaceGroup;
 constexpr int kGroupVectors = kGroupTokens / 4;
-constexpr int kBlockTokens = 32 * kGroupTokens;
+constexpr int kBlockTokens = kRaceBlock;
 constexpr int kVectorStep = 128;  // tokens from one vector of a group to the next
 constexpr int kBlocksStep = kSampleWarps * kBlockTokens;
-
-__device__ __forceinline__ std::uint32_t race_group(int id) {
-  return static_cast<std::uint32_t>(id / kBlockTokens * 32 + id / 4 % 32);
-}
-__device__ __forceinline__ int race_member(int id) {
-  return id / kVectorStep % 4 * 4 + id % 4;
-}
 
 /// Neighbouring tokens of one of `parts` parts of a row: whole blocks.
 __device__ __forceinline__ int part_tokens(int tokens, int parts) {
   return ((tokens + parts - 1) / parts + kBlockTokens - 1) / kBlockTokens * kBlockTokens;
 }
 
-/// Bits of a group's earliest time.
-struct Race {
-  std::uint32_t bits;
-  int member;  // who has it
-};
-template <int kGroups>
-__device__ __forceinline__ void race_draw(Race (&races)[kGroups],
-                                          const std::uint32_t (&groups)[kGroups],
-                                          std::uint64_t position,
-                                          std::uint64_t seed) {
-  std::uint32_t bits[kGroups][4];
-  philox(bits, groups, 1, position, seed);
+/// A token of a block: member `member` of lane `lane`'s group.
+__device__ __forceinline__ int block_token(int lane, int member) {
+  return member / 4 * kVectorStep + lane * 4 + member % 4;
+}
+
+/// A group's random bits.
+__device__ __forceinline__ RaceDraw race_bits(std::int32_t group,
+                                              std::uint64_t position,
+                                              std::uint64_t seed) {
+  std::uint32_t bits[4];
+  philox_begin(bits, static_cast<std::uint32_t>(group), 1, position);
+  PhiloxKeys keys(seed);
 #pragma unroll
-  for (int i = 0; i < kGroups; ++i)
-    races[i] = {bits[i][0], static_cast<int>(bits[i][1] % kGroupTokens)};
+  for (int round = 0; round < 10; ++round) {
+    philox_round(bits, keys);
+    keys.next();
+  }
+  return {bits[0], static_cast<std::int32_t>(bits[1] % kGroupTokens)};
 }
 
 /// -log(u) of u = (bits + 0.5) / 2^32; 1 - u is what the bits give exactly where u is near 1.
@@ -99,73 +92,112 @@ __device__ __forceinline__ float exponential(std::uint32_t bits) {
   return rest < 0.5F ? -log1pf(-rest) : -logf((static_cast<float>(bits) + 0.5F) * 0x1p-32F);
 }
 
-/// What is added to a token's logit.
+/// What is added to a token's logit. Small rather than fast: few tokens are asked for it, and what
+/// it costs them is mostly the reading of its instructions.
 inline __device__ __noinline__ float race_noise(int id,
                                                 std::uint64_t position,
                                                 std::uint64_t seed) {
-  Race races[1];
-  const std::uint32_t groups[1] = {race_group(id)};
-  race_draw(races, groups, position, seed);
-  const Race& race = races[0];
-  float time = exponential(race.bits) * (1.0F / kGroupTokens);
-  if (race_member(id) != race.member) {
-    std::uint32_t bits[1][4];
-    const std::uint32_t block[1] = {static_cast<std::uint32_t>(id) / 4};
-    philox(bits, block, 0, position, seed);
-    const std::uint32_t low = id % 2 == 0 ? bits[0][0] : bits[0][1];
-    const std::uint32_t high = id % 2 == 0 ? bits[0][2] : bits[0][3];
-    time += exponential(id % 4 < 2 ? low : high);
+  std::uint32_t group[4];
+  std::uint32_t token[4];
+  philox_begin(group, static_cast<std::uint32_t>(race_group(id)), 1, position);
+  philox_begin(token, static_cast<std::uint32_t>(id) / 4, 0, position);
+  PhiloxKeys keys(seed);
+#pragma unroll 1
+  for (int round = 0; round < 10; ++round) {
+    philox_round(group, keys);
+    philox_round(token, keys);
+    keys.next();
+  }
+  const std::uint32_t low = id % 2 == 0 ? token[0] : token[1];
+  const std::uint32_t high = id % 2 == 0 ? token[2] : token[3];
+  std::uint32_t bits = id % 4 < 2 ? low : high;
+  float time = 0.0F;  // behind the earliest
+#pragma unroll 1
+  for (int i = 0; i < 2; ++i) {
+    const float drawn = exponential(bits);
+    time = i == 0 ? (static_cast<int>(group[1] % kGroupTokens) == race_member(id) ? 0.0F : drawn)
+                  : fmaf(drawn, 1.0F / kGroupTokens, time);
+    bits = group[0];
   }
   return -logf(time);
 }
 
-/// A logit after its biases, if any, and the penalties of its count. Few tokens have either.
-inline __device__ __noinline__ float change_logit(
-    const SampleRow* row, const SampleBias* biases, float logit, int id, std::int32_t entry) {
-  if (biases != nullptr)
-#pragma unroll 1
-    for (int i = 0; i < row->bias_count; ++i)
-      if (biases[i].token == id) logit += biases[i].bias;
-  if (entry == 0) return logit;
-  logit = logit > 0.0F ? logit / row->repetition_penalty : logit * row->repetition_penalty;
-  const std::int32_t times = entry & ~static_cast<std::int32_t>(kPromptBit);
-  if (times > 0)
-    logit -= static_cast<float>(times) * row->frequency_penalty + row->presence_penalty;
-  return logit;
-}
-
-/// What a row's logits become before any cut.
+/// What a row's logits become before any cut. A lane changes its group of a block where the block
+/// lies in shared memory.
 struct Modifier {
   const SampleRow* row;
   const SampleBias* biases;
-  const std::uint32_t* biased;  // bits of the tokens in `biases`, from token `first` on; or null
+  const std::uint32_t* biased;  // of two tokens a bit, from token `first` on, or null: in `biases`?
   const std::int32_t* mask;     // or null
   const std::int32_t* counts;   // or null
+  const std::uint16_t* marks;   // of the counts: 16 bits a group
   float temperature;
   int first;
   bool plain;  // nothing but temperature
 
-  /// Bits of four neighbouring tokens, the first a multiple of four.
-  __device__ __forceinline__ std::uint32_t biased_bits(int id) const {
-    return biased == nullptr
-               ? 0
-               : (biased[(id - first) / 32] >> (static_cast<unsigned>(id) % 32)) & 0xFU;
+  /// The members of this lane's group that have a count.
+  __device__ __forceinline__ std::uint32_t counted(int block) const {
+    return counts == nullptr ? 0U : marks[race_group(block + lane_token(0))];
   }
-  __device__ __forceinline__ std::uint32_t allowed_bits(int id) const {
-    return mask == nullptr
-               ? 0xFU
-               : static_cast<std::uint32_t>(mask[id / 32]) >> (static_cast<unsigned>(id) % 32);
+  /// The count of the first of them.
+  __device__ __forceinline__ std::int32_t first_count(int block, std::uint32_t counted) const {
+    return counted == 0 ? 0 : counts[block + lane_token(__ffs(static_cast<int>(counted)) - 1)];
   }
-  /// All but temperature; `entry` is the token's count.
-  __device__ __forceinline__ float adjust(float logit, int id, std::int32_t entry) const {
-    const unsigned bit = static_cast<unsigned>(id) % 4;
-    const bool is_biased = ((biased_bits(id / 4 * 4) >> bit) & 1U) != 0;
-    if (is_biased || entry != 0)
-      logit = change_logit(row, is_biased ? biases : nullptr, logit, id, entry);
-    return ((allowed_bits(id / 4 * 4) >> bit) & 1U) != 0 ? logit : kOut;
+
+  /// Biases and penalties of this lane's group of the block at `values`. `count`: first_count().
+  __device__ __forceinline__ void change(float* values,
+                                         int block,
+                                         std::uint32_t counted,
+                                         std::int32_t count) const {
+    std::uint32_t changed = counted | biased_members(block);
+#pragma unroll 1
+    for (; changed != 0; changed &= changed - 1) {
+      const std::uint32_t bit = changed & -changed;
+      const int at = lane_token(__ffs(static_cast<int>(bit)) - 1);
+      std::int32_t entry = 0;
+      if ((counted & bit) != 0) entry = (counted & (bit - 1)) == 0 ? count : counts[block + at];
+      values[at] = change(values[at], block + at, entry);
+    }
+  }
+  /// The mask of four tokens from `id` on.
+  __device__ __forceinline__ float4 masked(const float4& v, int id) const {
+    const std::uint32_t allowed =
+        static_cast<std::uint32_t>(mask[id / 32]) >> (static_cast<unsigned>(id) % 32);
+    return make_float4((allowed & 1U) != 0 ? v.x : kOut, (allowed & 2U) != 0 ? v.y : kOut,
+                       (allowed & 4U) != 0 ? v.z : kOut, (allowed & 8U) != 0 ? v.w : kOut);
   }
   __device__ __forceinline__ float temper(float logit) const {
     return temperature > 0.0F && temperature != 1.0F ? logit / temperature : logit;
+  }
+
+ private:
+  __device__ __forceinline__ int lane_token(int member) const {
+    return block_token(static_cast<int>(threadIdx.x) % 32, member);
+  }
+  __device__ __forceinline__ std::uint32_t biased_members(int block) const {
+    if (biased == nullptr) return 0;
+    const unsigned lane = threadIdx.x % 32;
+    std::uint32_t members = 0;
+#pragma unroll
+    for (int i = 0; i < kGroupVectors; ++i) {
+      const std::uint32_t word = biased[(block - first) / 64 + i * 2 + static_cast<int>(lane / 16)];
+      const std::uint32_t pairs = word >> (lane % 16 * 2);
+      members |= ((pairs & 1U) * 3U | (pairs & 2U) * 6U) << (i * 4);
+    }
+    return members;
+  }
+  __device__ __forceinline__ float change(float logit, int id, std::int32_t entry) const {
+    if (biased != nullptr)
+#pragma unroll 1
+      for (int i = 0; i < row->bias_count; ++i)
+        if (biases[i].token == id) logit += biases[i].bias;
+    if (entry == 0) return logit;
+    const float repetition = row->repetition_penalty;
+    if (repetition != 1.0F) logit = logit > 0.0F ? logit / repetition : logit * repetition;
+    const std::int32_t times = entry & ~static_cast<std::int32_t>(kPromptBit);
+    if (times > 0)
+      logit -= static_cast<float>(times) * row->frequency_penalty + row->presence_penalty;
+    return logit;
   }
 };
 
@@ -243,13 +275,9 @@ struct Drawing {
   template <typename Value>
   __device__ __forceinline__ void open(int block, const Value& value_of) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    Race races[1];
-    const std::uint32_t groups[1] = {race_group(block + lane * 4)};
-    race_draw(races, groups, position, seed);
-    const int member = races[0].member;
-    const int id = block + member / 4 * kVectorStep + lane * 4 + member % 4;
-    float score = value_of(id);
-    if (score != kOut) score += race_noise(id, position, seed);
+    const RaceDraw race = race_bits(race_group(block + lane * 4), position, seed);
+    float score = value_of(block + block_token(lane, race.member));
+    if (score != kOut) score -= logf(exponential(race.bits) * (1.0F / kGroupTokens));
     raise(score == score ? score : kOut);
   }
 
@@ -263,9 +291,7 @@ struct Drawing {
       groups &= groups - 1;
       const int second = groups != 0 ? __ffs(static_cast<int>(groups)) - 1 : first;
       groups &= groups - 1;
-      const int member = lane % kGroupTokens;
-      const int id = block + member / 4 * kVectorStep + (lane < kGroupTokens ? first : second) * 4 +
-                     member % 4;
+      const int id = block + block_token(lane < kGroupTokens ? first : second, lane % kGroupTokens);
       float score = value_of(id);
       if (score != kOut) score += race_noise(id, position, seed);
       best.offer(score, id);
@@ -440,15 +466,19 @@ struct RowView {
   const SampleRow& row;
   const float* logits;
   std::int32_t* counts;  // or null
+  std::uint16_t* marks;  // of the counts
   bool random;
   bool cut;  // the business of the cut kernel: thresholds or log-probabilities
 };
 
 __device__ __forceinline__ RowView row_view(const Sample& p, std::int64_t index) {
-  RowView view{p.rows[index], p.logits + index * p.logits_stride, nullptr, false, false};
+  RowView view{p.rows[index], p.logits + index * p.logits_stride, nullptr, nullptr, false, false};
   const SampleRow& row = view.row;
-  if (row.counts_slot >= 0 && p.counts != nullptr)
-    view.counts = p.counts + static_cast<std::int64_t>(row.counts_slot) * p.vocabulary;
+  if (row.counts_slot >= 0 && p.counts != nullptr) {
+    const auto slot = static_cast<std::int64_t>(row.counts_slot);
+    view.counts = p.counts + slot * p.vocabulary;
+    view.marks = p.marks + slot * race_groups(p.vocabulary);
+  }
   view.random = row.temperature > 0.0F;
   const bool logprobs = row.logprobs >= 0 && (p.logprobs != nullptr || p.top_ids != nullptr);
   view.cut = logprobs || (view.random && (row.min_p > 0.0F || row.top_k > 0 || row.top_p < 1.0F));
@@ -456,7 +486,7 @@ __device__ __forceinline__ RowView row_view(const Sample& p, std::int64_t index)
 }
 
 /// Marks the tokens first .. first + count - 1 that have a bias and gathers what changes a row's
-/// logits. `first` and `count` are multiples of 32. All threads.
+/// logits. `first` and `count` are multiples of 512. All threads.
 __device__ __forceinline__ Modifier
 make_modifier(const Sample& p, const RowView& view, std::uint32_t* biased, int first, int count) {
   const SampleRow& row = view.row;
@@ -466,11 +496,11 @@ make_modifier(const Sample& p, const RowView& view, std::uint32_t* biased, int f
   const SampleBias* biases = p.biases + row.bias_begin;
   if (row.bias_count > 0) {
     __syncthreads();
-    for (int i = static_cast<int>(threadIdx.x); i < count / 32; i += kSampleThreads) biased[i] = 0;
+    for (int i = static_cast<int>(threadIdx.x); i < count / 64; i += kSampleThreads) biased[i] = 0;
     __syncthreads();
     for (int i = static_cast<int>(threadIdx.x); i < row.bias_count; i += kSampleThreads) {
       const int token = biases[i].token - first;
-      if (token >= 0 && token < count) atomicOr(&biased[token / 32], 1U << (token % 32));
+      if (token >= 0 && token < count) atomicOr(&biased[token / 64], 1U << (token / 2 % 32));
     }
     __syncthreads();
   }
@@ -479,17 +509,22 @@ make_modifier(const Sample& p, const RowView& view, std::uint32_t* biased, int f
           row.bias_count > 0 ? biased : nullptr,
           mask,
           view.counts,
+          view.marks,
           row.temperature,
           first,
           row.bias_count == 0 && mask == nullptr && view.counts == nullptr};
 }
 
+/// Writes what was chosen, and counts it if the row counts.
 __device__ __forceinline__ void write_choice(const Sample& p,
                                              std::int64_t index,
                                              int id,
-                                             std::int32_t* counts) {
+                                             const RowView& view) {
   p.ids[index] = id;
-  if (id >= 0 && counts != nullptr) ++counts[id];
+  if (id >= 0 && view.counts != nullptr) {
+    ++view.counts[id];
+    view.marks[race_group(id)] |= static_cast<std::uint16_t>(1U << race_member(id));
+  }
   if (p.logprobs != nullptr) p.logprobs[index] = 0.0F;
 }
 

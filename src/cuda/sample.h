@@ -47,6 +47,7 @@ struct Sample {
   const SampleBias* biases = nullptr;
   const std::int32_t* masks = nullptr;  // [M, ceil(V/32)]
   std::int32_t* counts = nullptr;       // [slots, V]
+  std::uint16_t* marks = nullptr;       // [slots, race_groups(V)]: which members' counts are not 0
   std::int64_t row_count = 0;
   int vocabulary = 0;
   int tokens = 0;

@@ -34,7 +34,7 @@ struct Shared {
   float list[kListMax];         // this CTA's values of the chosen bin
   float all_list[kListMax];     // all CTAs'
   std::uint32_t all_weights[kListMax];
-  std::uint32_t biased[kPartTokens / 32];
+  std::uint32_t biased[kPartTokens / 64];
   BestScratch best;
   double reduce_double[kSampleWarps];
   float reduce_float[kSampleWarps];
@@ -302,10 +302,9 @@ __device__ __forceinline__ void draw_part(
     }
     bool may_win = false;
     if (!(most < threshold)) {
-      Race races[1];
-      const std::uint32_t groups[1] = {race_group(first + block + lane * 4)};
-      race_draw(races, groups, drawing.position, drawing.seed);
-      may_win = drawing.may_win(races[0].bits, most, kLog2E, drawing.lead());
+      const RaceDraw race =
+          race_bits(race_group(first + block + lane * 4), drawing.position, drawing.seed);
+      may_win = drawing.may_win(race.bits, most, kLog2E, drawing.lead());
     }
     const std::uint32_t groups = __ballot_sync(0xFFFFFFFFU, may_win);
     if (groups != 0) drawing.take(groups, first + block, value_of);
@@ -324,24 +323,26 @@ __device__ void sample_row(
   const bool writes = cluster_rank() == 0 && threadIdx.x == 0;
 
   // Pass 1.
+  if (!modifier.plain) {
+    for (int block = static_cast<int>(threadIdx.x) / 32 * kBlockTokens; block < count;
+         block += kBlocksStep) {
+      const std::uint32_t counted = modifier.counted(first + block);
+      modifier.change(shared.logits + block, first + block, counted,
+                      modifier.first_count(first + block, counted));
+    }
+    __syncthreads();
+  }
   float largest = kOut;
   bool bad = false;
-  const bool changes = !modifier.plain || (view.random && row.temperature != 1.0F);
+  const bool tempers = view.random && row.temperature != 1.0F;
   for (int at = static_cast<int>(threadIdx.x) * 4; at < count; at += kSampleThreads * 4) {
     float4 four = *reinterpret_cast<const float4*>(shared.logits + at);
     bad |= isnan(max_or_nan(four));
-    if (changes) {
-      const auto change = [&](int i, float value) {
-        if (at + i >= count) return value;
-        const int id = first + at + i;
-        if (!modifier.plain)
-          value = modifier.adjust(value, id, modifier.counts != nullptr ? modifier.counts[id] : 0);
-        return modifier.temper(value);
-      };
-      four =
-          make_float4(change(0, four.x), change(1, four.y), change(2, four.z), change(3, four.w));
-      *reinterpret_cast<float4*>(shared.logits + at) = four;
-    }
+    if (modifier.mask != nullptr) four = modifier.masked(four, first + at);
+    if (tempers)
+      four = make_float4(modifier.temper(four.x), modifier.temper(four.y), modifier.temper(four.z),
+                         modifier.temper(four.w));
+    if (tempers || modifier.mask != nullptr) *reinterpret_cast<float4*>(shared.logits + at) = four;
     largest = fmaxf(largest, fmaxf(fmaxf(four.x, four.y), fmaxf(four.z, four.w)));
   }
   largest = block_all(largest, shared.reduce_float, [](float a, float b) { return fmaxf(a, b); });
@@ -351,7 +352,7 @@ __device__ void sample_row(
     bad |= other.y != 0.0F;
   });
   if (bad || largest == kOut) {
-    if (writes) write_choice(p, index, -1, nullptr);
+    if (writes) write_choice(p, index, -1, view);
     return;
   }
 
@@ -385,7 +386,7 @@ __device__ void sample_row(
     }
   }
   const Best best = cluster_best(shared, turn, drawing.best);
-  if (writes) write_choice(p, index, best.id, view.counts);
+  if (writes) write_choice(p, index, best.id, view);
   if (best.id >= 0 && row.logprobs >= 0 && (p.logprobs != nullptr || p.top_ids != nullptr))
     write_logprobs(p, shared, turn, view, index, first, count, best.id);
 }

@@ -6,8 +6,9 @@
 //   block    a warp takes 512 tokens at a time, 16 a lane; three such under way in shared memory
 //   draw     the race of sampling/philox.h: a lane draws its group's earliest time, and only groups
 //            that may win with it are looked at token by token
-//   counts   a block ahead in registers
-//   bytes    the logits once, the counts once under penalties
+//   changes  biases, penalties and masks in shared memory, by the lane that has the group; marks tell
+//            which tokens have counts, two blocks ahead, and only theirs are read
+//   bytes    the logits once; under penalties 16 bits more for 16 tokens, and the counts
 //
 // The best of all tokens does not depend on how they are divided.
 #include "cuda/launch.cuh"
@@ -17,14 +18,15 @@ namespace koho::cuda {
 namespace {
 
 constexpr int kPartsMax = 8;
-constexpr int kPartsMin = 2;
+constexpr int kPartsMin = 1;
 constexpr int kPartTokensMax = kSampleTokensMax / kPartsMin;
+constexpr std::int64_t kAlone = 264;  // rows that an H200 holds at once, a CTA each
 
 constexpr int kStages = 3;
 
 struct Shared {
   float ring[kStages][kSampleWarps][kBlockTokens];
-  std::uint32_t biased[kPartTokensMax / 32];
+  std::uint32_t biased[kPartTokensMax / 64];
   BestScratch best;
   std::uint32_t leading;
   std::uint64_t barrier;
@@ -37,49 +39,35 @@ struct Part {
   const Modifier& modifier;
   int begin;
   int end;
-  bool vectors;  // logits and counts are read by vectors, whole ones even at the row's end
+  bool vectors;  // logits are read by vectors, whole ones even at the row's end
 
-  /// This lane's tokens of a block to shared memory.
+  /// This lane's group of a block to shared memory.
   __device__ __forceinline__ void fetch(float* to, int block) const {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int first = static_cast<int>(threadIdx.x) % 32 * 4;
+    if (vectors) {
+      const float* from = view.logits + block + first;
+      const std::uint32_t there = shared_address(to + first);
 #pragma unroll
-    for (int i = 0; i < kGroupVectors; ++i) {
-      const int at = i * kVectorStep + lane * 4;
-      if (block + at >= end) continue;
-      if (vectors)
-        copy_16(shared_address(to + at), view.logits + block + at, 16);
-      else
-        for (int j = 0; j < 4 && block + at + j < end; ++j)
-          to[at + j] = view.logits[block + at + j];
+      for (int i = 0; i < kGroupVectors; ++i)
+        if (block + first + i * kVectorStep < end)
+          copy_16(there + i * kVectorStep * 4, from + i * kVectorStep, 16);
+    } else {
+#pragma unroll 1
+      for (int member = 0; member < kGroupTokens; ++member) {
+        const int at = block_token(first / 4, member);
+        if (block + at < end) to[at] = view.logits[block + at];
+      }
     }
     copy_commit();
   }
-  /// Four tokens of a block; -infinity behind the end.
-  __device__ __forceinline__ float4 vector(const float* block, int at, int id) const {
-    if (id + 4 <= end) return *reinterpret_cast<const float4*>(block + at);
-    const auto one = [&](int i) { return id + i < end ? block[at + i] : kOut; };
-    return make_float4(one(0), one(1), one(2), one(3));
-  }
-  __device__ __forceinline__ int4 counts(int id) const {
-    if (vectors)
-      return id < end ? *reinterpret_cast<const int4*>(view.counts + id) : make_int4(0, 0, 0, 0);
-    const auto one = [&](int i) { return id + i < end ? view.counts[id + i] : 0; };
-    return make_int4(one(0), one(1), one(2), one(3));
-  }
-  /// What four tokens' logits become.
-  __device__ __forceinline__ float4 changed(const float4& v, int id, const int4& count) const {
-    if (id >= end) return v;
-    if (modifier.biased_bits(id) != 0 || (count.x | count.y | count.z | count.w) != 0) {
-      const auto one = [&](float value, int i, int times) {
-        return id + i < end ? modifier.adjust(value, id + i, times) : kOut;
-      };
-      return make_float4(one(v.x, 0, count.x), one(v.y, 1, count.y), one(v.z, 2, count.z),
-                         one(v.w, 3, count.w));
+  /// -infinity for what of it lies behind the end, if the block begins before it.
+  __device__ __forceinline__ void pad(float* to, int block) const {
+    if (block >= end || block + kBlockTokens <= end) return;
+#pragma unroll 1
+    for (int member = 0; member < kGroupTokens; ++member) {
+      const int at = block_token(static_cast<int>(threadIdx.x) % 32, member);
+      if (block + at >= end) to[at] = kOut;
     }
-    if (modifier.mask == nullptr) return v;
-    const std::uint32_t allowed = modifier.allowed_bits(id);
-    return make_float4((allowed & 1U) != 0 ? v.x : kOut, (allowed & 2U) != 0 ? v.y : kOut,
-                       (allowed & 4U) != 0 ? v.z : kOut, (allowed & 8U) != 0 ? v.w : kOut);
   }
 };
 
@@ -93,47 +81,60 @@ __device__ __forceinline__ void scan(const Part& part,
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const Modifier& modifier = part.modifier;
-  const bool reads_counts = !kPlain && modifier.counts != nullptr;
   const float scale = kLog2E / modifier.temperature;  // of draws
   int block = part.begin + warp * kBlockTokens;
 #pragma unroll
   for (int stage = 0; stage < kStages; ++stage)
     part.fetch(ring[stage][warp], block + stage * kBlocksStep);
-  int4 counts[kPlain ? 1 : kGroupVectors];
-  const auto fetch_counts = [&](int i, int id) {
-    if constexpr (!kPlain) counts[i] = reads_counts ? part.counts(id) : make_int4(0, 0, 0, 0);
-  };
-#pragma unroll
-  for (int i = 0; i < kGroupVectors; ++i) fetch_counts(i, block + i * kVectorStep + lane * 4);
+  // Which tokens of the next block have counts, the first of these, and which of the block behind.
+  const auto counted_of = [&](int at) { return at < part.end ? modifier.counted(at) : 0U; };
+  std::uint32_t counted = 0;
+  std::uint32_t counted_behind = 0;
+  std::int32_t count = 0;
+  if constexpr (!kPlain) {
+    counted = counted_of(block);
+    counted_behind = counted_of(block + kBlocksStep);
+    count = modifier.first_count(block, counted);
+  }
   float* here = ring[0][warp];
   const auto value_of = [&](int id) {
-    if (id >= part.end) return kOut;
-    float value = here[id - block];
-    if constexpr (!kPlain)
-      value = modifier.adjust(value, id, modifier.counts != nullptr ? modifier.counts[id] : 0);
-    return modifier.temper(value);
+    return id < part.end ? modifier.temper(here[id - block]) : kOut;
   };
-  if constexpr (kRace) {
+  /// Waits for the block and changes its tokens.
+  const auto begin_block = [&] {
     copy_wait<kStages - 1>();
+    part.pad(here, block);
+    if constexpr (!kPlain) {
+      if (block >= part.end) return;
+      modifier.change(here, block, counted, count);
+      counted = counted_behind;
+      counted_behind = counted_of(block + 2 * kBlocksStep);
+      count = modifier.first_count(block + kBlocksStep, counted);
+      if (modifier.mask == nullptr) return;
+#pragma unroll 1
+      for (int i = 0; i < kGroupVectors; ++i) {
+        const int at = i * kVectorStep + lane * 4;
+        if (block + at >= part.end) continue;
+        float4& four = *reinterpret_cast<float4*>(here + at);
+        bad |= isnan(max_or_nan(four));
+        four = modifier.masked(four, block + at);
+      }
+    }
+  };
+  begin_block();
+  if constexpr (kRace) {
     __syncwarp();
     drawing.open(block, value_of);
     __syncthreads();
   }
   int stage = 0;
 #pragma unroll 1
-  for (; block < part.end; block += kBlocksStep) {
-    copy_wait<kStages - 1>();
-    here = ring[stage][warp];
+  while (block < part.end) {
     float most = kOut;
 #pragma unroll
     for (int i = 0; i < kGroupVectors; ++i) {
       const int at = i * kVectorStep + lane * 4;
-      float4 now = part.vector(here, at, block + at);
-      if constexpr (!kPlain) {
-        bad |= isnan(max_or_nan(now));
-        now = part.changed(now, block + at, counts[i]);
-        fetch_counts(i, block + at + kBlocksStep);
-      }
+      const float4 now = *reinterpret_cast<const float4*>(here + at);
       most = max_or_nan(most, max_or_nan(now));
       if constexpr (!kRace) {
         const auto offer = [&](int j, float value) {  // ids rise: the first of equals stays
@@ -148,12 +149,10 @@ __device__ __forceinline__ void scan(const Part& part,
         offer(3, now.w);
       }
     }
-    if constexpr (kPlain) bad |= isnan(most);
+    bad |= isnan(most);
     if constexpr (kRace) {
-      Race races[1];
-      const std::uint32_t numbers[1] = {race_group(block + lane * 4)};
-      race_draw(races, numbers, drawing.position, drawing.seed);
-      const bool may_win = drawing.may_win(races[0].bits, most, scale, drawing.lead());
+      const RaceDraw race = race_bits(race_group(block + lane * 4), drawing.position, drawing.seed);
+      const bool may_win = drawing.may_win(race.bits, most, scale, drawing.lead());
       const std::uint32_t groups = __ballot_sync(0xFFFFFFFFU, may_win);
       if (groups != 0) {
         __syncwarp();
@@ -163,6 +162,9 @@ __device__ __forceinline__ void scan(const Part& part,
     }
     part.fetch(here, block + kStages * kBlocksStep);
     stage = stage + 1 == kStages ? 0 : stage + 1;
+    here = ring[stage][warp];
+    block += kBlocksStep;
+    begin_block();
   }
 }
 
@@ -192,9 +194,7 @@ __global__ void __launch_bounds__(kSampleThreads, 2)
   const Modifier modifier = make_modifier(p, view, shared.biased, begin, each);
   const SampleRow& row = view.row;
   const Part part{view, modifier, begin, min(begin + each, p.tokens),
-                  p.vocabulary % 4 == 0 &&
-                      reinterpret_cast<std::uintptr_t>(view.logits) % 16 == 0 &&
-                      reinterpret_cast<std::uintptr_t>(view.counts) % 16 == 0};
+                  p.vocabulary % 4 == 0 && reinterpret_cast<std::uintptr_t>(view.logits) % 16 == 0};
   Drawing drawing{row.seed, static_cast<std::uint64_t>(row.output_position), &shared.leading, {}};
   bool bad = false;
   if (modifier.plain) {
@@ -212,6 +212,10 @@ __global__ void __launch_bounds__(kSampleThreads, 2)
   const Best best = block_best(drawing.best, shared.best);
   cluster_wait();  // every CTA has begun
   if (threadIdx.x != 0) return;
+  if (parts == 1) {
+    write_choice(p, index, bad ? -1 : best.id, view);
+    return;
+  }
   const std::uint32_t there = cluster_address(shared_address(&shared.results[rank]), 0);
   const std::uint32_t counted = cluster_address(barrier, 0);
   cluster_send(there, best.score, counted);
@@ -225,7 +229,7 @@ __global__ void __launch_bounds__(kSampleThreads, 2)
     bad |= id == -2;
     if (id >= 0) all.offer(result.x, id);
   }
-  write_choice(p, index, bad ? -1 : all.id, view.counts);
+  write_choice(p, index, bad ? -1 : all.id, view);
 }
 
 }  // namespace
@@ -233,7 +237,10 @@ __global__ void __launch_bounds__(kSampleThreads, 2)
 cudaError_t launch_sample_draw(const Sample& p, cudaStream_t stream) {
   static const cudaError_t ready = use_shared_memory(sample_draw_kernel, sizeof(Shared));
   if (ready != cudaSuccess) return ready;
-  const int parts = p.row_count <= 32 ? kPartsMax : p.row_count <= 64 ? 4 : kPartsMin;
+  const int parts = p.row_count <= 32                            ? kPartsMax
+                    : p.row_count <= 64                          ? 4
+                    : p.row_count <= 128 || p.row_count > kAlone ? 2
+                                                                 : kPartsMin;
   LaunchShape shape{dim3(static_cast<unsigned>(p.row_count * parts)), dim3(kSampleThreads),
                     sizeof(Shared)};
   shape.cluster = parts;

@@ -480,49 +480,52 @@ struct TopP {
 };
 
 /// Makes of groups' largest, where they reach the bound, what their tokens score at most; 0 of
-/// others. Takes each warp's best, so that there is something to beat. All threads.
-__device__ void bound_groups(const TopP& row, Shared& shared, Drawing& drawing) {
+/// others. All threads.
+__device__ void bound_groups(const TopP& row, Shared& shared, const Drawing& drawing) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  float top = kOut;
-  int top_block = 0;
   for (int block = static_cast<int>(threadIdx.x) / 32 * kBlockTokens; block < row.tokens.tokens;
        block += kBlocksStep) {
-    const std::uint32_t number = race_group(block + lane * 4);
+    const std::int32_t number = race_group(block + lane * 4);
     const float most = upper_bound(shared.blocks.most[number]);
     float score = kOut;
     if (most >= row.bound && most != kOut) {
-      Race races[1];
-      const std::uint32_t numbers[1] = {number};
-      race_draw(races, numbers, drawing.position, drawing.seed);
+      const RaceDraw race = race_bits(number, drawing.position, drawing.seed);
       // As in Drawing::may_win(); the last term is more than the roundings.
-      const float time = fmaxf(__uint2float_rd(~races[0].bits), 0.5F) * 0x1p-36F;
+      const float time = fmaxf(__uint2float_rd(~race.bits), 0.5F) * 0x1p-36F;
       const float tempered = row.modifier.temper(most);
       score = tempered - __logf(time) + (0.01F + fabsf(tempered) * 0x1p-20F);
     }
     shared.blocks.most[number] = upper_bits(score);
-    if (score > top) {
-      top = score;
+  }
+}
+
+/// Takes the groups that may win, each warp's most promising one first, so that there is something
+/// to beat. All threads.
+__device__ Best draw_groups(const TopP& row, Shared& shared, Drawing& drawing) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int begin = static_cast<int>(threadIdx.x) / 32 * kBlockTokens;
+  const auto most_at = [&](int block) { return shared.blocks.most[race_group(block + lane * 4)]; };
+  const auto value_of = [&row](int id) { return row.value(id); };
+  std::uint32_t top = 0;
+  int top_block = begin;
+  for (int block = begin; block < row.tokens.tokens; block += kBlocksStep) {
+    const std::uint32_t most = most_at(block);
+    if (most > top) {
+      top = most;
       top_block = block;
     }
   }
-  const std::uint32_t most = __reduce_max_sync(0xFFFFFFFFU, ordered(top));
-  if (most == ordered(kOut)) return;
-  const std::uint32_t owners = __ballot_sync(0xFFFFFFFFU, ordered(top) == most);
-  const int owner = __ffs(static_cast<int>(owners)) - 1;
-  const int block = __shfl_sync(0xFFFFFFFFU, top_block, owner);
-  drawing.take(1U << owner, block, [&row](int id) { return row.value(id); });
-}
-
-/// Takes the groups that may win. All threads.
-__device__ Best draw_groups(const TopP& row, Shared& shared, Drawing& drawing) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const std::uint32_t largest = __reduce_max_sync(0xFFFFFFFFU, top);
+  if (largest != 0) {
+    const int owner = __ffs(static_cast<int>(__ballot_sync(0xFFFFFFFFU, top == largest))) - 1;
+    drawing.take(1U << owner, __shfl_sync(0xFFFFFFFFU, top_block, owner), value_of);
+  }
   __syncthreads();
-  for (int block = static_cast<int>(threadIdx.x) / 32 * kBlockTokens; block < row.tokens.tokens;
-       block += kBlocksStep) {
-    const float most = upper_bound(shared.blocks.most[race_group(block + lane * 4)]);
+  for (int block = begin; block < row.tokens.tokens; block += kBlocksStep) {
+    const float most = upper_bound(most_at(block));
     const std::uint32_t groups =
         __ballot_sync(0xFFFFFFFFU, most != kOut && !(most < drawing.lead()));
-    if (groups != 0) drawing.take(groups, block, [&row](int id) { return row.value(id); });
+    if (groups != 0) drawing.take(groups, block, value_of);
   }
   return block_best(drawing.best, shared.best);
 }
@@ -558,13 +561,29 @@ __device__ int choose_top_p(const RowView& view,
   if (bin_middle(winner) != middle) return id;
   // The threshold itself, among the bin's values.
   const Binning binning{adding.top, true};
-  for (int at = static_cast<int>(threadIdx.x); at < tokens.tokens; at += kSampleThreads) {
-    const float value = found.value(at);
-    if (value == kOut || bin_middle(value) != middle) continue;
+  const float upper = (middle + 1.0F) / kBinsPerNat;
+  const float above_bin =
+      upper * row.temperature + (fabsf(upper) + 1.0F) * row.temperature * 0x1p-16F;
+  const auto list = [&](float raw) {
+    if (!(raw >= found.bound && raw <= above_bin)) return;
+    const float value = modifier.temper(raw);
+    if (bin_middle(value) != middle) return;
     const int place = atomicAdd(&shared.count, 1);
-    if (place >= kListMax) continue;
+    if (place >= kListMax) return;
     shared.blocks.values[place] = value;
     shared.weights[place] = binning.weight(value);
+  };
+  constexpr int kAhead = 8;
+  for (int at = static_cast<int>(threadIdx.x) * 4; at < tokens.tokens; at += kAhead * kStep) {
+    float4 four[kAhead];
+    load_ahead(four, tokens, at, tokens.tokens);
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      list(four[i].x);
+      list(four[i].y);
+      list(four[i].z);
+      list(four[i].w);
+    }
   }
   __syncthreads();
   const int count = shared.count;
@@ -595,7 +614,8 @@ __global__ void __launch_bounds__(kSampleThreads, 2)
     int id = kSampleLeft;
     if (taken) {
       const Row tokens{view.logits, p.tokens};
-      const Modifier modifier{&row, nullptr, nullptr, nullptr, nullptr, row.temperature, 0, true};
+      const Modifier modifier{&row,    nullptr,         nullptr, nullptr, nullptr,
+                              nullptr, row.temperature, 0,       true};
       const bool once = top_k || (row.min_p > 0.0F && row.top_p >= 1.0F);
       const bool top_p = !top_k && row.min_p <= 0.0F && row.top_p < 1.0F;
       if (once)
@@ -608,7 +628,7 @@ __global__ void __launch_bounds__(kSampleThreads, 2)
       if (id == kSampleLeft)
         p.ids[index] = id;
       else
-        write_choice(p, index, id, nullptr);
+        write_choice(p, index, id, view);
     }
   }
   grid_begin();

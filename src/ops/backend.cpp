@@ -7,6 +7,7 @@
 #include "base/arithmetic.h"
 #include "ops/contract.h"
 #include "sampling/output_record.h"
+#include "sampling/philox.h"
 
 namespace koho {
 namespace {
@@ -352,6 +353,15 @@ Status Backend::copy_pages(const KvLayer& kv, ConstTensorView pairs) {
   return do_copy_pages(kv, pairs);
 }
 
+static Status check_counts(const Contract& contract,
+                           const TokenCounts& counts,
+                           std::int64_t vocabulary) {
+  const std::int64_t slots = counts.entries.size(0);
+  KOHO_TRY(contract.tensor("counts.entries", counts.entries, DType::i32, {slots, vocabulary}));
+  return contract.tensor("counts.marks", counts.marks, DType::i32,
+                         {slots, race_mark_words(static_cast<std::int32_t>(vocabulary))});
+}
+
 Status Backend::sample(const SamplingOutput& out,
                        ConstTensorView logits,
                        const SamplingBatch& batch) {
@@ -369,9 +379,7 @@ Status Backend::sample(const SamplingOutput& out,
   if (!batch.masks.empty())
     KOHO_TRY(contract.tensor("masks", batch.masks, DType::i32,
                              {batch.masks.size(0), ceil_div<std::int64_t>(vocabulary, 32)}));
-  if (!batch.counts.empty())
-    KOHO_TRY(
-        contract.tensor("counts", batch.counts, DType::i32, {batch.counts.size(0), vocabulary}));
+  if (!batch.counts.empty()) KOHO_TRY(check_counts(contract, batch.counts, vocabulary));
   KOHO_TRY(contract.tensor("out.ids", out.ids, DType::i32, {rows}));
   KOHO_TRY(contract.optional("out.logprobs", out.logprobs, DType::f32, {rows}));
   KOHO_TRY(contract.optional("out.top_ids", out.top_ids, DType::i32, {rows, kTopLogprobsMax}));
@@ -385,14 +393,15 @@ Status Backend::sample(const SamplingOutput& out,
   return do_sample(out, logits, batch);
 }
 
-Status Backend::reset_counts(TensorView counts,
+Status Backend::reset_counts(const TokenCounts& counts,
                              std::int64_t slot,
                              ConstTensorView prompt_ids,
                              ConstTensorView output_ids) {
   const Contract contract("reset_counts", device());
-  KOHO_TRY(contract.that(counts.shape.rank() == 2 && slot >= 0 && slot < counts.size(0),
-                         "counts [slots, V] · a slot"));
-  KOHO_TRY(contract.tensor("counts", counts, DType::i32, {counts.size(0), counts.size(1)}));
+  KOHO_TRY(
+      contract.that(counts.entries.shape.rank() == 2 && slot >= 0 && slot < counts.entries.size(0),
+                    "counts.entries [slots, V] · a slot"));
+  KOHO_TRY(check_counts(contract, counts, counts.entries.size(1)));
   KOHO_TRY(
       contract.that(prompt_ids.shape.rank() == 1 && output_ids.shape.rank() == 1, "ids are [n]"));
   KOHO_TRY(contract.tensor("prompt_ids", prompt_ids, DType::i32, {prompt_ids.size(0)}));

@@ -75,14 +75,21 @@ struct QkNormRope {
   float eps = 0.0F;
 };
 
+/// What is known of tokens met before, for penalties; a row a slot.
+struct TokenCounts {
+  TensorView entries;  // [slots, V] i32: bit 31 = in the prompt, bits 0..30 = times in the output
+  TensorView marks;    // [slots, race_mark_words(V)] i32: whose entry is not 0 (sampling/philox.h)
+
+  bool empty() const { return entries.empty(); }
+};
+
 /// Inputs of `sample` beside the logits. R rows.
 struct SamplingBatch {
   ConstTensorView rows;    // [R, 64] u8: SamplingRow
   ConstTensorView biases;  // [B, 8] u8: LogitBias; may be empty
   ConstTensorView
       masks;  // [M, ceil(V/32)] i32: bit (id % 32) of word (id / 32) set = allowed; may be empty
-  TensorView counts;  // [slots, V] i32: bit 31 = in the prompt, bits 0..30 = times in the output;
-                      // may be empty
+  TokenCounts counts;  // may be empty
   std::int64_t tokens =
       0;  // ids >= tokens are never sampled (rows of the matrix beyond the tokenizer)
 };
@@ -304,9 +311,9 @@ class Backend {
   /// penalties. shapes    logits [R, V] f32, unchanged · see SamplingBatch, SamplingOutput
   Status sample(const SamplingOutput& out, ConstTensorView logits, const SamplingBatch& batch);
 
-  /// Adds prompt tokens to a row of the penalty table: sets bit 31 of counts[slot, id] after
-  /// clearing the row. shapes    counts [slots, V] i32 · ids [n] i32
-  Status reset_counts(TensorView counts,
+  /// Counts a prompt's and an output's tokens in a row of the penalty table, after clearing it.
+  /// shapes    see TokenCounts · ids [n] i32
+  Status reset_counts(const TokenCounts& counts,
                       std::int64_t slot,
                       ConstTensorView prompt_ids,
                       ConstTensorView output_ids);
@@ -362,7 +369,7 @@ class Backend {
   virtual Status do_sample(const SamplingOutput& out,
                            ConstTensorView logits,
                            const SamplingBatch& batch) = 0;
-  virtual Status do_reset_counts(TensorView counts,
+  virtual Status do_reset_counts(const TokenCounts& counts,
                                  std::int64_t slot,
                                  ConstTensorView prompt_ids,
                                  ConstTensorView output_ids) = 0;

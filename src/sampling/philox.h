@@ -55,11 +55,26 @@ inline constexpr std::int32_t kRaceBlock = 512;
 inline constexpr std::int32_t race_group(std::int32_t token) {
   return token / kRaceBlock * (kRaceBlock / kRaceGroup) + token / 4 % 32;
 }
+inline constexpr std::int32_t race_groups(std::int32_t tokens) {
+  return (tokens + kRaceBlock - 1) / kRaceBlock * (kRaceBlock / kRaceGroup);
+}
 inline constexpr std::int32_t race_member(std::int32_t token) {
   return token / 128 % 4 * 4 + token % 4;
 }
 inline constexpr std::int32_t race_token(std::int32_t group, std::int32_t member) {
   return group / 32 * kRaceBlock + member / 4 * 128 + group % 32 * 4 + member % 4;
+}
+
+/// Which tokens of a row have something to be read, in words of two groups: the word and the bit of
+/// a token. Sixteen bits belong to a group, one to a member.
+inline constexpr std::int32_t race_mark_words(std::int32_t tokens) {
+  return race_groups(tokens) / 2;
+}
+inline constexpr std::int32_t race_mark_word(std::int32_t token) {
+  return race_group(token) / 2;
+}
+inline constexpr std::uint32_t race_mark_bit(std::int32_t token) {
+  return 1U << (race_group(token) % 2 * kRaceGroup + race_member(token));
 }
 
 /// A group's random bits: of its earliest time, and which member has it.

@@ -7,6 +7,7 @@
 
 #include "base/arithmetic.h"
 #include "base/log.h"
+#include "sampling/philox.h"
 
 namespace koho {
 namespace {
@@ -110,8 +111,10 @@ Status Worker::allocate(const WorkerSettings& settings) {
   KOHO_TRY_ASSIGN(a.last_sampled, tensor(DType::i32, {sequences}));
   KOHO_TRY_ASSIGN(a.outputs, tensor(DType::i32, {sequences, OutputRecord::kWords}));
   KOHO_TRY_ASSIGN(a.masks, tensor(DType::i32, {mask_rows, mask_words}));
-  KOHO_TRY_ASSIGN(a.counts, tensor(DType::i32, {std::max<std::int64_t>(settings.counts_slots, 1),
-                                                limits_.vocabulary}));
+  const std::int64_t slots = std::max<std::int64_t>(settings.counts_slots, 1);
+  const std::int64_t mark_words = race_mark_words(static_cast<std::int32_t>(limits_.vocabulary));
+  KOHO_TRY_ASSIGN(a.counts, tensor(DType::i32, {slots, limits_.vocabulary}));
+  KOHO_TRY_ASSIGN(a.count_marks, tensor(DType::i32, {slots, mark_words}));
   KOHO_TRY_ASSIGN(a.id_list, tensor(DType::i32, {limits_.context_max}));
   KOHO_TRY_ASSIGN(a.results, tensor(DType::u8, {result_bytes}));
   for (Lane& lane : lanes_) {
@@ -286,7 +289,7 @@ Status Worker::sample(const StepShape& shape, ConstTensorView logits) {
       arrays_.packed, at.variable, DType::u8,
       {limits_.logit_rows_max * kLogitBiasMax, static_cast<std::int64_t>(sizeof(LogitBias))});
   batch.masks = arrays_.masks.view();
-  batch.counts = arrays_.counts.view();
+  batch.counts = token_counts();
   SamplingOutput out;
   out.ids = part_of(arrays_.results, results.ids, DType::i32, {rows});
   out.logprobs = part_of(arrays_.results, results.logprobs, DType::f32, {rows});
@@ -452,6 +455,10 @@ Status Worker::record_decodes() {
   return {};
 }
 
+TokenCounts Worker::token_counts() {
+  return {.entries = arrays_.counts.view(), .marks = arrays_.count_marks.view()};
+}
+
 Status Worker::start_counts(std::int64_t slot,
                             std::span<const std::int32_t> prompt,
                             std::span<const std::int32_t> output) {
@@ -464,7 +471,7 @@ Status Worker::start_counts(std::int64_t slot,
   const TensorView output_ids = list.slice(0, length(prompt), length(output));
   if (!prompt.empty()) KOHO_TRY(backend_->upload(prompt_ids, std::as_bytes(prompt)));
   if (!output.empty()) KOHO_TRY(backend_->upload(output_ids, std::as_bytes(output)));
-  return backend_->reset_counts(arrays_.counts.view(), slot, prompt_ids, output_ids);
+  return backend_->reset_counts(token_counts(), slot, prompt_ids, output_ids);
 }
 
 }  // namespace koho

@@ -130,12 +130,14 @@ class Worker {
   std::int64_t padded_rows(std::int64_t rows) const;
 
  private:
+  TokenCounts token_counts();
+
   /// What lies on the device from step to step.
   struct Arrays {
     Tensor packed;                  // a step's arrays, as they come from the host
     Tensor token_ids, page_tables;  // of the step, resolved
     Tensor seat_pages, last_sampled, outputs;
-    Tensor masks, counts, id_list;
+    Tensor masks, counts, count_marks, id_list;
     Tensor results;
   };
   /// A pure decode step of a fixed number of rows.

@@ -10,10 +10,24 @@
 #include "ops/compare.h"
 #include "ops/device_array.h"
 #include "ops/twin.h"
+#include "sampling/philox.h"
 #include "sampling/sampler.h"
 
 namespace koho::testing {
 namespace {
+
+/// The marks that belong to rows of counts.
+HostTensor marks_of(const HostTensor& counts) {
+  const auto vocabulary = static_cast<std::int32_t>(counts.shape[1]);
+  const std::int64_t slots = counts.shape[0];
+  HostTensor marks(DType::i32, {slots, race_mark_words(vocabulary)});
+  for (std::int64_t slot = 0; slot < slots; ++slot)
+    for (std::int32_t token = 0; token < vocabulary; ++token)
+      if (counts.as<std::int32_t>()[slot * vocabulary + token] != 0)
+        marks.as<std::uint32_t>()[slot * race_mark_words(vocabulary) + race_mark_word(token)] |=
+            race_mark_bit(token);
+  return marks;
+}
 
 SamplingRow random_row(Random& random,
                        std::int64_t slots,
@@ -72,7 +86,9 @@ std::string run_sample(Backend& backend,
   const bool large = random.chance(0.15);  // a real vocabulary
   const std::int64_t vocabulary = large ? random.integer(100000, 151552) : random.integer(1, 700);
   const std::int64_t tokens = random.integer(large ? vocabulary - 300 : 1, vocabulary);
-  const std::int64_t rows = many ? random.integer(30, 80) : random.integer(1, large ? 3 : 9);
+  const std::int64_t rows = !many                ? random.integer(1, large ? 3 : 9)
+                            : random.chance(0.3) ? random.integer(129, large ? 140 : 280)
+                                                 : random.integer(30, 80);
   const std::int64_t words = ceil_div<std::int64_t>(vocabulary, 32);
   HostTensor logits = random_values(random, DType::f32, {rows, vocabulary},
                                     random.chance(0.9) ? Spread::normal : Spread::one_nan_row, 3.0);
@@ -118,6 +134,8 @@ std::string run_sample(Backend& backend,
   const DeviceArray biases_array(backend, bytes_of(biases, sizeof(LogitBias)));
   const DeviceArray masks_array(backend, masks);
   const DeviceArray counts_array(backend, counts);
+  const DeviceArray marks_array(backend, marks_of(counts));
+  const TokenCounts token_counts{counts_array.view(), marks_array.view()};
   const DeviceArray ids(backend, DType::i32, {rows});
   const DeviceArray logprobs(backend, DType::f32, {rows});
   const DeviceArray top_ids(backend, DType::i32, {rows, kTopLogprobsMax});
@@ -128,10 +146,10 @@ std::string run_sample(Backend& backend,
                                                             .logit_rows_max = rows,
                                                             .vocabulary = vocabulary}));
   faults += fault_of(
-      "sample", backend.sample({ids.view(), logprobs.view(), top_ids.view(), top_logprobs.view()},
-                               logits_array.view(),
-                               {rows_array.view(), biases_array.view(), masks_array.view(),
-                                counts_array.view(), tokens}));
+      "sample",
+      backend.sample(
+          {ids.view(), logprobs.view(), top_ids.view(), top_logprobs.view()}, logits_array.view(),
+          {rows_array.view(), biases_array.view(), masks_array.view(), token_counts, tokens}));
 
   const HostTensor got = ids.get();
   const HostTensor got_logprobs = logprobs.get();
@@ -183,19 +201,22 @@ std::string run_sample(Backend& backend,
     const DeviceArray logprob(backend, DType::f32, {1});
     const DeviceArray alternatives(backend, DType::i32, {1, kTopLogprobsMax});
     const DeviceArray their_logprobs(backend, DType::f32, {1, kTopLogprobsMax});
-    faults += fault_of("sample", backend.sample({id.view(), logprob.view(), alternatives.view(),
-                                                 their_logprobs.view()},
-                                                one_logits.view(),
-                                                {one_row.view(), biases_array.view(),
-                                                 masks_array.view(), counts_array.view(), tokens}));
+    faults += fault_of(
+        "sample",
+        backend.sample(
+            {id.view(), logprob.view(), alternatives.view(), their_logprobs.view()},
+            one_logits.view(),
+            {one_row.view(), biases_array.view(), masks_array.view(), token_counts, tokens}));
     const std::int32_t alone = id.get().as<std::int32_t>()[0];
     if (alone != got.as<std::int32_t>()[r])
       faults += "row " + std::to_string(r) + ": id " + std::to_string(alone) + " alone, " +
                 std::to_string(got.as<std::int32_t>()[r]) + " among others\n";
   }
   return faults + compare_bits("counts", counts_array.get(), expected_counts) +
+         compare_bits("marks", marks_array.get(), marks_of(expected_counts)) +
          ids.guard_fault("ids") + counts_array.guard_fault("counts") +
-         top_ids.guard_fault("top_ids") + top_logprobs.guard_fault("top_logprobs");
+         marks_array.guard_fault("marks") + top_ids.guard_fault("top_ids") +
+         top_logprobs.guard_fault("top_logprobs");
 }
 
 std::string run_reset_counts(Backend& backend, std::uint64_t seed, const OpCaseOptions&) {
@@ -214,17 +235,20 @@ std::string run_reset_counts(Backend& backend, std::uint64_t seed, const OpCaseO
   const std::vector<std::int64_t> prompt = random_ids();
   const std::vector<std::int64_t> output = random_ids();
   const DeviceArray counts_array(backend, counts);
+  const DeviceArray marks_array(backend, DType::i32,
+                                {slots, race_mark_words(static_cast<std::int32_t>(vocabulary))});
   const DeviceArray prompt_array(backend, integers(DType::i32, prompt));
   const DeviceArray output_array(backend, integers(DType::i32, output));
-  std::string faults = fault_of(
-      "reset_counts",
-      backend.reset_counts(counts_array.view(), slot, prompt_array.view(), output_array.view()));
+  std::string faults =
+      fault_of("reset_counts", backend.reset_counts({counts_array.view(), marks_array.view()}, slot,
+                                                    prompt_array.view(), output_array.view()));
   std::int32_t* row = counts.as<std::int32_t>() + slot * vocabulary;
   std::fill_n(row, vocabulary, 0);
   for (const std::int64_t id : prompt) row[id] |= static_cast<std::int32_t>(0x80000000U);
   for (const std::int64_t id : output) ++row[id];
   return faults + compare_bits("counts", counts_array.get(), counts) +
-         counts_array.guard_fault("counts");
+         compare_bits("marks", row_of(marks_array.get(), slot), row_of(marks_of(counts), slot)) +
+         counts_array.guard_fault("counts") + marks_array.guard_fault("marks");
 }
 
 }  // namespace

@@ -134,7 +134,7 @@ class ForwardingBackend : public Backend {
                    const SamplingBatch& batch) override {
     return forward([&] { return real_->sample(out, logits, batch); });
   }
-  Status do_reset_counts(TensorView counts,
+  Status do_reset_counts(const TokenCounts& counts,
                          std::int64_t slot,
                          ConstTensorView prompt_ids,
                          ConstTensorView output_ids) override {
