@@ -291,7 +291,7 @@ __global__ void __launch_bounds__(kFastExperts * 2) route_kernel(const Route p) 
 
 // ---- few tokens
 
-constexpr int kFewTokens = 8;  // of a cluster
+constexpr int kFewKept = 8;  // steps whose weights stay in registers; the others in shared memory
 
 struct FewPlan {
   float received[kParts][kFastExperts];  // every part's sums of this CTA's token
@@ -299,61 +299,128 @@ struct FewPlan {
   std::uint64_t barrier;
 };
 
-/// The same with less on the way: a cluster takes 8 tokens, lanes read their pieces of the token
-/// rows themselves and send sums from where the tensor cores leave them; CTA t has token t, ranks
-/// its experts by counting, and who has none leaves.
-__global__ void __launch_bounds__(kFastExperts * 2) route_few_kernel(const Route p) {
+/// Elements from one token row to the next in shared memory: an odd multiple of 64 bytes, so that
+/// two rows' 64 bytes meet all banks.
+int few_row(int hidden) {
+  const int steps = (hidden / kStep + kParts - 1) / kParts;
+  return (steps + (steps + 1) % 2) * kStep;
+}
+std::size_t few_bytes(int hidden, int tokens, int threads) {
+  const int steps = (hidden / kStep + kParts - 1) / kParts;
+  return static_cast<std::size_t>(tokens) * static_cast<std::size_t>(few_row(hidden)) *
+             sizeof(Bf16) +
+         static_cast<std::size_t>(std::max(steps - kFewKept, 0)) * 2 *
+             static_cast<std::size_t>(threads) * 16;
+}
+
+/// Lane element i of four lanes, 4 and 8 apart, becomes element (lane / 4 % 4) of lane i of them.
+__device__ __forceinline__ float4 turn(float4 v) {
+  const bool odd = (threadIdx.x & 4U) != 0;
+  const float a = __shfl_xor_sync(0xFFFFFFFFU, odd ? v.x : v.y, 4);
+  const float b = __shfl_xor_sync(0xFFFFFFFFU, odd ? v.z : v.w, 4);
+  v = odd ? make_float4(a, v.y, b, v.w) : make_float4(v.x, a, v.z, b);
+  const bool high = (threadIdx.x & 8U) != 0;
+  const float c = __shfl_xor_sync(0xFFFFFFFFU, high ? v.x : v.z, 8);
+  const float d = __shfl_xor_sync(0xFFFFFFFFU, high ? v.y : v.w, 8);
+  return high ? make_float4(c, d, v.z, v.w) : make_float4(v.x, v.y, c, d);
+}
+
+/// The same with less on the way, for parts of kFewKept steps and more: a cluster takes 8 or 16
+/// tokens (`kTiles` eights), lanes send sums from where the tensor cores leave them; CTA t has
+/// token t, ranks its experts by counting, and who has none leaves. With up to 320 threads two CTAs
+/// fit a multiprocessor, so that a call's clusters are there before those of the call before have
+/// ended. NOTE: loops are short and rolled where they may be: a call meets its code once, and
+/// reading it takes as long as running it.
+template <int kThreads, int kCtas, int kTiles>
+__global__ void __launch_bounds__(kThreads, kCtas) route_few_kernel(const Route p, int row) {
   __shared__ FewPlan shared;
+  extern __shared__ __align__(16) std::uint8_t raw[];
+  auto* rows = reinterpret_cast<Bf16*>(raw);  // [kTiles * 8][row]
   const int thread = static_cast<int>(threadIdx.x);
+  const int threads = static_cast<int>(blockDim.x);
   const int warp = thread / 32;
   const int lane = thread % 32;
   const int group = lane / 4;
   const int quad = lane % 4;
   const int rank = static_cast<int>(cluster_rank());
-  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) / kParts * kFewTokens;
-  const int tokens = static_cast<int>(min(p.tokens - first, static_cast<std::int64_t>(kFewTokens)));
+  constexpr int kTokensEach = kTiles * 8;
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) / kParts * kTokensEach;
+  const int tokens =
+      static_cast<int>(min(p.tokens - first, static_cast<std::int64_t>(kTokensEach)));
   const int begin = part_begin(p.hidden, rank);
   const int steps = part_begin(p.hidden, rank + 1) - begin;
   const std::uint32_t barrier = shared_address(&shared.barrier);
   if (thread == 0) {
     mbarrier_init(barrier, 1);
     mbarrier_init_fence();
-    mbarrier_arrive_expect(barrier, static_cast<std::uint32_t>(kParts) * blockDim.x * 2);
+    mbarrier_arrive_expect(barrier, static_cast<std::uint32_t>(kParts * threads * 2));
   }
   __syncwarp();
   cluster_arrive();
   grid_release();
+  // Weights do not depend on the kernel before: they are fetched while it ends.
+  if (thread < p.experts)
+    prefetch_bulk(weight_piece(p, begin, 0, thread),
+                  static_cast<std::uint32_t>(steps) * kStep * sizeof(Bf16));
   const Bf16* low = weight_piece(p, begin, quad, warp * 16 + group);
   const Bf16* high = weight_piece(p, begin, quad, warp * 16 + group + 8);
-  uint4 kept[kStepsKept][2];
-  keep_weights(kept, low, high, steps);
+  auto* beyond = reinterpret_cast<uint4*>(rows + kTokensEach * row) + thread;  // [][2][threads]
+#pragma unroll 1
+  for (int i = kFewKept; i < steps; ++i) {
+    uint4* to = beyond + (i - kFewKept) * 2 * threads;
+    copy_16(shared_address(to), low + i * kStep, 16);
+    copy_16(shared_address(to + threads), high + i * kStep, 16);
+  }
+  uint4 kept[kFewKept][2];
+#pragma unroll
+  for (int i = 0; i < kFewKept; ++i) {
+    kept[i][0] = *reinterpret_cast<const uint4*>(low + i * kStep);
+    kept[i][1] = *reinterpret_cast<const uint4*>(high + i * kStep);
+  }
   const float bias = thread < p.experts ? p.bias[thread] : 0.0F;
   grid_wait();
-  const Bf16* token =
-      p.x + (first + min(group, tokens - 1)) * p.x_stride + begin * kStep + quad * 8;
-  uint4 pieces[kStepsKept];
+#pragma unroll 1
+  for (int i = warp; i < tokens; i += threads / 32) {
+    const Bf16* from = p.x + (first + i) * p.x_stride + begin * kStep;
+#pragma unroll 1
+    for (int at = lane * 8; at < steps * kStep; at += 32 * 8)
+      copy_16(shared_address(rows + i * row + at), from + at, 16);
+  }
+  copy_commit();
+  copy_wait<0>();
+  __syncthreads();
+  // Absent tokens are the last one again.
+  const Bf16* token[kTiles];
 #pragma unroll
-  for (int i = 0; i < kStepsKept; ++i)
-    if (i < steps) pieces[i] = *reinterpret_cast<const uint4*>(token + i * kStep);
-  float sum[2][4] = {};
+  for (int tile = 0; tile < kTiles; ++tile)
+    token[tile] = rows + min(tile * 8 + group, tokens - 1) * row + quad * 8;
+  float sum[kTiles][2][4] = {};
 #pragma unroll
-  for (int i = 0; i < kStepsKept; ++i)
-    if (i < steps) multiply_tile(sum, kept[i][0], kept[i][1], pieces[i]);
-  for (int i = kStepsKept; i < steps; ++i)
-    multiply_tile(sum, *reinterpret_cast<const uint4*>(low + i * kStep),
-                  *reinterpret_cast<const uint4*>(high + i * kStep),
-                  *reinterpret_cast<const uint4*>(token + i * kStep));
+  for (int i = 0; i < kFewKept; ++i)
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile)
+      multiply_tile(sum[tile], kept[i][0], kept[i][1],
+                    *reinterpret_cast<const uint4*>(token[tile] + i * kStep));
+#pragma unroll 1
+  for (int i = kFewKept; i < steps; ++i) {
+    const uint4* weights = beyond + (i - kFewKept) * 2 * threads;
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile)
+      multiply_tile(sum[tile], weights[0], weights[threads],
+                    *reinterpret_cast<const uint4*>(token[tile] + i * kStep));
+  }
   cluster_wait();  // every CTA has begun
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int owner = quad * 2 + i;
+  for (int tile = 0; tile < kTiles; ++tile) {
+    const float(&s)[2][4] = sum[tile];
+    const float4 four = turn(
+        make_float4(s[0][0] + s[1][0], s[0][1] + s[1][1], s[0][2] + s[1][2], s[0][3] + s[1][3]));
+    const int owner = tile * 8 + quad * 2 + group % 2;
     if (owner >= tokens) continue;
+    const int expert = warp * 16 + group / 2 % 2 * 8 + group / 4 * 4;
     const auto to = static_cast<std::uint32_t>(owner);
-    const std::uint32_t there =
-        cluster_address(shared_address(&shared.received[rank][warp * 16 + group]), to);
-    const std::uint32_t counted = cluster_address(barrier, to);
-    cluster_send(there, sum[0][i] + sum[1][i], counted);
-    cluster_send(there + 8 * sizeof(float), sum[0][i + 2] + sum[1][i + 2], counted);
+    cluster_send(cluster_address(shared_address(&shared.received[rank][expert]), to), four,
+                 cluster_address(barrier, to));
   }
   if (rank >= tokens) return;  // nobody sends to this CTA
   mbarrier_wait_cluster(barrier, 0);
@@ -363,6 +430,37 @@ __global__ void __launch_bounds__(kFastExperts * 2) route_few_kernel(const Route
     for (int part = 0; part < kParts; ++part) logit += shared.received[part][thread];
   }
   choose_together(p, first + rank, logit, bias, shared.choice);
+}
+
+using FewKernel = void (*)(const Route, int);
+constexpr int kFewThreads = 320;  // of which two CTAs fit a multiprocessor
+
+/// The kernel for so many threads, ready to be launched in clusters; null if it cannot be.
+template <int kTiles>
+FewKernel few_kernel(int threads) {
+  const auto prepare = [](FewKernel kernel) -> FewKernel {
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) ==
+                       cudaSuccess &&
+                   use_shared_memory(kernel, few_bytes(kParts * kStep * kFastStepsMax, kTiles * 8,
+                                                       kFastExperts * 2)) == cudaSuccess
+               ? kernel
+               : nullptr;
+  };
+  static const FewKernel small = prepare(route_few_kernel<kFewThreads, 2, kTiles>);
+  static const FewKernel large = prepare(route_few_kernel<kFastExperts * 2, 1, kTiles>);
+  return threads <= kFewThreads ? small : large;
+}
+
+template <int kTiles>
+cudaError_t launch_few(const Route& p, cudaStream_t stream) {
+  const int threads = (p.experts + 15) / 16 * 32;
+  const FewKernel kernel = few_kernel<kTiles>(threads);
+  if (kernel == nullptr) return cudaErrorInvalidValue;
+  const auto clusters = static_cast<unsigned>((p.tokens + kTiles * 8 - 1) / (kTiles * 8));
+  return launch_kernel(kernel,
+                       {dim3(kParts * clusters), dim3(static_cast<unsigned>(threads)),
+                        few_bytes(p.hidden, kTiles * 8, threads), kParts},
+                       stream, p, few_row(p.hidden));
 }
 
 /// Clusters of the fast form that a GPU holds at a time; 0 = it cannot run.
@@ -377,9 +475,7 @@ int resident_clusters() {
   config.attrs = &size;
   config.numAttrs = 1;
   int count = 0;
-  if (cudaFuncSetAttribute(route_few_kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) !=
-          cudaSuccess ||
-      cudaFuncSetAttribute(route_kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) !=
+  if (cudaFuncSetAttribute(route_kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) !=
           cudaSuccess ||
       cudaFuncSetAttribute(route_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                            sizeof(FastPlan)) != cudaSuccess ||
@@ -408,13 +504,8 @@ cudaError_t launch_route(const Route& p, cudaStream_t stream) {
                     p.x_stride % 8 == 0 && reinterpret_cast<std::uintptr_t>(p.x) % 16 == 0 &&
                     reinterpret_cast<std::uintptr_t>(p.weight) % 16 == 0;
   if (fast && p.tokens >= kRouteMany) return launch_route_many(p, stream);
-  if (fast && p.tokens <= kRouteFew) {
-    const auto clusters = static_cast<unsigned>((p.tokens + kFewTokens - 1) / kFewTokens);
-    return launch_kernel(route_few_kernel,
-                         {dim3(kParts * clusters),
-                          dim3(static_cast<unsigned>((p.experts + 15) / 16 * 32)), 0, kParts},
-                         stream, p);
-  }
+  if (fast && p.hidden >= kParts * kStep * kFewKept && p.tokens <= kRouteFew)
+    return p.tokens <= kRouteFewest ? launch_few<1>(p, stream) : launch_few<2>(p, stream);
   if (fast) {
     const auto tiles = static_cast<int>((p.tokens + kParts - 1) / kParts);
     const int threads = (p.experts + 15) / 16 * 32;

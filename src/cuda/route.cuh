@@ -18,10 +18,12 @@ constexpr int kFastParts = 16;
 constexpr int kFastStepsMax = 16;  // of a part: H <= 8192
 constexpr int kFastExperts = 192;
 
-/// Up to so many tokens clusters take 8 of them, then 16, and then a CTA takes 64 (route_many.cu).
-/// Measured: 8 a cluster take 0.82, 0.96 and 1.65 times as long as 16 at 16, 32 and 64 tokens; 16 a
-/// cluster take 13 us at 256 tokens and as much for each 256 more, route_many.cu 99 us to 8,192.
-constexpr std::int64_t kRouteFew = 32;
+/// Up to so many tokens clusters take 8 of them, then 16; then clusters of another kernel 16, and a
+/// CTA 64 (route_many.cu). Measured: 8 a cluster take 0.78, 1.02 and 1.12 times as long as 16 at
+/// 16, 32 and 64 tokens; 16 a cluster take 12 us at 256 tokens and as much for each 256 more,
+/// route_many.cu 96 us to 8,192.
+constexpr std::int64_t kRouteFewest = 16;
+constexpr std::int64_t kRouteFew = 64;
 constexpr std::int64_t kRouteMany = 2048;
 cudaError_t launch_route_many(const Route& parameters, cudaStream_t stream);
 
@@ -49,6 +51,16 @@ __device__ __forceinline__ float selection_score(float score, float bias) {
   return isnan(biased) ? -INFINITY : biased;
 }
 
+/// Writes an expert of a token: lane `slot` has the expert, its score and the sum of all scores.
+__device__ __forceinline__ void write_weight(
+    const Route& p, std::int64_t token, int expert, float score, float sum) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (lane >= p.top_k) return;
+  p.ids[token * p.top_k + lane] = expert;
+  const float weight = p.normalise ? score / (sum + 1e-20F) : score;
+  p.weights[token * p.top_k + lane] = weight * p.scale;
+}
+
 /// Writes a token's experts: lane `slot` has `expert`. All lanes of a warp.
 __device__ __forceinline__ void write_choice(const Route& p,
                                              std::int64_t token,
@@ -58,10 +70,7 @@ __device__ __forceinline__ void write_choice(const Route& p,
   const float score = lane < p.top_k ? scores[expert] : 0.0F;
   float sum = 0.0F;
   for (int slot = 0; slot < p.top_k; ++slot) sum += __shfl_sync(0xFFFFFFFFU, score, slot);
-  if (lane >= p.top_k) return;
-  p.ids[token * p.top_k + lane] = expert;
-  const float weight = p.normalise ? score / (sum + 1e-20F) : score;
-  p.weights[token * p.top_k + lane] = weight * p.scale;
+  write_weight(p, token, expert, score, sum);
 }
 
 /// One warp chooses a token's experts: A rounds of a maximum over selection scores, the lower id
@@ -106,28 +115,32 @@ __device__ __forceinline__ int keys_before(const std::uint32_t* keys,
                                            std::uint32_t mine,
                                            int place) {
   int before = 0;
+  int also = 0;
 #pragma unroll
   for (int i = 0; i < kCount; i += 4) {
     const uint4 four = *reinterpret_cast<const uint4*>(keys + i);
     before += four.x > (i < place ? mine - 1 : mine) ? 1 : 0;
-    before += four.y > (i + 1 < place ? mine - 1 : mine) ? 1 : 0;
+    also += four.y > (i + 1 < place ? mine - 1 : mine) ? 1 : 0;
     before += four.z > (i + 2 < place ? mine - 1 : mine) ? 1 : 0;
-    before += four.w > (i + 3 < place ? mine - 1 : mine) ? 1 : 0;
+    also += four.w > (i + 3 < place ? mine - 1 : mine) ? 1 : 0;
   }
-  return before;
+  return before + also;
 }
 
 constexpr int kChoiceTop = 8;
 constexpr int kChoiceWarps = kFastExperts / 32;
 constexpr int kListed = kChoiceWarps * kChoiceTop;
-static_assert(kListed % 4 == 0);
+constexpr int kListedLanes = 4;  // that rank one of them together
+static_assert(kListed % (4 * kListedLanes) == 0 && kListed % (32 / kListedLanes) == 0);
 
 struct Choice {
   alignas(16) std::uint32_t keys[kFastExperts];
   alignas(16) std::uint32_t listed[kListed];  // of each warp's first eight; 0 = nobody
   int experts[kListed];
+  float listed_scores[kListed];
   int chosen[kChoiceTop];
-  float scores[kFastExperts];
+  float chosen_scores[kChoiceTop];
+  float scores[kFastExperts];  // of a larger choice
 };
 
 /// The same by a whole CTA, whose thread e has the logit of expert e: each warp ranks its 32 by
@@ -135,6 +148,7 @@ struct Choice {
 __device__ __forceinline__ void choose_together(
     const Route& p, std::int64_t token, float logit, float bias, Choice& choice) {
   const int thread = static_cast<int>(threadIdx.x);
+  const int threads = static_cast<int>(blockDim.x);
   const int warp = thread / 32;
   const int lane = thread % 32;
   const float score = sigmoid(logit);
@@ -142,7 +156,6 @@ __device__ __forceinline__ void choose_together(
   const bool few = p.top_k <= kChoiceTop;
   if (warp < kChoiceWarps) {
     const std::uint32_t key = thread < p.experts ? ordered(selected) : 0;
-    choice.scores[thread] = score;
     choice.keys[thread] = few ? key : __float_as_uint(selected);
     if (few) {
       __syncwarp();
@@ -150,27 +163,39 @@ __device__ __forceinline__ void choose_together(
       if (before < kChoiceTop) {
         choice.listed[warp * kChoiceTop + before] = key;
         choice.experts[warp * kChoiceTop + before] = thread;
+        choice.listed_scores[warp * kChoiceTop + before] = score;
       }
+    } else {
+      choice.scores[thread] = score;
     }
   }
   if (thread < 32)  // the warps that a CTA of few experts lacks
-    for (int i = static_cast<int>(blockDim.x) / 32 * kChoiceTop + lane; i < kListed; i += 32)
-      choice.listed[i] = 0;
+    for (int i = threads / 32 * kChoiceTop + lane; i < kListed; i += 32) choice.listed[i] = 0;
   __syncthreads();
   if (!few) {
     if (warp == 0 && token < p.tokens)
       choose<kChoiceWarps>(p, token, choice.scores, reinterpret_cast<const float*>(choice.keys));
     return;
   }
-  for (int i = thread; i < kListed; i += static_cast<int>(blockDim.x)) {
+  for (int i = thread / kListedLanes; i < kListed; i += threads / kListedLanes) {
+    constexpr int kEach = kListed / kListedLanes;
     const std::uint32_t key = choice.listed[i];
-    if (key == 0) continue;
-    const int before = keys_before<kListed>(choice.listed, key, i);
-    if (before < kChoiceTop) choice.chosen[before] = choice.experts[i];
+    const int first = thread % kListedLanes * kEach;
+    int before = keys_before<kEach>(choice.listed + first, key, i - first);
+    before += __shfl_xor_sync(0xFFFFFFFFU, before, 1);
+    before += __shfl_xor_sync(0xFFFFFFFFU, before, 2);
+    if (first != 0 || key == 0 || before >= kChoiceTop) continue;
+    choice.chosen[before] = choice.experts[i];
+    choice.chosen_scores[before] = choice.listed_scores[i];
   }
   __syncthreads();
-  if (warp == 0 && token < p.tokens)
-    write_choice(p, token, choice.scores, choice.chosen[lane % kChoiceTop]);
+  if (warp != 0 || token >= p.tokens) return;
+  const int expert = choice.chosen[lane % kChoiceTop];
+  const float mine = lane < p.top_k ? choice.chosen_scores[lane % kChoiceTop] : 0.0F;
+  float sum = 0.0F;
+#pragma unroll
+  for (int slot = 0; slot < kChoiceTop; ++slot) sum += __shfl_sync(0xFFFFFFFFU, mine, slot);
+  write_weight(p, token, expert, mine, sum);
 }
 
 }  // namespace koho::cuda

@@ -219,30 +219,41 @@ Choice choose(const std::vector<double>& logits,
 }
 
 /// `many`: more tokens than backends may have another kernel for.
+/// `few`, `many`: so many tokens that backends may have another kernel for them.
+enum class RouteSize { any, few, many };
+
 std::string run_route(Backend& backend,
                       std::uint64_t seed,
                       const OpCaseOptions& options,
-                      bool many) {
+                      RouteSize size) {
   Random random(seed);
+  const bool few = size == RouteSize::few;
+  const bool many = size == RouteSize::many;
   RouterSettings settings;
-  settings.groups = many ? 1 : random.pick({1, 1, 1, 2, 4});
+  settings.groups = few || many ? 1 : random.pick({1, 1, 1, 2, 4});
   settings.groups_kept = random.integer(1, settings.groups);
   const bool wide = many && random.chance(0.25);  // and then fewer experts: time
-  const std::int64_t experts = settings.groups * random.integer(2, !many ? 40 : wide ? 24 : 192);
+  const std::int64_t experts = settings.groups * random.integer(2, few     ? 192
+                                                                   : !many ? 40
+                                                                   : wide  ? 24
+                                                                           : 192);
   settings.top_k =
       random.integer(1, std::min<std::int64_t>(random.chance(0.2) ? 32 : 8,
                                                experts / settings.groups * settings.groups_kept));
   settings.normalise = random.chance(0.7);
   settings.scale = random.chance(0.5) ? 2.5F : 1.0F;
-  const std::int64_t tokens = many ? random.integer(2048, 2150) : random_tokens(random);
+  const std::int64_t tokens = few    ? random.integer(1, 70)
+                              : many ? random.integer(2048, 2150)
+                                     : random_tokens(random);
   const std::int64_t width =
-      many ? (wide ? random.pick({4096, 5120, 6144, 8192}) : 32 * random.integer(16, 20))
+      few    ? random.pick({4096, 5120, 5120, 32 * random.integer(100, 256)})
+      : many ? (wide ? random.pick({4096, 5120, 6144, 8192}) : 32 * random.integer(16, 20))
       : random.chance(0.3) ? random.pick({2048, 4096, 5120, 6144})
                            : random_width(random);
   const HostTensor x = random_values(random, DType::bf16, {tokens, width},
                                      random.chance(0.8) ? Spread::normal : Spread::one_nan_row);
   const HostTensor weight =
-      random_values(random, !many && random.chance(0.5) ? DType::f32 : DType::bf16,
+      random_values(random, !few && !many && random.chance(0.5) ? DType::f32 : DType::bf16,
                     {experts, width}, Spread::normal, 1.0 / std::sqrt(static_cast<double>(width)));
   // With 2.0 many selection scores are negative, which a dropped group's must stay below.
   const HostTensor bias =
@@ -297,12 +308,12 @@ std::string run_route(Backend& backend,
   return faults + ids.guard_fault("ids") + weights.guard_fault("weights");
 }
 
-OpCase route_case(const char* name, bool many) {
+OpCase route_case(const char* name, RouteSize size) {
   return {name,
-          [many](Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
-            return run_route(backend, seed, options, many);
+          [size](Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
+            return run_route(backend, seed, options, size);
           },
-          many};
+          size == RouteSize::many};
 }
 
 }  // namespace
@@ -316,8 +327,9 @@ std::vector<OpCase> linear_cases() {
           linear_case("linear_bf16_many", WeightQuant::none, false, true),
           linear_case("linear_fp8_channel_many", WeightQuant::fp8_channel, false, true),
           {"linear_fp8_wide", run_linear_wide, true},
-          route_case("route", false),
-          route_case("route_many", true)};
+          route_case("route", RouteSize::any),
+          route_case("route_few", RouteSize::few),
+          route_case("route_many", RouteSize::many)};
 }
 
 }  // namespace koho::testing
