@@ -6,8 +6,8 @@
 //   block    a warp takes 512 tokens at a time, 16 a lane; three such under way in shared memory
 //   draw     the race of sampling/philox.h: a lane draws its group's earliest time, and only groups
 //            that may win with it are looked at token by token
-//   changes  biases, penalties and masks in shared memory, by the lane that has the group; marks tell
-//            which tokens have counts, two blocks ahead, and only theirs are read
+//   changes  biases, penalties and masks in shared memory, by the lane that has the group; marks
+//            tell which tokens have counts, two blocks ahead, and only theirs are read
 //   bytes    the logits once; under penalties 16 bits more for 16 tokens, and the counts
 //
 // The best of all tokens does not depend on how they are divided.
