@@ -218,7 +218,6 @@ Choice choose(const std::vector<double>& logits,
   return choice;
 }
 
-/// `many`: more tokens than backends may have another kernel for.
 /// `few`, `many`: so many tokens that backends may have another kernel for them.
 enum class RouteSize { any, few, many };
 
