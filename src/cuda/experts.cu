@@ -148,48 +148,78 @@ __global__ void __launch_bounds__(kCombineThreads) expert_gather_kernel(const Ex
   }
 }
 
+/// Eight columns of a row as they lie in memory; `width` of them where rows are not aligned.
+struct EightColumns {
+  uint4 raw;
+
+  __device__ __forceinline__ void load(const Bf16* from, bool vector, int width) {
+    if (vector) {
+      raw = *reinterpret_cast<const uint4*>(from);
+      return;
+    }
+    std::uint32_t words[4] = {};
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      if (i < width) words[i / 2] |= static_cast<std::uint32_t>(from[i]) << (i % 2 * 16);
+    raw = make_uint4(words[0], words[1], words[2], words[3]);
+  }
+  __device__ __forceinline__ float operator[](int i) const {
+    const std::uint32_t word = i < 2 ? raw.x : i < 4 ? raw.y : i < 6 ? raw.z : raw.w;
+    return __uint_as_float(i % 2 == 0 ? word << 16 : word & 0xFFFF0000U);
+  }
+};
+
+/// A token's experts eight at a time: where their rows are is known before the kernel before has
+/// ended, and the rows are all under way at once.
 __global__ void __launch_bounds__(kCombineThreads) expert_combine_kernel(const ExpertCombine p) {
   constexpr int kVector = 8;
+  constexpr int kSlots = 8;
   const std::int64_t token = blockIdx.y;
   const int column =
       (static_cast<int>(blockIdx.x) * kCombineThreads + static_cast<int>(threadIdx.x)) * kVector;
+  std::int64_t rows[kSlots];
+  float weights[kSlots];
+  const auto find = [&](int first) {
+#pragma unroll
+    for (int i = 0; i < kSlots; ++i) {
+      const int slot = first + i;
+      rows[i] = -1;
+      weights[i] = 0.0F;
+      if (slot >= p.top_k) continue;
+      weights[i] = p.weights[token * p.top_k + slot];
+      if (p.row_of != nullptr) {
+        rows[i] = p.row_of[token * p.top_k + slot];
+      } else {
+        const int expert = p.ids[slot] - p.first;
+        if (expert >= 0 && expert < p.count) rows[i] = p.first_row + slot;
+      }
+    }
+  };
+  // NOTE: the choice and the plan are older than the kernel before this one.
+  find(0);
   grid_begin();
   if (column >= p.hidden) return;
   const int width = min(kVector, p.hidden - column);
   const bool vector = width == kVector && p.hidden % kVector == 0;
-  const auto load = [&](float(&v)[kVector], const Bf16* row) {
-    if (vector) {
-      const uint4 raw = *reinterpret_cast<const uint4*>(row + column);
-      const std::uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
-      for (int i = 0; i < 4; ++i) {
-        v[2 * i] = __uint_as_float(words[i] << 16);
-        v[2 * i + 1] = __uint_as_float(words[i] & 0xFFFF0000U);
-      }
-    } else {
-      for (int i = 0; i < width; ++i) v[i] = to_float(row[column + i]);
-    }
-  };
+  EightColumns shared{};
+  if (p.shared != nullptr) shared.load(p.shared + token * p.hidden + column, vector, width);
   float sum[kVector] = {};
-  for (int slot = 0; slot < p.top_k; ++slot) {
-    std::int64_t row = p.first_row + slot;
-    if (p.row_of != nullptr) {
-      row = p.row_of[token * p.top_k + slot];
-    } else {
-      const int expert = p.ids[slot] - p.first;
-      if (expert < 0 || expert >= p.count) row = -1;
-    }
-    if (row < 0) continue;
-    const float weight = p.weights[token * p.top_k + slot];
-    float y[kVector] = {};
-    load(y, p.y + row * p.hidden);
+  for (int first = 0; first < p.top_k; first += kSlots) {
+    if (first > 0) find(first);
+    EightColumns y[kSlots];
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) sum[i] += weight * y[i];
+    for (int i = 0; i < kSlots; ++i)
+      if (rows[i] >= 0) y[i].load(p.y + rows[i] * p.hidden + column, vector, width);
+#pragma unroll
+    for (int i = 0; i < kSlots; ++i) {
+      if (rows[i] < 0) continue;
+#pragma unroll
+      for (int k = 0; k < kVector; ++k) sum[k] += weights[i] * y[i][k];
+    }
   }
   if (p.shared != nullptr) {
-    float y[kVector] = {};
-    load(y, p.shared + token * p.hidden);
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) sum[i] = round_bf16(sum[i]) + y[i];
+    for (int i = 0; i < kVector; ++i) sum[i] = round_bf16(sum[i]) + shared[i];
   }
   Bf16* out = p.out + token * p.hidden + column;
   if (vector) {
@@ -197,7 +227,9 @@ __global__ void __launch_bounds__(kCombineThreads) expert_combine_kernel(const E
         make_uint4(pack_bf16(sum[0], sum[1]), pack_bf16(sum[2], sum[3]), pack_bf16(sum[4], sum[5]),
                    pack_bf16(sum[6], sum[7]));
   } else {
-    for (int i = 0; i < width; ++i) out[i] = to_bf16(sum[i]);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i)
+      if (i < width) out[i] = to_bf16(sum[i]);
   }
 }
 

@@ -59,6 +59,7 @@ struct ExpertGather {
 };
 cudaError_t launch_expert_gather(const ExpertGather& gather, cudaStream_t stream);
 
+/// NOTE: ids, weights and row_of must be older than the kernel before.
 struct ExpertCombine {
   const Bf16* y = nullptr;               // [sorted rows, H]
   const Bf16* shared = nullptr;          // [T, H] or null

@@ -404,9 +404,15 @@ __global__ void __launch_bounds__(kThreads, kCtas) route_few_kernel(const Route 
 #pragma unroll 1
   for (int i = kFewKept; i < steps; ++i) {
     const uint4* weights = beyond + (i - kFewKept) * 2 * threads;
+    // NOTE: in the instruction's own words, as the compiler reads 8 bytes at a time, with conflicts.
+    std::uint32_t a[4];
+    std::uint32_t b[4];
+    load_shared(a, shared_address(weights));
+    load_shared(b, shared_address(weights + threads));
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile)
-      multiply_tile(sum[tile], weights[0], weights[threads],
+      multiply_tile(sum[tile], make_uint4(a[0], a[1], a[2], a[3]),
+                    make_uint4(b[0], b[1], b[2], b[3]),
                     *reinterpret_cast<const uint4*>(token[tile] + i * kStep));
   }
   cluster_wait();  // every CTA has begun

@@ -60,6 +60,16 @@ Status CudaBackend::run_unlike(TensorView out,
   for (std::int64_t begin = 0; begin < out.size(0); begin += kSliceTokens) {
     const std::int64_t tokens = std::min(kSliceTokens, out.size(0) - begin);
     const Activation rows = slice_of(x, begin, tokens);
+    // Before the experts, as the sum reads this before its wait.
+    const TensorView ids = routing.ids.slice(0, begin, tokens);
+    KOHO_CUDA_TRY(launch_expert_rows({.ids = ids.as<const std::int32_t>(),
+                                      .row_of = unlike.row_of.view().as<std::int32_t>(),
+                                      .tokens = tokens,
+                                      .top_k = static_cast<int>(top_k),
+                                      .first = static_cast<int>(weights.first),
+                                      .count = static_cast<int>(weights.count),
+                                      .rows_each = static_cast<int>(kSliceTokens)},
+                                     stream_));
     for (std::size_t e = 0; e < unlike.experts.size(); ++e) {
       const UnlikeExpert& expert = unlike.experts[e];
       const std::int64_t ffn = expert.down.in_features;
@@ -84,15 +94,6 @@ Status CudaBackend::run_unlike(TensorView out,
           do_linear(unlike.y.view().slice(0, static_cast<std::int64_t>(e) * kSliceTokens, tokens),
                     inner, expert.down));
     }
-    const TensorView ids = routing.ids.slice(0, begin, tokens);
-    KOHO_CUDA_TRY(launch_expert_rows({.ids = ids.as<const std::int32_t>(),
-                                      .row_of = unlike.row_of.view().as<std::int32_t>(),
-                                      .tokens = tokens,
-                                      .top_k = static_cast<int>(top_k),
-                                      .first = static_cast<int>(weights.first),
-                                      .count = static_cast<int>(weights.count),
-                                      .rows_each = static_cast<int>(kSliceTokens)},
-                                     stream_));
     ExpertCombine combine;
     combine.y = unlike.y.view().as<const Bf16>();
     if (unlike.shared) combine.shared = combine.y + weights.count * kSliceTokens * weights.hidden;
