@@ -130,21 +130,33 @@ __global__ void __launch_bounds__(kPlanThreads) expert_plan_kernel(const ExpertP
   }
 }
 
-/// A warp a row. 16 bytes a lane and step; a row's end may take some of what lies behind it, up to
-/// its stride.
+/// A warp a row. 16 bytes a lane and step, eight steps under way at once; a row's end may take some
+/// of what lies behind it, up to its stride.
 __global__ void __launch_bounds__(kCombineThreads) expert_gather_kernel(const ExpertGather p) {
+  constexpr int kSteps = 8;
   grid_begin();
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const std::int64_t warps = static_cast<std::int64_t>(gridDim.x) * (kCombineThreads / 32);
   const int rows = *p.row_count;
-  for (std::int64_t row = blockIdx.x * (kCombineThreads / 32) + threadIdx.x / 32; row < rows;
-       row += warps) {
-    const std::int64_t token = p.rows[row];
+  const int pieces = (p.row_bytes + 15) / 16;
+  std::int64_t row = blockIdx.x * (kCombineThreads / 32) + threadIdx.x / 32;
+  std::int64_t token = row < rows ? p.rows[row] : 0;
+  for (; row < rows; row += warps) {
     const auto* from = reinterpret_cast<const uint4*>(p.x + token * p.x_stride_bytes);
     auto* to = reinterpret_cast<uint4*>(p.out + row * p.out_stride_bytes);
-#pragma unroll 5
-    for (int i = lane; i < (p.row_bytes + 15) / 16; i += 32) to[i] = from[i];
-    if (lane == 0 && p.out_scales != nullptr) p.out_scales[row] = p.x_scales[token];
+    const float scale = p.out_scales != nullptr ? p.x_scales[token] : 0.0F;
+    const std::int64_t next = row + warps < rows ? p.rows[row + warps] : 0;
+    for (int begin = lane; begin < pieces; begin += 32 * kSteps) {
+      uint4 part[kSteps];
+#pragma unroll
+      for (int i = 0; i < kSteps; ++i)
+        if (begin + i * 32 < pieces) part[i] = from[begin + i * 32];
+#pragma unroll
+      for (int i = 0; i < kSteps; ++i)
+        if (begin + i * 32 < pieces) to[begin + i * 32] = part[i];
+    }
+    if (lane == 0 && p.out_scales != nullptr) p.out_scales[row] = scale;
+    token = next;
   }
 }
 

@@ -404,7 +404,7 @@ __global__ void __launch_bounds__(kThreads, kCtas) route_few_kernel(const Route 
 #pragma unroll 1
   for (int i = kFewKept; i < steps; ++i) {
     const uint4* weights = beyond + (i - kFewKept) * 2 * threads;
-    // NOTE: in the instruction's own words, as the compiler reads 8 bytes at a time, with conflicts.
+    // NOTE: by the instruction itself: the compiler reads 8 bytes at a time, with bank conflicts.
     std::uint32_t a[4];
     std::uint32_t b[4];
     load_shared(a, shared_address(weights));
