@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// One matrix for up to 128 tokens on Hopper: what decode runs for every linear layer.
+// One matrix for few tokens on Hopper: what decode runs for every linear layer.
 //
-//   grid     one CTA a piece of work: a block of 64 weight rows and one of `parts` parts of the
-//            width; the parts of a block are a cluster
-//   roles    the last warp copies: 16 KB bulk copies of tiled weights, started before the kernel
-//            before has ended, and boxes of token rows (128 bytes of K, swizzled); the others, one
-//            warpgroup, multiply (wgmma m64nXk32)
+//   grid     a CTA a piece of work: a block of 64 weight rows, up to kColumns tokens, and one of
+//            `parts` parts of the width, then the parts are a cluster; or the whole width (kWhole),
+//            part by part
+//   roles    one warp copies weights (bulk copies of tiled weights, started before the kernel
+//            before has ended) and it or another one boxes of token rows (128 bytes of K,
+//            swizzled); one or two warpgroups multiply (wgmma m64nXk32), each its columns
 //   sums     each stage of 256 bytes of K is summed by itself and added in f32, as in matmul.cuh;
-//            the parts send their sums to the CTA that owns those rows, which adds them in rank
-//            order.
-//            Neither depends on the number of tokens, so a row's bits do not.
-//   shared   barriers and scales · sums received · ring of (16 KB + 256 B * kColumns)
-//   bytes    weights once; tokens once a tile, from L2
+//            the parts' sums are added in their order, in a cluster by the CTA that owns the rows.
+//            Neither depends on the number of tokens or on the form, so a row's bits do not.
+//   shared   barriers and scales · sums received · ring of slots of kSlotWidth * (64 + kColumns) B
+//   bytes    weights once, from L2 again for further columns; tokens once a tile, from L2
 //
 // Numbers: docs/kernels/README.md.
 #include <algorithm>
 
+#include "base/arithmetic.h"
 #include "cuda/launch.cuh"
 #include "cuda/matmul_end.cuh"
 #include "cuda/matmul_hopper.h"
@@ -26,130 +27,197 @@ namespace koho::cuda {
 namespace {
 
 constexpr int kBox = 128;          // bytes of K of one box of tokens
-constexpr int kRingStagesMax = 8;  // barriers there are
+constexpr int kRingSlotsMax = 12;  // barriers there are
 constexpr int kBarrierBytes = 256;
+constexpr int kRowGroups = kTileRows / 16;  // of rows, one a warp of a warpgroup
 
-constexpr int kConsumers = 128;
-constexpr int kThreads = kConsumers + 32;
-constexpr int kGroups = kTileRows / 16;  // of rows, one a warp
-constexpr int kWeightBytes = kTileRows * kStageWidth;
-
-template <int kColumns>
+template <int kColumns, int kSlotWidth>
 struct DensePlan {
+  static constexpr int kWarpgroups = kColumns > 64 ? 2 : 1;
+  static constexpr int kConsumers = 128 * kWarpgroups;
+  static constexpr int kThreadsMax = kConsumers + 64;
   static constexpr int kTiles = kColumns / 8;
-  static constexpr int kStage = kWeightBytes + kColumns * kStageWidth;
+  static constexpr int kEach = kTiles / kWarpgroups;  // tiles of a warpgroup
+  static constexpr int kWeightBytes = kTileRows * kSlotWidth;
+  static constexpr int kSlot = kWeightBytes + kColumns * kSlotWidth;
   static constexpr int kScaleBytes = (2 * kTileRows + kColumns) * 4;
   // Where sums arrive: beside the ring while they are small, else in its place once all are done.
   static constexpr bool kReuseRing = kColumns > 32;
   // How they travel: 16 bytes a lane while they are few, else a warp's as one bulk copy.
   static constexpr bool kBulkSums = kColumns > 16;
-  static constexpr int sums_bytes(int parts) {
-    return parts == 1 ? 0 : parts * ((kGroups + parts - 1) / parts) * kTiles * 512;
+  static constexpr int sums_bytes(int ctas) {
+    return ctas == 1 ? 0 : ctas * ((kRowGroups + ctas - 1) / ctas) * kTiles * 512;
   }
-  static constexpr int ring_begin(int parts) {
-    const int before = kBarrierBytes + kScaleBytes + (kReuseRing ? 0 : sums_bytes(parts));
+  static constexpr int ring_begin(int ctas) {
+    const int before = kBarrierBytes + kScaleBytes + (kReuseRing ? 0 : sums_bytes(ctas));
     return (before + 1023) / 1024 * 1024;
   }
-  static int shared_bytes(int parts, int stages) {
+  static int shared_bytes(int ctas, int slots) {
     const int sums =
-        (kReuseRing ? sums_bytes(parts) : 0) + (kBulkSums ? kGroups * kTiles * 512 : 0);
-    return 1024 + ring_begin(parts) + std::max(stages * kStage, parts > 1 ? sums : 0);
+        (kReuseRing ? sums_bytes(ctas) : 0) + (kBulkSums ? kRowGroups * kTiles * 512 : 0);
+    return 1024 + ring_begin(ctas) + std::max(slots * kSlot, ctas > 1 ? sums : 0);
   }
 };
 
 /// Groups of 16 rows that CTA `rank` of the cluster owns: first .. last - 1.
-__device__ __forceinline__ int first_group(int rank, int parts) {
-  return (rank * kGroups + parts - 1) / parts;
+__device__ __forceinline__ int first_group(int rank, int ctas) {
+  return (rank * kRowGroups + ctas - 1) / ctas;
 }
 
-template <TileType kType, int kColumns>
-__global__ void __launch_bounds__(kThreads) dense_kernel(const __grid_constant__ Matmul p,
-                                                         const __grid_constant__ CUtensorMap x_map,
-                                                         const int stages) {
-  using Plan = DensePlan<kColumns>;
+/// How a launch is cut, beside what the kernel's template says.
+struct DenseCut {
+  int slots;        // of the ring
+  int token_parts;  // CTAs that share a block of rows by tokens
+  int copiers;      // warps: 1, or 2 where one copies token rows alone
+};
+
+/// What a CTA has of the matrix and the tokens.
+struct DensePiece {
+  int block;  // of 64 weight rows
+  int part;   // of the width, and the rank in the cluster
+  int first_token;
+  int begin;  // stages of 256 bytes of K
+  int end;
+
+  __device__ __forceinline__ DensePiece(const Matmul& p, int ctas, int token_parts, int columns) {
+    // The rank in the cluster, as ptxas knows it to be one for all lanes.
+    part = static_cast<int>(blockIdx.x) % ctas;
+    const int index = static_cast<int>(blockIdx.x) / ctas;
+    block = index / token_parts;
+    first_token = index % token_parts * columns;
+    const int stages = (p.width_bytes + kStageWidth - 1) / kStageWidth;
+    begin = stages * part / ctas;
+    end = stages * (part + 1) / ctas;
+  }
+};
+
+/// Where a ring lies and who waits for what.
+struct DenseRing {
+  std::uint32_t full;  // barriers
+  std::uint32_t empty;
+  std::uint32_t slots;  // the first byte
+  int count;
+};
+
+/// Copies a piece's weights, token rows or both into the ring; one lane. Weights do not depend on
+/// the kernel before: they fill the ring, then the wait follows.
+template <int kColumns, int kSlotWidth, bool kWeights, bool kTokens>
+__device__ __forceinline__ void copy_operands(const Matmul& p,
+                                              const CUtensorMap& x_map,
+                                              const DensePiece& piece,
+                                              const DenseRing& ring,
+                                              std::uint64_t policy) {
+  using Plan = DensePlan<kColumns, kSlotWidth>;
+  constexpr int kHalves = kStageWidth / kSlotWidth;
+  const std::uint8_t* weights =
+      p.weight + static_cast<std::int64_t>(piece.block) * kTileRows * p.width_bytes;
+  const auto width_at = [&](int unit) {
+    return min(kSlotWidth, p.width_bytes - unit * kSlotWidth);
+  };
+  const auto place = [&](int slot) {
+    return ring.slots + static_cast<std::uint32_t>(slot * Plan::kSlot);
+  };
+  const auto copy_weights = [&](int unit, int slot) {
+    const auto bytes = static_cast<std::uint32_t>(width_at(unit) * kTileRows);
+    const std::uint32_t barrier = ring.full + 8U * static_cast<std::uint32_t>(slot);
+    mbarrier_arrive_expect(barrier, bytes);
+    bulk_copy(place(slot), weights + static_cast<std::int64_t>(unit) * kSlotWidth * kTileRows,
+              bytes, barrier, policy);
+  };
+  const auto copy_tokens = [&](int unit, int slot) {
+    const int boxes = (width_at(unit) + kBox - 1) / kBox;
+    const std::uint32_t barrier = ring.full + 8U * static_cast<std::uint32_t>(slot);
+    mbarrier_arrive_expect(barrier, static_cast<std::uint32_t>(boxes * kBox * kColumns));
+#pragma unroll
+    for (int box = 0; box < kSlotWidth / kBox; ++box)
+      if (box < boxes)
+        tensor_copy(
+            place(slot) + static_cast<std::uint32_t>(Plan::kWeightBytes + box * kBox * kColumns),
+            &x_map, unit * kSlotWidth + box * kBox, piece.first_token, barrier);
+  };
+  const int begin = piece.begin * kHalves;
+  const int end = min(piece.end * kHalves, (p.width_bytes + kSlotWidth - 1) / kSlotWidth);
+  const int ahead = min(ring.count, end - begin);
+  if constexpr (kTokens) tensor_map_prefetch(&x_map);
+  if constexpr (kWeights) {
+#pragma unroll 1
+    for (int i = 0; i < ahead; ++i) copy_weights(begin + i, i);
+  }
+  if constexpr (kTokens) {
+    grid_wait();
+#pragma unroll 1
+    for (int i = 0; i < ahead; ++i) copy_tokens(begin + i, i);
+  }
+  int slot = 0;
+  std::uint32_t phase = 0;
+  for (int unit = begin + ahead; unit < end; ++unit) {
+    mbarrier_wait(ring.empty + 8U * static_cast<std::uint32_t>(slot), phase);
+    if constexpr (kWeights) copy_weights(unit, slot);
+    if constexpr (kTokens) copy_tokens(unit, slot);
+    if (++slot == ring.count) {
+      slot = 0;
+      phase ^= 1U;
+    }
+  }
+}
+
+template <TileType kType, int kColumns, int kSlotWidth, bool kWhole>
+__global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
+    dense_kernel(const __grid_constant__ Matmul p,
+                 const __grid_constant__ CUtensorMap x_map,
+                 const DenseCut cut) {
+  using Plan = DensePlan<kColumns, kSlotWidth>;
+  constexpr int kConsumers = Plan::kConsumers;
+  constexpr int kEach = Plan::kEach;
   extern __shared__ std::uint8_t unaligned[];
   std::uint8_t* shared = unaligned + (1024U - shared_address(unaligned) % 1024U) % 1024U;
+  const int ctas = kWhole ? 1 : p.parts;  // of a cluster
+  const int ring_begin = Plan::ring_begin(ctas);
   const std::uint32_t full = shared_address(shared);
-  const std::uint32_t empty = full + 8U * kRingStagesMax;
-  const std::uint32_t received = empty + 8U * kRingStagesMax;
+  const DenseRing ring{full, full + 8U * kRingSlotsMax,
+                       shared_address(shared) + static_cast<std::uint32_t>(ring_begin), cut.slots};
+  const std::uint32_t received = ring.empty + 8U * kRingSlotsMax;
   auto* row_scales = reinterpret_cast<float*>(shared + kBarrierBytes);
   float* bias = row_scales + kTileRows;
   float* x_scales = bias + kTileRows;
-  const int ring_begin = Plan::ring_begin(p.parts);
-  const std::uint32_t ring = shared_address(shared) + static_cast<std::uint32_t>(ring_begin);
   std::uint8_t* sums =
       Plan::kReuseRing ? shared + ring_begin : shared + kBarrierBytes + Plan::kScaleBytes;
 
   const int thread = static_cast<int>(threadIdx.x);
-  const int warp = thread / 32;
-  const int part = p.parts > 1 ? static_cast<int>(cluster_rank()) : 0;
-  const int block = static_cast<int>(blockIdx.x) / p.parts;
-  const int first_row = block * kTileRows;
-  const int stages_all = (p.width_bytes + kStageWidth - 1) / kStageWidth;
-  const int begin = stages_all * part / p.parts;
-  const int end = stages_all * (part + 1) / p.parts;
-  const int owned_first = first_group(part, p.parts);
-  const int owned = first_group(part + 1, p.parts) - owned_first;
+  const int warp = __shfl_sync(0xFFFFFFFFU, thread / 32, 0);  // known to be the same in all lanes
+  const DensePiece piece(p, ctas, cut.token_parts, kColumns);
+  const int first_row = piece.block * kTileRows;
+  const int tokens = min(kColumns, p.tokens - piece.first_token);
+  const int owned_first = first_group(piece.part, ctas);
+  const int owned = first_group(piece.part + 1, ctas) - owned_first;
 
   if (thread == 0) {
-    for (int slot = 0; slot < stages; ++slot) {
-      mbarrier_init(full + 8U * static_cast<std::uint32_t>(slot), 1);
-      mbarrier_init(empty + 8U * static_cast<std::uint32_t>(slot), kConsumers);
+    for (int slot = 0; slot < cut.slots; ++slot) {
+      mbarrier_init(ring.full + 8U * static_cast<std::uint32_t>(slot), 2);
+      mbarrier_init(ring.empty + 8U * static_cast<std::uint32_t>(slot), kConsumers);
     }
     mbarrier_init(received, 1);
     mbarrier_init_fence();
-    if (p.parts > 1)
+    if (ctas > 1)  // from all others
       mbarrier_arrive_expect(received,
-                             static_cast<std::uint32_t>(p.parts * owned * Plan::kTiles * 512));
+                             static_cast<std::uint32_t>((ctas - 1) * owned * Plan::kTiles * 512));
   }
   __syncthreads();
-  if (!Plan::kReuseRing && p.parts > 1) cluster_arrive();
+  if (!Plan::kReuseRing && ctas > 1) cluster_arrive();
 
-  if (thread >= kConsumers) {  // ---- the copying warp
-    if (thread == kConsumers) {
-      tensor_map_prefetch(&x_map);
-      const std::uint64_t policy = evict_first_policy();
-      const std::int64_t tile_bytes = static_cast<std::int64_t>(kTileRows) * p.width_bytes;
-      const auto place = [&](int slot) {
-        return ring + static_cast<std::uint32_t>(slot * Plan::kStage);
-      };
-      const auto copy_weights = [&](int stage, int slot) {
-        const int width = min(kStageWidth, p.width_bytes - stage * kStageWidth);
-        const int boxes = (width + kBox - 1) / kBox;
-        const std::uint32_t barrier = full + 8U * static_cast<std::uint32_t>(slot);
-        mbarrier_arrive_expect(
-            barrier, static_cast<std::uint32_t>(width * kTileRows + boxes * kBox * kColumns));
-        bulk_copy(place(slot),
-                  p.weight + block * tile_bytes +
-                      static_cast<std::int64_t>(stage) * kStageWidth * kTileRows,
-                  static_cast<std::uint32_t>(width * kTileRows), barrier, policy);
-      };
-      const auto copy_tokens = [&](int stage, int slot) {
-        const int width = min(kStageWidth, p.width_bytes - stage * kStageWidth);
-        for (int box = 0; box * kBox < width; ++box)
-          tensor_copy(
-              place(slot) + static_cast<std::uint32_t>(kWeightBytes + box * kBox * kColumns),
-              &x_map, stage * kStageWidth + box * kBox, 0,
-              full + 8U * static_cast<std::uint32_t>(slot));
-      };
-      // Weights do not depend on the kernel before: fill the ring, then wait.
-      const int ahead = min(stages, end - begin);
-      for (int i = 0; i < ahead; ++i) copy_weights(begin + i, i);
-      grid_wait();
-      for (int i = 0; i < ahead; ++i) copy_tokens(begin + i, i);
-      int slot = 0;
-      std::uint32_t phase = 0;
-      for (int stage = begin + ahead; stage < end; ++stage) {
-        mbarrier_wait(empty + 8U * static_cast<std::uint32_t>(slot), phase);
-        copy_weights(stage, slot);
-        copy_tokens(stage, slot);
-        if (++slot == stages) {
-          slot = 0;
-          phase ^= 1U;
-        }
-      }
+  if (warp >= kConsumers / 32) {  // ---- the copying warps
+    if (elect_one()) {
+      // Where CTAs share a block of rows, the second one reads its weights from L2.
+      const std::uint64_t policy =
+          cut.token_parts > 1 ? evict_normal_policy() : evict_first_policy();
+      if (cut.copiers == 1)
+        copy_operands<kColumns, kSlotWidth, true, true>(p, x_map, piece, ring, policy);
+      else if (warp == kConsumers / 32)
+        copy_operands<kColumns, kSlotWidth, true, false>(p, x_map, piece, ring, policy);
+      else
+        copy_operands<kColumns, kSlotWidth, false, true>(p, x_map, piece, ring, policy);
     }
-    if (p.parts > 1) {
+    if (ctas > 1) {
       __syncwarp();
       if (Plan::kReuseRing) cluster_arrive();
       cluster_wait();
@@ -170,82 +238,121 @@ __global__ void __launch_bounds__(kThreads) dense_kernel(const __grid_constant__
   grid_wait();
   grid_release();
   for (int i = thread; i < kColumns; i += kConsumers)
-    x_scales[i] = kType == TileType::fp8 && i < p.tokens ? p.x_scales[i] : 1.0F;
+    x_scales[i] = kType == TileType::fp8 && i < tokens ? p.x_scales[piece.first_token + i] : 1.0F;
 
-  float sum[Plan::kTiles][4] = {};
+  const int first_tile = warp / 4 * kEach;
+  float sum[kEach][4] = {};
+  float total[kWhole ? kEach : 1][4] = {};  // of the parts before
   {
+    const std::uint64_t weights = core_operand(ring.slots, 1024U);
+    const std::uint64_t boxes = swizzled_operand(
+        ring.slots + static_cast<std::uint32_t>(Plan::kWeightBytes + first_tile * 8 * kBox));
     int slot = 0;
     std::uint32_t phase = 0;
-    for (int stage = begin; stage < end; ++stage) {
-      const int width = min(kStageWidth, p.width_bytes - stage * kStageWidth);
-      const std::uint32_t place = ring + static_cast<std::uint32_t>(slot * Plan::kStage);
-      const std::uint32_t tokens = place + static_cast<std::uint32_t>(kWeightBytes);
-      float partial[Plan::kTiles][4] = {};
-      const auto step = [&](int i) {
-        wgmma<kType, kColumns>(
-            &partial[0][0], core_operand(place + static_cast<std::uint32_t>(i) * 2048U, 1024U),
-            swizzled_operand(tokens + static_cast<std::uint32_t>(i / 4 * kBox * kColumns +
-                                                                 i % 4 * kTileWidthStep)),
-            i > 0 ? 1 : 0);
-      };
-      mbarrier_wait(full + 8U * static_cast<std::uint32_t>(slot), phase);
-      if (width == kStageWidth) {
-        wgmma_begin();
-#pragma unroll
-        for (int i = 0; i < kStageWidth / kTileWidthStep; ++i) step(i);
-        wgmma_commit();
-        wgmma_wait<0>();
-      } else {
-#pragma unroll 1
-        for (int i = 0; i < width / kTileWidthStep; ++i) {  // the short stage at a width's end
-          wgmma_begin();
-          step(i);
-          wgmma_commit();
-          wgmma_wait<0>();
-        }
-      }
-      mbarrier_arrive(empty + 8U * static_cast<std::uint32_t>(slot));
-#pragma unroll
-      for (int tile = 0; tile < Plan::kTiles; ++tile)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) sum[tile][i] += partial[tile][i];
-      if (++slot == stages) {
+    const auto advance = [&] {
+      if (++slot == cut.slots) {
         slot = 0;
         phase ^= 1U;
       }
+    };
+    int part = 1;
+    for (int stage = piece.begin; stage < piece.end; ++stage) {
+      if (kWhole && stage == piece.end * part / p.parts) {  // a part's sums are complete
+        ++part;
+#pragma unroll
+        for (int tile = 0; tile < kEach; ++tile)
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            total[kWhole ? tile : 0][i] += sum[tile][i];
+            sum[tile][i] = 0.0F;
+          }
+      }
+      float partial[kEach][4] = {};
+      // 32 bytes of K from the slot.
+      const auto step = [&](int i, bool accumulate) {
+        const auto at = static_cast<std::uint32_t>(slot * Plan::kSlot);
+        wgmma<kType, 8 * kEach>(
+            &partial[0][0],
+            operand_at(operand_at(weights, at), static_cast<std::uint32_t>(i) * 2048U),
+            operand_at(operand_at(boxes, at), static_cast<std::uint32_t>(i / 4 * kBox * kColumns +
+                                                                         i % 4 * kTileWidthStep)),
+            accumulate ? 1 : 0);
+      };
+      const int width = min(kStageWidth, p.width_bytes - stage * kStageWidth);
+      if (width == kStageWidth) {
+        int slots[kStageWidth / kSlotWidth];
+#pragma unroll
+        for (int half = 0; half < kStageWidth / kSlotWidth; ++half) {
+          slots[half] = slot;
+          mbarrier_wait(ring.full + 8U * static_cast<std::uint32_t>(slot), phase);
+          wgmma_begin();
+#pragma unroll
+          for (int i = 0; i < kSlotWidth / kTileWidthStep; ++i) step(i, half > 0 || i > 0);
+          wgmma_commit();
+          advance();
+        }
+        const auto release = [&](int of) {
+          mbarrier_arrive(ring.empty + 8U * static_cast<std::uint32_t>(of));
+        };
+        if constexpr (kSlotWidth < kStageWidth) {
+          wgmma_wait<1>();
+          release(slots[0]);
+        }
+        wgmma_wait<0>();
+        release(slots[kStageWidth / kSlotWidth - 1]);
+      } else {  // the short stage at a width's end
+        for (int begin = 0; begin < width; begin += kSlotWidth) {
+          mbarrier_wait(ring.full + 8U * static_cast<std::uint32_t>(slot), phase);
+          const int steps = min(kSlotWidth, width - begin) / kTileWidthStep;
+#pragma unroll 1
+          for (int i = 0; i < steps; ++i) {
+            wgmma_begin();
+            step(i, begin > 0 || i > 0);
+            wgmma_commit();
+            wgmma_wait<0>();
+          }
+          mbarrier_arrive(ring.empty + 8U * static_cast<std::uint32_t>(slot));
+          advance();
+        }
+      }
+#pragma unroll
+      for (int tile = 0; tile < kEach; ++tile)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sum[tile][i] += partial[tile][i];
     }
+  }
+  if constexpr (kWhole) {
+#pragma unroll
+    for (int tile = 0; tile < kEach; ++tile)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sum[tile][i] = total[tile][i] + sum[tile][i];
   }
 
   named_barrier(1, kConsumers);  // scales are there, and all sums
   const int lane = thread % 32;
-  const auto scaled = [&](int group, int tile, const float(&total)[4], float(&value)[4]) {
+  const auto scaled = [&](int group, int tile, const float(&of)[4], float(&value)[4]) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int row = group * 16 + lane / 4 + i / 2 * 8;
-      value[i] = scale_sum<kType>(p, total[i], row_scales[row],
+      value[i] = scale_sum<kType>(p, of[i], row_scales[row],
                                   x_scales[tile * 8 + lane % 4 * 2 + i % 2], bias[row]);
     }
   };
-  const auto finish = [&](int group, int tile, const float(&total)[4]) {
+  const auto finish = [&](int group, int tile, const float(&of)[4]) {
     float value[4];
-    scaled(group, tile, total, value);
+    scaled(group, tile, of, value);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int token = tile * 8 + lane % 4 * 2 + i % 2;
       const int row = group * 16 + lane / 4 + i / 2 * 8;
-      if (token < p.tokens && first_row + row < p.rows)
-        store_sum(p, token, first_row + row, value[i]);
+      if (token < tokens && first_row + row < p.rows)
+        store_sum(p, piece.first_token + token, first_row + row, value[i]);
     }
   };
   // Two tiles at once: 16 bytes of a token's row a lane, where they are aligned.
   const bool aligned = p.end == MatmulEnd::bf16 && first_row + kTileRows <= p.rows &&
                        p.out_stride % 8 == 0 && reinterpret_cast<std::uintptr_t>(p.out) % 16 == 0;
   const auto finish_two = [&](int group, int tile, const float(&a)[4], const float(&b)[4]) {
-    if (!aligned) {
-      finish(group, tile, a);
-      finish(group, tile + 1, b);
-      return;
-    }
     std::uint32_t words[4];
     float value[4];
     scaled(group, tile, a, value);
@@ -257,125 +364,225 @@ __global__ void __launch_bounds__(kThreads) dense_kernel(const __grid_constant__
     const uint4 eight = gather_quad(words);
     const int mine = lane % 4;
     const int token = (tile + mine / 2) * 8 + lane / 4;
-    if (token < p.tokens)
-      *reinterpret_cast<uint4*>(static_cast<Bf16*>(p.out) + token * p.out_stride + first_row +
+    if (token < tokens)
+      *reinterpret_cast<uint4*>(static_cast<Bf16*>(p.out) +
+                                (piece.first_token + token) * p.out_stride + first_row +
                                 group * 16 + mine % 2 * 8) = eight;
   };
-  constexpr bool kTwo = kColumns >= 32;
-  if (p.parts == 1) {
+  constexpr bool kTwo = kEach >= 4;
+  // Leaves this warp's sums in shared memory, tile after tile, in the order of fragments.
+  const auto put = [&](std::uint8_t* at) {
 #pragma unroll
-    for (int tile = 0; tile < Plan::kTiles; tile += kTwo ? 2 : 1) {
-      if (tile * 8 >= p.tokens) break;
-      if constexpr (kTwo)
-        finish_two(warp, tile, sum[tile], sum[tile + 1]);
-      else
-        finish(warp, tile, sum[tile]);
+    for (int tile = 0; tile < kEach; ++tile)
+      reinterpret_cast<float4*>(at)[tile * 32 + lane] =
+          make_float4(sum[tile][0], sum[tile][1], sum[tile][2], sum[tile][3]);
+  };
+  if (ctas == 1) {
+    if constexpr (!kTwo) {
+#pragma unroll
+      for (int tile = 0; tile < kEach; ++tile)
+        if ((first_tile + tile) * 8 < tokens) finish(warp % 4, first_tile + tile, sum[tile]);
+    } else if (aligned) {
+#pragma unroll
+      for (int tile = 0; tile < kEach; tile += 2) {
+        if ((first_tile + tile) * 8 >= tokens) break;
+        finish_two(warp % 4, first_tile + tile, sum[tile], sum[tile + 1]);
+      }
+    } else {  // the same through the ring, which all are done with: this code is there once
+      std::uint8_t* mine = shared + ring_begin + warp * kEach * 512;
+      put(mine);
+#pragma unroll 1
+      for (int tile = 0; tile < kEach && (first_tile + tile) * 8 < tokens; ++tile) {
+        const float4 four = reinterpret_cast<const float4*>(mine)[tile * 32 + lane];
+        const float of[4] = {four.x, four.y, four.z, four.w};
+        finish(warp % 4, first_tile + tile, of);
+      }
     }
     return;
   }
-  if (Plan::kReuseRing) cluster_arrive();
-  cluster_wait();  // every CTA has begun (or, in the ring's place, is done with its ring)
-  // Sums travel in the order of fragments and are read again as they are.
-  const int owner = warp * p.parts / kGroups;
-  const int owner_first = first_group(owner, p.parts);
-  const int owner_groups = first_group(owner + 1, p.parts) - owner_first;
-  const std::uint32_t remote = cluster_address(
-      shared_address(sums) + static_cast<std::uint32_t>((part * owner_groups + warp - owner_first) *
-                                                        Plan::kTiles * 512),
-      static_cast<std::uint32_t>(owner));
-  const std::uint32_t remote_barrier = cluster_address(received, static_cast<std::uint32_t>(owner));
-  if constexpr (Plan::kBulkSums) {
-    // Sent from the ring, behind where sums may arrive.
-    const int begin = ring_begin + (Plan::kReuseRing ? Plan::sums_bytes(p.parts) : 0);
-    auto* mine = reinterpret_cast<float4*>(shared + begin + warp * Plan::kTiles * 512) + lane;
+  if constexpr (!kWhole) {
+    if (Plan::kReuseRing) cluster_arrive();
+    cluster_wait();  // every CTA has begun (or, in the ring's place, is done with its ring)
+    // Sums travel in the order of fragments and are read again as they are.
+    const int owner = warp % 4 * ctas / kRowGroups;
+    const int owner_first = first_group(owner, ctas);
+    const int owner_groups = first_group(owner + 1, ctas) - owner_first;
+    const int place =
+        ((piece.part * owner_groups + warp % 4 - owner_first) * Plan::kTiles + first_tile) * 512;
+    if (owner == piece.part) {
+      put(sums + place);
+    } else {
+      const auto rank = static_cast<std::uint32_t>(owner);
+      const std::uint32_t remote =
+          cluster_address(shared_address(sums) + static_cast<std::uint32_t>(place), rank);
+      const std::uint32_t remote_barrier = cluster_address(received, rank);
+      if constexpr (Plan::kBulkSums) {
+        // Sent from the ring, behind where sums may arrive.
+        std::uint8_t* mine = shared + ring_begin + (Plan::kReuseRing ? Plan::sums_bytes(ctas) : 0) +
+                             warp * kEach * 512;
+        put(mine);
+        proxy_fence();
+        __syncwarp();
+        if (elect_one())
+          cluster_copy(remote, shared_address(mine), static_cast<std::uint32_t>(kEach * 512),
+                       remote_barrier);
+      } else {
 #pragma unroll
-    for (int tile = 0; tile < Plan::kTiles; ++tile)
-      mine[tile * 32] = make_float4(sum[tile][0], sum[tile][1], sum[tile][2], sum[tile][3]);
-    proxy_fence();
-    __syncwarp();
-    if (lane == 0)
-      cluster_copy(remote, shared_address(mine), static_cast<std::uint32_t>(Plan::kTiles * 512),
-                   remote_barrier);
-  } else {
-#pragma unroll
-    for (int tile = 0; tile < Plan::kTiles; ++tile)
-      cluster_send(remote + static_cast<std::uint32_t>(tile * 512 + lane * 16),
-                   make_float4(sum[tile][0], sum[tile][1], sum[tile][2], sum[tile][3]),
-                   remote_barrier);
-  }
-  if (owned > 0) mbarrier_wait_cluster(received, 0);
-  __syncwarp();
-  if (Plan::kBulkSums) cluster_arrive();
-  const auto add = [&](int item, float(&total)[4]) {
-    const float4* from = reinterpret_cast<const float4*>(sums) + item * 32 + lane;
-#pragma unroll 8
-    for (int rank = 0; rank < p.parts; ++rank) {
-      const float4 other = from[rank * owned * Plan::kTiles * 32];
-      total[0] += other.x;
-      total[1] += other.y;
-      total[2] += other.z;
-      total[3] += other.w;
+        for (int tile = 0; tile < kEach; ++tile)
+          cluster_send(remote + static_cast<std::uint32_t>(tile * 512 + lane * 16),
+                       make_float4(sum[tile][0], sum[tile][1], sum[tile][2], sum[tile][3]),
+                       remote_barrier);
+      }
     }
-  };
-  constexpr int kStep = kTwo ? 2 : 1;
-  for (int item = warp * kStep; item < owned * Plan::kTiles; item += kConsumers / 32 * kStep) {
-    const int group = owned_first + item / Plan::kTiles;
-    const int tile = item % Plan::kTiles;
-    if (tile * 8 >= p.tokens) continue;
-    float total[kStep][4] = {};
+    if (owned > 0) {
+      named_barrier(1, kConsumers);  // this CTA's own sums are there
+      mbarrier_wait_cluster(received, 0);
+    }
+    __syncwarp();
+    if (Plan::kBulkSums) cluster_arrive();
+    const auto add = [&](int item, float(&of)[4]) {
+      const float4* from = reinterpret_cast<const float4*>(sums) + item * 32 + lane;
+#pragma unroll 8
+      for (int rank = 0; rank < ctas; ++rank) {
+        const float4 other = from[rank * owned * Plan::kTiles * 32];
+        of[0] += other.x;
+        of[1] += other.y;
+        of[2] += other.z;
+        of[3] += other.w;
+      }
+    };
+    constexpr int kStep = kTwo ? 2 : 1;
+#pragma unroll 1
+    for (int item = warp * kStep; item < owned * Plan::kTiles; item += kConsumers / 32 * kStep) {
+      const int group = owned_first + item / Plan::kTiles;
+      const int tile = item % Plan::kTiles;
+      if (tile * 8 >= tokens) continue;
+      float all[kStep][4] = {};
 #pragma unroll
-    for (int i = 0; i < kStep; ++i) add(item + i, total[i]);
-    if constexpr (kTwo)
-      finish_two(group, tile, total[0], total[1]);
-    else
-      finish(group, tile, total[0]);
+      for (int i = 0; i < kStep; ++i) add(item + i, all[i]);
+      if (kTwo && aligned) {
+        finish_two(group, tile, all[0], all[kStep - 1]);
+      } else {
+#pragma unroll
+        for (int i = 0; i < kStep; ++i) finish(group, tile + i, all[i]);
+      }
+    }
+    __syncwarp();
+    if (Plan::kBulkSums) cluster_wait();  // NOTE: all copies from this CTA have arrived
   }
-  __syncwarp();
-  if (Plan::kBulkSums) cluster_wait();  // NOTE: all copies from this CTA have arrived
 }
 
-template <TileType kType, int kColumns>
+template <TileType kType, int kColumns, int kSlotWidth, bool kWhole>
 cudaError_t launch_form(const Matmul& p,
                         const CUtensorMap& x_map,
-                        int ring_bytes,
+                        const DenseForm& form,
                         cudaStream_t stream) {
-  using Plan = DensePlan<kColumns>;
+  using Plan = DensePlan<kColumns, kSlotWidth>;
   constexpr int kSharedMax = 227 * 1024;
-  const auto kernel = dense_kernel<kType, kColumns>;
+  const auto kernel = dense_kernel<kType, kColumns, kSlotWidth, kWhole>;
   static const cudaError_t prepared =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedMax);
   if (prepared != cudaSuccess) return prepared;
-  const int stages_all = (p.width_bytes + kStageWidth - 1) / kStageWidth;
-  const int longest = (stages_all + p.parts - 1) / p.parts;
-  const int stages = std::min({longest, kRingStagesMax, std::max(2, ring_bytes / Plan::kStage)});
+  const int ctas = kWhole ? 1 : p.parts;
+  const int stages = ceil_div(p.width_bytes, kStageWidth);
+  const int longest = ceil_div(stages, ctas) * (kStageWidth / kSlotWidth);
+  const DenseCut cut{
+      .slots = std::min({longest, kRingSlotsMax, std::max(2, form.ring_bytes / Plan::kSlot)}),
+      .token_parts = ceil_div(p.tokens, kColumns),
+      .copiers = form.copiers};
   return launch_kernel(kernel,
-                       {dim3(static_cast<unsigned>(p.tiles * p.parts)), dim3(kThreads),
-                        static_cast<std::size_t>(Plan::shared_bytes(p.parts, stages)), p.parts},
-                       stream, p, x_map, stages);
+                       {dim3(static_cast<unsigned>(p.tiles * ctas * cut.token_parts)),
+                        dim3(static_cast<unsigned>(Plan::kConsumers + 32 * cut.copiers)),
+                        static_cast<std::size_t>(Plan::shared_bytes(ctas, cut.slots)), ctas},
+                       stream, p, x_map, cut);
+}
+
+template <TileType kType, int kColumns>
+cudaError_t launch_columns(const Matmul& p,
+                           const CUtensorMap& x_map,
+                           const DenseForm& form,
+                           cudaStream_t stream) {
+  const bool whole = form.whole && p.parts > 1;
+  if (form.slot_width == kStageWidth && !whole)
+    return launch_form<kType, kColumns, kStageWidth, false>(p, x_map, form, stream);
+  if constexpr (kType == TileType::fp8) {
+    if (form.slot_width == kStageWidth)
+      return launch_form<kType, kColumns, kStageWidth, true>(p, x_map, form, stream);
+    if constexpr (kColumns >= 64) {
+      constexpr int kHalf = kStageWidth / 2;
+      if (form.slot_width == kHalf)
+        return whole ? launch_form<kType, kColumns, kHalf, true>(p, x_map, form, stream)
+                     : launch_form<kType, kColumns, kHalf, false>(p, x_map, form, stream);
+    }
+  }
+  return cudaErrorInvalidValue;
 }
 
 template <TileType kType>
 cudaError_t launch_type(const Matmul& p,
                         const CUtensorMap& x_map,
-                        DenseForm form,
+                        const DenseForm& form,
                         cudaStream_t stream) {
   switch (form.columns) {
     case 8:
-      return launch_form<kType, 8>(p, x_map, form.ring_bytes, stream);
+      return launch_columns<kType, 8>(p, x_map, form, stream);
     case 16:
-      return launch_form<kType, 16>(p, x_map, form.ring_bytes, stream);
+      return launch_columns<kType, 16>(p, x_map, form, stream);
     case 32:
-      return launch_form<kType, 32>(p, x_map, form.ring_bytes, stream);
+      return launch_columns<kType, 32>(p, x_map, form, stream);
     case 64:
-      return launch_form<kType, 64>(p, x_map, form.ring_bytes, stream);
+      return launch_columns<kType, 64>(p, x_map, form, stream);
     case 128:
-      return launch_form<kType, 128>(p, x_map, form.ring_bytes, stream);
+      return launch_columns<kType, 128>(p, x_map, form, stream);
     default:
       return cudaErrorInvalidValue;
   }
 }
 
 }  // namespace
+
+DenseForm dense_form(const Matmul& p, int multiprocessors) {
+  constexpr int kSmall = 50 << 10;
+  constexpr int kMiddle = 75 << 10;
+  constexpr int kSharedOfOne = 220 << 10;  // of a multiprocessor
+  constexpr int kBesideRing = 8 << 10;
+  constexpr int kLargest = 100 << 10;
+  constexpr int kAlone = 147 << 10;  // eight stages of up to 16 tokens
+  constexpr int kColumnsWhole = 16;  // the fewest of a CTA that has the whole width
+  constexpr int kStagesWhole = 24;   // longer ones are cut into parts
+  constexpr int kTilesEnough = 200;
+  DenseForm form;
+  form.columns = p.tokens <= 8    ? 8
+                 : p.tokens <= 16 ? 16
+                 : p.tokens <= 32 ? 32
+                 : p.tokens <= 64 ? 64
+                                  : 128;
+  if (p.type == TileType::bf16) {
+    form.ring_bytes = form.columns == 32 ? kMiddle : kSmall;
+    return form;
+  }
+  form.copiers = p.tiles >= kTilesEnough ? 1 : 2;
+  const int stages = ceil_div(p.width_bytes, kStageWidth);
+  // From 33 tokens on sending sums costs more than unlike loads of multiprocessors: CTAs share the
+  // tokens, not the width, as long as each has a multiprocessor for itself.
+  if (form.columns >= 64 && stages <= kStagesWhole && p.tiles <= multiprocessors &&
+      p.tiles * 4 >= multiprocessors) {
+    while (form.columns > kColumnsWhole &&
+           p.tiles * ceil_div(p.tokens, form.columns / 2) <= multiprocessors)
+      form.columns /= 2;
+    form.whole = true;
+    form.ring_bytes = kLargest;
+    return form;
+  }
+  const int blocks = p.tiles * p.parts;
+  const int each = ceil_div(blocks, multiprocessors);
+  const int length = ceil_div(p.width_bytes, p.parts * kStageWidth);
+  const bool alone = blocks <= multiprocessors && blocks * 20 >= multiprocessors * 19;
+  form.ring_bytes = alone ? kAlone : std::min(kLargest, kSharedOfOne / each - kBesideRing);
+  if (length == 5 && form.columns <= 32) form.ring_bytes = kMiddle;
+  if (form.columns == 128 && !alone) form.slot_width = kStageWidth / 2;
+  return form;
+}
 
 cudaError_t launch_matmul_dense(const Matmul& p,
                                 const CUtensorMap& x_map,

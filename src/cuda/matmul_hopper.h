@@ -9,13 +9,19 @@
 
 namespace koho::cuda {
 
-/// How the work is cut; no result depends on it.
+/// How the work of one matrix is cut; no result depends on it.
 struct DenseForm {
-  int columns = 8;  // tokens there is room for: 8, 16, 32, 64, 128
+  int columns = 8;       // tokens of a CTA: 8, 16, 32, 64, 128; further ones are other CTAs'
+  bool whole = false;    // a CTA takes all parts of the width, one after the other (fp8)
+  int slot_width = 256;  // bytes of K of a slot of the ring: 256; 128 with fp8, 64 columns or more
   int ring_bytes = 0;
+  int copiers = 1;  // warps; with 2 one of them copies token rows alone
 };
 
-/// One matrix, `tokens` <= columns; `x_map` describes x in boxes of `columns` rows.
+/// The form of one matrix on Hopper, from measurements on an H200 (bench/dense_forms.cpp).
+DenseForm dense_form(const Matmul& parameters, int multiprocessors);
+
+/// One matrix; `x_map` describes x in boxes of `columns` rows.
 cudaError_t launch_matmul_dense(const Matmul& parameters,
                                 const CUtensorMap& x_map,
                                 const DenseForm& form,

@@ -141,36 +141,6 @@ Result<std::byte*> CudaBackend::scratch(std::int64_t bytes) {
   return scratch_.as<std::byte>();
 }
 
-/// How the dense kernel's work is cut, from measurements on an H200 (docs/kernels/README.md). A
-/// ring as large as lets all CTAs be resident at once, and even on all multiprocessors: the largest
-/// where each has one; where a part is short a small one, so that the next kernel's CTAs begin
-/// beside this one's.
-DenseForm dense_form(const Matmul& p, int multiprocessors) {
-  constexpr int kSmall = 50 << 10;
-  constexpr int kMiddle = 75 << 10;
-  constexpr int kSharedOfOne = 220 << 10;  // of a multiprocessor
-  constexpr int kBesideRing = 8 << 10;
-  constexpr int kLargest = 100 << 10;
-  constexpr int kAlone = 147 << 10;  // eight stages of up to 16 tokens
-  DenseForm form;
-  form.columns = p.tokens <= 8    ? 8
-                 : p.tokens <= 16 ? 16
-                 : p.tokens <= 32 ? 32
-                 : p.tokens <= 64 ? 64
-                                  : 128;
-  if (p.type == TileType::bf16) {
-    form.ring_bytes = form.columns == 32 ? kMiddle : kSmall;
-    return form;
-  }
-  const int blocks = p.tiles * p.parts;
-  const int each = ceil_div(blocks, multiprocessors);
-  const int length = ceil_div(p.width_bytes, p.parts * kStageWidth);
-  const bool alone = blocks <= multiprocessors && blocks * 20 >= multiprocessors * 19;
-  form.ring_bytes = alone ? kAlone : std::min(kLargest, kSharedOfOne / each - kBesideRing);
-  if (length == 5 && form.columns <= 32) form.ring_bytes = kMiddle;
-  return form;
-}
-
 Status CudaBackend::run_dense(const Matmul& p) {
   const DenseForm form = dense_form(p, device_.multiprocessors);
   CUtensorMap map;

@@ -30,6 +30,18 @@ __device__ __forceinline__ void grid_begin() {
   grid_release();
 }
 
+/// True on one lane of a converged warp. Where one lane copies, this is how ptxas knows it: after a
+/// comparison of thread numbers it puts each copy into a loop over lanes.
+__device__ __forceinline__ bool elect_one() {
+  std::uint32_t elected;
+  asm volatile(
+      "{\n\t.reg .pred p;\n\t"
+      "elect.sync _|p, 0xFFFFFFFF;\n\t"
+      "selp.u32 %0, 1, 0, p;\n\t}"
+      : "=r"(elected));
+  return elected != 0;
+}
+
 // ---- mbarrier
 
 __device__ __forceinline__ void mbarrier_init(std::uint32_t barrier, std::uint32_t count) {

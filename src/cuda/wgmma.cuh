@@ -29,6 +29,13 @@ __device__ __forceinline__ std::uint64_t swizzled_operand(std::uint32_t address)
          ((kRowGroup >> 4U) << 32U) | (kSwizzle128 << 62U);
 }
 
+/// The operand `bytes` (a multiple of 16) further on: one addition, where making it anew is five
+/// instructions that wait for each other before every product. The address stays within its field,
+/// since shared memory ends below 256 KB.
+__device__ __forceinline__ std::uint64_t operand_at(std::uint64_t operand, std::uint32_t bytes) {
+  return (operand & 0xFFFFFFFF00000000ULL) | (static_cast<std::uint32_t>(operand) + (bytes >> 4U));
+}
+
 __device__ __forceinline__ void wgmma_begin() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }

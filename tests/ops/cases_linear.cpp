@@ -112,7 +112,9 @@ std::string run_linear_wide(Backend& backend, std::uint64_t seed, const OpCaseOp
   Random random(seed);
   const std::int64_t tokens = random.integer(33, 128);
   const std::int64_t columns = random.pick({272, 512, 784, 1040});
-  const std::int64_t rows = 64 * random.integer(33, 40) - random.pick({0, 0, 16, 40});
+  const std::int64_t tiles =
+      random.chance(0.5) ? random.integer(33, 40) : random.pick({56, 80, 96});
+  const std::int64_t rows = 64 * tiles - random.pick({0, 0, 16, 40});
   const RandomLinear weight(random, WeightQuant::fp8_channel, rows, columns, random.chance(0.5));
   const LinearSource source = weight.source();
   Result<Linear> placed = backend.place_linear({&source, 1});

@@ -1,0 +1,427 @@
+// SPDX-License-Identifier: Apache-2.0
+// The forms of the dense decode kernel (src/cuda/matmul_dense.cu) beside each other on one GPU: for
+// each shape and number of tokens all forms are timed and compared bit for bit, the product's own
+// choice is marked, and cuBLASLt's scalar mode, which scales neither rows nor tokens, stands beside
+// them. What this prints is what dense_form() is set from:
+// `dense_forms [--only ROWSxWIDTH] [--tokens N,…] [--top N] [--out FILE] [--commit HASH]`.
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <cublasLt.h>
+#include <cuda_runtime.h>
+
+#include <fmt/core.h>
+
+#include "base/arithmetic.h"
+#include "cuda/matmul_hopper.h"
+#include "cuda/runtime.h"
+#include "cuda/tensor_map.h"
+#include "cuda/tiles.h"
+
+namespace {
+
+using namespace koho;        // NOLINT(google-build-using-namespace): a program of one file
+using namespace koho::cuda;  // NOLINT(google-build-using-namespace)
+
+constexpr std::int64_t kRotated = 600LL << 20;  // bytes of weights that calls take in turn
+constexpr int kCallsMin = 100;
+constexpr int kReplays = 5;
+constexpr double kReadCeiling = 4.45e12;  // bytes a second, measured on an H200 (docs/kernels)
+constexpr int kLibraryForms = 6;          // algorithms that its heuristics propose
+
+struct Shape {
+  const char* name;
+  TileType type;
+  int rows;
+  int width;  // elements
+};
+constexpr Shape kShapes[] = {
+    {"qkv_tp4", TileType::fp8, 3584, 5120},   {"o_tp4", TileType::fp8, 5120, 3072},
+    {"dense_tp4", TileType::fp8, 6144, 5120}, {"qkv_tp8", TileType::fp8, 1792, 5120},
+    {"o_tp8", TileType::fp8, 5120, 1536},     {"qkv_air", TileType::fp8, 14336, 4096},
+    {"o_air", TileType::fp8, 4096, 12288},    {"head_tp4", TileType::bf16, 37888, 5120},
+};
+constexpr int kTokens[] = {1, 8, 16, 32, 64, 128, 256};
+
+struct Arguments {
+  std::string only;
+  std::string tokens;
+  std::string out;
+  std::string commit;
+  std::string command = "dense_forms";
+  int top = 5;
+};
+
+/// Device memory of one shape.
+struct Operands {
+  DeviceBlock weights;  // `copies` matrices in tiles; cuBLASLt takes the same bytes as rows
+  DeviceBlock row_scales;
+  DeviceBlock x;
+  DeviceBlock x_scales;
+  DeviceBlock out;
+  DeviceBlock workspace;
+  std::int64_t copies = 0;
+  std::int64_t matrix_bytes = 0;
+};
+
+constexpr int kTokensMax = 256;
+constexpr std::int64_t kWorkspace = 64LL << 20;
+
+/// Bytes that are numbers of either type: none is a NaN, and bf16 stays below 2.
+std::vector<std::uint8_t> random_bytes(std::int64_t count, TileType type, std::uint64_t seed) {
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(count));
+  std::uint64_t state = seed;
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+    const auto value = static_cast<std::uint8_t>(state >> 56U);
+    if (type == TileType::fp8)
+      bytes[i] = (value & 0x7FU) == 0x7FU ? 0 : value;
+    else
+      bytes[i] = i % 2 == 0 ? value : static_cast<std::uint8_t>((value & 0x80U) | 0x3FU);
+  }
+  return bytes;
+}
+
+Status copy_to(const DeviceBlock& block, const void* data, std::size_t bytes) {
+  KOHO_CUDA_TRY(cudaMemcpy(block.as<void>(), data, bytes, cudaMemcpyHostToDevice));
+  return {};
+}
+
+Result<Operands> make_operands(const std::shared_ptr<DeviceMemory>& memory, const Shape& shape) {
+  Operands o;
+  const std::int64_t element = shape.type == TileType::bf16 ? 2 : 1;
+  o.matrix_bytes = static_cast<std::int64_t>(shape.rows) * shape.width * element;
+  o.copies = std::max<std::int64_t>(2, kRotated / o.matrix_bytes);
+  const auto allocate = [&](std::int64_t bytes) {
+    return DeviceBlock::allocate(memory, bytes, "the bench");
+  };
+  KOHO_TRY_ASSIGN(o.weights, allocate(o.copies * o.matrix_bytes));
+  KOHO_TRY_ASSIGN(o.row_scales, allocate(shape.rows * 4LL));
+  KOHO_TRY_ASSIGN(o.x, allocate(kTokensMax * shape.width * element));
+  KOHO_TRY_ASSIGN(o.x_scales, allocate(kTokensMax * 4LL));
+  KOHO_TRY_ASSIGN(o.out, allocate(kTokensMax * shape.rows * 4LL));
+  KOHO_TRY_ASSIGN(o.workspace, allocate(kWorkspace));
+  const std::vector<std::uint8_t> weight = random_bytes(o.matrix_bytes, shape.type, 1);
+  KOHO_TRY(copy_to(o.weights, weight.data(), weight.size()));
+  for (std::int64_t i = 1; i < o.copies; ++i)
+    KOHO_CUDA_TRY(cudaMemcpy(o.weights.as<std::byte>() + i * o.matrix_bytes, o.weights.as<void>(),
+                             static_cast<std::size_t>(o.matrix_bytes), cudaMemcpyDeviceToDevice));
+  const std::vector<std::uint8_t> x =
+      random_bytes(kTokensMax * shape.width * element, shape.type, 2);
+  KOHO_TRY(copy_to(o.x, x.data(), x.size()));
+  std::vector<float> scales(static_cast<std::size_t>(std::max(shape.rows, kTokensMax)));
+  for (std::size_t i = 0; i < scales.size(); ++i) scales[i] = 0.01F + 1e-5F * static_cast<float>(i);
+  KOHO_TRY(copy_to(o.row_scales, scales.data(), static_cast<std::size_t>(shape.rows) * 4));
+  KOHO_TRY(copy_to(o.x_scales, scales.data(), kTokensMax * 4));
+  return o;
+}
+
+/// Microseconds of one call: the median of replays of a graph of many.
+Result<double> time_calls(cudaStream_t stream,
+                          std::int64_t copies,
+                          const std::function<Status(std::int64_t copy)>& call) {
+  const std::int64_t calls = std::max<std::int64_t>(kCallsMin, copies);
+  KOHO_CUDA_TRY(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  Status captured;
+  for (std::int64_t i = 0; i < calls && captured.ok(); ++i) captured = call(i % copies);
+  cudaGraph_t graph = nullptr;
+  KOHO_CUDA_TRY(cudaStreamEndCapture(stream, &graph));
+  KOHO_TRY(std::move(captured));
+  cudaGraphExec_t executable = nullptr;
+  KOHO_CUDA_TRY(cudaGraphInstantiate(&executable, graph, 0));
+  cudaEvent_t events[2];
+  for (cudaEvent_t& event : events) KOHO_CUDA_TRY(cudaEventCreate(&event));
+  std::vector<double> times;
+  for (int replay = 0; replay <= kReplays; ++replay) {
+    KOHO_CUDA_TRY(cudaEventRecord(events[0], stream));
+    KOHO_CUDA_TRY(cudaGraphLaunch(executable, stream));
+    KOHO_CUDA_TRY(cudaEventRecord(events[1], stream));
+    KOHO_CUDA_TRY(cudaStreamSynchronize(stream));
+    float milliseconds = 0.0F;
+    KOHO_CUDA_TRY(cudaEventElapsedTime(&milliseconds, events[0], events[1]));
+    if (replay > 0) times.push_back(1e3 * milliseconds / static_cast<double>(calls));
+  }
+  for (cudaEvent_t event : events) KOHO_CUDA_TRY(cudaEventDestroy(event));
+  KOHO_CUDA_TRY(cudaGraphExecDestroy(executable));
+  KOHO_CUDA_TRY(cudaGraphDestroy(graph));
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2];
+}
+
+std::string form_name(const DenseForm& form, int parts) {
+  return fmt::format("{} tokens a CTA, {}, slots of {}, ring {} KB, {} copying", form.columns,
+                     parts == 1   ? "1 part"
+                     : form.whole ? fmt::format("{} parts in one CTA", parts)
+                                  : fmt::format("{} parts a cluster", parts),
+                     form.slot_width, form.ring_bytes >> 10, form.copiers);
+}
+
+bool same(const DenseForm& a, const DenseForm& b) {
+  return a.columns == b.columns && a.whole == b.whole && a.slot_width == b.slot_width &&
+         a.ring_bytes == b.ring_bytes && a.copiers == b.copiers;
+}
+
+/// The product's choice first, then all that are worth a look.
+std::vector<DenseForm> forms_of(const Matmul& p, int multiprocessors) {
+  constexpr int kCtasOfRowsMax = 4;
+  std::vector<DenseForm> forms{dense_form(p, multiprocessors)};
+  for (const int columns : {8, 16, 32, 64, 128}) {
+    const bool wider = columns > 8 && columns / 2 >= p.tokens;
+    if (wider || ceil_div(p.tokens, columns) > kCtasOfRowsMax) continue;
+    for (const bool whole : {false, true}) {
+      if (whole && (p.parts == 1 || p.type == TileType::bf16)) continue;
+      for (const int slot_width : {256, 128}) {
+        if (slot_width == 128 && (columns < 64 || p.type == TileType::bf16)) continue;
+        for (const int kilobytes : {50, 66, 75, 100, 147, 200})
+          for (const int copiers : {1, 2}) {
+            const DenseForm form{.columns = columns,
+                                 .whole = whole,
+                                 .slot_width = slot_width,
+                                 .ring_bytes = kilobytes << 10,
+                                 .copiers = copiers};
+            if (!same(form, forms.front())) forms.push_back(form);
+          }
+      }
+    }
+  }
+  return forms;
+}
+
+/// The library's product of the same sizes with one scale for all, its best algorithm; 0 = none.
+Result<double> time_library(cudaStream_t stream,
+                            cublasLtHandle_t handle,
+                            const Operands& o,
+                            const Shape& shape,
+                            int tokens) {
+  const bool bf16 = shape.type == TileType::bf16;
+  const cudaDataType_t type = bf16 ? CUDA_R_16BF : CUDA_R_8F_E4M3;
+  double best = 0.0;
+  for (const std::int8_t fast : {std::int8_t{0}, std::int8_t{1}}) {
+    if (fast != 0 && bf16) continue;
+    cublasLtMatmulDescOpaque_t operation{};
+    cublasLtMatrixLayoutOpaque_t weight{};
+    cublasLtMatrixLayoutOpaque_t x{};
+    cublasLtMatrixLayoutOpaque_t out{};
+    cublasLtMatmulPreferenceOpaque_t preference{};
+    const cublasOperation_t transposed = CUBLAS_OP_T;
+    cublasLtMatmulDescInit(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    cublasLtMatmulDescSetAttribute(&operation, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
+                                   sizeof transposed);
+    cublasLtMatmulDescSetAttribute(&operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast);
+    const auto width = static_cast<std::uint64_t>(shape.width);
+    const auto rows = static_cast<std::uint64_t>(shape.rows);
+    cublasLtMatrixLayoutInit(&weight, type, width, rows, shape.width);
+    cublasLtMatrixLayoutInit(&x, type, width, static_cast<std::uint64_t>(tokens), shape.width);
+    cublasLtMatrixLayoutInit(&out, bf16 ? CUDA_R_32F : CUDA_R_16BF, rows,
+                             static_cast<std::uint64_t>(tokens), shape.rows);
+    cublasLtMatmulPreferenceInit(&preference);
+    const auto bytes = static_cast<std::size_t>(kWorkspace);
+    cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                         &bytes, sizeof bytes);
+    cublasLtMatmulHeuristicResult_t found[kLibraryForms];
+    int count = 0;
+    if (cublasLtMatmulAlgoGetHeuristic(handle, &operation, &weight, &x, &out, &out, &preference,
+                                       kLibraryForms, found, &count) != CUBLAS_STATUS_SUCCESS)
+      continue;
+    const float one = 1.0F;
+    const float zero = 0.0F;
+    for (int i = 0; i < count; ++i) {
+      const Result<double> us = time_calls(stream, o.copies, [&](std::int64_t copy) -> Status {
+        const cublasStatus_t status = cublasLtMatmul(
+            handle, &operation, &one, o.weights.as<std::byte>() + copy * o.matrix_bytes, &weight,
+            o.x.as<void>(), &x, &zero, o.out.as<void>(), &out, o.out.as<void>(), &out,
+            &found[i].algo, o.workspace.as<void>(), bytes, stream);
+        if (status != CUBLAS_STATUS_SUCCESS)
+          return make_error(ErrorCode::device_error, "cuBLASLt: {}", cublasLtGetStatusName(status));
+        return {};
+      });
+      if (us.ok() && (best == 0.0 || *us < best)) best = *us;
+    }
+  }
+  return best;
+}
+
+struct Timed {
+  DenseForm form;
+  double us;
+  bool chosen;
+};
+
+class DenseFormsBench {
+ public:
+  DenseFormsBench(Arguments arguments, cudaStream_t stream, int multiprocessors)
+      : arguments_(std::move(arguments)), stream_(stream), multiprocessors_(multiprocessors) {}
+
+  Status run() {
+    cublasLtHandle_t handle = nullptr;
+    if (cublasLtCreate(&handle) != CUBLAS_STATUS_SUCCESS)
+      return make_error(ErrorCode::device_error, "cublasLtCreate failed");
+    const auto memory = std::make_shared<DeviceMemory>();
+    for (const Shape& shape : kShapes) {
+      const std::string sizes = fmt::format("{}x{}", shape.rows, shape.width);
+      if (!arguments_.only.empty() && arguments_.only != sizes) continue;
+      KOHO_TRY_ASSIGN(const Operands o, make_operands(memory, shape));
+      for (const int tokens : kTokens) {
+        const std::string text = fmt::format(",{},", tokens);
+        if (!arguments_.tokens.empty() &&
+            ("," + arguments_.tokens + ",").find(text) == std::string::npos)
+          continue;
+        if (tokens > 128 && shape.type == TileType::fp8) continue;  // cuBLASLt takes those
+        KOHO_TRY(run_shape(handle, o, shape, tokens));
+      }
+    }
+    cublasLtDestroy(handle);
+    return different_ == 0
+               ? Status{}
+               : make_error(ErrorCode::internal, "{} forms have other bits", different_);
+  }
+
+  const std::string& rows() const { return rows_; }
+
+ private:
+  Status run_shape(cublasLtHandle_t handle, const Operands& o, const Shape& shape, int tokens) {
+    Matmul p;
+    const int element = shape.type == TileType::bf16 ? 2 : 1;
+    p.tiles = shape.rows / kTileRows;
+    p.rows = shape.rows;
+    p.width_bytes = shape.width * element;
+    p.row_scales = o.row_scales.as<const float>();
+    p.x = o.x.as<const std::uint8_t>();
+    p.x_stride_bytes = p.width_bytes;
+    p.x_bytes = p.width_bytes;
+    p.x_scales = o.x_scales.as<const float>();
+    p.tokens = tokens;
+    p.out = o.out.as<void>();
+    p.out_stride = shape.rows;
+    p.type = shape.type;
+    p.end = shape.type == TileType::bf16 ? MatmulEnd::f32 : MatmulEnd::bf16;
+    p.parts = matmul_parts(p.tiles, p.width_bytes);
+    const std::size_t out_bytes = static_cast<std::size_t>(tokens) *
+                                  static_cast<std::size_t>(shape.rows) *
+                                  (p.end == MatmulEnd::f32 ? 4U : 2U);
+    std::vector<std::uint8_t> expected(out_bytes);
+    std::vector<std::uint8_t> got(out_bytes);
+    std::vector<Timed> timed;
+    for (const DenseForm& form : forms_of(p, multiprocessors_)) {
+      CUtensorMap map;
+      KOHO_TRY(make_tensor_map(
+          map,
+          {.data = p.x, .row_bytes = p.x_bytes, .rows = tokens, .stride_bytes = p.x_stride_bytes},
+          form.columns));
+      const auto call = [&](std::int64_t copy) -> Status {
+        p.weight = o.weights.as<const std::uint8_t>() + copy * o.matrix_bytes;
+        KOHO_CUDA_TRY(launch_matmul_dense(p, map, form, stream_));
+        return {};
+      };
+      KOHO_CUDA_TRY(cudaMemsetAsync(p.out, 0xFF, out_bytes, stream_));
+      KOHO_TRY(call(0));
+      KOHO_CUDA_TRY(cudaStreamSynchronize(stream_));
+      std::vector<std::uint8_t>& bytes = timed.empty() ? expected : got;
+      KOHO_CUDA_TRY(cudaMemcpy(bytes.data(), p.out, out_bytes, cudaMemcpyDeviceToHost));
+      if (!timed.empty() && got != expected) {
+        ++different_;
+        std::printf("OTHER BITS: %d x %d, %d tokens: %s\n", shape.rows, shape.width, tokens,
+                    form_name(form, p.parts).c_str());
+      }
+      KOHO_TRY_ASSIGN(const double us, time_calls(stream_, o.copies, call));
+      timed.push_back({form, us, timed.empty()});
+    }
+    KOHO_TRY_ASSIGN(const double library, time_library(stream_, handle, o, shape, tokens));
+    const double bytes = static_cast<double>(o.matrix_bytes) +
+                         static_cast<double>(tokens) * p.width_bytes +
+                         static_cast<double>(out_bytes);
+    const Timed chosen = timed.front();
+    std::stable_sort(timed.begin(), timed.end(),
+                     [](const Timed& a, const Timed& b) { return a.us < b.us; });
+    std::printf(
+        "%-10s %5d x %5d, %3d tokens: chosen %6.2f us (%4.1f %% of bandwidth), best %6.2f, "
+        "cuBLASLt %6.2f\n",
+        shape.name, shape.rows, shape.width, tokens, chosen.us,
+        1e8 * bytes / kReadCeiling / chosen.us, timed.front().us, library);
+    int printed = 0;
+    for (const Timed& of : timed) {
+      if (of.chosen || printed++ < arguments_.top)
+        std::printf("  %s %6.2f us  %s\n", of.chosen ? "*" : " ", of.us,
+                    form_name(of.form, p.parts).c_str());
+      add_row(shape, tokens, form_name(of.form, p.parts), of.us, of.chosen);
+    }
+    add_row(shape, tokens, "cuBLASLt, one scale, best of twelve", library, false);
+    std::fflush(stdout);
+    return {};
+  }
+
+  void add_row(const Shape& shape, int tokens, const std::string& form, double us, bool chosen) {
+    rows_ += fmt::format(
+        "{}  {{\"op\": \"linear\", \"case\": \"linear_{}\", \"shape\": {{\"columns\": {}, "
+        "\"rows\": {}, \"tokens\": {}}}, \"form\": \"{}\", \"chosen\": {}, \"us\": {:.2f}}}",
+        rows_.empty() ? "" : ",\n", shape.name, shape.width, shape.rows, tokens, form, chosen, us);
+  }
+
+  Arguments arguments_;
+  cudaStream_t stream_;
+  int multiprocessors_;
+  int different_ = 0;
+  std::string rows_;
+};
+
+Status run_bench(const Arguments& arguments) {
+  cudaDeviceProp device{};
+  KOHO_CUDA_TRY(cudaGetDeviceProperties(&device, 0));
+  cudaStream_t stream = nullptr;
+  KOHO_CUDA_TRY(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  DenseFormsBench bench(arguments, stream, device.multiProcessorCount);
+  KOHO_TRY(bench.run());
+  KOHO_CUDA_TRY(cudaStreamDestroy(stream));
+  if (arguments.out.empty()) return {};
+  char date[32];
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  std::strftime(date, sizeof date, "%Y-%m-%d", gmtime_r(&now, &utc));
+  std::ofstream file(arguments.out);
+  file << "{\"machine\": \"" << device.name << "\", \"commit\": \"" << arguments.commit
+       << "\", \"date\": \"" << date << "\", \"command\": \"" << arguments.command
+       << "\", \"rows\": [\n"
+       << bench.rows() << "\n]}\n";
+  if (!file.good()) return make_error(ErrorCode::io_error, "cannot write {}", arguments.out);
+  return {};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Arguments arguments;
+  for (int i = 1; i < argc; ++i) {
+    arguments.command += std::string(" ") + argv[i];
+    const auto value = [&] {
+      if (i + 1 >= argc) return std::string();
+      arguments.command += std::string(" ") + argv[i + 1];
+      return std::string(argv[++i]);
+    };
+    if (std::strcmp(argv[i], "--only") == 0)
+      arguments.only = value();
+    else if (std::strcmp(argv[i], "--tokens") == 0)
+      arguments.tokens = value();
+    else if (std::strcmp(argv[i], "--top") == 0)
+      arguments.top = std::atoi(value().c_str());
+    else if (std::strcmp(argv[i], "--out") == 0)
+      arguments.out = value();
+    else if (std::strcmp(argv[i], "--commit") == 0)
+      arguments.commit = value();
+    else {
+      std::fprintf(stderr,
+                   "usage: dense_forms [--only ROWSxWIDTH] [--tokens N,…] [--top N] [--out FILE] "
+                   "[--commit HASH]\n");
+      return 2;
+    }
+  }
+  const koho::Status status = run_bench(arguments);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "dense_forms: %s\n", status.error().message.c_str());
+  return koho::error_code_info(status.error().code).exit_code;
+}
