@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The forms of the dense decode kernel (src/cuda/matmul_dense.cu) beside each other on one GPU: for
-// each shape and number of tokens all forms are timed and compared bit for bit, the product's own
-// choice is marked, and cuBLASLt's scalar mode, which scales neither rows nor tokens, stands beside
-// them. What this prints is what dense_form() is set from:
-// `dense_forms [--only ROWSxWIDTH] [--tokens N,…] [--top N] [--out FILE] [--commit HASH]`.
+// The forms of Hopper's matrix kernels beside each other on one GPU. The dense decode kernel
+// (src/cuda/matmul_dense.cu): for each shape and number of tokens all forms are timed and compared
+// bit for bit, the product's own choice is marked, and cuBLASLt's scalar mode, which scales neither
+// rows nor tokens, stands beside them. The kernel of many tokens (src/cuda/matmul_prefill.cu): the
+// two matrices of an expert layer, 512 rows an expert. What this prints is what dense_form() and
+// the forms in matrices.cpp are set from:
+// `matmul_forms [--only NAME] [--tokens N,…] [--top N] [--out FILE] [--commit HASH]`.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -30,7 +32,8 @@ using namespace koho;        // NOLINT(google-build-using-namespace): a program 
 using namespace koho::cuda;  // NOLINT(google-build-using-namespace)
 
 constexpr std::int64_t kRotated = 600LL << 20;  // bytes of weights that calls take in turn
-constexpr int kCallsMin = 100;
+constexpr int kCalls = 100;                     // of the dense kernel
+constexpr int kExpertCalls = 10;                // of the other one
 constexpr int kReplays = 5;
 constexpr double kReadCeiling = 4.45e12;  // bytes a second, measured on an H200 (docs/kernels)
 constexpr int kLibraryForms = 6;          // algorithms that its heuristics propose
@@ -49,12 +52,27 @@ constexpr Shape kShapes[] = {
 };
 constexpr int kTokens[] = {1, 8, 16, 32, 64, 128, 256};
 
+/// An expert's matrix; its rows are those of gate and up, or of the way down.
+struct ExpertShape {
+  Shape shape;
+  bool joins;  // gate and up
+};
+constexpr ExpertShape kExpertShapes[] = {
+    {{"w13_air", TileType::fp8, 2816, 4096}, true},
+    {{"w2_air", TileType::fp8, 4096, 1408}, false},
+    {{"w13_tp4", TileType::fp8, 768, 5120}, true},
+    {{"w2_tp4", TileType::fp8, 5120, 384}, false},
+};
+constexpr int kExpertsMax = 64;
+constexpr int kExpertRows = 512;
+constexpr double kFp8Ceiling = 1.979e15;  // nominal FP8 operations a second
+
 struct Arguments {
   std::string only;
   std::string tokens;
   std::string out;
   std::string commit;
-  std::string command = "dense_forms";
+  std::string command = "matmul_forms";
   int top = 5;
 };
 
@@ -70,7 +88,7 @@ struct Operands {
   std::int64_t matrix_bytes = 0;
 };
 
-constexpr int kTokensMax = 256;
+constexpr std::int64_t kTokensMax = 256;
 constexpr std::int64_t kWorkspace = 64LL << 20;
 
 /// Bytes that are numbers of either type: none is a NaN, and bf16 stays below 2.
@@ -93,7 +111,10 @@ Status copy_to(const DeviceBlock& block, const void* data, std::size_t bytes) {
   return {};
 }
 
-Result<Operands> make_operands(const std::shared_ptr<DeviceMemory>& memory, const Shape& shape) {
+/// Room for so many tokens' rows.
+Result<Operands> make_operands(const std::shared_ptr<DeviceMemory>& memory,
+                               const Shape& shape,
+                               std::int64_t tokens_max) {
   Operands o;
   const std::int64_t element = shape.type == TileType::bf16 ? 2 : 1;
   o.matrix_bytes = static_cast<std::int64_t>(shape.rows) * shape.width * element;
@@ -103,9 +124,9 @@ Result<Operands> make_operands(const std::shared_ptr<DeviceMemory>& memory, cons
   };
   KOHO_TRY_ASSIGN(o.weights, allocate(o.copies * o.matrix_bytes));
   KOHO_TRY_ASSIGN(o.row_scales, allocate(shape.rows * 4LL));
-  KOHO_TRY_ASSIGN(o.x, allocate(kTokensMax * shape.width * element));
-  KOHO_TRY_ASSIGN(o.x_scales, allocate(kTokensMax * 4LL));
-  KOHO_TRY_ASSIGN(o.out, allocate(kTokensMax * shape.rows * 4LL));
+  KOHO_TRY_ASSIGN(o.x, allocate(tokens_max * shape.width * element));
+  KOHO_TRY_ASSIGN(o.x_scales, allocate(tokens_max * 4LL));
+  KOHO_TRY_ASSIGN(o.out, allocate(tokens_max * shape.rows * 4LL));
   KOHO_TRY_ASSIGN(o.workspace, allocate(kWorkspace));
   const std::vector<std::uint8_t> weight = random_bytes(o.matrix_bytes, shape.type, 1);
   KOHO_TRY(copy_to(o.weights, weight.data(), weight.size()));
@@ -113,20 +134,21 @@ Result<Operands> make_operands(const std::shared_ptr<DeviceMemory>& memory, cons
     KOHO_CUDA_TRY(cudaMemcpy(o.weights.as<std::byte>() + i * o.matrix_bytes, o.weights.as<void>(),
                              static_cast<std::size_t>(o.matrix_bytes), cudaMemcpyDeviceToDevice));
   const std::vector<std::uint8_t> x =
-      random_bytes(kTokensMax * shape.width * element, shape.type, 2);
+      random_bytes(tokens_max * shape.width * element, shape.type, 2);
   KOHO_TRY(copy_to(o.x, x.data(), x.size()));
-  std::vector<float> scales(static_cast<std::size_t>(std::max(shape.rows, kTokensMax)));
+  std::vector<float> scales(
+      static_cast<std::size_t>(std::max<std::int64_t>(shape.rows, tokens_max)));
   for (std::size_t i = 0; i < scales.size(); ++i) scales[i] = 0.01F + 1e-5F * static_cast<float>(i);
   KOHO_TRY(copy_to(o.row_scales, scales.data(), static_cast<std::size_t>(shape.rows) * 4));
-  KOHO_TRY(copy_to(o.x_scales, scales.data(), kTokensMax * 4));
+  KOHO_TRY(copy_to(o.x_scales, scales.data(), static_cast<std::size_t>(tokens_max) * 4));
   return o;
 }
 
 /// Microseconds of one call: the median of replays of a graph of many.
 Result<double> time_calls(cudaStream_t stream,
                           std::int64_t copies,
+                          std::int64_t calls,
                           const std::function<Status(std::int64_t copy)>& call) {
-  const std::int64_t calls = std::max<std::int64_t>(kCallsMin, copies);
   KOHO_CUDA_TRY(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   Status captured;
   for (std::int64_t i = 0; i < calls && captured.ok(); ++i) captured = call(i % copies);
@@ -177,7 +199,7 @@ std::vector<DenseForm> forms_of(const Matmul& p, int multiprocessors) {
     for (const bool whole : {false, true}) {
       if (whole && (p.parts == 1 || p.type == TileType::bf16)) continue;
       for (const int slot_width : {256, 128}) {
-        if (slot_width == 128 && (columns < 64 || p.type == TileType::bf16)) continue;
+        if (slot_width == 128 && columns < 64) continue;
         for (const int kilobytes : {50, 66, 75, 100, 147, 200})
           for (const int copiers : {1, 2}) {
             const DenseForm form{.columns = columns,
@@ -232,15 +254,17 @@ Result<double> time_library(cudaStream_t stream,
     const float one = 1.0F;
     const float zero = 0.0F;
     for (int i = 0; i < count; ++i) {
-      const Result<double> us = time_calls(stream, o.copies, [&](std::int64_t copy) -> Status {
-        const cublasStatus_t status = cublasLtMatmul(
-            handle, &operation, &one, o.weights.as<std::byte>() + copy * o.matrix_bytes, &weight,
-            o.x.as<void>(), &x, &zero, o.out.as<void>(), &out, o.out.as<void>(), &out,
-            &found[i].algo, o.workspace.as<void>(), bytes, stream);
-        if (status != CUBLAS_STATUS_SUCCESS)
-          return make_error(ErrorCode::device_error, "cuBLASLt: {}", cublasLtGetStatusName(status));
-        return {};
-      });
+      const Result<double> us =
+          time_calls(stream, o.copies, kCalls, [&](std::int64_t copy) -> Status {
+            const cublasStatus_t status = cublasLtMatmul(
+                handle, &operation, &one, o.weights.as<std::byte>() + copy * o.matrix_bytes,
+                &weight, o.x.as<void>(), &x, &zero, o.out.as<void>(), &out, o.out.as<void>(), &out,
+                &found[i].algo, o.workspace.as<void>(), bytes, stream);
+            if (status != CUBLAS_STATUS_SUCCESS)
+              return make_error(ErrorCode::device_error, "cuBLASLt: {}",
+                                cublasLtGetStatusName(status));
+            return {};
+          });
       if (us.ok() && (best == 0.0 || *us < best)) best = *us;
     }
   }
@@ -264,9 +288,8 @@ class DenseFormsBench {
       return make_error(ErrorCode::device_error, "cublasLtCreate failed");
     const auto memory = std::make_shared<DeviceMemory>();
     for (const Shape& shape : kShapes) {
-      const std::string sizes = fmt::format("{}x{}", shape.rows, shape.width);
-      if (!arguments_.only.empty() && arguments_.only != sizes) continue;
-      KOHO_TRY_ASSIGN(const Operands o, make_operands(memory, shape));
+      if (std::string(shape.name).find(arguments_.only) == std::string::npos) continue;
+      KOHO_TRY_ASSIGN(const Operands o, make_operands(memory, shape, kTokensMax));
       for (const int tokens : kTokens) {
         const std::string text = fmt::format(",{},", tokens);
         if (!arguments_.tokens.empty() &&
@@ -277,6 +300,9 @@ class DenseFormsBench {
       }
     }
     cublasLtDestroy(handle);
+    for (const ExpertShape& shape : kExpertShapes)
+      if (std::string(shape.shape.name).find(arguments_.only) != std::string::npos)
+        KOHO_TRY(run_experts(memory, shape));
     return different_ == 0
                ? Status{}
                : make_error(ErrorCode::internal, "{} forms have other bits", different_);
@@ -329,7 +355,7 @@ class DenseFormsBench {
         std::printf("OTHER BITS: %d x %d, %d tokens: %s\n", shape.rows, shape.width, tokens,
                     form_name(form, p.parts).c_str());
       }
-      KOHO_TRY_ASSIGN(const double us, time_calls(stream_, o.copies, call));
+      KOHO_TRY_ASSIGN(const double us, time_calls(stream_, o.copies, kCalls, call));
       timed.push_back({form, us, timed.empty()});
     }
     KOHO_TRY_ASSIGN(const double library, time_library(stream_, handle, o, shape, tokens));
@@ -353,6 +379,90 @@ class DenseFormsBench {
     }
     add_row(shape, tokens, "cuBLASLt, one scale, best of twelve", library, false);
     std::fflush(stdout);
+    return {};
+  }
+
+  /// Experts of about kExpertRows rows each, one after the other.
+  Status run_experts(const std::shared_ptr<DeviceMemory>& memory, const ExpertShape& expert) {
+    const Shape& shape = expert.shape;
+    constexpr int kRowsMax = kExpertsMax * (kExpertRows + 32);
+    KOHO_TRY_ASSIGN(const Operands o, make_operands(memory, shape, kRowsMax));
+    const int experts = static_cast<int>(std::min<std::int64_t>(o.copies, kExpertsMax));
+    std::vector<float> row_scales(static_cast<std::size_t>(experts) *
+                                  static_cast<std::size_t>(shape.rows));
+    for (std::size_t i = 0; i < row_scales.size(); ++i)
+      row_scales[i] = 1e-3F + 1e-6F * static_cast<float>(i % 1000);
+    const auto scale_bytes = static_cast<std::int64_t>(row_scales.size() * 4);
+    KOHO_TRY_ASSIGN(const DeviceBlock scales,
+                    DeviceBlock::allocate(memory, scale_bytes, "the bench"));
+    KOHO_TRY(copy_to(scales, row_scales.data(), row_scales.size() * 4));
+    KOHO_TRY_ASSIGN(const DeviceBlock entries,
+                    DeviceBlock::allocate(memory, kExpertsMax * 8 * sizeof(MatmulEntry), "bench"));
+    KOHO_TRY_ASSIGN(const DeviceBlock count, DeviceBlock::allocate(memory, 4, "the bench"));
+    Matmul p;
+    p.weight = o.weights.as<const std::uint8_t>();
+    p.row_scales = scales.as<const float>();
+    p.tiles = shape.rows / kTileRows;
+    p.rows = shape.rows;
+    p.width_bytes = shape.width;
+    p.x = o.x.as<const std::uint8_t>();
+    p.x_stride_bytes = shape.width;
+    p.x_bytes = shape.width;
+    p.x_scales = o.x_scales.as<const float>();
+    p.entries = entries.as<const MatmulEntry>();
+    p.entry_count = count.as<const std::int32_t>();
+    p.out = o.out.as<void>();
+    p.out_stride = expert.joins ? shape.rows / 2 : shape.rows;
+    p.end = expert.joins ? MatmulEnd::silu_mul : MatmulEnd::bf16;
+    std::vector<std::uint8_t> expected;
+    for (const int columns : {192, 128}) {
+      std::vector<MatmulEntry> list;
+      int rows = 0;
+      for (int e = 0; e < experts; ++e) {
+        const int of_expert = kExpertRows + (e * 7 % 5 - 2) * 16;
+        for (int at = 0; at < of_expert; at += columns)
+          list.push_back({e, rows + at, std::min(columns, of_expert - at)});
+        rows += of_expert;
+      }
+      const auto entry_count = static_cast<std::int32_t>(list.size());
+      KOHO_TRY(copy_to(entries, list.data(), list.size() * sizeof(MatmulEntry)));
+      KOHO_TRY(copy_to(count, &entry_count, 4));
+      CUtensorMap map;
+      KOHO_TRY(make_tensor_map(
+          map,
+          {.data = p.x, .row_bytes = p.x_bytes, .rows = rows, .stride_bytes = p.x_stride_bytes},
+          columns / 2));
+      for (const bool late_turns : {false, true})
+        for (const int steps_ahead : {0, 4, 8, 16}) {
+          const PrefillForm form{
+              .columns = columns, .late_turns = late_turns, .steps_ahead = steps_ahead};
+          const auto call = [&](std::int64_t) -> Status {
+            KOHO_CUDA_TRY(launch_matmul_prefill(p, map, form, multiprocessors_, stream_));
+            return {};
+          };
+          const auto out_bytes =
+              static_cast<std::size_t>(rows) * static_cast<std::size_t>(p.out_stride) * 2;
+          KOHO_CUDA_TRY(cudaMemsetAsync(p.out, 0xFF, out_bytes, stream_));
+          KOHO_TRY(call(0));
+          KOHO_CUDA_TRY(cudaStreamSynchronize(stream_));
+          std::vector<std::uint8_t> got(out_bytes);
+          KOHO_CUDA_TRY(cudaMemcpy(got.data(), p.out, out_bytes, cudaMemcpyDeviceToHost));
+          const std::string name = fmt::format("{} tokens at a time, {} turns, {} steps ahead",
+                                               columns, late_turns ? "late" : "early", steps_ahead);
+          if (expected.empty()) expected = got;
+          if (got != expected) {
+            ++different_;
+            std::printf("OTHER BITS: %s: %s\n", shape.name, name.c_str());
+          }
+          KOHO_TRY_ASSIGN(const double us, time_calls(stream_, 1, kExpertCalls, call));
+          const double flops = 2.0 * rows * static_cast<double>(shape.rows) * shape.width;
+          std::printf("%-10s %5d x %5d, %d experts, %5d rows: %8.1f us, %4.1f %% of FP8  %s\n",
+                      shape.name, shape.rows, shape.width, experts, rows, us,
+                      1e8 * flops / kFp8Ceiling / us, name.c_str());
+          std::fflush(stdout);
+          add_row(shape, rows, name, us, false);
+        }
+    }
     return {};
   }
 
@@ -415,13 +525,13 @@ int main(int argc, char** argv) {
       arguments.commit = value();
     else {
       std::fprintf(stderr,
-                   "usage: dense_forms [--only ROWSxWIDTH] [--tokens N,…] [--top N] [--out FILE] "
+                   "usage: matmul_forms [--only NAME] [--tokens N,…] [--top N] [--out FILE] "
                    "[--commit HASH]\n");
       return 2;
     }
   }
   const koho::Status status = run_bench(arguments);
   if (status.ok()) return 0;
-  std::fprintf(stderr, "dense_forms: %s\n", status.error().message.c_str());
+  std::fprintf(stderr, "matmul_forms: %s\n", status.error().message.c_str());
   return koho::error_code_info(status.error().code).exit_code;
 }

@@ -170,8 +170,8 @@ struct TokenSource {
 template <int kTiles>
 __device__ void produce(const Matmul& p, Ring ring, int items, int entries) {
   using Plan = MatmulPlan<kTiles>;
-  const int warp = (static_cast<int>(threadIdx.x) - kConsumers) / 32;
-  const bool leader = threadIdx.x == kConsumers;
+  const int warp = warp_index() - kConsumers / 32;
+  const bool leads = warp == 0;  // one of its lanes copies weights
   const std::uint64_t policy = evict_first_policy();
   const int part = p.parts > 1 ? static_cast<int>(cluster_rank()) : 0;
   const int step = static_cast<int>(gridDim.x) / p.parts;
@@ -196,8 +196,10 @@ __device__ void produce(const Matmul& p, Ring ring, int items, int entries) {
   const auto start = [&](const MatmulItem& item) {
     if (item.count == 0) return;
     ahead = min(Plan::kStages, range.end - range.begin);
-    if (leader)
+    if (leads && elect_one()) {
+#pragma unroll 1
       for (int i = 0; i < ahead; ++i) weights(item, range.begin + i, i);
+    }
   };
   const bool known = !has_experts(p) || p.entries_early;
   if (known) {
@@ -205,7 +207,7 @@ __device__ void produce(const Matmul& p, Ring ring, int items, int entries) {
   } else if (first_index < p.tiles && p.first_entry_expert >= 0) {
     start({p.first_entry_expert, first_index, 0, 1});
   }
-  if (leader) {
+  if (leads && elect_one()) {
     constexpr std::int64_t kPiece = 16 << 10;
 #pragma unroll
     for (const Matmul::Soon& soon : p.soon)
@@ -228,7 +230,7 @@ __device__ void produce(const Matmul& p, Ring ring, int items, int entries) {
     for (int stage = range.begin; stage < range.end; ++stage, ++done) {
       const auto slot = static_cast<std::uint32_t>(ring.slot);
       mbarrier_wait(ring.empty + 8U * slot, ring.phase ^ 1U);
-      if (leader && done >= ahead) weights(item, stage, ring.slot);
+      if (leads && done >= ahead && elect_one()) weights(item, stage, ring.slot);
       if (stage == range.begin) tokens.begin(p, item, warp);  // while the weights are on their way
       tokens.copy(p, warp, stage,
                   shared_address(ring.stages + ring.slot * Plan::kStage + kWeightStage));
@@ -437,7 +439,7 @@ __global__ void __launch_bounds__(MatmulPlan<kTiles>::kThreads,
     mbarrier_init_fence();
   }
   __syncthreads();
-  const bool producer = threadIdx.x >= kConsumers;
+  const bool producer = warp_index() >= kConsumers / 32;
   if (!producer) grid_wait();
   // A producer that must wait for the entries does so itself, after it has begun what it may.
   const bool readable = !producer || !has_experts(p) || p.entries_early;

@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
       Plan::kReuseRing ? shared + ring_begin : shared + kBarrierBytes + Plan::kScaleBytes;
 
   const int thread = static_cast<int>(threadIdx.x);
-  const int warp = __shfl_sync(0xFFFFFFFFU, thread / 32, 0);  // known to be the same in all lanes
+  const int warp = warp_index();
   const DensePiece piece(p, ctas, cut.token_parts, kColumns);
   const int first_row = piece.block * kTileRows;
   const int tokens = min(kColumns, p.tokens - piece.first_token);
@@ -502,18 +502,19 @@ cudaError_t launch_columns(const Matmul& p,
                            const CUtensorMap& x_map,
                            const DenseForm& form,
                            cudaStream_t stream) {
+  constexpr int kHalf = kStageWidth / 2;
   const bool whole = form.whole && p.parts > 1;
   if (form.slot_width == kStageWidth && !whole)
     return launch_form<kType, kColumns, kStageWidth, false>(p, x_map, form, stream);
+  if constexpr (kColumns >= 64)
+    if (form.slot_width == kHalf && !whole)
+      return launch_form<kType, kColumns, kHalf, false>(p, x_map, form, stream);
   if constexpr (kType == TileType::fp8) {
     if (form.slot_width == kStageWidth)
       return launch_form<kType, kColumns, kStageWidth, true>(p, x_map, form, stream);
-    if constexpr (kColumns >= 64) {
-      constexpr int kHalf = kStageWidth / 2;
+    if constexpr (kColumns >= 64)
       if (form.slot_width == kHalf)
-        return whole ? launch_form<kType, kColumns, kHalf, true>(p, x_map, form, stream)
-                     : launch_form<kType, kColumns, kHalf, false>(p, x_map, form, stream);
-    }
+        return launch_form<kType, kColumns, kHalf, true>(p, x_map, form, stream);
   }
   return cudaErrorInvalidValue;
 }

@@ -13,12 +13,12 @@ namespace koho::cuda {
 struct DenseForm {
   int columns = 8;       // tokens of a CTA: 8, 16, 32, 64, 128; further ones are other CTAs'
   bool whole = false;    // a CTA takes all parts of the width, one after the other (fp8)
-  int slot_width = 256;  // bytes of K of a slot of the ring: 256; 128 with fp8, 64 columns or more
+  int slot_width = 256;  // bytes of K of a slot of the ring: 256; 128 from 64 columns on
   int ring_bytes = 0;
   int copiers = 1;  // warps; with 2 one of them copies token rows alone
 };
 
-/// The form of one matrix on Hopper, from measurements on an H200 (bench/dense_forms.cpp).
+/// The form of one matrix on Hopper, from measurements on an H200 (bench/matmul_forms.cpp).
 DenseForm dense_form(const Matmul& parameters, int multiprocessors);
 
 /// One matrix; `x_map` describes x in boxes of `columns` rows.
@@ -27,12 +27,18 @@ cudaError_t launch_matmul_dense(const Matmul& parameters,
                                 const DenseForm& form,
                                 cudaStream_t stream);
 
-/// One matrix or experts, any number of tokens, `columns` (128; or 192, for fp8 in one part) at a
-/// time: entries have at most so many. x_rows is not used: rows of x lie in sorted order, and
-/// `x_map` describes them in boxes of columns / 2 rows.
+/// How many tokens' work is cut; no result depends on it.
+struct PrefillForm {
+  int columns = 128;        // tokens at a time: 128; or 192, for fp8 in one part
+  bool late_turns = false;  // of the two warpgroups that multiply: passed on at half of a stage
+  int steps_ahead = 0;      // of 128 bytes of K, whose weights are asked for from memory to L2
+};
+
+/// One matrix or experts, any number of tokens: entries have at most form.columns. x_rows is not
+/// used: rows of x lie in sorted order, and `x_map` describes them in boxes of half the columns.
 cudaError_t launch_matmul_prefill(const Matmul& parameters,
                                   const CUtensorMap& x_map,
-                                  int columns,
+                                  const PrefillForm& form,
                                   int multiprocessors,
                                   cudaStream_t stream);
 

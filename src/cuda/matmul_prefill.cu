@@ -15,6 +15,7 @@
 //
 // Numbers: docs/kernels/README.md.
 #include <algorithm>
+#include <type_traits>
 
 #include "cuda/launch.cuh"
 #include "cuda/matmul_end.cuh"
@@ -58,8 +59,12 @@ struct PrefillWork {
   int blocks;
   int items;
 
+  /// By whole warps, as warp_index().
   __device__ PrefillWork(const Matmul& p, int columns)
-      : entries(p.entries != nullptr ? *p.entry_count : (p.tokens + columns - 1) / columns),
+      : entries(
+            __shfl_sync(0xFFFFFFFFU,
+                        p.entries != nullptr ? *p.entry_count : (p.tokens + columns - 1) / columns,
+                        0)),
         blocks((p.tiles + 2 * kRowTiles - 1) / (2 * kRowTiles)),
         items(entries * blocks) {}
   __device__ __forceinline__ PrefillItem item(const Matmul& p, int index, int columns) const {
@@ -87,15 +92,22 @@ struct Cursor {
   }
 };
 
+/// The CTA's place in its cluster, from what ptxas knows to be the same in all lanes.
+__device__ __forceinline__ int cta_rank() {
+  return static_cast<int>(blockIdx.x) % 2;
+}
+
+/// One lane fills the ring.
 template <int kColumns>
 __device__ void copy_operands(const Matmul& p,
                               const CUtensorMap& x_map,
                               const PrefillWork& work,
                               std::uint32_t full,
                               std::uint32_t empty,
-                              std::uint32_t ring) {
+                              std::uint32_t ring,
+                              int steps_ahead) {
   using Plan = PrefillPlan<kColumns>;
-  const int rank = static_cast<int>(cluster_rank());
+  const int rank = cta_rank();
   const std::uint64_t policy = evict_first_policy();
   const int steps = (p.width_bytes + kBox - 1) / kBox;
   const std::int64_t tile_bytes = static_cast<std::int64_t>(kTileRows) * p.width_bytes;
@@ -111,13 +123,24 @@ __device__ void copy_operands(const Matmul& p,
       const int width = min(kBox, p.width_bytes - step * kBox);
       const std::uint32_t barrier = full + 8U * static_cast<std::uint32_t>(at.slot);
       const std::uint32_t place = ring + static_cast<std::uint32_t>(at.slot * Plan::kStage);
+      // Further weights come from memory to L2 meanwhile: the ring is not long enough for that way.
+      if (steps_ahead > 0 && (step + steps_ahead + 1) * kBox <= p.width_bytes) {
+#pragma unroll
+        for (int i = 0; i < kRowTiles; ++i)
+          if (i < present)
+            prefetch_bulk(weight + i * tile_bytes +
+                              static_cast<std::int64_t>(step + steps_ahead) * kBox * kTileRows,
+                          kBox * kTileRows);
+      }
       mbarrier_wait(empty + 8U * static_cast<std::uint32_t>(at.slot), at.phase ^ 1U);
       mbarrier_arrive_expect(
           barrier, static_cast<std::uint32_t>(present * width * kTileRows + Plan::kTokenBytes));
-      for (int i = 0; i < present; ++i)
-        bulk_copy(place + static_cast<std::uint32_t>(i * kTileRows * kBox),
-                  weight + i * tile_bytes + static_cast<std::int64_t>(step) * kBox * kTileRows,
-                  static_cast<std::uint32_t>(width * kTileRows), barrier, policy);
+#pragma unroll
+      for (int i = 0; i < kRowTiles; ++i)
+        if (i < present)
+          bulk_copy(place + static_cast<std::uint32_t>(i * kTileRows * kBox),
+                    weight + i * tile_bytes + static_cast<std::int64_t>(step) * kBox * kTileRows,
+                    static_cast<std::uint32_t>(width * kTileRows), barrier, policy);
       tensor_copy_to_cluster(
           place + static_cast<std::uint32_t>(kWeightBytes + rank * Plan::kTokenBytes / 2), &x_map,
           step * kBox, item.first + rank * kColumns / 2, barrier, 3);
@@ -275,7 +298,7 @@ __device__ void write_items(const Matmul& p,
                             const Handed<kColumns>& handed) {
   if (p.end == MatmulEnd::f32) return;
   const int writer = (static_cast<int>(threadIdx.x) - kConsumers) / 32 - 1;
-  const int rank = static_cast<int>(cluster_rank());
+  const int rank = cta_rank();
   std::uint32_t phase = 0;
   for (int index = static_cast<int>(blockIdx.x) / 2; index < work.items;
        index += static_cast<int>(gridDim.x) / 2, phase ^= 1U) {
@@ -305,11 +328,12 @@ __device__ void multiply_items(const Matmul& p,
                                std::uint32_t empty,
                                std::uint32_t turns,
                                std::uint32_t ring,
-                               const Handed<kColumns>& handed) {
+                               const Handed<kColumns>& handed,
+                               bool late_turns) {
   using Plan = PrefillPlan<kColumns>;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int warp = warp_index();
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int rank = static_cast<int>(cluster_rank());
+  const int rank = cta_rank();
   const int stages_all = (p.width_bytes + kStageWidth - 1) / kStageWidth;
   const auto release = [&](int slot) {
     const std::uint32_t barrier = empty + 8U * static_cast<std::uint32_t>(slot);
@@ -317,9 +341,14 @@ __device__ void multiply_items(const Matmul& p,
       mbarrier_arrive_remote(cluster_address(barrier, static_cast<std::uint32_t>(lane)));
   };
   // The warpgroups issue a stage's products in turns: one adds its sums while the other multiplies.
+  // Late turns pass on when half of a stage is multiplied: the other's products then queue behind
+  // what is left of this one's, and do not mix with all of them.
   const int group = warp / 4;
   std::uint32_t turn = group == 0 ? 1 : 0;  // the first turn is group 0's
   std::uint32_t phase = 0;
+  const std::uint64_t weights =
+      core_operand(ring + static_cast<std::uint32_t>(group * kTileRows * kBox), 1024U);
+  const std::uint64_t tokens = swizzled_operand(ring + kWeightBytes);
   Cursor<Plan::kStages> at;
   for (int index = static_cast<int>(blockIdx.x) / 2; index < work.items;
        index += static_cast<int>(gridDim.x) / 2) {
@@ -352,50 +381,61 @@ __device__ void multiply_items(const Matmul& p,
     };
     // 32 bytes of K from the slot.
     const auto step = [&](float(&partial)[Plan::kTiles][4], int i, bool accumulate) {
-      const std::uint32_t place = ring + static_cast<std::uint32_t>(at.slot * Plan::kStage);
+      const auto slot = static_cast<std::uint32_t>(at.slot * Plan::kStage);
       wgmma<kType, kColumns>(
           &partial[0][0],
-          core_operand(place + static_cast<std::uint32_t>(warp / 4 * kTileRows * kBox + i * 2048),
-                       1024U),
-          swizzled_operand(place + static_cast<std::uint32_t>(kWeightBytes + i * kTileWidthStep)),
+          operand_at(operand_at(weights, slot), static_cast<std::uint32_t>(i) * 2048U),
+          operand_at(operand_at(tokens, slot), static_cast<std::uint32_t>(i * kTileWidthStep)),
           accumulate ? 1 : 0);
     };
-    const int whole = p.width_bytes / kStageWidth;
-    for (int stage = 0; stage < whole; ++stage) {
-      border(stage);
+    // A stage, or the half of one that a width may end with.
+    const auto run = [&](auto halves) {
+      constexpr int kHalves = decltype(halves)::value;
       float partial[Plan::kTiles][4];
       const int first_slot = at.slot;
+      const auto pass_turn = [&] {
+        if (lane == 0) mbarrier_arrive(turns + 8U * static_cast<std::uint32_t>(1 - group));
+      };
       mbarrier_wait(turns + 8U * static_cast<std::uint32_t>(group), turn);
       turn ^= 1U;
-      slot_full();
-      wgmma_begin();
 #pragma unroll
-      for (int i = 0; i < kBox / kTileWidthStep; ++i) step(partial, i, i > 0);
-      wgmma_commit();
-      at.advance();
-      slot_full();
-      wgmma_begin();
+      for (int half = 0; half < kHalves; ++half) {
+        if (half > 0) at.advance();
+        slot_full();
+        wgmma_begin();
 #pragma unroll
-      for (int i = 0; i < kBox / kTileWidthStep; ++i) step(partial, i, true);
-      wgmma_commit();
-      if (lane == 0) mbarrier_arrive(turns + 8U * static_cast<std::uint32_t>(1 - group));
-      wgmma_wait<1>();
-      release(first_slot);
+        for (int i = 0; i < kBox / kTileWidthStep; ++i) step(partial, i, half > 0 || i > 0);
+        wgmma_commit();
+      }
+      if (kHalves == 1 || !late_turns) pass_turn();
+      if constexpr (kHalves > 1) {
+        wgmma_wait<1>();
+        if (late_turns) pass_turn();
+        release(first_slot);
+      }
       wgmma_wait<0>();
       release(at.slot);
       at.advance();
       add(partial);
+    };
+    const int whole = p.width_bytes / kStageWidth;
+    for (int stage = 0; stage < whole; ++stage) {
+      border(stage);
+      run(std::integral_constant<int, 2>{});
     }
-    if (whole < stages_all) {  // the short stage at a width's end
-      border(whole);
+    if (whole < stages_all) border(whole);
+    const int left = p.width_bytes - whole * kStageWidth;
+    if (left == kBox) {
+      run(std::integral_constant<int, 1>{});
+    } else if (left > 0) {  // an odd end, one product at a time
       float partial[Plan::kTiles][4] = {};
-      for (int begin = whole * kStageWidth; begin < p.width_bytes; begin += kBox) {
+      for (int begin = 0; begin < left; begin += kBox) {
         slot_full();
-        const int steps = min(kBox, p.width_bytes - begin) / kTileWidthStep;
+        const int steps = min(kBox, left - begin) / kTileWidthStep;
 #pragma unroll 1
         for (int i = 0; i < steps; ++i) {
           wgmma_begin();
-          step(partial, i, begin > whole * kStageWidth || i > 0);
+          step(partial, i, begin > 0 || i > 0);
           wgmma_commit();
           wgmma_wait<0>();
         }
@@ -417,7 +457,10 @@ __device__ void multiply_items(const Matmul& p,
 
 template <TileType kType, int kColumns, bool kParts>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
-    prefill_kernel(const __grid_constant__ Matmul p, const __grid_constant__ CUtensorMap x_map) {
+    prefill_kernel(const __grid_constant__ Matmul p,
+                   const __grid_constant__ CUtensorMap x_map,
+                   const bool late_turns,
+                   const int steps_ahead) {
   using Plan = PrefillPlan<kColumns>;
   extern __shared__ std::uint8_t unaligned[];
   const std::uint32_t base = (shared_address(unaligned) + 1023U) / 1024U * 1024U;
@@ -448,13 +491,16 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   grid_wait();
   grid_release();
   const PrefillWork work(p, kColumns);
-  if (threadIdx.x >= kConsumers) {
+  const int warp = warp_index();
+  if (warp >= kConsumers / 32) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
-    if (threadIdx.x == kConsumers) copy_operands<kColumns>(p, x_map, work, full, empty, ring);
-    if (threadIdx.x >= kConsumers + 32) write_items<kColumns>(p, work, handed);
+    if (warp > kConsumers / 32)
+      write_items<kColumns>(p, work, handed);
+    else if (elect_one())
+      copy_operands<kColumns>(p, x_map, work, full, empty, ring, steps_ahead);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
-    multiply_items<kType, kColumns, kParts>(p, work, full, empty, turns, ring, handed);
+    multiply_items<kType, kColumns, kParts>(p, work, full, empty, turns, ring, handed, late_turns);
   }
   __syncwarp();
   cluster_arrive();
@@ -464,6 +510,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
 template <TileType kType, int kColumns, bool kParts>
 cudaError_t launch_form(const Matmul& p,
                         const CUtensorMap& x_map,
+                        const PrefillForm& form,
                         int multiprocessors,
                         cudaStream_t stream) {
   using Plan = PrefillPlan<kColumns>;
@@ -474,24 +521,26 @@ cudaError_t launch_form(const Matmul& p,
   return launch_kernel(kernel,
                        {dim3(static_cast<unsigned>(multiprocessors / 2 * 2)), dim3(kThreads),
                         static_cast<std::size_t>(Plan::kShared)},
-                       stream, p, x_map);
+                       stream, p, x_map, form.late_turns, form.steps_ahead);
 }
 
 }  // namespace
 
 cudaError_t launch_matmul_prefill(const Matmul& p,
                                   const CUtensorMap& x_map,
-                                  int columns,
+                                  const PrefillForm& form,
                                   int multiprocessors,
                                   cudaStream_t stream) {
-  if (columns == 192 && p.parts == 1 && p.type == TileType::fp8)
-    return launch_form<TileType::fp8, 192, false>(p, x_map, multiprocessors, stream);
-  if (columns != 128) return cudaErrorInvalidValue;
+  if (form.columns == 192 && p.parts == 1 && p.type == TileType::fp8)
+    return launch_form<TileType::fp8, 192, false>(p, x_map, form, multiprocessors, stream);
+  if (form.columns != 128) return cudaErrorInvalidValue;
   if (p.type == TileType::bf16)
-    return p.parts > 1 ? launch_form<TileType::bf16, 128, true>(p, x_map, multiprocessors, stream)
-                       : launch_form<TileType::bf16, 128, false>(p, x_map, multiprocessors, stream);
-  return p.parts > 1 ? launch_form<TileType::fp8, 128, true>(p, x_map, multiprocessors, stream)
-                     : launch_form<TileType::fp8, 128, false>(p, x_map, multiprocessors, stream);
+    return p.parts > 1
+               ? launch_form<TileType::bf16, 128, true>(p, x_map, form, multiprocessors, stream)
+               : launch_form<TileType::bf16, 128, false>(p, x_map, form, multiprocessors, stream);
+  return p.parts > 1
+             ? launch_form<TileType::fp8, 128, true>(p, x_map, form, multiprocessors, stream)
+             : launch_form<TileType::fp8, 128, false>(p, x_map, form, multiprocessors, stream);
 }
 
 }  // namespace koho::cuda

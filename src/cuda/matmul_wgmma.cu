@@ -12,13 +12,21 @@ template <TileType kType, int kTiles>
 struct MultiplyWgmma {
   float sum[kTiles][4] = {};
 
-  static __device__ __forceinline__ void multiply(
-      std::uint32_t weights, std::uint32_t tokens, int step, float (&part)[kTiles][4], int add) {
-    constexpr std::uint32_t kWeightChunk = kTileRows * kTileChunk;
-    constexpr std::uint32_t kTokenChunk = 8 * kTiles * kTileChunk;
-    const auto at = static_cast<std::uint32_t>(step) * 2;
-    wgmma<kType, 8 * kTiles>(&part[0][0], core_operand(weights + at * kWeightChunk, kWeightChunk),
-                             core_operand(tokens + at * kTokenChunk, kTokenChunk), add);
+  /// The operands of a stage, of which each product takes the next 32 bytes of K.
+  struct Operands {
+    std::uint64_t weights;
+    std::uint64_t tokens;
+  };
+  static constexpr std::uint32_t kWeightChunk = kTileRows * kTileChunk;
+  static constexpr std::uint32_t kTokenChunk = 8 * kTiles * kTileChunk;
+
+  static __device__ __forceinline__ void multiply(const Operands& at,
+                                                  int step,
+                                                  float (&part)[kTiles][4],
+                                                  int add) {
+    const auto chunks = static_cast<std::uint32_t>(step) * 2;
+    wgmma<kType, 8 * kTiles>(&part[0][0], operand_at(at.weights, chunks * kWeightChunk),
+                             operand_at(at.tokens, chunks * kTokenChunk), add);
   }
   static __device__ __forceinline__ void begin() { wgmma_begin(); }
   static __device__ __forceinline__ void finish() {
@@ -31,9 +39,10 @@ struct MultiplyWgmma {
   static __device__ __forceinline__ void run(std::uint32_t weights,
                                              std::uint32_t tokens,
                                              float (&part)[kTiles][4]) {
+    const Operands at{core_operand(weights, kWeightChunk), core_operand(tokens, kTokenChunk)};
     begin();
 #pragma unroll
-    for (int i = 0; i < kSteps; ++i) multiply(weights, tokens, i, part, i > 0 ? 1 : 0);
+    for (int i = 0; i < kSteps; ++i) multiply(at, i, part, i > 0 ? 1 : 0);
     finish();
   }
   /// As run(), for the short stage at the end of a width: one instruction at a time.
@@ -41,10 +50,11 @@ struct MultiplyWgmma {
                                                    std::uint32_t tokens,
                                                    int steps,
                                                    float (&part)[kTiles][4]) {
+    const Operands at{core_operand(weights, kWeightChunk), core_operand(tokens, kTokenChunk)};
 #pragma unroll 1
     for (int i = 0; i < steps; ++i) {
       begin();
-      multiply(weights, tokens, i, part, i > 0 ? 1 : 0);
+      multiply(at, i, part, i > 0 ? 1 : 0);
       finish();
     }
   }

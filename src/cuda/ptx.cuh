@@ -13,6 +13,13 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+/// The warp's number in its block, from whole warps. What a shuffle takes from one lane ptxas knows
+/// to be the same in all: where roles branch by it, ring slots and operands of products stay in the
+/// warp's own registers instead of passing there one by one before each product.
+__device__ __forceinline__ int warp_index() {
+  return __shfl_sync(0xFFFFFFFFU, static_cast<int>(threadIdx.x) / 32, 0);
+}
+
 // ---- programmatic dependent launch
 
 /// Waits until the kernels before this one are complete and their writes visible.
