@@ -229,7 +229,7 @@ __device__ void produce(const Attention& p,
     const auto bring = [&](int page, int number, bool values) {
       if (!waited && (page == last_page || ahead == Plan::kSlots)) begin();
       ++ahead;
-      if (lane == 0) {
+      if (elect_one()) {
         mbarrier_wait(ring.empty + 8 * turn.slot, turn.parity);
         copy_page<kWidth, kFp8>(p, maps, number, item.kv_head, values,
                                 ring.slots + turn.slot * Plan::kSlot, ring.full + 8 * turn.slot,
