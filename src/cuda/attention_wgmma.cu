@@ -229,7 +229,7 @@ __device__ void produce(const Attention& p,
     for (int i = 0; i < kStepPages; ++i)
       numbers[i] = __shfl_sync(0xFFFFFFFFU, number, (first + i) % 32);
     const int here = min(pages - first, kStepPages);
-    if (lane == 0) {
+    if (elect_one()) {
       const auto bring = [&](const CUtensorMap& map, std::uint32_t to, std::uint32_t barrier) {
         mbarrier_arrive_expect(barrier, static_cast<std::uint32_t>(here * kPanels * kBoxBytes));
         for (int i = 0; i < here; ++i) {
@@ -279,17 +279,18 @@ __device__ void load_queries(
   named_barrier(kQueryBarrier + warpgroup, kWarpgroup);
 }
 
-/// A thread's share of 64 rows: rows g and g + 8 of its warp's 16.
+/// A thread's share of 64 rows: rows g and g + 8 of its warp's 16. Weights are 2^(score - base),
+/// scores of base 2; it cancels in the last division.
 struct Rows {
   float sum[kSums] = {};
-  float largest[2] = {-INFINITY, -INFINITY};  // of scores: raw, or of base 2 for codes
-  float total[2] = {};                        // of this thread's columns
-};
-/// What codes need beside: weights are 2^(score - base), where base also keeps their products with
-/// v's scales within f16.
-struct CodeRows {
-  float largest_scale[2] = {0x1p-60F, 0x1p-60F};  // of v, over the tokens that the row sees
   float base[2] = {-INFINITY, -INFINITY};
+  float total[2] = {};  // of this thread's columns
+};
+/// What codes need beside, of the tokens that the row has seen: their base also keeps the weights'
+/// products with v's scales within f16.
+struct CodeRows {
+  float largest[2] = {-INFINITY, -INFINITY};
+  float largest_scale[2] = {0x1p-60F, 0x1p-60F};  // of v
 };
 
 __device__ __forceinline__ float quad_max(float value) {
@@ -305,54 +306,59 @@ __device__ __forceinline__ void mask(float (&score)[kSums], const int (&seen)[2]
     if (i / 4 * 8 + first + i % 2 >= seen[i / 2 % 2]) score[i] = -INFINITY;
 }
 
-/// The largest of a row's scores and of `so_far`.
-__device__ __forceinline__ float row_largest(float so_far, const float (&score)[kSums], int half) {
+/// The largest of a row's scores.
+__device__ __forceinline__ float row_largest(const float (&score)[kSums], int half) {
+  float largest[2] = {-INFINITY, -INFINITY};
 #pragma unroll
-  for (int tile = 0; tile < kSums / 4; ++tile)
-    so_far = fmaxf(so_far, fmaxf(score[tile * 4 + half * 2], score[tile * 4 + half * 2 + 1]));
-  return quad_max(so_far);
+  for (int i = half * 2; i < kSums; i += 8) {
+    largest[0] = fmaxf(largest[0], fmaxf(score[i], score[i + 1]));
+    largest[1] = fmaxf(largest[1], fmaxf(score[i + 4], score[i + 5]));
+  }
+  return quad_max(fmaxf(largest[0], largest[1]));
 }
 
-/// Scores become weights; `keep` is what the sums so far are to be multiplied by. Tokens >=
-/// seen[half] of the step are masked if `masked`.
-__device__ __forceinline__ void soften(Rows& rows,
-                                       float (&score)[kSums],
-                                       float (&keep)[2],
-                                       const int (&seen)[2],
-                                       bool masked,
-                                       float scale) {
+/// Moves a row's base to `next` if that is more than `lag` above it: sums are scaled seldom so.
+/// Returns what they are to be multiplied by: exactly 1 for a row whose base stays, for the bits of
+/// a row must not depend on its neighbours'.
+__device__ __forceinline__ float move_base(float& base, float next, float lag) {
+  if (!(next > base + lag)) return 1.0F;
+  const float keep = exp2_approximate(base - next);
+  base = next;
+  return keep;
+}
+/// True on the whole warp if any of its rows' sums are to be multiplied.
+__device__ __forceinline__ bool any_moved(const float (&keep)[2]) {
+  return __any_sync(0xFFFFFFFFU, keep[0] != 1.0F || keep[1] != 1.0F) != 0;
+}
+
+/// Moves bases to what a step's scores need. Tokens >= seen[half] of the step are masked if
+/// `masked`.
+__device__ __forceinline__ bool seek_bases(Rows& rows,
+                                           float (&score)[kSums],
+                                           float (&keep)[2],
+                                           const int (&seen)[2],
+                                           bool masked,
+                                           float scale) {
+  constexpr float kLag = 8.0F;  // weights up to 2^8
   if (masked) mask(score, seen);
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const float largest = row_largest(rows.largest[half], score, half);
-    const float base = largest == -INFINITY ? 0.0F : largest * scale;
-    // Exactly 1 where nothing larger came: a step that a row does not see must leave its bits, and
-    // the rounding of `base` would show here.
-    keep[half] = largest == rows.largest[half]
-                     ? 1.0F
-                     : exp2_approximate(fmaf(rows.largest[half], scale, -base));
-    rows.largest[half] = largest;
-    float total[2] = {};
-#pragma unroll
-    for (int tile = 0; tile < kSums / 4; ++tile)
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        float& s = score[tile * 4 + half * 2 + i];
-        s = exp2_approximate(fmaf(s, scale, -base));
-        total[i] += s;
-      }
-    rows.total[half] = fmaf(rows.total[half], keep[half], total[0] + total[1]);
-  }
+  for (int half = 0; half < 2; ++half)
+    keep[half] = move_base(rows.base[half], row_largest(score, half) * scale, kLag);
+  return any_moved(keep);
 }
 
 /// The same for codes, whose scores take their token's scale here.
-__device__ __forceinline__ void soften(Rows& rows,
-                                       CodeRows& codes,
-                                       float (&score)[kSums],
-                                       float (&keep)[2],
-                                       const int (&seen)[2],
-                                       bool masked,
-                                       const StepScales& scales) {
+__device__ __forceinline__ bool seek_bases(Rows& rows,
+                                           CodeRows& codes,
+                                           float (&score)[kSums],
+                                           float (&keep)[2],
+                                           const int (&seen)[2],
+                                           bool masked,
+                                           const StepScales& scales) {
+  // 2^exponent exceeds every scale, so that weights times scales stay below 2^kLargestWeight where
+  // the base moved, and below f16's largest while it lags.
+  constexpr int kLargestWeight = 14;
+  constexpr float kLag = 1.5F;
   const int first = static_cast<int>(threadIdx.x) % 4 * 2;
 #pragma unroll
   for (int tile = 0; tile < kSums / 4; ++tile) {
@@ -376,71 +382,76 @@ __device__ __forceinline__ void soften(Rows& rows,
       largest_scale[half] = quad_max(largest);
     }
   }
-  codes.largest_scale[0] = fmaxf(codes.largest_scale[0], largest_scale[0]);
-  codes.largest_scale[1] = fmaxf(codes.largest_scale[1], largest_scale[1]);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const float largest = row_largest(rows.largest[half], score, half);
-    rows.largest[half] = largest;
-    // 2^exponent exceeds every scale, so that weights times scales stay below 2^kLargestWeight.
-    constexpr int kLargestWeight = 14;
+    codes.largest[half] = fmaxf(codes.largest[half], row_largest(score, half));
+    codes.largest_scale[half] = fmaxf(codes.largest_scale[half], largest_scale[half]);
     const int exponent = static_cast<int>(__float_as_uint(codes.largest_scale[half]) >> 23) - 126;
-    const float base =
-        (largest == -INFINITY ? 0.0F : largest) + static_cast<float>(exponent - kLargestWeight);
-    keep[half] = base == codes.base[half] ? 1.0F : exp2_approximate(codes.base[half] - base);
-    codes.base[half] = base;
-    float total[2] = {};
-#pragma unroll
-    for (int tile = 0; tile < kSums / 4; ++tile)
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        float& s = score[tile * 4 + half * 2 + i];
-        s = exp2_approximate(s - base);
-        total[i] += s;
-      }
-    rows.total[half] = fmaf(rows.total[half], keep[half], total[0] + total[1]);
+    keep[half] =
+        move_base(rows.base[half],
+                  codes.largest[half] + static_cast<float>(exponent - kLargestWeight), kLag);
   }
+  return any_moved(keep);
 }
 
 __device__ __forceinline__ void rescale(Rows& rows, const float (&keep)[2]) {
 #pragma unroll
   for (int i = 0; i < kSums; ++i) rows.sum[i] *= keep[i / 2 % 2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) rows.total[half] *= keep[half];
 }
 
-/// Weights as the first operand of the product with v.
-__device__ __forceinline__ void pack(std::uint32_t (&weights)[kStepTokens / 16][4],
-                                     const float (&score)[kSums]) {
-#pragma unroll
-  for (int step = 0; step < kStepTokens / 16; ++step)
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      weights[step][i] = pack_bf16(score[step * 8 + i * 2], score[step * 8 + i * 2 + 1]);
-}
-
-/// The same for codes: times v's scales, as f16.
-__device__ __forceinline__ void pack(std::uint32_t (&weights)[kStepTokens / 16][4],
-                                     const float (&score)[kSums],
-                                     const StepScales& scales) {
+/// Scores become weights, the first operand of the product with v: in one stretch, as the product
+/// before holds their registers until then.
+template <bool kCodes>
+__device__ __forceinline__ void weigh(Rows& rows,
+                                      std::uint32_t (&weights)[kStepTokens / 16][4],
+                                      const float (&score)[kSums],
+                                      float scale,
+                                      const StepScales* scales) {
   const int first = static_cast<int>(threadIdx.x) % 4 * 2;
+  float base[2];  // finite: a row may see nothing
+  float total[2][2] = {};
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+    base[half] = rows.base[half] == -INFINITY ? 0.0F : rows.base[half];
 #pragma unroll
   for (int tile = 0; tile < kSums / 4; ++tile) {
-    const float2 scale = *reinterpret_cast<const float2*>(scales.values + tile * 8 + first);
-    const int i = tile * 4;
-    weights[tile / 2][tile % 2 * 2] = pack_f16(score[i] * scale.x, score[i + 1] * scale.y);
-    weights[tile / 2][tile % 2 * 2 + 1] = pack_f16(score[i + 2] * scale.x, score[i + 3] * scale.y);
+    float2 of_values = make_float2(1.0F, 1.0F);
+    if constexpr (kCodes)
+      of_values = *reinterpret_cast<const float2*>(scales->values + tile * 8 + first);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float* s = score + tile * 4 + half * 2;
+      const float low =
+          exp2_approximate(kCodes ? s[0] - base[half] : fmaf(s[0], scale, -base[half]));
+      const float high =
+          exp2_approximate(kCodes ? s[1] - base[half] : fmaf(s[1], scale, -base[half]));
+      total[half][0] += low;
+      total[half][1] += high;
+      weights[tile / 2][tile % 2 * 2 + half] =
+          kCodes ? pack_f16(low * of_values.x, high * of_values.y) : pack_bf16(low, high);
+    }
   }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) rows.total[half] += total[half][0] + total[half][1];
+}
+
+/// Where an operand lies `bytes` further on.
+__device__ __forceinline__ std::uint64_t further(std::uint64_t operand, std::uint32_t bytes) {
+  return operand + (bytes >> 4U);
 }
 
 /// Starts score = q * keys^T.
 template <bool kF16>
 __device__ __forceinline__ void start_scores(float (&score)[kSums],
-                                             std::uint32_t query,
-                                             std::uint32_t keys) {
+                                             std::uint64_t query,
+                                             std::uint64_t keys) {
   multiply_begin();
 #pragma unroll
   for (int k = 0; k < kWidth / 16; ++k) {
     const std::uint32_t at = static_cast<std::uint32_t>(k / 4 * kPanelBytes + k % 4 * 32);
-    multiply_shared<kF16>(score, operand(query + at, 16), operand(keys + at, 16), k > 0 ? 1 : 0);
+    multiply_shared<kF16>(score, further(query, at), further(keys, at), k > 0 ? 1 : 0);
   }
   multiply_commit();
 }
@@ -448,12 +459,12 @@ __device__ __forceinline__ void start_scores(float (&score)[kSums],
 template <bool kF16>
 __device__ __forceinline__ void start_sums(float (&sum)[kSums],
                                            const std::uint32_t (&weights)[kStepTokens / 16][4],
-                                           std::uint32_t values) {
+                                           std::uint64_t values) {
   multiply_begin();
 #pragma unroll
   for (int k = 0; k < kStepTokens / 16; ++k)
-    multiply_registers<kF16>(
-        sum, weights[k], operand(values + static_cast<std::uint32_t>(k * 16 * 128), kPanelBytes));
+    multiply_registers<kF16>(sum, weights[k],
+                             further(values, static_cast<std::uint32_t>(k * 16 * 128)));
   multiply_commit();
 }
 
@@ -665,8 +676,9 @@ __device__ void multiply(const Attention& p,
                          std::uint8_t* shared,
                          std::uint32_t base,
                          const Rings& rings) {
-  const int warpgroup = static_cast<int>(threadIdx.x) / kWarpgroup - 1;
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
+  const int warpgroup =  // of the whole warp, so that descriptors are in uniform registers
+      __shfl_sync(0xFFFFFFFFU, static_cast<int>(threadIdx.x) / kWarpgroup, 0) - 1;
   const int row = warpgroup * (kRows / kMultipliers) + thread / 32 * 16 + thread % 32 / 4;
   load_queries<kCodes>(p, tile, shared + SharedPlan<kCodes>::kQuery, warpgroup, thread);
   int seen[2];  // tokens that the row sees
@@ -675,8 +687,12 @@ __device__ void multiply(const Attention& p,
     const int packed = tile.first_row + row + half * 8;
     seen[half] = packed < tile.rows_total ? seen_by(tile, packed) : 0;
   }
-  const std::uint32_t query = base + SharedPlan<kCodes>::kQuery +
-                              static_cast<std::uint32_t>(warpgroup * (kRows / kMultipliers) * 128);
+  const std::uint64_t query =
+      operand(base + SharedPlan<kCodes>::kQuery +
+                  static_cast<std::uint32_t>(warpgroup * (kRows / kMultipliers) * 128),
+              16);
+  const std::uint64_t keys_operand = operand(base + SharedPlan<kCodes>::kKeys, 16);
+  const std::uint64_t values_operand = operand(base + SharedPlan<kCodes>::kValues, kPanelBytes);
   const float scale = kLog2E / sqrtf(static_cast<float>(kWidth));
   const auto masked = [&](int step) { return (step + 1) * kStepTokens > tile.least; };
   Rows rows;
@@ -696,53 +712,52 @@ __device__ void multiply(const Attention& p,
                               step * kStepTokens, tile.visible);
   };
   const auto* scales = reinterpret_cast<const StepScales*>(shared + SharedPlan<kCodes>::kScales);
-  const auto soften_step = [&](int step) {
+  // True if sums are to be scaled by `keep`.
+  const auto seek = [&](int step) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) here[half] = seen[half] - step * kStepTokens;
     if constexpr (kCodes)
-      soften(rows, codes, score, keep, here, masked(step), scales[step % kScaleSlots]);
+      return seek_bases(rows, codes, score, keep, here, masked(step), scales[step % kScaleSlots]);
     else
-      soften(rows, score, keep, here, masked(step), scale);
+      return seek_bases(rows, score, keep, here, masked(step), scale);
   };
-  const auto pack_step = [&](int step) {
-    if constexpr (kCodes)
-      pack(weights, score, scales[step % kScaleSlots]);
-    else
-      pack(weights, score);
+  const auto score_step = [&] {
+    start_scores<kCodes>(score, query, further(keys_operand, keys.stage * kTileBytes));
+  };
+  const auto sum_step = [&] {
+    start_sums<kCodes>(rows.sum, weights, further(values_operand, values.stage * kTileBytes));
   };
   const int my_turn = kTurnBarrier + warpgroup;
   const int other_turn = kTurnBarrier + 1 - warpgroup;
   if (warpgroup == 1) named_arrive(other_turn, kMultipliers * kWarpgroup);
 
   mbarrier_wait(rings.keys_full + 8 * keys.stage, keys.parity);
-  start_scores<kCodes>(score, query, base + SharedPlan<kCodes>::kKeys + keys.stage * kTileBytes);
+  score_step();
   multiply_wait<0>();
   mbarrier_arrive(rings.keys_empty + 8 * keys.stage);
   keys.next();
-  soften_step(0);
-  pack_step(0);
+  seek(0);  // there are no sums yet
+  weigh<kCodes>(rows, weights, score, scale, scales);
 #pragma unroll 1
   for (int step = 1; step < tile.steps; ++step) {
     values_ready(step - 1);
     mbarrier_wait(rings.keys_full + 8 * keys.stage, keys.parity);
     named_barrier(my_turn, kMultipliers * kWarpgroup);
-    start_scores<kCodes>(score, query, base + SharedPlan<kCodes>::kKeys + keys.stage * kTileBytes);
-    start_sums<kCodes>(rows.sum, weights,
-                       base + SharedPlan<kCodes>::kValues + values.stage * kTileBytes);
+    score_step();
+    sum_step();
     named_arrive(other_turn, kMultipliers * kWarpgroup);
     multiply_wait<1>();
     mbarrier_arrive(rings.keys_empty + 8 * keys.stage);
     keys.next();
-    soften_step(step);
+    const bool moved = seek(step);
     multiply_wait<0>();
     mbarrier_arrive(rings.values_empty + 8 * values.stage);
     values.next();
-    rescale(rows, keep);
-    pack_step(step);
+    if (moved) rescale(rows, keep);
+    weigh<kCodes>(rows, weights, score, scale, scales + step % kScaleSlots);
   }
   values_ready(tile.steps - 1);
-  start_sums<kCodes>(rows.sum, weights,
-                     base + SharedPlan<kCodes>::kValues + values.stage * kTileBytes);
+  sum_step();
   multiply_wait<0>();
 
   if constexpr (kCodes)
