@@ -20,6 +20,7 @@ static_assert(offsetof(SampleRow, temperature) == offsetof(SamplingRow, temperat
 static_assert(kSampleTopMax == kTopLogprobsMax);
 
 constexpr std::int64_t kPartialBytesMax = 1LL << 30;  // of decode attention's parts
+constexpr std::int64_t kWidenedBytes = 256LL << 20;   // of e4m3 pages widened at a time
 constexpr std::int64_t kAlignment = 256;
 
 /// The elements of a view on the device, which may be absent.
@@ -80,6 +81,9 @@ Status CudaBackend::start() {
   if (options_.portable_only || !device_.hopper()) return {};
   wgmma_ = true;
   wgmma_attention_ = true;
+  constexpr std::int64_t kTicketBytes = 2 * sizeof(std::uint32_t);
+  KOHO_TRY_ASSIGN(tickets_, DeviceBlock::allocate(memory_, kTicketBytes, "attention's tickets"));
+  KOHO_CUDA_TRY(cudaMemsetAsync(tickets_.as<void>(), 0, kTicketBytes, stream_));
   if (!options_.deterministic) {  // whose sums are not those of our own kernels
     KOHO_TRY_ASSIGN(library_, MatmulLibrary::open(memory_));
   }
@@ -136,7 +140,16 @@ Status CudaBackend::reserve(const StepLimits& limits) {
   const std::int64_t partial = partial_bytes();
   constexpr std::int64_t kOtherBytes = 32 << 10;  // a token in any other operator
   const std::int64_t experts = limits.tokens_max * slots * expert_row_bytes_ + (4 << 20);
-  KOHO_TRY(scratch(std::max({partial, experts, limits.tokens_max * kOtherBytes})));
+  // A prompt's attention keeps its rows' values, the parts of rows decoded beside it, and, with
+  // e4m3 pages, some of them widened; one sequence and head at least, or it does without.
+  const std::int64_t others = limits.tokens_max * kOtherBytes;
+  const std::int64_t widened =
+      wgmma_attention_
+          ? std::min(kWidenedBytes, limits.sequences_max * kHeads / 12 *
+                                        round_up<std::int64_t>(limits.context_max, 128) * 2 * 264)
+          : 0;
+  KOHO_TRY(scratch(std::max({partial, experts, others + widened})));
+  reserved_ = true;
   KOHO_CUDA_TRY(
       cudaMemsetAsync(scratch_.as<void>(), 0, static_cast<std::size_t>(scratch_.bytes()), stream_));
   KOHO_CUDA_TRY(cudaStreamSynchronize(stream_));
@@ -282,11 +295,14 @@ Status CudaBackend::do_attention(const Activation& out,
               .sequences = static_cast<int>(batch.sequences),
               // Deterministic: decoded rows take the way of a prompt's.
               .decodes = options_.deterministic ? 0 : static_cast<int>(batch.decodes),
+              .singles = options_.deterministic ? static_cast<int>(batch.decodes) : 0,
               .query_max = static_cast<int>(batch.query_max),
+              .context_max = static_cast<int>(batch.context_max),
               .query_heads = static_cast<int>(heads.query_heads),
               .kv_heads = static_cast<int>(heads.kv_heads),
               .width = static_cast<int>(heads.width),
               .group_tokens = static_cast<int>(group_tokens_),
+              .tickets = tickets_.as<std::uint32_t>(),
               .multiprocessors = device_.multiprocessors};
   const bool fast = attention_has_fast_form(p);
   RowForms forms = forms_of(out);
@@ -294,16 +310,22 @@ Status CudaBackend::do_attention(const Activation& out,
   const bool direct = !out.values.empty() && out.values.packed() &&
                       reinterpret_cast<std::uintptr_t>(out.values.data) % 16 == 0;
   // The rows' values, unless the reader wants them where they can be written at once; then the
-  // parts.
+  // parts; then pages widened, as many as what is reserved has room for.
   const std::int64_t values_bytes =
       mixed && !direct ? round_up(batch.tokens * width * 2, kAlignment) : 0;
   const std::int64_t partial =
       fast ? attention_partial_floats(p.decodes, std::max<std::int64_t>(batch.context_max, 1),
                                       group_tokens_, heads.query_heads, heads.kv_heads, heads.width)
            : 0;
-  KOHO_TRY_ASSIGN(std::byte * memory, scratch(values_bytes + partial * 4));
+  const std::int64_t needed = values_bytes + round_up(partial * 4, kAlignment);
+  if (wgmma_attention_) p.widened_bytes = attention_widened_bytes(p, kWidenedBytes);
+  if (reserved_)
+    p.widened_bytes =
+        std::min(p.widened_bytes, std::max<std::int64_t>(scratch_.bytes() - needed, 0));
+  KOHO_TRY_ASSIGN(std::byte * memory, scratch(needed + p.widened_bytes));
   p.out = direct ? out.values.as<Bf16>() : reinterpret_cast<Bf16*>(memory);
   p.partial = reinterpret_cast<float*>(memory + values_bytes);
+  p.widened = memory + needed;
   if (!fast) {
     KOHO_CUDA_TRY(launch_attention_plain(p, stream_));
   } else {

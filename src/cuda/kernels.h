@@ -181,12 +181,17 @@ struct Attention {
   std::int64_t tokens = 0;
   int sequences = 0;
   int decodes = 0;
+  int singles = 0;  // of the sequences after those, the first that have one row each
   int query_max = 0;
+  int context_max = 0;
   int query_heads = 0;
   int kv_heads = 0;
   int width = 0;
   int group_tokens = 0;  // decode: context tokens whose pages are summed first (attention_parts)
   float* partial = nullptr;  // [attention_partial_floats()]
+  void* widened = nullptr;   // wgmma, e4m3 pages: scratch memory, aligned to 256 bytes
+  std::int64_t widened_bytes = 0;
+  std::uint32_t* tickets = nullptr;  // wgmma: [2] zeros, which kernels leave as they found them
   int multiprocessors = 0;
 };
 constexpr int kAttentionGroupTokens = 512;  // group_tokens is this, or twice it and so on
@@ -219,6 +224,9 @@ cudaError_t launch_attention_padding(const Attention& parameters, cudaStream_t s
 cudaError_t launch_attention_prefill(const Attention& parameters, cudaStream_t stream);
 /// The same on Hopper's wgmma, where the heads and pages have that form.
 bool attention_has_wgmma_form(const Attention& parameters);
+/// Scratch memory that p.widened is to have: for all sequences and heads, or, if that is more than
+/// `most`, as many bytes and no fewer than one of each takes. With less, it is done without.
+std::int64_t attention_widened_bytes(const Attention& parameters, std::int64_t most);
 cudaError_t launch_attention_wgmma(const Attention& parameters, cudaStream_t stream);
 
 // ---- route.cu

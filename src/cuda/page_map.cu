@@ -19,29 +19,43 @@ Encode find_encode() {
   return reinterpret_cast<Encode>(function);
 }
 
+/// Describes K and V: packed rows of `width` elements of `bytes` each, cut into panels.
+cudaError_t make_maps(PageMaps& maps,
+                      const void* k,
+                      const void* v,
+                      std::int64_t rows,
+                      int width,
+                      int bytes,
+                      int box_rows) {
+  static const Encode encode = find_encode();
+  if (encode == nullptr) return cudaErrorNotSupported;
+  const int panel = std::min(width * bytes, kPanelBytesMax);
+  const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(width), static_cast<cuuint64_t>(rows)};
+  const cuuint64_t strides[1] = {static_cast<cuuint64_t>(width * bytes)};
+  const cuuint32_t box[2] = {static_cast<cuuint32_t>(panel / bytes),
+                             static_cast<cuuint32_t>(box_rows)};
+  const cuuint32_t steps[2] = {1, 1};
+  const auto describe = [&](CUtensorMap& map, const void* first) {
+    return encode(
+        &map, bytes == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
+        const_cast<void*>(first), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+        panel == kPanelBytesMax ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
+        CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  };
+  const bool made = describe(maps.k, k) == CUDA_SUCCESS && describe(maps.v, v) == CUDA_SUCCESS;
+  return made ? cudaSuccess : cudaErrorInvalidValue;
+}
+
 }  // namespace
 
 cudaError_t make_page_maps(PageMaps& maps, const Attention& p) {
-  static const Encode encode = find_encode();
-  if (encode == nullptr) return cudaErrorNotSupported;
-  const bool fp8 = p.k_scales != nullptr;
-  const int element = fp8 ? 1 : 2;
-  const int panel = std::min(p.width * element, kPanelBytesMax);
-  const cuuint64_t sizes[2] = {
-      static_cast<cuuint64_t>(p.width),
-      static_cast<cuuint64_t>(p.pages) * static_cast<cuuint64_t>(p.kv_heads) * kPageRows};
-  const cuuint64_t strides[1] = {static_cast<cuuint64_t>(p.width * element)};
-  const cuuint32_t box[2] = {static_cast<cuuint32_t>(panel / element), kPageRows};
-  const cuuint32_t steps[2] = {1, 1};
-  const auto describe = [&](CUtensorMap& map, const void* pages) {
-    return encode(&map, fp8 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
-                  const_cast<void*>(pages), sizes, strides, box, steps,
-                  CU_TENSOR_MAP_INTERLEAVE_NONE,
-                  panel == kPanelBytesMax ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
-                  CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  };
-  const bool made = describe(maps.k, p.k) == CUDA_SUCCESS && describe(maps.v, p.v) == CUDA_SUCCESS;
-  return made ? cudaSuccess : cudaErrorInvalidValue;
+  return make_maps(maps, p.k, p.v, p.pages * p.kv_heads * kPageRows, p.width,
+                   p.k_scales != nullptr ? 1 : 2, kPageRows);
+}
+
+cudaError_t make_row_maps(
+    PageMaps& maps, const void* k, const void* v, std::int64_t rows, int width, int box_rows) {
+  return make_maps(maps, k, v, rows, width, 2, box_rows);
 }
 
 }  // namespace koho::cuda

@@ -142,6 +142,32 @@ Step random_long_step(Random& random, bool codes) {
   return step;
 }
 
+/// Chunks of so many prompts beside a few decodes that every multiprocessor has several tiles, of
+/// unequal lengths: most of one row, some of several tiles, one with a context so long that not all
+/// of them can be widened at once.
+Step random_crowd_step(Random& random, bool codes) {
+  Step step;
+  step.codes = codes;
+  step.sparse = codes && random.chance(0.3);
+  step.heads = {24, 2, 128, 64};
+  step.decodes = random.integer(0, 3);
+  for (std::int64_t i = 0; i < step.decodes; ++i)
+    step.sequences.push_back({random.integer(1, 300), 1, {}});
+  const std::int64_t prompts = random.integer(90, 120);
+  const std::int64_t longest = random.integer(1, prompts - 1);
+  for (std::int64_t i = 0; i < prompts; ++i) {
+    const bool many = i == 0 || random.chance(0.03);
+    if (i == longest)
+      step.sequences.push_back({random.integer(4200, 5000), random.integer(1, 3), {}});
+    else if (many)
+      step.sequences.push_back({random.integer(40, 200), random.integer(22, 40), {}});
+    else
+      step.sequences.push_back({random.integer(1, 140), 1, {}});
+  }
+  place_pages(random, step);
+  return step;
+}
+
 /// Element 0 of (sequence, token, head), counted in rows of a cache tensor.
 std::int64_t cache_row(const Step& step,
                        const Sequence& sequence,
@@ -505,7 +531,8 @@ std::vector<OpCase> attention_cases() {
   std::vector<OpCase> cases;
   for (const Named& named : {Named{"attention", random_step, false},
                              {"attention_long", random_long_step, true},
-                             {"attention_prompt", random_prompt_step, true}})
+                             {"attention_prompt", random_prompt_step, true},
+                             {"attention_crowd", random_crowd_step, true}})
     for (const bool codes : {false, true})
       cases.push_back({std::string(named.name) + (codes ? "_e4m3" : "_bf16"),
                        [=](Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
