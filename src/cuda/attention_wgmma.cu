@@ -7,10 +7,10 @@
 //            and stay in L2
 //   grid     a CTA a multiprocessor, which draws tiles: the next one when it has asked for all of
 //            the last one's K and V, so that it begins with both there
-//   roles    warpgroup 0 draws, lets the copy engine bring 128 tokens of K and of V a step, and the
-//            next tile's queries; warpgroups 1 and 2 have 64 rows each: while one multiplies, the
-//            other does its softmax, where a token's k scale multiplies its score and its v scale
-//            the weight of v
+//   roles    warpgroup 0 draws, lets the copy engine bring 128 tokens of K and of V a step, brings
+//            the next tile's queries and makes V safe at the causal edge; warpgroups 1 and 2 have
+//            64 rows each: while one multiplies, the other does its softmax, where a token's k
+//            scale multiplies its score and its v scale the weight of v
 //   codes    are widened to f16 once by a kernel before, which a prompt's many tiles read. Of few
 //            rows, and of sequences with one row each, warpgroup 0 widens them itself, from one
 //            ring to the other: with the same bits
@@ -94,6 +94,7 @@ struct Tile {
   int before;      // tokens of the context before the sequence's rows
   int visible;     // tokens that any row sees
   int least;       // tokens that every row sees
+  int any_bad;     // see clean_values(); by the warp that cleans
 };
 
 template <Source kSource>
@@ -109,8 +110,8 @@ struct SharedPlan {
   static constexpr int kBarriers =
       kScales + (kSource == Source::bf16 ? 0 : kScaleSlots * static_cast<int>(sizeof(StepScales)));
   static constexpr int kTiles = kBarriers + 256;
-  static constexpr int kBad = kTiles + 128;                // of each column, see clean_values()
-  static constexpr int kBytes = kBad + kWidth * 4 + 1024;  // 1024: the swizzle's alignment
+  static constexpr int kBad = kTiles + 128;  // of each slot and column, see clean_values()
+  static constexpr int kBytes = kBad + kTileSlots * kWidth * 4 + 1024;  // 1024: the swizzle's
 };
 static_assert(SharedPlan<Source::codes>::kBytes <= 227 << 10);
 static_assert(kTileSlots * sizeof(Tile) <= 128 && sizeof(StepScales) % 16 == 0);
@@ -118,6 +119,7 @@ static_assert(kTileSlots * sizeof(Tile) <= 128 && sizeof(StepScales) % 16 == 0);
 /// Barriers of the rings; those of queries are a warpgroup's each.
 struct Rings {
   std::uint32_t keys_full, keys_empty, values_full, values_empty;
+  std::uint32_t values_raw;               // to be cleaned before they are full
   std::uint32_t codes_full, codes_empty;  // e4m3 pages
   std::uint32_t query_full, query_empty;
   std::uint32_t tile_full, tile_empty;
@@ -215,6 +217,11 @@ __device__ __forceinline__ void registers_take() {
 
 // ---- the tile
 
+/// The first step of a tile with tokens that not every row sees.
+__device__ __forceinline__ int edge_step(const Tile& tile) {
+  return tile.least / kStepTokens;
+}
+
 /// How many tokens packed row `row` sees.
 __device__ __forceinline__ int seen_by(const Tile& tile, int row) {
   return tile.before + row / tile.group + 1;
@@ -304,6 +311,7 @@ class Drawer {
     tile.visible = seen_by(tile, min(tile.first_row + kRows, tile.rows_total) - 1);
     tile.least = seen_by(tile, tile.first_row);
     tile.steps = (tile.visible + kStepTokens - 1) / kStepTokens;
+    tile.any_bad = 0;
     return tile;
   }
 
@@ -345,7 +353,8 @@ __device__ void produce(const Attention& p,
       const std::uint32_t keys = base + Plan::kKeys + at.stage * kTileBytes;
       const std::uint32_t values = base + Plan::kValues + at.stage * kTileBytes;
       const std::uint32_t keys_full = rings.keys_full + 8 * at.stage;
-      const std::uint32_t values_full = rings.values_full + 8 * at.stage;
+      const std::uint32_t values_full =
+          (step < edge_step(tile) ? rings.values_full : rings.values_raw) + 8 * at.stage;
       if constexpr (kSource == Source::widened) {
         const int row = unit * part.tokens + step * kStepTokens;
         const auto bring = [&](const CUtensorMap& map, std::uint32_t to, std::uint32_t barrier) {
@@ -658,43 +667,76 @@ __device__ __forceinline__ void start_sums(float (&sum)[kSums],
   multiply_commit();
 }
 
-/// Makes a step of V at the causal edge safe to multiply: what lies beyond the context becomes
-/// zero, and so do NaNs and infinities, since no weight of 0 undoes them for rows that do not see
-/// their tokens. bad[column] becomes the first such token, for those that do. Both warpgroups; true
-/// if anything was found.
-template <bool kF16>
-__device__ __forceinline__ bool clean_values(std::uint8_t* values,
-                                             int* bad,
-                                             int first_token,
-                                             int visible) {
-  const int thread = static_cast<int>(threadIdx.x) - kWarpgroup;
-  bool found = false;
+/// Makes a step of V at the causal edge safe to multiply: what lies beyond what the tile sees
+/// becomes zero, and so do NaNs and infinities of tokens that not every row sees, since no weight
+/// of 0 undoes them for the others. bad[column] becomes the first such token, for those that do;
+/// `found` is called before. `kThreads` threads.
+template <bool kF16, int kThreads, typename Found>
+__device__ __forceinline__ void clean_values(
+    std::uint8_t* values, int* bad, int first_token, const Tile& tile, int thread, Found found) {
+  constexpr std::uint32_t kExponent = kF16 ? 0x7C00U : 0x7F80U;
+  const auto suspect = [](std::uint32_t word) {
+    return (word & kExponent) == kExponent || (word & kExponent << 16U) == kExponent << 16U;
+  };
+  constexpr int kChunks = kWidth / 8;
+  const int visible = min(tile.visible - first_token, kStepTokens);
+  for (int panel = 0; panel < kPanels; ++panel)  // in whichever order its chunks are
+#pragma unroll 4
+    for (int at = visible * 128 + thread * 16; at < kPanelBytes; at += kThreads * 16)
+      *reinterpret_cast<uint4*>(values + panel * kPanelBytes + at) = make_uint4(0, 0, 0, 0);
 #pragma unroll 1
-  for (int i = thread; i < kTileBytes / 16; i += kMultipliers * kWarpgroup) {
-    const int token = i / 8 % kStepTokens;  // a panel's rows have 8 chunks
-    uint4* chunk = reinterpret_cast<uint4*>(values) + i;
-    if (first_token + token >= visible) {
-      *chunk = make_uint4(0, 0, 0, 0);
-      continue;
-    }
+  for (int i = max(tile.least - first_token, 0) * kChunks + thread; i < visible * kChunks;
+       i += kThreads) {
+    const int token = i / kChunks;
+    auto* chunk = reinterpret_cast<uint4*>(values + place(token, i % kChunks));
     const uint4 raw = *chunk;
-    constexpr std::uint32_t kExponent = kF16 ? 0x7C00U : 0x7F80U;
-    const auto suspect = [](std::uint32_t word) {
-      return (word & kExponent) == kExponent || (word & kExponent << 16U) == kExponent << 16U;
-    };
     if (!suspect(raw.x) && !suspect(raw.y) && !suspect(raw.z) && !suspect(raw.w)) continue;
     auto* each = reinterpret_cast<std::uint16_t*>(chunk);
-    const int column = i / 8 / kStepTokens * 64 + (i % 8 ^ (token & 7)) * 8;
 #pragma unroll 1
     for (int j = 0; j < 8; ++j) {
       if ((each[j] & kExponent) != kExponent) continue;
       each[j] = 0;
-      atomicMin(&bad[column + j], first_token + token);
-      found = true;
+      found();
+      atomicMin(&bad[i % kChunks * 8 + j], first_token + token);
     }
   }
   proxy_fence();
-  return named_any(kCleanBarrier, kMultipliers * kWarpgroup, found);
+}
+
+/// Cleans what needs it before it is multiplied. One warp.
+template <Source kSource>
+__device__ void clean(std::uint8_t* shared, const Rings& rings) {
+  using Plan = SharedPlan<kSource>;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  auto* tiles = reinterpret_cast<Tile*>(shared + Plan::kTiles);
+  Turn<kTileSlots> at;
+  std::uint32_t before = 0;    // steps of the tiles before
+  std::uint32_t parities = 0;  // of what is to be cleaned, a bit a stage
+#pragma unroll 1
+  for (;;) {
+    mbarrier_wait(rings.tile_full + 8 * at.stage, at.parity);
+    Tile& tile = tiles[at.stage];
+    const int steps = tile.steps;
+    if (steps == 0) break;
+    int* bad = reinterpret_cast<int*>(shared + Plan::kBad) + at.stage * kWidth;
+#pragma unroll
+    for (int i = 0; i < kWidth / 32; ++i) bad[i * 32 + lane] = INT_MAX;
+    __syncwarp();
+#pragma unroll 1
+    for (int step = edge_step(tile); step < steps; ++step) {
+      const std::uint32_t stage = (before + static_cast<std::uint32_t>(step)) % kStages;
+      mbarrier_wait(rings.values_raw + 8 * stage, parities >> stage & 1U);
+      parities ^= 1U << stage;
+      clean_values<kSource == Source::widened, 32>(
+          shared + Plan::kValues + stage * kTileBytes, bad, step * kStepTokens, tile, lane,
+          [&] { *const_cast<volatile int*>(&tile.any_bad) = 1; });
+      __syncwarp();
+      if (lane == 0) mbarrier_arrive(rings.values_full + 8 * stage);
+    }
+    before += static_cast<std::uint32_t>(steps);
+    mbarrier_arrive(rings.tile_empty + 8 * at.stage);
+    at.next();
+  }
 }
 
 /// The e4m3 codes that come in, and their pages' numbers. The first warp.
@@ -982,9 +1024,14 @@ __device__ void multiply(const Attention& p,
     const auto masked = [&](int step) { return (step + 1) * kStepTokens > least; };
     const auto values_ready = [&](int step) {
       mbarrier_wait(rings.values_full + 8 * values.stage, values.parity);
-      if (masked(step))
-        any_bad |= clean_values<kF16>(shared + Plan::kValues + values.stage * kTileBytes, bad,
-                                      step * kStepTokens, tile.visible);
+      if constexpr (kSource == Source::codes) {
+        if (!masked(step)) return;
+        bool found = false;
+        clean_values<true, kMultipliers * kWarpgroup>(
+            shared + Plan::kValues + values.stage * kTileBytes, bad, step * kStepTokens, tile,
+            static_cast<int>(threadIdx.x) - kWarpgroup, [&] { found = true; });
+        any_bad |= named_any(kCleanBarrier, kMultipliers * kWarpgroup, found);
+      }
     };
     // True if sums are to be scaled by `keep`.
     const auto seek = [&](int step) {
@@ -1041,13 +1088,18 @@ __device__ void multiply(const Attention& p,
     mbarrier_arrive(rings.values_empty + 8 * values.stage);
     values.next();
 
+    if constexpr (kSource != Source::codes)
+      any_bad = *const_cast<const volatile int*>(&tile.any_bad) != 0;
     if (any_bad) {
+      const int* columns = kSource == Source::codes ? bad : bad + tile_at.stage * kWidth;
 #pragma unroll
       for (int i = 0; i < kSums; ++i)
-        if (bad[i / 4 * 8 + thread % 4 * 2 + i % 2] < seen[i / 2 % 2]) rows.sum[i] = NAN;
-      named_barrier(kCleanBarrier, kMultipliers * kWarpgroup);  // for the next tile
-      if (warpgroup == 0) bad[thread] = INT_MAX;
-      named_barrier(kCleanBarrier, kMultipliers * kWarpgroup);
+        if (columns[i / 4 * 8 + thread % 4 * 2 + i % 2] < seen[i / 2 % 2]) rows.sum[i] = NAN;
+      if constexpr (kSource == Source::codes) {  // for the next tile
+        named_barrier(kCleanBarrier, kMultipliers * kWarpgroup);
+        if (warpgroup == 0) bad[thread] = INT_MAX;
+        named_barrier(kCleanBarrier, kMultipliers * kWarpgroup);
+      }
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -1093,6 +1145,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   rings.query_empty = rings.query_full + 8 * kMultipliers;
   rings.tile_full = rings.query_empty + 8 * kMultipliers;
   rings.tile_empty = rings.tile_full + 8 * kTileSlots;
+  rings.values_raw = rings.tile_empty + 8 * kTileSlots;
   if (threadIdx.x == 0) {
     tensor_map_prefetch(&maps.k);
     tensor_map_prefetch(&maps.v);
@@ -1101,6 +1154,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       mbarrier_init(rings.values_full + 8 * stage, kCodes ? kWarpgroup : 1);
       mbarrier_init(rings.keys_empty + 8 * stage, kMultipliers * kWarpgroup);
       mbarrier_init(rings.values_empty + 8 * stage, kMultipliers * kWarpgroup);
+      mbarrier_init(rings.values_raw + 8 * stage, 1);
     }
     for (std::uint32_t slot = 0; kCodes && slot < kCodeSlots; ++slot) {
       mbarrier_init(rings.codes_full + 8 * slot, 1);
@@ -1112,9 +1166,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     for (std::uint32_t slot = 0; slot < kTileSlots; ++slot) {
       mbarrier_init(rings.tile_full + 8 * slot, 1);
-      // Read by the multipliers, and by two warps for queries or by those that widen.
+      // Read by the multipliers, and by all that widen or all but the warp that drew.
       mbarrier_init(rings.tile_empty + 8 * slot,
-                    kMultipliers * kWarpgroup + (kCodes ? kWarpgroup : kMultipliers * 32));
+                    kMultipliers * kWarpgroup + (kCodes ? kWarpgroup : kWarpgroup - 32));
     }
     mbarrier_init_fence();
   }
@@ -1135,6 +1189,8 @@ __global__ void __launch_bounds__(kThreads, 1)
         produce_queries<kSource == Source::widened>(
             p, reinterpret_cast<const Tile*>(shared + Plan::kTiles), shared + Plan::kQuery, rings,
             warp - 1);
+      else
+        clean<kSource>(shared, rings);
     }
   } else {
     registers_take<kCodes ? 216 : 232>();
