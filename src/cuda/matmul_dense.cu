@@ -544,13 +544,14 @@ cudaError_t launch_type(const Matmul& p,
 
 DenseForm dense_form(const Matmul& p, int multiprocessors) {
   constexpr int kSmall = 50 << 10;
+  constexpr int kFewStages = 66 << 10;  // three of up to 16 tokens
   constexpr int kMiddle = 75 << 10;
+  constexpr int kLarge = 100 << 10;
+  constexpr int kAlone = 147 << 10;
+  constexpr int kLargest = 200 << 10;
   constexpr int kSharedOfOne = 220 << 10;  // of a multiprocessor
   constexpr int kBesideRing = 8 << 10;
-  constexpr int kLargest = 100 << 10;
-  constexpr int kAlone = 147 << 10;  // eight stages of up to 16 tokens
-  constexpr int kColumnsWhole = 16;  // the fewest of a CTA that has the whole width
-  constexpr int kStagesWhole = 24;   // longer ones are cut into parts
+  constexpr int kStagesShort = 12;
   constexpr int kTilesEnough = 200;
   DenseForm form;
   form.columns = p.tokens <= 8    ? 8
@@ -559,29 +560,32 @@ DenseForm dense_form(const Matmul& p, int multiprocessors) {
                  : p.tokens <= 64 ? 64
                                   : 128;
   if (p.type == TileType::bf16) {
-    form.ring_bytes = form.columns == 32 ? kMiddle : kSmall;
+    form.ring_bytes = form.columns <= 32 ? kMiddle : kSmall;
     return form;
   }
   form.copiers = p.tiles >= kTilesEnough ? 1 : 2;
   const int stages = ceil_div(p.width_bytes, kStageWidth);
-  // From 33 tokens on sending sums costs more than unlike loads of multiprocessors: CTAs share the
-  // tokens, not the width, as long as each has a multiprocessor for itself.
-  if (form.columns >= 64 && stages <= kStagesWhole && p.tiles <= multiprocessors &&
-      p.tiles * 4 >= multiprocessors) {
-    while (form.columns > kColumnsWhole &&
-           p.tiles * ceil_div(p.tokens, form.columns / 2) <= multiprocessors)
-      form.columns /= 2;
+  const bool many = form.columns >= 64;
+  // From 33 tokens on sending sums costs more than multiprocessors without work, as long as most
+  // have some.
+  if (many && p.tiles <= multiprocessors && p.tiles * 2 > multiprocessors) {
     form.whole = true;
-    form.ring_bytes = kLargest;
+    form.ring_bytes = form.columns == 128 && stages <= kStagesShort ? kLargest
+                      : p.parts > 1 || form.columns == 128          ? kAlone
+                                                                    : kLarge;
     return form;
   }
   const int blocks = p.tiles * p.parts;
   const int each = ceil_div(blocks, multiprocessors);
   const int length = ceil_div(p.width_bytes, p.parts * kStageWidth);
   const bool alone = blocks <= multiprocessors && blocks * 20 >= multiprocessors * 19;
-  form.ring_bytes = alone ? kAlone : std::min(kLargest, kSharedOfOne / each - kBesideRing);
-  if (length == 5 && form.columns <= 32) form.ring_bytes = kMiddle;
-  if (form.columns == 128 && !alone) form.slot_width = kStageWidth / 2;
+  form.ring_bytes =
+      alone ? (many ? kAlone : kLargest) : std::min(kLarge, kSharedOfOne / each - kBesideRing);
+  if (length <= 6 && form.columns == 8)
+    form.ring_bytes = length == 5 ? kFewStages : kMiddle;
+  else if (length == 5 && !many)
+    form.ring_bytes = kMiddle;
+  if (!alone && (p.parts > 1 ? many : form.columns == 128)) form.slot_width = kStageWidth / 2;
   return form;
 }
 
