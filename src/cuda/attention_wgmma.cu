@@ -438,13 +438,39 @@ __device__ void produce_queries(
     mbarrier_arrive(rings.tile_empty + 8 * at.stage);
     at.next();
     if (tile.steps == 0) break;
+    const int first = tile.first_row + warpgroup * kHalf;
+#pragma unroll
+    for (int i = 0; i < kHalf / 32; ++i) {
+      const Bf16* row = query_row(p, tile, first + i * 32 + lane);
+      if (row != nullptr) prefetch_bulk(row, kWidth * 2);
+    }
+    // Rows two further on are found without dividing: the turn of a slot is short.
+    int packed = first + lane / 16;
+    int head = packed % tile.group;
+    const Bf16* from =
+        p.q +
+        (static_cast<std::int64_t>(tile.start + packed / tile.group) * p.query_heads +
+         tile.kv_head * tile.group + head) *
+            kWidth +
+        chunk * 8;
+    const int heads = 2 % tile.group;
+    const std::int64_t advance =
+        (static_cast<std::int64_t>(2 / tile.group) * p.query_heads + heads) * kWidth;
+    const std::int64_t wrap = static_cast<std::int64_t>(p.query_heads - tile.group) * kWidth;
     mbarrier_wait(empty, parity);
     parity ^= 1;
-#pragma unroll 1
-    for (int row = warpgroup * kHalf + lane / 16; row < (warpgroup + 1) * kHalf; row += 2) {
-      const Bf16* from = query_row(p, tile, tile.first_row + row);
-      copy_16(to + place(row, chunk), from == nullptr ? p.q : from + chunk * 8,
-              from == nullptr ? 0 : 16);
+#pragma unroll 4
+    for (int i = 0; i < kHalf / 2; ++i) {
+      const bool present = packed < tile.rows_total;
+      copy_16(to + place(warpgroup * kHalf + i * 2 + lane / 16, chunk), present ? from : p.q,
+              present ? 16 : 0);
+      packed += 2;
+      head += heads;
+      from += advance;
+      if (head >= tile.group) {
+        head -= tile.group;
+        from += wrap;
+      }
     }
     copy_commit();
     copy_wait<0>();
