@@ -505,6 +505,9 @@ __device__ void load_queries(
   named_barrier(kQueryBarrier + warpgroup, kWarpgroup);
 }
 
+// NOTE: what may be contracted to one rounding is written so that it is not: the same row gets the
+// same bits from each of the kernels below, from the first step's code and from the others'.
+
 /// A thread's share of 64 rows: rows g and g + 8 of its warp's 16. Weights are 2^(score - base),
 /// scores of base 2; it cancels in the last division.
 struct Rows {
@@ -555,7 +558,7 @@ __device__ __forceinline__ float move_base(float& base, float next, float lag) {
 /// Multiplies totals; true on the whole warp if any of its rows' sums are to be multiplied too.
 __device__ __forceinline__ bool any_moved(Rows& rows, const float (&keep)[2]) {
 #pragma unroll
-  for (int half = 0; half < 2; ++half) rows.total[half] *= keep[half];
+  for (int half = 0; half < 2; ++half) rows.total[half] = __fmul_rn(rows.total[half], keep[half]);
   return __any_sync(0xFFFFFFFFU, keep[0] != 1.0F || keep[1] != 1.0F) != 0;
 }
 
@@ -571,7 +574,7 @@ __device__ __forceinline__ bool seek_bases(Rows& rows,
   if (masked) mask(score, seen);
 #pragma unroll
   for (int half = 0; half < 2; ++half)
-    keep[half] = move_base(rows.base[half], row_largest(score, half) * scale, kLag);
+    keep[half] = move_base(rows.base[half], __fmul_rn(row_largest(score, half), scale), kLag);
   return any_moved(rows, keep);
 }
 
@@ -591,10 +594,10 @@ __device__ __forceinline__ bool seek_bases(Rows& rows,
 #pragma unroll
   for (int tile = 0; tile < kSums / 4; ++tile) {
     const float2 scale = *reinterpret_cast<const float2*>(scales.keys + tile * 8 + first);
-    score[tile * 4] *= scale.x;
-    score[tile * 4 + 1] *= scale.y;
-    score[tile * 4 + 2] *= scale.x;
-    score[tile * 4 + 3] *= scale.y;
+    score[tile * 4] = __fmul_rn(score[tile * 4], scale.x);
+    score[tile * 4 + 1] = __fmul_rn(score[tile * 4 + 1], scale.y);
+    score[tile * 4 + 2] = __fmul_rn(score[tile * 4 + 2], scale.x);
+    score[tile * 4 + 3] = __fmul_rn(score[tile * 4 + 3], scale.y);
   }
   const float4 four = *reinterpret_cast<const float4*>(scales.largest);
   float largest_scale[2];
@@ -649,9 +652,9 @@ __device__ __forceinline__ void weigh(Rows& rows,
     for (int half = 0; half < 2; ++half) {
       const float* s = score + tile * 4 + half * 2;
       const float low =
-          exp2_approximate(kCodes ? s[0] - base[half] : fmaf(s[0], scale, -base[half]));
+          exp2_approximate(kCodes ? __fsub_rn(s[0], base[half]) : fmaf(s[0], scale, -base[half]));
       const float high =
-          exp2_approximate(kCodes ? s[1] - base[half] : fmaf(s[1], scale, -base[half]));
+          exp2_approximate(kCodes ? __fsub_rn(s[1], base[half]) : fmaf(s[1], scale, -base[half]));
       total[half][0] += low;
       total[half][1] += high;
       weights[tile / 2][tile % 2 * 2 + half] =
