@@ -491,6 +491,7 @@ __device__ void produce_queries(
 __device__ void load_queries(
     const Attention& p, const Tile& tile, std::uint8_t* query, int warpgroup, int thread) {
   constexpr int kChunks = kWidth * 2 / 16;
+  named_barrier(kQueryBarrier + warpgroup, kWarpgroup);  // the last ones have been multiplied
 #pragma unroll 2
   for (int i = 0; i < kRows / kMultipliers * kChunks / kWarpgroup; ++i) {
     const int index = i * kWarpgroup + thread;
