@@ -10,6 +10,7 @@
 namespace koho::cuda {
 
 constexpr int kRowThreadsMax = 1024;
+constexpr float kFinite = 3.402823466e38F;
 constexpr int kBlocksMax = 512;  // quantisation blocks of a row: widths to 65,536
 
 struct RowScratch {
@@ -44,17 +45,24 @@ __device__ __forceinline__ void store_row(Bf16* row, int column, const float (&v
   }
 }
 
+/// Codes of elements that are bf16 numbers.
 template <int kVector>
 __device__ __forceinline__ void store_codes(std::uint8_t* row,
                                             int column,
                                             const float (&v)[kVector],
                                             float scale) {
   if constexpr (kVector == 8) {
-    std::uint32_t words[2] = {0, 0};
+    float q[8];
+    if (scale <= kFinite) {
+      const Divisor divisor(scale);
 #pragma unroll
-    for (int i = 0; i < 8; ++i)
-      words[i / 4] |= static_cast<std::uint32_t>(to_e4m3(v[i] / scale)) << (8 * (i % 4));
-    *reinterpret_cast<uint2*>(row + column) = make_uint2(words[0], words[1]);
+      for (int i = 0; i < 8; ++i) q[i] = divisor.quotient(v[i]);
+    } else {  // the row has an infinity
+#pragma unroll
+      for (int i = 0; i < 8; ++i) q[i] = v[i] / scale;
+    }
+    *reinterpret_cast<uint2*>(row + column) =
+        make_uint2(pack_e4m3(q[0], q[1], q[2], q[3]), pack_e4m3(q[4], q[5], q[6], q[7]));
   } else {
     row[column] = to_e4m3(v[0] / scale);
   }
