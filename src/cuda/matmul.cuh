@@ -30,6 +30,11 @@ constexpr int kConsumers = 128;
 constexpr int kSumStride = 66;  // floats of one token's row of sums
 constexpr int kWeightStage = kTileRows * kStageWidth;
 constexpr int kBarrierBytes = 128;
+// One token's experts ask for weights slowly while they wait: the small reads of the kernels before
+// would stand behind them. Cycles from one stage to the next, from the third on, and from one piece
+// for L2 to the next.
+constexpr int kSlowStage = 3000;
+constexpr int kSlowPiece = 1500;
 
 template <int kTiles>
 struct MatmulPlan {
@@ -197,8 +202,13 @@ __device__ void produce(const Matmul& p, Ring ring, int items, int entries) {
     if (item.count == 0) return;
     ahead = min(Plan::kStages, range.end - range.begin);
     if (leads && elect_one()) {
+      const bool slow = p.single_ids != nullptr && p.entries_early;
+      const long long begin = clock64();
 #pragma unroll 1
-      for (int i = 0; i < ahead; ++i) weights(item, range.begin + i, i);
+      for (int i = 0; i < ahead; ++i) {
+        if (slow && i >= 2) wait_until(begin + (i - 1) * kSlowStage);
+        weights(item, range.begin + i, i);
+      }
     }
   };
   const bool known = !has_experts(p) || p.entries_early;
@@ -209,10 +219,13 @@ __device__ void produce(const Matmul& p, Ring ring, int items, int entries) {
   }
   if (leads && elect_one()) {
     constexpr std::int64_t kPiece = 16 << 10;
+    long long time = clock64();
 #pragma unroll
     for (const Matmul::Soon& soon : p.soon)
-      for (std::int64_t at = blockIdx.x * kPiece; at < soon.bytes; at += gridDim.x * kPiece)
+      for (std::int64_t at = blockIdx.x * kPiece; at < soon.bytes; at += gridDim.x * kPiece) {
         prefetch_bulk(soon.data + at, static_cast<std::uint32_t>(min(soon.bytes - at, kPiece)));
+        wait_until(time += kSlowPiece);
+      }
   }
   grid_wait();
   if (!known) {

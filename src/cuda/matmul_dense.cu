@@ -581,7 +581,7 @@ DenseForm dense_form(const Matmul& p, int multiprocessors) {
   const bool alone = blocks <= multiprocessors && blocks * 20 >= multiprocessors * 19;
   form.ring_bytes =
       alone ? (many ? kAlone : kLargest) : std::min(kLarge, kSharedOfOne / each - kBesideRing);
-  if (length <= 6 && form.columns == 8)
+  if (p.parts > 1 && length <= 6 && form.columns == 8)
     form.ring_bytes = length == 5 ? kFewStages : kMiddle;
   else if (length == 5 && !many)
     form.ring_bytes = kMiddle;

@@ -49,6 +49,12 @@ __device__ __forceinline__ bool elect_one() {
   return elected != 0;
 }
 
+/// Passes the time until clock64() is `time`.
+__device__ __forceinline__ void wait_until(long long time) {
+  while (clock64() < time) {
+  }
+}
+
 // ---- mbarrier
 
 __device__ __forceinline__ void mbarrier_init(std::uint32_t barrier, std::uint32_t count) {
