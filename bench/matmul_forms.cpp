@@ -52,17 +52,6 @@ constexpr Shape kShapes[] = {
 };
 constexpr int kTokens[] = {1, 8, 16, 32, 64, 128, 256};
 
-/// One matrix of so many tokens.
-struct ManyShape {
-  Shape shape;
-  int tokens;
-};
-constexpr ManyShape kManyShapes[] = {
-    {{"head_tp4", TileType::bf16, 37888, 5120}, 256},
-    {{"qkv_air", TileType::fp8, 14336, 4096}, 4096},
-    {{"qkv_tp4", TileType::fp8, 3584, 5120}, 4096},
-};
-
 /// An expert's matrix; its rows are those of gate and up, or of the way down.
 struct ExpertShape {
   Shape shape;
@@ -226,26 +215,6 @@ std::vector<DenseForm> forms_of(const Matmul& p, int multiprocessors) {
   return forms;
 }
 
-std::vector<PrefillForm> prefill_forms(int columns, bool one_part) {
-  std::vector<PrefillForm> forms;
-  for (const int steps_ahead : {0, 8}) {
-    for (const PrefillTurns turns : {PrefillTurns::issued, PrefillTurns::none,
-                                     PrefillTurns::half_issued, PrefillTurns::half_done})
-      forms.push_back({.columns = columns, .turns = turns, .steps_ahead = steps_ahead});
-    if (columns == 128 && one_part)
-      forms.push_back({.columns = columns, .steps_ahead = steps_ahead, .overlap = true});
-  }
-  return forms;
-}
-
-std::string form_name(const PrefillForm& form) {
-  constexpr const char* kTurns[] = {"no turns", "turns at half issued", "turns at issued",
-                                    "turns at half done"};
-  return fmt::format("{} tokens at a time, {}, {} steps ahead", form.columns,
-                     form.overlap ? "two stages together" : kTurns[static_cast<int>(form.turns)],
-                     form.steps_ahead);
-}
-
 /// The library's product of the same sizes with one scale for all, its best algorithm; 0 = none.
 Result<double> time_library(cudaStream_t stream,
                             cublasLtHandle_t handle,
@@ -331,11 +300,6 @@ class DenseFormsBench {
       }
     }
     cublasLtDestroy(handle);
-    for (const auto& [shape, tokens] : kManyShapes) {
-      if (std::string(shape.name).find(arguments_.only) == std::string::npos) continue;
-      KOHO_TRY_ASSIGN(const Operands o, make_operands(memory, shape, tokens));
-      KOHO_TRY(run_prefill(o, shape, tokens));
-    }
     for (const ExpertShape& shape : kExpertShapes)
       if (std::string(shape.shape.name).find(arguments_.only) != std::string::npos)
         KOHO_TRY(run_experts(memory, shape));
@@ -347,7 +311,7 @@ class DenseFormsBench {
   const std::string& rows() const { return rows_; }
 
  private:
-  static Matmul matmul_of(const Operands& o, const Shape& shape, int tokens) {
+  Status run_shape(cublasLtHandle_t handle, const Operands& o, const Shape& shape, int tokens) {
     Matmul p;
     const int element = shape.type == TileType::bf16 ? 2 : 1;
     p.tiles = shape.rows / kTileRows;
@@ -364,11 +328,6 @@ class DenseFormsBench {
     p.type = shape.type;
     p.end = shape.type == TileType::bf16 ? MatmulEnd::f32 : MatmulEnd::bf16;
     p.parts = matmul_parts(p.tiles, p.width_bytes);
-    return p;
-  }
-
-  Status run_shape(cublasLtHandle_t handle, const Operands& o, const Shape& shape, int tokens) {
-    Matmul p = matmul_of(o, shape, tokens);
     const std::size_t out_bytes = static_cast<std::size_t>(tokens) *
                                   static_cast<std::size_t>(shape.rows) *
                                   (p.end == MatmulEnd::f32 ? 4U : 2U);
@@ -423,43 +382,6 @@ class DenseFormsBench {
     return {};
   }
 
-  /// One matrix of many tokens.
-  Status run_prefill(const Operands& o, const Shape& shape, int tokens) {
-    Matmul p = matmul_of(o, shape, tokens);
-    const std::size_t out_bytes = static_cast<std::size_t>(tokens) *
-                                  static_cast<std::size_t>(shape.rows) *
-                                  (p.end == MatmulEnd::f32 ? 4U : 2U);
-    std::vector<std::uint8_t> expected;
-    for (const PrefillForm& form : prefill_forms(128, p.parts == 1)) {
-      CUtensorMap map;
-      KOHO_TRY(make_tensor_map(
-          map,
-          {.data = p.x, .row_bytes = p.x_bytes, .rows = tokens, .stride_bytes = p.x_stride_bytes},
-          form.columns / 2));
-      const auto call = [&](std::int64_t copy) -> Status {
-        p.weight = o.weights.as<const std::uint8_t>() + copy * o.matrix_bytes;
-        KOHO_CUDA_TRY(launch_matmul_prefill(p, map, form, multiprocessors_, stream_));
-        return {};
-      };
-      KOHO_CUDA_TRY(cudaMemsetAsync(p.out, 0xFF, out_bytes, stream_));
-      KOHO_TRY(call(0));
-      KOHO_CUDA_TRY(cudaStreamSynchronize(stream_));
-      std::vector<std::uint8_t> got(out_bytes);
-      KOHO_CUDA_TRY(cudaMemcpy(got.data(), p.out, out_bytes, cudaMemcpyDeviceToHost));
-      if (expected.empty()) expected = got;
-      if (got != expected) {
-        ++different_;
-        std::printf("OTHER BITS: %s: %s\n", shape.name, form_name(form).c_str());
-      }
-      KOHO_TRY_ASSIGN(const double us, time_calls(stream_, o.copies, kExpertCalls, call));
-      std::printf("%-10s %5d x %5d, %d tokens, many: %8.1f us  %s\n", shape.name, shape.rows,
-                  shape.width, tokens, us, form_name(form).c_str());
-      std::fflush(stdout);
-      add_row(shape, tokens, form_name(form), us, false);
-    }
-    return {};
-  }
-
   /// Experts of about kExpertRows rows each, one after the other.
   Status run_experts(const std::shared_ptr<DeviceMemory>& memory, const ExpertShape& expert) {
     const Shape& shape = expert.shape;
@@ -510,32 +432,36 @@ class DenseFormsBench {
           map,
           {.data = p.x, .row_bytes = p.x_bytes, .rows = rows, .stride_bytes = p.x_stride_bytes},
           columns / 2));
-      for (const PrefillForm& form : prefill_forms(columns, true)) {
-        const auto call = [&](std::int64_t) -> Status {
-          KOHO_CUDA_TRY(launch_matmul_prefill(p, map, form, multiprocessors_, stream_));
-          return {};
-        };
-        const auto out_bytes =
-            static_cast<std::size_t>(rows) * static_cast<std::size_t>(p.out_stride) * 2;
-        KOHO_CUDA_TRY(cudaMemsetAsync(p.out, 0xFF, out_bytes, stream_));
-        KOHO_TRY(call(0));
-        KOHO_CUDA_TRY(cudaStreamSynchronize(stream_));
-        std::vector<std::uint8_t> got(out_bytes);
-        KOHO_CUDA_TRY(cudaMemcpy(got.data(), p.out, out_bytes, cudaMemcpyDeviceToHost));
-        const std::string name = form_name(form);
-        if (expected.empty()) expected = got;
-        if (got != expected) {
-          ++different_;
-          std::printf("OTHER BITS: %s: %s\n", shape.name, name.c_str());
+      for (const bool late_turns : {false, true})
+        for (const int steps_ahead : {0, 4, 8, 16}) {
+          const PrefillForm form{
+              .columns = columns, .late_turns = late_turns, .steps_ahead = steps_ahead};
+          const auto call = [&](std::int64_t) -> Status {
+            KOHO_CUDA_TRY(launch_matmul_prefill(p, map, form, multiprocessors_, stream_));
+            return {};
+          };
+          const auto out_bytes =
+              static_cast<std::size_t>(rows) * static_cast<std::size_t>(p.out_stride) * 2;
+          KOHO_CUDA_TRY(cudaMemsetAsync(p.out, 0xFF, out_bytes, stream_));
+          KOHO_TRY(call(0));
+          KOHO_CUDA_TRY(cudaStreamSynchronize(stream_));
+          std::vector<std::uint8_t> got(out_bytes);
+          KOHO_CUDA_TRY(cudaMemcpy(got.data(), p.out, out_bytes, cudaMemcpyDeviceToHost));
+          const std::string name = fmt::format("{} tokens at a time, {} turns, {} steps ahead",
+                                               columns, late_turns ? "late" : "early", steps_ahead);
+          if (expected.empty()) expected = got;
+          if (got != expected) {
+            ++different_;
+            std::printf("OTHER BITS: %s: %s\n", shape.name, name.c_str());
+          }
+          KOHO_TRY_ASSIGN(const double us, time_calls(stream_, 1, kExpertCalls, call));
+          const double flops = 2.0 * rows * static_cast<double>(shape.rows) * shape.width;
+          std::printf("%-10s %5d x %5d, %d experts, %5d rows: %8.1f us, %4.1f %% of FP8  %s\n",
+                      shape.name, shape.rows, shape.width, experts, rows, us,
+                      1e8 * flops / kFp8Ceiling / us, name.c_str());
+          std::fflush(stdout);
+          add_row(shape, rows, name, us, false);
         }
-        KOHO_TRY_ASSIGN(const double us, time_calls(stream_, 1, kExpertCalls, call));
-        const double flops = 2.0 * rows * static_cast<double>(shape.rows) * shape.width;
-        std::printf("%-10s %5d x %5d, %d experts, %5d rows: %8.1f us, %4.1f %% of FP8  %s\n",
-                    shape.name, shape.rows, shape.width, experts, rows, us,
-                    1e8 * flops / kFp8Ceiling / us, name.c_str());
-        std::fflush(stdout);
-        add_row(shape, rows, name, us, false);
-      }
     }
     return {};
   }

@@ -27,20 +27,11 @@ cudaError_t launch_matmul_dense(const Matmul& parameters,
                                 const DenseForm& form,
                                 cudaStream_t stream);
 
-/// When one of the two warpgroups that multiply lets the other issue its products of a stage.
-enum class PrefillTurns : std::uint8_t {
-  none,         // they issue as they come
-  half_issued,  // when half of its own are issued
-  issued,       // when all are
-  half_done     // when half are done, so that the other's queue behind the rest
-};
-
 /// How many tokens' work is cut; no result depends on it.
 struct PrefillForm {
-  int columns = 128;  // tokens at a time: 128; or 192, for fp8 in one part
-  PrefillTurns turns = PrefillTurns::issued;
-  int steps_ahead = 0;   // of 128 bytes of K, whose weights are asked for from memory to L2
-  bool overlap = false;  // 128 columns, one part: two stages issued together, and no turns
+  int columns = 128;        // tokens at a time: 128; or 192, for fp8 in one part
+  bool late_turns = false;  // of the two warpgroups that multiply: passed on at half of a stage
+  int steps_ahead = 0;      // of 128 bytes of K, whose weights are asked for from memory to L2
 };
 
 /// One matrix or experts, any number of tokens: entries have at most form.columns. x_rows is not

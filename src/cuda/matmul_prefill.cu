@@ -321,7 +321,7 @@ __device__ void write_items(const Matmul& p,
   }
 }
 
-template <TileType kType, int kColumns, bool kParts, bool kOverlap>
+template <TileType kType, int kColumns, bool kParts>
 __device__ void multiply_items(const Matmul& p,
                                const PrefillWork& work,
                                std::uint32_t full,
@@ -329,7 +329,7 @@ __device__ void multiply_items(const Matmul& p,
                                std::uint32_t turns,
                                std::uint32_t ring,
                                const Handed<kColumns>& handed,
-                               PrefillTurns pass) {
+                               bool late_turns) {
   using Plan = PrefillPlan<kColumns>;
   const int warp = warp_index();
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -341,6 +341,8 @@ __device__ void multiply_items(const Matmul& p,
       mbarrier_arrive_remote(cluster_address(barrier, static_cast<std::uint32_t>(lane)));
   };
   // The warpgroups issue a stage's products in turns: one adds its sums while the other multiplies.
+  // Late turns pass on when half of a stage is multiplied: the other's products then queue behind
+  // what is left of this one's, and do not mix with all of them.
   const int group = warp / 4;
   std::uint32_t turn = group == 0 ? 1 : 0;  // the first turn is group 0's
   std::uint32_t phase = 0;
@@ -394,26 +396,21 @@ __device__ void multiply_items(const Matmul& p,
       const auto pass_turn = [&] {
         if (lane == 0) mbarrier_arrive(turns + 8U * static_cast<std::uint32_t>(1 - group));
       };
-      if (pass != PrefillTurns::none) {
-        mbarrier_wait(turns + 8U * static_cast<std::uint32_t>(group), turn);
-        turn ^= 1U;
-      }
+      mbarrier_wait(turns + 8U * static_cast<std::uint32_t>(group), turn);
+      turn ^= 1U;
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) {
-        if (half > 0) {
-          if (pass == PrefillTurns::half_issued) pass_turn();
-          at.advance();
-        }
+        if (half > 0) at.advance();
         slot_full();
         wgmma_begin();
 #pragma unroll
         for (int i = 0; i < kBox / kTileWidthStep; ++i) step(partial, i, half > 0 || i > 0);
         wgmma_commit();
       }
-      if (pass == PrefillTurns::issued || (kHalves == 1 && pass != PrefillTurns::none)) pass_turn();
+      if (kHalves == 1 || !late_turns) pass_turn();
       if constexpr (kHalves > 1) {
         wgmma_wait<1>();
-        if (pass == PrefillTurns::half_done) pass_turn();
+        if (late_turns) pass_turn();
         release(first_slot);
       }
       wgmma_wait<0>();
@@ -422,57 +419,13 @@ __device__ void multiply_items(const Matmul& p,
       add(partial);
     };
     const int whole = p.width_bytes / kStageWidth;
-    if constexpr (kOverlap) {
-      // Two stages of products are issued together, so that the other warpgroup's sums are added
-      // in their shadow: no turns. NOTE: none may be under way at the loop's end, or ptxas waits
-      // after each product.
-      Cursor<Plan::kStages> done = at;
-      const auto issue = [&](float(&partial)[Plan::kTiles][4]) {
-#pragma unroll
-        for (int half = 0; half < kStageWidth / kBox; ++half) {
-          slot_full();
-          wgmma_begin();
-#pragma unroll
-          for (int i = 0; i < kBox / kTileWidthStep; ++i) step(partial, i, half > 0 || i > 0);
-          at.advance();
-        }
-        wgmma_commit();
-      };
-      const auto collect = [&](float(&partial)[Plan::kTiles][4]) {
-#pragma unroll
-        for (int tile = 0; tile < Plan::kTiles; ++tile)  // NOTE: not read before they are complete
-#pragma unroll
-          for (int i = 0; i < 4; ++i) asm volatile("" : "+f"(partial[tile][i]));
-#pragma unroll
-        for (int half = 0; half < kStageWidth / kBox; ++half, done.advance()) release(done.slot);
-        add(partial);
-      };
-      float even[Plan::kTiles][4];
-      float odd[Plan::kTiles][4];
-      int stages = whole;
-      while (stages >= 2) {
-        issue(even);
-        issue(odd);
-        wgmma_wait<1>();
-        collect(even);
-        wgmma_wait<0>();
-        collect(odd);
-        stages -= 2;
-      }
-      if (stages > 0) {
-        issue(even);
-        wgmma_wait<0>();
-        collect(even);
-      }
-    } else {
-      for (int stage = 0; stage < whole; ++stage) {
-        border(stage);
-        run(std::integral_constant<int, 2>{});
-      }
+    for (int stage = 0; stage < whole; ++stage) {
+      border(stage);
+      run(std::integral_constant<int, 2>{});
     }
     if (whole < stages_all) border(whole);
     const int left = p.width_bytes - whole * kStageWidth;
-    if (!kOverlap && left == kBox) {
+    if (left == kBox) {
       run(std::integral_constant<int, 1>{});
     } else if (left > 0) {  // an odd end, one product at a time
       float partial[Plan::kTiles][4] = {};
@@ -502,11 +455,11 @@ __device__ void multiply_items(const Matmul& p,
   }
 }
 
-template <TileType kType, int kColumns, bool kParts, bool kOverlap>
+template <TileType kType, int kColumns, bool kParts>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     prefill_kernel(const __grid_constant__ Matmul p,
                    const __grid_constant__ CUtensorMap x_map,
-                   const PrefillTurns pass,
+                   const bool late_turns,
                    const int steps_ahead) {
   using Plan = PrefillPlan<kColumns>;
   extern __shared__ std::uint8_t unaligned[];
@@ -547,29 +500,28 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
       copy_operands<kColumns>(p, x_map, work, full, empty, ring, steps_ahead);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
-    multiply_items<kType, kColumns, kParts, kOverlap>(p, work, full, empty, turns, ring, handed,
-                                                      pass);
+    multiply_items<kType, kColumns, kParts>(p, work, full, empty, turns, ring, handed, late_turns);
   }
   __syncwarp();
   cluster_arrive();
   cluster_wait();  // NOTE: no CTA may leave while the other sends to it
 }
 
-template <TileType kType, int kColumns, bool kParts, bool kOverlap = false>
+template <TileType kType, int kColumns, bool kParts>
 cudaError_t launch_form(const Matmul& p,
                         const CUtensorMap& x_map,
                         const PrefillForm& form,
                         int multiprocessors,
                         cudaStream_t stream) {
   using Plan = PrefillPlan<kColumns>;
-  const auto kernel = prefill_kernel<kType, kColumns, kParts, kOverlap>;
+  const auto kernel = prefill_kernel<kType, kColumns, kParts>;
   static const cudaError_t prepared =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Plan::kShared);
   if (prepared != cudaSuccess) return prepared;
   return launch_kernel(kernel,
                        {dim3(static_cast<unsigned>(multiprocessors / 2 * 2)), dim3(kThreads),
                         static_cast<std::size_t>(Plan::kShared)},
-                       stream, p, x_map, form.turns, form.steps_ahead);
+                       stream, p, x_map, form.late_turns, form.steps_ahead);
 }
 
 }  // namespace
@@ -582,11 +534,6 @@ cudaError_t launch_matmul_prefill(const Matmul& p,
   if (form.columns == 192 && p.parts == 1 && p.type == TileType::fp8)
     return launch_form<TileType::fp8, 192, false>(p, x_map, form, multiprocessors, stream);
   if (form.columns != 128) return cudaErrorInvalidValue;
-  if (form.overlap && p.parts == 1)
-    return p.type == TileType::bf16 ? launch_form<TileType::bf16, 128, false, true>(
-                                          p, x_map, form, multiprocessors, stream)
-                                    : launch_form<TileType::fp8, 128, false, true>(
-                                          p, x_map, form, multiprocessors, stream);
   if (p.type == TileType::bf16)
     return p.parts > 1
                ? launch_form<TileType::bf16, 128, true>(p, x_map, form, multiprocessors, stream)
