@@ -432,36 +432,30 @@ class DenseFormsBench {
           map,
           {.data = p.x, .row_bytes = p.x_bytes, .rows = rows, .stride_bytes = p.x_stride_bytes},
           columns / 2));
-      for (const bool late_turns : {false, true})
-        for (const int steps_ahead : {0, 4, 8, 16}) {
-          const PrefillForm form{
-              .columns = columns, .late_turns = late_turns, .steps_ahead = steps_ahead};
-          const auto call = [&](std::int64_t) -> Status {
-            KOHO_CUDA_TRY(launch_matmul_prefill(p, map, form, multiprocessors_, stream_));
-            return {};
-          };
-          const auto out_bytes =
-              static_cast<std::size_t>(rows) * static_cast<std::size_t>(p.out_stride) * 2;
-          KOHO_CUDA_TRY(cudaMemsetAsync(p.out, 0xFF, out_bytes, stream_));
-          KOHO_TRY(call(0));
-          KOHO_CUDA_TRY(cudaStreamSynchronize(stream_));
-          std::vector<std::uint8_t> got(out_bytes);
-          KOHO_CUDA_TRY(cudaMemcpy(got.data(), p.out, out_bytes, cudaMemcpyDeviceToHost));
-          const std::string name = fmt::format("{} tokens at a time, {} turns, {} steps ahead",
-                                               columns, late_turns ? "late" : "early", steps_ahead);
-          if (expected.empty()) expected = got;
-          if (got != expected) {
-            ++different_;
-            std::printf("OTHER BITS: %s: %s\n", shape.name, name.c_str());
-          }
-          KOHO_TRY_ASSIGN(const double us, time_calls(stream_, 1, kExpertCalls, call));
-          const double flops = 2.0 * rows * static_cast<double>(shape.rows) * shape.width;
-          std::printf("%-10s %5d x %5d, %d experts, %5d rows: %8.1f us, %4.1f %% of FP8  %s\n",
-                      shape.name, shape.rows, shape.width, experts, rows, us,
-                      1e8 * flops / kFp8Ceiling / us, name.c_str());
-          std::fflush(stdout);
-          add_row(shape, rows, name, us, false);
-        }
+      const auto call = [&](std::int64_t) -> Status {
+        KOHO_CUDA_TRY(launch_matmul_prefill(p, map, columns, multiprocessors_, stream_));
+        return {};
+      };
+      const auto out_bytes =
+          static_cast<std::size_t>(rows) * static_cast<std::size_t>(p.out_stride) * 2;
+      KOHO_CUDA_TRY(cudaMemsetAsync(p.out, 0xFF, out_bytes, stream_));
+      KOHO_TRY(call(0));
+      KOHO_CUDA_TRY(cudaStreamSynchronize(stream_));
+      std::vector<std::uint8_t> got(out_bytes);
+      KOHO_CUDA_TRY(cudaMemcpy(got.data(), p.out, out_bytes, cudaMemcpyDeviceToHost));
+      const std::string name = fmt::format("{} tokens at a time", columns);
+      if (expected.empty()) expected = got;
+      if (got != expected) {
+        ++different_;
+        std::printf("OTHER BITS: %s: %s\n", shape.name, name.c_str());
+      }
+      KOHO_TRY_ASSIGN(const double us, time_calls(stream_, 1, kExpertCalls, call));
+      const double flops = 2.0 * rows * static_cast<double>(shape.rows) * shape.width;
+      std::printf("%-10s %5d x %5d, %d experts, %5d rows: %8.1f us, %4.1f %% of FP8  %s\n",
+                  shape.name, shape.rows, shape.width, experts, rows, us,
+                  1e8 * flops / kFp8Ceiling / us, name.c_str());
+      std::fflush(stdout);
+      add_row(shape, rows, name, us, false);
     }
     return {};
   }

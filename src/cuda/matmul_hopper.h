@@ -27,18 +27,12 @@ cudaError_t launch_matmul_dense(const Matmul& parameters,
                                 const DenseForm& form,
                                 cudaStream_t stream);
 
-/// How many tokens' work is cut; no result depends on it.
-struct PrefillForm {
-  int columns = 128;        // tokens at a time: 128; or 192, for fp8 in one part
-  bool late_turns = false;  // of the two warpgroups that multiply: passed on at half of a stage
-  int steps_ahead = 0;      // of 128 bytes of K, whose weights are asked for from memory to L2
-};
-
-/// One matrix or experts, any number of tokens: entries have at most form.columns. x_rows is not
-/// used: rows of x lie in sorted order, and `x_map` describes them in boxes of half the columns.
+/// One matrix or experts, any number of tokens, `columns` (128; or 192, for fp8 in one part) at a
+/// time: entries have at most so many. x_rows is not used: rows of x lie in sorted order, and
+/// `x_map` describes them in boxes of columns / 2 rows.
 cudaError_t launch_matmul_prefill(const Matmul& parameters,
                                   const CUtensorMap& x_map,
-                                  const PrefillForm& form,
+                                  int columns,
                                   int multiprocessors,
                                   cudaStream_t stream);
 

@@ -104,8 +104,7 @@ __device__ void copy_operands(const Matmul& p,
                               const PrefillWork& work,
                               std::uint32_t full,
                               std::uint32_t empty,
-                              std::uint32_t ring,
-                              int steps_ahead) {
+                              std::uint32_t ring) {
   using Plan = PrefillPlan<kColumns>;
   const int rank = cta_rank();
   const std::uint64_t policy = evict_first_policy();
@@ -123,15 +122,6 @@ __device__ void copy_operands(const Matmul& p,
       const int width = min(kBox, p.width_bytes - step * kBox);
       const std::uint32_t barrier = full + 8U * static_cast<std::uint32_t>(at.slot);
       const std::uint32_t place = ring + static_cast<std::uint32_t>(at.slot * Plan::kStage);
-      // Further weights come from memory to L2 meanwhile: the ring is not long enough for that way.
-      if (steps_ahead > 0 && (step + steps_ahead + 1) * kBox <= p.width_bytes) {
-#pragma unroll
-        for (int i = 0; i < kRowTiles; ++i)
-          if (i < present)
-            prefetch_bulk(weight + i * tile_bytes +
-                              static_cast<std::int64_t>(step + steps_ahead) * kBox * kTileRows,
-                          kBox * kTileRows);
-      }
       mbarrier_wait(empty + 8U * static_cast<std::uint32_t>(at.slot), at.phase ^ 1U);
       mbarrier_arrive_expect(
           barrier, static_cast<std::uint32_t>(present * width * kTileRows + Plan::kTokenBytes));
@@ -328,8 +318,7 @@ __device__ void multiply_items(const Matmul& p,
                                std::uint32_t empty,
                                std::uint32_t turns,
                                std::uint32_t ring,
-                               const Handed<kColumns>& handed,
-                               bool late_turns) {
+                               const Handed<kColumns>& handed) {
   using Plan = PrefillPlan<kColumns>;
   const int warp = warp_index();
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -341,8 +330,6 @@ __device__ void multiply_items(const Matmul& p,
       mbarrier_arrive_remote(cluster_address(barrier, static_cast<std::uint32_t>(lane)));
   };
   // The warpgroups issue a stage's products in turns: one adds its sums while the other multiplies.
-  // Late turns pass on when half of a stage is multiplied: the other's products then queue behind
-  // what is left of this one's, and do not mix with all of them.
   const int group = warp / 4;
   std::uint32_t turn = group == 0 ? 1 : 0;  // the first turn is group 0's
   std::uint32_t phase = 0;
@@ -393,9 +380,6 @@ __device__ void multiply_items(const Matmul& p,
       constexpr int kHalves = decltype(halves)::value;
       float partial[Plan::kTiles][4];
       const int first_slot = at.slot;
-      const auto pass_turn = [&] {
-        if (lane == 0) mbarrier_arrive(turns + 8U * static_cast<std::uint32_t>(1 - group));
-      };
       mbarrier_wait(turns + 8U * static_cast<std::uint32_t>(group), turn);
       turn ^= 1U;
 #pragma unroll
@@ -407,10 +391,9 @@ __device__ void multiply_items(const Matmul& p,
         for (int i = 0; i < kBox / kTileWidthStep; ++i) step(partial, i, half > 0 || i > 0);
         wgmma_commit();
       }
-      if (kHalves == 1 || !late_turns) pass_turn();
+      if (lane == 0) mbarrier_arrive(turns + 8U * static_cast<std::uint32_t>(1 - group));
       if constexpr (kHalves > 1) {
         wgmma_wait<1>();
-        if (late_turns) pass_turn();
         release(first_slot);
       }
       wgmma_wait<0>();
@@ -457,10 +440,7 @@ __device__ void multiply_items(const Matmul& p,
 
 template <TileType kType, int kColumns, bool kParts>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
-    prefill_kernel(const __grid_constant__ Matmul p,
-                   const __grid_constant__ CUtensorMap x_map,
-                   const bool late_turns,
-                   const int steps_ahead) {
+    prefill_kernel(const __grid_constant__ Matmul p, const __grid_constant__ CUtensorMap x_map) {
   using Plan = PrefillPlan<kColumns>;
   extern __shared__ std::uint8_t unaligned[];
   const std::uint32_t base = (shared_address(unaligned) + 1023U) / 1024U * 1024U;
@@ -497,10 +477,10 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     if (warp > kConsumers / 32)
       write_items<kColumns>(p, work, handed);
     else if (elect_one())
-      copy_operands<kColumns>(p, x_map, work, full, empty, ring, steps_ahead);
+      copy_operands<kColumns>(p, x_map, work, full, empty, ring);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
-    multiply_items<kType, kColumns, kParts>(p, work, full, empty, turns, ring, handed, late_turns);
+    multiply_items<kType, kColumns, kParts>(p, work, full, empty, turns, ring, handed);
   }
   __syncwarp();
   cluster_arrive();
@@ -510,7 +490,6 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
 template <TileType kType, int kColumns, bool kParts>
 cudaError_t launch_form(const Matmul& p,
                         const CUtensorMap& x_map,
-                        const PrefillForm& form,
                         int multiprocessors,
                         cudaStream_t stream) {
   using Plan = PrefillPlan<kColumns>;
@@ -521,26 +500,24 @@ cudaError_t launch_form(const Matmul& p,
   return launch_kernel(kernel,
                        {dim3(static_cast<unsigned>(multiprocessors / 2 * 2)), dim3(kThreads),
                         static_cast<std::size_t>(Plan::kShared)},
-                       stream, p, x_map, form.late_turns, form.steps_ahead);
+                       stream, p, x_map);
 }
 
 }  // namespace
 
 cudaError_t launch_matmul_prefill(const Matmul& p,
                                   const CUtensorMap& x_map,
-                                  const PrefillForm& form,
+                                  int columns,
                                   int multiprocessors,
                                   cudaStream_t stream) {
-  if (form.columns == 192 && p.parts == 1 && p.type == TileType::fp8)
-    return launch_form<TileType::fp8, 192, false>(p, x_map, form, multiprocessors, stream);
-  if (form.columns != 128) return cudaErrorInvalidValue;
+  if (columns == 192 && p.parts == 1 && p.type == TileType::fp8)
+    return launch_form<TileType::fp8, 192, false>(p, x_map, multiprocessors, stream);
+  if (columns != 128) return cudaErrorInvalidValue;
   if (p.type == TileType::bf16)
-    return p.parts > 1
-               ? launch_form<TileType::bf16, 128, true>(p, x_map, form, multiprocessors, stream)
-               : launch_form<TileType::bf16, 128, false>(p, x_map, form, multiprocessors, stream);
-  return p.parts > 1
-             ? launch_form<TileType::fp8, 128, true>(p, x_map, form, multiprocessors, stream)
-             : launch_form<TileType::fp8, 128, false>(p, x_map, form, multiprocessors, stream);
+    return p.parts > 1 ? launch_form<TileType::bf16, 128, true>(p, x_map, multiprocessors, stream)
+                       : launch_form<TileType::bf16, 128, false>(p, x_map, multiprocessors, stream);
+  return p.parts > 1 ? launch_form<TileType::fp8, 128, true>(p, x_map, multiprocessors, stream)
+                     : launch_form<TileType::fp8, 128, false>(p, x_map, multiprocessors, stream);
 }
 
 }  // namespace koho::cuda

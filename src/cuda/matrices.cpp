@@ -207,8 +207,7 @@ Status CudaBackend::run_prefill(const Matmul& p, std::int64_t rows, int columns)
   KOHO_TRY(make_tensor_map(
       map, {.data = p.x, .row_bytes = p.x_bytes, .rows = rows, .stride_bytes = p.x_stride_bytes},
       columns / 2));
-  KOHO_CUDA_TRY(
-      launch_matmul_prefill(p, map, {.columns = columns}, device_.multiprocessors, stream_));
+  KOHO_CUDA_TRY(launch_matmul_prefill(p, map, columns, device_.multiprocessors, stream_));
   return {};
 }
 
