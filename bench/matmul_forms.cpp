@@ -197,9 +197,9 @@ std::vector<DenseForm> forms_of(const Matmul& p, int multiprocessors) {
     const bool wider = columns > 8 && columns / 2 >= p.tokens;
     if (wider || ceil_div(p.tokens, columns) > kCtasOfRowsMax) continue;
     for (const bool whole : {false, true}) {
-      if (whole && (p.parts == 1 || p.type == TileType::bf16)) continue;
+      if (whole && (p.parts == 1 || p.type == TileType::bf16 || columns < 64)) continue;
       for (const int slot_width : {256, 128}) {
-        if (slot_width == 128 && columns < 64) continue;
+        if (slot_width == 128 && (whole || p.type == TileType::bf16 || columns < 64)) continue;
         for (const int kilobytes : {50, 66, 75, 100, 147, 200})
           for (const int copiers : {1, 2}) {
             const DenseForm form{.columns = columns,

@@ -502,21 +502,16 @@ cudaError_t launch_columns(const Matmul& p,
                            const CUtensorMap& x_map,
                            const DenseForm& form,
                            cudaStream_t stream) {
-  constexpr int kHalf = kStageWidth / 2;
   const bool whole = form.whole && p.parts > 1;
   if (form.slot_width == kStageWidth && !whole)
     return launch_form<kType, kColumns, kStageWidth, false>(p, x_map, form, stream);
-  if constexpr (kColumns >= 64)
-    if (form.slot_width == kHalf && !whole)
-      return launch_form<kType, kColumns, kHalf, false>(p, x_map, form, stream);
-  if constexpr (kType == TileType::fp8) {
+  if constexpr (kType == TileType::fp8 && kColumns >= 64) {
     if (form.slot_width == kStageWidth)
       return launch_form<kType, kColumns, kStageWidth, true>(p, x_map, form, stream);
-    if constexpr (kColumns >= 64)
-      if (form.slot_width == kHalf)
-        return launch_form<kType, kColumns, kHalf, true>(p, x_map, form, stream);
+    if (form.slot_width == kStageWidth / 2 && !whole)
+      return launch_form<kType, kColumns, kStageWidth / 2, false>(p, x_map, form, stream);
   }
-  return cudaErrorInvalidValue;
+  return cudaErrorInvalidValue;  // no shape was fastest with another one
 }
 
 template <TileType kType>

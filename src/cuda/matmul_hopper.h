@@ -11,9 +11,10 @@ namespace koho::cuda {
 
 /// How the work of one matrix is cut; no result depends on it.
 struct DenseForm {
-  int columns = 8;       // tokens of a CTA: 8, 16, 32, 64, 128; further ones are other CTAs'
-  bool whole = false;    // a CTA takes all parts of the width, one after the other (fp8)
-  int slot_width = 256;  // bytes of K of a slot of the ring: 256; 128 from 64 columns on
+  int columns = 8;  // tokens of a CTA: 8, 16, 32, 64, 128; further ones are other CTAs'
+  // fp8 from 64 columns on may have one of these:
+  bool whole = false;    // a CTA takes all parts of the width, one after the other
+  int slot_width = 256;  // bytes of K of a slot of the ring: 256 or 128
   int ring_bytes = 0;
   int copiers = 1;  // warps; with 2 one of them copies token rows alone
 };
