@@ -1264,19 +1264,36 @@ bool widens_before(const Attention& p) {
   return p.k_scales != nullptr && rows > kFewTiles * kRows && p.sequences > p.decodes + p.singles;
 }
 
+/// What of the prompts, from sequence `first` on, is widened and attended to at a time.
+struct WidenedLaunch {
+  int sequences;
+  int heads;
+};
+WidenedLaunch widened_launch(const Attention& p, int first) {
+  const std::int64_t units = p.widened_bytes / widened_unit_bytes(p);
+  return {static_cast<int>(std::clamp<std::int64_t>(units / p.kv_heads, 1, p.sequences - first)),
+          static_cast<int>(std::min<std::int64_t>(units, p.kv_heads))};
+}
+
+/// Whether the prompts fit one launch, or each of several has work for all multiprocessors: one
+/// long context makes the memory of all sequences large.
+bool widening_pays(const Attention& p, int first) {
+  const WidenedLaunch one = widened_launch(p, first);
+  if (one.sequences == p.sequences - first && one.heads == p.kv_heads) return true;
+  const std::int64_t rows = static_cast<std::int64_t>(p.query_max) * (p.query_heads / p.kv_heads);
+  return one.sequences * one.heads * ((rows + kRows - 1) / kRows) >= p.multiprocessors;
+}
+
 /// Widens codes and attends to them, as many sequences and heads at a time as there is memory for.
 cudaError_t launch_widened(const Attention& p, int first, cudaStream_t stream) {
-  const std::int64_t units = p.widened_bytes / widened_unit_bytes(p);
-  const int heads = static_cast<int>(std::min<std::int64_t>(units, p.kv_heads));
-  const int sequences =
-      static_cast<int>(std::clamp<std::int64_t>(units / p.kv_heads, 1, p.sequences - first));
-  for (int sequence = first; sequence < p.sequences; sequence += sequences) {
-    for (int head = 0; head < p.kv_heads; head += heads) {
+  const WidenedLaunch most = widened_launch(p, first);
+  for (int sequence = first; sequence < p.sequences; sequence += most.sequences) {
+    for (int head = 0; head < p.kv_heads; head += most.heads) {
       Part part{};
       part.first_sequence = sequence;
-      part.sequences = std::min(sequences, p.sequences - sequence);
+      part.sequences = std::min(most.sequences, p.sequences - sequence);
       part.first_head = head;
-      part.heads = std::min(heads, p.kv_heads - head);
+      part.heads = std::min(most.heads, p.kv_heads - head);
       part.tokens = (std::max(p.context_max, 1) + kStepTokens - 1) / kStepTokens * kStepTokens;
       const std::int64_t elements =
           static_cast<std::int64_t>(part.sequences) * part.heads * part.tokens * kWidth;
@@ -1314,14 +1331,15 @@ cudaError_t launch_attention_wgmma(const Attention& p, cudaStream_t stream) {
   part.sequences = p.sequences - p.decodes;
   part.heads = p.kv_heads;
   if (p.k_scales == nullptr) return launch_tiles<Source::bf16>(p, part, p.query_max, stream);
-  if (!widens_before(p) || p.widened_bytes < widened_unit_bytes(p))
+  const int first = p.decodes + p.singles;
+  if (!widens_before(p) || p.widened_bytes < widened_unit_bytes(p) || !widening_pays(p, first))
     return launch_tiles<Source::codes>(p, part, p.query_max, stream);
   if (p.singles > 0) {
     part.sequences = p.singles;
     const cudaError_t attended = launch_tiles<Source::codes>(p, part, 1, stream);
     if (attended != cudaSuccess) return attended;
   }
-  return launch_widened(p, p.decodes + p.singles, stream);
+  return launch_widened(p, first, stream);
 }
 
 }  // namespace koho::cuda

@@ -21,6 +21,8 @@ static_assert(kSampleTopMax == kTopLogprobsMax);
 
 constexpr std::int64_t kPartialBytesMax = 1LL << 30;  // of decode attention's parts
 constexpr std::int64_t kWidenedBytes = 256LL << 20;   // of e4m3 pages widened at a time
+// A token's K and V of one head in f16 (128 columns), and its part of its step's scales.
+constexpr std::int64_t kWidenedTokenBytes = 2 * 128 * 2 + 16;
 constexpr std::int64_t kAlignment = 256;
 
 /// The elements of a view on the device, which may be absent.
@@ -145,8 +147,8 @@ Status CudaBackend::reserve(const StepLimits& limits) {
   const std::int64_t others = limits.tokens_max * kOtherBytes;
   const std::int64_t widened =
       wgmma_attention_
-          ? std::min(kWidenedBytes, limits.sequences_max * kHeads / 12 *
-                                        round_up<std::int64_t>(limits.context_max, 128) * 2 * 264)
+          ? std::min(kWidenedBytes, limits.sequences_max * kHeads / 12 * kWidenedTokenBytes *
+                                        round_up<std::int64_t>(limits.context_max, 128))
           : 0;
   KOHO_TRY(scratch(std::max({partial, experts, others + widened})));
   reserved_ = true;

@@ -142,9 +142,9 @@ Step random_long_step(Random& random, bool codes) {
   return step;
 }
 
-/// Chunks of so many prompts beside a few decodes that every multiprocessor has several tiles, of
-/// unequal lengths: most of one row, some of several tiles, one with a context so long that not all
-/// of them can be widened at once.
+/// Chunks of so many prompts beside a few decodes that there are more tiles than multiprocessors,
+/// of unequal lengths: most of one row, some of several tiles, often one with a context so long
+/// that not all of them can be widened at once.
 Step random_crowd_step(Random& random, bool codes) {
   Step step;
   step.codes = codes;
@@ -154,7 +154,7 @@ Step random_crowd_step(Random& random, bool codes) {
   for (std::int64_t i = 0; i < step.decodes; ++i)
     step.sequences.push_back({random.integer(1, 300), 1, {}});
   const std::int64_t prompts = random.integer(90, 120);
-  const std::int64_t longest = random.integer(1, prompts - 1);
+  const std::int64_t longest = random.chance(0.7) ? random.integer(1, prompts - 1) : prompts;
   for (std::int64_t i = 0; i < prompts; ++i) {
     const bool many = i == 0 || random.chance(0.03);
     if (i == longest)
