@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // One matrix for few tokens on Hopper: what decode runs for every linear layer.
 //
-//   grid     a CTA a piece of work: a block of 64 weight rows, up to kColumns tokens, and one of
-//            `parts` parts of the width, then the parts are a cluster; or the whole width (kWhole),
-//            part by part
+//   grid     a CTA a piece of work: a block of 64 weight rows and one of `parts` parts of the
+//   width,
+//            then the parts are a cluster; or the whole width (kWhole), part by part
 //   roles    one warp copies weights (bulk copies of tiled weights, started before the kernel
 //            before has ended) and it or another one boxes of token rows (128 bytes of K,
 //            swizzled); one or two warpgroups multiply (wgmma m64nXk32), each its columns
@@ -11,7 +11,7 @@
 //            the parts' sums are added in their order, in a cluster by the CTA that owns the rows.
 //            Neither depends on the number of tokens or on the form, so a row's bits do not.
 //   shared   barriers and scales · sums received · ring of slots of kSlotWidth * (64 + kColumns) B
-//   bytes    weights once, from L2 again for further columns; tokens once a tile, from L2
+//   bytes    weights once; tokens once a tile, from L2
 //
 // Numbers: docs/kernels/README.md.
 #include <algorithm>
@@ -66,25 +66,21 @@ __device__ __forceinline__ int first_group(int rank, int ctas) {
 
 /// How a launch is cut, beside what the kernel's template says.
 struct DenseCut {
-  int slots;        // of the ring
-  int token_parts;  // CTAs that share a block of rows by tokens
-  int copiers;      // warps: 1, or 2 where one copies token rows alone
+  int slots;    // of the ring
+  int copiers;  // warps: 1, or 2 where one copies token rows alone
 };
 
-/// What a CTA has of the matrix and the tokens.
+/// What a CTA has of the matrix.
 struct DensePiece {
   int block;  // of 64 weight rows
   int part;   // of the width, and the rank in the cluster
-  int first_token;
   int begin;  // stages of 256 bytes of K
   int end;
 
-  __device__ __forceinline__ DensePiece(const Matmul& p, int ctas, int token_parts, int columns) {
+  __device__ __forceinline__ DensePiece(const Matmul& p, int ctas) {
     // The rank in the cluster, as ptxas knows it to be one for all lanes.
     part = static_cast<int>(blockIdx.x) % ctas;
-    const int index = static_cast<int>(blockIdx.x) / ctas;
-    block = index / token_parts;
-    first_token = index % token_parts * columns;
+    block = static_cast<int>(blockIdx.x) / ctas;
     const int stages = (p.width_bytes + kStageWidth - 1) / kStageWidth;
     begin = stages * part / ctas;
     end = stages * (part + 1) / ctas;
@@ -133,7 +129,7 @@ __device__ __forceinline__ void copy_operands(const Matmul& p,
       if (box < boxes)
         tensor_copy(
             place(slot) + static_cast<std::uint32_t>(Plan::kWeightBytes + box * kBox * kColumns),
-            &x_map, unit * kSlotWidth + box * kBox, piece.first_token, barrier);
+            &x_map, unit * kSlotWidth + box * kBox, 0, barrier);
   };
   const int begin = piece.begin * kHalves;
   const int end = min(piece.end * kHalves, (p.width_bytes + kSlotWidth - 1) / kSlotWidth);
@@ -185,9 +181,8 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
 
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = warp_index();
-  const DensePiece piece(p, ctas, cut.token_parts, kColumns);
+  const DensePiece piece(p, ctas);
   const int first_row = piece.block * kTileRows;
-  const int tokens = min(kColumns, p.tokens - piece.first_token);
   const int owned_first = first_group(piece.part, ctas);
   const int owned = first_group(piece.part + 1, ctas) - owned_first;
 
@@ -207,9 +202,7 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
 
   if (warp >= kConsumers / 32) {  // ---- the copying warps
     if (elect_one()) {
-      // Where CTAs share a block of rows, the second one reads its weights from L2.
-      const std::uint64_t policy =
-          cut.token_parts > 1 ? evict_normal_policy() : evict_first_policy();
+      const std::uint64_t policy = evict_first_policy();
       if (cut.copiers == 1)
         copy_operands<kColumns, kSlotWidth, true, true>(p, x_map, piece, ring, policy);
       else if (warp == kConsumers / 32)
@@ -238,7 +231,7 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
   grid_wait();
   grid_release();
   for (int i = thread; i < kColumns; i += kConsumers)
-    x_scales[i] = kType == TileType::fp8 && i < tokens ? p.x_scales[piece.first_token + i] : 1.0F;
+    x_scales[i] = kType == TileType::fp8 && i < p.tokens ? p.x_scales[i] : 1.0F;
 
   const int first_tile = warp / 4 * kEach;
   float sum[kEach][4] = {};
@@ -345,8 +338,8 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
     for (int i = 0; i < 4; ++i) {
       const int token = tile * 8 + lane % 4 * 2 + i % 2;
       const int row = group * 16 + lane / 4 + i / 2 * 8;
-      if (token < tokens && first_row + row < p.rows)
-        store_sum(p, piece.first_token + token, first_row + row, value[i]);
+      if (token < p.tokens && first_row + row < p.rows)
+        store_sum(p, token, first_row + row, value[i]);
     }
   };
   // Two tiles at once: 16 bytes of a token's row a lane, where they are aligned.
@@ -364,9 +357,8 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
     const uint4 eight = gather_quad(words);
     const int mine = lane % 4;
     const int token = (tile + mine / 2) * 8 + lane / 4;
-    if (token < tokens)
-      *reinterpret_cast<uint4*>(static_cast<Bf16*>(p.out) +
-                                (piece.first_token + token) * p.out_stride + first_row +
+    if (token < p.tokens)
+      *reinterpret_cast<uint4*>(static_cast<Bf16*>(p.out) + token * p.out_stride + first_row +
                                 group * 16 + mine % 2 * 8) = eight;
   };
   constexpr bool kTwo = kEach >= 4;
@@ -381,18 +373,18 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
     if constexpr (!kTwo) {
 #pragma unroll
       for (int tile = 0; tile < kEach; ++tile)
-        if ((first_tile + tile) * 8 < tokens) finish(warp % 4, first_tile + tile, sum[tile]);
+        if ((first_tile + tile) * 8 < p.tokens) finish(warp % 4, first_tile + tile, sum[tile]);
     } else if (aligned) {
 #pragma unroll
       for (int tile = 0; tile < kEach; tile += 2) {
-        if ((first_tile + tile) * 8 >= tokens) break;
+        if ((first_tile + tile) * 8 >= p.tokens) break;
         finish_two(warp % 4, first_tile + tile, sum[tile], sum[tile + 1]);
       }
     } else {  // the same through the ring, which all are done with: this code is there once
       std::uint8_t* mine = shared + ring_begin + warp * kEach * 512;
       put(mine);
 #pragma unroll 1
-      for (int tile = 0; tile < kEach && (first_tile + tile) * 8 < tokens; ++tile) {
+      for (int tile = 0; tile < kEach && (first_tile + tile) * 8 < p.tokens; ++tile) {
         const float4 four = reinterpret_cast<const float4*>(mine)[tile * 32 + lane];
         const float of[4] = {four.x, four.y, four.z, four.w};
         finish(warp % 4, first_tile + tile, of);
@@ -456,7 +448,7 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
     for (int item = warp * kStep; item < owned * Plan::kTiles; item += kConsumers / 32 * kStep) {
       const int group = owned_first + item / Plan::kTiles;
       const int tile = item % Plan::kTiles;
-      if (tile * 8 >= tokens) continue;
+      if (tile * 8 >= p.tokens) continue;
       float all[kStep][4] = {};
 #pragma unroll
       for (int i = 0; i < kStep; ++i) add(item + i, all[i]);
@@ -488,10 +480,9 @@ cudaError_t launch_form(const Matmul& p,
   const int longest = ceil_div(stages, ctas) * (kStageWidth / kSlotWidth);
   const DenseCut cut{
       .slots = std::min({longest, kRingSlotsMax, std::max(2, form.ring_bytes / Plan::kSlot)}),
-      .token_parts = ceil_div(p.tokens, kColumns),
       .copiers = form.copiers};
   return launch_kernel(kernel,
-                       {dim3(static_cast<unsigned>(p.tiles * ctas * cut.token_parts)),
+                       {dim3(static_cast<unsigned>(p.tiles * ctas)),
                         dim3(static_cast<unsigned>(Plan::kConsumers + 32 * cut.copiers)),
                         static_cast<std::size_t>(Plan::shared_bytes(ctas, cut.slots)), ctas},
                        stream, p, x_map, cut);
