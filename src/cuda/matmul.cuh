@@ -31,10 +31,10 @@ constexpr int kSumStride = 66;  // floats of one token's row of sums
 constexpr int kWeightStage = kTileRows * kStageWidth;
 constexpr int kBarrierBytes = 128;
 // One token's experts ask for weights slowly while they wait: the small reads of the kernels before
-// would stand behind them. Cycles from one stage to the next, from the third on, and from one piece
-// for L2 to the next.
+// would stand behind them. Cycles from one stage to the next, from the third on, and from the first
+// piece for L2 to the last.
 constexpr int kSlowStage = 3000;
-constexpr int kSlowPiece = 1500;
+constexpr int kSlowPieces = 3000;
 
 template <int kTiles>
 struct MatmulPlan {
@@ -171,6 +171,24 @@ struct TokenSource {
   }
 };
 
+/// Asks L2 for what will be read soon, a piece now and then; by one thread of a CTA.
+__device__ __forceinline__ void bring_slowly(const Matmul& p) {
+  constexpr std::int64_t kPiece = 16 << 10;
+  const std::int64_t step = gridDim.x * kPiece;
+  std::int64_t pieces = 0;
+#pragma unroll
+  for (const Matmul::Soon& soon : p.soon) pieces += (soon.bytes + step - 1) / step;
+  const long long begin = clock64();
+  int done = 0;
+#pragma unroll
+  for (const Matmul::Soon& soon : p.soon)
+    for (std::int64_t at = blockIdx.x * kPiece; at < soon.bytes; at += step) {
+      if (done > 0) wait_until(begin + done * kSlowPieces / (pieces - 1));
+      prefetch_bulk(soon.data + at, static_cast<std::uint32_t>(min(soon.bytes - at, kPiece)));
+      ++done;
+    }
+}
+
 /// Fills the ring.
 template <int kTiles>
 __device__ void produce(const Matmul& p, Ring ring, int items, int entries) {
@@ -217,16 +235,7 @@ __device__ void produce(const Matmul& p, Ring ring, int items, int entries) {
   } else if (first_index < p.tiles && p.first_entry_expert >= 0) {
     start({p.first_entry_expert, first_index, 0, 1});
   }
-  if (leads && elect_one()) {
-    constexpr std::int64_t kPiece = 16 << 10;
-    long long time = clock64();
-#pragma unroll
-    for (const Matmul::Soon& soon : p.soon)
-      for (std::int64_t at = blockIdx.x * kPiece; at < soon.bytes; at += gridDim.x * kPiece) {
-        prefetch_bulk(soon.data + at, static_cast<std::uint32_t>(min(soon.bytes - at, kPiece)));
-        wait_until(time += kSlowPiece);
-      }
-  }
+  if (leads && elect_one()) bring_slowly(p);
   grid_wait();
   if (!known) {
     entries = matmul_entries(p, Plan::kTokens);

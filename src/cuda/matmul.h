@@ -67,7 +67,7 @@ struct Matmul {
   int single_count = 0;
   bool single_shared = false;
   bool single_row = false;  // every entry multiplies row 0 of x, not its own
-  /// Bytes that are brought to L2 while the kernel waits; null = none.
+  /// Bytes that are brought to L2 before the kernel waits; null = none.
   struct Soon {
     const std::uint8_t* data = nullptr;
     std::int64_t bytes = 0;

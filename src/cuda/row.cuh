@@ -4,13 +4,14 @@
 // it in the forms its readers need.
 #pragma once
 
+#include <cfloat>
+
 #include "cuda/kernels.h"
 #include "cuda/numeric.cuh"
 
 namespace koho::cuda {
 
 constexpr int kRowThreadsMax = 1024;
-constexpr float kFinite = 3.402823466e38F;
 constexpr int kBlocksMax = 512;  // quantisation blocks of a row: widths to 65,536
 
 struct RowScratch {
@@ -53,7 +54,7 @@ __device__ __forceinline__ void store_codes(std::uint8_t* row,
                                             float scale) {
   if constexpr (kVector == 8) {
     float q[8];
-    if (scale <= kFinite) {
+    if (scale <= FLT_MAX) {
       const Divisor divisor(scale);
 #pragma unroll
       for (int i = 0; i < 8; ++i) q[i] = divisor.quotient(v[i]);
