@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+// What brings a tile of attention_wgmma.cu to shared memory where pages are bf16 or widened
+// already: K and V by the copy engine, a tile's queries, and V made safe at the causal edge. A warp
+// each, or two. Where warpgroup 0 widens codes (attention_widen.cuh), the multiplying warpgroups
+// load their queries and clean V themselves, by the functions here.
+#pragma once
+
+#include <climits>
+#include <cstdint>
+
+#include "cuda/attention_wgmma.cuh"
+#include "cuda/numeric.cuh"
+#include "cuda/ptx.cuh"
+
+namespace koho::cuda {
+
+/// Keeps both rings full, from pages of bf16 or from what was widened. One warp.
+template <Source kSource>
+__device__ void produce(const Attention& p,
+                        const Part& part,
+                        const PageMaps& maps,
+                        std::uint8_t* shared,
+                        std::uint32_t base,
+                        const Rings& rings) {
+  using Plan = SharedPlan<kSource>;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const std::uint64_t policy = evict_normal_policy();
+  Drawer drawer(p, part);
+  Step at;
+  Turn<kScaleSlots> scales;
+#pragma unroll 1
+  for (;;) {
+    const Tile tile = drawer.next(reinterpret_cast<Tile*>(shared + Plan::kTiles), rings);
+    if (tile.steps == 0) break;
+    const std::int32_t* table = p.page_tables + tile.sequence * p.page_tables_stride;
+    const int pages = (tile.visible + kPageRows - 1) / kPageRows;
+    const int unit =
+        (tile.sequence - part.first_sequence) * part.heads + tile.kv_head - part.first_head;
+    std::int32_t number = 0;
+#pragma unroll 1
+    for (int step = 0; step < tile.steps; ++step) {
+      const std::uint32_t keys = base + Plan::kKeys + at.stage * kTileBytes;
+      const std::uint32_t values = base + Plan::kValues + at.stage * kTileBytes;
+      const std::uint32_t keys_full = rings.keys_full + 8 * at.stage;
+      const std::uint32_t values_full =
+          (step < edge_step(tile) ? rings.values_full : rings.values_raw) + 8 * at.stage;
+      if constexpr (kSource == Source::widened) {
+        const int row = unit * part.tokens + step * kStepTokens;
+        const auto bring = [&](const CUtensorMap& map, std::uint32_t to, std::uint32_t barrier) {
+#pragma unroll
+          for (int panel = 0; panel < kPanels; ++panel)
+            tensor_copy(to + static_cast<std::uint32_t>(panel * kPanelBytes), &map,
+                        panel * (kWidth / kPanels), row, barrier, policy);
+        };
+        if (elect_one()) {
+          mbarrier_wait(rings.keys_empty + 8 * at.stage, at.parity ^ 1);
+          mbarrier_arrive_expect(keys_full, kTileBytes + sizeof(StepScales));
+          bring(maps.k, keys, keys_full);
+          bulk_copy(base + Plan::kScales + scales.stage * sizeof(StepScales),
+                    part.scales + row / kStepTokens, sizeof(StepScales), keys_full, policy);
+          mbarrier_wait(rings.values_empty + 8 * at.stage, at.parity ^ 1);
+          mbarrier_arrive_expect(values_full, kTileBytes);
+          bring(maps.v, values, values_full);
+        }
+      } else {
+        const int first = step * kStepPages;
+        if (first % 32 == 0 && first + lane < pages) number = table[first + lane];
+        std::int32_t numbers[kStepPages];
+#pragma unroll
+        for (int i = 0; i < kStepPages; ++i)
+          numbers[i] = __shfl_sync(0xFFFFFFFFU, number, (first + i) % 32);
+        const int here = min(pages - first, kStepPages);
+        const auto bring = [&](const CUtensorMap& map, std::uint32_t to, std::uint32_t barrier) {
+          mbarrier_arrive_expect(barrier, static_cast<std::uint32_t>(here * kPanels * kBoxBytes));
+          for (int i = 0; i < here; ++i) {
+            const auto row = static_cast<int>(
+                (static_cast<std::int64_t>(numbers[i]) * p.kv_heads + tile.kv_head) * kPageRows);
+#pragma unroll
+            for (int panel = 0; panel < kPanels; ++panel)
+              tensor_copy(to + static_cast<std::uint32_t>(panel * kPanelBytes + i * kBoxBytes),
+                          &map, panel * (kWidth / kPanels), row, barrier, policy);
+          }
+        };
+        if (elect_one()) {
+          mbarrier_wait(rings.keys_empty + 8 * at.stage, at.parity ^ 1);
+          bring(maps.k, keys, keys_full);
+          mbarrier_wait(rings.values_empty + 8 * at.stage, at.parity ^ 1);
+          bring(maps.v, values, values_full);
+        }
+      }
+      __syncwarp();
+      at.next();
+      scales.next();
+    }
+  }
+  drawer.leave();
+}
+
+/// Where 16 bytes of packed row `packed` of a tile's queries are; null beyond its sequence.
+__device__ __forceinline__ const Bf16* query_row(const Attention& p, const Tile& tile, int packed) {
+  if (packed >= tile.rows_total) return nullptr;
+  return p.q + (static_cast<std::int64_t>(tile.start + packed / tile.group) * p.query_heads +
+                tile.kv_head * tile.group + packed % tile.group) *
+                   kWidth;
+}
+__device__ __forceinline__ uint4 to_f16(const uint4& raw) {
+  return make_uint4(bf16_to_f16(raw.x), bf16_to_f16(raw.y), bf16_to_f16(raw.z), bf16_to_f16(raw.w));
+}
+
+/// Puts each tile's 64 query rows of a warpgroup in shared memory, as f16 for codes, when the last
+/// ones have been multiplied; absent rows become zero. A warp for each warpgroup.
+template <bool kF16>
+__device__ void produce_queries(
+    const Attention& p, const Tile* tiles, std::uint8_t* query, const Rings& rings, int warpgroup) {
+  constexpr int kHalf = kRows / kMultipliers;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int chunk = lane % 16;
+  const std::uint32_t to = shared_address(query);
+  const std::uint32_t full = rings.query_full + 8 * static_cast<std::uint32_t>(warpgroup);
+  const std::uint32_t empty = rings.query_empty + 8 * static_cast<std::uint32_t>(warpgroup);
+  std::uint32_t parity = 1;
+  Turn<kTileSlots> at;
+#pragma unroll 1
+  for (;;) {
+    mbarrier_wait(rings.tile_full + 8 * at.stage, at.parity);
+    const Tile tile = tiles[at.stage];
+    mbarrier_arrive(rings.tile_empty + 8 * at.stage);
+    at.next();
+    if (tile.steps == 0) break;
+    const int first = tile.first_row + warpgroup * kHalf;
+#pragma unroll
+    for (int i = 0; i < kHalf / 32; ++i) {
+      const Bf16* row = query_row(p, tile, first + i * 32 + lane);
+      if (row != nullptr) prefetch_bulk(row, kWidth * 2);
+    }
+    // Rows two further on are found without dividing: the turn of a slot is short.
+    int packed = first + lane / 16;
+    int head = packed % tile.group;
+    const Bf16* from =
+        p.q +
+        (static_cast<std::int64_t>(tile.start + packed / tile.group) * p.query_heads +
+         tile.kv_head * tile.group + head) *
+            kWidth +
+        chunk * 8;
+    const int heads = 2 % tile.group;
+    const std::int64_t advance =
+        (static_cast<std::int64_t>(2 / tile.group) * p.query_heads + heads) * kWidth;
+    const std::int64_t wrap = static_cast<std::int64_t>(p.query_heads - tile.group) * kWidth;
+    mbarrier_wait(empty, parity);
+    parity ^= 1;
+#pragma unroll 4
+    for (int i = 0; i < kHalf / 2; ++i) {
+      const bool present = packed < tile.rows_total;
+      copy_16(to + place(warpgroup * kHalf + i * 2 + lane / 16, chunk), present ? from : p.q,
+              present ? 16 : 0);
+      packed += 2;
+      head += heads;
+      from += advance;
+      if (head >= tile.group) {
+        head -= tile.group;
+        from += wrap;
+      }
+    }
+    copy_commit();
+    copy_wait<0>();
+    if constexpr (kF16) {
+#pragma unroll 4
+      for (int row = warpgroup * kHalf + lane / 16; row < (warpgroup + 1) * kHalf; row += 2) {
+        auto* own = reinterpret_cast<uint4*>(query + place(row, chunk));
+        *own = to_f16(*own);
+      }
+    }
+    proxy_fence();
+    mbarrier_arrive(full);
+  }
+}
+
+/// Puts a warpgroup's 64 query rows in shared memory as f16. The warpgroup, where warpgroup 0
+/// widens codes.
+inline __device__ void load_queries(
+    const Attention& p, const Tile& tile, std::uint8_t* query, int warpgroup, int thread) {
+  constexpr int kChunks = kWidth * 2 / 16;
+  named_barrier(kQueryBarrier + warpgroup, kWarpgroup);  // the last ones have been multiplied
+#pragma unroll 2
+  for (int i = 0; i < kRows / kMultipliers * kChunks / kWarpgroup; ++i) {
+    const int index = i * kWarpgroup + thread;
+    const int row = warpgroup * (kRows / kMultipliers) + index / kChunks;
+    const int chunk = index % kChunks;
+    const Bf16* from = query_row(p, tile, tile.first_row + row);
+    uint4 raw = make_uint4(0, 0, 0, 0);
+    if (from != nullptr) raw = to_f16(*reinterpret_cast<const uint4*>(from + chunk * 8));
+    *reinterpret_cast<uint4*>(query + place(row, chunk)) = raw;
+  }
+  proxy_fence();
+  named_barrier(kQueryBarrier + warpgroup, kWarpgroup);
+}
+
+/// Makes a step of V at the causal edge safe to multiply: what lies beyond what the tile sees
+/// becomes zero, and so do NaNs and infinities of tokens that not every row sees, since no weight
+/// of 0 undoes them for the others. bad[column] becomes the first such token, for those that do;
+/// `found` is called before. `kThreads` threads.
+template <bool kF16, int kThreads, typename Found>
+__device__ __forceinline__ void clean_values(
+    std::uint8_t* values, int* bad, int first_token, const Tile& tile, int thread, Found found) {
+  constexpr std::uint32_t kExponent = kF16 ? 0x7C00U : 0x7F80U;
+  const auto suspect = [](std::uint32_t word) {
+    return (word & kExponent) == kExponent || (word & kExponent << 16U) == kExponent << 16U;
+  };
+  constexpr int kChunks = kWidth / 8;
+  const int visible = min(tile.visible - first_token, kStepTokens);
+  for (int panel = 0; panel < kPanels; ++panel)  // in whichever order its chunks are
+#pragma unroll 4
+    for (int at = visible * 128 + thread * 16; at < kPanelBytes; at += kThreads * 16)
+      *reinterpret_cast<uint4*>(values + panel * kPanelBytes + at) = make_uint4(0, 0, 0, 0);
+#pragma unroll 1
+  for (int i = max(tile.least - first_token, 0) * kChunks + thread; i < visible * kChunks;
+       i += kThreads) {
+    const int token = i / kChunks;
+    auto* chunk = reinterpret_cast<uint4*>(values + place(token, i % kChunks));
+    const uint4 raw = *chunk;
+    if (!suspect(raw.x) && !suspect(raw.y) && !suspect(raw.z) && !suspect(raw.w)) continue;
+    auto* each = reinterpret_cast<std::uint16_t*>(chunk);
+#pragma unroll 1
+    for (int j = 0; j < 8; ++j) {
+      if ((each[j] & kExponent) != kExponent) continue;
+      each[j] = 0;
+      found();
+      atomicMin(&bad[i % kChunks * 8 + j], first_token + token);
+    }
+  }
+  proxy_fence();
+}
+
+/// Cleans what needs it before it is multiplied. One warp.
+template <Source kSource>
+__device__ void clean(std::uint8_t* shared, const Rings& rings) {
+  using Plan = SharedPlan<kSource>;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  auto* tiles = reinterpret_cast<Tile*>(shared + Plan::kTiles);
+  Turn<kTileSlots> at;
+  std::uint32_t before = 0;    // steps of the tiles before
+  std::uint32_t parities = 0;  // of what is to be cleaned, a bit a stage
+#pragma unroll 1
+  for (;;) {
+    mbarrier_wait(rings.tile_full + 8 * at.stage, at.parity);
+    Tile& tile = tiles[at.stage];
+    const int steps = tile.steps;
+    if (steps == 0) break;
+    int* bad = reinterpret_cast<int*>(shared + Plan::kBad) + at.stage * kWidth;
+#pragma unroll
+    for (int i = 0; i < kWidth / 32; ++i) bad[i * 32 + lane] = INT_MAX;
+    __syncwarp();
+#pragma unroll 1
+    for (int step = edge_step(tile); step < steps; ++step) {
+      const std::uint32_t stage = (before + static_cast<std::uint32_t>(step)) % kStages;
+      mbarrier_wait(rings.values_raw + 8 * stage, parities >> stage & 1U);
+      parities ^= 1U << stage;
+      clean_values<kSource == Source::widened, 32>(
+          shared + Plan::kValues + stage * kTileBytes, bad, step * kStepTokens, tile, lane,
+          [&] { *const_cast<volatile int*>(&tile.any_bad) = 1; });
+      __syncwarp();
+      if (lane == 0) mbarrier_arrive(rings.values_full + 8 * stage);
+    }
+    before += static_cast<std::uint32_t>(steps);
+    mbarrier_arrive(rings.tile_empty + 8 * at.stage);
+    at.next();
+  }
+}
+
+}  // namespace koho::cuda

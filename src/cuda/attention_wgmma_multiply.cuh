@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+// The two warpgroups of attention_wgmma.cu that multiply: the instructions, a tile's loop over
+// steps and its rows' results.
+#pragma once
+
+#include <climits>
+#include <cstdint>
+
+#include "cuda/attention_wgmma.cuh"
+#include "cuda/attention_wgmma_copy.cuh"
+#include "cuda/attention_wgmma_softmax.cuh"
+#include "cuda/numeric.cuh"
+#include "cuda/ptx.cuh"
+
+namespace koho::cuda {
+
+/// A shared operand in the 128-byte swizzle; 8 rows are 1024 bytes. `leading`: bytes between blocks
+/// of 64 columns where columns are the outer extent (V), unused otherwise.
+__device__ __forceinline__ std::uint64_t operand(std::uint32_t address, std::uint32_t leading) {
+  constexpr std::uint64_t kRowGroup = 1024;
+  constexpr std::uint64_t kSwizzle128 = 1;
+  return static_cast<std::uint64_t>((address & 0x3FFFFU) >> 4U) |
+         (static_cast<std::uint64_t>(leading >> 4U) << 16U) | ((kRowGroup >> 4U) << 32U) |
+         (kSwizzle128 << 62U);
+}
+
+#define KOHO_SUMS4(i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
+#define KOHO_SUMS16(i) KOHO_SUMS4(i), KOHO_SUMS4((i) + 4), KOHO_SUMS4((i) + 8), KOHO_SUMS4((i) + 12)
+#define KOHO_SUMS64 KOHO_SUMS16(0), KOHO_SUMS16(16), KOHO_SUMS16(32), KOHO_SUMS16(48)
+#define KOHO_NAMES64                                                                         \
+  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,"  \
+  "%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45," \
+  "%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}"
+
+// clang-format off
+/// d[64, 128] (+)= a[64, 16] * b[128, 16]^T, both in shared memory: bf16, or f16 if `kF16`.
+template <bool kF16>
+__device__ __forceinline__ void multiply_shared(float (&d)[kSums], std::uint64_t a, std::uint64_t b, int add) {
+  if constexpr (kF16)
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %66, 0;\n\t"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 " KOHO_NAMES64 ", %64, %65, p, 1, 1, 0, 0;\n\t}"
+      : KOHO_SUMS64 : "l"(a), "l"(b), "r"(add));
+  else
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %66, 0;\n\t"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " KOHO_NAMES64 ", %64, %65, p, 1, 1, 0, 0;\n\t}"
+      : KOHO_SUMS64 : "l"(a), "l"(b), "r"(add));
+}
+/// d[64, 128] += a[64, 16] * b[16, 128], a in registers.
+template <bool kF16>
+__device__ __forceinline__ void multiply_registers(float (&d)[kSums], const std::uint32_t (&a)[4], std::uint64_t b) {
+  if constexpr (kF16)
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 " KOHO_NAMES64 ", {%64,%65,%66,%67}, %68, 1, 1, 1, 1;"
+      : KOHO_SUMS64 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+  else
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " KOHO_NAMES64 ", {%64,%65,%66,%67}, %68, 1, 1, 1, 1;"
+      : KOHO_SUMS64 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+// clang-format on
+
+#undef KOHO_NAMES64
+#undef KOHO_SUMS64
+#undef KOHO_SUMS16
+#undef KOHO_SUMS4
+
+__device__ __forceinline__ void multiply_begin() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void multiply_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int kPending>
+__device__ __forceinline__ void multiply_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+/// Where an operand lies `bytes` further on.
+__device__ __forceinline__ std::uint64_t further(std::uint64_t operand, std::uint32_t bytes) {
+  return operand + (bytes >> 4U);
+}
+
+/// Starts score = q * keys^T.
+template <bool kF16>
+__device__ __forceinline__ void start_scores(float (&score)[kSums],
+                                             std::uint64_t query,
+                                             std::uint64_t keys) {
+  multiply_begin();
+#pragma unroll
+  for (int k = 0; k < kWidth / 16; ++k) {
+    const std::uint32_t at = static_cast<std::uint32_t>(k / 4 * kPanelBytes + k % 4 * 32);
+    multiply_shared<kF16>(score, further(query, at), further(keys, at), k > 0 ? 1 : 0);
+  }
+  multiply_commit();
+}
+/// Starts sum += weights * values.
+template <bool kF16>
+__device__ __forceinline__ void start_sums(float (&sum)[kSums],
+                                           const std::uint32_t (&weights)[kStepTokens / 16][4],
+                                           std::uint64_t values) {
+  multiply_begin();
+#pragma unroll
+  for (int k = 0; k < kStepTokens / 16; ++k)
+    multiply_registers<kF16>(sum, weights[k],
+                             further(values, static_cast<std::uint32_t>(k * 16 * 128)));
+  multiply_commit();
+}
+
+/// Multiplies what the producers bring. Two warpgroups.
+template <Source kSource>
+__device__ void multiply(const Attention& p,
+                         std::uint8_t* shared,
+                         std::uint32_t base,
+                         const Rings& rings) {
+  using Plan = SharedPlan<kSource>;
+  constexpr bool kF16 = kSource != Source::bf16;
+  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
+  const int warpgroup =  // of the whole warp, so that descriptors are in uniform registers
+      __shfl_sync(0xFFFFFFFFU, static_cast<int>(threadIdx.x) / kWarpgroup, 0) - 1;
+  const int row = warpgroup * (kRows / kMultipliers) + thread / 32 * 16 + thread % 32 / 4;
+  const std::uint64_t query = operand(
+      base + Plan::kQuery + static_cast<std::uint32_t>(warpgroup * (kRows / kMultipliers) * 128),
+      16);
+  const std::uint64_t keys_operand = operand(base + Plan::kKeys, 16);
+  const std::uint64_t values_operand = operand(base + Plan::kValues, kPanelBytes);
+  const float scale = kLog2E / sqrtf(static_cast<float>(kWidth));
+  const auto* tiles = reinterpret_cast<const Tile*>(shared + Plan::kTiles);
+  const auto* scales = reinterpret_cast<const StepScales*>(shared + Plan::kScales);
+  int* bad = reinterpret_cast<int*>(shared + Plan::kBad);
+  const std::uint32_t query_full = rings.query_full + 8 * static_cast<std::uint32_t>(warpgroup);
+  const std::uint32_t query_empty = rings.query_empty + 8 * static_cast<std::uint32_t>(warpgroup);
+  const int my_turn = kTurnBarrier + warpgroup;
+  const int other_turn = kTurnBarrier + 1 - warpgroup;
+  if (warpgroup == 1) named_arrive(other_turn, kMultipliers * kWarpgroup);
+  Turn<kTileSlots> tile_at;
+  Turn<1> query_at;
+  Step keys;
+  Step values;
+  Turn<kScaleSlots> scale_at;
+  float score[kSums];
+  float keep[2];
+  std::uint32_t weights[kStepTokens / 16][4];
+
+  const auto next_steps = [&] {
+    mbarrier_wait(rings.tile_full + 8 * tile_at.stage, tile_at.parity);
+    return tiles[tile_at.stage].steps;
+  };
+#pragma unroll 1
+  for (int steps = next_steps(); steps > 0; steps = next_steps()) {
+    const Tile& tile = tiles[tile_at.stage];
+    const int least = tile.least;
+    int seen[2];  // tokens that the row sees
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int packed = tile.first_row + row + half * 8;
+      seen[half] = packed < tile.rows_total ? seen_by(tile, packed) : 0;
+    }
+    if constexpr (kSource == Source::codes)
+      load_queries(p, tile, shared + Plan::kQuery, warpgroup, thread);
+    else
+      mbarrier_wait(query_full, query_at.parity);
+    query_at.next();
+    Rows rows;
+    CodeRows codes;
+    bool any_bad = false;
+    const auto masked = [&](int step) { return (step + 1) * kStepTokens > least; };
+    const auto values_ready = [&](int step) {
+      mbarrier_wait(rings.values_full + 8 * values.stage, values.parity);
+      if constexpr (kSource == Source::codes) {
+        if (!masked(step)) return;
+        bool found = false;
+        clean_values<true, kMultipliers * kWarpgroup>(
+            shared + Plan::kValues + values.stage * kTileBytes, bad, step * kStepTokens, tile,
+            static_cast<int>(threadIdx.x) - kWarpgroup, [&] { found = true; });
+        any_bad |= named_any(kCleanBarrier, kMultipliers * kWarpgroup, found);
+      }
+    };
+    // True if sums are to be scaled by `keep`.
+    const auto seek = [&](int step) {
+      int here[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) here[half] = seen[half] - step * kStepTokens;
+      if constexpr (kF16)
+        return seek_bases(rows, codes, score, keep, here, masked(step), scales[scale_at.stage]);
+      else
+        return seek_bases(rows, score, keep, here, masked(step), scale);
+    };
+    const auto weigh_step = [&] {
+      weigh<kF16>(rows, weights, score, scale, scales + scale_at.stage);
+      scale_at.next();
+    };
+    const auto score_step = [&] {
+      start_scores<kF16>(score, query, further(keys_operand, keys.stage * kTileBytes));
+    };
+    const auto sum_step = [&] {
+      start_sums<kF16>(rows.sum, weights, further(values_operand, values.stage * kTileBytes));
+    };
+    const auto scored = [&](int step) {
+      mbarrier_arrive(rings.keys_empty + 8 * keys.stage);
+      keys.next();
+      if (kSource != Source::codes && step + 1 == steps) mbarrier_arrive(query_empty);
+    };
+
+    mbarrier_wait(rings.keys_full + 8 * keys.stage, keys.parity);
+    score_step();
+    multiply_wait<0>();
+    scored(0);
+    seek(0);  // there are no sums yet
+    weigh_step();
+#pragma unroll 1
+    for (int step = 1; step < steps; ++step) {
+      values_ready(step - 1);
+      mbarrier_wait(rings.keys_full + 8 * keys.stage, keys.parity);
+      named_barrier(my_turn, kMultipliers * kWarpgroup);
+      score_step();
+      sum_step();
+      named_arrive(other_turn, kMultipliers * kWarpgroup);
+      multiply_wait<1>();
+      scored(step);
+      const bool moved = seek(step);
+      multiply_wait<0>();
+      mbarrier_arrive(rings.values_empty + 8 * values.stage);
+      values.next();
+      if (moved) rescale(rows, keep);
+      weigh_step();
+    }
+    values_ready(steps - 1);
+    sum_step();
+    multiply_wait<0>();
+    mbarrier_arrive(rings.values_empty + 8 * values.stage);
+    values.next();
+
+    if constexpr (kSource != Source::codes)
+      any_bad = *const_cast<const volatile int*>(&tile.any_bad) != 0;
+    if (any_bad) {
+      const int* columns = kSource == Source::codes ? bad : bad + tile_at.stage * kWidth;
+#pragma unroll
+      for (int i = 0; i < kSums; ++i)
+        if (columns[i / 4 * 8 + thread % 4 * 2 + i % 2] < seen[i / 2 % 2]) rows.sum[i] = NAN;
+      if constexpr (kSource == Source::codes) {  // for the next tile
+        named_barrier(kCleanBarrier, kMultipliers * kWarpgroup);
+        if (warpgroup == 0) bad[thread] = INT_MAX;
+        named_barrier(kCleanBarrier, kMultipliers * kWarpgroup);
+      }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int packed = tile.first_row + row + half * 8;
+      float total = rows.total[half];
+      total += __shfl_xor_sync(0xFFFFFFFFU, total, 1);
+      total += __shfl_xor_sync(0xFFFFFFFFU, total, 2);
+      const float factor = 1.0F / total;
+      if (packed >= tile.rows_total) continue;
+      Bf16* out =
+          p.out + (static_cast<std::int64_t>(tile.start + packed / tile.group) * p.query_heads +
+                   tile.kv_head * tile.group + packed % tile.group) *
+                      kWidth;
+#pragma unroll
+      for (int i = 0; i < kSums / 4; ++i)
+        *reinterpret_cast<std::uint32_t*>(out + i * 8 + thread % 4 * 2) =
+            pack_bf16(rows.sum[i * 4 + half * 2] * factor, rows.sum[i * 4 + half * 2 + 1] * factor);
+    }
+    mbarrier_arrive(rings.tile_empty + 8 * tile_at.stage);
+    tile_at.next();
+  }
+}
+
+}  // namespace koho::cuda

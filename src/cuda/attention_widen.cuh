@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+// e4m3 pages become f16, the same bits in both places: in a kernel of its own before, whose rows
+// attention_wgmma.cu then reads as it reads bf16 pages, or by warpgroup 0 of that kernel, from a
+// ring of codes to the rings of K and V. A token whose v scale is no number gets a V of NaN.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/attention_wgmma.cuh"
+#include "cuda/numeric.cuh"
+#include "cuda/ptx.cuh"
+
+namespace koho::cuda {
+
+/// Sixteen codes as f16.
+__device__ __forceinline__ void widen_chunk(std::uint32_t (&half)[8],
+                                            const std::uint32_t (&code)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) e4m3_to_f16(code[i], half[2 * i], half[2 * i + 1]);
+}
+
+/// A token's scales as the softmax takes them. False if its v scale is no number: then its V is to
+/// be NaN.
+__device__ __forceinline__ bool put_scales(
+    StepScales& scales, int token, bool beyond, float of_key, float of_value) {
+  const bool finite = beyond || isfinite(of_value);
+  if (beyond || !finite) of_value = 0.0F;
+  scales.keys[token] = beyond ? 0.0F : of_key * (kLog2E / sqrtf(static_cast<float>(kWidth)));
+  scales.values[token] = of_value;
+  const float largest = warp_max(of_value);
+  if (token % 32 == 0) scales.largest[token / 32] = largest;
+  return finite;
+}
+
+/// A token's codes become f16 in a tile of K or V.
+__device__ __forceinline__ void widen_row(std::uint32_t from, std::uint32_t to) {
+  const std::uint32_t swizzle = (threadIdx.x & 7U) << 4U;
+#pragma unroll
+  for (std::uint32_t chunk = 0; chunk < kWidth / 16; ++chunk) {
+    std::uint32_t code[4];
+    std::uint32_t half[8];
+    load_shared(code, (from | swizzle) ^ (chunk << 4U));
+    widen_chunk(half, code);
+    const std::uint32_t panel = to + chunk / 4 * kPanelBytes;
+    store_shared((panel | swizzle) ^ (chunk % 4 * 2 << 4U), half[0], half[1], half[2], half[3]);
+    store_shared((panel | swizzle) ^ ((chunk % 4 * 2 + 1) << 4U), half[4], half[5], half[6],
+                 half[7]);
+  }
+}
+
+/// The e4m3 codes that come in, and their pages' numbers. The first warp.
+struct Codes {
+  std::uint32_t ring, scales;  // shared
+  std::int32_t number = 0;     // page numbers of this lane: 32 pages, and the next 32
+  std::int32_t upcoming = 0;
+
+  /// Brings K (kind 0) or V of a step to a slot of the ring.
+  __device__ __forceinline__ void request(const Attention& p,
+                                          const PageMaps& maps,
+                                          const Tile& tile,
+                                          const Rings& rings,
+                                          Turn<kCodeSlots>& at,
+                                          int step,
+                                          int kind) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int pages = (tile.visible + kPageRows - 1) / kPageRows;
+    const int first = step * kStepPages;
+    if (kind == 0 && first % 32 == 0) {
+      const std::int32_t* table = p.page_tables + tile.sequence * p.page_tables_stride + lane;
+      if (first == 0 && lane < pages) upcoming = table[0];
+      number = upcoming;
+      if (first + 32 + lane < pages) upcoming = table[first + 32];
+    }
+    const std::uint32_t barrier = rings.codes_full + 8 * at.stage;
+    if (lane == 0) mbarrier_wait(rings.codes_empty + 8 * at.stage, at.parity ^ 1);
+    __syncwarp();
+    const int here = min(pages - first, kStepPages);
+    constexpr std::uint32_t kPageBytes = kPageRows * kWidth;
+    constexpr std::uint32_t kPageScales = kPageRows * 4;
+    if (lane == 0)
+      mbarrier_arrive_expect(barrier, static_cast<std::uint32_t>(here) *
+                                          (kPageBytes + (kind == 0 ? 2 * kPageScales : 0)));
+    __syncwarp();
+    const std::int64_t row =
+        (static_cast<std::int64_t>(__shfl_sync(0xFFFFFFFFU, number, (first + lane) % 32)) *
+             p.kv_heads +
+         tile.kv_head) *
+        kPageRows;
+    if (lane < here) {
+      const auto page = static_cast<std::uint32_t>(lane);
+      const std::uint64_t policy = evict_normal_policy();
+      tensor_copy(ring + at.stage * kCodeBytes + page * kPageBytes, kind == 0 ? &maps.k : &maps.v,
+                  0, static_cast<int>(row), barrier, policy);
+      if (kind == 0) {
+        const std::uint32_t to = scales + at.stage * SharedPlan<Source::codes>::kRawScaleBytes;
+        bulk_copy(to + page * kPageScales, p.k_scales + row, kPageScales, barrier, policy);
+        bulk_copy(to + (kStepPages + page) * kPageScales, p.v_scales + row, kPageScales, barrier,
+                  policy);
+      }
+    }
+    __syncwarp();
+    at.next();
+  }
+};
+
+/// Keeps both rings full from e4m3 pages: brings codes, and widens them, a token a thread. A
+/// warpgroup.
+inline __device__ void widen(const Attention& p,
+                             const Part& part,
+                             const PageMaps& maps,
+                             std::uint8_t* shared,
+                             std::uint32_t base,
+                             const Rings& rings) {
+  using Plan = SharedPlan<Source::codes>;
+  const int thread = static_cast<int>(threadIdx.x);
+  const bool loads = thread < 32;
+  auto* tiles = reinterpret_cast<Tile*>(shared + Plan::kTiles);
+  Drawer drawer(p, part);
+  Turn<kTileSlots> tile_at;
+  Codes codes{base + Plan::kCodesRing, base + Plan::kRawScales};
+  Turn<kCodeSlots> requested;
+  Turn<kCodeSlots> at;
+  Step to;
+  Turn<kScaleSlots> scale_at;
+#pragma unroll 1
+  for (;;) {
+    if (loads) drawer.next(tiles, rings);
+    mbarrier_wait(rings.tile_full + 8 * tile_at.stage, tile_at.parity);
+    const Tile tile = tiles[tile_at.stage];
+    mbarrier_arrive(rings.tile_empty + 8 * tile_at.stage);
+    tile_at.next();
+    if (tile.steps == 0) break;
+    if (loads) {
+      codes.request(p, maps, tile, rings, requested, 0, 0);
+      codes.request(p, maps, tile, rings, requested, 0, 1);
+    }
+#pragma unroll 1
+    for (int step = 0; step < tile.steps; ++step) {
+      const std::uint32_t row = static_cast<std::uint32_t>(thread) * 128U;
+      const bool more = step + 1 < tile.steps;
+
+      if (loads && more) codes.request(p, maps, tile, rings, requested, step + 1, 0);
+      mbarrier_wait(rings.codes_full + 8 * at.stage, at.parity);
+      mbarrier_wait(rings.keys_empty + 8 * to.stage, to.parity ^ 1);
+      const auto* raw = reinterpret_cast<const float*>(shared + Plan::kRawScales) +
+                        at.stage * (2 * kStepTokens) + thread;
+      auto& scales = reinterpret_cast<StepScales*>(shared + Plan::kScales)[scale_at.stage];
+      const bool beyond = step * kStepTokens + thread >= tile.visible;
+      const bool finite = put_scales(scales, thread, beyond, raw[0], raw[kStepTokens]);
+      widen_row(codes.ring + at.stage * kCodeBytes + row,
+                base + Plan::kKeys + to.stage * kTileBytes + row);
+      proxy_fence();
+      mbarrier_arrive(rings.codes_empty + 8 * at.stage);
+      mbarrier_arrive(rings.keys_full + 8 * to.stage);
+      at.next();
+
+      if (loads && more) codes.request(p, maps, tile, rings, requested, step + 1, 1);
+      mbarrier_wait(rings.codes_full + 8 * at.stage, at.parity);
+      mbarrier_wait(rings.values_empty + 8 * to.stage, to.parity ^ 1);
+      const std::uint32_t values = base + Plan::kValues + to.stage * kTileBytes + row;
+      if (finite) {
+        widen_row(codes.ring + at.stage * kCodeBytes + row, values);
+      } else {
+        constexpr std::uint32_t kNaNs = 0x7FFF7FFFU;
+#pragma unroll 1
+        for (std::uint32_t i = 0; i < kWidth / 8; ++i)
+          store_shared(values + i / 8 * kPanelBytes + i % 8 * 16, kNaNs, kNaNs, kNaNs, kNaNs);
+      }
+      proxy_fence();
+      mbarrier_arrive(rings.codes_empty + 8 * at.stage);
+      mbarrier_arrive(rings.values_full + 8 * to.stage);
+      at.next();
+      to.next();
+      scale_at.next();
+    }
+  }
+  if (loads) drawer.leave();
+}
+
+/// Widens a page of one head of a sequence; what lies beyond the context becomes zero, up to a
+/// whole step. Grid: pages, heads, sequences.
+constexpr int kWidenThreads = 128;
+static __global__ void __launch_bounds__(kWidenThreads)
+    widen_pages_kernel(const __grid_constant__ Attention p, const __grid_constant__ Part part) {
+  grid_begin();
+  const int thread = static_cast<int>(threadIdx.x);
+  const int sequence = part.first_sequence + static_cast<int>(blockIdx.z);
+  const int head = part.first_head + static_cast<int>(blockIdx.y);
+  const int context = p.context_lengths[sequence];
+  const int first = static_cast<int>(blockIdx.x) * kPageRows;  // token
+  if (first >= (context + kStepTokens - 1) / kStepTokens * kStepTokens) return;
+  const std::int64_t unit = static_cast<std::int64_t>(blockIdx.z) * part.heads + blockIdx.y;
+  const std::int64_t to = unit * part.tokens + first;
+  std::int64_t from = 0;
+  if (first < context)
+    from = (static_cast<std::int64_t>(p.page_tables[sequence * p.page_tables_stride + blockIdx.x]) *
+                p.kv_heads +
+            head) *
+           kPageRows;
+  __shared__ bool finite[kPageRows];
+  if (thread < kPageRows) {
+    const bool beyond = first + thread >= context;
+    StepScales& scales = part.scales[to / kStepTokens];
+    const float of_key = beyond ? 0.0F : p.k_scales[from + thread];
+    const float of_value = beyond ? 0.0F : p.v_scales[from + thread];
+    finite[thread] = put_scales(scales, first % kStepTokens + thread, beyond, of_key, of_value);
+  }
+  __syncthreads();
+  constexpr int kChunks = kWidth / 16;
+  constexpr int kEach = kPageRows * kChunks / kWidenThreads;
+  uint4 raw[2][kEach];
+#pragma unroll
+  for (int kind = 0; kind < 2; ++kind)
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int index = i * kWidenThreads + thread;
+      raw[kind][i] = make_uint4(0, 0, 0, 0);
+      if (first + index / kChunks < context)
+        raw[kind][i] = reinterpret_cast<const uint4*>(
+            static_cast<const std::uint8_t*>(kind == 0 ? p.k : p.v) + from * kWidth)[index];
+    }
+#pragma unroll
+  for (int kind = 0; kind < 2; ++kind)
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int index = i * kWidenThreads + thread;
+      if (kind == 1 && !finite[index / kChunks])
+        raw[kind][i] = make_uint4(0x7F7F7F7FU, 0x7F7F7F7FU, 0x7F7F7F7FU, 0x7F7F7F7FU);
+      const std::uint32_t code[4] = {raw[kind][i].x, raw[kind][i].y, raw[kind][i].z,
+                                     raw[kind][i].w};
+      std::uint32_t half[8];
+      widen_chunk(half, code);
+      auto* out =
+          reinterpret_cast<uint4*>((kind == 0 ? part.keys : part.values) + to * kWidth) + 2 * index;
+      out[0] = make_uint4(half[0], half[1], half[2], half[3]);
+      out[1] = make_uint4(half[4], half[5], half[6], half[7]);
+    }
+}
+
+}  // namespace koho::cuda
