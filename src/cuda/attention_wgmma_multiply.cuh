@@ -11,18 +11,9 @@
 #include "cuda/attention_wgmma_softmax.cuh"
 #include "cuda/numeric.cuh"
 #include "cuda/ptx.cuh"
+#include "cuda/wgmma.cuh"
 
 namespace koho::cuda {
-
-/// A shared operand in the 128-byte swizzle; 8 rows are 1024 bytes. `leading`: bytes between blocks
-/// of 64 columns where columns are the outer extent (V), unused otherwise.
-__device__ __forceinline__ std::uint64_t operand(std::uint32_t address, std::uint32_t leading) {
-  constexpr std::uint64_t kRowGroup = 1024;
-  constexpr std::uint64_t kSwizzle128 = 1;
-  return static_cast<std::uint64_t>((address & 0x3FFFFU) >> 4U) |
-         (static_cast<std::uint64_t>(leading >> 4U) << 16U) | ((kRowGroup >> 4U) << 32U) |
-         (kSwizzle128 << 62U);
-}
 
 #define KOHO_SUMS4(i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
 #define KOHO_SUMS16(i) KOHO_SUMS4(i), KOHO_SUMS4((i) + 4), KOHO_SUMS4((i) + 8), KOHO_SUMS4((i) + 12)
@@ -62,18 +53,15 @@ __device__ __forceinline__ void multiply_registers(float (&d)[kSums], const std:
 #undef KOHO_SUMS16
 #undef KOHO_SUMS4
 
-__device__ __forceinline__ void multiply_begin() {
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-__device__ __forceinline__ void multiply_commit() {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-template <int kPending>
-__device__ __forceinline__ void multiply_wait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+/// An operand in the same swizzle whose columns are the outer extent, as those of V are:
+/// kPanelBytes between blocks of 64 of them.
+__device__ __forceinline__ std::uint64_t columns_operand(std::uint32_t address) {
+  return (swizzled_operand(address) & ~0xFFFF0000ULL) |
+         (static_cast<std::uint64_t>(kPanelBytes >> 4U) << 16U);
 }
 
-/// Where an operand lies `bytes` further on.
+/// The operand `bytes` further on. Not operand_at(), which adds to the low word alone and with
+/// which the kernel's machine code is another, not timed.
 __device__ __forceinline__ std::uint64_t further(std::uint64_t operand, std::uint32_t bytes) {
   return operand + (bytes >> 4U);
 }
@@ -83,25 +71,25 @@ template <bool kF16>
 __device__ __forceinline__ void start_scores(float (&score)[kSums],
                                              std::uint64_t query,
                                              std::uint64_t keys) {
-  multiply_begin();
+  wgmma_begin();
 #pragma unroll
   for (int k = 0; k < kWidth / 16; ++k) {
     const std::uint32_t at = static_cast<std::uint32_t>(k / 4 * kPanelBytes + k % 4 * 32);
     multiply_shared<kF16>(score, further(query, at), further(keys, at), k > 0 ? 1 : 0);
   }
-  multiply_commit();
+  wgmma_commit();
 }
 /// Starts sum += weights * values.
 template <bool kF16>
 __device__ __forceinline__ void start_sums(float (&sum)[kSums],
                                            const std::uint32_t (&weights)[kStepTokens / 16][4],
                                            std::uint64_t values) {
-  multiply_begin();
+  wgmma_begin();
 #pragma unroll
   for (int k = 0; k < kStepTokens / 16; ++k)
     multiply_registers<kF16>(sum, weights[k],
                              further(values, static_cast<std::uint32_t>(k * 16 * 128)));
-  multiply_commit();
+  wgmma_commit();
 }
 
 /// Multiplies what the producers bring. Two warpgroups.
@@ -116,11 +104,10 @@ __device__ void multiply(const Attention& p,
   const int warpgroup =  // of the whole warp, so that descriptors are in uniform registers
       __shfl_sync(0xFFFFFFFFU, static_cast<int>(threadIdx.x) / kWarpgroup, 0) - 1;
   const int row = warpgroup * (kRows / kMultipliers) + thread / 32 * 16 + thread % 32 / 4;
-  const std::uint64_t query = operand(
-      base + Plan::kQuery + static_cast<std::uint32_t>(warpgroup * (kRows / kMultipliers) * 128),
-      16);
-  const std::uint64_t keys_operand = operand(base + Plan::kKeys, 16);
-  const std::uint64_t values_operand = operand(base + Plan::kValues, kPanelBytes);
+  const std::uint64_t query = swizzled_operand(
+      base + Plan::kQuery + static_cast<std::uint32_t>(warpgroup * (kRows / kMultipliers) * 128));
+  const std::uint64_t keys_operand = swizzled_operand(base + Plan::kKeys);
+  const std::uint64_t values_operand = columns_operand(base + Plan::kValues);
   const float scale = kLog2E / sqrtf(static_cast<float>(kWidth));
   const auto* tiles = reinterpret_cast<const Tile*>(shared + Plan::kTiles);
   const auto* scales = reinterpret_cast<const StepScales*>(shared + Plan::kScales);
@@ -201,7 +188,7 @@ __device__ void multiply(const Attention& p,
 
     mbarrier_wait(rings.keys_full + 8 * keys.stage, keys.parity);
     score_step();
-    multiply_wait<0>();
+    wgmma_wait<0>();
     scored(0);
     seek(0);  // there are no sums yet
     weigh_step();
@@ -213,10 +200,10 @@ __device__ void multiply(const Attention& p,
       score_step();
       sum_step();
       named_arrive(other_turn, kMultipliers * kWarpgroup);
-      multiply_wait<1>();
+      wgmma_wait<1>();
       scored(step);
       const bool moved = seek(step);
-      multiply_wait<0>();
+      wgmma_wait<0>();
       mbarrier_arrive(rings.values_empty + 8 * values.stage);
       values.next();
       if (moved) rescale(rows, keep);
@@ -224,7 +211,7 @@ __device__ void multiply(const Attention& p,
     }
     values_ready(steps - 1);
     sum_step();
-    multiply_wait<0>();
+    wgmma_wait<0>();
     mbarrier_arrive(rings.values_empty + 8 * values.stage);
     values.next();
 
