@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x < kWarpgroup) {
     registers_give<kCodes ? 72 : 40>();
     if constexpr (kCodes) {
-      widen(p, part, maps, shared, base, rings);
+      widen(Widening{p, part, maps, shared, base, rings});
     } else {
       const int warp = __shfl_sync(0xFFFFFFFFU, static_cast<int>(threadIdx.x) / 32, 0);
       if (warp == 0)

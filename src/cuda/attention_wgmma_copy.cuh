@@ -14,7 +14,8 @@
 
 namespace koho::cuda {
 
-/// Keeps both rings full, from pages of bf16 or from what was widened. One warp.
+/// Keeps both rings full, from pages of bf16 or from what was widened. One warp. Its parameters
+/// stand one by one, since as a struct they change the kernel's machine code.
 template <Source kSource>
 __device__ void produce(const Attention& p,
                         const Part& part,

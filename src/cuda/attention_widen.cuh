@@ -48,31 +48,37 @@ __device__ __forceinline__ void widen_row(std::uint32_t from, std::uint32_t to) 
   }
 }
 
-/// The e4m3 codes that come in, and their pages' numbers. The first warp.
-struct Codes {
-  std::uint32_t ring, scales;  // shared
-  std::int32_t number = 0;     // page numbers of this lane: 32 pages, and the next 32
-  std::int32_t upcoming = 0;
+/// What warpgroup 0 is given: the kernel's parameters, shared memory as SharedPlan has it and its
+/// address, the barriers there.
+struct Widening {
+  const Attention& p;
+  const Part& part;
+  const PageMaps& maps;
+  std::uint8_t* shared;
+  std::uint32_t base;
+  const Rings& rings;
+};
 
-  /// Brings K (kind 0) or V of a step to a slot of the ring.
-  __device__ __forceinline__ void request(const Attention& p,
-                                          const PageMaps& maps,
-                                          const Tile& tile,
-                                          const Rings& rings,
-                                          Turn<kCodeSlots>& at,
-                                          int step,
-                                          int kind) {
+/// The e4m3 codes that come in, and their pages' numbers. The first warp.
+class Codes {
+ public:
+  __device__ __forceinline__ explicit Codes(const Widening& given) : given_(given) {}
+
+  /// Brings K (kind 0) or V of a step to the next slot of the ring.
+  __device__ __forceinline__ void request(const Tile& tile, int step, int kind) {
+    const auto& [p, part, maps, shared, base, rings] = given_;
+    using Plan = SharedPlan<Source::codes>;
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int pages = (tile.visible + kPageRows - 1) / kPageRows;
     const int first = step * kStepPages;
     if (kind == 0 && first % 32 == 0) {
       const std::int32_t* table = p.page_tables + tile.sequence * p.page_tables_stride + lane;
-      if (first == 0 && lane < pages) upcoming = table[0];
-      number = upcoming;
-      if (first + 32 + lane < pages) upcoming = table[first + 32];
+      if (first == 0 && lane < pages) upcoming_ = table[0];
+      number_ = upcoming_;
+      if (first + 32 + lane < pages) upcoming_ = table[first + 32];
     }
-    const std::uint32_t barrier = rings.codes_full + 8 * at.stage;
-    if (lane == 0) mbarrier_wait(rings.codes_empty + 8 * at.stage, at.parity ^ 1);
+    const std::uint32_t barrier = rings.codes_full + 8 * at_.stage;
+    if (lane == 0) mbarrier_wait(rings.codes_empty + 8 * at_.stage, at_.parity ^ 1);
     __syncwarp();
     const int here = min(pages - first, kStepPages);
     constexpr std::uint32_t kPageBytes = kPageRows * kWidth;
@@ -82,43 +88,44 @@ struct Codes {
                                           (kPageBytes + (kind == 0 ? 2 * kPageScales : 0)));
     __syncwarp();
     const std::int64_t row =
-        (static_cast<std::int64_t>(__shfl_sync(0xFFFFFFFFU, number, (first + lane) % 32)) *
+        (static_cast<std::int64_t>(__shfl_sync(0xFFFFFFFFU, number_, (first + lane) % 32)) *
              p.kv_heads +
          tile.kv_head) *
         kPageRows;
     if (lane < here) {
       const auto page = static_cast<std::uint32_t>(lane);
       const std::uint64_t policy = evict_normal_policy();
-      tensor_copy(ring + at.stage * kCodeBytes + page * kPageBytes, kind == 0 ? &maps.k : &maps.v,
-                  0, static_cast<int>(row), barrier, policy);
+      tensor_copy(base + Plan::kCodesRing + at_.stage * kCodeBytes + page * kPageBytes,
+                  kind == 0 ? &maps.k : &maps.v, 0, static_cast<int>(row), barrier, policy);
       if (kind == 0) {
-        const std::uint32_t to = scales + at.stage * SharedPlan<Source::codes>::kRawScaleBytes;
+        const std::uint32_t to = base + Plan::kRawScales + at_.stage * Plan::kRawScaleBytes;
         bulk_copy(to + page * kPageScales, p.k_scales + row, kPageScales, barrier, policy);
         bulk_copy(to + (kStepPages + page) * kPageScales, p.v_scales + row, kPageScales, barrier,
                   policy);
       }
     }
     __syncwarp();
-    at.next();
+    at_.next();
   }
+
+ private:
+  const Widening& given_;
+  Turn<kCodeSlots> at_;
+  std::int32_t number_ = 0;  // page numbers of this lane: 32 pages, and the next 32
+  std::int32_t upcoming_ = 0;
 };
 
 /// Keeps both rings full from e4m3 pages: brings codes, and widens them, a token a thread. A
 /// warpgroup.
-inline __device__ void widen(const Attention& p,
-                             const Part& part,
-                             const PageMaps& maps,
-                             std::uint8_t* shared,
-                             std::uint32_t base,
-                             const Rings& rings) {
+inline __device__ void widen(const Widening& given) {
+  const auto& [p, part, maps, shared, base, rings] = given;
   using Plan = SharedPlan<Source::codes>;
   const int thread = static_cast<int>(threadIdx.x);
   const bool loads = thread < 32;
   auto* tiles = reinterpret_cast<Tile*>(shared + Plan::kTiles);
   Drawer drawer(p, part);
   Turn<kTileSlots> tile_at;
-  Codes codes{base + Plan::kCodesRing, base + Plan::kRawScales};
-  Turn<kCodeSlots> requested;
+  Codes codes(given);
   Turn<kCodeSlots> at;
   Step to;
   Turn<kScaleSlots> scale_at;
@@ -131,15 +138,15 @@ inline __device__ void widen(const Attention& p,
     tile_at.next();
     if (tile.steps == 0) break;
     if (loads) {
-      codes.request(p, maps, tile, rings, requested, 0, 0);
-      codes.request(p, maps, tile, rings, requested, 0, 1);
+      codes.request(tile, 0, 0);
+      codes.request(tile, 0, 1);
     }
 #pragma unroll 1
     for (int step = 0; step < tile.steps; ++step) {
       const std::uint32_t row = static_cast<std::uint32_t>(thread) * 128U;
       const bool more = step + 1 < tile.steps;
 
-      if (loads && more) codes.request(p, maps, tile, rings, requested, step + 1, 0);
+      if (loads && more) codes.request(tile, step + 1, 0);
       mbarrier_wait(rings.codes_full + 8 * at.stage, at.parity);
       mbarrier_wait(rings.keys_empty + 8 * to.stage, to.parity ^ 1);
       const auto* raw = reinterpret_cast<const float*>(shared + Plan::kRawScales) +
@@ -147,19 +154,19 @@ inline __device__ void widen(const Attention& p,
       auto& scales = reinterpret_cast<StepScales*>(shared + Plan::kScales)[scale_at.stage];
       const bool beyond = step * kStepTokens + thread >= tile.visible;
       const bool finite = put_scales(scales, thread, beyond, raw[0], raw[kStepTokens]);
-      widen_row(codes.ring + at.stage * kCodeBytes + row,
+      widen_row(base + Plan::kCodesRing + at.stage * kCodeBytes + row,
                 base + Plan::kKeys + to.stage * kTileBytes + row);
       proxy_fence();
       mbarrier_arrive(rings.codes_empty + 8 * at.stage);
       mbarrier_arrive(rings.keys_full + 8 * to.stage);
       at.next();
 
-      if (loads && more) codes.request(p, maps, tile, rings, requested, step + 1, 1);
+      if (loads && more) codes.request(tile, step + 1, 1);
       mbarrier_wait(rings.codes_full + 8 * at.stage, at.parity);
       mbarrier_wait(rings.values_empty + 8 * to.stage, to.parity ^ 1);
       const std::uint32_t values = base + Plan::kValues + to.stage * kTileBytes + row;
       if (finite) {
-        widen_row(codes.ring + at.stage * kCodeBytes + row, values);
+        widen_row(base + Plan::kCodesRing + at.stage * kCodeBytes + row, values);
       } else {
         constexpr std::uint32_t kNaNs = 0x7FFF7FFFU;
 #pragma unroll 1
