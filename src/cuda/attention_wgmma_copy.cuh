@@ -196,13 +196,23 @@ inline __device__ void load_queries(
   named_barrier(kQueryBarrier + warpgroup, kWarpgroup);
 }
 
+/// A step of V at the causal edge.
+struct EdgeStep {
+  std::uint8_t* values;
+  int* bad;  // [kWidth], see clean_values()
+  int first_token;
+};
+
 /// Makes a step of V at the causal edge safe to multiply: what lies beyond what the tile sees
 /// becomes zero, and so do NaNs and infinities of tokens that not every row sees, since no weight
 /// of 0 undoes them for the others. bad[column] becomes the first such token, for those that do;
 /// `found` is called before. `kThreads` threads.
 template <bool kF16, int kThreads, typename Found>
-__device__ __forceinline__ void clean_values(
-    std::uint8_t* values, int* bad, int first_token, const Tile& tile, int thread, Found found) {
+__device__ __forceinline__ void clean_values(const EdgeStep& step,
+                                             const Tile& tile,
+                                             int thread,
+                                             Found found) {
+  const auto [values, bad, first_token] = step;
   constexpr std::uint32_t kExponent = kF16 ? 0x7C00U : 0x7F80U;
   const auto suspect = [](std::uint32_t word) {
     return (word & kExponent) == kExponent || (word & kExponent << 16U) == kExponent << 16U;
@@ -257,8 +267,8 @@ __device__ void clean(std::uint8_t* shared, const Rings& rings) {
       mbarrier_wait(rings.values_raw + 8 * stage, parities >> stage & 1U);
       parities ^= 1U << stage;
       clean_values<kSource == Source::widened, 32>(
-          shared + Plan::kValues + stage * kTileBytes, bad, step * kStepTokens, tile, lane,
-          [&] { *const_cast<volatile int*>(&tile.any_bad) = 1; });
+          EdgeStep{shared + Plan::kValues + stage * kTileBytes, bad, step * kStepTokens}, tile,
+          lane, [&] { *const_cast<volatile int*>(&tile.any_bad) = 1; });
       __syncwarp();
       if (lane == 0) mbarrier_arrive(rings.values_full + 8 * stage);
     }

@@ -155,8 +155,8 @@ __device__ void multiply(const Attention& p,
         if (!masked(step)) return;
         bool found = false;
         clean_values<true, kMultipliers * kWarpgroup>(
-            shared + Plan::kValues + values.stage * kTileBytes, bad, step * kStepTokens, tile,
-            static_cast<int>(threadIdx.x) - kWarpgroup, [&] { found = true; });
+            EdgeStep{shared + Plan::kValues + values.stage * kTileBytes, bad, step * kStepTokens},
+            tile, static_cast<int>(threadIdx.x) - kWarpgroup, [&] { found = true; });
         any_bad |= named_any(kCleanBarrier, kMultipliers * kWarpgroup, found);
       }
     };
