@@ -162,13 +162,14 @@ __device__ void multiply(const Attention& p,
     };
     // True if sums are to be scaled by `keep`.
     const auto seek = [&](int step) {
-      int here[2];
+      Sight sight;
+      sight.masked = masked(step);
 #pragma unroll
-      for (int half = 0; half < 2; ++half) here[half] = seen[half] - step * kStepTokens;
+      for (int half = 0; half < 2; ++half) sight.seen[half] = seen[half] - step * kStepTokens;
       if constexpr (kF16)
-        return seek_bases(rows, codes, score, keep, here, masked(step), scales[scale_at.stage]);
+        return seek_bases(rows, codes, score, keep, sight, scales[scale_at.stage]);
       else
-        return seek_bases(rows, score, keep, here, masked(step), scale);
+        return seek_bases(rows, score, keep, sight, scale);
     };
     const auto weigh_step = [&] {
       weigh<kF16>(rows, weights, score, scale, scales + scale_at.stage);

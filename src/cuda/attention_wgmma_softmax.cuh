@@ -68,16 +68,17 @@ __device__ __forceinline__ bool any_moved(Rows& rows, const float (&keep)[2]) {
   return __any_sync(0xFFFFFFFFU, keep[0] != 1.0F || keep[1] != 1.0F) != 0;
 }
 
-/// Moves bases to what a step's scores need. Tokens >= seen[half] of the step are masked if
-/// `masked`.
-__device__ __forceinline__ bool seek_bases(Rows& rows,
-                                           float (&score)[kSums],
-                                           float (&keep)[2],
-                                           const int (&seen)[2],
-                                           bool masked,
-                                           float scale) {
+/// What a thread's rows see of a step: tokens < seen[half], which is asked if `masked`.
+struct Sight {
+  int seen[2];
+  bool masked;
+};
+
+/// Moves bases to what a step's scores need.
+__device__ __forceinline__ bool seek_bases(
+    Rows& rows, float (&score)[kSums], float (&keep)[2], const Sight& sight, float scale) {
   constexpr float kLag = 8.0F;  // weights up to 2^8
-  if (masked) mask(score, seen);
+  if (sight.masked) mask(score, sight.seen);
 #pragma unroll
   for (int half = 0; half < 2; ++half)
     keep[half] = move_base(rows.base[half], __fmul_rn(row_largest(score, half), scale), kLag);
@@ -89,8 +90,7 @@ __device__ __forceinline__ bool seek_bases(Rows& rows,
                                            CodeRows& codes,
                                            float (&score)[kSums],
                                            float (&keep)[2],
-                                           const int (&seen)[2],
-                                           bool masked,
+                                           const Sight& sight,
                                            const StepScales& scales) {
   // 2^exponent exceeds every scale, so that weights times scales stay below 2^kLargestWeight where
   // the base moved, and below f16's largest while it lags.
@@ -108,13 +108,13 @@ __device__ __forceinline__ bool seek_bases(Rows& rows,
   const float4 four = *reinterpret_cast<const float4*>(scales.largest);
   float largest_scale[2];
   largest_scale[0] = largest_scale[1] = fmaxf(fmaxf(four.x, four.y), fmaxf(four.z, four.w));
-  if (masked) {
-    mask(score, seen);
+  if (sight.masked) {
+    mask(score, sight.seen);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {  // of the tokens that the row sees
       float largest = 0.0F;
 #pragma unroll 1
-      for (int token = first / 2; token < seen[half] && token < kStepTokens; token += 4)
+      for (int token = first / 2; token < sight.seen[half] && token < kStepTokens; token += 4)
         largest = fmaxf(largest, scales.values[token]);
       largest_scale[half] = quad_max(largest);
     }
