@@ -123,7 +123,6 @@ __device__ void multiply(const Attention& p,
   Step values;
   Turn<kScaleSlots> scale_at;
   float score[kSums];
-  float keep[2];
   std::uint32_t weights[kStepTokens / 16][4];
 
   const auto next_steps = [&] {
@@ -160,16 +159,16 @@ __device__ void multiply(const Attention& p,
         any_bad |= named_any(kCleanBarrier, kMultipliers * kWarpgroup, found);
       }
     };
-    // True if sums are to be scaled by `keep`.
+    // True if sums are to be scaled by rows.keep.
     const auto seek = [&](int step) {
       Sight sight;
       sight.masked = masked(step);
 #pragma unroll
       for (int half = 0; half < 2; ++half) sight.seen[half] = seen[half] - step * kStepTokens;
       if constexpr (kF16)
-        return seek_bases(rows, codes, score, keep, sight, scales[scale_at.stage]);
+        return seek_bases(rows, codes, score, sight, scales[scale_at.stage]);
       else
-        return seek_bases(rows, score, keep, sight, scale);
+        return seek_bases(rows, score, sight, scale);
     };
     const auto weigh_step = [&] {
       weigh<kF16>(rows, weights, score, scale, scales + scale_at.stage);
@@ -207,7 +206,7 @@ __device__ void multiply(const Attention& p,
       wgmma_wait<0>();
       mbarrier_arrive(rings.values_empty + 8 * values.stage);
       values.next();
-      if (moved) rescale(rows, keep);
+      if (moved) rescale(rows);
       weigh_step();
     }
     values_ready(steps - 1);

@@ -20,6 +20,7 @@ struct Rows {
   float sum[kSums] = {};
   float base[2] = {-INFINITY, -INFINITY};
   float total[2] = {};  // of this thread's columns
+  float keep[2];        // what sums are to be multiplied by, see move_base()
 };
 /// What codes need beside, of the tokens that the row has seen: their base also keeps the weights'
 /// products with v's scales within f16.
@@ -61,11 +62,13 @@ __device__ __forceinline__ float move_base(float& base, float next, float lag) {
   base = next;
   return keep;
 }
-/// Multiplies totals; true on the whole warp if any of its rows' sums are to be multiplied too.
-__device__ __forceinline__ bool any_moved(Rows& rows, const float (&keep)[2]) {
+/// Multiplies totals by rows.keep; true on the whole warp if any of its rows' sums are to be
+/// multiplied too.
+__device__ __forceinline__ bool any_moved(Rows& rows) {
 #pragma unroll
-  for (int half = 0; half < 2; ++half) rows.total[half] = __fmul_rn(rows.total[half], keep[half]);
-  return __any_sync(0xFFFFFFFFU, keep[0] != 1.0F || keep[1] != 1.0F) != 0;
+  for (int half = 0; half < 2; ++half)
+    rows.total[half] = __fmul_rn(rows.total[half], rows.keep[half]);
+  return __any_sync(0xFFFFFFFFU, rows.keep[0] != 1.0F || rows.keep[1] != 1.0F) != 0;
 }
 
 /// What a thread's rows see of a step: tokens < seen[half], which is asked if `masked`.
@@ -75,21 +78,22 @@ struct Sight {
 };
 
 /// Moves bases to what a step's scores need.
-__device__ __forceinline__ bool seek_bases(
-    Rows& rows, float (&score)[kSums], float (&keep)[2], const Sight& sight, float scale) {
+__device__ __forceinline__ bool seek_bases(Rows& rows,
+                                           float (&score)[kSums],
+                                           const Sight& sight,
+                                           float scale) {
   constexpr float kLag = 8.0F;  // weights up to 2^8
   if (sight.masked) mask(score, sight.seen);
 #pragma unroll
   for (int half = 0; half < 2; ++half)
-    keep[half] = move_base(rows.base[half], __fmul_rn(row_largest(score, half), scale), kLag);
-  return any_moved(rows, keep);
+    rows.keep[half] = move_base(rows.base[half], __fmul_rn(row_largest(score, half), scale), kLag);
+  return any_moved(rows);
 }
 
 /// The same for codes, whose scores take their token's scale here.
 __device__ __forceinline__ bool seek_bases(Rows& rows,
                                            CodeRows& codes,
                                            float (&score)[kSums],
-                                           float (&keep)[2],
                                            const Sight& sight,
                                            const StepScales& scales) {
   // 2^exponent exceeds every scale, so that weights times scales stay below 2^kLargestWeight where
@@ -124,15 +128,15 @@ __device__ __forceinline__ bool seek_bases(Rows& rows,
     codes.largest[half] = fmaxf(codes.largest[half], row_largest(score, half));
     codes.largest_scale[half] = fmaxf(codes.largest_scale[half], largest_scale[half]);
     const int exponent = static_cast<int>(__float_as_uint(codes.largest_scale[half]) >> 23) - 126;
-    keep[half] = move_base(
+    rows.keep[half] = move_base(
         rows.base[half], codes.largest[half] + static_cast<float>(exponent - kLargestWeight), kLag);
   }
-  return any_moved(rows, keep);
+  return any_moved(rows);
 }
 
-__device__ __forceinline__ void rescale(Rows& rows, const float (&keep)[2]) {
+__device__ __forceinline__ void rescale(Rows& rows) {
 #pragma unroll
-  for (int i = 0; i < kSums; ++i) rows.sum[i] *= keep[i / 2 % 2];
+  for (int i = 0; i < kSums; ++i) rows.sum[i] *= rows.keep[i / 2 % 2];
 }
 
 /// Scores become weights, the first operand of the product with v: in one stretch, as the product
