@@ -17,10 +17,9 @@
 //   step     scores of the next 128 tokens are multiplied while the last 128 weights multiply v
 //   shared   Q 32 KB, two stages of K and of V, 32 KB each; three slots of codes, 16 KB each
 //   FLOPs    4 * rows * 128 * context, half of it under the causal edge: bound by the tensor cores
-//   files    attention_wgmma.cuh: sizes, shared memory, tiles; attention_wgmma_copy.cuh: what
-//   brings
-//            them; attention_widen.cuh: codes; attention_wgmma_multiply.cuh and
-//            attention_wgmma_softmax.cuh: warpgroups 1 and 2; here the kernel and its launches
+//   files    here the kernel and its launches; attention_wgmma.cuh what its roles share;
+//            attention_wgmma_copy.cuh and attention_widen.cuh what warpgroup 0 does;
+//            attention_wgmma_multiply.cuh and attention_wgmma_softmax.cuh warpgroups 1 and 2
 //
 // A row's softmax takes the steps in order from token 0, and tokens beyond its position change
 // nothing: its bits do not depend on the chunk it came in. Numbers: docs/kernels/README.md.
