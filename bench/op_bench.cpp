@@ -12,8 +12,8 @@ int main(int argc, char** argv) {
   koho::app::OperatorBenchOptions options;
   bool portable = false;
   options.command = "op_bench";
+  for (int i = 1; i < argc; ++i) options.command += std::string(" ") + argv[i];
   for (int i = 1; i < argc; ++i) {
-    options.command += std::string(" ") + argv[i];
     const auto value = [&] { return i + 1 < argc ? std::string(argv[++i]) : std::string(); };
     if (std::strcmp(argv[i], "--portable") == 0)
       portable = true;

@@ -12,8 +12,9 @@
 //            64 rows each: while one multiplies, the other does its softmax, where a token's k
 //            scale multiplies its score and its v scale the weight of v
 //   codes    are widened to f16 once by a kernel before, which a prompt's many tiles read. Of few
-//            rows, and of decoded rows in the deterministic mode, warpgroup 0 widens them itself,
-//            from one ring to the other: with the same bits
+//            rows, where memory is too little for launches that load the GPU, and of decoded rows
+//            in the deterministic mode, warpgroup 0 widens them itself, from one ring to the other:
+//            with the same bits
 //   step     scores of the next 128 tokens are multiplied while the last 128 weights multiply v
 //   shared   Q 32 KB, two stages of K and of V, 32 KB each; three slots of codes, 16 KB each
 //   FLOPs    4 * rows * 128 * context, half of it under the causal edge: bound by the tensor cores
