@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if constexpr (kCodes) {
       widen(Widening{p, part, maps, shared, base, rings});
     } else {
-      const int warp = __shfl_sync(0xFFFFFFFFU, static_cast<int>(threadIdx.x) / 32, 0);
+      const int warp = warp_index();
       if (warp == 0)
         produce<kSource>(p, part, maps, shared, base, rings);
       else if (warp <= kMultipliers)
@@ -123,6 +123,12 @@ __global__ void __launch_bounds__(kThreads, 1)
     registers_take<kCodes ? 216 : 232>();
     multiply<kSource>(p, shared, base, rings);
   }
+}
+
+/// Tiles that a sequence of so many query rows has at most, of one kv head.
+std::int64_t tiles_of_head(const Attention& p, int query_max) {
+  const std::int64_t rows = static_cast<std::int64_t>(query_max) * (p.query_heads / p.kv_heads);
+  return (rows + kRows - 1) / kRows;
 }
 
 template <Source kSource>
@@ -144,9 +150,8 @@ cudaError_t launch_tiles(const Attention& p, Part part, int query_max, cudaStrea
       static_cast<std::int64_t>(std::max(p.context_max, 1)) * kWidth * 4;
   part.head_block =
       static_cast<int>(std::clamp<std::int64_t>(kBlockBytes / head_bytes, 1, part.heads));
-  const int group = p.query_heads / p.kv_heads;
-  const std::int64_t tiles = static_cast<std::int64_t>(part.sequences) * part.heads *
-                             ((static_cast<std::int64_t>(query_max) * group + kRows - 1) / kRows);
+  const std::int64_t tiles =
+      static_cast<std::int64_t>(part.sequences) * part.heads * tiles_of_head(p, query_max);
   const auto grid = static_cast<unsigned>(std::clamp<std::int64_t>(tiles, 1, p.multiprocessors));
   return launch_kernel(kernel, {dim3(grid), dim3(kThreads), kShared}, stream, p, part, maps);
 }
@@ -157,8 +162,8 @@ std::int64_t widened_unit_bytes(const Attention& p) {
   return steps * (2 * kTileBytes + static_cast<std::int64_t>(sizeof(StepScales)));
 }
 bool widens_before(const Attention& p) {
-  const std::int64_t rows = static_cast<std::int64_t>(p.query_max) * (p.query_heads / p.kv_heads);
-  return p.k_scales != nullptr && rows > kFewTiles * kRows && p.sequences > p.decodes + p.singles;
+  return p.k_scales != nullptr && tiles_of_head(p, p.query_max) > kFewTiles &&
+         p.sequences > p.decodes + p.singles;
 }
 
 /// What of the prompts, from sequence `first` on, is widened and attended to at a time.
@@ -177,8 +182,7 @@ WidenedLaunch widened_launch(const Attention& p, int first) {
 bool widening_pays(const Attention& p, int first) {
   const WidenedLaunch one = widened_launch(p, first);
   if (one.sequences == p.sequences - first && one.heads == p.kv_heads) return true;
-  const std::int64_t rows = static_cast<std::int64_t>(p.query_max) * (p.query_heads / p.kv_heads);
-  return one.sequences * one.heads * ((rows + kRows - 1) / kRows) >= p.multiprocessors;
+  return one.sequences * one.heads * tiles_of_head(p, p.query_max) >= p.multiprocessors;
 }
 
 /// Widens codes and attends to them, as many sequences and heads at a time as there is memory for.

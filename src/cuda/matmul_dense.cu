@@ -493,13 +493,12 @@ cudaError_t launch_columns(const Matmul& p,
                            const CUtensorMap& x_map,
                            const DenseForm& form,
                            cudaStream_t stream) {
-  const bool whole = form.whole && p.parts > 1;
-  if (form.slot_width == kStageWidth && !whole)
+  if (form.slot_width == kStageWidth && !form.whole)
     return launch_form<kType, kColumns, kStageWidth, false>(p, x_map, form, stream);
   if constexpr (kType == TileType::fp8 && kColumns >= 64) {
     if (form.slot_width == kStageWidth)
       return launch_form<kType, kColumns, kStageWidth, true>(p, x_map, form, stream);
-    if (form.slot_width == kStageWidth / 2 && !whole)
+    if (form.slot_width == kStageWidth / 2 && !form.whole)
       return launch_form<kType, kColumns, kStageWidth / 2, false>(p, x_map, form, stream);
   }
   return cudaErrorInvalidValue;  // no shape was fastest with another one
@@ -555,9 +554,9 @@ DenseForm dense_form(const Matmul& p, int multiprocessors) {
   // From 33 tokens on sending sums costs more than multiprocessors without work, as long as most
   // have some.
   if (many && p.tiles <= multiprocessors && p.tiles * 2 > multiprocessors) {
-    form.whole = true;
+    form.whole = p.parts > 1;
     form.ring_bytes = form.columns == 128 && stages <= kStagesShort ? kLargest
-                      : p.parts > 1 || form.columns == 128          ? kAlone
+                      : form.whole || form.columns == 128           ? kAlone
                                                                     : kLarge;
     return form;
   }

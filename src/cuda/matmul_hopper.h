@@ -11,7 +11,8 @@ namespace koho::cuda {
 
 /// How the work of one matrix is cut; no result depends on it.
 struct DenseForm {
-  int columns = 8;       // room for so many tokens: 8, 16, 32, 64, 128
+  int columns = 8;  // room for so many tokens: 8, 16, 32, 64, 128
+  // fp8 from 64 columns on may have one of these:
   bool whole = false;    // a CTA takes all parts of the width, one after the other
   int slot_width = 256;  // bytes of K of a slot of the ring: 256 or 128
   int ring_bytes = 0;

@@ -20,23 +20,6 @@ __device__ __forceinline__ int warp_index() {
   return __shfl_sync(0xFFFFFFFFU, static_cast<int>(threadIdx.x) / 32, 0);
 }
 
-// ---- programmatic dependent launch
-
-/// Waits until the kernels before this one are complete and their writes visible.
-__device__ __forceinline__ void grid_wait() {
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-/// Lets the next kernel start its own prologue.
-__device__ __forceinline__ void grid_release() {
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
-/// What every kernel begins with. NOTE: release after wait, so that at most two kernels overlap and
-/// what the kernel before the last wrote may be read before this one's wait.
-__device__ __forceinline__ void grid_begin() {
-  grid_wait();
-  grid_release();
-}
-
 /// True on one lane of a converged warp. Where one lane copies, this is how ptxas knows it: after a
 /// comparison of thread numbers it puts each copy into a loop over lanes.
 __device__ __forceinline__ bool elect_one() {
@@ -53,6 +36,23 @@ __device__ __forceinline__ bool elect_one() {
 __device__ __forceinline__ void wait_until(long long time) {
   while (clock64() < time) {
   }
+}
+
+// ---- programmatic dependent launch
+
+/// Waits until the kernels before this one are complete and their writes visible.
+__device__ __forceinline__ void grid_wait() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+/// Lets the next kernel start its own prologue.
+__device__ __forceinline__ void grid_release() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+/// What every kernel begins with. NOTE: release after wait, so that at most two kernels overlap and
+/// what the kernel before the last wrote may be read before this one's wait.
+__device__ __forceinline__ void grid_begin() {
+  grid_wait();
+  grid_release();
 }
 
 // ---- mbarrier
