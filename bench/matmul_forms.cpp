@@ -196,7 +196,7 @@ std::vector<DenseForm> forms_of(const Matmul& p, int multiprocessors) {
     const bool wider = columns > 8 && columns / 2 >= p.tokens;
     if (wider || columns < p.tokens) continue;
     for (const bool whole : {false, true}) {
-      if (whole && (p.parts == 1 || p.type == TileType::bf16 || columns < 64)) continue;
+      if (whole && (p.type == TileType::bf16 || columns < 64)) continue;
       for (const int slot_width : {256, 128}) {
         if (slot_width == 128 && (whole || p.type == TileType::bf16 || columns < 64)) continue;
         for (const int kilobytes : {50, 66, 75, 100, 147, 200})

@@ -165,6 +165,10 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
   using Plan = DensePlan<kColumns, kSlotWidth>;
   constexpr int kConsumers = Plan::kConsumers;
   constexpr int kEach = Plan::kEach;
+  constexpr int kHalves = kStageWidth / kSlotWidth;
+  // A stage's products are issued before the sums of the one before are waited for. The ring must
+  // be deep: two stages of it are held.
+  constexpr bool kTwoStages = kWhole && kColumns == 64;
   extern __shared__ std::uint8_t unaligned[];
   std::uint8_t* shared = unaligned + (1024U - shared_address(unaligned) % 1024U) % 1024U;
   const int ctas = kWhole ? 1 : p.parts;  // of a cluster
@@ -248,10 +252,29 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
         phase ^= 1U;
       }
     };
+    const auto slot_full = [&] {
+      mbarrier_wait(ring.full + 8U * static_cast<std::uint32_t>(slot), phase);
+    };
+    const auto release = [&](int of) {
+      mbarrier_arrive(ring.empty + 8U * static_cast<std::uint32_t>(of));
+    };
+    // 32 bytes of K from the slot.
+    const auto step = [&](float(&partial)[kEach][4], int i, bool accumulate) {
+      const auto at = static_cast<std::uint32_t>(slot * Plan::kSlot);
+      wgmma<kType, 8 * kEach>(
+          &partial[0][0],
+          operand_at(operand_at(weights, at), static_cast<std::uint32_t>(i) * 2048U),
+          operand_at(operand_at(boxes, at),
+                     static_cast<std::uint32_t>(i / 4 * kBox * kColumns + i % 4 * kTileWidthStep)),
+          accumulate ? 1 : 0);
+    };
     int part = 1;
-    for (int stage = piece.begin; stage < piece.end; ++stage) {
-      if (kWhole && stage == piece.end * part / p.parts) {  // a part's sums are complete
+    int border = kWhole ? piece.end / p.parts : 0;  // stage where the next part begins
+    // Adds a stage's sums; a part's go to the total where the next one begins.
+    const auto add = [&](int stage, const float(&partial)[kEach][4]) {
+      if (kWhole && stage == border) {
         ++part;
+        border = piece.end * part / p.parts;
 #pragma unroll
         for (int tile = 0; tile < kEach; ++tile)
 #pragma unroll
@@ -260,58 +283,94 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
             sum[tile][i] = 0.0F;
           }
       }
-      float partial[kEach][4] = {};
-      // 32 bytes of K from the slot.
-      const auto step = [&](int i, bool accumulate) {
-        const auto at = static_cast<std::uint32_t>(slot * Plan::kSlot);
-        wgmma<kType, 8 * kEach>(
-            &partial[0][0],
-            operand_at(operand_at(weights, at), static_cast<std::uint32_t>(i) * 2048U),
-            operand_at(operand_at(boxes, at), static_cast<std::uint32_t>(i / 4 * kBox * kColumns +
-                                                                         i % 4 * kTileWidthStep)),
-            accumulate ? 1 : 0);
-      };
-      const int width = min(kStageWidth, p.width_bytes - stage * kStageWidth);
-      if (width == kStageWidth) {
-        int slots[kStageWidth / kSlotWidth];
-#pragma unroll
-        for (int half = 0; half < kStageWidth / kSlotWidth; ++half) {
-          slots[half] = slot;
-          mbarrier_wait(ring.full + 8U * static_cast<std::uint32_t>(slot), phase);
-          wgmma_begin();
-#pragma unroll
-          for (int i = 0; i < kSlotWidth / kTileWidthStep; ++i) step(i, half > 0 || i > 0);
-          wgmma_commit();
-          advance();
-        }
-        const auto release = [&](int of) {
-          mbarrier_arrive(ring.empty + 8U * static_cast<std::uint32_t>(of));
-        };
-        if constexpr (kSlotWidth < kStageWidth) {
-          wgmma_wait<1>();
-          release(slots[0]);
-        }
-        wgmma_wait<0>();
-        release(slots[kStageWidth / kSlotWidth - 1]);
-      } else {  // the short stage at a width's end
-        for (int begin = 0; begin < width; begin += kSlotWidth) {
-          mbarrier_wait(ring.full + 8U * static_cast<std::uint32_t>(slot), phase);
-          const int steps = min(kSlotWidth, width - begin) / kTileWidthStep;
-#pragma unroll 1
-          for (int i = 0; i < steps; ++i) {
-            wgmma_begin();
-            step(i, begin > 0 || i > 0);
-            wgmma_commit();
-            wgmma_wait<0>();
-          }
-          mbarrier_arrive(ring.empty + 8U * static_cast<std::uint32_t>(slot));
-          advance();
-        }
-      }
 #pragma unroll
       for (int tile = 0; tile < kEach; ++tile)
 #pragma unroll
-        for (int i = 0; i < 4; ++i) sum[tile][i] += partial[tile][i];
+        for (int i = 0; i < 4; ++i) {
+          sum[tile][i] += partial[tile][i];
+          // Here, and not behind the products that are issued next.
+          if (kTwoStages) asm volatile("" : "+f"(sum[tile][i]));
+        }
+    };
+    // Issues a whole stage's products; gives its first slot.
+    const auto issue = [&](float(&partial)[kEach][4]) {
+      const int first = slot;
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        slot_full();
+        wgmma_begin();
+#pragma unroll
+        for (int i = 0; i < kSlotWidth / kTileWidthStep; ++i) step(partial, i, half > 0 || i > 0);
+        wgmma_commit();
+        advance();
+      }
+      return first;
+    };
+    const auto release_last = [&](int first) {
+      release(kHalves == 1 ? first : first + 1 == cut.slots ? 0 : first + 1);
+    };
+    const int whole_end = min(piece.end, p.width_bytes / kStageWidth);
+    int stage = piece.begin;
+    if constexpr (kTwoStages) {
+      static_assert(kHalves == 1);
+      float partials[2][kEach][4] = {};
+      int first[2] = {0, 0};
+      const auto retire = [&](int of, int done) {
+        release(first[of]);
+        add(done, partials[of]);
+      };
+      if (stage < whole_end) {
+        first[0] = issue(partials[0]);
+#pragma unroll 1
+        for (; stage + 2 < whole_end; stage += 2) {  // NOTE: no condition on what is issued
+          first[1] = issue(partials[1]);
+          wgmma_wait<1>();
+          retire(0, stage);
+          first[0] = issue(partials[0]);
+          wgmma_wait<1>();
+          retire(1, stage + 1);
+        }
+        if (stage + 1 < whole_end) {
+          first[1] = issue(partials[1]);
+          wgmma_wait<1>();
+          retire(0, stage);
+          wgmma_wait<0>();
+          retire(1, stage + 1);
+        } else {
+          wgmma_wait<0>();
+          retire(0, stage);
+        }
+      }
+    } else {
+      for (; stage < whole_end; ++stage) {
+        float partial[kEach][4];
+        const int first = issue(partial);
+        if constexpr (kHalves > 1) {
+          wgmma_wait<1>();
+          release(first);
+        }
+        wgmma_wait<0>();
+        release_last(first);
+        add(stage, partial);
+      }
+    }
+    if (whole_end < piece.end) {  // the short stage at a width's end
+      const int width = p.width_bytes - whole_end * kStageWidth;
+      float partial[kEach][4] = {};
+      for (int begin = 0; begin < width; begin += kSlotWidth) {
+        slot_full();
+        const int steps = min(kSlotWidth, width - begin) / kTileWidthStep;
+#pragma unroll 1
+        for (int i = 0; i < steps; ++i) {
+          wgmma_begin();
+          step(partial, i, begin > 0 || i > 0);
+          wgmma_commit();
+          wgmma_wait<0>();
+        }
+        release(slot);
+        advance();
+      }
+      add(whole_end, partial);
     }
   }
   if constexpr (kWhole) {
@@ -536,7 +595,6 @@ DenseForm dense_form(const Matmul& p, int multiprocessors) {
   constexpr int kLargest = 200 << 10;
   constexpr int kSharedOfOne = 220 << 10;  // of a multiprocessor
   constexpr int kBesideRing = 8 << 10;
-  constexpr int kStagesShort = 12;
   constexpr int kTilesEnough = 200;
   DenseForm form;
   form.columns = p.tokens <= 8    ? 8
@@ -549,15 +607,12 @@ DenseForm dense_form(const Matmul& p, int multiprocessors) {
     return form;
   }
   form.copiers = p.tiles >= kTilesEnough ? 1 : 2;
-  const int stages = ceil_div(p.width_bytes, kStageWidth);
   const bool many = form.columns >= 64;
   // From 33 tokens on sending sums costs more than multiprocessors without work, as long as most
   // have some.
   if (many && p.tiles <= multiprocessors && p.tiles * 2 > multiprocessors) {
-    form.whole = p.parts > 1;
-    form.ring_bytes = form.columns == 128 && stages <= kStagesShort ? kLargest
-                      : form.whole || form.columns == 128           ? kAlone
-                                                                    : kLarge;
+    form.whole = true;
+    form.ring_bytes = kLargest;
     return form;
   }
   const int blocks = p.tiles * p.parts;
