@@ -194,9 +194,10 @@ std::vector<DenseForm> forms_of(const Matmul& p, int multiprocessors) {
   std::vector<DenseForm> forms{dense_form(p, multiprocessors)};
   for (const int columns : {8, 16, 32, 64, 128}) {
     const bool wider = columns > 8 && columns / 2 >= p.tokens;
-    if (wider || columns < p.tokens) continue;
+    if (wider || (columns < p.tokens && (columns < 32 || p.type == TileType::bf16))) continue;
     for (const bool whole : {false, true}) {
-      if (whole && (p.type == TileType::bf16 || columns < 64)) continue;
+      if (whole && (p.type == TileType::bf16 || columns < 32)) continue;
+      if (!whole && columns < p.tokens) continue;
       for (const int slot_width : {256, 128}) {
         if (slot_width == 128 && (whole || p.type == TileType::bf16 || columns < 64)) continue;
         for (const int kilobytes : {50, 66, 75, 100, 147, 200})

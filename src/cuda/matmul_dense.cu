@@ -2,19 +2,21 @@
 // One matrix for few tokens on Hopper: what decode runs for every linear layer.
 //
 //   grid     a CTA a piece of work: a block of 64 weight rows and one of `parts` parts of the
-//   width,
-//            then the parts are a cluster; or the whole width (kWhole), part by part
+//            width, then the parts are a cluster; or the whole width (kWhole), part by part, for
+//            all tokens or a slice of kColumns
 //   roles    one warp copies weights (bulk copies of tiled weights, started before the kernel
 //            before has ended) and it or another one boxes of token rows (128 bytes of K,
 //            swizzled); one or two warpgroups multiply (wgmma m64nXk32), each its columns
-//   sums     each stage of 256 bytes of K is summed by itself and added in f32, as in matmul.cuh;
-//            the parts' sums are added in their order, in a cluster by the CTA that owns the rows.
-//            Neither depends on the number of tokens or on the form, so a row's bits do not.
+//   sums     each stage of 256 bytes of K is summed by itself and added in f32, as in matmul.cuh
+//            (kWhole: while the next stage is multiplied); the parts' sums are added in their
+//            order, in a cluster by the CTA that owns the rows. Neither depends on the number of
+//            tokens or on the form, so a row's bits do not.
 //   shared   barriers and scales · sums received · ring of slots of kSlotWidth * (64 + kColumns) B
 //   bytes    weights once; tokens once a tile, from L2
 //
 // Numbers: docs/kernels/README.md.
 #include <algorithm>
+#include <type_traits>
 
 #include "base/arithmetic.h"
 #include "cuda/launch.cuh"
@@ -27,8 +29,8 @@ namespace koho::cuda {
 namespace {
 
 constexpr int kBox = 128;          // bytes of K of one box of tokens
-constexpr int kRingSlotsMax = 12;  // barriers there are
-constexpr int kBarrierBytes = 256;
+constexpr int kRingSlotsMax = 16;  // barriers there are
+constexpr int kBarrierBytes = 384;
 constexpr int kRowGroups = kTileRows / 16;  // of rows, one a warp of a warpgroup
 
 template <int kColumns, int kSlotWidth>
@@ -68,19 +70,23 @@ __device__ __forceinline__ int first_group(int rank, int ctas) {
 struct DenseCut {
   int slots;    // of the ring
   int copiers;  // warps: 1, or 2 where one copies token rows alone
+  int slices;   // of the tokens, where a CTA has the whole width
 };
 
 /// What a CTA has of the matrix.
 struct DensePiece {
   int block;  // of 64 weight rows
+  int token;  // the first one
   int part;   // of the width, and the rank in the cluster
   int begin;  // stages of 256 bytes of K
   int end;
 
-  __device__ __forceinline__ DensePiece(const Matmul& p, int ctas) {
+  /// `ctas` of a cluster; `slices` of `columns` tokens.
+  __device__ __forceinline__ DensePiece(const Matmul& p, int ctas, int slices, int columns) {
     // The rank in the cluster, as ptxas knows it to be one for all lanes.
     part = static_cast<int>(blockIdx.x) % ctas;
-    block = static_cast<int>(blockIdx.x) / ctas;
+    block = static_cast<int>(blockIdx.x) / (ctas * slices);
+    token = static_cast<int>(blockIdx.x) / ctas % slices * columns;
     const int stages = (p.width_bytes + kStageWidth - 1) / kStageWidth;
     begin = stages * part / ctas;
     end = stages * (part + 1) / ctas;
@@ -129,7 +135,7 @@ __device__ __forceinline__ void copy_operands(const Matmul& p,
       if (box < boxes)
         tensor_copy(
             place(slot) + static_cast<std::uint32_t>(Plan::kWeightBytes + box * kBox * kColumns),
-            &x_map, unit * kSlotWidth + box * kBox, 0, barrier);
+            &x_map, unit * kSlotWidth + box * kBox, piece.token, barrier);
   };
   const int begin = piece.begin * kHalves;
   const int end = min(piece.end * kHalves, (p.width_bytes + kSlotWidth - 1) / kSlotWidth);
@@ -168,7 +174,7 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
   constexpr int kHalves = kStageWidth / kSlotWidth;
   // A stage's products are issued before the sums of the one before are waited for. The ring must
   // be deep: two stages of it are held.
-  constexpr bool kTwoStages = kWhole && kColumns == 64;
+  constexpr bool kTwoStages = kWhole && kColumns <= 64;
   extern __shared__ std::uint8_t unaligned[];
   std::uint8_t* shared = unaligned + (1024U - shared_address(unaligned) % 1024U) % 1024U;
   const int ctas = kWhole ? 1 : p.parts;  // of a cluster
@@ -185,7 +191,8 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
 
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = warp_index();
-  const DensePiece piece(p, ctas);
+  const DensePiece piece(p, ctas, kWhole ? cut.slices : 1, kColumns);
+  const int tokens = kWhole ? min(kColumns, p.tokens - piece.token) : p.tokens;
   const int first_row = piece.block * kTileRows;
   const int owned_first = first_group(piece.part, ctas);
   const int owned = first_group(piece.part + 1, ctas) - owned_first;
@@ -235,7 +242,7 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
   grid_wait();
   grid_release();
   for (int i = thread; i < kColumns; i += kConsumers)
-    x_scales[i] = kType == TileType::fp8 && i < p.tokens ? p.x_scales[i] : 1.0F;
+    x_scales[i] = kType == TileType::fp8 && i < tokens ? p.x_scales[piece.token + i] : 1.0F;
 
   const int first_tile = warp / 4 * kEach;
   float sum[kEach][4] = {};
@@ -251,9 +258,6 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
         slot = 0;
         phase ^= 1U;
       }
-    };
-    const auto slot_full = [&] {
-      mbarrier_wait(ring.full + 8U * static_cast<std::uint32_t>(slot), phase);
     };
     const auto release = [&](int of) {
       mbarrier_arrive(ring.empty + 8U * static_cast<std::uint32_t>(of));
@@ -292,65 +296,61 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
           if (kTwoStages) asm volatile("" : "+f"(sum[tile][i]));
         }
     };
-    // Issues a whole stage's products; gives its first slot.
-    const auto issue = [&](float(&partial)[kEach][4]) {
-      const int first = slot;
+    // Issues the products of a slot; `half` is its place in its stage. Gives the slot.
+    const auto issue = [&](float(&partial)[kEach][4], int half) {
+      const int issued = slot;
+      mbarrier_wait(ring.full + 8U * static_cast<std::uint32_t>(slot), phase);
+      wgmma_begin();
 #pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
-        slot_full();
-        wgmma_begin();
-#pragma unroll
-        for (int i = 0; i < kSlotWidth / kTileWidthStep; ++i) step(partial, i, half > 0 || i > 0);
-        wgmma_commit();
-        advance();
-      }
-      return first;
-    };
-    const auto release_last = [&](int first) {
-      release(kHalves == 1 ? first : first + 1 == cut.slots ? 0 : first + 1);
+      for (int i = 0; i < kSlotWidth / kTileWidthStep; ++i) step(partial, i, half > 0 || i > 0);
+      wgmma_commit();
+      advance();
+      return issued;
     };
     const int whole_end = min(piece.end, p.width_bytes / kStageWidth);
     int stage = piece.begin;
     if constexpr (kTwoStages) {
       static_assert(kHalves == 1);
       float partials[2][kEach][4] = {};
-      int first[2] = {0, 0};
-      const auto retire = [&](int of, int done) {
-        release(first[of]);
-        add(done, partials[of]);
+      int held[2] = {0, 0};
+      // Two stages, the first of which is issued; where more follow, the next one's is too.
+      const auto run_two = [&](auto more) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          if (more || i == 0) {
+            held[1 - i] = issue(partials[1 - i], 0);
+            wgmma_wait<1>();
+          } else {
+            wgmma_wait<0>();
+          }
+          release(held[i]);
+          add(stage++, partials[i]);
+        }
       };
       if (stage < whole_end) {
-        first[0] = issue(partials[0]);
+        held[0] = issue(partials[0], 0);
 #pragma unroll 1
-        for (; stage + 2 < whole_end; stage += 2) {  // NOTE: no condition on what is issued
-          first[1] = issue(partials[1]);
-          wgmma_wait<1>();
-          retire(0, stage);
-          first[0] = issue(partials[0]);
-          wgmma_wait<1>();
-          retire(1, stage + 1);
-        }
+        while (stage + 2 < whole_end) run_two(std::true_type{});  // NOTE: no condition on an issue
         if (stage + 1 < whole_end) {
-          first[1] = issue(partials[1]);
-          wgmma_wait<1>();
-          retire(0, stage);
-          wgmma_wait<0>();
-          retire(1, stage + 1);
+          run_two(std::false_type{});
         } else {
           wgmma_wait<0>();
-          retire(0, stage);
+          release(held[0]);
+          add(stage, partials[0]);
         }
       }
     } else {
       for (; stage < whole_end; ++stage) {
         float partial[kEach][4];
-        const int first = issue(partial);
+        int held[kHalves];
+#pragma unroll
+        for (int half = 0; half < kHalves; ++half) held[half] = issue(partial, half);
         if constexpr (kHalves > 1) {
           wgmma_wait<1>();
-          release(first);
+          release(held[0]);
         }
         wgmma_wait<0>();
-        release_last(first);
+        release(held[kHalves - 1]);
         add(stage, partial);
       }
     }
@@ -358,7 +358,7 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
       const int width = p.width_bytes - whole_end * kStageWidth;
       float partial[kEach][4] = {};
       for (int begin = 0; begin < width; begin += kSlotWidth) {
-        slot_full();
+        mbarrier_wait(ring.full + 8U * static_cast<std::uint32_t>(slot), phase);
         const int steps = min(kSlotWidth, width - begin) / kTileWidthStep;
 #pragma unroll 1
         for (int i = 0; i < steps; ++i) {
@@ -397,8 +397,8 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
     for (int i = 0; i < 4; ++i) {
       const int token = tile * 8 + lane % 4 * 2 + i % 2;
       const int row = group * 16 + lane / 4 + i / 2 * 8;
-      if (token < p.tokens && first_row + row < p.rows)
-        store_sum(p, token, first_row + row, value[i]);
+      if (token < tokens && first_row + row < p.rows)
+        store_sum(p, piece.token + token, first_row + row, value[i]);
     }
   };
   // Two tiles at once: 16 bytes of a token's row a lane, where they are aligned.
@@ -416,9 +416,9 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
     const uint4 eight = gather_quad(words);
     const int mine = lane % 4;
     const int token = (tile + mine / 2) * 8 + lane / 4;
-    if (token < p.tokens)
-      *reinterpret_cast<uint4*>(static_cast<Bf16*>(p.out) + token * p.out_stride + first_row +
-                                group * 16 + mine % 2 * 8) = eight;
+    if (token < tokens)
+      *reinterpret_cast<uint4*>(static_cast<Bf16*>(p.out) + (piece.token + token) * p.out_stride +
+                                first_row + group * 16 + mine % 2 * 8) = eight;
   };
   constexpr bool kTwo = kEach >= 4;
   // Leaves this warp's sums in shared memory, tile after tile, in the order of fragments.
@@ -432,18 +432,18 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
     if constexpr (!kTwo) {
 #pragma unroll
       for (int tile = 0; tile < kEach; ++tile)
-        if ((first_tile + tile) * 8 < p.tokens) finish(warp % 4, first_tile + tile, sum[tile]);
+        if ((first_tile + tile) * 8 < tokens) finish(warp % 4, first_tile + tile, sum[tile]);
     } else if (aligned) {
 #pragma unroll
       for (int tile = 0; tile < kEach; tile += 2) {
-        if ((first_tile + tile) * 8 >= p.tokens) break;
+        if ((first_tile + tile) * 8 >= tokens) break;
         finish_two(warp % 4, first_tile + tile, sum[tile], sum[tile + 1]);
       }
     } else {  // the same through the ring, which all are done with: this code is there once
       std::uint8_t* mine = shared + ring_begin + warp * kEach * 512;
       put(mine);
 #pragma unroll 1
-      for (int tile = 0; tile < kEach && (first_tile + tile) * 8 < p.tokens; ++tile) {
+      for (int tile = 0; tile < kEach && (first_tile + tile) * 8 < tokens; ++tile) {
         const float4 four = reinterpret_cast<const float4*>(mine)[tile * 32 + lane];
         const float of[4] = {four.x, four.y, four.z, four.w};
         finish(warp % 4, first_tile + tile, of);
@@ -507,7 +507,7 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
     for (int item = warp * kStep; item < owned * Plan::kTiles; item += kConsumers / 32 * kStep) {
       const int group = owned_first + item / Plan::kTiles;
       const int tile = item % Plan::kTiles;
-      if (tile * 8 >= p.tokens) continue;
+      if (tile * 8 >= tokens) continue;
       float all[kStep][4] = {};
 #pragma unroll
       for (int i = 0; i < kStep; ++i) add(item + i, all[i]);
@@ -537,11 +537,13 @@ cudaError_t launch_form(const Matmul& p,
   const int ctas = kWhole ? 1 : p.parts;
   const int stages = ceil_div(p.width_bytes, kStageWidth);
   const int longest = ceil_div(stages, ctas) * (kStageWidth / kSlotWidth);
+  const int slices = kWhole ? ceil_div(p.tokens, kColumns) : 1;
   const DenseCut cut{
       .slots = std::min({longest, kRingSlotsMax, std::max(2, form.ring_bytes / Plan::kSlot)}),
-      .copiers = form.copiers};
+      .copiers = form.copiers,
+      .slices = slices};
   return launch_kernel(kernel,
-                       {dim3(static_cast<unsigned>(p.tiles * ctas)),
+                       {dim3(static_cast<unsigned>(p.tiles * ctas * slices)),
                         dim3(static_cast<unsigned>(Plan::kConsumers + 32 * cut.copiers)),
                         static_cast<std::size_t>(Plan::shared_bytes(ctas, cut.slots)), ctas},
                        stream, p, x_map, cut);
@@ -554,11 +556,12 @@ cudaError_t launch_columns(const Matmul& p,
                            cudaStream_t stream) {
   if (form.slot_width == kStageWidth && !form.whole)
     return launch_form<kType, kColumns, kStageWidth, false>(p, x_map, form, stream);
-  if constexpr (kType == TileType::fp8 && kColumns >= 64) {
+  if constexpr (kType == TileType::fp8 && kColumns >= 32) {
     if (form.slot_width == kStageWidth)
       return launch_form<kType, kColumns, kStageWidth, true>(p, x_map, form, stream);
-    if (form.slot_width == kStageWidth / 2 && !form.whole)
-      return launch_form<kType, kColumns, kStageWidth / 2, false>(p, x_map, form, stream);
+    if constexpr (kColumns >= 64)
+      if (!form.whole)
+        return launch_form<kType, kColumns, kStageWidth / 2, false>(p, x_map, form, stream);
   }
   return cudaErrorInvalidValue;  // no shape was fastest with another one
 }
@@ -596,6 +599,7 @@ DenseForm dense_form(const Matmul& p, int multiprocessors) {
   constexpr int kSharedOfOne = 220 << 10;  // of a multiprocessor
   constexpr int kBesideRing = 8 << 10;
   constexpr int kTilesEnough = 200;
+  constexpr int kStagesWhole = 24;
   DenseForm form;
   form.columns = p.tokens <= 8    ? 8
                  : p.tokens <= 16 ? 16
@@ -608,12 +612,18 @@ DenseForm dense_form(const Matmul& p, int multiprocessors) {
   }
   form.copiers = p.tiles >= kTilesEnough ? 1 : 2;
   const bool many = form.columns >= 64;
-  // From 33 tokens on sending sums costs more than multiprocessors without work, as long as most
-  // have some.
-  if (many && p.tiles <= multiprocessors && p.tiles * 2 > multiprocessors) {
-    form.whole = true;
-    form.ring_bytes = kLargest;
-    return form;
+  // From 33 tokens on sending sums costs more than reading weights once for each slice of tokens,
+  // and more than multiprocessors without work as long as most have some: the narrowest slices that
+  // are all there at once. Long widths are faster cut.
+  if (many && ceil_div(p.width_bytes, kStageWidth) <= kStagesWhole) {
+    for (const int columns : {32, 64, 128}) {
+      const int ctas = p.tiles * ceil_div(p.tokens, columns);
+      if (ctas > multiprocessors || ctas * 2 <= multiprocessors) continue;
+      form.columns = columns;
+      form.whole = true;
+      form.ring_bytes = kLargest;
+      return form;
+    }
   }
   const int blocks = p.tiles * p.parts;
   const int each = ceil_div(blocks, multiprocessors);

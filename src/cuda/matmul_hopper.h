@@ -12,9 +12,10 @@ namespace koho::cuda {
 /// How the work of one matrix is cut; no result depends on it.
 struct DenseForm {
   int columns = 8;  // room for so many tokens: 8, 16, 32, 64, 128
-  // fp8 from 64 columns on may have one of these:
-  bool whole = false;    // a CTA takes all parts of the width, one after the other
-  int slot_width = 256;  // bytes of K of a slot of the ring: 256 or 128
+  // fp8 may have one of these:
+  bool whole = false;    // from 32 columns on: a CTA takes all parts of the width, one after the
+                         // other, and `columns` of the tokens
+  int slot_width = 256;  // from 64 on: bytes of K of a slot of the ring, 256 or 128
   int ring_bytes = 0;
   int copiers = 1;  // warps; with 2 one of them copies token rows alone
 };
@@ -22,7 +23,8 @@ struct DenseForm {
 /// The form of one matrix on Hopper, from measurements on an H200 (bench/matmul_forms.cpp).
 DenseForm dense_form(const Matmul& parameters, int multiprocessors);
 
-/// One matrix for up to `form.columns` tokens; `x_map` describes x in boxes of `columns` rows.
+/// One matrix for up to `form.columns` tokens, or with `form.whole` any number; `x_map` describes x
+/// in boxes of `columns` rows.
 cudaError_t launch_matmul_dense(const Matmul& parameters,
                                 const CUtensorMap& x_map,
                                 const DenseForm& form,

@@ -142,7 +142,10 @@ Result<std::byte*> CudaBackend::scratch(std::int64_t bytes) {
 }
 
 Status CudaBackend::run_dense(const Matmul& p) {
-  const DenseForm form = dense_form(p, device_.multiprocessors);
+  return run_dense(p, dense_form(p, device_.multiprocessors));
+}
+
+Status CudaBackend::run_dense(const Matmul& p, const DenseForm& form) {
   CUtensorMap map;
   KOHO_TRY(make_tensor_map(
       map,

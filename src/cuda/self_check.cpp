@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "cuda/backend.h"
+#include "cuda/matmul_hopper.h"
 #include "cuda/tiles.h"
 #include "tensor/number.h"
 
@@ -157,6 +158,15 @@ Status CudaBackend::run_self_test() {
                         }));
         all = all && dense && prefill;
       }
+    }
+    // Those of many multiprocessors' worth of rows, which this matrix has not.
+    for (const int columns : {32, 64, 128}) {
+      if (type != TileType::fp8) continue;
+      const DenseForm form{
+          .columns = columns, .whole = true, .ring_bytes = 200 << 10, .copiers = 2};
+      KOHO_TRY_ASSIGN(const bool whole,
+                      equal(p, [&](const Matmul& shape) { return run_dense(shape, form); }));
+      all = all && whole;
     }
     if (all) continue;
     wgmma_ = false;
