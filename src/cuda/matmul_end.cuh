@@ -33,23 +33,6 @@ __device__ __forceinline__ std::uint32_t transposed(std::uint32_t pair) {
   return out;
 }
 
-/// Lane j of every four gets word j of all four, in their order.
-__device__ __forceinline__ uint4 gather_quad(std::uint32_t (&words)[4]) {
-  const bool odd = threadIdx.x % 2 != 0;
-  const bool high = threadIdx.x % 4 >= 2;
-#pragma unroll
-  for (int i = 0; i < 4; i += 2) {
-    const std::uint32_t other = __shfl_xor_sync(0xFFFFFFFFU, odd ? words[i] : words[i + 1], 1);
-    (odd ? words[i] : words[i + 1]) = other;
-  }
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const std::uint32_t other = __shfl_xor_sync(0xFFFFFFFFU, high ? words[i] : words[i + 2], 2);
-    (high ? words[i] : words[i + 2]) = other;
-  }
-  return make_uint4(words[0], words[1], words[2], words[3]);
-}
-
 /// Stores the bf16 values of two neighbouring columns, as far as they exist; `place` is the row's.
 __device__ __forceinline__ void store_pair(const Matmul& p,
                                            std::int64_t place,

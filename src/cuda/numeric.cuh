@@ -101,6 +101,23 @@ __device__ __forceinline__ float warp_max(float value) {
   return value;
 }
 
+/// Lane j of every four gets word j of all four, in their order.
+__device__ __forceinline__ uint4 gather_quad(std::uint32_t (&words)[4]) {
+  const bool odd = threadIdx.x % 2 != 0;
+  const bool high = threadIdx.x % 4 >= 2;
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    const std::uint32_t other = __shfl_xor_sync(0xFFFFFFFFU, odd ? words[i] : words[i + 1], 1);
+    (odd ? words[i] : words[i + 1]) = other;
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const std::uint32_t other = __shfl_xor_sync(0xFFFFFFFFU, high ? words[i] : words[i + 2], 2);
+    (high ? words[i] : words[i + 2]) = other;
+  }
+  return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
 /// The sum (or maximum) over a block of whole warps. `scratch` holds 32 floats that nothing else of
 /// the block uses since its last barrier. Every thread gets the same bits: the same tree of warps.
 template <bool kMaximum>
