@@ -5,12 +5,12 @@
 //   tiles    of 128 packed rows of a sequence and kv head, late ones first; a packed row is
 //            (token, query head of the kv head), so K and V of a kv head serve all its query heads
 //            and stay in L2
-//   grid     a CTA a multiprocessor, which draws tiles: the next one when it has asked for all of
-//            the last one's K and V, so that it begins with both there
-//   roles    warpgroup 0 draws, lets the copy engine bring 128 tokens of K and of V a step, brings
-//            the next tile's queries and makes V safe at the causal edge; warpgroups 1 and 2 have
-//            64 rows each: while one multiplies, the other does its softmax, where a token's k
-//            scale multiplies its score and its v scale the weight of v
+//   grid     a CTA a multiprocessor, which draws tiles: the next one some steps before it has asked
+//            for all of the last one's K and V, so that it begins with both and its queries there
+//   roles    warpgroup 0 draws, lets the copy engine bring 128 tokens of K and of V a step and the
+//            next tile's queries, and makes V safe at the causal edge and rows zero that nobody
+//            owns; warpgroups 1 and 2 have 64 rows each: while one multiplies, the other does its
+//            softmax, where a token's k scale multiplies its score and its v scale the weight of v
 //   codes    are widened to f16 once by a kernel before, which a prompt's many tiles read. Of few
 //            rows, where memory is too little for launches that load the GPU, and of decoded rows
 //            in the deterministic mode, warpgroup 0 widens them itself, from one ring to the other:
@@ -54,7 +54,8 @@ template <Source kSource>
 __global__ void __launch_bounds__(kThreads, 1)
     attention_wgmma_kernel(const __grid_constant__ Attention p,
                            const __grid_constant__ Part part,
-                           const __grid_constant__ PageMaps maps) {
+                           const __grid_constant__ PageMaps maps,
+                           const __grid_constant__ CUtensorMap queries) {
   using Plan = SharedPlan<kSource>;
   constexpr bool kCodes = kSource == Source::codes;
   extern __shared__ std::uint8_t shared_bytes[];
@@ -73,9 +74,12 @@ __global__ void __launch_bounds__(kThreads, 1)
   rings.tile_full = rings.query_empty + 8 * kMultipliers;
   rings.tile_empty = rings.tile_full + 8 * kTileSlots;
   rings.values_raw = rings.tile_empty + 8 * kTileSlots;
+  rings.query_raw = rings.values_raw + 8 * kStages;
+  rings.tile_wanted = rings.query_raw + 8 * kMultipliers;
   if (threadIdx.x == 0) {
     tensor_map_prefetch(&maps.k);
     tensor_map_prefetch(&maps.v);
+    if constexpr (!kCodes) tensor_map_prefetch(&queries);
     for (std::uint32_t stage = 0; stage < kStages; ++stage) {
       mbarrier_init(rings.keys_full + 8 * stage, kCodes ? kWarpgroup : 1);
       mbarrier_init(rings.values_full + 8 * stage, kCodes ? kWarpgroup : 1);
@@ -88,9 +92,11 @@ __global__ void __launch_bounds__(kThreads, 1)
       mbarrier_init(rings.codes_empty + 8 * slot, kWarpgroup);
     }
     for (std::uint32_t half = 0; half < kMultipliers; ++half) {
-      mbarrier_init(rings.query_full + 8 * half, 32);
+      mbarrier_init(rings.query_raw + 8 * half, 1);
+      mbarrier_init(rings.query_full + 8 * half, kSource == Source::bf16 ? 1 : 32);
       mbarrier_init(rings.query_empty + 8 * half, kWarpgroup);
     }
+    mbarrier_init(rings.tile_wanted, 1);
     for (std::uint32_t slot = 0; slot < kTileSlots; ++slot) {
       mbarrier_init(rings.tile_full + 8 * slot, 1);
       // Read by the multipliers, and by all that widen or all but the warp that drew.
@@ -101,7 +107,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   if (threadIdx.x < kWidth) reinterpret_cast<int*>(shared + Plan::kBad)[threadIdx.x] = INT_MAX;
   __syncthreads();
-  grid_begin();
+  // Elsewhere the roles wait, each before it needs what the kernel before writes; the multipliers
+  // do by waiting for K.
+  if constexpr (kCodes) grid_begin();
   // NOTE: registers are exchanged before anything else is alive, and no role returns from within
   // its loop over tiles, or the compiler keeps to the registers of the entry and spills.
   if (threadIdx.x < kWarpgroup) {
@@ -112,12 +120,12 @@ __global__ void __launch_bounds__(kThreads, 1)
       const int warp = warp_index();
       if (warp == 0)
         produce<kSource>(p, part, maps, shared, base, rings);
-      else if (warp <= kMultipliers)
-        produce_queries<kSource == Source::widened>(
-            p, reinterpret_cast<const Tile*>(shared + Plan::kTiles), shared + Plan::kQuery, rings,
-            warp - 1);
+      else if (warp == 1)
+        produce_queries<kSource, 0>(p, part, queries, shared, rings);
+      else if (warp == 2)
+        produce_queries<kSource, 1>(p, part, queries, shared, rings);
       else
-        clean<kSource>(shared, rings);
+        clean<kSource>(p, shared, rings);
     }
   } else {
     registers_take<kCodes ? 216 : 232>();
@@ -139,12 +147,17 @@ cudaError_t launch_tiles(const Attention& p, Part part, int query_max, cudaStrea
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
   if (ready != cudaSuccess) return ready;
   PageMaps maps;
-  const cudaError_t made =
-      kSource == Source::widened
-          ? make_row_maps(maps, part.keys, part.values,
-                          static_cast<std::int64_t>(part.sequences) * part.heads * part.tokens,
-                          kWidth, kStepTokens)
-          : make_page_maps(maps, p);
+  CUtensorMap queries;
+  cudaError_t made = make_row_map(queries, p.q, p.tokens * p.query_heads, kWidth,
+                                  query_box_rows(p.query_heads / p.kv_heads));
+  if (made != cudaSuccess) return made;
+  if constexpr (kSource == Source::widened) {
+    const std::int64_t rows = static_cast<std::int64_t>(part.sequences) * part.heads * part.tokens;
+    made = make_row_map(maps.k, part.keys, rows, kWidth, kStepTokens);
+    if (made == cudaSuccess) made = make_row_map(maps.v, part.values, rows, kWidth, kStepTokens);
+  } else {
+    made = make_page_maps(maps, p);
+  }
   if (made != cudaSuccess) return made;
   const std::int64_t head_bytes =
       static_cast<std::int64_t>(std::max(p.context_max, 1)) * kWidth * 4;
@@ -153,7 +166,8 @@ cudaError_t launch_tiles(const Attention& p, Part part, int query_max, cudaStrea
   const std::int64_t tiles =
       static_cast<std::int64_t>(part.sequences) * part.heads * tiles_of_head(p, query_max);
   const auto grid = static_cast<unsigned>(std::clamp<std::int64_t>(tiles, 1, p.multiprocessors));
-  return launch_kernel(kernel, {dim3(grid), dim3(kThreads), kShared}, stream, p, part, maps);
+  return launch_kernel(kernel, {dim3(grid), dim3(kThreads), kShared}, stream, p, part, maps,
+                       queries);
 }
 
 /// Bytes of one sequence and head, widened.
@@ -201,7 +215,7 @@ cudaError_t launch_widened(const Attention& p, int first, cudaStream_t stream) {
       part.keys = reinterpret_cast<std::uint16_t*>(p.widened);
       part.values = part.keys + elements;
       part.scales = reinterpret_cast<StepScales*>(part.values + elements);
-      const dim3 grid(static_cast<unsigned>(part.tokens / kPageRows),
+      const dim3 grid(static_cast<unsigned>(2 * part.tokens / kPageRows),
                       static_cast<unsigned>(part.heads), static_cast<unsigned>(part.sequences));
       const cudaError_t widened =
           launch_kernel(widen_pages_kernel, {grid, dim3(kWidenThreads)}, stream, p, part);

@@ -25,6 +25,7 @@ constexpr int kTileBytes = kPanels * kPanelBytes;
 constexpr int kBoxBytes = kPageRows * 128;
 constexpr int kSums = 64;  // of a thread: 64 rows x 128 columns over a warpgroup
 constexpr int kTileSlots = 2;
+constexpr int kDrawnSteps = 4;  // of a tile: the next one is drawn when their first is asked for
 constexpr int kCodeBytes = kStepTokens * kWidth;  // of K, and of V, as e4m3 codes
 constexpr int kCodeSlots = 3;
 constexpr int kScaleSlots = 4;
@@ -99,9 +100,17 @@ struct Rings {
   std::uint32_t keys_full, keys_empty, values_full, values_empty;
   std::uint32_t values_raw;               // to be cleaned before they are full
   std::uint32_t codes_full, codes_empty;  // e4m3 pages
+  std::uint32_t query_raw;                // to be widened before they are full
   std::uint32_t query_full, query_empty;
   std::uint32_t tile_full, tile_empty;
+  std::uint32_t tile_wanted;  // the next one is to be drawn
 };
+
+/// Packed rows that are neighbours in memory wherever a tile begins, `group` query heads a kv head.
+__host__ __device__ constexpr int query_box_rows(int group) {
+  const int rows = group & -group;
+  return rows < kRows / kMultipliers ? rows : kRows / kMultipliers;
+}
 
 template <int kCount>
 struct Turn {

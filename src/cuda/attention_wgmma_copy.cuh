@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What brings a tile of attention_wgmma.cu to shared memory where pages are bf16 or widened
-// already: K and V by the copy engine, a tile's queries, and V made safe at the causal edge. A warp
+// already: K, V and a tile's queries by the copy engine, and V made safe at the causal edge. A warp
 // each, or two. Where warpgroup 0 widens codes (attention_widen.cuh), the multiplying warpgroups
 // load their queries and clean V themselves, by the functions here.
 #pragma once
@@ -26,12 +26,22 @@ __device__ void produce(const Attention& p,
   using Plan = SharedPlan<kSource>;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const std::uint64_t policy = evict_normal_policy();
-  Drawer drawer(p, part);
+  const auto* tiles = reinterpret_cast<const Tile*>(shared + Plan::kTiles);
+  Turn<kTileSlots> tile_at;
   Step at;
   Turn<kScaleSlots> scales;
+  // The first tile and its pages' numbers are older than the kernel before, what they hold is not.
+  bool waited = false;
+  const auto wait = [&] {
+    if (!waited) grid_begin();
+    waited = true;
+  };
 #pragma unroll 1
   for (;;) {
-    const Tile tile = drawer.next(reinterpret_cast<Tile*>(shared + Plan::kTiles), rings);
+    mbarrier_wait(rings.tile_full + 8 * tile_at.stage, tile_at.parity);
+    const Tile tile = tiles[tile_at.stage];
+    mbarrier_arrive(rings.tile_empty + 8 * tile_at.stage);
+    tile_at.next();
     if (tile.steps == 0) break;
     const std::int32_t* table = p.page_tables + tile.sequence * p.page_tables_stride;
     const int pages = (tile.visible + kPageRows - 1) / kPageRows;
@@ -53,6 +63,7 @@ __device__ void produce(const Attention& p,
             tensor_copy(to + static_cast<std::uint32_t>(panel * kPanelBytes), &map,
                         panel * (kWidth / kPanels), row, barrier, policy);
         };
+        wait();
         if (elect_one()) {
           mbarrier_wait(rings.keys_empty + 8 * at.stage, at.parity ^ 1);
           mbarrier_arrive_expect(keys_full, kTileBytes + sizeof(StepScales));
@@ -82,6 +93,7 @@ __device__ void produce(const Attention& p,
                           &map, panel * (kWidth / kPanels), row, barrier, policy);
           }
         };
+        wait();
         if (elect_one()) {
           mbarrier_wait(rings.keys_empty + 8 * at.stage, at.parity ^ 1);
           bring(maps.k, keys, keys_full);
@@ -92,9 +104,9 @@ __device__ void produce(const Attention& p,
       __syncwarp();
       at.next();
       scales.next();
+      if (step == max(tile.steps - kDrawnSteps, 0) && lane == 0) mbarrier_arrive(rings.tile_wanted);
     }
   }
-  drawer.leave();
 }
 
 /// Where 16 bytes of packed row `packed` of a tile's queries are; null beyond its sequence.
@@ -108,72 +120,85 @@ __device__ __forceinline__ uint4 to_f16(const uint4& raw) {
   return make_uint4(bf16_to_f16(raw.x), bf16_to_f16(raw.y), bf16_to_f16(raw.z), bf16_to_f16(raw.w));
 }
 
+/// Where packed row `packed` of a tile's queries is among all rows of one query head.
+__device__ __forceinline__ int query_place(const Attention& p, const Tile& tile, int packed) {
+  return (tile.start + packed / tile.group) * p.query_heads + tile.kv_head * tile.group +
+         packed % tile.group;
+}
+
 /// Puts each tile's 64 query rows of a warpgroup in shared memory, as f16 for codes, when the last
-/// ones have been multiplied; absent rows become zero. A warp for each warpgroup.
-template <bool kF16>
-__device__ void produce_queries(
-    const Attention& p, const Tile* tiles, std::uint8_t* query, const Rings& rings, int warpgroup) {
+/// ones have been multiplied. Rows beyond the sequence become whatever lies there, or zero beyond
+/// all: nobody reads their results. A warp for each warpgroup, the first of which draws the tiles:
+/// so early that nobody waits for them, and K and V are asked for meanwhile.
+template <Source kSource, int kIndex>
+__device__ void produce_queries(const Attention& p,
+                                const Part& part,
+                                const CUtensorMap& map,
+                                std::uint8_t* shared,
+                                const Rings& rings) {
+  using Plan = SharedPlan<kSource>;
+  constexpr bool kF16 = kSource == Source::widened;
+  constexpr bool kDraws = kIndex == 0;
   constexpr int kHalf = kRows / kMultipliers;
+  constexpr int kFirst = kIndex * kHalf;
+  auto* tiles = reinterpret_cast<Tile*>(shared + Plan::kTiles);
+  std::uint8_t* query = shared + Plan::kQuery;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int chunk = lane % 16;
-  const std::uint32_t to = shared_address(query);
-  const std::uint32_t full = rings.query_full + 8 * static_cast<std::uint32_t>(warpgroup);
-  const std::uint32_t empty = rings.query_empty + 8 * static_cast<std::uint32_t>(warpgroup);
-  std::uint32_t parity = 1;
+  constexpr std::uint32_t half = 8 * kIndex;
+  const std::uint32_t to = shared_address(query) + kFirst * 128;
+  const std::uint32_t arrived = (kF16 ? rings.query_raw : rings.query_full) + half;
+  const std::uint64_t policy = evict_normal_policy();
+  std::uint32_t parity = 0;
+  Drawer drawer(p, part);
   Turn<kTileSlots> at;
+  if constexpr (kDraws) drawer.next(tiles, rings);  // older than the kernel before
+  grid_begin();
 #pragma unroll 1
   for (;;) {
     mbarrier_wait(rings.tile_full + 8 * at.stage, at.parity);
     const Tile tile = tiles[at.stage];
-    mbarrier_arrive(rings.tile_empty + 8 * at.stage);
+    if constexpr (!kDraws) mbarrier_arrive(rings.tile_empty + 8 * at.stage);
     at.next();
     if (tile.steps == 0) break;
-    const int first = tile.first_row + warpgroup * kHalf;
+    const int first = tile.first_row + kFirst;
 #pragma unroll
     for (int i = 0; i < kHalf / 32; ++i) {
       const Bf16* row = query_row(p, tile, first + i * 32 + lane);
       if (row != nullptr) prefetch_bulk(row, kWidth * 2);
     }
-    // Rows two further on are found without dividing: the turn of a slot is short.
-    int packed = first + lane / 16;
-    int head = packed % tile.group;
-    const Bf16* from =
-        p.q +
-        (static_cast<std::int64_t>(tile.start + packed / tile.group) * p.query_heads +
-         tile.kv_head * tile.group + head) *
-            kWidth +
-        chunk * 8;
-    const int heads = 2 % tile.group;
-    const std::int64_t advance =
-        (static_cast<std::int64_t>(2 / tile.group) * p.query_heads + heads) * kWidth;
-    const std::int64_t wrap = static_cast<std::int64_t>(p.query_heads - tile.group) * kWidth;
-    mbarrier_wait(empty, parity);
-    parity ^= 1;
-#pragma unroll 4
-    for (int i = 0; i < kHalf / 2; ++i) {
-      const bool present = packed < tile.rows_total;
-      copy_16(to + place(warpgroup * kHalf + i * 2 + lane / 16, chunk), present ? from : p.q,
-              present ? 16 : 0);
-      packed += 2;
-      head += heads;
-      from += advance;
-      if (head >= tile.group) {
-        head -= tile.group;
-        from += wrap;
-      }
+    // A lane's first box is found before the turn of a slot, which is short: groups of 12 have no
+    // other.
+    const int box = query_box_rows(tile.group);
+    const int place_ahead = query_place(p, tile, first + lane / kPanels * box);
+    mbarrier_wait(rings.query_empty + half, parity ^ 1);
+    if (lane == 0) mbarrier_arrive_expect(arrived, kHalf * kWidth * 2);
+    __syncwarp();
+#pragma unroll 1
+    for (int i = lane; i < kHalf / box * kPanels; i += 32) {
+      const int panel = i % kPanels;
+      const int begin = i / kPanels * box;
+      tensor_copy(to + static_cast<std::uint32_t>(panel * kPanelBytes + begin * 128), &map,
+                  panel * (kWidth / kPanels),
+                  i == lane ? place_ahead : query_place(p, tile, first + begin), arrived, policy);
     }
-    copy_commit();
-    copy_wait<0>();
     if constexpr (kF16) {
+      mbarrier_wait(arrived, parity);
+      const int chunk = lane % 16;
 #pragma unroll 4
-      for (int row = warpgroup * kHalf + lane / 16; row < (warpgroup + 1) * kHalf; row += 2) {
+      for (int row = kFirst + lane / 16; row < kFirst + kHalf; row += 2) {
         auto* own = reinterpret_cast<uint4*>(query + place(row, chunk));
         *own = to_f16(*own);
       }
+      proxy_fence();
+      mbarrier_arrive(rings.query_full + half);
     }
-    proxy_fence();
-    mbarrier_arrive(full);
+    if constexpr (kDraws) {
+      mbarrier_wait(rings.tile_wanted, parity);
+      drawer.next(tiles, rings);
+    }
+    parity ^= 1;
   }
+  if constexpr (kDraws) drawer.leave();
 }
 
 /// Puts a warpgroup's 64 query rows in shared memory as f16. The warpgroup, where warpgroup 0
@@ -242,10 +267,30 @@ __device__ __forceinline__ void clean_values(const EdgeStep& step,
   proxy_fence();
 }
 
-/// Cleans what needs it before it is multiplied. One warp.
+/// Makes rows of p.out zero that see nothing: those after all sequences, and those of empty ones
+/// that are not decoded. One warp of each CTA.
+inline __device__ void clear_unowned(const Attention& p) {
+  const auto clear = [&](std::int64_t row) {
+    const int width = p.query_heads * kWidth;
+    for (int column = static_cast<int>(threadIdx.x) % 32 * 8; column < width; column += 32 * 8)
+      *reinterpret_cast<uint4*>(p.out + row * width + column) = make_uint4(0, 0, 0, 0);
+  };
+  for (std::int64_t row = p.query_starts[p.sequences] + static_cast<std::int64_t>(blockIdx.x);
+       row < p.tokens; row += gridDim.x)
+    clear(row);
+  for (int sequence = p.decodes + static_cast<int>(blockIdx.x); sequence < p.sequences;
+       sequence += static_cast<int>(gridDim.x)) {
+    if (p.context_lengths[sequence] != 0) continue;
+    for (int row = p.query_starts[sequence]; row < p.query_starts[sequence + 1]; ++row) clear(row);
+  }
+}
+
+/// Cleans what needs it before it is multiplied, and first the rows that nobody owns. One warp.
 template <Source kSource>
-__device__ void clean(std::uint8_t* shared, const Rings& rings) {
+__device__ void clean(const Attention& p, std::uint8_t* shared, const Rings& rings) {
   using Plan = SharedPlan<kSource>;
+  grid_begin();
+  clear_unowned(p);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   auto* tiles = reinterpret_cast<Tile*>(shared + Plan::kTiles);
   Turn<kTileSlots> at;

@@ -235,15 +235,20 @@ __device__ void multiply(const Attention& p,
       total += __shfl_xor_sync(0xFFFFFFFFU, total, 1);
       total += __shfl_xor_sync(0xFFFFFFFFU, total, 2);
       const float factor = 1.0F / total;
-      if (packed >= tile.rows_total) continue;
       Bf16* out =
           p.out + (static_cast<std::int64_t>(tile.start + packed / tile.group) * p.query_heads +
                    tile.kv_head * tile.group + packed % tile.group) *
                       kWidth;
 #pragma unroll
-      for (int i = 0; i < kSums / 4; ++i)
-        *reinterpret_cast<std::uint32_t*>(out + i * 8 + thread % 4 * 2) =
-            pack_bf16(rows.sum[i * 4 + half * 2] * factor, rows.sum[i * 4 + half * 2 + 1] * factor);
+      for (int i = 0; i < kSums / 4; i += 4) {
+        std::uint32_t words[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+          words[j] = pack_bf16(rows.sum[(i + j) * 4 + half * 2] * factor,
+                               rows.sum[(i + j) * 4 + half * 2 + 1] * factor);
+        const uint4 eight = gather_quad(words);
+        if (packed < tile.rows_total) *reinterpret_cast<uint4*>(out + (i + thread % 4) * 8) = eight;
+      }
     }
     mbarrier_arrive(rings.tile_empty + 8 * tile_at.stage);
     tile_at.next();

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "cuda/attention_wgmma.cuh"
+#include "cuda/attention_wgmma_copy.cuh"
 #include "cuda/numeric.cuh"
 #include "cuda/ptx.cuh"
 
@@ -19,13 +20,20 @@ __device__ __forceinline__ void widen_chunk(std::uint32_t (&half)[8],
   for (int i = 0; i < 4; ++i) e4m3_to_f16(code[i], half[2 * i], half[2 * i + 1]);
 }
 
-/// A token's scales as the softmax takes them. False if its v scale is no number: then its V is to
-/// be NaN.
-__device__ __forceinline__ bool put_scales(
-    StepScales& scales, int token, bool beyond, float of_key, float of_value) {
+/// A token's scales as the softmax takes them: of K, and of V. The latter is false if the scale is
+/// no number: then the token's V is to be NaN.
+__device__ __forceinline__ void put_key_scale(StepScales& scales,
+                                              int token,
+                                              bool beyond,
+                                              float of_key) {
+  scales.keys[token] = beyond ? 0.0F : of_key * (kLog2E / sqrtf(static_cast<float>(kWidth)));
+}
+__device__ __forceinline__ bool put_value_scale(StepScales& scales,
+                                                int token,
+                                                bool beyond,
+                                                float of_value) {
   const bool finite = beyond || isfinite(of_value);
   if (beyond || !finite) of_value = 0.0F;
-  scales.keys[token] = beyond ? 0.0F : of_key * (kLog2E / sqrtf(static_cast<float>(kWidth)));
   scales.values[token] = of_value;
   const float largest = warp_max(of_value);
   if (token % 32 == 0) scales.largest[token / 32] = largest;
@@ -122,6 +130,7 @@ inline __device__ void widen(const Widening& given) {
   using Plan = SharedPlan<Source::codes>;
   const int thread = static_cast<int>(threadIdx.x);
   const bool loads = thread < 32;
+  if (thread >= kWarpgroup - 32) clear_unowned(p);
   auto* tiles = reinterpret_cast<Tile*>(shared + Plan::kTiles);
   Drawer drawer(p, part);
   Turn<kTileSlots> tile_at;
@@ -153,7 +162,8 @@ inline __device__ void widen(const Widening& given) {
                         at.stage * (2 * kStepTokens) + thread;
       auto& scales = reinterpret_cast<StepScales*>(shared + Plan::kScales)[scale_at.stage];
       const bool beyond = step * kStepTokens + thread >= tile.visible;
-      const bool finite = put_scales(scales, thread, beyond, raw[0], raw[kStepTokens]);
+      put_key_scale(scales, thread, beyond, raw[0]);
+      const bool finite = put_value_scale(scales, thread, beyond, raw[kStepTokens]);
       widen_row(base + Plan::kCodesRing + at.stage * kCodeBytes + row,
                 base + Plan::kKeys + to.stage * kTileBytes + row);
       proxy_fence();
@@ -184,64 +194,64 @@ inline __device__ void widen(const Widening& given) {
   if (loads) drawer.leave();
 }
 
-/// Widens a page of one head of a sequence; what lies beyond the context becomes zero, up to a
-/// whole step. Grid: pages, heads, sequences.
+/// Widens K or V of a page of one head of a sequence; what lies beyond the context becomes zero, up
+/// to a whole step. Grid: K and V of pages, heads, sequences. Contexts and page tables are older
+/// than the kernel before.
 constexpr int kWidenThreads = 128;
 static __global__ void __launch_bounds__(kWidenThreads)
     widen_pages_kernel(const __grid_constant__ Attention p, const __grid_constant__ Part part) {
-  grid_begin();
   const int thread = static_cast<int>(threadIdx.x);
+  const int page = static_cast<int>(blockIdx.x) / 2;
+  const bool values = blockIdx.x % 2 != 0;
   const int sequence = part.first_sequence + static_cast<int>(blockIdx.z);
   const int head = part.first_head + static_cast<int>(blockIdx.y);
   const int context = p.context_lengths[sequence];
-  const int first = static_cast<int>(blockIdx.x) * kPageRows;  // token
-  if (first >= (context + kStepTokens - 1) / kStepTokens * kStepTokens) return;
-  const std::int64_t unit = static_cast<std::int64_t>(blockIdx.z) * part.heads + blockIdx.y;
-  const std::int64_t to = unit * part.tokens + first;
+  const int first = page * kPageRows;  // token
   std::int64_t from = 0;
   if (first < context)
-    from = (static_cast<std::int64_t>(p.page_tables[sequence * p.page_tables_stride + blockIdx.x]) *
+    from = (static_cast<std::int64_t>(p.page_tables[sequence * p.page_tables_stride + page]) *
                 p.kv_heads +
             head) *
            kPageRows;
-  __shared__ bool finite[kPageRows];
-  if (thread < kPageRows) {
-    const bool beyond = first + thread >= context;
-    StepScales& scales = part.scales[to / kStepTokens];
-    const float of_key = beyond ? 0.0F : p.k_scales[from + thread];
-    const float of_value = beyond ? 0.0F : p.v_scales[from + thread];
-    finite[thread] = put_scales(scales, first % kStepTokens + thread, beyond, of_key, of_value);
-  }
-  __syncthreads();
+  grid_begin();
+  if (first >= (context + kStepTokens - 1) / kStepTokens * kStepTokens) return;
+  const std::int64_t unit = static_cast<std::int64_t>(blockIdx.z) * part.heads + blockIdx.y;
+  const std::int64_t to = unit * part.tokens + first;
+  const float* of_tokens = (values ? p.v_scales : p.k_scales) + from;
+  const auto* codes = reinterpret_cast<const uint4*>(
+      static_cast<const std::uint8_t*>(values ? p.v : p.k) + from * kWidth);
   constexpr int kChunks = kWidth / 16;
   constexpr int kEach = kPageRows * kChunks / kWidenThreads;
-  uint4 raw[2][kEach];
+  uint4 raw[kEach];
+  bool finite[kEach];
 #pragma unroll
-  for (int kind = 0; kind < 2; ++kind)
+  for (int i = 0; i < kEach; ++i) {
+    const int index = i * kWidenThreads + thread;
+    const bool beyond = first + index / kChunks >= context;
+    raw[i] = beyond ? make_uint4(0, 0, 0, 0) : codes[index];
+    finite[i] = !values || beyond || isfinite(of_tokens[index / kChunks]);
+  }
+  if (thread < kPageRows) {
+    const bool beyond = first + thread >= context;
+    const float scale = beyond ? 0.0F : of_tokens[thread];
+    StepScales& scales = part.scales[to / kStepTokens];
+    if (values)
+      put_value_scale(scales, first % kStepTokens + thread, beyond, scale);
+    else
+      put_key_scale(scales, first % kStepTokens + thread, beyond, scale);
+  }
+  auto* out = reinterpret_cast<uint4*>((values ? part.values : part.keys) + to * kWidth);
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int index = i * kWidenThreads + thread;
-      raw[kind][i] = make_uint4(0, 0, 0, 0);
-      if (first + index / kChunks < context)
-        raw[kind][i] = reinterpret_cast<const uint4*>(
-            static_cast<const std::uint8_t*>(kind == 0 ? p.k : p.v) + from * kWidth)[index];
-    }
-#pragma unroll
-  for (int kind = 0; kind < 2; ++kind)
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int index = i * kWidenThreads + thread;
-      if (kind == 1 && !finite[index / kChunks])
-        raw[kind][i] = make_uint4(0x7F7F7F7FU, 0x7F7F7F7FU, 0x7F7F7F7FU, 0x7F7F7F7FU);
-      const std::uint32_t code[4] = {raw[kind][i].x, raw[kind][i].y, raw[kind][i].z,
-                                     raw[kind][i].w};
-      std::uint32_t half[8];
-      widen_chunk(half, code);
-      auto* out =
-          reinterpret_cast<uint4*>((kind == 0 ? part.keys : part.values) + to * kWidth) + 2 * index;
-      out[0] = make_uint4(half[0], half[1], half[2], half[3]);
-      out[1] = make_uint4(half[4], half[5], half[6], half[7]);
-    }
+  for (int i = 0; i < kEach; ++i) {
+    const int index = i * kWidenThreads + thread;
+    constexpr std::uint32_t kNaNs = 0x7F7F7F7FU;
+    if (!finite[i]) raw[i] = make_uint4(kNaNs, kNaNs, kNaNs, kNaNs);
+    const std::uint32_t code[4] = {raw[i].x, raw[i].y, raw[i].z, raw[i].w};
+    std::uint32_t half[8];
+    widen_chunk(half, code);
+    out[2 * index] = make_uint4(half[0], half[1], half[2], half[3]);
+    out[2 * index + 1] = make_uint4(half[4], half[5], half[6], half[7]);
+  }
 }
 
 }  // namespace koho::cuda

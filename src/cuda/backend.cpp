@@ -328,14 +328,14 @@ Status CudaBackend::do_attention(const Activation& out,
   p.out = direct ? out.values.as<Bf16>() : reinterpret_cast<Bf16*>(memory);
   p.partial = reinterpret_cast<float*>(memory + values_bytes);
   p.widened = memory + needed;
+  const bool wgmma = wgmma_attention_ && attention_has_wgmma_form(p) && batch.sequences > p.decodes;
   if (!fast) {
     KOHO_CUDA_TRY(launch_attention_plain(p, stream_));
   } else {
     if (p.decodes > 0) KOHO_CUDA_TRY(launch_attention_decode(p, stream_));
     if (p.sequences > p.decodes)
-      KOHO_CUDA_TRY(wgmma_attention_ && attention_has_wgmma_form(p)
-                        ? launch_attention_wgmma(p, stream_)
-                        : launch_attention_prefill(p, stream_));
+      KOHO_CUDA_TRY(wgmma ? launch_attention_wgmma(p, stream_)
+                          : launch_attention_prefill(p, stream_));
   }
   if (!mixed) {
     KOHO_CUDA_TRY(launch_attention_merge(forms, p, batch.tokens, stream_));
@@ -346,7 +346,7 @@ Status CudaBackend::do_attention(const Activation& out,
     values.values = p.out;
     values.values_stride = width;
     if (p.decodes > 0) KOHO_CUDA_TRY(launch_attention_merge(values, p, p.decodes, stream_));
-    KOHO_CUDA_TRY(launch_attention_padding(p, stream_));
+    if (!wgmma) KOHO_CUDA_TRY(launch_attention_padding(p, stream_));
   }
   if (direct) forms.values = nullptr;
   if (forms.values != nullptr || forms.codes != nullptr || forms.block_codes != nullptr)

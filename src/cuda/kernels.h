@@ -222,7 +222,9 @@ cudaError_t launch_attention_merge(const RowForms& out,
 cudaError_t launch_attention_padding(const Attention& parameters, cudaStream_t stream);
 /// The sequences after the first `decodes`.
 cudaError_t launch_attention_prefill(const Attention& parameters, cudaStream_t stream);
-/// The same on Hopper's wgmma, where the heads and pages have that form.
+/// The same on Hopper's wgmma, where the heads and pages have that form; and what
+/// launch_attention_padding() does. NOTE: starts before the kernel before it is done: that one may
+/// write q and pages, but no lengths, starts or page tables.
 bool attention_has_wgmma_form(const Attention& parameters);
 /// Scratch memory that p.widened is to have: for all sequences and heads, or, if that is more than
 /// `most`, as many bytes and no fewer than one of each takes. With less, it is done without.

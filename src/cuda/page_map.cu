@@ -19,14 +19,9 @@ Encode find_encode() {
   return reinterpret_cast<Encode>(function);
 }
 
-/// Describes K and V: packed rows of `width` elements of `bytes` each, cut into panels.
-cudaError_t make_maps(PageMaps& maps,
-                      const void* k,
-                      const void* v,
-                      std::int64_t rows,
-                      int width,
-                      int bytes,
-                      int box_rows) {
+/// Describes packed rows of `width` elements of `bytes` each, cut into panels.
+cudaError_t make_map(
+    CUtensorMap& map, const void* first, std::int64_t rows, int width, int bytes, int box_rows) {
   static const Encode encode = find_encode();
   if (encode == nullptr) return cudaErrorNotSupported;
   const int panel = std::min(width * bytes, kPanelBytesMax);
@@ -35,27 +30,26 @@ cudaError_t make_maps(PageMaps& maps,
   const cuuint32_t box[2] = {static_cast<cuuint32_t>(panel / bytes),
                              static_cast<cuuint32_t>(box_rows)};
   const cuuint32_t steps[2] = {1, 1};
-  const auto describe = [&](CUtensorMap& map, const void* first) {
-    return encode(
-        &map, bytes == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
-        const_cast<void*>(first), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-        panel == kPanelBytesMax ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
-        CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  };
-  const bool made = describe(maps.k, k) == CUDA_SUCCESS && describe(maps.v, v) == CUDA_SUCCESS;
-  return made ? cudaSuccess : cudaErrorInvalidValue;
+  const CUresult made =
+      encode(&map, bytes == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
+             const_cast<void*>(first), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+             panel == kPanelBytesMax ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return made == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 }  // namespace
 
 cudaError_t make_page_maps(PageMaps& maps, const Attention& p) {
-  return make_maps(maps, p.k, p.v, p.pages * p.kv_heads * kPageRows, p.width,
-                   p.k_scales != nullptr ? 1 : 2, kPageRows);
+  const std::int64_t rows = p.pages * p.kv_heads * kPageRows;
+  const int bytes = p.k_scales != nullptr ? 1 : 2;
+  const cudaError_t made = make_map(maps.k, p.k, rows, p.width, bytes, kPageRows);
+  return made != cudaSuccess ? made : make_map(maps.v, p.v, rows, p.width, bytes, kPageRows);
 }
 
-cudaError_t make_row_maps(
-    PageMaps& maps, const void* k, const void* v, std::int64_t rows, int width, int box_rows) {
-  return make_maps(maps, k, v, rows, width, 2, box_rows);
+cudaError_t make_row_map(
+    CUtensorMap& map, const void* first, std::int64_t rows, int width, int box_rows) {
+  return make_map(map, first, rows, width, 2, box_rows);
 }
 
 }  // namespace koho::cuda

@@ -22,7 +22,7 @@ struct PageMaps {
 /// cudaErrorInvalidValue if it refuses (addresses must be multiples of 16 bytes).
 cudaError_t make_page_maps(PageMaps& maps, const Attention& p);
 /// Describes packed rows of `width` 16-bit elements, in boxes of `box_rows` and 128 bytes.
-cudaError_t make_row_maps(
-    PageMaps& maps, const void* k, const void* v, std::int64_t rows, int width, int box_rows);
+cudaError_t make_row_map(
+    CUtensorMap& map, const void* first, std::int64_t rows, int width, int box_rows);
 
 }  // namespace koho::cuda
