@@ -200,5 +200,86 @@ TEST(CudaExperts, OneTokenHasTheBitsOfManyAtTrueWidths) {
   }
 }
 
+/// A prompt with many tiles a multiprocessor, and rows that belong to nobody: the same bits each
+/// time, whichever CTA draws a tile, and the codes of what was written. What attention computes is
+/// the cases' affair.
+TEST(CudaAttention, LongPromptsHaveTheSameBitsEachTime) {
+  constexpr std::int64_t kWidth = 128;
+  constexpr std::int64_t kTokens = 3000;
+  constexpr std::int64_t kPadding = 3;
+  constexpr std::int64_t kContext = 3200;
+  constexpr std::int64_t kPages = kContext / kPageTokens;
+  Result<std::unique_ptr<Backend>> opened = make_cuda_backend({});
+  if (!opened.ok()) {
+    ASSERT_EQ(opened.error().code, ErrorCode::not_found) << opened.error().message;
+    GTEST_SKIP() << "no GPU";
+  }
+  Backend& backend = **opened;
+  constexpr std::int64_t kRows = kTokens + kPadding;
+  ASSERT_TRUE(backend
+                  .reserve({.tokens_max = kRows,
+                            .sequences_max = 2,
+                            .context_max = kContext,
+                            .logit_rows_max = 1,
+                            .vocabulary = 1})
+                  .ok());
+  const std::uint64_t seed = number_from_environment("KOHO_OP_SEED", std::random_device{}());
+  const auto integers = [&](const Shape& shape, std::int64_t first, std::int64_t step) {
+    HostTensor tensor(DType::i32, shape);
+    for (std::int64_t i = 0; i < tensor.elements(); ++i)
+      tensor.set(i, static_cast<double>(first + i * step));
+    return DeviceArray(backend, tensor);
+  };
+  const DeviceArray positions = integers({kRows}, kContext - kTokens, 1);
+  const DeviceArray starts = integers({2}, 0, kTokens);
+  const DeviceArray contexts = integers({1}, kContext, 0);
+  const DeviceArray tables = integers({1, kPages}, 0, 1);
+  for (const DType dtype : {DType::bf16, DType::f8_e4m3})
+    for (const std::int64_t group : {12, 16}) {
+      SCOPED_TRACE("group " + std::to_string(group) + ", KOHO_OP_SEED=" + std::to_string(seed));
+      Random random(seed);
+      const HeadShape heads{2 * group, 2, kWidth, 64};
+      const auto values = [&](const Shape& shape, DType type) {
+        return random_values(random, type, shape, Spread::normal);
+      };
+      const DeviceArray q(backend, values({kRows, heads.query_heads, kWidth}, DType::bf16));
+      const DeviceArray k(backend, values({kPages, 2, kPageTokens, kWidth}, dtype));
+      const DeviceArray v(backend, values({kPages, 2, kPageTokens, kWidth}, dtype));
+      const DeviceArray k_scales(backend,
+                                 random_scales(random, DType::f32, {kPages, 2, kPageTokens}, 0.1));
+      const DeviceArray v_scales(backend,
+                                 random_scales(random, DType::f32, {kPages, 2, kPageTokens}, 0.1));
+      KvLayer kv{k.view(), v.view(), {}, {}};
+      if (dtype == DType::f8_e4m3) {
+        kv.k_scales = k_scales.view();
+        kv.v_scales = v_scales.view();
+      }
+      Batch batch;
+      batch.tokens = kRows;
+      batch.sequences = 1;
+      batch.query_max = kTokens;
+      batch.context_max = kContext;
+      batch.positions = positions.view();
+      batch.query_starts = starts.view();
+      batch.context_lengths = contexts.view();
+      batch.page_tables = tables.view();
+      HostTensor first;
+      for (int time = 0; time < 3; ++time) {
+        const DeviceActivation out(backend, kRows, heads.query_heads * kWidth,
+                                   {.values = true, .per_token = true});
+        EXPECT_EQ(fault_of("attention", backend.attention(out.view(), q.view(), kv, batch, heads)),
+                  "");
+        EXPECT_EQ(out.check_quantised("out") + out.guard_fault("out"), "");
+        const HostTensor got = out.values.get();
+        for (std::int64_t i = kTokens * heads.query_heads * kWidth; i < got.elements(); ++i)
+          ASSERT_EQ(got.at(i), 0.0);
+        if (time == 0)
+          first = got;
+        else
+          EXPECT_EQ(compare_bits("once more", got, first), "");
+      }
+    }
+}
+
 }  // namespace
 }  // namespace koho::testing
