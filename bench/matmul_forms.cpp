@@ -419,20 +419,25 @@ class FormsBench {
       int rows = 0;
       for (int e = 0; e < experts; ++e) {
         const int of_expert = kExpertRows + (e * 7 % 5 - 2) * 16;
-        for (int at = 0; at < of_expert; at += columns)
-          list.push_back({e, rows + at, std::min(columns, of_expert - at)});
+        const int parts = ceil_div(of_expert, columns);
+        for (int part = 0; part < parts; ++part) {
+          const auto begin = [&](int of) {
+            return std::min(of_expert, of_expert / kPrefillStep * of / parts * kPrefillStep);
+          };
+          list.push_back({e, rows + begin(part), begin(part + 1) - begin(part)});
+        }
         rows += of_expert;
       }
       const auto entry_count = static_cast<std::int32_t>(list.size());
       KOHO_TRY(copy_to(entries, list.data(), list.size() * sizeof(MatmulEntry)));
       KOHO_TRY(copy_to(count, &entry_count, 4));
-      CUtensorMap map;
-      KOHO_TRY(make_tensor_map(
-          map,
+      PrefillMaps maps;
+      KOHO_TRY(make_prefill_maps(
+          maps,
           {.data = p.x, .row_bytes = p.x_bytes, .rows = rows, .stride_bytes = p.x_stride_bytes},
-          columns / 2));
+          columns));
       const auto call = [&](std::int64_t) -> Status {
-        KOHO_CUDA_TRY(launch_matmul_prefill(p, map, columns, multiprocessors_, stream_));
+        KOHO_CUDA_TRY(launch_matmul_prefill(p, maps, columns, multiprocessors_, stream_));
         return {};
       };
       const auto out_bytes =
@@ -442,7 +447,7 @@ class FormsBench {
       KOHO_CUDA_TRY(cudaStreamSynchronize(stream_));
       std::vector<std::uint8_t> got(out_bytes);
       KOHO_CUDA_TRY(cudaMemcpy(got.data(), p.out, out_bytes, cudaMemcpyDeviceToHost));
-      const std::string name = fmt::format("{} tokens at a time", columns);
+      const std::string name = fmt::format("up to {} tokens at a time", columns);
       if (expected.empty()) expected = got;
       if (got != expected) {
         ++different_;

@@ -61,6 +61,12 @@ __device__ __forceinline__ void for_each_pair(const ExpertPlan& p,
   }
 }
 
+/// Row where entry `index` of an expert with `count` rows in `entries` begins.
+__device__ __forceinline__ int entry_begin(const ExpertPlan& p, int count, int entries, int index) {
+  const int steps = (count + p.entry_step - 1) / p.entry_step;
+  return min((steps / entries * index + min(steps % entries, index)) * p.entry_step, count);
+}
+
 template <int kBlocks>
 __global__ void __launch_bounds__(kPlanThreads) expert_plan_kernel(const ExpertPlan p) {
   __shared__ int counts[kExpertsMax];
@@ -103,13 +109,14 @@ __global__ void __launch_bounds__(kPlanThreads) expert_plan_kernel(const ExpertP
   if (thread < p.count) {
     next[thread] = first_row + before;
     for (int i = block; i < entries; i += kBlocks) {
-      const int at = i * p.entry_tokens;
-      p.entries[first_entry + i] = {thread, first_row + at, min(p.entry_tokens, count - at)};
+      const int at = entry_begin(p, count, entries, i);
+      p.entries[first_entry + i] = {thread, first_row + at,
+                                    entry_begin(p, count, entries, i + 1) - at};
     }
   }
   for (int i = block * kPlanThreads + thread; i < shared_entries; i += kBlocks * kPlanThreads) {
-    const int at = i * p.entry_tokens;
-    p.entries[i] = {p.count, at, min(p.entry_tokens, tokens - at)};
+    const int at = entry_begin(p, tokens, shared_entries, i);
+    p.entries[i] = {p.count, at, entry_begin(p, tokens, shared_entries, i + 1) - at};
   }
   for (int i = block * kPlanThreads + thread; i < shared_rows; i += kBlocks * kPlanThreads)
     p.rows[i] = i;

@@ -11,6 +11,7 @@
 
 namespace koho::cuda {
 
+/// An expert's rows are cut into as few entries as there may be, and these evenly, in whole steps.
 struct ExpertPlan {
   const std::int32_t* ids = nullptr;  // [T, A] global expert ids
   std::int64_t tokens = 0;
@@ -19,6 +20,7 @@ struct ExpertPlan {
   int count = 0;                      // local experts
   bool shared = false;                // expert `count` multiplies every token; its rows come first
   int entry_tokens = 8;               // most tokens of an entry
+  int entry_step = 8;                 // divides them: what entries' tokens are rounded up to
   std::int32_t* rows = nullptr;       // [(A + 1) * T] sorted row -> token
   std::int32_t* row_of = nullptr;     // [T, A] (token, slot) -> sorted row, -1 = not local
   std::int32_t* row_count = nullptr;  // [1] sorted rows

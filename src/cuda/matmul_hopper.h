@@ -30,11 +30,27 @@ cudaError_t launch_matmul_dense(const Matmul& parameters,
                                 const DenseForm& form,
                                 cudaStream_t stream);
 
-/// One matrix or experts, any number of tokens, `columns` (128; or 192, for fp8 in one part) at a
-/// time: entries have at most so many. x_rows is not used: rows of x lie in sorted order, and
-/// `x_map` describes them in boxes of columns / 2 rows.
+/// The kernel of many tokens multiplies one matrix by 128 tokens at a time, experts by up to
+/// kPrefillColumns: there an item's products have its tokens rounded up to the next form.
+constexpr int kPrefillColumns = 192;
+constexpr int kPrefillStep = 16;
+constexpr int prefill_forms(int columns) {
+  return columns == kPrefillColumns ? 9 : 1;
+}
+constexpr int prefill_form_columns(int columns, int form) {
+  return columns - (prefill_forms(columns) - 1 - form) * kPrefillStep;
+}
+
+/// x in boxes of half the columns of each form.
+struct PrefillMaps {
+  CUtensorMap of[prefill_forms(kPrefillColumns)];
+};
+
+/// One matrix or experts, any number of tokens; entries have at most `columns` (128; or
+/// kPrefillColumns, for fp8 in one part). x_rows is not used: rows of x lie in sorted order, and
+/// `maps` describes them.
 cudaError_t launch_matmul_prefill(const Matmul& parameters,
-                                  const CUtensorMap& x_map,
+                                  const PrefillMaps& maps,
                                   int columns,
                                   int multiprocessors,
                                   cudaStream_t stream);

@@ -2,8 +2,9 @@
 // Matrix products of many tokens on Hopper: one matrix, or the experts of a layer with their rows
 // gathered one after the other.
 //
-//   grid     persistent clusters of two CTAs; a cluster takes 256 weight rows by kColumns tokens at
-//            a time, a CTA half of the rows
+//   grid     persistent clusters of two CTAs; a cluster takes 256 weight rows by up to kColumns
+//            tokens at a time, a CTA half of the rows; its products have as many columns as it has
+//            tokens, rounded up to a form of the loop (kPrefillForms)
 //   roles    warpgroup 2 copies: 8 KB bulk copies of tiled weights, and its half of the token rows
 //            to both CTAs (boxes of 128 bytes of K, swizzled); warpgroups 0 and 1 multiply 64
 //            rows each, and write what they have 16 bytes of a token's row at a time
@@ -15,6 +16,7 @@
 //
 // Numbers: docs/kernels/README.md.
 #include <algorithm>
+#include <iterator>
 #include <type_traits>
 
 #include "cuda/launch.cuh"
@@ -39,6 +41,8 @@ constexpr int kSharedMax = 227 * 1024;
 template <int kColumns>
 struct PrefillPlan {
   static constexpr int kTiles = kColumns / 8;
+  // An item's products have kLeast, kLeast + kPrefillStep, … kColumns columns.
+  static constexpr int kLeast = prefill_form_columns(kColumns, 0);
   static constexpr int kTokenBytes = kColumns * kBox;
   static constexpr int kStage = kWeightBytes + kTokenBytes;
   static constexpr int kHanded = kBlockRows * kColumns * 2;  // an item's results on their way out
@@ -79,6 +83,12 @@ struct PrefillWork {
   }
 };
 
+/// The form of an item's products.
+template <int kColumns>
+__device__ __forceinline__ int form_of(const PrefillItem& item) {
+  return max(item.count - PrefillPlan<kColumns>::kLeast + kPrefillStep - 1, 0) / kPrefillStep;
+}
+
 /// Slot and phase of the ring.
 template <int kStages>
 struct Cursor {
@@ -100,7 +110,7 @@ __device__ __forceinline__ int cta_rank() {
 /// One lane fills the ring.
 template <int kColumns>
 __device__ void copy_operands(const Matmul& p,
-                              const CUtensorMap& x_map,
+                              const PrefillMaps& maps,
                               const PrefillWork& work,
                               std::uint32_t full,
                               std::uint32_t empty,
@@ -116,6 +126,8 @@ __device__ void copy_operands(const Matmul& p,
     const PrefillItem item = work.item(p, index, kColumns);
     const int tile = (item.block * 2 + rank) * kRowTiles;
     const int present = max(0, min(kRowTiles, p.tiles - tile));
+    const int form = form_of<kColumns>(item);
+    const int columns = Plan::kLeast + form * kPrefillStep;
     const std::uint8_t* weight =
         p.weight + (static_cast<std::int64_t>(item.expert) * p.tiles + tile) * tile_bytes;
     for (int step = 0; step < steps; ++step, at.advance()) {
@@ -124,7 +136,7 @@ __device__ void copy_operands(const Matmul& p,
       const std::uint32_t place = ring + static_cast<std::uint32_t>(at.slot * Plan::kStage);
       mbarrier_wait(empty + 8U * static_cast<std::uint32_t>(at.slot), at.phase ^ 1U);
       mbarrier_arrive_expect(
-          barrier, static_cast<std::uint32_t>(present * width * kTileRows + Plan::kTokenBytes));
+          barrier, static_cast<std::uint32_t>(present * width * kTileRows + columns * kBox));
 #pragma unroll
       for (int i = 0; i < kRowTiles; ++i)
         if (i < present)
@@ -132,8 +144,8 @@ __device__ void copy_operands(const Matmul& p,
                     weight + i * tile_bytes + static_cast<std::int64_t>(step) * kBox * kTileRows,
                     static_cast<std::uint32_t>(width * kTileRows), barrier, policy);
       tensor_copy_to_cluster(
-          place + static_cast<std::uint32_t>(kWeightBytes + rank * Plan::kTokenBytes / 2), &x_map,
-          step * kBox, item.first + rank * kColumns / 2, barrier, 3);
+          place + static_cast<std::uint32_t>(kWeightBytes + rank * columns / 2 * kBox),
+          &maps.of[form], step * kBox, item.first + rank * columns / 2, barrier, 3);
     }
   }
 }
@@ -220,6 +232,7 @@ __device__ __forceinline__ void hand_on(const Matmul& p,
   mbarrier_wait(handed.empty + 8U * group, phase ^ 1U);
 #pragma unroll
   for (int i = 0; i < kColumns / 32; ++i) {
+    if (i * 32 >= item.count) break;
     std::uint32_t pairs[8];
 #pragma unroll
     for (int tile = 0; tile < 4; ++tile) {
@@ -311,6 +324,15 @@ __device__ void write_items(const Matmul& p,
   }
 }
 
+/// Calls `run` with the form's number of columns as a constant.
+template <int kColumns, int kForm = 0, typename Run>
+__device__ __forceinline__ void with_columns(int form, const Run& run) {
+  if (kForm + 1 == prefill_forms(kColumns) || form == kForm)
+    run(std::integral_constant<int, prefill_form_columns(kColumns, kForm)>{});
+  else if constexpr (kForm + 1 < prefill_forms(kColumns))
+    with_columns<kColumns, kForm + 1>(form, run);
+}
+
 template <TileType kType, int kColumns, bool kParts>
 __device__ void multiply_items(const Matmul& p,
                                const PrefillWork& work,
@@ -357,9 +379,9 @@ __device__ void multiply_items(const Matmul& p,
           sum[tile][i] = 0.0F;
         }
     };
-    const auto add = [&](const float(&partial)[Plan::kTiles][4]) {
+    const auto add = [&](const auto& partial) {
 #pragma unroll
-      for (int tile = 0; tile < Plan::kTiles; ++tile)
+      for (int tile = 0; tile < static_cast<int>(std::size(partial)); ++tile)
 #pragma unroll
         for (int i = 0; i < 4; ++i) sum[tile][i] += partial[tile][i];
     };
@@ -367,18 +389,18 @@ __device__ void multiply_items(const Matmul& p,
       mbarrier_wait(full + 8U * static_cast<std::uint32_t>(at.slot), at.phase);
     };
     // 32 bytes of K from the slot.
-    const auto step = [&](float(&partial)[Plan::kTiles][4], int i, bool accumulate) {
+    const auto step = [&]<int kTiles>(float(&partial)[kTiles][4], int i, bool accumulate) {
       const auto slot = static_cast<std::uint32_t>(at.slot * Plan::kStage);
-      wgmma<kType, kColumns>(
+      wgmma<kType, 8 * kTiles>(
           &partial[0][0],
           operand_at(operand_at(weights, slot), static_cast<std::uint32_t>(i) * 2048U),
           operand_at(operand_at(tokens, slot), static_cast<std::uint32_t>(i * kTileWidthStep)),
           accumulate ? 1 : 0);
     };
     // A stage, or the half of one that a width may end with.
-    const auto run = [&](auto halves) {
+    const auto run = [&](auto columns, auto halves) {
       constexpr int kHalves = decltype(halves)::value;
-      float partial[Plan::kTiles][4];
+      float partial[decltype(columns)::value / 8][4];
       const int first_slot = at.slot;
       mbarrier_wait(turns + 8U * static_cast<std::uint32_t>(group), turn);
       turn ^= 1U;
@@ -402,15 +424,16 @@ __device__ void multiply_items(const Matmul& p,
       add(partial);
     };
     const int whole = p.width_bytes / kStageWidth;
-    for (int stage = 0; stage < whole; ++stage) {
-      border(stage);
-      run(std::integral_constant<int, 2>{});
-    }
-    if (whole < stages_all) border(whole);
     const int left = p.width_bytes - whole * kStageWidth;
-    if (left == kBox) {
-      run(std::integral_constant<int, 1>{});
-    } else if (left > 0) {  // an odd end, one product at a time
+    with_columns<kColumns>(form_of<kColumns>(item), [&](auto columns) {
+      for (int stage = 0; stage < whole; ++stage) {
+        border(stage);
+        run(columns, std::integral_constant<int, 2>{});
+      }
+      if (whole < stages_all) border(whole);
+      if (left == kBox) run(columns, std::integral_constant<int, 1>{});
+    });
+    if (left > 0 && left != kBox) {  // an odd end, one product at a time, of all columns
       float partial[Plan::kTiles][4] = {};
       for (int begin = 0; begin < left; begin += kBox) {
         slot_full();
@@ -440,7 +463,7 @@ __device__ void multiply_items(const Matmul& p,
 
 template <TileType kType, int kColumns, bool kParts>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
-    prefill_kernel(const __grid_constant__ Matmul p, const __grid_constant__ CUtensorMap x_map) {
+    prefill_kernel(const __grid_constant__ Matmul p, const __grid_constant__ PrefillMaps maps) {
   using Plan = PrefillPlan<kColumns>;
   extern __shared__ std::uint8_t unaligned[];
   const std::uint32_t base = (shared_address(unaligned) + 1023U) / 1024U * 1024U;
@@ -477,7 +500,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     if (warp > kConsumers / 32)
       write_items<kColumns>(p, work, handed);
     else if (elect_one())
-      copy_operands<kColumns>(p, x_map, work, full, empty, ring);
+      copy_operands<kColumns>(p, maps, work, full, empty, ring);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
     multiply_items<kType, kColumns, kParts>(p, work, full, empty, turns, ring, handed);
@@ -489,7 +512,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
 
 template <TileType kType, int kColumns, bool kParts>
 cudaError_t launch_form(const Matmul& p,
-                        const CUtensorMap& x_map,
+                        const PrefillMaps& maps,
                         int multiprocessors,
                         cudaStream_t stream) {
   using Plan = PrefillPlan<kColumns>;
@@ -500,24 +523,24 @@ cudaError_t launch_form(const Matmul& p,
   return launch_kernel(kernel,
                        {dim3(static_cast<unsigned>(multiprocessors / 2 * 2)), dim3(kThreads),
                         static_cast<std::size_t>(Plan::kShared)},
-                       stream, p, x_map);
+                       stream, p, maps);
 }
 
 }  // namespace
 
 cudaError_t launch_matmul_prefill(const Matmul& p,
-                                  const CUtensorMap& x_map,
+                                  const PrefillMaps& maps,
                                   int columns,
                                   int multiprocessors,
                                   cudaStream_t stream) {
-  if (columns == 192 && p.parts == 1 && p.type == TileType::fp8)
-    return launch_form<TileType::fp8, 192, false>(p, x_map, multiprocessors, stream);
+  if (columns == kPrefillColumns && p.parts == 1 && p.type == TileType::fp8)
+    return launch_form<TileType::fp8, kPrefillColumns, false>(p, maps, multiprocessors, stream);
   if (columns != 128) return cudaErrorInvalidValue;
   if (p.type == TileType::bf16)
-    return p.parts > 1 ? launch_form<TileType::bf16, 128, true>(p, x_map, multiprocessors, stream)
-                       : launch_form<TileType::bf16, 128, false>(p, x_map, multiprocessors, stream);
-  return p.parts > 1 ? launch_form<TileType::fp8, 128, true>(p, x_map, multiprocessors, stream)
-                     : launch_form<TileType::fp8, 128, false>(p, x_map, multiprocessors, stream);
+    return p.parts > 1 ? launch_form<TileType::bf16, 128, true>(p, maps, multiprocessors, stream)
+                       : launch_form<TileType::bf16, 128, false>(p, maps, multiprocessors, stream);
+  return p.parts > 1 ? launch_form<TileType::fp8, 128, true>(p, maps, multiprocessors, stream)
+                     : launch_form<TileType::fp8, 128, false>(p, maps, multiprocessors, stream);
 }
 
 }  // namespace koho::cuda

@@ -38,12 +38,6 @@ int token_tiles(std::int64_t tokens) {
   return tokens <= 8 ? 1 : tokens <= 16 ? 2 : tokens <= 32 ? 4 : 8;
 }
 
-/// Tokens at a time for experts of about `rows` rows: what leaves the fewer columns empty.
-int prefill_columns(std::int64_t rows) {
-  const auto padded = [&](std::int64_t columns) { return round_up(rows + 24, columns); };
-  return padded(192) <= padded(128) ? 192 : 128;
-}
-
 /// The form of `x` that weights of `type` read.
 struct XForm {
   const TensorView* data;
@@ -206,11 +200,11 @@ Status CudaBackend::multiply_segment(TensorView out,
 }
 
 Status CudaBackend::run_prefill(const Matmul& p, std::int64_t rows, int columns) {
-  CUtensorMap map;
-  KOHO_TRY(make_tensor_map(
-      map, {.data = p.x, .row_bytes = p.x_bytes, .rows = rows, .stride_bytes = p.x_stride_bytes},
-      columns / 2));
-  KOHO_CUDA_TRY(launch_matmul_prefill(p, map, columns, device_.multiprocessors, stream_));
+  PrefillMaps maps;
+  KOHO_TRY(make_prefill_maps(
+      maps, {.data = p.x, .row_bytes = p.x_bytes, .rows = rows, .stride_bytes = p.x_stride_bytes},
+      columns));
+  KOHO_CUDA_TRY(launch_matmul_prefill(p, maps, columns, device_.multiprocessors, stream_));
   return {};
 }
 
@@ -253,7 +247,7 @@ Status CudaBackend::run_group(const ExpertGroup& group,
   const bool prefill = wgmma_ && routing != nullptr && tokens * top_k >= kPrefillRows * experts &&
                        p.type == TileType::fp8 && group.down.type == TileType::fp8 &&
                        p.x_bytes % 16 == 0;
-  const int columns = prefill ? prefill_columns(tokens * top_k / experts) : 8 * tiles;
+  const int columns = prefill ? kPrefillColumns : 8 * tiles;
   // One token needs no plan: its experts' rows are 0, 1, … in order of its choice.
   const bool single = tokens == 1 && routing != nullptr;
   const auto one = [&](Matmul& matmul) {
@@ -272,6 +266,7 @@ Status CudaBackend::run_group(const ExpertGroup& group,
          .count = static_cast<int>(count),
          .shared = shared,
          .entry_tokens = columns,
+         .entry_step = prefill ? kPrefillStep : columns,
          .rows = s.rows,
          .row_of = s.row_of,
          .row_count = s.row_count,

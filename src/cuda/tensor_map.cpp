@@ -45,4 +45,10 @@ Status make_tensor_map(CUtensorMap& map, const TensorRows& rows, int box_rows) {
   return {};
 }
 
+Status make_prefill_maps(PrefillMaps& maps, const TensorRows& rows, int columns) {
+  for (int form = 0; form < prefill_forms(columns); ++form)
+    KOHO_TRY(make_tensor_map(maps.of[form], rows, prefill_form_columns(columns, form) / 2));
+  return {};
+}
+
 }  // namespace koho::cuda

@@ -8,6 +8,7 @@
 #include <cuda.h>
 
 #include "base/error.h"
+#include "cuda/matmul_hopper.h"
 
 namespace koho::cuda {
 
@@ -22,5 +23,7 @@ struct TensorRows {
 /// Boxes of `box_rows` (at most 256) rows and 128 bytes, swizzled by 128 bytes; what lies beyond
 /// the rows reads as zero. Errors: device_error.
 Status make_tensor_map(CUtensorMap& map, const TensorRows& rows, int box_rows);
+/// Those of launch_matmul_prefill() with `columns`.
+Status make_prefill_maps(PrefillMaps& maps, const TensorRows& rows, int columns);
 
 }  // namespace koho::cuda

@@ -49,6 +49,7 @@ __device__ __forceinline__ void wgmma_wait() {
 
 #define KOHO_SUMS4(i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
 #define KOHO_SUMS16(i) KOHO_SUMS4(i), KOHO_SUMS4((i) + 4), KOHO_SUMS4((i) + 8), KOHO_SUMS4((i) + 12)
+#define KOHO_SUMS8(i) KOHO_SUMS4(i), KOHO_SUMS4((i) + 4)
 #define KOHO_SUMS64(i) \
   KOHO_SUMS16(i), KOHO_SUMS16((i) + 16), KOHO_SUMS16((i) + 32), KOHO_SUMS16((i) + 48)
 
@@ -58,7 +59,13 @@ __device__ __forceinline__ void wgmma_wait() {
 #define KOHO_REGS32 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define KOHO_REGS64 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define KOHO_REGS128 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-#define KOHO_REGS192 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+#define KOHO_REGS80 KOHO_REGS64 ",%32,%33,%34,%35,%36,%37,%38,%39"
+#define KOHO_REGS96 KOHO_REGS80 ",%40,%41,%42,%43,%44,%45,%46,%47"
+#define KOHO_REGS112 KOHO_REGS96 ",%48,%49,%50,%51,%52,%53,%54,%55"
+#define KOHO_REGS144 KOHO_REGS128 ",%64,%65,%66,%67,%68,%69,%70,%71"
+#define KOHO_REGS160 KOHO_REGS144 ",%72,%73,%74,%75,%76,%77,%78,%79"
+#define KOHO_REGS176 KOHO_REGS160 ",%80,%81,%82,%83,%84,%85,%86,%87"
+#define KOHO_REGS192 KOHO_REGS176 ",%88,%89,%90,%91,%92,%93,%94,%95"
 
 /// `accumulate` = 0 replaces d.
 template <TileType kType, int kColumns>
@@ -116,6 +123,36 @@ __device__ __forceinline__ void wgmma(float* d,
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" KOHO_REGS128 "}, %64, %65, p, 1, 1, 0, 0;\n\t}"
       : KOHO_SUMS64(0)
       : "l"(weights), "l"(tokens), "r"(accumulate));
+  else if constexpr (kType != TileType::bf16 && kColumns == 80)
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %42, 0;\n\t"
+      "wgmma.mma_async.sync.aligned.m64n80k32.f32.e4m3.e4m3 {" KOHO_REGS80 "}, %40, %41, p, 1, 1;\n\t}"
+      : KOHO_SUMS16(0), KOHO_SUMS16(16), KOHO_SUMS8(32)
+      : "l"(weights), "l"(tokens), "r"(accumulate));
+  else if constexpr (kType != TileType::bf16 && kColumns == 96)
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %50, 0;\n\t"
+      "wgmma.mma_async.sync.aligned.m64n96k32.f32.e4m3.e4m3 {" KOHO_REGS96 "}, %48, %49, p, 1, 1;\n\t}"
+      : KOHO_SUMS16(0), KOHO_SUMS16(16), KOHO_SUMS16(32)
+      : "l"(weights), "l"(tokens), "r"(accumulate));
+  else if constexpr (kType != TileType::bf16 && kColumns == 112)
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %58, 0;\n\t"
+      "wgmma.mma_async.sync.aligned.m64n112k32.f32.e4m3.e4m3 {" KOHO_REGS112 "}, %56, %57, p, 1, 1;\n\t}"
+      : KOHO_SUMS16(0), KOHO_SUMS16(16), KOHO_SUMS16(32), KOHO_SUMS8(48)
+      : "l"(weights), "l"(tokens), "r"(accumulate));
+  else if constexpr (kType != TileType::bf16 && kColumns == 144)
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %74, 0;\n\t"
+      "wgmma.mma_async.sync.aligned.m64n144k32.f32.e4m3.e4m3 {" KOHO_REGS144 "}, %72, %73, p, 1, 1;\n\t}"
+      : KOHO_SUMS64(0), KOHO_SUMS8(64)
+      : "l"(weights), "l"(tokens), "r"(accumulate));
+  else if constexpr (kType != TileType::bf16 && kColumns == 160)
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %82, 0;\n\t"
+      "wgmma.mma_async.sync.aligned.m64n160k32.f32.e4m3.e4m3 {" KOHO_REGS160 "}, %80, %81, p, 1, 1;\n\t}"
+      : KOHO_SUMS64(0), KOHO_SUMS16(64)
+      : "l"(weights), "l"(tokens), "r"(accumulate));
+  else if constexpr (kType != TileType::bf16 && kColumns == 176)
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %90, 0;\n\t"
+      "wgmma.mma_async.sync.aligned.m64n176k32.f32.e4m3.e4m3 {" KOHO_REGS176 "}, %88, %89, p, 1, 1;\n\t}"
+      : KOHO_SUMS64(0), KOHO_SUMS16(64), KOHO_SUMS8(80)
+      : "l"(weights), "l"(tokens), "r"(accumulate));
   else if constexpr (kType != TileType::bf16 && kColumns == 192)
     asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %98, 0;\n\t"
       "wgmma.mma_async.sync.aligned.m64n192k32.f32.e4m3.e4m3 {" KOHO_REGS192 "}, %96, %97, p, 1, 1;\n\t}"
@@ -131,8 +168,15 @@ __device__ __forceinline__ void wgmma(float* d,
 #undef KOHO_REGS32
 #undef KOHO_REGS64
 #undef KOHO_REGS128
+#undef KOHO_REGS80
+#undef KOHO_REGS96
+#undef KOHO_REGS112
+#undef KOHO_REGS144
+#undef KOHO_REGS160
+#undef KOHO_REGS176
 #undef KOHO_REGS192
 #undef KOHO_SUMS4
+#undef KOHO_SUMS8
 #undef KOHO_SUMS16
 #undef KOHO_SUMS64
 
