@@ -424,7 +424,8 @@ class FormsBench {
           const auto begin = [&](int of) {
             return std::min(of_expert, of_expert / kPrefillStep * of / parts * kPrefillStep);
           };
-          list.push_back({e, rows + begin(part), begin(part + 1) - begin(part)});
+          list.push_back({e, rows + begin(part), begin(part + 1) - begin(part),
+                          static_cast<std::int16_t>(part), static_cast<std::int16_t>(parts)});
         }
         rows += of_expert;
       }

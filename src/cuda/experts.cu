@@ -61,10 +61,20 @@ __device__ __forceinline__ void for_each_pair(const ExpertPlan& p,
   }
 }
 
-/// Row where entry `index` of an expert with `count` rows in `entries` begins.
-__device__ __forceinline__ int entry_begin(const ExpertPlan& p, int count, int entries, int index) {
+/// Entry `index` of an expert with `count` rows from `first_row` on in `entries`.
+__device__ __forceinline__ MatmulEntry
+entry_of(const ExpertPlan& p, int expert, int first_row, int count, int entries, int index) {
+  constexpr int kTogether = 4;  // entries that pass over the expert's weights together
   const int steps = (count + p.entry_step - 1) / p.entry_step;
-  return min((steps / entries * index + min(steps % entries, index)) * p.entry_step, count);
+  const auto begin = [&](int i) {
+    return min((steps / entries * i + min(steps % entries, i)) * p.entry_step, count);
+  };
+  const int groups = (entries + kTogether - 1) / kTogether;
+  const int places = (entries + groups - 1) / groups;
+  const int place = index % places;
+  return {expert, first_row + begin(index), begin(index + 1) - begin(index),
+          static_cast<std::int16_t>(place),
+          static_cast<std::int16_t>(min(places, entries - index + place))};
 }
 
 template <int kBlocks>
@@ -108,16 +118,11 @@ __global__ void __launch_bounds__(kPlanThreads) expert_plan_kernel(const ExpertP
   const int first_entry = shared_entries + block_scan(entries, entries_total);
   if (thread < p.count) {
     next[thread] = first_row + before;
-    for (int i = block; i < entries; i += kBlocks) {
-      const int at = entry_begin(p, count, entries, i);
-      p.entries[first_entry + i] = {thread, first_row + at,
-                                    entry_begin(p, count, entries, i + 1) - at};
-    }
+    for (int i = block; i < entries; i += kBlocks)
+      p.entries[first_entry + i] = entry_of(p, thread, first_row, count, entries, i);
   }
-  for (int i = block * kPlanThreads + thread; i < shared_entries; i += kBlocks * kPlanThreads) {
-    const int at = entry_begin(p, tokens, shared_entries, i);
-    p.entries[i] = {p.count, at, entry_begin(p, tokens, shared_entries, i + 1) - at};
-  }
+  for (int i = block * kPlanThreads + thread; i < shared_entries; i += kBlocks * kPlanThreads)
+    p.entries[i] = entry_of(p, p.count, 0, tokens, shared_entries, i);
   for (int i = block * kPlanThreads + thread; i < shared_rows; i += kBlocks * kPlanThreads)
     p.rows[i] = i;
   if (block == 0 && thread == 0) {

@@ -28,6 +28,8 @@ struct MatmulEntry {
   std::int32_t expert;
   std::int32_t first;
   std::int32_t count;
+  std::int16_t place;   // among `places` entries of the expert that follow each other in the list:
+  std::int16_t places;  // with many tokens they pass over the expert's weights together
 };
 
 struct Matmul {

@@ -78,8 +78,13 @@ struct PrefillWork {
       return {0, blocks_first ? index / entries : index % blocks, entry * columns,
               min(columns, p.tokens - entry * columns)};
     }
-    const MatmulEntry e = p.entries[index / blocks];
-    return {e.expert, index % blocks, e.first, e.count};
+    // Entries of one expert pass over its weights together, so that these come from memory once.
+    const int at = index / blocks;
+    const MatmulEntry any = p.entries[at];
+    const int first = at - any.place;
+    const int of_group = index - first * blocks;
+    const MatmulEntry e = p.entries[first + of_group % any.places];
+    return {e.expert, of_group / any.places, e.first, e.count};
   }
 };
 
@@ -117,7 +122,7 @@ __device__ void copy_operands(const Matmul& p,
                               std::uint32_t ring) {
   using Plan = PrefillPlan<kColumns>;
   const int rank = cta_rank();
-  const std::uint64_t policy = evict_first_policy();
+  const std::uint64_t policy = evict_normal_policy();
   const int steps = (p.width_bytes + kBox - 1) / kBox;
   const std::int64_t tile_bytes = static_cast<std::int64_t>(kTileRows) * p.width_bytes;
   Cursor<Plan::kStages> at;
