@@ -45,8 +45,10 @@ struct PrefillPlan {
   static constexpr int kLeast = prefill_form_columns(kColumns, 0);
   static constexpr int kTokenBytes = kColumns * kBox;
   static constexpr int kStage = kWeightBytes + kTokenBytes;
-  static constexpr int kHanded = kBlockRows * kColumns * 2;  // an item's results on their way out
-  static constexpr int kBefore = 1024 + kBarrierBytes + kHanded;  // alignment included
+  static constexpr int kHanded = kBlockRows * kColumns * 2;
+  // an item's results on their way out
+  static constexpr int kScales = 2 * kColumns * 4;
+  static constexpr int kBefore = 1024 + kBarrierBytes + kHanded + kScales;  // alignment included
   static constexpr int kStages = (kSharedMax - kBefore) / kStage;
   static constexpr int kShared = kBefore + kStages * kStage;
 };
@@ -155,31 +157,57 @@ __device__ void copy_operands(const Matmul& p,
   }
 }
 
-/// Brings what an item's sums are multiplied by to L1 while it is multiplied.
+/// Brings the scales of an item's weight rows to L1 while it is multiplied.
 template <TileType kType>
 __device__ __forceinline__ void prefetch_scales(const Matmul& p, const PrefillItem& item, int row) {
   if (p.bias != nullptr && row < p.rows) prefetch(p.bias + row);
-  if (kType != TileType::fp8) return;
-  const int thread = static_cast<int>(threadIdx.x) % 128;
-  if (row < p.tiles * kTileRows)
+  if (kType == TileType::fp8 && row < p.tiles * kTileRows)
     prefetch(p.row_scales + static_cast<std::int64_t>(item.expert) * p.tiles * kTileRows + row);
-  for (int i = thread; i < item.count; i += 128) prefetch(p.x_scales + item.first + i);
 }
 
-/// Where the multiplying warps leave an item's results, rounded to bf16, for those that write them:
-/// of each warp and 32 tokens two times 16 bytes a lane, four tiles' rows g and g + 8.
+/// Where a multiplying warpgroup leaves an item's results, rounded to bf16, for those that write
+/// them, and where these leave the tokens' scales before: of each token 64 weight rows, 16 bytes of
+/// them at place i ^ (token % 8), so that neither side meets bank conflicts.
 template <int kColumns>
 struct Handed {
-  static constexpr int kGroups = kColumns / 32;
+  static constexpr int kRowBytes = kTileRows * 2;
+  static constexpr int kPieces = kRowBytes / 16;
+  static constexpr int kGroupBytes = kColumns * kRowBytes;
 
-  uint4* results;
-  std::uint32_t full;  // barriers, of each warpgroup
+  std::uint32_t results;
+  const float* scales;  // of two items in turn
+  std::uint32_t full;   // barriers, of each warpgroup
   std::uint32_t empty;
 
-  __device__ __forceinline__ uint4* place(int warp, int group) const {
-    return results + (warp * kGroups + group) * 64 + threadIdx.x % 32;
+  __device__ __forceinline__ std::uint32_t place(int group, int token, int piece) const {
+    return results + static_cast<std::uint32_t>(group * kGroupBytes + token * kRowBytes +
+                                                ((piece ^ (token % 8)) * 16));
   }
 };
+
+/// Scales a warp's 16 rows of sums and writes them in f32.
+template <TileType kType, int kColumns>
+__device__ __forceinline__ void write_sums(const Matmul& p,
+                                           const PrefillItem& item,
+                                           int first_row,
+                                           const float (&sum)[kColumns / 8][4],
+                                           const float (&row_scales)[2],
+                                           const float (&bias)[2]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int tile = 0; tile < kColumns / 8; ++tile) {
+    if (tile * 8 >= item.count) break;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int token = tile * 8 + lane % 4 * 2 + i % 2;
+      const int n = first_row + lane / 4 + i / 2 * 8;
+      if (token >= item.count || n >= p.rows) continue;
+      const float x_scale = kType == TileType::fp8 ? p.x_scales[item.first + token] : 1.0F;
+      static_cast<float*>(p.out)[(item.first + token) * p.out_stride + n] =
+          scale_sum<kType>(p, sum[tile][i], row_scales[i / 2], x_scale, bias[i / 2]);
+    }
+  }
+}
 
 /// Scales a warp's 16 rows of sums and hands them on; results in f32 it writes itself.
 template <TileType kType, int kColumns>
@@ -192,11 +220,6 @@ __device__ __forceinline__ void hand_on(const Matmul& p,
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int rows_all = p.tiles * kTileRows;
-  float token_scales[kColumns / 32];  // of tokens lane, lane + 32, …
-#pragma unroll
-  for (int i = 0; i < kColumns / 32; ++i)
-    token_scales[i] =
-        kType == TileType::fp8 ? p.x_scales[item.first + min(lane + i * 32, item.count - 1)] : 1.0F;
   float row_scales[2];
   float bias[2];
 #pragma unroll
@@ -207,124 +230,153 @@ __device__ __forceinline__ void hand_on(const Matmul& p,
                         : 1.0F;
     bias[i] = p.bias != nullptr && n < p.rows ? to_float(p.bias[n]) : 0.0F;
   }
-  const auto scaled = [&](int tile, float(&value)[4]) {
-    float x_scale[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i)
-      x_scale[i] =
-          __shfl_sync(0xFFFFFFFFU, token_scales[tile / 4], tile % 4 * 8 + lane % 4 * 2 + i);
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      value[i] = scale_sum<kType>(p, sum[tile][i], row_scales[i / 2], x_scale[i % 2], bias[i / 2]);
-  };
   if (p.end == MatmulEnd::f32) {
-#pragma unroll
-    for (int tile = 0; tile < kColumns / 8; ++tile) {
-      if (tile * 8 >= item.count) break;
-      float value[4];
-      scaled(tile, value);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int token = tile * 8 + lane % 4 * 2 + i % 2;
-        const int n = first_row + lane / 4 + i / 2 * 8;
-        if (token < item.count && n < p.rows)
-          static_cast<float*>(p.out)[(item.first + token) * p.out_stride + n] = value[i];
-      }
-    }
+    write_sums<kType, kColumns>(p, item, first_row, sum, row_scales, bias);
     return;
   }
   const auto group = static_cast<std::uint32_t>(warp / 4);
-  mbarrier_wait(handed.empty + 8U * group, phase ^ 1U);
+  mbarrier_wait(handed.empty + 8U * group, phase);
+  const float* x_scales = handed.scales + phase * kColumns + lane % 4 * 2;
+  const std::uint32_t to =
+      handed.place(warp / 4, lane / 16 * 8 + lane % 8, warp % 4 * 2 + lane / 8 % 2);
+  float2 scales[kColumns / 8];
 #pragma unroll
-  for (int i = 0; i < kColumns / 32; ++i) {
-    if (i * 32 >= item.count) break;
-    std::uint32_t pairs[8];
+  for (int tile = 0; tile < kColumns / 8; ++tile)
+    scales[tile] = kType == TileType::fp8 ? *reinterpret_cast<const float2*>(x_scales + tile * 8)
+                                          : make_float2(1.0F, 1.0F);
 #pragma unroll
-    for (int tile = 0; tile < 4; ++tile) {
-      float value[4];
-      scaled(i * 4 + tile, value);
-      pairs[tile] = pack_bf16(value[0], value[1]);
-      pairs[4 + tile] = pack_bf16(value[2], value[3]);
+  for (int tile = 0; tile < kColumns / 8; tile += 2) {
+    std::uint32_t pairs[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 scale = scales[tile + i / 2];
+      const float* value = &sum[tile + i / 2][i % 2 * 2];
+      pairs[i] = pack_bf16(scale_sum<kType>(p, value[0], row_scales[i % 2], scale.x, bias[i % 2]),
+                           scale_sum<kType>(p, value[1], row_scales[i % 2], scale.y, bias[i % 2]));
     }
-    uint4* to = handed.place(warp, i);
-    to[0] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
-    to[32] = make_uint4(pairs[4], pairs[5], pairs[6], pairs[7]);
+    store_matrices_transposed(
+        to + static_cast<std::uint32_t>(tile * 8 * Handed<kColumns>::kRowBytes), pairs);
   }
   __syncwarp();
   if (lane == 0) mbarrier_arrive(handed.full + 8U * group);
 }
 
-/// Gate times up of two tokens, transposed: of one token and two columns.
+/// Two columns of gate times up.
 __device__ __forceinline__ std::uint32_t joined(std::uint32_t gate, std::uint32_t up) {
   const auto low = [](std::uint32_t word) { return __uint_as_float(word << 16U); };
   const auto high = [](std::uint32_t word) { return __uint_as_float(word & 0xFFFF0000U); };
-  return transposed(pack_bf16(silu_mul(low(gate), low(up)), silu_mul(high(gate), high(up))));
+  return pack_bf16(silu_mul(low(gate), low(up)), silu_mul(high(gate), high(up)));
 }
 
-/// Writes the results of one warp's 16 rows and 32 tokens: what four lanes have of four token tiles
-/// (of two, with both halves of the 16 rows, where gate and up are not joined) goes to one lane
-/// each.
-__device__ __forceinline__ void write_results(
-    const Matmul& p, const PrefillItem& item, int row, int first, const uint4* from) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int mine = lane % 4;
-  const bool swiglu = p.end == MatmulEnd::silu_mul;
-  const int column = swiglu ? row / 2 : row;
-  const bool whole = column + (swiglu ? 8 : 16) <= p.rows && p.out_stride % 8 == 0 &&
-                     reinterpret_cast<std::uintptr_t>(p.out) % 16 == 0;
-  const auto put = [&](std::uint32_t(&words)[4], int token, int n) {
-    const uint4 eight = gather_quad(words);
-    if (token >= item.count) return;
-    const std::int64_t place = (item.first + token) * p.out_stride;
+/// Writes eight neighbouring columns from `n` on of a writer's tokens; kLanes lanes of a warp take
+/// one token, and `read(token)` returns its columns. kAhead tokens are under way at once.
+template <int kLanes, int kAhead, typename Read>
+__device__ __forceinline__ void write_columns(
+    const Matmul& p, const PrefillItem& item, int writer, int n, const Read& read) {
+  constexpr int kStep = kWriters * 32 / kLanes;
+  int token = (writer * 32 + static_cast<int>(threadIdx.x) % 32) / kLanes;
+  Bf16* to = static_cast<Bf16*>(p.out) + (item.first + token) * p.out_stride + n;
+  const std::int64_t stride = kStep * p.out_stride;
+  const bool whole =
+      n + 8 <= p.rows && p.out_stride % 8 == 0 && reinterpret_cast<std::uintptr_t>(p.out) % 16 == 0;
+  if (whole) {
+#pragma unroll 1
+    for (; token + (kAhead - 1) * kStep < item.count; token += kAhead * kStep) {
+      uint4 eight[kAhead];
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) eight[i] = read(token + i * kStep);
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i, to += stride) *reinterpret_cast<uint4*>(to) = eight[i];
+    }
+  }
+#pragma unroll 1
+  for (; token < item.count; token += kStep, to += stride) {
+    const uint4 eight = read(token);
     if (whole) {
-      *reinterpret_cast<uint4*>(static_cast<Bf16*>(p.out) + place + n) = eight;
+      *reinterpret_cast<uint4*>(to) = eight;
     } else {
+      const std::int64_t place = (item.first + token) * p.out_stride;
       store_pair(p, place, n, eight.x);
       store_pair(p, place, n + 2, eight.y);
       store_pair(p, place, n + 4, eight.z);
       store_pair(p, place, n + 6, eight.w);
     }
-  };
-  const uint4 a = from[0];
-  const uint4 b = from[32];
-  if (swiglu) {
-    std::uint32_t words[4] = {joined(a.x, b.x), joined(a.y, b.y), joined(a.z, b.z),
-                              joined(a.w, b.w)};
-    put(words, first + mine * 8 + lane / 4, column);
-  } else {
-    std::uint32_t words[4] = {transposed(a.x), transposed(b.x), transposed(a.y), transposed(b.y)};
-    put(words, first + mine / 2 * 8 + lane / 4, column + mine % 2 * 8);
-    std::uint32_t others[4] = {transposed(a.z), transposed(b.z), transposed(a.w), transposed(b.w)};
-    put(others, first + (2 + mine / 2) * 8 + lane / 4, column + mine % 2 * 8);
   }
 }
 
-/// Writes items' results while the next ones are multiplied.
+/// Writes what a warpgroup left of an item, 64 weight rows from `row` on.
 template <int kColumns>
+__device__ __forceinline__ void write_results(const Matmul& p,
+                                              const PrefillItem& item,
+                                              const Handed<kColumns>& handed,
+                                              int group,
+                                              int row,
+                                              int writer) {
+  constexpr int kPieces = Handed<kColumns>::kPieces;
+  const auto piece_of = [&](int token, int piece) {
+    std::uint32_t words[4];
+    load_shared(words, handed.place(group, token, piece));
+    return make_uint4(words[0], words[1], words[2], words[3]);
+  };
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (p.end == MatmulEnd::silu_mul) {  // pieces of gate and of up in turn
+    const int pair = lane % (kPieces / 2);
+    write_columns<kPieces / 2, 1>(p, item, writer, row / 2 + pair * 8, [&](int token) {
+      const uint4 gate = piece_of(token, pair * 2);
+      const uint4 up = piece_of(token, pair * 2 + 1);
+      return make_uint4(joined(gate.x, up.x), joined(gate.y, up.y), joined(gate.z, up.z),
+                        joined(gate.w, up.w));
+    });
+  } else {
+    const int piece = lane % kPieces;
+    write_columns<kPieces, 4>(p, item, writer, row + piece * 8,
+                              [&](int token) { return piece_of(token, piece); });
+  }
+}
+
+/// Writes items' results while the next ones are multiplied, and brings the next tokens' scales.
+template <TileType kType, int kColumns>
 __device__ void write_items(const Matmul& p,
                             const PrefillWork& work,
-                            const Handed<kColumns>& handed) {
+                            const Handed<kColumns>& handed,
+                            float* scales) {
   if (p.end == MatmulEnd::f32) return;
-  const int writer = (static_cast<int>(threadIdx.x) - kConsumers) / 32 - 1;
-  const int rank = cta_rank();
-  std::uint32_t phase = 0;
-  for (int index = static_cast<int>(blockIdx.x) / 2; index < work.items;
-       index += static_cast<int>(gridDim.x) / 2, phase ^= 1U) {
+  constexpr int kEach = (kColumns + kWriters * 32 - 1) / (kWriters * 32);  // scales of a lane
+  const int thread = static_cast<int>(threadIdx.x) - kConsumers - 32;
+  const int first = static_cast<int>(blockIdx.x) / 2;
+  const int stride = static_cast<int>(gridDim.x) / 2;
+  const auto arrive = [&](int group) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0)
+      mbarrier_arrive(handed.empty + 8U * static_cast<std::uint32_t>(group));
+  };
+  float next[kEach] = {};
+  const auto load_scales = [&](int index) {
+    if (kType != TileType::fp8 || index >= work.items) return;
     const PrefillItem item = work.item(p, index, kColumns);
-    const int first_row = (item.block * 2 + rank) * kBlockRows;
+    for (int i = 0; i < kEach; ++i)
+      next[i] = p.x_scales[item.first + min(thread + i * kWriters * 32, item.count - 1)];
+  };
+  const auto store_scales = [&](std::uint32_t phase) {
+    float* to = scales + phase * kColumns + thread;
+    for (int i = 0; i < kEach; ++i)
+      if (thread + i * kWriters * 32 < kColumns) to[i * kWriters * 32] = next[i];
+  };
+  load_scales(first);
+  store_scales(0);
+  arrive(0);
+  arrive(1);
+  std::uint32_t phase = 0;
+  for (int index = first; index < work.items; index += stride, phase ^= 1U) {
+    load_scales(index + stride);
+    const PrefillItem item = work.item(p, index, kColumns);
+    const int tile = (item.block * 2 + cta_rank()) * kRowTiles;
     for (int group = 0; group < 2; ++group) {
       mbarrier_wait(handed.full + 8U * static_cast<std::uint32_t>(group), phase);
-#pragma unroll 1
-      for (int unit = writer; unit < 4 * Handed<kColumns>::kGroups; unit += kWriters) {
-        const int warp = group * 4 + unit % 4;
-        const int first = unit / 4 * 32;
-        const int row = first_row + warp * 16;
-        if (first < item.count && row < p.tiles * kTileRows)
-          write_results(p, item, row, first, handed.place(warp, unit / 4));
-      }
-      __syncwarp();
-      if (threadIdx.x % 32 == 0)
-        mbarrier_arrive(handed.empty + 8U * static_cast<std::uint32_t>(group));
+      if (tile + group < p.tiles)
+        write_results<kColumns>(p, item, handed, group, (tile + group) * kTileRows, thread / 32);
+      if (group == 0) store_scales(phase ^ 1U);
+      arrive(group);
     }
   }
 }
@@ -477,10 +529,10 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   const std::uint32_t turns = empty + 8U * Plan::kStages;
   const std::uint32_t handed_full = turns + 16U;
   const std::uint32_t ring = base + kBarrierBytes;
-  const Handed<kColumns> handed{
-      reinterpret_cast<uint4*>(unaligned + (ring - shared_address(unaligned)) +
-                               Plan::kStages * Plan::kStage),
-      handed_full, handed_full + 16U};
+  const std::uint32_t results = ring + Plan::kStages * Plan::kStage;
+  auto* scales =
+      reinterpret_cast<float*>(unaligned + (results - shared_address(unaligned)) + Plan::kHanded);
+  const Handed<kColumns> handed{results, scales, handed_full, handed_full + 16U};
   if (threadIdx.x == 0) {
     for (int slot = 0; slot < Plan::kStages; ++slot) {
       mbarrier_init(full + 8U * static_cast<std::uint32_t>(slot), 1);
@@ -503,7 +555,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   if (warp >= kConsumers / 32) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
     if (warp > kConsumers / 32)
-      write_items<kColumns>(p, work, handed);
+      write_items<kType, kColumns>(p, work, handed, scales);
     else if (elect_one())
       copy_operands<kColumns>(p, maps, work, full, empty, ring);
   } else {

@@ -328,6 +328,14 @@ __device__ __forceinline__ void load_matrices_transposed(std::uint32_t (&r)[4],
                : "r"(address)
                : "memory");
 }
+/// Stores four 8x8 matrices of 16-bit elements transposed; lane l gives the address of row l % 8,
+/// as it lies in memory, of matrix l / 8.
+__device__ __forceinline__ void store_matrices_transposed(std::uint32_t address,
+                                                          const std::uint32_t (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address),
+               "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
+}
 /// 16 bytes of shared memory.
 __device__ __forceinline__ void load_shared(std::uint32_t (&r)[4], std::uint32_t address) {
   asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
