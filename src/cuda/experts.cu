@@ -3,8 +3,6 @@
 // histogram of the chosen experts, its running sum, then a place for each (token, slot). The order
 // of an expert's rows depends on which thread comes first; no result does, because a row's products
 // do not depend on its place. The sum runs over a token's slots in order, in f32.
-#include <algorithm>
-
 #include "cuda/experts.h"
 #include "cuda/launch.cuh"
 #include "cuda/numeric.cuh"
@@ -142,33 +140,38 @@ __global__ void __launch_bounds__(kPlanThreads) expert_plan_kernel(const ExpertP
   }
 }
 
-/// A warp a row. 16 bytes a lane and step, eight steps under way at once; a row's end may take some
-/// of what lies behind it, up to its stride.
+/// A warp a token, whose row it reads once and writes for each of the token's experts. 16 bytes a
+/// lane and step, eight steps under way at once; a row's end may take some of what lies behind it,
+/// up to its stride.
 __global__ void __launch_bounds__(kCombineThreads) expert_gather_kernel(const ExpertGather p) {
   constexpr int kSteps = 8;
   grid_begin();
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const std::int64_t warps = static_cast<std::int64_t>(gridDim.x) * (kCombineThreads / 32);
-  const int rows = *p.row_count;
+  const std::int64_t token = blockIdx.x * (kCombineThreads / 32) + threadIdx.x / 32;
+  if (token >= p.tokens) return;
   const int pieces = (p.row_bytes + 15) / 16;
-  std::int64_t row = blockIdx.x * (kCombineThreads / 32) + threadIdx.x / 32;
-  std::int64_t token = row < rows ? p.rows[row] : 0;
-  for (; row < rows; row += warps) {
-    const auto* from = reinterpret_cast<const uint4*>(p.x + token * p.x_stride_bytes);
-    auto* to = reinterpret_cast<uint4*>(p.out + row * p.out_stride_bytes);
-    const float scale = p.out_scales != nullptr ? p.x_scales[token] : 0.0F;
-    const std::int64_t next = row + warps < rows ? p.rows[row + warps] : 0;
-    for (int begin = lane; begin < pieces; begin += 32 * kSteps) {
+  const auto* from = reinterpret_cast<const uint4*>(p.x + token * p.x_stride_bytes);
+  const float scale = p.x_scales[token];
+  const int places = p.top_k + (p.shared ? 1 : 0);
+  for (int first = 0; first < places; first += 32) {
+    const int slot = first + lane;
+    int mine = slot == p.top_k && p.shared ? static_cast<int>(token) : -1;
+    if (slot < p.top_k) mine = p.row_of[token * p.top_k + slot];
+    if (mine >= 0) p.out_scales[mine] = scale;
+    for (int begin = lane; begin - lane < pieces; begin += 32 * kSteps) {
       uint4 part[kSteps];
 #pragma unroll
       for (int i = 0; i < kSteps; ++i)
         if (begin + i * 32 < pieces) part[i] = from[begin + i * 32];
+      for (int i = 0; i < min(32, places - first); ++i) {
+        const int row = __shfl_sync(0xFFFFFFFFU, mine, i);
+        if (row < 0) continue;
+        auto* to = reinterpret_cast<uint4*>(p.out + row * p.out_stride_bytes);
 #pragma unroll
-      for (int i = 0; i < kSteps; ++i)
-        if (begin + i * 32 < pieces) to[begin + i * 32] = part[i];
+        for (int k = 0; k < kSteps; ++k)
+          if (begin + k * 32 < pieces) to[begin + k * 32] = part[k];
+      }
     }
-    if (lane == 0 && p.out_scales != nullptr) p.out_scales[row] = scale;
-    token = next;
   }
 }
 
@@ -287,11 +290,11 @@ cudaError_t launch_expert_plan(const ExpertPlan& plan, cudaStream_t stream) {
 }
 
 cudaError_t launch_expert_gather(const ExpertGather& p, cudaStream_t stream) {
-  constexpr std::int64_t kBlocksMax = 2112;
   constexpr std::int64_t kRows = kCombineThreads / 32;
-  const std::int64_t blocks = std::min((p.rows_max + kRows - 1) / kRows, kBlocksMax);
-  return launch_kernel(expert_gather_kernel,
-                       {dim3(static_cast<unsigned>(blocks)), dim3(kCombineThreads)}, stream, p);
+  return launch_kernel(
+      expert_gather_kernel,
+      {dim3(static_cast<unsigned>((p.tokens + kRows - 1) / kRows)), dim3(kCombineThreads)}, stream,
+      p);
 }
 
 cudaError_t launch_expert_combine(const ExpertCombine& p, cudaStream_t stream) {

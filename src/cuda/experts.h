@@ -50,13 +50,14 @@ cudaError_t launch_expert_rows(const ExpertRows& rows, cudaStream_t stream);
 struct ExpertGather {
   std::uint8_t* out = nullptr;  // [sorted rows, stride], 16-byte aligned rows
   std::int64_t out_stride_bytes = 0;
-  float* out_scales = nullptr;      // [sorted rows] or null
+  float* out_scales = nullptr;      // [sorted rows]
   const std::uint8_t* x = nullptr;  // [T], 16-byte aligned rows
   std::int64_t x_stride_bytes = 0;
-  const float* x_scales = nullptr;
-  const std::int32_t* rows = nullptr;       // sorted row -> token
-  const std::int32_t* row_count = nullptr;  // [1]
-  std::int64_t rows_max = 0;
+  const float* x_scales = nullptr;       // [T]
+  const std::int32_t* row_of = nullptr;  // [T, A] (token, slot) -> sorted row, -1 = not local
+  std::int64_t tokens = 0;
+  int top_k = 0;
+  bool shared = false;  // the first rows are all tokens
   int row_bytes = 0;
 };
 cudaError_t launch_expert_gather(const ExpertGather& gather, cudaStream_t stream);

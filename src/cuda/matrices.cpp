@@ -283,9 +283,10 @@ Status CudaBackend::run_group(const ExpertGroup& group,
                                         .x = p.x,
                                         .x_stride_bytes = p.x_stride_bytes,
                                         .x_scales = p.x_scales,
-                                        .rows = s.rows,
-                                        .row_count = s.row_count,
-                                        .rows_max = rows_max,
+                                        .row_of = s.row_of,
+                                        .tokens = tokens,
+                                        .top_k = static_cast<int>(top_k),
+                                        .shared = shared,
                                         .row_bytes = p.x_bytes},
                                        stream_));
     p.x = gathered;
