@@ -35,7 +35,8 @@ constexpr int kConsumers = 256;
 constexpr int kThreads = 384;
 constexpr int kWriters = 3;  // warps
 constexpr int kWeightBytes = kBlockRows * kBox;
-constexpr int kBarrierBytes = 1024;
+constexpr int kBarrierBytes = 1024;  // and items
+constexpr int kItems = 16;           // that are known at once, see ItemList
 constexpr int kSharedMax = 227 * 1024;
 
 template <int kColumns>
@@ -109,6 +110,31 @@ struct Cursor {
   }
 };
 
+/// Items on their way from the copying lane, which looks them up, to those that multiply and write:
+/// neither waits for global memory between two items. NOTE: nobody says that an item was read. The
+/// copying lane is at most a ring's slots ahead of those that multiply, and these one item ahead of
+/// those that write.
+struct ItemList {
+  std::uint32_t items;  // kItems of 16 bytes
+  std::uint32_t full;   // barriers
+
+  __device__ __forceinline__ void put(int number, const PrefillItem& item) const {
+    const auto at = static_cast<std::uint32_t>(number % kItems);
+    store_shared(items + 16U * at, static_cast<std::uint32_t>(item.expert),
+                 static_cast<std::uint32_t>(item.block), static_cast<std::uint32_t>(item.first),
+                 static_cast<std::uint32_t>(item.count));
+    mbarrier_arrive(full + 8U * at);
+  }
+  __device__ __forceinline__ PrefillItem get(int number) const {
+    const auto at = static_cast<std::uint32_t>(number % kItems);
+    mbarrier_wait(full + 8U * at, static_cast<std::uint32_t>(number / kItems % 2));
+    std::uint32_t words[4];
+    load_shared(words, items + 16U * at);
+    return {static_cast<int>(words[0]), static_cast<int>(words[1]), static_cast<int>(words[2]),
+            static_cast<int>(words[3])};
+  }
+};
+
 /// The CTA's place in its cluster, from what ptxas knows to be the same in all lanes.
 __device__ __forceinline__ int cta_rank() {
   return static_cast<int>(blockIdx.x) % 2;
@@ -119,18 +145,25 @@ template <int kColumns>
 __device__ void copy_operands(const Matmul& p,
                               const PrefillMaps& maps,
                               const PrefillWork& work,
+                              const ItemList& list,
                               std::uint32_t full,
                               std::uint32_t empty,
                               std::uint32_t ring) {
   using Plan = PrefillPlan<kColumns>;
+  static_assert(Plan::kStages + 3 <= kItems, "an item would be overwritten before it is read");
   const int rank = cta_rank();
   const std::uint64_t policy = evict_normal_policy();
   const int steps = (p.width_bytes + kBox - 1) / kBox;
   const std::int64_t tile_bytes = static_cast<std::int64_t>(kTileRows) * p.width_bytes;
+  const int stride = static_cast<int>(gridDim.x) / 2;
+  int index = static_cast<int>(blockIdx.x) / 2;
+  if (index >= work.items) return;
+  PrefillItem next = work.item(p, index, kColumns);
   Cursor<Plan::kStages> at;
-  for (int index = static_cast<int>(blockIdx.x) / 2; index < work.items;
-       index += static_cast<int>(gridDim.x) / 2) {
-    const PrefillItem item = work.item(p, index, kColumns);
+  for (int number = 0; index < work.items; ++number) {
+    const PrefillItem item = next;
+    list.put(number, item);
+    index += stride;
     const int tile = (item.block * 2 + rank) * kRowTiles;
     const int present = max(0, min(kRowTiles, p.tiles - tile));
     const int form = form_of<kColumns>(item);
@@ -153,6 +186,7 @@ __device__ void copy_operands(const Matmul& p,
       tensor_copy_to_cluster(
           place + static_cast<std::uint32_t>(kWeightBytes + rank * columns / 2 * kBox),
           &maps.of[form], step * kBox, item.first + rank * columns / 2, barrier, 3);
+      if (step == 0 && index < work.items) next = work.item(p, index, kColumns);
     }
   }
 }
@@ -338,6 +372,7 @@ __device__ __forceinline__ void write_results(const Matmul& p,
 template <TileType kType, int kColumns>
 __device__ void write_items(const Matmul& p,
                             const PrefillWork& work,
+                            const ItemList& list,
                             const Handed<kColumns>& handed,
                             float* scales) {
   if (p.end == MatmulEnd::f32) return;
@@ -351,25 +386,28 @@ __device__ void write_items(const Matmul& p,
       mbarrier_arrive(handed.empty + 8U * static_cast<std::uint32_t>(group));
   };
   float next[kEach] = {};
-  const auto load_scales = [&](int index) {
-    if (kType != TileType::fp8 || index >= work.items) return;
-    const PrefillItem item = work.item(p, index, kColumns);
-    for (int i = 0; i < kEach; ++i)
-      next[i] = p.x_scales[item.first + min(thread + i * kWriters * 32, item.count - 1)];
+  const auto load_scales = [&](const PrefillItem& item) {
+    if constexpr (kType == TileType::fp8)
+      for (int i = 0; i < kEach; ++i)
+        next[i] = p.x_scales[item.first + min(thread + i * kWriters * 32, item.count - 1)];
   };
   const auto store_scales = [&](std::uint32_t phase) {
     float* to = scales + phase * kColumns + thread;
     for (int i = 0; i < kEach; ++i)
       if (thread + i * kWriters * 32 < kColumns) to[i * kWriters * 32] = next[i];
   };
-  load_scales(first);
+  if (first >= work.items) return;
+  PrefillItem following = list.get(0);
+  load_scales(following);
   store_scales(0);
   arrive(0);
   arrive(1);
   std::uint32_t phase = 0;
+  int number = 0;
   for (int index = first; index < work.items; index += stride, phase ^= 1U) {
-    load_scales(index + stride);
-    const PrefillItem item = work.item(p, index, kColumns);
+    const PrefillItem item = following;
+    if (index + stride < work.items) following = list.get(++number);
+    load_scales(following);
     const int tile = (item.block * 2 + cta_rank()) * kRowTiles;
     for (int group = 0; group < 2; ++group) {
       mbarrier_wait(handed.full + 8U * static_cast<std::uint32_t>(group), phase);
@@ -393,9 +431,9 @@ __device__ __forceinline__ void with_columns(int form, const Run& run) {
 template <TileType kType, int kColumns, bool kParts>
 __device__ void multiply_items(const Matmul& p,
                                const PrefillWork& work,
+                               const ItemList& list,
                                std::uint32_t full,
                                std::uint32_t empty,
-                               std::uint32_t turns,
                                std::uint32_t ring,
                                const Handed<kColumns>& handed) {
   using Plan = PrefillPlan<kColumns>;
@@ -408,17 +446,16 @@ __device__ void multiply_items(const Matmul& p,
     if (lane < 2)
       mbarrier_arrive_remote(cluster_address(barrier, static_cast<std::uint32_t>(lane)));
   };
-  // The warpgroups issue a stage's products in turns: one adds its sums while the other multiplies.
   const int group = warp / 4;
-  std::uint32_t turn = group == 0 ? 1 : 0;  // the first turn is group 0's
   std::uint32_t phase = 0;
   const std::uint64_t weights =
       core_operand(ring + static_cast<std::uint32_t>(group * kTileRows * kBox), 1024U);
   const std::uint64_t tokens = swizzled_operand(ring + kWeightBytes);
   Cursor<Plan::kStages> at;
+  int number = 0;
   for (int index = static_cast<int>(blockIdx.x) / 2; index < work.items;
-       index += static_cast<int>(gridDim.x) / 2) {
-    const PrefillItem item = work.item(p, index, kColumns);
+       index += static_cast<int>(gridDim.x) / 2, ++number) {
+    const PrefillItem item = list.get(number);
     const int row = (item.block * 2 + rank) * kBlockRows + warp * 16;
     prefetch_scales<kType>(p, item, row);
     float sum[Plan::kTiles][4] = {};
@@ -459,8 +496,6 @@ __device__ void multiply_items(const Matmul& p,
       constexpr int kHalves = decltype(halves)::value;
       float partial[decltype(columns)::value / 8][4];
       const int first_slot = at.slot;
-      mbarrier_wait(turns + 8U * static_cast<std::uint32_t>(group), turn);
-      turn ^= 1U;
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) {
         if (half > 0) at.advance();
@@ -470,7 +505,6 @@ __device__ void multiply_items(const Matmul& p,
         for (int i = 0; i < kBox / kTileWidthStep; ++i) step(partial, i, half > 0 || i > 0);
         wgmma_commit();
       }
-      if (lane == 0) mbarrier_arrive(turns + 8U * static_cast<std::uint32_t>(1 - group));
       if constexpr (kHalves > 1) {
         wgmma_wait<1>();
         release(first_slot);
@@ -526,8 +560,8 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   const std::uint32_t base = (shared_address(unaligned) + 1023U) / 1024U * 1024U;
   const std::uint32_t full = base;
   const std::uint32_t empty = base + 8U * Plan::kStages;
-  const std::uint32_t turns = empty + 8U * Plan::kStages;
-  const std::uint32_t handed_full = turns + 16U;
+  const std::uint32_t handed_full = empty + 8U * Plan::kStages;
+  const ItemList list{base + kBarrierBytes / 2, handed_full + 32U};
   const std::uint32_t ring = base + kBarrierBytes;
   const std::uint32_t results = ring + Plan::kStages * Plan::kStage;
   auto* scales =
@@ -539,10 +573,10 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
       mbarrier_init(empty + 8U * static_cast<std::uint32_t>(slot), 2 * kConsumers / 32);
     }
     for (std::uint32_t group = 0; group < 2; ++group) {
-      mbarrier_init(turns + 8U * group, 4);
       mbarrier_init(handed.full + 8U * group, 4);
       mbarrier_init(handed.empty + 8U * group, kWriters);
     }
+    for (std::uint32_t item = 0; item < kItems; ++item) mbarrier_init(list.full + 8U * item, 1);
     mbarrier_init_fence();
   }
   __syncthreads();
@@ -555,12 +589,12 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   if (warp >= kConsumers / 32) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
     if (warp > kConsumers / 32)
-      write_items<kType, kColumns>(p, work, handed, scales);
+      write_items<kType, kColumns>(p, work, list, handed, scales);
     else if (elect_one())
-      copy_operands<kColumns>(p, maps, work, full, empty, ring);
+      copy_operands<kColumns>(p, maps, work, list, full, empty, ring);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
-    multiply_items<kType, kColumns, kParts>(p, work, full, empty, turns, ring, handed);
+    multiply_items<kType, kColumns, kParts>(p, work, list, full, empty, ring, handed);
   }
   __syncwarp();
   cluster_arrive();
