@@ -3,15 +3,16 @@
 // gathered one after the other.
 //
 //   grid     persistent clusters of two CTAs; a cluster takes 256 weight rows by up to kColumns
-//            tokens at a time, a CTA half of the rows; its products have as many columns as it has
-//            tokens, rounded up to a form of the loop (kPrefillForms)
-//   roles    warpgroup 2 copies: 8 KB bulk copies of tiled weights, and its half of the token rows
-//            to both CTAs (boxes of 128 bytes of K, swizzled); warpgroups 0 and 1 multiply 64
-//            rows each, and write what they have 16 bytes of a token's row at a time
+//            tokens at a time, a CTA half of the rows; an item's products have as many columns as
+//            it has tokens, rounded up to the next form of the loop (prefill_forms)
+//   roles    warp 8 looks up items and copies: 8 KB bulk copies of tiled weights, and its half of
+//            the token rows to both CTAs (boxes of 128 bytes of K, swizzled); warpgroups 0 and 1
+//            multiply 64 rows each and leave results by token in shared memory; warps 9 to 11 write
+//            these, 128 bytes of a token's row at a time
 //   sums     the order of the decode kernels: 256 bytes of K by themselves, added in f32; where the
 //            width is cut into parts (matmul_parts), each part by itself, then in order. So a row
 //            has the bits that it has in decode.
-//   shared   ring of (16 KB + 128 B * kColumns); barriers
+//   shared   ring of (16 KB + 128 B * kColumns); an item's results; tokens' scales; barriers
 //   bytes    per product of 256 rows: weights once, tokens once, from L2
 //
 // Numbers: docs/kernels/README.md.
@@ -46,9 +47,8 @@ struct PrefillPlan {
   static constexpr int kLeast = prefill_form_columns(kColumns, 0);
   static constexpr int kTokenBytes = kColumns * kBox;
   static constexpr int kStage = kWeightBytes + kTokenBytes;
-  static constexpr int kHanded = kBlockRows * kColumns * 2;
-  // an item's results on their way out
-  static constexpr int kScales = 2 * kColumns * 4;
+  static constexpr int kHanded = kBlockRows * kColumns * 2;  // an item's results on their way out
+  static constexpr int kScales = 2 * kColumns * 4;           // of tokens, of two items
   static constexpr int kBefore = 1024 + kBarrierBytes + kHanded + kScales;  // alignment included
   static constexpr int kStages = (kSharedMax - kBefore) / kStage;
   static constexpr int kShared = kBefore + kStages * kStage;
@@ -368,7 +368,8 @@ __device__ __forceinline__ void write_results(const Matmul& p,
   }
 }
 
-/// Writes items' results while the next ones are multiplied, and brings the next tokens' scales.
+/// Writes items' results while the next ones are multiplied. Before a place is given back, the
+/// scales of the tokens that it is for next are there.
 template <TileType kType, int kColumns>
 __device__ void write_items(const Matmul& p,
                             const PrefillWork& work,
