@@ -110,11 +110,8 @@ __device__ RowItems count_items(const Attention& p, int row, int* sums) {
 __device__ __forceinline__ void store_four_codes(std::uint8_t* to,
                                                  const float (&v)[kVector],
                                                  float scale) {
-  std::uint32_t word = 0;
-#pragma unroll
-  for (int i = 0; i < kVector; ++i)
-    word |= static_cast<std::uint32_t>(to_e4m3(v[i] / scale)) << (8 * i);
-  *reinterpret_cast<std::uint32_t*>(to) = word;
+  *reinterpret_cast<std::uint32_t*>(to) =
+      pack_e4m3(v[0] / scale, v[1] / scale, v[2] / scale, v[3] / scale);
 }
 
 __global__ void __launch_bounds__(kThreadsMax, 1)

@@ -169,10 +169,7 @@ __device__ __forceinline__ float largest_of(const float (&v)[4]) {
   return fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3])));
 }
 __device__ __forceinline__ std::uint32_t codes_of(const float (&v)[4], float scale) {
-  std::uint32_t codes = 0;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) codes |= static_cast<std::uint32_t>(to_e4m3(v[i] / scale)) << (8 * i);
-  return codes;
+  return pack_e4m3(v[0] / scale, v[1] / scale, v[2] / scale, v[3] / scale);
 }
 
 /// 16 lanes take `kEach` neighbouring heads of a token, whose loads are under way together. NOTE:
