@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The router. The fast form is one kernel: a cluster of 16 CTAs takes 16 tokens at a time (few
-// tokens another one, below; from kRouteMany tokens on route_many.cu; all by the same sums).
+// tokens route_few.cu; from kRouteMany tokens on route_many.cu; all by the same sums).
 //
 //   logits   CTA r multiplies part r of H: warp w has 16 experts, whose weights wait in registers
 //            since before the kernel before ended; tokens come through shared memory; bf16
@@ -166,15 +166,6 @@ __device__ __forceinline__ void multiply_step(float (&sum)[2][2][4],
                   *reinterpret_cast<const uint4*>(tokens + tile * 8 * kTokenRow));
 }
 
-/// Piece `quad` of an expert's weights in step `begin`; the last expert's for absent ones.
-__device__ __forceinline__ const Bf16* weight_piece(const Route& p,
-                                                    int begin,
-                                                    int quad,
-                                                    int expert) {
-  return static_cast<const Bf16*>(p.weight) + static_cast<std::int64_t>(begin) * kStep + quad * 8 +
-         static_cast<std::int64_t>(min(expert, p.experts - 1)) * p.hidden;
-}
-
 /// Weights of the first `steps` steps to registers.
 __device__ __forceinline__ void keep_weights(uint4 (&kept)[kStepsKept][2],
                                              const Bf16* low,
@@ -289,186 +280,6 @@ __global__ void __launch_bounds__(kFastExperts * 2) route_kernel(const Route p) 
   cluster_wait();  // NOTE: no CTA may leave while its sums are being sent
 }
 
-// ---- few tokens
-
-constexpr int kFewKept = 8;  // steps whose weights stay in registers; the others in shared memory
-
-struct FewPlan {
-  float received[kParts][kFastExperts];  // every part's sums of this CTA's token
-  Choice choice;
-  std::uint64_t barrier;
-};
-
-/// Elements from one token row to the next in shared memory: an odd multiple of 64 bytes, so that
-/// two rows' 64 bytes meet all banks.
-int few_row(int hidden) {
-  const int steps = (hidden / kStep + kParts - 1) / kParts;
-  return (steps + (steps + 1) % 2) * kStep;
-}
-std::size_t few_bytes(int hidden, int tokens, int threads) {
-  const int steps = (hidden / kStep + kParts - 1) / kParts;
-  return static_cast<std::size_t>(tokens) * static_cast<std::size_t>(few_row(hidden)) *
-             sizeof(Bf16) +
-         static_cast<std::size_t>(std::max(steps - kFewKept, 0)) * 2 *
-             static_cast<std::size_t>(threads) * 16;
-}
-
-/// Lane element i of four lanes, 4 and 8 apart, becomes element (lane / 4 % 4) of lane i of them.
-__device__ __forceinline__ float4 turn(float4 v) {
-  const bool odd = (threadIdx.x & 4U) != 0;
-  const float a = __shfl_xor_sync(0xFFFFFFFFU, odd ? v.x : v.y, 4);
-  const float b = __shfl_xor_sync(0xFFFFFFFFU, odd ? v.z : v.w, 4);
-  v = odd ? make_float4(a, v.y, b, v.w) : make_float4(v.x, a, v.z, b);
-  const bool high = (threadIdx.x & 8U) != 0;
-  const float c = __shfl_xor_sync(0xFFFFFFFFU, high ? v.x : v.z, 8);
-  const float d = __shfl_xor_sync(0xFFFFFFFFU, high ? v.y : v.w, 8);
-  return high ? make_float4(c, d, v.z, v.w) : make_float4(v.x, v.y, c, d);
-}
-
-/// The same with less on the way, for parts of kFewKept steps and more: a cluster takes 8 or 16
-/// tokens (`kTiles` eights), lanes send sums from where the tensor cores leave them; CTA t has
-/// token t, ranks its experts by counting, and who has none leaves. With up to 320 threads two CTAs
-/// fit a multiprocessor, so that a call's clusters are there before those of the call before have
-/// ended. NOTE: loops are short and rolled where they may be: a call meets its code once, and
-/// reading it takes as long as running it.
-template <int kThreads, int kCtas, int kTiles>
-__global__ void __launch_bounds__(kThreads, kCtas) route_few_kernel(const Route p, int row) {
-  __shared__ FewPlan shared;
-  extern __shared__ __align__(16) std::uint8_t raw[];
-  auto* rows = reinterpret_cast<Bf16*>(raw);  // [kTiles * 8][row]
-  const int thread = static_cast<int>(threadIdx.x);
-  const int threads = static_cast<int>(blockDim.x);
-  const int warp = thread / 32;
-  const int lane = thread % 32;
-  const int group = lane / 4;
-  const int quad = lane % 4;
-  const int rank = static_cast<int>(cluster_rank());
-  constexpr int kTokensEach = kTiles * 8;
-  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) / kParts * kTokensEach;
-  const int tokens =
-      static_cast<int>(min(p.tokens - first, static_cast<std::int64_t>(kTokensEach)));
-  const int begin = part_begin(p.hidden, rank);
-  const int steps = part_begin(p.hidden, rank + 1) - begin;
-  const std::uint32_t barrier = shared_address(&shared.barrier);
-  if (thread == 0) {
-    mbarrier_init(barrier, 1);
-    mbarrier_init_fence();
-    mbarrier_arrive_expect(barrier, static_cast<std::uint32_t>(kParts * threads * 2));
-  }
-  __syncwarp();
-  cluster_arrive();
-  grid_release();
-  // Weights do not depend on the kernel before: they are fetched while it ends.
-  if (thread < p.experts)
-    prefetch_bulk(weight_piece(p, begin, 0, thread),
-                  static_cast<std::uint32_t>(steps) * kStep * sizeof(Bf16));
-  const Bf16* low = weight_piece(p, begin, quad, warp * 16 + group);
-  const Bf16* high = weight_piece(p, begin, quad, warp * 16 + group + 8);
-  auto* beyond = reinterpret_cast<uint4*>(rows + kTokensEach * row) + thread;  // [][2][threads]
-#pragma unroll 1
-  for (int i = kFewKept; i < steps; ++i) {
-    uint4* to = beyond + (i - kFewKept) * 2 * threads;
-    copy_16(shared_address(to), low + i * kStep, 16);
-    copy_16(shared_address(to + threads), high + i * kStep, 16);
-  }
-  uint4 kept[kFewKept][2];
-#pragma unroll
-  for (int i = 0; i < kFewKept; ++i) {
-    kept[i][0] = *reinterpret_cast<const uint4*>(low + i * kStep);
-    kept[i][1] = *reinterpret_cast<const uint4*>(high + i * kStep);
-  }
-  const float bias = thread < p.experts ? p.bias[thread] : 0.0F;
-  grid_wait();
-#pragma unroll 1
-  for (int i = warp; i < tokens; i += threads / 32) {
-    const Bf16* from = p.x + (first + i) * p.x_stride + begin * kStep;
-#pragma unroll 1
-    for (int at = lane * 8; at < steps * kStep; at += 32 * 8)
-      copy_16(shared_address(rows + i * row + at), from + at, 16);
-  }
-  copy_commit();
-  copy_wait<0>();
-  __syncthreads();
-  // Absent tokens are the last one again.
-  const Bf16* token[kTiles];
-#pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile)
-    token[tile] = rows + min(tile * 8 + group, tokens - 1) * row + quad * 8;
-  float sum[kTiles][2][4] = {};
-#pragma unroll
-  for (int i = 0; i < kFewKept; ++i)
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile)
-      multiply_tile(sum[tile], kept[i][0], kept[i][1],
-                    *reinterpret_cast<const uint4*>(token[tile] + i * kStep));
-#pragma unroll 1
-  for (int i = kFewKept; i < steps; ++i) {
-    const uint4* weights = beyond + (i - kFewKept) * 2 * threads;
-    // NOTE: by the instruction itself: the compiler reads 8 bytes at a time, with bank conflicts.
-    std::uint32_t a[4];
-    std::uint32_t b[4];
-    load_shared(a, shared_address(weights));
-    load_shared(b, shared_address(weights + threads));
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile)
-      multiply_tile(sum[tile], make_uint4(a[0], a[1], a[2], a[3]),
-                    make_uint4(b[0], b[1], b[2], b[3]),
-                    *reinterpret_cast<const uint4*>(token[tile] + i * kStep));
-  }
-  cluster_wait();  // every CTA has begun
-#pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
-    const float(&s)[2][4] = sum[tile];
-    const float4 four = turn(
-        make_float4(s[0][0] + s[1][0], s[0][1] + s[1][1], s[0][2] + s[1][2], s[0][3] + s[1][3]));
-    const int owner = tile * 8 + quad * 2 + group % 2;
-    if (owner >= tokens) continue;
-    const int expert = warp * 16 + group / 2 % 2 * 8 + group / 4 * 4;
-    const auto to = static_cast<std::uint32_t>(owner);
-    cluster_send(cluster_address(shared_address(&shared.received[rank][expert]), to), four,
-                 cluster_address(barrier, to));
-  }
-  if (rank >= tokens) return;  // nobody sends to this CTA
-  mbarrier_wait_cluster(barrier, 0);
-  float logit = 0.0F;
-  if (thread < p.experts) {
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) logit += shared.received[part][thread];
-  }
-  choose_together(p, first + rank, logit, bias, shared.choice);
-}
-
-using FewKernel = void (*)(const Route, int);
-constexpr int kFewThreads = 320;  // of which two CTAs fit a multiprocessor
-
-/// The kernel for so many threads, ready to be launched in clusters; null if it cannot be.
-template <int kTiles>
-FewKernel few_kernel(int threads) {
-  const auto prepare = [](FewKernel kernel) -> FewKernel {
-    return cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) ==
-                       cudaSuccess &&
-                   use_shared_memory(kernel, few_bytes(kParts * kStep * kFastStepsMax, kTiles * 8,
-                                                       kFastExperts * 2)) == cudaSuccess
-               ? kernel
-               : nullptr;
-  };
-  static const FewKernel small = prepare(route_few_kernel<kFewThreads, 2, kTiles>);
-  static const FewKernel large = prepare(route_few_kernel<kFastExperts * 2, 1, kTiles>);
-  return threads <= kFewThreads ? small : large;
-}
-
-template <int kTiles>
-cudaError_t launch_few(const Route& p, cudaStream_t stream) {
-  const int threads = (p.experts + 15) / 16 * 32;
-  const FewKernel kernel = few_kernel<kTiles>(threads);
-  if (kernel == nullptr) return cudaErrorInvalidValue;
-  const auto clusters = static_cast<unsigned>((p.tokens + kTiles * 8 - 1) / (kTiles * 8));
-  return launch_kernel(kernel,
-                       {dim3(kParts * clusters), dim3(static_cast<unsigned>(threads)),
-                        few_bytes(p.hidden, kTiles * 8, threads), kParts},
-                       stream, p, few_row(p.hidden));
-}
-
 /// Clusters of the fast form that a GPU holds at a time; 0 = it cannot run.
 int resident_clusters() {
   cudaLaunchConfig_t config{};
@@ -510,8 +321,8 @@ cudaError_t launch_route(const Route& p, cudaStream_t stream) {
                     p.x_stride % 8 == 0 && reinterpret_cast<std::uintptr_t>(p.x) % 16 == 0 &&
                     reinterpret_cast<std::uintptr_t>(p.weight) % 16 == 0;
   if (fast && p.tokens >= kRouteMany) return launch_route_many(p, stream);
-  if (fast && p.hidden >= kParts * kStep * kFewKept && p.tokens <= kRouteFew)
-    return p.tokens <= kRouteFewest ? launch_few<1>(p, stream) : launch_few<2>(p, stream);
+  if (fast && p.hidden >= kParts * kStep * kRouteFewSteps && p.tokens <= kRouteFew)
+    return launch_route_few(p, stream);
   if (fast) {
     const auto tiles = static_cast<int>((p.tokens + kParts - 1) / kParts);
     const int threads = (p.experts + 15) / 16 * 32;

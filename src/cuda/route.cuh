@@ -18,18 +18,27 @@ constexpr int kFastParts = 16;
 constexpr int kFastStepsMax = 16;  // of a part: H <= 8192
 constexpr int kFastExperts = 192;
 
-/// Up to so many tokens clusters take 8 of them, then 16; then clusters of another kernel 16, and a
-/// CTA 64 (route_many.cu). Measured: 8 a cluster take 0.78, 1.02 and 1.12 times as long as 16 at
-/// 16, 32 and 64 tokens; 16 a cluster take 12 us at 256 tokens and as much for each 256 more,
-/// route_many.cu 96 us to 8,192.
-constexpr std::int64_t kRouteFewest = 16;
+/// Up to so many tokens route_few.cu; then clusters take 16 tokens at a time, and from kRouteMany
+/// on a CTA 64 (route_many.cu). Measured: 16 a cluster take 12 us at 256 tokens and as much for
+/// each 256 more, route_many.cu 96 us to 8,192.
 constexpr std::int64_t kRouteFew = 64;
 constexpr std::int64_t kRouteMany = 2048;
+constexpr int kRouteFewSteps = 8;  // of a part, that route_few.cu needs
+cudaError_t launch_route_few(const Route& parameters, cudaStream_t stream);
 cudaError_t launch_route_many(const Route& parameters, cudaStream_t stream);
 
 /// The first step of part `part`.
 __device__ __forceinline__ int part_begin(int hidden, int part) {
   return hidden / kRouteStep * part / kFastParts;
+}
+
+/// Piece `quad` of an expert's weights in step `begin`; the last expert's for absent ones.
+__device__ __forceinline__ const Bf16* weight_piece(const Route& p,
+                                                    int begin,
+                                                    int quad,
+                                                    int expert) {
+  return static_cast<const Bf16*>(p.weight) + static_cast<std::int64_t>(begin) * kRouteStep +
+         quad * 8 + static_cast<std::int64_t>(min(expert, p.experts - 1)) * p.hidden;
 }
 
 /// 16 experts times 8 tokens over a step.
@@ -51,14 +60,9 @@ __device__ __forceinline__ float selection_score(float score, float bias) {
   return isnan(biased) ? -INFINITY : biased;
 }
 
-/// Writes an expert of a token: lane `slot` has the expert, its score and the sum of all scores.
-__device__ __forceinline__ void write_weight(
-    const Route& p, std::int64_t token, int expert, float score, float sum) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  if (lane >= p.top_k) return;
-  p.ids[token * p.top_k + lane] = expert;
-  const float weight = p.normalise ? score / (sum + 1e-20F) : score;
-  p.weights[token * p.top_k + lane] = weight * p.scale;
+/// The weight of an expert with `score` where the chosen ones' scores have `sum`.
+__device__ __forceinline__ float final_weight(const Route& p, float score, float sum) {
+  return (p.normalise ? __fdividef(score, sum + 1e-20F) : score) * p.scale;
 }
 
 /// Writes a token's experts: lane `slot` has `expert`. All lanes of a warp.
@@ -70,7 +74,9 @@ __device__ __forceinline__ void write_choice(const Route& p,
   const float score = lane < p.top_k ? scores[expert] : 0.0F;
   float sum = 0.0F;
   for (int slot = 0; slot < p.top_k; ++slot) sum += __shfl_sync(0xFFFFFFFFU, score, slot);
-  write_weight(p, token, expert, score, sum);
+  if (lane >= p.top_k) return;
+  p.ids[token * p.top_k + lane] = expert;
+  p.weights[token * p.top_k + lane] = final_weight(p, score, sum);
 }
 
 /// One warp chooses a token's experts: A rounds of a maximum over selection scores, the lower id
@@ -106,96 +112,6 @@ __device__ void choose(const Route& p,
     if (lane == slot) my_expert = chosen;
   }
   write_choice(p, token, scores, my_expert);
-}
-
-/// How many of `kCount` keys come before `mine`, which is number `place` of them: larger ones, and
-/// equal ones of lower numbers.
-template <int kCount>
-__device__ __forceinline__ int keys_before(const std::uint32_t* keys,
-                                           std::uint32_t mine,
-                                           int place) {
-  int before = 0;
-  int also = 0;
-#pragma unroll
-  for (int i = 0; i < kCount; i += 4) {
-    const uint4 four = *reinterpret_cast<const uint4*>(keys + i);
-    before += four.x > (i < place ? mine - 1 : mine) ? 1 : 0;
-    also += four.y > (i + 1 < place ? mine - 1 : mine) ? 1 : 0;
-    before += four.z > (i + 2 < place ? mine - 1 : mine) ? 1 : 0;
-    also += four.w > (i + 3 < place ? mine - 1 : mine) ? 1 : 0;
-  }
-  return before + also;
-}
-
-constexpr int kChoiceTop = 8;
-constexpr int kChoiceWarps = kFastExperts / 32;
-constexpr int kListed = kChoiceWarps * kChoiceTop;
-constexpr int kListedLanes = 4;  // that rank one of them together
-static_assert(kListed % (4 * kListedLanes) == 0 && kListed % (32 / kListedLanes) == 0);
-
-struct Choice {
-  alignas(16) std::uint32_t keys[kFastExperts];
-  alignas(16) std::uint32_t listed[kListed];  // of each warp's first eight; 0 = nobody
-  int experts[kListed];
-  float listed_scores[kListed];
-  int chosen[kChoiceTop];
-  float chosen_scores[kChoiceTop];
-  float scores[kFastExperts];  // of a larger choice
-};
-
-/// The same by a whole CTA, whose thread e has the logit of expert e: each warp ranks its 32 by
-/// counting, and the first eight of every warp are ranked among themselves. All threads.
-__device__ __forceinline__ void choose_together(
-    const Route& p, std::int64_t token, float logit, float bias, Choice& choice) {
-  const int thread = static_cast<int>(threadIdx.x);
-  const int threads = static_cast<int>(blockDim.x);
-  const int warp = thread / 32;
-  const int lane = thread % 32;
-  const float score = sigmoid(logit);
-  const float selected = selection_score(score, bias);
-  const bool few = p.top_k <= kChoiceTop;
-  if (warp < kChoiceWarps) {
-    const std::uint32_t key = thread < p.experts ? ordered(selected) : 0;
-    choice.keys[thread] = few ? key : __float_as_uint(selected);
-    if (few) {
-      __syncwarp();
-      const int before = key != 0 ? keys_before<32>(choice.keys + warp * 32, key, lane) : lane;
-      if (before < kChoiceTop) {
-        choice.listed[warp * kChoiceTop + before] = key;
-        choice.experts[warp * kChoiceTop + before] = thread;
-        choice.listed_scores[warp * kChoiceTop + before] = score;
-      }
-    } else {
-      choice.scores[thread] = score;
-    }
-  }
-  if (thread < 32)  // the warps that a CTA of few experts lacks
-    for (int i = threads / 32 * kChoiceTop + lane; i < kListed; i += 32) choice.listed[i] = 0;
-  __syncthreads();
-  if (!few) {
-    if (warp == 0 && token < p.tokens)
-      choose<kChoiceWarps>(p, token, choice.scores, reinterpret_cast<const float*>(choice.keys));
-    return;
-  }
-  for (int i = thread / kListedLanes; i < kListed; i += threads / kListedLanes) {
-    constexpr int kEach = kListed / kListedLanes;
-    const std::uint32_t key = choice.listed[i];
-    const int first = thread % kListedLanes * kEach;
-    int before = keys_before<kEach>(choice.listed + first, key, i - first);
-    before += __shfl_xor_sync(0xFFFFFFFFU, before, 1);
-    before += __shfl_xor_sync(0xFFFFFFFFU, before, 2);
-    if (first != 0 || key == 0 || before >= kChoiceTop) continue;
-    choice.chosen[before] = choice.experts[i];
-    choice.chosen_scores[before] = choice.listed_scores[i];
-  }
-  __syncthreads();
-  if (warp != 0 || token >= p.tokens) return;
-  const int expert = choice.chosen[lane % kChoiceTop];
-  const float mine = lane < p.top_k ? choice.chosen_scores[lane % kChoiceTop] : 0.0F;
-  float sum = 0.0F;
-#pragma unroll
-  for (int slot = 0; slot < kChoiceTop; ++slot) sum += __shfl_sync(0xFFFFFFFFU, mine, slot);
-  write_weight(p, token, expert, mine, sum);
 }
 
 }  // namespace koho::cuda
