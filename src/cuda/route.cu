@@ -322,7 +322,7 @@ cudaError_t launch_route(const Route& p, cudaStream_t stream) {
                     reinterpret_cast<std::uintptr_t>(p.weight) % 16 == 0;
   if (fast && p.tokens >= kRouteMany) return launch_route_many(p, stream);
   if (fast && p.hidden >= kParts * kStep * kRouteFewSteps && p.tokens <= kRouteFew)
-    return launch_route_few(p, stream);
+    return p.tokens == 1 ? launch_route_one(p, stream) : launch_route_few(p, stream);
   if (fast) {
     const auto tiles = static_cast<int>((p.tokens + kParts - 1) / kParts);
     const int threads = (p.experts + 15) / 16 * 32;

@@ -18,12 +18,13 @@ constexpr int kFastParts = 16;
 constexpr int kFastStepsMax = 16;  // of a part: H <= 8192
 constexpr int kFastExperts = 192;
 
-/// Up to so many tokens route_few.cu; then clusters take 16 tokens at a time, and from kRouteMany
-/// on a CTA 64 (route_many.cu). Measured: 16 a cluster take 12 us at 256 tokens and as much for
-/// each 256 more, route_many.cu 96 us to 8,192.
+/// One token: route_one.cu. Up to so many route_few.cu; then clusters take 16 tokens at a time, and
+/// from kRouteMany on a CTA 64 (route_many.cu). Measured: 16 a cluster take 12 us at 256 tokens and
+/// as much for each 256 more, route_many.cu 96 us to 8,192.
 constexpr std::int64_t kRouteFew = 64;
 constexpr std::int64_t kRouteMany = 2048;
-constexpr int kRouteFewSteps = 8;  // of a part, that route_few.cu needs
+constexpr int kRouteFewSteps = 8;  // of a part, that these two need
+cudaError_t launch_route_one(const Route& parameters, cudaStream_t stream);
 cudaError_t launch_route_few(const Route& parameters, cudaStream_t stream);
 cudaError_t launch_route_many(const Route& parameters, cudaStream_t stream);
 
@@ -48,6 +49,33 @@ __device__ __forceinline__ void multiply_tile(float (&sum)[2][4],
                                               uint4 tokens) {
   mma_bf16(sum[0], low.x, high.x, low.y, high.y, tokens.x, tokens.y);
   mma_bf16(sum[1], low.z, high.z, low.w, high.w, tokens.z, tokens.w);
+}
+
+/// Elements from one token row to the next in shared memory: an odd multiple of 64 bytes, so that
+/// two rows' 64 bytes meet all banks.
+inline int route_row_elements(int hidden) {
+  const int steps = (hidden / kRouteStep + kFastParts - 1) / kFastParts;
+  return (steps + (steps + 1) % 2) * kRouteStep;
+}
+/// Shared memory of `tokens` rows, and of the weights of steps beyond those `kept` in registers.
+inline std::size_t route_rows_bytes(int hidden, int tokens, int threads, int kept) {
+  const int steps = (hidden / kRouteStep + kFastParts - 1) / kFastParts;
+  return static_cast<std::size_t>(tokens) * static_cast<std::size_t>(route_row_elements(hidden)) *
+             sizeof(Bf16) +
+         static_cast<std::size_t>(steps > kept ? steps - kept : 0) * 2 *
+             static_cast<std::size_t>(threads) * 16;
+}
+
+/// Lane element i of four lanes, 4 and 8 apart, becomes element (lane / 4 % 4) of lane i of them.
+__device__ __forceinline__ float4 turn(float4 v) {
+  const bool odd = (threadIdx.x & 4U) != 0;
+  const float a = __shfl_xor_sync(0xFFFFFFFFU, odd ? v.x : v.y, 4);
+  const float b = __shfl_xor_sync(0xFFFFFFFFU, odd ? v.z : v.w, 4);
+  v = odd ? make_float4(a, v.y, b, v.w) : make_float4(v.x, a, v.z, b);
+  const bool high = (threadIdx.x & 8U) != 0;
+  const float c = __shfl_xor_sync(0xFFFFFFFFU, high ? v.x : v.z, 8);
+  const float d = __shfl_xor_sync(0xFFFFFFFFU, high ? v.y : v.w, 8);
+  return high ? make_float4(c, d, v.z, v.w) : make_float4(v.x, v.y, c, d);
 }
 
 /// Right to some 2^-22 of itself, and to 2^-24 |logit| more for what lies far below zero.

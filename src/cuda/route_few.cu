@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The router of few tokens: a decode step's, by the sums of route.cu's fast form.
+// The router of 2 to 64 tokens: a decode step's, by the sums of route.cu's fast form.
 //
 //   grid     clusters of 16 CTAs, each cluster up to 32 tokens; CTA r multiplies part r of H
 //   weights  a warp's 16 experts wait in registers since before the kernel before ended: a
@@ -61,21 +61,6 @@ struct FewPlan {
   std::uint64_t barrier;
 };
 
-/// Elements from one token row to the next in shared memory: an odd multiple of 64 bytes, so that
-/// two rows' 64 bytes meet all banks.
-int row_elements(int hidden) {
-  const int steps = (hidden / kStep + kParts - 1) / kParts;
-  return (steps + (steps + 1) % 2) * kStep;
-}
-/// Token rows, and the weights that are not kept in registers.
-std::size_t few_bytes(int hidden, int tokens, int threads, int kept) {
-  const int steps = (hidden / kStep + kParts - 1) / kParts;
-  return static_cast<std::size_t>(tokens) * static_cast<std::size_t>(row_elements(hidden)) *
-             sizeof(Bf16) +
-         static_cast<std::size_t>(std::max(steps - kept, 0)) * 2 *
-             static_cast<std::size_t>(threads) * 16;
-}
-
 /// Pieces of two experts as the operands of the two products of a step.
 struct Weights {
   uint4 first;
@@ -87,18 +72,6 @@ __device__ __forceinline__ Weights operands(const uint4& low, const uint4& high)
 __device__ __forceinline__ void multiply(float (&sum)[2][4], const Weights& w, uint4 x) {
   mma_bf16(sum[0], w.first.x, w.first.y, w.first.z, w.first.w, x.x, x.y);
   mma_bf16(sum[1], w.second.x, w.second.y, w.second.z, w.second.w, x.z, x.w);
-}
-
-/// Lane element i of four lanes, 4 and 8 apart, becomes element (lane / 4 % 4) of lane i of them.
-__device__ __forceinline__ float4 turn(float4 v) {
-  const bool odd = (threadIdx.x & 4U) != 0;
-  const float a = __shfl_xor_sync(0xFFFFFFFFU, odd ? v.x : v.y, 4);
-  const float b = __shfl_xor_sync(0xFFFFFFFFU, odd ? v.z : v.w, 4);
-  v = odd ? make_float4(a, v.y, b, v.w) : make_float4(v.x, a, v.z, b);
-  const bool high = (threadIdx.x & 8U) != 0;
-  const float c = __shfl_xor_sync(0xFFFFFFFFU, high ? v.x : v.z, 8);
-  const float d = __shfl_xor_sync(0xFFFFFFFFU, high ? v.y : v.w, 8);
-  return high ? make_float4(c, d, v.z, v.w) : make_float4(v.x, v.y, c, d);
 }
 
 /// Adds 1 if `key` is larger, in two instructions of which one is no integer's.
@@ -172,8 +145,8 @@ __device__ __forceinline__ void choose_by_counting(const Route& p,
   if (chosen) p.weights[out] = final_weight(p, mine, sum);
 }
 
-/// `tokens_each`: of a cluster; `row`: row_elements(). Weights of kKept steps, which every part of
-/// H has, stay in registers, those of further ones in shared memory.
+/// `tokens_each`: of a cluster; `row`: route_row_elements(). Weights of kKept steps, which every
+/// part of H has, stay in registers, those of further ones in shared memory.
 template <int kThreads, int kKept>
 __global__ void __launch_bounds__(kThreads, 1)
     route_few_kernel(const Route p, int tokens_each, int row) {
@@ -341,8 +314,8 @@ FewKernel few_kernel() {
     const FewKernel kernel = route_few_kernel<kThreads, kKept>;
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) ==
                        cudaSuccess &&
-                   use_shared_memory(kernel, few_bytes(kParts * kStep * kFastStepsMax,
-                                                       kTokensEachMax, kThreads, kKept)) ==
+                   use_shared_memory(kernel, route_rows_bytes(kParts * kStep * kFastStepsMax,
+                                                              kTokensEachMax, kThreads, kKept)) ==
                        cudaSuccess
                ? kernel
                : nullptr;
@@ -375,8 +348,8 @@ cudaError_t launch_route_few(const Route& p, cudaStream_t stream) {
   return launch_kernel(
       kernel,
       {dim3(static_cast<unsigned>(kParts * clusters)), dim3(static_cast<unsigned>(threads)),
-       few_bytes(p.hidden, each, threads, kept), kParts},
-      stream, p, each, row_elements(p.hidden));
+       route_rows_bytes(p.hidden, each, threads, kept), kParts},
+      stream, p, each, route_row_elements(p.hidden));
 }
 
 }  // namespace koho::cuda

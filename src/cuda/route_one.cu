@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+// The router of one token, by the sums of route.cu's fast form.
+//
+//   grid     a cluster of 16 CTAs; CTA r multiplies part r of H, the first one chooses
+//   weights  of the first eight steps of a part in registers, of the others in shared memory,
+//            fetched before the kernel before ends
+//   choice   each warp ranks its 32 experts by counting, then the first eight of every warp are
+//            ranked among themselves
+//   bytes    weights once
+//
+// Alone route_few.cu is faster, 2.1 to 2.8 us. But the experts of one token follow at once and ask
+// for the shared expert's weights meanwhile: this one's CTAs leave them more room, and
+// GLM-4.5-Air's step took 4.35 ms with it, 4.42 with route_few.cu (docs/performance.md).
+//
+// NOTE: loops are short and rolled where they may be: a call meets its code once, and reading it
+// takes as long as running it.
+#include "cuda/launch.cuh"
+#include "cuda/route.cuh"
+
+namespace koho::cuda {
+namespace {
+
+constexpr int kParts = kFastParts;
+constexpr int kStep = kRouteStep;
+constexpr int kKept = kRouteFewSteps;  // steps whose weights stay in registers
+constexpr int kTokens = 8;             // of a tile of the tensor cores
+
+/// How many of `kCount` keys come before `mine`, which is number `place` of them: larger ones, and
+/// equal ones of lower numbers.
+template <int kCount>
+__device__ __forceinline__ int keys_before(const std::uint32_t* keys,
+                                           std::uint32_t mine,
+                                           int place) {
+  int before = 0;
+  int also = 0;
+#pragma unroll
+  for (int i = 0; i < kCount; i += 4) {
+    const uint4 four = *reinterpret_cast<const uint4*>(keys + i);
+    before += four.x > (i < place ? mine - 1 : mine) ? 1 : 0;
+    also += four.y > (i + 1 < place ? mine - 1 : mine) ? 1 : 0;
+    before += four.z > (i + 2 < place ? mine - 1 : mine) ? 1 : 0;
+    also += four.w > (i + 3 < place ? mine - 1 : mine) ? 1 : 0;
+  }
+  return before + also;
+}
+
+constexpr int kChoiceTop = 8;
+constexpr int kChoiceWarps = kFastExperts / 32;
+constexpr int kListed = kChoiceWarps * kChoiceTop;
+constexpr int kListedLanes = 4;  // that rank one of them together
+static_assert(kListed % (4 * kListedLanes) == 0 && kListed % (32 / kListedLanes) == 0);
+
+struct Choice {
+  alignas(16) std::uint32_t keys[kFastExperts];
+  alignas(16) std::uint32_t listed[kListed];  // of each warp's first eight; 0 = nobody
+  int experts[kListed];
+  float listed_scores[kListed];
+  int chosen[kChoiceTop];
+  float chosen_scores[kChoiceTop];
+  float scores[kFastExperts];  // of a larger choice
+};
+
+/// Chooses a token's experts by a whole CTA, whose thread e has the logit of expert e: each warp
+/// ranks its 32 by counting, and the first eight of every warp are ranked among themselves. All
+/// threads.
+__device__ __forceinline__ void choose_together(
+    const Route& p, std::int64_t token, float logit, float bias, Choice& choice) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const int threads = static_cast<int>(blockDim.x);
+  const int warp = thread / 32;
+  const int lane = thread % 32;
+  const float score = sigmoid(logit);
+  const float selected = selection_score(score, bias);
+  const bool few = p.top_k <= kChoiceTop;
+  if (warp < kChoiceWarps) {
+    const std::uint32_t key = thread < p.experts ? ordered(selected) : 0;
+    choice.keys[thread] = few ? key : __float_as_uint(selected);
+    if (few) {
+      __syncwarp();
+      const int before = key != 0 ? keys_before<32>(choice.keys + warp * 32, key, lane) : lane;
+      if (before < kChoiceTop) {
+        choice.listed[warp * kChoiceTop + before] = key;
+        choice.experts[warp * kChoiceTop + before] = thread;
+        choice.listed_scores[warp * kChoiceTop + before] = score;
+      }
+    } else {
+      choice.scores[thread] = score;
+    }
+  }
+  if (thread < 32)  // the warps that a CTA of few experts lacks
+    for (int i = threads / 32 * kChoiceTop + lane; i < kListed; i += 32) choice.listed[i] = 0;
+  __syncthreads();
+  if (!few) {
+    if (warp == 0 && token < p.tokens)
+      choose<kChoiceWarps>(p, token, choice.scores, reinterpret_cast<const float*>(choice.keys));
+    return;
+  }
+  for (int i = thread / kListedLanes; i < kListed; i += threads / kListedLanes) {
+    constexpr int kEach = kListed / kListedLanes;
+    const std::uint32_t key = choice.listed[i];
+    const int first = thread % kListedLanes * kEach;
+    int before = keys_before<kEach>(choice.listed + first, key, i - first);
+    before += __shfl_xor_sync(0xFFFFFFFFU, before, 1);
+    before += __shfl_xor_sync(0xFFFFFFFFU, before, 2);
+    if (first != 0 || key == 0 || before >= kChoiceTop) continue;
+    choice.chosen[before] = choice.experts[i];
+    choice.chosen_scores[before] = choice.listed_scores[i];
+  }
+  __syncthreads();
+  if (warp != 0 || token >= p.tokens) return;
+  const int expert = choice.chosen[lane % kChoiceTop];
+  const float mine = lane < p.top_k ? choice.chosen_scores[lane % kChoiceTop] : 0.0F;
+  float sum = 0.0F;
+#pragma unroll
+  for (int slot = 0; slot < kChoiceTop; ++slot) sum += __shfl_sync(0xFFFFFFFFU, mine, slot);
+  if (lane >= p.top_k) return;
+  p.ids[token * p.top_k + lane] = expert;
+  p.weights[token * p.top_k + lane] = final_weight(p, mine, sum);
+}
+
+struct OnePlan {
+  float received[kParts][kFastExperts];  // every part's sums of this CTA's token
+  Choice choice;
+  std::uint64_t barrier;
+};
+
+template <int kThreads, int kCtas>
+__global__ void __launch_bounds__(kThreads, kCtas) route_one_kernel(const Route p, int row) {
+  __shared__ OnePlan shared;
+  extern __shared__ __align__(16) std::uint8_t raw[];
+  auto* rows = reinterpret_cast<Bf16*>(raw);  // [kTokens][row]
+  const int thread = static_cast<int>(threadIdx.x);
+  const int threads = static_cast<int>(blockDim.x);
+  const int warp = thread / 32;
+  const int lane = thread % 32;
+  const int group = lane / 4;
+  const int quad = lane % 4;
+  const int rank = static_cast<int>(cluster_rank());
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) / kParts * kTokens;
+  const int tokens = static_cast<int>(min(p.tokens - first, static_cast<std::int64_t>(kTokens)));
+  const int begin = part_begin(p.hidden, rank);
+  const int steps = part_begin(p.hidden, rank + 1) - begin;
+  const std::uint32_t barrier = shared_address(&shared.barrier);
+  if (thread == 0) {
+    mbarrier_init(barrier, 1);
+    mbarrier_init_fence();
+    mbarrier_arrive_expect(barrier, static_cast<std::uint32_t>(kParts * threads * 2));
+  }
+  __syncwarp();
+  cluster_arrive();
+  grid_release();
+  // Weights do not depend on the kernel before: they are fetched while it ends.
+  if (thread < p.experts)
+    prefetch_bulk(weight_piece(p, begin, 0, thread),
+                  static_cast<std::uint32_t>(steps) * kStep * sizeof(Bf16));
+  const Bf16* low = weight_piece(p, begin, quad, warp * 16 + group);
+  const Bf16* high = weight_piece(p, begin, quad, warp * 16 + group + 8);
+  auto* beyond = reinterpret_cast<uint4*>(rows + kTokens * row) + thread;  // [][2][threads]
+#pragma unroll 1
+  for (int i = kKept; i < steps; ++i) {
+    uint4* to = beyond + (i - kKept) * 2 * threads;
+    copy_16(shared_address(to), low + i * kStep, 16);
+    copy_16(shared_address(to + threads), high + i * kStep, 16);
+  }
+  uint4 kept[kKept][2];
+#pragma unroll
+  for (int i = 0; i < kKept; ++i) {
+    kept[i][0] = *reinterpret_cast<const uint4*>(low + i * kStep);
+    kept[i][1] = *reinterpret_cast<const uint4*>(high + i * kStep);
+  }
+  const float bias = thread < p.experts ? p.bias[thread] : 0.0F;
+  grid_wait();
+#pragma unroll 1
+  for (int i = warp; i < tokens; i += threads / 32) {
+    const Bf16* from = p.x + (first + i) * p.x_stride + begin * kStep;
+#pragma unroll 1
+    for (int at = lane * 8; at < steps * kStep; at += 32 * 8)
+      copy_16(shared_address(rows + i * row + at), from + at, 16);
+  }
+  copy_commit();
+  copy_wait<0>();
+  __syncthreads();
+  // Absent tokens are the last one again.
+  const Bf16* token = rows + min(group, tokens - 1) * row + quad * 8;
+  float s[2][4] = {};
+#pragma unroll
+  for (int i = 0; i < kKept; ++i)
+    multiply_tile(s, kept[i][0], kept[i][1], *reinterpret_cast<const uint4*>(token + i * kStep));
+#pragma unroll 1
+  for (int i = kKept; i < steps; ++i) {
+    const uint4* weights = beyond + (i - kKept) * 2 * threads;
+    // NOTE: by the instruction itself: the compiler reads 8 bytes at a time, with bank conflicts.
+    std::uint32_t a[4];
+    std::uint32_t b[4];
+    load_shared(a, shared_address(weights));
+    load_shared(b, shared_address(weights + threads));
+    multiply_tile(s, make_uint4(a[0], a[1], a[2], a[3]), make_uint4(b[0], b[1], b[2], b[3]),
+                  *reinterpret_cast<const uint4*>(token + i * kStep));
+  }
+  cluster_wait();  // every CTA has begun
+  const float4 four =
+      turn(make_float4(s[0][0] + s[1][0], s[0][1] + s[1][1], s[0][2] + s[1][2], s[0][3] + s[1][3]));
+  const int owner = quad * 2 + group % 2;
+  if (owner < tokens) {
+    const int expert = warp * 16 + group / 2 % 2 * 8 + group / 4 * 4;
+    const auto to = static_cast<std::uint32_t>(owner);
+    cluster_send(cluster_address(shared_address(&shared.received[rank][expert]), to), four,
+                 cluster_address(barrier, to));
+  }
+  if (rank >= tokens) return;  // nobody sends to this CTA
+  mbarrier_wait_cluster(barrier, 0);
+  float logit = 0.0F;
+  if (thread < p.experts) {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) logit += shared.received[part][thread];
+  }
+  choose_together(p, first + rank, logit, bias, shared.choice);
+}
+
+using OneKernel = void (*)(const Route, int);
+constexpr int kFewThreads = 320;  // of which two CTAs fit a multiprocessor
+
+/// The kernel for so many threads, ready to be launched in a cluster; null if it cannot be.
+OneKernel one_kernel(int threads) {
+  const auto prepare = [](OneKernel kernel) -> OneKernel {
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) ==
+                       cudaSuccess &&
+                   use_shared_memory(kernel, route_rows_bytes(kParts * kStep * kFastStepsMax,
+                                                              kTokens, kFastExperts * 2, kKept)) ==
+                       cudaSuccess
+               ? kernel
+               : nullptr;
+  };
+  static const OneKernel small = prepare(route_one_kernel<kFewThreads, 2>);
+  static const OneKernel large = prepare(route_one_kernel<kFastExperts * 2, 1>);
+  return threads <= kFewThreads ? small : large;
+}
+
+}  // namespace
+
+cudaError_t launch_route_one(const Route& p, cudaStream_t stream) {
+  const int threads = (p.experts + 15) / 16 * 32;
+  const OneKernel kernel = one_kernel(threads);
+  if (kernel == nullptr) return cudaErrorInvalidValue;
+  return launch_kernel(kernel,
+                       {dim3(kParts), dim3(static_cast<unsigned>(threads)),
+                        route_rows_bytes(p.hidden, kTokens, threads, kKept), kParts},
+                       stream, p, route_row_elements(p.hidden));
+}
+
+}  // namespace koho::cuda
