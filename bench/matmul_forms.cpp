@@ -9,8 +9,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <ctime>
-#include <fstream>
 #include <functional>
 #include <string>
 #include <vector>
@@ -20,6 +18,7 @@
 
 #include <fmt/core.h>
 
+#include "app/bench_file.h"
 #include "base/arithmetic.h"
 #include "cuda/matmul_hopper.h"
 #include "cuda/runtime.h"
@@ -488,17 +487,12 @@ Status run_bench(const Arguments& arguments) {
   KOHO_TRY(bench.run());
   KOHO_CUDA_TRY(cudaStreamDestroy(stream));
   if (arguments.out.empty()) return {};
-  char date[32];
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  std::strftime(date, sizeof date, "%Y-%m-%d", gmtime_r(&now, &utc));
-  std::ofstream file(arguments.out);
-  file << "{\"machine\": \"" << device.name << "\", \"commit\": \"" << arguments.commit
-       << "\", \"date\": \"" << date << "\", \"command\": \"" << arguments.command
-       << "\", \"rows\": [\n"
-       << bench.rows() << "\n]}\n";
-  if (!file.good()) return make_error(ErrorCode::io_error, "cannot write {}", arguments.out);
-  return {};
+  return app::write_bench_file(arguments.out,
+                               {.machine = device.name,
+                                .commit = arguments.commit,
+                                .command = arguments.command,
+                                .more = {}},
+                               bench.rows());
 }
 
 }  // namespace

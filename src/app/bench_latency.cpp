@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <ctime>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -14,11 +12,14 @@
 #include <string>
 #include <vector>
 
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "app/bench_file.h"
 #include "app/command.h"
 #include "app/subject.h"
 #include "base/arithmetic.h"
+#include "base/log.h"
 #include "comm/one_rank.h"
 #include "model/memory_plan.h"
 #include "plan/step_plan.h"
@@ -433,6 +434,31 @@ Json json_of(const Report& report, const LatencyOptions& options) {
   return row;
 }
 
+/// What measures the same again.
+std::string command_of(const LatencyOptions& options) {
+  const SubjectOptions& subject = options.subject;
+  std::string command = "koho bench latency";
+  const auto flag = [&](std::string_view name, const auto& value, const auto& otherwise) {
+    if (value != otherwise) command += fmt::format(" --{} {}", name, value);
+  };
+  const SubjectOptions usual;
+  flag("model", subject.model, usual.model);
+  flag("config", subject.config, usual.config);
+  flag("weights", subject.weights, usual.weights);
+  flag("quant", subject.quant, usual.quant);
+  flag("device", subject.device, usual.device);
+  flag("layers", subject.layers, usual.layers);
+  flag("threads", subject.threads, usual.threads);
+  if (subject.deterministic) command += " --deterministic";
+  command += fmt::format(" --batch {} --context {} --prefill {}", fmt::join(options.batches, ","),
+                         options.context, options.prefill);
+  const LatencyOptions others;
+  flag("steps", options.steps, others.steps);
+  flag("kv-dtype", options.kv_dtype, others.kv_dtype);
+  if (options.no_classes) command += " --no-classes";
+  return command;
+}
+
 Status run(const LatencyOptions& options) {
   KOHO_TRY_ASSIGN(const Subject subject, open_subject(options.subject));
   KOHO_TRY_ASSIGN(std::unique_ptr<Backend> backend, make_backend(subject.device, 0, 1));
@@ -452,24 +478,15 @@ Status run(const LatencyOptions& options) {
     note(report);
   }
   if (options.out.empty()) return {};
-  std::array<char, 32> date{};
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  std::strftime(date.data(), date.size(), "%Y-%m-%d", gmtime_r(&now, &utc));
-  const Json document = {
-      {"machine", bench.machine()},
-      {"commit", options.commit},
-      {"date", date.data()},
-      {"command",
-       fmt::format("koho bench latency --weights {} --context {} --prefill {} --kv {}",
-                   options.subject.weights, options.context, options.prefill, options.kv_dtype)},
-      {"config", options.subject.config.empty() ? options.subject.model : options.subject.config},
-      {"layers", subject.config.num_hidden_layers},
-      {"rows", rows}};
-  std::ofstream file(options.out);
-  file << document.dump(1) << "\n";
-  if (!file.good()) return make_error(ErrorCode::io_error, "cannot write {}", options.out);
-  return {};
+  std::string lines;
+  for (const Json& row : rows) lines += (lines.empty() ? "" : ",\n") + row.dump();
+  return write_bench_file(options.out,
+                          {.machine = bench.machine(),
+                           .commit = options.commit,
+                           .command = command_of(options),
+                           .more = {{"config", log::quoted(subject.name)},
+                                    {"layers", fmt::to_string(subject.config.num_hidden_layers)}}},
+                          lines);
 }
 
 }  // namespace

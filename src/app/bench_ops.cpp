@@ -18,8 +18,9 @@ Status run(OpsOptions options) {
   KOHO_TRY_ASSIGN(const std::unique_ptr<Backend> backend,
                   make_cuda_backend({.portable_only = options.portable}));
   options.bench.command =
-      fmt::format("koho bench ops{} --only \\\"{}\\\" --tokens \\\"{}\\\"",
-                  options.portable ? " --portable" : "", options.bench.only, options.bench.tokens);
+      fmt::format("koho bench ops{}{}{}", options.portable ? " --portable" : "",
+                  options.bench.only.empty() ? "" : " --only " + options.bench.only,
+                  options.bench.tokens.empty() ? "" : " --tokens " + options.bench.tokens);
   return run_operator_bench(*backend, options.bench);
 }
 

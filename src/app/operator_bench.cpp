@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <ctime>
-#include <fstream>
 
 #include <fmt/core.h>
+
+#include "app/bench_file.h"
 
 namespace koho::app {
 namespace {
@@ -99,17 +99,12 @@ Result<std::string> run_cases(Backend& backend, const OperatorBenchOptions& opti
 Status run_operator_bench(Backend& backend, const OperatorBenchOptions& options) {
   KOHO_TRY_ASSIGN(const std::string rows, run_cases(backend, options));
   if (options.out.empty()) return {};
-  char date[32];
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  std::strftime(date, sizeof date, "%Y-%m-%d", gmtime_r(&now, &utc));
-  std::ofstream file(options.out);
-  file << "{\"machine\": \"" << backend.description() << "\", \"commit\": \"" << options.commit
-       << "\", \"date\": \"" << date << "\", \"command\": \"" << options.command
-       << "\", \"rows\": [\n"
-       << rows << "\n]}\n";
-  if (!file.good()) return make_error(ErrorCode::io_error, "cannot write {}", options.out);
-  return {};
+  return write_bench_file(options.out,
+                          {.machine = backend.description(),
+                           .commit = options.commit,
+                           .command = options.command,
+                           .more = {}},
+                          rows);
 }
 
 }  // namespace koho::app

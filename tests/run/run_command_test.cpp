@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The commands `koho run` and `koho logits` from outside: what a script sees.
+// The commands `koho run`, `koho logits` and `koho bench latency` from outside: what a script
+// sees.
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -280,6 +281,22 @@ TEST_F(RunCommand, CheckReadsTheTokenizerToo) {
   const Ran broken = koho("check --model broken");
   EXPECT_NE(broken.exit_code, 0);
   EXPECT_NE(broken.errors.find("tokenizer.json"), std::string::npos) << broken.errors;
+}
+
+TEST_F(RunCommand, ABenchsFileSaysWhatWasMeasuredAndHowToRepeatIt) {
+  const std::string command = "bench latency --model " + kModel +
+                              " --device cpu --batch 1,2 --context 64 --prefill 0 --no-classes";
+  const Ran ran = koho(command + " --commit 0123abc --out bench.json");
+  ASSERT_EQ(ran.exit_code, 0) << ran.errors;
+  const Result<json::Value> file = json::parse(read("bench.json"));
+  ASSERT_TRUE(file.ok()) << file.error().message;
+  for (const char* member : {"machine", "driver", "commit", "date", "command", "rows"})
+    EXPECT_NE(file->find(member), nullptr) << member;
+  EXPECT_EQ(*file->find("commit")->string(), "0123abc");
+  EXPECT_EQ(*file->find("command")->string(), "koho " + command);
+  EXPECT_EQ(file->find("date")->string()->size(), 10U);
+  EXPECT_EQ(file->find("rows")->array()->size(), 2U);
+  EXPECT_NE(koho(command + " --out nowhere/bench.json").exit_code, 0);
 }
 
 }  // namespace

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// The files of bench/results: what was measured where, and its rows.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+
+namespace koho::app {
+
+struct BenchFile {
+  std::string machine;  // as the backend describes it
+  std::string commit;   // what is measured
+  std::string command;  // what reproduces it
+  /// Further members before the rows: a name and its JSON text.
+  std::vector<std::pair<std::string, std::string>> more;
+};
+
+/// Writes {"machine", "driver", "commit", "date", "command", …, "rows": [`rows`]}. The driver is
+/// this machine's loaded NVIDIA driver, null without one; the date is today's in UTC. Errors:
+/// io_error.
+Status write_bench_file(const std::string& path, const BenchFile& file, const std::string& rows);
+
+}  // namespace koho::app
