@@ -105,8 +105,10 @@ def steps(found, out):
     list_.append(Step("embedded model", [program, "run", "--model", "models/tiny", "--device", "cuda", "--json",
                                          "Once upon a time"], 60, (r".*",)))
     if all(importlib.util.find_spec(name) for name in ("torch", "transformers", "numpy")):
-        list_.append(Step("true widths", [sys.executable, "tools/true_widths.py", "--koho", program, "--device", "cuda"], 420,
-                          (r"^layers|^noise|^koho|^greedy|^FAILED|^passed|Error",), memory=70e9))
+        for chunk in ("512", "2048"):  # few and many rows an expert
+            command = [sys.executable, "tools/true_widths.py", "--koho", program, "--device", "cuda", "--chunk", chunk]
+            list_.append(Step(f"true widths, {chunk} at once", command, 420,
+                              (r"^layers|^noise|^koho|^greedy|^FAILED|^passed|Error",), memory=70e9))
 
     # Speed.
     list_.append(Step("op timings", [BUILD / "bench" / "op_bench", "--out", out / "ops.json", "--commit", commit], 300,

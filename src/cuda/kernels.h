@@ -253,6 +253,8 @@ struct Route {
 };
 constexpr int kRouteParts = 8;  // of H, each summed by itself, then in order
 constexpr int kRouteExpertsMax = 1024;
+/// NOTE: its kernels let the next one start before they wait themselves, so that one may not read,
+/// before its own wait, what the kernel before the router wrote.
 cudaError_t launch_route(const Route& parameters, cudaStream_t stream);
 
 }  // namespace koho::cuda

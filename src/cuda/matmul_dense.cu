@@ -12,7 +12,7 @@
 //            order, in a cluster by the CTA that owns the rows. Neither depends on the number of
 //            tokens or on the form, so a row's bits do not.
 //   shared   barriers and scales · sums received · ring of slots of kSlotWidth * (64 + kColumns) B
-//   bytes    weights once; tokens once a tile, from L2
+//   bytes    weights once, from L2 once a slice; tokens once a tile, from L2
 //
 // Numbers: docs/kernels/README.md.
 #include <algorithm>

@@ -16,7 +16,6 @@
 //   bytes    per product of 256 rows: weights once, tokens once, from L2
 //
 // Numbers: docs/kernels/README.md.
-#include <algorithm>
 #include <iterator>
 #include <type_traits>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The router. The fast form is one kernel: a cluster of 16 CTAs takes 16 tokens at a time (few
-// tokens route_few.cu; from kRouteMany tokens on route_many.cu; all by the same sums).
+// The router. The fast form is one kernel: a cluster of 16 CTAs takes 16 tokens at a time (one
+// token route_one.cu, few route_few.cu, from kRouteMany on route_many.cu; all by the same sums).
 //
 //   logits   CTA r multiplies part r of H: warp w has 16 experts, whose weights wait in registers
 //            since before the kernel before ended; tokens come through shared memory; bf16

@@ -14,8 +14,6 @@
 // NOTE: what a call does after the wait is a chain that every CTA goes through once, so all that
 // can be known before is known before, and is in shared memory where registers would be spilled.
 // Numbers: docs/kernels/README.md.
-#include <algorithm>
-
 #include "cuda/launch.cuh"
 #include "cuda/route.cuh"
 
@@ -341,7 +339,7 @@ cudaError_t launch_route_few(const Route& p, cudaStream_t stream) {
                                   : few_kernel<kFewThreads, kRouteFewSteps>();
   if (kernel == nullptr) return cudaErrorInvalidValue;
   const int kept = small && wide ? kWideSteps : kRouteFewSteps;
-  const int threads = std::max((p.experts + 15) / 16, (p.experts + 31) / 32 * kOwn) * 32;
+  const int threads = (p.experts + 31) / 32 * kOwn * 32;
   const auto tokens = static_cast<int>(p.tokens);
   const int clusters = clusters_of(tokens);
   const int each = (tokens + clusters - 1) / clusters;

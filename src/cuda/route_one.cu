@@ -9,8 +9,8 @@
 //   bytes    weights once
 //
 // Alone route_few.cu is faster, 2.1 to 2.8 us. But the experts of one token follow at once and ask
-// for the shared expert's weights meanwhile: this one's CTAs leave them more room, and
-// GLM-4.5-Air's step took 4.35 ms with it, 4.42 with route_few.cu (docs/performance.md).
+// for the shared expert's weights meanwhile, and this one's CTAs leave them more room: the suspect
+// when GLM-4.5-Air's step of one token grew from 4.35 to 4.42 ms (docs/performance.md).
 //
 // NOTE: loops are short and rolled where they may be: a call meets its code once, and reading it
 // takes as long as running it.
@@ -28,9 +28,9 @@ constexpr int kTokens = 8;             // of a tile of the tensor cores
 /// How many of `kCount` keys come before `mine`, which is number `place` of them: larger ones, and
 /// equal ones of lower numbers.
 template <int kCount>
-__device__ __forceinline__ int keys_before(const std::uint32_t* keys,
-                                           std::uint32_t mine,
-                                           int place) {
+__device__ __forceinline__ int rank_among(const std::uint32_t* keys,
+                                          std::uint32_t mine,
+                                          int place) {
   int before = 0;
   int also = 0;
 #pragma unroll
@@ -77,7 +77,7 @@ __device__ __forceinline__ void choose_together(
     choice.keys[thread] = few ? key : __float_as_uint(selected);
     if (few) {
       __syncwarp();
-      const int before = key != 0 ? keys_before<32>(choice.keys + warp * 32, key, lane) : lane;
+      const int before = key != 0 ? rank_among<32>(choice.keys + warp * 32, key, lane) : lane;
       if (before < kChoiceTop) {
         choice.listed[warp * kChoiceTop + before] = key;
         choice.experts[warp * kChoiceTop + before] = thread;
@@ -99,7 +99,7 @@ __device__ __forceinline__ void choose_together(
     constexpr int kEach = kListed / kListedLanes;
     const std::uint32_t key = choice.listed[i];
     const int first = thread % kListedLanes * kEach;
-    int before = keys_before<kEach>(choice.listed + first, key, i - first);
+    int before = rank_among<kEach>(choice.listed + first, key, i - first);
     before += __shfl_xor_sync(0xFFFFFFFFU, before, 1);
     before += __shfl_xor_sync(0xFFFFFFFFU, before, 2);
     if (first != 0 || key == 0 || before >= kChoiceTop) continue;

@@ -111,9 +111,9 @@ OpCase linear_case(const char* name, WeightQuant quant, bool mixed, bool many = 
 std::string run_linear_wide(Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
   Random random(seed);
   const std::int64_t tokens = random.integer(33, 128);
-  const std::int64_t columns = random.pick({272, 512, 784, 1040, 2576});
+  const std::int64_t columns = random.pick({256, 272, 512, 784, 1040, 2576});
   const std::int64_t tiles =
-      random.chance(0.4) ? random.integer(33, 40) : random.pick({56, 72, 80, 96, 136, 224});
+      random.chance(0.4) ? random.integer(33, 40) : random.pick({28, 56, 72, 80, 96, 136, 224});
   const std::int64_t rows = 64 * tiles - random.pick({0, 0, 16, 40});
   const RandomLinear weight(random, WeightQuant::fp8_channel, rows, columns, random.chance(0.5));
   const LinearSource source = weight.source();
