@@ -147,9 +147,11 @@ cudaError_t launch_tiles(const Attention& p, Part part, int query_max, cudaStrea
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
   if (ready != cudaSuccess) return ready;
   PageMaps maps;
-  CUtensorMap queries;
-  cudaError_t made = make_row_map(queries, p.q, p.tokens * p.query_heads, kWidth,
-                                  query_box_rows(p.query_heads / p.kv_heads));
+  CUtensorMap queries{};
+  cudaError_t made = cudaSuccess;
+  if constexpr (kSource != Source::codes)
+    made = make_row_map(queries, p.q, p.tokens * p.query_heads, kWidth,
+                        query_box_rows(p.query_heads / p.kv_heads));
   if (made != cudaSuccess) return made;
   if constexpr (kSource == Source::widened) {
     const std::int64_t rows = static_cast<std::int64_t>(part.sequences) * part.heads * part.tokens;

@@ -182,13 +182,7 @@ __device__ __forceinline__ void keep_weights(uint4 (&kept)[kStepsKept][2],
 __global__ void __launch_bounds__(kFastExperts * 2) route_kernel(const Route p) {
   extern __shared__ __align__(16) std::uint8_t raw[];
   FastPlan& shared = *reinterpret_cast<FastPlan*>(raw);
-  const int thread = static_cast<int>(threadIdx.x);
-  const int threads = static_cast<int>(blockDim.x);
-  const int warp = thread / 32;
-  const int lane = thread % 32;
-  const int group = lane / 4;
-  const int quad = lane % 4;
-  const int rank = static_cast<int>(cluster_rank());
+  const auto [thread, threads, warp, lane, group, quad, rank] = route_place();
   const int clusters = static_cast<int>(gridDim.x) / kParts;
   const int tiles = (static_cast<int>(p.tokens) + kParts - 1) / kParts;
   const int begin = part_begin(p.hidden, rank);

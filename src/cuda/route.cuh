@@ -33,6 +33,23 @@ __device__ __forceinline__ int part_begin(int hidden, int part) {
   return hidden / kRouteStep * part / kFastParts;
 }
 
+/// A thread's place in the forms by clusters: warp w has experts 16 w to 16 w + 15, a lane two of
+/// them (`group` and 8 more) and piece `quad` of a step, CTA `rank` of a cluster its part of H.
+struct RoutePlace {
+  int thread, threads, warp, lane, group, quad, rank;
+};
+__device__ __forceinline__ RoutePlace route_place() {
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  return {.thread = thread,
+          .threads = static_cast<int>(blockDim.x),
+          .warp = thread / 32,
+          .lane = lane,
+          .group = lane / 4,
+          .quad = lane % 4,
+          .rank = static_cast<int>(cluster_rank())};
+}
+
 /// Piece `quad` of an expert's weights in step `begin`; the last expert's for absent ones.
 __device__ __forceinline__ const Bf16* weight_piece(const Route& p,
                                                     int begin,

@@ -152,13 +152,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   __shared__ FewPlan<kQuarter> shared;
   extern __shared__ __align__(16) std::uint8_t raw[];
   auto* rows = reinterpret_cast<Bf16*>(raw);  // [tokens_each][row]
-  const int thread = static_cast<int>(threadIdx.x);
-  const int threads = static_cast<int>(blockDim.x);
-  const int warp = thread / 32;
-  const int lane = thread % 32;
-  const int group = lane / 4;
-  const int quad = lane % 4;
-  const int rank = static_cast<int>(cluster_rank());
+  const auto [thread, threads, warp, lane, group, quad, rank] = route_place();
   const int first = static_cast<int>(blockIdx.x) / kParts * tokens_each;
   const int tokens = min(static_cast<int>(p.tokens) - first, tokens_each);
   const int begin = part_begin(p.hidden, rank);

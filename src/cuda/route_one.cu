@@ -129,13 +129,7 @@ __global__ void __launch_bounds__(kThreads, kCtas) route_one_kernel(const Route 
   __shared__ OnePlan shared;
   extern __shared__ __align__(16) std::uint8_t raw[];
   auto* rows = reinterpret_cast<Bf16*>(raw);  // [kTokens][row]
-  const int thread = static_cast<int>(threadIdx.x);
-  const int threads = static_cast<int>(blockDim.x);
-  const int warp = thread / 32;
-  const int lane = thread % 32;
-  const int group = lane / 4;
-  const int quad = lane % 4;
-  const int rank = static_cast<int>(cluster_rank());
+  const auto [thread, threads, warp, lane, group, quad, rank] = route_place();
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) / kParts * kTokens;
   const int tokens = static_cast<int>(min(p.tokens - first, static_cast<std::int64_t>(kTokens)));
   const int begin = part_begin(p.hidden, rank);

@@ -67,102 +67,50 @@ __device__ __forceinline__ void wgmma_wait() {
 #define KOHO_REGS176 KOHO_REGS160 ",%80,%81,%82,%83,%84,%85,%86,%87"
 #define KOHO_REGS192 KOHO_REGS176 ",%88,%89,%90,%91,%92,%93,%94,%95"
 
+// One instruction: the numbers of its operands behind the sums, then the sums.
+#define KOHO_MULTIPLY(form, end, n, weights_at, tokens_at, accumulate_at, ...)                     \
+  asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %" #accumulate_at ", 0;\n\t"                  \
+    "wgmma.mma_async.sync.aligned.m64n" #n form " {" KOHO_REGS##n "}, %" #weights_at               \
+    ", %" #tokens_at ", p, 1, 1" end ";\n\t}"                                                      \
+    : __VA_ARGS__ : "l"(weights), "l"(tokens), "r"(accumulate))
+#define KOHO_FP8(n, ...)                                    \
+  if constexpr (kType != TileType::bf16 && kColumns == n) \
+    KOHO_MULTIPLY("k32.f32.e4m3.e4m3", "", n, __VA_ARGS__)
+#define KOHO_BF16(n, ...)                                   \
+  if constexpr (kType == TileType::bf16 && kColumns == n) \
+    KOHO_MULTIPLY("k16.f32.bf16.bf16", ", 0, 0", n, __VA_ARGS__)
+
 /// `accumulate` = 0 replaces d.
 template <TileType kType, int kColumns>
 __device__ __forceinline__ void wgmma(float* d,
                                       std::uint64_t weights,
                                       std::uint64_t tokens,
                                       int accumulate) {
-  if constexpr (kType != TileType::bf16 && kColumns == 8)
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %6, 0;\n\t"
-      "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {" KOHO_REGS8 "}, %4, %5, p, 1, 1;\n\t}"
-      : KOHO_SUMS4(0)
-      : "l"(weights), "l"(tokens), "r"(accumulate));
-  else if constexpr (kType == TileType::bf16 && kColumns == 8)
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %6, 0;\n\t"
-      "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {" KOHO_REGS8 "}, %4, %5, p, 1, 1, 0, 0;\n\t}"
-      : KOHO_SUMS4(0)
-      : "l"(weights), "l"(tokens), "r"(accumulate));
-  else if constexpr (kType != TileType::bf16 && kColumns == 16)
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %10, 0;\n\t"
-      "wgmma.mma_async.sync.aligned.m64n16k32.f32.e4m3.e4m3 {" KOHO_REGS16 "}, %8, %9, p, 1, 1;\n\t}"
-      : KOHO_SUMS4(0), KOHO_SUMS4(4)
-      : "l"(weights), "l"(tokens), "r"(accumulate));
-  else if constexpr (kType == TileType::bf16 && kColumns == 16)
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %10, 0;\n\t"
-      "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {" KOHO_REGS16 "}, %8, %9, p, 1, 1, 0, 0;\n\t}"
-      : KOHO_SUMS4(0), KOHO_SUMS4(4)
-      : "l"(weights), "l"(tokens), "r"(accumulate));
-  else if constexpr (kType != TileType::bf16 && kColumns == 32)
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %18, 0;\n\t"
-      "wgmma.mma_async.sync.aligned.m64n32k32.f32.e4m3.e4m3 {" KOHO_REGS32 "}, %16, %17, p, 1, 1;\n\t}"
-      : KOHO_SUMS16(0)
-      : "l"(weights), "l"(tokens), "r"(accumulate));
-  else if constexpr (kType == TileType::bf16 && kColumns == 32)
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %18, 0;\n\t"
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" KOHO_REGS32 "}, %16, %17, p, 1, 1, 0, 0;\n\t}"
-      : KOHO_SUMS16(0)
-      : "l"(weights), "l"(tokens), "r"(accumulate));
-  else if constexpr (kType != TileType::bf16 && kColumns == 64)
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %34, 0;\n\t"
-      "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 {" KOHO_REGS64 "}, %32, %33, p, 1, 1;\n\t}"
-      : KOHO_SUMS16(0), KOHO_SUMS16(16)
-      : "l"(weights), "l"(tokens), "r"(accumulate));
-  else if constexpr (kType == TileType::bf16 && kColumns == 64)
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %34, 0;\n\t"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" KOHO_REGS64 "}, %32, %33, p, 1, 1, 0, 0;\n\t}"
-      : KOHO_SUMS16(0), KOHO_SUMS16(16)
-      : "l"(weights), "l"(tokens), "r"(accumulate));
-  else if constexpr (kType != TileType::bf16 && kColumns == 128)
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %66, 0;\n\t"
-      "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {" KOHO_REGS128 "}, %64, %65, p, 1, 1;\n\t}"
-      : KOHO_SUMS64(0)
-      : "l"(weights), "l"(tokens), "r"(accumulate));
-  else if constexpr (kType == TileType::bf16 && kColumns == 128)
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %66, 0;\n\t"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" KOHO_REGS128 "}, %64, %65, p, 1, 1, 0, 0;\n\t}"
-      : KOHO_SUMS64(0)
-      : "l"(weights), "l"(tokens), "r"(accumulate));
-  else if constexpr (kType != TileType::bf16 && kColumns == 80)
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %42, 0;\n\t"
-      "wgmma.mma_async.sync.aligned.m64n80k32.f32.e4m3.e4m3 {" KOHO_REGS80 "}, %40, %41, p, 1, 1;\n\t}"
-      : KOHO_SUMS16(0), KOHO_SUMS16(16), KOHO_SUMS8(32)
-      : "l"(weights), "l"(tokens), "r"(accumulate));
-  else if constexpr (kType != TileType::bf16 && kColumns == 96)
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %50, 0;\n\t"
-      "wgmma.mma_async.sync.aligned.m64n96k32.f32.e4m3.e4m3 {" KOHO_REGS96 "}, %48, %49, p, 1, 1;\n\t}"
-      : KOHO_SUMS16(0), KOHO_SUMS16(16), KOHO_SUMS16(32)
-      : "l"(weights), "l"(tokens), "r"(accumulate));
-  else if constexpr (kType != TileType::bf16 && kColumns == 112)
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %58, 0;\n\t"
-      "wgmma.mma_async.sync.aligned.m64n112k32.f32.e4m3.e4m3 {" KOHO_REGS112 "}, %56, %57, p, 1, 1;\n\t}"
-      : KOHO_SUMS16(0), KOHO_SUMS16(16), KOHO_SUMS16(32), KOHO_SUMS8(48)
-      : "l"(weights), "l"(tokens), "r"(accumulate));
-  else if constexpr (kType != TileType::bf16 && kColumns == 144)
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %74, 0;\n\t"
-      "wgmma.mma_async.sync.aligned.m64n144k32.f32.e4m3.e4m3 {" KOHO_REGS144 "}, %72, %73, p, 1, 1;\n\t}"
-      : KOHO_SUMS64(0), KOHO_SUMS8(64)
-      : "l"(weights), "l"(tokens), "r"(accumulate));
-  else if constexpr (kType != TileType::bf16 && kColumns == 160)
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %82, 0;\n\t"
-      "wgmma.mma_async.sync.aligned.m64n160k32.f32.e4m3.e4m3 {" KOHO_REGS160 "}, %80, %81, p, 1, 1;\n\t}"
-      : KOHO_SUMS64(0), KOHO_SUMS16(64)
-      : "l"(weights), "l"(tokens), "r"(accumulate));
-  else if constexpr (kType != TileType::bf16 && kColumns == 176)
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %90, 0;\n\t"
-      "wgmma.mma_async.sync.aligned.m64n176k32.f32.e4m3.e4m3 {" KOHO_REGS176 "}, %88, %89, p, 1, 1;\n\t}"
-      : KOHO_SUMS64(0), KOHO_SUMS16(64), KOHO_SUMS8(80)
-      : "l"(weights), "l"(tokens), "r"(accumulate));
-  else if constexpr (kType != TileType::bf16 && kColumns == 192)
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %98, 0;\n\t"
-      "wgmma.mma_async.sync.aligned.m64n192k32.f32.e4m3.e4m3 {" KOHO_REGS192 "}, %96, %97, p, 1, 1;\n\t}"
-      : KOHO_SUMS64(0), KOHO_SUMS16(64), KOHO_SUMS16(80)
-      : "l"(weights), "l"(tokens), "r"(accumulate));
+  KOHO_FP8(8, 4, 5, 6, KOHO_SUMS4(0));
+  else KOHO_BF16(8, 4, 5, 6, KOHO_SUMS4(0));
+  else KOHO_FP8(16, 8, 9, 10, KOHO_SUMS4(0), KOHO_SUMS4(4));
+  else KOHO_BF16(16, 8, 9, 10, KOHO_SUMS4(0), KOHO_SUMS4(4));
+  else KOHO_FP8(32, 16, 17, 18, KOHO_SUMS16(0));
+  else KOHO_BF16(32, 16, 17, 18, KOHO_SUMS16(0));
+  else KOHO_FP8(64, 32, 33, 34, KOHO_SUMS16(0), KOHO_SUMS16(16));
+  else KOHO_BF16(64, 32, 33, 34, KOHO_SUMS16(0), KOHO_SUMS16(16));
+  else KOHO_FP8(80, 40, 41, 42, KOHO_SUMS16(0), KOHO_SUMS16(16), KOHO_SUMS8(32));
+  else KOHO_FP8(96, 48, 49, 50, KOHO_SUMS16(0), KOHO_SUMS16(16), KOHO_SUMS16(32));
+  else KOHO_FP8(112, 56, 57, 58, KOHO_SUMS16(0), KOHO_SUMS16(16), KOHO_SUMS16(32), KOHO_SUMS8(48));
+  else KOHO_FP8(128, 64, 65, 66, KOHO_SUMS64(0));
+  else KOHO_BF16(128, 64, 65, 66, KOHO_SUMS64(0));
+  else KOHO_FP8(144, 72, 73, 74, KOHO_SUMS64(0), KOHO_SUMS8(64));
+  else KOHO_FP8(160, 80, 81, 82, KOHO_SUMS64(0), KOHO_SUMS16(64));
+  else KOHO_FP8(176, 88, 89, 90, KOHO_SUMS64(0), KOHO_SUMS16(64), KOHO_SUMS8(80));
+  else KOHO_FP8(192, 96, 97, 98, KOHO_SUMS64(0), KOHO_SUMS16(64), KOHO_SUMS16(80));
   else
     static_assert(kColumns == 0, "no such instruction here");
 }
 // clang-format on
 
+#undef KOHO_MULTIPLY
+#undef KOHO_FP8
+#undef KOHO_BF16
 #undef KOHO_REGS8
 #undef KOHO_REGS16
 #undef KOHO_REGS32
