@@ -5,8 +5,10 @@
 // rows nor tokens, stands beside them. The kernel of many tokens (src/cuda/matmul_prefill.cu): the
 // two matrices of an expert layer, 512 rows an expert. What this prints is what dense_form() and
 // the forms in matrices.cpp are set from:
-// `matmul_forms [--only NAME] [--tokens N,…] [--top N] [--out FILE] [--commit HASH]`.
+// `matmul_forms [--only NAME] [--tokens N,…] [--chosen] [--top N] [--out FILE] [--commit HASH]`;
+// `--chosen` leaves out the forms that the product does not choose.
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <functional>
@@ -44,12 +46,13 @@ struct Shape {
   int width;  // elements
 };
 constexpr Shape kShapes[] = {
-    {"qkv_tp4", TileType::fp8, 3584, 5120},   {"o_tp4", TileType::fp8, 5120, 3072},
-    {"dense_tp4", TileType::fp8, 6144, 5120}, {"qkv_tp8", TileType::fp8, 1792, 5120},
-    {"o_tp8", TileType::fp8, 5120, 1536},     {"qkv_air", TileType::fp8, 14336, 4096},
-    {"o_air", TileType::fp8, 4096, 12288},    {"head_tp4", TileType::bf16, 37888, 5120},
+    {"qkv_tp4", TileType::fp8, 3584, 5120},    {"o_tp4", TileType::fp8, 5120, 3072},
+    {"dense_tp4", TileType::fp8, 6144, 5120},  {"qkv_tp8", TileType::fp8, 1792, 5120},
+    {"o_tp8", TileType::fp8, 5120, 1536},      {"dense_tp8", TileType::fp8, 3072, 5120},
+    {"qkv_tp1", TileType::fp8, 14336, 5120},   {"o_tp1", TileType::fp8, 5120, 12288},
+    {"dense_tp1", TileType::fp8, 24576, 5120}, {"qkv_air", TileType::fp8, 14336, 4096},
+    {"o_air", TileType::fp8, 4096, 12288},     {"head_tp4", TileType::bf16, 37888, 5120},
 };
-constexpr int kTokens[] = {1, 8, 16, 32, 64, 128};
 
 /// An expert's matrix; its rows are those of gate and up, or of the way down.
 struct ExpertShape {
@@ -68,7 +71,8 @@ constexpr double kFp8Ceiling = 1.979e15;  // nominal FP8 operations a second
 
 struct Arguments {
   std::string only;
-  std::string tokens;
+  std::vector<int> tokens = {1, 8, 16, 32, 64, 128};
+  bool chosen = false;  // nothing but the product's choice
   std::string out;
   std::string commit;
   std::string command = "matmul_forms";
@@ -189,8 +193,9 @@ bool same(const DenseForm& a, const DenseForm& b) {
 }
 
 /// The product's choice first, then all that are worth a look.
-std::vector<DenseForm> forms_of(const Matmul& p, int multiprocessors) {
+std::vector<DenseForm> forms_of(const Matmul& p, int multiprocessors, bool chosen) {
   std::vector<DenseForm> forms{dense_form(p, multiprocessors)};
+  if (chosen) return forms;
   for (const int columns : {8, 16, 32, 64, 128}) {
     const bool wider = columns > 8 && columns / 2 >= p.tokens;
     if (wider || (columns < p.tokens && (columns < 32 || p.type == TileType::bf16))) continue;
@@ -289,15 +294,10 @@ class FormsBench {
     for (const Shape& shape : kShapes) {
       if (std::string(shape.name).find(arguments_.only) == std::string::npos) continue;
       KOHO_TRY_ASSIGN(const Operands o, make_operands(memory, shape, kTokensMax));
-      for (const int tokens : kTokens) {
-        const std::string text = fmt::format(",{},", tokens);
-        if (!arguments_.tokens.empty() &&
-            ("," + arguments_.tokens + ",").find(text) == std::string::npos)
-          continue;
-        KOHO_TRY(run_shape(handle, o, shape, tokens));
-      }
+      for (const int tokens : arguments_.tokens) KOHO_TRY(run_shape(handle, o, shape, tokens));
     }
     cublasLtDestroy(handle);
+    if (arguments_.chosen) return {};
     for (const ExpertShape& shape : kExpertShapes)
       if (std::string(shape.shape.name).find(arguments_.only) != std::string::npos)
         KOHO_TRY(run_experts(memory, shape));
@@ -332,7 +332,7 @@ class FormsBench {
     std::vector<std::uint8_t> expected(out_bytes);
     std::vector<std::uint8_t> got(out_bytes);
     std::vector<Timed> timed;
-    for (const DenseForm& form : forms_of(p, multiprocessors_)) {
+    for (const DenseForm& form : forms_of(p, multiprocessors_, arguments_.chosen)) {
       CUtensorMap map;
       KOHO_TRY(make_tensor_map(
           map,
@@ -495,6 +495,22 @@ Status run_bench(const Arguments& arguments) {
                                bench.rows());
 }
 
+/// Numbers of tokens, divided by commas; empty if one is none that the kernel takes.
+std::vector<int> token_counts(const std::string& text) {
+  std::vector<int> counts;
+  const char* at = text.data();
+  const char* end = at + text.size();
+  while (true) {
+    int count = 0;
+    const auto [rest, error] = std::from_chars(at, end, count);
+    if (error != std::errc() || count < 1 || count > kTokensMax) return {};
+    counts.push_back(count);
+    if (rest == end) return counts;
+    if (*rest != ',') return {};
+    at = rest + 1;
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -509,19 +525,23 @@ int main(int argc, char** argv) {
     if (std::strcmp(argv[i], "--only") == 0)
       arguments.only = value();
     else if (std::strcmp(argv[i], "--tokens") == 0)
-      arguments.tokens = value();
+      arguments.tokens = token_counts(value());
+    else if (std::strcmp(argv[i], "--chosen") == 0)
+      arguments.chosen = true;
     else if (std::strcmp(argv[i], "--top") == 0)
       arguments.top = std::atoi(value().c_str());
     else if (std::strcmp(argv[i], "--out") == 0)
       arguments.out = value();
     else if (std::strcmp(argv[i], "--commit") == 0)
       arguments.commit = value();
-    else {
-      std::fprintf(stderr,
-                   "usage: matmul_forms [--only NAME] [--tokens N,…] [--top N] [--out FILE] "
-                   "[--commit HASH]\n");
-      return 2;
-    }
+    else
+      arguments.tokens.clear();
+  }
+  if (arguments.tokens.empty()) {
+    std::fprintf(stderr,
+                 "usage: matmul_forms [--only NAME] [--tokens N,…] [--chosen] [--top N] "
+                 "[--out FILE] [--commit HASH]; N from 1 to 128\n");
+    return 2;
   }
   const koho::Status status = run_bench(arguments);
   if (status.ok()) return 0;
