@@ -337,7 +337,7 @@ class FormsBench {
       KOHO_TRY(make_tensor_map(
           map,
           {.data = p.x, .row_bytes = p.x_bytes, .rows = tokens, .stride_bytes = p.x_stride_bytes},
-          form.columns));
+          dense_slice(form, tokens)));
       const auto call = [&](std::int64_t copy) -> Status {
         p.weight = o.weights.as<const std::uint8_t>() + copy * o.matrix_bytes;
         KOHO_CUDA_TRY(launch_matmul_dense(p, map, form, stream_));

@@ -6,7 +6,8 @@
 //            all tokens or a slice of kColumns
 //   roles    one warp copies weights (bulk copies of tiled weights, started before the kernel
 //            before has ended) and it or another one boxes of token rows (128 bytes of K,
-//            swizzled); one or two warpgroups multiply (wgmma m64nXk32), each its columns
+//            swizzled; as many rows as there are tokens: what lies beyond is multiplied and
+//            dropped); one or two warpgroups multiply (wgmma m64nXk32), each its columns
 //   sums     each stage of 256 bytes of K is summed by itself and added in f32, as in matmul.cuh
 //            (kWhole: while the next stage is multiplied); the parts' sums are added in their
 //            order, in a cluster by the CTA that owns the rows. Neither depends on the number of
@@ -71,6 +72,7 @@ struct DenseCut {
   int slots;    // of the ring
   int copiers;  // warps: 1, or 2 where one copies token rows alone
   int slices;   // of the tokens, where a CTA has the whole width
+  int each;     // tokens of a slice: rows of a box
 };
 
 /// What a CTA has of the matrix.
@@ -81,12 +83,12 @@ struct DensePiece {
   int begin;  // stages of 256 bytes of K
   int end;
 
-  /// `ctas` of a cluster; `slices` of `columns` tokens.
-  __device__ __forceinline__ DensePiece(const Matmul& p, int ctas, int slices, int columns) {
+  /// `ctas` of a cluster; `slices` of `each` tokens.
+  __device__ __forceinline__ DensePiece(const Matmul& p, int ctas, int slices, int each) {
     // The rank in the cluster, as ptxas knows it to be one for all lanes.
     part = static_cast<int>(blockIdx.x) % ctas;
     block = static_cast<int>(blockIdx.x) / (ctas * slices);
-    token = static_cast<int>(blockIdx.x) / ctas % slices * columns;
+    token = static_cast<int>(blockIdx.x) / ctas % slices * each;
     const int stages = (p.width_bytes + kStageWidth - 1) / kStageWidth;
     begin = stages * part / ctas;
     end = stages * (part + 1) / ctas;
@@ -108,6 +110,7 @@ __device__ __forceinline__ void copy_operands(const Matmul& p,
                                               const CUtensorMap& x_map,
                                               const DensePiece& piece,
                                               const DenseRing& ring,
+                                              int box_rows,
                                               std::uint64_t policy) {
   using Plan = DensePlan<kColumns, kSlotWidth>;
   constexpr int kHalves = kStageWidth / kSlotWidth;
@@ -129,7 +132,7 @@ __device__ __forceinline__ void copy_operands(const Matmul& p,
   const auto copy_tokens = [&](int unit, int slot) {
     const int boxes = (width_at(unit) + kBox - 1) / kBox;
     const std::uint32_t barrier = ring.full + 8U * static_cast<std::uint32_t>(slot);
-    mbarrier_arrive_expect(barrier, static_cast<std::uint32_t>(boxes * kBox * kColumns));
+    mbarrier_arrive_expect(barrier, static_cast<std::uint32_t>(boxes * kBox * box_rows));
 #pragma unroll
     for (int box = 0; box < kSlotWidth / kBox; ++box)
       if (box < boxes)
@@ -191,8 +194,8 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
 
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = warp_index();
-  const DensePiece piece(p, ctas, kWhole ? cut.slices : 1, kColumns);
-  const int tokens = kWhole ? min(kColumns, p.tokens - piece.token) : p.tokens;
+  const DensePiece piece(p, ctas, kWhole ? cut.slices : 1, cut.each);
+  const int tokens = kWhole ? min(cut.each, p.tokens - piece.token) : p.tokens;
   const int first_row = piece.block * kTileRows;
   const int owned_first = first_group(piece.part, ctas);
   const int owned = first_group(piece.part + 1, ctas) - owned_first;
@@ -215,11 +218,11 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
     if (elect_one()) {
       const std::uint64_t policy = evict_first_policy();
       if (cut.copiers == 1)
-        copy_operands<kColumns, kSlotWidth, true, true>(p, x_map, piece, ring, policy);
+        copy_operands<kColumns, kSlotWidth, true, true>(p, x_map, piece, ring, cut.each, policy);
       else if (warp == kConsumers / 32)
-        copy_operands<kColumns, kSlotWidth, true, false>(p, x_map, piece, ring, policy);
+        copy_operands<kColumns, kSlotWidth, true, false>(p, x_map, piece, ring, cut.each, policy);
       else
-        copy_operands<kColumns, kSlotWidth, false, true>(p, x_map, piece, ring, policy);
+        copy_operands<kColumns, kSlotWidth, false, true>(p, x_map, piece, ring, cut.each, policy);
     }
     if (ctas > 1) {
       __syncwarp();
@@ -537,13 +540,14 @@ cudaError_t launch_form(const Matmul& p,
   const int ctas = kWhole ? 1 : p.parts;
   const int stages = ceil_div(p.width_bytes, kStageWidth);
   const int longest = ceil_div(stages, ctas) * (kStageWidth / kSlotWidth);
-  const int slices = kWhole ? ceil_div(p.tokens, kColumns) : 1;
+  const int each = dense_slice(form, p.tokens);
   const DenseCut cut{
       .slots = std::min({longest, kRingSlotsMax, std::max(2, form.ring_bytes / Plan::kSlot)}),
       .copiers = form.copiers,
-      .slices = slices};
+      .slices = ceil_div(p.tokens, each),
+      .each = each};
   return launch_kernel(kernel,
-                       {dim3(static_cast<unsigned>(p.tiles * ctas * slices)),
+                       {dim3(static_cast<unsigned>(p.tiles * ctas * cut.slices)),
                         dim3(static_cast<unsigned>(Plan::kConsumers + 32 * cut.copiers)),
                         static_cast<std::size_t>(Plan::shared_bytes(ctas, cut.slots)), ctas},
                        stream, p, x_map, cut);

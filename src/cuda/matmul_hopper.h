@@ -5,6 +5,7 @@
 
 #include <cuda.h>
 
+#include "base/arithmetic.h"
 #include "cuda/matmul.h"
 
 namespace koho::cuda {
@@ -23,8 +24,14 @@ struct DenseForm {
 /// The form of one matrix on Hopper, from measurements on an H200 (bench/matmul_forms.cpp).
 DenseForm dense_form(const Matmul& parameters, int multiprocessors);
 
+/// Tokens of a CTA's slice: as equal as they can be. `tokens` of the whole call.
+constexpr int dense_slice(const DenseForm& form, int tokens) {
+  return form.whole ? ceil_div(tokens, ceil_div(tokens, form.columns)) : tokens;
+}
+
 /// One matrix for up to `form.columns` tokens, or with `form.whole` any number; `x_map` describes x
-/// in boxes of `columns` rows.
+/// in boxes of dense_slice() rows.
+/// NOTE: a row of a box that is no token's is read as zeros, at a fraction of other rows' speed.
 cudaError_t launch_matmul_dense(const Matmul& parameters,
                                 const CUtensorMap& x_map,
                                 const DenseForm& form,

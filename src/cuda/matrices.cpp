@@ -144,7 +144,7 @@ Status CudaBackend::run_dense(const Matmul& p, const DenseForm& form) {
   KOHO_TRY(make_tensor_map(
       map,
       {.data = p.x, .row_bytes = p.x_bytes, .rows = p.tokens, .stride_bytes = p.x_stride_bytes},
-      form.columns));
+      dense_slice(form, p.tokens)));
   KOHO_CUDA_TRY(launch_matmul_dense(p, map, form, stream_));
   return {};
 }
