@@ -199,7 +199,10 @@ class Bench {
     const std::int64_t context_max = std::max(decoded, options_.prefill);
     const std::int64_t pages_each = ceil_div(decoded, kPageTokens);
     const std::int64_t pages_long = ceil_div(context_max, kPageTokens);  // of the first sequence
-    tokens_max_ = std::max({options_.prefill, batch_max, std::int64_t{1}});
+    // Room for contexts to be filled by more than a step's tokens at a time.
+    tokens_max_ =
+        std::max({options_.prefill, batch_max,
+                  std::min<std::int64_t>(options_.context, kFillTokens), std::int64_t{1}});
     WorkerSettings settings;
     settings.load.limits = {.tokens_max = tokens_max_,
                             .sequences_max = batch_max,
@@ -281,6 +284,7 @@ class Bench {
 
  private:
   static constexpr int kStepsBefore = 4;
+  static constexpr std::int64_t kFillTokens = 2048;  // at once
 
   /// Mean over the sparse layers of how many different experts the last step's rows chose.
   Result<double> distinct_experts(std::int64_t rows) {
