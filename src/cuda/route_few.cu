@@ -4,11 +4,11 @@
 //   grid     clusters of 16 CTAs, each cluster up to 32 tokens; CTA r multiplies part r of H
 //   weights  a warp's 16 experts wait in registers since before the kernel before ended: a
 //            multiprocessor holds one CTA, an H200 7 clusters
-//   tokens   through shared memory; eight at a time multiplied and their sums sent, 16 bytes a
-//            lane, from where the tensor cores leave them
-//   choice   CTA t has tokens t and t + 16, one for each half of its threads, a thread an expert:
-//            each ranks its expert by counting in a quarter of all, then one warp the first eight
-//            of every quarter
+//   tokens   through shared memory; eight at a time multiplied and their sums sent, of a warp's 16
+//            experts 64 bytes a token
+//   choice   a CTA has a token, or two (the first CTAs, of the first tiles), one for each half of
+//            its threads, a thread an expert: each ranks its expert by counting in a quarter of
+//            all, then one warp the first eight of every quarter
 //   bytes    weights once a cluster: all of them from L2 after the first
 //
 // NOTE: what a call does after the wait is a chain that every CTA goes through once, so all that
@@ -22,29 +22,37 @@ namespace {
 
 constexpr int kParts = kFastParts;
 constexpr int kStep = kRouteStep;
+constexpr std::uint32_t kStepBytes = kStep * sizeof(Bf16);
 constexpr int kTile = 8;  // tokens that are multiplied at a time
 constexpr int kOwn = 2;   // tokens of a CTA
 constexpr int kThreadsMax = kOwn * kFastExperts;
 constexpr int kTop = 8;  // what is ranked by counting; more by choose()
 constexpr int kQuarters = 4;
-constexpr int kOwnBarrier = 1;  // the first of kOwn named barriers
+constexpr int kOwnBarrier = 1;     // the first of kOwn named barriers
+constexpr int kStageRow = 16 + 4;  // floats of a token's 16 experts; no bank conflicts
 
-/// What a thread does after the wait.
+/// What a thread does after the wait, in two pieces of 16 bytes.
 struct Prepared {
   std::uint64_t fetch_from;  // 16 bytes of the tokens
   std::uint32_t fetch_to;
   int fetch_token;
-  float bias;               // of its expert
-  int quarter;              // of its expert
-  int place;                // in the quarter
-  std::uint32_t send_from;  // where its sums go in the shared memory of a token's CTA
+  float bias;             // of its expert
+  int quarter;            // of its expert
+  int place;              // in the quarter
+  std::uint32_t send_to;  // where its sums go in the shared memory of a token's CTA
+};
+
+/// Of a warp: before its first tile, and then the sums of a tile.
+union WarpPlan {
+  Prepared prepared[32];
+  alignas(16) float stage[kTile * kStageRow];
 };
 
 /// One token's choice; zero where nobody is.
 template <int kQuarter>
 struct FewChoice {
-  alignas(16) std::uint32_t keys[kQuarters][kQuarter];
-  alignas(16) std::uint32_t first[kQuarters * kTop];  // keys of each quarter's first eight
+  alignas(16) std::uint32_t keys[kQuarters][2 * kQuarter];  // twice: keys_before()
+  alignas(16) std::uint32_t first[2 * kQuarters * kTop];    // those of each quarter's first eight
   int experts[kQuarters * kTop];
   float scores[kQuarters * kTop];
   alignas(16) float chosen[kTop];  // scores
@@ -54,7 +62,7 @@ template <int kQuarter>
 struct FewPlan {
   float received[kOwn][kParts][kFastExperts];  // every part's sums of this CTA's tokens
   FewChoice<kQuarter> choice[kOwn];
-  Prepared prepared[kThreadsMax];
+  WarpPlan warps[kThreadsMax / 32];
   float nothing[kThreadsMax];
   std::uint64_t barrier;
 };
@@ -79,22 +87,23 @@ __device__ __forceinline__ void count_larger(float& count, std::uint32_t key, st
       : "r"(key), "r"(than));
 }
 /// How many of `kCount` keys come before `mine`, which is number `place` of them: larger ones, and
-/// equal ones of lower numbers.
+/// equal ones of lower numbers. The keys lie in `twice` and, each larger by one, again behind: read
+/// around from the four of `place`, the ones before those four come out larger where equal.
 template <int kCount>
-__device__ __forceinline__ int keys_before(const std::uint32_t* keys,
+__device__ __forceinline__ int keys_before(const std::uint32_t* twice,
                                            std::uint32_t mine,
                                            int place) {
+  const auto* fours = reinterpret_cast<const uint4*>(twice) + place / 4;
   float count[4] = {8388608.0F};  // 2^23: the sum's low bits are a whole number
 #pragma unroll
-  for (int i = 0; i < kCount; i += 4) {
-    const uint4 four = *reinterpret_cast<const uint4*>(keys + i);
-    const std::uint32_t than = i + 3 < place ? mine - 1 : mine;
-    count_larger(count[0], four.x, than);
-    count_larger(count[1], four.y, than);
-    count_larger(count[2], four.z, than);
-    count_larger(count[3], four.w, than);
+  for (int i = 0; i < kCount / 4; ++i) {
+    const uint4 four = fours[i];
+    count_larger(count[0], four.x, mine);
+    count_larger(count[1], four.y, mine);
+    count_larger(count[2], four.z, mine);
+    count_larger(count[3], four.w, mine);
   }
-  const uint4 own = *reinterpret_cast<const uint4*>(keys + place / 4 * 4);
+  const uint4 own = fours[0];
   if (place % 4 > 0 && own.x == mine) count[0] += 1.0F;
   if (place % 4 > 1 && own.y == mine) count[1] += 1.0F;
   if (place % 4 > 2 && own.z == mine) count[2] += 1.0F;
@@ -108,20 +117,26 @@ __device__ __forceinline__ void choose_by_counting(const Route& p,
                                                    std::int64_t token,
                                                    int expert,
                                                    float logit,
-                                                   const Prepared& own,
+                                                   float bias,
+                                                   int quarter,
+                                                   int place,
                                                    FewChoice<kQuarter>& choice,
                                                    int barrier,
                                                    int threads) {
   const bool real = expert < p.experts;
   const float score = sigmoid(logit);
-  const std::uint32_t key = real ? ordered(selection_score(score, own.bias)) : 0;
-  std::uint32_t* keys = choice.keys[min(own.quarter, kQuarters - 1)];
-  if (real) keys[own.place] = key;
+  const std::uint32_t key = real ? ordered(selection_score(score, bias)) : 0;
+  std::uint32_t* keys = choice.keys[min(quarter, kQuarters - 1)];
+  if (real) {
+    keys[place] = key;
+    keys[kQuarter + place] = key + 1;
+  }
   named_barrier(barrier, threads);
-  const int in_quarter = keys_before<kQuarter>(keys, key, own.place);
+  const int in_quarter = keys_before<kQuarter>(keys, key, place);
   if (real && in_quarter < kTop) {
-    const int at = own.quarter * kTop + in_quarter;
+    const int at = quarter * kTop + in_quarter;
     choice.first[at] = key;
+    choice.first[kQuarters * kTop + at] = key + 1;
     choice.experts[at] = expert;
     choice.scores[at] = score;
   }
@@ -158,6 +173,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int begin = part_begin(p.hidden, rank);
   const int steps = part_begin(p.hidden, rank + 1) - begin;
   const int owned = (tokens - rank + kParts - 1) / kParts;  // tokens of this CTA
+  // NOTE: CTAs of two tokens, the second from tile 1 on: they take longer to choose, and the sums
+  // of the last tile come last.
+  const int doubled = max(tokens - kParts, 0);
   const std::uint32_t barrier = shared_address(&shared.barrier);
   if (thread == 0) {
     mbarrier_init(barrier, 1);
@@ -193,7 +211,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     const int quarter = (p.experts + kQuarters - 1) / kQuarters;
     const int token = thread / chunks;
     const int at = thread % chunks * 8;
-    shared.prepared[thread] = {
+    shared.warps[warp].prepared[lane] = {
         .fetch_from = reinterpret_cast<std::uint64_t>(p.x + (first + token) * p.x_stride +
                                                       begin * kStep + at),
         .fetch_to = shared_address(rows + token * row + at),
@@ -201,8 +219,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         .bias = expert < p.experts ? p.bias[expert] : 0.0F,
         .quarter = expert / quarter,
         .place = expert % quarter,
-        .send_from = shared_address(
-            &shared.received[0][rank][warp * 16 + group / 2 % 2 * 8 + group / 4 * 4])};
+        .send_to = shared_address(&shared.received[0][rank][warp * 16 + lane % 4 * 4])};
     for (int i = thread; i < static_cast<int>(sizeof shared.choice / 4); i += threads)
       reinterpret_cast<std::uint32_t*>(shared.choice)[i] = 0;
   }
@@ -219,8 +236,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   shared.nothing[thread] = (nothing[0] + nothing[1]) + (nothing[2] + nothing[3]);
   cluster_wait();  // every CTA has begun
+  const Prepared& prepared = shared.warps[warp].prepared[lane];
   std::uint32_t fetch[4];
-  load_shared(fetch, shared_address(&shared.prepared[thread]));
+  load_shared(fetch, shared_address(&prepared));
+  std::uint32_t own[4];  // bias, quarter, place, send_to
+  load_shared(own, shared_address(&prepared.bias));
   grid_wait();
   {
     std::uint64_t from = static_cast<std::uint64_t>(fetch[1]) << 32U | fetch[0];
@@ -240,18 +260,23 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   copy_wait<1>();
   __syncthreads();
+  const auto address_of = [&](int tile) {  // absent tokens are the last one again
+    return shared_address(rows + min(tile * kTile + group, tokens - 1) * row + quad * 8);
+  };
+  std::uint32_t token = address_of(0);
 #pragma unroll 1
   for (int tile = 0; tile * kTile < tokens; ++tile) {
     if (tile == 1) {
       copy_wait<0>();
       __syncthreads();
     }
-    // Absent tokens are the last one again.
-    const Bf16* token = rows + min(tile * kTile + group, tokens - 1) * row + quad * 8;
     float s[2][4] = {};
 #pragma unroll
-    for (int i = 0; i < kKept; ++i)
-      multiply(s, kept[i], *reinterpret_cast<const uint4*>(token + i * kStep));
+    for (int i = 0; i < kKept; ++i) {
+      std::uint32_t x[4];
+      load_shared(x, token + i * kStepBytes);
+      multiply(s, kept[i], make_uint4(x[0], x[1], x[2], x[3]));
+    }
 #pragma unroll 1
     for (int i = kKept; i < steps; ++i) {
       // NOTE: by the instruction itself: the compiler reads 8 bytes at a time, with bank conflicts.
@@ -259,19 +284,35 @@ __global__ void __launch_bounds__(kThreads, 1)
           shared_address(beyond) + static_cast<std::uint32_t>((i - kKept) * 2 * threads) * 16;
       std::uint32_t a[4];
       std::uint32_t b[4];
+      std::uint32_t x[4];
       load_shared(a, at);
       load_shared(b, at + static_cast<std::uint32_t>(threads) * 16);
+      load_shared(x, token + static_cast<std::uint32_t>(i) * kStepBytes);
       multiply(s, {make_uint4(a[0], a[1], a[2], a[3]), make_uint4(b[0], b[1], b[2], b[3])},
-               *reinterpret_cast<const uint4*>(token + i * kStep));
+               make_uint4(x[0], x[1], x[2], x[3]));
     }
-    const float4 four = turn(
-        make_float4(s[0][0] + s[1][0], s[0][1] + s[1][1], s[0][2] + s[1][2], s[0][3] + s[1][3]));
-    const int sent = tile * kTile + quad * 2 + group % 2;
+    token = address_of(tile + 1);
+    // NOTE: turned in shared memory, so that four neighbouring lanes send a token's 64 bytes: those
+    // pass between multiprocessors at once, where 16 bytes of each lane elsewhere take as long
+    // each.
+    float* stage = shared.warps[warp].stage;
+    float* to_stage = stage + quad * 2 * kStageRow + group;
+    __syncwarp();
+    to_stage[0] = s[0][0] + s[1][0];
+    to_stage[kStageRow] = s[0][1] + s[1][1];
+    to_stage[8] = s[0][2] + s[1][2];
+    to_stage[kStageRow + 8] = s[0][3] + s[1][3];
+    __syncwarp();
+    const int sent = tile * kTile + lane / 4;
     if (sent >= tokens) continue;
-    const auto to = static_cast<std::uint32_t>(sent % kParts);
-    const std::uint32_t place = shared.prepared[thread].send_from +
-                                static_cast<std::uint32_t>(sent / kParts) *
-                                    static_cast<std::uint32_t>(sizeof shared.received[0]);
+    const float4 four =
+        *reinterpret_cast<const float4*>(stage + lane / 4 * kStageRow + lane % 4 * 4);
+    const bool second = sent >= kTile && sent < kTile + doubled;
+    const auto to = static_cast<std::uint32_t>(second         ? sent - kTile
+                                               : sent < kTile ? sent
+                                                              : sent - doubled);
+    const std::uint32_t place =
+        own[3] + (second ? static_cast<std::uint32_t>(sizeof shared.received[0]) : 0);
     cluster_send(cluster_address(place, to), four, cluster_address(barrier, to));
   }
   if (slot >= owned) return;  // nobody sends for these threads
@@ -279,19 +320,20 @@ __global__ void __launch_bounds__(kThreads, 1)
   float logit = 0.0F;
 #pragma unroll
   for (int part = 0; part < kParts; ++part) logit += shared.received[slot][part][expert];
-  const std::int64_t token = first + rank + slot * kParts;
-  const Prepared& own = shared.prepared[thread];
-  if (p.top_k <= kTop) {
-    choose_by_counting(p, token, expert, logit, own, shared.choice[slot], kOwnBarrier + slot,
-                       own_threads);
+  const std::int64_t chosen_for = first + rank + (slot > 0 ? kTile : rank < kTile ? 0 : doubled);
+  const float bias = __uint_as_float(own[0]);
+  if (p.top_k > kTop) [[unlikely]] {
+    float* scores = shared.received[slot][0];  // of which this thread has read its own
+    float* selection = shared.received[slot][1];
+    scores[expert] = sigmoid(logit);
+    selection[expert] = selection_score(scores[expert], bias);
+    named_barrier(kOwnBarrier + slot, own_threads);
+    if (expert < 32) choose<kFastExperts / 32>(p, chosen_for, scores, selection);
     return;
   }
-  float* scores = shared.received[slot][0];  // of which this thread has read its own
-  float* selection = shared.received[slot][1];
-  scores[expert] = sigmoid(logit);
-  selection[expert] = selection_score(scores[expert], own.bias);
-  named_barrier(kOwnBarrier + slot, own_threads);
-  if (expert < 32) choose<kFastExperts / 32>(p, token, scores, selection);
+  choose_by_counting(p, chosen_for, expert, logit, bias, static_cast<int>(own[1]),
+                     static_cast<int>(own[2]), shared.choice[slot], kOwnBarrier + slot,
+                     own_threads);
 }
 
 using FewKernel = void (*)(const Route, int, int);
@@ -316,10 +358,11 @@ FewKernel few_kernel() {
 }
 
 /// Clusters for so many tokens. An H200 holds 7: with 4 a call waits for the multiprocessors of the
-/// one before. Measured, us with 1, 2, 3 and 4 clusters: 3.0, 2.4 at 16 tokens; 3.6, 2.9, 2.7 at
-/// 24; 4.2, 3.0, -, 3.8 at 32; -, 3.6, 3.1 at 48; -, 4.3, 3.7, 4.4 at 64.
+/// one before. Measured, us with 1, 2 and 3 clusters: 2.1, 2.0, 2.5 at 8 tokens; 2.6, 2.2, 2.6 at
+/// 16; 3.0, 2.5, 2.6 at 24; 3.6, 2.6, 2.7 at 32; -, 3.0, 2.8 at 40; -, 3.6, 3.1 at 64. One up to 8:
+/// what comes next waits for fewer multiprocessors.
 int clusters_of(int tokens) {
-  if (tokens <= 24) return (tokens + kTile - 1) / kTile;
+  if (tokens <= kTile) return 1;
   return tokens <= 32 ? 2 : 3;
 }
 
