@@ -5,10 +5,10 @@
 //   grid     persistent clusters of two CTAs; a cluster takes 256 weight rows by up to kColumns
 //            tokens at a time, a CTA half of the rows; an item's products have as many columns as
 //            it has tokens, rounded up to the next form of the loop (prefill_forms)
-//   roles    warp 8 looks up items and copies: 8 KB bulk copies of tiled weights, and its half of
-//            the token rows to both CTAs (boxes of 128 bytes of K, swizzled); warpgroups 0 and 1
-//            multiply 64 rows each and leave results by token in shared memory; warps 9 to 11 write
-//            these, 128 bytes of a token's row at a time
+//   roles    warp 8 looks up items, one a lane, and copies: 8 KB bulk copies of tiled weights, and
+//            its half of the token rows to both CTAs (boxes of 128 bytes of K, swizzled);
+//            warpgroups 0 and 1 multiply 64 rows each and leave results by token in shared memory;
+//            warps 9 to 11 write these, 128 bytes of a token's row at a time
 //   sums     the order of the decode kernels: 256 bytes of K by themselves, added in f32; where the
 //            width is cut into parts (matmul_parts), each part by itself, then in order. So a row
 //            has the bits that it has in decode.
@@ -36,7 +36,7 @@ constexpr int kThreads = 384;
 constexpr int kWriters = 3;  // warps
 constexpr int kWeightBytes = kBlockRows * kBox;
 constexpr int kBarrierBytes = 1024;  // and items
-constexpr int kItems = 16;           // that are known at once, see ItemList
+constexpr int kItems = 32;           // that are known at once, see ItemList
 constexpr int kSharedMax = 227 * 1024;
 
 template <int kColumns>
@@ -109,10 +109,10 @@ struct Cursor {
   }
 };
 
-/// Items on their way from the copying lane, which looks them up, to those that multiply and write:
+/// Items on their way from the copying warp, which looks them up, to those that multiply and write:
 /// neither waits for global memory between two items. NOTE: nobody says that an item was read. The
-/// copying lane is at most a ring's slots ahead of those that multiply, and these one item ahead of
-/// those that write.
+/// copying warp is at most a ring's slots ahead of those that multiply, and these one item ahead
+/// of those that write.
 struct ItemList {
   std::uint32_t items;  // kItems of 16 bytes
   std::uint32_t full;   // barriers
@@ -139,7 +139,9 @@ __device__ __forceinline__ int cta_rank() {
   return static_cast<int>(blockIdx.x) % 2;
 }
 
-/// One lane fills the ring.
+/// One warp looks items up and fills the ring. NOTE: the whole warp runs this, and what is the same
+/// in all lanes comes from shuffles, so that addresses stay in uniform registers: a step takes 45
+/// instructions. As one lane's work it took 65, and as long as the step's products.
 template <int kColumns>
 __device__ void copy_operands(const Matmul& p,
                               const PrefillMaps& maps,
@@ -149,43 +151,50 @@ __device__ void copy_operands(const Matmul& p,
                               std::uint32_t empty,
                               std::uint32_t ring) {
   using Plan = PrefillPlan<kColumns>;
-  static_assert(Plan::kStages + 3 <= kItems, "an item would be overwritten before it is read");
+  constexpr int kTogether = 8;  // items looked up at once: their time is hardly that of one
+  static_assert(Plan::kStages + 3 <= kItems - kTogether,
+                "an item would be overwritten before it is read");
   const int rank = cta_rank();
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   const std::uint64_t policy = evict_normal_policy();
-  const int steps = (p.width_bytes + kBox - 1) / kBox;
-  const std::int64_t tile_bytes = static_cast<std::int64_t>(kTileRows) * p.width_bytes;
+  const int tile_bytes = kTileRows * p.width_bytes;
   const int stride = static_cast<int>(gridDim.x) / 2;
-  int index = static_cast<int>(blockIdx.x) / 2;
-  if (index >= work.items) return;
-  PrefillItem next = work.item(p, index, kColumns);
   Cursor<Plan::kStages> at;
-  for (int number = 0; index < work.items; ++number) {
-    const PrefillItem item = next;
-    list.put(number, item);
-    index += stride;
-    const int tile = (item.block * 2 + rank) * kRowTiles;
+  PrefillItem mine{};
+  int number = 0;
+  for (int index = static_cast<int>(blockIdx.x) / 2; index < work.items;
+       index += stride, ++number) {
+    const int place = number % kTogether;
+    if (place == 0 && lane < kTogether && index + lane * stride < work.items) {
+      mine = work.item(p, index + lane * stride, kColumns);
+      list.put(number + lane, mine);
+    }
+    const auto uniform = [&](int value) { return __shfl_sync(0xFFFFFFFFU, value, place); };
+    const int tile = (uniform(mine.block) * 2 + rank) * kRowTiles;
     const int present = max(0, min(kRowTiles, p.tiles - tile));
-    const int form = form_of<kColumns>(item);
+    const int form = uniform(form_of<kColumns>(mine));
     const int columns = Plan::kLeast + form * kPrefillStep;
     const std::uint8_t* weight =
-        p.weight + (static_cast<std::int64_t>(item.expert) * p.tiles + tile) * tile_bytes;
-    for (int step = 0; step < steps; ++step, at.advance()) {
-      const int width = min(kBox, p.width_bytes - step * kBox);
+        p.weight + (static_cast<std::int64_t>(uniform(mine.expert)) * p.tiles + tile) * tile_bytes;
+    const int row = uniform(mine.first) + rank * columns / 2;
+    const std::uint32_t tokens =
+        ring + static_cast<std::uint32_t>(kWeightBytes + rank * columns / 2 * kBox);
+    for (int column = 0; column < p.width_bytes; column += kBox, at.advance()) {
+      const auto bytes = static_cast<std::uint32_t>(min(kBox, p.width_bytes - column) * kTileRows);
       const std::uint32_t barrier = full + 8U * static_cast<std::uint32_t>(at.slot);
-      const std::uint32_t place = ring + static_cast<std::uint32_t>(at.slot * Plan::kStage);
+      const auto slot = static_cast<std::uint32_t>(at.slot * Plan::kStage);
       mbarrier_wait(empty + 8U * static_cast<std::uint32_t>(at.slot), at.phase ^ 1U);
-      mbarrier_arrive_expect(
-          barrier, static_cast<std::uint32_t>(present * width * kTileRows + columns * kBox));
+      if (elect_one()) {
+        mbarrier_arrive_expect(barrier, static_cast<std::uint32_t>(present) * bytes +
+                                            static_cast<std::uint32_t>(columns * kBox));
 #pragma unroll
-      for (int i = 0; i < kRowTiles; ++i)
-        if (i < present)
-          bulk_copy(place + static_cast<std::uint32_t>(i * kTileRows * kBox),
-                    weight + i * tile_bytes + static_cast<std::int64_t>(step) * kBox * kTileRows,
-                    static_cast<std::uint32_t>(width * kTileRows), barrier, policy);
-      tensor_copy_to_cluster(
-          place + static_cast<std::uint32_t>(kWeightBytes + rank * columns / 2 * kBox),
-          &maps.of[form], step * kBox, item.first + rank * columns / 2, barrier, 3);
-      if (step == 0 && index < work.items) next = work.item(p, index, kColumns);
+        for (int i = 0; i < kRowTiles; ++i)
+          if (i < present)
+            bulk_copy(ring + slot + static_cast<std::uint32_t>(i * kTileRows * kBox),
+                      weight + i * tile_bytes, bytes, barrier, policy);
+        tensor_copy_to_cluster(tokens + slot, &maps.of[form], column, row, barrier, 3);
+      }
+      weight += kBox * kTileRows;
     }
   }
 }
@@ -590,7 +599,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
     if (warp > kConsumers / 32)
       write_items<kType, kColumns>(p, work, list, handed, scales);
-    else if (elect_one())
+    else
       copy_operands<kColumns>(p, maps, work, list, full, empty, ring);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
