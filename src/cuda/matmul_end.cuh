@@ -9,12 +9,13 @@
 namespace koho::cuda {
 
 /// x_scale * (row_scale * sum), of e4m3 operands; and the bias, if there is one, with one rounding.
-template <TileType kType>
+template <TileType kType, bool kMayHaveBias = true>
 __device__ __forceinline__ float scale_sum(
     const Matmul& p, float sum, float row_scale, float x_scale, float bias) {
-  if constexpr (kType == TileType::bf16) return p.bias != nullptr ? __fadd_rn(sum, bias) : sum;
+  const bool biased = kMayHaveBias && p.bias != nullptr;
+  if constexpr (kType == TileType::bf16) return biased ? __fadd_rn(sum, bias) : sum;
   const float scaled = __fmul_rn(row_scale, sum);
-  return p.bias != nullptr ? __fmaf_rn(x_scale, scaled, bias) : __fmul_rn(x_scale, scaled);
+  return biased ? __fmaf_rn(x_scale, scaled, bias) : __fmul_rn(x_scale, scaled);
 }
 
 __device__ __forceinline__ void store_sum(const Matmul& p, std::int64_t token, int n, float value) {

@@ -54,8 +54,8 @@ struct PrefillMaps {
 };
 
 /// One matrix or experts, any number of tokens; entries have at most `columns` (128; or
-/// kPrefillColumns, for fp8 in one part). x_rows is not used: rows of x lie in sorted order, and
-/// `maps` describes them.
+/// kPrefillColumns, for fp8 in one part without a bias, rounded to bf16). x_rows is not used: rows
+/// of x lie in sorted order, and `maps` describes them.
 cudaError_t launch_matmul_prefill(const Matmul& parameters,
                                   const PrefillMaps& maps,
                                   int columns,

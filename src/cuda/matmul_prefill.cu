@@ -7,8 +7,9 @@
 //            it has tokens, rounded up to the next form of the loop (prefill_forms)
 //   roles    warp 8 looks up items, one a lane, and copies: 8 KB bulk copies of tiled weights, and
 //            its half of the token rows to both CTAs (boxes of 128 bytes of K, swizzled);
-//            warpgroups 0 and 1 multiply 64 rows each and leave results by token in shared memory;
-//            warps 9 to 11 write these, 128 bytes of a token's row at a time
+//            warpgroups 0 and 1 multiply 64 rows each and leave results by token in shared memory
+//            while the next item's first products run; warps 9 to 11 write these, 128 bytes of a
+//            token's row at a time
 //   sums     the order of the decode kernels: 256 bytes of K by themselves, added in f32; where the
 //            width is cut into parts (matmul_parts), each part by itself, then in order. So a row
 //            has the bits that it has in decode.
@@ -111,7 +112,7 @@ struct Cursor {
 
 /// Items on their way from the copying warp, which looks them up, to those that multiply and write:
 /// neither waits for global memory between two items. NOTE: nobody says that an item was read. The
-/// copying warp is at most a ring's slots ahead of those that multiply, and these one item ahead
+/// copying warp is at most a ring's slots ahead of those that multiply, and these two items ahead
 /// of those that write.
 struct ItemList {
   std::uint32_t items;  // kItems of 16 bytes
@@ -251,29 +252,46 @@ __device__ __forceinline__ void write_sums(const Matmul& p,
   }
 }
 
+/// Experts have no bias, and their results are rounded to bf16: a third fewer instructions.
+template <int kColumns>
+constexpr bool kExpertsOnly = kColumns == kPrefillColumns;
+
+/// What hand_on() needs of an item whose products are summed.
+struct Ended {
+  PrefillItem item;
+  int row;  // the warp's first
+  float row_scales[2];
+  float bias[2];
+};
+
+template <TileType kType, int kColumns>
+__device__ __forceinline__ Ended end_of(const Matmul& p, const PrefillItem& item, int row) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int rows_all = p.tiles * kTileRows;
+  Ended ended{item, row, {1.0F, 1.0F}, {0.0F, 0.0F}};
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int n = min(row + lane / 4 + i * 8, rows_all - 1);
+    if (kType == TileType::fp8)
+      ended.row_scales[i] = p.row_scales[static_cast<std::int64_t>(item.expert) * rows_all + n];
+    if (!kExpertsOnly<kColumns> && p.bias != nullptr && n < p.rows)
+      ended.bias[i] = to_float(p.bias[n]);
+  }
+  return ended;
+}
+
 /// Scales a warp's 16 rows of sums and hands them on; results in f32 it writes itself.
 template <TileType kType, int kColumns>
 __device__ __forceinline__ void hand_on(const Matmul& p,
-                                        const PrefillItem& item,
-                                        int first_row,
+                                        const Ended& ended,
                                         const float (&sum)[kColumns / 8][4],
                                         const Handed<kColumns>& handed,
                                         std::uint32_t phase) {
+  constexpr int kTogether = 4;  // tiles whose scales are loaded while the ones before are used
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int rows_all = p.tiles * kTileRows;
-  float row_scales[2];
-  float bias[2];
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int n = min(first_row + lane / 4 + i * 8, rows_all - 1);
-    row_scales[i] = kType == TileType::fp8
-                        ? p.row_scales[static_cast<std::int64_t>(item.expert) * rows_all + n]
-                        : 1.0F;
-    bias[i] = p.bias != nullptr && n < p.rows ? to_float(p.bias[n]) : 0.0F;
-  }
-  if (p.end == MatmulEnd::f32) {
-    write_sums<kType, kColumns>(p, item, first_row, sum, row_scales, bias);
+  if (!kExpertsOnly<kColumns> && p.end == MatmulEnd::f32) {
+    write_sums<kType, kColumns>(p, ended.item, ended.row, sum, ended.row_scales, ended.bias);
     return;
   }
   const auto group = static_cast<std::uint32_t>(warp / 4);
@@ -281,23 +299,35 @@ __device__ __forceinline__ void hand_on(const Matmul& p,
   const float* x_scales = handed.scales + phase * kColumns + lane % 4 * 2;
   const std::uint32_t to =
       handed.place(warp / 4, lane / 16 * 8 + lane % 8, warp % 4 * 2 + lane / 8 % 2);
-  float2 scales[kColumns / 8];
+  float2 scales[2][kTogether];
+  const auto load = [&](int tile) {
 #pragma unroll
-  for (int tile = 0; tile < kColumns / 8; ++tile)
-    scales[tile] = kType == TileType::fp8 ? *reinterpret_cast<const float2*>(x_scales + tile * 8)
-                                          : make_float2(1.0F, 1.0F);
+    for (int i = 0; i < kTogether; ++i)
+      if (tile + i < kColumns / 8)
+        scales[tile / kTogether % 2][i] =
+            kType == TileType::fp8 ? *reinterpret_cast<const float2*>(x_scales + (tile + i) * 8)
+                                   : make_float2(1.0F, 1.0F);
+  };
+  const auto scaled = [&](float value, int i, float x_scale) {
+    return scale_sum<kType, !kExpertsOnly<kColumns>>(p, value, ended.row_scales[i], x_scale,
+                                                     ended.bias[i]);
+  };
+  load(0);
 #pragma unroll
-  for (int tile = 0; tile < kColumns / 8; tile += 2) {
-    std::uint32_t pairs[4];
+  for (int first = 0; first < kColumns / 8; first += kTogether) {
+    load(first + kTogether);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float2 scale = scales[tile + i / 2];
-      const float* value = &sum[tile + i / 2][i % 2 * 2];
-      pairs[i] = pack_bf16(scale_sum<kType>(p, value[0], row_scales[i % 2], scale.x, bias[i % 2]),
-                           scale_sum<kType>(p, value[1], row_scales[i % 2], scale.y, bias[i % 2]));
+    for (int tile = first; tile < first + kTogether && tile < kColumns / 8; tile += 2) {
+      std::uint32_t pairs[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 scale = scales[first / kTogether % 2][tile - first + i / 2];
+        const float* value = &sum[tile + i / 2][i % 2 * 2];
+        pairs[i] = pack_bf16(scaled(value[0], i % 2, scale.x), scaled(value[1], i % 2, scale.y));
+      }
+      store_matrices_transposed(
+          to + static_cast<std::uint32_t>(tile * 8 * Handed<kColumns>::kRowBytes), pairs);
     }
-    store_matrices_transposed(
-        to + static_cast<std::uint32_t>(tile * 8 * Handed<kColumns>::kRowBytes), pairs);
   }
   __syncwarp();
   if (lane == 0) mbarrier_arrive(handed.full + 8U * group);
@@ -462,18 +492,38 @@ __device__ void multiply_items(const Matmul& p,
   const std::uint64_t tokens = swizzled_operand(ring + kWeightBytes);
   Cursor<Plan::kStages> at;
   int number = 0;
-  for (int index = static_cast<int>(blockIdx.x) / 2; index < work.items;
-       index += static_cast<int>(gridDim.x) / 2, ++number) {
+  const int stride = static_cast<int>(gridDim.x) / 2;
+  float sum[Plan::kTiles][4] = {};
+  // An item's results are handed on while the next one's first products run; so one turn more.
+  // NOTE: in this loop, since code behind it makes ptxas keep to the registers at entry.
+  Ended ended{};
+  bool pending = false;
+  for (int index = static_cast<int>(blockIdx.x) / 2; index - stride < work.items;
+       index += stride, ++number) {
+    const bool more = index < work.items;
+    const auto finish = [&] {
+      hand_on<kType, kColumns>(p, ended, sum, handed, phase);
+      pending = false;
+      phase ^= 1U;
+#pragma unroll
+      for (int tile = 0; tile < Plan::kTiles; ++tile)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sum[tile][i] = 0.0F;
+    };
+    const int whole = p.width_bytes / kStageWidth;
+    const int left = p.width_bytes - whole * kStageWidth;
+    if (pending && (!more || (whole == 0 && left != kBox))) finish();
+    if (!more) continue;
     const PrefillItem item = list.get(number);
     const int row = (item.block * 2 + rank) * kBlockRows + warp * 16;
     prefetch_scales<kType>(p, item, row);
-    float sum[Plan::kTiles][4] = {};
     float total[kParts ? Plan::kTiles : 1][4] = {};
     int part = 1;
     // A part's sums go to the total where the next part begins.
     const auto border = [&](int stage) {
       if (!kParts || stage != stages_all * part / p.parts) return;
       ++part;
+      if (stage == 0) return;  // the sums may still be those of the item before
 #pragma unroll
       for (int tile = 0; tile < Plan::kTiles; ++tile)
 #pragma unroll
@@ -514,6 +564,7 @@ __device__ void multiply_items(const Matmul& p,
         for (int i = 0; i < kBox / kTileWidthStep; ++i) step(partial, i, half > 0 || i > 0);
         wgmma_commit();
       }
+      if (pending) finish();
       if constexpr (kHalves > 1) {
         wgmma_wait<1>();
         release(first_slot);
@@ -523,8 +574,6 @@ __device__ void multiply_items(const Matmul& p,
       at.advance();
       add(partial);
     };
-    const int whole = p.width_bytes / kStageWidth;
-    const int left = p.width_bytes - whole * kStageWidth;
     with_columns<kColumns>(form_of<kColumns>(item), [&](auto columns) {
       for (int stage = 0; stage < whole; ++stage) {
         border(stage);
@@ -556,8 +605,8 @@ __device__ void multiply_items(const Matmul& p,
 #pragma unroll
         for (int i = 0; i < 4; ++i) sum[tile][i] = total[tile][i] + sum[tile][i];
     }
-    hand_on<kType, kColumns>(p, item, row, sum, handed, phase);
-    phase ^= 1U;
+    ended = end_of<kType, kColumns>(p, item, row);
+    pending = true;
   }
 }
 
@@ -633,7 +682,8 @@ cudaError_t launch_matmul_prefill(const Matmul& p,
                                   int columns,
                                   int multiprocessors,
                                   cudaStream_t stream) {
-  if (columns == kPrefillColumns && p.parts == 1 && p.type == TileType::fp8)
+  if (columns == kPrefillColumns && p.parts == 1 && p.type == TileType::fp8 && p.bias == nullptr &&
+      p.end != MatmulEnd::f32)
     return launch_form<TileType::fp8, kPrefillColumns, false>(p, maps, multiprocessors, stream);
   if (columns != 128) return cudaErrorInvalidValue;
   if (p.type == TileType::bf16)
