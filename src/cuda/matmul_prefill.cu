@@ -329,8 +329,7 @@ __device__ __forceinline__ void hand_on(const Matmul& p,
           to + static_cast<std::uint32_t>(tile * 8 * Handed<kColumns>::kRowBytes), pairs);
     }
   }
-  __syncwarp();
-  if (lane == 0) mbarrier_arrive(handed.full + 8U * group);
+  mbarrier_arrive(handed.full + 8U * group);
 }
 
 /// Two columns of gate times up.
@@ -421,8 +420,7 @@ __device__ void write_items(const Matmul& p,
   const int stride = static_cast<int>(gridDim.x) / 2;
   const auto arrive = [&](int group) {
     __syncwarp();
-    if (threadIdx.x % 32 == 0)
-      mbarrier_arrive(handed.empty + 8U * static_cast<std::uint32_t>(group));
+    mbarrier_arrive(handed.empty + 8U * static_cast<std::uint32_t>(group));
   };
   float next[kEach] = {};
   const auto load_scales = [&](const PrefillItem& item) {
@@ -631,8 +629,8 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
       mbarrier_init(empty + 8U * static_cast<std::uint32_t>(slot), 2 * kConsumers / 32);
     }
     for (std::uint32_t group = 0; group < 2; ++group) {
-      mbarrier_init(handed.full + 8U * group, 4);
-      mbarrier_init(handed.empty + 8U * group, kWriters);
+      mbarrier_init(handed.full + 8U * group, kConsumers / 2);
+      mbarrier_init(handed.empty + 8U * group, kWriters * 32);
     }
     for (std::uint32_t item = 0; item < kItems; ++item) mbarrier_init(list.full + 8U * item, 1);
     mbarrier_init_fence();
