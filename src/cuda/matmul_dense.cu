@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
   if (thread == 0) {
     for (int slot = 0; slot < cut.slots; ++slot) {
       mbarrier_init(ring.full + 8U * static_cast<std::uint32_t>(slot), 2);
-      mbarrier_init(ring.empty + 8U * static_cast<std::uint32_t>(slot), kConsumers);
+      mbarrier_init(ring.empty + 8U * static_cast<std::uint32_t>(slot), kConsumers / 32);
     }
     mbarrier_init(received, 1);
     mbarrier_init_fence();
@@ -224,16 +224,7 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
       else
         copy_operands<kColumns, kSlotWidth, false, true>(p, x_map, piece, ring, cut.each, policy);
     }
-    if (ctas > 1) {
-      __syncwarp();
-      if (Plan::kReuseRing) cluster_arrive();
-      cluster_wait();
-      if (Plan::kBulkSums) {
-        cluster_arrive();
-        cluster_wait();
-      }
-    }
-    return;
+    return;  // NOTE: at once, or ptxas takes what is copied lane by lane; no barrier needs them
   }
 
   // ---- the multiplying warps
@@ -263,7 +254,7 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
       }
     };
     const auto release = [&](int of) {
-      mbarrier_arrive(ring.empty + 8U * static_cast<std::uint32_t>(of));
+      if (thread % 32 == 0) mbarrier_arrive(ring.empty + 8U * static_cast<std::uint32_t>(of));
     };
     // 32 bytes of K from the slot.
     const auto step = [&](float(&partial)[kEach][4], int i, bool accumulate) {
