@@ -180,42 +180,50 @@ Result<double> time_calls(cudaStream_t stream,
 }
 
 std::string form_name(const DenseForm& form, int parts) {
+  if (form.rows > 0)
+    return fmt::format("turned, {} rows x {} tokens a CTA, slots of {}, {} sharing", form.rows,
+                       form.columns, form.slot_width, form.shared);
   return fmt::format("{} tokens a CTA, {}, slots of {}, ring {} KB, {} copying", form.columns,
-                     parts == 1   ? "1 part"
-                     : form.whole ? fmt::format("{} parts in one CTA", parts)
-                                  : fmt::format("{} parts a cluster", parts),
+                     parts == 1 ? "1 part" : fmt::format("{} parts a cluster", parts),
                      form.slot_width, form.ring_bytes >> 10, form.copiers);
 }
 
 bool same(const DenseForm& a, const DenseForm& b) {
-  return a.columns == b.columns && a.whole == b.whole && a.slot_width == b.slot_width &&
-         a.ring_bytes == b.ring_bytes && a.copiers == b.copiers;
+  return a.columns == b.columns && a.slot_width == b.slot_width && a.ring_bytes == b.ring_bytes &&
+         a.copiers == b.copiers && a.rows == b.rows && a.shared == b.shared;
 }
 
 /// The product's choice first, then all that are worth a look.
 std::vector<DenseForm> forms_of(const Matmul& p, int multiprocessors, bool chosen) {
   std::vector<DenseForm> forms{dense_form(p, multiprocessors)};
+  const auto add = [&](const DenseForm& form) {
+    if (!same(form, forms.front())) forms.push_back(form);
+  };
   if (chosen) return forms;
+  const bool bf16 = p.type == TileType::bf16;
   for (const int columns : {8, 16, 32, 64, 128}) {
-    const bool wider = columns > 8 && columns / 2 >= p.tokens;
-    if (wider || (columns < p.tokens && (columns < 32 || p.type == TileType::bf16))) continue;
-    for (const bool whole : {false, true}) {
-      if (whole && (p.type == TileType::bf16 || columns < 32)) continue;
-      if (!whole && columns < p.tokens) continue;
-      for (const int slot_width : {256, 128}) {
-        if (slot_width == 128 && (whole || p.type == TileType::bf16 || columns < 64)) continue;
-        for (const int kilobytes : {50, 66, 75, 100, 147, 200})
-          for (const int copiers : {1, 2}) {
-            const DenseForm form{.columns = columns,
-                                 .whole = whole,
-                                 .slot_width = slot_width,
-                                 .ring_bytes = kilobytes << 10,
-                                 .copiers = copiers};
-            if (!same(form, forms.front())) forms.push_back(form);
-          }
-      }
+    if (columns < p.tokens || (columns > 8 && columns / 2 >= p.tokens)) continue;
+    for (const int slot_width : {256, 128}) {
+      if (slot_width == 128 && (bf16 || columns < 64)) continue;
+      for (const int kilobytes : {50, 66, 75, 100, 147, 200})
+        for (const int copiers : {1, 2})
+          add({.columns = columns,
+               .slot_width = slot_width,
+               .ring_bytes = kilobytes << 10,
+               .copiers = copiers});
     }
   }
+  if (p.tokens <= 32) return forms;
+  if (!bf16)
+    for (const int rows : {40, 48, 56, 80, 96})
+      for (const int shared : {1, 2})
+        if (shared == 1 || (rows >= 56 && p.tokens > 64))
+          add({.columns = 64, .rows = rows, .shared = shared});
+  const int columns = p.tokens > 64 ? 128 : 64;
+  if (p.parts == 1 && (bf16 || columns == 128))
+    add({.columns = columns, .slot_width = 128, .rows = 96});
+  if (p.parts == 1 && !bf16 && columns == 128)
+    add({.columns = columns, .slot_width = 128, .rows = 112});
   return forms;
 }
 
@@ -340,7 +348,13 @@ class FormsBench {
           dense_slice(form, tokens)));
       const auto call = [&](std::int64_t copy) -> Status {
         p.weight = o.weights.as<const std::uint8_t>() + copy * o.matrix_bytes;
-        KOHO_CUDA_TRY(launch_matmul_dense(p, map, form, stream_));
+        if (form.rows == 0) {
+          KOHO_CUDA_TRY(launch_matmul_dense(p, map, form, stream_));
+          return {};
+        }
+        WeightMaps weight_maps;
+        KOHO_TRY(make_weight_maps(weight_maps, p, form));
+        KOHO_CUDA_TRY(launch_matmul_turned(p, weight_maps, map, form, stream_));
         return {};
       };
       KOHO_CUDA_TRY(cudaMemsetAsync(p.out, 0xFF, out_bytes, stream_));

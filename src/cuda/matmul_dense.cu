@@ -2,22 +2,19 @@
 // One matrix for few tokens on Hopper: what decode runs for every linear layer.
 //
 //   grid     a CTA a piece of work: a block of 64 weight rows and one of `parts` parts of the
-//            width, then the parts are a cluster; or the whole width (kWhole), part by part, for
-//            all tokens or a slice of kColumns
+//            width; the parts are a cluster. matmul_turned.cu has whole widths
 //   roles    one warp copies weights (bulk copies of tiled weights, started before the kernel
 //            before has ended) and it or another one boxes of token rows (128 bytes of K,
 //            swizzled; as many rows as there are tokens: what lies beyond is multiplied and
 //            dropped); one or two warpgroups multiply (wgmma m64nXk32), each its columns
-//   sums     each stage of 256 bytes of K is summed by itself and added in f32, as in matmul.cuh
-//            (kWhole: while the next stage is multiplied); the parts' sums are added in their
-//            order, in a cluster by the CTA that owns the rows. Neither depends on the number of
-//            tokens or on the form, so a row's bits do not.
+//   sums     each stage of 256 bytes of K is summed by itself and added in f32, as in matmul.cuh;
+//            the parts' sums are added in their order by the CTA that owns the rows. Neither
+//            depends on the number of tokens or on the form, so a row's bits do not.
 //   shared   barriers and scales · sums received · ring of slots of kSlotWidth * (64 + kColumns) B
-//   bytes    weights once, from L2 once a slice; tokens once a tile, from L2
+//   bytes    weights once; tokens once a tile, from L2
 //
 // Numbers: docs/kernels/README.md.
 #include <algorithm>
-#include <type_traits>
 
 #include "base/arithmetic.h"
 #include "cuda/launch.cuh"
@@ -71,27 +68,22 @@ __device__ __forceinline__ int first_group(int rank, int ctas) {
 struct DenseCut {
   int slots;    // of the ring
   int copiers;  // warps: 1, or 2 where one copies token rows alone
-  int slices;   // of the tokens, where a CTA has the whole width
-  int each;     // tokens of a slice: rows of a box
 };
 
 /// What a CTA has of the matrix.
 struct DensePiece {
   int block;  // of 64 weight rows
-  int token;  // the first one
   int part;   // of the width, and the rank in the cluster
   int begin;  // stages of 256 bytes of K
   int end;
 
-  /// `ctas` of a cluster; `slices` of `each` tokens.
-  __device__ __forceinline__ DensePiece(const Matmul& p, int ctas, int slices, int each) {
+  __device__ __forceinline__ explicit DensePiece(const Matmul& p) {
     // The rank in the cluster, as ptxas knows it to be one for all lanes.
-    part = static_cast<int>(blockIdx.x) % ctas;
-    block = static_cast<int>(blockIdx.x) / (ctas * slices);
-    token = static_cast<int>(blockIdx.x) / ctas % slices * each;
+    part = static_cast<int>(blockIdx.x) % p.parts;
+    block = static_cast<int>(blockIdx.x) / p.parts;
     const int stages = (p.width_bytes + kStageWidth - 1) / kStageWidth;
-    begin = stages * part / ctas;
-    end = stages * (part + 1) / ctas;
+    begin = stages * part / p.parts;
+    end = stages * (part + 1) / p.parts;
   }
 };
 
@@ -110,7 +102,6 @@ __device__ __forceinline__ void copy_operands(const Matmul& p,
                                               const CUtensorMap& x_map,
                                               const DensePiece& piece,
                                               const DenseRing& ring,
-                                              int box_rows,
                                               std::uint64_t policy) {
   using Plan = DensePlan<kColumns, kSlotWidth>;
   constexpr int kHalves = kStageWidth / kSlotWidth;
@@ -132,13 +123,13 @@ __device__ __forceinline__ void copy_operands(const Matmul& p,
   const auto copy_tokens = [&](int unit, int slot) {
     const int boxes = (width_at(unit) + kBox - 1) / kBox;
     const std::uint32_t barrier = ring.full + 8U * static_cast<std::uint32_t>(slot);
-    mbarrier_arrive_expect(barrier, static_cast<std::uint32_t>(boxes * kBox * box_rows));
+    mbarrier_arrive_expect(barrier, static_cast<std::uint32_t>(boxes * kBox * p.tokens));
 #pragma unroll
     for (int box = 0; box < kSlotWidth / kBox; ++box)
       if (box < boxes)
         tensor_copy(
             place(slot) + static_cast<std::uint32_t>(Plan::kWeightBytes + box * kBox * kColumns),
-            &x_map, unit * kSlotWidth + box * kBox, piece.token, barrier);
+            &x_map, unit * kSlotWidth + box * kBox, 0, barrier);
   };
   const int begin = piece.begin * kHalves;
   const int end = min(piece.end * kHalves, (p.width_bytes + kSlotWidth - 1) / kSlotWidth);
@@ -166,7 +157,7 @@ __device__ __forceinline__ void copy_operands(const Matmul& p,
   }
 }
 
-template <TileType kType, int kColumns, int kSlotWidth, bool kWhole>
+template <TileType kType, int kColumns, int kSlotWidth>
 __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
     dense_kernel(const __grid_constant__ Matmul p,
                  const __grid_constant__ CUtensorMap x_map,
@@ -175,12 +166,9 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
   constexpr int kConsumers = Plan::kConsumers;
   constexpr int kEach = Plan::kEach;
   constexpr int kHalves = kStageWidth / kSlotWidth;
-  // A stage's products are issued before the sums of the one before are waited for. The ring must
-  // be deep: two stages of it are held.
-  constexpr bool kTwoStages = kWhole && kColumns <= 64;
   extern __shared__ std::uint8_t unaligned[];
   std::uint8_t* shared = unaligned + (1024U - shared_address(unaligned) % 1024U) % 1024U;
-  const int ctas = kWhole ? 1 : p.parts;  // of a cluster
+  const int ctas = p.parts;  // of a cluster
   const int ring_begin = Plan::ring_begin(ctas);
   const std::uint32_t full = shared_address(shared);
   const DenseRing ring{full, full + 8U * kRingSlotsMax,
@@ -194,8 +182,7 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
 
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = warp_index();
-  const DensePiece piece(p, ctas, kWhole ? cut.slices : 1, cut.each);
-  const int tokens = kWhole ? min(cut.each, p.tokens - piece.token) : p.tokens;
+  const DensePiece piece(p);
   const int first_row = piece.block * kTileRows;
   const int owned_first = first_group(piece.part, ctas);
   const int owned = first_group(piece.part + 1, ctas) - owned_first;
@@ -218,11 +205,11 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
     if (elect_one()) {
       const std::uint64_t policy = evict_first_policy();
       if (cut.copiers == 1)
-        copy_operands<kColumns, kSlotWidth, true, true>(p, x_map, piece, ring, cut.each, policy);
+        copy_operands<kColumns, kSlotWidth, true, true>(p, x_map, piece, ring, policy);
       else if (warp == kConsumers / 32)
-        copy_operands<kColumns, kSlotWidth, true, false>(p, x_map, piece, ring, cut.each, policy);
+        copy_operands<kColumns, kSlotWidth, true, false>(p, x_map, piece, ring, policy);
       else
-        copy_operands<kColumns, kSlotWidth, false, true>(p, x_map, piece, ring, cut.each, policy);
+        copy_operands<kColumns, kSlotWidth, false, true>(p, x_map, piece, ring, policy);
     }
     return;  // NOTE: at once, or ptxas takes what is copied lane by lane; no barrier needs them
   }
@@ -236,11 +223,10 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
   grid_wait();
   grid_release();
   for (int i = thread; i < kColumns; i += kConsumers)
-    x_scales[i] = kType == TileType::fp8 && i < tokens ? p.x_scales[piece.token + i] : 1.0F;
+    x_scales[i] = kType == TileType::fp8 && i < p.tokens ? p.x_scales[i] : 1.0F;
 
   const int first_tile = warp / 4 * kEach;
   float sum[kEach][4] = {};
-  float total[kWhole ? kEach : 1][4] = {};  // of the parts before
   {
     const std::uint64_t weights = core_operand(ring.slots, 1024U);
     const std::uint64_t boxes = swizzled_operand(
@@ -266,29 +252,12 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
                      static_cast<std::uint32_t>(i / 4 * kBox * kColumns + i % 4 * kTileWidthStep)),
           accumulate ? 1 : 0);
     };
-    int part = 1;
-    int border = kWhole ? piece.end / p.parts : 0;  // stage where the next part begins
-    // Adds a stage's sums; a part's go to the total where the next one begins.
-    const auto add = [&](int stage, const float(&partial)[kEach][4]) {
-      if (kWhole && stage == border) {
-        ++part;
-        border = piece.end * part / p.parts;
-#pragma unroll
-        for (int tile = 0; tile < kEach; ++tile)
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            total[kWhole ? tile : 0][i] += sum[tile][i];
-            sum[tile][i] = 0.0F;
-          }
-      }
+    // Adds a stage's sums.
+    const auto add = [&](const float(&partial)[kEach][4]) {
 #pragma unroll
       for (int tile = 0; tile < kEach; ++tile)
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          sum[tile][i] += partial[tile][i];
-          // Here, and not behind the products that are issued next.
-          if (kTwoStages) asm volatile("" : "+f"(sum[tile][i]));
-        }
+        for (int i = 0; i < 4; ++i) sum[tile][i] += partial[tile][i];
     };
     // Issues the products of a slot; `half` is its place in its stage. Gives the slot.
     const auto issue = [&](float(&partial)[kEach][4], int half) {
@@ -302,51 +271,18 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
       return issued;
     };
     const int whole_end = min(piece.end, p.width_bytes / kStageWidth);
-    int stage = piece.begin;
-    if constexpr (kTwoStages) {
-      static_assert(kHalves == 1);
-      float partials[2][kEach][4] = {};
-      int held[2] = {0, 0};
-      // Two stages, the first of which is issued; where more follow, the next one's is too.
-      const auto run_two = [&](auto more) {
+    for (int stage = piece.begin; stage < whole_end; ++stage) {
+      float partial[kEach][4];
+      int held[kHalves];
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          if (more || i == 0) {
-            held[1 - i] = issue(partials[1 - i], 0);
-            wgmma_wait<1>();
-          } else {
-            wgmma_wait<0>();
-          }
-          release(held[i]);
-          add(stage++, partials[i]);
-        }
-      };
-      if (stage < whole_end) {
-        held[0] = issue(partials[0], 0);
-#pragma unroll 1
-        while (stage + 2 < whole_end) run_two(std::true_type{});  // NOTE: no condition on an issue
-        if (stage + 1 < whole_end) {
-          run_two(std::false_type{});
-        } else {
-          wgmma_wait<0>();
-          release(held[0]);
-          add(stage, partials[0]);
-        }
+      for (int half = 0; half < kHalves; ++half) held[half] = issue(partial, half);
+      if constexpr (kHalves > 1) {
+        wgmma_wait<1>();
+        release(held[0]);
       }
-    } else {
-      for (; stage < whole_end; ++stage) {
-        float partial[kEach][4];
-        int held[kHalves];
-#pragma unroll
-        for (int half = 0; half < kHalves; ++half) held[half] = issue(partial, half);
-        if constexpr (kHalves > 1) {
-          wgmma_wait<1>();
-          release(held[0]);
-        }
-        wgmma_wait<0>();
-        release(held[kHalves - 1]);
-        add(stage, partial);
-      }
+      wgmma_wait<0>();
+      release(held[kHalves - 1]);
+      add(partial);
     }
     if (whole_end < piece.end) {  // the short stage at a width's end
       const int width = p.width_bytes - whole_end * kStageWidth;
@@ -364,14 +300,8 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
         release(slot);
         advance();
       }
-      add(whole_end, partial);
+      add(partial);
     }
-  }
-  if constexpr (kWhole) {
-#pragma unroll
-    for (int tile = 0; tile < kEach; ++tile)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sum[tile][i] = total[tile][i] + sum[tile][i];
   }
 
   named_barrier(1, kConsumers);  // scales are there, and all sums
@@ -391,8 +321,8 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
     for (int i = 0; i < 4; ++i) {
       const int token = tile * 8 + lane % 4 * 2 + i % 2;
       const int row = group * 16 + lane / 4 + i / 2 * 8;
-      if (token < tokens && first_row + row < p.rows)
-        store_sum(p, piece.token + token, first_row + row, value[i]);
+      if (token < p.tokens && first_row + row < p.rows)
+        store_sum(p, token, first_row + row, value[i]);
     }
   };
   // Two tiles at once: 16 bytes of a token's row a lane, where they are aligned.
@@ -410,9 +340,9 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
     const uint4 eight = gather_quad(words);
     const int mine = lane % 4;
     const int token = (tile + mine / 2) * 8 + lane / 4;
-    if (token < tokens)
-      *reinterpret_cast<uint4*>(static_cast<Bf16*>(p.out) + (piece.token + token) * p.out_stride +
-                                first_row + group * 16 + mine % 2 * 8) = eight;
+    if (token < p.tokens)
+      *reinterpret_cast<uint4*>(static_cast<Bf16*>(p.out) + token * p.out_stride + first_row +
+                                group * 16 + mine % 2 * 8) = eight;
   };
   constexpr bool kTwo = kEach >= 4;
   // Leaves this warp's sums in shared memory, tile after tile, in the order of fragments.
@@ -426,18 +356,18 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
     if constexpr (!kTwo) {
 #pragma unroll
       for (int tile = 0; tile < kEach; ++tile)
-        if ((first_tile + tile) * 8 < tokens) finish(warp % 4, first_tile + tile, sum[tile]);
+        if ((first_tile + tile) * 8 < p.tokens) finish(warp % 4, first_tile + tile, sum[tile]);
     } else if (aligned) {
 #pragma unroll
       for (int tile = 0; tile < kEach; tile += 2) {
-        if ((first_tile + tile) * 8 >= tokens) break;
+        if ((first_tile + tile) * 8 >= p.tokens) break;
         finish_two(warp % 4, first_tile + tile, sum[tile], sum[tile + 1]);
       }
     } else {  // the same through the ring, which all are done with: this code is there once
       std::uint8_t* mine = shared + ring_begin + warp * kEach * 512;
       put(mine);
 #pragma unroll 1
-      for (int tile = 0; tile < kEach && (first_tile + tile) * 8 < tokens; ++tile) {
+      for (int tile = 0; tile < kEach && (first_tile + tile) * 8 < p.tokens; ++tile) {
         const float4 four = reinterpret_cast<const float4*>(mine)[tile * 32 + lane];
         const float of[4] = {four.x, four.y, four.z, four.w};
         finish(warp % 4, first_tile + tile, of);
@@ -445,102 +375,96 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
     }
     return;
   }
-  if constexpr (!kWhole) {
-    if (Plan::kReuseRing) cluster_arrive();
-    cluster_wait();  // every CTA has begun (or, in the ring's place, is done with its ring)
-    // Sums travel in the order of fragments and are read again as they are.
-    const int owner = warp % 4 * ctas / kRowGroups;
-    const int owner_first = first_group(owner, ctas);
-    const int owner_groups = first_group(owner + 1, ctas) - owner_first;
-    const int place =
-        ((piece.part * owner_groups + warp % 4 - owner_first) * Plan::kTiles + first_tile) * 512;
-    if (owner == piece.part) {
-      put(sums + place);
+  if (Plan::kReuseRing) cluster_arrive();
+  cluster_wait();  // every CTA has begun (or, in the ring's place, is done with its ring)
+  // Sums travel in the order of fragments and are read again as they are.
+  const int owner = warp % 4 * ctas / kRowGroups;
+  const int owner_first = first_group(owner, ctas);
+  const int owner_groups = first_group(owner + 1, ctas) - owner_first;
+  const int place =
+      ((piece.part * owner_groups + warp % 4 - owner_first) * Plan::kTiles + first_tile) * 512;
+  if (owner == piece.part) {
+    put(sums + place);
+  } else {
+    const auto rank = static_cast<std::uint32_t>(owner);
+    const std::uint32_t remote =
+        cluster_address(shared_address(sums) + static_cast<std::uint32_t>(place), rank);
+    const std::uint32_t remote_barrier = cluster_address(received, rank);
+    if constexpr (Plan::kBulkSums) {
+      // Sent from the ring, behind where sums may arrive.
+      std::uint8_t* mine = shared + ring_begin + (Plan::kReuseRing ? Plan::sums_bytes(ctas) : 0) +
+                           warp * kEach * 512;
+      put(mine);
+      proxy_fence();
+      __syncwarp();
+      if (elect_one())
+        cluster_copy(remote, shared_address(mine), static_cast<std::uint32_t>(kEach * 512),
+                     remote_barrier);
     } else {
-      const auto rank = static_cast<std::uint32_t>(owner);
-      const std::uint32_t remote =
-          cluster_address(shared_address(sums) + static_cast<std::uint32_t>(place), rank);
-      const std::uint32_t remote_barrier = cluster_address(received, rank);
-      if constexpr (Plan::kBulkSums) {
-        // Sent from the ring, behind where sums may arrive.
-        std::uint8_t* mine = shared + ring_begin + (Plan::kReuseRing ? Plan::sums_bytes(ctas) : 0) +
-                             warp * kEach * 512;
-        put(mine);
-        proxy_fence();
-        __syncwarp();
-        if (elect_one())
-          cluster_copy(remote, shared_address(mine), static_cast<std::uint32_t>(kEach * 512),
-                       remote_barrier);
-      } else {
 #pragma unroll
-        for (int tile = 0; tile < kEach; ++tile)
-          cluster_send(remote + static_cast<std::uint32_t>(tile * 512 + lane * 16),
-                       make_float4(sum[tile][0], sum[tile][1], sum[tile][2], sum[tile][3]),
-                       remote_barrier);
-      }
+      for (int tile = 0; tile < kEach; ++tile)
+        cluster_send(remote + static_cast<std::uint32_t>(tile * 512 + lane * 16),
+                     make_float4(sum[tile][0], sum[tile][1], sum[tile][2], sum[tile][3]),
+                     remote_barrier);
     }
-    if (owned > 0) {
-      named_barrier(1, kConsumers);  // this CTA's own sums are there
-      mbarrier_wait_cluster(received, 0);
-    }
-    __syncwarp();
-    if (Plan::kBulkSums) cluster_arrive();
-    const auto add = [&](int item, float(&of)[4]) {
-      const float4* from = reinterpret_cast<const float4*>(sums) + item * 32 + lane;
-#pragma unroll 8
-      for (int rank = 0; rank < ctas; ++rank) {
-        const float4 other = from[rank * owned * Plan::kTiles * 32];
-        of[0] += other.x;
-        of[1] += other.y;
-        of[2] += other.z;
-        of[3] += other.w;
-      }
-    };
-    constexpr int kStep = kTwo ? 2 : 1;
-#pragma unroll 1
-    for (int item = warp * kStep; item < owned * Plan::kTiles; item += kConsumers / 32 * kStep) {
-      const int group = owned_first + item / Plan::kTiles;
-      const int tile = item % Plan::kTiles;
-      if (tile * 8 >= tokens) continue;
-      float all[kStep][4] = {};
-#pragma unroll
-      for (int i = 0; i < kStep; ++i) add(item + i, all[i]);
-      if (kTwo && aligned) {
-        finish_two(group, tile, all[0], all[kStep - 1]);
-      } else {
-#pragma unroll
-        for (int i = 0; i < kStep; ++i) finish(group, tile + i, all[i]);
-      }
-    }
-    __syncwarp();
-    if (Plan::kBulkSums) cluster_wait();  // NOTE: all copies from this CTA have arrived
   }
+  if (owned > 0) {
+    named_barrier(1, kConsumers);  // this CTA's own sums are there
+    mbarrier_wait_cluster(received, 0);
+  }
+  __syncwarp();
+  if (Plan::kBulkSums) cluster_arrive();
+  const auto add = [&](int item, float(&of)[4]) {
+    const float4* from = reinterpret_cast<const float4*>(sums) + item * 32 + lane;
+#pragma unroll 8
+    for (int rank = 0; rank < ctas; ++rank) {
+      const float4 other = from[rank * owned * Plan::kTiles * 32];
+      of[0] += other.x;
+      of[1] += other.y;
+      of[2] += other.z;
+      of[3] += other.w;
+    }
+  };
+  constexpr int kStep = kTwo ? 2 : 1;
+#pragma unroll 1
+  for (int item = warp * kStep; item < owned * Plan::kTiles; item += kConsumers / 32 * kStep) {
+    const int group = owned_first + item / Plan::kTiles;
+    const int tile = item % Plan::kTiles;
+    if (tile * 8 >= p.tokens) continue;
+    float all[kStep][4] = {};
+#pragma unroll
+    for (int i = 0; i < kStep; ++i) add(item + i, all[i]);
+    if (kTwo && aligned) {
+      finish_two(group, tile, all[0], all[kStep - 1]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kStep; ++i) finish(group, tile + i, all[i]);
+    }
+  }
+  __syncwarp();
+  if (Plan::kBulkSums) cluster_wait();  // NOTE: all copies from this CTA have arrived
 }
 
-template <TileType kType, int kColumns, int kSlotWidth, bool kWhole>
+template <TileType kType, int kColumns, int kSlotWidth>
 cudaError_t launch_form(const Matmul& p,
                         const CUtensorMap& x_map,
                         const DenseForm& form,
                         cudaStream_t stream) {
   using Plan = DensePlan<kColumns, kSlotWidth>;
   constexpr int kSharedMax = 227 * 1024;
-  const auto kernel = dense_kernel<kType, kColumns, kSlotWidth, kWhole>;
+  const auto kernel = dense_kernel<kType, kColumns, kSlotWidth>;
   static const cudaError_t prepared =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedMax);
   if (prepared != cudaSuccess) return prepared;
-  const int ctas = kWhole ? 1 : p.parts;
   const int stages = ceil_div(p.width_bytes, kStageWidth);
-  const int longest = ceil_div(stages, ctas) * (kStageWidth / kSlotWidth);
-  const int each = dense_slice(form, p.tokens);
+  const int longest = ceil_div(stages, p.parts) * (kStageWidth / kSlotWidth);
   const DenseCut cut{
       .slots = std::min({longest, kRingSlotsMax, std::max(2, form.ring_bytes / Plan::kSlot)}),
-      .copiers = form.copiers,
-      .slices = ceil_div(p.tokens, each),
-      .each = each};
+      .copiers = form.copiers};
   return launch_kernel(kernel,
-                       {dim3(static_cast<unsigned>(p.tiles * ctas * cut.slices)),
+                       {dim3(static_cast<unsigned>(p.tiles * p.parts)),
                         dim3(static_cast<unsigned>(Plan::kConsumers + 32 * cut.copiers)),
-                        static_cast<std::size_t>(Plan::shared_bytes(ctas, cut.slots)), ctas},
+                        static_cast<std::size_t>(Plan::shared_bytes(p.parts, cut.slots)), p.parts},
                        stream, p, x_map, cut);
 }
 
@@ -549,15 +473,10 @@ cudaError_t launch_columns(const Matmul& p,
                            const CUtensorMap& x_map,
                            const DenseForm& form,
                            cudaStream_t stream) {
-  if (form.slot_width == kStageWidth && !form.whole)
-    return launch_form<kType, kColumns, kStageWidth, false>(p, x_map, form, stream);
-  if constexpr (kType == TileType::fp8 && kColumns >= 32) {
-    if (form.slot_width == kStageWidth)
-      return launch_form<kType, kColumns, kStageWidth, true>(p, x_map, form, stream);
-    if constexpr (kColumns >= 64)
-      if (!form.whole)
-        return launch_form<kType, kColumns, kStageWidth / 2, false>(p, x_map, form, stream);
-  }
+  if (form.slot_width == kStageWidth)
+    return launch_form<kType, kColumns, kStageWidth>(p, x_map, form, stream);
+  if constexpr (kType == TileType::fp8 && kColumns >= 64)
+    return launch_form<kType, kColumns, kStageWidth / 2>(p, x_map, form, stream);
   return cudaErrorInvalidValue;  // no shape was fastest with another one
 }
 
@@ -594,8 +513,8 @@ DenseForm dense_form(const Matmul& p, int multiprocessors) {
   constexpr int kSharedOfOne = 220 << 10;  // of a multiprocessor
   constexpr int kBesideRing = 8 << 10;
   constexpr int kTilesEnough = 200;
-  constexpr int kStagesWhole = 24;
-  DenseForm form;
+  DenseForm form = turned_form(p, multiprocessors);
+  if (form.rows > 0) return form;
   form.columns = p.tokens <= 8    ? 8
                  : p.tokens <= 16 ? 16
                  : p.tokens <= 32 ? 32
@@ -607,19 +526,6 @@ DenseForm dense_form(const Matmul& p, int multiprocessors) {
   }
   form.copiers = p.tiles >= kTilesEnough ? 1 : 2;
   const bool many = form.columns >= 64;
-  // From 33 tokens on sending sums costs more than reading weights once for each slice of tokens,
-  // and more than multiprocessors without work as long as most have some: the narrowest slices that
-  // are all there at once. Long widths are faster cut.
-  if (many && ceil_div(p.width_bytes, kStageWidth) <= kStagesWhole) {
-    for (const int columns : {32, 64, 128}) {
-      const int ctas = p.tiles * ceil_div(p.tokens, columns);
-      if (ctas > multiprocessors || ctas * 2 <= multiprocessors) continue;
-      form.columns = columns;
-      form.whole = true;
-      form.ring_bytes = kLargest;
-      return form;
-    }
-  }
   const int blocks = p.tiles * p.parts;
   const int each = ceil_div(blocks, multiprocessors);
   const int length = ceil_div(p.width_bytes, p.parts * kStageWidth);

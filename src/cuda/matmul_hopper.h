@@ -3,39 +3,62 @@
 // bits.
 #pragma once
 
+#include <numeric>
+
 #include <cuda.h>
 
 #include "base/arithmetic.h"
 #include "cuda/matmul.h"
+#include "cuda/tiles.h"
 
 namespace koho::cuda {
 
 /// How the work of one matrix is cut; no result depends on it.
 struct DenseForm {
-  int columns = 8;  // room for so many tokens: 8, 16, 32, 64, 128
-  // fp8 may have one of these:
-  bool whole = false;    // from 32 columns on: a CTA takes all parts of the width, one after the
-                         // other, and `columns` of the tokens
-  int slot_width = 256;  // from 64 on: bytes of K of a slot of the ring, 256 or 128
+  int columns = 8;  // room for so many tokens a CTA: 8, 16, 32, 64, 128
+  // Bytes of K of a slot of the ring: 256, or 128 where fp8 has 64 columns or more.
+  int slot_width = 256;
   int ring_bytes = 0;
   int copiers = 1;  // warps; with 2 one of them copies token rows alone
+  // Of the turned kernel, which has no use for these two: weight rows of a CTA, and CTAs of a
+  // cluster, 2 where the tokens' two slices share weights. 0 rows: the other kernel.
+  int rows = 0;
+  int shared = 1;
 };
 
 /// The form of one matrix on Hopper, from measurements on an H200 (bench/matmul_forms.cpp).
 DenseForm dense_form(const Matmul& parameters, int multiprocessors);
+/// The turned kernel's, if that is the faster one; else one of 0 rows.
+DenseForm turned_form(const Matmul& parameters, int multiprocessors);
 
 /// Tokens of a CTA's slice: as equal as they can be. `tokens` of the whole call.
 constexpr int dense_slice(const DenseForm& form, int tokens) {
-  return form.whole ? ceil_div(tokens, ceil_div(tokens, form.columns)) : tokens;
+  return form.rows > 0 ? ceil_div(tokens, ceil_div(tokens, form.columns)) : tokens;
 }
 
-/// One matrix for up to `form.columns` tokens, or with `form.whole` any number; `x_map` describes x
-/// in boxes of dense_slice() rows.
-/// NOTE: a row of a box that is no token's is read as zeros, at a fraction of other rows' speed.
+/// One matrix for up to `form.columns` tokens, each CTA 64 weight rows; `x_map` describes x in
+/// boxes of dense_slice() rows. NOTE: a row of a box that is no token's is read as zeros, at a
+/// fraction of other rows' speed.
 cudaError_t launch_matmul_dense(const Matmul& parameters,
                                 const CUtensorMap& x_map,
                                 const DenseForm& form,
                                 cudaStream_t stream);
+
+/// CTAs with `rows` weight rows begin at multiples of this within tiles.
+constexpr int turned_row_step(int rows) {
+  return std::gcd(rows, kTileRows);
+}
+/// Weights in boxes of 8, 16, … 64 rows, as far as the form needs them.
+struct WeightMaps {
+  CUtensorMap of[kTileRows / 8];
+};
+/// The same with form.rows weight rows a CTA, any number of tokens; one warpgroup a CTA with 64
+/// columns, two, and no parts, with 128.
+cudaError_t launch_matmul_turned(const Matmul& parameters,
+                                 const WeightMaps& weight_maps,
+                                 const CUtensorMap& x_map,
+                                 const DenseForm& form,
+                                 cudaStream_t stream);
 
 /// The kernel of many tokens multiplies one matrix by 128 tokens at a time, experts by up to
 /// kPrefillColumns: there an item's products have its tokens rounded up to the next form.

@@ -145,7 +145,13 @@ Status CudaBackend::run_dense(const Matmul& p, const DenseForm& form) {
       map,
       {.data = p.x, .row_bytes = p.x_bytes, .rows = p.tokens, .stride_bytes = p.x_stride_bytes},
       dense_slice(form, p.tokens)));
-  KOHO_CUDA_TRY(launch_matmul_dense(p, map, form, stream_));
+  if (form.rows == 0) {
+    KOHO_CUDA_TRY(launch_matmul_dense(p, map, form, stream_));
+    return {};
+  }
+  WeightMaps weight_maps;
+  KOHO_TRY(make_weight_maps(weight_maps, p, form));
+  KOHO_CUDA_TRY(launch_matmul_turned(p, weight_maps, map, form, stream_));
   return {};
 }
 

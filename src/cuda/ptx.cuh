@@ -159,6 +159,20 @@ __device__ __forceinline__ void tensor_copy(std::uint32_t destination,
       "l"(map), "r"(column), "r"(row), "r"(barrier), "l"(policy)
       : "memory");
 }
+/// A box of a tensor of four dimensions, the first one's coordinate 0; with a mask as below.
+__device__ __forceinline__ void tensor_copy(std::uint32_t destination,
+                                            const void* map,
+                                            int second,
+                                            int third,
+                                            int fourth,
+                                            std::uint32_t barrier,
+                                            std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(destination),
+      "l"(map), "r"(0), "r"(second), "r"(third), "r"(fourth), "r"(barrier), "l"(policy)
+      : "memory");
+}
 /// A box to the same place of every CTA of the cluster in `mask`, and its bytes on each one's
 /// barrier.
 __device__ __forceinline__ void tensor_copy_to_cluster(std::uint32_t destination,
@@ -171,6 +185,21 @@ __device__ __forceinline__ void tensor_copy_to_cluster(std::uint32_t destination
       "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
       ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(destination),
       "l"(map), "r"(column), "r"(row), "r"(barrier), "h"(mask)
+      : "memory");
+}
+__device__ __forceinline__ void tensor_copy_to_cluster(std::uint32_t destination,
+                                                       const void* map,
+                                                       int second,
+                                                       int third,
+                                                       int fourth,
+                                                       std::uint32_t barrier,
+                                                       std::uint16_t mask,
+                                                       std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster.L2::cache_hint [%0], [%1, {%2, %3, %4, %5}], [%6], %7, %8;" ::"r"(
+          destination),
+      "l"(map), "r"(0), "r"(second), "r"(third), "r"(fourth), "r"(barrier), "h"(mask), "l"(policy)
       : "memory");
 }
 __device__ __forceinline__ void tensor_map_prefetch(const void* map) {

@@ -177,14 +177,18 @@ Status CudaBackend::run_self_test() {
         all = all && dense && prefill;
       }
     }
-    // Those of many multiprocessors' worth of rows, which this matrix has not.
-    for (const int columns : {32, 64, 128}) {
-      if (type != TileType::fp8) continue;
-      const DenseForm form{
-          .columns = columns, .whole = true, .ring_bytes = 200 << 10, .copiers = 2};
-      KOHO_TRY_ASSIGN(const bool whole,
-                      equal(p, [&](const Matmul& shape) { return run_dense(shape, form); }));
-      all = all && whole;
+    // Those of many multiprocessors' worth of rows, which this matrix has not; two slices share.
+    const bool bf16 = type == TileType::bf16;
+    for (const DenseForm& form :
+         {DenseForm{.columns = 64, .slot_width = bf16 ? 128 : 256, .rows = bf16 ? 96 : 40},
+          DenseForm{.columns = 32, .rows = 80, .shared = 2},
+          DenseForm{.columns = 128, .slot_width = 128, .rows = 96}}) {
+      if (type == TileType::fp8_block || (bf16 && form.shared > 1)) continue;
+      Matmul whole = p;
+      if (form.columns == 128) whole.parts = 1;
+      KOHO_TRY_ASSIGN(const bool turned,
+                      equal(whole, [&](const Matmul& shape) { return run_dense(shape, form); }));
+      all = all && turned;
     }
     // Each form of the loop that multiplies many tokens by experts, its last columns without a
     // token.

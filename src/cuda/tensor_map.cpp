@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/tensor_map.h"
 
+#include <algorithm>
+#include <cstddef>
+
 #include <cuda_runtime_api.h>
 
 #include "cuda/runtime.h"
+#include "cuda/tiles.h"
 
 namespace koho::cuda {
 namespace {
@@ -24,24 +28,53 @@ Result<Encoder> find_encoder() {
   return Encoder{reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(symbol)};
 }
 
+/// A map of bytes, packed along the first of kRank dimensions.
+template <std::size_t kRank>
+Status encode_map(CUtensorMap& map,
+                  const void* data,
+                  const cuuint64_t (&sizes)[kRank],
+                  const cuuint64_t (&strides)[kRank - 1],
+                  const cuuint32_t (&box)[kRank],
+                  CUtensorMapSwizzle swizzle) {
+  static const Result<Encoder> encoder = find_encoder();
+  if (!encoder.ok()) return encoder.error();
+  cuuint32_t steps[kRank];
+  std::fill_n(steps, kRank, 1U);
+  const CUresult made =
+      (*encoder).encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, kRank, const_cast<void*>(data), sizes,
+                        strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+                        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (made != CUDA_SUCCESS)
+    return make_error(ErrorCode::device_error,
+                      "cuTensorMapEncodeTiled: error {} for {} rows of {} bytes, stride {}",
+                      static_cast<int>(made), sizes[kRank - 1], sizes[0], strides[kRank - 2]);
+  return {};
+}
+
 }  // namespace
 
 Status make_tensor_map(CUtensorMap& map, const TensorRows& rows, int box_rows) {
-  static const Result<Encoder> encoder = find_encoder();
-  if (!encoder.ok()) return encoder.error();
   const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(rows.row_bytes),
                                static_cast<cuuint64_t>(rows.rows)};
   const cuuint64_t strides[1] = {static_cast<cuuint64_t>(rows.stride_bytes)};
   const cuuint32_t box[2] = {128, static_cast<cuuint32_t>(box_rows)};
-  const cuuint32_t steps[2] = {1, 1};
-  const CUresult made = (*encoder).encode(
-      &map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, const_cast<void*>(rows.data), sizes, strides, box,
-      steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (made != CUDA_SUCCESS)
-    return make_error(ErrorCode::device_error,
-                      "cuTensorMapEncodeTiled: error {} for {} rows of {} bytes, stride {}",
-                      static_cast<int>(made), rows.rows, rows.row_bytes, rows.stride_bytes);
+  return encode_map(map, rows.data, sizes, strides, box, CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
+Status make_weight_maps(WeightMaps& maps, const Matmul& p, const DenseForm& form) {
+  constexpr cuuint64_t kGroupBytes = 8 * kTileChunk;
+  constexpr cuuint64_t kChunkBytes = kTileRows * kTileChunk;
+  const auto width = static_cast<cuuint64_t>(p.width_bytes);
+  const cuuint64_t sizes[4] = {kGroupBytes, width / kTileChunk, kTileRows / 8,
+                               static_cast<cuuint64_t>(p.tiles)};
+  const cuuint64_t strides[3] = {kChunkBytes, kGroupBytes, kTileRows * width};
+  const int step = turned_row_step(form.rows);
+  for (int rows = step; rows <= std::min(form.rows, kTileRows); rows += step) {
+    const cuuint32_t box[4] = {kGroupBytes, static_cast<cuuint32_t>(form.slot_width / kTileChunk),
+                               static_cast<cuuint32_t>(rows / 8), 1};
+    KOHO_TRY(encode_map(maps.of[rows / 8 - 1], p.weight, sizes, strides, box,
+                        CU_TENSOR_MAP_SWIZZLE_NONE));
+  }
   return {};
 }
 

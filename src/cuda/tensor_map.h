@@ -23,6 +23,10 @@ struct TensorRows {
 /// Boxes of `box_rows` (at most 256) rows and 128 bytes, swizzled by 128 bytes; what lies beyond
 /// the rows reads as zero. Errors: device_error.
 Status make_tensor_map(CUtensorMap& map, const TensorRows& rows, int box_rows);
+/// Tiled weights (tiles.h) in the boxes that CTAs of form.rows rows need, each form.slot_width
+/// bytes of K. They become core matrices: 128 bytes between chunks of K, 8 * form.slot_width
+/// between 8 rows. What lies beyond the width reads as zero. Errors: device_error.
+Status make_weight_maps(WeightMaps& maps, const Matmul& parameters, const DenseForm& form);
 /// Those of launch_matmul_prefill() with `columns`.
 Status make_prefill_maps(PrefillMaps& maps, const TensorRows& rows, int columns);
 

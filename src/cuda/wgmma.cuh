@@ -12,13 +12,14 @@
 
 namespace koho::cuda {
 
-/// An operand of core matrices without swizzle: `leading` bytes between chunks of K, 128 between 8
-/// rows. Tiled weights (tiles.h) are this with 1024.
+/// An operand of core matrices without swizzle: `leading` bytes between chunks of K, `row_group`
+/// between 8 rows. Tiled weights (tiles.h) are this with 1024 and 128.
 __device__ __forceinline__ std::uint64_t core_operand(std::uint32_t address,
-                                                      std::uint32_t leading) {
-  constexpr std::uint64_t kRowGroup = 128;
+                                                      std::uint32_t leading,
+                                                      std::uint32_t row_group = 128) {
   return static_cast<std::uint64_t>((address & 0x3FFFFU) >> 4U) |
-         (static_cast<std::uint64_t>(leading >> 4U) << 16U) | ((kRowGroup >> 4U) << 32U);
+         (static_cast<std::uint64_t>(leading >> 4U) << 16U) |
+         (static_cast<std::uint64_t>(row_group >> 4U) << 32U);
 }
 /// An operand of rows of 128 bytes of K that the copy engine swizzled: 1024 bytes between 8 rows.
 /// The next 32 bytes of K begin 32 bytes further.
@@ -57,6 +58,9 @@ __device__ __forceinline__ void wgmma_wait() {
 #define KOHO_REGS8 "%0,%1,%2,%3"
 #define KOHO_REGS16 "%0,%1,%2,%3,%4,%5,%6,%7"
 #define KOHO_REGS32 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define KOHO_REGS40 KOHO_REGS32 ",%16,%17,%18,%19"
+#define KOHO_REGS48 KOHO_REGS40 ",%20,%21,%22,%23"
+#define KOHO_REGS56 KOHO_REGS48 ",%24,%25,%26,%27"
 #define KOHO_REGS64 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define KOHO_REGS128 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define KOHO_REGS80 KOHO_REGS64 ",%32,%33,%34,%35,%36,%37,%38,%39"
@@ -92,10 +96,14 @@ __device__ __forceinline__ void wgmma(float* d,
   else KOHO_BF16(16, 8, 9, 10, KOHO_SUMS4(0), KOHO_SUMS4(4));
   else KOHO_FP8(32, 16, 17, 18, KOHO_SUMS16(0));
   else KOHO_BF16(32, 16, 17, 18, KOHO_SUMS16(0));
+  else KOHO_FP8(40, 20, 21, 22, KOHO_SUMS16(0), KOHO_SUMS4(16));
+  else KOHO_FP8(48, 24, 25, 26, KOHO_SUMS16(0), KOHO_SUMS8(16));
+  else KOHO_FP8(56, 28, 29, 30, KOHO_SUMS16(0), KOHO_SUMS8(16), KOHO_SUMS4(24));
   else KOHO_FP8(64, 32, 33, 34, KOHO_SUMS16(0), KOHO_SUMS16(16));
   else KOHO_BF16(64, 32, 33, 34, KOHO_SUMS16(0), KOHO_SUMS16(16));
   else KOHO_FP8(80, 40, 41, 42, KOHO_SUMS16(0), KOHO_SUMS16(16), KOHO_SUMS8(32));
   else KOHO_FP8(96, 48, 49, 50, KOHO_SUMS16(0), KOHO_SUMS16(16), KOHO_SUMS16(32));
+  else KOHO_BF16(96, 48, 49, 50, KOHO_SUMS16(0), KOHO_SUMS16(16), KOHO_SUMS16(32));
   else KOHO_FP8(112, 56, 57, 58, KOHO_SUMS16(0), KOHO_SUMS16(16), KOHO_SUMS16(32), KOHO_SUMS8(48));
   else KOHO_FP8(128, 64, 65, 66, KOHO_SUMS64(0));
   else KOHO_BF16(128, 64, 65, 66, KOHO_SUMS64(0));
@@ -114,6 +122,9 @@ __device__ __forceinline__ void wgmma(float* d,
 #undef KOHO_REGS8
 #undef KOHO_REGS16
 #undef KOHO_REGS32
+#undef KOHO_REGS40
+#undef KOHO_REGS48
+#undef KOHO_REGS56
 #undef KOHO_REGS64
 #undef KOHO_REGS128
 #undef KOHO_REGS80
