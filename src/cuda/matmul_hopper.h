@@ -15,15 +15,13 @@ namespace koho::cuda {
 
 /// How the work of one matrix is cut; no result depends on it.
 struct DenseForm {
-  int columns = 8;  // room for so many tokens a CTA: 8, 16, 32, 64, 128
-  // Bytes of K of a slot of the ring: 256, or 128 where fp8 has 64 columns or more.
-  int slot_width = 256;
+  int columns = 8;       // room for so many tokens a CTA: 8, 16, 32, 64, 128
+  int slot_width = 256;  // bytes of K of a slot of the ring: 256 or 128
+
   int ring_bytes = 0;
   int copiers = 1;  // warps; with 2 one of them copies token rows alone
-  // Of the turned kernel, which has no use for these two: weight rows of a CTA, and CTAs of a
-  // cluster, 2 where the tokens' two slices share weights. 0 rows: the other kernel.
-  int rows = 0;
-  int shared = 1;
+  int rows = 0;     // weight rows of a CTA of the turned kernel; 0: the other kernel
+  int shared = 1;   // 2: the tokens' two slices are a cluster and share weights (turned)
 };
 
 /// The form of one matrix on Hopper, from measurements on an H200 (bench/matmul_forms.cpp).
@@ -52,8 +50,9 @@ constexpr int turned_row_step(int rows) {
 struct WeightMaps {
   CUtensorMap of[kTileRows / 8];
 };
-/// The same with form.rows weight rows a CTA, any number of tokens; one warpgroup a CTA with 64
-/// columns, two, and no parts, with 128.
+/// The same turned, form.rows weight rows a CTA. With 64 columns a CTA has one warpgroup and the
+/// whole width, with 128 two warpgroups, all tokens, and a part of the width; widths are multiples
+/// of kStageWidth.
 cudaError_t launch_matmul_turned(const Matmul& parameters,
                                  const WeightMaps& weight_maps,
                                  const CUtensorMap& x_map,

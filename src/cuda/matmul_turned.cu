@@ -1,19 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // One matrix for 33 to 128 tokens on Hopper, turned: tokens are the matrix instruction's 64 rows
 // and weight rows its columns, so that a CTA may have any multiple of 8 of these and all CTAs are
-// there at once, each nearly as busy as the others. Every CTA has the whole width.
+// there at once, each nearly as busy as the others.
 //
 //   grid     a CTA a block of kRows weight rows, which may begin within a tile, and a slice of the
-//            tokens: 64 a warpgroup. Where kShared is 2, the two slices of a block are a cluster
-//            and take turns to bring its weights to both
+//            tokens, 64 a warpgroup, for the whole width; where kShared is 2, the two slices of a
+//            block are a cluster and take turns to bring its weights to both. Or one of kParts
+//            parts of the width for all tokens: a block's parts are a cluster
 //   roles    a warp copies weights, in boxes that become core matrices (started before the kernel
 //            before has ended), another one token rows (128 bytes of K, swizzled; as many as there
 //            are: what lies beyond is multiplied and dropped); each warpgroup multiplies its 64
 //            tokens (wgmma m64nXk32)
 //   sums     the bits of matmul_dense.cu: each stage of 256 bytes of K by itself (with one
-//            warpgroup while the next one is multiplied), added in f32; parts one after the other
-//   shared   barriers and scales · ring of slots of kSlotWidth * (kRows + tokens) B
-//   bytes    weights once, from L2 once a slice; tokens once a block of rows, from L2
+//            warpgroup while the next one is multiplied), added in f32; parts in their order, in a
+//            cluster by the CTA that owns the rows, to which the others send theirs from registers
+//   shared   barriers and scales · ring of slots of kSlotWidth * (kRows + tokens) B · sums received
+//   bytes    weights once, from L2 once a slice; tokens once a block of rows, from L2. Two parts of
+//            80 rows and 128 tokens bring a CTA 72 % of what 80 rows and 64 tokens of a whole width
+//            do
 //
 // Numbers: docs/kernels/README.md.
 #include <algorithm>
@@ -33,8 +37,9 @@ constexpr int kBox = 128;          // bytes of K of one box of tokens
 constexpr int kRingSlotsMax = 16;  // barriers there are
 constexpr int kBarrierBytes = 384;
 constexpr int kSharedMax = 227 * 1024;
+constexpr int kTileSums = 512;  // bytes of a warp's sums of 8 weight rows and 16 tokens
 
-template <int kRows, int kWarpgroups, int kSlotWidth>
+template <int kRows, int kWarpgroups, int kSlotWidth, int kParts>
 struct TurnedPlan {
   static constexpr int kTokens = 64 * kWarpgroups;
   static constexpr int kWarps = 4 * kWarpgroups;  // that multiply
@@ -45,7 +50,13 @@ struct TurnedPlan {
   static constexpr int kWeightBytes = kRows * kSlotWidth;
   static constexpr int kSlot = kWeightBytes + kTokens * kSlotWidth;
   static constexpr int kRingBegin = (kBarrierBytes + 2 * kRows * 4 + 1023) / 1024 * 1024;
-  static constexpr int kBesideRing = 1024 + kRingBegin;
+  // Sums received where parts are a cluster: of each other part, warp and owned tile.
+  static constexpr int owned_first(int part) { return kTiles * part / kParts; }
+  static constexpr int kOwnedMax = (kTiles + kParts - 1) / kParts;
+  static constexpr int kSumsBytes = (kParts - 1) * kWarps * kOwnedMax * kTileSums;
+  static constexpr int kBesideRing = 1024 + kRingBegin + kSumsBytes;
+  static_assert(kWeightBytes % 1024 == 0 && kSlot % 1024 == 0);  // boxes of tokens are swizzled
+  static_assert((2 * kRingSlotsMax + 1) * 8 <= kBarrierBytes);
 };
 
 /// How a launch is cut, beside what the kernel's template says.
@@ -60,13 +71,18 @@ struct TurnedPiece {
   int row;    // the first of the weights'
   int slice;  // of the tokens
   int token;  // the first one
+  int part;   // of the width
+  int begin;  // stages
+  int end;
 
   /// The last tokens are in two slices where these have room for more: no box has rows beyond.
-  __device__ __forceinline__ TurnedPiece(const Matmul& p,
-                                         const TurnedCut& cut,
-                                         unsigned slices,
-                                         int rows) {
-    slice = static_cast<int>(blockIdx.x % slices);
+  __device__ __forceinline__
+  TurnedPiece(const Matmul& p, const TurnedCut& cut, unsigned slices, int rows, int parts) {
+    const int stages = (p.width_bytes + kStageWidth - 1) / kStageWidth;
+    part = parts > 1 ? static_cast<int>(blockIdx.x % slices) : 0;
+    begin = stages * part / parts;
+    end = stages * (part + 1) / parts;
+    slice = parts > 1 ? 0 : static_cast<int>(blockIdx.x % slices);
     row = static_cast<int>(blockIdx.x / slices) * rows;
     token = min(slice * cut.each, p.tokens - cut.each);
   }
@@ -117,6 +133,7 @@ __device__ __forceinline__ void copy_weights(
     if (rows > 0) tensor_map_prefetch(map[i]);
   }
   const std::uint64_t policy = evict_first_policy();
+  const int first = piece.begin * (kStageWidth / kSlotWidth);
   int unit = 0;
   if constexpr (kShared > 1) {
     unit = piece.slice;
@@ -131,10 +148,10 @@ __device__ __forceinline__ void copy_weights(
           ring.slots + static_cast<std::uint32_t>(ring.slot * Plan::kSlot + offset[i]);
       if (map[i] == nullptr) continue;
       if constexpr (kShared > 1)
-        tensor_copy_to_cluster(to, map[i], unit * (kSlotWidth / kTileChunk), group[i], tile[i],
-                               ring.full_barrier(), (1 << kShared) - 1, policy);
+        tensor_copy_to_cluster(to, map[i], (first + unit) * (kSlotWidth / kTileChunk), group[i],
+                               tile[i], ring.full_barrier(), (1 << kShared) - 1, policy);
       else
-        tensor_copy(to, map[i], unit * (kSlotWidth / kTileChunk), group[i], tile[i],
+        tensor_copy(to, map[i], (first + unit) * (kSlotWidth / kTileChunk), group[i], tile[i],
                     ring.full_barrier(), policy);
     }
 #pragma unroll
@@ -147,6 +164,7 @@ template <typename Plan, int kSlotWidth>
 __device__ __forceinline__ void copy_tokens(
     const CUtensorMap& map, const TurnedPiece& piece, int each, int units, TurnedRing ring) {
   const auto bytes = static_cast<std::uint32_t>(Plan::kWeightBytes + each * kSlotWidth);
+  const int first = piece.begin * (kStageWidth / kSlotWidth);
   tensor_map_prefetch(&map);
   grid_wait();
 #pragma unroll 1
@@ -158,7 +176,7 @@ __device__ __forceinline__ void copy_tokens(
       tensor_copy(
           ring.slots + static_cast<std::uint32_t>(ring.slot * Plan::kSlot + Plan::kWeightBytes +
                                                   box * kBox * Plan::kTokens),
-          &map, unit * kSlotWidth + box * kBox, piece.token, ring.full_barrier());
+          &map, (first + unit) * kSlotWidth + box * kBox, piece.token, ring.full_barrier());
     ring.advance();
   }
 }
@@ -168,14 +186,14 @@ __device__ __forceinline__ void copy_tokens(
 template <int kTiles>
 using Sums = float[kTiles][4];
 
-template <TileType kType, int kRows, int kWarpgroups, int kSlotWidth, int kShared>
-__global__ void __launch_bounds__(TurnedPlan<kRows, kWarpgroups, kSlotWidth>::kThreads)
+template <TileType kType, int kRows, int kWarpgroups, int kSlotWidth, int kShared, int kParts>
+__global__ void __launch_bounds__(TurnedPlan<kRows, kWarpgroups, kSlotWidth, kParts>::kThreads)
     turned_kernel(const __grid_constant__ Matmul p,
                   const __grid_constant__ WeightMaps weight_maps,
                   const __grid_constant__ CUtensorMap x_map,
                   const TurnedCut cut) {
-  using Plan = TurnedPlan<kRows, kWarpgroups, kSlotWidth>;
-  constexpr bool kWhole = kWarpgroups == 1;  // parts, one after the other
+  using Plan = TurnedPlan<kRows, kWarpgroups, kSlotWidth, kParts>;
+  constexpr bool kWhole = kWarpgroups == 1 && kParts == 1;  // parts, one after the other
   constexpr int kTiles = Plan::kTiles;
   constexpr int kHalves = kStageWidth / kSlotWidth;
   extern __shared__ std::uint8_t unaligned[];
@@ -183,21 +201,34 @@ __global__ void __launch_bounds__(TurnedPlan<kRows, kWarpgroups, kSlotWidth>::kT
   const std::uint32_t full = shared_address(shared);
   TurnedRing ring{full, full + 8U * kRingSlotsMax, shared_address(shared) + Plan::kRingBegin,
                   cut.slots};
+  const std::uint32_t received = ring.empty + 8U * kRingSlotsMax;
+  const std::uint32_t sums =  // beside the ring
+      ring.slots + static_cast<std::uint32_t>(cut.slots * Plan::kSlot);
   auto* row_scales = reinterpret_cast<float*>(shared + kBarrierBytes);
   float* bias = row_scales + kRows;
 
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
   const int warp = warp_index();
-  const TurnedPiece piece(p, cut, kShared > 1 ? kShared : static_cast<unsigned>(cut.slices), kRows);
-  const int stages = (p.width_bytes + kStageWidth - 1) / kStageWidth;
+  const TurnedPiece piece(p, cut,
+                          kParts > 1    ? kParts
+                          : kShared > 1 ? kShared
+                                        : static_cast<unsigned>(cut.slices),
+                          kRows, kParts);
+  const int stages = piece.end - piece.begin;
   if (thread == 0) {
     for (int slot = 0; slot < cut.slots; ++slot) {
       mbarrier_init(ring.full + 8U * static_cast<std::uint32_t>(slot), 1);
       mbarrier_init(ring.empty + 8U * static_cast<std::uint32_t>(slot),
                     static_cast<std::uint32_t>(Plan::kWarps * kShared));
     }
+    if constexpr (kParts > 1) mbarrier_init(received, 1);
     mbarrier_init_fence();
+    if constexpr (kParts > 1)
+      mbarrier_arrive_expect(
+          received, static_cast<std::uint32_t>(
+                        (kParts - 1) * Plan::kWarps * kTileSums *
+                        (Plan::owned_first(piece.part + 1) - Plan::owned_first(piece.part))));
   }
   __syncthreads();
   if constexpr (kShared > 1) {
@@ -217,6 +248,7 @@ __global__ void __launch_bounds__(TurnedPlan<kRows, kWarpgroups, kSlotWidth>::kT
   }
 
   // ---- the multiplying warps
+  if constexpr (kParts > 1) cluster_arrive();
   for (int i = thread; i < kRows; i += 32 * Plan::kWarps) {
     const int n = piece.row + i;
     row_scales[i] = kType == TileType::fp8 && n < p.rows ? p.row_scales[n] : 1.0F;
@@ -246,7 +278,12 @@ __global__ void __launch_bounds__(TurnedPlan<kRows, kWarpgroups, kSlotWidth>::kT
                     : ring.empty;
     const auto release = [&] {
       const std::uint32_t barrier = theirs + 8U * static_cast<std::uint32_t>(oldest);
-      if (lane < kShared) kShared > 1 ? mbarrier_arrive_remote(barrier) : mbarrier_arrive(barrier);
+      if (lane < kShared) {
+        if constexpr (kShared > 1)
+          mbarrier_arrive_remote(barrier);
+        else
+          mbarrier_arrive(barrier);
+      }
       if (++oldest == cut.slots) oldest = 0;
     };
     // Issues the products of a slot.
@@ -343,7 +380,7 @@ __global__ void __launch_bounds__(TurnedPlan<kRows, kWarpgroups, kSlotWidth>::kT
     }
   }
 
-  named_barrier(1, 32 * Plan::kWarps);  // scales are there, and all are done with the ring
+  named_barrier(1, 32 * Plan::kWarps);  // scales are there
   const bool aligned = p.end == MatmulEnd::bf16 && p.rows % 8 == 0 && p.out_stride % 8 == 0 &&
                        reinterpret_cast<std::uintptr_t>(p.out) % 16 == 0;
   const bool pairs = p.end == MatmulEnd::f32 && p.out_stride % 2 == 0 &&
@@ -387,45 +424,94 @@ __global__ void __launch_bounds__(TurnedPlan<kRows, kWarpgroups, kSlotWidth>::kT
             eight;
     }
   };
+  if constexpr (kParts > 1) {
+    cluster_wait();  // every CTA has begun
+    // Sums travel in the order of fragments.
+    const auto place = [&](int from, int owner, int tile) {
+      const int other = from < owner ? from : from - 1;
+      return sums +
+             static_cast<std::uint32_t>(
+                 ((other * Plan::kWarps + warp) * Plan::kOwnedMax + tile) * kTileSums + lane * 16);
+    };
 #pragma unroll
-  for (int tile = 0; tile < kTiles; tile += 4) {
-    float of[4][4] = {};
+    for (int owner = 0; owner < kParts; ++owner) {
+      if (owner == piece.part) continue;
+      const auto rank = static_cast<std::uint32_t>(owner);
+      const std::uint32_t to = cluster_address(place(piece.part, owner, 0), rank);
+      const std::uint32_t barrier = cluster_address(received, rank);
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
+      for (int tile = Plan::owned_first(owner); tile < Plan::owned_first(owner + 1); ++tile)
+        cluster_send(to + static_cast<std::uint32_t>((tile - Plan::owned_first(owner)) * kTileSums),
+                     make_float4(sum[tile][0], sum[tile][1], sum[tile][2], sum[tile][3]), barrier);
+    }
+    mbarrier_wait_cluster(received, 0);
 #pragma unroll
-      for (int j = 0; j < 4; ++j)
-        if (tile + i < kTiles) of[i][j] = sum[tile + i < kTiles ? tile + i : 0][j];
-    finish(tile, std::min(4, kTiles - tile), of);
+    for (int owner = 0; owner < kParts; ++owner) {
+      if (owner != piece.part) continue;
+      constexpr int kFour = 4;
+      const int first = Plan::owned_first(owner);
+      const int end = Plan::owned_first(owner + 1);
+#pragma unroll
+      for (int tile = 0; tile < Plan::kOwnedMax; tile += kFour) {
+        float of[kFour][4] = {};
+#pragma unroll
+        for (int from = 0; from < kParts; ++from)
+#pragma unroll
+          for (int i = 0; i < kFour; ++i) {
+            if (first + tile + i >= end) continue;
+            std::uint32_t words[4];
+            if (from != owner) load_shared(words, place(from, owner, tile + i));
+#pragma unroll
+            for (int j = 0; j < 4; ++j)
+              of[i][j] += from == owner ? sum[std::min(first + tile + i, kTiles - 1)][j]
+                                        : __uint_as_float(words[j]);
+          }
+        if (first + tile < end) finish(first + tile, std::min(kFour, end - first - tile), of);
+      }
+    }
+  } else {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; tile += 4) {
+      float of[4][4] = {};
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+          if (tile + i < kTiles) of[i][j] = sum[tile + i < kTiles ? tile + i : 0][j];
+      finish(tile, std::min(4, kTiles - tile), of);
+    }
   }
+  __syncwarp();
   if constexpr (kShared > 1)
     cluster_barrier();  // NOTE: others copy to this CTA and tell it of free slots
 }
 
-template <TileType kType, int kRows, int kWarpgroups, int kSlotWidth, int kShared>
+template <TileType kType, int kRows, int kWarpgroups, int kSlotWidth, int kShared, int kParts = 1>
 cudaError_t launch_form(const Matmul& p,
                         const WeightMaps& weight_maps,
                         const CUtensorMap& x_map,
                         const DenseForm& form,
                         cudaStream_t stream) {
-  using Plan = TurnedPlan<kRows, kWarpgroups, kSlotWidth>;
-  const auto kernel = turned_kernel<kType, kRows, kWarpgroups, kSlotWidth, kShared>;
+  using Plan = TurnedPlan<kRows, kWarpgroups, kSlotWidth, kParts>;
+  const auto kernel = turned_kernel<kType, kRows, kWarpgroups, kSlotWidth, kShared, kParts>;
   static const cudaError_t prepared =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedMax);
   if (prepared != cudaSuccess) return prepared;
-  if (kWarpgroups > 1 && p.parts > 1) return cudaErrorInvalidValue;
+  if (kWarpgroups > 1 && p.parts != kParts) return cudaErrorInvalidValue;
   const int each = dense_slice(form, p.tokens);
   const TurnedCut cut{
       .slots = std::min(kRingSlotsMax, (kSharedMax - Plan::kBesideRing) / Plan::kSlot),
       .slices = ceil_div(p.tokens, each),
       .each = each};
-  if (form.shared != kShared || (kShared > 1 && cut.slices != kShared))
+  if (form.shared != kShared || (kShared > 1 && cut.slices != kShared) ||
+      (kParts > 1 && cut.slices != 1))
     return cudaErrorInvalidValue;
-  const int ctas = ceil_div(p.rows, kRows) * cut.slices;
-  return launch_kernel(
-      kernel,
-      {dim3(static_cast<unsigned>(ctas)), dim3(Plan::kThreads),
-       static_cast<std::size_t>(Plan::kBesideRing + cut.slots * Plan::kSlot), kShared},
-      stream, p, weight_maps, x_map, cut);
+  const int ctas = ceil_div(p.rows, kRows) * cut.slices * kParts;
+  return launch_kernel(kernel,
+                       {dim3(static_cast<unsigned>(ctas)), dim3(Plan::kThreads),
+                        static_cast<std::size_t>(Plan::kBesideRing + cut.slots * Plan::kSlot),
+                        kParts > 1 ? kParts : kShared},
+                       stream, p, weight_maps, x_map, cut);
 }
 
 }  // namespace
@@ -435,13 +521,22 @@ DenseForm turned_form(const Matmul& p, int multiprocessors) {
   constexpr int kTilesOfWaves = 200;  // from here on CTAs may follow each other
   constexpr int kSharedRows = 56;
   constexpr int kSharedStages = 12;
+  constexpr int kPartsStages = 20;  // longer ones are not measured
+  constexpr int kTokensOfWideParts = 97;
   DenseForm form;
-  if (p.tokens < kTokensMin) return form;
+  // NOTE: products of what lies beyond a width are zeros, but cut the sums that they are added to.
+  if (p.tokens < kTokensMin || p.width_bytes % kStageWidth != 0) return form;
   const int slices = ceil_div(p.tokens, 64);
   const auto fits = [&](int rows, int of) {  // all CTAs at once, on most multiprocessors
     const int ctas = ceil_div(p.rows, rows) * of;
     return ctas <= multiprocessors && ctas * 2 > multiprocessors;
   };
+  if (p.type == TileType::fp8 && slices == 2 && p.parts == 2 &&
+      p.width_bytes <= kPartsStages * kStageWidth) {
+    for (const int rows : {80, 96})
+      if (fits(rows, p.parts) && (rows == 80 || p.tokens >= kTokensOfWideParts))
+        return {.columns = 128, .slot_width = 128, .rows = rows};
+  }
   if (p.type == TileType::fp8) {
     for (const int rows : {40, 48, 56, 80, 96}) {
       if (!fits(rows, slices)) continue;
@@ -472,6 +567,8 @@ cudaError_t launch_matmul_turned(const Matmul& p,
     return launch(two ? launch_form<kBf16, 96, 2, 128, 1> : launch_form<kBf16, 96, 1, 128, 1>);
   if (p.type != kFp8) return cudaErrorInvalidValue;
   const bool shared = form.shared == 2;
+  if (two && p.parts == 2 && form.rows == 80) return launch(launch_form<kFp8, 80, 2, 128, 1, 2>);
+  if (two && p.parts == 2 && form.rows == 96) return launch(launch_form<kFp8, 96, 2, 128, 1, 2>);
   if (two && form.rows == 96) return launch(launch_form<kFp8, 96, 2, 128, 1>);
   if (two && form.rows == 112) return launch(launch_form<kFp8, 112, 2, 128, 1>);
   switch (two ? 0 : form.rows) {

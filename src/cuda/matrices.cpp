@@ -149,7 +149,7 @@ Status CudaBackend::run_dense(const Matmul& p, const DenseForm& form) {
     KOHO_CUDA_TRY(launch_matmul_dense(p, map, form, stream_));
     return {};
   }
-  WeightMaps weight_maps;
+  WeightMaps weight_maps{};
   KOHO_TRY(make_weight_maps(weight_maps, p, form));
   KOHO_CUDA_TRY(launch_matmul_turned(p, weight_maps, map, form, stream_));
   return {};

@@ -159,7 +159,7 @@ __device__ __forceinline__ void tensor_copy(std::uint32_t destination,
       "l"(map), "r"(column), "r"(row), "r"(barrier), "l"(policy)
       : "memory");
 }
-/// A box of a tensor of four dimensions, the first one's coordinate 0; with a mask as below.
+/// A box of a tensor of four dimensions, the first one's coordinate 0.
 __device__ __forceinline__ void tensor_copy(std::uint32_t destination,
                                             const void* map,
                                             int second,
@@ -262,7 +262,7 @@ __device__ __forceinline__ void cluster_barrier() {
                    : "memory");
 }
 /// The two halves of a cluster barrier that orders no memory but what the fence of barriers'
-/// initialisation does; all threads of a CTA pass through both.
+/// initialisation does; all threads of a CTA that do not leave before pass through both.
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }

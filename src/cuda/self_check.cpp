@@ -18,6 +18,7 @@ namespace {
 constexpr int kRows = 128;
 constexpr int kColumns = 1088;  // more than four stages, the last one short
 constexpr int kTokens = 61;
+constexpr int kTokensTwo = 125;
 constexpr int kTokensMany = kPrefillColumns;
 constexpr int kBlocks = (kColumns + kBlockWidth - 1) / kBlockWidth;
 
@@ -182,10 +183,14 @@ Status CudaBackend::run_self_test() {
     for (const DenseForm& form :
          {DenseForm{.columns = 64, .slot_width = bf16 ? 128 : 256, .rows = bf16 ? 96 : 40},
           DenseForm{.columns = 32, .rows = 80, .shared = 2},
-          DenseForm{.columns = 128, .slot_width = 128, .rows = 96}}) {
-      if (type == TileType::fp8_block || (bf16 && form.shared > 1)) continue;
+          DenseForm{.columns = 128, .slot_width = 128, .rows = 96},
+          DenseForm{.columns = 128, .slot_width = 128, .rows = 80}}) {
+      if (type == TileType::fp8_block || (bf16 && (form.shared > 1 || form.rows == 80))) continue;
       Matmul whole = p;
-      if (form.columns == 128) whole.parts = 1;
+      if (form.columns == 128) {  // tokens for both warpgroups
+        whole.parts = form.rows == 80 ? 2 : 1;
+        whole.tokens = kTokensTwo;
+      }
       KOHO_TRY_ASSIGN(const bool turned,
                       equal(whole, [&](const Matmul& shape) { return run_dense(shape, form); }));
       all = all && turned;
@@ -193,7 +198,7 @@ Status CudaBackend::run_self_test() {
     // Each form of the loop that multiplies many tokens by experts, its last columns without a
     // token.
     for (int form = 0; type == TileType::fp8 && form < prefill_forms(kPrefillColumns); ++form) {
-      const int count = prefill_form_columns(kPrefillColumns, form) - form;
+      const int count = prefill_form_columns(kPrefillColumns, form) - form - 1;
       const MatmulEntry entry{.expert = 0, .first = 0, .count = count, .place = 0, .places = 1};
       const std::int32_t entry_count = 1;
       KOHO_CUDA_TRY(cudaMemcpy(list.as<void>(), &entry, sizeof entry, cudaMemcpyHostToDevice));

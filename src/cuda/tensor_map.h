@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Descriptions of row-major activations for the copy engine. Made on the host for every launch and
-// passed by value, so a captured graph holds its own.
+// Descriptions of row-major activations and of tiled weights for the copy engine. Made on the host
+// for every launch and passed by value, so a captured graph holds its own.
 #pragma once
 
 #include <cstdint>
