@@ -112,8 +112,8 @@ struct Cursor {
 
 /// Items on their way from the copying warp, which looks them up, to those that multiply and write:
 /// neither waits for global memory between two items. NOTE: nobody says that an item was read. The
-/// copying warp is at most a ring's slots ahead of those that multiply, and these two items ahead
-/// of those that write.
+/// copying warp is at most a ring's slots and seven items ahead of those that multiply, and these
+/// two items ahead of those that write.
 struct ItemList {
   std::uint32_t items;  // kItems of 16 bytes
   std::uint32_t full;   // barriers
@@ -513,6 +513,7 @@ __device__ void multiply_items(const Matmul& p,
     if (pending && (!more || (whole == 0 && left != kBox))) finish();
     if (!more) continue;
     const PrefillItem item = list.get(number);
+    __syncwarp();  // all lanes have it: two of them tell later that slots are free
     const int row = (item.block * 2 + rank) * kBlockRows + warp * 16;
     prefetch_scales<kType>(p, item, row);
     float total[kParts ? Plan::kTiles : 1][4] = {};
@@ -653,8 +654,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     multiply_items<kType, kColumns, kParts>(p, work, list, full, empty, ring, handed);
   }
   __syncwarp();
-  cluster_arrive();
-  cluster_wait();  // NOTE: no CTA may leave while the other sends to it
+  cluster_barrier();  // NOTE: no CTA may leave while the other sends to it
 }
 
 template <TileType kType, int kColumns, bool kParts>

@@ -249,7 +249,7 @@ std::string run_experts(Backend& backend,
   const bool one = size == Size::one;
   const bool many = size == Size::many;
   const bool crowd = size == Size::crowd;
-  const std::int64_t hidden = crowd  ? random.pick({16, 32})
+  const std::int64_t hidden = crowd  ? random.pick({16, 32, 128, 272})
                               : many ? random.pick({64, 128, 272, 512})
                               : one  ? random.pick({33, 160, 272, 528, 784, 1040})
                                      : random.pick({16, 33, 64, 128, 160, 256});
