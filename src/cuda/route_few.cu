@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The router of 2 to 64 tokens: a decode step's, by the sums of route.cu's fast form.
 //
-//   grid     clusters of 16 CTAs, each cluster up to 32 tokens; CTA r multiplies part r of H
+//   grid     clusters of 16 CTAs, each with up to 22 tokens; CTA r has part r of H
 //   weights  a warp's 16 experts wait in registers since before the kernel before ended: a
 //            multiprocessor holds one CTA, an H200 7 clusters
 //   tokens   through shared memory; eight at a time multiplied and their sums sent, of a warp's 16
@@ -29,7 +29,7 @@ constexpr int kThreadsMax = kOwn * kFastExperts;
 constexpr int kTop = 8;  // what is ranked by counting; more by choose()
 constexpr int kQuarters = 4;
 constexpr int kOwnBarrier = 1;     // the first of kOwn named barriers
-constexpr int kStageRow = 16 + 4;  // floats of a token's 16 experts; no bank conflicts
+constexpr int kStageRow = 16 + 4;  // floats of a token's 16 experts; writes meet no bank twice
 
 /// What a thread does after the wait, in two pieces of 16 bytes.
 struct Prepared {

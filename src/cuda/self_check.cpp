@@ -134,7 +134,8 @@ Status CudaBackend::run_self_test() {
     p.out_stride = kRows;
     p.end = MatmulEnd::f32;
     // Runs `launch`, then the portable form of the same; false if they differ.
-    const auto equal = [&](const Matmul& shape, const auto& launch) -> Result<bool> {
+    const auto equal = [&](const char* kernel, const Matmul& shape,
+                           const auto& launch) -> Result<bool> {
       std::vector<float> results[2];
       for (int form = 0; form < 2; ++form) {
         KOHO_CUDA_TRY(cudaMemsetAsync(out.as<void>(), 0xFF, kTokensMany * kRows * 4, stream_));
@@ -149,17 +150,16 @@ Status CudaBackend::run_self_test() {
       const double error = relative_error(results[1], results[0]);
       if (error <= kErrorMax + (shape.end == MatmulEnd::bf16 ? kRounding : 0.0)) return true;
       log::warning(
-          "self-test: a wgmma kernel differs from the portable one by {:.1e} (type {}, {} tokens "
-          "in "
+          "self-test: the {} kernel differs from the portable one by {:.1e} (type {}, {} tokens, "
           "{} parts); the portable one is used",
-          error, static_cast<int>(type), shape.tokens, shape.parts);
+          kernel, error, static_cast<int>(type), shape.tokens, shape.parts);
       return false;
     };
     bool all = true;
     for (const int tiles : {1, 2, 4, 8}) {
       p.token_tiles = tiles;
       p.parts = tiles % 4 == 0 ? 2 : 1;
-      KOHO_TRY_ASSIGN(const bool same, equal(p, [&](const Matmul& shape) -> Status {
+      KOHO_TRY_ASSIGN(const bool same, equal("wgmma matrix", p, [&](const Matmul& shape) -> Status {
                         KOHO_CUDA_TRY(launch_matmul_wgmma(shape, device_.multiprocessors, stream_));
                         return {};
                       }));
@@ -171,8 +171,8 @@ Status CudaBackend::run_self_test() {
         p.token_tiles = 8;
         p.parts = 1 + tokens % 3;
         KOHO_TRY_ASSIGN(const bool dense,
-                        equal(p, [&](const Matmul& shape) { return run_dense(shape); }));
-        KOHO_TRY_ASSIGN(const bool prefill, equal(p, [&](const Matmul& shape) {
+                        equal("dense", p, [&](const Matmul& shape) { return run_dense(shape); }));
+        KOHO_TRY_ASSIGN(const bool prefill, equal("prefill", p, [&](const Matmul& shape) {
                           return run_prefill(shape, shape.tokens, 128);
                         }));
         all = all && dense && prefill;
@@ -191,8 +191,9 @@ Status CudaBackend::run_self_test() {
         whole.parts = form.rows == 80 ? 2 : 1;
         whole.tokens = kTokensTwo;
       }
-      KOHO_TRY_ASSIGN(const bool turned,
-                      equal(whole, [&](const Matmul& shape) { return run_dense(shape, form); }));
+      KOHO_TRY_ASSIGN(const bool turned, equal("turned", whole, [&](const Matmul& shape) {
+                        return run_dense(shape, form);
+                      }));
       all = all && turned;
     }
     // Each form of the loop that multiplies many tokens by experts, its last columns without a
@@ -207,7 +208,7 @@ Status CudaBackend::run_self_test() {
       p.tokens = count;
       p.parts = 1;
       p.end = MatmulEnd::bf16;
-      KOHO_TRY_ASSIGN(const bool experts, equal(p, [&](Matmul shape) {
+      KOHO_TRY_ASSIGN(const bool experts, equal("experts' prefill", p, [&](Matmul shape) {
                         shape.entries = list.as<const MatmulEntry>();
                         shape.entry_count = reinterpret_cast<const std::int32_t*>(
                             list.as<const std::byte>() + sizeof entry);
