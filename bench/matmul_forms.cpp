@@ -180,14 +180,13 @@ Result<double> time_calls(cudaStream_t stream,
 }
 
 std::string form_name(const DenseForm& form, int parts) {
+  const std::string width = parts == 1 ? "1 part" : fmt::format("{} parts a cluster", parts);
   if (form.rows > 0)
     return fmt::format("turned, {} rows x {} tokens a CTA, {}, slots of {}{}", form.rows,
-                       form.columns,
-                       form.columns > 64 ? fmt::format("{} parts a cluster", parts) : "whole width",
-                       form.slot_width, form.shared > 1 ? ", 2 sharing" : "");
+                       form.columns, form.columns > 64 ? width : "whole width", form.slot_width,
+                       form.shared > 1 ? ", 2 sharing" : "");
   return fmt::format("{} tokens a CTA, {}, slots of {}, ring {} KB, {} copying", form.columns,
-                     parts == 1 ? "1 part" : fmt::format("{} parts a cluster", parts),
-                     form.slot_width, form.ring_bytes >> 10, form.copiers);
+                     width, form.slot_width, form.ring_bytes >> 10, form.copiers);
 }
 
 bool same(const DenseForm& a, const DenseForm& b) {
@@ -352,21 +351,9 @@ class FormsBench {
     std::vector<std::uint8_t> got(out_bytes);
     std::vector<Timed> timed;
     for (const DenseForm& form : forms_of(p, multiprocessors_, arguments_.chosen)) {
-      CUtensorMap map;
-      KOHO_TRY(make_tensor_map(
-          map,
-          {.data = p.x, .row_bytes = p.x_bytes, .rows = tokens, .stride_bytes = p.x_stride_bytes},
-          dense_slice(form, tokens)));
       const auto call = [&](std::int64_t copy) -> Status {
         p.weight = o.weights.as<const std::uint8_t>() + copy * o.matrix_bytes;
-        if (form.rows == 0) {
-          KOHO_CUDA_TRY(launch_matmul_dense(p, map, form, stream_));
-          return {};
-        }
-        WeightMaps weight_maps{};
-        KOHO_TRY(make_weight_maps(weight_maps, p, form));
-        KOHO_CUDA_TRY(launch_matmul_turned(p, weight_maps, map, form, stream_));
-        return {};
+        return launch_dense_form(p, form, stream_);
       };
       KOHO_CUDA_TRY(cudaMemsetAsync(p.out, 0xFF, out_bytes, stream_));
       KOHO_TRY(call(0));

@@ -16,8 +16,6 @@
 
 namespace koho::cuda {
 
-struct DenseForm;
-
 class CudaBackend final : public Backend {
  public:
   static Result<std::unique_ptr<Backend>> open(const CudaOptions& options);
@@ -132,7 +130,6 @@ class CudaBackend final : public Backend {
   Result<std::byte*> scratch(std::int64_t bytes);
   Status run_matmul(const Matmul& parameters);
   Status run_dense(const Matmul& parameters);
-  Status run_dense(const Matmul& parameters, const DenseForm& form);
   Status run_prefill(const Matmul& parameters, std::int64_t rows, int columns);
   Status multiply_segment(TensorView out, const Activation& x, const LinearSegment& segment);
   /// Moves rows that cannot be copied 16 bytes at a time to scratch memory, where they can.

@@ -26,7 +26,6 @@
 namespace koho::cuda {
 namespace {
 
-constexpr int kBox = 128;          // bytes of K of one box of tokens
 constexpr int kRingSlotsMax = 16;  // barriers there are
 constexpr int kBarrierBytes = 384;
 constexpr int kRowGroups = kTileRows / 16;  // of rows, one a warp of a warpgroup
@@ -450,7 +449,6 @@ cudaError_t launch_form(const Matmul& p,
                         const DenseForm& form,
                         cudaStream_t stream) {
   using Plan = DensePlan<kColumns, kSlotWidth>;
-  constexpr int kSharedMax = 227 * 1024;
   const auto kernel = dense_kernel<kType, kColumns, kSlotWidth>;
   static const cudaError_t prepared =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedMax);

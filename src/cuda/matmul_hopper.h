@@ -13,11 +13,13 @@
 
 namespace koho::cuda {
 
+constexpr int kBox = 128;               // bytes of K of a box of token rows
+constexpr int kSharedMax = 227 * 1024;  // bytes of shared memory that a CTA may have
+
 /// How the work of one matrix is cut; no result depends on it.
 struct DenseForm {
   int columns = 8;       // room for so many tokens a CTA: 8, 16, 32, 64, 128
   int slot_width = 256;  // bytes of K of a slot of the ring: 256 or 128
-
   int ring_bytes = 0;
   int copiers = 1;  // warps; with 2 one of them copies token rows alone
   int rows = 0;     // weight rows of a CTA of the turned kernel; 0: the other kernel
@@ -51,8 +53,8 @@ struct WeightMaps {
   CUtensorMap of[kTileRows / 8];
 };
 /// The same turned, form.rows weight rows a CTA. With 64 columns a CTA has one warpgroup and the
-/// whole width, with 128 two warpgroups, all tokens, and a part of the width; widths are multiples
-/// of kStageWidth.
+/// whole width, with 128 two warpgroups, all tokens, and a part of the width. Its bits are the
+/// other kernel's where the width is a multiple of kStageWidth.
 cudaError_t launch_matmul_turned(const Matmul& parameters,
                                  const WeightMaps& weight_maps,
                                  const CUtensorMap& x_map,

@@ -29,7 +29,6 @@
 namespace koho::cuda {
 namespace {
 
-constexpr int kBox = 128;  // bytes of K of one stage
 constexpr int kRowTiles = 2;
 constexpr int kBlockRows = kRowTiles * kTileRows;
 constexpr int kConsumers = 256;
@@ -38,7 +37,6 @@ constexpr int kWriters = 3;  // warps
 constexpr int kWeightBytes = kBlockRows * kBox;
 constexpr int kBarrierBytes = 1024;  // and items
 constexpr int kItems = 32;           // that are known at once, see ItemList
-constexpr int kSharedMax = 227 * 1024;
 
 template <int kColumns>
 struct PrefillPlan {

@@ -33,10 +33,8 @@
 namespace koho::cuda {
 namespace {
 
-constexpr int kBox = 128;          // bytes of K of one box of tokens
 constexpr int kRingSlotsMax = 16;  // barriers there are
 constexpr int kBarrierBytes = 384;
-constexpr int kSharedMax = 227 * 1024;
 constexpr int kTileSums = 512;  // bytes of a warp's sums of 8 weight rows and 16 tokens
 
 template <int kRows, int kWarpgroups, int kSlotWidth, int kParts>
@@ -75,15 +73,16 @@ struct TurnedPiece {
   int begin;  // stages
   int end;
 
-  /// The last tokens are in two slices where these have room for more: no box has rows beyond.
+  /// `ctas` of a block of `rows`, as slices or as `parts`. The last tokens are in two slices where
+  /// these have room for more: no box has rows beyond.
   __device__ __forceinline__
-  TurnedPiece(const Matmul& p, const TurnedCut& cut, unsigned slices, int rows, int parts) {
+  TurnedPiece(const Matmul& p, const TurnedCut& cut, unsigned ctas, int rows, int parts) {
     const int stages = (p.width_bytes + kStageWidth - 1) / kStageWidth;
-    part = parts > 1 ? static_cast<int>(blockIdx.x % slices) : 0;
+    part = parts > 1 ? static_cast<int>(blockIdx.x % ctas) : 0;
     begin = stages * part / parts;
     end = stages * (part + 1) / parts;
-    slice = parts > 1 ? 0 : static_cast<int>(blockIdx.x % slices);
-    row = static_cast<int>(blockIdx.x / slices) * rows;
+    slice = parts > 1 ? 0 : static_cast<int>(blockIdx.x % ctas);
+    row = static_cast<int>(blockIdx.x / ctas) * rows;
     token = min(slice * cut.each, p.tokens - cut.each);
   }
 };
@@ -494,8 +493,7 @@ cudaError_t launch_form(const Matmul& p,
                         cudaStream_t stream) {
   using Plan = TurnedPlan<kRows, kWarpgroups, kSlotWidth, kParts>;
   const auto kernel = turned_kernel<kType, kRows, kWarpgroups, kSlotWidth, kShared, kParts>;
-  static const cudaError_t prepared =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedMax);
+  static const cudaError_t prepared = use_shared_memory(kernel, kSharedMax);
   if (prepared != cudaSuccess) return prepared;
   if (kWarpgroups > 1 && p.parts != kParts) return cudaErrorInvalidValue;
   const int each = dense_slice(form, p.tokens);

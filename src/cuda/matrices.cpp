@@ -136,23 +136,7 @@ Result<std::byte*> CudaBackend::scratch(std::int64_t bytes) {
 }
 
 Status CudaBackend::run_dense(const Matmul& p) {
-  return run_dense(p, dense_form(p, device_.multiprocessors));
-}
-
-Status CudaBackend::run_dense(const Matmul& p, const DenseForm& form) {
-  CUtensorMap map;
-  KOHO_TRY(make_tensor_map(
-      map,
-      {.data = p.x, .row_bytes = p.x_bytes, .rows = p.tokens, .stride_bytes = p.x_stride_bytes},
-      dense_slice(form, p.tokens)));
-  if (form.rows == 0) {
-    KOHO_CUDA_TRY(launch_matmul_dense(p, map, form, stream_));
-    return {};
-  }
-  WeightMaps weight_maps{};
-  KOHO_TRY(make_weight_maps(weight_maps, p, form));
-  KOHO_CUDA_TRY(launch_matmul_turned(p, weight_maps, map, form, stream_));
-  return {};
+  return launch_dense_form(p, dense_form(p, device_.multiprocessors), stream_);
 }
 
 Status CudaBackend::run_matmul(const Matmul& p) {

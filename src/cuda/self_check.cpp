@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "cuda/backend.h"
 #include "cuda/matmul_hopper.h"
+#include "cuda/tensor_map.h"
 #include "cuda/tiles.h"
 #include "tensor/number.h"
 
@@ -185,14 +186,14 @@ Status CudaBackend::run_self_test() {
           DenseForm{.columns = 32, .rows = 80, .shared = 2},
           DenseForm{.columns = 128, .slot_width = 128, .rows = 96},
           DenseForm{.columns = 128, .slot_width = 128, .rows = 80}}) {
-      if (type == TileType::fp8_block || (bf16 && (form.shared > 1 || form.rows == 80))) continue;
+      if (type == TileType::fp8_block || (bf16 && form.rows == 80)) continue;
       Matmul whole = p;
       if (form.columns == 128) {  // tokens for both warpgroups
         whole.parts = form.rows == 80 ? 2 : 1;
         whole.tokens = kTokensTwo;
       }
       KOHO_TRY_ASSIGN(const bool turned, equal("turned", whole, [&](const Matmul& shape) {
-                        return run_dense(shape, form);
+                        return launch_dense_form(shape, form, stream_);
                       }));
       all = all && turned;
     }

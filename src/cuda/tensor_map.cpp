@@ -16,7 +16,7 @@ using Encode = decltype(&cuTensorMapEncodeTiled);
 
 /// The driver's encoder: the library does not link the driver, which a machine may lack.
 struct Encoder {
-  decltype(&cuTensorMapEncodeTiled) encode = nullptr;
+  Encode encode = nullptr;
 };
 Result<Encoder> find_encoder() {
   void* symbol = nullptr;
@@ -25,7 +25,7 @@ Result<Encoder> find_encoder() {
                                                  cudaEnableDefault, &found));
   if (found != cudaDriverEntryPointSuccess || symbol == nullptr)
     return make_error(ErrorCode::device_error, "the driver has no cuTensorMapEncodeTiled");
-  return Encoder{reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(symbol)};
+  return Encoder{reinterpret_cast<Encode>(symbol)};
 }
 
 /// A map of bytes, packed along the first of kRank dimensions.
@@ -57,7 +57,7 @@ Status make_tensor_map(CUtensorMap& map, const TensorRows& rows, int box_rows) {
   const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(rows.row_bytes),
                                static_cast<cuuint64_t>(rows.rows)};
   const cuuint64_t strides[1] = {static_cast<cuuint64_t>(rows.stride_bytes)};
-  const cuuint32_t box[2] = {128, static_cast<cuuint32_t>(box_rows)};
+  const cuuint32_t box[2] = {kBox, static_cast<cuuint32_t>(box_rows)};
   return encode_map(map, rows.data, sizes, strides, box, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
@@ -81,6 +81,22 @@ Status make_weight_maps(WeightMaps& maps, const Matmul& p, const DenseForm& form
 Status make_prefill_maps(PrefillMaps& maps, const TensorRows& rows, int columns) {
   for (int form = 0; form < prefill_forms(columns); ++form)
     KOHO_TRY(make_tensor_map(maps.of[form], rows, prefill_form_columns(columns, form) / 2));
+  return {};
+}
+
+Status launch_dense_form(const Matmul& p, const DenseForm& form, cudaStream_t stream) {
+  CUtensorMap map;
+  KOHO_TRY(make_tensor_map(
+      map,
+      {.data = p.x, .row_bytes = p.x_bytes, .rows = p.tokens, .stride_bytes = p.x_stride_bytes},
+      dense_slice(form, p.tokens)));
+  if (form.rows == 0) {
+    KOHO_CUDA_TRY(launch_matmul_dense(p, map, form, stream));
+    return {};
+  }
+  WeightMaps weight_maps{};
+  KOHO_TRY(make_weight_maps(weight_maps, p, form));
+  KOHO_CUDA_TRY(launch_matmul_turned(p, weight_maps, map, form, stream));
   return {};
 }
 

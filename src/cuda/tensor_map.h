@@ -30,4 +30,7 @@ Status make_weight_maps(WeightMaps& maps, const Matmul& parameters, const DenseF
 /// Those of launch_matmul_prefill() with `columns`.
 Status make_prefill_maps(PrefillMaps& maps, const TensorRows& rows, int columns);
 
+/// One matrix in a form of either kernel, with the maps that it needs. Errors: device_error.
+Status launch_dense_form(const Matmul& parameters, const DenseForm& form, cudaStream_t stream);
+
 }  // namespace koho::cuda
