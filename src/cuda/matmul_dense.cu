@@ -198,6 +198,8 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
                              static_cast<std::uint32_t>((ctas - 1) * owned * Plan::kTiles * 512));
   }
   __syncthreads();
+  // NOTE: by all warps: under compute-sanitizer the others wait here for those that arrive later.
+  if (!Plan::kReuseRing && ctas > 1) cluster_arrive();
   if (warp >= kConsumers / 32) {  // ---- the copying warps
     if (elect_one()) {
       const std::uint64_t policy = evict_first_policy();
@@ -212,7 +214,6 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
   }
 
   // ---- the multiplying warps
-  if (!Plan::kReuseRing && ctas > 1) cluster_arrive();
   for (int i = thread; i < kTileRows; i += kConsumers) {
     const int n = first_row + i;
     row_scales[i] = kType == TileType::fp8 && n < p.rows ? p.row_scales[n] : 1.0F;

@@ -234,6 +234,8 @@ __global__ void __launch_bounds__(TurnedPlan<kRows, kWarpgroups, kSlotWidth, kPa
     cluster_arrive();
     cluster_wait();
   }
+  // NOTE: by all warps: under compute-sanitizer the others wait here for those that arrive later.
+  if constexpr (kParts > 1) cluster_arrive();
 
   if (warp >= Plan::kWarps) {  // ---- the copying warps
     const int units = stages * kHalves;
@@ -247,7 +249,6 @@ __global__ void __launch_bounds__(TurnedPlan<kRows, kWarpgroups, kSlotWidth, kPa
   }
 
   // ---- the multiplying warps
-  if constexpr (kParts > 1) cluster_arrive();
   for (int i = thread; i < kRows; i += 32 * Plan::kWarps) {
     const int n = piece.row + i;
     row_scales[i] = kType == TileType::fp8 && n < p.rows ? p.row_scales[n] : 1.0F;
