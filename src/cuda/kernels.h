@@ -123,6 +123,7 @@ cudaError_t launch_silu_mul(const RowForms& out,
                             std::int64_t width,
                             cudaStream_t stream);
 /// Quantises rows of bf16 as their readers need; `rows_count` on the device may shorten `rows`.
+/// NOTE: what it points to must be older than the kernel before.
 cudaError_t launch_quantise_rows(const RowForms& out,
                                  const Bf16* x,
                                  std::int64_t stride,

@@ -138,7 +138,8 @@ TEST(CudaExperts, OneTokenHasTheBitsOfManyAtTrueWidths) {
       {"GLM-4.7 sliced in eight", 5120, 192, 0, 12, 12, 8, false, 6},
       {"a prompt of GLM-4.5-Air", 4096, 1408, 0, 10, 10, 8, true, 333},
       {"a prompt on one of four ranks", 5120, 1536, 3, 4, 12, 8, false, 400},
-      {"a prompt, sliced in eight", 5120, 192, 0, 12, 12, 8, true, 2401}};
+      {"a prompt, sliced in eight", 5120, 192, 0, 12, 12, 8, true, 2401},
+      {"a prompt whose tokens have few experts here", 5120, 192, 3, 4, 12, 8, true, 1030}};
   Result<std::unique_ptr<Backend>> opened = make_cuda_backend({});
   if (!opened.ok()) {
     ASSERT_EQ(opened.error().code, ErrorCode::not_found) << opened.error().message;
