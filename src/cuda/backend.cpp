@@ -320,7 +320,10 @@ Status CudaBackend::do_attention(const Activation& out,
                                       group_tokens_, heads.query_heads, heads.kv_heads, heads.width)
            : 0;
   const std::int64_t needed = values_bytes + round_up(partial * 4, kAlignment);
-  if (wgmma_attention_) p.widened_bytes = attention_widened_bytes(p, kWidenedBytes);
+  if (wgmma_attention_) {
+    p.tile_order = tile_orders_.of(attention_prompt_tiles(p));
+    p.widened_bytes = attention_widened_bytes(p, kWidenedBytes);
+  }
   if (reserved_)
     p.widened_bytes =
         std::min(p.widened_bytes, std::max<std::int64_t>(scratch_.bytes() - needed, 0));

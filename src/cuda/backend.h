@@ -162,8 +162,9 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Loader> loader_;  // until reserve()
   bool loading_ = false;            // the loader may have something left to do
   DeviceBlock scratch_;
-  bool reserved_ = false;  // and large enough
-  DeviceBlock tickets_;    // of a prompt's attention on wgmma: two zeros between kernels
+  bool reserved_ = false;   // and large enough
+  TileOrders tile_orders_;  // of a prompt's attention
+  DeviceBlock tickets_;     // of a prompt's attention on wgmma: two zeros between kernels
   std::int64_t group_tokens_ = kAttentionGroupTokens;  // of decode attention
   std::int64_t expert_row_bytes_ = 0;  // scratch of one sorted row of an expert layer, at most
 };
