@@ -91,6 +91,7 @@ Status CudaBackend::start() {
   }
   if (options_.self_test) {
     KOHO_TRY(run_self_test());
+    KOHO_TRY(run_experts_down_self_test());
     KOHO_TRY(run_attention_self_test(false));
     return run_attention_self_test(true);
   }

@@ -147,6 +147,7 @@ class CudaBackend final : public Backend {
                    std::int32_t*& row_of);
 
   Status run_self_test();
+  Status run_experts_down_self_test();
   Status run_attention_self_test(bool codes);  // of e4m3 or bf16 pages
 
   DeviceInfo device_;
