@@ -508,8 +508,11 @@ DenseForm dense_form(const Matmul& p, int multiprocessors) {
   constexpr int kLarge = 100 << 10;
   constexpr int kAlone = 147 << 10;
   constexpr int kLargest = 200 << 10;
-  constexpr int kSharedOfOne = 220 << 10;  // of a multiprocessor
-  constexpr int kBesideRing = 8 << 10;
+  // NOTE: room for as many CTAs as a multiprocessor is to have and for no other: with 8 tokens and
+  // three slots (57 KB) there was room for four, and 24576 rows took 33 us, not 29, since some had
+  // four and others two.
+  constexpr int kSharedOfOne = 228 << 10;  // of a multiprocessor
+  const int beside_ring = (p.parts > 1 ? 11 : 4) << 10;
   constexpr int kTilesEnough = 200;
   DenseForm form = turned_form(p, multiprocessors);
   if (form.rows > 0) return form;
@@ -529,7 +532,7 @@ DenseForm dense_form(const Matmul& p, int multiprocessors) {
   const int length = ceil_div(p.width_bytes, p.parts * kStageWidth);
   const bool alone = blocks <= multiprocessors && blocks * 20 >= multiprocessors * 19;
   form.ring_bytes =
-      alone ? (many ? kAlone : kLargest) : std::min(kLarge, kSharedOfOne / each - kBesideRing);
+      alone ? (many ? kAlone : kLargest) : std::min(kLarge, kSharedOfOne / each - beside_ring);
   if (p.parts > 1 && length <= 6 && form.columns == 8)
     form.ring_bytes = length == 5 ? kFewStages : kMiddle;
   else if (length == 5 && !many)
