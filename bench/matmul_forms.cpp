@@ -3,7 +3,7 @@
 // (src/cuda/matmul_dense.cu): for each shape and number of tokens all forms are timed and compared
 // bit for bit, the product's own choice is marked, and cuBLASLt's scalar mode, which scales neither
 // rows nor tokens, stands beside them. The kernel of many tokens (src/cuda/matmul_prefill.cu): the
-// two matrices of an expert layer, 512 rows an expert. What this prints is what dense_form() and
+// two matrices of an expert layer, 8,192 tokens' rows. What this prints is what dense_form() and
 // the forms in matrices.cpp are set from:
 // `matmul_forms [--only NAME] [--tokens N,…] [--chosen] [--top N] [--out FILE] [--commit HASH]`;
 // `--chosen` leaves out the forms that the product does not choose, and experts.
@@ -58,15 +58,18 @@ constexpr Shape kShapes[] = {
 struct ExpertShape {
   Shape shape;
   bool joins;  // gate and up
+  int tokens;  // of an expert, more or less: 8,192 tokens' share
 };
 constexpr ExpertShape kExpertShapes[] = {
-    {{"w13_air", TileType::fp8, 2816, 4096}, true},
-    {{"w2_air", TileType::fp8, 4096, 1408}, false},
-    {{"w13_tp4", TileType::fp8, 768, 5120}, true},
-    {{"w2_tp4", TileType::fp8, 5120, 384}, false},
+    {{"w13_air", TileType::fp8, 2816, 4096}, true, 512},
+    {{"w2_air", TileType::fp8, 4096, 1408}, false, 512},
+    {{"w13_ep4", TileType::fp8, 3072, 5120}, true, 416},
+    {{"w2_ep4", TileType::fp8, 5120, 1536}, false, 416},
+    {{"w13_tp4", TileType::fp8, 768, 5120}, true, 416},
+    {{"w2_tp4", TileType::fp8, 5120, 384}, false, 416},
 };
 constexpr int kExpertsMax = 64;
-constexpr int kExpertRows = 512;
+constexpr int kExpertRowsMax = 512 + 32;
 constexpr double kFp8Ceiling = 1.979e15;  // nominal FP8 operations a second
 
 struct Arguments {
@@ -397,7 +400,7 @@ class FormsBench {
   /// Experts of about kExpertRows rows each, one after the other.
   Status run_experts(const std::shared_ptr<DeviceMemory>& memory, const ExpertShape& expert) {
     const Shape& shape = expert.shape;
-    constexpr int kRowsMax = kExpertsMax * (kExpertRows + 32);
+    constexpr int kRowsMax = kExpertsMax * kExpertRowsMax;
     KOHO_TRY_ASSIGN(const Operands o, make_operands(memory, shape, kRowsMax));
     const int experts = static_cast<int>(std::min<std::int64_t>(o.copies, kExpertsMax));
     std::vector<float> row_scales(static_cast<std::size_t>(experts) *
@@ -427,11 +430,11 @@ class FormsBench {
     p.out_stride = expert.joins ? shape.rows / 2 : shape.rows;
     p.end = expert.joins ? MatmulEnd::silu_mul : MatmulEnd::bf16;
     std::vector<std::uint8_t> expected;
-    for (const int columns : {192, 128}) {
+    for (const int columns : {kPrefillColumns, 128}) {
       std::vector<MatmulEntry> list;
       int rows = 0;
       for (int e = 0; e < experts; ++e) {
-        const int of_expert = kExpertRows + (e * 7 % 5 - 2) * 16;
+        const int of_expert = expert.tokens + (e * 7 % 5 - 2) * 16;
         const int parts = ceil_div(of_expert, columns);
         for (int part = 0; part < parts; ++part) {
           const auto begin = [&](int of) {

@@ -30,9 +30,13 @@ struct Operands {
   Result<TensorView> upload(DType dtype, Shape shape, const std::function<double()>& draw) {
     KOHO_TRY_ASSIGN(Tensor values, Tensor::host(dtype, shape));
     fill(values, draw);
-    KOHO_TRY_ASSIGN(Tensor placed, backend.allocate(dtype, shape, "bench"));
-    KOHO_TRY(backend.upload(placed.view(),
-                            {values.view().data, static_cast<std::size_t>(values.view().bytes())}));
+    return place(values.view());
+  }
+  /// A copy of host values on the device.
+  Result<TensorView> place(ConstTensorView values) {
+    KOHO_TRY_ASSIGN(Tensor placed, backend.allocate(values.dtype, values.shape, "bench"));
+    KOHO_TRY(
+        backend.upload(placed.view(), {values.data, static_cast<std::size_t>(values.bytes())}));
     device.push_back(std::move(placed));
     return device.back().view();
   }
@@ -264,18 +268,20 @@ Result<std::vector<OpBench>> build_attention(Backend& backend, const AttentionSh
   constexpr double kRotatedCache = 2.5e8;  // four times an H200's L2
   const auto layers =
       std::clamp<std::int64_t>(static_cast<std::int64_t>(kRotatedCache / layer_bytes), 1, 200);
-  std::vector<KvLayer> caches;
+  const Shape cache_shape{pages, shape.kv_heads, kPageTokens, kWidth};
+  KOHO_TRY_ASSIGN(const ConstTensorView keys,
+                  own->host_values(shape.dtype, cache_shape, own->normals()));
+  KOHO_TRY_ASSIGN(const ConstTensorView values,
+                  own->host_values(shape.dtype, cache_shape, own->normals()));
+  std::vector<KvLayer> caches;  // the same values in each: drawing them takes longer than the rest
   for (std::int64_t layer = 0; layer < layers; ++layer) {
     KvLayer kv;
-    KOHO_TRY_ASSIGN(kv.k, own->upload(shape.dtype, {pages, shape.kv_heads, kPageTokens, kWidth},
-                                      own->normals()));
-    KOHO_TRY_ASSIGN(kv.v, own->upload(shape.dtype, {pages, shape.kv_heads, kPageTokens, kWidth},
-                                      own->normals()));
+    KOHO_TRY_ASSIGN(kv.k, own->place(keys));
+    KOHO_TRY_ASSIGN(kv.v, own->place(values));
     if (element == 1) {
-      KOHO_TRY_ASSIGN(kv.k_scales, own->upload(DType::f32, {pages, shape.kv_heads, kPageTokens},
-                                               Operands::constant(0.02)));
-      KOHO_TRY_ASSIGN(kv.v_scales, own->upload(DType::f32, {pages, shape.kv_heads, kPageTokens},
-                                               Operands::constant(0.02)));
+      const Shape scales_shape{pages, shape.kv_heads, kPageTokens};
+      KOHO_TRY_ASSIGN(kv.k_scales, own->upload(DType::f32, scales_shape, Operands::constant(0.02)));
+      KOHO_TRY_ASSIGN(kv.v_scales, own->upload(DType::f32, scales_shape, Operands::constant(0.02)));
     }
     caches.push_back(kv);
   }
@@ -501,15 +507,21 @@ std::vector<OpBenchCase> op_bench_cases() {
                      }});
   };
   const Rows all{1, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 8192};
-  const Rows few{1, 8, 16, 32, 64, 256};
+  const Rows few{1, 8, 16, 32, 64, 128, 256};
   linear("qkv_tp4", 3584, 5120, WeightQuant::fp8_channel, all);
   linear("o_tp4", 5120, 3072, WeightQuant::fp8_channel, all);
   linear("dense_tp4", 6144, 5120, WeightQuant::fp8_channel, all);
-  linear("qkv_tp8", 1792, 5120, WeightQuant::fp8_channel, few);
-  linear("o_tp8", 5120, 1536, WeightQuant::fp8_channel, few);
+  linear("qkv_tp8", 1792, 5120, WeightQuant::fp8_channel, all);
+  linear("o_tp8", 5120, 1536, WeightQuant::fp8_channel, all);
+  linear("dense_tp8", 3072, 5120, WeightQuant::fp8_channel, all);
+  linear("qkv_tp1", 14336, 5120, WeightQuant::fp8_channel, all);
+  linear("o_tp1", 5120, 12288, WeightQuant::fp8_channel, all);
+  linear("dense_tp1", 24576, 5120, WeightQuant::fp8_channel, all);
   linear("qkv_air", 14336, 4096, WeightQuant::fp8_channel, all);
   linear("o_air", 4096, 12288, WeightQuant::fp8_channel, all);
   linear("head_tp4", 37888, 5120, WeightQuant::none, few);
+  linear("head_tp8", 18944, 5120, WeightQuant::none, few);
+  linear("head_tp1", 151552, 5120, WeightQuant::none, few);
   linear("head_air", 151552, 4096, WeightQuant::none, few);
   const auto experts = [&](const char* name, ExpertShape shape, Rows tokens) {
     cases.push_back({std::string("experts_") + name,
@@ -518,6 +530,9 @@ std::vector<OpBenchCase> op_bench_cases() {
   const Rows batches{1, 8, 16, 32, 64, 128, 256, 8192};
   experts("ep4", {160, 40, 1536, 5120, 8, false}, batches);
   experts("tp4", {160, 160, 384, 5120, 8, false}, batches);
+  experts("ep8", {160, 20, 1536, 5120, 8, false}, batches);
+  experts("tp8", {160, 160, 192, 5120, 8, false}, batches);
+  experts("tp1", {160, 160, 1536, 5120, 8, false}, batches);
   experts("air", {128, 128, 1408, 4096, 8, true}, batches);
   const auto attention = [&](const char* name, AttentionShape shape) {
     cases.push_back({std::string("attention_") + name,
@@ -530,6 +545,8 @@ std::vector<OpBenchCase> op_bench_cases() {
   attention("decode_64x1k_tp1", {96, 8, DType::bf16, 64, 1056, 1});
   attention("decode_64x8k_tp4", {24, 2, DType::bf16, 64, 8192, 1});
   attention("decode_64x8k_tp4_e4m3", {24, 2, DType::f8_e4m3, 64, 8192, 1});
+  attention("decode_64x8k_tp8", {12, 1, DType::bf16, 64, 8192, 1});
+  attention("decode_64x8k_tp8_e4m3", {12, 1, DType::f8_e4m3, 64, 8192, 1});
   attention("decode_64x8k_tp1", {96, 8, DType::bf16, 64, 8192, 1});
   attention("decode_64x8k_tp1_e4m3", {96, 8, DType::f8_e4m3, 64, 8192, 1});
   attention("decode_1x1k_tp1_e4m3", {96, 8, DType::f8_e4m3, 1, 1024, 1});
@@ -537,10 +554,12 @@ std::vector<OpBenchCase> op_bench_cases() {
   attention("decode_1x128k_tp4", {24, 2, DType::bf16, 1, 131072, 1});
   attention("prefill_4k_tp4", {24, 2, DType::bf16, 1, 4096, 4096});
   attention("prefill_4k_tp4_e4m3", {24, 2, DType::f8_e4m3, 1, 4096, 4096});
+  attention("prefill_4k_tp8", {12, 1, DType::bf16, 1, 4096, 4096});
   attention("prefill_8k_tp1", {96, 8, DType::bf16, 1, 8192, 8192});
   attention("prefill_8k_tp1_e4m3", {96, 8, DType::f8_e4m3, 1, 8192, 8192});
   cases.push_back({"rows_5120", [](Backend& backend) { return build_rows(backend, 5120); }});
   cases.push_back({"rope_tp4", [](Backend& backend) { return build_rope(backend, 24, 2); }});
+  cases.push_back({"rope_tp8", [](Backend& backend) { return build_rope(backend, 12, 1); }});
   cases.push_back({"rope_tp1", [](Backend& backend) { return build_rope(backend, 96, 8); }});
   cases.push_back({"sample", [](Backend& backend) { return build_sample(backend); }});
   return cases;

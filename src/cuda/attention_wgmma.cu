@@ -167,6 +167,8 @@ cudaError_t launch_tiles(const Attention& p, Part part, int query_max, cudaStrea
       static_cast<int>(std::clamp<std::int64_t>(kBlockBytes / head_bytes, 1, part.heads));
   const std::int64_t tiles =
       static_cast<std::int64_t>(part.sequences) * part.heads * tiles_of_head(p, query_max);
+  if (part.sequences == 1 && part.heads == p.kv_heads && part.head_block == part.heads)
+    part.order = p.tile_order;
   const auto grid = static_cast<unsigned>(std::clamp<std::int64_t>(tiles, 1, p.multiprocessors));
   return launch_kernel(kernel, {dim3(grid), dim3(kThreads), kShared}, stream, p, part, maps,
                        queries);
@@ -233,6 +235,14 @@ cudaError_t launch_widened(const Attention& p, int first, cudaStream_t stream) {
 
 bool attention_has_wgmma_form(const Attention& p) {
   return p.width == kWidth && attention_has_fast_form(p);
+}
+
+PromptTiles attention_prompt_tiles(const Attention& p) {
+  if (!attention_has_wgmma_form(p) || p.sequences - p.decodes != 1) return {};
+  return {.tiles = static_cast<int>(tiles_of_head(p, p.query_max)),
+          .heads = p.kv_heads,
+          .group = p.query_heads / p.kv_heads,
+          .multiprocessors = p.multiprocessors};
 }
 
 std::int64_t attention_widened_bytes(const Attention& p, std::int64_t most) {

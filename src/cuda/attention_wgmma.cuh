@@ -8,6 +8,7 @@
 #include "cuda/kernels.h"
 #include "cuda/page_map.h"
 #include "cuda/ptx.cuh"
+#include "cuda/tile_order.h"
 
 namespace koho::cuda {
 
@@ -53,7 +54,8 @@ struct Part {
   int sequences;
   int first_head;
   int heads;
-  int head_block;  // heads whose tiles take turns
+  int head_block;   // heads whose tiles take turns
+  TileOrder order;  // of a lone sequence without context before it
   // Widened: rows [sequence, head, tokens, 128] of K and of V, scales [sequence, head, steps].
   std::uint16_t* keys;
   std::uint16_t* values;
@@ -210,18 +212,20 @@ class Drawer {
     const int owner = __ffs(static_cast<int>(__ballot_sync(0xFFFFFFFFU, here < upto_))) - 1;
     const int tiles = __shfl_sync(0xFFFFFFFFU, count_, owner) / part_.heads;  // of a head
     int rest = here - __shfl_sync(0xFFFFFFFFU, upto_ - count_, owner);
-    const int first_head = rest / (tiles * part_.head_block) * part_.head_block;
-    const int heads = min(part_.head_block, part_.heads - first_head);
-    rest -= first_head * tiles;
     Tile tile;
     tile.sequence = part_.first_sequence + first_ + owner;
-    tile.kv_head = part_.first_head + first_head + rest % heads;
     tile.group = p_.query_heads / p_.kv_heads;
     tile.start = p_.query_starts[tile.sequence];
     tile.rows_total = (p_.query_starts[tile.sequence + 1] - tile.start) * tile.group;
-    tile.first_row = (tiles - 1 - rest / heads) * kRows;
     // A sequence's rows are the last of its context.
     tile.before = p_.context_lengths[tile.sequence] - tile.rows_total / tile.group;
+    if (tile.before == 0 && part_.order.from + part_.order.count <= tiles * part_.heads)
+      rest = tile_at(part_.order, rest);
+    const int first_head = rest / (tiles * part_.head_block) * part_.head_block;
+    const int heads = min(part_.head_block, part_.heads - first_head);
+    rest -= first_head * tiles;
+    tile.kv_head = part_.first_head + first_head + rest % heads;
+    tile.first_row = (tiles - 1 - rest / heads) * kRows;
     tile.visible = seen_by(tile, min(tile.first_row + kRows, tile.rows_total) - 1);
     tile.least = seen_by(tile, tile.first_row);
     tile.steps = (tile.visible + kStepTokens - 1) / kStepTokens;

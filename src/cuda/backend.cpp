@@ -91,6 +91,7 @@ Status CudaBackend::start() {
   }
   if (options_.self_test) {
     KOHO_TRY(run_self_test());
+    KOHO_TRY(run_experts_down_self_test());
     KOHO_TRY(run_attention_self_test(false));
     return run_attention_self_test(true);
   }
@@ -320,7 +321,10 @@ Status CudaBackend::do_attention(const Activation& out,
                                       group_tokens_, heads.query_heads, heads.kv_heads, heads.width)
            : 0;
   const std::int64_t needed = values_bytes + round_up(partial * 4, kAlignment);
-  if (wgmma_attention_) p.widened_bytes = attention_widened_bytes(p, kWidenedBytes);
+  if (wgmma_attention_) {
+    p.tile_order = tile_orders_.of(attention_prompt_tiles(p));
+    p.widened_bytes = attention_widened_bytes(p, kWidenedBytes);
+  }
   if (reserved_)
     p.widened_bytes =
         std::min(p.widened_bytes, std::max<std::int64_t>(scratch_.bytes() - needed, 0));

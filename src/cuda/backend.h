@@ -147,6 +147,7 @@ class CudaBackend final : public Backend {
                    std::int32_t*& row_of);
 
   Status run_self_test();
+  Status run_experts_down_self_test();
   Status run_attention_self_test(bool codes);  // of e4m3 or bf16 pages
 
   DeviceInfo device_;
@@ -162,8 +163,9 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Loader> loader_;  // until reserve()
   bool loading_ = false;            // the loader may have something left to do
   DeviceBlock scratch_;
-  bool reserved_ = false;  // and large enough
-  DeviceBlock tickets_;    // of a prompt's attention on wgmma: two zeros between kernels
+  bool reserved_ = false;   // and large enough
+  TileOrders tile_orders_;  // of a prompt's attention
+  DeviceBlock tickets_;     // of a prompt's attention on wgmma: two zeros between kernels
   std::int64_t group_tokens_ = kAttentionGroupTokens;  // of decode attention
   std::int64_t expert_row_bytes_ = 0;  // scratch of one sorted row of an expert layer, at most
 };

@@ -140,37 +140,39 @@ __global__ void __launch_bounds__(kPlanThreads) expert_plan_kernel(const ExpertP
   }
 }
 
-/// A warp a token, whose row it reads once and writes for each of the token's experts. 16 bytes a
-/// lane and step, eight steps under way at once; a row's end may take some of what lies behind it,
-/// up to its stride.
+/// A warp a token and part of its row, which it reads once and writes for each of the token's
+/// experts. 16 bytes a lane and step, all of them under way at once; a row's end may take some of
+/// what lies behind it, up to its stride.
+constexpr int kGatherSteps = 8;
 __global__ void __launch_bounds__(kCombineThreads) expert_gather_kernel(const ExpertGather p) {
-  constexpr int kSteps = 8;
   grid_begin();
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const std::int64_t token = blockIdx.x * (kCombineThreads / 32) + threadIdx.x / 32;
   if (token >= p.tokens) return;
-  const int pieces = (p.row_bytes + 15) / 16;
-  const auto* from = reinterpret_cast<const uint4*>(p.x + token * p.x_stride_bytes);
+  const int pieces_all = (p.row_bytes + 15) / 16;
+  const int each = (pieces_all + static_cast<int>(gridDim.y) - 1) / static_cast<int>(gridDim.y);
+  const int first_piece = static_cast<int>(blockIdx.y) * each;
+  const int pieces = min(pieces_all - first_piece, each);
+  const auto* from =
+      reinterpret_cast<const uint4*>(p.x + token * p.x_stride_bytes) + first_piece + lane;
   const float scale = p.x_scales[token];
   const int places = p.top_k + (p.shared ? 1 : 0);
+  uint4 part[kGatherSteps];
+#pragma unroll
+  for (int i = 0; i < kGatherSteps; ++i)
+    if (lane + i * 32 < pieces) part[i] = from[i * 32];
   for (int first = 0; first < places; first += 32) {
     const int slot = first + lane;
     int mine = slot == p.top_k && p.shared ? static_cast<int>(token) : -1;
     if (slot < p.top_k) mine = p.row_of[token * p.top_k + slot];
-    if (mine >= 0) p.out_scales[mine] = scale;
-    for (int begin = lane; begin - lane < pieces; begin += 32 * kSteps) {
-      uint4 part[kSteps];
+    if (mine >= 0 && blockIdx.y == 0) p.out_scales[mine] = scale;
+    for (int i = 0; i < min(32, places - first); ++i) {
+      const int row = __shfl_sync(0xFFFFFFFFU, mine, i);
+      if (row < 0) continue;
+      auto* to = reinterpret_cast<uint4*>(p.out + row * p.out_stride_bytes) + first_piece + lane;
 #pragma unroll
-      for (int i = 0; i < kSteps; ++i)
-        if (begin + i * 32 < pieces) part[i] = from[begin + i * 32];
-      for (int i = 0; i < min(32, places - first); ++i) {
-        const int row = __shfl_sync(0xFFFFFFFFU, mine, i);
-        if (row < 0) continue;
-        auto* to = reinterpret_cast<uint4*>(p.out + row * p.out_stride_bytes);
-#pragma unroll
-        for (int k = 0; k < kSteps; ++k)
-          if (begin + k * 32 < pieces) to[begin + k * 32] = part[k];
-      }
+      for (int k = 0; k < kGatherSteps; ++k)
+        if (lane + k * 32 < pieces) to[k * 32] = part[k];
     }
   }
 }
@@ -260,6 +262,81 @@ __global__ void __launch_bounds__(kCombineThreads) expert_combine_kernel(const E
   }
 }
 
+/// The same for many tokens: a warp takes kTogether tokens and 256 columns, and asks for eight of
+/// the rows that are here at once, whichever of its tokens they are of. Where a token has few rows
+/// here, a thread that waits for its rows alone leaves memory idle.
+constexpr int kManyTogether = 4;
+constexpr int kManySlots = 32 / kManyTogether;
+__global__ void __launch_bounds__(kCombineThreads)
+    expert_combine_many_kernel(const ExpertCombine p) {
+  constexpr int kVector = 8;
+  constexpr int kRows = 8;  // under way at once
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.y) * kManyTogether;
+  const int tokens =
+      static_cast<int>(min(static_cast<std::int64_t>(kManyTogether), p.tokens - first));
+  const int column =
+      (static_cast<int>(blockIdx.x) * kCombineThreads + static_cast<int>(threadIdx.x)) * kVector;
+  // A lane's choice: slot lane % kManySlots of token lane / kManySlots.
+  // NOTE: the choice and the plan are older than the kernel before this one.
+  const std::int64_t choice = (first + lane / kManySlots) * p.top_k + lane % kManySlots;
+  const bool chosen = lane / kManySlots < tokens && lane % kManySlots < p.top_k;
+  const int row_of = chosen ? p.row_of[choice] : -1;
+  const float weight_of = chosen ? p.weights[choice] : 0.0F;
+  unsigned left = __ballot_sync(0xFFFFFFFFU, row_of >= 0);
+  grid_begin();
+  const bool here = column < p.hidden;
+  const Bf16* from = p.y + (here ? column : 0);
+  EightColumns shared[kManyTogether] = {};
+  if (p.shared != nullptr && here) {
+#pragma unroll
+    for (int i = 0; i < kManyTogether; ++i)
+      if (i < tokens) shared[i].load(p.shared + (first + i) * p.hidden + column, true, kVector);
+  }
+  float sum[kVector] = {};
+  int token = 0;
+  const auto finish = [&] {
+    if (p.shared != nullptr) {
+      EightColumns of = shared[0];
+#pragma unroll
+      for (int i = 1; i < kManyTogether; ++i)
+        if (i == token) of = shared[i];
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) sum[i] = round_bf16(sum[i]) + of[i];
+    }
+    if (here)
+      *reinterpret_cast<uint4*>(p.out + (first + token) * p.hidden + column) =
+          make_uint4(pack_bf16(sum[0], sum[1]), pack_bf16(sum[2], sum[3]),
+                     pack_bf16(sum[4], sum[5]), pack_bf16(sum[6], sum[7]));
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) sum[i] = 0.0F;
+    ++token;
+  };
+  while (left != 0) {
+    EightColumns y[kRows];
+    unsigned ahead = left;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (ahead == 0) break;
+      const int place = __ffs(static_cast<int>(ahead)) - 1;
+      ahead &= ahead - 1;
+      const std::int64_t row = __shfl_sync(0xFFFFFFFFU, row_of, place);
+      y[i].load(from + row * p.hidden, true, kVector);
+    }
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (left == 0) break;
+      const int place = __ffs(static_cast<int>(left)) - 1;
+      left &= left - 1;
+      while (token < place / kManySlots) finish();
+      const float weight = __shfl_sync(0xFFFFFFFFU, weight_of, place);
+#pragma unroll
+      for (int k = 0; k < kVector; ++k) sum[k] += weight * y[i][k];
+    }
+  }
+  while (token < tokens) finish();
+}
+
 __global__ void __launch_bounds__(kCombineThreads) expert_rows_kernel(const ExpertRows p) {
   grid_begin();
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kCombineThreads + threadIdx.x;
@@ -291,14 +368,24 @@ cudaError_t launch_expert_plan(const ExpertPlan& plan, cudaStream_t stream) {
 
 cudaError_t launch_expert_gather(const ExpertGather& p, cudaStream_t stream) {
   constexpr std::int64_t kRows = kCombineThreads / 32;
-  return launch_kernel(
-      expert_gather_kernel,
-      {dim3(static_cast<unsigned>((p.tokens + kRows - 1) / kRows)), dim3(kCombineThreads)}, stream,
-      p);
+  constexpr int kPartBytes = 16 * 32 * kGatherSteps;
+  return launch_kernel(expert_gather_kernel,
+                       {dim3(static_cast<unsigned>((p.tokens + kRows - 1) / kRows),
+                             static_cast<unsigned>((p.row_bytes + kPartBytes - 1) / kPartBytes)),
+                        dim3(kCombineThreads)},
+                       stream, p);
 }
 
 cudaError_t launch_expert_combine(const ExpertCombine& p, cudaStream_t stream) {
+  constexpr std::int64_t kMany = 512;  // tokens
   const int columns = kCombineThreads * 8;
+  if (p.tokens >= kMany && p.row_of != nullptr && p.top_k <= kManySlots && p.hidden % 8 == 0)
+    return launch_kernel(
+        expert_combine_many_kernel,
+        {dim3(static_cast<unsigned>((p.hidden + columns - 1) / columns),
+              static_cast<unsigned>((p.tokens + kManyTogether - 1) / kManyTogether)),
+         dim3(kCombineThreads)},
+        stream, p);
   return launch_kernel(expert_combine_kernel,
                        {dim3(static_cast<unsigned>((p.hidden + columns - 1) / columns),
                              static_cast<unsigned>(p.tokens)),

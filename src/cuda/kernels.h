@@ -7,6 +7,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include "cuda/tile_order.h"
+
 namespace koho::cuda {
 
 using Bf16 = std::uint16_t;
@@ -123,6 +125,7 @@ cudaError_t launch_silu_mul(const RowForms& out,
                             std::int64_t width,
                             cudaStream_t stream);
 /// Quantises rows of bf16 as their readers need; `rows_count` on the device may shorten `rows`.
+/// NOTE: what it points to must be older than the kernel before.
 cudaError_t launch_quantise_rows(const RowForms& out,
                                  const Bf16* x,
                                  std::int64_t stride,
@@ -193,6 +196,7 @@ struct Attention {
   std::int64_t widened_bytes = 0;
   std::uint32_t* tickets = nullptr;  // wgmma: [2] zeros, which kernels leave as they found them
   int multiprocessors = 0;
+  TileOrder tile_order{};  // wgmma: of attention_prompt_tiles()
 };
 constexpr int kAttentionGroupTokens = 512;  // group_tokens is this, or twice it and so on
 /// Any shape, one warp a row and head: the definition of the fast kernels. Rows of all sequences.
@@ -226,6 +230,8 @@ cudaError_t launch_attention_prefill(const Attention& parameters, cudaStream_t s
 /// launch_attention_padding() does. NOTE: starts before the kernel before it is done: that one may
 /// write q and pages, but no lengths, starts or page tables.
 bool attention_has_wgmma_form(const Attention& parameters);
+/// The tiles whose order p.tile_order is: of one prompt alone or beside decoded rows, else none.
+PromptTiles attention_prompt_tiles(const Attention& parameters);
 /// Scratch memory that p.widened is to have: for all sequences and heads, or, if that is more than
 /// `most`, as many bytes and no fewer than one of each takes. With less, it is done without.
 std::int64_t attention_widened_bytes(const Attention& parameters, std::int64_t most);

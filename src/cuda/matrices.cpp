@@ -62,6 +62,13 @@ bool copies_aligned(const Matmul& p) {
   return reinterpret_cast<std::uintptr_t>(p.x) % 16 == 0 && p.x_stride_bytes % 16 == 0;
 }
 
+/// Whether launch_experts_down() takes an expert's second matrix of `columns`, for entries of
+/// `tiles` columns of 8 tokens.
+bool takes_experts_down(const Matmul& p, std::int64_t columns, int tiles) {
+  return p.type == TileType::fp8 && p.width_bytes <= kDownWidthMax && columns % 8 == 0 &&
+         p.rows % 4 == 0 && p.bias == nullptr && (tiles == 1 || tiles == 4);
+}
+
 /// Scratch of one expert group: what its rows become on the way.
 struct GroupScratch {
   std::int32_t* rows;
@@ -321,7 +328,9 @@ Status CudaBackend::run_group(const ExpertGroup& group,
   d.token_tiles = tiles;
   d.out = s.y;
   d.out_stride = group.down.rows;
-  if (group.down.type == TileType::bf16) {
+  const bool quantises =
+      wgmma_ && !single && !prefill && takes_experts_down(d, group.down.columns, tiles);
+  if (group.down.type == TileType::bf16 || quantises) {
     d.x = reinterpret_cast<const std::uint8_t*>(s.inner);
     d.x_stride_bytes = 2 * stride;
     d.x_bytes = static_cast<int>(2 * group.down.columns);
@@ -336,7 +345,10 @@ Status CudaBackend::run_group(const ExpertGroup& group,
     d.x_scales = block ? s.inner_forms.block_scales : s.inner_forms.scales;
     d.x_scales_stride = s.inner_forms.block_scales_stride;
   }
-  KOHO_TRY(prefill ? run_prefill(d, rows_max, columns) : run_matmul(d));
+  if (quantises)
+    KOHO_CUDA_TRY(launch_experts_down(d, device_.multiprocessors, stream_));
+  else
+    KOHO_TRY(prefill ? run_prefill(d, rows_max, columns) : run_matmul(d));
   y = s.y;
   row_of = single ? nullptr : s.row_of;
   return {};

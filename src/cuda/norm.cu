@@ -98,39 +98,60 @@ __global__ void __launch_bounds__(kRowThreadsMax) quantise_kernel(const RowForms
   finish_row<kVector, kSteps>(out, row, width, v, scratch);
 }
 
-/// quantise_kernel of many rows, a warp a row of up to 256 * kSteps aligned elements: all of a row
-/// is under way at once, and no block waits.
-constexpr int kManyWarps = 8;
+/// quantise_kernel of many rows: a warp takes rows of up to 256 * kSteps aligned elements in turn
+/// and asks for the next one before it quantises one, and no block waits.
+constexpr int kManyWarps = 4;
+constexpr int kManyBlocks = 1056;  // 8 for each of an H200's multiprocessors
 template <int kSteps>
 __global__ void __launch_bounds__(32 * kManyWarps)
     quantise_many_kernel(const RowForms out,
                          const Bf16* x,
                          std::int64_t stride,
-                         std::int64_t rows,
+                         std::int64_t rows_max,
                          const std::int32_t* rows_count,
                          int width) {
-  grid_begin();
+  const std::int64_t rows = rows_count != nullptr ? *rows_count : rows_max;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const std::int64_t row =
+  const std::int64_t step_rows = static_cast<std::int64_t>(gridDim.x) * kManyWarps;
+  std::int64_t row =
       static_cast<std::int64_t>(blockIdx.x) * kManyWarps + static_cast<int>(threadIdx.x) / 32;
-  if (row >= (rows_count != nullptr ? *rows_count : rows)) return;
-  float v[kSteps][8] = {};
+  uint4 next[kSteps] = {};
+  const auto load = [&](std::int64_t of) {
 #pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-    const int column = (step * 32 + lane) * 8;
-    if (column < width) load_row(v[step], x + row * stride, column);
-  }
-  float largest = 0.0F;
+    for (int step = 0; step < kSteps; ++step) {
+      const int column = (step * 32 + lane) * 8;
+      if (column < width) next[step] = *reinterpret_cast<const uint4*>(x + of * stride + column);
+    }
+  };
+  grid_begin();
+  if (row < rows) load(row);
+  for (; row < rows; row += step_rows) {
+    uint4 raw[kSteps];
 #pragma unroll
-  for (int step = 0; step < kSteps; ++step)
+    for (int step = 0; step < kSteps; ++step) raw[step] = next[step];
+    if (row + step_rows < rows) load(row + step_rows);
+    const auto value = [&](int step, int i) {
+      const std::uint32_t word = i / 2 == 0   ? raw[step].x
+                                 : i / 2 == 1 ? raw[step].y
+                                 : i / 2 == 2 ? raw[step].z
+                                              : raw[step].w;
+      return __uint_as_float(i % 2 == 0 ? word << 16 : word & 0xFFFF0000U);
+    };
+    float largest = 0.0F;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) largest = fmaxf(largest, fabsf(v[step][i]));
-  const float scale = quant_scale(warp_max(largest));
-  if (lane == 0) out.scales[row] = scale;
+    for (int step = 0; step < kSteps; ++step)
 #pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-    const int column = (step * 32 + lane) * 8;
-    if (column < width) store_codes(out.codes + row * out.codes_stride, column, v[step], scale);
+      for (int i = 0; i < 8; ++i) largest = fmaxf(largest, fabsf(value(step, i)));
+    const float scale = quant_scale(warp_max(largest));
+    if (lane == 0) out.scales[row] = scale;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const int column = (step * 32 + lane) * 8;
+      float v[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) v[i] = value(step, i);
+      if (column < width) store_codes(out.codes + row * out.codes_stride, column, v, scale);
+    }
   }
 }
 
@@ -183,10 +204,11 @@ cudaError_t launch_quantise_rows(const RowForms& out,
   constexpr std::int64_t kMany = 1024;  // rows
   if (rows >= kMany && vector && width <= 6 * 256 && out.values == nullptr &&
       out.block_codes == nullptr)
-    return launch_kernel(
-        width <= 2 * 256 ? quantise_many_kernel<2> : quantise_many_kernel<6>,
-        {dim3(static_cast<unsigned>((rows + kManyWarps - 1) / kManyWarps)), dim3(32 * kManyWarps)},
-        stream, out, x, stride, rows, rows_count, static_cast<int>(width));
+    return launch_kernel(width <= 2 * 256 ? quantise_many_kernel<2> : quantise_many_kernel<6>,
+                         {dim3(static_cast<unsigned>(std::min<std::int64_t>(
+                              kManyBlocks, (rows + kManyWarps - 1) / kManyWarps))),
+                          dim3(32 * kManyWarps)},
+                         stream, out, x, stride, rows, rows_count, static_cast<int>(width));
   return with_row_shape(
       width, vector, [&]<int kVector, int kSteps>(RowShape<kVector, kSteps>, unsigned block) {
         return launch_kernel(quantise_kernel<kVector, kSteps>,

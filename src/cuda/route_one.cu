@@ -4,8 +4,7 @@
 //   grid     a cluster of 16 CTAs; CTA r multiplies part r of H, the first one chooses
 //   weights  of the first eight steps of a part in registers, of the others in shared memory,
 //            fetched before the kernel before ends
-//   choice   each warp ranks its 32 experts by counting, then the first eight of every warp are
-//            ranked among themselves
+//   choice   route_choice.cuh
 //   bytes    weights once
 //
 // Alone route_few.cu is faster, 2.1 to 2.8 us. But the experts of one token follow at once and ask
@@ -15,7 +14,7 @@
 // NOTE: loops are short and rolled where they may be: a call meets its code once, and reading it
 // takes as long as running it.
 #include "cuda/launch.cuh"
-#include "cuda/route.cuh"
+#include "cuda/route_choice.cuh"
 
 namespace koho::cuda {
 namespace {
@@ -24,103 +23,11 @@ constexpr int kParts = kFastParts;
 constexpr int kStep = kRouteStep;
 constexpr int kKept = kRouteFewSteps;  // steps whose weights stay in registers
 constexpr int kTokens = 8;             // of a tile of the tensor cores
-
-/// How many of `kCount` keys come before `mine`, which is number `place` of them: larger ones, and
-/// equal ones of lower numbers.
-template <int kCount>
-__device__ __forceinline__ int rank_among(const std::uint32_t* keys,
-                                          std::uint32_t mine,
-                                          int place) {
-  int before = 0;
-  int also = 0;
-#pragma unroll
-  for (int i = 0; i < kCount; i += 4) {
-    const uint4 four = *reinterpret_cast<const uint4*>(keys + i);
-    before += four.x > (i < place ? mine - 1 : mine) ? 1 : 0;
-    also += four.y > (i + 1 < place ? mine - 1 : mine) ? 1 : 0;
-    before += four.z > (i + 2 < place ? mine - 1 : mine) ? 1 : 0;
-    also += four.w > (i + 3 < place ? mine - 1 : mine) ? 1 : 0;
-  }
-  return before + also;
-}
-
-constexpr int kChoiceTop = 8;
-constexpr int kChoiceWarps = kFastExperts / 32;
-constexpr int kListed = kChoiceWarps * kChoiceTop;
-constexpr int kListedLanes = 4;  // that rank one of them together
-static_assert(kListed % (4 * kListedLanes) == 0 && kListed % (32 / kListedLanes) == 0);
-
-struct Choice {
-  alignas(16) std::uint32_t keys[kFastExperts];
-  alignas(16) std::uint32_t listed[kListed];  // of each warp's first eight; 0 = nobody
-  int experts[kListed];
-  float listed_scores[kListed];
-  int chosen[kChoiceTop];
-  float chosen_scores[kChoiceTop];
-  float scores[kFastExperts];  // of a larger choice
-};
-
-/// Chooses a token's experts by a whole CTA, whose thread e has the logit of expert e: each warp
-/// ranks its 32 by counting, and the first eight of every warp are ranked among themselves. All
-/// threads.
-__device__ __forceinline__ void choose_together(
-    const Route& p, std::int64_t token, float logit, float bias, Choice& choice) {
-  const int thread = static_cast<int>(threadIdx.x);
-  const int threads = static_cast<int>(blockDim.x);
-  const int warp = thread / 32;
-  const int lane = thread % 32;
-  const float score = sigmoid(logit);
-  const float selected = selection_score(score, bias);
-  const bool few = p.top_k <= kChoiceTop;
-  if (warp < kChoiceWarps) {
-    const std::uint32_t key = thread < p.experts ? ordered(selected) : 0;
-    choice.keys[thread] = few ? key : __float_as_uint(selected);
-    if (few) {
-      __syncwarp();
-      const int before = key != 0 ? rank_among<32>(choice.keys + warp * 32, key, lane) : lane;
-      if (before < kChoiceTop) {
-        choice.listed[warp * kChoiceTop + before] = key;
-        choice.experts[warp * kChoiceTop + before] = thread;
-        choice.listed_scores[warp * kChoiceTop + before] = score;
-      }
-    } else {
-      choice.scores[thread] = score;
-    }
-  }
-  if (thread < 32)  // the warps that a CTA of few experts lacks
-    for (int i = threads / 32 * kChoiceTop + lane; i < kListed; i += 32) choice.listed[i] = 0;
-  __syncthreads();
-  if (!few) {
-    if (warp == 0 && token < p.tokens)
-      choose<kChoiceWarps>(p, token, choice.scores, reinterpret_cast<const float*>(choice.keys));
-    return;
-  }
-  for (int i = thread / kListedLanes; i < kListed; i += threads / kListedLanes) {
-    constexpr int kEach = kListed / kListedLanes;
-    const std::uint32_t key = choice.listed[i];
-    const int first = thread % kListedLanes * kEach;
-    int before = rank_among<kEach>(choice.listed + first, key, i - first);
-    before += __shfl_xor_sync(0xFFFFFFFFU, before, 1);
-    before += __shfl_xor_sync(0xFFFFFFFFU, before, 2);
-    if (first != 0 || key == 0 || before >= kChoiceTop) continue;
-    choice.chosen[before] = choice.experts[i];
-    choice.chosen_scores[before] = choice.listed_scores[i];
-  }
-  __syncthreads();
-  if (warp != 0 || token >= p.tokens) return;
-  const int expert = choice.chosen[lane % kChoiceTop];
-  const float mine = lane < p.top_k ? choice.chosen_scores[lane % kChoiceTop] : 0.0F;
-  float sum = 0.0F;
-#pragma unroll
-  for (int slot = 0; slot < kChoiceTop; ++slot) sum += __shfl_sync(0xFFFFFFFFU, mine, slot);
-  if (lane >= p.top_k) return;
-  p.ids[token * p.top_k + lane] = expert;
-  p.weights[token * p.top_k + lane] = final_weight(p, mine, sum);
-}
+constexpr int kOwnBarrier = 1;         // a named one
 
 struct OnePlan {
   float received[kParts][kFastExperts];  // every part's sums of this CTA's token
-  Choice choice;
+  CountedChoice choice;
   std::uint64_t barrier;
 };
 
@@ -162,7 +69,9 @@ __global__ void __launch_bounds__(kThreads, kCtas) route_one_kernel(const Route 
     kept[i][0] = *reinterpret_cast<const uint4*>(low + i * kStep);
     kept[i][1] = *reinterpret_cast<const uint4*>(high + i * kStep);
   }
-  const float bias = thread < p.experts ? p.bias[thread] : 0.0F;
+  const float bias = bias_of(p, thread);
+  for (int i = thread; i < static_cast<int>(sizeof shared.choice / 4); i += threads)
+    reinterpret_cast<std::uint32_t*>(&shared.choice)[i] = 0;
   grid_wait();
 #pragma unroll 1
   for (int i = warp; i < tokens; i += threads / 32) {
@@ -201,14 +110,12 @@ __global__ void __launch_bounds__(kThreads, kCtas) route_one_kernel(const Route 
     cluster_send(cluster_address(shared_address(&shared.received[rank][expert]), to), four,
                  cluster_address(barrier, to));
   }
-  if (rank >= tokens) return;  // nobody sends to this CTA
+  const int own_threads = (p.experts + 31) / 32 * 32;
+  if (rank >= tokens || thread >= own_threads) return;  // nobody sends for these threads
   mbarrier_wait_cluster(barrier, 0);
-  float logit = 0.0F;
-  if (thread < p.experts) {
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) logit += shared.received[part][thread];
-  }
-  choose_together(p, first + rank, logit, bias, shared.choice);
+  choose_from_parts(
+      p, (static_cast<int>(first) + rank) * p.top_k, shared.received, shared.choice,
+      {.list = warp, .lane = lane, .barrier = kOwnBarrier, .threads = own_threads, .bias = bias});
 }
 
 using OneKernel = void (*)(const Route, int);

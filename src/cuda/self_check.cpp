@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "cuda/backend.h"
+#include "cuda/kernels.h"
 #include "cuda/matmul_hopper.h"
 #include "cuda/tensor_map.h"
 #include "cuda/tiles.h"
@@ -220,6 +221,99 @@ Status CudaBackend::run_self_test() {
     if (all) continue;
     wgmma_ = false;
     return {};
+  }
+  return {};
+}
+
+/// Rows of one stage and of two, entries of few and of many tokens, one after the other in the same
+/// CTAs. The portable kernel gets the rows' codes.
+Status CudaBackend::run_experts_down_self_test() {
+  if (!wgmma_) return {};
+  constexpr double kErrorMax = 2e-3 + 1.0 / 256.0;  // as above, rounded to bf16
+  constexpr int kEntries = 6;
+  constexpr int kRowsMax = 29 * kEntries;
+  const Operands operands(1, 1);
+  const Operands rows(2, 2);
+  const auto to_block = [&](const void* data, std::size_t bytes) -> Result<DeviceBlock> {
+    KOHO_TRY_ASSIGN(DeviceBlock block,
+                    DeviceBlock::allocate(memory_, static_cast<std::int64_t>(bytes), "self-test"));
+    KOHO_CUDA_TRY(cudaMemcpy(block.as<void>(), data, bytes, cudaMemcpyHostToDevice));
+    return block;
+  };
+  KOHO_TRY_ASSIGN(const DeviceBlock source, to_block(operands.weight.data(), kRows * kColumns));
+  KOHO_TRY_ASSIGN(const DeviceBlock x, to_block(rows.x.data(), 2 * kRowsMax * kColumns));
+  KOHO_TRY_ASSIGN(const DeviceBlock row_scales, to_device(operands.row_scales, "self-test"));
+  KOHO_TRY_ASSIGN(const DeviceBlock codes,
+                  DeviceBlock::allocate(memory_, kRowsMax * kColumns, "self-test"));
+  KOHO_TRY_ASSIGN(const DeviceBlock scales,
+                  DeviceBlock::allocate(memory_, 4 * kRowsMax, "self-test"));
+  KOHO_TRY_ASSIGN(const DeviceBlock out,
+                  DeviceBlock::allocate(memory_, 2 * kRowsMax * kRows, "self-test"));
+  for (const int columns : {184, 392}) {
+    KOHO_TRY_ASSIGN(const TiledMatrices matrix,
+                    make_tiles(TileType::fp8, false, 1, kRows, columns));
+    KOHO_CUDA_TRY(launch_repack({.tiles = matrix.weight.as<std::uint8_t>(),
+                                 .source = source.as<const std::uint8_t>(),
+                                 .source_stride_bytes = columns,
+                                 .rows = kRows,
+                                 .row_bytes = columns,
+                                 .width_bytes = matrix.width_bytes},
+                                stream_));
+    for (const int tiles : {1, 4}) {
+      std::vector<MatmulEntry> entries;
+      int count = 0;
+      for (int i = 0; i < kEntries; ++i) {
+        entries.push_back({.expert = 0,
+                           .first = count,
+                           .count = (tiles == 1 ? 8 : 29) - i,
+                           .place = 0,
+                           .places = 1});
+        count += entries.back().count;
+      }
+      const std::int32_t entry_count = kEntries;
+      KOHO_TRY_ASSIGN(const DeviceBlock list,
+                      to_block(entries.data(), entries.size() * sizeof(MatmulEntry)));
+      KOHO_TRY_ASSIGN(const DeviceBlock list_size, to_block(&entry_count, sizeof entry_count));
+      Matmul p = matrix.parameters();
+      p.row_scales = row_scales.as<const float>();
+      p.entries = list.as<const MatmulEntry>();
+      p.entry_count = list_size.as<const std::int32_t>();
+      p.out = out.as<void>();
+      p.out_stride = kRows;
+      p.token_tiles = tiles;
+      std::vector<float> results[2];
+      for (int form = 0; form < 2; ++form) {
+        KOHO_CUDA_TRY(cudaMemsetAsync(out.as<void>(), 0xFF, 2 * kRowsMax * kRows, stream_));
+        if (form == 0) {
+          KOHO_CUDA_TRY(launch_quantise_rows({.codes = codes.as<std::uint8_t>(),
+                                              .codes_stride = kColumns,
+                                              .scales = scales.as<float>()},
+                                             x.as<const Bf16>(), kColumns, count, nullptr, columns,
+                                             stream_));
+          p.x = codes.as<const std::uint8_t>();
+          p.x_stride_bytes = kColumns;
+          p.x_bytes = columns;
+          p.x_scales = scales.as<const float>();
+          KOHO_CUDA_TRY(launch_matmul_portable(p, device_.multiprocessors, stream_));
+        } else {
+          p.x = x.as<const std::uint8_t>();
+          p.x_stride_bytes = 2 * kColumns;
+          p.x_bytes = 2 * columns;
+          KOHO_CUDA_TRY(launch_experts_down(p, 1, stream_));
+        }
+        KOHO_CUDA_TRY(cudaStreamSynchronize(stream_));
+        KOHO_TRY_ASSIGN(results[form],
+                        results_of(out, MatmulEnd::bf16, static_cast<std::size_t>(count) * kRows));
+      }
+      const double error = relative_error(results[1], results[0]);
+      if (error <= kErrorMax) continue;
+      log::warning(
+          "self-test: the kernel of experts' second matrix differs from the portable one by {:.1e} "
+          "({} columns, {} tokens an entry); the portable one is used",
+          error, columns, 8 * tiles);
+      wgmma_ = false;
+      return {};
+    }
   }
   return {};
 }

@@ -136,9 +136,14 @@ TEST(CudaExperts, OneTokenHasTheBitsOfManyAtTrueWidths) {
       {"GLM-4.7, at most one here", 5120, 1536, 12, 2, 40, 8, false, 6},
       {"GLM-4.7 sliced in four", 5120, 384, 0, 16, 16, 8, true, 6},
       {"GLM-4.7 sliced in eight", 5120, 192, 0, 12, 12, 8, false, 6},
+      {"sliced in eight, entries of up to 32 tokens", 5120, 192, 0, 12, 12, 8, true, 41},
+      {"sliced in four, the same", 5120, 384, 2, 9, 16, 8, false, 50},
+      {"one of eight ranks, the same", 5120, 1536, 3, 2, 12, 8, false, 45},
+      {"odd widths, the same", 5204, 200, 1, 5, 10, 6, true, 39},
       {"a prompt of GLM-4.5-Air", 4096, 1408, 0, 10, 10, 8, true, 333},
       {"a prompt on one of four ranks", 5120, 1536, 3, 4, 12, 8, false, 400},
-      {"a prompt, sliced in eight", 5120, 192, 0, 12, 12, 8, true, 2401}};
+      {"a prompt, sliced in eight", 5120, 192, 0, 12, 12, 8, true, 2401},
+      {"a prompt whose tokens have few experts here", 5120, 192, 3, 4, 12, 8, true, 1030}};
   Result<std::unique_ptr<Backend>> opened = make_cuda_backend({});
   if (!opened.ok()) {
     ASSERT_EQ(opened.error().code, ErrorCode::not_found) << opened.error().message;
