@@ -61,8 +61,7 @@ __device__ __forceinline__ void mbarrier_init(std::uint32_t barrier, std::uint32
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count));
 }
 __device__ __forceinline__ void mbarrier_init_fence() {
-  // NOTE: of shared memory alone: for all of memory it waits like a fence of the whole GPU, some
-  // half a microsecond.
+  // NOTE: of shared memory alone: for all of memory ptxas puts a MEMBAR.ALL.GPU before it.
   asm volatile("fence.mbarrier_init.release.cluster;\n\tfence.proxy.async.shared::cta;" ::
                    : "memory");
 }
