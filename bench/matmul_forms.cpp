@@ -5,8 +5,10 @@
 // rows nor tokens, stands beside them. The kernel of many tokens (src/cuda/matmul_prefill.cu): the
 // two matrices of an expert layer, 8,192 tokens' rows. What this prints is what dense_form() and
 // the forms in matrices.cpp are set from:
-// `matmul_forms [--only NAME] [--tokens N,…] [--chosen] [--top N] [--out FILE] [--commit HASH]`;
-// `--chosen` leaves out the forms that the product does not choose, and experts.
+// `matmul_forms [--only NAME] [--tokens N,…] [--chosen] [--form TEXT] [--no-library] [--top N]
+// [--out FILE] [--commit HASH]`; `--chosen` leaves out the forms that the product does not choose,
+// and experts; `--form` those whose name lacks the text (or all of several, with semicolons
+// between).
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -76,6 +78,8 @@ struct Arguments {
   std::string only;
   std::vector<int> tokens = {1, 8, 16, 32, 64, 128};
   bool chosen = false;  // nothing but the product's choice
+  std::string form;     // besides it, those with this in their name
+  bool library = true;  // cuBLASLt beside them
   std::string out;
   std::string commit;
   std::string command = "matmul_forms";
@@ -185,16 +189,19 @@ Result<double> time_calls(cudaStream_t stream,
 std::string form_name(const DenseForm& form, int parts) {
   const std::string width = parts == 1 ? "1 part" : fmt::format("{} parts a cluster", parts);
   if (form.rows > 0)
-    return fmt::format("turned, {} rows x {} tokens a CTA, {}, slots of {}{}", form.rows,
+    return fmt::format("turned, {} rows x {} tokens a CTA, {}, slots of {}{}{}{}", form.rows,
                        form.columns, form.columns > 64 ? width : "whole width", form.slot_width,
-                       form.shared > 1 ? ", 2 sharing" : "");
+                       form.shared > 1 ? ", 2 sharing" : "",
+                       form.resident > 1 ? ", half a multiprocessor" : "",
+                       form.ctas > 0 ? fmt::format(", {} CTAs", form.ctas) : "");
   return fmt::format("{} tokens a CTA, {}, slots of {}, ring {} KB, {} copying", form.columns,
                      width, form.slot_width, form.ring_bytes >> 10, form.copiers);
 }
 
 bool same(const DenseForm& a, const DenseForm& b) {
   return a.columns == b.columns && a.slot_width == b.slot_width && a.ring_bytes == b.ring_bytes &&
-         a.copiers == b.copiers && a.rows == b.rows && a.shared == b.shared;
+         a.copiers == b.copiers && a.rows == b.rows && a.shared == b.shared &&
+         a.resident == b.resident && a.ctas == b.ctas;
 }
 
 /// The product's choice first, then all that are worth a look.
@@ -206,10 +213,10 @@ std::vector<DenseForm> forms_of(const Matmul& p, int multiprocessors, bool chose
   if (chosen) return forms;
   const bool bf16 = p.type == TileType::bf16;
   for (const int columns : {8, 16, 32, 64, 128}) {
-    if (columns < p.tokens || (columns > 8 && columns / 2 >= p.tokens)) continue;
+    if (columns < p.tokens || (columns > 16 && columns / 2 >= p.tokens)) continue;
     for (const int slot_width : {256, 128}) {
       if (slot_width == 128 && (bf16 || columns < 64)) continue;
-      for (const int kilobytes : {50, 66, 75, 100, 147, 200})
+      for (const int kilobytes : {50, 54, 66, 72, 75, 100, 147, 200})
         for (const int copiers : {1, 2})
           add({.columns = columns,
                .slot_width = slot_width,
@@ -217,20 +224,15 @@ std::vector<DenseForm> forms_of(const Matmul& p, int multiprocessors, bool chose
                .copiers = copiers});
     }
   }
-  if (p.tokens <= 32) return forms;
-  if (!bf16)
-    for (const int rows : {40, 48, 56, 80, 96})
-      for (const int shared : {1, 2})
-        if (shared == 1 || (rows >= 56 && p.tokens > 64))
-          add({.columns = 64, .rows = rows, .shared = shared});
-  const int columns = p.tokens > 64 ? 128 : 64;
-  if (!bf16 && columns == 128)
-    for (const int rows : {80, 96})
-      if (p.parts == 2) add({.columns = 128, .slot_width = 128, .rows = rows});
-  if (p.parts == 1 && (bf16 || columns == 128))
-    add({.columns = columns, .slot_width = 128, .rows = 96});
-  if (p.parts == 1 && !bf16 && columns == 128)
-    add({.columns = columns, .slot_width = 128, .rows = 112});
+  if (p.tokens <= 8) return forms;
+  for (DenseForm form : turned_forms(p)) {
+    add(form);
+    if (!turned_repeats(form)) continue;
+    const int blocks = ceil_div(p.rows, form.rows);
+    const int each = ceil_div(blocks, multiprocessors);
+    form.ctas = ceil_div(blocks, each);
+    if (each > 1) add(form);
+  }
   return forms;
 }
 
@@ -354,6 +356,7 @@ class FormsBench {
     std::vector<std::uint8_t> got(out_bytes);
     std::vector<Timed> timed;
     for (const DenseForm& form : forms_of(p, multiprocessors_, arguments_.chosen)) {
+      if (!timed.empty() && !wanted(form_name(form, p.parts))) continue;
       const auto call = [&](std::int64_t copy) -> Status {
         p.weight = o.weights.as<const std::uint8_t>() + copy * o.matrix_bytes;
         return launch_dense_form(p, form, stream_);
@@ -371,7 +374,10 @@ class FormsBench {
       KOHO_TRY_ASSIGN(const double us, time_calls(stream_, o.copies, kCalls, call));
       timed.push_back({form, us, timed.empty()});
     }
-    KOHO_TRY_ASSIGN(const LibraryTimes library, time_library(stream_, handle, o, shape, tokens));
+    LibraryTimes library;
+    if (arguments_.library) {
+      KOHO_TRY_ASSIGN(library, time_library(stream_, handle, o, shape, tokens));
+    }
     const double bytes = static_cast<double>(o.matrix_bytes) +
                          static_cast<double>(tokens) * p.width_bytes +
                          static_cast<double>(out_bytes);
@@ -390,7 +396,7 @@ class FormsBench {
                     form_name(of.form, p.parts).c_str());
       add_row(shape, tokens, form_name(of.form, p.parts), of.us, of.chosen);
     }
-    add_row(shape, tokens, "cuBLASLt, one scale", library.summed, false);
+    if (library.summed > 0.0) add_row(shape, tokens, "cuBLASLt, one scale", library.summed, false);
     if (library.fast > 0.0)
       add_row(shape, tokens, "cuBLASLt, one scale, fast accumulation", library.fast, false);
     std::fflush(stdout);
@@ -481,6 +487,17 @@ class FormsBench {
     return {};
   }
 
+  /// Whether one of the texts asked for is in a form's name.
+  bool wanted(const std::string& name) const {
+    std::size_t begin = 0;
+    while (true) {
+      const std::size_t end = std::min(arguments_.form.find(';', begin), arguments_.form.size());
+      if (name.find(arguments_.form.substr(begin, end - begin)) != std::string::npos) return true;
+      if (end == arguments_.form.size()) return false;
+      begin = end + 1;
+    }
+  }
+
   void add_row(const Shape& shape, int tokens, const std::string& form, double us, bool chosen) {
     rows_ += fmt::format(
         "{}  {{\"op\": \"linear\", \"case\": \"linear_{}\", \"shape\": {{\"columns\": {}, "
@@ -546,6 +563,10 @@ int main(int argc, char** argv) {
       arguments.tokens = token_counts(value());
     else if (std::strcmp(argv[i], "--chosen") == 0)
       arguments.chosen = true;
+    else if (std::strcmp(argv[i], "--no-library") == 0)
+      arguments.library = false;
+    else if (std::strcmp(argv[i], "--form") == 0)
+      arguments.form = value();
     else if (std::strcmp(argv[i], "--top") == 0)
       arguments.top = std::atoi(value().c_str());
     else if (std::strcmp(argv[i], "--out") == 0)
@@ -556,9 +577,10 @@ int main(int argc, char** argv) {
       valid = false;
   }
   if (!valid || arguments.tokens.empty()) {
-    std::fprintf(stderr,
-                 "usage: matmul_forms [--only NAME] [--tokens N,…] [--chosen] [--top N] "
-                 "[--out FILE] [--commit HASH]; N from 1 to 128\n");
+    std::fprintf(
+        stderr,
+        "usage: matmul_forms [--only NAME] [--tokens N,…] [--chosen] [--form TEXT] [--no-library] "
+        "[--top N] [--out FILE] [--commit HASH]; N from 1 to 128\n");
     return 2;
   }
   const koho::Status status = run_bench(arguments);

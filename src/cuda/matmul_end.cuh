@@ -18,6 +18,14 @@ __device__ __forceinline__ float scale_sum(
   return biased ? __fmaf_rn(x_scale, scaled, bias) : __fmul_rn(x_scale, scaled);
 }
 
+/// The same without a branch: where there is no bias it is kNoBias, which leaves any sum as it is.
+constexpr float kNoBias = -0.0F;
+template <TileType kType>
+__device__ __forceinline__ float scale_sum(float sum, float row_scale, float x_scale, float bias) {
+  if constexpr (kType == TileType::bf16) return __fadd_rn(sum, bias);
+  return __fmaf_rn(x_scale, __fmul_rn(row_scale, sum), bias);
+}
+
 __device__ __forceinline__ void store_sum(const Matmul& p, std::int64_t token, int n, float value) {
   const std::int64_t place = token * p.out_stride + n;
   if (p.end == MatmulEnd::f32)

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <numeric>
+#include <vector>
 
 #include <cuda.h>
 
@@ -21,13 +22,22 @@ struct DenseForm {
   int columns = 8;       // room for so many tokens a CTA: 8, 16, 32, 64, 128
   int slot_width = 256;  // bytes of K of a slot of the ring: 256 or 128
   int ring_bytes = 0;
-  int copiers = 1;  // warps; with 2 one of them copies token rows alone
-  int rows = 0;     // weight rows of a CTA of the turned kernel; 0: the other kernel
-  int shared = 1;   // 2: the tokens' two slices are a cluster and share weights (turned)
+  int copiers = 1;   // warps; with 2 one of them copies token rows alone
+  int rows = 0;      // weight rows of a CTA of the turned kernel; 0: the other kernel
+  int resident = 1;  // CTAs that a multiprocessor has room for (turned): 1 or 2
+  int ctas = 0;      // that take blocks of rows one after the other (turned); 0: one a block
+  int shared = 1;    // 2: the tokens' two slices are a cluster and share weights (turned)
 };
+
+/// Whether CTAs of a form of the turned kernel can take blocks one after the other.
+constexpr bool turned_repeats(const DenseForm& form) {
+  return form.slot_width < kStageWidth && form.resident == 1;
+}
 
 /// The form of one matrix on Hopper, from measurements on an H200 (bench/matmul_forms.cpp).
 DenseForm dense_form(const Matmul& parameters, int multiprocessors);
+/// All of the turned kernel's that can multiply these.
+std::vector<DenseForm> turned_forms(const Matmul& parameters);
 /// The turned kernel's, if that is the faster one; else one of 0 rows.
 DenseForm turned_form(const Matmul& parameters, int multiprocessors);
 
@@ -52,9 +62,9 @@ constexpr int turned_row_step(int rows) {
 struct WeightMaps {
   CUtensorMap of[kTileRows / 8];
 };
-/// The same turned, form.rows weight rows a CTA. With 64 columns a CTA has one warpgroup and the
-/// whole width, with 128 two warpgroups, all tokens, and a part of the width. Its bits are the
-/// other kernel's where the width is a multiple of kStageWidth.
+/// The same turned, form.rows weight rows and the whole width a CTA; with 64 columns it has one
+/// warpgroup, with 128 two and all tokens. Its bits are the other kernel's where the width is a
+/// multiple of kStageWidth. Errors: cudaErrorInvalidValue for a form that turned_forms() lacks.
 cudaError_t launch_matmul_turned(const Matmul& parameters,
                                  const WeightMaps& weight_maps,
                                  const CUtensorMap& x_map,

@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// One matrix for 33 to 128 tokens on Hopper, turned: tokens are the matrix instruction's 64 rows
+// One matrix for 17 to 128 tokens on Hopper, turned: tokens are the matrix instruction's 64 rows
 // and weight rows its columns, so that a CTA may have any multiple of 8 of these and all CTAs are
 // there at once, each nearly as busy as the others.
 //
 //   grid     a CTA a block of kRows weight rows, which may begin within a tile, and a slice of the
-//            tokens, 64 a warpgroup, for the whole width; where kShared is 2, the two slices of a
-//            block are a cluster and take turns to bring its weights to both. Or one of kParts
-//            parts of the width for all tokens: a block's parts are a cluster
+//            tokens, 64 a warpgroup, for the whole width. A block's two slices are neighbours, so
+//            that the second one finds its weights in L2; where kShared is 2 they are a cluster and
+//            take turns to bring them to both. With kResident of 2 a CTA leaves room for one of the
+//            next call, which fills its ring meanwhile. Where blocks are more than fit at once,
+//            fewer CTAs take one after the other (kRepeats), and the ring runs on
 //   roles    a warp copies weights, in boxes that become core matrices (started before the kernel
 //            before has ended), another one token rows (128 bytes of K, swizzled; as many as there
 //            are: what lies beyond is multiplied and dropped); each warpgroup multiplies its 64
 //            tokens (wgmma m64nXk32)
 //   sums     the bits of matmul_dense.cu: each stage of 256 bytes of K by itself (with one
-//            warpgroup while the next one is multiplied), added in f32; parts in their order, in a
-//            cluster by the CTA that owns the rows, to which the others send theirs from registers
-//   shared   barriers and scales · ring of slots of kSlotWidth * (kRows + tokens) B · sums received
-//   bytes    weights once, from L2 once a slice; tokens once a block of rows, from L2. Two parts of
-//            80 rows and 128 tokens bring a CTA 72 % of what 80 rows and 64 tokens of a whole width
-//            do
+//            warpgroup while the next one is multiplied), added in f32; parts in their order
+//   shared   barriers and scales · ring of slots of kSlotWidth * (kRows + tokens) B
+//   bytes    weights once, from L2 once a slice; tokens once a block of rows, from L2
 //
 // Numbers: docs/kernels/README.md.
 #include <algorithm>
 #include <type_traits>
+#include <vector>
 
 #include "base/arithmetic.h"
 #include "cuda/launch.cuh"
@@ -34,34 +34,47 @@ namespace koho::cuda {
 namespace {
 
 constexpr int kRingSlotsMax = 16;  // barriers there are
-constexpr int kBarrierBytes = 384;
-constexpr int kTileSums = 512;  // bytes of a warp's sums of 8 weight rows and 16 tokens
+constexpr int kBarrierBytes = 256;
+constexpr int kSharedOfTwo = 113 * 1024;  // where two CTAs are on a multiprocessor
+constexpr int kTileSums = 512;            // bytes of a warp's sums of 8 weight rows and 16 tokens
 
-template <int kRows, int kWarpgroups, int kSlotWidth, int kParts>
+template <int kRows, int kWarpgroups, int kSlotWidth, int kResident>
 struct TurnedPlan {
   static constexpr int kTokens = 64 * kWarpgroups;
   static constexpr int kWarps = 4 * kWarpgroups;  // that multiply
   static constexpr int kThreads = 32 * kWarps + 64;
   static constexpr int kTiles = kRows / 8;
+  // A CTA takes one block of rows after the other where there may be more than are there at once.
+  static constexpr bool kRepeats =
+      turned_repeats({.slot_width = kSlotWidth, .resident = kResident});
+  static constexpr int kBlocks = kRepeats ? 2 : 1;
   // Pieces of tiles that a CTA's rows may be.
   static constexpr int kPieces = (kRows + 2 * kTileRows - 1 - turned_row_step(kRows)) / kTileRows;
   static constexpr int kWeightBytes = kRows * kSlotWidth;
   static constexpr int kSlot = kWeightBytes + kTokens * kSlotWidth;
-  static constexpr int kRingBegin = (kBarrierBytes + 2 * kRows * 4 + 1023) / 1024 * 1024;
-  // Sums received where parts are a cluster: of each other part, warp and owned tile.
-  static constexpr int owned_first(int part) { return kTiles * part / kParts; }
-  static constexpr int kOwnedMax = (kTiles + kParts - 1) / kParts;
-  static constexpr int kSumsBytes = (kParts - 1) * kWarps * kOwnedMax * kTileSums;
-  static constexpr int kBesideRing = 1024 + kRingBegin + kSumsBytes;
+  // Scales and biases of two blocks: a warp may be at the next one's while others read.
+  static constexpr int kScales = 2 * kRows;
+  static constexpr int kRingBegin = (kBarrierBytes + kBlocks * kScales * 4 + 1023) / 1024 * 1024;
+  static constexpr int kBesideRing = 1024 + kRingBegin;
+  static constexpr int kSharedBytes = kResident == 1 ? kSharedMax : kSharedOfTwo;
+  static constexpr int kSlots = std::min(kRingSlotsMax, (kSharedBytes - kBesideRing) / kSlot);
+  static constexpr int kLaunchBytes = kBesideRing + kSlots * kSlot;
+  // What is not stored straight away passes through the ring.
+  static_assert(kWarps * kTiles * kTileSums <= kSlots * kSlot);
   static_assert(kWeightBytes % 1024 == 0 && kSlot % 1024 == 0);  // boxes of tokens are swizzled
-  static_assert((2 * kRingSlotsMax + 1) * 8 <= kBarrierBytes);
+  static_assert(2 * kRingSlotsMax * 8 <= kBarrierBytes);
 };
+
+/// Of the tokens.
+int slices_of(const DenseForm& form, int tokens) {
+  return ceil_div(tokens, dense_slice(form, tokens));
+}
 
 /// How a launch is cut, beside what the kernel's template says.
 struct TurnedCut {
-  int slots;   // of the ring
-  int slices;  // of the tokens
-  int each;    // tokens of a slice
+  int slices;     // of the tokens: 1 or 2
+  int each;       // tokens of a slice
+  bool straight;  // results go from registers: bf16 by 16 bytes, or f32 (of a bf16 matrix) by 8
 };
 
 /// What a CTA has of the matrix.
@@ -69,30 +82,26 @@ struct TurnedPiece {
   int row;    // the first of the weights'
   int slice;  // of the tokens
   int token;  // the first one
-  int part;   // of the width
-  int begin;  // stages
-  int end;
 
-  /// `ctas` of a block of `rows`, as slices or as `parts`. The last tokens are in two slices where
-  /// these have room for more: no box has rows beyond.
-  __device__ __forceinline__
-  TurnedPiece(const Matmul& p, const TurnedCut& cut, unsigned ctas, int rows, int parts) {
-    const int stages = (p.width_bytes + kStageWidth - 1) / kStageWidth;
-    part = parts > 1 ? static_cast<int>(blockIdx.x % ctas) : 0;
-    begin = stages * part / parts;
-    end = stages * (part + 1) / parts;
-    slice = parts > 1 ? 0 : static_cast<int>(blockIdx.x % ctas);
-    row = static_cast<int>(blockIdx.x / ctas) * rows;
-    token = min(slice * cut.each, p.tokens - cut.each);
+  /// The last tokens are in two slices where these have room for more: no box has rows beyond.
+  template <int kRows, int kShared>
+  __device__ __forceinline__ static TurnedPiece of(const Matmul& p, const TurnedCut& cut) {
+    const int block = static_cast<int>(blockIdx.x);
+    TurnedPiece piece;
+    // The rank in the cluster, as ptxas knows it to be one for all lanes.
+    piece.slice = kShared > 1 ? block % kShared : block & (cut.slices - 1);
+    piece.row = (kShared > 1 ? block / kShared : block >> (cut.slices - 1)) * kRows;
+    piece.token = min(piece.slice * cut.each, p.tokens - cut.each);
+    return piece;
   }
 };
 
 /// A ring of slots and one of its users' place in it.
+template <int kCount>
 struct TurnedRing {
   std::uint32_t full;  // barriers
   std::uint32_t empty;
   std::uint32_t slots;  // the first byte
-  int count;
   int slot = 0;
   std::uint32_t phase = 0;
 
@@ -103,7 +112,7 @@ struct TurnedRing {
     return empty + 8U * static_cast<std::uint32_t>(slot);
   }
   __device__ __forceinline__ void advance() {
-    if (++slot == count) {
+    if (++slot == kCount) {
       slot = 0;
       phase ^= 1U;
     }
@@ -113,8 +122,11 @@ struct TurnedRing {
 /// Copies weights into the ring; one lane. They do not depend on the kernel before. CTAs of a
 /// cluster take turns to bring all of them theirs.
 template <typename Plan, int kRows, int kSlotWidth, int kShared>
-__device__ __forceinline__ void copy_weights(
-    const Matmul& p, const WeightMaps& maps, const TurnedPiece& piece, int units, TurnedRing ring) {
+__device__ __forceinline__ void copy_weights(const Matmul& p,
+                                             const WeightMaps& maps,
+                                             const TurnedPiece& piece,
+                                             int units,
+                                             TurnedRing<Plan::kSlots>& ring) {
   const CUtensorMap* map[Plan::kPieces];
   int offset[Plan::kPieces];  // bytes in a slot
   int group[Plan::kPieces];
@@ -132,7 +144,6 @@ __device__ __forceinline__ void copy_weights(
     if (rows > 0) tensor_map_prefetch(map[i]);
   }
   const std::uint64_t policy = evict_first_policy();
-  const int first = piece.begin * (kStageWidth / kSlotWidth);
   int unit = 0;
   if constexpr (kShared > 1) {
     unit = piece.slice;
@@ -147,10 +158,10 @@ __device__ __forceinline__ void copy_weights(
           ring.slots + static_cast<std::uint32_t>(ring.slot * Plan::kSlot + offset[i]);
       if (map[i] == nullptr) continue;
       if constexpr (kShared > 1)
-        tensor_copy_to_cluster(to, map[i], (first + unit) * (kSlotWidth / kTileChunk), group[i],
-                               tile[i], ring.full_barrier(), (1 << kShared) - 1, policy);
+        tensor_copy_to_cluster(to, map[i], unit * (kSlotWidth / kTileChunk), group[i], tile[i],
+                               ring.full_barrier(), (1 << kShared) - 1, policy);
       else
-        tensor_copy(to, map[i], (first + unit) * (kSlotWidth / kTileChunk), group[i], tile[i],
+        tensor_copy(to, map[i], unit * (kSlotWidth / kTileChunk), group[i], tile[i],
                     ring.full_barrier(), policy);
     }
 #pragma unroll
@@ -160,12 +171,12 @@ __device__ __forceinline__ void copy_weights(
 
 /// Copies token rows into the ring, and tells of their bytes and the weights'; one lane.
 template <typename Plan, int kSlotWidth>
-__device__ __forceinline__ void copy_tokens(
-    const CUtensorMap& map, const TurnedPiece& piece, int each, int units, TurnedRing ring) {
+__device__ __forceinline__ void copy_tokens(const CUtensorMap& map,
+                                            const TurnedPiece& piece,
+                                            int each,
+                                            int units,
+                                            TurnedRing<Plan::kSlots>& ring) {
   const auto bytes = static_cast<std::uint32_t>(Plan::kWeightBytes + each * kSlotWidth);
-  const int first = piece.begin * (kStageWidth / kSlotWidth);
-  tensor_map_prefetch(&map);
-  grid_wait();
 #pragma unroll 1
   for (int unit = 0; unit < units; ++unit) {
     mbarrier_wait(ring.empty_barrier(), ring.phase ^ 1U);
@@ -175,7 +186,7 @@ __device__ __forceinline__ void copy_tokens(
       tensor_copy(
           ring.slots + static_cast<std::uint32_t>(ring.slot * Plan::kSlot + Plan::kWeightBytes +
                                                   box * kBox * Plan::kTokens),
-          &map, (first + unit) * kSlotWidth + box * kBox, piece.token, ring.full_barrier());
+          &map, unit * kSlotWidth + box * kBox, piece.token, ring.full_barrier());
     ring.advance();
   }
 }
@@ -185,74 +196,84 @@ __device__ __forceinline__ void copy_tokens(
 template <int kTiles>
 using Sums = float[kTiles][4];
 
-template <TileType kType, int kRows, int kWarpgroups, int kSlotWidth, int kShared, int kParts>
-__global__ void __launch_bounds__(TurnedPlan<kRows, kWarpgroups, kSlotWidth, kParts>::kThreads)
+template <TileType kType, int kRows, int kWarpgroups, int kSlotWidth, int kShared, int kResident>
+__global__ void __launch_bounds__(TurnedPlan<kRows, kWarpgroups, kSlotWidth, kResident>::kThreads,
+                                  kResident)
     turned_kernel(const __grid_constant__ Matmul p,
                   const __grid_constant__ WeightMaps weight_maps,
                   const __grid_constant__ CUtensorMap x_map,
                   const TurnedCut cut) {
-  using Plan = TurnedPlan<kRows, kWarpgroups, kSlotWidth, kParts>;
-  constexpr bool kWhole = kWarpgroups == 1 && kParts == 1;  // parts, one after the other
+  using Plan = TurnedPlan<kRows, kWarpgroups, kSlotWidth, kResident>;
+  constexpr bool kWhole = kWarpgroups == 1;  // parts of the width, one after the other
+  // A stage's products are issued before those before are waited for, if a CTA is alone.
+  constexpr bool kAhead = kWhole && (kType == TileType::bf16 || kSlotWidth == kStageWidth);
   constexpr int kTiles = Plan::kTiles;
   constexpr int kHalves = kStageWidth / kSlotWidth;
   extern __shared__ std::uint8_t unaligned[];
   std::uint8_t* shared = unaligned + (1024U - shared_address(unaligned) % 1024U) % 1024U;
   const std::uint32_t full = shared_address(shared);
-  TurnedRing ring{full, full + 8U * kRingSlotsMax, shared_address(shared) + Plan::kRingBegin,
-                  cut.slots};
-  const std::uint32_t received = ring.empty + 8U * kRingSlotsMax;
-  const std::uint32_t sums =  // beside the ring
-      ring.slots + static_cast<std::uint32_t>(cut.slots * Plan::kSlot);
-  auto* row_scales = reinterpret_cast<float*>(shared + kBarrierBytes);
+  TurnedRing<Plan::kSlots> ring{full, full + 8U * kRingSlotsMax,
+                                shared_address(shared) + Plan::kRingBegin};
+  auto* first_scales = reinterpret_cast<float*>(shared + kBarrierBytes);
+  float* row_scales = first_scales;
   float* bias = row_scales + kRows;
 
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
   const int warp = warp_index();
-  const TurnedPiece piece(p, cut,
-                          kParts > 1    ? kParts
-                          : kShared > 1 ? kShared
-                                        : static_cast<unsigned>(cut.slices),
-                          kRows, kParts);
-  const int stages = piece.end - piece.begin;
-  if (thread == 0) {
-    for (int slot = 0; slot < cut.slots; ++slot) {
-      mbarrier_init(ring.full + 8U * static_cast<std::uint32_t>(slot), 1);
-      mbarrier_init(ring.empty + 8U * static_cast<std::uint32_t>(slot),
-                    static_cast<std::uint32_t>(Plan::kWarps * kShared));
+  TurnedPiece piece = TurnedPiece::of<kRows, kShared>(p, cut);
+  const int stages = (p.width_bytes + kStageWidth - 1) / kStageWidth;
+  if (warp == Plan::kWarps) {  // makes the barriers and waits for none of this CTA's warps
+    if (elect_one()) {
+#pragma unroll
+      for (int slot = 0; slot < Plan::kSlots; ++slot) {
+        mbarrier_init(ring.full + 8U * static_cast<std::uint32_t>(slot), 1);
+        mbarrier_init(ring.empty + 8U * static_cast<std::uint32_t>(slot),
+                      static_cast<std::uint32_t>(Plan::kWarps * kShared));
+      }
+      mbarrier_init_fence();
     }
-    if constexpr (kParts > 1) mbarrier_init(received, 1);
-    mbarrier_init_fence();
-    if constexpr (kParts > 1)
-      mbarrier_arrive_expect(
-          received, static_cast<std::uint32_t>(
-                        (kParts - 1) * Plan::kWarps * kTileSums *
-                        (Plan::owned_first(piece.part + 1) - Plan::owned_first(piece.part))));
-  }
-  __syncthreads();
-  if constexpr (kShared > 1) {
-    cluster_arrive();
-    cluster_wait();
+    __syncwarp();
+    named_arrive(2, Plan::kThreads);
+  } else {
+    named_barrier(2, Plan::kThreads);
   }
   // NOTE: by all warps: under compute-sanitizer the others wait here for those that arrive later.
-  if constexpr (kParts > 1) cluster_arrive();
+  if constexpr (kShared > 1) cluster_arrive();
+  const int next_block = static_cast<int>(gridDim.x) * kRows;  // rows
 
   if (warp >= Plan::kWarps) {  // ---- the copying warps
     const int units = stages * kHalves;
+    if (kShared > 1 && warp == Plan::kWarps) cluster_wait();  // for the others' barriers
     if (elect_one()) {
-      if (warp == Plan::kWarps)
-        copy_weights<Plan, kRows, kSlotWidth, kShared>(p, weight_maps, piece, units, ring);
-      else
-        copy_tokens<Plan, kSlotWidth>(x_map, piece, cut.each, units, ring);
+      if (warp == Plan::kWarps) {
+        do {
+          copy_weights<Plan, kRows, kSlotWidth, kShared>(p, weight_maps, piece, units, ring);
+          piece.row += next_block;
+        } while (Plan::kRepeats && piece.row < p.rows);
+      } else {
+        tensor_map_prefetch(&x_map);
+        grid_wait();
+        do {
+          copy_tokens<Plan, kSlotWidth>(x_map, piece, cut.each, units, ring);
+          piece.row += next_block;
+        } while (Plan::kRepeats && piece.row < p.rows);
+      }
     }
     return;  // NOTE: at once, or ptxas takes what is copied lane by lane; no barrier needs them
   }
 
   // ---- the multiplying warps
-  for (int i = thread; i < kRows; i += 32 * Plan::kWarps) {
-    const int n = piece.row + i;
-    row_scales[i] = kType == TileType::fp8 && n < p.rows ? p.row_scales[n] : 1.0F;
-    bias[i] = p.bias != nullptr && n < p.rows ? to_float(p.bias[n]) : 0.0F;
+  static_assert(kRows <= 32 * Plan::kWarps);
+  const auto row_scale = [&](int n) {
+    return kType == TileType::fp8 && n < p.rows ? p.row_scales[n] : 1.0F;
+  };
+  const auto row_bias = [&](int n) {
+    return p.bias != nullptr && n < p.rows ? to_float(p.bias[n]) : kNoBias;
+  };
+  if (thread < kRows) {
+    row_scales[thread] = row_scale(piece.row + thread);
+    bias[thread] = row_bias(piece.row + thread);
   }
   grid_wait();
   grid_release();
@@ -264,291 +285,375 @@ __global__ void __launch_bounds__(TurnedPlan<kRows, kWarpgroups, kSlotWidth, kPa
     x_scales[i] =
         kType == TileType::fp8 && token + 8 * i < tokens ? p.x_scales[token + 8 * i] : 1.0F;
 
-  Sums<kTiles> sum = {};
-  Sums<kWhole ? kTiles : 1> total = {};  // of the parts before
-  {
-    const std::uint64_t weights = core_operand(ring.slots, kTileChunk * 8, kSlotWidth * 8);
-    const std::uint64_t rows =
-        swizzled_operand(ring.slots + static_cast<std::uint32_t>(Plan::kWeightBytes) +
-                         static_cast<std::uint32_t>(warp / 4 * 64 * kBox));
-    int oldest = 0;  // slot of those that products read
-    // In a cluster lane i tells CTA i.
-    const std::uint32_t theirs =
-        kShared > 1 ? cluster_address(ring.empty, static_cast<std::uint32_t>(lane % kShared))
-                    : ring.empty;
-    const auto release = [&] {
-      const std::uint32_t barrier = theirs + 8U * static_cast<std::uint32_t>(oldest);
-      if (lane < kShared) {
-        if constexpr (kShared > 1)
-          mbarrier_arrive_remote(barrier);
-        else
+  int oldest = 0;  // slot of those that products read
+  do {
+    float next_scale = 1.0F;  // of the next block's rows
+    float next_bias = 0.0F;
+    if (Plan::kRepeats && thread < kRows) {
+      next_scale = row_scale(piece.row + next_block + thread);
+      next_bias = row_bias(piece.row + next_block + thread);
+    }
+    Sums<kTiles> sum = {};
+    Sums<kWhole ? kTiles : 1> total = {};  // of the parts before
+    {
+      const std::uint64_t weights = core_operand(ring.slots, kTileChunk * 8, kSlotWidth * 8);
+      const std::uint64_t rows =
+          swizzled_operand(ring.slots + static_cast<std::uint32_t>(Plan::kWeightBytes) +
+                           static_cast<std::uint32_t>(warp / 4 * 64 * kBox));
+      // In a cluster lane i tells CTA i.
+      const std::uint32_t theirs =
+          kShared > 1 ? cluster_address(ring.empty, static_cast<std::uint32_t>(lane % kShared))
+                      : ring.empty;
+      // NOTE: only of slots that are filled again: then each CTA of a cluster waits for whatever
+      // another one tells it, and may leave when it is done.
+      int wanted = stages * kHalves - Plan::kSlots;
+      const auto release = [&] {
+        const std::uint32_t barrier = theirs + 8U * static_cast<std::uint32_t>(oldest);
+        if constexpr (kShared > 1) {
+          if (lane < kShared && wanted > 0) mbarrier_arrive_remote(barrier);
+          --wanted;
+        } else if (lane == 0) {
           mbarrier_arrive(barrier);
-      }
-      if (++oldest == cut.slots) oldest = 0;
-    };
-    // Issues the products of a slot.
-    const auto issue = [&](Sums<kTiles>& partial, int half) {
-      mbarrier_wait(ring.full_barrier(), ring.phase);
-      const auto at = static_cast<std::uint32_t>(ring.slot * Plan::kSlot);
-      wgmma_begin();
+        }
+        if (++oldest == Plan::kSlots) oldest = 0;
+      };
+      // Issues the products of a slot.
+      const auto issue = [&](Sums<kTiles>& partial, int half) {
+        mbarrier_wait(ring.full_barrier(), ring.phase);
+        const auto at = static_cast<std::uint32_t>(ring.slot * Plan::kSlot);
+        wgmma_begin();
 #pragma unroll
-      for (int i = 0; i < kSlotWidth / kTileWidthStep; ++i)
-        wgmma<kType, kRows>(
-            &partial[0][0],
-            operand_at(
-                operand_at(rows, at),
-                static_cast<std::uint32_t>(i / 4 * kBox * Plan::kTokens + i % 4 * kTileWidthStep)),
-            operand_at(operand_at(weights, at), static_cast<std::uint32_t>(i) * 256U),
-            half > 0 || i > 0 ? 1 : 0);
-      wgmma_commit();
-      ring.advance();
-    };
-    const auto issue_stage = [&](Sums<kTiles>& partial) {
+        for (int i = 0; i < kSlotWidth / kTileWidthStep; ++i)
+          wgmma<kType, kRows>(
+              &partial[0][0],
+              operand_at(operand_at(rows, at),
+                         static_cast<std::uint32_t>(i / 4 * kBox * Plan::kTokens +
+                                                    i % 4 * kTileWidthStep)),
+              operand_at(operand_at(weights, at), static_cast<std::uint32_t>(i) * 256U),
+              half > 0 || i > 0 ? 1 : 0);
+        wgmma_commit();
+        ring.advance();
+      };
+      const auto issue_stage = [&](Sums<kTiles>& partial) {
 #pragma unroll
-      for (int half = 0; half < kHalves; ++half) issue(partial, half);
-    };
-    int part = 1;
-    int border = kWhole ? stages / p.parts : 0;  // stage where the next part begins
-    // Adds a stage's sums; a part's go to the total where the next one begins.
-    const auto add = [&](int stage, const Sums<kTiles>& partial) {
-      if (kWhole && stage == border) {
-        ++part;
-        border = stages * part / p.parts;
+        for (int half = 0; half < kHalves; ++half) issue(partial, half);
+      };
+      int part = 1;
+      int border = kWhole ? stages / p.parts : 0;  // stage where the next part begins
+      // Adds a stage's sums; a part's go to the total where the next one begins.
+      const auto add = [&](int stage, const Sums<kTiles>& partial) {
+        if (kWhole && stage == border) {
+          ++part;
+          border = stages * part / p.parts;
+#pragma unroll
+          for (int tile = 0; tile < kTiles; ++tile)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+              total[kWhole ? tile : 0][i] += sum[tile][i];
+              sum[tile][i] = 0.0F;
+            }
+        }
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile)
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
-            total[kWhole ? tile : 0][i] += sum[tile][i];
-            sum[tile][i] = 0.0F;
+            sum[tile][i] += partial[tile][i];
+            // Here, and not behind the products that are issued next.
+            if (kAhead) asm volatile("" : "+f"(sum[tile][i]));
           }
-      }
+      };
+      int stage = 0;
+      if constexpr (kAhead) {  // a stage's products are issued before those before are waited for
+        Sums<kTiles> partials[2] = {};
+        // Two stages, the first of which is issued; where more follow, the next one's is too.
+        const auto run_two = [&](auto more) {
 #pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile)
+          for (int i = 0; i < 2; ++i) {
+            if (more || i == 0) {
+              issue_stage(partials[1 - i]);
+              wgmma_wait<kHalves>();
+            } else {
+              wgmma_wait<0>();
+            }
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          sum[tile][i] += partial[tile][i];
-          // Here, and not behind the products that are issued next.
-          if (kWhole) asm volatile("" : "+f"(sum[tile][i]));
-        }
-    };
-    int stage = 0;
-    if constexpr (kWhole) {  // a stage's products are issued before those before are waited for
-      Sums<kTiles> partials[2] = {};
-      // Two stages, the first of which is issued; where more follow, the next one's is too.
-      const auto run_two = [&](auto more) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          if (more || i == 0) {
-            issue_stage(partials[1 - i]);
-            wgmma_wait<kHalves>();
+            for (int half = 0; half < kHalves; ++half) release();
+            add(stage++, partials[i]);
+          }
+        };
+        if (stage < stages) {
+          issue_stage(partials[0]);
+#pragma unroll 1
+          while (stage + 2 < stages) run_two(std::true_type{});  // NOTE: no condition on an issue
+          if (stage + 1 < stages) {
+            run_two(std::false_type{});
           } else {
             wgmma_wait<0>();
+#pragma unroll
+            for (int half = 0; Plan::kRepeats && half < kHalves; ++half) release();
+            add(stage, partials[0]);
           }
-#pragma unroll
-          for (int half = 0; half < kHalves; ++half) release();
-          add(stage++, partials[i]);
         }
-      };
-      if (stage < stages) {
-        issue_stage(partials[0]);
+      } else {  // another warpgroup or CTA multiplies while this one adds
 #pragma unroll 1
-        while (stage + 2 < stages) run_two(std::true_type{});  // NOTE: no condition on an issue
-        if (stage + 1 < stages) {
-          run_two(std::false_type{});
-        } else {
+        for (; stage < stages; ++stage) {
+          Sums<kTiles> partial;
+          issue_stage(partial);
+          if constexpr (kHalves > 1) {
+            wgmma_wait<1>();
+            release();
+          }
           wgmma_wait<0>();
-          add(stage, partials[0]);
-        }
-      }
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) sum[tile][i] = total[tile][i] + sum[tile][i];
-    } else {  // two warpgroups: one multiplies while the other one adds
-#pragma unroll 1
-      for (; stage < stages; ++stage) {
-        Sums<kTiles> partial;
-        issue_stage(partial);
-        if constexpr (kHalves > 1) {
-          wgmma_wait<1>();
           release();
+          add(stage, partial);
         }
-        wgmma_wait<0>();
-        release();
-        add(stage, partial);
+      }
+      if constexpr (kWhole) {
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile)
+#pragma unroll
+          for (int i = 0; i < 4; ++i) sum[tile][i] = total[tile][i] + sum[tile][i];
       }
     }
-  }
 
-  named_barrier(1, 32 * Plan::kWarps);  // scales are there
-  const bool aligned = p.end == MatmulEnd::bf16 && p.rows % 8 == 0 && p.out_stride % 8 == 0 &&
-                       reinterpret_cast<std::uintptr_t>(p.out) % 16 == 0;
-  const bool pairs = p.end == MatmulEnd::f32 && p.out_stride % 2 == 0 &&
-                     reinterpret_cast<std::uintptr_t>(p.out) % 8 == 0;
-  const auto store_two = [&](std::int64_t of, int n, float first, float second) {
-    if (of >= tokens) return;
-    if (pairs && n + 1 < p.rows) {
-      *reinterpret_cast<float2*>(static_cast<float*>(p.out) + of * p.out_stride + n) =
-          make_float2(first, second);
-      return;
-    }
-    if (n < p.rows) store_sum(p, of, n, first);
-    if (n + 1 < p.rows) store_sum(p, of, n + 1, second);
-  };
-  // Stores up to four tiles: 16 bytes of a token's row a lane, where they are aligned.
-  const auto finish = [&](int tile, int count, const float(&of)[4][4]) {
-    std::uint32_t words[2][4] = {};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (i >= count) break;
-      const int row = (tile + i) * 8 + lane % 4 * 2;
-      float value[4];
+    named_barrier(1, 32 * Plan::kWarps);  // scales are there
+    const auto scaled = [&](int tile, const float(&of)[4], float(&value)[4]) {
+      const int row = tile * 8 + lane % 4 * 2;
+      const float2 scales = *reinterpret_cast<const float2*>(row_scales + row);
+      const float2 biases = *reinterpret_cast<const float2*>(bias + row);
 #pragma unroll
       for (int j = 0; j < 4; ++j)
-        value[j] = scale_sum<kType>(p, of[i][j], row_scales[row + j % 2], x_scales[j / 2],
-                                    bias[row + j % 2]);
-      words[0][i] = pack_bf16(value[0], value[1]);
-      words[1][i] = pack_bf16(value[2], value[3]);
-      if (aligned) continue;
-      store_two(token, piece.row + row, value[0], value[1]);
-      store_two(token + 8, piece.row + row, value[2], value[3]);
-    }
-    if (!aligned) return;
-    const int n = piece.row + (tile + lane % 4) * 8;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const uint4 eight = gather_quad(words[i]);
-      if (lane % 4 < count && n < p.rows && token + 8 * i < tokens)
-        *reinterpret_cast<uint4*>(static_cast<Bf16*>(p.out) +
-                                  static_cast<std::int64_t>(token + 8 * i) * p.out_stride + n) =
-            eight;
-    }
-  };
-  if constexpr (kParts > 1) {
-    cluster_wait();  // every CTA has begun
-    // Sums travel in the order of fragments.
-    const auto place = [&](int from, int owner, int tile) {
-      const int other = from < owner ? from : from - 1;
-      return sums +
-             static_cast<std::uint32_t>(
-                 ((other * Plan::kWarps + warp) * Plan::kOwnedMax + tile) * kTileSums + lane * 16);
+        value[j] = scale_sum<kType>(of[j], j % 2 == 0 ? scales.x : scales.y, x_scales[j / 2],
+                                    j % 2 == 0 ? biases.x : biases.y);
     };
+    // Stores up to four tiles: bf16, 16 bytes of a token's row a lane; f32, 8 bytes.
+    const auto finish_straight = [&](int tile, int count, const float(&of)[4][4]) {
+      if constexpr (kType == TileType::bf16) {
 #pragma unroll
-    for (int owner = 0; owner < kParts; ++owner) {
-      if (owner == piece.part) continue;
-      const auto rank = static_cast<std::uint32_t>(owner);
-      const std::uint32_t to = cluster_address(place(piece.part, owner, 0), rank);
-      const std::uint32_t barrier = cluster_address(received, rank);
+        for (int i = 0; i < 4; ++i) {
+          if (i >= count) break;
+          const int n = piece.row + (tile + i) * 8 + lane % 4 * 2;
+          float value[4];
+          scaled(tile + i, of[i], value);
 #pragma unroll
-      for (int tile = Plan::owned_first(owner); tile < Plan::owned_first(owner + 1); ++tile)
-        cluster_send(to + static_cast<std::uint32_t>((tile - Plan::owned_first(owner)) * kTileSums),
-                     make_float4(sum[tile][0], sum[tile][1], sum[tile][2], sum[tile][3]), barrier);
-    }
-    mbarrier_wait_cluster(received, 0);
+          for (int j = 0; j < 2; ++j)
+            if (n < p.rows && token + 8 * j < tokens)
+              *reinterpret_cast<float2*>(static_cast<float*>(p.out) +
+                                         static_cast<std::int64_t>(token + 8 * j) * p.out_stride +
+                                         n) = make_float2(value[2 * j], value[2 * j + 1]);
+        }
+      } else {
+        std::uint32_t words[2][4] = {};
 #pragma unroll
-    for (int owner = 0; owner < kParts; ++owner) {
-      if (owner != piece.part) continue;
-      constexpr int kFour = 4;
-      const int first = Plan::owned_first(owner);
-      const int end = Plan::owned_first(owner + 1);
+        for (int i = 0; i < 4; ++i) {
+          if (i >= count) break;
+          float value[4];
+          scaled(tile + i, of[i], value);
+          words[0][i] = pack_bf16(value[0], value[1]);
+          words[1][i] = pack_bf16(value[2], value[3]);
+        }
+        const int n = piece.row + (tile + lane % 4) * 8;
 #pragma unroll
-      for (int tile = 0; tile < Plan::kOwnedMax; tile += kFour) {
-        float of[kFour][4] = {};
-#pragma unroll
-        for (int from = 0; from < kParts; ++from)
-#pragma unroll
-          for (int i = 0; i < kFour; ++i) {
-            if (first + tile + i >= end) continue;
-            std::uint32_t words[4];
-            if (from != owner) load_shared(words, place(from, owner, tile + i));
-#pragma unroll
-            for (int j = 0; j < 4; ++j)
-              of[i][j] += from == owner ? sum[std::min(first + tile + i, kTiles - 1)][j]
-                                        : __uint_as_float(words[j]);
-          }
-        if (first + tile < end) finish(first + tile, std::min(kFour, end - first - tile), of);
+        for (int j = 0; j < 2; ++j) {
+          const uint4 eight = gather_quad(words[j]);
+          if (lane % 4 < count && n < p.rows && token + 8 * j < tokens)
+            *reinterpret_cast<uint4*>(static_cast<Bf16*>(p.out) +
+                                      static_cast<std::int64_t>(token + 8 * j) * p.out_stride + n) =
+                eight;
+        }
       }
-    }
-  } else {
-#pragma unroll
-    for (int tile = 0; tile < kTiles; tile += 4) {
-      float of[4][4] = {};
+    };
+    // Else through the ring, which all are done with, so that this code is there once: where it
+    // stood beside the other at every tile, results took a microsecond.
+    auto* left = reinterpret_cast<float4*>(shared + Plan::kRingBegin + warp * kTiles * kTileSums);
+    const auto leave = [&](int tile, int count, const float(&of)[4][4]) {
 #pragma unroll
       for (int i = 0; i < 4; ++i)
+        if (i < count)
+          left[(tile + i) * 32 + lane] = make_float4(of[i][0], of[i][1], of[i][2], of[i][3]);
+    };
+    const auto finish_left = [&](int first, int end) {
+#pragma unroll 1
+      for (int tile = first; tile < end; ++tile) {
+        const float4 four = left[tile * 32 + lane];
+        float value[4];
+        scaled(tile, {four.x, four.y, four.z, four.w}, value);
 #pragma unroll
-        for (int j = 0; j < 4; ++j)
-          if (tile + i < kTiles) of[i][j] = sum[tile + i < kTiles ? tile + i : 0][j];
-      finish(tile, std::min(4, kTiles - tile), of);
+        for (int j = 0; j < 4; ++j) {
+          const int n = piece.row + tile * 8 + lane % 4 * 2 + j % 2;
+          if (n < p.rows && token + j / 2 * 8 < tokens)
+            store_sum(p, token + j / 2 * 8, n, value[j]);
+        }
+      }
+    };
+    const auto finish_all = [&](const auto& end_of) {
+#pragma unroll
+      for (int tile = 0; tile < kTiles; tile += 4) {
+        float of[4][4] = {};
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+#pragma unroll
+          for (int j = 0; j < 4; ++j)
+            if (tile + i < kTiles) of[i][j] = sum[tile + i < kTiles ? tile + i : 0][j];
+        end_of(tile, std::min(4, kTiles - tile), of);
+      }
+    };
+    if (cut.straight) {
+      finish_all(finish_straight);
+    } else {
+      finish_all(leave);
+      finish_left(0, kTiles);
     }
-  }
-  __syncwarp();
-  if constexpr (kShared > 1)
-    cluster_barrier();  // NOTE: others copy to this CTA and tell it of free slots
+    if constexpr (Plan::kRepeats) {
+      piece.row += next_block;
+      row_scales = first_scales + (row_scales == first_scales ? Plan::kScales : 0);
+      bias = row_scales + kRows;
+      if (thread < kRows) {
+        row_scales[thread] = next_scale;
+        bias[thread] = next_bias;
+      }
+    }
+  } while (Plan::kRepeats && piece.row < p.rows);
 }
 
-template <TileType kType, int kRows, int kWarpgroups, int kSlotWidth, int kShared, int kParts = 1>
+template <TileType kType, int kRows, int kWarpgroups, int kSlotWidth, int kShared, int kResident>
 cudaError_t launch_form(const Matmul& p,
                         const WeightMaps& weight_maps,
                         const CUtensorMap& x_map,
                         const DenseForm& form,
                         cudaStream_t stream) {
-  using Plan = TurnedPlan<kRows, kWarpgroups, kSlotWidth, kParts>;
-  const auto kernel = turned_kernel<kType, kRows, kWarpgroups, kSlotWidth, kShared, kParts>;
+  using Plan = TurnedPlan<kRows, kWarpgroups, kSlotWidth, kResident>;
+  const auto kernel = turned_kernel<kType, kRows, kWarpgroups, kSlotWidth, kShared, kResident>;
   static const cudaError_t prepared = use_shared_memory(kernel, kSharedMax);
   if (prepared != cudaSuccess) return prepared;
-  if (kWarpgroups > 1 && p.parts != kParts) return cudaErrorInvalidValue;
-  const int each = dense_slice(form, p.tokens);
-  const TurnedCut cut{
-      .slots = std::min(kRingSlotsMax, (kSharedMax - Plan::kBesideRing) / Plan::kSlot),
-      .slices = ceil_div(p.tokens, each),
-      .each = each};
-  if (form.shared != kShared || (kShared > 1 && cut.slices != kShared) ||
-      (kParts > 1 && cut.slices != 1))
-    return cudaErrorInvalidValue;
-  const int ctas = ceil_div(p.rows, kRows) * cut.slices * kParts;
+  const auto out_bits = reinterpret_cast<std::uintptr_t>(p.out);
+  const TurnedCut cut{.slices = slices_of(form, p.tokens),
+                      .each = dense_slice(form, p.tokens),
+                      .straight = kType == TileType::bf16
+                                      ? p.end == MatmulEnd::f32 && p.rows % 2 == 0 &&
+                                            p.out_stride % 2 == 0 && out_bits % 8 == 0
+                                      : p.end == MatmulEnd::bf16 && p.rows % 8 == 0 &&
+                                            p.out_stride % 8 == 0 && out_bits % 16 == 0};
+  int blocks = ceil_div(p.rows, kRows);
+  // NOTE: what is not stored straight away passes through the ring, which must be done with then.
+  if (cut.straight && form.ctas > 0) blocks = std::min(blocks, form.ctas);
   return launch_kernel(kernel,
-                       {dim3(static_cast<unsigned>(ctas)), dim3(Plan::kThreads),
-                        static_cast<std::size_t>(Plan::kBesideRing + cut.slots * Plan::kSlot),
-                        kParts > 1 ? kParts : kShared},
+                       {dim3(static_cast<unsigned>(blocks * cut.slices)), dim3(Plan::kThreads),
+                        static_cast<std::size_t>(Plan::kLaunchBytes), kShared},
                        stream, p, weight_maps, x_map, cut);
+}
+
+/// A form and what launches it.
+struct TurnedForm {
+  TileType type;
+  DenseForm form;
+  decltype(&launch_matmul_turned) launch;
+};
+
+template <TileType kType, int kRows, int kWarpgroups, int kSlotWidth, int kShared, int kResident>
+constexpr TurnedForm make_form() {
+  return {kType,
+          {.columns = 64 * kWarpgroups,
+           .slot_width = kSlotWidth,
+           .rows = kRows,
+           .resident = kResident,
+           .shared = kShared},
+          &launch_form<kType, kRows, kWarpgroups, kSlotWidth, kShared, kResident>};
+}
+
+// One warpgroup of fp8: slots of a stage, alone on its multiprocessor; or of half a stage, so that
+// half a multiprocessor has room for enough of them.
+template <int kRows, int kShared = 1>
+constexpr TurnedForm whole() {
+  return make_form<TileType::fp8, kRows, 1, kStageWidth, kShared, 1>();
+}
+template <int kRows, int kShared = 1>
+constexpr TurnedForm half() {
+  return make_form<TileType::fp8, kRows, 1, kStageWidth / 2, kShared, 2>();
+}
+/// These take block after block.
+template <TileType kType, int kRows, int kWarpgroups>
+constexpr TurnedForm repeating() {
+  return make_form<kType, kRows, kWarpgroups, kStageWidth / 2, 1, 1>();
+}
+
+constexpr TurnedForm kForms[] = {
+    whole<40>(),
+    whole<48>(),
+    whole<56>(),
+    whole<80>(),
+    whole<96>(),
+    whole<56, 2>(),
+    whole<80, 2>(),
+    whole<96, 2>(),
+    half<40>(),
+    half<48>(),
+    half<56>(),
+    half<80>(),
+    half<96>(),
+    half<56, 2>(),
+    half<80, 2>(),
+    half<96, 2>(),
+    repeating<TileType::fp8, 96, 2>(),
+    repeating<TileType::fp8, 112, 2>(),
+    repeating<TileType::bf16, 96, 1>(),
+    repeating<TileType::bf16, 96, 2>(),
+};
+
+bool can_multiply(const TurnedForm& of, const Matmul& p) {
+  const int slices = slices_of(of.form, p.tokens);
+  return of.type == p.type && slices >= of.form.shared &&
+         slices <= (turned_repeats(of.form) ? 1 : 2) && (of.form.columns == 64 || p.parts == 1);
 }
 
 }  // namespace
 
+std::vector<DenseForm> turned_forms(const Matmul& p) {
+  std::vector<DenseForm> forms;
+  for (const TurnedForm& of : kForms)
+    if (can_multiply(of, p)) forms.push_back(of.form);
+  return forms;
+}
+
 DenseForm turned_form(const Matmul& p, int multiprocessors) {
-  constexpr int kTokensMin = 33;
+  constexpr int kTokensMin = 17;
+  constexpr int kTokensMany = 33;
   constexpr int kTilesOfWaves = 200;  // from here on CTAs may follow each other
-  constexpr int kSharedRows = 56;
-  constexpr int kSharedStages = 12;
-  constexpr int kPartsStages = 20;  // longer ones are not measured
-  constexpr int kTokensOfWideParts = 97;
+  constexpr int kSharedRows = 56;     // from here on two weigh more than a cluster's beginning
+  // The next call's CTAs beside this one's are worth more than slots of the ring: measured with 6
+  // stages, with 12 they are not.
+  constexpr int kShortStages = 8;
   DenseForm form;
   // NOTE: products of what lies beyond a width are zeros, but cut the sums that they are added to.
   if (p.tokens < kTokensMin || p.width_bytes % kStageWidth != 0) return form;
   const int slices = ceil_div(p.tokens, 64);
-  const auto fits = [&](int rows, int of) {  // all CTAs at once, on most multiprocessors
-    const int ctas = ceil_div(p.rows, rows) * of;
-    return ctas <= multiprocessors && ctas * 2 > multiprocessors;
-  };
-  if (p.type == TileType::fp8 && slices == 2 && p.parts == 2 &&
-      p.width_bytes <= kPartsStages * kStageWidth) {
-    for (const int rows : {80, 96})
-      if (fits(rows, p.parts) && (rows == 80 || p.tokens >= kTokensOfWideParts))
-        return {.columns = 128, .slot_width = 128, .rows = rows};
-  }
   if (p.type == TileType::fp8) {
     for (const int rows : {40, 48, 56, 80, 96}) {
-      if (!fits(rows, slices)) continue;
-      const bool shared =
-          slices > 1 && rows >= kSharedRows && p.width_bytes >= kSharedStages * kStageWidth;
-      return {.columns = 64, .rows = rows, .shared = shared ? 2 : 1};
+      const int ctas = ceil_div(p.rows, rows) * slices;
+      if (ctas > multiprocessors) continue;  // at once
+      // On most multiprocessors; or, where the other kernel's products are few, on nearly all.
+      const bool loads =
+          p.tokens < kTokensMany ? ctas * 20 >= multiprocessors * 19 : ctas * 2 > multiprocessors;
+      if (!loads) break;
+      const bool halves = p.width_bytes <= kShortStages * kStageWidth;
+      return {.columns = 64,
+              .slot_width = halves ? kStageWidth / 2 : kStageWidth,
+              .rows = rows,
+              .resident = halves ? 2 : 1,
+              .shared = slices > 1 && rows >= kSharedRows ? 2 : 1};
     }
   }
   const bool one = slices == 1;  // then only bf16 gains
-  if (p.parts > 1 || p.tiles < kTilesOfWaves || (one && p.type == TileType::fp8)) return form;
+  if (p.tokens < kTokensMany || p.parts > 1 || p.tiles < kTilesOfWaves ||
+      (one && p.type == TileType::fp8))
+    return form;
   form.columns = one ? 64 : 128;
-  form.slot_width = 128;
-  form.rows = p.type == TileType::fp8 && fits(112, 1) ? 112 : 96;
+  form.slot_width = kStageWidth / 2;
+  const bool at_once = p.type == TileType::fp8 && ceil_div(p.rows, 112) <= multiprocessors;
+  form.rows = at_once ? 112 : 96;
+  // NOTE: not bf16 by two warpgroups, which products bind: 37888 rows took 109 us, not 105.
+  const int blocks = ceil_div(p.rows, form.rows);
+  if (blocks > multiprocessors && (one || p.type == TileType::fp8))
+    form.ctas = ceil_div(blocks, ceil_div(blocks, multiprocessors));
   return form;
 }
 
@@ -557,33 +662,14 @@ cudaError_t launch_matmul_turned(const Matmul& p,
                                  const CUtensorMap& x_map,
                                  const DenseForm& form,
                                  cudaStream_t stream) {
-  constexpr TileType kFp8 = TileType::fp8;
-  constexpr TileType kBf16 = TileType::bf16;
-  const bool two = form.columns > 64;  // warpgroups
-  if (form.slot_width != (two || p.type == kBf16 ? 128 : 256)) return cudaErrorInvalidValue;
-  const auto launch = [&](auto launcher) { return launcher(p, weight_maps, x_map, form, stream); };
-  if (p.type == kBf16 && form.rows == 96)
-    return launch(two ? launch_form<kBf16, 96, 2, 128, 1> : launch_form<kBf16, 96, 1, 128, 1>);
-  if (p.type != kFp8) return cudaErrorInvalidValue;
-  const bool shared = form.shared == 2;
-  if (two && p.parts == 2 && form.rows == 80) return launch(launch_form<kFp8, 80, 2, 128, 1, 2>);
-  if (two && p.parts == 2 && form.rows == 96) return launch(launch_form<kFp8, 96, 2, 128, 1, 2>);
-  if (two && form.rows == 96) return launch(launch_form<kFp8, 96, 2, 128, 1>);
-  if (two && form.rows == 112) return launch(launch_form<kFp8, 112, 2, 128, 1>);
-  switch (two ? 0 : form.rows) {
-    case 40:
-      return launch(launch_form<kFp8, 40, 1, 256, 1>);
-    case 48:
-      return launch(launch_form<kFp8, 48, 1, 256, 1>);
-    case 56:
-      return launch(shared ? launch_form<kFp8, 56, 1, 256, 2> : launch_form<kFp8, 56, 1, 256, 1>);
-    case 80:
-      return launch(shared ? launch_form<kFp8, 80, 1, 256, 2> : launch_form<kFp8, 80, 1, 256, 1>);
-    case 96:
-      return launch(shared ? launch_form<kFp8, 96, 1, 256, 2> : launch_form<kFp8, 96, 1, 256, 1>);
-    default:
-      return cudaErrorInvalidValue;
-  }
+  for (const TurnedForm& of : kForms)
+    if (of.type == p.type && of.form.columns == form.columns &&
+        of.form.slot_width == form.slot_width && of.form.rows == form.rows &&
+        of.form.resident == form.resident && of.form.shared == form.shared)
+      return can_multiply(of, p) && (form.ctas == 0 || turned_repeats(form))
+                 ? of.launch(p, weight_maps, x_map, form, stream)
+                 : cudaErrorInvalidValue;
+  return cudaErrorInvalidValue;
 }
 
 }  // namespace koho::cuda

@@ -180,23 +180,21 @@ Status CudaBackend::run_self_test() {
         all = all && dense && prefill;
       }
     }
-    // Those of many multiprocessors' worth of rows, which this matrix has not; two slices share.
-    const bool bf16 = type == TileType::bf16;
-    for (const DenseForm& form :
-         {DenseForm{.columns = 64, .slot_width = bf16 ? 128 : 256, .rows = bf16 ? 96 : 40},
-          DenseForm{.columns = 32, .rows = 80, .shared = 2},
-          DenseForm{.columns = 128, .slot_width = 128, .rows = 96},
-          DenseForm{.columns = 128, .slot_width = 128, .rows = 80}}) {
-      if (type == TileType::fp8_block || (bf16 && form.rows == 80)) continue;
+    // All of the turned kernel, most of which such a matrix does not choose: one slice of tokens
+    // and two, results rounded (straight from registers) and not, blocks one after the other.
+    for (const int tokens : {kTokens, kTokensTwo}) {
+      if (type == TileType::fp8_block) break;
       Matmul whole = p;
-      if (form.columns == 128) {  // tokens for both warpgroups
-        whole.parts = form.rows == 80 ? 2 : 1;
-        whole.tokens = kTokensTwo;
+      whole.tokens = tokens;
+      whole.parts = tokens == kTokens ? 2 : 1;
+      if (type == TileType::fp8 && tokens == kTokensTwo) whole.end = MatmulEnd::bf16;
+      for (DenseForm form : turned_forms(whole)) {
+        form.ctas = turned_repeats(form) ? 1 : 0;
+        KOHO_TRY_ASSIGN(const bool turned, equal("turned", whole, [&](const Matmul& shape) {
+                          return launch_dense_form(shape, form, stream_);
+                        }));
+        all = all && turned;
       }
-      KOHO_TRY_ASSIGN(const bool turned, equal("turned", whole, [&](const Matmul& shape) {
-                        return launch_dense_form(shape, form, stream_);
-                      }));
-      all = all && turned;
     }
     // Each form of the loop that multiplies many tokens by experts, its last columns without a
     // token.

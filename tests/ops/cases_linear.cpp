@@ -111,8 +111,8 @@ OpCase linear_case(const char* name, WeightQuant quant, bool mixed, bool many = 
 /// tokens are compared with the twin, and with themselves alone.
 std::string run_linear_wide(Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
   Random random(seed);
-  const std::int64_t tokens = random.integer(33, 128);
-  const std::int64_t columns = random.pick({256, 272, 512, 784, 1024, 1040, 2576, 3072});
+  const std::int64_t tokens = random.integer(17, 128);
+  const std::int64_t columns = random.pick({256, 272, 512, 784, 1024, 1040, 1536, 2576, 3072});
   const std::int64_t tiles =
       random.chance(0.4) ? random.integer(33, 40)
                          : random.pick({28, 45, 52, 56, 72, 80, 96, 108, 136, 180, 224, 264});
