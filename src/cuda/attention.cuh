@@ -44,37 +44,14 @@ struct PageShape {
     else
       return static_cast<std::uint32_t>(row * kPanelBytes + ((chunk ^ (row / 2 & 3)) << 4));
   }
+  /// `chunks` further than the chunk at `address`, whose number has none of its bits. A page begins
+  /// at a multiple of 128 bytes.
+  static __device__ __forceinline__ std::uint32_t further(std::uint32_t address, int chunks) {
+    constexpr int kPanelChunks = kPanelBytes / 16;
+    return (address ^ static_cast<std::uint32_t>(chunks % kPanelChunks << 4)) +
+           static_cast<std::uint32_t>(chunks / kPanelChunks * kPage * kPanelBytes);
+  }
 };
-
-/// Copies one page's K of one head with the scales of K and V, or its V, whole, by the copy engine.
-/// One thread.
-template <int kWidth, bool kFp8>
-__device__ __forceinline__ void copy_page(const Attention& p,
-                                          const PageMaps& maps,
-                                          std::int64_t page,
-                                          int kv_head,
-                                          bool values,
-                                          std::uint32_t to,
-                                          std::uint32_t barrier,
-                                          std::uint64_t policy) {
-  using Page = PageShape<kWidth, kFp8>;
-  const std::int64_t place = (page * p.kv_heads + kv_head) * kPage;
-  const CUtensorMap& map = values ? maps.v : maps.k;
-  mbarrier_arrive_expect(barrier, Page::kBytes + (values ? 0 : 2 * Page::kScaleBytes));
-#pragma unroll
-  for (int panel = 0; panel < Page::kPanels; ++panel) {
-    constexpr int kColumns = kWidth / Page::kPanels;
-    constexpr int kPanel = kPage * Page::kPanelBytes;
-    tensor_copy(to + static_cast<std::uint32_t>(panel * kPanel), &map, panel * kColumns,
-                static_cast<int>(place), barrier, policy);
-  }
-  if constexpr (kFp8) {
-    if (values) return;
-    bulk_copy(to + Page::kBytes, p.k_scales + place, Page::kScaleBytes, barrier, policy);
-    bulk_copy(to + Page::kBytes + Page::kScaleBytes, p.v_scales + place, Page::kScaleBytes, barrier,
-              policy);
-  }
-}
 
 /// Starts copying one page's K and V of one head; tokens >= `valid` become zero. All threads.
 template <int kWidth, bool kFp8, int kThreads>
@@ -153,15 +130,22 @@ __device__ __forceinline__ void load_query(std::uint32_t (&q)[kWidth / 16][4],
   }
 }
 
-/// Scores of 16 query rows and 16 tokens that begin at row `first` of the page.
+/// Where this lane's first chunk lies of 16 tokens' keys that begin at row `first` of a page.
+template <int kWidth, bool kFp8>
+__device__ __forceinline__ std::uint32_t place_of_keys(int first) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  return PageShape<kWidth, kFp8>::place(first + lane % 8 + lane / 16 * 8, lane / 8 % 2);
+}
+
+/// Scores of 16 query rows and 16 tokens, `first` rows (a multiple of 8) behind where `keys`
+/// points: a page's address and place_of_keys().
 template <int kWidth, bool kFp8>
 __device__ __forceinline__ void multiply_keys(float (&score)[2][4],
                                               const std::uint32_t (&q)[kWidth / 16][4],
                                               std::uint32_t keys,
                                               int first) {
   using Page = PageShape<kWidth, kFp8>;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int row = first + lane % 8 + lane / 16 * 8;
+  const auto row = static_cast<std::uint32_t>(first * Page::kPanelBytes);
 #pragma unroll
   for (int tile = 0; tile < 2; ++tile)
 #pragma unroll
@@ -171,7 +155,7 @@ __device__ __forceinline__ void multiply_keys(float (&score)[2][4],
     for (int chunk = 0; chunk < Page::kChunks; chunk += 2) {
       std::uint32_t
           r[4];  // (tokens 0-7, chunk), (0-7, chunk + 1), (8-15, chunk), (8-15, chunk + 1)
-      load_matrices(r, keys + Page::place(row, chunk + lane / 8 % 2));
+      load_matrices(r, Page::further(keys, chunk) + row);
 #pragma unroll
       for (int j = 0; j < 2; ++j)
 #pragma unroll
@@ -186,7 +170,7 @@ __device__ __forceinline__ void multiply_keys(float (&score)[2][4],
 #pragma unroll
     for (int step = 0; step < kWidth / 16; ++step) {
       std::uint32_t r[4];  // (tokens 0-7, k 0-7), (0-7, k 8-15), (8-15, k 0-7), (8-15, k 8-15)
-      load_matrices(r, keys + Page::place(row, step * 2 + lane / 8 % 2));
+      load_matrices(r, Page::further(keys, step * 2) + row);
       const std::uint32_t(&a)[4] = q[step];
       mma_bf16(score[0], a[0], a[1], a[2], a[3], r[0], r[1]);
       mma_bf16(score[1], a[0], a[1], a[2], a[3], r[2], r[3]);

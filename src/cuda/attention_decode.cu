@@ -2,13 +2,14 @@
 // Decode attention: one query row a sequence, its context cut into items (attention_parts.cuh).
 //
 //   grid     persistent, two CTAs an SM; items are listed on the device from the context lengths,
-//            so a captured graph serves every length. Whole groups go round the CTAs first, then
-//            what is left of each context: in the order of contexts, CTAs met only whole groups or
-//            only rests when their number divided what a context has
+//            so a captured graph serves every length. Spans go round the CTAs first, then whole
+//            groups, then what is left of each context: in the order of contexts, CTAs met only
+//            long items or only short ones when their number divided what a context has
 //   roles    warp 4 lets the copy engine bring pages; warps 0-3 take two pages together: the query
 //            heads of the kv head are the 16 rows of the matrix instruction, a warp scores 32
-//            tokens, the softmax is that of all 128, and a warp sums a quarter of the columns
-//   shared   a ring of pages of K and of V, some 100 KB; 14 KB for an item's query rows, weights
+//            tokens, the softmax is that of all 128, and a warp sums a quarter of the columns. Over
+//            e4m3 pages a warp scores the next unit before it sums, so that none waits for another
+//   shared   a ring of units' K and V, some 90 KB; 16 to 20 KB for an item's query rows, weights
 //            and the list of items
 //   bytes    every K and V byte once: bound by memory
 //
@@ -27,7 +28,6 @@ constexpr int kGroupMax = 16;
 constexpr int kSequencesMax = 1024;
 constexpr int kRingBytes = 96 << 10;     // of one CTA
 constexpr int kCtaBytesMax = 113 << 10;  // of shared memory, so that two CTAs fit an SM
-constexpr int kRowBarrier = 1;           // named barrier of the consumers
 
 constexpr int kUnitPages = kUnitTokens / kPage;
 constexpr int kWarpTokens = kUnitTokens / kWarps;  // that a warp scores
@@ -36,20 +36,28 @@ constexpr int kScoreTiles = kWarpTokens / 8;
 template <int kWidth, bool kFp8>
 struct DecodePlan {
   using Page = PageShape<kWidth, kFp8>;
-  // A page of K with the scales of K and of V, or a page of V.
-  static constexpr int kSlot = (Page::kBytes + 2 * Page::kScaleBytes + 1023) / 1024 * 1024;
+  // K of a unit with the scales of K and of V, or V of a unit.
+  static constexpr int kSlotScales = kUnitPages * Page::kBytes;
+  static constexpr int kSlot =
+      (kSlotScales + 2 * kUnitPages * Page::kScaleBytes + 1023) / 1024 * 1024;
   static constexpr std::uint32_t kSlots = kRingBytes / kSlot;
   static constexpr int kShared = static_cast<int>(kSlots) * kSlot + 1024;
   static constexpr int kColumns = kWidth / kWarps;  // of a warp
   static constexpr int kTiles = kColumns / 8;
+  // Scores of the next unit come before the sums of this one: e4m3 pages, which leave room for it
+  // in the ring.
+  static constexpr bool kScoresAhead = kFp8;
+  static constexpr std::uint32_t kExchanges = kScoresAhead ? 2 : 1;
 };
 
-/// What the consumers tell each other about a unit.
+/// What the consumers tell each other about a unit. There are two where a warp may tell of the next
+/// unit while another still reads.
 struct Exchange {
   float largest[kGroupMax][kWarps];
-  float largest_v[kGroupMax][kWarps];
   float total[kGroupMax][kWarps];
-  std::uint32_t weights[kGroupMax * kUnitTokens / 2];  // [row][token], 16 bits, swizzled
+  float largest_scale[kWarps];  // of v
+  // [row][token], 16 bits, swizzled
+  alignas(128) std::uint32_t weights[kGroupMax * kUnitTokens / 2];
 };
 
 /// How many items a context has: whole ones, and 1 if a shorter one is left.
@@ -65,11 +73,27 @@ struct Count {
 };
 static_assert(kSequencesMax < 1 << (32 - Count::kWholeBits));
 
-/// The items of all sequences before each one, per kv head; before[decodes] is their number.
+/// The items of all sequences: spans, whole groups beyond them, shorter groups; or units, whole and
+/// shorter. Of a sequence and a kv head they lie in this order.
 struct Items {
-  int tokens;  // of a whole one: a unit or a group
-  Count before[kSequencesMax + 1];
+  int tokens;                       // of a whole one that is no span: a unit or a group
+  int spans;                        // that are items, of all sequences in order, per kv head
+  Count before[kSequencesMax + 1];  // groups or units before a sequence
+  std::uint16_t spans_before[kSequencesMax + 1];  // no more than `spans`
   unsigned long long warp_sums[kThreads / 32];
+  unsigned warp_spans[kThreads / 32];
+
+  /// Whole items before a sequence that are no spans.
+  __device__ __forceinline__ int whole_before(int sequence) const {
+    return before[sequence].whole() - kSpanGroups * spans_before[sequence];
+  }
+  /// Items before a sequence, per kv head.
+  __device__ __forceinline__ int all_before(int sequence) const {
+    return before[sequence].all() - (kSpanGroups - 1) * spans_before[sequence];
+  }
+  __device__ __forceinline__ int count(const Attention& p) const {
+    return all_before(p.decodes) * p.kv_heads;
+  }
 };
 
 __device__ __forceinline__ std::uint32_t count_items(int context, int tokens) {
@@ -82,37 +106,59 @@ __device__ void list_items(const Attention& p, Items& items) {
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
   const int each = p.decodes / kThreads + 1;  // at least one entry more than sequences
+  struct Counts {
+    unsigned long long groups_units;
+    unsigned spans;
+  };
   const auto count = [&](int i) {
     const int sequence = thread * each + i;
-    if (sequence >= p.decodes) return 0ULL;
+    if (sequence >= p.decodes) return Counts{0, 0};
     const int context = p.context_lengths[sequence];
-    return static_cast<unsigned long long>(count_items(context, p.group_tokens)) |
-           static_cast<unsigned long long>(count_items(context, kUnitTokens)) << 32U;
+    return Counts{static_cast<unsigned long long>(count_items(context, p.group_tokens)) |
+                      static_cast<unsigned long long>(count_items(context, kUnitTokens)) << 32U,
+                  static_cast<unsigned>(wide_spans_of(p, context))};
   };
-  unsigned long long sum = 0;
-  for (int i = 0; i < each; ++i) sum += count(i);
-  unsigned long long before = sum;
+  Counts sum{0, 0};
+  const auto add = [](Counts& to, const Counts& more) {
+    to.groups_units += more.groups_units;
+    to.spans += more.spans;
+  };
+  for (int i = 0; i < each; ++i) add(sum, count(i));
+  Counts before = sum;
 #pragma unroll
   for (int offset = 1; offset < 32; offset *= 2) {
-    const unsigned long long other = __shfl_up_sync(0xFFFFFFFFU, before, offset);
-    if (lane >= offset) before += other;
+    const Counts other{__shfl_up_sync(0xFFFFFFFFU, before.groups_units, offset),
+                       __shfl_up_sync(0xFFFFFFFFU, before.spans, offset)};
+    if (lane >= offset) add(before, other);
   }
-  if (lane == 31) items.warp_sums[thread / 32] = before;
+  if (lane == 31) {
+    items.warp_sums[thread / 32] = before.groups_units;
+    items.warp_spans[thread / 32] = before.spans;
+  }
   __syncthreads();
-  before -= sum;
-  unsigned long long all = 0;
+  before.groups_units -= sum.groups_units;
+  before.spans -= sum.spans;
+  Counts all{0, 0};
 #pragma unroll
   for (int warp = 0; warp < kThreads / 32; ++warp) {
-    if (warp == thread / 32) before += all;
-    all += items.warp_sums[warp];
+    if (warp == thread / 32) add(before, all);
+    add(all, {items.warp_sums[warp], items.warp_spans[warp]});
   }
-  const bool units = items_are_units(p, Count{static_cast<std::uint32_t>(all)}.all());
-  if (thread == 0) items.tokens = units ? kUnitTokens : p.group_tokens;
+  const bool units = items_are_units(p, Count{static_cast<std::uint32_t>(all.groups_units)}.all());
+  const int spans = units ? 0 : span_items(p, static_cast<int>(all.spans));
+  if (thread == 0) {
+    items.tokens = units ? kUnitTokens : p.group_tokens;
+    items.spans = spans;
+  }
   for (int i = 0; i < each; ++i) {
     const int sequence = thread * each + i;
-    if (sequence <= p.decodes)
-      items.before[sequence].packed = static_cast<std::uint32_t>(units ? before >> 32U : before);
-    before += count(i);
+    if (sequence <= p.decodes) {
+      items.before[sequence].packed =
+          static_cast<std::uint32_t>(units ? before.groups_units >> 32U : before.groups_units);
+      items.spans_before[sequence] =
+          static_cast<std::uint16_t>(min(before.spans, static_cast<unsigned>(spans)));
+    }
+    add(before, count(i));
   }
   __syncthreads();
 }
@@ -126,14 +172,9 @@ struct Item {
   int place;  // among the items in the order of sequences, contexts and heads, as they are joined
 };
 
-/// Item `index` in the order of work: whole ones of all sequences, then the rests.
-__device__ __forceinline__ Item find_item(const Attention& p, const Items& items, int index) {
-  const int whole = items.before[p.decodes].whole();
-  const bool rest = index / p.kv_heads >= whole;
-  const int part = index / p.kv_heads - (rest ? whole : 0);
-  const auto before = [&](int sequence) {
-    return rest ? items.before[sequence].rests() : items.before[sequence].whole();
-  };
+/// The last sequence with no more than `part` before it, of `before(sequence)`.
+template <typename Before>
+__device__ __forceinline__ int find_sequence(const Attention& p, int part, const Before& before) {
   int low = 0;
   for (int high = p.decodes; low + 1 < high;) {
     const int middle = (low + high) / 2;
@@ -142,15 +183,41 @@ __device__ __forceinline__ Item find_item(const Attention& p, const Items& items
     else
       high = middle;
   }
-  const int context = p.context_lengths[low];
-  const int of_sequence = rest ? context / items.tokens : part - before(low);
-  const int begin = of_sequence * items.tokens;
+  return low;
+}
+
+/// Item `index` in the order of work: spans of all sequences, then whole ones, then the rests.
+__device__ __forceinline__ Item find_item(const Attention& p, const Items& items, int index) {
+  const int spans = items.spans;
+  const int whole = items.whole_before(p.decodes);
+  int part = index / p.kv_heads;
   Item item;
-  item.sequence = low;
   item.kv_head = index % p.kv_heads;
+  int begin = 0;
+  int of_sequence = 0;
+  if (part < spans) {
+    item.sequence =
+        find_sequence(p, part, [&](int sequence) { return int{items.spans_before[sequence]}; });
+    of_sequence = part - items.spans_before[item.sequence];
+    item.tokens = kSpanGroups * items.tokens;
+    begin = of_sequence * item.tokens;
+  } else {
+    part -= spans;
+    const bool rest = part >= whole;
+    if (rest) part -= whole;
+    item.sequence = find_sequence(p, part, [&](int sequence) {
+      return rest ? items.before[sequence].rests() : items.whole_before(sequence);
+    });
+    const int context = p.context_lengths[item.sequence];
+    const int own_spans = items.spans_before[item.sequence + 1] - items.spans_before[item.sequence];
+    const int first = kSpanGroups * own_spans;  // behind the sequence's spans
+    const int at = rest ? context / items.tokens : first + part - items.whole_before(item.sequence);
+    begin = at * items.tokens;
+    item.tokens = min(items.tokens, context - begin);
+    of_sequence = own_spans + at - first;
+  }
   item.first_page = begin / kPage;
-  item.tokens = min(items.tokens, context - begin);
-  item.place = (items.before[low].all() + of_sequence) * p.kv_heads + item.kv_head;
+  item.place = (items.all_before(item.sequence) + of_sequence) * p.kv_heads + item.kv_head;
   return item;
 }
 
@@ -167,6 +234,8 @@ struct Ring {
   std::uint32_t empty;
   std::uint32_t query_full;
   std::uint32_t query_empty;
+  std::uint32_t told;     // of a unit: its largest scores
+  std::uint32_t weighed;  // its weights
 };
 
 /// Where one side is in the ring.
@@ -181,6 +250,46 @@ struct Turn {
   }
 };
 
+/// Copies K of one head with the scales of K and V, or its V, of a unit's `count` pages by the copy
+/// engine. One thread.
+template <int kWidth, bool kFp8>
+__device__ __forceinline__ void copy_unit(const Attention& p,
+                                          const PageMaps& maps,
+                                          const int (&pages)[kUnitPages],
+                                          int count,
+                                          int kv_head,
+                                          bool values,
+                                          std::uint32_t to,
+                                          std::uint32_t barrier,
+                                          std::uint64_t policy) {
+  using Plan = DecodePlan<kWidth, kFp8>;
+  using Page = PageShape<kWidth, kFp8>;
+  const CUtensorMap& map = values ? maps.v : maps.k;
+  mbarrier_arrive_expect(
+      barrier,
+      static_cast<std::uint32_t>(count * (Page::kBytes + (values ? 0 : 2 * Page::kScaleBytes))));
+#pragma unroll
+  for (int i = 0; i < kUnitPages; ++i) {
+    if (i >= count) break;
+    const std::int64_t place = (static_cast<std::int64_t>(pages[i]) * p.kv_heads + kv_head) * kPage;
+#pragma unroll
+    for (int panel = 0; panel < Page::kPanels; ++panel) {
+      constexpr int kColumns = kWidth / Page::kPanels;
+      constexpr int kPanel = kPage * Page::kPanelBytes;
+      tensor_copy(to + static_cast<std::uint32_t>(i * Page::kBytes + panel * kPanel), &map,
+                  panel * kColumns, static_cast<int>(place), barrier, policy);
+    }
+    if constexpr (kFp8) {
+      if (values) continue;
+      const std::uint32_t scales =
+          to + static_cast<std::uint32_t>(Plan::kSlotScales + i * Page::kScaleBytes);
+      bulk_copy(scales, p.k_scales + place, Page::kScaleBytes, barrier, policy);
+      bulk_copy(scales + kUnitPages * Page::kScaleBytes, p.v_scales + place, Page::kScaleBytes,
+                barrier, policy);
+    }
+  }
+}
+
 /// Keeps the ring full. Pages that no kernel of this step writes come before the wait for the
 /// kernel before. One warp.
 template <int kWidth, bool kFp8>
@@ -194,7 +303,7 @@ __device__ void produce(const Attention& p,
   const int group = p.query_heads / p.kv_heads;
   const std::uint64_t policy = evict_first_policy();
   const std::uint64_t policy_query = evict_normal_policy();
-  const int count = items.before[p.decodes].all() * p.kv_heads;
+  const int count = items.count(p);
   Turn turn{0, 1};
   std::uint32_t query_parity = 1;
   std::uint32_t ahead = 0;  // slots under way before the wait
@@ -226,25 +335,26 @@ __device__ void produce(const Attention& p,
         p.page_tables + item.sequence * p.page_tables_stride + item.first_page;
     const int last_page = (p.context_lengths[item.sequence] - 1) / kPage - item.first_page;
     const int pages = (item.tokens + kPage - 1) / kPage;
-    const auto bring = [&](int page, int number, bool values) {
-      if (!waited && (page == last_page || ahead == Plan::kSlots)) begin();
-      ++ahead;
-      if (elect_one()) {
-        mbarrier_wait(ring.empty + 8 * turn.slot, turn.parity);
-        copy_page<kWidth, kFp8>(p, maps, number, item.kv_head, values,
-                                ring.slots + turn.slot * Plan::kSlot, ring.full + 8 * turn.slot,
-                                policy);
-      }
-      __syncwarp();
-      turn.next(Plan::kSlots);
-    };
     int numbers = 0;
     for (int page = 0; page < pages; page += kUnitPages) {
       if (page % 32 == 0 && page + lane < pages) numbers = table[page + lane];
+      int of_unit[kUnitPages];
+#pragma unroll
+      for (int i = 0; i < kUnitPages; ++i)
+        of_unit[i] = __shfl_sync(0xFFFFFFFFU, numbers, (page + i) % 32);
       const int here = min(pages - page, kUnitPages);
-      for (int kind = 0; kind < 2; ++kind)  // K, then V
-        for (int i = 0; i < here; ++i)
-          bring(page + i, __shfl_sync(0xFFFFFFFFU, numbers, (page + i) % 32), kind == 1);
+      for (int kind = 0; kind < 2; ++kind) {  // K, then V
+        if (!waited && (page + here > last_page || ahead == Plan::kSlots)) begin();
+        ++ahead;
+        if (elect_one()) {
+          mbarrier_wait(ring.empty + 8 * turn.slot, turn.parity);
+          copy_unit<kWidth, kFp8>(p, maps, of_unit, here, item.kv_head, kind == 1,
+                                  ring.slots + turn.slot * Plan::kSlot, ring.full + 8 * turn.slot,
+                                  policy);
+        }
+        __syncwarp();
+        turn.next(Plan::kSlots);
+      }
     }
     if (!waited) begin();
   }
@@ -259,158 +369,191 @@ struct Rows {
   Softened state[2];  // rows g and g + 8
 };
 
-/// This warp's scores of 32 tokens, and for e4m3 pages log2 of their v scales.
-struct Scores {
-  float of[kScoreTiles][4];
-  float log_v[kScoreTiles][2];
+/// This warp's 32 tokens of a unit.
+struct Scored {
+  float scores[kScoreTiles][4];   // raw; those of e4m3 pages times the token's k scale
+  float scale_v[kScoreTiles][2];  // e4m3 pages
 };
 
-/// The largest of a row's four warps.
+/// Where this lane reads and writes, in bytes.
+struct Lane {
+  std::uint32_t keys;         // in a slot
+  std::uint32_t values;       // in a slot
+  std::uint32_t weights_out;  // in Exchange::weights
+  std::uint32_t weights_in;
+};
+
+template <int kWidth, bool kFp8>
+__device__ __forceinline__ Lane places_of_lane() {
+  using Page = PageShape<kWidth, kFp8>;
+  static_assert(kWarps == 2 * kUnitPages);  // a warp scores half a page
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const auto weights = [](int row, int chunk) {
+    return static_cast<std::uint32_t>(row * (kUnitTokens * 2) + (chunk ^ (row & 7)) * 16);
+  };
+  Lane at;
+  at.keys = static_cast<std::uint32_t>(warp / 2 * Page::kBytes) +
+            place_of_keys<kWidth, kFp8>(warp % 2 * kWarpTokens);
+  at.values = Page::place(lane, warp * (Page::kChunks / kWarps));
+  at.weights_out = weights(lane / 4, warp * kScoreTiles) + static_cast<std::uint32_t>(lane % 4 * 4);
+  at.weights_in = weights(lane % 16, lane / 16);
+  return at;
+}
+
+/// The largest of four warps.
 __device__ __forceinline__ float four_max(const float (&values)[kWarps]) {
   const float4 four = *reinterpret_cast<const float4*>(values);
   return fmaxf(fmaxf(four.x, four.y), fmaxf(four.z, four.w));
 }
 
-/// Scores `left` tokens of the page in `slot`, from row `first` on: of base 2 for e4m3 pages, raw
-/// for bf16; -infinity beyond.
+/// Scores this warp's tokens of the unit in `slot`, of whose item `left` tokens are left: -infinity
+/// beyond. Tells the other warps the largest.
 template <int kWidth, bool kFp8>
-__device__ __forceinline__ void score_tokens(Scores& scores,
+__device__ __forceinline__ void score_tokens(Scored& scored,
                                              const std::uint32_t (&q)[kWidth / 16][4],
+                                             Exchange& exchange,
+                                             const Lane& at,
                                              const std::uint8_t* slot,
-                                             int first,
                                              int left) {
-  using Page = PageShape<kWidth, kFp8>;
+  using Plan = DecodePlan<kWidth, kFp8>;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
+  const std::uint32_t keys = shared_address(slot) + at.keys;
 #pragma unroll
   for (int half = 0; half < kScoreTiles / 2; ++half) {
     float two[2][4];
-    multiply_keys<kWidth, kFp8>(two, q, shared_address(slot), first + half * 16);
+    multiply_keys<kWidth, kFp8>(two, q, keys, half * 16);
 #pragma unroll
     for (int tile = 0; tile < 2; ++tile)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) scores.of[half * 2 + tile][i] = two[tile][i];
+      for (int i = 0; i < 4; ++i) scored.scores[half * 2 + tile][i] = two[tile][i];
   }
   if constexpr (kFp8) {
-    const float scale = kLog2E / sqrtf(static_cast<float>(kWidth));
-    const auto* scales = reinterpret_cast<const float*>(slot + Page::kBytes);
+    const auto* scales = reinterpret_cast<const float*>(slot + Plan::kSlotScales) +
+                         warp * kWarpTokens + lane % 4 * 2;
 #pragma unroll
     for (int tile = 0; tile < kScoreTiles; ++tile) {
-      const int at = first + tile * 8 + lane % 4 * 2;
-      const float2 k = *reinterpret_cast<const float2*>(scales + at);
-      const float2 v = *reinterpret_cast<const float2*>(scales + kPage + at);
-      scores.of[tile][0] *= scale * k.x;
-      scores.of[tile][1] *= scale * k.y;
-      scores.of[tile][2] *= scale * k.x;
-      scores.of[tile][3] *= scale * k.y;
-      scores.log_v[tile][0] = __log2f(v.x);
-      scores.log_v[tile][1] = __log2f(v.y);
+      const float2 k = *reinterpret_cast<const float2*>(scales + tile * 8);
+      const float2 v = *reinterpret_cast<const float2*>(scales + kUnitTokens + tile * 8);
+      scored.scores[tile][0] *= k.x;
+      scored.scores[tile][1] *= k.y;
+      scored.scores[tile][2] *= k.x;
+      scored.scores[tile][3] *= k.y;
+      scored.scale_v[tile][0] = v.x;
+      scored.scale_v[tile][1] = v.y;
     }
   }
-  if (left < kWarpTokens) {
+  // NOTE: what a page that was not brought holds in the slot is old, and dropped here.
+  const int my_left = left - warp * kWarpTokens;
+  if (my_left < kWarpTokens) {
 #pragma unroll
     for (int tile = 0; tile < kScoreTiles; ++tile)
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        if (tile * 8 + lane % 4 * 2 + i % 2 >= left) scores.of[tile][i] = -INFINITY;
+        if (tile * 8 + lane % 4 * 2 + i % 2 >= my_left) {
+          scored.scores[tile][i] = -INFINITY;
+          if constexpr (kFp8) scored.scale_v[tile][i % 2] = 0.0F;
+        }
   }
-}
-
-/// Tells the other warps this one's largest scores.
-template <bool kFp8>
-__device__ __forceinline__ void tell_largest(const Scores& scores, Exchange& exchange) {
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    float largest = -INFINITY;
-    float largest_v = -INFINITY;
+    float largest[2] = {-INFINITY, -INFINITY};
 #pragma unroll
     for (int tile = 0; tile < kScoreTiles; ++tile)
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const float s = scores.of[tile][half * 2 + i];
-        largest = fmaxf(largest, s);
-        if constexpr (kFp8) largest_v = fmaxf(largest_v, s + scores.log_v[tile][i]);
-      }
-    largest = quad_max(largest);
-    if constexpr (kFp8) largest_v = quad_max(largest_v);
-    if (lane % 4 != 0) continue;
-    exchange.largest[lane / 4 + half * 8][warp] = largest;
-    if constexpr (kFp8) exchange.largest_v[lane / 4 + half * 8][warp] = largest_v;
+      for (int i = 0; i < 2; ++i) largest[i] = fmaxf(largest[i], scored.scores[tile][half * 2 + i]);
+    const float of_warp = quad_max(fmaxf(largest[0], largest[1]));
+    if (lane % 4 == 0) exchange.largest[lane / 4 + half * 8][warp] = of_warp;
+  }
+  if constexpr (kFp8) {
+    float largest[2] = {};
+#pragma unroll
+    for (int tile = 0; tile < kScoreTiles; ++tile)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) largest[i] = fmaxf(largest[i], scored.scale_v[tile][i]);
+    const float of_warp = quad_max(fmaxf(largest[0], largest[1]));
+    if (lane == 0) exchange.largest_scale[warp] = of_warp;
   }
 }
 
-/// The softmax of the unit: its weights go to shared memory. scale_v multiplies the unit's sums.
+/// The softmax of the unit: its weights go to shared memory. Returns what its sums of V are to be
+/// multiplied by, a power of two.
 template <int kWidth, bool kFp8>
-__device__ __forceinline__ void weigh(Softened (&unit)[2],
-                                      float (&scale_v)[2],
-                                      const Scores& scores,
-                                      Exchange& exchange) {
+__device__ __forceinline__ float weigh(Softened (&state)[2],
+                                       Scored& scored,
+                                       Exchange& exchange,
+                                       const Lane& at) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  // Scores of bf16 pages are scaled here, in the exponent's own addition.
-  const float scale = kFp8 ? 1.0F : kLog2E / sqrtf(static_cast<float>(kWidth));
+  const float scale = kLog2E / sqrtf(static_cast<float>(kWidth));
+  float sums_scale = 1.0F;
+  if constexpr (kFp8) {
+    // Weights are multiplied by their tokens' v scales, in parts of a power of two that leaves
+    // their largest between 2^14 and 2^15.
+    constexpr std::uint32_t kLargest = 14;
+    const std::uint32_t exponent =
+        max(__float_as_uint(four_max(exchange.largest_scale)) >> 23, kLargest + 1);
+    const float parts = __uint_as_float((2 * 127 + kLargest - exponent) << 23);
+    sums_scale = __uint_as_float((exponent - kLargest) << 23);
+#pragma unroll
+    for (int tile = 0; tile < kScoreTiles; ++tile)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) scored.scale_v[tile][i] *= parts;
+  }
+  auto* weights = reinterpret_cast<std::uint8_t*>(exchange.weights);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int at = lane / 4 + half * 8;
-    unit[half].largest = four_max(exchange.largest[at]) * scale;
-    const float base = unit[half].largest == -INFINITY ? 0.0F : unit[half].largest;
-    float base_v = base;
-    if constexpr (kFp8) {
-      const float largest_v = four_max(exchange.largest_v[at]);
-      base_v = (largest_v == -INFINITY ? 0.0F : largest_v) - kWeightExponent;
-      scale_v[half] = exp2_approximate(base_v - base);
-    }
+    const int row = lane / 4 + half * 8;
+    state[half].largest = four_max(exchange.largest[row]) * scale;
+    const float base = state[half].largest == -INFINITY ? 0.0F : state[half].largest;
     float total = 0.0F;
 #pragma unroll
     for (int tile = 0; tile < kScoreTiles; ++tile) {
       float weight[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const float s = scores.of[tile][half * 2 + i];
-        const float share = exp2_approximate(fmaf(s, scale, -base));
+        // Scores are scaled here, in the exponent's own addition.
+        const float share = exp2_approximate(fmaf(scored.scores[tile][half * 2 + i], scale, -base));
         // The sum takes the weights as rounded for the product: their errors cancel in part.
         weight[i] = kFp8 ? share : round_bf16(share);
         total += weight[i];
-        if constexpr (kFp8)
-          weight[i] = s == -INFINITY ? 0.0F : exp2_approximate(s + scores.log_v[tile][i] - base_v);
+        if constexpr (kFp8) weight[i] *= scored.scale_v[tile][i];
       }
-      const std::uint32_t packed =
+      *reinterpret_cast<std::uint32_t*>(weights +
+                                        (at.weights_out ^ static_cast<std::uint32_t>(tile << 4)) +
+                                        half * 8 * (kUnitTokens * 2)) =
           kFp8 ? pack_f16(weight[0], weight[1]) : pack_bf16(weight[0], weight[1]);
-      const int chunk = warp * kScoreTiles + tile;
-      exchange.weights[at * (kUnitTokens / 2) + (chunk ^ (at & 7)) * 4 + lane % 4] = packed;
     }
     total = quad_sum(total);
-    if (lane % 4 == 0) exchange.total[at][warp] = total;
+    if (lane % 4 == 0) exchange.total[row][warp] = total;
   }
+  return sums_scale;
 }
 
 /// part += this warp's columns of the weights of page `page` of the unit times v.
 template <int kWidth, bool kFp8>
 __device__ __forceinline__ void sum_values(float (&part)[DecodePlan<kWidth, kFp8>::kTiles][4],
-                                           const Exchange& exchange,
-                                           int page,
-                                           std::uint32_t values) {
+                                           std::uint32_t weights_at,
+                                           std::uint32_t values,
+                                           int page) {
   using Page = PageShape<kWidth, kFp8>;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
   constexpr int kSteps = kPage / 16;
+  static_assert(kSteps == 4);  // so a page's weights are 128 bytes of a row
   std::uint32_t weights[kSteps][4];
-  const std::uint32_t weights_at = shared_address(exchange.weights);
 #pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-    const int chunk = (page * kSteps + step) * 2 + lane / 16;
-    load_matrices(weights[step],
-                  weights_at + static_cast<std::uint32_t>(lane % 16 * (kUnitTokens * 2) +
-                                                          (chunk ^ (lane & 7)) * 16));
-  }
+  for (int step = 0; step < kSteps; ++step)
+    load_matrices(weights[step], (weights_at ^ static_cast<std::uint32_t>(step << 5)) +
+                                     static_cast<std::uint32_t>(page * 128));
   constexpr int kChunks = Page::kChunks / kWarps;  // of this warp's columns
 #pragma unroll
   for (int half = 0; half < 2; ++half)
 #pragma unroll
     for (int chunk = 0; chunk < kChunks; ++chunk) {
       std::uint32_t v[4];  // tokens 8 * i .. of 32, this chunk
-      load_matrices_transposed(v, values + Page::place(half * 32 + lane, warp * kChunks + chunk));
+      load_matrices_transposed(
+          v, Page::further(values, chunk) +
+                 static_cast<std::uint32_t>(page * Page::kBytes + half * 32 * Page::kPanelBytes));
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const std::uint32_t(&w)[4] = weights[half * 2 + j];
@@ -429,109 +572,28 @@ __device__ __forceinline__ void sum_values(float (&part)[DecodePlan<kWidth, kFp8
     }
 }
 
-/// Makes the tokens of this warp in a page of V zero from `left` on: what lies beyond the context
-/// may be NaN, which no weight of 0 undoes.
+/// Makes this warp's 32 tokens of a unit's V zero from `left` on: what lies beyond the context may
+/// be NaN, which no weight of 0 undoes.
 template <int kWidth, bool kFp8>
-__device__ __forceinline__ void clear_beyond(std::uint8_t* slot, int first, int left) {
+__device__ __forceinline__ void clear_beyond(std::uint8_t* slot, int left) {
   using Page = PageShape<kWidth, kFp8>;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  std::uint8_t* page = slot + warp / 2 * Page::kBytes;
   for (int i = static_cast<int>(threadIdx.x) % 32; i < kWarpTokens * Page::kChunks; i += 32) {
     const int token = i / Page::kChunks;
     if (token >= left)
-      *reinterpret_cast<uint4*>(slot + Page::place(first + token, i % Page::kChunks)) =
-          make_uint4(0, 0, 0, 0);
+      *reinterpret_cast<uint4*>(page + Page::place(warp % 2 * kWarpTokens + token,
+                                                   i % Page::kChunks)) = make_uint4(0, 0, 0, 0);
   }
 }
 
-/// Joins the next unit of `left` tokens to the rows. All consumers.
-template <int kWidth, bool kFp8>
-__device__ __forceinline__ void take_unit(Rows<kWidth, kFp8>& rows,
-                                          const std::uint32_t (&q)[kWidth / 16][4],
-                                          Exchange& exchange,
-                                          std::uint8_t* shared,
-                                          const Ring& ring,
-                                          Turn& turn,
-                                          int left) {
-  using Plan = DecodePlan<kWidth, kFp8>;
-  static_assert(kWarps == 2 * kUnitPages);  // a warp scores half a page
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int row = static_cast<int>(threadIdx.x) % 32 / 4;
-  const int pages = left > kPage ? kUnitPages : 1;
-  const int my_page = warp / 2;
-  const int first = warp % 2 * kWarpTokens;  // of the page
-  const int my_left = left - warp * kWarpTokens;
-  const auto slots = [&](Turn(&at)[kUnitPages]) {
-#pragma unroll
-    for (int i = 0; i < kUnitPages; ++i) {
-      at[i] = turn;
-      if (i < pages) turn.next(Plan::kSlots);
-    }
-  };
-  Turn keys[kUnitPages];
-  Turn values[kUnitPages];
-  slots(keys);
-  slots(values);
-  Scores scores;
-  const Turn mine = my_page == 0 ? keys[0] : keys[1];
-  if (my_left > 0) {
-    mbarrier_wait(ring.full + 8 * mine.slot, mine.parity);
-    score_tokens<kWidth, kFp8>(scores, q, shared + mine.slot * Plan::kSlot, first, my_left);
-  } else {
-#pragma unroll
-    for (int tile = 0; tile < kScoreTiles; ++tile) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) scores.of[tile][i] = -INFINITY;
-      scores.log_v[tile][0] = scores.log_v[tile][1] = 0.0F;
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < kUnitPages; ++i)
-    if (i < pages) mbarrier_arrive(ring.empty + 8 * keys[i].slot);
-  tell_largest<kFp8>(scores, exchange);
-  named_barrier(kRowBarrier, kConsumers);
-
-  Softened unit[2];
-  float scale_v[2];
-  weigh<kWidth, kFp8>(unit, scale_v, scores, exchange);
-#pragma unroll
-  for (int i = 0; i < kUnitPages; ++i)
-    if (i < pages) mbarrier_wait(ring.full + 8 * values[i].slot, values[i].parity);
-  if (left < kUnitTokens && my_page < pages) {
-    const Turn at = my_page == 0 ? values[0] : values[1];
-    clear_beyond<kWidth, kFp8>(shared + at.slot * Plan::kSlot, first, my_left);
-  }
-  named_barrier(kRowBarrier, kConsumers);
-
-  float part[Plan::kTiles][4] = {};
-#pragma unroll
-  for (int i = 0; i < kUnitPages; ++i) {
-    if (i >= pages) continue;
-    sum_values<kWidth, kFp8>(part, exchange, i,
-                             ring.slots + values[i].slot * static_cast<std::uint32_t>(Plan::kSlot));
-    if (left < kUnitTokens) proxy_fence();  // tokens were cleared by ordinary writes
-    mbarrier_arrive(ring.empty + 8 * values[i].slot);
-  }
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const float4 totals = *reinterpret_cast<const float4*>(exchange.total[row + half * 8]);
-    unit[half].total = ((totals.x + totals.y) + totals.z) + totals.w;
-    const float2 factor = join(rows.state[half], unit[half]);
-#pragma unroll
-    for (int tile = 0; tile < Plan::kTiles; ++tile)
-#pragma unroll
-      for (int i = half * 2; i < half * 2 + 2; ++i) {
-        float more = part[tile][i];
-        if constexpr (kFp8) more = __fmul_rn(more, scale_v[half]);
-        rows.sum[tile][i] = join_sum(rows.sum[tile][i], more, factor);
-      }
-  }
-}
-
-/// Multiplies what the producer brings. Four warps.
+/// Multiplies what the producer brings. Four warps, which meet twice a unit: when all know their
+/// largest scores, and when all have written their weights.
 template <int kWidth, bool kFp8>
 __device__ void consume(const Attention& p,
                         const Items& items,
                         const Query<kWidth>& query,
-                        Exchange& exchange,
+                        Exchange (&exchanges)[DecodePlan<kWidth, kFp8>::kExchanges],
                         std::uint8_t* shared,
                         const Ring& ring) {
   using Plan = DecodePlan<kWidth, kFp8>;
@@ -539,53 +601,158 @@ __device__ void consume(const Attention& p,
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int group = p.query_heads / p.kv_heads;
   const int row = lane / 4;
-  const int count = items.before[p.decodes].all() * p.kv_heads;
+  const int count = items.count(p);
+  const Lane at = places_of_lane<kWidth, kFp8>();
   Turn turn{0, 0};
   std::uint32_t query_parity = 0;
-  grid_begin();
-  for (int index = static_cast<int>(blockIdx.x); index < count;
-       index += static_cast<int>(gridDim.x)) {
+  std::uint32_t number = 0;  // of the unit
+  bool of_span = false;      // the item that is scored
+  std::uint32_t q[kWidth / 16][4];
+  Scored scored;
+  int index = static_cast<int>(blockIdx.x);
+  int left = 0;  // tokens of the item from this unit on
+  std::int64_t place = 0;
+  const auto begin_item = [&] {
     mbarrier_wait(ring.query_full, query_parity);
     query_parity ^= 1;
-    const int tokens = query.item.tokens;
-    const std::int64_t place = query.item.place;
-    std::uint32_t q[kWidth / 16][4];
+    left = query.item.tokens;
+    of_span = left > p.group_tokens;
+    place = query.item.place;
     load_query<kWidth, kFp8>(q, row < group ? query.rows[row] : nullptr,
                              row + 8 < group ? query.rows[row + 8] : nullptr);
     mbarrier_arrive(ring.query_empty);
-    Rows<kWidth, kFp8> rows;
-    for (int left = tokens; left > 0; left -= kUnitTokens)
-      take_unit<kWidth, kFp8>(rows, q, exchange, shared, ring, turn, left);
-    float* out = p.partial + place * item_floats(group, kWidth);
+  };
+  const auto score = [&](std::uint32_t number_of_unit) {
+    mbarrier_wait(ring.full + 8 * turn.slot, turn.parity);
+    score_tokens<kWidth, kFp8>(scored, q, exchanges[number_of_unit % Plan::kExchanges], at,
+                               shared + turn.slot * Plan::kSlot, left);
+    mbarrier_arrive(ring.empty + 8 * turn.slot);
+    mbarrier_arrive(ring.told);
+    turn.next(Plan::kSlots);
+  };
+  grid_begin();
+  if (index >= count) return;
+  begin_item();
+  score(number);
+  Rows<kWidth, kFp8> rows;
+  Rows<kWidth, kFp8> span;
+#pragma unroll 1
+  for (;;) {
+    Exchange& exchange = exchanges[number % Plan::kExchanges];
+    const std::uint32_t parity = number % 2;
+    const Turn values = turn;
+    turn.next(Plan::kSlots);
+    const int here = left;
+    const std::int64_t place_here = place;
+    const bool of_span_here = of_span;
+    Softened more[2];
+    mbarrier_wait(ring.told, parity);
+    const float sums_scale = weigh<kWidth, kFp8>(more, scored, exchange, at);
+    if (here < kUnitTokens) {
+      mbarrier_wait(ring.full + 8 * values.slot, values.parity);
+      clear_beyond<kWidth, kFp8>(shared + values.slot * Plan::kSlot, here - warp * kWarpTokens);
+    }
+    mbarrier_arrive(ring.weighed);
+
+    // The next unit, of this item or of the CTA's next one.
+    const bool ends = here <= kUnitTokens;
+    if (ends) index += static_cast<int>(gridDim.x);
+    const bool goes_on = index < count;
+    const auto score_next = [&] {
+      if (!goes_on) return;
+      if (ends)
+        begin_item();
+      else
+        left -= kUnitTokens;
+      score(number + 1);
+    };
+    if constexpr (Plan::kScoresAhead) score_next();
+
+    mbarrier_wait(ring.weighed, parity);
+    mbarrier_wait(ring.full + 8 * values.slot, values.parity);
+    float part[Plan::kTiles][4] = {};
+#pragma unroll
+    for (int page = 0; page < kUnitPages; ++page)
+      if (page == 0 || here > page * kPage)
+        sum_values<kWidth, kFp8>(
+            part, shared_address(exchange.weights) + at.weights_in,
+            ring.slots + values.slot * static_cast<std::uint32_t>(Plan::kSlot) + at.values, page);
+    if (here < kUnitTokens) proxy_fence();  // tokens were cleared by ordinary writes
+    mbarrier_arrive(ring.empty + 8 * values.slot);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int at = row + half * 8;
-      if (at >= group) continue;
-      float* sums = out + at * kWidth + warp * Plan::kColumns;
+      const float4 totals = *reinterpret_cast<const float4*>(exchange.total[row + half * 8]);
+      more[half].total = ((totals.x + totals.y) + totals.z) + totals.w;
+      const float2 factor = join(rows.state[half], more[half]);
 #pragma unroll
-      for (int tile = 0; tile < Plan::kTiles; ++tile) {
-        sums[sum_column<kFp8>(tile, half * 2)] = rows.sum[tile][half * 2];
-        sums[sum_column<kFp8>(tile, half * 2 + 1)] = rows.sum[tile][half * 2 + 1];
-      }
-      if (warp == 0 && lane % 4 == 0)
-        *reinterpret_cast<float2*>(out + group * kWidth + 2 * at) =
-            make_float2(rows.state[half].largest, rows.state[half].total);
+      for (int tile = 0; tile < Plan::kTiles; ++tile)
+#pragma unroll
+        for (int i = half * 2; i < half * 2 + 2; ++i) {
+          float of_unit = part[tile][i];
+          if constexpr (kFp8) of_unit = __fmul_rn(of_unit, sums_scale);
+          rows.sum[tile][i] = join_sum(rows.sum[tile][i], of_unit, factor);
+        }
     }
+    // Group sizes are powers of two, and a span's last unit ends a group.
+    if (of_span_here && ((here - kUnitTokens) & (p.group_tokens - 1)) == 0) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float2 factor = join(span.state[half], rows.state[half]);
+#pragma unroll
+        for (int tile = 0; tile < Plan::kTiles; ++tile)
+#pragma unroll
+          for (int i = half * 2; i < half * 2 + 2; ++i)
+            span.sum[tile][i] = join_sum(span.sum[tile][i], rows.sum[tile][i], factor);
+      }
+      rows = Rows<kWidth, kFp8>{};
+      if (ends) {
+        rows = span;
+        span = Rows<kWidth, kFp8>{};
+      }
+    }
+    if (ends) {
+      float* out = p.partial + place_here * item_floats(group, kWidth);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int of_group = row + half * 8;
+        if (of_group >= group) continue;
+        float* sums = out + of_group * kWidth + warp * Plan::kColumns;
+        if constexpr (kFp8) {
+#pragma unroll
+          for (int tile = 0; tile < Plan::kTiles; tile += 2)  // of four neighbouring columns
+            *reinterpret_cast<float4*>(sums + sum_column<kFp8>(tile, 0)) =
+                make_float4(rows.sum[tile][half * 2], rows.sum[tile + 1][half * 2],
+                            rows.sum[tile][half * 2 + 1], rows.sum[tile + 1][half * 2 + 1]);
+        } else {
+#pragma unroll
+          for (int tile = 0; tile < Plan::kTiles; ++tile)
+            *reinterpret_cast<float2*>(sums + sum_column<kFp8>(tile, 0)) =
+                make_float2(rows.sum[tile][half * 2], rows.sum[tile][half * 2 + 1]);
+        }
+        if (warp == 0 && lane % 4 == 0)
+          *reinterpret_cast<float2*>(out + group * kWidth + 2 * of_group) =
+              make_float2(rows.state[half].largest, rows.state[half].total);
+      }
+      rows = Rows<kWidth, kFp8>{};
+    }
+    if (!goes_on) break;
+    if constexpr (!Plan::kScoresAhead) score_next();
+    ++number;
   }
 }
 
 template <int kWidth, bool kFp8>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, kDecodeCtas)
     attention_decode_kernel(const __grid_constant__ Attention p,
                             const __grid_constant__ PageMaps maps) {
   using Plan = DecodePlan<kWidth, kFp8>;
-  static_assert(Plan::kShared + sizeof(Items) + sizeof(Exchange) + sizeof(Query<kWidth>) +
-                    8 * (2 * Plan::kSlots + 2) + 256 <=
+  static_assert(Plan::kShared + sizeof(Items) + Plan::kExchanges * sizeof(Exchange) +
+                    sizeof(Query<kWidth>) + 8 * (2 * Plan::kSlots + 4) + 256 <=
                 kCtaBytesMax);
   extern __shared__ std::uint8_t shared_bytes[];
-  __shared__ __align__(8) std::uint64_t barriers[2 * Plan::kSlots + 2];
+  __shared__ __align__(8) std::uint64_t barriers[2 * Plan::kSlots + 4];
   __shared__ Items items;
-  __shared__ __align__(128) Exchange exchange;
+  __shared__ __align__(128) Exchange exchange[Plan::kExchanges];
   __shared__ __align__(128) Query<kWidth> query;
   const std::uint32_t base = shared_address(shared_bytes);
   Ring ring;
@@ -594,6 +761,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   ring.empty = ring.full + 8 * Plan::kSlots;
   ring.query_full = ring.empty + 8 * Plan::kSlots;
   ring.query_empty = ring.query_full + 8;
+  ring.told = ring.query_empty + 8;
+  ring.weighed = ring.told + 8;
   if (threadIdx.x == 0) {
     tensor_map_prefetch(&maps.k);
     tensor_map_prefetch(&maps.v);
@@ -603,6 +772,8 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
     mbarrier_init(ring.query_full, 1);
     mbarrier_init(ring.query_empty, kConsumers);
+    mbarrier_init(ring.told, kConsumers);
+    mbarrier_init(ring.weighed, kConsumers);
     mbarrier_init_fence();
   }
   list_items(p, items);
@@ -622,8 +793,9 @@ cudaError_t launch_items(const Attention& p, cudaStream_t stream) {
   const cudaError_t made = make_page_maps(maps, p);
   if (made != cudaSuccess) return made;
   return launch_kernel(
-      kernel, {dim3(static_cast<unsigned>(2 * p.multiprocessors)), dim3(kThreads), kShared}, stream,
-      p, maps);
+      kernel,
+      {dim3(static_cast<unsigned>(kDecodeCtas * p.multiprocessors)), dim3(kThreads), kShared},
+      stream, p, maps);
 }
 
 }  // namespace

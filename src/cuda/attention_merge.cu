@@ -4,8 +4,10 @@
 //
 //   grid     a cluster of 8 CTAs a row, a CTA some columns; they meet for the row's quantisation
 //   block    a thread has 4 neighbouring columns; threads of the same columns share the lanes
-//   shared   24 bytes a lane and thread
+//   shared   24 bytes a lane and thread, and of few rows as much a group whose items are units
 //   bytes    the partial sums once, from L2
+#include <algorithm>
+
 #include "cuda/attention_parts.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/row.cuh"
@@ -16,20 +18,20 @@ namespace {
 constexpr int kCluster = 8;
 constexpr int kVector = 4;
 constexpr int kThreadsMax = 768;
-constexpr int kAhead = 6;  // items in flight a thread
 
 /// Columns of one CTA: whole quantisation blocks.
 __host__ __device__ constexpr int columns_of_cta(int width) {
   return ((width + kCluster - 1) / kCluster + kQuantColumns - 1) / kQuantColumns * kQuantColumns;
 }
 
-/// Threads that share the lanes of the same columns: as many as a block can have and all rows'
-/// blocks together can keep resident.
-int sharers_of(int column_threads, std::int64_t rows) {
-  constexpr std::int64_t kResident = 132 * 1024;  // threads, roughly
+/// Threads that share the spans of the same columns: as many as there are lanes, a block can have
+/// and all rows' blocks together can keep resident.
+int sharers_of(const Attention& p, int column_threads, std::int64_t rows, int lanes) {
+  constexpr int kRegisters = 65536 / kThreadsMax / 8 * 8;  // that a thread may have
+  const std::int64_t resident = p.multiprocessors * std::int64_t{65536 / kRegisters};
   int sharers = kMergeLanes;
-  while (sharers > 1 && (column_threads * sharers > kThreadsMax ||
-                         rows * kCluster * column_threads * sharers > kResident))
+  while (sharers > 1 && (sharers >= 2 * lanes || column_threads * sharers > kThreadsMax ||
+                         rows * kCluster * column_threads * sharers > resident))
     sharers /= 2;
   return sharers;
 }
@@ -53,58 +55,199 @@ struct Sums {
 /// Where a thread's columns and their row's state lie in an item.
 struct Place {
   const float* first;
-  std::int64_t item;  // floats from one of the row's items to the next
+  std::uint32_t item;  // floats from one of the row's items to the next
   int sums;
   int state;
 };
 
-/// Joins `count` items, `step` apart, in order.
-__device__ __forceinline__ void add_items(
-    Sums& sums, const Place& place, int first, int step, int count) {
+struct Part {
+  float4 sums;
+  float2 state;
+};
+
+__device__ __forceinline__ Part load_item(const Place& place, int index) {
+  const float* item = place.first + static_cast<std::uint32_t>(index) * place.item;
+  return {__ldcg(reinterpret_cast<const float4*>(item + place.sums)),
+          __ldcg(reinterpret_cast<const float2*>(item + place.state))};
+}
+
+/// A thread's share of the spans, and the lanes of its columns in shared memory.
+struct Lanes {
+  float* at;
+  int threads;  // of all columns
+  int sharer;   // its spans are sharer, sharer + sharers, …
+  int sharers;
+
+  __device__ __forceinline__ void put(int lane, const Sums& sums) const {
+    float* to = at + lane * (kVector + 2) * threads;
+    to[0] = sums.v.x;
+    to[threads] = sums.v.y;
+    to[2 * threads] = sums.v.z;
+    to[3 * threads] = sums.v.w;
+    to[4 * threads] = sums.state.largest;
+    to[5 * threads] = sums.state.total;
+  }
+  __device__ __forceinline__ Sums get(int lane) const {
+    const float* from = at + lane * (kVector + 2) * threads;
+    Sums sums;
+    sums.v = make_float4(from[0], from[threads], from[2 * threads], from[3 * threads]);
+    sums.state = {from[4 * threads], from[5 * threads]};
+    return sums;
+  }
+  /// Joins the row's span `span` to its lane.
+  __device__ __forceinline__ void add(int span, const float4& v, const Softened& state) const {
+    Sums sums;
+    if (span >= kMergeLanes) sums = get(span % kMergeLanes);
+    sums.add(v, state);
+    put(span % kMergeLanes, sums);
+  }
+};
+
+/// Some of a row's items, `first` to `first + count`: kEach to a span, but fewer to the last.
+struct Run {
+  int first;
+  int count;
+  int span;  // of the first
+};
+
+/// Joins those of this thread's spans to their lanes. kAhead are under way at a time.
+template <int kEach, int kAhead>
+__device__ __forceinline__ void add_items(const Lanes& lanes, const Place& place, const Run& run) {
+  constexpr int kSpansAhead = kAhead / kEach;
+  static_assert(kAhead % kEach == 0);
+  const int sharers = lanes.sharers;
+  int span = run.span + ((lanes.sharer - run.span) & (sharers - 1));
+  int at = (span - run.span) * kEach;
 #pragma unroll 1
-  for (int done = 0; done < count; done += kAhead) {
-    float4 more[kAhead];
-    float2 state[kAhead];
-    const float* item = place.first + (first + done * step) * place.item;
+  for (; at < run.count; span += kSpansAhead * sharers, at += kAhead * sharers) {
+    Part parts[kSpansAhead][kEach];
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      if (done + i < count) {
-        state[i] = __ldcg(reinterpret_cast<const float2*>(item + place.state));
-        more[i] = __ldcg(reinterpret_cast<const float4*>(item + place.sums));
+    for (int i = 0; i < kSpansAhead; ++i)
+#pragma unroll
+      for (int j = 0; j < kEach; ++j)
+        if (const int index = at + i * kEach * sharers + j; index < run.count)
+          parts[i][j] = load_item(place, run.first + index);
+#pragma unroll
+    for (int i = 0; i < kSpansAhead; ++i) {
+      const int index = at + i * kEach * sharers;
+      if (index >= run.count) break;
+      const auto state = [&](int j) { return Softened{parts[i][j].state.x, parts[i][j].state.y}; };
+      if constexpr (kEach == 1) {
+        lanes.add(span + i * sharers, parts[i][0].sums, state(0));
+      } else {
+        Sums sums;
+#pragma unroll
+        for (int j = 0; j < kEach; ++j)
+          if (index + j < run.count) sums.add(parts[i][j].sums, state(j));
+        lanes.add(span + i * sharers, sums.v, sums.state);
       }
-      item += step * place.item;
     }
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i)
-      if (done + i < count) sums.add(more[i], {state[i].x, state[i].y});
   }
 }
 
-/// What a row's threads must know: items are units or groups, and how many come before the row's.
+/// The sums of group `group` of a row of `units` items, which are units, `each` a group.
+__device__ __forceinline__ Sums join_units(const Place& place, int group, int each, int units) {
+  constexpr int kUnitsAhead = 4;
+  const int end = min(units, (group + 1) * each);
+  Sums sums;
+#pragma unroll 1
+  for (int at = group * each; at < end; at += kUnitsAhead) {
+    Part parts[kUnitsAhead];
+#pragma unroll
+    for (int i = 0; i < kUnitsAhead; ++i)
+      if (at + i < end) parts[i] = load_item(place, at + i);
+#pragma unroll
+    for (int i = 0; i < kUnitsAhead; ++i)
+      if (at + i < end) sums.add(parts[i].sums, {parts[i].state.x, parts[i].state.y});
+  }
+  return sums;
+}
+
+/// A row whose items are units, and how they make groups and spans.
+struct Units {
+  int count;
+  int each;  // a group
+  int groups;
+  int spans;
+};
+
+/// Joins a row's units to its lanes. Where spans are wide and each group has one of the `slots`,
+/// all threads make groups first. The whole CTA; columns beyond the row's are not `used`.
+__device__ __forceinline__ void add_units(
+    const Lanes& lanes, const Place& place, const Units& row, int slots, bool used) {
+  const bool wide = row.spans < row.groups;
+  const bool by_slots = wide && row.groups <= slots;
+  const bool whole_spans = wide && !by_slots;
+  Lanes groups = lanes;
+  groups.at += kMergeLanes * (kVector + 2) * lanes.threads;
+  const int jump = whole_spans ? (lanes.sharers - 1) * kSpanGroups : lanes.sharers - 1;
+  Sums span;
+#pragma unroll 1
+  for (int i = whole_spans ? lanes.sharer * kSpanGroups : lanes.sharer; i < row.groups && used;
+       ++i) {
+    const Sums group = join_units(place, i, row.each, row.count);
+    if (by_slots) {
+      groups.put(i, group);
+    } else if (!wide) {
+      lanes.add(i, group.v, group.state);
+    } else {
+      span.add(group.v, group.state);
+      if ((i + 1) % kSpanGroups != 0 && i + 1 < row.groups) continue;
+      lanes.add(i / kSpanGroups, span.v, span.state);
+      span = Sums();
+    }
+    i += jump;
+  }
+  if (!by_slots) return;
+  __syncthreads();
+#pragma unroll 1
+  for (int i = lanes.sharer; i < row.spans && used; i += lanes.sharers) {
+    const int end = min(row.groups, (i + 1) * kSpanGroups);
+    for (int j = i * kSpanGroups; j < end; ++j) {
+      const Sums group = groups.get(j);
+      span.add(group.v, group.state);
+    }
+    lanes.add(i, span.v, span.state);
+    span = Sums();
+  }
+}
+
+/// What a row's threads must know: how the step's contexts are cut, and how many items come before
+/// the row's.
 struct RowItems {
   bool units;
+  int spans;  // of the row that are items
   int before;
 };
 
-/// All threads; `sums` holds three zeros.
+/// All threads; `sums` holds five zeros.
 __device__ RowItems count_items(const Attention& p, int row, int* sums) {
   int groups = 0;
   int groups_before = 0;
   int units_before = 0;
+  int spans = 0;
+  int spans_before = 0;
   for (int sequence = static_cast<int>(threadIdx.x); sequence < p.decodes;
        sequence += static_cast<int>(blockDim.x)) {
     const int context = p.context_lengths[sequence];
     groups += groups_of(p, context);
+    spans += wide_spans_of(p, context);
     if (sequence >= row) continue;
     groups_before += groups_of(p, context);
     units_before += units_of(context);
+    spans_before += wide_spans_of(p, context);
   }
   if (groups != 0) atomicAdd(&sums[0], groups);
   if (groups_before != 0) atomicAdd(&sums[1], groups_before);
   if (units_before != 0) atomicAdd(&sums[2], units_before);
+  if (spans != 0) atomicAdd(&sums[3], spans);
+  if (spans_before != 0) atomicAdd(&sums[4], spans_before);
   __syncthreads();
-  const bool units = items_are_units(p, sums[0]);
-  return {units, units ? sums[2] : sums[1]};
+  if (items_are_units(p, sums[0])) return {true, 0, sums[2]};
+  const int items = span_items(p, sums[3]);
+  const int before = min(sums[4], items);
+  const int own = row < p.decodes ? wide_spans_of(p, p.context_lengths[row]) : 0;
+  return {false, min(own, items - before), sums[1] - (kSpanGroups - 1) * before};
 }
 
 __device__ __forceinline__ void store_four_codes(std::uint8_t* to,
@@ -115,12 +258,12 @@ __device__ __forceinline__ void store_four_codes(std::uint8_t* to,
 }
 
 __global__ void __launch_bounds__(kThreadsMax, 1)
-    attention_merge_kernel(const RowForms out, const __grid_constant__ Attention p) {
+    attention_merge_kernel(const RowForms out, const __grid_constant__ Attention p, int slots) {
   // [lane][sums, largest, total][thread of the columns]
-  extern __shared__ __align__(16) float lanes[];
+  extern __shared__ __align__(16) float shared_lanes[];
   __shared__ __align__(16) float maxima[kCluster * kWarpsMax];  // of all warps that write the row
   __shared__ __align__(8) std::uint64_t told;
-  __shared__ int counts[3];
+  __shared__ int counts[5];
   const int row = static_cast<int>(blockIdx.x) / kCluster;
   const int width = p.query_heads * p.width;
   const int columns = columns_of_cta(width);
@@ -130,7 +273,7 @@ __global__ void __launch_bounds__(kThreadsMax, 1)
   const int thread = static_cast<int>(threadIdx.x) % threads;
   const int column = static_cast<int>(blockIdx.x) % kCluster * columns + thread * kVector;
   const int warps = threads / 32;
-  if (threadIdx.x < 3) counts[threadIdx.x] = 0;
+  if (threadIdx.x < 5) counts[threadIdx.x] = 0;
   if (threadIdx.x == 0 && out.codes != nullptr) {
     mbarrier_init(shared_address(&told), 1);
     mbarrier_init_fence();
@@ -144,36 +287,25 @@ __global__ void __launch_bounds__(kThreadsMax, 1)
   const int head = column / p.width;
   const int group = p.query_heads / p.kv_heads;
   Place place;
-  place.item = static_cast<std::int64_t>(p.kv_heads) * item_floats(group, p.width);
-  place.first = p.partial + items.before * place.item +
+  place.item = static_cast<std::uint32_t>(p.kv_heads * item_floats(group, p.width));
+  place.first = p.partial + static_cast<std::int64_t>(items.before) * place.item +
                 static_cast<std::int64_t>(head / group) * item_floats(group, p.width);
   place.sums = head % group * p.width + column % p.width;
   place.state = group * p.width + 2 * (head % group);
+  const Lanes lanes{shared_lanes + thread, threads, sharer, sharers};
   grid_begin();
 
-  const int lanes_used = min(groups, kMergeLanes);
-  const auto lane_at = [&](int lane) { return lanes + lane * (kVector + 2) * threads + thread; };
-  for (int lane = sharer; lane < lanes_used && column < width; lane += sharers) {
-    Sums sums;
-    if (items.units) {
-      const int units = units_of(context);
-      const int each = p.group_tokens / kUnitTokens;
-      for (int at = lane; at < groups; at += kMergeLanes) {
-        Sums one;
-        add_items(one, place, at * each, 1, min(each, units - at * each));
-        sums.add(one.v, one.state);
-      }
-    } else {
-      add_items(sums, place, lane, kMergeLanes, (groups - lane + kMergeLanes - 1) / kMergeLanes);
-    }
-    float* to = lane_at(lane);
-    to[0] = sums.v.x;
-    to[threads] = sums.v.y;
-    to[2 * threads] = sums.v.z;
-    to[3 * threads] = sums.v.w;
-    to[4 * threads] = sums.state.largest;
-    to[5 * threads] = sums.state.total;
+  const bool wide = groups > kMergeLanes;
+  const int spans = wide ? (groups + kSpanGroups - 1) / kSpanGroups : groups;
+  if (items.units) {
+    add_units(lanes, place, {units_of(context), p.group_tokens / kUnitTokens, groups, spans}, slots,
+              column < width);
+  } else if (column < width) {
+    const int own = items.spans;
+    add_items<1, 6>(lanes, place, {0, wide ? own : groups, 0});
+    if (wide) add_items<kSpanGroups, 8>(lanes, place, {own, groups - kSpanGroups * own, own});
   }
+  const int lanes_used = min(spans, kMergeLanes);
   __syncthreads();
   const bool writes = sharer == 0 && column < width;
   float v[kVector] = {};
@@ -181,9 +313,8 @@ __global__ void __launch_bounds__(kThreadsMax, 1)
   if (writes) {
     Sums sums;
     for (int lane = 0; lane < lanes_used; ++lane) {
-      const float* from = lane_at(lane);
-      sums.add(make_float4(from[0], from[threads], from[2 * threads], from[3 * threads]),
-               {from[4 * threads], from[5 * threads]});
+      const Sums more = lanes.get(lane);
+      sums.add(more.v, more.state);
     }
     const float sum[kVector] = {sums.v.x, sums.v.y, sums.v.z, sums.v.w};
 #pragma unroll
@@ -255,17 +386,25 @@ cudaError_t launch_attention_merge(const RowForms& out,
                                    const Attention& p,
                                    std::int64_t rows,
                                    cudaStream_t stream) {
-  constexpr int kLaneBytes = kMergeLanes * (kVector + 2) * static_cast<int>(sizeof(float));
-  static const cudaError_t ready =
-      cudaFuncSetAttribute(attention_merge_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           columns_of_cta(kMergeWidthMax) / kVector * kLaneBytes);
+  constexpr int kSlotBytes = (kVector + 2) * static_cast<int>(sizeof(float));
+  // kv_heads * kGroupThreads are enough for a CTA's columns.
+  constexpr int kGroupThreads = 16 * 128 / kCluster / kVector;
+  constexpr int kSharedMax =
+      (columns_of_cta(kMergeWidthMax) / kVector * kMergeLanes + kGroupThreads * kUnitGroupsMax) *
+      kSlotBytes;
+  static const cudaError_t ready = use_shared_memory(attention_merge_kernel, kSharedMax);
   if (ready != cudaSuccess) return ready;
   const int threads = columns_of_cta(p.query_heads * p.width) / kVector;
-  return launch_kernel(attention_merge_kernel,
-                       {dim3(static_cast<unsigned>(rows * kCluster)),
-                        dim3(static_cast<unsigned>(threads * sharers_of(threads, rows))),
-                        static_cast<std::size_t>(threads * kLaneBytes), kCluster},
-                       stream, out, p);
+  const int groups = (p.context_max + p.group_tokens - 1) / p.group_tokens;
+  const int sharers = sharers_of(p, threads, rows, std::min(groups, kMergeLanes));
+  // Room for groups of units where it keeps few kernels from a multiprocessor.
+  const bool few = 4 * rows * kCluster <= p.multiprocessors;
+  const int slots = few ? std::min(groups, kUnitGroupsMax / p.kv_heads) : 0;
+  return launch_kernel(
+      attention_merge_kernel,
+      {dim3(static_cast<unsigned>(rows * kCluster)), dim3(static_cast<unsigned>(threads * sharers)),
+       static_cast<std::size_t>(threads * (kMergeLanes + slots) * kSlotBytes), kCluster},
+      stream, out, p, slots);
 }
 
 cudaError_t launch_attention_padding(const Attention& p, cudaStream_t stream) {

@@ -3,11 +3,13 @@
 // kernels.
 //
 // The sums of a row have one fixed shape. A unit of 128 tokens, two pages, is summed by itself; the
-// units of a group (`group_tokens` of context) are joined in order; groups g, g + 8, … are joined
-// in order by lane g % 8, then the lanes in order. What is joined by whom depends on the load: with
-// few groups on the device a work item is a unit, and the merge joins units and groups; else it is
-// a group. join() is the same operation in both places, so a row's bits depend on its context
-// alone.
+// units of a group (`group_tokens` of context) are joined in order. A context of up to eight groups
+// has as many spans; a longer one has wide spans of four groups, joined in order. Spans s, s + 8, …
+// are joined in order by lane s % 8, then the lanes in order. What is joined by whom depends on the
+// load: with few groups on the device a work item is a unit, else a group, and with many whole wide
+// spans the first of them are items, so that less is written and read again: a group's sums are a
+// twentieth of its e4m3 pages. The merge joins the rest. join() is the same operation in both
+// places, so a row's bits depend on its context alone.
 #pragma once
 
 #include "cuda/kernels.h"
@@ -17,7 +19,10 @@
 namespace koho::cuda {
 
 constexpr int kUnitTokens = 128;
+constexpr int kDecodeCtas = 2;      // an SM
 constexpr int kUnitGroupsMax = 96;  // groups (times kv heads) up to which items are single units
+constexpr int kSpanGroups = 4;      // of a wide one
+constexpr int kSpansMax = 65535;    // that are items
 constexpr int kMergeLanes = 8;
 constexpr int kMergeWidthMax = 12288;  // of a row: 96 heads of 128
 
@@ -35,6 +40,20 @@ __device__ __forceinline__ int groups_of(const Attention& p, int context) {
 }
 __device__ __forceinline__ bool items_are_units(const Attention& p, int groups) {
   return groups * p.kv_heads <= kUnitGroupsMax;
+}
+
+/// Whole wide spans.
+__device__ __forceinline__ int wide_spans_of(const Attention& p, int context) {
+  return context > kMergeLanes * p.group_tokens ? context / p.group_tokens / kSpanGroups : 0;
+}
+/// How many of the wide spans of all sequences, in order, are items: as many as go round the CTAs,
+/// and what is left too if its groups would take as long.
+__device__ __forceinline__ int span_items(const Attention& p, int spans) {
+  const int ctas = kDecodeCtas * p.multiprocessors;
+  const int all = spans * p.kv_heads;
+  const int left = all % ctas;
+  const int items = left * kSpanGroups > (kSpanGroups - 1) * ctas ? all : all - left;
+  return min(items / p.kv_heads, kSpansMax);
 }
 
 /// A row's softmax over some tokens but for the sums: their scale is 2^largest.

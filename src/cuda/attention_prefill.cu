@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int part = 0; part < kPage / 16; ++part) {
       float two[2][4];
-      multiply_keys<kWidth, kFp8>(two, q, stage, part * 16);
+      multiply_keys<kWidth, kFp8>(two, q, stage + place_of_keys<kWidth, kFp8>(0), part * 16);
 #pragma unroll
       for (int tile = 0; tile < 2; ++tile)
 #pragma unroll

@@ -6,10 +6,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <iterator>
 #include <random>
+#include <vector>
 
 #include <gtest/gtest.h>
 
+#include "base/arithmetic.h"
 #include "cuda/cuda_backend.h"
 #include "ops/compare.h"
 #include "ops/device_array.h"
@@ -290,6 +293,113 @@ TEST(CudaAttention, LongPromptsHaveTheSameBitsEachTime) {
           first = got;
         else
           EXPECT_EQ(compare_bits("once more", got, first), "");
+      }
+    }
+}
+
+/// Decoded rows of contexts around the places where they are cut, few to very many at a time, so
+/// that items of work are units, groups and spans (src/cuda/attention_parts.cuh): each row alone,
+/// of which all items are units, has the same bits. What attention computes is the cases' affair.
+TEST(CudaAttention, ARowAloneHasTheBitsOfItAmongManyHoweverContextsAreCut) {
+  constexpr std::int64_t kWidth = 128;
+  constexpr std::int64_t kPages = 90;  // many sequences have the same ones
+  constexpr std::int64_t kEdges[] = {128,  512,  1024, 2048,  2560, 4096,
+                                     4608, 6144, 8192, 12288, 20480};
+  constexpr std::int64_t kContextMax = 20500;
+  constexpr std::int64_t kCrowds[] = {2, 7, 40, 70, 140, 210, 300};
+  constexpr std::int64_t kSequencesMax = 300;
+  Result<std::unique_ptr<Backend>> opened = make_cuda_backend({});
+  if (!opened.ok()) {
+    ASSERT_EQ(opened.error().code, ErrorCode::not_found) << opened.error().message;
+    GTEST_SKIP() << "no GPU";
+  }
+  Backend& backend = **opened;
+  ASSERT_TRUE(backend
+                  .reserve({.tokens_max = kSequencesMax,
+                            .sequences_max = kSequencesMax,
+                            .context_max = kContextMax,
+                            .logit_rows_max = 1,
+                            .vocabulary = 1})
+                  .ok());
+  const std::uint64_t seed = number_from_environment("KOHO_OP_SEED", std::random_device{}());
+  SCOPED_TRACE("KOHO_OP_SEED=" + std::to_string(seed));
+  Random random(seed);
+  constexpr std::int64_t kColumns = ceil_div(kContextMax, kPageTokens);
+  for (const DType dtype : {DType::bf16, DType::f8_e4m3})
+    for (const std::int64_t kv_heads : {1, 2}) {
+      const HeadShape heads{12 * kv_heads, kv_heads, kWidth, 64};
+      const std::int64_t row_width = heads.query_heads * kWidth;
+      const Shape cache{kPages, kv_heads, kPageTokens, kWidth};
+      const Shape cache_scales{kPages, kv_heads, kPageTokens};
+      const DeviceArray k(backend, random_values(random, dtype, cache, Spread::normal));
+      const DeviceArray v(backend, random_values(random, dtype, cache, Spread::normal));
+      const DeviceArray k_scales(backend, random_scales(random, DType::f32, cache_scales, 0.1));
+      const DeviceArray v_scales(backend, random_scales(random, DType::f32, cache_scales, 0.1));
+      KvLayer kv{k.view(), v.view(), {}, {}};
+      if (dtype == DType::f8_e4m3) {
+        kv.k_scales = k_scales.view();
+        kv.v_scales = v_scales.view();
+      }
+      const auto rows_of = [&](const HostTensor& q, const std::vector<std::int64_t>& contexts,
+                               const HostTensor& tables) {
+        const auto sequences = static_cast<std::int64_t>(contexts.size());
+        HostTensor starts(DType::i32, {sequences + 1});
+        HostTensor positions(DType::i32, {sequences});
+        HostTensor lengths(DType::i32, {sequences});
+        Batch batch;
+        for (std::int64_t s = 0; s < sequences; ++s) {
+          const std::int64_t context = contexts[static_cast<std::size_t>(s)];
+          starts.set(s + 1, static_cast<double>(s + 1));
+          positions.set(s, static_cast<double>(std::max<std::int64_t>(context - 1, 0)));
+          lengths.set(s, static_cast<double>(context));
+          batch.context_max = std::max(batch.context_max, context);
+        }
+        const DeviceArray starts_array(backend, starts);
+        const DeviceArray positions_array(backend, positions);
+        const DeviceArray lengths_array(backend, lengths);
+        const DeviceArray tables_array(backend, tables);
+        const DeviceArray q_array(backend, q);
+        batch.tokens = batch.sequences = batch.decodes = sequences;
+        batch.query_max = 1;
+        batch.positions = positions_array.view();
+        batch.query_starts = starts_array.view();
+        batch.context_lengths = lengths_array.view();
+        batch.page_tables = tables_array.view();
+        const DeviceActivation out(backend, sequences, row_width,
+                                   {.values = true, .per_token = true});
+        EXPECT_EQ(
+            fault_of("attention", backend.attention(out.view(), q_array.view(), kv, batch, heads)),
+            "");
+        EXPECT_EQ(out.check_quantised("out") + out.guard_fault("out"), "");
+        return out.values.get();
+      };
+      for (const std::int64_t sequences : kCrowds) {
+        SCOPED_TRACE(std::to_string(sequences) + " sequences, " + std::to_string(kv_heads) +
+                     " kv heads");
+        std::vector<std::int64_t> contexts;
+        HostTensor tables(DType::i32, {sequences, kColumns});
+        for (std::int64_t s = 0; s < sequences; ++s) {
+          const std::int64_t edge = kEdges[random.integer(0, std::size(kEdges) - 1)];
+          contexts.push_back(random.chance(0.05)  ? 0
+                             : random.chance(0.7) ? edge + random.integer(-1, 1)
+                                                  : random.integer(1, kContextMax));
+          const std::int64_t pages = ceil_div(contexts.back(), kPageTokens);
+          for (std::int64_t i = 0; i < kColumns; ++i)  // a page that does not exist beyond
+            tables.set(s * kColumns + i,
+                       i < pages ? static_cast<double>(random.integer(0, kPages - 1)) : 1e9);
+        }
+        const HostTensor q = random_values(random, DType::bf16,
+                                           {sequences, heads.query_heads, kWidth}, Spread::normal);
+        const HostTensor all = rows_of(q, contexts, tables);
+        for (int i = 0; i < 6; ++i) {
+          const std::int64_t s = random.integer(0, sequences - 1);
+          const std::int64_t context = contexts[static_cast<std::size_t>(s)];
+          HostTensor q_row(DType::bf16, {1, heads.query_heads, kWidth});
+          for (std::int64_t j = 0; j < row_width; ++j) q_row.set(j, q.at(s * row_width + j));
+          EXPECT_EQ(compare_bits("row " + std::to_string(s) + " of " + std::to_string(context),
+                                 rows_of(q_row, {context}, row_of(tables, s)), row_of(all, s)),
+                    "");
+        }
       }
     }
 }
