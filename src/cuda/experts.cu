@@ -3,6 +3,7 @@
 // histogram of the chosen experts, its running sum, then a place for each (token, slot). The order
 // of an expert's rows depends on which thread comes first; no result does, because a row's products
 // do not depend on its place. The sum runs over a token's slots in order, in f32.
+#include "base/arithmetic.h"
 #include "cuda/experts.h"
 #include "cuda/launch.cuh"
 #include "cuda/numeric.cuh"
@@ -11,32 +12,159 @@
 namespace koho::cuda {
 namespace {
 
+constexpr int kPlanHeld = 8;  // (token, slot) pairs of a thread, if one block makes the plan
 constexpr int kPlanThreads = 1024;
-constexpr int kPlanCluster = 8;  // blocks
-constexpr std::int64_t kPlanOneBlock =
-    8192;  // (token, slot) pairs that one block is fast enough for
+constexpr int kPlanThreadsFew = 256;  // a decode step's: barriers and sums of 8 warps, not 32
+constexpr int kPlanCluster = 8;       // blocks, for many pairs
 constexpr int kCombineThreads = 128;
 
+/// Rows in the low half, entries in the high one: added up together.
+using PlanSum = unsigned long long;
+
 /// Running sums (exclusive) over one value a thread; returns this thread's, and the total.
-__device__ int block_scan(int value, int& total) {
-  __shared__ int warps[32];
+template <int kThreads>
+__device__ __forceinline__ PlanSum block_scan(PlanSum value, PlanSum& total) {
+  constexpr int kWarps = kThreads / 32;
+  constexpr unsigned kAll = 0xFFFFFFFFU;
+  __shared__ PlanSum warps[kWarps];
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  int sum = value;
-  for (int offset = 1; offset < 32; offset *= 2) {
-    const int other = __shfl_up_sync(0xFFFFFFFFU, sum, offset);
-    if (lane >= offset) sum += other;
-  }
-  __syncthreads();
+  const auto scan = [lane](PlanSum sum, int lanes) {
+#pragma unroll
+    for (int offset = 1; offset < lanes; offset *= 2) {
+      const PlanSum other = __shfl_up_sync(kAll, sum, static_cast<unsigned>(offset));
+      if (lane >= offset) sum += other;
+    }
+    return sum;
+  };
+  const PlanSum sum = scan(value, 32);
   if (lane == 31) warps[warp] = sum;
   __syncthreads();
-  int before = 0;
-  total = 0;
-  for (int i = 0; i < kPlanThreads / 32; ++i) {
-    if (i < warp) before += warps[i];
-    total += warps[i];
+  const PlanSum ends = scan(lane < kWarps ? warps[lane] : 0, kWarps);
+  const PlanSum before = __shfl_sync(kAll, ends, warp > 0 ? warp - 1 : 0);
+  total = __shfl_sync(kAll, ends, kWarps - 1);
+  return sum - value + (warp > 0 ? before : 0);
+}
+
+/// Entry `index` of an expert with `count` rows from `first_row` on in `entries`.
+__device__ __forceinline__ MatmulEntry
+entry_of(const ExpertPlan& p, int expert, int first_row, int count, int entries, int index) {
+  constexpr int kTogether = 4;  // entries that pass over the expert's weights together
+  if (entries == 1) return {expert, first_row, count, 0, 1};
+  const int steps = (count + p.entry_step - 1) / p.entry_step;
+  const auto begin = [&](int i) {
+    return min((steps / entries * i + min(steps % entries, i)) * p.entry_step, count);
+  };
+  const int groups = (entries + kTogether - 1) / kTogether;
+  const int places = (entries + groups - 1) / groups;
+  const int place = index % places;
+  return {expert, first_row + begin(index), begin(index + 1) - begin(index),
+          static_cast<std::int16_t>(place),
+          static_cast<std::int16_t>(min(places, entries - index + place))};
+}
+
+__device__ __forceinline__ bool is_local(const ExpertPlan& p, int expert) {
+  return expert >= 0 && expert < p.count;
+}
+
+/// What the expert has that multiplies every token; it comes first.
+struct SharedExpert {
+  int rows;
+  int entries;
+};
+__device__ __forceinline__ SharedExpert shared_expert(const ExpertPlan& p) {
+  const int rows = p.shared ? static_cast<int>(p.tokens) : 0;
+  return {rows, ceil_div(rows, p.entry_tokens)};
+}
+
+/// By all blocks. Loops here stay loops, as few of them run twice and each copy is a fetch of more
+/// instructions.
+__device__ __forceinline__ void list_shared(const ExpertPlan& p, const SharedExpert& shared) {
+  const int step = static_cast<int>(gridDim.x * blockDim.x);
+  const int first = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+#pragma unroll 1
+  for (int i = first; i < shared.entries; i += step)
+    p.entries[i] = entry_of(p, p.count, 0, shared.rows, shared.entries, i);
+#pragma unroll 1
+  for (int i = first; i < shared.rows; i += step) p.rows[i] = i;
+}
+
+/// Lists the entries of expert threadIdx.x, which got `count` tokens, and returns where its sorted
+/// rows begin. Of several blocks each lists a part of them.
+template <int kThreads>
+__device__ __forceinline__ int list_entries(const ExpertPlan& p,
+                                            const SharedExpert& shared,
+                                            int count) {
+  const int expert = static_cast<int>(threadIdx.x);
+  const int block = static_cast<int>(blockIdx.x);
+  // Most have one entry: no division for these.
+  const int entries =
+      count <= p.entry_tokens ? (count > 0 ? 1 : 0) : ceil_div(count, p.entry_tokens);
+  PlanSum total;
+  const PlanSum before = block_scan<kThreads>(
+      static_cast<PlanSum>(count) | static_cast<PlanSum>(entries) << 32U, total);
+  const int first_row = shared.rows + static_cast<int>(before & 0xFFFFFFFFU);
+  const int first_entry = shared.entries + static_cast<int>(before >> 32U);
+#pragma unroll 1
+  for (int i = block; i < entries; i += static_cast<int>(gridDim.x))
+    p.entries[first_entry + i] = entry_of(p, expert, first_row, count, entries, i);
+  if (block == 0 && expert == 0) {
+    *p.row_count = shared.rows + static_cast<int>(total & 0xFFFFFFFFU);
+    *p.entry_count = shared.entries + static_cast<int>(total >> 32U);
   }
-  return before + sum - value;
+  return first_row;
+}
+
+/// Few pairs, one block: what a pair's count was when it was counted is its place among its
+/// expert's rows, so each id is read once, and all at once.
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads) expert_plan_kernel(const ExpertPlan p) {
+  __shared__ int counts[kThreads];
+  __shared__ int first_rows[kThreads];
+  const int thread = static_cast<int>(threadIdx.x);
+  const int pairs = static_cast<int>(p.tokens) * p.top_k;
+  const int top_k = max(p.top_k, 1);
+  const SharedExpert shared = shared_expert(p);
+  // Of this thread's first pair; from one to the next they grow by `token_step` and `slot_step`.
+  int token = thread / top_k;
+  int slot = thread % top_k;
+  const int token_step = kThreads / top_k;
+  const int slot_step = kThreads % top_k;
+  counts[thread] = 0;
+  __syncthreads();
+  grid_begin();
+  int experts[kPlanHeld];
+  int places[kPlanHeld];
+  // NOTE: nothing is done with an id here, so that all of them are under way at once.
+#pragma unroll
+  for (int i = 0; i < kPlanHeld; ++i) {
+    if (i * kThreads >= pairs) break;
+    experts[i] = p.ids[min(thread + i * kThreads, pairs - 1)];
+  }
+  list_shared(p, shared);
+#pragma unroll
+  for (int i = 0; i < kPlanHeld; ++i) {
+    if (i * kThreads >= pairs) break;
+    experts[i] = thread + i * kThreads < pairs ? experts[i] - p.first : -1;
+    places[i] = is_local(p, experts[i]) ? atomicAdd(&counts[experts[i]], 1) : 0;
+  }
+  __syncthreads();
+  first_rows[thread] = list_entries<kThreads>(p, shared, counts[thread]);
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kPlanHeld; ++i) {
+    const int pair = thread + i * kThreads;
+    if (pair >= pairs) break;
+    const int row = is_local(p, experts[i]) ? first_rows[experts[i]] + places[i] : -1;
+    if (row >= 0) p.rows[row] = token;
+    p.row_of[pair] = row;
+    token += token_step;
+    slot += slot_step;
+    if (slot >= top_k) {
+      slot -= top_k;
+      ++token;
+    }
+  }
 }
 
 /// Calls `run` with this block's (token, slot) pairs and their local experts; several ids are read
@@ -59,85 +187,47 @@ __device__ __forceinline__ void for_each_pair(const ExpertPlan& p,
   }
 }
 
-/// Entry `index` of an expert with `count` rows from `first_row` on in `entries`.
-__device__ __forceinline__ MatmulEntry
-entry_of(const ExpertPlan& p, int expert, int first_row, int count, int entries, int index) {
-  constexpr int kTogether = 4;  // entries that pass over the expert's weights together
-  const int steps = (count + p.entry_step - 1) / p.entry_step;
-  const auto begin = [&](int i) {
-    return min((steps / entries * i + min(steps % entries, i)) * p.entry_step, count);
-  };
-  const int groups = (entries + kTogether - 1) / kTogether;
-  const int places = (entries + groups - 1) / groups;
-  const int place = index % places;
-  return {expert, first_row + begin(index), begin(index + 1) - begin(index),
-          static_cast<std::int16_t>(place),
-          static_cast<std::int16_t>(min(places, entries - index + place))};
-}
-
-template <int kBlocks>
-__global__ void __launch_bounds__(kPlanThreads) expert_plan_kernel(const ExpertPlan p) {
+/// Many pairs, one cluster: its blocks count a part of the pairs each, add up all parts, and place
+/// their pairs behind those of the blocks before.
+__global__ void __launch_bounds__(kPlanThreads) expert_plan_many_kernel(const ExpertPlan p) {
   __shared__ int counts[kExpertsMax];
   __shared__ int next[kExpertsMax];
   const int thread = static_cast<int>(threadIdx.x);
   const int block = static_cast<int>(blockIdx.x);
-  const int tokens = static_cast<int>(p.tokens);
-  const int pairs = tokens * p.top_k;
-  const int each = (pairs + kBlocks - 1) / kBlocks;
+  const int pairs = static_cast<int>(p.tokens) * p.top_k;
+  const int each = ceil_div(pairs, kPlanCluster);
   const int begin = min(block * each, pairs);
   const int end = min(begin + each, pairs);
   if (thread < p.count) counts[thread] = 0;
   __syncthreads();
   grid_begin();
   for_each_pair(p, begin, end, [&](int, int expert) {
-    if (expert >= 0 && expert < p.count) atomicAdd(&counts[expert], 1);
+    if (is_local(p, expert)) atomicAdd(&counts[expert], 1);
   });
+  const SharedExpert shared = shared_expert(p);
+  list_shared(p, shared);
   __syncthreads();
+  cluster_barrier();
   int count = 0;   // of all blocks
   int before = 0;  // of those before this one
-  if constexpr (kBlocks > 1) {
-    cluster_barrier();
-    if (thread < p.count)
-      for (int i = 0; i < kBlocks; ++i) {
-        const int other = static_cast<int>(
-            cluster_load_word(shared_address(&counts[thread]), static_cast<std::uint32_t>(i)));
-        if (i < block) before += other;
-        count += other;
-      }
-  } else if (thread < p.count) {
-    count = counts[thread];
-  }
-  const int shared_rows = p.shared ? tokens : 0;
-  const int shared_entries = (shared_rows + p.entry_tokens - 1) / p.entry_tokens;
-  const int entries = (count + p.entry_tokens - 1) / p.entry_tokens;
-  int rows_total = 0;
-  int entries_total = 0;
-  const int first_row = shared_rows + block_scan(count, rows_total);
-  const int first_entry = shared_entries + block_scan(entries, entries_total);
-  if (thread < p.count) {
-    next[thread] = first_row + before;
-    for (int i = block; i < entries; i += kBlocks)
-      p.entries[first_entry + i] = entry_of(p, thread, first_row, count, entries, i);
-  }
-  for (int i = block * kPlanThreads + thread; i < shared_entries; i += kBlocks * kPlanThreads)
-    p.entries[i] = entry_of(p, p.count, 0, tokens, shared_entries, i);
-  for (int i = block * kPlanThreads + thread; i < shared_rows; i += kBlocks * kPlanThreads)
-    p.rows[i] = i;
-  if (block == 0 && thread == 0) {
-    *p.row_count = shared_rows + rows_total;
-    *p.entry_count = shared_entries + entries_total;
-  }
+  if (thread < p.count)
+    for (int i = 0; i < kPlanCluster; ++i) {
+      const int other = static_cast<int>(
+          cluster_load_word(shared_address(&counts[thread]), static_cast<std::uint32_t>(i)));
+      if (i < block) before += other;
+      count += other;
+    }
+  const int first_row = list_entries<kPlanThreads>(p, shared, count);
+  if (thread < p.count) next[thread] = first_row + before;
   __syncthreads();
   for_each_pair(p, begin, end, [&](int i, int expert) {
-    const bool local = expert >= 0 && expert < p.count;
+    const bool local = is_local(p, expert);
     const int row = local ? atomicAdd(&next[expert], 1) : -1;
     if (local) p.rows[row] = i / p.top_k;
     p.row_of[i] = row;
   });
-  if constexpr (kBlocks > 1) {
-    __syncwarp();
-    cluster_barrier();  // NOTE: no block may leave while another reads its counts
-  }
+  __syncwarp();
+  cluster_barrier();  // NOTE: no block may leave while another reads its counts
 }
 
 /// A warp a token and part of its row, which it reads once and writes for each of the token's
@@ -360,9 +450,14 @@ std::int64_t expert_entries_max(std::int64_t tokens, int top_k, int count, int e
 
 cudaError_t launch_expert_plan(const ExpertPlan& plan, cudaStream_t stream) {
   if (plan.count > kExpertsMax) return cudaErrorInvalidValue;
-  if (plan.tokens * plan.top_k <= kPlanOneBlock)
-    return launch_kernel(expert_plan_kernel<1>, {dim3(1), dim3(kPlanThreads)}, stream, plan);
-  return launch_kernel(expert_plan_kernel<kPlanCluster>,
+  const std::int64_t pairs = plan.tokens * plan.top_k;
+  if (pairs <= kPlanHeld * kPlanThreadsFew && plan.count <= kPlanThreadsFew)
+    return launch_kernel(expert_plan_kernel<kPlanThreadsFew>, {dim3(1), dim3(kPlanThreadsFew)},
+                         stream, plan);
+  if (pairs <= kPlanHeld * kPlanThreads)
+    return launch_kernel(expert_plan_kernel<kPlanThreads>, {dim3(1), dim3(kPlanThreads)}, stream,
+                         plan);
+  return launch_kernel(expert_plan_many_kernel,
                        {dim3(kPlanCluster), dim3(kPlanThreads), 0, kPlanCluster}, stream, plan);
 }
 

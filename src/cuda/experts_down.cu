@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The second matrix of experts sliced thin, in decode on Hopper: rows of up to 512 bytes, of which
-// matmul.cuh's items of one tile were too small for what each of them costs.
+// The second matrix of experts in decode on Hopper, quantising their rows itself: of experts sliced
+// thin, with rows of up to 512 bytes, of which matmul.cuh's items of one tile were too small for
+// what each of them costs; and of few whole experts for few tokens, where the kernel that quantised
+// between the two matrices stood for a larger part of the time.
 //
 //   grid     persistent; the tiles of all entries, one entry after the other, are cut into equal
 //            runs, a CTA each, so that a CTA meets few entries and ends with the others
-//   roles    warp 4 copies: a tile's whole width and its rows' scales, one slot; warps 0-3 quantise
-//            an entry's rows once, as launch_quantise_rows() does, and multiply 64 rows x
-//            8 * kTiles tokens a tile
+//   roles    warp 4 copies: a tile's whole width in one slot, of whole experts 256 bytes of K a
+//            slot; its rows' scales come with the last. Warps 0-3 quantise an entry's rows once, as
+//            launch_quantise_rows() does, and multiply 64 rows x 8 * kTiles tokens a tile
 //   ahead    weights do not depend on the kernel before, and the list of entries is older: the ring
 //            fills while that kernel ends
 //   shared   barriers 128 B · tokens' scales 128 B · an entry's codes, core matrices · slots
@@ -15,6 +17,7 @@
 //   bytes    weights once an entry, an entry's rows once a CTA that meets it (from L2)
 //
 // Numbers: docs/kernels/README.md.
+#include "base/arithmetic.h"
 #include "cuda/launch.cuh"
 #include "cuda/matmul_end.cuh"
 #include "cuda/matmul_hopper.h"
@@ -48,11 +51,13 @@ __device__ __forceinline__ Run run_of(const Matmul& p) {
           static_cast<int>(tiles * (blockIdx.x + 1) / gridDim.x)};
 }
 
+/// The ring. kWide: slots of kStageWidth bytes of K, several a tile.
+template <bool kWide>
 struct Slots {
   std::uint32_t full;
   std::uint32_t empty;
   std::uint8_t* first;
-  int bytes;
+  int tile_width;  // bytes of K
   int count;
   int slot = 0;
   std::uint32_t phase = 0;
@@ -66,27 +71,50 @@ struct Slots {
       phase ^= 1U;
     }
   }
+  static constexpr int width_of(int tile_width) { return kWide ? kStageWidth : tile_width; }
+  static constexpr int bytes_of(int tile_width) {
+    return kTileRows * width_of(tile_width) + kRowScaleBytes;
+  }
+  __device__ __forceinline__ int each() const {  // slots of a tile
+    return kWide ? ceil_div(tile_width, kStageWidth) : 1;
+  }
+  /// Bytes of K in a tile's slot `part`.
+  __device__ __forceinline__ int part_width(int part) const {
+    return kWide ? min(kStageWidth, tile_width - part * kStageWidth) : tile_width;
+  }
+  __device__ __forceinline__ std::uint8_t* data() const {
+    return first + slot * bytes_of(tile_width);
+  }
+  __device__ __forceinline__ float* scales() const {
+    return reinterpret_cast<float*>(data() + kTileRows * width_of(tile_width));
+  }
 };
 
-__device__ void copy_tiles(const Matmul& p, Slots slots, const Run& run) {
+template <bool kWide>
+__device__ void copy_tiles(const Matmul& p, Slots<kWide> slots, const Run& run) {
   const std::uint64_t policy = evict_first_policy();
   const int tile_bytes = kTileRows * p.width_bytes;
   int entry = run.begin / p.tiles;
   int tile = run.begin % p.tiles;
   int expert = run.begin < run.end ? p.entries[entry].expert : 0;
   for (int index = run.begin; index < run.end; ++index) {
-    mbarrier_wait(slots.barrier_of(slots.empty), slots.phase ^ 1U);
-    if (elect_one()) {
-      const std::int64_t at = static_cast<std::int64_t>(expert) * p.tiles + tile;
-      const std::uint32_t barrier = slots.barrier_of(slots.full);
-      const std::uint32_t to = shared_address(slots.first + slots.slot * slots.bytes);
-      mbarrier_arrive_expect(barrier, static_cast<std::uint32_t>(tile_bytes + kRowScaleBytes));
-      bulk_copy(to, p.weight + at * tile_bytes, static_cast<std::uint32_t>(tile_bytes), barrier,
-                policy);
-      bulk_copy(to + static_cast<std::uint32_t>(tile_bytes), p.row_scales + at * kTileRows,
-                kRowScaleBytes, barrier, policy);
+    const std::int64_t at = static_cast<std::int64_t>(expert) * p.tiles + tile;
+    for (int part = 0; part < slots.each(); ++part) {
+      mbarrier_wait(slots.barrier_of(slots.empty), slots.phase ^ 1U);
+      if (elect_one()) {
+        const bool last = part + 1 == slots.each();
+        const auto bytes = static_cast<std::uint32_t>(kTileRows * slots.part_width(part));
+        const std::uint32_t barrier = slots.barrier_of(slots.full);
+        mbarrier_arrive_expect(barrier, bytes + (last ? kRowScaleBytes : 0));
+        bulk_copy(shared_address(slots.data()),
+                  p.weight + at * tile_bytes + part * (kTileRows * kStageWidth), bytes, barrier,
+                  policy);
+        if (last)
+          bulk_copy(shared_address(slots.scales()), p.row_scales + at * kTileRows, kRowScaleBytes,
+                    barrier, policy);
+      }
+      slots.advance();
     }
-    slots.advance();
     if (++tile == p.tiles && index + 1 < run.end) {
       tile = 0;
       expert = p.entries[++entry].expert;
@@ -96,12 +124,12 @@ __device__ void copy_tiles(const Matmul& p, Slots slots, const Run& run) {
 
 /// An entry's rows of bf16 become codes in core matrices and scales; a warp a row, several rows
 /// under way at once.
-template <int kTiles>
+template <int kTiles, bool kWide>
 __device__ __forceinline__ void quantise_entry(const Matmul& p,
                                                const MatmulEntry& entry,
                                                std::uint8_t* codes,
                                                float* scales) {
-  constexpr int kSteps = kDownWidthMax / 256;
+  constexpr int kSteps = (kWide ? kDownWidthMax : kDownThinWidth) / 256;
   constexpr int kRows = kTiles == 1 ? 2 : 4;
   constexpr int kWarps = kMultipliers / 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -242,28 +270,33 @@ __device__ __forceinline__ void finish_tile(const Matmul& p,
   }
 }
 
-template <int kTiles>
+template <int kTiles, bool kWide>
 __device__ void multiply_tiles(
-    const Matmul& p, Slots slots, const Run& run, std::uint8_t* codes, float* x_scales) {
+    const Matmul& p, Slots<kWide> slots, const Run& run, std::uint8_t* codes, float* x_scales) {
   const int row = static_cast<int>(threadIdx.x) / 32 * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
-  const int tile_bytes = kTileRows * p.width_bytes;
   for (int index = run.begin; index < run.end;) {
     const MatmulEntry entry = p.entries[index / p.tiles];
     int tile = index % p.tiles;
     const int stop = min(run.end, index + p.tiles - tile);
     named_barrier(kCodesBarrier, kMultipliers);  // all have multiplied the codes of the one before
-    quantise_entry<kTiles>(p, entry, codes, x_scales);
+    quantise_entry<kTiles, kWide>(p, entry, codes, x_scales);
     proxy_fence();
     named_barrier(kCodesBarrier, kMultipliers);
     for (; index < stop; ++index, ++tile) {
-      const std::uint8_t* data = slots.first + slots.slot * slots.bytes;
-      const auto* scales = reinterpret_cast<const float*>(data + tile_bytes);
       Products<kTiles> products;
-      mbarrier_wait(slots.barrier_of(slots.full), slots.phase);
-      const float row_scales[2] = {scales[row], scales[row + 8]};
-      products.multiply(shared_address(data), shared_address(codes), p.width_bytes);
-      mbarrier_arrive(slots.barrier_of(slots.empty));
-      slots.advance();
+      float row_scales[2] = {};
+      for (int part = 0; part < slots.each(); ++part) {
+        mbarrier_wait(slots.barrier_of(slots.full), slots.phase);
+        if (part + 1 == slots.each()) {
+          row_scales[0] = slots.scales()[row];
+          row_scales[1] = slots.scales()[row + 8];
+        }
+        products.multiply(shared_address(slots.data()),
+                          shared_address(codes + part * (8 * kTiles * kStageWidth)),
+                          slots.part_width(part));
+        mbarrier_arrive(slots.barrier_of(slots.empty));
+        slots.advance();
+      }
       finish_tile<kTiles>(p, entry, tile, products.sum, row_scales, x_scales);
     }
   }
@@ -274,15 +307,15 @@ constexpr int codes_end(int width) {
   return kBarrierBytes + kScaleBytes + 8 * kTiles * width;
 }
 
-template <int kTiles, int kResident>
+template <int kTiles, bool kWide, int kResident>
 __global__ void __launch_bounds__(kThreads, kResident)
     experts_down_kernel(const __grid_constant__ Matmul p, int slot_count) {
   extern __shared__ __align__(128) std::uint8_t shared[];
   const std::uint32_t barriers = shared_address(shared);
   auto* x_scales = reinterpret_cast<float*>(shared + kBarrierBytes);
   std::uint8_t* codes = shared + kBarrierBytes + kScaleBytes;
-  const Slots slots{barriers, barriers + 8 * kSlotsMax, shared + codes_end<kTiles>(p.width_bytes),
-                    kTileRows * p.width_bytes + kRowScaleBytes, slot_count};
+  const Slots<kWide> slots{barriers, barriers + 8 * kSlotsMax,
+                           shared + codes_end<kTiles>(p.width_bytes), p.width_bytes, slot_count};
   if (threadIdx.x == 0) {
     for (int slot = 0; slot < slot_count; ++slot) {
       mbarrier_init(barriers + 8U * static_cast<std::uint32_t>(slot), 1);
@@ -297,17 +330,17 @@ __global__ void __launch_bounds__(kThreads, kResident)
     return;
   }
   grid_begin();
-  multiply_tiles<kTiles>(p, slots, run, codes, x_scales);
+  multiply_tiles<kTiles, kWide>(p, slots, run, codes, x_scales);
 }
 
-template <int kTiles, int kResident>
+template <int kTiles, bool kWide, int kResident>
 cudaError_t launch_form(const Matmul& p, int multiprocessors, cudaStream_t stream) {
   constexpr int kShared = kMultiprocessorShared / kResident / 128 * 128 - kReserved;
-  const auto kernel = experts_down_kernel<kTiles, kResident>;
+  const auto kernel = experts_down_kernel<kTiles, kWide, kResident>;
   static const cudaError_t usable =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
   if (usable != cudaSuccess) return usable;
-  const int slot_bytes = kTileRows * p.width_bytes + kRowScaleBytes;
+  const int slot_bytes = Slots<kWide>::bytes_of(p.width_bytes);
   const int slots = min((kShared - codes_end<kTiles>(p.width_bytes)) / slot_bytes, kSlotsMax);
   return launch_kernel(
       kernel,
@@ -319,8 +352,9 @@ cudaError_t launch_form(const Matmul& p, int multiprocessors, cudaStream_t strea
 }  // namespace
 
 cudaError_t launch_experts_down(const Matmul& p, int multiprocessors, cudaStream_t stream) {
-  return p.token_tiles == 4 ? launch_form<4, 2>(p, multiprocessors, stream)
-                            : launch_form<1, 3>(p, multiprocessors, stream);
+  if (p.token_tiles == 4) return launch_form<4, false, 2>(p, multiprocessors, stream);
+  return p.width_bytes > kDownThinWidth ? launch_form<1, true, 3>(p, multiprocessors, stream)
+                                        : launch_form<1, false, 3>(p, multiprocessors, stream);
 }
 
 }  // namespace koho::cuda

@@ -223,8 +223,8 @@ Status CudaBackend::run_self_test() {
   return {};
 }
 
-/// Rows of one stage and of two, entries of few and of many tokens, one after the other in the same
-/// CTAs. The portable kernel gets the rows' codes.
+/// Rows of one stage, of two and, for few tokens, of whole experts; entries of few and of many
+/// tokens, one after the other in the same CTAs. The portable kernel gets the rows' codes.
 Status CudaBackend::run_experts_down_self_test() {
   if (!wgmma_) return {};
   constexpr double kErrorMax = 2e-3 + 1.0 / 256.0;  // as above, rounded to bf16
@@ -247,7 +247,7 @@ Status CudaBackend::run_experts_down_self_test() {
                   DeviceBlock::allocate(memory_, 4 * kRowsMax, "self-test"));
   KOHO_TRY_ASSIGN(const DeviceBlock out,
                   DeviceBlock::allocate(memory_, 2 * kRowsMax * kRows, "self-test"));
-  for (const int columns : {184, 392}) {
+  for (const int columns : {184, 392, kColumns}) {
     KOHO_TRY_ASSIGN(const TiledMatrices matrix,
                     make_tiles(TileType::fp8, false, 1, kRows, columns));
     KOHO_CUDA_TRY(launch_repack({.tiles = matrix.weight.as<std::uint8_t>(),
@@ -258,6 +258,7 @@ Status CudaBackend::run_experts_down_self_test() {
                                  .width_bytes = matrix.width_bytes},
                                 stream_));
     for (const int tiles : {1, 4}) {
+      if (matrix.width_bytes > kDownThinWidth && tiles > 1) continue;
       std::vector<MatmulEntry> entries;
       int count = 0;
       for (int i = 0; i < kEntries; ++i) {

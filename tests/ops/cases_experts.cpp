@@ -255,7 +255,7 @@ std::string run_experts(Backend& backend,
                                      : random.pick({16, 33, 64, 128, 160, 256});
   const std::int64_t ffn = crowd  ? random.pick({24, 520, 776})
                            : many ? random.pick({32, 72, 192, 384})
-                           : one  ? random.pick({24, 65, 136, 264, 392})
+                           : one  ? random.pick({24, 65, 136, 264, 392, 520, 1000})
                                   : random.pick({24, 64, 65, 130, 192});
   const std::int64_t count = crowd                ? random.integer(4, 20)
                              : many               ? random.integer(1, 3)
