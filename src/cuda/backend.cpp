@@ -465,6 +465,7 @@ Result<std::unique_ptr<Backend>> make_cuda_backend(const CudaOptions& options) {
 }
 
 Result<std::int64_t> cuda_memory_bytes(int device) {
+  KOHO_TRY(cuda::check_exists(device));
   KOHO_CUDA_TRY(cudaSetDevice(device));
   std::size_t free_bytes = 0;
   std::size_t total_bytes = 0;

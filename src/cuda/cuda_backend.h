@@ -32,11 +32,12 @@ struct CudaOptions {
 /// Whether this build has the backend.
 bool cuda_is_built();
 
-/// Opens a GPU. Errors: unsupported (no CUDA in this build; compute capability below 9.0),
-/// not_found (no such device), device_error.
+/// Opens a GPU. Errors: unsupported (no CUDA in this build; a compute capability koho has no
+/// kernels for), not_found (no such device), device_error.
 Result<std::unique_ptr<Backend>> make_cuda_backend(const CudaOptions& options);
 
-/// Memory of a GPU, used or not. Errors: unsupported (no CUDA in this build), device_error.
+/// Memory of a GPU, used or not. Errors: unsupported (no CUDA in this build), not_found (no such
+/// device), device_error.
 Result<std::int64_t> cuda_memory_bytes(int device);
 
 }  // namespace koho

@@ -20,7 +20,7 @@ Status check_capability(const DeviceInfo& device) {
                     device.name, device.major, device.minor);
 }
 
-Result<DeviceInfo> open_device(int index) {
+Status check_exists(int index) {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status == cudaErrorNoDevice || status == cudaErrorInsufficientDriver || index >= count ||
@@ -28,6 +28,11 @@ Result<DeviceInfo> open_device(int index) {
     return make_error(ErrorCode::not_found, "GPU {} does not exist: {} found ({})", index, count,
                       cudaGetErrorString(status));
   KOHO_CUDA_TRY(status);
+  return {};
+}
+
+Result<DeviceInfo> open_device(int index) {
+  KOHO_TRY(check_exists(index));
   cudaDeviceProp properties{};
   KOHO_CUDA_TRY(cudaGetDeviceProperties(&properties, index));
   DeviceInfo device;
@@ -35,8 +40,6 @@ Result<DeviceInfo> open_device(int index) {
   device.major = properties.major;
   device.minor = properties.minor;
   device.multiprocessors = properties.multiProcessorCount;
-  device.memory_bytes = static_cast<std::int64_t>(properties.totalGlobalMem);
-  device.l2_bytes = properties.l2CacheSize;
   KOHO_TRY(check_capability(device));
   KOHO_CUDA_TRY(cudaSetDevice(index));
   return device;

@@ -276,6 +276,10 @@ std::string run_route(Backend& backend,
                                             bias_array.view(), settings));
   const HostTensor got_ids = ids.get();
   const HostTensor got_weights = weights.get();
+  for (std::int64_t i = 0; i < got_ids.elements(); ++i)  // poison is no expert
+    if (got_ids.at(i) < 0.0 || got_ids.at(i) >= static_cast<double>(experts))
+      return faults + "token " + std::to_string(i / settings.top_k) + " has expert " +
+             std::to_string(got_ids.at(i)) + "\n";
   const std::int64_t step = many ? 7 : 1;  // time
   for (std::int64_t t = many ? random.integer(0, 6) : 0; t < tokens; t += step) {
     std::vector<double> logits;

@@ -163,7 +163,8 @@ std::string run_take_from_seats(Backend& backend, std::uint64_t seed, const OpCa
          compare_bits("slots", slots_array.get(), integers(DType::i64, slots)) +
          compare_bits("context_lengths", contexts_array.get(), integers(DType::i32, contexts)) +
          compare_bits("page_tables", tables.get(), expected) + ids.guard_fault("token_ids") +
-         tables.guard_fault("page_tables");
+         tables.guard_fault("page_tables") + slots_array.guard_fault("slots") +
+         contexts_array.guard_fault("context_lengths");
 }
 
 /// Whether the output, `token` included, ends with a stop of the record: found from the whole list
@@ -661,7 +662,8 @@ std::string run_copy_pages(Backend& backend, std::uint64_t seed, const OpCaseOpt
   if (codes)
     faults += compare_bits("k_scales", k_scales.get(), copied(scales)) +
               compare_bits("v_scales", v_scales.get(), copied(scales));
-  return faults + k_array.guard_fault("k") + v_array.guard_fault("v");
+  return faults + k_array.guard_fault("k") + v_array.guard_fault("v") +
+         k_scales.guard_fault("k_scales") + v_scales.guard_fault("v_scales");
 }
 
 }  // namespace

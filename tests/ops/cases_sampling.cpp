@@ -214,9 +214,9 @@ std::string run_sample(Backend& backend,
   }
   return faults + compare_bits("counts", counts_array.get(), expected_counts) +
          compare_bits("marks", marks_array.get(), marks_of(expected_counts)) +
-         ids.guard_fault("ids") + counts_array.guard_fault("counts") +
-         marks_array.guard_fault("marks") + top_ids.guard_fault("top_ids") +
-         top_logprobs.guard_fault("top_logprobs");
+         ids.guard_fault("ids") + logprobs.guard_fault("logprobs") +
+         counts_array.guard_fault("counts") + marks_array.guard_fault("marks") +
+         top_ids.guard_fault("top_ids") + top_logprobs.guard_fault("top_logprobs");
 }
 
 std::string run_reset_counts(Backend& backend, std::uint64_t seed, const OpCaseOptions&) {

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which GPUs are refused, and in which words. No GPU.
+#include <gtest/gtest.h>
+
+#include "cuda/runtime.h"
+
+namespace koho::cuda {
+namespace {
+
+TEST(CheckCapability, RefusesOlderAndOtherGpusByNameAndNeed) {
+  for (const DeviceInfo& device :
+       {DeviceInfo{.name = "NVIDIA A100-SXM4-80GB", .major = 8, .minor = 0},
+        DeviceInfo{.name = "NVIDIA L40S", .major = 8, .minor = 9},
+        DeviceInfo{.name = "NVIDIA RTX PRO 6000", .major = 12, .minor = 0}}) {
+    const Status status = check_capability(device);
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, ErrorCode::unsupported);
+    const std::string& message = status.error().message;
+    EXPECT_NE(message.find(device.name), std::string::npos) << message;
+    EXPECT_NE(message.find(std::to_string(device.major) + "." + std::to_string(device.minor)),
+              std::string::npos)
+        << message;
+    EXPECT_NE(message.find("9.0"), std::string::npos) << message;
+  }
+}
+
+TEST(CheckCapability, TakesHopperAndBlackwell) {
+  EXPECT_TRUE(check_capability({.name = "NVIDIA H200", .major = 9, .minor = 0}).ok());
+  EXPECT_TRUE(check_capability({.name = "NVIDIA B200", .major = 10, .minor = 0}).ok());
+}
+
+TEST(CheckExists, ANumberThatNoGpuHasIsNotFound) {
+  for (const int index : {-1, 1000}) {
+    const Status status = check_exists(index);
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, ErrorCode::not_found);
+    EXPECT_NE(status.error().message.find("GPU " + std::to_string(index) + " does not exist"),
+              std::string::npos)
+        << status.error().message;
+  }
+}
+
+}  // namespace
+}  // namespace koho::cuda
