@@ -16,6 +16,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/bench_file.h"
+#include "app/build_info.h"
 #include "app/command.h"
 #include "app/subject.h"
 #include "base/arithmetic.h"
@@ -440,25 +441,12 @@ Json json_of(const Report& report, const LatencyOptions& options) {
 
 /// What measures the same again.
 std::string command_of(const LatencyOptions& options) {
-  const SubjectOptions& subject = options.subject;
-  std::string command = "koho bench latency";
-  const auto flag = [&](std::string_view name, const auto& value, const auto& otherwise) {
-    if (value != otherwise) command += fmt::format(" --{} {}", name, value);
-  };
-  const SubjectOptions usual;
-  flag("model", subject.model, usual.model);
-  flag("config", subject.config, usual.config);
-  flag("weights", subject.weights, usual.weights);
-  flag("quant", subject.quant, usual.quant);
-  flag("device", subject.device, usual.device);
-  flag("layers", subject.layers, usual.layers);
-  flag("threads", subject.threads, usual.threads);
-  if (subject.deterministic) command += " --deterministic";
+  std::string command = "koho bench latency" + subject_flags(options.subject);
   command += fmt::format(" --batch {} --context {} --prefill {}", fmt::join(options.batches, ","),
                          options.context, options.prefill);
-  const LatencyOptions others;
-  flag("steps", options.steps, others.steps);
-  flag("kv-dtype", options.kv_dtype, others.kv_dtype);
+  const LatencyOptions usual;
+  if (options.steps != usual.steps) command += fmt::format(" --steps {}", options.steps);
+  if (options.kv_dtype != usual.kv_dtype) command += " --kv-dtype " + options.kv_dtype;
   if (options.no_classes) command += " --no-classes";
   return command;
 }
@@ -486,7 +474,7 @@ Status run(const LatencyOptions& options) {
   for (const Json& row : rows) lines += (lines.empty() ? "" : ",\n") + row.dump();
   return write_bench_file(options.out,
                           {.machine = bench.machine(),
-                           .commit = options.commit,
+                           .commit = options.commit.empty() ? build_info().commit : options.commit,
                            .command = command_of(options),
                            .more = {{"config", log::quoted(subject.name)},
                                     {"layers", fmt::to_string(subject.config.num_hidden_layers)}}},
@@ -518,7 +506,8 @@ Runner add_bench_latency(CommandLine& command) {
       ->capture_default_str();
   command.add_flag("--no-classes", options->no_classes, "Only whole steps");
   command.add_option("--out", options->out, "A JSON file to write");
-  command.add_option("--commit", options->commit, "What is measured, for the file");
+  command.add_option("--commit", options->commit,
+                     "What is measured, for the file; the build's if left out");
   command.footer(kExamples);
   return [options] { return run(*options); };
 }

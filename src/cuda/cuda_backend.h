@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "base/error.h"
 #include "base/load_progress.h"
@@ -39,5 +40,15 @@ Result<std::unique_ptr<Backend>> make_cuda_backend(const CudaOptions& options);
 /// Memory of a GPU, used or not. Errors: unsupported (no CUDA in this build), not_found (no such
 /// device), device_error.
 Result<std::int64_t> cuda_memory_bytes(int device);
+
+/// What a GPU says of itself.
+struct CudaProperties {
+  std::string name;
+  /// Of its memory, nominal: twice the clock times the bus's width; 0 if the driver does not say.
+  double memory_bytes_per_second = 0.0;
+};
+
+/// Errors: as cuda_memory_bytes.
+Result<CudaProperties> cuda_properties(int device);
 
 }  // namespace koho
