@@ -53,7 +53,8 @@ TEST_P(CudaOperator, EqualsItsFloat64Twin) {
   if (cuda == nullptr) GTEST_SKIP() << "no GPU";
   const OpCase& op_case = op_cases()[index];
   const std::uint64_t first = number_from_environment("KOHO_OP_SEED", std::random_device{}());
-  const std::uint64_t rounds = number_from_environment("KOHO_OP_ROUNDS", 12);
+  const std::uint64_t rounds =
+      std::min(op_case.rounds_max, number_from_environment("KOHO_OP_ROUNDS", 12));
   // One FP8 wgmma aligns its 32 products and its sum to the largest of them and drops what lies
   // more than 13 bits below: each of 33 terms loses less than 2^-13 of it (docs/kernels).
   constexpr double kWgmmaError = 33.0 / 8192.0;

@@ -47,6 +47,8 @@ struct OpCase {
       run;
   /// Takes seconds on a CPU: tests that run many rounds run few of these.
   bool is_large = false;
+  /// Rounds beyond these would show little for their time.
+  std::uint64_t rounds_max = UINT64_MAX;
 };
 
 const std::vector<OpCase>& op_cases();
