@@ -68,6 +68,8 @@ TEST_P(CudaOperator, EqualsItsFloat64Twin) {
                               .attention_weight_error = 0x1p-8,
                               .attention_weight_step = 0x1p-38,
                               .sampling_weight_error = sampling_error,
+                              // 16 parts of two chains each; the plain form has more.
+                              .router_chains = 32.0,
                               .decode_as_prefill = mode == Mode::deterministic,
                               .instruction_error = portable ? 0.0 : instruction_error};
   for (std::uint64_t round = 0; round < rounds; ++round) {
