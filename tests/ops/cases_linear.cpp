@@ -5,6 +5,8 @@
 #include <limits>
 #include <numeric>
 
+#include <fmt/format.h>
+
 #include "ops/cases.h"
 #include "ops/compare.h"
 #include "ops/device_array.h"
@@ -159,19 +161,63 @@ std::string run_linear_wide(Backend& backend, std::uint64_t seed, const OpCaseOp
 struct Choice {
   std::vector<std::int64_t> ids;
   std::vector<double> weights;
-  double margin = 0.0;  // the least distance of scores that decided
+  std::vector<double> weight_errors;
+  /// The least distance of scores that decided, less what f32 may move them by; below 0 the choice
+  /// is open.
+  double margin = 0.0;
 };
 
+/// A token's logit for an expert, and how far a sum in f32 may be from it.
+struct Logit {
+  double value = 0.0;
+  double error = 0.0;
+};
+
+/// The logit over `width` products, added in `chains` sums side by side, which are then added. An
+/// addition loses at most 2^-23 of a partial sum (tensor cores truncate), and a partial sum of a
+/// chain is, of random products, no larger than the root of the sum of its squared products, or
+/// than its part of the logit.
+Logit logit_of(const HostTensor& x,
+               std::int64_t x_row,
+               const HostTensor& weight,
+               std::int64_t expert,
+               double chains) {
+  const std::int64_t width = x.shape[1];
+  double sum = 0.0;
+  double squares = 0.0;
+  for (std::int64_t k = 0; k < width; ++k) {
+    const double product = x.at(x_row * width + k) * weight.at(expert * width + k);
+    sum += product;
+    squares += product * product;
+  }
+  const double largest = std::max(std::sqrt(squares), std::fabs(sum));
+  const double additions = static_cast<double>(width) / chains + chains;
+  return {sum, kDeviations * 0x1p-23 / std::sqrt(3.0) * largest * std::sqrt(additions)};
+}
+
+/// The error of a sigmoid in f32: the logit's; an exponential and a division of two ulps, the
+/// addition between them; and the exponent's own rounding, by a factor of log2(e) that is rounded
+/// too.
+double sigmoid_error(const Logit& logit, double sigmoid) {
+  return sigmoid * ((1.0 - sigmoid) * (logit.error + 0x1p-22 + 0x1p-23 * std::fabs(logit.value)) +
+                    0x1p-22 + 0x1p-24);
+}
+
 /// The router of one token, in float64, from its logits.
-Choice choose(const std::vector<double>& logits,
+Choice choose(const std::vector<Logit>& logits,
               const HostTensor& bias,
               const RouterSettings& settings) {
   const auto experts = static_cast<std::int64_t>(logits.size());
   std::vector<double> sigmoids;
+  std::vector<double> errors;  // of the sigmoids
   std::vector<double> scores;
+  std::vector<double> score_errors;
   for (std::int64_t e = 0; e < experts; ++e) {
-    sigmoids.push_back(1.0 / (1.0 + std::exp(-logits[static_cast<std::size_t>(e)])));
+    const Logit& logit = logits[static_cast<std::size_t>(e)];
+    sigmoids.push_back(1.0 / (1.0 + std::exp(-logit.value)));
+    errors.push_back(sigmoid_error(logit, sigmoids.back()));
     scores.push_back(sigmoids.back() + bias.at(e));
+    score_errors.push_back(errors.back() + 0x1p-24 * std::fabs(scores.back()));
     if (std::isnan(scores.back())) scores.back() = -std::numeric_limits<double>::infinity();
   }
   Choice choice;
@@ -184,44 +230,64 @@ Choice choose(const std::vector<double>& logits,
     });
     return order;
   };
-  const auto note_margin = [&](double better, double worse) {
+  const auto note_margin = [&](double better, double worse, double error) {
     if (std::isfinite(better) && std::isfinite(worse))
-      choice.margin = std::min(choice.margin, better - worse);
+      choice.margin = std::min(choice.margin, better - worse - error);
   };
   if (settings.groups > 1) {
     const std::int64_t size = experts / settings.groups;
     std::vector<double> group_scores;
+    std::vector<double> group_errors;
     for (std::int64_t group = 0; group < settings.groups; ++group) {
       std::vector<double> members(scores.begin() + group * size,
                                   scores.begin() + (group + 1) * size);
       std::sort(members.rbegin(), members.rend());
       group_scores.push_back(members[0] + (size > 1 ? members[1] : 0.0));
+      // Of any two members, whichever come out as the largest, and of their addition.
+      const double largest_error = *std::max_element(score_errors.begin() + group * size,
+                                                     score_errors.begin() + (group + 1) * size);
+      group_errors.push_back(2.0 * largest_error + 0x1p-24 * std::fabs(group_scores.back()));
     }
     const std::vector<std::int64_t> order = ranked(group_scores);
     for (std::int64_t rank = 0; rank < settings.groups; ++rank) {
       const std::int64_t group = order[static_cast<std::size_t>(rank)];
-      if (rank + 1 == settings.groups_kept && rank + 1 < settings.groups)
-        note_margin(
-            group_scores[static_cast<std::size_t>(group)],
-            group_scores[static_cast<std::size_t>(order[static_cast<std::size_t>(rank + 1)])]);
+      if (rank + 1 == settings.groups_kept && rank + 1 < settings.groups) {
+        // Any kept group against any dropped one: the closest two, with the largest errors.
+        const auto next = static_cast<std::size_t>(order[static_cast<std::size_t>(rank + 1)]);
+        note_margin(group_scores[static_cast<std::size_t>(group)], group_scores[next],
+                    2.0 * *std::max_element(group_errors.begin(), group_errors.end()));
+      }
       if (rank >= settings.groups_kept)
         std::fill_n(scores.begin() + group * size, size, -std::numeric_limits<double>::infinity());
     }
   }
   const std::vector<std::int64_t> order = ranked(scores);
   double sum = 0.0;
+  double sum_error = 0.0;
   for (std::int64_t a = 0; a < settings.top_k; ++a) {
     const std::int64_t e = order[static_cast<std::size_t>(a)];
-    if (a + 1 < experts)
-      note_margin(scores[static_cast<std::size_t>(e)],
-                  scores[static_cast<std::size_t>(order[static_cast<std::size_t>(a + 1)])]);
+    const auto chosen = static_cast<std::size_t>(e);
+    if (a + 1 < experts) {
+      const auto next = static_cast<std::size_t>(order[static_cast<std::size_t>(a + 1)]);
+      note_margin(scores[chosen], scores[next],
+                  2.0 * *std::max_element(score_errors.begin(), score_errors.end()));
+    }
     choice.ids.push_back(e);
-    choice.weights.push_back(sigmoids[static_cast<std::size_t>(e)]);
-    sum += choice.weights.back();
+    choice.weights.push_back(sigmoids[chosen]);
+    choice.weight_errors.push_back(errors[chosen]);
+    sum += sigmoids[chosen];
+    sum_error += errors[chosen];
   }
-  for (double& weight : choice.weights) {
-    if (settings.normalise) weight /= sum + 1e-20;
+  for (std::size_t a = 0; a < choice.weights.size(); ++a) {
+    double& weight = choice.weights[a];
+    double& error = choice.weight_errors[a];
+    error = error / weight + 0x1p-24;  // in parts of the weight, with the scale's multiplication
+    if (settings.normalise) {          // a sum of so many, a division of two ulps
+      error += sum_error / sum + static_cast<double>(settings.top_k) * 0x1p-24 + 0x1p-22;
+      weight /= sum + 1e-20;
+    }
     weight *= static_cast<double>(settings.scale);
+    error *= weight;
   }
   return choice;
 }
@@ -282,15 +348,11 @@ std::string run_route(Backend& backend,
              std::to_string(got_ids.at(i)) + "\n";
   const std::int64_t step = many ? 7 : 1;  // time
   for (std::int64_t t = many ? random.integer(0, 6) : 0; t < tokens; t += step) {
-    std::vector<double> logits;
-    for (std::int64_t e = 0; e < experts; ++e) {
-      double sum = 0.0;
-      for (std::int64_t k = 0; k < width; ++k)
-        sum += x.at(t * width + k) * weight.at(e * width + k);
-      logits.push_back(sum);
-    }
+    std::vector<Logit> logits;
+    for (std::int64_t e = 0; e < experts; ++e)
+      logits.push_back(logit_of(x, t, weight, e, options.router_chains));
     const Choice choice = choose(logits, bias, settings);
-    if (choice.margin < 1e-6) continue;
+    if (choice.margin <= 0.0) continue;
     for (std::int64_t a = 0; a < settings.top_k; ++a) {
       const auto at = static_cast<std::size_t>(a);
       const double id = got_ids.at(t * settings.top_k + a);
@@ -299,9 +361,10 @@ std::string run_route(Backend& backend,
         faults += "token " + std::to_string(t) + ": expert " + std::to_string(a) + " is " +
                   std::to_string(id) + ", expected " + std::to_string(choice.ids[at]) + "\n";
       const bool nan = std::isnan(choice.weights[at]);
-      if (nan ? !std::isnan(got) : !(std::fabs(got - choice.weights[at]) <= 1e-5))
-        faults += "token " + std::to_string(t) + ": weight " + std::to_string(got) + ", expected " +
-                  std::to_string(choice.weights[at]) + "\n";
+      if (nan ? !std::isnan(got)
+              : !(std::fabs(got - choice.weights[at]) <= choice.weight_errors[at]))
+        faults += fmt::format("token {}: weight {:.9g}, expected {:.9g} ± {:.3g}\n", t, got,
+                              choice.weights[at], choice.weight_errors[at]);
     }
     if (!faults.empty()) break;
   }
