@@ -101,6 +101,13 @@ class Results(unittest.TestCase):
             self.assertNotEqual(self.faults(name=name), [], name)
         self.assertNotEqual(check_sources.check_result(self.NAME, "{", set()), [])
 
+    def test_loading_needs_bytes_and_a_time(self):
+        def of(row):
+            return self.faults(change=lambda result: result.update(rows=[row]))
+        self.assertEqual(of({"op": "load", "bytes": 21500000000, "us": 800000, "gb_per_s": 27.0}), [])
+        self.assertEqual(len(of({"op": "load", "us": 800000})), 1)
+        self.assertEqual(len(of({"op": "load", "bytes": 21500000000, "us": 0})), 1)
+
     def test_earlier_results_need_machine_date_and_command(self):
         name = "2026-11-23-h200-operators.json"
         early = {"machine": "NVIDIA H200", "date": "2026-11-23", "command": "op_bench"}

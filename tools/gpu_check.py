@@ -141,8 +141,8 @@ def steps(found, out):
                                      "--gen-len", "256", "--temperature", "1", "--no-prefix-cache", "--json",
                                      out / "throughput.json"], 180, (r".*",)))
     list_.append(Step("batch", [sys.executable, "tools/batch_check.py", "--koho", program, "--vocabulary", "151552", "--commit",
-                                commit, "--machine", found.get("gpu", "unknown"), "--json", out / "batch.json", "--", *air], 180,
-                      (r"^batch:|^FAILED",)))
+                                commit, "--machine", found.get("gpu", "unknown"), "--driver", found.get("driver", "unknown"), "--json",
+                                out / "batch.json", "--", *air], 180, (r"^batch:|^FAILED",)))
     shaped = pathlib.Path("/dev/shm/koho_shaped_checkpoint")  # 21.5 GB of memory
     load = (f"test -x {program} && {shlex.quote(sys.executable)} tools/make_shaped_checkpoint.py --config {AIR} --layers 9 "
             f"--out {shaped}; code=$?; for i in 1 2; do test $code = 0 && {{ {program} bench latency --model {shaped} "
