@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""tools/check_sources.py finds unfinished words in names too, and reads files that git does not have yet."""
+"""tools/check_sources.py finds unfinished words in names too, reads files that git does not have yet, and refuses results
+of benches that lack something."""
 
+import copy
 import importlib.util
+import json
 import pathlib
 import shutil
 import subprocess
@@ -40,6 +43,78 @@ class Sources(unittest.TestCase):
             (root / "new.cpp").touch()
             subprocess.run(["git", "add", "added.cpp"], cwd=root, check=True)
             self.assertEqual({str(path) for path in check_sources.sources(root)}, {".gitignore", "added.cpp", "new.cpp"})
+
+
+class Results(unittest.TestCase):
+    NAME = "2026-11-24-h200-operators.json"
+    GOOD = {"machine": "NVIDIA H200", "driver": "580.159.04", "commit": "0123abc", "date": "2026-11-24",
+            "command": "koho bench ops",
+            "rows": [{"op": "attention_decode", "shape": {"tokens": 1, "context": 1024}, "us": 3.5, "bytes": 4194304,
+                      "flops": 0, "pct_of_bandwidth": 26.9, "pct_of_floor": 26.9},
+                     {"op": "linear", "form": "a kernel", "shape": {"tokens": 1}, "us": 3.5},
+                     {"op": "step_decode", "shape": {"tokens": 1}, "us": 4000}]}
+
+    def faults(self, name=NAME, change=lambda result: None):
+        result = copy.deepcopy(self.GOOD)
+        change(result)
+        return check_sources.check_result(name, json.dumps(result), check_sources.operators())
+
+    def test_operators_are_those_of_the_interface(self):
+        ops = check_sources.operators()
+        self.assertLessEqual({"linear", "experts", "attention", "sample", "take_from_seats", "reset_counts"}, ops)
+        self.assertNotIn("do_linear", ops)
+        self.assertNotIn("upload", ops)
+
+    def test_whole_results_pass(self):
+        self.assertEqual(self.faults(), [])
+        self.assertEqual(self.faults(change=lambda result: result.update(driver=None)), [])
+        self.assertEqual(self.faults(change=lambda result: result["rows"][0].update(pct_of_floor=None)), [])
+        self.assertEqual(self.faults(change=lambda result: result.update(commit="0123abc-dirty", note="a table")), [])
+        report = {key: value for key, value in self.GOOD.items() if key != "rows"}
+        report |= {"completed": 192, "duration": 60.5, "output_throughput": 2000.5}
+        self.assertEqual(check_sources.check_result(self.NAME, json.dumps(report), set()), [])
+
+    def test_each_member_is_missed(self):
+        for member in self.GOOD:
+            self.assertNotEqual(self.faults(change=lambda result, member=member: result.pop(member)), [], member)
+        for member in self.GOOD["rows"][0]:
+            self.assertNotEqual(self.faults(change=lambda result, member=member: result["rows"][0].pop(member)), [], member)
+        for member in ("tokens", "context"):
+            self.assertNotEqual(
+                self.faults(change=lambda result, member=member: result["rows"][0]["shape"].pop(member)), [], member)
+        for member in ("op", "shape", "us"):
+            for row in (1, 2):
+                self.assertNotEqual(
+                    self.faults(change=lambda result, member=member, row=row: result["rows"][row].pop(member)), [], member)
+
+    def test_wrong_values_are_refused(self):
+        for change in [lambda result: result.update(commit="a tree before it"),
+                       lambda result: result.update(commit="0123abc-dirty"),
+                       lambda result: result.update(date="2026-11-25"),
+                       lambda result: result.update(rows=[]),
+                       lambda result: result["rows"][0].update(op="attention"),
+                       lambda result: result["rows"][0].update(us=0),
+                       lambda result: result["rows"][0].update(bytes="4 MB"),
+                       lambda result: result["rows"][0]["shape"].update(tokens="1")]:
+            self.assertNotEqual(self.faults(change=change), [])
+        for name in ("operators.json", "2026-11-24-operators.json", "2026-13-24-h200-operators.json"):
+            self.assertNotEqual(self.faults(name=name), [], name)
+        self.assertNotEqual(check_sources.check_result(self.NAME, "{", set()), [])
+
+    def test_loading_needs_bytes_and_a_time(self):
+        def of(row):
+            return self.faults(change=lambda result: result.update(rows=[row]))
+        self.assertEqual(of({"op": "load", "bytes": 21500000000, "us": 800000, "gb_per_s": 27.0}), [])
+        self.assertEqual(len(of({"op": "load", "us": 800000})), 1)
+        self.assertEqual(len(of({"op": "load", "bytes": 21500000000, "us": 0})), 1)
+
+    def test_earlier_results_need_machine_date_and_command(self):
+        name = "2026-11-23-h200-operators.json"
+        early = {"machine": "NVIDIA H200", "date": "2026-11-23", "command": "op_bench"}
+        self.assertEqual(check_sources.check_result(name, json.dumps(early), set()), [])
+        for member in early:
+            some = {key: value for key, value in early.items() if key != member}
+            self.assertNotEqual(check_sources.check_result(name, json.dumps(some), set()), [], member)
 
 
 if __name__ == "__main__":

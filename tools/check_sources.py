@@ -3,9 +3,12 @@
 """Checks the sources' own rules and prints each breach with its place and what to do instead. Exit code 1 on any.
 
 Rules: no unfinished words in src/; an SPDX line first; none of the calls that docs and style forbid in src/; formatted
-as .clang-format says (when clang-format 14 is there); nothing that names a machine's path.
+as .clang-format says (when clang-format 14 is there); nothing that names a machine's path; files of bench/results as
+check_result says.
 """
 
+import datetime
+import json
 import pathlib
 import re
 import shutil
@@ -30,6 +33,9 @@ FORBIDDEN = {
     r"\balloca\s*\(": ("a vector", set()),
     r"using namespace \w+;": ("a using-declaration", set()),
 }
+RESULT_NAME = re.compile(r"(\d{4}-\d{2}-\d{2})-[a-z0-9]+-[A-Za-z0-9-]+\.json")
+RESULTS_WHOLE_SINCE = "2026-11-24"  # earlier files of bench/results have what their programs wrote then
+ATTENTION_CASES = {"attention_decode", "attention_prefill"}
 MACHINE_PATHS = re.compile(r"(?<![\w.])/(work|farm|root)/")
 
 
@@ -66,6 +72,94 @@ def check_file(name, breaches):
             breaches.append(f"{name}:{number}: names a machine's path: `{line.strip()[:100]}`")
 
 
+def operators(root=ROOT):
+    """Names of the operators of src/ops/backend.h: the functions between "operators" and trace() that return Status."""
+    text = (root / "src/ops/backend.h").read_text()
+    text = text[text.index("// ---- operators"):text.index("Trace& trace()")]
+    return set(re.findall(r"^  Status (\w+)\(", text, re.MULTILINE))
+
+
+def is_number(value, least=0.0):
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= least
+
+
+def check_row(row, ops):
+    """What is missing or wrong in a row of a result, in words.
+
+    Every row: op, one of src/ops (attention as attention_decode or attention_prefill) or step_… of `koho bench latency`;
+    shape, an object of integers, among them tokens >= 1, and context for attention; us > 0. A row of an operator also:
+    bytes, flops >= 0; pct_of_bandwidth, pct_of_floor >= 0, or null where no ceiling of the machine is known. A row with
+    `form`, one of several kernels of an operator beside each other (matmul_forms), need not have these four. The op "load"
+    is the placing of weights (gpu_check.py): bytes and us, no shape.
+    """
+    if not isinstance(row, dict):
+        return ["is no object"]
+    faults = []
+    op = row.get("op")
+    if op == "load":
+        return [f"{name} must be a number above 0" for name in ("bytes", "us") if not is_number(row.get(name)) or not row[name]]
+    step = isinstance(op, str) and op.startswith("step_")
+    if not step and op not in (ops - {"attention"}) | ATTENTION_CASES:
+        faults.append(f"op {op!r} is no operator of src/ops")
+    shape = row.get("shape")
+    if not isinstance(shape, dict) or any(type(size) is not int for size in shape.values()):
+        faults.append("shape must be an object of integers")
+    else:
+        if shape.get("tokens", 0) < 1:
+            faults.append("shape lacks tokens >= 1")
+        if op in ATTENTION_CASES and "context" not in shape:
+            faults.append("shape lacks context")
+    if not is_number(row.get("us")) or row["us"] == 0:
+        faults.append("us must be a number above 0")
+    if step or "form" in row:
+        return faults
+    faults += [f"{name} must be a number" for name in ("bytes", "flops") if not is_number(row.get(name))]
+    for name in ("pct_of_bandwidth", "pct_of_floor"):
+        if name not in row or (row[name] is not None and not is_number(row[name])):
+            faults.append(f"{name} must be a number, or null without a ceiling")
+    return faults
+
+
+def check_result(name, text, ops):
+    """What is missing or wrong in the file `name` of bench/results, in words.
+
+    Always: the name is <date>-<machine>-<name>.json; the file is a JSON object with machine, date and command, strings,
+    the date that of the name. From RESULTS_WHOLE_SINCE on also: driver, a string or null; commit, of 7 to 40 hexadecimal
+    digits, with "-dirty" behind it only beside a note that says what differs; and rows, at least one, each as check_row
+    says, or else what `koho bench` counts: completed, duration and output_throughput.
+    """
+    named = RESULT_NAME.fullmatch(name)
+    if named is None:
+        return ["the name must be <date>-<machine>-<name>.json"]
+    try:
+        datetime.date.fromisoformat(named[1])
+        result = json.loads(text)
+    except ValueError as error:
+        return [str(error)]
+    if not isinstance(result, dict):
+        return ["must be an object"]
+    faults = [f"{member} must be a string" for member in ("machine", "date", "command")
+              if not isinstance(result.get(member), str) or not result[member]]
+    if not faults and result["date"] != named[1]:
+        faults.append(f"date {result['date']} is not that of the name")
+    if named[1] < RESULTS_WHOLE_SINCE:
+        return faults
+    if "driver" not in result or not (result["driver"] is None or isinstance(result["driver"], str) and result["driver"]):
+        faults.append("driver must be a string, or null without one")
+    commit = re.fullmatch(r"[0-9a-f]{7,40}(-dirty)?", str(result.get("commit")))
+    if commit is None:
+        faults.append("commit must be 7 to 40 hexadecimal digits")
+    elif commit[1] and not result.get("note"):
+        faults.append("commit is of changed files: a note must say what differs")
+    if "rows" not in result:
+        return faults + [f"{member} must be a number, or there must be rows"
+                         for member in ("completed", "duration", "output_throughput") if not is_number(result.get(member))]
+    rows = result["rows"]
+    if not isinstance(rows, list) or not rows:
+        return faults + ["rows must be an array, not empty"]
+    return faults + [f"row {index}: {fault}" for index, row in enumerate(rows) for fault in check_row(row, ops)]
+
+
 def check_format(names, breaches):
     formatter = shutil.which("clang-format-14")
     if formatter is None:
@@ -84,9 +178,13 @@ def main():
     for name in names:
         check_file(name, breaches)
     check_format(names, breaches)
+    results = sorted((ROOT / "bench/results").iterdir())
+    ops = operators()
+    for path in results:
+        breaches += [f"{path.relative_to(ROOT)}: {fault}" for fault in check_result(path.name, path.read_text(), ops)]
     for breach in breaches[:200]:
         print(breach)
-    print(f"{len(names)} files checked, {len(breaches)} breaches")
+    print(f"{len(names) + len(results)} files checked, {len(breaches)} breaches")
     return 1 if breaches else 0
 
 

@@ -27,15 +27,24 @@ std::string nvidia_driver() {
 
 }  // namespace
 
-Status write_bench_file(const std::string& path, const BenchFile& file, const std::string& rows) {
+std::vector<std::pair<std::string, std::string>> bench_members(const BenchFile& file) {
   const std::string driver = nvidia_driver();
+  std::vector<std::pair<std::string, std::string>> members{
+      {"machine", log::quoted(file.machine)},
+      {"driver", driver.empty() ? "null" : log::quoted(driver)},
+      {"commit", log::quoted(file.commit)},
+      {"date", fmt::format("\"{:%Y-%m-%d}\"", fmt::gmtime(std::time(nullptr)))},
+      {"command", log::quoted(file.command)}};
+  members.insert(members.end(), file.more.begin(), file.more.end());
+  return members;
+}
+
+Status write_bench_file(const std::string& path, const BenchFile& file, const std::string& rows) {
   std::ofstream out(path);
-  out << fmt::format(
-      R"({{"machine": {}, "driver": {}, "commit": {}, "date": "{:%Y-%m-%d}", "command": {})",
-      log::quoted(file.machine), driver.empty() ? "null" : log::quoted(driver),
-      log::quoted(file.commit), fmt::gmtime(std::time(nullptr)), log::quoted(file.command));
-  for (const auto& [name, value] : file.more) out << ", " << log::quoted(name) << ": " << value;
-  out << ", \"rows\": [\n" << rows << "\n]}\n";
+  out << '{';
+  for (const auto& [name, value] : bench_members(file))
+    out << log::quoted(name) << ": " << value << ", ";
+  out << "\"rows\": [\n" << rows << "\n]}\n";
   if (!out.flush().good()) return make_error(ErrorCode::io_error, "cannot write {}", path);
   return {};
 }

@@ -18,9 +18,12 @@ struct BenchFile {
   std::vector<std::pair<std::string, std::string>> more;
 };
 
-/// Writes {"machine", "driver", "commit", "date", "command", …, "rows": [`rows`]}. The driver is
-/// this machine's loaded NVIDIA driver, null without one; the date is today's in UTC. Errors:
-/// io_error.
+/// What such a file begins with, names and JSON texts: "machine", "driver", "commit", "date",
+/// "command", then file.more. The driver is this machine's loaded NVIDIA driver, null without one;
+/// the date is today's in UTC.
+std::vector<std::pair<std::string, std::string>> bench_members(const BenchFile& file);
+
+/// Writes {bench_members…, "rows": [`rows`]}. Errors: io_error.
 Status write_bench_file(const std::string& path, const BenchFile& file, const std::string& rows);
 
 }  // namespace koho::app

@@ -10,7 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "app/bench_file.h"
 #include "app/bench_report.h"
+#include "app/build_info.h"
 #include "app/command.h"
 #include "app/subject.h"
 #include "base/clock.h"
@@ -36,6 +38,7 @@ struct BenchOptions {
   SubjectOptions subject;
   std::string experts = "whole";
   std::string json;
+  std::string commit;
   double duration_s = 60.0;
   double temperature = 0.0;
   std::int32_t requests = 0;  // 0: as many as the duration has room for
@@ -236,6 +239,28 @@ class Bench {
   BenchResult result_;
 };
 
+/// What measures the same again.
+std::string command_of(const BenchOptions& options) {
+  std::string command = "koho bench" + subject_flags(options.subject);
+  const BenchOptions usual;
+  const auto flag = [&](std::string_view name, const auto& value, const auto& otherwise) {
+    if (value != otherwise) command += fmt::format(" --{} {}", name, value);
+  };
+  if (options.requests == 0) command += fmt::format(" --duration {}", options.duration_s);
+  flag("requests", options.requests, usual.requests);
+  command += fmt::format(" --concurrency {} --prompt-len {} --gen-len {}", options.concurrency,
+                         options.prompt_length, options.answer_length);
+  flag("prefix-len", options.prefix_length, usual.prefix_length);
+  flag("ranks", options.ranks, usual.ranks);
+  flag("experts", options.experts, usual.experts);
+  flag("kv-pages", options.kv_pages, usual.kv_pages);
+  flag("prefill-chunk", options.prefill_chunk, usual.prefill_chunk);
+  if (options.no_prefix_cache) command += " --no-prefix-cache";
+  flag("temperature", options.temperature, usual.temperature);
+  flag("seed", options.seed, usual.seed);
+  return command;
+}
+
 Status run_bench(const BenchOptions& options) {
   if (options.requests > 0 && options.requests < options.concurrency)
     return make_error(ErrorCode::invalid_argument,
@@ -258,7 +283,15 @@ Status run_bench(const BenchOptions& options) {
   KOHO_TRY_ASSIGN(const std::unique_ptr<Runtime> runtime, start_runtime(subject, runtime_options));
   Bench bench(*runtime, options);
   KOHO_TRY_ASSIGN(const BenchResult result, bench.run());
-  nlohmann::ordered_json report = bench_json(result);
+  nlohmann::ordered_json report;
+  KOHO_TRY_ASSIGN(const std::string machine, device_name(subject.device));
+  for (const auto& [name, text] :
+       bench_members({.machine = machine,
+       .commit = options.commit.empty() ? build_info().commit : options.commit,
+       .command = command_of(options),
+       .more = {}}))
+    report[name] = nlohmann::ordered_json::parse(text);
+  report.update(bench_json(result));
   report["model_id"] = subject.name;
   report["num_ranks"] = options.ranks;
   report["load_time_s"] = runtime->load_s();
@@ -314,6 +347,8 @@ Runner add_bench_requests(CommandLine& command) {
       ->capture_default_str();
   command.add_option("--seed", options->seed, "Of the random prompts")->capture_default_str();
   command.add_option("--json", options->json, "Write the numbers there, too")->type_name("FILE");
+  command.add_option("--commit", options->commit,
+                     "What is measured, for the file; the build's if left out");
   command.footer(kExamples);
   return [options] { return run_bench(*options); };
 }

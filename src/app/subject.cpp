@@ -39,6 +39,23 @@ Result<ModelConfig> synthetic_config(const SubjectOptions& options) {
 
 }  // namespace
 
+std::string subject_flags(const SubjectOptions& options) {
+  const SubjectOptions usual;
+  std::string text;
+  const auto flag = [&](std::string_view name, const auto& value, const auto& otherwise) {
+    if (value != otherwise) text += fmt::format(" --{} {}", name, value);
+  };
+  flag("model", options.model, usual.model);
+  flag("config", options.config, usual.config);
+  flag("weights", options.weights, usual.weights);
+  flag("quant", options.quant, usual.quant);
+  flag("device", options.device, usual.device);
+  flag("layers", options.layers, usual.layers);
+  flag("threads", options.threads, usual.threads);
+  if (options.deterministic) text += " --deterministic";
+  return text;
+}
+
 Result<Subject> open_subject(const SubjectOptions& options) {
   Subject subject;
   subject.name = options.weights == "checkpoint" ? options.model : options.config;

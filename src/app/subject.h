@@ -37,6 +37,9 @@ struct Subject {
 
 void add_subject_flags(CommandLine& command, SubjectOptions& options);
 
+/// The flags that give these options, each behind a blank: what repeats a command.
+std::string subject_flags(const SubjectOptions& options);
+
 /// Errors: invalid_argument (flags); those of the files; resource_exhausted.
 Result<Subject> open_subject(const SubjectOptions& options);
 

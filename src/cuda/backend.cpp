@@ -465,11 +465,22 @@ Result<std::unique_ptr<Backend>> make_cuda_backend(const CudaOptions& options) {
 }
 
 Result<std::int64_t> cuda_memory_bytes(int device) {
+  KOHO_TRY(cuda::check_exists(device));
   KOHO_CUDA_TRY(cudaSetDevice(device));
   std::size_t free_bytes = 0;
   std::size_t total_bytes = 0;
   KOHO_CUDA_TRY(cudaMemGetInfo(&free_bytes, &total_bytes));
   return static_cast<std::int64_t>(total_bytes);
+}
+
+Result<CudaProperties> cuda_properties(int device) {
+  KOHO_TRY(cuda::check_exists(device));
+  cudaDeviceProp properties{};
+  KOHO_CUDA_TRY(cudaGetDeviceProperties(&properties, device));
+  int clock_khz = 0;
+  KOHO_CUDA_TRY(cudaDeviceGetAttribute(&clock_khz, cudaDevAttrMemoryClockRate, device));
+  const double width_bytes = properties.memoryBusWidth / 8.0;
+  return CudaProperties{properties.name, 2.0 * 1e3 * clock_khz * width_bytes};
 }
 
 }  // namespace koho

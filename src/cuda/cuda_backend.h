@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "base/error.h"
 #include "base/load_progress.h"
@@ -32,11 +33,22 @@ struct CudaOptions {
 /// Whether this build has the backend.
 bool cuda_is_built();
 
-/// Opens a GPU. Errors: unsupported (no CUDA in this build; compute capability below 9.0),
-/// not_found (no such device), device_error.
+/// Opens a GPU. Errors: unsupported (no CUDA in this build; a compute capability koho has no
+/// kernels for), not_found (no such device), device_error.
 Result<std::unique_ptr<Backend>> make_cuda_backend(const CudaOptions& options);
 
-/// Memory of a GPU, used or not. Errors: unsupported (no CUDA in this build), device_error.
+/// Memory of a GPU, used or not. Errors: unsupported (no CUDA in this build), not_found (no such
+/// device), device_error.
 Result<std::int64_t> cuda_memory_bytes(int device);
+
+/// What a GPU says of itself.
+struct CudaProperties {
+  std::string name;
+  /// Of its memory, nominal: twice the clock times the bus's width; 0 if the driver does not say.
+  double memory_bytes_per_second = 0.0;
+};
+
+/// Errors: as cuda_memory_bytes.
+Result<CudaProperties> cuda_properties(int device);
 
 }  // namespace koho

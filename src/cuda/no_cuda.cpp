@@ -24,4 +24,8 @@ Result<std::int64_t> cuda_memory_bytes(int /*device*/) {
   return not_built();
 }
 
+Result<CudaProperties> cuda_properties(int /*device*/) {
+  return not_built();
+}
+
 }  // namespace koho

@@ -25,14 +25,20 @@ struct DeviceInfo {
   int major = 0;  // compute capability
   int minor = 0;
   int multiprocessors = 0;
-  std::int64_t memory_bytes = 0;
-  std::int64_t l2_bytes = 0;
 
   bool hopper() const { return major == 9; }
 };
 
-/// Refuses GPUs that koho's kernels cannot run on, naming card and need.
-Status check_capability(const DeviceInfo& device);
+/// What the kernels of this build are compiled for, as CMake names it: "90a-real 100a-real".
+std::string_view compiled_architectures();
+
+/// Refuses GPUs that koho's kernels, or those compiled for `architectures` (as above), cannot run
+/// on: names card and need. Errors: unsupported.
+Status check_capability(const DeviceInfo& device,
+                        std::string_view architectures = compiled_architectures());
+
+/// Whether there is a GPU `index`. Errors: not_found, also without a driver; device_error.
+Status check_exists(int index);
 
 /// Reads and checks device `index`. Errors: not_found, unsupported, device_error.
 Result<DeviceInfo> open_device(int index);

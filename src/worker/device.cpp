@@ -37,6 +37,15 @@ Status check_devices(const DeviceOptions& options, std::int64_t ranks) {
   return {};
 }
 
+Result<std::string> device_name(const DeviceOptions& options) {
+  if (options.kind == DeviceKind::cuda) {
+    KOHO_TRY_ASSIGN(const CudaProperties properties, cuda_properties(0));
+    return properties.name;
+  }
+  KOHO_TRY_ASSIGN(const std::unique_ptr<Backend> backend, make_backend(options, 0, 1));
+  return backend->description();
+}
+
 Result<std::int64_t> device_memory_bytes(const DeviceOptions& options) {
   if (options.kind == DeviceKind::cuda) return cuda_memory_bytes(0);
   return static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);

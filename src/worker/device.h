@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "base/error.h"
@@ -38,6 +39,10 @@ Result<std::unique_ptr<Backend>> make_backend(const DeviceOptions& options,
 /// Whether every rank has its device: a GPU each, on a build that has CUDA. Errors: those of
 /// cuda_memory_bytes.
 Status check_devices(const DeviceOptions& options, std::int64_t ranks);
+
+/// The GPU's name, or the CPU backend's own description: "NVIDIA H200", "cpu avx512 2 threads".
+/// Errors: those of make_cpu_backend and cuda_properties.
+Result<std::string> device_name(const DeviceOptions& options);
 
 /// Memory of one GPU, used or not; on the CPU the host's. Errors: those of cuda_memory_bytes.
 Result<std::int64_t> device_memory_bytes(const DeviceOptions& options);

@@ -186,6 +186,14 @@ TEST_F(RunCommand, BenchCountsTheRequestsItWasAskedFor) {
     EXPECT_EQ(report->find("total_output_tokens")->integer(), 5 * 4);
     EXPECT_EQ(report->find("largest_batch")->integer(), 2);
     EXPECT_NE(ran.output.find("Output token throughput"), std::string::npos);
+    EXPECT_EQ(report->find("machine")->string()->rfind("cpu ", 0), 0U);
+    EXPECT_NE(report->find("driver"), nullptr);
+    EXPECT_NE(*report->find("commit")->string(), "");
+    EXPECT_EQ(report->find("date")->string()->size(), 10U);
+    // What it says repeats it: all but where the numbers go, and flags at their defaults.
+    const std::string again = *report->find("command")->string();
+    EXPECT_EQ(again.rfind("koho bench ", 0), 0U);
+    EXPECT_EQ(koho(again.substr(5)).exit_code, 0) << again;
   }
 }
 
