@@ -71,8 +71,8 @@ cudaError_t launch_matmul_turned(const Matmul& parameters,
                                  const DenseForm& form,
                                  cudaStream_t stream);
 
-/// The kernel of many tokens multiplies one matrix by 128 tokens at a time, experts by up to
-/// kPrefillColumns: there an item's products have its tokens rounded up to the next form.
+/// The kernel of many tokens multiplies 128 of them at a time, or up to kPrefillColumns: there an
+/// item's products have its tokens rounded up to the next form.
 constexpr int kPrefillColumns = 192;
 constexpr int kPrefillStep = 16;
 constexpr int prefill_forms(int columns) {
@@ -88,8 +88,8 @@ struct PrefillMaps {
 };
 
 /// One matrix or experts, any number of tokens; entries have at most `columns` (128; or
-/// kPrefillColumns, for fp8 in one part without a bias, rounded to bf16). x_rows is not used: rows
-/// of x lie in sorted order, and `maps` describes them.
+/// kPrefillColumns, for fp8 in one part, rounded to bf16). x_rows is not used: rows of x lie in
+/// sorted order, and `maps` describes them.
 cudaError_t launch_matmul_prefill(const Matmul& parameters,
                                   const PrefillMaps& maps,
                                   int columns,

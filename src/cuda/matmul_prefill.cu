@@ -4,7 +4,8 @@
 //
 //   grid     persistent clusters of two CTAs; a cluster takes 256 weight rows by up to kColumns
 //            tokens at a time, a CTA half of the rows; an item's products have as many columns as
-//            it has tokens, rounded up to the next form of the loop (prefill_forms)
+//            it has tokens, rounded up to the next form of the loop (prefill_forms); the tokens of
+//            one matrix are cut so that clusters end together (prompt_slices.h)
 //   roles    warp 8 looks up items, one a lane, and copies: 8 KB bulk copies of tiled weights, and
 //            its half of the token rows to both CTAs (boxes of 128 bytes of K, swizzled);
 //            warpgroups 0 and 1 multiply 64 rows each and leave results by token in shared memory
@@ -23,6 +24,7 @@
 #include "cuda/launch.cuh"
 #include "cuda/matmul_end.cuh"
 #include "cuda/matmul_hopper.h"
+#include "cuda/prompt_slices.h"
 #include "cuda/ptx.cuh"
 #include "cuda/wgmma.cuh"
 
@@ -60,24 +62,22 @@ struct PrefillItem {
 };
 
 struct PrefillWork {
-  int entries;
+  int entries;  // or slices of the tokens of one matrix
   int blocks;
   int items;
 
   /// By whole warps, as warp_index().
-  __device__ PrefillWork(const Matmul& p, int columns)
-      : entries(
-            __shfl_sync(0xFFFFFFFFU,
-                        p.entries != nullptr ? *p.entry_count : (p.tokens + columns - 1) / columns,
-                        0)),
+  __device__ PrefillWork(const Matmul& p, int slices)
+      : entries(__shfl_sync(0xFFFFFFFFU, p.entries != nullptr ? *p.entry_count : slices, 0)),
         blocks((p.tiles + 2 * kRowTiles - 1) / (2 * kRowTiles)),
         items(entries * blocks) {}
-  __device__ __forceinline__ PrefillItem item(const Matmul& p, int index, int columns) const {
+  __device__ __forceinline__ PrefillItem item(const Matmul& p, int index) const {
     if (p.entries == nullptr) {  // the larger operand passes once, the other again from L2
       const bool blocks_first = p.rows > p.tokens;
-      const int entry = blocks_first ? index % entries : index / blocks;
-      return {0, blocks_first ? index / entries : index % blocks, entry * columns,
-              min(columns, p.tokens - entry * columns)};
+      const int slice = blocks_first ? index % entries : index / blocks;
+      const int first = prompt_slice_begin(p.tokens, kPrefillStep, slice, entries);
+      return {0, blocks_first ? index / entries : index % blocks, first,
+              prompt_slice_begin(p.tokens, kPrefillStep, slice + 1, entries) - first};
     }
     // Entries of one expert pass over its weights together, so that these come from memory once.
     const int at = index / blocks;
@@ -165,7 +165,7 @@ __device__ void copy_operands(const Matmul& p,
        index += stride, ++number) {
     const int place = number % kTogether;
     if (place == 0 && lane < kTogether && index + lane * stride < work.items) {
-      mine = work.item(p, index + lane * stride, kColumns);
+      mine = work.item(p, index + lane * stride);
       list.put(number + lane, mine);
     }
     const auto uniform = [&](int value) { return __shfl_sync(0xFFFFFFFFU, value, place); };
@@ -250,9 +250,10 @@ __device__ __forceinline__ void write_sums(const Matmul& p,
   }
 }
 
-/// Experts have no bias, and their results are rounded to bf16: a third fewer instructions.
+/// Whether results may be f32. Where not, and without a bias, as in experts, an item's end takes a
+/// third fewer instructions.
 template <int kColumns>
-constexpr bool kExpertsOnly = kColumns == kPrefillColumns;
+constexpr bool kMayBeF32 = kColumns != kPrefillColumns;
 
 /// What hand_on() needs of an item whose products are summed.
 struct Ended {
@@ -262,7 +263,7 @@ struct Ended {
   float bias[2];
 };
 
-template <TileType kType, int kColumns>
+template <TileType kType, bool kMayHaveBias>
 __device__ __forceinline__ Ended end_of(const Matmul& p, const PrefillItem& item, int row) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int rows_all = p.tiles * kTileRows;
@@ -272,14 +273,13 @@ __device__ __forceinline__ Ended end_of(const Matmul& p, const PrefillItem& item
     const int n = min(row + lane / 4 + i * 8, rows_all - 1);
     if (kType == TileType::fp8)
       ended.row_scales[i] = p.row_scales[static_cast<std::int64_t>(item.expert) * rows_all + n];
-    if (!kExpertsOnly<kColumns> && p.bias != nullptr && n < p.rows)
-      ended.bias[i] = to_float(p.bias[n]);
+    if (kMayHaveBias && p.bias != nullptr && n < p.rows) ended.bias[i] = to_float(p.bias[n]);
   }
   return ended;
 }
 
 /// Scales a warp's 16 rows of sums and hands them on; results in f32 it writes itself.
-template <TileType kType, int kColumns>
+template <TileType kType, int kColumns, bool kMayHaveBias>
 __device__ __forceinline__ void hand_on(const Matmul& p,
                                         const Ended& ended,
                                         const float (&sum)[kColumns / 8][4],
@@ -288,7 +288,7 @@ __device__ __forceinline__ void hand_on(const Matmul& p,
   constexpr int kTogether = 4;  // tiles whose scales are loaded while the ones before are used
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  if (!kExpertsOnly<kColumns> && p.end == MatmulEnd::f32) {
+  if (kMayBeF32<kColumns> && p.end == MatmulEnd::f32) {
     write_sums<kType, kColumns>(p, ended.item, ended.row, sum, ended.row_scales, ended.bias);
     return;
   }
@@ -307,8 +307,7 @@ __device__ __forceinline__ void hand_on(const Matmul& p,
                                    : make_float2(1.0F, 1.0F);
   };
   const auto scaled = [&](float value, int i, float x_scale) {
-    return scale_sum<kType, !kExpertsOnly<kColumns>>(p, value, ended.row_scales[i], x_scale,
-                                                     ended.bias[i]);
+    return scale_sum<kType, kMayHaveBias>(p, value, ended.row_scales[i], x_scale, ended.bias[i]);
   };
   load(0);
 #pragma unroll
@@ -463,7 +462,7 @@ __device__ __forceinline__ void with_columns(int form, const Run& run) {
     with_columns<kColumns, kForm + 1>(form, run);
 }
 
-template <TileType kType, int kColumns, bool kParts>
+template <TileType kType, int kColumns, bool kParts, bool kMayHaveBias>
 __device__ void multiply_items(const Matmul& p,
                                const PrefillWork& work,
                                const ItemList& list,
@@ -498,7 +497,7 @@ __device__ void multiply_items(const Matmul& p,
        index += stride, ++number) {
     const bool more = index < work.items;
     const auto finish = [&] {
-      hand_on<kType, kColumns>(p, ended, sum, handed, phase);
+      hand_on<kType, kColumns, kMayHaveBias>(p, ended, sum, handed, phase);
       pending = false;
       phase ^= 1U;
 #pragma unroll
@@ -602,14 +601,16 @@ __device__ void multiply_items(const Matmul& p,
 #pragma unroll
         for (int i = 0; i < 4; ++i) sum[tile][i] = total[tile][i] + sum[tile][i];
     }
-    ended = end_of<kType, kColumns>(p, item, row);
+    ended = end_of<kType, kMayHaveBias>(p, item, row);
     pending = true;
   }
 }
 
-template <TileType kType, int kColumns, bool kParts>
+template <TileType kType, int kColumns, bool kParts, bool kMayHaveBias>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
-    prefill_kernel(const __grid_constant__ Matmul p, const __grid_constant__ PrefillMaps maps) {
+    prefill_kernel(const __grid_constant__ Matmul p,
+                   const __grid_constant__ PrefillMaps maps,
+                   int slices) {
   using Plan = PrefillPlan<kColumns>;
   extern __shared__ std::uint8_t unaligned[];
   const std::uint32_t base = (shared_address(unaligned) + 1023U) / 1024U * 1024U;
@@ -639,7 +640,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   cluster_wait();  // both CTAs' barriers are ready
   grid_wait();
   grid_release();
-  const PrefillWork work(p, kColumns);
+  const PrefillWork work(p, slices);
   const int warp = warp_index();
   if (warp >= kConsumers / 32) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
@@ -649,26 +650,35 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
       copy_operands<kColumns>(p, maps, work, list, full, empty, ring);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
-    multiply_items<kType, kColumns, kParts>(p, work, list, full, empty, ring, handed);
+    multiply_items<kType, kColumns, kParts, kMayHaveBias>(p, work, list, full, empty, ring, handed);
   }
   __syncwarp();
   cluster_barrier();  // NOTE: no CTA may leave while the other sends to it
 }
 
-template <TileType kType, int kColumns, bool kParts>
+template <TileType kType, int kColumns, bool kParts, bool kMayHaveBias>
 cudaError_t launch_form(const Matmul& p,
                         const PrefillMaps& maps,
                         int multiprocessors,
                         cudaStream_t stream) {
   using Plan = PrefillPlan<kColumns>;
-  const auto kernel = prefill_kernel<kType, kColumns, kParts>;
+  const auto kernel = prefill_kernel<kType, kColumns, kParts, kMayHaveBias>;
   static const cudaError_t prepared =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Plan::kShared);
   if (prepared != cudaSuccess) return prepared;
+  const int clusters = multiprocessors / 2;
+  const int slices = p.entries != nullptr
+                         ? 0
+                         : prompt_slices({.tokens = p.tokens,
+                                          .step = kPrefillStep,
+                                          .most = kColumns,
+                                          .least = Plan::kLeast,
+                                          .blocks = ceil_div(p.tiles, 2 * kRowTiles),
+                                          .clusters = clusters});
   return launch_kernel(kernel,
-                       {dim3(static_cast<unsigned>(multiprocessors / 2 * 2)), dim3(kThreads),
+                       {dim3(static_cast<unsigned>(clusters * 2)), dim3(kThreads),
                         static_cast<std::size_t>(Plan::kShared)},
-                       stream, p, maps);
+                       stream, p, maps, slices);
 }
 
 }  // namespace
@@ -678,15 +688,21 @@ cudaError_t launch_matmul_prefill(const Matmul& p,
                                   int columns,
                                   int multiprocessors,
                                   cudaStream_t stream) {
-  if (columns == kPrefillColumns && p.parts == 1 && p.type == TileType::fp8 && p.bias == nullptr &&
-      p.end != MatmulEnd::f32)
-    return launch_form<TileType::fp8, kPrefillColumns, false>(p, maps, multiprocessors, stream);
+  if (columns == kPrefillColumns && p.parts == 1 && p.type == TileType::fp8 &&
+      p.end != MatmulEnd::f32) {
+    constexpr TileType kFp8 = TileType::fp8;
+    return p.bias != nullptr
+               ? launch_form<kFp8, kPrefillColumns, false, true>(p, maps, multiprocessors, stream)
+               : launch_form<kFp8, kPrefillColumns, false, false>(p, maps, multiprocessors, stream);
+  }
   if (columns != 128) return cudaErrorInvalidValue;
   if (p.type == TileType::bf16)
-    return p.parts > 1 ? launch_form<TileType::bf16, 128, true>(p, maps, multiprocessors, stream)
-                       : launch_form<TileType::bf16, 128, false>(p, maps, multiprocessors, stream);
-  return p.parts > 1 ? launch_form<TileType::fp8, 128, true>(p, maps, multiprocessors, stream)
-                     : launch_form<TileType::fp8, 128, false>(p, maps, multiprocessors, stream);
+    return p.parts > 1
+               ? launch_form<TileType::bf16, 128, true, true>(p, maps, multiprocessors, stream)
+               : launch_form<TileType::bf16, 128, false, true>(p, maps, multiprocessors, stream);
+  return p.parts > 1
+             ? launch_form<TileType::fp8, 128, true, true>(p, maps, multiprocessors, stream)
+             : launch_form<TileType::fp8, 128, false, true>(p, maps, multiprocessors, stream);
 }
 
 }  // namespace koho::cuda

@@ -12,8 +12,11 @@
 namespace koho::cuda {
 namespace {
 
-constexpr std::int64_t kDenseTokens = 128;  // Hopper's kernel of one matrix takes up to so many
-constexpr std::int64_t kPrefillRows = 96;   // rows an expert from which on they are gathered
+constexpr std::int64_t kDenseTokens = 128;    // Hopper's kernel of one matrix takes up to so many
+constexpr std::int64_t kPrefillRows = 96;     // rows an expert from which on they are gathered
+constexpr std::int64_t kPromptTokens = 2048;  // see takes_prompt()
+constexpr int kShortWidth = 2048;             // bytes
+constexpr int kFewRows = 2048;
 constexpr std::int64_t kAlignment = 256;
 
 /// Hands out parts of the scratch memory.
@@ -72,6 +75,12 @@ bool takes_experts_down(const Matmul& p, std::int64_t columns, std::int64_t coun
   const bool wide = p.width_bytes <= kDownWidthMax && tiles == 1 && count <= kWideExpertsMax;
   return (thin || wide) && p.type == TileType::fp8 && columns % 8 == 0 && p.rows % 4 == 0 &&
          p.bias == nullptr;
+}
+
+/// Whether run_prefill() multiplies so many tokens and not cuBLASLt, which reaches 57 to 61 % of
+/// nominal where widths are short or rows few, 65 to 71 elsewhere (docs/kernels).
+bool takes_prompt(const Matmul& p, std::int64_t tokens) {
+  return tokens >= kPromptTokens && (p.width_bytes <= kShortWidth || p.rows <= kFewRows);
 }
 
 /// Scratch of one expert group: what its rows become on the way.
@@ -168,8 +177,13 @@ Status CudaBackend::multiply_segment(TensorView out,
   Matmul p = matrix.parameters();
   set_x(p, form);
   const bool aligned = copies_aligned(p);
+  p.tokens = static_cast<int>(tokens);
+  p.out = destination;
+  p.out_stride = out.stride(0);
+  p.end = f32 ? MatmulEnd::f32 : MatmulEnd::bf16;
   if (segment.rows.bytes() > 0 && tokens > kDenseTokens && wgmma_ && !f32 && aligned &&
-      out.stride(0) % 8 == 0 && reinterpret_cast<std::uintptr_t>(destination) % 16 == 0)
+      out.stride(0) % 8 == 0 && reinterpret_cast<std::uintptr_t>(destination) % 16 == 0) {
+    if (takes_prompt(p, tokens)) return run_prefill(p, tokens, kPrefillColumns);
     return library_->multiply({.weight = segment.rows.as<void>(),
                                .weight_scales = p.row_scales,
                                .bias = p.bias,
@@ -182,6 +196,7 @@ Status CudaBackend::multiply_segment(TensorView out,
                                .columns = matrix.columns,
                                .x_stride = p.x_stride_bytes},
                               stream_);
+  }
   if (!aligned) {
     const std::int64_t stride = matrix.width_bytes;
     KOHO_TRY_ASSIGN(std::byte * padded, scratch(tokens * stride));
@@ -191,10 +206,6 @@ Status CudaBackend::multiply_segment(TensorView out,
     p.x_stride_bytes = stride;
     p.x_bytes = static_cast<int>(stride);
   }
-  p.tokens = static_cast<int>(tokens);
-  p.out = destination;
-  p.out_stride = out.stride(0);
-  p.end = f32 ? MatmulEnd::f32 : MatmulEnd::bf16;
   p.token_tiles = token_tiles(tokens);
   p.parts = matmul_parts(p.tiles, p.width_bytes);
   if (!wgmma_ || p.type == TileType::fp8_block) return run_matmul(p);

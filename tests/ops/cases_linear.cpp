@@ -186,6 +186,53 @@ OpCase linear_wide_case(const char* name, bool many) {
           true};
 }
 
+/// A prompt's tokens, enough for the kernel that takes short widths and few rows from cuBLASLt:
+/// several slices and rounds of items, last ones short, rows that end within a tile. Some tokens
+/// are compared with the twin, all with themselves a second time.
+std::string run_linear_prompt(Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
+  constexpr std::int64_t kSampled = 64;
+  Random random(seed);
+  const std::int64_t tokens = random.pick({2048, 2049, 2160, random.integer(2048, 2500)});
+  const bool short_width = random.chance(0.5);
+  const std::int64_t columns = short_width
+                                   ? random.pick({16, 128, 384, 400, 16 * random.integer(1, 40)})
+                                   : random.pick({2064, 2304, 2576});
+  // Enough that the relative L2 is that of many roundings where all tokens are alike.
+  const std::int64_t rows = 16 * random.integer(9, short_width ? 40 : 14);
+  const RandomLinear weight(random, WeightQuant::fp8_channel, rows, columns, random.chance(0.5));
+  const LinearSource source = weight.source();
+  Result<Linear> placed = backend.place_linear({&source, 1});
+  if (!placed.ok()) return fault_of("place_linear", std::move(placed).error());
+  std::string faults = fault_of("reserve", backend.reserve(limits_for(tokens)));
+  const RandomActivation x(
+      random_values(random, DType::bf16, {tokens, columns}, random_spread(random, true)));
+  const DeviceActivation x_arrays(backend, x, placed->needs, 0);
+  DeviceArray out(backend, DType::bf16, {tokens, rows}, random.pick({0, 0, 8, 5}));
+  faults += fault_of("linear", backend.linear(out.view(), x_arrays.view(), *placed));
+  const HostTensor got = out.get();
+  faults += out.guard_fault("out");
+  HostTensor sample(DType::bf16, {kSampled, rows});
+  std::vector<double> expected;
+  std::vector<double> slack;
+  std::vector<double> f32_slack;
+  for (std::int64_t i = 0; i < kSampled; ++i) {
+    const std::int64_t token = i == 0 ? 0 : i == 1 ? tokens - 1 : random.integer(0, tokens - 1);
+    const LinearTwin twin = linear_twin(weight, x.row(token), 1);
+    for (std::int64_t n = 0; n < rows; ++n) {
+      const auto at = static_cast<std::size_t>(n);
+      sample.set(i * rows + n, got.at(token * rows + n));
+      const double rounding = kHalfUlp * std::fabs(twin.sums[at]) + 1e-38;
+      expected.push_back(twin.sums[at]);
+      slack.push_back(rounding + options.accumulation_error * twin.magnitudes[at]);
+      f32_slack.push_back(rounding + OpCaseOptions{}.accumulation_error * twin.magnitudes[at]);
+    }
+  }
+  faults += compare_slack("sampled tokens", sample, expected, slack, f32_slack, kLinearL2);
+  out.poison();
+  faults += fault_of("linear", backend.linear(out.view(), x_arrays.view(), *placed));
+  return faults + compare_bits("out, run again", out.get(), got);
+}
+
 // ---- the router
 
 struct Choice {
@@ -432,6 +479,7 @@ std::vector<OpCase> linear_cases() {
           linear_case("linear_fp8_channel_many", WeightQuant::fp8_channel, false, true),
           linear_wide_case("linear_fp8_wide", false),
           linear_wide_case("linear_fp8_wide_many", true),
+          {"linear_fp8_prompt", run_linear_prompt, true},
           route_case("route", RouteSize::any),
           route_case("route_few", RouteSize::few),
           route_case("route_many", RouteSize::many)};

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// The cut of a prompt's tokens: every token once, no slice longer than a form has room for, and no
+// more rounds of items than the fewest slices need by half. No GPU.
+#include "cuda/prompt_slices.h"
+
+#include <gtest/gtest.h>
+
+namespace koho::cuda {
+namespace {
+
+constexpr int kStep = 16;
+constexpr int kMost = 192;
+
+PromptCut cut_of(int tokens, int rows) {
+  return {.tokens = tokens,
+          .step = kStep,
+          .most = kMost,
+          .least = 64,
+          .blocks = (rows + 255) / 256,
+          .clusters = 66};
+}
+
+TEST(PromptSlices, HaveEachTokenOnceAndRoomForAll) {
+  for (const int rows : {16, 1792, 3584, 5120, 24576})
+    for (int tokens = 1; tokens < 20000; tokens += tokens < 400 ? 1 : 397) {
+      const int slices = prompt_slices(cut_of(tokens, rows));
+      ASSERT_GE(slices, 1);
+      EXPECT_EQ(prompt_slice_begin(tokens, kStep, 0, slices), 0);
+      EXPECT_EQ(prompt_slice_begin(tokens, kStep, slices, slices), tokens);
+      for (int slice = 0; slice < slices; ++slice) {
+        const int begin = prompt_slice_begin(tokens, kStep, slice, slices);
+        const int end = prompt_slice_begin(tokens, kStep, slice + 1, slices);
+        EXPECT_EQ(begin % kStep, 0);
+        EXPECT_GT(end, begin) << tokens << " tokens, slice " << slice << " of " << slices;
+        EXPECT_LE(end - begin, kMost);
+      }
+    }
+}
+
+/// 5120x1536 and 1792x5120 at 4,096 tokens: 22 slices of 186 and of 192 tokens would take 7 and 3
+/// rounds too, of longer items.
+TEST(PromptSlices, FillTheLastRound) {
+  EXPECT_EQ(prompt_slices(cut_of(4096, 5120)), 23);
+  EXPECT_EQ(prompt_slices(cut_of(4096, 1792)), 28);
+}
+
+TEST(PromptSlices, AreTheFewestWhereAllCostTheSame) {
+  PromptCut cut = cut_of(4096, 5120);
+  cut.most = 128;
+  cut.least = 128;
+  EXPECT_EQ(prompt_slices(cut), 32);
+}
+
+}  // namespace
+}  // namespace koho::cuda
