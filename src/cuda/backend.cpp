@@ -187,6 +187,12 @@ Status CudaBackend::reserve(const StepLimits& limits) {
   KOHO_TRY(scratch(std::max({partial, experts, others + widened, sums})));
   reserved_ = true;
   if (library_ != nullptr) KOHO_TRY(library_->prepare(limits.tokens_max, stream_));
+  if (!kernels_loaded_) {
+    kernels_loaded_ = true;
+    const Result<int> loaded = load_kernels(device_.hopper());
+    if (!loaded.ok())
+      log::warning("kernels are loaded when steps first need them: {}", loaded.error().message);
+  }
   KOHO_CUDA_TRY(
       cudaMemsetAsync(scratch_.as<void>(), 0, static_cast<std::size_t>(scratch_.bytes()), stream_));
   KOHO_CUDA_TRY(cudaStreamSynchronize(stream_));

@@ -175,7 +175,8 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Loader> loader_;  // until reserve()
   bool loading_ = false;            // the loader may have something left to do
   DeviceBlock scratch_;
-  bool reserved_ = false;   // and large enough
+  bool reserved_ = false;  // and large enough
+  bool kernels_loaded_ = false;
   TileOrders tile_orders_;  // of a prompt's attention
   DeviceBlock tickets_;     // of a prompt's attention on wgmma: two zeros between kernels
   std::int64_t group_tokens_ = kAttentionGroupTokens;  // of decode attention

@@ -323,4 +323,8 @@ cudaError_t launch_experts_down(const Matmul& p, int multiprocessors, cudaStream
                             : launch_form<1, 3>(p, multiprocessors, stream);
 }
 
+const void* kernel_of::experts_down() {
+  return reinterpret_cast<const void*>(&any_kernel);
+}
+
 }  // namespace koho::cuda

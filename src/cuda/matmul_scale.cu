@@ -68,4 +68,8 @@ cudaError_t launch_scale_sums(const Matmul& p, const float* sums, cudaStream_t s
   return launch_kernel(scale_sums_kernel, {grid, dim3(kThreads)}, stream, p, sums);
 }
 
+const void* kernel_of::matmul_scale() {
+  return reinterpret_cast<const void*>(&any_kernel);
+}
+
 }  // namespace koho::cuda

@@ -586,4 +586,8 @@ cudaError_t launch_matmul_turned(const Matmul& p,
   }
 }
 
+const void* kernel_of::matmul_turned() {
+  return reinterpret_cast<const void*>(&any_kernel);
+}
+
 }  // namespace koho::cuda
