@@ -828,4 +828,8 @@ cudaError_t launch_attention_decode(const Attention& p, cudaStream_t stream) {
   return fp8 ? launch_items<64, true>(p, stream) : launch_items<64, false>(p, stream);
 }
 
+const void* kernel_of::attention_decode() {
+  return reinterpret_cast<const void*>(&any_kernel);
+}
+
 }  // namespace koho::cuda

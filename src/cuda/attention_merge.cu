@@ -412,4 +412,8 @@ cudaError_t launch_attention_padding(const Attention& p, cudaStream_t stream) {
   return launch_kernel(attention_padding_kernel, {dim3(kBlocks), dim3(256)}, stream, p);
 }
 
+const void* kernel_of::attention_merge() {
+  return reinterpret_cast<const void*>(&any_kernel);
+}
+
 }  // namespace koho::cuda

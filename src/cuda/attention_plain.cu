@@ -91,4 +91,8 @@ cudaError_t launch_attention_plain(const Attention& p, cudaStream_t stream) {
              : launch_kernel(attention_plain_kernel<Bf16>, shape, stream, p);
 }
 
+const void* kernel_of::attention_plain() {
+  return reinterpret_cast<const void*>(&any_kernel);
+}
+
 }  // namespace koho::cuda

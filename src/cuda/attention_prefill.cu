@@ -170,4 +170,8 @@ cudaError_t launch_attention_prefill(const Attention& p, cudaStream_t stream) {
   return fp8 ? launch_tiles<64, true>(p, stream) : launch_tiles<64, false>(p, stream);
 }
 
+const void* kernel_of::attention_prefill() {
+  return reinterpret_cast<const void*>(&any_kernel);
+}
+
 }  // namespace koho::cuda

@@ -269,4 +269,8 @@ cudaError_t launch_attention_wgmma(const Attention& p, cudaStream_t stream) {
   return launch_widened(p, first, stream);
 }
 
+const void* kernel_of::attention_wgmma() {
+  return reinterpret_cast<const void*>(&any_kernel);
+}
+
 }  // namespace koho::cuda

@@ -80,22 +80,54 @@ Result<std::unique_ptr<Backend>> CudaBackend::open(const CudaOptions& options) {
 
 Status CudaBackend::start() {
   KOHO_CUDA_TRY(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
-  if (options_.portable_only || !device_.hopper()) return {};
-  wgmma_ = true;
-  wgmma_attention_ = true;
-  constexpr std::int64_t kTicketBytes = 2 * sizeof(std::uint32_t);
-  KOHO_TRY_ASSIGN(tickets_, DeviceBlock::allocate(memory_, kTicketBytes, "attention's tickets"));
-  KOHO_CUDA_TRY(cudaMemsetAsync(tickets_.as<void>(), 0, kTicketBytes, stream_));
-  if (!options_.deterministic) {  // whose sums are not those of our own kernels
-    KOHO_TRY_ASSIGN(library_, MatmulLibrary::open(memory_));
+  if (has_wgmma()) {
+    wgmma_ = true;
+    wgmma_attention_ = true;
+    constexpr std::int64_t kTicketBytes = 2 * sizeof(std::uint32_t);
+    KOHO_TRY_ASSIGN(tickets_, DeviceBlock::allocate(memory_, kTicketBytes, "attention's tickets"));
+    KOHO_CUDA_TRY(cudaMemsetAsync(tickets_.as<void>(), 0, kTicketBytes, stream_));
+    if (options_.self_test) {
+      KOHO_TRY(run_self_test());
+      KOHO_TRY(run_experts_down_self_test());
+      KOHO_TRY(run_attention_self_test(false));
+      KOHO_TRY(run_attention_self_test(true));
+    }
   }
-  if (options_.self_test) {
-    KOHO_TRY(run_self_test());
-    KOHO_TRY(run_experts_down_self_test());
-    KOHO_TRY(run_attention_self_test(false));
-    return run_attention_self_test(true);
+  return options_.deterministic ? Status() : open_library();  // whose sums are not our kernels'
+}
+
+Status CudaBackend::open_library() {
+  std::string why;
+  for (const LibraryScales scales : {LibraryScales::library, LibraryScales::kernel}) {
+    if (options_.portable_only && scales == LibraryScales::library) continue;
+    Result<std::unique_ptr<MatmulLibrary>> opened = MatmulLibrary::open(memory_, scales);
+    if (!opened.ok()) {
+      if (opened.error().code == ErrorCode::resource_exhausted) return opened.error();
+      why = opened.error().message;
+      continue;
+    }
+    library_ = std::move(*opened);
+    bool right = true;
+    if (options_.self_test) {
+      KOHO_TRY_ASSIGN(right, library_is_right());
+    }
+    if (right) {
+      if (options_.fault == FastPathFault::library_refuses) library_->refuse();
+      return {};
+    }
+    why = "it differs from koho's kernels";
+    library_.reset();
   }
+  log::warning("cuBLASLt is not used, koho's own kernels run prompts' linear layers: {}", why);
   return {};
+}
+
+std::string CudaBackend::description() const {
+  std::string text = device_.name;
+  if (has_wgmma() && !wgmma_) text += ", portable matrices";
+  if (has_wgmma() && !wgmma_attention_) text += ", portable attention";
+  if (!options_.deterministic && library_ == nullptr) text += ", without cuBLASLt";
+  return text;
 }
 
 Result<Tensor> CudaBackend::allocate(DType dtype, Shape shape, std::string_view purpose) {
@@ -151,8 +183,16 @@ Status CudaBackend::reserve(const StepLimits& limits) {
           ? std::min(kWidenedBytes, limits.sequences_max * kHeads / 12 * kWidenedTokenBytes *
                                         round_up<std::int64_t>(limits.context_max, 128))
           : 0;
-  KOHO_TRY(scratch(std::max({partial, experts, others + widened})));
+  const std::int64_t sums = library_ != nullptr ? library_->scratch_bytes(limits.tokens_max) : 0;
+  KOHO_TRY(scratch(std::max({partial, experts, others + widened, sums})));
   reserved_ = true;
+  if (library_ != nullptr) KOHO_TRY(library_->prepare(limits.tokens_max, stream_));
+  if (!kernels_loaded_) {
+    kernels_loaded_ = true;
+    const Result<int> loaded = load_kernels(device_.hopper());
+    if (!loaded.ok())
+      log::warning("kernels are loaded when steps first need them: {}", loaded.error().message);
+  }
   KOHO_CUDA_TRY(
       cudaMemsetAsync(scratch_.as<void>(), 0, static_cast<std::size_t>(scratch_.bytes()), stream_));
   KOHO_CUDA_TRY(cudaStreamSynchronize(stream_));

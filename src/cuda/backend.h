@@ -22,7 +22,8 @@ class CudaBackend final : public Backend {
   ~CudaBackend() override;
 
   DeviceId device() const override { return device_id_; }
-  std::string description() const override { return device_.name; }
+  /// The GPU's name, and what this backend would use there but was found wrong or missing.
+  std::string description() const override;
   Result<Tensor> allocate(DType dtype, Shape shape, std::string_view purpose) override;
   Status upload(TensorView destination, std::span<const std::byte> source) override;
   Status download(std::span<std::byte> destination, ConstTensorView source) override;
@@ -40,6 +41,9 @@ class CudaBackend final : public Backend {
  private:
   CudaBackend(DeviceInfo device, const CudaOptions& options);
   Status start();
+  /// Opens cuBLASLt in the best mode that this GPU has and the self-test finds right; else library_
+  /// stays null.
+  Status open_library();
 
   Result<Linear> do_place_linear(std::span<const LinearSource> blocks) override;
   Result<Experts> do_place_experts(const ExpertsSource& source) override;
@@ -131,6 +135,8 @@ class CudaBackend final : public Backend {
   Status run_matmul(const Matmul& parameters);
   Status run_dense(const Matmul& parameters);
   Status run_prefill(const Matmul& parameters, std::int64_t rows, int columns);
+  /// False: cuBLASLt does not take this product.
+  Result<bool> multiply_in_library(const Matmul& parameters, const LinearSegment& segment);
   Status multiply_segment(TensorView out, const Activation& x, const LinearSegment& segment);
   /// Moves rows that cannot be copied 16 bytes at a time to scratch memory, where they can.
   Status align_rows(Activation& x, const TiledMatrices& matrix, std::byte*& scratch_at);
@@ -149,6 +155,12 @@ class CudaBackend final : public Backend {
   Status run_self_test();
   Status run_experts_down_self_test();
   Status run_attention_self_test(bool codes);  // of e4m3 or bf16 pages
+  Result<bool> library_is_right();
+  /// Clears `bytes` of what a fast kernel wrote, if a test asked for this fault.
+  Status spoil(FastPathFault fault, void* out, std::size_t bytes);
+
+  /// Whether this GPU has Hopper's instructions and they are wanted.
+  bool has_wgmma() const { return device_.hopper() && !options_.portable_only; }
 
   DeviceInfo device_;
   DeviceId device_id_;
@@ -163,7 +175,8 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Loader> loader_;  // until reserve()
   bool loading_ = false;            // the loader may have something left to do
   DeviceBlock scratch_;
-  bool reserved_ = false;   // and large enough
+  bool reserved_ = false;  // and large enough
+  bool kernels_loaded_ = false;
   TileOrders tile_orders_;  // of a prompt's attention
   DeviceBlock tickets_;     // of a prompt's attention on wgmma: two zeros between kernels
   std::int64_t group_tokens_ = kAttentionGroupTokens;  // of decode attention

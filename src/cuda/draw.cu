@@ -46,4 +46,8 @@ cudaError_t launch_draw(const Draw& p, cudaStream_t stream) {
                               : launch_kernel(draw_kernel<Bf16>, shape, stream, p);
 }
 
+const void* kernel_of::draw() {
+  return reinterpret_cast<const void*>(&any_kernel);
+}
+
 }  // namespace koho::cuda

@@ -488,4 +488,8 @@ cudaError_t launch_expert_combine(const ExpertCombine& p, cudaStream_t stream) {
                        stream, p);
 }
 
+const void* kernel_of::experts() {
+  return reinterpret_cast<const void*>(&any_kernel);
+}
+
 }  // namespace koho::cuda

@@ -357,4 +357,8 @@ cudaError_t launch_experts_down(const Matmul& p, int multiprocessors, cudaStream
                                         : launch_form<1, false, 3>(p, multiprocessors, stream);
 }
 
+const void* kernel_of::experts_down() {
+  return reinterpret_cast<const void*>(&any_kernel);
+}
+
 }  // namespace koho::cuda

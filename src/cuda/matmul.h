@@ -94,6 +94,14 @@ cudaError_t launch_matmul_portable(const Matmul& parameters,
 /// Compute capability 9.0 only.
 cudaError_t launch_matmul_wgmma(const Matmul& parameters, int multiprocessors, cudaStream_t stream);
 
+// ---- matmul_scale.cu
+
+/// out = x_scales * (row_scales * sums) + bias, in bf16, of `sums` [tokens, rows] that a product of
+/// FP8 operands without scales left; of `parameters` those named here are read. Requires: rows a
+/// multiple of 8; out and its rows, sums, row_scales and bias aligned to 16 bytes.
+/// NOTE: reads row_scales and bias before its wait.
+cudaError_t launch_scale_sums(const Matmul& parameters, const float* sums, cudaStream_t stream);
+
 // ---- repack.cu
 
 /// Puts a block of rows into tiles. Source rows are packed or strided bytes on the device.

@@ -549,4 +549,8 @@ cudaError_t launch_matmul_dense(const Matmul& p,
                                   : launch_type<TileType::fp8>(p, x_map, form, stream);
 }
 
+const void* kernel_of::matmul_dense() {
+  return reinterpret_cast<const void*>(&any_kernel);
+}
+
 }  // namespace koho::cuda

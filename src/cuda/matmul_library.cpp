@@ -3,6 +3,8 @@
 
 #include <bit>
 
+#include "base/log.h"
+
 namespace koho::cuda {
 namespace {
 
@@ -37,35 +39,46 @@ cublasStatus_t set(cublasLtMatmulDescOpaque_t& operation,
 
 /// NOTE: without fast accumulation (kernel-design 1.4): the products' sums are promoted to f32 as
 /// they grow, at 5 to 10 % of the speed (docs/kernels/README.md).
-Status make_plan(Plan& plan, const LibraryProduct& p, std::int64_t tokens) {
+Status make_plan(Plan& plan,
+                 LibraryScales scales,
+                 const LibraryProduct& product,
+                 std::int64_t tokens) {
+  const Matmul& p = product.matmul;
   KOHO_CUBLAS_TRY(cublasLtMatmulDescInit(&plan.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
   KOHO_CUBLAS_TRY(set(plan.operation, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T));
   KOHO_CUBLAS_TRY(set(plan.operation, CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N));
   KOHO_CUBLAS_TRY(set(plan.operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{0}));
-  const std::int32_t scale = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
-  KOHO_CUBLAS_TRY(set(plan.operation, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, scale));
-  KOHO_CUBLAS_TRY(set(plan.operation, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, scale));
-  KOHO_CUBLAS_TRY(set(plan.operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, p.weight_scales));
-  KOHO_CUBLAS_TRY(set(plan.operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, p.x_scales));
-  if (p.bias != nullptr) {
+  const bool inside = scales == LibraryScales::library;
+  if (inside) {
+    const std::int32_t mode = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+    KOHO_CUBLAS_TRY(set(plan.operation, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode));
+    KOHO_CUBLAS_TRY(set(plan.operation, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode));
+    KOHO_CUBLAS_TRY(set(plan.operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, p.row_scales));
+    KOHO_CUBLAS_TRY(set(plan.operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, p.x_scales));
+  }  // else one scale a matrix, and as no pointer to it is given, it is 1
+  if (inside && p.bias != nullptr) {
     KOHO_CUBLAS_TRY(set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS));
     KOHO_CUBLAS_TRY(set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias));
     KOHO_CUBLAS_TRY(set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUDA_R_16BF));
   }
   const auto rows = static_cast<std::uint64_t>(p.rows);
-  const auto columns = static_cast<std::uint64_t>(p.columns);
+  const auto columns = static_cast<std::uint64_t>(p.x_bytes);
   const auto count = static_cast<std::uint64_t>(tokens);
-  KOHO_CUBLAS_TRY(cublasLtMatrixLayoutInit(&plan.weight, CUDA_R_8F_E4M3, columns, rows, p.columns));
-  KOHO_CUBLAS_TRY(cublasLtMatrixLayoutInit(&plan.x, CUDA_R_8F_E4M3, columns, count, p.x_stride));
-  KOHO_CUBLAS_TRY(cublasLtMatrixLayoutInit(&plan.out, CUDA_R_16BF, rows, count, p.out_stride));
+  KOHO_CUBLAS_TRY(cublasLtMatrixLayoutInit(&plan.weight, CUDA_R_8F_E4M3, columns, rows, p.x_bytes));
+  KOHO_CUBLAS_TRY(
+      cublasLtMatrixLayoutInit(&plan.x, CUDA_R_8F_E4M3, columns, count, p.x_stride_bytes));
+  KOHO_CUBLAS_TRY(cublasLtMatrixLayoutInit(&plan.out, inside ? CUDA_R_16BF : CUDA_R_32F, rows,
+                                           count, inside ? p.out_stride : p.rows));
   return {};
 }
 
 }  // namespace
 
 Result<std::unique_ptr<MatmulLibrary>> MatmulLibrary::open(
-    const std::shared_ptr<DeviceMemory>& memory) {
+    const std::shared_ptr<DeviceMemory>& memory, LibraryScales scales) {
   std::unique_ptr<MatmulLibrary> library(new MatmulLibrary());
+  library->memory_ = memory;
+  library->scales_ = scales;
   KOHO_CUBLAS_TRY(cublasLtCreate(&library->handle_));
   KOHO_TRY_ASSIGN(library->workspace_,
                   DeviceBlock::allocate(memory, kWorkspaceBytes, "cuBLASLt's workspace"));
@@ -77,6 +90,13 @@ Result<std::unique_ptr<MatmulLibrary>> MatmulLibrary::open(
   const std::uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE;
   KOHO_CUBLAS_TRY(cublasLtMatmulPreferenceSetAttribute(
       library->preference_, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes));
+  // A shape that every GPU with the mode has an algorithm for.
+  const Shape likely = library->shape_of(4096, 4096, true);
+  KOHO_TRY_ASSIGN(const std::optional<cublasLtMatmulAlgo_t> any,
+                  library->choose(library->stand_in(likely, library->workspace_.as<void>()), 1024));
+  if (!any)
+    return make_error(ErrorCode::unsupported, "cuBLASLt has no FP8 product of {} scales here",
+                      scales == LibraryScales::library ? "row and column" : "scalar");
   return library;
 }
 
@@ -89,40 +109,149 @@ bool MatmulLibrary::takes(std::int64_t rows, std::int64_t columns) {
   return rows % 16 == 0 && columns % 16 == 0;
 }
 
-Result<const cublasLtMatmulAlgo_t*> MatmulLibrary::algorithm(const Key& key,
-                                                             cublasLtMatmulDesc_t operation,
-                                                             cublasLtMatrixLayout_t weight,
-                                                             cublasLtMatrixLayout_t x,
-                                                             cublasLtMatrixLayout_t out) {
-  const auto found = algorithms_.find(key);
-  if (found != algorithms_.end()) return &found->second;
-  cublasLtMatmulHeuristicResult_t best{};
-  int count = 0;
-  KOHO_CUBLAS_TRY(cublasLtMatmulAlgoGetHeuristic(handle_, operation, weight, x, out, out,
-                                                 preference_, 1, &best, &count));
-  if (count == 0)
-    return make_error(ErrorCode::unsupported,
-                      "cuBLASLt has no FP8 product of {} x {} for {} tokens", std::get<0>(key),
-                      std::get<1>(key), std::get<2>(key));
-  return &algorithms_.emplace(key, best.algo).first->second;
+MatmulLibrary::Shape MatmulLibrary::shape_of(std::int64_t rows,
+                                             std::int64_t columns,
+                                             bool bias) const {
+  return {rows, columns, bias && scales_ == LibraryScales::library};
 }
 
-Status MatmulLibrary::multiply(const LibraryProduct& p, cudaStream_t stream) {
-  const auto bucket =
-      static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(p.tokens)));
-  const Key key{p.rows, p.columns, bucket, p.bias != nullptr};
+LibraryProduct MatmulLibrary::stand_in(const Shape& shape, void* memory) const {
+  LibraryProduct product;
+  Matmul& p = product.matmul;
+  p.row_scales = static_cast<const float*>(memory);
+  p.x_scales = static_cast<const float*>(memory);
+  if (shape.bias) p.bias = static_cast<const Bf16*>(memory);
+  p.x = static_cast<const std::uint8_t*>(memory);
+  p.x_bytes = static_cast<int>(shape.columns);
+  p.x_stride_bytes = shape.columns;
+  p.rows = static_cast<int>(shape.rows);
+  p.out = memory;
+  p.out_stride = shape.rows;
+  product.weight = memory;
+  product.sums = static_cast<float*>(memory);
+  return product;
+}
+
+void MatmulLibrary::expect(std::int64_t rows, std::int64_t columns, bool bias) {
+  expected_.insert(shape_of(rows, columns, bias));
+}
+
+std::int64_t MatmulLibrary::scratch_bytes(std::int64_t tokens) const {
+  std::int64_t bytes = 0;
+  for (const Shape& shape : expected_)
+    if (scales_ == LibraryScales::kernel)
+      bytes = std::max(bytes, library_sums_bytes(shape.rows, tokens));
+  return bytes;
+}
+
+Result<std::optional<cublasLtMatmulAlgo_t>> MatmulLibrary::choose(const LibraryProduct& product,
+                                                                  std::int64_t tokens) {
   Plan plan;
-  KOHO_TRY(make_plan(plan, p, bucket));
-  KOHO_TRY_ASSIGN(const cublasLtMatmulAlgo_t* algorithm,
-                  this->algorithm(key, &plan.operation, &plan.weight, &plan.x, &plan.out));
-  KOHO_TRY(make_plan(plan, p, p.tokens));
+  KOHO_TRY(make_plan(plan, scales_, product, tokens));
+  cublasLtMatmulHeuristicResult_t best{};
+  int count = 0;
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(handle_, &plan.operation, &plan.weight, &plan.x, &plan.out,
+                                     &plan.out, preference_, 1, &best, &count);
+  // The library says so in either way.
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return std::optional<cublasLtMatmulAlgo_t>();
+  KOHO_CUBLAS_TRY(status);
+  if (count == 0) return std::optional<cublasLtMatmulAlgo_t>();
+  return std::optional<cublasLtMatmulAlgo_t>(best.algo);
+}
+
+Result<const cublasLtMatmulAlgo_t*> MatmulLibrary::algorithm(const Key& key,
+                                                             const LibraryProduct& product) {
+  auto found = algorithms_.find(key);
+  if (found == algorithms_.end()) {
+    KOHO_TRY_ASSIGN(std::optional<cublasLtMatmulAlgo_t> chosen, choose(product, key.second));
+    found = algorithms_.emplace(key, chosen).first;
+    if (!chosen)
+      log::warning(
+          "cuBLASLt has no FP8 product of {} x {} for {} tokens; koho's own kernel is used",
+          key.first.rows, key.first.columns, key.second);
+  }
+  return found->second ? &*found->second : nullptr;
+}
+
+cublasStatus_t MatmulLibrary::run(const LibraryProduct& product,
+                                  const cublasLtMatmulAlgo_t& algorithm,
+                                  cudaStream_t stream) {
+  const Matmul& p = product.matmul;
+  Plan plan;
+  if (!make_plan(plan, scales_, product, p.tokens).ok()) return CUBLAS_STATUS_INVALID_VALUE;
   const float one = 1.0F;
   const float zero = 0.0F;
-  KOHO_CUBLAS_TRY(cublasLtMatmul(handle_, &plan.operation, &one, p.weight, &plan.weight, p.x,
-                                 &plan.x, &zero, p.out, &plan.out, p.out, &plan.out, algorithm,
-                                 workspace_.as<void>(), static_cast<std::size_t>(kWorkspaceBytes),
-                                 stream));
+  void* out = scales_ == LibraryScales::library ? p.out : product.sums;
+  return cublasLtMatmul(handle_, &plan.operation, &one, product.weight, &plan.weight, p.x, &plan.x,
+                        &zero, out, &plan.out, out, &plan.out, &algorithm, workspace_.as<void>(),
+                        static_cast<std::size_t>(kWorkspaceBytes), stream);
+}
+
+Status MatmulLibrary::prepare(std::int64_t tokens, cudaStream_t stream) {
+  // The least tokens that come here and a few rows are enough to have a kernel loaded.
+  constexpr std::int64_t kFewest = 128;
+  constexpr std::int64_t kRows = 256;
+  std::int64_t bytes = kFewest * kRows * 4;
+  for (const Shape& shape : expected_) bytes = std::max(bytes, kRows * shape.columns);
+  if (expected_.empty() || tokens < kFewest) return {};
+  KOHO_TRY_ASSIGN(const DeviceBlock memory,
+                  DeviceBlock::allocate(memory_, bytes, "cuBLASLt's first products"));
+  KOHO_CUDA_TRY(cudaMemsetAsync(memory.as<void>(), 0, static_cast<std::size_t>(bytes), stream));
+  for (const Shape& shape : expected_) {
+    const std::int64_t most = scales_ == LibraryScales::kernel
+                                  ? std::min(tokens, library_tokens_max(shape.rows))
+                                  : tokens;
+    LibraryProduct product = stand_in(shape, memory.as<void>());
+    for (std::int64_t size = kFewest; size < 2 * most; size *= 2) {
+      KOHO_TRY_ASSIGN(const cublasLtMatmulAlgo_t* const algorithm,
+                      this->algorithm({shape, size}, product));
+      if (algorithm == nullptr) continue;
+      LibraryProduct small = product;
+      small.matmul.tokens = kFewest;
+      small.matmul.rows = static_cast<int>(std::min(shape.rows, kRows));
+      small.matmul.out_stride = small.matmul.rows;
+      // An algorithm that refuses so little is loaded by the first step that uses it.
+      static_cast<void>(run(small, *algorithm, stream));
+    }
+  }
+  KOHO_CUDA_TRY(cudaStreamSynchronize(stream));
   return {};
+}
+
+Result<bool> MatmulLibrary::multiply_piece(const LibraryProduct& product, cudaStream_t stream) {
+  const Matmul& p = product.matmul;
+  const auto size = static_cast<std::int64_t>(std::bit_ceil(static_cast<unsigned>(p.tokens)));
+  const Key key{shape_of(p.rows, p.x_bytes, p.bias != nullptr), size};
+  KOHO_TRY_ASSIGN(const cublasLtMatmulAlgo_t* const algorithm, this->algorithm(key, product));
+  if (algorithm == nullptr) return false;
+  const cublasStatus_t status = run(product, *algorithm, stream);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) {  // which the choice alone does not always tell
+    log::warning("cuBLASLt refuses its FP8 product of {} x {} for {} tokens; koho's own is used",
+                 p.rows, p.x_bytes, p.tokens);
+    algorithms_[key] = std::nullopt;
+    return false;
+  }
+  KOHO_CUBLAS_TRY(status);
+  if (scales_ == LibraryScales::kernel) KOHO_CUDA_TRY(launch_scale_sums(p, product.sums, stream));
+  return true;
+}
+
+Result<bool> MatmulLibrary::multiply(const LibraryProduct& product, cudaStream_t stream) {
+  if (refuses_) return false;
+  const Matmul& p = product.matmul;
+  const std::int64_t piece =
+      scales_ == LibraryScales::kernel ? library_piece(p.rows, p.tokens) : p.tokens;
+  for (std::int64_t first = 0; first < p.tokens; first += piece) {
+    LibraryProduct part = product;
+    part.matmul.tokens = static_cast<int>(std::min(piece, p.tokens - first));
+    part.matmul.x = p.x + first * p.x_stride_bytes;
+    part.matmul.x_scales = p.x_scales + first;
+    part.matmul.out = static_cast<Bf16*>(p.out) + first * p.out_stride;
+    KOHO_TRY_ASSIGN(const bool multiplied, multiply_piece(part, stream));
+    if (!multiplied) return false;
+  }
+  return true;
 }
 
 }  // namespace koho::cuda

@@ -1,59 +1,118 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products of many tokens through cuBLASLt: FP8 with one scale a token and one a weight row,
-// a mode that only Hopper's library has. Algorithms are chosen once for a shape and power of two of
-// tokens.
+// Matrix products of many tokens through cuBLASLt: FP8 with one scale a token and one a weight row.
+// Hopper's library multiplies by these scales itself; others have one scale a matrix at most, and
+// the next kernel multiplies their f32 sums (matmul_scale.cu). Algorithms are chosen once for a
+// shape and power of two of tokens.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <tuple>
+#include <optional>
+#include <set>
+#include <utility>
 
 #include <cublasLt.h>
 
+#include "base/arithmetic.h"
+#include "cuda/matmul.h"
 #include "cuda/runtime.h"
 
 namespace koho::cuda {
 
-struct LibraryProduct {
-  const void* weight = nullptr;          // [N, K] e4m3, row-major
-  const float* weight_scales = nullptr;  // [N]
-  const void* bias = nullptr;            // [N] bf16 or null
-  const void* x = nullptr;               // [T, K] e4m3
-  const float* x_scales = nullptr;       // [T]
-  void* out = nullptr;                   // [T, N] bf16
-  std::int64_t out_stride = 0;
-  std::int64_t tokens = 0;
-  std::int64_t rows = 0;     // N
-  std::int64_t columns = 0;  // K
-  std::int64_t x_stride = 0;
+/// Who multiplies sums by the scales of tokens and of weight rows.
+enum class LibraryScales : std::uint8_t {
+  library,  // cuBLASLt, as it writes bf16
+  kernel    // the next kernel: the library writes f32
 };
+
+struct LibraryProduct {
+  Matmul matmul;                 // fp8, bf16 out, K = x_bytes; its tiled weight is not read
+  const void* weight = nullptr;  // [N, K] e4m3, row-major, aligned to 256 bytes
+  float* sums = nullptr;         // library_sums_bytes() of scratch memory, where the kernel scales
+};
+
+/// Sums of at most so many bytes are made and scaled at a time: bounded memory, and less than the
+/// L2 cache of a B200.
+constexpr std::int64_t kLibrarySumsBytes = 64LL << 20;
+
+/// The most tokens whose sums for `rows` weight rows are made at a time.
+constexpr std::int64_t library_tokens_max(std::int64_t rows) {
+  constexpr std::int64_t kTile = 128;  // tokens of a tile of the library's, about
+  return std::max(kLibrarySumsBytes / (4 * rows) / kTile * kTile, kTile);
+}
+/// Tokens of each piece but the last of a product of `tokens`: as equal as multiples of 16 can be.
+constexpr std::int64_t library_piece(std::int64_t rows, std::int64_t tokens) {
+  const std::int64_t pieces = ceil_div(tokens, library_tokens_max(rows));
+  return round_up<std::int64_t>(ceil_div(tokens, pieces), 16);
+}
+/// Scratch memory for the sums of up to `tokens` tokens.
+constexpr std::int64_t library_sums_bytes(std::int64_t rows, std::int64_t tokens) {
+  return 4 * rows * std::min(round_up<std::int64_t>(tokens, 16), library_tokens_max(rows));
+}
 
 class MatmulLibrary {
  public:
-  static Result<std::unique_ptr<MatmulLibrary>> open(const std::shared_ptr<DeviceMemory>& memory);
+  /// Errors: unsupported (this GPU's library has no FP8 product with `scales`, by its own word),
+  /// resource_exhausted, device_error.
+  static Result<std::unique_ptr<MatmulLibrary>> open(const std::shared_ptr<DeviceMemory>& memory,
+                                                     LibraryScales scales);
   ~MatmulLibrary();
   MatmulLibrary(const MatmulLibrary&) = delete;
   MatmulLibrary& operator=(const MatmulLibrary&) = delete;
 
   /// True if multiply() takes this shape.
   static bool takes(std::int64_t rows, std::int64_t columns);
-  Status multiply(const LibraryProduct& product, cudaStream_t stream);
+  LibraryScales scales() const { return scales_; }
+
+  /// Products of these weights are to come.
+  void expect(std::int64_t rows, std::int64_t columns, bool bias);
+  /// Scratch memory that the expected products of up to `tokens` tokens take.
+  std::int64_t scratch_bytes(std::int64_t tokens) const;
+  /// Chooses algorithms for the expected products of up to `tokens` tokens and has each run once,
+  /// on little, so that no step chooses one or loads its kernel. Waits for it. Errors:
+  /// resource_exhausted, device_error.
+  Status prepare(std::int64_t tokens, cudaStream_t stream);
+
+  /// False: the library has no algorithm for this product after all, and out is to be written by
+  /// other means. Errors: device_error.
+  Result<bool> multiply(const LibraryProduct& product, cudaStream_t stream);
+  /// For tests: as if no product had an algorithm.
+  void refuse() { refuses_ = true; }
 
  private:
-  using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t, bool>;  // N, K, tokens, bias
+  struct Shape {
+    std::int64_t rows = 0;     // N
+    std::int64_t columns = 0;  // K
+    bool bias = false;         // that the library adds
+
+    auto operator<=>(const Shape&) const = default;
+  };
+  using Key = std::pair<Shape, std::int64_t>;  // and tokens, a power of two
 
   MatmulLibrary() = default;
-  Result<const cublasLtMatmulAlgo_t*> algorithm(const Key& key,
-                                                cublasLtMatmulDesc_t operation,
-                                                cublasLtMatrixLayout_t weight,
-                                                cublasLtMatrixLayout_t x,
-                                                cublasLtMatrixLayout_t out);
+  Shape shape_of(std::int64_t rows, std::int64_t columns, bool bias) const;
+  /// A product whose operands lie at `memory`, all of them.
+  LibraryProduct stand_in(const Shape& shape, void* memory) const;
+  /// Asks the library; none: it has none.
+  Result<std::optional<cublasLtMatmulAlgo_t>> choose(const LibraryProduct& product,
+                                                     std::int64_t tokens);
+  /// choose() once, with a word in the log if there is none.
+  Result<const cublasLtMatmulAlgo_t*> algorithm(const Key& key, const LibraryProduct& product);
+  cublasStatus_t run(const LibraryProduct& product,
+                     const cublasLtMatmulAlgo_t& algorithm,
+                     cudaStream_t stream);
+  Result<bool> multiply_piece(const LibraryProduct& product, cudaStream_t stream);
 
+  std::shared_ptr<DeviceMemory> memory_;
+  LibraryScales scales_ = LibraryScales::library;
+  bool refuses_ = false;
   cublasLtHandle_t handle_ = nullptr;
   cublasLtMatmulPreference_t preference_ = nullptr;
   DeviceBlock workspace_;
-  std::map<Key, cublasLtMatmulAlgo_t> algorithms_;
+  std::set<Shape> expected_;
+  std::map<Key, std::optional<cublasLtMatmulAlgo_t>> algorithms_;
 };
 
 }  // namespace koho::cuda

@@ -111,4 +111,8 @@ cudaError_t launch_matmul_portable(const Matmul& p, int multiprocessors, cudaStr
   return launch_matmul<MultiplyPortable>(p, multiprocessors, stream);
 }
 
+const void* kernel_of::matmul_portable() {
+  return reinterpret_cast<const void*>(&any_kernel);
+}
+
 }  // namespace koho::cuda

@@ -705,4 +705,8 @@ cudaError_t launch_matmul_prefill(const Matmul& p,
              : launch_form<TileType::fp8, 128, false, true>(p, maps, multiprocessors, stream);
 }
 
+const void* kernel_of::matmul_prefill() {
+  return reinterpret_cast<const void*>(&any_kernel);
+}
+
 }  // namespace koho::cuda

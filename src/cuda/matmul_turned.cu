@@ -672,4 +672,8 @@ cudaError_t launch_matmul_turned(const Matmul& p,
   return cudaErrorInvalidValue;
 }
 
+const void* kernel_of::matmul_turned() {
+  return reinterpret_cast<const void*>(&any_kernel);
+}
+
 }  // namespace koho::cuda

@@ -111,4 +111,8 @@ cudaError_t launch_matmul_wgmma(const Matmul& p, int multiprocessors, cudaStream
   return launch_matmul<MultiplyWgmma>(p, multiprocessors, stream);
 }
 
+const void* kernel_of::matmul_wgmma() {
+  return reinterpret_cast<const void*>(&any_kernel);
+}
+
 }  // namespace koho::cuda

@@ -166,6 +166,15 @@ Status CudaBackend::run_matmul(const Matmul& p) {
   return {};
 }
 
+Result<bool> CudaBackend::multiply_in_library(const Matmul& p, const LinearSegment& segment) {
+  LibraryProduct product{.matmul = p, .weight = segment.rows.as<void>(), .sums = nullptr};
+  if (library_->scales() == LibraryScales::kernel) {
+    KOHO_TRY_ASSIGN(std::byte * sums, scratch(library_sums_bytes(p.rows, p.tokens)));
+    product.sums = reinterpret_cast<float*>(sums);
+  }
+  return library_->multiply(product, stream_);
+}
+
 Status CudaBackend::multiply_segment(TensorView out,
                                      const Activation& x,
                                      const LinearSegment& segment) {
@@ -176,26 +185,16 @@ Status CudaBackend::multiply_segment(TensorView out,
   std::byte* destination = out.data + segment.first_column * dtype_bytes(out.dtype);
   Matmul p = matrix.parameters();
   set_x(p, form);
-  const bool aligned = copies_aligned(p);
   p.tokens = static_cast<int>(tokens);
   p.out = destination;
   p.out_stride = out.stride(0);
   p.end = f32 ? MatmulEnd::f32 : MatmulEnd::bf16;
-  if (segment.rows.bytes() > 0 && tokens > kDenseTokens && wgmma_ && !f32 && aligned &&
+  const bool aligned = copies_aligned(p);
+  if (segment.rows.bytes() > 0 && tokens > kDenseTokens && !f32 && aligned &&
       out.stride(0) % 8 == 0 && reinterpret_cast<std::uintptr_t>(destination) % 16 == 0) {
-    if (takes_prompt(p, tokens)) return run_prefill(p, tokens, kPrefillColumns);
-    return library_->multiply({.weight = segment.rows.as<void>(),
-                               .weight_scales = p.row_scales,
-                               .bias = p.bias,
-                               .x = p.x,
-                               .x_scales = p.x_scales,
-                               .out = destination,
-                               .out_stride = out.stride(0),
-                               .tokens = tokens,
-                               .rows = matrix.rows,
-                               .columns = matrix.columns,
-                               .x_stride = p.x_stride_bytes},
-                              stream_);
+    if (wgmma_ && takes_prompt(p, tokens)) return run_prefill(p, tokens, kPrefillColumns);
+    KOHO_TRY_ASSIGN(const bool multiplied, multiply_in_library(p, segment));
+    if (multiplied) return {};
   }
   if (!aligned) {
     const std::int64_t stride = matrix.width_bytes;

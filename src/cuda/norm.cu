@@ -228,4 +228,8 @@ cudaError_t launch_pad_rows(std::uint8_t* out,
                        out_stride_bytes, x, x_stride_bytes, bytes);
 }
 
+const void* kernel_of::norm() {
+  return reinterpret_cast<const void*>(&any_kernel);
+}
+
 }  // namespace koho::cuda

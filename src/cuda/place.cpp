@@ -189,6 +189,7 @@ Result<LinearSegment> CudaBackend::place_segment(std::span<const LinearSource> b
   if (twice) {
     KOHO_TRY_ASSIGN(segment.rows,
                     DeviceBlock::allocate(memory_, rows * columns, "weights for cuBLASLt"));
+    library_->expect(rows, columns, has_bias);
   }
 
   const std::int64_t width_blocks = ceil_div<std::int64_t>(matrix.width_bytes, kBlockWidth);

@@ -68,4 +68,8 @@ int matmul_parts(int tiles, int width_bytes) {
   return stages < kPartsMax ? stages : kPartsMax;
 }
 
+const void* kernel_of::repack() {
+  return reinterpret_cast<const void*>(&any_kernel);
+}
+
 }  // namespace koho::cuda

@@ -282,4 +282,8 @@ cudaError_t launch_rope_kv(const RopeKv& p, cudaStream_t stream) {
       {dim3(static_cast<unsigned>((groups + block - 1) / block)), dim3(kWarps * 32)}, stream, p);
 }
 
+const void* kernel_of::rope_kv() {
+  return reinterpret_cast<const void*>(&any_kernel);
+}
+
 }  // namespace koho::cuda

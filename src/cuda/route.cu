@@ -335,4 +335,8 @@ cudaError_t launch_route(const Route& p, cudaStream_t stream) {
       stream, p);
 }
 
+const void* kernel_of::route() {
+  return reinterpret_cast<const void*>(&any_kernel);
+}
+
 }  // namespace koho::cuda

@@ -315,4 +315,8 @@ cudaError_t launch_route_few(const Route& p, cudaStream_t stream) {
       stream, p, each, route_row_elements(p.hidden));
 }
 
+const void* kernel_of::route_few() {
+  return reinterpret_cast<const void*>(&any_kernel);
+}
+
 }  // namespace koho::cuda

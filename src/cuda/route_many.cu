@@ -170,4 +170,8 @@ cudaError_t launch_route_many(const Route& p, cudaStream_t stream) {
       stream, p, row);
 }
 
+const void* kernel_of::route_many() {
+  return reinterpret_cast<const void*>(&any_kernel);
+}
+
 }  // namespace koho::cuda

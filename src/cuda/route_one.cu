@@ -149,4 +149,8 @@ cudaError_t launch_route_one(const Route& p, cudaStream_t stream) {
                        stream, p, route_row_elements(p.hidden));
 }
 
+const void* kernel_of::route_one() {
+  return reinterpret_cast<const void*>(&any_kernel);
+}
+
 }  // namespace koho::cuda

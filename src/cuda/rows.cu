@@ -129,4 +129,8 @@ cudaError_t launch_reset_counts(const CountReset& reset, cudaStream_t stream) {
   return launch_kernel(count_kernel, {dim3(blocks_for(most)), dim3(kThreads)}, stream, reset);
 }
 
+const void* kernel_of::rows() {
+  return reinterpret_cast<const void*>(&any_kernel);
+}
+
 }  // namespace koho::cuda

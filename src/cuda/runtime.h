@@ -43,6 +43,11 @@ Status check_exists(int index);
 /// Reads and checks device `index`. Errors: not_found, unsupported, device_error.
 Result<DeviceInfo> open_device(int index);
 
+/// Loads all of koho's kernels that the current GPU has, with those of Hopper or without: left to
+/// itself CUDA loads a kernel when it is first launched, and the step that does so waits. Returns
+/// how many were not loaded before. Errors: device_error.
+Result<int> load_kernels(bool hopper);
+
 /// Device memory handed out by plain cudaMalloc, counted by what it is for.
 class DeviceMemory {
  public:

@@ -428,4 +428,8 @@ cudaError_t launch_sample_cut(const Sample& p, cudaStream_t stream) {
                        stream, p);
 }
 
+const void* kernel_of::sample_cut() {
+  return reinterpret_cast<const void*>(&any_kernel);
+}
+
 }  // namespace koho::cuda

@@ -257,4 +257,8 @@ cudaError_t launch_sample(const Sample& p, cudaStream_t stream) {
   return status != cudaSuccess ? status : launch_sample_cut(rest, stream);
 }
 
+const void* kernel_of::sample_draw() {
+  return reinterpret_cast<const void*>(&any_kernel);
+}
+
 }  // namespace koho::cuda

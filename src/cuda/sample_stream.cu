@@ -644,4 +644,8 @@ cudaError_t launch_sample_stream(const Sample& p, cudaStream_t stream) {
       {dim3(static_cast<unsigned>(p.row_count)), dim3(kSampleThreads), sizeof(Shared)}, stream, p);
 }
 
+const void* kernel_of::sample_stream() {
+  return reinterpret_cast<const void*>(&any_kernel);
+}
+
 }  // namespace koho::cuda

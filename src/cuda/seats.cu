@@ -97,4 +97,8 @@ cudaError_t launch_set_entries(std::int32_t* table,
                        entries, pairs, count);
 }
 
+const void* kernel_of::seats() {
+  return reinterpret_cast<const void*>(&any_kernel);
+}
+
 }  // namespace koho::cuda

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The start-up self-test: Hopper's matrix and attention kernels against the portable ones on random
-// data. A difference beyond rounding switches the fast kernel off and says so; the engine runs on.
+// The start-up self-test: Hopper's matrix and attention kernels, and cuBLASLt, against the portable
+// kernels on random data. A difference beyond rounding switches the fast one off and says so; the
+// engine runs on.
 #include <algorithm>
 #include <cmath>
 #include <random>
@@ -145,6 +146,7 @@ Status CudaBackend::run_self_test() {
           KOHO_CUDA_TRY(launch_matmul_portable(shape, device_.multiprocessors, stream_));
         else
           KOHO_TRY(launch(shape));
+        if (form == 1) KOHO_TRY(spoil(FastPathFault::matrices, out.as<void>(), 2 * kRows));
         KOHO_CUDA_TRY(cudaStreamSynchronize(stream_));
         KOHO_TRY_ASSIGN(results[form],
                         results_of(out, shape.end, static_cast<std::size_t>(shape.tokens) * kRows));
@@ -332,6 +334,81 @@ Status CudaBackend::run_experts_down_self_test() {
   return {};
 }
 
+/// A product of which neither side is a multiple of the library's tiles, with a bias and without.
+Result<bool> CudaBackend::library_is_right() {
+  constexpr double kErrorMax = 2e-3 + 1.0 / 256.0;  // as above, rounded to bf16
+  constexpr int kTokensOdd = 157;
+  constexpr int kRowsOdd = 112;
+  static_assert(kTokensOdd <= kTokensMany && kRowsOdd <= kRows);
+  const Operands operands(static_cast<std::uint32_t>(TileType::fp8) + 1, 1);
+  const Operands halves(1, 2);  // bf16 numbers around 0, for the bias
+  const auto to_block = [&](const void* data, std::size_t bytes) -> Result<DeviceBlock> {
+    KOHO_TRY_ASSIGN(DeviceBlock block,
+                    DeviceBlock::allocate(memory_, static_cast<std::int64_t>(bytes), "self-test"));
+    KOHO_CUDA_TRY(cudaMemcpy(block.as<void>(), data, bytes, cudaMemcpyHostToDevice));
+    return block;
+  };
+  KOHO_TRY_ASSIGN(const DeviceBlock source, to_block(operands.weight.data(), kRowsOdd * kColumns));
+  KOHO_TRY_ASSIGN(const DeviceBlock x, to_block(operands.x.data(), kTokensOdd * kColumns));
+  KOHO_TRY_ASSIGN(const DeviceBlock row_scales, to_device(operands.row_scales, "self-test"));
+  KOHO_TRY_ASSIGN(const DeviceBlock x_scales, to_device(operands.token_scales, "self-test"));
+  KOHO_TRY_ASSIGN(const DeviceBlock bias, to_block(halves.weight.data(), 2 * kRowsOdd));
+  KOHO_TRY_ASSIGN(
+      const DeviceBlock sums,
+      DeviceBlock::allocate(memory_, library_sums_bytes(kRowsOdd, kTokensOdd), "self-test"));
+  constexpr int kOutBytes = 2 * kTokensOdd * kRowsOdd;
+  KOHO_TRY_ASSIGN(const DeviceBlock out, DeviceBlock::allocate(memory_, kOutBytes, "self-test"));
+  KOHO_TRY_ASSIGN(const TiledMatrices matrix,
+                  make_tiles(TileType::fp8, false, 1, kRowsOdd, kColumns));
+  KOHO_CUDA_TRY(launch_repack({.tiles = matrix.weight.as<std::uint8_t>(),
+                               .source = source.as<const std::uint8_t>(),
+                               .source_stride_bytes = kColumns,
+                               .rows = kRowsOdd,
+                               .row_bytes = kColumns,
+                               .width_bytes = matrix.width_bytes},
+                              stream_));
+  Matmul p = matrix.parameters();
+  p.row_scales = row_scales.as<const float>();
+  p.x = x.as<const std::uint8_t>();
+  p.x_stride_bytes = kColumns;
+  p.x_bytes = kColumns;
+  p.x_scales = x_scales.as<const float>();
+  p.tokens = kTokensOdd;
+  p.out = out.as<void>();
+  p.out_stride = kRowsOdd;
+  p.token_tiles = 8;
+  for (const bool biased : {false, true}) {
+    p.bias = biased ? bias.as<const Bf16>() : nullptr;
+    std::vector<float> results[2];
+    for (int form = 0; form < 2; ++form) {
+      KOHO_CUDA_TRY(cudaMemsetAsync(out.as<void>(), 0xFF, kOutBytes, stream_));
+      if (form == 0) {
+        KOHO_CUDA_TRY(launch_matmul_portable(p, device_.multiprocessors, stream_));
+      } else {
+        const Result<bool> multiplied = library_->multiply(
+            {.matmul = p, .weight = source.as<const void>(), .sums = sums.as<float>()}, stream_);
+        if (!multiplied.ok()) log::warning("self-test: {}", multiplied.error().message);
+        if (!multiplied.ok() || !*multiplied) return false;
+        KOHO_TRY(spoil(FastPathFault::library, out.as<void>(), 2 * kRowsOdd));
+      }
+      KOHO_CUDA_TRY(cudaStreamSynchronize(stream_));
+      KOHO_TRY_ASSIGN(results[form], results_of(out, MatmulEnd::bf16, kTokensOdd * kRowsOdd));
+    }
+    const double error = relative_error(results[1], results[0]);
+    if (error <= kErrorMax) continue;
+    log::warning("self-test: cuBLASLt ({} scales{}) differs from the portable kernel by {:.1e}",
+                 library_->scales() == LibraryScales::library ? "row and column" : "scalar",
+                 biased ? ", bias" : "", error);
+    return false;
+  }
+  return true;
+}
+
+Status CudaBackend::spoil(FastPathFault fault, void* out, std::size_t bytes) {
+  if (options_.fault == fault) KOHO_CUDA_TRY(cudaMemsetAsync(out, 0, bytes, stream_));
+  return {};
+}
+
 Status CudaBackend::run_attention_self_test(bool codes) {
   // The operator's own gate: the softmax's weights have 8 bits or more.
   constexpr double kErrorMax = 5e-3;
@@ -421,6 +498,7 @@ Status CudaBackend::run_attention_self_test(bool codes) {
     KOHO_CUDA_TRY(cudaMemsetAsync(out.as<void>(), 0xFF, 2 * kOut, stream_));
     KOHO_CUDA_TRY(form == 0 ? launch_attention_prefill(p, stream_)
                             : launch_attention_wgmma(p, stream_));
+    if (form > 0) KOHO_TRY(spoil(FastPathFault::attention, out.as<void>(), 2 * kWidth));
     KOHO_CUDA_TRY(cudaStreamSynchronize(stream_));
     std::vector<std::uint16_t> bits(kOut);
     KOHO_CUDA_TRY(cudaMemcpy(bits.data(), out.as<void>(), 2 * bits.size(), cudaMemcpyDeviceToHost));

@@ -166,7 +166,9 @@ class Backend {
   Result<Experts> place_experts(const ExpertsSource& source);
   /// A tensor that is read as it is (norms, embedding, router); in place on the CPU.
   virtual Result<Tensor> place(ConstTensorView source) = 0;
-  /// Sizes scratch memory. Requires: all weights are placed. Errors: resource_exhausted.
+  /// Sizes scratch memory, and sets up what the first steps of sizes up to `limits` would have to
+  /// otherwise (kernels to load, libraries' algorithms to choose). Requires: all weights are
+  /// placed. Errors: resource_exhausted.
   virtual Status reserve(const StepLimits& limits) = 0;
 
   // ---- operators

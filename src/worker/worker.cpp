@@ -424,8 +424,8 @@ Status Worker::run_padding(const StepShape& shape, std::int64_t decodes) {
   return backend_->synchronize();
 }
 
-/// Runs the largest steps once: scratch memory reaches its final size, kernels are loaded,
-/// libraries choose their algorithms.
+/// Runs the largest steps once: what is left to be set up by a first step is. (The backend's
+/// reserve() has loaded kernels and chosen libraries' algorithms for every size.)
 Status Worker::warm_up() {
   const std::int64_t sequences = limits_.sequences_max;
   const std::int64_t rows = std::min(limits_.logit_rows_max, limits_.tokens_max);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which GPUs are refused, and in which words. No GPU.
+// Which GPUs are refused, and in which words, without a GPU; and with one, that all kernels can be
+// loaded.
 #include <gtest/gtest.h>
 
 #include "cuda/runtime.h"
@@ -77,6 +78,18 @@ TEST(CheckExists, ANumberThatNoGpuHasIsNotFound) {
               std::string::npos)
         << status.error().message;
   }
+}
+
+TEST(LoadKernels, LoadsEachOnce) {
+  const Result<DeviceInfo> device = open_device(0);
+  if (!device.ok() && device.error().code == ErrorCode::not_found) GTEST_SKIP() << "no GPU";
+  ASSERT_TRUE(device.ok()) << device.error().message;
+  const Result<int> first = load_kernels(device->hopper());
+  ASSERT_TRUE(first.ok()) << first.error().message;
+  EXPECT_GT(*first, 26);  // more than one a file; none where CUDA is told to load eagerly
+  const Result<int> again = load_kernels(device->hopper());
+  ASSERT_TRUE(again.ok()) << again.error().message;
+  EXPECT_EQ(*again, 0);
 }
 
 }  // namespace

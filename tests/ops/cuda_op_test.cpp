@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs the one list of operator cases on the CUDA backend: with Hopper's kernels where the GPU has
-// them, the same captured in CUDA graphs, with those of the deterministic mode, and with the
-// portable ones alone. KOHO_OP_SEED sets the first seed, KOHO_OP_ROUNDS how many follow. Without a
-// GPU the cases are skipped and say so.
+// them, the same captured in CUDA graphs, with those of the deterministic mode, with the portable
+// ones and cuBLASLt as it is on other GPUs, and with the portable ones alone. KOHO_OP_SEED sets the
+// first seed, KOHO_OP_ROUNDS how many follow. Then what takes over where the self-test finds a fast
+// path wrong. Without a GPU the cases are skipped and say so.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -28,17 +29,44 @@ std::uint64_t number_from_environment(const char* name, std::uint64_t otherwise)
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
-enum class Mode { fast, deterministic, portable, recorded };
+enum class Mode { fast, deterministic, portable, portable_deterministic, recorded };
 using Parameters = std::tuple<Mode, std::size_t>;
+
+// One FP8 wgmma aligns its 32 products and its sum to the largest of them and drops what lies
+// more than 13 bits below: each of 33 terms loses less than 2^-13 of it (docs/kernels).
+constexpr double kWgmmaError = 33.0 / 8192.0;
+constexpr double kF32Error = OpCaseOptions{}.accumulation_error;
+
+/// What the backend promises of a case.
+OpCaseOptions promises(Mode mode, const std::string& name) {
+  const bool portable = mode == Mode::portable || mode == Mode::portable_deterministic;
+  const double instruction_error = std::sqrt(33.0 / 3.0) / 8192.0;  // each uniform up to that
+  // Half a unit of a weight of at least 2^14 exp(-1/128), and 2^-18 for the exponential of its bin
+  // (src/cuda/sample.cuh).
+  const double sampling_error = 0x1p-15 * std::exp(1.0 / 128.0) + 0x1p-18;
+  // On Hopper cuBLASLt multiplies on wgmma in every mode.
+  const bool library = mode == Mode::portable && name.starts_with("linear");
+  return {.batch_invariant = true,
+          .many_as_few = mode == Mode::deterministic || mode == Mode::portable_deterministic,
+          .accumulation_error = portable && !library ? kF32Error : kWgmmaError,
+          .attention_weight_error = 0x1p-8,
+          .attention_weight_step = 0x1p-38,
+          .sampling_weight_error = sampling_error,
+          // 16 parts of two chains each; the plain form has more.
+          .router_chains = 32.0,
+          .decode_as_prefill = mode == Mode::deterministic,
+          .instruction_error = portable ? 0.0 : instruction_error};
+}
 
 class CudaOperator : public ::testing::TestWithParam<Parameters> {
  protected:
   static Backend* backend(Mode mode) {
-    static std::unique_ptr<Backend> backends[4];
+    static std::unique_ptr<Backend> backends[5];
     std::unique_ptr<Backend>& found = backends[static_cast<int>(mode)];
     if (found != nullptr) return found.get();
     Result<std::unique_ptr<Backend>> opened = make_cuda_backend(
-        {.portable_only = mode == Mode::portable, .deterministic = mode == Mode::deterministic});
+        {.portable_only = mode == Mode::portable || mode == Mode::portable_deterministic,
+         .deterministic = mode == Mode::deterministic || mode == Mode::portable_deterministic});
     if (!opened.ok()) {
       EXPECT_EQ(opened.error().code, ErrorCode::not_found) << opened.error().message;
       return nullptr;
@@ -51,30 +79,13 @@ class CudaOperator : public ::testing::TestWithParam<Parameters> {
 
 TEST_P(CudaOperator, EqualsItsFloat64Twin) {
   const auto [mode, index] = GetParam();
-  const bool portable = mode == Mode::portable;
   Backend* cuda = backend(mode);
   if (cuda == nullptr) GTEST_SKIP() << "no GPU";
   const OpCase& op_case = op_cases()[index];
   const std::uint64_t first = number_from_environment("KOHO_OP_SEED", std::random_device{}());
   const std::uint64_t rounds =
       std::min(op_case.rounds_max, number_from_environment("KOHO_OP_ROUNDS", 12));
-  // One FP8 wgmma aligns its 32 products and its sum to the largest of them and drops what lies
-  // more than 13 bits below: each of 33 terms loses less than 2^-13 of it (docs/kernels).
-  constexpr double kWgmmaError = 33.0 / 8192.0;
-  const double instruction_error = std::sqrt(33.0 / 3.0) / 8192.0;  // each uniform up to that
-  // Half a unit of a weight of at least 2^14 exp(-1/128), and 2^-18 for the exponential of its bin
-  // (src/cuda/sample.cuh).
-  const double sampling_error = 0x1p-15 * std::exp(1.0 / 128.0) + 0x1p-18;
-  const OpCaseOptions options{.batch_invariant = true,
-                              .many_as_few = mode != Mode::fast && mode != Mode::recorded,
-                              .accumulation_error = portable ? 4e-6 : kWgmmaError,
-                              .attention_weight_error = 0x1p-8,
-                              .attention_weight_step = 0x1p-38,
-                              .sampling_weight_error = sampling_error,
-                              // 16 parts of two chains each; the plain form has more.
-                              .router_chains = 32.0,
-                              .decode_as_prefill = mode == Mode::deterministic,
-                              .instruction_error = portable ? 0.0 : instruction_error};
+  const OpCaseOptions options = promises(mode, op_case.name);
   for (std::uint64_t round = 0; round < rounds; ++round) {
     const std::string faults = op_case.run(*cuda, first + round, options);
     ASSERT_EQ(faults, "") << op_case.name << " on " << cuda->description()
@@ -82,28 +93,113 @@ TEST_P(CudaOperator, EqualsItsFloat64Twin) {
   }
 }
 
-/// Every case in the fast mode, recorded or not, and in the portable mode; in the deterministic one
-/// those it gives to other kernels.
+/// Every case in the fast mode, recorded or not, and in the portable mode; in the deterministic
+/// ones those they give to other kernels.
 std::vector<Parameters> parameters() {
   std::vector<Parameters> found;
-  for (const Mode mode : {Mode::fast, Mode::recorded, Mode::deterministic, Mode::portable}) {
+  for (const Mode mode : {Mode::fast, Mode::recorded, Mode::deterministic, Mode::portable,
+                          Mode::portable_deterministic}) {
     for (std::size_t i = 0; i < op_cases().size(); ++i) {
       const std::string& name = op_cases()[i].name;
       const bool others = name.starts_with("linear") || name.starts_with("experts") ||
                           name.starts_with("sample") || name.starts_with("attention");
-      if (mode != Mode::deterministic || others) found.emplace_back(mode, i);
+      const bool few = mode == Mode::deterministic            ? others
+                       : mode == Mode::portable_deterministic ? name.starts_with("linear")
+                                                              : true;
+      if (few) found.emplace_back(mode, i);
     }
   }
   return found;
 }
 
 std::string case_name(const ::testing::TestParamInfo<Parameters>& info) {
-  constexpr const char* kModes[] = {"", "deterministic_", "portable_", "recorded_"};
+  constexpr const char* kModes[] = {"", "deterministic_", "portable_", "portable_deterministic_",
+                                    "recorded_"};
   return kModes[static_cast<int>(std::get<0>(info.param))] +
          op_cases()[std::get<1>(info.param)].name;
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CudaOperator, ::testing::ValuesIn(parameters()), case_name);
+
+/// A fast path that is found wrong, and how it shows that another one runs.
+struct Fallback {
+  const char* name;
+  CudaOptions options;
+  const char* said = "";   // in the backend's description
+  const char* op_case;     // that the path would run
+  OpCaseOptions promises;  // of what runs instead
+  bool tells = true;       // and the path itself breaks them
+  bool hopper = false;     // the path is Hopper's
+};
+
+TEST(CudaSelfTest, LetsOtherKernelsRunWhatItFindsWrong) {
+  constexpr OpCaseOptions kOwn{.accumulation_error = kWgmmaError};  // wgmma's, but a row's bits
+  constexpr OpCaseOptions kPortable{};
+  constexpr const char* kMany = "linear_fp8_channel_many";
+  constexpr const char* kPrompt = "attention_prompt_bf16";
+  constexpr const char* kNoLibrary = ", without cuBLASLt";
+  const Fallback fallbacks[] = {
+      {.name = "cuBLASLt",
+       .options = {.fault = FastPathFault::library},
+       .said = kNoLibrary,
+       .op_case = kMany,
+       .promises = kOwn},
+      {.name = "cuBLASLt with one scale",
+       .options = {.portable_only = true, .fault = FastPathFault::library},
+       .said = kNoLibrary,
+       .op_case = kMany,
+       .promises = kPortable},
+      {.name = "a product of cuBLASLt",
+       .options = {.fault = FastPathFault::library_refuses},
+       .op_case = kMany,
+       .promises = kOwn},
+      {.name = "a product of cuBLASLt with one scale",
+       .options = {.portable_only = true, .fault = FastPathFault::library_refuses},
+       .op_case = kMany,
+       .promises = kPortable},
+      {.name = "matrices on wgmma",
+       .options = {.fault = FastPathFault::matrices, .deterministic = true},
+       .said = ", portable matrices",
+       .op_case = "linear_fp8_channel",
+       .promises = kPortable,
+       .hopper = true},
+      {.name = "attention on wgmma",
+       .options = {.fault = FastPathFault::attention},
+       .said = ", portable attention",
+       .op_case = kPrompt,
+       .promises = promises(Mode::fast, kPrompt),
+       .tells = false,
+       .hopper = true}};
+  constexpr std::uint64_t kRounds = 4;
+  constexpr std::uint64_t kTellingRounds = 16;  // some seeds have shapes that all paths run alike
+  for (const Fallback& fallback : fallbacks) {
+    SCOPED_TRACE(fallback.name);
+    Result<std::unique_ptr<Backend>> opened = make_cuda_backend(fallback.options);
+    if (!opened.ok() && opened.error().code == ErrorCode::not_found) GTEST_SKIP() << "no GPU";
+    ASSERT_TRUE(opened.ok()) << opened.error().message;
+    CudaOptions right_options = fallback.options;
+    right_options.fault = FastPathFault::none;
+    Result<std::unique_ptr<Backend>> right = make_cuda_backend(right_options);
+    ASSERT_TRUE(right.ok()) << right.error().message;
+    const std::string gpu = (*right)->description();
+    if (fallback.hopper && gpu.find("H100") == std::string::npos &&
+        gpu.find("H200") == std::string::npos)
+      continue;
+    EXPECT_EQ(gpu.find(','), std::string::npos)
+        << "the self-test finds a fault of its own: " << gpu;
+    EXPECT_EQ((*opened)->description(), gpu + fallback.said);
+    const auto op_case = std::find_if(op_cases().begin(), op_cases().end(), [&](const OpCase& one) {
+      return one.name == fallback.op_case;
+    });
+    ASSERT_NE(op_case, op_cases().end());
+    for (std::uint64_t seed = 1; seed <= kRounds; ++seed)
+      EXPECT_EQ(op_case->run(**opened, seed, fallback.promises), "") << "seed " << seed;
+    bool broken = false;
+    for (std::uint64_t seed = 1; fallback.tells && !broken && seed <= kTellingRounds; ++seed)
+      broken = !op_case->run(**right, seed, fallback.promises).empty();
+    EXPECT_EQ(broken, fallback.tells);
+  }
+}
 
 /// An expert layer at a model's widths, as a rank holds it, and how many tokens it gets.
 struct ExpertLayer {

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/kernel_files.h"
+
+#include <iterator>
+#include <vector>
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include "cuda/runtime.h"
+
+namespace koho::cuda {
+namespace {
+
+/// The driver's functions: the library does not link the driver, which a machine may lack.
+struct Driver {
+  decltype(&cuFuncGetModule) module_of = nullptr;
+  decltype(&cuModuleGetFunctionCount) count = nullptr;
+  decltype(&cuModuleEnumerateFunctions) enumerate = nullptr;
+  decltype(&cuFuncIsLoaded) is_loaded = nullptr;
+  decltype(&cuFuncLoad) load = nullptr;
+};
+
+template <typename Function>
+Status find(Function& function, const char* name) {
+  constexpr unsigned kSince = 12040;  // CUDA 12.4 has all of them
+  void* symbol = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  KOHO_CUDA_TRY(cudaGetDriverEntryPointByVersion(name, &symbol, kSince, cudaEnableDefault, &found));
+  if (found != cudaDriverEntryPointSuccess || symbol == nullptr)
+    return make_error(ErrorCode::device_error, "the driver has no {}", name);
+  function = reinterpret_cast<Function>(symbol);
+  return {};
+}
+
+Status check(CUresult result, const char* call) {
+  if (result == CUDA_SUCCESS) return {};
+  return make_error(ErrorCode::device_error, "{}: error {}", call, static_cast<int>(result));
+}
+
+Result<int> load_file(const Driver& driver, const void* kernel) {
+  cudaFunction_t one = nullptr;
+  KOHO_CUDA_TRY(cudaGetFuncBySymbol(&one, kernel));
+  CUmodule module = nullptr;
+  KOHO_TRY(check(driver.module_of(&module, one), "cuFuncGetModule"));
+  unsigned count = 0;
+  KOHO_TRY(check(driver.count(&count, module), "cuModuleGetFunctionCount"));
+  std::vector<CUfunction> functions(count);
+  KOHO_TRY(check(driver.enumerate(functions.data(), count, module), "cuModuleEnumerateFunctions"));
+  int loaded = 0;
+  for (CUfunction function : functions) {
+    CUfunctionLoadingState state{};
+    KOHO_TRY(check(driver.is_loaded(&state, function), "cuFuncIsLoaded"));
+    if (state == CU_FUNCTION_LOADING_STATE_LOADED) continue;
+    KOHO_TRY(check(driver.load(function), "cuFuncLoad"));
+    ++loaded;
+  }
+  return loaded;
+}
+
+using File = const void* (*)();
+constexpr File kFiles[] = {kernel_of::attention_decode,
+                           kernel_of::attention_merge,
+                           kernel_of::attention_plain,
+                           kernel_of::attention_prefill,
+                           kernel_of::draw,
+                           kernel_of::experts,
+                           kernel_of::matmul_portable,
+                           kernel_of::matmul_scale,
+                           kernel_of::norm,
+                           kernel_of::repack,
+                           kernel_of::rope_kv,
+                           kernel_of::route,
+                           kernel_of::route_few,
+                           kernel_of::route_many,
+                           kernel_of::route_one,
+                           kernel_of::rows,
+                           kernel_of::sample_cut,
+                           kernel_of::sample_draw,
+                           kernel_of::sample_stream,
+                           kernel_of::seats};
+constexpr File kHopperFiles[] = {kernel_of::attention_wgmma, kernel_of::experts_down,
+                                 kernel_of::matmul_dense,    kernel_of::matmul_prefill,
+                                 kernel_of::matmul_turned,   kernel_of::matmul_wgmma};
+
+}  // namespace
+
+Result<int> load_kernels(bool hopper) {
+  Driver driver;
+  KOHO_TRY(find(driver.module_of, "cuFuncGetModule"));
+  KOHO_TRY(find(driver.count, "cuModuleGetFunctionCount"));
+  KOHO_TRY(find(driver.enumerate, "cuModuleEnumerateFunctions"));
+  KOHO_TRY(find(driver.is_loaded, "cuFuncIsLoaded"));
+  KOHO_TRY(find(driver.load, "cuFuncLoad"));
+  std::vector<File> files(std::begin(kFiles), std::end(kFiles));
+  if (hopper) files.insert(files.end(), std::begin(kHopperFiles), std::end(kHopperFiles));
+  int loaded = 0;
+  for (const File kernel_of : files) {
+    KOHO_TRY_ASSIGN(const int of_file, load_file(driver, kernel_of()));
+    loaded += of_file;
+  }
+  return loaded;
+}
+
+}  // namespace koho::cuda
