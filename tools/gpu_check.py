@@ -112,7 +112,7 @@ def steps(found, out):
 
     # Speed.
     list_.append(Step("op timings", [BUILD / "bench" / "op_bench", "--out", out / "ops.json", "--commit", commit], 300,
-                      (r" us ", r"failed|cannot be built")))
+                      (r" us ", r"WRONG|failed|cannot be built", r"^-- .* cases")))
     list_.append(Step("latency", [*latency, "--batch", "1,16,64", "--context", "1024", "--prefill", "8192", "--out",
                                   out / "latency.json"], 150, timing))
     list_.append(Step("latency fp8 cache", [*latency, "--batch", "1,64", "--context", "1024", "--prefill", "8192", "--kv-dtype",
@@ -123,8 +123,8 @@ def steps(found, out):
         list_.append(Step(f"long context {cache}", [*latency, "--batch", "1", "--context", "131000", "--prefill", "8192",
                                                     "--kv-dtype", cache, "--no-classes"], 150, timing, memory=148e9))
     list_.append(Step("throughput", [program, "bench", *air, "--requests", "128", "--concurrency", "64", "--prompt-len", "256",
-                                     "--gen-len", "256", "--temperature", "1", "--no-prefix-cache", "--json",
-                                     out / "throughput.json"], 180, (r".*",)))
+                                     "--gen-len", "256", "--temperature", "1", "--no-prefix-cache", "--commit",
+                                     commit, "--json", out / "throughput.json"], 180, (r".*",)))
     shaped = pathlib.Path("/dev/shm/koho_shaped_checkpoint")  # 21.5 GB of memory
     load = (f"test -x {program} && {shlex.quote(sys.executable)} tools/make_shaped_checkpoint.py --config {AIR} --layers 9 "
             f"--out {shaped}; code=$?; for i in 1 2; do test $code = 0 && {{ {program} bench latency --model {shaped} "
