@@ -384,9 +384,11 @@ Result<std::vector<OpBench>> build_rows(Backend& backend, std::int64_t hidden) {
   return benches;
 }
 
+/// `dtype`: of qkv, q and the pages alike.
 Result<std::vector<OpBench>> build_rope(Backend& backend,
                                         std::int64_t query_heads,
-                                        std::int64_t kv_heads) {
+                                        std::int64_t kv_heads,
+                                        DType dtype) {
   auto own = std::make_shared<Operands>(backend);
   constexpr std::int64_t kWidth = 128;
   constexpr std::int64_t kTokensMax = 8192;
@@ -398,9 +400,12 @@ Result<std::vector<OpBench>> build_rope(Backend& backend,
   KOHO_TRY_ASSIGN(weights.q_norm, own->upload(DType::bf16, {kWidth}, own->normals()));
   KOHO_TRY_ASSIGN(weights.k_norm, own->upload(DType::bf16, {kWidth}, own->normals()));
   KOHO_TRY_ASSIGN(weights.rope_table, own->upload(DType::f32, {kTokensMax, 2, 32}, own->normals()));
-  KOHO_TRY_ASSIGN(const TensorView qkv,
-                  own->upload(DType::bf16, {kTokensMax, columns}, own->normals()));
-  KOHO_TRY_ASSIGN(const TensorView q, own->empty(DType::bf16, {kTokensMax, query_heads, kWidth}));
+  const bool codes = dtype == DType::f8_e4m3;
+  KOHO_TRY_ASSIGN(const TensorView qkv, own->upload(dtype, {kTokensMax, columns}, own->normals()));
+  KOHO_TRY_ASSIGN(const TensorView q, own->empty(dtype, {kTokensMax, query_heads, kWidth}));
+  KOHO_TRY_ASSIGN(const TensorView qkv_scales,
+                  own->upload(DType::f32, {kTokensMax}, Operands::constant(0.01)));
+  KOHO_TRY_ASSIGN(const TensorView q_scales, own->empty(DType::f32, {kTokensMax, query_heads}));
   std::int64_t at = 0;
   KOHO_TRY_ASSIGN(const TensorView positions,
                   own->upload(DType::i32, {kTokensMax}, [&] { return static_cast<double>(at++); }));
@@ -408,18 +413,31 @@ Result<std::vector<OpBench>> build_rope(Backend& backend,
   KOHO_TRY_ASSIGN(const TensorView slots,
                   own->upload(DType::i64, {kTokensMax}, [&] { return static_cast<double>(at++); }));
   KvLayer kv;
-  KOHO_TRY_ASSIGN(kv.k, own->empty(DType::bf16, {kPages, kv_heads, kPageTokens, kWidth}));
-  KOHO_TRY_ASSIGN(kv.v, own->empty(DType::bf16, {kPages, kv_heads, kPageTokens, kWidth}));
+  KOHO_TRY_ASSIGN(kv.k, own->empty(dtype, {kPages, kv_heads, kPageTokens, kWidth}));
+  KOHO_TRY_ASSIGN(kv.v, own->empty(dtype, {kPages, kv_heads, kPageTokens, kWidth}));
+  if (codes) {
+    KOHO_TRY_ASSIGN(kv.k_scales, own->empty(DType::f32, {kPages, kv_heads, kPageTokens}));
+    KOHO_TRY_ASSIGN(kv.v_scales, own->empty(DType::f32, {kPages, kv_heads, kPageTokens}));
+  }
   std::vector<OpBench> benches;
   for (const std::int64_t tokens : {1, 16, 64, 256, 8192}) {
     OpBench bench;
     bench.op = "qk_norm_rope_store_kv";
     bench.shape = {{"tokens", tokens}, {"query_heads", query_heads}, {"kv_heads", kv_heads}};
-    bench.bytes = static_cast<double>(4 * tokens * columns);
+    bench.bytes = static_cast<double>(2 * dtype_bytes(dtype) * tokens * columns);
+    Queries out;
+    Activation in;
+    (codes ? out.codes : out.values) = q.first(tokens);
+    (codes ? in.codes : in.values) = qkv.first(tokens);
+    if (codes) {
+      bench.shape["qkv_bytes"] = 1;
+      bench.bytes += static_cast<double>(4 * tokens * (1 + query_heads + 2 * kv_heads));
+      out.scales = q_scales.first(tokens);
+      in.scales = qkv_scales.first(tokens);
+    }
     bench.run = [=](std::int64_t) {
-      return own->backend.qk_norm_rope_store_kv(q.first(tokens), kv, qkv.first(tokens),
-                                                positions.first(tokens), slots.first(tokens),
-                                                weights);
+      return own->backend.qk_norm_rope_store_kv(out, kv, in, positions.first(tokens),
+                                                slots.first(tokens), weights);
     };
     benches.push_back(finish(std::move(bench)));
   }
@@ -558,9 +576,17 @@ std::vector<OpBenchCase> op_bench_cases() {
   attention("prefill_8k_tp1", {96, 8, DType::bf16, 1, 8192, 8192});
   attention("prefill_8k_tp1_e4m3", {96, 8, DType::f8_e4m3, 1, 8192, 8192});
   cases.push_back({"rows_5120", [](Backend& backend) { return build_rows(backend, 5120); }});
-  cases.push_back({"rope_tp4", [](Backend& backend) { return build_rope(backend, 24, 2); }});
-  cases.push_back({"rope_tp8", [](Backend& backend) { return build_rope(backend, 12, 1); }});
-  cases.push_back({"rope_tp1", [](Backend& backend) { return build_rope(backend, 96, 8); }});
+  const auto rope = [&](const char* name, std::int64_t query_heads, std::int64_t kv_heads,
+                        DType dtype) {
+    cases.push_back({std::string("rope_") + name, [=](Backend& backend) {
+                       return build_rope(backend, query_heads, kv_heads, dtype);
+                     }});
+  };
+  rope("tp4", 24, 2, DType::bf16);
+  rope("tp8", 12, 1, DType::bf16);
+  rope("tp1", 96, 8, DType::bf16);
+  rope("tp4_e4m3", 24, 2, DType::f8_e4m3);
+  rope("tp1_e4m3", 96, 8, DType::f8_e4m3);
   cases.push_back({"sample", [](Backend& backend) { return build_sample(backend); }});
   return cases;
 }
