@@ -337,10 +337,12 @@ Result<std::vector<OpBench>> build_attention(const BenchSite& site, const Attent
 
 // ---- rope
 
+/// `heads`: of qkv and q; `pages_of`: of the pages.
 Result<std::vector<OpBench>> build_rope(const BenchSite& site,
                                         std::int64_t query_heads,
                                         std::int64_t kv_heads,
-                                        DType dtype,
+                                        DType heads,
+                                        DType pages_of,
                                         const Rows& token_counts) {
   auto own = std::make_shared<Operands>(site);
   constexpr std::int64_t kWidth = 128;
@@ -348,7 +350,8 @@ Result<std::vector<OpBench>> build_rope(const BenchSite& site,
   const std::int64_t most = most_of(token_counts);
   const std::int64_t pages = ceil_div(most, kPageTokens);
   const std::int64_t columns = (query_heads + 2 * kv_heads) * kWidth;
-  const bool coded = dtype == DType::f8_e4m3;
+  const bool coded = pages_of == DType::f8_e4m3;
+  const bool codes = heads == DType::f8_e4m3;
   KOHO_TRY_ASSIGN(const Sides<TensorView> q_norm,
                   own->input(DType::bf16, {kWidth}, own->about(1.0)));
   KOHO_TRY_ASSIGN(const Sides<TensorView> k_norm,
@@ -366,17 +369,22 @@ Result<std::vector<OpBench>> build_rope(const BenchSite& site,
     }
   KOHO_TRY_ASSIGN(const Sides<TensorView> table,
                   own->input(DType::f32, {most, 2, kRotary / 2}, turns));
-  KOHO_TRY_ASSIGN(const Sides<TensorView> qkv,
-                  own->input(DType::bf16, {most, columns}, own->normals()));
-  KOHO_TRY_ASSIGN(const Sides<TensorView> q, own->output(DType::bf16, {most, query_heads, kWidth}));
+  KOHO_TRY_ASSIGN(const Sides<TensorView> qkv, own->input(heads, {most, columns}, own->normals()));
+  KOHO_TRY_ASSIGN(const Sides<TensorView> qkv_scales,
+                  own->input(DType::f32, {most}, own->about(0.01)));
+  KOHO_TRY_ASSIGN(const Sides<TensorView> q, own->output(heads, {most, query_heads, kWidth}));
+  Sides<TensorView> q_scales;
+  if (codes) {
+    KOHO_TRY_ASSIGN(q_scales, own->output(DType::f32, {most, query_heads}));
+  }
   KOHO_TRY_ASSIGN(const Sides<TensorView> positions,
                   own->input(DType::i32, {most}, Operands::counting()));
   KOHO_TRY_ASSIGN(const Sides<TensorView> slots,
                   own->input(DType::i64, {most}, Operands::counting()));
   const Shape cache{pages, kv_heads, kPageTokens, kWidth};
   const Shape cache_scales{pages, kv_heads, kPageTokens};
-  KOHO_TRY_ASSIGN(const Sides<TensorView> k, own->output(dtype, cache));
-  KOHO_TRY_ASSIGN(const Sides<TensorView> v, own->output(dtype, cache));
+  KOHO_TRY_ASSIGN(const Sides<TensorView> k, own->output(pages_of, cache));
+  KOHO_TRY_ASSIGN(const Sides<TensorView> v, own->output(pages_of, cache));
   Sides<TensorView> k_scales;
   Sides<TensorView> v_scales;
   if (coded) {
@@ -387,7 +395,9 @@ Result<std::vector<OpBench>> build_rope(const BenchSite& site,
   constexpr double kTurnedL2 = 4e-3;
   const OutputGate turned = bf16_gate(kTurnedL2, 3);
   const OutputGate k_gate = coded ? quantised_gate(kTurnedL2) : turned;
-  const OutputGate v_gate = coded ? quantised_gate(0x1p-22) : OutputGate();
+  // Codes are decoded to bf16 before.
+  const OutputGate v_gate = coded ? quantised_gate(codes ? kTurnedL2 : 0x1p-22) : OutputGate();
+  const OutputGate q_gate = codes ? quantised_gate(kTurnedL2) : turned;
   std::vector<OpBench> benches;
   for (const std::int64_t tokens : token_counts) {
     OpBench bench;
@@ -395,24 +405,30 @@ Result<std::vector<OpBench>> build_rope(const BenchSite& site,
     bench.shape = {{"tokens", tokens},
                    {"query_heads", query_heads},
                    {"kv_heads", kv_heads},
-                   {"kv_bytes", dtype_bytes(dtype)}};
+                   {"qkv_bytes", dtype_bytes(heads)},
+                   {"kv_bytes", dtype_bytes(pages_of)}};
     const std::int64_t stored = 2 * kv_heads * (coded ? kWidth + 4 : 2 * kWidth);
-    bench.bytes = static_cast<double>(tokens * (2 * columns + 2 * query_heads * kWidth + stored));
+    const std::int64_t turned_heads =
+        dtype_bytes(heads) * (columns + query_heads * kWidth) + (codes ? 4 * (1 + query_heads) : 0);
+    bench.bytes = static_cast<double>(tokens * (turned_heads + stored));
     bench.rows = tokens;
-    bench.outputs = {
-        {.name = "q", .view = first(q, tokens), .gate = turned, .row_elements = kWidth},
-        {.name = "k",
-         .view = k,
-         .scales = k_scales,
-         .gate = k_gate,
-         .row_elements = kWidth,
-         .by_row = false},
-        {.name = "v",
-         .view = v,
-         .scales = v_scales,
-         .gate = v_gate,
-         .row_elements = kWidth,
-         .by_row = false}};
+    bench.outputs = {{.name = "q",
+                      .view = first(q, tokens),
+                      .scales = codes ? first(q_scales, tokens) : q_scales,
+                      .gate = q_gate,
+                      .row_elements = kWidth},
+                     {.name = "k",
+                      .view = k,
+                      .scales = k_scales,
+                      .gate = k_gate,
+                      .row_elements = kWidth,
+                      .by_row = false},
+                     {.name = "v",
+                      .view = v,
+                      .scales = v_scales,
+                      .gate = v_gate,
+                      .row_elements = kWidth,
+                      .by_row = false}};
     bench.run = [=](Side side, RowRange range, std::int64_t) {
       const QkNormRope weights{{query_heads, kv_heads, kWidth, kRotary},
                                q_norm.on(side),
@@ -420,9 +436,14 @@ Result<std::vector<OpBench>> build_rope(const BenchSite& site,
                                table.on(side),
                                1e-5F};
       const KvLayer kv{k.on(side), v.on(side), k_scales.on(side), v_scales.on(side)};
-      return own->backend(side).qk_norm_rope_store_kv(
-          cut(q.on(side), range), kv, cut(qkv.on(side), range), cut(positions.on(side), range),
-          cut(slots.on(side), range), weights);
+      Queries out;
+      Activation in;
+      (codes ? out.codes : out.values) = cut(q.on(side), range);
+      (codes ? in.codes : in.values) = cut(qkv.on(side), range);
+      if (codes) out.scales = cut(q_scales.on(side), range);
+      if (codes) in.scales = cut(qkv_scales.on(side), range);
+      return own->backend(side).qk_norm_rope_store_kv(out, kv, in, cut(positions.on(side), range),
+                                                      cut(slots.on(side), range), weights);
     };
     benches.push_back(std::move(bench));
   }
@@ -501,19 +522,21 @@ std::vector<OpBenchCase> op_bench_cases() {
   attention("prefill_8k_tp1", {96, 8, DType::bf16, 1, 8192, 8192});
   attention("prefill_8k_tp1_e4m3", {96, 8, DType::f8_e4m3, 1, 8192, 8192});
   const auto rope = [&](const char* name, std::int64_t query_heads, std::int64_t kv_heads,
-                        DType dtype) {
+                        DType heads, DType pages) {
     cases.push_back({std::string("rope_") + name,
                      {1, 16, 64, 256, 8192},
                      [=](const BenchSite& site, const Rows& chosen) {
-                       return build_rope(site, query_heads, kv_heads, dtype, chosen);
+                       return build_rope(site, query_heads, kv_heads, heads, pages, chosen);
                      }});
   };
-  rope("tp4", 24, 2, DType::bf16);
-  rope("tp8", 12, 1, DType::bf16);
-  rope("tp1", 96, 8, DType::bf16);
-  rope("tp4_e4m3", 24, 2, DType::f8_e4m3);
-  rope("tp8_e4m3", 12, 1, DType::f8_e4m3);
-  rope("tp1_e4m3", 96, 8, DType::f8_e4m3);
+  rope("tp4", 24, 2, DType::bf16, DType::bf16);
+  rope("tp8", 12, 1, DType::bf16, DType::bf16);
+  rope("tp1", 96, 8, DType::bf16, DType::bf16);
+  rope("tp4_e4m3", 24, 2, DType::bf16, DType::f8_e4m3);
+  rope("tp8_e4m3", 12, 1, DType::bf16, DType::f8_e4m3);
+  rope("tp1_e4m3", 96, 8, DType::bf16, DType::f8_e4m3);
+  rope("tp4_codes", 24, 2, DType::f8_e4m3, DType::f8_e4m3);
+  rope("tp1_codes", 96, 8, DType::f8_e4m3, DType::f8_e4m3);
   for (const auto& part : {row_bench_cases(), seat_bench_cases(), sampling_bench_cases()})
     cases.insert(cases.end(), part.begin(), part.end());
   return cases;
