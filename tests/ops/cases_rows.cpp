@@ -15,10 +15,18 @@
 namespace koho::testing {
 namespace {
 
-// Relative error of a row's 1 / sqrt(mean + eps) and of SiLU in f32, with room for a reciprocal
-// square root and an exponential of a few ulps.
-constexpr double kFactorError = 1e-6;
+// Relative error of SiLU in f32, with room for an exponential of a few ulps.
 constexpr double kSiluError = 4e-6;
+/// Relative error of x / sqrt(mean of squares + eps) in f32. The squares are positive and added in
+/// 32 sums or more side by side: in a sum of n the k-th addition rounds k / n of 1/32 of the whole,
+/// so the squares of all these roundings come to width / (3 * 32 * 32) times 2^-48 of the whole's,
+/// those of joining the sums, each half as many and twice as large as before, to 2; the root halves
+/// what comes out. Then one rounding each: mean and eps (halved), root, reciprocal, product.
+double factor_error(std::int64_t width) {
+  const double roundings = static_cast<double>(width) / (3.0 * 32.0 * 32.0) + 2.0;
+  const double sum = kDeviations * 0x1p-24 / std::sqrt(3.0) * std::sqrt(roundings);
+  return 0.5 * sum + 4.0 * 0x1p-24;
+}
 // What rounding two products to f32 can move where they are below its smallest normal number.
 constexpr double kSubnormalError = 0x1p-149;
 
@@ -255,7 +263,7 @@ std::vector<Interval> norm_twin(const HostTensor& x,
   const double factor = 1.0 / std::sqrt(squares / static_cast<double>(width) + eps);
   std::vector<Interval> out;
   for (std::int64_t i = 0; i < width; ++i) {
-    const Interval exact = around(x.at(row * width + i) * factor, kFactorError);
+    const Interval exact = around(x.at(row * width + i) * factor, factor_error(width));
     const Interval normalised =
         rounded_bf16({exact.low - kSubnormalError, exact.high + kSubnormalError});
     Interval scaled{weight.at(i) * normalised.low, weight.at(i) * normalised.high};
@@ -274,19 +282,21 @@ std::vector<Interval> norm_twin(const HostTensor& x, const HostTensor& weight, d
   return out;
 }
 
-/// The forms that `needs` asks for, written without bf16 values, equal those written with them.
-std::string compare_forms(const DeviceActivation& all,
-                          const DeviceActivation& some,
+/// The forms that `needs` asks for have the same bits in both; `name` says of which they are.
+std::string compare_forms(const std::string& name,
+                          const DeviceActivation& got,
+                          const DeviceActivation& expected,
                           const ActivationNeeds& needs) {
   std::string faults;
+  if (needs.values)
+    faults += compare_bits("values " + name, got.values.get(), expected.values.get());
   if (needs.per_token)
-    faults += compare_bits("codes without values", some.codes.get(), all.codes.get()) +
-              compare_bits("scales without values", some.scales.get(), all.scales.get());
+    faults += compare_bits("codes " + name, got.codes.get(), expected.codes.get()) +
+              compare_bits("scales " + name, got.scales.get(), expected.scales.get());
   if (needs.per_block)
     faults +=
-        compare_bits("block_codes without values", some.block_codes.get(), all.block_codes.get()) +
-        compare_bits("block_scales without values", some.block_scales.get(),
-                     all.block_scales.get());
+        compare_bits("block_codes " + name, got.block_codes.get(), expected.block_codes.get()) +
+        compare_bits("block_scales " + name, got.block_scales.get(), expected.block_scales.get());
   return faults;
 }
 
@@ -302,18 +312,22 @@ std::string run_rms_norm(Backend& backend, std::uint64_t seed, const OpCaseOptio
   const DeviceArray weight_array(backend, weight);
   const ActivationNeeds needs = random_needs(random);
   const DeviceActivation all(backend, tokens, width, with_values(needs));
+  const DeviceActivation again(backend, tokens, width, with_values(needs));
   ActivationNeeds without = needs;
   without.values = false;
   const DeviceActivation some(backend, tokens, width, without);
   std::string faults =
       fault_of("rms_norm", backend.rms_norm(all.view(), x_array.view(), weight_array.view(), eps));
+  faults += fault_of("rms_norm",
+                     backend.rms_norm(again.view(), x_array.view(), weight_array.view(), eps));
   faults +=
       fault_of("rms_norm", backend.rms_norm(some.view(), x_array.view(), weight_array.view(), eps));
   return faults +
          compare_intervals("out", all.values.get(),
                            norm_twin(x, weight, static_cast<double>(eps))) +
          all.check_quantised("out") + all.guard_fault("out") + some.guard_fault("some") +
-         compare_forms(all, some, without);
+         compare_forms("run again", again, all, with_values(needs)) +
+         compare_forms("without values", some, all, without);
 }
 
 std::string run_add_rms_norm(Backend& backend, std::uint64_t seed, const OpCaseOptions&) {
@@ -330,9 +344,14 @@ std::string run_add_rms_norm(Backend& backend, std::uint64_t seed, const OpCaseO
   const DeviceArray weight_array(backend, weight);
   const ActivationNeeds needs = with_values(random_needs(random));
   const DeviceActivation out(backend, tokens, width, needs);
+  const DeviceArray residual_again(backend, residual);
+  const DeviceActivation again(backend, tokens, width, needs);
   std::string faults = fault_of(
       "add_rms_norm", backend.add_rms_norm(out.view(), residual_array.view(), branch_array.view(),
                                            weight_array.view(), 1e-5F));
+  faults += fault_of("add_rms_norm",
+                     backend.add_rms_norm(again.view(), residual_again.view(), branch_array.view(),
+                                          weight_array.view(), 1e-5F));
   HostTensor sum(DType::bf16, {tokens, width});
   std::vector<Interval> sums;
   for (std::int64_t i = 0; i < sum.elements(); ++i) {
@@ -343,7 +362,9 @@ std::string run_add_rms_norm(Backend& backend, std::uint64_t seed, const OpCaseO
   return faults + compare_intervals("residual", residual_array.get(), sums) +
          compare_intervals("out", out.values.get(), norm_twin(sum, weight, 1e-5)) +
          out.check_quantised("out") + out.guard_fault("out") +
-         residual_array.guard_fault("residual");
+         residual_array.guard_fault("residual") +
+         compare_bits("residual run again", residual_again.get(), residual_array.get()) +
+         compare_forms("run again", again, out, needs);
 }
 
 std::string run_silu_mul(Backend& backend, std::uint64_t seed, const OpCaseOptions&) {
@@ -355,10 +376,12 @@ std::string run_silu_mul(Backend& backend, std::uint64_t seed, const OpCaseOptio
   const DeviceArray in(backend, gate_up, random.chance(0.3) ? random.integer(1, 40) : 0);
   const ActivationNeeds needs = random_needs(random);
   const DeviceActivation all(backend, tokens, width, with_values(needs));
+  const DeviceActivation again(backend, tokens, width, with_values(needs));
   ActivationNeeds without = needs;
   without.values = false;
   const DeviceActivation some(backend, tokens, width, without);
   std::string faults = fault_of("silu_mul", backend.silu_mul(all.view(), in.view())) +
+                       fault_of("silu_mul", backend.silu_mul(again.view(), in.view())) +
                        fault_of("silu_mul", backend.silu_mul(some.view(), in.view()));
   std::vector<Interval> expected;
   for (std::int64_t i = 0; i < tokens * width; ++i) {
@@ -373,17 +396,134 @@ std::string run_silu_mul(Backend& backend, std::uint64_t seed, const OpCaseOptio
   }
   return faults + compare_intervals("out", all.values.get(), expected) +
          all.check_quantised("out") + all.guard_fault("out") + some.guard_fault("some") +
-         compare_forms(all, some, without);
+         compare_forms("run again", again, all, with_values(needs)) +
+         compare_forms("without values", some, all, without);
 }
 
 // ---- qk_norm_rope_store_kv
 
-struct QkShape {
+/// What the operator reads.
+struct QkInputs {
   HeadShape heads;
-  std::int64_t tokens = 0;
   std::int64_t pages = 0;
-  bool norms = false;
-  bool codes = false;
+  DType cache = DType::bf16;
+  HostTensor qkv;             // [T, (Q + 2K) * D] bf16
+  std::int64_t row_gap = 0;   // of qkv
+  HostTensor q_norm, k_norm;  // [D], or empty
+  HostTensor table;           // [positions, 2, rotary/2]
+  std::vector<std::int64_t> positions, slots;
+
+  /// `many`: so many heads of GLM's shape that backends may take them in another way.
+  QkInputs(Random& random, DType cache_dtype, bool many) : cache(cache_dtype) {
+    heads.kv_heads = random.integer(1, 4);
+    heads.query_heads = heads.kv_heads * random.pick({1, 2, 4, 12});
+    heads.width = random.pick({16, 64, 128, 128});
+    heads.rotary = random.chance(0.7) ? heads.width / 2 : random.pick({0, 2, 6, 16});
+    if (many) heads.width = 128;
+    if (many) heads.rotary = 64;
+    const std::int64_t row_heads = heads.query_heads + 2 * heads.kv_heads;
+    const std::int64_t tokens =
+        many ? random.integer(1, 2) * random.integer(17000, 20000) / row_heads
+             : random.integer(1, 20);
+    pages = tokens / kPageTokens + random.integer(1, 4);
+    const std::int64_t positions_max = random.chance(0.1) ? 131072 : 300;
+    qkv = random_values(random, DType::bf16, {tokens, row_heads * heads.width},
+                        random_spread(random, true));
+    row_gap = random.chance(0.3) ? 8 : 0;
+    if (random.chance(0.7)) {
+      q_norm = random_values(random, DType::bf16, {heads.width}, Spread::normal);
+      k_norm = random_values(random, DType::bf16, {heads.width}, Spread::normal);
+    }
+    const std::int64_t half = heads.rotary / 2;
+    table = HostTensor(DType::f32, {positions_max, 2, half});
+    for (std::int64_t p = 0; p < positions_max; ++p) {
+      for (std::int64_t j = 0; j < half; ++j) {
+        const double angle =
+            static_cast<double>(p) *
+            std::pow(1e6, -2.0 * static_cast<double>(j) / static_cast<double>(heads.rotary));
+        table.set(p * heads.rotary + j, std::cos(angle));
+        table.set(p * heads.rotary + half + j, std::sin(angle));
+      }
+    }
+    std::vector<std::int64_t> free_slots;
+    for (std::int64_t slot = 0; slot < pages * kPageTokens; ++slot) free_slots.push_back(slot);
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      positions.push_back(random.chance(0.2) ? positions_max - 1
+                                             : random.integer(0, positions_max - 1));
+      const auto pick = static_cast<std::ptrdiff_t>(
+          random.integer(0, static_cast<std::int64_t>(free_slots.size()) - 1));
+      slots.push_back(random.chance(0.15) ? -1 : free_slots[static_cast<std::size_t>(pick)]);
+      free_slots.erase(free_slots.begin() + pick);
+    }
+  }
+
+  std::int64_t tokens() const { return qkv.shape[0]; }
+  bool cache_has_codes() const { return cache == DType::f8_e4m3; }
+  std::int64_t position(std::int64_t t) const { return positions[static_cast<std::size_t>(t)]; }
+  std::int64_t slot(std::int64_t t) const { return slots[static_cast<std::size_t>(t)]; }
+  /// Where a head of token t lies in the pages, counted in heads.
+  std::int64_t place(std::int64_t t, std::int64_t head) const {
+    return (slot(t) / kPageTokens * heads.kv_heads + head) * kPageTokens + slot(t) % kPageTokens;
+  }
+  /// Token t without its neighbours.
+  QkInputs alone(std::int64_t t) const {
+    QkInputs one = *this;
+    one.qkv = row_of(qkv, t);
+    one.positions = {position(t)};
+    one.slots = {slot(t)};
+    return one;
+  }
+};
+
+/// What it wrote, between untouched guard bands; everything else is poison.
+struct QkOutputs {
+  HostTensor q, k, v, k_scales, v_scales;
+
+  QkOutputs(Backend& backend, const QkInputs& in, std::string& faults) {
+    const Shape cache{in.pages, in.heads.kv_heads, kPageTokens, in.heads.width};
+    const Shape cache_scales{in.pages, in.heads.kv_heads, kPageTokens};
+    const DeviceArray qkv_array(backend, in.qkv, in.row_gap);
+    const DeviceArray positions(backend, integers(DType::i32, in.positions));
+    const DeviceArray slots(backend, integers(DType::i64, in.slots));
+    const DeviceArray q_norm(backend, in.q_norm);
+    const DeviceArray k_norm(backend, in.k_norm);
+    const DeviceArray table(backend, in.table);
+    const DeviceArray q_array(backend, DType::bf16,
+                              {in.tokens(), in.heads.query_heads, in.heads.width});
+    const DeviceArray k_array(backend, in.cache, cache);
+    const DeviceArray v_array(backend, in.cache, cache);
+    const DeviceArray k_scale_array(backend, DType::f32, cache_scales);
+    const DeviceArray v_scale_array(backend, DType::f32, cache_scales);
+    KvLayer kv{k_array.view(), v_array.view(), {}, {}};
+    if (in.cache_has_codes()) {
+      kv.k_scales = k_scale_array.view();
+      kv.v_scales = v_scale_array.view();
+    }
+    QkNormRope weights;
+    weights.heads = in.heads;
+    weights.eps = 1e-5F;
+    weights.rope_table = table.view();
+    if (!in.q_norm.empty()) weights.q_norm = q_norm.view();
+    if (!in.k_norm.empty()) weights.k_norm = k_norm.view();
+    faults += fault_of("qk_norm_rope_store_kv",
+                       backend.qk_norm_rope_store_kv(q_array.view(), kv, qkv_array.view(),
+                                                     positions.view(), slots.view(), weights));
+    q = q_array.get();
+    k = k_array.get();
+    v = v_array.get();
+    k_scales = k_scale_array.get();
+    v_scales = v_scale_array.get();
+    faults += q_array.guard_fault("q") + k_array.guard_fault("k") + v_array.guard_fault("v") +
+              k_scale_array.guard_fault("k_scales") + v_scale_array.guard_fault("v_scales");
+  }
+
+  std::string compare_bits(const std::string& name, const QkOutputs& expected) const {
+    return testing::compare_bits("q " + name, q, expected.q) +
+           testing::compare_bits("k " + name, k, expected.k) +
+           testing::compare_bits("v " + name, v, expected.v) +
+           testing::compare_bits("k_scales " + name, k_scales, expected.k_scales) +
+           testing::compare_bits("v_scales " + name, v_scales, expected.v_scales);
+  }
 };
 
 /// Head `head` of the projections of token t, normed and rotated, as intervals.
@@ -425,198 +565,124 @@ std::vector<Interval> turned(const HostTensor& qkv,
   return out;
 }
 
-/// `many`: so many heads of GLM's shape that backends may take them in another way.
+/// The codes of head `at` of `got`, times their scale, against what its values may be; the scale
+/// says that the largest element has the largest code.
+std::string compare_codes(const std::string& name,
+                          const HostTensor& got,
+                          const HostTensor& scales,
+                          std::int64_t at,
+                          const std::vector<Interval>& expected) {
+  const auto width = static_cast<std::int64_t>(expected.size());
+  double largest = 0.0;  // that it can be
+  double least = 0.0;    // that the largest can be
+  for (const Interval& range : expected) {
+    if (std::isnan(range.low)) continue;
+    const double low = std::fabs(range.low);
+    const double high = std::fabs(range.high);
+    largest = std::max({largest, low, high});
+    if (range.low * range.high > 0.0) least = std::max(least, std::min(low, high));
+  }
+  HostTensor scale(DType::f32, {1});
+  scale.set(0, scales.at(at));
+  HostTensor values(DType::f32, {width});
+  std::vector<Interval> widened;
+  for (std::int64_t i = 0; i < width; ++i) {
+    values.set(i, got.at(at * width + i) * scale.at(0));
+    // A code is within half a step: 1/16 of the value, or 2^-10 of the scale.
+    const Interval range = expected[static_cast<std::size_t>(i)];
+    const double step = std::max(std::max(std::fabs(range.low), std::fabs(range.high)) / 16.0,
+                                 largest / 448.0 * 0x1p-10);
+    widened.push_back({range.low - step * 1.0001, range.high + step * 1.0001});
+  }
+  std::string faults = compare_intervals(name, values, widened);
+  if (largest > 1e-30)
+    faults += compare_intervals(name + "_scale", scale,
+                                {{least / 448.0 * 0.999999, largest / 448.0 * 1.000001}});
+  if (largest == 0.0 && scale.at(0) != 1.0)
+    faults += name + ": the scale of a zero row must be 1\n";
+  return faults;
+}
+
+/// Where the cache was to be written, its rows; everything else is still poisoned.
+std::string check_cache(const QkInputs& in, const QkOutputs& out) {
+  const HeadShape& heads = in.heads;
+  std::string faults;
+  std::vector<bool> written(static_cast<std::size_t>(in.pages * heads.kv_heads * kPageTokens),
+                            false);
+  const auto check = [&](const char* name, const HostTensor& got, const HostTensor& scales,
+                         std::int64_t at, const std::vector<Interval>& expected) {
+    if (in.cache_has_codes()) {
+      faults += compare_codes(name, got, scales, at, expected);
+      return;
+    }
+    HostTensor row(DType::bf16, {heads.width});
+    for (std::int64_t i = 0; i < heads.width; ++i)
+      row.as<BFloat16>()[i] = got.as<BFloat16>()[at * heads.width + i];
+    faults += compare_intervals(name, row, expected);
+  };
+  for (std::int64_t t = 0; t < in.tokens(); ++t) {
+    for (std::int64_t head = 0; head < heads.kv_heads && in.slot(t) >= 0; ++head) {
+      const std::int64_t at = in.place(t, head);
+      written[static_cast<std::size_t>(at)] = true;
+      const std::int64_t k_head = heads.query_heads + head;
+      check("k", out.k, out.k_scales, at,
+            turned(in.qkv, t, k_head, in.k_norm, in.table, in.position(t), heads));
+      std::vector<Interval> value;
+      const std::int64_t first = t * in.qkv.shape[1] + (k_head + heads.kv_heads) * heads.width;
+      for (std::int64_t i = 0; i < heads.width; ++i)
+        value.push_back({in.qkv.at(first + i), in.qkv.at(first + i)});
+      check("v", out.v, out.v_scales, at, value);
+    }
+  }
+  for (const HostTensor* tensor : {&out.k, &out.v, &out.k_scales, &out.v_scales}) {
+    const std::size_t bytes = tensor->bytes.size() / written.size();
+    const bool unused = tensor->dtype == DType::f32 && !in.cache_has_codes();  // all of it
+    for (std::size_t i = 0; i < tensor->bytes.size(); ++i)
+      if ((unused || !written[i / bytes]) && tensor->bytes[i] != std::byte{0xFF})
+        return faults + "a cache row that no slot names was written\n";
+  }
+  return faults;
+}
+
 std::string run_qk(Backend& backend,
                    std::uint64_t seed,
                    const OpCaseOptions& options,
-                   bool codes,
+                   DType cache,
                    bool many = false) {
   Random random(seed);
-  HeadShape heads;
-  heads.kv_heads = random.integer(1, 4);
-  heads.query_heads = heads.kv_heads * random.pick({1, 2, 4, 12});
-  heads.width = random.pick({16, 64, 128, 128});
-  heads.rotary = random.chance(0.7) ? heads.width / 2 : random.pick({0, 2, 6, 16});
-  if (many) heads.width = 128;
-  if (many) heads.rotary = 64;
-  const std::int64_t tokens = many ? random.integer(1, 2) * random.integer(17000, 20000) /
-                                         (heads.query_heads + 2 * heads.kv_heads)
-                                   : random.integer(1, 20);
-  const std::int64_t pages = tokens / kPageTokens + random.integer(1, 4);
-  const std::int64_t positions_max = random.chance(0.1) ? 131072 : 300;
-  const std::int64_t row = (heads.query_heads + 2 * heads.kv_heads) * heads.width;
-  const HostTensor qkv =
-      random_values(random, DType::bf16, {tokens, row}, random_spread(random, true));
-  const bool norms = random.chance(0.7);
-  HostTensor q_norm;
-  HostTensor k_norm;
-  if (norms) {
-    q_norm = random_values(random, DType::bf16, {heads.width}, Spread::normal);
-    k_norm = random_values(random, DType::bf16, {heads.width}, Spread::normal);
-  }
-  const std::int64_t half = heads.rotary / 2;
-  HostTensor table(DType::f32, {positions_max, 2, half});
-  for (std::int64_t p = 0; p < positions_max; ++p) {
-    for (std::int64_t j = 0; j < half; ++j) {
-      const double angle =
-          static_cast<double>(p) *
-          std::pow(1e6, -2.0 * static_cast<double>(j) / static_cast<double>(heads.rotary));
-      table.set(p * heads.rotary + j, std::cos(angle));
-      table.set(p * heads.rotary + half + j, std::sin(angle));
-    }
-  }
-  std::vector<std::int64_t> position_values;
-  std::vector<std::int64_t> slot_values;
-  std::vector<std::int64_t> free_slots;
-  for (std::int64_t slot = 0; slot < pages * kPageTokens; ++slot) free_slots.push_back(slot);
-  for (std::int64_t t = 0; t < tokens; ++t) {
-    position_values.push_back(random.chance(0.2) ? positions_max - 1
-                                                 : random.integer(0, positions_max - 1));
-    const auto pick = static_cast<std::ptrdiff_t>(
-        random.integer(0, static_cast<std::int64_t>(free_slots.size()) - 1));
-    slot_values.push_back(random.chance(0.15) ? -1 : free_slots[static_cast<std::size_t>(pick)]);
-    free_slots.erase(free_slots.begin() + pick);
-  }
-  const DType dtype = codes ? DType::f8_e4m3 : DType::bf16;
-  const Shape cache{pages, heads.kv_heads, kPageTokens, heads.width};
-  const DeviceArray qkv_array(backend, qkv, random.chance(0.3) ? 8 : 0);
-  const DeviceArray positions(backend, integers(DType::i32, position_values));
-  const DeviceArray slots(backend, integers(DType::i64, slot_values));
-  const DeviceArray q_norm_array(backend, q_norm);
-  const DeviceArray k_norm_array(backend, k_norm);
-  const DeviceArray table_array(backend, table);
-  const DeviceArray q(backend, DType::bf16, {tokens, heads.query_heads, heads.width});
-  const DeviceArray k(backend, dtype, cache);
-  const DeviceArray v(backend, dtype, cache);
-  const DeviceArray k_scales(backend, DType::f32, {pages, heads.kv_heads, kPageTokens});
-  const DeviceArray v_scales(backend, DType::f32, {pages, heads.kv_heads, kPageTokens});
-  KvLayer kv{k.view(), v.view(), {}, {}};
-  if (codes) {
-    kv.k_scales = k_scales.view();
-    kv.v_scales = v_scales.view();
-  }
-  QkNormRope weights;
-  weights.heads = heads;
-  weights.eps = 1e-5F;
-  weights.rope_table = table_array.view();
-  if (norms) {
-    weights.q_norm = q_norm_array.view();
-    weights.k_norm = k_norm_array.view();
-  }
-  std::string faults =
-      fault_of("qk_norm_rope_store_kv",
-               backend.qk_norm_rope_store_kv(q.view(), kv, qkv_array.view(), positions.view(),
-                                             slots.view(), weights));
-  // q, and where the cache was to be written, its rows; everything else is still poisoned.
+  const QkInputs in(random, cache, many);
+  const HeadShape& heads = in.heads;
+  std::string faults;
+  const QkOutputs out(backend, in, faults);
   std::vector<Interval> q_expected;
-  const HostTensor poisoned(dtype, cache);
-  const HostTensor k_got = k.get();
-  const HostTensor v_got = v.get();
-  const HostTensor k_scale_got = k_scales.get();
-  const HostTensor v_scale_got = v_scales.get();
-  std::vector<bool> written(static_cast<std::size_t>(pages * heads.kv_heads * kPageTokens), false);
-  for (std::int64_t t = 0; t < tokens; ++t) {
-    const std::int64_t position = position_values[static_cast<std::size_t>(t)];
+  for (std::int64_t t = 0; t < in.tokens(); ++t) {
     for (std::int64_t head = 0; head < heads.query_heads; ++head) {
-      const auto one = turned(qkv, t, head, q_norm, table, position, heads);
+      const auto one = turned(in.qkv, t, head, in.q_norm, in.table, in.position(t), heads);
       q_expected.insert(q_expected.end(), one.begin(), one.end());
     }
-    const std::int64_t slot = slot_values[static_cast<std::size_t>(t)];
-    if (slot < 0) continue;
-    for (std::int64_t head = 0; head < heads.kv_heads; ++head) {
-      const std::int64_t at =
-          (slot / kPageTokens * heads.kv_heads + head) * kPageTokens + slot % kPageTokens;
-      written[static_cast<std::size_t>(at)] = true;
-      const auto key = turned(qkv, t, heads.query_heads + head, k_norm, table, position, heads);
-      std::vector<Interval> value;
-      const std::int64_t v_head = heads.query_heads + heads.kv_heads + head;
-      for (std::int64_t i = 0; i < heads.width; ++i) {
-        const double x = qkv.at(t * row + v_head * heads.width + i);
-        value.push_back({x, x});
-      }
-      const auto check = [&](const char* name, const HostTensor& got, const HostTensor& scales,
-                             const std::vector<Interval>& expected) {
-        HostTensor cached(DType::f32, {heads.width});
-        std::vector<Interval> widened;
-        double largest = 0.0;  // that it can be
-        double least = 0.0;    // that the largest can be
-        for (const Interval& range : expected) {
-          if (std::isnan(range.low)) continue;
-          const double low = std::fabs(range.low);
-          const double high = std::fabs(range.high);
-          largest = std::max({largest, low, high});
-          if (range.low * range.high > 0.0) least = std::max(least, std::min(low, high));
-        }
-        for (std::int64_t i = 0; i < heads.width; ++i) {
-          const double scale = codes ? scales.at(at) : 1.0;
-          cached.as<float>()[i] = static_cast<float>(got.at(at * heads.width + i) * scale);
-          Interval range = expected[static_cast<std::size_t>(i)];
-          // A code is within half a step: 1/16 of the value, or 2^-10 of the scale.
-          if (codes) {
-            const double step =
-                std::max(std::max(std::fabs(range.low), std::fabs(range.high)) / 16.0,
-                         largest / 448.0 * 0x1p-10);
-            range = {range.low - step * 1.0001, range.high + step * 1.0001};
-          }
-          widened.push_back(range);
-        }
-        faults += compare_intervals(name, cached, widened);
-        // The scale says that the largest element has the largest code.
-        if (codes && largest > 1e-30)
-          faults += compare_intervals(std::string(name) + "_scale", HostTensor([&] {
-                                        HostTensor one(DType::f32, {1});
-                                        one.set(0, scales.at(at));
-                                        return one;
-                                      }()),
-                                      {{least / 448.0 * 0.999999, largest / 448.0 * 1.000001}});
-        if (codes && largest == 0.0 && scales.at(at) != 1.0)
-          faults += std::string(name) + ": the scale of a zero row must be 1\n";
-      };
-      check("k", k_got, k_scale_got, key);
-      check("v", v_got, v_scale_got, value);
-    }
   }
-  faults += compare_intervals("q", q.get(), q_expected);
-  const auto bytes = static_cast<std::size_t>(heads.width * dtype_bytes(dtype));
-  for (std::size_t at = 0; at < written.size(); ++at)
-    for (std::size_t i = 0; i < bytes && !written[at]; ++i)
-      if (k_got.bytes[at * bytes + i] != std::byte{0xFF} ||
-          v_got.bytes[at * bytes + i] != std::byte{0xFF}) {
-        faults += "a cache row that no slot names was written\n";
-        break;
-      }
-  faults += q.guard_fault("q") + k.guard_fault("k") + v.guard_fault("v") +
-            k_scales.guard_fault("k_scales") + v_scales.guard_fault("v_scales");
+  faults += compare_intervals("q", out.q, q_expected) + check_cache(in, out);
+  const QkOutputs again(backend, in, faults);
+  faults += again.compare_bits("run again", out);
   if (!options.batch_invariant) return faults;
 
   // One token alone: the same bits.
-  const std::int64_t t = random.integer(0, tokens - 1);
-  const std::int64_t slot = slot_values[static_cast<std::size_t>(t)];
-  const DeviceArray qkv_row(backend, row_of(qkv, t));
-  const DeviceArray position_row(
-      backend, integers(DType::i32, {position_values[static_cast<std::size_t>(t)]}));
-  const DeviceArray slot_row(backend, integers(DType::i64, {slot}));
-  const DeviceArray q_alone(backend, DType::bf16, {1, heads.query_heads, heads.width});
-  const DeviceArray k_alone(backend, dtype, cache);
-  const DeviceArray v_alone(backend, dtype, cache);
-  kv.k = k_alone.view();
-  kv.v = v_alone.view();
-  faults += fault_of("qk_norm_rope_store_kv",
-                     backend.qk_norm_rope_store_kv(q_alone.view(), kv, qkv_row.view(),
-                                                   position_row.view(), slot_row.view(), weights));
+  const std::int64_t t = random.integer(0, in.tokens() - 1);
+  const QkOutputs alone(backend, in.alone(t), faults);
   const auto same = [&](const HostTensor& one, std::int64_t at, const HostTensor& among,
-                        std::int64_t among_at, std::size_t size) {
+                        std::int64_t among_at, std::int64_t elements) {
+    const auto size = static_cast<std::size_t>(elements * dtype_bytes(one.dtype));
     if (std::memcmp(one.bytes.data() + static_cast<std::size_t>(at) * size,
                     among.bytes.data() + static_cast<std::size_t>(among_at) * size, size) != 0)
       faults += "token " + std::to_string(t) + " alone has other bits\n";
   };
-  same(q_alone.get(), 0, q.get(), t,
-       static_cast<std::size_t>(heads.query_heads * heads.width * dtype_bytes(DType::bf16)));
-  for (std::int64_t head = 0; head < heads.kv_heads && slot >= 0; ++head) {
-    const std::int64_t at =
-        (slot / kPageTokens * heads.kv_heads + head) * kPageTokens + slot % kPageTokens;
-    same(k_alone.get(), at, k_got, at, bytes);
-    same(v_alone.get(), at, v_got, at, bytes);
+  same(alone.q, 0, out.q, t, heads.query_heads * heads.width);
+  for (std::int64_t head = 0; head < heads.kv_heads && in.slot(t) >= 0; ++head) {
+    const std::int64_t at = in.place(t, head);
+    same(alone.k, at, out.k, at, heads.width);
+    same(alone.v, at, out.v, at, heads.width);
+    same(alone.k_scales, at, out.k_scales, at, 1);
+    same(alone.v_scales, at, out.v_scales, at, 1);
   }
   return faults;
 }
@@ -669,9 +735,9 @@ std::string run_copy_pages(Backend& backend, std::uint64_t seed, const OpCaseOpt
 }  // namespace
 
 std::vector<OpCase> row_cases() {
-  const auto qk = [](bool codes, bool many = false) {
+  const auto qk = [](DType cache, bool many = false) {
     return [=](Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
-      return run_qk(backend, seed, options, codes, many);
+      return run_qk(backend, seed, options, cache, many);
     };
   };
   return {{"take_from_seats", run_take_from_seats},
@@ -682,10 +748,10 @@ std::vector<OpCase> row_cases() {
           {"rms_norm", run_rms_norm},
           {"add_rms_norm", run_add_rms_norm},
           {"silu_mul", run_silu_mul},
-          {"qk_norm_rope_store_kv", qk(false)},
-          {"qk_norm_rope_store_kv_e4m3", qk(true)},
-          {"qk_norm_rope_store_kv_many", qk(false, true), true},
-          {"qk_norm_rope_store_kv_many_e4m3", qk(true, true), true},
+          {"qk_norm_rope_store_kv", qk(DType::bf16)},
+          {"qk_norm_rope_store_kv_e4m3", qk(DType::f8_e4m3)},
+          {"qk_norm_rope_store_kv_many", qk(DType::bf16, true), true},
+          {"qk_norm_rope_store_kv_many_e4m3", qk(DType::f8_e4m3, true), true},
           {"copy_pages", run_copy_pages}};
 }
 
