@@ -25,6 +25,12 @@ import tempfile
 import time
 
 
+def nvidia_driver():
+    """The version of the loaded driver; None without one."""
+    version = pathlib.Path("/sys/module/nvidia/version")
+    return version.read_text().strip() if version.exists() else None
+
+
 def make_requests(count, vocabulary, longest, seed):
     draw = random.Random(seed)
     ids = lambda length: [draw.randrange(vocabulary) for _ in range(length)]
@@ -113,7 +119,7 @@ def main():
           f"{total['cached_tokens']} of them cached, {total['completion_tokens']} generated, {seconds:.1f} s with the start")
     if options.json:
         options.json.write_text(json.dumps({
-            "machine": options.machine, "commit": options.commit,
+            "machine": options.machine, "driver": nvidia_driver(), "commit": options.commit,
             "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
             "command": "tools/batch_check.py " + shlex.join(own) + " -- " + shlex.join(flags),
             "rows": [{"op": "batch", "requests": len(requests), "answers": len(answers), "faults": len(faults), **total,
