@@ -496,11 +496,15 @@ class FormsBench {
 };
 
 Status run_bench(const Arguments& arguments) {
-  cudaDeviceProp device{};
-  KOHO_CUDA_TRY(cudaGetDeviceProperties(&device, 0));
+  KOHO_TRY_ASSIGN(const DeviceInfo device, open_device(0));
+  if (!device.hopper())
+    return make_error(
+        ErrorCode::unsupported,
+        "{} has compute capability {}.{}; the kernels compared here are Hopper's, 9.0", device.name,
+        device.major, device.minor);
   cudaStream_t stream = nullptr;
   KOHO_CUDA_TRY(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  FormsBench bench(arguments, stream, device.multiProcessorCount);
+  FormsBench bench(arguments, stream, device.multiprocessors);
   KOHO_TRY(bench.run());
   KOHO_CUDA_TRY(cudaStreamDestroy(stream));
   if (arguments.out.empty()) return {};

@@ -52,7 +52,9 @@ class Results(unittest.TestCase):
             "rows": [{"op": "attention_decode", "shape": {"tokens": 1, "context": 1024}, "us": 3.5, "bytes": 4194304,
                       "flops": 0, "pct_of_bandwidth": 26.9, "pct_of_floor": 26.9},
                      {"op": "linear", "form": "a kernel", "shape": {"tokens": 1}, "us": 3.5},
-                     {"op": "step_decode", "shape": {"tokens": 1}, "us": 4000}]}
+                     {"op": "step_decode", "shape": {"tokens": 1}, "us": 4000},
+                     {"op": "batch", "requests": 256, "answers": 256, "faults": 0, "seconds": 20.5},
+                     {"op": "load", "bytes": 21500000000, "us": 800000, "gb_per_s": 27.0}]}
 
     def faults(self, name=NAME, change=lambda result: None):
         result = copy.deepcopy(self.GOOD)
@@ -84,6 +86,11 @@ class Results(unittest.TestCase):
                 self.faults(change=lambda result, member=member: result["rows"][0]["shape"].pop(member)), [], member)
         for member in ("op", "shape", "us"):
             for row in (1, 2):
+                self.assertNotEqual(
+                    self.faults(change=lambda result, member=member, row=row: result["rows"][row].pop(member)), [], member)
+
+        for row in (3, 4):
+            for member in self.GOOD["rows"][row]:
                 self.assertNotEqual(
                     self.faults(change=lambda result, member=member, row=row: result["rows"][row].pop(member)), [], member)
 

@@ -39,11 +39,12 @@ OTHER_TARGETS = ["cuda_golden_test", "cuda_worker_test", "cuda_engine_test", "op
 
 
 class Step:
-    """One command. `kept` are patterns of the lines that the report repeats."""
+    """One command. `kept` are patterns of the lines that the report repeats; `record` is a file and what makes its rows
+    of those lines, for programs that write none."""
 
-    def __init__(self, name, command, limit, kept=(), env=None, group="usual", needs_all=True, memory=0.0):
+    def __init__(self, name, command, limit, kept=(), env=None, group="usual", needs_all=True, memory=0.0, record=None):
         self.name, self.command, self.limit, self.kept = name, [str(part) for part in command], limit, kept
-        self.env, self.group, self.needs_all, self.memory = env or {}, group, needs_all, memory
+        self.env, self.group, self.needs_all, self.memory, self.record = env or {}, group, needs_all, memory, record
 
 
 def output_of(command):
@@ -73,6 +74,13 @@ def layers_that_fit(memory_bytes):
     return max(2, min(46, int((memory_bytes - AIR_BYTES["all"] - AIR_BYTES["beside"]) / AIR_BYTES["each layer"])))
 
 
+def loading_rows(lines):
+    """Of koho's log lines "weights: 21.5 GB on the device after 0.80 s, 27.0 GB/s"."""
+    found = [re.search(r"weights: ([\d.]+) GB on the device after ([\d.]+) s, ([\d.]+) GB/s", line) for line in lines]
+    return [{"op": "load", "bytes": round(1e9 * float(match[1])), "us": round(1e6 * float(match[2])),
+             "gb_per_s": float(match[3])} for match in found if match]
+
+
 def steps(found, out):
     """All steps, in the order in which they run."""
     program = BUILD / "src" / "app" / "koho"
@@ -96,6 +104,8 @@ def steps(found, out):
     list_.append(Step("worker", [tests / "cuda" / "cuda_worker_test"], 240, (*failures, r"prompts end")))
     list_.append(Step("engine neighbours", [tests / "neighbours" / "cuda_engine_test", "--gtest_filter=*Neighbours*"], 300,
                       (*failures, r"differ")))
+    list_.append(Step("engine neighbours, all", [tests / "neighbours" / "cuda_engine_test", "--gtest_filter=*Neighbours*"], 600,
+                      (*failures, r"differ"), {"KOHO_NEIGHBOURS": "all"}))
     list_.append(Step("engine leak", [tests / "neighbours" / "cuda_engine_test", "--gtest_filter=*Leak*"], 300,
                       (*failures, r"resident")))
     list_.append(Step("c interface", [tests / "capi" / "capi_engine_test", "models/tiny", "1"], 120, (r".*",)))
@@ -115,27 +125,36 @@ def steps(found, out):
                       (r" us ", r"WRONG|failed|cannot be built", r"^-- .* cases")))
     list_.append(Step("latency", [*latency, "--batch", "1,16,64", "--context", "1024", "--prefill", "8192", "--out",
                                   out / "latency.json"], 150, timing))
+    # A process of its own: whatever records kernels stays in it.
+    list_.append(Step("latency kernels", [*latency, "--batch", "1,16,64", "--context", "1024", "--prefill", "8192", "--kernels",
+                                          "--out", out / "latency_kernels.json"], 180,
+                      (*timing, r"the step less", r"not recorded")))
     list_.append(Step("latency fp8 cache", [*latency, "--batch", "1,64", "--context", "1024", "--prefill", "8192", "--kv-dtype",
                                             "fp8", "--no-classes", "--out", out / "latency_fp8.json"], 120, timing))
     list_.append(Step("latency deterministic", [*latency, "--batch", "1,16,64", "--context", "1024", "--prefill", "8192",
                                                 "--deterministic", "--no-classes"], 120, timing))
     for cache in ("bf16", "fp8"):
         list_.append(Step(f"long context {cache}", [*latency, "--batch", "1", "--context", "131000", "--prefill", "8192",
-                                                    "--kv-dtype", cache, "--no-classes"], 150, timing, memory=148e9))
+                                                    "--kv-dtype", cache, "--no-classes", "--out", out / f"long_context_{cache}.json"],
+                          150, timing, memory=148e9))
     list_.append(Step("throughput", [program, "bench", *air, "--requests", "128", "--concurrency", "64", "--prompt-len", "256",
                                      "--gen-len", "256", "--temperature", "1", "--no-prefix-cache", "--commit",
                                      commit, "--json", out / "throughput.json"], 180, (r".*",)))
+    list_.append(Step("batch", [sys.executable, "tools/batch_check.py", "--koho", program, "--vocabulary", "151552", "--commit",
+                                commit, "--machine", found.get("gpu", "unknown"), "--json", out / "batch.json", "--", *air], 180,
+                      (r"^batch:|^FAILED",)))
     shaped = pathlib.Path("/dev/shm/koho_shaped_checkpoint")  # 21.5 GB of memory
     load = (f"test -x {program} && {shlex.quote(sys.executable)} tools/make_shaped_checkpoint.py --config {AIR} --layers 9 "
             f"--out {shaped}; code=$?; for i in 1 2; do test $code = 0 && {{ {program} bench latency --model {shaped} "
             f"--device cuda --batch 1 --prefill 0 --no-classes; code=$?; }}; done; rm -rf {shaped}; exit $code")
-    list_.append(Step("loading", ["bash", "-c", load], 150, (r"weights:", r"GB/s"), memory=40e9))
+    list_.append(Step("loading", ["bash", "-c", load], 150, (r"weights:", r"GB/s"), memory=40e9,
+                      record=(out / "loading.json", loading_rows)))
 
     # compute-sanitizer: one round a case, the small ones.
     if shutil.which("compute-sanitizer"):
         for tool in ("memcheck", "racecheck", "synccheck", "initcheck"):
             list_.append(Step(f"sanitize {tool}", ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9",
-                                                   tests / "ops" / "cuda_op_test", "--gtest_filter=-*long*:*many*:*large*"],
+                                                   tests / "ops" / "cuda_op_test", "--gtest_filter=-*long*:*many*:*large*:*131072*"],
                               500, (*failures, r"ERROR SUMMARY"), {"KOHO_OP_SEED": seed, "KOHO_OP_ROUNDS": "1"},
                               group="sanitize", needs_all=False))
     return list_
@@ -174,6 +193,14 @@ class Checks:
         state = "too slow" if timed_out.is_set() else "ok" if code == 0 else f"failed ({code})"
         return {"step": name, "state": state, "seconds": round(time.monotonic() - begin, 1), "limit": limit,
                 "command": shlex.join(command), "env": env or {}, "lines": lines}
+
+    def record(self, row, path, rows_of):
+        """A step's lines as a file of bench/results."""
+        rows = rows_of(row["lines"])
+        if not rows:
+            row["state"] = "failed (printed nothing to record)"
+        path.write_text(json.dumps({"machine": self.found["gpu"], "driver": self.found["driver"], "commit": self.found["commit"],
+                                    "date": self.found["date"][:10], "command": row["command"], "rows": rows}) + "\n")
 
     def note(self, row):
         self.rows.append(row)
@@ -262,6 +289,8 @@ def main():
             row["state"] = "not built"
         else:
             row = checks.run(step.name, step.command, min(step.limit, left), step.env, step.kept)
+            if step.record and row["state"] == "ok":
+                checks.record(row, *step.record)
         checks.note(row)
     if rest is not None:
         rest.join()

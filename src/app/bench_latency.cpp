@@ -18,10 +18,12 @@
 #include "app/bench_file.h"
 #include "app/build_info.h"
 #include "app/command.h"
+#include "app/kernel_report.h"
 #include "app/subject.h"
 #include "base/arithmetic.h"
 #include "base/log.h"
 #include "comm/one_rank.h"
+#include "cuda/kernel_recorder.h"
 #include "model/memory_plan.h"
 #include "plan/step_plan.h"
 #include "worker/device.h"
@@ -35,8 +37,10 @@ using Clock = std::chrono::steady_clock;
 
 constexpr const char* kExamples =
     R"(Synthetic weights need a config only; a trained model's spread, drawn on the device, every expert as likely.
-Classes are timed one at a time, replayed on the arrays of a whole step; "bound" is the time in which the
-device could read a class's bytes, each once.
+Classes are timed one at a time from the host, replayed on the arrays of a whole step: each time holds a launch, a
+wait and the gaps between its kernels. "bound" is the time in which the device could read a class's bytes, each once.
+--kernels records the kernels' own times inside the whole step's graph (with CUPTI, part of the CUDA toolkit): how long
+none runs, and how long each kernel keeps the device busy after those before it have ended.
 
 Examples:
   koho bench latency --config config.json --weights synthetic --device cuda --batch 1,16,64 --context 1024
@@ -53,6 +57,7 @@ struct LatencyOptions {
   std::int64_t steps = 32;
   double bandwidth = 4.45e12;  // bytes a second that an H200 reads
   bool no_classes = false;
+  bool kernels = false;
 };
 
 double ms_since(Clock::time_point start) {
@@ -185,6 +190,7 @@ struct Report {
     double bytes;
   };
   std::vector<Row> classes;
+  KernelReport kernels;
 };
 
 class Bench {
@@ -246,6 +252,7 @@ class Bench {
     }
     report.ms = median(times);
     KOHO_TRY(classify(report, 2));
+    record_kernels(report, 3);
     return report;
   }
 
@@ -274,6 +281,7 @@ class Bench {
     report.ms = ms_since(begin) / static_cast<double>(options_.steps);
     report.context = at;
     KOHO_TRY(classify(report, 10));
+    record_kernels(report, 9);
     KOHO_TRY_ASSIGN(const MemoryUse use, worker_->backend().memory_use());
     if (use.allocations != allocations_)
       return make_error(ErrorCode::internal, "steps allocated device memory: {} times",
@@ -381,11 +389,66 @@ class Bench {
     return {};
   }
 
+  /// The kernels' own times in the step's graph and in each class's. A system that cannot record
+  /// them is told once, and all else is measured as ever; an error of the device itself comes back
+  /// with the next step.
+  void record_kernels(Report& report, int rounds) {
+    if (!options_.kernels || kernels_refused_) return;
+    const Status status = try_record_kernels(report, rounds);
+    worker_->backend().trace().select({});
+    if (status.ok()) return;
+    log::warning("kernels are not recorded: {}", status.error().message);
+    kernels_refused_ = true;
+    report.kernels = {};
+  }
+
+  Status try_record_kernels(Report& report, int rounds) {
+    Worker& worker = *worker_;
+    Backend& backend = worker.backend();
+    {
+      KOHO_TRY_ASSIGN(const std::unique_ptr<Recording> recording, worker.record_repeat());
+      KOHO_TRY(recording->replay());
+      KOHO_TRY(backend.synchronize());
+      const Clock::time_point begin = Clock::now();
+      for (int round = 0; round < rounds; ++round) KOHO_TRY(recording->replay());
+      KOHO_TRY(backend.synchronize());
+      report.kernels.graph_ms = ms_since(begin) / rounds;
+    }
+    KOHO_TRY_ASSIGN(const std::unique_ptr<KernelRecorder> recorder, make_kernel_recorder());
+    const auto record = [&]() -> Result<KernelSummary> {
+      KOHO_TRY_ASSIGN(const std::unique_ptr<Recording> recording, worker.record_repeat());
+      std::vector<KernelSummary> replays;
+      for (int round = 0; round <= rounds; ++round) {
+        KOHO_TRY(recording->replay());
+        KOHO_TRY(backend.synchronize());
+        KOHO_TRY_ASSIGN(const std::vector<KernelTime> kernels, recorder->take());
+        if (round > 0) replays.push_back(summarise(kernels));
+      }
+      return middle_one(std::move(replays));
+    };
+    KOHO_TRY_ASSIGN(report.kernels.step, record());
+    if (report.kernels.empty())
+      return make_error(ErrorCode::unsupported, "CUPTI saw none on {}", backend.description());
+    if (options_.no_classes) return {};
+    for (const OpClass& op_class : classes(report)) {
+      // As in classify().
+      backend.trace().select({});
+      KOHO_TRY(worker.repeat());
+      KOHO_TRY(backend.synchronize());
+      KOHO_TRY(recorder->take());
+      backend.trace().select(op_class.selects);
+      KOHO_TRY_ASSIGN(const KernelSummary alone, record());
+      report.kernels.classes.push_back({op_class.name, static_cast<double>(alone.busy_ns) / 1e6});
+    }
+    return {};
+  }
+
   const LatencyOptions& options_;
   const ModelConfig& config_;
   const ModelSources& sources_;
   std::int64_t tokens_max_ = 0;
   std::int64_t allocations_ = 0;
+  bool kernels_refused_ = false;
   std::unique_ptr<Worker> worker_;
   std::unique_ptr<Steps> steps_;
 };
@@ -398,7 +461,11 @@ void print(const Report& report, const LatencyOptions& options, const ModelConfi
       static_cast<long long>(report.tokens), static_cast<long long>(report.context), report.ms,
       1e3 * static_cast<double>(report.tokens) / report.ms, report.host_ms,
       static_cast<long long>(report.traffic.sent), static_cast<long long>(report.traffic.fetched));
-  if (report.classes.empty()) return;
+  if (report.classes.empty()) {
+    std::printf("%s", text_of(report.kernels, report.ms).c_str());
+    std::fflush(stdout);
+    return;
+  }
   const double experts = static_cast<double>(config.n_routed_experts);
   const double uniform =
       experts * (1.0 - std::pow(1.0 - static_cast<double>(config.num_experts_per_tok) / experts,
@@ -414,11 +481,9 @@ void print(const Report& report, const LatencyOptions& options, const ModelConfi
     std::printf("  %-20s %9.3f ms  %8.3f GB  bound %8.3f ms  %5.1f %%\n", row.name.c_str(), row.ms,
                 row.bytes / 1e9, least, row.ms > 0 ? 100.0 * least / row.ms : 0.0);
   }
-  std::printf(
-      "  %-20s %9.3f ms, the step less the sum %.3f ms (%.1f %%); bound %.3f ms, %.1f %% of the "
-      "step\n",
-      "sum", sum, report.ms - sum, 100.0 * (report.ms - sum) / report.ms, bound,
-      100.0 * bound / report.ms);
+  std::printf("  %-20s %9.3f ms; bound %.3f ms, %.1f %% of the step\n", "sum", sum, bound,
+              100.0 * bound / report.ms);
+  std::printf("%s", text_of(report.kernels, report.ms).c_str());
   std::fflush(stdout);
 }
 
@@ -436,6 +501,7 @@ Json json_of(const Report& report, const LatencyOptions& options) {
                               {"us", 1e3 * part.ms},
                               {"bytes", part.bytes},
                               {"bound_us", 1e6 * part.bytes / options.bandwidth}});
+  if (!report.kernels.empty()) row["kernels"] = json_of(report.kernels);
   return row;
 }
 
@@ -448,6 +514,7 @@ std::string command_of(const LatencyOptions& options) {
   if (options.steps != usual.steps) command += fmt::format(" --steps {}", options.steps);
   if (options.kv_dtype != usual.kv_dtype) command += " --kv-dtype " + options.kv_dtype;
   if (options.no_classes) command += " --no-classes";
+  if (options.kernels) command += " --kernels";
   return command;
 }
 
@@ -505,6 +572,7 @@ Runner add_bench_latency(CommandLine& command) {
   command.add_option("--bandwidth", options->bandwidth, "Bytes a second that the device reads")
       ->capture_default_str();
   command.add_flag("--no-classes", options->no_classes, "Only whole steps");
+  command.add_flag("--kernels", options->kernels, "The kernels' own times, by CUPTI (CUDA only)");
   command.add_option("--out", options->out, "A JSON file to write");
   command.add_option("--commit", options->commit,
                      "What is measured, for the file; the build's if left out");

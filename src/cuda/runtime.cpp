@@ -2,8 +2,32 @@
 #include "cuda/runtime.h"
 
 #include <algorithm>
+#include <charconv>
 
 namespace koho::cuda {
+namespace {
+
+/// Whether code for one of CMake's architectures runs on a compute capability: machine code
+/// ("90-real") on its own and later ones of the same major version, PTX ("90-virtual", or "90",
+/// which is both) on any later one. What is specific to an architecture ("90a") runs on that alone,
+/// to a family ("100f") on later minor versions. Of "native" and the like nothing is known.
+bool runs_on(std::string_view architecture, int major, int minor) {
+  int number = 0;
+  const auto [end, error] =
+      std::from_chars(architecture.data(), architecture.data() + architecture.size(), number);
+  if (error != std::errc()) return true;
+  const std::string_view rest(end, architecture.data() + architecture.size());
+  const int device = 10 * major + minor;
+  if (rest.starts_with('a')) return number == device;
+  if (rest.starts_with('f') || rest == "-real") return number / 10 == major && number <= device;
+  return number <= device;
+}
+
+}  // namespace
+
+std::string_view compiled_architectures() {
+  return KOHO_CUDA_FOR;
+}
 
 Error cuda_error(cudaError_t error, std::string_view call) {
   const ErrorCode code =
@@ -12,12 +36,22 @@ Error cuda_error(cudaError_t error, std::string_view call) {
                     cudaGetErrorName(error), call);
 }
 
-Status check_capability(const DeviceInfo& device) {
-  if (device.major == 9 || device.major == 10) return {};
+Status check_capability(const DeviceInfo& device, std::string_view architectures) {
+  if (device.major != 9 && device.major != 10)
+    return make_error(ErrorCode::unsupported,
+                      "{} has compute capability {}.{}; koho's kernels need 9.0 (H100, H200) or "
+                      "10.0 (B200): use such a GPU, or run on the CPU",
+                      device.name, device.major, device.minor);
+  for (std::string_view left = architectures; !left.empty();) {
+    const std::size_t end = std::min(left.find(' '), left.size());
+    if (runs_on(left.substr(0, end), device.major, device.minor)) return {};
+    left.remove_prefix(std::min(end + 1, left.size()));
+  }
   return make_error(ErrorCode::unsupported,
-                    "{} has compute capability {}.{}; koho's kernels need 9.0 (H100, H200) or 10.0 "
-                    "(B200): use such a GPU, or run on the CPU",
-                    device.name, device.major, device.minor);
+                    "{} has compute capability {}.{}, which this build has no kernels for (it has "
+                    "{}): configure with -DKOHO_CUDA_ARCHITECTURES={}{}a-real, or run on the CPU",
+                    device.name, device.major, device.minor, architectures, device.major,
+                    device.minor);
 }
 
 Status check_exists(int index) {

@@ -29,8 +29,13 @@ struct DeviceInfo {
   bool hopper() const { return major == 9; }
 };
 
-/// Refuses GPUs that koho's kernels cannot run on, naming card and need.
-Status check_capability(const DeviceInfo& device);
+/// What the kernels of this build are compiled for, as CMake names it: "90a-real 100a-real".
+std::string_view compiled_architectures();
+
+/// Refuses GPUs that koho's kernels, or those compiled for `architectures` (as above), cannot run
+/// on: names card and need. Errors: unsupported.
+Status check_capability(const DeviceInfo& device,
+                        std::string_view architectures = compiled_architectures());
 
 /// Whether there is a GPU `index`. Errors: not_found, also without a driver; device_error.
 Status check_exists(int index);

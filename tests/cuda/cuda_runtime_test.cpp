@@ -24,9 +24,48 @@ TEST(CheckCapability, RefusesOlderAndOtherGpusByNameAndNeed) {
   }
 }
 
+constexpr const char* kUsual = "90a-real 100a-real";  // CMakeLists.txt
+
 TEST(CheckCapability, TakesHopperAndBlackwell) {
-  EXPECT_TRUE(check_capability({.name = "NVIDIA H200", .major = 9, .minor = 0}).ok());
-  EXPECT_TRUE(check_capability({.name = "NVIDIA B200", .major = 10, .minor = 0}).ok());
+  EXPECT_TRUE(check_capability({.name = "NVIDIA H200", .major = 9, .minor = 0}, kUsual).ok());
+  EXPECT_TRUE(check_capability({.name = "NVIDIA B200", .major = 10, .minor = 0}, kUsual).ok());
+}
+
+TEST(CheckCapability, NamesTheCardAndWhatTheBuildHasWhereItHasNoKernelsForIt) {
+  const DeviceInfo b300{.name = "NVIDIA B300", .major = 10, .minor = 3};
+  const Status status = check_capability(b300, kUsual);
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::unsupported);
+  const std::string& message = status.error().message;
+  for (const char* part : {"NVIDIA B300", "10.3", kUsual, "-DKOHO_CUDA_ARCHITECTURES=103a-real"})
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+}
+
+TEST(CheckCapability, KnowsWhichCodeRunsWhere) {
+  const DeviceInfo h200{.name = "NVIDIA H200", .major = 9, .minor = 0};
+  const DeviceInfo b200{.name = "NVIDIA B200", .major = 10, .minor = 0};
+  const DeviceInfo b300{.name = "NVIDIA B300", .major = 10, .minor = 3};
+  const auto takes = [](const DeviceInfo& device, std::string_view architectures) {
+    return check_capability(device, architectures).ok();
+  };
+  EXPECT_TRUE(takes(b300, "90a-real 103a-real"));
+  EXPECT_FALSE(takes(b200, "90a-real 103a-real"));
+  EXPECT_FALSE(takes(h200, "100a-real"));
+  EXPECT_FALSE(takes(b200, "90a-real"));
+  EXPECT_TRUE(takes(b300, "100f-real"));
+  EXPECT_TRUE(takes(b300, "100-real"));
+  EXPECT_FALSE(takes(b200, "103-real"));
+  EXPECT_FALSE(takes(b200, "90-real"));
+  EXPECT_TRUE(takes(b200, "90-virtual"));
+  EXPECT_TRUE(takes(b200, "90"));
+  EXPECT_FALSE(takes(h200, "100-virtual"));
+  EXPECT_FALSE(takes(b200, "90a-virtual"));
+  EXPECT_FALSE(takes(h200, ""));
+  EXPECT_TRUE(takes(h200, "native"));
+}
+
+TEST(CheckCapability, KnowsWhatThisBuildIsFor) {
+  EXPECT_NE(compiled_architectures(), "");
 }
 
 TEST(CheckExists, ANumberThatNoGpuHasIsNotFound) {

@@ -9,6 +9,7 @@ std::vector<Machine> golden_machines() {
   if (!probe.ok() && probe.error().code == ErrorCode::not_found) return {};
   // Anything else than a missing GPU fails when the machine is opened.
   return {{"portable", false, [] { return make_cuda_backend({.portable_only = true}); }},
+          {"deterministic", false, [] { return make_cuda_backend({.deterministic = true}); }},
           {"cuda", true, [] { return make_cuda_backend({}); }}};
 }
 

@@ -107,19 +107,13 @@ Step random_step(Random& random, bool codes) {
   return step;
 }
 
-/// Contexts of many pages: several long ones, very many of some pages, or one of 131,072 tokens; or
-/// very many short ones.
+/// Contexts of many pages: several long ones, very many of some pages; or very many short ones.
 Step random_long_step(Random& random, bool codes) {
   Step step;
   step.codes = codes;
   step.heads.width = 128;
   const double kind = random.uniform();
-  if (kind < 0.04) {
-    step.heads = {2, 1, 128, 64};
-    step.decodes = 1;
-    step.sequences.push_back({131072 - random.integer(0, 600), 1, {}});
-  } else if (kind <
-             0.1) {  // more items than two a multiprocessor, rows of GLM-4.7 whole and by TP4
+  if (kind < 0.06) {  // more items than two a multiprocessor, rows of GLM-4.7 whole and by TP4
     const bool whole = random.chance(0.5);
     step.heads = {whole ? 96 : 24, whole ? 8 : 2, 128, 64};
     step.decodes = whole ? random.integer(36, 44) : random.integer(90, 100);
@@ -467,6 +461,116 @@ std::string run_attention(Backend& backend,
   return faults + compare_bits("a row alone", one.values.get(), row_of(got, global));
 }
 
+/// Keys and values of one long sequence, quickly: elements are picked from a few thousand drawn
+/// before. The tokens of `marked` have keys along `direction`, a sign a column.
+Cache long_cache(Random& random,
+                 const Step& step,
+                 const std::vector<double>& direction,
+                 const std::vector<std::int64_t>& marked) {
+  constexpr std::int64_t kDrawn = 4096;
+  const DType dtype = step.codes ? DType::f8_e4m3 : DType::bf16;
+  const std::int64_t width = step.heads.width;
+  const std::int64_t bytes = dtype_bytes(dtype);
+  const Sequence& sequence = step.sequences[0];
+  const Shape shape{step.pages, 1, kPageTokens, width};
+  const Shape scales{step.pages, 1, kPageTokens};
+  Cache cache{HostTensor(dtype, shape), HostTensor(dtype, shape), HostTensor(DType::f32, scales),
+              HostTensor(DType::f32, scales)};
+  for (HostTensor* tensor : {&cache.k, &cache.v, &cache.k_scales, &cache.v_scales})
+    std::fill(tensor->bytes.begin(), tensor->bytes.end(), std::byte{0xFF});
+  const HostTensor drawn = step.codes
+                               ? random_codes(random, {kDrawn / width, width}, Spread::normal)
+                               : random_values(random, dtype, {1, kDrawn}, Spread::normal);
+  // The largest of a drawn row's codes is near 448, some 3 deviations.
+  const auto random_scale = [&] { return 3.0 / 448.0 * std::exp(0.3 * random.normal()); };
+  for (std::int64_t token = 0; token < sequence.context; ++token) {
+    const std::int64_t at = cache_row(step, sequence, token, 0);
+    for (HostTensor* tensor : {&cache.k, &cache.v}) {
+      std::byte* row = tensor->bytes.data() + at * width * bytes;
+      for (std::int64_t i = 0; i < width; i += 4) {  // 12 bits an element
+        std::uint64_t places = random.bits();
+        for (std::int64_t j = i; j < i + 4; ++j, places >>= 12U)
+          std::copy_n(drawn.bytes.data() + static_cast<std::int64_t>(places % kDrawn) * bytes,
+                      bytes, row + j * bytes);
+      }
+    }
+    if (!step.codes) continue;
+    cache.k_scales.set(at, random_scale());
+    cache.v_scales.set(at, random_scale());
+  }
+  for (const std::int64_t token : marked) {
+    const std::int64_t at = cache_row(step, sequence, token, 0);
+    for (std::int64_t i = 0; i < width; ++i)
+      cache.k.set(at * width + i,
+                  direction[static_cast<std::size_t>(i)] * (step.codes ? 256.0 : 1.0));
+    if (step.codes) cache.k_scales.set(at, 1.0 / 256.0);
+  }
+  return cache;
+}
+
+/// The last token of GLM-4.7's longest context, decoded, or the end of a prompt of that length, of
+/// which two rows and heads are compared. So many keys of like weight would hide one that is left
+/// out; so q leans to one direction, along which lie the keys of some hundred tokens at both ends
+/// and in between: together they weigh about as much as all others.
+std::string run_longest(
+    Backend& backend, std::uint64_t seed, const OpCaseOptions& options, bool codes, bool decodes) {
+  constexpr std::int64_t kContext = 131072;
+  Random random(seed);
+  Step step;
+  step.codes = codes;
+  step.heads = {2, 1, 128, 64};
+  step.decodes = decodes ? 1 : 0;
+  const std::int64_t tokens = decodes ? 1 : random.integer(64, 140);
+  step.sequences.push_back({kContext, tokens, {}});
+  place_pages(random, step);
+  const HeadShape& heads = step.heads;
+  const std::int64_t row_width = heads.query_heads * heads.width;
+  std::vector<double> direction;
+  for (std::int64_t i = 0; i < heads.width; ++i) direction.push_back(random.chance(0.5) ? 1 : -1);
+  std::vector<std::int64_t> marked{0, 63, 64, kContext - 2, kContext - 1};
+  for (int i = 0; i < 60; ++i) marked.push_back(random.integer(0, kContext - 1));
+  for (int i = 0; i < 10; ++i) marked.push_back(random.integer(kContext - 140, kContext - 1));
+  const Cache cache = long_cache(random, step, direction, marked);
+  HostTensor q(DType::bf16, {tokens, heads.query_heads, heads.width});
+  for (std::int64_t i = 0; i < q.elements(); ++i)  // a score of 8 at the marked tokens
+    q.set(i, 0.5 * random.normal() + 0.7 * direction[static_cast<std::size_t>(i % heads.width)]);
+  const DeviceStep arrays(backend, step);
+  const DeviceArray q_array(backend, q);
+  const DeviceArray k(backend, cache.k);
+  const DeviceArray v(backend, cache.v);
+  const DeviceArray k_scales(backend, cache.k_scales);
+  const DeviceArray v_scales(backend, cache.v_scales);
+  KvLayer kv{k.view(), v.view(), {}, {}};
+  if (codes) {
+    kv.k_scales = k_scales.view();
+    kv.v_scales = v_scales.view();
+  }
+  std::string faults = fault_of("reserve", backend.reserve({.tokens_max = tokens,
+                                                            .sequences_max = 1,
+                                                            .context_max = kContext,
+                                                            .logit_rows_max = 1,
+                                                            .vocabulary = 1}));
+  const DeviceActivation out(backend, tokens, row_width, with_values(random_needs(random)));
+  faults +=
+      fault_of("attention", backend.attention(out.view(), q_array.view(), kv, arrays.batch, heads));
+  const HostTensor got = out.values.get();
+  for (std::int64_t i = 0; i < got.elements(); ++i)
+    if (!std::isfinite(got.at(i)))
+      return faults + "row " + std::to_string(i / row_width) + " is not finite\n";
+  // The last row and one of the others, a head each; of a decoded row both heads.
+  for (const std::int64_t head : {0, 1}) {
+    const std::int64_t row = head == 0 || tokens == 1 ? tokens - 1 : random.integer(0, tokens - 2);
+    const Attended one =
+        attend(step, step.sequences[0], cache, q, row, head, kContext - tokens + row + 1, options);
+    HostTensor part(DType::bf16, {1, heads.width});
+    for (std::int64_t i = 0; i < heads.width; ++i)
+      part.set(i, got.at(row * row_width + head * heads.width + i));
+    faults += compare_bounds("row " + std::to_string(row) + ", head " + std::to_string(head), part,
+                             one.out, one.bounds, heads.width);
+  }
+  return faults + out.check_quantised("out") + out.guard_fault("out");
+}
+
 /// Padding: token rows and sequences at the end that belong to nobody must come out finite.
 std::string run_padding(Backend& backend, std::uint64_t seed, const OpCaseOptions&) {
   Random random(seed);
@@ -539,6 +643,16 @@ std::vector<OpCase> attention_cases() {
                          return run_attention(backend, seed, options, codes, named.draw);
                        },
                        named.large});
+  for (const bool decodes : {true, false})
+    for (const bool codes : {false, true}) {
+      std::string name = decodes ? "attention_decode_of_131072" : "attention_prompt_of_131072";
+      name += codes ? "_e4m3" : "_bf16";
+      cases.push_back({name,
+                       [=](Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
+                         return run_longest(backend, seed, options, codes, decodes);
+                       },
+                       true, 1});
+    }
   cases.push_back({"attention_padding", run_padding});
   return cases;
 }

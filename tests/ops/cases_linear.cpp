@@ -5,6 +5,8 @@
 #include <limits>
 #include <numeric>
 
+#include <fmt/format.h>
+
 #include "ops/cases.h"
 #include "ops/compare.h"
 #include "ops/device_array.h"
@@ -106,18 +108,26 @@ OpCase linear_case(const char* name, WeightQuant quant, bool mixed, bool many = 
           many};
 }
 
-/// A matrix with rows enough to load every multiprocessor of a GPU, and tokens beyond the smallest
-/// forms: CTAs that begin within tiles, the last one short; results that are aligned or not. Some
-/// tokens are compared with the twin, and with themselves alone.
-std::string run_linear_wide(Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
+/// A matrix with rows enough to load every multiprocessor of a GPU. Up to 128 tokens, beyond the
+/// smallest forms: CTAs that begin within tiles, the last one short; results that are aligned or
+/// not. `many`: so many sums that a backend may make them in pieces of tokens. Some tokens are
+/// compared with the twin, and with themselves alone; all must be written, twice with the same
+/// bits.
+std::string run_linear_wide(Backend& backend,
+                            std::uint64_t seed,
+                            const OpCaseOptions& options,
+                            bool many) {
   Random random(seed);
-  const std::int64_t tokens = random.integer(33, 128);
-  const std::int64_t columns = random.pick({256, 272, 512, 784, 1024, 1040, 2576, 3072});
+  const std::int64_t tokens = many ? random.integer(129, 1500) : random.integer(33, 128);
+  const std::int64_t columns = many ? random.pick({16, 48, 272, 528})
+                                    : random.pick({256, 272, 512, 784, 1024, 1040, 2576, 3072});
   const std::int64_t tiles =
-      random.chance(0.4) ? random.integer(33, 40)
-                         : random.pick({28, 45, 52, 56, 72, 80, 96, 108, 136, 180, 224, 264});
-  const std::int64_t rows = 64 * tiles - random.pick({0, 0, 16, 40, 3});
-  const bool bf16 = tiles > 200 && random.chance(0.5);
+      many                 ? random.pick({40, 97, 200, 384, 384})
+      : random.chance(0.4) ? random.integer(33, 40)
+                           : random.pick({28, 45, 52, 56, 72, 80, 96, 108, 136, 180, 224, 264});
+  const std::int64_t rows =
+      64 * tiles - (many ? random.pick({0, 16, 48}) : random.pick({0, 0, 16, 40, 3}));
+  const bool bf16 = !many && tiles > 200 && random.chance(0.5);
   const RandomLinear weight(random, bf16 ? WeightQuant::none : WeightQuant::fp8_channel, rows,
                             columns, random.chance(0.5));
   const LinearSource source = weight.source();
@@ -127,12 +137,15 @@ std::string run_linear_wide(Backend& backend, std::uint64_t seed, const OpCaseOp
   const RandomActivation x(
       random_values(random, DType::bf16, {tokens, columns}, random_spread(random, true)));
   const DeviceActivation x_arrays(backend, x, placed->needs, 0);
-  const DType out_dtype = random.chance(0.3) ? DType::f32 : DType::bf16;
-  DeviceArray out(backend, out_dtype, {tokens, rows}, random.pick({0, 0, 8, 5}));
+  const DType out_dtype = !many && random.chance(0.3) ? DType::f32 : DType::bf16;
+  DeviceArray out(backend, out_dtype, {tokens, rows},
+                  many ? random.pick({0, 8}) : random.pick({0, 0, 8, 5}));
   faults += fault_of("linear", backend.linear(out.view(), x_arrays.view(), *placed));
   const HostTensor got = out.get();
   faults += out.guard_fault("out");
-  for (const std::int64_t token : {std::int64_t{0}, random.integer(0, tokens - 1), tokens - 1}) {
+  std::vector<std::int64_t> compared{0, random.integer(0, tokens - 1), tokens - 1};
+  for (int i = 0; many && i < 5; ++i) compared.push_back(random.integer(0, tokens - 1));
+  for (const std::int64_t token : compared) {
     const LinearTwin twin = linear_twin(weight, x.row(token), 1);
     std::vector<double> slack;
     std::vector<double> f32_slack;
@@ -145,13 +158,32 @@ std::string run_linear_wide(Backend& backend, std::uint64_t seed, const OpCaseOp
     const HostTensor row = row_of(got, token);
     const std::string name = "token " + std::to_string(token);
     faults += compare_slack(name, row, twin.sums, slack, f32_slack, kLinearL2);
-    if (!options.batch_invariant) continue;
+    if (!options.batch_invariant || (many && !options.many_as_few)) continue;
     const DeviceActivation x_row(backend, x.row(token), placed->needs, 0);
     const DeviceArray alone(backend, out_dtype, {1, rows});
     faults += fault_of("linear", backend.linear(alone.view(), x_row.view(), *placed));
     faults += compare_bits(name + " alone", alone.get(), row);
   }
-  return faults;
+  if (!many) return faults;
+  // Poison is NaN, and x has a row of them at most.
+  std::int64_t nan_rows = 0;
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    bool nan = false;
+    for (std::int64_t n = 0; n < rows; n += 8) nan = nan || std::isnan(got.at(t * rows + n));
+    nan_rows += nan || std::isnan(got.at((t + 1) * rows - 1)) ? 1 : 0;
+  }
+  if (nan_rows > 1) faults += std::to_string(nan_rows) + " rows of out are NaN\n";
+  out.poison();
+  faults += fault_of("linear", backend.linear(out.view(), x_arrays.view(), *placed));
+  return faults + compare_bits("out, run again", out.get(), got);
+}
+
+OpCase linear_wide_case(const char* name, bool many) {
+  return {name,
+          [=](Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
+            return run_linear_wide(backend, seed, options, many);
+          },
+          true};
 }
 
 // ---- the router
@@ -159,19 +191,63 @@ std::string run_linear_wide(Backend& backend, std::uint64_t seed, const OpCaseOp
 struct Choice {
   std::vector<std::int64_t> ids;
   std::vector<double> weights;
-  double margin = 0.0;  // the least distance of scores that decided
+  std::vector<double> weight_errors;
+  /// The least distance of scores that decided, less what f32 may move them by; below 0 the choice
+  /// is open.
+  double margin = 0.0;
 };
 
+/// A token's logit for an expert, and how far a sum in f32 may be from it.
+struct Logit {
+  double value = 0.0;
+  double error = 0.0;
+};
+
+/// The logit over `width` products, added in `chains` sums side by side, which are then added. An
+/// addition loses at most 2^-23 of a partial sum (tensor cores truncate), and a partial sum of a
+/// chain is, of random products, no larger than the root of the sum of its squared products, or
+/// than its part of the logit.
+Logit logit_of(const HostTensor& x,
+               std::int64_t x_row,
+               const HostTensor& weight,
+               std::int64_t expert,
+               double chains) {
+  const std::int64_t width = x.shape[1];
+  double sum = 0.0;
+  double squares = 0.0;
+  for (std::int64_t k = 0; k < width; ++k) {
+    const double product = x.at(x_row * width + k) * weight.at(expert * width + k);
+    sum += product;
+    squares += product * product;
+  }
+  const double largest = std::max(std::sqrt(squares), std::fabs(sum));
+  const double additions = static_cast<double>(width) / chains + chains;
+  return {sum, kDeviations * 0x1p-23 / std::sqrt(3.0) * largest * std::sqrt(additions)};
+}
+
+/// The error of a sigmoid in f32: the logit's; an exponential and a division of two ulps, the
+/// addition between them; and the exponent's own rounding, by a factor of log2(e) that is rounded
+/// too.
+double sigmoid_error(const Logit& logit, double sigmoid) {
+  return sigmoid * ((1.0 - sigmoid) * (logit.error + 0x1p-22 + 0x1p-23 * std::fabs(logit.value)) +
+                    0x1p-22 + 0x1p-24);
+}
+
 /// The router of one token, in float64, from its logits.
-Choice choose(const std::vector<double>& logits,
+Choice choose(const std::vector<Logit>& logits,
               const HostTensor& bias,
               const RouterSettings& settings) {
   const auto experts = static_cast<std::int64_t>(logits.size());
   std::vector<double> sigmoids;
+  std::vector<double> errors;  // of the sigmoids
   std::vector<double> scores;
+  std::vector<double> score_errors;
   for (std::int64_t e = 0; e < experts; ++e) {
-    sigmoids.push_back(1.0 / (1.0 + std::exp(-logits[static_cast<std::size_t>(e)])));
+    const Logit& logit = logits[static_cast<std::size_t>(e)];
+    sigmoids.push_back(1.0 / (1.0 + std::exp(-logit.value)));
+    errors.push_back(sigmoid_error(logit, sigmoids.back()));
     scores.push_back(sigmoids.back() + bias.at(e));
+    score_errors.push_back(errors.back() + 0x1p-24 * std::fabs(scores.back()));
     if (std::isnan(scores.back())) scores.back() = -std::numeric_limits<double>::infinity();
   }
   Choice choice;
@@ -184,44 +260,64 @@ Choice choose(const std::vector<double>& logits,
     });
     return order;
   };
-  const auto note_margin = [&](double better, double worse) {
+  const auto note_margin = [&](double better, double worse, double error) {
     if (std::isfinite(better) && std::isfinite(worse))
-      choice.margin = std::min(choice.margin, better - worse);
+      choice.margin = std::min(choice.margin, better - worse - error);
   };
   if (settings.groups > 1) {
     const std::int64_t size = experts / settings.groups;
     std::vector<double> group_scores;
+    std::vector<double> group_errors;
     for (std::int64_t group = 0; group < settings.groups; ++group) {
       std::vector<double> members(scores.begin() + group * size,
                                   scores.begin() + (group + 1) * size);
       std::sort(members.rbegin(), members.rend());
       group_scores.push_back(members[0] + (size > 1 ? members[1] : 0.0));
+      // Of any two members, whichever come out as the largest, and of their addition.
+      const double largest_error = *std::max_element(score_errors.begin() + group * size,
+                                                     score_errors.begin() + (group + 1) * size);
+      group_errors.push_back(2.0 * largest_error + 0x1p-24 * std::fabs(group_scores.back()));
     }
     const std::vector<std::int64_t> order = ranked(group_scores);
     for (std::int64_t rank = 0; rank < settings.groups; ++rank) {
       const std::int64_t group = order[static_cast<std::size_t>(rank)];
-      if (rank + 1 == settings.groups_kept && rank + 1 < settings.groups)
-        note_margin(
-            group_scores[static_cast<std::size_t>(group)],
-            group_scores[static_cast<std::size_t>(order[static_cast<std::size_t>(rank + 1)])]);
+      if (rank + 1 == settings.groups_kept && rank + 1 < settings.groups) {
+        // Any kept group against any dropped one: the closest two, with the largest errors.
+        const auto next = static_cast<std::size_t>(order[static_cast<std::size_t>(rank + 1)]);
+        note_margin(group_scores[static_cast<std::size_t>(group)], group_scores[next],
+                    2.0 * *std::max_element(group_errors.begin(), group_errors.end()));
+      }
       if (rank >= settings.groups_kept)
         std::fill_n(scores.begin() + group * size, size, -std::numeric_limits<double>::infinity());
     }
   }
   const std::vector<std::int64_t> order = ranked(scores);
   double sum = 0.0;
+  double sum_error = 0.0;
   for (std::int64_t a = 0; a < settings.top_k; ++a) {
     const std::int64_t e = order[static_cast<std::size_t>(a)];
-    if (a + 1 < experts)
-      note_margin(scores[static_cast<std::size_t>(e)],
-                  scores[static_cast<std::size_t>(order[static_cast<std::size_t>(a + 1)])]);
+    const auto chosen = static_cast<std::size_t>(e);
+    if (a + 1 < experts) {
+      const auto next = static_cast<std::size_t>(order[static_cast<std::size_t>(a + 1)]);
+      note_margin(scores[chosen], scores[next],
+                  2.0 * *std::max_element(score_errors.begin(), score_errors.end()));
+    }
     choice.ids.push_back(e);
-    choice.weights.push_back(sigmoids[static_cast<std::size_t>(e)]);
-    sum += choice.weights.back();
+    choice.weights.push_back(sigmoids[chosen]);
+    choice.weight_errors.push_back(errors[chosen]);
+    sum += sigmoids[chosen];
+    sum_error += errors[chosen];
   }
-  for (double& weight : choice.weights) {
-    if (settings.normalise) weight /= sum + 1e-20;
+  for (std::size_t a = 0; a < choice.weights.size(); ++a) {
+    double& weight = choice.weights[a];
+    double& error = choice.weight_errors[a];
+    error = error / weight + 0x1p-24;  // in parts of the weight, with the scale's multiplication
+    if (settings.normalise) {          // a sum of so many, a division of two ulps
+      error += sum_error / sum + static_cast<double>(settings.top_k) * 0x1p-24 + 0x1p-22;
+      weight /= sum + 1e-20;
+    }
     weight *= static_cast<double>(settings.scale);
+    error *= weight;
   }
   return choice;
 }
@@ -282,15 +378,11 @@ std::string run_route(Backend& backend,
              std::to_string(got_ids.at(i)) + "\n";
   const std::int64_t step = many ? 7 : 1;  // time
   for (std::int64_t t = many ? random.integer(0, 6) : 0; t < tokens; t += step) {
-    std::vector<double> logits;
-    for (std::int64_t e = 0; e < experts; ++e) {
-      double sum = 0.0;
-      for (std::int64_t k = 0; k < width; ++k)
-        sum += x.at(t * width + k) * weight.at(e * width + k);
-      logits.push_back(sum);
-    }
+    std::vector<Logit> logits;
+    for (std::int64_t e = 0; e < experts; ++e)
+      logits.push_back(logit_of(x, t, weight, e, options.router_chains));
     const Choice choice = choose(logits, bias, settings);
-    if (choice.margin < 1e-6) continue;
+    if (choice.margin <= 0.0) continue;
     for (std::int64_t a = 0; a < settings.top_k; ++a) {
       const auto at = static_cast<std::size_t>(a);
       const double id = got_ids.at(t * settings.top_k + a);
@@ -299,9 +391,10 @@ std::string run_route(Backend& backend,
         faults += "token " + std::to_string(t) + ": expert " + std::to_string(a) + " is " +
                   std::to_string(id) + ", expected " + std::to_string(choice.ids[at]) + "\n";
       const bool nan = std::isnan(choice.weights[at]);
-      if (nan ? !std::isnan(got) : !(std::fabs(got - choice.weights[at]) <= 1e-5))
-        faults += "token " + std::to_string(t) + ": weight " + std::to_string(got) + ", expected " +
-                  std::to_string(choice.weights[at]) + "\n";
+      if (nan ? !std::isnan(got)
+              : !(std::fabs(got - choice.weights[at]) <= choice.weight_errors[at]))
+        faults += fmt::format("token {}: weight {:.9g}, expected {:.9g} ± {:.3g}\n", t, got,
+                              choice.weights[at], choice.weight_errors[at]);
     }
     if (!faults.empty()) break;
   }
@@ -337,7 +430,8 @@ std::vector<OpCase> linear_cases() {
           linear_case("linear_mixed", WeightQuant::none, true),
           linear_case("linear_bf16_many", WeightQuant::none, false, true),
           linear_case("linear_fp8_channel_many", WeightQuant::fp8_channel, false, true),
-          {"linear_fp8_wide", run_linear_wide, true},
+          linear_wide_case("linear_fp8_wide", false),
+          linear_wide_case("linear_fp8_wide_many", true),
           route_case("route", RouteSize::any),
           route_case("route_few", RouteSize::few),
           route_case("route_many", RouteSize::many)};

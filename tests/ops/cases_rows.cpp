@@ -17,10 +17,18 @@
 namespace koho::testing {
 namespace {
 
-// Relative error of a row's 1 / sqrt(mean + eps) and of SiLU in f32, with room for a reciprocal
-// square root and an exponential of a few ulps.
-constexpr double kFactorError = 1e-6;
+// Relative error of SiLU in f32, with room for an exponential of a few ulps.
 constexpr double kSiluError = 4e-6;
+/// Relative error of x / sqrt(mean of squares + eps) in f32. The squares are positive and added in
+/// 32 sums or more side by side: in a sum of n the k-th addition rounds k / n of 1/32 of the whole,
+/// so the squares of all these roundings come to width / (3 * 32 * 32) times 2^-48 of the whole's,
+/// those of joining the sums, each half as many and twice as large as before, to 2; the root halves
+/// what comes out. Then one rounding each: mean and eps (halved), root, reciprocal, product.
+double factor_error(std::int64_t width) {
+  const double roundings = static_cast<double>(width) / (3.0 * 32.0 * 32.0) + 2.0;
+  const double sum = kDeviations * 0x1p-24 / std::sqrt(3.0) * std::sqrt(roundings);
+  return 0.5 * sum + 4.0 * 0x1p-24;
+}
 // What rounding two products to f32 can move where they are below its smallest normal number.
 constexpr double kSubnormalError = 0x1p-149;
 
@@ -257,7 +265,7 @@ std::vector<Interval> norm_twin(const HostTensor& x,
   const double factor = 1.0 / std::sqrt(squares / static_cast<double>(width) + eps);
   std::vector<Interval> out;
   for (std::int64_t i = 0; i < width; ++i) {
-    const Interval exact = around(x.at(row * width + i) * factor, kFactorError);
+    const Interval exact = around(x.at(row * width + i) * factor, factor_error(width));
     const Interval normalised =
         rounded_bf16({exact.low - kSubnormalError, exact.high + kSubnormalError});
     Interval scaled{weight.at(i) * normalised.low, weight.at(i) * normalised.high};

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstring>
 
+#include <fmt/format.h>
+
 #include "base/arithmetic.h"
 #include "ops/cases.h"
 #include "ops/compare.h"
@@ -75,6 +77,15 @@ bool drawn_at_threshold(
   moved.top_p = std::min(1.0F, std::nextafter(static_cast<float>(top_p + off), 2.0F));
   sampler.sample(moved, input, out);
   return out.id == id;
+}
+
+/// How far a log-probability, logit - largest - log(sum of exp(logit - largest)), may be from the
+/// twin's. A term of the sum is off by its difference's rounding, 2^-24 of that, and by an f32
+/// exponential of two ulps. Weighed by the probabilities the differences are ln V on the mean at
+/// most (their entropy), so the logarithm is off by 2^-24 ln V + 2^-22. The sum and the rest are in
+/// f64; the result and the twin's are each rounded to f32.
+double logprob_error(double logprob, std::int64_t tokens) {
+  return 0x1p-24 * std::log(static_cast<double>(tokens)) + 0x1p-22 + 0x1p-23 * std::fabs(logprob);
 }
 
 /// `many`: more rows than backends may have another kernel for, most of them with thresholds alone.
@@ -179,13 +190,17 @@ std::string run_sample(Backend& backend,
       faults += name + ": id " + std::to_string(got.as<std::int32_t>()[r]) + ", expected " +
                 std::to_string(out.id) + "\n";
     if (row.logprobs < 0 || out.id < 0) continue;
-    if (!(std::fabs(got_logprobs.as<float>()[r] - out.logprob) <= 1e-4F))
-      faults += name + ": logprob " + std::to_string(got_logprobs.as<float>()[r]) + ", expected " +
-                std::to_string(out.logprob) + "\n";
+    const auto differs = [&](double found, double expected) {
+      return !(std::fabs(found - expected) <= logprob_error(expected, tokens));
+    };
+    if (differs(got_logprobs.as<float>()[r], out.logprob))
+      faults +=
+          fmt::format("{}: logprob {:.9g}, expected {:.9g} ± {:.3g}\n", name,
+                      got_logprobs.as<float>()[r], out.logprob, logprob_error(out.logprob, tokens));
     for (std::size_t i = 0; i < out.top_ids.size(); ++i) {
       const auto at = static_cast<std::size_t>(r * kTopLogprobsMax) + i;
       if (got_top.as<std::int32_t>()[at] != out.top_ids[i] ||
-          !(std::fabs(got_top_logprobs.as<float>()[at] - out.top_logprobs[i]) <= 1e-4F))
+          differs(got_top_logprobs.as<float>()[at], out.top_logprobs[i]))
         faults += name + ": alternative " + std::to_string(i) + " differs\n";
     }
   }

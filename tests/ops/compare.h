@@ -11,7 +11,9 @@
 //   attention                 each element within the error computed for it: weights rounded, sums
 //   in
 //                             f32 (cases_attention.cpp)
-//   router                    ids equal unless the margin is < 1e-6; weights within 1e-5
+//   router                    ids equal unless the choice is closer than f32 can tell, weights
+//                             within the error computed for each (cases_linear.cpp)
+//   log-probabilities         within the error computed for each (cases_sampling.cpp)
 //   experts                   each element within the error computed for it: codes of the inner
 //                             activation that may lie on the other side of a rounding border; and
 //                             the gain of each expert over all tokens (cases_experts.cpp)

@@ -250,6 +250,15 @@ TEST(Gates, RefuseWrongAttention) {
   }
 }
 
+// One page of 2,048, one token of 131,072.
+TEST(Gates, RefuseWrongAttentionOverTheLongestContext) {
+  for (const char* name : {"attention_decode_of_131072_bf16", "attention_decode_of_131072_e4m3",
+                           "attention_prompt_of_131072_bf16", "attention_prompt_of_131072_e4m3"}) {
+    expect_refused(name, Fault::another_page, kTensorCores, 2);
+    expect_refused(name, Fault::last_token, kTensorCores, 2);
+  }
+}
+
 TEST(Gates, RefuseWrongExperts) {
   for (const char* name : {"experts_bf16", "experts_fp8_channel", "experts_fp8_block"}) {
     expect_refused(name, Fault::rows_swapped, kTensorCores, 20);

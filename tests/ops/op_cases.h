@@ -32,6 +32,8 @@ struct OpCaseOptions {
   double attention_weight_step = 0.0;
   /// How far the backend knows a token's probability, in parts of it, when it adds up to top_p.
   double sampling_weight_error = 0.0;
+  /// Sums side by side that a router's logit is added in, at least.
+  double router_chains = 1.0;
   /// A row that is decoded has the bits of the same row in a longer run.
   bool decode_as_prefill = true;
   /// Standard deviation of what an instruction of 32 FP8 products loses, in parts of its largest
@@ -47,6 +49,8 @@ struct OpCase {
       run;
   /// Takes seconds on a CPU: tests that run many rounds run few of these.
   bool is_large = false;
+  /// Rounds beyond these would show little for their time.
+  std::uint64_t rounds_max = UINT64_MAX;
 };
 
 const std::vector<OpCase>& op_cases();
