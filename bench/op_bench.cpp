@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// `koho bench ops` as a program of its own, which needs nothing built but the CUDA backend:
-// `op_bench [--portable] [--only TEXT] [--tokens N,…] [--out FILE] [--commit HASH]`.
+// `koho bench ops` of a GPU as a program of its own, which needs nothing built but two backends:
+// `op_bench [--portable] [--no-check] [--no-time] [--only TEXT] [--tokens N,…] [--out FILE]
+// [--commit HASH]`.
 #include <cstdio>
 #include <cstring>
 #include <string>
 
 #include "app/operator_bench.h"
+#include "cpu/cpu_backend.h"
 #include "cuda/cuda_backend.h"
 
 int main(int argc, char** argv) {
@@ -17,6 +19,10 @@ int main(int argc, char** argv) {
     const auto value = [&] { return i + 1 < argc ? std::string(argv[++i]) : std::string(); };
     if (std::strcmp(argv[i], "--portable") == 0)
       portable = true;
+    else if (std::strcmp(argv[i], "--no-check") == 0)
+      options.check = false;
+    else if (std::strcmp(argv[i], "--no-time") == 0)
+      options.time = false;
     else if (std::strcmp(argv[i], "--only") == 0)
       options.only = value();
     else if (std::strcmp(argv[i], "--tokens") == 0)
@@ -27,14 +33,18 @@ int main(int argc, char** argv) {
       options.commit = value();
     else {
       std::fprintf(stderr,
-                   "usage: op_bench [--portable] [--only TEXT] [--tokens N,…] [--out FILE] "
-                   "[--commit HASH]\n");
+                   "usage: op_bench [--portable] [--no-check] [--no-time] [--only TEXT] "
+                   "[--tokens N,…] [--out FILE] [--commit HASH]\n");
       return 2;
     }
   }
-  auto backend = koho::make_cuda_backend({.portable_only = portable});
-  const koho::Status status = backend.ok() ? koho::app::run_operator_bench(**backend, options)
-                                           : koho::Status(backend.error());
+  const koho::Status status = [&]() -> koho::Status {
+    KOHO_TRY_ASSIGN(const koho::CudaProperties gpu, koho::cuda_properties(0));
+    options.ceilings = koho::app::ceilings_of(gpu.name, gpu.memory_bytes_per_second);
+    KOHO_TRY_ASSIGN(const auto measured, koho::make_cuda_backend({.portable_only = portable}));
+    KOHO_TRY_ASSIGN(const auto reference, koho::make_cpu_backend({}));
+    return koho::app::run_operator_bench(*measured, *reference, options);
+  }();
   if (status.ok()) return 0;
   std::fprintf(stderr, "op_bench: %s\n", status.error().message.c_str());
   return koho::error_code_info(status.error().code).exit_code;

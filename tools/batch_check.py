@@ -25,6 +25,12 @@ import tempfile
 import time
 
 
+def nvidia_driver():
+    """The version of the loaded driver; None without one."""
+    version = pathlib.Path("/sys/module/nvidia/version")
+    return version.read_text().strip() if version.exists() else None
+
+
 def make_requests(count, vocabulary, longest, seed):
     draw = random.Random(seed)
     ids = lambda length: [draw.randrange(vocabulary) for _ in range(length)]
@@ -88,7 +94,6 @@ def main():
     parser.add_argument("--json", type=pathlib.Path, help="a record to write")
     parser.add_argument("--commit", help="what is measured, for the record")
     parser.add_argument("--machine", help="the same")
-    parser.add_argument("--driver", help="the same")
     options = parser.parse_args(own)
     requests = make_requests(options.requests, options.vocabulary, options.longest, options.seed)
     with tempfile.TemporaryDirectory() as folder:
@@ -111,14 +116,14 @@ def main():
     for fault in faults[:20]:
         print("FAILED", fault)
     print(f"batch: {len(answers)} answers to {len(requests)} requests, {total['prompt_tokens']} prompt tokens, "
-          f"{total['cached_tokens']} of them cached, {total['completion_tokens']} generated, {seconds:.1f} s with the start, which the record's throughput includes")
+          f"{total['cached_tokens']} of them cached, {total['completion_tokens']} generated, {seconds:.1f} s with the start")
     if options.json:
         options.json.write_text(json.dumps({
-            "machine": options.machine, "driver": options.driver, "commit": options.commit,
+            "machine": options.machine, "driver": nvidia_driver(), "commit": options.commit,
             "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
             "command": "tools/batch_check.py " + shlex.join(own) + " -- " + shlex.join(flags),
-            "requests": len(requests), "completed": len(answers), "faults": len(faults), **total,
-            "duration": round(seconds, 2), "output_throughput": round(total["completion_tokens"] / seconds, 1)}) + "\n")
+            "rows": [{"op": "batch", "requests": len(requests), "answers": len(answers), "faults": len(faults), **total,
+                      "seconds": round(seconds, 2)}]}) + "\n")
     return 1 if faults else 0
 
 

@@ -36,6 +36,8 @@ FORBIDDEN = {
 RESULT_NAME = re.compile(r"(\d{4}-\d{2}-\d{2})-[a-z0-9]+-[A-Za-z0-9-]+\.json")
 RESULTS_WHOLE_SINCE = "2026-11-24"  # earlier files of bench/results have what their programs wrote then
 ATTENTION_CASES = {"attention_decode", "attention_prefill"}
+# What tools/batch_check.py and tools/gpu_check.py record.
+OTHER_ROWS = {"batch": ("requests", "answers", "faults", "seconds"), "load": ("bytes", "us", "gb_per_s")}
 MACHINE_PATHS = re.compile(r"(?<![\w.])/(work|farm|root)/")
 
 
@@ -89,15 +91,15 @@ def check_row(row, ops):
     Every row: op, one of src/ops (attention as attention_decode or attention_prefill) or step_… of `koho bench latency`;
     shape, an object of integers, among them tokens >= 1, and context for attention; us > 0. A row of an operator also:
     bytes, flops >= 0; pct_of_bandwidth, pct_of_floor >= 0, or null where no ceiling of the machine is known. A row with
-    `form`, one of several kernels of an operator beside each other (matmul_forms), need not have these four. The op "load"
-    is the placing of weights (gpu_check.py): bytes and us, no shape.
+    `form`, one of several kernels of an operator beside each other (matmul_forms), need not have these four. A row of
+    something else entirely has the numbers of OTHER_ROWS instead.
     """
     if not isinstance(row, dict):
         return ["is no object"]
     faults = []
     op = row.get("op")
-    if op == "load":
-        return [f"{name} must be a number above 0" for name in ("bytes", "us") if not is_number(row.get(name)) or not row[name]]
+    if isinstance(op, str) and op in OTHER_ROWS:
+        return [f"{name} must be a number" for name in OTHER_ROWS[op] if not is_number(row.get(name))]
     step = isinstance(op, str) and op.startswith("step_")
     if not step and op not in (ops - {"attention"}) | ATTENTION_CASES:
         faults.append(f"op {op!r} is no operator of src/ops")

@@ -122,7 +122,7 @@ def steps(found, out):
 
     # Speed.
     list_.append(Step("op timings", [BUILD / "bench" / "op_bench", "--out", out / "ops.json", "--commit", commit], 300,
-                      (r" us ", r"failed|cannot be built")))
+                      (r" us ", r"WRONG|failed|cannot be built", r"^-- .* cases")))
     list_.append(Step("latency", [*latency, "--batch", "1,16,64", "--context", "1024", "--prefill", "8192", "--out",
                                   out / "latency.json"], 150, timing))
     # A process of its own: whatever records kernels stays in it.
@@ -138,11 +138,11 @@ def steps(found, out):
                                                     "--kv-dtype", cache, "--no-classes", "--out", out / f"long_context_{cache}.json"],
                           150, timing, memory=148e9))
     list_.append(Step("throughput", [program, "bench", *air, "--requests", "128", "--concurrency", "64", "--prompt-len", "256",
-                                     "--gen-len", "256", "--temperature", "1", "--no-prefix-cache", "--json",
-                                     out / "throughput.json"], 180, (r".*",)))
+                                     "--gen-len", "256", "--temperature", "1", "--no-prefix-cache", "--commit",
+                                     commit, "--json", out / "throughput.json"], 180, (r".*",)))
     list_.append(Step("batch", [sys.executable, "tools/batch_check.py", "--koho", program, "--vocabulary", "151552", "--commit",
-                                commit, "--machine", found.get("gpu", "unknown"), "--driver", found.get("driver", "unknown"), "--json",
-                                out / "batch.json", "--", *air], 180, (r"^batch:|^FAILED",)))
+                                commit, "--machine", found.get("gpu", "unknown"), "--json", out / "batch.json", "--", *air], 180,
+                      (r"^batch:|^FAILED",)))
     shaped = pathlib.Path("/dev/shm/koho_shaped_checkpoint")  # 21.5 GB of memory
     load = (f"test -x {program} && {shlex.quote(sys.executable)} tools/make_shaped_checkpoint.py --config {AIR} --layers 9 "
             f"--out {shaped}; code=$?; for i in 1 2; do test $code = 0 && {{ {program} bench latency --model {shaped} "

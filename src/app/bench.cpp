@@ -12,7 +12,7 @@ Runner add_bench(CommandLine& command) {
   CommandLine* latency =
       command.add_subcommand("latency", "Time one step: decode and prefill, class by class");
   latency->callback([chosen, runner = add_bench_latency(*latency)] { *chosen = runner; });
-  CommandLine* ops = command.add_subcommand("ops", "Time single operators of a GPU");
+  CommandLine* ops = command.add_subcommand("ops", "Check and time single operators");
   ops->callback([chosen, runner = add_bench_ops(*ops)] { *chosen = runner; });
   return [chosen] { return (*chosen)(); };
 }

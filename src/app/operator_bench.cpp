@@ -2,43 +2,63 @@
 #include "app/operator_bench.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 
 #include <fmt/core.h>
 
 #include "app/bench_file.h"
+#include "app/operator_check.h"
+#include "base/log.h"
 
 namespace koho::app {
 namespace {
 
-constexpr double kReadCeiling = 4.45e12;   // bytes a second, measured on an H200 (docs/kernels)
-constexpr double kFp8Ceiling = 1.979e15;   // nominal FP8 operations a second
-constexpr double kBf16Ceiling = 0.989e15;  // nominal bf16, of attention
+using Clock = std::chrono::steady_clock;
 
-double median_us(std::vector<double> times) {
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-Result<double> time_call(Backend& backend, const OpBench& bench) {
-  KOHO_TRY(bench.run(0));
+/// The least time of a call, by what is known of the device; 0 if nothing is.
+double floor_us(const OpBench& bench, const Ceilings& ceilings) {
+  const double peak =
+      bench.math == DType::f8_e4m3 ? ceilings.fp8_per_second : ceilings.bf16_per_second;
+  const double reading =
+      ceilings.bytes_per_second > 0.0 ? bench.bytes / ceilings.bytes_per_second : 0.0;
+  return 1e6 * std::max(reading, peak > 0.0 ? bench.flops / peak : 0.0);
+}
+
+/// Calls that one timing takes together: some milliseconds.
+std::int64_t calls_of(const OpBench& bench, const Ceilings& ceilings) {
+  constexpr double kLaunchUs = 3.0;
+  constexpr double kTogetherUs = 6000.0;
+  // Without ceilings: a CPU.
+  const double least = ceilings.bytes_per_second > 0.0 ? floor_us(bench, ceilings)
+                                                       : bench.bytes / 1e4 + bench.flops / 1e5;
+  return std::clamp<std::int64_t>(static_cast<std::int64_t>(kTogetherUs / (least + kLaunchUs)), 4,
+                                  200);
+}
+
+Result<double> time_call(Backend& backend, const OpBench& bench, std::int64_t calls) {
+  const auto call = [&](std::int64_t i) { return bench.run(Side::measured, {0, bench.rows}, i); };
+  KOHO_TRY(call(0));
   KOHO_TRY(backend.synchronize());
   KOHO_TRY_ASSIGN(const std::unique_ptr<Recording> graph, backend.record([&]() -> Status {
-    for (std::int64_t i = 0; i < bench.calls; ++i) KOHO_TRY(bench.run(i));
+    for (std::int64_t i = 0; i < calls; ++i) KOHO_TRY(call(i));
     return {};
   }));
   std::vector<double> times;
   constexpr int kReplays = 7;
   for (int replay = 0; replay <= kReplays; ++replay) {
-    const auto start = std::chrono::steady_clock::now();
+    const Clock::time_point start = Clock::now();
     KOHO_TRY(graph->replay());
     KOHO_TRY(backend.synchronize());
-    const std::chrono::duration<double, std::micro> elapsed =
-        std::chrono::steady_clock::now() - start;
-    if (replay > 0) times.push_back(elapsed.count() / static_cast<double>(bench.calls));
+    if (replay > 0) times.push_back(1e6 * seconds_since(start) / static_cast<double>(calls));
   }
-  return median_us(times);
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2];
 }
 
 std::string shape_text(const OpBench& bench, bool json) {
@@ -49,62 +69,158 @@ std::string shape_text(const OpBench& bench, bool json) {
   return text;
 }
 
-/// Runs all cases; returns the JSON rows.
-Result<std::string> run_cases(Backend& backend, const OperatorBenchOptions& options) {
-  std::string rows;
-  for (const OpBenchCase& bench_case : op_bench_cases()) {
-    if (bench_case.name.find(options.only) == std::string::npos) continue;
-    const auto start = std::chrono::steady_clock::now();
-    const Result<std::vector<OpBench>> built = bench_case.build(backend);
-    if (!built.ok()) {
-      std::printf("%-24s cannot be built: %s\n", bench_case.name.c_str(),
-                  built.error().message.c_str());
-      continue;
-    }
-    for (const OpBench& bench : *built) {
-      const std::string tokens = fmt::format(",{},", bench.shape.at("tokens"));
-      if (!options.tokens.empty() && ("," + options.tokens + ",").find(tokens) == std::string::npos)
-        continue;
-      const Result<double> timed = time_call(backend, bench);
-      if (!timed.ok())
-        return make_error(timed.error().code, "{} {}: {}", bench_case.name,
-                          shape_text(bench, false), timed.error().message);
-      const double us = *timed;
-      const double bandwidth = bench.bytes / us * 1e6;
-      const double rate = bench.flops / us * 1e6;
-      const bool attention = bench.op.rfind("attention", 0) == 0;
-      const double floor_us =
-          1e6 * std::max(bench.bytes / kReadCeiling,
-                         bench.flops / (attention ? kBf16Ceiling : kFp8Ceiling));
-      std::printf("%-22s %-8.8s %-60s %9.2f us %6.0f GB/s %5.1f%% %7.1f TFLOP/s  floor %5.1f%%\n",
-                  bench_case.name.c_str(), bench.op.c_str(), shape_text(bench, false).c_str(), us,
-                  bandwidth / 1e9, 100.0 * bandwidth / kReadCeiling, rate / 1e12,
-                  100.0 * floor_us / us);
-      std::fflush(stdout);
-      rows += fmt::format(
-          "{}  {{\"op\": \"{}\", \"case\": \"{}\", \"shape\": {{{}}}, \"us\": {:.2f}, \"bytes\": "
-          "{:.0f}, "
-          "\"flops\": {:.0f}, \"pct_of_bandwidth\": {:.1f}, \"pct_of_floor\": {:.1f}}}",
-          rows.empty() ? "" : ",\n", bench.op, bench_case.name, shape_text(bench, true), us,
-          bench.bytes, bench.flops, 100.0 * bandwidth / kReadCeiling, 100.0 * floor_us / us);
-    }
-    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-    std::printf("-- %s took %.1f s\n", bench_case.name.c_str(), elapsed.count());
-  }
-  return rows;
+/// "12.3", or `otherwise` of what no ceiling is known for.
+std::string percent(double value, const char* otherwise) {
+  return value > 0.0 ? fmt::format("{:.1f}", value) : otherwise;
 }
+
+/// A run over the list.
+class OperatorBench {
+ public:
+  OperatorBench(Backend& measured, Backend& reference, const OperatorBenchOptions& options)
+      : options_(options),
+        site_{measured, reference,
+              measured.replays_cheaply() && options.time ? kRotatedBytes : 0.0} {}
+
+  Status run() {
+    const Clock::time_point start = Clock::now();
+    for (const OpBenchCase& bench_case : op_bench_cases()) {
+      if (bench_case.name.find(options_.only) == std::string::npos) continue;
+      std::vector<std::int64_t> tokens;
+      for (const std::int64_t count : bench_case.tokens)
+        if (options_.tokens.empty() ||
+            ("," + options_.tokens + ",").find(fmt::format(",{},", count)) != std::string::npos)
+          tokens.push_back(count);
+      if (!tokens.empty()) KOHO_TRY(run_case(bench_case, tokens));
+    }
+    std::printf("-- %lld cases, %lld wrong: %.1f s, checks %.1f s of them\n",
+                static_cast<long long>(cases_), static_cast<long long>(wrong_),
+                seconds_since(start), check_s_);
+    return {};
+  }
+  const std::string& rows() const { return rows_; }
+  std::int64_t wrong() const { return wrong_; }
+
+ private:
+  static constexpr double kRotatedBytes = 1.2e9;  // well beyond any L2
+
+  Status run_case(const OpBenchCase& bench_case, const std::vector<std::int64_t>& tokens) {
+    const Clock::time_point start = Clock::now();
+    const Result<std::vector<OpBench>> built = bench_case.build(site_, tokens);
+    if (!built.ok())
+      return make_error(built.error().code, "{} cannot be built: {}", bench_case.name,
+                        built.error().message);
+    for (const OpBench& bench : *built) {
+      const Status done = run_bench(bench_case.name, bench);
+      if (!done.ok())
+        return make_error(done.error().code, "{} {}: {}", bench_case.name, shape_text(bench, false),
+                          done.error().message);
+    }
+    std::printf("-- %s took %.1f s\n", bench_case.name.c_str(), seconds_since(start));
+    return {};
+  }
+
+  Status run_bench(const std::string& name, const OpBench& bench) {
+    ++cases_;
+    std::string checked = "not checked";
+    std::string checked_json = "null";
+    if (options_.check) {
+      const Clock::time_point start = Clock::now();
+      KOHO_TRY_ASSIGN(const CheckResult result, check_operator(site_, bench));
+      check_s_ += seconds_since(start);
+      if (!result.fault.empty()) {
+        ++wrong_;
+        std::printf("%-22s %-8.8s %-60s WRONG: %s (%.3g of the gate)\n", name.c_str(),
+                    bench.op.c_str(), shape_text(bench, false).c_str(), result.fault.c_str(),
+                    result.largest);
+        std::fflush(stdout);
+        return {};
+      }
+      checked = fmt::format("right: {} rows, {:.2f} of the gate", result.rows, result.largest);
+      checked_json =
+          fmt::format("{{\"rows\": {}, \"of_gate\": {:.3f}}}", result.rows, result.largest);
+    }
+    if (!options_.time) {
+      std::printf("%-22s %-8.8s %-60s %s\n", name.c_str(), bench.op.c_str(),
+                  shape_text(bench, false).c_str(), checked.c_str());
+      std::fflush(stdout);
+      return {};
+    }
+    const Ceilings& ceilings = options_.ceilings;
+    KOHO_TRY_ASSIGN(const double us, time_call(site_.measured, bench, calls_of(bench, ceilings)));
+    const double bandwidth = bench.bytes / us * 1e6;
+    const double of_bandwidth =
+        ceilings.bytes_per_second > 0.0 ? 100.0 * bandwidth / ceilings.bytes_per_second : 0.0;
+    const double of_floor = 100.0 * floor_us(bench, ceilings) / us;
+    std::printf("%-22s %-8.8s %-60s %9.2f us %6.0f GB/s %5s%% %7.1f TFLOP/s  floor %5s%%  %s\n",
+                name.c_str(), bench.op.c_str(), shape_text(bench, false).c_str(), us,
+                bandwidth / 1e9, percent(of_bandwidth, "-").c_str(), bench.flops / us / 1e6,
+                percent(of_floor, "-").c_str(), checked.c_str());
+    std::fflush(stdout);
+    rows_ += fmt::format(
+        "{}  {{\"op\": \"{}\", \"case\": \"{}\", \"shape\": {{{}}}, \"us\": {:.2f}, "
+        "\"bytes\": {:.0f}, \"flops\": {:.0f}, \"pct_of_bandwidth\": {}, \"pct_of_floor\": {}, "
+        "\"checked\": {}}}",
+        rows_.empty() ? "" : ",\n", bench.op, name, shape_text(bench, true), us, bench.bytes,
+        bench.flops, percent(of_bandwidth, "null"), percent(of_floor, "null"), checked_json);
+    return {};
+  }
+
+  const OperatorBenchOptions& options_;
+  BenchSite site_;
+  std::string rows_;
+  std::int64_t cases_ = 0;
+  std::int64_t wrong_ = 0;
+  double check_s_ = 0.0;
+};
 
 }  // namespace
 
-Status run_operator_bench(Backend& backend, const OperatorBenchOptions& options) {
-  KOHO_TRY_ASSIGN(const std::string rows, run_cases(backend, options));
-  if (options.out.empty()) return {};
-  return write_bench_file(options.out,
-                          {.machine = backend.description(),
-                           .commit = options.commit,
-                           .command = options.command,
-                           .more = {}},
-                          rows);
+Ceilings ceilings_of(const std::string& name, double memory_bytes_per_second) {
+  struct Known {
+    const char* name;
+    Ceilings ceilings;
+  };
+  // Reading HBM, as measured or as NVIDIA names it; operations as it names them, without sparsity.
+  static const std::array<Known, 3> kKnown{
+      {{"NVIDIA H200",
+        {"of an H200: reads measured, operations nominal", 4.45e12, 1.979e15, 0.989e15}},
+       {"NVIDIA B200", {"of a B200, nominal", 8.0e12, 4.5e15, 2.25e15}},
+       {"NVIDIA H100 80GB HBM3", {"of an H100 SXM, nominal", 3.35e12, 1.979e15, 0.989e15}}}};
+  for (const Known& known : kKnown)
+    if (name.starts_with(known.name)) return known.ceilings;
+  if (memory_bytes_per_second > 0.0)
+    return {"memory clock times bus width; none known of operations", memory_bytes_per_second, 0.0,
+            0.0};
+  return {"none known", 0.0, 0.0, 0.0};
+}
+
+Status run_operator_bench(Backend& measured,
+                          Backend& reference,
+                          const OperatorBenchOptions& options) {
+  const Ceilings& ceilings = options.ceilings;
+  std::printf("-- %s, checked by %s; ceilings: %s (%.2f TB/s, FP8 %.0f and bf16 %.0f TFLOP/s)\n",
+              measured.description().c_str(), reference.description().c_str(),
+              ceilings.source.c_str(), ceilings.bytes_per_second / 1e12,
+              ceilings.fp8_per_second / 1e12, ceilings.bf16_per_second / 1e12);
+  OperatorBench bench(measured, reference, options);
+  KOHO_TRY(bench.run());
+  if (!options.out.empty()) {
+    const std::string ceilings_json = fmt::format(
+        "{{\"source\": {}, \"bytes_per_second\": {:.0f}, \"fp8_per_second\": {:.0f}, "
+        "\"bf16_per_second\": {:.0f}}}",
+        log::quoted(ceilings.source), ceilings.bytes_per_second, ceilings.fp8_per_second,
+        ceilings.bf16_per_second);
+    KOHO_TRY(write_bench_file(options.out,
+                              {.machine = measured.description(),
+                               .commit = options.commit,
+                               .command = options.command,
+                               .more = {{"ceilings", ceilings_json}}},
+                              bench.rows()));
+  }
+  if (bench.wrong() > 0)
+    return make_error(ErrorCode::internal, "{} results are wrong: see WRONG above", bench.wrong());
+  return {};
 }
 
 }  // namespace koho::app

@@ -1,157 +1,59 @@
 // SPDX-License-Identifier: Apache-2.0
-// The list of speed cases: GLM-4.7's shapes on one GPU of 4 and 8 and unsharded, GLM-4.5-Air's
-// unsharded. Operands are random; routing is uniform.
+// The list of cases: GLM-4.7's shapes on one GPU of 4 and 8 and unsharded, GLM-4.5-Air's
+// unsharded. Operands are random; routing is uniform. Here what reads weights and the cache; rows,
+// seats and sampling in files of their own.
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <numeric>
-#include <random>
 
-#include "app/operator_bench.h"
+#include "app/operator_bench_parts.h"
 #include "base/arithmetic.h"
-#include "sampling/philox.h"
-#include "tensor/number.h"
 
 namespace koho::app {
 namespace {
 
-constexpr double kRotatedBytes = 1.2e9;  // distinct weights of one case, well beyond any L2
+using Rows = std::vector<std::int64_t>;
 
-/// Everything one case owns.
-struct Operands {
-  explicit Operands(Backend& used) : backend(used) {}
-
-  Backend& backend;
-  std::mt19937 random{1};
-  std::vector<Tensor> host;
-  std::vector<Tensor> device;
-  std::vector<Linear> linears;
-  std::vector<Experts> experts;
-
-  Result<TensorView> upload(DType dtype, Shape shape, const std::function<double()>& draw) {
-    KOHO_TRY_ASSIGN(Tensor values, Tensor::host(dtype, shape));
-    fill(values, draw);
-    return place(values.view());
-  }
-  /// A copy of host values on the device.
-  Result<TensorView> place(ConstTensorView values) {
-    KOHO_TRY_ASSIGN(Tensor placed, backend.allocate(values.dtype, values.shape, "bench"));
-    KOHO_TRY(
-        backend.upload(placed.view(), {values.data, static_cast<std::size_t>(values.bytes())}));
-    device.push_back(std::move(placed));
-    return device.back().view();
-  }
-  Result<TensorView> empty(DType dtype, Shape shape) {
-    KOHO_TRY_ASSIGN(Tensor placed, backend.allocate(dtype, shape, "bench"));
-    device.push_back(std::move(placed));
-    return device.back().view();
-  }
-  /// Host values; a block of some million random elements repeated.
-  Result<ConstTensorView> host_values(DType dtype,
-                                      Shape shape,
-                                      const std::function<double()>& draw) {
-    KOHO_TRY_ASSIGN(Tensor values, Tensor::host(dtype, shape));
-    fill(values, draw);
-    host.push_back(std::move(values));
-    return ConstTensorView(host.back().view());
-  }
-  void fill(Tensor& values, const std::function<double()>& draw) {
-    const std::int64_t bytes = values.view().bytes();
-    const std::int64_t size = dtype_bytes(values.view().dtype);
-    constexpr std::int64_t kDrawn = 1 << 20;
-    std::byte* data = values.view().data;
-    const std::int64_t drawn = std::min(bytes / size, kDrawn);
-    for (std::int64_t i = 0; i < drawn; ++i) {
-      const double value = draw();
-      switch (values.view().dtype) {
-        case DType::f8_e4m3:
-          reinterpret_cast<Float8E4M3*>(data)[i] = to_e4m3(static_cast<float>(value));
-          break;
-        case DType::bf16:
-          reinterpret_cast<BFloat16*>(data)[i] = to_bf16(static_cast<float>(value));
-          break;
-        case DType::f32:
-          reinterpret_cast<float*>(data)[i] = static_cast<float>(value);
-          break;
-        case DType::i32:
-          reinterpret_cast<std::int32_t*>(data)[i] = static_cast<std::int32_t>(value);
-          break;
-        case DType::i64:
-          reinterpret_cast<std::int64_t*>(data)[i] = static_cast<std::int64_t>(value);
-          break;
-        default:
-          reinterpret_cast<std::uint8_t*>(data)[i] = static_cast<std::uint8_t>(value);
-      }
-    }
-    for (std::int64_t at = drawn * size; at < bytes; at += drawn * size)
-      std::copy_n(data, std::min(drawn * size, bytes - at), data + at);
-  }
-
-  double normal() { return std::normal_distribution<double>()(random); }
-  std::function<double()> normals() {
-    return [this] { return normal(); };
-  }
-  static std::function<double()> constant(double value) {
-    return [value] { return value; };
-  }
-
-  Result<LinearSource> source(std::int64_t rows, std::int64_t columns, WeightQuant quant) {
-    LinearSource source;
-    source.quant = quant;
-    const DType dtype = quant == WeightQuant::none ? DType::bf16 : DType::f8_e4m3;
-    KOHO_TRY_ASSIGN(source.weight, host_values(dtype, {rows, columns}, normals()));
-    if (quant == WeightQuant::fp8_channel) {
-      KOHO_TRY_ASSIGN(source.scale, host_values(DType::f32, {rows}, constant(0.01)));
-    }
-    return source;
-  }
-  /// Activations of `tokens` rows in both forms.
-  Result<Activation> activation(std::int64_t tokens, std::int64_t width) {
-    Activation x;
-    KOHO_TRY_ASSIGN(x.values, upload(DType::bf16, {tokens, width}, normals()));
-    KOHO_TRY_ASSIGN(x.codes, upload(DType::f8_e4m3, {tokens, width}, normals()));
-    KOHO_TRY_ASSIGN(x.scales, upload(DType::f32, {tokens}, constant(0.01)));
-    return x;
-  }
-};
-
-std::int64_t calls_for(double bytes, double flops) {
-  const double us = std::max(bytes / 4.4e6, flops / 6e8) + 3.0;  // an H200's ceilings
-  return std::clamp<std::int64_t>(static_cast<std::int64_t>(6000.0 / us), 4, 200);
+std::int64_t most_of(const Rows& tokens) {
+  return *std::max_element(tokens.begin(), tokens.end());
 }
 
-OpBench finish(OpBench bench) {
-  bench.calls = calls_for(bench.bytes, bench.flops);
-  return bench;
+/// How many copies of so many bytes are rotated.
+std::int64_t copies_of(double bytes, double rotated, std::int64_t most) {
+  return std::clamp<std::int64_t>(static_cast<std::int64_t>(rotated / bytes), 1, most);
 }
 
 // ---- linear
 
-Result<std::vector<OpBench>> build_linear(Backend& backend,
+// Both are within 3e-3 of the float64 twin.
+constexpr double kLinearL2 = 2 * 3e-3;
+
+Result<std::vector<OpBench>> build_linear(const BenchSite& site,
                                           std::int64_t rows,
                                           std::int64_t columns,
                                           WeightQuant quant,
-                                          const std::vector<std::int64_t>& token_counts) {
-  auto own = std::make_shared<Operands>(backend);
-  const double weight_bytes =
-      static_cast<double>(rows * columns) * (quant == WeightQuant::none ? 2.0 : 1.0);
+                                          const Rows& token_counts) {
+  auto own = std::make_shared<Operands>(site);
+  const bool bf16 = quant == WeightQuant::none;
+  const bool blocks = quant == WeightQuant::fp8_block;
+  const double weight_bytes = static_cast<double>(rows * columns) * (bf16 ? 2.0 : 1.0);
   KOHO_TRY_ASSIGN(const LinearSource source, own->source(rows, columns, quant));
-  const auto copies =
-      std::max<std::int64_t>(1, static_cast<std::int64_t>(kRotatedBytes / weight_bytes));
-  for (std::int64_t i = 0; i < copies; ++i) {
-    KOHO_TRY_ASSIGN(Linear linear, backend.place_linear({&source, 1}));
-    own->linears.push_back(std::move(linear));
+  for (std::int64_t i = copies_of(weight_bytes, site.rotated_bytes, 1000); i > 0; --i) {
+    KOHO_TRY_ASSIGN(Linear linear, site.measured.place_linear({&source, 1}));
+    own->linears.measured.push_back(std::move(linear));
   }
-  KOHO_TRY(
-      backend.reserve({.tokens_max = *std::max_element(token_counts.begin(), token_counts.end()),
-                       .sequences_max = 1,
-                       .context_max = 1,
-                       .logit_rows_max = 1}));  // after it the sources are read
-  own->host.clear();
+  KOHO_TRY_ASSIGN(Linear linear, site.reference.place_linear({&source, 1}));
+  own->linears.reference.push_back(std::move(linear));
+  const std::int64_t most = most_of(token_counts);
+  KOHO_TRY(own->reserve({.tokens_max = most,
+                         .sequences_max = 1,
+                         .context_max = 1,
+                         .logit_rows_max = 1}));  // after it the sources are read
+  KOHO_TRY_ASSIGN(const Sides<Activation> x, own->activation(most, columns, blocks));
+  KOHO_TRY_ASSIGN(const Sides<TensorView> out,
+                  own->output(bf16 ? DType::f32 : DType::bf16, {most, rows}));
   std::vector<OpBench> benches;
-  const std::int64_t most = *std::max_element(token_counts.begin(), token_counts.end());
-  KOHO_TRY_ASSIGN(const Activation x, own->activation(most, columns));
-  const DType out_dtype = quant == WeightQuant::none ? DType::f32 : DType::bf16;
-  KOHO_TRY_ASSIGN(const TensorView out, own->empty(out_dtype, {most, rows}));
   for (const std::int64_t tokens : token_counts) {
     OpBench bench;
     bench.op = "linear";
@@ -159,11 +61,15 @@ Result<std::vector<OpBench>> build_linear(Backend& backend,
     bench.bytes =
         weight_bytes + static_cast<double>(tokens) * static_cast<double>(columns + 2 * rows);
     bench.flops = 2.0 * static_cast<double>(tokens) * static_cast<double>(rows * columns);
-    bench.run = [own, x, out, tokens](std::int64_t i) {
-      const auto index = static_cast<std::size_t>(i) % own->linears.size();
-      return own->backend.linear(out.first(tokens), x.first(tokens), own->linears[index]);
+    bench.math = bf16 ? DType::bf16 : DType::f8_e4m3;
+    bench.rows = tokens;
+    bench.outputs = {{.name = "out", .view = first(out, tokens), .gate = bf16_gate(kLinearL2, 2)}};
+    bench.run = [own, x, out](Side side, RowRange range, std::int64_t i) {
+      const std::vector<Linear>& linears = own->linears.on(side);
+      return own->backend(side).linear(cut(out.on(side), range), cut(x.on(side), range),
+                                       linears[static_cast<std::size_t>(i) % linears.size()]);
     };
-    benches.push_back(finish(std::move(bench)));
+    benches.push_back(std::move(bench));
   }
   return benches;
 }
@@ -175,60 +81,96 @@ struct ExpertShape {
   bool shared;
 };
 
-Result<std::vector<OpBench>> build_experts(Backend& backend,
+/// Experts that all differ, out of three matrices: expert e has their rows from e on.
+struct ExpertMatrices {
+  LinearSource gate, up, down;
+
+  MlpSource expert(std::int64_t index, const ExpertShape& shape) const {
+    const auto rows = [index](const LinearSource& source, std::int64_t count) {
+      return LinearSource{source.weight.slice(0, index, count),
+                          source.scale.slice(0, index, count),
+                          {},
+                          source.quant};
+    };
+    return {rows(gate, shape.ffn), rows(up, shape.ffn), rows(down, shape.hidden)};
+  }
+};
+
+/// Uniform routing of a layer's tokens, and what it touches of the local experts.
+struct DrawnRouting {
+  std::vector<std::int32_t> ids;
+  double distinct = 0.0;
+  double rows = 0.0;
+
+  DrawnRouting(std::mt19937& random, const ExpertShape& shape, std::int64_t tokens) {
+    std::vector<bool> used(static_cast<std::size_t>(shape.total));
+    std::vector<std::int32_t> order(static_cast<std::size_t>(shape.total));
+    std::iota(order.begin(), order.end(), 0);
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      std::shuffle(order.begin(), order.end(), random);
+      for (std::int64_t a = 0; a < shape.top_k; ++a) {
+        const std::int32_t id = order[static_cast<std::size_t>(a)];
+        ids.push_back(id);
+        if (id >= shape.local) continue;
+        used[static_cast<std::size_t>(id)] = true;
+        ++rows;
+      }
+    }
+    distinct = static_cast<double>(std::count(used.begin(), used.end(), true));
+  }
+};
+
+/// The inner activation is quantised: gate, up, SiLU and their product are each a bf16 rounding
+/// that may fall to the other side, 2^-8 in the mean square at most.
+OutputGate experts_gate() {
+  const double l2 = quantised_gate(2.0 * 0x1p-8).l2;
+  return {.bits = false, .l2 = l2, .of_largest = 7.0 * l2};  // of 7 deviations
+}
+
+Result<std::vector<OpBench>> build_experts(const BenchSite& site,
                                            const ExpertShape& shape,
-                                           const std::vector<std::int64_t>& token_counts) {
-  auto own = std::make_shared<Operands>(backend);
-  KOHO_TRY_ASSIGN(const LinearSource gate,
-                  own->source(shape.ffn, shape.hidden, WeightQuant::fp8_channel));
-  KOHO_TRY_ASSIGN(const LinearSource down,
-                  own->source(shape.hidden, shape.ffn, WeightQuant::fp8_channel));
-  const MlpSource mlp{gate, gate, down};
+                                           const Rows& token_counts) {
+  auto own = std::make_shared<Operands>(site);
+  const std::int64_t experts = shape.local + (shape.shared ? 1 : 0);
+  ExpertMatrices matrices;
+  KOHO_TRY_ASSIGN(matrices.gate,
+                  own->source(shape.ffn + experts, shape.hidden, WeightQuant::fp8_channel));
+  KOHO_TRY_ASSIGN(matrices.up,
+                  own->source(shape.ffn + experts, shape.hidden, WeightQuant::fp8_channel));
+  KOHO_TRY_ASSIGN(matrices.down,
+                  own->source(shape.hidden + experts, shape.ffn, WeightQuant::fp8_channel));
   ExpertsSource source;
   source.total = shape.total;
-  source.experts.assign(static_cast<std::size_t>(shape.local), mlp);
-  if (shape.shared) source.shared = mlp;
-  constexpr int kLayers = 3;
-  for (int layer = 0; layer < kLayers; ++layer) {
-    KOHO_TRY_ASSIGN(Experts experts, backend.place_experts(source));
-    own->experts.push_back(std::move(experts));
-  }
-  const std::int64_t most = *std::max_element(token_counts.begin(), token_counts.end());
-  KOHO_TRY(backend.reserve(
-      {.tokens_max = most, .sequences_max = 1, .context_max = 1, .logit_rows_max = 1}));
-  KOHO_TRY_ASSIGN(const Activation x, own->activation(most, shape.hidden));
-  KOHO_TRY_ASSIGN(const TensorView out, own->empty(DType::bf16, {most, shape.hidden}));
+  for (std::int64_t e = 0; e < shape.local; ++e)
+    source.experts.push_back(matrices.expert(e, shape));
+  if (shape.shared) source.shared = matrices.expert(shape.local, shape);
   const double expert_bytes = 3.0 * static_cast<double>(shape.ffn * shape.hidden);
+  const std::int64_t layers = site.rotated_bytes > 0.0 ? 3 : 1;
+  for (std::int64_t layer = 0; layer < layers; ++layer) {
+    KOHO_TRY_ASSIGN(Experts placed, site.measured.place_experts(source));
+    own->experts.measured.push_back(std::move(placed));
+  }
+  KOHO_TRY_ASSIGN(Experts placed, site.reference.place_experts(source));
+  own->experts.reference.push_back(std::move(placed));
+  const std::int64_t most = most_of(token_counts);
+  KOHO_TRY(own->reserve(
+      {.tokens_max = most, .sequences_max = 1, .context_max = 1, .logit_rows_max = 1}));
+  KOHO_TRY_ASSIGN(const Sides<Activation> x, own->activation(most, shape.hidden));
+  KOHO_TRY_ASSIGN(const Sides<TensorView> out, own->output(DType::bf16, {most, shape.hidden}));
   std::vector<OpBench> benches;
   for (const std::int64_t tokens : token_counts) {
-    std::vector<Routing> routings;
+    std::vector<Sides<Routing>> routings;
     double distinct = 0.0;
     double rows = 0.0;
-    for (int layer = 0; layer < kLayers; ++layer) {
-      std::vector<std::int32_t> chosen;
-      std::vector<bool> used(static_cast<std::size_t>(shape.total));
-      std::vector<std::int32_t> order(static_cast<std::size_t>(shape.total));
-      std::iota(order.begin(), order.end(), 0);
-      for (std::int64_t t = 0; t < tokens; ++t) {
-        std::shuffle(order.begin(), order.end(), own->random);
-        for (std::int64_t a = 0; a < shape.top_k; ++a) {
-          const std::int32_t id = order[static_cast<std::size_t>(a)];
-          chosen.push_back(id);
-          if (id < shape.local) {
-            used[static_cast<std::size_t>(id)] = true;
-            rows += 1.0 / kLayers;
-          }
-        }
-      }
-      distinct += static_cast<double>(std::count(used.begin(), used.end(), true)) / kLayers;
-      Routing routing;
-      KOHO_TRY_ASSIGN(Tensor ids, backend.allocate(DType::i32, {tokens, shape.top_k}, "bench"));
-      KOHO_TRY(backend.upload(ids.view(), std::as_bytes(std::span(chosen))));
-      routing.ids = ids.view();
-      own->device.push_back(std::move(ids));
-      KOHO_TRY_ASSIGN(routing.weights,
-                      own->upload(DType::f32, {tokens, shape.top_k}, Operands::constant(0.3)));
-      routings.push_back(routing);
+    for (std::int64_t layer = 0; layer < layers; ++layer) {
+      const DrawnRouting drawn(own->random(), shape, tokens);
+      distinct += drawn.distinct / static_cast<double>(layers);
+      rows += drawn.rows / static_cast<double>(layers);
+      const Shape choices{tokens, shape.top_k};
+      KOHO_TRY_ASSIGN(const Sides<TensorView> ids, own->input(DType::i32, choices, drawn.ids));
+      KOHO_TRY_ASSIGN(const Sides<TensorView> weights,
+                      own->input(DType::f32, choices, own->about(0.3)));
+      routings.push_back({{ids.measured, weights.measured}, {ids.reference, weights.reference}});
     }
     OpBench bench;
     bench.op = "experts";
@@ -238,12 +180,18 @@ Result<std::vector<OpBench>> build_experts(Backend& backend,
                    {"top_k", shape.top_k}};
     bench.bytes = (distinct + (shape.shared ? 1.0 : 0.0)) * expert_bytes;
     bench.flops = 2.0 * expert_bytes * (rows + (shape.shared ? static_cast<double>(tokens) : 0.0));
-    bench.run = [own, x, out, tokens, routings](std::int64_t i) {
-      const auto layer = static_cast<std::size_t>(i) % own->experts.size();
-      return own->backend.experts(out.first(tokens), x.first(tokens), routings[layer],
-                                  own->experts[layer]);
+    bench.math = DType::f8_e4m3;
+    bench.rows = tokens;
+    bench.outputs = {{.name = "out", .view = first(out, tokens), .gate = experts_gate()}};
+    bench.run = [own, x, out, routings](Side side, RowRange range, std::int64_t i) {
+      const std::vector<Experts>& layers_of = own->experts.on(side);
+      const auto layer = static_cast<std::size_t>(i) % layers_of.size();
+      const Routing& routing = routings[layer].on(side);
+      return own->backend(side).experts(cut(out.on(side), range), cut(x.on(side), range),
+                                        {cut(routing.ids, range), cut(routing.weights, range)},
+                                        layers_of[layer]);
     };
-    benches.push_back(finish(std::move(bench)));
+    benches.push_back(std::move(bench));
   }
   return benches;
 }
@@ -256,241 +204,248 @@ struct AttentionShape {
   std::int64_t sequences, context, queries;
 };
 
-Result<std::vector<OpBench>> build_attention(Backend& backend, const AttentionShape& shape) {
-  auto own = std::make_shared<Operands>(backend);
+/// Token rows of a batch whose sequences have `queries` each: whole sequences of one row, or some
+/// rows of the only one.
+Batch cut(const Batch& batch, RowRange rows, const Sides<TensorView>& starts, Side side) {
+  Batch part = batch;
+  part.tokens = rows.count;
+  part.positions = batch.positions.slice(0, rows.first, rows.count);
+  part.query_starts = starts.on(side);
+  if (batch.decodes == 0) {
+    part.query_max = rows.count;
+    return part;
+  }
+  part.sequences = part.decodes = rows.count;
+  part.query_starts = starts.on(side).first(rows.count + 1);
+  part.context_lengths = batch.context_lengths.slice(0, rows.first, rows.count);
+  part.page_tables = batch.page_tables.slice(0, rows.first, rows.count);
+  return part;
+}
+
+Result<std::vector<OpBench>> build_attention(const BenchSite& site, const AttentionShape& shape) {
+  auto own = std::make_shared<Operands>(site);
   constexpr std::int64_t kWidth = 128;
+  // Softmax and sums of both within 5e-3 of the twin, then codes.
+  const OutputGate gate = quantised_gate(2 * 5e-3);
+  const bool decode = shape.queries == 1;
+  KOHO_CHECK(decode || shape.sequences == 1);
   const std::int64_t pages_each = ceil_div(shape.context, kPageTokens);
   const std::int64_t pages = pages_each * shape.sequences;
   const std::int64_t element = dtype_bytes(shape.dtype);
   const double layer_bytes =
       2.0 * static_cast<double>(shape.sequences * shape.context * shape.kv_heads *
                                 (kWidth * element + (element == 1 ? 4 : 0)));
-  constexpr double kRotatedCache = 2.5e8;  // four times an H200's L2
-  const auto layers =
-      std::clamp<std::int64_t>(static_cast<std::int64_t>(kRotatedCache / layer_bytes), 1, 200);
+  const double rotated = std::min(site.rotated_bytes, 2.5e8);  // four times an H200's L2
   const Shape cache_shape{pages, shape.kv_heads, kPageTokens, kWidth};
-  KOHO_TRY_ASSIGN(const ConstTensorView keys,
-                  own->host_values(shape.dtype, cache_shape, own->normals()));
-  KOHO_TRY_ASSIGN(const ConstTensorView values,
-                  own->host_values(shape.dtype, cache_shape, own->normals()));
-  std::vector<KvLayer> caches;  // the same values in each: drawing them takes longer than the rest
-  for (std::int64_t layer = 0; layer < layers; ++layer) {
-    KvLayer kv;
-    KOHO_TRY_ASSIGN(kv.k, own->place(keys));
-    KOHO_TRY_ASSIGN(kv.v, own->place(values));
+  const Shape scales_shape{pages, shape.kv_heads, kPageTokens};
+  KvLayer drawn;
+  KOHO_TRY_ASSIGN(drawn.k, own->host(shape.dtype, cache_shape, own->normals()));
+  KOHO_TRY_ASSIGN(drawn.v, own->host(shape.dtype, cache_shape, own->normals()));
+  if (element == 1) {
+    KOHO_TRY_ASSIGN(drawn.k_scales, own->host(DType::f32, scales_shape, own->about(1.0)));
+    KOHO_TRY_ASSIGN(drawn.v_scales, own->host(DType::f32, scales_shape, own->about(0.02)));
+  }
+  Sides<std::vector<KvLayer>> caches;
+  caches.reference.push_back(drawn);
+  for (std::int64_t layer = copies_of(layer_bytes, rotated, 200); layer > 0; --layer) {
+    KvLayer kv;  // the same values in each: drawing them takes longer than the rest
+    KOHO_TRY_ASSIGN(kv.k, own->copy(drawn.k));
+    KOHO_TRY_ASSIGN(kv.v, own->copy(drawn.v));
     if (element == 1) {
-      const Shape scales_shape{pages, shape.kv_heads, kPageTokens};
-      KOHO_TRY_ASSIGN(kv.k_scales, own->upload(DType::f32, scales_shape, Operands::constant(0.02)));
-      KOHO_TRY_ASSIGN(kv.v_scales, own->upload(DType::f32, scales_shape, Operands::constant(0.02)));
+      KOHO_TRY_ASSIGN(kv.k_scales, own->copy(drawn.k_scales));
+      KOHO_TRY_ASSIGN(kv.v_scales, own->copy(drawn.v_scales));
     }
-    caches.push_back(kv);
+    caches.measured.push_back(kv);
   }
   const std::int64_t tokens = shape.sequences * shape.queries;
-  KOHO_TRY(backend.reserve({.tokens_max = tokens,
-                            .sequences_max = shape.sequences,
-                            .context_max = shape.context,
-                            .logit_rows_max = 1}));
-  const bool decode = shape.queries == 1;
-  Batch batch;
-  batch.tokens = tokens;
-  batch.sequences = shape.sequences;
-  batch.decodes = decode ? shape.sequences : 0;
-  batch.query_max = shape.queries;
-  batch.context_max = shape.context;
-  std::int64_t at = 0;
-  KOHO_TRY_ASSIGN(batch.positions, own->upload(DType::i32, {tokens}, [&] {
-    return static_cast<double>(shape.context - shape.queries + at++ % shape.queries);
-  }));
-  at = 0;
-  KOHO_TRY_ASSIGN(batch.query_starts, own->upload(DType::i32, {shape.sequences + 1}, [&] {
-    return static_cast<double>(shape.queries * at++);
-  }));
-  KOHO_TRY_ASSIGN(batch.context_lengths,
-                  own->upload(DType::i32, {shape.sequences},
-                              Operands::constant(static_cast<double>(shape.context))));
-  std::vector<std::int32_t> numbers(static_cast<std::size_t>(pages));
-  std::iota(numbers.begin(), numbers.end(), 0);
-  std::shuffle(numbers.begin(), numbers.end(), own->random);
-  KOHO_TRY_ASSIGN(const TensorView tables, own->empty(DType::i32, {shape.sequences, pages_each}));
-  KOHO_TRY(backend.upload(tables, std::as_bytes(std::span(numbers))));
-  batch.page_tables = tables;
+  KOHO_TRY(own->reserve({.tokens_max = tokens,
+                         .sequences_max = shape.sequences,
+                         .context_max = shape.context,
+                         .logit_rows_max = 1}));
+  const auto numbers = [&](const Shape& sizes, auto value) {
+    std::vector<std::int32_t> values(static_cast<std::size_t>(sizes.elements()));
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = static_cast<std::int32_t>(value(static_cast<std::int64_t>(i)));
+    return own->input(DType::i32, sizes, values);
+  };
+  KOHO_TRY_ASSIGN(const Sides<TensorView> positions, numbers({tokens}, [&](std::int64_t i) {
+                    return shape.context - shape.queries + i % shape.queries;
+                  }));
+  KOHO_TRY_ASSIGN(
+      const Sides<TensorView> starts,
+      numbers({shape.sequences + 1}, [&](std::int64_t i) { return shape.queries * i; }));
+  KOHO_TRY_ASSIGN(const Sides<TensorView> lengths,
+                  numbers({shape.sequences}, [&](std::int64_t) { return shape.context; }));
+  std::vector<std::int32_t> order(static_cast<std::size_t>(pages));
+  std::iota(order.begin(), order.end(), 0);
+  std::shuffle(order.begin(), order.end(), own->random());
+  KOHO_TRY_ASSIGN(const Sides<TensorView> tables,
+                  own->input(DType::i32, {shape.sequences, pages_each}, order));
+  Sides<Batch> batches;
+  const auto fill = [&](Batch& batch, Side side) {
+    batch.tokens = tokens;
+    batch.sequences = shape.sequences;
+    batch.decodes = decode ? shape.sequences : 0;
+    batch.query_max = shape.queries;
+    batch.context_max = shape.context;
+    batch.positions = positions.on(side);
+    batch.query_starts = starts.on(side);
+    batch.context_lengths = lengths.on(side);
+    batch.page_tables = tables.on(side);
+  };
+  fill(batches.measured, Side::measured);
+  fill(batches.reference, Side::reference);
+  // The only sequence of a prompt's rows that the reference computes: its 4 rows or fewer.
+  KOHO_TRY_ASSIGN(const Sides<TensorView> few,
+                  numbers({2}, [](std::int64_t i) { return i * kBenchRowsCompared; }));
+  const Sides<TensorView> reference_starts{starts.measured,
+                                           decode ? starts.reference : few.reference};
   const HeadShape heads{shape.query_heads, shape.kv_heads, kWidth, 64};
-  KOHO_TRY_ASSIGN(const TensorView q,
-                  own->upload(DType::bf16, {tokens, shape.query_heads, kWidth}, own->normals()));
-  Activation out;
-  KOHO_TRY_ASSIGN(out.codes, own->empty(DType::f8_e4m3, {tokens, shape.query_heads * kWidth}));
-  KOHO_TRY_ASSIGN(out.scales, own->empty(DType::f32, {tokens}));
+  const std::int64_t width = shape.query_heads * kWidth;
+  KOHO_TRY_ASSIGN(const Sides<TensorView> q,
+                  own->input(DType::bf16, {tokens, shape.query_heads, kWidth}, own->normals()));
+  KOHO_TRY_ASSIGN(const Sides<TensorView> codes, own->output(DType::f8_e4m3, {tokens, width}));
+  KOHO_TRY_ASSIGN(const Sides<TensorView> scales, own->output(DType::f32, {tokens}));
   OpBench bench;
   bench.op = decode ? "attention_decode" : "attention_prefill";
   bench.shape = {{"tokens", tokens},           {"sequences", shape.sequences},
                  {"context", shape.context},   {"query_heads", shape.query_heads},
                  {"kv_heads", shape.kv_heads}, {"kv_bytes", element}};
-  bench.bytes = layer_bytes + static_cast<double>(tokens * shape.query_heads * kWidth * 3);
+  bench.bytes = layer_bytes + static_cast<double>(tokens * width * 3);
   const double visible =
       static_cast<double>(shape.context) - (static_cast<double>(shape.queries) - 1.0) / 2.0;
-  bench.flops = 4.0 * visible * static_cast<double>(tokens * shape.query_heads * kWidth);
-  bench.run = [own, out, q, caches, batch, heads](std::int64_t i) {
-    return own->backend.attention(out, q, caches[static_cast<std::size_t>(i) % caches.size()],
-                                  batch, heads);
+  bench.flops = 4.0 * visible * static_cast<double>(tokens * width);
+  bench.rows = tokens;
+  bench.outputs = {{.name = "out", .view = codes, .scales = scales, .gate = gate}};
+  bench.run = [own, codes, scales, q, caches, batches, reference_starts, heads](
+                  Side side, RowRange range, std::int64_t i) {
+    Activation out;
+    out.codes = cut(codes.on(side), range);
+    out.scales = cut(scales.on(side), range);
+    const std::vector<KvLayer>& layers = caches.on(side);
+    const Batch batch = side == Side::measured
+                            ? batches.measured
+                            : cut(batches.reference, range, reference_starts, side);
+    return own->backend(side).attention(out, cut(q.on(side), range),
+                                        layers[static_cast<std::size_t>(i) % layers.size()], batch,
+                                        heads);
   };
   std::vector<OpBench> benches;
-  benches.push_back(finish(std::move(bench)));
+  benches.push_back(std::move(bench));
   return benches;
 }
 
-// ---- rows
+// ---- rope
 
-Result<std::vector<OpBench>> build_rows(Backend& backend, std::int64_t hidden) {
-  auto own = std::make_shared<Operands>(backend);
-  constexpr std::int64_t kTokensMax = 8192;
-  std::vector<OpBench> benches;
-  KOHO_TRY_ASSIGN(const TensorView residual,
-                  own->upload(DType::bf16, {kTokensMax, hidden}, own->normals()));
-  KOHO_TRY_ASSIGN(const TensorView branch,
-                  own->upload(DType::bf16, {kTokensMax, hidden}, Operands::constant(0.0)));
-  KOHO_TRY_ASSIGN(const TensorView weight, own->upload(DType::bf16, {hidden}, own->normals()));
-  KOHO_TRY_ASSIGN(const Activation out, own->activation(kTokensMax, hidden));
-  constexpr std::int64_t kExperts = 160;
-  constexpr std::int64_t kTop = 8;
-  KOHO_TRY_ASSIGN(const TensorView router,
-                  own->upload(DType::bf16, {kExperts * 64, hidden}, own->normals()));
-  KOHO_TRY_ASSIGN(const TensorView bias, own->upload(DType::f32, {kExperts}, own->normals()));
-  Routing routing;
-  KOHO_TRY_ASSIGN(routing.ids, own->empty(DType::i32, {kTokensMax, kTop}));
-  KOHO_TRY_ASSIGN(routing.weights, own->empty(DType::f32, {kTokensMax, kTop}));
-  for (const std::int64_t tokens : {1, 8, 16, 32, 64, 256, 8192}) {
-    OpBench norm;
-    norm.op = "add_rms_norm";
-    norm.shape = {{"tokens", tokens}, {"hidden", hidden}};
-    norm.bytes = static_cast<double>(tokens * hidden * 9);
-    norm.run = [own, out, residual, branch, weight, tokens](std::int64_t) {
-      return own->backend.add_rms_norm(out.first(tokens), residual.first(tokens),
-                                       branch.first(tokens), weight, 1e-5F);
-    };
-    benches.push_back(finish(std::move(norm)));
-    OpBench route;
-    route.op = "route";
-    route.shape = {{"tokens", tokens}, {"hidden", hidden}, {"experts", kExperts}};
-    route.bytes = static_cast<double>(2 * hidden * (kExperts + tokens));
-    route.flops = 2.0 * static_cast<double>(tokens * hidden * kExperts);
-    route.run = [own, out, router, bias, routing, tokens](std::int64_t i) {
-      const Routing cut{routing.ids.first(tokens), routing.weights.first(tokens)};
-      return own->backend.route(cut, out.values.first(tokens),
-                                router.slice(0, i % 64 * kExperts, kExperts), bias,
-                                {.top_k = kTop, .scale = 2.5F});
-    };
-    benches.push_back(finish(std::move(route)));
-  }
-  return benches;
-}
-
-Result<std::vector<OpBench>> build_rope(Backend& backend,
+/// `heads`: of qkv and q; `pages_of`: of the pages.
+Result<std::vector<OpBench>> build_rope(const BenchSite& site,
                                         std::int64_t query_heads,
-                                        std::int64_t kv_heads) {
-  auto own = std::make_shared<Operands>(backend);
+                                        std::int64_t kv_heads,
+                                        DType heads,
+                                        DType pages_of,
+                                        const Rows& token_counts) {
+  auto own = std::make_shared<Operands>(site);
   constexpr std::int64_t kWidth = 128;
-  constexpr std::int64_t kTokensMax = 8192;
-  constexpr std::int64_t kPages = kTokensMax / kPageTokens;
+  constexpr std::int64_t kRotary = 64;
+  const std::int64_t most = most_of(token_counts);
+  const std::int64_t pages = ceil_div(most, kPageTokens);
   const std::int64_t columns = (query_heads + 2 * kv_heads) * kWidth;
-  QkNormRope weights;
-  weights.heads = {query_heads, kv_heads, kWidth, 64};
-  weights.eps = 1e-5F;
-  KOHO_TRY_ASSIGN(weights.q_norm, own->upload(DType::bf16, {kWidth}, own->normals()));
-  KOHO_TRY_ASSIGN(weights.k_norm, own->upload(DType::bf16, {kWidth}, own->normals()));
-  KOHO_TRY_ASSIGN(weights.rope_table, own->upload(DType::f32, {kTokensMax, 2, 32}, own->normals()));
-  KOHO_TRY_ASSIGN(const TensorView qkv,
-                  own->upload(DType::bf16, {kTokensMax, columns}, own->normals()));
-  KOHO_TRY_ASSIGN(const TensorView q, own->empty(DType::bf16, {kTokensMax, query_heads, kWidth}));
-  std::int64_t at = 0;
-  KOHO_TRY_ASSIGN(const TensorView positions,
-                  own->upload(DType::i32, {kTokensMax}, [&] { return static_cast<double>(at++); }));
-  at = 0;
-  KOHO_TRY_ASSIGN(const TensorView slots,
-                  own->upload(DType::i64, {kTokensMax}, [&] { return static_cast<double>(at++); }));
-  KvLayer kv;
-  KOHO_TRY_ASSIGN(kv.k, own->empty(DType::bf16, {kPages, kv_heads, kPageTokens, kWidth}));
-  KOHO_TRY_ASSIGN(kv.v, own->empty(DType::bf16, {kPages, kv_heads, kPageTokens, kWidth}));
+  const bool coded = pages_of == DType::f8_e4m3;
+  const bool codes = heads == DType::f8_e4m3;
+  KOHO_TRY_ASSIGN(const Sides<TensorView> q_norm,
+                  own->input(DType::bf16, {kWidth}, own->about(1.0)));
+  KOHO_TRY_ASSIGN(const Sides<TensorView> k_norm,
+                  own->input(DType::bf16, {kWidth}, own->about(1.0)));
+  // Cosines and sines of any angle are as good as those of positions.
+  std::vector<float> angles;
+  for (std::int64_t i = 0; i < most * kRotary / 2; ++i)
+    angles.push_back(static_cast<float>(3.0 * own->normal()));
+  std::vector<float> turns(static_cast<std::size_t>(most * kRotary));
+  for (std::int64_t p = 0; p < most; ++p)
+    for (std::int64_t j = 0; j < kRotary / 2; ++j) {
+      const float angle = angles[static_cast<std::size_t>(p * kRotary / 2 + j)];
+      turns[static_cast<std::size_t>(p * kRotary + j)] = std::cos(angle);
+      turns[static_cast<std::size_t>(p * kRotary + kRotary / 2 + j)] = std::sin(angle);
+    }
+  KOHO_TRY_ASSIGN(const Sides<TensorView> table,
+                  own->input(DType::f32, {most, 2, kRotary / 2}, turns));
+  KOHO_TRY_ASSIGN(const Sides<TensorView> qkv, own->input(heads, {most, columns}, own->normals()));
+  KOHO_TRY_ASSIGN(const Sides<TensorView> qkv_scales,
+                  own->input(DType::f32, {most}, own->about(0.01)));
+  KOHO_TRY_ASSIGN(const Sides<TensorView> q, own->output(heads, {most, query_heads, kWidth}));
+  Sides<TensorView> q_scales;
+  if (codes) {
+    KOHO_TRY_ASSIGN(q_scales, own->output(DType::f32, {most, query_heads}));
+  }
+  KOHO_TRY_ASSIGN(const Sides<TensorView> positions,
+                  own->input(DType::i32, {most}, Operands::counting()));
+  KOHO_TRY_ASSIGN(const Sides<TensorView> slots,
+                  own->input(DType::i64, {most}, Operands::counting()));
+  const Shape cache{pages, kv_heads, kPageTokens, kWidth};
+  const Shape cache_scales{pages, kv_heads, kPageTokens};
+  KOHO_TRY_ASSIGN(const Sides<TensorView> k, own->output(pages_of, cache));
+  KOHO_TRY_ASSIGN(const Sides<TensorView> v, own->output(pages_of, cache));
+  Sides<TensorView> k_scales;
+  Sides<TensorView> v_scales;
+  if (coded) {
+    KOHO_TRY_ASSIGN(k_scales, own->output(DType::f32, cache_scales));
+    KOHO_TRY_ASSIGN(v_scales, own->output(DType::f32, cache_scales));
+  }
+  // Two roundings of the norm, one of the rotation. v is copied, or quantised by an f32 division.
+  constexpr double kTurnedL2 = 4e-3;
+  const OutputGate turned = bf16_gate(kTurnedL2, 3);
+  const OutputGate k_gate = coded ? quantised_gate(kTurnedL2) : turned;
+  // Codes are decoded to bf16 before.
+  const OutputGate v_gate = coded ? quantised_gate(codes ? kTurnedL2 : 0x1p-22) : OutputGate();
+  const OutputGate q_gate = codes ? quantised_gate(kTurnedL2) : turned;
   std::vector<OpBench> benches;
-  for (const std::int64_t tokens : {1, 16, 64, 256, 8192}) {
+  for (const std::int64_t tokens : token_counts) {
     OpBench bench;
     bench.op = "qk_norm_rope_store_kv";
-    bench.shape = {{"tokens", tokens}, {"query_heads", query_heads}, {"kv_heads", kv_heads}};
-    bench.bytes = static_cast<double>(4 * tokens * columns);
-    bench.run = [=](std::int64_t) {
-      return own->backend.qk_norm_rope_store_kv(q.first(tokens), kv, qkv.first(tokens),
-                                                positions.first(tokens), slots.first(tokens),
-                                                weights);
+    bench.shape = {{"tokens", tokens},
+                   {"query_heads", query_heads},
+                   {"kv_heads", kv_heads},
+                   {"qkv_bytes", dtype_bytes(heads)},
+                   {"kv_bytes", dtype_bytes(pages_of)}};
+    const std::int64_t stored = 2 * kv_heads * (coded ? kWidth + 4 : 2 * kWidth);
+    const std::int64_t turned_heads =
+        dtype_bytes(heads) * (columns + query_heads * kWidth) + (codes ? 4 * (1 + query_heads) : 0);
+    bench.bytes = static_cast<double>(tokens * (turned_heads + stored));
+    bench.rows = tokens;
+    bench.outputs = {{.name = "q",
+                      .view = first(q, tokens),
+                      .scales = codes ? first(q_scales, tokens) : q_scales,
+                      .gate = q_gate,
+                      .row_elements = kWidth},
+                     {.name = "k",
+                      .view = k,
+                      .scales = k_scales,
+                      .gate = k_gate,
+                      .row_elements = kWidth,
+                      .by_row = false},
+                     {.name = "v",
+                      .view = v,
+                      .scales = v_scales,
+                      .gate = v_gate,
+                      .row_elements = kWidth,
+                      .by_row = false}};
+    bench.run = [=](Side side, RowRange range, std::int64_t) {
+      const QkNormRope weights{{query_heads, kv_heads, kWidth, kRotary},
+                               q_norm.on(side),
+                               k_norm.on(side),
+                               table.on(side),
+                               1e-5F};
+      const KvLayer kv{k.on(side), v.on(side), k_scales.on(side), v_scales.on(side)};
+      Queries out;
+      Activation in;
+      (codes ? out.codes : out.values) = cut(q.on(side), range);
+      (codes ? in.codes : in.values) = cut(qkv.on(side), range);
+      if (codes) out.scales = cut(q_scales.on(side), range);
+      if (codes) in.scales = cut(qkv_scales.on(side), range);
+      return own->backend(side).qk_norm_rope_store_kv(out, kv, in, cut(positions.on(side), range),
+                                                      cut(slots.on(side), range), weights);
     };
-    benches.push_back(finish(std::move(bench)));
-  }
-  return benches;
-}
-
-// ---- sampling
-
-Result<std::vector<OpBench>> build_sample(Backend& backend) {
-  auto own = std::make_shared<Operands>(backend);
-  constexpr std::int64_t kVocabulary = 151552;
-  constexpr std::int64_t kRowsMax = 256;
-  constexpr std::int64_t kPositions = 200;  // calls draw anew, as steps do
-  KOHO_TRY_ASSIGN(const TensorView logits, own->upload(DType::f32, {kRowsMax, kVocabulary},
-                                                       [&] { return 2.5 * own->normal(); }));
-  SamplingOutput out;
-  KOHO_TRY_ASSIGN(out.ids, own->empty(DType::i32, {kRowsMax}));
-  KOHO_TRY_ASSIGN(const TensorView counts,
-                  own->upload(DType::i32, {kRowsMax, kVocabulary}, [at = 0]() mutable {
-                    return at++ % 101 == 0 ? 1.0 : 0.0;  // 1,500 tokens a row
-                  }));
-  const std::int32_t mark_words = race_mark_words(kVocabulary);
-  std::vector<std::uint32_t> row_marks(static_cast<std::size_t>(kRowsMax * mark_words));
-  for (std::int64_t at = 0; at < kRowsMax * kVocabulary; at += 101) {
-    const auto token = static_cast<std::int32_t>(at % kVocabulary);
-    row_marks[static_cast<std::size_t>(at / kVocabulary * mark_words + race_mark_word(token))] |=
-        race_mark_bit(token);
-  }
-  KOHO_TRY_ASSIGN(const TensorView marks, own->empty(DType::i32, {kRowsMax, mark_words}));
-  KOHO_TRY(backend.upload(marks, std::as_bytes(std::span(row_marks))));
-  SamplingRow greedy;
-  SamplingRow temperature;
-  temperature.temperature = 1.0F;
-  SamplingRow top_k = temperature;
-  top_k.top_k = 50;
-  SamplingRow top_p = temperature;
-  top_p.top_p = 0.95F;
-  SamplingRow penalties = temperature;
-  penalties.frequency_penalty = 0.5F;
-  penalties.counts_slot = 0;
-  SamplingRow raising = penalties;
-  raising.frequency_penalty = -0.5F;
-  std::vector<OpBench> benches;
-  std::int64_t kind = 0;
-  for (const SamplingRow& model : {greedy, temperature, top_k, top_p, penalties, raising}) {
-    std::vector<SamplingRow> rows(static_cast<std::size_t>(kPositions * kRowsMax), model);
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      rows[i].seed = i % kRowsMax;
-      rows[i].output_position = static_cast<std::int64_t>(i / kRowsMax);
-      if (model.counts_slot >= 0) rows[i].counts_slot = static_cast<std::int32_t>(i % kRowsMax);
-    }
-    KOHO_TRY_ASSIGN(const TensorView placed, own->empty(DType::u8, {kPositions * kRowsMax, 64}));
-    KOHO_TRY(backend.upload(placed, std::as_bytes(std::span(rows))));
-    for (const std::int64_t count : {1, 64, 256}) {
-      OpBench bench;
-      bench.op = "sample";
-      // kind: 0 greedy, 1 temperature, 2 top_k 50, 3 top_p 0.95, 4 penalties, 5 negative ones
-      bench.shape = {{"tokens", count}, {"vocabulary", kVocabulary}, {"kind", kind}};
-      bench.bytes = 4.0 * static_cast<double>(count * kVocabulary);
-      bench.run = [=](std::int64_t call) {
-        SamplingBatch batch;
-        batch.rows = placed.slice(0, call % kPositions * kRowsMax, count);
-        batch.counts = {.entries = counts, .marks = marks};
-        batch.tokens = 151365;
-        SamplingOutput cut;
-        cut.ids = out.ids.first(count);
-        return own->backend.sample(cut, logits.first(count), batch);
-      };
-      benches.push_back(finish(std::move(bench)));
-    }
-    ++kind;
+    benches.push_back(std::move(bench));
   }
   return benches;
 }
@@ -498,13 +453,14 @@ Result<std::vector<OpBench>> build_sample(Backend& backend) {
 }  // namespace
 
 std::vector<OpBenchCase> op_bench_cases() {
-  using Rows = std::vector<std::int64_t>;
   std::vector<OpBenchCase> cases;
   const auto linear = [&](const char* name, std::int64_t rows, std::int64_t columns,
-                          WeightQuant quant, Rows tokens) {
-    cases.push_back({std::string("linear_") + name, [=](Backend& backend) {
-                       return build_linear(backend, rows, columns, quant, tokens);
-                     }});
+                          WeightQuant quant, const Rows& tokens) {
+    cases.push_back({std::string("linear_") + name, tokens,
+                     [=](const BenchSite& site, const Rows& chosen) {
+                       return build_linear(site, rows, columns, quant, chosen);
+                     },
+                     quant == WeightQuant::none && rows > 40000});
   };
   const Rows all{1, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 8192};
   const Rows few{1, 8, 16, 32, 64, 128, 256};
@@ -519,13 +475,17 @@ std::vector<OpBenchCase> op_bench_cases() {
   linear("dense_tp1", 24576, 5120, WeightQuant::fp8_channel, all);
   linear("qkv_air", 14336, 4096, WeightQuant::fp8_channel, all);
   linear("o_air", 4096, 12288, WeightQuant::fp8_channel, all);
+  linear("qkv_tp4_block", 3584, 5120, WeightQuant::fp8_block, few);
   linear("head_tp4", 37888, 5120, WeightQuant::none, few);
   linear("head_tp8", 18944, 5120, WeightQuant::none, few);
   linear("head_tp1", 151552, 5120, WeightQuant::none, few);
   linear("head_air", 151552, 4096, WeightQuant::none, few);
-  const auto experts = [&](const char* name, ExpertShape shape, Rows tokens) {
-    cases.push_back({std::string("experts_") + name,
-                     [=](Backend& backend) { return build_experts(backend, shape, tokens); }});
+  const auto experts = [&](const char* name, ExpertShape shape, const Rows& tokens) {
+    cases.push_back({std::string("experts_") + name, tokens,
+                     [=](const BenchSite& site, const Rows& chosen) {
+                       return build_experts(site, shape, chosen);
+                     },
+                     shape.local * shape.ffn > 100000});
   };
   const Rows batches{1, 8, 16, 32, 64, 128, 256, 8192};
   experts("ep4", {160, 40, 1536, 5120, 8, false}, batches);
@@ -535,8 +495,12 @@ std::vector<OpBenchCase> op_bench_cases() {
   experts("tp1", {160, 160, 1536, 5120, 8, false}, batches);
   experts("air", {128, 128, 1408, 4096, 8, true}, batches);
   const auto attention = [&](const char* name, AttentionShape shape) {
-    cases.push_back({std::string("attention_") + name,
-                     [=](Backend& backend) { return build_attention(backend, shape); }});
+    cases.push_back(
+        {std::string("attention_") + name,
+         {shape.sequences * shape.queries},
+         [=](const BenchSite& site, const Rows&) { return build_attention(site, shape); },
+         shape.sequences * shape.context > 100000 ||
+             shape.query_heads * shape.queries * shape.context > 12 * 4096 * 4096});
   };
   attention("decode_1x1k_tp1", {96, 8, DType::bf16, 1, 1024, 1});
   attention("decode_1x8k_tp4", {24, 2, DType::bf16, 1, 8192, 1});
@@ -557,11 +521,24 @@ std::vector<OpBenchCase> op_bench_cases() {
   attention("prefill_4k_tp8", {12, 1, DType::bf16, 1, 4096, 4096});
   attention("prefill_8k_tp1", {96, 8, DType::bf16, 1, 8192, 8192});
   attention("prefill_8k_tp1_e4m3", {96, 8, DType::f8_e4m3, 1, 8192, 8192});
-  cases.push_back({"rows_5120", [](Backend& backend) { return build_rows(backend, 5120); }});
-  cases.push_back({"rope_tp4", [](Backend& backend) { return build_rope(backend, 24, 2); }});
-  cases.push_back({"rope_tp8", [](Backend& backend) { return build_rope(backend, 12, 1); }});
-  cases.push_back({"rope_tp1", [](Backend& backend) { return build_rope(backend, 96, 8); }});
-  cases.push_back({"sample", [](Backend& backend) { return build_sample(backend); }});
+  const auto rope = [&](const char* name, std::int64_t query_heads, std::int64_t kv_heads,
+                        DType heads, DType pages) {
+    cases.push_back({std::string("rope_") + name,
+                     {1, 16, 64, 256, 8192},
+                     [=](const BenchSite& site, const Rows& chosen) {
+                       return build_rope(site, query_heads, kv_heads, heads, pages, chosen);
+                     }});
+  };
+  rope("tp4", 24, 2, DType::bf16, DType::bf16);
+  rope("tp8", 12, 1, DType::bf16, DType::bf16);
+  rope("tp1", 96, 8, DType::bf16, DType::bf16);
+  rope("tp4_e4m3", 24, 2, DType::bf16, DType::f8_e4m3);
+  rope("tp8_e4m3", 12, 1, DType::bf16, DType::f8_e4m3);
+  rope("tp1_e4m3", 96, 8, DType::bf16, DType::f8_e4m3);
+  rope("tp4_codes", 24, 2, DType::f8_e4m3, DType::f8_e4m3);
+  rope("tp1_codes", 96, 8, DType::f8_e4m3, DType::f8_e4m3);
+  for (const auto& part : {row_bench_cases(), seat_bench_cases(), sampling_bench_cases()})
+    cases.insert(cases.end(), part.begin(), part.end());
   return cases;
 }
 

@@ -95,9 +95,9 @@ class CpuBackend final : public Backend {
                          ConstTensorView weight,
                          float eps) override;
   Status do_linear(TensorView out, const Activation& x, const Linear& weight) override;
-  Status do_qk_norm_rope_store_kv(TensorView q,
+  Status do_qk_norm_rope_store_kv(const Queries& q,
                                   const KvLayer& kv,
-                                  ConstTensorView qkv,
+                                  const Activation& qkv,
                                   ConstTensorView positions,
                                   ConstTensorView slots,
                                   const QkNormRope& weights) override;

@@ -166,9 +166,9 @@ CacheRow cache_row(const KvLayer& kv, std::int64_t slot, std::int64_t head) {
 
 }  // namespace
 
-Status CpuBackend::do_qk_norm_rope_store_kv(TensorView q,
+Status CpuBackend::do_qk_norm_rope_store_kv(const Queries& q,
                                             const KvLayer& kv,
-                                            ConstTensorView qkv,
+                                            const Activation& qkv,
                                             ConstTensorView positions,
                                             ConstTensorView slots,
                                             const QkNormRope& weights) {
@@ -176,13 +176,23 @@ Status CpuBackend::do_qk_norm_rope_store_kv(TensorView q,
   const std::int64_t width = heads.width;
   const std::int64_t half = heads.rotary / 2;
   const float* table = weights.rope_table.as<float>();
+  const bool codes = !qkv.codes.empty();
   KOHO_TRY(ensure_worker_scratch(width));
+  // A head's bf16 values: where they lie, or in `scratch`.
+  const auto head_of = [&](std::int64_t t, std::int64_t head, BFloat16* scratch) {
+    if (!codes) return row_of<const BFloat16>(qkv.values, t) + head * width;
+    const Float8E4M3* code = row_of<Float8E4M3>(qkv.codes, t) + head * width;
+    const float scale = qkv.scales.as<float>()[t];
+    for (std::int64_t i = 0; i < width; ++i) scratch[i] = to_bf16(to_float(code[i]) * scale);
+    return static_cast<const BFloat16*>(scratch);
+  };
+  // `out` may be `in`.
   const auto turn = [&](BFloat16* out, const BFloat16* in, const ConstTensorView& norm,
                         const float* angles) {
-    if (norm.empty())
-      std::copy_n(in, width, out);
-    else
+    if (!norm.empty())
       kernels_.norm_row(out, in, norm.as<BFloat16>(), width, weights.eps);
+    else if (out != in)
+      std::copy_n(in, width, out);
     kernels_.rotate_row(out, angles, angles + half, heads.rotary);
   };
   const auto store = [&](const TensorView& pages, const TensorView& scales, CacheRow at,
@@ -193,23 +203,26 @@ Status CpuBackend::do_qk_norm_rope_store_kv(TensorView q,
       scales.as<float>()[at.scale] =
           kernels_.quantise_row(pages.as<Float8E4M3>() + at.element, row, width, 0.0F);
   };
-  for_rows(q.size(0), [&](std::int64_t t, int worker) {
+  for_rows(positions.size(0), [&](std::int64_t t, int worker) {
     const std::int64_t position = positions.as<std::int32_t>()[t];
     KOHO_CHECK(position >= 0 && position < weights.rope_table.size(0));
     const float* angles = table + position * heads.rotary;
-    const BFloat16* row = row_of<BFloat16>(qkv, t);
-    for (std::int64_t head = 0; head < heads.query_heads; ++head)
-      turn(row_of<BFloat16>(q, t) + head * width, row + head * width, weights.q_norm, angles);
+    BFloat16* scratch = row_scratch(worker);
+    for (std::int64_t head = 0; head < heads.query_heads; ++head) {
+      const std::int64_t at = t * heads.query_heads + head;
+      BFloat16* query = codes ? scratch : q.values.as<BFloat16>() + at * width;
+      turn(query, head_of(t, head, scratch), weights.q_norm, angles);
+      if (codes) store(q.codes, q.scales, {at * width, at}, query);
+    }
     const std::int64_t slot = slots.as<std::int64_t>()[t];
     if (slot < 0) return;
     KOHO_CHECK(slot < kv.k.size(0) * kPageTokens);
-    row += heads.query_heads * width;
     for (std::int64_t head = 0; head < heads.kv_heads; ++head) {
       const CacheRow at = cache_row(kv, slot, head);
-      BFloat16* key = row_scratch(worker);
-      turn(key, row + head * width, weights.k_norm, angles);
-      store(kv.k, kv.k_scales, at, key);
-      store(kv.v, kv.v_scales, at, row + (heads.kv_heads + head) * width);
+      const std::int64_t k_head = heads.query_heads + head;
+      turn(scratch, head_of(t, k_head, scratch), weights.k_norm, angles);
+      store(kv.k, kv.k_scales, at, scratch);
+      store(kv.v, kv.v_scales, at, head_of(t, k_head + heads.kv_heads, scratch));
     }
   });
   return {};

@@ -287,32 +287,40 @@ Status CudaBackend::do_add_rms_norm(const Activation& out,
   return {};
 }
 
-Status CudaBackend::do_qk_norm_rope_store_kv(TensorView q,
+Status CudaBackend::do_qk_norm_rope_store_kv(const Queries& q,
                                              const KvLayer& kv,
-                                             ConstTensorView qkv,
+                                             const Activation& qkv,
                                              ConstTensorView positions,
                                              ConstTensorView slots,
                                              const QkNormRope& weights) {
   const bool codes = kv.k.dtype == DType::f8_e4m3;
-  KOHO_CUDA_TRY(launch_rope_kv({.q = q.as<Bf16>(),
-                                .qkv = bf16(qkv),
-                                .qkv_stride = qkv.stride(0),
-                                .positions = i32(positions),
-                                .slots = slots.as<const std::int64_t>(),
-                                .k = kv.k.data,
-                                .v = kv.v.data,
-                                .k_scales = codes ? kv.k_scales.as<float>() : nullptr,
-                                .v_scales = codes ? kv.v_scales.as<float>() : nullptr,
-                                .q_norm = bf16(weights.q_norm),
-                                .k_norm = bf16(weights.k_norm),
-                                .rope_table = weights.rope_table.as<const float>(),
-                                .tokens = q.size(0),
-                                .query_heads = static_cast<int>(weights.heads.query_heads),
-                                .kv_heads = static_cast<int>(weights.heads.kv_heads),
-                                .width = static_cast<int>(weights.heads.width),
-                                .rotary = static_cast<int>(weights.heads.rotary),
-                                .eps = weights.eps},
-                               stream_));
+  const bool from_codes = !qkv.codes.empty();
+  const RopeKv common{.q = q.values.as<Bf16>(),
+                      .qkv = bf16(qkv.values),
+                      .qkv_stride = (from_codes ? qkv.codes : qkv.values).stride(0),
+                      .positions = i32(positions),
+                      .slots = slots.as<const std::int64_t>(),
+                      .k = kv.k.data,
+                      .v = kv.v.data,
+                      .k_scales = codes ? kv.k_scales.as<float>() : nullptr,
+                      .v_scales = codes ? kv.v_scales.as<float>() : nullptr,
+                      .q_norm = bf16(weights.q_norm),
+                      .k_norm = bf16(weights.k_norm),
+                      .rope_table = weights.rope_table.as<const float>(),
+                      .tokens = positions.size(0),
+                      .query_heads = static_cast<int>(weights.heads.query_heads),
+                      .kv_heads = static_cast<int>(weights.heads.kv_heads),
+                      .width = static_cast<int>(weights.heads.width),
+                      .rotary = static_cast<int>(weights.heads.rotary),
+                      .eps = weights.eps};
+  if (!from_codes) {
+    KOHO_CUDA_TRY(launch_rope_kv(common, stream_));
+    return {};
+  }
+  KOHO_CUDA_TRY(
+      launch_rope_kv(RopeKvCodes{common, q.codes.as<std::uint8_t>(), q.scales.as<float>(),
+                                 qkv.codes.as<const std::uint8_t>(), qkv.scales.as<const float>()},
+                     stream_));
   return {};
 }
 

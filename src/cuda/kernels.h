@@ -164,7 +164,15 @@ struct RopeKv {
   int rotary = 0;
   float eps = 0.0F;
 };
+/// The form in e4m3: these instead of q and qkv.
+struct RopeKvCodes : RopeKv {
+  std::uint8_t* q_codes = nullptr;          // [T, Q, D]
+  float* q_scales = nullptr;                // [T, Q]
+  const std::uint8_t* qkv_codes = nullptr;  // [T, (Q + 2K) * D], rows by qkv_stride
+  const float* qkv_scales = nullptr;        // [T]
+};
 cudaError_t launch_rope_kv(const RopeKv& parameters, cudaStream_t stream);
+cudaError_t launch_rope_kv(const RopeKvCodes& parameters, cudaStream_t stream);
 
 // ---- attention
 

@@ -2,7 +2,12 @@
 // Head norms, rotation and the cache write in one pass over qkv. Heads of 128 of which 64 rotate
 // (GLM's) stay in registers, eight elements a lane: half a warp a token and head, or up to four
 // heads in turn where there are many. Any other head goes through shared memory, a warp each.
+// Two types of one kernel: qkv and q in bf16, or (kCodes) in e4m3 codes, which become bf16 in
+// registers and codes again at the end; nothing between them reaches memory. Either fills bf16
+// pages and e4m3 pages.
 // Bytes: qkv once, q once, k and v once into their pages. Bound by launch up to some 64 tokens.
+#include <type_traits>
+
 #include "cuda/kernels.h"
 #include "cuda/launch.cuh"
 #include "cuda/numeric.cuh"
@@ -14,6 +19,10 @@ namespace {
 constexpr int kWarps = 8;
 constexpr int kWidthMax = 256;
 constexpr int kPageTokens = 64;
+
+/// Which type of the kernel these parameters are for.
+template <typename Parameters>
+constexpr bool has_codes = std::is_same_v<Parameters, RopeKvCodes>;
 
 /// Normalises and rotates the head in `row` in place. All lanes of one warp.
 __device__ void norm_rope(float* row, const RopeKv& p, const Bf16* norm, std::int64_t position) {
@@ -39,8 +48,9 @@ __device__ void norm_rope(float* row, const RopeKv& p, const Bf16* norm, std::in
   __syncwarp();
 }
 
-/// Stores the head in `row` at `place` (a token and head of the pages), as bf16 or quantised.
-__device__ void store_cache(
+/// Stores the head in `row` at `place` (a token and head of the pages, or of q), as bf16 or
+/// quantised.
+__device__ void store_head(
     const float* row, void* pages, float* scales, std::int64_t place, int width) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (scales == nullptr) {
@@ -57,7 +67,9 @@ __device__ void store_cache(
   for (int i = lane; i < width; i += 32) out[i] = to_e4m3(row[i] / scale);
 }
 
-__global__ void __launch_bounds__(kWarps * 32) rope_kv_kernel(const RopeKv p) {
+template <typename Parameters>
+__global__ void __launch_bounds__(kWarps * 32) rope_kv_kernel(const Parameters p) {
+  constexpr bool kCodes = has_codes<Parameters>;
   __shared__ float rows[kWarps][kWidthMax];
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -71,14 +83,25 @@ __global__ void __launch_bounds__(kWarps * 32) rope_kv_kernel(const RopeKv p) {
   const std::int64_t slot = p.slots[token];
   if (!is_query && slot < 0) return;
   float* row = rows[warp];
-  const Bf16* source = p.qkv + token * p.qkv_stride + static_cast<std::int64_t>(head) * p.width;
-  for (int i = lane; i < p.width; i += 32) row[i] = to_float(source[i]);
+  if constexpr (kCodes) {
+    const std::uint8_t* source =
+        p.qkv_codes + token * p.qkv_stride + static_cast<std::int64_t>(head) * p.width;
+    const float scale = p.qkv_scales[token];
+    for (int i = lane; i < p.width; i += 32) row[i] = round_bf16(from_e4m3(source[i]) * scale);
+  } else {
+    const Bf16* source = p.qkv + token * p.qkv_stride + static_cast<std::int64_t>(head) * p.width;
+    for (int i = lane; i < p.width; i += 32) row[i] = to_float(source[i]);
+  }
   __syncwarp();
   const std::int64_t position = p.positions[token];
   if (is_query) {
     norm_rope(row, p, p.q_norm, position);
-    Bf16* out = p.q + (token * p.query_heads + head) * p.width;
-    for (int i = lane; i < p.width; i += 32) out[i] = to_bf16(row[i]);
+    if constexpr (kCodes) {
+      store_head(row, p.q_codes, p.q_scales, token * p.query_heads + head, p.width);
+    } else {
+      Bf16* out = p.q + (token * p.query_heads + head) * p.width;
+      for (int i = lane; i < p.width; i += 32) out[i] = to_bf16(row[i]);
+    }
     return;
   }
   const bool is_key = head < p.query_heads + p.kv_heads;
@@ -86,7 +109,7 @@ __global__ void __launch_bounds__(kWarps * 32) rope_kv_kernel(const RopeKv p) {
   if (is_key) norm_rope(row, p, p.k_norm, position);
   const std::int64_t place =
       (slot / kPageTokens * p.kv_heads + kv_head) * kPageTokens + slot % kPageTokens;
-  store_cache(row, is_key ? p.k : p.v, is_key ? p.k_scales : p.v_scales, place, p.width);
+  store_head(row, is_key ? p.k : p.v, is_key ? p.k_scales : p.v_scales, place, p.width);
 }
 
 // ---- heads of 128, 64 of them rotated
@@ -114,6 +137,20 @@ __device__ __forceinline__ Places places_of(int lane) {
 __device__ __forceinline__ Piece load_piece(const Bf16* head, const Places& at) {
   return {*reinterpret_cast<const uint2*>(head + at.low),
           *reinterpret_cast<const uint2*>(head + at.high)};
+}
+/// A piece of codes: four in low.x, four in high.x, until they are decoded.
+__device__ __forceinline__ Piece load_codes(const std::uint8_t* head, const Places& at) {
+  return {make_uint2(*reinterpret_cast<const std::uint32_t*>(head + at.low), 0U),
+          make_uint2(*reinterpret_cast<const std::uint32_t*>(head + at.high), 0U)};
+}
+/// bf16(code * scale).
+__device__ __forceinline__ uint2 decoded(std::uint32_t codes, float scale) {
+  std::uint32_t low;
+  std::uint32_t high;
+  e4m3_to_f16(codes, low, high);
+  const float2 a = __half22float2(reinterpret_cast<const __half2&>(low));
+  const float2 b = __half22float2(reinterpret_cast<const __half2&>(high));
+  return make_uint2(pack_bf16(a.x * scale, a.y * scale), pack_bf16(b.x * scale, b.y * scale));
 }
 __device__ __forceinline__ void store_piece(Bf16* head, const Places& at, const Piece& piece) {
   *reinterpret_cast<uint2*>(head + at.low) = piece.low;
@@ -172,10 +209,19 @@ __device__ __forceinline__ std::uint32_t codes_of(const float (&v)[4], float sca
   return pack_e4m3(v[0] / scale, v[1] / scale, v[2] / scale, v[3] / scale);
 }
 
+template <typename Parameters>
+__device__ __forceinline__ float* scales_of(const Parameters& p, bool is_query, bool is_key) {
+  if constexpr (has_codes<Parameters>)
+    if (is_query) return p.q_scales;
+  return is_key ? p.k_scales : p.v_scales;
+}
+
 /// 16 lanes take `kEach` neighbouring heads of a token, whose loads are under way together. NOTE:
-/// which products are fused with which sums is written out, so that every kEach has the same bits.
-template <int kEach>
-__global__ void __launch_bounds__(kWarps * 32) rope_kv_glm_kernel(const RopeKv p) {
+/// which products are fused with which sums is written out, so that every kEach has the same bits,
+/// and codes have those of their bf16 values.
+template <typename Parameters, int kEach>
+__global__ void __launch_bounds__(kWarps * 32) rope_kv_glm_kernel(const Parameters p) {
+  constexpr bool kCodes = has_codes<Parameters>;
   const int lane = static_cast<int>(threadIdx.x) % kGlmLanes;
   const Places at = places_of(lane);
   const int heads = p.query_heads + 2 * p.kv_heads;
@@ -203,15 +249,26 @@ __global__ void __launch_bounds__(kWarps * 32) rope_kv_glm_kernel(const RopeKv p
   Piece pieces[kEach] = {};
 #pragma unroll
   for (int e = 0; e < kEach; ++e)
-    if (real && first + e < heads)
-      pieces[e] = load_piece(
-          p.qkv + token * p.qkv_stride + static_cast<std::int64_t>(first + e) * kGlmWidth, at);
+    if (real && first + e < heads) {
+      if constexpr (kCodes)
+        pieces[e] = load_codes(
+            p.qkv_codes + token * p.qkv_stride + static_cast<std::int64_t>(first + e) * kGlmWidth,
+            at);
+      else
+        pieces[e] = load_piece(
+            p.qkv + token * p.qkv_stride + static_cast<std::int64_t>(first + e) * kGlmWidth, at);
+    }
+  float row_scale = 0.0F;
+  if constexpr (kCodes)
+    if (real) row_scale = p.qkv_scales[token];
 #pragma unroll
   for (int e = 0; e < kEach; ++e) {
     const int head = first + e;
     const bool is_query = head < p.query_heads;
     const bool is_key = !is_query && head < keys_end;
     Piece& piece = pieces[e];
+    if constexpr (kCodes)
+      piece = {decoded(piece.low.x, row_scale), decoded(piece.high.x, row_scale)};
     float low[4];
     float high[4];
     widen(low, piece.low);
@@ -227,25 +284,31 @@ __global__ void __launch_bounds__(kWarps * 32) rope_kv_glm_kernel(const RopeKv p
     }
     if (rotates && (is_query || is_key)) rotate(piece, cosine, sine);
     const bool present = real && head < heads;
-    if (is_query && present)
+    if (!kCodes && is_query && present)
       store_piece(p.q + (token * p.query_heads + head) * kGlmWidth, at, piece);
     const bool stored = present && !is_query && slot >= 0;
     const int kv_head = (head - p.query_heads) % p.kv_heads;
-    const std::int64_t place =
+    std::int64_t place =
         (slot / kPageTokens * p.kv_heads + kv_head) * kPageTokens + slot % kPageTokens;
     void* pages = is_key ? p.k : p.v;
     if (p.k_scales == nullptr) {
       if (stored) store_piece(static_cast<Bf16*>(pages) + place * kGlmWidth, at, piece);
-      continue;
+      if constexpr (!kCodes) continue;
     }
     widen(low, piece.low);
     widen(high, piece.high);
     // NOTE: fmaxf leaves NaN out, so that a row of NaN has the scale 1.
     const float largest = of_16_lanes(fmaxf(0.0F, fmaxf(largest_of(low), largest_of(high))),
                                       [](float a, float b) { return fmaxf(a, b); });
-    if (!stored) continue;
+    bool quantised = stored;
+    if constexpr (kCodes) {
+      quantised = is_query ? present : stored && p.k_scales != nullptr;
+      if (is_query) place = token * p.query_heads + head;
+      if (is_query) pages = p.q_codes;
+    }
+    if (!quantised) continue;
     const float scale = largest == 0.0F ? 1.0F : largest / kE4m3Max;
-    if (lane == 0) (is_key ? p.k_scales : p.v_scales)[place] = scale;
+    if (lane == 0) scales_of(p, is_query, is_key)[place] = scale;
     std::uint8_t* codes = static_cast<std::uint8_t*>(pages) + place * kGlmWidth;
     *reinterpret_cast<std::uint32_t*>(codes + at.low) = codes_of(low, scale);
     *reinterpret_cast<std::uint32_t*>(codes + at.high) = codes_of(high, scale);
@@ -262,10 +325,13 @@ bool has_glm_form(const RopeKv& p) {
          aligned(p.qkv, 8) && aligned(p.q, 8) && aligned(p.k, 8) && aligned(p.v, 8) &&
          aligned(p.q_norm, 8) && aligned(p.k_norm, 8) && aligned(p.rope_table, 16);
 }
+bool has_glm_form(const RopeKvCodes& p) {
+  return has_glm_form(static_cast<const RopeKv&>(p)) && aligned(p.qkv_codes, 4) &&
+         aligned(p.q_codes, 4);
+}
 
-}  // namespace
-
-cudaError_t launch_rope_kv(const RopeKv& p, cudaStream_t stream) {
+template <typename Parameters>
+cudaError_t launch(const Parameters& p, cudaStream_t stream) {
   if (p.width > kWidthMax) return cudaErrorInvalidValue;
   const int heads = p.query_heads + 2 * p.kv_heads;
   const bool glm = has_glm_form(p) && p.tokens * heads < INT32_MAX;
@@ -275,11 +341,20 @@ cudaError_t launch_rope_kv(const RopeKv& p, cudaStream_t stream) {
   const std::int64_t groups = p.tokens * ((heads + each - 1) / each);
   const int block = glm ? kGlmGroups : kWarps;
   return launch_kernel(
-      !glm        ? rope_kv_kernel
-      : each == 1 ? rope_kv_glm_kernel<1>
-      : each == 2 ? rope_kv_glm_kernel<2>
-                  : rope_kv_glm_kernel<4>,
+      !glm        ? rope_kv_kernel<Parameters>
+      : each == 1 ? rope_kv_glm_kernel<Parameters, 1>
+      : each == 2 ? rope_kv_glm_kernel<Parameters, 2>
+                  : rope_kv_glm_kernel<Parameters, 4>,
       {dim3(static_cast<unsigned>((groups + block - 1) / block)), dim3(kWarps * 32)}, stream, p);
+}
+
+}  // namespace
+
+cudaError_t launch_rope_kv(const RopeKv& p, cudaStream_t stream) {
+  return launch(p, stream);
+}
+cudaError_t launch_rope_kv(const RopeKvCodes& p, cudaStream_t stream) {
+  return launch(p, stream);
 }
 
 const void* kernel_of::rope_kv() {

@@ -54,7 +54,8 @@ Status Glm4Moe::attention_block(std::size_t i,
                              .eps = eps_};
 
   KOHO_TRY(backend_->linear(qkv, x, layer.qkv));
-  KOHO_TRY(backend_->qk_norm_rope_store_kv(q, kv, qkv, batch.positions, batch.slots, norm_rope));
+  KOHO_TRY(backend_->qk_norm_rope_store_kv({.values = q}, kv, {.values = qkv}, batch.positions,
+                                           batch.slots, norm_rope));
   KOHO_TRY(backend_->attention(heads, q, kv, batch, heads_));
   return backend_->linear(branch, heads, layer.o);
 }

@@ -225,22 +225,26 @@ Status Backend::linear(TensorView out, const Activation& x, const Linear& weight
   return do_linear(out, x, weight);
 }
 
-Status Backend::qk_norm_rope_store_kv(TensorView q,
+Status Backend::qk_norm_rope_store_kv(const Queries& q,
                                       const KvLayer& kv,
-                                      ConstTensorView qkv,
+                                      const Activation& qkv,
                                       ConstTensorView positions,
                                       ConstTensorView slots,
                                       const QkNormRope& weights) {
   const Contract contract("qk_norm_rope_store_kv", device());
   const HeadShape& heads = weights.heads;
-  KOHO_TRY(contract.that(q.shape.rank() == 3, "q [T, Q, D]"));
-  const std::int64_t tokens = q.size(0);
+  KOHO_TRY(contract.that(positions.shape.rank() == 1, "positions [T]"));
+  const std::int64_t tokens = positions.size(0);
+  const std::int64_t columns = (heads.query_heads + 2 * heads.kv_heads) * heads.width;
   KOHO_TRY(contract.that(heads.rotary % 2 == 0 && heads.rotary <= heads.width,
                          "rotary is even and at most D"));
-  KOHO_TRY(contract.tensor("q", q, DType::bf16, {tokens, heads.query_heads, heads.width}));
-  KOHO_TRY(contract.tensor("qkv", qkv, DType::bf16,
-                           {tokens, (heads.query_heads + 2 * heads.kv_heads) * heads.width},
-                           kRows));
+  KOHO_TRY(contract.activation("qkv", qkv, tokens, columns));
+  KOHO_TRY(contract.optional("q.values", q.values, DType::bf16,
+                             {tokens, heads.query_heads, heads.width}));
+  KOHO_TRY(contract.optional("q.codes", q.codes, DType::f8_e4m3,
+                             {tokens, heads.query_heads, heads.width}));
+  if (!q.codes.empty())
+    KOHO_TRY(contract.tensor("q.scales", q.scales, DType::f32, {tokens, heads.query_heads}));
   KOHO_TRY(contract.tensor("positions", positions, DType::i32, {tokens}));
   KOHO_TRY(contract.tensor("slots", slots, DType::i64, {tokens}));
   KOHO_TRY(contract.kv(kv, heads.kv_heads, heads.width));
@@ -251,6 +255,10 @@ Status Backend::qk_norm_rope_store_kv(TensorView q,
   KOHO_TRY(contract.tensor("rope_table", weights.rope_table, DType::f32,
                            {weights.rope_table.size(0), 2, heads.rotary / 2}));
   if (tokens == 0) return {};
+  const bool codes = !qkv.codes.empty();
+  KOHO_TRY(contract.that(qkv.values.empty() == codes && qkv.block_codes.empty() &&
+                             q.values.empty() == codes && q.codes.empty() != codes,
+                         "q and qkv have one form, the same one: values, or codes"));
   if (trace_.skips(Op::qk_norm_rope_store_kv)) return {};
   const Trace::Span span(trace_, Op::qk_norm_rope_store_kv);
   return do_qk_norm_rope_store_kv(q, kv, qkv, positions, slots, weights);

@@ -247,15 +247,26 @@ class Backend {
   ///   q, k: per head bf16 RMS norm (if weights are given), then dims j and j + rotary/2 of the
   ///   first `rotary` dims are rotated by the angle of the token's position, in f32, rounded once
   ///   to bf16
+  ///   qkv.codes: the above of bf16(code * scale); q.codes = e4m3(q / s), s = max|q| / 448 (1 for a
+  ///   zero row) per token and head, so that an attention over e4m3 pages can take q's scale into
+  ///   its own as it takes k's. Pages have the same bits whichever form holds the same values.
   ///
-  /// shapes    q [T, Q, D] bf16 · qkv [T, (Q + 2K) * D] bf16 · positions [T] i32 · slots [T] i64
-  /// (-1 = store nothing)
+  /// Codes are for a qkv that arrives as FP8 (a matrix with FP8 output, heads exchanged between
+  /// GPUs) with an attention that multiplies FP8 queries. The model has neither: its linear layers
+  /// give bf16, `attention` reads q.values, and its q would lose as much as a cache of codes does.
+  ///
+  /// shapes    positions [T] i32 · slots [T] i64 (-1 = store nothing)
+  ///           either q.values [T, Q, D] bf16 · qkv.values [T, (Q + 2K) * D] bf16 rows
+  ///           or q.codes [T, Q, D] e4m3, q.scales [T, Q] f32 · qkv.codes [T, (Q + 2K) * D] e4m3
+  ///           rows, qkv.scales [T] f32
   ///           kv.k, kv.v [N, K, 64, D]; e4m3 pages: s = max|row| / 448 (1 for a zero row) per
-  ///           token and head
+  ///           token and head; bf16 or e4m3 with either form
+  /// errors    invalid_argument also for no form, for two, for q's not being qkv's, and for
+  ///           qkv.block_codes
   /// source    model-spec 3.3; docs/decisions (RoPE in f32)
-  Status qk_norm_rope_store_kv(TensorView q,
+  Status qk_norm_rope_store_kv(const Queries& q,
                                const KvLayer& kv,
-                               ConstTensorView qkv,
+                               const Activation& qkv,
                                ConstTensorView positions,
                                ConstTensorView slots,
                                const QkNormRope& weights);
@@ -346,9 +357,9 @@ class Backend {
                                  ConstTensorView weight,
                                  float eps) = 0;
   virtual Status do_linear(TensorView out, const Activation& x, const Linear& weight) = 0;
-  virtual Status do_qk_norm_rope_store_kv(TensorView q,
+  virtual Status do_qk_norm_rope_store_kv(const Queries& q,
                                           const KvLayer& kv,
-                                          ConstTensorView qkv,
+                                          const Activation& qkv,
                                           ConstTensorView positions,
                                           ConstTensorView slots,
                                           const QkNormRope& weights) = 0;

@@ -43,11 +43,11 @@ struct KvLayer {
 
 /// Activations in the forms their readers need; absent forms are empty.
 struct Activation {
-  TensorView values;        // [T, K] bf16
-  TensorView codes;         // [T, K] e4m3, packed rows
-  TensorView scales;        // [T] f32: value = code * scale
-  TensorView block_codes;   // [T, K] e4m3
-  TensorView block_scales;  // [T, ceil(K/128)] f32
+  TensorView values{};        // [T, K] bf16
+  TensorView codes{};         // [T, K] e4m3, packed rows
+  TensorView scales{};        // [T] f32: value = code * scale
+  TensorView block_codes{};   // [T, K] e4m3
+  TensorView block_scales{};  // [T, ceil(K/128)] f32
 
   /// The first `tokens` rows of every form.
   Activation first(std::int64_t tokens) const {
@@ -56,6 +56,13 @@ struct Activation {
     };
     return {cut(values), cut(codes), cut(scales), cut(block_codes), cut(block_scales)};
   }
+};
+
+/// Query heads in the form their reader needs; absent forms are empty.
+struct Queries {
+  TensorView values{};  // [T, Q, D] bf16
+  TensorView codes{};   // [T, Q, D] e4m3
+  TensorView scales{};  // [T, Q] f32: value = code * scale
 };
 
 /// The experts chosen for each token.

@@ -119,8 +119,9 @@ std::string run_linear_wide(Backend& backend,
                             bool many) {
   Random random(seed);
   const std::int64_t tokens = many ? random.integer(129, 1500) : random.integer(17, 128);
-  const std::int64_t columns = many ? random.pick({16, 48, 272, 528})
-                                    : random.pick({256, 272, 512, 784, 1024, 1040, 1536, 2576, 3072});
+  const std::int64_t columns =
+      many ? random.pick({16, 48, 272, 528})
+           : random.pick({256, 272, 512, 784, 1024, 1040, 1536, 2576, 3072});
   const std::int64_t tiles =
       many                 ? random.pick({40, 97, 200, 384, 384})
       : random.chance(0.4) ? random.integer(33, 40)

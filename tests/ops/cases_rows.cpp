@@ -4,7 +4,9 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <string>
+#include <utility>
 
 #include "ops/cases.h"
 #include "ops/compare.h"
@@ -407,14 +409,15 @@ struct QkInputs {
   HeadShape heads;
   std::int64_t pages = 0;
   DType cache = DType::bf16;
-  HostTensor qkv;             // [T, (Q + 2K) * D] bf16
-  std::int64_t row_gap = 0;   // of qkv
+  HostTensor qkv;             // [T, (Q + 2K) * D] bf16: what arrives, or what its codes mean
+  HostTensor codes, scales;   // [T, (Q + 2K) * D] e4m3, [T] f32, or empty: values arrive
+  std::int64_t row_gap = 0;   // of qkv, or of its codes
   HostTensor q_norm, k_norm;  // [D], or empty
   HostTensor table;           // [positions, 2, rotary/2]
   std::vector<std::int64_t> positions, slots;
 
   /// `many`: so many heads of GLM's shape that backends may take them in another way.
-  QkInputs(Random& random, DType cache_dtype, bool many) : cache(cache_dtype) {
+  QkInputs(Random& random, DType qkv_dtype, DType cache_dtype, bool many) : cache(cache_dtype) {
     heads.kv_heads = random.integer(1, 4);
     heads.query_heads = heads.kv_heads * random.pick({1, 2, 4, 12});
     heads.width = random.pick({16, 64, 128, 128});
@@ -427,8 +430,17 @@ struct QkInputs {
              : random.integer(1, 20);
     pages = tokens / kPageTokens + random.integer(1, 4);
     const std::int64_t positions_max = random.chance(0.1) ? 131072 : 300;
-    qkv = random_values(random, DType::bf16, {tokens, row_heads * heads.width},
-                        random_spread(random, true));
+    const Shape rows{tokens, row_heads * heads.width};
+    const Spread spread = random_spread(random, true);
+    if (qkv_dtype == DType::bf16) qkv = random_values(random, DType::bf16, rows, spread);
+    if (qkv_dtype == DType::f8_e4m3) {
+      codes = random_codes(random, rows, spread);
+      scales = random_scales(random, DType::f32, {tokens}, random.chance(0.1) ? 1e-36 : 0.01);
+      qkv = HostTensor(DType::bf16, rows);
+      for (std::int64_t i = 0; i < qkv.elements(); ++i)
+        qkv.as<BFloat16>()[i] =
+            to_bf16(to_float(codes.as<Float8E4M3>()[i]) * scales.as<float>()[i / rows[1]]);
+    }
     row_gap = random.chance(0.3) ? 8 : 0;
     if (random.chance(0.7)) {
       q_norm = random_values(random, DType::bf16, {heads.width}, Spread::normal);
@@ -458,6 +470,7 @@ struct QkInputs {
   }
 
   std::int64_t tokens() const { return qkv.shape[0]; }
+  bool has_codes() const { return !codes.empty(); }
   bool cache_has_codes() const { return cache == DType::f8_e4m3; }
   std::int64_t position(std::int64_t t) const { return positions[static_cast<std::size_t>(t)]; }
   std::int64_t slot(std::int64_t t) const { return slots[static_cast<std::size_t>(t)]; }
@@ -469,27 +482,40 @@ struct QkInputs {
   QkInputs alone(std::int64_t t) const {
     QkInputs one = *this;
     one.qkv = row_of(qkv, t);
+    if (has_codes()) {
+      one.codes = row_of(codes, t);
+      one.scales = HostTensor(DType::f32, {1});
+      one.scales.set(0, scales.at(t));
+    }
     one.positions = {position(t)};
     one.slots = {slot(t)};
     return one;
+  }
+  /// With what the codes mean in their place.
+  QkInputs decoded() const {
+    QkInputs same = *this;
+    same.codes = same.scales = {};
+    return same;
   }
 };
 
 /// What it wrote, between untouched guard bands; everything else is poison.
 struct QkOutputs {
-  HostTensor q, k, v, k_scales, v_scales;
+  HostTensor q, q_scales, k, v, k_scales, v_scales;
 
   QkOutputs(Backend& backend, const QkInputs& in, std::string& faults) {
     const Shape cache{in.pages, in.heads.kv_heads, kPageTokens, in.heads.width};
     const Shape cache_scales{in.pages, in.heads.kv_heads, kPageTokens};
-    const DeviceArray qkv_array(backend, in.qkv, in.row_gap);
+    const DeviceArray qkv_array(backend, in.has_codes() ? in.codes : in.qkv, in.row_gap);
+    const DeviceArray qkv_scales(backend, in.scales);
     const DeviceArray positions(backend, integers(DType::i32, in.positions));
     const DeviceArray slots(backend, integers(DType::i64, in.slots));
     const DeviceArray q_norm(backend, in.q_norm);
     const DeviceArray k_norm(backend, in.k_norm);
     const DeviceArray table(backend, in.table);
-    const DeviceArray q_array(backend, DType::bf16,
+    const DeviceArray q_array(backend, in.has_codes() ? DType::f8_e4m3 : DType::bf16,
                               {in.tokens(), in.heads.query_heads, in.heads.width});
+    const DeviceArray q_scale_array(backend, DType::f32, {in.tokens(), in.heads.query_heads});
     const DeviceArray k_array(backend, in.cache, cache);
     const DeviceArray v_array(backend, in.cache, cache);
     const DeviceArray k_scale_array(backend, DType::f32, cache_scales);
@@ -505,21 +531,35 @@ struct QkOutputs {
     weights.rope_table = table.view();
     if (!in.q_norm.empty()) weights.q_norm = q_norm.view();
     if (!in.k_norm.empty()) weights.k_norm = k_norm.view();
+    Activation qkv_forms;
+    Queries q_forms;
+    (in.has_codes() ? qkv_forms.codes : qkv_forms.values) = qkv_array.view();
+    (in.has_codes() ? q_forms.codes : q_forms.values) = q_array.view();
+    if (in.has_codes()) {
+      qkv_forms.scales = qkv_scales.view();
+      q_forms.scales = q_scale_array.view();
+    }
     faults += fault_of("qk_norm_rope_store_kv",
-                       backend.qk_norm_rope_store_kv(q_array.view(), kv, qkv_array.view(),
-                                                     positions.view(), slots.view(), weights));
+                       backend.qk_norm_rope_store_kv(q_forms, kv, qkv_forms, positions.view(),
+                                                     slots.view(), weights));
     q = q_array.get();
+    q_scales = q_scale_array.get();
     k = k_array.get();
     v = v_array.get();
     k_scales = k_scale_array.get();
     v_scales = v_scale_array.get();
-    faults += q_array.guard_fault("q") + k_array.guard_fault("k") + v_array.guard_fault("v") +
+    faults += q_array.guard_fault("q") + q_scale_array.guard_fault("q_scales") +
+              k_array.guard_fault("k") + v_array.guard_fault("v") +
               k_scale_array.guard_fault("k_scales") + v_scale_array.guard_fault("v_scales");
   }
 
   std::string compare_bits(const std::string& name, const QkOutputs& expected) const {
     return testing::compare_bits("q " + name, q, expected.q) +
-           testing::compare_bits("k " + name, k, expected.k) +
+           testing::compare_bits("q_scales " + name, q_scales, expected.q_scales) +
+           compare_cache(name, expected);
+  }
+  std::string compare_cache(const std::string& name, const QkOutputs& expected) const {
+    return testing::compare_bits("k " + name, k, expected.k) +
            testing::compare_bits("v " + name, v, expected.v) +
            testing::compare_bits("k_scales " + name, k_scales, expected.k_scales) +
            testing::compare_bits("v_scales " + name, v_scales, expected.v_scales);
@@ -644,24 +684,66 @@ std::string check_cache(const QkInputs& in, const QkOutputs& out) {
   return faults;
 }
 
-std::string run_qk(Backend& backend,
-                   std::uint64_t seed,
-                   const OpCaseOptions& options,
-                   DType cache,
-                   bool many = false) {
-  Random random(seed);
-  const QkInputs in(random, cache, many);
+/// q as its values may be, or its codes and their scales.
+std::string check_q(const QkInputs& in, const QkOutputs& out) {
   const HeadShape& heads = in.heads;
   std::string faults;
-  const QkOutputs out(backend, in, faults);
   std::vector<Interval> q_expected;
   for (std::int64_t t = 0; t < in.tokens(); ++t) {
     for (std::int64_t head = 0; head < heads.query_heads; ++head) {
       const auto one = turned(in.qkv, t, head, in.q_norm, in.table, in.position(t), heads);
-      q_expected.insert(q_expected.end(), one.begin(), one.end());
+      if (in.has_codes())
+        faults += compare_codes("q", out.q, out.q_scales, t * heads.query_heads + head, one);
+      else
+        q_expected.insert(q_expected.end(), one.begin(), one.end());
     }
   }
-  faults += compare_intervals("q", out.q, q_expected) + check_cache(in, out);
+  return in.has_codes() ? faults : compare_intervals("q", out.q, q_expected);
+}
+
+/// A number's NaNs have one bit pattern: which they have is no part of the contract.
+HostTensor one_nan(HostTensor tensor) {
+  for (std::int64_t i = 0; i < tensor.elements(); ++i)
+    if (std::isnan(tensor.at(i))) tensor.set(i, std::numeric_limits<double>::quiet_NaN());
+  return tensor;
+}
+
+/// Codes are those of what the operator makes of the values they mean, bit by bit.
+std::string compare_decoded(Backend& backend, const QkInputs& in, QkOutputs out) {
+  std::string faults;
+  QkOutputs expected(backend, in.decoded(), faults);
+  const std::int64_t width = in.heads.width;
+  HostTensor codes(DType::f8_e4m3, expected.q.shape);
+  HostTensor scales(DType::f32, out.q_scales.shape);
+  for (std::int64_t head = 0; head < scales.elements(); ++head) {
+    const BFloat16* values = expected.q.as<BFloat16>() + head * width;
+    float largest = 0.0F;
+    for (std::int64_t i = 0; i < width; ++i)
+      largest = std::fmax(largest, std::fabs(to_float(values[i])));
+    const float scale = largest == 0.0F ? 1.0F : largest / 448.0F;
+    scales.as<float>()[head] = scale;
+    for (std::int64_t i = 0; i < width; ++i)
+      codes.as<Float8E4M3>()[head * width + i] = to_e4m3(to_float(values[i]) / scale);
+  }
+  for (HostTensor* tensor : {&out.k, &out.v, &expected.k, &expected.v})
+    *tensor = one_nan(std::move(*tensor));
+  return faults + compare_bits("q", one_nan(out.q), one_nan(codes)) +
+         compare_bits("q_scales", out.q_scales, scales) + out.compare_cache("of codes", expected);
+}
+
+std::string run_qk(Backend& backend,
+                   std::uint64_t seed,
+                   const OpCaseOptions& options,
+                   DType qkv,
+                   DType cache,
+                   bool many) {
+  Random random(seed);
+  const QkInputs in(random, qkv, cache, many);
+  const HeadShape& heads = in.heads;
+  std::string faults;
+  const QkOutputs out(backend, in, faults);
+  faults += check_q(in, out) + check_cache(in, out);
+  if (in.has_codes()) faults += compare_decoded(backend, in, out);
   const QkOutputs again(backend, in, faults);
   faults += again.compare_bits("run again", out);
   if (!options.batch_invariant) return faults;
@@ -677,6 +759,7 @@ std::string run_qk(Backend& backend,
       faults += "token " + std::to_string(t) + " alone has other bits\n";
   };
   same(alone.q, 0, out.q, t, heads.query_heads * heads.width);
+  same(alone.q_scales, 0, out.q_scales, t, heads.query_heads);
   for (std::int64_t head = 0; head < heads.kv_heads && in.slot(t) >= 0; ++head) {
     const std::int64_t at = in.place(t, head);
     same(alone.k, at, out.k, at, heads.width);
@@ -735,11 +818,13 @@ std::string run_copy_pages(Backend& backend, std::uint64_t seed, const OpCaseOpt
 }  // namespace
 
 std::vector<OpCase> row_cases() {
-  const auto qk = [](DType cache, bool many = false) {
+  const auto qk = [](DType qkv, DType cache, bool many = false) {
     return [=](Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
-      return run_qk(backend, seed, options, cache, many);
+      return run_qk(backend, seed, options, qkv, cache, many);
     };
   };
+  constexpr DType kBf16 = DType::bf16;
+  constexpr DType kCodes = DType::f8_e4m3;
   return {{"take_from_seats", run_take_from_seats},
           {"keep_sampled", run_keep_sampled},
           {"set_entries", run_set_entries},
@@ -748,10 +833,13 @@ std::vector<OpCase> row_cases() {
           {"rms_norm", run_rms_norm},
           {"add_rms_norm", run_add_rms_norm},
           {"silu_mul", run_silu_mul},
-          {"qk_norm_rope_store_kv", qk(DType::bf16)},
-          {"qk_norm_rope_store_kv_e4m3", qk(DType::f8_e4m3)},
-          {"qk_norm_rope_store_kv_many", qk(DType::bf16, true), true},
-          {"qk_norm_rope_store_kv_many_e4m3", qk(DType::f8_e4m3, true), true},
+          {"qk_norm_rope_store_kv", qk(kBf16, kBf16)},
+          {"qk_norm_rope_store_kv_e4m3", qk(kBf16, kCodes)},
+          {"qk_norm_rope_store_kv_codes", qk(kCodes, kBf16)},
+          {"qk_norm_rope_store_kv_codes_e4m3", qk(kCodes, kCodes)},
+          {"qk_norm_rope_store_kv_many", qk(kBf16, kBf16, true), true},
+          {"qk_norm_rope_store_kv_many_e4m3", qk(kBf16, kCodes, true), true},
+          {"qk_norm_rope_store_kv_many_codes_e4m3", qk(kCodes, kCodes, true), true},
           {"copy_pages", run_copy_pages}};
 }
 

@@ -87,6 +87,64 @@ std::string case_name(const ::testing::TestParamInfo<Parameters>& info) {
 
 INSTANTIATE_TEST_SUITE_P(All, CpuOperator, ::testing::ValuesIn(parameters()), case_name);
 
+TEST(OperatorContract, QueriesAndProjectionsHaveOneFormTheSame) {
+  Result<std::unique_ptr<Backend>> made = make_cpu_backend({.threads = 1});
+  ASSERT_TRUE(made.ok());
+  Backend& backend = **made;
+  constexpr HeadShape kHeads{2, 1, 16, 8};
+  const HostTensor zero_ids(DType::i32, {1});
+  const DeviceArray positions(backend, zero_ids);
+  const DeviceArray slots(backend, integers(DType::i64, {-1}));
+  const DeviceArray table(backend, HostTensor(DType::f32, {1, 2, 4}));
+  const DeviceArray pages(backend, DType::bf16, {1, 1, kPageTokens, 16});
+  const DeviceArray values(backend, HostTensor(DType::bf16, {1, 64}));
+  const DeviceArray codes(backend, HostTensor(DType::f8_e4m3, {1, 64}));
+  const DeviceArray scales(backend, HostTensor(DType::f32, {1}));
+  const DeviceArray block_scales(backend, HostTensor(DType::f32, {1, 1}));
+  const DeviceArray q_values(backend, DType::bf16, {1, 2, 16});
+  const DeviceArray q_codes(backend, DType::f8_e4m3, {1, 2, 16});
+  const DeviceArray q_scales(backend, DType::f32, {1, 2});
+  QkNormRope weights;
+  weights.heads = kHeads;
+  weights.rope_table = table.view();
+  const auto found = [&](const Queries& q, const Activation& qkv) {
+    const Status status = backend.qk_norm_rope_store_kv(
+        q, {pages.view(), pages.view(), {}, {}}, qkv, positions.view(), slots.view(), weights);
+    return status.ok() ? std::string_view("ok") : error_code_info(status.error().code).name;
+  };
+  const Queries as_values{.values = q_values.view()};
+  const Queries as_codes{.codes = q_codes.view(), .scales = q_scales.view()};
+  const Activation from_values{.values = values.view()};
+  const Activation from_codes{.codes = codes.view(), .scales = scales.view()};
+  EXPECT_EQ(found(as_values, from_values), "ok");
+  EXPECT_EQ(found(as_codes, from_codes), "ok");
+  const Queries both{q_values.view(), q_codes.view(), q_scales.view()};
+  const Activation from_both{
+      .values = values.view(), .codes = codes.view(), .scales = scales.view()};
+  Activation with_blocks = from_codes;
+  with_blocks.block_codes = codes.view();
+  with_blocks.block_scales = block_scales.view();
+  const struct {
+    const char* what;
+    Queries q;
+    Activation qkv;
+  } refused[] = {
+      {"codes from values", as_codes, from_values},
+      {"values from codes", as_values, from_codes},
+      {"both forms of q", both, from_codes},
+      {"both forms of q from values", both, from_values},
+      {"both forms of qkv", as_codes, from_both},
+      {"no form of q", {}, from_values},
+      {"no form of q from codes", {}, from_codes},
+      {"no form of qkv", as_values, {}},
+      {"no form at all", {}, {}},
+      {"codes by block", as_codes, with_blocks},
+      {"codes of q without scales", {.codes = q_codes.view()}, from_codes},
+      {"scales of q a token each", {.codes = q_codes.view(), .scales = scales.view()}, from_codes},
+      {"codes of qkv without scales", as_codes, {.codes = codes.view()}}};
+  for (const auto& one : refused) EXPECT_EQ(found(one.q, one.qkv), "invalid_argument") << one.what;
+}
+
 TEST(CpuMemory, ReserveCoversRoutersOfManyChoices) {
   constexpr std::int64_t kTokens = 600;
   constexpr std::int64_t kHidden = 64;

@@ -94,9 +94,9 @@ class ForwardingBackend : public Backend {
   Status do_linear(TensorView out, const Activation& x, const Linear& weight) override {
     return forward([&] { return real_->linear(out, x, weight); });
   }
-  Status do_qk_norm_rope_store_kv(TensorView q,
+  Status do_qk_norm_rope_store_kv(const Queries& q,
                                   const KvLayer& kv,
-                                  ConstTensorView qkv,
+                                  const Activation& qkv,
                                   ConstTensorView positions,
                                   ConstTensorView slots,
                                   const QkNormRope& weights) override {

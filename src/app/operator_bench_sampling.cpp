@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cases of sampling from a whole vocabulary, a kind of request each.
+#include <algorithm>
+#include <memory>
+
+#include "app/operator_bench_parts.h"
+#include "sampling/philox.h"
+
+namespace koho::app {
+namespace {
+
+using Rows = std::vector<std::int64_t>;
+
+constexpr std::int64_t kVocabulary = 151552;
+constexpr std::int64_t kTokens = 151365;     // of the tokenizer
+constexpr std::int64_t kPositions = 200;     // calls draw anew, as steps do
+constexpr std::int64_t kCountedEvery = 101;  // 1,500 counted tokens a row
+
+/// "kind" of a case's shape: greedy, temperature, top_k 50, top_p 0.95, penalties, negative ones.
+std::vector<SamplingRow> kinds() {
+  SamplingRow greedy;
+  SamplingRow temperature;
+  temperature.temperature = 1.0F;
+  SamplingRow top_k = temperature;
+  top_k.top_k = 50;
+  SamplingRow top_p = temperature;
+  top_p.top_p = 0.95F;
+  SamplingRow penalties = temperature;
+  penalties.frequency_penalty = 0.5F;
+  penalties.counts_slot = 0;
+  SamplingRow raising = penalties;
+  raising.frequency_penalty = -0.5F;
+  return {greedy, temperature, top_k, top_p, penalties, raising};
+}
+
+/// Requests of one kind, row r of position p at p * count + r.
+std::vector<std::byte> rows_of(const SamplingRow& model, std::int64_t count) {
+  std::vector<SamplingRow> rows(static_cast<std::size_t>(kPositions * count), model);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const auto row = static_cast<std::int64_t>(i) % count;
+    rows[i].seed = static_cast<std::uint64_t>(row);
+    rows[i].output_position = static_cast<std::int64_t>(i) / count;
+    if (model.counts_slot >= 0) rows[i].counts_slot = static_cast<std::int32_t>(row);
+  }
+  const auto bytes = std::as_bytes(std::span(rows));
+  return {bytes.begin(), bytes.end()};
+}
+
+Result<std::vector<OpBench>> build_sample(const BenchSite& site, const Rows& token_counts) {
+  auto own = std::make_shared<Operands>(site);
+  const std::int64_t most = *std::max_element(token_counts.begin(), token_counts.end());
+  KOHO_TRY(own->reserve({.tokens_max = most,
+                         .sequences_max = most,
+                         .context_max = 1,
+                         .logit_rows_max = most,
+                         .vocabulary = kVocabulary}));
+  KOHO_TRY_ASSIGN(const Sides<TensorView> logits,
+                  own->input(DType::f32, {most, kVocabulary}, [&] { return 2.5 * own->normal(); }));
+  KOHO_TRY_ASSIGN(const Sides<TensorView> ids, own->output(DType::i32, {most}));
+  const std::int64_t mark_words = race_mark_words(static_cast<std::int32_t>(kVocabulary));
+  std::vector<std::int32_t> counted(static_cast<std::size_t>(most * kVocabulary));
+  std::vector<std::int32_t> marked(static_cast<std::size_t>(most * mark_words));
+  for (std::int64_t at = 0; at < most * kVocabulary; at += kCountedEvery) {
+    const auto token = static_cast<std::int32_t>(at % kVocabulary);
+    counted[static_cast<std::size_t>(at)] = 1;
+    marked[static_cast<std::size_t>(at / kVocabulary * mark_words + race_mark_word(token))] |=
+        static_cast<std::int32_t>(race_mark_bit(token));
+  }
+  KOHO_TRY_ASSIGN(const TensorView entries_before,
+                  own->host_values(DType::i32, {most, kVocabulary}, counted));
+  KOHO_TRY_ASSIGN(const TensorView marks_before,
+                  own->host_values(DType::i32, {most, mark_words}, marked));
+  KOHO_TRY_ASSIGN(const Sides<TensorView> entries, own->changing(entries_before));
+  KOHO_TRY_ASSIGN(const Sides<TensorView> marks, own->changing(marks_before));
+  std::vector<OpBench> benches;
+  std::int64_t kind = 0;
+  for (const SamplingRow& model : kinds()) {
+    KOHO_TRY_ASSIGN(const Sides<TensorView> rows,
+                    own->input(DType::u8, {kPositions * most, 64}, rows_of(model, most)));
+    for (const std::int64_t count : token_counts) {
+      OpBench bench;
+      bench.op = "sample";
+      bench.shape = {{"tokens", count}, {"vocabulary", kVocabulary}, {"kind", kind}};
+      bench.bytes = 4.0 * static_cast<double>(count * kVocabulary);
+      bench.rows = count;
+      // Ids are exact: both draw the same race (sampling/philox.h).
+      bench.outputs = {{.name = "ids", .view = first(ids, count)}};
+      if (model.counts_slot >= 0) {
+        bench.outputs.push_back({.name = "counts.entries",
+                                 .view = first(entries, count),
+
+                                 .before = entries_before.first(count)});
+        bench.outputs.push_back({.name = "counts.marks",
+                                 .view = first(marks, count),
+
+                                 .before = marks_before.first(count)});
+      }
+      bench.run = [=](Side side, RowRange range, std::int64_t call) {
+        SamplingBatch batch;
+        batch.rows = rows.on(side).slice(0, call % kPositions * most + range.first, range.count);
+        batch.counts = {.entries = entries.on(side), .marks = marks.on(side)};
+        batch.tokens = kTokens;
+        SamplingOutput out;
+        out.ids = cut(ids.on(side), range);
+        return own->backend(side).sample(out, cut(logits.on(side), range), batch);
+      };
+      benches.push_back(std::move(bench));
+    }
+    ++kind;
+  }
+  return benches;
+}
+
+}  // namespace
+
+std::vector<OpBenchCase> sampling_bench_cases() {
+  return {{"sample", {1, 64, 256}, build_sample}};
+}
+
+}  // namespace koho::app

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// The list of `koho bench ops`, with few tokens, on the CPU: its vector path against its plain one.
+// Each case must find the results right, and wrong when one element of any of them is spoiled, or
+// nothing was computed.
+#include "app/operator_bench.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <set>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "app/operator_check.h"
+#include "cpu/cpu_backend.h"
+#include "ops/trace.h"
+
+namespace koho::app {
+namespace {
+
+constexpr std::int64_t kTokensMax = 64;
+
+/// Indices of the cases that a CPU runs in a second or so.
+std::vector<std::size_t> small_cases() {
+  std::vector<std::size_t> found;
+  const std::vector<OpBenchCase> cases = op_bench_cases();
+  for (std::size_t i = 0; i < cases.size(); ++i)
+    if (!cases[i].is_large) found.push_back(i);
+  return found;
+}
+
+/// Its fewest tokens, and those of a small batch.
+std::vector<std::int64_t> few_tokens(const OpBenchCase& bench_case) {
+  std::vector<std::int64_t> tokens{bench_case.tokens.front()};
+  for (const std::int64_t count : bench_case.tokens)
+    if (tokens.size() == 1 && count >= 8 && count <= kTokensMax) tokens.push_back(count);
+  return tokens;
+}
+
+/// Turns the sign of the largest of the first `count` numbers, or makes 2 of a zero; whole numbers
+/// change by one.
+void spoil(const TensorView& view, std::int64_t count) {
+  const auto size = static_cast<std::size_t>(dtype_bytes(view.dtype));
+  const bool number =
+      view.dtype == DType::f8_e4m3 || view.dtype == DType::bf16 || view.dtype == DType::f32;
+  if (!number) {
+    view.data[0] ^= std::byte{1};
+    return;
+  }
+  // Magnitudes of all these formats are in the order of their bits.
+  const auto magnitude = [&](std::int64_t i) {
+    std::uint32_t bits = 0;
+    for (std::size_t byte = size; byte-- > 0;)
+      bits = bits << 8U |
+             std::to_integer<std::uint32_t>(view.data[static_cast<std::size_t>(i) * size + byte]);
+    return bits & ((1U << (8U * size - 1U)) - 1U);
+  };
+  std::int64_t largest = 0;
+  for (std::int64_t i = 1; i < count; ++i)
+    if (magnitude(i) > magnitude(largest)) largest = i;
+  const std::byte bit = magnitude(largest) > 0 ? std::byte{0x80} : std::byte{0x40};
+  view.data[static_cast<std::size_t>(largest + 1) * size - 1] ^= bit;
+}
+
+class OperatorBench : public ::testing::TestWithParam<std::size_t> {
+ protected:
+  static Backend& backend(Side side) {
+    static std::unique_ptr<Backend> backends[2];
+    std::unique_ptr<Backend>& found = backends[static_cast<int>(side)];
+    if (found == nullptr) {
+      Result<std::unique_ptr<Backend>> made = make_cpu_backend(
+          {.threads = 2, .isa = side == Side::measured ? CpuIsa::automatic : CpuIsa::plain});
+      KOHO_CHECK(made.ok());
+      found = std::move(*made);
+    }
+    return *found;
+  }
+  const BenchSite site_{backend(Side::measured), backend(Side::reference), 0.0};
+};
+
+TEST_P(OperatorBench, IsRightAndFindsWrongResults) {
+  const OpBenchCase bench_case = op_bench_cases()[GetParam()];
+  const Result<std::vector<OpBench>> built = bench_case.build(site_, few_tokens(bench_case));
+  ASSERT_TRUE(built.ok()) << built.error().message;
+  for (const OpBench& bench : *built) {
+    SCOPED_TRACE(bench.op + ", tokens " + std::to_string(bench.shape.at("tokens")));
+    EXPECT_GT(bench.bytes, 0.0);
+    const Result<CheckResult> right = check_operator(site_, bench);
+    ASSERT_TRUE(right.ok()) << right.error().message;
+    EXPECT_EQ(right->fault, "");
+    EXPECT_LE(right->largest, 1.0);
+    EXPECT_GT(right->rows, 0);
+
+    const auto check_with = [&](const std::function<Status()>& instead) {
+      OpBench spoiled = bench;
+      spoiled.run = [&](Side side, RowRange rows, std::int64_t i) {
+        return side == Side::measured ? instead() : bench.run(side, rows, i);
+      };
+      const Result<CheckResult> found = check_operator(site_, spoiled);
+      EXPECT_TRUE(found.ok());
+      return found.ok() ? found->fault : "";
+    };
+    EXPECT_NE(check_with([] { return Status(); }), "") << "nothing was computed";
+    if (bench.flops > 1e10) continue;  // computed once
+    for (const OpOutput& output : bench.outputs) {
+      const TensorView& view = output.view.measured;
+      const std::int64_t row =
+          output.row_elements > 0 ? output.row_elements : view.elements() / view.size(0);
+      const auto spoiled = [&](const TensorView& part, std::int64_t count) {
+        return check_with([&]() -> Status {
+          KOHO_TRY(bench.run(Side::measured, {0, bench.rows}, 0));
+          spoil(part, count);
+          return {};
+        });
+      };
+      EXPECT_NE(spoiled(view, row), "") << output.name;
+      if (output.scales.measured.empty()) continue;
+      EXPECT_NE(spoiled(output.scales.measured, 1), "") << output.name << " scales";
+    }
+  }
+}
+
+std::string case_name(const ::testing::TestParamInfo<std::size_t>& index) {
+  return op_bench_cases()[index.param].name;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, OperatorBench, ::testing::ValuesIn(small_cases()), case_name);
+
+TEST(OperatorBenchList, HasEveryOperator) {
+  // The names of a trace are those of the interface; attention is two.
+  std::set<std::string> missing{"attention_decode", "attention_prefill"};
+  for (std::size_t op = 0; op < static_cast<std::size_t>(Op::count); ++op)
+    missing.insert(std::string(op_name(static_cast<Op>(op))));
+  missing.erase("attention");
+  Result<std::unique_ptr<Backend>> backend = make_cpu_backend({.threads = 2});
+  ASSERT_TRUE(backend.ok());
+  const BenchSite site{**backend, **backend, 0.0};
+  for (const OpBenchCase& bench_case : op_bench_cases()) {
+    if (bench_case.is_large) continue;
+    const Result<std::vector<OpBench>> built = bench_case.build(site, {bench_case.tokens.front()});
+    ASSERT_TRUE(built.ok()) << built.error().message;
+    for (const OpBench& bench : *built) missing.erase(bench.op);
+  }
+  EXPECT_EQ(missing, std::set<std::string>());
+}
+
+TEST(OperatorBenchCeilings, AreThoseOfTheDevice) {
+  EXPECT_EQ(ceilings_of("NVIDIA H200", 4.8e12).bytes_per_second, 4.45e12);
+  EXPECT_EQ(ceilings_of("NVIDIA B200", 0.0).bytes_per_second, 8.0e12);
+  const Ceilings unknown = ceilings_of("NVIDIA GH200 480GB", 4.0e12);
+  EXPECT_EQ(unknown.bytes_per_second, 4.0e12);
+  EXPECT_EQ(unknown.fp8_per_second, 0.0);
+  EXPECT_NE(unknown.source, ceilings_of("NVIDIA H200", 0.0).source);
+  EXPECT_EQ(ceilings_of("", 0.0).bytes_per_second, 0.0);
+}
+
+}  // namespace
+}  // namespace koho::app
