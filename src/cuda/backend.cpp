@@ -162,17 +162,19 @@ Status CudaBackend::reserve(const StepLimits& limits) {
   staging_ = DeviceBlock();
   // Decode attention: the smallest groups whose sums fit, from the limits alone, so that the places
   // where a row's sums are cut never change while the engine runs.
-  constexpr std::int64_t kHeads = 96;  // GLM-4.7's, unsharded
   const auto partial_bytes = [&] {
     return 4 * attention_partial_floats(limits.sequences_max, limits.context_max, group_tokens_,
-                                        kHeads, kHeads / 12, 128);
+                                        limits.query_heads, limits.kv_heads, limits.head_width);
   };
   group_tokens_ = kAttentionGroupTokens;
   while (partial_bytes() > kPartialBytesMax) group_tokens_ *= 2;
   constexpr std::int64_t kChoices = 8;  // fewer would leave no room for what else an operator keeps
   const std::int64_t slots =
       std::max(kChoices, limits.experts_per_token) + 1;  // and the shared one
-  const std::int64_t partial = partial_bytes();
+  // With the values of all rows: those of a step in which decoded rows stand beside a prompt's.
+  const std::int64_t partial =
+      round_up(partial_bytes(), kAlignment) +
+      round_up(limits.tokens_max * limits.query_heads * limits.head_width * 2, kAlignment);
   constexpr std::int64_t kOtherBytes = 32 << 10;  // a token in any other operator
   const std::int64_t experts = limits.tokens_max * slots * expert_row_bytes_ + (4 << 20);
   // A prompt's attention keeps its rows' values, the parts of rows decoded beside it, and, with
@@ -180,7 +182,7 @@ Status CudaBackend::reserve(const StepLimits& limits) {
   const std::int64_t others = limits.tokens_max * kOtherBytes;
   const std::int64_t widened =
       wgmma_attention_
-          ? std::min(kWidenedBytes, limits.sequences_max * kHeads / 12 * kWidenedTokenBytes *
+          ? std::min(kWidenedBytes, limits.sequences_max * limits.kv_heads * kWidenedTokenBytes *
                                         round_up<std::int64_t>(limits.context_max, 128))
           : 0;
   const std::int64_t sums = library_ != nullptr ? library_->scratch_bytes(limits.tokens_max) : 0;
@@ -312,7 +314,8 @@ Status CudaBackend::do_qk_norm_rope_store_kv(const Queries& q,
                       .kv_heads = static_cast<int>(weights.heads.kv_heads),
                       .width = static_cast<int>(weights.heads.width),
                       .rotary = static_cast<int>(weights.heads.rotary),
-                      .eps = weights.eps};
+                      .eps = weights.eps,
+                      .multiprocessors = device_.multiprocessors};
   if (!from_codes) {
     KOHO_CUDA_TRY(launch_rope_kv(common, stream_));
     return {};
@@ -402,7 +405,8 @@ Status CudaBackend::do_attention(const Activation& out,
   }
   if (direct) forms.values = nullptr;
   if (forms.values != nullptr || forms.codes != nullptr || forms.block_codes != nullptr)
-    KOHO_CUDA_TRY(launch_quantise_rows(forms, p.out, width, batch.tokens, nullptr, width, stream_));
+    KOHO_CUDA_TRY(launch_quantise_rows(forms, p.out, width, batch.tokens, nullptr, width,
+                                       device_.multiprocessors, stream_));
   return {};
 }
 

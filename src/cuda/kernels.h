@@ -124,14 +124,15 @@ cudaError_t launch_silu_mul(const RowForms& out,
                             std::int64_t rows,
                             std::int64_t width,
                             cudaStream_t stream);
-/// Quantises rows of bf16 as their readers need; `rows_count` on the device may shorten `rows`.
-/// NOTE: what it points to must be older than the kernel before.
+/// Quantises rows of bf16 as their readers need, on a GPU of so many multiprocessors; `rows_count`
+/// on the device may shorten `rows`. NOTE: what it points to must be older than the kernel before.
 cudaError_t launch_quantise_rows(const RowForms& out,
                                  const Bf16* x,
                                  std::int64_t stride,
                                  std::int64_t rows,
                                  const std::int32_t* rows_count,
                                  std::int64_t width,
+                                 int multiprocessors,
                                  cudaStream_t stream);
 /// Copies rows into a wider, 16-byte aligned layout; the columns beyond `bytes` become zero.
 cudaError_t launch_pad_rows(std::uint8_t* out,
@@ -163,6 +164,7 @@ struct RopeKv {
   int width = 0;
   int rotary = 0;
   float eps = 0.0F;
+  int multiprocessors = 0;  // of the GPU
 };
 /// The form in e4m3: these instead of q and qkv.
 struct RopeKvCodes : RopeKv {

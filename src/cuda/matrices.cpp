@@ -352,7 +352,7 @@ Status CudaBackend::run_group(const ExpertGroup& group,
   } else {
     KOHO_CUDA_TRY(launch_quantise_rows(s.inner_forms, s.inner, stride, rows_max,
                                        single ? nullptr : s.row_count, group.down.columns,
-                                       stream_));
+                                       device_.multiprocessors, stream_));
     const bool block = group.down.type == TileType::fp8_block;
     d.x = block ? s.inner_forms.block_codes : s.inner_forms.codes;
     d.x_stride_bytes = stride;

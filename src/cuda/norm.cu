@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kRowThreadsMax) quantise_kernel(const RowForms
 /// quantise_kernel of many rows: a warp takes rows of up to 256 * kSteps aligned elements in turn
 /// and asks for the next one before it quantises one, and no block waits.
 constexpr int kManyWarps = 4;
-constexpr int kManyBlocks = 1056;  // 8 for each of an H200's multiprocessors
+constexpr int kManyBlocks = 8;  // a multiprocessor
 template <int kSteps>
 __global__ void __launch_bounds__(32 * kManyWarps)
     quantise_many_kernel(const RowForms out,
@@ -199,16 +199,18 @@ cudaError_t launch_quantise_rows(const RowForms& out,
                                  std::int64_t rows,
                                  const std::int32_t* rows_count,
                                  std::int64_t width,
+                                 int multiprocessors,
                                  cudaStream_t stream) {
   const bool vector = row_vectors(out, x, stride, width);
   constexpr std::int64_t kMany = 1024;  // rows
   if (rows >= kMany && vector && width <= 6 * 256 && out.values == nullptr &&
       out.block_codes == nullptr)
-    return launch_kernel(width <= 2 * 256 ? quantise_many_kernel<2> : quantise_many_kernel<6>,
-                         {dim3(static_cast<unsigned>(std::min<std::int64_t>(
-                              kManyBlocks, (rows + kManyWarps - 1) / kManyWarps))),
-                          dim3(32 * kManyWarps)},
-                         stream, out, x, stride, rows, rows_count, static_cast<int>(width));
+    return launch_kernel(
+        width <= 2 * 256 ? quantise_many_kernel<2> : quantise_many_kernel<6>,
+        {dim3(static_cast<unsigned>(std::min<std::int64_t>(
+             std::int64_t{kManyBlocks} * multiprocessors, (rows + kManyWarps - 1) / kManyWarps))),
+         dim3(32 * kManyWarps)},
+        stream, out, x, stride, rows, rows_count, static_cast<int>(width));
   return with_row_shape(
       width, vector, [&]<int kVector, int kSteps>(RowShape<kVector, kSteps>, unsigned block) {
         return launch_kernel(quantise_kernel<kVector, kSteps>,

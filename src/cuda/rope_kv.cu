@@ -332,11 +332,11 @@ bool has_glm_form(const RopeKvCodes& p) {
 
 template <typename Parameters>
 cudaError_t launch(const Parameters& p, cudaStream_t stream) {
-  if (p.width > kWidthMax) return cudaErrorInvalidValue;
+  if (p.width > kWidthMax || p.multiprocessors < 1) return cudaErrorInvalidValue;
   const int heads = p.query_heads + 2 * p.kv_heads;
   const bool glm = has_glm_form(p) && p.tokens * heads < INT32_MAX;
-  // As many in turn as leave 64 groups of lanes for each of 132 multiprocessors.
-  const std::int64_t a_group = p.tokens * heads / (132 * 64);
+  // As many in turn as leave 64 groups of lanes for each multiprocessor.
+  const std::int64_t a_group = p.tokens * heads / (std::int64_t{p.multiprocessors} * 64);
   const int each = !glm || a_group < 2 ? 1 : a_group < 4 ? 2 : 4;
   const std::int64_t groups = p.tokens * ((heads + each - 1) / each);
   const int block = glm ? kGlmGroups : kWarps;

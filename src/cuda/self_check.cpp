@@ -305,7 +305,7 @@ Status CudaBackend::run_experts_down_self_test() {
                                               .codes_stride = kColumns,
                                               .scales = scales.as<float>()},
                                              x.as<const Bf16>(), kColumns, count, nullptr, columns,
-                                             stream_));
+                                             device_.multiprocessors, stream_));
           p.x = codes.as<const std::uint8_t>();
           p.x_stride_bytes = kColumns;
           p.x_bytes = columns;

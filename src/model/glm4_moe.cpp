@@ -135,6 +135,9 @@ Result<Glm4Moe> Glm4Moe::load(const ModelConfig& config,
   model.limits_ = settings.limits;
   model.limits_.vocabulary = config.vocab_size;
   model.limits_.experts_per_token = config.num_experts_per_tok;
+  model.limits_.query_heads = model.heads_.query_heads;
+  model.limits_.kv_heads = model.heads_.kv_heads;
+  model.limits_.head_width = model.heads_.width;
 
   KOHO_TRY_ASSIGN(model.embedding_, placer.whole(sources.embedding));
   for (std::size_t i = 0; i < sources.layers.size(); ++i) {

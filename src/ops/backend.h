@@ -35,7 +35,11 @@ struct StepLimits {
   std::int64_t context_max = 0;  // tokens of one sequence
   std::int64_t logit_rows_max = 0;
   std::int64_t vocabulary = 0;
-  std::int64_t experts_per_token = 8;  // that routers choose; GLM-4.7's unless the model says
+  // GLM-4.7's, on one rank, unless the model says otherwise.
+  std::int64_t experts_per_token = 8;  // that routers choose
+  std::int64_t query_heads = 96;       // of attention, on this rank
+  std::int64_t kv_heads = 8;
+  std::int64_t head_width = 128;
 };
 
 /// A point in the order of enqueued work.
