@@ -403,7 +403,7 @@ class FormsBench {
     return {};
   }
 
-  /// Experts of about kExpertRows rows each, one after the other.
+  /// Experts of about expert.tokens rows each, one after the other.
   Status run_experts(const std::shared_ptr<DeviceMemory>& memory, const ExpertShape& expert) {
     const Shape& shape = expert.shape;
     constexpr int kRowsMax = kExpertsMax * kExpertRowsMax;

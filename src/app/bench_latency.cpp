@@ -453,19 +453,7 @@ class Bench {
   std::unique_ptr<Steps> steps_;
 };
 
-void print(const Report& report, const LatencyOptions& options, const ModelConfig& config) {
-  std::printf(
-      "\n%s  batch %lld  tokens %lld  context %lld: %.3f ms, %.0f tok/s (enqueued in %.3f ms; "
-      "%lld bytes to the device, %lld back)\n",
-      report.step.c_str(), static_cast<long long>(report.batch),
-      static_cast<long long>(report.tokens), static_cast<long long>(report.context), report.ms,
-      1e3 * static_cast<double>(report.tokens) / report.ms, report.host_ms,
-      static_cast<long long>(report.traffic.sent), static_cast<long long>(report.traffic.fetched));
-  if (report.classes.empty()) {
-    std::printf("%s", text_of(report.kernels, report.ms).c_str());
-    std::fflush(stdout);
-    return;
-  }
+void print_classes(const Report& report, const LatencyOptions& options, const ModelConfig& config) {
   const double experts = static_cast<double>(config.n_routed_experts);
   const double uniform =
       experts * (1.0 - std::pow(1.0 - static_cast<double>(config.num_experts_per_tok) / experts,
@@ -483,6 +471,17 @@ void print(const Report& report, const LatencyOptions& options, const ModelConfi
   }
   std::printf("  %-20s %9.3f ms; bound %.3f ms, %.1f %% of the step\n", "sum", sum, bound,
               100.0 * bound / report.ms);
+}
+
+void print(const Report& report, const LatencyOptions& options, const ModelConfig& config) {
+  std::printf(
+      "\n%s  batch %lld  tokens %lld  context %lld: %.3f ms, %.0f tok/s (enqueued in %.3f ms; "
+      "%lld bytes to the device, %lld back)\n",
+      report.step.c_str(), static_cast<long long>(report.batch),
+      static_cast<long long>(report.tokens), static_cast<long long>(report.context), report.ms,
+      1e3 * static_cast<double>(report.tokens) / report.ms, report.host_ms,
+      static_cast<long long>(report.traffic.sent), static_cast<long long>(report.traffic.fetched));
+  if (!report.classes.empty()) print_classes(report, options, config);
   std::printf("%s", text_of(report.kernels, report.ms).c_str());
   std::fflush(stdout);
 }
@@ -511,8 +510,8 @@ std::string command_of(const LatencyOptions& options) {
   command += fmt::format(" --batch {} --context {} --prefill {}", fmt::join(options.batches, ","),
                          options.context, options.prefill);
   const LatencyOptions usual;
-  if (options.steps != usual.steps) command += fmt::format(" --steps {}", options.steps);
-  if (options.kv_dtype != usual.kv_dtype) command += " --kv-dtype " + options.kv_dtype;
+  command += flag_text("steps", options.steps, usual.steps) +
+             flag_text("kv-dtype", options.kv_dtype, usual.kv_dtype);
   if (options.no_classes) command += " --no-classes";
   if (options.kernels) command += " --kernels";
   return command;

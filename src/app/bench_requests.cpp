@@ -243,21 +243,18 @@ class Bench {
 std::string command_of(const BenchOptions& options) {
   std::string command = "koho bench" + subject_flags(options.subject);
   const BenchOptions usual;
-  const auto flag = [&](std::string_view name, const auto& value, const auto& otherwise) {
-    if (value != otherwise) command += fmt::format(" --{} {}", name, value);
-  };
   if (options.requests == 0) command += fmt::format(" --duration {}", options.duration_s);
-  flag("requests", options.requests, usual.requests);
+  command += flag_text("requests", options.requests, usual.requests);
   command += fmt::format(" --concurrency {} --prompt-len {} --gen-len {}", options.concurrency,
                          options.prompt_length, options.answer_length);
-  flag("prefix-len", options.prefix_length, usual.prefix_length);
-  flag("ranks", options.ranks, usual.ranks);
-  flag("experts", options.experts, usual.experts);
-  flag("kv-pages", options.kv_pages, usual.kv_pages);
-  flag("prefill-chunk", options.prefill_chunk, usual.prefill_chunk);
+  command += flag_text("prefix-len", options.prefix_length, usual.prefix_length) +
+             flag_text("ranks", options.ranks, usual.ranks) +
+             flag_text("experts", options.experts, usual.experts) +
+             flag_text("kv-pages", options.kv_pages, usual.kv_pages) +
+             flag_text("prefill-chunk", options.prefill_chunk, usual.prefill_chunk);
   if (options.no_prefix_cache) command += " --no-prefix-cache";
-  flag("temperature", options.temperature, usual.temperature);
-  flag("seed", options.seed, usual.seed);
+  command += flag_text("temperature", options.temperature, usual.temperature) +
+             flag_text("seed", options.seed, usual.seed);
   return command;
 }
 

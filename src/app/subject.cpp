@@ -41,17 +41,13 @@ Result<ModelConfig> synthetic_config(const SubjectOptions& options) {
 
 std::string subject_flags(const SubjectOptions& options) {
   const SubjectOptions usual;
-  std::string text;
-  const auto flag = [&](std::string_view name, const auto& value, const auto& otherwise) {
-    if (value != otherwise) text += fmt::format(" --{} {}", name, value);
-  };
-  flag("model", options.model, usual.model);
-  flag("config", options.config, usual.config);
-  flag("weights", options.weights, usual.weights);
-  flag("quant", options.quant, usual.quant);
-  flag("device", options.device, usual.device);
-  flag("layers", options.layers, usual.layers);
-  flag("threads", options.threads, usual.threads);
+  std::string text = flag_text("model", options.model, usual.model) +
+                     flag_text("config", options.config, usual.config) +
+                     flag_text("weights", options.weights, usual.weights) +
+                     flag_text("quant", options.quant, usual.quant) +
+                     flag_text("device", options.device, usual.device) +
+                     flag_text("layers", options.layers, usual.layers) +
+                     flag_text("threads", options.threads, usual.threads);
   if (options.deterministic) text += " --deterministic";
   return text;
 }

@@ -6,6 +6,9 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
+
+#include <fmt/format.h>
 
 #include "app/command_line.h"
 #include "base/error.h"
@@ -36,6 +39,12 @@ struct Subject {
 };
 
 void add_subject_flags(CommandLine& command, SubjectOptions& options);
+
+/// " --name value", or nothing where the value is the usual one.
+template <typename Value>
+std::string flag_text(std::string_view name, const Value& value, const Value& usual) {
+  return value == usual ? std::string() : fmt::format(" --{} {}", name, value);
+}
 
 /// The flags that give these options, each behind a blank: what repeats a command.
 std::string subject_flags(const SubjectOptions& options);

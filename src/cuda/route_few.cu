@@ -54,7 +54,7 @@ struct FewPlan {
 };
 
 /// The tokens of a cluster. CTA r owns token r, or, if there are more than CTAs, r and the second
-/// tile's r, or `doubled` further: see owner_of().
+/// tile's r, or `doubled` further: see token_of().
 struct FewTokens {
   int first;
   int count;

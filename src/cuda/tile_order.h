@@ -37,11 +37,12 @@ float simulated_end(const PromptTiles& prompt, const TileOrder& order, float beg
 /// An order that ends clearly earlier than longest first, or none. Takes some hundred microseconds.
 TileOrder find_tile_order(const PromptTiles& prompt);
 
-/// find_tile_order() of the last prompt asked for: a step's layers all ask for the same.
-/// Threads: one at a time.
+/// find_tile_order() of the last prompt asked for: a step's layers all ask for the same, and steps
+/// without a prompt leave it. Threads: one at a time.
 class TileOrders {
  public:
-  const TileOrder& of(const PromptTiles& prompt) {
+  TileOrder of(const PromptTiles& prompt) {
+    if (prompt == PromptTiles{}) return {};
     if (!(prompt == last_)) order_ = find_tile_order(prompt);
     last_ = prompt;
     return order_;

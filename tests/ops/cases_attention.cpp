@@ -210,6 +210,23 @@ Cache random_cache(Random& random, const Step& step) {
   return cache;
 }
 
+/// The cache on the device.
+struct DeviceCache {
+  DeviceCache(Backend& backend, const Cache& cache, bool codes)
+      : k(backend, cache.k),
+        v(backend, cache.v),
+        k_scales(backend, cache.k_scales),
+        v_scales(backend, cache.v_scales),
+        kv{k.view(), v.view(), {}, {}} {
+    if (!codes) return;
+    kv.k_scales = k_scales.view();
+    kv.v_scales = v_scales.view();
+  }
+
+  DeviceArray k, v, k_scales, v_scales;
+  KvLayer kv;
+};
+
 /// The step's index arrays on the device.
 struct DeviceStep {
   DeviceStep(Backend& backend, const Step& step);
@@ -360,15 +377,7 @@ std::string run_attention(Backend& backend,
                                      random.chance(0.8) ? Spread::normal : Spread::outliers);
   const DeviceStep arrays(backend, step);
   const DeviceArray q_array(backend, q);
-  const DeviceArray k(backend, cache.k);
-  const DeviceArray v(backend, cache.v);
-  const DeviceArray k_scales(backend, cache.k_scales);
-  const DeviceArray v_scales(backend, cache.v_scales);
-  KvLayer kv{k.view(), v.view(), {}, {}};
-  if (codes) {
-    kv.k_scales = k_scales.view();
-    kv.v_scales = v_scales.view();
-  }
+  const DeviceCache placed(backend, cache, codes);
   std::string faults = fault_of("reserve", backend.reserve({.tokens_max = tokens,
                                                             .sequences_max = arrays.batch.sequences,
                                                             .context_max = arrays.batch.context_max,
@@ -377,8 +386,8 @@ std::string run_attention(Backend& backend,
   const std::int64_t row_width = heads.query_heads * heads.width;
   const ActivationNeeds needs = random_needs(random);
   const DeviceActivation out(backend, tokens, row_width, with_values(needs));
-  faults +=
-      fault_of("attention", backend.attention(out.view(), q_array.view(), kv, arrays.batch, heads));
+  faults += fault_of("attention",
+                     backend.attention(out.view(), q_array.view(), placed.kv, arrays.batch, heads));
   std::vector<double> expected;
   std::vector<double> bounds;
   std::int64_t row = 0;
@@ -404,7 +413,7 @@ std::string run_attention(Backend& backend,
     batch.context_lengths = contexts_array.view();
     const DeviceActivation beside(backend, tokens, row_width, with_values(needs));
     faults += fault_of("attention with an ended sequence",
-                       backend.attention(beside.view(), q_array.view(), kv, batch, heads));
+                       backend.attention(beside.view(), q_array.view(), placed.kv, batch, heads));
     HostTensor others = beside.values.get();
     const std::int64_t row_bytes = row_width * dtype_bytes(DType::bf16);
     std::copy_n(got.bytes.begin() + ended * row_bytes, row_bytes,
@@ -446,17 +455,9 @@ std::string run_attention(Backend& backend,
   HostTensor q_row(DType::bf16, {1, heads.query_heads, heads.width});
   for (std::int64_t i = 0; i < row_width; ++i) q_row.set(i, q.at(global * row_width + i));
   const DeviceArray q_alone(backend, q_row);
-  const DeviceArray k_moved(backend, moved.k);
-  const DeviceArray v_moved(backend, moved.v);
-  const DeviceArray k_scales_moved(backend, moved.k_scales);
-  const DeviceArray v_scales_moved(backend, moved.v_scales);
-  KvLayer kv_moved{k_moved.view(), v_moved.view(), {}, {}};
-  if (codes) {
-    kv_moved.k_scales = k_scales_moved.view();
-    kv_moved.v_scales = v_scales_moved.view();
-  }
+  const DeviceCache placed_moved(backend, moved, codes);
   const DeviceActivation one(backend, 1, row_width, with_values({}));
-  faults += fault_of("attention", backend.attention(one.view(), q_alone.view(), kv_moved,
+  faults += fault_of("attention", backend.attention(one.view(), q_alone.view(), placed_moved.kv,
                                                     alone_arrays.batch, heads));
   return faults + compare_bits("a row alone", one.values.get(), row_of(got, global));
 }
@@ -536,23 +537,15 @@ std::string run_longest(
     q.set(i, 0.5 * random.normal() + 0.7 * direction[static_cast<std::size_t>(i % heads.width)]);
   const DeviceStep arrays(backend, step);
   const DeviceArray q_array(backend, q);
-  const DeviceArray k(backend, cache.k);
-  const DeviceArray v(backend, cache.v);
-  const DeviceArray k_scales(backend, cache.k_scales);
-  const DeviceArray v_scales(backend, cache.v_scales);
-  KvLayer kv{k.view(), v.view(), {}, {}};
-  if (codes) {
-    kv.k_scales = k_scales.view();
-    kv.v_scales = v_scales.view();
-  }
+  const DeviceCache placed(backend, cache, codes);
   std::string faults = fault_of("reserve", backend.reserve({.tokens_max = tokens,
                                                             .sequences_max = 1,
                                                             .context_max = kContext,
                                                             .logit_rows_max = 1,
                                                             .vocabulary = 1}));
   const DeviceActivation out(backend, tokens, row_width, with_values(random_needs(random)));
-  faults +=
-      fault_of("attention", backend.attention(out.view(), q_array.view(), kv, arrays.batch, heads));
+  faults += fault_of("attention",
+                     backend.attention(out.view(), q_array.view(), placed.kv, arrays.batch, heads));
   const HostTensor got = out.values.get();
   for (std::int64_t i = 0; i < got.elements(); ++i)
     if (!std::isfinite(got.at(i)))
