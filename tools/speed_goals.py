@@ -152,7 +152,11 @@ def number(value):
     return f"{value:,.0f}" if value >= 99.5 else f"{value:.1f}"
 
 
-def print_tables(rows):
+def print_tables(rows, judged):
+    print("| goal | measured | |\n|---|---|---|")
+    for name, text, reached in judged:
+        print(f"| {name} | {text.replace(chr(10) + '    ', '; ')} | {'' if reached is None else 'reached' if reached else '**missed**'} |")
+    print()
     groups = collections.defaultdict(list)
     for row in rows:
         if "form" not in row and "class" not in row and not row["op"].startswith("step"):
@@ -192,10 +196,10 @@ def main():
     parser.add_argument("files", nargs="+", type=pathlib.Path)
     arguments = parser.parse_args()
     rows, figures = rows_of(arguments.files)
-    if arguments.table:
-        print_tables(rows)
-        return 0
     judged = judge(rows, figures)
+    if arguments.table:
+        print_tables(rows, judged)
+        return 0
     for name, text, reached in judged:
         print(f"{'no figure' if reached is None else 'reached  ' if reached else 'MISSED   '} {name}: {text}")
     if any(reached is False for _, _, reached in judged):
