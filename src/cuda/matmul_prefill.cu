@@ -32,6 +32,7 @@ namespace koho::cuda {
 namespace {
 
 constexpr int kRowTiles = 2;
+static_assert(kPrefillTiles == 2 * kRowTiles);
 constexpr int kBlockRows = kRowTiles * kTileRows;
 constexpr int kConsumers = 256;
 constexpr int kThreads = 384;
@@ -69,7 +70,7 @@ struct PrefillWork {
   /// By whole warps, as warp_index().
   __device__ PrefillWork(const Matmul& p, int slices)
       : entries(__shfl_sync(0xFFFFFFFFU, p.entries != nullptr ? *p.entry_count : slices, 0)),
-        blocks((p.tiles + 2 * kRowTiles - 1) / (2 * kRowTiles)),
+        blocks((p.tiles + kPrefillTiles - 1) / kPrefillTiles),
         items(entries * blocks) {}
   __device__ __forceinline__ PrefillItem item(const Matmul& p, int index) const {
     if (p.entries == nullptr) {  // the larger operand passes once, the other again from L2
@@ -178,20 +179,39 @@ __device__ void copy_operands(const Matmul& p,
     const int row = uniform(mine.first) + rank * columns / 2;
     const std::uint32_t tokens =
         ring + static_cast<std::uint32_t>(kWeightBytes + rank * columns / 2 * kBox);
-    for (int column = 0; column < p.width_bytes; column += kBox, at.advance()) {
+    // A slot's bytes on its barrier, and those of its weights under way.
+    const auto copy_weights = [&](int column) {
       const auto bytes = static_cast<std::uint32_t>(min(kBox, p.width_bytes - column) * kTileRows);
       const std::uint32_t barrier = full + 8U * static_cast<std::uint32_t>(at.slot);
       const auto slot = static_cast<std::uint32_t>(at.slot * Plan::kStage);
+      mbarrier_arrive_expect(barrier, static_cast<std::uint32_t>(present) * bytes +
+                                          static_cast<std::uint32_t>(columns * kBox));
+#pragma unroll
+      for (int i = 0; i < kRowTiles; ++i)
+        if (i < present)
+          bulk_copy(ring + slot + static_cast<std::uint32_t>(i * kTileRows * kBox),
+                    weight + i * tile_bytes, bytes, barrier, policy);
+    };
+    const auto copy_tokens = [&](int column) {
+      const std::uint32_t barrier = full + 8U * static_cast<std::uint32_t>(at.slot);
+      const auto slot = static_cast<std::uint32_t>(at.slot * Plan::kStage);
+      tensor_copy_to_cluster(tokens + slot, &maps.of[form], column, row, barrier, 3);
+    };
+    int column = 0;
+    if (number == 0 && p.entries == nullptr) {  // weights are no kernel's results
+      const int ahead = min(Plan::kStages * kBox, p.width_bytes);
+      for (; column < ahead; column += kBox, at.advance(), weight += kBox * kTileRows)
+        if (elect_one()) copy_weights(column);
+      grid_begin();
+      at = {};
+      for (column = 0; column < ahead; column += kBox, at.advance())
+        if (elect_one()) copy_tokens(column);
+    }
+    for (; column < p.width_bytes; column += kBox, at.advance()) {
       mbarrier_wait(empty + 8U * static_cast<std::uint32_t>(at.slot), at.phase ^ 1U);
       if (elect_one()) {
-        mbarrier_arrive_expect(barrier, static_cast<std::uint32_t>(present) * bytes +
-                                            static_cast<std::uint32_t>(columns * kBox));
-#pragma unroll
-        for (int i = 0; i < kRowTiles; ++i)
-          if (i < present)
-            bulk_copy(ring + slot + static_cast<std::uint32_t>(i * kTileRows * kBox),
-                      weight + i * tile_bytes, bytes, barrier, policy);
-        tensor_copy_to_cluster(tokens + slot, &maps.of[form], column, row, barrier, 3);
+        copy_weights(column);
+        copy_tokens(column);
       }
       weight += kBox * kTileRows;
     }
@@ -254,6 +274,10 @@ __device__ __forceinline__ void write_sums(const Matmul& p,
 /// third fewer instructions.
 template <int kColumns>
 constexpr bool kMayBeF32 = kColumns != kPrefillColumns;
+
+/// Whether the copy engine may store results.
+template <int kColumns>
+constexpr bool kMayStore = kColumns == kPrefillColumns;
 
 /// What hand_on() needs of an item whose products are summed.
 struct Ended {
@@ -402,10 +426,27 @@ __device__ __forceinline__ void write_results(const Matmul& p,
   }
 }
 
+/// Has the copy engine store what a warpgroup left of an item, as one thread; returns when the
+/// place is free again. NOTE: in boxes of kPrefillStep tokens, since the next ones are another
+/// item's.
+template <int kColumns>
+__device__ __forceinline__ void store_results(const PrefillMaps& maps,
+                                              const PrefillItem& item,
+                                              const Handed<kColumns>& handed,
+                                              int group,
+                                              int row) {
+  proxy_fence();
+#pragma unroll 1
+  for (int token = 0; token < item.count; token += kPrefillStep)
+    tensor_store(&maps.out, row * 2, item.first + token, handed.place(group, token, 0));
+  tensor_store_wait_read();
+}
+
 /// Writes items' results while the next ones are multiplied. Before a place is given back, the
 /// scales of the tokens that it is for next are there.
 template <TileType kType, int kColumns>
 __device__ void write_items(const Matmul& p,
+                            const PrefillMaps& maps,
                             const PrefillWork& work,
                             const ItemList& list,
                             const Handed<kColumns>& handed,
@@ -413,6 +454,7 @@ __device__ void write_items(const Matmul& p,
   if (p.end == MatmulEnd::f32) return;
   constexpr int kEach = (kColumns + kWriters * 32 - 1) / (kWriters * 32);  // scales of a lane
   const int thread = static_cast<int>(threadIdx.x) - kConsumers - 32;
+  const int writer = warp_index() - kConsumers / 32 - 1;
   const int first = static_cast<int>(blockIdx.x) / 2;
   const int stride = static_cast<int>(gridDim.x) / 2;
   const auto arrive = [&](int group) {
@@ -445,8 +487,13 @@ __device__ void write_items(const Matmul& p,
     const int tile = (item.block * 2 + cta_rank()) * kRowTiles;
     for (int group = 0; group < 2; ++group) {
       mbarrier_wait(handed.full + 8U * static_cast<std::uint32_t>(group), phase);
-      if (tile + group < p.tiles)
-        write_results<kColumns>(p, item, handed, group, (tile + group) * kTileRows, thread / 32);
+      const int row = (tile + group) * kTileRows;
+      if (tile + group < p.tiles) {
+        if (!kMayStore<kColumns> || !maps.stores)
+          write_results<kColumns>(p, item, handed, group, row, writer);
+        else if (writer == 0 && elect_one())
+          store_results<kColumns>(maps, item, handed, group, row);
+      }
       if (group == 0) store_scales(phase ^ 1U);
       arrive(group);
     }
@@ -638,14 +685,14 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   __syncthreads();
   cluster_arrive();
   cluster_wait();  // both CTAs' barriers are ready
-  grid_wait();
-  grid_release();
-  const PrefillWork work(p, slices);
   const int warp = warp_index();
+  // The warp that copies one matrix begins with weights and waits then.
+  if (warp != kConsumers / 32 || p.entries != nullptr) grid_begin();
+  const PrefillWork work(p, slices);
   if (warp >= kConsumers / 32) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
     if (warp > kConsumers / 32)
-      write_items<kType, kColumns>(p, work, list, handed, scales);
+      write_items<kType, kColumns>(p, maps, work, list, handed, scales);
     else
       copy_operands<kColumns>(p, maps, work, list, full, empty, ring);
   } else {
@@ -667,14 +714,8 @@ cudaError_t launch_form(const Matmul& p,
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Plan::kShared);
   if (prepared != cudaSuccess) return prepared;
   const int clusters = multiprocessors / 2;
-  const int slices = p.entries != nullptr
-                         ? 0
-                         : prompt_slices({.tokens = p.tokens,
-                                          .step = kPrefillStep,
-                                          .most = kColumns,
-                                          .least = Plan::kLeast,
-                                          .blocks = ceil_div(p.tiles, 2 * kRowTiles),
-                                          .clusters = clusters});
+  const int slices =
+      p.entries != nullptr ? 0 : prompt_slices(prefill_cut(p, kColumns, multiprocessors));
   return launch_kernel(kernel,
                        {dim3(static_cast<unsigned>(clusters * 2)), dim3(kThreads),
                         static_cast<std::size_t>(Plan::kShared)},
