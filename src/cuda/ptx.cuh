@@ -226,10 +226,6 @@ __device__ __forceinline__ void tensor_map_prefetch(const void* map) {
 __device__ __forceinline__ void prefetch_bulk(const void* pointer, std::uint32_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(pointer), "r"(bytes) : "memory");
 }
-/// Brings a line to L1, to be read later.
-__device__ __forceinline__ void prefetch(const void* pointer) {
-  asm volatile("prefetch.global.L1 [%0];" ::"l"(pointer));
-}
 /// 16 bytes to shared memory, of which `bytes` are read and the rest become zero.
 __device__ __forceinline__ void copy_16(std::uint32_t destination,
                                         const void* source,
