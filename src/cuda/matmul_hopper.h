@@ -85,6 +85,8 @@ constexpr int prefill_form_columns(int columns, int form) {
 /// x in boxes of half the columns of each form.
 struct PrefillMaps {
   CUtensorMap of[prefill_forms(kPrefillColumns)];
+  CUtensorMap out;  // in boxes of kPrefillStep tokens by a tile's rows, if the copy engine stores
+  bool stores = false;
 };
 
 /// One matrix or experts, any number of tokens; entries have at most `columns` (128; or

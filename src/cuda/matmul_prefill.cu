@@ -10,14 +10,16 @@
 //            its half of the token rows to both CTAs (boxes of 128 bytes of K, swizzled);
 //            warpgroups 0 and 1 multiply 64 rows each and leave results by token in shared memory
 //            while the next item's first products run; warps 9 to 11 write these, 128 bytes of a
-//            token's row at a time
+//            token's row at a time, or have the copy engine store those of one matrix in boxes
 //   sums     the order of the decode kernels: 256 bytes of K by themselves, added in f32; where the
 //            width is cut into parts (matmul_parts), each part by itself, then in order. So a row
 //            has the bits that it has in decode.
-//   shared   ring of (16 KB + 128 B * kColumns); an item's results; tokens' scales; barriers
+//   shared   ring of (16 KB + 128 B * kColumns); an item's results; scales and biases of
+//            two items; barriers
 //   bytes    per product of 256 rows: weights once, tokens once, from L2
 //
-// Numbers: docs/kernels/README.md.
+// Best: 5120x3072 at 8,192 tokens 178.6 us, 72.9 % of nominal (H200, 2026-11-23). More numbers:
+// docs/kernels/README.md; what was tried: docs/kernels/linear.md.
 #include <iterator>
 #include <type_traits>
 
@@ -32,6 +34,7 @@ namespace koho::cuda {
 namespace {
 
 constexpr int kRowTiles = 2;
+static_assert(kPrefillTiles == 2 * kRowTiles);
 constexpr int kBlockRows = kRowTiles * kTileRows;
 constexpr int kConsumers = 256;
 constexpr int kThreads = 384;
@@ -48,7 +51,9 @@ struct PrefillPlan {
   static constexpr int kTokenBytes = kColumns * kBox;
   static constexpr int kStage = kWeightBytes + kTokenBytes;
   static constexpr int kHanded = kBlockRows * kColumns * 2;  // an item's results on their way out
-  static constexpr int kScales = 2 * kColumns * 4;           // of tokens, of two items
+  // Of two items in turn: tokens' scales, weight rows' scales, their biases.
+  static constexpr int kScaleWords = kColumns + 2 * kBlockRows;
+  static constexpr int kScales = 2 * kScaleWords * 4;
   static constexpr int kBefore = 1024 + kBarrierBytes + kHanded + kScales;  // alignment included
   static constexpr int kStages = (kSharedMax - kBefore) / kStage;
   static constexpr int kShared = kBefore + kStages * kStage;
@@ -69,7 +74,7 @@ struct PrefillWork {
   /// By whole warps, as warp_index().
   __device__ PrefillWork(const Matmul& p, int slices)
       : entries(__shfl_sync(0xFFFFFFFFU, p.entries != nullptr ? *p.entry_count : slices, 0)),
-        blocks((p.tiles + 2 * kRowTiles - 1) / (2 * kRowTiles)),
+        blocks((p.tiles + kPrefillTiles - 1) / kPrefillTiles),
         items(entries * blocks) {}
   __device__ __forceinline__ PrefillItem item(const Matmul& p, int index) const {
     if (p.entries == nullptr) {  // the larger operand passes once, the other again from L2
@@ -170,45 +175,67 @@ __device__ void copy_operands(const Matmul& p,
     }
     const auto uniform = [&](int value) { return __shfl_sync(0xFFFFFFFFU, value, place); };
     const int tile = (uniform(mine.block) * 2 + rank) * kRowTiles;
-    const int present = max(0, min(kRowTiles, p.tiles - tile));
     const int form = uniform(form_of<kColumns>(mine));
     const int columns = Plan::kLeast + form * kPrefillStep;
+    // Where a tile is missing, the one before is copied again: nobody writes its results.
+    static_assert(kRowTiles == 2);
     const std::uint8_t* weight =
-        p.weight + (static_cast<std::int64_t>(uniform(mine.expert)) * p.tiles + tile) * tile_bytes;
+        p.weight +
+        (static_cast<std::int64_t>(uniform(mine.expert)) * p.tiles + min(tile, p.tiles - 1)) *
+            tile_bytes;
+    const int second = tile + 1 < p.tiles ? tile_bytes : 0;
     const int row = uniform(mine.first) + rank * columns / 2;
     const std::uint32_t tokens =
         ring + static_cast<std::uint32_t>(kWeightBytes + rank * columns / 2 * kBox);
-    for (int column = 0; column < p.width_bytes; column += kBox, at.advance()) {
-      const auto bytes = static_cast<std::uint32_t>(min(kBox, p.width_bytes - column) * kTileRows);
+    const auto token_bytes = static_cast<std::uint32_t>(columns * kBox);
+    // A slot's bytes on its barrier, and `bytes` of each weight tile under way.
+    const auto copy_weights = [&](std::uint32_t bytes) {
+      const std::uint32_t barrier = full + 8U * static_cast<std::uint32_t>(at.slot);
+      const std::uint32_t to = ring + static_cast<std::uint32_t>(at.slot * Plan::kStage);
+      mbarrier_arrive_expect(barrier, kRowTiles * bytes + token_bytes);
+      bulk_copy(to, weight, bytes, barrier, policy);
+      bulk_copy(to + static_cast<std::uint32_t>(kTileRows * kBox), weight + second, bytes, barrier,
+                policy);
+    };
+    const auto copy_tokens = [&](int column) {
       const std::uint32_t barrier = full + 8U * static_cast<std::uint32_t>(at.slot);
       const auto slot = static_cast<std::uint32_t>(at.slot * Plan::kStage);
+      tensor_copy_to_cluster(tokens + slot, &maps.of[form], column, row, barrier, 3);
+    };
+    constexpr std::uint32_t kWhole = kBox * kTileRows;
+    const int whole = p.width_bytes / kBox * kBox;
+    const std::uint32_t rest = static_cast<std::uint32_t>(p.width_bytes - whole) * kTileRows;
+    int column = 0;
+    if (number == 0 && p.entries == nullptr) {  // weights are no kernel's results
+      const int ahead = min(Plan::kStages * kBox, whole);
+      for (; column < ahead; column += kBox, at.advance(), weight += kWhole)
+        if (elect_one()) copy_weights(kWhole);
+      grid_begin();
+      at = {};
+      for (column = 0; column < ahead; column += kBox, at.advance())
+        if (elect_one()) copy_tokens(column);
+    }
+    for (; column < whole; column += kBox, at.advance(), weight += kWhole) {
       mbarrier_wait(empty + 8U * static_cast<std::uint32_t>(at.slot), at.phase ^ 1U);
       if (elect_one()) {
-        mbarrier_arrive_expect(barrier, static_cast<std::uint32_t>(present) * bytes +
-                                            static_cast<std::uint32_t>(columns * kBox));
-#pragma unroll
-        for (int i = 0; i < kRowTiles; ++i)
-          if (i < present)
-            bulk_copy(ring + slot + static_cast<std::uint32_t>(i * kTileRows * kBox),
-                      weight + i * tile_bytes, bytes, barrier, policy);
-        tensor_copy_to_cluster(tokens + slot, &maps.of[form], column, row, barrier, 3);
+        copy_weights(kWhole);
+        copy_tokens(column);
       }
-      weight += kBox * kTileRows;
+    }
+    if (rest != 0) {
+      mbarrier_wait(empty + 8U * static_cast<std::uint32_t>(at.slot), at.phase ^ 1U);
+      if (elect_one()) {
+        copy_weights(rest);
+        copy_tokens(column);
+      }
+      at.advance();
     }
   }
 }
 
-/// Brings the scales of an item's weight rows to L1 while it is multiplied.
-template <TileType kType>
-__device__ __forceinline__ void prefetch_scales(const Matmul& p, const PrefillItem& item, int row) {
-  if (p.bias != nullptr && row < p.rows) prefetch(p.bias + row);
-  if (kType == TileType::fp8 && row < p.tiles * kTileRows)
-    prefetch(p.row_scales + static_cast<std::int64_t>(item.expert) * p.tiles * kTileRows + row);
-}
-
 /// Where a multiplying warpgroup leaves an item's results, rounded to bf16, for those that write
-/// them, and where these leave the tokens' scales before: of each token 64 weight rows, 16 bytes of
-/// them at place i ^ (token % 8), so that neither side meets bank conflicts.
+/// them, and where these leave its scales and biases before: of each token 64 weight rows, 16 bytes
+/// of them at place i ^ (token % 8), so that neither side meets bank conflicts.
 template <int kColumns>
 struct Handed {
   static constexpr int kRowBytes = kTileRows * 2;
@@ -216,7 +243,7 @@ struct Handed {
   static constexpr int kGroupBytes = kColumns * kRowBytes;
 
   std::uint32_t results;
-  const float* scales;  // of two items in turn
+  const float* scales;  // see PrefillPlan
   std::uint32_t full;   // barriers, of each warpgroup
   std::uint32_t empty;
 
@@ -231,10 +258,18 @@ template <TileType kType, int kColumns>
 __device__ __forceinline__ void write_sums(const Matmul& p,
                                            const PrefillItem& item,
                                            int first_row,
-                                           const float (&sum)[kColumns / 8][4],
-                                           const float (&row_scales)[2],
-                                           const float (&bias)[2]) {
+                                           const float (&sum)[kColumns / 8][4]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int rows_all = p.tiles * kTileRows;
+  float row_scales[2] = {1.0F, 1.0F};
+  float bias[2] = {0.0F, 0.0F};
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int n = min(first_row + lane / 4 + i * 8, rows_all - 1);
+    if (kType == TileType::fp8)
+      row_scales[i] = p.row_scales[static_cast<std::int64_t>(item.expert) * rows_all + n];
+    if (p.bias != nullptr && n < p.rows) bias[i] = to_float(p.bias[n]);
+  }
 #pragma unroll
   for (int tile = 0; tile < kColumns / 8; ++tile) {
     if (tile * 8 >= item.count) break;
@@ -255,46 +290,45 @@ __device__ __forceinline__ void write_sums(const Matmul& p,
 template <int kColumns>
 constexpr bool kMayBeF32 = kColumns != kPrefillColumns;
 
-/// What hand_on() needs of an item whose products are summed.
+/// Whether the copy engine may store results.
+template <int kColumns>
+constexpr bool kMayStore = kColumns == kPrefillColumns;
+
+/// An item whose products are summed and not handed on yet.
 struct Ended {
   PrefillItem item;
   int row;  // the warp's first
-  float row_scales[2];
-  float bias[2];
 };
 
-template <TileType kType, bool kMayHaveBias>
-__device__ __forceinline__ Ended end_of(const Matmul& p, const PrefillItem& item, int row) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int rows_all = p.tiles * kTileRows;
-  Ended ended{item, row, {1.0F, 1.0F}, {0.0F, 0.0F}};
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int n = min(row + lane / 4 + i * 8, rows_all - 1);
-    if (kType == TileType::fp8)
-      ended.row_scales[i] = p.row_scales[static_cast<std::int64_t>(item.expert) * rows_all + n];
-    if (kMayHaveBias && p.bias != nullptr && n < p.rows) ended.bias[i] = to_float(p.bias[n]);
-  }
-  return ended;
-}
-
-/// Scales a warp's 16 rows of sums and hands them on; results in f32 it writes itself.
-template <TileType kType, int kColumns, bool kMayHaveBias>
+/// Scales a warp's 16 rows of sums and hands them on; results in f32 it writes itself. Calls
+/// `halfway` there.
+template <TileType kType, int kColumns, bool kMayHaveBias, typename Halfway>
 __device__ __forceinline__ void hand_on(const Matmul& p,
                                         const Ended& ended,
                                         const float (&sum)[kColumns / 8][4],
                                         const Handed<kColumns>& handed,
-                                        std::uint32_t phase) {
+                                        std::uint32_t phase,
+                                        const Halfway& halfway) {
   constexpr int kTogether = 4;  // tiles whose scales are loaded while the ones before are used
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   if (kMayBeF32<kColumns> && p.end == MatmulEnd::f32) {
-    write_sums<kType, kColumns>(p, ended.item, ended.row, sum, ended.row_scales, ended.bias);
+    halfway();
+    write_sums<kType, kColumns>(p, ended.item, ended.row, sum);
     return;
   }
   const auto group = static_cast<std::uint32_t>(warp / 4);
   mbarrier_wait(handed.empty + 8U * group, phase);
-  const float* x_scales = handed.scales + phase * kColumns + lane % 4 * 2;
+  const float* of_item = handed.scales + phase * PrefillPlan<kColumns>::kScaleWords;
+  const float* x_scales = of_item + lane % 4 * 2;
+  const float* of_rows = of_item + kColumns + warp * 16 + lane / 4;
+  float row_scales[2] = {1.0F, 1.0F};
+  float bias[2] = {0.0F, 0.0F};
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    if (kType == TileType::fp8) row_scales[i] = of_rows[i * 8];
+    if (kMayHaveBias) bias[i] = of_rows[kBlockRows + i * 8];
+  }
   const std::uint32_t to =
       handed.place(warp / 4, lane / 16 * 8 + lane % 8, warp % 4 * 2 + lane / 8 % 2);
   float2 scales[2][kTogether];
@@ -307,11 +341,12 @@ __device__ __forceinline__ void hand_on(const Matmul& p,
                                    : make_float2(1.0F, 1.0F);
   };
   const auto scaled = [&](float value, int i, float x_scale) {
-    return scale_sum<kType, kMayHaveBias>(p, value, ended.row_scales[i], x_scale, ended.bias[i]);
+    return scale_sum<kType, kMayHaveBias>(p, value, row_scales[i], x_scale, bias[i]);
   };
   load(0);
 #pragma unroll
   for (int first = 0; first < kColumns / 8; first += kTogether) {
+    if (first == kColumns / 16) halfway();
     load(first + kTogether);
 #pragma unroll
     for (int tile = first; tile < first + kTogether && tile < kColumns / 8; tile += 2) {
@@ -402,38 +437,75 @@ __device__ __forceinline__ void write_results(const Matmul& p,
   }
 }
 
+/// Has the copy engine store what a warpgroup left of an item, as one thread; returns when the
+/// place is free again. NOTE: in boxes of kPrefillStep tokens, since the next ones are another
+/// item's.
+template <int kColumns>
+__device__ __forceinline__ void store_results(const PrefillMaps& maps,
+                                              const PrefillItem& item,
+                                              const Handed<kColumns>& handed,
+                                              int group,
+                                              int row) {
+  proxy_fence();
+#pragma unroll 1
+  for (int token = 0; token < item.count; token += kPrefillStep)
+    tensor_store(&maps.out, row * 2, item.first + token, handed.place(group, token, 0));
+  tensor_store_wait_read();
+}
+
 /// Writes items' results while the next ones are multiplied. Before a place is given back, the
-/// scales of the tokens that it is for next are there.
-template <TileType kType, int kColumns>
+/// scales and biases of the item that it is for next are there.
+template <TileType kType, int kColumns, bool kMayHaveBias>
 __device__ void write_items(const Matmul& p,
+                            const PrefillMaps& maps,
                             const PrefillWork& work,
                             const ItemList& list,
                             const Handed<kColumns>& handed,
                             float* scales) {
   if (p.end == MatmulEnd::f32) return;
-  constexpr int kEach = (kColumns + kWriters * 32 - 1) / (kWriters * 32);  // scales of a lane
+  using Plan = PrefillPlan<kColumns>;
+  constexpr int kTurn = kWriters * 32;
+  constexpr int kEach = (kColumns + kTurn - 1) / kTurn;  // scales of a lane
+  constexpr int kEachRow = (kBlockRows + kTurn - 1) / kTurn;
   const int thread = static_cast<int>(threadIdx.x) - kConsumers - 32;
+  const int writer = warp_index() - kConsumers / 32 - 1;
   const int first = static_cast<int>(blockIdx.x) / 2;
   const int stride = static_cast<int>(gridDim.x) / 2;
   const auto arrive = [&](int group) {
     __syncwarp();
     mbarrier_arrive(handed.empty + 8U * static_cast<std::uint32_t>(group));
   };
+  const int rows_all = p.tiles * kTileRows;
   float next[kEach] = {};
+  float next_rows[kEachRow] = {};
+  const auto row_of = [&](const PrefillItem& item, int i) {
+    return (item.block * 2 + cta_rank()) * kBlockRows + thread + i * kTurn;
+  };
   const auto load_scales = [&](const PrefillItem& item) {
     if constexpr (kType == TileType::fp8)
       for (int i = 0; i < kEach; ++i)
-        next[i] = p.x_scales[item.first + min(thread + i * kWriters * 32, item.count - 1)];
+        next[i] = p.x_scales[item.first + min(thread + i * kTurn, item.count - 1)];
+    if constexpr (kType == TileType::fp8)
+      for (int i = 0; i < kEachRow; ++i)
+        next_rows[i] = p.row_scales[static_cast<std::int64_t>(item.expert) * rows_all +
+                                    min(row_of(item, i), rows_all - 1)];
   };
-  const auto store_scales = [&](std::uint32_t phase) {
-    float* to = scales + phase * kColumns + thread;
+  const auto store_scales = [&](const PrefillItem& item, std::uint32_t phase) {
+    float* to = scales + phase * Plan::kScaleWords + thread;
     for (int i = 0; i < kEach; ++i)
-      if (thread + i * kWriters * 32 < kColumns) to[i * kWriters * 32] = next[i];
+      if (thread + i * kTurn < kColumns) to[i * kTurn] = next[i];
+    for (int i = 0; i < kEachRow; ++i) {
+      if (thread + i * kTurn >= kBlockRows) continue;
+      to[kColumns + i * kTurn] = next_rows[i];
+      if (!kMayHaveBias || p.bias == nullptr) continue;
+      const int n = row_of(item, i);
+      to[kColumns + kBlockRows + i * kTurn] = n < p.rows ? to_float(p.bias[n]) : 0.0F;
+    }
   };
   if (first >= work.items) return;
   PrefillItem following = list.get(0);
   load_scales(following);
-  store_scales(0);
+  store_scales(following, 0);
   arrive(0);
   arrive(1);
   std::uint32_t phase = 0;
@@ -445,21 +517,27 @@ __device__ void write_items(const Matmul& p,
     const int tile = (item.block * 2 + cta_rank()) * kRowTiles;
     for (int group = 0; group < 2; ++group) {
       mbarrier_wait(handed.full + 8U * static_cast<std::uint32_t>(group), phase);
-      if (tile + group < p.tiles)
-        write_results<kColumns>(p, item, handed, group, (tile + group) * kTileRows, thread / 32);
-      if (group == 0) store_scales(phase ^ 1U);
+      const int row = (tile + group) * kTileRows;
+      if (tile + group < p.tiles) {
+        if (!kMayStore<kColumns> || !maps.stores)
+          write_results<kColumns>(p, item, handed, group, row, writer);
+        else if (writer == 0 && elect_one())
+          store_results<kColumns>(maps, item, handed, group, row);
+      }
+      if (group == 0) store_scales(following, phase ^ 1U);
       arrive(group);
     }
   }
 }
 
-/// Calls `run` with the form's number of columns as a constant.
-template <int kColumns, int kForm = 0, typename Run>
+/// Calls `run` with the form's number of columns as a constant. The last forms, which prompts have,
+/// are found first.
+template <int kColumns, int kForm = prefill_forms(kColumns) - 1, typename Run>
 __device__ __forceinline__ void with_columns(int form, const Run& run) {
-  if (kForm + 1 == prefill_forms(kColumns) || form == kForm)
+  if (kForm == 0 || form == kForm)
     run(std::integral_constant<int, prefill_form_columns(kColumns, kForm)>{});
-  else if constexpr (kForm + 1 < prefill_forms(kColumns))
-    with_columns<kColumns, kForm + 1>(form, run);
+  else if constexpr (kForm > 0)
+    with_columns<kColumns, kForm - 1>(form, run);
 }
 
 template <TileType kType, int kColumns, bool kParts, bool kMayHaveBias>
@@ -496,8 +574,8 @@ __device__ void multiply_items(const Matmul& p,
   for (int index = static_cast<int>(blockIdx.x) / 2; index - stride < work.items;
        index += stride, ++number) {
     const bool more = index < work.items;
-    const auto finish = [&] {
-      hand_on<kType, kColumns, kMayHaveBias>(p, ended, sum, handed, phase);
+    const auto finish = [&](const auto& halfway) {
+      hand_on<kType, kColumns, kMayHaveBias>(p, ended, sum, handed, phase, halfway);
       pending = false;
       phase ^= 1U;
 #pragma unroll
@@ -507,12 +585,11 @@ __device__ void multiply_items(const Matmul& p,
     };
     const int whole = p.width_bytes / kStageWidth;
     const int left = p.width_bytes - whole * kStageWidth;
-    if (pending && (!more || (whole == 0 && left != kBox))) finish();
+    if (pending && (!more || (whole == 0 && left != kBox))) finish([] {});
     if (!more) continue;
     const PrefillItem item = list.get(number);
     __syncwarp();  // all lanes have it: two of them tell later that slots are free
     const int row = (item.block * 2 + rank) * kBlockRows + warp * 16;
-    prefetch_scales<kType>(p, item, row);
     float total[kParts ? Plan::kTiles : 1][4] = {};
     int part = 1;
     // A part's sums go to the total where the next part begins.
@@ -560,11 +637,17 @@ __device__ void multiply_items(const Matmul& p,
         for (int i = 0; i < kBox / kTileWidthStep; ++i) step(partial, i, half > 0 || i > 0);
         wgmma_commit();
       }
-      if (pending) finish();
-      if constexpr (kHalves > 1) {
-        wgmma_wait<1>();
-        release(first_slot);
-      }
+      // NOTE: not behind the results, which would hold up copies by as long as these take.
+      const auto release_first = [&] {
+        if constexpr (kHalves > 1) {
+          wgmma_wait<1>();
+          release(first_slot);
+        }
+      };
+      if (pending)
+        finish(release_first);
+      else
+        release_first();
       wgmma_wait<0>();
       release(at.slot);
       at.advance();
@@ -601,7 +684,7 @@ __device__ void multiply_items(const Matmul& p,
 #pragma unroll
         for (int i = 0; i < 4; ++i) sum[tile][i] = total[tile][i] + sum[tile][i];
     }
-    ended = end_of<kType, kMayHaveBias>(p, item, row);
+    ended = {item, row};
     pending = true;
   }
 }
@@ -638,14 +721,14 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   __syncthreads();
   cluster_arrive();
   cluster_wait();  // both CTAs' barriers are ready
-  grid_wait();
-  grid_release();
-  const PrefillWork work(p, slices);
   const int warp = warp_index();
+  // The warp that copies one matrix begins with weights and waits then.
+  if (warp != kConsumers / 32 || p.entries != nullptr) grid_begin();
+  const PrefillWork work(p, slices);
   if (warp >= kConsumers / 32) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
     if (warp > kConsumers / 32)
-      write_items<kType, kColumns>(p, work, list, handed, scales);
+      write_items<kType, kColumns, kMayHaveBias>(p, maps, work, list, handed, scales);
     else
       copy_operands<kColumns>(p, maps, work, list, full, empty, ring);
   } else {
@@ -667,14 +750,8 @@ cudaError_t launch_form(const Matmul& p,
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Plan::kShared);
   if (prepared != cudaSuccess) return prepared;
   const int clusters = multiprocessors / 2;
-  const int slices = p.entries != nullptr
-                         ? 0
-                         : prompt_slices({.tokens = p.tokens,
-                                          .step = kPrefillStep,
-                                          .most = kColumns,
-                                          .least = Plan::kLeast,
-                                          .blocks = ceil_div(p.tiles, 2 * kRowTiles),
-                                          .clusters = clusters});
+  const int slices =
+      p.entries != nullptr ? 0 : prompt_slices(prefill_cut(p, kColumns, multiprocessors));
   return launch_kernel(kernel,
                        {dim3(static_cast<unsigned>(clusters * 2)), dim3(kThreads),
                         static_cast<std::size_t>(Plan::kShared)},

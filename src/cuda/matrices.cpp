@@ -6,17 +6,16 @@
 #include "cuda/backend.h"
 #include "cuda/experts.h"
 #include "cuda/matmul_hopper.h"
+#include "cuda/prompt_slices.h"
 #include "cuda/tensor_map.h"
 #include "cuda/tiles.h"
 
 namespace koho::cuda {
 namespace {
 
-constexpr std::int64_t kDenseTokens = 128;    // Hopper's kernel of one matrix takes up to so many
-constexpr std::int64_t kPrefillRows = 96;     // rows an expert from which on they are gathered
-constexpr std::int64_t kPromptTokens = 2048;  // see takes_prompt()
-constexpr int kShortWidth = 2048;             // bytes
-constexpr int kFewRows = 2048;
+constexpr std::int64_t kDenseTokens = 128;  // Hopper's kernel of one matrix takes up to so many
+constexpr std::int64_t kPrefillRows = 96;   // rows an expert from which on they are gathered
+constexpr double kPromptShare = 0.55;       // see takes_prompt()
 constexpr std::int64_t kAlignment = 256;
 
 /// Hands out parts of the scratch memory.
@@ -77,10 +76,10 @@ bool takes_experts_down(const Matmul& p, std::int64_t columns, std::int64_t coun
          p.bias == nullptr;
 }
 
-/// Whether run_prefill() multiplies so many tokens and not cuBLASLt, which reaches 57 to 61 % of
-/// nominal where widths are short or rows few, 65 to 71 elsewhere (docs/kernels).
-bool takes_prompt(const Matmul& p, std::int64_t tokens) {
-  return tokens >= kPromptTokens && (p.width_bytes <= kShortWidth || p.rows <= kFewRows);
+/// Whether run_prefill() multiplies these tokens and not cuBLASLt: where its clusters are busy with
+/// them for so much of the time, it is the faster one (docs/kernels/linear.md).
+bool takes_prompt(const Matmul& p, int multiprocessors) {
+  return prompt_share(prefill_cut(p, kPrefillColumns, multiprocessors)) >= kPromptShare;
 }
 
 /// Scratch of one expert group: what its rows become on the way.
@@ -192,7 +191,8 @@ Status CudaBackend::multiply_segment(TensorView out,
   const bool aligned = copies_aligned(p);
   if (segment.rows.bytes() > 0 && tokens > kDenseTokens && !f32 && aligned &&
       out.stride(0) % 8 == 0 && reinterpret_cast<std::uintptr_t>(destination) % 16 == 0) {
-    if (wgmma_ && takes_prompt(p, tokens)) return run_prefill(p, tokens, kPrefillColumns);
+    if (wgmma_ && takes_prompt(p, device_.multiprocessors))
+      return run_prefill(p, tokens, kPrefillColumns);
     KOHO_TRY_ASSIGN(const bool multiplied, multiply_in_library(p, segment));
     if (multiplied) return {};
   }
@@ -216,6 +216,17 @@ Status CudaBackend::run_prefill(const Matmul& p, std::int64_t rows, int columns)
   KOHO_TRY(make_prefill_maps(
       maps, {.data = p.x, .row_bytes = p.x_bytes, .rows = rows, .stride_bytes = p.x_stride_bytes},
       columns));
+  // Of experts a box could end in the next one's rows.
+  maps.stores = p.entries == nullptr && p.end == MatmulEnd::bf16 && columns == kPrefillColumns &&
+                p.out_stride % 8 == 0 && reinterpret_cast<std::uintptr_t>(p.out) % 16 == 0;
+  if (maps.stores)
+    KOHO_TRY(
+        make_tensor_map(maps.out,
+                        {.data = p.out,
+                         .row_bytes = p.rows * static_cast<std::int64_t>(sizeof(Bf16)),
+                         .rows = rows,
+                         .stride_bytes = p.out_stride * static_cast<std::int64_t>(sizeof(Bf16))},
+                        kPrefillStep));
   KOHO_CUDA_TRY(launch_matmul_prefill(p, maps, columns, device_.multiprocessors, stream_));
   return {};
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "base/arithmetic.h"
+#include "cuda/matmul_hopper.h"
 
 namespace koho::cuda {
 
@@ -21,21 +22,39 @@ struct PromptCut {
 /// each 128 bytes of K, where a token takes 384 bytes, and 1,400 cycles at its end (docs/kernels).
 constexpr int kItemTokens = 110;
 
+/// What the cluster with the most items takes, in the time of one token of one item.
+constexpr double prompt_cost(const PromptCut& cut, int slices) {
+  const double tokens = static_cast<double>(cut.tokens) / slices;
+  return ceil_div(slices * cut.blocks, cut.clusters) *
+         (kItemTokens + (tokens > cut.least ? tokens : static_cast<double>(cut.least)));
+}
+
 constexpr int prompt_slices(const PromptCut& cut) {
   const int steps = ceil_div(cut.tokens, cut.step);
   const int least = ceil_div(steps, cut.most / cut.step);
   int best = least;
-  double best_cost = 0.0;
-  for (int slices = least; slices <= 2 * least && slices <= steps; ++slices) {
-    const double tokens = static_cast<double>(cut.tokens) / slices;
-    const double cost =
-        ceil_div(slices * cut.blocks, cut.clusters) *
-        (kItemTokens + (tokens > cut.least ? tokens : static_cast<double>(cut.least)));
-    if (slices > least && cost >= best_cost) continue;
-    best = slices;
-    best_cost = cost;
-  }
+  for (int slices = least + 1; slices <= 2 * least && slices <= steps; ++slices)
+    if (prompt_cost(cut, slices) < prompt_cost(cut, best)) best = slices;
   return best;
+}
+
+/// The part of that time in which all clusters together multiply tokens: less where the last round
+/// of items is not full, or slices are short.
+constexpr double prompt_share(const PromptCut& cut) {
+  return static_cast<double>(cut.tokens) * cut.blocks /
+         (cut.clusters * prompt_cost(cut, prompt_slices(cut)));
+}
+
+/// One matrix in the kernel of many tokens, whose clusters multiply kPrefillTiles tiles of weight
+/// rows at a time.
+constexpr int kPrefillTiles = 4;
+constexpr PromptCut prefill_cut(const Matmul& parameters, int columns, int multiprocessors) {
+  return {.tokens = parameters.tokens,
+          .step = kPrefillStep,
+          .most = columns,
+          .least = prefill_form_columns(columns, 0),
+          .blocks = ceil_div(parameters.tiles, kPrefillTiles),
+          .clusters = multiprocessors / 2};
 }
 
 /// Where slice `slice` of `slices` begins, up to cut.tokens: no two differ by more than a step.

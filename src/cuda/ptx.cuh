@@ -204,16 +204,27 @@ __device__ __forceinline__ void tensor_copy_to_cluster(std::uint32_t destination
       "l"(map), "r"(0), "r"(second), "r"(third), "r"(fourth), "r"(barrier), "h"(mask), "l"(policy)
       : "memory");
 }
+/// A box from shared memory to a tensor, in the thread's group of stores; what lies beyond the
+/// tensor is left out.
+__device__ __forceinline__ void tensor_store(const void* map,
+                                             int column,
+                                             int row,
+                                             std::uint32_t source) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map),
+      "r"(column), "r"(row), "r"(source)
+      : "memory");
+}
+/// Waits until the thread's stores so far have read shared memory.
+__device__ __forceinline__ void tensor_store_wait_read() {
+  asm volatile("cp.async.bulk.commit_group;\n\tcp.async.bulk.wait_group.read 0;" ::: "memory");
+}
 __device__ __forceinline__ void tensor_map_prefetch(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 /// Brings bytes to L2, to be read later: a multiple of 16, aligned to 16.
 __device__ __forceinline__ void prefetch_bulk(const void* pointer, std::uint32_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(pointer), "r"(bytes) : "memory");
-}
-/// Brings a line to L1, to be read later.
-__device__ __forceinline__ void prefetch(const void* pointer) {
-  asm volatile("prefetch.global.L1 [%0];" ::"l"(pointer));
 }
 /// 16 bytes to shared memory, of which `bytes` are read and the rest become zero.
 __device__ __forceinline__ void copy_16(std::uint32_t destination,

@@ -44,6 +44,16 @@ TEST(PromptSlices, FillTheLastRound) {
   EXPECT_EQ(prompt_slices(cut_of(4096, 1792)), 28);
 }
 
+/// What was timed beside cuBLASLt on an H200 (docs/kernels/linear.md): the first lost, the others
+/// won.
+TEST(PromptSlices, KeepClustersBusyWhereTheKernelIsTheFasterOne) {
+  EXPECT_LT(prompt_share(cut_of(2048, 1792)), 0.55);
+  EXPECT_LT(prompt_share(cut_of(1024, 3584)), 0.55);
+  EXPECT_GT(prompt_share(cut_of(512, 5120)), 0.55);
+  EXPECT_GT(prompt_share(cut_of(2048, 3584)), 0.55);
+  EXPECT_GT(prompt_share(cut_of(4096, 1792)), 0.55);
+}
+
 TEST(PromptSlices, AreTheFewestWhereAllCostTheSame) {
   PromptCut cut = cut_of(4096, 5120);
   cut.most = 128;

@@ -187,19 +187,25 @@ OpCase linear_wide_case(const char* name, bool many) {
           true};
 }
 
-/// A prompt's tokens, enough for the kernel that takes short widths and few rows from cuBLASLt:
-/// several slices and rounds of items, last ones short, rows that end within a tile. Some tokens
-/// are compared with the twin, all with themselves a second time.
+/// A prompt's tokens, so many that the kernel for them takes them from cuBLASLt: its slices times
+/// its blocks of 256 rows fill one round or two of the 66 clusters of an H200, the last slices and
+/// blocks partly. Some tokens are compared with the twin, all with themselves a second time.
 std::string run_linear_prompt(Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
-  constexpr std::int64_t kSampled = 64;
+  constexpr std::int64_t kSampled = 32;
   Random random(seed);
-  const std::int64_t tokens = random.pick({2048, 2049, 2160, random.integer(2048, 2500)});
-  const bool short_width = random.chance(0.5);
-  const std::int64_t columns = short_width
-                                   ? random.pick({16, 128, 384, 400, 16 * random.integer(1, 40)})
-                                   : random.pick({2064, 2304, 2576});
-  // Enough that the relative L2 is that of many roundings where all tokens are alike.
-  const std::int64_t rows = 16 * random.integer(9, short_width ? 40 : 14);
+  const struct {
+    std::int64_t tokens;
+    std::int64_t rows;
+  } prompts[] = {{random.integer(2048, 2300), 16 * random.integer(65, 80)},
+                 {random.pick({4100, 4352, 4607}), 16 * random.integer(65, 80)},
+                 {random.integer(513, 560), 16 * random.integer(306, 320)},
+                 {random.integer(1025, 1120), 16 * random.integer(146, 160)}};
+  const auto& prompt = prompts[random.integer(0, 3)];
+  const std::int64_t tokens = prompt.tokens;
+  const std::int64_t rows = prompt.rows;
+  const std::int64_t columns = rows > 2000
+                                   ? random.pick({16, 128, 384})
+                                   : random.pick({16, 128, 400, 16 * random.integer(1, 40), 656});
   const RandomLinear weight(random, WeightQuant::fp8_channel, rows, columns, random.chance(0.5));
   const LinearSource source = weight.source();
   Result<Linear> placed = backend.place_linear({&source, 1});
