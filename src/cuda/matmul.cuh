@@ -51,7 +51,7 @@ struct MatmulPlan {
   static constexpr int kProducers = kTiles == 8 ? 4 : kTiles == 4 ? 2 : 1;  // warps
   static constexpr int kThreads = kConsumers + 32 * kProducers;
   // NOTE: rounded so that stages begin at 128 bytes: elsewhere bulk copies and wgmma are slower.
-  static constexpr int kSumBytes = kRowTiles > 1 ? 0 : (kTokens* kSumStride * 4 + 127) / 128 * 128;
+  static constexpr int kSumBytes = kRowTiles > 1 ? 0 : round_up(4 * kTokens * kSumStride, 128);
   static constexpr int kSlotWidth = kStageWidth / kRowTiles;  // bytes of K
   static constexpr int kStage = kWeightStage + kTokens * kSlotWidth;
   // CTAs that are resident on a multiprocessor, and as long a ring as lets them be.
