@@ -6,17 +6,23 @@
 //            `parts` > 1 one cluster of `parts` CTAs takes one item and divides its width
 //   roles    warp 4 produces: 16 KB bulk copies of weights, 16-byte copies of the entry's token
 //            rows into the same core-matrix layout; warps 0-3 multiply: 64 rows x 8 * kTiles tokens
+//   pairs    with many tokens an entry an item has two tiles and two multiplying warpgroups, and a
+//            stage half of K: token rows, that then are a quarter of what L2 gives, pass once for
+//            both
 //   ahead    weights chosen before the kernel before this one began are asked for while that runs:
 //            a single matrix's, a shared expert's, an expert's second matrix
-//   shared   barriers 128 B · sums 8 * kTiles x 66 f32 · ring of stages (16 KB + 2 KB * kTiles)
+//   shared   barriers 128 B · sums 8 * kTiles x 66 f32 (not of pairs) · ring of stages (16 KB + 2
+//   KB
+//            * kTiles; of pairs half of the second)
 //   sums     f32; the order over K is fixed by the weight's shape: stages in order (wgmma: every
 //            stage, or 128 elements under block scales, is summed by itself and then added), parts
 //            in rank order. Neither depends on the number of tokens, so a row's bits do not.
-//   bytes    weights once an entry, tokens once a tile (from L2)
+//   bytes    weights once an entry, tokens once a tile or pair (from L2)
 //
 // Numbers: docs/kernels/README.md.
 #pragma once
 
+#include "base/arithmetic.h"
 #include "cuda/launch.cuh"
 #include "cuda/matmul.h"
 #include "cuda/matmul_end.cuh"
@@ -26,7 +32,7 @@
 
 namespace koho::cuda {
 
-constexpr int kConsumers = 128;
+constexpr int kWarpgroup = 128;
 constexpr int kSumStride = 66;  // floats of one token's row of sums
 constexpr int kWeightStage = kTileRows * kStageWidth;
 constexpr int kBarrierBytes = 128;
@@ -36,24 +42,28 @@ constexpr int kBarrierBytes = 128;
 constexpr int kSlowStage = 3000;
 constexpr int kSlowPieces = 3000;
 
-template <int kTiles>
+/// kRowTiles: tiles of an item. A slot of the ring has as many bytes of weights with two, so half
+/// of K.
+template <int kTiles, int kRowTiles>
 struct MatmulPlan {
   static constexpr int kTokens = 8 * kTiles;
+  static constexpr int kConsumers = kWarpgroup * kRowTiles;
   static constexpr int kProducers = kTiles == 8 ? 4 : kTiles == 4 ? 2 : 1;  // warps
   static constexpr int kThreads = kConsumers + 32 * kProducers;
   // NOTE: rounded so that stages begin at 128 bytes: elsewhere bulk copies and wgmma are slower.
-  static constexpr int kSumBytes = (kTokens * kSumStride * 4 + 127) / 128 * 128;
-  static constexpr int kStage = kWeightStage + kTokens * kStageWidth;
+  static constexpr int kSumBytes = kRowTiles > 1 ? 0 : round_up(4 * kTokens * kSumStride, 128);
+  static constexpr int kSlotWidth = kStageWidth / kRowTiles;  // bytes of K
+  static constexpr int kStage = kWeightStage + kTokens * kSlotWidth;
   // CTAs that are resident on a multiprocessor, and as long a ring as lets them be.
   static constexpr int kResident = kTiles == 1 ? 3 : 2;
-  static constexpr int kStages = kTiles == 2 ? 5 : kTiles == 8 ? 3 : 4;
+  static constexpr int kStages = kTiles == 2 || kRowTiles > 1 ? 5 : kTiles == 8 ? 3 : 4;
   static constexpr int kShared = kBarrierBytes + kSumBytes + kStages * kStage;
 };
 
 /// One work item: what is multiplied and where it goes.
 struct MatmulItem {
   int expert;
-  int tile;
+  int tile;   // or block of several
   int first;  // sorted row
   int count;
 };
@@ -73,21 +83,20 @@ __device__ __forceinline__ int matmul_x_row(const Matmul& p, int row) {
   return p.single_row ? 0 : p.x_rows != nullptr ? p.x_rows[row] : row;
 }
 
-/// Entries of one tile follow each other, so that the second reads the tile from L2.
-__device__ __forceinline__ MatmulItem matmul_item(const Matmul& p,
-                                                  int index,
-                                                  int entries,
-                                                  int tokens_per_entry) {
+/// Entries of one tile follow each other, so that the second reads the tile from L2. Items have
+/// one of `blocks` tiles or blocks of tiles.
+__device__ __forceinline__ MatmulItem
+matmul_item(const Matmul& p, int blocks, int index, int entries, int tokens_per_entry) {
   MatmulItem item{};
   if (p.single_ids != nullptr) {
-    const int entry = index / p.tiles;
+    const int entry = index / blocks;
     const int slot = entry - (p.single_shared ? 1 : 0);
     const int expert = slot < 0 ? p.single_count : p.single_ids[slot] - p.single_first;
     const bool here = slot < 0 || (expert >= 0 && expert < p.single_count);
-    item = {expert, index % p.tiles, entry, here ? 1 : 0};
+    item = {expert, index % blocks, entry, here ? 1 : 0};
   } else if (p.entries != nullptr) {  // experts: tiles of one entry follow each other
-    const MatmulEntry entry = p.entries[index / p.tiles];
-    item = {entry.expert, index % p.tiles, entry.first, entry.count};
+    const MatmulEntry entry = p.entries[index / blocks];
+    item = {entry.expert, index % blocks, entry.first, entry.count};
   } else {
     const int first = index % entries * tokens_per_entry;
     item = {0, index / entries, first, min(tokens_per_entry, p.tokens - first)};
@@ -95,13 +104,14 @@ __device__ __forceinline__ MatmulItem matmul_item(const Matmul& p,
   return item;
 }
 
-/// The stages of this CTA's part of a tile's width.
+/// The stages, of one slot each, of this CTA's part of a tile's width.
 struct StageRange {
   int begin;
   int end;
 };
+template <int kSlotWidth>
 __device__ __forceinline__ StageRange stage_range(const Matmul& p, int part) {
-  const int stages = (p.width_bytes + kStageWidth - 1) / kStageWidth;
+  const int stages = (p.width_bytes + kSlotWidth - 1) / kSlotWidth;
   return {stages * part / p.parts, stages * (part + 1) / p.parts};
 }
 
@@ -126,9 +136,10 @@ struct Ring {
 };
 
 /// Where one producer lane copies token rows from: row lane % 8 of each of its warp's token tiles.
-template <int kTiles>
+template <int kTiles, int kRowTiles>
 struct TokenSource {
-  static constexpr int kWarps = MatmulPlan<kTiles>::kProducers;
+  using Plan = MatmulPlan<kTiles, kRowTiles>;
+  static constexpr int kWarps = Plan::kProducers;
   static constexpr int kEach = kTiles / kWarps;  // token tiles of a warp
   const std::uint8_t* rows[kEach];
   bool present[kEach];
@@ -151,7 +162,7 @@ struct TokenSource {
                                        int stage,
                                        std::uint32_t destination) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    const int begin = stage * kStageWidth;
+    const int begin = stage * Plan::kSlotWidth;
     const int left = p.x_bytes - begin - lane / 8 * kTileChunk;  // bytes from this lane's chunk on
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
@@ -159,7 +170,7 @@ struct TokenSource {
           destination + static_cast<std::uint32_t>((lane / 8 * kTiles + warp * kEach + i) * 128 +
                                                    lane % 8 * kTileChunk);
 #pragma unroll
-      for (int group = 0; group < kStageWidth / kTileChunk / 4; ++group) {
+      for (int group = 0; group < Plan::kSlotWidth / kTileChunk / 4; ++group) {
         const int k = group * 4 * kTileChunk;
         const int bytes = min(max(left - k, 0), kTileChunk);
         // Columns of absent tokens keep what the ring held: no result is taken from them.
@@ -190,27 +201,33 @@ __device__ __forceinline__ void bring_slowly(const Matmul& p) {
 }
 
 /// Fills the ring.
-template <int kTiles>
-__device__ void produce(const Matmul& p, Ring ring, int items, int entries) {
-  using Plan = MatmulPlan<kTiles>;
-  const int warp = warp_index() - kConsumers / 32;
+template <int kTiles, int kRowTiles>
+__device__ void produce(const Matmul& p, Ring ring, int blocks, int entries) {
+  using Plan = MatmulPlan<kTiles, kRowTiles>;
+  const int warp = warp_index() - Plan::kConsumers / 32;
   const bool leads = warp == 0;  // one of its lanes copies weights
   const std::uint64_t policy = evict_first_policy();
   const int part = p.parts > 1 ? static_cast<int>(cluster_rank()) : 0;
   const int step = static_cast<int>(gridDim.x) / p.parts;
-  const StageRange range = stage_range(p, part);
+  const StageRange range = stage_range<Plan::kSlotWidth>(p, part);
   const std::int64_t tile_bytes = static_cast<std::int64_t>(kTileRows) * p.width_bytes;
   const auto weights = [&](const MatmulItem& item, int stage, int slot) {
-    const int begin = stage * kStageWidth;
+    const int begin = stage * Plan::kSlotWidth;
     const auto bytes =
-        static_cast<std::uint32_t>(min(kStageWidth, p.width_bytes - begin) * kTileRows);
+        static_cast<std::uint32_t>(min(Plan::kSlotWidth, p.width_bytes - begin) * kTileRows);
+    const int tile = item.tile * kRowTiles;
+    const int present = min(kRowTiles, p.tiles - tile);
     const std::uint32_t barrier = ring.full + 8U * static_cast<std::uint32_t>(slot);
-    mbarrier_arrive_expect(barrier, bytes);
-    bulk_copy(shared_address(ring.stages + slot * Plan::kStage),
-              p.weight +
-                  (static_cast<std::int64_t>(item.expert) * p.tiles + item.tile) * tile_bytes +
-                  static_cast<std::int64_t>(begin) * kTileRows,
-              bytes, barrier, policy);
+    mbarrier_arrive_expect(barrier, static_cast<std::uint32_t>(present) * bytes);
+    const std::uint8_t* from =
+        p.weight + (static_cast<std::int64_t>(item.expert) * p.tiles + tile) * tile_bytes +
+        static_cast<std::int64_t>(begin) * kTileRows;
+    const std::uint32_t to = shared_address(ring.stages + slot * Plan::kStage);
+#pragma unroll
+    for (int i = 0; i < kRowTiles; ++i)
+      if (i < present)
+        bulk_copy(to + static_cast<std::uint32_t>(i * kTileRows * Plan::kSlotWidth),
+                  from + i * tile_bytes, bytes, barrier, policy);
   };
   // A single matrix's weights do not depend on the kernel before, nor do an expert's whose choice
   // is older: start the ring, then wait.
@@ -230,24 +247,25 @@ __device__ void produce(const Matmul& p, Ring ring, int items, int entries) {
     }
   };
   const bool known = !has_experts(p) || p.entries_early;
+  int items = entries * blocks;
   if (known) {
-    if (first_index < items) start(matmul_item(p, first_index, entries, Plan::kTokens));
-  } else if (first_index < p.tiles && p.first_entry_expert >= 0) {
+    if (first_index < items) start(matmul_item(p, blocks, first_index, entries, Plan::kTokens));
+  } else if (first_index < blocks && p.first_entry_expert >= 0) {
     start({p.first_entry_expert, first_index, 0, 1});
   }
   if (leads && elect_one()) bring_slowly(p);
   grid_wait();
   if (!known) {
     entries = matmul_entries(p, Plan::kTokens);
-    items = entries * p.tiles;
+    items = entries * blocks;
   }
   int done = 0;
   MatmulItem next{};
-  if (first_index < items) next = matmul_item(p, first_index, entries, Plan::kTokens);
-  TokenSource<kTiles> tokens;
+  if (first_index < items) next = matmul_item(p, blocks, first_index, entries, Plan::kTokens);
+  TokenSource<kTiles, kRowTiles> tokens;
   for (int index = first_index; index < items; index += step) {
     const MatmulItem item = next;
-    if (index + step < items) next = matmul_item(p, index + step, entries, Plan::kTokens);
+    if (index + step < items) next = matmul_item(p, blocks, index + step, entries, Plan::kTokens);
     if (item.count == 0) continue;
     for (int stage = range.begin; stage < range.end; ++stage, ++done) {
       const auto slot = static_cast<std::uint32_t>(ring.slot);
@@ -276,7 +294,7 @@ struct ItemEnd {
 
   __device__ __forceinline__ void begin(const Matmul& p, const MatmulItem& item) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    row = item.tile * kTileRows + static_cast<int>(threadIdx.x) / 32 * 16 + lane / 4;
+    row = item.tile * kTileRows + static_cast<int>(threadIdx.x) % kWarpgroup / 32 * 16 + lane / 4;
     if constexpr (kType == TileType::fp8) {
       const float* scales =
           p.row_scales + static_cast<std::int64_t>(item.expert) * p.tiles * kTileRows + row;
@@ -360,7 +378,7 @@ __device__ void finish_parts(const Matmul& p, const MatmulItem& item, const floa
   const int pairs = item.count * (kTileRows / 2);
   const std::uint32_t base = shared_address(sums);
   for (int i = pairs * part / p.parts + static_cast<int>(threadIdx.x);
-       i < pairs * (part + 1) / p.parts; i += kConsumers) {
+       i < pairs * (part + 1) / p.parts; i += kWarpgroup) {
     const int token = i / (kTileRows / 2);
     const int row = i % (kTileRows / 2) * 2;
     const int n = item.tile * kTileRows + row;
@@ -399,23 +417,30 @@ __device__ __forceinline__ float block_scale(
   return weight * p.x_scales[token_row * p.x_scales_stride + block];
 }
 
-/// `Multiply<kType, kTiles>` holds a thread's accumulators and adds stages to them.
+/// `Multiply<kType, kTiles>` holds a thread's accumulators and adds stages to them; of an item's
+/// kRowTiles tiles each warpgroup multiplies one.
 template <template <TileType, int> class Multiply, TileType kType, int kTiles>
-__device__ void consume(const Matmul& p, Ring ring, int items, int entries, float* sums) {
-  using Plan = MatmulPlan<kTiles>;
+__device__ void consume(const Matmul& p, Ring ring, int blocks, int entries, float* sums) {
+  constexpr int kRowTiles = Multiply<kType, kTiles>::kRowTiles;
+  using Plan = MatmulPlan<kTiles, kRowTiles>;
+  const int items = entries * blocks;
+  const int group = kRowTiles > 1 ? warp_index() / 4 : 0;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int part = p.parts > 1 ? static_cast<int>(cluster_rank()) : 0;
   const int step = static_cast<int>(gridDim.x) / p.parts;
-  const StageRange range = stage_range(p, part);
-  const int late = max(range.begin, range.end - 2);  // early enough for a read from L2
+  const StageRange range = stage_range<Plan::kSlotWidth>(p, part);
+  const int late = max(range.begin, range.end - 2 * kRowTiles);  // early enough for a read from L2
   const int first_index = static_cast<int>(blockIdx.x) / p.parts;
   MatmulItem next{};
-  if (first_index < items) next = matmul_item(p, first_index, entries, Plan::kTokens);
+  if (first_index < items) next = matmul_item(p, blocks, first_index, entries, Plan::kTokens);
   for (int index = first_index; index < items; index += step) {
-    const MatmulItem item = next;
-    if (index + step < items) next = matmul_item(p, index + step, entries, Plan::kTokens);
+    MatmulItem item = next;
+    if (index + step < items) next = matmul_item(p, blocks, index + step, entries, Plan::kTokens);
     if (item.count == 0) continue;
+    item.tile = item.tile * kRowTiles + group;
+    const bool present = kRowTiles == 1 || item.tile < p.tiles;
+    if (!present) --item.tile;  // the last of the block before it: there is something to read
     Multiply<kType, kTiles> multiply;
     ItemEnd<kType, kTiles> end;
     if (p.parts == 1) end.begin(p, item);
@@ -423,12 +448,13 @@ __device__ void consume(const Matmul& p, Ring ring, int items, int entries, floa
       const std::uint8_t* data = ring.stages + ring.slot * Plan::kStage;
       mbarrier_wait(ring.full + 8U * static_cast<std::uint32_t>(ring.slot), ring.phase);
       if (stage == late && p.parts == 1) end.fetch_x_scales(p);
-      multiply.stage(p, item, stage, shared_address(data), shared_address(data + kWeightStage));
+      multiply.stage(p, item, stage, shared_address(data + group * (kTileRows * Plan::kSlotWidth)),
+                     shared_address(data + kWeightStage));
       mbarrier_arrive(ring.empty + 8U * static_cast<std::uint32_t>(ring.slot));
       ring.advance<Plan::kStages>();
     }
-    if (p.parts == 1) {
-      end.finish(p, item, multiply.sum);
+    if (kRowTiles > 1 || p.parts == 1) {
+      if (present) end.finish(p, item, multiply.sum);
       continue;
     }
     // Row g or g + 8 of the warp's 16, tokens 2t and 2t + 1 of each column tile.
@@ -444,49 +470,51 @@ __device__ void consume(const Matmul& p, Ring ring, int items, int entries, floa
 }
 
 template <template <TileType, int> class Multiply, TileType kType, int kTiles>
-__global__ void __launch_bounds__(MatmulPlan<kTiles>::kThreads,
+__global__ void __launch_bounds__(MatmulPlan<kTiles, Multiply<kType, kTiles>::kRowTiles>::kThreads,
                                   kType == TileType::fp8_block && kTiles == 8
                                       ? 1
-                                      : MatmulPlan<kTiles>::kResident)
+                                      : MatmulPlan<kTiles, 1>::kResident)
     matmul_kernel(const __grid_constant__ Matmul p) {
-  using Plan = MatmulPlan<kTiles>;
+  constexpr int kRowTiles = Multiply<kType, kTiles>::kRowTiles;
+  using Plan = MatmulPlan<kTiles, kRowTiles>;
   extern __shared__ __align__(128) std::uint8_t shared[];
   const Ring ring(shared, Plan::kSumBytes);
   auto* sums = reinterpret_cast<float*>(shared + kBarrierBytes);
   if (threadIdx.x == 0) {
     for (int slot = 0; slot < Plan::kStages; ++slot) {
       mbarrier_init(ring.full + 8U * static_cast<std::uint32_t>(slot), 1 + 32 * Plan::kProducers);
-      mbarrier_init(ring.empty + 8U * static_cast<std::uint32_t>(slot), kConsumers);
+      mbarrier_init(ring.empty + 8U * static_cast<std::uint32_t>(slot), Plan::kConsumers);
     }
     mbarrier_init_fence();
   }
   __syncthreads();
-  const bool producer = warp_index() >= kConsumers / 32;
+  const bool producer = warp_index() >= Plan::kConsumers / 32;
   if (!producer) grid_wait();
   // A producer that must wait for the entries does so itself, after it has begun what it may.
   const bool readable = !producer || !has_experts(p) || p.entries_early;
   const int entries = readable ? matmul_entries(p, Plan::kTokens) : 0;
-  const int items = entries * p.tiles;
+  const int blocks = ceil_div(p.tiles, kRowTiles);
   if (producer) {
-    produce<kTiles>(p, ring, items, entries);
+    produce<kTiles, kRowTiles>(p, ring, blocks, entries);
     grid_release();
   } else {
     grid_release();
-    consume<Multiply, kType, kTiles>(p, ring, items, entries, sums);
+    consume<Multiply, kType, kTiles>(p, ring, blocks, entries, sums);
   }
-  if (p.parts == 1) return;
+  if (kRowTiles > 1 || p.parts == 1) return;
   __syncwarp();
   cluster_barrier();
   const int index = static_cast<int>(blockIdx.x) / p.parts;
-  if (!producer && index < items)
-    finish_parts<kType, kTiles>(p, matmul_item(p, index, entries, Plan::kTokens), sums);
+  if (!producer && index < entries * blocks)
+    finish_parts<kType, kTiles>(p, matmul_item(p, blocks, index, entries, Plan::kTokens), sums);
   __syncwarp();
   cluster_barrier();  // NOTE: no CTA may leave while another reads its sums
 }
 
 template <template <TileType, int> class Multiply, TileType kType, int kTiles>
 cudaError_t launch_matmul_form(const Matmul& p, int multiprocessors, cudaStream_t stream) {
-  using Plan = MatmulPlan<kTiles>;
+  using Plan = MatmulPlan<kTiles, Multiply<kType, kTiles>::kRowTiles>;
+  if (Multiply<kType, kTiles>::kRowTiles > 1 && p.parts > 1) return cudaErrorInvalidValue;
   const auto kernel = matmul_kernel<Multiply, kType, kTiles>;
   static const int resident = [&] {  // CTAs of a multiprocessor; 0 if the kernel cannot run
     int count = 0;
@@ -502,7 +530,7 @@ cudaError_t launch_matmul_form(const Matmul& p, int multiprocessors, cudaStream_
   if (p.entries == nullptr) {
     const int entries =
         p.single_ids != nullptr ? p.single_entries : (p.tokens + Plan::kTokens - 1) / Plan::kTokens;
-    const int items = entries * p.tiles;
+    const int items = entries * ceil_div(p.tiles, Multiply<kType, kTiles>::kRowTiles);
     grid = p.parts > 1 ? items * p.parts : (items < grid ? items : grid);
   }
   return launch_kernel(kernel,
@@ -511,13 +539,16 @@ cudaError_t launch_matmul_form(const Matmul& p, int multiprocessors, cudaStream_
                        stream, p);
 }
 
-template <template <TileType, int> class Multiply, TileType kType>
+template <template <TileType, int> class Multiply, TileType kType, bool kTwoTiles>
 cudaError_t launch_matmul_tiles(const Matmul& p, int multiprocessors, cudaStream_t stream) {
   switch (p.token_tiles) {
     case 1:
       return launch_matmul_form<Multiply, kType, 1>(p, multiprocessors, stream);
     case 2:
-      return launch_matmul_form<Multiply, kType, 2>(p, multiprocessors, stream);
+      if constexpr (kTwoTiles)
+        return launch_matmul_form<Multiply, kType, 2>(p, multiprocessors, stream);
+      else
+        return cudaErrorInvalidValue;
     case 4:
       return launch_matmul_form<Multiply, kType, 4>(p, multiprocessors, stream);
     case 8:
@@ -527,15 +558,16 @@ cudaError_t launch_matmul_tiles(const Matmul& p, int multiprocessors, cudaStream
   }
 }
 
-template <template <TileType, int> class Multiply>
+/// kTwoTiles: whether there are forms of 9 to 16 tokens for other types than fp8_block.
+template <template <TileType, int> class Multiply, bool kTwoTiles>
 cudaError_t launch_matmul(const Matmul& p, int multiprocessors, cudaStream_t stream) {
   switch (p.type) {
     case TileType::bf16:
-      return launch_matmul_tiles<Multiply, TileType::bf16>(p, multiprocessors, stream);
+      return launch_matmul_tiles<Multiply, TileType::bf16, kTwoTiles>(p, multiprocessors, stream);
     case TileType::fp8:
-      return launch_matmul_tiles<Multiply, TileType::fp8>(p, multiprocessors, stream);
+      return launch_matmul_tiles<Multiply, TileType::fp8, kTwoTiles>(p, multiprocessors, stream);
     case TileType::fp8_block:
-      return launch_matmul_tiles<Multiply, TileType::fp8_block>(p, multiprocessors, stream);
+      return launch_matmul_tiles<Multiply, TileType::fp8_block, true>(p, multiprocessors, stream);
   }
   return cudaErrorInvalidValue;
 }

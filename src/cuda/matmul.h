@@ -82,6 +82,7 @@ struct Matmul {
   TileType type = TileType::fp8;
 
   int token_tiles = 1;  // columns of 8 tokens an entry may have: 1, 2, 4, 8
+  int row_tiles = 1;    // of an item; 2: Hopper, fp8, 4 token tiles, one part
   int parts = 1;        // CTAs of a cluster that share a tile's width; from the weight's shape only
 };
 

@@ -8,6 +8,8 @@ namespace {
 
 template <TileType kType, int kTiles>
 struct MultiplyPortable {
+  static constexpr int kRowTiles = 1;  // of an item
+
   float sum[kTiles][4] = {};
 
   /// Adds 32 bytes of K: two chunks of weights and of tokens.
@@ -108,7 +110,7 @@ struct MultiplyPortable {
 }  // namespace
 
 cudaError_t launch_matmul_portable(const Matmul& p, int multiprocessors, cudaStream_t stream) {
-  return launch_matmul<MultiplyPortable>(p, multiprocessors, stream);
+  return launch_matmul<MultiplyPortable, true>(p, multiprocessors, stream);
 }
 
 const void* kernel_of::matmul_portable() {

@@ -8,9 +8,13 @@
 namespace koho::cuda {
 namespace {
 
-template <TileType kType, int kTiles>
-struct MultiplyWgmma {
+template <TileType kType, int kTiles, int kTilesOfItem>
+struct MultiplyRows {
+  static constexpr int kRowTiles = kTilesOfItem;
+  static constexpr int kSlotWidth = MatmulPlan<kTiles, kRowTiles>::kSlotWidth;
+
   float sum[kTiles][4] = {};
+  float part[kTiles][4] = {};  // of a stage of 256 bytes, while its slots are multiplied
 
   /// The operands of a stage, of which each product takes the next 32 bytes of K.
   struct Operands {
@@ -34,27 +38,29 @@ struct MultiplyWgmma {
     wgmma_wait<0>();
   }
 
-  /// part = the product of kSteps times 32 bytes of K.
+  /// The product of kSteps times 32 bytes of K is added to `part`, or becomes it.
   template <int kSteps>
   static __device__ __forceinline__ void run(std::uint32_t weights,
                                              std::uint32_t tokens,
-                                             float (&part)[kTiles][4]) {
+                                             float (&part)[kTiles][4],
+                                             bool add = false) {
     const Operands at{core_operand(weights, kWeightChunk), core_operand(tokens, kTokenChunk)};
     begin();
 #pragma unroll
-    for (int i = 0; i < kSteps; ++i) multiply(at, i, part, i > 0 ? 1 : 0);
+    for (int i = 0; i < kSteps; ++i) multiply(at, i, part, add || i > 0 ? 1 : 0);
     finish();
   }
   /// As run(), for the short stage at the end of a width: one instruction at a time.
   static __device__ __forceinline__ void run_short(std::uint32_t weights,
                                                    std::uint32_t tokens,
                                                    int steps,
-                                                   float (&part)[kTiles][4]) {
+                                                   float (&part)[kTiles][4],
+                                                   bool add = false) {
     const Operands at{core_operand(weights, kWeightChunk), core_operand(tokens, kTokenChunk)};
 #pragma unroll 1
     for (int i = 0; i < steps; ++i) {
       begin();
-      multiply(at, i, part, i > 0 ? 1 : 0);
+      multiply(at, i, part, add || i > 0 ? 1 : 0);
       finish();
     }
   }
@@ -64,9 +70,21 @@ struct MultiplyWgmma {
                                         int stage,
                                         std::uint32_t weights,
                                         std::uint32_t tokens) {
-    const int bytes = min(kStageWidth, p.width_bytes - stage * kStageWidth);
+    const int bytes = min(kSlotWidth, p.width_bytes - stage * kSlotWidth);
     proxy_fence();  // the token rows were written by ordinary copies
-    if constexpr (kType != TileType::fp8_block) {
+    if constexpr (kRowTiles > 1) {
+      constexpr int kSlots = kStageWidth / kSlotWidth;
+      const bool add = stage % kSlots > 0;
+      if (bytes == kSlotWidth)
+        run<kSlotWidth / kTileWidthStep>(weights, tokens, part, add);
+      else
+        run_short(weights, tokens, bytes / kTileWidthStep, part, add);
+      if (stage % kSlots + 1 < kSlots && (stage + 1) * kSlotWidth < p.width_bytes) return;
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sum[tile][i] += part[tile][i];
+    } else if constexpr (kType != TileType::fp8_block) {
       float part[kTiles][4] = {};
       if (bytes == kStageWidth)
         run<kStageWidth / kTileWidthStep>(weights, tokens, part);
@@ -105,10 +123,20 @@ struct MultiplyWgmma {
   }
 };
 
+template <TileType kType, int kTiles>
+using MultiplyWgmma = MultiplyRows<kType, kTiles, 1>;
+template <TileType kType, int kTiles>
+using MultiplyPairs = MultiplyRows<kType, kTiles, 2>;
+
 }  // namespace
 
 cudaError_t launch_matmul_wgmma(const Matmul& p, int multiprocessors, cudaStream_t stream) {
-  return launch_matmul<MultiplyWgmma>(p, multiprocessors, stream);
+  if (p.row_tiles == 2) {
+    if (p.type != TileType::fp8 || p.token_tiles != 4) return cudaErrorInvalidValue;
+    return launch_matmul_form<MultiplyPairs, TileType::fp8, 4>(p, multiprocessors, stream);
+  }
+  // NOTE: 9 to 16 tokens of other types are matmul_dense.cu's; entries of experts have 8 or 32.
+  return launch_matmul<MultiplyWgmma, false>(p, multiprocessors, stream);
 }
 
 const void* kernel_of::matmul_wgmma() {

@@ -337,6 +337,9 @@ Status CudaBackend::run_group(const ExpertGroup& group,
     }
   }
   p.token_tiles = tiles;
+  // With many tokens an entry these are a part of what passes through L2: for two tiles at once.
+  constexpr std::int64_t kPairTokens = 16;
+  p.row_tiles = wgmma_ && p.type == TileType::fp8 && tiles == 4 && likely >= kPairTokens ? 2 : 1;
   p.out = s.inner;
   p.out_stride = stride;
   p.end = MatmulEnd::silu_mul;
@@ -352,6 +355,7 @@ Status CudaBackend::run_group(const ExpertGroup& group,
   // The list is older than the kernel before, which quantises; without that one it need not be.
   d.entries_early = group.down.type != TileType::bf16;
   d.token_tiles = tiles;
+  d.row_tiles = d.type == TileType::fp8 ? p.row_tiles : 1;
   d.out = s.y;
   d.out_stride = group.down.rows;
   const bool quantises =

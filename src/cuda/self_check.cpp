@@ -161,9 +161,22 @@ Status CudaBackend::run_self_test() {
     };
     bool all = true;
     for (const int tiles : {1, 2, 4, 8}) {
+      if (tiles == 2 && type != TileType::fp8_block) continue;  // not there
       p.token_tiles = tiles;
       p.parts = tiles % 4 == 0 ? 2 : 1;
       KOHO_TRY_ASSIGN(const bool same, equal("wgmma matrix", p, [&](const Matmul& shape) -> Status {
+                        KOHO_CUDA_TRY(launch_matmul_wgmma(shape, device_.multiprocessors, stream_));
+                        return {};
+                      }));
+      all = all && same;
+    }
+    if (type == TileType::fp8) {
+      Matmul pairs = p;
+      pairs.token_tiles = 4;
+      pairs.row_tiles = 2;
+      pairs.parts = 1;
+      KOHO_TRY_ASSIGN(const bool same,
+                      equal("wgmma matrix of two tiles", pairs, [&](const Matmul& shape) -> Status {
                         KOHO_CUDA_TRY(launch_matmul_wgmma(shape, device_.multiprocessors, stream_));
                         return {};
                       }));

@@ -243,6 +243,8 @@ TEST(CudaExperts, OneTokenHasTheBitsOfManyAtTrueWidths) {
       {"one of eight ranks, the same", 5120, 1536, 3, 2, 12, 8, false, 45},
       {"one of eight ranks, entries of up to 8 tokens", 5120, 1536, 3, 5, 40, 8, false, 16},
       {"odd widths, the same", 5204, 200, 1, 5, 10, 6, true, 39},
+      {"one of eight ranks, two tiles an item", 5120, 1536, 3, 5, 40, 8, false, 70},
+      {"the same, odd numbers of tiles", 4160, 1440, 0, 4, 16, 8, true, 30},
       {"a prompt of GLM-4.5-Air", 4096, 1408, 0, 10, 10, 8, true, 333},
       {"a prompt on one of four ranks", 5120, 1536, 3, 4, 12, 8, false, 400},
       {"a prompt, sliced in eight", 5120, 192, 0, 12, 12, 8, true, 2401},
