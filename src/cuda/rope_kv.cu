@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(kWarps * 32) rope_kv_kernel(const Parameters p
 constexpr int kGlmWidth = 128;
 constexpr int kGlmRotary = 64;
 constexpr int kGlmLanes = 16;  // of a head, eight elements each
-constexpr int kGlmWarps = 8;
+constexpr int kGlmWarps = 4;
 constexpr int kGlmGroups = kGlmWarps * 32 / kGlmLanes;  // of a block
 
 /// A lane's eight elements of a head: four and four neighbours, the latter the rotation's partners
@@ -324,22 +324,21 @@ __global__ void __launch_bounds__(kGlmWarps * 32) rope_kv_glm_kernel(const Param
     const int kv_head = head - (is_key ? p.query_heads : keys_end);
     std::int64_t place = in_pages + kv_head * kPageTokens;
     void* pages = is_key ? p.k : p.v;
-    if (stored && p.k_scales == nullptr)
-      store_piece(static_cast<Bf16*>(pages) + place * kGlmWidth, at, piece);
-    bool quantised = stored && p.k_scales != nullptr;
-    if constexpr (kCodes) {
-      if (is_query) {
-        quantised = present;
-        place = token * p.query_heads + head;
-        pages = p.q_codes;
-      }
+    if (p.k_scales == nullptr) {
+      if (stored) store_piece(static_cast<Bf16*>(pages) + place * kGlmWidth, at, piece);
+      if constexpr (!kCodes) continue;
     }
-    if (!__any_sync(0xFFFFFFFFU, quantised)) continue;
     widen(low, piece.low);
     widen(high, piece.high);
     // NOTE: fmaxf leaves NaN out, so that a row of NaN has the scale 1.
     const float largest = of_16_lanes(fmaxf(0.0F, fmaxf(largest_of(low), largest_of(high))),
                                       [](float a, float b) { return fmaxf(a, b); });
+    bool quantised = stored;
+    if constexpr (kCodes) {
+      quantised = is_query ? present : stored && p.k_scales != nullptr;
+      if (is_query) place = token * p.query_heads + head;
+      if (is_query) pages = p.q_codes;
+    }
     if (!quantised) continue;
     const float scale = largest == 0.0F ? 1.0F : largest / kE4m3Max;
     if (lane == 0) scales_of(p, is_query, is_key)[place] = scale;

@@ -76,28 +76,23 @@ struct FewTokens {
   }
 };
 
-/// Waits for the kernel before and fetches a thread's part of the tokens, those of the first tile
-/// by themselves.
+/// Fetches a thread's part of the tokens, those of the first tile by themselves.
 __device__ __forceinline__ void fetch_tokens(
     const Route& p, const FewTokens& tokens, const std::uint32_t (&fetch)[4], int rows, int row) {
   std::uint64_t from = static_cast<std::uint64_t>(fetch[1]) << 32U | fetch[0];
   std::uint32_t to = fetch[2];
   int token = static_cast<int>(fetch[3]);
-  const std::uint64_t from_step = static_cast<std::uint64_t>(rows * p.x_stride) * sizeof(Bf16);
-  const auto to_step = static_cast<std::uint32_t>(rows * row) * std::uint32_t{sizeof(Bf16)};
-  const int first_end = min(tokens.count, kTile);
-  grid_wait();
-  const auto fetch_until = [&](int end) {
+#pragma unroll 1
+  for (int i = 0; i < 2; ++i) {  // the first tile, and the others
+    const int end = i == 0 ? min(tokens.count, kTile) : tokens.count;
 #pragma unroll 1
     for (; token < end; token += rows) {
       copy_16(to, reinterpret_cast<const void*>(from), 16);
-      from += from_step;
-      to += to_step;
+      from += static_cast<std::uint64_t>(rows * p.x_stride) * sizeof(Bf16);
+      to += static_cast<std::uint32_t>(rows * row) * sizeof(Bf16);
     }
     copy_commit();
-  };
-  fetch_until(first_end);
-  fetch_until(tokens.count);
+  }
 }
 
 /// Weights in shared memory: of the steps that are not kept in registers.
@@ -241,6 +236,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   load_shared(fetch, shared_address(&prepared));
   std::uint32_t own[4];  // bias, list, out, send_to
   load_shared(own, shared_address(&prepared.bias));
+  grid_wait();
   fetch_tokens(p, tokens, fetch, fetch_rows, row);
   copy_wait<1>();
   __syncthreads();
