@@ -327,7 +327,7 @@ __global__ void __launch_bounds__(kThreadsMax, 1)
           make_uint2(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]));
   }
   if (out.block_codes != nullptr) {  // a warp has a block
-    const float scale = quant_scale(warp_max(largest));
+    const float scale = quant_scale(warp_largest(largest));
     if (writes) {
       if (column % kQuantColumns == 0)
         out.block_scales[row * out.block_scales_stride + column / kQuantColumns] = scale;
@@ -339,7 +339,7 @@ __global__ void __launch_bounds__(kThreadsMax, 1)
   if (sharer != 0) return;
   // A warp tells all CTAs its largest value: 4 bytes to each.
   const auto lane = threadIdx.x % 32;
-  largest = warp_max(largest);
+  largest = warp_largest(largest);
   if (lane < kCluster) {
     const auto place =
         static_cast<int>(cluster_rank()) * warps + static_cast<int>(threadIdx.x) / 32;
@@ -349,7 +349,7 @@ __global__ void __launch_bounds__(kThreadsMax, 1)
   mbarrier_wait_cluster(shared_address(&told), 0);
   for (int i = static_cast<int>(lane); i < kCluster * warps; i += 32)
     largest = fmaxf(largest, maxima[i]);
-  largest = warp_max(largest);
+  largest = warp_largest(largest);
   if (writes) {
     const float scale = quant_scale(largest);
     if (column == 0) out.scales[row] = scale;

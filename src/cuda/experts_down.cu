@@ -165,7 +165,7 @@ __device__ __forceinline__ void quantise_entry(const Matmul& p,
           largest = fmaxf(largest, fabsf(v[step][k]));
         }
       }
-      const float scale = quant_scale(warp_max(largest));
+      const float scale = quant_scale(warp_largest(largest));
       if (lane == 0) scales[row] = scale;
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {

@@ -15,45 +15,112 @@
 namespace koho::cuda {
 namespace {
 
+/// A thread's column in each step of a row.
+template <int kVector>
+__device__ __forceinline__ int column_of(int step) {
+  return (step * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kVector;
+}
+
+/// Where a thread's elements of the first step lie in a row. NOTE: by a shuffle, which is not done
+/// again elsewhere: an address is otherwise made where it is first used, after the wait.
+template <int kVector>
+__device__ __forceinline__ std::uint64_t place_in(const Bf16* row) {
+  return __shfl_sync(0xFFFFFFFFU, reinterpret_cast<std::uint64_t>(row + column_of<kVector>(0)),
+                     static_cast<int>(threadIdx.x) % 32);
+}
+/// Bytes from a thread's elements of one step to those of `step` steps later.
+template <int kVector>
+__device__ __forceinline__ std::uint64_t steps_bytes(int step) {
+  return static_cast<std::uint64_t>(step) * blockDim.x * kVector * sizeof(Bf16);
+}
+
+/// The sum over a block of whole warps. The order is that of butterflies over 32 lanes, the
+/// farthest first, in each warp and then over warps: every thread gets the same bits.
+struct BlockSum {
+  std::uint32_t to;    // of its warp
+  std::uint32_t from;  // of the eight that a lane adds
+
+  /// By all threads, before a barrier. Lane l adds the sums of warps l % 4, 4 further and so on,
+  /// which lie together in `sums`, zero where there is no warp.
+  __device__ __forceinline__ explicit BlockSum(float (&sums)[32]) {
+    if (threadIdx.x < 32) sums[threadIdx.x] = 0.0F;
+    const unsigned warp = threadIdx.x / 32;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    to = __shfl_sync(0xFFFFFFFFU, shared_address(&sums[warp % 4 * 8 + warp / 4]), lane);
+    from = __shfl_sync(0xFFFFFFFFU, shared_address(&sums[threadIdx.x % 4 * 8]), lane);
+  }
+  __device__ __forceinline__ float of(float value) const {
+    value = warp_sum(value);
+    if (threadIdx.x % 32 == 0)
+      asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(value) : "memory");
+    __syncthreads();
+    std::uint32_t a[4];
+    std::uint32_t b[4];
+    load_shared(a, from);
+    load_shared(b, from + 16);
+    float four[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) four[i] = __uint_as_float(a[i]) + __uint_as_float(b[i]);
+    float sum = (four[0] + four[2]) + (four[1] + four[3]);
+    sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 2);
+    return sum + __shfl_xor_sync(0xFFFFFFFFU, sum, 1);
+  }
+};
+
 template <int kVector, int kSteps>
 __global__ void __launch_bounds__(kRowThreadsMax)
     rms_norm_kernel(const RowForms out, const NormRows norm) {
   __shared__ RowScratch scratch;
+  __shared__ alignas(16) float sums[32];
+  using Part = Pairs<kVector>;
   const int width = static_cast<int>(norm.width);
   const std::int64_t row = blockIdx.x;
-  const auto column_of = [](int step) {
-    return (step * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kVector;
-  };
-  float weight[kSteps][kVector];
+  // What does not depend on the kernel before: the weight, and where the row lies.
+  Part weight[kSteps];
+  const std::uint64_t weight_at = place_in<kVector>(norm.weight);
 #pragma unroll
-  for (int step = 0; step < kSteps; ++step)  // the weight does not depend on the kernel before
-    if (column_of(step) < width) load_row(weight[step], norm.weight, column_of(step));
+  for (int step = 0; step < kSteps; ++step)
+    if (column_of<kVector>(step) < width) weight[step].load(weight_at + steps_bytes<kVector>(step));
+  const bool adds = norm.branch != nullptr;
+  const std::uint64_t x_at = place_in<kVector>(norm.x + row * norm.x_stride);
+  const std::uint64_t branch_at = place_in<kVector>(norm.branch + row * norm.width);
+  const BlockSum block_sum(sums);
+  __syncthreads();
   grid_begin();
-  float v[kSteps][kVector];
+  Part v[kSteps];
+  Part branch[kSteps];
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    if (column_of<kVector>(step) >= width) continue;
+    v[step].load(x_at + steps_bytes<kVector>(step));
+    if (adds) branch[step].load(branch_at + steps_bytes<kVector>(step));
+  }
   float squares = 0.0F;
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
+    if (adds) {
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) v[step][i] = 0.0F;
-    if (column_of(step) >= width) continue;
-    load_row(v[step], norm.x + row * norm.x_stride, column_of(step));
-    if (norm.branch != nullptr) {
-      float branch[kVector];
-      load_row(branch, norm.branch + row * norm.width, column_of(step));
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) v[step][i] = round_bf16(v[step][i] + branch[i]);
-      store_row(norm.residual + row * norm.x_stride, column_of(step), v[step]);
+      for (int i = 0; i < Part::kCount; ++i)
+        v[step].words[i] =
+            pack_bf16(v[step].low(i) + branch[step].low(i), v[step].high(i) + branch[step].high(i));
+      if (column_of<kVector>(step) < width)
+        v[step].store(norm.residual + row * norm.x_stride + column_of<kVector>(step));
     }
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) squares += v[step][i] * v[step][i];
+    for (int i = 0; i < Part::kCount; ++i) {
+      squares += v[step].low(i) * v[step].low(i);
+      squares += v[step].high(i) * v[step].high(i);
+    }
   }
-  const float mean = block_reduce<false>(squares, scratch.sums) / static_cast<float>(width);
+  const float mean = block_sum.of(squares) / static_cast<float>(width);
   const float inverse = 1.0F / sqrtf(mean + norm.eps);
+  // Products of two bf16 are exact in f32, so that one of pairs rounds them as f32 and a rounding.
 #pragma unroll
   for (int step = 0; step < kSteps; ++step)
 #pragma unroll
-    for (int i = 0; i < kVector; ++i)
-      v[step][i] = round_bf16(weight[step][i] * round_bf16(v[step][i] * inverse));
+    for (int i = 0; i < Part::kCount; ++i)
+      v[step].words[i] = multiply_bf16(
+          pack_bf16(v[step].low(i) * inverse, v[step].high(i) * inverse), weight[step].words[i]);
   finish_row<kVector, kSteps>(out, row, width, v, scratch);
 }
 
@@ -61,19 +128,23 @@ template <int kVector, int kSteps>
 __global__ void __launch_bounds__(kRowThreadsMax)
     silu_mul_kernel(const RowForms out, const Bf16* gate_up, std::int64_t stride, int width) {
   __shared__ RowScratch scratch;
-  grid_begin();
+  using Part = Pairs<kVector>;
   const std::int64_t row = blockIdx.x;
-  float v[kSteps][kVector];
+  const std::uint64_t gate_at = place_in<kVector>(gate_up + row * stride);
+  const std::uint64_t up_at = place_in<kVector>(gate_up + row * stride + width);
+  grid_begin();
+  Part v[kSteps];
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
-    const int column =
-        (step * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kVector;
-    if (column >= width) continue;
-    float up[kVector];
-    load_row(v[step], gate_up + row * stride, column);
-    load_row(up, gate_up + row * stride + width, column);
+    if (column_of<kVector>(step) >= width) continue;
+    Part gate;
+    Part up;
+    gate.load(gate_at + steps_bytes<kVector>(step));
+    up.load(up_at + steps_bytes<kVector>(step));
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) v[step][i] = silu_mul(v[step][i], up[i]);
+    for (int i = 0; i < Part::kCount; ++i)
+      v[step].words[i] =
+          pack_bf16(silu_mul(gate.low(i), up.low(i)), silu_mul(gate.high(i), up.high(i)));
   }
   finish_row<kVector, kSteps>(out, row, width, v, scratch);
 }
@@ -85,16 +156,14 @@ __global__ void __launch_bounds__(kRowThreadsMax) quantise_kernel(const RowForms
                                                                   const std::int32_t* rows_count,
                                                                   int width) {
   __shared__ RowScratch scratch;
-  grid_begin();
   const std::int64_t row = blockIdx.x;
+  const std::uint64_t x_at = place_in<kVector>(x + row * stride);
+  grid_begin();
   if (rows_count != nullptr && row >= *rows_count) return;
-  float v[kSteps][kVector];
+  Pairs<kVector> v[kSteps];
 #pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-    const int column =
-        (step * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kVector;
-    if (column < width) load_row(v[step], x + row * stride, column);
-  }
+  for (int step = 0; step < kSteps; ++step)
+    if (column_of<kVector>(step) < width) v[step].load(x_at + steps_bytes<kVector>(step));
   finish_row<kVector, kSteps>(out, row, width, v, scratch);
 }
 
@@ -142,7 +211,7 @@ __global__ void __launch_bounds__(32 * kManyWarps)
     for (int step = 0; step < kSteps; ++step)
 #pragma unroll
       for (int i = 0; i < 8; ++i) largest = fmaxf(largest, fabsf(value(step, i)));
-    const float scale = quant_scale(warp_max(largest));
+    const float scale = quant_scale(warp_largest(largest));
     if (lane == 0) out.scales[row] = scale;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {

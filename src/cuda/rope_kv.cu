@@ -116,14 +116,21 @@ __global__ void __launch_bounds__(kWarps * 32) rope_kv_kernel(const Parameters p
 
 constexpr int kGlmWidth = 128;
 constexpr int kGlmRotary = 64;
-constexpr int kGlmLanes = 16;                        // of a head, eight elements each
-constexpr int kGlmGroups = kWarps * 32 / kGlmLanes;  // of a block
+constexpr int kGlmLanes = 16;  // of a head, eight elements each
+constexpr int kGlmWarps = 4;
+constexpr int kGlmGroups = kGlmWarps * 32 / kGlmLanes;  // of a block
 
 /// A lane's eight elements of a head: four and four neighbours, the latter the rotation's partners
 /// of the former in lanes 0..7 of 16. Pairs of bf16.
 struct Piece {
   uint2 low, high;
 };
+
+/// The same place. NOTE: by a shuffle, which is not done again elsewhere: it would otherwise be
+/// computed where it is first used, after the wait.
+__device__ __forceinline__ std::int64_t made(std::int64_t place) {
+  return __shfl_sync(0xFFFFFFFFU, place, static_cast<int>(threadIdx.x) % 32);
+}
 
 /// Where a lane's elements lie in a head.
 struct Places {
@@ -144,13 +151,16 @@ __device__ __forceinline__ Piece load_codes(const std::uint8_t* head, const Plac
           make_uint2(*reinterpret_cast<const std::uint32_t*>(head + at.high), 0U)};
 }
 /// bf16(code * scale).
-__device__ __forceinline__ uint2 decoded(std::uint32_t codes, float scale) {
+__device__ __forceinline__ void decode(float (&v)[4], std::uint32_t codes, float scale) {
   std::uint32_t low;
   std::uint32_t high;
   e4m3_to_f16(codes, low, high);
   const float2 a = __half22float2(reinterpret_cast<const __half2&>(low));
   const float2 b = __half22float2(reinterpret_cast<const __half2&>(high));
-  return make_uint2(pack_bf16(a.x * scale, a.y * scale), pack_bf16(b.x * scale, b.y * scale));
+  v[0] = round_bf16(a.x * scale);
+  v[1] = round_bf16(a.y * scale);
+  v[2] = round_bf16(b.x * scale);
+  v[3] = round_bf16(b.y * scale);
 }
 __device__ __forceinline__ void store_piece(Bf16* head, const Places& at, const Piece& piece) {
   *reinterpret_cast<uint2*>(head + at.low) = piece.low;
@@ -205,9 +215,22 @@ __device__ __forceinline__ void rotate(Piece& piece, const float4& cosine, const
 __device__ __forceinline__ float largest_of(const float (&v)[4]) {
   return fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3])));
 }
-__device__ __forceinline__ std::uint32_t codes_of(const float (&v)[4], float scale) {
-  return pack_e4m3(v[0] / scale, v[1] / scale, v[2] / scale, v[3] / scale);
-}
+/// Codes of bf16 numbers. NOTE: a scale whose inverse is no normal number, or which is none itself,
+/// divides.
+struct Coder {
+  Divisor divisor;
+  bool fast;
+
+  __device__ __forceinline__ explicit Coder(float scale)
+      : divisor(scale), fast(scale > 0x1p-120F && scale < 0x1p120F) {}
+  __device__ __forceinline__ std::uint32_t codes_of(const float (&v)[4]) const {
+    if (!fast) [[unlikely]]
+      return pack_e4m3(v[0] / divisor.scale, v[1] / divisor.scale, v[2] / divisor.scale,
+                       v[3] / divisor.scale);
+    return pack_e4m3(divisor.quotient(v[0]), divisor.quotient(v[1]), divisor.quotient(v[2]),
+                     divisor.quotient(v[3]));
+  }
+};
 
 template <typename Parameters>
 __device__ __forceinline__ float* scales_of(const Parameters& p, bool is_query, bool is_key) {
@@ -220,7 +243,7 @@ __device__ __forceinline__ float* scales_of(const Parameters& p, bool is_query, 
 /// which products are fused with which sums is written out, so that every kEach has the same bits,
 /// and codes have those of their bf16 values.
 template <typename Parameters, int kEach>
-__global__ void __launch_bounds__(kWarps * 32) rope_kv_glm_kernel(const Parameters p) {
+__global__ void __launch_bounds__(kGlmWarps * 32) rope_kv_glm_kernel(const Parameters p) {
   constexpr bool kCodes = has_codes<Parameters>;
   const int lane = static_cast<int>(threadIdx.x) % kGlmLanes;
   const Places at = places_of(lane);
@@ -229,11 +252,16 @@ __global__ void __launch_bounds__(kWarps * 32) rope_kv_glm_kernel(const Paramete
   const auto groups = static_cast<std::uint32_t>((heads + kEach - 1) / kEach);
   const std::uint32_t index = blockIdx.x * kGlmGroups + threadIdx.x / kGlmLanes;
   const bool real = index < p.tokens * groups;
-  const std::int64_t token = real ? index / groups : 0;
-  const int first = static_cast<int>(index % groups) * kEach;
+  const std::uint32_t token_index = index / groups;
+  const std::int64_t token = real ? token_index : 0;
+  const int first = static_cast<int>(index - token_index * groups) * kEach;
+  const std::int64_t source =
+      made(token * p.qkv_stride + static_cast<std::int64_t>(first) * kGlmWidth);
   const bool rotates = lane < kGlmRotary / 8;
   // NOTE: the kernel before this one writes qkv and nothing else that is read here.
   const std::int64_t slot = p.slots[token];
+  const std::int64_t in_pages =
+      made(slot / kPageTokens * p.kv_heads * kPageTokens + slot % kPageTokens);
   float4 cosine;
   float4 sine;
   if (rotates) {
@@ -251,12 +279,9 @@ __global__ void __launch_bounds__(kWarps * 32) rope_kv_glm_kernel(const Paramete
   for (int e = 0; e < kEach; ++e)
     if (real && first + e < heads) {
       if constexpr (kCodes)
-        pieces[e] = load_codes(
-            p.qkv_codes + token * p.qkv_stride + static_cast<std::int64_t>(first + e) * kGlmWidth,
-            at);
+        pieces[e] = load_codes(p.qkv_codes + source + e * kGlmWidth, at);
       else
-        pieces[e] = load_piece(
-            p.qkv + token * p.qkv_stride + static_cast<std::int64_t>(first + e) * kGlmWidth, at);
+        pieces[e] = load_piece(p.qkv + source + e * kGlmWidth, at);
     }
   float row_scale = 0.0F;
   if constexpr (kCodes)
@@ -267,29 +292,37 @@ __global__ void __launch_bounds__(kWarps * 32) rope_kv_glm_kernel(const Paramete
     const bool is_query = head < p.query_heads;
     const bool is_key = !is_query && head < keys_end;
     Piece& piece = pieces[e];
-    if constexpr (kCodes)
-      piece = {decoded(piece.low.x, row_scale), decoded(piece.high.x, row_scale)};
     float low[4];
     float high[4];
-    widen(low, piece.low);
-    widen(high, piece.high);
+    if constexpr (kCodes) {
+      decode(low, piece.low.x, row_scale);
+      decode(high, piece.high.x, row_scale);
+    } else {
+      widen(low, piece.low);
+      widen(high, piece.high);
+    }
     // All lanes come here: the two halves of a warp may hold heads of different kinds.
     const float squares = of_16_lanes(__fadd_rn(squares_of(low), squares_of(high)),
                                       [](float a, float b) { return __fadd_rn(a, b); });
     if ((is_query ? p.q_norm : is_key ? p.k_norm : nullptr) != nullptr) {
       const float inverse =
           1.0F / sqrtf(__fmaf_rn(squares, 1.0F / static_cast<float>(kGlmWidth), p.eps));
-      const Piece& weight = is_query ? query_weight : key_weight;
+      const auto of_kind = [is_query](const uint2& query, const uint2& key) {
+        return make_uint2(is_query ? query.x : key.x, is_query ? query.y : key.y);
+      };
+      const Piece weight = {of_kind(query_weight.low, key_weight.low),
+                            of_kind(query_weight.high, key_weight.high)};
       piece = {normed(low, inverse, weight.low), normed(high, inverse, weight.high)};
+    } else if constexpr (kCodes) {
+      piece = {narrow(low), narrow(high)};
     }
     if (rotates && (is_query || is_key)) rotate(piece, cosine, sine);
     const bool present = real && head < heads;
     if (!kCodes && is_query && present)
       store_piece(p.q + (token * p.query_heads + head) * kGlmWidth, at, piece);
     const bool stored = present && !is_query && slot >= 0;
-    const int kv_head = (head - p.query_heads) % p.kv_heads;
-    std::int64_t place =
-        (slot / kPageTokens * p.kv_heads + kv_head) * kPageTokens + slot % kPageTokens;
+    const int kv_head = head - (is_key ? p.query_heads : keys_end);
+    std::int64_t place = in_pages + kv_head * kPageTokens;
     void* pages = is_key ? p.k : p.v;
     if (p.k_scales == nullptr) {
       if (stored) store_piece(static_cast<Bf16*>(pages) + place * kGlmWidth, at, piece);
@@ -310,8 +343,9 @@ __global__ void __launch_bounds__(kWarps * 32) rope_kv_glm_kernel(const Paramete
     const float scale = largest == 0.0F ? 1.0F : largest / kE4m3Max;
     if (lane == 0) scales_of(p, is_query, is_key)[place] = scale;
     std::uint8_t* codes = static_cast<std::uint8_t*>(pages) + place * kGlmWidth;
-    *reinterpret_cast<std::uint32_t*>(codes + at.low) = codes_of(low, scale);
-    *reinterpret_cast<std::uint32_t*>(codes + at.high) = codes_of(high, scale);
+    const Coder coder(scale);
+    *reinterpret_cast<std::uint32_t*>(codes + at.low) = coder.codes_of(low);
+    *reinterpret_cast<std::uint32_t*>(codes + at.high) = coder.codes_of(high);
   }
 }
 
@@ -340,12 +374,13 @@ cudaError_t launch(const Parameters& p, cudaStream_t stream) {
   const int each = !glm || a_group < 2 ? 1 : a_group < 4 ? 2 : 4;
   const std::int64_t groups = p.tokens * ((heads + each - 1) / each);
   const int block = glm ? kGlmGroups : kWarps;
-  return launch_kernel(
-      !glm        ? rope_kv_kernel<Parameters>
-      : each == 1 ? rope_kv_glm_kernel<Parameters, 1>
-      : each == 2 ? rope_kv_glm_kernel<Parameters, 2>
-                  : rope_kv_glm_kernel<Parameters, 4>,
-      {dim3(static_cast<unsigned>((groups + block - 1) / block)), dim3(kWarps * 32)}, stream, p);
+  return launch_kernel(!glm        ? rope_kv_kernel<Parameters>
+                       : each == 1 ? rope_kv_glm_kernel<Parameters, 1>
+                       : each == 2 ? rope_kv_glm_kernel<Parameters, 2>
+                                   : rope_kv_glm_kernel<Parameters, 4>,
+                       {dim3(static_cast<unsigned>((groups + block - 1) / block)),
+                        dim3((glm ? kGlmWarps : kWarps) * 32)},
+                       stream, p);
 }
 
 }  // namespace

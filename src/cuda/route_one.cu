@@ -22,23 +22,21 @@ namespace {
 constexpr int kParts = kFastParts;
 constexpr int kStep = kRouteStep;
 constexpr int kKept = kRouteFewSteps;  // steps whose weights stay in registers
-constexpr int kTokens = 8;             // of a tile of the tensor cores
 constexpr int kOwnBarrier = 1;         // a named one
 
 struct OnePlan {
-  float received[kParts][kFastExperts];  // every part's sums of this CTA's token
+  float received[kParts][kFastExperts];  // every part's sums
   CountedChoice choice;
   std::uint64_t barrier;
 };
 
 template <int kThreads, int kCtas>
-__global__ void __launch_bounds__(kThreads, kCtas) route_one_kernel(const Route p, int row) {
+__global__ void __launch_bounds__(kThreads, kCtas)
+    route_one_kernel(const Route p, int row_elements) {
   __shared__ OnePlan shared;
-  extern __shared__ __align__(16) std::uint8_t raw[];
-  auto* rows = reinterpret_cast<Bf16*>(raw);  // [kTokens][row]
+  extern __shared__ __align__(128) std::uint8_t raw[];
+  auto* row = reinterpret_cast<Bf16*>(raw);  // [row_elements], the token's part
   const auto [thread, threads, warp, lane, group, quad, rank] = route_place();
-  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) / kParts * kTokens;
-  const int tokens = static_cast<int>(min(p.tokens - first, static_cast<std::int64_t>(kTokens)));
   const int begin = part_begin(p.hidden, rank);
   const int steps = part_begin(p.hidden, rank + 1) - begin;
   const std::uint32_t barrier = shared_address(&shared.barrier);
@@ -56,7 +54,7 @@ __global__ void __launch_bounds__(kThreads, kCtas) route_one_kernel(const Route 
                   static_cast<std::uint32_t>(steps) * kStep * sizeof(Bf16));
   const Bf16* low = weight_piece(p, begin, quad, warp * 16 + group);
   const Bf16* high = weight_piece(p, begin, quad, warp * 16 + group + 8);
-  auto* beyond = reinterpret_cast<uint4*>(rows + kTokens * row) + thread;  // [][2][threads]
+  auto* beyond = reinterpret_cast<uint4*>(row + row_elements) + thread;  // [][2][threads]
 #pragma unroll 1
   for (int i = kKept; i < steps; ++i) {
     uint4* to = beyond + (i - kKept) * 2 * threads;
@@ -72,19 +70,22 @@ __global__ void __launch_bounds__(kThreads, kCtas) route_one_kernel(const Route 
   const float bias = bias_of(p, thread);
   for (int i = thread; i < static_cast<int>(sizeof shared.choice / 4); i += threads)
     reinterpret_cast<std::uint32_t*>(&shared.choice)[i] = 0;
+  // NOTE: by shuffles, which are not done again after the wait.
+  std::uint64_t from = __shfl_sync(
+      0xFFFFFFFFU, reinterpret_cast<std::uint64_t>(p.x + begin * kStep + thread * 8), lane);
+  std::uint32_t to = __shfl_sync(0xFFFFFFFFU, shared_address(row + thread * 8), lane);
+  const std::uint32_t to_end = shared_address(row + steps * kStep);
+  cluster_wait();  // every CTA has begun
   grid_wait();
 #pragma unroll 1
-  for (int i = warp; i < tokens; i += threads / 32) {
-    const Bf16* from = p.x + (first + i) * p.x_stride + begin * kStep;
-#pragma unroll 1
-    for (int at = lane * 8; at < steps * kStep; at += 32 * 8)
-      copy_16(shared_address(rows + i * row + at), from + at, 16);
+  for (; to < to_end; to += static_cast<std::uint32_t>(threads) * 16) {
+    copy_16(to, reinterpret_cast<const void*>(from), 16);
+    from += static_cast<std::uint64_t>(threads) * 16;
   }
   copy_commit();
   copy_wait<0>();
   __syncthreads();
-  // Absent tokens are the last one again.
-  const Bf16* token = rows + min(group, tokens - 1) * row + quad * 8;
+  const Bf16* token = row + quad * 8;  // of all eight of a tile
   float s[2][4] = {};
 #pragma unroll
   for (int i = 0; i < kKept; ++i)
@@ -100,21 +101,18 @@ __global__ void __launch_bounds__(kThreads, kCtas) route_one_kernel(const Route 
     multiply_tile(s, make_uint4(a[0], a[1], a[2], a[3]), make_uint4(b[0], b[1], b[2], b[3]),
                   *reinterpret_cast<const uint4*>(token + i * kStep));
   }
-  cluster_wait();  // every CTA has begun
   const float4 four =
       turn(make_float4(s[0][0] + s[1][0], s[0][1] + s[1][1], s[0][2] + s[1][2], s[0][3] + s[1][3]));
-  const int owner = quad * 2 + group % 2;
-  if (owner < tokens) {
+  if (quad * 2 + group % 2 == 0) {  // the first token's, to the first CTA
     const int expert = warp * 16 + group / 2 % 2 * 8 + group / 4 * 4;
-    const auto to = static_cast<std::uint32_t>(owner);
-    cluster_send(cluster_address(shared_address(&shared.received[rank][expert]), to), four,
-                 cluster_address(barrier, to));
+    cluster_send(cluster_address(shared_address(&shared.received[rank][expert]), 0), four,
+                 cluster_address(barrier, 0));
   }
   const int own_threads = (p.experts + 31) / 32 * 32;
-  if (rank >= tokens || thread >= own_threads) return;  // nobody sends for these threads
+  if (rank > 0 || thread >= own_threads) return;  // nobody sends for these threads
   mbarrier_wait_cluster(barrier, 0);
   choose_from_parts(
-      p, (static_cast<int>(first) + rank) * p.top_k, shared.received, shared.choice,
+      p, 0, shared.received, shared.choice,
       {.list = warp, .lane = lane, .barrier = kOwnBarrier, .threads = own_threads, .bias = bias});
 }
 
@@ -126,8 +124,8 @@ OneKernel one_kernel(int threads) {
   const auto prepare = [](OneKernel kernel) -> OneKernel {
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) ==
                        cudaSuccess &&
-                   use_shared_memory(kernel, route_rows_bytes(kParts * kStep * kFastStepsMax,
-                                                              kTokens, kFastExperts * 2, kKept)) ==
+                   use_shared_memory(kernel, route_rows_bytes(kParts * kStep * kFastStepsMax, 1,
+                                                              kFastExperts * 2, kKept)) ==
                        cudaSuccess
                ? kernel
                : nullptr;
@@ -145,7 +143,7 @@ cudaError_t launch_route_one(const Route& p, cudaStream_t stream) {
   if (kernel == nullptr) return cudaErrorInvalidValue;
   return launch_kernel(kernel,
                        {dim3(kParts), dim3(static_cast<unsigned>(threads)),
-                        route_rows_bytes(p.hidden, kTokens, threads, kKept), kParts},
+                        route_rows_bytes(p.hidden, 1, threads, kKept), kParts},
                        stream, p, route_row_elements(p.hidden));
 }
 

@@ -2,6 +2,9 @@
 // The end of every kernel that makes a row of activations: a block holds the row in registers, 8
 // neighbouring elements a thread and step (single elements where rows are not aligned), and writes
 // it in the forms its readers need.
+//
+// NOTE: of one row a block is all that works, so its instructions and what they wait for are the
+// kernel's time: elements stay pairs of bf16, and maxima are taken by one instruction a warp.
 #pragma once
 
 #include <cfloat>
@@ -15,8 +18,7 @@ constexpr int kRowThreadsMax = 1024;
 constexpr int kBlocksMax = 512;  // quantisation blocks of a row: widths to 65,536
 
 struct RowScratch {
-  float sums[32];  // of block_reduce(), each used once a row
-  float maxima[32];
+  std::uint32_t maxima[32];       // of warps, used once a row
   int block_largest[kBlocksMax];  // bits of a non-negative float: integer order is float order
 };
 
@@ -46,6 +48,48 @@ __device__ __forceinline__ void store_row(Bf16* row, int column, const float (&v
   }
 }
 
+/// `kVector` neighbouring elements as they lie in memory; a single one has a zero beside it.
+template <int kVector>
+struct Pairs {
+  static constexpr int kCount = (kVector + 1) / 2;
+  std::uint32_t words[kCount] = {};
+
+  __device__ __forceinline__ float low(int i) const { return __uint_as_float(words[i] << 16); }
+  __device__ __forceinline__ float high(int i) const {
+    return __uint_as_float(words[i] & 0xFFFF0000U);
+  }
+  /// From an address in global memory. NOTE: in program order, so that loads that are written
+  /// together are under way together.
+  __device__ __forceinline__ void load(std::uint64_t from) {
+    if constexpr (kVector == 8) {
+      asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+                   : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                   : "l"(from)
+                   : "memory");
+    } else {
+      Bf16 element;
+      asm volatile("ld.global.u16 %0, [%1];" : "=h"(element) : "l"(from) : "memory");
+      words[0] = element;
+    }
+  }
+  __device__ __forceinline__ void store(Bf16* to) const {
+    if constexpr (kVector == 8) {
+      *reinterpret_cast<uint4*>(to) = make_uint4(words[0], words[1], words[2], words[3]);
+    } else {
+      *to = static_cast<Bf16>(words[0]);
+    }
+  }
+};
+
+/// The largest of a block's magnitudes, as warp_largest().
+__device__ __forceinline__ float block_largest(float magnitude, std::uint32_t* scratch) {
+  magnitude = warp_largest(magnitude);
+  const unsigned lane = threadIdx.x % 32;
+  if (lane == 0) scratch[threadIdx.x / 32] = __float_as_uint(magnitude);
+  __syncthreads();
+  return warp_largest(lane < blockDim.x / 32 ? __uint_as_float(scratch[lane]) : 0.0F);
+}
+
 /// Codes of elements that are bf16 numbers.
 template <int kVector>
 __device__ __forceinline__ void store_codes(std::uint8_t* row,
@@ -69,35 +113,45 @@ __device__ __forceinline__ void store_codes(std::uint8_t* row,
   }
 }
 
-/// Writes a row, already rounded to bf16 values, in the forms wanted.
+/// Writes a row in the forms wanted; elements beyond its width are zero.
 template <int kVector, int kSteps>
 __device__ void finish_row(const RowForms& out,
                            std::int64_t row,
                            int width,
-                           const float (&v)[kSteps][kVector],
+                           const Pairs<kVector> (&v)[kSteps],
                            RowScratch& scratch) {
   const auto column_of = [](int step) {
     return (step * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kVector;
+  };
+  const auto largest_of = [](const Pairs<kVector>& pairs) {
+    float largest = 0.0F;  // NOTE: fmaxf leaves NaN out
+#pragma unroll
+    for (int i = 0; i < Pairs<kVector>::kCount; ++i)
+      largest = fmaxf(largest, fmaxf(fabsf(pairs.low(i)), fabsf(pairs.high(i))));
+    return largest;
+  };
+  const auto store = [](std::uint8_t* codes, int column, const Pairs<kVector>& pairs, float scale) {
+    float values[kVector];
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) values[i] = i % 2 == 0 ? pairs.low(i / 2) : pairs.high(i / 2);
+    store_codes(codes, column, values, scale);
   };
   if (out.values != nullptr) {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step)
       if (column_of(step) < width)
-        store_row(out.values + row * out.values_stride, column_of(step), v[step]);
+        v[step].store(out.values + row * out.values_stride + column_of(step));
   }
   if (out.codes != nullptr) {
     float largest = 0.0F;
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step)
-#pragma unroll
-      for (int i = 0; i < kVector; ++i)
-        if (column_of(step) < width) largest = fmaxf(largest, fabsf(v[step][i]));
-    const float scale = quant_scale(block_reduce<true>(largest, scratch.maxima));
+    for (int step = 0; step < kSteps; ++step) largest = fmaxf(largest, largest_of(v[step]));
+    const float scale = quant_scale(block_largest(largest, scratch.maxima));
     if (threadIdx.x == 0) out.scales[row] = scale;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step)
       if (column_of(step) < width)
-        store_codes(out.codes + row * out.codes_stride, column_of(step), v[step], scale);
+        store(out.codes + row * out.codes_stride, column_of(step), v[step], scale);
   }
   if (out.block_codes != nullptr) {
     const int blocks = (width + kQuantColumns - 1) / kQuantColumns;
@@ -105,13 +159,10 @@ __device__ void finish_row(const RowForms& out,
       scratch.block_largest[i] = 0;
     __syncthreads();
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      if (column_of(step) >= width) continue;
-      float largest = 0.0F;
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) largest = fmaxf(largest, fabsf(v[step][i]));
-      atomicMax(&scratch.block_largest[column_of(step) / kQuantColumns], __float_as_int(largest));
-    }
+    for (int step = 0; step < kSteps; ++step)
+      if (column_of(step) < width)
+        atomicMax(&scratch.block_largest[column_of(step) / kQuantColumns],
+                  __float_as_int(largest_of(v[step])));
     __syncthreads();
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
@@ -120,7 +171,7 @@ __device__ void finish_row(const RowForms& out,
       const float scale = quant_scale(__int_as_float(scratch.block_largest[block]));
       if (column_of(step) % kQuantColumns == 0)
         out.block_scales[row * out.block_scales_stride + block] = scale;
-      store_codes(out.block_codes + row * out.block_codes_stride, column_of(step), v[step], scale);
+      store(out.block_codes + row * out.block_codes_stride, column_of(step), v[step], scale);
     }
   }
 }
