@@ -8,7 +8,7 @@ without a tokenizer, or without trained weights, can be checked by. Standard lib
     tools/batch_check.py --koho build/release/src/app/koho --vocabulary 4096 -- --model models/tiny --device cpu
 
 Requests are drawn from --seed: prompts of token ids of 16 to 512, in groups that begin alike, so that the prefix cache
-has hits; greedy and drawn, some with penalties, log-probabilities or two answers. Exit code 1 if
+has hits once more requests wait than are computed at once; greedy and drawn, some with penalties, log-probabilities or two answers. Exit code 1 if
 an answer is missing, is an error, has another number of tokens than asked for, an id outside the vocabulary or a
 log-probability above 0.
 """
@@ -87,7 +87,7 @@ def main():
         own, flags = own[:own.index("--")], own[own.index("--") + 1:]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--koho", required=True)
-    parser.add_argument("--requests", type=int, default=64)
+    parser.add_argument("--requests", type=int, default=160)
     parser.add_argument("--vocabulary", type=int, required=True, help="ids are drawn below it")
     parser.add_argument("--longest", type=int, default=512, help="tokens of a prompt, at most")
     parser.add_argument("--seed", type=int, default=1)
@@ -111,7 +111,7 @@ def main():
         faults += [f"{request['id']}: {fault}" for fault in faults_of(request, by_id.get(request["id"]), options.vocabulary)]
     usage = [answer["usage"] for answer in answers if "usage" in answer]
     total = {key: sum(entry[key] for entry in usage) for key in ("prompt_tokens", "cached_tokens", "completion_tokens")}
-    if options.requests >= 64 and "--no-prefix-cache" not in flags and usage and total["cached_tokens"] == 0:
+    if options.requests >= 160 and "--no-prefix-cache" not in flags and usage and total["cached_tokens"] == 0:
         faults.append("prompts begin alike and none was found in the cache")
     for fault in faults[:20]:
         print("FAILED", fault)

@@ -34,7 +34,7 @@ AIR = "tests/data/configs/glm-4.5-air.json"
 AIR_BYTES = {"each layer": 2.36e9, "all": 2.6e9, "beside": 22e9}  # FP8 weights; cache, scratch and what CUDA takes
 # Built first, so that the GPU has work while the rest is compiled.
 KERNEL_TARGETS = ["cuda_op_test"]
-OTHER_TARGETS = ["cuda_golden_test", "cuda_worker_test", "cuda_engine_test", "op_bench", "koho", "engine_so",
+OTHER_TARGETS = ["cuda_golden_test", "cuda_worker_test", "cuda_engine_test", "op_bench", "matmul_forms", "koho", "engine_so",
                  "capi_engine_test"]
 
 
@@ -123,6 +123,11 @@ def steps(found, out):
     # Speed.
     list_.append(Step("op timings", [BUILD / "bench" / "op_bench", "--out", out / "ops.json", "--commit", commit], 300,
                       (r" us ", r"WRONG|failed|cannot be built", r"^-- .* cases")))
+    list_.append(Step("op timings, portable", [BUILD / "bench" / "op_bench", "--portable", "--only", "experts_ep4", "--out",
+                                               out / "ops_portable.json", "--commit", commit], 60, (r" us ", r"WRONG|failed")))
+    list_.append(Step("linear beside cuBLASLt", [BUILD / "bench" / "matmul_forms", "--only", "tp", "--chosen", "--top", "0", "--tokens",
+                                                 "1,8,16,32,48,64,65,80,96,112,128", "--commit", commit, "--out",
+                                                 out / "linear.json"], 120, (r"chosen",)))
     list_.append(Step("latency", [*latency, "--batch", "1,16,64", "--context", "1024", "--prefill", "8192", "--out",
                                   out / "latency.json"], 150, timing))
     # A process of its own: whatever records kernels stays in it.
@@ -150,10 +155,16 @@ def steps(found, out):
     list_.append(Step("loading", ["bash", "-c", load], 150, (r"weights:", r"GB/s"), memory=40e9,
                       record=(out / "loading.json", loading_rows)))
 
+    # Last, of all these files: which goals are reached.
+    list_.append(Step("goals", [sys.executable, "tools/speed_goals.py", *(out / f"{name}.json" for name in (
+        "ops", "ops_portable", "linear", "latency_kernels", "latency", "throughput", "loading"))], 20, (r".*",)))
+
     # compute-sanitizer: one round a case, the small ones.
     if shutil.which("compute-sanitizer"):
         for tool in ("memcheck", "racecheck", "synccheck", "initcheck"):
-            list_.append(Step(f"sanitize {tool}", ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9",
+            # Racecheck reports hazards inside cuBLASLt's kernels, which the self-test runs.
+            ours = ["--kernel-name-exclude", "kernel_substring=nvjet"] if tool == "racecheck" else []
+            list_.append(Step(f"sanitize {tool}", ["compute-sanitizer", "--tool", tool, *ours, "--error-exitcode", "9",
                                                    tests / "ops" / "cuda_op_test", "--gtest_filter=-*long*:*many*:*large*:*131072*"],
                               500, (*failures, r"ERROR SUMMARY"), {"KOHO_OP_SEED": seed, "KOHO_OP_ROUNDS": "1"},
                               group="sanitize", needs_all=False))

@@ -252,13 +252,13 @@ __global__ void __launch_bounds__(TurnedPlan<kRows, kWarpgroups, kSlotWidth, kRe
   } else {
     named_barrier(2, Plan::kThreads);
   }
-  // NOTE: by all warps: under compute-sanitizer the others wait here for those that arrive later.
+  // NOTE: by all warps, as the wait: under compute-sanitizer some would wait for the others.
   if constexpr (kShared > 1) cluster_arrive();
   const int next_block = static_cast<int>(gridDim.x) * kRows;  // rows
 
   if (warp >= Plan::kWarps) {  // ---- the copying warps
     const int units = stages * kHalves;
-    if (kShared > 1 && warp == Plan::kWarps) cluster_wait();  // for the others' barriers
+    if constexpr (kShared > 1) cluster_wait();  // for the others' barriers
     if (elect_one()) {
       if (warp == Plan::kWarps) {
         do {
@@ -291,6 +291,7 @@ __global__ void __launch_bounds__(TurnedPlan<kRows, kWarpgroups, kSlotWidth, kRe
   }
   grid_wait();
   if (cut.released_after < 0) grid_release();
+  if constexpr (kShared > 1) cluster_wait();
   const int token = piece.token + warp * 16 + lane / 4;  // and the eighth behind it
   const int tokens = piece.token + cut.each;             // where this CTA's end
   float x_scales[2];
