@@ -35,8 +35,10 @@ using namespace koho;        // NOLINT(google-build-using-namespace): a program 
 using namespace koho::cuda;  // NOLINT(google-build-using-namespace)
 
 constexpr std::int64_t kRotated = 600LL << 20;  // bytes of weights that calls take in turn
-constexpr int kCalls = 100;                     // of the dense kernel
-constexpr int kExpertCalls = 10;                // of the other one
+constexpr std::int64_t kDrawn =
+    (16LL << 20) + 4096;          // bytes of weights that are drawn; the rest repeats them
+constexpr int kCalls = 100;       // of the dense kernel
+constexpr int kExpertCalls = 10;  // of the other one
 constexpr int kReplays = 5;
 constexpr double kReadCeiling = 4.45e12;  // bytes a second, measured on an H200 (docs/kernels)
 constexpr int kLibraryForms = 6;          // algorithms that its heuristics propose
@@ -48,12 +50,16 @@ struct Shape {
   int width;  // elements
 };
 constexpr Shape kShapes[] = {
-    {"qkv_tp4", TileType::fp8, 3584, 5120},    {"o_tp4", TileType::fp8, 5120, 3072},
-    {"dense_tp4", TileType::fp8, 6144, 5120},  {"qkv_tp8", TileType::fp8, 1792, 5120},
-    {"o_tp8", TileType::fp8, 5120, 1536},      {"dense_tp8", TileType::fp8, 3072, 5120},
-    {"qkv_tp1", TileType::fp8, 14336, 5120},   {"o_tp1", TileType::fp8, 5120, 12288},
-    {"dense_tp1", TileType::fp8, 24576, 5120}, {"qkv_air", TileType::fp8, 14336, 4096},
-    {"o_air", TileType::fp8, 4096, 12288},     {"head_tp4", TileType::bf16, 37888, 5120},
+    {"qkv_tp4", TileType::fp8, 3584, 5120},      {"o_tp4", TileType::fp8, 5120, 3072},
+    {"dense_tp4", TileType::fp8, 6144, 5120},    {"qkv_tp8", TileType::fp8, 1792, 5120},
+    {"o_tp8", TileType::fp8, 5120, 1536},        {"dense_tp8", TileType::fp8, 3072, 5120},
+    {"qkv_tp1", TileType::fp8, 14336, 5120},     {"o_tp1", TileType::fp8, 5120, 12288},
+    {"dense_tp1", TileType::fp8, 24576, 5120},   {"qkv_air", TileType::fp8, 14336, 4096},
+    {"o_air", TileType::fp8, 4096, 12288},       {"dense_air", TileType::fp8, 21888, 4096},
+    {"qkv_air_4", TileType::fp8, 3584, 4096},    {"o_air_4", TileType::fp8, 4096, 3072},
+    {"qkv_air_8", TileType::fp8, 1792, 4096},    {"o_air_8", TileType::fp8, 4096, 1536},
+    {"head_tp4", TileType::bf16, 37888, 5120},   {"head_tp8", TileType::bf16, 18944, 5120},
+    {"head_air_4", TileType::bf16, 37888, 4096}, {"head_whole", TileType::bf16, 151552, 5120},
 };
 
 /// An expert's matrix; its rows are those of gate and up, or of the way down.
@@ -138,11 +144,12 @@ Result<Operands> make_operands(const std::shared_ptr<DeviceMemory>& memory,
   KOHO_TRY_ASSIGN(o.x_scales, allocate(tokens_max * 4LL));
   KOHO_TRY_ASSIGN(o.out, allocate(tokens_max * shape.rows * 4LL));
   KOHO_TRY_ASSIGN(o.workspace, allocate(kWorkspace));
-  const std::vector<std::uint8_t> weight = random_bytes(o.matrix_bytes, shape.type, 1);
-  KOHO_TRY(copy_to(o.weights, weight.data(), weight.size()));
-  for (std::int64_t i = 1; i < o.copies; ++i)
-    KOHO_CUDA_TRY(cudaMemcpy(o.weights.as<std::byte>() + i * o.matrix_bytes, o.weights.as<void>(),
-                             static_cast<std::size_t>(o.matrix_bytes), cudaMemcpyDeviceToDevice));
+  const std::int64_t weight_bytes = o.copies * o.matrix_bytes;
+  const std::vector<std::uint8_t> weight = random_bytes(kDrawn, shape.type, 1);
+  for (std::int64_t at = 0; at < weight_bytes; at += kDrawn)
+    KOHO_CUDA_TRY(cudaMemcpy(o.weights.as<std::byte>() + at, weight.data(),
+                             static_cast<std::size_t>(std::min(kDrawn, weight_bytes - at)),
+                             cudaMemcpyHostToDevice));
   const std::vector<std::uint8_t> x =
       random_bytes(tokens_max * shape.width * element, shape.type, 2);
   KOHO_TRY(copy_to(o.x, x.data(), x.size()));
@@ -214,15 +221,12 @@ std::vector<DenseForm> forms_of(const Matmul& p, int multiprocessors, bool chose
   const bool bf16 = p.type == TileType::bf16;
   for (const int columns : {8, 16, 32, 64, 128}) {
     if (columns < p.tokens || (columns > 16 && columns / 2 >= p.tokens)) continue;
-    for (const int slot_width : {256, 128}) {
-      if (slot_width == 128 && (bf16 || columns < 64)) continue;
-      for (const int kilobytes : {50, 54, 66, 72, 75, 100, 147, 200})
-        for (const int copiers : {1, 2})
-          add({.columns = columns,
-               .slot_width = slot_width,
-               .ring_bytes = kilobytes << 10,
-               .copiers = copiers});
-    }
+    for (const int kilobytes : {50, 54, 66, 72, 75, 100, 147, 200})
+      for (const int copiers : {1, 2})
+        add({.columns = columns,
+             .slot_width = bf16 || columns < 64 ? 256 : 128,
+             .ring_bytes = kilobytes << 10,
+             .copiers = copiers});
   }
   if (p.tokens <= 8) return forms;
   for (DenseForm form : turned_forms(p)) {

@@ -65,8 +65,9 @@ __device__ __forceinline__ int first_group(int rank, int ctas) {
 
 /// How a launch is cut, beside what the kernel's template says.
 struct DenseCut {
-  int slots;    // of the ring
-  int copiers;  // warps: 1, or 2 where one copies token rows alone
+  int slots;           // of the ring
+  int copiers;         // warps: 1, or 2 where one copies token rows alone
+  bool releases_late;  // the next call's CTAs begin when this one's first slot is there
 };
 
 /// What a CTA has of the matrix.
@@ -95,12 +96,14 @@ struct DenseRing {
 };
 
 /// Copies a piece's weights, token rows or both into the ring; one lane. Weights do not depend on
-/// the kernel before: they fill the ring, then the wait follows.
+/// the kernel before: they fill the ring, then the wait follows. Who copies token rows releases the
+/// next kernel, if that is to be late.
 template <int kColumns, int kSlotWidth, bool kWeights, bool kTokens>
 __device__ __forceinline__ void copy_operands(const Matmul& p,
                                               const CUtensorMap& x_map,
                                               const DensePiece& piece,
                                               const DenseRing& ring,
+                                              bool releases_late,
                                               std::uint64_t policy) {
   using Plan = DensePlan<kColumns, kSlotWidth>;
   constexpr int kHalves = kStageWidth / kSlotWidth;
@@ -142,6 +145,10 @@ __device__ __forceinline__ void copy_operands(const Matmul& p,
     grid_wait();
 #pragma unroll 1
     for (int i = 0; i < ahead; ++i) copy_tokens(begin + i, i);
+    if (releases_late) {
+      mbarrier_wait(ring.full, 0);
+      grid_release();
+    }
   }
   int slot = 0;
   std::uint32_t phase = 0;
@@ -193,6 +200,10 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
     }
     mbarrier_init(received, 1);
     mbarrier_init_fence();
+    // NOTE: nothing needs this: the line above orders the barriers for the copy engine and for the
+    // cluster. But with it 5120x3072 takes 5.0 us at 16 tokens, without 5.6, and a wait of the same
+    // length does not do the same.
+    proxy_fence_all();
     if (ctas > 1)  // from all others
       mbarrier_arrive_expect(received,
                              static_cast<std::uint32_t>((ctas - 1) * owned * Plan::kTiles * 512));
@@ -204,11 +215,13 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
     if (elect_one()) {
       const std::uint64_t policy = evict_first_policy();
       if (cut.copiers == 1)
-        copy_operands<kColumns, kSlotWidth, true, true>(p, x_map, piece, ring, policy);
+        copy_operands<kColumns, kSlotWidth, true, true>(p, x_map, piece, ring, cut.releases_late,
+                                                        policy);
       else if (warp == kConsumers / 32)
-        copy_operands<kColumns, kSlotWidth, true, false>(p, x_map, piece, ring, policy);
+        copy_operands<kColumns, kSlotWidth, true, false>(p, x_map, piece, ring, false, policy);
       else
-        copy_operands<kColumns, kSlotWidth, false, true>(p, x_map, piece, ring, policy);
+        copy_operands<kColumns, kSlotWidth, false, true>(p, x_map, piece, ring, cut.releases_late,
+                                                         policy);
     }
     return;  // NOTE: at once, or ptxas takes what is copied lane by lane; no barrier needs them
   }
@@ -220,7 +233,7 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
     bias[i] = p.bias != nullptr && n < p.rows ? to_float(p.bias[n]) : 0.0F;
   }
   grid_wait();
-  grid_release();
+  if (!cut.releases_late) grid_release();
   for (int i = thread; i < kColumns; i += kConsumers)
     x_scales[i] = kType == TileType::fp8 && i < p.tokens ? p.x_scales[i] : 1.0F;
 
@@ -456,9 +469,10 @@ cudaError_t launch_form(const Matmul& p,
   if (prepared != cudaSuccess) return prepared;
   const int stages = ceil_div(p.width_bytes, kStageWidth);
   const int longest = ceil_div(stages, p.parts) * (kStageWidth / kSlotWidth);
+  const int slots = std::min({longest, kRingSlotsMax, std::max(2, form.ring_bytes / Plan::kSlot)});
+  // Where most of a CTA's weights are still to come, the next call's would only stand before them.
   const DenseCut cut{
-      .slots = std::min({longest, kRingSlotsMax, std::max(2, form.ring_bytes / Plan::kSlot)}),
-      .copiers = form.copiers};
+      .slots = slots, .copiers = form.copiers, .releases_late = longest >= 2 * slots};
   return launch_kernel(kernel,
                        {dim3(static_cast<unsigned>(p.tiles * p.parts)),
                         dim3(static_cast<unsigned>(Plan::kConsumers + 32 * cut.copiers)),
@@ -466,16 +480,20 @@ cudaError_t launch_form(const Matmul& p,
                        stream, p, x_map, cut);
 }
 
+/// Slots of half a stage where few whole ones are as much as a CTA of two or three may have.
+constexpr int slot_width_of(TileType type, int columns) {
+  return type == TileType::fp8 && columns >= 64 ? kStageWidth / 2 : kStageWidth;
+}
+
 template <TileType kType, int kColumns>
 cudaError_t launch_columns(const Matmul& p,
                            const CUtensorMap& x_map,
                            const DenseForm& form,
                            cudaStream_t stream) {
-  if (form.slot_width == kStageWidth)
-    return launch_form<kType, kColumns, kStageWidth>(p, x_map, form, stream);
-  if constexpr (kType == TileType::fp8 && kColumns >= 64)
-    return launch_form<kType, kColumns, kStageWidth / 2>(p, x_map, form, stream);
-  return cudaErrorInvalidValue;  // no shape was fastest with another one
+  constexpr int kSlotWidth = slot_width_of(kType, kColumns);
+  return form.slot_width == kSlotWidth
+             ? launch_form<kType, kColumns, kSlotWidth>(p, x_map, form, stream)
+             : cudaErrorInvalidValue;
 }
 
 template <TileType kType>
@@ -514,6 +532,7 @@ DenseForm dense_form(const Matmul& p, int multiprocessors) {
   constexpr int kSharedOfOne = 228 << 10;  // of a multiprocessor
   const int beside_ring = (p.parts > 1 ? 11 : 4) << 10;
   constexpr int kTilesEnough = 200;
+  constexpr int kShort = 6;  // stages
   DenseForm form = turned_form(p, multiprocessors);
   if (form.rows > 0) return form;
   form.columns = p.tokens <= 8    ? 8
@@ -521,23 +540,27 @@ DenseForm dense_form(const Matmul& p, int multiprocessors) {
                  : p.tokens <= 32 ? 32
                  : p.tokens <= 64 ? 64
                                   : 128;
+  form.slot_width = slot_width_of(p.type, form.columns);
+  const int blocks = p.tiles * p.parts;
+  const int each = ceil_div(blocks, multiprocessors);
   if (p.type == TileType::bf16) {
-    form.ring_bytes = form.columns <= 32 ? kMiddle : kSmall;
+    // NOTE: 18944 rows are 296 tiles: with room for three on each of 132 multiprocessors they took
+    // 51 us, with room for two 46; 592 tiles 85 and 88.
+    form.ring_bytes = form.columns > 32 ? kSmall : each <= 3 ? kLarge : kMiddle;
     return form;
   }
   form.copiers = p.tiles >= kTilesEnough ? 1 : 2;
   const bool many = form.columns >= 64;
-  const int blocks = p.tiles * p.parts;
-  const int each = ceil_div(blocks, multiprocessors);
   const int length = ceil_div(p.width_bytes, p.parts * kStageWidth);
-  const bool alone = blocks <= multiprocessors && blocks * 20 >= multiprocessors * 19;
+  // As long as the next call's beginning beside it would not gain more.
+  const bool alone =
+      length > kShort && blocks <= multiprocessors && blocks * 20 >= multiprocessors * 19;
   form.ring_bytes =
       alone ? (many ? kAlone : kLargest) : std::min(kLarge, kSharedOfOne / each - beside_ring);
-  if (p.parts > 1 && length <= 6 && form.columns == 8)
+  if (p.parts > 1 && length <= kShort && form.columns == 8)
     form.ring_bytes = length == 5 ? kFewStages : kMiddle;
   else if (length == 5 && !many)
     form.ring_bytes = kMiddle;
-  if (!alone && (p.parts > 1 ? many : form.columns == 128)) form.slot_width = kStageWidth / 2;
   return form;
 }
 

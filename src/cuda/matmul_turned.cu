@@ -75,7 +75,18 @@ struct TurnedCut {
   int slices;     // of the tokens: 1 or 2
   int each;       // tokens of a slice
   bool straight;  // results go from registers: bf16 by 16 bytes, or f32 (of a bf16 matrix) by 8
+  int released_after;  // unit whose copies precede the next call's CTAs; -1: at once
 };
+
+/// The next call's CTAs wait until this one's tokens are asked for, and its weights for the most
+/// part: on multiprocessors that are left over they would bring their own while this one's are
+/// wanted, and stay there while others have room. Not where they are to be beside this one, which
+/// has little left to ask for, and not where CTAs are many.
+template <typename Plan>
+int released_after(int resident, int slices) {
+  if (Plan::kRepeats || (resident > 1 && slices == 1)) return -1;
+  return resident > 1 ? Plan::kSlots - 1 : Plan::kSlots;
+}
 
 /// What a CTA has of the matrix.
 struct TurnedPiece {
@@ -169,14 +180,16 @@ __device__ __forceinline__ void copy_weights(const Matmul& p,
   }
 }
 
-/// Copies token rows into the ring, and tells of their bytes and the weights'; one lane.
+/// Copies token rows into the ring, and tells of their bytes and the weights'; one lane. Releases
+/// the next kernel, if that is to be late.
 template <typename Plan, int kSlotWidth>
 __device__ __forceinline__ void copy_tokens(const CUtensorMap& map,
                                             const TurnedPiece& piece,
-                                            int each,
+                                            const TurnedCut& cut,
                                             int units,
                                             TurnedRing<Plan::kSlots>& ring) {
-  const auto bytes = static_cast<std::uint32_t>(Plan::kWeightBytes + each * kSlotWidth);
+  const auto bytes = static_cast<std::uint32_t>(Plan::kWeightBytes + cut.each * kSlotWidth);
+  const int released_after = min(cut.released_after, units - 1);
 #pragma unroll 1
   for (int unit = 0; unit < units; ++unit) {
     mbarrier_wait(ring.empty_barrier(), ring.phase ^ 1U);
@@ -188,6 +201,7 @@ __device__ __forceinline__ void copy_tokens(const CUtensorMap& map,
                                                   box * kBox * Plan::kTokens),
           &map, unit * kSlotWidth + box * kBox, piece.token, ring.full_barrier());
     ring.advance();
+    if (unit == released_after) grid_release();
   }
 }
 
@@ -255,7 +269,7 @@ __global__ void __launch_bounds__(TurnedPlan<kRows, kWarpgroups, kSlotWidth, kRe
         tensor_map_prefetch(&x_map);
         grid_wait();
         do {
-          copy_tokens<Plan, kSlotWidth>(x_map, piece, cut.each, units, ring);
+          copy_tokens<Plan, kSlotWidth>(x_map, piece, cut, units, ring);
           piece.row += next_block;
         } while (Plan::kRepeats && piece.row < p.rows);
       }
@@ -276,7 +290,7 @@ __global__ void __launch_bounds__(TurnedPlan<kRows, kWarpgroups, kSlotWidth, kRe
     bias[thread] = row_bias(piece.row + thread);
   }
   grid_wait();
-  grid_release();
+  if (cut.released_after < 0) grid_release();
   if constexpr (kShared > 1) cluster_wait();
   const int token = piece.token + warp * 16 + lane / 4;  // and the eighth behind it
   const int tokens = piece.token + cut.each;             // where this CTA's end
@@ -527,13 +541,15 @@ cudaError_t launch_form(const Matmul& p,
   static const cudaError_t prepared = use_shared_memory(kernel, kSharedMax);
   if (prepared != cudaSuccess) return prepared;
   const auto out_bits = reinterpret_cast<std::uintptr_t>(p.out);
-  const TurnedCut cut{.slices = slices_of(form, p.tokens),
+  const int slices = slices_of(form, p.tokens);
+  const TurnedCut cut{.slices = slices,
                       .each = dense_slice(form, p.tokens),
                       .straight = kType == TileType::bf16
                                       ? p.end == MatmulEnd::f32 && p.rows % 2 == 0 &&
                                             p.out_stride % 2 == 0 && out_bits % 8 == 0
                                       : p.end == MatmulEnd::bf16 && p.rows % 8 == 0 &&
-                                            p.out_stride % 8 == 0 && out_bits % 16 == 0};
+                                            p.out_stride % 8 == 0 && out_bits % 16 == 0,
+                      .released_after = released_after<Plan>(kResident, slices)};
   int blocks = ceil_div(p.rows, kRows);
   // NOTE: what is not stored straight away passes through the ring, which must be done with then.
   if (cut.straight && form.ctas > 0) blocks = std::min(blocks, form.ctas);
@@ -567,9 +583,9 @@ template <int kRows, int kShared = 1>
 constexpr TurnedForm whole() {
   return make_form<TileType::fp8, kRows, 1, kStageWidth, kShared, 1>();
 }
-template <int kRows, int kShared = 1>
+template <int kRows>
 constexpr TurnedForm half() {
-  return make_form<TileType::fp8, kRows, 1, kStageWidth / 2, kShared, 2>();
+  return make_form<TileType::fp8, kRows, 1, kStageWidth / 2, 1, 2>();
 }
 /// These take block after block.
 template <TileType kType, int kRows, int kWarpgroups>
@@ -577,27 +593,27 @@ constexpr TurnedForm repeating() {
   return make_form<kType, kRows, kWarpgroups, kStageWidth / 2, 1, 1>();
 }
 
+// NOTE: those of a kind with the fewest rows first: turned_form() takes the first whose CTAs are
+// all there at once.
 constexpr TurnedForm kForms[] = {
+    whole<24>(),
+    whole<32>(),
     whole<40>(),
     whole<48>(),
     whole<56>(),
-    whole<80>(),
     whole<96>(),
+    whole<48, 2>(),
     whole<56, 2>(),
     whole<80, 2>(),
     whole<96, 2>(),
     half<40>(),
-    half<48>(),
-    half<56>(),
     half<80>(),
-    half<96>(),
-    half<56, 2>(),
-    half<80, 2>(),
-    half<96, 2>(),
+    repeating<TileType::fp8, 96, 1>(),
+    repeating<TileType::fp8, 112, 1>(),
     repeating<TileType::fp8, 96, 2>(),
     repeating<TileType::fp8, 112, 2>(),
-    repeating<TileType::bf16, 96, 1>(),
-    repeating<TileType::bf16, 96, 2>(),
+    repeating<TileType::bf16, 72, 1>(),
+    repeating<TileType::bf16, 72, 2>(),
 };
 
 bool can_multiply(const TurnedForm& of, const Matmul& p) {
@@ -619,7 +635,7 @@ DenseForm turned_form(const Matmul& p, int multiprocessors) {
   constexpr int kTokensMin = 17;
   constexpr int kTokensMany = 33;
   constexpr int kTilesOfWaves = 200;  // from here on CTAs may follow each other
-  constexpr int kSharedRows = 56;     // from here on two weigh more than a cluster's beginning
+  constexpr int kSharedRows = 48;     // from here on two weigh more than a cluster's beginning
   // The next call's CTAs beside this one's are worth more than slots of the ring: measured with 6
   // stages, with 12 they are not.
   constexpr int kShortStages = 8;
@@ -628,33 +644,30 @@ DenseForm turned_form(const Matmul& p, int multiprocessors) {
   if (p.tokens < kTokensMin || p.width_bytes % kStageWidth != 0) return form;
   const int slices = ceil_div(p.tokens, 64);
   if (p.type == TileType::fp8) {
-    for (const int rows : {40, 48, 56, 80, 96}) {
-      const int ctas = ceil_div(p.rows, rows) * slices;
+    const bool halves = p.width_bytes <= kShortStages * kStageWidth;
+    for (const TurnedForm& of : kForms) {
+      const int shared = !halves && slices > 1 && of.form.rows >= kSharedRows ? 2 : 1;
+      if (of.type != p.type || turned_repeats(of.form) || of.form.shared != shared ||
+          of.form.resident != (halves ? 2 : 1))
+        continue;
+      const int ctas = ceil_div(p.rows, of.form.rows) * slices;
       if (ctas > multiprocessors) continue;  // at once
       // On most multiprocessors; or, where the other kernel's products are few, on nearly all.
       const bool loads =
-          p.tokens < kTokensMany ? ctas * 20 >= multiprocessors * 19 : ctas * 2 > multiprocessors;
+          p.tokens < kTokensMany ? ctas * 5 >= multiprocessors * 4 : ctas * 2 > multiprocessors;
       if (!loads) break;
-      const bool halves = p.width_bytes <= kShortStages * kStageWidth;
-      return {.columns = 64,
-              .slot_width = halves ? kStageWidth / 2 : kStageWidth,
-              .rows = rows,
-              .resident = halves ? 2 : 1,
-              .shared = slices > 1 && rows >= kSharedRows ? 2 : 1};
+      return of.form;
     }
   }
-  const bool one = slices == 1;  // then only bf16 gains
-  if (p.tokens < kTokensMany || p.parts > 1 || p.tiles < kTilesOfWaves ||
-      (one && p.type == TileType::fp8))
-    return form;
-  form.columns = one ? 64 : 128;
+  const bool bf16 = p.type == TileType::bf16;
+  if ((!bf16 && p.tokens < kTokensMany) || p.parts > 1 || p.tiles < kTilesOfWaves) return form;
+  form.columns = slices == 1 ? 64 : 128;
   form.slot_width = kStageWidth / 2;
-  const bool at_once = p.type == TileType::fp8 && ceil_div(p.rows, 112) <= multiprocessors;
-  form.rows = at_once ? 112 : 96;
-  // NOTE: not bf16 by two warpgroups, which products bind: 37888 rows took 109 us, not 105.
+  // The vocabulary's 151552 rows, all, a quarter and an eighth of them, are 15.9, 4.0 and 2.0
+  // blocks of 72 a multiprocessor; of 96 rows they are 12.0, 3.0 and 1.5.
+  form.rows = bf16 ? 72 : ceil_div(p.rows, 112) <= multiprocessors ? 112 : 96;
   const int blocks = ceil_div(p.rows, form.rows);
-  if (blocks > multiprocessors && (one || p.type == TileType::fp8))
-    form.ctas = ceil_div(blocks, ceil_div(blocks, multiprocessors));
+  if (blocks > multiprocessors) form.ctas = ceil_div(blocks, ceil_div(blocks, multiprocessors));
   return form;
 }
 

@@ -65,6 +65,11 @@ __device__ __forceinline__ void mbarrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;\n\tfence.proxy.async.shared::cta;" ::
                    : "memory");
 }
+/// NOTE: more than barriers need: it orders all of memory, and ptxas puts a MEMBAR.ALL.GPU before
+/// it. Where it was measured to gain.
+__device__ __forceinline__ void proxy_fence_all() {
+  asm volatile("fence.proxy.async;" ::: "memory");
+}
 __device__ __forceinline__ void mbarrier_arrive_expect(std::uint32_t barrier, std::uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");

@@ -57,12 +57,14 @@ __device__ __forceinline__ void wgmma_wait() {
 // clang-format off
 #define KOHO_REGS8 "%0,%1,%2,%3"
 #define KOHO_REGS16 "%0,%1,%2,%3,%4,%5,%6,%7"
+#define KOHO_REGS24 KOHO_REGS16 ",%8,%9,%10,%11"
 #define KOHO_REGS32 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define KOHO_REGS40 KOHO_REGS32 ",%16,%17,%18,%19"
 #define KOHO_REGS48 KOHO_REGS40 ",%20,%21,%22,%23"
 #define KOHO_REGS56 KOHO_REGS48 ",%24,%25,%26,%27"
 #define KOHO_REGS64 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define KOHO_REGS128 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define KOHO_REGS72 KOHO_REGS64 ",%32,%33,%34,%35"
 #define KOHO_REGS80 KOHO_REGS64 ",%32,%33,%34,%35,%36,%37,%38,%39"
 #define KOHO_REGS96 KOHO_REGS80 ",%40,%41,%42,%43,%44,%45,%46,%47"
 #define KOHO_REGS112 KOHO_REGS96 ",%48,%49,%50,%51,%52,%53,%54,%55"
@@ -94,6 +96,7 @@ __device__ __forceinline__ void wgmma(float* d,
   else KOHO_BF16(8, 4, 5, 6, KOHO_SUMS4(0));
   else KOHO_FP8(16, 8, 9, 10, KOHO_SUMS4(0), KOHO_SUMS4(4));
   else KOHO_BF16(16, 8, 9, 10, KOHO_SUMS4(0), KOHO_SUMS4(4));
+  else KOHO_FP8(24, 12, 13, 14, KOHO_SUMS8(0), KOHO_SUMS4(8));
   else KOHO_FP8(32, 16, 17, 18, KOHO_SUMS16(0));
   else KOHO_BF16(32, 16, 17, 18, KOHO_SUMS16(0));
   else KOHO_FP8(40, 20, 21, 22, KOHO_SUMS16(0), KOHO_SUMS4(16));
@@ -101,9 +104,9 @@ __device__ __forceinline__ void wgmma(float* d,
   else KOHO_FP8(56, 28, 29, 30, KOHO_SUMS16(0), KOHO_SUMS8(16), KOHO_SUMS4(24));
   else KOHO_FP8(64, 32, 33, 34, KOHO_SUMS16(0), KOHO_SUMS16(16));
   else KOHO_BF16(64, 32, 33, 34, KOHO_SUMS16(0), KOHO_SUMS16(16));
+  else KOHO_BF16(72, 36, 37, 38, KOHO_SUMS16(0), KOHO_SUMS16(16), KOHO_SUMS4(32));
   else KOHO_FP8(80, 40, 41, 42, KOHO_SUMS16(0), KOHO_SUMS16(16), KOHO_SUMS8(32));
   else KOHO_FP8(96, 48, 49, 50, KOHO_SUMS16(0), KOHO_SUMS16(16), KOHO_SUMS16(32));
-  else KOHO_BF16(96, 48, 49, 50, KOHO_SUMS16(0), KOHO_SUMS16(16), KOHO_SUMS16(32));
   else KOHO_FP8(112, 56, 57, 58, KOHO_SUMS16(0), KOHO_SUMS16(16), KOHO_SUMS16(32), KOHO_SUMS8(48));
   else KOHO_FP8(128, 64, 65, 66, KOHO_SUMS64(0));
   else KOHO_BF16(128, 64, 65, 66, KOHO_SUMS64(0));
@@ -121,12 +124,14 @@ __device__ __forceinline__ void wgmma(float* d,
 #undef KOHO_BF16
 #undef KOHO_REGS8
 #undef KOHO_REGS16
+#undef KOHO_REGS24
 #undef KOHO_REGS32
 #undef KOHO_REGS40
 #undef KOHO_REGS48
 #undef KOHO_REGS56
 #undef KOHO_REGS64
 #undef KOHO_REGS128
+#undef KOHO_REGS72
 #undef KOHO_REGS80
 #undef KOHO_REGS96
 #undef KOHO_REGS112

@@ -91,16 +91,25 @@ TEST(DenseForm, TurnsWhatWasMeasuredToGain) {
     return dense_form(matrix_of({TileType::fp8, rows, width_bytes}, tokens), kMultiprocessors);
   };
   EXPECT_EQ(form(3584, 5120, 16).rows, 0);
-  EXPECT_EQ(form(3584, 5120, 32).rows, 0);
-  EXPECT_EQ(form(3584, 5120, 64).rows, 40);
+  EXPECT_EQ(form(3584, 5120, 32).rows, 32);
+  EXPECT_EQ(form(3584, 5120, 64).rows, 32);
   EXPECT_EQ(form(3584, 5120, 128).rows, 56);
   EXPECT_EQ(form(3584, 5120, 128).shared, 2);
   EXPECT_EQ(form(6144, 5120, 32).rows, 48);
   EXPECT_EQ(form(6144, 5120, 128).rows, 96);
   EXPECT_EQ(form(5120, 1536, 64).resident, 2);
   EXPECT_EQ(form(5120, 1536, 128).rows, 80);
-  EXPECT_EQ(form(5120, 1536, 128).shared, 2);
+  EXPECT_EQ(form(3072, 5120, 64).rows, 24);
+  EXPECT_EQ(form(3072, 5120, 128).rows, 48);
+  EXPECT_EQ(form(3072, 5120, 128).shared, 2);
+  EXPECT_EQ(form(1792, 5120, 32).rows, 0);
+  EXPECT_EQ(form(1792, 5120, 64).rows, 24);
+  EXPECT_EQ(form(1792, 5120, 128).rows, 32);
+  EXPECT_EQ(form(1792, 5120, 128).shared, 1);
+  EXPECT_EQ(form(24576, 5120, 64).ctas, 128);
   EXPECT_EQ(form(24576, 5120, 128).ctas, 128);
+  EXPECT_EQ(form(14336, 5120, 64).rows, 112);
+  EXPECT_EQ(form(14336, 5120, 64).columns, 64);
   EXPECT_EQ(form(14336, 5120, 128).rows, 112);
   EXPECT_EQ(form(14336, 5120, 128).ctas, 0);
 }
