@@ -7,8 +7,7 @@
 //            long items or only short ones when their number divided what a context has
 //   roles    warp 4 lets the copy engine bring pages; warps 0-3 take two pages together: the query
 //            heads of the kv head are the 16 rows of the matrix instruction, a warp scores 32
-//            tokens, the softmax is that of all 128, and a warp sums a quarter of the columns. Over
-//            e4m3 pages a warp scores the next unit before it sums, so that none waits for another
+//            tokens, the softmax is that of all 128, and a warp sums a quarter of the columns
 //   shared   a ring of units' K and V, some 90 KB; 16 to 20 KB for an item's query rows, weights
 //            and the list of items
 //   bytes    every K and V byte once: bound by memory
@@ -45,14 +44,9 @@ struct DecodePlan {
   static constexpr int kShared = static_cast<int>(kSlots) * kSlot + 1024;
   static constexpr int kColumns = kWidth / kWarps;  // of a warp
   static constexpr int kTiles = kColumns / 8;
-  // Scores of the next unit come before the sums of this one: e4m3 pages, which leave room for it
-  // in the ring.
-  static constexpr bool kScoresAhead = kFp8;
-  static constexpr std::uint32_t kExchanges = kScoresAhead ? 2 : 1;
 };
 
-/// What the consumers tell each other about a unit. There are two where a warp may tell of the next
-/// unit while another still reads.
+/// What the consumers tell each other about a unit.
 struct Exchange {
   float largest[kGroupMax][kWarps];
   float total[kGroupMax][kWarps];
@@ -242,8 +236,6 @@ struct Ring {
   std::uint32_t empty;
   std::uint32_t query_full;
   std::uint32_t query_empty;
-  std::uint32_t told;     // of a unit: its largest scores
-  std::uint32_t weighed;  // its weights
 };
 
 /// Where one side is in the ring.
@@ -703,7 +695,7 @@ template <int kWidth, bool kFp8>
 __device__ void consume(const Attention& p,
                         const Items& items,
                         Query<kWidth>& query,
-                        Exchange (&exchanges)[DecodePlan<kWidth, kFp8>::kExchanges],
+                        Exchange& exchange,
                         std::uint8_t* shared,
                         const Ring& ring) {
   using Plan = DecodePlan<kWidth, kFp8>;
@@ -715,8 +707,7 @@ __device__ void consume(const Attention& p,
   const Lane at = places_of_lane<kWidth, kFp8>();
   Turn turn{0, 0};
   std::uint32_t query_parity = 0;
-  std::uint32_t number = 0;  // of the unit
-  bool of_span = false;      // the item that is scored
+  bool of_span = false;  // the item that is scored
   std::uint32_t q[kWidth / 16][4];
   Scored scored;
   int index = static_cast<int>(blockIdx.x);
@@ -735,12 +726,10 @@ __device__ void consume(const Attention& p,
     query_parity ^= 1;
     take_item();
   };
-  const auto score = [&](std::uint32_t number_of_unit) {
+  const auto score = [&] {
     mbarrier_wait(ring.full + 8 * turn.slot, turn.parity);
-    score_tokens<kWidth, kFp8>(scored, q, exchanges[number_of_unit % Plan::kExchanges], at,
-                               shared + turn.slot * Plan::kSlot, left);
+    score_tokens<kWidth, kFp8>(scored, q, exchange, at, shared + turn.slot * Plan::kSlot, left);
     mbarrier_arrive(ring.empty + 8 * turn.slot);
-    if constexpr (Plan::kScoresAhead) mbarrier_arrive(ring.told);
     turn.next(Plan::kSlots);
   };
   if (index >= count) {
@@ -758,48 +747,30 @@ __device__ void consume(const Attention& p,
     fresh.put_values(shared + Plan::kSlot, ring.full + 8);
   }
   take_item();
-  score(number);
+  score();
   Rows<kWidth, kFp8> rows;
   Rows<kWidth, kFp8> span;
 #pragma unroll 1
   for (;;) {
-    Exchange& exchange = exchanges[number % Plan::kExchanges];
-    const std::uint32_t parity = number % 2;
     const Turn values = turn;
     turn.next(Plan::kSlots);
     const int here = left;
     const std::int64_t place_here = place;
     const bool of_span_here = of_span;
     Softened more[2];
-    if constexpr (Plan::kScoresAhead)
-      mbarrier_wait(ring.told, parity);
-    else
-      named_barrier(kRowBarrier, kConsumers);
+    named_barrier(kRowBarrier, kConsumers);  // the largest scores
     const float sums_scale = weigh<kWidth, kFp8>(more, scored, exchange, at);
     if (here < kUnitTokens) {
       mbarrier_wait(ring.full + 8 * values.slot, values.parity);
       clear_beyond<kWidth, kFp8>(shared + values.slot * Plan::kSlot, here - warp * kWarpTokens);
     }
-    if constexpr (Plan::kScoresAhead) mbarrier_arrive(ring.weighed);
 
     // The next unit, of this item or of the CTA's next one.
     const bool ends = here <= kUnitTokens;
     if (ends) index += static_cast<int>(gridDim.x);
     const bool goes_on = index < count;
-    const auto score_next = [&] {
-      if (!goes_on) return;
-      if (ends)
-        begin_item();
-      else
-        left -= kUnitTokens;
-      score(number + 1);
-    };
-    if constexpr (Plan::kScoresAhead) score_next();
 
-    if constexpr (Plan::kScoresAhead)
-      mbarrier_wait(ring.weighed, parity);
-    else
-      named_barrier(kRowBarrier, kConsumers);
+    named_barrier(kRowBarrier, kConsumers);  // the weights
     mbarrier_wait(ring.full + 8 * values.slot, values.parity);
     float part[Plan::kTiles][4] = {};
 #pragma unroll
@@ -867,8 +838,11 @@ __device__ void consume(const Attention& p,
       rows = Rows<kWidth, kFp8>{};
     }
     if (!goes_on) break;
-    if constexpr (!Plan::kScoresAhead) score_next();
-    ++number;
+    if (ends)
+      begin_item();
+    else
+      left -= kUnitTokens;
+    score();
   }
 }
 
@@ -877,13 +851,13 @@ __global__ void __launch_bounds__(kThreads, kDecodeCtas)
     attention_decode_kernel(const __grid_constant__ Attention p,
                             const __grid_constant__ PageMaps maps) {
   using Plan = DecodePlan<kWidth, kFp8>;
-  static_assert(Plan::kShared + sizeof(Items) + Plan::kExchanges * sizeof(Exchange) +
-                    sizeof(Query<kWidth>) + 8 * (2 * Plan::kSlots + 4) + 256 <=
+  static_assert(Plan::kShared + sizeof(Items) + sizeof(Exchange) + sizeof(Query<kWidth>) +
+                    8 * (2 * Plan::kSlots + 2) + 256 <=
                 kCtaBytesMax);
   extern __shared__ std::uint8_t shared_bytes[];
-  __shared__ __align__(8) std::uint64_t barriers[2 * Plan::kSlots + 4];
+  __shared__ __align__(8) std::uint64_t barriers[2 * Plan::kSlots + 2];
   __shared__ Items items;
-  __shared__ __align__(128) Exchange exchange[Plan::kExchanges];
+  __shared__ __align__(128) Exchange exchange;
   __shared__ __align__(128) Query<kWidth> query;
   const std::uint32_t base = shared_address(shared_bytes);
   Ring ring;
@@ -892,8 +866,6 @@ __global__ void __launch_bounds__(kThreads, kDecodeCtas)
   ring.empty = ring.full + 8 * Plan::kSlots;
   ring.query_full = ring.empty + 8 * Plan::kSlots;
   ring.query_empty = ring.query_full + 8;
-  ring.told = ring.query_empty + 8;
-  ring.weighed = ring.told + 8;
   if (threadIdx.x == 0) {
     tensor_map_prefetch(&maps.k);
     tensor_map_prefetch(&maps.v);
@@ -903,8 +875,6 @@ __global__ void __launch_bounds__(kThreads, kDecodeCtas)
     }
     mbarrier_init(ring.query_full, 1);
     mbarrier_init(ring.query_empty, kConsumers);
-    mbarrier_init(ring.told, kConsumers);
-    mbarrier_init(ring.weighed, kConsumers);
     mbarrier_init_fence();
   }
   list_items(p, items);
