@@ -7,8 +7,7 @@
 //            long items or only short ones when their number divided what a context has
 //   roles    warp 4 lets the copy engine bring pages; warps 0-3 take two pages together: the query
 //            heads of the kv head are the 16 rows of the matrix instruction, a warp scores 32
-//            tokens, the softmax is that of all 128, and a warp sums a quarter of the columns. Over
-//            e4m3 pages a warp scores the next unit before it sums, so that none waits for another
+//            tokens, the softmax is that of all 128, and a warp sums a quarter of the columns
 //   shared   a ring of units' K and V, some 90 KB; 16 to 20 KB for an item's query rows, weights
 //            and the list of items
 //   bytes    every K and V byte once: bound by memory
@@ -28,6 +27,7 @@ constexpr int kGroupMax = 16;
 constexpr int kSequencesMax = 1024;
 constexpr int kRingBytes = 96 << 10;     // of one CTA
 constexpr int kCtaBytesMax = 113 << 10;  // of shared memory, so that two CTAs fit an SM
+constexpr int kRowBarrier = 1;           // of the consumers; 0 is __syncthreads()
 
 constexpr int kUnitPages = kUnitTokens / kPage;
 constexpr int kWarpTokens = kUnitTokens / kWarps;  // that a warp scores
@@ -44,14 +44,9 @@ struct DecodePlan {
   static constexpr int kShared = static_cast<int>(kSlots) * kSlot + 1024;
   static constexpr int kColumns = kWidth / kWarps;  // of a warp
   static constexpr int kTiles = kColumns / 8;
-  // Scores of the next unit come before the sums of this one: e4m3 pages, which leave room for it
-  // in the ring.
-  static constexpr bool kScoresAhead = kFp8;
-  static constexpr std::uint32_t kExchanges = kScoresAhead ? 2 : 1;
 };
 
-/// What the consumers tell each other about a unit. There are two where a warp may tell of the next
-/// unit while another still reads.
+/// What the consumers tell each other about a unit.
 struct Exchange {
   float largest[kGroupMax][kWarps];
   float total[kGroupMax][kWarps];
@@ -228,14 +223,19 @@ struct Query {
   Item item;
 };
 
+/// The rows of an item's query heads.
+__device__ __forceinline__ const Bf16* query_rows(const Attention& p, const Item& item) {
+  const int group = p.query_heads / p.kv_heads;
+  return p.q + (static_cast<std::int64_t>(item.sequence) * p.query_heads + item.kv_head * group) *
+                   p.width;
+}
+
 struct Ring {
   std::uint32_t slots;
   std::uint32_t full;
   std::uint32_t empty;
   std::uint32_t query_full;
   std::uint32_t query_empty;
-  std::uint32_t told;     // of a unit: its largest scores
-  std::uint32_t weighed;  // its weights
 };
 
 /// Where one side is in the ring.
@@ -291,7 +291,7 @@ __device__ __forceinline__ void copy_unit(const Attention& p,
 }
 
 /// Keeps the ring full. Pages that no kernel of this step writes come before the wait for the
-/// kernel before. One warp.
+/// kernel before, and the CTA's first unit does whatever it holds (see Fresh). One warp.
 template <int kWidth, bool kFp8>
 __device__ void produce(const Attention& p,
                         const PageMaps& maps,
@@ -305,13 +305,24 @@ __device__ void produce(const Attention& p,
   const std::uint64_t policy_query = evict_normal_policy();
   const int count = items.count(p);
   Turn turn{0, 1};
-  std::uint32_t query_parity = 1;
+  std::uint32_t query_parity = 0;
   std::uint32_t ahead = 0;  // slots under way before the wait
   bool waited = false;
+  const auto wait = [&] {
+    if (!waited) grid_begin();
+    waited = true;
+  };
   for (int index = static_cast<int>(blockIdx.x); index < count;
        index += static_cast<int>(gridDim.x)) {
     const Item item = find_item(p, items, index);
-    const auto send_query = [&] {
+    const bool first_item = index == static_cast<int>(blockIdx.x);
+    if (first_item) {  // whose query the consumers load
+      if (lane == 0) {
+        query.item = item;
+        mbarrier_arrive(ring.query_full);
+      }
+    } else {
+      wait();
       mbarrier_wait(ring.query_empty, query_parity);
       query_parity ^= 1;
       if (lane == 0) {
@@ -319,18 +330,10 @@ __device__ void produce(const Attention& p,
         mbarrier_arrive_expect(ring.query_full, static_cast<std::uint32_t>(group * kWidth * 2));
       }
       __syncwarp();
-      const std::int64_t row =
-          static_cast<std::int64_t>(item.sequence) * p.query_heads + item.kv_head * group + lane;
       if (lane < group)
-        bulk_copy(shared_address(query.rows[lane]), p.q + row * kWidth, kWidth * 2, ring.query_full,
-                  policy_query);
-    };
-    const auto begin = [&] {
-      grid_begin();
-      waited = true;
-      send_query();
-    };
-    if (waited) send_query();
+        bulk_copy(shared_address(query.rows[lane]), query_rows(p, item) + lane * kWidth, kWidth * 2,
+                  ring.query_full, policy_query);
+    }
     const std::int32_t* table =
         p.page_tables + item.sequence * p.page_tables_stride + item.first_page;
     const int last_page = (p.context_lengths[item.sequence] - 1) / kPage - item.first_page;
@@ -344,8 +347,9 @@ __device__ void produce(const Attention& p,
         of_unit[i] = __shfl_sync(0xFFFFFFFFU, numbers, (page + i) % 32);
       const int here = min(pages - page, kUnitPages);
       for (int kind = 0; kind < 2; ++kind) {  // K, then V
-        if (!waited && (page + here > last_page || ahead == Plan::kSlots)) begin();
-        ++ahead;
+        const bool fresh = page + here > last_page && !(first_item && page == 0);
+        if (fresh || ahead == Plan::kSlots) wait();
+        if (!waited) ++ahead;
         if (elect_one()) {
           mbarrier_wait(ring.empty + 8 * turn.slot, turn.parity);
           copy_unit<kWidth, kFp8>(p, maps, of_unit, here, item.kv_head, kind == 1,
@@ -356,9 +360,8 @@ __device__ void produce(const Attention& p,
         turn.next(Plan::kSlots);
       }
     }
-    if (!waited) begin();
   }
-  if (!waited) grid_begin();
+  wait();
 }
 
 /// One warp's share of an item's rows: its columns' sums, and the softmax that all warps know.
@@ -587,13 +590,112 @@ __device__ __forceinline__ void clear_beyond(std::uint8_t* slot, int left) {
   }
 }
 
+/// The query of the CTA's first item, and the newest token's K and V if its first unit holds that
+/// token. Both are written by the kernel before, and the unit is asked for before the wait for it,
+/// so that what comes for that token may be old. Loaded to registers, then put where they belong.
+/// The consumers.
+template <int kWidth, bool kFp8>
+class Fresh {
+  using Plan = DecodePlan<kWidth, kFp8>;
+  using Page = PageShape<kWidth, kFp8>;
+  static constexpr int kQueryChunks = kWidth * 2 / 16;
+  static constexpr int kQueryLoads = kGroupMax * kQueryChunks / kConsumers;
+  static constexpr int kColumnChunks = Page::kChunks / kWarps;  // of V, of a warp
+
+ public:
+  /// Before the wait for the kernel before: which token it is.
+  __device__ __forceinline__ Fresh(const Attention& p, const Item& item) {
+    const int last = p.context_lengths[item.sequence] - 1;
+    const int page = p.page_tables[item.sequence * p.page_tables_stride +
+                                   static_cast<std::int64_t>(last) / kPage];
+    token_ = last - item.first_page * kPage;
+    row_ = (static_cast<std::int64_t>(page) * p.kv_heads + item.kv_head) * kPage + last % kPage;
+  }
+  /// After it.
+  __device__ __forceinline__ void load(const Attention& p, const Item& item) {
+    const int group = p.query_heads / p.kv_heads;
+    const auto* from = reinterpret_cast<const uint4*>(query_rows(p, item));
+#pragma unroll
+    for (int i = 0; i < kQueryLoads; ++i) {
+      const int index = i * kConsumers + thread();
+      if (index < group * kQueryChunks) query_[i] = __ldcg(from + index);
+    }
+    if (token_ >= kUnitTokens) return;
+    const auto chunk = [&](const void* pages, int at) {
+      return __ldcg(reinterpret_cast<const uint4*>(static_cast<const std::uint8_t*>(pages) +
+                                                   row_ * Page::kRowBytes) +
+                    at);
+    };
+    if (of_my_keys()) {
+      if (lane() < Page::kChunks) keys_ = chunk(p.k, lane());
+      if (kFp8 && lane() < 2) scale_ = __ldcg((lane() == 0 ? p.k_scales : p.v_scales) + row_);
+    }
+    if (lane() < kColumnChunks) values_ = chunk(p.v, warp() * kColumnChunks + lane());
+  }
+  __device__ __forceinline__ void put_query(const Attention& p, Query<kWidth>& query) const {
+    const int group = p.query_heads / p.kv_heads;
+#pragma unroll
+    for (int i = 0; i < kQueryLoads; ++i) {
+      const int index = i * kConsumers + thread();
+      if (index < group * kQueryChunks)
+        *reinterpret_cast<uint4*>(&query.rows[index / kQueryChunks][index % kQueryChunks * 8]) =
+            query_[i];
+    }
+    proxy_fence();  // the next item's rows are brought there
+    named_barrier(kRowBarrier, kConsumers);
+  }
+  /// Of this warp's tokens, when the first slot, at `slot`, is full.
+  __device__ __forceinline__ void put_keys(std::uint8_t* slot, std::uint32_t full) const {
+    if (!of_my_keys()) return;
+    mbarrier_wait(full, 0);
+    if (lane() < Page::kChunks) *at(slot, lane()) = keys_;
+    if (kFp8 && lane() < 2)
+      reinterpret_cast<float*>(slot + Plan::kSlotScales)[lane() * kUnitTokens + token_] = scale_;
+    proxy_fence();
+    __syncwarp();
+  }
+  /// Of this warp's columns, when the second is.
+  __device__ __forceinline__ void put_values(std::uint8_t* slot, std::uint32_t full) const {
+    if (token_ >= kUnitTokens) return;
+    mbarrier_wait(full, 0);
+    if (lane() < kColumnChunks) *at(slot, warp() * kColumnChunks + lane()) = values_;
+    proxy_fence();
+    __syncwarp();
+  }
+
+ private:
+  static __device__ __forceinline__ int thread() {
+    return static_cast<int>(threadIdx.x);
+  }
+  static __device__ __forceinline__ int warp() {
+    return thread() / 32;
+  }
+  static __device__ __forceinline__ int lane() {
+    return thread() % 32;
+  }
+  __device__ __forceinline__ bool of_my_keys() const {
+    return token_ / kWarpTokens == warp();
+  }
+  __device__ __forceinline__ uint4* at(std::uint8_t* slot, int chunk) const {
+    return reinterpret_cast<uint4*>(slot + token_ / kPage * Page::kBytes +
+                                    Page::place(token_ % kPage, chunk));
+  }
+
+  int token_;         // of the unit; beyond it in a later one
+  std::int64_t row_;  // of all pages' tokens and heads
+  uint4 query_[kQueryLoads];
+  uint4 keys_;
+  uint4 values_;
+  float scale_;  // of K and of V, by two lanes
+};
+
 /// Multiplies what the producer brings. Four warps, which meet twice a unit: when all know their
 /// largest scores, and when all have written their weights.
 template <int kWidth, bool kFp8>
 __device__ void consume(const Attention& p,
                         const Items& items,
-                        const Query<kWidth>& query,
-                        Exchange (&exchanges)[DecodePlan<kWidth, kFp8>::kExchanges],
+                        Query<kWidth>& query,
+                        Exchange& exchange,
                         std::uint8_t* shared,
                         const Ring& ring) {
   using Plan = DecodePlan<kWidth, kFp8>;
@@ -605,16 +707,13 @@ __device__ void consume(const Attention& p,
   const Lane at = places_of_lane<kWidth, kFp8>();
   Turn turn{0, 0};
   std::uint32_t query_parity = 0;
-  std::uint32_t number = 0;  // of the unit
-  bool of_span = false;      // the item that is scored
+  bool of_span = false;  // the item that is scored
   std::uint32_t q[kWidth / 16][4];
   Scored scored;
   int index = static_cast<int>(blockIdx.x);
   int left = 0;  // tokens of the item from this unit on
   std::int64_t place = 0;
-  const auto begin_item = [&] {
-    mbarrier_wait(ring.query_full, query_parity);
-    query_parity ^= 1;
+  const auto take_item = [&] {
     left = query.item.tokens;
     of_span = left > p.group_tokens;
     place = query.item.place;
@@ -622,53 +721,56 @@ __device__ void consume(const Attention& p,
                              row + 8 < group ? query.rows[row + 8] : nullptr);
     mbarrier_arrive(ring.query_empty);
   };
-  const auto score = [&](std::uint32_t number_of_unit) {
+  const auto begin_item = [&] {
+    mbarrier_wait(ring.query_full, query_parity);
+    query_parity ^= 1;
+    take_item();
+  };
+  const auto score = [&] {
     mbarrier_wait(ring.full + 8 * turn.slot, turn.parity);
-    score_tokens<kWidth, kFp8>(scored, q, exchanges[number_of_unit % Plan::kExchanges], at,
-                               shared + turn.slot * Plan::kSlot, left);
+    score_tokens<kWidth, kFp8>(scored, q, exchange, at, shared + turn.slot * Plan::kSlot, left);
     mbarrier_arrive(ring.empty + 8 * turn.slot);
-    mbarrier_arrive(ring.told);
     turn.next(Plan::kSlots);
   };
-  grid_begin();
-  if (index >= count) return;
-  begin_item();
-  score(number);
+  if (index >= count) {
+    grid_begin();
+    return;
+  }
+  mbarrier_wait(ring.query_full, query_parity);
+  query_parity ^= 1;
+  {
+    Fresh<kWidth, kFp8> fresh(p, query.item);
+    grid_begin();
+    fresh.load(p, query.item);
+    fresh.put_query(p, query);
+    fresh.put_keys(shared, ring.full);
+    fresh.put_values(shared + Plan::kSlot, ring.full + 8);
+  }
+  take_item();
+  score();
   Rows<kWidth, kFp8> rows;
   Rows<kWidth, kFp8> span;
 #pragma unroll 1
   for (;;) {
-    Exchange& exchange = exchanges[number % Plan::kExchanges];
-    const std::uint32_t parity = number % 2;
     const Turn values = turn;
     turn.next(Plan::kSlots);
     const int here = left;
     const std::int64_t place_here = place;
     const bool of_span_here = of_span;
     Softened more[2];
-    mbarrier_wait(ring.told, parity);
+    named_barrier(kRowBarrier, kConsumers);  // the largest scores
     const float sums_scale = weigh<kWidth, kFp8>(more, scored, exchange, at);
     if (here < kUnitTokens) {
       mbarrier_wait(ring.full + 8 * values.slot, values.parity);
       clear_beyond<kWidth, kFp8>(shared + values.slot * Plan::kSlot, here - warp * kWarpTokens);
     }
-    mbarrier_arrive(ring.weighed);
 
     // The next unit, of this item or of the CTA's next one.
     const bool ends = here <= kUnitTokens;
     if (ends) index += static_cast<int>(gridDim.x);
     const bool goes_on = index < count;
-    const auto score_next = [&] {
-      if (!goes_on) return;
-      if (ends)
-        begin_item();
-      else
-        left -= kUnitTokens;
-      score(number + 1);
-    };
-    if constexpr (Plan::kScoresAhead) score_next();
 
-    mbarrier_wait(ring.weighed, parity);
+    named_barrier(kRowBarrier, kConsumers);  // the weights
     mbarrier_wait(ring.full + 8 * values.slot, values.parity);
     float part[Plan::kTiles][4] = {};
 #pragma unroll
@@ -736,8 +838,11 @@ __device__ void consume(const Attention& p,
       rows = Rows<kWidth, kFp8>{};
     }
     if (!goes_on) break;
-    if constexpr (!Plan::kScoresAhead) score_next();
-    ++number;
+    if (ends)
+      begin_item();
+    else
+      left -= kUnitTokens;
+    score();
   }
 }
 
@@ -746,13 +851,13 @@ __global__ void __launch_bounds__(kThreads, kDecodeCtas)
     attention_decode_kernel(const __grid_constant__ Attention p,
                             const __grid_constant__ PageMaps maps) {
   using Plan = DecodePlan<kWidth, kFp8>;
-  static_assert(Plan::kShared + sizeof(Items) + Plan::kExchanges * sizeof(Exchange) +
-                    sizeof(Query<kWidth>) + 8 * (2 * Plan::kSlots + 4) + 256 <=
+  static_assert(Plan::kShared + sizeof(Items) + sizeof(Exchange) + sizeof(Query<kWidth>) +
+                    8 * (2 * Plan::kSlots + 2) + 256 <=
                 kCtaBytesMax);
   extern __shared__ std::uint8_t shared_bytes[];
-  __shared__ __align__(8) std::uint64_t barriers[2 * Plan::kSlots + 4];
+  __shared__ __align__(8) std::uint64_t barriers[2 * Plan::kSlots + 2];
   __shared__ Items items;
-  __shared__ __align__(128) Exchange exchange[Plan::kExchanges];
+  __shared__ __align__(128) Exchange exchange;
   __shared__ __align__(128) Query<kWidth> query;
   const std::uint32_t base = shared_address(shared_bytes);
   Ring ring;
@@ -761,8 +866,6 @@ __global__ void __launch_bounds__(kThreads, kDecodeCtas)
   ring.empty = ring.full + 8 * Plan::kSlots;
   ring.query_full = ring.empty + 8 * Plan::kSlots;
   ring.query_empty = ring.query_full + 8;
-  ring.told = ring.query_empty + 8;
-  ring.weighed = ring.told + 8;
   if (threadIdx.x == 0) {
     tensor_map_prefetch(&maps.k);
     tensor_map_prefetch(&maps.v);
@@ -772,8 +875,6 @@ __global__ void __launch_bounds__(kThreads, kDecodeCtas)
     }
     mbarrier_init(ring.query_full, 1);
     mbarrier_init(ring.query_empty, kConsumers);
-    mbarrier_init(ring.told, kConsumers);
-    mbarrier_init(ring.weighed, kConsumers);
     mbarrier_init_fence();
   }
   list_items(p, items);

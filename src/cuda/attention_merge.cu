@@ -2,7 +2,9 @@
 // Joins what decode attention found for each row (attention_parts.cuh) and writes the row in the
 // forms its readers need.
 //
-//   grid     a cluster of 8 CTAs a row, a CTA some columns; they meet for the row's quantisation
+//   grid     a cluster of CTAs a row, a CTA some columns; they meet for the row's quantisation.
+//            Of few rows 16, where the GPU has such clusters: each multiprocessor brings what it
+//            joins at no more than 64 bytes a cycle
 //   block    a thread has 4 neighbouring columns; threads of the same columns share the lanes
 //   shared   24 bytes a lane and thread, and of few rows as much a group whose items are units
 //   bytes    the partial sums once, from L2
@@ -16,27 +18,32 @@ namespace koho::cuda {
 namespace {
 
 constexpr int kCluster = 8;
+constexpr int kClusterMax = 16;  // of few rows
 constexpr int kVector = 4;
 constexpr int kThreadsMax = 768;
 
 /// Columns of one CTA: whole quantisation blocks.
-__host__ __device__ constexpr int columns_of_cta(int width) {
-  return ((width + kCluster - 1) / kCluster + kQuantColumns - 1) / kQuantColumns * kQuantColumns;
+constexpr int columns_of_cta(int width, int cluster) {
+  return ((width + cluster - 1) / cluster + kQuantColumns - 1) / kQuantColumns * kQuantColumns;
 }
 
 /// Threads that share the spans of the same columns: as many as there are lanes, a block can have
-/// and all rows' blocks together can keep resident.
-int sharers_of(const Attention& p, int column_threads, std::int64_t rows, int lanes) {
+/// and all `ctas` can keep resident, an eighth of the multiprocessors left out: a cluster is of
+/// neighbours.
+int sharers_of(const Attention& p, int column_threads, std::int64_t ctas, int lanes) {
   constexpr int kRegisters = 65536 / kThreadsMax / 8 * 8;  // that a thread may have
-  const std::int64_t resident = p.multiprocessors * std::int64_t{65536 / kRegisters};
+  const auto resident = [&](int threads) {
+    return 65536 / (kRegisters * threads) * (p.multiprocessors - p.multiprocessors / 8);
+  };
   int sharers = kMergeLanes;
   while (sharers > 1 && (sharers >= 2 * lanes || column_threads * sharers > kThreadsMax ||
-                         rows * kCluster * column_threads * sharers > resident))
+                         ctas > resident(column_threads * sharers)))
     sharers /= 2;
   return sharers;
 }
-static_assert(columns_of_cta(kMergeWidthMax) / kVector <= kThreadsMax);
-constexpr int kWarpsMax = columns_of_cta(kMergeWidthMax) / kVector / 32;
+static_assert(columns_of_cta(kMergeWidthMax, kCluster) / kVector <= kThreadsMax);
+/// Warps that write a row.
+constexpr int kRowWarpsMax = kMergeWidthMax / kVector / 32 + kClusterMax;
 static_assert(kQuantColumns == 32 * kVector);  // a warp has whole blocks
 
 struct Sums {
@@ -257,32 +264,32 @@ __device__ __forceinline__ void store_four_codes(std::uint8_t* to,
       pack_e4m3(v[0] / scale, v[1] / scale, v[2] / scale, v[3] / scale);
 }
 
-__global__ void __launch_bounds__(kThreadsMax, 1)
-    attention_merge_kernel(const RowForms out, const __grid_constant__ Attention p, int slots) {
+__global__ void __launch_bounds__(kThreadsMax, 1) attention_merge_kernel(
+    const RowForms out, const __grid_constant__ Attention p, int columns, int slots) {
   // [lane][sums, largest, total][thread of the columns]
   extern __shared__ __align__(16) float shared_lanes[];
-  __shared__ __align__(16) float maxima[kCluster * kWarpsMax];  // of all warps that write the row
+  __shared__ __align__(16) float maxima[kRowWarpsMax];  // of all warps that write the row
   __shared__ __align__(8) std::uint64_t told;
   __shared__ int counts[5];
-  const int row = static_cast<int>(blockIdx.x) / kCluster;
+  const int cluster = static_cast<int>(cluster_size());  // a power of two
+  const int row = static_cast<int>(blockIdx.x) >> (31 - __clz(cluster));
   const int width = p.query_heads * p.width;
-  const int columns = columns_of_cta(width);
   const int threads = columns / kVector;  // of all columns
   const int sharers = static_cast<int>(blockDim.x) / threads;
   const int sharer = static_cast<int>(threadIdx.x) / threads;
   const int thread = static_cast<int>(threadIdx.x) % threads;
-  const int column = static_cast<int>(blockIdx.x) % kCluster * columns + thread * kVector;
+  const int column = static_cast<int>(cluster_rank()) * columns + thread * kVector;
   const int warps = threads / 32;
+  const int context = row < p.decodes ? p.context_lengths[row] : 0;
   if (threadIdx.x < 5) counts[threadIdx.x] = 0;
   if (threadIdx.x == 0 && out.codes != nullptr) {
     mbarrier_init(shared_address(&told), 1);
     mbarrier_init_fence();
-    mbarrier_arrive_expect(shared_address(&told), static_cast<std::uint32_t>(kCluster * warps) * 4);
+    mbarrier_arrive_expect(shared_address(&told), static_cast<std::uint32_t>(cluster * warps) * 4);
   }
   __syncthreads();
   if (out.codes != nullptr) cluster_arrive();
   const RowItems items = count_items(p, row, counts);
-  const int context = row < p.decodes ? p.context_lengths[row] : 0;
   const int groups = groups_of(p, context);
   const int head = column / p.width;
   const int group = p.query_heads / p.kv_heads;
@@ -340,14 +347,14 @@ __global__ void __launch_bounds__(kThreadsMax, 1)
   // A warp tells all CTAs its largest value: 4 bytes to each.
   const auto lane = threadIdx.x % 32;
   largest = warp_largest(largest);
-  if (lane < kCluster) {
+  if (static_cast<int>(lane) < cluster) {
     const auto place =
         static_cast<int>(cluster_rank()) * warps + static_cast<int>(threadIdx.x) / 32;
     cluster_send(cluster_address(shared_address(&maxima[place]), lane), largest,
                  cluster_address(shared_address(&told), lane));
   }
   mbarrier_wait_cluster(shared_address(&told), 0);
-  for (int i = static_cast<int>(lane); i < kCluster * warps; i += 32)
+  for (int i = static_cast<int>(lane); i < cluster * warps; i += 32)
     largest = fmaxf(largest, maxima[i]);
   largest = warp_largest(largest);
   if (writes) {
@@ -376,6 +383,29 @@ __global__ void attention_padding_kernel(const __grid_constant__ Attention p) {
   }
 }
 
+/// Whether clusters of kClusterMax fit the GPU: more than 8 CTAs need not.
+bool has_wide_clusters(std::size_t shared_bytes) {
+  const cudaError_t allowed = cudaFuncSetAttribute(
+      attention_merge_kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = kClusterMax;
+  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(kClusterMax);
+  config.blockDim = dim3(kThreadsMax);
+  config.dynamicSmemBytes = shared_bytes;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  int clusters = 0;
+  const cudaError_t found =
+      allowed != cudaSuccess
+          ? allowed
+          : cudaOccupancyMaxActiveClusters(&clusters, attention_merge_kernel, &config);
+  if (found != cudaSuccess) cudaGetLastError();  // not the next launch's
+  return found == cudaSuccess && clusters > 0;
+}
+
 }  // namespace
 
 bool attention_merge_takes(const RowForms& out, std::int64_t width) {
@@ -389,22 +419,26 @@ cudaError_t launch_attention_merge(const RowForms& out,
   constexpr int kSlotBytes = (kVector + 2) * static_cast<int>(sizeof(float));
   // kv_heads * kGroupThreads are enough for a CTA's columns.
   constexpr int kGroupThreads = 16 * 128 / kCluster / kVector;
-  constexpr int kSharedMax =
-      (columns_of_cta(kMergeWidthMax) / kVector * kMergeLanes + kGroupThreads * kUnitGroupsMax) *
-      kSlotBytes;
+  constexpr int kSharedMax = (columns_of_cta(kMergeWidthMax, kCluster) / kVector * kMergeLanes +
+                              kGroupThreads * kUnitGroupsMax) *
+                             kSlotBytes;
   static const cudaError_t ready = use_shared_memory(attention_merge_kernel, kSharedMax);
   if (ready != cudaSuccess) return ready;
-  const int threads = columns_of_cta(p.query_heads * p.width) / kVector;
+  static const bool wide_clusters = has_wide_clusters(kSharedMax);
+  const int cluster =
+      wide_clusters && 4 * rows * kClusterMax <= p.multiprocessors ? kClusterMax : kCluster;
+  const int columns = columns_of_cta(p.query_heads * p.width, cluster);
+  const int threads = columns / kVector;
   const int groups = (p.context_max + p.group_tokens - 1) / p.group_tokens;
-  const int sharers = sharers_of(p, threads, rows, std::min(groups, kMergeLanes));
+  const int sharers = sharers_of(p, threads, rows * cluster, std::min(groups, kMergeLanes));
   // Room for groups of units where it keeps few kernels from a multiprocessor.
   const bool few = 4 * rows * kCluster <= p.multiprocessors;
   const int slots = few ? std::min(groups, kUnitGroupsMax / p.kv_heads) : 0;
   return launch_kernel(
       attention_merge_kernel,
-      {dim3(static_cast<unsigned>(rows * kCluster)), dim3(static_cast<unsigned>(threads * sharers)),
-       static_cast<std::size_t>(threads * (kMergeLanes + slots) * kSlotBytes), kCluster},
-      stream, out, p, slots);
+      {dim3(static_cast<unsigned>(rows * cluster)), dim3(static_cast<unsigned>(threads * sharers)),
+       static_cast<std::size_t>(threads * (kMergeLanes + slots) * kSlotBytes), cluster},
+      stream, out, p, columns, slots);
 }
 
 cudaError_t launch_attention_padding(const Attention& p, cudaStream_t stream) {

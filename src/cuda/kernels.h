@@ -222,7 +222,7 @@ std::int64_t attention_partial_floats(std::int64_t decodes,
                                       std::int64_t width);
 /// The first `decodes` sequences, one row each (sequence s owns token row s), cut at fixed places
 /// of the context. NOTE: starts before the kernel before it is done: that one may write q and the
-/// last page of a context, nothing else that is read here.
+/// last token of a context, nothing else that is read here.
 cudaError_t launch_attention_decode(const Attention& parameters, cudaStream_t stream);
 /// True if rows of `width` in these forms can be written 8 elements at a time, as the merge does.
 bool attention_merge_takes(const RowForms& out, std::int64_t width);

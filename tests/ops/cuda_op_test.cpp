@@ -506,5 +506,123 @@ TEST(CudaAttention, ARowAloneHasTheBitsOfItAmongManyHoweverContextsAreCut) {
     }
 }
 
+/// The kernel that asks for pages before the one that stores each row's newest token is done sees
+/// that token all the same: many steps one after another, where what the step before stored lies
+/// there still, have the bits of each step with a wait between the two.
+TEST(CudaAttention, ADecodedRowSeesTheTokenThatTheKernelBeforeStored) {
+  constexpr std::int64_t kWidth = 128;
+  constexpr std::int64_t kSteps = 10;
+  constexpr std::int64_t kColumns = 9;  // pages of a sequence
+  constexpr std::int64_t kEdges[] = {1, 64, 65, 127, 128, 129, 200, 512, 513, 576};
+  constexpr std::int64_t kSequencesMax = 40;
+  Result<std::unique_ptr<Backend>> opened = make_cuda_backend({});
+  if (!opened.ok()) {
+    ASSERT_EQ(opened.error().code, ErrorCode::not_found) << opened.error().message;
+    GTEST_SKIP() << "no GPU";
+  }
+  Backend& backend = **opened;
+  ASSERT_TRUE(backend
+                  .reserve({.tokens_max = kSequencesMax,
+                            .sequences_max = kSequencesMax,
+                            .context_max = kColumns * kPageTokens,
+                            .logit_rows_max = 1,
+                            .vocabulary = 1})
+                  .ok());
+  const std::uint64_t seed = number_from_environment("KOHO_OP_SEED", std::random_device{}());
+  SCOPED_TRACE("KOHO_OP_SEED=" + std::to_string(seed));
+  Random random(seed);
+  for (const DType dtype : {DType::bf16, DType::f8_e4m3})
+    for (const std::int64_t sequences : {std::int64_t{1}, std::int64_t{3}, kSequencesMax}) {
+      SCOPED_TRACE(std::to_string(sequences) + " sequences");
+      const HeadShape heads{24, 2, kWidth, 64};
+      const std::int64_t pages = sequences * kColumns;
+      const Shape cache{pages, heads.kv_heads, kPageTokens, kWidth};
+      const DeviceArray k(backend, random_values(random, dtype, cache, Spread::normal));
+      const DeviceArray v(backend, random_values(random, dtype, cache, Spread::normal));
+      const Shape scales{pages, heads.kv_heads, kPageTokens};
+      const DeviceArray k_scales(backend, random_scales(random, DType::f32, scales, 0.01));
+      const DeviceArray v_scales(backend, random_scales(random, DType::f32, scales, 0.01));
+      KvLayer kv{k.view(), v.view(), {}, {}};
+      if (dtype == DType::f8_e4m3) {
+        kv.k_scales = k_scales.view();
+        kv.v_scales = v_scales.view();
+      }
+      HostTensor starts(DType::i32, {sequences + 1});
+      HostTensor positions(DType::i32, {sequences});
+      HostTensor lengths(DType::i32, {sequences});
+      HostTensor slots(DType::i64, {sequences});
+      HostTensor tables(DType::i32, {sequences, kColumns});
+      for (std::int64_t s = 0; s < sequences; ++s) {
+        const std::int64_t context = kEdges[random.integer(0, std::size(kEdges) - 1)];
+        starts.set(s + 1, static_cast<double>(s + 1));
+        positions.set(s, static_cast<double>(context - 1));
+        lengths.set(s, static_cast<double>(context));
+        slots.set(s, static_cast<double>(s * kColumns * kPageTokens + context - 1));
+        for (std::int64_t i = 0; i < kColumns; ++i)
+          tables.set(s * kColumns + i, static_cast<double>(s * kColumns + i));
+      }
+      const DeviceArray starts_array(backend, starts);
+      const DeviceArray positions_array(backend, positions);
+      const DeviceArray lengths_array(backend, lengths);
+      const DeviceArray slots_array(backend, slots);
+      const DeviceArray tables_array(backend, tables);
+      const DeviceArray rope_table(
+          backend, random_values(random, DType::f32, {kColumns * kPageTokens, 2, heads.rotary / 2},
+                                 Spread::normal));
+      QkNormRope weights;
+      weights.heads = heads;
+      weights.rope_table = rope_table.view();
+      Batch batch;
+      batch.tokens = batch.sequences = batch.decodes = sequences;
+      batch.query_max = 1;
+      batch.context_max = kColumns * kPageTokens;
+      batch.positions = positions_array.view();
+      batch.query_starts = starts_array.view();
+      batch.context_lengths = lengths_array.view();
+      batch.page_tables = tables_array.view();
+      const DeviceArray q(backend, DType::bf16, {sequences, heads.query_heads, kWidth});
+      std::vector<DeviceArray> qkv;
+      std::vector<std::unique_ptr<DeviceActivation>> outs;
+      for (std::int64_t step = 0; step < kSteps; ++step) {
+        qkv.emplace_back(
+            backend, random_values(random, DType::bf16,
+                                   {sequences, (heads.query_heads + 2 * heads.kv_heads) * kWidth},
+                                   Spread::normal));
+        outs.push_back(
+            std::make_unique<DeviceActivation>(backend, sequences, heads.query_heads * kWidth,
+                                               ActivationNeeds{.values = true, .per_token = true}));
+      }
+      const auto run = [&](std::int64_t step, bool waits) -> Status {
+        Queries queries;
+        queries.values = q.view();
+        Activation in;
+        in.values = qkv[static_cast<std::size_t>(step)].view();
+        KOHO_TRY(backend.qk_norm_rope_store_kv(queries, kv, in, positions_array.view(),
+                                               slots_array.view(), weights));
+        if (waits) KOHO_TRY(backend.synchronize());
+        return backend.attention(outs[static_cast<std::size_t>(step)]->view(), q.view(), kv, batch,
+                                 heads);
+      };
+      std::vector<HostTensor> alone;
+      for (std::int64_t step = 0; step < kSteps; ++step) {
+        EXPECT_EQ(fault_of("alone", run(step, true)), "");
+        alone.push_back(outs[static_cast<std::size_t>(step)]->values.get());
+      }
+      Result<std::unique_ptr<Recording>> recording = backend.record([&]() -> Status {
+        for (std::int64_t step = 0; step < kSteps; ++step) KOHO_TRY(run(step, false));
+        return {};
+      });
+      ASSERT_TRUE(recording.ok()) << recording.error().message;
+      for (int time = 0; time < 3; ++time) {
+        EXPECT_EQ(fault_of("replay", (*recording)->replay()), "");
+        for (std::int64_t step = 0; step < kSteps; ++step)
+          EXPECT_EQ(compare_bits("step " + std::to_string(step),
+                                 outs[static_cast<std::size_t>(step)]->values.get(),
+                                 alone[static_cast<std::size_t>(step)]),
+                    "");
+      }
+    }
+}
+
 }  // namespace
 }  // namespace koho::testing
