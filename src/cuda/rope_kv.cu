@@ -116,9 +116,8 @@ __global__ void __launch_bounds__(kWarps * 32) rope_kv_kernel(const Parameters p
 
 constexpr int kGlmWidth = 128;
 constexpr int kGlmRotary = 64;
-constexpr int kGlmLanes = 16;  // of a head, eight elements each
-constexpr int kGlmWarps = 4;
-constexpr int kGlmGroups = kGlmWarps * 32 / kGlmLanes;  // of a block
+constexpr int kGlmLanes = 16;                        // of a head, eight elements each
+constexpr int kGlmGroups = kWarps * 32 / kGlmLanes;  // of a block
 
 /// A lane's eight elements of a head: four and four neighbours, the latter the rotation's partners
 /// of the former in lanes 0..7 of 16. Pairs of bf16.
@@ -243,7 +242,7 @@ __device__ __forceinline__ float* scales_of(const Parameters& p, bool is_query, 
 /// which products are fused with which sums is written out, so that every kEach has the same bits,
 /// and codes have those of their bf16 values.
 template <typename Parameters, int kEach>
-__global__ void __launch_bounds__(kGlmWarps * 32) rope_kv_glm_kernel(const Parameters p) {
+__global__ void __launch_bounds__(kWarps * 32) rope_kv_glm_kernel(const Parameters p) {
   constexpr bool kCodes = has_codes<Parameters>;
   const int lane = static_cast<int>(threadIdx.x) % kGlmLanes;
   const Places at = places_of(lane);
@@ -374,13 +373,12 @@ cudaError_t launch(const Parameters& p, cudaStream_t stream) {
   const int each = !glm || a_group < 2 ? 1 : a_group < 4 ? 2 : 4;
   const std::int64_t groups = p.tokens * ((heads + each - 1) / each);
   const int block = glm ? kGlmGroups : kWarps;
-  return launch_kernel(!glm        ? rope_kv_kernel<Parameters>
-                       : each == 1 ? rope_kv_glm_kernel<Parameters, 1>
-                       : each == 2 ? rope_kv_glm_kernel<Parameters, 2>
-                                   : rope_kv_glm_kernel<Parameters, 4>,
-                       {dim3(static_cast<unsigned>((groups + block - 1) / block)),
-                        dim3((glm ? kGlmWarps : kWarps) * 32)},
-                       stream, p);
+  return launch_kernel(
+      !glm        ? rope_kv_kernel<Parameters>
+      : each == 1 ? rope_kv_glm_kernel<Parameters, 1>
+      : each == 2 ? rope_kv_glm_kernel<Parameters, 2>
+                  : rope_kv_glm_kernel<Parameters, 4>,
+      {dim3(static_cast<unsigned>((groups + block - 1) / block)), dim3(kWarps * 32)}, stream, p);
 }
 
 }  // namespace
