@@ -42,7 +42,8 @@ class Step:
     """One command. `kept` are patterns of the lines that the report repeats; `record` is a file and what makes its rows
     of those lines, for programs that write none."""
 
-    def __init__(self, name, command, limit, kept=(), env=None, group="usual", needs_all=True, memory=0.0, record=None):
+    def __init__(self, name, command, limit, kept=(), env=None, group="usual", needs_all=True, memory=0.0, record=None,
+                 modules=()):
         self.name, self.command, self.limit, self.kept = name, [str(part) for part in command], limit, kept
         self.env, self.group, self.needs_all, self.memory, self.record = env or {}, group, needs_all, memory, record
 
@@ -114,20 +115,20 @@ def steps(found, out):
                        "KOHO_BINARY": str(program), "KOHO_TEST_GPUS": "1", "PYTHONDONTWRITEBYTECODE": "1"}))
     list_.append(Step("embedded model", [program, "run", "--model", "models/tiny", "--device", "cuda", "--json",
                                          "Once upon a time"], 60, (r".*",)))
-    if all(importlib.util.find_spec(name) for name in ("torch", "transformers", "numpy")):
-        for chunk in ("512", "2048"):  # few and many rows an expert
-            command = [sys.executable, "tools/true_widths.py", "--koho", program, "--device", "cuda", "--chunk", chunk]
-            list_.append(Step(f"true widths, {chunk} at once", command, 420,
-                              (r"^layers|^noise|^koho|^greedy|^FAILED|^passed|Error",), memory=70e9))
+    for chunk in ("512", "2048"):  # few and many rows an expert
+        command = [sys.executable, "tools/true_widths.py", "--koho", program, "--device", "cuda", "--chunk", chunk]
+        list_.append(Step(f"true widths, {chunk} at once", command, 420, (r"^layers|^noise|^koho|^greedy|^FAILED|^passed|Error",),
+                          memory=70e9, modules=("torch", "transformers", "numpy")))
 
     # Speed.
     list_.append(Step("op timings", [BUILD / "bench" / "op_bench", "--out", out / "ops.json", "--commit", commit], 300,
                       (r" us ", r"WRONG|failed|cannot be built", r"^-- .* cases")))
-    list_.append(Step("op timings, portable", [BUILD / "bench" / "op_bench", "--portable", "--only", "experts_ep4", "--out",
-                                               out / "ops_portable.json", "--commit", commit], 60, (r" us ", r"WRONG|failed")))
-    list_.append(Step("linear beside cuBLASLt", [BUILD / "bench" / "matmul_forms", "--only", "tp", "--chosen", "--top", "0", "--tokens",
-                                                 "1,8,16,32,48,64,65,80,96,112,128", "--commit", commit, "--out",
-                                                 out / "linear.json"], 120, (r"chosen",)))
+    list_.append(Step("op timings, portable", [BUILD / "bench" / "op_bench", "--portable", "--only", "experts_", "--tokens",
+                                               "16,64,256", "--out", out / "ops_portable.json", "--commit", commit], 60, (r" us ", r"WRONG|failed")))
+    for name, only in (("linear", "_tp"), ("linear_head", "head_whole")):
+        list_.append(Step(f"{name} beside cuBLASLt", [BUILD / "bench" / "matmul_forms", "--only", only, "--chosen", "--top", "0", "--tokens",
+                                                      "1,8,16,32,48,64,65,80,96,112,128", "--commit", commit, "--out",
+                                                      out / f"{name}.json"], 120, (r"chosen",)))
     list_.append(Step("latency", [*latency, "--batch", "1,16,64", "--context", "1024", "--prefill", "8192", "--out",
                                   out / "latency.json"], 150, timing))
     # A process of its own: whatever records kernels stays in it.
@@ -157,19 +158,19 @@ def steps(found, out):
 
     # Last, of all these files: which goals are reached.
     list_.append(Step("goals", [sys.executable, "tools/speed_goals.py", *(out / f"{name}.json" for name in (
-        "ops", "ops_portable", "linear", "latency_kernels", "latency", "throughput", "loading"))], 20, (r".*",)))
+        "ops", "ops_portable", "linear", "linear_head", "latency_kernels", "latency", "throughput", "loading"))], 20, (r".*",)))
 
-    # compute-sanitizer: one round a case, the small ones.
-    if shutil.which("compute-sanitizer"):
-        for tool in ("memcheck", "racecheck", "synccheck", "initcheck"):
-            # Racecheck reports hazards inside cuBLASLt's kernels, which the self-test runs. Initcheck does not see what they store by
-            # the copy engine, and reports the kernel that reads it.
-            without = {"racecheck": "nvjet", "initcheck": "scale_sums_kernel"}.get(tool)
-            ours = ["--kernel-name-exclude", f"kernel_substring={without}"] if without else []
-            list_.append(Step(f"sanitize {tool}", ["compute-sanitizer", "--tool", tool, *ours, "--error-exitcode", "9",
-                                                   tests / "ops" / "cuda_op_test", "--gtest_filter=-*long*:*many*:*large*:*131072*"],
-                              500, (*failures, r"ERROR SUMMARY"), {"KOHO_OP_SEED": seed, "KOHO_OP_ROUNDS": "1"},
-                              group="sanitize", needs_all=False))
+    # compute-sanitizer: one round a case, the small ones, in one mode.
+    for tool in ("memcheck", "racecheck", "synccheck", "initcheck"):
+        # Racecheck reports hazards inside cuBLASLt's kernels, which the self-test runs. Initcheck does not see what they store by
+        # the copy engine, and reports the kernel that reads it.
+        without = {"racecheck": "nvjet", "initcheck": "scale_sums_kernel"}.get(tool)
+        ours = ["--kernel-name-exclude", f"kernel_substring={without}"] if without else []
+        list_.append(Step(f"sanitize {tool}", ["compute-sanitizer", "--tool", tool, *ours, "--error-exitcode", "9",
+                                               tests / "ops" / "cuda_op_test", "--gtest_filter=*EqualsItsFloat64Twin/*-*long*:*many*:*large*:*131072*:"
+                                               "*recorded_*:*deterministic_*:*portable_*"],
+                          500, (*failures, r"ERROR SUMMARY"), {"KOHO_OP_SEED": seed, "KOHO_OP_ROUNDS": "1"},
+                          group="sanitize", needs_all=False))
     return list_
 
 
@@ -299,7 +300,9 @@ def main():
         elif step.memory > found["memory_bytes"]:
             row["state"] = "needs more memory"
         elif not shutil.which(step.command[0]):
-            row["state"] = "not built"
+            row["state"] = "not there"
+        elif not all(importlib.util.find_spec(name) for name in step.modules):
+            row["state"] = "needs " + ", ".join(step.modules)
         else:
             row = checks.run(step.name, step.command, min(step.limit, left), step.env, step.kept)
             if step.record and row["state"] == "ok":

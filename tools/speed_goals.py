@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Holds results of the benches on one H200 to the goals that koho has there, and prints their tables. Standard library only.
 
-    tools/speed_goals.py bench/results/2026-11-24-h200-*.json     every goal: measured, reached or by how much not
+    tools/speed_goals.py bench/results/*-h200-*-45ea55a.json     every goal: measured, reached or by how much not
     tools/speed_goals.py --table FILE...                          the tables of docs/kernels/README.md
 
 Reads what `koho bench ops`, `matmul_forms`, `koho bench latency`, `koho bench` and the step "loading" of tools/gpu_check.py
-record. Of rows that several files have, the last file's count. Exit code 1 if a goal is missed, 2 if one has no measurement.
+record. Of rows that several files have, the last file's count. Exit code 1 if a goal is missed, else 2 if one has no measurement.
 """
 import argparse
 import collections
@@ -21,50 +21,68 @@ US, BANDWIDTH, FLOOR = "us", "pct_of_bandwidth", "pct_of_floor"
 
 
 class Goal:
-    """`member` of each row of `op` in one of `cases` (none: any) whose shape lies within `where` is at most, or at least, `bound`."""
+    """`member` of the row of `op` in each of `cases` at each of `tokens` is at most, or at least, `bound`. One that lacks is no
+    measurement of the whole. `shape` tells apart what a case has several rows of."""
 
-    def __init__(self, name, op, cases, where, member, bound, most=True, portable=False):
-        self.name, self.op, self.cases, self.where = name, op, cases, where
-        self.member, self.bound, self.most, self.portable = member, bound, most, portable
+    def __init__(self, name, op, cases, tokens, member, bound, most=True, portable=False, shape=None):
+        self.name, self.op, self.cases, self.tokens = name, op, cases, tokens
+        self.member, self.bound, self.most, self.portable, self.shape = member, bound, most, portable, shape or {}
 
-    def chooses(self, row):
-        return (row["op"] == self.op and row["portable"] == self.portable and "form" not in row
-                and (not self.cases or row.get("case") in self.cases)
-                and all(low <= row["shape"].get(key, -1) <= high for key, (low, high) in self.where.items()))
+    def wanted(self):
+        return [(case, tokens) for case in self.cases for tokens in self.tokens]
+
+    def rows(self, rows):
+        """{(case, tokens): row}"""
+        return {(row.get("case"), row["shape"].get("tokens")): row for row in rows
+                if row["op"] == self.op and row["portable"] == self.portable and "form" not in row
+                and (row.get("case"), row["shape"].get("tokens")) in self.wanted()
+                and all(row["shape"].get(key) == value for key, value in self.shape.items())
+                and row.get(self.member) is not None}
 
 
-def tokens(low, high=None):
-    return {"tokens": (low, high or low)}
+FEW = (1, 8, 16, 32, 64)
 
 
 def goals():
     whole = ("experts_ep4", "experts_ep8", "experts_tp1", "experts_air")
-    every = [Goal(f"linear 3584x5120, {name} tokens", "linear", ("linear_qkv_tp4",), {**tokens(*count), "rows": (3584, 3584)}, US, bound)
-             for name, count, bound in (("1 to 8", (1, 8), 7.0), ("16", (16,), 7.4))]
+    linear = [f"linear_{layer}_{ranks}" for ranks in ("tp1", "tp4", "tp8") for layer in ("qkv", "o", "dense")]
+    every = [Goal("linear 3584x5120, 1 and 8 tokens", "linear", ("linear_qkv_tp4",), (1, 8), US, 7.0),
+             Goal("linear 3584x5120, 16 tokens", "linear", ("linear_qkv_tp4",), (16,), US, 7.4)]
     for count, bound in ((16, 85), (64, 88), (256, 80)):
-        every.append(Goal(f"experts, whole, {count} tokens", "experts", whole, tokens(count), BANDWIDTH, bound, most=False))
+        every.append(Goal(f"experts, whole, {count} tokens", "experts", whole, (count,), BANDWIDTH, bound, most=False))
     for count in (16, 64):
-        every.append(Goal(f"experts, sliced, {count} tokens", "experts", ("experts_tp4", "experts_tp8"), tokens(count), BANDWIDTH, 80,
-                          most=False))
-    every.append(Goal("experts, portable form, 16 tokens", "experts", ("experts_ep4",), tokens(16), BANDWIDTH, 80, most=False, portable=True))
-    every.append(Goal("attention, 64 sequences of 8k", "attention_decode", (), {"sequences": (64, 64), "context": (8192, 8192),
-                                                                                  "kv_bytes": (2, 2)}, BANDWIDTH, 85, most=False))
-    for op in ("rms_norm", "add_rms_norm", "qk_norm_rope_store_kv", "route"):
-        every.append(Goal(f"{op}, 1 to 64 tokens", op, (), tokens(1, 64), US, 3.0))
-    every.append(Goal("linear, prompts of 4k and more", "linear", (), tokens(4096, 1 << 30), FLOOR, 65, most=False))
-    every.append(Goal("attention, prompts of 4k and more", "attention_prefill", (), {**tokens(4096, 1 << 30), "kv_bytes": (2, 2)}, FLOOR, 55,
+        every.append(Goal(f"experts, sliced, {count} tokens", "experts", ("experts_tp4", "experts_tp8"), (count,), BANDWIDTH, 80, most=False))
+    every.append(Goal("experts, portable form, whole, 16 tokens", "experts", whole, (16,), BANDWIDTH, 80, most=False, portable=True))
+    every.append(Goal("attention, 64 sequences of 8k, bf16 pages", "attention_decode",
+                      [f"attention_decode_64x8k_{ranks}" for ranks in ("tp1", "tp4", "tp8")], (64,), BANDWIDTH, 85, most=False))
+    for op, cases, counts in (("rms_norm", ("rows_5120_norm",), FEW), ("add_rms_norm", ("rows_5120_norm",), FEW),
+                              ("route", ("rows_5120_route",), FEW),
+                              ("qk_norm_rope_store_kv", [f"rope_{ranks}{form}" for ranks in ("tp1", "tp4", "tp8") for form in ("", "_e4m3")]
+                               + ["rope_tp1_codes", "rope_tp4_codes"], (1, 16, 64))):
+        every.append(Goal(f"{op}, 1 to 64 tokens", op, cases, counts, US, 3.0))
+    every.append(Goal("linear, prompts", "linear", linear + ["linear_qkv_air", "linear_o_air"], (4096, 8192), FLOOR, 65, most=False))
+    every.append(Goal("attention, prompts of 4k, bf16 pages", "attention_prefill", ("attention_prefill_4k_tp4", "attention_prefill_4k_tp8"),
+                      (4096,), FLOOR, 55, most=False))
+    every.append(Goal("attention, prompts of 8k, bf16 pages", "attention_prefill", ("attention_prefill_8k_tp1",), (8192,), FLOOR, 55,
                       most=False))
-    for name, kinds, bound in (("greedy, temperature", (0, 1), 60), ("top-k, top-p, penalties", (2, 5), 100)):
-        every.append(Goal(f"sample, 256 rows, {name}", "sample", (), {**tokens(256), "kind": kinds}, US, bound))
+    for kind, name in enumerate(SAMPLE_KINDS):
+        every.append(Goal(f"sample, 256 rows, {name}", "sample", ("sample",), (256,), US, 60 if kind < 2 else 100, shape={"kind": kind}))
     for batch, bound in ((1, 4400), (16, 21000), (64, 32000)):
-        every.append(Goal(f"GLM-4.5-Air, a step of {batch}, 1k context", "step_decode", (), {"batch": (batch, batch), "context": (1024, 2048)},
-                          US, bound))
-    every.append(Goal("GLM-4.5-Air, a prompt of 8,192 (20,000 tok/s)", "step_prefill", (), tokens(8192), US, 8192 / 20e3 * 1e6))
+        every.append(Goal(f"GLM-4.5-Air, a step of {batch}, 1k context", "step_decode", (None,), (batch,), US, bound, shape={"context": 1060}))
+    every.append(Goal("GLM-4.5-Air, a prompt of 8,192 (20,000 tok/s)", "step_prefill", (None,), (8192,), US, 8192 / 20e3 * 1e6))
     return every
 
 
+def beside_library():
+    """Rows in which koho and cuBLASLt have to be timed in one call."""
+    cases = [f"linear_{layer}_{ranks}" for ranks in ("tp1", "tp4", "tp8") for layer in ("qkv", "o", "dense")] 
+    cases += ["linear_head_whole", "linear_head_tp4", "linear_head_tp8"]
+    return [(case, tokens) for case in cases for tokens in (1, 8, 16, 32, 64, 128)]
+
+
 def rows_of(paths):
-    """All files' rows, once each, with `portable`; and figures that are no rows: tok/s of the offline bench, GB/s of loading."""
+    """All files' rows, once each, with `portable`; and figures that are no rows: tok/s of the offline bench, GB/s of loading, a step's
+    kernels."""
     rows = {}
     figures = {}
     for path in paths:
@@ -77,15 +95,16 @@ def rows_of(paths):
             figures["throughput"] = record["output_throughput"]
         for row in record.get("rows", []):
             if "gb_per_s" in row:
-                figures["load"] = max(figures.get("load", 0), row["gb_per_s"])
+                figures["load"] = min(figures.get("load", row["gb_per_s"]), row["gb_per_s"])
             if not {"op", "shape", "us"} <= row.keys():  # of other benches
                 continue
             if "--deterministic" in command or row["op"].startswith("step") and (
-                    "--kv-dtype fp8" in command or record.get("layers") != AIR_LAYERS):
+                    "--kv-dtype fp8" in command or "--context 1024" not in command or record.get("layers") != AIR_LAYERS):
                 continue
-            row = {**row, "portable": "--portable" in command}
-            key = (row["op"], row.get("case"), tuple(sorted(row["shape"].items())), row["portable"], row.get("form"))
-            rows[key] = {**rows.get(key, {}), **row}
+            if row["op"] == "step_decode" and row["shape"]["batch"] == 1 and row.get("kernels"):
+                figures["kernels"] = row["kernels"]
+            key = (row["op"], row.get("case"), tuple(sorted(row["shape"].items())), "--portable" in command, row.get("form"))
+            rows[key] = {**row, "portable": "--portable" in command}
     return list(rows.values()), figures
 
 
@@ -112,34 +131,49 @@ def library_rows(rows):
     return {key: times for key, times in found.items() if "koho" in times and "library" in times}
 
 
+def without(lacking):
+    """A line for each case, of those (case, tokens) that were not measured."""
+    return "".join(f"\n    not measured: {case}, {', '.join(str(tokens) for at, tokens in lacking if at == case)} tokens"
+                   for case in dict.fromkeys(case for case, _ in lacking))
+
+
 def judge(rows, figures):
     """(name, what was measured, True, False or None for no measurement) of each goal."""
     out = []
     for goal in goals():
-        chosen = [row for row in rows if goal.chooses(row) and row.get(goal.member) is not None]
+        found = goal.rows(rows)
         unit = " us" if goal.member == US else " %"
         name = f"{goal.name}: {'at most' if goal.most else 'at least'} {goal.bound:g}{unit}"
-        if not chosen:
-            out.append((name, "not measured", None))
-            continue
-        worst = (max if goal.most else min)(chosen, key=lambda row: row[goal.member])
-        missed = [row for row in chosen if (row[goal.member] > goal.bound if goal.most else row[goal.member] < goal.bound)]
-        text = f"{len(chosen)} rows, worst {worst[goal.member]:g}{unit} ({name_of(worst)}, {worst['shape'].get('tokens')} tokens)"
-        text += "".join(f"\n    {row[goal.member]:g}{unit}  {name_of(row)}, {row['shape'].get('tokens')} tokens" for row in missed)
-        out.append((name, text, not missed))
+        lacking = [key for key in goal.wanted() if key not in found]
+        worst = (max if goal.most else min)(found.values(), key=lambda row: row[goal.member], default=None)
+
+        def said(row):
+            case = f"{row['case']}, " if row.get("case") else ""
+            return f"{row[goal.member]:g}{unit} ({case}{row['shape'].get('tokens')} tokens)"
+        missed = [row for row in found.values() if (row[goal.member] > goal.bound if goal.most else row[goal.member] < goal.bound)]
+        text = "not measured"
+        if found:
+            text = f"{said(worst)}, of {len(found)} rows" if len(found) > 1 else said(worst)
+            text += "".join(f"\n    {said(row)}" for row in missed if row is not worst)
+            text += without(lacking)
+        out.append((name, text, False if missed else None if lacking else True))
     library = {key: times for key, times in library_rows(rows).items() if key[3] <= 128}
+    there = {(key[0], key[3]) for key in library}
+    lacking = [key for key in beside_library() if key not in there]
     slower = [(key, times) for key, times in sorted(library.items()) if times["koho"] > times["library"]]
-    text = f"{len(library)} rows" + "".join(f"\n    {key[0]}, {key[3]} tokens: {times['koho']:g} us, cuBLASLt {times['library']:g}"
-                                            for key, times in slower)
+    text = f"{len(library) - len(slower)} of {len(library)} rows"
+    text += "".join(f"\n    {key[0]}, {key[3]} tokens: {times['koho']:g} us, cuBLASLt {times['library']:g}" for key, times in slower)
+    text += without(lacking)
     out.append(("linear, 1 to 128 tokens: no slower than cuBLASLt's scalar mode", text if library else "not measured",
-                not slower if library else None))
-    recorded = [row["kernels"] for row in rows if row["op"] == "step_decode" and row["shape"]["batch"] == 1 and row.get("kernels")]
-    for kernels in recorded[-1:]:
+                False if slower else None if lacking else True))
+    name = "a step less its kernels' times, batch 1: at most 8 %"
+    if "kernels" in figures:
+        kernels = figures["kernels"]
         graph = kernels["graph_us"]
         beside = 100 * max(kernels["idle_us"], graph - kernels["busy_us"], graph - kernels["classes_us"]) / graph
-        out.append(("a step less its kernels' times, batch 1: at most 8 %", f"{beside:.1f} % (the largest of its three readings)", beside <= 8))
-    if not recorded:
-        out.append(("a step less its kernels' times, batch 1: at most 8 %", "not measured", None))
+        out.append((name, f"{beside:.1f} % (the largest of its three readings)", beside <= 8))
+    else:
+        out.append((name, "not measured", None))
     for key, name, bound, unit in (("throughput", "256 + 256 tokens, 64 at once", 1800, "tok/s"),
                                    ("load", "loading from the page cache", 15, "GB/s")):
         value = figures.get(key)

@@ -18,6 +18,7 @@ namespace koho {
 enum class FastPathFault : std::uint8_t {
   none,
   matrices,        // the self-test finds Hopper's matrix kernels wrong
+  experts_down,    // that of experts' second matrix
   attention,       // its prefill attention
   library,         // cuBLASLt
   library_refuses  // cuBLASLt has no algorithm for any product after the self-test

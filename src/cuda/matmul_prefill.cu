@@ -18,7 +18,7 @@
 //            two items; barriers
 //   bytes    per product of 256 rows: weights once, tokens once, from L2
 //
-// Best: 5120x3072 at 8,192 tokens 178.6 us, 72.9 % of nominal (H200, 2026-11-23). More numbers:
+// Best: 3584x5120 at 8,192 tokens 202 us, 75 % of nominal (H200, 45ea55a, 2026-11-23). More:
 // docs/kernels/README.md; what was tried: docs/kernels/linear.md.
 #include <iterator>
 #include <type_traits>

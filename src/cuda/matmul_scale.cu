@@ -2,8 +2,7 @@
 // What is left of a linear layer where cuBLASLt has no scales a row (matmul_library.cpp): its f32
 // sums times the scales of tokens and of weight rows, the bias, one rounding to bf16, in the order
 // of koho's own matrix kernels. A thread has 8 neighbouring columns of 4 tokens, which it reads all
-// before it writes; a CTA 1,024 columns. No shared memory. Bound by memory: 6 bytes an element. Has
-// not run on a GPU yet.
+// before it writes; a CTA 1,024 columns. No shared memory. Bound by memory: 6 bytes an element.
 #include "cuda/launch.cuh"
 #include "cuda/matmul.h"
 #include "cuda/matmul_end.cuh"

@@ -46,7 +46,7 @@ cudaError_t launch_repack(const Repack& p, cudaStream_t stream) {
 }
 
 int matmul_parts(int tiles, int width_bytes) {
-  // Measured on an H200 (docs/kernels/README.md): parts of equal length that are one CTA on nearly
+  // Measured on an H200 (docs/kernels/linear.md): parts of equal length that are one CTA on nearly
   // each of its 132 multiprocessors; else a CTA for every one and not many more, none longer than
   // 12 stages unless there are tiles enough. Short widths of many tiles are not cut: sending sums
   // costs more than multiprocessors without work.

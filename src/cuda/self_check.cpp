@@ -331,6 +331,7 @@ Status CudaBackend::run_experts_down_self_test() {
           p.x_stride_bytes = 2 * kColumns;
           p.x_bytes = 2 * columns;
           KOHO_CUDA_TRY(launch_experts_down(p, 1, stream_));
+          KOHO_TRY(spoil(FastPathFault::experts_down, out.as<void>(), 2 * kRows));
         }
         KOHO_CUDA_TRY(cudaStreamSynchronize(stream_));
         KOHO_TRY_ASSIGN(results[form],

@@ -85,7 +85,7 @@ TEST(DenseForm, IsOneThatThereIsForOtherShapes) {
 }
 
 // Both forms give the same bits, so a wrong choice would be slow and nothing else: these were
-// measured (docs/kernels/README.md).
+// measured (docs/kernels/linear.md).
 TEST(DenseForm, TurnsWhatWasMeasuredToGain) {
   const auto form = [](int rows, int width_bytes, int tokens) {
     return dense_form(matrix_of({TileType::fp8, rows, width_bytes}, tokens), kMultiprocessors);
