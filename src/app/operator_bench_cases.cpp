@@ -120,7 +120,6 @@ struct DrawnRouting {
     return best;
   }
 
- private:
   DrawnRouting(std::mt19937& random, const ExpertShape& shape, std::int64_t tokens) {
     std::vector<bool> used(static_cast<std::size_t>(shape.total));
     std::vector<std::int32_t> order(static_cast<std::size_t>(shape.total));
