@@ -291,6 +291,15 @@ TEST_F(RunCommand, CheckReadsTheTokenizerToo) {
   EXPECT_NE(broken.errors.find("tokenizer.json"), std::string::npos) << broken.errors;
 }
 
+TEST_F(RunCommand, WrongFlagsNameTheHelpOfTheCommandBelow) {
+  for (const std::string command : {"bench", "bench latency", "bench ops", "run"}) {
+    const Ran ran = koho(command + " --bogus");
+    EXPECT_EQ(ran.exit_code, 2);
+    EXPECT_NE(ran.errors.find("(koho " + command + " --help says more)"), std::string::npos)
+        << ran.errors;
+  }
+}
+
 TEST_F(RunCommand, ABenchsFileSaysWhatWasMeasuredAndHowToRepeatIt) {
   const std::string command = "bench latency --model " + kModel +
                               " --device cpu --batch 1,2 --context 64 --prefill 0 --no-classes";
