@@ -291,6 +291,26 @@ TEST_F(RunCommand, CheckReadsTheTokenizerToo) {
   EXPECT_NE(broken.errors.find("tokenizer.json"), std::string::npos) << broken.errors;
 }
 
+TEST_F(RunCommand, ALatencyBenchRefusesWhatItCannotMeasure) {
+  const std::string latency = "bench latency --model " + kModel + " --device cpu ";
+  struct Case {
+    std::string arguments;
+    std::string says;
+  };
+  for (const Case& wrong :
+       {Case{"--context 999999",
+             "--context (999999), --steps (32) and 4 steps before them exceed the model's 131072 "
+             "positions"},
+        Case{"--context 131037", "--context (131037), --steps (32) and 4 steps"},
+        Case{"--context 1 --steps 9223372036854775807", "--steps (9223372036854775807)"},
+        Case{"--prefill 131073", "--prefill (131073) exceeds the model's 131072 positions"}}) {
+    const Ran ran = koho(latency + wrong.arguments);
+    EXPECT_EQ(ran.exit_code, 2) << wrong.arguments;
+    EXPECT_NE(ran.errors.find(wrong.says), std::string::npos) << ran.errors;
+    EXPECT_EQ(ran.output, "") << wrong.arguments;
+  }
+}
+
 TEST_F(RunCommand, WrongFlagsNameTheHelpOfTheCommandBelow) {
   for (const std::string command : {"bench", "bench latency", "bench ops", "run"}) {
     const Ran ran = koho(command + " --bogus");
