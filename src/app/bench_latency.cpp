@@ -587,6 +587,7 @@ Runner add_bench_latency(CommandLine& command) {
       ->check(one_of({"bf16", "fp8"}))
       ->capture_default_str();
   command.add_option("--bandwidth", options->bandwidth, "Bytes a second that the device reads")
+      ->check(positive())
       ->capture_default_str();
   command.add_flag("--no-classes", options->no_classes, "Only whole steps");
   command.add_flag("--kernels", options->kernels, "The kernels' own times, by CUPTI (CUDA only)");

@@ -303,7 +303,12 @@ TEST_F(RunCommand, ALatencyBenchRefusesWhatItCannotMeasure) {
              "positions"},
         Case{"--context 131037", "--context (131037), --steps (32) and 4 steps"},
         Case{"--context 1 --steps 9223372036854775807", "--steps (9223372036854775807)"},
-        Case{"--prefill 131073", "--prefill (131073) exceeds the model's 131072 positions"}}) {
+        Case{"--prefill 131073", "--prefill (131073) exceeds the model's 131072 positions"},
+        Case{"--bandwidth -3", "--bandwidth: expected a number above 0, found '-3'"},
+        Case{"--bandwidth 0", "above 0, found '0'"},
+        Case{"--bandwidth nan", "above 0, found 'nan'"},
+        Case{"--bandwidth inf", "above 0, found 'inf'"},
+        Case{"--bandwidth 1e12x", "above 0, found '1e12x'"}}) {
     const Ran ran = koho(latency + wrong.arguments);
     EXPECT_EQ(ran.exit_code, 2) << wrong.arguments;
     EXPECT_NE(ran.errors.find(wrong.says), std::string::npos) << ran.errors;
