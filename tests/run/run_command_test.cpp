@@ -316,6 +316,25 @@ TEST_F(RunCommand, ALatencyBenchRefusesWhatItCannotMeasure) {
   }
 }
 
+TEST_F(RunCommand, ACheckpointRefusesTheFlagsOfSyntheticWeights) {
+  write_file(directory_.path() / "ids.json", "[1]");
+  write_file(directory_.path() / "in.jsonl", "");
+  for (const char* command : {"bench --requests 1 --concurrency 1 --gen-len 1",
+                              "bench latency --batch 1 --context 1 --steps 1 --prefill 0",
+                              "logits --ids ids.json --out logits.npy", "batch in.jsonl out.jsonl"})
+    for (const std::string flag :
+         {"--config nowhere.json", "--layers 1", "--quant bf16", "--quant fp8_channel"}) {
+      const std::string arguments =
+          std::string(command) + " --device cpu --model " + kModel + " " + flag;
+      const Ran ran = koho(arguments);
+      EXPECT_EQ(ran.exit_code, 2) << arguments;
+      EXPECT_NE(ran.errors.find(flag.substr(0, flag.find(' ')) +
+                                " goes with --weights synthetic only: give both, or leave it out"),
+                std::string::npos)
+          << arguments << ": " << ran.errors;
+    }
+}
+
 TEST_F(RunCommand, WrongFlagsNameTheHelpOfTheCommandBelow) {
   for (const std::string command : {"bench", "bench latency", "bench ops", "run"}) {
     const Ran ran = koho(command + " --bogus");
