@@ -7,6 +7,7 @@
 #include <fstream>
 #include <string>
 #include <sys/wait.h>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -333,6 +334,25 @@ TEST_F(RunCommand, ACheckpointRefusesTheFlagsOfSyntheticWeights) {
                 std::string::npos)
           << arguments << ": " << ran.errors;
     }
+}
+
+TEST_F(RunCommand, SyntheticWeightsThatTheMachineCannotHoldAreRefusedAtOnce) {
+  // Widths of 299 TB, more than a process has addresses for.
+  Result<std::string> config =
+      read_file(KOHO_SOURCE_DIR "/tests/data/configs/glm-4.5-air.json", 1U << 20U);
+  ASSERT_TRUE(config.ok());
+  std::string text = *config;
+  for (const auto& [usual, wide] :
+       {std::pair<std::string, std::string>("\"hidden_size\": 4096", "\"hidden_size\": 65536"),
+        {"\"moe_intermediate_size\": 1408", "\"moe_intermediate_size\": 262144"}}) {
+    ASSERT_NE(text.find(usual), std::string::npos);
+    text.replace(text.find(usual), usual.size(), wide);
+  }
+  write_file(directory_.path() / "wide.json", text);
+  const Ran ran = koho("bench latency --config wide.json --weights synthetic --device cpu");
+  EXPECT_EQ(ran.exit_code, 6) << ran.errors;
+  EXPECT_NE(ran.errors.find("synthetic weights take "), std::string::npos) << ran.errors;
+  EXPECT_NE(ran.errors.find(" GB of memory are available"), std::string::npos) << ran.errors;
 }
 
 TEST_F(RunCommand, WrongFlagsNameTheHelpOfTheCommandBelow) {
