@@ -198,6 +198,23 @@ class Bench {
   Bench(const LatencyOptions& options, const Subject& subject)
       : options_(options), config_(subject.config), sources_(subject.sources()) {}
 
+  /// What is asked for has positions in the model: the cache of more would be taken all the same.
+  Status check_lengths() const {
+    const std::int64_t positions = config_.max_position_embeddings;
+    if (options_.prefill > positions)
+      return make_error(ErrorCode::invalid_argument,
+                        "--prefill ({}) exceeds the model's {} positions", options_.prefill,
+                        positions);
+    // As differences: a sum could overflow.
+    if (options_.context > positions || options_.steps > positions - kStepsBefore ||
+        options_.context > positions - kStepsBefore - options_.steps)
+      return make_error(ErrorCode::invalid_argument,
+                        "--context ({}), --steps ({}) and {} steps before them exceed the model's "
+                        "{} positions",
+                        options_.context, options_.steps, kStepsBefore, positions);
+    return {};
+  }
+
   Status start(std::unique_ptr<Backend> backend) {
     const std::int64_t batch_max =
         *std::max_element(options_.batches.begin(), options_.batches.end());
@@ -519,8 +536,9 @@ std::string command_of(const LatencyOptions& options) {
 
 Status run(const LatencyOptions& options) {
   KOHO_TRY_ASSIGN(const Subject subject, open_subject(options.subject));
-  KOHO_TRY_ASSIGN(std::unique_ptr<Backend> backend, make_backend(subject.device, 0, 1));
   Bench bench(options, subject);
+  KOHO_TRY(bench.check_lengths());
+  KOHO_TRY_ASSIGN(std::unique_ptr<Backend> backend, make_backend(subject.device, 0, 1));
   KOHO_TRY(bench.start(std::move(backend)));
   Json rows = Json::array();
   const auto note = [&](const Report& report) {
@@ -569,6 +587,7 @@ Runner add_bench_latency(CommandLine& command) {
       ->check(one_of({"bf16", "fp8"}))
       ->capture_default_str();
   command.add_option("--bandwidth", options->bandwidth, "Bytes a second that the device reads")
+      ->check(positive())
       ->capture_default_str();
   command.add_flag("--no-classes", options->no_classes, "Only whole steps");
   command.add_flag("--kernels", options->kernels, "The kernels' own times, by CUPTI (CUDA only)");

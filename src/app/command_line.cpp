@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "app/command_line.h"
 
+#include <charconv>
+#include <cmath>
+#include <system_error>
 #include <utility>
 
 #include <CLI/CLI.hpp>
@@ -20,10 +23,23 @@ CLI::Validator at_least_validator(std::int64_t least) {
   return {check, ""};
 }
 
+CLI::Validator positive_validator() {
+  const auto check = [](std::string& text) -> std::string {
+    double value = 0.0;
+    const char* end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, value);
+    if (error == std::errc() && stop == end && std::isfinite(value) && value > 0.0) return "";
+    return fmt::format("expected a number above 0, found '{}'", text);
+  };
+  return {check, ""};
+}
+
 CLI::Validator validator_of(const Check& check) {
   switch (check.kind) {
     case Check::Kind::at_least:
       return at_least_validator(check.least);
+    case Check::Kind::positive:
+      return positive_validator();
     case Check::Kind::one_of:
       return CLI::IsMember(check.names);
     case Check::Kind::between:
@@ -37,6 +53,10 @@ CLI::Validator validator_of(const Check& check) {
 
 Check at_least(std::int64_t least) {
   return {.kind = Check::Kind::at_least, .least = least, .names = {}};
+}
+
+Check positive() {
+  return {.kind = Check::Kind::positive, .names = {}};
 }
 
 Check between(int low, int high) {

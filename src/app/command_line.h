@@ -21,7 +21,7 @@ namespace koho::app {
 
 /// What a flag's value must be.
 struct Check {
-  enum class Kind : std::uint8_t { at_least, between, one_of };
+  enum class Kind : std::uint8_t { at_least, positive, between, one_of };
   Kind kind = Kind::at_least;
   std::int64_t least = 0;
   double low = 0.0;
@@ -32,6 +32,8 @@ struct Check {
 
 /// An integer, `least` or more. (CLI11's own PositiveNumber prints the limits of a double.)
 Check at_least(std::int64_t least);
+/// A number above 0; neither infinity nor NaN.
+Check positive();
 /// A number within both bounds.
 Check between(int low, int high);
 Check between(double low, double high);

@@ -51,6 +51,15 @@ Status check_command_name(std::string_view name) {
                     known);
 }
 
+/// The command that was given, with those below it: "bench latency"; "" before any.
+std::string chosen_command(const CLI::App& program) {
+  std::string names;
+  for (std::vector<CLI::App*> chosen = program.get_subcommands(); !chosen.empty();
+       chosen = chosen.front()->get_subcommands())
+    names += (names.empty() ? "" : " ") + chosen.front()->get_name();
+  return names;
+}
+
 int run(int argc, char** argv) {
   const std::string_view first = argc > 1 ? argv[1] : "";
   if (first.empty() || first.front() != '-')
@@ -72,8 +81,7 @@ int run(int argc, char** argv) {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return program.exit(error);  // --help, --version
-    const std::vector<CLI::App*> chosen = program.get_subcommands();
-    return refuse_usage(error.what(), chosen.empty() ? "" : chosen.front()->get_name());
+    return refuse_usage(error.what(), chosen_command(program));
   }
   const Status status = runner();
   if (status.ok()) return 0;

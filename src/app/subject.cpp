@@ -12,6 +12,7 @@ namespace koho::app {
 namespace {
 
 Result<WeightQuant> parse_quant(const std::string& name) {
+  if (name.empty()) return WeightQuant::fp8_channel;
   if (name == "bf16") return WeightQuant::none;
   if (name == "fp8_channel") return WeightQuant::fp8_channel;
   if (name == "fp8_tensor") return WeightQuant::fp8_tensor;
@@ -37,6 +38,18 @@ Result<ModelConfig> synthetic_config(const SubjectOptions& options) {
   return config;
 }
 
+/// A checkpoint has its own config, layers and quantisation.
+Status check_nothing_synthetic(const SubjectOptions& options) {
+  const SubjectOptions usual;
+  for (const auto& [flag, given] : {std::pair("--config", options.config != usual.config),
+                                    std::pair("--layers", options.layers != usual.layers),
+                                    std::pair("--quant", options.quant != usual.quant)})
+    if (given)
+      return make_error(ErrorCode::invalid_argument,
+                        "{} goes with --weights synthetic only: give both, or leave it out", flag);
+  return {};
+}
+
 }  // namespace
 
 std::string subject_flags(const SubjectOptions& options) {
@@ -59,6 +72,7 @@ Result<Subject> open_subject(const SubjectOptions& options) {
   subject.device.threads = options.threads;
   subject.device.deterministic = options.deterministic;
   if (options.weights == "checkpoint") {
+    KOHO_TRY(check_nothing_synthetic(options));
     if (options.model.empty())
       return make_error(ErrorCode::invalid_argument, "--model is needed without synthetic weights");
     KOHO_TRY_ASSIGN(subject.model, load_model(options.model));
@@ -88,11 +102,9 @@ void add_subject_flags(CommandLine& command, SubjectOptions& options) {
   command.add_option("--config", options.config, "A config.json, with --weights synthetic");
   command.add_option("--weights", options.weights, "checkpoint or synthetic")
       ->capture_default_str();
-  command
-      .add_option("--quant", options.quant,
-                  "Synthetic weights of a config that names no quantisation: bf16, fp8_channel, "
-                  "fp8_tensor, fp8_block")
-      ->capture_default_str();
+  command.add_option("--quant", options.quant,
+                     "Synthetic weights of a config that names no quantisation: bf16, fp8_channel, "
+                     "fp8_tensor, fp8_block; fp8_channel if left out");
   command.add_option("--layers", options.layers, "Synthetic: only the first layers; 0 = all")
       ->check(at_least(0));
   command.add_option("--device", options.device, "auto, cpu or cuda")->capture_default_str();

@@ -21,7 +21,7 @@ struct SubjectOptions {
   std::string model;
   std::string config;
   std::string weights = "checkpoint";
-  std::string quant = "fp8_channel";
+  std::string quant;  // empty: fp8_channel
   std::string device = "auto";
   std::int64_t layers = 0;  // 0: all
   std::int64_t threads = 0;

@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <optional>
 #include <sys/mman.h>
 #include <thread>
 
 #include "base/arithmetic.h"
 #include "base/check.h"
+#include "base/host_memory.h"
 #include "tensor/synthetic_draw.h"
 
 namespace koho {
@@ -216,6 +218,14 @@ void UnmapPages::operator()(std::byte* memory) const {
 Result<SyntheticWeights> SyntheticWeights::make(const ModelConfig& config, std::uint64_t seed) {
   Sizer sizer;
   static_cast<void>(synthetic_sources(config, seed, sizer));
+  // Before pages are touched: the mapping itself costs nothing, and the system ends who fills too
+  // much of it.
+  if (const std::optional<std::int64_t> available = available_memory_bytes();
+      available && sizer.bytes > *available)
+    return make_error(ErrorCode::resource_exhausted,
+                      "synthetic weights take {:.2f} GB, and {:.2f} GB of memory are available",
+                      static_cast<double>(sizer.bytes) / 1e9,
+                      static_cast<double>(*available) / 1e9);
   const auto size = static_cast<std::size_t>(sizer.bytes);
   void* mapped = mmap(nullptr, size, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -55,7 +55,8 @@ struct UnmapPages {
 /// Synthetic weights in this process' memory (huge pages, where the system gives them).
 class SyntheticWeights {
  public:
-  /// Fills everything with as many threads as there are cores. Errors: resource_exhausted.
+  /// Fills everything with as many threads as there are cores. Errors: resource_exhausted, before
+  /// any is filled, if the machine has less memory available.
   static Result<SyntheticWeights> make(const ModelConfig& config, std::uint64_t seed);
 
   const ModelSources& sources() const { return sources_; }

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <string>
 #include <sys/wait.h>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -289,6 +290,78 @@ TEST_F(RunCommand, CheckReadsTheTokenizerToo) {
   const Ran broken = koho("check --model broken");
   EXPECT_NE(broken.exit_code, 0);
   EXPECT_NE(broken.errors.find("tokenizer.json"), std::string::npos) << broken.errors;
+}
+
+TEST_F(RunCommand, ALatencyBenchRefusesWhatItCannotMeasure) {
+  const std::string latency = "bench latency --model " + kModel + " --device cpu ";
+  struct Case {
+    std::string arguments;
+    std::string says;
+  };
+  for (const Case& wrong :
+       {Case{"--context 999999",
+             "--context (999999), --steps (32) and 4 steps before them exceed the model's 131072 "
+             "positions"},
+        Case{"--context 131037", "--context (131037), --steps (32) and 4 steps"},
+        Case{"--context 1 --steps 9223372036854775807", "--steps (9223372036854775807)"},
+        Case{"--prefill 131073", "--prefill (131073) exceeds the model's 131072 positions"},
+        Case{"--bandwidth -3", "--bandwidth: expected a number above 0, found '-3'"},
+        Case{"--bandwidth 0", "above 0, found '0'"},
+        Case{"--bandwidth nan", "above 0, found 'nan'"},
+        Case{"--bandwidth inf", "above 0, found 'inf'"},
+        Case{"--bandwidth 1e12x", "above 0, found '1e12x'"}}) {
+    const Ran ran = koho(latency + wrong.arguments);
+    EXPECT_EQ(ran.exit_code, 2) << wrong.arguments;
+    EXPECT_NE(ran.errors.find(wrong.says), std::string::npos) << ran.errors;
+    EXPECT_EQ(ran.output, "") << wrong.arguments;
+  }
+}
+
+TEST_F(RunCommand, ACheckpointRefusesTheFlagsOfSyntheticWeights) {
+  write_file(directory_.path() / "ids.json", "[1]");
+  write_file(directory_.path() / "in.jsonl", "");
+  for (const char* command : {"bench --requests 1 --concurrency 1 --gen-len 1",
+                              "bench latency --batch 1 --context 1 --steps 1 --prefill 0",
+                              "logits --ids ids.json --out logits.npy", "batch in.jsonl out.jsonl"})
+    for (const std::string flag :
+         {"--config nowhere.json", "--layers 1", "--quant bf16", "--quant fp8_channel"}) {
+      const std::string arguments =
+          std::string(command) + " --device cpu --model " + kModel + " " + flag;
+      const Ran ran = koho(arguments);
+      EXPECT_EQ(ran.exit_code, 2) << arguments;
+      EXPECT_NE(ran.errors.find(flag.substr(0, flag.find(' ')) +
+                                " goes with --weights synthetic only: give both, or leave it out"),
+                std::string::npos)
+          << arguments << ": " << ran.errors;
+    }
+}
+
+TEST_F(RunCommand, SyntheticWeightsThatTheMachineCannotHoldAreRefusedAtOnce) {
+  // Widths of 299 TB, more than a process has addresses for.
+  Result<std::string> config =
+      read_file(KOHO_SOURCE_DIR "/tests/data/configs/glm-4.5-air.json", 1U << 20U);
+  ASSERT_TRUE(config.ok());
+  std::string text = *config;
+  for (const auto& [usual, wide] :
+       {std::pair<std::string, std::string>("\"hidden_size\": 4096", "\"hidden_size\": 65536"),
+        {"\"moe_intermediate_size\": 1408", "\"moe_intermediate_size\": 262144"}}) {
+    ASSERT_NE(text.find(usual), std::string::npos);
+    text.replace(text.find(usual), usual.size(), wide);
+  }
+  write_file(directory_.path() / "wide.json", text);
+  const Ran ran = koho("bench latency --config wide.json --weights synthetic --device cpu");
+  EXPECT_EQ(ran.exit_code, 6) << ran.errors;
+  EXPECT_NE(ran.errors.find("synthetic weights take "), std::string::npos) << ran.errors;
+  EXPECT_NE(ran.errors.find(" GB of memory are available"), std::string::npos) << ran.errors;
+}
+
+TEST_F(RunCommand, WrongFlagsNameTheHelpOfTheCommandBelow) {
+  for (const std::string command : {"bench", "bench latency", "bench ops", "run"}) {
+    const Ran ran = koho(command + " --bogus");
+    EXPECT_EQ(ran.exit_code, 2);
+    EXPECT_NE(ran.errors.find("(koho " + command + " --help says more)"), std::string::npos)
+        << ran.errors;
+  }
 }
 
 TEST_F(RunCommand, ABenchsFileSaysWhatWasMeasuredAndHowToRepeatIt) {
