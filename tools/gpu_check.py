@@ -46,6 +46,7 @@ class Step:
                  modules=()):
         self.name, self.command, self.limit, self.kept = name, [str(part) for part in command], limit, kept
         self.env, self.group, self.needs_all, self.memory, self.record = env or {}, group, needs_all, memory, record
+        self.modules = modules
 
 
 def output_of(command):
