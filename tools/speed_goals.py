@@ -41,11 +41,11 @@ class Goal:
 
 
 FEW = (1, 8, 16, 32, 64)
+LINEAR = [f"linear_{layer}_{ranks}" for ranks in ("tp1", "tp4", "tp8") for layer in ("qkv", "o", "dense")]
 
 
 def goals():
     whole = ("experts_ep4", "experts_ep8", "experts_tp1", "experts_air")
-    linear = [f"linear_{layer}_{ranks}" for ranks in ("tp1", "tp4", "tp8") for layer in ("qkv", "o", "dense")]
     every = [Goal("linear 3584x5120, 1 and 8 tokens", "linear", ("linear_qkv_tp4",), (1, 8), US, 7.0),
              Goal("linear 3584x5120, 16 tokens", "linear", ("linear_qkv_tp4",), (16,), US, 7.4)]
     for count, bound in ((16, 85), (64, 88), (256, 80)):
@@ -60,7 +60,7 @@ def goals():
                               ("qk_norm_rope_store_kv", [f"rope_{ranks}{form}" for ranks in ("tp1", "tp4", "tp8") for form in ("", "_e4m3")]
                                + ["rope_tp1_codes", "rope_tp4_codes"], (1, 16, 64))):
         every.append(Goal(f"{op}, 1 to 64 tokens", op, cases, counts, US, 3.0))
-    every.append(Goal("linear, prompts", "linear", linear + ["linear_qkv_air", "linear_o_air"], (4096, 8192), FLOOR, 65, most=False))
+    every.append(Goal("linear, prompts", "linear", LINEAR + ["linear_qkv_air", "linear_o_air"], (4096, 8192), FLOOR, 65, most=False))
     every.append(Goal("attention, prompts of 4k, bf16 pages", "attention_prefill", ("attention_prefill_4k_tp4", "attention_prefill_4k_tp8"),
                       (4096,), FLOOR, 55, most=False))
     every.append(Goal("attention, prompts of 8k, bf16 pages", "attention_prefill", ("attention_prefill_8k_tp1",), (8192,), FLOOR, 55,
@@ -75,7 +75,7 @@ def goals():
 
 def beside_library():
     """Rows in which koho and cuBLASLt have to be timed in one call."""
-    cases = [f"linear_{layer}_{ranks}" for ranks in ("tp1", "tp4", "tp8") for layer in ("qkv", "o", "dense")] 
+    cases = list(LINEAR) 
     cases += ["linear_head_whole", "linear_head_tp4", "linear_head_tp8"]
     return [(case, tokens) for case in cases for tokens in (1, 8, 16, 32, 64, 128)]
 

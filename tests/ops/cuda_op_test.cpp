@@ -208,6 +208,24 @@ TEST(CudaSelfTest, LetsOtherKernelsRunWhatItFindsWrong) {
   }
 }
 
+/// A CUDA backend, or the test is skipped; and what its random data are drawn from.
+class OnCuda : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    Result<std::unique_ptr<Backend>> opened = make_cuda_backend({});
+    if (!opened.ok()) {
+      ASSERT_EQ(opened.error().code, ErrorCode::not_found) << opened.error().message;
+      GTEST_SKIP() << "no GPU";
+    }
+    backend_ = std::move(*opened);
+  }
+
+  std::unique_ptr<Backend> backend_;
+  std::uint64_t seed_ = number_from_environment("KOHO_OP_SEED", std::random_device{}());
+};
+class CudaExperts : public OnCuda {};
+class CudaAttention : public OnCuda {};
+
 /// An expert layer at a model's widths, as a rank holds it, and how many tokens it gets.
 struct ExpertLayer {
   const char* name;
@@ -238,7 +256,7 @@ struct WideLinear {
 /// One token's kernels cut their work by the number of experts and by the widths, and so do those
 /// of a prompt, whose clusters have many items one after the other: what the small cases do not
 /// reach.
-TEST(CudaExperts, OneTokenHasTheBitsOfManyAtTrueWidths) {
+TEST_F(CudaExperts, OneTokenHasTheBitsOfManyAtTrueWidths) {
   constexpr ExpertLayer kLayers[] = {
       {"GLM-4.5-Air", 4096, 1408, 0, 10, 10, 8, true, 6},
       {"GLM-4.7 on four ranks", 5120, 1536, 3, 4, 12, 8, true, 6},
@@ -256,16 +274,10 @@ TEST(CudaExperts, OneTokenHasTheBitsOfManyAtTrueWidths) {
       {"a prompt on one of four ranks", 5120, 1536, 3, 4, 12, 8, false, 400},
       {"a prompt, sliced in eight", 5120, 192, 0, 12, 12, 8, true, 2401},
       {"a prompt whose tokens have few experts here", 5120, 192, 3, 4, 12, 8, true, 1030}};
-  Result<std::unique_ptr<Backend>> opened = make_cuda_backend({});
-  if (!opened.ok()) {
-    ASSERT_EQ(opened.error().code, ErrorCode::not_found) << opened.error().message;
-    GTEST_SKIP() << "no GPU";
-  }
-  RecordedBackend backend(std::move(*opened));
-  const std::uint64_t seed = number_from_environment("KOHO_OP_SEED", std::random_device{}());
+  RecordedBackend backend(std::move(backend_));
   for (const ExpertLayer& layer : kLayers) {
-    SCOPED_TRACE(std::string(layer.name) + ", KOHO_OP_SEED=" + std::to_string(seed));
-    Random random(seed);
+    SCOPED_TRACE(std::string(layer.name) + ", KOHO_OP_SEED=" + std::to_string(seed_));
+    Random random(seed_);
     std::vector<WideLinear> matrices;
     ExpertsSource source{.first = layer.first, .total = layer.total, .experts = {}, .shared = {}};
     const std::int64_t experts = layer.count + (layer.shared ? 1 : 0);
@@ -328,18 +340,13 @@ TEST(CudaExperts, OneTokenHasTheBitsOfManyAtTrueWidths) {
 /// A prompt with many tiles a multiprocessor, and rows that belong to nobody: the same bits each
 /// time, whichever CTA draws a tile, and the codes of what was written. What attention computes is
 /// the cases' affair.
-TEST(CudaAttention, LongPromptsHaveTheSameBitsEachTime) {
+TEST_F(CudaAttention, LongPromptsHaveTheSameBitsEachTime) {
   constexpr std::int64_t kWidth = 128;
   constexpr std::int64_t kTokens = 3000;
   constexpr std::int64_t kPadding = 3;
   constexpr std::int64_t kContext = 3200;
   constexpr std::int64_t kPages = kContext / kPageTokens;
-  Result<std::unique_ptr<Backend>> opened = make_cuda_backend({});
-  if (!opened.ok()) {
-    ASSERT_EQ(opened.error().code, ErrorCode::not_found) << opened.error().message;
-    GTEST_SKIP() << "no GPU";
-  }
-  Backend& backend = **opened;
+  Backend& backend = *backend_;
   constexpr std::int64_t kRows = kTokens + kPadding;
   ASSERT_TRUE(backend
                   .reserve({.tokens_max = kRows,
@@ -348,7 +355,6 @@ TEST(CudaAttention, LongPromptsHaveTheSameBitsEachTime) {
                             .logit_rows_max = 1,
                             .vocabulary = 1})
                   .ok());
-  const std::uint64_t seed = number_from_environment("KOHO_OP_SEED", std::random_device{}());
   const auto integers = [&](const Shape& shape, std::int64_t first, std::int64_t step) {
     HostTensor tensor(DType::i32, shape);
     for (std::int64_t i = 0; i < tensor.elements(); ++i)
@@ -361,8 +367,8 @@ TEST(CudaAttention, LongPromptsHaveTheSameBitsEachTime) {
   const DeviceArray tables = integers({1, kPages}, 0, 1);
   for (const DType dtype : {DType::bf16, DType::f8_e4m3})
     for (const std::int64_t group : {12, 16}) {
-      SCOPED_TRACE("group " + std::to_string(group) + ", KOHO_OP_SEED=" + std::to_string(seed));
-      Random random(seed);
+      SCOPED_TRACE("group " + std::to_string(group) + ", KOHO_OP_SEED=" + std::to_string(seed_));
+      Random random(seed_);
       const HeadShape heads{2 * group, 2, kWidth, 64};
       const auto values = [&](const Shape& shape, DType type) {
         return random_values(random, type, shape, Spread::normal);
@@ -409,7 +415,7 @@ TEST(CudaAttention, LongPromptsHaveTheSameBitsEachTime) {
 /// Decoded rows of contexts around the places where they are cut, few to very many at a time, so
 /// that items of work are units, groups and spans (src/cuda/attention_parts.cuh): each row alone,
 /// of which all items are units, has the same bits. What attention computes is the cases' affair.
-TEST(CudaAttention, ARowAloneHasTheBitsOfItAmongManyHoweverContextsAreCut) {
+TEST_F(CudaAttention, ARowAloneHasTheBitsOfItAmongManyHoweverContextsAreCut) {
   constexpr std::int64_t kWidth = 128;
   constexpr std::int64_t kPages = 90;  // many sequences have the same ones
   constexpr std::int64_t kEdges[] = {128,  512,  1024, 2048,  2560, 4096,
@@ -417,12 +423,7 @@ TEST(CudaAttention, ARowAloneHasTheBitsOfItAmongManyHoweverContextsAreCut) {
   constexpr std::int64_t kContextMax = 20500;
   constexpr std::int64_t kCrowds[] = {2, 7, 40, 70, 140, 210, 300};
   constexpr std::int64_t kSequencesMax = 300;
-  Result<std::unique_ptr<Backend>> opened = make_cuda_backend({});
-  if (!opened.ok()) {
-    ASSERT_EQ(opened.error().code, ErrorCode::not_found) << opened.error().message;
-    GTEST_SKIP() << "no GPU";
-  }
-  Backend& backend = **opened;
+  Backend& backend = *backend_;
   ASSERT_TRUE(backend
                   .reserve({.tokens_max = kSequencesMax,
                             .sequences_max = kSequencesMax,
@@ -430,9 +431,8 @@ TEST(CudaAttention, ARowAloneHasTheBitsOfItAmongManyHoweverContextsAreCut) {
                             .logit_rows_max = 1,
                             .vocabulary = 1})
                   .ok());
-  const std::uint64_t seed = number_from_environment("KOHO_OP_SEED", std::random_device{}());
-  SCOPED_TRACE("KOHO_OP_SEED=" + std::to_string(seed));
-  Random random(seed);
+  SCOPED_TRACE("KOHO_OP_SEED=" + std::to_string(seed_));
+  Random random(seed_);
   constexpr std::int64_t kColumns = ceil_div(kContextMax, kPageTokens);
   for (const DType dtype : {DType::bf16, DType::f8_e4m3})
     for (const std::int64_t kv_heads : {1, 2}) {
@@ -516,18 +516,13 @@ TEST(CudaAttention, ARowAloneHasTheBitsOfItAmongManyHoweverContextsAreCut) {
 /// The kernel that asks for pages before the one that stores each row's newest token is done sees
 /// that token all the same: many steps one after another, where what the step before stored lies
 /// there still, have the bits of each step with a wait between the two.
-TEST(CudaAttention, ADecodedRowSeesTheTokenThatTheKernelBeforeStored) {
+TEST_F(CudaAttention, ADecodedRowSeesTheTokenThatTheKernelBeforeStored) {
   constexpr std::int64_t kWidth = 128;
   constexpr std::int64_t kSteps = 10;
   constexpr std::int64_t kColumns = 9;  // pages of a sequence
   constexpr std::int64_t kEdges[] = {1, 64, 65, 127, 128, 129, 200, 512, 513, 576};
   constexpr std::int64_t kSequencesMax = 40;
-  Result<std::unique_ptr<Backend>> opened = make_cuda_backend({});
-  if (!opened.ok()) {
-    ASSERT_EQ(opened.error().code, ErrorCode::not_found) << opened.error().message;
-    GTEST_SKIP() << "no GPU";
-  }
-  Backend& backend = **opened;
+  Backend& backend = *backend_;
   ASSERT_TRUE(backend
                   .reserve({.tokens_max = kSequencesMax,
                             .sequences_max = kSequencesMax,
@@ -535,9 +530,8 @@ TEST(CudaAttention, ADecodedRowSeesTheTokenThatTheKernelBeforeStored) {
                             .logit_rows_max = 1,
                             .vocabulary = 1})
                   .ok());
-  const std::uint64_t seed = number_from_environment("KOHO_OP_SEED", std::random_device{}());
-  SCOPED_TRACE("KOHO_OP_SEED=" + std::to_string(seed));
-  Random random(seed);
+  SCOPED_TRACE("KOHO_OP_SEED=" + std::to_string(seed_));
+  Random random(seed_);
   for (const DType dtype : {DType::bf16, DType::f8_e4m3})
     for (const std::int64_t sequences : {std::int64_t{1}, std::int64_t{3}, kSequencesMax}) {
       SCOPED_TRACE(std::to_string(sequences) + " sequences");
