@@ -75,8 +75,7 @@ def goals():
 
 def beside_library():
     """Rows in which koho and cuBLASLt have to be timed in one call."""
-    cases = list(LINEAR) 
-    cases += ["linear_head_whole", "linear_head_tp4", "linear_head_tp8"]
+    cases = LINEAR + ["linear_head_whole", "linear_head_tp4", "linear_head_tp8"]
     return [(case, tokens) for case in cases for tokens in (1, 8, 16, 32, 64, 128)]
 
 
