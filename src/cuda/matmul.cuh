@@ -95,8 +95,16 @@ matmul_item(const Matmul& p, int blocks, int index, int entries, int tokens_per_
     const bool here = slot < 0 || (expert >= 0 && expert < p.single_count);
     item = {expert, index % blocks, entry, here ? 1 : 0};
   } else if (p.entries != nullptr) {  // experts: tiles of one entry follow each other
-    const MatmulEntry entry = p.entries[index / blocks];
-    item = {entry.expert, index % blocks, entry.first, entry.count};
+    const int at = index / blocks;
+    MatmulEntry entry = p.entries[at];
+    int tile = index % blocks;
+    if (p.entries_together && entry.places > 1) {
+      const int first = at - entry.place;
+      const int among = index - first * blocks;  // items of all these entries
+      tile = among / entry.places;
+      entry = p.entries[first + among % entry.places];
+    }
+    item = {entry.expert, tile, entry.first, entry.count};
   } else {
     const int first = index % entries * tokens_per_entry;
     item = {0, index / entries, first, min(tokens_per_entry, p.tokens - first)};

@@ -64,12 +64,13 @@ bool copies_aligned(const Matmul& p) {
   return reinterpret_cast<std::uintptr_t>(p.x) % 16 == 0 && p.x_stride_bytes % 16 == 0;
 }
 
+constexpr std::int64_t kWideExpertsMax = 40;  // whole experts that experts_down.cu takes
+
 /// Whether launch_experts_down() is to multiply the second matrices of `count` experts, of
 /// `columns`, for entries of `tiles` columns of 8 tokens. What it saves of whole experts' time, the
 /// quantising kernel and the wait for it, is 1 to 4 us however many they are: 20 and 40 experts
 /// gain 2 to 4 % by it, 129 lose 2 (docs/kernels/experts.md).
 bool takes_experts_down(const Matmul& p, std::int64_t columns, std::int64_t count, int tiles) {
-  constexpr std::int64_t kWideExpertsMax = 40;
   const bool thin = p.width_bytes <= kDownThinWidth && (tiles == 1 || tiles == 4);
   const bool wide = p.width_bytes <= kDownWidthMax && tiles == 1 && count <= kWideExpertsMax;
   return (thin || wide) && p.type == TileType::fp8 && columns % 8 == 0 && p.rows % 4 == 0 &&
@@ -258,10 +259,16 @@ Status CudaBackend::run_group(const ExpertGroup& group,
                        group.down.type);
   scratch_at += parts.used();
   // Twice as many tokens as an expert gets, so that few experts need a second entry; beyond few
-  // tokens, or with an expert that gets all, room for 32 at least: no form with less is faster.
+  // tokens, or with an expert that gets all, room for 32 at least: no form with less is faster,
+  // but for few whole experts, whose second matrix then quantises their rows itself.
   const std::int64_t experts = std::max<std::int64_t>(total, 1);
   const std::int64_t likely = routing != nullptr ? ceil_div(2 * tokens * top_k, experts) : tokens;
-  const int tiles = tokens <= 8 || (tokens <= 16 && likely <= 8 && !shared)
+  const bool few_whole = wgmma_ && group.gate_up.type == TileType::fp8 &&
+                         group.down.type == TileType::fp8 && count <= kWideExpertsMax &&
+                         group.down.width_bytes > kDownThinWidth &&
+                         group.down.width_bytes <= kDownWidthMax;
+  const std::int64_t few_tokens = few_whole ? 64 : 16;
+  const int tiles = tokens <= 8 || (tokens <= few_tokens && likely <= 8 && !shared)
                         ? 1
                         : token_tiles(std::max<std::int64_t>(std::min(tokens, likely), 32));
   Matmul p = group.gate_up.parameters();
@@ -337,6 +344,7 @@ Status CudaBackend::run_group(const ExpertGroup& group,
     }
   }
   p.token_tiles = tiles;
+  p.entries_together = few_whole && !shared && tiles == 1;
   // With many tokens an entry these are a part of what passes through L2: for two tiles at once.
   constexpr std::int64_t kPairTokens = 16;
   p.row_tiles = wgmma_ && p.type == TileType::fp8 && tiles == 4 && likely >= kPairTokens ? 2 : 1;

@@ -232,6 +232,7 @@ struct ExpertLayer {
   std::int64_t hidden, ffn, first, count, total, choices;
   bool shared;
   std::int64_t tokens;
+  std::int64_t chosen = 0;  // so many experts share the choices; 0: all
 };
 
 /// A matrix of codes of any size and sign, scaled so that what it makes of such codes is about 1.
@@ -267,7 +268,9 @@ TEST_F(CudaExperts, OneTokenHasTheBitsOfManyAtTrueWidths) {
       {"sliced in four, the same", 5120, 384, 2, 9, 16, 8, false, 50},
       {"one of eight ranks, the same", 5120, 1536, 3, 2, 12, 8, false, 45},
       {"one of eight ranks, entries of up to 8 tokens", 5120, 1536, 3, 5, 40, 8, false, 16},
-      {"odd widths, the same", 5204, 200, 1, 5, 10, 6, true, 39},
+      {"the same, of 64 tokens", 5120, 1536, 3, 5, 160, 8, false, 64},
+      {"the same, several entries an expert", 5120, 1536, 3, 5, 160, 8, false, 64, 12},
+      {"odd widths, entries of up to 32 tokens", 5204, 200, 1, 5, 10, 6, true, 39},
       {"one of eight ranks, two tiles an item", 5120, 1536, 3, 5, 40, 8, false, 70},
       {"the same, odd numbers of tiles", 4160, 1440, 0, 4, 16, 8, true, 30},
       {"a prompt of GLM-4.5-Air", 4096, 1408, 0, 10, 10, 8, true, 333},
@@ -309,7 +312,8 @@ TEST_F(CudaExperts, OneTokenHasTheBitsOfManyAtTrueWidths) {
     HostTensor ids(DType::i32, {tokens, layer.choices});
     for (std::int64_t t = 0; t < tokens; ++t)
       for (std::int64_t a = 0; a < layer.choices; ++a)
-        ids.set(t * layer.choices + a, static_cast<double>((7 * a + t) % layer.total));
+        ids.set(t * layer.choices + a,
+                static_cast<double>((7 * a + t) % (layer.chosen > 0 ? layer.chosen : layer.total)));
     const HostTensor weights = random_scales(random, DType::f32, {tokens, layer.choices}, 0.125);
     const auto run = [&](const RandomActivation& rows, const HostTensor& row_ids,
                          const HostTensor& row_weights) {
