@@ -30,7 +30,8 @@ double floor_us(const OpBench& bench, const Ceilings& ceilings) {
   return 1e6 * std::max(reading, peak > 0.0 ? bench.flops / peak : 0.0);
 }
 
-/// Calls that one timing takes together: some milliseconds.
+/// Calls that one timing takes together: some milliseconds, so that what a graph takes to begin and
+/// end (10 to 20 us) is below a hundredth of them.
 std::int64_t calls_of(const OpBench& bench, const Ceilings& ceilings) {
   constexpr double kLaunchUs = 3.0;
   constexpr double kTogetherUs = 6000.0;
@@ -38,7 +39,7 @@ std::int64_t calls_of(const OpBench& bench, const Ceilings& ceilings) {
   const double least = ceilings.bytes_per_second > 0.0 ? floor_us(bench, ceilings)
                                                        : bench.bytes / 1e4 + bench.flops / 1e5;
   return std::clamp<std::int64_t>(static_cast<std::int64_t>(kTogetherUs / (least + kLaunchUs)), 4,
-                                  200);
+                                  2000);
 }
 
 Result<double> time_call(Backend& backend, const OpBench& bench, std::int64_t calls) {
