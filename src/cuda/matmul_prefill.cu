@@ -285,8 +285,7 @@ __device__ __forceinline__ void write_sums(const Matmul& p,
   }
 }
 
-/// Whether results may be f32. Where not, and without a bias, as in experts, an item's end takes a
-/// third fewer instructions.
+/// Whether results may be f32. Where not, an item's end takes fewer instructions.
 template <int kColumns>
 constexpr bool kMayBeF32 = kColumns != kPrefillColumns;
 
@@ -302,7 +301,7 @@ struct Ended {
 
 /// Scales a warp's 16 rows of sums and hands them on; results in f32 it writes itself. Calls
 /// `halfway` there.
-template <TileType kType, int kColumns, bool kMayHaveBias, typename Halfway>
+template <TileType kType, int kColumns, typename Halfway>
 __device__ __forceinline__ void hand_on(const Matmul& p,
                                         const Ended& ended,
                                         const float (&sum)[kColumns / 8][4],
@@ -323,11 +322,11 @@ __device__ __forceinline__ void hand_on(const Matmul& p,
   const float* x_scales = of_item + lane % 4 * 2;
   const float* of_rows = of_item + kColumns + warp * 16 + lane / 4;
   float row_scales[2] = {1.0F, 1.0F};
-  float bias[2] = {0.0F, 0.0F};
+  float bias[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     if (kType == TileType::fp8) row_scales[i] = of_rows[i * 8];
-    if (kMayHaveBias) bias[i] = of_rows[kBlockRows + i * 8];
+    bias[i] = of_rows[kBlockRows + i * 8];
   }
   const std::uint32_t to =
       handed.place(warp / 4, lane / 16 * 8 + lane % 8, warp % 4 * 2 + lane / 8 % 2);
@@ -341,7 +340,7 @@ __device__ __forceinline__ void hand_on(const Matmul& p,
                                    : make_float2(1.0F, 1.0F);
   };
   const auto scaled = [&](float value, int i, float x_scale) {
-    return scale_sum<kType, kMayHaveBias>(p, value, row_scales[i], x_scale, bias[i]);
+    return scale_sum<kType>(value, row_scales[i], x_scale, bias[i]);
   };
   load(0);
 #pragma unroll
@@ -455,7 +454,7 @@ __device__ __forceinline__ void store_results(const PrefillMaps& maps,
 
 /// Writes items' results while the next ones are multiplied. Before a place is given back, the
 /// scales and biases of the item that it is for next are there.
-template <TileType kType, int kColumns, bool kMayHaveBias>
+template <TileType kType, int kColumns>
 __device__ void write_items(const Matmul& p,
                             const PrefillMaps& maps,
                             const PrefillWork& work,
@@ -497,9 +496,9 @@ __device__ void write_items(const Matmul& p,
     for (int i = 0; i < kEachRow; ++i) {
       if (thread + i * kTurn >= kBlockRows) continue;
       to[kColumns + i * kTurn] = next_rows[i];
-      if (!kMayHaveBias || p.bias == nullptr) continue;
       const int n = row_of(item, i);
-      to[kColumns + kBlockRows + i * kTurn] = n < p.rows ? to_float(p.bias[n]) : 0.0F;
+      to[kColumns + kBlockRows + i * kTurn] =
+          p.bias != nullptr && n < p.rows ? to_float(p.bias[n]) : kNoBias;
     }
   };
   if (first >= work.items) return;
@@ -540,7 +539,7 @@ __device__ __forceinline__ void with_columns(int form, const Run& run) {
     with_columns<kColumns, kForm - 1>(form, run);
 }
 
-template <TileType kType, int kColumns, bool kParts, bool kMayHaveBias>
+template <TileType kType, int kColumns, bool kParts>
 __device__ void multiply_items(const Matmul& p,
                                const PrefillWork& work,
                                const ItemList& list,
@@ -575,7 +574,7 @@ __device__ void multiply_items(const Matmul& p,
        index += stride, ++number) {
     const bool more = index < work.items;
     const auto finish = [&](const auto& halfway) {
-      hand_on<kType, kColumns, kMayHaveBias>(p, ended, sum, handed, phase, halfway);
+      hand_on<kType, kColumns>(p, ended, sum, handed, phase, halfway);
       pending = false;
       phase ^= 1U;
 #pragma unroll
@@ -689,7 +688,7 @@ __device__ void multiply_items(const Matmul& p,
   }
 }
 
-template <TileType kType, int kColumns, bool kParts, bool kMayHaveBias>
+template <TileType kType, int kColumns, bool kParts>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     prefill_kernel(const __grid_constant__ Matmul p,
                    const __grid_constant__ PrefillMaps maps,
@@ -728,24 +727,24 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   if (warp >= kConsumers / 32) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
     if (warp > kConsumers / 32)
-      write_items<kType, kColumns, kMayHaveBias>(p, maps, work, list, handed, scales);
+      write_items<kType, kColumns>(p, maps, work, list, handed, scales);
     else
       copy_operands<kColumns>(p, maps, work, list, full, empty, ring);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
-    multiply_items<kType, kColumns, kParts, kMayHaveBias>(p, work, list, full, empty, ring, handed);
+    multiply_items<kType, kColumns, kParts>(p, work, list, full, empty, ring, handed);
   }
   __syncwarp();
   cluster_barrier();  // NOTE: no CTA may leave while the other sends to it
 }
 
-template <TileType kType, int kColumns, bool kParts, bool kMayHaveBias>
+template <TileType kType, int kColumns, bool kParts>
 cudaError_t launch_form(const Matmul& p,
                         const PrefillMaps& maps,
                         int multiprocessors,
                         cudaStream_t stream) {
   using Plan = PrefillPlan<kColumns>;
-  const auto kernel = prefill_kernel<kType, kColumns, kParts, kMayHaveBias>;
+  const auto kernel = prefill_kernel<kType, kColumns, kParts>;
   static const cudaError_t prepared =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Plan::kShared);
   if (prepared != cudaSuccess) return prepared;
@@ -767,19 +766,14 @@ cudaError_t launch_matmul_prefill(const Matmul& p,
                                   cudaStream_t stream) {
   if (columns == kPrefillColumns && p.parts == 1 && p.type == TileType::fp8 &&
       p.end != MatmulEnd::f32) {
-    constexpr TileType kFp8 = TileType::fp8;
-    return p.bias != nullptr
-               ? launch_form<kFp8, kPrefillColumns, false, true>(p, maps, multiprocessors, stream)
-               : launch_form<kFp8, kPrefillColumns, false, false>(p, maps, multiprocessors, stream);
+    return launch_form<TileType::fp8, kPrefillColumns, false>(p, maps, multiprocessors, stream);
   }
   if (columns != 128) return cudaErrorInvalidValue;
   if (p.type == TileType::bf16)
-    return p.parts > 1
-               ? launch_form<TileType::bf16, 128, true, true>(p, maps, multiprocessors, stream)
-               : launch_form<TileType::bf16, 128, false, true>(p, maps, multiprocessors, stream);
-  return p.parts > 1
-             ? launch_form<TileType::fp8, 128, true, true>(p, maps, multiprocessors, stream)
-             : launch_form<TileType::fp8, 128, false, true>(p, maps, multiprocessors, stream);
+    return p.parts > 1 ? launch_form<TileType::bf16, 128, true>(p, maps, multiprocessors, stream)
+                       : launch_form<TileType::bf16, 128, false>(p, maps, multiprocessors, stream);
+  return p.parts > 1 ? launch_form<TileType::fp8, 128, true>(p, maps, multiprocessors, stream)
+                     : launch_form<TileType::fp8, 128, false>(p, maps, multiprocessors, stream);
 }
 
 const void* kernel_of::matmul_prefill() {
