@@ -233,6 +233,7 @@ Status CudaBackend::run_prefill(const Matmul& p, std::int64_t rows, int columns)
 }
 
 Status CudaBackend::do_linear(TensorView out, const Activation& x, const Linear& weight) {
+  KOHO_TRY(bind());
   KOHO_TRY(finish_loading());
   const auto& placed = static_cast<const PlacedLinear&>(*weight.placed);
   for (const LinearSegment& segment : placed.segments) KOHO_TRY(multiply_segment(out, x, segment));
@@ -426,6 +427,7 @@ Status CudaBackend::do_experts(TensorView out,
                                const Activation& x,
                                const Routing& routing,
                                const Experts& weights) {
+  KOHO_TRY(bind());
   KOHO_TRY(finish_loading());
   const auto& placed = static_cast<const PlacedExperts&>(*weights.placed);
   if (placed.unlike != nullptr) return run_unlike(out, x, routing, weights);

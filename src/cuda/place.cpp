@@ -231,6 +231,7 @@ Result<LinearSegment> CudaBackend::place_segment(std::span<const LinearSource> b
 }
 
 Result<Linear> CudaBackend::do_place_linear(std::span<const LinearSource> blocks) {
+  KOHO_TRY(bind());
   Linear linear;
   linear.in_features = blocks[0].in_features();
   auto placed = std::make_unique<PlacedLinear>();
@@ -324,6 +325,7 @@ Result<ExpertGroup> CudaBackend::place_group(std::span<const MlpSource* const> e
 }
 
 Result<Experts> CudaBackend::do_place_experts(const ExpertsSource& source) {
+  KOHO_TRY(bind());
   Experts experts;
   experts.first = source.first;
   experts.count = static_cast<std::int64_t>(source.experts.size());

@@ -80,6 +80,7 @@ Result<DeviceInfo> open_device(int index) {
 }
 
 Result<std::byte*> DeviceMemory::allocate(std::int64_t bytes, std::string_view purpose) {
+  KOHO_CUDA_TRY(cudaSetDevice(device_));
   void* data = nullptr;
   const cudaError_t status =
       cudaMalloc(&data, static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)));
@@ -102,7 +103,10 @@ Result<std::byte*> DeviceMemory::allocate(std::int64_t bytes, std::string_view p
 
 void DeviceMemory::free(std::byte* data) {
   if (data == nullptr) return;
-  static_cast<void>(cudaFree(data));  // at teardown an earlier sticky error has been reported
+  // At teardown an earlier sticky error has been reported. Without its GPU cudaFree() would make
+  // itself at home on another one.
+  static_cast<void>(cudaSetDevice(device_));
+  static_cast<void>(cudaFree(data));
   const auto block = blocks_.find(data);
   KOHO_CHECK(block != blocks_.end());
   counts_.bytes -= block->second.bytes;

@@ -48,9 +48,11 @@ Result<DeviceInfo> open_device(int index);
 /// how many were not loaded before. Errors: device_error.
 Result<int> load_kernels(bool hopper);
 
-/// Device memory handed out by plain cudaMalloc, counted by what it is for.
+/// Memory of one GPU handed out by plain cudaMalloc, counted by what it is for. Threads: one at a
+/// time, any; whose current GPU it becomes.
 class DeviceMemory {
  public:
+  explicit DeviceMemory(int device) : device_(device) {}
   struct Counts {
     std::int64_t bytes = 0;                        // held now
     std::int64_t allocations = 0;                  // made so far
@@ -68,6 +70,7 @@ class DeviceMemory {
     std::int64_t bytes = 0;
     std::string purpose;
   };
+  int device_;
   Counts counts_;
   std::map<std::byte*, Block> blocks_;
 };
