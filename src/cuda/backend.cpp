@@ -59,6 +59,25 @@ RowForms forms_of(const Activation& out) {
 
 }  // namespace
 
+Status check_limits(const StepLimits& limits) {
+  struct Limit {
+    const char* what;
+    std::int64_t value;
+    std::int64_t most;
+  };
+  for (const Limit& limit :
+       {Limit{"tokens of a vocabulary", limits.vocabulary, kSampleTokensMax},
+        Limit{"experts chosen for a token", limits.experts_per_token, kRouteChoicesMax},
+        Limit{"columns of an attention head", limits.head_width, kHeadWidthMax}})
+    if (limit.value > limit.most)
+      return make_error(
+          ErrorCode::unsupported,
+          "the CUDA backend has kernels for up to {} {}, this model has {}: run it on "
+          "the CPU",
+          limit.most, limit.what, limit.value);
+  return {};
+}
+
 CudaBackend::CudaBackend(DeviceInfo device, const CudaOptions& options)
     : device_(std::move(device)),
       device_id_{DeviceId::Kind::cuda, static_cast<std::int8_t>(options.device)},
@@ -162,6 +181,7 @@ Result<Tensor> CudaBackend::place(ConstTensorView source) {
 }
 
 Status CudaBackend::reserve(const StepLimits& limits) {
+  KOHO_TRY(check_limits(limits));
   KOHO_TRY(bind());
   KOHO_TRY(finish_loading());  // weights are placed
   loader_.reset();

@@ -16,6 +16,9 @@
 
 namespace koho::cuda {
 
+/// Whether there are kernels for all that steps will ask for, before any runs. Errors: unsupported.
+Status check_limits(const StepLimits& limits);
+
 class CudaBackend final : public Backend {
  public:
   static Result<std::unique_ptr<Backend>> open(const CudaOptions& options);

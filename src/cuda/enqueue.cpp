@@ -113,14 +113,12 @@ Status CudaBackend::synchronize() {
 
 Result<Tensor> CudaBackend::allocate_host(std::int64_t bytes) {
   KOHO_TRY(bind());
-  void* data = nullptr;
-  const auto size = static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1));
-  KOHO_CUDA_TRY(cudaHostAlloc(&data, size, cudaHostAllocDefault));
-  std::memset(data, 0, size);
-  return Tensor(static_cast<std::byte*>(data),
+  KOHO_TRY_ASSIGN(PinnedMemory memory, allocate_pinned(bytes, "the buffers of steps"));
+  std::memset(memory.get(), 0, static_cast<std::size_t>(bytes));
+  return Tensor(memory.release(),
                 [device = options_.device](std::byte* freed) {
                   static_cast<void>(cudaSetDevice(device));
-                  static_cast<void>(cudaFreeHost(freed));
+                  const PinnedMemory gone(freed);
                 },
                 DType::u8, {bytes}, {});
 }
@@ -154,11 +152,11 @@ Result<std::unique_ptr<Recording>> CudaBackend::record(std::function<Status()> o
     if (graph != nullptr) static_cast<void>(cudaGraphDestroy(graph));
     return status.error();
   }
-  KOHO_CUDA_TRY(ended);
+  if (ended != cudaSuccess) return cuda_error(ended, "cudaStreamEndCapture");
   cudaGraphExec_t executable = nullptr;
-  cudaError_t made = cudaGraphInstantiate(&executable, graph, 0);
+  const cudaError_t made = cudaGraphInstantiate(&executable, graph, 0);
   static_cast<void>(cudaGraphDestroy(graph));
-  KOHO_CUDA_TRY(made);
+  if (made != cudaSuccess) return cuda_error(made, "cudaGraphInstantiate");
   auto recording =
       std::make_unique<Graph>(executable, Queue{stream_, options_.device}, recordings_);
   KOHO_CUDA_TRY(cudaGraphUpload(executable, stream_));

@@ -141,8 +141,9 @@ Result<bool> CudaBackend::put_large(const ConstTensorView& source,
 
 Status CudaBackend::finish_loading() {
   if (!loading_) return {};
+  KOHO_TRY(loader_->finish());  // NOTE: an error stays: weights that did not arrive never will
   loading_ = false;
-  return loader_->finish();
+  return {};
 }
 
 Status CudaBackend::put_rows(const TiledMatrices& matrix,

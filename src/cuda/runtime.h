@@ -37,7 +37,8 @@ std::string_view compiled_architectures();
 Status check_capability(const DeviceInfo& device,
                         std::string_view architectures = compiled_architectures());
 
-/// Whether there is a GPU `index`. Errors: not_found, also without a driver; device_error.
+/// Whether there is a GPU `index`. Errors: not_found, also without a driver; unsupported (a driver
+/// that is too old); device_error.
 Status check_exists(int index);
 
 /// Reads and checks device `index`. Errors: not_found, unsupported, device_error.
@@ -47,6 +48,15 @@ Result<DeviceInfo> open_device(int index);
 /// itself CUDA loads a kernel when it is first launched, and the step that does so waits. Returns
 /// how many were not loaded before. Errors: device_error.
 Result<int> load_kernels(bool hopper);
+
+struct FreePinned {
+  void operator()(std::byte* data) const { static_cast<void>(cudaFreeHost(data)); }
+};
+/// Host memory that the copy engine reads and writes by itself.
+using PinnedMemory = std::unique_ptr<std::byte, FreePinned>;
+
+/// `bytes` of it for the current GPU. Errors: resource_exhausted, device_error.
+Result<PinnedMemory> allocate_pinned(std::int64_t bytes, std::string_view purpose);
 
 /// Memory of one GPU handed out by plain cudaMalloc, counted by what it is for. Threads: one at a
 /// time, any; whose current GPU it becomes.
