@@ -317,7 +317,7 @@ class FormsBench {
     cublasLtHandle_t handle = nullptr;
     if (cublasLtCreate(&handle) != CUBLAS_STATUS_SUCCESS)
       return make_error(ErrorCode::device_error, "cublasLtCreate failed");
-    const auto memory = std::make_shared<DeviceMemory>();
+    const auto memory = std::make_shared<DeviceMemory>(0);
     for (const Shape& shape : kShapes) {
       if (std::string(shape.name).find(arguments_.only) == std::string::npos) continue;
       KOHO_TRY_ASSIGN(const Operands o, make_operands(memory, shape, kTokensMax));

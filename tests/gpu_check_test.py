@@ -5,12 +5,17 @@
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+
+import gpu_check  # noqa: E402
 
 
 class GpuCheck(unittest.TestCase):
@@ -25,6 +30,25 @@ class GpuCheck(unittest.TestCase):
             self.assertEqual(ran.returncode, 1, ran.stderr)
             steps = json.loads((folder / "out" / "results.json").read_text())["steps"]
             self.assertEqual([(step["step"], step["state"]) for step in steps], [("goals", "failed (2)")])
+
+    def test_an_end_from_outside_ends_the_running_step(self):
+        def interrupt(*_):
+            raise KeyboardInterrupt
+
+        before = signal.signal(signal.SIGALRM, interrupt)
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            checks = gpu_check.Checks(folder, {}, time.monotonic() + 60)
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 1.0)
+                with self.assertRaises(KeyboardInterrupt):
+                    checks.run("long", ["sh", "-c", "echo $$ > pid; exec sleep 60"], 60, cwd=folder)
+            finally:
+                signal.signal(signal.SIGALRM, before)
+            process = int((folder / "pid").read_text())
+            checks.log.close()
+        with self.assertRaises(ProcessLookupError):
+            os.kill(process, 0)
 
 
 if __name__ == "__main__":

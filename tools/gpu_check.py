@@ -67,7 +67,7 @@ def machine():
     version = re.search(r"release [\d.]+, V([\d.]+)", output_of([compiler, "--version"])) if compiler else None
     return {"gpu": name, "capability": capability, "memory_bytes": int(memory) << 20, "driver": driver, "nvcc": compiler,
             "cuda": version.group(1) if version else None, "cores": os.cpu_count(),
-            "commit": output_of(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]) or None,
+            "commit": output_of(["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]) or None,
             "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")}
 
 
@@ -182,14 +182,14 @@ class Checks:
         self.rows = []
         self.kept = []
 
-    def run(self, name, command, limit, env=None, kept=(), log=None):
+    def run(self, name, command, limit, env=None, kept=(), log=None, cwd=ROOT):
         """Runs a command in a process group of its own, which a limit ends; returns its row."""
         log = log or self.log
         print(f"-- {name}", flush=True)
         log.write(f"\n==== {name}\n$ {shlex.join(command)}\n")
         log.flush()
         begin, lines = time.monotonic(), []
-        process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **(env or {})}, stdout=subprocess.PIPE,
+        process = subprocess.Popen(command, cwd=cwd, env={**os.environ, **(env or {})}, stdout=subprocess.PIPE,
                                    stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True)
         timed_out = threading.Event()
 
@@ -198,13 +198,19 @@ class Checks:
             os.killpg(process.pid, signal.SIGKILL)
         timer = threading.Timer(limit, stop)
         timer.start()
-        for line in process.stdout:
-            log.write(line)
-            if len(lines) < 400 and any(re.search(pattern, line) for pattern in kept):
-                lines.append(line.rstrip()[:200])
-        code = process.wait()
-        timer.cancel()
-        log.flush()
+        try:
+            for line in process.stdout:
+                log.write(line)
+                if len(lines) < 400 and any(re.search(pattern, line) for pattern in kept):
+                    lines.append(line.rstrip()[:200])
+            code = process.wait()
+        except BaseException:  # an end from outside: Ctrl-C does not reach the step's own group
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise
+        finally:
+            timer.cancel()
+            log.flush()
         state = "too slow" if timed_out.is_set() else "ok" if code == 0 else f"failed ({code})"
         return {"step": name, "state": state, "seconds": round(time.monotonic() - begin, 1), "limit": limit,
                 "command": shlex.join(command), "env": env or {}, "lines": lines}
@@ -281,6 +287,9 @@ def main():
         if checks.rows[-1]["state"] == "ok":
             checks.note(checks.build("build the operators' test", KERNEL_TARGETS, 600))
         if checks.rows[-1]["state"] != "ok":
+            print((checks.out / "report.txt").read_text())
+            print(f"nothing is built, so nothing ran: {checks.out}/log.txt has why. What a build needs: packages.txt, CUDA 13; "
+                  "./run.py --build installs the packages", file=sys.stderr)
             return 1
         if any(step.needs_all for step in chosen):
             rest_log = open(checks.out / "build_log.txt", "w", encoding="utf-8")

@@ -888,7 +888,8 @@ template <int kWidth, bool kFp8>
 cudaError_t launch_items(const Attention& p, cudaStream_t stream) {
   constexpr int kShared = DecodePlan<kWidth, kFp8>::kShared;
   const auto kernel = attention_decode_kernel<kWidth, kFp8>;
-  static const cudaError_t ready = use_shared_memory(kernel, kShared);
+  static PerDevice prepared;
+  const cudaError_t ready = prepared.once([&] { return use_shared_memory(kernel, kShared); });
   if (ready != cudaSuccess) return ready;
   PageMaps maps;
   const cudaError_t made = make_page_maps(maps, p);

@@ -422,11 +422,14 @@ cudaError_t launch_attention_merge(const RowForms& out,
   constexpr int kSharedMax = (columns_of_cta(kMergeWidthMax, kCluster) / kVector * kMergeLanes +
                               kGroupThreads * kUnitGroupsMax) *
                              kSlotBytes;
-  static const cudaError_t ready = use_shared_memory(attention_merge_kernel, kSharedMax);
+  static PerDevice prepared;
+  const cudaError_t ready =
+      prepared.once([] { return use_shared_memory(attention_merge_kernel, kSharedMax); });
   if (ready != cudaSuccess) return ready;
-  static const bool wide_clusters = has_wide_clusters(kSharedMax);
-  const int cluster =
-      wide_clusters && 4 * rows * kClusterMax <= p.multiprocessors ? kClusterMax : kCluster;
+  static PerDevice clusters;
+  const int widest =
+      clusters.number([] { return has_wide_clusters(kSharedMax) ? kClusterMax : kCluster; });
+  const int cluster = 4 * rows * widest <= p.multiprocessors ? widest : kCluster;
   const int columns = columns_of_cta(p.query_heads * p.width, cluster);
   const int threads = columns / kVector;
   const int groups = (p.context_max + p.group_tokens - 1) / p.group_tokens;

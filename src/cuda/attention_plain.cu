@@ -10,8 +10,7 @@ namespace koho::cuda {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr int kWidthMax = 256;
-constexpr int kPerLane = kWidthMax / 32;
+constexpr int kPerLane = kHeadWidthMax / 32;
 constexpr int kPage = 64;
 
 template <typename Element>
@@ -82,7 +81,7 @@ __global__ void __launch_bounds__(kWarps * 32) attention_plain_kernel(const Atte
 }  // namespace
 
 cudaError_t launch_attention_plain(const Attention& p, cudaStream_t stream) {
-  if (p.width > kWidthMax) return cudaErrorInvalidValue;
+  if (p.width > kHeadWidthMax) return cudaErrorInvalidValue;
   const std::int64_t warps = p.tokens * p.query_heads;
   const LaunchShape shape{dim3(static_cast<unsigned>((warps + kWarps - 1) / kWarps)),
                           dim3(kWarps * 32)};

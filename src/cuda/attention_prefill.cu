@@ -151,8 +151,10 @@ cudaError_t launch_tiles(const Attention& p, cudaStream_t stream) {
   using Page = PageShape<kWidth, kFp8>;
   constexpr int kShared = kStages * Page::kStage;
   const auto kernel = attention_prefill_kernel<kWidth, kFp8>;
-  static const cudaError_t ready =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+  static PerDevice prepared;
+  const cudaError_t ready = prepared.once([&] {
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+  });
   if (ready != cudaSuccess) return ready;
   const int group = p.query_heads / p.kv_heads;
   const dim3 grid(static_cast<unsigned>((p.query_max * group + kRows - 1) / kRows),

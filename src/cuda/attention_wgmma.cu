@@ -143,8 +143,10 @@ template <Source kSource>
 cudaError_t launch_tiles(const Attention& p, Part part, int query_max, cudaStream_t stream) {
   constexpr int kShared = SharedPlan<kSource>::kBytes;
   const auto kernel = attention_wgmma_kernel<kSource>;
-  static const cudaError_t ready =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+  static PerDevice prepared;
+  const cudaError_t ready = prepared.once([&] {
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+  });
   if (ready != cudaSuccess) return ready;
   PageMaps maps;
   CUtensorMap queries{};

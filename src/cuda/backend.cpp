@@ -59,14 +59,33 @@ RowForms forms_of(const Activation& out) {
 
 }  // namespace
 
+Status check_limits(const StepLimits& limits) {
+  struct Limit {
+    const char* what;
+    std::int64_t value;
+    std::int64_t most;
+  };
+  for (const Limit& limit :
+       {Limit{"tokens of a vocabulary", limits.vocabulary, kSampleTokensMax},
+        Limit{"experts chosen for a token", limits.experts_per_token, kRouteChoicesMax},
+        Limit{"columns of an attention head", limits.head_width, kHeadWidthMax}})
+    if (limit.value > limit.most)
+      return make_error(
+          ErrorCode::unsupported,
+          "the CUDA backend has kernels for up to {} {}, this model has {}: run it on "
+          "the CPU",
+          limit.most, limit.what, limit.value);
+  return {};
+}
+
 CudaBackend::CudaBackend(DeviceInfo device, const CudaOptions& options)
     : device_(std::move(device)),
       device_id_{DeviceId::Kind::cuda, static_cast<std::int8_t>(options.device)},
       options_(options),
-      memory_(std::make_shared<DeviceMemory>()) {}
+      memory_(std::make_shared<DeviceMemory>(options.device)) {}
 
 CudaBackend::~CudaBackend() {
-  if (stream_ == nullptr) return;
+  if (stream_ == nullptr || !bind().ok()) return;
   static_cast<void>(cudaStreamSynchronize(stream_));
   static_cast<void>(cudaStreamDestroy(stream_));
 }
@@ -94,6 +113,11 @@ Status CudaBackend::start() {
     }
   }
   return options_.deterministic ? Status() : open_library();  // whose sums are not our kernels'
+}
+
+Status CudaBackend::bind() const {
+  KOHO_CUDA_TRY(cudaSetDevice(options_.device));
+  return {};
 }
 
 Status CudaBackend::open_library() {
@@ -131,7 +155,6 @@ std::string CudaBackend::description() const {
 }
 
 Result<Tensor> CudaBackend::allocate(DType dtype, Shape shape, std::string_view purpose) {
-  KOHO_CUDA_TRY(cudaSetDevice(options_.device));
   const std::int64_t bytes = shape.elements() * dtype_bytes(dtype);
   KOHO_TRY_ASSIGN(std::byte * data, memory_->allocate(bytes, purpose));
   return Tensor(
@@ -140,6 +163,7 @@ Result<Tensor> CudaBackend::allocate(DType dtype, Shape shape, std::string_view 
 }
 
 Result<Tensor> CudaBackend::place(ConstTensorView source) {
+  KOHO_TRY(bind());
   if (!source.packed())
     return make_error(ErrorCode::invalid_argument, "place: expected a packed tensor, found {}",
                       describe(source));
@@ -157,6 +181,8 @@ Result<Tensor> CudaBackend::place(ConstTensorView source) {
 }
 
 Status CudaBackend::reserve(const StepLimits& limits) {
+  KOHO_TRY(check_limits(limits));
+  KOHO_TRY(bind());
   KOHO_TRY(finish_loading());  // weights are placed
   loader_.reset();
   staging_ = DeviceBlock();
@@ -205,6 +231,7 @@ Status CudaBackend::do_take_from_seats(const SeatRows& rows,
                                        ConstTensorView given_ids,
                                        ConstTensorView seats,
                                        const SeatTables& tables) {
+  KOHO_TRY(bind());
   KOHO_CUDA_TRY(launch_take_from_seats({.token_ids = rows.token_ids.as<std::int32_t>(),
                                         .slots = rows.slots.as<std::int64_t>(),
                                         .page_tables = rows.page_tables.as<std::int32_t>(),
@@ -226,6 +253,7 @@ Status CudaBackend::do_keep_sampled(TensorView ends,
                                     const SeatTables& tables,
                                     ConstTensorView seats,
                                     ConstTensorView ids) {
+  KOHO_TRY(bind());
   KOHO_CUDA_TRY(launch_keep_sampled({.ends = ends.as<std::uint8_t>(),
                                      .last_sampled = tables.last_sampled.as<std::int32_t>(),
                                      .outputs = tables.outputs.as<std::int32_t>(),
@@ -238,12 +266,14 @@ Status CudaBackend::do_keep_sampled(TensorView ends,
 }
 
 Status CudaBackend::do_set_entries(TensorView table, ConstTensorView pairs) {
+  KOHO_TRY(bind());
   KOHO_CUDA_TRY(launch_set_entries(table.as<std::int32_t>(), table.size(0), i32(pairs),
                                    pairs.size(0), stream_));
   return {};
 }
 
 Status CudaBackend::do_embed(TensorView out, ConstTensorView ids, ConstTensorView table) {
+  KOHO_TRY(bind());
   KOHO_TRY(finish_loading());
   KOHO_CUDA_TRY(launch_embed(out.as<Bf16>(), i32(ids), bf16(table), out.size(0), out.size(1),
                              table.size(0), stream_));
@@ -251,6 +281,7 @@ Status CudaBackend::do_embed(TensorView out, ConstTensorView ids, ConstTensorVie
 }
 
 Status CudaBackend::do_gather_rows(TensorView out, ConstTensorView x, ConstTensorView rows) {
+  KOHO_TRY(bind());
   KOHO_CUDA_TRY(launch_gather_rows(out.as<Bf16>(), bf16(x), x.stride(0), i32(rows), out.size(0),
                                    out.size(1), stream_));
   return {};
@@ -260,6 +291,7 @@ Status CudaBackend::do_rms_norm(const Activation& out,
                                 ConstTensorView x,
                                 ConstTensorView weight,
                                 float eps) {
+  KOHO_TRY(bind());
   KOHO_CUDA_TRY(launch_rms_norm(forms_of(out),
                                 {.x = bf16(x),
                                  .x_stride = x.stride(0),
@@ -276,6 +308,7 @@ Status CudaBackend::do_add_rms_norm(const Activation& out,
                                     ConstTensorView branch,
                                     ConstTensorView weight,
                                     float eps) {
+  KOHO_TRY(bind());
   KOHO_CUDA_TRY(launch_rms_norm(forms_of(out),
                                 {.x = bf16(residual),
                                  .x_stride = residual.size(1),
@@ -295,6 +328,7 @@ Status CudaBackend::do_qk_norm_rope_store_kv(const Queries& q,
                                              ConstTensorView positions,
                                              ConstTensorView slots,
                                              const QkNormRope& weights) {
+  KOHO_TRY(bind());
   const bool codes = kv.k.dtype == DType::f8_e4m3;
   const bool from_codes = !qkv.codes.empty();
   const RopeKv common{.q = q.values.as<Bf16>(),
@@ -332,6 +366,7 @@ Status CudaBackend::do_attention(const Activation& out,
                                  const KvLayer& kv,
                                  const Batch& batch,
                                  const HeadShape& heads) {
+  KOHO_TRY(bind());
   const bool codes = kv.k.dtype == DType::f8_e4m3;
   const std::int64_t width = heads.query_heads * heads.width;
   Attention p{.q = bf16(q),
@@ -411,6 +446,7 @@ Status CudaBackend::do_attention(const Activation& out,
 }
 
 Status CudaBackend::do_silu_mul(const Activation& out, ConstTensorView gate_up) {
+  KOHO_TRY(bind());
   KOHO_CUDA_TRY(launch_silu_mul(forms_of(out), bf16(gate_up), gate_up.stride(0), gate_up.size(0),
                                 gate_up.size(1) / 2, stream_));
   return {};
@@ -421,6 +457,7 @@ Status CudaBackend::do_route(const Routing& out,
                              ConstTensorView weight,
                              ConstTensorView bias,
                              const RouterSettings& settings) {
+  KOHO_TRY(bind());
   KOHO_TRY(finish_loading());
   const std::int64_t tokens = x.size(0);
   const std::int64_t experts = weight.size(0);
@@ -449,6 +486,7 @@ Status CudaBackend::do_route(const Routing& out,
 }
 
 Status CudaBackend::do_copy_pages(const KvLayer& kv, ConstTensorView pairs) {
+  KOHO_TRY(bind());
   const bool codes = kv.k.dtype == DType::f8_e4m3;
   const std::int64_t elements = kv.k.size(1) * kv.k.size(2) * kv.k.size(3);
   KOHO_CUDA_TRY(launch_copy_pages({.k = kv.k.as<std::uint8_t>(),
@@ -466,6 +504,7 @@ Status CudaBackend::do_copy_pages(const KvLayer& kv, ConstTensorView pairs) {
 Status CudaBackend::do_sample(const SamplingOutput& out,
                               ConstTensorView logits,
                               const SamplingBatch& batch) {
+  KOHO_TRY(bind());
   Sample p;
   p.logits = logits.as<const float>();
   p.logits_stride = logits.stride(0);
@@ -489,6 +528,7 @@ Status CudaBackend::do_reset_counts(const TokenCounts& counts,
                                     std::int64_t slot,
                                     ConstTensorView prompt_ids,
                                     ConstTensorView output_ids) {
+  KOHO_TRY(bind());
   const std::int64_t vocabulary = counts.entries.size(1);
   const std::int64_t mark_words = counts.marks.size(1);
   KOHO_CUDA_TRY(
@@ -518,11 +558,11 @@ Result<std::unique_ptr<Backend>> make_cuda_backend(const CudaOptions& options) {
 
 Result<std::int64_t> cuda_memory_bytes(int device) {
   KOHO_TRY(cuda::check_exists(device));
-  KOHO_CUDA_TRY(cudaSetDevice(device));
-  std::size_t free_bytes = 0;
-  std::size_t total_bytes = 0;
-  KOHO_CUDA_TRY(cudaMemGetInfo(&free_bytes, &total_bytes));
-  return static_cast<std::int64_t>(total_bytes);
+  // NOTE: cudaMemGetInfo() would open the GPU: some hundred MB of it, for as long as this process
+  // lives, which may be one that only starts those who compute.
+  cudaDeviceProp properties{};
+  KOHO_CUDA_TRY(cudaGetDeviceProperties(&properties, device));
+  return static_cast<std::int64_t>(properties.totalGlobalMem);
 }
 
 Result<CudaProperties> cuda_properties(int device) {

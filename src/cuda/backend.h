@@ -16,6 +16,9 @@
 
 namespace koho::cuda {
 
+/// Whether there are kernels for all that steps will ask for, before any runs. Errors: unsupported.
+Status check_limits(const StepLimits& limits);
+
 class CudaBackend final : public Backend {
  public:
   static Result<std::unique_ptr<Backend>> open(const CudaOptions& options);
@@ -159,6 +162,10 @@ class CudaBackend final : public Backend {
   /// Clears `bytes` of what a fast kernel wrote, if a test asked for this fault.
   Status spoil(FastPathFault fault, void* out, std::size_t bytes);
 
+  /// Makes the GPU the calling thread's: what a thread launches, it launches on its own GPU, and
+  /// the caller may be a new thread or one that has several GPUs. Whatever an operator enqueues
+  /// begins with it.
+  Status bind() const;
   /// Whether this GPU has Hopper's instructions and they are wanted.
   bool has_wgmma() const { return device_.hopper() && !options_.portable_only; }
 

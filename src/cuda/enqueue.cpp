@@ -9,47 +9,64 @@
 namespace koho::cuda {
 namespace {
 
+/// A stream and its GPU: the calling thread may have another one, or none yet.
+struct Queue {
+  cudaStream_t stream;
+  int device;
+};
+
 class EventMark final : public Mark {
  public:
-  EventMark(cudaEvent_t event, cudaStream_t stream) : event_(event), stream_(stream) {}
+  EventMark(cudaEvent_t event, const Queue& queue) : event_(event), queue_(queue) {}
   EventMark(const EventMark&) = delete;
   EventMark& operator=(const EventMark&) = delete;
-  ~EventMark() override { static_cast<void>(cudaEventDestroy(event_)); }
+  ~EventMark() override {
+    static_cast<void>(cudaSetDevice(queue_.device));
+    static_cast<void>(cudaEventDestroy(event_));
+  }
   Status set() override {
-    KOHO_CUDA_TRY(cudaEventRecord(event_, stream_));
+    KOHO_CUDA_TRY(cudaSetDevice(queue_.device));
+    KOHO_CUDA_TRY(cudaEventRecord(event_, queue_.stream));
     return {};
   }
   Status wait() override {
+    KOHO_CUDA_TRY(cudaSetDevice(queue_.device));
     KOHO_CUDA_TRY(cudaEventSynchronize(event_));
     return {};
   }
-  bool reached() override { return cudaEventQuery(event_) != cudaErrorNotReady; }
+  bool reached() override {
+    // An error counts as reached: wait() has it.
+    return cudaSetDevice(queue_.device) != cudaSuccess ||
+           cudaEventQuery(event_) != cudaErrorNotReady;
+  }
 
  private:
   cudaEvent_t event_;
-  cudaStream_t stream_;
+  Queue queue_;
 };
 
 class Graph final : public Recording {
  public:
-  Graph(cudaGraphExec_t graph, cudaStream_t stream, std::shared_ptr<std::int64_t> alive)
-      : graph_(graph), stream_(stream), alive_(std::move(alive)) {
+  Graph(cudaGraphExec_t graph, const Queue& queue, std::shared_ptr<std::int64_t> alive)
+      : graph_(graph), queue_(queue), alive_(std::move(alive)) {
     ++*alive_;
   }
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
   ~Graph() override {
+    static_cast<void>(cudaSetDevice(queue_.device));
     static_cast<void>(cudaGraphExecDestroy(graph_));
     --*alive_;
   }
   Status replay() override {
-    KOHO_CUDA_TRY(cudaGraphLaunch(graph_, stream_));
+    KOHO_CUDA_TRY(cudaSetDevice(queue_.device));
+    KOHO_CUDA_TRY(cudaGraphLaunch(graph_, queue_.stream));
     return {};
   }
 
  private:
   cudaGraphExec_t graph_;
-  cudaStream_t stream_;
+  Queue queue_;
   std::shared_ptr<std::int64_t> alive_;
 };
 
@@ -63,7 +80,7 @@ Status check_copy(const ConstTensorView& view, std::size_t bytes, const char* wh
 Status CudaBackend::enqueue_upload(TensorView destination, std::span<const std::byte> source) {
   KOHO_TRY(check_copy(destination, source.size(), "upload"));
   if (source.empty()) return {};
-  KOHO_CUDA_TRY(cudaSetDevice(options_.device));  // this thread may not have opened the GPU
+  KOHO_TRY(bind());
   KOHO_CUDA_TRY(cudaMemcpyAsync(destination.data, source.data(), source.size(),
                                 cudaMemcpyHostToDevice, stream_));
   return {};
@@ -72,7 +89,7 @@ Status CudaBackend::enqueue_upload(TensorView destination, std::span<const std::
 Status CudaBackend::enqueue_download(std::span<std::byte> destination, ConstTensorView source) {
   KOHO_TRY(check_copy(source, destination.size(), "download"));
   if (destination.empty()) return {};
-  KOHO_CUDA_TRY(cudaSetDevice(options_.device));
+  KOHO_TRY(bind());
   KOHO_CUDA_TRY(cudaMemcpyAsync(destination.data(), source.data, destination.size(),
                                 cudaMemcpyDeviceToHost, stream_));
   return {};
@@ -89,30 +106,32 @@ Status CudaBackend::download(std::span<std::byte> destination, ConstTensorView s
 }
 
 Status CudaBackend::synchronize() {
+  KOHO_TRY(bind());
   KOHO_CUDA_TRY(cudaStreamSynchronize(stream_));
   return {};
 }
 
 Result<Tensor> CudaBackend::allocate_host(std::int64_t bytes) {
-  KOHO_CUDA_TRY(cudaSetDevice(options_.device));
-  void* data = nullptr;
-  const auto size = static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1));
-  KOHO_CUDA_TRY(cudaHostAlloc(&data, size, cudaHostAllocDefault));
-  std::memset(data, 0, size);
-  return Tensor(static_cast<std::byte*>(data),
-                [](std::byte* freed) { static_cast<void>(cudaFreeHost(freed)); }, DType::u8,
-                {bytes}, {});
+  KOHO_TRY(bind());
+  KOHO_TRY_ASSIGN(PinnedMemory memory, allocate_pinned(bytes, "the buffers of steps"));
+  std::memset(memory.get(), 0, static_cast<std::size_t>(bytes));
+  return Tensor(memory.release(),
+                [device = options_.device](std::byte* freed) {
+                  static_cast<void>(cudaSetDevice(device));
+                  const PinnedMemory gone(freed);
+                },
+                DType::u8, {bytes}, {});
 }
 
 Result<std::unique_ptr<Mark>> CudaBackend::make_mark() {
-  KOHO_CUDA_TRY(cudaSetDevice(options_.device));
+  KOHO_TRY(bind());
   cudaEvent_t event = nullptr;
   KOHO_CUDA_TRY(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-  return std::unique_ptr<Mark>(std::make_unique<EventMark>(event, stream_));
+  return std::unique_ptr<Mark>(std::make_unique<EventMark>(event, Queue{stream_, options_.device}));
 }
 
 Result<MemoryUse> CudaBackend::memory_use() const {
-  KOHO_CUDA_TRY(cudaSetDevice(options_.device));
+  KOHO_TRY(bind());
   std::size_t free_bytes = 0;
   std::size_t total_bytes = 0;
   KOHO_CUDA_TRY(cudaMemGetInfo(&free_bytes, &total_bytes));
@@ -124,7 +143,7 @@ Result<MemoryUse> CudaBackend::memory_use() const {
 }
 
 Result<std::unique_ptr<Recording>> CudaBackend::record(std::function<Status()> operators) {
-  KOHO_CUDA_TRY(cudaSetDevice(options_.device));
+  KOHO_TRY(bind());
   KOHO_CUDA_TRY(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
   const Status status = operators();
   cudaGraph_t graph = nullptr;
@@ -133,12 +152,13 @@ Result<std::unique_ptr<Recording>> CudaBackend::record(std::function<Status()> o
     if (graph != nullptr) static_cast<void>(cudaGraphDestroy(graph));
     return status.error();
   }
-  KOHO_CUDA_TRY(ended);
+  if (ended != cudaSuccess) return cuda_error(ended, "cudaStreamEndCapture");
   cudaGraphExec_t executable = nullptr;
-  cudaError_t made = cudaGraphInstantiate(&executable, graph, 0);
+  const cudaError_t made = cudaGraphInstantiate(&executable, graph, 0);
   static_cast<void>(cudaGraphDestroy(graph));
-  KOHO_CUDA_TRY(made);
-  auto recording = std::make_unique<Graph>(executable, stream_, recordings_);
+  if (made != cudaSuccess) return cuda_error(made, "cudaGraphInstantiate");
+  auto recording =
+      std::make_unique<Graph>(executable, Queue{stream_, options_.device}, recordings_);
   KOHO_CUDA_TRY(cudaGraphUpload(executable, stream_));
   return std::unique_ptr<Recording>(std::move(recording));
 }

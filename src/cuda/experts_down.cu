@@ -337,8 +337,10 @@ template <int kTiles, bool kWide, int kResident>
 cudaError_t launch_form(const Matmul& p, int multiprocessors, cudaStream_t stream) {
   constexpr int kShared = kMultiprocessorShared / kResident / 128 * 128 - kReserved;
   const auto kernel = experts_down_kernel<kTiles, kWide, kResident>;
-  static const cudaError_t usable =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+  static PerDevice prepared;
+  const cudaError_t usable = prepared.once([&] {
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+  });
   if (usable != cudaSuccess) return usable;
   const int slot_bytes = Slots<kWide>::bytes_of(p.width_bytes);
   const int slots = min((kShared - codes_end<kTiles>(p.width_bytes)) / slot_bytes, kSlotsMax);

@@ -13,6 +13,8 @@ namespace koho::cuda {
 
 using Bf16 = std::uint16_t;
 
+constexpr int kHeadWidthMax = 256;  // of attention and its rope: what their plain forms hold
+
 /// Where a kernel that makes activations writes a row, in which forms; null = form not wanted.
 struct RowForms {
   Bf16* values = nullptr;
@@ -269,6 +271,7 @@ struct Route {
 };
 constexpr int kRouteParts = 8;  // of H, each summed by itself, then in order
 constexpr int kRouteExpertsMax = 1024;
+constexpr int kRouteChoicesMax = 32;
 /// NOTE: its kernels let the next one start before they wait themselves, so that one may not read,
 /// before its own wait, what the kernel before the router wrote.
 cudaError_t launch_route(const Route& parameters, cudaStream_t stream);

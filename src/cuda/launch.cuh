@@ -8,6 +8,7 @@
 #include <cuda_runtime.h>
 
 #include "cuda/kernel_files.h"
+#include "cuda/per_device.h"
 
 namespace koho::cuda {
 namespace {
@@ -33,6 +34,14 @@ cudaError_t use_shared_memory(Kernel* kernel, std::size_t bytes) {
              ? status
              : cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                     cudaSharedmemCarveoutMaxShared);
+}
+
+/// The same, in clusters of more than 8 CTAs too.
+template <typename Kernel>
+cudaError_t use_wide_clusters(Kernel* kernel, std::size_t bytes) {
+  const cudaError_t status =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+  return status != cudaSuccess ? status : use_shared_memory(kernel, bytes);
 }
 
 template <typename... Parameters, typename... Arguments>

@@ -35,7 +35,7 @@ double gb(std::int64_t bytes) {
 
 /// One piece's memory on its way.
 struct Loader::Slot {
-  void* pinned = nullptr;
+  PinnedMemory pinned;
   DeviceBlock staging;
   cudaEvent_t free = nullptr;  // the last piece has left the slot
 };
@@ -49,17 +49,15 @@ class Loader::Lane {
   ~Lane() {
     if (thread.joinable()) thread.join();
     if (stream_ != nullptr) static_cast<void>(cudaStreamSynchronize(stream_));
-    for (Slot& slot : slots_) {
-      if (slot.pinned != nullptr) static_cast<void>(cudaFreeHost(slot.pinned));
+    for (Slot& slot : slots_)
       if (slot.free != nullptr) static_cast<void>(cudaEventDestroy(slot.free));
-    }
     if (stream_ != nullptr) static_cast<void>(cudaStreamDestroy(stream_));
   }
 
   Status open(const std::shared_ptr<DeviceMemory>& memory) {
     KOHO_CUDA_TRY(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
     for (Slot& slot : slots_) {
-      KOHO_CUDA_TRY(cudaHostAlloc(&slot.pinned, kPieceBytes, cudaHostAllocDefault));
+      KOHO_TRY_ASSIGN(slot.pinned, allocate_pinned(kPieceBytes, "weights on their way"));
       KOHO_TRY_ASSIGN(slot.staging,
                       DeviceBlock::allocate(memory, kPieceBytes, "staging of weights"));
       KOHO_CUDA_TRY(cudaEventCreateWithFlags(&slot.free, cudaEventDisableTiming));
@@ -86,8 +84,8 @@ class Loader::Lane {
                        .element_bytes = static_cast<int>(dtype_bytes(piece.source.dtype))},
                       stream_));
     } else {
-      gather(slot.pinned, piece.source, row_bytes);
-      KOHO_CUDA_TRY(cudaMemcpyAsync(slot.staging.as<void>(), slot.pinned, bytes,
+      gather(slot.pinned.get(), piece.source, row_bytes);
+      KOHO_CUDA_TRY(cudaMemcpyAsync(slot.staging.as<void>(), slot.pinned.get(), bytes,
                                     cudaMemcpyHostToDevice, stream_));
     }
     if (piece.copy != nullptr)

@@ -524,7 +524,8 @@ cudaError_t launch_matmul_form(const Matmul& p, int multiprocessors, cudaStream_
   using Plan = MatmulPlan<kTiles, Multiply<kType, kTiles>::kRowTiles>;
   if (Multiply<kType, kTiles>::kRowTiles > 1 && p.parts > 1) return cudaErrorInvalidValue;
   const auto kernel = matmul_kernel<Multiply, kType, kTiles>;
-  static const int resident = [&] {  // CTAs of a multiprocessor; 0 if the kernel cannot run
+  static PerDevice found;
+  const int resident = found.number([&] {  // CTAs of a multiprocessor; 0 if the kernel cannot run
     int count = 0;
     if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Plan::kShared) !=
             cudaSuccess ||
@@ -532,7 +533,7 @@ cudaError_t launch_matmul_form(const Matmul& p, int multiprocessors, cudaStream_
                                                       Plan::kShared) != cudaSuccess)
       return 0;
     return count;
-  }();
+  });
   if (resident == 0) return cudaErrorInvalidConfiguration;
   int grid = resident * multiprocessors;
   if (p.entries == nullptr) {

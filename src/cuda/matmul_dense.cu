@@ -464,9 +464,11 @@ cudaError_t launch_form(const Matmul& p,
                         cudaStream_t stream) {
   using Plan = DensePlan<kColumns, kSlotWidth>;
   const auto kernel = dense_kernel<kType, kColumns, kSlotWidth>;
-  static const cudaError_t prepared =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedMax);
-  if (prepared != cudaSuccess) return prepared;
+  static PerDevice prepared;
+  const cudaError_t ready = prepared.once([&] {
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedMax);
+  });
+  if (ready != cudaSuccess) return ready;
   const int stages = ceil_div(p.width_bytes, kStageWidth);
   const int longest = ceil_div(stages, p.parts) * (kStageWidth / kSlotWidth);
   const int slots = std::min({longest, kRingSlotsMax, std::max(2, form.ring_bytes / Plan::kSlot)});

@@ -745,9 +745,11 @@ cudaError_t launch_form(const Matmul& p,
                         cudaStream_t stream) {
   using Plan = PrefillPlan<kColumns>;
   const auto kernel = prefill_kernel<kType, kColumns, kParts>;
-  static const cudaError_t prepared =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Plan::kShared);
-  if (prepared != cudaSuccess) return prepared;
+  static PerDevice prepared;
+  const cudaError_t ready = prepared.once([&] {
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Plan::kShared);
+  });
+  if (ready != cudaSuccess) return ready;
   const int clusters = multiprocessors / 2;
   const int slices =
       p.entries != nullptr ? 0 : prompt_slices(prefill_cut(p, kColumns, multiprocessors));

@@ -538,8 +538,9 @@ cudaError_t launch_form(const Matmul& p,
                         cudaStream_t stream) {
   using Plan = TurnedPlan<kRows, kWarpgroups, kSlotWidth, kResident>;
   const auto kernel = turned_kernel<kType, kRows, kWarpgroups, kSlotWidth, kShared, kResident>;
-  static const cudaError_t prepared = use_shared_memory(kernel, kSharedMax);
-  if (prepared != cudaSuccess) return prepared;
+  static PerDevice prepared;
+  const cudaError_t ready = prepared.once([&] { return use_shared_memory(kernel, kSharedMax); });
+  if (ready != cudaSuccess) return ready;
   const auto out_bits = reinterpret_cast<std::uintptr_t>(p.out);
   const int slices = slices_of(form, p.tokens);
   const TurnedCut cut{.slices = slices,

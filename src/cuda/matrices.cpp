@@ -15,7 +15,6 @@ namespace {
 
 constexpr std::int64_t kDenseTokens = 128;  // Hopper's kernel of one matrix takes up to so many
 constexpr std::int64_t kPrefillRows = 96;   // rows an expert from which on they are gathered
-constexpr double kPromptShare = 0.55;       // see takes_prompt()
 constexpr std::int64_t kAlignment = 256;
 
 /// Hands out parts of the scratch memory.
@@ -77,8 +76,7 @@ bool takes_experts_down(const Matmul& p, std::int64_t columns, std::int64_t coun
          p.bias == nullptr;
 }
 
-/// Whether run_prefill() multiplies these tokens and not cuBLASLt: where its clusters are busy with
-/// them for so much of the time, it is the faster one (docs/kernels/linear.md).
+/// Whether run_prefill() multiplies these tokens and not cuBLASLt.
 bool takes_prompt(const Matmul& p, int multiprocessors) {
   return prompt_share(prefill_cut(p, kPrefillColumns, multiprocessors)) >= kPromptShare;
 }
@@ -233,6 +231,7 @@ Status CudaBackend::run_prefill(const Matmul& p, std::int64_t rows, int columns)
 }
 
 Status CudaBackend::do_linear(TensorView out, const Activation& x, const Linear& weight) {
+  KOHO_TRY(bind());
   KOHO_TRY(finish_loading());
   const auto& placed = static_cast<const PlacedLinear&>(*weight.placed);
   for (const LinearSegment& segment : placed.segments) KOHO_TRY(multiply_segment(out, x, segment));
@@ -426,6 +425,7 @@ Status CudaBackend::do_experts(TensorView out,
                                const Activation& x,
                                const Routing& routing,
                                const Experts& weights) {
+  KOHO_TRY(bind());
   KOHO_TRY(finish_loading());
   const auto& placed = static_cast<const PlacedExperts&>(*weights.placed);
   if (placed.unlike != nullptr) return run_unlike(out, x, routing, weights);

@@ -6,23 +6,20 @@
 namespace koho::cuda {
 namespace {
 
-using Encode = decltype(&cuTensorMapEncodeTiled);
-
-/// The driver's function, found once: nothing here links the driver's library.
-Encode find_encode() {
+TensorMapEncoder find_encoder() {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
   constexpr unsigned kSince = 12000;  // the CUDA version that brought it
   const cudaError_t status = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function,
                                                               kSince, cudaEnableDefault, &found);
   if (status != cudaSuccess || found != cudaDriverEntryPointSuccess) return nullptr;
-  return reinterpret_cast<Encode>(function);
+  return reinterpret_cast<TensorMapEncoder>(function);
 }
 
 /// Describes packed rows of `width` elements of `bytes` each, cut into panels.
 cudaError_t make_map(
     CUtensorMap& map, const void* first, std::int64_t rows, int width, int bytes, int box_rows) {
-  static const Encode encode = find_encode();
+  const TensorMapEncoder encode = tensor_map_encoder();
   if (encode == nullptr) return cudaErrorNotSupported;
   const int panel = std::min(width * bytes, kPanelBytesMax);
   const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(width), static_cast<cuuint64_t>(rows)};
@@ -39,6 +36,11 @@ cudaError_t make_map(
 }
 
 }  // namespace
+
+TensorMapEncoder tensor_map_encoder() {
+  static const TensorMapEncoder encoder = find_encoder();
+  return encoder;
+}
 
 cudaError_t make_page_maps(PageMaps& maps, const Attention& p) {
   const std::int64_t rows = p.pages * p.kv_heads * kPageRows;

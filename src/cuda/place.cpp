@@ -141,8 +141,9 @@ Result<bool> CudaBackend::put_large(const ConstTensorView& source,
 
 Status CudaBackend::finish_loading() {
   if (!loading_) return {};
+  KOHO_TRY(loader_->finish());  // NOTE: an error stays: weights that did not arrive never will
   loading_ = false;
-  return loader_->finish();
+  return {};
 }
 
 Status CudaBackend::put_rows(const TiledMatrices& matrix,
@@ -231,6 +232,7 @@ Result<LinearSegment> CudaBackend::place_segment(std::span<const LinearSource> b
 }
 
 Result<Linear> CudaBackend::do_place_linear(std::span<const LinearSource> blocks) {
+  KOHO_TRY(bind());
   Linear linear;
   linear.in_features = blocks[0].in_features();
   auto placed = std::make_unique<PlacedLinear>();
@@ -324,6 +326,7 @@ Result<ExpertGroup> CudaBackend::place_group(std::span<const MlpSource* const> e
 }
 
 Result<Experts> CudaBackend::do_place_experts(const ExpertsSource& source) {
+  KOHO_TRY(bind());
   Experts experts;
   experts.first = source.first;
   experts.count = static_cast<std::int64_t>(source.experts.size());

@@ -45,6 +45,9 @@ constexpr double prompt_share(const PromptCut& cut) {
          (cut.clusters * prompt_cost(cut, prompt_slices(cut)));
 }
 
+/// From this share on the kernel is faster than cuBLASLt (docs/kernels/linear.md).
+constexpr double kPromptShare = 0.55;
+
 /// One matrix in the kernel of many tokens, whose clusters multiply kPrefillTiles tiles of weight
 /// rows at a time.
 constexpr int kPrefillTiles = 4;

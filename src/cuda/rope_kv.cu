@@ -17,7 +17,6 @@ namespace koho::cuda {
 namespace {
 
 constexpr int kWarps = 8;
-constexpr int kWidthMax = 256;
 constexpr int kPageTokens = 64;
 
 /// Which type of the kernel these parameters are for.
@@ -70,7 +69,7 @@ __device__ void store_head(
 template <typename Parameters>
 __global__ void __launch_bounds__(kWarps * 32) rope_kv_kernel(const Parameters p) {
   constexpr bool kCodes = has_codes<Parameters>;
-  __shared__ float rows[kWarps][kWidthMax];
+  __shared__ float rows[kWarps][kHeadWidthMax];
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int heads = p.query_heads + 2 * p.kv_heads;
@@ -365,7 +364,7 @@ bool has_glm_form(const RopeKvCodes& p) {
 
 template <typename Parameters>
 cudaError_t launch(const Parameters& p, cudaStream_t stream) {
-  if (p.width > kWidthMax || p.multiprocessors < 1) return cudaErrorInvalidValue;
+  if (p.width > kHeadWidthMax || p.multiprocessors < 1) return cudaErrorInvalidValue;
   const int heads = p.query_heads + 2 * p.kv_heads;
   const bool glm = has_glm_form(p) && p.tokens * heads < INT32_MAX;
   // As many in turn as leave 64 groups of lanes for each multiprocessor.

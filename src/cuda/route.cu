@@ -307,8 +307,9 @@ cudaError_t launch_logits(const Route& p, cudaStream_t stream) {
 }  // namespace
 
 cudaError_t launch_route(const Route& p, cudaStream_t stream) {
-  if (p.experts > kRouteExpertsMax || p.top_k > 32) return cudaErrorInvalidValue;
-  static const int clusters_max = resident_clusters();
+  if (p.experts > kRouteExpertsMax || p.top_k > kRouteChoicesMax) return cudaErrorInvalidValue;
+  static PerDevice clusters;
+  const int clusters_max = clusters.number(resident_clusters);
   const bool fast = clusters_max > 0 && !p.weight_f32 && p.groups == 1 &&
                     p.experts <= kFastExperts && p.hidden % kStep == 0 &&
                     p.hidden >= kParts * kStep && p.hidden <= kParts * kStep * kFastStepsMax &&

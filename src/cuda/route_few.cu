@@ -273,17 +273,13 @@ constexpr int kTokensEachMax = kOwn * kParts;
 /// A kernel ready to be launched in clusters; null if it cannot be.
 template <int kThreads, int kKept>
 FewKernel few_kernel() {
-  static const FewKernel ready = []() -> FewKernel {
-    const FewKernel kernel = route_few_kernel<kThreads, kKept>;
-    return cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) ==
-                       cudaSuccess &&
-                   use_shared_memory(kernel, route_rows_bytes(kParts * kStep * kFastStepsMax,
-                                                              kTokensEachMax, kThreads, kKept)) ==
-                       cudaSuccess
-               ? kernel
-               : nullptr;
-  }();
-  return ready;
+  const FewKernel kernel = route_few_kernel<kThreads, kKept>;
+  static PerDevice prepared;
+  const cudaError_t ready = prepared.once([&] {
+    return use_wide_clusters(
+        kernel, route_rows_bytes(kParts * kStep * kFastStepsMax, kTokensEachMax, kThreads, kKept));
+  });
+  return ready == cudaSuccess ? kernel : nullptr;
 }
 
 /// Clusters for so many tokens. An H200 holds 7: with 4 a call waits for the multiprocessors of the

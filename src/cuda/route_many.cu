@@ -157,9 +157,12 @@ __global__ void __launch_bounds__(kFastExperts * 2, 1)
 }  // namespace
 
 cudaError_t launch_route_many(const Route& p, cudaStream_t stream) {
-  static const cudaError_t ready = cudaFuncSetAttribute(
-      route_many_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-      shared_bytes(token_row(kFastParts * kFastStepsMax * kRouteStep), kFastExperts * 2));
+  static PerDevice prepared;
+  const cudaError_t ready = prepared.once([] {
+    return cudaFuncSetAttribute(
+        route_many_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+        shared_bytes(token_row(kFastParts * kFastStepsMax * kRouteStep), kFastExperts * 2));
+  });
   if (ready != cudaSuccess) return ready;
   const int row = token_row(p.hidden);
   const int threads = (p.experts + 15) / 16 * 32;

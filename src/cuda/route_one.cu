@@ -121,18 +121,15 @@ constexpr int kFewThreads = 320;  // of which two CTAs fit a multiprocessor
 
 /// The kernel for so many threads, ready to be launched in a cluster; null if it cannot be.
 OneKernel one_kernel(int threads) {
-  const auto prepare = [](OneKernel kernel) -> OneKernel {
-    return cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) ==
-                       cudaSuccess &&
-                   use_shared_memory(kernel, route_rows_bytes(kParts * kStep * kFastStepsMax, 1,
-                                                              kFastExperts * 2, kKept)) ==
-                       cudaSuccess
-               ? kernel
-               : nullptr;
-  };
-  static const OneKernel small = prepare(route_one_kernel<kFewThreads, 2>);
-  static const OneKernel large = prepare(route_one_kernel<kFastExperts * 2, 1>);
-  return threads <= kFewThreads ? small : large;
+  static PerDevice prepared[2];
+  const bool small = threads <= kFewThreads;
+  const OneKernel kernel =
+      small ? route_one_kernel<kFewThreads, 2> : route_one_kernel<kFastExperts * 2, 1>;
+  const cudaError_t ready = prepared[small ? 0 : 1].once([&] {
+    return use_wide_clusters(
+        kernel, route_rows_bytes(kParts * kStep * kFastStepsMax, 1, kFastExperts * 2, kKept));
+  });
+  return ready == cudaSuccess ? kernel : nullptr;
 }
 
 }  // namespace

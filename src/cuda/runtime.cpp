@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include <fmt/format.h>
+
 namespace koho::cuda {
 namespace {
 
@@ -23,6 +25,11 @@ bool runs_on(std::string_view architecture, int major, int minor) {
   return number <= device;
 }
 
+/// "13.0" of 13000.
+std::string version_text(int version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
 }  // namespace
 
 std::string_view compiled_architectures() {
@@ -32,8 +39,10 @@ std::string_view compiled_architectures() {
 Error cuda_error(cudaError_t error, std::string_view call) {
   const ErrorCode code =
       error == cudaErrorMemoryAllocation ? ErrorCode::resource_exhausted : ErrorCode::device_error;
-  return make_error(code, "CUDA: {} ({}) from {}", cudaGetErrorString(error),
-                    cudaGetErrorName(error), call);
+  const std::size_t braces = call.find('{');  // a kernel's parameters, by the dozen
+  return make_error(code, "CUDA: {} ({}) from {}{}", cudaGetErrorString(error),
+                    cudaGetErrorName(error), call.substr(0, braces),
+                    braces == std::string_view::npos ? "" : "…)");
 }
 
 Status check_capability(const DeviceInfo& device, std::string_view architectures) {
@@ -57,11 +66,24 @@ Status check_capability(const DeviceInfo& device, std::string_view architectures
 Status check_exists(int index) {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
-  if (status == cudaErrorNoDevice || status == cudaErrorInsufficientDriver || index >= count ||
-      index < 0)
+  int driver = 0;  // the CUDA version it is for; 0: there is none
+  KOHO_CUDA_TRY(cudaDriverGetVersion(&driver));
+  if (status == cudaErrorInsufficientDriver && driver > 0)
+    return make_error(
+        ErrorCode::unsupported,
+        "the NVIDIA driver is for CUDA {}, koho needs one for CUDA {} or newer: update "
+        "it, or run on the CPU",
+        version_text(driver), version_text(CUDART_VERSION));
+  if (status == cudaErrorSystemNotReady)
+    return make_error(ErrorCode::device_error,
+                      "{}: GPUs joined by NVSwitch need NVIDIA's fabric manager (systemctl status "
+                      "nvidia-fabricmanager)",
+                      cuda_error(status, "cudaGetDeviceCount").message);
+  const bool none = status == cudaErrorNoDevice || status == cudaErrorInsufficientDriver;
+  if (none || (status == cudaSuccess && (index >= count || index < 0)))
     return make_error(ErrorCode::not_found, "GPU {} does not exist: {} found ({})", index, count,
-                      cudaGetErrorString(status));
-  KOHO_CUDA_TRY(status);
+                      driver == 0 ? "no NVIDIA driver" : cudaGetErrorString(status));
+  if (status != cudaSuccess) return cuda_error(status, "cudaGetDeviceCount");
   return {};
 }
 
@@ -79,7 +101,23 @@ Result<DeviceInfo> open_device(int index) {
   return device;
 }
 
+Result<PinnedMemory> allocate_pinned(std::int64_t bytes, std::string_view purpose) {
+  void* data = nullptr;
+  const cudaError_t status = cudaHostAlloc(
+      &data, static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)), cudaHostAllocDefault);
+  if (status == cudaErrorMemoryAllocation) {
+    static_cast<void>(cudaGetLastError());  // not sticky: cleared
+    return make_error(ErrorCode::resource_exhausted,
+                      "memory of the host that a GPU can copy from: {} needs {} bytes, and the "
+                      "system has none to lock: free some, or raise the container's limit",
+                      purpose, bytes);
+  }
+  if (status != cudaSuccess) return cuda_error(status, "cudaHostAlloc");
+  return PinnedMemory(static_cast<std::byte*>(data));
+}
+
 Result<std::byte*> DeviceMemory::allocate(std::int64_t bytes, std::string_view purpose) {
+  KOHO_CUDA_TRY(cudaSetDevice(device_));
   void* data = nullptr;
   const cudaError_t status =
       cudaMalloc(&data, static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)));
@@ -89,10 +127,10 @@ Result<std::byte*> DeviceMemory::allocate(std::int64_t bytes, std::string_view p
     std::size_t total_bytes = 0;
     KOHO_CUDA_TRY(cudaMemGetInfo(&free_bytes, &total_bytes));
     return make_error(ErrorCode::resource_exhausted,
-                      "GPU memory: {} needs {} bytes, {} of {} are free, {} are held by koho",
-                      purpose, bytes, free_bytes, total_bytes, counts_.bytes);
+                      "memory of GPU {}: {} needs {} bytes, {} of {} are free, {} are held by koho",
+                      device_, purpose, bytes, free_bytes, total_bytes, counts_.bytes);
   }
-  KOHO_CUDA_TRY(status);
+  if (status != cudaSuccess) return cuda_error(status, "cudaMalloc");
   counts_.bytes += bytes;
   ++counts_.allocations;
   counts_.purposes[std::string(purpose)] += bytes;
@@ -102,7 +140,10 @@ Result<std::byte*> DeviceMemory::allocate(std::int64_t bytes, std::string_view p
 
 void DeviceMemory::free(std::byte* data) {
   if (data == nullptr) return;
-  static_cast<void>(cudaFree(data));  // at teardown an earlier sticky error has been reported
+  // At teardown an earlier sticky error has been reported. Without its GPU cudaFree() would make
+  // itself at home on another one.
+  static_cast<void>(cudaSetDevice(device_));
+  static_cast<void>(cudaFree(data));
   const auto block = blocks_.find(data);
   KOHO_CHECK(block != blocks_.end());
   counts_.bytes -= block->second.bytes;

@@ -37,7 +37,8 @@ std::string_view compiled_architectures();
 Status check_capability(const DeviceInfo& device,
                         std::string_view architectures = compiled_architectures());
 
-/// Whether there is a GPU `index`. Errors: not_found, also without a driver; device_error.
+/// Whether there is a GPU `index`. Errors: not_found, also without a driver; unsupported (a driver
+/// that is too old); device_error.
 Status check_exists(int index);
 
 /// Reads and checks device `index`. Errors: not_found, unsupported, device_error.
@@ -48,9 +49,20 @@ Result<DeviceInfo> open_device(int index);
 /// how many were not loaded before. Errors: device_error.
 Result<int> load_kernels(bool hopper);
 
-/// Device memory handed out by plain cudaMalloc, counted by what it is for.
+struct FreePinned {
+  void operator()(std::byte* data) const { static_cast<void>(cudaFreeHost(data)); }
+};
+/// Host memory that the copy engine reads and writes by itself.
+using PinnedMemory = std::unique_ptr<std::byte, FreePinned>;
+
+/// `bytes` of it for the current GPU. Errors: resource_exhausted, device_error.
+Result<PinnedMemory> allocate_pinned(std::int64_t bytes, std::string_view purpose);
+
+/// Memory of one GPU handed out by plain cudaMalloc, counted by what it is for. Threads: one at a
+/// time, any; whose current GPU it becomes.
 class DeviceMemory {
  public:
+  explicit DeviceMemory(int device) : device_(device) {}
   struct Counts {
     std::int64_t bytes = 0;                        // held now
     std::int64_t allocations = 0;                  // made so far
@@ -68,6 +80,7 @@ class DeviceMemory {
     std::int64_t bytes = 0;
     std::string purpose;
   };
+  int device_;
   Counts counts_;
   std::map<std::byte*, Block> blocks_;
 };

@@ -419,7 +419,9 @@ __global__ void __launch_bounds__(kSampleThreads, 2)
 }  // namespace
 
 cudaError_t launch_sample_cut(const Sample& p, cudaStream_t stream) {
-  static const cudaError_t ready = use_shared_memory(sample_cut_kernel, sizeof(Shared));
+  static PerDevice prepared;
+  const cudaError_t ready =
+      prepared.once([] { return use_shared_memory(sample_cut_kernel, sizeof(Shared)); });
   if (ready != cudaSuccess) return ready;
   const std::int64_t clusters = p.row_count < kClustersMax ? p.row_count : kClustersMax;
   return launch_kernel(sample_cut_kernel,

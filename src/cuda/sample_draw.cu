@@ -235,7 +235,9 @@ __global__ void __launch_bounds__(kSampleThreads, 2)
 }  // namespace
 
 cudaError_t launch_sample_draw(const Sample& p, cudaStream_t stream) {
-  static const cudaError_t ready = use_shared_memory(sample_draw_kernel, sizeof(Shared));
+  static PerDevice prepared;
+  const cudaError_t ready =
+      prepared.once([] { return use_shared_memory(sample_draw_kernel, sizeof(Shared)); });
   if (ready != cudaSuccess) return ready;
   const int parts = p.row_count <= 32                            ? kPartsMax
                     : p.row_count <= 64                          ? 4

@@ -637,7 +637,9 @@ __global__ void __launch_bounds__(kSampleThreads, 2)
 }  // namespace
 
 cudaError_t launch_sample_stream(const Sample& p, cudaStream_t stream) {
-  static const cudaError_t ready = use_shared_memory(sample_stream_kernel, sizeof(Shared));
+  static PerDevice prepared;
+  const cudaError_t ready =
+      prepared.once([] { return use_shared_memory(sample_stream_kernel, sizeof(Shared)); });
   if (ready != cudaSuccess) return ready;
   return launch_kernel(
       sample_stream_kernel,

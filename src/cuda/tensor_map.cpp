@@ -6,27 +6,12 @@
 
 #include <cuda_runtime_api.h>
 
+#include "cuda/page_map.h"
 #include "cuda/runtime.h"
 #include "cuda/tiles.h"
 
 namespace koho::cuda {
 namespace {
-
-using Encode = decltype(&cuTensorMapEncodeTiled);
-
-/// The driver's encoder: the library does not link the driver, which a machine may lack.
-struct Encoder {
-  Encode encode = nullptr;
-};
-Result<Encoder> find_encoder() {
-  void* symbol = nullptr;
-  cudaDriverEntryPointQueryResult found{};
-  KOHO_CUDA_TRY(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &symbol, 12000,
-                                                 cudaEnableDefault, &found));
-  if (found != cudaDriverEntryPointSuccess || symbol == nullptr)
-    return make_error(ErrorCode::device_error, "the driver has no cuTensorMapEncodeTiled");
-  return Encoder{reinterpret_cast<Encode>(symbol)};
-}
 
 /// A map of bytes, packed along the first of kRank dimensions.
 template <std::size_t kRank>
@@ -36,14 +21,15 @@ Status encode_map(CUtensorMap& map,
                   const cuuint64_t (&strides)[kRank - 1],
                   const cuuint32_t (&box)[kRank],
                   CUtensorMapSwizzle swizzle) {
-  static const Result<Encoder> encoder = find_encoder();
-  if (!encoder.ok()) return encoder.error();
+  const TensorMapEncoder encode = tensor_map_encoder();
+  if (encode == nullptr)
+    return make_error(ErrorCode::device_error, "the driver has no cuTensorMapEncodeTiled");
   cuuint32_t steps[kRank];
   std::fill_n(steps, kRank, 1U);
   const CUresult made =
-      (*encoder).encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, kRank, const_cast<void*>(data), sizes,
-                        strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
-                        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, kRank, const_cast<void*>(data), sizes, strides,
+             box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (made != CUDA_SUCCESS)
     return make_error(ErrorCode::device_error,
                       "cuTensorMapEncodeTiled: error {} for {} rows of {} bytes, stride {}",

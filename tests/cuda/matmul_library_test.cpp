@@ -158,6 +158,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t,
 }
 
 // The linker has koho call these (CMakeLists.txt).
+cudaError_t __wrap_cudaSetDevice(int) {
+  return cudaSuccess;
+}
 cudaError_t __wrap_cudaMalloc(void** data, size_t bytes) {
   *data = std::malloc(bytes);
   return cudaSuccess;
@@ -225,7 +228,7 @@ class MatmulLibraryTest : public ::testing::Test {
 
   std::unique_ptr<MatmulLibrary> open(LibraryScales scales) {
     Result<std::unique_ptr<MatmulLibrary>> opened =
-        MatmulLibrary::open(std::make_shared<DeviceMemory>(), scales);
+        MatmulLibrary::open(std::make_shared<DeviceMemory>(0), scales);
     EXPECT_TRUE(opened.ok()) << opened.error().message;
     answers.chosen.clear();
     return opened.ok() ? std::move(*opened) : nullptr;
@@ -255,7 +258,8 @@ class MatmulLibraryTest : public ::testing::Test {
 
 TEST_F(MatmulLibraryTest, IsNotOpenedInAModeThatTheGpuHasNot) {
   answers.has_own_scales = false;
-  const auto opened = MatmulLibrary::open(std::make_shared<DeviceMemory>(), LibraryScales::library);
+  const auto opened =
+      MatmulLibrary::open(std::make_shared<DeviceMemory>(0), LibraryScales::library);
   ASSERT_FALSE(opened.ok());
   EXPECT_EQ(opened.error().code, ErrorCode::unsupported);
   EXPECT_NE(open(LibraryScales::kernel), nullptr);

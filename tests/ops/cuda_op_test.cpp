@@ -3,12 +3,13 @@
 // them, the same captured in CUDA graphs, with those of the deterministic mode, with the portable
 // ones and cuBLASLt as it is on other GPUs, and with the portable ones alone. KOHO_OP_SEED sets the
 // first seed, KOHO_OP_ROUNDS how many follow. Then what takes over where the self-test finds a fast
-// path wrong. Without a GPU the cases are skipped and say so.
+// path wrong, and two GPUs in one process. Without a GPU the cases are skipped and say so.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <iterator>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -206,6 +207,35 @@ TEST(CudaSelfTest, LetsOtherKernelsRunWhatItFindsWrong) {
       broken = !op_case->run(**right, seed, fallback.promises).empty();
     EXPECT_EQ(broken, fallback.tells);
   }
+}
+
+/// What a kernel is told before its launch holds for one GPU, and a thread launches on its own GPU:
+/// one thread with both, then a thread each that has opened neither, at the same time.
+TEST(CudaDevices, TwoOfOneProcessRunEveryCase) {
+  std::vector<std::unique_ptr<Backend>> gpus;
+  for (const int device : {0, 1}) {
+    Result<std::unique_ptr<Backend>> opened = make_cuda_backend({.device = device});
+    if (!opened.ok() && opened.error().code == ErrorCode::not_found)
+      GTEST_SKIP() << device << " GPUs";
+    ASSERT_TRUE(opened.ok()) << opened.error().message;
+    gpus.push_back(std::move(*opened));
+  }
+  EXPECT_EQ(gpus[0]->description(), gpus[1]->description());
+  const std::uint64_t seed = number_from_environment("KOHO_OP_SEED", std::random_device{}());
+  SCOPED_TRACE("KOHO_OP_SEED=" + std::to_string(seed));
+  for (const OpCase& op_case : op_cases())
+    for (const std::unique_ptr<Backend>& gpu : gpus)
+      EXPECT_EQ(op_case.run(*gpu, seed, promises(Mode::fast, op_case.name)), "") << op_case.name;
+  std::string faults[2];
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < 2; ++i)
+    threads.emplace_back([&, i] {
+      RecordedBackend recorded(std::move(gpus[i]));
+      for (const OpCase& op_case : op_cases())
+        faults[i] += op_case.run(recorded, seed + 1, promises(Mode::fast, op_case.name));
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(faults[0] + faults[1], "");
 }
 
 /// A CUDA backend, or the test is skipped; and what its random data are drawn from.
