@@ -7,6 +7,7 @@
 #include "base/arithmetic.h"
 #include "base/log.h"
 #include "cuda/sample.h"
+#include "cuda/self_check.h"
 
 namespace koho::cuda {
 namespace {
@@ -105,14 +106,23 @@ Status CudaBackend::start() {
     constexpr std::int64_t kTicketBytes = 2 * sizeof(std::uint32_t);
     KOHO_TRY_ASSIGN(tickets_, DeviceBlock::allocate(memory_, kTicketBytes, "attention's tickets"));
     KOHO_CUDA_TRY(cudaMemsetAsync(tickets_.as<void>(), 0, kTicketBytes, stream_));
-    if (options_.self_test) {
-      KOHO_TRY(run_self_test());
-      KOHO_TRY(run_experts_down_self_test());
-      KOHO_TRY(run_attention_self_test(false));
-      KOHO_TRY(run_attention_self_test(true));
-    }
+    if (options_.self_test) KOHO_TRY(test_wgmma());
   }
   return options_.deterministic ? Status() : open_library();  // whose sums are not our kernels'
+}
+
+Status CudaBackend::test_wgmma() {
+  SelfTest test(*this);
+  KOHO_TRY_ASSIGN(const bool matrices, test.matrices());
+  wgmma_ = matrices;
+  if (wgmma_) {
+    KOHO_TRY_ASSIGN(wgmma_, test.experts_down());
+  }
+  for (const bool codes : {false, true}) {
+    KOHO_TRY_ASSIGN(const bool right, test.attention(codes));
+    wgmma_attention_ = wgmma_attention_ && right;
+  }
+  return {};
 }
 
 Status CudaBackend::bind() const {
@@ -133,7 +143,7 @@ Status CudaBackend::open_library() {
     library_ = std::move(*opened);
     bool right = true;
     if (options_.self_test) {
-      KOHO_TRY_ASSIGN(right, library_is_right());
+      KOHO_TRY_ASSIGN(right, SelfTest(*this).library());
     }
     if (right) {
       if (options_.fault == FastPathFault::library_refuses) library_->refuse();

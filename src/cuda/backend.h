@@ -13,6 +13,7 @@
 #include "cuda/matmul_library.h"
 #include "cuda/placed.h"
 #include "cuda/runtime.h"
+#include "cuda/tile_scales.h"
 
 namespace koho::cuda {
 
@@ -42,8 +43,12 @@ class CudaBackend final : public Backend {
   Status reserve(const StepLimits& limits) override;
 
  private:
+  friend class SelfTest;
+
   CudaBackend(DeviceInfo device, const CudaOptions& options);
   Status start();
+  /// Which of Hopper's kernels may be used.
+  Status test_wgmma();
   /// Opens cuBLASLt in the best mode that this GPU has and the self-test finds right; else library_
   /// stays null.
   Status open_library();
@@ -106,15 +111,12 @@ class CudaBackend final : public Backend {
   /// The device copy of a view of host memory; strided rows are packed. Staging memory: valid until
   /// the next call.
   Result<const std::uint8_t*> stage(const ConstTensorView& view);
-  Result<DeviceBlock> to_device(std::span<const float> values, std::string_view purpose);
+  /// Device memory with a copy of `bytes`, which may go when this returns.
+  Result<DeviceBlock> to_device(std::span<const std::byte> bytes, std::string_view purpose);
   Result<TiledMatrices> make_tiles(
       TileType type, bool interleaved, std::int64_t count, std::int64_t rows, std::int64_t columns);
-  Status put_rows(const TiledMatrices& matrix,
-                  std::int64_t index,
-                  std::int64_t first_row,
-                  int interleave,
-                  const LinearSource& source,
-                  std::uint8_t* copy);
+  Status put_rows(const TiledMatrices& matrix, const RowsPlace& place, const LinearSource& source);
+  Status put_scales(TiledMatrices& matrix, const TileScales& scales);
   /// Hands a large matrix to the loader; false: it is too small.
   Result<bool> put_large(const ConstTensorView& source, const Repack& repack, std::uint8_t* copy);
   /// Waits for what the loader has. Whatever reads placed weights begins with it.
@@ -154,13 +156,6 @@ class CudaBackend final : public Backend {
                    std::byte*& scratch_at,
                    Bf16*& y,
                    std::int32_t*& row_of);
-
-  Status run_self_test();
-  Status run_experts_down_self_test();
-  Status run_attention_self_test(bool codes);  // of e4m3 or bf16 pages
-  Result<bool> library_is_right();
-  /// Clears `bytes` of what a fast kernel wrote, if a test asked for this fault.
-  Status spoil(FastPathFault fault, void* out, std::size_t bytes);
 
   /// Makes the GPU the calling thread's: what a thread launches, it launches on its own GPU, and
   /// the caller may be a new thread or one that has several GPUs. Whatever an operator enqueues
