@@ -199,8 +199,12 @@ Status CudaBackend::reserve(const StepLimits& limits) {
   // Decode attention: the smallest groups whose sums fit, from the limits alone, so that the places
   // where a row's sums are cut never change while the engine runs.
   const auto partial_bytes = [&] {
-    return 4 * attention_partial_floats(limits.sequences_max, limits.context_max, group_tokens_,
-                                        limits.query_heads, limits.kv_heads, limits.head_width);
+    return 4 * attention_partial_floats({.decodes = limits.sequences_max,
+                                         .context_max = limits.context_max,
+                                         .group_tokens = group_tokens_,
+                                         .query_heads = limits.query_heads,
+                                         .kv_heads = limits.kv_heads,
+                                         .width = limits.head_width});
   };
   group_tokens_ = kAttentionGroupTokens;
   while (partial_bytes() > kPartialBytesMax) group_tokens_ *= 2;
@@ -285,15 +289,26 @@ Status CudaBackend::do_set_entries(TensorView table, ConstTensorView pairs) {
 Status CudaBackend::do_embed(TensorView out, ConstTensorView ids, ConstTensorView table) {
   KOHO_TRY(bind());
   KOHO_TRY(finish_loading());
-  KOHO_CUDA_TRY(launch_embed(out.as<Bf16>(), i32(ids), bf16(table), out.size(0), out.size(1),
-                             table.size(0), stream_));
+  KOHO_CUDA_TRY(launch_gather_rows({.out = out.as<Bf16>(),
+                                    .x = bf16(table),
+                                    .x_stride = table.size(1),
+                                    .x_rows = table.size(0),
+                                    .indices = i32(ids),
+                                    .rows = out.size(0),
+                                    .width = out.size(1)},
+                                   stream_));
   return {};
 }
 
 Status CudaBackend::do_gather_rows(TensorView out, ConstTensorView x, ConstTensorView rows) {
   KOHO_TRY(bind());
-  KOHO_CUDA_TRY(launch_gather_rows(out.as<Bf16>(), bf16(x), x.stride(0), i32(rows), out.size(0),
-                                   out.size(1), stream_));
+  KOHO_CUDA_TRY(launch_gather_rows({.out = out.as<Bf16>(),
+                                    .x = bf16(x),
+                                    .x_stride = x.stride(0),
+                                    .indices = i32(rows),
+                                    .rows = out.size(0),
+                                    .width = out.size(1)},
+                                   stream_));
   return {};
 }
 
@@ -413,8 +428,12 @@ Status CudaBackend::do_attention(const Activation& out,
   const std::int64_t values_bytes =
       mixed && !direct ? round_up(batch.tokens * width * 2, kAlignment) : 0;
   const std::int64_t partial =
-      fast ? attention_partial_floats(p.decodes, std::max<std::int64_t>(batch.context_max, 1),
-                                      group_tokens_, heads.query_heads, heads.kv_heads, heads.width)
+      fast ? attention_partial_floats({.decodes = p.decodes,
+                                       .context_max = std::max<std::int64_t>(batch.context_max, 1),
+                                       .group_tokens = group_tokens_,
+                                       .query_heads = heads.query_heads,
+                                       .kv_heads = heads.kv_heads,
+                                       .width = heads.width})
            : 0;
   const std::int64_t needed = values_bytes + round_up(partial * 4, kAlignment);
   if (wgmma_attention_) {
@@ -450,15 +469,24 @@ Status CudaBackend::do_attention(const Activation& out,
   }
   if (direct) forms.values = nullptr;
   if (forms.values != nullptr || forms.codes != nullptr || forms.block_codes != nullptr)
-    KOHO_CUDA_TRY(launch_quantise_rows(forms, p.out, width, batch.tokens, nullptr, width,
-                                       device_.multiprocessors, stream_));
+    KOHO_CUDA_TRY(launch_quantise_rows(forms,
+                                       {.x = p.out,
+                                        .stride = width,
+                                        .rows = batch.tokens,
+                                        .width = width,
+                                        .multiprocessors = device_.multiprocessors},
+                                       stream_));
   return {};
 }
 
 Status CudaBackend::do_silu_mul(const Activation& out, ConstTensorView gate_up) {
   KOHO_TRY(bind());
-  KOHO_CUDA_TRY(launch_silu_mul(forms_of(out), bf16(gate_up), gate_up.stride(0), gate_up.size(0),
-                                gate_up.size(1) / 2, stream_));
+  KOHO_CUDA_TRY(launch_silu_mul(forms_of(out),
+                                {.gate_up = bf16(gate_up),
+                                 .stride = gate_up.stride(0),
+                                 .rows = gate_up.size(0),
+                                 .width = gate_up.size(1) / 2},
+                                stream_));
   return {};
 }
 

@@ -198,8 +198,13 @@ Status CudaBackend::multiply_segment(TensorView out,
   if (!aligned) {
     const std::int64_t stride = matrix.width_bytes;
     KOHO_TRY_ASSIGN(std::byte * padded, scratch(tokens * stride));
-    KOHO_CUDA_TRY(launch_pad_rows(reinterpret_cast<std::uint8_t*>(padded), stride, p.x,
-                                  p.x_stride_bytes, tokens, p.x_bytes, stream_));
+    KOHO_CUDA_TRY(launch_pad_rows({.out = reinterpret_cast<std::uint8_t*>(padded),
+                                   .out_stride = stride,
+                                   .x = p.x,
+                                   .x_stride = p.x_stride_bytes,
+                                   .rows = tokens,
+                                   .bytes = p.x_bytes},
+                                  stream_));
     p.x = reinterpret_cast<const std::uint8_t*>(padded);
     p.x_stride_bytes = stride;
     p.x_bytes = static_cast<int>(stride);
@@ -372,9 +377,14 @@ Status CudaBackend::run_group(const ExpertGroup& group,
     d.x_stride_bytes = 2 * stride;
     d.x_bytes = static_cast<int>(2 * group.down.columns);
   } else {
-    KOHO_CUDA_TRY(launch_quantise_rows(s.inner_forms, s.inner, stride, rows_max,
-                                       single ? nullptr : s.row_count, group.down.columns,
-                                       device_.multiprocessors, stream_));
+    KOHO_CUDA_TRY(launch_quantise_rows(s.inner_forms,
+                                       {.x = s.inner,
+                                        .stride = stride,
+                                        .rows = rows_max,
+                                        .rows_count = single ? nullptr : s.row_count,
+                                        .width = group.down.columns,
+                                        .multiprocessors = device_.multiprocessors},
+                                       stream_));
     const bool block = group.down.type == TileType::fp8_block;
     d.x = block ? s.inner_forms.block_codes : s.inner_forms.codes;
     d.x_stride_bytes = stride;
@@ -413,8 +423,13 @@ Status CudaBackend::align_rows(Activation& x, const TiledMatrices& matrix, std::
   Matmul p;
   set_x(p, form_of(x, matrix.type));
   if (copies_aligned(p)) return {};
-  KOHO_CUDA_TRY(launch_pad_rows(reinterpret_cast<std::uint8_t*>(scratch_at), matrix.width_bytes,
-                                p.x, p.x_stride_bytes, rows.size(0), p.x_bytes, stream_));
+  KOHO_CUDA_TRY(launch_pad_rows({.out = reinterpret_cast<std::uint8_t*>(scratch_at),
+                                 .out_stride = matrix.width_bytes,
+                                 .x = p.x,
+                                 .x_stride = p.x_stride_bytes,
+                                 .rows = rows.size(0),
+                                 .bytes = p.x_bytes},
+                                stream_));
   rows.data = scratch_at;
   rows.strides[0] = matrix.width_bytes / dtype_bytes(rows.dtype);
   scratch_at += round_up(rows.size(0) * matrix.width_bytes, kAlignment);

@@ -370,8 +370,12 @@ Result<bool> SelfTest::experts_down() {
         KOHO_CUDA_TRY(launch_quantise_rows({.codes = codes.as<std::uint8_t>(),
                                             .codes_stride = kColumns,
                                             .scales = scales.as<float>()},
-                                           x.as<const Bf16>(), kColumns, count, nullptr, columns,
-                                           backend_.device_.multiprocessors, stream));
+                                           {.x = x.as<const Bf16>(),
+                                            .stride = kColumns,
+                                            .rows = count,
+                                            .width = columns,
+                                            .multiprocessors = backend_.device_.multiprocessors},
+                                           stream));
         p.x = codes.as<const std::uint8_t>();
         p.x_stride_bytes = kColumns;
         p.x_bytes = columns;
