@@ -17,6 +17,12 @@
 
 namespace koho::cuda {
 
+// Of one call of an expert layer, in matrices.cpp.
+struct GroupCall;
+struct GroupForm;
+struct GroupRows;
+struct GroupScratch;
+
 /// Whether there are kernels for all that steps will ask for, before any runs. Errors: unsupported.
 Status check_limits(const StepLimits& limits);
 
@@ -145,17 +151,17 @@ class CudaBackend final : public Backend {
   Status multiply_segment(TensorView out, const Activation& x, const LinearSegment& segment);
   /// Moves rows that cannot be copied 16 bytes at a time to scratch memory, where they can.
   Status align_rows(Activation& x, const TiledMatrices& matrix, std::byte*& scratch_at);
-  Status run_group(const ExpertGroup& group,
-                   const Activation& x,
-                   const Routing* routing,
-                   std::int64_t tokens,
-                   std::int64_t first,
-                   std::int64_t count,
-                   std::int64_t total,
-                   bool shared,
-                   std::byte*& scratch_at,
-                   Bf16*& y,
-                   std::int32_t*& row_of);
+  /// The form that is faster for such a call on this GPU.
+  GroupForm form_of_group(const GroupCall& call) const;
+  /// Which rows its experts multiply, in which entries.
+  Status plan_group(const GroupCall& call, const GroupForm& form, const GroupScratch& scratch);
+  /// Puts the rows that experts multiply one after the other, for `p` to read there.
+  Status gather_group(const GroupCall& call, const GroupScratch& scratch, Matmul& p);
+  Status multiply_gate_up(const GroupCall& call,
+                          const GroupForm& form,
+                          const GroupScratch& scratch);
+  Status multiply_down(const GroupCall& call, const GroupForm& form, const GroupScratch& scratch);
+  Result<GroupRows> run_group(const GroupCall& call, std::byte*& scratch_at);
 
   /// Makes the GPU the calling thread's: what a thread launches, it launches on its own GPU, and
   /// the caller may be a new thread or one that has several GPUs. Whatever an operator enqueues
