@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CUDA backend: operators as launches on one stream. Operators only enqueue; scratch memory is
-// sized by reserve(). place.cpp has the placing of weights, matrices.cpp the products.
+// sized by reserve(). place.cpp has the placing of weights, matrices.cpp the products,
+// attention.cpp attention.
 #pragma once
 
 #include <memory>
@@ -17,6 +18,10 @@
 
 namespace koho::cuda {
 
+constexpr std::int64_t kScratchAlignment = 256;         // of parts of scratch memory
+constexpr std::int64_t kWidenedBytesMax = 256LL << 20;  // of e4m3 pages widened at a time
+
+struct AttentionWay;  // of one call, in attention.cpp
 // Of one call of an expert layer, in matrices.cpp.
 struct GroupCall;
 struct GroupForm;
@@ -111,6 +116,14 @@ class CudaBackend final : public Backend {
                          std::int64_t slot,
                          ConstTensorView prompt_ids,
                          ConstTensorView output_ids) override;
+
+  // ---- attention.cpp
+  Attention attention_of(ConstTensorView q,
+                         const KvLayer& kv,
+                         const Batch& batch,
+                         const HeadShape& heads) const;
+  /// Scratch memory for what lies between the kernels; `out` for rows that go there directly.
+  Status give_memory(Attention& attention, const AttentionWay& way, Bf16* out);
 
   // ---- place.cpp
   cudaError_t draw(void* out, const ConstTensorView& view, const DrawnMemory::Place& place);

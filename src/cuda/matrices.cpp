@@ -15,7 +15,6 @@ namespace {
 
 constexpr std::int64_t kDenseTokens = 128;  // Hopper's kernel of one matrix takes up to so many
 constexpr std::int64_t kPrefillRows = 96;   // rows an expert from which on they are gathered
-constexpr std::int64_t kAlignment = 256;
 
 /// Hands out parts of the scratch memory.
 class Parts {
@@ -24,7 +23,7 @@ class Parts {
   template <typename T>
   T* take(std::int64_t count) {
     std::byte* part = base_ + used_;
-    used_ += round_up(count * static_cast<std::int64_t>(sizeof(T)), kAlignment);
+    used_ += round_up(count * static_cast<std::int64_t>(sizeof(T)), kScratchAlignment);
     return reinterpret_cast<T*>(part);
   }
   std::int64_t used() const { return used_; }
@@ -477,7 +476,7 @@ Status CudaBackend::align_rows(Activation& x, const TiledMatrices& matrix, std::
                                 stream_));
   rows.data = scratch_at;
   rows.strides[0] = matrix.width_bytes / dtype_bytes(rows.dtype);
-  scratch_at += round_up(rows.size(0) * matrix.width_bytes, kAlignment);
+  scratch_at += round_up(rows.size(0) * matrix.width_bytes, kScratchAlignment);
   return {};
 }
 
