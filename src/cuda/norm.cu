@@ -4,6 +4,7 @@
 // not aligned) from the read to the last write. The number of threads depends on the width only, so
 // a row's bits do not depend on its neighbours. Bytes: each input once, each wanted form once;
 // bound by launch up to some 32 rows of 5120, by memory above.
+// Numbers: docs/kernels/README.md; what was tried: docs/kernels/rows.md.
 #include <algorithm>
 
 #include "cuda/kernels.h"
