@@ -13,6 +13,8 @@
 //   bytes    every K and V byte once: bound by memory
 //
 // Numbers: docs/kernels/README.md.
+#include <algorithm>
+
 #include "cuda/attention.cuh"
 #include "cuda/attention_parts.cuh"
 #include "cuda/launch.cuh"
@@ -909,18 +911,15 @@ bool attention_has_fast_form(const Attention& p) {
          p.query_heads * p.width <= kMergeWidthMax;
 }
 
-std::int64_t attention_partial_floats(std::int64_t decodes,
-                                      std::int64_t context_max,
-                                      std::int64_t group_tokens,
-                                      std::int64_t query_heads,
-                                      std::int64_t kv_heads,
-                                      std::int64_t width) {
-  const std::int64_t groups =
-      decodes * ((context_max + group_tokens - 1) / group_tokens) * kv_heads;
-  const std::int64_t units = kUnitGroupsMax * (group_tokens / kUnitTokens);
-  const std::int64_t items = groups > kUnitGroupsMax ? (groups > units ? groups : units)
-                                                     : groups * (group_tokens / kUnitTokens);
-  return items * item_floats(static_cast<int>(query_heads / kv_heads), static_cast<int>(width));
+std::int64_t attention_partial_floats(const DecodeSums& sums) {
+  const std::int64_t groups = sums.decodes *
+                              ((sums.context_max + sums.group_tokens - 1) / sums.group_tokens) *
+                              sums.kv_heads;
+  const std::int64_t units_each = sums.group_tokens / kUnitTokens;
+  const std::int64_t items =
+      groups > kUnitGroupsMax ? std::max(groups, kUnitGroupsMax * units_each) : groups * units_each;
+  return items * item_floats(static_cast<int>(sums.query_heads / sums.kv_heads),
+                             static_cast<int>(sums.width));
 }
 
 cudaError_t launch_attention_decode(const Attention& p, cudaStream_t stream) {

@@ -8,6 +8,8 @@
 //   block    a thread has 4 neighbouring columns; threads of the same columns share the lanes
 //   shared   24 bytes a lane and thread, and of few rows as much a group whose items are units
 //   bytes    the partial sums once, from L2
+//
+// Numbers: docs/kernels/README.md, where attention_decode is both kernels.
 #include <algorithm>
 
 #include "cuda/attention_parts.cuh"

@@ -2,11 +2,11 @@
 // Prefill attention: the rows of a chunk over the whole context of its sequence.
 //
 //   grid     (tiles of 128 packed rows, kv head, sequence); a packed row is (token, query head of
-//   the
-//            kv head), so a page of K and V serves all its query heads, and the causal edge of a
-//            tile is some ten tokens wide; late tiles, which see most context, come first
+//            the kv head), so a page of K and V serves all its query heads, and the causal edge of
+//            a tile is some ten tokens wide; late tiles, which see most context, come first
 //   block    8 warps of 16 rows; pages in order from the context's first
 //   shared   2 stages of one page: 64 KB for bf16, D = 128
+//   FLOPs    4 * rows * D * context, half of it under the causal edge: bound by the tensor cores
 //
 // A row's softmax takes the pages in order from 0, and pages beyond its position change nothing:
 // its bits do not depend on the chunk it came in.

@@ -7,6 +7,8 @@
 #include "base/arithmetic.h"
 #include "base/log.h"
 #include "cuda/sample.h"
+#include "cuda/self_check.h"
+#include "cuda/views.h"
 
 namespace koho::cuda {
 namespace {
@@ -20,42 +22,8 @@ static_assert(offsetof(SampleRow, temperature) == offsetof(SamplingRow, temperat
 static_assert(kSampleTopMax == kTopLogprobsMax);
 
 constexpr std::int64_t kPartialBytesMax = 1LL << 30;  // of decode attention's parts
-constexpr std::int64_t kWidenedBytes = 256LL << 20;   // of e4m3 pages widened at a time
 // A token's K and V of one head in f16 (128 columns), and its part of its step's scales.
 constexpr std::int64_t kWidenedTokenBytes = 2 * 128 * 2 + 16;
-constexpr std::int64_t kAlignment = 256;
-
-/// The elements of a view on the device, which may be absent.
-template <typename T>
-T* pointer(const TensorView& view) {
-  return reinterpret_cast<T*>(view.data);
-}
-const Bf16* bf16(const ConstTensorView& view) {
-  return reinterpret_cast<const Bf16*>(view.data);
-}
-const std::int32_t* i32(const ConstTensorView& view) {
-  return reinterpret_cast<const std::int32_t*>(view.data);
-}
-
-RowForms forms_of(const Activation& out) {
-  RowForms forms;
-  if (!out.values.empty()) {
-    forms.values = out.values.as<Bf16>();
-    forms.values_stride = out.values.stride(0);
-  }
-  if (!out.codes.empty()) {
-    forms.codes = out.codes.as<std::uint8_t>();
-    forms.codes_stride = out.codes.stride(0);
-    forms.scales = out.scales.as<float>();
-  }
-  if (!out.block_codes.empty()) {
-    forms.block_codes = out.block_codes.as<std::uint8_t>();
-    forms.block_codes_stride = out.block_codes.stride(0);
-    forms.block_scales = out.block_scales.as<float>();
-    forms.block_scales_stride = out.block_scales.stride(0);
-  }
-  return forms;
-}
 
 }  // namespace
 
@@ -105,14 +73,23 @@ Status CudaBackend::start() {
     constexpr std::int64_t kTicketBytes = 2 * sizeof(std::uint32_t);
     KOHO_TRY_ASSIGN(tickets_, DeviceBlock::allocate(memory_, kTicketBytes, "attention's tickets"));
     KOHO_CUDA_TRY(cudaMemsetAsync(tickets_.as<void>(), 0, kTicketBytes, stream_));
-    if (options_.self_test) {
-      KOHO_TRY(run_self_test());
-      KOHO_TRY(run_experts_down_self_test());
-      KOHO_TRY(run_attention_self_test(false));
-      KOHO_TRY(run_attention_self_test(true));
-    }
+    if (options_.self_test) KOHO_TRY(test_wgmma());
   }
   return options_.deterministic ? Status() : open_library();  // whose sums are not our kernels'
+}
+
+Status CudaBackend::test_wgmma() {
+  SelfTest test(*this);
+  KOHO_TRY_ASSIGN(const bool matrices, test.matrices());
+  wgmma_ = matrices;
+  if (wgmma_) {
+    KOHO_TRY_ASSIGN(wgmma_, test.experts_down());
+  }
+  for (const bool codes : {false, true}) {
+    KOHO_TRY_ASSIGN(const bool right, test.attention(codes));
+    wgmma_attention_ = wgmma_attention_ && right;
+  }
+  return {};
 }
 
 Status CudaBackend::bind() const {
@@ -133,7 +110,7 @@ Status CudaBackend::open_library() {
     library_ = std::move(*opened);
     bool right = true;
     if (options_.self_test) {
-      KOHO_TRY_ASSIGN(right, library_is_right());
+      KOHO_TRY_ASSIGN(right, SelfTest(*this).library());
     }
     if (right) {
       if (options_.fault == FastPathFault::library_refuses) library_->refuse();
@@ -189,8 +166,12 @@ Status CudaBackend::reserve(const StepLimits& limits) {
   // Decode attention: the smallest groups whose sums fit, from the limits alone, so that the places
   // where a row's sums are cut never change while the engine runs.
   const auto partial_bytes = [&] {
-    return 4 * attention_partial_floats(limits.sequences_max, limits.context_max, group_tokens_,
-                                        limits.query_heads, limits.kv_heads, limits.head_width);
+    return 4 * attention_partial_floats({.decodes = limits.sequences_max,
+                                         .context_max = limits.context_max,
+                                         .group_tokens = group_tokens_,
+                                         .query_heads = limits.query_heads,
+                                         .kv_heads = limits.kv_heads,
+                                         .width = limits.head_width});
   };
   group_tokens_ = kAttentionGroupTokens;
   while (partial_bytes() > kPartialBytesMax) group_tokens_ *= 2;
@@ -199,8 +180,8 @@ Status CudaBackend::reserve(const StepLimits& limits) {
       std::max(kChoices, limits.experts_per_token) + 1;  // and the shared one
   // With the values of all rows: those of a step in which decoded rows stand beside a prompt's.
   const std::int64_t partial =
-      round_up(partial_bytes(), kAlignment) +
-      round_up(limits.tokens_max * limits.query_heads * limits.head_width * 2, kAlignment);
+      round_up(partial_bytes(), kScratchAlignment) +
+      round_up(limits.tokens_max * limits.query_heads * limits.head_width * 2, kScratchAlignment);
   constexpr std::int64_t kOtherBytes = 32 << 10;  // a token in any other operator
   const std::int64_t experts = limits.tokens_max * slots * expert_row_bytes_ + (4 << 20);
   // A prompt's attention keeps its rows' values, the parts of rows decoded beside it, and, with
@@ -208,8 +189,8 @@ Status CudaBackend::reserve(const StepLimits& limits) {
   const std::int64_t others = limits.tokens_max * kOtherBytes;
   const std::int64_t widened =
       wgmma_attention_
-          ? std::min(kWidenedBytes, limits.sequences_max * limits.kv_heads * kWidenedTokenBytes *
-                                        round_up<std::int64_t>(limits.context_max, 128))
+          ? std::min(kWidenedBytesMax, limits.sequences_max * limits.kv_heads * kWidenedTokenBytes *
+                                           round_up<std::int64_t>(limits.context_max, 128))
           : 0;
   const std::int64_t sums = library_ != nullptr ? library_->scratch_bytes(limits.tokens_max) : 0;
   KOHO_TRY(scratch(std::max({partial, experts, others + widened, sums})));
@@ -275,15 +256,26 @@ Status CudaBackend::do_set_entries(TensorView table, ConstTensorView pairs) {
 Status CudaBackend::do_embed(TensorView out, ConstTensorView ids, ConstTensorView table) {
   KOHO_TRY(bind());
   KOHO_TRY(finish_loading());
-  KOHO_CUDA_TRY(launch_embed(out.as<Bf16>(), i32(ids), bf16(table), out.size(0), out.size(1),
-                             table.size(0), stream_));
+  KOHO_CUDA_TRY(launch_gather_rows({.out = out.as<Bf16>(),
+                                    .x = bf16(table),
+                                    .x_stride = table.size(1),
+                                    .x_rows = table.size(0),
+                                    .indices = i32(ids),
+                                    .rows = out.size(0),
+                                    .width = out.size(1)},
+                                   stream_));
   return {};
 }
 
 Status CudaBackend::do_gather_rows(TensorView out, ConstTensorView x, ConstTensorView rows) {
   KOHO_TRY(bind());
-  KOHO_CUDA_TRY(launch_gather_rows(out.as<Bf16>(), bf16(x), x.stride(0), i32(rows), out.size(0),
-                                   out.size(1), stream_));
+  KOHO_CUDA_TRY(launch_gather_rows({.out = out.as<Bf16>(),
+                                    .x = bf16(x),
+                                    .x_stride = x.stride(0),
+                                    .indices = i32(rows),
+                                    .rows = out.size(0),
+                                    .width = out.size(1)},
+                                   stream_));
   return {};
 }
 
@@ -361,94 +353,14 @@ Status CudaBackend::do_qk_norm_rope_store_kv(const Queries& q,
   return {};
 }
 
-Status CudaBackend::do_attention(const Activation& out,
-                                 ConstTensorView q,
-                                 const KvLayer& kv,
-                                 const Batch& batch,
-                                 const HeadShape& heads) {
-  KOHO_TRY(bind());
-  const bool codes = kv.k.dtype == DType::f8_e4m3;
-  const std::int64_t width = heads.query_heads * heads.width;
-  Attention p{.q = bf16(q),
-              .k = kv.k.data,
-              .v = kv.v.data,
-              .k_scales = codes ? kv.k_scales.as<const float>() : nullptr,
-              .v_scales = codes ? kv.v_scales.as<const float>() : nullptr,
-              .pages = kv.k.size(0),
-              .positions = i32(batch.positions),
-              .query_starts = i32(batch.query_starts),
-              .context_lengths = i32(batch.context_lengths),
-              .page_tables = i32(batch.page_tables),
-              .page_tables_stride = batch.page_tables.stride(0),
-              .tokens = batch.tokens,
-              .sequences = static_cast<int>(batch.sequences),
-              // Deterministic: decoded rows take the way of a prompt's.
-              .decodes = options_.deterministic ? 0 : static_cast<int>(batch.decodes),
-              .singles = options_.deterministic ? static_cast<int>(batch.decodes) : 0,
-              .query_max = static_cast<int>(batch.query_max),
-              .context_max = static_cast<int>(batch.context_max),
-              .query_heads = static_cast<int>(heads.query_heads),
-              .kv_heads = static_cast<int>(heads.kv_heads),
-              .width = static_cast<int>(heads.width),
-              .group_tokens = static_cast<int>(group_tokens_),
-              .tickets = tickets_.as<std::uint32_t>(),
-              .multiprocessors = device_.multiprocessors};
-  const bool fast = attention_has_fast_form(p);
-  RowForms forms = forms_of(out);
-  const bool mixed = batch.sequences > p.decodes || !fast || !attention_merge_takes(forms, width);
-  const bool direct = !out.values.empty() && out.values.packed() &&
-                      reinterpret_cast<std::uintptr_t>(out.values.data) % 16 == 0;
-  // The rows' values, unless the reader wants them where they can be written at once; then the
-  // parts; then pages widened, as many as what is reserved has room for.
-  const std::int64_t values_bytes =
-      mixed && !direct ? round_up(batch.tokens * width * 2, kAlignment) : 0;
-  const std::int64_t partial =
-      fast ? attention_partial_floats(p.decodes, std::max<std::int64_t>(batch.context_max, 1),
-                                      group_tokens_, heads.query_heads, heads.kv_heads, heads.width)
-           : 0;
-  const std::int64_t needed = values_bytes + round_up(partial * 4, kAlignment);
-  if (wgmma_attention_) {
-    p.tile_order = tile_orders_.of(attention_prompt_tiles(p));
-    p.widened_bytes = attention_widened_bytes(p, kWidenedBytes);
-  }
-  if (reserved_)
-    p.widened_bytes =
-        std::min(p.widened_bytes, std::max<std::int64_t>(scratch_.bytes() - needed, 0));
-  KOHO_TRY_ASSIGN(std::byte * memory, scratch(needed + p.widened_bytes));
-  p.out = direct ? out.values.as<Bf16>() : reinterpret_cast<Bf16*>(memory);
-  p.partial = reinterpret_cast<float*>(memory + values_bytes);
-  p.widened = memory + needed;
-  const bool wgmma = wgmma_attention_ && attention_has_wgmma_form(p) && batch.sequences > p.decodes;
-  if (!fast) {
-    KOHO_CUDA_TRY(launch_attention_plain(p, stream_));
-  } else {
-    if (p.decodes > 0) KOHO_CUDA_TRY(launch_attention_decode(p, stream_));
-    if (p.sequences > p.decodes)
-      KOHO_CUDA_TRY(wgmma ? launch_attention_wgmma(p, stream_)
-                          : launch_attention_prefill(p, stream_));
-  }
-  if (!mixed) {
-    KOHO_CUDA_TRY(launch_attention_merge(forms, p, batch.tokens, stream_));
-    return {};
-  }
-  if (fast) {  // decode rows and padding join the others' values
-    RowForms values;
-    values.values = p.out;
-    values.values_stride = width;
-    if (p.decodes > 0) KOHO_CUDA_TRY(launch_attention_merge(values, p, p.decodes, stream_));
-    if (!wgmma) KOHO_CUDA_TRY(launch_attention_padding(p, stream_));
-  }
-  if (direct) forms.values = nullptr;
-  if (forms.values != nullptr || forms.codes != nullptr || forms.block_codes != nullptr)
-    KOHO_CUDA_TRY(launch_quantise_rows(forms, p.out, width, batch.tokens, nullptr, width,
-                                       device_.multiprocessors, stream_));
-  return {};
-}
-
 Status CudaBackend::do_silu_mul(const Activation& out, ConstTensorView gate_up) {
   KOHO_TRY(bind());
-  KOHO_CUDA_TRY(launch_silu_mul(forms_of(out), bf16(gate_up), gate_up.stride(0), gate_up.size(0),
-                                gate_up.size(1) / 2, stream_));
+  KOHO_CUDA_TRY(launch_silu_mul(forms_of(out),
+                                {.gate_up = bf16(gate_up),
+                                 .stride = gate_up.stride(0),
+                                 .rows = gate_up.size(0),
+                                 .width = gate_up.size(1) / 2},
+                                stream_));
   return {};
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CUDA backend: operators as launches on one stream. Operators only enqueue; scratch memory is
-// sized by reserve(). place.cpp has the placing of weights, matrices.cpp the products.
+// sized by reserve(). place.cpp has the placing of weights, matrices.cpp the products,
+// attention.cpp attention.
 #pragma once
 
 #include <memory>
@@ -13,8 +14,19 @@
 #include "cuda/matmul_library.h"
 #include "cuda/placed.h"
 #include "cuda/runtime.h"
+#include "cuda/tile_scales.h"
 
 namespace koho::cuda {
+
+constexpr std::int64_t kScratchAlignment = 256;         // of parts of scratch memory
+constexpr std::int64_t kWidenedBytesMax = 256LL << 20;  // of e4m3 pages widened at a time
+
+struct AttentionWay;  // of one call, in attention.cpp
+// Of one call of an expert layer, in matrices.cpp.
+struct GroupCall;
+struct GroupForm;
+struct GroupRows;
+struct GroupScratch;
 
 /// Whether there are kernels for all that steps will ask for, before any runs. Errors: unsupported.
 Status check_limits(const StepLimits& limits);
@@ -42,8 +54,12 @@ class CudaBackend final : public Backend {
   Status reserve(const StepLimits& limits) override;
 
  private:
+  friend class SelfTest;
+
   CudaBackend(DeviceInfo device, const CudaOptions& options);
   Status start();
+  /// Which of Hopper's kernels may be used.
+  Status test_wgmma();
   /// Opens cuBLASLt in the best mode that this GPU has and the self-test finds right; else library_
   /// stays null.
   Status open_library();
@@ -101,20 +117,25 @@ class CudaBackend final : public Backend {
                          ConstTensorView prompt_ids,
                          ConstTensorView output_ids) override;
 
+  // ---- attention.cpp
+  Attention attention_of(ConstTensorView q,
+                         const KvLayer& kv,
+                         const Batch& batch,
+                         const HeadShape& heads) const;
+  /// Scratch memory for what lies between the kernels; `out` for rows that go there directly.
+  Status give_memory(Attention& attention, const AttentionWay& way, Bf16* out);
+
   // ---- place.cpp
   cudaError_t draw(void* out, const ConstTensorView& view, const DrawnMemory::Place& place);
   /// The device copy of a view of host memory; strided rows are packed. Staging memory: valid until
   /// the next call.
   Result<const std::uint8_t*> stage(const ConstTensorView& view);
-  Result<DeviceBlock> to_device(std::span<const float> values, std::string_view purpose);
+  /// Device memory with a copy of `bytes`, which may go when this returns.
+  Result<DeviceBlock> to_device(std::span<const std::byte> bytes, std::string_view purpose);
   Result<TiledMatrices> make_tiles(
       TileType type, bool interleaved, std::int64_t count, std::int64_t rows, std::int64_t columns);
-  Status put_rows(const TiledMatrices& matrix,
-                  std::int64_t index,
-                  std::int64_t first_row,
-                  int interleave,
-                  const LinearSource& source,
-                  std::uint8_t* copy);
+  Status put_rows(const TiledMatrices& matrix, const RowsPlace& place, const LinearSource& source);
+  Status put_scales(TiledMatrices& matrix, const TileScales& scales);
   /// Hands a large matrix to the loader; false: it is too small.
   Result<bool> put_large(const ConstTensorView& source, const Repack& repack, std::uint8_t* copy);
   /// Waits for what the loader has. Whatever reads placed weights begins with it.
@@ -143,24 +164,17 @@ class CudaBackend final : public Backend {
   Status multiply_segment(TensorView out, const Activation& x, const LinearSegment& segment);
   /// Moves rows that cannot be copied 16 bytes at a time to scratch memory, where they can.
   Status align_rows(Activation& x, const TiledMatrices& matrix, std::byte*& scratch_at);
-  Status run_group(const ExpertGroup& group,
-                   const Activation& x,
-                   const Routing* routing,
-                   std::int64_t tokens,
-                   std::int64_t first,
-                   std::int64_t count,
-                   std::int64_t total,
-                   bool shared,
-                   std::byte*& scratch_at,
-                   Bf16*& y,
-                   std::int32_t*& row_of);
-
-  Status run_self_test();
-  Status run_experts_down_self_test();
-  Status run_attention_self_test(bool codes);  // of e4m3 or bf16 pages
-  Result<bool> library_is_right();
-  /// Clears `bytes` of what a fast kernel wrote, if a test asked for this fault.
-  Status spoil(FastPathFault fault, void* out, std::size_t bytes);
+  /// The form that is faster for such a call on this GPU.
+  GroupForm form_of_group(const GroupCall& call) const;
+  /// Which rows its experts multiply, in which entries.
+  Status plan_group(const GroupCall& call, const GroupForm& form, const GroupScratch& scratch);
+  /// Puts the rows that experts multiply one after the other, for `p` to read there.
+  Status gather_group(const GroupCall& call, const GroupScratch& scratch, Matmul& p);
+  Status multiply_gate_up(const GroupCall& call,
+                          const GroupForm& form,
+                          const GroupScratch& scratch);
+  Status multiply_down(const GroupCall& call, const GroupForm& form, const GroupScratch& scratch);
+  Result<GroupRows> run_group(const GroupCall& call, std::byte*& scratch_at);
 
   /// Makes the GPU the calling thread's: what a thread launches, it launches on its own GPU, and
   /// the caller may be a new thread or one that has several GPUs. Whatever an operator enqueues

@@ -65,20 +65,17 @@ cudaError_t launch_set_entries(std::int32_t* table,
 
 // ---- rows.cu
 
-cudaError_t launch_embed(Bf16* out,
-                         const std::int32_t* ids,
-                         const Bf16* table,
-                         std::int64_t rows,
-                         std::int64_t width,
-                         std::int64_t vocabulary,
-                         cudaStream_t stream);
-cudaError_t launch_gather_rows(Bf16* out,
-                               const Bf16* x,
-                               std::int64_t x_stride,
-                               const std::int32_t* rows_wanted,
-                               std::int64_t rows,
-                               std::int64_t width,
-                               cudaStream_t stream);
+/// Rows of x by their indices, which are moved into x where it lacks them.
+struct GatherRows {
+  Bf16* out = nullptr;  // [rows, width], packed
+  const Bf16* x = nullptr;
+  std::int64_t x_stride = 0;
+  std::int64_t x_rows = INT32_MAX;        // unless only the device knows
+  const std::int32_t* indices = nullptr;  // [rows]
+  std::int64_t rows = 0;
+  std::int64_t width = 0;
+};
+cudaError_t launch_gather_rows(const GatherRows& gather, cudaStream_t stream);
 
 struct PageCopy {
   std::uint8_t* k = nullptr;
@@ -119,31 +116,39 @@ struct NormRows {
 };
 cudaError_t launch_rms_norm(const RowForms& out, const NormRows& norm, cudaStream_t stream);
 
-/// gate_up [T, 2F] → silu(gate) * up [T, F]
-cudaError_t launch_silu_mul(const RowForms& out,
-                            const Bf16* gate_up,
-                            std::int64_t stride,
-                            std::int64_t rows,
-                            std::int64_t width,
-                            cudaStream_t stream);
-/// Quantises rows of bf16 as their readers need, on a GPU of so many multiprocessors; `rows_count`
-/// on the device may shorten `rows`. NOTE: what it points to must be older than the kernel before.
+struct SiluMul {
+  const Bf16* gate_up = nullptr;  // [T, 2F]
+  std::int64_t stride = 0;
+  std::int64_t rows = 0;
+  std::int64_t width = 0;  // F
+};
+/// silu(gate) * up [T, F]
+cudaError_t launch_silu_mul(const RowForms& out, const SiluMul& silu, cudaStream_t stream);
+
+struct QuantiseRows {
+  const Bf16* x = nullptr;
+  std::int64_t stride = 0;
+  std::int64_t rows = 0;
+  const std::int32_t* rows_count = nullptr;  // on the device: may shorten `rows`; or null
+  std::int64_t width = 0;
+  int multiprocessors = 0;  // of the GPU
+};
+/// Quantises rows of bf16 as their readers need. NOTE: what rows_count points to must be older than
+/// the kernel before.
 cudaError_t launch_quantise_rows(const RowForms& out,
-                                 const Bf16* x,
-                                 std::int64_t stride,
-                                 std::int64_t rows,
-                                 const std::int32_t* rows_count,
-                                 std::int64_t width,
-                                 int multiprocessors,
+                                 const QuantiseRows& quantise,
                                  cudaStream_t stream);
-/// Copies rows into a wider, 16-byte aligned layout; the columns beyond `bytes` become zero.
-cudaError_t launch_pad_rows(std::uint8_t* out,
-                            std::int64_t out_stride_bytes,
-                            const std::uint8_t* x,
-                            std::int64_t x_stride_bytes,
-                            std::int64_t rows,
-                            std::int64_t bytes,
-                            cudaStream_t stream);
+
+/// Rows of bytes into a wider, 16-byte aligned layout; the columns beyond become zero.
+struct PadRows {
+  std::uint8_t* out = nullptr;
+  std::int64_t out_stride = 0;
+  const std::uint8_t* x = nullptr;
+  std::int64_t x_stride = 0;
+  std::int64_t rows = 0;
+  std::int64_t bytes = 0;  // of a row of x
+};
+cudaError_t launch_pad_rows(const PadRows& pad, cudaStream_t stream);
 
 // ---- rope_kv.cu
 
@@ -215,13 +220,17 @@ constexpr int kAttentionGroupTokens = 512;  // group_tokens is this, or twice it
 cudaError_t launch_attention_plain(const Attention& parameters, cudaStream_t stream);
 /// True if the tensor-core kernels take these heads and pages.
 bool attention_has_fast_form(const Attention& parameters);
-/// Floats that the sums of `decodes` sequences of at most `context_max` tokens take.
-std::int64_t attention_partial_floats(std::int64_t decodes,
-                                      std::int64_t context_max,
-                                      std::int64_t group_tokens,
-                                      std::int64_t query_heads,
-                                      std::int64_t kv_heads,
-                                      std::int64_t width);
+/// Decoded sequences and what decides in how many parts their contexts are summed.
+struct DecodeSums {
+  std::int64_t decodes = 0;
+  std::int64_t context_max = 0;
+  std::int64_t group_tokens = 0;
+  std::int64_t query_heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t width = 0;
+};
+/// Floats that their sums take.
+std::int64_t attention_partial_floats(const DecodeSums& sums);
 /// The first `decodes` sequences, one row each (sequence s owns token row s), cut at fixed places
 /// of the context. NOTE: starts before the kernel before it is done: that one may write q and the
 /// last token of a context, nothing else that is read here.

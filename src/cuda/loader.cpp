@@ -219,6 +219,7 @@ Status Loader::finish() {
     const auto done = [this] { return pieces_.empty() && working_ == 0; };
     while (!changed_.wait_for(lock, kTellEvery, done)) {
       const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
+      if (bytes_done_ == 0) continue;  // no rate yet
       const double rate = gb(bytes_done_) / elapsed.count();
       log::info("weights: {:.1f} of {:.1f} GB on the device, {:.1f} GB/s, {:.0f} s left",
                 gb(bytes_done_), gb(bytes_total_), rate, gb(bytes_total_ - bytes_done_) / rate);

@@ -89,7 +89,7 @@ struct Matmul {
   int parts = 1;        // CTAs of a cluster that share a tile's width; from the weight's shape only
 };
 
-/// Parts for a single matrix of this shape: enough CTAs to load every multiprocessor.
+/// Parts for a single matrix of this shape: enough CTAs to load every multiprocessor of an H200.
 int matmul_parts(int tiles, int width_bytes);
 
 cudaError_t launch_matmul_portable(const Matmul& parameters,

@@ -15,7 +15,6 @@ namespace {
 
 constexpr std::int64_t kDenseTokens = 128;  // Hopper's kernel of one matrix takes up to so many
 constexpr std::int64_t kPrefillRows = 96;   // rows an expert from which on they are gathered
-constexpr std::int64_t kAlignment = 256;
 
 /// Hands out parts of the scratch memory.
 class Parts {
@@ -24,7 +23,7 @@ class Parts {
   template <typename T>
   T* take(std::int64_t count) {
     std::byte* part = base_ + used_;
-    used_ += round_up(count * static_cast<std::int64_t>(sizeof(T)), kAlignment);
+    used_ += round_up(count * static_cast<std::int64_t>(sizeof(T)), kScratchAlignment);
     return reinterpret_cast<T*>(part);
   }
   std::int64_t used() const { return used_; }
@@ -81,6 +80,8 @@ bool takes_prompt(const Matmul& p, int multiprocessors) {
   return prompt_share(prefill_cut(p, kPrefillColumns, multiprocessors)) >= kPromptShare;
 }
 
+}  // namespace
+
 /// Scratch of one expert group: what its rows become on the way.
 struct GroupScratch {
   std::int32_t* rows;
@@ -99,9 +100,8 @@ struct GroupScratch {
                std::int64_t tokens,
                std::int64_t top_k,
                std::int64_t count,
-               std::int64_t ffn,
-               std::int64_t hidden,
-               TileType down) {
+               const ExpertGroup& group) {
+    const std::int64_t ffn = group.gate_up.rows;
     const std::int64_t rows_max = tokens * (top_k + 1);
     rows = parts.take<std::int32_t>(rows_max);
     row_of = parts.take<std::int32_t>(tokens * top_k);
@@ -111,22 +111,68 @@ struct GroupScratch {
         expert_entries_max(tokens, static_cast<int>(top_k), static_cast<int>(count), 8));
     const std::int64_t stride = round_up<std::int64_t>(ffn, 16);  // rows of every form stay aligned
     inner = parts.take<Bf16>(rows_max * stride);
-    if (down == TileType::fp8) {
+    if (group.down.type == TileType::fp8) {
       inner_forms.codes = parts.take<std::uint8_t>(rows_max * stride);
       inner_forms.codes_stride = stride;
       inner_forms.scales = parts.take<float>(rows_max);
-    } else if (down == TileType::fp8_block) {
+    } else if (group.down.type == TileType::fp8_block) {
       inner_forms.block_codes = parts.take<std::uint8_t>(rows_max * stride);
       inner_forms.block_codes_stride = stride;
       inner_forms.block_scales_stride = ceil_div<std::int64_t>(ffn, kQuantBlock);
       inner_forms.block_scales = parts.take<float>(rows_max * inner_forms.block_scales_stride);
     }
-    y = parts.take<Bf16>(rows_max * hidden);
+    y = parts.take<Bf16>(rows_max * group.down.rows);
     gathered_scales = parts.take<float>(rows_max);
   }
 };
 
-}  // namespace
+/// What a group of experts does in one call: experts first .. first + count - 1, of `total` that
+/// the router chose among, multiply the rows that `routing` sends to them; and one behind them
+/// every token, if it is `shared`. Null routing: that one alone.
+struct GroupCall {
+  const ExpertGroup& group;
+  const Activation& x;
+  const Routing* routing;
+  std::int64_t tokens;
+  std::int64_t first;
+  std::int64_t count;
+  std::int64_t total;
+  bool shared;
+
+  std::int64_t top_k() const { return routing != nullptr ? routing->ids.size(1) : 0; }
+  std::int64_t rows_max() const { return tokens * (top_k() + (shared ? 1 : 0)); }
+  std::int64_t inner_stride() const { return round_up<std::int64_t>(group.gate_up.rows, 16); }
+  /// One token needs no plan: its experts' rows are 0, 1, … in order of its choice.
+  bool single() const { return tokens == 1 && routing != nullptr; }
+  /// Which rows of whose weights `matmul` multiplies.
+  void set_work(Matmul& matmul, const GroupScratch& s) const {
+    if (!single()) {
+      matmul.entries = s.entries;
+      matmul.entry_count = s.entry_count;
+      return;
+    }
+    matmul.single_ids = routing->ids.as<const std::int32_t>();
+    matmul.single_entries = static_cast<int>(top_k()) + (shared ? 1 : 0);
+    matmul.single_first = static_cast<int>(first);
+    matmul.single_count = static_cast<int>(count);
+    matmul.single_shared = shared;
+  }
+};
+
+/// How it does that.
+struct GroupForm {
+  bool prefill;           // by the kernel of many tokens, rows gathered
+  int tiles;              // columns of 8 tokens that an entry has room for, unless prefill
+  int columns;            // tokens that an entry has room for
+  int row_tiles;          // of an item
+  bool entries_together;  // an expert's entries take a tile one after the other
+};
+
+/// What came of it: sorted rows' outputs, those of the shared expert first.
+struct GroupRows {
+  const Bf16* y;
+  const std::int32_t* row_of;  // [T, A] (token, slot) -> sorted row; null: single()
+};
 
 Matmul TiledMatrices::parameters() const {
   Matmul p;
@@ -198,8 +244,13 @@ Status CudaBackend::multiply_segment(TensorView out,
   if (!aligned) {
     const std::int64_t stride = matrix.width_bytes;
     KOHO_TRY_ASSIGN(std::byte * padded, scratch(tokens * stride));
-    KOHO_CUDA_TRY(launch_pad_rows(reinterpret_cast<std::uint8_t*>(padded), stride, p.x,
-                                  p.x_stride_bytes, tokens, p.x_bytes, stream_));
+    KOHO_CUDA_TRY(launch_pad_rows({.out = reinterpret_cast<std::uint8_t*>(padded),
+                                   .out_stride = stride,
+                                   .x = p.x,
+                                   .x_stride = p.x_stride_bytes,
+                                   .rows = tokens,
+                                   .bytes = p.x_bytes},
+                                  stream_));
     p.x = reinterpret_cast<const std::uint8_t*>(padded);
     p.x_stride_bytes = stride;
     p.x_bytes = static_cast<int>(stride);
@@ -238,25 +289,11 @@ Status CudaBackend::do_linear(TensorView out, const Activation& x, const Linear&
   return {};
 }
 
-/// Runs the rows that `routing` sends to experts first .. first + count - 1 of the group, or every
-/// token through its one expert when routing is null; the router chose among `total`. On return `y`
-/// has the sorted rows' outputs; the shared expert's, if it is in the group, come first.
-Status CudaBackend::run_group(const ExpertGroup& group,
-                              const Activation& x,
-                              const Routing* routing,
-                              std::int64_t tokens,
-                              std::int64_t first,
-                              std::int64_t count,
-                              std::int64_t total,
-                              bool shared,
-                              std::byte*& scratch_at,
-                              Bf16*& y,
-                              std::int32_t*& row_of) {
-  const std::int64_t top_k = routing != nullptr ? routing->ids.size(1) : 0;
-  Parts parts(scratch_at);
-  const GroupScratch s(parts, tokens, top_k, count, group.gate_up.rows, group.down.rows,
-                       group.down.type);
-  scratch_at += parts.used();
+GroupForm CudaBackend::form_of_group(const GroupCall& call) const {
+  const auto& [group, x, routing, tokens, first, count, total, shared] = call;
+  const std::int64_t top_k = call.top_k();
+  Matmul p;
+  set_x(p, form_of(x, group.gate_up.type));
   // Twice as many tokens as an expert gets, so that few experts need a second entry; beyond few
   // tokens, or with an expert that gets all, room for 32 at least: no form with less is faster,
   // but for few whole experts, whose second matrix then quantises their rows itself.
@@ -270,125 +307,145 @@ Status CudaBackend::run_group(const ExpertGroup& group,
   const int tiles = tokens <= 8 || (tokens <= few_tokens && likely <= 8 && !shared)
                         ? 1
                         : token_tiles(std::max<std::int64_t>(std::min(tokens, likely), 32));
-  Matmul p = group.gate_up.parameters();
-  set_x(p, form_of(x, group.gate_up.type));
   // With many rows an expert their arithmetic decides: the other kernel, whose tiles are larger.
   const bool prefill = wgmma_ && routing != nullptr && tokens * top_k >= kPrefillRows * experts &&
-                       p.type == TileType::fp8 && group.down.type == TileType::fp8 &&
+                       group.gate_up.type == TileType::fp8 && group.down.type == TileType::fp8 &&
                        p.x_bytes % 16 == 0;
-  const int columns = prefill ? kPrefillColumns : 8 * tiles;
-  // One token needs no plan: its experts' rows are 0, 1, … in order of its choice.
-  const bool single = tokens == 1 && routing != nullptr;
-  const auto one = [&](Matmul& matmul) {
-    matmul.single_ids = routing->ids.as<const std::int32_t>();
-    matmul.single_entries = static_cast<int>(top_k) + (shared ? 1 : 0);
-    matmul.single_first = static_cast<int>(first);
-    matmul.single_count = static_cast<int>(count);
-    matmul.single_shared = shared;
-  };
-  if (!single)
-    KOHO_CUDA_TRY(launch_expert_plan(
-        {.ids = routing != nullptr ? routing->ids.as<const std::int32_t>() : nullptr,
-         .tokens = tokens,
-         .top_k = static_cast<int>(top_k),
-         .first = static_cast<int>(first),
-         .count = static_cast<int>(count),
-         .shared = shared,
-         .entry_tokens = columns,
-         .entry_step = prefill ? kPrefillStep : columns,
-         .rows = s.rows,
-         .row_of = s.row_of,
-         .row_count = s.row_count,
-         .entries = s.entries,
-         .entry_count = s.entry_count},
-        stream_));
-  const std::int64_t stride = round_up<std::int64_t>(group.gate_up.rows, 16);
-  const std::int64_t rows_max = tokens * (top_k + (shared ? 1 : 0));
-  if (prefill) {
-    auto* gathered = reinterpret_cast<std::uint8_t*>(s.y);
-    KOHO_CUDA_TRY(launch_expert_gather({.out = gathered,
-                                        .out_stride_bytes = p.x_bytes,
-                                        .out_scales = s.gathered_scales,
-                                        .x = p.x,
-                                        .x_stride_bytes = p.x_stride_bytes,
-                                        .x_scales = p.x_scales,
-                                        .row_of = s.row_of,
-                                        .tokens = tokens,
-                                        .top_k = static_cast<int>(top_k),
-                                        .shared = shared,
-                                        .row_bytes = p.x_bytes},
-                                       stream_));
-    p.x = gathered;
-    p.x_stride_bytes = p.x_bytes;
-    p.x_scales = s.gathered_scales;
-  } else if (!single) {
-    p.x_rows = s.rows;
-  }
-  if (single) {
-    one(p);
-    p.single_row = true;
-  } else {
-    p.entries = s.entries;
-    p.entry_count = s.entry_count;
-  }
-  if (shared && !prefill) {
-    p.first_entry_expert = static_cast<int>(count);
-    if (single) {
-      const auto all_of = [&](const TiledMatrices& matrix) {
-        const std::int64_t bytes = matrix.tiles * kTileRows * matrix.width_bytes;
-        return Matmul::Soon{matrix.weight.as<const std::uint8_t>() + count * bytes, bytes};
-      };
-      p.soon[0] = all_of(group.gate_up);
-      p.soon[1] = all_of(group.down);
-    }
-  }
-  p.token_tiles = tiles;
-  p.entries_together = few_whole && !shared && tiles == 1;
   // With many tokens an entry these are a part of what passes through L2: for two tiles at once.
   constexpr std::int64_t kPairTokens = 16;
-  p.row_tiles = wgmma_ && p.type == TileType::fp8 && tiles == 4 && likely >= kPairTokens ? 2 : 1;
-  p.out = s.inner;
-  p.out_stride = stride;
-  p.end = MatmulEnd::silu_mul;
-  KOHO_TRY(prefill ? run_prefill(p, rows_max, columns) : run_matmul(p));
+  const bool pairs =
+      wgmma_ && group.gate_up.type == TileType::fp8 && tiles == 4 && likely >= kPairTokens;
+  return {.prefill = prefill,
+          .tiles = tiles,
+          .columns = prefill ? kPrefillColumns : 8 * tiles,
+          .row_tiles = pairs ? 2 : 1,
+          .entries_together = few_whole && !shared && tiles == 1};
+}
 
-  Matmul d = group.down.parameters();
-  if (single) {
-    one(d);
-  } else {
-    d.entries = s.entries;
-    d.entry_count = s.entry_count;
+Status CudaBackend::plan_group(const GroupCall& call,
+                               const GroupForm& form,
+                               const GroupScratch& s) {
+  KOHO_CUDA_TRY(launch_expert_plan(
+      {.ids = call.routing != nullptr ? call.routing->ids.as<const std::int32_t>() : nullptr,
+       .tokens = call.tokens,
+       .top_k = static_cast<int>(call.top_k()),
+       .first = static_cast<int>(call.first),
+       .count = static_cast<int>(call.count),
+       .shared = call.shared,
+       .entry_tokens = form.columns,
+       .entry_step = form.prefill ? kPrefillStep : form.columns,
+       .rows = s.rows,
+       .row_of = s.row_of,
+       .row_count = s.row_count,
+       .entries = s.entries,
+       .entry_count = s.entry_count},
+      stream_));
+  return {};
+}
+
+Status CudaBackend::gather_group(const GroupCall& call, const GroupScratch& s, Matmul& p) {
+  auto* gathered = reinterpret_cast<std::uint8_t*>(s.y);
+  KOHO_CUDA_TRY(launch_expert_gather({.out = gathered,
+                                      .out_stride_bytes = p.x_bytes,
+                                      .out_scales = s.gathered_scales,
+                                      .x = p.x,
+                                      .x_stride_bytes = p.x_stride_bytes,
+                                      .x_scales = p.x_scales,
+                                      .row_of = s.row_of,
+                                      .tokens = call.tokens,
+                                      .top_k = static_cast<int>(call.top_k()),
+                                      .shared = call.shared,
+                                      .row_bytes = p.x_bytes},
+                                     stream_));
+  p.x = gathered;
+  p.x_stride_bytes = p.x_bytes;
+  p.x_scales = s.gathered_scales;
+  return {};
+}
+
+Status CudaBackend::multiply_gate_up(const GroupCall& call,
+                                     const GroupForm& form,
+                                     const GroupScratch& s) {
+  const ExpertGroup& group = call.group;
+  Matmul p = group.gate_up.parameters();
+  set_x(p, form_of(call.x, group.gate_up.type));
+  call.set_work(p, s);
+  if (form.prefill)
+    KOHO_TRY(gather_group(call, s, p));
+  else if (call.single())
+    p.single_row = true;
+  else
+    p.x_rows = s.rows;
+  if (call.shared && !form.prefill) {
+    p.first_entry_expert = static_cast<int>(call.count);
+    const auto shared_of = [&](const TiledMatrices& matrix) {
+      const std::int64_t bytes = matrix.tiles * kTileRows * matrix.width_bytes;
+      return Matmul::Soon{matrix.weight.as<const std::uint8_t>() + call.count * bytes, bytes};
+    };
+    if (call.single()) {
+      p.soon[0] = shared_of(group.gate_up);
+      p.soon[1] = shared_of(group.down);
+    }
   }
+  p.token_tiles = form.tiles;
+  p.entries_together = form.entries_together;
+  p.row_tiles = form.row_tiles;
+  p.out = s.inner;
+  p.out_stride = call.inner_stride();
+  p.end = MatmulEnd::silu_mul;
+  return form.prefill ? run_prefill(p, call.rows_max(), form.columns) : run_matmul(p);
+}
+
+Status CudaBackend::multiply_down(const GroupCall& call,
+                                  const GroupForm& form,
+                                  const GroupScratch& s) {
+  const TiledMatrices& down = call.group.down;
+  const std::int64_t stride = call.inner_stride();
+  Matmul d = down.parameters();
+  call.set_work(d, s);
   // The list is older than the kernel before, which quantises; without that one it need not be.
-  d.entries_early = group.down.type != TileType::bf16;
-  d.token_tiles = tiles;
-  d.row_tiles = d.type == TileType::fp8 ? p.row_tiles : 1;
+  d.entries_early = down.type != TileType::bf16;
+  d.token_tiles = form.tiles;
+  d.row_tiles = d.type == TileType::fp8 ? form.row_tiles : 1;
   d.out = s.y;
-  d.out_stride = group.down.rows;
-  const bool quantises =
-      wgmma_ && !single && !prefill && takes_experts_down(d, group.down.columns, count, tiles);
-  if (group.down.type == TileType::bf16 || quantises) {
+  d.out_stride = down.rows;
+  const bool quantises = wgmma_ && !call.single() && !form.prefill &&
+                         takes_experts_down(d, down.columns, call.count, form.tiles);
+  if (down.type == TileType::bf16 || quantises) {
     d.x = reinterpret_cast<const std::uint8_t*>(s.inner);
     d.x_stride_bytes = 2 * stride;
-    d.x_bytes = static_cast<int>(2 * group.down.columns);
+    d.x_bytes = static_cast<int>(2 * down.columns);
   } else {
-    KOHO_CUDA_TRY(launch_quantise_rows(s.inner_forms, s.inner, stride, rows_max,
-                                       single ? nullptr : s.row_count, group.down.columns,
-                                       device_.multiprocessors, stream_));
-    const bool block = group.down.type == TileType::fp8_block;
+    KOHO_CUDA_TRY(launch_quantise_rows(s.inner_forms,
+                                       {.x = s.inner,
+                                        .stride = stride,
+                                        .rows = call.rows_max(),
+                                        .rows_count = call.single() ? nullptr : s.row_count,
+                                        .width = down.columns,
+                                        .multiprocessors = device_.multiprocessors},
+                                       stream_));
+    const bool block = down.type == TileType::fp8_block;
     d.x = block ? s.inner_forms.block_codes : s.inner_forms.codes;
     d.x_stride_bytes = stride;
-    d.x_bytes = static_cast<int>(group.down.columns);
+    d.x_bytes = static_cast<int>(down.columns);
     d.x_scales = block ? s.inner_forms.block_scales : s.inner_forms.scales;
     d.x_scales_stride = s.inner_forms.block_scales_stride;
   }
-  if (quantises)
-    KOHO_CUDA_TRY(launch_experts_down(d, device_.multiprocessors, stream_));
-  else
-    KOHO_TRY(prefill ? run_prefill(d, rows_max, columns) : run_matmul(d));
-  y = s.y;
-  row_of = single ? nullptr : s.row_of;
+  if (!quantises)
+    return form.prefill ? run_prefill(d, call.rows_max(), form.columns) : run_matmul(d);
+  KOHO_CUDA_TRY(launch_experts_down(d, device_.multiprocessors, stream_));
   return {};
+}
+
+Result<GroupRows> CudaBackend::run_group(const GroupCall& call, std::byte*& scratch_at) {
+  Parts parts(scratch_at);
+  const GroupScratch s(parts, call.tokens, call.top_k(), call.count, call.group);
+  scratch_at += parts.used();
+  const GroupForm form = form_of_group(call);
+  if (!call.single()) KOHO_TRY(plan_group(call, form, s));
+  KOHO_TRY(multiply_gate_up(call, form, s));
+  KOHO_TRY(multiply_down(call, form, s));
+  return GroupRows{s.y, call.single() ? nullptr : s.row_of};
 }
 
 std::int64_t expert_scratch_bytes(const PlacedExperts& placed,
@@ -396,11 +453,8 @@ std::int64_t expert_scratch_bytes(const PlacedExperts& placed,
                                   std::int64_t top_k) {
   Parts parts(nullptr);
   if (placed.routed)
-    GroupScratch(parts, tokens, top_k, placed.routed->gate_up.count, placed.routed->gate_up.rows,
-                 placed.routed->down.rows, placed.routed->down.type);
-  if (placed.shared)
-    GroupScratch(parts, tokens, 0, 0, placed.shared->gate_up.rows, placed.shared->down.rows,
-                 placed.shared->down.type);
+    GroupScratch(parts, tokens, top_k, placed.routed->gate_up.count, *placed.routed);
+  if (placed.shared) GroupScratch(parts, tokens, 0, 0, *placed.shared);
   if (placed.routed) parts.take<std::uint8_t>(tokens * placed.routed->gate_up.width_bytes);
   if (placed.shared) parts.take<std::uint8_t>(tokens * placed.shared->gate_up.width_bytes);
   return parts.used();
@@ -413,11 +467,16 @@ Status CudaBackend::align_rows(Activation& x, const TiledMatrices& matrix, std::
   Matmul p;
   set_x(p, form_of(x, matrix.type));
   if (copies_aligned(p)) return {};
-  KOHO_CUDA_TRY(launch_pad_rows(reinterpret_cast<std::uint8_t*>(scratch_at), matrix.width_bytes,
-                                p.x, p.x_stride_bytes, rows.size(0), p.x_bytes, stream_));
+  KOHO_CUDA_TRY(launch_pad_rows({.out = reinterpret_cast<std::uint8_t*>(scratch_at),
+                                 .out_stride = matrix.width_bytes,
+                                 .x = p.x,
+                                 .x_stride = p.x_stride_bytes,
+                                 .rows = rows.size(0),
+                                 .bytes = p.x_bytes},
+                                stream_));
   rows.data = scratch_at;
   rows.strides[0] = matrix.width_bytes / dtype_bytes(rows.dtype);
-  scratch_at += round_up(rows.size(0) * matrix.width_bytes, kAlignment);
+  scratch_at += round_up(rows.size(0) * matrix.width_bytes, kScratchAlignment);
   return {};
 }
 
@@ -440,25 +499,38 @@ Status CudaBackend::do_experts(TensorView out,
   combine.out = out.as<Bf16>();
   combine.tokens = tokens;
   combine.hidden = static_cast<int>(weights.hidden);
-  Bf16* y = nullptr;
-  std::int32_t* row_of = nullptr;
   if (placed.routed) {
-    KOHO_TRY(run_group(*placed.routed, aligned, &routing, tokens, weights.first, weights.count,
-                       placed.total, placed.shared_in_routed, at, y, row_of));
-    combine.y = y;
-    combine.row_of = row_of;
-    if (row_of == nullptr) {
+    KOHO_TRY_ASSIGN(const GroupRows rows, run_group({.group = *placed.routed,
+                                                     .x = aligned,
+                                                     .routing = &routing,
+                                                     .tokens = tokens,
+                                                     .first = weights.first,
+                                                     .count = weights.count,
+                                                     .total = placed.total,
+                                                     .shared = placed.shared_in_routed},
+                                                    at));
+    combine.y = rows.y;
+    combine.row_of = rows.row_of;
+    if (rows.row_of == nullptr) {
       combine.ids = routing.ids.as<const std::int32_t>();
       combine.first = static_cast<int>(weights.first);
       combine.count = static_cast<int>(weights.count);
       combine.first_row = placed.shared_in_routed ? 1 : 0;
     }
     combine.top_k = static_cast<int>(top_k);
-    if (placed.shared_in_routed) combine.shared = y;
+    if (placed.shared_in_routed) combine.shared = rows.y;
   }
   if (placed.shared) {
-    KOHO_TRY(run_group(*placed.shared, aligned, nullptr, tokens, 0, 0, 0, true, at, y, row_of));
-    combine.shared = y;
+    KOHO_TRY_ASSIGN(const GroupRows rows, run_group({.group = *placed.shared,
+                                                     .x = aligned,
+                                                     .routing = nullptr,
+                                                     .tokens = tokens,
+                                                     .first = 0,
+                                                     .count = 0,
+                                                     .total = 0,
+                                                     .shared = true},
+                                                    at));
+    combine.shared = rows.y;
   }
   KOHO_CUDA_TRY(launch_expert_combine(combine, stream_));
   return {};

@@ -4,6 +4,7 @@
 // not aligned) from the read to the last write. The number of threads depends on the width only, so
 // a row's bits do not depend on its neighbours. Bytes: each input once, each wanted form once;
 // bound by launch up to some 32 rows of 5120, by memory above.
+// Numbers: docs/kernels/README.md; what was tried: docs/kernels/rows.md.
 #include <algorithm>
 
 #include "cuda/kernels.h"
@@ -247,56 +248,39 @@ cudaError_t launch_rms_norm(const RowForms& out, const NormRows& norm, cudaStrea
       });
 }
 
-cudaError_t launch_silu_mul(const RowForms& out,
-                            const Bf16* gate_up,
-                            std::int64_t stride,
-                            std::int64_t rows,
-                            std::int64_t width,
-                            cudaStream_t stream) {
-  const bool vector = row_vectors(out, gate_up, stride, width);
+cudaError_t launch_silu_mul(const RowForms& out, const SiluMul& p, cudaStream_t stream) {
+  const bool vector = row_vectors(out, p.gate_up, p.stride, p.width);
   return with_row_shape(
-      width, vector, [&]<int kVector, int kSteps>(RowShape<kVector, kSteps>, unsigned block) {
+      p.width, vector, [&]<int kVector, int kSteps>(RowShape<kVector, kSteps>, unsigned block) {
         return launch_kernel(silu_mul_kernel<kVector, kSteps>,
-                             {dim3(static_cast<unsigned>(rows)), dim3(block)}, stream, out, gate_up,
-                             stride, static_cast<int>(width));
+                             {dim3(static_cast<unsigned>(p.rows)), dim3(block)}, stream, out,
+                             p.gate_up, p.stride, static_cast<int>(p.width));
       });
 }
 
-cudaError_t launch_quantise_rows(const RowForms& out,
-                                 const Bf16* x,
-                                 std::int64_t stride,
-                                 std::int64_t rows,
-                                 const std::int32_t* rows_count,
-                                 std::int64_t width,
-                                 int multiprocessors,
-                                 cudaStream_t stream) {
-  const bool vector = row_vectors(out, x, stride, width);
+cudaError_t launch_quantise_rows(const RowForms& out, const QuantiseRows& p, cudaStream_t stream) {
+  const bool vector = row_vectors(out, p.x, p.stride, p.width);
   constexpr std::int64_t kMany = 1024;  // rows
-  if (rows >= kMany && vector && width <= 6 * 256 && out.values == nullptr &&
+  if (p.rows >= kMany && vector && p.width <= 6 * 256 && out.values == nullptr &&
       out.block_codes == nullptr)
-    return launch_kernel(
-        width <= 2 * 256 ? quantise_many_kernel<2> : quantise_many_kernel<6>,
-        {dim3(static_cast<unsigned>(std::min<std::int64_t>(
-             std::int64_t{kManyBlocks} * multiprocessors, (rows + kManyWarps - 1) / kManyWarps))),
-         dim3(32 * kManyWarps)},
-        stream, out, x, stride, rows, rows_count, static_cast<int>(width));
+    return launch_kernel(p.width <= 2 * 256 ? quantise_many_kernel<2> : quantise_many_kernel<6>,
+                         {dim3(static_cast<unsigned>(
+                              std::min<std::int64_t>(std::int64_t{kManyBlocks} * p.multiprocessors,
+                                                     (p.rows + kManyWarps - 1) / kManyWarps))),
+                          dim3(32 * kManyWarps)},
+                         stream, out, p.x, p.stride, p.rows, p.rows_count,
+                         static_cast<int>(p.width));
   return with_row_shape(
-      width, vector, [&]<int kVector, int kSteps>(RowShape<kVector, kSteps>, unsigned block) {
+      p.width, vector, [&]<int kVector, int kSteps>(RowShape<kVector, kSteps>, unsigned block) {
         return launch_kernel(quantise_kernel<kVector, kSteps>,
-                             {dim3(static_cast<unsigned>(rows)), dim3(block)}, stream, out, x,
-                             stride, rows_count, static_cast<int>(width));
+                             {dim3(static_cast<unsigned>(p.rows)), dim3(block)}, stream, out, p.x,
+                             p.stride, p.rows_count, static_cast<int>(p.width));
       });
 }
 
-cudaError_t launch_pad_rows(std::uint8_t* out,
-                            std::int64_t out_stride_bytes,
-                            const std::uint8_t* x,
-                            std::int64_t x_stride_bytes,
-                            std::int64_t rows,
-                            std::int64_t bytes,
-                            cudaStream_t stream) {
-  return launch_kernel(pad_rows_kernel, {dim3(static_cast<unsigned>(rows)), dim3(256)}, stream, out,
-                       out_stride_bytes, x, x_stride_bytes, bytes);
+cudaError_t launch_pad_rows(const PadRows& p, cudaStream_t stream) {
+  return launch_kernel(pad_rows_kernel, {dim3(static_cast<unsigned>(p.rows)), dim3(256)}, stream,
+                       p.out, p.out_stride, p.x, p.x_stride, p.bytes);
 }
 
 const void* kernel_of::norm() {

@@ -6,6 +6,7 @@
 #include "base/arithmetic.h"
 #include "cuda/backend.h"
 #include "cuda/draw.h"
+#include "cuda/tile_scales.h"
 #include "cuda/tiles.h"
 #include "tensor/number.h"
 
@@ -25,18 +26,6 @@ TileType tile_type(WeightQuant quant) {
   return TileType::bf16;
 }
 
-/// Element `index` of a small f32 or bf16 host tensor, whatever its strides.
-float scale_at(const ConstTensorView& scale, std::int64_t row, std::int64_t column) {
-  std::int64_t at = scale.shape.rank() > 0 ? row * scale.stride(0) : 0;
-  if (scale.shape.rank() > 1) at += column * scale.stride(1);
-  return scale.dtype == DType::bf16 ? to_float(scale.as<BFloat16>()[at]) : scale.as<float>()[at];
-}
-
-/// The scale of weight row `row`, for one scale a row or one a tensor.
-float row_scale(const LinearSource& source, std::int64_t row) {
-  return scale_at(source.scale, source.quant == WeightQuant::fp8_tensor ? 0 : row, 0);
-}
-
 /// Whether gate and up of all experts are stored in one way, and down.
 bool alike(std::span<const MlpSource* const> experts) {
   return std::all_of(experts.begin(), experts.end(), [&](const MlpSource* expert) {
@@ -46,8 +35,6 @@ bool alike(std::span<const MlpSource* const> experts) {
            expert->gate.bias.empty() && expert->up.bias.empty() && expert->down.bias.empty();
   });
 }
-
-constexpr std::int64_t kChannelTile = kTileRows / 2;  // gate (or up) rows of a SwiGLU tile
 
 }  // namespace
 
@@ -89,12 +76,10 @@ Result<const std::uint8_t*> CudaBackend::stage(const ConstTensorView& view) {
   return staging_.as<const std::uint8_t>();
 }
 
-Result<DeviceBlock> CudaBackend::to_device(std::span<const float> values,
+Result<DeviceBlock> CudaBackend::to_device(std::span<const std::byte> bytes,
                                            std::string_view purpose) {
-  KOHO_TRY_ASSIGN(
-      DeviceBlock block,
-      DeviceBlock::allocate(memory_, static_cast<std::int64_t>(values.size_bytes()), purpose));
-  KOHO_CUDA_TRY(cudaMemcpyAsync(block.as<void>(), values.data(), values.size_bytes(),
+  KOHO_TRY_ASSIGN(DeviceBlock block, DeviceBlock::allocate(memory_, std::ssize(bytes), purpose));
+  KOHO_CUDA_TRY(cudaMemcpyAsync(block.as<void>(), bytes.data(), bytes.size(),
                                 cudaMemcpyHostToDevice, stream_));
   KOHO_CUDA_TRY(cudaStreamSynchronize(stream_));
   return block;
@@ -110,11 +95,11 @@ Result<TiledMatrices> CudaBackend::make_tiles(
   matrix.columns = columns;
   matrix.width_bytes =
       round_up<std::int64_t>(columns * (type == TileType::bf16 ? 2 : 1), kTileWidthStep);
-  matrix.tiles = ceil_div<std::int64_t>(rows, interleaved ? kChannelTile : kTileRows);
+  matrix.tiles = ceil_div<std::int64_t>(rows, interleaved ? kPairRows : kTileRows);
   const std::int64_t bytes = count * matrix.tiles * kTileRows * matrix.width_bytes;
   KOHO_TRY_ASSIGN(matrix.weight, DeviceBlock::allocate(memory_, bytes, "weights"));
   // Rows beyond the matrix are zeros; rows within are written whole.
-  if (rows % (interleaved ? kChannelTile : kTileRows) != 0) {
+  if (rows % (interleaved ? kPairRows : kTileRows) != 0) {
     KOHO_CUDA_TRY(
         cudaMemsetAsync(matrix.weight.as<void>(), 0, static_cast<std::size_t>(bytes), stream_));
     KOHO_CUDA_TRY(cudaStreamSynchronize(stream_));  // rows are written on other streams
@@ -147,29 +132,37 @@ Status CudaBackend::finish_loading() {
 }
 
 Status CudaBackend::put_rows(const TiledMatrices& matrix,
-                             std::int64_t index,
-                             std::int64_t first_row,
-                             int interleave,
-                             const LinearSource& source,
-                             std::uint8_t* copy) {
+                             const RowsPlace& place,
+                             const LinearSource& source) {
   const std::int64_t row_bytes = source.in_features() * dtype_bytes(source.weight.dtype);
   Repack repack{.tiles = matrix.weight.as<std::uint8_t>() +
-                         index * matrix.tiles * kTileRows * matrix.width_bytes,
+                         place.matrix * matrix.tiles * kTileRows * matrix.width_bytes,
                 .source = nullptr,
                 .source_stride_bytes = row_bytes,
                 .rows = source.out_features(),
                 .row_bytes = row_bytes,
                 .width_bytes = matrix.width_bytes,
-                .first_row = first_row,
-                .interleave = interleave};
-  KOHO_TRY_ASSIGN(const bool taken, put_large(source.weight, repack, copy));
+                .first_row = place.first,
+                .interleave = place.interleave};
+  KOHO_TRY_ASSIGN(const bool taken, put_large(source.weight, repack, place.copy));
   if (taken) return {};
   KOHO_TRY_ASSIGN(repack.source, stage(source.weight));
   KOHO_CUDA_TRY(launch_repack(repack, stream_));
-  if (copy != nullptr)
-    KOHO_CUDA_TRY(cudaMemcpyAsync(copy, staging_.as<void>(),
+  if (place.copy != nullptr)
+    KOHO_CUDA_TRY(cudaMemcpyAsync(place.copy, staging_.as<void>(),
                                   static_cast<std::size_t>(source.out_features() * row_bytes),
                                   cudaMemcpyDeviceToDevice, stream_));
+  return {};
+}
+
+Status CudaBackend::put_scales(TiledMatrices& matrix, const TileScales& scales) {
+  if (!scales.of_rows().empty()) {
+    KOHO_TRY_ASSIGN(matrix.row_scales, to_device(std::as_bytes(scales.of_rows()), "weight scales"));
+  }
+  if (!scales.of_blocks().empty()) {
+    KOHO_TRY_ASSIGN(matrix.block_scales,
+                    to_device(std::as_bytes(scales.of_blocks()), "weight scales"));
+  }
   return {};
 }
 
@@ -193,39 +186,23 @@ Result<LinearSegment> CudaBackend::place_segment(std::span<const LinearSource> b
     library_->expect(rows, columns, has_bias);
   }
 
-  const std::int64_t width_blocks = ceil_div<std::int64_t>(matrix.width_bytes, kBlockWidth);
-  std::vector<float> row_scales(
-      static_cast<std::size_t>(type == TileType::fp8 ? matrix.tiles * kTileRows : 0));
-  std::vector<float> block_scales(
-      static_cast<std::size_t>(type == TileType::fp8_block ? matrix.tiles * 2 * width_blocks : 0));
+  TileScales scales(matrix);
   std::vector<BFloat16> bias(static_cast<std::size_t>(has_bias ? rows : 0));
   std::int64_t first = 0;
   for (const LinearSource& block : blocks) {
-    std::uint8_t* const copy = twice ? segment.rows.as<std::uint8_t>() + first * columns : nullptr;
-    KOHO_TRY(put_rows(matrix, 0, first, 0, block, copy));
-    for (std::int64_t row = 0; row < block.out_features(); ++row) {
-      const auto at = static_cast<std::size_t>(first + row);
-      if (type == TileType::fp8) row_scales[at] = row_scale(block, row);
-      if (!block.bias.empty()) bias[at] = block.bias.as<BFloat16>()[row * block.bias.stride(0)];
-      if (type != TileType::fp8_block || row % kTileRows != 0) continue;
-      const auto tile = static_cast<std::size_t>((first + row) / kTileRows);
-      for (std::size_t k = 0; k < static_cast<std::size_t>(width_blocks); ++k)
-        for (std::size_t half = 0; half < 2; ++half)
-          block_scales[(tile * 2 + half) * static_cast<std::size_t>(width_blocks) + k] =
-              scale_at(block.scale, row / kQuantBlock, static_cast<std::int64_t>(k));
-    }
+    const RowsPlace place{
+        .first = first,
+        .copy = twice ? segment.rows.as<std::uint8_t>() + first * columns : nullptr};
+    KOHO_TRY(put_rows(matrix, place, block));
+    scales.take(place, block);
+    for (std::int64_t row = 0; !block.bias.empty() && row < block.out_features(); ++row)
+      bias[static_cast<std::size_t>(first + row)] =
+          block.bias.as<BFloat16>()[row * block.bias.stride(0)];
     first += block.out_features();
   }
-  if (!row_scales.empty()) {
-    KOHO_TRY_ASSIGN(matrix.row_scales, to_device(row_scales, "weight scales"));
-  }
-  if (!block_scales.empty()) {
-    KOHO_TRY_ASSIGN(matrix.block_scales, to_device(block_scales, "weight scales"));
-  }
+  KOHO_TRY(put_scales(matrix, scales));
   if (has_bias) {
-    KOHO_TRY_ASSIGN(matrix.bias, DeviceBlock::allocate(memory_, rows * 2, "bias"));
-    KOHO_CUDA_TRY(cudaMemcpyAsync(matrix.bias.as<void>(), bias.data(), bias.size() * 2,
-                                  cudaMemcpyHostToDevice, stream_));
+    KOHO_TRY_ASSIGN(matrix.bias, to_device(std::as_bytes(std::span(bias)), "bias"));
   }
   KOHO_CUDA_TRY(cudaStreamSynchronize(stream_));
   return segment;
@@ -257,64 +234,34 @@ Result<Linear> CudaBackend::do_place_linear(std::span<const LinearSource> blocks
 
 Result<TiledMatrices> CudaBackend::place_gate_up(std::span<const MlpSource* const> experts) {
   const LinearSource& model = experts[0]->gate;
-  const TileType type = tile_type(model.quant);
-  const auto count = static_cast<std::int64_t>(experts.size());
   KOHO_TRY_ASSIGN(TiledMatrices matrix,
-                  make_tiles(type, true, count, model.out_features(), model.in_features()));
-  const std::int64_t width_blocks = ceil_div<std::int64_t>(matrix.width_bytes, kBlockWidth);
-  const auto per_matrix = static_cast<std::size_t>(matrix.tiles * kTileRows);
-  const auto per_blocks = static_cast<std::size_t>(matrix.tiles * 2 * width_blocks);
-  std::vector<float> row_scales(type == TileType::fp8 ? experts.size() * per_matrix : 0);
-  std::vector<float> block_scales(type == TileType::fp8_block ? experts.size() * per_blocks : 0);
-  for (std::size_t e = 0; e < experts.size(); ++e) {
-    for (int half = 0; half < 2; ++half) {
-      const LinearSource& source = half == 0 ? experts[e]->gate : experts[e]->up;
-      KOHO_TRY(put_rows(matrix, static_cast<std::int64_t>(e), 0, half + 1, source, nullptr));
-      for (std::int64_t row = 0; type == TileType::fp8 && row < source.out_features(); ++row)
-        row_scales[e * per_matrix + static_cast<std::size_t>(interleaved_row(row, half == 1))] =
-            row_scale(source, row);
-      for (std::int64_t tile = 0; type == TileType::fp8_block && tile < matrix.tiles; ++tile)
-        for (std::int64_t k = 0; k < width_blocks; ++k)
-          block_scales[e * per_blocks +
-                       static_cast<std::size_t>((tile * 2 + half) * width_blocks + k)] =
-              scale_at(source.scale, tile * kChannelTile / kQuantBlock, k);
+                  make_tiles(tile_type(model.quant), true, std::ssize(experts),
+                             model.out_features(), model.in_features()));
+  TileScales scales(matrix);
+  for (RowsPlace place; place.matrix < matrix.count; ++place.matrix) {
+    const MlpSource& expert = *experts[static_cast<std::size_t>(place.matrix)];
+    for (const LinearSource* source : {&expert.gate, &expert.up}) {
+      place.interleave = source == &expert.gate ? 1 : 2;
+      KOHO_TRY(put_rows(matrix, place, *source));
+      scales.take(place, *source);
     }
   }
-  if (!row_scales.empty()) {
-    KOHO_TRY_ASSIGN(matrix.row_scales, to_device(row_scales, "weight scales"));
-  }
-  if (!block_scales.empty()) {
-    KOHO_TRY_ASSIGN(matrix.block_scales, to_device(block_scales, "weight scales"));
-  }
+  KOHO_TRY(put_scales(matrix, scales));
   return matrix;
 }
 
 Result<TiledMatrices> CudaBackend::place_down(std::span<const MlpSource* const> experts) {
   const LinearSource& model = experts[0]->down;
-  const TileType type = tile_type(model.quant);
-  const auto count = static_cast<std::int64_t>(experts.size());
   KOHO_TRY_ASSIGN(TiledMatrices matrix,
-                  make_tiles(type, false, count, model.out_features(), model.in_features()));
-  const std::int64_t width_blocks = ceil_div<std::int64_t>(matrix.width_bytes, kBlockWidth);
-  const auto per_matrix = static_cast<std::size_t>(matrix.tiles * kTileRows);
-  std::vector<float> row_scales(type == TileType::fp8 ? experts.size() * per_matrix : 0);
-  std::vector<float> block_scales;
-  for (std::size_t e = 0; e < experts.size(); ++e) {
-    const LinearSource& source = experts[e]->down;
-    KOHO_TRY(put_rows(matrix, static_cast<std::int64_t>(e), 0, 0, source, nullptr));
-    for (std::int64_t row = 0; type == TileType::fp8 && row < source.out_features(); ++row)
-      row_scales[e * per_matrix + static_cast<std::size_t>(row)] = row_scale(source, row);
-    for (std::int64_t tile = 0; type == TileType::fp8_block && tile < matrix.tiles; ++tile)
-      for (int half = 0; half < 2; ++half)
-        for (std::int64_t k = 0; k < width_blocks; ++k)
-          block_scales.push_back(scale_at(source.scale, tile * kTileRows / kQuantBlock, k));
+                  make_tiles(tile_type(model.quant), false, std::ssize(experts),
+                             model.out_features(), model.in_features()));
+  TileScales scales(matrix);
+  for (RowsPlace place; place.matrix < matrix.count; ++place.matrix) {
+    const LinearSource& source = experts[static_cast<std::size_t>(place.matrix)]->down;
+    KOHO_TRY(put_rows(matrix, place, source));
+    scales.take(place, source);
   }
-  if (!row_scales.empty()) {
-    KOHO_TRY_ASSIGN(matrix.row_scales, to_device(row_scales, "weight scales"));
-  }
-  if (!block_scales.empty()) {
-    KOHO_TRY_ASSIGN(matrix.block_scales, to_device(block_scales, "weight scales"));
-  }
+  KOHO_TRY(put_scales(matrix, scales));
   return matrix;
 }
 

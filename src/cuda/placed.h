@@ -33,6 +33,14 @@ struct TiledMatrices {
   Matmul parameters() const;
 };
 
+/// Where rows of a source lie in tiled matrices.
+struct RowsPlace {
+  std::int64_t matrix = 0;       // its index
+  std::int64_t first = 0;        // row of it
+  int interleave = 0;            // 0 = no, 1 = gate rows, 2 = up rows (Repack)
+  std::uint8_t* copy = nullptr;  // the rows once more, as they are; null: not wanted
+};
+
 /// A run of blocks of one storage type within a linear layer.
 struct LinearSegment {
   std::int64_t first_column = 0;  // of the output

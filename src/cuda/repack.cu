@@ -45,29 +45,6 @@ cudaError_t launch_repack(const Repack& p, cudaStream_t stream) {
       p);
 }
 
-int matmul_parts(int tiles, int width_bytes) {
-  // Measured on an H200 (docs/kernels/linear.md): parts of equal length that are one CTA on nearly
-  // each of its 132 multiprocessors; else a CTA for every one and not many more, none longer than
-  // 12 stages unless there are tiles enough. Short widths of many tiles are not cut: sending sums
-  // costs more than multiprocessors without work.
-  constexpr int kFull = 132;
-  constexpr int kNearlyFull = 126;  // 95 %
-  constexpr int kBlocksWanted = 136;
-  constexpr int kTilesEnough = 200;
-  constexpr int kLongest = 12;
-  constexpr int kPartsMax = 8;
-  constexpr int kShort = 6;
-  constexpr int kTilesOfShort = 80;
-  const int stages = (width_bytes + kStageWidth - 1) / kStageWidth;
-  if (tiles >= kTilesEnough || (stages <= kShort && tiles >= kTilesOfShort)) return 1;
-  for (int parts = 1; parts <= kPartsMax && parts <= stages; ++parts)
-    if (tiles * parts >= kNearlyFull && tiles * parts <= kFull && stages % parts == 0) return parts;
-  for (int parts = 1; parts <= kPartsMax && parts <= stages; ++parts)
-    if (tiles * parts >= kBlocksWanted && stages <= kLongest * parts && stages % parts == 0)
-      return parts;
-  return stages < kPartsMax ? stages : kPartsMax;
-}
-
 const void* kernel_of::repack() {
   return reinterpret_cast<const void*>(&any_kernel);
 }

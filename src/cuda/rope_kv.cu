@@ -6,6 +6,7 @@
 // registers and codes again at the end; nothing between them reaches memory. Either fills bf16
 // pages and e4m3 pages.
 // Bytes: qkv once, q once, k and v once into their pages. Bound by launch up to some 64 tokens.
+// Numbers: docs/kernels/README.md; what was tried: docs/kernels/rows.md.
 #include <type_traits>
 
 #include "cuda/kernels.h"

@@ -8,6 +8,8 @@
 //            every CTA reads all of them
 //   choice   a warp a token, as route.cu
 //   bytes    token rows once, weights from L2 once a CTA: bound by L2 and by shared memory's reads
+//
+// Numbers: docs/kernels/README.md.
 #include <algorithm>
 
 #include "cuda/launch.cuh"

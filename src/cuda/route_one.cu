@@ -7,9 +7,9 @@
 //   choice   route_choice.cuh
 //   bytes    weights once
 //
-// Alone route_few.cu is faster, 2.1 to 2.8 us. But the experts of one token follow at once and ask
-// for the shared expert's weights meanwhile, and this one's CTAs leave them more room: the suspect
-// when GLM-4.5-Air's step of one token grew from 4.35 to 4.42 ms (docs/kernels/router.md).
+// Alone route_few.cu is faster. But the experts of one token follow at once and ask for the shared
+// expert's weights meanwhile, and this one's CTAs leave them more room: the suspect when
+// GLM-4.5-Air's step of one token grew from 4.35 to 4.42 ms (docs/kernels/router.md).
 //
 // NOTE: loops are short and rolled where they may be: a call meets its code once, and reading it
 // takes as long as running it.

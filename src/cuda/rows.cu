@@ -90,27 +90,9 @@ unsigned blocks_for(std::int64_t count) {
 
 }  // namespace
 
-cudaError_t launch_embed(Bf16* out,
-                         const std::int32_t* ids,
-                         const Bf16* table,
-                         std::int64_t rows,
-                         std::int64_t width,
-                         std::int64_t vocabulary,
-                         cudaStream_t stream) {
-  return launch_kernel(gather_kernel, {dim3(static_cast<unsigned>(rows)), dim3(kThreads)}, stream,
-                       out, table, width, ids, width, vocabulary);
-}
-
-cudaError_t launch_gather_rows(Bf16* out,
-                               const Bf16* x,
-                               std::int64_t x_stride,
-                               const std::int32_t* rows_wanted,
-                               std::int64_t rows,
-                               std::int64_t width,
-                               cudaStream_t stream) {
-  constexpr std::int64_t kUnbounded = INT32_MAX;  // the contract's bound is on the device
-  return launch_kernel(gather_kernel, {dim3(static_cast<unsigned>(rows)), dim3(kThreads)}, stream,
-                       out, x, x_stride, rows_wanted, width, kUnbounded);
+cudaError_t launch_gather_rows(const GatherRows& p, cudaStream_t stream) {
+  return launch_kernel(gather_kernel, {dim3(static_cast<unsigned>(p.rows)), dim3(kThreads)}, stream,
+                       p.out, p.x, p.x_stride, p.indices, p.width, p.x_rows);
 }
 
 cudaError_t launch_copy_pages(const PageCopy& copy, cudaStream_t stream) {

@@ -12,7 +12,8 @@
 //   shared   80 KB of logits, 24 KB of bins and lists; two CTAs an SM
 //   bytes    the logits once (once more for log-probabilities)
 //
-// A probability is known to 2^-14.8 of itself (sample.cuh); sums are of integers.
+// A probability is known to 2^-14.8 of itself (sample.cuh); sums are of integers. Numbers:
+// docs/kernels/README.md; what was tried: docs/kernels/sampling.md.
 #include "cuda/launch.cuh"
 #include "cuda/sample.cuh"
 

@@ -10,7 +10,8 @@
 //            tell which tokens have counts, two blocks ahead, and only theirs are read
 //   bytes    the logits once; under penalties 16 bits more for 16 tokens, and the counts
 //
-// The best of all tokens does not depend on how they are divided.
+// The best of all tokens does not depend on how they are divided. Numbers: docs/kernels/README.md;
+// what was tried: docs/kernels/sampling.md.
 #include "cuda/launch.cuh"
 #include "cuda/sample.cuh"
 

@@ -20,7 +20,8 @@
 //   bytes    the logits once
 //
 // Thresholds are those of the cut kernel to the bit, so a row's draw does not depend on how many
-// rows there are: both use the integers of sample.cuh.
+// rows there are: both use the integers of sample.cuh. Numbers: docs/kernels/README.md; what was
+// tried: docs/kernels/sampling.md.
 #include "cuda/launch.cuh"
 #include "cuda/sample.cuh"
 

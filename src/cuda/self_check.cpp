@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The start-up self-test: Hopper's matrix and attention kernels, and cuBLASLt, against the portable
-// kernels on random data. A difference beyond rounding switches the fast one off and says so; the
-// engine runs on.
+#include "cuda/self_check.h"
+
 #include <algorithm>
 #include <cmath>
 #include <random>
-#include <vector>
+#include <span>
 
 #include "base/log.h"
 #include "cuda/backend.h"
@@ -24,6 +23,13 @@ constexpr int kTokens = 61;
 constexpr int kTokensTwo = 125;
 constexpr int kTokensMany = kPrefillColumns;
 constexpr int kBlocks = (kColumns + kBlockWidth - 1) / kBlockWidth;
+constexpr double kErrorMax = 2e-3;  // f32 sums of both; wgmma keeps fewer bits within a stage
+constexpr double kErrorMaxRounded = kErrorMax + 1.0 / 256.0;  // of both to bf16
+
+void append(std::vector<std::uint8_t>& bytes, BFloat16 value) {
+  bytes.push_back(static_cast<std::uint8_t>(value.bits & 0xFFU));
+  bytes.push_back(static_cast<std::uint8_t>(value.bits >> 8U));
+}
 
 /// Random operands in every form; scales around 1.
 struct Operands {
@@ -37,14 +43,10 @@ struct Operands {
     const auto fill = [&](std::vector<std::uint8_t>& bytes, int count) {
       bytes.reserve(static_cast<std::size_t>(count * element_bytes));
       for (int i = 0; i < count; ++i) {
-        const float value = normal(random);
-        if (element_bytes == 1) {
-          bytes.push_back(to_e4m3(value).bits);
-        } else {
-          const std::uint16_t bits = koho::to_bf16(value).bits;
-          bytes.push_back(static_cast<std::uint8_t>(bits & 0xFFU));
-          bytes.push_back(static_cast<std::uint8_t>(bits >> 8U));
-        }
+        if (element_bytes == 1)
+          bytes.push_back(to_e4m3(normal(random)).bits);
+        else
+          append(bytes, koho::to_bf16(normal(random)));
       }
     };
     const auto scales = [&](std::vector<float>& values, int count) {
@@ -59,21 +61,6 @@ struct Operands {
   }
 };
 
-/// Results of the kind that `end` names.
-Result<std::vector<float>> results_of(const DeviceBlock& out, MatmulEnd end, std::size_t count) {
-  std::vector<float> values(count);
-  if (end == MatmulEnd::f32) {
-    KOHO_CUDA_TRY(
-        cudaMemcpy(values.data(), out.as<const void>(), 4 * count, cudaMemcpyDeviceToHost));
-    return values;
-  }
-  std::vector<BFloat16> rounded(count);
-  KOHO_CUDA_TRY(
-      cudaMemcpy(rounded.data(), out.as<const void>(), 2 * count, cudaMemcpyDeviceToHost));
-  for (std::size_t i = 0; i < count; ++i) values[i] = to_float(rounded[i]);
-  return values;
-}
-
 /// |a - b| / |b| over all elements; NaN anywhere counts as a difference.
 double relative_error(const std::vector<float>& a, const std::vector<float>& b) {
   double difference = 0.0;
@@ -87,208 +74,277 @@ double relative_error(const std::vector<float>& a, const std::vector<float>& b) 
   return std::isnan(error) ? INFINITY : error;
 }
 
+Status launched(cudaError_t status) {
+  KOHO_CUDA_TRY(status);
+  return {};
+}
+
 }  // namespace
 
-Status CudaBackend::run_self_test() {
-  constexpr double kErrorMax = 2e-3;  // f32 sums of both; wgmma keeps fewer bits within a stage
-  constexpr double kRounding = 1.0 / 256.0;  // of both to bf16
+/// Where a kernel writes rows of `width` bf16 or f32.
+struct SelfTest::Output {
+  const DeviceBlock& memory;
+  std::int64_t rows = 0;
+  std::int64_t width = 0;
+  bool f32 = false;
+  FastPathFault fault = FastPathFault::none;  // that clears the first row of a fast kernel's
+};
+
+/// A small matrix of one type and what multiplies it.
+struct SelfTest::MatrixCase {
+  TileType type = TileType::fp8;
+  TiledMatrices matrix;
+  DeviceBlock x, row_scales, block_scales, x_scales, bias, out;
+  Matmul product;  // of kTokens tokens in f32, without the bias
+};
+
+template <typename T>
+Result<DeviceBlock> SelfTest::send(const std::vector<T>& values) {
+  return backend_.to_device(std::as_bytes(std::span(values)), "self-test");
+}
+
+Result<DeviceBlock> SelfTest::room(std::int64_t bytes) {
+  return DeviceBlock::allocate(backend_.memory_, bytes, "self-test");
+}
+
+Status SelfTest::multiply_portably(const Matmul& p) {
+  return launched(launch_matmul_portable(p, backend_.device_.multiprocessors, backend_.stream_));
+}
+
+template <typename Launch>
+Result<std::vector<float>> SelfTest::results_of(const Output& out, const Launch& launch) {
+  void* const memory = out.memory.as<void>();
+  const auto bytes = static_cast<std::size_t>(out.memory.bytes());
+  KOHO_CUDA_TRY(cudaMemsetAsync(memory, 0xFF, bytes, backend_.stream_));
+  KOHO_TRY(launch());
+  KOHO_CUDA_TRY(cudaStreamSynchronize(backend_.stream_));
+  std::vector<float> values(static_cast<std::size_t>(out.rows * out.width));
+  if (out.f32) {
+    KOHO_CUDA_TRY(cudaMemcpy(values.data(), memory, 4 * values.size(), cudaMemcpyDeviceToHost));
+    return values;
+  }
+  std::vector<BFloat16> rounded(values.size());
+  KOHO_CUDA_TRY(cudaMemcpy(rounded.data(), memory, 2 * values.size(), cudaMemcpyDeviceToHost));
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = to_float(rounded[i]);
+  return values;
+}
+
+template <typename Portable, typename Fast>
+Result<double> SelfTest::distance(const Output& out, const Portable& portable, const Fast& fast) {
+  KOHO_TRY_ASSIGN(const std::vector<float> expected, results_of(out, portable));
+  KOHO_TRY_ASSIGN(
+      const std::vector<float> found, results_of(out, [&]() -> Status {
+        KOHO_TRY(fast());
+        if (backend_.options_.fault == out.fault)
+          KOHO_CUDA_TRY(cudaMemsetAsync(out.memory.as<void>(), 0,
+                                        static_cast<std::size_t>(2 * out.width), backend_.stream_));
+        return {};
+      }));
+  return relative_error(found, expected);
+}
+
+template <typename Launch>
+Result<bool> SelfTest::equal(const char* kernel,
+                             const MatrixCase& of,
+                             const Matmul& shape,
+                             const Launch& launch) {
+  const bool f32 = shape.end == MatmulEnd::f32;
+  const Output out{.memory = of.out,
+                   .rows = shape.tokens,
+                   .width = kRows,
+                   .f32 = f32,
+                   .fault = FastPathFault::matrices};
+  const auto portable = [&] { return multiply_portably(shape); };
+  const auto fast = [&] { return launch(shape); };
+  KOHO_TRY_ASSIGN(const double error, distance(out, portable, fast));
+  if (error <= (f32 ? kErrorMax : kErrorMaxRounded)) return true;
+  log::warning(
+      "self-test: the {} kernel differs from the portable one by {:.1e} (type {}, {} tokens, {} "
+      "parts); the portable one is used",
+      kernel, error, static_cast<int>(of.type), shape.tokens, shape.parts);
+  return false;
+}
+
+Result<SelfTest::MatrixCase> SelfTest::make_case(TileType type) {
+  const int element = type == TileType::bf16 ? 2 : 1;
+  const bool block = type == TileType::fp8_block;
+  const Operands operands(static_cast<std::uint32_t>(type) + 1, element);
+  std::vector<std::uint8_t> biases;
+  for (int row = 0; row < kRows; ++row)
+    append(biases, koho::to_bf16(0.25F * static_cast<float>(row)));
+  MatrixCase of;
+  of.type = type;
+  KOHO_TRY_ASSIGN(const DeviceBlock source, send(operands.weight));
+  KOHO_TRY_ASSIGN(of.x, send(operands.x));
+  KOHO_TRY_ASSIGN(of.row_scales, send(operands.row_scales));
+  KOHO_TRY_ASSIGN(of.block_scales, send(operands.block_scales));
+  KOHO_TRY_ASSIGN(of.x_scales, send(block ? operands.token_block_scales : operands.token_scales));
+  KOHO_TRY_ASSIGN(of.bias, send(biases));
+  KOHO_TRY_ASSIGN(of.out, room(kTokensMany * kRows * 4));
+  KOHO_TRY_ASSIGN(of.matrix, backend_.make_tiles(type, false, 1, kRows, kColumns));
+  KOHO_CUDA_TRY(launch_repack({.tiles = of.matrix.weight.as<std::uint8_t>(),
+                               .source = source.as<const std::uint8_t>(),
+                               .source_stride_bytes = kColumns * element,
+                               .rows = kRows,
+                               .row_bytes = kColumns * element,
+                               .width_bytes = of.matrix.width_bytes},
+                              backend_.stream_));
+  KOHO_CUDA_TRY(cudaStreamSynchronize(backend_.stream_));  // the source goes
+  Matmul& p = of.product;
+  p = of.matrix.parameters();
+  p.row_scales = of.row_scales.as<const float>();
+  p.block_scales = of.block_scales.as<const float>();
+  p.x = of.x.as<const std::uint8_t>();
+  p.x_stride_bytes = kColumns * element;
+  p.x_bytes = kColumns * element;
+  p.x_scales = of.x_scales.as<const float>();
+  p.x_scales_stride = kBlocks;
+  p.tokens = kTokens;
+  p.token_tiles = 8;
+  p.out = of.out.as<void>();
+  p.out_stride = kRows;
+  p.end = MatmulEnd::f32;
+  return of;
+}
+
+Result<bool> SelfTest::matrices() {
   for (const TileType type : {TileType::bf16, TileType::fp8, TileType::fp8_block}) {
-    const int element = type == TileType::bf16 ? 2 : 1;
-    const Operands operands(static_cast<std::uint32_t>(type) + 1, element);
-    const auto bytes_to_device =
-        [&](const std::vector<std::uint8_t>& bytes) -> Result<DeviceBlock> {
-      KOHO_TRY_ASSIGN(
-          DeviceBlock block,
-          DeviceBlock::allocate(memory_, static_cast<std::int64_t>(bytes.size()), "self-test"));
-      KOHO_CUDA_TRY(
-          cudaMemcpy(block.as<void>(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
-      return block;
-    };
-    KOHO_TRY_ASSIGN(const DeviceBlock source, bytes_to_device(operands.weight));
-    KOHO_TRY_ASSIGN(const DeviceBlock x, bytes_to_device(operands.x));
-    KOHO_TRY_ASSIGN(const DeviceBlock row_scales, to_device(operands.row_scales, "self-test"));
-    KOHO_TRY_ASSIGN(const DeviceBlock block_scales, to_device(operands.block_scales, "self-test"));
-    const bool block = type == TileType::fp8_block;
-    KOHO_TRY_ASSIGN(
-        const DeviceBlock x_scales,
-        to_device(block ? operands.token_block_scales : operands.token_scales, "self-test"));
-    KOHO_TRY_ASSIGN(const TiledMatrices matrix, make_tiles(type, false, 1, kRows, kColumns));
-    KOHO_CUDA_TRY(launch_repack({.tiles = matrix.weight.as<std::uint8_t>(),
-                                 .source = source.as<const std::uint8_t>(),
-                                 .source_stride_bytes = kColumns * element,
-                                 .rows = kRows,
-                                 .row_bytes = kColumns * element,
-                                 .width_bytes = matrix.width_bytes},
-                                stream_));
-    KOHO_TRY_ASSIGN(const DeviceBlock out,
-                    DeviceBlock::allocate(memory_, kTokensMany * kRows * 4, "self-test"));
-    KOHO_TRY_ASSIGN(const DeviceBlock list,
-                    DeviceBlock::allocate(memory_, sizeof(MatmulEntry) + 4, "self-test"));
-    Matmul p = matrix.parameters();
-    p.row_scales = row_scales.as<const float>();
-    p.block_scales = block_scales.as<const float>();
-    p.x = x.as<const std::uint8_t>();
-    p.x_stride_bytes = kColumns * element;
-    p.x_bytes = kColumns * element;
-    p.x_scales = x_scales.as<const float>();
-    p.x_scales_stride = kBlocks;
-    p.tokens = kTokens;
-    p.out = out.as<void>();
-    p.out_stride = kRows;
-    p.end = MatmulEnd::f32;
-    // Runs `launch`, then the portable form of the same; false if they differ.
-    const auto equal = [&](const char* kernel, const Matmul& shape,
-                           const auto& launch) -> Result<bool> {
-      std::vector<float> results[2];
-      for (int form = 0; form < 2; ++form) {
-        KOHO_CUDA_TRY(cudaMemsetAsync(out.as<void>(), 0xFF, kTokensMany * kRows * 4, stream_));
-        if (form == 0)
-          KOHO_CUDA_TRY(launch_matmul_portable(shape, device_.multiprocessors, stream_));
-        else
-          KOHO_TRY(launch(shape));
-        if (form == 1) KOHO_TRY(spoil(FastPathFault::matrices, out.as<void>(), 2 * kRows));
-        KOHO_CUDA_TRY(cudaStreamSynchronize(stream_));
-        KOHO_TRY_ASSIGN(results[form],
-                        results_of(out, shape.end, static_cast<std::size_t>(shape.tokens) * kRows));
-      }
-      const double error = relative_error(results[1], results[0]);
-      if (error <= kErrorMax + (shape.end == MatmulEnd::bf16 ? kRounding : 0.0)) return true;
-      log::warning(
-          "self-test: the {} kernel differs from the portable one by {:.1e} (type {}, {} tokens, "
-          "{} parts); the portable one is used",
-          kernel, error, static_cast<int>(type), shape.tokens, shape.parts);
-      return false;
-    };
-    bool all = true;
-    for (const int tiles : {1, 2, 4, 8}) {
-      if (tiles == 2 && type != TileType::fp8_block) continue;  // not there
-      p.token_tiles = tiles;
-      p.parts = tiles % 4 == 0 ? 2 : 1;
-      KOHO_TRY_ASSIGN(const bool same, equal("wgmma matrix", p, [&](const Matmul& shape) -> Status {
-                        KOHO_CUDA_TRY(launch_matmul_wgmma(shape, device_.multiprocessors, stream_));
-                        return {};
-                      }));
-      all = all && same;
+    KOHO_TRY_ASSIGN(const MatrixCase of, make_case(type));
+    KOHO_TRY_ASSIGN(bool right, decode_forms(of));
+    if (type != TileType::fp8_block) {
+      KOHO_TRY_ASSIGN(const bool one, one_matrix(of));
+      KOHO_TRY_ASSIGN(const bool turned, turned_forms(of));
+      right = right && one && turned;
     }
     if (type == TileType::fp8) {
-      Matmul pairs = p;
-      pairs.token_tiles = 4;
-      pairs.row_tiles = 2;
-      pairs.parts = 1;
-      KOHO_TRY_ASSIGN(const bool same,
-                      equal("wgmma matrix of two tiles", pairs, [&](const Matmul& shape) -> Status {
-                        KOHO_CUDA_TRY(launch_matmul_wgmma(shape, device_.multiprocessors, stream_));
-                        return {};
+      KOHO_TRY_ASSIGN(const bool experts, prompts_experts(of));
+      KOHO_TRY_ASSIGN(const bool matrix, prompts_matrix(of));
+      right = right && experts && matrix;
+    }
+    if (!right) return false;
+  }
+  return true;
+}
+
+/// The kernel of experts' entries and of block scales.
+Result<bool> SelfTest::decode_forms(const MatrixCase& of) {
+  const auto launch = [&](const Matmul& shape) {
+    return launched(launch_matmul_wgmma(shape, backend_.device_.multiprocessors, backend_.stream_));
+  };
+  bool all = true;
+  for (const int tiles : {1, 2, 4, 8}) {
+    if (tiles == 2 && of.type != TileType::fp8_block) continue;  // not there
+    Matmul p = of.product;
+    p.token_tiles = tiles;
+    p.parts = tiles % 4 == 0 ? 2 : 1;
+    KOHO_TRY_ASSIGN(const bool same, equal("wgmma matrix", of, p, launch));
+    all = all && same;
+  }
+  if (of.type != TileType::fp8) return all;
+  Matmul pairs = of.product;
+  pairs.token_tiles = 4;
+  pairs.row_tiles = 2;
+  KOHO_TRY_ASSIGN(const bool same, equal("wgmma matrix of two tiles", of, pairs, launch));
+  return all && same;
+}
+
+/// Few tokens of one matrix, in decode's kernel and in that of many tokens.
+Result<bool> SelfTest::one_matrix(const MatrixCase& of) {
+  bool all = true;
+  for (const int tokens : {1, 8, 11, 29, kTokens}) {
+    Matmul p = of.product;
+    p.tokens = tokens;
+    p.parts = 1 + tokens % 3;
+    KOHO_TRY_ASSIGN(const bool dense, equal("dense", of, p, [&](const Matmul& shape) {
+                      return backend_.run_dense(shape);
+                    }));
+    KOHO_TRY_ASSIGN(const bool prefill, equal("prefill", of, p, [&](const Matmul& shape) {
+                      return backend_.run_prefill(shape, shape.tokens, 128);
+                    }));
+    all = all && dense && prefill;
+  }
+  return all;
+}
+
+/// All of the turned kernel, most of which such a matrix does not choose: one slice of tokens and
+/// two, results rounded (straight from registers) and not, blocks one after the other.
+Result<bool> SelfTest::turned_forms(const MatrixCase& of) {
+  bool all = true;
+  for (const int tokens : {kTokens, kTokensTwo}) {
+    Matmul p = of.product;
+    p.tokens = tokens;
+    p.parts = tokens == kTokens ? 2 : 1;
+    if (of.type == TileType::fp8 && tokens == kTokensTwo) p.end = MatmulEnd::bf16;
+    for (DenseForm form : cuda::turned_forms(p)) {
+      form.ctas = turned_repeats(form) ? 1 : 0;
+      KOHO_TRY_ASSIGN(const bool same, equal("turned", of, p, [&](const Matmul& shape) {
+                        return launch_dense_form(shape, form, backend_.stream_);
                       }));
       all = all && same;
     }
-    if (type != TileType::fp8_block) {
-      for (const int tokens : {1, 8, 11, 29, kTokens}) {
-        p.tokens = tokens;
-        p.token_tiles = 8;
-        p.parts = 1 + tokens % 3;
-        KOHO_TRY_ASSIGN(const bool dense,
-                        equal("dense", p, [&](const Matmul& shape) { return run_dense(shape); }));
-        KOHO_TRY_ASSIGN(const bool prefill, equal("prefill", p, [&](const Matmul& shape) {
-                          return run_prefill(shape, shape.tokens, 128);
-                        }));
-        all = all && dense && prefill;
-      }
-    }
-    // All of the turned kernel, most of which such a matrix does not choose: one slice of tokens
-    // and two, results rounded (straight from registers) and not, blocks one after the other.
-    for (const int tokens : {kTokens, kTokensTwo}) {
-      if (type == TileType::fp8_block) break;
-      Matmul whole = p;
-      whole.tokens = tokens;
-      whole.parts = tokens == kTokens ? 2 : 1;
-      if (type == TileType::fp8 && tokens == kTokensTwo) whole.end = MatmulEnd::bf16;
-      for (DenseForm form : turned_forms(whole)) {
-        form.ctas = turned_repeats(form) ? 1 : 0;
-        KOHO_TRY_ASSIGN(const bool turned, equal("turned", whole, [&](const Matmul& shape) {
-                          return launch_dense_form(shape, form, stream_);
-                        }));
-        all = all && turned;
-      }
-    }
-    // Each form of the loop that multiplies many tokens by experts, its last columns without a
-    // token.
-    for (int form = 0; type == TileType::fp8 && form < prefill_forms(kPrefillColumns); ++form) {
-      const int count = prefill_form_columns(kPrefillColumns, form) - form - 1;
-      const MatmulEntry entry{.expert = 0, .first = 0, .count = count, .place = 0, .places = 1};
-      const std::int32_t entry_count = 1;
-      KOHO_CUDA_TRY(cudaMemcpy(list.as<void>(), &entry, sizeof entry, cudaMemcpyHostToDevice));
-      KOHO_CUDA_TRY(
-          cudaMemcpy(list.as<std::byte>() + sizeof entry, &entry_count, 4, cudaMemcpyHostToDevice));
-      p.tokens = count;
-      p.parts = 1;
-      p.end = MatmulEnd::bf16;
-      KOHO_TRY_ASSIGN(const bool experts, equal("experts' prefill", p, [&](Matmul shape) {
-                        shape.entries = list.as<const MatmulEntry>();
-                        shape.entry_count = reinterpret_cast<const std::int32_t*>(
-                            list.as<const std::byte>() + sizeof entry);
-                        return run_prefill(shape, kTokensMany, kPrefillColumns);
-                      }));
-      all = all && experts;
-    }
-    if (type == TileType::fp8) {  // in two slices, the last columns of the second without a token
-      std::vector<std::uint8_t> biases;
-      for (int row = 0; row < kRows; ++row) {
-        const std::uint16_t bits = koho::to_bf16(0.25F * static_cast<float>(row)).bits;
-        biases.push_back(static_cast<std::uint8_t>(bits & 0xFFU));
-        biases.push_back(static_cast<std::uint8_t>(bits >> 8U));
-      }
-      KOHO_TRY_ASSIGN(const DeviceBlock bias, bytes_to_device(biases));
-      p.tokens = kTokensMany - 5;
-      p.bias = bias.as<const Bf16>();
-      KOHO_TRY_ASSIGN(const bool prompt, equal("prompt", p, [&](const Matmul& shape) {
-                        return run_prefill(shape, shape.tokens, kPrefillColumns);
-                      }));
-      all = all && prompt;
-    }
-    if (all) continue;
-    wgmma_ = false;
-    return {};
   }
-  return {};
+  return all;
+}
+
+/// Each form of the loop that multiplies many tokens by experts, its last columns without a token.
+Result<bool> SelfTest::prompts_experts(const MatrixCase& of) {
+  bool all = true;
+  for (int form = 0; form < prefill_forms(kPrefillColumns); ++form) {
+    const int count = prefill_form_columns(kPrefillColumns, form) - form - 1;
+    KOHO_TRY_ASSIGN(const DeviceBlock entries,
+                    send(std::vector<MatmulEntry>{
+                        {.expert = 0, .first = 0, .count = count, .place = 0, .places = 1}}));
+    KOHO_TRY_ASSIGN(const DeviceBlock entry_count, send(std::vector<std::int32_t>{1}));
+    Matmul p = of.product;
+    p.tokens = count;
+    p.end = MatmulEnd::bf16;
+    KOHO_TRY_ASSIGN(const bool same, equal("experts' prefill", of, p, [&](Matmul shape) {
+                      shape.entries = entries.as<const MatmulEntry>();
+                      shape.entry_count = entry_count.as<const std::int32_t>();
+                      return backend_.run_prefill(shape, kTokensMany, kPrefillColumns);
+                    }));
+    all = all && same;
+  }
+  return all;
+}
+
+/// A matrix with a bias in two slices, the last columns of the second without a token.
+Result<bool> SelfTest::prompts_matrix(const MatrixCase& of) {
+  Matmul p = of.product;
+  p.tokens = kTokensMany - 5;
+  p.bias = of.bias.as<const Bf16>();
+  p.end = MatmulEnd::bf16;
+  return equal("prompt", of, p, [&](const Matmul& shape) {
+    return backend_.run_prefill(shape, shape.tokens, kPrefillColumns);
+  });
 }
 
 /// Rows of one stage, of two and, for few tokens, of whole experts; entries of few and of many
 /// tokens, one after the other in the same CTAs. The portable kernel gets the rows' codes.
-Status CudaBackend::run_experts_down_self_test() {
-  if (!wgmma_) return {};
-  constexpr double kErrorMax = 2e-3 + 1.0 / 256.0;  // as above, rounded to bf16
+Result<bool> SelfTest::experts_down() {
   constexpr int kEntries = 6;
   constexpr int kRowsMax = 29 * kEntries;
+  const cudaStream_t stream = backend_.stream_;
   const Operands operands(1, 1);
   const Operands rows(2, 2);
-  const auto to_block = [&](const void* data, std::size_t bytes) -> Result<DeviceBlock> {
-    KOHO_TRY_ASSIGN(DeviceBlock block,
-                    DeviceBlock::allocate(memory_, static_cast<std::int64_t>(bytes), "self-test"));
-    KOHO_CUDA_TRY(cudaMemcpy(block.as<void>(), data, bytes, cudaMemcpyHostToDevice));
-    return block;
-  };
-  KOHO_TRY_ASSIGN(const DeviceBlock source, to_block(operands.weight.data(), kRows * kColumns));
-  KOHO_TRY_ASSIGN(const DeviceBlock x, to_block(rows.x.data(), 2 * kRowsMax * kColumns));
-  KOHO_TRY_ASSIGN(const DeviceBlock row_scales, to_device(operands.row_scales, "self-test"));
-  KOHO_TRY_ASSIGN(const DeviceBlock codes,
-                  DeviceBlock::allocate(memory_, kRowsMax * kColumns, "self-test"));
-  KOHO_TRY_ASSIGN(const DeviceBlock scales,
-                  DeviceBlock::allocate(memory_, 4 * kRowsMax, "self-test"));
-  KOHO_TRY_ASSIGN(const DeviceBlock out,
-                  DeviceBlock::allocate(memory_, 2 * kRowsMax * kRows, "self-test"));
+  KOHO_TRY_ASSIGN(const DeviceBlock source, send(operands.weight));
+  KOHO_TRY_ASSIGN(const DeviceBlock x, send(rows.x));
+  KOHO_TRY_ASSIGN(const DeviceBlock row_scales, send(operands.row_scales));
+  KOHO_TRY_ASSIGN(const DeviceBlock codes, room(kRowsMax * kColumns));
+  KOHO_TRY_ASSIGN(const DeviceBlock scales, room(4 * kRowsMax));
+  KOHO_TRY_ASSIGN(const DeviceBlock out, room(2 * kRowsMax * kRows));
   // Copies of 16 bytes end behind a row of 184: initcheck counts what they leave out as read.
-  KOHO_CUDA_TRY(cudaMemsetAsync(codes.as<void>(), 0, kRowsMax * kColumns, stream_));
+  KOHO_CUDA_TRY(cudaMemsetAsync(codes.as<void>(), 0, kRowsMax * kColumns, stream));
   for (const int columns : {184, 392, kColumns}) {
     KOHO_TRY_ASSIGN(const TiledMatrices matrix,
-                    make_tiles(TileType::fp8, false, 1, kRows, columns));
+                    backend_.make_tiles(TileType::fp8, false, 1, kRows, columns));
     KOHO_CUDA_TRY(launch_repack({.tiles = matrix.weight.as<std::uint8_t>(),
                                  .source = source.as<const std::uint8_t>(),
                                  .source_stride_bytes = columns,
                                  .rows = kRows,
                                  .row_bytes = columns,
                                  .width_bytes = matrix.width_bytes},
-                                stream_));
+                                stream));
     for (const int tiles : {1, 4}) {
       if (matrix.width_bytes > kDownThinWidth && tiles > 1) continue;
       std::vector<MatmulEntry> entries;
@@ -301,10 +357,8 @@ Status CudaBackend::run_experts_down_self_test() {
                            .places = 1});
         count += entries.back().count;
       }
-      const std::int32_t entry_count = kEntries;
-      KOHO_TRY_ASSIGN(const DeviceBlock list,
-                      to_block(entries.data(), entries.size() * sizeof(MatmulEntry)));
-      KOHO_TRY_ASSIGN(const DeviceBlock list_size, to_block(&entry_count, sizeof entry_count));
+      KOHO_TRY_ASSIGN(const DeviceBlock list, send(entries));
+      KOHO_TRY_ASSIGN(const DeviceBlock list_size, send(std::vector<std::int32_t>{kEntries}));
       Matmul p = matrix.parameters();
       p.row_scales = row_scales.as<const float>();
       p.entries = list.as<const MatmulEntry>();
@@ -312,77 +366,69 @@ Status CudaBackend::run_experts_down_self_test() {
       p.out = out.as<void>();
       p.out_stride = kRows;
       p.token_tiles = tiles;
-      std::vector<float> results[2];
-      for (int form = 0; form < 2; ++form) {
-        KOHO_CUDA_TRY(cudaMemsetAsync(out.as<void>(), 0xFF, 2 * kRowsMax * kRows, stream_));
-        if (form == 0) {
-          KOHO_CUDA_TRY(launch_quantise_rows({.codes = codes.as<std::uint8_t>(),
-                                              .codes_stride = kColumns,
-                                              .scales = scales.as<float>()},
-                                             x.as<const Bf16>(), kColumns, count, nullptr, columns,
-                                             device_.multiprocessors, stream_));
-          p.x = codes.as<const std::uint8_t>();
-          p.x_stride_bytes = kColumns;
-          p.x_bytes = columns;
-          p.x_scales = scales.as<const float>();
-          KOHO_CUDA_TRY(launch_matmul_portable(p, device_.multiprocessors, stream_));
-        } else {
-          p.x = x.as<const std::uint8_t>();
-          p.x_stride_bytes = 2 * kColumns;
-          p.x_bytes = 2 * columns;
-          KOHO_CUDA_TRY(launch_experts_down(p, 1, stream_));
-          KOHO_TRY(spoil(FastPathFault::experts_down, out.as<void>(), 2 * kRows));
-        }
-        KOHO_CUDA_TRY(cudaStreamSynchronize(stream_));
-        KOHO_TRY_ASSIGN(results[form],
-                        results_of(out, MatmulEnd::bf16, static_cast<std::size_t>(count) * kRows));
-      }
-      const double error = relative_error(results[1], results[0]);
-      if (error <= kErrorMax) continue;
+      const auto portable = [&]() -> Status {
+        KOHO_CUDA_TRY(launch_quantise_rows({.codes = codes.as<std::uint8_t>(),
+                                            .codes_stride = kColumns,
+                                            .scales = scales.as<float>()},
+                                           {.x = x.as<const Bf16>(),
+                                            .stride = kColumns,
+                                            .rows = count,
+                                            .width = columns,
+                                            .multiprocessors = backend_.device_.multiprocessors},
+                                           stream));
+        p.x = codes.as<const std::uint8_t>();
+        p.x_stride_bytes = kColumns;
+        p.x_bytes = columns;
+        p.x_scales = scales.as<const float>();
+        return multiply_portably(p);
+      };
+      const auto fast = [&] {
+        p.x = x.as<const std::uint8_t>();
+        p.x_stride_bytes = 2 * kColumns;
+        p.x_bytes = 2 * columns;
+        return launched(launch_experts_down(p, 1, stream));
+      };
+      KOHO_TRY_ASSIGN(
+          const double error,
+          distance(
+              {.memory = out, .rows = count, .width = kRows, .fault = FastPathFault::experts_down},
+              portable, fast));
+      if (error <= kErrorMaxRounded) continue;
       log::warning(
           "self-test: the kernel of experts' second matrix differs from the portable one by {:.1e} "
           "({} columns, {} tokens an entry); the portable one is used",
           error, columns, 8 * tiles);
-      wgmma_ = false;
-      return {};
+      return false;
     }
   }
-  return {};
+  return true;
 }
 
 /// A product of which neither side is a multiple of the library's tiles, with a bias and without.
-Result<bool> CudaBackend::library_is_right() {
-  constexpr double kErrorMax = 2e-3 + 1.0 / 256.0;  // as above, rounded to bf16
+Result<bool> SelfTest::library() {
   constexpr int kTokensOdd = 157;
   constexpr int kRowsOdd = 112;
   static_assert(kTokensOdd <= kTokensMany && kRowsOdd <= kRows);
+  MatmulLibrary& library = *backend_.library_;
+  const cudaStream_t stream = backend_.stream_;
   const Operands operands(static_cast<std::uint32_t>(TileType::fp8) + 1, 1);
   const Operands halves(1, 2);  // bf16 numbers around 0, for the bias
-  const auto to_block = [&](const void* data, std::size_t bytes) -> Result<DeviceBlock> {
-    KOHO_TRY_ASSIGN(DeviceBlock block,
-                    DeviceBlock::allocate(memory_, static_cast<std::int64_t>(bytes), "self-test"));
-    KOHO_CUDA_TRY(cudaMemcpy(block.as<void>(), data, bytes, cudaMemcpyHostToDevice));
-    return block;
-  };
-  KOHO_TRY_ASSIGN(const DeviceBlock source, to_block(operands.weight.data(), kRowsOdd * kColumns));
-  KOHO_TRY_ASSIGN(const DeviceBlock x, to_block(operands.x.data(), kTokensOdd * kColumns));
-  KOHO_TRY_ASSIGN(const DeviceBlock row_scales, to_device(operands.row_scales, "self-test"));
-  KOHO_TRY_ASSIGN(const DeviceBlock x_scales, to_device(operands.token_scales, "self-test"));
-  KOHO_TRY_ASSIGN(const DeviceBlock bias, to_block(halves.weight.data(), 2 * kRowsOdd));
-  KOHO_TRY_ASSIGN(
-      const DeviceBlock sums,
-      DeviceBlock::allocate(memory_, library_sums_bytes(kRowsOdd, kTokensOdd), "self-test"));
-  constexpr int kOutBytes = 2 * kTokensOdd * kRowsOdd;
-  KOHO_TRY_ASSIGN(const DeviceBlock out, DeviceBlock::allocate(memory_, kOutBytes, "self-test"));
+  KOHO_TRY_ASSIGN(const DeviceBlock source, send(operands.weight));
+  KOHO_TRY_ASSIGN(const DeviceBlock x, send(operands.x));
+  KOHO_TRY_ASSIGN(const DeviceBlock row_scales, send(operands.row_scales));
+  KOHO_TRY_ASSIGN(const DeviceBlock x_scales, send(operands.token_scales));
+  KOHO_TRY_ASSIGN(const DeviceBlock bias, send(halves.weight));
+  KOHO_TRY_ASSIGN(const DeviceBlock sums, room(library_sums_bytes(kRowsOdd, kTokensOdd)));
+  KOHO_TRY_ASSIGN(const DeviceBlock out, room(2 * kTokensOdd * kRowsOdd));
   KOHO_TRY_ASSIGN(const TiledMatrices matrix,
-                  make_tiles(TileType::fp8, false, 1, kRowsOdd, kColumns));
+                  backend_.make_tiles(TileType::fp8, false, 1, kRowsOdd, kColumns));
   KOHO_CUDA_TRY(launch_repack({.tiles = matrix.weight.as<std::uint8_t>(),
                                .source = source.as<const std::uint8_t>(),
                                .source_stride_bytes = kColumns,
                                .rows = kRowsOdd,
                                .row_bytes = kColumns,
                                .width_bytes = matrix.width_bytes},
-                              stream_));
+                              stream));
   Matmul p = matrix.parameters();
   p.row_scales = row_scales.as<const float>();
   p.x = x.as<const std::uint8_t>();
@@ -395,92 +441,75 @@ Result<bool> CudaBackend::library_is_right() {
   p.token_tiles = 8;
   for (const bool biased : {false, true}) {
     p.bias = biased ? bias.as<const Bf16>() : nullptr;
-    std::vector<float> results[2];
-    for (int form = 0; form < 2; ++form) {
-      KOHO_CUDA_TRY(cudaMemsetAsync(out.as<void>(), 0xFF, kOutBytes, stream_));
-      if (form == 0) {
-        KOHO_CUDA_TRY(launch_matmul_portable(p, device_.multiprocessors, stream_));
-      } else {
-        const Result<bool> multiplied = library_->multiply(
-            {.matmul = p, .weight = source.as<const void>(), .sums = sums.as<float>()}, stream_);
-        if (!multiplied.ok()) log::warning("self-test: {}", multiplied.error().message);
-        if (!multiplied.ok() || !*multiplied) return false;
-        KOHO_TRY(spoil(FastPathFault::library, out.as<void>(), 2 * kRowsOdd));
-      }
-      KOHO_CUDA_TRY(cudaStreamSynchronize(stream_));
-      KOHO_TRY_ASSIGN(results[form], results_of(out, MatmulEnd::bf16, kTokensOdd * kRowsOdd));
-    }
-    const double error = relative_error(results[1], results[0]);
-    if (error <= kErrorMax) continue;
+    const auto portable = [&] { return multiply_portably(p); };
+    bool refused = false;
+    const auto fast = [&]() -> Status {
+      const Result<bool> multiplied = library.multiply(
+          {.matmul = p, .weight = source.as<const void>(), .sums = sums.as<float>()}, stream);
+      if (!multiplied.ok()) log::warning("self-test: {}", multiplied.error().message);
+      refused = !multiplied.ok() || !*multiplied;
+      return {};
+    };
+    KOHO_TRY_ASSIGN(
+        const double error,
+        distance(
+            {.memory = out, .rows = kTokensOdd, .width = kRowsOdd, .fault = FastPathFault::library},
+            portable, fast));
+    if (refused) return false;
+    if (error <= kErrorMaxRounded) continue;
     log::warning("self-test: cuBLASLt ({} scales{}) differs from the portable kernel by {:.1e}",
-                 library_->scales() == LibraryScales::library ? "row and column" : "scalar",
+                 library.scales() == LibraryScales::library ? "row and column" : "scalar",
                  biased ? ", bias" : "", error);
     return false;
   }
   return true;
 }
 
-Status CudaBackend::spoil(FastPathFault fault, void* out, std::size_t bytes) {
-  if (options_.fault == fault) KOHO_CUDA_TRY(cudaMemsetAsync(out, 0, bytes, stream_));
-  return {};
-}
-
-Status CudaBackend::run_attention_self_test(bool codes) {
+Result<bool> SelfTest::attention(bool codes) {
   // The operator's own gate: the softmax's weights have 8 bits or more.
-  constexpr double kErrorMax = 5e-3;
+  constexpr double kAttentionErrorMax = 5e-3;
   constexpr int kWidth = 128;
   constexpr int kKvHeads = 2;
   constexpr int kHeads = 12 * kKvHeads;
   constexpr int kQueries = 47;  // several tiles, the last one short
   constexpr int kContext = 331;
-  constexpr int kPages = (kContext + 63) / 64;
+  constexpr int kPageTokens = 64;
+  constexpr int kPages = (kContext + kPageTokens - 1) / kPageTokens;
+  constexpr int kCacheRows = kPages * kKvHeads * kPageTokens;
+  constexpr int kOut = kQueries * kHeads * kWidth;
   std::mt19937 random(7);
   std::normal_distribution<float> normal;
-  const auto values = [&](int count, float scale) -> Result<DeviceBlock> {
-    std::vector<std::uint16_t> bits;
-    for (int i = 0; i < count; ++i) bits.push_back(koho::to_bf16(scale * normal(random)).bits);
-    KOHO_TRY_ASSIGN(DeviceBlock block, DeviceBlock::allocate(memory_, 2LL * count, "self-test"));
-    KOHO_CUDA_TRY(
-        cudaMemcpy(block.as<void>(), bits.data(), 2 * bits.size(), cudaMemcpyHostToDevice));
-    return block;
+  const auto values = [&](int count, float scale) {
+    std::vector<std::uint8_t> bytes;
+    for (int i = 0; i < count; ++i) append(bytes, koho::to_bf16(scale * normal(random)));
+    return send(bytes);
   };
-  const auto cache = [&]() -> Result<DeviceBlock> {
-    constexpr int kElements = kPages * kKvHeads * 64 * kWidth;
-    if (!codes) return values(kElements, 1.0F);
-    std::vector<std::uint8_t> bits;
-    for (int i = 0; i < kElements; ++i) bits.push_back(to_e4m3(100.0F * normal(random)).bits);
-    KOHO_TRY_ASSIGN(DeviceBlock block, DeviceBlock::allocate(memory_, kElements, "self-test"));
-    KOHO_CUDA_TRY(cudaMemcpy(block.as<void>(), bits.data(), bits.size(), cudaMemcpyHostToDevice));
-    return block;
+  const auto cache = [&] {
+    if (!codes) return values(kCacheRows * kWidth, 1.0F);
+    std::vector<std::uint8_t> bytes;
+    for (int i = 0; i < kCacheRows * kWidth; ++i)
+      bytes.push_back(to_e4m3(100.0F * normal(random)).bits);
+    return send(bytes);
   };
   const auto scales = [&] {
     std::vector<float> host;
-    for (int i = 0; i < kPages * kKvHeads * 64; ++i)
-      host.push_back(0.01F * std::exp(normal(random)));
-    return to_device(host, "self-test");
-  };
-  const auto numbers = [&](const std::vector<std::int32_t>& host) -> Result<DeviceBlock> {
-    const std::size_t bytes = 4 * host.size();
-    KOHO_TRY_ASSIGN(DeviceBlock block,
-                    DeviceBlock::allocate(memory_, static_cast<std::int64_t>(bytes), "self-test"));
-    KOHO_CUDA_TRY(cudaMemcpy(block.as<void>(), host.data(), bytes, cudaMemcpyHostToDevice));
-    return block;
+    for (int i = 0; i < kCacheRows; ++i) host.push_back(0.01F * std::exp(normal(random)));
+    return send(host);
   };
   std::vector<std::int32_t> position_values;
   for (int i = kContext - kQueries; i < kContext; ++i) position_values.push_back(i);
   std::vector<std::int32_t> page_values;
   for (int i = kPages - 1; i >= 0; --i) page_values.push_back(i);
-  KOHO_TRY_ASSIGN(const DeviceBlock q, values(kQueries * kHeads * kWidth, 2.0F));
+  KOHO_TRY_ASSIGN(const DeviceBlock q, values(kOut, 2.0F));
   KOHO_TRY_ASSIGN(const DeviceBlock k, cache());
   KOHO_TRY_ASSIGN(const DeviceBlock v, cache());
   KOHO_TRY_ASSIGN(const DeviceBlock k_scales, scales());
   KOHO_TRY_ASSIGN(const DeviceBlock v_scales, scales());
-  KOHO_TRY_ASSIGN(const DeviceBlock positions, numbers(position_values));
-  KOHO_TRY_ASSIGN(const DeviceBlock starts, numbers({0, kQueries}));
-  KOHO_TRY_ASSIGN(const DeviceBlock contexts, numbers({kContext}));
-  KOHO_TRY_ASSIGN(const DeviceBlock tables, numbers(page_values));
-  constexpr int kOut = kQueries * kHeads * kWidth;
-  KOHO_TRY_ASSIGN(const DeviceBlock out, DeviceBlock::allocate(memory_, 2LL * kOut, "self-test"));
+  KOHO_TRY_ASSIGN(const DeviceBlock positions, send(position_values));
+  KOHO_TRY_ASSIGN(const DeviceBlock starts, send(std::vector<std::int32_t>{0, kQueries}));
+  KOHO_TRY_ASSIGN(const DeviceBlock contexts, send(std::vector<std::int32_t>{kContext}));
+  KOHO_TRY_ASSIGN(const DeviceBlock tables, send(page_values));
+  KOHO_TRY_ASSIGN(const DeviceBlock out, room(2LL * kOut));
   Attention p{.q = q.as<const Bf16>(),
               .k = k.as<const void>(),
               .v = v.as<const void>(),
@@ -500,34 +529,34 @@ Status CudaBackend::run_attention_self_test(bool codes) {
               .query_heads = kHeads,
               .kv_heads = kKvHeads,
               .width = kWidth,
-              .tickets = tickets_.as<std::uint32_t>()};
+              .tickets = backend_.tickets_.as<std::uint32_t>()};
   const std::int64_t widened_bytes = attention_widened_bytes(p, 0);
-  KOHO_TRY_ASSIGN(
-      const DeviceBlock widened,
-      DeviceBlock::allocate(memory_, std::max<std::int64_t>(widened_bytes, 1), "self-test"));
+  KOHO_TRY_ASSIGN(const DeviceBlock widened, room(std::max<std::int64_t>(widened_bytes, 1)));
   p.widened = widened.as<void>();
-  std::vector<float> results[3];  // portable, on wgmma, and with codes widened before
-  double error = 0.0;
-  for (int form = 0; form < (codes ? 3 : 2); ++form) {
-    p.widened_bytes = form == 2 ? widened_bytes : 0;
-    p.multiprocessors = form == 0 ? device_.multiprocessors : 1;  // so that one CTA has many tiles
-    KOHO_CUDA_TRY(cudaMemsetAsync(out.as<void>(), 0xFF, 2 * kOut, stream_));
-    KOHO_CUDA_TRY(form == 0 ? launch_attention_prefill(p, stream_)
-                            : launch_attention_wgmma(p, stream_));
-    if (form > 0) KOHO_TRY(spoil(FastPathFault::attention, out.as<void>(), 2 * kWidth));
-    KOHO_CUDA_TRY(cudaStreamSynchronize(stream_));
-    std::vector<std::uint16_t> bits(kOut);
-    KOHO_CUDA_TRY(cudaMemcpy(bits.data(), out.as<void>(), 2 * bits.size(), cudaMemcpyDeviceToHost));
-    for (const std::uint16_t one : bits) results[form].push_back(koho::to_float(BFloat16{one}));
-    if (form > 0) error = std::max(error, relative_error(results[form], results[0]));
+  for (const bool before : {false, true}) {  // whether codes are widened before
+    if (before && !codes) break;
+    const auto portable = [&] {
+      p.multiprocessors = backend_.device_.multiprocessors;
+      return launched(launch_attention_prefill(p, backend_.stream_));
+    };
+    const auto fast = [&] {
+      p.multiprocessors = 1;  // so that one CTA has many tiles
+      p.widened_bytes = before ? widened_bytes : 0;
+      return launched(launch_attention_wgmma(p, backend_.stream_));
+    };
+    KOHO_TRY_ASSIGN(const double error, distance({.memory = out,
+                                                  .rows = kQueries * kHeads,
+                                                  .width = kWidth,
+                                                  .fault = FastPathFault::attention},
+                                                 portable, fast));
+    if (error <= kAttentionErrorMax) continue;
+    log::warning(
+        "self-test: prefill attention of {} pages on wgmma differs from the portable form by "
+        "{:.1e}; the portable one is used",
+        codes ? "e4m3" : "bf16", error);
+    return false;
   }
-  if (error <= kErrorMax) return {};
-  wgmma_attention_ = false;
-  log::warning(
-      "self-test: prefill attention of {} pages on wgmma differs from the portable form by {:.1e}; "
-      "the portable one is used",
-      codes ? "e4m3" : "bf16", error);
-  return {};
+  return true;
 }
 
 }  // namespace koho::cuda

@@ -22,6 +22,8 @@ constexpr std::int64_t tile_offset(std::int64_t width, std::int64_t row, std::in
          row % kTileRows * kTileChunk + k % kTileChunk;
 }
 
+constexpr int kPairRows = kTileRows / 2;  // gate (or up) rows in a tile of a SwiGLU pair
+
 /// Row of the tiled matrix where gate or up row `row` of a SwiGLU pair lies: 8 gate rows, then
 /// their 8 up rows, so that one thread of the matrix instruction holds both.
 constexpr std::int64_t interleaved_row(std::int64_t row, bool up) {

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -21,6 +20,7 @@
 #include "cuda/cuda_backend.h"
 #include "model/synthetic.h"
 #include "plan/step_plan.h"
+#include "tests/support/environment.h"
 #include "worker/worker.h"
 
 namespace koho {
@@ -445,8 +445,8 @@ TEST_F(CudaWorker, ThousandsOfStepsLeaveDeviceMemoryAsItWas) {
   auto model = Model::load((*drawn)->sources(), drawn->get());
   ASSERT_TRUE(model.ok()) << model.error().message;
   Backend& backend = (*model)->worker().backend();
-  const char* wanted = std::getenv("KOHO_LEAK_STEPS");
-  const int steps = wanted != nullptr ? std::atoi(wanted) : 10000;
+  const auto steps =
+      static_cast<int>(testing::number_from_environment("KOHO_LEAK_STEPS", 10000, 1));
   std::mt19937 random(3);
   std::vector<std::int64_t> lengths(static_cast<std::size_t>(kSeats));  // tokens cached
   // From the first step on: kernels are loaded, and libraries have seen the shapes.

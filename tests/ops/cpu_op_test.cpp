@@ -2,7 +2,6 @@
 // Runs the one list of operator cases on the CPU backend, with every instruction set this machine
 // has and one and two threads. KOHO_OP_SEED sets the first seed, KOHO_OP_ROUNDS how many follow.
 #include <algorithm>
-#include <cstdlib>
 #include <random>
 
 #include <gtest/gtest.h>
@@ -13,14 +12,10 @@
 #include "ops/random.h"
 #include "ops/recorded_backend.h"
 #include "ops/twin.h"
+#include "support/environment.h"
 
 namespace koho::testing {
 namespace {
-
-std::uint64_t number_from_environment(const char* name, std::uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
 
 struct IsaName {
   CpuIsa isa;
@@ -46,7 +41,7 @@ TEST_P(CpuOperator, EqualsItsFloat64Twin) {
   const OpCase& op_case = op_cases()[index];
   const std::uint64_t first = number_from_environment("KOHO_OP_SEED", std::random_device{}());
   const std::uint64_t rounds = std::min(
-      op_case.rounds_max, number_from_environment("KOHO_OP_ROUNDS", op_case.is_large ? 2 : 12));
+      op_case.rounds_max, number_from_environment("KOHO_OP_ROUNDS", op_case.is_large ? 2 : 12, 1));
   for (std::uint64_t round = 0; round < rounds; ++round) {
     const std::uint64_t seed = first + round;
     Result<std::unique_ptr<Backend>> backend =

@@ -6,7 +6,6 @@
 // path wrong, and two GPUs in one process. Without a GPU the cases are skipped and say so.
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <iterator>
 #include <random>
 #include <thread>
@@ -21,14 +20,10 @@
 #include "ops/op_cases.h"
 #include "ops/recorded_backend.h"
 #include "ops/twin.h"
+#include "support/environment.h"
 
 namespace koho::testing {
 namespace {
-
-std::uint64_t number_from_environment(const char* name, std::uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
 
 enum class Mode { fast, deterministic, portable, portable_deterministic, recorded };
 using Parameters = std::tuple<Mode, std::size_t>;
@@ -85,7 +80,7 @@ TEST_P(CudaOperator, EqualsItsFloat64Twin) {
   const OpCase& op_case = op_cases()[index];
   const std::uint64_t first = number_from_environment("KOHO_OP_SEED", std::random_device{}());
   const std::uint64_t rounds =
-      std::min(op_case.rounds_max, number_from_environment("KOHO_OP_ROUNDS", 12));
+      std::min(op_case.rounds_max, number_from_environment("KOHO_OP_ROUNDS", 12, 1));
   const OpCaseOptions options = promises(mode, op_case.name);
   for (std::uint64_t round = 0; round < rounds; ++round) {
     const std::string faults = op_case.run(*cuda, first + round, options);

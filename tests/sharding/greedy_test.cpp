@@ -4,7 +4,6 @@
 // are closer than the rounding noise there. Under tensor parallelism FP8 activations are quantised
 // from a rank's own columns, so codes, and with them near choices, depend on the number of ranks.
 #include <algorithm>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,14 +13,14 @@
 
 #include "runtime/runtime.h"
 #include "tests/golden/golden_file.h"
+#include "tests/support/environment.h"
 
 namespace koho::testing {
 namespace {
 
 /// Tokens of each answer: a part of the goldens' 128, which KOHO_GREEDY_TOKENS=128 asks for.
 std::size_t answer_tokens() {
-  const char* text = std::getenv("KOHO_GREEDY_TOKENS");
-  return text == nullptr ? 40 : std::strtoull(text, nullptr, 10);
+  return number_from_environment("KOHO_GREEDY_TOKENS", 40, 1);
 }
 
 constexpr AttentionLayout kTensorParallel = AttentionLayout::tensor_parallel;

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Views as the plain pointers of kernels' parameters; what they are, the operators have checked.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/kernels.h"
+#include "ops/backend.h"
+
+namespace koho::cuda {
+
+/// The elements of a view on the device, which may be absent.
+template <typename T>
+T* pointer(const TensorView& view) {
+  return reinterpret_cast<T*>(view.data);
+}
+inline const Bf16* bf16(const ConstTensorView& view) {
+  return reinterpret_cast<const Bf16*>(view.data);
+}
+inline const std::int32_t* i32(const ConstTensorView& view) {
+  return reinterpret_cast<const std::int32_t*>(view.data);
+}
+
+inline RowForms forms_of(const Activation& out) {
+  RowForms forms;
+  if (!out.values.empty()) {
+    forms.values = out.values.as<Bf16>();
+    forms.values_stride = out.values.stride(0);
+  }
+  if (!out.codes.empty()) {
+    forms.codes = out.codes.as<std::uint8_t>();
+    forms.codes_stride = out.codes.stride(0);
+    forms.scales = out.scales.as<float>();
+  }
+  if (!out.block_codes.empty()) {
+    forms.block_codes = out.block_codes.as<std::uint8_t>();
+    forms.block_codes_stride = out.block_codes.stride(0);
+    forms.block_scales = out.block_scales.as<float>();
+    forms.block_scales_stride = out.block_scales.stride(0);
+  }
+  return forms;
+}
+
+}  // namespace koho::cuda
