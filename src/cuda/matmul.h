@@ -61,8 +61,8 @@ struct Matmul {
   /// Expert whose entry comes first, whoever was chosen (a shared one), or -1: its weights may be
   /// fetched at any time.
   int first_entry_expert = -1;
-  /// Entries of one expert take a tile one after the other, so that it comes from memory once. Not
-  /// with first_entry_expert.
+  /// Entries of one expert take a tile one after the other, so that it comes from memory once. With
+  /// token_tiles 1, without first_entry_expert and entries_early.
   bool entries_together = false;
   /// One token, without a list: entry e is expert ids[e - single_shared] - single_first; those
   /// below 0 and from single_count on are not here. Entry 0 of single_shared is that expert.
