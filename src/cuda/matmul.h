@@ -98,6 +98,21 @@ cudaError_t launch_matmul_portable(const Matmul& parameters,
 /// Compute capability 9.0 only.
 cudaError_t launch_matmul_wgmma(const Matmul& parameters, int multiprocessors, cudaStream_t stream);
 
+/// The second matrix of experts, fp8, one scale a row, no bias: with rows of up to kDownWidthMax
+/// bytes for entries of up to 8 tokens; on wgmma with rows of up to kDownThinWidth for those of up
+/// to 32 too, since more tokens' codes would take the place of its ring (token_tiles 1 or 4). x is
+/// bf16 in sorted order, a multiple of 8 columns and aligned to 16 bytes, and is quantised here;
+/// results are bf16, a multiple of 4 columns. NOTE: entries must be older than the kernel before.
+constexpr int kDownThinWidth = 512;
+constexpr int kDownWidthMax = 1536;
+cudaError_t launch_experts_down_portable(const Matmul& parameters,
+                                         int multiprocessors,
+                                         cudaStream_t stream);
+/// Compute capability 9.0 only.
+cudaError_t launch_experts_down_wgmma(const Matmul& parameters,
+                                      int multiprocessors,
+                                      cudaStream_t stream);
+
 // ---- matmul_scale.cu
 
 /// out = x_scales * (row_scales * sums) + bias, in bf16, of `sums` [tokens, rows] that a product of
