@@ -65,6 +65,7 @@ constexpr File kFiles[] = {kernel_of::attention_decode,
                            kernel_of::attention_prefill,
                            kernel_of::draw,
                            kernel_of::experts,
+                           kernel_of::experts_down_portable,
                            kernel_of::matmul_portable,
                            kernel_of::matmul_scale,
                            kernel_of::norm,
@@ -79,7 +80,7 @@ constexpr File kFiles[] = {kernel_of::attention_decode,
                            kernel_of::sample_draw,
                            kernel_of::sample_stream,
                            kernel_of::seats};
-constexpr File kHopperFiles[] = {kernel_of::attention_wgmma, kernel_of::experts_down,
+constexpr File kHopperFiles[] = {kernel_of::attention_wgmma, kernel_of::experts_down_wgmma,
                                  kernel_of::matmul_dense,    kernel_of::matmul_prefill,
                                  kernel_of::matmul_turned,   kernel_of::matmul_wgmma};
 

@@ -11,6 +11,7 @@ const void* attention_plain();
 const void* attention_prefill();
 const void* draw();
 const void* experts();
+const void* experts_down_portable();
 const void* matmul_portable();
 const void* matmul_scale();
 const void* norm();
@@ -27,7 +28,7 @@ const void* sample_stream();
 const void* seats();
 // Hopper's.
 const void* attention_wgmma();
-const void* experts_down();
+const void* experts_down_wgmma();
 const void* matmul_dense();
 const void* matmul_prefill();
 const void* matmul_turned();

@@ -22,6 +22,8 @@
 // Numbers: docs/kernels/README.md.
 #pragma once
 
+#include <cstring>
+
 #include "base/arithmetic.h"
 #include "cuda/launch.cuh"
 #include "cuda/matmul.h"
@@ -66,6 +68,7 @@ struct MatmulItem {
   int tile;   // or block of several
   int first;  // sorted row
   int count;
+  std::uint32_t turn;  // the entry's place and places, see take_turn()
 };
 
 __device__ __forceinline__ bool has_experts(const Matmul& p) {
@@ -95,21 +98,35 @@ matmul_item(const Matmul& p, int blocks, int index, int entries, int tokens_per_
     const bool here = slot < 0 || (expert >= 0 && expert < p.single_count);
     item = {expert, index % blocks, entry, here ? 1 : 0};
   } else if (p.entries != nullptr) {  // experts: tiles of one entry follow each other
-    const int at = index / blocks;
-    MatmulEntry entry = p.entries[at];
-    int tile = index % blocks;
-    if (p.entries_together && entry.places > 1) {
-      const int first = at - entry.place;
-      const int among = index - first * blocks;  // items of all these entries
-      tile = among / entry.places;
-      entry = p.entries[first + among % entry.places];
-    }
-    item = {entry.expert, tile, entry.first, entry.count};
+    const MatmulEntry entry = p.entries[index / blocks];
+    std::uint32_t turn;
+    std::memcpy(&turn, &entry.place, sizeof turn);
+    item = {entry.expert, index % blocks, entry.first, entry.count, turn};
   } else {
     const int first = index % entries * tokens_per_entry;
     item = {0, index / entries, first, min(tokens_per_entry, p.tokens - first)};
   }
   return item;
+}
+
+/// With p.entries_together (one tile of tokens), item `index` becomes the one that has its turn
+/// where the expert's entries take each tile one after the other.
+/// NOTE: not by matmul_item(), which looks an item up while the one before it is multiplied: to
+/// take the word of places apart is to wait for it.
+template <int kTiles>
+__device__ __forceinline__ void take_turn(const Matmul& p,
+                                          int blocks,
+                                          int index,
+                                          MatmulItem& item) {
+  if constexpr (kTiles > 1) return;
+  const int places = static_cast<int>(item.turn >> 16U);
+  if (!p.entries_together || places <= 1) return;
+  const int first = index / blocks - static_cast<int>(item.turn & 0xFFFFU);
+  const int among = index - first * blocks;  // items of all these entries
+  const MatmulEntry entry = p.entries[first + among % places];
+  item.tile = among / places;
+  item.first = entry.first;
+  item.count = entry.count;
 }
 
 /// The stages, of one slot each, of this CTA's part of a tile's width.
@@ -259,7 +276,7 @@ __device__ void produce(const Matmul& p, Ring ring, int blocks, int entries) {
   if (known) {
     if (first_index < items) start(matmul_item(p, blocks, first_index, entries, Plan::kTokens));
   } else if (first_index < blocks && p.first_entry_expert >= 0) {
-    start({p.first_entry_expert, first_index, 0, 1});
+    start({p.first_entry_expert, first_index, 0, 1, 0});
   }
   if (leads && elect_one()) bring_slowly(p);
   grid_wait();
@@ -272,9 +289,10 @@ __device__ void produce(const Matmul& p, Ring ring, int blocks, int entries) {
   if (first_index < items) next = matmul_item(p, blocks, first_index, entries, Plan::kTokens);
   TokenSource<kTiles, kRowTiles> tokens;
   for (int index = first_index; index < items; index += step) {
-    const MatmulItem item = next;
+    MatmulItem item = next;
     if (index + step < items) next = matmul_item(p, blocks, index + step, entries, Plan::kTokens);
     if (item.count == 0) continue;
+    take_turn<kTiles>(p, blocks, index, item);
     for (int stage = range.begin; stage < range.end; ++stage, ++done) {
       const auto slot = static_cast<std::uint32_t>(ring.slot);
       mbarrier_wait(ring.empty + 8U * slot, ring.phase ^ 1U);
@@ -446,6 +464,7 @@ __device__ void consume(const Matmul& p, Ring ring, int blocks, int entries, flo
     MatmulItem item = next;
     if (index + step < items) next = matmul_item(p, blocks, index + step, entries, Plan::kTokens);
     if (item.count == 0) continue;
+    take_turn<kTiles>(p, blocks, index, item);
     item.tile = item.tile * kRowTiles + group;
     const bool present = kRowTiles == 1 || item.tile < p.tiles;
     if (!present) --item.tile;  // the last of the block before it: there is something to read

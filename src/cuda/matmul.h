@@ -61,8 +61,8 @@ struct Matmul {
   /// Expert whose entry comes first, whoever was chosen (a shared one), or -1: its weights may be
   /// fetched at any time.
   int first_entry_expert = -1;
-  /// Entries of one expert take a tile one after the other, so that it comes from memory once. Not
-  /// with first_entry_expert.
+  /// Entries of one expert take a tile one after the other, so that it comes from memory once. With
+  /// token_tiles 1, without first_entry_expert and entries_early.
   bool entries_together = false;
   /// One token, without a list: entry e is expert ids[e - single_shared] - single_first; those
   /// below 0 and from single_count on are not here. Entry 0 of single_shared is that expert.
@@ -97,6 +97,21 @@ cudaError_t launch_matmul_portable(const Matmul& parameters,
                                    cudaStream_t stream);
 /// Compute capability 9.0 only.
 cudaError_t launch_matmul_wgmma(const Matmul& parameters, int multiprocessors, cudaStream_t stream);
+
+/// The second matrix of experts, fp8, one scale a row, no bias: with rows of up to kDownWidthMax
+/// bytes for entries of up to 8 tokens; on wgmma with rows of up to kDownThinWidth for those of up
+/// to 32 too, since more tokens' codes would take the place of its ring (token_tiles 1 or 4). x is
+/// bf16 in sorted order, a multiple of 8 columns and aligned to 16 bytes, and is quantised here;
+/// results are bf16, a multiple of 4 columns. NOTE: entries must be older than the kernel before.
+constexpr int kDownThinWidth = 512;
+constexpr int kDownWidthMax = 1536;
+cudaError_t launch_experts_down_portable(const Matmul& parameters,
+                                         int multiprocessors,
+                                         cudaStream_t stream);
+/// Compute capability 9.0 only.
+cudaError_t launch_experts_down_wgmma(const Matmul& parameters,
+                                      int multiprocessors,
+                                      cudaStream_t stream);
 
 // ---- matmul_scale.cu
 

@@ -98,13 +98,4 @@ cudaError_t launch_matmul_prefill(const Matmul& parameters,
                                   int multiprocessors,
                                   cudaStream_t stream);
 
-/// The second matrix of experts, fp8, one scale a row, no bias: with rows of up to kDownThinWidth
-/// bytes for entries of up to 8 or 32 tokens (token_tiles 1 or 4), of up to kDownWidthMax for those
-/// of up to 8, since more tokens' codes would take the place of its ring. x is bf16 in sorted
-/// order, a multiple of 8 columns and aligned to 16 bytes, and is quantised here; results are bf16,
-/// a multiple of 4 columns. NOTE: entries must be older than the kernel before.
-constexpr int kDownThinWidth = 512;
-constexpr int kDownWidthMax = 1536;
-cudaError_t launch_experts_down(const Matmul& parameters, int multiprocessors, cudaStream_t stream);
-
 }  // namespace koho::cuda

@@ -2,6 +2,7 @@
 // The decode matrix kernel (matmul.cuh) on mma.sync, for every GPU: e4m3 codes become f16 in
 // registers (exact), products are summed in f32. One warp has 16 of a tile's 64 rows.
 #include "cuda/matmul.cuh"
+#include "cuda/mma_tile.cuh"
 
 namespace koho::cuda {
 namespace {
@@ -16,13 +17,8 @@ struct MultiplyPortable {
   __device__ __forceinline__ void step(std::uint32_t weights,
                                        const std::uint32_t (&x)[2][kTiles],
                                        float (&into)[kTiles][4]) {
-    const int warp = static_cast<int>(threadIdx.x) / 32;
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    const int matrix = lane / 8;
-    std::uint32_t w[4];  // (chunk 0, rows 0-7), (0, 8-15), (1, 0-7), (1, 8-15)
-    load_matrices(
-        w, weights + static_cast<std::uint32_t>(matrix / 2 * 1024 + (warp * 2 + matrix % 2) * 128 +
-                                                lane % 8 * 16));
+    std::uint32_t w[4];
+    load_weights(w, weights);
     if constexpr (kType == TileType::bf16) {
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile)
@@ -30,11 +26,8 @@ struct MultiplyPortable {
     } else {
 #pragma unroll
       for (int chunk = 0; chunk < 2; ++chunk) {
-        // A register holds 4 neighbouring codes of K; the instruction takes them as k and k + 8
-        // pairs for weights and tokens alike, which is the same sum.
         std::uint32_t a[4];
-        e4m3_to_f16(w[2 * chunk], a[0], a[2]);
-        e4m3_to_f16(w[2 * chunk + 1], a[1], a[3]);
+        widen_weights(a, w[2 * chunk], w[2 * chunk + 1]);
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile) {
           std::uint32_t b[2];

@@ -62,17 +62,23 @@ bool copies_aligned(const Matmul& p) {
   return reinterpret_cast<std::uintptr_t>(p.x) % 16 == 0 && p.x_stride_bytes % 16 == 0;
 }
 
-constexpr std::int64_t kWideExpertsMax = 40;  // whole experts that experts_down.cu takes
+/// Whether experts_down.cuh is fast with `count` experts whose second matrix has rows of
+/// `width_bytes`. What it saves of whole experts' time, the quantising kernel and the wait for it,
+/// is 1 to 4 us however many they are: 20 and 40 experts gain 2 to 4 % by it, 129 lose 2
+/// (docs/kernels/experts.md).
+bool thin_or_few(std::int64_t width_bytes, std::int64_t count) {
+  constexpr std::int64_t kWideExpertsMax = 40;
+  return width_bytes <= kDownThinWidth ||
+         (width_bytes <= kDownWidthMax && count <= kWideExpertsMax);
+}
 
-/// Whether launch_experts_down() is to multiply the second matrices of `count` experts, of
-/// `columns`, for entries of `tiles` columns of 8 tokens. What it saves of whole experts' time, the
-/// quantising kernel and the wait for it, is 1 to 4 us however many they are: 20 and 40 experts
-/// gain 2 to 4 % by it, 129 lose 2 (docs/kernels/experts.md).
-bool takes_experts_down(const Matmul& p, std::int64_t columns, std::int64_t count, int tiles) {
-  const bool thin = p.width_bytes <= kDownThinWidth && (tiles == 1 || tiles == 4);
-  const bool wide = p.width_bytes <= kDownWidthMax && tiles == 1 && count <= kWideExpertsMax;
-  return (thin || wide) && p.type == TileType::fp8 && columns % 8 == 0 && p.rows % 4 == 0 &&
-         p.bias == nullptr;
+/// Whether launch_experts_down_*() is to multiply the second matrices of `count` experts, of
+/// `columns`, for entries of `tiles` columns of 8 tokens.
+bool takes_experts_down(
+    const Matmul& p, std::int64_t columns, std::int64_t count, int tiles, bool wgmma) {
+  const bool has_form = tiles == 1 || (wgmma && tiles == 4 && p.width_bytes <= kDownThinWidth);
+  return has_form && thin_or_few(p.width_bytes, count) && p.type == TileType::fp8 &&
+         columns % 8 == 0 && p.rows % 4 == 0 && p.bias == nullptr;
 }
 
 /// Whether run_prefill() multiplies these tokens and not cuBLASLt.
@@ -295,22 +301,23 @@ GroupForm CudaBackend::form_of_group(const GroupCall& call) const {
   Matmul p;
   set_x(p, form_of(x, group.gate_up.type));
   // Twice as many tokens as an expert gets, so that few experts need a second entry; beyond few
-  // tokens, or with an expert that gets all, room for 32 at least: no form with less is faster,
-  // but for few whole experts, whose second matrix then quantises their rows itself.
+  // tokens, or with an expert that gets all, room for 32 at least, since no form of wgmma with less
+  // is faster: of mma.sync that of 16 is. But 8 for few whole experts, whose second matrix then
+  // quantises their rows itself; without wgmma, which widens an entry's codes for each tile, for
+  // thin ones too.
   const std::int64_t experts = std::max<std::int64_t>(total, 1);
   const std::int64_t likely = routing != nullptr ? ceil_div(2 * tokens * top_k, experts) : tokens;
-  const bool few_whole = wgmma_ && group.gate_up.type == TileType::fp8 &&
-                         group.down.type == TileType::fp8 && count <= kWideExpertsMax &&
-                         group.down.width_bytes > kDownThinWidth &&
-                         group.down.width_bytes <= kDownWidthMax;
-  const std::int64_t few_tokens = few_whole ? 64 : 16;
+  const bool fp8 = group.gate_up.type == TileType::fp8 && group.down.type == TileType::fp8;
+  const bool longer_few = fp8 && thin_or_few(group.down.width_bytes, count) &&
+                          (!wgmma_ || group.down.width_bytes > kDownThinWidth);
+  const std::int64_t few_tokens = longer_few ? 64 : 16;
+  const std::int64_t least = wgmma_ || shared ? 32 : 16;
   const int tiles = tokens <= 8 || (tokens <= few_tokens && likely <= 8 && !shared)
                         ? 1
-                        : token_tiles(std::max<std::int64_t>(std::min(tokens, likely), 32));
+                        : token_tiles(std::max(std::min(tokens, likely), least));
   // With many rows an expert their arithmetic decides: the other kernel, whose tiles are larger.
   const bool prefill = wgmma_ && routing != nullptr && tokens * top_k >= kPrefillRows * experts &&
-                       group.gate_up.type == TileType::fp8 && group.down.type == TileType::fp8 &&
-                       p.x_bytes % 16 == 0;
+                       fp8 && p.x_bytes % 16 == 0;
   // With many tokens an entry these are a part of what passes through L2: for two tiles at once.
   constexpr std::int64_t kPairTokens = 16;
   const bool pairs =
@@ -319,7 +326,7 @@ GroupForm CudaBackend::form_of_group(const GroupCall& call) const {
           .tiles = tiles,
           .columns = prefill ? kPrefillColumns : 8 * tiles,
           .row_tiles = pairs ? 2 : 1,
-          .entries_together = few_whole && !shared && tiles == 1};
+          .entries_together = longer_few && !shared && tiles == 1};
 }
 
 Status CudaBackend::plan_group(const GroupCall& call,
@@ -409,8 +416,8 @@ Status CudaBackend::multiply_down(const GroupCall& call,
   d.row_tiles = d.type == TileType::fp8 ? form.row_tiles : 1;
   d.out = s.y;
   d.out_stride = down.rows;
-  const bool quantises = wgmma_ && !call.single() && !form.prefill &&
-                         takes_experts_down(d, down.columns, call.count, form.tiles);
+  const bool quantises = !call.single() && !form.prefill &&
+                         takes_experts_down(d, down.columns, call.count, form.tiles, wgmma_);
   if (down.type == TileType::bf16 || quantises) {
     d.x = reinterpret_cast<const std::uint8_t*>(s.inner);
     d.x_stride_bytes = 2 * stride;
@@ -433,7 +440,8 @@ Status CudaBackend::multiply_down(const GroupCall& call,
   }
   if (!quantises)
     return form.prefill ? run_prefill(d, call.rows_max(), form.columns) : run_matmul(d);
-  KOHO_CUDA_TRY(launch_experts_down(d, device_.multiprocessors, stream_));
+  KOHO_CUDA_TRY(wgmma_ ? launch_experts_down_wgmma(d, device_.multiprocessors, stream_)
+                       : launch_experts_down_portable(d, device_.multiprocessors, stream_));
   return {};
 }
 

@@ -386,7 +386,7 @@ Result<bool> SelfTest::experts_down() {
         p.x = x.as<const std::uint8_t>();
         p.x_stride_bytes = 2 * kColumns;
         p.x_bytes = 2 * columns;
-        return launched(launch_experts_down(p, 1, stream));
+        return launched(launch_experts_down_wgmma(p, 1, stream));
       };
       KOHO_TRY_ASSIGN(
           const double error,

@@ -1,31 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-// The second matrix of experts in decode on Hopper, quantising their rows itself: of experts sliced
-// thin, with rows of up to 512 bytes, of which matmul.cuh's items of one tile were too small for
-// what each of them costs; and of few whole experts for few tokens, where the kernel that quantised
-// between the two matrices stood for a larger part of the time.
+// The second matrix of experts in decode, quantising their rows itself: of experts sliced thin,
+// with rows of up to 512 bytes, of which matmul.cuh's items of one tile were too small for what
+// each of them costs; and of few whole experts for few tokens, where the kernel that quantised
+// between the two matrices stood for a larger part of the time. Two forms, as of matmul.cuh: on
+// mma.sync (experts_down_portable.cu) and on wgmma.
 //
 //   grid     persistent; the tiles of all entries, one entry after the other, are cut into equal
 //            runs, a CTA each, so that a CTA meets few entries and ends with the others
-//   roles    warp 4 copies: a tile's whole width in one slot, of whole experts 256 bytes of K a
-//            slot; its rows' scales come with the last. Warps 0-3 quantise an entry's rows once, as
+//   roles    warp 4 copies: a tile's whole width in one slot, or (kWide) 256 bytes of K a slot; its
+//            rows' scales come with the last. Warps 0-3 quantise an entry's rows once, as
 //            launch_quantise_rows() does, and multiply 64 rows x 8 * kTiles tokens a tile
 //   ahead    weights do not depend on the kernel before, and the list of entries is older: the ring
 //            fills while that kernel ends
-//   shared   barriers 128 B · tokens' scales 128 B · an entry's codes, core matrices · slots
-//   sums     as matmul_wgmma.cu: every 256 bytes of K by themselves, added in order; so a row's
-//            bits are that kernel's
+//   shared   barriers 128 B · tokens' scales 128 B · an entry's codes · slots
+//   sums     as the form of matmul.cuh on the same instruction, so a row's bits are that kernel's
 //   bytes    weights once an entry, an entry's rows once a CTA that meets it (from L2)
 //
 // Numbers: docs/kernels/README.md.
+#pragma once
+
+#include <cfloat>
+
 #include "base/arithmetic.h"
 #include "cuda/launch.cuh"
+#include "cuda/matmul.h"
 #include "cuda/matmul_end.cuh"
-#include "cuda/matmul_hopper.h"
 #include "cuda/numeric.cuh"
 #include "cuda/ptx.cuh"
-#include "cuda/row.cuh"
 #include "cuda/tiles.h"
-#include "cuda/wgmma.cuh"
 
 namespace koho::cuda {
 namespace {
@@ -71,7 +73,9 @@ struct Slots {
       phase ^= 1U;
     }
   }
-  static constexpr int width_of(int tile_width) { return kWide ? kStageWidth : tile_width; }
+  static constexpr int width_of(int tile_width) {
+    return kWide && tile_width > kStageWidth ? kStageWidth : tile_width;
+  }
   static constexpr int bytes_of(int tile_width) {
     return kTileRows * width_of(tile_width) + kRowScaleBytes;
   }
@@ -122,14 +126,35 @@ __device__ void copy_tiles(const Matmul& p, Slots<kWide> slots, const Run& run) 
   }
 }
 
-/// An entry's rows of bf16 become codes in core matrices and scales; a warp a row, several rows
-/// under way at once.
-template <int kTiles, bool kWide>
+/// Eight numbers of bf16.
+__device__ __forceinline__ void widen(float (&v)[8], const uint4& raw) {
+  const std::uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+  for (int k = 0; k < 8; ++k)
+    v[k] = __uint_as_float(k % 2 == 0 ? words[k / 2] << 16 : words[k / 2] & 0xFFFF0000U);
+}
+
+/// What divides by a row's scale. Of one with an infinity, by an infinite scale: to zeros, and NaN
+/// where the infinity is.
+__device__ __forceinline__ Divisor divisor_of(float scale) {
+  Divisor divisor(scale);
+  if (scale > FLT_MAX) divisor.scale = 0.0F;
+  return divisor;
+}
+__device__ __forceinline__ uint2 codes_of(const float (&v)[8], const Divisor& divisor) {
+  float q[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) q[i] = divisor.quotient(v[i]);
+  return make_uint2(pack_e4m3(q[0], q[1], q[2], q[3]), pack_e4m3(q[4], q[5], q[6], q[7]));
+}
+
+/// An entry's rows of bf16 become codes and scales; a warp a row, several rows under way at once.
+template <typename Products, int kTiles, bool kWide>
 __device__ __forceinline__ void quantise_entry(const Matmul& p,
                                                const MatmulEntry& entry,
                                                std::uint8_t* codes,
                                                float* scales) {
-  constexpr int kSteps = (kWide ? kDownWidthMax : kDownThinWidth) / 256;
+  constexpr int kSteps = (kWide ? kDownWidthMax : kTiles == 1 ? kStageWidth : kDownThinWidth) / 256;
   constexpr int kRows = kTiles == 1 ? 2 : 4;
   constexpr int kWarps = kMultipliers / 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -156,85 +181,24 @@ __device__ __forceinline__ void quantise_entry(const Matmul& p,
       float largest = 0.0F;
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
-        const std::uint32_t words[4] = {raw[i][step].x, raw[i][step].y, raw[i][step].z,
-                                        raw[i][step].w};
+        widen(v[step], raw[i][step]);
 #pragma unroll
-        for (int k = 0; k < 8; ++k) {
-          v[step][k] =
-              __uint_as_float(k % 2 == 0 ? words[k / 2] << 16 : words[k / 2] & 0xFFFF0000U);
-          largest = fmaxf(largest, fabsf(v[step][k]));
-        }
+        for (int k = 0; k < 8; ++k) largest = fmaxf(largest, fabsf(v[step][k]));
       }
       const float scale = quant_scale(warp_largest(largest));
       if (lane == 0) scales[row] = scale;
+      const Divisor divisor = divisor_of(scale);
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
         const int column = (step * 32 + lane) * 8;
         if (column >= p.width_bytes) continue;
-        std::uint8_t* to = codes + column / kTileChunk * (8 * kTiles * kTileChunk) +
-                           row * kTileChunk + column % kTileChunk;
-        if (column < columns)
-          store_codes(to, 0, v[step], scale);
-        else  // padding of the width: what it is multiplied with is zero, but must be finite
-          *reinterpret_cast<uint2*>(to) = make_uint2(0, 0);
+        // Padding of the width: what it is multiplied with is zero, but must be finite.
+        Products::store(codes, row, column,
+                        column < columns ? codes_of(v[step], divisor) : make_uint2(0, 0));
       }
     }
   }
 }
-
-/// The products of one tile and an entry.
-template <int kTiles>
-struct Products {
-  float sum[kTiles][4] = {};
-
-  template <int kSteps>
-  __device__ __forceinline__ void run(std::uint64_t weights, std::uint64_t tokens) {
-    constexpr std::uint32_t kWeightStep = 2 * kTileRows * kTileChunk;
-    constexpr std::uint32_t kTokenStep = 2 * 8 * kTiles * kTileChunk;
-    float part[kTiles][4] = {};
-    wgmma_begin();
-#pragma unroll
-    for (std::uint32_t i = 0; i < kSteps; ++i)
-      wgmma<TileType::fp8, 8 * kTiles>(&part[0][0], operand_at(weights, i * kWeightStep),
-                                       operand_at(tokens, i * kTokenStep), i > 0 ? 1 : 0);
-    wgmma_commit();
-    wgmma_wait<0>();
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sum[tile][i] += part[tile][i];
-  }
-
-  __device__ __forceinline__ void multiply(std::uint32_t weights, std::uint32_t tokens, int width) {
-    constexpr std::uint32_t kStageTokens = kStageWidth * 8 * kTiles;
-    std::uint64_t a = core_operand(weights, kTileRows * kTileChunk);
-    std::uint64_t b = core_operand(tokens, 8 * kTiles * kTileChunk);
-#pragma unroll 1
-    for (; width >= kStageWidth; width -= kStageWidth) {
-      run<kStageWidth / kTileWidthStep>(a, b);
-      a = operand_at(a, kStageWidth * kTileRows);
-      b = operand_at(b, kStageTokens);
-    }
-    switch (width / kTileWidthStep) {
-      case 1:
-        return run<1>(a, b);
-      case 2:
-        return run<2>(a, b);
-      case 3:
-        return run<3>(a, b);
-      case 4:
-        return run<4>(a, b);
-      case 5:
-        return run<5>(a, b);
-      case 6:
-        return run<6>(a, b);
-      case 7:
-        return run<7>(a, b);
-      default:
-        return;
-    }
-  }
-};
 
 /// Scales and writes a tile's results: two turns give a lane two pairs of neighbouring weight rows
 /// of a token, an exchange four neighbouring ones.
@@ -270,7 +234,7 @@ __device__ __forceinline__ void finish_tile(const Matmul& p,
   }
 }
 
-template <int kTiles, bool kWide>
+template <template <int> class Products, int kTiles, bool kWide>
 __device__ void multiply_tiles(
     const Matmul& p, Slots<kWide> slots, const Run& run, std::uint8_t* codes, float* x_scales) {
   const int row = static_cast<int>(threadIdx.x) / 32 * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
@@ -279,8 +243,8 @@ __device__ void multiply_tiles(
     int tile = index % p.tiles;
     const int stop = min(run.end, index + p.tiles - tile);
     named_barrier(kCodesBarrier, kMultipliers);  // all have multiplied the codes of the one before
-    quantise_entry<kTiles, kWide>(p, entry, codes, x_scales);
-    proxy_fence();
+    quantise_entry<Products<kTiles>, kTiles, kWide>(p, entry, codes, x_scales);
+    proxy_fence();  // for products that read shared memory themselves
     named_barrier(kCodesBarrier, kMultipliers);
     for (; index < stop; ++index, ++tile) {
       Products<kTiles> products;
@@ -291,9 +255,10 @@ __device__ void multiply_tiles(
           row_scales[0] = slots.scales()[row];
           row_scales[1] = slots.scales()[row + 8];
         }
-        products.multiply(shared_address(slots.data()),
-                          shared_address(codes + part * (8 * kTiles * kStageWidth)),
-                          slots.part_width(part));
+        products.multiply(
+            shared_address(slots.data()),
+            shared_address(codes + part * (kStageWidth * Products<kTiles>::kColumnBytes)),
+            slots.part_width(part));
         mbarrier_arrive(slots.barrier_of(slots.empty));
         slots.advance();
       }
@@ -302,12 +267,14 @@ __device__ void multiply_tiles(
   }
 }
 
-template <int kTiles>
+template <typename Products>
 constexpr int codes_end(int width) {
-  return kBarrierBytes + kScaleBytes + 8 * kTiles * width;
+  return kBarrierBytes + kScaleBytes + Products::kColumnBytes * width;
 }
 
-template <int kTiles, bool kWide, int kResident>
+/// `Products<kTiles>` holds a thread's sums of one tile and an entry, and says how the entry's
+/// codes lie: kColumnBytes a column of all tokens, eight columns of a row written by store().
+template <template <int> class Products, int kTiles, bool kWide, int kResident>
 __global__ void __launch_bounds__(kThreads, kResident)
     experts_down_kernel(const __grid_constant__ Matmul p, int slot_count) {
   extern __shared__ __align__(128) std::uint8_t shared[];
@@ -315,7 +282,8 @@ __global__ void __launch_bounds__(kThreads, kResident)
   auto* x_scales = reinterpret_cast<float*>(shared + kBarrierBytes);
   std::uint8_t* codes = shared + kBarrierBytes + kScaleBytes;
   const Slots<kWide> slots{barriers, barriers + 8 * kSlotsMax,
-                           shared + codes_end<kTiles>(p.width_bytes), p.width_bytes, slot_count};
+                           shared + codes_end<Products<kTiles>>(p.width_bytes), p.width_bytes,
+                           slot_count};
   if (threadIdx.x == 0) {
     for (int slot = 0; slot < slot_count; ++slot) {
       mbarrier_init(barriers + 8U * static_cast<std::uint32_t>(slot), 1);
@@ -330,37 +298,27 @@ __global__ void __launch_bounds__(kThreads, kResident)
     return;
   }
   grid_begin();
-  multiply_tiles<kTiles, kWide>(p, slots, run, codes, x_scales);
+  multiply_tiles<Products, kTiles, kWide>(p, slots, run, codes, x_scales);
 }
 
-template <int kTiles, bool kWide, int kResident>
-cudaError_t launch_form(const Matmul& p, int multiprocessors, cudaStream_t stream) {
+template <template <int> class Products, int kTiles, bool kWide, int kResident>
+cudaError_t launch_experts_down_form(const Matmul& p, int multiprocessors, cudaStream_t stream) {
   constexpr int kShared = kMultiprocessorShared / kResident / 128 * 128 - kReserved;
-  const auto kernel = experts_down_kernel<kTiles, kWide, kResident>;
+  const auto kernel = experts_down_kernel<Products, kTiles, kWide, kResident>;
   static PerDevice prepared;
   const cudaError_t usable = prepared.once([&] {
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
   });
   if (usable != cudaSuccess) return usable;
   const int slot_bytes = Slots<kWide>::bytes_of(p.width_bytes);
-  const int slots = min((kShared - codes_end<kTiles>(p.width_bytes)) / slot_bytes, kSlotsMax);
+  const int slots =
+      min((kShared - codes_end<Products<kTiles>>(p.width_bytes)) / slot_bytes, kSlotsMax);
   return launch_kernel(
       kernel,
       {dim3(static_cast<unsigned>(kResident * multiprocessors)), dim3(kThreads),
-       static_cast<std::size_t>(codes_end<kTiles>(p.width_bytes) + slots * slot_bytes)},
+       static_cast<std::size_t>(codes_end<Products<kTiles>>(p.width_bytes) + slots * slot_bytes)},
       stream, p, slots);
 }
 
 }  // namespace
-
-cudaError_t launch_experts_down(const Matmul& p, int multiprocessors, cudaStream_t stream) {
-  if (p.token_tiles == 4) return launch_form<4, false, 2>(p, multiprocessors, stream);
-  return p.width_bytes > kDownThinWidth ? launch_form<1, true, 3>(p, multiprocessors, stream)
-                                        : launch_form<1, false, 3>(p, multiprocessors, stream);
-}
-
-const void* kernel_of::experts_down() {
-  return reinterpret_cast<const void*>(&any_kernel);
-}
-
 }  // namespace koho::cuda
