@@ -201,7 +201,7 @@ Status CudaBackend::run_self_test() {
       if (type == TileType::fp8_block) break;
       Matmul whole = p;
       whole.tokens = tokens;
-      whole.parts = tokens == kTokens ? 2 : 1;
+      whole.parts = type == TileType::fp8 && tokens == kTokens ? 2 : 1;
       if (type == TileType::fp8 && tokens == kTokensTwo) whole.end = MatmulEnd::bf16;
       for (DenseForm form : turned_forms(whole)) {
         form.ctas = turned_repeats(form) ? 1 : 0;
