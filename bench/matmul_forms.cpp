@@ -60,6 +60,7 @@ constexpr Shape kShapes[] = {
     {"qkv_air_8", TileType::fp8, 1792, 4096},    {"o_air_8", TileType::fp8, 4096, 1536},
     {"head_tp4", TileType::bf16, 37888, 5120},   {"head_tp8", TileType::bf16, 18944, 5120},
     {"head_air_4", TileType::bf16, 37888, 4096}, {"head_whole", TileType::bf16, 151552, 5120},
+    {"head_air", TileType::bf16, 151552, 4096},
 };
 
 /// An expert's matrix; its rows are those of gate and up, or of the way down.

@@ -8,14 +8,19 @@
 //            that the second one finds its weights in L2; where kShared is 2 they are a cluster and
 //            take turns to bring them to both. With kResident of 2 a CTA leaves room for one of the
 //            next call, which fills its ring meanwhile. Where blocks are more than fit at once,
-//            fewer CTAs take one after the other (kRepeats), and the ring runs on
+//            fewer CTAs take one after the other (kRepeats), and the ring runs on. Of bf16 two
+//            blocks' CTAs are a cluster and take turns to bring the tokens to both (kPair)
 //   roles    a warp copies weights, in boxes that become core matrices (started before the kernel
 //            before has ended), another one token rows (128 bytes of K, swizzled; as many as there
 //            are: what lies beyond is multiplied and dropped); each warpgroup multiplies its 64
-//            tokens (wgmma m64nXk32)
+//            tokens (wgmma m64nXk32), or two of them 64 tokens by half of the rows each (bf16)
 //   sums     the bits of matmul_dense.cu: each stage of 256 bytes of K by itself (with one
 //            warpgroup while the next one is multiplied), added in f32; parts in their order
-//   shared   barriers and scales · ring of slots of kSlotWidth * (kRows + tokens) B
+//   results  fp8: from registers, or through the ring. bf16, which are a vocabulary's logits: by a
+//            place beside the ring, from where the copy engine takes them while the next block is
+//            multiplied
+//   shared   barriers and scales · ring of slots of kSlotWidth * (kRows + tokens) B · results of
+//            bf16 (36 KB)
 //   bytes    weights once, from L2 once a slice; tokens once a block of rows, from L2
 //
 // Numbers: docs/kernels/README.md.
@@ -37,13 +42,21 @@ constexpr int kRingSlotsMax = 16;  // barriers there are
 constexpr int kBarrierBytes = 256;
 constexpr int kSharedOfTwo = 113 * 1024;  // where two CTAs are on a multiprocessor
 constexpr int kTileSums = 512;            // bytes of a warp's sums of 8 weight rows and 16 tokens
+constexpr int kWarpTokens = 16;
+// Results of bf16 products that are more than half of L2 are the first to leave it: what cannot
+// stay is better written at once.
+constexpr std::int64_t kLeavingBytes = 25LL << 20;
 
-template <int kRows, int kWarpgroups, int kSlotWidth, int kResident>
+template <TileType kType, int kRows, int kColumns, int kSlotWidth, int kResident>
 struct TurnedPlan {
-  static constexpr int kTokens = 64 * kWarpgroups;
+  static constexpr int kTokens = kColumns;
+  // Where two warpgroups have the same 64 tokens, each has half of the rows.
+  static constexpr int kWarpgroups = kType == TileType::bf16 ? 2 : kColumns / 64;
+  static constexpr int kRowGroups = 64 * kWarpgroups / kColumns;
+  static constexpr int kGroupRows = kRows / kRowGroups;
   static constexpr int kWarps = 4 * kWarpgroups;  // that multiply
   static constexpr int kThreads = 32 * kWarps + 64;
-  static constexpr int kTiles = kRows / 8;
+  static constexpr int kTiles = kGroupRows / 8;  // of a warpgroup
   // A CTA takes one block of rows after the other where there may be more than are there at once.
   static constexpr bool kRepeats =
       turned_repeats({.slot_width = kSlotWidth, .resident = kResident});
@@ -55,7 +68,14 @@ struct TurnedPlan {
   // Scales and biases of two blocks: a warp may be at the next one's while others read.
   static constexpr int kScales = 2 * kRows;
   static constexpr int kRingBegin = (kBarrierBytes + kBlocks * kScales * 4 + 1023) / 1024 * 1024;
-  static constexpr int kBesideRing = 1024 + kRingBegin;
+  // CTAs of a cluster, of other rows, that bring each other's tokens.
+  static constexpr int kPair = kType == TileType::bf16 ? 2 : 1;
+  // Of bf16 a warp's results of half of the rows; 16 lanes write 128 bytes without bank conflicts.
+  static constexpr bool kStaged = kType == TileType::bf16;
+  static constexpr int kStagedRows = kRows / 2;
+  static_assert(!kStaged || kStagedRows % 16 == 8);
+  static constexpr int kStagedBytes = kStaged ? kWarps * kWarpTokens * kStagedRows * 4 : 0;
+  static constexpr int kBesideRing = 1024 + kRingBegin + kStagedBytes;
   static constexpr int kSharedBytes = kResident == 1 ? kSharedMax : kSharedOfTwo;
   static constexpr int kSlots = std::min(kRingSlotsMax, (kSharedBytes - kBesideRing) / kSlot);
   static constexpr int kLaunchBytes = kBesideRing + kSlots * kSlot;
@@ -72,9 +92,10 @@ int slices_of(const DenseForm& form, int tokens) {
 
 /// How a launch is cut, beside what the kernel's template says.
 struct TurnedCut {
-  int slices;     // of the tokens: 1 or 2
-  int each;       // tokens of a slice
-  bool straight;  // results go from registers: bf16 by 16 bytes, or f32 (of a bf16 matrix) by 8
+  int slices;          // of the tokens: 1 or 2
+  int each;            // tokens of a slice
+  bool straight;       // results go 16 bytes at a time: bf16 of fp8 products, f32 of bf16 ones
+  bool leaves;         // results of bf16 products are the first ones to leave L2
   int released_after;  // unit whose copies precede the next call's CTAs; -1: at once
 };
 
@@ -106,6 +127,12 @@ struct TurnedPiece {
     return piece;
   }
 };
+
+/// The CTA's place among those that bring each other's tokens.
+template <typename Plan>
+__device__ __forceinline__ int pair_rank() {
+  return static_cast<int>(blockIdx.x) % Plan::kPair;
+}
 
 /// A ring of slots and one of its users' place in it.
 template <int kCount>
@@ -195,11 +222,17 @@ __device__ __forceinline__ void copy_tokens(const CUtensorMap& map,
     mbarrier_wait(ring.empty_barrier(), ring.phase ^ 1U);
     mbarrier_arrive_expect(ring.full_barrier(), bytes);
 #pragma unroll
-    for (int box = 0; box < kSlotWidth / kBox; ++box)
-      tensor_copy(
+    for (int box = 0; box < kSlotWidth / kBox; ++box) {
+      const std::uint32_t to =
           ring.slots + static_cast<std::uint32_t>(ring.slot * Plan::kSlot + Plan::kWeightBytes +
-                                                  box * kBox * Plan::kTokens),
-          &map, unit * kSlotWidth + box * kBox, piece.token, ring.full_barrier());
+                                                  box * kBox * Plan::kTokens);
+      const int column = unit * kSlotWidth + box * kBox;
+      if constexpr (Plan::kPair == 1)
+        tensor_copy(to, &map, column, piece.token, ring.full_barrier());
+      else if (unit % Plan::kPair == pair_rank<Plan>())
+        tensor_copy_to_cluster(to, &map, column, piece.token, ring.full_barrier(),
+                               (1 << Plan::kPair) - 1);
+    }
     ring.advance();
     if (unit == released_after) grid_release();
   }
@@ -210,17 +243,18 @@ __device__ __forceinline__ void copy_tokens(const CUtensorMap& map,
 template <int kTiles>
 using Sums = float[kTiles][4];
 
-template <TileType kType, int kRows, int kWarpgroups, int kSlotWidth, int kShared, int kResident>
-__global__ void __launch_bounds__(TurnedPlan<kRows, kWarpgroups, kSlotWidth, kResident>::kThreads,
-                                  kResident)
+template <TileType kType, int kRows, int kColumns, int kSlotWidth, int kShared, int kResident>
+__global__ void __launch_bounds__(
+    TurnedPlan<kType, kRows, kColumns, kSlotWidth, kResident>::kThreads, kResident)
     turned_kernel(const __grid_constant__ Matmul p,
                   const __grid_constant__ WeightMaps weight_maps,
                   const __grid_constant__ CUtensorMap x_map,
                   const TurnedCut cut) {
-  using Plan = TurnedPlan<kRows, kWarpgroups, kSlotWidth, kResident>;
-  constexpr bool kWhole = kWarpgroups == 1;  // parts of the width, one after the other
-  // A stage's products are issued before those before are waited for, if a CTA is alone.
-  constexpr bool kAhead = kWhole && (kType == TileType::bf16 || kSlotWidth == kStageWidth);
+  using Plan = TurnedPlan<kType, kRows, kColumns, kSlotWidth, kResident>;
+  constexpr bool kWhole = Plan::kWarpgroups == 1;  // parts of the width, one after the other
+  // A stage's products are issued before those before are waited for, if registers have room.
+  constexpr bool kAhead = kColumns == 64 && (kType == TileType::bf16 || kSlotWidth == kStageWidth);
+  constexpr int kCluster = kShared * Plan::kPair;
   constexpr int kTiles = Plan::kTiles;
   constexpr int kHalves = kStageWidth / kSlotWidth;
   extern __shared__ std::uint8_t unaligned[];
@@ -243,7 +277,7 @@ __global__ void __launch_bounds__(TurnedPlan<kRows, kWarpgroups, kSlotWidth, kRe
       for (int slot = 0; slot < Plan::kSlots; ++slot) {
         mbarrier_init(ring.full + 8U * static_cast<std::uint32_t>(slot), 1);
         mbarrier_init(ring.empty + 8U * static_cast<std::uint32_t>(slot),
-                      static_cast<std::uint32_t>(Plan::kWarps * kShared));
+                      static_cast<std::uint32_t>(Plan::kWarps * kCluster));
       }
       mbarrier_init_fence();
     }
@@ -253,25 +287,28 @@ __global__ void __launch_bounds__(TurnedPlan<kRows, kWarpgroups, kSlotWidth, kRe
     named_barrier(2, Plan::kThreads);
   }
   // NOTE: by all warps, as the wait: under compute-sanitizer some would wait for the others.
-  if constexpr (kShared > 1) cluster_arrive();
+  if constexpr (kCluster > 1) cluster_arrive();
   const int next_block = static_cast<int>(gridDim.x) * kRows;  // rows
+  // NOTE: a pair's CTAs have as many blocks each, the last of which may lie beyond the matrix: then
+  // rows are some of the last ones once more, whose results nobody stores.
+  const int rows_end = p.rows + pair_rank<Plan>() * kRows;
 
   if (warp >= Plan::kWarps) {  // ---- the copying warps
     const int units = stages * kHalves;
-    if constexpr (kShared > 1) cluster_wait();  // for the others' barriers
+    if constexpr (kCluster > 1) cluster_wait();  // for the others' barriers
     if (elect_one()) {
       if (warp == Plan::kWarps) {
         do {
           copy_weights<Plan, kRows, kSlotWidth, kShared>(p, weight_maps, piece, units, ring);
           piece.row += next_block;
-        } while (Plan::kRepeats && piece.row < p.rows);
+        } while (Plan::kRepeats && piece.row < rows_end);
       } else {
         tensor_map_prefetch(&x_map);
         grid_wait();
         do {
           copy_tokens<Plan, kSlotWidth>(x_map, piece, cut, units, ring);
           piece.row += next_block;
-        } while (Plan::kRepeats && piece.row < p.rows);
+        } while (Plan::kRepeats && piece.row < rows_end);
       }
     }
     return;  // NOTE: at once, or ptxas takes what is copied lane by lane; no barrier needs them
@@ -291,15 +328,23 @@ __global__ void __launch_bounds__(TurnedPlan<kRows, kWarpgroups, kSlotWidth, kRe
   }
   grid_wait();
   if (cut.released_after < 0) grid_release();
-  if constexpr (kShared > 1) cluster_wait();
-  const int token = piece.token + warp * 16 + lane / 4;  // and the eighth behind it
-  const int tokens = piece.token + cut.each;             // where this CTA's end
+  if constexpr (kCluster > 1) cluster_wait();
+  const int group = warp / 4 / Plan::kRowGroups * 64 + warp % 4 * kWarpTokens;  // of tokens
+  const int group_row = warp / 4 % Plan::kRowGroups * Plan::kGroupRows;
+  const int token = piece.token + group + lane / 4;  // and the eighth behind it
+  const int tokens = piece.token + cut.each;         // where this CTA's end
   float x_scales[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i)
     x_scales[i] =
         kType == TileType::fp8 && token + 8 * i < tokens ? p.x_scales[token + 8 * i] : 1.0F;
 
+  [[maybe_unused]] const std::uint64_t policy =
+      cut.leaves ? evict_first_policy() : evict_normal_policy();
+  // NOTE: only slots that are filled again are told of: then each CTA of a cluster waits for
+  // whatever another one tells it, and may leave when it is done.
+  const int blocks = Plan::kRepeats ? (rows_end - piece.row + next_block - 1) / next_block : 1;
+  int wanted = blocks * stages * kHalves - Plan::kSlots;
   int oldest = 0;  // slot of those that products read
   do {
     float next_scale = 1.0F;  // of the next block's rows
@@ -311,21 +356,20 @@ __global__ void __launch_bounds__(TurnedPlan<kRows, kWarpgroups, kSlotWidth, kRe
     Sums<kTiles> sum = {};
     Sums<kWhole ? kTiles : 1> total = {};  // of the parts before
     {
-      const std::uint64_t weights = core_operand(ring.slots, kTileChunk * 8, kSlotWidth * 8);
+      const std::uint64_t weights =
+          core_operand(ring.slots + static_cast<std::uint32_t>(group_row * kSlotWidth),
+                       kTileChunk * 8, kSlotWidth * 8);
       const std::uint64_t rows =
           swizzled_operand(ring.slots + static_cast<std::uint32_t>(Plan::kWeightBytes) +
-                           static_cast<std::uint32_t>(warp / 4 * 64 * kBox));
+                           static_cast<std::uint32_t>(warp / 4 / Plan::kRowGroups * 64 * kBox));
       // In a cluster lane i tells CTA i.
       const std::uint32_t theirs =
-          kShared > 1 ? cluster_address(ring.empty, static_cast<std::uint32_t>(lane % kShared))
-                      : ring.empty;
-      // NOTE: only of slots that are filled again: then each CTA of a cluster waits for whatever
-      // another one tells it, and may leave when it is done.
-      int wanted = stages * kHalves - Plan::kSlots;
+          kCluster > 1 ? cluster_address(ring.empty, static_cast<std::uint32_t>(lane % kCluster))
+                       : ring.empty;
       const auto release = [&] {
         const std::uint32_t barrier = theirs + 8U * static_cast<std::uint32_t>(oldest);
-        if constexpr (kShared > 1) {
-          if (lane < kShared && wanted > 0) mbarrier_arrive_remote(barrier);
+        if constexpr (kCluster > 1) {
+          if (lane < kCluster && wanted > 0) mbarrier_arrive_remote(barrier);
           --wanted;
         } else if (lane == 0) {
           mbarrier_arrive(barrier);
@@ -339,7 +383,7 @@ __global__ void __launch_bounds__(TurnedPlan<kRows, kWarpgroups, kSlotWidth, kRe
         wgmma_begin();
 #pragma unroll
         for (int i = 0; i < kSlotWidth / kTileWidthStep; ++i)
-          wgmma<kType, kRows>(
+          wgmma<kType, Plan::kGroupRows>(
               &partial[0][0],
               operand_at(operand_at(rows, at),
                          static_cast<std::uint32_t>(i / 4 * kBox * Plan::kTokens +
@@ -432,7 +476,7 @@ __global__ void __launch_bounds__(TurnedPlan<kRows, kWarpgroups, kSlotWidth, kRe
 
     named_barrier(1, 32 * Plan::kWarps);  // scales are there
     const auto scaled = [&](int tile, const float(&of)[4], float(&value)[4]) {
-      const int row = tile * 8 + lane % 4 * 2;
+      const int row = group_row + tile * 8 + lane % 4 * 2;
       const float2 scales = *reinterpret_cast<const float2*>(row_scales + row);
       const float2 biases = *reinterpret_cast<const float2*>(bias + row);
 #pragma unroll
@@ -440,41 +484,25 @@ __global__ void __launch_bounds__(TurnedPlan<kRows, kWarpgroups, kSlotWidth, kRe
         value[j] = scale_sum<kType>(of[j], j % 2 == 0 ? scales.x : scales.y, x_scales[j / 2],
                                     j % 2 == 0 ? biases.x : biases.y);
     };
-    // Stores up to four tiles: bf16, 16 bytes of a token's row a lane; f32, 8 bytes.
+    // Stores up to four tiles in bf16, 16 bytes of a token's row a lane.
     const auto finish_straight = [&](int tile, int count, const float(&of)[4][4]) {
-      if constexpr (kType == TileType::bf16) {
+      std::uint32_t words[2][4] = {};
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          if (i >= count) break;
-          const int n = piece.row + (tile + i) * 8 + lane % 4 * 2;
-          float value[4];
-          scaled(tile + i, of[i], value);
+      for (int i = 0; i < 4; ++i) {
+        if (i >= count) break;
+        float value[4];
+        scaled(tile + i, of[i], value);
+        words[0][i] = pack_bf16(value[0], value[1]);
+        words[1][i] = pack_bf16(value[2], value[3]);
+      }
+      const int n = piece.row + (tile + lane % 4) * 8;
 #pragma unroll
-          for (int j = 0; j < 2; ++j)
-            if (n < p.rows && token + 8 * j < tokens)
-              *reinterpret_cast<float2*>(static_cast<float*>(p.out) +
-                                         static_cast<std::int64_t>(token + 8 * j) * p.out_stride +
-                                         n) = make_float2(value[2 * j], value[2 * j + 1]);
-        }
-      } else {
-        std::uint32_t words[2][4] = {};
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          if (i >= count) break;
-          float value[4];
-          scaled(tile + i, of[i], value);
-          words[0][i] = pack_bf16(value[0], value[1]);
-          words[1][i] = pack_bf16(value[2], value[3]);
-        }
-        const int n = piece.row + (tile + lane % 4) * 8;
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          const uint4 eight = gather_quad(words[j]);
-          if (lane % 4 < count && n < p.rows && token + 8 * j < tokens)
-            *reinterpret_cast<uint4*>(static_cast<Bf16*>(p.out) +
-                                      static_cast<std::int64_t>(token + 8 * j) * p.out_stride + n) =
-                eight;
-        }
+      for (int j = 0; j < 2; ++j) {
+        const uint4 eight = gather_quad(words[j]);
+        if (lane % 4 < count && n < p.rows && token + 8 * j < tokens)
+          *reinterpret_cast<uint4*>(static_cast<Bf16*>(p.out) +
+                                    static_cast<std::int64_t>(token + 8 * j) * p.out_stride + n) =
+              eight;
       }
     };
     // Else through the ring, which all are done with, so that this code is there once: where it
@@ -512,7 +540,43 @@ __global__ void __launch_bounds__(TurnedPlan<kRows, kWarpgroups, kSlotWidth, kRe
         end_of(tile, std::min(4, kTiles - tile), of);
       }
     };
-    if (cut.straight) {
+    if constexpr (Plan::kStaged) {
+      // Through a place of its own, half of the rows at a time, so that no warp waits for stores.
+      float* staged =
+          reinterpret_cast<float*>(shared + Plan::kRingBegin + Plan::kSlots * Plan::kSlot) +
+          warp * kWarpTokens * Plan::kStagedRows;
+#pragma unroll
+      for (int first = 0; first < Plan::kGroupRows; first += Plan::kStagedRows) {
+        bulk_store_wait_read();
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < Plan::kStagedRows / 8; ++i) {
+          float value[4];
+          scaled(first / 8 + i, sum[first / 8 + i], value);
+#pragma unroll
+          for (int j = 0; j < 2; ++j)
+            *reinterpret_cast<float2*>(staged + (lane / 4 + 8 * j) * Plan::kStagedRows + i * 8 +
+                                       lane % 4 * 2) = make_float2(value[2 * j], value[2 * j + 1]);
+        }
+        const int row = piece.row + group_row + first;
+        const int rows = min(p.rows - row, Plan::kStagedRows);
+        const int first_token = piece.token + group;
+        if (cut.straight) {
+          proxy_fence();
+          __syncwarp();
+          if (lane < kWarpTokens && first_token + lane < tokens && rows > 0)
+            bulk_store(static_cast<float*>(p.out) + (first_token + lane) * p.out_stride + row,
+                       shared_address(staged + lane * Plan::kStagedRows),
+                       static_cast<std::uint32_t>(rows * 4), policy);
+          bulk_store_commit();
+        } else {
+          __syncwarp();
+          for (int i = 0; i < min(kWarpTokens, tokens - first_token); ++i)
+            for (int n = lane; n < rows; n += 32)
+              store_sum(p, first_token + i, row + n, staged[i * Plan::kStagedRows + n]);
+        }
+      }
+    } else if (cut.straight) {
       finish_all(finish_straight);
     } else {
       finish_all(leave);
@@ -527,36 +591,39 @@ __global__ void __launch_bounds__(TurnedPlan<kRows, kWarpgroups, kSlotWidth, kRe
         bias[thread] = next_bias;
       }
     }
-  } while (Plan::kRepeats && piece.row < p.rows);
+  } while (Plan::kRepeats && piece.row < rows_end);
+  if constexpr (Plan::kStaged) bulk_store_wait_read();  // before shared memory is another CTA's
 }
 
-template <TileType kType, int kRows, int kWarpgroups, int kSlotWidth, int kShared, int kResident>
+template <TileType kType, int kRows, int kColumns, int kSlotWidth, int kShared, int kResident>
 cudaError_t launch_form(const Matmul& p,
                         const WeightMaps& weight_maps,
                         const CUtensorMap& x_map,
                         const DenseForm& form,
                         cudaStream_t stream) {
-  using Plan = TurnedPlan<kRows, kWarpgroups, kSlotWidth, kResident>;
-  const auto kernel = turned_kernel<kType, kRows, kWarpgroups, kSlotWidth, kShared, kResident>;
+  using Plan = TurnedPlan<kType, kRows, kColumns, kSlotWidth, kResident>;
+  const auto kernel = turned_kernel<kType, kRows, kColumns, kSlotWidth, kShared, kResident>;
   static PerDevice prepared;
   const cudaError_t ready = prepared.once([&] { return use_shared_memory(kernel, kSharedMax); });
   if (ready != cudaSuccess) return ready;
   const auto out_bits = reinterpret_cast<std::uintptr_t>(p.out);
   const int slices = slices_of(form, p.tokens);
+  constexpr bool bf16 = kType == TileType::bf16;
+  constexpr int together = bf16 ? 4 : 8;  // results in 16 bytes
   const TurnedCut cut{.slices = slices,
                       .each = dense_slice(form, p.tokens),
-                      .straight = kType == TileType::bf16
-                                      ? p.end == MatmulEnd::f32 && p.rows % 2 == 0 &&
-                                            p.out_stride % 2 == 0 && out_bits % 8 == 0
-                                      : p.end == MatmulEnd::bf16 && p.rows % 8 == 0 &&
-                                            p.out_stride % 8 == 0 && out_bits % 16 == 0,
+                      .straight = p.end == (bf16 ? MatmulEnd::f32 : MatmulEnd::bf16) &&
+                                  p.rows % together == 0 && p.out_stride % together == 0 &&
+                                  out_bits % 16 == 0,
+                      .leaves = std::int64_t{4} * p.tokens * p.rows > kLeavingBytes,
                       .released_after = released_after<Plan>(kResident, slices)};
   int blocks = ceil_div(p.rows, kRows);
   // NOTE: what is not stored straight away passes through the ring, which must be done with then.
-  if (cut.straight && form.ctas > 0) blocks = std::min(blocks, form.ctas);
+  if ((Plan::kStaged || cut.straight) && form.ctas > 0) blocks = std::min(blocks, form.ctas);
+  blocks = round_up(blocks, Plan::kPair);
   return launch_kernel(kernel,
                        {dim3(static_cast<unsigned>(blocks * cut.slices)), dim3(Plan::kThreads),
-                        static_cast<std::size_t>(Plan::kLaunchBytes), kShared},
+                        static_cast<std::size_t>(Plan::kLaunchBytes), kShared * Plan::kPair},
                        stream, p, weight_maps, x_map, cut);
 }
 
@@ -567,31 +634,31 @@ struct TurnedForm {
   decltype(&launch_matmul_turned) launch;
 };
 
-template <TileType kType, int kRows, int kWarpgroups, int kSlotWidth, int kShared, int kResident>
+template <TileType kType, int kRows, int kColumns, int kSlotWidth, int kShared, int kResident>
 constexpr TurnedForm make_form() {
   return {kType,
-          {.columns = 64 * kWarpgroups,
+          {.columns = kColumns,
            .slot_width = kSlotWidth,
            .rows = kRows,
            .resident = kResident,
            .shared = kShared},
-          &launch_form<kType, kRows, kWarpgroups, kSlotWidth, kShared, kResident>};
+          &launch_form<kType, kRows, kColumns, kSlotWidth, kShared, kResident>};
 }
 
 // One warpgroup of fp8: slots of a stage, alone on its multiprocessor; or of half a stage, so that
 // half a multiprocessor has room for enough of them.
 template <int kRows, int kShared = 1>
 constexpr TurnedForm whole() {
-  return make_form<TileType::fp8, kRows, 1, kStageWidth, kShared, 1>();
+  return make_form<TileType::fp8, kRows, 64, kStageWidth, kShared, 1>();
 }
 template <int kRows>
 constexpr TurnedForm half() {
-  return make_form<TileType::fp8, kRows, 1, kStageWidth / 2, 1, 2>();
+  return make_form<TileType::fp8, kRows, 64, kStageWidth / 2, 1, 2>();
 }
 /// These take block after block.
-template <TileType kType, int kRows, int kWarpgroups>
+template <TileType kType, int kRows, int kColumns>
 constexpr TurnedForm repeating() {
-  return make_form<kType, kRows, kWarpgroups, kStageWidth / 2, 1, 1>();
+  return make_form<kType, kRows, kColumns, kStageWidth / 2, 1, 1>();
 }
 
 // NOTE: those of a kind with the fewest rows first: turned_form() takes the first whose CTAs are
@@ -609,18 +676,19 @@ constexpr TurnedForm kForms[] = {
     whole<96, 2>(),
     half<40>(),
     half<80>(),
-    repeating<TileType::fp8, 96, 1>(),
-    repeating<TileType::fp8, 112, 1>(),
-    repeating<TileType::fp8, 96, 2>(),
-    repeating<TileType::fp8, 112, 2>(),
-    repeating<TileType::bf16, 72, 1>(),
-    repeating<TileType::bf16, 72, 2>(),
+    repeating<TileType::fp8, 96, 64>(),
+    repeating<TileType::fp8, 112, 64>(),
+    repeating<TileType::fp8, 96, 128>(),
+    repeating<TileType::fp8, 112, 128>(),
+    repeating<TileType::bf16, 144, 64>(),
+    repeating<TileType::bf16, 144, 128>(),
 };
 
 bool can_multiply(const TurnedForm& of, const Matmul& p) {
   const int slices = slices_of(of.form, p.tokens);
   return of.type == p.type && slices >= of.form.shared &&
-         slices <= (turned_repeats(of.form) ? 1 : 2) && (of.form.columns == 64 || p.parts == 1);
+         slices <= (turned_repeats(of.form) ? 1 : 2) &&
+         ((p.type == TileType::fp8 && of.form.columns == 64) || p.parts == 1);
 }
 
 }  // namespace
@@ -664,11 +732,14 @@ DenseForm turned_form(const Matmul& p, int multiprocessors) {
   if ((!bf16 && p.tokens < kTokensMany) || p.parts > 1 || p.tiles < kTilesOfWaves) return form;
   form.columns = slices == 1 ? 64 : 128;
   form.slot_width = kStageWidth / 2;
-  // The vocabulary's 151552 rows, all, a quarter and an eighth of them, are 15.9, 4.0 and 2.0
-  // blocks of 72 a multiprocessor; of 96 rows they are 12.0, 3.0 and 1.5.
-  form.rows = bf16 ? 72 : ceil_div(p.rows, 112) <= multiprocessors ? 112 : 96;
+  // The vocabulary's 151552 rows, all, a quarter and an eighth of them, are 7.97, 1.99 and 0.997
+  // blocks of 144 a multiprocessor; of 96 rows they are 12.0, 3.0 and 1.5.
+  form.rows = bf16 ? 144 : ceil_div(p.rows, 112) <= multiprocessors ? 112 : 96;
   const int blocks = ceil_div(p.rows, form.rows);
-  if (blocks > multiprocessors) form.ctas = ceil_div(blocks, ceil_div(blocks, multiprocessors));
+  const int each = ceil_div(blocks, multiprocessors);
+  // Uneven shares: 24576 rows are 1.3 such blocks a multiprocessor.
+  if (bf16 && slices == 1 && blocks * 8 < each * multiprocessors * 7) return {};
+  if (each > 1) form.ctas = ceil_div(blocks, each);
   return form;
 }
 

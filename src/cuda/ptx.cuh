@@ -224,6 +224,25 @@ __device__ __forceinline__ void tensor_store(const void* map,
 __device__ __forceinline__ void tensor_store_wait_read() {
   asm volatile("cp.async.bulk.commit_group;\n\tcp.async.bulk.wait_group.read 0;" ::: "memory");
 }
+/// A contiguous bulk copy from shared memory, in the thread's group of stores; both sides aligned
+/// to 16 bytes.
+__device__ __forceinline__ void bulk_store(void* destination,
+                                           std::uint32_t source,
+                                           std::uint32_t bytes,
+                                           std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, %3;" ::"l"(
+          destination),
+      "r"(source), "r"(bytes), "l"(policy)
+      : "memory");
+}
+__device__ __forceinline__ void bulk_store_commit() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+/// Waits until the thread's committed groups of stores have read shared memory.
+__device__ __forceinline__ void bulk_store_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
 __device__ __forceinline__ void tensor_map_prefetch(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }

@@ -273,7 +273,7 @@ Result<bool> SelfTest::turned_forms(const MatrixCase& of) {
   for (const int tokens : {kTokens, kTokensTwo}) {
     Matmul p = of.product;
     p.tokens = tokens;
-    p.parts = tokens == kTokens ? 2 : 1;
+    p.parts = of.type == TileType::fp8 && tokens == kTokens ? 2 : 1;
     if (of.type == TileType::fp8 && tokens == kTokensTwo) p.end = MatmulEnd::bf16;
     for (DenseForm form : cuda::turned_forms(p)) {
       form.ctas = turned_repeats(form) ? 1 : 0;

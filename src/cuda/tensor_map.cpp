@@ -20,16 +20,16 @@ Status encode_map(CUtensorMap& map,
                   const cuuint64_t (&sizes)[kRank],
                   const cuuint64_t (&strides)[kRank - 1],
                   const cuuint32_t (&box)[kRank],
-                  CUtensorMapSwizzle swizzle) {
+                  CUtensorMapSwizzle swizzle,
+                  CUtensorMapL2promotion promotion) {
   const TensorMapEncoder encode = tensor_map_encoder();
   if (encode == nullptr)
     return make_error(ErrorCode::device_error, "the driver has no cuTensorMapEncodeTiled");
   cuuint32_t steps[kRank];
   std::fill_n(steps, kRank, 1U);
-  const CUresult made =
-      encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, kRank, const_cast<void*>(data), sizes, strides,
-             box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult made = encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, kRank, const_cast<void*>(data),
+                               sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+                               promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (made != CUDA_SUCCESS)
     return make_error(ErrorCode::device_error,
                       "cuTensorMapEncodeTiled: error {} for {} rows of {} bytes, stride {}",
@@ -44,7 +44,8 @@ Status make_tensor_map(CUtensorMap& map, const TensorRows& rows, int box_rows) {
                                static_cast<cuuint64_t>(rows.rows)};
   const cuuint64_t strides[1] = {static_cast<cuuint64_t>(rows.stride_bytes)};
   const cuuint32_t box[2] = {kBox, static_cast<cuuint32_t>(box_rows)};
-  return encode_map(map, rows.data, sizes, strides, box, CU_TENSOR_MAP_SWIZZLE_128B);
+  return encode_map(map, rows.data, sizes, strides, box, CU_TENSOR_MAP_SWIZZLE_128B,
+                    CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
 }
 
 Status make_weight_maps(WeightMaps& maps, const Matmul& p, const DenseForm& form) {
@@ -58,8 +59,9 @@ Status make_weight_maps(WeightMaps& maps, const Matmul& p, const DenseForm& form
   for (int rows = step; rows <= std::min(form.rows, kTileRows); rows += step) {
     const cuuint32_t box[4] = {kGroupBytes, static_cast<cuuint32_t>(form.slot_width / kTileChunk),
                                static_cast<cuuint32_t>(rows / 8), 1};
+    // A box is asked for in pieces of 128 bytes, 1 KB apart, and the rest of each KB later.
     KOHO_TRY(encode_map(maps.of[rows / 8 - 1], p.weight, sizes, strides, box,
-                        CU_TENSOR_MAP_SWIZZLE_NONE));
+                        CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE));
   }
   return {};
 }

@@ -73,7 +73,8 @@ TEST(DenseForm, IsOneThatThereIsForTheModelsShapes) {
         Shape{TileType::fp8, 24576, 5120}, Shape{TileType::fp8, 6144, 5120},
         Shape{TileType::fp8, 3072, 5120}, Shape{TileType::fp8, 14336, 4096},
         Shape{TileType::fp8, 4096, 12288}, Shape{TileType::bf16, 151552, 10240},
-        Shape{TileType::bf16, 37888, 10240}, Shape{TileType::bf16, 18944, 10240}})
+        Shape{TileType::bf16, 37888, 10240}, Shape{TileType::bf16, 18944, 10240},
+        Shape{TileType::bf16, 151552, 8192}})
     expect_possible(shape);
 }
 
@@ -112,6 +113,17 @@ TEST(DenseForm, TurnsWhatWasMeasuredToGain) {
   EXPECT_EQ(form(14336, 5120, 64).columns, 64);
   EXPECT_EQ(form(14336, 5120, 128).rows, 112);
   EXPECT_EQ(form(14336, 5120, 128).ctas, 0);
+  const auto head = [](int rows, int tokens) {
+    return dense_form(matrix_of({TileType::bf16, rows, 10240}, tokens), kMultiprocessors);
+  };
+  EXPECT_EQ(head(151552, 16).rows, 0);
+  EXPECT_EQ(head(151552, 32).rows, 144);
+  EXPECT_EQ(head(151552, 128).ctas, 132);
+  EXPECT_EQ(head(37888, 64).ctas, 132);
+  EXPECT_EQ(head(24576, 64).rows, 0);
+  EXPECT_EQ(head(24576, 128).rows, 144);
+  EXPECT_EQ(head(18944, 64).rows, 144);
+  EXPECT_EQ(head(18944, 64).ctas, 0);
 }
 
 }  // namespace

@@ -116,21 +116,23 @@ OpCase linear_case(const char* name, WeightQuant quant, bool mixed, bool many = 
 std::string run_linear_wide(Backend& backend,
                             std::uint64_t seed,
                             const OpCaseOptions& options,
+                            WeightQuant quant,
                             bool many) {
   Random random(seed);
+  const bool bf16 = quant == WeightQuant::none;
   const std::int64_t tokens = many ? random.integer(129, 1500) : random.integer(17, 128);
   const std::int64_t columns =
-      many ? random.pick({16, 48, 272, 528})
-           : random.pick({256, 272, 512, 784, 1024, 1040, 1536, 2576, 3072});
+      many   ? random.pick({16, 48, 272, 528})
+      : bf16 ? random.pick({256, 272, 640, 1024})
+             : random.pick({256, 272, 512, 784, 1024, 1040, 1536, 2576, 3072});
   const std::int64_t tiles =
       many                 ? random.pick({40, 97, 200, 384, 384})
+      : bf16               ? random.pick({200, 264, 297, 330, 580})
       : random.chance(0.4) ? random.integer(33, 40)
                            : random.pick({28, 45, 52, 56, 72, 80, 96, 108, 136, 180, 224, 264});
   const std::int64_t rows =
       64 * tiles - (many ? random.pick({0, 16, 48}) : random.pick({0, 0, 16, 40, 3}));
-  const bool bf16 = !many && tiles > 200 && random.chance(0.5);
-  const RandomLinear weight(random, bf16 ? WeightQuant::none : WeightQuant::fp8_channel, rows,
-                            columns, random.chance(0.5));
+  const RandomLinear weight(random, quant, rows, columns, random.chance(0.5));
   const LinearSource source = weight.source();
   Result<Linear> placed = backend.place_linear({&source, 1});
   if (!placed.ok()) return fault_of("place_linear", std::move(placed).error());
@@ -138,7 +140,7 @@ std::string run_linear_wide(Backend& backend,
   const RandomActivation x(
       random_values(random, DType::bf16, {tokens, columns}, random_spread(random, true)));
   const DeviceActivation x_arrays(backend, x, placed->needs, 0);
-  const DType out_dtype = !many && random.chance(0.3) ? DType::f32 : DType::bf16;
+  const DType out_dtype = !many && random.chance(bf16 ? 0.6 : 0.3) ? DType::f32 : DType::bf16;
   DeviceArray out(backend, out_dtype, {tokens, rows},
                   many ? random.pick({0, 8}) : random.pick({0, 0, 8, 5}));
   faults += fault_of("linear", backend.linear(out.view(), x_arrays.view(), *placed));
@@ -179,10 +181,10 @@ std::string run_linear_wide(Backend& backend,
   return faults + compare_bits("out, run again", out.get(), got);
 }
 
-OpCase linear_wide_case(const char* name, bool many) {
+OpCase linear_wide_case(const char* name, WeightQuant quant, bool many) {
   return {name,
           [=](Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
-            return run_linear_wide(backend, seed, options, many);
+            return run_linear_wide(backend, seed, options, quant, many);
           },
           true};
 }
@@ -484,8 +486,9 @@ std::vector<OpCase> linear_cases() {
           linear_case("linear_mixed", WeightQuant::none, true),
           linear_case("linear_bf16_many", WeightQuant::none, false, true),
           linear_case("linear_fp8_channel_many", WeightQuant::fp8_channel, false, true),
-          linear_wide_case("linear_fp8_wide", false),
-          linear_wide_case("linear_fp8_wide_many", true),
+          linear_wide_case("linear_bf16_wide", WeightQuant::none, false),
+          linear_wide_case("linear_fp8_wide", WeightQuant::fp8_channel, false),
+          linear_wide_case("linear_fp8_wide_many", WeightQuant::fp8_channel, true),
           {"linear_fp8_prompt", run_linear_prompt, true},
           route_case("route", RouteSize::any),
           route_case("route_few", RouteSize::few),
