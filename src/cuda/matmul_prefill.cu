@@ -41,7 +41,7 @@ constexpr int kThreads = 384;
 constexpr int kWriters = 3;  // warps
 constexpr int kWeightBytes = kBlockRows * kBox;
 constexpr int kBarrierBytes = 1024;  // and items
-constexpr int kItems = 32;           // that are known at once, see ItemList
+constexpr int kItems = 16;           // that are known at once, see ItemList
 
 template <int kColumns>
 struct PrefillPlan {
@@ -67,23 +67,30 @@ struct PrefillItem {
 };
 
 struct PrefillWork {
+  PromptSlices slices;
   int entries;  // or slices of the tokens of one matrix
   int blocks;
   int items;
 
   /// By whole warps, as warp_index().
-  __device__ PrefillWork(const Matmul& p, int slices)
-      : entries(__shfl_sync(0xFFFFFFFFU, p.entries != nullptr ? *p.entry_count : slices, 0)),
+  __device__ PrefillWork(const Matmul& p, const PromptSlices& slices)
+      : slices(slices),
+        entries(__shfl_sync(0xFFFFFFFFU, p.entries != nullptr ? *p.entry_count : slices.count, 0)),
         blocks((p.tiles + kPrefillTiles - 1) / kPrefillTiles),
         items(entries * blocks) {}
+  /// Of one matrix. The larger operand passes once, the other again from L2.
+  __device__ __forceinline__ PrefillItem slice(const Matmul& p, int index) const {
+    const bool blocks_first = p.rows > p.tokens;
+    const int one = blocks_first ? entries : blocks;
+    const int turn = index / one;
+    const int rest = index - turn * one;
+    const int at = blocks_first ? rest : turn;
+    const int first = prompt_slice_begin(p.tokens, slices, at);
+    return {0, blocks_first ? turn : rest, first,
+            prompt_slice_begin(p.tokens, slices, at + 1) - first};
+  }
   __device__ __forceinline__ PrefillItem item(const Matmul& p, int index) const {
-    if (p.entries == nullptr) {  // the larger operand passes once, the other again from L2
-      const bool blocks_first = p.rows > p.tokens;
-      const int slice = blocks_first ? index % entries : index / blocks;
-      const int first = prompt_slice_begin(p.tokens, kPrefillStep, slice, entries);
-      return {0, blocks_first ? index / entries : index % blocks, first,
-              prompt_slice_begin(p.tokens, kPrefillStep, slice + 1, entries) - first};
-    }
+    if (p.entries == nullptr) return slice(p, index);
     // Entries of one expert pass over its weights together, so that these come from memory once.
     const int at = index / blocks;
     const MatmulEntry any = p.entries[at];
@@ -143,27 +150,114 @@ __device__ __forceinline__ int cta_rank() {
   return static_cast<int>(blockIdx.x) % 2;
 }
 
-/// One warp looks items up and fills the ring. NOTE: the whole warp runs this, and what is the same
-/// in all lanes comes from shuffles, so that addresses stay in uniform registers: a step takes 45
+/// One item's operands on their way into the ring; by a whole warp. NOTE: what is the same in all
+/// lanes comes from shuffles, so that addresses stay in uniform registers: a step takes 45
 /// instructions. As one lane's work it took 65, and as long as the step's products.
 template <int kColumns>
-__device__ void copy_operands(const Matmul& p,
-                              const PrefillMaps& maps,
-                              const PrefillWork& work,
-                              const ItemList& list,
-                              std::uint32_t full,
-                              std::uint32_t empty,
-                              std::uint32_t ring) {
+struct OperandCopies {
+  using Plan = PrefillPlan<kColumns>;
+
+  const Matmul& p;
+  const PrefillMaps& maps;
+  std::uint32_t full;
+  std::uint32_t ring;
+  Cursor<Plan::kStages> at;
+  const std::uint8_t* weight = nullptr;  // the next step's, of the first tile
+  int second = 0;                        // bytes to the second one's
+  int row = 0;                           // the first token's
+  int form = 0;
+  int columns = 0;
+
+  /// The item that lane `place` has.
+  __device__ __forceinline__ void begin(const PrefillItem& mine, int place) {
+    const auto uniform = [&](int value) { return __shfl_sync(0xFFFFFFFFU, value, place); };
+    const int tile_bytes = kTileRows * p.width_bytes;
+    const int tile = (uniform(mine.block) * 2 + cta_rank()) * kRowTiles;
+    form = uniform(form_of<kColumns>(mine));
+    columns = Plan::kLeast + form * kPrefillStep;
+    // Where a tile is missing, the one before is copied again: nobody writes its results.
+    static_assert(kRowTiles == 2);
+    weight = p.weight +
+             (static_cast<std::int64_t>(uniform(mine.expert)) * p.tiles + min(tile, p.tiles - 1)) *
+                 tile_bytes;
+    second = tile + 1 < p.tiles ? tile_bytes : 0;
+    row = uniform(mine.first) + cta_rank() * columns / 2;
+  }
+  /// The slot's bytes on its barrier, and `bytes` of each weight tile under way. By one lane.
+  __device__ __forceinline__ void weights(std::uint32_t bytes, std::uint64_t policy) const {
+    const std::uint32_t barrier = full + 8U * static_cast<std::uint32_t>(at.slot);
+    const std::uint32_t to = ring + static_cast<std::uint32_t>(at.slot * Plan::kStage);
+    mbarrier_arrive_expect(barrier, kRowTiles * bytes + static_cast<std::uint32_t>(columns * kBox));
+    bulk_copy(to, weight, bytes, barrier, policy);
+    bulk_copy(to + static_cast<std::uint32_t>(kTileRows * kBox), weight + second, bytes, barrier,
+              policy);
+  }
+  /// The CTA's half of the tokens, to both. By one lane.
+  __device__ __forceinline__ void tokens(int column) const {
+    const auto half = static_cast<std::uint32_t>(kWeightBytes + cta_rank() * columns / 2 * kBox);
+    tensor_copy_to_cluster(ring + static_cast<std::uint32_t>(at.slot * Plan::kStage) + half,
+                           &maps.of[form], column, row,
+                           full + 8U * static_cast<std::uint32_t>(at.slot), 3);
+  }
+};
+
+constexpr std::uint32_t kWholeStep = kBox * kTileRows;  // bytes of a weight tile
+
+/// Bytes of K of one matrix' first item that are under way before items are looked up.
+template <int kColumns>
+__device__ __forceinline__ int prefill_ahead(const Matmul& p, int items) {
+  if (p.entries != nullptr || static_cast<int>(blockIdx.x) / 2 >= items) return 0;
+  return min(PrefillPlan<kColumns>::kStages, p.width_bytes / kBox) * kBox;
+}
+
+/// Begins them with the weights, which are no kernel's results, and with barriers of this CTA
+/// alone.
+template <int kColumns>
+__device__ __forceinline__ int copy_weights_ahead(OperandCopies<kColumns>& first,
+                                                  const PrefillWork& work) {
+  const int ahead = prefill_ahead<kColumns>(first.p, work.items);
+  first.begin(work.slice(first.p, static_cast<int>(blockIdx.x) / 2), 0);
+  const std::uint64_t policy = evict_normal_policy();
+#pragma unroll 1
+  for (int column = 0; column < ahead; column += kBox, first.at.advance()) {
+    if (elect_one()) first.weights(kWholeStep, policy);
+    first.weight += kWholeStep;
+  }
+  return ahead;
+}
+template <int kColumns>
+__device__ __forceinline__ void copy_tokens_ahead(OperandCopies<kColumns>& first, int ahead) {
+  first.at = {};
+#pragma unroll 1
+  for (int column = 0; column < ahead; column += kBox, first.at.advance())
+    if (elect_one()) first.tokens(column);
+}
+
+/// One warp looks items up and fills the ring; it leaves when nobody sends to its CTA any more.
+template <int kColumns>
+__device__ __forceinline__ void copy_operands(const Matmul& p,
+                                              const PrefillMaps& maps,
+                                              const PrefillWork& work,
+                                              const ItemList& list,
+                                              std::uint32_t full,
+                                              std::uint32_t empty,
+                                              std::uint32_t ring) {
   using Plan = PrefillPlan<kColumns>;
   constexpr int kTogether = 8;  // items looked up at once: their time is hardly that of one
   static_assert(Plan::kStages + 3 <= kItems - kTogether,
                 "an item would be overwritten before it is read");
-  const int rank = cta_rank();
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const std::uint64_t policy = evict_normal_policy();
-  const int tile_bytes = kTileRows * p.width_bytes;
   const int stride = static_cast<int>(gridDim.x) / 2;
-  Cursor<Plan::kStages> at;
+  const int whole = p.width_bytes / kBox * kBox;
+  const std::uint32_t rest = static_cast<std::uint32_t>(p.width_bytes - whole) * kTileRows;
+  OperandCopies<kColumns> copies{p, maps, full, ring, {}};
+  auto& at = copies.at;
+  const auto slot_empty = [&] {
+    mbarrier_wait(empty + 8U * static_cast<std::uint32_t>(at.slot), at.phase ^ 1U);
+  };
+  int column = prefill_ahead<kColumns>(p, work.items);
+  for (int passed = 0; passed < column; passed += kBox) at.advance();
   PrefillItem mine{};
   int number = 0;
   for (int index = static_cast<int>(blockIdx.x) / 2; index < work.items;
@@ -173,64 +267,27 @@ __device__ void copy_operands(const Matmul& p,
       mine = work.item(p, index + lane * stride);
       list.put(number + lane, mine);
     }
-    const auto uniform = [&](int value) { return __shfl_sync(0xFFFFFFFFU, value, place); };
-    const int tile = (uniform(mine.block) * 2 + rank) * kRowTiles;
-    const int form = uniform(form_of<kColumns>(mine));
-    const int columns = Plan::kLeast + form * kPrefillStep;
-    // Where a tile is missing, the one before is copied again: nobody writes its results.
-    static_assert(kRowTiles == 2);
-    const std::uint8_t* weight =
-        p.weight +
-        (static_cast<std::int64_t>(uniform(mine.expert)) * p.tiles + min(tile, p.tiles - 1)) *
-            tile_bytes;
-    const int second = tile + 1 < p.tiles ? tile_bytes : 0;
-    const int row = uniform(mine.first) + rank * columns / 2;
-    const std::uint32_t tokens =
-        ring + static_cast<std::uint32_t>(kWeightBytes + rank * columns / 2 * kBox);
-    const auto token_bytes = static_cast<std::uint32_t>(columns * kBox);
-    // A slot's bytes on its barrier, and `bytes` of each weight tile under way.
-    const auto copy_weights = [&](std::uint32_t bytes) {
-      const std::uint32_t barrier = full + 8U * static_cast<std::uint32_t>(at.slot);
-      const std::uint32_t to = ring + static_cast<std::uint32_t>(at.slot * Plan::kStage);
-      mbarrier_arrive_expect(barrier, kRowTiles * bytes + token_bytes);
-      bulk_copy(to, weight, bytes, barrier, policy);
-      bulk_copy(to + static_cast<std::uint32_t>(kTileRows * kBox), weight + second, bytes, barrier,
-                policy);
-    };
-    const auto copy_tokens = [&](int column) {
-      const std::uint32_t barrier = full + 8U * static_cast<std::uint32_t>(at.slot);
-      const auto slot = static_cast<std::uint32_t>(at.slot * Plan::kStage);
-      tensor_copy_to_cluster(tokens + slot, &maps.of[form], column, row, barrier, 3);
-    };
-    constexpr std::uint32_t kWhole = kBox * kTileRows;
-    const int whole = p.width_bytes / kBox * kBox;
-    const std::uint32_t rest = static_cast<std::uint32_t>(p.width_bytes - whole) * kTileRows;
-    int column = 0;
-    if (number == 0 && p.entries == nullptr) {  // weights are no kernel's results
-      const int ahead = min(Plan::kStages * kBox, whole);
-      for (; column < ahead; column += kBox, at.advance(), weight += kWhole)
-        if (elect_one()) copy_weights(kWhole);
-      grid_begin();
-      at = {};
-      for (column = 0; column < ahead; column += kBox, at.advance())
-        if (elect_one()) copy_tokens(column);
-    }
-    for (; column < whole; column += kBox, at.advance(), weight += kWhole) {
-      mbarrier_wait(empty + 8U * static_cast<std::uint32_t>(at.slot), at.phase ^ 1U);
+    copies.begin(mine, place);
+    copies.weight += column * kTileRows;
+    for (; column < whole; column += kBox, at.advance(), copies.weight += kWholeStep) {
+      slot_empty();
       if (elect_one()) {
-        copy_weights(kWhole);
-        copy_tokens(column);
+        copies.weights(kWholeStep, policy);
+        copies.tokens(column);
       }
     }
     if (rest != 0) {
-      mbarrier_wait(empty + 8U * static_cast<std::uint32_t>(at.slot), at.phase ^ 1U);
+      slot_empty();
       if (elect_one()) {
-        copy_weights(rest);
-        copy_tokens(column);
+        copies.weights(rest, policy);
+        copies.tokens(column);
       }
       at.advance();
     }
+    column = 0;
   }
+  grid_release();
+  for (int slot = 0; slot < Plan::kStages; ++slot, at.advance()) slot_empty();
 }
 
 /// Where a multiplying warpgroup leaves an item's results, rounded to bf16, for those that write
@@ -438,18 +495,22 @@ __device__ __forceinline__ void write_results(const Matmul& p,
 
 /// Has the copy engine store what a warpgroup left of an item, as one thread; returns when the
 /// place is free again. NOTE: in boxes of kPrefillStep tokens, since the next ones are another
-/// item's.
+/// item's, and one box after the other while the next item is copied: stored at once, they hold up
+/// copies into the ring when it is at its emptiest.
 template <int kColumns>
 __device__ __forceinline__ void store_results(const PrefillMaps& maps,
                                               const PrefillItem& item,
                                               const Handed<kColumns>& handed,
                                               int group,
-                                              int row) {
+                                              int row,
+                                              bool last) {
   proxy_fence();
 #pragma unroll 1
-  for (int token = 0; token < item.count; token += kPrefillStep)
+  for (int token = 0; token < item.count; token += kPrefillStep) {
     tensor_store(&maps.out, row * 2, item.first + token, handed.place(group, token, 0));
-  tensor_store_wait_read();
+    if (!last) tensor_store_wait_read();
+  }
+  if (last) tensor_store_wait_read();
 }
 
 /// Writes items' results while the next ones are multiplied. Before a place is given back, the
@@ -511,7 +572,8 @@ __device__ void write_items(const Matmul& p,
   int number = 0;
   for (int index = first; index < work.items; index += stride, phase ^= 1U) {
     const PrefillItem item = following;
-    if (index + stride < work.items) following = list.get(++number);
+    const bool last = index + stride >= work.items;
+    if (!last) following = list.get(++number);
     load_scales(following);
     const int tile = (item.block * 2 + cta_rank()) * kRowTiles;
     for (int group = 0; group < 2; ++group) {
@@ -520,8 +582,8 @@ __device__ void write_items(const Matmul& p,
       if (tile + group < p.tiles) {
         if (!kMayStore<kColumns> || !maps.stores)
           write_results<kColumns>(p, item, handed, group, row, writer);
-        else if (writer == 0 && elect_one())
-          store_results<kColumns>(maps, item, handed, group, row);
+        else if (writer == (last ? group : 0) && elect_one())
+          store_results<kColumns>(maps, item, handed, group, row, last);
       }
       if (group == 0) store_scales(following, phase ^ 1U);
       arrive(group);
@@ -692,7 +754,7 @@ template <TileType kType, int kColumns, bool kParts>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     prefill_kernel(const __grid_constant__ Matmul p,
                    const __grid_constant__ PrefillMaps maps,
-                   int slices) {
+                   const __grid_constant__ PromptSlices slices) {
   using Plan = PrefillPlan<kColumns>;
   extern __shared__ std::uint8_t unaligned[];
   const std::uint32_t base = (shared_address(unaligned) + 1023U) / 1024U * 1024U;
@@ -705,11 +767,20 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   auto* scales =
       reinterpret_cast<float*>(unaligned + (results - shared_address(unaligned)) + Plan::kHanded);
   const Handed<kColumns> handed{results, scales, handed_full, handed_full + 16U};
-  if (threadIdx.x == 0) {
-    for (int slot = 0; slot < Plan::kStages; ++slot) {
-      mbarrier_init(full + 8U * static_cast<std::uint32_t>(slot), 1);
-      mbarrier_init(empty + 8U * static_cast<std::uint32_t>(slot), 2 * kConsumers / 32);
+  const int warp = warp_index();
+  OperandCopies<kColumns> first{p, maps, full, ring, {}};
+  int ahead = 0;  // not of other warps
+  if (warp == kConsumers / 32) {
+    if (elect_one()) {
+      for (int slot = 0; slot < Plan::kStages; ++slot)
+        mbarrier_init(full + 8U * static_cast<std::uint32_t>(slot), 1);
+      mbarrier_init_fence();
     }
+    __syncwarp();
+    if (p.entries == nullptr) ahead = copy_weights_ahead(first, PrefillWork(p, slices));
+  } else if (threadIdx.x == 0) {
+    for (int slot = 0; slot < Plan::kStages; ++slot)
+      mbarrier_init(empty + 8U * static_cast<std::uint32_t>(slot), 2 * kConsumers / 32);
     for (std::uint32_t group = 0; group < 2; ++group) {
       mbarrier_init(handed.full + 8U * group, kConsumers / 2);
       mbarrier_init(handed.empty + 8U * group, kWriters * 32);
@@ -720,9 +791,8 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   __syncthreads();
   cluster_arrive();
   cluster_wait();  // both CTAs' barriers are ready
-  const int warp = warp_index();
-  // The warp that copies one matrix begins with weights and waits then.
-  if (warp != kConsumers / 32 || p.entries != nullptr) grid_begin();
+  grid_wait();     // the next kernel is released when all has been copied
+  copy_tokens_ahead(first, ahead);
   const PrefillWork work(p, slices);
   if (warp >= kConsumers / 32) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
@@ -734,8 +804,6 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
     multiply_items<kType, kColumns, kParts>(p, work, list, full, empty, ring, handed);
   }
-  __syncwarp();
-  cluster_barrier();  // NOTE: no CTA may leave while the other sends to it
 }
 
 template <TileType kType, int kColumns, bool kParts>
@@ -751,8 +819,8 @@ cudaError_t launch_form(const Matmul& p,
   });
   if (ready != cudaSuccess) return ready;
   const int clusters = multiprocessors / 2;
-  const int slices =
-      p.entries != nullptr ? 0 : prompt_slices(prefill_cut(p, kColumns, multiprocessors));
+  const PromptSlices slices =
+      p.entries != nullptr ? PromptSlices{} : cut_prompt(prefill_cut(p, kColumns, multiprocessors));
   return launch_kernel(kernel,
                        {dim3(static_cast<unsigned>(clusters * 2)), dim3(kThreads),
                         static_cast<std::size_t>(Plan::kShared)},

@@ -60,9 +60,23 @@ constexpr PromptCut prefill_cut(const Matmul& parameters, int columns, int multi
           .clusters = multiprocessors / 2};
 }
 
-/// Where slice `slice` of `slices` begins, up to cut.tokens: no two differ by more than a step.
-constexpr int prompt_slice_begin(int tokens, int step, int slice, int slices) {
-  const int begin = ceil_div(tokens, step) * slice / slices * step;
+/// The slices of one matrix' tokens, in steps of kPrefillStep. NOTE: the longer ones come first:
+/// clusters, which take every so many items, then have the same number of them, or nearly.
+struct PromptSlices {
+  int count = 0;
+  int steps = 0;   // of a slice
+  int longer = 0;  // the first so many have one more
+};
+constexpr PromptSlices cut_prompt(const PromptCut& cut) {
+  const int count = prompt_slices(cut);
+  const int steps = ceil_div(cut.tokens, cut.step);
+  return {.count = count, .steps = steps / count, .longer = steps % count};
+}
+
+/// Where slice `slice` begins, up to `tokens`.
+constexpr int prompt_slice_begin(int tokens, const PromptSlices& slices, int slice) {
+  const int longer = slice < slices.longer ? slice : slices.longer;
+  const int begin = (slice * slices.steps + longer) * kPrefillStep;
   return begin < tokens ? begin : tokens;
 }
 

@@ -21,15 +21,15 @@ PromptCut cut_of(int tokens, int rows) {
 TEST(PromptSlices, HaveEachTokenOnceAndRoomForAll) {
   for (const int rows : {16, 1792, 3584, 5120, 24576})
     for (int tokens = 1; tokens < 20000; tokens += tokens < 400 ? 1 : 397) {
-      const int slices = prompt_slices(cut_of(tokens, rows));
-      ASSERT_GE(slices, 1);
-      EXPECT_EQ(prompt_slice_begin(tokens, kPrefillStep, 0, slices), 0);
-      EXPECT_EQ(prompt_slice_begin(tokens, kPrefillStep, slices, slices), tokens);
-      for (int slice = 0; slice < slices; ++slice) {
-        const int begin = prompt_slice_begin(tokens, kPrefillStep, slice, slices);
-        const int end = prompt_slice_begin(tokens, kPrefillStep, slice + 1, slices);
+      const PromptSlices slices = cut_prompt(cut_of(tokens, rows));
+      ASSERT_GE(slices.count, 1);
+      EXPECT_EQ(prompt_slice_begin(tokens, slices, 0), 0);
+      EXPECT_EQ(prompt_slice_begin(tokens, slices, slices.count), tokens);
+      for (int slice = 0; slice < slices.count; ++slice) {
+        const int begin = prompt_slice_begin(tokens, slices, slice);
+        const int end = prompt_slice_begin(tokens, slices, slice + 1);
         EXPECT_EQ(begin % kPrefillStep, 0);
-        EXPECT_GT(end, begin) << tokens << " tokens, slice " << slice << " of " << slices;
+        EXPECT_GT(end, begin) << tokens << " tokens, slice " << slice << " of " << slices.count;
         EXPECT_LE(end - begin, kPrefillColumns);
       }
     }
@@ -40,6 +40,25 @@ TEST(PromptSlices, HaveEachTokenOnceAndRoomForAll) {
 TEST(PromptSlices, FillTheLastRound) {
   EXPECT_EQ(prompt_slices(cut_of(4096, 5120)), 23);
   EXPECT_EQ(prompt_slices(cut_of(4096, 1792)), 28);
+}
+
+/// 5120x1536: a cluster takes every 66th item, whose slices go round. Spread evenly, the longer
+/// ones fell on some clusters twice at 4,096 tokens and three times at 8,192.
+TEST(PromptSlices, GiveClustersTheLongerOnesInTurn) {
+  const auto longer_max = [](int tokens) {
+    const PromptCut cut = cut_of(tokens, 5120);
+    const PromptSlices slices = cut_prompt(cut);
+    int most = 0;
+    for (int cluster = 0; cluster < cut.clusters; ++cluster) {
+      int longer = 0;
+      for (int item = cluster; item < slices.count * cut.blocks; item += cut.clusters)
+        longer += item % slices.count < slices.longer ? 1 : 0;
+      most = longer > most ? longer : most;
+    }
+    return most;
+  };
+  EXPECT_EQ(longer_max(4096), 1);
+  EXPECT_EQ(longer_max(8192), 2);
 }
 
 /// What was timed beside cuBLASLt on an H200 (docs/kernels/linear.md): the first two lost, the
