@@ -4,6 +4,8 @@
 // Results do not depend on it. No GPU.
 #pragma once
 
+#include <cstdint>
+
 #include "base/arithmetic.h"
 #include "cuda/matmul_hopper.h"
 
@@ -60,23 +62,21 @@ constexpr PromptCut prefill_cut(const Matmul& parameters, int columns, int multi
           .clusters = multiprocessors / 2};
 }
 
-/// The slices of one matrix' tokens, in steps of kPrefillStep. NOTE: the longer ones come first:
-/// clusters, which take every so many items, then have the same number of them, or nearly.
+/// The slices of one matrix' tokens: no two differ by more than a step.
 struct PromptSlices {
   int count = 0;
-  int steps = 0;   // of a slice
-  int longer = 0;  // the first so many have one more
+  int length = 0;  // steps of each, in 65,536ths, rounded up: a GPU finds borders without dividing
 };
 constexpr PromptSlices cut_prompt(const PromptCut& cut) {
   const int count = prompt_slices(cut);
-  const int steps = ceil_div(cut.tokens, cut.step);
-  return {.count = count, .steps = steps / count, .longer = steps % count};
+  const std::int64_t steps = ceil_div(cut.tokens, cut.step);
+  return {.count = count, .length = static_cast<int>(ceil_div<std::int64_t>(steps << 16U, count))};
 }
 
 /// Where slice `slice` begins, up to `tokens`.
 constexpr int prompt_slice_begin(int tokens, const PromptSlices& slices, int slice) {
-  const int longer = slice < slices.longer ? slice : slices.longer;
-  const int begin = (slice * slices.steps + longer) * kPrefillStep;
+  const auto step = static_cast<int>((static_cast<std::int64_t>(slice) * slices.length) >> 16U);
+  const int begin = step * kPrefillStep;
   return begin < tokens ? begin : tokens;
 }
 

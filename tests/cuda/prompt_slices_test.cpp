@@ -42,25 +42,6 @@ TEST(PromptSlices, FillTheLastRound) {
   EXPECT_EQ(prompt_slices(cut_of(4096, 1792)), 28);
 }
 
-/// 5120x1536: a cluster takes every 66th item, whose slices go round. Spread evenly, the longer
-/// ones fell on some clusters twice at 4,096 tokens and three times at 8,192.
-TEST(PromptSlices, GiveClustersTheLongerOnesInTurn) {
-  const auto longer_max = [](int tokens) {
-    const PromptCut cut = cut_of(tokens, 5120);
-    const PromptSlices slices = cut_prompt(cut);
-    int most = 0;
-    for (int cluster = 0; cluster < cut.clusters; ++cluster) {
-      int longer = 0;
-      for (int item = cluster; item < slices.count * cut.blocks; item += cut.clusters)
-        longer += item % slices.count < slices.longer ? 1 : 0;
-      most = longer > most ? longer : most;
-    }
-    return most;
-  };
-  EXPECT_EQ(longer_max(4096), 1);
-  EXPECT_EQ(longer_max(8192), 2);
-}
-
 /// What was timed beside cuBLASLt on an H200 (docs/kernels/linear.md): the first two lost, the
 /// others won.
 TEST(PromptSlices, KeepClustersBusyWhereTheKernelIsTheFasterOne) {
