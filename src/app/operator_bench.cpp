@@ -51,7 +51,7 @@ Result<double> time_call(Backend& backend, const OpBench& bench, std::int64_t ca
     return {};
   }));
   std::vector<double> times;
-  constexpr int kReplays = 7;
+  constexpr int kReplays = 15;
   for (int replay = 0; replay <= kReplays; ++replay) {
     const Clock::time_point start = Clock::now();
     KOHO_TRY(graph->replay());
