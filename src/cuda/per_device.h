@@ -21,7 +21,7 @@ class PerDevice {
     const int known = numbers_[device].load(std::memory_order_acquire);
     if (known != 0) return known;
     const int number = find();
-    numbers_[device].store(number, std::memory_order_release);
+    if (number != 0) numbers_[device].store(number, std::memory_order_release);
     return number;
   }
   /// What make() says on the current GPU; once it has succeeded there, cudaSuccess without it.

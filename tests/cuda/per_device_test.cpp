@@ -51,6 +51,17 @@ TEST(PerDevice, AsksAgainWhereItFailed) {
   EXPECT_EQ(made, 4);
 }
 
+TEST(PerDevice, AFailureKeepsWhatAnotherHasFoundMeanwhile) {
+  PerDevice facts;
+  current = 2;
+  EXPECT_EQ(facts.number([&] {
+    EXPECT_EQ(facts.number([] { return 5; }), 5);
+    return 0;
+  }),
+            0);
+  EXPECT_EQ(facts.number([] { return 6; }), 5);
+}
+
 TEST(PerDevice, AsksEachTimeWhereItCannotKeep) {
   for (const int device : {-1, 16, 1000}) {
     PerDevice facts;
