@@ -31,7 +31,7 @@ double floor_us(const OpBench& bench, const Ceilings& ceilings) {
 }
 
 /// Calls that one timing takes together: some milliseconds, so that what a graph takes to begin and
-/// end (10 to 20 us) is below a hundredth of them.
+/// end (10 to 30 us) is below a hundredth of them.
 std::int64_t calls_of(const OpBench& bench, const Ceilings& ceilings) {
   constexpr double kLaunchUs = 3.0;
   constexpr double kTogetherUs = 6000.0;

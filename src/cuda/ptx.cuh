@@ -220,9 +220,18 @@ __device__ __forceinline__ void tensor_store(const void* map,
       "r"(column), "r"(row), "r"(source)
       : "memory");
 }
+/// The thread's tensor and bulk stores so far become a group.
+__device__ __forceinline__ void bulk_store_commit() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+/// Waits until the thread's committed groups of stores have read shared memory.
+__device__ __forceinline__ void bulk_store_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
 /// Waits until the thread's stores so far have read shared memory.
 __device__ __forceinline__ void tensor_store_wait_read() {
-  asm volatile("cp.async.bulk.commit_group;\n\tcp.async.bulk.wait_group.read 0;" ::: "memory");
+  bulk_store_commit();
+  bulk_store_wait_read();
 }
 /// A contiguous bulk copy from shared memory, in the thread's group of stores; both sides aligned
 /// to 16 bytes.
@@ -235,13 +244,6 @@ __device__ __forceinline__ void bulk_store(void* destination,
           destination),
       "r"(source), "r"(bytes), "l"(policy)
       : "memory");
-}
-__device__ __forceinline__ void bulk_store_commit() {
-  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-/// Waits until the thread's committed groups of stores have read shared memory.
-__device__ __forceinline__ void bulk_store_wait_read() {
-  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 __device__ __forceinline__ void tensor_map_prefetch(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
