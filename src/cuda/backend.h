@@ -158,7 +158,8 @@ class CudaBackend final : public Backend {
   Result<std::byte*> scratch(std::int64_t bytes);
   Status run_matmul(const Matmul& parameters);
   Status run_dense(const Matmul& parameters);
-  Status run_prefill(const Matmul& parameters, std::int64_t rows, int columns);
+  /// x has `rows` rows; entries up to `columns`.
+  Status run_prefill(const Matmul& parameters, std::int64_t rows, int columns, int multiprocessors);
   /// False: cuBLASLt does not take this product.
   Result<bool> multiply_in_library(const Matmul& parameters, const LinearSegment& segment);
   Status multiply_segment(TensorView out, const Activation& x, const LinearSegment& segment);

@@ -53,6 +53,12 @@ __device__ __forceinline__ Run run_of(const Matmul& p) {
           static_cast<int>(tiles * (blockIdx.x + 1) / gridDim.x)};
 }
 
+/// Bytes of a weight row that a form has room for.
+template <int kTiles, bool kWide>
+constexpr int kDownWidthOf = kWide         ? kDownWidthMax
+                             : kTiles == 1 ? kStageWidth
+                                           : kDownThinWidth;
+
 /// The ring. kWide: slots of kStageWidth bytes of K, several a tile.
 template <bool kWide>
 struct Slots {
@@ -154,7 +160,7 @@ __device__ __forceinline__ void quantise_entry(const Matmul& p,
                                                const MatmulEntry& entry,
                                                std::uint8_t* codes,
                                                float* scales) {
-  constexpr int kSteps = (kWide ? kDownWidthMax : kTiles == 1 ? kStageWidth : kDownThinWidth) / 256;
+  constexpr int kSteps = kDownWidthOf<kTiles, kWide> / 256;
   constexpr int kRows = kTiles == 1 ? 2 : 4;
   constexpr int kWarps = kMultipliers / 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -303,6 +309,10 @@ __global__ void __launch_bounds__(kThreads, kResident)
 
 template <template <int> class Products, int kTiles, bool kWide, int kResident>
 cudaError_t launch_experts_down_form(const Matmul& p, int multiprocessors, cudaStream_t stream) {
+  if (p.type != TileType::fp8 || p.token_tiles != kTiles ||
+      p.width_bytes > kDownWidthOf<kTiles, kWide> || p.bias != nullptr || p.rows % 4 != 0 ||
+      p.x_bytes % 16 != 0)
+    return cudaErrorInvalidValue;
   constexpr int kShared = kMultiprocessorShared / kResident / 128 * 128 - kReserved;
   const auto kernel = experts_down_kernel<Products, kTiles, kWide, kResident>;
   static PerDevice prepared;

@@ -56,7 +56,6 @@ struct ProductsPortable {
 cudaError_t launch_experts_down_portable(const Matmul& p,
                                          int multiprocessors,
                                          cudaStream_t stream) {
-  if (p.token_tiles != 1) return cudaErrorInvalidValue;
   return p.width_bytes > kStageWidth
              ? launch_experts_down_form<ProductsPortable, 1, true, 3>(p, multiprocessors, stream)
              : launch_experts_down_form<ProductsPortable, 1, false, 3>(p, multiprocessors, stream);

@@ -22,6 +22,7 @@
 // Numbers: docs/kernels/README.md.
 #pragma once
 
+#include <cstddef>
 #include <cstring>
 
 #include "base/arithmetic.h"
@@ -99,8 +100,10 @@ matmul_item(const Matmul& p, int blocks, int index, int entries, int tokens_per_
     item = {expert, index % blocks, entry, here ? 1 : 0};
   } else if (p.entries != nullptr) {  // experts: tiles of one entry follow each other
     const MatmulEntry entry = p.entries[index / blocks];
-    std::uint32_t turn;
-    std::memcpy(&turn, &entry.place, sizeof turn);
+    std::uint32_t turn;  // place, and places above it
+    static_assert(offsetof(MatmulEntry, places) == offsetof(MatmulEntry, place) + 2);
+    std::memcpy(&turn, reinterpret_cast<const char*>(&entry) + offsetof(MatmulEntry, place),
+                sizeof turn);
     item = {entry.expert, index % blocks, entry.first, entry.count, turn};
   } else {
     const int first = index % entries * tokens_per_entry;
@@ -542,6 +545,8 @@ template <template <TileType, int> class Multiply, TileType kType, int kTiles>
 cudaError_t launch_matmul_form(const Matmul& p, int multiprocessors, cudaStream_t stream) {
   using Plan = MatmulPlan<kTiles, Multiply<kType, kTiles>::kRowTiles>;
   if (Multiply<kType, kTiles>::kRowTiles > 1 && p.parts > 1) return cudaErrorInvalidValue;
+  if (p.entries_together && (kTiles > 1 || p.entries_early || p.first_entry_expert >= 0))
+    return cudaErrorInvalidValue;
   const auto kernel = matmul_kernel<Multiply, kType, kTiles>;
   static PerDevice found;
   const int resident = found.number([&] {  // CTAs of a multiprocessor; 0 if the kernel cannot run

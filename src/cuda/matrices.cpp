@@ -243,7 +243,7 @@ Status CudaBackend::multiply_segment(TensorView out,
   if (segment.rows.bytes() > 0 && tokens > kDenseTokens && !f32 && aligned &&
       out.stride(0) % 8 == 0 && reinterpret_cast<std::uintptr_t>(destination) % 16 == 0) {
     if (wgmma_ && takes_prompt(p, device_.multiprocessors))
-      return run_prefill(p, tokens, kPrefillColumns);
+      return run_prefill(p, tokens, kPrefillColumns, device_.multiprocessors);
     KOHO_TRY_ASSIGN(const bool multiplied, multiply_in_library(p, segment));
     if (multiplied) return {};
   }
@@ -264,10 +264,14 @@ Status CudaBackend::multiply_segment(TensorView out,
   p.token_tiles = token_tiles(tokens);
   p.parts = matmul_parts(p.tiles, p.width_bytes);
   if (!wgmma_ || p.type == TileType::fp8_block) return run_matmul(p);
-  return tokens <= kDenseTokens ? run_dense(p) : run_prefill(p, tokens, 128);
+  return tokens <= kDenseTokens ? run_dense(p)
+                                : run_prefill(p, tokens, 128, device_.multiprocessors);
 }
 
-Status CudaBackend::run_prefill(const Matmul& p, std::int64_t rows, int columns) {
+Status CudaBackend::run_prefill(const Matmul& p,
+                                std::int64_t rows,
+                                int columns,
+                                int multiprocessors) {
   PrefillMaps maps;
   KOHO_TRY(make_prefill_maps(
       maps, {.data = p.x, .row_bytes = p.x_bytes, .rows = rows, .stride_bytes = p.x_stride_bytes},
@@ -283,7 +287,7 @@ Status CudaBackend::run_prefill(const Matmul& p, std::int64_t rows, int columns)
                          .rows = rows,
                          .stride_bytes = p.out_stride * static_cast<std::int64_t>(sizeof(Bf16))},
                         kPrefillStep));
-  KOHO_CUDA_TRY(launch_matmul_prefill(p, maps, columns, device_.multiprocessors, stream_));
+  KOHO_CUDA_TRY(launch_matmul_prefill(p, maps, columns, multiprocessors, stream_));
   return {};
 }
 
@@ -400,7 +404,8 @@ Status CudaBackend::multiply_gate_up(const GroupCall& call,
   p.out = s.inner;
   p.out_stride = call.inner_stride();
   p.end = MatmulEnd::silu_mul;
-  return form.prefill ? run_prefill(p, call.rows_max(), form.columns) : run_matmul(p);
+  return form.prefill ? run_prefill(p, call.rows_max(), form.columns, device_.multiprocessors)
+                      : run_matmul(p);
 }
 
 Status CudaBackend::multiply_down(const GroupCall& call,
@@ -439,7 +444,8 @@ Status CudaBackend::multiply_down(const GroupCall& call,
     d.x_scales_stride = s.inner_forms.block_scales_stride;
   }
   if (!quantises)
-    return form.prefill ? run_prefill(d, call.rows_max(), form.columns) : run_matmul(d);
+    return form.prefill ? run_prefill(d, call.rows_max(), form.columns, device_.multiprocessors)
+                        : run_matmul(d);
   KOHO_CUDA_TRY(wgmma_ ? launch_experts_down_wgmma(d, device_.multiprocessors, stream_)
                        : launch_experts_down_portable(d, device_.multiprocessors, stream_));
   return {};

@@ -17,11 +17,13 @@
 namespace koho::cuda {
 namespace {
 
-constexpr int kRows = 128;
+constexpr int kRows = 320;      // a prompt's block of four tiles and one more; three turned blocks
 constexpr int kColumns = 1088;  // more than four stages, the last one short
 constexpr int kTokens = 61;
 constexpr int kTokensTwo = 125;
-constexpr int kTokensMany = kPrefillColumns;
+constexpr int kTokensMany = 256;
+static_assert(kTokensMany >= kPrefillColumns + kTokens);
+constexpr int kOneCluster = 2;  // multiprocessors: it takes all items of a prompt's matrix
 constexpr int kBlocks = (kColumns + kBlockWidth - 1) / kBlockWidth;
 constexpr double kErrorMax = 2e-3;  // f32 sums of both; wgmma keeps fewer bits within a stage
 constexpr double kErrorMaxRounded = kErrorMax + 1.0 / 256.0;  // of both to bf16
@@ -77,6 +79,11 @@ double relative_error(const std::vector<float>& a, const std::vector<float>& b) 
 Status launched(cudaError_t status) {
   KOHO_CUDA_TRY(status);
   return {};
+}
+
+void set_end(Matmul& p, MatmulEnd end) {
+  p.end = end;
+  p.out_stride = end == MatmulEnd::silu_mul ? kRows / 2 : kRows;
 }
 
 }  // namespace
@@ -151,7 +158,7 @@ Result<bool> SelfTest::equal(const char* kernel,
   const bool f32 = shape.end == MatmulEnd::f32;
   const Output out{.memory = of.out,
                    .rows = shape.tokens,
-                   .width = kRows,
+                   .width = shape.out_stride,
                    .f32 = f32,
                    .fault = FastPathFault::matrices};
   const auto portable = [&] { return multiply_portably(shape); };
@@ -241,11 +248,15 @@ Result<bool> SelfTest::decode_forms(const MatrixCase& of) {
     all = all && same;
   }
   if (of.type != TileType::fp8) return all;
-  Matmul pairs = of.product;
-  pairs.token_tiles = 4;
-  pairs.row_tiles = 2;
-  KOHO_TRY_ASSIGN(const bool same, equal("wgmma matrix of two tiles", of, pairs, launch));
-  return all && same;
+  for (const MatmulEnd end : {MatmulEnd::f32, MatmulEnd::silu_mul}) {
+    Matmul pairs = of.product;
+    pairs.token_tiles = 4;
+    pairs.row_tiles = 2;
+    set_end(pairs, end);
+    KOHO_TRY_ASSIGN(const bool same, equal("wgmma matrix of two tiles", of, pairs, launch));
+    all = all && same;
+  }
+  return all;
 }
 
 /// Few tokens of one matrix, in decode's kernel and in that of many tokens.
@@ -259,7 +270,7 @@ Result<bool> SelfTest::one_matrix(const MatrixCase& of) {
                       return backend_.run_dense(shape);
                     }));
     KOHO_TRY_ASSIGN(const bool prefill, equal("prefill", of, p, [&](const Matmul& shape) {
-                      return backend_.run_prefill(shape, shape.tokens, 128);
+                      return backend_.run_prefill(shape, shape.tokens, 128, kOneCluster);
                     }));
     all = all && dense && prefill;
   }
@@ -267,18 +278,52 @@ Result<bool> SelfTest::one_matrix(const MatrixCase& of) {
 }
 
 /// All of the turned kernel, most of which such a matrix does not choose: one slice of tokens and
-/// two, results rounded (straight from registers) and not, blocks one after the other.
+/// two, results straight from registers and not, blocks one after the other.
 Result<bool> SelfTest::turned_forms(const MatrixCase& of) {
   bool all = true;
   for (const int tokens : {kTokens, kTokensTwo}) {
-    Matmul p = of.product;
-    p.tokens = tokens;
-    p.parts = of.type == TileType::fp8 && tokens == kTokens ? 2 : 1;
-    if (of.type == TileType::fp8 && tokens == kTokensTwo) p.end = MatmulEnd::bf16;
-    for (DenseForm form : cuda::turned_forms(p)) {
-      form.ctas = turned_repeats(form) ? 1 : 0;
-      KOHO_TRY_ASSIGN(const bool same, equal("turned", of, p, [&](const Matmul& shape) {
-                        return launch_dense_form(shape, form, backend_.stream_);
+    for (const MatmulEnd end : {MatmulEnd::f32, MatmulEnd::bf16}) {
+      Matmul p = of.product;
+      p.tokens = tokens;
+      p.parts = of.type == TileType::fp8 && tokens == kTokens && end == MatmulEnd::f32 ? 2 : 1;
+      set_end(p, end);
+      for (DenseForm form : cuda::turned_forms(p)) {
+        const int blocks = ceil_div(kRows, form.rows);
+        if (turned_repeats(form)) form.ctas = blocks / 2;
+        // CTAs of bf16 are pairs.
+        if (turned_repeats(form) && blocks <= round_up(form.ctas, 2))
+          return make_error(ErrorCode::internal, "self-test: no CTA has two of {} blocks", blocks);
+        KOHO_TRY_ASSIGN(const bool same, equal("turned", of, p, [&](const Matmul& shape) {
+                          return launch_dense_form(shape, form, backend_.stream_);
+                        }));
+        all = all && same;
+      }
+    }
+  }
+  return all;
+}
+
+/// Each form of the loop that multiplies many tokens by experts, its last columns without a token;
+/// behind it a shorter entry of the same expert, and the second block of rows of both.
+Result<bool> SelfTest::prompts_experts(const MatrixCase& of) {
+  bool all = true;
+  for (int form = 0; form < prefill_forms(kPrefillColumns); ++form) {
+    const int count = prefill_form_columns(kPrefillColumns, form) - form - 1;
+    KOHO_TRY_ASSIGN(
+        const DeviceBlock entries,
+        send(std::vector<MatmulEntry>{
+            {.expert = 0, .first = 0, .count = count, .place = 0, .places = 2},
+            {.expert = 0, .first = count, .count = kTokens - form, .place = 1, .places = 2}}));
+    KOHO_TRY_ASSIGN(const DeviceBlock entry_count, send(std::vector<std::int32_t>{2}));
+    for (const MatmulEnd end : {MatmulEnd::bf16, MatmulEnd::silu_mul}) {
+      Matmul p = of.product;
+      p.tokens = count + kTokens - form;
+      set_end(p, end);
+      KOHO_TRY_ASSIGN(const bool same, equal("experts' prefill", of, p, [&](Matmul shape) {
+                        shape.entries = entries.as<const MatmulEntry>();
+                        shape.entry_count = entry_count.as<const std::int32_t>();
+                        return backend_.run_prefill(shape, kTokensMany, kPrefillColumns,
+                                                    kOneCluster);
                       }));
       all = all && same;
     }
@@ -286,37 +331,22 @@ Result<bool> SelfTest::turned_forms(const MatrixCase& of) {
   return all;
 }
 
-/// Each form of the loop that multiplies many tokens by experts, its last columns without a token.
-Result<bool> SelfTest::prompts_experts(const MatrixCase& of) {
+/// A matrix with a bias in slices, the last columns of the last one without a token: by one cluster
+/// and by all.
+Result<bool> SelfTest::prompts_matrix(const MatrixCase& of) {
   bool all = true;
-  for (int form = 0; form < prefill_forms(kPrefillColumns); ++form) {
-    const int count = prefill_form_columns(kPrefillColumns, form) - form - 1;
-    KOHO_TRY_ASSIGN(const DeviceBlock entries,
-                    send(std::vector<MatmulEntry>{
-                        {.expert = 0, .first = 0, .count = count, .place = 0, .places = 1}}));
-    KOHO_TRY_ASSIGN(const DeviceBlock entry_count, send(std::vector<std::int32_t>{1}));
+  for (const int multiprocessors : {kOneCluster, backend_.device_.multiprocessors}) {
     Matmul p = of.product;
-    p.tokens = count;
-    p.end = MatmulEnd::bf16;
-    KOHO_TRY_ASSIGN(const bool same, equal("experts' prefill", of, p, [&](Matmul shape) {
-                      shape.entries = entries.as<const MatmulEntry>();
-                      shape.entry_count = entry_count.as<const std::int32_t>();
-                      return backend_.run_prefill(shape, kTokensMany, kPrefillColumns);
+    p.tokens = kTokensMany - 5;
+    p.bias = of.bias.as<const Bf16>();
+    set_end(p, MatmulEnd::bf16);
+    KOHO_TRY_ASSIGN(const bool same, equal("prompt", of, p, [&](const Matmul& shape) {
+                      return backend_.run_prefill(shape, shape.tokens, kPrefillColumns,
+                                                  multiprocessors);
                     }));
     all = all && same;
   }
   return all;
-}
-
-/// A matrix with a bias in two slices, the last columns of the second without a token.
-Result<bool> SelfTest::prompts_matrix(const MatrixCase& of) {
-  Matmul p = of.product;
-  p.tokens = kTokensMany - 5;
-  p.bias = of.bias.as<const Bf16>();
-  p.end = MatmulEnd::bf16;
-  return equal("prompt", of, p, [&](const Matmul& shape) {
-    return backend_.run_prefill(shape, shape.tokens, kPrefillColumns);
-  });
 }
 
 /// Rows of one stage, of two and, for few tokens, of whole experts; entries of few and of many
