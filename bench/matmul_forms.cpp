@@ -11,10 +11,12 @@
 // between).
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <cublasLt.h>
@@ -37,7 +39,7 @@ using namespace koho::cuda;  // NOLINT(google-build-using-namespace)
 constexpr std::int64_t kRotated = 600LL << 20;  // bytes of weights that calls take in turn
 constexpr std::int64_t kDrawn =
     (16LL << 20) + 4096;          // bytes of weights that are drawn; the rest repeats them
-constexpr int kCalls = 100;       // of the dense kernel
+constexpr int kCallsMax = 100;    // of the dense kernel
 constexpr int kExpertCalls = 10;  // of the other one
 constexpr int kReplays = 5;
 constexpr double kReadCeiling = 4.45e12;  // bytes a second, measured on an H200 (docs/kernels)
@@ -168,14 +170,28 @@ double median(std::vector<double> times) {
   return times[times.size() / 2];
 }
 
+/// How a matrix is timed: calls of a graph, and how long the card rests before. Long ones from rest
+/// and in less time than it takes to lower its clock to its power limit (docs/kernels/README.md).
+struct Timing {
+  std::int64_t calls;
+  std::chrono::milliseconds rest;
+};
+Timing timing_of(const Operands& o) {
+  constexpr double kTogetherUs = 2000.0;
+  constexpr double kLongUs = 100.0;
+  const double least = 1e6 * static_cast<double>(o.matrix_bytes) / kReadCeiling;
+  return {std::clamp<std::int64_t>(static_cast<std::int64_t>(kTogetherUs / least), 5, kCallsMax),
+          std::chrono::milliseconds(least < kLongUs ? 0 : 100)};
+}
+
 /// Microseconds of one call: the median of replays of a graph of many.
 Result<double> time_calls(cudaStream_t stream,
                           std::int64_t copies,
-                          std::int64_t calls,
+                          const Timing& timing,
                           const std::function<Status(std::int64_t copy)>& call) {
   KOHO_CUDA_TRY(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   Status captured;
-  for (std::int64_t i = 0; i < calls && captured.ok(); ++i) captured = call(i % copies);
+  for (std::int64_t i = 0; i < timing.calls && captured.ok(); ++i) captured = call(i % copies);
   cudaGraph_t graph = nullptr;
   KOHO_CUDA_TRY(cudaStreamEndCapture(stream, &graph));
   KOHO_TRY(std::move(captured));
@@ -183,6 +199,7 @@ Result<double> time_calls(cudaStream_t stream,
   KOHO_CUDA_TRY(cudaGraphInstantiate(&executable, graph, 0));
   cudaEvent_t events[2];
   for (cudaEvent_t& event : events) KOHO_CUDA_TRY(cudaEventCreate(&event));
+  std::this_thread::sleep_for(timing.rest);
   std::vector<double> times;
   for (int replay = 0; replay <= kReplays; ++replay) {
     KOHO_CUDA_TRY(cudaEventRecord(events[0], stream));
@@ -191,7 +208,7 @@ Result<double> time_calls(cudaStream_t stream,
     KOHO_CUDA_TRY(cudaStreamSynchronize(stream));
     float milliseconds = 0.0F;
     KOHO_CUDA_TRY(cudaEventElapsedTime(&milliseconds, events[0], events[1]));
-    if (replay > 0) times.push_back(1e3 * milliseconds / static_cast<double>(calls));
+    if (replay > 0) times.push_back(1e3 * milliseconds / static_cast<double>(timing.calls));
   }
   for (cudaEvent_t event : events) KOHO_CUDA_TRY(cudaEventDestroy(event));
   KOHO_CUDA_TRY(cudaGraphExecDestroy(executable));
@@ -295,7 +312,7 @@ Result<LibraryTimes> time_library(cudaStream_t stream,
     const float one = 1.0F;
     const float zero = 0.0F;
     const auto time_algorithm = [&](int at) {
-      return time_calls(stream, o.copies, kCalls, [&](std::int64_t copy) -> Status {
+      return time_calls(stream, o.copies, timing_of(o), [&](std::int64_t copy) -> Status {
         const cublasStatus_t status = cublasLtMatmul(
             handle, &operation, &one, o.weights.as<std::byte>() + copy * o.matrix_bytes, &weight,
             o.x.as<void>(), &x, &zero, o.out.as<void>(), &out, o.out.as<void>(), &out,
@@ -400,14 +417,14 @@ class FormsBench {
         std::printf("OTHER BITS: %d x %d, %d tokens: %s\n", shape.rows, shape.width, tokens,
                     form_name(form, p.parts).c_str());
       }
-      KOHO_TRY_ASSIGN(const double us, time_calls(stream_, o.copies, kCalls, call));
+      KOHO_TRY_ASSIGN(const double us, time_calls(stream_, o.copies, timing_of(o), call));
       timed.push_back({form, us, timed.empty()});
     }
     LibraryTimes library;
     if (arguments_.library) {
       const DenseForm form = timed.front().form;
       KOHO_TRY_ASSIGN(library, time_library(stream_, handle, o, shape, tokens, [&] {
-                        return time_calls(stream_, o.copies, kCalls, [&](std::int64_t copy) {
+                        return time_calls(stream_, o.copies, timing_of(o), [&](std::int64_t copy) {
                           p.weight = o.weights.as<const std::uint8_t>() + copy * o.matrix_bytes;
                           return launch_dense_form(p, form, stream_);
                         });
@@ -512,7 +529,7 @@ class FormsBench {
         ++different_;
         std::printf("OTHER BITS: %s: %s\n", shape.name, name.c_str());
       }
-      KOHO_TRY_ASSIGN(const double us, time_calls(stream_, 1, kExpertCalls, call));
+      KOHO_TRY_ASSIGN(const double us, time_calls(stream_, 1, {kExpertCalls, {}}, call));
       const double flops = 2.0 * rows * static_cast<double>(shape.rows) * shape.width;
       std::printf("%-10s %5d x %5d, %d experts, %5d rows: %8.1f us, %4.1f %% of FP8  %s\n",
                   shape.name, shape.rows, shape.width, experts, rows, us,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `koho bench ops` of a GPU as a program of its own, which needs nothing built but two backends:
-// `op_bench [--portable] [--no-check] [--no-time] [--only TEXT] [--tokens N,…] [--out FILE]
-// [--commit HASH]`.
+// `op_bench [--portable] [--no-check] [--no-time] [--sustained] [--only TEXT] [--tokens N,…]
+// [--out FILE] [--commit HASH]`.
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -23,6 +23,8 @@ int main(int argc, char** argv) {
       options.check = false;
     else if (std::strcmp(argv[i], "--no-time") == 0)
       options.time = false;
+    else if (std::strcmp(argv[i], "--sustained") == 0)
+      options.sustained = true;
     else if (std::strcmp(argv[i], "--only") == 0)
       options.only = value();
     else if (std::strcmp(argv[i], "--tokens") == 0)
@@ -33,8 +35,8 @@ int main(int argc, char** argv) {
       options.commit = value();
     else {
       std::fprintf(stderr,
-                   "usage: op_bench [--portable] [--no-check] [--no-time] [--only TEXT] "
-                   "[--tokens N,…] [--out FILE] [--commit HASH]\n");
+                   "usage: op_bench [--portable] [--no-check] [--no-time] [--sustained] "
+                   "[--only TEXT] [--tokens N,…] [--out FILE] [--commit HASH]\n");
       return 2;
     }
   }

@@ -26,6 +26,7 @@ std::string command_of(const OpsOptions& options) {
   if (options.portable) command += " --portable";
   if (options.no_check) command += " --no-check";
   if (options.no_time) command += " --no-time";
+  if (options.bench.sustained) command += " --sustained";
   if (!options.bench.only.empty()) command += " --only " + options.bench.only;
   if (!options.bench.tokens.empty()) command += " --tokens " + options.bench.tokens;
   return command;
@@ -63,6 +64,8 @@ Runner add_bench_ops(CommandLine& command) {
   command.add_flag("--portable", options->portable, "The kernels that every GPU runs");
   command.add_flag("--no-check", options->no_check, "Only times");
   command.add_flag("--no-time", options->no_time, "Only results");
+  command.add_flag("--sustained", options->bench.sustained,
+                   "Half a second of each call first, until the card's clock has settled");
   command.add_option("--out", options->bench.out, "A JSON file to write");
   command.add_option("--commit", options->bench.commit,
                      "What is measured, for the file; the build's if left out");

@@ -5,6 +5,7 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
+#include <thread>
 
 #include <fmt/core.h>
 
@@ -30,8 +31,25 @@ double floor_us(const OpBench& bench, const Ceilings& ceilings) {
   return 1e6 * std::max(reading, peak > 0.0 ? bench.flops / peak : 0.0);
 }
 
-/// Calls that one timing takes together: some milliseconds, so that what a graph takes to begin and
-/// end (10 to 30 us) is below a hundredth of them.
+/// How a call is timed: many in a graph, of milliseconds, since what a graph takes to begin and end
+/// (up to 65 us) counts as theirs. A card at its power limit lowers its clock, by up to a quarter,
+/// after 25 to 60 ms (docs/kernels/README.md): long calls are timed in bursts of less, each from
+/// rest; sustained, when the clock has settled.
+struct Timing {
+  int warm;  // replays of a burst that do not count
+  int replays;
+  int bursts;
+  std::chrono::milliseconds rest;  // before each
+};
+
+Timing timing_of(const OpBench& bench, const Ceilings& ceilings, bool sustained) {
+  constexpr double kShortUs = 20.0;
+  if (sustained) return {80, 15, 1, {}};
+  if (ceilings.bytes_per_second == 0.0 || floor_us(bench, ceilings) < kShortUs)
+    return {1, 15, 1, {}};
+  return {1, 1, 3, std::chrono::milliseconds(100)};
+}
+
 std::int64_t calls_of(const OpBench& bench, const Ceilings& ceilings) {
   constexpr double kLaunchUs = 3.0;
   constexpr double kTogetherUs = 6000.0;
@@ -42,7 +60,10 @@ std::int64_t calls_of(const OpBench& bench, const Ceilings& ceilings) {
                                   2000);
 }
 
-Result<double> time_call(Backend& backend, const OpBench& bench, std::int64_t calls) {
+Result<double> time_call(Backend& backend,
+                         const OpBench& bench,
+                         std::int64_t calls,
+                         const Timing& timing) {
   const auto call = [&](std::int64_t i) { return bench.run(Side::measured, {0, bench.rows}, i); };
   KOHO_TRY(call(0));
   KOHO_TRY(backend.synchronize());
@@ -51,12 +72,15 @@ Result<double> time_call(Backend& backend, const OpBench& bench, std::int64_t ca
     return {};
   }));
   std::vector<double> times;
-  constexpr int kReplays = 15;
-  for (int replay = 0; replay <= kReplays; ++replay) {
-    const Clock::time_point start = Clock::now();
-    KOHO_TRY(graph->replay());
-    KOHO_TRY(backend.synchronize());
-    if (replay > 0) times.push_back(1e6 * seconds_since(start) / static_cast<double>(calls));
+  for (int burst = 0; burst < timing.bursts; ++burst) {
+    std::this_thread::sleep_for(timing.rest);
+    for (int replay = 0; replay < timing.warm + timing.replays; ++replay) {
+      const Clock::time_point start = Clock::now();
+      KOHO_TRY(graph->replay());
+      KOHO_TRY(backend.synchronize());
+      if (replay >= timing.warm)
+        times.push_back(1e6 * seconds_since(start) / static_cast<double>(calls));
+    }
   }
   std::sort(times.begin(), times.end());
   return times[times.size() / 2];
@@ -148,7 +172,9 @@ class OperatorBench {
       return {};
     }
     const Ceilings& ceilings = options_.ceilings;
-    KOHO_TRY_ASSIGN(const double us, time_call(site_.measured, bench, calls_of(bench, ceilings)));
+    const Timing timing = timing_of(bench, ceilings, options_.sustained);
+    KOHO_TRY_ASSIGN(const double us,
+                    time_call(site_.measured, bench, calls_of(bench, ceilings), timing));
     const double bandwidth = bench.bytes / us * 1e6;
     const double of_bandwidth =
         ceilings.bytes_per_second > 0.0 ? 100.0 * bandwidth / ceilings.bytes_per_second : 0.0;

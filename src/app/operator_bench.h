@@ -92,18 +92,20 @@ struct Ceilings {
 Ceilings ceilings_of(const std::string& name, double memory_bytes_per_second);
 
 struct OperatorBenchOptions {
-  std::string only;     // text that a case's name contains; empty: all
-  std::string tokens;   // "1,16": only these numbers of tokens
-  std::string out;      // a JSON file to write (bench/results/)
-  std::string commit;   // what is measured, for the file
-  std::string command;  // for the file
-  bool check = true;    // compare results before they are timed
-  bool time = true;     // else only that
+  std::string only;        // text that a case's name contains; empty: all
+  std::string tokens;      // "1,16": only these numbers of tokens
+  std::string out;         // a JSON file to write (bench/results/)
+  std::string commit;      // what is measured, for the file
+  std::string command;     // for the file
+  bool check = true;       // compare results before they are timed
+  bool time = true;        // else only that
+  bool sustained = false;  // at the clock that a card keeps under this load, not from rest
   Ceilings ceilings;
 };
 
 /// Checks and times the cases, and prints a table. A call is timed in a graph of many over rotated
-/// weights: the median of several replays, divided. Errors: the first case that fails to run;
+/// weights: the median of several replays, divided; long ones from rest, before the card's power
+/// limit lowers its clock. Errors: the first case that fails to run;
 /// internal after the last case if a result was wrong; io_error.
 Status run_operator_bench(Backend& measured,
                           Backend& reference,
