@@ -7,9 +7,10 @@
 //            before has ended) and it or another one boxes of token rows (128 bytes of K,
 //            swizzled; as many rows as there are tokens: what lies beyond is multiplied and
 //            dropped); one or two warpgroups multiply (wgmma m64nXk32), each its columns
-//   sums     each stage of 256 bytes of K is summed by itself and added in f32, as in matmul.cuh;
-//            the parts' sums are added in their order by the CTA that owns the rows. Neither
-//            depends on the number of tokens or on the form, so a row's bits do not.
+//   sums     fp8: each stage of 256 bytes of K is summed by itself and added in f32, as in
+//            matmul.cuh; bf16: one chain of instructions (kChained, wgmma.cuh). The parts' sums are
+//            added in their order by the CTA that owns the rows. Neither depends on the number of
+//            tokens or on the form, so a row's bits do not.
 //   shared   barriers and scales · sums received · ring of slots of kSlotWidth * (64 + kColumns) B
 //   bytes    weights once; tokens once a tile, from L2
 //
@@ -271,23 +272,36 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
 #pragma unroll
         for (int i = 0; i < 4; ++i) sum[tile][i] += partial[tile][i];
     };
-    // Issues the products of a slot; `half` is its place in its stage. Gives the slot.
-    const auto issue = [&](float(&partial)[kEach][4], int half) {
+    // Issues the products of a slot. Gives the slot.
+    const auto issue = [&](float(&partial)[kEach][4], bool accumulate) {
       const int issued = slot;
       mbarrier_wait(ring.full + 8U * static_cast<std::uint32_t>(slot), phase);
       wgmma_begin();
 #pragma unroll
-      for (int i = 0; i < kSlotWidth / kTileWidthStep; ++i) step(partial, i, half > 0 || i > 0);
+      for (int i = 0; i < kSlotWidth / kTileWidthStep; ++i) step(partial, i, accumulate || i > 0);
       wgmma_commit();
       advance();
       return issued;
     };
     const int whole_end = min(piece.end, p.width_bytes / kStageWidth);
-    for (int stage = piece.begin; stage < whole_end; ++stage) {
+    if constexpr (kChained<kType>) {  // a slot's products are issued before those before have ended
+      const int units = (whole_end - piece.begin) * kHalves;
+      int held = units > 0 ? issue(sum, true) : 0;
+#pragma unroll 1
+      for (int unit = 1; unit < units; ++unit) {
+        const int issued = issue(sum, true);
+        wgmma_wait<1>();
+        release(held);
+        held = issued;
+      }
+      wgmma_wait<0>();
+      if (units > 0) release(held);
+    }
+    for (int stage = piece.begin; !kChained<kType> && stage < whole_end; ++stage) {
       float partial[kEach][4];
       int held[kHalves];
 #pragma unroll
-      for (int half = 0; half < kHalves; ++half) held[half] = issue(partial, half);
+      for (int half = 0; half < kHalves; ++half) held[half] = issue(partial, half > 0);
       if constexpr (kHalves > 1) {
         wgmma_wait<1>();
         release(held[0]);
@@ -305,14 +319,17 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
 #pragma unroll 1
         for (int i = 0; i < steps; ++i) {
           wgmma_begin();
-          step(partial, i, begin > 0 || i > 0);
+          if constexpr (kChained<kType>)
+            step(sum, i, true);
+          else
+            step(partial, i, begin > 0 || i > 0);
           wgmma_commit();
           wgmma_wait<0>();
         }
         release(slot);
         advance();
       }
-      add(partial);
+      if constexpr (!kChained<kType>) add(partial);
     }
   }
 

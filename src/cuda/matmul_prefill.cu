@@ -11,9 +11,9 @@
 //            warpgroups 0 and 1 multiply 64 rows each and leave results by token in shared memory
 //            while the next item's first products run; warps 9 to 11 write these, 128 bytes of a
 //            token's row at a time, or have the copy engine store those of one matrix in boxes
-//   sums     the order of the decode kernels: 256 bytes of K by themselves, added in f32; where the
-//            width is cut into parts (matmul_parts), each part by itself, then in order. So a row
-//            has the bits that it has in decode.
+//   sums     the order of the decode kernels: 256 bytes of K by themselves, added in f32, or of
+//            bf16 in one chain of instructions; where the width is cut into parts (matmul_parts),
+//            each part by itself, then in order. So a row has the bits that it has in decode.
 //   shared   ring of (16 KB + 128 B * kColumns); an item's results; scales and biases of
 //            two items; barriers
 //   bytes    per product of 256 rows: weights once, tokens once, from L2
@@ -646,7 +646,8 @@ __device__ void multiply_items(const Matmul& p,
     };
     const int whole = p.width_bytes / kStageWidth;
     const int left = p.width_bytes - whole * kStageWidth;
-    if (pending && (!more || (whole == 0 && left != kBox))) finish([] {});
+    // Only sums of a stage by itself leave the item before its place.
+    if (pending && (kChained<kType> || !more || (whole == 0 && left != kBox))) finish([] {});
     if (!more) continue;
     const PrefillItem item = list.get(number);
     __syncwarp();  // all lanes have it: two of them tell later that slots are free
@@ -714,13 +715,41 @@ __device__ void multiply_items(const Matmul& p,
       at.advance();
       add(partial);
     };
+    // The same in the item's chain.
+    const auto chain = [&](auto halves) {
+      constexpr int kHalves = decltype(halves)::value;
+      const int first_slot = at.slot;
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        if (half > 0) at.advance();
+        slot_full();
+        wgmma_begin();
+#pragma unroll
+        for (int i = 0; i < kBox / kTileWidthStep; ++i) step(sum, i, true);
+        wgmma_commit();
+      }
+      if constexpr (kHalves > 1) {
+        wgmma_wait<1>();
+        release(first_slot);
+      }
+      wgmma_wait<0>();
+      release(at.slot);
+      at.advance();
+    };
     with_columns<kColumns>(form_of<kColumns>(item), [&](auto columns) {
       for (int stage = 0; stage < whole; ++stage) {
         border(stage);
-        run(columns, std::integral_constant<int, 2>{});
+        if constexpr (kChained<kType>)
+          chain(std::integral_constant<int, 2>{});
+        else
+          run(columns, std::integral_constant<int, 2>{});
       }
       if (whole < stages_all) border(whole);
-      if (left == kBox) run(columns, std::integral_constant<int, 1>{});
+      if constexpr (kChained<kType>) {
+        if (left == kBox) chain(std::integral_constant<int, 1>{});
+      } else {
+        if (left == kBox) run(columns, std::integral_constant<int, 1>{});
+      }
     });
     if (left > 0 && left != kBox) {  // an odd end, one product at a time, of all columns
       float partial[Plan::kTiles][4] = {};
@@ -730,14 +759,17 @@ __device__ void multiply_items(const Matmul& p,
 #pragma unroll 1
         for (int i = 0; i < steps; ++i) {
           wgmma_begin();
-          step(partial, i, begin > 0 || i > 0);
+          if constexpr (kChained<kType>)
+            step(sum, i, true);
+          else
+            step(partial, i, begin > 0 || i > 0);
           wgmma_commit();
           wgmma_wait<0>();
         }
         release(at.slot);
         at.advance();
       }
-      add(partial);
+      if constexpr (!kChained<kType>) add(partial);
     }
     if constexpr (kParts) {
 #pragma unroll

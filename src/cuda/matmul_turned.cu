@@ -14,8 +14,9 @@
 //            before has ended), another one token rows (128 bytes of K, swizzled; as many as there
 //            are: what lies beyond is multiplied and dropped); each warpgroup multiplies its 64
 //            tokens (wgmma m64nXk32), or two of them 64 tokens by half of the rows each (bf16)
-//   sums     the bits of matmul_dense.cu: each stage of 256 bytes of K by itself (with one
-//            warpgroup while the next one is multiplied), added in f32; parts in their order
+//   sums     the bits of matmul_dense.cu. fp8: each stage of 256 bytes of K by itself (with one
+//            warpgroup while the next one is multiplied), added in f32; parts in their order. bf16:
+//            one chain of instructions, a slot's issued before those before have ended
 //   results  fp8: from registers, or through the ring. bf16, which are a vocabulary's logits: by a
 //            place beside the ring, from where the copy engine takes them while the next block is
 //            multiplied
@@ -252,8 +253,9 @@ __global__ void __launch_bounds__(
                   const TurnedCut cut) {
   using Plan = TurnedPlan<kType, kRows, kColumns, kSlotWidth, kResident>;
   constexpr bool kWhole = Plan::kWarpgroups == 1;  // parts of the width, one after the other
-  // A stage's products are issued before those before are waited for, if registers have room.
-  constexpr bool kAhead = kColumns == 64 && (kType == TileType::bf16 || kSlotWidth == kStageWidth);
+  // A stage's products are issued before those before are waited for, if registers have room; of a
+  // chain always.
+  constexpr bool kAhead = kColumns == 64 && kSlotWidth == kStageWidth;
   constexpr int kCluster = kShared * Plan::kPair;
   constexpr int kTiles = Plan::kTiles;
   constexpr int kHalves = kStageWidth / kSlotWidth;
@@ -377,7 +379,7 @@ __global__ void __launch_bounds__(
         if (++oldest == Plan::kSlots) oldest = 0;
       };
       // Issues the products of a slot.
-      const auto issue = [&](Sums<kTiles>& partial, int half) {
+      const auto issue = [&](Sums<kTiles>& partial, bool accumulate) {
         mbarrier_wait(ring.full_barrier(), ring.phase);
         const auto at = static_cast<std::uint32_t>(ring.slot * Plan::kSlot);
         wgmma_begin();
@@ -389,13 +391,13 @@ __global__ void __launch_bounds__(
                          static_cast<std::uint32_t>(i / 4 * kBox * Plan::kTokens +
                                                     i % 4 * kTileWidthStep)),
               operand_at(operand_at(weights, at), static_cast<std::uint32_t>(i) * 256U),
-              half > 0 || i > 0 ? 1 : 0);
+              accumulate || i > 0 ? 1 : 0);
         wgmma_commit();
         ring.advance();
       };
       const auto issue_stage = [&](Sums<kTiles>& partial) {
 #pragma unroll
-        for (int half = 0; half < kHalves; ++half) issue(partial, half);
+        for (int half = 0; half < kHalves; ++half) issue(partial, half > 0);
       };
       int part = 1;
       int border = kWhole ? stages / p.parts : 0;  // stage where the next part begins
@@ -422,7 +424,18 @@ __global__ void __launch_bounds__(
           }
       };
       int stage = 0;
-      if constexpr (kAhead) {  // a stage's products are issued before those before are waited for
+      if constexpr (kChained<kType>) {
+        issue(sum, true);
+#pragma unroll 1
+        for (int unit = 1; unit < stages * kHalves; ++unit) {
+          issue(sum, true);
+          wgmma_wait<1>();
+          release();
+        }
+        wgmma_wait<0>();
+        release();
+      } else if constexpr (kAhead) {  // a stage's products are issued before those before are
+                                      // waited for
         Sums<kTiles> partials[2] = {};
         // Two stages, the first of which is issued; where more follow, the next one's is too.
         const auto run_two = [&](auto more) {

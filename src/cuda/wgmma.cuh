@@ -86,6 +86,12 @@ __device__ __forceinline__ void wgmma_wait() {
   if constexpr (kType == TileType::bf16 && kColumns == n) \
     KOHO_MULTIPLY("k16.f32.bf16.bf16", ", 0, 0", n, __VA_ARGS__)
 
+/// Whether one chain of instructions sums a linear layer's width, or a part of it, in its registers:
+/// a chain of bf16 keeps the bits of f32. Of e4m3 an instruction keeps 13 bits of its largest term,
+/// the sum before among them: there each stage of 256 bytes begins anew and is added in f32.
+template <TileType kType>
+constexpr bool kChained = kType == TileType::bf16;
+
 /// `accumulate` = 0 replaces d.
 template <TileType kType, int kColumns>
 __device__ __forceinline__ void wgmma(float* d,
