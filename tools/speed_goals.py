@@ -97,7 +97,7 @@ def rows_of(paths):
                 figures["load"] = min(figures.get("load", row["gb_per_s"]), row["gb_per_s"])
             if not {"op", "shape", "us"} <= row.keys():  # of other benches
                 continue
-            if "--deterministic" in command or row["op"].startswith("step") and (
+            if "--deterministic" in command or "--sustained" in command or row["op"].startswith("step") and (
                     "--kv-dtype fp8" in command or "--context 1024" not in command or record.get("layers") != AIR_LAYERS):
                 continue
             if row["op"] == "step_decode" and row["shape"]["batch"] == 1 and row.get("kernels"):

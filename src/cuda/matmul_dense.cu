@@ -284,18 +284,14 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
       return issued;
     };
     const int whole_end = min(piece.end, p.width_bytes / kStageWidth);
-    if constexpr (kChained<kType>) {  // a slot's products are issued before those before have ended
-      const int units = (whole_end - piece.begin) * kHalves;
-      int held = units > 0 ? issue(sum, true) : 0;
-#pragma unroll 1
-      for (int unit = 1; unit < units; ++unit) {
+    if constexpr (kChained<kType>) {
+      // NOTE: issued before those before have ended, a slot's products would wait for its bytes
+      // while the slot before is not given back: 1 % slower.
+      for (int unit = (whole_end - piece.begin) * kHalves; unit > 0; --unit) {
         const int issued = issue(sum, true);
-        wgmma_wait<1>();
-        release(held);
-        held = issued;
+        wgmma_wait<0>();
+        release(issued);
       }
-      wgmma_wait<0>();
-      if (units > 0) release(held);
     }
     for (int stage = piece.begin; !kChained<kType> && stage < whole_end; ++stage) {
       float partial[kEach][4];
