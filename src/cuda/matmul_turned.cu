@@ -16,7 +16,7 @@
 //            tokens (wgmma m64nXk32), or two of them 64 tokens by half of the rows each (bf16)
 //   sums     the bits of matmul_dense.cu. fp8: each stage of 256 bytes of K by itself (with one
 //            warpgroup while the next one is multiplied), added in f32; parts in their order. bf16:
-//            one chain of instructions, a slot's issued before those before have ended
+//            one chain of instructions
 //   results  fp8: from registers, or through the ring. bf16, which are a vocabulary's logits: by a
 //            place beside the ring, from where the copy engine takes them while the next block is
 //            multiplied
@@ -253,8 +253,7 @@ __global__ void __launch_bounds__(
                   const TurnedCut cut) {
   using Plan = TurnedPlan<kType, kRows, kColumns, kSlotWidth, kResident>;
   constexpr bool kWhole = Plan::kWarpgroups == 1;  // parts of the width, one after the other
-  // A stage's products are issued before those before are waited for, if registers have room; of a
-  // chain always.
+  // A stage's products are issued before those before are waited for, if registers have room.
   constexpr bool kAhead = kColumns == 64 && kSlotWidth == kStageWidth;
   constexpr int kCluster = kShared * Plan::kPair;
   constexpr int kTiles = Plan::kTiles;
@@ -425,17 +424,13 @@ __global__ void __launch_bounds__(
       };
       int stage = 0;
       if constexpr (kChained<kType>) {
-        issue(sum, true);
 #pragma unroll 1
-        for (int unit = 1; unit < stages * kHalves; ++unit) {
+        for (int unit = 0; unit < stages * kHalves; ++unit) {
           issue(sum, true);
-          wgmma_wait<1>();
+          wgmma_wait<0>();
           release();
         }
-        wgmma_wait<0>();
-        release();
-      } else if constexpr (kAhead) {  // a stage's products are issued before those before are
-                                      // waited for
+      } else if constexpr (kAhead) {
         Sums<kTiles> partials[2] = {};
         // Two stages, the first of which is issued; where more follow, the next one's is too.
         const auto run_two = [&](auto more) {
