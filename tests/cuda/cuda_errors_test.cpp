@@ -115,7 +115,8 @@ TEST_F(CudaErrors, NameADriverThatIsTooOldAndWhatItIsFor) {
 TEST_F(CudaErrors, NameAMachineWithoutADriver) {
   machine.found = cudaErrorInsufficientDriver;
   machine.driver = 0;
-  expect(opened(0), ErrorCode::not_found, {"GPU 0 does not exist", "no NVIDIA driver"});
+  expect(opened(0), ErrorCode::not_found,
+         {"GPU 0 does not exist", "no NVIDIA driver", "--device cpu"});
 }
 
 TEST_F(CudaErrors, NameAGpuThatIsNotThere) {
