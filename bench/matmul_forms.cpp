@@ -171,7 +171,7 @@ double median(std::vector<double> times) {
 }
 
 /// How a matrix is timed: calls of a graph, and how long the card rests before. Long ones from rest
-/// and in less time than it takes to lower its clock to its power limit (docs/kernels/README.md).
+/// and in less time than it takes to lower its clock to its power limit (docs/kernels/hopper.md).
 struct Timing {
   std::int64_t calls;
   std::chrono::milliseconds rest;

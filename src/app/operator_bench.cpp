@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <thread>
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include "app/bench_file.h"
 #include "app/operator_check.h"
@@ -31,12 +31,19 @@ double floor_us(const OpBench& bench, const Ceilings& ceilings) {
   return 1e6 * std::max(reading, peak > 0.0 ? bench.flops / peak : 0.0);
 }
 
+/// Whether its products take longer than its bytes.
+bool bound_by_products(const OpBench& bench, const Ceilings& ceilings) {
+  return ceilings.bytes_per_second > 0.0 &&
+         1e6 * bench.bytes / ceilings.bytes_per_second < floor_us(bench, ceilings);
+}
+
 /// How a call is timed: many in a graph, of milliseconds, since what a graph takes to begin and end
 /// (up to 65 us) counts as theirs. A card at its power limit lowers its clock, by up to a quarter,
-/// after 25 to 60 ms (docs/kernels/README.md): long calls are timed in bursts of less, each from
-/// rest; sustained, when the clock has settled.
+/// after 25 to 60 ms (docs/kernels/hopper.md): long calls, and those that products bound, are timed
+/// in bursts of less, each from rest; sustained, when the clock has settled.
 struct Timing {
-  int warm;  // replays of a burst that do not count
+  const char* name;  // for the file
+  int warm;          // replays of a burst that do not count
   int replays;
   int bursts;
   std::chrono::milliseconds rest;  // before each
@@ -44,10 +51,10 @@ struct Timing {
 
 Timing timing_of(const OpBench& bench, const Ceilings& ceilings, bool sustained) {
   constexpr double kShortUs = 20.0;
-  if (sustained) return {80, 15, 1, {}};
-  if (ceilings.bytes_per_second == 0.0 || floor_us(bench, ceilings) < kShortUs)
-    return {1, 15, 1, {}};
-  return {1, 1, 3, std::chrono::milliseconds(100)};
+  if (sustained) return {"sustained", 80, 15, 1, {}};
+  const bool hot = floor_us(bench, ceilings) >= kShortUs || bound_by_products(bench, ceilings);
+  if (ceilings.bytes_per_second == 0.0 || !hot) return {"15 replays", 1, 15, 1, {}};
+  return {"3 bursts from rest", 1, 1, 3, std::chrono::milliseconds(100)};
 }
 
 std::int64_t calls_of(const OpBench& bench, const Ceilings& ceilings) {
@@ -109,6 +116,9 @@ class OperatorBench {
 
   Status run() {
     const Clock::time_point start = Clock::now();
+    if (options_.tokens.find_first_not_of("0123456789,") != std::string::npos)
+      return make_error(ErrorCode::invalid_argument,
+                        "--tokens must be numbers: 1,16,64, found \"{}\"", options_.tokens);
     for (const OpBenchCase& bench_case : op_bench_cases()) {
       if (bench_case.name.find(options_.only) == std::string::npos) continue;
       std::vector<std::int64_t> tokens;
@@ -118,6 +128,7 @@ class OperatorBench {
           tokens.push_back(count);
       if (!tokens.empty()) KOHO_TRY(run_case(bench_case, tokens));
     }
+    if (cases_ == 0) return nothing_chosen();
     std::printf("-- %lld cases, %lld wrong: %.1f s, checks %.1f s of them\n",
                 static_cast<long long>(cases_), static_cast<long long>(wrong_),
                 seconds_since(start), check_s_);
@@ -128,6 +139,20 @@ class OperatorBench {
 
  private:
   static constexpr double kRotatedBytes = 1.2e9;  // well beyond any L2
+
+  Error nothing_chosen() const {
+    std::string there;
+    for (const OpBenchCase& bench_case : op_bench_cases())
+      if (bench_case.name.find(options_.only) != std::string::npos)
+        there +=
+            fmt::format("\n  {}: {} tokens", bench_case.name, fmt::join(bench_case.tokens, ","));
+    if (!there.empty())
+      return make_error(ErrorCode::invalid_argument, "no chosen case has {} tokens:{}",
+                        options_.tokens, there);
+    for (const OpBenchCase& bench_case : op_bench_cases()) there += " " + bench_case.name;
+    return make_error(ErrorCode::invalid_argument, "no case has \"{}\" in its name:{}",
+                      options_.only, there);
+  }
 
   Status run_case(const OpBenchCase& bench_case, const std::vector<std::int64_t>& tokens) {
     const Clock::time_point start = Clock::now();
@@ -187,9 +212,10 @@ class OperatorBench {
     rows_ += fmt::format(
         "{}  {{\"op\": \"{}\", \"case\": \"{}\", \"shape\": {{{}}}, \"us\": {:.2f}, "
         "\"bytes\": {:.0f}, \"flops\": {:.0f}, \"pct_of_bandwidth\": {}, \"pct_of_floor\": {}, "
-        "\"checked\": {}}}",
+        "\"timed\": \"{}\", \"checked\": {}}}",
         rows_.empty() ? "" : ",\n", bench.op, name, shape_text(bench, true), us, bench.bytes,
-        bench.flops, percent(of_bandwidth, "null"), percent(of_floor, "null"), checked_json);
+        bench.flops, percent(of_bandwidth, "null"), percent(of_floor, "null"), timing.name,
+        checked_json);
     return {};
   }
 

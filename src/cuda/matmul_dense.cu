@@ -583,6 +583,10 @@ cudaError_t launch_matmul_dense(const Matmul& p,
                                 const CUtensorMap& x_map,
                                 const DenseForm& form,
                                 cudaStream_t stream) {
+  constexpr int kPartsMax = 8;  // of a cluster that every GPU can place
+  if (p.type == TileType::fp8_block || p.entries != nullptr || p.tokens > form.columns ||
+      p.parts < 1 || p.parts > std::min(kPartsMax, ceil_div(p.width_bytes, kStageWidth)))
+    return cudaErrorInvalidValue;
   return p.type == TileType::bf16 ? launch_type<TileType::bf16>(p, x_map, form, stream)
                                   : launch_type<TileType::fp8>(p, x_map, form, stream);
 }

@@ -866,6 +866,8 @@ cudaError_t launch_matmul_prefill(const Matmul& p,
                                   int columns,
                                   int multiprocessors,
                                   cudaStream_t stream) {
+  if (p.type == TileType::fp8_block || p.x_rows != nullptr || multiprocessors < 2)
+    return cudaErrorInvalidValue;
   if (columns == kPrefillColumns && p.parts == 1 && p.type == TileType::fp8 &&
       p.end != MatmulEnd::f32) {
     return launch_form<TileType::fp8, kPrefillColumns, false>(p, maps, multiprocessors, stream);

@@ -253,6 +253,7 @@ __global__ void __launch_bounds__(
                   const TurnedCut cut) {
   using Plan = TurnedPlan<kType, kRows, kColumns, kSlotWidth, kResident>;
   constexpr bool kWhole = Plan::kWarpgroups == 1;  // parts of the width, one after the other
+  static_assert(!(kChained<kType> && kWhole));
   // A stage's products are issued before those before are waited for, if registers have room.
   constexpr bool kAhead = kColumns == 64 && kSlotWidth == kStageWidth;
   constexpr int kCluster = kShared * Plan::kPair;

@@ -178,7 +178,8 @@ Result<SelfTest::MatrixCase> SelfTest::make_case(TileType type) {
   const Operands operands(static_cast<std::uint32_t>(type) + 1, element);
   std::vector<std::uint8_t> biases;
   for (int row = 0; row < kRows; ++row)
-    append(biases, koho::to_bf16(0.25F * static_cast<float>(row)));
+    append(biases, koho::to_bf16(static_cast<float>(row % 64)));  // as products are, and no two
+                                                                  // neighbours alike
   MatrixCase of;
   of.type = type;
   KOHO_TRY_ASSIGN(const DeviceBlock source, send(operands.weight));
@@ -259,20 +260,27 @@ Result<bool> SelfTest::decode_forms(const MatrixCase& of) {
   return all;
 }
 
-/// Few tokens of one matrix, in decode's kernel and in that of many tokens.
+/// Up to 128 tokens of one matrix, whole and in parts, results in f32 and in bf16 with a bias, in
+/// decode's kernel and in that of many tokens.
 Result<bool> SelfTest::one_matrix(const MatrixCase& of) {
   bool all = true;
-  for (const int tokens : {1, 8, 11, 29, kTokens}) {
-    Matmul p = of.product;
-    p.tokens = tokens;
-    p.parts = 1 + tokens % 3;
-    KOHO_TRY_ASSIGN(const bool dense, equal("dense", of, p, [&](const Matmul& shape) {
-                      return backend_.run_dense(shape);
-                    }));
-    KOHO_TRY_ASSIGN(const bool prefill, equal("prefill", of, p, [&](const Matmul& shape) {
-                      return backend_.run_prefill(shape, shape.tokens, 128, kOneCluster);
-                    }));
-    all = all && dense && prefill;
+  for (const int tokens : {1, 8, 11, 29, kTokens, kTokensTwo}) {
+    for (const int parts : {1, 2, 3}) {
+      for (const MatmulEnd end : {MatmulEnd::f32, MatmulEnd::bf16}) {
+        Matmul p = of.product;
+        p.tokens = tokens;
+        p.parts = parts;
+        if (end == MatmulEnd::bf16) p.bias = of.bias.as<const Bf16>();
+        set_end(p, end);
+        KOHO_TRY_ASSIGN(const bool dense, equal("dense", of, p, [&](const Matmul& shape) {
+                          return backend_.run_dense(shape);
+                        }));
+        KOHO_TRY_ASSIGN(const bool prefill, equal("prefill", of, p, [&](const Matmul& shape) {
+                          return backend_.run_prefill(shape, shape.tokens, 128, kOneCluster);
+                        }));
+        all = all && dense && prefill;
+      }
+    }
   }
   return all;
 }
@@ -286,6 +294,7 @@ Result<bool> SelfTest::turned_forms(const MatrixCase& of) {
       Matmul p = of.product;
       p.tokens = tokens;
       p.parts = of.type == TileType::fp8 && tokens == kTokens && end == MatmulEnd::f32 ? 2 : 1;
+      if (end == MatmulEnd::bf16) p.bias = of.bias.as<const Bf16>();
       set_end(p, end);
       for (DenseForm form : cuda::turned_forms(p)) {
         const int blocks = ceil_div(kRows, form.rows);

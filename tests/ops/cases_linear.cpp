@@ -31,6 +31,13 @@ StepLimits limits_for(std::int64_t tokens) {
           .vocabulary = 1};
 }
 
+/// What a sum may be off by, in parts of its magnitude.
+double sum_error(const OpCaseOptions& options, bool bf16, std::int64_t columns) {
+  if (!bf16 || options.chain_error == 0.0) return options.accumulation_error;
+  return std::max(OpCaseOptions{}.accumulation_error,
+                  options.chain_error * static_cast<double>(columns) / 16.0);
+}
+
 std::string run_linear(Backend& backend,
                        std::uint64_t seed,
                        const OpCaseOptions& options,
@@ -69,6 +76,7 @@ std::string run_linear(Backend& backend,
   std::vector<double> expected(static_cast<std::size_t>(tokens * placed->out_features));
   std::vector<double> slack(expected.size());
   std::vector<double> f32_slack(expected.size());
+  const double error = sum_error(options, quant == WeightQuant::none && !mixed, columns);
   std::int64_t first = 0;
   for (const RandomLinear& weight : weights) {
     const LinearTwin twin = linear_twin(weight, x, tokens);
@@ -78,7 +86,7 @@ std::string run_linear(Backend& backend,
         const auto to = static_cast<std::size_t>(t * placed->out_features + first + n);
         expected[to] = twin.sums[from];
         const double rounding = (unrounded ? 0.0 : kHalfUlp * std::fabs(twin.sums[from])) + 1e-38;
-        slack[to] = rounding + options.accumulation_error * twin.magnitudes[from];
+        slack[to] = rounding + error * twin.magnitudes[from];
         f32_slack[to] = rounding + OpCaseOptions{}.accumulation_error * twin.magnitudes[from];
       }
     }
@@ -146,6 +154,7 @@ std::string run_linear_wide(Backend& backend,
   faults += fault_of("linear", backend.linear(out.view(), x_arrays.view(), *placed));
   const HostTensor got = out.get();
   faults += out.guard_fault("out");
+  const double error = sum_error(options, bf16, columns);
   std::vector<std::int64_t> compared{0, random.integer(0, tokens - 1), tokens - 1};
   for (int i = 0; many && i < 5; ++i) compared.push_back(random.integer(0, tokens - 1));
   for (const std::int64_t token : compared) {
@@ -155,7 +164,7 @@ std::string run_linear_wide(Backend& backend,
     for (std::size_t n = 0; n < twin.sums.size(); ++n) {
       const double rounding =
           (out_dtype == DType::f32 ? 0.0 : kHalfUlp * std::fabs(twin.sums[n])) + 1e-38;
-      slack.push_back(rounding + options.accumulation_error * twin.magnitudes[n]);
+      slack.push_back(rounding + error * twin.magnitudes[n]);
       f32_slack.push_back(rounding + OpCaseOptions{}.accumulation_error * twin.magnitudes[n]);
     }
     const HostTensor row = row_of(got, token);

@@ -24,6 +24,9 @@ struct OpCaseOptions {
   /// Largest error of a linear layer's sum, in parts of sum |x w|: f32 accumulation in any order of
   /// up to some thousand products; tensor cores that keep fewer bits say so.
   double accumulation_error = 4e-6;
+  /// In its place for layers of bf16 alone, if it is not 0 and the wider: for each 16 columns,
+  /// which an instruction takes into a chain of sums in f32.
+  double chain_error = 0.0;
   /// What the softmax's weights are rounded by before they multiply v: 0 in f32, 2^-8 in bf16.
   double attention_weight_error = 0.0;
   /// Over e4m3 pages: half the last step of a weight times its v scale, in parts of the largest
