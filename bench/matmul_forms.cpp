@@ -181,7 +181,7 @@ Timing timing_of(const Operands& o) {
   constexpr double kLongUs = 100.0;
   const double least = 1e6 * static_cast<double>(o.matrix_bytes) / kReadCeiling;
   return {std::clamp<std::int64_t>(static_cast<std::int64_t>(kTogetherUs / least), 5, kCallsMax),
-          std::chrono::milliseconds(least < kLongUs ? 0 : 100)};
+          std::chrono::milliseconds(least < kLongUs ? 0 : 50)};
 }
 
 /// Microseconds of one call: the median of replays of a graph of many.

@@ -54,7 +54,7 @@ Timing timing_of(const OpBench& bench, const Ceilings& ceilings, bool sustained)
   if (sustained) return {"sustained", 80, 15, 1, {}};
   const bool hot = floor_us(bench, ceilings) >= kShortUs || bound_by_products(bench, ceilings);
   if (ceilings.bytes_per_second == 0.0 || !hot) return {"15 replays", 1, 15, 1, {}};
-  return {"3 bursts from rest", 1, 1, 3, std::chrono::milliseconds(100)};
+  return {"3 bursts from rest", 1, 1, 3, std::chrono::milliseconds(50)};
 }
 
 std::int64_t calls_of(const OpBench& bench, const Ceilings& ceilings) {
