@@ -37,36 +37,44 @@ bool bound_by_products(const OpBench& bench, const Ceilings& ceilings) {
          1e6 * bench.bytes / ceilings.bytes_per_second < floor_us(bench, ceilings);
 }
 
-/// How a call is timed: many in a graph, of milliseconds, since what a graph takes to begin and end
-/// (up to 65 us) counts as theirs. A card at its power limit lowers its clock, by up to a quarter,
-/// after 25 to 60 ms (docs/kernels/hopper.md): long calls, and those that products bound, are timed
-/// in bursts of less, each from rest; sustained, when the clock has settled.
+/// How a call is timed: many in a graph, of milliseconds. What a graph takes to begin and end, and
+/// the host to see it (65 to 100 us), is no call's: a GPU's graph takes what two in a row do, less
+/// one alone. A card at its power limit lowers its clock, by up to a quarter, after 25 to 60 ms
+/// (docs/kernels/hopper.md): long calls, and those that products bound, are timed in bursts of
+/// less, each from rest; sustained, when the clock has settled.
 struct Timing {
   const char* name;  // for the file
-  int warm;          // replays of a burst that do not count
-  int replays;
-  int bursts;
-  std::chrono::milliseconds rest;  // before each
+  double graph_us;   // at the floor
+  int warm;          // graphs before the first reading; from rest before each
+  int readings;      // of one graph, and of two
+  std::chrono::milliseconds rest;
+  bool two = true;
 };
 
 Timing timing_of(const OpBench& bench, const Ceilings& ceilings, bool sustained) {
   constexpr double kShortUs = 20.0;
-  if (sustained) return {"sustained", 80, 15, 1, {}};
+  if (ceilings.bytes_per_second == 0.0) return {"15 readings", 6000.0, 1, 15, {}, false};
+  if (sustained) return {"sustained", 6000.0, 80, 9, {}};
   const bool hot = floor_us(bench, ceilings) >= kShortUs || bound_by_products(bench, ceilings);
-  if (ceilings.bytes_per_second == 0.0 || !hot) return {"15 replays", 1, 15, 1, {}};
-  return {"3 bursts from rest", 1, 1, 3, std::chrono::milliseconds(50)};
+  if (!hot) return {"9 readings", 6000.0, 1, 9, {}};
+  return {"3 readings from rest", 4000.0, 1, 3, std::chrono::milliseconds(50)};
 }
 
-std::int64_t calls_of(const OpBench& bench, const Ceilings& ceilings) {
+std::int64_t calls_of(const OpBench& bench, const Ceilings& ceilings, double graph_us) {
   constexpr double kLaunchUs = 3.0;
-  constexpr double kTogetherUs = 6000.0;
   // Without ceilings: a CPU.
   const double least = ceilings.bytes_per_second > 0.0 ? floor_us(bench, ceilings)
                                                        : bench.bytes / 1e4 + bench.flops / 1e5;
-  return std::clamp<std::int64_t>(static_cast<std::int64_t>(kTogetherUs / (least + kLaunchUs)), 4,
+  return std::clamp<std::int64_t>(static_cast<std::int64_t>(graph_us / (least + kLaunchUs)), 4,
                                   2000);
 }
 
+double median(std::vector<double> times) {
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2];
+}
+
+/// Microseconds of one call.
 Result<double> time_call(Backend& backend,
                          const OpBench& bench,
                          std::int64_t calls,
@@ -78,19 +86,25 @@ Result<double> time_call(Backend& backend,
     for (std::int64_t i = 0; i < calls; ++i) KOHO_TRY(call(i));
     return {};
   }));
-  std::vector<double> times;
-  for (int burst = 0; burst < timing.bursts; ++burst) {
-    std::this_thread::sleep_for(timing.rest);
-    for (int replay = 0; replay < timing.warm + timing.replays; ++replay) {
-      const Clock::time_point start = Clock::now();
-      KOHO_TRY(graph->replay());
-      KOHO_TRY(backend.synchronize());
-      if (replay >= timing.warm)
-        times.push_back(1e6 * seconds_since(start) / static_cast<double>(calls));
+  const auto time_graphs = [&](int count) -> Result<double> {
+    const Clock::time_point start = Clock::now();
+    for (int i = 0; i < count; ++i) KOHO_TRY(graph->replay());
+    KOHO_TRY(backend.synchronize());
+    return 1e6 * seconds_since(start);
+  };
+  const bool from_rest = timing.rest.count() > 0;
+  std::vector<double> times[2];  // of one graph, of two
+  for (int reading = 0; reading < timing.readings; ++reading) {
+    for (int more = 0; more < (timing.two ? 2 : 1); ++more) {
+      std::this_thread::sleep_for(timing.rest);
+      const int warm = from_rest || (reading == 0 && more == 0) ? timing.warm : 0;
+      for (int i = 0; i < warm; ++i) KOHO_TRY(time_graphs(1));
+      KOHO_TRY_ASSIGN(const double us, time_graphs(1 + more));
+      times[more].push_back(us);
     }
   }
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
+  const double taken = timing.two ? median(times[1]) - median(times[0]) : median(times[0]);
+  return taken / static_cast<double>(calls);
 }
 
 std::string shape_text(const OpBench& bench, bool json) {
@@ -198,8 +212,8 @@ class OperatorBench {
     }
     const Ceilings& ceilings = options_.ceilings;
     const Timing timing = timing_of(bench, ceilings, options_.sustained);
-    KOHO_TRY_ASSIGN(const double us,
-                    time_call(site_.measured, bench, calls_of(bench, ceilings), timing));
+    KOHO_TRY_ASSIGN(const double us, time_call(site_.measured, bench,
+                                               calls_of(bench, ceilings, timing.graph_us), timing));
     const double bandwidth = bench.bytes / us * 1e6;
     const double of_bandwidth =
         ceilings.bytes_per_second > 0.0 ? 100.0 * bandwidth / ceilings.bytes_per_second : 0.0;
