@@ -22,26 +22,25 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// The least time of a call, by what is known of the device; 0 if nothing is.
-double floor_us(const OpBench& bench, const Ceilings& ceilings) {
+/// Of a call's products at the nominal rate; 0 if that is not known.
+double products_us(const OpBench& bench, const Ceilings& ceilings) {
   const double peak =
       bench.math == DType::f8_e4m3 ? ceilings.fp8_per_second : ceilings.bf16_per_second;
-  const double reading =
-      ceilings.bytes_per_second > 0.0 ? bench.bytes / ceilings.bytes_per_second : 0.0;
-  return 1e6 * std::max(reading, peak > 0.0 ? bench.flops / peak : 0.0);
+  return peak > 0.0 ? 1e6 * bench.flops / peak : 0.0;
 }
 
-/// Whether its products take longer than its bytes.
-bool bound_by_products(const OpBench& bench, const Ceilings& ceilings) {
-  return ceilings.bytes_per_second > 0.0 &&
-         1e6 * bench.bytes / ceilings.bytes_per_second < floor_us(bench, ceilings);
+/// The least time of a call, by what is known of the device; 0 if nothing is.
+double floor_us(const OpBench& bench, const Ceilings& ceilings) {
+  const double reading =
+      ceilings.bytes_per_second > 0.0 ? 1e6 * bench.bytes / ceilings.bytes_per_second : 0.0;
+  return std::max(reading, products_us(bench, ceilings));
 }
 
 /// How a call is timed: many in a graph, of milliseconds. What a graph takes to begin and end, and
 /// the host to see it (65 to 100 us), is no call's: a GPU's graph takes what two in a row do, less
 /// one alone. A card at its power limit lowers its clock, by up to a quarter, after 25 to 60 ms
-/// (docs/kernels/hopper.md): long calls, and those that products bound, are timed in bursts of
-/// less, each from rest; sustained, when the clock has settled.
+/// (docs/kernels/hopper.md): long calls, and those of many products, are timed in bursts of less,
+/// each from rest; sustained, when the clock has settled.
 struct Timing {
   const char* name;  // for the file
   double graph_us;   // at the floor
@@ -53,9 +52,11 @@ struct Timing {
 
 Timing timing_of(const OpBench& bench, const Ceilings& ceilings, bool sustained) {
   constexpr double kShortUs = 20.0;
+  constexpr double kManyProducts = 0.25;  // 60 tokens of an FP8 layer
   if (ceilings.bytes_per_second == 0.0) return {"15 readings", 6000.0, 1, 15, {}, false};
   if (sustained) return {"sustained", 6000.0, 80, 9, {}};
-  const bool hot = floor_us(bench, ceilings) >= kShortUs || bound_by_products(bench, ceilings);
+  const double floor = floor_us(bench, ceilings);
+  const bool hot = floor >= kShortUs || products_us(bench, ceilings) >= kManyProducts * floor;
   if (!hot) return {"9 readings", 6000.0, 1, 9, {}};
   return {"3 readings from rest", 4000.0, 1, 3, std::chrono::milliseconds(50)};
 }
