@@ -82,7 +82,8 @@ constexpr ExpertShape kExpertShapes[] = {
 };
 constexpr int kExpertsMax = 64;
 constexpr int kExpertRowsMax = 512 + 32;
-constexpr double kFp8Ceiling = 1.979e15;  // nominal FP8 operations a second
+constexpr double kFp8Ceiling = 1.979e15;  // nominal operations a second
+constexpr double kBf16Ceiling = 0.989e15;
 
 struct Arguments {
   std::string only;
@@ -552,10 +553,21 @@ class FormsBench {
   }
 
   void add_row(const Shape& shape, int tokens, const std::string& form, double us, bool chosen) {
+    const bool bf16 = shape.type == TileType::bf16;
+    const double rows = shape.rows;
+    const double width = shape.width;
+    const double bytes = bf16 ? 2.0 * rows * width + tokens * (2.0 * width + 4.0 * rows)
+                              : rows * width + tokens * (width + 2.0 * rows);
+    const double flops = 2.0 * tokens * rows * width;
+    const double read_us = 1e6 * bytes / kReadCeiling;
+    const double floor_us = std::max(read_us, 1e6 * flops / (bf16 ? kBf16Ceiling : kFp8Ceiling));
     rows_ += fmt::format(
         "{}  {{\"op\": \"linear\", \"case\": \"linear_{}\", \"shape\": {{\"columns\": {}, "
-        "\"rows\": {}, \"tokens\": {}}}, \"form\": \"{}\", \"chosen\": {}, \"us\": {:.2f}}}",
-        rows_.empty() ? "" : ",\n", shape.name, shape.width, shape.rows, tokens, form, chosen, us);
+        "\"rows\": {}, \"tokens\": {}}}, \"form\": \"{}\", \"chosen\": {}, \"us\": {:.2f}, "
+        "\"bytes\": {:.0f}, \"flops\": {:.0f}, \"pct_of_bandwidth\": {:.1f}, \"pct_of_floor\": "
+        "{:.1f}}}",
+        rows_.empty() ? "" : ",\n", shape.name, shape.width, shape.rows, tokens, form, chosen, us,
+        bytes, flops, 100.0 * read_us / us, 100.0 * floor_us / us);
   }
 
   Arguments arguments_;
