@@ -364,6 +364,19 @@ TEST_F(RunCommand, WrongFlagsNameTheHelpOfTheCommandBelow) {
   }
 }
 
+TEST_F(RunCommand, ABenchOfNothingIsAnErrorThatNamesWhatThereIs) {
+  const std::string command = "bench ops --device cpu --no-check --out ops.json";
+  for (const auto& [flags, told] :
+       {std::pair<std::string, std::string>("--only nosuch", " linear_head_tp8"),
+        {"--only head_tp8 --tokens 3", "linear_head_tp8: 1,8,16,"},
+        {"--tokens 1,x", "must be numbers"}}) {
+    const Ran ran = koho(command + " " + flags);
+    EXPECT_EQ(ran.exit_code, 2) << flags;
+    EXPECT_NE(ran.errors.find(told), std::string::npos) << ran.errors;
+    EXPECT_FALSE(std::filesystem::exists(directory_.path() / "ops.json")) << flags;
+  }
+}
+
 TEST_F(RunCommand, ABenchsFileSaysWhatWasMeasuredAndHowToRepeatIt) {
   const std::string command = "bench latency --model " + kModel +
                               " --device cpu --batch 1,2 --context 64 --prefill 0 --no-classes";
