@@ -211,8 +211,8 @@ TEST(CudaSelfTest, LetsOtherKernelsRunWhatItFindsWrong) {
 /// one thread with both, then a thread each that has opened neither, at the same time.
 TEST(CudaDevices, TwoOfOneProcessRunEveryCase) {
   std::vector<std::unique_ptr<Backend>> gpus;
-  for (const int device :
-       {1, 0}) {  // one GPU alone is not opened, which takes a minute under racecheck
+  // One GPU alone is not opened, which takes a minute under racecheck.
+  for (const int device : {1, 0}) {
     Result<std::unique_ptr<Backend>> opened = make_cuda_backend({.device = device});
     if (!opened.ok() && opened.error().code == ErrorCode::not_found)
       GTEST_SKIP() << "fewer than two GPUs";
