@@ -392,7 +392,14 @@ TEST(Responses, KeepsToAStrictTool) {
 }
 
 TEST(Agents, WithoutASeedTwoAnswersDiffer) {
-  // Drawn at temperature 2 from the same prompt: 48 tokens that agree have one seed.
+  // Drawn at temperature 2 from the same prompt. The model knows few stories: one answer in some
+  // tens is the one before, nine in a row have one seed.
+  const auto differ = [](const auto& answer) {
+    const std::string first = answer();
+    for (int i = 0; i < 8; ++i)
+      if (answer() != first) return true;
+    return false;
+  };
   const auto answer = [](const char* path, const char* body, const char* field) {
     const Reply reply = ask(path, body);
     EXPECT_EQ(reply.status, 200) << reply.body;
@@ -400,7 +407,7 @@ TEST(Agents, WithoutASeedTwoAnswersDiffer) {
   };
   const char* message = R"({"model":"claude-x","max_tokens":48,"temperature":2,)"
                         R"("messages":[{"role":"user","content":"Tell me a story."}]})";
-  EXPECT_NE(answer("/v1/messages", message, "content"), answer("/v1/messages", message, "content"));
+  EXPECT_TRUE(differ([&] { return answer("/v1/messages", message, "content"); }));
   const char* response =
       R"({"model":"tiny","max_output_tokens":48,"temperature":2,"input":"Tell me a story."})";
   const auto texts = [&] {
@@ -412,7 +419,7 @@ TEST(Agents, WithoutASeedTwoAnswersDiffer) {
       if (const Json* content = item.find("content")) all += chat::dump_json(*content);
     return all;
   };
-  EXPECT_NE(texts(), texts());
+  EXPECT_TRUE(differ(texts));
 }
 
 TEST(DebugCache, TellsWhereAPromptDiffers) {
