@@ -25,6 +25,7 @@
 #include <fmt/core.h>
 
 #include "app/bench_file.h"
+#include "app/readings.h"
 #include "base/arithmetic.h"
 #include "cuda/matmul_hopper.h"
 #include "cuda/runtime.h"
@@ -166,11 +167,6 @@ Result<Operands> make_operands(const std::shared_ptr<DeviceMemory>& memory,
   return o;
 }
 
-double median(std::vector<double> times) {
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
-}
-
 /// How a matrix is timed: calls of a graph, and how long the card rests before. Long ones from rest
 /// and in less time than it takes to lower its clock to its power limit (docs/kernels/hopper.md).
 struct Timing {
@@ -214,7 +210,7 @@ Result<double> time_calls(cudaStream_t stream,
   for (cudaEvent_t event : events) KOHO_CUDA_TRY(cudaEventDestroy(event));
   KOHO_CUDA_TRY(cudaGraphExecDestroy(executable));
   KOHO_CUDA_TRY(cudaGraphDestroy(graph));
-  return median(times);
+  return app::median(times);
 }
 
 std::string form_name(const DenseForm& form, int parts) {
@@ -339,8 +335,8 @@ Result<LibraryTimes> time_library(cudaStream_t stream,
       KOHO_TRY_ASSIGN(const double library_us, time_algorithm(chosen));
       theirs.push_back(library_us);
     }
-    times.koho = median(ours);
-    times.summed = median(theirs);
+    times.koho = app::median(ours);
+    times.summed = app::median(theirs);
   }
   return times;
 }
@@ -443,16 +439,18 @@ class FormsBench {
         "cuBLASLt %6.2f, fast sums %6.2f\n",
         shape.name, shape.rows, shape.width, tokens, chosen.us,
         1e8 * bytes / kReadCeiling / chosen.us, timed.front().us, library.summed, library.fast);
+    const auto row = [&](const std::string& form, double us, bool of_product = false) {
+      add_row(shape, tokens, {.form = form, .us = us, .bytes = bytes, .chosen = of_product});
+    };
     int printed = 0;
     for (const Timed& of : timed) {
       if (of.chosen || printed++ < arguments_.top)
         std::printf("  %s %6.2f us  %s\n", of.chosen ? "*" : " ", of.us,
                     form_name(of.form, p.parts).c_str());
-      add_row(shape, tokens, form_name(of.form, p.parts), of.us, of.chosen);
+      row(form_name(of.form, p.parts), of.us, of.chosen);
     }
-    if (library.summed > 0.0) add_row(shape, tokens, "cuBLASLt, one scale", library.summed, false);
-    if (library.fast > 0.0)
-      add_row(shape, tokens, "cuBLASLt, one scale, fast accumulation", library.fast, false);
+    if (library.summed > 0.0) row("cuBLASLt, one scale", library.summed);
+    if (library.fast > 0.0) row("cuBLASLt, one scale, fast accumulation", library.fast);
     std::fflush(stdout);
     return {};
   }
@@ -536,7 +534,9 @@ class FormsBench {
                   shape.name, shape.rows, shape.width, experts, rows, us,
                   1e8 * flops / kFp8Ceiling / us, name.c_str());
       std::fflush(stdout);
-      add_row(shape, rows, name, us, false);
+      const double bytes = static_cast<double>(experts * o.matrix_bytes) +
+                           static_cast<double>(rows) * shape.width + static_cast<double>(out_bytes);
+      add_row(shape, rows, {.form = name, .us = us, .bytes = bytes});
     }
     return {};
   }
@@ -552,22 +552,24 @@ class FormsBench {
     }
   }
 
-  void add_row(const Shape& shape, int tokens, const std::string& form, double us, bool chosen) {
-    const bool bf16 = shape.type == TileType::bf16;
-    const double rows = shape.rows;
-    const double width = shape.width;
-    const double bytes = bf16 ? 2.0 * rows * width + tokens * (2.0 * width + 4.0 * rows)
-                              : rows * width + tokens * (width + 2.0 * rows);
-    const double flops = 2.0 * tokens * rows * width;
-    const double read_us = 1e6 * bytes / kReadCeiling;
-    const double floor_us = std::max(read_us, 1e6 * flops / (bf16 ? kBf16Ceiling : kFp8Ceiling));
+  struct Row {
+    std::string form;
+    double us;
+    double bytes;  // that it has to move
+    bool chosen = false;
+  };
+  void add_row(const Shape& shape, int tokens, const Row& row) {
+    const double flops = 2.0 * tokens * static_cast<double>(shape.rows) * shape.width;
+    const double peak = shape.type == TileType::bf16 ? kBf16Ceiling : kFp8Ceiling;
+    const double read_us = 1e6 * row.bytes / kReadCeiling;
+    const double floor_us = std::max(read_us, 1e6 * flops / peak);
     rows_ += fmt::format(
         "{}  {{\"op\": \"linear\", \"case\": \"linear_{}\", \"shape\": {{\"columns\": {}, "
         "\"rows\": {}, \"tokens\": {}}}, \"form\": \"{}\", \"chosen\": {}, \"us\": {:.2f}, "
         "\"bytes\": {:.0f}, \"flops\": {:.0f}, \"pct_of_bandwidth\": {:.1f}, \"pct_of_floor\": "
         "{:.1f}}}",
-        rows_.empty() ? "" : ",\n", shape.name, shape.width, shape.rows, tokens, form, chosen, us,
-        bytes, flops, 100.0 * read_us / us, 100.0 * floor_us / us);
+        rows_.empty() ? "" : ",\n", shape.name, shape.width, shape.rows, tokens, row.form,
+        row.chosen, row.us, row.bytes, flops, 100.0 * read_us / row.us, 100.0 * floor_us / row.us);
   }
 
   Arguments arguments_;

@@ -19,6 +19,7 @@
 #include "app/build_info.h"
 #include "app/command.h"
 #include "app/kernel_report.h"
+#include "app/readings.h"
 #include "app/subject.h"
 #include "base/arithmetic.h"
 #include "base/log.h"
@@ -62,11 +63,6 @@ struct LatencyOptions {
 
 double ms_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 /// Sequences side by side in the cache: seat s has pages s * W .. s * W + W - 1; the first one may

@@ -11,6 +11,7 @@
 
 #include "app/bench_file.h"
 #include "app/operator_check.h"
+#include "app/readings.h"
 #include "base/log.h"
 
 namespace koho::app {
@@ -68,11 +69,6 @@ std::int64_t calls_of(const OpBench& bench, const Ceilings& ceilings, double gra
                                                        : bench.bytes / 1e4 + bench.flops / 1e5;
   return std::clamp<std::int64_t>(static_cast<std::int64_t>(graph_us / (least + kLaunchUs)), 4,
                                   2000);
-}
-
-double median(std::vector<double> times) {
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
 }
 
 /// Microseconds of one call.
