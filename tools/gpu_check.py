@@ -16,6 +16,7 @@ log.txt (all output) and the tables that the benchmarks write. Exit code 1 if a 
 import argparse
 import datetime
 import importlib.util
+import itertools
 import json
 import os
 import pathlib
@@ -164,16 +165,16 @@ def steps(found, out):
 
     # compute-sanitizer: one round a case, the small ones; of the portable mode what other kernels run there.
     small = "-*long*:*many*:*large*:*131072*:*recorded_*:*deterministic_*"
-    fast, portable = f"*EqualsItsFloat64Twin/*{small}:*portable_*", "".join(
-        f"*EqualsItsFloat64Twin/portable_{operator}*:" for operator in ("linear", "experts", "attention"))[:-1] + small
-    for tool, mode, cases in [(tool, mode, cases) for tool in ("memcheck", "racecheck", "synccheck", "initcheck")
-                              for mode, cases in (("", fast), (" portable", portable))]:
+    twin = "*EqualsItsFloat64Twin/"
+    modes = {"": f"{twin}*{small}:*portable_*",
+             " portable": ":".join(f"{twin}portable_{operator}*" for operator in ("linear", "experts", "attention")) + small}
+    for tool, mode in itertools.product(("memcheck", "racecheck", "synccheck", "initcheck"), modes):
         # Racecheck reports hazards inside cuBLASLt's kernels, which the self-test runs. Initcheck does not see what they store by
         # the copy engine, and reports the kernel that reads it.
         without = {"racecheck": "nvjet", "initcheck": "scale_sums_kernel"}.get(tool)
         ours = ["--kernel-name-exclude", f"kernel_substring={without}"] if without else []
         list_.append(Step(f"sanitize {tool}{mode}", ["compute-sanitizer", "--tool", tool, *ours, "--error-exitcode", "9",
-                                                     tests / "ops" / "cuda_op_test", f"--gtest_filter={cases}"],
+                                                     tests / "ops" / "cuda_op_test", f"--gtest_filter={modes[mode]}"],
                           500, (*failures, r"ERROR SUMMARY"), {"KOHO_OP_SEED": seed, "KOHO_OP_ROUNDS": "1"},
                           group="sanitize", needs_all=False))
     return list_

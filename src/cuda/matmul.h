@@ -89,6 +89,7 @@ struct Matmul {
   int parts = 1;        // CTAs of a cluster that share a tile's width; from the weight's shape only
 };
 
+constexpr int kMatmulPartsMax = 8;  // a cluster that every GPU can place
 /// Parts for a single matrix of this shape: enough CTAs to load every multiprocessor of an H200.
 int matmul_parts(int tiles, int width_bytes);
 

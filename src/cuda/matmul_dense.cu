@@ -292,19 +292,20 @@ __global__ void __launch_bounds__(DensePlan<kColumns, kSlotWidth>::kThreadsMax)
         wgmma_wait<0>();
         release(issued);
       }
-    }
-    for (int stage = piece.begin; !kChained<kType> && stage < whole_end; ++stage) {
-      float partial[kEach][4];
-      int held[kHalves];
+    } else {
+      for (int stage = piece.begin; stage < whole_end; ++stage) {
+        float partial[kEach][4];
+        int held[kHalves];
 #pragma unroll
-      for (int half = 0; half < kHalves; ++half) held[half] = issue(partial, half > 0);
-      if constexpr (kHalves > 1) {
-        wgmma_wait<1>();
-        release(held[0]);
+        for (int half = 0; half < kHalves; ++half) held[half] = issue(partial, half > 0);
+        if constexpr (kHalves > 1) {
+          wgmma_wait<1>();
+          release(held[0]);
+        }
+        wgmma_wait<0>();
+        release(held[kHalves - 1]);
+        add(partial);
       }
-      wgmma_wait<0>();
-      release(held[kHalves - 1]);
-      add(partial);
     }
     if (whole_end < piece.end) {  // the short stage at a width's end
       const int width = p.width_bytes - whole_end * kStageWidth;
@@ -583,9 +584,8 @@ cudaError_t launch_matmul_dense(const Matmul& p,
                                 const CUtensorMap& x_map,
                                 const DenseForm& form,
                                 cudaStream_t stream) {
-  constexpr int kPartsMax = 8;  // of a cluster that every GPU can place
   if (p.type == TileType::fp8_block || p.entries != nullptr || p.tokens > form.columns ||
-      p.parts < 1 || p.parts > std::min(kPartsMax, ceil_div(p.width_bytes, kStageWidth)))
+      p.parts < 1 || p.parts > std::min(kMatmulPartsMax, ceil_div(p.width_bytes, kStageWidth)))
     return cudaErrorInvalidValue;
   return p.type == TileType::bf16 ? launch_type<TileType::bf16>(p, x_map, form, stream)
                                   : launch_type<TileType::fp8>(p, x_map, form, stream);

@@ -16,17 +16,16 @@ int matmul_parts(int tiles, int width_bytes) {
   constexpr int kBlocksWanted = 136;
   constexpr int kTilesEnough = 200;
   constexpr int kLongest = 12;
-  constexpr int kPartsMax = 8;
   constexpr int kShort = 6;
   constexpr int kTilesOfShort = 80;
   const int stages = (width_bytes + kStageWidth - 1) / kStageWidth;
   if (tiles >= kTilesEnough || (stages <= kShort && tiles >= kTilesOfShort)) return 1;
-  for (int parts = 1; parts <= kPartsMax && parts <= stages; ++parts)
+  for (int parts = 1; parts <= kMatmulPartsMax && parts <= stages; ++parts)
     if (tiles * parts >= kNearlyFull && tiles * parts <= kFull && stages % parts == 0) return parts;
-  for (int parts = 1; parts <= kPartsMax && parts <= stages; ++parts)
+  for (int parts = 1; parts <= kMatmulPartsMax && parts <= stages; ++parts)
     if (tiles * parts >= kBlocksWanted && stages <= kLongest * parts && stages % parts == 0)
       return parts;
-  return stages < kPartsMax ? stages : kPartsMax;
+  return stages < kMatmulPartsMax ? stages : kMatmulPartsMax;
 }
 
 }  // namespace koho::cuda

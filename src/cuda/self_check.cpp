@@ -176,10 +176,8 @@ Result<SelfTest::MatrixCase> SelfTest::make_case(TileType type) {
   const int element = type == TileType::bf16 ? 2 : 1;
   const bool block = type == TileType::fp8_block;
   const Operands operands(static_cast<std::uint32_t>(type) + 1, element);
-  std::vector<std::uint8_t> biases;
-  for (int row = 0; row < kRows; ++row)
-    append(biases, koho::to_bf16(static_cast<float>(row % 64)));  // as products are, and no two
-                                                                  // neighbours alike
+  std::vector<std::uint8_t> biases;  // as products are, and no two neighbours alike
+  for (int row = 0; row < kRows; ++row) append(biases, koho::to_bf16(static_cast<float>(row % 64)));
   MatrixCase of;
   of.type = type;
   KOHO_TRY_ASSIGN(const DeviceBlock source, send(operands.weight));
