@@ -164,18 +164,21 @@ def steps(found, out):
         "ops", "ops_portable", "linear", "linear_head", "latency_kernels", "latency", "throughput", "loading"))], 20, (r".*",)))
 
     # compute-sanitizer: one round a case, the small ones; of the portable mode what other kernels run there.
-    small = "-*long*:*many*:*large*:*131072*:*recorded_*:*deterministic_*"
+    small = "-*long*:*many*:*large*:*131072*:*recorded_*"
     twin = "*EqualsItsFloat64Twin/"
-    modes = {"": f"{twin}*{small}:*portable_*",
-             " portable": ":".join(f"{twin}portable_{operator}*" for operator in ("linear", "experts", "attention")) + small}
-    for tool, mode in itertools.product(("memcheck", "racecheck", "synccheck", "initcheck"), modes):
+    for tool, mode in itertools.product(("memcheck", "racecheck", "synccheck", "initcheck"), ("", " portable")):
+        # On cuBLASLt's kernel without row scales racecheck fails by itself ("failed to handle a hardware exception"), so there it
+        # has koho's portable kernels alone: what is missing, matmul_scale.cu's, has no shared memory.
+        prefix = twin + ("portable_deterministic_" if tool == "racecheck" else "portable_")
+        cases = (":".join(f"{prefix}{operator}*" for operator in ("linear", "experts", "attention")) + small if mode else
+                 f"{twin}*{small}:*portable_*:*deterministic_*")
         # Racecheck reports hazards inside cuBLASLt's kernels, which the self-test runs. Initcheck does not see what they store by
         # the copy engine, and reports the kernel that reads it.
         without = {"racecheck": "nvjet", "initcheck": "scale_sums_kernel"}.get(tool)
         ours = ["--kernel-name-exclude", f"kernel_substring={without}"] if without else []
         list_.append(Step(f"sanitize {tool}{mode}", ["compute-sanitizer", "--tool", tool, *ours, "--error-exitcode", "9",
-                                                     tests / "ops" / "cuda_op_test", f"--gtest_filter={modes[mode]}"],
-                          500, (*failures, r"ERROR SUMMARY"), {"KOHO_OP_SEED": seed, "KOHO_OP_ROUNDS": "1"},
+                                                     tests / "ops" / "cuda_op_test", f"--gtest_filter={cases}"],
+                          500, (*failures, r"(ERROR|RACECHECK) SUMMARY"), {"KOHO_OP_SEED": seed, "KOHO_OP_ROUNDS": "1"},
                           group="sanitize", needs_all=False))
     return list_
 

@@ -38,6 +38,7 @@ constexpr double kF32Error = OpCaseOptions{}.accumulation_error;
 /// What the backend promises of a case.
 OpCaseOptions promises(Mode mode, const std::string& name) {
   const bool portable = mode == Mode::portable || mode == Mode::portable_deterministic;
+  const bool deterministic = mode == Mode::deterministic || mode == Mode::portable_deterministic;
   const double instruction_error = std::sqrt(33.0 / 3.0) / 8192.0;  // each uniform up to that
   // Half a unit of a weight of at least 2^14 exp(-1/128), and 2^-18 for the exponential of its bin
   // (src/cuda/sample.cuh).
@@ -45,7 +46,7 @@ OpCaseOptions promises(Mode mode, const std::string& name) {
   // On Hopper cuBLASLt multiplies FP8 on wgmma in every mode.
   const bool library = mode == Mode::portable && name.starts_with("linear");
   return {.batch_invariant = true,
-          .many_as_few = mode == Mode::deterministic || mode == Mode::portable_deterministic,
+          .many_as_few = deterministic,
           .accumulation_error = portable && !library ? kF32Error : kWgmmaError,
           .chain_error = kChainError,
           .attention_weight_error = 0x1p-8,
@@ -53,7 +54,7 @@ OpCaseOptions promises(Mode mode, const std::string& name) {
           .sampling_weight_error = sampling_error,
           // 16 parts of two chains each; the plain form has more.
           .router_chains = 32.0,
-          .decode_as_prefill = mode == Mode::deterministic,
+          .decode_as_prefill = deterministic,
           .instruction_error = portable ? 0.0 : instruction_error};
 }
 
@@ -93,19 +94,20 @@ TEST_P(CudaOperator, EqualsItsFloat64Twin) {
 }
 
 /// Every case in the fast mode, recorded or not, and in the portable mode; in the deterministic
-/// ones those they give to other kernels.
+/// modes those of operators that choose among kernels (sampling's are the same on every GPU).
 std::vector<Parameters> parameters() {
   std::vector<Parameters> found;
   for (const Mode mode : {Mode::fast, Mode::recorded, Mode::deterministic, Mode::portable,
                           Mode::portable_deterministic}) {
     for (std::size_t i = 0; i < op_cases().size(); ++i) {
       const std::string& name = op_cases()[i].name;
-      const bool others = name.starts_with("linear") || name.starts_with("experts") ||
-                          name.starts_with("sample") || name.starts_with("attention");
-      const bool few = mode == Mode::deterministic            ? others
-                       : mode == Mode::portable_deterministic ? name.starts_with("linear")
-                                                              : true;
-      if (few) found.emplace_back(mode, i);
+      const bool forms = name.starts_with("linear") || name.starts_with("experts") ||
+                         name.starts_with("attention");
+      const bool others = forms || name.starts_with("sample");
+      const bool runs = mode == Mode::deterministic            ? others
+                        : mode == Mode::portable_deterministic ? forms
+                                                               : true;
+      if (runs) found.emplace_back(mode, i);
     }
   }
   return found;
