@@ -266,7 +266,7 @@ def main():
     parser.add_argument("--minutes", type=float, default=120.0, help="for everything, the build included")
     parser.add_argument("--no-build", action="store_true", help="take build/cuda as it is")
     parser.add_argument("--list", action="store_true")
-    parser.add_argument("--commit", help="what is measured, where git does not know")
+    parser.add_argument("--commit", help="what is measured, where it is not what git says")
     parser.add_argument("--cmake", action="append", default=[], metavar="ARG", help="for the configuration: --cmake=-DNAME=VALUE")
     options = parser.parse_args()
     found = machine()
@@ -274,7 +274,7 @@ def main():
         print("tools/gpu_check.py: nvidia-smi finds no GPU on this machine", file=sys.stderr)
         return 2
     found = found or {"memory_bytes": 0, "commit": None}
-    found["commit"] = found["commit"] or options.commit
+    found["commit"] = options.commit or found["commit"]
     chosen = [step for step in steps(found, options.out.resolve())
               if options.steps in (step.group, "all") and not any(text in step.name for text in options.skip)
               and (not options.only or any(text in step.name for text in options.only))]
