@@ -90,7 +90,7 @@ class Goals(unittest.TestCase):
         self.assertIs(reached["loading from the page cache"], False)  # the slower of two
 
     def test_cublaslt_beside(self):
-        name = "linear, 1 to 128 tokens: no slower than cuBLASLt's scalar mode"
+        name = "linear, 1 to 128 tokens: no slower than cuBLASLt's scalar mode without fast accumulation"
         library = linear(7.0, "cuBLASLt, one scale", False)
         self.assertIsNone(self.judged({"command": "matmul_forms", "rows": [linear(6.9), library]})[name][1])  # of one row
         every = [{**row, "case": case, "shape": {**row["shape"], "tokens": tokens}}

@@ -118,10 +118,12 @@ def steps(found, out):
                        "KOHO_BINARY": str(program), "KOHO_TEST_GPUS": "1", "PYTHONDONTWRITEBYTECODE": "1"}))
     list_.append(Step("embedded model", [program, "run", "--model", "models/tiny", "--device", "cuda", "--json",
                                          "Once upon a time"], 60, (r".*",)))
-    for chunk in ("512", "2048"):  # few and many rows an expert
-        command = [sys.executable, "tools/true_widths.py", "--koho", program, "--device", "cuda", "--chunk", chunk]
-        list_.append(Step(f"true widths, {chunk} at once", command, 420, (r"^layers|^noise|^koho|^greedy|^FAILED|^passed|Error",),
-                          memory=70e9, modules=("torch", "transformers", "numpy")))
+    list_.append(Step("true widths", [sys.executable, "tools/true_widths.py", "--koho", program, "--device", "cuda", "--commit", commit,
+                                      "--json", out / "widths.json"], 600,
+                      (r"^layers|^noise|^koho|^greedy|^FAILED|^passed|Error",), memory=70e9, modules=("torch", "transformers", "numpy")))
+    list_.append(Step("long context", [sys.executable, "tools/long_context.py", "--koho", program, "--vocabulary", "151552", "--context",
+                                       "131072", "--commit", commit, "--machine", found.get("gpu", "unknown"), "--json",
+                                       out / "long_context.json", "--", *air], 420, (r"once|default|FAILED|passed",)))
 
     # Speed.
     list_.append(Step("op timings", [BUILD / "bench" / "op_bench", "--out", out / "ops.json", "--commit", commit], 300,
@@ -143,7 +145,7 @@ def steps(found, out):
     list_.append(Step("latency deterministic", [*latency, "--batch", "1,16,64", "--context", "1024", "--prefill", "8192",
                                                 "--deterministic", "--no-classes"], 120, timing))
     for cache in ("bf16", "fp8"):
-        list_.append(Step(f"long context {cache}", [*latency, "--batch", "1", "--context", "131000", "--prefill", "8192",
+        list_.append(Step(f"latency of 131k, {cache}", [*latency, "--batch", "1", "--context", "131000", "--prefill", "8192",
                                                     "--kv-dtype", cache, "--no-classes", "--out", out / f"long_context_{cache}.json"],
                           150, timing, memory=148e9))
     list_.append(Step("throughput", [program, "bench", *air, "--requests", "128", "--concurrency", "64", "--prompt-len", "256",
@@ -163,15 +165,19 @@ def steps(found, out):
     list_.append(Step("goals", [sys.executable, "tools/speed_goals.py", *(out / f"{name}.json" for name in (
         "ops", "ops_portable", "linear", "linear_head", "latency_kernels", "latency", "throughput", "loading"))], 20, (r".*",)))
 
-    # compute-sanitizer: one round a case, the small ones; of the portable mode what other kernels run there.
+    # compute-sanitizer: one round a case: the small ones, those of the portable mode that other kernels run there, and the ones of
+    # many rows that reach kernels of their own (`route_many`, `sample_many`: matmul_prefill.cu is reached by a small one too).
     small = "-*long*:*many*:*large*:*131072*:*recorded_*"
     twin = "*EqualsItsFloat64Twin/"
-    for tool, mode in itertools.product(("memcheck", "racecheck", "synccheck", "initcheck"), ("", " portable")):
+    many = ("route_many", "sample_many", "rms_norm_many", "add_rms_norm_many", "silu_mul_many", "embed_many", "gather_rows_many",
+            "take_from_seats_many")
+    for tool, mode in itertools.product(("memcheck", "racecheck", "synccheck", "initcheck"), ("", " portable", " many")):
         # On cuBLASLt's kernel without row scales racecheck fails by itself ("failed to handle a hardware exception"), so there it
         # has koho's portable kernels alone: what is missing, matmul_scale.cu's, has no shared memory.
         prefix = twin + ("portable_deterministic_" if tool == "racecheck" else "portable_")
-        cases = (":".join(f"{prefix}{operator}*" for operator in ("linear", "experts", "attention")) + small if mode else
-                 f"{twin}*{small}:*portable_*:*deterministic_*")
+        cases = {"": f"{twin}*{small}:*portable_*:*deterministic_*",
+                 " portable": ":".join(f"{prefix}{operator}*" for operator in ("linear", "experts", "attention")) + small,
+                 " many": ":".join(f"{twin}{case}" for case in many)}[mode]
         # Racecheck reports hazards inside cuBLASLt's kernels, which the self-test runs. Initcheck does not see what they store by
         # the copy engine, and reports the kernel that reads it.
         without = {"racecheck": "nvjet", "initcheck": "scale_sums_kernel"}.get(tool)

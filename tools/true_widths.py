@@ -5,13 +5,15 @@ config, synthetic weights that both sides draw for themselves, one prompt, logit
 docs/goldens.md: koho's distance from the float32 run is at most 1.35 times the bfloat16 run's, plus 0.005, in the median.
 Needs torch and transformers; GLM-4.7's seven layers take 45 GB of device memory.
 
-    tools/true_widths.py --koho build/cuda/src/app/koho --device cuda
+    tools/true_widths.py --koho build/cuda/src/app/koho --device cuda --json widths.json
     tools/true_widths.py --koho build/koho --device cpu --set hidden_size=256 …     other widths, to try this tool
 """
 import argparse
+import datetime
 import json
 import pathlib
 import random
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -20,16 +22,17 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from batch_check import nvidia_driver  # noqa: E402
 from golden import goldens, reference, synthetic  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
-def koho_logits(options, folder, extra):
+def koho_logits(options, folder, chunk, extra):
     """[T, V] f32 of `koho logits`."""
     out = folder / "logits.npy"
     command = [options.koho, "logits", "--config", folder / "config.json", "--weights", "synthetic", "--layers", options.layers,
-               "--device", options.device, "--ids", folder / "ids.json", "--out", out, "--chunk", options.chunk, *extra]
+               "--device", options.device, "--ids", folder / "ids.json", "--out", out, "--chunk", chunk, *extra]
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.exit(f"FAILED: koho logits, exit code {done.returncode}: {done.stderr.strip()[-800:]}")
@@ -44,7 +47,10 @@ def main():
     parser.add_argument("--config", type=pathlib.Path, default=ROOT / "tests" / "data" / "configs" / "glm-4.7-fp8.json")
     parser.add_argument("--layers", type=int, default=7, help="the first three are dense in GLM-4.7")
     parser.add_argument("--tokens", type=int, default=2048)
-    parser.add_argument("--chunk", type=int, default=512, help="prompt tokens in one of koho's steps")
+    parser.add_argument("--chunk", default="1,64,512,2048", metavar="N,…",
+                        help="prompt tokens in one of koho's steps, a run for each: decode's kernels, few rows an expert, many")
+    parser.add_argument("--json", type=pathlib.Path, help="a file of bench/results")
+    parser.add_argument("--commit", help="what is measured, for that file")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--seed", type=int, default=1, help="of the prompt; the weights' seed is koho's")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=NUMBER", help="changes the config")
@@ -56,11 +62,6 @@ def main():
     print(f"layers {options.layers}, hidden {config['hidden_size']}, {config['n_routed_experts']} experts of "
           f"{config['moe_intermediate_size']}, {options.tokens} tokens, prompt's seed {options.seed}", flush=True)
     modes = {"default": []} if options.device == "cpu" else {"default": [], "deterministic": ["--deterministic"]}
-    with tempfile.TemporaryDirectory() as folder:
-        folder = pathlib.Path(folder)
-        (folder / "config.json").write_text(json.dumps(config))
-        (folder / "ids.json").write_text(json.dumps(ids))
-        found = {mode: koho_logits(options, folder, extra) for mode, extra in modes.items()}
 
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
@@ -72,19 +73,39 @@ def main():
             logits = model(input_ids=torch.tensor([ids], device=options.device), use_cache=False).logits[0]
         runs[dtype] = logits.to(torch.float32).cpu()
         del model, logits
+    del checkpoint
+    if options.device == "cuda":
+        torch.cuda.empty_cache()  # for koho
     exact, rounded = runs[torch.float32], runs[torch.bfloat16]
+    best = exact.argmax(-1)
+    agreeing = lambda logits: float((logits.argmax(-1) == best).float().mean())  # noqa: E731
     noise = reference.median(reference.distance(rounded, exact))
     bound = goldens.MEDIAN_FACTOR * noise + goldens.MEDIAN_SLACK
-    agree = float((rounded.argmax(-1) == exact.argmax(-1)).float().mean())
-    print(f"noise {noise:.4f}: transformers' bfloat16 run from its float32 run; the same best token {agree:.4f}")
-    good = True
-    for mode, logits in found.items():
-        distance = reference.median(reference.distance(logits, exact))
-        near = reference.median(reference.distance(logits, rounded))
-        agree = float((logits.argmax(-1) == exact.argmax(-1)).float().mean())
-        good = good and distance <= bound
-        print(f"koho {mode}: distance {distance:.4f} of {bound:.4f} = {distance / noise:.2f} times the noise, to the "
-              f"bfloat16 run {near / noise:.2f}; the same best token {agree:.4f}")
+    print(f"noise {noise:.4f}: transformers' bfloat16 run from its float32 run; the same best token {agreeing(rounded):.4f}",
+          flush=True)
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        (folder / "config.json").write_text(json.dumps(config))
+        (folder / "ids.json").write_text(json.dumps(ids))
+        for chunk in options.chunk.split(","):
+            for mode, extra in modes.items():
+                logits = koho_logits(options, folder, chunk, extra)
+                distance = reference.median(reference.distance(logits, exact))
+                near = reference.median(reference.distance(logits, rounded))
+                rows.append({"op": "true_widths", "deterministic": mode == "deterministic", "chunk": int(chunk), "distance": round(distance, 5), "bound": round(bound, 5),
+                             "to_bf16_run": round(near, 5), "same_best_token": round(agreeing(logits), 4)})
+                print(f"koho {mode}, {chunk} at once: distance {distance:.4f} of {bound:.4f} = {distance / noise:.2f} times the noise, "
+                      f"to the bfloat16 run {near / noise:.2f}; the same best token {agreeing(logits):.4f}", flush=True)
+                del logits
+    if options.json:
+        machine = torch.cuda.get_device_name() if options.device == "cuda" else "CPU"
+        command = ["tools/true_widths.py", "--device", options.device, "--layers", str(options.layers), "--tokens", str(options.tokens),
+                   "--chunk", options.chunk, *(f"--set={change}" for change in options.set)]
+        options.json.write_text(json.dumps({
+            "machine": machine, "driver": nvidia_driver(), "commit": options.commit, "date": datetime.date.today().isoformat(), "command": shlex.join(command),
+            "noise": round(noise, 5), "same_best_token_of_bf16": round(agreeing(rounded), 4), "rows": rows}) + "\n")
+    good = all(row["distance"] <= row["bound"] for row in rows)
     print("passed" if good else "FAILED: the median rule of docs/goldens.md")
     return 0 if good else 1
 

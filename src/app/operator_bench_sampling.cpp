@@ -16,7 +16,8 @@ constexpr std::int64_t kTokens = 151365;     // of the tokenizer
 constexpr std::int64_t kPositions = 200;     // calls draw anew, as steps do
 constexpr std::int64_t kCountedEvery = 101;  // 1,500 counted tokens a row
 
-/// "kind" of a case's shape: greedy, temperature, top_k 50, top_p 0.95, penalties, negative ones.
+/// "kind" of a case's shape: greedy, temperature, top_k 50, top_p 0.95, penalties, negative ones,
+/// min_p 0.05, and these thresholds and a penalty together.
 std::vector<SamplingRow> kinds() {
   SamplingRow greedy;
   SamplingRow temperature;
@@ -30,7 +31,13 @@ std::vector<SamplingRow> kinds() {
   penalties.counts_slot = 0;
   SamplingRow raising = penalties;
   raising.frequency_penalty = -0.5F;
-  return {greedy, temperature, top_k, top_p, penalties, raising};
+  SamplingRow min_p = temperature;
+  min_p.min_p = 0.05F;
+  SamplingRow every = penalties;
+  every.top_k = top_k.top_k;
+  every.top_p = top_p.top_p;
+  every.min_p = min_p.min_p;
+  return {greedy, temperature, top_k, top_p, penalties, raising, min_p, every};
 }
 
 /// Requests of one kind, row r of position p at p * count + r.

@@ -20,6 +20,12 @@ inline std::int64_t random_tokens(Random& random) {
   return random.chance(0.3) ? random.pick({1, 1, 2, 15, 16, 17, 33}) : random.integer(1, 70);
 }
 
+/// Of a chunk of a prompt: hundreds, and around powers of two.
+inline std::int64_t many_tokens(Random& random) {
+  return random.chance(0.5) ? random.integer(71, 300)
+                            : random.pick({511, 512, 513, 1023, 1024, 1025, 4096});
+}
+
 /// Widths: around vector and block sizes, odd ones, powers of two.
 inline std::int64_t random_width(Random& random) {
   return random.chance(0.5)

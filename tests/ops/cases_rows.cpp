@@ -32,16 +32,26 @@ double factor_error(std::int64_t width) {
 // What rounding two products to f32 can move where they are below its smallest normal number.
 constexpr double kSubnormalError = 0x1p-149;
 
+/// How many rows, and how wide: of the most only narrow ones, for their time.
+struct RowShape {
+  std::int64_t tokens;
+  std::int64_t width;
+
+  RowShape(Random& random, bool many)
+      : tokens(many ? many_tokens(random) : random_tokens(random)),
+        width(tokens > 600 ? random.integer(1, 256) : random_width(random)) {}
+};
+
 HostTensor random_indices(Random& random, std::int64_t count, std::int64_t size) {
   std::vector<std::int64_t> values(static_cast<std::size_t>(count));
   for (std::int64_t& value : values) value = random.integer(0, size - 1);
   return integers(DType::i32, values);
 }
 
-std::string run_embed(Backend& backend, std::uint64_t seed, const OpCaseOptions&) {
+std::string run_embed(Backend& backend, std::uint64_t seed, bool many) {
   Random random(seed);
-  const std::int64_t tokens = random.chance(0.1) ? 0 : random_tokens(random);
-  const std::int64_t width = random_width(random);
+  auto [tokens, width] = RowShape(random, many);
+  if (random.chance(0.1)) tokens = 0;
   const std::int64_t vocabulary = random.integer(1, 300);
   const HostTensor table =
       random_values(random, DType::bf16, {vocabulary, width}, random_spread(random, true));
@@ -58,10 +68,9 @@ std::string run_embed(Backend& backend, std::uint64_t seed, const OpCaseOptions&
   return faults + compare_bits("out", out.get(), expected) + out.guard_fault("out");
 }
 
-std::string run_gather_rows(Backend& backend, std::uint64_t seed, const OpCaseOptions&) {
+std::string run_gather_rows(Backend& backend, std::uint64_t seed, bool many) {
   Random random(seed);
-  const std::int64_t tokens = random_tokens(random);
-  const std::int64_t width = random_width(random);
+  const auto [tokens, width] = RowShape(random, many);
   const std::int64_t wanted = random.chance(0.1) ? 0 : random.integer(1, tokens + 3);
   const HostTensor x =
       random_values(random, DType::bf16, {tokens, width}, random_spread(random, true));
@@ -120,9 +129,9 @@ struct DeviceSeats {
   SeatTables tables() { return {pages.view(), last_sampled.view(), outputs.view()}; }
 };
 
-std::string run_take_from_seats(Backend& backend, std::uint64_t seed, const OpCaseOptions&) {
+std::string run_take_from_seats(Backend& backend, std::uint64_t seed, bool many) {
   Random random(seed);
-  const std::int64_t tokens = random_tokens(random);
+  const std::int64_t tokens = many ? many_tokens(random) : random_tokens(random);
   const std::int64_t sequences = random.integer(1, 40);
   const std::int64_t count = sequences + random.integer(0, 10);
   const std::int64_t width = random.pick({1, 3, 64, 300, 600});
@@ -302,10 +311,9 @@ std::string compare_forms(const std::string& name,
   return faults;
 }
 
-std::string run_rms_norm(Backend& backend, std::uint64_t seed, const OpCaseOptions&) {
+std::string run_rms_norm(Backend& backend, std::uint64_t seed, bool many) {
   Random random(seed);
-  const std::int64_t tokens = random_tokens(random);
-  const std::int64_t width = random_width(random);
+  const auto [tokens, width] = RowShape(random, many);
   const float eps = random.chance(0.5) ? 1e-5F : 1e-6F;
   const HostTensor x = random_values(random, DType::bf16, {tokens, width},
                                      random_spread(random, true), random.chance(0.2) ? 1e-4 : 1.0);
@@ -332,10 +340,9 @@ std::string run_rms_norm(Backend& backend, std::uint64_t seed, const OpCaseOptio
          compare_forms("without values", some, all, without);
 }
 
-std::string run_add_rms_norm(Backend& backend, std::uint64_t seed, const OpCaseOptions&) {
+std::string run_add_rms_norm(Backend& backend, std::uint64_t seed, bool many) {
   Random random(seed);
-  const std::int64_t tokens = random_tokens(random);
-  const std::int64_t width = random_width(random);
+  const auto [tokens, width] = RowShape(random, many);
   const HostTensor residual =
       random_values(random, DType::bf16, {tokens, width}, random_spread(random, true));
   const HostTensor branch =
@@ -369,10 +376,9 @@ std::string run_add_rms_norm(Backend& backend, std::uint64_t seed, const OpCaseO
          compare_forms("run again", again, out, needs);
 }
 
-std::string run_silu_mul(Backend& backend, std::uint64_t seed, const OpCaseOptions&) {
+std::string run_silu_mul(Backend& backend, std::uint64_t seed, bool many) {
   Random random(seed);
-  const std::int64_t tokens = random_tokens(random);
-  const std::int64_t width = random_width(random);
+  const auto [tokens, width] = RowShape(random, many);
   const HostTensor gate_up = random_values(random, DType::bf16, {tokens, 2 * width},
                                            random_spread(random, true), random.chance(0.5) ? 1 : 8);
   const DeviceArray in(backend, gate_up, random.chance(0.3) ? random.integer(1, 40) : 0);
@@ -825,14 +831,26 @@ std::vector<OpCase> row_cases() {
   };
   constexpr DType kBf16 = DType::bf16;
   constexpr DType kCodes = DType::f8_e4m3;
-  return {{"take_from_seats", run_take_from_seats},
+  using Run = std::string (*)(Backend&, std::uint64_t, bool);
+  const auto rows = [](Run run, bool many = false) {
+    return [=](Backend& backend, std::uint64_t seed, const OpCaseOptions&) {
+      return run(backend, seed, many);
+    };
+  };
+  return {{"take_from_seats", rows(run_take_from_seats)},
+          {"take_from_seats_many", rows(run_take_from_seats, true)},
           {"keep_sampled", run_keep_sampled},
           {"set_entries", run_set_entries},
-          {"embed", run_embed},
-          {"gather_rows", run_gather_rows},
-          {"rms_norm", run_rms_norm},
-          {"add_rms_norm", run_add_rms_norm},
-          {"silu_mul", run_silu_mul},
+          {"embed", rows(run_embed)},
+          {"embed_many", rows(run_embed, true), true},
+          {"gather_rows", rows(run_gather_rows)},
+          {"gather_rows_many", rows(run_gather_rows, true), true},
+          {"rms_norm", rows(run_rms_norm)},
+          {"rms_norm_many", rows(run_rms_norm, true), true},
+          {"add_rms_norm", rows(run_add_rms_norm)},
+          {"add_rms_norm_many", rows(run_add_rms_norm, true), true},
+          {"silu_mul", rows(run_silu_mul)},
+          {"silu_mul_many", rows(run_silu_mul, true), true},
           {"qk_norm_rope_store_kv", qk(kBf16, kBf16)},
           {"qk_norm_rope_store_kv_e4m3", qk(kBf16, kCodes)},
           {"qk_norm_rope_store_kv_codes", qk(kCodes, kBf16)},
