@@ -33,7 +33,7 @@ std::string command_of(const OpsOptions& options) {
 }
 
 Status run(OpsOptions options) {
-  KOHO_TRY_ASSIGN(const DeviceKind kind, parse_device(options.device));
+  KOHO_TRY_ASSIGN(const DeviceKind kind, choose_device(options.device));
   options.bench.command = command_of(options);
   options.bench.check = !options.no_check;
   options.bench.time = !options.no_time;

@@ -151,7 +151,7 @@ Result<std::unique_ptr<Runtime>> open(const RunOptions& options,
                                       std::optional<LoadedText> text,
                                       std::int64_t context) {
   RuntimeOptions runtime;
-  KOHO_TRY_ASSIGN(runtime.device.kind, parse_device(options.device));
+  KOHO_TRY_ASSIGN(runtime.device.kind, choose_device(options.device));
   runtime.device.threads = options.threads;
   runtime.device.deterministic = options.deterministic;
   runtime.sequences_max = 1;

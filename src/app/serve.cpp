@@ -25,6 +25,7 @@
 #include "base/log.h"
 #include "server/runtime_serving.h"
 #include "server/server.h"
+#include "worker/device.h"
 
 namespace koho::app {
 namespace {
@@ -181,12 +182,15 @@ Result<OpenedModel> open_model(const ServeOptions& options, DeviceKind device) {
 }
 
 /// All that serve() would refuse, by the functions that it asks, but nothing is placed or listens.
-int check(const ServeOptions& options) {
+int check(ServeOptions options) {
   if (const Status good = server::Server::check(options.server); !good.ok())
     return fail(good.error(), server_exit_code(good.error()));
   // Those of a GPU are addresses only.
   const Result<OpenedModel> opened = open_model(options, DeviceKind::cuda);
   if (!opened.ok()) return fail(opened.error(), exit_code_of(opened.error()));
+  const Result<DeviceKind> device = choose_device(options.device);
+  if (!device.ok()) return fail(device.error(), exit_code_of(device.error()));
+  options.runtime.device.kind = *device;
   const Result<RuntimePlan> plan =
       plan_runtime(opened->model.config, opened->model.sources, options.runtime);
   if (!plan.ok()) return fail(plan.error(), exit_code_of(plan.error()));
@@ -218,7 +222,10 @@ int serve(ServeOptions options) {
   core.set_loading("the model's files");
   if (options.random_weights)
     log::warning("--load-format dummy: the weights are random, and so is what they answer");
-  Result<OpenedModel> opened = open_model(options, options.runtime.device.kind);
+  const Result<DeviceKind> device = choose_device(options.device);
+  if (!device.ok()) return fail(device.error(), exit_code_of(device.error()));
+  options.runtime.device.kind = *device;
+  Result<OpenedModel> opened = open_model(options, *device);
   if (!opened.ok()) return fail(opened.error(), exit_code_of(opened.error()));
   core.set_loading("the weights' way to the device", &progress);
   options.runtime.device.progress = &progress;
@@ -299,7 +306,7 @@ int run_serve(const std::vector<std::string>& arguments) {
     std::fputs(print_serve_config(*options).c_str(), stdout);
     return 0;
   }
-  if (options->check) return check(*options);
+  if (options->check) return check(std::move(*options));
   return serve(std::move(*options));
 }
 

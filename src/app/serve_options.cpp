@@ -699,7 +699,6 @@ Result<ServeOptions> read_serve_options(const std::vector<std::string>& argument
     return make_error(ErrorCode::invalid_argument, "--model DIR is needed");
   if (options.server.tls_cert.empty() && !options.server.tls_key.empty())
     return make_error(ErrorCode::invalid_argument, "--tls-key needs --tls-cert");
-  KOHO_TRY_ASSIGN(options.runtime.device.kind, parse_device(options.device));
   KOHO_TRY(carry_over_sizes(options));
   KOHO_TRY_ASSIGN(options.server.api_keys, read_api_keys(options, false));
   if (!says_cache_size_once(options.runtime))

@@ -22,7 +22,7 @@ struct ServeOptions {
   std::string model;
   std::vector<std::string> names;
   std::string device = "auto";
-  RuntimeOptions runtime;  // its device's kind is what `device` means here
+  RuntimeOptions runtime;  // but for its device's kind: what `device` means is asked at the start
   bool random_weights = false;
   // As other engines say --experts and --attention; carried over into `runtime`.
   std::optional<std::int64_t> expert_parallel_size;

@@ -68,7 +68,7 @@ std::string subject_flags(const SubjectOptions& options) {
 Result<Subject> open_subject(const SubjectOptions& options) {
   Subject subject;
   subject.name = options.weights == "checkpoint" ? options.model : options.config;
-  KOHO_TRY_ASSIGN(subject.device.kind, parse_device(options.device));
+  KOHO_TRY_ASSIGN(subject.device.kind, choose_device(options.device));
   subject.device.threads = options.threads;
   subject.device.deterministic = options.deterministic;
   if (options.weights == "checkpoint") {

@@ -81,9 +81,8 @@ Status check_exists(int index) {
                       cuda_error(status, "cudaGetDeviceCount").message);
   const bool none = status == cudaErrorNoDevice || status == cudaErrorInsufficientDriver;
   if (none || (status == cudaSuccess && (index >= count || index < 0)))
-    return make_error(ErrorCode::not_found, "GPU {} does not exist: {} found ({}){}", index, count,
-                      driver == 0 ? "no NVIDIA driver" : cudaGetErrorString(status),
-                      none ? "; without one: --device cpu" : "");
+    return make_error(ErrorCode::not_found, "GPU {} does not exist: {} found ({})", index, count,
+                      driver == 0 ? "no NVIDIA driver" : cudaGetErrorString(status));
   if (status != cudaSuccess) return cuda_error(status, "cudaGetDeviceCount");
   return {};
 }

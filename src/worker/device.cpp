@@ -5,16 +5,22 @@
 #include <thread>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "cuda/cuda_backend.h"
 
 namespace koho {
 
-Result<DeviceKind> parse_device(std::string_view name) {
+Result<DeviceKind> choose_device(std::string_view name) {
   if (name == "cpu") return DeviceKind::cpu;
   if (name == "cuda") return DeviceKind::cuda;
-  if (name == "auto") return cuda_is_built() ? DeviceKind::cuda : DeviceKind::cpu;
-  return make_error(ErrorCode::invalid_argument, "device must be auto, cpu or cuda, found \"{}\"",
-                    name);
+  if (name != "auto")
+    return make_error(ErrorCode::invalid_argument, "device must be auto, cpu or cuda, found \"{}\"",
+                      name);
+  if (!cuda_is_built()) return DeviceKind::cpu;
+  const Status first = check_devices({.kind = DeviceKind::cuda}, 1);
+  if (first.ok() || first.error().code != ErrorCode::not_found) return DeviceKind::cuda;
+  log::warning("device auto is the CPU: {}", first.error().message);
+  return DeviceKind::cpu;
 }
 
 Result<std::unique_ptr<Backend>> make_backend(const DeviceOptions& options,

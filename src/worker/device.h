@@ -17,9 +17,11 @@ namespace koho {
 
 enum class DeviceKind : std::uint8_t { cpu, cuda };
 
-/// Reads "cpu" or "cuda"; "auto" is cuda in a build that has it and the CPU otherwise: a build with
-/// CUDA never falls back silently. Errors: invalid_argument.
-Result<DeviceKind> parse_device(std::string_view name);
+/// Reads "cpu" or "cuda"; "auto" is cuda in a build that has it and the CPU otherwise. A build with
+/// CUDA falls back to the CPU where there is no GPU at all, with a warning in the log; a GPU that
+/// is there but refused stays chosen, for its own error. May start the driver's threads. Errors:
+/// invalid_argument.
+Result<DeviceKind> choose_device(std::string_view name);
 
 struct DeviceOptions {
   DeviceKind kind = DeviceKind::cpu;

@@ -13,6 +13,7 @@
 #include "cuda/backend.h"
 #include "cuda/cuda_backend.h"
 #include "cuda/runtime.h"
+#include "worker/device.h"
 
 namespace {
 
@@ -115,8 +116,29 @@ TEST_F(CudaErrors, NameADriverThatIsTooOldAndWhatItIsFor) {
 TEST_F(CudaErrors, NameAMachineWithoutADriver) {
   machine.found = cudaErrorInsufficientDriver;
   machine.driver = 0;
-  expect(opened(0), ErrorCode::not_found,
-         {"GPU 0 does not exist", "no NVIDIA driver", "--device cpu"});
+  expect(opened(0), ErrorCode::not_found, {"GPU 0 does not exist: 0 found (no NVIDIA driver)"});
+}
+
+TEST_F(CudaErrors, LeaveDeviceAutoTheCpuWhereThereIsNoGpu) {
+  EXPECT_EQ(choose_device("auto").value(), DeviceKind::cuda);
+  machine.found = cudaErrorInsufficientDriver;
+  machine.driver = 0;
+  EXPECT_EQ(choose_device("auto").value(), DeviceKind::cpu);
+  EXPECT_EQ(choose_device("cuda").value(), DeviceKind::cuda);
+  machine.found = cudaErrorNoDevice;
+  machine.driver = 13000;
+  EXPECT_EQ(choose_device("auto").value(), DeviceKind::cpu);
+}
+
+/// What is wrong with it is told when it is opened.
+TEST_F(CudaErrors, LeaveDeviceAutoAGpuThatIsRefused) {
+  machine.major = 8;
+  EXPECT_EQ(choose_device("auto").value(), DeviceKind::cuda);
+  machine.found = cudaErrorSystemNotReady;
+  EXPECT_EQ(choose_device("auto").value(), DeviceKind::cuda);
+  machine.found = cudaErrorInsufficientDriver;
+  machine.driver = 12080;
+  EXPECT_EQ(choose_device("auto").value(), DeviceKind::cuda);
 }
 
 TEST_F(CudaErrors, NameAGpuThatIsNotThere) {

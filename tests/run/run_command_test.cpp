@@ -28,6 +28,15 @@ struct Ran {
   std::string errors;
 };
 
+/// Hides the machine's GPUs from the commands that are run while it lives.
+class NoGpu {
+ public:
+  NoGpu() { setenv("CUDA_VISIBLE_DEVICES", "-1", 1); }
+  ~NoGpu() { unsetenv("CUDA_VISIBLE_DEVICES"); }
+  NoGpu(const NoGpu&) = delete;
+  NoGpu& operator=(const NoGpu&) = delete;
+};
+
 class RunCommand : public ::testing::Test {
  protected:
   Ran koho(const std::string& arguments) const {
@@ -132,7 +141,7 @@ TEST_F(RunCommand, AUsersControlTokensStayTextUnlessAllowed) {
 }
 
 TEST_F(RunCommand, WrongUseIsOneClearErrorAndAnExitCode) {
-  const std::string model = "run --model " + kModel;
+  const std::string model = "run --device cpu --model " + kModel;
   struct Case {
     std::string arguments;
     std::string says;
@@ -361,6 +370,21 @@ TEST_F(RunCommand, WrongFlagsNameTheHelpOfTheCommandBelow) {
     EXPECT_EQ(ran.exit_code, 2);
     EXPECT_NE(ran.errors.find("(koho " + command + " --help says more)"), std::string::npos)
         << ran.errors;
+  }
+}
+
+TEST_F(RunCommand, WithoutAGpuTheUsualDeviceIsTheCpu) {
+  const NoGpu none;
+  const bool has_cuda = koho("--version").output.find("without CUDA") == std::string::npos;
+  for (const std::string& command :
+       {"run --max-tokens 1 --model " + kModel + " hello",
+        "bench latency --batch 1 --context 1 --steps 1 --prefill 0 --model " + kModel}) {
+    const Ran ran = koho(command);
+    EXPECT_EQ(ran.exit_code, 0) << ran.errors;
+    const std::string warning = "device auto is the CPU: GPU 0 does not exist";
+    EXPECT_EQ(ran.errors.find(warning) != std::string::npos, has_cuda) << ran.errors;
+    EXPECT_EQ(ran.errors.find(warning), ran.errors.rfind(warning)) << ran.errors;  // once
+    EXPECT_NE(koho(command + " --device cuda").exit_code, 0);
   }
 }
 

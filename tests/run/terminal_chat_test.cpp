@@ -21,7 +21,7 @@ constexpr const char* kEnd = "\x04";        // Ctrl-D
 class TerminalChat {
  public:
   explicit TerminalChat(std::vector<const char*> flags) {
-    std::vector<const char*> arguments{KOHO_BINARY, "run", "--model", kModel};
+    std::vector<const char*> arguments{KOHO_BINARY, "run", "--model", kModel, "--device", "cpu"};
     arguments.insert(arguments.end(), flags.begin(), flags.end());
     arguments.push_back(nullptr);
     child_ = forkpty(&terminal_, nullptr, nullptr, nullptr);
