@@ -41,6 +41,7 @@ int main(int argc, char** argv) {
     }
   }
   const koho::Status status = [&]() -> koho::Status {
+    KOHO_TRY(koho::app::check_choice(options));
     KOHO_TRY_ASSIGN(const koho::CudaProperties gpu, koho::cuda_properties(0));
     options.ceilings = koho::app::ceilings_of(gpu.name, gpu.memory_bytes_per_second);
     KOHO_TRY_ASSIGN(const auto measured, koho::make_cuda_backend({.portable_only = portable}));

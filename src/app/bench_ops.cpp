@@ -33,6 +33,7 @@ std::string command_of(const OpsOptions& options) {
 }
 
 Status run(OpsOptions options) {
+  KOHO_TRY(check_choice(options.bench));
   KOHO_TRY_ASSIGN(const DeviceKind kind, choose_device(options.device));
   options.bench.command = command_of(options);
   options.bench.check = !options.no_check;
@@ -48,9 +49,8 @@ Status run(OpsOptions options) {
   }
   options.bench.ceilings = ceilings_of(gpu.name, gpu.memory_bytes_per_second);
   // The CPU's own vector path is checked by its plain one.
-  KOHO_TRY_ASSIGN(
-      const std::unique_ptr<Backend> reference,
-      make_cpu_backend({.isa = kind == DeviceKind::cuda ? CpuIsa::automatic : CpuIsa::plain}));
+  const CpuIsa isa = kind == DeviceKind::cuda ? CpuIsa::automatic : CpuIsa::plain;
+  KOHO_TRY_ASSIGN(const std::unique_ptr<Backend> reference, make_cpu_backend({.isa = isa}));
   return run_operator_bench(*measured, *reference, options.bench);
 }
 

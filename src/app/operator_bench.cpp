@@ -117,6 +117,37 @@ std::string percent(double value, const char* otherwise) {
   return value > 0.0 ? fmt::format("{:.1f}", value) : otherwise;
 }
 
+Error nothing_chosen(const OperatorBenchOptions& options) {
+  std::string there;
+  for (const OpBenchCase& bench_case : op_bench_cases())
+    if (bench_case.name.find(options.only) != std::string::npos)
+      there += fmt::format("\n  {}: {} tokens", bench_case.name, fmt::join(bench_case.tokens, ","));
+  if (!there.empty())
+    return make_error(ErrorCode::invalid_argument, "no chosen case has {} tokens:{}",
+                      options.tokens, there);
+  for (const OpBenchCase& bench_case : op_bench_cases()) there += " " + bench_case.name;
+  return make_error(ErrorCode::invalid_argument, "no case has \"{}\" in its name:{}", options.only,
+                    there);
+}
+
+/// The cases asked for, each with those of its numbers of tokens. Errors: as check_choice.
+Result<std::vector<OpBenchCase>> chosen_cases(const OperatorBenchOptions& options) {
+  if (options.tokens.find_first_not_of("0123456789,") != std::string::npos)
+    return make_error(ErrorCode::invalid_argument,
+                      "--tokens must be numbers: 1,16,64, found \"{}\"", options.tokens);
+  std::vector<OpBenchCase> chosen;
+  for (OpBenchCase& bench_case : op_bench_cases()) {
+    if (bench_case.name.find(options.only) == std::string::npos) continue;
+    if (!options.tokens.empty())
+      std::erase_if(bench_case.tokens, [&options](std::int64_t count) {
+        return ("," + options.tokens + ",").find(fmt::format(",{},", count)) == std::string::npos;
+      });
+    if (!bench_case.tokens.empty()) chosen.push_back(std::move(bench_case));
+  }
+  if (chosen.empty()) return nothing_chosen(options);
+  return chosen;
+}
+
 /// A run over the list.
 class OperatorBench {
  public:
@@ -127,19 +158,8 @@ class OperatorBench {
 
   Status run() {
     const Clock::time_point start = Clock::now();
-    if (options_.tokens.find_first_not_of("0123456789,") != std::string::npos)
-      return make_error(ErrorCode::invalid_argument,
-                        "--tokens must be numbers: 1,16,64, found \"{}\"", options_.tokens);
-    for (const OpBenchCase& bench_case : op_bench_cases()) {
-      if (bench_case.name.find(options_.only) == std::string::npos) continue;
-      std::vector<std::int64_t> tokens;
-      for (const std::int64_t count : bench_case.tokens)
-        if (options_.tokens.empty() ||
-            ("," + options_.tokens + ",").find(fmt::format(",{},", count)) != std::string::npos)
-          tokens.push_back(count);
-      if (!tokens.empty()) KOHO_TRY(run_case(bench_case, tokens));
-    }
-    if (cases_ == 0) return nothing_chosen();
+    KOHO_TRY_ASSIGN(const std::vector<OpBenchCase> chosen, chosen_cases(options_));
+    for (const OpBenchCase& bench_case : chosen) KOHO_TRY(run_case(bench_case));
     std::printf("-- %lld cases, %lld wrong: %.1f s, checks %.1f s of them\n",
                 static_cast<long long>(cases_), static_cast<long long>(wrong_),
                 seconds_since(start), check_s_);
@@ -151,23 +171,9 @@ class OperatorBench {
  private:
   static constexpr double kRotatedBytes = 1.2e9;  // well beyond any L2
 
-  Error nothing_chosen() const {
-    std::string there;
-    for (const OpBenchCase& bench_case : op_bench_cases())
-      if (bench_case.name.find(options_.only) != std::string::npos)
-        there +=
-            fmt::format("\n  {}: {} tokens", bench_case.name, fmt::join(bench_case.tokens, ","));
-    if (!there.empty())
-      return make_error(ErrorCode::invalid_argument, "no chosen case has {} tokens:{}",
-                        options_.tokens, there);
-    for (const OpBenchCase& bench_case : op_bench_cases()) there += " " + bench_case.name;
-    return make_error(ErrorCode::invalid_argument, "no case has \"{}\" in its name:{}",
-                      options_.only, there);
-  }
-
-  Status run_case(const OpBenchCase& bench_case, const std::vector<std::int64_t>& tokens) {
+  Status run_case(const OpBenchCase& bench_case) {
     const Clock::time_point start = Clock::now();
-    const Result<std::vector<OpBench>> built = bench_case.build(site_, tokens);
+    const Result<std::vector<OpBench>> built = bench_case.build(site_, bench_case.tokens);
     if (!built.ok())
       return make_error(built.error().code, "{} cannot be built: {}", bench_case.name,
                         built.error().message);
@@ -257,6 +263,11 @@ Ceilings ceilings_of(const std::string& name, double memory_bytes_per_second) {
     return {"memory clock times bus width; none known of operations", memory_bytes_per_second, 0.0,
             0.0};
   return {"none known", 0.0, 0.0, 0.0};
+}
+
+Status check_choice(const OperatorBenchOptions& options) {
+  KOHO_TRY(chosen_cases(options));
+  return {};
 }
 
 Status run_operator_bench(Backend& measured,

@@ -103,10 +103,14 @@ struct OperatorBenchOptions {
   Ceilings ceilings;
 };
 
+/// Whether there is a case of that name and those tokens: to be asked before a device is opened.
+/// Errors: invalid_argument, which names the cases there are.
+Status check_choice(const OperatorBenchOptions& options);
+
 /// Checks and times the cases, and prints a table. A call is timed in a graph of many over rotated
 /// weights: the median of several replays, divided; long ones from rest, before the card's power
-/// limit lowers its clock. Errors: the first case that fails to run;
-/// internal after the last case if a result was wrong; io_error.
+/// limit lowers its clock. Errors: those of check_choice; the first case
+/// that fails to run; internal after the last case if a result was wrong; io_error.
 Status run_operator_bench(Backend& measured,
                           Backend& reference,
                           const OperatorBenchOptions& options);

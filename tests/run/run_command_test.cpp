@@ -389,7 +389,9 @@ TEST_F(RunCommand, WithoutAGpuTheUsualDeviceIsTheCpu) {
 }
 
 TEST_F(RunCommand, ABenchOfNothingIsAnErrorThatNamesWhatThereIs) {
-  const std::string command = "bench ops --device cpu --no-check --out ops.json";
+  // It is told before the device is opened, which is not there.
+  const NoGpu none;
+  const std::string command = "bench ops --device cuda --no-check --out ops.json";
   for (const auto& [flags, told] :
        {std::pair<std::string, std::string>("--only nosuch", " linear_head_tp8"),
         {"--only head_tp8 --tokens 3", "linear_head_tp8: 1,8,16,"},
