@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -177,9 +178,9 @@ struct Report {
   std::int64_t tokens = 0;
   std::int64_t context = 0;
   double ms = 0.0;
-  double host_ms = 0.0;           // of enqueueing
-  Worker::Traffic traffic;        // of the last step
-  double distinct_experts = 0.0;  // a layer, mean
+  double host_ms = 0.0;                    // of enqueueing
+  Worker::Traffic traffic;                 // of the last step
+  std::optional<double> distinct_experts;  // a layer, mean; none: not counted
   struct Row {
     std::string name;
     double ms;
@@ -367,7 +368,7 @@ class Bench {
         {"router", is(Op::route),
          moe_layers * static_cast<double>(config_.n_routed_experts) * hidden * 2.0},
         {"experts", is(Op::experts),
-         moe_layers * (report.distinct_experts * expert + shared) * element},
+         moe_layers * (report.distinct_experts.value_or(0.0) * expert + shared) * element},
         {"head", linear(config_.vocab_size),
          static_cast<double>(config_.vocab_size) * hidden * 2.0},
         {"sampling", is(Op::sample), static_cast<double>(report.batch * config_.vocab_size) * 4.0},
@@ -471,8 +472,8 @@ void print_classes(const Report& report, const LatencyOptions& options, const Mo
   const double uniform =
       experts * (1.0 - std::pow(1.0 - static_cast<double>(config.num_experts_per_tok) / experts,
                                 static_cast<double>(report.tokens)));
-  std::printf("  distinct experts a layer %.1f, of uniform routing %.1f\n", report.distinct_experts,
-              uniform);
+  std::printf("  distinct experts a layer %.1f, of uniform routing %.1f\n",
+              report.distinct_experts.value_or(0.0), uniform);
   double sum = 0.0;
   double bound = 0.0;
   for (const Report::Row& row : report.classes) {
@@ -506,8 +507,8 @@ Json json_of(const Report& report, const LatencyOptions& options) {
       {"us", 1e3 * report.ms},
       {"host_us", 1e3 * report.host_ms},
       {"bytes_sent", report.traffic.sent},
-      {"bytes_fetched", report.traffic.fetched},
-      {"distinct_experts", report.distinct_experts}};
+      {"bytes_fetched", report.traffic.fetched}};
+  if (report.distinct_experts) row["distinct_experts"] = *report.distinct_experts;
   for (const Report::Row& part : report.classes)
     row["classes"].push_back({{"class", part.name},
                               {"us", 1e3 * part.ms},
