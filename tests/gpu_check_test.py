@@ -31,6 +31,15 @@ class GpuCheck(unittest.TestCase):
             steps = json.loads((folder / "out" / "results.json").read_text())["steps"]
             self.assertEqual([(step["step"], step["state"]) for step in steps], [("goals", "failed (2)")])
 
+    def test_a_list_without_a_gpu_is_of_all_layers(self):
+        with tempfile.TemporaryDirectory() as empty:
+            ran = subprocess.run([sys.executable, ROOT / "tools" / "gpu_check.py", "--list", "--only", "latency"],
+                                 env={**os.environ, "PATH": empty}, capture_output=True, text=True, check=False)
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        lines = ran.stdout.splitlines()
+        self.assertTrue(lines)
+        self.assertTrue(all(" --layers 46 " in line for line in lines), ran.stdout)
+
     def test_an_end_from_outside_ends_the_running_step(self):
         def interrupt(*_):
             raise KeyboardInterrupt

@@ -279,7 +279,7 @@ def main():
     if found is None and not options.list:
         print("tools/gpu_check.py: nvidia-smi finds no GPU on this machine", file=sys.stderr)
         return 2
-    found = found or {"memory_bytes": 0, "commit": None}
+    found = found or {"memory_bytes": sys.maxsize, "commit": None}  # a list as for a GPU that holds all layers
     found["commit"] = options.commit or found["commit"]
     chosen = [step for step in steps(found, options.out.resolve())
               if options.steps in (step.group, "all") and not any(text in step.name for text in options.skip)
