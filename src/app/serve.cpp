@@ -78,6 +78,23 @@ int exit_code_of(const Error& error) {
   }
 }
 
+/// The device that is asked for and found, or its exit code.
+struct FoundDevice {
+  Result<DeviceKind> kind;
+  int exit_code = 0;
+};
+
+FoundDevice find_device(const ServeOptions& options) {
+  Result<DeviceKind> kind = choose_device(options.device);
+  if (!kind.ok()) return {kind, exit_code_of(kind.error())};
+  DeviceOptions device = options.runtime.device;
+  device.kind = *kind;
+  const Status there = check_devices(device, options.runtime.ranks);
+  if (there.ok()) return {kind};
+  const bool missing = there.error().code == ErrorCode::not_found;
+  return {there.error(), missing ? kExitDevice : exit_code_of(there.error())};
+}
+
 int fail(const Error& error, int code) {
   std::fprintf(stderr, "koho: error: %s\n", error.message.c_str());
   return code;
@@ -188,9 +205,9 @@ int check(ServeOptions options) {
   // Those of a GPU are addresses only.
   const Result<OpenedModel> opened = open_model(options, DeviceKind::cuda);
   if (!opened.ok()) return fail(opened.error(), exit_code_of(opened.error()));
-  const Result<DeviceKind> device = choose_device(options.device);
-  if (!device.ok()) return fail(device.error(), exit_code_of(device.error()));
-  options.runtime.device.kind = *device;
+  const FoundDevice device = find_device(options);
+  if (!device.kind.ok()) return fail(device.kind.error(), device.exit_code);
+  options.runtime.device.kind = *device.kind;
   const Result<RuntimePlan> plan =
       plan_runtime(opened->model.config, opened->model.sources, options.runtime);
   if (!plan.ok()) return fail(plan.error(), exit_code_of(plan.error()));
@@ -222,10 +239,10 @@ int serve(ServeOptions options) {
   core.set_loading("the model's files");
   if (options.random_weights)
     log::warning("--load-format dummy: the weights are random, and so is what they answer");
-  const Result<DeviceKind> device = choose_device(options.device);
-  if (!device.ok()) return fail(device.error(), exit_code_of(device.error()));
-  options.runtime.device.kind = *device;
-  Result<OpenedModel> opened = open_model(options, *device);
+  const FoundDevice device = find_device(options);
+  if (!device.kind.ok()) return fail(device.kind.error(), device.exit_code);
+  options.runtime.device.kind = *device.kind;
+  Result<OpenedModel> opened = open_model(options, *device.kind);
   if (!opened.ok()) return fail(opened.error(), exit_code_of(opened.error()));
   core.set_loading("the weights' way to the device", &progress);
   options.runtime.device.progress = &progress;

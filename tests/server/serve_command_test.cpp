@@ -374,6 +374,8 @@ TEST(ServeCommand, ACheckRefusesWhatTheStartRefuses) {
   if (version.output().find("without CUDA") != std::string::npos) {
     wrong.push_back({"--device", "cuda"});
     wrong.push_back({"--device", "cuda", "--kv-pages", "64"});
+  } else {
+    wrong.push_back({"--device", "cuda", "--tensor-parallel-size", "64"});  // GPUs of no machine
   }
   const auto run = [](const std::vector<std::string>& flags, bool check) {
     std::vector<std::string> arguments{"--model",   kTiny,       "--port",       "0",
@@ -392,6 +394,9 @@ TEST(ServeCommand, ACheckRefusesWhatTheStartRefuses) {
     const std::string checked = run(flags, true);
     EXPECT_NE(checked[0], '0') << checked;
     EXPECT_EQ(checked, run(flags, false));
+    if (checked.find("does not exist") != std::string::npos) {
+      EXPECT_EQ(checked[0], '4') << checked;
+    }
   }
   // What runs may be checked: its port is not asked for.
   Process server(serving());
