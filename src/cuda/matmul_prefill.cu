@@ -42,6 +42,9 @@ constexpr int kWriters = 3;  // warps
 constexpr int kWeightBytes = kBlockRows * kBox;
 constexpr int kBarrierBytes = 1024;  // and items
 constexpr int kItems = 16;           // that are known at once, see ItemList
+// One matrix' weights of at most so many bytes a row are brought to L2 a block ahead, where they
+// pass once: wider ones lost up to 3 % by it (docs/kernels/linear.md).
+constexpr int kAheadWidth = 1536;
 
 template <int kColumns>
 struct PrefillPlan {
@@ -78,15 +81,19 @@ struct PrefillWork {
         entries(__shfl_sync(0xFFFFFFFFU, p.entries != nullptr ? *p.entry_count : slices.count, 0)),
         blocks((p.tiles + kPrefillTiles - 1) / kPrefillTiles),
         items(entries * blocks) {}
-  /// Of one matrix. The larger operand passes once, the other again from L2.
+  /// Of one matrix: whether its weights pass once, and its tokens again and again from L2, or the
+  /// other way round: the larger operand once.
+  static __device__ __forceinline__ bool blocks_first(const Matmul& p) { return p.rows > p.tokens; }
+  static __device__ __forceinline__ bool brings_ahead(const Matmul& p) {
+    return p.entries == nullptr && blocks_first(p) && p.width_bytes <= kAheadWidth;
+  }
   __device__ __forceinline__ PrefillItem slice(const Matmul& p, int index) const {
-    const bool blocks_first = p.rows > p.tokens;
-    const int one = blocks_first ? entries : blocks;
+    const int one = blocks_first(p) ? entries : blocks;
     const int turn = index / one;
     const int rest = index - turn * one;
-    const int at = blocks_first ? rest : turn;
+    const int at = blocks_first(p) ? rest : turn;
     const int first = prompt_slice_begin(p.tokens, slices, at);
-    return {0, blocks_first ? turn : rest, first,
+    return {0, blocks_first(p) ? turn : rest, first,
             prompt_slice_begin(p.tokens, slices, at + 1) - first};
   }
   __device__ __forceinline__ PrefillItem item(const Matmul& p, int index) const {
@@ -183,6 +190,15 @@ struct OperandCopies {
     second = tile + 1 < p.tiles ? tile_bytes : 0;
     row = uniform(mine.first) + cta_rank() * columns / 2;
   }
+  /// Weights of a block to L2, from byte `column` of K on; by a whole warp.
+  __device__ __forceinline__ void bring_to_l2(int block, int column) const {
+    const int tile = (block * 2 + cta_rank()) * kRowTiles;
+    if (column >= p.width_bytes || !elect_one()) return;
+    const auto bytes = static_cast<std::uint32_t>((p.width_bytes - column) * kTileRows);
+    for (int i = tile; i < min(tile + kRowTiles, p.tiles); ++i)
+      prefetch_bulk(p.weight + (static_cast<std::int64_t>(i) * p.width_bytes + column) * kTileRows,
+                    bytes);
+  }
   /// The slot's bytes on its barrier, and `bytes` of each weight tile under way. By one lane.
   __device__ __forceinline__ void weights(std::uint32_t bytes, std::uint64_t policy) const {
     const std::uint32_t barrier = full + 8U * static_cast<std::uint32_t>(at.slot);
@@ -216,13 +232,16 @@ template <int kColumns>
 __device__ __forceinline__ int copy_weights_ahead(OperandCopies<kColumns>& first,
                                                   const PrefillWork& work) {
   const int ahead = prefill_ahead<kColumns>(first.p, work.items);
-  first.begin(work.slice(first.p, static_cast<int>(blockIdx.x) / 2), 0);
+  const PrefillItem item = work.slice(first.p, static_cast<int>(blockIdx.x) / 2);
+  first.begin(item, 0);
   const std::uint64_t policy = evict_normal_policy();
 #pragma unroll 1
   for (int column = 0; column < ahead; column += kBox, first.at.advance()) {
     if (elect_one()) first.weights(kWholeStep, policy);
     first.weight += kWholeStep;
   }
+  if (PrefillWork::brings_ahead(first.p) && ahead > 0 && item.first == 0)
+    first.bring_to_l2(item.block, ahead);
   return ahead;
 }
 template <int kColumns>
@@ -256,6 +275,7 @@ __device__ __forceinline__ void copy_operands(const Matmul& p,
   const auto slot_empty = [&] {
     mbarrier_wait(empty + 8U * static_cast<std::uint32_t>(at.slot), at.phase ^ 1U);
   };
+  const bool brings = PrefillWork::brings_ahead(p);
   int column = prefill_ahead<kColumns>(p, work.items);
   for (int passed = 0; passed < column; passed += kBox) at.advance();
   PrefillItem mine{};
@@ -269,6 +289,11 @@ __device__ __forceinline__ void copy_operands(const Matmul& p,
     }
     copies.begin(mine, place);
     copies.weight += column * kTileRows;
+    // Whoever takes a block's first slice next: the clusters that take the others ask for the same
+    // weights at the same time.
+    if (brings && place + 1 < kTogether && index + stride < work.items &&
+        __shfl_sync(0xFFFFFFFFU, mine.first, place + 1) == 0)
+      copies.bring_to_l2(__shfl_sync(0xFFFFFFFFU, mine.block, place + 1), 0);
     for (; column < whole; column += kBox, at.advance(), copies.weight += kWholeStep) {
       slot_empty();
       if (elect_one()) {
