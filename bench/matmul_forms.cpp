@@ -353,20 +353,28 @@ class FormsBench {
       : arguments_(std::move(arguments)), stream_(stream), multiprocessors_(multiprocessors) {}
 
   Status run() {
+    const auto chosen = [&](const char* name) {
+      return std::string(name).find(arguments_.only) != std::string::npos;
+    };
+    const auto of_linear = [&](const Shape& shape) { return chosen(shape.name); };
+    const auto of_experts = [&](const ExpertShape& shape) { return chosen(shape.shape.name); };
+    if (std::ranges::none_of(kShapes, of_linear) &&
+        (arguments_.chosen || std::ranges::none_of(kExpertShapes, of_experts)))
+      return make_error(ErrorCode::invalid_argument, "no shape has \"{}\" in its name",
+                        arguments_.only);
     cublasLtHandle_t handle = nullptr;
     if (cublasLtCreate(&handle) != CUBLAS_STATUS_SUCCESS)
       return make_error(ErrorCode::device_error, "cublasLtCreate failed");
     const auto memory = std::make_shared<DeviceMemory>(0);
     for (const Shape& shape : kShapes) {
-      if (std::string(shape.name).find(arguments_.only) == std::string::npos) continue;
+      if (!of_linear(shape)) continue;
       KOHO_TRY_ASSIGN(const Operands o, make_operands(memory, shape, kTokensMax));
       for (const int tokens : arguments_.tokens) KOHO_TRY(run_shape(handle, o, shape, tokens));
     }
     cublasLtDestroy(handle);
     if (arguments_.chosen) return {};
     for (const ExpertShape& shape : kExpertShapes)
-      if (std::string(shape.shape.name).find(arguments_.only) != std::string::npos)
-        KOHO_TRY(run_experts(memory, shape));
+      if (of_experts(shape)) KOHO_TRY(run_experts(memory, shape));
     return different_ == 0
                ? Status{}
                : make_error(ErrorCode::internal, "{} forms have other bits", different_);
