@@ -31,6 +31,27 @@ def nvidia_driver():
     return version.read_text().strip() if version.exists() else None
 
 
+def own_and_flags(arguments):
+    """What is before `--`, the tool's, and what is behind it, koho's."""
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    return arguments[:at], arguments[at + 1:]
+
+
+def write_record(path, options, tool, own, flags, rows):
+    """A file of bench/results, if a path is given."""
+    if path:
+        path.write_text(json.dumps({
+            "machine": options.machine, "driver": nvidia_driver(), "commit": options.commit,
+            "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
+            "command": f"tools/{tool} " + shlex.join(own) + " -- " + shlex.join(flags), "rows": rows}) + "\n")
+
+
+def add_record_options(parser):
+    parser.add_argument("--json", type=pathlib.Path, help="a record to write")
+    parser.add_argument("--commit", help="what is measured, for the record")
+    parser.add_argument("--machine", help="the same")
+
+
 def make_requests(count, vocabulary, longest, seed):
     draw = random.Random(seed)
     ids = lambda length: [draw.randrange(vocabulary) for _ in range(length)]
@@ -82,18 +103,14 @@ def faults_of(request, answer, vocabulary):
 
 
 def main():
-    own, flags = sys.argv[1:], []
-    if "--" in own:
-        own, flags = own[:own.index("--")], own[own.index("--") + 1:]
+    own, flags = own_and_flags(sys.argv[1:])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--koho", required=True)
     parser.add_argument("--requests", type=int, default=160)
     parser.add_argument("--vocabulary", type=int, required=True, help="ids are drawn below it")
     parser.add_argument("--longest", type=int, default=512, help="tokens of a prompt, at most")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=pathlib.Path, help="a record to write")
-    parser.add_argument("--commit", help="what is measured, for the record")
-    parser.add_argument("--machine", help="the same")
+    add_record_options(parser)
     options = parser.parse_args(own)
     requests = make_requests(options.requests, options.vocabulary, options.longest, options.seed)
     with tempfile.TemporaryDirectory() as folder:
@@ -117,13 +134,9 @@ def main():
         print("FAILED", fault)
     print(f"batch: {len(answers)} answers to {len(requests)} requests, {total['prompt_tokens']} prompt tokens, "
           f"{total['cached_tokens']} of them cached, {total['completion_tokens']} generated, {seconds:.1f} s with the start")
-    if options.json:
-        options.json.write_text(json.dumps({
-            "machine": options.machine, "driver": nvidia_driver(), "commit": options.commit,
-            "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
-            "command": "tools/batch_check.py " + shlex.join(own) + " -- " + shlex.join(flags),
-            "rows": [{"op": "batch", "requests": len(requests), "answers": len(answers), "faults": len(faults), **total,
-                      "seconds": round(seconds, 2)}]}) + "\n")
+    write_record(options.json, options, "batch_check.py", own, flags,
+                 [{"op": "batch", "requests": len(requests), "answers": len(answers), "faults": len(faults), **total,
+                   "seconds": round(seconds, 2)}])
     return 1 if faults else 0
 
 

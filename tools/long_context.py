@@ -14,16 +14,14 @@ Exit code 1 if an answer is missing, is not as long as asked for or has other id
 the cache gave less than all whole pages of the prompt.
 """
 import argparse
-import datetime
 import json
 import pathlib
 import random
-import shlex
 import subprocess
 import sys
 import tempfile
 
-from batch_check import nvidia_driver
+from batch_check import add_record_options, own_and_flags, write_record
 
 PAGE_TOKENS = 64
 
@@ -47,9 +45,7 @@ def sampled(answer):
 
 
 def main():
-    own, flags = sys.argv[1:], []
-    if "--" in own:
-        own, flags = own[:own.index("--")], own[own.index("--") + 1:]
+    own, flags = own_and_flags(sys.argv[1:])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--koho", required=True)
     parser.add_argument("--vocabulary", type=int, required=True, help="ids are drawn below it")
@@ -57,9 +53,7 @@ def main():
     parser.add_argument("--chunks", default="2048,1500", metavar="N,N,…", help="prompt tokens in one step, a run for each")
     parser.add_argument("--tokens", type=int, default=16, help="of the answer")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=pathlib.Path, help="a record to write")
-    parser.add_argument("--commit", help="what is measured, for the record")
-    parser.add_argument("--machine", help="the same")
+    add_record_options(parser)
     options = parser.parse_args(own)
     draw = random.Random(options.seed)
     prompt = [draw.randrange(options.vocabulary) for _ in range(options.context - options.tokens)]
@@ -95,11 +89,7 @@ def main():
                  "prompt_seconds": round(seconds, 3), "decode_ms": round(decode, 3), "same_ids": same})
     for fault in faults:
         print("FAILED", fault)
-    if options.json:
-        options.json.write_text(json.dumps({
-            "machine": options.machine, "driver": nvidia_driver(), "commit": options.commit,
-            "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
-            "command": "tools/long_context.py " + shlex.join(own) + " -- " + shlex.join(flags), "rows": rows}) + "\n")
+    write_record(options.json, options, "long_context.py", own, flags, rows)
     print("failed" if faults else "passed")
     return 1 if faults else 0
 
