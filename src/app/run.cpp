@@ -59,6 +59,7 @@ class InterruptGuard {
     interrupted.store(false);
     struct sigaction action {};
     action.sa_handler = on_interrupt;
+    action.sa_flags = SA_RESTART;  // or a write to the terminal that it meets fails
     sigaction(SIGINT, &action, &previous_);
   }
   InterruptGuard(const InterruptGuard&) = delete;
