@@ -13,7 +13,6 @@ an answer is missing, is an error, has another number of tokens than asked for, 
 log-probability above 0.
 """
 import argparse
-import datetime
 import json
 import math
 import pathlib
@@ -24,11 +23,7 @@ import sys
 import tempfile
 import time
 
-
-def nvidia_driver():
-    """The version of the loaded driver; None without one."""
-    version = pathlib.Path("/sys/module/nvidia/version")
-    return version.read_text().strip() if version.exists() else None
+import result_file
 
 
 def own_and_flags(arguments):
@@ -37,19 +32,13 @@ def own_and_flags(arguments):
     return arguments[:at], arguments[at + 1:]
 
 
-def write_record(path, options, tool, own, flags, rows):
-    """A file of bench/results, if a path is given."""
-    if path:
-        path.write_text(json.dumps({
-            "machine": options.machine, "driver": nvidia_driver(), "commit": options.commit,
-            "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
-            "command": f"tools/{tool} " + shlex.join(own) + " -- " + shlex.join(flags), "rows": rows}) + "\n")
-
-
-def add_record_options(parser):
-    parser.add_argument("--json", type=pathlib.Path, help="a record to write")
-    parser.add_argument("--commit", help="what is measured, for the record")
-    parser.add_argument("--machine", help="the same")
+def run_batch(koho, requests, flags):
+    """The exit code of `koho batch` over these requests, and its answers."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = pathlib.Path(folder) / "in.jsonl", pathlib.Path(folder) / "out.jsonl"
+        source.write_text("".join(json.dumps(request) + "\n" for request in requests))
+        code = subprocess.run([koho, "batch", str(source), str(target), *flags], check=False).returncode
+        return code, [json.loads(line) for line in target.read_text().splitlines()] if target.exists() else []
 
 
 def make_requests(count, vocabulary, longest, seed):
@@ -110,16 +99,12 @@ def main():
     parser.add_argument("--vocabulary", type=int, required=True, help="ids are drawn below it")
     parser.add_argument("--longest", type=int, default=512, help="tokens of a prompt, at most")
     parser.add_argument("--seed", type=int, default=1)
-    add_record_options(parser)
+    result_file.add_options(parser)
     options = parser.parse_args(own)
     requests = make_requests(options.requests, options.vocabulary, options.longest, options.seed)
-    with tempfile.TemporaryDirectory() as folder:
-        source, target = pathlib.Path(folder) / "in.jsonl", pathlib.Path(folder) / "out.jsonl"
-        source.write_text("".join(json.dumps(request) + "\n" for request in requests))
-        begin = time.monotonic()
-        code = subprocess.run([options.koho, "batch", str(source), str(target), *flags], check=False).returncode
-        seconds = time.monotonic() - begin
-        answers = [json.loads(line) for line in target.read_text().splitlines()] if target.exists() else []
+    begin = time.monotonic()
+    code, answers = run_batch(options.koho, requests, flags)
+    seconds = time.monotonic() - begin
     by_id = {answer["id"]: answer for answer in answers}
     faults = [f"exit code {code}"] if code else []
     if len(by_id) != len(answers) or len(answers) != len(requests):
@@ -134,9 +119,9 @@ def main():
         print("FAILED", fault)
     print(f"batch: {len(answers)} answers to {len(requests)} requests, {total['prompt_tokens']} prompt tokens, "
           f"{total['cached_tokens']} of them cached, {total['completion_tokens']} generated, {seconds:.1f} s with the start")
-    write_record(options.json, options, "batch_check.py", own, flags,
-                 [{"op": "batch", "requests": len(requests), "answers": len(answers), "faults": len(faults), **total,
-                   "seconds": round(seconds, 2)}])
+    result_file.write(options, "tools/batch_check.py " + shlex.join(own) + " -- " + shlex.join(flags),
+                      [{"op": "batch", "requests": len(requests), "answers": len(answers), "faults": len(faults), **total,
+                        "seconds": round(seconds, 2)}])
     return 1 if faults else 0
 
 

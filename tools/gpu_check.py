@@ -119,7 +119,7 @@ def steps(found, out):
     list_.append(Step("embedded model", [program, "run", "--model", "models/tiny", "--device", "cuda", "--json",
                                          "Once upon a time"], 60, (r".*",)))
     list_.append(Step("true widths", [sys.executable, "tools/true_widths.py", "--koho", program, "--device", "cuda", "--commit", commit,
-                                      "--json", out / "widths.json"], 600,
+                                      "--machine", found.get("gpu", "unknown"), "--json", out / "widths.json"], 600,
                       (r"^layers|^noise|^koho|^greedy|^FAILED|^passed|Error",), memory=70e9, modules=("torch", "transformers", "numpy")))
     list_.append(Step("long context", [sys.executable, "tools/long_context.py", "--koho", program, "--vocabulary", "151552", "--context",
                                        "131072", "--commit", commit, "--machine", found.get("gpu", "unknown"), "--json",
@@ -146,7 +146,7 @@ def steps(found, out):
                                                 "--deterministic", "--no-classes"], 120, timing))
     for cache in ("bf16", "fp8"):
         list_.append(Step(f"latency of 131k, {cache}", [*latency, "--batch", "1", "--context", "131000", "--prefill", "8192",
-                                                    "--kv-dtype", cache, "--no-classes", "--out", out / f"long_context_{cache}.json"],
+                                                    "--kv-dtype", cache, "--no-classes", "--out", out / f"latency_131k_{cache}.json"],
                           150, timing, memory=148e9))
     list_.append(Step("throughput", [program, "bench", *air, "--requests", "128", "--concurrency", "64", "--prompt-len", "256",
                                      "--gen-len", "256", "--temperature", "1", "--no-prefix-cache", "--commit",

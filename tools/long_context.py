@@ -14,25 +14,19 @@ Exit code 1 if an answer is missing, is not as long as asked for or has other id
 the cache gave less than all whole pages of the prompt.
 """
 import argparse
-import json
-import pathlib
 import random
-import subprocess
+import shlex
 import sys
-import tempfile
 
-from batch_check import add_record_options, own_and_flags, write_record
+import result_file
+from batch_check import own_and_flags, run_batch
 
 PAGE_TOKENS = 64
 
 
 def answers_of(koho, requests, flags):
-    """`koho batch`'s answers by id; its exit code is in the text of what lacks."""
-    with tempfile.TemporaryDirectory() as folder:
-        source, target = pathlib.Path(folder) / "in.jsonl", pathlib.Path(folder) / "out.jsonl"
-        source.write_text("".join(json.dumps(request) + "\n" for request in requests))
-        code = subprocess.run([koho, "batch", str(source), str(target), "--concurrency", "1", *flags], check=False).returncode
-        found = [json.loads(line) for line in target.read_text().splitlines()] if target.exists() else []
+    """`koho batch`'s answers by id. Ends the program if one lacks."""
+    code, found = run_batch(koho, requests, ["--concurrency", "1", *flags])
     if code or len(found) != len(requests) or any("error" in answer for answer in found):
         errors = [answer["error"].get("message") for answer in found if "error" in answer]
         sys.exit(f"FAILED: exit code {code}, {len(found)} answers to {len(requests)} requests {errors}")
@@ -53,7 +47,7 @@ def main():
     parser.add_argument("--chunks", default="2048,1500", metavar="N,N,…", help="prompt tokens in one step, a run for each")
     parser.add_argument("--tokens", type=int, default=16, help="of the answer")
     parser.add_argument("--seed", type=int, default=1)
-    add_record_options(parser)
+    result_file.add_options(parser)
     options = parser.parse_args(own)
     draw = random.Random(options.seed)
     prompt = [draw.randrange(options.vocabulary) for _ in range(options.context - options.tokens)]
@@ -89,7 +83,7 @@ def main():
                  "prompt_seconds": round(seconds, 3), "decode_ms": round(decode, 3), "same_ids": same})
     for fault in faults:
         print("FAILED", fault)
-    write_record(options.json, options, "long_context.py", own, flags, rows)
+    result_file.write(options, "tools/long_context.py " + shlex.join(own) + " -- " + shlex.join(flags), rows)
     print("failed" if faults else "passed")
     return 1 if faults else 0
 

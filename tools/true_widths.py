@@ -9,7 +9,6 @@ Needs torch and transformers; GLM-4.7's seven layers take 45 GB of device memory
     tools/true_widths.py --koho build/koho --device cpu --set hidden_size=256 …     other widths, to try this tool
 """
 import argparse
-import datetime
 import json
 import pathlib
 import random
@@ -22,7 +21,7 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from batch_check import nvidia_driver  # noqa: E402
+import result_file  # noqa: E402
 from golden import goldens, reference, synthetic  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -49,8 +48,7 @@ def main():
     parser.add_argument("--tokens", type=int, default=2048)
     parser.add_argument("--chunk", default="1,64,512,2048", metavar="N,…",
                         help="prompt tokens in one of koho's steps, a run for each: decode's kernels, few rows an expert, many")
-    parser.add_argument("--json", type=pathlib.Path, help="a file of bench/results")
-    parser.add_argument("--commit", help="what is measured, for that file")
+    result_file.add_options(parser)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--seed", type=int, default=1, help="of the prompt; the weights' seed is koho's")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=NUMBER", help="changes the config")
@@ -93,18 +91,17 @@ def main():
                 logits = koho_logits(options, folder, chunk, extra)
                 distance = reference.median(reference.distance(logits, exact))
                 near = reference.median(reference.distance(logits, rounded))
-                rows.append({"op": "true_widths", "deterministic": mode == "deterministic", "chunk": int(chunk), "distance": round(distance, 5), "bound": round(bound, 5),
-                             "to_bf16_run": round(near, 5), "same_best_token": round(agreeing(logits), 4)})
+                rows.append({"op": "true_widths", "deterministic": mode == "deterministic", "chunk": int(chunk),
+                             "distance": round(distance, 5), "bound": round(bound, 5), "to_bf16_run": round(near, 5),
+                             "same_best_token": round(agreeing(logits), 4)})
                 print(f"koho {mode}, {chunk} at once: distance {distance:.4f} of {bound:.4f} = {distance / noise:.2f} times the noise, "
                       f"to the bfloat16 run {near / noise:.2f}; the same best token {agreeing(logits):.4f}", flush=True)
                 del logits
-    if options.json:
-        machine = torch.cuda.get_device_name() if options.device == "cuda" else "CPU"
-        command = ["tools/true_widths.py", "--device", options.device, "--layers", str(options.layers), "--tokens", str(options.tokens),
-                   "--chunk", options.chunk, *(f"--set={change}" for change in options.set)]
-        options.json.write_text(json.dumps({
-            "machine": machine, "driver": nvidia_driver(), "commit": options.commit, "date": datetime.date.today().isoformat(), "command": shlex.join(command),
-            "noise": round(noise, 5), "same_best_token_of_bf16": round(agreeing(rounded), 4), "rows": rows}) + "\n")
+    options.machine = options.machine or (torch.cuda.get_device_name() if options.device == "cuda" else "CPU")
+    command = ["tools/true_widths.py", "--device", options.device, "--layers", str(options.layers), "--tokens", str(options.tokens),
+               "--chunk", options.chunk, *(f"--set={change}" for change in options.set)]
+    result_file.write(options, shlex.join(command), rows, noise=round(noise, 5),
+                      same_best_token_of_bf16=round(agreeing(rounded), 4))
     good = all(row["distance"] <= row["bound"] for row in rows)
     print("passed" if good else "FAILED: the median rule of docs/goldens.md")
     return 0 if good else 1
