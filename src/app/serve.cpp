@@ -78,21 +78,17 @@ int exit_code_of(const Error& error) {
   }
 }
 
-/// The device that is asked for and found, or its exit code.
-struct FoundDevice {
-  Result<DeviceKind> kind;
-  int exit_code = 0;
-};
+/// Of an error of find_device().
+int device_exit_code(const Error& error) {
+  return error.code == ErrorCode::not_found ? kExitDevice : exit_code_of(error);
+}
 
-FoundDevice find_device(const ServeOptions& options) {
-  Result<DeviceKind> kind = choose_device(options.device);
-  if (!kind.ok()) return {kind, exit_code_of(kind.error())};
+/// The device that is asked for, which is there. Errors: as choose_device and check_devices.
+Result<DeviceKind> find_device(const ServeOptions& options) {
   DeviceOptions device = options.runtime.device;
-  device.kind = *kind;
-  const Status there = check_devices(device, options.runtime.ranks);
-  if (there.ok()) return {kind};
-  const bool missing = there.error().code == ErrorCode::not_found;
-  return {there.error(), missing ? kExitDevice : exit_code_of(there.error())};
+  KOHO_TRY_ASSIGN(device.kind, choose_device(options.device));
+  KOHO_TRY(check_devices(device, options.runtime.ranks));
+  return device.kind;
 }
 
 int fail(const Error& error, int code) {
@@ -205,9 +201,9 @@ int check(ServeOptions options) {
   // Those of a GPU are addresses only.
   const Result<OpenedModel> opened = open_model(options, DeviceKind::cuda);
   if (!opened.ok()) return fail(opened.error(), exit_code_of(opened.error()));
-  const FoundDevice device = find_device(options);
-  if (!device.kind.ok()) return fail(device.kind.error(), device.exit_code);
-  options.runtime.device.kind = *device.kind;
+  const Result<DeviceKind> device = find_device(options);
+  if (!device.ok()) return fail(device.error(), device_exit_code(device.error()));
+  options.runtime.device.kind = *device;
   const Result<RuntimePlan> plan =
       plan_runtime(opened->model.config, opened->model.sources, options.runtime);
   if (!plan.ok()) return fail(plan.error(), exit_code_of(plan.error()));
@@ -239,10 +235,10 @@ int serve(ServeOptions options) {
   core.set_loading("the model's files");
   if (options.random_weights)
     log::warning("--load-format dummy: the weights are random, and so is what they answer");
-  const FoundDevice device = find_device(options);
-  if (!device.kind.ok()) return fail(device.kind.error(), device.exit_code);
-  options.runtime.device.kind = *device.kind;
-  Result<OpenedModel> opened = open_model(options, *device.kind);
+  const Result<DeviceKind> device = find_device(options);
+  if (!device.ok()) return fail(device.error(), device_exit_code(device.error()));
+  options.runtime.device.kind = *device;
+  Result<OpenedModel> opened = open_model(options, *device);
   if (!opened.ok()) return fail(opened.error(), exit_code_of(opened.error()));
   core.set_loading("the weights' way to the device", &progress);
   options.runtime.device.progress = &progress;

@@ -84,9 +84,11 @@ struct PrefillWork {
   /// Of one matrix: whether its weights pass once, and its tokens again and again from L2, or the
   /// other way round: the larger operand once.
   static __device__ __forceinline__ bool blocks_first(const Matmul& p) { return p.rows > p.tokens; }
+  /// Of any work: see kAheadWidth.
   static __device__ __forceinline__ bool brings_ahead(const Matmul& p) {
     return p.entries == nullptr && blocks_first(p) && p.width_bytes <= kAheadWidth;
   }
+  /// Of one matrix.
   __device__ __forceinline__ PrefillItem slice(const Matmul& p, int index) const {
     const int one = blocks_first(p) ? entries : blocks;
     const int turn = index / one;
