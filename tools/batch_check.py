@@ -17,7 +17,6 @@ import json
 import math
 import pathlib
 import random
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -119,7 +118,7 @@ def main():
         print("FAILED", fault)
     print(f"batch: {len(answers)} answers to {len(requests)} requests, {total['prompt_tokens']} prompt tokens, "
           f"{total['cached_tokens']} of them cached, {total['completion_tokens']} generated, {seconds:.1f} s with the start")
-    result_file.write(options, "tools/batch_check.py " + shlex.join(own) + " -- " + shlex.join(flags),
+    result_file.write(options, result_file.command_of("tools/batch_check.py", own, flags),
                       [{"op": "batch", "requests": len(requests), "answers": len(answers), "faults": len(faults), **total,
                         "seconds": round(seconds, 2)}])
     return 1 if faults else 0

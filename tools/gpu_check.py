@@ -119,40 +119,44 @@ def steps(found, out):
     list_.append(Step("embedded model", [program, "run", "--model", "models/tiny", "--device", "cuda", "--json",
                                          "Once upon a time"], 60, (r".*",)))
     list_.append(Step("true widths", [sys.executable, "tools/true_widths.py", "--koho", program, "--device", "cuda", "--commit", commit,
-                                      "--machine", found.get("gpu", "unknown"), "--json", out / "widths.json"], 600,
+                                      "--machine", found.get("gpu", "unknown"), "--json", out / "true-widths.json"], 600,
                       (r"^layers|^noise|^koho|^greedy|^FAILED|^passed|Error",), memory=70e9, modules=("torch", "transformers", "numpy")))
     list_.append(Step("long context", [sys.executable, "tools/long_context.py", "--koho", program, "--vocabulary", "151552", "--context",
                                        "131072", "--commit", commit, "--machine", found.get("gpu", "unknown"), "--json",
-                                       out / "long_context.json", "--", *air], 420, (r"once|default|FAILED|passed",)))
+                                       out / "long-context.json", "--", *air], 420, (r"once|default|FAILED|passed",)))
 
     # Speed.
-    list_.append(Step("op timings", [BUILD / "bench" / "op_bench", "--out", out / "ops.json", "--commit", commit], 300,
+    list_.append(Step("op timings", [BUILD / "bench" / "op_bench", "--out", out / "operators.json", "--commit", commit], 300,
                       (r" us ", r"WRONG|failed|cannot be built", r"^-- .* cases")))
+    list_.append(Step("op timings, sustained", [BUILD / "bench" / "op_bench", "--sustained", "--no-check", "--only", "linear_", "--tokens",
+                                                "4096,8192", "--out", out / "prompts-sustained.json", "--commit", commit], 120,
+                      (r" us ", r"failed")))
     list_.append(Step("op timings, portable", [BUILD / "bench" / "op_bench", "--portable", "--only", "experts_", "--tokens",
-                                               "16,64,256", "--out", out / "ops_portable.json", "--commit", commit], 60, (r" us ", r"WRONG|failed")))
-    for name, only in (("linear", "_tp"), ("linear_head", "head_whole")):
+                                               "16,64,256", "--out", out / "experts-portable.json", "--commit", commit], 60,
+                      (r" us ", r"WRONG|failed")))
+    for name, only in (("linear", "_tp"), ("linear-head", "head_whole")):
         list_.append(Step(f"{name} beside cuBLASLt", [BUILD / "bench" / "matmul_forms", "--only", only, "--chosen", "--top", "0", "--tokens",
                                                       "1,8,16,32,48,64,65,80,96,112,128", "--commit", commit, "--out",
                                                       out / f"{name}.json"], 120, (r"chosen",)))
     list_.append(Step("latency", [*latency, "--batch", "1,16,64", "--context", "1024", "--prefill", "8192", "--out",
-                                  out / "latency.json"], 150, timing))
+                                  out / "air-latency.json"], 150, timing))
     # A process of its own: whatever records kernels stays in it.
     list_.append(Step("latency kernels", [*latency, "--batch", "1,16,64", "--context", "1024", "--prefill", "8192", "--kernels",
-                                          "--out", out / "latency_kernels.json"], 180,
+                                          "--out", out / "air-kernels.json"], 180,
                       (*timing, r"the step less", r"not recorded")))
     list_.append(Step("latency fp8 cache", [*latency, "--batch", "1,64", "--context", "1024", "--prefill", "8192", "--kv-dtype",
-                                            "fp8", "--no-classes", "--out", out / "latency_fp8.json"], 120, timing))
+                                            "fp8", "--no-classes", "--out", out / "air-latency-e4m3.json"], 120, timing))
     list_.append(Step("latency deterministic", [*latency, "--batch", "1,16,64", "--context", "1024", "--prefill", "8192",
-                                                "--deterministic", "--no-classes"], 120, timing))
+                                                "--deterministic", "--no-classes", "--out", out / "air-deterministic.json"], 120, timing))
     for cache in ("bf16", "fp8"):
         list_.append(Step(f"latency of 131k, {cache}", [*latency, "--batch", "1", "--context", "131000", "--prefill", "8192",
-                                                    "--kv-dtype", cache, "--no-classes", "--out", out / f"latency_131k_{cache}.json"],
+                                                    "--kv-dtype", cache, "--no-classes", "--out", out / f"air-long-{cache}.json"],
                           150, timing, memory=148e9))
     list_.append(Step("throughput", [program, "bench", *air, "--requests", "128", "--concurrency", "64", "--prompt-len", "256",
                                      "--gen-len", "256", "--temperature", "1", "--no-prefix-cache", "--commit",
-                                     commit, "--json", out / "throughput.json"], 180, (r".*",)))
+                                     commit, "--json", out / "air-throughput.json"], 180, (r".*",)))
     list_.append(Step("batch", [sys.executable, "tools/batch_check.py", "--koho", program, "--vocabulary", "151552", "--commit",
-                                commit, "--machine", found.get("gpu", "unknown"), "--json", out / "batch.json", "--", *air], 180,
+                                commit, "--machine", found.get("gpu", "unknown"), "--json", out / "air-batch.json", "--", *air], 180,
                       (r"^batch:|^FAILED",)))
     shaped = pathlib.Path("/dev/shm/koho_shaped_checkpoint")  # 21.5 GB of memory
     load = (f"test -x {program} && {shlex.quote(sys.executable)} tools/make_shaped_checkpoint.py --config {AIR} --layers 9 "
@@ -163,7 +167,8 @@ def steps(found, out):
 
     # Last, of all these files: which goals are reached.
     list_.append(Step("goals", [sys.executable, "tools/speed_goals.py", *(out / f"{name}.json" for name in (
-        "ops", "ops_portable", "linear", "linear_head", "latency_kernels", "latency", "throughput", "loading"))], 20, (r".*",)))
+        "operators", "prompts-sustained", "experts-portable", "linear", "linear-head", "air-kernels", "air-latency", "air-throughput",
+        "loading"))], 20, (r".*",)))
 
     # compute-sanitizer: one round a case: the small ones, those of the portable mode that other kernels run there, and the ones of
     # many rows that reach kernels of their own (`route_many`, `sample_many`: matmul_prefill.cu is reached by a small one too).

@@ -15,7 +15,6 @@ the cache gave less than all whole pages of the prompt.
 """
 import argparse
 import random
-import shlex
 import sys
 
 import result_file
@@ -83,7 +82,7 @@ def main():
                  "prompt_seconds": round(seconds, 3), "decode_ms": round(decode, 3), "same_ids": same})
     for fault in faults:
         print("FAILED", fault)
-    result_file.write(options, "tools/long_context.py " + shlex.join(own) + " -- " + shlex.join(flags), rows)
+    result_file.write(options, result_file.command_of("tools/long_context.py", own, flags), rows)
     print("failed" if faults else "passed")
     return 1 if faults else 0
 

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files of bench/results as the tools in Python write them; what is in them, check_sources.py says. Standard library only."""
+import argparse
 import datetime
 import json
 import pathlib
+import shlex
 
 
 def nvidia_driver():
@@ -15,6 +17,17 @@ def add_options(parser):
     parser.add_argument("--json", type=pathlib.Path, help="a file of bench/results to write")
     parser.add_argument("--commit", help="what is measured, for that file")
     parser.add_argument("--machine", help="the same")
+
+
+def command_of(tool, arguments, flags=()):
+    """What someone types for the same rows: `tool` with its arguments but those of add_options(), the program by its name alone;
+    `flags` are koho's, behind "--"."""
+    said = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    add_options(said)
+    said.add_argument("--koho", type=pathlib.Path)
+    found, others = said.parse_known_args(arguments)
+    program = ["--koho", found.koho.name] if found.koho else []
+    return shlex.join([tool, *program, *others, *(["--", *flags] if flags else [])])
 
 
 def write(options, command, rows, **figures):

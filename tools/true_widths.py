@@ -12,7 +12,6 @@ import argparse
 import json
 import pathlib
 import random
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -98,9 +97,7 @@ def main():
                       f"to the bfloat16 run {near / noise:.2f}; the same best token {agreeing(logits):.4f}", flush=True)
                 del logits
     options.machine = options.machine or (torch.cuda.get_device_name() if options.device == "cuda" else "CPU")
-    command = ["tools/true_widths.py", "--device", options.device, "--layers", str(options.layers), "--tokens", str(options.tokens),
-               "--chunk", options.chunk, *(f"--set={change}" for change in options.set)]
-    result_file.write(options, shlex.join(command), rows, noise=round(noise, 5),
+    result_file.write(options, result_file.command_of("tools/true_widths.py", sys.argv[1:]), rows, noise=round(noise, 5),
                       same_best_token_of_bf16=round(agreeing(rounded), 4))
     good = all(row["distance"] <= row["bound"] for row in rows)
     print("passed" if good else "FAILED: the median rule of docs/goldens.md")
