@@ -630,12 +630,8 @@ int main(int argc, char** argv) {
   Arguments arguments;
   bool valid = true;
   for (int i = 1; i < argc; ++i) {
-    arguments.command += std::string(" ") + argv[i];
-    const auto value = [&] {
-      if (i + 1 >= argc) return std::string();
-      arguments.command += std::string(" ") + argv[i + 1];
-      return std::string(argv[++i]);
-    };
+    const int first = i;
+    const auto value = [&] { return i + 1 < argc ? std::string(argv[++i]) : std::string(); };
     if (std::strcmp(argv[i], "--only") == 0)
       arguments.only = value();
     else if (std::strcmp(argv[i], "--tokens") == 0)
@@ -654,6 +650,9 @@ int main(int argc, char** argv) {
       arguments.commit = value();
     else
       valid = false;
+    if (std::strcmp(argv[first], "--out") == 0 || std::strcmp(argv[first], "--commit") == 0)
+      continue;  // not part of what makes the numbers
+    for (int word = first; word <= i; ++word) arguments.command += std::string(" ") + argv[word];
   }
   if (!valid || arguments.tokens.empty()) {
     std::fprintf(

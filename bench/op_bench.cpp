@@ -14,8 +14,8 @@ int main(int argc, char** argv) {
   koho::app::OperatorBenchOptions options;
   bool portable = false;
   options.command = "op_bench";
-  for (int i = 1; i < argc; ++i) options.command += std::string(" ") + argv[i];
   for (int i = 1; i < argc; ++i) {
+    const int first = i;
     const auto value = [&] { return i + 1 < argc ? std::string(argv[++i]) : std::string(); };
     if (std::strcmp(argv[i], "--portable") == 0)
       portable = true;
@@ -39,6 +39,9 @@ int main(int argc, char** argv) {
                    "[--only TEXT] [--tokens N,…] [--out FILE] [--commit HASH]\n");
       return 2;
     }
+    if (std::strcmp(argv[first], "--out") == 0 || std::strcmp(argv[first], "--commit") == 0)
+      continue;  // not part of what makes the numbers
+    for (int word = first; word <= i; ++word) options.command += std::string(" ") + argv[word];
   }
   const koho::Status status = [&]() -> koho::Status {
     KOHO_TRY(koho::app::check_choice(options));

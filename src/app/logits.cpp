@@ -67,7 +67,8 @@ class NumpyWriter {
   std::string path_;
 };
 
-/// One prefill in chunks; every token's row goes to `file`.
+/// One prefill in chunks, of which one of a single token is a decode step; every token's row goes
+/// to `file`.
 Status write_logits(Worker& worker,
                     std::span<const std::int32_t> ids,
                     std::int64_t chunk_max,
@@ -94,7 +95,7 @@ Status write_logits(Worker& worker,
                           .query_starts = query_starts,
                           .context_lengths = context,
                           .seats = seats,
-                          .decodes = 0,
+                          .decodes = count == 1 ? 1 : 0,
                           .logit_rows = rows,
                           .sample_seats = {},
                           .sampling = {},

@@ -55,13 +55,16 @@ TEST(LogitsCommand, WritesWhatTheModelGivesInOneStep) {
 
   const std::string at = directory.path().string();
   write_file(directory.path() / "ids.json", fmt::format("[{}]", fmt::join(ids, ", ")));
-  const std::string command =
-      fmt::format("'{}' logits --model '{}' --ids '{}/ids.json' --out '{}/logits.npy' --chunk 100",
-                  KOHO_BINARY, at, at, at);
-  ASSERT_EQ(std::system(command.c_str()), 0) << command;
-  EXPECT_EQ(read_npy(directory.path() / "logits.npy",
-                     fmt::format("({}, {})", ids.size(), model->vocabulary())),
-            *expected);
+  for (const int chunk : {100, 1}) {
+    const std::string command =
+        fmt::format("'{}' logits --model '{}' --ids '{}/ids.json' --out '{}/logits.npy' --chunk {}",
+                    KOHO_BINARY, at, at, at, chunk);
+    ASSERT_EQ(std::system(command.c_str()), 0) << command;
+    EXPECT_EQ(read_npy(directory.path() / "logits.npy",
+                       fmt::format("({}, {})", ids.size(), model->vocabulary())),
+              *expected)
+        << command;
+  }
 }
 
 }  // namespace
