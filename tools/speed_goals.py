@@ -15,7 +15,8 @@ import pathlib
 import sys
 
 # What a row of `sample` asks for: `kind` in its shape. The first ones have goals.
-SAMPLE_KINDS = ["greedy", "temperature", "top-k", "top-p", "penalties", "raising penalties", "min-p", "all of these"]
+SAMPLE_KINDS = ["greedy", "temperature", "top-k", "top-p", "penalties", "raising penalties", "min-p", "all of these",
+                "top-p and a penalty", "top-p and a mask"]
 SAMPLE_GOALS = 6
 AIR_LAYERS = 46
 US, BANDWIDTH, FLOOR = "us", "pct_of_bandwidth", "pct_of_floor"

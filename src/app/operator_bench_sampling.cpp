@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "app/operator_bench_parts.h"
+#include "base/arithmetic.h"
 #include "sampling/philox.h"
 
 namespace koho::app {
@@ -17,7 +18,8 @@ constexpr std::int64_t kPositions = 200;     // calls draw anew, as steps do
 constexpr std::int64_t kCountedEvery = 101;  // 1,500 counted tokens a row
 
 /// "kind" of a case's shape: greedy, temperature, top_k 50, top_p 0.95, penalties, negative ones,
-/// min_p 0.05, and these thresholds and a penalty together.
+/// min_p 0.05, and these thresholds and a penalty together; top_p with a penalty; top_p where a
+/// mask leaves every other token.
 std::vector<SamplingRow> kinds() {
   SamplingRow greedy;
   SamplingRow temperature;
@@ -37,7 +39,11 @@ std::vector<SamplingRow> kinds() {
   every.top_k = top_k.top_k;
   every.top_p = top_p.top_p;
   every.min_p = min_p.min_p;
-  return {greedy, temperature, top_k, top_p, penalties, raising, min_p, every};
+  SamplingRow penalised = penalties;
+  penalised.top_p = top_p.top_p;
+  SamplingRow masked = top_p;
+  masked.mask_row = 0;
+  return {greedy, temperature, top_k, top_p, penalties, raising, min_p, every, penalised, masked};
 }
 
 /// Requests of one kind, row r of position p at p * count + r.
@@ -79,6 +85,12 @@ Result<std::vector<OpBench>> build_sample(const BenchSite& site, const Rows& tok
                   own->host_values(DType::i32, {most, mark_words}, marked));
   KOHO_TRY_ASSIGN(const Sides<TensorView> entries, own->changing(entries_before));
   KOHO_TRY_ASSIGN(const Sides<TensorView> marks, own->changing(marks_before));
+  const std::int64_t mask_words = ceil_div<std::int64_t>(kVocabulary, 32);
+  KOHO_TRY_ASSIGN(const TensorView mask_before,
+                  own->host_values(
+                      DType::i32, {1, mask_words},
+                      std::vector<std::int32_t>(static_cast<std::size_t>(mask_words), 0x55555555)));
+  KOHO_TRY_ASSIGN(const Sides<TensorView> masks, own->changing(mask_before));
   std::vector<OpBench> benches;
   std::int64_t kind = 0;
   for (const SamplingRow& model : kinds()) {
@@ -105,6 +117,7 @@ Result<std::vector<OpBench>> build_sample(const BenchSite& site, const Rows& tok
       bench.run = [=](Side side, RowRange range, std::int64_t call) {
         SamplingBatch batch;
         batch.rows = rows.on(side).slice(0, call % kPositions * most + range.first, range.count);
+        batch.masks = masks.on(side);
         batch.counts = {.entries = entries.on(side), .marks = marks.on(side)};
         batch.tokens = kTokens;
         SamplingOutput out;

@@ -122,12 +122,14 @@ inline __device__ __noinline__ float race_noise(int id,
   return -logf(time);
 }
 
-/// What a row's logits become before any cut. A lane changes its group of a block where the block
-/// lies in shared memory.
+constexpr int kBiasedTokens = 128;  // of a word of Modifier::biased
+
+/// What a row's logits become before any cut: biases, penalties, then the mask. A lane changes its
+/// group of a block where the block lies in shared memory, or four tokens or one in registers.
 struct Modifier {
   const SampleRow* row;
   const SampleBias* biases;
-  const std::uint32_t* biased;  // of two tokens a bit, from token `first` on, or null: in `biases`?
+  const std::uint32_t* biased;  // a bit for four tokens, from `first` on, or null: in `biases`?
   const std::int32_t* mask;     // or null
   const std::int32_t* counts;   // or null
   const std::uint16_t* marks;   // of the counts: 16 bits a group
@@ -149,15 +151,54 @@ struct Modifier {
                                          int block,
                                          std::uint32_t counted,
                                          std::int32_t count) const {
-    std::uint32_t changed = counted | biased_members(block);
+    if (has_bias(block)) {
 #pragma unroll 1
-    for (; changed != 0; changed &= changed - 1) {
-      const std::uint32_t bit = changed & -changed;
-      const int at = lane_token(__ffs(static_cast<int>(bit)) - 1);
-      std::int32_t entry = 0;
-      if ((counted & bit) != 0) entry = (counted & (bit - 1)) == 0 ? count : counts[block + at];
-      values[at] = change(values[at], block + at, entry);
+      for (int i = 0; i < row->bias_count; ++i) {
+        const int at = biases[i].token - block;
+        if (at >= 0 && at < kBlockTokens && at / 4 % 32 == static_cast<int>(threadIdx.x) % 32)
+          values[at] += biases[i].bias;
+      }
     }
+#pragma unroll 1
+    for (bool first_of_them = true; counted != 0; counted &= counted - 1) {
+      const int at = lane_token(__ffs(static_cast<int>(counted)) - 1);
+      values[at] = penalised(values[at], first_of_them ? count : counts[block + at]);
+      first_of_them = false;
+    }
+  }
+  /// Biases and penalties of four tokens from `id` on. `counted`: vector_counted().
+  __device__ __forceinline__ float4 changed(float4 v, int id, std::uint32_t counted) const {
+    std::uint32_t members = counted | (vector_has_bias(id) ? 0xFU : 0U);
+#pragma unroll 1
+    for (; members != 0; members &= members - 1) {
+      const int j = __ffs(static_cast<int>(members)) - 1;
+      const float value = j == 0 ? v.x : j == 1 ? v.y : j == 2 ? v.z : v.w;
+      const bool counts_it = (counted >> j & 1U) != 0;
+      const float now = penalised(with_bias(value, id + j), counts_it ? counts[id + j] : 0);
+      v = make_float4(j == 0 ? now : v.x, j == 1 ? now : v.y, j == 2 ? now : v.z,
+                      j == 3 ? now : v.w);
+    }
+    return v;
+  }
+  /// Which of four tokens from `id` on have a count.
+  __device__ __forceinline__ std::uint32_t vector_counted(int id) const {
+    return counts == nullptr ? 0U : std::uint32_t{marks[race_group(id)]} >> race_member(id) & 0xFU;
+  }
+  /// One token's logit as it is changed and masked.
+  __device__ __forceinline__ float logit(const float* logits, int id) const {
+    if (plain) return logits[id];
+    if (mask != nullptr && (static_cast<std::uint32_t>(mask[id / 32]) >> (id % 32) & 1U) == 0)
+      return kOut;
+    return penalised(with_bias(logits[id], id), counts == nullptr ? 0 : counts[id]);
+  }
+  /// Whether a token from `id` to `id` + 3 has a bias.
+  __device__ __forceinline__ bool vector_has_bias(int id) const {
+    return biased != nullptr && (biased[(id - first) / kBiasedTokens] >> (id / 4 % 32) & 1U) != 0;
+  }
+  /// Whether penalties may make a logit larger.
+  __device__ __forceinline__ bool raises() const {
+    return counts != nullptr && (row->repetition_penalty < 1.0F || row->frequency_penalty < 0.0F ||
+                                 row->presence_penalty < 0.0F);
   }
   /// The mask of four tokens from `id` on.
   __device__ __forceinline__ float4 masked(const float4& v, int id) const {
@@ -174,23 +215,22 @@ struct Modifier {
   __device__ __forceinline__ int lane_token(int member) const {
     return block_token(static_cast<int>(threadIdx.x) % 32, member);
   }
-  __device__ __forceinline__ std::uint32_t biased_members(int block) const {
-    if (biased == nullptr) return 0;
-    const unsigned lane = threadIdx.x % 32;
-    std::uint32_t members = 0;
+  /// Whether a token of this lane's group has a bias.
+  __device__ __forceinline__ bool has_bias(int block) const {
+    if (biased == nullptr) return false;
+    std::uint32_t words = 0;
 #pragma unroll
-    for (int i = 0; i < kGroupVectors; ++i) {
-      const std::uint32_t word = biased[(block - first) / 64 + i * 2 + static_cast<int>(lane / 16)];
-      const std::uint32_t pairs = word >> (lane % 16 * 2);
-      members |= ((pairs & 1U) * 3U | (pairs & 2U) * 6U) << (i * 4);
-    }
-    return members;
+    for (int i = 0; i < kGroupVectors; ++i) words |= biased[(block - first) / kBiasedTokens + i];
+    return (words >> (threadIdx.x % 32) & 1U) != 0;
   }
-  __device__ __forceinline__ float change(float logit, int id, std::int32_t entry) const {
-    if (biased != nullptr)
+  __device__ __forceinline__ float with_bias(float logit, int id) const {
+    if (vector_has_bias(id))
 #pragma unroll 1
       for (int i = 0; i < row->bias_count; ++i)
         if (biases[i].token == id) logit += biases[i].bias;
+    return logit;
+  }
+  __device__ __forceinline__ float penalised(float logit, std::int32_t entry) const {
     if (entry == 0) return logit;
     const float repetition = row->repetition_penalty;
     if (repetition != 1.0F) logit = logit > 0.0F ? logit / repetition : logit * repetition;
@@ -200,6 +240,7 @@ struct Modifier {
     return logit;
   }
 };
+static_assert(kVectorStep == kBiasedTokens);
 
 /// A token and its score; the larger score wins, then the lower id.
 struct Best {
@@ -496,11 +537,13 @@ make_modifier(const Sample& p, const RowView& view, std::uint32_t* biased, int f
   const SampleBias* biases = p.biases + row.bias_begin;
   if (row.bias_count > 0) {
     __syncthreads();
-    for (int i = static_cast<int>(threadIdx.x); i < count / 64; i += kSampleThreads) biased[i] = 0;
+    for (int i = static_cast<int>(threadIdx.x); i < count / kBiasedTokens; i += kSampleThreads)
+      biased[i] = 0;
     __syncthreads();
     for (int i = static_cast<int>(threadIdx.x); i < row.bias_count; i += kSampleThreads) {
       const int token = biases[i].token - first;
-      if (token >= 0 && token < count) atomicOr(&biased[token / 64], 1U << (token / 2 % 32));
+      if (token >= 0 && token < count)
+        atomicOr(&biased[token / kBiasedTokens], 1U << (token / 4 % 32));
     }
     __syncthreads();
   }

@@ -35,7 +35,7 @@ struct Shared {
   float list[kListMax];         // this CTA's values of the chosen bin
   float all_list[kListMax];     // all CTAs'
   std::uint32_t all_weights[kListMax];
-  std::uint32_t biased[kPartTokens / 64];
+  std::uint32_t biased[kPartTokens / kBiasedTokens];
   BestScratch best;
   double reduce_double[kSampleWarps];
   float reduce_float[kSampleWarps];

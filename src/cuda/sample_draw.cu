@@ -27,7 +27,7 @@ constexpr int kStages = 3;
 
 struct Shared {
   float ring[kStages][kSampleWarps][kBlockTokens];
-  std::uint32_t biased[kPartTokensMax / 64];
+  std::uint32_t biased[kPartTokensMax / kBiasedTokens];
   BestScratch best;
   std::uint32_t leading;
   std::uint64_t barrier;

@@ -13,11 +13,13 @@
 //            lies gives a bound; among the groups that reach it, few can win with their earliest
 //            times, and only those are read again. If a token of that bin wins, about once in 200
 //            draws, the row is read again for the threshold itself.
-//   left     rows it does not take (log-probabilities, biases, masks, penalties, top_p together
-//            with min_p alone) or that do not fit its lists: their id becomes kSampleLeft, and the
-//            kernel behind (sample_cut.cu) does them.
-//   shared   110 KB: candidates or blocks of 512 tokens under way, bins, groups' largest
-//   bytes    the logits once
+//   changes  biases, penalties and masks as a token is read, in code of its own: what is only
+//            lowered and lies below the bound already needs none; for top_p a lane changes its
+//            group of a block in shared memory, whose marks are read two blocks ahead.
+//   left     rows it does not take (log-probabilities, large top_k) or that do not fit its lists:
+//            their id becomes kSampleLeft, and the kernel behind (sample_cut.cu) does them.
+//   shared   112 KB: candidates or blocks of 512 tokens under way, bins, groups' largest
+//   bytes    the logits once; under penalties marks and counts besides
 //
 // Thresholds are those of the cut kernel to the bit, so a row's draw does not depend on how many
 // rows there are: both use the integers of sample.cuh. Numbers: docs/kernels/README.md; what was
@@ -56,6 +58,7 @@ struct Shared {
     Blocks blocks;
   };
   std::uint32_t weights[kListMax];
+  std::uint32_t biased[kSampleTokensMax / kBiasedTokens];
   Selection selection;
   BestScratch best;
   float reduce_float[kSampleWarps];
@@ -227,6 +230,7 @@ __device__ __forceinline__ void draw_listed(
 }
 
 /// top_k and min_p, with or without top_p. The id, -1, or kSampleLeft. All threads.
+template <bool kPlain>
 __device__ int choose_once(const RowView& view,
                            const Row& tokens,
                            const Modifier& modifier,
@@ -234,6 +238,7 @@ __device__ int choose_once(const RowView& view,
   const SampleRow& row = view.row;
   Chooser chooser{row, modifier, shared,
                   row.top_k > 0 && row.top_k < tokens.tokens ? row.top_k : 0};
+  [[maybe_unused]] const bool raises = !kPlain && modifier.raises();
   bool bad = false;
   {
     float held[kEach];
@@ -241,7 +246,15 @@ __device__ int choose_once(const RowView& view,
 #pragma unroll
     for (int i = 0; i < kEach / 4; ++i) {
       const int id = (i * kSampleThreads + static_cast<int>(threadIdx.x)) * 4;
-      const float4 four = tokens.load(id);
+      float4 four = tokens.load(id);
+      if constexpr (!kPlain) {
+        bad |= isnan(max_or_nan(four));
+        if (id < tokens.tokens) {
+          four = modifier.changed(four, id, modifier.vector_counted(id));
+          bad |= isnan(max_or_nan(four));
+          if (modifier.mask != nullptr) four = modifier.masked(four, id);
+        }
+      }
       const float raw[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
@@ -254,16 +267,34 @@ __device__ int choose_once(const RowView& view,
   }
   for (int begin = kFirst; begin < tokens.tokens; begin *= kGrowth) {
     const int end = min(begin * kGrowth, tokens.tokens);
-    constexpr int kAhead = 8;
+    constexpr int kAhead = kPlain ? 8 : 4;
     for (int id = begin + static_cast<int>(threadIdx.x) * 4; id < end; id += kAhead * kStep) {
       float4 four[kAhead];
       load_ahead(four, tokens, id, end);
+      [[maybe_unused]] std::uint32_t counted[kAhead];
+      if constexpr (!kPlain) {
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i)
+          counted[i] =
+              raises && id + i * kStep < end ? modifier.vector_counted(id + i * kStep) : 0U;
+      }
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
-        const float most = max_or_nan(four[i]);
+        const int at = id + i * kStep;
+        float most = max_or_nan(four[i]);
+        if constexpr (!kPlain) {
+          if (at >= end) break;
+          bad |= isnan(most);
+          if (most < chooser.bound && counted[i] == 0 && !modifier.vector_has_bias(at)) continue;
+          four[i] =
+              modifier.changed(four[i], at, raises ? counted[i] : modifier.vector_counted(at));
+          most = max_or_nan(four[i]);
+        }
         if (most < chooser.bound || most == kOut) continue;
         bad |= isnan(most);
-        chooser.offer(four[i], id + i * kStep);
+        if constexpr (!kPlain)
+          if (modifier.mask != nullptr) four[i] = modifier.masked(four[i], at);
+        chooser.offer(four[i], at);
       }
     }
     __syncthreads();
@@ -357,8 +388,50 @@ __device__ __forceinline__ float read_group(const Row& tokens,
   return most;
 }
 
+/// What changes a warp's blocks, in order: which tokens of the next one have counts, the first of
+/// these counts, and which of the one behind.
+struct Changer {
+  const Row& tokens;
+  const Modifier& modifier;
+  std::uint32_t counted = 0;
+  std::uint32_t counted_behind = 0;
+  std::int32_t count = 0;
+
+  __device__ __forceinline__ void begin(int block) {
+    counted = counted_of(block);
+    counted_behind = counted_of(block + kBlocksStep);
+    count = modifier.first_count(block, counted);
+  }
+  __device__ __forceinline__ std::uint32_t counted_of(int block) const {
+    return block < tokens.tokens ? modifier.counted(block) : 0U;
+  }
+  /// This lane's tokens of the block at `here`. True if one that counts is NaN.
+  __device__ __forceinline__ bool change(float* here, int block) {
+    if (block >= tokens.tokens) return false;
+    modifier.change(here, block, counted, count);
+    counted = counted_behind;
+    counted_behind = counted_of(block + 2 * kBlocksStep);
+    count = modifier.first_count(block + kBlocksStep, counted);
+    bool bad = false;
+    if (modifier.mask == nullptr) return bad;
+#pragma unroll
+    for (int i = 0; i < kGroupVectors; ++i) {
+      const int at = i * kVectorStep + static_cast<int>(threadIdx.x) % 32 * 4;
+      if (block + at >= tokens.tokens) continue;
+      float4& four = *reinterpret_cast<float4*>(here + at);
+      const auto nan_at = [&](int j, float value) {
+        return block + at + j < tokens.tokens && isnan(value);
+      };
+      bad |= nan_at(0, four.x) || nan_at(1, four.y) || nan_at(2, four.z) || nan_at(3, four.w);
+      four = modifier.masked(four, block + at);
+    }
+    return bad;
+  }
+};
+
 /// The bins of all tokens, the largest of each group and of the row. 0, -1 if there is none, or
 /// kSampleLeft. All threads.
+template <bool kPlain>
 __device__ int add_tokens(
     const Row& tokens, const Modifier& modifier, Shared& shared, Adding& adding, float& largest) {
   Selection& selection = shared.selection;
@@ -375,7 +448,10 @@ __device__ int add_tokens(
   bool listing = true;  // nothing but -infinity so far: no reference
   bool bad = false;
   float values[kGroupTokens];
+  [[maybe_unused]] Changer changer{tokens, modifier};
+  if constexpr (!kPlain) changer.begin(warp * kBlockTokens);
   copy_wait<kStages - 1>();
+  if constexpr (!kPlain) bad |= changer.change(blocks.ring[0][warp], warp * kBlockTokens);
   largest = read_group(tokens, blocks.ring[0][warp], warp * kBlockTokens, values);
   if (isnan(largest)) largest = kOut;  // it is met again
   /// A reference above what was met. False if it is beyond all bins. All threads.
@@ -394,6 +470,8 @@ __device__ int add_tokens(
     for (int block = begin + warp * kBlockTokens; block < end; block += kBlocksStep) {
       copy_wait<kStages - 1>();
       float* here = blocks.ring[stage][warp];
+      if constexpr (!kPlain)
+        if (block >= kBlocksStep) bad |= changer.change(here, block);  // the first one is changed
       const float most = read_group(tokens, here, block, values);
       fetch_block(tokens, here, block + kStages * kBlocksStep);
       stage = stage + 1 == kStages ? 0 : stage + 1;
@@ -416,7 +494,8 @@ __device__ int add_tokens(
 #pragma unroll 1
       for (int j = 0; j < kGroupTokens; ++j) {
         const int id = block + j / 4 * kVectorStep + lane * 4 + j % 4;
-        const float value = id < tokens.tokens ? modifier.temper(tokens.logits[id]) : kOut;
+        const float value =
+            id < tokens.tokens ? modifier.temper(modifier.logit(tokens.logits, id)) : kOut;
         if (value == kOut) continue;
         if (listing || adding.exceeds(value)) {
           const int at = atomicAdd(&shared.count, 1);
@@ -473,7 +552,7 @@ struct TopP {
 
   __device__ __forceinline__ float value(int id) const {
     if (id >= tokens.tokens) return kOut;
-    const float raw = tokens.logits[id];
+    const float raw = modifier.logit(tokens.logits, id);
     if (!(raw >= bound)) return kOut;
     const float tempered = modifier.temper(raw);
     return bin_middle(tempered) >= middle && tempered >= threshold ? tempered : kOut;
@@ -532,6 +611,7 @@ __device__ Best draw_groups(const TopP& row, Shared& shared, Drawing& drawing) {
 }
 
 /// top_p alone. The id, -1, or kSampleLeft. All threads.
+template <bool kPlain>
 __device__ int choose_top_p(const RowView& view,
                             const Row& tokens,
                             const Modifier& modifier,
@@ -540,7 +620,7 @@ __device__ int choose_top_p(const RowView& view,
   Selection& selection = shared.selection;
   Adding adding{0.0F, shared_address(selection.bins)};
   float largest;
-  const int status = add_tokens(tokens, modifier, shared, adding, largest);
+  const int status = add_tokens<kPlain>(tokens, modifier, shared, adding, largest);
   if (status != 0) return status;
   const auto above = static_cast<int>(adding.top - bin_middle(modifier.temper(largest)));
   const auto scale = [&](int bin) { return bin_scale(max(bin - above, 0)); };  // none lies above
@@ -558,7 +638,7 @@ __device__ int choose_top_p(const RowView& view,
   bound_groups(found, shared, drawing);
   int id = draw_groups(found, shared, drawing).id;
   if (id < 0) return kSampleLeft;
-  const float winner = modifier.temper(tokens.logits[id]);
+  const float winner = modifier.temper(modifier.logit(tokens.logits, id));
   if (bin_middle(winner) != middle) return id;
   // The threshold itself, among the bin's values.
   const Binning binning{adding.top, true};
@@ -574,12 +654,21 @@ __device__ int choose_top_p(const RowView& view,
     shared.blocks.values[place] = value;
     shared.weights[place] = binning.weight(value);
   };
-  constexpr int kAhead = 8;
+  [[maybe_unused]] const bool raises = !kPlain && modifier.raises();
+  constexpr int kAhead = kPlain ? 8 : 4;
   for (int at = static_cast<int>(threadIdx.x) * 4; at < tokens.tokens; at += kAhead * kStep) {
     float4 four[kAhead];
     load_ahead(four, tokens, at, tokens.tokens);
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
+      if constexpr (!kPlain) {
+        const int first = at + i * kStep;
+        if (first >= tokens.tokens) break;
+        if (!raises && max_or_nan(four[i]) < found.bound && !modifier.vector_has_bias(first))
+          continue;
+        four[i] = modifier.changed(four[i], first, modifier.vector_counted(first));
+        if (modifier.mask != nullptr) four[i] = modifier.masked(four[i], first);
+      }
       list(four[i].x);
       list(four[i].y);
       list(four[i].z);
@@ -597,6 +686,19 @@ __device__ int choose_top_p(const RowView& view,
   return draw_groups(found, shared, drawing).id;
 }
 
+/// The id of a row with thresholds, -1, or kSampleLeft. All threads.
+template <bool kPlain>
+__device__ __forceinline__ int choose_streamed(const RowView& view,
+                                               const Row& tokens,
+                                               const Modifier& modifier,
+                                               Shared& shared) {
+  const SampleRow& row = view.row;
+  const bool once = (row.top_k > 0 && row.top_k < tokens.tokens) || row.min_p > 0.0F;
+  if (once) return choose_once<kPlain>(view, tokens, modifier, shared);
+  if (row.top_p < 1.0F) return choose_top_p<kPlain>(view, tokens, modifier, shared);
+  return kSampleLeft;
+}
+
 __global__ void __launch_bounds__(kSampleThreads, 2)
     sample_stream_kernel(const __grid_constant__ Sample p) {
   extern __shared__ __align__(16) std::uint8_t shared_bytes[];
@@ -607,23 +709,24 @@ __global__ void __launch_bounds__(kSampleThreads, 2)
   if (view.cut) {
     const SampleRow& row = view.row;
     const bool logprobs = row.logprobs >= 0 && (p.logprobs != nullptr || p.top_ids != nullptr);
-    const bool plain = row.bias_count == 0 && row.mask_row < 0 && view.counts == nullptr;
     const bool top_k = row.top_k > 0 && row.top_k < p.tokens;
-    const bool taken = view.random && !logprobs && plain &&
+    const bool taken = view.random && !logprobs &&
                        reinterpret_cast<std::uintptr_t>(view.logits) % 16 == 0 &&
                        (!top_k || row.top_k <= kTopMax);
     int id = kSampleLeft;
     if (taken) {
       const Row tokens{view.logits, p.tokens};
-      const Modifier modifier{&row,    nullptr,         nullptr, nullptr, nullptr,
-                              nullptr, row.temperature, 0,       true};
-      const bool once = top_k || (row.min_p > 0.0F && row.top_p >= 1.0F);
-      const bool top_p = !top_k && row.min_p <= 0.0F && row.top_p < 1.0F;
-      if (once)
-        id = choose_once(view, tokens, modifier, shared);
-      else if (top_p)
-        id = choose_top_p(view, tokens, modifier, shared);
-      copy_wait<0>();  // of a row that was left to others midway
+      if (row.bias_count == 0 && row.mask_row < 0 && view.counts == nullptr) {
+        const Modifier modifier{&row,    nullptr,         nullptr, nullptr, nullptr,
+                                nullptr, row.temperature, 0,       true};
+        id = choose_streamed<true>(view, tokens, modifier, shared);
+      } else {
+        const Modifier modifier =
+            make_modifier(p, view, shared.biased, 0, part_tokens(p.tokens, 1));
+        id = choose_streamed<false>(view, tokens, modifier, shared);
+      }
+      copy_wait<0>();   // of a row that was left to others midway
+      __syncthreads();  // NOTE: threads have read the winner's count before it is raised
     }
     if (threadIdx.x == 0) {
       if (id == kSampleLeft)

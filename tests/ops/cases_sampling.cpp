@@ -88,7 +88,8 @@ double logprob_error(double logprob, std::int64_t tokens) {
   return 0x1p-24 * std::log(static_cast<double>(tokens)) + 0x1p-22 + 0x1p-23 * std::fabs(logprob);
 }
 
-/// `many`: more rows than backends may have another kernel for, most of them with thresholds alone.
+/// `many`: more rows than backends may have another kernel for, most of them drawn and without
+/// log-probabilities, half of all with thresholds alone.
 std::string run_sample(Backend& backend,
                        std::uint64_t seed,
                        const OpCaseOptions& options,
@@ -107,8 +108,11 @@ std::string run_sample(Backend& backend,
     for (std::int64_t i = 0; i < logits.elements(); ++i)
       logits.as<float>()[i] = std::round(logits.as<float>()[i]);
   HostTensor masks(DType::i32, {3, words});
-  for (std::int64_t i = 0; i < masks.elements(); ++i)
-    masks.as<std::int32_t>()[i] = static_cast<std::int32_t>(random.bits());
+  for (std::int64_t i = 0; i < masks.elements(); ++i) {
+    std::uint64_t bits = random.bits();
+    if (i < words) bits &= random.bits() & random.bits() & random.bits();  // one in sixteen
+    masks.as<std::int32_t>()[i] = static_cast<std::int32_t>(bits);
+  }
   HostTensor counts(DType::i32, {rows, vocabulary});
   for (std::int64_t i = 0; i < counts.elements(); ++i)
     if (random.chance(0.1))
@@ -119,13 +123,13 @@ std::string run_sample(Backend& backend,
                       static_cast<float>(5.0 * random.normal())});
   std::vector<SamplingRow> parameters;
   for (std::int64_t r = 0; r < rows; ++r) {
-    const bool plain = many && random.chance(0.8);
+    const bool plain = many && random.chance(0.5);
     parameters.push_back(random_row(random, 0, plain ? 0 : 3, plain ? 0 : 6));
-    if (plain) {
+    if (plain || (many && random.chance(0.7))) {
       parameters.back().logprobs = -1;
       parameters.back().temperature = std::max(parameters.back().temperature, 0.5F);
-      continue;
     }
+    if (plain) continue;
     // A slot of its own: rows of one step never share one.
     if (random.chance(0.5)) {
       parameters.back().counts_slot = static_cast<std::int32_t>(r);
@@ -204,11 +208,15 @@ std::string run_sample(Backend& backend,
         faults += name + ": alternative " + std::to_string(i) + " differs\n";
     }
   }
-  // A row's draw does not depend on how many rows there are. Rows with counts changed them.
-  for (std::int64_t r = 0, runs = 0; options.batch_invariant && r < rows && runs < 16; ++r) {
-    const SamplingRow& row = parameters[static_cast<std::size_t>(r)];
-    if (row.counts_slot >= 0) continue;
-    ++runs;
+  // A row's draw does not depend on how many rows there are.
+  for (std::int64_t r = 0, runs = 0; options.batch_invariant && r < rows && runs < 16;
+       ++r, ++runs) {
+    SamplingRow row = parameters[static_cast<std::size_t>(r)];
+    // Counts as they were: the row has changed its own.
+    const HostTensor own_counts = row_of(counts, std::max(row.counts_slot, 0));
+    const DeviceArray one_counts(backend, own_counts);
+    const DeviceArray one_marks(backend, marks_of(own_counts));
+    if (row.counts_slot >= 0) row.counts_slot = 0;
     const DeviceArray one_logits(backend, row_of(logits, r));
     const DeviceArray one_row(backend,
                               bytes_of(std::vector<SamplingRow>{row}, sizeof(SamplingRow)));
@@ -216,12 +224,14 @@ std::string run_sample(Backend& backend,
     const DeviceArray logprob(backend, DType::f32, {1});
     const DeviceArray alternatives(backend, DType::i32, {1, kTopLogprobsMax});
     const DeviceArray their_logprobs(backend, DType::f32, {1, kTopLogprobsMax});
-    faults += fault_of(
-        "sample",
-        backend.sample(
-            {id.view(), logprob.view(), alternatives.view(), their_logprobs.view()},
-            one_logits.view(),
-            {one_row.view(), biases_array.view(), masks_array.view(), token_counts, tokens}));
+    faults += fault_of("sample", backend.sample({id.view(), logprob.view(), alternatives.view(),
+                                                 their_logprobs.view()},
+                                                one_logits.view(),
+                                                {one_row.view(),
+                                                 biases_array.view(),
+                                                 masks_array.view(),
+                                                 {one_counts.view(), one_marks.view()},
+                                                 tokens}));
     const std::int32_t alone = id.get().as<std::int32_t>()[0];
     if (alone != got.as<std::int32_t>()[r])
       faults += "row " + std::to_string(r) + ": id " + std::to_string(alone) + " alone, " +
