@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Holds results of the benches on one H200 to the goals that koho has there, and prints their tables. Standard library only.
 
-    tools/speed_goals.py bench/results/*-h200-*-1108eb5.json     every goal: measured, reached or by how much not (-h200b-: another one)
+    tools/speed_goals.py bench/results/*-h200-*-4afd30f.json     every goal: measured, reached or by how much not
     tools/speed_goals.py --table FILE...                          the tables of docs/kernels/README.md
 
 Reads what `koho bench ops`, `matmul_forms`, `koho bench latency`, `koho bench` and the step "loading" of tools/gpu_check.py

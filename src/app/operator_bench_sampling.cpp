@@ -17,9 +17,11 @@ constexpr std::int64_t kTokens = 151365;     // of the tokenizer
 constexpr std::int64_t kPositions = 200;     // calls draw anew, as steps do
 constexpr std::int64_t kCountedEvery = 101;  // 1,500 counted tokens a row
 
-/// "kind" of a case's shape: greedy, temperature, top_k 50, top_p 0.95, penalties, negative ones,
-/// min_p 0.05, and these thresholds and a penalty together; top_p with a penalty; top_p where a
-/// mask leaves every other token.
+/// "kind" of a case's shape: greedy, temperature, top_k 50, top_p 0.95, frequency penalties,
+/// negative ones, min_p 0.05, all three thresholds with a presence penalty, top_p with one, top_p
+/// where a mask leaves every other token. NOTE: a bench draws thousands of tokens of a row. Under a
+/// frequency penalty that flattens its top, until ten thousand tokens are equally likely;
+/// thresholds beside one would be those of a row that no model has.
 std::vector<SamplingRow> kinds() {
   SamplingRow greedy;
   SamplingRow temperature;
@@ -35,11 +37,14 @@ std::vector<SamplingRow> kinds() {
   raising.frequency_penalty = -0.5F;
   SamplingRow min_p = temperature;
   min_p.min_p = 0.05F;
-  SamplingRow every = penalties;
+  SamplingRow presence = temperature;
+  presence.presence_penalty = 0.5F;
+  presence.counts_slot = 0;
+  SamplingRow every = presence;
   every.top_k = top_k.top_k;
   every.top_p = top_p.top_p;
   every.min_p = min_p.min_p;
-  SamplingRow penalised = penalties;
+  SamplingRow penalised = presence;
   penalised.top_p = top_p.top_p;
   SamplingRow masked = top_p;
   masked.mask_row = 0;
