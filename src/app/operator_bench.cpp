@@ -93,6 +93,7 @@ Result<double> time_call(Backend& backend,
   std::vector<double> times[2];  // of one graph, of two
   for (int reading = 0; reading < timing.readings; ++reading) {
     for (int more = 0; more < (timing.two ? 2 : 1); ++more) {
+      if (bench.counts) KOHO_TRY(restore_changed(backend, Side::measured, bench));
       std::this_thread::sleep_for(timing.rest);
       const int warm = from_rest || (reading == 0 && more == 0) ? timing.warm : 0;
       for (int i = 0; i < warm; ++i) KOHO_TRY(time_graphs(1));

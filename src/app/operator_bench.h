@@ -64,6 +64,7 @@ struct OpBench {
   std::function<Status(Side side, RowRange rows, std::int64_t i)> run;
   std::int64_t rows = 0;  // T
   bool whole = false;     // the reference cannot take a part of the rows
+  bool counts = false;    // calls add to results, which are put back before each reading
   std::vector<OpOutput> outputs;
 };
 

@@ -19,9 +19,8 @@ constexpr std::int64_t kCountedEvery = 101;  // 1,500 counted tokens a row
 
 /// "kind" of a case's shape: greedy, temperature, top_k 50, top_p 0.95, frequency penalties,
 /// negative ones, min_p 0.05, all three thresholds with a presence penalty, top_p with one, top_p
-/// where a mask leaves every other token. NOTE: a bench draws thousands of tokens of a row. Under a
-/// frequency penalty that flattens its top, until ten thousand tokens are equally likely;
-/// thresholds beside one would be those of a row that no model has.
+/// where a mask leaves every other token. What a reading draws counts besides the 1,500: 100 to 300
+/// tokens of each of 256 rows, up to 1,500 of fewer.
 std::vector<SamplingRow> kinds() {
   SamplingRow greedy;
   SamplingRow temperature;
@@ -109,7 +108,8 @@ Result<std::vector<OpBench>> build_sample(const BenchSite& site, const Rows& tok
       bench.rows = count;
       // Ids are exact: both draw the same race (sampling/philox.h).
       bench.outputs = {{.name = "ids", .view = first(ids, count)}};
-      if (model.counts_slot >= 0) {
+      bench.counts = model.counts_slot >= 0;
+      if (bench.counts) {
         bench.outputs.push_back({.name = "counts.entries",
                                  .view = first(entries, count),
 

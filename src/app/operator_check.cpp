@@ -244,4 +244,10 @@ Result<CheckResult> check_operator(const BenchSite& site, const OpBench& bench) 
   return result;
 }
 
+Status restore_changed(Backend& backend, Side side, const OpBench& bench) {
+  for (const OpOutput& output : bench.outputs)
+    if (!output.before.empty()) KOHO_TRY(restore(backend, output.view.on(side), output.before));
+  return {};
+}
+
 }  // namespace koho::app

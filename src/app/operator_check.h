@@ -21,4 +21,7 @@ struct CheckResult {
 /// Errors: those of the backends.
 Result<CheckResult> check_operator(const BenchSite& site, const OpBench& bench);
 
+/// Puts results back that are changed in place. Errors: those of the backend.
+Status restore_changed(Backend& backend, Side side, const OpBench& bench);
+
 }  // namespace koho::app

@@ -184,12 +184,31 @@ struct Modifier {
   __device__ __forceinline__ std::uint32_t vector_counted(int id) const {
     return counts == nullptr ? 0U : std::uint32_t{marks[race_group(id)]} >> race_member(id) & 0xFU;
   }
+  /// What becomes of a token's logit, whose count is `entry`, if it is not masked.
+  __device__ __forceinline__ float changed(float logit, int id, std::int32_t entry) const {
+    return penalised(with_bias(logit, id), entry);
+  }
+  __device__ __forceinline__ std::int32_t entry(int id) const {
+    return counts == nullptr ? 0 : counts[id];
+  }
+  __device__ __forceinline__ bool allows(int id) const {
+    return mask == nullptr ||
+           (static_cast<std::uint32_t>(mask[id / 32]) >> (static_cast<unsigned>(id) % 32) & 1U) !=
+               0;
+  }
   /// One token's logit as it is changed and masked.
   __device__ __forceinline__ float logit(const float* logits, int id) const {
-    if (plain) return logits[id];
-    if (mask != nullptr && (static_cast<std::uint32_t>(mask[id / 32]) >> (id % 32) & 1U) == 0)
-      return kOut;
-    return penalised(with_bias(logits[id], id), counts == nullptr ? 0 : counts[id]);
+    return allows(id) ? changed(logits[id], id, entry(id)) : kOut;
+  }
+  /// The members of this lane's group of a block, in bits, that a bias or a count may change.
+  __device__ __forceinline__ std::uint32_t changes(int block) const {
+    std::uint32_t members = counted(block);
+    if (biased != nullptr)
+#pragma unroll
+      for (int i = 0; i < kGroupVectors; ++i)
+        if ((biased[(block - first) / kBiasedTokens + i] >> (threadIdx.x % 32) & 1U) != 0)
+          members |= 0xFU << (4 * i);
+    return members;
   }
   /// Whether a token from `id` to `id` + 3 has a bias.
   __device__ __forceinline__ bool vector_has_bias(int id) const {

@@ -15,7 +15,9 @@
 //            draws, the row is read again for the threshold itself.
 //   changes  biases, penalties and masks as a token is read, in code of its own: what is only
 //            lowered and lies below the bound already needs none; for top_p a lane changes its
-//            group of a block in shared memory, whose marks are read two blocks ahead.
+//            group of a block in shared memory, whose marks are read two blocks ahead, and masks it
+//            in registers. Reading again, it lists what lies in the bin and what a change may bring
+//            there, and looks these tokens' counts up side by side.
 //   left     rows it does not take (log-probabilities, large top_k) or that do not fit its lists:
 //            their id becomes kSampleLeft, and the kernel behind (sample_cut.cu) does them.
 //   shared   112 KB: candidates or blocks of 512 tokens under way, bins, groups' largest
@@ -38,8 +40,8 @@ constexpr int kStep = kSampleThreads * 4;  // tokens that all threads load toget
 constexpr int kListMax = 1024;
 constexpr int kTopMax = 512;           // the largest top_k taken
 constexpr float kMarginBins = 512.0F;  // of the reference above the largest so far
-// What is in the last bin lies 1,500 bins and more below the largest and weighs nothing.
-static_assert(kBins - 1 - static_cast<int>(kMarginBins) >= 1500);
+// What is in the last 32 bins lies 1,500 bins and more below the largest and weighs nothing.
+static_assert(kBins - 32 - static_cast<int>(kMarginBins) >= 1500);
 constexpr int kStages = 2;
 constexpr int kWaiting = 2048;
 
@@ -47,8 +49,12 @@ struct Candidates {
   float values[kCandidates];  // tempered
   int ids[kCandidates];
 };
+constexpr int kChangesMax = kStages * kSampleWarps * kBlockTokens;
 struct Blocks {
-  float ring[kStages][kSampleWarps][kBlockTokens];
+  union {
+    float ring[kStages][kSampleWarps][kBlockTokens];
+    int changes[kChangesMax];  // ids of tokens whose logits are looked up side by side
+  };
   float values[kWaiting];  // tempered: above the reference; then those of one bin
   std::uint16_t most[kSampleTokensMax / kGroupTokens];  // upper_bits() of groups
 };
@@ -85,6 +91,15 @@ __device__ __forceinline__ float block_max(float value, Shared& shared) {
 #pragma unroll
   for (int warp = 1; warp < kSampleWarps; ++warp) value = fmaxf(value, shared.reduce_float[warp]);
   return value;
+}
+
+/// Whether a row is this kernel's.
+__device__ __forceinline__ bool takes(const Sample& p, const RowView& view) {
+  const SampleRow& row = view.row;
+  const bool logprobs = row.logprobs >= 0 && (p.logprobs != nullptr || p.top_ids != nullptr);
+  const bool fits = row.top_k <= kTopMax || row.top_k >= p.tokens;
+  return view.random && !logprobs && fits &&
+         reinterpret_cast<std::uintptr_t>(view.logits) % 16 == 0;
 }
 
 /// A row's tokens, read in segments.
@@ -231,11 +246,10 @@ __device__ __forceinline__ void draw_listed(
 
 /// top_k and min_p, with or without top_p. The id, -1, or kSampleLeft. All threads.
 template <bool kPlain>
-__device__ int choose_once(const RowView& view,
+__device__ int choose_once(const SampleRow& row,
                            const Row& tokens,
                            const Modifier& modifier,
                            Shared& shared) {
-  const SampleRow& row = view.row;
   Chooser chooser{row, modifier, shared,
                   row.top_k > 0 && row.top_k < tokens.tokens ? row.top_k : 0};
   [[maybe_unused]] const bool raises = !kPlain && modifier.raises();
@@ -326,8 +340,19 @@ struct Adding {
   std::uint32_t bins_at;  // in shared memory
 
   __device__ __forceinline__ bool exceeds(float value) const { return kBinsPerNat * value > top; }
-  __device__ __forceinline__ void add(float value) const {
-    const float scaled = fmaxf(kBinsPerNat * value, top - (kBins - 1.0F));
+  /// Whether a value lies in the last bin and weighs nothing, and what is not above it neither.
+  __device__ __forceinline__ bool is_beyond(float value) const {
+    return kBinsPerNat * value < top - (kBins - 1.0F);
+  }
+  /// Where tokens meet that weigh nothing: the last bin. Of rows that may be masked, which may be
+  /// most of the row, one of the last 32 for each lane: at one word they would wait for each other.
+  template <bool kPlain>
+  __device__ __forceinline__ float lowest() const {
+    const float last = top - (kBins - 1.0F);
+    return kPlain ? last : last + static_cast<float>(threadIdx.x % 32);
+  }
+  __device__ __forceinline__ void add(float value, float lowest) const {
+    const float scaled = fmaxf(kBinsPerNat * value, lowest);
     const float rounded = scaled + kMagic;
     const std::uint32_t bin = __float_as_uint(top + kMagic) - __float_as_uint(rounded);
     asm volatile("red.shared.add.u32 [%0], %1;" ::"r"(bins_at + bin * 4),
@@ -405,29 +430,133 @@ struct Changer {
   __device__ __forceinline__ std::uint32_t counted_of(int block) const {
     return block < tokens.tokens ? modifier.counted(block) : 0U;
   }
-  /// This lane's tokens of the block at `here`. True if one that counts is NaN.
-  __device__ __forceinline__ bool change(float* here, int block) {
-    if (block >= tokens.tokens) return false;
+  /// This lane's tokens of the block at `here`.
+  __device__ __forceinline__ void change(float* here, int block) {
+    if (block >= tokens.tokens) return;
     modifier.change(here, block, counted, count);
     counted = counted_behind;
     counted_behind = counted_of(block + 2 * kBlocksStep);
     count = modifier.first_count(block + kBlocksStep, counted);
-    bool bad = false;
-    if (modifier.mask == nullptr) return bad;
-#pragma unroll
-    for (int i = 0; i < kGroupVectors; ++i) {
-      const int at = i * kVectorStep + static_cast<int>(threadIdx.x) % 32 * 4;
-      if (block + at >= tokens.tokens) continue;
-      float4& four = *reinterpret_cast<float4*>(here + at);
-      const auto nan_at = [&](int j, float value) {
-        return block + at + j < tokens.tokens && isnan(value);
-      };
-      bad |= nan_at(0, four.x) || nan_at(1, four.y) || nan_at(2, four.z) || nan_at(3, four.w);
-      four = modifier.masked(four, block + at);
-    }
-    return bad;
   }
 };
+
+/// The allowed ones of a block of 512 tokens, a word of the mask a lane of the first sixteen.
+struct BlockMask {
+  const Modifier& modifier;
+  int tokens;
+  std::uint32_t word = ~0U;
+
+  __device__ __forceinline__ void read(int block) {
+    const int at = block + static_cast<int>(threadIdx.x) % 32 * 32;
+    if (modifier.mask != nullptr && threadIdx.x % 32 < kBlockTokens / 32 && at < tokens)
+      word = static_cast<std::uint32_t>(__ldg(modifier.mask + at / 32));
+  }
+  /// Takes what is not allowed out of this lane's group, whose largest is `most`. The largest then;
+  /// `bad` if it was NaN. All threads of a warp.
+  __device__ __forceinline__ float cut(float (&values)[kGroupTokens], float most, bool& bad) const {
+    if (modifier.mask == nullptr || __all_sync(0xFFFFFFFFU, word == ~0U)) return most;
+    bad |= isnan(most);
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    most = kOut;
+#pragma unroll
+    for (int i = 0; i < kGroupVectors; ++i) {
+      const std::uint32_t allowed =
+          __shfl_sync(0xFFFFFFFFU, word, i * (kVectorStep / 32) + lane / 8) >> (lane % 8 * 4);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        float& value = values[i * 4 + j];
+        if ((allowed >> j & 1U) == 0) value = kOut;
+        most = fmaxf(most, value);
+      }
+    }
+    return most;
+  }
+};
+
+/// One token's logit, as the row changes it.
+template <bool kPlain>
+__device__ __forceinline__ float logit_of(const Row& tokens, const Modifier& modifier, int id) {
+  return kPlain ? tokens.logits[id] : modifier.logit(tokens.logits, id);
+}
+
+/// Lists the tokens that a bias or a count may change. All threads; nobody reads the blocks under
+/// way any more.
+__device__ void list_changes(const Row& tokens, const Modifier& modifier, Shared& shared) {
+  constexpr int kAhead = 4;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  __syncthreads();
+  if (threadIdx.x == 0) shared.listed = 0;
+  __syncthreads();
+#pragma unroll 1
+  for (int begin = warp * kBlockTokens; begin < tokens.tokens; begin += kAhead * kBlocksStep) {
+    std::uint32_t members[kAhead];
+    int count = 0;
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const int block = begin + i * kBlocksStep;
+      members[i] = block < tokens.tokens ? modifier.changes(block) : 0U;
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) count += __popc(members[i]);
+    int behind = count;  // the last of this lane's
+#pragma unroll
+    for (int offset = 1; offset < 32; offset *= 2) {
+      const int other = __shfl_up_sync(0xFFFFFFFFU, behind, offset);
+      if (lane >= offset) behind += other;
+    }
+    int place = lane == 31 && behind > 0 ? atomicAdd(&shared.listed, behind) : 0;
+    place = __shfl_sync(0xFFFFFFFFU, place, 31) + behind - count;
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+#pragma unroll 1
+      for (; members[i] != 0; members[i] &= members[i] - 1) {
+        const int at = block_token(lane, __ffs(static_cast<int>(members[i])) - 1);
+        if (place < kChangesMax) shared.blocks.changes[place] = begin + i * kBlocksStep + at;
+        ++place;
+      }
+    }
+  }
+  __syncthreads();
+}
+
+/// Calls `use(place, raw, now)` for listed tokens that are allowed.
+template <typename Use>
+__device__ __forceinline__ void each_listed(const Row& tokens,
+                                            const Modifier& modifier,
+                                            const Shared& shared,
+                                            const Use& use) {
+  constexpr int kAhead = 4;
+  const int listed = shared.listed;
+#pragma unroll 1
+  for (int at = static_cast<int>(threadIdx.x); at < listed; at += kAhead * kSampleThreads) {
+    int ids[kAhead];
+    float raw[kAhead];
+    std::int32_t entries[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const int place = at + i * kSampleThreads;
+      ids[i] = place < listed ? shared.blocks.changes[place] : tokens.tokens;
+      if (ids[i] >= tokens.tokens || !modifier.allows(ids[i])) ids[i] = -1;
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      raw[i] = ids[i] >= 0 ? tokens.logits[ids[i]] : kOut;
+      entries[i] = ids[i] >= 0 ? modifier.entry(ids[i]) : 0;
+    }
+#pragma unroll 1
+    for (int i = 0; i < kAhead; ++i) {
+      if (ids[0] >= 0)
+        use(at + i * kSampleThreads, ids[0], raw[0], modifier.changed(raw[0], ids[0], entries[0]));
+#pragma unroll
+      for (int j = 0; j + 1 < kAhead; ++j) {  // in turn: the code is there once
+        ids[j] = ids[j + 1];
+        raw[j] = raw[j + 1];
+        entries[j] = entries[j + 1];
+      }
+    }
+  }
+}
 
 /// The bins of all tokens, the largest of each group and of the row. 0, -1 if there is none, or
 /// kSampleLeft. All threads.
@@ -449,10 +578,15 @@ __device__ int add_tokens(
   bool bad = false;
   float values[kGroupTokens];
   [[maybe_unused]] Changer changer{tokens, modifier};
-  if constexpr (!kPlain) changer.begin(warp * kBlockTokens);
+  [[maybe_unused]] BlockMask mask{modifier, tokens.tokens};
+  if constexpr (!kPlain) {
+    changer.begin(warp * kBlockTokens);
+    mask.read(warp * kBlockTokens);
+  }
   copy_wait<kStages - 1>();
-  if constexpr (!kPlain) bad |= changer.change(blocks.ring[0][warp], warp * kBlockTokens);
+  if constexpr (!kPlain) changer.change(blocks.ring[0][warp], warp * kBlockTokens);
   largest = read_group(tokens, blocks.ring[0][warp], warp * kBlockTokens, values);
+  if constexpr (!kPlain) largest = mask.cut(values, largest, bad);
   if (isnan(largest)) largest = kOut;  // it is met again
   /// A reference above what was met. False if it is beyond all bins. All threads.
   const auto refer = [&](float& top) {
@@ -466,28 +600,35 @@ __device__ int add_tokens(
   int stage = 0;
   for (int begin = 0; begin < tokens.tokens;) {
     const int end = min(begin == 0 ? kBlocksStep : begin * kGrowth, tokens.tokens);
+    const float lowest = adding.lowest<kPlain>();
 #pragma unroll 1
     for (int block = begin + warp * kBlockTokens; block < end; block += kBlocksStep) {
       copy_wait<kStages - 1>();
       float* here = blocks.ring[stage][warp];
       if constexpr (!kPlain)
-        if (block >= kBlocksStep) bad |= changer.change(here, block);  // the first one is changed
-      const float most = read_group(tokens, here, block, values);
+        if (block >= kBlocksStep) changer.change(here, block);  // the first one is changed
+      float most = read_group(tokens, here, block, values);
       fetch_block(tokens, here, block + kStages * kBlocksStep);
       stage = stage + 1 == kStages ? 0 : stage + 1;
+      if constexpr (!kPlain) {
+        most = mask.cut(values, most, bad);
+        mask.read(block + kBlocksStep);
+      }
       blocks.most[race_group(block + lane * 4)] = upper_bits(most);
       if (!(most > kOut)) {  // NOTE: a NaN must not hide what exceeds the reference
         bad |= isnan(most);
         continue;
       }
       largest = fmaxf(largest, most);
-      if (!listing && !adding.exceeds(modifier.temper(most))) {
+      const float value = modifier.temper(most);
+      if (!listing && !adding.exceeds(value)) {
+        if (adding.is_beyond(value)) continue;
         if (divides) {
 #pragma unroll
-          for (int j = 0; j < kGroupTokens; ++j) adding.add(quotient(values[j]));
+          for (int j = 0; j < kGroupTokens; ++j) adding.add(quotient(values[j]), lowest);
         } else {
 #pragma unroll
-          for (int j = 0; j < kGroupTokens; ++j) adding.add(values[j]);
+          for (int j = 0; j < kGroupTokens; ++j) adding.add(values[j], lowest);
         }
         continue;
       }
@@ -495,13 +636,13 @@ __device__ int add_tokens(
       for (int j = 0; j < kGroupTokens; ++j) {
         const int id = block + j / 4 * kVectorStep + lane * 4 + j % 4;
         const float value =
-            id < tokens.tokens ? modifier.temper(modifier.logit(tokens.logits, id)) : kOut;
+            id < tokens.tokens ? modifier.temper(logit_of<kPlain>(tokens, modifier, id)) : kOut;
         if (value == kOut) continue;
         if (listing || adding.exceeds(value)) {
           const int at = atomicAdd(&shared.count, 1);
           if (at < kWaiting) blocks.values[at] = value;
         } else {
-          adding.add(value);
+          adding.add(value, lowest);
         }
       }
     }
@@ -522,7 +663,7 @@ __device__ int add_tokens(
 #pragma unroll
       for (int i = 0; i < kBinsEach; ++i) {
         const int bin = i * kSampleThreads + static_cast<int>(threadIdx.x) - shift;
-        moved[i] = bin >= 0 && bin < kBins - 1 ? selection.bins[bin] : 0;
+        moved[i] = bin >= 0 ? selection.bins[bin] : 0;
       }
       __syncthreads();
 #pragma unroll
@@ -531,7 +672,7 @@ __device__ int add_tokens(
       __syncthreads();
     }
     for (int i = static_cast<int>(threadIdx.x); i < waiting; i += kSampleThreads)
-      adding.add(blocks.values[i]);
+      adding.add(blocks.values[i], adding.lowest<kPlain>());
     __syncthreads();
     if (threadIdx.x == 0) shared.count = 0;
     __syncthreads();
@@ -543,6 +684,7 @@ __device__ int add_tokens(
 }
 
 /// What add_tokens() has found of a row.
+template <bool kPlain>
 struct TopP {
   const Row& tokens;
   const Modifier& modifier;
@@ -552,7 +694,7 @@ struct TopP {
 
   __device__ __forceinline__ float value(int id) const {
     if (id >= tokens.tokens) return kOut;
-    const float raw = modifier.logit(tokens.logits, id);
+    const float raw = logit_of<kPlain>(tokens, modifier, id);
     if (!(raw >= bound)) return kOut;
     const float tempered = modifier.temper(raw);
     return bin_middle(tempered) >= middle && tempered >= threshold ? tempered : kOut;
@@ -561,7 +703,8 @@ struct TopP {
 
 /// Makes of groups' largest, where they reach the bound, what their tokens score at most; 0 of
 /// others. All threads.
-__device__ void bound_groups(const TopP& row, Shared& shared, const Drawing& drawing) {
+template <bool kPlain>
+__device__ void bound_groups(const TopP<kPlain>& row, Shared& shared, const Drawing& drawing) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   for (int block = static_cast<int>(threadIdx.x) / 32 * kBlockTokens; block < row.tokens.tokens;
        block += kBlocksStep) {
@@ -581,7 +724,8 @@ __device__ void bound_groups(const TopP& row, Shared& shared, const Drawing& dra
 
 /// Takes the groups that may win, each warp's most promising one first, so that there is something
 /// to beat. All threads.
-__device__ Best draw_groups(const TopP& row, Shared& shared, Drawing& drawing) {
+template <bool kPlain>
+__device__ Best draw_groups(const TopP<kPlain>& row, Shared& shared, Drawing& drawing) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int begin = static_cast<int>(threadIdx.x) / 32 * kBlockTokens;
   const auto most_at = [&](int block) { return shared.blocks.most[race_group(block + lane * 4)]; };
@@ -612,11 +756,10 @@ __device__ Best draw_groups(const TopP& row, Shared& shared, Drawing& drawing) {
 
 /// top_p alone. The id, -1, or kSampleLeft. All threads.
 template <bool kPlain>
-__device__ int choose_top_p(const RowView& view,
+__device__ int choose_top_p(const SampleRow& row,
                             const Row& tokens,
                             const Modifier& modifier,
                             Shared& shared) {
-  const SampleRow& row = view.row;
   Selection& selection = shared.selection;
   Adding adding{0.0F, shared_address(selection.bins)};
   float largest;
@@ -629,8 +772,9 @@ __device__ int choose_top_p(const RowView& view,
   const int chosen = selection.chosen;
   const float middle = adding.top - static_cast<float>(chosen);
   const float lower = (middle - 1.0F) / kBinsPerNat;
-  TopP found{tokens, modifier, middle,
-             lower * row.temperature - (fabsf(lower) + 1.0F) * row.temperature * 0x1p-16F, kOut};
+  TopP<kPlain> found{tokens, modifier, middle,
+                     lower * row.temperature - (fabsf(lower) + 1.0F) * row.temperature * 0x1p-16F,
+                     kOut};
   Drawing drawing{row.seed, static_cast<std::uint64_t>(row.output_position), &shared.leading, {}};
   if (threadIdx.x == 0) shared.leading = ordered(kOut);
   if (threadIdx.x == 0) shared.count = 0;
@@ -638,42 +782,63 @@ __device__ int choose_top_p(const RowView& view,
   bound_groups(found, shared, drawing);
   int id = draw_groups(found, shared, drawing).id;
   if (id < 0) return kSampleLeft;
-  const float winner = modifier.temper(modifier.logit(tokens.logits, id));
+  const float winner = modifier.temper(logit_of<kPlain>(tokens, modifier, id));
   if (bin_middle(winner) != middle) return id;
   // The threshold itself, among the bin's values.
   const Binning binning{adding.top, true};
   const float upper = (middle + 1.0F) / kBinsPerNat;
   const float above_bin =
       upper * row.temperature + (fabsf(upper) + 1.0F) * row.temperature * 0x1p-16F;
-  const auto list = [&](float raw) {
-    if (!(raw >= found.bound && raw <= above_bin)) return;
-    const float value = modifier.temper(raw);
+  const auto may_lie_in_it = [&](float raw) { return raw >= found.bound && raw <= above_bin; };
+  const auto list = [&](float now) {
+    if (!may_lie_in_it(now)) return;
+    const float value = modifier.temper(now);
     if (bin_middle(value) != middle) return;
     const int place = atomicAdd(&shared.count, 1);
     if (place >= kListMax) return;
     shared.blocks.values[place] = value;
     shared.weights[place] = binning.weight(value);
   };
-  [[maybe_unused]] const bool raises = !kPlain && modifier.raises();
-  constexpr int kAhead = kPlain ? 8 : 4;
-  for (int at = static_cast<int>(threadIdx.x) * 4; at < tokens.tokens; at += kAhead * kStep) {
-    float4 four[kAhead];
-    load_ahead(four, tokens, at, tokens.tokens);
+  if constexpr (kPlain) {
+    constexpr int kAhead = 8;
+    for (int at = static_cast<int>(threadIdx.x) * 4; at < tokens.tokens; at += kAhead * kStep) {
+      float4 four[kAhead];
+      load_ahead(four, tokens, at, tokens.tokens);
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      if constexpr (!kPlain) {
-        const int first = at + i * kStep;
-        if (first >= tokens.tokens) break;
-        if (!raises && max_or_nan(four[i]) < found.bound && !modifier.vector_has_bias(first))
-          continue;
-        four[i] = modifier.changed(four[i], first, modifier.vector_counted(first));
-        if (modifier.mask != nullptr) four[i] = modifier.masked(four[i], first);
+      for (int i = 0; i < kAhead; ++i) {
+        list(four[i].x);
+        list(four[i].y);
+        list(four[i].z);
+        list(four[i].w);
       }
-      list(four[i].x);
-      list(four[i].y);
-      list(four[i].z);
-      list(four[i].w);
     }
+  } else {
+    // What lies there, and what a change may bring there, are first listed.
+    list_changes(tokens, modifier, shared);
+    const int changes = shared.listed;
+    __syncthreads();
+    constexpr int kAhead = 8;
+    for (int at = static_cast<int>(threadIdx.x) * 4; at < tokens.tokens; at += kAhead * kStep) {
+      float4 four[kAhead];
+      load_ahead(four, tokens, at, tokens.tokens);
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        const auto note = [&](float raw, int j) {
+          if (!may_lie_in_it(raw)) return;
+          const int place = atomicAdd(&shared.listed, 1);
+          if (place < kChangesMax) shared.blocks.changes[place] = at + i * kStep + j;
+        };
+        note(four[i].x, 0);
+        note(four[i].y, 1);
+        note(four[i].z, 2);
+        note(four[i].w, 3);
+      }
+    }
+    __syncthreads();
+    if (shared.listed > kChangesMax) return kSampleLeft;
+    each_listed(tokens, modifier, shared, [&](int place, int, float raw, float now) {
+      if (place >= changes || !may_lie_in_it(raw)) list(now);
+    });
   }
   __syncthreads();
   const int count = shared.count;
@@ -688,14 +853,13 @@ __device__ int choose_top_p(const RowView& view,
 
 /// The id of a row with thresholds, -1, or kSampleLeft. All threads.
 template <bool kPlain>
-__device__ __forceinline__ int choose_streamed(const RowView& view,
+__device__ __forceinline__ int choose_streamed(const SampleRow& row,
                                                const Row& tokens,
                                                const Modifier& modifier,
                                                Shared& shared) {
-  const SampleRow& row = view.row;
   const bool once = (row.top_k > 0 && row.top_k < tokens.tokens) || row.min_p > 0.0F;
-  if (once) return choose_once<kPlain>(view, tokens, modifier, shared);
-  if (row.top_p < 1.0F) return choose_top_p<kPlain>(view, tokens, modifier, shared);
+  if (once) return choose_once<kPlain>(row, tokens, modifier, shared);
+  if (row.top_p < 1.0F) return choose_top_p<kPlain>(row, tokens, modifier, shared);
   return kSampleLeft;
 }
 
@@ -708,22 +872,17 @@ __global__ void __launch_bounds__(kSampleThreads, 2)
   const RowView view = row_view(p, index);
   if (view.cut) {
     const SampleRow& row = view.row;
-    const bool logprobs = row.logprobs >= 0 && (p.logprobs != nullptr || p.top_ids != nullptr);
-    const bool top_k = row.top_k > 0 && row.top_k < p.tokens;
-    const bool taken = view.random && !logprobs &&
-                       reinterpret_cast<std::uintptr_t>(view.logits) % 16 == 0 &&
-                       (!top_k || row.top_k <= kTopMax);
     int id = kSampleLeft;
-    if (taken) {
+    if (takes(p, view)) {
       const Row tokens{view.logits, p.tokens};
       if (row.bias_count == 0 && row.mask_row < 0 && view.counts == nullptr) {
         const Modifier modifier{&row,    nullptr,         nullptr, nullptr, nullptr,
                                 nullptr, row.temperature, 0,       true};
-        id = choose_streamed<true>(view, tokens, modifier, shared);
+        id = choose_streamed<true>(row, tokens, modifier, shared);
       } else {
         const Modifier modifier =
             make_modifier(p, view, shared.biased, 0, part_tokens(p.tokens, 1));
-        id = choose_streamed<false>(view, tokens, modifier, shared);
+        id = choose_streamed<false>(row, tokens, modifier, shared);
       }
       copy_wait<0>();   // of a row that was left to others midway
       __syncthreads();  // NOTE: threads have read the winner's count before it is raised
