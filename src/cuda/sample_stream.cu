@@ -69,7 +69,7 @@ struct Shared {
   BestScratch best;
   float reduce_float[kSampleWarps];
   int count;   // candidates, or values of the bin
-  int listed;  // of the candidates, in the chosen bin
+  int listed;  // of the candidates, in the chosen bin; or of Blocks::changes
   std::uint32_t leading;
 };
 static_assert(kListMax <= kWaiting && sizeof(Shared) <= 113 * 1024);  // two CTAs an SM
@@ -340,7 +340,7 @@ struct Adding {
   std::uint32_t bins_at;  // in shared memory
 
   __device__ __forceinline__ bool exceeds(float value) const { return kBinsPerNat * value > top; }
-  /// Whether a value lies in the last bin and weighs nothing, and what is not above it neither.
+  /// Whether a value, and so all below it, lies in the last bin and weighs nothing.
   __device__ __forceinline__ bool is_beyond(float value) const {
     return kBinsPerNat * value < top - (kBins - 1.0F);
   }
@@ -520,7 +520,7 @@ __device__ void list_changes(const Row& tokens, const Modifier& modifier, Shared
   __syncthreads();
 }
 
-/// Calls `use(place, raw, now)` for listed tokens that are allowed.
+/// Calls `use(place, id, raw, now)` for listed tokens that are allowed.
 template <typename Use>
 __device__ __forceinline__ void each_listed(const Row& tokens,
                                             const Modifier& modifier,
