@@ -126,6 +126,24 @@ __device__ __forceinline__ void load_ahead(float4 (&four)[kAhead],
         id + i * kStep < end ? tokens.load(id + i * kStep) : make_float4(kOut, kOut, kOut, kOut);
 }
 
+/// Calls `use(id, raw)` for this thread's tokens of a row, -infinity behind its end.
+template <typename Use>
+__device__ __forceinline__ void each_token(const Row& tokens, const Use& use) {
+  constexpr int kAhead = 8;
+  for (int at = static_cast<int>(threadIdx.x) * 4; at < tokens.tokens; at += kAhead * kStep) {
+    float4 four[kAhead];
+    load_ahead(four, tokens, at, tokens.tokens);
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const int id = at + i * kStep;
+      use(id, four[i].x);
+      use(id + 1, four[i].y);
+      use(id + 2, four[i].z);
+      use(id + 3, four[i].w);
+    }
+  }
+}
+
 /// Candidates of top_k and min_p. `held` are this thread's, tempered, kOut where it has none.
 struct Chooser {
   const SampleRow& row;
@@ -344,8 +362,9 @@ struct Adding {
   __device__ __forceinline__ bool is_beyond(float value) const {
     return kBinsPerNat * value < top - (kBins - 1.0F);
   }
-  /// Where tokens meet that weigh nothing: the last bin. Of rows that may be masked, which may be
-  /// most of the row, one of the last 32 for each lane: at one word they would wait for each other.
+  /// Where tokens meet that weigh nothing: the last bin. Of rows that change their logits, which a
+  /// mask may take most of, one of the last 32 for each lane: at one word they would wait for each
+  /// other.
   template <bool kPlain>
   __device__ __forceinline__ float lowest() const {
     const float last = top - (kBins - 1.0F);
@@ -520,7 +539,7 @@ __device__ void list_changes(const Row& tokens, const Modifier& modifier, Shared
   __syncthreads();
 }
 
-/// Calls `use(place, id, raw, now)` for listed tokens that are allowed.
+/// Calls `use(place, raw, now)` for listed tokens that are allowed.
 template <typename Use>
 __device__ __forceinline__ void each_listed(const Row& tokens,
                                             const Modifier& modifier,
@@ -547,7 +566,7 @@ __device__ __forceinline__ void each_listed(const Row& tokens,
 #pragma unroll 1
     for (int i = 0; i < kAhead; ++i) {
       if (ids[0] >= 0)
-        use(at + i * kSampleThreads, ids[0], raw[0], modifier.changed(raw[0], ids[0], entries[0]));
+        use(at + i * kSampleThreads, raw[0], modifier.changed(raw[0], ids[0], entries[0]));
 #pragma unroll
       for (int j = 0; j + 1 < kAhead; ++j) {  // in turn: the code is there once
         ids[j] = ids[j + 1];
@@ -800,43 +819,20 @@ __device__ int choose_top_p(const SampleRow& row,
     shared.weights[place] = binning.weight(value);
   };
   if constexpr (kPlain) {
-    constexpr int kAhead = 8;
-    for (int at = static_cast<int>(threadIdx.x) * 4; at < tokens.tokens; at += kAhead * kStep) {
-      float4 four[kAhead];
-      load_ahead(four, tokens, at, tokens.tokens);
-#pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        list(four[i].x);
-        list(four[i].y);
-        list(four[i].z);
-        list(four[i].w);
-      }
-    }
+    each_token(tokens, [&](int, float raw) { list(raw); });
   } else {
     // What lies there, and what a change may bring there, are first listed.
     list_changes(tokens, modifier, shared);
     const int changes = shared.listed;
     __syncthreads();
-    constexpr int kAhead = 8;
-    for (int at = static_cast<int>(threadIdx.x) * 4; at < tokens.tokens; at += kAhead * kStep) {
-      float4 four[kAhead];
-      load_ahead(four, tokens, at, tokens.tokens);
-#pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        const auto note = [&](float raw, int j) {
-          if (!may_lie_in_it(raw)) return;
-          const int place = atomicAdd(&shared.listed, 1);
-          if (place < kChangesMax) shared.blocks.changes[place] = at + i * kStep + j;
-        };
-        note(four[i].x, 0);
-        note(four[i].y, 1);
-        note(four[i].z, 2);
-        note(four[i].w, 3);
-      }
-    }
+    each_token(tokens, [&](int id, float raw) {
+      if (!may_lie_in_it(raw)) return;
+      const int place = atomicAdd(&shared.listed, 1);
+      if (place < kChangesMax) shared.blocks.changes[place] = id;
+    });
     __syncthreads();
     if (shared.listed > kChangesMax) return kSampleLeft;
-    each_listed(tokens, modifier, shared, [&](int place, int, float raw, float now) {
+    each_listed(tokens, modifier, shared, [&](int place, float raw, float now) {
       if (place >= changes || !may_lie_in_it(raw)) list(now);
     });
   }
