@@ -226,7 +226,7 @@ def smoke_engine(cases, alone, gpus):
         wrong = [f"{case['name']} ({words})" for case, (agrees, words) in zip(cases, checked) if not agrees]
         if wrong:
             raise Failure(f"{form}: {len(wrong)} of {len(cases)} answers are wrong: {'; '.join(wrong)}")
-        # On the CPU a request's tokens do not depend on its neighbours at all.
+        # On the CPU a request's tokens do not depend on what else is in the batch (batch invariance).
         if not gpus and answers != alone:
             raise Failure(f"{form}: the answers are not those given one by one")
         say(f"    ok       {form}: {len(cases)} answers as the reference's")

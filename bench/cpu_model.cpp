@@ -5,7 +5,7 @@
 //
 //   cpu_model [--threads 2] [--rounds 5] [--batches 1,4,16] [--prompt 512] [--tokens 48]
 //
-// The shape is that of tools/bench_peer/make_gguf.py. Tokens are random, as llama-bench has them;
+// The shape is that of tools/llama_cpp_bench/make_gguf.py. Tokens are random, as llama-bench has them;
 // each decode starts from an empty cache, or from --context tokens.
 #include <algorithm>
 #include <chrono>
@@ -88,25 +88,25 @@ std::int64_t active_bytes(const ModelConfig& config, const ModelSources& sources
 
 // ---- read bandwidth
 
-using Lanes = std::uint64_t __attribute__((vector_size(64)));
+using SimdVector = std::uint64_t __attribute__((vector_size(64)));
 
 /// Sums memory, which keeps the reads: `Pages` pages side by side, two lines of each in turn.
 template <std::size_t Pages>
 inline __attribute__((always_inline)) std::uint64_t sum_of(const std::byte* memory,
                                                            std::size_t size) {
   constexpr std::size_t kPage = 4096;
-  Lanes sums[2] = {};
+  SimdVector sums[2] = {};
   for (std::size_t first = 0; first + Pages * kPage <= size; first += Pages * kPage) {
     for (std::size_t at = first; at < first + kPage; at += sizeof(sums)) {
       for (std::size_t page = 0; page < Pages; ++page) {
-        const auto* lanes = reinterpret_cast<const Lanes*>(memory + at + page * kPage);
-        sums[0] += lanes[0];
-        sums[1] += lanes[1];
+        const auto* vectors = reinterpret_cast<const SimdVector*>(memory + at + page * kPage);
+        sums[0] += vectors[0];
+        sums[1] += vectors[1];
       }
     }
   }
   std::uint64_t total = 0;
-  for (const Lanes& sum : sums)
+  for (const SimdVector& sum : sums)
     for (std::size_t i = 0; i < 8; ++i) total += sum[i];
   return total;
 }
@@ -154,13 +154,14 @@ class Runner {
   /// `sequences` sequences of `length` tokens each, from position `first` on; samples one token of
   /// each.
   Status step(std::int64_t sequences, std::int64_t first, std::int64_t length) {
-    std::vector<std::int32_t> ids, positions, starts{0}, contexts, seats, places, rows;
+    std::vector<std::int32_t> ids, positions, starts{0}, contexts, batch_slots, page_table_updates,
+        rows;
     std::vector<std::int64_t> slots;
     for (std::int64_t s = 0; s < sequences; ++s) {
-      seats.push_back(static_cast<std::int32_t>(s));
+      batch_slots.push_back(static_cast<std::int32_t>(s));
       for (std::int64_t p = first / kPageTokens; p < ceil_div(first + length, kPageTokens); ++p) {
-        places.push_back(worker_.page_place(s, p));
-        places.push_back(static_cast<std::int32_t>(s * width_ + p));
+        page_table_updates.push_back(worker_.page_table_index(s, p));
+        page_table_updates.push_back(static_cast<std::int32_t>(s * width_ + p));
       }
       for (std::int64_t i = first; i < first + length; ++i) {
         ids.push_back(
@@ -178,15 +179,15 @@ class Runner {
                          .slots = slots,
                          .query_starts = starts,
                          .context_lengths = contexts,
-                         .seats = seats,
+                         .batch_slots = batch_slots,
                          .decodes = length == 1 ? sequences : 0,
                          .logit_rows = rows,
-                         .sample_seats = seats,
+                         .sample_batch_slots = batch_slots,
                          .sampling = sampling,
                          .biases = {},
                          .masks = {},
-                         .page_places = places,
-                         .output_words = {},
+                         .page_table_updates = page_table_updates,
+                         .output_record_updates = {},
                          .page_copies = {}},
                         output_);
   }
@@ -214,7 +215,7 @@ struct Series {
 
 Result<std::string> measure(const Options& options) {
   const ModelConfig config = shape();
-  KOHO_TRY_ASSIGN(const SyntheticWeights weights, SyntheticWeights::make(config, 7));
+  KOHO_TRY_ASSIGN(const HostSyntheticWeights weights, HostSyntheticWeights::make(config, 7));
   KOHO_TRY_ASSIGN(std::unique_ptr<Backend> backend,
                   make_cpu_backend({.threads = options.threads, .isa = options.isa}));
   const std::string description = backend->description();
@@ -312,7 +313,7 @@ int run(int argc, char** argv) {
       ->check(CLI::Range(0, 8192));
   app.add_option("--isa", options.isa, "Instruction set")
       ->transform(CLI::CheckedTransformer(std::map<std::string, CpuIsa>{{"auto", CpuIsa::automatic},
-                                                                        {"plain", CpuIsa::plain},
+                                                                        {"plain", CpuIsa::scalar},
                                                                         {"avx2", CpuIsa::avx2},
                                                                         {"avx512", CpuIsa::avx512},
                                                                         {"amx", CpuIsa::amx}}));

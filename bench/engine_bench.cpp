@@ -63,7 +63,7 @@ double decode_step_us(const Case& c, const Tokenizer& tokenizer, std::int64_t st
     for (std::int64_t i = 0; i < count; ++i) {
       loop.launch();
       loop.launch();
-      loop.land(0);
+      loop.collect(0);
       for (const auto& stream : streams)
         while (stream->poll(event) == OutputStream::Read::event) continue;
     }

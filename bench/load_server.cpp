@@ -59,7 +59,7 @@ int serve(const Tokenizer& tokenizer,
     fmt::print(stderr, "{}\n", engine.error().message);
     return 1;
   }
-  server::Serving serving{.engine = **engine, .model = {}};
+  server::ServedModel serving{.engine = **engine, .model = {}};
   api::Model& model = serving.model;
   model.names = {"load"};
   model.tokenizer = &tokenizer;

@@ -31,17 +31,17 @@ class PacedExecutor final : public Executor {
  public:
   PacedExecutor(const PlanBounds& bounds, Token vocabulary, const Pace& pace = {})
       : bounds_(bounds), vocabulary_(vocabulary), pace_(pace) {
-    for (auto& lane : lanes_) lane.resize((plan_bytes(bounds.counts_max()) + 7) / 8);
+    for (auto& buffer : step_buffers_) buffer.resize((plan_bytes(bounds.counts_max()) + 7) / 8);
   }
   std::span<std::byte> plan_space() override {
-    return std::as_writable_bytes(std::span(lanes_[submitted_ % 2]));
+    return std::as_writable_bytes(std::span(step_buffers_[submitted_ % 2]));
   }
   Status submit(std::size_t bytes) override {
     KOHO_TRY_ASSIGN(const StepPlan plan, read_plan(plan_space().first(bytes), bounds_));
     // Who comes to idle ranks begins at the grid's next time.
     if (pace_.period_us > 0 && submitted_ == collected_)
       number_ = std::max(number_, (clock_.now_us() - pace_.begin_us) / pace_.period_us + 1);
-    steps_[submitted_ % 2] = {plan.step, plan.sample_seats.size()};
+    steps_[submitted_ % 2] = {plan.step, plan.sample_batch_slots.size()};
     ++submitted_;
     return {};
   }
@@ -69,7 +69,7 @@ class PacedExecutor final : public Executor {
   Token vocabulary_;
   Pace pace_;
   SteadyClock clock_;
-  std::vector<std::uint64_t> lanes_[2];
+  std::vector<std::uint64_t> step_buffers_[2];
   std::pair<std::int64_t, std::size_t> steps_[2];
   std::uint64_t submitted_ = 0;
   std::uint64_t collected_ = 0;

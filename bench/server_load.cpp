@@ -2,7 +2,7 @@
 // What the server bears: thousands of streams, clients that leave, stall, dribble or vanish, and
 // more requests than it can answer. A server without a model runs in a process of its own
 // (load_server.h), the clients in this one. Each scenario prints one line of JSON with what was
-// measured; the exit code is 1 if a mark is missed or anything is left over.
+// measured; the exit code is 1 if a target is missed or anything is left over.
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -19,7 +19,7 @@
 
 #include <fmt/core.h>
 
-#include "bench/load_crowd.h"
+#include "bench/load_generator.h"
 #include "bench/load_server.h"
 
 namespace {
@@ -29,7 +29,7 @@ using namespace koho;
 constexpr std::int64_t kUsPerSecond = 1'000'000;
 constexpr std::int64_t kKilobyte = 1024;
 
-/// What a scenario found. Marks of time and memory count in full runs only: short ones are for
+/// What a scenario found. Targets of time and memory count in full runs only: short ones are for
 /// machines that are busy with other things, and for sanitizers.
 class Findings {
  public:
@@ -137,11 +137,11 @@ std::string chat(int tokens, bool keep_alive = false) {
 }
 
 /// Reads one stream and checks it: every token, in the order of the steps, then the end.
-class StreamPeer : public Peer {
+class StreamingClient : public LoadClient {
  public:
   enum class Manner : std::uint8_t { stays, leaves, resets };
 
-  StreamPeer(Tally& tally, std::string request, int tokens)
+  StreamingClient(Tally& tally, std::string request, int tokens)
       : tally_(tally), request_(std::move(request)), tokens_(tokens) {}
 
   /// Goes away after so many tokens.
@@ -254,9 +254,9 @@ class StreamPeer : public Peer {
 };
 
 /// Sends what it is told and wants an answer of that status.
-class AskingPeer : public Peer {
+class SingleRequestClient : public LoadClient {
  public:
-  AskingPeer(Tally& tally, std::string request, int status)
+  SingleRequestClient(Tally& tally, std::string request, int status)
       : tally_(tally), request_(std::move(request)), status_(status) {}
   void on_open() override { send(request_); }
   void on_bytes(std::string_view bytes) override { answer_ += bytes; }
@@ -336,7 +336,7 @@ struct StreamLoad {
   double arrivals_per_s = 0;
 };
 
-struct StreamMarks {
+struct StreamTargets {
   double bytes_per_connection = 0;
   double lateness_p99_ms = 0;
   double cpu_us_per_token = 0;
@@ -346,7 +346,7 @@ struct StreamMarks {
 bool streams(const Run& run,
              std::string_view name,
              const StreamLoad& load,
-             const StreamMarks& marks) {
+             const StreamTargets& targets) {
   Findings findings(name, run.brief);
   LoadServerOptions options;
   options.sequences = static_cast<std::int32_t>(load.streams);
@@ -356,7 +356,7 @@ bool streams(const Run& run,
   if (!server) return findings.print();
   Tally tally{.grid = run.grid_of(*server)};
   tally.lateness_us.reserve(static_cast<std::size_t>(load.streams * load.tokens));
-  Crowd crowd(server->port());
+  LoadGenerator generator(server->port());
   const std::int64_t base_bytes = server->resident_bytes();
   const std::int64_t base_cpu = server->cpu_us();
   const std::int64_t begin = now_us();
@@ -364,19 +364,19 @@ bool streams(const Run& run,
   std::size_t at_once = 0;
   std::int64_t peak_bytes = base_bytes;
   std::int64_t look_us = 0;
-  const bool ended = crowd.run(
+  const bool ended = generator.run(
       [&] {
         arrivals.go_on([&](std::int64_t) {
           const std::string request = load.chats ? chat(load.tokens) : completion(load.tokens);
-          if (!crowd.join(std::make_unique<StreamPeer>(tally, request, load.tokens)))
+          if (!generator.join(std::make_unique<StreamingClient>(tally, request, load.tokens)))
             tally.fault("no connection");
         });
-        at_once = std::max(at_once, crowd.size());
+        at_once = std::max(at_once, generator.size());
         if (now_us() >= look_us) {
           look_us = now_us() + kUsPerSecond / 10;
           peak_bytes = std::max(peak_bytes, server->resident_bytes());
         }
-        return arrivals.all() && crowd.size() == 0;
+        return arrivals.all() && generator.size() == 0;
       },
       begin + load.period_us * load.tokens + 60 * kUsPerSecond);
   const double seconds = static_cast<double>(now_us() - begin) / 1e6;
@@ -390,14 +390,14 @@ bool streams(const Run& run,
                             static_cast<double>(load.streams));
   findings.tell("lateness_p50_ms", percentile_ms(tally.lateness_us, 0.5));
   findings.in_full_at_most("lateness_p99_ms", percentile_ms(tally.lateness_us, 0.99),
-                           marks.lateness_p99_ms);
+                           targets.lateness_p99_ms);
   findings.tell("lateness_max_ms", percentile_ms(tally.lateness_us, 1.0));
   findings.in_full_at_most(
       "bytes_per_connection",
       static_cast<double>(peak_bytes - base_bytes) / static_cast<double>(load.streams),
-      marks.bytes_per_connection);
+      targets.bytes_per_connection);
   findings.in_full_at_most("cpu_us_per_token", cpu_us / static_cast<double>(tally.frames),
-                           marks.cpu_us_per_token);
+                           targets.cpu_us_per_token);
   end_well(*server, findings);
   return findings.print();
 }
@@ -414,7 +414,7 @@ bool churn(const Run& run) {
   const std::unique_ptr<LoadServer> server = run.start(options, findings);
   if (!server) return findings.print();
   Tally tally;
-  Crowd crowd(server->port());
+  LoadGenerator generator(server->port());
   std::mt19937 random(1);
   const auto below = [&random](int bound) {
     return static_cast<int>(random() % static_cast<unsigned>(bound));
@@ -422,54 +422,55 @@ bool churn(const Run& run) {
   std::int64_t cancels = 0;
   std::int64_t leavers = 0;
   std::int64_t invalid = 0;
-  const auto make = [&]() -> std::unique_ptr<Peer> {
+  const auto make = [&]() -> std::unique_ptr<LoadClient> {
     const int kind = below(100);
     if (kind < 5) {
       ++invalid;
       switch (below(4)) {
         case 0:
-          return std::make_unique<AskingPeer>(tally, post("/v1/completions", "{\"model\""), 400);
+          return std::make_unique<SingleRequestClient>(tally, post("/v1/completions", "{\"model\""),
+                                                       400);
         case 1:
-          return std::make_unique<AskingPeer>(
+          return std::make_unique<SingleRequestClient>(
               tally, post("/v1/chat/completions", R"({"model":"load","messages":[]})"), 400);
         case 2:
-          return std::make_unique<AskingPeer>(
+          return std::make_unique<SingleRequestClient>(
               tally, post("/v1/completions", R"({"model":"none","prompt":"a"})"), 404);
         default:
-          return std::make_unique<AskingPeer>(tally, "\x16\x03\x01 no HTTP", 400);
+          return std::make_unique<SingleRequestClient>(tally, "\x16\x03\x01 no HTTP", 400);
       }
     }
     const int tokens = 1 + below(40);
     const bool talks = below(2) == 0;
-    auto peer =
-        std::make_unique<StreamPeer>(tally, talks ? chat(tokens) : completion(tokens), tokens);
+    auto client =
+        std::make_unique<StreamingClient>(tally, talks ? chat(tokens) : completion(tokens), tokens);
     if (kind < 15) {
       ++leavers;
-      peer->leave_after(1 + below(tokens), below(2) == 0);
+      client->leave_after(1 + below(tokens), below(2) == 0);
     } else if (kind < 25) {
       ++cancels;
-      peer->cancel_after(1 + below(tokens), [&tally, &crowd](const std::string& id) {
+      client->cancel_after(1 + below(tokens), [&tally, &generator](const std::string& id) {
         // Its end may come first: then nobody has that id any more.
-        struct Canceller final : AskingPeer {
-          using AskingPeer::AskingPeer;
+        struct Canceller final : SingleRequestClient {
+          using SingleRequestClient::SingleRequestClient;
           void on_end(End) override {}
         };
         const std::string order = fmt::format(R"({{"request_id":"{}"}})", id);
-        crowd.join(std::make_unique<Canceller>(tally, post("/abort_request", order), 0));
+        generator.join(std::make_unique<Canceller>(tally, post("/abort_request", order), 0));
       });
     }
-    return peer;
+    return client;
   };
   std::int64_t joined = 0;
   const std::int64_t begin = now_us();
   const auto go_on_to = [&](std::int64_t last) {
-    const bool ended = crowd.run(
+    const bool ended = generator.run(
         [&] {
-          while (joined < last && crowd.size() < at_once) {
-            if (!crowd.join(make())) tally.fault("no connection");
+          while (joined < last && generator.size() < at_once) {
+            if (!generator.join(make())) tally.fault("no connection");
             ++joined;
           }
-          return joined == last && crowd.size() == 0;
+          return joined == last && generator.size() == 0;
         },
         begin + 300 * kUsPerSecond);
     if (!ended) findings.miss("not at an end in time");
@@ -500,7 +501,7 @@ bool churn(const Run& run) {
 }
 
 /// Reads nothing, or a few bytes at a time.
-class SlowReader final : public Peer {
+class SlowReader final : public LoadClient {
  public:
   SlowReader(std::string request, std::int64_t us_per_byte)
       : request_(std::move(request)), us_per_byte_(us_per_byte) {}
@@ -539,15 +540,15 @@ bool slow_readers(const Run& run) {
   if (run.brief) options.time = {.tick_ms = 10, .write_stall_ms = 200};
   const std::unique_ptr<LoadServer> server = run.start(options, findings);
   if (!server) return findings.print();
-  Crowd crowd(server->port());
+  LoadGenerator generator(server->port());
   const std::int64_t idle_bytes = server->resident_bytes();
   std::int64_t peak_bytes = idle_bytes;
   const auto serve_normal = [&](int times) {
     Tally tally{.grid = run.grid_of(*server)};
     for (std::int64_t wanted = normal; wanted <= times * normal; wanted += normal) {
       for (std::int64_t i = 0; i < normal; ++i)
-        crowd.join(std::make_unique<StreamPeer>(tally, completion(tokens), tokens));
-      const bool ended = crowd.run(
+        generator.join(std::make_unique<StreamingClient>(tally, completion(tokens), tokens));
+      const bool ended = generator.run(
           [&] {
             peak_bytes = std::max(peak_bytes, server->resident_bytes());
             return tally.complete + tally.errors >= wanted;
@@ -561,18 +562,18 @@ bool slow_readers(const Run& run) {
   constexpr std::string_view kLarge = R"(,"logprobs":5)";
   Tally others{.grid = run.grid_of(*server)};
   for (std::int64_t i = 0; i < 2 * slow; ++i)
-    crowd.join(std::make_unique<StreamPeer>(others, completion(tokens, kLarge), tokens));
+    generator.join(std::make_unique<StreamingClient>(others, completion(tokens, kLarge), tokens));
   Tally before = serve_normal(1);
-  crowd.run_out(now_us() + 60 * kUsPerSecond);
+  generator.run_out(now_us() + 60 * kUsPerSecond);
   const std::int64_t begin = now_us();
   for (std::int64_t i = 0; i < 2 * slow; ++i)
-    crowd.join(
+    generator.join(
         std::make_unique<SlowReader>(completion(4000, kLarge), i < slow ? 0 : kUsPerSecond / 100),
         4096);
   Tally beside = serve_normal(rounds);
-  // A peer that reads nothing does not see its connection end: the server says.
+  // A client that reads nothing does not see its connection end: the server says.
   std::int64_t look_us = 0;
-  const bool given_up = crowd.run(
+  const bool given_up = generator.run(
       [&] {
         if (now_us() < look_us) return false;
         look_us = now_us() + kUsPerSecond / 20;
@@ -592,15 +593,15 @@ bool slow_readers(const Run& run) {
       "bytes_per_slow_connection",
       static_cast<double>(peak_bytes - idle_bytes) / static_cast<double>(2 * slow),
       320.0 * kKilobyte);  // 64 as any, and 256 that may wait for it
-  crowd.leave_all();
+  generator.leave_all();
   end_well(*server, findings, kUsPerSecond);
   return findings.print();
 }
 
 /// Sends a request a byte at a time; the server must cut it short with a 408.
-class Dribbler final : public Peer {
+class SlowlorisClient final : public LoadClient {
  public:
-  Dribbler(Tally& tally, std::string at_once, std::int64_t us_per_byte)
+  SlowlorisClient(Tally& tally, std::string at_once, std::int64_t us_per_byte)
       : tally_(tally), at_once_(std::move(at_once)), us_per_byte_(us_per_byte) {}
   void on_open() override {
     send(at_once_);
@@ -643,20 +644,20 @@ bool slowloris(const Run& run) {
   if (!server) return findings.print();
   Tally attack;
   Tally tally{.grid = run.grid_of(*server)};
-  Crowd crowd(server->port());
+  LoadGenerator generator(server->port());
   const std::int64_t base_cpu = server->cpu_us();
   const std::int64_t begin = now_us();
   for (std::int64_t i = 0; i < normal; ++i)
-    crowd.join(std::make_unique<StreamPeer>(tally, completion(tokens), tokens));
+    generator.join(std::make_unique<StreamingClient>(tally, completion(tokens), tokens));
   for (std::int64_t i = 0; i < heads; ++i)
-    crowd.join(std::make_unique<Dribbler>(attack, "G", patience_us));
+    generator.join(std::make_unique<SlowlorisClient>(attack, "G", patience_us));
   for (std::int64_t i = 0; i < bodies; ++i)
-    crowd.join(std::make_unique<Dribbler>(
+    generator.join(std::make_unique<SlowlorisClient>(
         attack,
         "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
         "Content-Type: application/json\r\nContent-Length: 100000\r\n\r\n{",
         kUsPerSecond / 10));
-  const bool ended = crowd.run_out(begin + 8 * patience_us + 60 * kUsPerSecond);
+  const bool ended = generator.run_out(begin + 8 * patience_us + 60 * kUsPerSecond);
   const double seconds = static_cast<double>(now_us() - begin) / 1e6;
   const double cpu = static_cast<double>(server->cpu_us() - base_cpu) / 1e6;
   if (!ended) findings.miss("not at an end in time");
@@ -678,13 +679,13 @@ bool slowloris(const Run& run) {
                             : request[request.size() - static_cast<std::size_t>(chunks - i)]);
   Tally chunked;
   const std::int64_t chunk_cpu = server->cpu_us();
-  crowd.join(std::make_unique<AskingPeer>(
+  generator.join(std::make_unique<SingleRequestClient>(
       chunked,
       "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
       "Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n" +
           body + "0\r\n\r\n",
       200));
-  if (!crowd.run_out(now_us() + 60 * kUsPerSecond)) findings.miss("the chunks were not read");
+  if (!generator.run_out(now_us() + 60 * kUsPerSecond)) findings.miss("the chunks were not read");
   findings.is("chunked_body_answered", static_cast<double>(chunked.complete), 1);
   findings.tell("chunks", static_cast<double>(chunks));
   findings.tell("chunks_cpu_ms", static_cast<double>(server->cpu_us() - chunk_cpu) / 1e3);
@@ -693,9 +694,9 @@ bool slowloris(const Run& run) {
 }
 
 /// Falls silent without a word, at once or after so many bytes.
-class VanishingPeer final : public Peer {
+class VanishingClient final : public LoadClient {
  public:
-  VanishingPeer(std::int64_t& vanished, std::string request)
+  VanishingClient(std::int64_t& vanished, std::string request)
       : vanished_(vanished), request_(std::move(request)) {}
   void on_open() override {
     if (request_.empty()) {
@@ -718,7 +719,7 @@ class VanishingPeer final : public Peer {
   bool gone_ = false;
 };
 
-/// L4: peers whose machine is gone: idle, in the middle of a stream, and waiting in the queue.
+/// L4: clients whose machine is gone: idle, in the middle of a stream, and waiting in the queue.
 bool half_open(const Run& run) {
   Findings findings("half_open", run.brief);
   if (run.brief) return true;  // the kernel's timers, which set the pace here, have no short form
@@ -732,16 +733,16 @@ bool half_open(const Run& run) {
   options.period_us = 50'000;
   const std::unique_ptr<LoadServer> server = run.start(options, findings);
   if (!server) return findings.print();
-  Crowd crowd(server->port());
+  LoadGenerator generator(server->port());
   std::int64_t vanished = 0;
   for (std::int64_t i = 0; i < kStreaming; ++i)
-    crowd.join(std::make_unique<VanishingPeer>(vanished, completion(8000)));
+    generator.join(std::make_unique<VanishingClient>(vanished, completion(8000)));
   for (std::int64_t i = 0; i < kIdle; ++i)
-    crowd.join(std::make_unique<VanishingPeer>(vanished, ""));
-  crowd.run([&] { return vanished == kStreaming + kIdle; }, now_us() + 5 * kUsPerSecond);
+    generator.join(std::make_unique<VanishingClient>(vanished, ""));
+  generator.run([&] { return vanished == kStreaming + kIdle; }, now_us() + 5 * kUsPerSecond);
   // Those that wait behind them get pings only; they go as soon as they have asked.
   const std::int64_t begin = now_us();
-  struct Asking final : Peer {
+  struct OneByteClient final : LoadClient {
     std::int64_t* vanished;
     void on_open() override {
       send(completion(8000));
@@ -752,11 +753,12 @@ bool half_open(const Run& run) {
     void on_end(End) override {}
   };
   for (std::int64_t i = 0; i < kQueued; ++i) {
-    auto peer = std::make_unique<Asking>();
-    peer->vanished = &vanished;
-    crowd.join(std::move(peer));
+    auto client = std::make_unique<OneByteClient>();
+    client->vanished = &vanished;
+    generator.join(std::move(client));
   }
-  crowd.run([&] { return vanished == kStreaming + kIdle + kQueued; }, now_us() + 5 * kUsPerSecond);
+  generator.run([&] { return vanished == kStreaming + kIdle + kQueued; },
+                now_us() + 5 * kUsPerSecond);
   findings.is("vanished", static_cast<double>(vanished), kStreaming + kIdle + kQueued);
   const std::string left = server->leftovers(90 * kUsPerSecond);
   const double seconds = static_cast<double>(now_us() - begin) / 1e6;
@@ -767,9 +769,9 @@ bool half_open(const Run& run) {
 }
 
 /// Takes so many bytes of an answer and goes away, orderly or not.
-class ByteLeaver final : public Peer {
+class DisconnectingClient final : public LoadClient {
  public:
-  ByteLeaver(std::int64_t& left, std::string request, std::size_t bytes, bool reset)
+  DisconnectingClient(std::int64_t& left, std::string request, std::size_t bytes, bool reset)
       : left_(left), request_(std::move(request)), bytes_(bytes), reset_(reset) {}
   void on_open() override {
     send(request_);
@@ -798,9 +800,9 @@ class ByteLeaver final : public Peer {
 };
 
 /// Counts an answer's bytes.
-class Measuring final : public Peer {
+class MeasuringClient final : public LoadClient {
  public:
-  Measuring(std::size_t& bytes, std::string request)
+  MeasuringClient(std::size_t& bytes, std::string request)
       : bytes_(bytes), request_(std::move(request)) {}
   void on_open() override { send(request_); }
   void on_bytes(std::string_view bytes) override { bytes_ += bytes.size(); }
@@ -823,22 +825,23 @@ bool every_byte(const Run& run) {
   options.period_us = 1'000;
   const std::unique_ptr<LoadServer> server = run.start(options, findings);
   if (!server) return findings.print();
-  Crowd crowd(server->port());
+  LoadGenerator generator(server->port());
   std::size_t bytes = 0;
-  crowd.join(std::make_unique<Measuring>(bytes, chat(kTokens)));
-  crowd.run_out(now_us() + 10 * kUsPerSecond);
+  generator.join(std::make_unique<MeasuringClient>(bytes, chat(kTokens)));
+  generator.run_out(now_us() + 10 * kUsPerSecond);
   std::int64_t joined = 0;
   std::int64_t left = 0;
   std::size_t place = 0;
   const std::int64_t begin = now_us();
-  const bool ended = crowd.run(
+  const bool ended = generator.run(
       [&] {
-        while (place < 2 * bytes && crowd.size() < kAtOnce) {
-          crowd.join(std::make_unique<ByteLeaver>(left, chat(kTokens), place / 2, place % 2 == 1));
+        while (place < 2 * bytes && generator.size() < kAtOnce) {
+          generator.join(std::make_unique<DisconnectingClient>(left, chat(kTokens), place / 2,
+                                                               place % 2 == 1));
           ++joined;
           place += stride;
         }
-        return place >= 2 * bytes && crowd.size() == 0;
+        return place >= 2 * bytes && generator.size() == 0;
       },
       begin + 300 * kUsPerSecond);
   if (!ended) findings.miss("not at an end in time");
@@ -868,19 +871,19 @@ bool overload(const Run& run) {
   const double requests_per_s = kTimes * tokens_per_s / kTokens;
   const auto requests = static_cast<std::int64_t>(requests_per_s * offered_s);
   Tally tally{.grid = run.grid_of(*server)};
-  Crowd crowd(server->port());
+  LoadGenerator generator(server->port());
   const std::int64_t begin = now_us();
   Arrivals arrivals(requests, requests_per_s);
   std::int64_t frames_in_time = 0;
-  const bool ended = crowd.run(
+  const bool ended = generator.run(
       [&] {
         arrivals.go_on([&](std::int64_t) {
-          auto peer = std::make_unique<StreamPeer>(tally, completion(kTokens), kTokens);
-          peer->may_be_refused();
-          if (!crowd.join(std::move(peer))) tally.fault("no connection");
+          auto client = std::make_unique<StreamingClient>(tally, completion(kTokens), kTokens);
+          client->may_be_refused();
+          if (!generator.join(std::move(client))) tally.fault("no connection");
         });
         if (!arrivals.all()) frames_in_time = tally.frames;
-        return arrivals.all() && crowd.size() == 0;
+        return arrivals.all() && generator.size() == 0;
       },
       begin + static_cast<std::int64_t>(2 * offered_s * 1e6) + 60 * kUsPerSecond);
   if (!ended) findings.miss("not at an end in time");
@@ -904,9 +907,9 @@ bool overload(const Run& run) {
 
 /// Sends small requests in packs without waiting for an answer, each with a name of its own, and
 /// wants the answers in their order.
-class PipeliningPeer final : public Peer {
+class PipeliningClient final : public LoadClient {
  public:
-  PipeliningPeer(Tally& tally, std::int64_t number, std::int64_t requests)
+  PipeliningClient(Tally& tally, std::int64_t number, std::int64_t requests)
       : tally_(tally), number_(number), requests_(requests) {}
 
   void on_open() override { send_pack(); }
@@ -984,12 +987,12 @@ bool pipelining(const Run& run) {
   options.sequences = 128;
   const std::unique_ptr<LoadServer> server = run.start(options, findings);
   if (!server) return findings.print();
-  Crowd crowd(server->port());
+  LoadGenerator generator(server->port());
   Tally tally;
   const std::int64_t begin = now_us();
   for (std::int64_t i = 0; i < connections; ++i)
-    crowd.join(std::make_unique<PipeliningPeer>(tally, i, each));
-  if (!crowd.run_out(begin + 400 * kUsPerSecond)) findings.miss("not at an end in time");
+    generator.join(std::make_unique<PipeliningClient>(tally, i, each));
+  if (!generator.run_out(begin + 400 * kUsPerSecond)) findings.miss("not at an end in time");
   const double seconds = static_cast<double>(now_us() - begin) / 1e6;
   tell_streams(findings, tally, connections);
   findings.is("answers", static_cast<double>(tally.frames),

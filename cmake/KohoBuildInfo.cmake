@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Run at each build: writes src/app/build_commit.cpp.in to OUTPUT where its text has changed.
+# Run at each build: writes build_commit.cpp.in to OUTPUT where its text has changed.
 # KOHO_COMMIT, if given, is the commit of a tree that is no checkout (a release, an image).
 if(NOT KOHO_COMMIT)
   set(KOHO_COMMIT unknown)
@@ -14,4 +14,4 @@ if(NOT KOHO_COMMIT)
     endif()
   endif()
 endif()
-configure_file("${SOURCE_DIR}/src/app/build_commit.cpp.in" "${OUTPUT}" @ONLY)
+configure_file("${SOURCE_DIR}/build_commit.cpp.in" "${OUTPUT}" @ONLY)

@@ -140,7 +140,7 @@ void check_body(const GenerationEndpoint& endpoint, std::string_view body) {
   for (const Request& one : request.requests) KOHO_CHECK(validate(one, model.limits).ok());
   constexpr std::size_t kPlayedMax = 8;
   if (request.requests.size() * static_cast<std::size_t>(request.base.choices) > kPlayedMax) return;
-  if (request.scores_prompts())
+  if (request.wants_prompt_logprobs())
     for (const Request& one : request.requests)
       request.prompt_logprobs.emplace_back(one.prompt.size() - 1);
   check_answer(play(endpoint, request, model, static_cast<std::uint32_t>(body.size())),

@@ -28,7 +28,7 @@ void check_request(const Json& request) {
     const Result<Prompt> as_sent = render(*conversation, style);
     if (as_sent.ok()) KOHO_CHECK(as_sent->text().starts_with("[gMASK]<sop>"));
   }
-  if (!normalise(*conversation).ok()) return;
+  if (!normalize(*conversation).ok()) return;
   KOHO_CHECK(render(*conversation, TemplateStyle::glm_4_7).ok());
 }
 

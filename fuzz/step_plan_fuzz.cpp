@@ -29,13 +29,14 @@ constexpr PlanBounds kBounds{.tokens_max = 12,
 /// What ranks rely on, written apart from the reader.
 void check_accepted(const StepPlan& plan) {
   KOHO_CHECK_LE(plan.token_ids.size(), 12U);
-  KOHO_CHECK_EQ(plan.query_starts.size(), plan.seats.size() + 1);
+  KOHO_CHECK_EQ(plan.query_starts.size(), plan.batch_slots.size() + 1);
   KOHO_CHECK_EQ(static_cast<std::size_t>(plan.query_starts.back()), plan.token_ids.size());
   std::vector<int> tables(4 * 6);
   std::size_t page = 0;
   for (const PlanPageRun& run : plan.runs)
     for (std::int32_t i = 0; i < run.count; ++i)
-      tables.at(static_cast<std::size_t>(run.seat * 6 + run.first + i)) = plan.run_pages[page++];
+      tables.at(static_cast<std::size_t>(run.batch_slot * 6 + run.first + i)) =
+          plan.run_pages[page++];
   KOHO_CHECK_EQ(page, plan.run_pages.size());
   std::vector<int> contents(40);
   for (const PlanPageCopy& copy : plan.copies)
@@ -45,14 +46,16 @@ void check_accepted(const StepPlan& plan) {
     history += static_cast<std::size_t>(counts.prompt) + static_cast<std::size_t>(counts.output);
   KOHO_CHECK_EQ(history, plan.history_tokens.size());
   std::vector<std::int32_t> outputs(4 * OutputRecord::kWords);
-  list_output_words(plan, [&](std::int32_t seat, std::int32_t word, std::int32_t value) {
-    KOHO_CHECK(word >= 0 && word < OutputRecord::kWords);
-    outputs.at(static_cast<std::size_t>(seat * OutputRecord::kWords + word)) = value;
-  });
+  list_output_record_updates(
+      plan, [&](std::int32_t batch_slot, std::int32_t word, std::int32_t value) {
+        KOHO_CHECK(word >= 0 && word < OutputRecord::kWords);
+        outputs.at(static_cast<std::size_t>(batch_slot * OutputRecord::kWords + word)) = value;
+      });
   for (const PlanStops& stops : plan.stops)
-    if (outputs[static_cast<std::size_t>(stops.seat * OutputRecord::kWords)] == 0)
-      take_token(outputs.data() + static_cast<std::ptrdiff_t>(stops.seat) * OutputRecord::kWords,
-                 stops.output % 64);
+    if (outputs[static_cast<std::size_t>(stops.batch_slot * OutputRecord::kWords)] == 0)
+      take_token(
+          outputs.data() + static_cast<std::ptrdiff_t>(stops.batch_slot) * OutputRecord::kWords,
+          stops.output % 64);
   for (std::size_t t = 0; t < plan.token_ids.size(); ++t) {
     contents.at(static_cast<std::size_t>(plan.slots[t])) = plan.token_ids[t];
     KOHO_CHECK(plan.token_ids[t] < 64 && plan.token_ids[t] >= take_last_sampled(3));

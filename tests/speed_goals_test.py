@@ -45,30 +45,30 @@ class Goals(unittest.TestCase):
             return {goal: (text, reached) for goal, text, reached in speed_goals.judge(*speed_goals.rows_of(paths))}
 
     def test_a_missed_goal_names_its_rows(self):
-        text, reached = self.judged({"command": "op_bench", "rows": routers(t64=3.1, t32=3.05)})[ROUTE]
+        text, reached = self.judged({"command": "koho bench ops", "rows": routers(t64=3.1, t32=3.05)})[ROUTE]
         self.assertIs(reached, False)
         self.assertIn("3.1 us (rows_5120_route, 64 tokens), of 5 rows", text)
         self.assertIn("3.05 us (rows_5120_route, 32 tokens)", text)
         self.assertNotIn("2.5", text)
 
     def test_rows_beyond_the_goal_do_not_count(self):
-        judged = self.judged({"command": "op_bench", "rows": routers() + [router(12.0, 256)]})
+        judged = self.judged({"command": "koho bench ops", "rows": routers() + [router(12.0, 256)]})
         self.assertIs(judged[ROUTE][1], True)
 
     def test_a_row_that_lacks_is_no_goal_reached(self):
-        text, reached = self.judged({"command": "op_bench", "rows": routers()[:-1]})[ROUTE]
+        text, reached = self.judged({"command": "koho bench ops", "rows": routers()[:-1]})[ROUTE]
         self.assertIsNone(reached)
         self.assertIn("not measured: rows_5120_route, 64 tokens", text)
 
     def test_the_last_file_counts(self):
-        judged = self.judged({"command": "op_bench", "rows": routers(t64=3.1)}, {"command": "op_bench", "rows": [router(2.9)]})
+        judged = self.judged({"command": "koho bench ops", "rows": routers(t64=3.1)}, {"command": "koho bench ops", "rows": [router(2.9)]})
         self.assertIs(judged[ROUTE][1], True)
 
     def test_what_was_not_measured_is_not_reached(self):
-        self.assertTrue(all(reached is None for _, reached in self.judged({"command": "op_bench", "rows": []}).values()))
+        self.assertTrue(all(reached is None for _, reached in self.judged({"command": "koho bench ops", "rows": []}).values()))
 
     def test_other_modes_do_not_stand_for_the_product(self):
-        for command in ("op_bench --portable", "op_bench --deterministic"):
+        for command in ("koho bench ops --portable", "koho bench ops --deterministic"):
             self.assertIsNone(self.judged({"command": command, "rows": routers()})[ROUTE][1])
         step = {"op": "step_decode", "shape": {"batch": 1, "tokens": 1, "context": 1060}, "us": 4000.0}
         name = "GLM-4.5-Air, a step of 1, 1k context: at most 4400 us"
@@ -92,11 +92,11 @@ class Goals(unittest.TestCase):
     def test_cublaslt_beside(self):
         name = "linear, 1 to 128 tokens: no slower than cuBLASLt's scalar mode without fast accumulation"
         library = linear(7.0, "cuBLASLt, one scale", False)
-        self.assertIsNone(self.judged({"command": "matmul_forms", "rows": [linear(6.9), library]})[name][1])  # of one row
+        self.assertIsNone(self.judged({"command": "gemm_bench", "rows": [linear(6.9), library]})[name][1])  # of one row
         every = [{**row, "case": case, "shape": {**row["shape"], "tokens": tokens}}
                  for case, tokens in speed_goals.beside_library() for row in (linear(6.9), library)]
-        self.assertIs(self.judged({"command": "matmul_forms", "rows": every})[name][1], True)
-        text, reached = self.judged({"command": "matmul_forms", "rows": [linear(7.1), library]})[name]
+        self.assertIs(self.judged({"command": "gemm_bench", "rows": every})[name][1], True)
+        text, reached = self.judged({"command": "gemm_bench", "rows": [linear(7.1), library]})[name]
         self.assertIs(reached, False)
         self.assertIn("linear_o_tp4, 128 tokens: 7.1 us, cuBLASLt 7", text)
 
@@ -106,7 +106,7 @@ class Goals(unittest.TestCase):
         self.assertEqual(run(ROOT / "no_such.json").returncode, 2)
         with tempfile.TemporaryDirectory() as name:
             path = pathlib.Path(name) / "slow.json"
-            path.write_text(json.dumps({"command": "op_bench", "rows": [router(9.0)]}))
+            path.write_text(json.dumps({"command": "koho bench ops", "rows": [router(9.0)]}))
             self.assertEqual(run(path).returncode, 1)
         printed = run("--table", *kept)
         self.assertEqual(printed.returncode, 0, printed.stderr)

@@ -35,7 +35,7 @@ AIR = "tests/data/configs/glm-4.5-air.json"
 AIR_BYTES = {"each layer": 2.36e9, "all": 2.6e9, "beside": 22e9}  # FP8 weights; cache, scratch and what CUDA takes
 # Built first, so that the GPU has work while the rest is compiled.
 KERNEL_TARGETS = ["cuda_op_test"]
-OTHER_TARGETS = ["cuda_golden_test", "cuda_worker_test", "cuda_engine_test", "op_bench", "matmul_forms", "koho", "engine_so",
+OTHER_TARGETS = ["cuda_golden_test", "cuda_worker_test", "cuda_engine_test", "gemm_bench", "koho", "engine_so",
                  "capi_engine_test"]
 
 
@@ -97,20 +97,20 @@ def steps(found, out):
     timing = (r"^(decode|prefill) ", r"^  \S.* ms ", r"^NVIDIA")
     list_ = []
 
-    # The operators against float64 twins: each mode a process of its own, because a fault leaves a GPU context dead. A round
+    # The operators against float64 references: each mode a process of its own, because a fault leaves a GPU context dead. A round
     # of one took 10 to 20 s with all four side by side on 16 cores.
-    others = ("portable", "deterministic", "recorded")
+    others = ("portable", "deterministic", "captured")
     for mode in (*others, "fast"):
         chosen = f"*/{mode}_*" if mode in others else "-" + ":".join(f"*/{other}_*" for other in others)
         list_.append(Step(f"ops {mode}", [tests / "ops" / "cuda_op_test", f"--gtest_filter={chosen}"], 420, failures,
                           {"KOHO_OP_SEED": seed, "KOHO_OP_ROUNDS": "12"}, needs_all=False))
     list_.append(Step("golden", [tests / "golden" / "cuda_golden_test"], 180, (*failures, r"noise .* koho", r"^prompt ")))
     list_.append(Step("worker", [tests / "cuda" / "cuda_worker_test"], 240, (*failures, r"prompts end")))
-    list_.append(Step("engine neighbours", [tests / "neighbours" / "cuda_engine_test", "--gtest_filter=*Neighbours*"], 300,
+    list_.append(Step("engine batch invariance", [tests / "batch_invariance" / "cuda_engine_test", "--gtest_filter=*BatchInvariance*"], 300,
                       (*failures, r"differ")))
-    list_.append(Step("engine neighbours, all", [tests / "neighbours" / "cuda_engine_test", "--gtest_filter=*Neighbours*"], 600,
-                      (*failures, r"differ"), {"KOHO_NEIGHBOURS": "all"}))
-    list_.append(Step("engine leak", [tests / "neighbours" / "cuda_engine_test", "--gtest_filter=*Leak*"], 300,
+    list_.append(Step("engine batch invariance, all", [tests / "batch_invariance" / "cuda_engine_test", "--gtest_filter=*BatchInvariance*"], 600,
+                      (*failures, r"differ"), {"KOHO_BATCH_INVARIANCE": "all"}))
+    list_.append(Step("engine leak", [tests / "batch_invariance" / "cuda_engine_test", "--gtest_filter=*Leak*"], 300,
                       (*failures, r"resident")))
     list_.append(Step("c interface", [tests / "capi" / "capi_engine_test", "models/tiny", "1"], 120, (r".*",)))
     list_.append(Step("python interface", [sys.executable, "tests/capi/test_koho.py", "-v"], 180, (r"\.\.\. ", r"^(OK|FAILED)"),
@@ -126,16 +126,16 @@ def steps(found, out):
                                        out / "long-context.json", "--", *air], 420, (r"once|default|FAILED|passed",)))
 
     # Speed.
-    list_.append(Step("op timings", [BUILD / "bench" / "op_bench", "--out", out / "operators.json", "--commit", commit], 300,
+    list_.append(Step("op timings", [program, "bench", "ops", "--out", out / "operators.json", "--commit", commit], 300,
                       (r" us ", r"WRONG|failed|cannot be built", r"^-- .* cases")))
-    list_.append(Step("op timings, sustained", [BUILD / "bench" / "op_bench", "--sustained", "--no-check", "--only", "linear_", "--tokens",
+    list_.append(Step("op timings, sustained", [program, "bench", "ops", "--sustained", "--no-check", "--only", "linear_", "--tokens",
                                                 "4096,8192", "--out", out / "prompts-sustained.json", "--commit", commit], 120,
                       (r" us ", r"failed")))
-    list_.append(Step("op timings, portable", [BUILD / "bench" / "op_bench", "--portable", "--only", "experts_", "--tokens",
+    list_.append(Step("op timings, portable", [program, "bench", "ops", "--portable", "--only", "experts_", "--tokens",
                                                "16,64,256", "--out", out / "experts-portable.json", "--commit", commit], 60,
                       (r" us ", r"WRONG|failed")))
     for name, only in (("linear", "_tp"), ("linear-head", "head_whole")):
-        list_.append(Step(f"{name} beside cuBLASLt", [BUILD / "bench" / "matmul_forms", "--only", only, "--chosen", "--top", "0", "--tokens",
+        list_.append(Step(f"{name} beside cuBLASLt", [BUILD / "bench" / "gemm_bench", "--only", only, "--chosen", "--top", "0", "--tokens",
                                                       "1,8,16,32,48,64,65,80,96,112,128", "--commit", commit, "--out",
                                                       out / f"{name}.json"], 120, (r"chosen",)))
     list_.append(Step("latency", [*latency, "--batch", "1,16,64", "--context", "1024", "--prefill", "8192", "--out",
@@ -171,21 +171,21 @@ def steps(found, out):
         "loading"))], 20, (r".*",)))
 
     # compute-sanitizer: one round a case: the small ones, those of the portable mode that other kernels run there, and the ones of
-    # many rows that reach kernels of their own (`route_many`, `sample_many`: matmul_prefill.cu is reached by a small one too).
-    small = "-*long*:*many*:*large*:*131072*:*recorded_*"
-    twin = "*EqualsItsFloat64Twin/"
+    # many rows that reach kernels of their own (`route_many`, `sample_many`: gemm_prefill_sm90.cu is reached by a small one too).
+    small = "-*long*:*many*:*large*:*131072*:*captured_*"
+    reference = "*MatchesItsFloat64Reference/"
     many = ("route_many", "sample_many", "rms_norm_many", "add_rms_norm_many", "silu_mul_many", "embed_many", "gather_rows_many",
-            "take_from_seats_many")
+            "gather_input_ids_many")
     for tool, mode in itertools.product(("memcheck", "racecheck", "synccheck", "initcheck"), ("", " portable", " many")):
         # On cuBLASLt's kernel without row scales racecheck fails by itself ("failed to handle a hardware exception"), so there it
-        # has koho's portable kernels alone: what is missing, matmul_scale.cu's, has no shared memory.
-        prefix = twin + ("portable_deterministic_" if tool == "racecheck" else "portable_")
-        cases = {"": f"{twin}*{small}:*portable_*:*deterministic_*",
+        # has koho's portable kernels alone: what is missing, gemm_scale_epilogue.cu's, has no shared memory.
+        prefix = reference + ("portable_deterministic_" if tool == "racecheck" else "portable_")
+        cases = {"": f"{reference}*{small}:*portable_*:*deterministic_*",
                  " portable": ":".join(f"{prefix}{operator}*" for operator in ("linear", "experts", "attention")) + small,
-                 " many": ":".join(f"{twin}{case}" for case in many)}[mode]
+                 " many": ":".join(f"{reference}{case}" for case in many)}[mode]
         # Racecheck reports hazards inside cuBLASLt's kernels, which the self-test runs. Initcheck does not see what they store by
-        # the copy engine, and reports the kernel that reads it.
-        without = {"racecheck": "nvjet", "initcheck": "scale_sums_kernel"}.get(tool)
+        # TMA, and reports the kernel that reads it.
+        without = {"racecheck": "nvjet", "initcheck": "gemm_scale_epilogue_kernel"}.get(tool)
         ours = ["--kernel-name-exclude", f"kernel_substring={without}"] if without else []
         list_.append(Step(f"sanitize {tool}{mode}", ["compute-sanitizer", "--tool", tool, *ours, "--error-exitcode", "9",
                                                      tests / "ops" / "cuda_op_test", f"--gtest_filter={cases}"],

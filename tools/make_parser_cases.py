@@ -117,31 +117,31 @@ NOW_CALL = ("now", "{}")
 
 def odd_cases():
     # reasoning
-    yield case("thoughts, then an answer", "I think.</think>Paris.", "I think.", "Paris.")
+    yield case("reasoning, then an answer", "I think.</think>Paris.", "I think.", "Paris.")
     yield case("thinking off", "Paris.", "", "Paris.", thinking=False)
     yield case("blanks stay in the answer", " a </think>\n\n b \n", " a ", "\n\n b \n")
-    yield case("blank thoughts are none", "\n \u3000</think>x", "", "x")
+    yield case("blank reasoning is none", "\n \u3000</think>x", "", "x")
     yield case("blank answer is none", "r</think> \n", "r", "")
     yield case("empty answer", "", "", "")
-    yield case("cut within thoughts", "I think", "I think", "", end="cut_off")
-    yield case("finished within thoughts: given as content too", "Paris is the capital.", "Paris is the capital.", "Paris is the capital.")
-    yield case("<think> again in thoughts", "<think>a<think>b</think>c", "ab", "c")
+    yield case("cut within reasoning", "I think", "I think", "", end="cut_off")
+    yield case("finished within reasoning: given as content too", "Paris is the capital.", "Paris is the capital.", "Paris is the capital.")
+    yield case("<think> again in reasoning", "<think>a<think>b</think>c", "ab", "c")
     yield case("second </think> is swallowed", "a</think>b</think>c", "a", "bc")
     yield case("</think> first, thinking off", "</think>b", "", "b", thinking=False)
-    yield case("<think> opens thoughts in an answer", "<think>a</think>b", "a", "b", thinking=False)
-    yield case("thoughts between calls", "a</think>" + NOW + "<think>b</think>c", "ab", "c", [NOW_CALL])
+    yield case("<think> opens reasoning in an answer", "<think>a</think>b", "a", "b", thinking=False)
+    yield case("reasoning between calls", "a</think>" + NOW + "<think>b</think>c", "ab", "c", [NOW_CALL])
     yield case("half a tag stays text", "a</thin k></think></th", "a</thin k>", "</th")
     yield case("half a tag at the end", "a</think>b</think", "a", "b</think")
     yield case("a tag begun twice", "a<</think>b<<tool_call", "a<", "b<<tool_call")
-    yield case("no thoughts before </think>", "</think>x", "", "x")
-    yield case("other tags in thoughts are text", "a<arg_key>b</arg_value></tool_call></think>c", "a<arg_key>b</arg_value></tool_call>", "c")
+    yield case("no reasoning before </think>", "</think>x", "", "x")
+    yield case("other tags in reasoning are text", "a<arg_key>b</arg_value></tool_call></think>c", "a<arg_key>b</arg_value></tool_call>", "c")
     yield case("other tags in an answer are text", "a<arg_key>b</arg_value>", "", "a<arg_key>b</arg_value>", thinking=False)
     yield case("a stray </tool_call> is swallowed", "a</tool_call>b", "", "ab", thinking=False)
-    yield case("cut thoughts after an answer", "a</think>b<think>c", "ac", "b")
+    yield case("cut reasoning after an answer", "a</think>b<think>c", "ac", "b")
     # 4.6
-    yield case("4.6: thoughts and answer", "\n<think>I think.</think>\nParis.", "I think.", "Paris.", style="glm-4.6", thinking=False)
-    yield case("4.6: empty thoughts", "\n<think></think>\nParis.", "", "Paris.", style="glm-4.6", thinking=False)
-    yield case("4.6: no thoughts", "\nParis.\n", "", "Paris.\n", style="glm-4.6", thinking=False)
+    yield case("4.6: reasoning and answer", "\n<think>I think.</think>\nParis.", "I think.", "Paris.", style="glm-4.6", thinking=False)
+    yield case("4.6: empty reasoning", "\n<think></think>\nParis.", "", "Paris.", style="glm-4.6", thinking=False)
+    yield case("4.6: no reasoning", "\nParis.\n", "", "Paris.\n", style="glm-4.6", thinking=False)
     yield case("4.6: indentation stays", "\n<think>r</think>\n\n    code", "r", "    code", style="glm-4.6", thinking=False)
     yield case("4.6: call", "\n<think>r</think>\n" + call_text("get_weather", [("city", "Paris"), ("days", "3")], "glm-4.6"), "r", "",
                [("get_weather", '{"city": "Paris", "days": 3}')], style="glm-4.6", thinking=False)
@@ -158,8 +158,8 @@ def odd_cases():
     yield case("text between and after calls", "</think>a" + NOW + "b" + WEATHER + "c", "", "abc", [NOW_CALL, WEATHER_CALL])
     yield case("blanks between calls", "</think>\n" + NOW + "\n\n" + NOW + "\n", "", "", [NOW_CALL, NOW_CALL])
     yield case("three calls at once", "</think>" + NOW * 3, "", "", [NOW_CALL] * 3)
-    yield case("a call ends the thoughts", "I must look" + WEATHER, "I must look", "", [WEATHER_CALL])
-    yield case("a call in thoughts, </think> after it", "r" + NOW + "</think>x", "r", "x", [NOW_CALL])
+    yield case("a call ends the reasoning", "I must look" + WEATHER, "I must look", "", [WEATHER_CALL])
+    yield case("a call in reasoning, </think> after it", "r" + NOW + "</think>x", "r", "x", [NOW_CALL])
     yield case("blanks around the name", "</think><tool_call> \n get_weather \n <arg_key>city</arg_key><arg_value>x</arg_value></tool_call>", "", "",
                [("get_weather", '{"city": "x"}')])
     yield case("the name is the first line", "</think><tool_call>\nget_weather\nof a city<arg_key>city</arg_key><arg_value>x</arg_value></tool_call>", "", "",
@@ -183,7 +183,7 @@ def odd_cases():
                "", "", [("get", '{"path": "a"}')])
     # what is no call
     yield case("no tools: tags are text", "r</think>a" + WEATHER, "r", "a" + WEATHER, tools=False)
-    yield case("no tools: in thoughts too", "r" + NOW + "s</think>b", "r" + NOW + "s", "b", tools=False)
+    yield case("no tools: in reasoning too", "r" + NOW + "s</think>b", "r" + NOW + "s", "b", tools=False)
     yield case("unknown tool stays text", "</think>a<tool_call>nope<arg_key>k</arg_key><arg_value>v</arg_value></tool_call>b", "",
                "a<tool_call>nope<arg_key>k</arg_key><arg_value>v</arg_value></tool_call>b")
     yield case("unknown tool without arguments", "</think><tool_call>nope</tool_call>" + NOW, "", "<tool_call>nope</tool_call>", [NOW_CALL])
@@ -236,7 +236,7 @@ def odd_cases():
     yield case("finished within a value", "</think><tool_call>get<arg_key>path</arg_key><arg_value>a", "", "", [("get", '{"path": "a"}')])
     yield case("finished within a number", "</think><tool_call>get_weather<arg_key>days</arg_key><arg_value>1", "", "", [("get_weather", '{"days": 1}')])
     yield case("finished after <tool_call>", "</think>a<tool_call>", "", "a")
-    yield case("finished within thoughts after a call", NOW + "<think>r", "r", "", [NOW_CALL])
+    yield case("finished within reasoning after a call", NOW + "<think>r", "r", "", [NOW_CALL])
 
 
 def random_cases(count):

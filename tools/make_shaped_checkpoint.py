@@ -71,7 +71,7 @@ def write(path, rows):
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, offset + size]}
         offset += size
     text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 64 + 56)  # data on a border of 64 bytes
+    text += b" " * (-len(text) % 64 + 56)  # data on a boundary of 64 bytes
     block = bytes(random.Random(path).choices(range(0x30, 0x40), k=1 << 20)) * 64
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)

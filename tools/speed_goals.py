@@ -5,7 +5,7 @@
     tools/speed_goals.py bench/results/*-h200-*-4afd30f.json     every goal: measured, reached or by how much not
     tools/speed_goals.py --table FILE...                          the tables of docs/kernels/README.md
 
-Reads what `koho bench ops`, `matmul_forms`, `koho bench latency`, `koho bench` and the step "loading" of tools/gpu_check.py
+Reads what `koho bench ops`, `gemm_bench`, `koho bench latency`, `koho bench` and the step "loading" of tools/gpu_check.py
 record. Of rows that several files have, the last file's count. Exit code 1 if a goal is missed, else 2 if one has no measurement.
 """
 import argparse
@@ -61,7 +61,7 @@ def goals():
     for op, cases, counts in (("rms_norm", ("rows_5120_norm",), FEW), ("add_rms_norm", ("rows_5120_norm",), FEW),
                               ("route", ("rows_5120_route",), FEW),
                               ("qk_norm_rope_store_kv", [f"rope_{ranks}{form}" for ranks in ("tp1", "tp4", "tp8") for form in ("", "_e4m3")]
-                               + ["rope_tp1_codes", "rope_tp4_codes"], (1, 16, 64))):
+                               + ["rope_tp1_quantized", "rope_tp4_quantized"], (1, 16, 64))):
         every.append(Goal(f"{op}, 1 to 64 tokens", op, cases, counts, US, 3.0))
     every.append(Goal(PROMPTS, "linear", LINEAR + ["linear_qkv_air", "linear_o_air"], (4096, 8192), FLOOR, 65, most=False))
     every.append(Goal("attention, prompts of 4k, bf16 pages", "attention_prefill", ("attention_prefill_4k_tp4", "attention_prefill_4k_tp8"),
@@ -138,10 +138,10 @@ def library_rows(rows):
     return {key: times for key, times in found.items() if "koho" in times and "library" in times}
 
 
-def without(lacking):
+def without(missing):
     """A line for each case, of those (case, tokens) that were not measured."""
-    return "".join(f"\n    not measured: {case}, {', '.join(str(tokens) for at, tokens in lacking if at == case)} tokens"
-                   for case in dict.fromkeys(case for case, _ in lacking))
+    return "".join(f"\n    not measured: {case}, {', '.join(str(tokens) for at, tokens in missing if at == case)} tokens"
+                   for case in dict.fromkeys(case for case, _ in missing))
 
 
 def judge(rows, figures):
@@ -151,7 +151,7 @@ def judge(rows, figures):
         found = goal.rows(rows)
         unit = " us" if goal.member == US else " %"
         name = f"{goal.name}: {'at most' if goal.most else 'at least'} {goal.bound:g}{unit}"
-        lacking = [key for key in goal.wanted() if key not in found]
+        missing = [key for key in goal.wanted() if key not in found]
         worst = (max if goal.most else min)(found.values(), key=lambda row: row[goal.member], default=None)
 
         def said(row):
@@ -162,19 +162,19 @@ def judge(rows, figures):
         if found:
             text = f"{said(worst)}, of {len(found)} rows" if len(found) > 1 else said(worst)
             text += "".join(f"\n    {said(row)}" for row in missed if row is not worst)
-            text += without(lacking)
+            text += without(missing)
         if goal.name == PROMPTS and "sustained" in figures:
             text += "; at the power limit {:.1f} to {:.1f} %, no goal".format(min(figures["sustained"]), max(figures["sustained"]))
-        out.append((name, text, False if missed else None if lacking else True))
+        out.append((name, text, False if missed else None if missing else True))
     library = {key: times for key, times in library_rows(rows).items() if key[3] <= 128}
     there = {(key[0], key[3]) for key in library}
-    lacking = [key for key in beside_library() if key not in there]
+    missing = [key for key in beside_library() if key not in there]
     slower = [(key, times) for key, times in sorted(library.items()) if times["koho"] > times["library"]]
     text = f"{len(library) - len(slower)} of {len(library)} rows"
     text += "".join(f"\n    {key[0]}, {key[3]} tokens: {times['koho']:g} us, cuBLASLt {times['library']:g}" for key, times in slower)
-    text += without(lacking)
+    text += without(missing)
     out.append(("linear, 1 to 128 tokens: no slower than cuBLASLt's scalar mode without fast accumulation", text if library else "not measured",
-                False if slower else None if lacking else True))
+                False if slower else None if missing else True))
     name = "a step less its kernels' times, batch 1: at most 8 %"
     if "kernels" in figures:
         kernels = figures["kernels"]

@@ -17,7 +17,7 @@
 //
 // Errors: a function that returns a number returns a negative KohoStatus, one that returns a handle
 // NULL; last_error() says why, last_error_code() which KohoStatus it is. No exception crosses this
-// border. Arrays are only read, or written, during the call; nothing that is passed in is kept.
+// boundary. Arrays are only read, or written, during the call; nothing that is passed in is kept.
 #ifndef KOHO_ENGINE_H
 #define KOHO_ENGINE_H
 
@@ -201,7 +201,7 @@ KOHO_API int32_t poll_requests(EngineHandle* engine,
                                int32_t capacity,
                                int32_t timeout_ms);
 
-/// Withdraws every live request of this id, of either form: it ends as cancelled within one step
+/// Cancels every live request of this id, of either form: it ends as cancelled within one step
 /// and gives its pages back; an added one still gets its last event.
 /// Returns KOHO_OK. Errors: not_found (none is live).
 KOHO_API int32_t cancel_request(EngineHandle* engine, int64_t request_id);

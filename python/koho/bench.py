@@ -3,7 +3,7 @@
 
 `concurrency` requests are always under way; one that ends is replaced at once. Warm-up (the same number of short
 requests, to their end) is not measured. The measurement then lasts `duration` seconds and counts what was delivered in
-them; what is still under way at its end is withdrawn. Names and formulas are vLLM's, where it has them:
+them; what is still under way at its end is cancelled. Names and formulas are vLLM's, where it has them:
     ttft   submission to first token, of requests whose first token came in time
     itl    between two tokens of one request, all gaps together
     tpot   (last token - first token) / (tokens - 1), of requests that ended in time
@@ -127,7 +127,7 @@ def run(engine: Engine, prompts, *, duration, concurrency, prompt_len, gen_len):
         while (now := time.monotonic()) < end:
             events = engine.poll(timeout_ms=max(1, min(100, int(1000 * (end - now)))))
             now = time.monotonic()
-            if now >= end:  # too late to count, but what has ended has no event left for _withdraw to wait for
+            if now >= end:  # too late to count, but what has ended has no event left for _cancel_all to wait for
                 for event in events:
                     if event.finish != Finish.NONE:
                         del flights[event.request_id]
@@ -157,7 +157,7 @@ def run(engine: Engine, prompts, *, duration, concurrency, prompt_len, gen_len):
     # Each number is read alone while steps go on: in reverse, so that no average is made larger than it was.
     grown = {which: engine.info(which) - before[which] for which in reversed(watched)}
     kv_use.look()
-    _withdraw(engine, flights)
+    _cancel_all(engine, flights)
     result = {
         "duration": seconds, "max_concurrency": concurrency, "random_input_len": prompt_len,
         "random_output_len": gen_len, "completed": completed, "total_input_tokens": input_tokens,
@@ -181,7 +181,7 @@ def _warm_up(engine, prompts, concurrency, tokens):
     engine.batch([next(prompts) for _ in range(concurrency)], params)
 
 
-def _withdraw(engine, flights):
+def _cancel_all(engine, flights):
     left = set(flights)
     for request_id in list(left):
         try:

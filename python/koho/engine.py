@@ -280,7 +280,7 @@ class Engine:
                                             params.struct() if params else None))
 
     def cancel(self, request_id: int) -> None:
-        """Withdraws a request by its id."""
+        """Cancels a request by its id."""
         self.check(self.library.cancel_request(self.handle, _fit("request_id", request_id)))
 
     def poll(self, timeout_ms: int = -1) -> list[TokenEvent]:
@@ -293,7 +293,7 @@ class Engine:
     # ---- whole answers
 
     def stream(self, token_ids: Sequence[int], params: SamplingParams | None = None) -> Iterator[int]:
-        """Yields the tokens of one request as they come. Leaving the loop withdraws the request."""
+        """Yields the tokens of one request as they come. Leaving the loop cancels the request."""
         events = self._follow([(token_ids, params)])
         try:
             for event in events:
@@ -326,7 +326,7 @@ class Engine:
         return answers
 
     def _follow(self, requests, places: dict[int, int] | None = None) -> Iterator[TokenEvent]:
-        """Submits requests and yields their events until all have ended; withdraws what is left when it is left."""
+        """Submits requests and yields their events until all have ended; cancels what is left when it is left."""
         waiting = collections.deque(enumerate(requests))
         events: collections.deque = collections.deque()
         live: set[int] = set()

@@ -29,7 +29,7 @@ Answer::Answer(const Model& model,
       responder_(std::move(responder)),
       record_(model, request),
       choices_per_prompt_(request.base.choices),
-      joins_reasoning_(request.output.include_reasoning && !request.output.separate_reasoning),
+      reasoning_as_content_(request.output.include_reasoning && !request.output.separate_reasoning),
       starts_in_reasoning_(request.starts_in_reasoning),
       stop_strings_(request.base.stop_strings),
       end_tokens_(model.defaults.stop_tokens),
@@ -49,7 +49,7 @@ Answer::Answer(const Model& model,
 Answer::~Answer() = default;
 Answer::Answer(Answer&&) noexcept = default;
 
-void Answer::begin(const Started& started, std::string& out) {
+void Answer::begin(const AnswerStart& started, std::string& out) {
   record_.begin(started.id);
   responder_->begin(started, out);
 }
@@ -96,7 +96,7 @@ void Answer::parse(Choice& choice, const OutputEvent& event, std::string_view te
 }
 
 /// The parsed events as one text: thoughts, the tag that ended them, content.
-void Answer::join_reasoning(Choice& choice) {
+void Answer::put_reasoning_into_content(Choice& choice) {
   using Kind = chat::OutputEvent::Kind;
   std::vector<chat::OutputEvent> joined;
   for (chat::OutputEvent& event : parsed_) {
@@ -141,8 +141,8 @@ void Answer::add(std::size_t prompt, const OutputEvent& event, std::string& out)
   }
   if (piece.finish != Finish::none) finish_ = piece.finish;
   record_.add(piece, itself);
-  if (choice.parser && joins_reasoning_) {
-    join_reasoning(choice);
+  if (choice.parser && reasoning_as_content_) {
+    put_reasoning_into_content(choice);
     piece.parsed = parsed_;
   }
   responder_->piece(piece, out);

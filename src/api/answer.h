@@ -25,7 +25,7 @@ class Answer {
   ~Answer();
   Answer(Answer&&) noexcept;
 
-  void begin(const Started& started, std::string& out);
+  void begin(const AnswerStart& started, std::string& out);
   /// An event of prompt `prompt`'s stream.
   void add(std::size_t prompt, const OutputEvent& event, std::string& out);
   /// The end of a prompt's stream. After the last one the answer is complete.
@@ -35,7 +35,7 @@ class Answer {
   void ping(std::string& out) { responder_->ping(out); }
 
   bool done() const { return done_; }
-  const Ended& totals() const { return totals_; }
+  const AnswerTotals& totals() const { return totals_; }
   Finish finish() const { return finish_; }  // of the choice that ended last
   /// What the parsers met that was not as it should be.
   chat::OutputParser::Counts parser_counts() const;
@@ -44,19 +44,19 @@ class Answer {
   struct Choice;
 
   void parse(Choice& choice, const OutputEvent& event, std::string_view text);
-  void join_reasoning(Choice& choice);
+  void put_reasoning_into_content(Choice& choice);
 
   const Model* model_;
   std::unique_ptr<Responder> responder_;
   AnswerRecord record_;
   std::vector<Choice> choices_;
   std::int32_t choices_per_prompt_;
-  bool joins_reasoning_;  // thoughts become content
+  bool reasoning_as_content_;  // thoughts become content
   bool starts_in_reasoning_;
   std::vector<std::string> stop_strings_;
   std::vector<Token> end_tokens_;  // with which the model ends an answer itself
   std::size_t prompts_left_;
-  Ended totals_;
+  AnswerTotals totals_;
   Finish finish_ = Finish::none;
   bool done_ = false;
   std::vector<chat::OutputEvent> parsed_;  // scratch

@@ -24,7 +24,7 @@ Refusal read_message_count(const chat::Json& body, const Model& model, Generatio
 
 /// A refusal of encode() in Anthropic's words: clients compact their conversation on "prompt is too
 /// long: X tokens > Y maximum". Other refusals are returned as they are.
-ApiError in_anthropic_words(ApiError error, const GenerationRequest& request, const Model& model);
+ApiError reword_for_anthropic(ApiError error, const GenerationRequest& request, const Model& model);
 
 /// Writes the answer to a request that read_messages has read. The request need not outlive it.
 std::unique_ptr<Responder> respond_messages(const GenerationRequest& request, const Model& model);

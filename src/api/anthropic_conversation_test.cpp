@@ -22,7 +22,7 @@ std::string prompt(std::string_view json) {
   Result<chat::Conversation> conversation = read(json);
   if (!conversation.ok()) return "error: " + conversation.error().message;
   if (!conversation->tools.empty()) conversation->clear_thinking = false;
-  const Status status = chat::normalise(*conversation);
+  const Status status = chat::normalize(*conversation);
   if (!status.ok()) return "error: " + status.error().message;
   return chat::render(*conversation, chat::TemplateStyle::glm_4_7)->text();
 }
@@ -100,7 +100,7 @@ TEST(AnthropicConversation, TurnsToolUseAndResultsIntoCallsAndToolMessages) {
       << whole;
 }
 
-TEST(AnthropicConversation, DropsThoughtsOfEarlierTurnsWithoutTools) {
+TEST(AnthropicConversation, DropsReasoningOfEarlierTurnsWithoutTools) {
   EXPECT_EQ(prompt(R"({"messages": [
               {"role": "user", "content": "Hi"},
               {"role": "assistant", "content": [
@@ -147,7 +147,7 @@ TEST(AnthropicConversation, ContinuesALastMessageOfTheAssistant) {
             "[gMASK]<sop><|user|>Count<|assistant|></think>one, two,");
 }
 
-TEST(AnthropicConversation, JoinsNeighbouringMessagesOfTheAssistant) {
+TEST(AnthropicConversation, JoinsAdjacentMessagesOfTheAssistant) {
   EXPECT_EQ(prompt(R"({"messages": [{"role": "user", "content": "Count"},
                                     {"role": "assistant", "content": "one, "},
                                     {"role": "assistant", "content": "two"},

@@ -211,7 +211,9 @@ Refusal count_message_tokens(const Json& body, const Model& model, std::string& 
   return {};
 }
 
-ApiError in_anthropic_words(ApiError error, const GenerationRequest& request, const Model& model) {
+ApiError reword_for_anthropic(ApiError error,
+                              const GenerationRequest& request,
+                              const Model& model) {
   if (error.code != "context_length_exceeded" || request.prompts.empty()) return error;
   const auto prompt = static_cast<std::int64_t>(request.prompts.front().ids.size());
   const std::int64_t context = model.context_max();

@@ -62,7 +62,7 @@ class MessagesResponder : public Responder {
  public:
   explicit MessagesResponder(const GenerationRequest& request) : model_(request.model) {}
 
-  void begin(const Started& started, std::string& out) override {
+  void begin(const AnswerStart& started, std::string& out) override {
     id_ = started.id;
     begin_message(started, out);
   }
@@ -74,7 +74,7 @@ class MessagesResponder : public Responder {
     stop_string_ = piece.stop_string;
   }
 
-  void end(const Ended& ended, std::string& out) override {
+  void end(const AnswerTotals& ended, std::string& out) override {
     // Clients take a message without any block for an error.
     if (num_blocks_ == 0) enter(Block::text, nullptr, out);
     leave(out);
@@ -82,12 +82,12 @@ class MessagesResponder : public Responder {
   }
 
  protected:
-  virtual void begin_message(const Started& started, std::string& out) = 0;
+  virtual void begin_message(const AnswerStart& started, std::string& out) = 0;
   /// `call` is given for tool_use.
   virtual void open_block(Block block, const OutputEvent* call, std::string& out) = 0;
   virtual void add_text(Block block, std::string_view text, std::string& out) = 0;
   virtual void close_block(Block block, std::string& out) = 0;
-  virtual void end_message(const Ended& ended, std::string& out) = 0;
+  virtual void end_message(const AnswerTotals& ended, std::string& out) = 0;
 
   /// Opaque to clients; they send it back with the thinking it belongs to.
   std::string signature() const { return "koho-" + id_; }
@@ -159,7 +159,7 @@ class MessagesStream final : public MessagesResponder {
   }
 
  protected:
-  void begin_message(const Started& started, std::string& out) override {
+  void begin_message(const AnswerStart& started, std::string& out) override {
     begin_event(out, "message_start");
     out += R"({"type":"message_start","message":)";
     append_message_head(out, id_, model_);
@@ -213,7 +213,7 @@ class MessagesStream final : public MessagesResponder {
     end_event(out);
   }
 
-  void end_message(const Ended& ended, std::string& out) override {
+  void end_message(const AnswerTotals& ended, std::string& out) override {
     begin_event(out, "message_delta");
     out += R"({"type":"message_delta","delta":{)";
     append_stop(out, finish_, stop_string_);
@@ -246,7 +246,7 @@ class MessagesBody final : public MessagesResponder {
   void ping(std::string& /*out*/) override {}
 
  protected:
-  void begin_message(const Started& /*started*/, std::string& /*out*/) override {}
+  void begin_message(const AnswerStart& /*started*/, std::string& /*out*/) override {}
 
   void open_block(Block block, const OutputEvent* call, std::string& /*out*/) override {
     if (!content_.empty()) content_ += ',';
@@ -281,7 +281,7 @@ class MessagesBody final : public MessagesResponder {
     content_ += '}';
   }
 
-  void end_message(const Ended& ended, std::string& out) override {
+  void end_message(const AnswerTotals& ended, std::string& out) override {
     append_message_head(out, id_, model_);
     out += R"(,"content":[)";
     out += content_;

@@ -76,7 +76,7 @@ std::string outline(const StreamedEvents& stream) {
   return lines;
 }
 
-TEST(Anthropic, AFormBesideToolsIsOneOfTwo) {
+TEST(Anthropic, AResponseFormatWithToolsIsAUnion) {
   const std::string format =
       R"(, "output_format": {"type": "json_schema", "schema": {"type": "object"}})";
   const std::string tools = ", " + std::string(kWeatherTool);
@@ -206,18 +206,18 @@ TEST(Anthropic, TellsALongPromptInTheWordsThatClientsKnow) {
   request.prompts.emplace_back();
   request.prompts.back().ids.assign(5000, 1);
   const ApiError error = make_api_error(400, "other words", "context_length_exceeded");
-  EXPECT_EQ(in_anthropic_words(error, request, model()).message,
+  EXPECT_EQ(reword_for_anthropic(error, request, model()).message,
             "prompt is too long: 5000 tokens > 4095 maximum");
   request.prompts.back().ids.resize(4090);
-  EXPECT_EQ(in_anthropic_words(error, request, model()).message,
+  EXPECT_EQ(reword_for_anthropic(error, request, model()).message,
             "input length and `max_tokens` exceed context limit: 4090 + 50 > 4096, decrease input "
             "length or `max_tokens` and try again");
   request.tokens_max = 5000;
   EXPECT_EQ(
-      in_anthropic_words(error, request, model()).message,
+      reword_for_anthropic(error, request, model()).message,
       "input length and `max_tokens` exceed context limit: 4090 + 5000 > 4096, decrease input "
       "length or `max_tokens` and try again");
-  EXPECT_EQ(in_anthropic_words(make_api_error(400, "as it is"), request, model()).message,
+  EXPECT_EQ(reword_for_anthropic(make_api_error(400, "as it is"), request, model()).message,
             "as it is");
 }
 

@@ -8,7 +8,7 @@
 
 #include "api/json_text.h"
 #include "api/openai_responder.h"
-#include "api/sampling_fields.h"
+#include "api/shared_fields.h"
 #include "chat/message.h"
 
 namespace koho::api {
@@ -25,8 +25,8 @@ Refusal read_thinking_flag(const Value& value, std::optional<bool>& target) {
 }
 
 /// Z.ai's {"type": "enabled" | "disabled", "clear_thinking": …}.
-Refusal read_thinking(const Value& value, Draft& draft) {
-  chat::Conversation& conversation = *draft.request.conversation;
+Refusal read_thinking(const Value& value, RequestBuilder& builder) {
+  chat::Conversation& conversation = *builder.request.conversation;
   if (!value.json.is_object()) return must_be(value, "an object");
   if (const Json* type = value.json.find("type")) {
     if (*type != Json::string("enabled") && *type != Json::string("disabled"))
@@ -34,7 +34,7 @@ Refusal read_thinking(const Value& value, Draft& draft) {
     conversation.enable_thinking = type->text == "enabled";
   }
   if (Refusal refused =
-          check_members(value.json, value.name, {"type", "clear_thinking"}, draft.model))
+          check_members(value.json, value.name, {"type", "clear_thinking"}, builder.model))
     return refused;
   const Json* clear = value.json.given("clear_thinking");
   if (clear == nullptr) return {};
@@ -42,8 +42,8 @@ Refusal read_thinking(const Value& value, Draft& draft) {
                             conversation.clear_thinking);
 }
 
-Refusal read_template_flags(const Value& value, Draft& draft) {
-  chat::Conversation& conversation = *draft.request.conversation;
+Refusal read_template_flags(const Value& value, RequestBuilder& builder) {
+  chat::Conversation& conversation = *builder.request.conversation;
   if (!value.json.is_object()) return must_be(value, "an object");
   for (std::size_t i = 0; i < value.json.keys.size(); ++i) {
     const std::string& key = value.json.keys[i];
@@ -64,7 +64,7 @@ Refusal read_template_flags(const Value& value, Draft& draft) {
 }
 
 /// GLM thinks or does not; there is no more and less.
-Refusal read_effort(const Value& value, Draft& draft) {
+Refusal read_effort(const Value& value, RequestBuilder& builder) {
   if (!value.json.is_string()) return must_be(value, "a string");
   constexpr std::string_view kEfforts[] = {"none", "minimal", "low", "medium",
                                            "high", "xhigh",   "max"};
@@ -72,12 +72,12 @@ Refusal read_effort(const Value& value, Draft& draft) {
     return wrong_field(value.name, fmt::format("{} must be one of none, minimal, low, medium, "
                                                "high, xhigh, max",
                                                value.name));
-  draft.request.conversation->enable_thinking = value.json.text != "none";
+  builder.request.conversation->enable_thinking = value.json.text != "none";
   return {};
 }
 
-Refusal read_tool_choice(const Value& value, Draft& draft) {
-  ToolChoice& choice = draft.request.tool_choice;
+Refusal read_tool_choice(const Value& value, RequestBuilder& builder) {
+  ToolChoice& choice = builder.request.tool_choice;
   const auto refuse = [&] {
     return wrong_field(value.name,
                        "tool_choice must be \"none\", \"auto\", \"required\", "
@@ -111,25 +111,27 @@ Refusal read_tool_choice(const Value& value, Draft& draft) {
   return {};
 }
 
-Refusal read_nothing(const Value& /*value*/, Draft& /*draft*/) {
+Refusal read_nothing(const Value& /*value*/, RequestBuilder& /*builder*/) {
   return {};
 }
 
-constexpr DraftField kFields[] = {
+constexpr RequestField kFields[] = {
     {"messages", "array of 1..10000 messages of role system, developer, user, assistant, tool",
      read_nothing},  // read with the conversation
     {"tools", "array of at most 512 functions", read_nothing},
     {"tool_choice", "none, auto, required, a function by name, or allowed_tools", read_tool_choice},
     {"parallel_tool_calls", "boolean: more than one call",
-     [](const Value& v, Draft& d) { return read_boolean(v, d.request.tool_choice.parallel); }},
+     [](const Value& v, RequestBuilder& d) {
+       return read_boolean(v, d.request.tool_choice.parallel);
+     }},
     {"max_tokens", "integer from 1; else the rest of the context",
-     [](const Value& v, Draft& d) { return read_length(v, 1, d.request.tokens_max); }},
+     [](const Value& v, RequestBuilder& d) { return read_length(v, 1, d.request.tokens_max); }},
     {"max_completion_tokens", "the same; wins over max_tokens",
-     [](const Value& v, Draft& d) { return read_length(v, 1, d.max_completion_tokens); }},
+     [](const Value& v, RequestBuilder& d) { return read_length(v, 1, d.max_completion_tokens); }},
     {"logprobs", "boolean",
-     [](const Value& v, Draft& d) { return read_boolean(v, d.logprobs_wanted); }},
+     [](const Value& v, RequestBuilder& d) { return read_boolean(v, d.logprobs_wanted); }},
     {"top_logprobs", "integer in 0..20; with logprobs only",
-     [](const Value& v, Draft& d) {
+     [](const Value& v, RequestBuilder& d) {
        std::int32_t top = 0;
        if (Refusal refused = read_integer(v, 0, kTopLogprobsMax, top)) return refused;
        d.top_logprobs = top;
@@ -137,11 +139,11 @@ constexpr DraftField kFields[] = {
      }},
     {"thinking", "object: type enabled or disabled, clear_thinking", read_thinking},
     {"enable_thinking", "boolean",
-     [](const Value& v, Draft& d) {
+     [](const Value& v, RequestBuilder& d) {
        return read_thinking_flag(v, d.request.conversation->enable_thinking);
      }},
-    {"clear_thinking", "boolean: thoughts of earlier turns are left out",
-     [](const Value& v, Draft& d) {
+    {"clear_thinking", "boolean: reasoning of earlier turns are left out",
+     [](const Value& v, RequestBuilder& d) {
        return read_thinking_flag(v, d.request.conversation->clear_thinking);
      }},
     {"chat_template_kwargs", "object: enable_thinking, thinking, clear_thinking",
@@ -149,17 +151,23 @@ constexpr DraftField kFields[] = {
     {"reasoning_effort", "none, minimal, low, medium, high, xhigh, max; none does not think",
      read_effort},
     {"include_reasoning", "boolean: thoughts are shown",
-     [](const Value& v, Draft& d) { return read_boolean(v, d.request.output.include_reasoning); }},
+     [](const Value& v, RequestBuilder& d) {
+       return read_boolean(v, d.request.output.include_reasoning);
+     }},
     {"separate_reasoning", "boolean; false: thoughts stay in content, before </think>",
-     [](const Value& v, Draft& d) { return read_boolean(v, d.request.output.separate_reasoning); }},
+     [](const Value& v, RequestBuilder& d) {
+       return read_boolean(v, d.request.output.separate_reasoning);
+     }},
     {"stream_reasoning", "boolean; false: a stream tells thoughts in one piece, when they are over",
-     [](const Value& v, Draft& d) { return read_boolean(v, d.request.output.stream_reasoning); }},
+     [](const Value& v, RequestBuilder& d) {
+       return read_boolean(v, d.request.output.stream_reasoning);
+     }},
     {"add_generation_prompt", "boolean, true unless the last message is continued",
-     [](const Value& v, Draft& d) {
+     [](const Value& v, RequestBuilder& d) {
        return read_boolean(v, d.request.conversation->add_generation_prompt);
      }},
     {"continue_final_message", "boolean: the last message, the assistant's, is continued",
-     [](const Value& v, Draft& d) {
+     [](const Value& v, RequestBuilder& d) {
        bool on = false;
        if (Refusal refused = read_boolean(v, on)) return refused;
        if (on) d.request.conversation->add_generation_prompt = false;
@@ -174,7 +182,7 @@ class ChatResponder final : public OpenAiResponder {
     if (options().token_ids) prompt_ids_ = request.requests.front().prompt;
   }
 
-  void begin(const Started& started, std::string& out) override {
+  void begin(const AnswerStart& started, std::string& out) override {
     begin_head(started, "chatcmpl-", streams() ? "chat.completion.chunk" : "chat.completion");
     std::string prompt_ids;
     if (options().token_ids) {
@@ -243,11 +251,11 @@ class ChatResponder final : public OpenAiResponder {
       }
       if (first != nullptr) write(joined.empty() ? std::string_view(first->text) : joined);
     };
-    const auto tell_thoughts = [&](std::string_view text) {
+    const auto emit_reasoning = [&](std::string_view text) {
       append_text_field(out, {"reasoning_content", "reasoning"}, text);
     };
     if (options().include_reasoning && options().stream_reasoning) {
-      text_of(chat::OutputEvent::Kind::reasoning, tell_thoughts);
+      text_of(chat::OutputEvent::Kind::reasoning, emit_reasoning);
     } else if (options().include_reasoning) {
       std::string& thoughts = choices_[static_cast<std::size_t>(piece.choice)].thoughts;
       text_of(chat::OutputEvent::Kind::reasoning, [&](std::string_view text) { thoughts += text; });
@@ -255,7 +263,7 @@ class ChatResponder final : public OpenAiResponder {
                         std::ranges::any_of(piece.parsed, [](const chat::OutputEvent& event) {
                           return event.kind != chat::OutputEvent::Kind::reasoning;
                         });
-      if (over && !thoughts.empty()) tell_thoughts(std::exchange(thoughts, {}));
+      if (over && !thoughts.empty()) emit_reasoning(std::exchange(thoughts, {}));
     }
     text_of(chat::OutputEvent::Kind::content,
             [&](std::string_view text) { append_text_field(out, {"content"}, text); });
@@ -362,7 +370,7 @@ class ChatResponder final : public OpenAiResponder {
 
 }  // namespace
 
-std::span<const DraftField> chat_completion_fields() {
+std::span<const RequestField> chat_completion_fields() {
   return kFields;
 }
 
@@ -376,12 +384,12 @@ Refusal read_chat_completion(const Json& body, const Model& model, GenerationReq
   if (!read.ok()) return to_api_error(read.error());
   request.conversation = std::move(*read);
   request.conversation->add_generation_prompt = true;  // the flags are read by the table
-  Draft draft{.model = model, .request = request};
-  if (Refusal refused = read_body(body, kFields, draft)) return refused;
-  if (draft.top_logprobs.value_or(0) > 0 && !draft.logprobs_wanted)
+  RequestBuilder builder{.model = model, .request = request};
+  if (Refusal refused = read_body(body, kFields, builder)) return refused;
+  if (builder.top_logprobs.value_or(0) > 0 && !builder.logprobs_wanted)
     return wrong_field("top_logprobs", "top_logprobs needs \"logprobs\": true");
-  if (draft.logprobs_wanted) request.output.logprobs = draft.top_logprobs.value_or(0);
-  if (Refusal refused = settle(draft)) return refused;
+  if (builder.logprobs_wanted) request.output.logprobs = builder.top_logprobs.value_or(0);
+  if (Refusal refused = settle(builder)) return refused;
   return settle_conversation(request, model);
 }
 

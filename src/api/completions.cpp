@@ -9,7 +9,7 @@
 
 #include "api/json_text.h"
 #include "api/openai_responder.h"
-#include "api/sampling_fields.h"
+#include "api/shared_fields.h"
 
 namespace koho::api {
 namespace {
@@ -20,28 +20,28 @@ using Value = FieldValue;
 constexpr std::size_t kPromptsMax = 1024;
 constexpr std::int32_t kTokensDefault = 16;  // OpenAI's
 
-Refusal read_nothing(const Value& /*value*/, Draft& /*draft*/) {
+Refusal read_nothing(const Value& /*value*/, RequestBuilder& /*builder*/) {
   return {};
 }
 
-constexpr DraftField kFields[] = {
+constexpr RequestField kFields[] = {
     {"prompt", "string, array of strings, array of token ids, or array of such arrays",
      read_nothing},
     {"max_tokens", "integer from 0; 16 if not given. 0 computes the prompt only",
-     [](const Value& v, Draft& d) { return read_length(v, 0, d.request.tokens_max); }},
+     [](const Value& v, RequestBuilder& d) { return read_length(v, 0, d.request.tokens_max); }},
     {"max_completion_tokens", "the same; wins over max_tokens",
-     [](const Value& v, Draft& d) { return read_length(v, 0, d.max_completion_tokens); }},
+     [](const Value& v, RequestBuilder& d) { return read_length(v, 0, d.max_completion_tokens); }},
     {"logprobs", "integer in 0..20",
-     [](const Value& v, Draft& d) {
+     [](const Value& v, RequestBuilder& d) {
        std::int32_t top = 0;
        if (Refusal refused = read_integer(v, 0, kTopLogprobsMax, top)) return refused;
        d.request.output.logprobs = top;
        return Refusal{};
      }},
     {"echo", "boolean: the prompt stands before the answer",
-     [](const Value& v, Draft& d) { return read_boolean(v, d.request.output.echo); }},
+     [](const Value& v, RequestBuilder& d) { return read_boolean(v, d.request.output.echo); }},
     {"best_of", "integer equal to n",
-     [](const Value& v, Draft& d) {
+     [](const Value& v, RequestBuilder& d) {
        std::int32_t best = 0;
        if (Refusal refused = read_integer(v, 1, 128, best)) return refused;
        if (best == d.request.base.choices) return Refusal{};
@@ -49,7 +49,7 @@ constexpr DraftField kFields[] = {
                                   best < d.request.base.choices ? "" : "unsupported_parameter")};
      }},
     {"allow_special", "boolean, true: special tokens in a text prompt are recognised",
-     [](const Value& v, Draft& d) {
+     [](const Value& v, RequestBuilder& d) {
        bool allow = true;
        if (Refusal refused = read_boolean(v, allow)) return refused;
        for (PromptInput& prompt : d.request.prompts) prompt.allow_special = allow;
@@ -63,9 +63,9 @@ class CompletionResponder final : public OpenAiResponder {
       : OpenAiResponder(request, model),
         choices_per_prompt_(static_cast<std::size_t>(request.base.choices)),
         choices_(num_choices()) {
-    if (options().token_ids || request.scores_prompts())
+    if (options().token_ids || request.wants_prompt_logprobs())
       for (const Request& one : request.requests) prompt_ids_.push_back(one.prompt);
-    if (request.scores_prompts()) prompt_logprobs_ = request.prompt_logprobs;
+    if (request.wants_prompt_logprobs()) prompt_logprobs_ = request.prompt_logprobs;
     if (!options().echo) return;
     for (std::size_t i = 0; i < request.requests.size(); ++i) {
       const PromptInput& prompt = request.prompts[i];
@@ -75,7 +75,7 @@ class CompletionResponder final : public OpenAiResponder {
     }
   }
 
-  void begin(const Started& started, std::string& out) override {
+  void begin(const AnswerStart& started, std::string& out) override {
     begin_head(started, "cmpl-", "text_completion");
     for (std::size_t i = 0; i < choices_.size() && options().echo; ++i) echo(i, out);
   }
@@ -250,7 +250,7 @@ class CompletionResponder final : public OpenAiResponder {
 
 }  // namespace
 
-std::span<const DraftField> completion_fields() {
+std::span<const RequestField> completion_fields() {
   return kFields;
 }
 
@@ -306,9 +306,9 @@ Refusal read_completion(const Json& body, const Model& model, GenerationRequest&
   if (prompt == nullptr)
     return wrong_field("prompt", "prompt must be a string, found nothing", "invalid_prompt");
   if (Refusal refused = read_prompts(*prompt, "prompt", model, request.prompts)) return refused;
-  Draft draft{.model = model, .request = request};
-  if (Refusal refused = read_body(body, kFields, draft)) return refused;
-  return settle(draft);
+  RequestBuilder builder{.model = model, .request = request};
+  if (Refusal refused = read_body(body, kFields, builder)) return refused;
+  return settle(builder);
 }
 
 std::unique_ptr<Responder> respond_completion(const GenerationRequest& request,

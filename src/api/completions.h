@@ -6,12 +6,12 @@
 
 #include "api/generation.h"
 #include "api/responder.h"
-#include "api/sampling_fields.h"
+#include "api/shared_fields.h"
 
 namespace koho::api {
 
 /// The fields of this API beside the shared ones.
-std::span<const DraftField> completion_fields();
+std::span<const RequestField> completion_fields();
 
 /// Everything but encode().
 Refusal read_completion(const chat::Json& body, const Model& model, GenerationRequest& request);

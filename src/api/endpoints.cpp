@@ -15,7 +15,7 @@ constexpr GenerationEndpoint kGeneration[] = {
     {"/v1/chat/completions", "messages", read_chat_completion, respond_chat_completion},
     {"/v1/completions", "prompt", read_completion, respond_completion},
     {"/generate", "prompt", read_generate, respond_generate},
-    {"/v1/messages", "messages", read_messages, respond_messages, in_anthropic_words},
+    {"/v1/messages", "messages", read_messages, respond_messages, reword_for_anthropic},
     {"/v1/responses", "input", read_response, respond_response},
 };
 

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "api/chat_completions.h"
-#include "api/sampling_fields.h"
+#include "api/shared_fields.h"
 
 namespace koho::api {
 namespace {
@@ -26,21 +26,21 @@ bool holds(std::span<const std::string_view> names, std::string_view name) {
 }  // namespace
 
 Refusal read_extensions(const chat::Json& body, const Model& model, GenerationRequest& request) {
-  Draft draft{.model = model, .request = request};
-  const auto read = [&](const DraftField& field) -> Refusal {
+  RequestBuilder builder{.model = model, .request = request};
+  const auto read = [&](const RequestField& field) -> Refusal {
     const auto at = std::ranges::find(request.unknown_fields, field.name);
     if (at == request.unknown_fields.end()) return {};
     request.unknown_fields.erase(at);
     const chat::Json* json = body.given(field.name);
-    return json == nullptr ? Refusal{} : field.read({.name = field.name, .json = *json}, draft);
+    return json == nullptr ? Refusal{} : field.read({.name = field.name, .json = *json}, builder);
   };
-  for (const DraftField& field : shared_fields())
+  for (const RequestField& field : shared_fields())
     if (!holds(kWithoutPlace, field.name))
       if (Refusal refused = read(field)) return refused;
-  for (const DraftField& field : chat_completion_fields())
+  for (const RequestField& field : chat_completion_fields())
     if (holds(kOfChat, field.name))
       if (Refusal refused = read(field)) return refused;
-  return settle(draft);
+  return settle(builder);
 }
 
 }  // namespace koho::api

@@ -197,7 +197,7 @@ Status read_allowed_tools(const chat::Json& choice, ToolChoice& out) {
   return {};
 }
 
-Result<std::vector<Token>> tokenise(const PromptInput& prompt, const Tokenizer* tokenizer) {
+Result<std::vector<Token>> tokenize(const PromptInput& prompt, const Tokenizer* tokenizer) {
   if (!prompt.is_text) return prompt.ids;
   return prompt.allow_special ? tokenizer->encode_with_special(prompt.text)
                               : tokenizer->encode(prompt.text);
@@ -265,7 +265,7 @@ Refusal settle_tool_choice(GenerationRequest& request, const Model& model) {
   if (!forced && request.constraint) {
     // An answer of the form that response_format asks for, or calls.
     request.constraint =
-        Constraint::either({*std::move(request.constraint), std::move(constraint)});
+        Constraint::union_of({*std::move(request.constraint), std::move(constraint)});
     return {};
   }
   request.constraint = std::move(constraint);
@@ -283,7 +283,7 @@ Refusal settle_conversation(GenerationRequest& request, const Model& model) {
       !conversation.tools.empty() && request.tool_choice.kind != ToolChoice::Kind::none;
   if (calls && request.constraint)
     request.base.reasoning_banned = model.tag_ids[static_cast<std::size_t>(chat::Tag::call_open)];
-  if (const Status status = chat::normalise(conversation); !status.ok())
+  if (const Status status = chat::normalize(conversation); !status.ok())
     return to_api_error(status.error());
   if (!conversation.enable_thinking) conversation.enable_thinking = model.enable_thinking;
   if (!conversation.clear_thinking) {
@@ -314,14 +314,14 @@ Refusal encode(GenerationRequest& request, const Model& model, std::string_view 
   for (PromptInput& prompt : request.prompts) {
     if (prompt.is_text && model.tokenizer == nullptr) return no_text_side();
     Request one = request.base;
-    Result<std::vector<Token>> ids = tokenise(prompt, model.tokenizer);
+    Result<std::vector<Token>> ids = tokenize(prompt, model.tokenizer);
     if (!ids.ok()) return to_api_error(ids.error());
     one.prompt = std::move(*ids);
     if (request.truncate_to && one.prompt.size() > static_cast<std::size_t>(*request.truncate_to))
       one.prompt.erase(one.prompt.begin(), one.prompt.end() - *request.truncate_to);
     tokens += static_cast<std::int64_t>(one.prompt.size());
     if (&prompt == &request.prompts.back()) request.prompt_tokens = tokens;
-    one.begins_in_reasoning =
+    one.starts_in_reasoning =
         !one.prompt.empty() && one.reasoning_begin >= 0 && one.prompt.back() == one.reasoning_begin;
     if (Refusal refused = settle_lengths(request, model, asked_in, one)) return refused;
     request.requests.push_back(std::move(one));

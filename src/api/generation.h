@@ -53,8 +53,8 @@ struct OutputOptions {
   bool separate_reasoning = true;  // else thoughts are content, up to </think>
   bool stream_reasoning = true;    // else a stream tells them in one piece, when they are over
   bool timings = false;
-  bool sealed_reasoning = false;  // responses: thoughts in a form that clients send back unread
-  std::optional<int> logprobs;    // alternatives beside the chosen token's
+  bool encoded_reasoning = false;  // responses: thoughts in a form that clients send back unread
+  std::optional<int> logprobs;     // alternatives beside the chosen token's
 };
 
 /// What the model thinks of a prompt's token, given those before it.
@@ -90,7 +90,7 @@ struct GenerationRequest {
 
   /// Whether the prompts' own tokens are scored: then prompt_logprobs[prompt][i] is that of the
   /// token behind the first i + 1, filled in before the answer begins.
-  bool scores_prompts() const { return output.echo && output.logprobs.has_value(); }
+  bool wants_prompt_logprobs() const { return output.echo && output.logprobs.has_value(); }
   std::vector<std::vector<PromptLogprob>> prompt_logprobs;
 
   // Filled in by encode().
@@ -103,7 +103,7 @@ struct GenerationRequest {
 };
 
 /// A prompt's ids. Requires: a tokenizer, if it is text. Errors: as Tokenizer::encode.
-Result<std::vector<Token>> tokenise(const PromptInput& prompt, const Tokenizer* tokenizer);
+Result<std::vector<Token>> tokenize(const PromptInput& prompt, const Tokenizer* tokenizer);
 
 /// Renders and tokenises the prompts and settles the lengths. `asked_in` is the field that holds
 /// them ("messages", "prompt"), for messages. Cost: linear in the text; up to seconds for the

@@ -56,7 +56,7 @@ void append_usage(std::string& out, const Usage& usage) {
                  usage.reasoning_tokens);
 }
 
-void append_timings(std::string& out, const Ended& ended) {
+void append_timings(std::string& out, const AnswerTotals& ended) {
   const Timings& timings = ended.timings;
   const auto ms = [](std::int64_t us) { return static_cast<double>(us) / 1e3; };
   fmt::format_to(std::back_inserter(out),

@@ -22,7 +22,7 @@ void append_stop_reason(std::string& out, const Piece& piece, const Model& model
 /// {"prompt_tokens", …, "prompt_tokens_details": {"cached_tokens"}, …}.
 void append_usage(std::string& out, const Usage& usage);
 /// {"queued_ms", …, "tokens_per_second"}.
-void append_timings(std::string& out, const Ended& ended);
+void append_timings(std::string& out, const AnswerTotals& ended);
 void append_ids(std::string& out, std::span<const Token> ids);
 
 /// The name of a token in logprobs: its text, or "token_id:7".

@@ -18,7 +18,7 @@
 
 namespace koho::api {
 
-/// Whether thoughts of earlier turns stay in the prompt when a request does not say.
+/// Whether reasoning of earlier turns stay in the prompt when a request does not say.
 enum class PreserveThinking : std::uint8_t { automatic, always, never };  // automatic: with tools
 
 struct Model {

@@ -23,7 +23,7 @@ class NativeResponder final : public OpenAiResponder {
   NativeResponder(const GenerationRequest& request, const Model& model)
       : OpenAiResponder(request, model), choices_(num_choices()) {}
 
-  void begin(const Started& started, std::string& /*out*/) override {
+  void begin(const AnswerStart& started, std::string& /*out*/) override {
     head() = R"({"id":")" + started.id + '"';
   }
 

@@ -15,7 +15,7 @@ OpenAiResponder::OpenAiResponder(const GenerationRequest& request, const Model& 
       reasoning_end_(request.base.reasoning_end) {
   for (const Request& one : request.requests)
     reasoning_.insert(reasoning_.end(), static_cast<std::size_t>(request.base.choices),
-                      one.begins_in_reasoning);
+                      one.starts_in_reasoning);
 }
 
 void OpenAiResponder::count(const Piece& piece) {
@@ -29,7 +29,7 @@ void OpenAiResponder::count(const Piece& piece) {
   reasoning_[choice] = reasons;
 }
 
-void OpenAiResponder::begin_head(const Started& started,
+void OpenAiResponder::begin_head(const AnswerStart& started,
                                  std::string_view prefix,
                                  std::string_view object) {
   usage_.prompt_tokens = started.prompt_tokens;
@@ -96,7 +96,7 @@ void OpenAiResponder::append_outcome(const Outcome& outcome, std::string& out) c
   append_ids(out, outcome.ids);
 }
 
-void OpenAiResponder::append_totals(const Ended& ended, bool usage, std::string& out) const {
+void OpenAiResponder::append_totals(const AnswerTotals& ended, bool usage, std::string& out) const {
   if (usage) {
     out += R"(,"usage":)";
     append_usage(out, ended.usage);
@@ -108,7 +108,7 @@ void OpenAiResponder::append_totals(const Ended& ended, bool usage, std::string&
   out += '}';
 }
 
-void OpenAiResponder::end(const Ended& ended, std::string& out) {
+void OpenAiResponder::end(const AnswerTotals& ended, std::string& out) {
   if (stream_) {
     if (options_.include_usage || options_.timings) {
       out += "data: " + head_ + R"(,"choices":[])";

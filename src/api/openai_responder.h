@@ -15,7 +15,7 @@ namespace koho::api {
 
 class OpenAiResponder : public Responder {
  public:
-  void end(const Ended& ended, std::string& out) final;
+  void end(const AnswerTotals& ended, std::string& out) final;
   void fail(const ApiError& error, std::string& out) final;
   void ping(std::string& out) final;
 
@@ -36,7 +36,7 @@ class OpenAiResponder : public Responder {
   std::size_t num_choices() const { return num_choices_; }
 
   /// Begins the head: the id with its prefix, the object's name unless it is "", the model.
-  void begin_head(const Started& started, std::string_view prefix, std::string_view object);
+  void begin_head(const AnswerStart& started, std::string_view prefix, std::string_view object);
   /// A member of the body or of every chunk, before "choices".
   std::string& head() { return head_; }
 
@@ -58,7 +58,7 @@ class OpenAiResponder : public Responder {
   /// The choice of a whole answer: one JSON object.
   virtual void append_choice(std::size_t choice, std::string& out) const = 0;
 
-  void append_totals(const Ended& ended, bool usage, std::string& out) const;
+  void append_totals(const AnswerTotals& ended, bool usage, std::string& out) const;
 
   const Model& model_;
   bool stream_;

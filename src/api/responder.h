@@ -30,7 +30,7 @@ struct Piece {
 };
 
 /// All choices together.
-struct Ended {
+struct AnswerTotals {
   Usage usage{};
   Timings timings{};
 
@@ -43,7 +43,7 @@ struct Ended {
 };
 
 /// What is known before the first token.
-struct Started {
+struct AnswerStart {
   std::string id{};  // without the API's prefix ("chatcmpl-")
   std::int64_t created = 0;
   std::int64_t prompt_tokens = 0;
@@ -53,10 +53,10 @@ class Responder {
  public:
   virtual ~Responder() = default;
   /// Called once, first. In a stream, what comes before the first piece.
-  virtual void begin(const Started& started, std::string& out) = 0;
+  virtual void begin(const AnswerStart& started, std::string& out) = 0;
   virtual void piece(const Piece& piece, std::string& out) = 0;
   /// The end of a complete answer; nothing is called after it.
-  virtual void end(const Ended& ended, std::string& out) = 0;
+  virtual void end(const AnswerTotals& ended, std::string& out) = 0;
   /// The end of an answer that broke off after begin(). In a stream: the error as an event and the
   /// stream's end. Otherwise nothing was sent yet: appends nothing, the server answers with the
   /// error's own status.

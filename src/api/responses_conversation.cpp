@@ -160,9 +160,9 @@ class ItemReader {
       KOHO_TRY_ASSIGN(text, text_of(*content, field + ".content", {"reasoning_text", "text"}));
     }
     if (text.empty()) {
-      KOHO_TRY_ASSIGN(const std::optional<std::string> sealed,
+      KOHO_TRY_ASSIGN(const std::optional<std::string> encoded,
                       optional_string(item, "encrypted_content", field));
-      if (sealed) text = open_reasoning(*sealed);
+      if (encoded) text = decode_reasoning(*encoded);
     }
     if (text.empty()) {
       if (const Json* summary = item.given("summary")) {
@@ -244,8 +244,8 @@ Result<Conversation> read_responses_conversation(const Json& request,
   return conversation;
 }
 
-std::string seal_reasoning(std::string_view text) {
-  std::string sealed(kSeal);
+std::string encode_reasoning(std::string_view text) {
+  std::string encoded(kSeal);
   for (std::size_t i = 0; i < text.size(); i += 3) {
     std::uint32_t bits = 0;
     for (std::size_t j = 0; j < 3; ++j) {
@@ -254,18 +254,18 @@ std::string seal_reasoning(std::string_view text) {
     }
     const std::size_t digits = std::min<std::size_t>(3, text.size() - i) + 1;
     for (std::size_t j = 0; j < 4; ++j)
-      sealed += j < digits ? kBase64[bits >> (18 - 6 * j) & 63U] : '=';
+      encoded += j < digits ? kBase64[bits >> (18 - 6 * j) & 63U] : '=';
   }
-  return sealed;
+  return encoded;
 }
 
-std::string open_reasoning(std::string_view sealed) {
-  if (!sealed.starts_with(kSeal)) return {};
-  sealed.remove_prefix(kSeal.size());
+std::string decode_reasoning(std::string_view encoded) {
+  if (!encoded.starts_with(kSeal)) return {};
+  encoded.remove_prefix(kSeal.size());
   std::string text;
   std::uint32_t bits = 0;
   int num_bits = 0;
-  for (const char c : sealed) {
+  for (const char c : encoded) {
     if (c == '=') break;
     const std::size_t digit = kBase64.find(c);
     if (digit == std::string_view::npos) return {};

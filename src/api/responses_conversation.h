@@ -22,8 +22,8 @@ Result<chat::Conversation> read_responses_conversation(const chat::Json& request
                                                        std::vector<std::string>& left_out);
 
 /// What a reasoning item carries for clients that send back nothing else of it: the text, in a form
-/// that they pass on unread; and the text again, "" if `sealed` is none of ours.
-std::string seal_reasoning(std::string_view text);
-std::string open_reasoning(std::string_view sealed);
+/// that they pass on unread; and the text again, "" if `encoded` is none of ours.
+std::string encode_reasoning(std::string_view text);
+std::string decode_reasoning(std::string_view encoded);
 
 }  // namespace koho::api

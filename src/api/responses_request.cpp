@@ -139,10 +139,10 @@ Result<bool> wants_sealed_reasoning(const Json& body) {
   const Json* include = body.given("include");
   if (include == nullptr) return false;
   if (!include->is_array()) return wrong_kind("include", "an array of strings", include);
-  bool sealed = false;
+  bool encoded = false;
   for (const Json& item : include->items)
-    sealed = sealed || item == Json::string("reasoning.encrypted_content");
-  return sealed;
+    encoded = encoded || item == Json::string("reasoning.encrypted_content");
+  return encoded;
 }
 
 /// The fields of the request that a response repeats, each after a comma.
@@ -201,7 +201,7 @@ Status read_body(const Json& body, GenerationRequest& request) {
   KOHO_TRY_ASSIGN(request.stream, boolean_or(body, "stream", {}, false));
   if (const Json* user = body.given("user"); user != nullptr && user->is_string())
     request.user = user->text;
-  KOHO_TRY_ASSIGN(request.output.sealed_reasoning, wants_sealed_reasoning(body));
+  KOHO_TRY_ASSIGN(request.output.encoded_reasoning, wants_sealed_reasoning(body));
   for (const std::string& key : body.keys)
     if (std::ranges::find(kKnownFields, key) == kKnownFields.end())
       request.unknown_fields.push_back(key);

@@ -42,11 +42,11 @@ class ResponsesResponder final : public Responder {
  public:
   explicit ResponsesResponder(const GenerationRequest& request)
       : stream_(request.stream),
-        sealed_reasoning_(request.output.sealed_reasoning),
+        sealed_reasoning_(request.output.encoded_reasoning),
         model_(request.model),
         echo_(request.echo) {}
 
-  void begin(const Started& started, std::string& out) override {
+  void begin(const AnswerStart& started, std::string& out) override {
     id_ = started.id;
     created_ = started.created;
     for (const std::string_view type : {"response.created", "response.in_progress"}) {
@@ -62,7 +62,7 @@ class ResponsesResponder final : public Responder {
     if (piece.finish != Finish::none) finish_ = piece.finish;
   }
 
-  void end(const Ended& ended, std::string& out) override {
+  void end(const AnswerTotals& ended, std::string& out) override {
     const bool cut = finish_ == Finish::length;
     leave(cut ? "incomplete" : "completed", out);
     // Clients take a response without any item for an error.
@@ -231,7 +231,7 @@ class ResponsesResponder final : public Responder {
         out += ']';
         if (sealed_reasoning_) {
           out += ',';
-          append_field(out, "encrypted_content", seal_reasoning(item_.text));
+          append_field(out, "encrypted_content", encode_reasoning(item_.text));
         }
         break;
       case ItemKind::function_call:

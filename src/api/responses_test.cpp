@@ -65,11 +65,11 @@ TEST(Responses, ReadsAStringWithInstructions) {
 }
 
 TEST(Responses, ReadsReasoningCallsAndOutputsAsOneTurn) {
-  const std::string sealed = seal_reasoning("Look it up.");
+  const std::string encoded = encode_reasoning("Look it up.");
   for (const std::string& reasoning :
        {std::string(R"("content": [{"type": "reasoning_text", "text": "Look it up."}])"),
         std::string(R"("summary": [{"type": "summary_text", "text": "Look it up."}])"),
-        R"("summary": [], "encrypted_content": ")" + sealed + "\""}) {
+        R"("summary": [], "encrypted_content": ")" + encoded + "\""}) {
     const std::string text = prompt(
         R"("input": [{"role": "developer", "content": "D"},
                      {"type": "message", "role": "user",
@@ -90,12 +90,12 @@ TEST(Responses, ReadsReasoningCallsAndOutputsAsOneTurn) {
   }
 }
 
-TEST(Responses, SealsReasoningOfAnyLength) {
+TEST(Responses, EncodesReasoningOfAnyLength) {
   for (const std::string text : {"", "a", "ab", "abc", "abcd", "h\u00e9l\u00e9\n\"x\""})
-    EXPECT_EQ(open_reasoning(seal_reasoning(text)), text);
-  EXPECT_EQ(open_reasoning("gAAAA"), "");
-  EXPECT_EQ(open_reasoning("koho1:*"), "");
-  EXPECT_EQ(open_reasoning("koho1:/w=="), "") << "not UTF-8";
+    EXPECT_EQ(decode_reasoning(encode_reasoning(text)), text);
+  EXPECT_EQ(decode_reasoning("gAAAA"), "");
+  EXPECT_EQ(decode_reasoning("koho1:*"), "");
+  EXPECT_EQ(decode_reasoning("koho1:/w=="), "") << "not UTF-8";
 }
 
 TEST(Responses, TakesTheFieldsOfOtherApisUnderTheirNames) {

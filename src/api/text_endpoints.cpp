@@ -10,7 +10,7 @@
 #include "api/completions.h"
 #include "api/field_table.h"
 #include "api/json_text.h"
-#include "api/sampling_fields.h"
+#include "api/shared_fields.h"
 
 namespace koho::api {
 namespace {
@@ -64,7 +64,7 @@ Refusal tokenise_prompt(const Json& body, const Model& model, std::vector<Token>
     if (Refusal refused = read_boolean({.name = "allow_special", .json = *json}, allow_special))
       return refused;
   Result<std::vector<Token>> encoded =
-      tokenise({.text = prompt->text, .allow_special = allow_special}, model.tokenizer);
+      tokenize({.text = prompt->text, .allow_special = allow_special}, model.tokenizer);
   if (!encoded.ok()) return to_api_error(encoded.error());
   ids = std::move(*encoded);
   return {};

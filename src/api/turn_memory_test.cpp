@@ -25,7 +25,7 @@ chat::Conversation conversation(std::string_view messages, bool keep_thinking = 
       *chat::parse_json(R"({"messages": [)" + std::string(messages) + "]}"));
   read.add_generation_prompt = true;
   if (keep_thinking) read.clear_thinking = false;
-  EXPECT_TRUE(chat::normalise(read).ok());
+  EXPECT_TRUE(chat::normalize(read).ok());
   return read;
 }
 
@@ -119,13 +119,13 @@ TEST(TurnMemory, GivesAnAnswerBackAsItWasSampled) {
   EXPECT_EQ(third.turns_replayed, 2);
 }
 
-TEST(TurnMemory, GivesThoughtsBackThatTheClientLeftOut) {
+TEST(TurnMemory, RestoresReasoningThatTheClientLeftOut) {
   Answered known;
   EXPECT_TRUE(begins_with(encode(known.memory, conversation(text(kAsked, kBare, kNext))).ids,
                           known.history));
 }
 
-TEST(TurnMemory, LeavesThoughtsOutWhereTheTemplateDoes) {
+TEST(TurnMemory, LeavesReasoningOutWhereTheTemplateDoes) {
   Answered known;
   for (const std::string_view answer : {kAnswered, kBare}) {
     const EncodedTurns next =

@@ -17,8 +17,8 @@
 #include "app/command.h"
 #include "app/constraint_flags.h"
 #include "app/line_reader.h"
+#include "app/model_flags.h"
 #include "app/sampling_flags.h"
-#include "app/subject.h"
 #include "base/log.h"
 #include "runtime/runtime.h"
 
@@ -32,7 +32,7 @@ constexpr std::size_t kOutputLineBytesMax = std::size_t{256} << 20U;
 struct BatchOptions {
   std::string input;
   std::string output;
-  SubjectOptions subject;
+  ModelFlags selected;
   std::string experts = "whole";
   std::string attention = "tp";
   std::string kv_dtype = "bf16";
@@ -304,7 +304,8 @@ class BatchRun {
 
 RuntimeOptions runtime_options(const BatchOptions& options) {
   RuntimeOptions runtime = options.runtime;
-  runtime.experts = options.experts == "sliced" ? ExpertLayout::sliced : ExpertLayout::whole;
+  runtime.experts =
+      options.experts == "sliced" ? ExpertLayout::tensor_parallel : ExpertLayout::expert_parallel;
   runtime.attention =
       options.attention == "dp" ? AttentionLayout::data_parallel : AttentionLayout::tensor_parallel;
   runtime.kv_dtype = options.kv_dtype == "fp8" ? DType::f8_e4m3 : DType::bf16;
@@ -319,8 +320,8 @@ RuntimeOptions runtime_options(const BatchOptions& options) {
 Status run_batch(const BatchOptions& options) {
   KOHO_TRY_ASSIGN(LineReader input, LineReader::open(options.input, kInputLineBytesMax));
   // Before OUT is touched.
-  KOHO_TRY_ASSIGN(Subject subject, open_subject(options.subject));
-  KOHO_TRY(options.sampling.validate(static_cast<std::int32_t>(subject.config.vocab_size)));
+  KOHO_TRY_ASSIGN(SelectedModel selected, load_selected_model(options.selected));
+  KOHO_TRY(options.sampling.validate(static_cast<std::int32_t>(selected.config.vocab_size)));
   KOHO_TRY_ASSIGN(BatchOutput output,
                   BatchOutput::open(options.output, {.line_bytes_max = kOutputLineBytesMax,
                                                      .restart = options.restart}));
@@ -328,7 +329,7 @@ Status run_batch(const BatchOptions& options) {
     log::info("{}: goes on after {} lines; {} bytes of a torn line dropped", options.output,
               output.lines_found(), output.bytes_dropped());
   KOHO_TRY_ASSIGN(const std::unique_ptr<Runtime> runtime,
-                  start_runtime(subject, runtime_options(options)));
+                  start_runtime(selected, runtime_options(options)));
   listen_for_signals();
   return BatchRun(*runtime, options.sampling, std::move(input), std::move(output)).run();
 }
@@ -362,7 +363,7 @@ Runner add_batch(CommandLine& command) {
   command.add_option("output", options->output, "Answers, one a line; - is standard output")
       ->required()
       ->type_name("OUT.jsonl");
-  add_subject_flags(command, options->subject);
+  add_model_flags(command, options->selected);
   command.add_flag("--restart", options->restart, "Empty OUT first instead of going on");
   command.add_option("--concurrency", runtime.sequences_max, "Answers computed at once")
       ->check(at_least(1))

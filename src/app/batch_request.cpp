@@ -202,10 +202,10 @@ Status BatchRequestReader::read_prompt(const Json& json, Request& request) const
     if (json.given("add_generation_prompt") == nullptr) conversation.add_generation_prompt = true;
     if (conversation.messages.empty())
       return make_error(ErrorCode::invalid_argument, "messages must not be empty");
-    KOHO_TRY(chat::normalise(conversation));
+    KOHO_TRY(chat::normalize(conversation));
     KOHO_TRY_ASSIGN(request.prompt, text->encode(conversation));
   }
-  request.begins_in_reasoning = !request.prompt.empty() && request.reasoning_begin >= 0 &&
+  request.starts_in_reasoning = !request.prompt.empty() && request.reasoning_begin >= 0 &&
                                 request.prompt.back() == request.reasoning_begin;
   return {};
 }

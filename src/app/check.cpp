@@ -13,7 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/command.h"
-#include "app/units.h"
+#include "app/number_format.h"
 #include "chat/prompt_tokens.h"
 #include "chat/template_choice.h"
 #include "model/model_files.h"
@@ -85,7 +85,7 @@ void print_text(const CheckOptions& options, const ModelFiles& files, const Text
              "({})\n",
              stats.num_tensors, bytes_text(stats.tensor_bytes), stats.num_copied,
              bytes_text(stats.copied_bytes))
-      << fmt::format("  linears   {}\n", quantisation_text(files.weights.linears));
+      << fmt::format("  linears   {}\n", quantization_text(files.weights.linears));
   if (text.ids > 0)
     std::cout << fmt::format("  text      {} token ids, chat template {}\n", text.ids,
                              text.chat_template);

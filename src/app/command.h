@@ -26,9 +26,9 @@ struct Command {
 // One function a command, each defined in the file of its name.
 Runner add_batch(CommandLine& command);
 Runner add_bench(CommandLine& command);
-Runner add_bench_latency(CommandLine& command);   // below bench
-Runner add_bench_ops(CommandLine& command);       // below bench
-Runner add_bench_requests(CommandLine& command);  // bench itself
+Runner add_bench_latency(CommandLine& command);     // below bench
+Runner add_bench_ops(CommandLine& command);         // below bench
+Runner add_bench_throughput(CommandLine& command);  // bench itself
 Runner add_check(CommandLine& command);
 Runner add_inspect(CommandLine& command);
 Runner add_logits(CommandLine& command);

@@ -14,8 +14,8 @@
 #include <nlohmann/json.hpp>
 
 #include "app/command.h"
+#include "app/number_format.h"
 #include "app/tensor_listing.h"
-#include "app/units.h"
 #include "base/mapped_file.h"
 #include "model/memory_plan.h"
 #include "model/model_files.h"
@@ -128,7 +128,7 @@ Json plan_json(const InspectOptions& options, const Subject& subject) {
   const std::int64_t context =
       options.context > 0 ? options.context : subject.config.max_position_embeddings;
   const ExpertLayout layout =
-      options.experts == "whole" ? ExpertLayout::whole : ExpertLayout::sliced;
+      options.experts == "whole" ? ExpertLayout::expert_parallel : ExpertLayout::tensor_parallel;
   const AttentionLayout attention =
       options.attention == "dp" ? AttentionLayout::data_parallel : AttentionLayout::tensor_parallel;
   Json lines = Json::array();
@@ -261,7 +261,7 @@ void print_text(const InspectOptions& options, const Subject& subject) {
                            kv_bytes_per_token(config, DType::f8_e4m3));
   if (subject.linears)
     std::cout << fmt::format("  linear layers              {}\n",
-                             quantisation_text(*subject.linears));
+                             quantization_text(*subject.linears));
   print_plan(report, options);
   print_tensors(subject);
   for (const std::string& warning : subject.warnings) std::cout << "\nwarning: " << warning << '\n';

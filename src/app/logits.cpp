@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "app/command.h"
-#include "app/id_file.h"
-#include "app/subject.h"
+#include "app/model_flags.h"
+#include "app/token_id_file.h"
 #include "base/arithmetic.h"
 #include "comm/one_rank.h"
 #include "worker/device.h"
@@ -20,7 +20,7 @@ namespace koho::app {
 namespace {
 
 struct LogitsOptions {
-  SubjectOptions subject;
+  ModelFlags selected;
   std::string ids;
   std::string out;
   std::int64_t chunk = 512;
@@ -75,7 +75,7 @@ Status write_logits(Worker& worker,
                     NumpyWriter& file) {
   std::vector<std::int32_t> places;  // pages in order
   for (std::int32_t page = 0; page < ceil_div<std::int64_t>(std::ssize(ids), kPageTokens); ++page)
-    places.insert(places.end(), {worker.page_place(0, page), page});
+    places.insert(places.end(), {worker.page_table_index(0, page), page});
   StepOutput output;
   std::vector<float> logits;
   for (std::size_t begin = 0; begin < ids.size(); begin += static_cast<std::size_t>(chunk_max)) {
@@ -88,21 +88,21 @@ Status write_logits(Worker& worker,
     const std::vector<std::int64_t> slots(positions.begin(), positions.end());  // pages in order
     const std::array<std::int32_t, 2> query_starts{0, static_cast<std::int32_t>(count)};
     const std::array<std::int32_t, 1> context{end};
-    const std::array<std::int32_t, 1> seats{0};
+    const std::array<std::int32_t, 1> batch_slots{0};
     const StepInput input{.token_ids = ids.subspan(begin, count),
                           .positions = positions,
                           .slots = slots,
                           .query_starts = query_starts,
                           .context_lengths = context,
-                          .seats = seats,
+                          .batch_slots = batch_slots,
                           .decodes = count == 1 ? 1 : 0,
                           .logit_rows = rows,
-                          .sample_seats = {},
+                          .sample_batch_slots = {},
                           .sampling = {},
                           .biases = {},
                           .masks = {},
-                          .page_places = places,
-                          .output_words = {},
+                          .page_table_updates = places,
+                          .output_record_updates = {},
                           .page_copies = {}};
     KOHO_TRY(worker.step(input, output));
     logits.resize(static_cast<std::size_t>(output.logits.elements()));
@@ -114,10 +114,10 @@ Status write_logits(Worker& worker,
 }
 
 Status run(const LogitsOptions& options) {
-  KOHO_TRY_ASSIGN(const std::vector<std::int32_t> ids, read_id_file(options.ids));
+  KOHO_TRY_ASSIGN(const std::vector<std::int32_t> ids, read_token_id_file(options.ids));
   if (ids.empty())
     return make_error(ErrorCode::invalid_argument, "{} holds no token ids", options.ids);
-  KOHO_TRY_ASSIGN(const Subject model, open_subject(options.subject));
+  KOHO_TRY_ASSIGN(const SelectedModel model, load_selected_model(options.selected));
   const auto tokens = static_cast<std::int64_t>(ids.size());
   if (tokens > model.config.max_position_embeddings)
     return make_error(ErrorCode::invalid_argument, "{} tokens exceed the model's {} positions",
@@ -147,7 +147,7 @@ Status run(const LogitsOptions& options) {
 
 Runner add_logits(CommandLine& command) {
   auto options = std::make_shared<LogitsOptions>();
-  add_subject_flags(command, options->subject);
+  add_model_flags(command, options->selected);
   command.add_option("--ids", options->ids, "A file with a JSON array of token ids")->required();
   command.add_option("--out", options->out, "The .npy file to write: float32 [tokens, vocabulary]")
       ->required();

@@ -48,7 +48,7 @@ Result<std::string> render_line(const std::string& line,
                                 bool normalise) {
   KOHO_TRY_ASSIGN(const chat::Json request, chat::parse_json(line));
   KOHO_TRY_ASSIGN(chat::Conversation conversation, chat::read_conversation(request));
-  if (normalise) KOHO_TRY(chat::normalise(conversation));
+  if (normalise) KOHO_TRY(chat::normalize(conversation));
   KOHO_TRY_ASSIGN(const chat::Prompt prompt, chat::render(conversation, style));
   std::string quoted;
   chat::append_json_string(quoted, prompt.text());

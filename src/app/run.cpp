@@ -11,9 +11,9 @@
 #include "app/answer_display.h"
 #include "app/command.h"
 #include "app/constraint_flags.h"
-#include "app/id_file.h"
 #include "app/line_reader.h"
 #include "app/sampling_flags.h"
+#include "app/token_id_file.h"
 #include "base/arithmetic.h"
 #include "chat/json.h"
 #include "chat/message.h"
@@ -110,7 +110,7 @@ Result<Answer> answer(Runtime& runtime,
   Request request = runtime.default_request();
   request.prompt.assign(prompt.begin(), prompt.end());
   flags.apply(request);
-  request.begins_in_reasoning = !request.prompt.empty() && request.reasoning_begin >= 0 &&
+  request.starts_in_reasoning = !request.prompt.empty() && request.reasoning_begin >= 0 &&
                                 request.prompt.back() == request.reasoning_begin;
   if (constraint) {
     if (runtime.text() == nullptr)
@@ -173,7 +173,7 @@ chat::Conversation start_conversation(const RunOptions& options) {
 
 Result<std::vector<std::int32_t>> prompt_ids(const RunOptions& options,
                                              const std::optional<LoadedText>& text) {
-  if (!options.prompt_ids.empty()) return read_id_file(options.prompt_ids);
+  if (!options.prompt_ids.empty()) return read_token_id_file(options.prompt_ids);
   if (!text)
     return make_error(ErrorCode::not_found,
                       "{} has no tokenizer.json; give token ids with --prompt-ids", options.model);

@@ -19,11 +19,11 @@
 #include "api/completions.h"
 #include "app/build_info.h"
 #include "app/command.h"
+#include "app/number_format.h"
 #include "app/serve_options.h"
-#include "app/units.h"
 #include "base/load_progress.h"
 #include "base/log.h"
-#include "server/runtime_serving.h"
+#include "server/served_model.h"
 #include "server/server.h"
 #include "worker/device.h"
 
@@ -225,7 +225,7 @@ int serve(ServeOptions options) {
   server::ServiceManager manager(options.service_manager, clock);
   LoadProgress progress(clock);
   std::unique_ptr<Runtime> runtime;
-  std::unique_ptr<server::Serving> serving;  // outlives the server
+  std::unique_ptr<server::ServedModel> serving;  // outlives the server
   Result<std::unique_ptr<server::Server>> server = server::Server::start(options.server, clock);
   if (!server.ok()) return fail(server.error(), server_exit_code(server.error()));
   server::Core& core = (*server)->core();
@@ -246,7 +246,7 @@ int serve(ServeOptions options) {
       Runtime::start(std::move(opened->model), std::move(opened->text), options.runtime);
   if (!started.ok()) return fail(started.error(), exit_code_of(started.error()));
   runtime = std::move(*started);
-  serving = std::make_unique<server::Serving>(server::serving_of(*runtime, options.names));
+  serving = std::make_unique<server::ServedModel>(server::served_model_of(*runtime, options.names));
   serving->model.any_name = options.any_name;
   serving->model.strict_fields = options.strict_fields;
   serving->model.preserve_thinking = options.preserve_thinking;
@@ -267,8 +267,8 @@ int serve(ServeOptions options) {
 /// The tables of docs/server.md.
 std::string fields_markdown() {
   std::string out = "| field | takes |\n|---|---|\n";
-  const auto add = [&out](std::span<const api::DraftField> fields, std::string_view where) {
-    for (const api::DraftField& field : fields)
+  const auto add = [&out](std::span<const api::RequestField> fields, std::string_view where) {
+    for (const api::RequestField& field : fields)
       out += fmt::format("| `{}`{} | {} |\n", field.name, where, field.takes);
   };
   add(api::chat_completion_fields(), " (chat)");

@@ -194,7 +194,7 @@ std::vector<ServeOption> make_table() {
        },
        [](const O& o) { return o.runtime.chat_template; }},
       {"Model", "--preserve-thinking,--reasoning-preserve", "WHEN",
-       "Keep thoughts of earlier turns: auto (with tools), always or never", Takes::value,
+       "Keep reasoning of earlier turns: auto (with tools), always or never", Takes::value,
        [](O& o, S v) -> Status {
          std::string word;
          KOHO_TRY(set_word(word, v, {"auto", "always", "never"}));
@@ -226,11 +226,12 @@ std::vector<ServeOption> make_table() {
        [](O& o, S v) -> Status {
          std::string word;
          KOHO_TRY(set_word(word, v, {"whole", "sliced"}));
-         o.runtime.experts = word == "whole" ? ExpertLayout::whole : ExpertLayout::sliced;
+         o.runtime.experts =
+             word == "whole" ? ExpertLayout::expert_parallel : ExpertLayout::tensor_parallel;
          return {};
        },
        [](const O& o) -> std::string {
-         return o.runtime.experts == ExpertLayout::whole ? "whole" : "sliced";
+         return o.runtime.experts == ExpertLayout::expert_parallel ? "whole" : "sliced";
        }},
       {"Compute", "--attention", "HOW",
        "How attention is split over ranks: tp shares every request, dp divides requests",
@@ -253,7 +254,8 @@ std::vector<ServeOption> make_table() {
        },
        nullptr},
       {"Compute", "--enable-expert-parallel", "", "The same as --experts whole", Takes::nothing,
-       [](O& o, S v) { return set_if_on(o.runtime.experts, ExpertLayout::whole, v); }, nullptr},
+       [](O& o, S v) { return set_if_on(o.runtime.experts, ExpertLayout::expert_parallel, v); },
+       nullptr},
       {"Compute", "--enable-dp-attention", "", "The same as --attention dp", Takes::nothing,
        [](O& o, S v) { return set_if_on(o.runtime.attention, AttentionLayout::data_parallel, v); },
        nullptr},
@@ -648,7 +650,8 @@ Status carry_over_sizes(ServeOptions& options) {
                         "--expert-parallel-size: experts are divided among all {} ranks, or sliced "
                         "over them (1), found {}",
                         runtime.ranks, size);
-    runtime.experts = size == runtime.ranks ? ExpertLayout::whole : ExpertLayout::sliced;
+    runtime.experts =
+        size == runtime.ranks ? ExpertLayout::expert_parallel : ExpertLayout::tensor_parallel;
   }
   if (const std::int64_t size = options.data_parallel_size.value_or(1);
       size != 1 && !(size == runtime.ranks && runtime.attention == AttentionLayout::data_parallel))

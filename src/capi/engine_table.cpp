@@ -41,34 +41,33 @@ Result<std::uintptr_t> EngineTable::insert(std::shared_ptr<Instance> instance) {
   const std::lock_guard lock(mutex_);
   process_.store(getpid());
   for (std::uint32_t i = 0; i < kEnginesMax; ++i) {
-    if (places_[i].instance) continue;
-    places_[i] = {next_generation(), std::move(instance)};
-    return to_number(
-        {.kind = HandleKind::engine, .engine = i, .generation = places_[i].generation});
+    if (slots_[i].instance) continue;
+    slots_[i] = {next_generation(), std::move(instance)};
+    return to_number({.kind = HandleKind::engine, .engine = i, .generation = slots_[i].generation});
   }
   return make_error(ErrorCode::resource_exhausted, "this process has {} engines; free one",
                     kEnginesMax);
 }
 
-Result<EngineTable::Place*> EngineTable::place(std::uintptr_t handle) {
+Result<EngineTable::Slot*> EngineTable::slot(std::uintptr_t handle) {
   const std::optional<Handle> named = to_handle(handle, HandleKind::engine);
   if (!named) return no_engine();
-  Place& place = places_[named->engine];
-  if (!place.instance || place.generation != named->generation) return no_engine();
-  return &place;
+  Slot& slot = slots_[named->engine];
+  if (!slot.instance || slot.generation != named->generation) return no_engine();
+  return &slot;
 }
 
 Result<std::shared_ptr<Instance>> EngineTable::find(std::uintptr_t handle) {
   KOHO_TRY(check_process());
   const std::lock_guard lock(mutex_);
-  KOHO_TRY_ASSIGN(const Place* found, place(handle));
+  KOHO_TRY_ASSIGN(const Slot* found, slot(handle));
   return found->instance;
 }
 
 Result<std::shared_ptr<Instance>> EngineTable::take(std::uintptr_t handle) {
   KOHO_TRY(check_process());
   const std::lock_guard lock(mutex_);
-  KOHO_TRY_ASSIGN(Place * found, place(handle));
+  KOHO_TRY_ASSIGN(Slot * found, slot(handle));
   return std::exchange(found->instance, nullptr);
 }
 

@@ -31,16 +31,16 @@ class EngineTable {
   std::uint32_t next_generation() { return ++generation_; }
 
  private:
-  struct Place {
+  struct Slot {
     std::uint32_t generation = 0;
     std::shared_ptr<Instance> instance;
   };
 
   Status check_process() const;
-  Result<Place*> place(std::uintptr_t handle);
+  Result<Slot*> slot(std::uintptr_t handle);
 
   std::mutex mutex_;
-  std::array<Place, kEnginesMax> places_{};
+  std::array<Slot, kEnginesMax> slots_{};
   std::atomic<std::uint32_t> generation_{0};
   std::atomic<std::int64_t> process_{0};  // whose threads the engines have; 0: none yet
 };

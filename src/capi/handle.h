@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the C ABI's handles are: numbers in the shape of pointers. A handle names a kind of thing, a
-// place in a table and the generation of what stood there, so one that was freed, belongs to
+// slot in a table and the generation of what stood there, so one that was freed, belongs to
 // another engine or was made up is recognised without touching memory.
 #pragma once
 
@@ -13,8 +13,8 @@ enum class HandleKind : std::uint8_t { engine = 0xE5, request = 0xA7 };
 
 struct Handle {
   HandleKind kind = HandleKind::engine;
-  std::uint32_t engine = 0;      // place among the engines, 6 bits
-  std::uint32_t index = 0;       // place among the engine's requests, 18 bits
+  std::uint32_t engine = 0;      // slot among the engines, 6 bits
+  std::uint32_t index = 0;       // slot among the engine's requests, 18 bits
   std::uint32_t generation = 0;  // of the engine, or of the request
 };
 

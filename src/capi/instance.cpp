@@ -27,7 +27,7 @@ Error why_ended(std::int64_t id, const Summary& summary) {
 
 }  // namespace
 
-/// Gives a place back, or an id, if what it was for does not come about: a refusal, or no memory.
+/// Gives a slot back, or an id, if what it was for does not come about: a refusal, or no memory.
 template <typename Undo>
 class Instance::Unless {
  public:
@@ -72,11 +72,11 @@ Result<std::shared_ptr<Instance>> Instance::start(const std::filesystem::path& m
 
 Instance::Instance(std::unique_ptr<Runtime> runtime)
     : runtime_(std::move(runtime)),
-      places_(static_cast<std::size_t>(runtime_->engine().limits().requests_max)),
-      ready_(places_.size()) {
-  free_places_.reserve(places_.size());
-  for (std::size_t i = places_.size(); i > 0; --i)
-    free_places_.push_back(static_cast<std::uint32_t>(i - 1));
+      slots_(static_cast<std::size_t>(runtime_->engine().limits().requests_max)),
+      ready_(slots_.size()) {
+  free_slots_.reserve(slots_.size());
+  for (std::size_t i = slots_.size(); i > 0; --i)
+    free_slots_.push_back(static_cast<std::uint32_t>(i - 1));
 }
 
 Result<Instance::Call> Instance::enter(std::shared_ptr<Instance> instance) {
@@ -111,18 +111,18 @@ void Instance::close() {
 
 Result<std::uint32_t> Instance::open(std::int64_t id, bool added, Request request) {
   const std::lock_guard lock(mutex_);
-  if (free_places_.empty())
+  if (free_slots_.empty())
     return make_error(ErrorCode::resource_exhausted,
-                      "{} requests exist, the most; free states that have ended", places_.size());
-  const std::uint32_t place = free_places_.back();
+                      "{} requests exist, the most; free states that have ended", slots_.size());
+  const std::uint32_t slot = free_slots_.back();
   auto entry = std::make_shared<Entry>();
   entry->id = id;
   entry->added = added;
   std::function<void()> on_ready;
   if (added) {
-    if (!added_.try_emplace(id, place).second)
+    if (!added_.try_emplace(id, slot).second)
       return make_error(ErrorCode::invalid_argument, "request {} is live already", id);
-    on_ready = [this, place] { ready_.add(place); };
+    on_ready = [this, slot] { ready_.add(slot); };
   }
   Unless opened([&] {
     if (added) added_.erase(id);
@@ -131,33 +131,32 @@ Result<std::uint32_t> Instance::open(std::int64_t id, bool added, Request reques
                   runtime_->engine().submit(std::move(request), std::move(on_ready)));
   // The engine has the request: from here on nothing may fail.
   opened.done();
-  free_places_.pop_back();
-  places_[place] = {engines().next_generation(), std::move(entry)};
-  return place;
+  free_slots_.pop_back();
+  slots_[slot] = {engines().next_generation(), std::move(entry)};
+  return slot;
 }
 
-void Instance::leave_place(std::uint32_t place) {
+void Instance::release_slot(std::uint32_t slot) {
   const std::lock_guard lock(mutex_);
-  if (places_[place].entry->added) added_.erase(places_[place].entry->id);
-  places_[place].entry.reset();
-  free_places_.push_back(place);
+  if (slots_[slot].entry->added) added_.erase(slots_[slot].entry->id);
+  slots_[slot].entry.reset();
+  free_slots_.push_back(slot);
 }
 
 Result<std::uint32_t> Instance::find(std::uintptr_t request) const {
   const std::optional<Handle> named = to_handle(request, HandleKind::request);
-  if (!named || named->index >= places_.size() ||
+  if (!named || named->index >= slots_.size() ||
       named->engine != to_handle(handle_, HandleKind::engine)->engine)
     return no_request();
-  const Place& place = places_[named->index];
-  if (!place.entry || place.entry->added || place.generation != named->generation)
-    return no_request();
+  const Slot& slot = slots_[named->index];
+  if (!slot.entry || slot.entry->added || slot.generation != named->generation) return no_request();
   return named->index;
 }
 
 Result<Instance::Use> Instance::use(std::uintptr_t request) {
   const std::lock_guard lock(mutex_);
-  KOHO_TRY_ASSIGN(const std::uint32_t place, find(request));
-  const std::shared_ptr<Entry>& entry = places_[place].entry;
+  KOHO_TRY_ASSIGN(const std::uint32_t slot, find(request));
+  const std::shared_ptr<Entry>& entry = slots_[slot].entry;
   if (entry->in_use.exchange(true))
     return make_error(ErrorCode::unavailable, "request {} is in use by another call", entry->id);
   return Use(entry);
@@ -187,18 +186,18 @@ Step Instance::deliver(Entry& entry) {
 
 Result<std::uintptr_t> Instance::prefill(std::int64_t id, Request request) {
   request.on_demand = true;
-  KOHO_TRY_ASSIGN(const std::uint32_t place, open(id, /*added=*/false, std::move(request)));
+  KOHO_TRY_ASSIGN(const std::uint32_t slot, open(id, /*added=*/false, std::move(request)));
   Handle handle{.kind = HandleKind::request,
                 .engine = to_handle(handle_, HandleKind::engine)->engine,
-                .index = place};
+                .index = slot};
   std::shared_ptr<Entry> entry;
   {
     const std::lock_guard lock(mutex_);
-    handle.generation = places_[place].generation;
-    entry = places_[place].entry;
+    handle.generation = slots_[slot].generation;
+    entry = slots_[slot].entry;
   }
   // Nobody else knows the handle yet.
-  Unless begun([&] { leave_place(place); });
+  Unless begun([&] { release_slot(slot); });
   KOHO_TRY(await(*entry));
   begun.done();
   return to_number(handle);
@@ -252,10 +251,10 @@ Status Instance::free_request(std::uintptr_t request) {
   std::shared_ptr<OutputStream> stream;
   {
     const std::lock_guard lock(mutex_);
-    KOHO_TRY_ASSIGN(const std::uint32_t place, find(request));
-    stream = places_[place].entry->stream;
-    places_[place].entry.reset();
-    free_places_.push_back(place);
+    KOHO_TRY_ASSIGN(const std::uint32_t slot, find(request));
+    stream = slots_[slot].entry->stream;
+    slots_[slot].entry.reset();
+    free_slots_.push_back(slot);
   }
   runtime_->engine().cancel(stream);
   runtime_->engine().settle();
@@ -304,9 +303,9 @@ bool Instance::read(Entry& entry, std::span<TokenEvent> events, std::size_t& cou
   return true;
 }
 
-std::shared_ptr<Instance::Entry> Instance::added_at(std::uint32_t place) const {
+std::shared_ptr<Instance::Entry> Instance::added_at(std::uint32_t slot) const {
   const std::lock_guard lock(mutex_);
-  const std::shared_ptr<Entry>& entry = places_[place].entry;
+  const std::shared_ptr<Entry>& entry = slots_[slot].entry;
   return entry && entry->added ? entry : nullptr;
 }
 
@@ -331,12 +330,12 @@ Result<std::int32_t> Instance::poll(std::span<TokenEvent> events, std::int32_t t
       const auto left = std::chrono::duration_cast<std::chrono::microseconds>(until - Clock::now());
       wait_us = timeout_ms < 0 ? -1 : std::max<std::int64_t>(left.count(), 0);
     }
-    const std::optional<std::uint32_t> place = ready_.take(wait_us);
-    if (!place) break;
-    const std::shared_ptr<Entry> entry = added_at(*place);
+    const std::optional<std::uint32_t> slot = ready_.take(wait_us);
+    if (!slot) break;
+    const std::shared_ptr<Entry> entry = added_at(*slot);
     if (!entry) continue;
-    if (read(*entry, events, count)) ready_.add(*place);
-    if (entry->ended) leave_place(*place);
+    if (read(*entry, events, count)) ready_.add(*slot);
+    if (entry->ended) release_slot(*slot);
   }
   const std::lock_guard lock(mutex_);
   if (count == 0 && closing_)
@@ -347,9 +346,9 @@ Result<std::int32_t> Instance::poll(std::span<TokenEvent> events, std::int32_t t
 Status Instance::cancel(std::int64_t id) {
   const std::lock_guard lock(mutex_);
   bool found = false;
-  for (const Place& place : places_) {
-    if (!place.entry || place.entry->id != id || place.entry->stream->closed()) continue;
-    runtime_->engine().cancel(place.entry->stream);
+  for (const Slot& slot : slots_) {
+    if (!slot.entry || slot.entry->id != id || slot.entry->stream->closed()) continue;
+    runtime_->engine().cancel(slot.entry->stream);
     found = true;
   }
   if (found) return {};

@@ -36,7 +36,7 @@ class Instance {
   Instance(const Instance&) = delete;
   Instance& operator=(const Instance&) = delete;
 
-  /// What the handle of each request names beside its place: the engine's own handle.
+  /// What the handle of each request names beside its slot: the engine's own handle.
   void set_handle(std::uintptr_t handle) { handle_ = handle; }
 
   /// A call in progress: the engine lives at least as long. Moves, does not copy.
@@ -84,7 +84,7 @@ class Instance {
     bool ended = false;
     TokenEvent last{};  // of an added request: kept back until its end is known
   };
-  struct Place {
+  struct Slot {
     std::uint32_t generation = 0;
     std::shared_ptr<Entry> entry;
   };
@@ -94,16 +94,16 @@ class Instance {
 
   explicit Instance(std::unique_ptr<Runtime> runtime);
 
-  /// Submits and gives the request a place; returns it.
+  /// Submits and gives the request a slot; returns it.
   Result<std::uint32_t> open(std::int64_t id, bool added, Request request);
-  void leave_place(std::uint32_t place);
+  void release_slot(std::uint32_t slot);
   Result<std::uint32_t> find(std::uintptr_t request) const;  // mutex_ is held
   Result<Use> use(std::uintptr_t request);
   static Status await(Entry& entry);
   static Step deliver(Entry& entry);
   /// Appends an added request's events; false: there are no more for now.
   static bool read(Entry& entry, std::span<TokenEvent> events, std::size_t& count);
-  std::shared_ptr<Entry> added_at(std::uint32_t place) const;
+  std::shared_ptr<Entry> added_at(std::uint32_t slot) const;
   bool any_added() const;
 
   std::unique_ptr<Runtime> runtime_;
@@ -112,8 +112,8 @@ class Instance {
   std::condition_variable left_;
   std::int64_t calls_ = 0;
   bool closing_ = false;
-  std::vector<Place> places_;
-  std::vector<std::uint32_t> free_places_;
+  std::vector<Slot> slots_;
+  std::vector<std::uint32_t> free_slots_;
   std::unordered_map<std::int64_t, std::uint32_t> added_;  // live ones, by id
   ReadyList ready_;
   std::atomic<bool> polled_ = false;  // a poller is at work

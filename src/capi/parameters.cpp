@@ -133,7 +133,7 @@ Result<RuntimeOptions> runtime_options(const EngineOptions* given) {
     runtime.ranks = options.num_ranks;
   }
   runtime.device.threads = options.num_threads;
-  if (options.slice_experts != 0) runtime.experts = ExpertLayout::sliced;
+  if (options.slice_experts != 0) runtime.experts = ExpertLayout::tensor_parallel;
   if (options.dp_attention != 0) runtime.attention = AttentionLayout::data_parallel;
   if (options.max_batch > 0) runtime.sequences_max = options.max_batch;
   runtime.context_max = options.max_seq;

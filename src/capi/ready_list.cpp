@@ -5,12 +5,12 @@
 
 namespace koho::capi {
 
-void ReadyList::add(std::uint32_t place) {
+void ReadyList::add(std::uint32_t slot) {
   {
     const std::lock_guard lock(mutex_);
-    if (listed_[place]) return;
-    listed_[place] = true;
-    ring_[(head_ + size_) % ring_.size()] = place;
+    if (listed_[slot]) return;
+    listed_[slot] = true;
+    ring_[(head_ + size_) % ring_.size()] = slot;
     ++size_;
   }
   arrived_.notify_one();
@@ -24,11 +24,11 @@ std::optional<std::uint32_t> ReadyList::take(std::int64_t timeout_us) {
   else
     arrived_.wait_for(lock, std::chrono::microseconds(timeout_us), something);
   if (size_ == 0 || closed_) return std::nullopt;
-  const std::uint32_t place = ring_[head_];
+  const std::uint32_t slot = ring_[head_];
   head_ = (head_ + 1) % ring_.size();
   --size_;
-  listed_[place] = false;
-  return place;
+  listed_[slot] = false;
+  return slot;
 }
 
 void ReadyList::close() {

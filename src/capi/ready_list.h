@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which requests have something to read: filled by the engine's thread, emptied by the poller.
-// Every place stands in it once at most, so it is as large as the table of requests and never
+// Every slot stands in it once at most, so it is as large as the table of requests and never
 // grows.
 #pragma once
 
@@ -15,9 +15,9 @@ namespace koho::capi {
 /// Threads: any.
 class ReadyList {
  public:
-  explicit ReadyList(std::size_t places) : ring_(places), listed_(places) {}
+  explicit ReadyList(std::size_t slots) : ring_(slots), listed_(slots) {}
 
-  void add(std::uint32_t place);
+  void add(std::uint32_t slot);
   /// The next one. Waits up to `timeout_us` for it, without end if that is negative; nullopt: none
   /// came, or the list is closed.
   std::optional<std::uint32_t> take(std::int64_t timeout_us);

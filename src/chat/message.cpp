@@ -144,7 +144,7 @@ Status check_part(const Json& part, const std::string& field) {
   return {};
 }
 
-Status normalise_message(Message& message, const std::string& field) {
+Status normalize_message(Message& message, const std::string& field) {
   constexpr std::array<std::string_view, 4> kRoles{"system", "user", "assistant", "tool"};
   if (message.role == "developer") message.role = "system";
   bool known = false;
@@ -212,9 +212,9 @@ Result<Conversation> read_conversation(const Json& request) {
   return conversation;
 }
 
-Status normalise(Conversation& conversation) {
+Status normalize(Conversation& conversation) {
   for (std::size_t i = 0; i < conversation.messages.size(); ++i)
-    KOHO_TRY(normalise_message(conversation.messages[i], fmt::format("messages[{}]", i)));
+    KOHO_TRY(normalize_message(conversation.messages[i], fmt::format("messages[{}]", i)));
   return {};
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A conversation as plain structs: what a chat request says, read from its JSON and not yet
-// changed. normalise() is the one place where koho departs from what the templates would print;
+// changed. normalize() is the one place where koho departs from what the templates would print;
 // everything the server does to messages before rendering stands there.
 #pragma once
 
@@ -38,7 +38,7 @@ struct Conversation {
   std::vector<Json> tools;
   bool add_generation_prompt = false;
   std::optional<bool> enable_thinking;  // nothing: thinking is on
-  std::optional<bool> clear_thinking;   // nothing: thoughts of earlier turns are dropped
+  std::optional<bool> clear_thinking;   // nothing: reasoning of earlier turns are dropped
 };
 
 /// Reads `messages` and `tools` of a chat request as the templates would. Other keys are ignored.
@@ -65,7 +65,7 @@ Result<Conversation> read_conversation(const Json& request);
 /// Refused: roles other than system, developer, user, assistant, tool; content of another type than
 /// string or list; parts that are neither text nor a string (koho reads text only).
 /// Errors: invalid_argument, unsupported (image, audio and other parts), naming the field.
-Status normalise(Conversation& conversation);
+Status normalize(Conversation& conversation);
 
 /// The text a template sees in `content`: a string itself, a list's text parts and strings joined,
 /// anything else as Python's str() prints it; "" for nothing.

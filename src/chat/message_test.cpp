@@ -14,7 +14,7 @@ Result<Conversation> read(std::string_view text) {
 
 Result<Conversation> read_and_normalise(std::string_view text) {
   KOHO_TRY_ASSIGN(Conversation conversation, read(text));
-  KOHO_TRY(normalise(conversation));
+  KOHO_TRY(normalize(conversation));
   return conversation;
 }
 
@@ -61,7 +61,7 @@ TEST(Message, ReadsArgumentsThatBreakOff) {
     EXPECT_EQ(dump_json(read_arguments(text)), expected) << text;
 }
 
-TEST(Message, NormaliseMakesWhatTheServerRenders) {
+TEST(Message, NormalizeMakesWhatTheServerRenders) {
   const Result<Conversation> result = read_and_normalise(R"({"messages":[
       {"role":"developer","content":"d"},
       {"role":"assistant","content":null,"reasoning":"r"},
@@ -78,7 +78,7 @@ TEST(Message, NormaliseMakesWhatTheServerRenders) {
   EXPECT_EQ(visible_text(result->messages[4].content), "xy");
 }
 
-TEST(Message, NormaliseNamesWhatItRefuses) {
+TEST(Message, NormalizeNamesWhatItRefuses) {
   EXPECT_EQ(refusal(R"({"messages":[{"role":"function","content":"x"}]})"),
             "messages[0].role: \"function\" is none of system, developer, user, assistant, tool");
   EXPECT_EQ(refusal(R"({"messages":[{"role":"user","content":3}]})"),

@@ -34,7 +34,7 @@ TEST(Template, ClientTextIsNeverAControlToken) {
                                   control("<think>")}));
 }
 
-TEST(Template, SaysWhetherTheAnswerStartsInThought) {
+TEST(Template, SaysWhetherTheAnswerStartsInReasoning) {
   const auto ends_in_thinking = [](std::string_view rest, TemplateStyle style) {
     return render_text(
                R"({"messages":[{"role":"user","content":"<think>"}])" + std::string(rest) + "}",
@@ -49,7 +49,7 @@ TEST(Template, SaysWhetherTheAnswerStartsInThought) {
   EXPECT_FALSE(ends_in_thinking(on, TemplateStyle::glm_4_6));
 }
 
-TEST(Template, NeighbouringTextIsOneSegment) {
+TEST(Template, AdjacentTextIsOneSegment) {
   const Prompt prompt = render_text(
       R"({"messages":[{"role":"user","content":"Hi"}],"enable_thinking":false,"add_generation_prompt":true})",
       TemplateStyle::glm_4_6);

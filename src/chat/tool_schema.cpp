@@ -60,9 +60,9 @@ class Walk {
     for (const std::string_view combiner : {"anyOf", "oneOf"}) {
       const Json* parts = schema.find(combiner);
       if (parts == nullptr || !parts->is_array()) continue;
-      TypeSet either = 0;
-      for (const Json& part : parts->items) either = either | types(part, depth + 1);
-      result = result & either;
+      TypeSet combined = 0;
+      for (const Json& part : parts->items) combined = combined | types(part, depth + 1);
+      result = result & combined;
     }
     if (const Json* parts = schema.find("allOf"); parts != nullptr && parts->is_array())
       for (const Json& part : parts->items) result = result & types(part, depth + 1);
@@ -86,9 +86,9 @@ class Walk {
       result = result | TypeSet::null;
     if (const Json* value = schema.find("const")) result = result & type_of(*value);
     if (const Json* values = schema.find("enum"); values != nullptr && values->is_array()) {
-      TypeSet either = 0;
-      for (const Json& value : values->items) either = either | type_of(value);
-      result = result & either;
+      TypeSet combined = 0;
+      for (const Json& value : values->items) combined = combined | type_of(value);
+      result = result & combined;
     }
     return result;
   }

@@ -20,7 +20,7 @@ struct RowRoutes {
 };
 
 /// A tensor whose rows are sent: row t of `from` arrives as a row of `to`.
-struct TravellingRows {
+struct DispatchTensor {
   ConstTensorView from;  // [T, …] packed
   TensorView to;         // [M, …] packed, of the same dtype and row
 };
@@ -46,7 +46,7 @@ class Communicator {
   /// all it has room for, with ids of -1 behind those that arrived.)
   /// Errors: resource_exhausted: more rows arrive than `to` has.
   virtual Result<std::int64_t> dispatch(const RowRoutes& routes,
-                                        std::span<const TravellingRows> rows) = 0;
+                                        std::span<const DispatchTensor> rows) = 0;
 
   /// The way back of the latest dispatch: `results` [M, H] holds a row for each that arrived.
   ///

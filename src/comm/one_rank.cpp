@@ -13,7 +13,7 @@ Status OneRank::all_gather_columns(TensorView out, ConstTensorView part) {
 }
 
 Result<std::int64_t> OneRank::dispatch(const RowRoutes& /*routes*/,
-                                       std::span<const TravellingRows> /*rows*/) {
+                                       std::span<const DispatchTensor> /*rows*/) {
   return make_error(ErrorCode::internal, "one rank sends nothing");
 }
 

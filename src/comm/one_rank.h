@@ -16,7 +16,7 @@ class OneRank final : public Communicator {
   Status all_gather_columns(TensorView out, ConstTensorView part) override;
   /// The model sends rows only to other ranks; an error.
   Result<std::int64_t> dispatch(const RowRoutes& routes,
-                                std::span<const TravellingRows> rows) override;
+                                std::span<const DispatchTensor> rows) override;
   Status combine(TensorView out, ConstTensorView results) override;
   void give_up() override {}
 };

@@ -18,7 +18,7 @@ struct Operand {
   Operation operation = Operation::none;
   ConstTensorView tensor;  // what is summed, gathered or sent back
   RowRoutes routes;
-  std::span<const TravellingRows> rows;
+  std::span<const DispatchTensor> rows;
 };
 
 bool agree(const Operand& a, const Operand& b) {
@@ -51,12 +51,12 @@ bool goes_to(const RowRoutes& routes, std::int64_t t, std::int64_t rank) {
 
 class ThreadRankGroup {
  public:
-  ThreadRankGroup(std::int64_t ranks, std::chrono::milliseconds patience)
+  ThreadRankGroup(std::int64_t ranks, std::chrono::milliseconds timeout)
       : arrived_from(static_cast<std::size_t>(ranks),
                      std::vector<std::int64_t>(static_cast<std::size_t>(ranks))),
         operands_(static_cast<std::size_t>(ranks)),
         ranks_(ranks),
-        patience_(patience) {}
+        timeout_(timeout) {}
 
   /// Shows this rank's operand to the others and waits for theirs, which stay until the next
   /// meeting.
@@ -88,8 +88,7 @@ class ThreadRankGroup {
       all_here_.notify_all();
       return {};
     }
-    const bool met =
-        all_here_.wait_for(lock, patience_, [&] { return round_ != round || broken_; });
+    const bool met = all_here_.wait_for(lock, timeout_, [&] { return round_ != round || broken_; });
     if (met && !broken_) return {};
     broken_ = true;
     all_here_.notify_all();
@@ -117,7 +116,7 @@ class ThreadRankGroup {
   std::mutex mutex_;
   std::condition_variable all_here_;
   std::int64_t ranks_;
-  std::chrono::milliseconds patience_;
+  std::chrono::milliseconds timeout_;
   std::int64_t arrived_ = 0;
   std::int64_t round_ = 0;
   bool broken_ = false;
@@ -163,7 +162,7 @@ class ThreadRank final : public Communicator {
   }
 
   Result<std::int64_t> dispatch(const RowRoutes& routes,
-                                std::span<const TravellingRows> rows) override {
+                                std::span<const DispatchTensor> rows) override {
     KOHO_TRY(group_->meet_with(rank_, {Operation::dispatch, {}, routes, rows}));
     std::vector<std::int64_t>& starts = group_->arrived_from[static_cast<std::size_t>(rank_)];
     const std::int64_t room = rows[0].to.size(0);
@@ -227,8 +226,8 @@ class ThreadRank final : public Communicator {
 }  // namespace
 
 std::vector<std::unique_ptr<Communicator>> make_thread_ranks(std::int64_t ranks,
-                                                             std::chrono::milliseconds patience) {
-  auto group = std::make_shared<ThreadRankGroup>(ranks, patience);
+                                                             std::chrono::milliseconds timeout) {
+  auto group = std::make_shared<ThreadRankGroup>(ranks, timeout);
   std::vector<std::unique_ptr<Communicator>> communicators;
   for (std::int64_t rank = 0; rank < ranks; ++rank)
     communicators.push_back(std::make_unique<ThreadRank>(group, rank, ranks));

@@ -15,9 +15,9 @@ namespace koho {
 /// What the ranks share: a meeting point and each rank's current operand.
 class ThreadRankGroup;
 
-/// Communicators of one group, one for each thread. A rank that waits longer than `patience` for
+/// Communicators of one group, one for each thread. A rank that waits longer than `timeout` for
 /// the others, or whose group was aborted, gets `unavailable`, and so do all from then on.
 std::vector<std::unique_ptr<Communicator>> make_thread_ranks(std::int64_t ranks,
-                                                             std::chrono::milliseconds patience);
+                                                             std::chrono::milliseconds timeout);
 
 }  // namespace koho

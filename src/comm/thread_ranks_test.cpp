@@ -99,8 +99,8 @@ TEST(ThreadRanks, DispatchSendsARowOnceToEachRankThatHoldsOneOfItsIds) {
     Tensor ids = *Tensor::host(DType::i32, {8, 2});
     Tensor names = *Tensor::host(DType::f32, {8});
     for (int repeat = 0; repeat < 50; ++repeat) {
-      const std::array rows{TravellingRows{senders[rank].ids.view(), ids.view()},
-                            TravellingRows{senders[rank].names.view(), names.view()}};
+      const std::array rows{DispatchTensor{senders[rank].ids.view(), ids.view()},
+                            DispatchTensor{senders[rank].names.view(), names.view()}};
       const Result<std::int64_t> arrived =
           ranks[rank]->dispatch({.ids = senders[rank].ids.view(), .ids_per_rank = 4}, rows);
       ASSERT_TRUE(arrived.ok());
@@ -120,7 +120,7 @@ TEST(ThreadRanks, CombineAddsTheSumOfWhatEachRankMadeOfARow) {
   std::vector<Sent> senders = three_senders();
   on_every_rank(3, [&](std::size_t rank) {
     Tensor names = *Tensor::host(DType::f32, {8});
-    const std::array rows{TravellingRows{senders[rank].names.view(), names.view()}};
+    const std::array rows{DispatchTensor{senders[rank].names.view(), names.view()}};
     const Result<std::int64_t> arrived =
         ranks[rank]->dispatch({.ids = senders[rank].ids.view(), .ids_per_rank = 4}, rows);
     ASSERT_TRUE(arrived.ok());
@@ -148,7 +148,7 @@ TEST(ThreadRanks, DispatchToAllSendsEveryRowEverywhere) {
   std::vector<Sent> senders = three_senders();
   on_every_rank(3, [&](std::size_t rank) {
     Tensor names = *Tensor::host(DType::f32, {8});
-    const std::array rows{TravellingRows{senders[rank].names.view(), names.view()}};
+    const std::array rows{DispatchTensor{senders[rank].names.view(), names.view()}};
     const Result<std::int64_t> arrived =
         ranks[rank]->dispatch({.ids = senders[rank].ids.view(), .ids_per_rank = 0}, rows);
     ASSERT_TRUE(arrived.ok());
@@ -163,7 +163,7 @@ TEST(ThreadRanks, MoreRowsThanThereIsRoomForAreAnError) {
   std::vector<Sent> senders = three_senders();
   on_every_rank(3, [&](std::size_t rank) {
     Tensor names = *Tensor::host(DType::f32, {rank == 1 ? 1 : 8});
-    const std::array rows{TravellingRows{senders[rank].names.view(), names.view()}};
+    const std::array rows{DispatchTensor{senders[rank].names.view(), names.view()}};
     const Result<std::int64_t> arrived =
         ranks[rank]->dispatch({.ids = senders[rank].ids.view(), .ids_per_rank = 4}, rows);
     if (rank != 1) return;

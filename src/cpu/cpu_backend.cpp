@@ -17,8 +17,8 @@ constexpr int kThreadsMax = 1024;
 
 const Kernels* kernels_of(CpuIsa isa) {
   switch (isa) {
-    case CpuIsa::plain:
-      return &plain_kernels();
+    case CpuIsa::scalar:
+      return &scalar_kernels();
     case CpuIsa::avx2:
       return avx2_kernels();
     case CpuIsa::avx512:
@@ -31,18 +31,19 @@ const Kernels* kernels_of(CpuIsa isa) {
   return kernels_of(supported_cpu_isas().back());
 }
 
-/// Operators run at once: every mark is reached.
-class ReachedMark final : public Mark {
+/// Operators run at once: every event has completed.
+class CompletedEvent final : public Event {
  public:
-  Status set() override { return {}; }
+  Status record() override { return {}; }
   Status wait() override { return {}; }
-  bool reached() override { return true; }
+  bool completed() override { return true; }
 };
 
 /// Runs the operators anew.
-class KeptOperators final : public Recording {
+class UncapturedOperators final : public CapturedGraph {
  public:
-  explicit KeptOperators(std::function<Status()> operators) : operators_(std::move(operators)) {}
+  explicit UncapturedOperators(std::function<Status()> operators)
+      : operators_(std::move(operators)) {}
   Status replay() override { return operators_(); }
 
  private:
@@ -76,12 +77,13 @@ Result<Tensor> CpuBackend::allocate_host(std::int64_t bytes) {
   return Tensor::host(DType::u8, {bytes});
 }
 
-Result<std::unique_ptr<Mark>> CpuBackend::make_mark() {
-  return std::unique_ptr<Mark>(std::make_unique<ReachedMark>());
+Result<std::unique_ptr<Event>> CpuBackend::make_event() {
+  return std::unique_ptr<Event>(std::make_unique<CompletedEvent>());
 }
 
-Result<std::unique_ptr<Recording>> CpuBackend::record(std::function<Status()> operators) {
-  return std::unique_ptr<Recording>(std::make_unique<KeptOperators>(std::move(operators)));
+Result<std::unique_ptr<CapturedGraph>> CpuBackend::capture(std::function<Status()> operators) {
+  return std::unique_ptr<CapturedGraph>(
+      std::make_unique<UncapturedOperators>(std::move(operators)));
 }
 
 Result<MemoryUse> CpuBackend::memory_use() const {
@@ -169,7 +171,7 @@ Status CpuBackend::reserve(const StepLimits& limits) {
 Status CpuBackend::ensure_worker_scratch(std::int64_t columns) {
   if (columns <= worker_columns_) return {};
   ScratchPlan plan;
-  // A panel of an expert's inner rows: bf16 values, codes, scales.
+  // A panel of an expert's inner rows: bf16 values, quantised values, scales.
   row_offset_ = plan.add<std::byte>(kPanelTokens * (4 * columns + 128));
   sums_offset_ = plan.add<float>(kSliceTokens * kRowsMax);
   kernel_offset_ = plan.add<std::byte>(
@@ -187,7 +189,7 @@ std::byte* CpuBackend::worker_memory(int worker) const {
 }  // namespace cpu
 
 std::vector<CpuIsa> supported_cpu_isas() {
-  std::vector<CpuIsa> isas{CpuIsa::plain};
+  std::vector<CpuIsa> isas{CpuIsa::scalar};
   if (cpu::avx2_kernels() != nullptr) isas.push_back(CpuIsa::avx2);
   if (cpu::avx512_kernels() != nullptr) isas.push_back(CpuIsa::avx512);
   if (cpu::amx_kernels() != nullptr) isas.push_back(CpuIsa::amx);

@@ -14,14 +14,14 @@ namespace koho {
 
 /// Which instructions the CPU backend uses. Rows are bit-identical whatever the batch within one of
 /// them, not from one to the other.
-enum class CpuIsa : std::uint8_t { automatic, plain, avx2, avx512, amx };
+enum class CpuIsa : std::uint8_t { automatic, scalar, avx2, avx512, amx };
 
 struct CpuOptions {
   int threads = 0;  // 0 = one a core
   CpuIsa isa = CpuIsa::automatic;
 };
 
-/// The instruction sets this machine has, `plain` first, best last.
+/// The instruction sets this machine has, `scalar` first, best last.
 std::vector<CpuIsa> supported_cpu_isas();
 
 /// Errors: invalid_argument (threads out of range); unsupported (this machine lacks `isa`).

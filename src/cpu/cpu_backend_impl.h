@@ -62,10 +62,10 @@ class CpuBackend final : public Backend {
   Status enqueue_download(std::span<std::byte> destination, ConstTensorView source) override {
     return download(destination, source);
   }
-  Result<std::unique_ptr<Mark>> make_mark() override;
+  Result<std::unique_ptr<Event>> make_event() override;
   Result<MemoryUse> memory_use() const override;
-  bool replays_cheaply() const override { return false; }
-  Result<std::unique_ptr<Recording>> record(std::function<Status()> operators) override;
+  bool supports_graphs() const override { return false; }
+  Result<std::unique_ptr<CapturedGraph>> capture(std::function<Status()> operators) override;
   Result<Tensor> place(ConstTensorView source) override;
   Status reserve(const StepLimits& limits) override;
 
@@ -74,14 +74,14 @@ class CpuBackend final : public Backend {
 
   Result<Linear> do_place_linear(std::span<const LinearSource> blocks) override;
   Result<Experts> do_place_experts(const ExpertsSource& source) override;
-  Status do_take_from_seats(const SeatRows& rows,
-                            ConstTensorView given_ids,
-                            ConstTensorView seats,
-                            const SeatTables& tables) override;
-  Status do_keep_sampled(TensorView ends,
-                         const SeatTables& tables,
-                         ConstTensorView seats,
-                         ConstTensorView ids) override;
+  Status do_gather_input_ids(const BatchSlotRows& rows,
+                             ConstTensorView given_ids,
+                             ConstTensorView batch_slots,
+                             const BatchSlotTables& tables) override;
+  Status do_commit_sampled(TensorView ends,
+                           const BatchSlotTables& tables,
+                           ConstTensorView batch_slots,
+                           ConstTensorView ids) override;
   Status do_set_entries(TensorView table, ConstTensorView pairs) override;
   Status do_embed(TensorView out, ConstTensorView ids, ConstTensorView table) override;
   Status do_gather_rows(TensorView out, ConstTensorView x, ConstTensorView rows) override;
@@ -91,7 +91,7 @@ class CpuBackend final : public Backend {
                      float eps) override;
   Status do_add_rms_norm(const Activation& out,
                          TensorView residual,
-                         ConstTensorView branch,
+                         ConstTensorView block_output,
                          ConstTensorView weight,
                          float eps) override;
   Status do_linear(TensorView out, const Activation& x, const Linear& weight) override;

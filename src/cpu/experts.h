@@ -24,6 +24,6 @@ struct ExpertWidths {
 /// Scratch of one slice of tokens whose routers choose so many experts.
 std::int64_t experts_scratch_bytes(const ExpertWidths& widths,
                                    std::int64_t tokens,
-                                   std::int64_t choices);
+                                   std::int64_t top_k);
 
 }  // namespace koho::cpu

@@ -102,15 +102,15 @@ struct Kernels {
   void (*multiply)(const MultiplyTask& task);
   void (*store)(const StoreTask& task);
 
-  /// residual = bf16(residual + branch).
-  void (*add_row)(BFloat16* residual, const BFloat16* branch, std::int64_t n);
+  /// residual = bf16(residual + block_output).
+  void (*add_row)(BFloat16* residual, const BFloat16* block_output, std::int64_t n);
   /// out = bf16(weight * bf16(x / sqrt(mean(x^2) + eps))); weight may be none (then 1); out may be
   /// x.
   void (*norm_row)(
       BFloat16* out, const BFloat16* x, const BFloat16* weight, std::int64_t n, float eps);
-  /// scale = max(max|x| / 448, least), or 1 if that is 0; codes = e4m3(x / scale). NaN counts for
+  /// scale = max(max|x| / 448, least), or 1 if that is 0; quantized = e4m3(x / scale). NaN counts for
   /// nothing in the maximum and becomes the code NaN. Returns the scale.
-  float (*quantise_row)(Float8E4M3* codes, const BFloat16* x, std::int64_t n, float least);
+  float (*quantize_row)(Float8E4M3* quantized, const BFloat16* x, std::int64_t n, float least);
   /// out = bf16(bf16(silu(gate)) * up).
   void (*silu_mul_row)(BFloat16* out, const BFloat16* gate, const BFloat16* up, std::int64_t n);
   /// Rotates dims j and j + rotary/2 of a row by the table's angles, in place.
@@ -125,7 +125,7 @@ struct Kernels {
   void (*attend)(const AttendTask& task);
 };
 
-const Kernels& plain_kernels();
+const Kernels& scalar_kernels();
 /// Null if this build or this machine lacks the instructions.
 const Kernels* avx2_kernels();
 const Kernels* avx512_kernels();

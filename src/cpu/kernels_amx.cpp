@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // AMX: E4M3 weights and activations as bfloat16 (exact) in the tile unit, or, for up to two
 // tokens, as f32 in vectors, with the same bits; everything else is the AVX-512 table's. The tile
-// unit flushes denormals: products of E4M3 codes have none, which is why bf16 weights do not come
+// unit flushes denormals: products of E4M3 values have none, which is why bf16 weights do not come
 // here.
 //
 // Order of a sum. 64 columns (a step) widen to two vectors of 16 pairs; eight steps are a span.
@@ -20,7 +20,7 @@
 //
 // Widening. A normal code's bfloat16 is its bits moved and 120 added to the exponent, and adding
 // 120 to 1..15 is linear over bits: one GF(2) product per byte of the result. Zeros, denormals and
-// NaN are rare in weights; where a few hundred codes hold one, two 128-entry byte tables widen them
+// NaN are rare in weights; where a few hundred FP8 values hold one, two 128-entry byte tables widen them
 // instead.
 #include <cpuid.h>
 #include <cstring>
@@ -31,13 +31,13 @@
 #include <unistd.h>
 #endif
 
-#include "cpu/ahead.h"
 #include "cpu/kernels.h"
+#include "cpu/weight_prefetcher.h"
 
 namespace koho::cpu {
 namespace {
 
-constexpr std::int64_t kStep = 64;      // columns of a vector of codes
+constexpr std::int64_t kStep = 64;      // columns of a vector of FP8 values
 constexpr std::int64_t kSpanSteps = 8;  // steps whose pairs fill tiles
 constexpr std::int64_t kSpan = kSpanSteps * kStep;
 constexpr std::int64_t kLanes = 16;     // pairs of a vector
@@ -93,14 +93,14 @@ Tables load_tables() {
           {_mm512_load_si512(kTableBytes.high), _mm512_load_si512(kTableBytes.high + 64)}};
 }
 
-/// 64 codes as bfloat16, in an order of their own: the first vector holds bytes 0-7 of every
+/// 64 FP8 values as bfloat16, in an order of their own: the first vector holds bytes 0-7 of every
 /// 16-byte lane, the second bytes 8-15.
-inline void widen(const Tables& tables, __m512i codes, __m512i out[2]) {
-  const __m512i low = _mm512_permutex2var_epi8(tables.low[0], codes, tables.low[1]);
-  const __m512i magnitude = _mm512_permutex2var_epi8(tables.high[0], codes, tables.high[1]);
-  // magnitude | (codes & 0x80)
-  const __m512i high =
-      _mm512_ternarylogic_epi32(magnitude, codes, _mm512_set1_epi8(static_cast<char>(0x80)), 0xF8);
+inline void widen(const Tables& tables, __m512i quantized, __m512i out[2]) {
+  const __m512i low = _mm512_permutex2var_epi8(tables.low[0], quantized, tables.low[1]);
+  const __m512i magnitude = _mm512_permutex2var_epi8(tables.high[0], quantized, tables.high[1]);
+  // magnitude | (quantized & 0x80)
+  const __m512i high = _mm512_ternarylogic_epi32(magnitude, quantized,
+                                                 _mm512_set1_epi8(static_cast<char>(0x80)), 0xF8);
   out[0] = _mm512_unpacklo_epi8(low, high);
   out[1] = _mm512_unpackhi_epi8(low, high);
 }
@@ -124,7 +124,7 @@ inline __m512i kept(__m512i vector) {
   return vector;
 }
 
-/// What widening normal codes takes.
+/// What widening normal FP8 values takes.
 struct Constants {
   __m512i low = kept(_mm512_set1_epi64(kLowMatrix));
   __m512i high = kept(_mm512_set1_epi64(kHighMatrix));
@@ -134,14 +134,15 @@ struct Constants {
 
 /// Per byte, kSpecial or more for a code that is zero, denormal or NaN; less for a normal one.
 constexpr int kSpecial = 0x77;
-inline __m512i speciality(const Constants& constants, __m512i codes) {
-  return _mm512_add_epi8(_mm512_and_si512(codes, constants.magnitude), constants.minus_denormals);
+inline __m512i speciality(const Constants& constants, __m512i quantized) {
+  return _mm512_add_epi8(_mm512_and_si512(quantized, constants.magnitude),
+                         constants.minus_denormals);
 }
 inline bool any_special(__m512i largest) {
   return _mm512_cmpge_epu8_mask(largest, _mm512_set1_epi8(kSpecial)) != 0;
 }
 
-/// 64 codes, `rest` beyond the row's end.
+/// 64 FP8 values, `rest` beyond the row's end.
 inline __m512i load_codes(const std::byte* row,
                           std::int64_t first,
                           std::int64_t columns,
@@ -250,12 +251,12 @@ inline void tile_store(float* target, std::int64_t stride) {
                    : "r"(target), "r"(stride), "i"(kTile)
                    : "memory");
 }
-/// kSums += kWeights * kTokens.
-template <int kSums, int kWeights, int kTokens>
+/// kAccumulators += kWeights * kTokens.
+template <int kAccumulators, int kWeights, int kTokens>
 inline void tile_multiply() {
   __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0"
                    :
-                   : "i"(kSums), "i"(kWeights), "i"(kTokens));
+                   : "i"(kAccumulators), "i"(kWeights), "i"(kTokens));
 }
 
 // ---- multiplication: up to 32 rows times up to 32 tokens in sum tiles 0-3, weights in 4 and 5,
@@ -307,25 +308,25 @@ void configure(const Panels& panels) {
   tile_configure(shapes);
 }
 
-/// 64 normal codes.
-inline void widen_normal(const Constants& constants, __m512i codes, __m512i out[2]) {
-  const __m512i low = _mm512_gf2p8affine_epi64_epi8(codes, constants.low, 0);
-  const __m512i high = _mm512_gf2p8affine_epi64_epi8(codes, constants.high, kHighComplement);
+/// 64 normal FP8 values.
+inline void widen_normal(const Constants& constants, __m512i quantized, __m512i out[2]) {
+  const __m512i low = _mm512_gf2p8affine_epi64_epi8(quantized, constants.low, 0);
+  const __m512i high = _mm512_gf2p8affine_epi64_epi8(quantized, constants.high, kHighComplement);
   out[0] = _mm512_unpacklo_epi8(low, high);
   out[1] = _mm512_unpackhi_epi8(low, high);
 }
 
-/// A span's eight vectors of codes, so that widening vector i yields the pairs of two lanes, each
+/// A span's eight vectors of FP8 values, so that widening vector i yields the pairs of two lanes, each
 /// step after step: lane_of(i) and the one after it.
-inline void gather_lanes(__m512i codes[kSpanSteps]) {
+inline void gather_lanes(__m512i quantized[kSpanSteps]) {
   // In every 16 bytes, the pairs of the first vector beside those of the second.
   const __m512i beside =
       _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
   __m512i a[4];  // lanes 4q and 4q + 1 of two steps
   __m512i b[4];  // lanes 4q + 2 and 4q + 3
   for (int i = 0; i < 4; ++i) {
-    const __m512i first = _mm512_shuffle_epi8(codes[2 * i], beside);
-    const __m512i second = _mm512_shuffle_epi8(codes[2 * i + 1], beside);
+    const __m512i first = _mm512_shuffle_epi8(quantized[2 * i], beside);
+    const __m512i second = _mm512_shuffle_epi8(quantized[2 * i + 1], beside);
     a[i] = _mm512_unpacklo_epi32(first, second);
     b[i] = _mm512_unpackhi_epi32(first, second);
   }
@@ -339,8 +340,8 @@ inline void gather_lanes(__m512i codes[kSpanSteps]) {
     out[2] = _mm512_shuffle_i32x4(even_low, even_high, 0xDD);
     out[3] = _mm512_shuffle_i32x4(odd_low, odd_high, 0xDD);
   };
-  turn(a, codes);
-  turn(b, codes + 4);
+  turn(a, quantized);
+  turn(b, quantized + 4);
 }
 constexpr std::int64_t lane_of(std::int64_t vector) {
   return vector % 4 * 4 + vector / 4 * 2;
@@ -354,26 +355,26 @@ void widen_span(const Tables& tables,
                 std::int64_t rows,
                 std::int64_t first,
                 std::byte* block,
-                Ahead& ahead) {
+                WeightPrefetcher& prefetcher) {
   const Constants constants;
   const std::int64_t columns = least(task.columns - first, kSpan);
   const __m512i one = _mm512_set1_epi8(0x38);  // a normal code; it meets tokens' zeros
   for (std::int64_t r = 0; r < rows; ++r, block += kBlockStride) {
-    ahead.ask(columns);
+    prefetcher.advance(columns);
     const std::byte* source = task.weight + (row + r) * task.row_bytes + first;
-    __m512i codes[kSpanSteps];
+    __m512i quantized[kSpanSteps];
     __m512i largest = _mm512_setzero_si512();
 #pragma GCC unroll 8
     for (std::int64_t step = 0; step < kSpanSteps; ++step) {
-      codes[step] = kept(load_codes(source, step * kStep, columns, one));
-      largest = _mm512_max_epu8(largest, speciality(constants, codes[step]));
+      quantized[step] = kept(load_codes(source, step * kStep, columns, one));
+      largest = _mm512_max_epu8(largest, speciality(constants, quantized[step]));
     }
-    if constexpr (kLaneOrder) gather_lanes(codes);
+    if constexpr (kLaneOrder) gather_lanes(quantized);
     const auto write = [&](auto widen_codes) {
 #pragma GCC unroll 8
       for (std::int64_t i = 0; i < kSpanSteps; ++i) {
         __m512i wide[2];
-        widen_codes(codes[i], wide);
+        widen_codes(quantized[i], wide);
         std::byte* target = block + 64 * (kLaneOrder ? lane_of(i) : 2 * i);
         _mm512_store_si512(target, wide[0]);
         _mm512_store_si512(target + 64, wide[1]);
@@ -589,7 +590,7 @@ inline void add_rows(const Tables& tables,
                      const MultiplyTask& task,
                      std::int64_t row,
                      float* lanes,
-                     Ahead& ahead) {
+                     WeightPrefetcher& prefetcher) {
   const __m512i odd_mask = kept(_mm512_set1_epi32(static_cast<int>(0xFFFF0000U)));
   const std::int64_t spans = spans_of(task.columns);
   const std::byte* weights = task.weight + row * task.row_bytes;
@@ -601,15 +602,15 @@ inline void add_rows(const Tables& tables,
       for (int t = 0; t < kTokens; ++t) even[r][t] = odd[r][t] = _mm512_setzero_ps();
     const std::int64_t end = least(task.columns, (span + 1) * kSpan);
     for (std::int64_t first = span * kSpan; first < end; first += kStep) {
-      ahead.ask(kRows * kStep);
+      prefetcher.advance(kRows * kStep);
       __m512i wide[std::size_t{kRows}][2];
       __m512i largest = _mm512_setzero_si512();
       if (first + kStep <= end) {
 #pragma GCC unroll 4
         for (int r = 0; r < kRows; ++r) {
-          const __m512i codes = kept(_mm512_loadu_si512(weights + r * task.row_bytes + first));
-          largest = _mm512_max_epu8(largest, speciality(constants, codes));
-          widen_normal(constants, codes, wide[r]);
+          const __m512i quantized = kept(_mm512_loadu_si512(weights + r * task.row_bytes + first));
+          largest = _mm512_max_epu8(largest, speciality(constants, quantized));
+          widen_normal(constants, quantized, wide[r]);
         }
       }
       if (__builtin_expect(first + kStep > end || any_special(largest), 0))
@@ -642,14 +643,16 @@ void multiply_direct(const MultiplyTask& task) {
   const Constants constants;
   const std::int64_t spans = spans_of(task.columns);
   float* lanes = reinterpret_cast<float*>(task.scratch);
-  Ahead ahead(task, 0, task.rows);
+  WeightPrefetcher prefetcher(task, 0, task.rows);
   for (std::int64_t row = 0; row < task.rows; row += kTileRows) {
     const std::int64_t rows = least(kTileRows, task.rows - row);
     std::int64_t r = 0;
     for (; r + kRows <= rows; r += kRows)
-      add_rows<kRows, kTokens>(tables, constants, task, row + r, lanes + r * spans * kLanes, ahead);
+      add_rows<kRows, kTokens>(tables, constants, task, row + r, lanes + r * spans * kLanes,
+                               prefetcher);
     for (; r < rows; ++r)
-      add_rows<1, kTokens>(tables, constants, task, row + r, lanes + r * spans * kLanes, ahead);
+      add_rows<1, kTokens>(tables, constants, task, row + r, lanes + r * spans * kLanes,
+                           prefetcher);
     for (int t = 0; t < kTokens; ++t) {
       __m512 totals = _mm512_setzero_ps();
       for (std::int64_t span = 0; span < spans; ++span) {
@@ -679,11 +682,11 @@ void multiply(const MultiplyTask& task) {
   if (task.tokens <= kPairTokens) configure(panels_at(task, 0));
   for (std::int64_t row = 0; row < task.rows; row += kPairRows) {
     const std::int64_t rows = least(kPairRows, task.rows - row);
-    Ahead ahead(task, row, rows);
+    WeightPrefetcher prefetcher(task, row, rows);
     for (std::int64_t first = 0; first < tiled_columns(task); first += kHalf) {
       const std::int64_t half = first % kSpan;
-      if (half == 0 && scaled) widen_span<false>(tables, task, row, rows, first, block, ahead);
-      if (half == 0 && !scaled) widen_span<true>(tables, task, row, rows, first, block, ahead);
+      if (half == 0 && scaled) widen_span<false>(tables, task, row, rows, first, block, prefetcher);
+      if (half == 0 && !scaled) widen_span<true>(tables, task, row, rows, first, block, prefetcher);
       for (std::int64_t token = 0; token < task.tokens; token += kPairTokens)
         multiply_block(task, block + 2 * half, rows, first, token, sums[token / kPairTokens]);
     }

@@ -116,35 +116,36 @@ struct Avx2 {
     _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packus_epi16(words, words));
   }
 
-  /// Sixteen codes, each in the upper byte of a 16-bit lane, as half-precision bits divided by 2^8.
+  /// Sixteen FP8 values, each in the upper byte of a 16-bit lane, as half-precision bits divided by 2^8.
   static __m256i half_bits(__m256i upper) {
     return _mm256_and_si256(_mm256_srai_epi16(upper, 1),
                             _mm256_set1_epi16(static_cast<short>(0xBF80)));
   }
 
   static F from_e4m3(const Float8E4M3* p) {
-    const __m128i codes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
-    const __m128i upper = _mm_unpacklo_epi8(_mm_setzero_si128(), codes);
+    const __m128i quantized = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+    const __m128i upper = _mm_unpacklo_epi8(_mm_setzero_si128(), quantized);
     const __m128i bits =
         _mm_and_si128(_mm_srai_epi16(upper, 1), _mm_set1_epi16(static_cast<short>(0xBF80)));
     const F value = mul(_mm256_cvtph_ps(bits), set1(256.0F));
-    const __m256i wide = _mm256_cvtepu8_epi32(codes);
+    const __m256i wide = _mm256_cvtepu8_epi32(quantized);
     const __m256i nan = _mm256_cmpeq_epi32(_mm256_and_si256(wide, _mm256_set1_epi32(0x7F)),
                                            _mm256_set1_epi32(0x7F));
     return _mm256_or_ps(value, _mm256_castsi256_ps(nan));
   }
 
-  /// 32 codes: even ones in planes 0 and 1, odd ones in 2 and 3, divided by 2^8.
+  /// 32 FP8 values: even ones in planes 0 and 1, odd ones in 2 and 3, divided by 2^8.
   static void load_e4m3(const std::byte* source, F planes[4]) {
-    const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(source));
-    const __m256i even = half_bits(_mm256_slli_epi16(codes, 8));
-    const __m256i odd = half_bits(codes);
+    const __m256i quantized = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(source));
+    const __m256i even = half_bits(_mm256_slli_epi16(quantized, 8));
+    const __m256i odd = half_bits(quantized);
     planes[0] = _mm256_cvtph_ps(_mm256_castsi256_si128(even));
     planes[1] = _mm256_cvtph_ps(_mm256_extracti128_si256(even, 1));
     planes[2] = _mm256_cvtph_ps(_mm256_castsi256_si128(odd));
     planes[3] = _mm256_cvtph_ps(_mm256_extracti128_si256(odd, 1));
     const __m256i magnitude_mask = _mm256_set1_epi8(0x7F);
-    const __m256i nan = _mm256_cmpeq_epi8(_mm256_and_si256(codes, magnitude_mask), magnitude_mask);
+    const __m256i nan =
+        _mm256_cmpeq_epi8(_mm256_and_si256(quantized, magnitude_mask), magnitude_mask);
     if (__builtin_expect(!_mm256_testz_si256(nan, nan), 0)) put_nans(nan, planes);
   }
   __attribute__((noinline)) static void put_nans(__m256i nan, F planes[4]) {

@@ -102,35 +102,36 @@ struct Avx512 {
                      _mm512_cvtepi32_epi8(_mm512_or_si512(code, sign)));
   }
 
-  /// 32 codes, each in the upper byte of a 16-bit lane, as half-precision bits divided by 2^8.
+  /// 32 FP8 values, each in the upper byte of a 16-bit lane, as half-precision bits divided by 2^8.
   static __m512i half_bits(__m512i upper) {
     return _mm512_and_si512(_mm512_srai_epi16(upper, 1),
                             _mm512_set1_epi16(static_cast<short>(0xBF80)));
   }
 
   static F from_e4m3(const Float8E4M3* p) {
-    const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-    const __m256i upper = _mm256_slli_epi16(_mm256_cvtepu8_epi16(codes), 8);
+    const __m128i quantized = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    const __m256i upper = _mm256_slli_epi16(_mm256_cvtepu8_epi16(quantized), 8);
     const __m256i bits = _mm256_and_si256(_mm256_srai_epi16(upper, 1),
                                           _mm256_set1_epi16(static_cast<short>(0xBF80)));
     const F value = mul(_mm512_cvtph_ps(bits), set1(256.0F));
     const __m128i magnitude_mask = _mm_set1_epi8(0x7F);
-    const __mmask16 nan = _mm_cmpeq_epi8_mask(_mm_and_si128(codes, magnitude_mask), magnitude_mask);
+    const __mmask16 nan =
+        _mm_cmpeq_epi8_mask(_mm_and_si128(quantized, magnitude_mask), magnitude_mask);
     return _mm512_mask_blend_ps(nan, value, set1(__builtin_nanf("")));
   }
 
-  /// 64 codes: even ones in planes 0 and 1, odd ones in 2 and 3, divided by 2^8.
+  /// 64 FP8 values: even ones in planes 0 and 1, odd ones in 2 and 3, divided by 2^8.
   static void load_e4m3(const std::byte* source, F planes[4]) {
-    const __m512i codes = _mm512_loadu_si512(source);
-    const __m512i even = half_bits(_mm512_slli_epi16(codes, 8));
-    const __m512i odd = half_bits(codes);
+    const __m512i quantized = _mm512_loadu_si512(source);
+    const __m512i even = half_bits(_mm512_slli_epi16(quantized, 8));
+    const __m512i odd = half_bits(quantized);
     planes[0] = _mm512_cvtph_ps(_mm512_castsi512_si256(even));
     planes[1] = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(even, 1));
     planes[2] = _mm512_cvtph_ps(_mm512_castsi512_si256(odd));
     planes[3] = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(odd, 1));
     const __m512i magnitude_mask = _mm512_set1_epi8(0x7F);
     const __mmask64 nan =
-        _mm512_cmpeq_epi8_mask(_mm512_and_si512(codes, magnitude_mask), magnitude_mask);
+        _mm512_cmpeq_epi8_mask(_mm512_and_si512(quantized, magnitude_mask), magnitude_mask);
     if (__builtin_expect(nan != 0, 0)) put_nans(_mm512_movm_epi8(nan), planes);
   }
   __attribute__((noinline)) static void put_nans(__m512i nan, F planes[4]) {

@@ -18,8 +18,8 @@ void CpuBackend::stage_panel(const Staged& staged,
                              std::int64_t panel) {
   const Form form = staged.form;
   const TensorView& source = form.format != Format::e4m3 ? x.values
-                             : form.block_scales         ? x.block_codes
-                                                         : x.codes;
+                             : form.block_scales         ? x.block_quantized
+                                                         : x.quantized;
   const std::int64_t row_bytes = source.stride(0) * dtype_bytes(source.dtype);
   const std::int64_t begin = panel * kPanelTokens;
   const std::int64_t count = std::min(kPanelTokens, staged.tokens - begin);
@@ -159,7 +159,7 @@ float group_score(const float* scores, std::int64_t count) {
 }
 
 /// Sets the scores of all but the best `kept` groups to -infinity (ties to the lower group).
-void drop_groups(float* scores, std::int64_t experts, const RouterSettings& settings) {
+void mask_groups(float* scores, std::int64_t experts, const RouterSettings& settings) {
   const std::int64_t size = experts / settings.groups;
   const auto score_of = [&](std::int64_t group) {
     return group_score(scores + group * size, size);
@@ -192,7 +192,7 @@ void choose(std::int32_t* ids,
     sigmoids[e] = 1.0F / (1.0F + std::exp(-sigmoids[e]));
     scores[e] = selection_score(sigmoids[e] + bias[e]);
   }
-  if (settings.groups > 1) drop_groups(scores, experts, settings);
+  if (settings.groups > 1) mask_groups(scores, experts, settings);
   float sum = 0.0F;
   for (std::int64_t a = 0; a < settings.top_k; ++a) {
     std::int64_t best = -1;
@@ -205,7 +205,7 @@ void choose(std::int32_t* ids,
     sum += weights[a];
   }
   for (std::int64_t a = 0; a < settings.top_k; ++a) {
-    if (settings.normalise) weights[a] /= sum + 1e-20F;
+    if (settings.normalize) weights[a] /= sum + 1e-20F;
     weights[a] *= settings.scale;
   }
 }

@@ -19,13 +19,13 @@ auto row_of(const auto& view, std::int64_t row) {
 
 }  // namespace
 
-Status CpuBackend::do_take_from_seats(const SeatRows& rows,
-                                      ConstTensorView given_ids,
-                                      ConstTensorView seats,
-                                      const SeatTables& tables) {
-  const auto has_ended = [&](std::int32_t seat) {
-    KOHO_CHECK(seat >= 0 && seat < tables.outputs.size(0));
-    return row_of<std::int32_t>(tables.outputs, seat)[OutputRecord::kEnded] != 0;
+Status CpuBackend::do_gather_input_ids(const BatchSlotRows& rows,
+                                       ConstTensorView given_ids,
+                                       ConstTensorView batch_slots,
+                                       const BatchSlotTables& tables) {
+  const auto has_ended = [&](std::int32_t batch_slot) {
+    KOHO_CHECK(batch_slot >= 0 && batch_slot < tables.outputs.size(0));
+    return row_of<std::int32_t>(tables.outputs, batch_slot)[OutputRecord::kEnded] != 0;
   };
   for (std::int64_t t = 0; t < given_ids.size(0); ++t) {
     const std::int32_t given = given_ids.as<std::int32_t>()[t];
@@ -34,33 +34,33 @@ Status CpuBackend::do_take_from_seats(const SeatRows& rows,
       id = given;
       continue;
     }
-    const std::int32_t seat = -1 - given;
-    if (has_ended(seat)) rows.slots.as<std::int64_t>()[t] = -1;
-    id = tables.last_sampled.as<std::int32_t>()[seat];
+    const std::int32_t batch_slot = -1 - given;
+    if (has_ended(batch_slot)) rows.slots.as<std::int64_t>()[t] = -1;
+    id = tables.last_sampled.as<std::int32_t>()[batch_slot];
   }
-  for (std::int64_t s = 0; s < seats.size(0); ++s) {
-    const std::int32_t seat = seats.as<std::int32_t>()[s];
+  for (std::int64_t s = 0; s < batch_slots.size(0); ++s) {
+    const std::int32_t batch_slot = batch_slots.as<std::int32_t>()[s];
     std::int32_t& context = rows.context_lengths.as<std::int32_t>()[s];
-    if (has_ended(seat)) context = 0;
+    if (has_ended(batch_slot)) context = 0;
     const std::int64_t pages = ceil_div<std::int64_t>(context, kPageTokens);
     KOHO_CHECK(pages <= rows.page_tables.size(1));
-    std::copy_n(row_of<std::int32_t>(tables.pages, seat), pages,
+    std::copy_n(row_of<std::int32_t>(tables.pages, batch_slot), pages,
                 row_of<std::int32_t>(rows.page_tables, s));
   }
   return {};
 }
 
-Status CpuBackend::do_keep_sampled(TensorView ends,
-                                   const SeatTables& tables,
-                                   ConstTensorView seats,
-                                   ConstTensorView ids) {
+Status CpuBackend::do_commit_sampled(TensorView ends,
+                                     const BatchSlotTables& tables,
+                                     ConstTensorView batch_slots,
+                                     ConstTensorView ids) {
   for (std::int64_t r = 0; r < ids.size(0); ++r) {
-    const std::int32_t seat = seats.as<std::int32_t>()[r];
-    if (seat < 0) continue;
-    KOHO_CHECK_LT(seat, tables.outputs.size(0));
+    const std::int32_t batch_slot = batch_slots.as<std::int32_t>()[r];
+    if (batch_slot < 0) continue;
+    KOHO_CHECK_LT(batch_slot, tables.outputs.size(0));
     const std::int32_t id = ids.as<std::int32_t>()[r];
-    const RowEnd end = take_token(row_of<std::int32_t>(tables.outputs, seat), id);
-    if (end != RowEnd::frozen) tables.last_sampled.as<std::int32_t>()[seat] = std::max(id, 0);
+    const RowEnd end = take_token(row_of<std::int32_t>(tables.outputs, batch_slot), id);
+    if (end != RowEnd::frozen) tables.last_sampled.as<std::int32_t>()[batch_slot] = std::max(id, 0);
     ends.as<std::uint8_t>()[r] = static_cast<std::uint8_t>(end);
   }
   return {};
@@ -94,15 +94,15 @@ void CpuBackend::write_activation(const Activation& out, std::int64_t row, const
     BFloat16* target = row_of<BFloat16>(out.values, row);
     if (target != values) std::copy_n(values, out.values.size(1), target);
   }
-  if (!out.codes.empty())
-    out.scales.as<float>()[row] = kernels_.quantise_row(row_of<Float8E4M3>(out.codes, row), values,
-                                                        out.codes.size(1), kScaleLeast);
-  if (!out.block_codes.empty()) {
-    const std::int64_t columns = out.block_codes.size(1);
+  if (!out.quantized.empty())
+    out.scales.as<float>()[row] = kernels_.quantize_row(row_of<Float8E4M3>(out.quantized, row),
+                                                        values, out.quantized.size(1), kScaleLeast);
+  if (!out.block_quantized.empty()) {
+    const std::int64_t columns = out.block_quantized.size(1);
     for (std::int64_t first = 0; first < columns; first += kQuantBlock)
-      row_of<float>(out.block_scales, row)[first / kQuantBlock] =
-          kernels_.quantise_row(row_of<Float8E4M3>(out.block_codes, row) + first, values + first,
-                                std::min(kQuantBlock, columns - first), kScaleLeast);
+      row_of<float>(out.block_scales, row)[first / kQuantBlock] = kernels_.quantize_row(
+          row_of<Float8E4M3>(out.block_quantized, row) + first, values + first,
+          std::min(kQuantBlock, columns - first), kScaleLeast);
   }
 }
 
@@ -122,7 +122,7 @@ Status CpuBackend::do_rms_norm(const Activation& out,
 
 Status CpuBackend::do_add_rms_norm(const Activation& out,
                                    TensorView residual,
-                                   ConstTensorView branch,
+                                   ConstTensorView block_output,
                                    ConstTensorView weight,
                                    float eps) {
   const std::int64_t width = residual.size(1);
@@ -130,7 +130,7 @@ Status CpuBackend::do_add_rms_norm(const Activation& out,
   for_rows(residual.size(0), [&](std::int64_t row, int worker) {
     BFloat16* sum = row_of<BFloat16>(residual, row);
     BFloat16* normed = out.values.empty() ? row_scratch(worker) : row_of<BFloat16>(out.values, row);
-    kernels_.add_row(sum, row_of<BFloat16>(branch, row), width);
+    kernels_.add_row(sum, row_of<BFloat16>(block_output, row), width);
     kernels_.norm_row(normed, sum, weight.as<BFloat16>(), width, eps);
     write_activation(out, row, normed);
   });
@@ -176,12 +176,12 @@ Status CpuBackend::do_qk_norm_rope_store_kv(const Queries& q,
   const std::int64_t width = heads.width;
   const std::int64_t half = heads.rotary / 2;
   const float* table = weights.rope_table.as<float>();
-  const bool codes = !qkv.codes.empty();
+  const bool quantized = !qkv.quantized.empty();
   KOHO_TRY(ensure_worker_scratch(width));
   // A head's bf16 values: where they lie, or in `scratch`.
   const auto head_of = [&](std::int64_t t, std::int64_t head, BFloat16* scratch) {
-    if (!codes) return row_of<const BFloat16>(qkv.values, t) + head * width;
-    const Float8E4M3* code = row_of<Float8E4M3>(qkv.codes, t) + head * width;
+    if (!quantized) return row_of<const BFloat16>(qkv.values, t) + head * width;
+    const Float8E4M3* code = row_of<Float8E4M3>(qkv.quantized, t) + head * width;
     const float scale = qkv.scales.as<float>()[t];
     for (std::int64_t i = 0; i < width; ++i) scratch[i] = to_bf16(to_float(code[i]) * scale);
     return static_cast<const BFloat16*>(scratch);
@@ -201,7 +201,7 @@ Status CpuBackend::do_qk_norm_rope_store_kv(const Queries& q,
       std::copy_n(row, width, pages.as<BFloat16>() + at.element);
     else
       scales.as<float>()[at.scale] =
-          kernels_.quantise_row(pages.as<Float8E4M3>() + at.element, row, width, 0.0F);
+          kernels_.quantize_row(pages.as<Float8E4M3>() + at.element, row, width, 0.0F);
   };
   for_rows(positions.size(0), [&](std::int64_t t, int worker) {
     const std::int64_t position = positions.as<std::int32_t>()[t];
@@ -210,9 +210,9 @@ Status CpuBackend::do_qk_norm_rope_store_kv(const Queries& q,
     BFloat16* scratch = row_scratch(worker);
     for (std::int64_t head = 0; head < heads.query_heads; ++head) {
       const std::int64_t at = t * heads.query_heads + head;
-      BFloat16* query = codes ? scratch : q.values.as<BFloat16>() + at * width;
+      BFloat16* query = quantized ? scratch : q.values.as<BFloat16>() + at * width;
       turn(query, head_of(t, head, scratch), weights.q_norm, angles);
-      if (codes) store(q.codes, q.scales, {at * width, at}, query);
+      if (quantized) store(q.quantized, q.scales, {at * width, at}, query);
     }
     const std::int64_t slot = slots.as<std::int64_t>()[t];
     if (slot < 0) return;
@@ -248,8 +248,8 @@ Status CpuBackend::do_copy_pages(const KvLayer& kv, ConstTensorView pairs) {
   return {};
 }
 
-static void mark(std::uint32_t* marks, std::int32_t token) {
-  marks[race_mark_word(token)] |= race_mark_bit(token);
+static void set_nonzero(std::uint32_t* nonzero, std::int32_t token) {
+  nonzero[race_bitmap_word(token)] |= race_bitmap_bit(token);
 }
 
 Status CpuBackend::do_sample(const SamplingOutput& out,
@@ -277,7 +277,7 @@ Status CpuBackend::do_sample(const SamplingOutput& out,
     samplers_[static_cast<std::size_t>(worker)].sample(row, input, sample);
     out.ids.as<std::int32_t>()[r] = sample.id;
     if (row.counts_slot >= 0 && sample.id >= 0)
-      mark(row_of<std::uint32_t>(batch.counts.marks, row.counts_slot), sample.id);
+      set_nonzero(row_of<std::uint32_t>(batch.counts.nonzero, row.counts_slot), sample.id);
     if (!out.logprobs.empty()) out.logprobs.as<float>()[r] = sample.logprob;
     if (out.top_ids.empty()) return;
     std::copy(sample.top_ids.begin(), sample.top_ids.end(), row_of<std::int32_t>(out.top_ids, r));
@@ -293,13 +293,13 @@ Status CpuBackend::do_reset_counts(const TokenCounts& counts,
                                    ConstTensorView output_ids) {
   constexpr auto kPromptBit = static_cast<std::int32_t>(0x80000000U);
   std::int32_t* row = row_of<std::int32_t>(counts.entries, slot);
-  auto* marks = row_of<std::uint32_t>(counts.marks, slot);
+  auto* nonzero = row_of<std::uint32_t>(counts.nonzero, slot);
   const std::int64_t vocabulary = counts.entries.size(1);
   std::fill_n(row, vocabulary, 0);
-  std::fill_n(marks, counts.marks.size(1), 0U);
+  std::fill_n(nonzero, counts.nonzero.size(1), 0U);
   const auto entry = [&](std::int32_t id) -> std::int32_t& {
     KOHO_CHECK(id >= 0 && id < vocabulary);
-    mark(marks, id);
+    set_nonzero(nonzero, id);
     return row[id];
   };
   for (std::int64_t i = 0; i < prompt_ids.size(0); ++i)

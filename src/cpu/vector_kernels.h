@@ -15,8 +15,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "cpu/ahead.h"
 #include "cpu/kernels.h"
+#include "cpu/weight_prefetcher.h"
 
 namespace koho::cpu {
 namespace {
@@ -149,7 +149,10 @@ struct VectorKernels {
 
   /// kRows rows times kTokens tokens, weights widened in registers.
   template <Format kFormat, bool kScaled, int kRows, int kTokens>
-  static void direct(const MultiplyTask& task, std::int64_t row, std::int64_t token, Ahead& ahead) {
+  static void direct(const MultiplyTask& task,
+                     std::int64_t row,
+                     std::int64_t token,
+                     WeightPrefetcher& prefetcher) {
     const std::byte* weights[extent(kRows)];
     const float* x[extent(kTokens)];
     for (int r = 0; r < kRows; ++r) weights[r] = task.weight + (row + r) * task.row_bytes;
@@ -164,7 +167,7 @@ struct VectorKernels {
       for (int r = 0; r < kRows; ++r)
         for (int t = 0; t < kTokens; ++t) parts[r][t] = V::zero();
       const auto add_chunk = [&](std::int64_t first, auto load) {
-        ahead.ask(kRows * kChunk * element_bytes(kFormat));
+        prefetcher.advance(kRows * kChunk * element_bytes(kFormat));
         for (int r = 0; r < kRows; ++r) {
           F planes[extent(kPlanes)];
           load(weights[r], first, planes);
@@ -197,10 +200,11 @@ struct VectorKernels {
   template <Format kFormat, bool kScaled, int kTokens>
   static void direct_rows(const MultiplyTask& task, std::int64_t token) {
     std::int64_t row = 0;
-    Ahead ahead(task, 0, task.rows);
+    WeightPrefetcher prefetcher(task, 0, task.rows);
     for (; row + kTileRows <= task.rows; row += kTileRows)
-      direct<kFormat, kScaled, kTileRows, kTokens>(task, row, token, ahead);
-    for (; row < task.rows; ++row) direct<kFormat, kScaled, 1, kTokens>(task, row, token, ahead);
+      direct<kFormat, kScaled, kTileRows, kTokens>(task, row, token, prefetcher);
+    for (; row < task.rows; ++row)
+      direct<kFormat, kScaled, 1, kTokens>(task, row, token, prefetcher);
   }
 
   /// sums[r][t] += widened rows times tokens over `columns` columns, a multiple of the chunk.
@@ -377,10 +381,10 @@ struct VectorKernels {
     std::memcpy(target, padded, static_cast<std::size_t>(count));
   }
 
-  static void add_row(BFloat16* residual, const BFloat16* branch, std::int64_t n) {
+  static void add_row(BFloat16* residual, const BFloat16* block_output, std::int64_t n) {
     for (std::int64_t i = 0; i < n; i += kLanes)
-      store_bf16(residual + i, V::add(load_bf16(residual + i, n - i), load_bf16(branch + i, n - i)),
-                 n - i);
+      store_bf16(residual + i,
+                 V::add(load_bf16(residual + i, n - i), load_bf16(block_output + i, n - i)), n - i);
   }
 
   static void norm_row(
@@ -401,7 +405,7 @@ struct VectorKernels {
     }
   }
 
-  static float quantise_row(Float8E4M3* codes,
+  static float quantize_row(Float8E4M3* quantized,
                             const BFloat16* x,
                             std::int64_t n,
                             float least_scale) {
@@ -413,7 +417,7 @@ struct VectorKernels {
     if (scale == 0.0F) scale = 1.0F;
     const F divisor = V::set1(scale);
     for (std::int64_t i = 0; i < n; i += kLanes)
-      store_e4m3(codes + i, V::div(load_bf16(x + i, n - i), divisor), n - i);
+      store_e4m3(quantized + i, V::div(load_bf16(x + i, n - i), divisor), n - i);
     return scale;
   }
 
@@ -708,7 +712,7 @@ struct VectorKernels {
             .store = store,
             .add_row = add_row,
             .norm_row = norm_row,
-            .quantise_row = quantise_row,
+            .quantize_row = quantize_row,
             .silu_mul_row = silu_mul_row,
             .rotate_row = rotate_row,
             .add_weighted_row = add_weighted_row,

@@ -6,8 +6,8 @@
 
 #include "base/arithmetic.h"
 #include "base/log.h"
-#include "cuda/sample.h"
-#include "cuda/self_check.h"
+#include "cuda/sampling/sample.h"
+#include "cuda/self_test.h"
 #include "cuda/views.h"
 
 namespace koho::cuda {
@@ -70,23 +70,24 @@ Status CudaBackend::start() {
   if (has_wgmma()) {
     wgmma_ = true;
     wgmma_attention_ = true;
-    constexpr std::int64_t kTicketBytes = 2 * sizeof(std::uint32_t);
-    KOHO_TRY_ASSIGN(tickets_, DeviceBlock::allocate(memory_, kTicketBytes, "attention's tickets"));
-    KOHO_CUDA_TRY(cudaMemsetAsync(tickets_.as<void>(), 0, kTicketBytes, stream_));
+    constexpr std::int64_t kTileCounterBytes = 2 * sizeof(std::uint32_t);
+    KOHO_TRY_ASSIGN(tile_counters_,
+                    DeviceBlock::allocate(memory_, kTileCounterBytes, "attention's tile_counters"));
+    KOHO_CUDA_TRY(cudaMemsetAsync(tile_counters_.as<void>(), 0, kTileCounterBytes, stream_));
     if (options_.self_test) KOHO_TRY(test_wgmma());
   }
-  return options_.deterministic ? Status() : open_library();  // whose sums are not our kernels'
+  return options_.deterministic ? Status() : open_cublaslt();  // whose sums are not our kernels'
 }
 
 Status CudaBackend::test_wgmma() {
   SelfTest test(*this);
-  KOHO_TRY_ASSIGN(const bool matrices, test.matrices());
+  KOHO_TRY_ASSIGN(const bool matrices, test.gemm());
   wgmma_ = matrices;
   if (wgmma_) {
     KOHO_TRY_ASSIGN(wgmma_, test.experts_down());
   }
-  for (const bool codes : {false, true}) {
-    KOHO_TRY_ASSIGN(const bool right, test.attention(codes));
+  for (const bool quantized : {false, true}) {
+    KOHO_TRY_ASSIGN(const bool right, test.attention(quantized));
     wgmma_attention_ = wgmma_attention_ && right;
   }
   return {};
@@ -97,27 +98,27 @@ Status CudaBackend::bind() const {
   return {};
 }
 
-Status CudaBackend::open_library() {
+Status CudaBackend::open_cublaslt() {
   std::string why;
-  for (const LibraryScales scales : {LibraryScales::library, LibraryScales::kernel}) {
-    if (options_.portable_only && scales == LibraryScales::library) continue;
-    Result<std::unique_ptr<MatmulLibrary>> opened = MatmulLibrary::open(memory_, scales);
+  for (const CublasLtScales scales : {CublasLtScales::fused, CublasLtScales::separate}) {
+    if (options_.portable_only && scales == CublasLtScales::fused) continue;
+    Result<std::unique_ptr<CublasLtGemm>> opened = CublasLtGemm::open(memory_, scales);
     if (!opened.ok()) {
       if (opened.error().code == ErrorCode::resource_exhausted) return opened.error();
       why = opened.error().message;
       continue;
     }
-    library_ = std::move(*opened);
+    cublaslt_ = std::move(*opened);
     bool right = true;
     if (options_.self_test) {
-      KOHO_TRY_ASSIGN(right, SelfTest(*this).library());
+      KOHO_TRY_ASSIGN(right, SelfTest(*this).cublaslt());
     }
     if (right) {
-      if (options_.fault == FastPathFault::library_refuses) library_->refuse();
+      if (options_.fault == FastPathFault::cublaslt_refuses) cublaslt_->refuse();
       return {};
     }
     why = "it differs from koho's kernels";
-    library_.reset();
+    cublaslt_.reset();
   }
   log::warning("cuBLASLt is not used, koho's own kernels run prompts' linear layers: {}", why);
   return {};
@@ -125,9 +126,9 @@ Status CudaBackend::open_library() {
 
 std::string CudaBackend::description() const {
   std::string text = device_.name;
-  if (has_wgmma() && !wgmma_) text += ", portable matrices";
+  if (has_wgmma() && !wgmma_) text += ", portable GEMM";
   if (has_wgmma() && !wgmma_attention_) text += ", portable attention";
-  if (!options_.deterministic && library_ == nullptr) text += ", without cuBLASLt";
+  if (!options_.deterministic && cublaslt_ == nullptr) text += ", without cuBLASLt";
   return text;
 }
 
@@ -146,11 +147,11 @@ Result<Tensor> CudaBackend::place(ConstTensorView source) {
                       describe(source));
   KOHO_TRY_ASSIGN(Tensor tensor, allocate(source.dtype, source.shape, "weights"));
   KOHO_TRY_ASSIGN(const bool taken,
-                  put_large(source, {}, reinterpret_cast<std::uint8_t*>(tensor.view().data)));
+                  enqueue_large(source, {}, reinterpret_cast<std::uint8_t*>(tensor.view().data)));
   if (taken) return tensor;
-  DrawnMemory::Place drawn;
-  if (options_.drawn != nullptr && options_.drawn->find(source.data, drawn)) {
-    KOHO_CUDA_TRY(draw(tensor.view().data, source, drawn));
+  SyntheticAddressMap::Place synthetic;
+  if (options_.synthetic != nullptr && options_.synthetic->find(source.data, synthetic)) {
+    KOHO_CUDA_TRY(draw(tensor.view().data, source, synthetic));
   } else {
     KOHO_TRY(upload(tensor.view(), {source.data, static_cast<std::size_t>(source.bytes())}));
   }
@@ -168,13 +169,13 @@ Status CudaBackend::reserve(const StepLimits& limits) {
   const auto partial_bytes = [&] {
     return 4 * attention_partial_floats({.decodes = limits.sequences_max,
                                          .context_max = limits.context_max,
-                                         .group_tokens = group_tokens_,
+                                         .chunk_tokens = chunk_tokens_,
                                          .query_heads = limits.query_heads,
                                          .kv_heads = limits.kv_heads,
                                          .width = limits.head_width});
   };
-  group_tokens_ = kAttentionGroupTokens;
-  while (partial_bytes() > kPartialBytesMax) group_tokens_ *= 2;
+  chunk_tokens_ = kAttentionChunkTokens;
+  while (partial_bytes() > kPartialBytesMax) chunk_tokens_ *= 2;
   constexpr std::int64_t kChoices = 8;  // fewer would leave no room for what else an operator keeps
   const std::int64_t slots =
       std::max(kChoices, limits.experts_per_token) + 1;  // and the shared one
@@ -189,13 +190,13 @@ Status CudaBackend::reserve(const StepLimits& limits) {
   const std::int64_t others = limits.tokens_max * kOtherBytes;
   const std::int64_t widened =
       wgmma_attention_
-          ? std::min(kWidenedBytesMax, limits.sequences_max * limits.kv_heads * kWidenedTokenBytes *
-                                           round_up<std::int64_t>(limits.context_max, 128))
+          ? std::min(kUpcastBytesMax, limits.sequences_max * limits.kv_heads * kWidenedTokenBytes *
+                                          round_up<std::int64_t>(limits.context_max, 128))
           : 0;
-  const std::int64_t sums = library_ != nullptr ? library_->scratch_bytes(limits.tokens_max) : 0;
+  const std::int64_t sums = cublaslt_ != nullptr ? cublaslt_->scratch_bytes(limits.tokens_max) : 0;
   KOHO_TRY(scratch(std::max({partial, experts, others + widened, sums})));
   reserved_ = true;
-  if (library_ != nullptr) KOHO_TRY(library_->prepare(limits.tokens_max, stream_));
+  if (cublaslt_ != nullptr) KOHO_TRY(cublaslt_->prepare(limits.tokens_max, stream_));
   if (!kernels_loaded_) {
     kernels_loaded_ = true;
     const Result<int> loaded = load_kernels(device_.hopper());
@@ -208,41 +209,41 @@ Status CudaBackend::reserve(const StepLimits& limits) {
   return {};
 }
 
-Status CudaBackend::do_take_from_seats(const SeatRows& rows,
-                                       ConstTensorView given_ids,
-                                       ConstTensorView seats,
-                                       const SeatTables& tables) {
+Status CudaBackend::do_gather_input_ids(const BatchSlotRows& rows,
+                                        ConstTensorView given_ids,
+                                        ConstTensorView batch_slots,
+                                        const BatchSlotTables& tables) {
   KOHO_TRY(bind());
-  KOHO_CUDA_TRY(launch_take_from_seats({.token_ids = rows.token_ids.as<std::int32_t>(),
-                                        .slots = rows.slots.as<std::int64_t>(),
-                                        .page_tables = rows.page_tables.as<std::int32_t>(),
-                                        .context_lengths = rows.context_lengths.as<std::int32_t>(),
-                                        .given_ids = i32(given_ids),
-                                        .seats = i32(seats),
-                                        .seat_pages = i32(tables.pages),
-                                        .last_sampled = i32(tables.last_sampled),
-                                        .outputs = i32(tables.outputs),
-                                        .tokens = given_ids.size(0),
-                                        .sequences = seats.size(0),
-                                        .seat_count = tables.pages.size(0),
-                                        .width = tables.pages.size(1)},
-                                       stream_));
+  KOHO_CUDA_TRY(launch_gather_input_ids({.token_ids = rows.token_ids.as<std::int32_t>(),
+                                         .slots = rows.slots.as<std::int64_t>(),
+                                         .page_tables = rows.page_tables.as<std::int32_t>(),
+                                         .context_lengths = rows.context_lengths.as<std::int32_t>(),
+                                         .given_ids = i32(given_ids),
+                                         .batch_slots = i32(batch_slots),
+                                         .batch_slot_pages = i32(tables.pages),
+                                         .last_sampled = i32(tables.last_sampled),
+                                         .outputs = i32(tables.outputs),
+                                         .tokens = given_ids.size(0),
+                                         .sequences = batch_slots.size(0),
+                                         .batch_slot_count = tables.pages.size(0),
+                                         .width = tables.pages.size(1)},
+                                        stream_));
   return {};
 }
 
-Status CudaBackend::do_keep_sampled(TensorView ends,
-                                    const SeatTables& tables,
-                                    ConstTensorView seats,
-                                    ConstTensorView ids) {
+Status CudaBackend::do_commit_sampled(TensorView ends,
+                                      const BatchSlotTables& tables,
+                                      ConstTensorView batch_slots,
+                                      ConstTensorView ids) {
   KOHO_TRY(bind());
-  KOHO_CUDA_TRY(launch_keep_sampled({.ends = ends.as<std::uint8_t>(),
-                                     .last_sampled = tables.last_sampled.as<std::int32_t>(),
-                                     .outputs = tables.outputs.as<std::int32_t>(),
-                                     .seats = i32(seats),
-                                     .ids = i32(ids),
-                                     .rows = ids.size(0),
-                                     .seat_count = tables.outputs.size(0)},
-                                    stream_));
+  KOHO_CUDA_TRY(launch_commit_sampled({.ends = ends.as<std::uint8_t>(),
+                                       .last_sampled = tables.last_sampled.as<std::int32_t>(),
+                                       .outputs = tables.outputs.as<std::int32_t>(),
+                                       .batch_slots = i32(batch_slots),
+                                       .ids = i32(ids),
+                                       .rows = ids.size(0),
+                                       .batch_slot_count = tables.outputs.size(0)},
+                                      stream_));
   return {};
 }
 
@@ -284,7 +285,7 @@ Status CudaBackend::do_rms_norm(const Activation& out,
                                 ConstTensorView weight,
                                 float eps) {
   KOHO_TRY(bind());
-  KOHO_CUDA_TRY(launch_rms_norm(forms_of(out),
+  KOHO_CUDA_TRY(launch_rms_norm(row_outputs_of(out),
                                 {.x = bf16(x),
                                  .x_stride = x.stride(0),
                                  .weight = bf16(weight),
@@ -297,14 +298,14 @@ Status CudaBackend::do_rms_norm(const Activation& out,
 
 Status CudaBackend::do_add_rms_norm(const Activation& out,
                                     TensorView residual,
-                                    ConstTensorView branch,
+                                    ConstTensorView block_output,
                                     ConstTensorView weight,
                                     float eps) {
   KOHO_TRY(bind());
-  KOHO_CUDA_TRY(launch_rms_norm(forms_of(out),
+  KOHO_CUDA_TRY(launch_rms_norm(row_outputs_of(out),
                                 {.x = bf16(residual),
                                  .x_stride = residual.size(1),
-                                 .branch = bf16(branch),
+                                 .block_output = bf16(block_output),
                                  .residual = residual.as<Bf16>(),
                                  .weight = bf16(weight),
                                  .eps = eps,
@@ -321,17 +322,17 @@ Status CudaBackend::do_qk_norm_rope_store_kv(const Queries& q,
                                              ConstTensorView slots,
                                              const QkNormRope& weights) {
   KOHO_TRY(bind());
-  const bool codes = kv.k.dtype == DType::f8_e4m3;
-  const bool from_codes = !qkv.codes.empty();
+  const bool quantized = kv.k.dtype == DType::f8_e4m3;
+  const bool from_quantized = !qkv.quantized.empty();
   const RopeKv common{.q = q.values.as<Bf16>(),
                       .qkv = bf16(qkv.values),
-                      .qkv_stride = (from_codes ? qkv.codes : qkv.values).stride(0),
+                      .qkv_stride = (from_quantized ? qkv.quantized : qkv.values).stride(0),
                       .positions = i32(positions),
                       .slots = slots.as<const std::int64_t>(),
                       .k = kv.k.data,
                       .v = kv.v.data,
-                      .k_scales = codes ? kv.k_scales.as<float>() : nullptr,
-                      .v_scales = codes ? kv.v_scales.as<float>() : nullptr,
+                      .k_scales = quantized ? kv.k_scales.as<float>() : nullptr,
+                      .v_scales = quantized ? kv.v_scales.as<float>() : nullptr,
                       .q_norm = bf16(weights.q_norm),
                       .k_norm = bf16(weights.k_norm),
                       .rope_table = weights.rope_table.as<const float>(),
@@ -342,20 +343,20 @@ Status CudaBackend::do_qk_norm_rope_store_kv(const Queries& q,
                       .rotary = static_cast<int>(weights.heads.rotary),
                       .eps = weights.eps,
                       .multiprocessors = device_.multiprocessors};
-  if (!from_codes) {
+  if (!from_quantized) {
     KOHO_CUDA_TRY(launch_rope_kv(common, stream_));
     return {};
   }
-  KOHO_CUDA_TRY(
-      launch_rope_kv(RopeKvCodes{common, q.codes.as<std::uint8_t>(), q.scales.as<float>(),
-                                 qkv.codes.as<const std::uint8_t>(), qkv.scales.as<const float>()},
-                     stream_));
+  KOHO_CUDA_TRY(launch_rope_kv(
+      RopeKvQuantized{common, q.quantized.as<std::uint8_t>(), q.scales.as<float>(),
+                      qkv.quantized.as<const std::uint8_t>(), qkv.scales.as<const float>()},
+      stream_));
   return {};
 }
 
 Status CudaBackend::do_silu_mul(const Activation& out, ConstTensorView gate_up) {
   KOHO_TRY(bind());
-  KOHO_CUDA_TRY(launch_silu_mul(forms_of(out),
+  KOHO_CUDA_TRY(launch_silu_mul(row_outputs_of(out),
                                 {.gate_up = bf16(gate_up),
                                  .stride = gate_up.stride(0),
                                  .rows = gate_up.size(0),
@@ -376,7 +377,7 @@ Status CudaBackend::do_route(const Routing& out,
   if (experts > kRouteExpertsMax)
     return make_error(ErrorCode::unsupported, "route: {} experts, the CUDA backend has at most {}",
                       experts, kRouteExpertsMax);
-  KOHO_TRY_ASSIGN(std::byte * memory, scratch(kRouteParts * tokens * experts * 4));
+  KOHO_TRY_ASSIGN(std::byte * memory, scratch(kRoutePlainSplitK * tokens * experts * 4));
   KOHO_CUDA_TRY(launch_route({.x = bf16(x),
                               .x_stride = x.stride(0),
                               .weight = weight.data,
@@ -391,7 +392,7 @@ Status CudaBackend::do_route(const Routing& out,
                               .top_k = static_cast<int>(settings.top_k),
                               .groups = static_cast<int>(settings.groups),
                               .groups_kept = static_cast<int>(settings.groups_kept),
-                              .normalise = settings.normalise,
+                              .normalize = settings.normalize,
                               .scale = settings.scale},
                              stream_));
   return {};
@@ -399,12 +400,12 @@ Status CudaBackend::do_route(const Routing& out,
 
 Status CudaBackend::do_copy_pages(const KvLayer& kv, ConstTensorView pairs) {
   KOHO_TRY(bind());
-  const bool codes = kv.k.dtype == DType::f8_e4m3;
+  const bool quantized = kv.k.dtype == DType::f8_e4m3;
   const std::int64_t elements = kv.k.size(1) * kv.k.size(2) * kv.k.size(3);
   KOHO_CUDA_TRY(launch_copy_pages({.k = kv.k.as<std::uint8_t>(),
                                    .v = kv.v.as<std::uint8_t>(),
-                                   .k_scales = codes ? kv.k_scales.as<float>() : nullptr,
-                                   .v_scales = codes ? kv.v_scales.as<float>() : nullptr,
+                                   .k_scales = quantized ? kv.k_scales.as<float>() : nullptr,
+                                   .v_scales = quantized ? kv.v_scales.as<float>() : nullptr,
                                    .page_bytes = elements * dtype_bytes(kv.k.dtype),
                                    .page_scales = kv.k.size(1) * kv.k.size(2),
                                    .pairs = i32(pairs),
@@ -424,7 +425,7 @@ Status CudaBackend::do_sample(const SamplingOutput& out,
   p.biases = reinterpret_cast<const SampleBias*>(batch.biases.data);
   p.masks = i32(batch.masks);
   p.counts = pointer<std::int32_t>(batch.counts.entries);
-  p.marks = reinterpret_cast<std::uint16_t*>(batch.counts.marks.data);
+  p.nonzero = reinterpret_cast<std::uint16_t*>(batch.counts.nonzero.data);
   p.row_count = logits.size(0);
   p.vocabulary = static_cast<int>(logits.size(1));
   p.tokens = static_cast<int>(batch.tokens);
@@ -442,12 +443,12 @@ Status CudaBackend::do_reset_counts(const TokenCounts& counts,
                                     ConstTensorView output_ids) {
   KOHO_TRY(bind());
   const std::int64_t vocabulary = counts.entries.size(1);
-  const std::int64_t mark_words = counts.marks.size(1);
+  const std::int64_t nonzero_words = counts.nonzero.size(1);
   KOHO_CUDA_TRY(
       launch_reset_counts({.entries = counts.entries.as<std::int32_t>() + slot * vocabulary,
-                           .marks = counts.marks.as<std::int32_t>() + slot * mark_words,
+                           .nonzero = counts.nonzero.as<std::int32_t>() + slot * nonzero_words,
                            .vocabulary = vocabulary,
-                           .mark_words = mark_words,
+                           .nonzero_words = nonzero_words,
                            .prompt = i32(prompt_ids),
                            .prompt_count = prompt_ids.size(0),
                            .output = i32(output_ids),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CUDA backend: operators as launches on one stream. Operators only enqueue; scratch memory is
-// sized by reserve(). place.cpp has the placing of weights, matrices.cpp the products,
+// sized by reserve(). place_weights.cpp has the placing of weights, linear_and_experts.cpp the products,
 // attention.cpp attention.
 #pragma once
 
@@ -8,21 +8,21 @@
 #include <string>
 
 #include "cuda/cuda_backend.h"
+#include "cuda/device/runtime.h"
+#include "cuda/gemm/cublaslt_gemm.h"
+#include "cuda/gemm/gemm.h"
 #include "cuda/kernels.h"
-#include "cuda/loader.h"
-#include "cuda/matmul.h"
-#include "cuda/matmul_library.h"
-#include "cuda/placed.h"
-#include "cuda/runtime.h"
-#include "cuda/tile_scales.h"
+#include "cuda/load/loader.h"
+#include "cuda/load/placed_weights.h"
+#include "cuda/load/tiled_scales.h"
 
 namespace koho::cuda {
 
-constexpr std::int64_t kScratchAlignment = 256;         // of parts of scratch memory
-constexpr std::int64_t kWidenedBytesMax = 256LL << 20;  // of e4m3 pages widened at a time
+constexpr std::int64_t kScratchAlignment = 256;        // of parts of scratch memory
+constexpr std::int64_t kUpcastBytesMax = 256LL << 20;  // of e4m3 pages widened at a time
 
-struct AttentionWay;  // of one call, in attention.cpp
-// Of one call of an expert layer, in matrices.cpp.
+struct AttentionPath;  // of one call, in attention.cpp
+// Of one call of an expert layer, in linear_and_experts.cpp.
 struct GroupCall;
 struct GroupForm;
 struct GroupRows;
@@ -46,10 +46,10 @@ class CudaBackend final : public Backend {
   Result<Tensor> allocate_host(std::int64_t bytes) override;
   Status enqueue_upload(TensorView destination, std::span<const std::byte> source) override;
   Status enqueue_download(std::span<std::byte> destination, ConstTensorView source) override;
-  Result<std::unique_ptr<Mark>> make_mark() override;
+  Result<std::unique_ptr<Event>> make_event() override;
   Result<MemoryUse> memory_use() const override;
-  bool replays_cheaply() const override { return true; }
-  Result<std::unique_ptr<Recording>> record(std::function<Status()> operators) override;
+  bool supports_graphs() const override { return true; }
+  Result<std::unique_ptr<CapturedGraph>> capture(std::function<Status()> operators) override;
   Result<Tensor> place(ConstTensorView source) override;
   Status reserve(const StepLimits& limits) override;
 
@@ -60,20 +60,20 @@ class CudaBackend final : public Backend {
   Status start();
   /// Which of Hopper's kernels may be used.
   Status test_wgmma();
-  /// Opens cuBLASLt in the best mode that this GPU has and the self-test finds right; else library_
+  /// Opens cuBLASLt in the best mode that this GPU has and the self-test finds right; else cublaslt_
   /// stays null.
-  Status open_library();
+  Status open_cublaslt();
 
   Result<Linear> do_place_linear(std::span<const LinearSource> blocks) override;
   Result<Experts> do_place_experts(const ExpertsSource& source) override;
-  Status do_take_from_seats(const SeatRows& rows,
-                            ConstTensorView given_ids,
-                            ConstTensorView seats,
-                            const SeatTables& tables) override;
-  Status do_keep_sampled(TensorView ends,
-                         const SeatTables& tables,
-                         ConstTensorView seats,
-                         ConstTensorView ids) override;
+  Status do_gather_input_ids(const BatchSlotRows& rows,
+                             ConstTensorView given_ids,
+                             ConstTensorView batch_slots,
+                             const BatchSlotTables& tables) override;
+  Status do_commit_sampled(TensorView ends,
+                           const BatchSlotTables& tables,
+                           ConstTensorView batch_slots,
+                           ConstTensorView ids) override;
   Status do_set_entries(TensorView table, ConstTensorView pairs) override;
   Status do_embed(TensorView out, ConstTensorView ids, ConstTensorView table) override;
   Status do_gather_rows(TensorView out, ConstTensorView x, ConstTensorView rows) override;
@@ -83,7 +83,7 @@ class CudaBackend final : public Backend {
                      float eps) override;
   Status do_add_rms_norm(const Activation& out,
                          TensorView residual,
-                         ConstTensorView branch,
+                         ConstTensorView block_output,
                          ConstTensorView weight,
                          float eps) override;
   Status do_linear(TensorView out, const Activation& x, const Linear& weight) override;
@@ -123,54 +123,61 @@ class CudaBackend final : public Backend {
                          const Batch& batch,
                          const HeadShape& heads) const;
   /// Scratch memory for what lies between the kernels; `out` for rows that go there directly.
-  Status give_memory(Attention& attention, const AttentionWay& way, Bf16* out);
+  Status give_memory(Attention& attention, const AttentionPath& way, Bf16* out);
 
-  // ---- place.cpp
-  cudaError_t draw(void* out, const ConstTensorView& view, const DrawnMemory::Place& place);
+  // ---- place_weights.cpp
+  cudaError_t draw(void* out, const ConstTensorView& view, const SyntheticAddressMap::Place& place);
   /// The device copy of a view of host memory; strided rows are packed. Staging memory: valid until
   /// the next call.
   Result<const std::uint8_t*> stage(const ConstTensorView& view);
   /// Device memory with a copy of `bytes`, which may go when this returns.
   Result<DeviceBlock> to_device(std::span<const std::byte> bytes, std::string_view purpose);
-  Result<TiledMatrices> make_tiles(
+  Result<TiledWeights> make_tiles(
       TileType type, bool interleaved, std::int64_t count, std::int64_t rows, std::int64_t columns);
-  Status put_rows(const TiledMatrices& matrix, const RowsPlace& place, const LinearSource& source);
-  Status put_scales(TiledMatrices& matrix, const TileScales& scales);
+  Status put_rows(const TiledWeights& matrix,
+                  const RowDestination& place,
+                  const LinearSource& source);
+  Status put_scales(TiledWeights& matrix, const TiledScales& scales);
   /// Hands a large matrix to the loader; false: it is too small.
-  Result<bool> put_large(const ConstTensorView& source, const Repack& repack, std::uint8_t* copy);
+  Result<bool> enqueue_large(const ConstTensorView& source,
+                             const Repack& repack,
+                             std::uint8_t* copy);
   /// Waits for what the loader has. Whatever reads placed weights begins with it.
   Status finish_loading();
   Result<LinearSegment> place_segment(std::span<const LinearSource> blocks);
   Result<ExpertGroup> place_group(std::span<const MlpSource* const> experts);
-  Result<TiledMatrices> place_gate_up(std::span<const MlpSource* const> experts);
-  Result<TiledMatrices> place_down(std::span<const MlpSource* const> experts);
+  Result<TiledWeights> place_gate_up(std::span<const MlpSource* const> experts);
+  Result<TiledWeights> place_down(std::span<const MlpSource* const> experts);
 
-  // ---- unlike_experts.cpp
-  Result<UnlikeExpert> place_unlike(const MlpSource& source);
-  Status reserve_unlike(UnlikeExperts& unlike, std::int64_t hidden);
-  Status run_unlike(TensorView out,
-                    const Activation& x,
-                    const Routing& routing,
-                    const Experts& weights);
+  // ---- mixed_format_experts.cpp
+  Result<MixedFormatExpert> place_mixed_format(const MlpSource& source);
+  Status reserve_mixed_format(MixedFormatExperts& mixed_format, std::int64_t hidden);
+  Status run_mixed_format(TensorView out,
+                          const Activation& x,
+                          const Routing& routing,
+                          const Experts& weights);
 
-  // ---- matrices.cpp
+  // ---- linear_and_experts.cpp
   /// `bytes` of scratch memory, grown outside graphs if reserve() did not foresee them.
   Result<std::byte*> scratch(std::int64_t bytes);
-  Status run_matmul(const Matmul& parameters);
-  Status run_dense(const Matmul& parameters);
+  Status run_grouped_decode_gemm(const Gemm& parameters);
+  Status run_decode_gemm(const Gemm& parameters);
   /// x has `rows` rows; entries up to `columns`.
-  Status run_prefill(const Matmul& parameters, std::int64_t rows, int columns, int multiprocessors);
+  Status run_prefill_gemm(const Gemm& parameters,
+                          std::int64_t rows,
+                          int columns,
+                          int multiprocessors);
   /// False: cuBLASLt does not take this product.
-  Result<bool> multiply_in_library(const Matmul& parameters, const LinearSegment& segment);
+  Result<bool> multiply_with_cublaslt(const Gemm& parameters, const LinearSegment& segment);
   Status multiply_segment(TensorView out, const Activation& x, const LinearSegment& segment);
   /// Moves rows that cannot be copied 16 bytes at a time to scratch memory, where they can.
-  Status align_rows(Activation& x, const TiledMatrices& matrix, std::byte*& scratch_at);
+  Status align_rows(Activation& x, const TiledWeights& matrix, std::byte*& scratch_at);
   /// The form that is faster for such a call on this GPU.
   GroupForm form_of_group(const GroupCall& call) const;
   /// Which rows its experts multiply, in which entries.
   Status plan_group(const GroupCall& call, const GroupForm& form, const GroupScratch& scratch);
   /// Puts the rows that experts multiply one after the other, for `p` to read there.
-  Status gather_group(const GroupCall& call, const GroupScratch& scratch, Matmul& p);
+  Status gather_group(const GroupCall& call, const GroupScratch& scratch, Gemm& p);
   Status multiply_gate_up(const GroupCall& call,
                           const GroupForm& form,
                           const GroupScratch& scratch);
@@ -191,7 +198,7 @@ class CudaBackend final : public Backend {
   bool wgmma_attention_ = false;  // and its prefill attention
   std::shared_ptr<DeviceMemory> memory_;
   cudaStream_t stream_ = nullptr;
-  std::unique_ptr<MatmulLibrary> library_;  // null: only our own kernels
+  std::unique_ptr<CublasLtGemm> cublaslt_;  // null: only our own kernels
   std::shared_ptr<std::int64_t> recordings_ = std::make_shared<std::int64_t>(0);  // alive
   DeviceBlock staging_;
   std::unique_ptr<Loader> loader_;  // until reserve()
@@ -199,9 +206,9 @@ class CudaBackend final : public Backend {
   DeviceBlock scratch_;
   bool reserved_ = false;  // and large enough
   bool kernels_loaded_ = false;
-  TileOrders tile_orders_;  // of a prompt's attention
-  DeviceBlock tickets_;     // of a prompt's attention on wgmma: two zeros between kernels
-  std::int64_t group_tokens_ = kAttentionGroupTokens;  // of decode attention
+  TileOrderCache tile_orders_;  // of a prompt's attention
+  DeviceBlock tile_counters_;   // of a prompt's attention on wgmma: two zeros between kernels
+  std::int64_t chunk_tokens_ = kAttentionChunkTokens;  // of decode attention
   std::int64_t expert_row_bytes_ = 0;  // scratch of one sorted row of an expert layer, at most
 };
 

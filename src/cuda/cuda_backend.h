@@ -10,18 +10,18 @@
 #include "base/error.h"
 #include "base/load_progress.h"
 #include "ops/backend.h"
-#include "ops/drawn.h"
+#include "ops/synthetic_tensor.h"
 
 namespace koho {
 
 /// What a test has go wrong, to see that koho's portable or own kernels take over.
 enum class FastPathFault : std::uint8_t {
   none,
-  matrices,        // the self-test finds Hopper's matrix kernels wrong
-  experts_down,    // that of experts' second matrix
-  attention,       // its prefill attention
-  library,         // cuBLASLt
-  library_refuses  // cuBLASLt has no algorithm for any product after the self-test
+  gemm,             // the self-test finds Hopper's matrix kernels wrong
+  experts_down,     // that of experts' second matrix
+  attention,        // its prefill attention
+  cublaslt,         // cuBLASLt
+  cublaslt_refuses  // cuBLASLt has no algorithm for any product after the self-test
 };
 
 struct CudaOptions {
@@ -36,9 +36,9 @@ struct CudaOptions {
   /// One path for every number of tokens: a row's bits do not depend on whether it was decoded, nor
   /// on the chunk of a prompt it came in. Costs speed (docs/performance.md).
   bool deterministic = false;
-  /// Sources whose elements are to be drawn on the device instead of read; null: none. Must outlive
+  /// Sources whose elements are to be generated on the device instead of read; null: none. Must outlive
   /// the placing of weights.
-  const DrawnMemory* drawn = nullptr;
+  const SyntheticAddressMap* synthetic = nullptr;
   /// Is told how far the weights are; null: nobody. Must outlive the placing of weights.
   LoadProgress* progress = nullptr;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order of work: copies between host and device, marks, and recordings as CUDA graphs.
+// The order of work: copies between host and device, events, and CUDA graph capture.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -15,16 +15,16 @@ struct Queue {
   int device;
 };
 
-class EventMark final : public Mark {
+class CudaEvent final : public Event {
  public:
-  EventMark(cudaEvent_t event, const Queue& queue) : event_(event), queue_(queue) {}
-  EventMark(const EventMark&) = delete;
-  EventMark& operator=(const EventMark&) = delete;
-  ~EventMark() override {
+  CudaEvent(cudaEvent_t event, const Queue& queue) : event_(event), queue_(queue) {}
+  CudaEvent(const CudaEvent&) = delete;
+  CudaEvent& operator=(const CudaEvent&) = delete;
+  ~CudaEvent() override {
     static_cast<void>(cudaSetDevice(queue_.device));
     static_cast<void>(cudaEventDestroy(event_));
   }
-  Status set() override {
+  Status record() override {
     KOHO_CUDA_TRY(cudaSetDevice(queue_.device));
     KOHO_CUDA_TRY(cudaEventRecord(event_, queue_.stream));
     return {};
@@ -34,8 +34,8 @@ class EventMark final : public Mark {
     KOHO_CUDA_TRY(cudaEventSynchronize(event_));
     return {};
   }
-  bool reached() override {
-    // An error counts as reached: wait() has it.
+  bool completed() override {
+    // An error counts as completed: wait() has it.
     return cudaSetDevice(queue_.device) != cudaSuccess ||
            cudaEventQuery(event_) != cudaErrorNotReady;
   }
@@ -45,15 +45,15 @@ class EventMark final : public Mark {
   Queue queue_;
 };
 
-class Graph final : public Recording {
+class CudaGraph final : public CapturedGraph {
  public:
-  Graph(cudaGraphExec_t graph, const Queue& queue, std::shared_ptr<std::int64_t> alive)
+  CudaGraph(cudaGraphExec_t graph, const Queue& queue, std::shared_ptr<std::int64_t> alive)
       : graph_(graph), queue_(queue), alive_(std::move(alive)) {
     ++*alive_;
   }
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
-  ~Graph() override {
+  CudaGraph(const CudaGraph&) = delete;
+  CudaGraph& operator=(const CudaGraph&) = delete;
+  ~CudaGraph() override {
     static_cast<void>(cudaSetDevice(queue_.device));
     static_cast<void>(cudaGraphExecDestroy(graph_));
     --*alive_;
@@ -123,11 +123,12 @@ Result<Tensor> CudaBackend::allocate_host(std::int64_t bytes) {
                 DType::u8, {bytes}, {});
 }
 
-Result<std::unique_ptr<Mark>> CudaBackend::make_mark() {
+Result<std::unique_ptr<Event>> CudaBackend::make_event() {
   KOHO_TRY(bind());
   cudaEvent_t event = nullptr;
   KOHO_CUDA_TRY(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-  return std::unique_ptr<Mark>(std::make_unique<EventMark>(event, Queue{stream_, options_.device}));
+  return std::unique_ptr<Event>(
+      std::make_unique<CudaEvent>(event, Queue{stream_, options_.device}));
 }
 
 Result<MemoryUse> CudaBackend::memory_use() const {
@@ -142,7 +143,7 @@ Result<MemoryUse> CudaBackend::memory_use() const {
                    .purposes = counts.purposes};
 }
 
-Result<std::unique_ptr<Recording>> CudaBackend::record(std::function<Status()> operators) {
+Result<std::unique_ptr<CapturedGraph>> CudaBackend::capture(std::function<Status()> operators) {
   KOHO_TRY(bind());
   KOHO_CUDA_TRY(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
   const Status status = operators();
@@ -157,10 +158,10 @@ Result<std::unique_ptr<Recording>> CudaBackend::record(std::function<Status()> o
   const cudaError_t made = cudaGraphInstantiate(&executable, graph, 0);
   static_cast<void>(cudaGraphDestroy(graph));
   if (made != cudaSuccess) return cuda_error(made, "cudaGraphInstantiate");
-  auto recording =
-      std::make_unique<Graph>(executable, Queue{stream_, options_.device}, recordings_);
+  auto captured =
+      std::make_unique<CudaGraph>(executable, Queue{stream_, options_.device}, recordings_);
   KOHO_CUDA_TRY(cudaGraphUpload(executable, stream_));
-  return std::unique_ptr<Recording>(std::move(recording));
+  return std::unique_ptr<CapturedGraph>(std::move(captured));
 }
 
 }  // namespace koho::cuda

@@ -7,7 +7,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "cuda/tile_order.h"
+#include "cuda/attention/tile_order.h"
 
 namespace koho::cuda {
 
@@ -16,54 +16,54 @@ using Bf16 = std::uint16_t;
 constexpr int kHeadWidthMax = 256;  // of attention and its rope: what their plain forms hold
 
 /// Where a kernel that makes activations writes a row, in which forms; null = form not wanted.
-struct RowForms {
+struct RowOutputs {
   Bf16* values = nullptr;
   std::int64_t values_stride = 0;
-  std::uint8_t* codes = nullptr;
-  std::int64_t codes_stride = 0;
+  std::uint8_t* quantized = nullptr;
+  std::int64_t quantized_stride = 0;
   float* scales = nullptr;
-  std::uint8_t* block_codes = nullptr;
-  std::int64_t block_codes_stride = 0;
+  std::uint8_t* block_quantized = nullptr;
+  std::int64_t block_quantized_stride = 0;
   float* block_scales = nullptr;
   std::int64_t block_scales_stride = 0;
 };
 
-// ---- seats.cu
+// ---- batch_slots.cu
 
-struct TakeFromSeats {
-  std::int32_t* token_ids = nullptr;           // [T]
-  std::int64_t* slots = nullptr;               // [T]
-  std::int32_t* page_tables = nullptr;         // [S, width]
-  std::int32_t* context_lengths = nullptr;     // [S]
-  const std::int32_t* given_ids = nullptr;     // [T] id or -1 - seat
-  const std::int32_t* seats = nullptr;         // [S]
-  const std::int32_t* seat_pages = nullptr;    // [seats, width]
-  const std::int32_t* last_sampled = nullptr;  // [seats]
-  const std::int32_t* outputs = nullptr;       // [seats, OutputRecord::kWords]
+struct GatherInputIds {
+  std::int32_t* token_ids = nullptr;               // [T]
+  std::int64_t* slots = nullptr;                   // [T]
+  std::int32_t* page_tables = nullptr;             // [S, width]
+  std::int32_t* context_lengths = nullptr;         // [S]
+  const std::int32_t* given_ids = nullptr;         // [T] id or -1 - batch slot
+  const std::int32_t* batch_slots = nullptr;       // [S]
+  const std::int32_t* batch_slot_pages = nullptr;  // [batch slots, width]
+  const std::int32_t* last_sampled = nullptr;      // [batch slots]
+  const std::int32_t* outputs = nullptr;           // [batch slots, OutputRecord::kWords]
   std::int64_t tokens = 0;
   std::int64_t sequences = 0;
-  std::int64_t seat_count = 0;
+  std::int64_t batch_slot_count = 0;
   std::int64_t width = 0;
 };
-cudaError_t launch_take_from_seats(const TakeFromSeats& take, cudaStream_t stream);
+cudaError_t launch_gather_input_ids(const GatherInputIds& take, cudaStream_t stream);
 
-struct KeepSampled {
-  std::uint8_t* ends = nullptr;          // [R]
-  std::int32_t* last_sampled = nullptr;  // [seats]
-  std::int32_t* outputs = nullptr;       // [seats, OutputRecord::kWords]
-  const std::int32_t* seats = nullptr;   // [R]
-  const std::int32_t* ids = nullptr;     // [R]
+struct CommitSampled {
+  std::uint8_t* ends = nullptr;               // [R]
+  std::int32_t* last_sampled = nullptr;       // [batch slots]
+  std::int32_t* outputs = nullptr;            // [batch slots, OutputRecord::kWords]
+  const std::int32_t* batch_slots = nullptr;  // [R]
+  const std::int32_t* ids = nullptr;          // [R]
   std::int64_t rows = 0;
-  std::int64_t seat_count = 0;
+  std::int64_t batch_slot_count = 0;
 };
-cudaError_t launch_keep_sampled(const KeepSampled& keep, cudaStream_t stream);
+cudaError_t launch_commit_sampled(const CommitSampled& keep, cudaStream_t stream);
 cudaError_t launch_set_entries(std::int32_t* table,
                                std::int64_t entries,
                                const std::int32_t* pairs,
                                std::int64_t count,
                                cudaStream_t stream);
 
-// ---- rows.cu
+// ---- gather_copy.cu
 
 /// Rows of x by their indices, which are moved into x where it lacks them.
 struct GatherRows {
@@ -92,9 +92,9 @@ cudaError_t launch_copy_pages(const PageCopy& copy, cudaStream_t stream);
 /// A row of TokenCounts (ops/backend.h) and what it is to count.
 struct CountReset {
   std::int32_t* entries = nullptr;
-  std::int32_t* marks = nullptr;
+  std::int32_t* nonzero = nullptr;
   std::int64_t vocabulary = 0;
-  std::int64_t mark_words = 0;
+  std::int64_t nonzero_words = 0;
   const std::int32_t* prompt = nullptr;
   std::int64_t prompt_count = 0;
   const std::int32_t* output = nullptr;
@@ -105,16 +105,17 @@ cudaError_t launch_reset_counts(const CountReset& reset, cudaStream_t stream);
 // ---- norm.cu
 
 struct NormRows {
-  const Bf16* x = nullptr;  // [T, H], or the residual, changed in place when `branch` is given
+  const Bf16* x =
+      nullptr;  // [T, H], or the residual, changed in place when `block_output` is given
   std::int64_t x_stride = 0;
-  const Bf16* branch = nullptr;  // [T, H] or null
-  Bf16* residual = nullptr;      // = x when `branch` is given
-  const Bf16* weight = nullptr;  // [H]
+  const Bf16* block_output = nullptr;  // [T, H] or null
+  Bf16* residual = nullptr;            // = x when `block_output` is given
+  const Bf16* weight = nullptr;        // [H]
   float eps = 0.0F;
   std::int64_t rows = 0;
   std::int64_t width = 0;
 };
-cudaError_t launch_rms_norm(const RowForms& out, const NormRows& norm, cudaStream_t stream);
+cudaError_t launch_rms_norm(const RowOutputs& out, const NormRows& norm, cudaStream_t stream);
 
 struct SiluMul {
   const Bf16* gate_up = nullptr;  // [T, 2F]
@@ -123,9 +124,9 @@ struct SiluMul {
   std::int64_t width = 0;  // F
 };
 /// silu(gate) * up [T, F]
-cudaError_t launch_silu_mul(const RowForms& out, const SiluMul& silu, cudaStream_t stream);
+cudaError_t launch_silu_mul(const RowOutputs& out, const SiluMul& silu, cudaStream_t stream);
 
-struct QuantiseRows {
+struct QuantizeRows {
   const Bf16* x = nullptr;
   std::int64_t stride = 0;
   std::int64_t rows = 0;
@@ -135,8 +136,8 @@ struct QuantiseRows {
 };
 /// Quantises rows of bf16 as their readers need. NOTE: what rows_count points to must be older than
 /// the kernel before.
-cudaError_t launch_quantise_rows(const RowForms& out,
-                                 const QuantiseRows& quantise,
+cudaError_t launch_quantize_rows(const RowOutputs& out,
+                                 const QuantizeRows& quantize,
                                  cudaStream_t stream);
 
 /// Rows of bytes into a wider, 16-byte aligned layout; the columns beyond become zero.
@@ -174,14 +175,14 @@ struct RopeKv {
   int multiprocessors = 0;  // of the GPU
 };
 /// The form in e4m3: these instead of q and qkv.
-struct RopeKvCodes : RopeKv {
-  std::uint8_t* q_codes = nullptr;          // [T, Q, D]
-  float* q_scales = nullptr;                // [T, Q]
-  const std::uint8_t* qkv_codes = nullptr;  // [T, (Q + 2K) * D], rows by qkv_stride
-  const float* qkv_scales = nullptr;        // [T]
+struct RopeKvQuantized : RopeKv {
+  std::uint8_t* q_quantized = nullptr;          // [T, Q, D]
+  float* q_scales = nullptr;                    // [T, Q]
+  const std::uint8_t* qkv_quantized = nullptr;  // [T, (Q + 2K) * D], rows by qkv_stride
+  const float* qkv_scales = nullptr;            // [T]
 };
 cudaError_t launch_rope_kv(const RopeKv& parameters, cudaStream_t stream);
-cudaError_t launch_rope_kv(const RopeKvCodes& parameters, cudaStream_t stream);
+cudaError_t launch_rope_kv(const RopeKvQuantized& parameters, cudaStream_t stream);
 
 // ---- attention
 
@@ -207,41 +208,43 @@ struct Attention {
   int query_heads = 0;
   int kv_heads = 0;
   int width = 0;
-  int group_tokens = 0;  // decode: context tokens whose pages are summed first (attention_parts)
+  int chunk_tokens =
+      0;  // decode: context tokens whose pages are summed first (attention_split_kv.cuh)
   float* partial = nullptr;  // [attention_partial_floats()]
-  void* widened = nullptr;   // wgmma, e4m3 pages: scratch memory, aligned to 256 bytes
-  std::int64_t widened_bytes = 0;
-  std::uint32_t* tickets = nullptr;  // wgmma: [2] zeros, which kernels leave as they found them
+  void* upcast = nullptr;    // wgmma, e4m3 pages: scratch memory, aligned to 256 bytes
+  std::int64_t upcast_bytes = 0;
+  std::uint32_t* tile_counters =
+      nullptr;  // wgmma: [2] zeros, which kernels leave as they found them
   int multiprocessors = 0;
   TileOrder tile_order{};  // wgmma: of attention_prompt_tiles()
 };
-constexpr int kAttentionGroupTokens = 512;  // group_tokens is this, or twice it and so on
+constexpr int kAttentionChunkTokens = 512;  // chunk_tokens is this, or twice it and so on
 /// Any shape, one warp a row and head: the definition of the fast kernels. Rows of all sequences.
-cudaError_t launch_attention_plain(const Attention& parameters, cudaStream_t stream);
+cudaError_t launch_attention_reference(const Attention& parameters, cudaStream_t stream);
 /// True if the tensor-core kernels take these heads and pages.
-bool attention_has_fast_form(const Attention& parameters);
+bool attention_supports_mma(const Attention& parameters);
 /// Decoded sequences and what decides in how many parts their contexts are summed.
-struct DecodeSums {
+struct SplitKvShape {
   std::int64_t decodes = 0;
   std::int64_t context_max = 0;
-  std::int64_t group_tokens = 0;
+  std::int64_t chunk_tokens = 0;
   std::int64_t query_heads = 0;
   std::int64_t kv_heads = 0;
   std::int64_t width = 0;
 };
 /// Floats that their sums take.
-std::int64_t attention_partial_floats(const DecodeSums& sums);
+std::int64_t attention_partial_floats(const SplitKvShape& sums);
 /// The first `decodes` sequences, one row each (sequence s owns token row s), cut at fixed places
 /// of the context. NOTE: starts before the kernel before it is done: that one may write q and the
 /// last token of a context, nothing else that is read here.
 cudaError_t launch_attention_decode(const Attention& parameters, cudaStream_t stream);
-/// True if rows of `width` in these forms can be written 8 elements at a time, as the merge does.
-bool attention_merge_takes(const RowForms& out, std::int64_t width);
+/// True if rows of `width` in these forms can be written 8 elements at a time, as the combine kernel does.
+bool attention_combine_supports(const RowOutputs& out, std::int64_t width);
 /// The decoded rows in the forms wanted; zeros in the `rows` after them.
-cudaError_t launch_attention_merge(const RowForms& out,
-                                   const Attention& parameters,
-                                   std::int64_t rows,
-                                   cudaStream_t stream);
+cudaError_t launch_attention_combine(const RowOutputs& out,
+                                     const Attention& parameters,
+                                     std::int64_t rows,
+                                     cudaStream_t stream);
 /// Zeros in p.out for rows that no sequence owns, and for those of empty sequences that are not
 /// decoded.
 cudaError_t launch_attention_padding(const Attention& parameters, cudaStream_t stream);
@@ -250,12 +253,12 @@ cudaError_t launch_attention_prefill(const Attention& parameters, cudaStream_t s
 /// The same on Hopper's wgmma, where the heads and pages have that form; and what
 /// launch_attention_padding() does. NOTE: starts before the kernel before it is done: that one may
 /// write q and pages, but no lengths, starts or page tables.
-bool attention_has_wgmma_form(const Attention& parameters);
+bool attention_supports_wgmma(const Attention& parameters);
 /// The tiles whose order p.tile_order is: of one prompt alone or beside decoded rows, else none.
-PromptTiles attention_prompt_tiles(const Attention& parameters);
-/// Scratch memory that p.widened is to have: for all sequences and heads, or, if that is more than
+PrefillTiles attention_prompt_tiles(const Attention& parameters);
+/// Scratch memory that p.upcast is to have: for all sequences and heads, or, if that is more than
 /// `most`, as many bytes and no fewer than one of each takes. With less, it is done without.
-std::int64_t attention_widened_bytes(const Attention& parameters, std::int64_t most);
+std::int64_t attention_upcast_bytes(const Attention& parameters, std::int64_t most);
 cudaError_t launch_attention_wgmma(const Attention& parameters, cudaStream_t stream);
 
 // ---- route.cu
@@ -268,17 +271,17 @@ struct Route {
   const float* bias = nullptr;
   std::int32_t* ids = nullptr;  // [T, A]
   float* weights = nullptr;     // [T, A]
-  float* partial = nullptr;     // [kRouteParts, T, E] scratch
+  float* partial = nullptr;     // [kRoutePlainSplitK, T, E] scratch
   std::int64_t tokens = 0;
   int hidden = 0;
   int experts = 0;
   int top_k = 0;
   int groups = 1;
   int groups_kept = 1;
-  bool normalise = true;
+  bool normalize = true;
   float scale = 1.0F;
 };
-constexpr int kRouteParts = 8;  // of H, each summed by itself, then in order
+constexpr int kRoutePlainSplitK = 8;  // of H, each summed by itself, then in order
 constexpr int kRouteExpertsMax = 1024;
 constexpr int kRouteChoicesMax = 32;
 /// NOTE: its kernels let the next one start before they wait themselves, so that one may not read,

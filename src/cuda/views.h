@@ -21,20 +21,20 @@ inline const std::int32_t* i32(const ConstTensorView& view) {
   return reinterpret_cast<const std::int32_t*>(view.data);
 }
 
-inline RowForms forms_of(const Activation& out) {
-  RowForms forms;
+inline RowOutputs row_outputs_of(const Activation& out) {
+  RowOutputs forms;
   if (!out.values.empty()) {
     forms.values = out.values.as<Bf16>();
     forms.values_stride = out.values.stride(0);
   }
-  if (!out.codes.empty()) {
-    forms.codes = out.codes.as<std::uint8_t>();
-    forms.codes_stride = out.codes.stride(0);
+  if (!out.quantized.empty()) {
+    forms.quantized = out.quantized.as<std::uint8_t>();
+    forms.quantized_stride = out.quantized.stride(0);
     forms.scales = out.scales.as<float>();
   }
-  if (!out.block_codes.empty()) {
-    forms.block_codes = out.block_codes.as<std::uint8_t>();
-    forms.block_codes_stride = out.block_codes.stride(0);
+  if (!out.block_quantized.empty()) {
+    forms.block_quantized = out.block_quantized.as<std::uint8_t>();
+    forms.block_quantized_stride = out.block_quantized.stride(0);
     forms.block_scales = out.block_scales.as<float>();
     forms.block_scales_stride = out.block_scales.stride(0);
   }

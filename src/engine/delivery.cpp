@@ -7,27 +7,27 @@
 
 namespace koho {
 
-StepLoop::Landing StepLoop::land(std::int64_t timeout_us) {
-  if (scheduler_.steps_in_flight() == 0) return Landing::nothing;
+StepLoop::CollectOutcome StepLoop::collect(std::int64_t timeout_us) {
+  if (scheduler_.steps_in_flight() == 0) return CollectOutcome::nothing;
   const StepBatch& batch = scheduler_.oldest_in_flight();
   if (Status status = executor_.collect(result_, timeout_us); !status.ok()) {
     const bool slow = status.error().code == ErrorCode::deadline_exceeded;
     if (slow && clock_.now_us() - waiting_since_us_ < limits_.step_deadline_us)
-      return Landing::waiting;
+      return CollectOutcome::waiting;
     lose_device(slow ? make_error(ErrorCode::deadline_exceeded,
                                   "step {} took longer than its deadline of {} ms", batch.step,
                                   limits_.step_deadline_us / 1000)
                      : status.error());
-    return Landing::lost;
+    return CollectOutcome::lost;
   }
   // A rank that answers twice, or late, repeats a step that was dealt with.
   if (result_.step < batch.step) {
     ++counts_.results_stale;
-    return Landing::waiting;
+    return CollectOutcome::waiting;
   }
   if (Status status = check_result(batch); !status.ok()) {
     lose_device(status.error());
-    return Landing::lost;
+    return CollectOutcome::lost;
   }
   apply_result(batch);
   const std::int64_t now = clock_.now_us();
@@ -44,9 +44,9 @@ StepLoop::Landing StepLoop::land(std::int64_t timeout_us) {
   scheduler_.retire();
   if (Status status = send_late_masks(); !status.ok()) {
     lose_device(status.error());
-    return Landing::lost;
+    return CollectOutcome::lost;
   }
-  return Landing::landed;
+  return CollectOutcome::collected;
 }
 
 Status StepLoop::send_late_masks() {
@@ -130,12 +130,12 @@ void StepLoop::deliver(Live& live,
   event_.finish = FinishReason::length;
   if (sample >= 0) {
     event_.token = sequence.tokens.back();
-    if (choice.gate != nullptr) {
-      if (Status status = choice.gate->accept(event_.token); !status.ok()) {
+    if (choice.token_mask != nullptr) {
+      if (Status status = choice.token_mask->accept(event_.token); !status.ok()) {
         end(live, Ending::failed, std::move(status).error());
         return;
       }
-      choice.draw.mask = choice.gate->mask();
+      choice.draw.mask = choice.token_mask->mask();
     }
     fill_logprobs(live, sample);
     count_token(live, choice, event_.token, now);
@@ -172,7 +172,7 @@ FinishReason StepLoop::write_text(
   const Request& request = live.request;
   const bool is_stop_token =
       ended && std::ranges::find(request.stop_tokens, token) != request.stop_tokens.end();
-  const bool complete = choice.gate != nullptr && choice.gate->complete();
+  const bool complete = choice.token_mask != nullptr && choice.token_mask->complete();
   const bool full = sequence.known() == sequence.length_max;
   if (is_stop_token) event_.stop_token = token;
   const FinishReason reason = ended || complete ? FinishReason::stop

@@ -244,7 +244,7 @@ bool Engine::turn() {
   const bool launched = loop_.launch();
   // One step runs while the next one is planned; with nothing to plan the oldest is waited for.
   if (loop_.steps_in_flight() == kStepsInFlightMax || (!launched && loop_.steps_in_flight() > 0)) {
-    loop_.land(kSliceUs);
+    loop_.collect(kSliceUs);
     return true;
   }
   return launched;

@@ -43,7 +43,7 @@ class Engine {
   Result<std::shared_ptr<OutputStream>> submit(Request request,
                                                std::function<void()> on_ready = {});
 
-  /// Withdraws a request: its stream ends as cancelled within one step, if it has not ended. The
+  /// Cancels a request: its stream ends as cancelled within one step, if it has not ended. The
   /// reader may also just drop a stream after this. Threads: any.
   void cancel(const std::shared_ptr<OutputStream>& stream);
 

@@ -19,12 +19,12 @@ namespace {
 
 // How long a rank waits for the others inside a step. A step of a large prompt on a busy CPU may
 // take minutes.
-constexpr std::chrono::minutes kRankPatience{10};
+constexpr std::chrono::minutes kRankTimeout{10};
 
 constexpr auto kStepsMax = static_cast<std::size_t>(kStepsInFlightMax);
 
 /// One plan's memory, and what the ranks made of it.
-struct Lane {
+struct StepBuffer {
   std::vector<std::uint64_t> words;  // 8-byte aligned
   std::size_t bytes = 0;
   std::vector<Status> statuses;     // by rank
@@ -34,7 +34,7 @@ struct Lane {
   std::span<std::byte> space() { return std::as_writable_bytes(std::span(words)); }
 };
 
-/// One rank: its worker and what it remembers of the seats.
+/// One rank: its worker and what it remembers of the batch slots.
 struct Rank {
   std::unique_ptr<Worker> worker;
   std::unique_ptr<PlanRunner> runner;
@@ -68,8 +68,8 @@ Status validate(const LocalExecutorSettings& settings) {
 
 }  // namespace
 
-/// The running ranks and the lanes between them and the engine. Steps are numbered from 0; step n
-/// uses lane n % kStepsMax.
+/// The running ranks and the step buffers between them and the engine. Steps are numbered from 0; step n
+/// uses step buffer n % kStepsMax.
 class LocalExecutor::Ranks {
  public:
   static Result<std::unique_ptr<Ranks>> start(const ModelConfig& config,
@@ -79,18 +79,18 @@ class LocalExecutor::Ranks {
     auto ranks = std::unique_ptr<Ranks>(new Ranks());
     ranks->owners_ = settings.bounds.partitions > 1 ? RowOwners::one_rank : RowOwners::all_ranks;
     const std::size_t bytes = plan_bytes(settings.bounds.counts_max());
-    for (Lane& lane : ranks->lanes_) {
-      lane.words.resize((bytes + 7) / 8);
-      lane.statuses.resize(static_cast<std::size_t>(settings.ranks));
-      lane.results.resize(static_cast<std::size_t>(settings.ranks));
-      for (StepResult& result : lane.results)
+    for (StepBuffer& step_buffer : ranks->step_buffers_) {
+      step_buffer.words.resize((bytes + 7) / 8);
+      step_buffer.statuses.resize(static_cast<std::size_t>(settings.ranks));
+      step_buffer.results.resize(static_cast<std::size_t>(settings.ranks));
+      for (StepResult& result : step_buffer.results)
         result.reserve(static_cast<std::size_t>(settings.bounds.sequences_max));
     }
     std::vector<std::unique_ptr<Communicator>> communicators;
     if (settings.ranks == 1) {
       communicators.push_back(std::make_unique<OneRank>());
     } else {
-      communicators = make_thread_ranks(settings.ranks, kRankPatience);
+      communicators = make_thread_ranks(settings.ranks, kRankTimeout);
     }
     for (std::int64_t rank = 0; rank < settings.ranks; ++rank) {
       WorkerSettings worker = settings.worker;
@@ -132,13 +132,13 @@ class LocalExecutor::Ranks {
       if (rank.thread.joinable()) rank.thread.join();
   }
 
-  std::span<std::byte> plan_space() { return lane(submitted_).space(); }
+  std::span<std::byte> plan_space() { return step_buffer(submitted_).space(); }
 
   Status submit(std::size_t bytes) {
     {
       const std::lock_guard lock(mutex_);
       KOHO_CHECK_LT(submitted_ - collected_, kStepsMax);
-      Lane& next = lane(submitted_);
+      StepBuffer& next = step_buffer(submitted_);
       next.bytes = bytes;
       next.ranks_done = 0;
       ++submitted_;
@@ -159,7 +159,7 @@ class LocalExecutor::Ranks {
   Status collect(StepResult& result, std::int64_t timeout_us) {
     std::unique_lock lock(mutex_);
     KOHO_CHECK_LT(collected_, submitted_);
-    Lane& oldest = lane(collected_);
+    StepBuffer& oldest = step_buffer(collected_);
     const auto all = static_cast<std::int64_t>(ranks_.size());
     if (!changed_.wait_for(lock, std::chrono::microseconds(timeout_us),
                            [&] { return oldest.ranks_done == all; }))
@@ -172,7 +172,7 @@ class LocalExecutor::Ranks {
  private:
   Ranks() = default;
 
-  Lane& lane(std::size_t step) { return lanes_[step % kStepsMax]; }
+  StepBuffer& step_buffer(std::size_t step) { return step_buffers_[step % kStepsMax]; }
 
   enum class Move : std::uint8_t { stop, start, take_masks, finish };
 
@@ -203,7 +203,7 @@ class LocalExecutor::Ranks {
       const Move move = next_move(self, started, finished);
       if (move == Move::stop) return;
       if (move == Move::start) ++started;
-      Lane& mine = lane(move == Move::finish ? finished : started - 1);
+      StepBuffer& mine = step_buffer(move == Move::finish ? finished : started - 1);
       Status& status = mine.statuses[rank];
       if (move != Move::finish) {
         status = move == Move::start ? self.runner->start(mine.space().first(mine.bytes))
@@ -232,7 +232,7 @@ class LocalExecutor::Ranks {
   std::size_t submitted_ = 0;  // steps
   std::size_t collected_ = 0;
   std::size_t masked_ = 0;  // the steps up to here have late masks, if any
-  std::array<Lane, kStepsMax> lanes_;
+  std::array<StepBuffer, kStepsMax> step_buffers_;
   std::vector<Rank> ranks_;
   RowOwners owners_ = RowOwners::all_ranks;
 };

@@ -30,7 +30,7 @@ using testing::ForwardingBackend;
 constexpr std::int64_t kTimeoutUs = 60'000'000;
 
 /// What goes wrong on a rank, and where; shared by the test and the rank's thread.
-struct Trouble {
+struct InjectedFault {
   enum class Kind { none, fail_in_experts, fail_in_sample, other_token, hang };
 
   void set(Kind wanted) {
@@ -76,50 +76,50 @@ struct Trouble {
   int samples = 0;
 };
 
-class TroubledBackend final : public ForwardingBackend {
+class FaultyBackend final : public ForwardingBackend {
  public:
-  TroubledBackend(std::unique_ptr<Backend> real, Trouble& trouble)
-      : ForwardingBackend(std::move(real)), trouble_(trouble) {}
+  FaultyBackend(std::unique_ptr<Backend> real, InjectedFault& fault)
+      : ForwardingBackend(std::move(real)), fault_(fault) {}
 
  private:
   Status do_gather_rows(TensorView out, ConstTensorView x, ConstTensorView rows) override {
-    trouble_.count(trouble_.gathers);
+    fault_.count(fault_.gathers);
     return ForwardingBackend::do_gather_rows(out, x, rows);
   }
   Status do_experts(TensorView out,
                     const Activation& x,
                     const Routing& routing,
                     const Experts& weights) override {
-    if (trouble_.is(Trouble::Kind::fail_in_experts))
+    if (fault_.is(InjectedFault::Kind::fail_in_experts))
       return make_error(ErrorCode::device_error, "an illegal memory access");
     return ForwardingBackend::do_experts(out, x, routing, weights);
   }
   Status do_sample(const SamplingOutput& out,
                    ConstTensorView logits,
                    const SamplingBatch& batch) override {
-    if (trouble_.is(Trouble::Kind::fail_in_sample))
+    if (fault_.is(InjectedFault::Kind::fail_in_sample))
       return make_error(ErrorCode::device_error, "an illegal memory access");
-    trouble_.wait_while_hanging();
-    trouble_.count(trouble_.samples);
+    fault_.wait_while_hanging();
+    fault_.count(fault_.samples);
     KOHO_TRY(ForwardingBackend::do_sample(out, logits, batch));
-    if (trouble_.is(Trouble::Kind::other_token)) ++*out.ids.as<std::int32_t>();
+    if (fault_.is(InjectedFault::Kind::other_token)) ++*out.ids.as<std::int32_t>();
     return {};
   }
 
-  Trouble& trouble_;
+  InjectedFault& fault_;
 };
 
 constexpr AttentionLayout kTensorParallel = AttentionLayout::tensor_parallel;
 constexpr AttentionLayout kDataParallel = AttentionLayout::data_parallel;
 
-/// A small model on ranks, driven by a scheduler; the backend of the last rank may be in trouble.
-struct House {
+/// A small model on ranks, driven by a scheduler; the backend of the last rank may have a fault injected.
+struct Harness {
   testing::TemporaryDirectory directory;
   ModelConfig config;
   std::unique_ptr<Checkpoint> checkpoint;
   ResolvedWeights weights;
   EngineLimits limits;
-  Trouble trouble;
+  InjectedFault fault;
   std::unique_ptr<LocalExecutor> executor;
   std::unique_ptr<Scheduler> scheduler;
   Draw greedy;
@@ -130,7 +130,7 @@ struct House {
   Draw stopping;
   int frozen_rows = 0;
 
-  explicit House(std::int64_t ranks, AttentionLayout attention = kTensorParallel) {
+  explicit Harness(std::int64_t ranks, AttentionLayout attention = kTensorParallel) {
     testing::CheckpointRecipe recipe;
     recipe.amplitude = 0.3;
     testing::write_checkpoint(directory.path(), recipe, 0);
@@ -161,7 +161,7 @@ struct House {
     settings.make_backend = [this, ranks](std::int64_t rank) -> Result<std::unique_ptr<Backend>> {
       KOHO_TRY_ASSIGN(std::unique_ptr<Backend> real, make_cpu_backend({.threads = 1}));
       if (rank + 1 < ranks) return real;
-      return std::unique_ptr<Backend>(std::make_unique<TroubledBackend>(std::move(real), trouble));
+      return std::unique_ptr<Backend>(std::make_unique<FaultyBackend>(std::move(real), fault));
     };
     settings.worker.load.shard.attention = attention;
     settings.worker.load.limits = {.tokens_max = limits.scheduler.step_tokens_max,
@@ -219,7 +219,7 @@ struct House {
     EXPECT_TRUE(executor->send_masks().ok());
   }
   /// Collects the oldest step; sequences at their full length are kept in `finished` and end.
-  Status land(std::int64_t timeout_us = kTimeoutUs, bool with_masks = true) {
+  Status collect(std::int64_t timeout_us = kTimeoutUs, bool with_masks = true) {
     KOHO_TRY(executor->collect(result, timeout_us));
     const StepBatch& batch = scheduler->oldest_in_flight();
     EXPECT_EQ(result.step, batch.step);
@@ -248,9 +248,9 @@ struct House {
     while (true) {
       while (scheduler->steps_in_flight() < kStepsInFlightMax && launch()) continue;
       if (scheduler->steps_in_flight() == 0) return finished;
-      const Status landed = land();
-      EXPECT_TRUE(landed.ok()) << landed.error().message;
-      if (!landed.ok()) return finished;
+      const Status collected = collect();
+      EXPECT_TRUE(collected.ok()) << collected.error().message;
+      if (!collected.ok()) return finished;
     }
   }
   static constexpr std::array<std::int32_t, 5> kPrompts{70, 5, 33, 66, 20};
@@ -273,11 +273,11 @@ struct House {
 TEST(LocalExecutor, AnswersTogetherWhatItAnswersAlone) {
   for (const AttentionLayout attention : {kTensorParallel, kDataParallel}) {
     for (const std::int64_t ranks : {1, 2}) {
-      House together(ranks, attention);
+      Harness together(ranks, attention);
       together.submit_some();
       const auto batched = together.drain();
       ASSERT_EQ(batched.size(), 5U);
-      House alone(ranks, attention);
+      Harness alone(ranks, attention);
       alone.scheduler = std::make_unique<Scheduler>(
           [&] {
             Limits one = alone.limits.scheduler;
@@ -295,25 +295,25 @@ TEST(LocalExecutor, AnswersTogetherWhatItAnswersAlone) {
 TEST(LocalExecutor, EndsOutputsWhereTheirStopsAreAndFreezesTheRowsBehind) {
   for (const AttentionLayout attention : {kTensorParallel, kDataParallel}) {
     for (const std::int64_t ranks : {1, 2}) {
-      House whole(ranks, attention);
+      Harness whole(ranks, attention);
       whole.submit_some();
       const auto answers = whole.drain();
-      House house(ranks, attention);
-      house.submit_some();
+      Harness harness(ranks, attention);
+      harness.submit_some();
       std::map<std::uint64_t, std::vector<Token>> expected;
       std::size_t index = 0;
       for (const auto& [arrival, tokens] : answers) {
         // The first tokens but one of the answer, one to three of them, wherever they come first.
-        const auto answer = tokens.begin() + House::kPrompts[index];
+        const auto answer = tokens.begin() + Harness::kPrompts[index];
         const auto length = static_cast<std::ptrdiff_t>(1 + index++ % 3);
         const auto stop = tokens.end() - answer > length ? answer + 1 : answer;
         const auto end = std::search(answer, tokens.end(), stop, stop + length) + length;
         expected[arrival] = {tokens.begin(), end};
-        house.stops[arrival] = {static_cast<std::int32_t>(length)};
-        house.stops[arrival].insert(house.stops[arrival].end(), stop, stop + length);
+        harness.stops[arrival] = {static_cast<std::int32_t>(length)};
+        harness.stops[arrival].insert(harness.stops[arrival].end(), stop, stop + length);
       }
-      EXPECT_EQ(house.drain(), expected) << ranks << " ranks";
-      EXPECT_GT(house.frozen_rows, 0);
+      EXPECT_EQ(harness.drain(), expected) << ranks << " ranks";
+      EXPECT_GT(harness.frozen_rows, 0);
     }
   }
 }
@@ -328,15 +328,16 @@ bool follows(const std::vector<Token>& tokens, std::size_t prompt) {
 TEST(LocalExecutor, TakesMasksWhileAStepRunsAndAnswersAsIfItHadHadThemBefore) {
   for (const AttentionLayout attention : {kTensorParallel, kDataParallel}) {
     for (const std::int64_t ranks : {1, 2}) {
-      House early(ranks, attention);
+      Harness early(ranks, attention);
       early.constrained = true;
       early.submit_some();
-      while (early.launch()) ASSERT_TRUE(early.land().ok());  // nothing is in flight when it plans
+      while (early.launch())
+        ASSERT_TRUE(early.collect().ok());  // nothing is in flight when it plans
       ASSERT_EQ(early.finished.size(), 5U);
       EXPECT_EQ(early.late_steps, 0);
       EXPECT_TRUE(follows(early.finished.begin()->second, 70));
 
-      House late(ranks, attention);
+      Harness late(ranks, attention);
       late.constrained = true;
       late.submit_some();
       EXPECT_EQ(late.drain(), early.finished) << ranks << " ranks";
@@ -346,68 +347,68 @@ TEST(LocalExecutor, TakesMasksWhileAStepRunsAndAnswersAsIfItHadHadThemBefore) {
 }
 
 TEST(LocalExecutor, ComputesAStepBeforeItsMasksAreThere) {
-  House house(1);
-  house.constrained = true;
-  house.submit(5, 3, 0);
-  ASSERT_TRUE(house.launch());
-  ASSERT_TRUE(house.launch());
-  ASSERT_TRUE(house.land(kTimeoutUs, false).ok());
-  ASSERT_TRUE(house.trouble.wait_for(house.trouble.gathers, 2));
-  EXPECT_EQ(house.trouble.read(house.trouble.samples), 1);
-  house.send_masks();
-  EXPECT_TRUE(house.land().ok());
-  EXPECT_EQ(house.trouble.read(house.trouble.samples), 2);
-  const auto finished = house.drain();
+  Harness harness(1);
+  harness.constrained = true;
+  harness.submit(5, 3, 0);
+  ASSERT_TRUE(harness.launch());
+  ASSERT_TRUE(harness.launch());
+  ASSERT_TRUE(harness.collect(kTimeoutUs, false).ok());
+  ASSERT_TRUE(harness.fault.wait_for(harness.fault.gathers, 2));
+  EXPECT_EQ(harness.fault.read(harness.fault.samples), 1);
+  harness.send_masks();
+  EXPECT_TRUE(harness.collect().ok());
+  EXPECT_EQ(harness.fault.read(harness.fault.samples), 2);
+  const auto finished = harness.drain();
   ASSERT_EQ(finished.size(), 1U);
   EXPECT_TRUE(follows(finished.begin()->second, 5));
   // A step a token: no row sat one out for its mask.
-  EXPECT_EQ(house.launches, 3);
+  EXPECT_EQ(harness.launches, 3);
 }
 
 TEST(LocalExecutor, EndsWhileAStepWaitsForItsMasks) {
-  House house(2);
-  house.constrained = true;
-  house.submit(5, 8, 0);
-  ASSERT_TRUE(house.launch());
-  ASSERT_TRUE(house.launch());
-  ASSERT_TRUE(house.land(kTimeoutUs, false).ok());
-  house.scheduler->reset_device();
-  ASSERT_TRUE(house.executor->recover(kTimeoutUs).ok());
-  house.late.words = {};
-  EXPECT_EQ(house.drain().size(), 1U);
+  Harness harness(2);
+  harness.constrained = true;
+  harness.submit(5, 8, 0);
+  ASSERT_TRUE(harness.launch());
+  ASSERT_TRUE(harness.launch());
+  ASSERT_TRUE(harness.collect(kTimeoutUs, false).ok());
+  harness.scheduler->reset_device();
+  ASSERT_TRUE(harness.executor->recover(kTimeoutUs).ok());
+  harness.late.words = {};
+  EXPECT_EQ(harness.drain().size(), 1U);
 }
 
 TEST(LocalExecutor, UnderDataParallelAttentionEveryRankHasSequences) {
-  House house(4, kDataParallel);
-  for (int i = 0; i < 4; ++i) house.submit(40, 20, i);
-  EXPECT_EQ(house.drain().size(), 4U);
+  Harness harness(4, kDataParallel);
+  for (int i = 0; i < 4; ++i) harness.submit(40, 20, i);
+  EXPECT_EQ(harness.drain().size(), 4U);
   std::set<std::int32_t> used;
-  for (const auto& [arrival, partition] : house.partitions) used.insert(partition);
+  for (const auto& [arrival, partition] : harness.partitions) used.insert(partition);
   EXPECT_EQ(used.size(), 4U);
 }
 
 TEST(LocalExecutor, NamesTheRankThatFailsWhileOthersWaitAndRecovers) {
-  House whole(2);
+  Harness whole(2);
   whole.submit_some();
   const auto expected = whole.drain();
   for (const AttentionLayout attention : {kTensorParallel, kDataParallel}) {
-    for (const Trouble::Kind kind :
-         {Trouble::Kind::fail_in_experts, Trouble::Kind::fail_in_sample}) {
-      House house(2, attention);
-      house.submit_some();
-      ASSERT_TRUE(house.launch());
-      ASSERT_TRUE(house.land().ok());
-      house.trouble.set(kind);
+    for (const InjectedFault::Kind kind :
+         {InjectedFault::Kind::fail_in_experts, InjectedFault::Kind::fail_in_sample}) {
+      Harness harness(2, attention);
+      harness.submit_some();
+      ASSERT_TRUE(harness.launch());
+      ASSERT_TRUE(harness.collect().ok());
+      harness.fault.set(kind);
       Status status;
-      while (status.ok() && house.launch()) status = house.land();
+      while (status.ok() && harness.launch()) status = harness.collect();
       ASSERT_FALSE(status.ok());
       EXPECT_EQ(status.error().code, ErrorCode::device_error);
       EXPECT_EQ(status.error().message, "rank 1: an illegal memory access");
 
-      house.trouble.set(Trouble::Kind::none);
-      house.scheduler->reset_device();
-      ASSERT_TRUE(house.executor->recover(kTimeoutUs).ok());
-      const auto found = house.drain();
+      harness.fault.set(InjectedFault::Kind::none);
+      harness.scheduler->reset_device();
+      ASSERT_TRUE(harness.executor->recover(kTimeoutUs).ok());
+      const auto found = harness.drain();
       EXPECT_EQ(found.size(), expected.size());
       if (attention == kTensorParallel) {
         EXPECT_EQ(found, expected) << "from where they stood";
@@ -417,11 +418,11 @@ TEST(LocalExecutor, NamesTheRankThatFailsWhileOthersWaitAndRecovers) {
 }
 
 TEST(LocalExecutor, NoticesARankThatDisagrees) {
-  House house(2);
-  house.submit_some();
-  house.trouble.set(Trouble::Kind::other_token);
+  Harness harness(2);
+  harness.submit_some();
+  harness.fault.set(InjectedFault::Kind::other_token);
   Status status;
-  while (status.ok() && house.launch()) status = house.land();
+  while (status.ok() && harness.launch()) status = harness.collect();
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, ErrorCode::internal);
   EXPECT_NE(status.error().message.find("the ranks diverge: rank 1 sampled"), std::string::npos)
@@ -429,57 +430,57 @@ TEST(LocalExecutor, NoticesARankThatDisagrees) {
 }
 
 TEST(LocalExecutor, AStepThatTakesLongCanBeAskedForAgain) {
-  House house(2);
-  house.submit(5, 3, 0);
-  house.trouble.set(Trouble::Kind::hang);
-  ASSERT_TRUE(house.launch());
+  Harness harness(2);
+  harness.submit(5, 3, 0);
+  harness.fault.set(InjectedFault::Kind::hang);
+  ASSERT_TRUE(harness.launch());
   for (int i = 0; i < 3; ++i) {
-    const Status status = house.land(1000);
+    const Status status = harness.collect(1000);
     ASSERT_FALSE(status.ok());
     EXPECT_EQ(status.error().code, ErrorCode::deadline_exceeded);
   }
-  house.trouble.set(Trouble::Kind::none);
-  EXPECT_TRUE(house.land().ok());
-  EXPECT_EQ(house.drain().size(), 1U);
+  harness.fault.set(InjectedFault::Kind::none);
+  EXPECT_TRUE(harness.collect().ok());
+  EXPECT_EQ(harness.drain().size(), 1U);
 }
 
 TEST(LocalExecutor, GivesTheResultOfAStepWhileTheNextOneRuns) {
-  House house(2);
-  house.submit(5, 8, 0);
-  house.trouble.hang_later(2);
-  ASSERT_TRUE(house.launch());
-  ASSERT_TRUE(house.launch());
-  EXPECT_TRUE(house.land().ok());
-  EXPECT_EQ(house.land(1000).error().code, ErrorCode::deadline_exceeded);
-  house.trouble.set(Trouble::Kind::none);
-  EXPECT_EQ(house.drain().size(), 1U);
+  Harness harness(2);
+  harness.submit(5, 8, 0);
+  harness.fault.hang_later(2);
+  ASSERT_TRUE(harness.launch());
+  ASSERT_TRUE(harness.launch());
+  EXPECT_TRUE(harness.collect().ok());
+  EXPECT_EQ(harness.collect(1000).error().code, ErrorCode::deadline_exceeded);
+  harness.fault.set(InjectedFault::Kind::none);
+  EXPECT_EQ(harness.drain().size(), 1U);
 }
 
 TEST(LocalExecutor, RefusesABrokenPlan) {
-  House house(2);
-  house.submit(5, 3, 0);
-  const StepBatch* batch = house.scheduler->plan();
+  Harness harness(2);
+  harness.submit(5, 3, 0);
+  const StepBatch* batch = harness.scheduler->plan();
   const Result<std::size_t> bytes = write_plan(
-      *house.scheduler, *batch, [&](const Sequence&) -> const Draw& { return house.greedy; },
-      house.executor->plan_space(), house.late);
-  ASSERT_TRUE(house.executor->submit(*bytes - 8).ok());
-  const Status status = house.executor->collect(house.result, kTimeoutUs);
+      *harness.scheduler, *batch, [&](const Sequence&) -> const Draw& { return harness.greedy; },
+      harness.executor->plan_space(), harness.late);
+  ASSERT_TRUE(harness.executor->submit(*bytes - 8).ok());
+  const Status status = harness.executor->collect(harness.result, kTimeoutUs);
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, ErrorCode::corrupt_data);
 }
 
 TEST(LocalExecutor, RefusesWhatCannotBeSharedAndSaysWhichRank) {
-  House house(1);
+  Harness harness(1);
   const auto create = [&](const LocalExecutorSettings& settings) {
-    const auto made = LocalExecutor::create(house.config, house.weights.sources, settings);
+    const auto made = LocalExecutor::create(harness.config, harness.weights.sources, settings);
     return made.ok() ? std::string() : made.error().message;
   };
-  EXPECT_EQ(create(house.settings(3, kTensorParallel)),
+  EXPECT_EQ(create(harness.settings(3, kTensorParallel)),
             "rank 0: 3 ranks cannot divide 4 query heads evenly; take a number of ranks that "
             "divides it");
-  EXPECT_NE(create(house.settings(2, kDataParallel)).find("1 partitions; 2 ranks hold them in 2"),
+  EXPECT_NE(create(harness.settings(2, kDataParallel)).find("1 partitions; 2 ranks hold them in 2"),
             std::string::npos);
-  LocalExecutorSettings settings = house.settings(2, kTensorParallel);
+  LocalExecutorSettings settings = harness.settings(2, kTensorParallel);
   settings.make_backend = [&](std::int64_t rank) -> Result<std::unique_ptr<Backend>> {
     if (rank == 1) return make_error(ErrorCode::device_error, "no such GPU");
     return make_cpu_backend({.threads = 1});

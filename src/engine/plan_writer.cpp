@@ -33,7 +33,7 @@ void write_tokens(PlanWriter& plan,
     const std::int32_t position = row.start + i;
     const PageId page =
         sequence.pages[static_cast<std::size_t>(position / limits.tokens_per_page)].page;
-    plan.token_ids[t] = row.takes_last ? take_last_sampled(row.seat)
+    plan.token_ids[t] = row.takes_last ? take_last_sampled(row.batch_slot)
                                        : sequence.tokens[static_cast<std::size_t>(position)];
     plan.positions[t] = position;
     plan.slots[t] = std::int64_t{page} * limits.tokens_per_page + position % limits.tokens_per_page;
@@ -51,7 +51,7 @@ PlanBounds plan_bounds(const EngineLimits& limits) {
           .tokens_per_page = s.tokens_per_page,
           .context_max = s.context_max,
           .vocabulary = limits.vocabulary,
-          // A growing page, an adopted page and an admission of each.
+          // A growing page, a deduplicated page and an admission of each.
           .runs_max = 3 * s.sequences_max,
           .run_pages_max = s.page_changes_max(),
           .biases_max = s.bias_entries_max,
@@ -108,10 +108,10 @@ Result<std::size_t> write_plan(const Scheduler& scheduler,
     token += static_cast<std::size_t>(row.count);
     plan.query_starts[s + 1] = static_cast<std::int32_t>(token);
     plan.context_lengths[s] = row.start + row.count;
-    plan.seats[s] = row.seat;
+    plan.batch_slots[s] = row.batch_slot;
 
     if (row.admitted && sequence.wants_history) {
-      plan.histories[history++] = {row.seat, sequence.prompt_length,
+      plan.histories[history++] = {row.batch_slot, sequence.prompt_length,
                                    sequence.known() - sequence.prompt_length};
       std::ranges::copy(sequence.tokens,
                         plan.history_tokens.begin() + static_cast<std::ptrdiff_t>(history_token));
@@ -120,7 +120,7 @@ Result<std::size_t> write_plan(const Scheduler& scheduler,
     const Draw& draw = draw_of(sequence);
     if (row.admitted) {
       const std::int32_t recent = recent_count(sequence);
-      plan.stops[stop++] = {.seat = row.seat,
+      plan.stops[stop++] = {.batch_slot = row.batch_slot,
                             .output = sequence.known() - sequence.prompt_length,
                             .output_min = draw.min_tokens,
                             .words = static_cast<std::int32_t>(draw.stops.size())};
@@ -130,7 +130,7 @@ Result<std::size_t> write_plan(const Scheduler& scheduler,
     if (!row.samples) continue;
     SamplingRow sampling = draw.row;
     sampling.output_position = output_position(sequence, row);
-    sampling.counts_slot = sequence.wants_history ? row.seat : -1;
+    sampling.counts_slot = sequence.wants_history ? row.batch_slot : -1;
     sampling.bias_begin = static_cast<std::int32_t>(bias);
     sampling.bias_count = bias_count(draw, static_cast<std::int32_t>(sampling.output_position));
     for (std::int32_t i = 0; i < sampling.bias_count; ++i) {
@@ -149,11 +149,11 @@ Result<std::size_t> write_plan(const Scheduler& scheduler,
     }
     plan.sampling[sample] = sampling;
     plan.logit_rows[sample] = static_cast<std::int32_t>(token) - 1;
-    plan.sample_seats[sample] = row.seat;
+    plan.sample_batch_slots[sample] = row.batch_slot;
     ++sample;
   }
   std::ranges::transform(batch.runs, plan.runs.begin(), [](const PageRun& run) {
-    return PlanPageRun{run.seat, run.first, run.count};
+    return PlanPageRun{run.batch_slot, run.first, run.count};
   });
   std::ranges::copy(batch.run_pages, plan.run_pages.begin());
   std::ranges::transform(batch.copies, plan.copies.begin(), [](const PageCopy& copy) {

@@ -85,7 +85,7 @@ Status validate(const Request& request, const EngineLimits& limits) {
                       limits.stop_string_bytes_max));
   KOHO_TRY(in_range("the budget of reasoning tokens", request.reasoning_tokens_max, -1,
                     std::numeric_limits<std::int32_t>::max()));
-  KOHO_TRY(in_range("the token that thoughts do not hold", request.reasoning_banned, -1,
+  KOHO_TRY(in_range("the token that reasoning does not contain", request.reasoning_banned, -1,
                     limits.vocabulary - 1));
   for (const Token token : request.allowed_tokens)
     KOHO_TRY(in_range("allowed_token_ids", token, 0, limits.vocabulary - 1));

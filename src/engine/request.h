@@ -63,15 +63,15 @@ struct Request {
   /// Tokens that open and close reasoning, for usage; -1 = none.
   Token reasoning_begin = -1;
   Token reasoning_end = -1;
-  bool begins_in_reasoning = false;
+  bool starts_in_reasoning = false;
   /// What the answer's tokens must be; null: anything. Behind reasoning_end, if the request
-  /// begins_in_reasoning. No stop token comes before it may end; where nothing may follow, the
+  /// starts_in_reasoning. No stop token comes before it may end; where nothing may follow, the
   /// choice ends as stopped, with or without a stop token.
   std::shared_ptr<const CompiledGrammar> grammar;
   /// Of a choice that begins in reasoning: after so many tokens reasoning_end must come; -1:
   /// whenever.
   std::int32_t reasoning_tokens_max = -1;
-  /// What thoughts before a grammar do not hold; -1: they hold anything.
+  /// What reasoning before a grammar does not contain; -1: it may contain anything.
   Token reasoning_banned = -1;
   std::vector<Token> allowed_tokens;                 // no other is sampled; empty: any
   std::vector<std::vector<Token>> banned_sequences;  // none is completed; not with a grammar, nor
@@ -89,7 +89,7 @@ Status validate(const Request& request, const EngineLimits& limits);
 std::uint64_t choice_seed(std::uint64_t seed, std::int32_t choice);
 
 /// Whether a token of a choice counts as reasoning, the tokens that open and close it included;
-/// `reasons` goes from token to token and begins as begins_in_reasoning.
+/// `reasons` goes from token to token and begins as starts_in_reasoning.
 inline bool counts_as_reasoning(Token token, Token begin, Token end, bool& reasons) {
   if (token == begin) reasons = true;
   const bool counts = reasons;

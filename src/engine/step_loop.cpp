@@ -83,8 +83,8 @@ void StepLoop::submit(Request request, std::shared_ptr<OutputStream> stream) {
 Status StepLoop::start_choice(Live& live, std::int32_t request_index, std::int32_t choice_index) {
   const Request& request = live.request;
   Choice& choice = live.choices[static_cast<std::size_t>(choice_index)];
-  // A gate keeps stop tokens out by itself.
-  const bool has_gate = TokenGate::is_needed(request);
+  // A token mask keeps stop tokens out by itself.
+  const bool has_gate = TokenMask::is_needed(request);
   const bool stops_are_biased = request.min_tokens > 0 && !has_gate;
   const auto biases = static_cast<std::int32_t>(
       request.sampling.logit_bias.size() + (stops_are_biased ? request.stop_tokens.size() : 0));
@@ -100,7 +100,7 @@ Status StepLoop::start_choice(Live& live, std::int32_t request_index, std::int32
   choice.active = true;
   ++live.active_choices;
   owners_[static_cast<std::size_t>(choice.sequence.index)] = {request_index, choice_index};
-  choice.reasoning = request.begins_in_reasoning;
+  choice.reasoning = request.starts_in_reasoning;
   const std::uint64_t seed =
       request.sampling.seed ? static_cast<std::uint64_t>(*request.sampling.seed) : request.seed;
   choice.draw.row = make_sampling_row(request.sampling, choice_seed(seed, choice_index), 0);
@@ -117,8 +117,8 @@ Status StepLoop::start_choice(Live& live, std::int32_t request_index, std::int32
     choice.draw.stops.insert(choice.draw.stops.end(), sequence.begin(), sequence.end());
   }
   if (has_gate) {
-    KOHO_TRY_ASSIGN(choice.gate, TokenGate::open(request, limits_.vocabulary));
-    choice.draw.mask = choice.gate->mask();
+    KOHO_TRY_ASSIGN(choice.token_mask, TokenMask::open(request, limits_.vocabulary));
+    choice.draw.mask = choice.token_mask->mask();
   }
   if (decoders_) {
     choice.decoder = decoders_(request);
@@ -247,7 +247,7 @@ void StepLoop::settle_pause(Live& live) {
 
 bool StepLoop::launch() {
   if (!device_up_ || scheduler_.steps_in_flight() == kStepsInFlightMax) return false;
-  if (in_flight_must_land_first()) return false;
+  if (must_collect_first()) return false;
   const StepBatch* batch = scheduler_.plan();
   if (batch == nullptr) return false;
   const std::int64_t launched_us = clock_.now_us();  // before a rank can begin, and even end, it
@@ -263,7 +263,7 @@ bool StepLoop::launch() {
   return true;
 }
 
-bool StepLoop::in_flight_must_land_first() {
+bool StepLoop::must_collect_first() {
   for (std::int32_t i = 0; i < scheduler_.steps_in_flight(); ++i)
     for (const StepRow& row : scheduler_.in_flight(i).rows) {
       // A row whose sequence ended is still computed, and may be what brings the ranks down.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine without its thread: every live request, and the loop's moves (submit, launch a step,
-// land a step, recover the device) for one caller at a time. The engine's thread makes them in
+// collect a step, recover the device) for one caller at a time. The engine's thread makes them in
 // engine.cpp; the simulation makes them in any order a seed chooses.
 #pragma once
 
@@ -22,7 +22,7 @@
 #include "engine/statistics.h"
 #include "engine/stop_strings.h"
 #include "engine/text_decoder.h"
-#include "engine/token_gate.h"
+#include "engine/token_mask.h"
 #include "scheduler/scheduler.h"
 
 namespace koho {
@@ -53,10 +53,10 @@ class StepLoop {
   /// the pipeline or no device.
   bool launch();
 
-  enum class Landing : std::uint8_t { nothing, waiting, landed, lost };
+  enum class CollectOutcome : std::uint8_t { nothing, waiting, collected, lost };
   /// Waits for the oldest step and delivers its tokens. waiting: nothing came within `timeout_us`;
   /// lost: the device failed or hangs, recover() is due.
-  Landing land(std::int64_t timeout_us);
+  CollectOutcome collect(std::int64_t timeout_us);
 
   /// One attempt to bring the device back, or the continuation of one; true once it is up. After
   /// limits.recoveries_max failed attempts every request is failed and the loop is broken.
@@ -88,7 +88,7 @@ class StepLoop {
     std::int64_t stalled_us = 0;
     std::int32_t computed_before_loss = 0;  // the most tokens when the device was lost
     Draw draw;
-    std::unique_ptr<TokenGate> gate;  // null: every token is allowed
+    std::unique_ptr<TokenMask> token_mask;  // null: every token is allowed
     std::unique_ptr<TextDecoder> decoder;
     StopStrings stops;
   };
@@ -146,7 +146,7 @@ class StepLoop {
   /// Whether whatever is launched now would share its failure, or that of what is in flight, with
   /// the wrong ones: a suspect is to be computed alone and a step in flight has rows of others,
   /// ended ones included; or it is a suspect's, set aside since.
-  bool in_flight_must_land_first();
+  bool must_collect_first();
   Summary summary_of(const Live& live, Ending ending, Error error, std::int64_t now) const;
 
   EngineLimits limits_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stop strings over a stream of text pieces: nothing of a stop string is ever shown (unless asked
-// for), wherever the pieces' borders fall, and nothing is held back longer than it could still
+// for), wherever the pieces' boundaries fall, and nothing is held back longer than it could still
 // become one.
 #pragma once
 

@@ -55,8 +55,8 @@ Constraint Constraint::tool_calls(std::vector<ToolGrammar> tools, Calls calls) {
   return constraint;
 }
 
-Constraint Constraint::either(std::vector<Constraint> alternatives) {
-  Constraint constraint = of_text(Kind::either, {});
+Constraint Constraint::union_of(std::vector<Constraint> alternatives) {
+  Constraint constraint = of_text(Kind::union_of, {});
   constraint.alternatives = std::move(alternatives);
   return constraint;
 }

@@ -17,11 +17,11 @@
 //   tool_choice "auto" with parallel_tool_calls false         tool_calls(tools, when_called)
 //   tool_choice "allowed_tools"                               as "auto" or "required", with these
 //   tool_choice "none", else "auto"                           no Constraint
-//   one of the forms above and tools with tool_choice "auto"  either({the form,
+//   one of the forms above and tools with tool_choice "auto"  union_of({the form,
 //                                                             tool_calls(tools, instead_of_text)})
 // With parallel_tool_calls false, `one_call` is set: the answer ends behind its first call.
 //
-// Thinking is no part of it: with Request::begins_in_reasoning the engine lets the model think
+// Thinking is no part of it: with Request::starts_in_reasoning the engine lets the model think
 // freely and the constraint begins behind </think>. No token of stop_tokens comes before the
 // constraint is fulfilled.
 #pragma once
@@ -54,7 +54,7 @@ struct Constraint {
     ebnf,
     tool_calls,
     structural_tag,
-    either
+    union_of
   };
   enum class Calls : std::uint8_t {
     when_called,      // free text; a call in it is one of `tools`, with arguments by its schema if
@@ -74,7 +74,7 @@ struct Constraint {
   bool compact = false;   // JSON with one space behind each comma and colon, no other white space
   bool one_call = false;  // one at most
   bool newline_after_tags = false;  // GLM-4.5 and 4.6 write calls with newlines (TemplateStyle)
-  std::vector<Constraint> alternatives;  // of either: the answer is as one of them
+  std::vector<Constraint> alternatives;  // of union_of: the answer follows one of them
 
   static Constraint json_object();
   static Constraint json_schema(std::string schema);
@@ -83,7 +83,7 @@ struct Constraint {
   static Constraint ebnf(std::string grammar);
   static Constraint structural_tag(std::string tag);
   static Constraint tool_calls(std::vector<ToolGrammar> tools, Calls calls);
-  static Constraint either(std::vector<Constraint> alternatives);
+  static Constraint union_of(std::vector<Constraint> alternatives);
 };
 
 /// What is wrong with a constraint: every message of this folder's invalid_argument errors begins

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "grammar/xgrammar_border.h"
+#include "grammar/xgrammar_adapter.h"
 
 namespace koho {
 namespace {
@@ -121,7 +121,7 @@ class GrammarCompiler::Pool {
   };
 
   void work() {
-    std::unique_ptr<XgrammarBorder> border;
+    std::unique_ptr<XgrammarAdapter> adapter;
     std::unique_lock lock(mutex_);
     while (true) {
       arrived_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
@@ -136,7 +136,7 @@ class GrammarCompiler::Pool {
         continue;
       }
       const auto begin = std::chrono::steady_clock::now();
-      Result<Grammar> made = compile_one(job.constraint, border);
+      Result<Grammar> made = compile_one(job.constraint, adapter);
       const auto took = std::chrono::steady_clock::now() - begin;
       lock.lock();
       ++(made.ok() ? statistics_.compiled : statistics_.refused);
@@ -150,22 +150,23 @@ class GrammarCompiler::Pool {
   }
 
   Result<Grammar> compile_one(const Constraint& constraint,
-                              std::unique_ptr<XgrammarBorder>& border) {
-    if (!border) {
+                              std::unique_ptr<XgrammarAdapter>& adapter) {
+    if (!adapter) {
       const std::lock_guard lock(vocabulary_mutex_);
       if (!vocabulary_) {
-        KOHO_TRY_ASSIGN(vocabulary_, XgrammarBorder::read_vocabulary(tokenizer_, vocabulary_size_));
+        KOHO_TRY_ASSIGN(vocabulary_,
+                        XgrammarAdapter::read_vocabulary(tokenizer_, vocabulary_size_));
       }
-      border = std::make_unique<XgrammarBorder>(tokenizer_, vocabulary_, limits_);
+      adapter = std::make_unique<XgrammarAdapter>(tokenizer_, vocabulary_, limits_);
     }
-    return border->compile(constraint);
+    return adapter->compile(constraint);
   }
 
   const Tokenizer& tokenizer_;
   std::int64_t vocabulary_size_;
   GrammarLimits limits_;
   std::mutex vocabulary_mutex_;
-  std::shared_ptr<const XgrammarBorder::Vocabulary> vocabulary_;
+  std::shared_ptr<const XgrammarAdapter::Vocabulary> vocabulary_;
 
   mutable std::mutex mutex_;
   std::condition_variable arrived_;

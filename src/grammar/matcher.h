@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The seam between a constraint and who obeys it: which tokens may come next. Grammars of real
 // requests come from grammar_compiler.h; tests make their own. Knows nothing of stop tokens,
-// thinking or samplers: that is the engine's (engine/token_gate.h).
+// thinking or samplers: that is the engine's (engine/token_mask.h).
 #pragma once
 
 #include <cstddef>

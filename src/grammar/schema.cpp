@@ -11,8 +11,8 @@
 #include "base/json.h"
 #include "grammar/constraint.h"
 #include "grammar/json_text.h"
-#include "grammar/schema_easing.h"
 #include "grammar/schema_keywords.h"
+#include "grammar/schema_relaxation.h"
 
 namespace koho {
 namespace {
@@ -153,7 +153,7 @@ class Schema::Tree {
  public:
   static Result<std::unique_ptr<Tree>> read(std::string_view text,
                                             const SchemaLimits& limits,
-                                            SchemaCare care) {
+                                            SchemaStrictness strictness) {
     auto tree = std::make_unique<Tree>();
     if (text.size() > limits.bytes_max)
       return make_error(ErrorCode::invalid_argument,
@@ -167,14 +167,15 @@ class Schema::Tree {
                         deep ? kGrammarTooComplex : kInvalidGrammar, message);
     }
     tree->root_ = std::move(root).value();
-    if (care != SchemaCare::everything) ease_schema(tree->root_, care);
+    if (strictness != SchemaStrictness::strict) relax_schema(tree->root_, strictness);
     tree->add(tree->root_, "$", "#");
     KOHO_TRY(tree->resolve());
     tree->find_discriminators();
     tree->find_productive();
     KOHO_TRY(tree->check_disjoint());
     if (!tree->nodes_[0].productive)
-      return fault(kUnsatisfiableSchema, tree->culprit(), "no value of finite length is valid");
+      return fault(kUnsatisfiableSchema, tree->unsatisfiable_path(),
+                   "no value of finite length is valid");
     return tree;
   }
 
@@ -668,7 +669,7 @@ class Schema::Tree {
   }
 
   /// The deepest place to blame for the root's failure.
-  std::string_view culprit() const {
+  std::string_view unsatisfiable_path() const {
     for (const Node& node : nodes_)
       if (node.reached && node.impossible) return node.path;
     return at(0).path;
@@ -1225,8 +1226,10 @@ Schema::Schema(Schema&&) noexcept = default;
 Schema& Schema::operator=(Schema&&) noexcept = default;
 Schema::~Schema() = default;
 
-Result<Schema> Schema::read(std::string_view text, const SchemaLimits& limits, SchemaCare care) {
-  KOHO_TRY_ASSIGN(std::unique_ptr<Tree> tree, Tree::read(text, limits, care));
+Result<Schema> Schema::read(std::string_view text,
+                            const SchemaLimits& limits,
+                            SchemaStrictness strictness) {
+  KOHO_TRY_ASSIGN(std::unique_ptr<Tree> tree, Tree::read(text, limits, strictness));
   return Schema(std::move(tree));
 }
 

@@ -31,10 +31,10 @@ struct SchemaLimits {
 };
 
 /// How much of a schema its grammar must say.
-enum class SchemaCare : std::uint8_t {
-  everything,  // what a grammar cannot say is an error
-  sayable,     // what it cannot say is left out, where that can be told beforehand
-  structure,   // types, members, items, const and enum alone
+enum class SchemaStrictness : std::uint8_t {
+  strict,          // what a grammar cannot say is an error
+  best_effort,     // what it cannot say is left out, where that can be told beforehand
+  structure_only,  // types, members, items, const and enum alone
 };
 
 /// One argument of a tool, as GLM writes it: text of a string as it is, anything else as JSON.
@@ -58,7 +58,7 @@ class Schema {
   /// Errors: invalid_argument with one of constraint.h's codes and the path ("$.items.pattern").
   static Result<Schema> read(std::string_view text,
                              const SchemaLimits& limits,
-                             SchemaCare care = SchemaCare::everything);
+                             SchemaStrictness strictness = SchemaStrictness::strict);
   Schema(Schema&&) noexcept;
   Schema& operator=(Schema&&) noexcept;
   ~Schema();

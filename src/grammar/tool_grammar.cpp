@@ -98,10 +98,10 @@ class CallWriter {
 
   Result<std::vector<std::string>> arguments(const ToolGrammar& tool,
                                              const SchemaLimits& limits,
-                                             SchemaCare care) const {
+                                             SchemaStrictness strictness) const {
     std::vector<std::string> found;
     if (tool.parameters.empty()) return found;
-    KOHO_TRY_ASSIGN(const Schema schema, Schema::read(tool.parameters, limits, care));
+    KOHO_TRY_ASSIGN(const Schema schema, Schema::read(tool.parameters, limits, strictness));
     KOHO_TRY_ASSIGN(const std::vector<SchemaProperty> properties, schema.properties());
     for (const SchemaProperty& property : properties) {
       std::string one = argument(text(property.name), value(property));
@@ -177,21 +177,22 @@ Status check(const Constraint& constraint) {
 
 }  // namespace
 
-bool may_be_eased(const Constraint& constraint, const ToolGrammar& tool) {
+bool may_be_relaxed(const Constraint& constraint, const ToolGrammar& tool) {
   using Calls = Constraint::Calls;
   const bool asked_for =
       constraint.calls == Calls::at_least_one || constraint.calls == Calls::exactly_one;
   return asked_for && !tool.strict;
 }
 
-bool has_schema(const Constraint& constraint, const ToolGrammar& tool, ToolCare care) {
-  return tool.strict || (may_be_eased(constraint, tool) && care != ToolCare::names);
+bool has_schema(const Constraint& constraint, const ToolGrammar& tool, ToolStrictness strictness) {
+  return tool.strict ||
+         (may_be_relaxed(constraint, tool) && strictness != ToolStrictness::names_only);
 }
 
 Result<std::string> tool_call_tag(const Constraint& constraint,
                                   const Tokenizer& tokenizer,
                                   const SchemaLimits& limits,
-                                  ToolCare care) {
+                                  ToolStrictness strictness) {
   using Calls = Constraint::Calls;
   KOHO_TRY(check(constraint));
   KOHO_TRY_ASSIGN(const CallTags tags, find_tags(tokenizer));
@@ -199,16 +200,17 @@ Result<std::string> tool_call_tag(const Constraint& constraint,
   std::vector<std::string> bodies;
   std::vector<std::string> free_names;
   for (const ToolGrammar& tool : constraint.tools) {
-    if (!has_schema(constraint, tool, care)) {
+    if (!has_schema(constraint, tool, strictness)) {
       free_names.push_back(writer.name(tool));
       continue;
     }
-    const SchemaCare heeded = tool.strict                 ? SchemaCare::everything
-                              : care == ToolCare::sayable ? SchemaCare::sayable
-                                                          : SchemaCare::structure;
-    Result<std::vector<std::string>> arguments = writer.arguments(tool, limits, heeded);
-    if (!arguments.ok() && heeded == SchemaCare::sayable)
-      arguments = writer.arguments(tool, limits, SchemaCare::structure);
+    const SchemaStrictness schema_strictness = tool.strict ? SchemaStrictness::strict
+                                               : strictness == ToolStrictness::best_effort
+                                                   ? SchemaStrictness::best_effort
+                                                   : SchemaStrictness::structure_only;
+    Result<std::vector<std::string>> arguments = writer.arguments(tool, limits, schema_strictness);
+    if (!arguments.ok() && schema_strictness == SchemaStrictness::best_effort)
+      arguments = writer.arguments(tool, limits, SchemaStrictness::structure_only);
     if (!arguments.ok() && !tool.strict) {
       free_names.push_back(writer.name(tool));
       continue;

@@ -16,17 +16,17 @@
 namespace koho {
 
 /// How closely calls that must come follow the schemas of tools that did not ask for it.
-enum class ToolCare : std::uint8_t {
-  sayable,    // as far as a grammar can say them
-  structure,  // SchemaCare::structure
-  names       // free arguments
+enum class ToolStrictness : std::uint8_t {
+  best_effort,     // as far as a grammar can say them
+  structure_only,  // SchemaStrictness::structure_only
+  names_only       // free arguments
 };
 
 /// Whether calls of `tool`, one of the constraint's, must come though it is not strict: they follow
 /// its schema only as far as that can be said.
-bool may_be_eased(const Constraint& constraint, const ToolGrammar& tool);
+bool may_be_relaxed(const Constraint& constraint, const ToolGrammar& tool);
 /// Whether calls of `tool` follow its schema; else their arguments are free.
-bool has_schema(const Constraint& constraint, const ToolGrammar& tool, ToolCare care);
+bool has_schema(const Constraint& constraint, const ToolGrammar& tool, ToolStrictness strictness);
 
 /// Requires: constraint.kind is tool_calls. Errors: unsupported: the tokenizer lacks a tag;
 /// invalid_argument: as Schema::read of a strict tool, with its name; no tool, a name twice or
@@ -34,6 +34,6 @@ bool has_schema(const Constraint& constraint, const ToolGrammar& tool, ToolCare 
 Result<std::string> tool_call_tag(const Constraint& constraint,
                                   const Tokenizer& tokenizer,
                                   const SchemaLimits& limits,
-                                  ToolCare care);
+                                  ToolStrictness strictness);
 
 }  // namespace koho

@@ -20,39 +20,39 @@ PageHandle PagePool::allocate(std::int32_t partition) {
   if (id == kNoPage) return {};
   remove(free_, id);
   Page& page = at(id);
-  KOHO_CHECK_EQ(page.owners, 0);
+  KOHO_CHECK_EQ(page.ref_count, 0);
   KOHO_CHECK(!page.cached);
-  page.owners = 1;
+  page.ref_count = 1;
   ++page.generation;
   return {id, page.generation};
 }
 
 PageHandle PagePool::share(PageId id) {
   Page& page = at(id);
-  KOHO_CHECK(page.owners > 0 || page.cached);
-  if (page.owners == 0) remove(idle_, id);
-  ++page.owners;
+  KOHO_CHECK(page.ref_count > 0 || page.cached);
+  if (page.ref_count == 0) remove(idle_, id);
+  ++page.ref_count;
   return {id, page.generation};
 }
 
 void PagePool::release(PageHandle handle) {
   Page& page = at(handle.page);
-  KOHO_CHECK_GT(page.owners, 0);
+  KOHO_CHECK_GT(page.ref_count, 0);
   KOHO_CHECK_EQ(page.generation, handle.generation);
-  --page.owners;
-  if (page.owners == 0) append(page.cached ? idle_ : free_, handle.page);
+  --page.ref_count;
+  if (page.ref_count == 0) append(page.cached ? idle_ : free_, handle.page);
 }
 
 void PagePool::set_cached(PageId id) {
   Page& page = at(id);
-  KOHO_CHECK_GT(page.owners, 0);
+  KOHO_CHECK_GT(page.ref_count, 0);
   KOHO_CHECK(!page.cached);
   page.cached = true;
 }
 
 void PagePool::reclaim(PageId id) {
   Page& page = at(id);
-  KOHO_CHECK_EQ(page.owners, 0);
+  KOHO_CHECK_EQ(page.ref_count, 0);
   KOHO_CHECK(page.cached);
   page.cached = false;
   remove(idle_, id);

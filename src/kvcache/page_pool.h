@@ -48,12 +48,12 @@ class PagePool {
   /// Takes an idle page out of the cache: it becomes free.
   void reclaim(PageId page);
 
-  std::int32_t owners(PageId page) const { return at(page).owners; }
+  std::int32_t ref_count(PageId page) const { return at(page).ref_count; }
   bool cached(PageId page) const { return at(page).cached; }
   std::uint32_t generation(PageId page) const { return at(page).generation; }
   /// Whether the handle still names the page it was given for.
   bool current(PageHandle handle) const {
-    return at(handle.page).generation == handle.generation && at(handle.page).owners > 0;
+    return at(handle.page).generation == handle.generation && at(handle.page).ref_count > 0;
   }
 
   std::int32_t total() const { return static_cast<std::int32_t>(pages_.size()); }
@@ -70,7 +70,7 @@ class PagePool {
  private:
   struct Page {
     std::uint32_t generation = 0;
-    std::int32_t owners = 0;
+    std::int32_t ref_count = 0;
     PageId next = kNoPage;  // within free_ or idle_
     PageId previous = kNoPage;
     bool cached = false;

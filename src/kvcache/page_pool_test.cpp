@@ -122,7 +122,7 @@ TEST(PagePool, AgreesWithASimpleModelOverManyRandomOperations) {
       ASSERT_EQ(pool.idle(), static_cast<int>(idle.size()));
       ASSERT_EQ(pool.free(), pages - static_cast<int>(owned.size() + idle.size()));
       for (const auto& [page, owners] : owned)
-        ASSERT_EQ(pool.owners(page), static_cast<int>(owners.size()));
+        ASSERT_EQ(pool.ref_count(page), static_cast<int>(owners.size()));
     }
   }
 }

@@ -80,7 +80,7 @@ PageId PrefixCache::insert(PageId parent,
                            std::span<const Token> tokens,
                            PageId page) {
   KOHO_CHECK_EQ(tokens.size(), static_cast<std::size_t>(tokens_per_page_));
-  KOHO_CHECK(parent == kNoPage || (pool_.cached(parent) && pool_.owners(parent) > 0));
+  KOHO_CHECK(parent == kNoPage || (pool_.cached(parent) && pool_.ref_count(parent) > 0));
   const Key key = key_of(key_at(parent), salt, tokens);
   const PageId known = find(key, parent, salt, tokens, pool_.partition_of(page));
   if (known != kNoPage) return known;

@@ -9,7 +9,7 @@
 // finds the pages of its own partition only.
 //
 // Eviction takes the least recently used idle page. Children go before their parents by
-// construction: whoever owns a cached page owns its predecessors (the scheduler adopts the page
+// construction: whoever owns a cached page owns its predecessors (the scheduler takes over the page
 // already cached when it computed an equal one), and sequences release their pages last to first.
 //
 // A tier in host memory would join at two places and nowhere else: `evict_oldest` is where a page's
@@ -57,7 +57,7 @@ class PrefixCache {
 
   /// Makes a full page findable behind `parent` (kNoPage: a first page) and returns the page that
   /// stands for these tokens: `page`, or the one that was there already in its partition, which
-  /// the caller then adopts. Requires: tokens.size() == tokens_per_page; page and parent are owned
+  /// the caller then uses instead of its own. Requires: tokens.size() == tokens_per_page; page and parent are owned
   /// by the caller, parent is cached.
   PageId insert(PageId parent, const CacheSalt& salt, std::span<const Token> tokens, PageId page);
 

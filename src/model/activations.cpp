@@ -22,14 +22,15 @@ Result<ActivationBuffer> ActivationBuffer::allocate(Backend& backend,
     KOHO_TRY_ASSIGN(buffer.values_, backend.allocate(DType::bf16, elements, "activations"));
   }
   if (needs.per_token) {
-    KOHO_TRY_ASSIGN(buffer.codes_, backend.allocate(DType::f8_e4m3, elements, "activation codes"));
+    KOHO_TRY_ASSIGN(buffer.quantized_,
+                    backend.allocate(DType::f8_e4m3, elements, "quantised activations"));
     KOHO_TRY_ASSIGN(buffer.scales_,
                     backend.allocate(DType::f32, {tokens_max}, "activation scales"));
   }
   if (needs.per_block) {
     const Shape blocks{tokens_max, ceil_div(width, kQuantBlock)};
-    KOHO_TRY_ASSIGN(buffer.block_codes_,
-                    backend.allocate(DType::f8_e4m3, elements, "activation codes"));
+    KOHO_TRY_ASSIGN(buffer.block_quantized_,
+                    backend.allocate(DType::f8_e4m3, elements, "quantised activations"));
     KOHO_TRY_ASSIGN(buffer.block_scales_,
                     backend.allocate(DType::f32, blocks, "activation scales"));
   }
@@ -42,11 +43,11 @@ Activation ActivationBuffer::view(std::int64_t tokens,
   Activation activation;
   if (needs.values) activation.values = packed_rows(values_, tokens, width);
   if (needs.per_token) {
-    activation.codes = packed_rows(codes_, tokens, width);
+    activation.quantized = packed_rows(quantized_, tokens, width);
     activation.scales = scales_.view().first(tokens);
   }
   if (needs.per_block) {
-    activation.block_codes = packed_rows(block_codes_, tokens, width);
+    activation.block_quantized = packed_rows(block_quantized_, tokens, width);
     activation.block_scales = packed_rows(block_scales_, tokens, ceil_div(width, kQuantBlock));
   }
   return activation;
@@ -62,12 +63,12 @@ Result<Activations> Activations::allocate(Backend& backend,
     return backend.allocate(dtype, shape, "activations");
   };
   KOHO_TRY_ASSIGN(a.residual, tensor(DType::bf16, {tokens, widths.hidden}));
-  KOHO_TRY_ASSIGN(a.branch, tensor(DType::bf16, {tokens, widths.hidden}));
+  KOHO_TRY_ASSIGN(a.block_output, tensor(DType::bf16, {tokens, widths.hidden}));
   KOHO_TRY_ASSIGN(a.x,
                   ActivationBuffer::allocate(backend, tokens, widths.hidden, widths.hidden_needs));
   KOHO_TRY_ASSIGN(a.qkv, tensor(DType::bf16, {tokens, widths.qkv}));
   KOHO_TRY_ASSIGN(a.q, tensor(DType::bf16, {tokens, widths.query}));
-  KOHO_TRY_ASSIGN(a.heads,
+  KOHO_TRY_ASSIGN(a.attention_output,
                   ActivationBuffer::allocate(backend, tokens, widths.query, widths.query_needs));
   if (widths.ffn > 0) {
     KOHO_TRY_ASSIGN(a.gate_up, tensor(DType::bf16, {tokens, 2 * widths.ffn}));
@@ -79,7 +80,7 @@ Result<Activations> Activations::allocate(Backend& backend,
     KOHO_TRY_ASSIGN(a.expert_weights, tensor(DType::f32, {tokens, widths.experts_top}));
   }
   KOHO_TRY_ASSIGN(a.last_residual, tensor(DType::bf16, {rows, widths.hidden}));
-  KOHO_TRY_ASSIGN(a.last_branch, tensor(DType::bf16, {rows, widths.hidden}));
+  KOHO_TRY_ASSIGN(a.last_block_output, tensor(DType::bf16, {rows, widths.hidden}));
   KOHO_TRY_ASSIGN(a.last,
                   ActivationBuffer::allocate(backend, rows, widths.hidden, widths.head_needs));
   KOHO_TRY_ASSIGN(a.logits, tensor(DType::f32, {rows, widths.vocabulary}));

@@ -30,11 +30,11 @@ class ActivationBuffer {
 
  private:
   std::int64_t width_ = 0;
-  Tensor values_;        // [T, K] bf16
-  Tensor codes_;         // [T, K] e4m3
-  Tensor scales_;        // [T] f32
-  Tensor block_codes_;   // [T, K] e4m3
-  Tensor block_scales_;  // [T, ceil(K/128)] f32
+  Tensor values_;           // [T, K] bf16
+  Tensor quantized_;        // [T, K] e4m3
+  Tensor scales_;           // [T] f32
+  Tensor block_quantized_;  // [T, K] e4m3
+  Tensor block_scales_;     // [T, ceil(K/128)] f32
 };
 
 /// Widths of one rank's activations, in elements.
@@ -56,20 +56,20 @@ struct Activations {
                                       const StepLimits& limits,
                                       const ActivationWidths& widths);
 
-  Tensor residual;         // [T, H] bf16: the residual stream
-  Tensor branch;           // [T, H] bf16: what a block adds to it
-  ActivationBuffer x;      // [T, H]: the normed input of a block
-  Tensor qkv;              // [T, (Q + 2K) * D] bf16
-  Tensor q;                // [T, Q, D] bf16: as [T, Q * D]
-  ActivationBuffer heads;  // [T, Q * D]: attention's output
-  Tensor gate_up;          // [T, 2F] bf16
-  ActivationBuffer ffn;    // [T, F]
-  Tensor expert_ids;       // [T, A] i32
-  Tensor expert_weights;   // [T, A] f32
-  Tensor last_residual;    // [R, H] bf16: rows whose logits are wanted
-  Tensor last_branch;      // [R, H] bf16
-  ActivationBuffer last;   // [R, H]
-  Tensor logits;           // [R, V] f32
+  Tensor residual;                    // [T, H] bf16: the residual stream
+  Tensor block_output;                // [T, H] bf16: what a block adds to it
+  ActivationBuffer x;                 // [T, H]: the normed input of a block
+  Tensor qkv;                         // [T, (Q + 2K) * D] bf16
+  Tensor q;                           // [T, Q, D] bf16: as [T, Q * D]
+  ActivationBuffer attention_output;  // [T, Q * D]: attention's output
+  Tensor gate_up;                     // [T, 2F] bf16
+  ActivationBuffer ffn;               // [T, F]
+  Tensor expert_ids;                  // [T, A] i32
+  Tensor expert_weights;              // [T, A] f32
+  Tensor last_residual;               // [R, H] bf16: rows whose logits are wanted
+  Tensor last_block_output;           // [R, H] bf16
+  ActivationBuffer last;              // [R, H]
+  Tensor logits;                      // [R, V] f32
 };
 
 }  // namespace koho

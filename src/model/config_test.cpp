@@ -488,7 +488,7 @@ TEST(MemoryPlan, CutsGlm47OverEightGpus) {
   const MemoryPlan one = *plan_memory(config, weights, {}, DType::bf16);
   EXPECT_EQ(one.weight_bytes, total);
   EXPECT_EQ(one.kv_bytes_per_token, 376'832);
-  for (const ExpertLayout layout : {ExpertLayout::whole, ExpertLayout::sliced}) {
+  for (const ExpertLayout layout : {ExpertLayout::expert_parallel, ExpertLayout::tensor_parallel}) {
     const MemoryPlan eight =
         *plan_memory(config, weights, {.ranks = 8, .experts = layout}, DType::f8_e4m3);
     EXPECT_EQ(eight.kv_bytes_per_token, 194'304 / 8);  // 188,416 and a scale a head in F32

@@ -15,8 +15,8 @@ Result<TensorView> Glm4Moe::forward(const Batch& batch) {
                       tokens, batch.sequences, batch.logit_rows.size(0), batch.context_max,
                       limits_.tokens_max, limits_.sequences_max, limits_.logit_rows_max,
                       limits_.context_max);
-  const TensorView residual = activations_.residual.view().first(tokens);  // [T, H]
-  const TensorView branch = activations_.branch.view().first(tokens);      // [T, H]
+  const TensorView residual = activations_.residual.view().first(tokens);          // [T, H]
+  const TensorView block_output = activations_.block_output.view().first(tokens);  // [T, H]
 
   KOHO_TRY(backend_->embed(residual, batch.token_ids, embedding_.view()));
   Activation x = activations_.x.view(tokens, layers_[0].qkv.needs);  // [T, H]
@@ -24,28 +24,32 @@ Result<TensorView> Glm4Moe::forward(const Batch& batch) {
 
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const LayerWeights& layer = layers_[i];
-    KOHO_TRY(attention_block(i, batch, x, branch));
+    KOHO_TRY(attention_block(i, batch, x, block_output));
     x = activations_.x.view(tokens, block_needs(layer));
-    KOHO_TRY(joins_.sum_add_norm(x, residual, branch, layer.post_attention_norm.view(), eps_));
-    KOHO_TRY(layer.moe ? moe_block(*layer.moe, x, branch) : mlp_block(*layer.mlp, x, branch));
+    KOHO_TRY(collectives_.all_reduce_add_norm(x, residual, block_output,
+                                              layer.post_attention_norm.view(), eps_));
+    KOHO_TRY(layer.moe ? moe_block(*layer.moe, x, block_output)
+                       : mlp_block(*layer.mlp, x, block_output));
     if (i + 1 == layers_.size()) break;
     const LayerWeights& next = layers_[i + 1];
     x = activations_.x.view(tokens, next.qkv.needs);
-    KOHO_TRY(joins_.sum_add_norm(x, residual, branch, next.input_norm.view(), eps_));
+    KOHO_TRY(
+        collectives_.all_reduce_add_norm(x, residual, block_output, next.input_norm.view(), eps_));
   }
-  return head(batch, residual, branch);
+  return head(batch, residual, block_output);
 }
 
 Status Glm4Moe::attention_block(std::size_t i,
                                 const Batch& batch,
                                 const Activation& x,
-                                TensorView branch) {
+                                TensorView block_output) {
   const LayerWeights& layer = layers_[i];
   const std::int64_t tokens = batch.tokens;
   const TensorView qkv = activations_.qkv.view().first(tokens);  // [T, (Q + 2K) * D]
   const TensorView q =                                           // [T, Q, D]
       activations_.q.view().first(tokens).reshape({tokens, heads_.query_heads, heads_.width});
-  const Activation heads = activations_.heads.view(tokens, layer.o.needs);  // [T, Q * D]
+  const Activation attention_output =
+      activations_.attention_output.view(tokens, layer.o.needs);  // [T, Q * D]
   const KvLayer kv = kv_cache_.layer(static_cast<std::int64_t>(i));
   const QkNormRope norm_rope{.heads = heads_,
                              .q_norm = layer.q_norm.view(),
@@ -56,12 +60,14 @@ Status Glm4Moe::attention_block(std::size_t i,
   KOHO_TRY(backend_->linear(qkv, x, layer.qkv));
   KOHO_TRY(backend_->qk_norm_rope_store_kv({.values = q}, kv, {.values = qkv}, batch.positions,
                                            batch.slots, norm_rope));
-  KOHO_TRY(backend_->attention(heads, q, kv, batch, heads_));
-  return backend_->linear(branch, heads, layer.o);
+  KOHO_TRY(backend_->attention(attention_output, q, kv, batch, heads_));
+  return backend_->linear(block_output, attention_output, layer.o);
 }
 
-Status Glm4Moe::mlp_block(const LayerWeights::Mlp& mlp, const Activation& x, TensorView branch) {
-  const std::int64_t tokens = branch.size(0);
+Status Glm4Moe::mlp_block(const LayerWeights::Mlp& mlp,
+                          const Activation& x,
+                          TensorView block_output) {
+  const std::int64_t tokens = block_output.size(0);
   const TensorView gate_up =  // [T, 2F]
       packed_rows(activations_.gate_up, tokens, mlp.gate_up.out_features);
   const Activation ffn =  // [T, F]
@@ -69,40 +75,44 @@ Status Glm4Moe::mlp_block(const LayerWeights::Mlp& mlp, const Activation& x, Ten
 
   KOHO_TRY(backend_->linear(gate_up, x, mlp.gate_up));
   KOHO_TRY(backend_->silu_mul(ffn, gate_up));
-  return backend_->linear(branch, ffn, mlp.down);
+  return backend_->linear(block_output, ffn, mlp.down);
 }
 
-Status Glm4Moe::moe_block(const LayerWeights::Moe& moe, const Activation& x, TensorView branch) {
-  const std::int64_t tokens = branch.size(0);
+Status Glm4Moe::moe_block(const LayerWeights::Moe& moe,
+                          const Activation& x,
+                          TensorView block_output) {
+  const std::int64_t tokens = block_output.size(0);
   const Routing routing{.ids = activations_.expert_ids.view().first(tokens),           // [T, A]
                         .weights = activations_.expert_weights.view().first(tokens)};  // [T, A]
 
   KOHO_TRY(
       backend_->route(routing, x.values, moe.router.view(), moe.correction_bias.view(), router_));
-  KOHO_TRY_ASSIGN(const ExpertWork work, joins_.send_to_experts(x, routing, branch, moe.sent));
-  if (moe.shared) KOHO_TRY(mlp_block(*moe.shared, x, branch));
+  KOHO_TRY_ASSIGN(const DispatchedTokens work,
+                  collectives_.dispatch_to_experts(x, routing, block_output, moe.dispatched));
+  if (moe.shared) KOHO_TRY(mlp_block(*moe.shared, x, block_output));
   KOHO_TRY(backend_->experts(work.out, work.x, work.routing, moe.experts));
-  return joins_.return_from_experts(branch, work);
+  return collectives_.combine_from_experts(block_output, work);
 }
 
-Result<TensorView> Glm4Moe::head(const Batch& batch, TensorView residual, TensorView branch) {
+Result<TensorView> Glm4Moe::head(const Batch& batch, TensorView residual, TensorView block_output) {
   const std::int64_t rows = batch.logit_rows.size(0);
-  const TensorView last_residual = activations_.last_residual.view().first(rows);  // [R, H]
-  const TensorView last_branch = activations_.last_branch.view().first(rows);      // [R, H]
-  const Activation last = activations_.last.view(rows, head_.needs);               // [R, H]
-  const TensorView logits = activations_.logits.view().first(rows);                // [R, V]
+  const TensorView last_residual = activations_.last_residual.view().first(rows);          // [R, H]
+  const TensorView last_block_output = activations_.last_block_output.view().first(rows);  // [R, H]
+  const Activation last = activations_.last.view(rows, head_.needs);                       // [R, H]
+  const TensorView logits = activations_.logits.view().first(rows);                        // [R, V]
 
-  KOHO_TRY(joins_.sum(branch));
+  KOHO_TRY(collectives_.all_reduce(block_output));
   KOHO_TRY(backend_->gather_rows(last_residual, residual, batch.logit_rows));
-  KOHO_TRY(backend_->gather_rows(last_branch, branch, batch.logit_rows));
-  KOHO_TRY(backend_->add_rms_norm(last, last_residual, last_branch, final_norm_.view(), eps_));
+  KOHO_TRY(backend_->gather_rows(last_block_output, block_output, batch.logit_rows));
+  KOHO_TRY(
+      backend_->add_rms_norm(last, last_residual, last_block_output, final_norm_.view(), eps_));
   if (logits_part_.empty()) {
     KOHO_TRY(backend_->linear(logits, last, head_));
     return logits;
   }
   const TensorView part = logits_part_.view().first(rows);  // [R, V / ranks]
   KOHO_TRY(backend_->linear(part, last, head_));
-  KOHO_TRY(joins_.gather_logits(logits, part));
+  KOHO_TRY(collectives_.all_gather_logits(logits, part));
   return logits;
 }
 

@@ -47,26 +47,27 @@ struct Placer {
     KOHO_TRY_ASSIGN(moe.router, whole(source.router));
     KOHO_TRY_ASSIGN(moe.correction_bias, whole(source.correction_bias));
     for (const MlpSource& expert : source.experts)
-      moe.sent = moe.sent | activation_needs(expert.gate.quant) | activation_needs(expert.up.quant);
+      moe.dispatched =
+          moe.dispatched | activation_needs(expert.gate.quant) | activation_needs(expert.up.quant);
     ExpertsSource local;
     const auto total = static_cast<std::int64_t>(source.experts.size());
     Range range{0, total};
-    if (shard.experts == ExpertLayout::whole) {
+    if (shard.experts == ExpertLayout::expert_parallel) {
       KOHO_TRY_ASSIGN(range, share(shard, total, "experts"));
     }
     local.first = range.begin;
     local.total = total;
     for (std::int64_t expert = range.begin; expert < range.begin + range.count; ++expert) {
       const MlpSource& mlp = source.experts[static_cast<std::size_t>(expert)];
-      if (shard.experts == ExpertLayout::whole) {
+      if (shard.experts == ExpertLayout::expert_parallel) {
         local.experts.push_back(mlp);
       } else {
         KOHO_TRY_ASSIGN(MlpSource part, slice_of(mlp, shard));
         local.experts.push_back(part);
       }
     }
-    if (shard.exchanges_tokens()) {
-      // Every token passes it where the token lives, while others travel.
+    if (shard.dispatches_tokens()) {
+      // Every token passes it on the rank that has the token, while others are dispatched.
       KOHO_TRY_ASSIGN(moe.shared, mlp(source.shared));
     } else {
       KOHO_TRY_ASSIGN(local.shared, slice_of(source.shared, shard));
@@ -101,7 +102,7 @@ Glm4Moe::Glm4Moe(const ModelConfig& config,
     : config_(config),
       shard_(shard),
       backend_(&backend),
-      joins_(backend, communicator, shard, config.n_routed_experts) {}
+      collectives_(backend, communicator, shard, config.n_routed_experts) {}
 
 Result<Glm4Moe> Glm4Moe::load(const ModelConfig& config,
                               const ModelSources& sources,
@@ -129,7 +130,7 @@ Result<Glm4Moe> Glm4Moe::load(const ModelConfig& config,
   model.router_ = {.top_k = config.num_experts_per_tok,
                    .groups = config.n_group,
                    .groups_kept = config.topk_group,
-                   .normalise = config.norm_topk_prob,
+                   .normalize = config.norm_topk_prob,
                    .scale = static_cast<float>(config.routed_scaling_factor)};
   model.eps_ = static_cast<float>(config.rms_norm_eps);
   model.limits_ = settings.limits;
@@ -157,8 +158,8 @@ Result<Glm4Moe> Glm4Moe::load(const ModelConfig& config,
                           {rope.view().data, static_cast<std::size_t>(rope.view().bytes())}));
   KOHO_TRY_ASSIGN(model.activations_,
                   Activations::allocate(backend, model.limits_, model.widths()));
-  KOHO_TRY(model.joins_.allocate(model.limits_.tokens_max, config.hidden_size,
-                                 config.num_experts_per_tok, model.sent_needs()));
+  KOHO_TRY(model.collectives_.allocate(model.limits_.tokens_max, config.hidden_size,
+                                       config.num_experts_per_tok, model.dispatched_needs()));
   if (tokens.ranks > 1) {
     KOHO_TRY_ASSIGN(model.logits_part_,
                     backend.allocate(DType::f32, {model.limits_.logit_rows_max, vocabulary.count},
@@ -178,13 +179,13 @@ ActivationNeeds Glm4Moe::block_needs(const LayerWeights& layer) const {
   const ActivationNeeds router{.values = true, .per_token = false, .per_block = false};
   const ActivationNeeds needs = layer.moe->experts.needs | router;
   if (!layer.moe->shared) return needs;
-  return needs | layer.moe->sent | layer.moe->shared->gate_up.needs;
+  return needs | layer.moe->dispatched | layer.moe->shared->gate_up.needs;
 }
 
-ActivationNeeds Glm4Moe::sent_needs() const {
+ActivationNeeds Glm4Moe::dispatched_needs() const {
   ActivationNeeds needs;
   for (const LayerWeights& layer : layers_)
-    if (layer.moe) needs = needs | layer.moe->sent;
+    if (layer.moe) needs = needs | layer.moe->dispatched;
   return needs;
 }
 

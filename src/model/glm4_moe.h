@@ -36,7 +36,7 @@ struct LayerWeights {
     Tensor correction_bias;  // [E] f32
     Experts experts;         // with the shared expert, unless it stands apart
     std::optional<Mlp> shared;
-    ActivationNeeds sent;  // what experts of any rank read of x
+    ActivationNeeds dispatched;  // what experts of any rank read of x
   };
   std::optional<Mlp> mlp;  // exactly one of the two
   std::optional<Moe> moe;
@@ -90,19 +90,19 @@ class Glm4Moe {
   Status attention_block(std::size_t layer,
                          const Batch& batch,
                          const Activation& x,
-                         TensorView branch);
-  Status mlp_block(const LayerWeights::Mlp& mlp, const Activation& x, TensorView branch);
-  Status moe_block(const LayerWeights::Moe& moe, const Activation& x, TensorView branch);
-  Result<TensorView> head(const Batch& batch, TensorView residual, TensorView branch);
+                         TensorView block_output);
+  Status mlp_block(const LayerWeights::Mlp& mlp, const Activation& x, TensorView block_output);
+  Status moe_block(const LayerWeights::Moe& moe, const Activation& x, TensorView block_output);
+  Result<TensorView> head(const Batch& batch, TensorView residual, TensorView block_output);
 
   ActivationNeeds block_needs(const LayerWeights& layer) const;
-  ActivationNeeds sent_needs() const;  // of all layers together
+  ActivationNeeds dispatched_needs() const;  // of all layers together
   ActivationWidths widths() const;
 
   ModelConfig config_;
   Shard shard_;
   Backend* backend_;
-  Joins joins_;
+  Collectives collectives_;
   HeadShape heads_;  // on this rank
   RouterSettings router_;
   float eps_ = 0.0F;

@@ -43,7 +43,7 @@ Status check_shard(const ModelConfig& config, const Shard& shard) {
     KOHO_TRY(share(tokens, config.intermediate_size, "columns of an FFN"));
   if (config.num_moe_layers() == 0) return {};
   KOHO_TRY(share(tokens, config.shared_intermediate_size(), "columns of the shared expert"));
-  if (shard.experts == ExpertLayout::whole) {
+  if (shard.experts == ExpertLayout::expert_parallel) {
     KOHO_TRY(share(shard, config.n_routed_experts, "experts"));
   } else {
     KOHO_TRY(share(shard, config.moe_intermediate_size, "columns of an expert"));
@@ -85,19 +85,23 @@ Result<MlpSource> slice_of(const MlpSource& source, const Shard& shard) {
   return MlpSource{gate, up, down};
 }
 
-Joins::Joins(Backend& backend, Communicator& communicator, const Shard& shard, std::int64_t experts)
+Collectives::Collectives(Backend& backend,
+                         Communicator& communicator,
+                         const Shard& shard,
+                         std::int64_t experts)
     : backend_(&backend),
       communicator_(&communicator),
-      exchanges_(shard.exchanges_tokens()),
-      experts_per_rank_(shard.experts == ExpertLayout::whole ? experts / shard.ranks : 0) {}
+      dispatches_(shard.dispatches_tokens()),
+      experts_per_rank_(shard.experts == ExpertLayout::expert_parallel ? experts / shard.ranks
+                                                                       : 0) {}
 
-Status Joins::allocate(std::int64_t tokens_max,
-                       std::int64_t hidden,
-                       std::int64_t top_k,
-                       const ActivationNeeds& needs) {
-  if (!exchanges_) return {};
+Status Collectives::allocate(std::int64_t tokens_max,
+                             std::int64_t hidden,
+                             std::int64_t top_k,
+                             const ActivationNeeds& needs) {
+  if (!dispatches_) return {};
   const auto tensor = [&](DType dtype, std::int64_t width) {
-    return backend_->allocate(dtype, {tokens_max, width}, "tokens sent to experts");
+    return backend_->allocate(dtype, {tokens_max, width}, "tokens dispatched to experts");
   };
   KOHO_TRY_ASSIGN(x_, ActivationBuffer::allocate(*backend_, tokens_max, hidden, needs));
   KOHO_TRY_ASSIGN(expert_ids_, tensor(DType::i32, top_k));
@@ -106,53 +110,53 @@ Status Joins::allocate(std::int64_t tokens_max,
   return {};
 }
 
-Status Joins::sum_add_norm(const Activation& out,
-                           TensorView residual,
-                           TensorView branch,
-                           ConstTensorView weight,
-                           float eps) {
-  KOHO_TRY(sum(branch));
-  return backend_->add_rms_norm(out, residual, branch, weight, eps);
+Status Collectives::all_reduce_add_norm(const Activation& out,
+                                        TensorView residual,
+                                        TensorView block_output,
+                                        ConstTensorView weight,
+                                        float eps) {
+  KOHO_TRY(all_reduce(block_output));
+  return backend_->add_rms_norm(out, residual, block_output, weight, eps);
 }
 
-Status Joins::sum(TensorView branch) {
-  if (exchanges_) return {};  // every rank has the whole of its own tokens
-  return communicator_->all_reduce(branch);
+Status Collectives::all_reduce(TensorView block_output) {
+  if (dispatches_) return {};  // every rank has the whole of its own tokens
+  return communicator_->all_reduce(block_output);
 }
 
-Status Joins::gather_logits(TensorView logits, ConstTensorView part) {
+Status Collectives::all_gather_logits(TensorView logits, ConstTensorView part) {
   return communicator_->all_gather_columns(logits, part);
 }
 
-Result<ExpertWork> Joins::send_to_experts(const Activation& x,
-                                          const Routing& routing,
-                                          TensorView branch,
-                                          const ActivationNeeds& needs) {
-  if (!exchanges_) return ExpertWork{branch, x, routing};
+Result<DispatchedTokens> Collectives::dispatch_to_experts(const Activation& x,
+                                                          const Routing& routing,
+                                                          TensorView block_output,
+                                                          const ActivationNeeds& needs) {
+  if (!dispatches_) return DispatchedTokens{block_output, x, routing};
   const std::int64_t room = out_.view().size(0);
   const Activation arrived = x_.view(room, needs);
-  std::array<TravellingRows, 7> rows{TravellingRows{routing.ids, expert_ids_.view()},
-                                     TravellingRows{routing.weights, expert_weights_.view()}};
+  std::array<DispatchTensor, 7> rows{DispatchTensor{routing.ids, expert_ids_.view()},
+                                     DispatchTensor{routing.weights, expert_weights_.view()}};
   std::size_t count = 2;
   const auto add = [&](const TensorView& from, const TensorView& to) {
     if (!to.empty()) rows[count++] = {from, to};
   };
   add(x.values, arrived.values);
-  add(x.codes, arrived.codes);
+  add(x.quantized, arrived.quantized);
   add(x.scales, arrived.scales);
-  add(x.block_codes, arrived.block_codes);
+  add(x.block_quantized, arrived.block_quantized);
   add(x.block_scales, arrived.block_scales);
   KOHO_TRY_ASSIGN(const std::int64_t tokens,
                   communicator_->dispatch({.ids = routing.ids, .ids_per_rank = experts_per_rank_},
                                           std::span(rows).first(count)));
-  return ExpertWork{
+  return DispatchedTokens{
       out_.view().first(tokens), arrived.first(tokens),
       Routing{expert_ids_.view().first(tokens), expert_weights_.view().first(tokens)}};
 }
 
-Status Joins::return_from_experts(TensorView branch, const ExpertWork& work) {
-  if (!exchanges_) return {};
-  return communicator_->combine(branch, work.out);
+Status Collectives::combine_from_experts(TensorView block_output, const DispatchedTokens& work) {
+  if (!dispatches_) return {};
+  return communicator_->combine(block_output, work.out);
 }
 
 }  // namespace koho

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which part of every weight a rank holds, and the joins that put the parts together again. Nothing
+// Which part of every weight a rank holds, and the collectives that put the parts together again. Nothing
 // outside this file cuts a weight or calls a collective.
 //
 //   weight                        tensor-parallel attention       data-parallel attention
@@ -18,7 +18,7 @@
 // goes to the ranks that hold its experts, their sums come back (docs/decisions/0005).
 //
 // FP8 activations are quantised from the columns that a rank holds: where columns of an FP8 weight
-// are cut (o, down), the codes, so the results, depend on the number of ranks (docs/model.md).
+// are cut (o, down), the quantised values, so the results, depend on the number of ranks (docs/model.md).
 #pragma once
 
 #include <cstdint>
@@ -31,20 +31,22 @@
 
 namespace koho {
 
-enum class ExpertLayout : std::uint8_t { whole, sliced };
+enum class ExpertLayout : std::uint8_t { expert_parallel, tensor_parallel };
 enum class AttentionLayout : std::uint8_t { tensor_parallel, data_parallel };
 
 /// One rank's place among the ranks of a replica.
 struct Shard {
   std::int64_t rank = 0;
   std::int64_t ranks = 1;
-  ExpertLayout experts = ExpertLayout::whole;
+  ExpertLayout experts = ExpertLayout::expert_parallel;
   AttentionLayout attention = AttentionLayout::tensor_parallel;
 
   /// How everything but the routed experts is cut: not at all under data-parallel attention.
   Shard of_tokens() const { return attention == AttentionLayout::data_parallel ? Shard{} : *this; }
   /// Ranks have tokens of their own and meet at the experts only.
-  bool exchanges_tokens() const { return attention == AttentionLayout::data_parallel && ranks > 1; }
+  bool dispatches_tokens() const {
+    return attention == AttentionLayout::data_parallel && ranks > 1;
+  }
 };
 
 /// A range of rows, columns or experts.
@@ -71,18 +73,21 @@ Result<LinearSource> columns_of(const LinearSource& source, Range columns);
 /// gate and up by rows, down by columns.
 Result<MlpSource> slice_of(const MlpSource& source, const Shard& shard);
 
-/// What a rank's experts work on: its own tokens, or those that were sent to it.
-struct ExpertWork {
+/// What a rank's experts work on: its own tokens, or those that were dispatched to it.
+struct DispatchedTokens {
   TensorView out;  // [M, H] bf16
   Activation x;    // [M, H]
   Routing routing;
 };
 
 /// Puts the ranks' parts together.
-class Joins {
+class Collectives {
  public:
   /// `experts` of the model, of all ranks. Requires: both outlive this.
-  Joins(Backend& backend, Communicator& communicator, const Shard& shard, std::int64_t experts);
+  Collectives(Backend& backend,
+              Communicator& communicator,
+              const Shard& shard,
+              std::int64_t experts);
 
   /// Room for the tokens that other ranks send. `tokens_max` bounds a step's tokens of all ranks
   /// together; `top_k` experts a token, which read x as `needs` says. Errors: resource_exhausted.
@@ -91,31 +96,31 @@ class Joins {
                   std::int64_t top_k,
                   const ActivationNeeds& needs);
 
-  /// branch = its sum over the ranks; residual += branch; out = the norm of the new residual.
-  Status sum_add_norm(const Activation& out,
-                      TensorView residual,
-                      TensorView branch,
-                      ConstTensorView weight,
-                      float eps);
-  /// branch = its sum over the ranks.
-  Status sum(TensorView branch);
+  /// block_output = its sum over the ranks; residual += block_output; out = the norm of the new residual.
+  Status all_reduce_add_norm(const Activation& out,
+                             TensorView residual,
+                             TensorView block_output,
+                             ConstTensorView weight,
+                             float eps);
+  /// block_output = its sum over the ranks.
+  Status all_reduce(TensorView block_output);
   /// logits [R, V] from this rank's part [R, V / ranks].
-  Status gather_logits(TensorView logits, ConstTensorView part);
+  Status all_gather_logits(TensorView logits, ConstTensorView part);
 
   /// Sends tokens to the ranks that hold their experts. `needs`: the forms of x that experts of any
-  /// rank read. The result's out is `branch` where tokens stay.
-  Result<ExpertWork> send_to_experts(const Activation& x,
-                                     const Routing& routing,
-                                     TensorView branch,
-                                     const ActivationNeeds& needs);
-  /// The way back: adds what other ranks' experts made of this rank's tokens to `branch`, which
+  /// rank read. The result's out is `block_output` where tokens stay.
+  Result<DispatchedTokens> dispatch_to_experts(const Activation& x,
+                                               const Routing& routing,
+                                               TensorView block_output,
+                                               const ActivationNeeds& needs);
+  /// The way back: adds what other ranks' experts made of this rank's tokens to `block_output`, which
   /// holds the shared expert's output. Where tokens stayed there is nothing to do.
-  Status return_from_experts(TensorView branch, const ExpertWork& work);
+  Status combine_from_experts(TensorView block_output, const DispatchedTokens& work);
 
  private:
   Backend* backend_;
   Communicator* communicator_;
-  bool exchanges_;
+  bool dispatches_;
   std::int64_t experts_per_rank_;  // 0: every rank holds a slice of each
 
   // What arrives, with an exchange.

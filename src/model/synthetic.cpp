@@ -11,26 +11,26 @@
 #include "base/arithmetic.h"
 #include "base/check.h"
 #include "base/host_memory.h"
-#include "tensor/synthetic_draw.h"
+#include "tensor/synthetic_values.h"
 
 namespace koho {
 namespace {
 
 constexpr std::int64_t kAlignment = 64;
-/// E4M3 codes with deviation 129, the largest at 448: a channel scaled to its largest weight.
-constexpr float kCodeFactor = 7.0F / 2048.0F;
+/// E4M3 values with deviation 129, the largest at 448: a channel scaled to its largest weight.
+constexpr float kQuantizedFactor = 7.0F / 2048.0F;
 
-float value_of(const DrawnTensor& tensor, std::int32_t bell) {
+float value_of(const SyntheticTensor& tensor, std::int32_t bell) {
   return tensor.offset + tensor.factor * static_cast<float>(bell);
 }
 
 /// Describes each row of the table and asks for its memory.
 class Describer final : public WeightSupplier {
  public:
-  Describer(const ModelConfig& config, std::uint64_t seed, SyntheticMemory& memory)
+  Describer(const ModelConfig& config, std::uint64_t seed, SyntheticAllocator& memory)
       : seed_(seed),
         memory_(memory),
-        branch_factor_(1.0F / std::sqrt(2.0F * static_cast<float>(config.num_hidden_layers))) {
+        residual_factor_(1.0F / std::sqrt(2.0F * static_cast<float>(config.num_hidden_layers))) {
     if (config.quantization && !config.quantization->schemes.empty())
       quant_ = config.quantization->schemes[0];
   }
@@ -55,9 +55,9 @@ class Describer final : public WeightSupplier {
     if (source.quant == WeightQuant::none) {
       source.weight = tensor(row);
     } else {
-      source.weight = add(row.name, DType::f8_e4m3, row.shape, kCodeFactor, 0.0F);
-      // A code's deviation is kCodeFactor * kBellDeviation; scales differ by some tenths.
-      const float scale = deviation(row) / (kCodeFactor * synthetic::kBellDeviation);
+      source.weight = add(row.name, DType::f8_e4m3, row.shape, kQuantizedFactor, 0.0F);
+      // An E4M3 value's deviation is kQuantizedFactor * kBellDeviation; scales differ by some tenths.
+      const float scale = deviation(row) / (kQuantizedFactor * synthetic::kBellDeviation);
       source.scale =
           place(module + ".weight_scale", DType::f32, scale_shape(row.shape), 0.1F * scale, scale);
     }
@@ -72,7 +72,7 @@ class Describer final : public WeightSupplier {
   float deviation(const ExpectedWeight& row) const {
     const bool adds = row.name.find(".o_proj.") != std::string::npos ||
                       row.name.find(".down_proj.") != std::string::npos;
-    return (adds ? branch_factor_ : 1.0F) / std::sqrt(static_cast<float>(row.shape[1]));
+    return (adds ? residual_factor_ : 1.0F) / std::sqrt(static_cast<float>(row.shape[1]));
   }
 
   Shape scale_shape(const Shape& weight) const {
@@ -93,24 +93,25 @@ class Describer final : public WeightSupplier {
 
   ConstTensorView add(
       const std::string& name, DType dtype, Shape shape, float factor, float offset) {
-    const DrawnTensor tensor{dtype, synthetic::key(seed_, name), shape.elements(), factor, offset};
+    const SyntheticTensor tensor{dtype, synthetic::key(seed_, name), shape.elements(), factor,
+                                 offset};
     return ConstTensorView(memory_.place(tensor), dtype, shape);
   }
 
   std::uint64_t seed_;
-  SyntheticMemory& memory_;
-  float branch_factor_;
+  SyntheticAllocator& memory_;
+  float residual_factor_;
   WeightQuant quant_ = WeightQuant::none;
 };
 
-std::int64_t placed_bytes(const DrawnTensor& tensor) {
+std::int64_t placed_bytes(const SyntheticTensor& tensor) {
   return round_up<std::int64_t>(tensor.elements * dtype_bytes(tensor.dtype), kAlignment);
 }
 
 /// Adds up what a model needs; gives no memory that may be written.
-class Sizer final : public SyntheticMemory {
+class Sizer final : public SyntheticAllocator {
  public:
-  std::byte* place(const DrawnTensor& tensor) override {
+  std::byte* place(const SyntheticTensor& tensor) override {
     bytes += placed_bytes(tensor);
     return &nowhere_;
   }
@@ -123,16 +124,16 @@ class Sizer final : public SyntheticMemory {
 
 /// A tensor and its memory.
 struct Placement {
-  DrawnTensor tensor;
+  SyntheticTensor tensor;
   std::byte* memory = nullptr;
 };
 
 /// Lays tensors out one after the other.
-class Layout final : public SyntheticMemory {
+class Layout final : public SyntheticAllocator {
  public:
   explicit Layout(std::byte* memory) : next_(memory) {}
 
-  std::byte* place(const DrawnTensor& tensor) override {
+  std::byte* place(const SyntheticTensor& tensor) override {
     std::byte* at = next_;
     placements.push_back({tensor, at});
     next_ += placed_bytes(tensor);
@@ -159,7 +160,7 @@ void fill_all(const std::vector<Placement>& placements) {
   const auto work = [&] {
     SyntheticFiller filler;
     for (std::size_t i = next++; i < pieces.size(); i = next++) {
-      const DrawnTensor& tensor = pieces[i].placement->tensor;
+      const SyntheticTensor& tensor = pieces[i].placement->tensor;
       filler.fill(pieces[i].placement->memory, tensor, pieces[i].first,
                   std::min(kPieceElements, tensor.elements - pieces[i].first));
     }
@@ -173,7 +174,7 @@ void fill_all(const std::vector<Placement>& placements) {
 }  // namespace
 
 void SyntheticFiller::fill(std::byte* target,
-                           const DrawnTensor& tensor,
+                           const SyntheticTensor& tensor,
                            std::int64_t first,
                            std::int64_t count) {
   const auto bell = [&](std::int64_t i) {
@@ -181,16 +182,16 @@ void SyntheticFiller::fill(std::byte* target,
   };
   switch (tensor.dtype) {
     case DType::f8_e4m3: {
-      if (codes_.empty() || tensor.factor != factor_ || tensor.offset != offset_) {
-        codes_.clear();
+      if (quantized_.empty() || tensor.factor != factor_ || tensor.offset != offset_) {
+        quantized_.clear();
         for (std::int32_t b = -synthetic::kBellMax; b <= synthetic::kBellMax; ++b)
-          codes_.push_back(to_e4m3(value_of(tensor, b)));
+          quantized_.push_back(to_e4m3(value_of(tensor, b)));
         factor_ = tensor.factor;
         offset_ = tensor.offset;
       }
       auto* out = reinterpret_cast<Float8E4M3*>(target);
       for (std::int64_t i = first; i < first + count; ++i)
-        out[i] = codes_[static_cast<std::size_t>(bell(i) + synthetic::kBellMax)];
+        out[i] = quantized_[static_cast<std::size_t>(bell(i) + synthetic::kBellMax)];
       return;
     }
     case DType::bf16:
@@ -206,7 +207,7 @@ void SyntheticFiller::fill(std::byte* target,
 
 ModelSources synthetic_sources(const ModelConfig& config,
                                std::uint64_t seed,
-                               SyntheticMemory& memory) {
+                               SyntheticAllocator& memory) {
   Describer describer(config, seed, memory);
   return supplied_weights(config, describer);
 }
@@ -215,7 +216,8 @@ void UnmapPages::operator()(std::byte* memory) const {
   munmap(memory, size);
 }
 
-Result<SyntheticWeights> SyntheticWeights::make(const ModelConfig& config, std::uint64_t seed) {
+Result<HostSyntheticWeights> HostSyntheticWeights::make(const ModelConfig& config,
+                                                        std::uint64_t seed) {
   Sizer sizer;
   static_cast<void>(synthetic_sources(config, seed, sizer));
   // Before pages are touched: the mapping itself costs nothing, and the system ends who fills too
@@ -232,7 +234,7 @@ Result<SyntheticWeights> SyntheticWeights::make(const ModelConfig& config, std::
   if (mapped == MAP_FAILED)
     return make_error(ErrorCode::resource_exhausted, "no memory for {} bytes of synthetic weights",
                       size);
-  SyntheticWeights weights;
+  HostSyntheticWeights weights;
   weights.memory_ =
       std::unique_ptr<std::byte[], UnmapPages>(static_cast<std::byte*>(mapped), UnmapPages{size});
   // Only a hint: without huge pages everything is as right, and slower.
@@ -243,19 +245,20 @@ Result<SyntheticWeights> SyntheticWeights::make(const ModelConfig& config, std::
   return weights;
 }
 
-/// Two runs of addresses: first what is filled, then, from a page's border on, what is drawn.
-class DrawnWeights::Layout final : public SyntheticMemory {
+/// Two runs of addresses: first what is filled, then, from a page's boundary on, what is not.
+class DeviceSyntheticWeights::Layout final : public SyntheticAllocator {
  public:
   Layout(std::byte* filled_at, std::byte* drawn_at)
-      : filled_next_(filled_at), drawn_next_(drawn_at) {}
+      : filled_next_(filled_at), synthetic_next_(drawn_at) {}
 
-  std::byte* place(const DrawnTensor& tensor) override {
-    const bool is_drawn = tensor.dtype != DType::f32 && tensor.elements >= kDrawnElementsMin;
-    std::byte*& next = is_drawn ? drawn_next_ : filled_next_;
+  std::byte* place(const SyntheticTensor& tensor) override {
+    const bool is_synthetic =
+        tensor.dtype != DType::f32 && tensor.elements >= kSyntheticElementsMin;
+    std::byte*& next = is_synthetic ? synthetic_next_ : filled_next_;
     std::byte* at = next;
     next += placed_bytes(tensor);
-    if (is_drawn) {
-      drawn.push_back({at, tensor});
+    if (is_synthetic) {
+      synthetic.push_back({at, tensor});
     } else {
       filled.push_back({tensor, at});
     }
@@ -263,27 +266,27 @@ class DrawnWeights::Layout final : public SyntheticMemory {
   }
 
   std::int64_t filled_bytes(const std::byte* from) const { return filled_next_ - from; }
-  std::int64_t drawn_bytes(const std::byte* from) const { return drawn_next_ - from; }
+  std::int64_t synthetic_bytes(const std::byte* from) const { return synthetic_next_ - from; }
 
   std::vector<Placement> filled;
-  std::vector<Placed> drawn;
+  std::vector<Placed> synthetic;
 
  private:
-  static constexpr std::int64_t kDrawnElementsMin = 1 << 20;
+  static constexpr std::int64_t kSyntheticElementsMin = 1 << 20;
 
   std::byte* filled_next_;
-  std::byte* drawn_next_;
+  std::byte* synthetic_next_;
 };
 
-Result<std::unique_ptr<DrawnWeights>> DrawnWeights::make(const ModelConfig& config,
-                                                         std::uint64_t seed) {
-  constexpr std::int64_t kBorder = 1 << 21;  // a multiple of every page size
+Result<std::unique_ptr<DeviceSyntheticWeights>> DeviceSyntheticWeights::make(
+    const ModelConfig& config, std::uint64_t seed) {
+  constexpr std::int64_t kPageBoundary = 1 << 21;  // a multiple of every page size
   std::byte nowhere{};
   Layout sizes(&nowhere, &nowhere);
   static_cast<void>(synthetic_sources(config, seed, sizes));
-  const std::int64_t filled_bytes = round_up(sizes.filled_bytes(&nowhere), kBorder);
-  std::unique_ptr<DrawnWeights> weights(new DrawnWeights());
-  weights->size_ = static_cast<std::size_t>(filled_bytes + sizes.drawn_bytes(&nowhere));
+  const std::int64_t filled_bytes = round_up(sizes.filled_bytes(&nowhere), kPageBoundary);
+  std::unique_ptr<DeviceSyntheticWeights> weights(new DeviceSyntheticWeights());
+  weights->size_ = static_cast<std::size_t>(filled_bytes + sizes.synthetic_bytes(&nowhere));
   void* mapped =
       mmap(nullptr, weights->size_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED ||
@@ -296,19 +299,19 @@ Result<std::unique_ptr<DrawnWeights>> DrawnWeights::make(const ModelConfig& conf
   Layout layout(weights->memory_, weights->memory_ + filled_bytes);
   weights->sources_ = synthetic_sources(config, seed, layout);
   fill_all(layout.filled);
-  weights->drawn_ = std::move(layout.drawn);
+  weights->synthetic_ = std::move(layout.synthetic);
   return weights;
 }
 
-DrawnWeights::~DrawnWeights() {
+DeviceSyntheticWeights::~DeviceSyntheticWeights() {
   if (memory_ != nullptr) munmap(memory_, size_);
 }
 
-bool DrawnWeights::find(const std::byte* address, Place& place) const {
+bool DeviceSyntheticWeights::find(const std::byte* address, Place& place) const {
   auto next = std::upper_bound(
-      drawn_.begin(), drawn_.end(), address,
+      synthetic_.begin(), synthetic_.end(), address,
       [](const std::byte* wanted, const Placed& placed) { return wanted < placed.memory; });
-  if (next == drawn_.begin()) return false;
+  if (next == synthetic_.begin()) return false;
   const Placed& placed = *--next;
   if (address >= placed.memory + placed_bytes(placed.tensor)) return false;
   place = {placed.tensor, (address - placed.memory) / dtype_bytes(placed.tensor.dtype)};

@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "model/config.h"
 #include "model/weights.h"
-#include "ops/drawn.h"
+#include "ops/synthetic_tensor.h"
 #include "tensor/number.h"
 #include "tensor/tensor_view.h"
 
@@ -23,20 +23,23 @@ namespace koho {
 class SyntheticFiller {
  public:
   /// Elements first..first+count-1 of the tensor whose memory `target` is.
-  void fill(std::byte* target, const DrawnTensor& tensor, std::int64_t first, std::int64_t count);
+  void fill(std::byte* target,
+            const SyntheticTensor& tensor,
+            std::int64_t first,
+            std::int64_t count);
 
  private:
-  /// The code of every bell, made once per rule: rounding to E4M3 costs more than the draw.
-  std::vector<Float8E4M3> codes_;
+  /// The E4M3 value of every bell, made once per rule: rounding to E4M3 costs more than the draw.
+  std::vector<Float8E4M3> quantized_;
   float factor_ = 0.0F;
   float offset_ = 0.0F;
 };
 
 /// Gives memory for one tensor, in a model's order; never null.
-class SyntheticMemory {
+class SyntheticAllocator {
  public:
-  virtual ~SyntheticMemory() = default;
-  virtual std::byte* place(const DrawnTensor& tensor) = 0;
+  virtual ~SyntheticAllocator() = default;
+  virtual std::byte* place(const SyntheticTensor& tensor) = 0;
 };
 
 /// The weights of `config` without its MTP layer. Linears are FP8 in the scheme that
@@ -44,7 +47,7 @@ class SyntheticMemory {
 /// checkpoints have them.
 ModelSources synthetic_sources(const ModelConfig& config,
                                std::uint64_t seed,
-                               SyntheticMemory& memory);
+                               SyntheticAllocator& memory);
 
 /// Gives mapped pages back.
 struct UnmapPages {
@@ -53,18 +56,18 @@ struct UnmapPages {
 };
 
 /// Synthetic weights in this process' memory (huge pages, where the system gives them).
-class SyntheticWeights {
+class HostSyntheticWeights {
  public:
   /// Fills everything with as many threads as there are cores. Errors: resource_exhausted, before
   /// any is filled, if the machine has less memory available.
-  static Result<SyntheticWeights> make(const ModelConfig& config, std::uint64_t seed);
+  static Result<HostSyntheticWeights> make(const ModelConfig& config, std::uint64_t seed);
 
   const ModelSources& sources() const { return sources_; }
   /// All of it, from the first tensor to the last.
   std::span<const std::byte> bytes() const { return {memory_.get(), memory_.get_deleter().size}; }
 
  private:
-  SyntheticWeights() = default;
+  HostSyntheticWeights() = default;
 
   std::unique_ptr<std::byte[], UnmapPages> memory_;
   ModelSources sources_;
@@ -73,13 +76,14 @@ class SyntheticWeights {
 /// Synthetic weights as addresses, for a backend that draws them on its device. What load reads
 /// itself (scales, biases, norms, routers) is filled, the large tensors are not: their memory is
 /// reserved and cannot be read.
-class DrawnWeights final : public DrawnMemory {
+class DeviceSyntheticWeights final : public SyntheticAddressMap {
  public:
   /// Errors: resource_exhausted.
-  static Result<std::unique_ptr<DrawnWeights>> make(const ModelConfig& config, std::uint64_t seed);
-  DrawnWeights(const DrawnWeights&) = delete;
-  DrawnWeights& operator=(const DrawnWeights&) = delete;
-  ~DrawnWeights() override;
+  static Result<std::unique_ptr<DeviceSyntheticWeights>> make(const ModelConfig& config,
+                                                              std::uint64_t seed);
+  DeviceSyntheticWeights(const DeviceSyntheticWeights&) = delete;
+  DeviceSyntheticWeights& operator=(const DeviceSyntheticWeights&) = delete;
+  ~DeviceSyntheticWeights() override;
 
   const ModelSources& sources() const { return sources_; }
   bool find(const std::byte* address, Place& place) const override;
@@ -87,15 +91,15 @@ class DrawnWeights final : public DrawnMemory {
  private:
   struct Placed {
     const std::byte* memory = nullptr;
-    DrawnTensor tensor;
+    SyntheticTensor tensor;
   };
   class Layout;
 
-  DrawnWeights() = default;
+  DeviceSyntheticWeights() = default;
 
   std::byte* memory_ = nullptr;
   std::size_t size_ = 0;
-  std::vector<Placed> drawn_;  // by rising address
+  std::vector<Placed> synthetic_;  // by rising address
   ModelSources sources_;
 };
 

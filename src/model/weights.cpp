@@ -232,7 +232,7 @@ class Resolver {
     if (row.bias) tensor({.name = module + ".bias", .shape = {row.shape[0]}}, target.bias);
     if (*found->stored->dtype == DType::f8_e4m3) scale(row, module, *found, target);
     ++resolved.linears[static_cast<std::size_t>(target.quant)];
-    if (target.quant != WeightQuant::none) quantised_.push_back(module);
+    if (target.quant != WeightQuant::none) quantized_.push_back(module);
   }
 
   /// Transformers 5 keeps the experts of a layer as two tensors; files saved so are read in place.
@@ -302,11 +302,11 @@ class Resolver {
   /// Holds what the tensors are against what config.json announces.
   void compare_with_config() {
     if (!config_.quantization) {
-      if (!quantised_.empty())
+      if (!quantized_.empty())
         resolved.warnings.push_back(
             fmt::format("{} FP8 layers, but config.json has no quantization_config; koho "
                         "assumes activations quantised as they come",
-                        quantised_.size()));
+                        quantized_.size()));
       return;
     }
     const QuantizationConfig& announced = *config_.quantization;
@@ -319,12 +319,12 @@ class Resolver {
                         "announce; koho follows the tensors",
                         resolved.linears[i], quant_name(quant)));
     }
-    if (quantised_.empty())
+    if (quantized_.empty())
       resolved.warnings.push_back("config.json announces FP8 weights; the checkpoint holds none");
-    std::sort(quantised_.begin(), quantised_.end());
+    std::sort(quantized_.begin(), quantized_.end());
     const auto contradicted = std::find_if(
         announced.ignored.begin(), announced.ignored.end(), [&](const std::string& name) {
-          return std::binary_search(quantised_.begin(), quantised_.end(), name);
+          return std::binary_search(quantized_.begin(), quantized_.end(), name);
         });
     if (contradicted != announced.ignored.end())
       resolved.warnings.push_back(
@@ -471,7 +471,7 @@ class Resolver {
   const ModelConfig& config_;
   Checkpoint& checkpoint_;
   std::vector<bool> used_;  // by tensor of the checkpoint
-  std::vector<std::string> quantised_;
+  std::vector<std::string> quantized_;
   Problems problems_;
   Status fatal_;
 };

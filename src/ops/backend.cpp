@@ -66,12 +66,13 @@ Status check_mlp(const Contract& contract,
       std::string(name) + ": gate and up must be [F, H], down [H, F], alike in all experts");
 }
 
-/// Tables of as many seats each.
-Status check_tables(const Contract& contract, const SeatTables& tables, std::int64_t width) {
-  const std::int64_t seats = tables.pages.size(0);
-  KOHO_TRY(contract.tensor("pages", tables.pages, DType::i32, {seats, width}));
-  KOHO_TRY(contract.tensor("last_sampled", tables.last_sampled, DType::i32, {seats}));
-  return contract.tensor("outputs", tables.outputs, DType::i32, {seats, OutputRecord::kWords});
+/// Tables of as many batch slots each.
+Status check_tables(const Contract& contract, const BatchSlotTables& tables, std::int64_t width) {
+  const std::int64_t batch_slots = tables.pages.size(0);
+  KOHO_TRY(contract.tensor("pages", tables.pages, DType::i32, {batch_slots, width}));
+  KOHO_TRY(contract.tensor("last_sampled", tables.last_sampled, DType::i32, {batch_slots}));
+  return contract.tensor("outputs", tables.outputs, DType::i32,
+                         {batch_slots, OutputRecord::kWords});
 }
 
 }  // namespace
@@ -101,14 +102,14 @@ Result<Experts> Backend::place_experts(const ExpertsSource& source) {
   return do_place_experts(source);
 }
 
-Status Backend::take_from_seats(const SeatRows& rows,
-                                ConstTensorView given_ids,
-                                ConstTensorView own_seats,
-                                const SeatTables& tables) {
-  const Contract contract("take_from_seats", device());
+Status Backend::gather_input_ids(const BatchSlotRows& rows,
+                                 ConstTensorView given_ids,
+                                 ConstTensorView own_batch_slots,
+                                 const BatchSlotTables& tables) {
+  const Contract contract("gather_input_ids", device());
   KOHO_TRY(contract.that(given_ids.shape.rank() == 1 && rows.page_tables.shape.rank() == 2 &&
                              tables.pages.shape.rank() == 2,
-                         "given_ids [T] · page_tables [S, W] · pages [seats, W]"));
+                         "given_ids [T] · page_tables [S, W] · pages [batch_slots, W]"));
   const std::int64_t tokens = given_ids.size(0);
   const std::int64_t sequences = rows.page_tables.size(0);
   const std::int64_t width = rows.page_tables.size(1);
@@ -117,29 +118,29 @@ Status Backend::take_from_seats(const SeatRows& rows,
   KOHO_TRY(contract.tensor("page_tables", rows.page_tables, DType::i32, {sequences, width}));
   KOHO_TRY(contract.tensor("context_lengths", rows.context_lengths, DType::i32, {sequences}));
   KOHO_TRY(contract.tensor("given_ids", given_ids, DType::i32, {tokens}));
-  KOHO_TRY(contract.tensor("seats", own_seats, DType::i32, {sequences}));
+  KOHO_TRY(contract.tensor("batch_slots", own_batch_slots, DType::i32, {sequences}));
   KOHO_TRY(check_tables(contract, tables, width));
   if (tokens == 0 && sequences == 0) return {};
-  if (trace_.skips(Op::take_from_seats)) return {};
-  const Trace::Span span(trace_, Op::take_from_seats);
-  return do_take_from_seats(rows, given_ids, own_seats, tables);
+  if (trace_.skips(Op::gather_input_ids)) return {};
+  const Trace::Span span(trace_, Op::gather_input_ids);
+  return do_gather_input_ids(rows, given_ids, own_batch_slots, tables);
 }
 
-Status Backend::keep_sampled(TensorView ends,
-                             const SeatTables& tables,
-                             ConstTensorView seats,
-                             ConstTensorView ids) {
-  const Contract contract("keep_sampled", device());
+Status Backend::commit_sampled(TensorView ends,
+                               const BatchSlotTables& tables,
+                               ConstTensorView batch_slots,
+                               ConstTensorView ids) {
+  const Contract contract("commit_sampled", device());
   KOHO_TRY(contract.that(ids.shape.rank() == 1 && tables.pages.shape.rank() == 2,
-                         "ids [R] · pages [seats, W]"));
+                         "ids [R] · pages [batch_slots, W]"));
   KOHO_TRY(contract.tensor("ends", ends, DType::u8, {ids.size(0)}));
   KOHO_TRY(check_tables(contract, tables, tables.pages.size(1)));
-  KOHO_TRY(contract.tensor("seats", seats, DType::i32, {ids.size(0)}));
+  KOHO_TRY(contract.tensor("batch_slots", batch_slots, DType::i32, {ids.size(0)}));
   KOHO_TRY(contract.tensor("ids", ids, DType::i32, {ids.size(0)}));
   if (ids.size(0) == 0) return {};
-  if (trace_.skips(Op::keep_sampled)) return {};
-  const Trace::Span span(trace_, Op::keep_sampled);
-  return do_keep_sampled(ends, tables, seats, ids);
+  if (trace_.skips(Op::commit_sampled)) return {};
+  const Trace::Span span(trace_, Op::commit_sampled);
+  return do_commit_sampled(ends, tables, batch_slots, ids);
 }
 
 Status Backend::set_entries(TensorView table, ConstTensorView pairs) {
@@ -196,20 +197,21 @@ Status Backend::rms_norm(const Activation& out,
 
 Status Backend::add_rms_norm(const Activation& out,
                              TensorView residual,
-                             ConstTensorView branch,
+                             ConstTensorView block_output,
                              ConstTensorView weight,
                              float eps) {
   const Contract contract("add_rms_norm", device());
   KOHO_TRY(contract.that(residual.shape.rank() == 2, "residual [T, H]"));
   KOHO_TRY(
       contract.tensor("residual", residual, DType::bf16, {residual.size(0), residual.size(1)}));
-  KOHO_TRY(contract.tensor("branch", branch, DType::bf16, {residual.size(0), residual.size(1)}));
+  KOHO_TRY(contract.tensor("block_output", block_output, DType::bf16,
+                           {residual.size(0), residual.size(1)}));
   KOHO_TRY(contract.tensor("weight", weight, DType::bf16, {residual.size(1)}));
   KOHO_TRY(contract.activation("out", out, residual.size(0), residual.size(1)));
   if (residual.size(0) == 0) return {};
   if (trace_.skips(Op::add_rms_norm)) return {};
   const Trace::Span span(trace_, Op::add_rms_norm);
-  return do_add_rms_norm(out, residual, branch, weight, eps);
+  return do_add_rms_norm(out, residual, block_output, weight, eps);
 }
 
 Status Backend::linear(TensorView out, const Activation& x, const Linear& weight) {
@@ -241,9 +243,9 @@ Status Backend::qk_norm_rope_store_kv(const Queries& q,
   KOHO_TRY(contract.activation("qkv", qkv, tokens, columns));
   KOHO_TRY(contract.optional("q.values", q.values, DType::bf16,
                              {tokens, heads.query_heads, heads.width}));
-  KOHO_TRY(contract.optional("q.codes", q.codes, DType::f8_e4m3,
+  KOHO_TRY(contract.optional("q.quantized", q.quantized, DType::f8_e4m3,
                              {tokens, heads.query_heads, heads.width}));
-  if (!q.codes.empty())
+  if (!q.quantized.empty())
     KOHO_TRY(contract.tensor("q.scales", q.scales, DType::f32, {tokens, heads.query_heads}));
   KOHO_TRY(contract.tensor("positions", positions, DType::i32, {tokens}));
   KOHO_TRY(contract.tensor("slots", slots, DType::i64, {tokens}));
@@ -255,10 +257,10 @@ Status Backend::qk_norm_rope_store_kv(const Queries& q,
   KOHO_TRY(contract.tensor("rope_table", weights.rope_table, DType::f32,
                            {weights.rope_table.size(0), 2, heads.rotary / 2}));
   if (tokens == 0) return {};
-  const bool codes = !qkv.codes.empty();
-  KOHO_TRY(contract.that(qkv.values.empty() == codes && qkv.block_codes.empty() &&
-                             q.values.empty() == codes && q.codes.empty() != codes,
-                         "q and qkv have one form, the same one: values, or codes"));
+  const bool quantized = !qkv.quantized.empty();
+  KOHO_TRY(contract.that(qkv.values.empty() == quantized && qkv.block_quantized.empty() &&
+                             q.values.empty() == quantized && q.quantized.empty() != quantized,
+                         "q and qkv have one form, the same one: values, or quantised values"));
   if (trace_.skips(Op::qk_norm_rope_store_kv)) return {};
   const Trace::Span span(trace_, Op::qk_norm_rope_store_kv);
   return do_qk_norm_rope_store_kv(q, kv, qkv, positions, slots, weights);
@@ -366,8 +368,8 @@ static Status check_counts(const Contract& contract,
                            std::int64_t vocabulary) {
   const std::int64_t slots = counts.entries.size(0);
   KOHO_TRY(contract.tensor("counts.entries", counts.entries, DType::i32, {slots, vocabulary}));
-  return contract.tensor("counts.marks", counts.marks, DType::i32,
-                         {slots, race_mark_words(static_cast<std::int32_t>(vocabulary))});
+  return contract.tensor("counts.nonzero", counts.nonzero, DType::i32,
+                         {slots, race_bitmap_words(static_cast<std::int32_t>(vocabulary))});
 }
 
 Status Backend::sample(const SamplingOutput& out,
@@ -421,11 +423,21 @@ Status Backend::reset_counts(const TokenCounts& counts,
 
 std::string_view op_name(Op op) {
   static constexpr std::array<std::string_view, static_cast<std::size_t>(Op::count)> kNames{
-      "take_from_seats", "keep_sampled", "set_entries",
-      "embed",           "gather_rows",  "rms_norm",
-      "add_rms_norm",    "linear",       "qk_norm_rope_store_kv",
-      "attention",       "silu_mul",     "route",
-      "experts",         "copy_pages",   "sample",
+      "gather_input_ids",
+      "commit_sampled",
+      "set_entries",
+      "embed",
+      "gather_rows",
+      "rms_norm",
+      "add_rms_norm",
+      "linear",
+      "qk_norm_rope_store_kv",
+      "attention",
+      "silu_mul",
+      "route",
+      "experts",
+      "copy_pages",
+      "sample",
       "reset_counts"};
   return kNames[static_cast<std::size_t>(op)];
 }

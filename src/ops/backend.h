@@ -43,22 +43,22 @@ struct StepLimits {
 };
 
 /// A point in the order of enqueued work.
-class Mark {
+class Event {
  public:
-  virtual ~Mark() = default;
-  /// Moves the mark behind everything enqueued so far.
-  virtual Status set() = 0;
-  /// Waits until everything before the mark is done. Errors: device_error of that work.
+  virtual ~Event() = default;
+  /// Records the event behind everything enqueued so far.
+  virtual Status record() = 0;
+  /// Waits until everything before the event is done. Errors: device_error of that work.
   virtual Status wait() = 0;
   /// Whether wait() would return at once, with or without an error.
-  virtual bool reached() = 0;
+  virtual bool completed() = 0;
 };
 
-/// A recorded sequence of operators. Its tensors must outlive it.
-class Recording {
+/// A captured sequence of operators. Its tensors must outlive it.
+class CapturedGraph {
  public:
-  virtual ~Recording() = default;
-  /// Enqueues the recorded operators once more.
+  virtual ~CapturedGraph() = default;
+  /// Enqueues the captured operators once more.
   virtual Status replay() = 0;
 };
 
@@ -82,7 +82,8 @@ struct QkNormRope {
 /// What is known of tokens met before, for penalties; a row a slot.
 struct TokenCounts {
   TensorView entries;  // [slots, V] i32: bit 31 = in the prompt, bits 0..30 = times in the output
-  TensorView marks;    // [slots, race_mark_words(V)] i32: whose entry is not 0 (sampling/philox.h)
+  TensorView
+      nonzero;  // [slots, race_bitmap_words(V)] i32: whose entry is not 0 (sampling/philox.h)
 
   bool empty() const { return entries.empty(); }
 };
@@ -107,15 +108,15 @@ struct SamplingOutput {
   TensorView top_logprobs;  // [R, kTopLogprobsMax] f32
 };
 
-/// What the ranks remember of their seats (plan/step_plan.h), a row a seat.
-struct SeatTables {
-  TensorView pages;         // [seats, W] i32: page tables
-  TensorView last_sampled;  // [seats] i32
-  TensorView outputs;       // [seats, OutputRecord::kWords] i32
+/// What the ranks remember of their batch slots (plan/step_plan.h), a row a batch slot.
+struct BatchSlotTables {
+  TensorView pages;         // [batch slots, W] i32: page tables
+  TensorView last_sampled;  // [batch slots] i32
+  TensorView outputs;       // [batch slots, OutputRecord::kWords] i32
 };
 
-/// A step's rows, to be completed from their seats.
-struct SeatRows {
+/// A step's rows, to be completed from their batch slots.
+struct BatchSlotRows {
   TensorView token_ids;        // [T] i32
   TensorView slots;            // [T] i64
   TensorView page_tables;      // [S, W] i32
@@ -143,22 +144,22 @@ class Backend {
   /// Host memory, zeroed, for enqueue_upload and enqueue_download.
   virtual Result<Tensor> allocate_host(std::int64_t bytes) = 0;
   /// As upload and download, but only enqueued. Requires: the host bytes come from allocate_host()
-  /// and are left alone until a later mark was waited for.
+  /// and are left alone until a later event was waited for.
   virtual Status enqueue_upload(TensorView destination, std::span<const std::byte> source) = 0;
   virtual Status enqueue_download(std::span<std::byte> destination, ConstTensorView source) = 0;
-  virtual Result<std::unique_ptr<Mark>> make_mark() = 0;
+  virtual Result<std::unique_ptr<Event>> make_event() = 0;
   virtual Result<MemoryUse> memory_use() const = 0;
 
-  // ---- recordings
+  // ---- graphs
   // ----------------------------------------------------------------------------------------------------
 
   /// Whether replaying costs less than enqueueing anew, so that a worker should pad its batches to
-  /// sizes it has recorded.
-  virtual bool replays_cheaply() const = 0;
-  /// Records what `operators` enqueues, without doing it. A backend that replays cheaply calls the
+  /// sizes it has captured.
+  virtual bool supports_graphs() const = 0;
+  /// Captures what `operators` enqueues, without doing it. A backend that supports graphs calls the
   /// function once, now; another one keeps it and calls it at every replay. Requires: the same
   /// operators ran before on arrays of the same shapes. Errors: those of `operators`; device_error.
-  virtual Result<std::unique_ptr<Recording>> record(std::function<Status()> operators) = 0;
+  virtual Result<std::unique_ptr<CapturedGraph>> capture(std::function<Status()> operators) = 0;
 
   // ---- weights: once, at load
   // ----------------------------------------------------------------------------------------
@@ -178,32 +179,32 @@ class Backend {
   // ---- operators
   // -----------------------------------------------------------------------------------------------------
 
-  /// What a step's rows take from their seats. Rows of a seat whose output has ended are frozen:
+  /// What a step's rows take from their batch slots. Rows of a batch slot whose output has ended are frozen:
   /// they store nothing and read no context.
   ///
-  ///   rows.token_ids[t] = given_ids[t], or last_sampled[seat] if that is -1 - seat; then, if the
-  ///   seat's output has ended, rows.slots[t] = -1
-  ///   rows.page_tables[s, i] = pages[seats[s], i] for i < ceil(context_lengths[s] / 64), but if
-  ///   the seat's output has ended, context_lengths[s] = 0
+  ///   rows.token_ids[t] = given_ids[t], or last_sampled[batch slot] if that is -1 - batch slot; then, if the
+  ///   batch slot's output has ended, rows.slots[t] = -1
+  ///   rows.page_tables[s, i] = pages[batch slots[s], i] for i < ceil(context_lengths[s] / 64), but if
+  ///   the batch slot's output has ended, context_lengths[s] = 0
   ///
-  /// shapes    given_ids [T] i32 · seats [S] i32 · see SeatRows, SeatTables
-  Status take_from_seats(const SeatRows& rows,
-                         ConstTensorView given_ids,
-                         ConstTensorView seats,
-                         const SeatTables& tables);
+  /// shapes    given_ids [T] i32 · batch_slots [S] i32 · see BatchSlotRows, BatchSlotTables
+  Status gather_input_ids(const BatchSlotRows& rows,
+                          ConstTensorView given_ids,
+                          ConstTensorView batch_slots,
+                          const BatchSlotTables& tables);
 
-  /// Takes sampled tokens into their seats' outputs and finds those that end (take_token,
-  /// sampling/output_record.h). Rows with seats[r] < 0 are passed over.
+  /// Takes sampled tokens into their batch slots' outputs and finds those that end (take_token,
+  /// sampling/output_record.h). Rows with batch slots[r] < 0 are passed over.
   ///
   ///   the output has ended:  ends[r] = frozen, and nothing changes
-  ///   otherwise              last_sampled[seat] = max(ids[r], 0); ends[r] = ended or none; an
+  ///   otherwise              last_sampled[batch slot] = max(ids[r], 0); ends[r] = ended or none; an
   ///                          id of -1 is no part of an output
   ///
-  /// shapes    ends [R] u8: RowEnd · seats, ids [R] i32, seats distinct · see SeatTables
-  Status keep_sampled(TensorView ends,
-                      const SeatTables& tables,
-                      ConstTensorView seats,
-                      ConstTensorView ids);
+  /// shapes    ends [R] u8: RowEnd · batch slots, ids [R] i32, batch slots distinct · see BatchSlotTables
+  Status commit_sampled(TensorView ends,
+                        const BatchSlotTables& tables,
+                        ConstTensorView batch_slots,
+                        ConstTensorView ids);
 
   /// table[pairs[i,0]] = pairs[i,1], a place named twice given one value.
   /// shapes    table [n] i32 · pairs [C, 2] i32, 0 <= pairs[i,0] < n
@@ -219,26 +220,26 @@ class Backend {
   /// Normalises each row by its root mean square, scales it, and quantises it as its readers need.
   ///
   ///   n[t,:] = bf16(weight * bf16(x[t,:] / sqrt(mean(x[t,:]^2) + eps)))
-  ///   per_token: s = max(max|n[t,:]| / 448, 1 / (448 * 512)), code = e4m3(n / s), a true division
+  ///   per_token: s = max(max|n[t,:]| / 448, 1 / (448 * 512)), quantized = e4m3(n / s), a true division
   ///   per_block: the same over each 128 columns
   ///
-  /// shapes    x [T, H] bf16 rows · weight [H] bf16 · out.values, codes [T, H] …
-  /// numerics  mean and rsqrt in f32, two roundings to bf16 as the reference; codes from the
+  /// shapes    x [T, H] bf16 rows · weight [H] bf16 · out.values, quantized [T, H] …
+  /// numerics  mean and rsqrt in f32, two roundings to bf16 as the reference; quantized from the
   /// rounded n source    Glm4MoeRMSNorm in Hugging Face transformers; model-spec 3.2, 4.1
   Status rms_norm(const Activation& out, ConstTensorView x, ConstTensorView weight, float eps);
 
-  /// residual = bf16(residual + branch), then rms_norm of the new residual.
-  /// shapes    residual [T, H] bf16, changed in place · branch [T, H] bf16 · the rest as rms_norm
+  /// residual = bf16(residual + block_output), then rms_norm of the new residual.
+  /// shapes    residual [T, H] bf16, changed in place · block_output [T, H] bf16 · the rest as rms_norm
   Status add_rms_norm(const Activation& out,
                       TensorView residual,
-                      ConstTensorView branch,
+                      ConstTensorView block_output,
                       ConstTensorView weight,
                       float eps);
 
   /// out = x * weight^T + bias.
   ///
-  ///   fp8 channel/tensor: out[t,n] = round(x_scale[t] * (w_scale[n] * sum_k x_code[t,k] *
-  ///   w_code[n,k]) + bias[n]) fp8 block: the scales are applied to the partial sum of each 128
+  ///   fp8 channel/tensor: out[t,n] = round(x_scale[t] * (w_scale[n] * sum_k x_quantized[t,k] *
+  ///   w_quantized[n,k]) + bias[n]) fp8 block: the scales are applied to the partial sum of each 128
   ///   columns
   ///
   /// shapes    out [T, N] bf16 rows, or f32 rows (then unrounded: the head) · x.* [T, K]
@@ -251,22 +252,22 @@ class Backend {
   ///   q, k: per head bf16 RMS norm (if weights are given), then dims j and j + rotary/2 of the
   ///   first `rotary` dims are rotated by the angle of the token's position, in f32, rounded once
   ///   to bf16
-  ///   qkv.codes: the above of bf16(code * scale); q.codes = e4m3(q / s), s = max|q| / 448 (1 for a
+  ///   qkv.quantized: the above of bf16(quantized * scale); q.quantized = e4m3(q / s), s = max|q| / 448 (1 for a
   ///   zero row) per token and head, so that an attention over e4m3 pages can take q's scale into
   ///   its own as it takes k's. Pages have the same bits whichever form holds the same values.
   ///
   /// Codes are for a qkv that arrives as FP8 (a matrix with FP8 output, heads exchanged between
   /// GPUs) with an attention that multiplies FP8 queries. The model has neither: its linear layers
-  /// give bf16, `attention` reads q.values, and its q would lose as much as a cache of codes does.
+  /// give bf16, `attention` reads q.values, and its q would lose as much as a cache of quantised values does.
   ///
   /// shapes    positions [T] i32 · slots [T] i64 (-1 = store nothing)
   ///           either q.values [T, Q, D] bf16 · qkv.values [T, (Q + 2K) * D] bf16 rows
-  ///           or q.codes [T, Q, D] e4m3, q.scales [T, Q] f32 · qkv.codes [T, (Q + 2K) * D] e4m3
+  ///           or q.quantized [T, Q, D] e4m3, q.scales [T, Q] f32 · qkv.quantized [T, (Q + 2K) * D] e4m3
   ///           rows, qkv.scales [T] f32
   ///           kv.k, kv.v [N, K, 64, D]; e4m3 pages: s = max|row| / 448 (1 for a zero row) per
   ///           token and head; bf16 or e4m3 with either form
   /// errors    invalid_argument also for no form, for two, for q's not being qkv's, and for
-  ///           qkv.block_codes
+  ///           qkv.block_quantized
   /// source    model-spec 3.3; docs/decisions (RoPE in f32)
   Status qk_norm_rope_store_kv(const Queries& q,
                                const KvLayer& kv,
@@ -297,7 +298,7 @@ class Backend {
   ///   s = sigmoid(x * weight^T) in f32; the A largest s + bias are chosen, group by group if
   ///   groups > 1 (a group's score is the sum of its two largest s + bias; no expert of the
   ///   others is chosen);
-  ///   weights = s of the chosen, / (sum + 1e-20) if normalise, * scale. A NaN score counts as the
+  ///   weights = s of the chosen, / (sum + 1e-20) if normalize, * scale. A NaN score counts as the
   ///   lowest.
   ///
   /// shapes    out.ids, weights [T, A] · x [T, H] bf16 · weight [E, H] bf16 or f32 · bias [E] f32
@@ -340,14 +341,14 @@ class Backend {
  private:
   virtual Result<Linear> do_place_linear(std::span<const LinearSource> blocks) = 0;
   virtual Result<Experts> do_place_experts(const ExpertsSource& source) = 0;
-  virtual Status do_take_from_seats(const SeatRows& rows,
-                                    ConstTensorView given_ids,
-                                    ConstTensorView seats,
-                                    const SeatTables& tables) = 0;
-  virtual Status do_keep_sampled(TensorView ends,
-                                 const SeatTables& tables,
-                                 ConstTensorView seats,
-                                 ConstTensorView ids) = 0;
+  virtual Status do_gather_input_ids(const BatchSlotRows& rows,
+                                     ConstTensorView given_ids,
+                                     ConstTensorView batch_slots,
+                                     const BatchSlotTables& tables) = 0;
+  virtual Status do_commit_sampled(TensorView ends,
+                                   const BatchSlotTables& tables,
+                                   ConstTensorView batch_slots,
+                                   ConstTensorView ids) = 0;
   virtual Status do_set_entries(TensorView table, ConstTensorView pairs) = 0;
   virtual Status do_embed(TensorView out, ConstTensorView ids, ConstTensorView table) = 0;
   virtual Status do_gather_rows(TensorView out, ConstTensorView x, ConstTensorView rows) = 0;
@@ -357,7 +358,7 @@ class Backend {
                              float eps) = 0;
   virtual Status do_add_rms_norm(const Activation& out,
                                  TensorView residual,
-                                 ConstTensorView branch,
+                                 ConstTensorView block_output,
                                  ConstTensorView weight,
                                  float eps) = 0;
   virtual Status do_linear(TensorView out, const Activation& x, const Linear& weight) = 0;

@@ -43,26 +43,26 @@ struct KvLayer {
 
 /// Activations in the forms their readers need; absent forms are empty.
 struct Activation {
-  TensorView values{};        // [T, K] bf16
-  TensorView codes{};         // [T, K] e4m3, packed rows
-  TensorView scales{};        // [T] f32: value = code * scale
-  TensorView block_codes{};   // [T, K] e4m3
-  TensorView block_scales{};  // [T, ceil(K/128)] f32
+  TensorView values{};           // [T, K] bf16
+  TensorView quantized{};        // [T, K] e4m3, packed rows
+  TensorView scales{};           // [T] f32: value = quantized * scale
+  TensorView block_quantized{};  // [T, K] e4m3
+  TensorView block_scales{};     // [T, ceil(K/128)] f32
 
   /// The first `tokens` rows of every form.
   Activation first(std::int64_t tokens) const {
     auto cut = [tokens](const TensorView& view) {
       return view.empty() ? view : view.first(tokens);
     };
-    return {cut(values), cut(codes), cut(scales), cut(block_codes), cut(block_scales)};
+    return {cut(values), cut(quantized), cut(scales), cut(block_quantized), cut(block_scales)};
   }
 };
 
 /// Query heads in the form their reader needs; absent forms are empty.
 struct Queries {
-  TensorView values{};  // [T, Q, D] bf16
-  TensorView codes{};   // [T, Q, D] e4m3
-  TensorView scales{};  // [T, Q] f32: value = code * scale
+  TensorView values{};     // [T, Q, D] bf16
+  TensorView quantized{};  // [T, Q, D] e4m3
+  TensorView scales{};     // [T, Q] f32: value = quantized * scale
 };
 
 /// The experts chosen for each token.
@@ -77,7 +77,7 @@ struct RouterSettings {
   std::int64_t top_k = 0;        // A
   std::int64_t groups = 1;       // n_group
   std::int64_t groups_kept = 1;  // topk_group
-  bool normalise = true;         // norm_topk_prob
+  bool normalize = true;         // norm_topk_prob
   float scale = 1.0F;            // routed_scaling_factor
 };
 

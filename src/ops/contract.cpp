@@ -44,12 +44,13 @@ Status Contract::activation(std::string_view name,
   };
   if (!activation.values.empty())
     KOHO_TRY(part(".values", activation.values, DType::bf16, {tokens, width}, Layout::rows));
-  if (!activation.codes.empty()) {
-    KOHO_TRY(part(".codes", activation.codes, DType::f8_e4m3, {tokens, width}, Layout::rows));
+  if (!activation.quantized.empty()) {
+    KOHO_TRY(
+        part(".quantized", activation.quantized, DType::f8_e4m3, {tokens, width}, Layout::rows));
     KOHO_TRY(part(".scales", activation.scales, DType::f32, {tokens}, Layout::packed));
   }
-  if (!activation.block_codes.empty()) {
-    KOHO_TRY(part(".block_codes", activation.block_codes, DType::f8_e4m3, {tokens, width},
+  if (!activation.block_quantized.empty()) {
+    KOHO_TRY(part(".block_quantized", activation.block_quantized, DType::f8_e4m3, {tokens, width},
                   Layout::rows));
     KOHO_TRY(part(".block_scales", activation.block_scales, DType::f32,
                   {tokens, ceil_div(width, kQuantBlock)}, Layout::rows));
@@ -69,8 +70,8 @@ Status Contract::activation(std::string_view name,
     return make_error(ErrorCode::invalid_argument, "{}: {}{} must be there", op_, name, of);
   };
   KOHO_TRY(there(needs.values, activation.values, ".values"));
-  KOHO_TRY(there(needs.per_token, activation.codes, ".codes"));
-  return there(needs.per_block, activation.block_codes, ".block_codes");
+  KOHO_TRY(there(needs.per_token, activation.quantized, ".quantized"));
+  return there(needs.per_block, activation.block_quantized, ".block_quantized");
 }
 
 Status Contract::kv(const KvLayer& kv, std::int64_t kv_heads, std::int64_t width) const {

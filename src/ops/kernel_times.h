@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the times of a step's kernels add up to: how long a device was busy and how long it waited
-// between kernels. Times only; who records them is a backend's affair (cuda/kernel_recorder.h).
+// between kernels. Times only; who records them is a backend's affair (cuda/profile/kernel_profiler.h).
 #pragma once
 
 #include <cstdint>

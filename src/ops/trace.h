@@ -14,8 +14,8 @@
 namespace koho {
 
 enum class Op : std::uint8_t {
-  take_from_seats,
-  keep_sampled,
+  gather_input_ids,
+  commit_sampled,
   set_entries,
   embed,
   gather_rows,

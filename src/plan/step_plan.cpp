@@ -44,9 +44,9 @@ std::size_t place_all(PlanArrays<Byte>& plan, const PlanCounts& counts, Byte* ba
   layout.place(plan.slots, counts.tokens);
   layout.place(plan.query_starts, counts.sequences + 1);
   layout.place(plan.context_lengths, counts.sequences);
-  layout.place(plan.seats, counts.sequences);
+  layout.place(plan.batch_slots, counts.sequences);
   layout.place(plan.logit_rows, counts.samples);
-  layout.place(plan.sample_seats, counts.samples);
+  layout.place(plan.sample_batch_slots, counts.samples);
   layout.place(plan.sampling, counts.samples);
   layout.place(plan.biases, counts.biases);
   layout.place(plan.runs, counts.runs);
@@ -93,14 +93,15 @@ Status check_sequences(const StepPlan& plan, const PlanBounds& bounds) {
   const std::int64_t slots_per_partition =
       std::int64_t{bounds.pages_per_partition()} * bounds.tokens_per_page;
   if (plan.query_starts[0] != 0) return broken("query_starts", 0, plan.query_starts[0]);
-  for (std::size_t s = 0; s < plan.seats.size(); ++s) {
+  for (std::size_t s = 0; s < plan.batch_slots.size(); ++s) {
     const auto row = static_cast<std::int64_t>(s);
     const std::int32_t begin = plan.query_starts[s];
     const std::int32_t end = plan.query_starts[s + 1];
     if (end <= begin || end > tokens) return broken("query_starts", row + 1, end);
     if (row < plan.decodes && end != begin + 1) return broken("query_starts", row + 1, end);
-    const std::int32_t seat = plan.seats[s];
-    if (seat < 0 || seat >= bounds.sequences_max) return broken("seats", row, seat);
+    const std::int32_t batch_slot = plan.batch_slots[s];
+    if (batch_slot < 0 || batch_slot >= bounds.sequences_max)
+      return broken("batch_slots", row, batch_slot);
     const std::int32_t context = plan.context_lengths[s];
     if (context < end - begin || context > bounds.context_max)
       return broken("context_lengths", row, context);
@@ -108,7 +109,7 @@ Status check_sequences(const StepPlan& plan, const PlanBounds& bounds) {
       const auto i = static_cast<std::size_t>(t);
       const std::int32_t id = plan.token_ids[i];
       const bool known = id >= 0 && id < bounds.vocabulary;
-      if (!known && !(id == take_last_sampled(seat) && end == begin + 1))
+      if (!known && !(id == take_last_sampled(batch_slot) && end == begin + 1))
         return broken("token_ids", t, id);
       if (plan.positions[i] != context - (end - t))
         return broken("positions", t, plan.positions[i]);
@@ -121,7 +122,7 @@ Status check_sequences(const StepPlan& plan, const PlanBounds& bounds) {
     }
   }
   if (plan.query_starts.back() != tokens)
-    return broken("query_starts", static_cast<std::int64_t>(plan.seats.size()),
+    return broken("query_starts", static_cast<std::int64_t>(plan.batch_slots.size()),
                   plan.query_starts.back());
   return {};
 }
@@ -132,11 +133,11 @@ Status check_samples(const StepPlan& plan, const PlanBounds& bounds) {
   std::size_t s = 0;  // the sequence whose last token the next logit row may be
   for (std::size_t r = 0; r < plan.logit_rows.size(); ++r) {
     const auto row = static_cast<std::int64_t>(r);
-    while (s < plan.seats.size() && plan.query_starts[s + 1] - 1 < plan.logit_rows[r]) ++s;
-    if (s == plan.seats.size() || plan.query_starts[s + 1] - 1 != plan.logit_rows[r])
+    while (s < plan.batch_slots.size() && plan.query_starts[s + 1] - 1 < plan.logit_rows[r]) ++s;
+    if (s == plan.batch_slots.size() || plan.query_starts[s + 1] - 1 != plan.logit_rows[r])
       return broken("logit_rows", row, plan.logit_rows[r]);
-    if (plan.sample_seats[r] != plan.seats[s])
-      return broken("sample_seats", row, plan.sample_seats[r]);
+    if (plan.sample_batch_slots[r] != plan.batch_slots[s])
+      return broken("sample_batch_slots", row, plan.sample_batch_slots[r]);
     ++s;
     const SamplingRow& sampling = plan.sampling[r];
     if (sampling.counts_slot < -1 || sampling.counts_slot >= bounds.sequences_max)
@@ -163,8 +164,8 @@ Status check_pages(const StepPlan& plan, const PlanBounds& bounds) {
   for (std::size_t i = 0; i < plan.runs.size(); ++i) {
     const PlanPageRun& run = plan.runs[i];
     const auto index = static_cast<std::int64_t>(i);
-    if (run.seat < 0 || run.seat >= bounds.sequences_max)
-      return broken("runs.seat", index, run.seat);
+    if (run.batch_slot < 0 || run.batch_slot >= bounds.sequences_max)
+      return broken("runs.batch_slot", index, run.batch_slot);
     if (run.first < 0 || run.first > table) return broken("runs.first", index, run.first);
     if (run.count < 0 || run.count > table - run.first)
       return broken("runs.count", index, run.count);
@@ -200,8 +201,8 @@ Status check_histories(const StepPlan& plan, const PlanBounds& bounds) {
   for (std::size_t i = 0; i < plan.histories.size(); ++i) {
     const PlanHistory& history = plan.histories[i];
     const auto index = static_cast<std::int64_t>(i);
-    if (history.seat < 0 || history.seat >= bounds.sequences_max)
-      return broken("histories.seat", index, history.seat);
+    if (history.batch_slot < 0 || history.batch_slot >= bounds.sequences_max)
+      return broken("histories.batch_slot", index, history.batch_slot);
     if (history.prompt < 0) return broken("histories.prompt", index, history.prompt);
     if (history.output < 0) return broken("histories.output", index, history.output);
     tokens += std::int64_t{history.prompt} + history.output;
@@ -233,10 +234,12 @@ Status check_stops(const StepPlan& plan, const PlanBounds& bounds) {
   for (std::size_t i = 0; i < plan.stops.size(); ++i) {
     const PlanStops& stops = plan.stops[i];
     const auto index = static_cast<std::int64_t>(i);
-    const auto has_seat = [&](const PlanStops& other) { return other.seat == stops.seat; };
-    if (stops.seat < 0 || stops.seat >= bounds.sequences_max ||
-        std::ranges::any_of(plan.stops.first(i), has_seat))
-      return broken("stops.seat", index, stops.seat);
+    const auto has_batch_slot = [&](const PlanStops& other) {
+      return other.batch_slot == stops.batch_slot;
+    };
+    if (stops.batch_slot < 0 || stops.batch_slot >= bounds.sequences_max ||
+        std::ranges::any_of(plan.stops.first(i), has_batch_slot))
+      return broken("stops.batch_slot", index, stops.batch_slot);
     if (stops.output < 0 || stops.output > bounds.context_max)
       return broken("stops.output", index, stops.output);
     if (stops.output_min < 0) return broken("stops.output_min", index, stops.output_min);
@@ -276,20 +279,21 @@ PlanCounts PlanBounds::counts_max() const {
           .mask_words = mask_rows_max * mask_words()};
 }
 
-void list_output_words(const StepPlan& plan,
-                       const std::function<void(std::int32_t, std::int32_t, std::int32_t)>& set) {
+void list_output_record_updates(
+    const StepPlan& plan,
+    const std::function<void(std::int32_t, std::int32_t, std::int32_t)>& set) {
   std::size_t next = 0;
   for (const PlanStops& stops : plan.stops) {
-    set(stops.seat, OutputRecord::kEnded, 0);
-    set(stops.seat, OutputRecord::kOutput, stops.output);
-    set(stops.seat, OutputRecord::kOutputMin, stops.output_min);
+    set(stops.batch_slot, OutputRecord::kEnded, 0);
+    set(stops.batch_slot, OutputRecord::kOutput, stops.output);
+    set(stops.batch_slot, OutputRecord::kOutputMin, stops.output_min);
     for (std::int32_t output = stops.output - stops.recent(); output < stops.output; ++output)
-      set(stops.seat, OutputRecord::kRecent + output % OutputRecord::kRecentTokens,
+      set(stops.batch_slot, OutputRecord::kRecent + output % OutputRecord::kRecentTokens,
           plan.stop_words[next++]);
     const std::int32_t end = OutputRecord::kStops + stops.words;
     for (std::int32_t word = OutputRecord::kStops; word < end; ++word)
-      set(stops.seat, word, plan.stop_words[next++]);
-    if (end < OutputRecord::kWords) set(stops.seat, end, 0);
+      set(stops.batch_slot, word, plan.stop_words[next++]);
+    if (end < OutputRecord::kWords) set(stops.batch_slot, end, 0);
   }
 }
 

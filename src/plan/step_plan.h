@@ -4,8 +4,8 @@
 // from the counts in the header; a reader trusts none of it and checks every length and every
 // number before the first use (read_plan), so a broken writer gives an error, never a wild read.
 //
-// A *seat* is a sequence's place in the tables that the ranks keep between steps: its page table,
-// the token it sampled last, its token counts for penalties. A seat's page table changes only by
+// A *batch slot* is a sequence's place in the tables that the ranks keep between steps: its page table,
+// the token it sampled last, its token counts for penalties. A batch slot's page table changes only by
 // the runs of a plan.
 //
 // Pages are numbered over all ranks. Where each rank holds a partition of them (data-parallel
@@ -25,16 +25,16 @@
 
 namespace koho {
 
-/// Instead of a token id: "the token that this seat sampled last", which the host does not know yet
+/// Instead of a token id: "the token that this batch slot sampled last", which the host does not know yet
 /// (one-step lookahead).
-constexpr std::int32_t take_last_sampled(std::int32_t seat) {
-  return -1 - seat;
+constexpr std::int32_t take_last_sampled(std::int32_t batch_slot) {
+  return -1 - batch_slot;
 }
 
-/// `count` entries of a seat's page table from `first` on; the pages follow in run_pages. Runs are
+/// `count` entries of a batch slot's page table from `first` on; the pages follow in run_pages. Runs are
 /// applied in order, before anything else of the step.
 struct PlanPageRun {
-  std::int32_t seat = 0;
+  std::int32_t batch_slot = 0;
   std::int32_t first = 0;
   std::int32_t count = 0;
 };
@@ -46,19 +46,19 @@ struct PlanPageCopy {
   std::int32_t to = 0;
 };
 
-/// The token counts of a seat begin anew: `prompt` tokens, then `output` tokens of history_tokens.
+/// The token counts of a batch slot begin anew: `prompt` tokens, then `output` tokens of history_tokens.
 struct PlanHistory {
-  std::int32_t seat = 0;
+  std::int32_t batch_slot = 0;
   std::int32_t prompt = 0;
   std::int32_t output = 0;
 };
 
-/// A sequence takes a seat, which one of a plan's sequences does at most: its output has `output`
+/// A sequence takes a batch slot, which one of a plan's sequences does at most: its output has `output`
 /// tokens so far and ends with one of its stops; one of several tokens ends behind `output_min`
 /// others (sampling/output_record.h). The last recent() tokens of the output stand in stop_words,
 /// then `words` words of stops.
 struct PlanStops {
-  std::int32_t seat = 0;
+  std::int32_t batch_slot = 0;
   std::int32_t output = 0;
   std::int32_t output_min = 0;
   std::int32_t words = 0;
@@ -105,16 +105,16 @@ struct PlanArrays {
   std::int32_t decodes = 0;
   bool late_masks = false;  // nothing is in `masks` yet (engine/executor.h)
 
-  Array<std::int32_t> token_ids;        // [T] id, or take_last_sampled(seat)
-  Array<std::int32_t> positions;        // [T] place in the sequence
-  Array<std::int64_t> slots;            // [T] page * tokens_per_page + offset
-  Array<std::int32_t> query_starts;     // [S+1] sequence s owns tokens query_starts[s] ..
-  Array<std::int32_t> context_lengths;  // [S] tokens in the cache once this step's are stored
-  Array<std::int32_t> seats;            // [S]
-  Array<std::int32_t> logit_rows;       // [R] rising; each the last token of a sequence
-  Array<std::int32_t> sample_seats;     // [R] whose last sampled token this becomes
-  Array<SamplingRow> sampling;          // [R]
-  Array<LogitBias> biases;              // ranges are named by the sampling rows
+  Array<std::int32_t> token_ids;           // [T] id, or take_last_sampled(batch slot)
+  Array<std::int32_t> positions;           // [T] place in the sequence
+  Array<std::int64_t> slots;               // [T] page * tokens_per_page + offset
+  Array<std::int32_t> query_starts;        // [S+1] sequence s owns tokens query_starts[s] ..
+  Array<std::int32_t> context_lengths;     // [S] tokens in the cache once this step's are stored
+  Array<std::int32_t> batch_slots;         // [S]
+  Array<std::int32_t> logit_rows;          // [R] rising; each the last token of a sequence
+  Array<std::int32_t> sample_batch_slots;  // [R] whose last sampled token this becomes
+  Array<SamplingRow> sampling;             // [R]
+  Array<LogitBias> biases;                 // ranges are named by the sampling rows
   Array<PlanPageRun> runs;
   Array<std::int32_t> run_pages;
   Array<PlanPageCopy> copies;
@@ -128,14 +128,14 @@ struct PlanArrays {
 using PlanWriter = PlanArrays<std::byte>;
 using StepPlan = PlanArrays<const std::byte>;
 
-/// Calls set(seat, word, value) for every word of every OutputRecord that the plan's stops change.
-void list_output_words(const StepPlan& plan,
-                       const std::function<void(std::int32_t, std::int32_t, std::int32_t)>& set);
+/// Calls set(batch slot, word, value) for every word of every OutputRecord that the plan's stops change.
+void list_output_record_updates(
+    const StepPlan& plan, const std::function<void(std::int32_t, std::int32_t, std::int32_t)>& set);
 
 /// What a reader holds a plan against.
 struct PlanBounds {
   std::int32_t tokens_max = 0;
-  std::int32_t sequences_max = 0;  // also the number of seats
+  std::int32_t sequences_max = 0;  // also the number of batch slots
   std::int32_t pages = 0;
   std::int32_t partitions = 1;  // equal runs of pages; a sequence's pages lie in one
   std::int32_t tokens_per_page = 0;

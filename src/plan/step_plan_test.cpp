@@ -51,9 +51,9 @@ struct Example {
     fill(plan.slots, {13, 20, 21, 22});
     fill(plan.query_starts, {0, 1, 4});
     fill(plan.context_lengths, {10, 7});
-    fill(plan.seats, {2, 0});
+    fill(plan.batch_slots, {2, 0});
     fill(plan.logit_rows, {0, 3});
-    fill(plan.sample_seats, {2, 0});
+    fill(plan.sample_batch_slots, {2, 0});
     plan.sampling[0] = {};
     plan.sampling[1] = {};
     plan.sampling[1].bias_count = 1;
@@ -63,8 +63,8 @@ struct Example {
     plan.copies[0] = {4, 5};
     plan.histories[0] = {0, 2, 1};
     fill(plan.history_tokens, {1, 2, 3});
-    plan.stops[0] = {.seat = 0, .output = 2, .output_min = 5, .words = 5};
-    plan.stops[1] = {.seat = 2, .output = 0, .output_min = 0, .words = 2};
+    plan.stops[0] = {.batch_slot = 0, .output = 2, .output_min = 5, .words = 5};
+    plan.stops[1] = {.batch_slot = 2, .output = 0, .output_min = 0, .words = 2};
     fill(plan.stop_words, {71, 72, 1, 99, 2, 8, 9, 1, 33});
   }
   template <typename T>
@@ -89,27 +89,28 @@ TEST(StepPlan, ReadsWhatWasWritten) {
   EXPECT_EQ(plan->history_tokens.size(), 3U);
 }
 
-TEST(StepPlan, StopsBecomeWordsOfTheirSeatsOutputs) {
+TEST(StepPlan, StopsBecomeWordsOfTheirBatchSlotsOutputs) {
   const Example example;
-  std::vector<std::int32_t> seat(OutputRecord::kWords, -7);
+  std::vector<std::int32_t> batch_slot(OutputRecord::kWords, -7);
   std::vector<std::int32_t> other(OutputRecord::kWords, -7);
-  list_output_words(*example.read(), [&](std::int32_t of, std::int32_t word, std::int32_t value) {
-    ASSERT_TRUE(of == 0 || of == 2);
-    (of == 0 ? seat : other).at(static_cast<std::size_t>(word)) = value;
-  });
-  const std::vector<std::int32_t> stops(seat.begin() + OutputRecord::kStops,
-                                        seat.begin() + OutputRecord::kStops + 7);
+  list_output_record_updates(
+      *example.read(), [&](std::int32_t of, std::int32_t word, std::int32_t value) {
+        ASSERT_TRUE(of == 0 || of == 2);
+        (of == 0 ? batch_slot : other).at(static_cast<std::size_t>(word)) = value;
+      });
+  const std::vector<std::int32_t> stops(batch_slot.begin() + OutputRecord::kStops,
+                                        batch_slot.begin() + OutputRecord::kStops + 7);
   EXPECT_EQ(stops, (std::vector<std::int32_t>{1, 99, 2, 8, 9, 0, -7}));
-  EXPECT_EQ(seat[OutputRecord::kOutput], 2);
+  EXPECT_EQ(batch_slot[OutputRecord::kOutput], 2);
   // 8 then 9 ends nothing before the sixth token, 99 does at once.
-  EXPECT_EQ(take_token(seat.data(), 8), RowEnd::none);
-  EXPECT_EQ(take_token(seat.data(), 9), RowEnd::none);
-  std::vector<std::int32_t> sooner = seat;
+  EXPECT_EQ(take_token(batch_slot.data(), 8), RowEnd::none);
+  EXPECT_EQ(take_token(batch_slot.data(), 9), RowEnd::none);
+  std::vector<std::int32_t> sooner = batch_slot;
   EXPECT_EQ(take_token(sooner.data(), 99), RowEnd::ended);
   EXPECT_EQ(sooner[OutputRecord::kEnded], 1);
   EXPECT_EQ(take_token(sooner.data(), 8), RowEnd::frozen);
-  EXPECT_EQ(take_token(seat.data(), 8), RowEnd::none);
-  EXPECT_EQ(take_token(seat.data(), 9), RowEnd::ended);
+  EXPECT_EQ(take_token(batch_slot.data(), 8), RowEnd::none);
+  EXPECT_EQ(take_token(batch_slot.data(), 9), RowEnd::ended);
   EXPECT_EQ(take_token(other.data(), 33), RowEnd::ended);
 }
 
@@ -117,12 +118,13 @@ TEST(StepPlan, AStopMayReachBackOverTheTokensThatASequenceCameWith) {
   Example example;
   example.plan.stops[0].output_min = 0;
   Example::fill(example.plan.stop_words, {71, 72, 4, 71, 72, 3, 4, 1, 33});
-  std::vector<std::int32_t> seat(OutputRecord::kWords);
-  list_output_words(*example.read(), [&](std::int32_t of, std::int32_t word, std::int32_t value) {
-    if (of == 0) seat.at(static_cast<std::size_t>(word)) = value;
-  });
-  EXPECT_EQ(take_token(seat.data(), 3), RowEnd::none);
-  EXPECT_EQ(take_token(seat.data(), 4), RowEnd::ended);
+  std::vector<std::int32_t> batch_slot(OutputRecord::kWords);
+  list_output_record_updates(*example.read(),
+                             [&](std::int32_t of, std::int32_t word, std::int32_t value) {
+                               if (of == 0) batch_slot.at(static_cast<std::size_t>(word)) = value;
+                             });
+  EXPECT_EQ(take_token(batch_slot.data(), 3), RowEnd::none);
+  EXPECT_EQ(take_token(batch_slot.data(), 4), RowEnd::ended);
 }
 
 TEST(StepPlan, RefusesEveryWrongNumberByName) {
@@ -143,26 +145,27 @@ TEST(StepPlan, RefusesEveryWrongNumberByName) {
   expect_error("query_starts[1]", [](PlanWriter& plan) { plan.query_starts[1] = 2; });
   expect_error("query_starts[2]", [](PlanWriter& plan) { plan.query_starts[2] = 5; });
   expect_error("context_lengths[1]", [](PlanWriter& plan) { plan.context_lengths[1] = 2; });
-  expect_error("seats[1]", [](PlanWriter& plan) { plan.seats[1] = 4; });
+  expect_error("batch_slots[1]", [](PlanWriter& plan) { plan.batch_slots[1] = 4; });
   expect_error("logit_rows[1]", [](PlanWriter& plan) { plan.logit_rows[1] = 2; });
   expect_error("logit_rows[1]", [](PlanWriter& plan) { plan.logit_rows[1] = 0; });
-  expect_error("sample_seats[0]", [](PlanWriter& plan) { plan.sample_seats[0] = 1; });
+  expect_error("sample_batch_slots[0]", [](PlanWriter& plan) { plan.sample_batch_slots[0] = 1; });
   expect_error("counts_slot[0]", [](PlanWriter& plan) { plan.sampling[0].counts_slot = 4; });
   expect_error("logprobs[1]", [](PlanWriter& plan) { plan.sampling[1].logprobs = 21; });
   expect_error("bias_begin[0]", [](PlanWriter& plan) { plan.sampling[0].bias_begin = 2; });
   expect_error("bias_count[1]", [](PlanWriter& plan) { plan.sampling[1].bias_count = 2; });
   expect_error("biases.token[0]", [](PlanWriter& plan) { plan.biases[0].token = -1; });
-  expect_error("runs.seat[0]", [](PlanWriter& plan) { plan.runs[0].seat = -1; });
+  expect_error("runs.batch_slot[0]", [](PlanWriter& plan) { plan.runs[0].batch_slot = -1; });
   expect_error("runs.first[0]", [](PlanWriter& plan) { plan.runs[0].first = 7; });
   expect_error("runs.count[0]", [](PlanWriter& plan) { plan.runs[0].count = 7; });
   expect_error("runs.count[1]", [](PlanWriter& plan) { plan.runs[0].count = 1; });
   expect_error("run_pages[1]", [](PlanWriter& plan) { plan.run_pages[1] = 10; });
   expect_error("copies.from[0]", [](PlanWriter& plan) { plan.copies[0].from = -1; });
   expect_error("copies.to[0]", [](PlanWriter& plan) { plan.copies[0].to = 4; });
-  expect_error("histories.seat[0]", [](PlanWriter& plan) { plan.histories[0].seat = 9; });
+  expect_error("histories.batch_slot[0]",
+               [](PlanWriter& plan) { plan.histories[0].batch_slot = 9; });
   expect_error("histories.prompt[1]", [](PlanWriter& plan) { plan.histories[0].prompt = 1; });
-  expect_error("stops.seat[1]", [](PlanWriter& plan) { plan.stops[1].seat = 4; });
-  expect_error("stops.seat[1]", [](PlanWriter& plan) { plan.stops[1].seat = 0; });
+  expect_error("stops.batch_slot[1]", [](PlanWriter& plan) { plan.stops[1].batch_slot = 4; });
+  expect_error("stops.batch_slot[1]", [](PlanWriter& plan) { plan.stops[1].batch_slot = 0; });
   expect_error("stops.output[0]", [](PlanWriter& plan) { plan.stops[0].output = -1; });
   expect_error("stops.output_min[0]", [](PlanWriter& plan) { plan.stops[0].output_min = -1; });
   expect_error("stops.words[1]", [](PlanWriter& plan) { plan.stops[1].words = 1000; });

@@ -31,23 +31,23 @@ Result<LoadedModel> load_model_without_weights(const std::filesystem::path& dire
   KOHO_TRY_ASSIGN(ModelConfig config, read_model_config(directory, warnings));
   KOHO_TRY_ASSIGN(GenerationConfig generation, read_generation_config(directory, config, warnings));
   for (const std::string& warning : warnings) log::warning("{}", warning);
-  KOHO_TRY_ASSIGN(LoadedModel model, draw_model(std::move(config), device));
+  KOHO_TRY_ASSIGN(LoadedModel model, make_synthetic_model(std::move(config), device));
   model.generation = std::move(generation);
   return model;
 }
 
-Result<LoadedModel> draw_model(ModelConfig config, DeviceKind device) {
+Result<LoadedModel> make_synthetic_model(ModelConfig config, DeviceKind device) {
   constexpr std::uint64_t kSeed = 1;
   const auto start = std::chrono::steady_clock::now();
   LoadedModel model;
   model.config = std::move(config);
   if (device == DeviceKind::cuda) {
-    KOHO_TRY_ASSIGN(model.drawn, DrawnWeights::make(model.config, kSeed));
-    model.sources = model.drawn->sources();
+    KOHO_TRY_ASSIGN(model.synthetic, DeviceSyntheticWeights::make(model.config, kSeed));
+    model.sources = model.synthetic->sources();
   } else {
-    KOHO_TRY_ASSIGN(SyntheticWeights filled, SyntheticWeights::make(model.config, kSeed));
-    model.filled = std::make_unique<SyntheticWeights>(std::move(filled));
-    model.sources = model.filled->sources();
+    KOHO_TRY_ASSIGN(HostSyntheticWeights filled, HostSyntheticWeights::make(model.config, kSeed));
+    model.synthetic_host = std::make_unique<HostSyntheticWeights>(std::move(filled));
+    model.sources = model.synthetic_host->sources();
   }
   model.load_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return model;

@@ -22,8 +22,9 @@ struct LoadedModel {
   GenerationConfig generation;
   // One of these owns the memory behind `sources`.
   std::unique_ptr<Checkpoint> checkpoint;
-  std::unique_ptr<DrawnWeights> drawn;       // random weights for a GPU (DeviceOptions::drawn) …
-  std::unique_ptr<SyntheticWeights> filled;  // … and for the CPU
+  std::unique_ptr<DeviceSyntheticWeights>
+      synthetic;  // random weights for a GPU (DeviceOptions::synthetic) …
+  std::unique_ptr<HostSyntheticWeights> synthetic_host;  // … and for the CPU
   ModelSources sources;
   double load_s = 0.0;
 
@@ -36,12 +37,12 @@ struct LoadedModel {
 Result<LoadedModel> load_model(const std::filesystem::path& directory);
 
 /// The same with random weights: of the directory config.json and generation_config.json are read,
-/// no tensor. Errors: as load_model, draw_model.
+/// no tensor. Errors: as load_model, make_synthetic_model.
 Result<LoadedModel> load_model_without_weights(const std::filesystem::path& directory,
                                                DeviceKind device);
 
 /// A model of random weights (model/synthetic.h), always the same, for a device. Errors:
 /// resource_exhausted.
-Result<LoadedModel> draw_model(ModelConfig config, DeviceKind device);
+Result<LoadedModel> make_synthetic_model(ModelConfig config, DeviceKind device);
 
 }  // namespace koho

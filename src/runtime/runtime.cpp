@@ -121,7 +121,7 @@ Runtime::~Runtime() = default;
 
 Status Runtime::start() {
   const auto start = std::chrono::steady_clock::now();
-  if (model_.drawn) options_.device.drawn = model_.drawn.get();
+  if (model_.synthetic) options_.device.synthetic = model_.synthetic.get();
   KOHO_TRY_ASSIGN(const RuntimePlan plan, plan_runtime(model_.config, model_.sources, options_));
   sizes_ = plan.sizes;
   const EngineLimits& limits = plan.limits;

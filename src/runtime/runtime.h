@@ -28,7 +28,7 @@ namespace koho {
 struct RuntimeOptions {
   DeviceOptions device{};
   std::int64_t ranks = 1;  // threads of this process, a GPU each with CUDA
-  ExpertLayout experts = ExpertLayout::whole;
+  ExpertLayout experts = ExpertLayout::expert_parallel;
   AttentionLayout attention = AttentionLayout::tensor_parallel;
   std::int32_t sequences_max = 64;  // rows of a decode step
   std::int32_t context_max = 0;     // tokens of prompt and answer; 0 = what the model has

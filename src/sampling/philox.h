@@ -67,13 +67,13 @@ inline constexpr std::int32_t race_token(std::int32_t group, std::int32_t member
 
 /// Which tokens of a row have something to be read, in words of two groups: the word and the bit of
 /// a token. Sixteen bits belong to a group, one to a member.
-inline constexpr std::int32_t race_mark_words(std::int32_t tokens) {
+inline constexpr std::int32_t race_bitmap_words(std::int32_t tokens) {
   return race_groups(tokens) / 2;
 }
-inline constexpr std::int32_t race_mark_word(std::int32_t token) {
+inline constexpr std::int32_t race_bitmap_word(std::int32_t token) {
   return race_group(token) / 2;
 }
-inline constexpr std::uint32_t race_mark_bit(std::int32_t token) {
+inline constexpr std::uint32_t race_bitmap_bit(std::int32_t token) {
   return 1U << (race_group(token) % 2 * kRaceGroup + race_member(token));
 }
 

@@ -13,7 +13,7 @@
 namespace koho {
 namespace {
 
-constexpr float kOut = -std::numeric_limits<float>::infinity();
+constexpr float kMaskedLogit = -std::numeric_limits<float>::infinity();
 constexpr auto kPromptBit = static_cast<std::int32_t>(0x80000000U);
 
 /// An exponential variable of 32 random bits: -log(u), u in (0, 1).
@@ -79,13 +79,13 @@ void Sampler::modify(const SamplingRow& row, const SamplerInput& input) {
   if (input.mask.empty()) return;
   for (std::size_t id = 0; id < tokens; ++id) {
     const auto word = static_cast<std::uint32_t>(input.mask[id / 32]);
-    if (((word >> (id % 32)) & 1U) == 0) logits_[id] = kOut;
+    if (((word >> (id % 32)) & 1U) == 0) logits_[id] = kMaskedLogit;
   }
 }
 
 void Sampler::drop_below(float threshold) {
   for (float& logit : logits_)
-    if (logit < threshold) logit = kOut;
+    if (logit < threshold) logit = kMaskedLogit;
 }
 
 void Sampler::keep_min_p(float min_p) {
@@ -105,7 +105,7 @@ void Sampler::keep_top_k(std::int64_t top_k) {
 void Sampler::keep_top_p(float top_p) {
   if (top_p >= 1.0F) return;
   const float largest = *std::max_element(logits_.begin(), logits_.end());
-  if (largest == kOut) return;
+  if (largest == kMaskedLogit) return;
   const double sum = exp_sum(logits_, largest);
   // Tokens less likely than (1 - top_p) / V add up to less than 1 - top_p: the cut never falls
   // among them.
@@ -114,7 +114,7 @@ void Sampler::keep_top_p(float top_p) {
       static_cast<float>(static_cast<double>(largest) + std::log(rarest * sum)) - 1e-3F;
   sorted_.clear();
   for (const float logit : logits_)
-    if (logit != kOut && logit >= floor) sorted_.push_back(logit);
+    if (logit != kMaskedLogit && logit >= floor) sorted_.push_back(logit);
   std::sort(sorted_.begin(), sorted_.end(), std::greater<>());
   double cumulative = 0.0;
   for (const float logit : sorted_) {
@@ -128,7 +128,7 @@ void Sampler::keep_top_p(float top_p) {
 
 std::int32_t Sampler::argmax() const {
   const auto best = std::max_element(logits_.begin(), logits_.end());  // the first of equals
-  return *best == kOut ? -1 : static_cast<std::int32_t>(best - logits_.begin());
+  return *best == kMaskedLogit ? -1 : static_cast<std::int32_t>(best - logits_.begin());
 }
 
 std::int32_t Sampler::draw(const SamplingRow& row) const {
@@ -137,18 +137,18 @@ std::int32_t Sampler::draw(const SamplingRow& row) const {
   const auto tokens = static_cast<std::int32_t>(logits_.size());
   const std::int32_t groups = ceil_div(tokens, kRaceBlock) * (kRaceBlock / kRaceGroup);
   for (std::int32_t group = 0; group < groups; ++group) {
-    float largest = kOut;
+    float largest = kMaskedLogit;
     for (std::int32_t member = 0; member < kRaceGroup; ++member) {
       const std::int32_t token = race_token(group, member);
       if (token < tokens) largest = std::max(largest, logits_[static_cast<std::size_t>(token)]);
     }
-    if (largest == kOut) continue;
+    if (largest == kMaskedLogit) continue;
     const RaceDraw race = race_draw(row.seed, row.output_position, group);
     const double earliest = exponential(race.bits) / kRaceGroup;
     if (best >= 0 && static_cast<double>(largest) - std::log(earliest) < best_score) continue;
     for (std::int32_t member = 0; member < kRaceGroup; ++member) {
       const std::int32_t token = race_token(group, member);
-      if (token >= tokens || logits_[static_cast<std::size_t>(token)] == kOut) continue;
+      if (token >= tokens || logits_[static_cast<std::size_t>(token)] == kMaskedLogit) continue;
       const double behind = member == race.member
                                 ? 0.0
                                 : exponential(draw_bits(row.seed, row.output_position, token));

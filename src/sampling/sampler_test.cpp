@@ -84,12 +84,12 @@ TEST(Philox, GroupsOfTheRaceHoldEveryTokenOnce) {
   EXPECT_EQ(*groups.rbegin(), 3 * kRaceBlock / kRaceGroup - 1);
 }
 
-TEST(Philox, MarksHoldEveryTokenOnce) {
+TEST(Philox, BitmapsHoldEveryTokenOnce) {
   constexpr std::int32_t kTokens = 3 * kRaceBlock - 200;
   std::set<std::pair<std::int32_t, std::uint32_t>> places;
   for (std::int32_t token = 0; token < kTokens; ++token) {
-    ASSERT_LT(race_mark_word(token), race_mark_words(kTokens));
-    places.insert({race_mark_word(token), race_mark_bit(token)});
+    ASSERT_LT(race_bitmap_word(token), race_bitmap_words(kTokens));
+    places.insert({race_bitmap_word(token), race_bitmap_bit(token)});
   }
   EXPECT_EQ(places.size(), static_cast<std::size_t>(kTokens));
 }

@@ -17,7 +17,7 @@ struct Limits {
   /// one partition, and its tokens are computed there.
   std::int32_t partitions = 1;
   std::int32_t context_max = 0;    // tokens of one sequence, prompt and completion
-  std::int32_t sequences_max = 0;  // running at once: rows of a step, seats on the device
+  std::int32_t sequences_max = 0;  // running at once: rows of a step, batch slots on the device
   std::int32_t live_max = 0;       // running, waiting and held together
   std::int32_t step_tokens_max = 0;
   /// Prefill tokens at most in a step that also decodes: bounds the time between a running
@@ -38,7 +38,7 @@ struct Limits {
   }
   std::int32_t pages_per_partition() const { return pages / partitions; }
   std::int32_t pages_per_sequence_max() const { return pages_of(context_max); }
-  /// Page-table entries one step may change: a whole new table beside a growing or adopted page of
+  /// Page-table entries one step may change: a whole new table beside a growing or deduplicated page of
   /// every other sequence.
   std::int32_t page_changes_max() const { return pages_per_sequence_max() + 2 * sequences_max; }
 };

@@ -44,7 +44,7 @@ const StepBatch* Scheduler::plan() {
     --step_;
     return nullptr;
   }
-  emit_adoptions(batch);
+  emit_deduplicated_pages(batch);
   batch.preempted.swap(preempted_);
   ++in_flight_;
   return &batch;
@@ -54,7 +54,7 @@ void Scheduler::plan_decodes(StepBatch& batch) {
   order_ = running_;
   for (const std::int32_t index : order_) {
     Sequence& sequence = at(index);
-    // It may have lost its seat to an older one a moment ago.
+    // It may have lost its batch slot to an older one a moment ago.
     if (sequence.state != SequenceState::running) continue;
     if (sequence.paused || sequence.remaining() != 1) continue;
     if (!secure_page(batch, sequence)) continue;
@@ -99,8 +99,8 @@ void Scheduler::plan_prefills(StepBatch& batch, bool admits) {
 
 bool Scheduler::admit_first(StepBatch& batch, Sequence& sequence) {
   if (!admissible(batch, sequence)) return false;
-  // Paused sequences give way in seats and bias entries, too.
-  while (seats_.empty() || bias_entries_ + sequence.bias_entries > limits_.bias_entries_max)
+  // Paused sequences give way in batch slots and bias entries, too.
+  while (batch_slots_.empty() || bias_entries_ + sequence.bias_entries > limits_.bias_entries_max)
     if (!reclaim_paused(batch, -1)) return false;
   if (!admit(batch, sequence)) return false;
   const std::int32_t budget = prefill_budget(batch, sequence.partition);
@@ -148,8 +148,8 @@ bool Scheduler::admit(StepBatch& batch, Sequence& sequence) {
 
   waiting_.remove(sequence);
   sequence.state = SequenceState::running;
-  sequence.seat = seats_.back();
-  seats_.pop_back();
+  sequence.batch_slot = batch_slots_.back();
+  batch_slots_.pop_back();
   sequence.planned = shared;
   sequence.computed = shared;
   sequence.registered = limits_.prefix_cache ? shared / limits_.tokens_per_page : 0;
@@ -158,7 +158,7 @@ bool Scheduler::admit(StepBatch& batch, Sequence& sequence) {
   running_.insert(place, sequence.id.index);
   bias_entries_ += sequence.bias_entries;
   if (sequence.wants_history) batch.history_tokens += sequence.known();
-  batch.runs.push_back({sequence.seat, 0, static_cast<std::int32_t>(pages)});
+  batch.runs.push_back({sequence.batch_slot, 0, static_cast<std::int32_t>(pages)});
   for (const PageHandle page : sequence.pages) batch.run_pages.push_back(page.page);
 
   if (sequence.admissions == 0) {
@@ -248,7 +248,7 @@ std::int32_t Scheduler::share_pages(Sequence& sequence, PageHandle& copy_from) {
 void Scheduler::add_row(StepBatch& batch, Sequence& sequence, std::int32_t count, bool admitted) {
   StepRow row;
   row.sequence = sequence.id;
-  row.seat = sequence.seat;
+  row.batch_slot = sequence.batch_slot;
   row.start = sequence.planned;
   row.count = count;
   row.samples = row.start + count == sequence.length() && sequence.length() < sequence.length_max;
@@ -262,7 +262,7 @@ void Scheduler::add_row(StepBatch& batch, Sequence& sequence, std::int32_t count
   for (std::int32_t i = row.start / limits_.tokens_per_page; i < limits_.pages_of(end); ++i) {
     const PageHandle page = sequence.pages[static_cast<std::size_t>(i)];
     KOHO_CHECK(pool_.current(page));
-    KOHO_CHECK_EQ(pool_.owners(page.page), 1);
+    KOHO_CHECK_EQ(pool_.ref_count(page.page), 1);
   }
 
   batch.rows.push_back(row);
@@ -287,7 +287,7 @@ bool Scheduler::secure_page(StepBatch& batch, Sequence& sequence) {
     if (&youngest == &sequence) return false;
   }
   const PageHandle page = take_page(sequence.partition);
-  batch.runs.push_back({sequence.seat, static_cast<std::int32_t>(sequence.pages.size()), 1});
+  batch.runs.push_back({sequence.batch_slot, static_cast<std::int32_t>(sequence.pages.size()), 1});
   batch.run_pages.push_back(page.page);
   sequence.pages.push_back(page);
   return true;
@@ -329,16 +329,16 @@ void Scheduler::preempt(Sequence& victim) {
   ++counters_.preempted;
 }
 
-void Scheduler::emit_adoptions(StepBatch& batch) {
-  for (const Adoption& adoption : adoptions_) {
-    const Sequence* sequence = find(adoption.sequence);
+void Scheduler::emit_deduplicated_pages(StepBatch& batch) {
+  for (const DeduplicatedPage& deduplicated : deduplicated_pages_) {
+    const Sequence* sequence = find(deduplicated.sequence);
     if (sequence == nullptr || sequence->state != SequenceState::running) continue;
-    const auto i = static_cast<std::size_t>(adoption.index);
+    const auto i = static_cast<std::size_t>(deduplicated.index);
     if (i >= sequence->pages.size()) continue;  // readmitted since, with a shorter table
-    batch.runs.push_back({sequence->seat, adoption.index, 1});
+    batch.runs.push_back({sequence->batch_slot, deduplicated.index, 1});
     batch.run_pages.push_back(sequence->pages[i].page);
   }
-  adoptions_.clear();
+  deduplicated_pages_.clear();
 }
 
 }  // namespace koho

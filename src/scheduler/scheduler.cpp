@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The life of a sequence: submission, pausing, results, end. How a step is planned: planning.cpp.
+// The lifecycle of a sequence: submission, pausing, results, end. How a step is planned: planning.cpp.
 #include "scheduler/scheduler.h"
 
 #include <algorithm>
@@ -22,26 +22,27 @@ Scheduler::Scheduler(const Limits& limits, const std::array<std::uint64_t, 4>& s
       waiting_(sequences_, limits.aging_steps),
       mixed_prefill_tokens_(limits.mixed_prefill_tokens_max) {
   KOHO_CHECK(validate(limits).ok());
-  const auto seats = static_cast<std::size_t>(limits.sequences_max);
+  const auto batch_slots = static_cast<std::size_t>(limits.sequences_max);
   unused_.reserve(sequences_.size());
   for (std::int32_t index = limits.live_max - 1; index >= 0; --index) {
     at(index).id.index = index;
     unused_.push_back(index);
   }
-  running_.reserve(seats);
-  order_.reserve(seats);
-  for (std::int32_t seat = limits.sequences_max - 1; seat >= 0; --seat) seats_.push_back(seat);
-  adoptions_.reserve(seats);
+  running_.reserve(batch_slots);
+  order_.reserve(batch_slots);
+  for (std::int32_t batch_slot = limits.sequences_max - 1; batch_slot >= 0; --batch_slot)
+    batch_slots_.push_back(batch_slot);
+  deduplicated_pages_.reserve(batch_slots);
   preempted_.reserve(sequences_.size());
   const auto partitions = static_cast<std::size_t>(limits.partitions);
   prefilled_.resize(partitions);
   loads_.resize(partitions);
   matches_.resize(partitions);
   for (StepBatch& batch : batches_) {
-    batch.rows.reserve(seats);
-    batch.runs.reserve(3 * seats);
+    batch.rows.reserve(batch_slots);
+    batch.runs.reserve(3 * batch_slots);
     batch.run_pages.reserve(static_cast<std::size_t>(limits.page_changes_max()));
-    batch.copies.reserve(seats);
+    batch.copies.reserve(batch_slots);
     batch.preempted.reserve(sequences_.size());
   }
 }
@@ -176,7 +177,7 @@ void Scheduler::retire() {
 
 void Scheduler::reset_device() {
   in_flight_ = 0;
-  adoptions_.clear();
+  deduplicated_pages_.clear();
   preempted_.clear();
   for (Sequence& sequence : sequences_) {
     sequence.in_flight_samples = 0;
@@ -207,9 +208,9 @@ void Scheduler::leave_running(Sequence& sequence) {
   release_pages(sequence);
   blocked_ = kNoSequence;
   running_.erase(std::ranges::find(running_, sequence.id.index));
-  seats_.push_back(sequence.seat);
+  batch_slots_.push_back(sequence.batch_slot);
   bias_entries_ -= sequence.bias_entries;
-  sequence.seat = -1;
+  sequence.batch_slot = -1;
   sequence.planned = 0;
   sequence.computed = 0;
   sequence.registered = 0;
@@ -226,8 +227,8 @@ void Scheduler::register_pages(Sequence& sequence) {
   const std::int32_t page_tokens = limits_.tokens_per_page;
   while (sequence.registered < sequence.computed / page_tokens) {
     const auto i = static_cast<std::size_t>(sequence.registered);
-    // Without room to tell the device of an adoption this page's turn comes with a later step.
-    if (adoptions_.size() == static_cast<std::size_t>(limits_.sequences_max)) return;
+    // Without room to tell the device of a deduplication this page's turn comes with a later step.
+    if (deduplicated_pages_.size() == static_cast<std::size_t>(limits_.sequences_max)) return;
     const PageHandle own = sequence.pages[i];
     const PageId parent = i == 0 ? kNoPage : sequence.pages[i - 1].page;
     const std::span<const Token> tokens = std::span(sequence.tokens)
@@ -237,8 +238,8 @@ void Scheduler::register_pages(Sequence& sequence) {
     if (cached != own.page) {
       sequence.pages[i] = pool_.share(cached);
       pool_.release(own);
-      adoptions_.push_back({sequence.id, sequence.registered});
-      ++counters_.adopted_pages;
+      deduplicated_pages_.push_back({sequence.id, sequence.registered});
+      ++counters_.deduplicated_pages;
     }
     ++sequence.registered;
   }

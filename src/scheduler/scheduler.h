@@ -8,7 +8,7 @@
 // have. It stays until it ends or loses its pages; a fork goes where its parent's pages are.
 //
 // A step takes one token of every sequence that has one to compute (decodes), then, within the
-// budget, prefill chunks of running sequences and newly admitted ones alike, by rank
+// budget, prefill chunks of running sequences and newly admitted ones alike, by precedence
 // (waiting_list.h): a short request of better priority need not wait for the whole of a long
 // prompt. A sequence that finds no page preempts a paused one, else the youngest, of its partition;
 // the oldest therefore always progresses, alone if need be, and everyone is the oldest some day.
@@ -55,7 +55,7 @@ struct SchedulerCounters {
   std::uint64_t resumed = 0;  // admitted again
   std::uint64_t preempted = 0;
   std::uint64_t forked = 0;  // started from another sequence's pages
-  std::uint64_t adopted_pages = 0;
+  std::uint64_t deduplicated_pages = 0;
   std::uint64_t prefix_queried_tokens = 0;  // of admissions, as are the hits
   std::uint64_t prefix_hit_tokens = 0;
 };
@@ -112,8 +112,8 @@ class Scheduler {
   std::int64_t steps_planned() const { return step_; }
 
  private:
-  /// A page-table entry changed by adoption, not yet told to the device.
-  struct Adoption {
+  /// A page-table entry changed by deduplication, not yet told to the device.
+  struct DeduplicatedPage {
     SequenceId sequence;
     std::int32_t index = 0;
   };
@@ -125,11 +125,11 @@ class Scheduler {
   Sequence* find_mutable(SequenceId id);
 
   void plan_decodes(StepBatch& batch);
-  /// Running prefills and, if it `admits`, waiting sequences, best rank first.
+  /// Running prefills and, if it `admits`, waiting sequences, best precedence first.
   void plan_prefills(StepBatch& batch, bool admits);
   /// Admits the first of those that wait, with its first row, if it fits.
   bool admit_first(StepBatch& batch, Sequence& sequence);
-  void emit_adoptions(StepBatch& batch);
+  void emit_deduplicated_pages(StepBatch& batch);
   void add_row(StepBatch& batch, Sequence& sequence, std::int32_t count, bool admitted);
   std::int32_t prefill_budget(const StepBatch& batch) const;
   /// The same for a partition's sequences.
@@ -167,16 +167,16 @@ class Scheduler {
   PagePool pool_;
   PrefixCache prefix_;
   std::vector<Sequence> sequences_;
-  std::vector<std::int32_t> unused_;     // indices
-  std::vector<std::int32_t> running_;    // indices, by arrival
-  std::vector<std::int32_t> order_;      // of running_: as planning began; prefills, by rank
-  std::vector<std::int32_t> seats_;      // free ones
-  std::int32_t prefill_share_ = 0;       // prefill tokens of a partition in this step
-  std::vector<std::int32_t> prefilled_;  // by partition, in this step
-  std::vector<std::int32_t> loads_;      // by partition, for one admission
+  std::vector<std::int32_t> unused_;   // indices
+  std::vector<std::int32_t> running_;  // indices, by arrival
+  std::vector<std::int32_t> order_;    // of running_: as planning began; prefills, by precedence
+  std::vector<std::int32_t> batch_slots_;  // free ones
+  std::int32_t prefill_share_ = 0;         // prefill tokens of a partition in this step
+  std::vector<std::int32_t> prefilled_;    // by partition, in this step
+  std::vector<std::int32_t> loads_;        // by partition, for one admission
   std::vector<std::int32_t> matches_;
   WaitingList waiting_;
-  std::vector<Adoption> adoptions_;
+  std::vector<DeduplicatedPage> deduplicated_pages_;
   std::vector<SequenceId> preempted_;                 // since the last step that was planned
   std::array<StepBatch, kStepsInFlightMax> batches_;  // a ring
   std::int32_t oldest_ = 0;

@@ -41,7 +41,7 @@ struct Sequence {
   std::int32_t in_flight_samples = 0;  // tokens being sampled by steps not yet applied
   std::int32_t in_flight_rows = 0;
 
-  std::int32_t seat = -1;          // place in the device's tables while running
+  std::int32_t batch_slot = -1;    // place in the device's tables while running
   std::int32_t partition = 0;      // of the pool: where its pages lie, or lay last
   std::vector<PageHandle> pages;   // page i holds tokens i*P .. i*P+P-1
   std::int32_t planned = 0;        // tokens whose keys and values are written by planned steps

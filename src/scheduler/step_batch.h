@@ -13,17 +13,18 @@ namespace koho {
 /// One sequence's share of a step: tokens start .. start+count-1.
 struct StepRow {
   SequenceId sequence;
-  std::int32_t seat = -1;
+  std::int32_t batch_slot = -1;
   std::int32_t start = 0;
   std::int32_t count = 0;
-  bool samples = false;     // the last token's logits are wanted
-  bool takes_last = false;  // the only token is the one this seat sampled last, unknown to the host
-  bool admitted = false;    // first row since admission
+  bool samples = false;  // the last token's logits are wanted
+  bool takes_last =
+      false;  // the only token is the one this batch slot sampled last, unknown to the host
+  bool admitted = false;  // first row since admission
 };
 
-/// `count` entries of a seat's page table, from `first` on; the pages stand in run_pages in order.
+/// `count` entries of a batch slot's page table, from `first` on; the pages stand in run_pages in order.
 struct PageRun {
-  std::int32_t seat = -1;
+  std::int32_t batch_slot = -1;
   std::int32_t first = 0;
   std::int32_t count = 0;
 };

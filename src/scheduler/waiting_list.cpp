@@ -39,10 +39,10 @@ Sequence* WaitingList::first() const {
 }
 
 bool WaitingList::precedes(const Sequence& a, const Sequence& b) const {
-  const auto rank = [this](const Sequence& sequence) {
+  const auto precedence = [this](const Sequence& sequence) {
     return sequence.submitted_step + sequence.priority * aging_steps_;
   };
-  return rank(a) < rank(b) || (rank(a) == rank(b) && a.arrival < b.arrival);
+  return precedence(a) < precedence(b) || (precedence(a) == precedence(b) && a.arrival < b.arrival);
 }
 
 }  // namespace koho

@@ -160,7 +160,7 @@ void Connection::close() {
   if (closed_) return;
   closed_ = true;
   if (job_) {
-    job_->abandon();
+    job_->on_disconnect();
     job_.reset();
   }
   Error error;
@@ -219,14 +219,14 @@ void Connection::read_some() {
     return;
   }
   if (tls_) {
-    on_sealed({scratch.data(), bytes});
+    on_ciphertext({scratch.data(), bytes});
   } else {
     on_bytes({scratch.data(), bytes});
   }
   wait_to_read();
 }
 
-void Connection::on_sealed(std::string_view bytes) {
+void Connection::on_ciphertext(std::string_view bytes) {
   std::string plain;
   const bool good = tls_->receive(bytes, plain);
   if (!plain.empty()) on_bytes(plain);
@@ -310,7 +310,7 @@ void Connection::on_head() {
 }
 
 void Connection::dispatch() {
-  const Serving* serving = core_.serving();
+  const ServedModel* serving = core_.serving();
   if (route_->generation != nullptr) {
     run_job(*route_->generation, *serving);
     return;
@@ -383,7 +383,7 @@ void Connection::answer_on_pool() {
   large_ = large;
 }
 
-void Connection::run_job(const api::GenerationEndpoint& endpoint, const Serving& serving) {
+void Connection::run_job(const api::GenerationEndpoint& endpoint, const ServedModel& serving) {
   stage_ = Stage::answering;
   stream_begun_ = false;
   GenerationJob::Setup setup;
@@ -515,7 +515,7 @@ void Connection::finish_exchange() {
 std::string_view Connection::outgoing() {
   constexpr std::size_t kSealedAtOnce = 64U << 10U;
   if (!tls_) return std::string_view(out_).substr(sent_);
-  if (tls_->sealed().empty()) {
+  if (tls_->ciphertext().empty()) {
     const std::string_view piece = std::string_view(out_).substr(sent_, kSealedAtOnce);
     if (piece.empty() && close_after_) tls_->end();
     if (!piece.empty() && tls_->established()) {
@@ -523,7 +523,7 @@ std::string_view Connection::outgoing() {
       sent_ += piece.size();
     }
   }
-  return tls_->sealed();
+  return tls_->ciphertext();
 }
 
 void Connection::flush() {
@@ -559,7 +559,7 @@ void Connection::flush() {
       return;
     }
     if (tls_) {
-      tls_->sealed().erase(0, bytes);
+      tls_->ciphertext().erase(0, bytes);
     } else {
       sent_ += bytes;
     }

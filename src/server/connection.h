@@ -91,13 +91,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void wait_to_read();
   void read_some();
-  void on_sealed(std::string_view bytes);
+  void on_ciphertext(std::string_view bytes);
   void on_bytes(std::string_view bytes);
   void take_requests();
   void answer_requests();
   void on_head();
   void dispatch();
-  void run_job(const api::GenerationEndpoint& endpoint, const Serving& serving);
+  void run_job(const api::GenerationEndpoint& endpoint, const ServedModel& serving);
   void answer_on_pool();
   void begin_feed();
   void feed(std::int64_t now_us);

@@ -51,7 +51,7 @@ void Core::set_loading(std::string what, const LoadProgress* progress) {
   progress_ = progress;
 }
 
-void Core::set_serving(const Serving& serving) {
+void Core::set_serving(const ServedModel& serving) {
   serving_.store(&serving, std::memory_order_release);
   Phase loading = Phase::loading;
   phase_.compare_exchange_strong(loading, Phase::ready, std::memory_order_acq_rel);
@@ -71,7 +71,7 @@ void Core::set_failed(std::string why) {
 
 std::string Core::readiness_json() const {
   const Phase now = phase();
-  const Serving* serving = this->serving();
+  const ServedModel* serving = this->serving();
   if (now == Phase::ready && serving != nullptr) {
     const Statistics statistics = serving->engine.statistics();
     if (statistics.broken)
@@ -147,7 +147,7 @@ Core::Abort Core::abort_job(const std::string& id) {
     job = found->second.lock();
   }
   if (!job) return Abort::unknown;
-  job->withdraw();
+  job->abort_with_error();
   return Abort::done;
 }
 
@@ -177,7 +177,7 @@ void Core::abort_all_jobs() {
     for (const auto& [id, job] : jobs_)
       if (std::shared_ptr<GenerationJob> live = job.lock()) jobs.push_back(std::move(live));
   }
-  for (const std::shared_ptr<GenerationJob>& job : jobs) job->withdraw();
+  for (const std::shared_ptr<GenerationJob>& job : jobs) job->abort_with_error();
 }
 
 std::string Core::make_id() {

@@ -28,7 +28,7 @@ namespace koho::server {
 class GenerationJob;
 
 /// The model that answers. Outlives every connection.
-struct Serving {
+struct ServedModel {
   Engine& engine;
   api::Model model;
   /// Compiles a constraint into a request; empty: none can be. Called on a thread of the pool.
@@ -81,11 +81,11 @@ class Core {
   /// known.
   void set_loading(std::string what, const LoadProgress* progress = nullptr);
   /// From now on requests are answered. `serving` outlives the core.
-  void set_serving(const Serving& serving);
+  void set_serving(const ServedModel& serving);
   void set_draining();
   void set_failed(std::string why);
   /// Null while loading.
-  const Serving* serving() const { return serving_.load(std::memory_order_acquire); }
+  const ServedModel* serving() const { return serving_.load(std::memory_order_acquire); }
   /// {"status": …, "waiting_for": …}; while weights move also "progress" (0..1), "bytes_done",
   /// "bytes_total", "gb_per_s" and, once something has arrived, "seconds_left".
   std::string readiness_json() const;
@@ -122,7 +122,7 @@ class Core {
   std::int64_t started_us_;
   Counters counters_;
   std::atomic<Phase> phase_{Phase::loading};
-  std::atomic<const Serving*> serving_{nullptr};
+  std::atomic<const ServedModel*> serving_{nullptr};
   mutable std::mutex mutex_;
   std::shared_ptr<const std::vector<std::string>> api_keys_;
   std::string waiting_for_;

@@ -37,7 +37,7 @@ void append_steps(std::string& out, const Engine& engine) {
 }  // namespace
 
 std::string dashboard_event(const Core& core) {
-  const Serving& serving = *core.serving();
+  const ServedModel& serving = *core.serving();
   const Statistics now = serving.engine.statistics();
   std::string out = R"(retry: 1000
 data: {"model":)";

@@ -94,9 +94,9 @@ void GenerationJob::prepare(const std::string& body) {
               : Status(make_error(ErrorCode::unsupported, "this build compiles no grammars"));
       if (status.ok()) continue;
       ApiError error = api::to_api_error(status.error());
-      const bool of_either = job.request_.constraint->kind == Constraint::Kind::either;
+      const bool of_union = job.request_.constraint->kind == Constraint::Kind::union_of;
       error.param =
-          of_either && names_tool(status.error()) ? "tools" : job.request_.constraint_field;
+          of_union && names_tool(status.error()) ? "tools" : job.request_.constraint_field;
       // Anthropic's form has no place for the field but the message.
       if (api::error_style(job.setup_.endpoint->path) == api::ErrorStyle::anthropic)
         error.message = fmt::format("{}: {}", error.param, error.message);
@@ -136,7 +136,7 @@ std::optional<ApiError> GenerationJob::read(const std::string& body) {
 /// The engine computes logits where it samples only. So a prompt is cut into runs of a page's
 /// tokens, and each is the answer, with no choice left, to what stands before it. The last run goes
 /// ahead: with its prompt all pages are computed and kept, where the others then find them.
-void GenerationJob::begin_scoring() {
+void GenerationJob::begin_prompt_logprobs() {
   constexpr std::size_t kScoredTokensMax = 16'384;
   const api::Model& model = setup_.serving->model;
   const std::int32_t vocabulary = model.tokenizer == nullptr
@@ -147,7 +147,8 @@ void GenerationJob::begin_scoring() {
     const std::vector<Token>& prompt = request_.requests[i].prompt;
     tokens += prompt.size();
     request_.prompt_logprobs.emplace_back(prompt.size() - 1);
-    if (prompt.size() > 1) runs_.push_back(run_of(i, (prompt.size() - 2) / kRunTokens));
+    if (prompt.size() > 1)
+      pending_chunks_.push_back(run_of(i, (prompt.size() - 2) / kScoreChunkTokens));
     for (const Token token : prompt)
       if (token >= vocabulary)
         refused_ = api::wrong_field(
@@ -162,16 +163,16 @@ void GenerationJob::begin_scoring() {
   if (!refused_) stage_ = Stage::scoring;
 }
 
-/// Run `number` of a prompt: its first begins behind the first token, which nothing foretells, each
+/// ScoreChunk `number` of a prompt: its first begins behind the first token, which nothing foretells, each
 /// further one behind a token of the page that its prompt ends in.
-GenerationJob::Run GenerationJob::run_of(std::size_t prompt, std::size_t number) const {
+GenerationJob::ScoreChunk GenerationJob::run_of(std::size_t prompt, std::size_t number) const {
   const std::size_t length = request_.requests[prompt].prompt.size();
-  const std::size_t begin = number * kRunTokens + 1;
-  const std::size_t end = std::min(begin + kRunTokens, length);
+  const std::size_t begin = number * kScoreChunkTokens + 1;
+  const std::size_t end = std::min(begin + kScoreChunkTokens, length);
   return {.prompt = prompt, .position = begin, .end = end, .leads = end == length && number > 0};
 }
 
-void GenerationJob::read_scores(Run& run) {
+void GenerationJob::read_prompt_logprobs(ScoreChunk& run) {
   while (true) {
     const OutputStream::Read read = run.stream->poll(event_);
     if (read == OutputStream::Read::nothing) return;
@@ -188,19 +189,19 @@ void GenerationJob::read_scores(Run& run) {
   }
 }
 
-void GenerationJob::score_prompts() {
+void GenerationJob::compute_prompt_logprobs() {
   constexpr std::size_t kAtOnce = 32;
-  for (std::size_t i = 0; i < scores_.size(); ++i) {
-    const std::size_t before = scores_[i].position;
-    read_scores(scores_[i]);
-    if (!scores_[i].leads || scores_[i].position == before) continue;
-    scores_[i].leads = false;
-    for (std::size_t number = (before - 1) / kRunTokens; number > 0; --number)
-      runs_.push_front(run_of(scores_[i].prompt, number - 1));
+  for (std::size_t i = 0; i < active_chunks_.size(); ++i) {
+    const std::size_t before = active_chunks_[i].position;
+    read_prompt_logprobs(active_chunks_[i]);
+    if (!active_chunks_[i].leads || active_chunks_[i].position == before) continue;
+    active_chunks_[i].leads = false;
+    for (std::size_t number = (before - 1) / kScoreChunkTokens; number > 0; --number)
+      pending_chunks_.push_front(run_of(active_chunks_[i].prompt, number - 1));
   }
-  std::erase_if(scores_, [](const Run& run) { return run.stream == nullptr; });
-  while (!refused_ && scores_.size() < kAtOnce && !runs_.empty()) {
-    Run& run = runs_.front();
+  std::erase_if(active_chunks_, [](const ScoreChunk& run) { return run.stream == nullptr; });
+  while (!refused_ && active_chunks_.size() < kAtOnce && !pending_chunks_.empty()) {
+    ScoreChunk& run = pending_chunks_.front();
     const Request& whole = request_.requests[run.prompt];
     const auto at = [&whole](std::size_t position) {
       return whole.prompt.begin() + static_cast<std::ptrdiff_t>(position);
@@ -218,15 +219,15 @@ void GenerationJob::score_prompts() {
         setup_.serving->engine.submit(std::move(one), setup_.wake);
     if (!stream.ok()) {
       // A full queue has room again when some of ours have ended.
-      if (stream.error().code == ErrorCode::resource_exhausted && !scores_.empty()) break;
+      if (stream.error().code == ErrorCode::resource_exhausted && !active_chunks_.empty()) break;
       refused_ = api::to_api_error(stream.error());
       break;
     }
     run.stream = std::move(*stream);
-    scores_.push_back(std::move(run));
-    runs_.pop_front();
+    active_chunks_.push_back(std::move(run));
+    pending_chunks_.pop_front();
   }
-  if (refused_ || !scores_.empty() || !runs_.empty()) return;
+  if (refused_ || !active_chunks_.empty() || !pending_chunks_.empty()) return;
   submit();
 }
 
@@ -266,15 +267,15 @@ GenerationJob::State GenerationJob::poll(std::string& out, std::size_t bytes_max
     if (!refused_ && !aborted_.load() && core_.phase() == Phase::draining)
       refused_ = api::to_api_error(make_error(ErrorCode::unavailable, "draining"));
     if (!refused_ && !aborted_.load()) {
-      if (request_.scores_prompts()) {
-        begin_scoring();
+      if (request_.wants_prompt_logprobs()) {
+        begin_prompt_logprobs();
       } else {
         submit();
       }
     }
   }
   if (stage_ == Stage::scoring && !refused_ && !aborted_.load()) {
-    score_prompts();
+    compute_prompt_logprobs();
     if (stage_ == Stage::scoring && !refused_) return State::waiting;
   }
   std::string& target = stream_ ? out : body_;
@@ -373,9 +374,9 @@ void GenerationJob::ping(std::string& out) {
 }
 
 void GenerationJob::cancel_streams() {
-  for (const Run& run : scores_)
+  for (const ScoreChunk& run : active_chunks_)
     if (run.stream) setup_.serving->engine.cancel(run.stream);
-  scores_.clear();
+  active_chunks_.clear();
   for (std::shared_ptr<OutputStream>& stream : streams_) {
     if (!stream) continue;
     setup_.serving->engine.cancel(stream);
@@ -383,7 +384,7 @@ void GenerationJob::cancel_streams() {
   }
 }
 
-void GenerationJob::abandon() {
+void GenerationJob::on_disconnect() {
   abandoned_.store(true);
   if (stage_ == Stage::over) return;
   cancel_streams();
@@ -391,7 +392,7 @@ void GenerationJob::abandon() {
   report("abort", stream_ && begun_ ? 200 : 499);
 }
 
-void GenerationJob::withdraw() {
+void GenerationJob::abort_with_error() {
   aborted_.store(true);
   setup_.wake();
 }
@@ -429,7 +430,7 @@ void GenerationJob::report(std::string_view finish, int status, const ApiError* 
                                          ? fmt::to_string(*request_.prompt_tokens)
                                          : "null"});
   if (answer_ && answer_->done() && error == nullptr) {
-    const api::Ended& totals = answer_->totals();
+    const api::AnswerTotals& totals = answer_->totals();
     const Timings& timings = totals.timings;
     fields.push_back({"cached", fmt::to_string(totals.usage.cached_tokens)});
     fields.push_back({"completion_tokens", fmt::to_string(totals.usage.completion_tokens)});

@@ -25,7 +25,7 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
  public:
   struct Setup {
     const api::GenerationEndpoint* endpoint = nullptr;
-    const Serving* serving = nullptr;
+    const ServedModel* serving = nullptr;
     std::string id;          // random
     std::string request_id;  // the client's name for it, of the head; "": perhaps in the body
     /// Tells the connection that poll() has something to do. Called from any thread.
@@ -55,25 +55,26 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   /// Appends what keeps a quiet stream open. Nothing, if this is no stream or nothing is known yet.
   void ping(std::string& out);
   /// Nobody reads any more: the request is cancelled.
-  void abandon();
+  void on_disconnect();
 
   /// Ends the request with an error to its reader. Threads: any.
-  void withdraw();
+  void abort_with_error();
 
   /// The request's name, the same for the client, the log, /abort_request and /debug/cache: the
   /// client's own, or the id. May change until the first poll that is not waiting.
   const std::string& name() const { return name_; }
 
  private:
-  static constexpr std::size_t kRunTokens = 64;  // a page's: what stands before a run is whole
-                                                 // pages and a token
+  static constexpr std::size_t kScoreChunkTokens =
+      64;  // a page's: what stands before a run is whole
+           // pages and a token
   enum class Stage : std::uint8_t { preparing, prepared, scoring, running, over };
 
   void prepare(const std::string& body);
   void end_reading(const std::string& name);
   std::optional<api::ApiError> read(const std::string& body);
-  void begin_scoring();
-  void score_prompts();
+  void begin_prompt_logprobs();
+  void compute_prompt_logprobs();
   void submit();
   void take_events(std::string& out, std::size_t bytes_max);
   void finish(const api::ApiError& error, std::string& out);
@@ -97,17 +98,17 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   std::optional<api::ApiError> refused_;
 
   /// Tokens of a prompt in a row whose log probabilities are asked for.
-  struct Run {
+  struct ScoreChunk {
     std::shared_ptr<OutputStream> stream{};
     std::size_t prompt = 0;
     std::size_t position = 0;  // of the next
     std::size_t end = 0;
     bool leads = false;  // the prompt's other runs wait for its first token
   };
-  Run run_of(std::size_t prompt, std::size_t number) const;
-  void read_scores(Run& run);
-  std::vector<Run> scores_;  // under way
-  std::deque<Run> runs_;     // that come next
+  ScoreChunk run_of(std::size_t prompt, std::size_t number) const;
+  void read_prompt_logprobs(ScoreChunk& run);
+  std::vector<ScoreChunk> active_chunks_;  // under way
+  std::deque<ScoreChunk> pending_chunks_;  // that come next
 
   std::optional<api::Answer> answer_;
   bool stream_ = false;

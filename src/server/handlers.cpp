@@ -49,12 +49,12 @@ ErrorStyle style_of(const RequestHead& head) {
 
 // ---- answers
 
-Response answer_livez(Core& core, const Call& /*call*/) {
+Response answer_livez(Core& core, const RoutedRequest& /*call*/) {
   const bool alive = core.phase() != Phase::failed;
   return json_response(alive ? R"({"status":"ok"})" : core.readiness_json(), alive ? 200 : 503);
 }
 
-Response answer_readyz(Core& core, const Call& /*call*/) {
+Response answer_readyz(Core& core, const RoutedRequest& /*call*/) {
   std::string json = core.readiness_json();
   const bool ready = json == R"({"status":"ready"})";
   Response response = json_response(std::move(json), ready ? 200 : 503);
@@ -62,7 +62,7 @@ Response answer_readyz(Core& core, const Call& /*call*/) {
   return response;
 }
 
-Response answer_ping(Core& core, const Call& call) {
+Response answer_ping(Core& core, const RoutedRequest& call) {
   return answer_readyz(core, call);
 }
 
@@ -89,7 +89,7 @@ std::string model_json(const api::Model& model, const std::string& name, ErrorSt
   return out;
 }
 
-Response answer_models(Core& core, const Call& call) {
+Response answer_models(Core& core, const RoutedRequest& call) {
   const api::Model& model = core.serving()->model;
   const ErrorStyle style = style_of(call.head);
   const bool openai = style == ErrorStyle::openai;
@@ -106,7 +106,7 @@ Response answer_models(Core& core, const Call& call) {
   return json_response(out + '}');
 }
 
-Response answer_one_model(Core& core, const Call& call) {
+Response answer_one_model(Core& core, const RoutedRequest& call) {
   const api::Model& model = core.serving()->model;
   // Anthropic's endpoint serves its own models' names.
   if (!model.serves(call.rest) && !call.rest.starts_with("claude-")) {
@@ -124,12 +124,12 @@ std::string program_members(const Core& core) {
   return out;
 }
 
-Response answer_version(Core& core, const Call& /*call*/) {
+Response answer_version(Core& core, const RoutedRequest& /*call*/) {
   return json_response(fmt::format(R"({{"engine":"koho",{}}})", program_members(core)));
 }
 
-Response answer_server_info(Core& core, const Call& /*call*/) {
-  const Serving& serving = *core.serving();
+Response answer_server_info(Core& core, const RoutedRequest& /*call*/) {
+  const ServedModel& serving = *core.serving();
   const EngineLimits& limits = serving.model.limits;
   std::string out = R"({"model":)";
   chat::append_json_string(out, serving.model.names.front());
@@ -145,7 +145,7 @@ Response answer_server_info(Core& core, const Call& /*call*/) {
   return json_response(out + '}');
 }
 
-Response answer_load(Core& core, const Call& /*call*/) {
+Response answer_load(Core& core, const RoutedRequest& /*call*/) {
   const Statistics statistics = core.serving()->engine.statistics();
   return json_response(
       fmt::format(R"({{"server_load":{},"running":{},"waiting":{},"kv_cache_usage":{:.6f}}})",
@@ -153,7 +153,7 @@ Response answer_load(Core& core, const Call& /*call*/) {
                   kv_usage(statistics)));
 }
 
-Response answer_abort(Core& core, const Call& call) {
+Response answer_abort(Core& core, const RoutedRequest& call) {
   const Result<chat::Json> json = chat::parse_json(call.body);
   const chat::Json* id = nullptr;
   if (json.ok())
@@ -173,13 +173,13 @@ Response answer_abort(Core& core, const Call& call) {
   return refuse(ErrorStyle::openai, 404, "not_found", "no running request has this id");
 }
 
-Response answer_metrics(Core& core, const Call& /*call*/) {
+Response answer_metrics(Core& core, const RoutedRequest& /*call*/) {
   Response response{.content_type = "text/plain; version=0.0.4; charset=utf-8"};
   response.body = metrics_page(core);
   return response;
 }
 
-Response answer_debug_cache(Core& core, const Call& call) {
+Response answer_debug_cache(Core& core, const RoutedRequest& call) {
   const api::Model& model = core.serving()->model;
   std::string report;
   if (model.journal)
@@ -191,14 +191,14 @@ Response answer_debug_cache(Core& core, const Call& call) {
   return json_response(std::move(report));
 }
 
-Response answer_root(Core& /*core*/, const Call& /*call*/) {
+Response answer_root(Core& /*core*/, const RoutedRequest& /*call*/) {
   Response response{.status = 302, .content_type = "text/plain; charset=utf-8"};
   response.body = "the dashboard is at /ui\n";
   response.fields.emplace_back("Location", "/ui");
   return response;
 }
 
-Response answer_ui(Core& /*core*/, const Call& /*call*/) {
+Response answer_ui(Core& /*core*/, const RoutedRequest& /*call*/) {
   Response response{.content_type = "text/html; charset=utf-8"};
   response.body = dashboard_page();
   // The page is one file: nothing may be loaded into it.

@@ -16,7 +16,7 @@
 namespace koho::server {
 
 /// What an answer needs of its request beside the body.
-struct Call {
+struct RoutedRequest {
   const RequestHead& head;
   std::string_view rest;  // of the path, behind a route that ends in *
   std::string_view body;
@@ -28,7 +28,7 @@ struct Route {
   std::string_view path;     // "/v1/models/*" takes everything below
   bool open = false;         // without a key
   bool needs_model = false;  // 503 while the model loads
-  Response (*answer)(Core& core, const Call& call) = nullptr;  // null: one of the others
+  Response (*answer)(Core& core, const RoutedRequest& call) = nullptr;  // null: one of the others
   const api::GenerationEndpoint* generation = nullptr;
   const api::TextEndpoint* text = nullptr;
   std::string_view about;  // for the documentation

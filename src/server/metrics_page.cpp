@@ -217,7 +217,7 @@ double kv_usage(const Statistics& statistics) {
 
 std::string metrics_page(const Core& core) {
   Page page(core.settings().model_name);
-  const Serving* serving = core.serving();
+  const ServedModel* serving = core.serving();
   const Statistics now = serving != nullptr ? serving->engine.statistics() : Statistics{};
   engine_as_vllm(page, now);
   const Limits limits = serving != nullptr ? serving->model.limits.scheduler : Limits{};

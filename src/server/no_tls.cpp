@@ -32,8 +32,8 @@ bool TlsSession::send(std::string_view /*plain*/) {
 
 void TlsSession::end() {}
 
-std::string& TlsSession::sealed() {
-  return sealed_;
+std::string& TlsSession::ciphertext() {
+  return ciphertext_;
 }
 
 }  // namespace koho::server

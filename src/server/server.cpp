@@ -177,7 +177,7 @@ std::uint16_t Server::port() const {
 
 void Server::drain(std::int64_t timeout_us) {
   core_->set_draining();
-  if (const Serving* serving = core_->serving()) serving->engine.drain(timeout_us);
+  if (const ServedModel* serving = core_->serving()) serving->engine.drain(timeout_us);
   const std::int64_t until =
       core_->clock().now_us() + core_->settings().time.flush_ms * std::int64_t{1000};
   while (core_->counters().requests_live.load() > 0 && core_->clock().now_us() < until)

@@ -71,8 +71,8 @@ bool TlsSession::established() const {
   return SSL_is_init_finished(ssl_.get()) == 1;
 }
 
-std::string& TlsSession::sealed() {
-  return sealed_;
+std::string& TlsSession::ciphertext() {
+  return ciphertext_;
 }
 
 /// Takes what OpenSSL wants to send.
@@ -80,10 +80,10 @@ void TlsSession::collect() {
   BIO* out = SSL_get_wbio(ssl_.get());
   const std::size_t bytes = BIO_ctrl_pending(out);
   if (bytes == 0) return;
-  const std::size_t before = sealed_.size();
-  sealed_.resize(before + bytes);
-  const int read = BIO_read(out, sealed_.data() + before, static_cast<int>(bytes));
-  sealed_.resize(before + static_cast<std::size_t>(std::max(read, 0)));
+  const std::size_t before = ciphertext_.size();
+  ciphertext_.resize(before + bytes);
+  const int read = BIO_read(out, ciphertext_.data() + before, static_cast<int>(bytes));
+  ciphertext_.resize(before + static_cast<std::size_t>(std::max(read, 0)));
 }
 
 bool TlsSession::receive(std::string_view bytes, std::string& plain) {

@@ -25,13 +25,13 @@ class TlsSession {
   bool receive(std::string_view bytes, std::string& plain);
   /// Whether the handshake is over: nothing may be sent before.
   bool established() const;
-  /// Encrypts; the bytes are added to sealed(). False: the session is broken. Requires:
+  /// Encrypts; the bytes are added to ciphertext(). False: the session is broken. Requires:
   /// established().
   bool send(std::string_view plain);
   /// The last record: nothing is sent after it. A second call does nothing.
   void end();
   /// What must go to the peer next; whoever sent some of it erases it.
-  std::string& sealed();
+  std::string& ciphertext();
 
  private:
   void collect();
@@ -40,7 +40,7 @@ class TlsSession {
     void operator()(ssl_st* ssl) const;
   };
   std::unique_ptr<ssl_st, Free> ssl_;
-  std::string sealed_;
+  std::string ciphertext_;
   bool ended_ = false;
 };
 

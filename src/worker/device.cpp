@@ -29,7 +29,7 @@ Result<std::unique_ptr<Backend>> make_backend(const DeviceOptions& options,
   if (options.kind == DeviceKind::cuda)
     return make_cuda_backend({.device = static_cast<int>(rank),
                               .deterministic = options.deterministic,
-                              .drawn = options.drawn,
+                              .synthetic = options.synthetic,
                               .progress = options.progress});
   const std::int64_t threads = options.threads > 0
                                    ? options.threads

@@ -11,7 +11,7 @@
 #include "base/load_progress.h"
 #include "cpu/cpu_backend.h"
 #include "ops/backend.h"
-#include "ops/drawn.h"
+#include "ops/synthetic_tensor.h"
 
 namespace koho {
 
@@ -27,8 +27,8 @@ struct DeviceOptions {
   DeviceKind kind = DeviceKind::cpu;
   std::int64_t threads = 0;  // of all ranks together on the CPU; 0 = one a core
   CpuIsa isa = CpuIsa::automatic;
-  bool deterministic = false;          // CudaOptions::deterministic; the CPU always is
-  const DrawnMemory* drawn = nullptr;  // CudaOptions::drawn
+  bool deterministic = false;                      // CudaOptions::deterministic; the CPU always is
+  const SyntheticAddressMap* synthetic = nullptr;  // CudaOptions::synthetic
   LoadProgress* progress = nullptr;  // CudaOptions::progress; the CPU computes with what is mapped
 };
 

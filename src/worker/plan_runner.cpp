@@ -44,12 +44,13 @@ PlanRunner::PlanRunner(Worker& worker, const PlanBounds& bounds)
   positions_.reserve(tokens);
   slots_.reserve(tokens);
   query_starts_.reserve(sequences + 1);
-  for (std::vector<std::int32_t>* list : {&context_lengths_, &seats_, &logit_rows_, &sample_seats_})
+  for (std::vector<std::int32_t>* list :
+       {&context_lengths_, &batch_slots_, &logit_rows_, &sample_batch_slots_})
     list->reserve(sequences);
   sampling_.reserve(sequences);
   for (Unfinished& plan : unfinished_) plan.own_rows.reserve(sequences);
-  page_places_.reserve(static_cast<std::size_t>(2 * most.run_pages));
-  output_words_.reserve(2 * sequences * OutputRecord::kWords);
+  page_table_updates_.reserve(static_cast<std::size_t>(2 * most.run_pages));
+  output_record_updates_.reserve(2 * sequences * OutputRecord::kWords);
   page_copies_.reserve(static_cast<std::size_t>(2 * most.copies));
   const auto samples = static_cast<std::size_t>(most.samples);
   output_.ids.reserve(samples);
@@ -62,12 +63,12 @@ PlanRunner::PlanRunner(Worker& worker, const PlanBounds& bounds)
 /// The changes of this rank's page tables, place by place. Runs apply in order: of two changes of
 /// one place the last one counts, and takes the place of the first.
 void PlanRunner::list_pages(const StepPlan& plan) {
-  page_places_.clear();
+  page_table_updates_.clear();
   std::size_t next_page = 0;
   for (std::size_t r = 0; r < plan.runs.size(); ++r) {
     const PlanPageRun& run = plan.runs[r];
     const bool owned = run.count > 0 && owns(plan.run_pages[next_page]);
-    if (run.count > 0) owned_[static_cast<std::size_t>(run.seat)] = owned ? 1 : 0;
+    if (run.count > 0) owned_[static_cast<std::size_t>(run.batch_slot)] = owned ? 1 : 0;
     if (!owned) {
       next_page += static_cast<std::size_t>(run.count);
       continue;
@@ -75,11 +76,12 @@ void PlanRunner::list_pages(const StepPlan& plan) {
     for (std::int32_t i = run.first; i < run.first + run.count; ++i, ++next_page) {
       bool changed_later = false;
       for (std::size_t later = r + 1; later < plan.runs.size() && !changed_later; ++later)
-        changed_later = plan.runs[later].seat == run.seat && plan.runs[later].first <= i &&
+        changed_later = plan.runs[later].batch_slot == run.batch_slot &&
+                        plan.runs[later].first <= i &&
                         i < plan.runs[later].first + plan.runs[later].count;
       if (changed_later) continue;
-      page_places_.push_back(worker_->page_place(run.seat, i));
-      page_places_.push_back(plan.run_pages[next_page] - first_page_);
+      page_table_updates_.push_back(worker_->page_table_index(run.batch_slot, i));
+      page_table_updates_.push_back(plan.run_pages[next_page] - first_page_);
     }
   }
   page_copies_.clear();
@@ -88,13 +90,15 @@ void PlanRunner::list_pages(const StepPlan& plan) {
       page_copies_.insert(page_copies_.end(), {copy.from - first_page_, copy.to - first_page_});
 }
 
-/// Outputs of sequences that take a seat of this rank, whose pages are known by now.
+/// Outputs of sequences that take a batch slot of this rank, whose pages are known by now.
 void PlanRunner::list_outputs(const StepPlan& plan) {
-  output_words_.clear();
-  list_output_words(plan, [this](std::int32_t seat, std::int32_t word, std::int32_t value) {
-    if (owned_[static_cast<std::size_t>(seat)] != 0)
-      output_words_.insert(output_words_.end(), {Worker::output_place(seat, word), value});
-  });
+  output_record_updates_.clear();
+  list_output_record_updates(
+      plan, [this](std::int32_t batch_slot, std::int32_t word, std::int32_t value) {
+        if (owned_[static_cast<std::size_t>(batch_slot)] != 0)
+          output_record_updates_.insert(output_record_updates_.end(),
+                                        {Worker::output_record_index(batch_slot, word), value});
+      });
 }
 
 /// This rank's part of the step, in the order of the plan.
@@ -104,15 +108,15 @@ void PlanRunner::list_tokens(const StepPlan& plan, std::vector<std::size_t>& own
   slots_.clear();
   query_starts_.assign(1, 0);
   context_lengths_.clear();
-  seats_.clear();
+  batch_slots_.clear();
   logit_rows_.clear();
-  sample_seats_.clear();
+  sample_batch_slots_.clear();
   sampling_.clear();
   own_rows.clear();
   decodes_ = 0;
   const std::int64_t slots_before = std::int64_t{first_page_} * bounds_.tokens_per_page;
   std::size_t sample = 0;  // samples are in the order of their sequences, one of each at most
-  for (std::size_t s = 0; s < plan.seats.size(); ++s) {
+  for (std::size_t s = 0; s < plan.batch_slots.size(); ++s) {
     const auto begin = static_cast<std::size_t>(plan.query_starts[s]);
     const auto count = static_cast<std::size_t>(plan.query_starts[s + 1]) - begin;
     const bool samples =
@@ -125,17 +129,17 @@ void PlanRunner::list_tokens(const StepPlan& plan, std::vector<std::size_t>& own
       slots_.push_back(slot - slots_before);
     query_starts_.push_back(static_cast<std::int32_t>(token_ids_.size()));
     context_lengths_.push_back(plan.context_lengths[s]);
-    seats_.push_back(plan.seats[s]);
+    batch_slots_.push_back(plan.batch_slots[s]);
     decodes_ += static_cast<std::int32_t>(s) < plan.decodes ? 1 : 0;
     if (!samples) continue;
     logit_rows_.push_back(query_starts_.back() - 1);
-    sample_seats_.push_back(plan.sample_seats[row]);
+    sample_batch_slots_.push_back(plan.sample_batch_slots[row]);
     sampling_.push_back(plan.sampling[row]);
     own_rows.push_back(row);
   }
 }
 
-/// Counts begin anew on the rank that holds the seat's pages, which are known by now.
+/// Counts begin anew on the rank that holds the batch slot's pages, which are known by now.
 Status PlanRunner::start_histories(const StepPlan& plan) {
   std::size_t next_token = 0;
   for (const PlanHistory& history : plan.histories) {
@@ -145,8 +149,8 @@ Status PlanRunner::start_histories(const StepPlan& plan) {
     const auto output =
         plan.history_tokens.subspan(next_token, static_cast<std::size_t>(history.output));
     next_token += output.size();
-    if (owned_[static_cast<std::size_t>(history.seat)] == 0) continue;
-    KOHO_TRY(worker_->start_counts(history.seat, prompt, output));
+    if (owned_[static_cast<std::size_t>(history.batch_slot)] == 0) continue;
+    KOHO_TRY(worker_->start_counts(history.batch_slot, prompt, output));
   }
   return {};
 }
@@ -163,15 +167,15 @@ Status PlanRunner::start(std::span<const std::byte> bytes) {
                                      .slots = slots_,
                                      .query_starts = query_starts_,
                                      .context_lengths = context_lengths_,
-                                     .seats = seats_,
+                                     .batch_slots = batch_slots_,
                                      .decodes = decodes_,
                                      .logit_rows = logit_rows_,
-                                     .sample_seats = sample_seats_,
+                                     .sample_batch_slots = sample_batch_slots_,
                                      .sampling = sampling_,
                                      .biases = plan.biases,
                                      .masks = {},
-                                     .page_places = page_places_,
-                                     .output_words = output_words_,
+                                     .page_table_updates = page_table_updates_,
+                                     .output_record_updates = output_record_updates_,
                                      .page_copies = page_copies_}));
   awaits_masks_ = plan.late_masks;
   late_masks_ = plan.masks;

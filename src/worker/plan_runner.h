@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // StepPlans on one rank: turns a checked plan into a worker's step and its results into a
-// StepResult. What ranks remember of a seat lies with the worker.
+// StepResult. What ranks remember of a batch slot lies with the worker.
 //
 // Under data-parallel attention the rank keeps to the sequences whose pages lie in its partition; a
 // step without any still runs, since the other ranks' tokens need this rank's experts.
@@ -60,7 +60,7 @@ class PlanRunner {
   Worker* worker_;
   PlanBounds bounds_;
   std::int32_t first_page_;          // of this rank's partition
-  std::vector<std::uint8_t> owned_;  // by seat: its pages lie here
+  std::vector<std::uint8_t> owned_;  // by batch slot: its pages lie here
   std::array<Unfinished, Worker::kStepsInFlightMax> unfinished_{};
   std::span<const std::uint32_t> late_masks_;  // in the plan that awaits them
   bool awaits_masks_ = false;
@@ -68,19 +68,19 @@ class PlanRunner {
   std::uint64_t finished_ = 0;
 
   // Scratch of one step: this rank's tokens, sequences, samples and pages.
-  std::vector<std::int32_t> token_ids_;        // [T]
-  std::vector<std::int32_t> positions_;        // [T]
-  std::vector<std::int64_t> slots_;            // [T] in this rank's pages
-  std::vector<std::int32_t> query_starts_;     // [S+1]
-  std::vector<std::int32_t> context_lengths_;  // [S]
-  std::vector<std::int32_t> seats_;            // [S]
-  std::vector<std::int32_t> logit_rows_;       // [R]
-  std::vector<std::int32_t> sample_seats_;     // [R]
-  std::vector<SamplingRow> sampling_;          // [R]
+  std::vector<std::int32_t> token_ids_;           // [T]
+  std::vector<std::int32_t> positions_;           // [T]
+  std::vector<std::int64_t> slots_;               // [T] in this rank's pages
+  std::vector<std::int32_t> query_starts_;        // [S+1]
+  std::vector<std::int32_t> context_lengths_;     // [S]
+  std::vector<std::int32_t> batch_slots_;         // [S]
+  std::vector<std::int32_t> logit_rows_;          // [R]
+  std::vector<std::int32_t> sample_batch_slots_;  // [R]
+  std::vector<SamplingRow> sampling_;             // [R]
   std::int64_t decodes_ = 0;
-  std::vector<std::int32_t> page_places_;   // [C, 2]
-  std::vector<std::int32_t> output_words_;  // [C, 2]
-  std::vector<std::int32_t> page_copies_;   // [C, 2]
+  std::vector<std::int32_t> page_table_updates_;     // [C, 2]
+  std::vector<std::int32_t> output_record_updates_;  // [C, 2]
+  std::vector<std::int32_t> page_copies_;            // [C, 2]
   StepOutput output_;
 };
 

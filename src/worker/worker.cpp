@@ -16,7 +16,7 @@ std::int64_t length(auto span) {
   return static_cast<std::int64_t>(span.size());
 }
 
-/// Copies `source` to elements 0.. at `offset` of the lane's memory and fills up to `count`.
+/// Copies `source` to elements 0.. at `offset` of the in-flight step's buffer and fills up to `count`.
 template <typename T>
 void put(
     Tensor& memory, std::int64_t offset, std::span<const T> source, std::int64_t count, T padding) {
@@ -31,8 +31,8 @@ void fetch(std::vector<T>& target, const Tensor& memory, std::int64_t offset, st
   target.assign(source, source + count);
 }
 
-/// Sizes of decode steps to record: a pure decode step is padded to the next one.
-std::vector<std::int64_t> decode_sizes(std::int64_t rows_max) {
+/// Sizes of decode steps to capture: a pure decode step is padded to the next one.
+std::vector<std::int64_t> decode_graph_sizes(std::int64_t rows_max) {
   std::vector<std::int64_t> sizes;
   for (std::int64_t rows = 1; rows < rows_max; rows += rows < 2     ? 1
                                                        : rows < 8   ? rows
@@ -44,15 +44,15 @@ std::vector<std::int64_t> decode_sizes(std::int64_t rows_max) {
   return sizes;
 }
 
-constexpr std::int64_t kRecordedRowsMax = 256;
+constexpr std::int64_t kDecodeGraphRowsMax = 256;
 
 /// Tells what the device's memory is taken by, for good.
-Status tell_memory(const Backend& backend) {
+Status log_memory_use(const Backend& backend) {
   KOHO_TRY_ASSIGN(const MemoryUse use, backend.memory_use());
-  constexpr std::int64_t kTold = 1'000'000;
+  constexpr std::int64_t kLoggedBytesMin = 1'000'000;
   std::string parts;
   for (const auto& [purpose, bytes] : use.purposes)
-    if (bytes >= kTold)
+    if (bytes >= kLoggedBytesMin)
       parts += fmt::format(", {} {:.2f}", purpose, static_cast<double>(bytes) / 1e9);
   if (!parts.empty())
     log::info("device memory in GB: {:.2f} held, {:.2f} free{}",
@@ -80,11 +80,11 @@ Result<Worker> Worker::create(const ModelConfig& config,
   worker.mask_rows_max_ = settings.mask_rows_max;
   worker.tokenizer_tokens_ = std::min(settings.tokenizer_tokens, config.vocab_size);
   KOHO_TRY(worker.allocate(settings));
-  if (worker.backend_->replays_cheaply()) {
+  if (worker.backend_->supports_graphs()) {
     KOHO_TRY(worker.warm_up());
-    KOHO_TRY(worker.record_decodes());
+    KOHO_TRY(worker.capture_decode_graphs());
   }
-  KOHO_TRY(tell_memory(*worker.backend_));
+  KOHO_TRY(log_memory_use(*worker.backend_));
   return worker;
 }
 
@@ -97,34 +97,35 @@ Status Worker::allocate(const WorkerSettings& settings) {
   auto tensor = [this](DType dtype, Shape shape) {
     return backend_->allocate(dtype, shape, "step arrays");
   };
-  // Behind the arrays: the most biases, then a whole page table and a whole output for every seat
+  // Behind the arrays: the most biases, then a whole page table and a whole output for every batch slot
   // and a copied page each.
   const std::int64_t packed_bytes =
-      StepPlaces({limits_.tokens_max, sequences, rows}).variable +
+      StepLayout({limits_.tokens_max, sequences, rows}).variable +
       rows * kLogitBiasMax * static_cast<std::int64_t>(sizeof(LogitBias)) +
       8 * sequences * (page_table_width_ + OutputRecord::kWords + 1);
-  const std::int64_t result_bytes = ResultPlaces(rows).bytes;
+  const std::int64_t result_bytes = ResultLayout(rows).bytes;
   KOHO_TRY_ASSIGN(a.packed, tensor(DType::u8, {packed_bytes}));
   KOHO_TRY_ASSIGN(a.token_ids, tensor(DType::i32, {limits_.tokens_max}));
   KOHO_TRY_ASSIGN(a.page_tables, tensor(DType::i32, {sequences, page_table_width_}));
-  KOHO_TRY_ASSIGN(a.seat_pages, tensor(DType::i32, {sequences, page_table_width_}));
+  KOHO_TRY_ASSIGN(a.batch_slot_pages, tensor(DType::i32, {sequences, page_table_width_}));
   KOHO_TRY_ASSIGN(a.last_sampled, tensor(DType::i32, {sequences}));
   KOHO_TRY_ASSIGN(a.outputs, tensor(DType::i32, {sequences, OutputRecord::kWords}));
   KOHO_TRY_ASSIGN(a.masks, tensor(DType::i32, {mask_rows, mask_words}));
   const std::int64_t slots = std::max<std::int64_t>(settings.counts_slots, 1);
-  const std::int64_t mark_words = race_mark_words(static_cast<std::int32_t>(limits_.vocabulary));
+  const std::int64_t nonzero_words =
+      race_bitmap_words(static_cast<std::int32_t>(limits_.vocabulary));
   KOHO_TRY_ASSIGN(a.counts, tensor(DType::i32, {slots, limits_.vocabulary}));
-  KOHO_TRY_ASSIGN(a.count_marks, tensor(DType::i32, {slots, mark_words}));
+  KOHO_TRY_ASSIGN(a.count_nonzero, tensor(DType::i32, {slots, nonzero_words}));
   KOHO_TRY_ASSIGN(a.id_list, tensor(DType::i32, {limits_.context_max}));
   KOHO_TRY_ASSIGN(a.results, tensor(DType::u8, {result_bytes}));
-  for (Lane& lane : lanes_) {
-    KOHO_TRY_ASSIGN(lane.packed, backend_->allocate_host(packed_bytes));
-    KOHO_TRY_ASSIGN(lane.masks, backend_->allocate_host(4 * mask_rows * mask_words));
-    KOHO_TRY_ASSIGN(lane.results, backend_->allocate_host(result_bytes));
-    KOHO_TRY_ASSIGN(lane.done, backend_->make_mark());
+  for (InFlightStep& in_flight : in_flight_) {
+    KOHO_TRY_ASSIGN(in_flight.packed, backend_->allocate_host(packed_bytes));
+    KOHO_TRY_ASSIGN(in_flight.masks, backend_->allocate_host(4 * mask_rows * mask_words));
+    KOHO_TRY_ASSIGN(in_flight.results, backend_->allocate_host(result_bytes));
+    KOHO_TRY_ASSIGN(in_flight.done, backend_->make_event());
   }
   // What no step has written is read by nobody who uses it; zeros all the same.
-  for (Tensor* table : {&a.seat_pages, &a.last_sampled, &a.outputs, &a.page_tables}) {
+  for (Tensor* table : {&a.batch_slot_pages, &a.last_sampled, &a.outputs, &a.page_tables}) {
     const std::vector<std::byte> zeros(static_cast<std::size_t>(table->view().bytes()));
     KOHO_TRY(backend_->upload(table->view(), zeros));
   }
@@ -137,18 +138,18 @@ Status Worker::check(const StepInput& input) const {
   const std::int64_t rows = length(input.logit_rows);
   const bool lengths_agree =
       length(input.positions) == tokens && length(input.slots) == tokens &&
-      length(input.query_starts) == sequences + 1 && length(input.seats) == sequences &&
+      length(input.query_starts) == sequences + 1 && length(input.batch_slots) == sequences &&
       (input.sampling.empty() ||
-       (length(input.sampling) == rows && length(input.sample_seats) == rows)) &&
-      input.page_places.size() % 2 == 0 && input.page_copies.size() % 2 == 0 &&
-      input.output_words.size() % 2 == 0;
+       (length(input.sampling) == rows && length(input.sample_batch_slots) == rows)) &&
+      input.page_table_updates.size() % 2 == 0 && input.page_copies.size() % 2 == 0 &&
+      input.output_record_updates.size() % 2 == 0;
   const bool within_limits =
       tokens <= limits_.tokens_max && sequences <= limits_.sequences_max &&
       rows <= limits_.logit_rows_max &&
       length(input.biases) <= limits_.logit_rows_max * kLogitBiasMax &&
-      length(input.page_places) / 2 + length(input.page_copies) / 2 <=
+      length(input.page_table_updates) / 2 + length(input.page_copies) / 2 <=
           limits_.sequences_max * (page_table_width_ + 1) &&
-      length(input.output_words) / 2 <= limits_.sequences_max * OutputRecord::kWords;
+      length(input.output_record_updates) / 2 <= limits_.sequences_max * OutputRecord::kWords;
   if (!lengths_agree || !within_limits || input.query_starts.back() != tokens)
     return make_error(ErrorCode::invalid_argument,
                       "a step of {} tokens, {} sequences, {} logit rows does not fit together or "
@@ -160,36 +161,36 @@ Status Worker::check(const StepInput& input) const {
     if (id < -limits_.sequences_max || id >= limits_.vocabulary)
       return make_error(ErrorCode::invalid_argument, "token id {} is outside 0..{}", id,
                         limits_.vocabulary - 1);
-  const auto outside = [this](std::int32_t seat) {
-    return seat < 0 || seat >= limits_.sequences_max;
+  const auto outside = [this](std::int32_t batch_slot) {
+    return batch_slot < 0 || batch_slot >= limits_.sequences_max;
   };
-  if (std::any_of(input.seats.begin(), input.seats.end(), outside) ||
-      std::any_of(input.sample_seats.begin(), input.sample_seats.end(), outside))
-    return make_error(ErrorCode::invalid_argument, "a seat is outside 0..{}",
+  if (std::any_of(input.batch_slots.begin(), input.batch_slots.end(), outside) ||
+      std::any_of(input.sample_batch_slots.begin(), input.sample_batch_slots.end(), outside))
+    return make_error(ErrorCode::invalid_argument, "a batch slot is outside 0..{}",
                       limits_.sequences_max - 1);
   return {};
 }
 
 std::int64_t Worker::padded_rows(std::int64_t rows) const {
-  for (const Recorded& recorded : recorded_)
-    if (recorded.rows >= rows) return recorded.rows;
+  for (const DecodeGraph& decode_graph : decode_graphs_)
+    if (decode_graph.rows >= rows) return decode_graph.rows;
   return rows;
 }
 
-/// Pure decode steps that sample every row are recorded.
-const Worker::Recorded* Worker::recorded_for(const StepInput& input) const {
+/// Pure decode steps that sample every row have a graph.
+const Worker::DecodeGraph* Worker::decode_graph_for(const StepInput& input) const {
   const std::int64_t rows = length(input.token_ids);
-  if (rows == 0 || input.decodes != rows || length(input.seats) != rows ||
+  if (rows == 0 || input.decodes != rows || length(input.batch_slots) != rows ||
       length(input.sampling) != rows)
     return nullptr;
-  for (const Recorded& recorded : recorded_)
-    if (recorded.rows >= rows) return &recorded;
+  for (const DecodeGraph& decode_graph : decode_graphs_)
+    if (decode_graph.rows >= rows) return &decode_graph;
   return nullptr;
 }
 
-Status Worker::upload(const StepInput& input, const StepShape& shape, Lane& lane) {
-  const StepPlaces at(shape);
-  Tensor& host = lane.packed;
+Status Worker::upload(const StepInput& input, const StepShape& shape, InFlightStep& in_flight) {
+  const StepLayout at(shape);
+  Tensor& host = in_flight.packed;
   const auto tokens = static_cast<std::int32_t>(input.token_ids.size());
   // Padding: tokens of no sequence's cache, sequences of no context, rows that nobody keeps.
   put(host, at.slots, input.slots, shape.tokens, std::int64_t{-1});
@@ -197,13 +198,13 @@ Status Worker::upload(const StepInput& input, const StepShape& shape, Lane& lane
   put(host, at.positions, input.positions, shape.tokens, 0);
   put(host, at.query_starts, input.query_starts, shape.sequences + 1, tokens);
   put(host, at.context_lengths, input.context_lengths, shape.sequences, 0);
-  put(host, at.seats, input.seats, shape.sequences, 0);
+  put(host, at.batch_slots, input.batch_slots, shape.sequences, 0);
   put(host, at.logit_rows, input.logit_rows, shape.logit_rows, 0);
-  put(host, at.sample_seats, input.sample_seats, shape.logit_rows, -1);
+  put(host, at.sample_batch_slots, input.sample_batch_slots, shape.logit_rows, -1);
   put(host, at.sampling, input.sampling, shape.logit_rows, SamplingRow{});
   // In a decode step every padded sequence has its token.
   auto* starts = reinterpret_cast<std::int32_t*>(host.view().data + at.query_starts);
-  for (std::int64_t s = length(input.seats); s < shape.sequences; ++s)
+  for (std::int64_t s = length(input.batch_slots); s < shape.sequences; ++s)
     starts[s + 1] = std::min(starts[s] + 1, static_cast<std::int32_t>(shape.tokens));
 
   std::int64_t end = at.variable;
@@ -214,8 +215,8 @@ Status Worker::upload(const StepInput& input, const StepShape& shape, Lane& lane
     return begin;
   };
   append(input.biases);
-  const std::int64_t places = append(input.page_places);
-  const std::int64_t words = append(input.output_words);
+  const std::int64_t places = append(input.page_table_updates);
+  const std::int64_t words = append(input.output_record_updates);
   const std::int64_t copies = append(input.page_copies);
   const TensorView device = part_of(arrays_.packed, 0, DType::u8, {end});
   KOHO_TRY(backend_->enqueue_upload(
@@ -227,8 +228,8 @@ Status Worker::upload(const StepInput& input, const StepShape& shape, Lane& lane
   const auto set = [&](TensorView table, ConstTensorView entries) {
     return backend_->set_entries(table.reshape({table.elements()}), entries);
   };
-  KOHO_TRY(set(arrays_.seat_pages.view(), pairs(places, input.page_places)));
-  KOHO_TRY(set(arrays_.outputs.view(), pairs(words, input.output_words)));
+  KOHO_TRY(set(arrays_.batch_slot_pages.view(), pairs(places, input.page_table_updates)));
+  KOHO_TRY(set(arrays_.outputs.view(), pairs(words, input.output_record_updates)));
   if (input.page_copies.empty()) return {};
   for (std::int64_t layer = 0; layer < model_->config().num_hidden_layers; ++layer)
     KOHO_TRY(
@@ -236,14 +237,14 @@ Status Worker::upload(const StepInput& input, const StepShape& shape, Lane& lane
   return {};
 }
 
-SeatTables Worker::seat_tables() {
-  return {.pages = arrays_.seat_pages.view(),
+BatchSlotTables Worker::batch_slot_tables() {
+  return {.pages = arrays_.batch_slot_pages.view(),
           .last_sampled = arrays_.last_sampled.view(),
           .outputs = arrays_.outputs.view()};
 }
 
 Batch Worker::batch_of(const StepShape& shape, std::int64_t decodes) {
-  const StepPlaces at(shape);
+  const StepLayout at(shape);
   Tensor& packed = arrays_.packed;
   Batch batch;
   batch.tokens = shape.tokens;
@@ -263,23 +264,23 @@ Batch Worker::batch_of(const StepShape& shape, std::int64_t decodes) {
 }
 
 Result<TensorView> Worker::forward(const StepShape& shape, const Batch& batch) {
-  const StepPlaces at(shape);
+  const StepLayout at(shape);
   Tensor& packed = arrays_.packed;
-  KOHO_TRY(backend_->take_from_seats(
+  KOHO_TRY(backend_->gather_input_ids(
       {.token_ids = part_of(arrays_.token_ids, 0, DType::i32, {shape.tokens}),
        .slots = part_of(packed, at.slots, DType::i64, {shape.tokens}),
        .page_tables =
            part_of(arrays_.page_tables, 0, DType::i32, {shape.sequences, page_table_width_}),
        .context_lengths = part_of(packed, at.context_lengths, DType::i32, {shape.sequences})},
       part_of(packed, at.token_ids, DType::i32, {shape.tokens}),
-      part_of(packed, at.seats, DType::i32, {shape.sequences}), seat_tables()));
+      part_of(packed, at.batch_slots, DType::i32, {shape.sequences}), batch_slot_tables()));
   return model_->forward(batch);
 }
 
 Status Worker::sample(const StepShape& shape, ConstTensorView logits) {
-  const StepPlaces at(shape);
+  const StepLayout at(shape);
   const std::int64_t rows = shape.logit_rows;
-  const ResultPlaces results(rows);
+  const ResultLayout results(rows);
   SamplingBatch batch;
   batch.tokens = tokenizer_tokens_;
   batch.rows = part_of(arrays_.packed, at.sampling, DType::u8,
@@ -297,9 +298,9 @@ Status Worker::sample(const StepShape& shape, ConstTensorView logits) {
   out.top_logprobs =
       part_of(arrays_.results, results.top_logprobs, DType::f32, {rows, kTopLogprobsMax});
   KOHO_TRY(backend_->sample(out, logits, batch));
-  return backend_->keep_sampled(
-      part_of(arrays_.results, results.ends, DType::u8, {rows}), seat_tables(),
-      part_of(arrays_.packed, at.sample_seats, DType::i32, {rows}), out.ids);
+  return backend_->commit_sampled(
+      part_of(arrays_.results, results.ends, DType::u8, {rows}), batch_slot_tables(),
+      part_of(arrays_.packed, at.sample_batch_slots, DType::i32, {rows}), out.ids);
 }
 
 Status Worker::enqueue(const StepInput& input) {
@@ -312,22 +313,22 @@ Status Worker::enqueue_forward(const StepInput& input) {
   KOHO_CHECK_LT(enqueued_ - finished_, static_cast<std::uint64_t>(kStepsInFlightMax));
   if (enqueued_ != sampled_)
     return make_error(ErrorCode::internal, "the step before this one was not sampled");
-  Lane& lane = lanes_[enqueued_ % kStepsInFlightMax];
+  InFlightStep& in_flight = in_flight_[enqueued_ % kStepsInFlightMax];
   StepShape shape{length(input.token_ids), length(input.context_lengths), length(input.logit_rows)};
-  lane.rows = shape.logit_rows;
-  lane.samples = !input.sampling.empty();
-  lane.logprobs = std::any_of(input.sampling.begin(), input.sampling.end(),
-                              [](const SamplingRow& row) { return row.logprobs >= 0; });
-  const Recorded* recorded = lane.recorded = recorded_for(input);
-  if (recorded != nullptr) shape = {recorded->rows, recorded->rows, recorded->rows};
-  lane.shape = shape;
-  KOHO_TRY(upload(input, shape, lane));
+  in_flight.rows = shape.logit_rows;
+  in_flight.samples = !input.sampling.empty();
+  in_flight.logprobs = std::any_of(input.sampling.begin(), input.sampling.end(),
+                                   [](const SamplingRow& row) { return row.logprobs >= 0; });
+  const DecodeGraph* decode_graph = in_flight.decode_graph = decode_graph_for(input);
+  if (decode_graph != nullptr) shape = {decode_graph->rows, decode_graph->rows, decode_graph->rows};
+  in_flight.shape = shape;
+  KOHO_TRY(upload(input, shape, in_flight));
   last_shape_ = shape;
-  last_samples_ = lane.samples;
-  if (recorded != nullptr) {
+  last_samples_ = in_flight.samples;
+  if (decode_graph != nullptr) {
     last_batch_ = batch_of(shape, shape.sequences);
-    KOHO_TRY(recorded->forward->replay());
-    lane.logits = model_->logits(lane.rows);
+    KOHO_TRY(decode_graph->forward->replay());
+    in_flight.logits = model_->logits(in_flight.rows);
   } else {
     Batch& batch = last_batch_ = batch_of(shape, input.decodes);
     batch.context_max = 0;
@@ -336,7 +337,7 @@ Status Worker::enqueue_forward(const StepInput& input) {
                                                input.query_starts[s + 1] - input.query_starts[s]);
       batch.context_max = std::max<std::int64_t>(batch.context_max, input.context_lengths[s]);
     }
-    KOHO_TRY_ASSIGN(lane.logits, forward(shape, batch));
+    KOHO_TRY_ASSIGN(in_flight.logits, forward(shape, batch));
   }
   ++enqueued_;
   return {};
@@ -344,56 +345,56 @@ Status Worker::enqueue_forward(const StepInput& input) {
 
 Status Worker::enqueue_sampling(std::span<const std::uint32_t> masks) {
   KOHO_CHECK_EQ(sampled_ + 1, enqueued_);
-  Lane& lane = lanes_[sampled_ % kStepsInFlightMax];
-  if (!masks.empty()) KOHO_TRY(upload_masks(masks, lane));
-  if (lane.recorded != nullptr) {
-    KOHO_TRY(lane.recorded->sample->replay());
-  } else if (lane.samples) {
-    KOHO_TRY(sample(lane.shape, lane.logits));
+  InFlightStep& in_flight = in_flight_[sampled_ % kStepsInFlightMax];
+  if (!masks.empty()) KOHO_TRY(upload_masks(masks, in_flight));
+  if (in_flight.decode_graph != nullptr) {
+    KOHO_TRY(in_flight.decode_graph->sample->replay());
+  } else if (in_flight.samples) {
+    KOHO_TRY(sample(in_flight.shape, in_flight.logits));
   }
-  if (lane.samples && lane.rows > 0) {
-    const ResultPlaces results(lane.shape.logit_rows);
-    const std::int64_t bytes = lane.logprobs ? results.bytes : results.bytes_without_logprobs;
+  if (in_flight.samples && in_flight.rows > 0) {
+    const ResultLayout results(in_flight.shape.logit_rows);
+    const std::int64_t bytes = in_flight.logprobs ? results.bytes : results.bytes_without_logprobs;
     last_traffic_.fetched = bytes;
     KOHO_TRY(backend_->enqueue_download(
-        std::span<std::byte>(lane.results.view().data, static_cast<std::size_t>(bytes)),
+        std::span<std::byte>(in_flight.results.view().data, static_cast<std::size_t>(bytes)),
         part_of(arrays_.results, 0, DType::u8, {bytes})));
   }
-  KOHO_TRY(lane.done->set());
+  KOHO_TRY(in_flight.done->record());
   ++sampled_;
   return {};
 }
 
-Status Worker::upload_masks(std::span<const std::uint32_t> masks, Lane& lane) {
+Status Worker::upload_masks(std::span<const std::uint32_t> masks, InFlightStep& in_flight) {
   const std::int64_t words = ceil_div<std::int64_t>(limits_.vocabulary, 32);
   if (length(masks) > mask_rows_max_ * words)
     return make_error(ErrorCode::invalid_argument, "{} mask words, {} rows of {} are the most",
                       masks.size(), mask_rows_max_, words);
-  put(lane.masks, 0, masks, length(masks), 0U);
+  put(in_flight.masks, 0, masks, length(masks), 0U);
   return backend_->enqueue_upload(
       part_of(arrays_.masks, 0, DType::i32, {length(masks)}),
-      std::span<const std::byte>(lane.masks.view().data, masks.size_bytes()));
+      std::span<const std::byte>(in_flight.masks.view().data, masks.size_bytes()));
 }
 
 Status Worker::finish(StepOutput& output) {
   KOHO_CHECK_LT(finished_, sampled_);
-  Lane& lane = lanes_[finished_ % kStepsInFlightMax];
+  InFlightStep& in_flight = in_flight_[finished_ % kStepsInFlightMax];
   ++finished_;
-  KOHO_TRY(lane.done->wait());
-  output.logits = lane.logits;
+  KOHO_TRY(in_flight.done->wait());
+  output.logits = in_flight.logits;
   output.ids.clear();
   output.ends.clear();
   output.logprobs.clear();
   output.top_ids.clear();
   output.top_logprobs.clear();
-  if (!lane.samples) return {};
-  const ResultPlaces at(lane.shape.logit_rows);
-  fetch(output.ids, lane.results, at.ids, lane.rows);
-  fetch(output.ends, lane.results, at.ends, lane.rows);
-  if (!lane.logprobs) return {};
-  fetch(output.logprobs, lane.results, at.logprobs, lane.rows);
-  fetch(output.top_ids, lane.results, at.top_ids, lane.rows * kTopLogprobsMax);
-  fetch(output.top_logprobs, lane.results, at.top_logprobs, lane.rows * kTopLogprobsMax);
+  if (!in_flight.samples) return {};
+  const ResultLayout at(in_flight.shape.logit_rows);
+  fetch(output.ids, in_flight.results, at.ids, in_flight.rows);
+  fetch(output.ends, in_flight.results, at.ends, in_flight.rows);
+  if (!in_flight.logprobs) return {};
+  fetch(output.logprobs, in_flight.results, at.logprobs, in_flight.rows);
+  fetch(output.top_ids, in_flight.results, at.top_ids, in_flight.rows * kTopLogprobsMax);
+  fetch(output.top_logprobs, in_flight.results, at.top_logprobs, in_flight.rows * kTopLogprobsMax);
   return {};
 }
 
@@ -407,8 +408,8 @@ Status Worker::repeat() {
   return last_samples_ ? sample(last_shape_, logits) : Status();
 }
 
-Result<std::unique_ptr<Recording>> Worker::record_repeat() {
-  return backend_->record([this] { return repeat(); });
+Result<std::unique_ptr<CapturedGraph>> Worker::capture_repeat() {
+  return backend_->capture([this] { return repeat(); });
 }
 
 /// A step of padding alone: the shapes of a real one, and no effect.
@@ -416,7 +417,7 @@ Status Worker::run_padding(const StepShape& shape, std::int64_t decodes) {
   const std::array<std::int32_t, 1> starts{0};
   StepInput nothing;
   nothing.query_starts = starts;
-  KOHO_TRY(upload(nothing, shape, lanes_[0]));
+  KOHO_TRY(upload(nothing, shape, in_flight_[0]));
   Batch batch = batch_of(shape, decodes);
   batch.query_max = shape.tokens - decodes > 0 ? shape.tokens - decodes : 1;
   KOHO_TRY_ASSIGN(const TensorView logits, forward(shape, batch));
@@ -434,29 +435,29 @@ Status Worker::warm_up() {
   return run_padding({limits_.tokens_max, decodes + 1, rows}, decodes);
 }
 
-Status Worker::record_decodes() {
+Status Worker::capture_decode_graphs() {
   const std::int64_t rows_max = std::min(
-      {limits_.sequences_max, limits_.logit_rows_max, limits_.tokens_max, kRecordedRowsMax});
-  for (const std::int64_t rows : decode_sizes(rows_max)) {
+      {limits_.sequences_max, limits_.logit_rows_max, limits_.tokens_max, kDecodeGraphRowsMax});
+  for (const std::int64_t rows : decode_graph_sizes(rows_max)) {
     const StepShape shape{rows, rows, rows};
     const Batch batch = batch_of(shape, rows);
     KOHO_TRY(run_padding(shape, rows));
-    Recorded recorded;
-    recorded.rows = rows;
-    KOHO_TRY_ASSIGN(recorded.forward, backend_->record([&]() -> Status {
+    DecodeGraph decode_graph;
+    decode_graph.rows = rows;
+    KOHO_TRY_ASSIGN(decode_graph.forward, backend_->capture([&]() -> Status {
       KOHO_TRY(forward(shape, batch));
       return {};
     }));
-    KOHO_TRY_ASSIGN(recorded.sample, backend_->record([&]() -> Status {
+    KOHO_TRY_ASSIGN(decode_graph.sample, backend_->capture([&]() -> Status {
       return sample(shape, model_->logits(rows));
     }));
-    recorded_.push_back(std::move(recorded));
+    decode_graphs_.push_back(std::move(decode_graph));
   }
   return {};
 }
 
 TokenCounts Worker::token_counts() {
-  return {.entries = arrays_.counts.view(), .marks = arrays_.count_marks.view()};
+  return {.entries = arrays_.counts.view(), .nonzero = arrays_.count_nonzero.view()};
 }
 
 Status Worker::start_counts(std::int64_t slot,

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank at work: owns the model, the step's arrays, what the rank remembers of each seat (page
+// One rank at work: owns the model, the step's arrays, what the rank remembers of each batch slot (page
 // table, last token, its output's end, token counts), and runs steps given as host arrays. It
 // decides nothing: which tokens, which pages and which rows to sample come with every step.
 //
 // Steps are enqueued and finished, up to kStepsInFlightMax of them at once; what a step sampled is
 // the next one's input without leaving the device. A step is two halves, the forward pass and
 // sampling: the second may be enqueued later, while the first runs, once its masks are known. Where
-// the backend replays cheaply, a pure decode step is padded to one of a few recorded sizes: a
-// recording of each half.
+// the backend supports graphs, a pure decode step is padded to one of a few captured sizes: a
+// graph of each half.
 #pragma once
 
 #include <array>
@@ -21,29 +21,32 @@
 #include "ops/backend.h"
 #include "sampling/output_record.h"
 #include "sampling/parameters.h"
-#include "worker/step_memory.h"
+#include "worker/step_layout.h"
 
 namespace koho {
 
 /// One step as host arrays; meanings and shapes as in ops/batch.h and ops/backend.h.
 struct StepInput {
-  std::span<const std::int32_t> token_ids;        // [T] id, or -1 - seat: what it sampled last
-  std::span<const std::int32_t> positions;        // [T]
-  std::span<const std::int64_t> slots;            // [T]
-  std::span<const std::int32_t> query_starts;     // [S+1]
+  std::span<const std::int32_t> token_ids;     // [T] id, or -1 - batch slot: what it sampled last
+  std::span<const std::int32_t> positions;     // [T]
+  std::span<const std::int64_t> slots;         // [T]
+  std::span<const std::int32_t> query_starts;  // [S+1]
   std::span<const std::int32_t> context_lengths;  // [S]
-  std::span<const std::int32_t> seats;            // [S]
+  std::span<const std::int32_t> batch_slots;      // [S]
   std::int64_t decodes = 0;                       // the first sequences with one token row each
   std::span<const std::int32_t> logit_rows;       // [R] rising
-  std::span<const std::int32_t> sample_seats;  // [R] whose last token this becomes; with sampling
-  std::span<const SamplingRow> sampling;       // [R], or empty: no sampling, logits only
+  std::span<const std::int32_t>
+      sample_batch_slots;                 // [R] whose last token this becomes; with sampling
+  std::span<const SamplingRow> sampling;  // [R], or empty: no sampling, logits only
   std::span<const LogitBias> biases;
-  std::span<const std::uint32_t> masks;        // [M, ceil(V/32)], for enqueue()
-  std::span<const std::int32_t> page_places;   // [C, 2] Worker::page_place and its page, before the
-                                               // step; a place named twice has one page
-  std::span<const std::int32_t> output_words;  // [C, 2] Worker::output_place and its word, before
-                                               // the step; no place is named twice
-  std::span<const std::int32_t> page_copies;   // [C, 2] from, to, before the step
+  std::span<const std::uint32_t> masks;  // [M, ceil(V/32)], for enqueue()
+  std::span<const std::int32_t>
+      page_table_updates;  // [C, 2] Worker::page_table_index and its page, before the
+                           // step; a place named twice has one page
+  std::span<const std::int32_t>
+      output_record_updates;  // [C, 2] Worker::output_record_index and its word, before
+                              // the step; no place is named twice
+  std::span<const std::int32_t> page_copies;  // [C, 2] from, to, before the step
 };
 
 /// What a step gave. Vectors keep their capacity from step to step.
@@ -69,7 +72,7 @@ class Worker {
   static constexpr std::int64_t kStepsInFlightMax = 2;
 
   /// Takes over the backend and the communicator, loads the model, runs each kind of step once on
-  /// padding and records what will be replayed. `sources` must outlive the worker. Errors: as
+  /// padding and captures what will be replayed. `sources` must outlive the worker. Errors: as
   /// Glm4Moe::load.
   static Result<Worker> create(const ModelConfig& config,
                                const ModelSources& sources,
@@ -89,19 +92,19 @@ class Worker {
   /// Waits for the oldest unfinished step, both halves of which are enqueued. Errors: device_error.
   Status finish(StepOutput& output);
   /// Whether finish() would return at once. Requires: as finish().
-  bool finishes_at_once() { return lanes_[finished_ % kStepsInFlightMax].done->reached(); }
+  bool finishes_at_once() { return in_flight_[finished_ % kStepsInFlightMax].done->completed(); }
   /// Both.
   Status step(const StepInput& input, StepOutput& output);
 
-  /// Where entry `index` of a seat's page table lies, for StepInput::page_places.
-  std::int32_t page_place(std::int64_t seat, std::int64_t index) const {
-    return static_cast<std::int32_t>(seat * page_table_width_ + index);
+  /// Where entry `index` of a batch slot's page table lies, for StepInput::page_table_updates.
+  std::int32_t page_table_index(std::int64_t batch_slot, std::int64_t index) const {
+    return static_cast<std::int32_t>(batch_slot * page_table_width_ + index);
   }
 
-  /// Where a word of what is remembered of a seat's output lies, for StepInput::output_words. What
+  /// Where a word of what is remembered of a batch slot's output lies, for StepInput::output_record_updates. What
   /// no step has written is 0: an output that nothing ends.
-  static std::int32_t output_place(std::int64_t seat, std::int64_t word) {
-    return static_cast<std::int32_t>(seat * OutputRecord::kWords + word);
+  static std::int32_t output_record_index(std::int64_t batch_slot, std::int64_t word) {
+    return static_cast<std::int32_t>(batch_slot * OutputRecord::kWords + word);
   }
 
   /// Starts a penalty row: clears it, then counts the request's prompt and output so far.
@@ -113,10 +116,10 @@ class Worker {
   void give_up_collectives() { communicator_->give_up(); }
 
   /// For measurements: once more the operators of the last step that was enqueued, those that the
-  /// trace selects, on the arrays it left; now, or as a recording, during whose life this worker
-  /// stays where it is. Harmless but for the seats' last tokens.
+  /// trace selects, on the arrays it left; now, or as a captured graph, during whose life this worker
+  /// stays where it is. Harmless but for the batch slots' last tokens.
   Status repeat();
-  Result<std::unique_ptr<Recording>> record_repeat();
+  Result<std::unique_ptr<CapturedGraph>> capture_repeat();
 
   Backend& backend() { return *backend_; }
   Glm4Moe& model() { return *model_; }
@@ -126,7 +129,7 @@ class Worker {
     std::int64_t fetched = 0;
   };
   const Traffic& last_traffic() const { return last_traffic_; }
-  /// The rows that a decode step of `rows` is padded to; `rows` where nothing is recorded.
+  /// The rows that a decode step of `rows` is padded to; `rows` where nothing is captured.
   std::int64_t padded_rows(std::int64_t rows) const;
 
  private:
@@ -136,22 +139,22 @@ class Worker {
   struct Arrays {
     Tensor packed;                  // a step's arrays, as they come from the host
     Tensor token_ids, page_tables;  // of the step, resolved
-    Tensor seat_pages, last_sampled, outputs;
-    Tensor masks, counts, count_marks, id_list;
+    Tensor batch_slot_pages, last_sampled, outputs;
+    Tensor masks, counts, count_nonzero, id_list;
     Tensor results;
   };
   /// A pure decode step of a fixed number of rows.
-  struct Recorded {
+  struct DecodeGraph {
     std::int64_t rows = 0;
-    std::unique_ptr<Recording> forward, sample;
+    std::unique_ptr<CapturedGraph> forward, sample;
   };
   /// A step on its way: its arrays and results on the host.
-  struct Lane {
+  struct InFlightStep {
     Tensor packed, masks, results;
-    std::unique_ptr<Mark> done;
+    std::unique_ptr<Event> done;
     StepShape shape;        // padded
     std::int64_t rows = 0;  // of the caller
-    const Recorded* recorded = nullptr;
+    const DecodeGraph* decode_graph = nullptr;
     bool samples = false;
     bool logprobs = false;
     ConstTensorView logits;
@@ -160,14 +163,14 @@ class Worker {
   Worker() = default;
   Status allocate(const WorkerSettings& settings);
   Status warm_up();
-  Status record_decodes();
+  Status capture_decode_graphs();
   Status check(const StepInput& input) const;
-  const Recorded* recorded_for(const StepInput& input) const;
-  /// Writes the step's arrays but the masks, padded to `shape`, to the lane and enqueues their copy
+  const DecodeGraph* decode_graph_for(const StepInput& input) const;
+  /// Writes the step's arrays but the masks, padded to `shape`, to the in-flight step's buffer and enqueues their copy
   /// and what comes before the forward pass.
-  Status upload(const StepInput& input, const StepShape& shape, Lane& lane);
-  Status upload_masks(std::span<const std::uint32_t> masks, Lane& lane);
-  SeatTables seat_tables();
+  Status upload(const StepInput& input, const StepShape& shape, InFlightStep& in_flight);
+  Status upload_masks(std::span<const std::uint32_t> masks, InFlightStep& in_flight);
+  BatchSlotTables batch_slot_tables();
   Batch batch_of(const StepShape& shape, std::int64_t decodes);
   Result<TensorView> forward(const StepShape& shape, const Batch& batch);
   Status sample(const StepShape& shape, ConstTensorView logits);
@@ -181,9 +184,9 @@ class Worker {
   std::int64_t mask_rows_max_ = 0;
   std::int64_t tokenizer_tokens_ = 0;
   Arrays arrays_;
-  std::array<Lane, kStepsInFlightMax> lanes_;
-  std::vector<Recorded> recorded_;  // rising
-  StepShape last_shape_;            // of the last step enqueued
+  std::array<InFlightStep, kStepsInFlightMax> in_flight_;
+  std::vector<DecodeGraph> decode_graphs_;  // rising
+  StepShape last_shape_;                    // of the last step enqueued
   Batch last_batch_;
   Traffic last_traffic_;
   bool last_samples_ = false;

@@ -259,10 +259,10 @@ TEST_F(BatchCommand, SplitOverRanksAnswersTheSameAloneTogetherAndPreempted) {
     const std::string ranks = " --ranks 2 --context 256 --kv-pages 8 " + layout;
     const Ran single = shell("bare in alone --restart --concurrency 1 --no-prefix-cache" + ranks);
     ASSERT_EQ(single.exit_code, 0) << single.errors;
-    const Ran crowd = shell("bare in crowd --restart --prefill-chunk 33" + ranks);
-    ASSERT_EQ(crowd.exit_code, 0) << crowd.errors;
+    const Ran batched = shell("bare in batched --restart --prefill-chunk 33" + ranks);
+    ASSERT_EQ(batched.exit_code, 0) << batched.errors;
     const auto alone = answers("alone");
-    const auto together = answers("crowd");
+    const auto together = answers("batched");
     ASSERT_EQ(alone.size(), 6U);
     int preemptions = 0;
     for (const auto& [id, answer] : together) {
@@ -271,14 +271,14 @@ TEST_F(BatchCommand, SplitOverRanksAnswersTheSameAloneTogetherAndPreempted) {
     }
     EXPECT_GT(preemptions, 0) << layout;
 
-    const std::string whole = read("crowd");
-    write("crowd", whole.substr(0, whole.size() / 2));
-    const Ran rest = shell("bare in crowd" + ranks);
+    const std::string whole = read("batched");
+    write("batched", whole.substr(0, whole.size() / 2));
+    const Ran rest = shell("bare in batched" + ranks);
     ASSERT_EQ(rest.exit_code, 0) << rest.errors;
     EXPECT_NE(rest.errors.find("goes on after"), std::string::npos) << rest.errors;
-    for (const auto& [id, answer] : answers("crowd"))
+    for (const auto& [id, answer] : answers("batched"))
       EXPECT_EQ(result_of(answer), result_of(alone.find(id)->second)) << layout << ", " << id;
-    EXPECT_EQ(answers("crowd").size(), 6U);
+    EXPECT_EQ(answers("batched").size(), 6U);
   }
 }
 

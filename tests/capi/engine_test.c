@@ -107,8 +107,8 @@ static void check_all_pages_back(EngineHandle* engine) {
 static void both_forms_give_the_same_tokens(void) {
   EngineHandle* engine = start(kPrompts);
   SamplingParams params = greedy(20);
-  for (int drawn = 0; drawn < 2; ++drawn) {
-    if (drawn == 1) {
+  for (int sampled = 0; sampled < 2; ++sampled) {
+    if (sampled == 1) {
       params.temperature = 1.0;
       params.top_p = 0.9;
       params.use_seed = 1;

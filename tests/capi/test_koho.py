@@ -58,7 +58,7 @@ class Library(unittest.TestCase):
         with tempfile.TemporaryDirectory() as directory:
             copy = pathlib.Path(directory) / "engine.so"
             shutil.copy(LIBRARY, copy)
-            # NOTE: of a given length: a drawn answer goes on to the end of the context once in a hundred.
+            # NOTE: of a given length: a sampled answer goes on to the end of the context once in a hundred.
             code = ("from koho import Engine, SamplingParams\n"
                     f"with Engine({str(MODEL)!r}, library={str(copy)!r}) as engine:\n"
                     "    print(len(engine.generate([300, 301], SamplingParams(max_tokens=8)).token_ids) > 0)\n")
@@ -131,8 +131,8 @@ class Answers(unittest.TestCase):
         self.assertEqual(self.engine.generate(PROMPTS[0], GREEDY).finish_reason, "length")
 
     def test_a_seed_repeats_and_stop_tokens_stop(self):
-        drawn = SamplingParams(max_tokens=16, ignore_eos=True, temperature=1.0, seed=3, logprobs=True)
-        first, second = self.engine.batch([PROMPTS[0]] * 2, drawn)
+        sampled = SamplingParams(max_tokens=16, ignore_eos=True, temperature=1.0, seed=3, logprobs=True)
+        first, second = self.engine.batch([PROMPTS[0]] * 2, sampled)
         self.assertEqual(first, second)
         self.assertEqual(len(first.logprobs), 16)
         self.assertTrue(all(value <= 0 for value in first.logprobs))

@@ -106,7 +106,7 @@ TEST_F(RenderCommand, WarnsOfAnUnknownTemplate) {
   EXPECT_EQ(render("--model . --chat-template glm-4.6", kHi).errors, "");
 }
 
-TEST_F(RenderCommand, NormalisesWhenAsked) {
+TEST_F(RenderCommand, NormalizesWhenAsked) {
   const char* request =
       R"({"messages":[{"role":"developer","content":"d"},{"role":"assistant","content":null}]})";
   EXPECT_EQ(render("--chat-template glm-4.7", request).output,

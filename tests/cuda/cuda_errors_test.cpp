@@ -12,7 +12,7 @@
 
 #include "cuda/backend.h"
 #include "cuda/cuda_backend.h"
-#include "cuda/runtime.h"
+#include "cuda/device/runtime.h"
 #include "worker/device.h"
 
 namespace {

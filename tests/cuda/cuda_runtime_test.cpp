@@ -3,7 +3,7 @@
 // loaded.
 #include <gtest/gtest.h>
 
-#include "cuda/runtime.h"
+#include "cuda/device/runtime.h"
 
 namespace koho::cuda {
 namespace {

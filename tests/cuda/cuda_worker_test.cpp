@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A worker on a GPU: weights drawn on the device are the host's, a sequence's tokens do not depend
+// A worker on a GPU: weights generated on the device are the host's, a sequence's tokens do not depend
 // on its neighbours nor on how a batch is padded, and thousands of steps leave memory as it was.
-// The model is a small synthetic one with tensors large enough to be drawn. KOHO_LEAK_STEPS sets
+// The model is a small synthetic one with tensors large enough to be generated on the device. KOHO_LEAK_STEPS sets
 // the number of steps (10,000).
 #include <algorithm>
 #include <cmath>
@@ -26,14 +26,14 @@
 namespace koho {
 namespace {
 
-constexpr std::int64_t kSeats = 24;
+constexpr std::int64_t kBatchSlots = 24;
 constexpr std::int64_t kContext = 640;
 constexpr std::int64_t kChunk = 256;
 constexpr std::uint64_t kSeed = 7;
 
 /// What a model is loaded for.
 struct Room {
-  std::int64_t seats = kSeats;
+  std::int64_t batch_slots = kBatchSlots;
   std::int64_t context = kContext;
   std::int64_t chunk = kChunk;
   DType kv_dtype = DType::bf16;
@@ -73,7 +73,7 @@ ModelConfig shape() {
 
 /// One sequence's tokens of a step.
 struct Row {
-  std::int64_t seat = 0;
+  std::int64_t batch_slot = 0;
   std::int64_t first = 0;  // position
   std::vector<std::int32_t> ids;
 };
@@ -81,43 +81,43 @@ struct Row {
 class Model {
  public:
   static Result<std::unique_ptr<Model>> load(const ModelSources& sources,
-                                             const DrawnMemory* drawn,
+                                             const SyntheticAddressMap* synthetic,
                                              bool deterministic = false,
                                              const Room& room = {}) {
     KOHO_TRY_ASSIGN(std::unique_ptr<Backend> backend,
-                    make_cuda_backend({.deterministic = deterministic, .drawn = drawn}));
+                    make_cuda_backend({.deterministic = deterministic, .synthetic = synthetic}));
     WorkerSettings settings;
-    settings.load.limits = {.tokens_max = room.chunk + room.seats,
-                            .sequences_max = room.seats,
+    settings.load.limits = {.tokens_max = room.chunk + room.batch_slots,
+                            .sequences_max = room.batch_slots,
                             .context_max = room.context,
-                            .logit_rows_max = room.seats,
+                            .logit_rows_max = room.batch_slots,
                             .vocabulary = 0};
-    settings.load.kv_pages = room.seats * room.pages_each();
+    settings.load.kv_pages = room.batch_slots * room.pages_each();
     settings.load.kv_dtype = room.kv_dtype;
-    settings.counts_slots = room.seats;
+    settings.counts_slots = room.batch_slots;
     settings.tokenizer_tokens = shape().vocab_size;
     KOHO_TRY_ASSIGN(Worker worker, Worker::create(shape(), sources, settings, std::move(backend),
                                                   std::make_unique<OneRank>()));
     return std::unique_ptr<Model>(new Model(std::move(worker), room));
   }
 
-  /// Starts a step; every row's last token is sampled at temperature 1 from its seat's own seed.
+  /// Starts a step; every row's last token is sampled at temperature 1 from its batch slot's own seed.
   Status enqueue(const std::vector<Row>& rows) {
-    std::vector<std::int32_t> ids, positions, starts{0}, contexts, seats, logit_rows, places;
+    std::vector<std::int32_t> ids, positions, starts{0}, contexts, batch_slots, logit_rows, places;
     std::vector<std::int64_t> slots;
     std::vector<SamplingRow> sampling;
     std::int64_t decodes = 0;
     for (const Row& row : rows) {
-      if (row.ids.size() == 1 && decodes == std::ssize(seats)) ++decodes;
+      if (row.ids.size() == 1 && decodes == std::ssize(batch_slots)) ++decodes;
       for (std::size_t i = 0; i < row.ids.size(); ++i) {
         const std::int64_t position = row.first + static_cast<std::int64_t>(i);
         ids.push_back(row.ids[i]);
         positions.push_back(static_cast<std::int32_t>(position));
-        slots.push_back(slot(row.seat, position));
+        slots.push_back(slot(row.batch_slot, position));
       }
       starts.push_back(static_cast<std::int32_t>(ids.size()));
       contexts.push_back(positions.back() + 1);
-      seats.push_back(static_cast<std::int32_t>(row.seat));
+      batch_slots.push_back(static_cast<std::int32_t>(row.batch_slot));
       logit_rows.push_back(static_cast<std::int32_t>(ids.size()) - 1);
       SamplingRow draw;
       draw.seed = 99;
@@ -126,29 +126,30 @@ class Model {
       draw.logprobs = 0;
       sampling.push_back(draw);
       for (std::int64_t i = 0; i < room_.pages_each(); ++i)
-        places.insert(places.end(), {worker_.page_place(row.seat, i),
-                                     static_cast<std::int32_t>(page(row.seat, i))});
+        places.insert(places.end(), {worker_.page_table_index(row.batch_slot, i),
+                                     static_cast<std::int32_t>(page(row.batch_slot, i))});
     }
     return worker_.enqueue({.token_ids = ids,
                             .positions = positions,
                             .slots = slots,
                             .query_starts = starts,
                             .context_lengths = contexts,
-                            .seats = seats,
+                            .batch_slots = batch_slots,
                             .decodes = decodes,
                             .logit_rows = logit_rows,
-                            .sample_seats = seats,
+                            .sample_batch_slots = batch_slots,
                             .sampling = sampling,
                             .biases = {},
                             .masks = {},
-                            .page_places = places,
-                            .output_words = std::exchange(output_words_, {}),
+                            .page_table_updates = places,
+                            .output_record_updates = std::exchange(output_record_updates_, {}),
                             .page_copies = {}});
   }
-  /// From the next step on the seat's output begins anew and ends with `stop`.
-  void begin_output(std::int64_t seat, const std::vector<std::int32_t>& stop) {
+  /// From the next step on the batch slot's output begins anew and ends with `stop`.
+  void begin_output(std::int64_t batch_slot, const std::vector<std::int32_t>& stop) {
     const auto set = [&](std::int32_t word, std::int32_t value) {
-      output_words_.insert(output_words_.end(), {Worker::output_place(seat, word), value});
+      output_record_updates_.insert(output_record_updates_.end(),
+                                    {Worker::output_record_index(batch_slot, word), value});
     };
     set(OutputRecord::kEnded, 0);
     set(OutputRecord::kOutput, 0);
@@ -157,9 +158,9 @@ class Model {
     for (const std::int32_t token : stop) set(at++, token);
     set(at, 0);
   }
-  /// Where a position of a seat lies in the cache.
-  std::int64_t slot(std::int64_t seat, std::int64_t position) const {
-    return page(seat, position / kPageTokens) * kPageTokens + position % kPageTokens;
+  /// Where a position of a batch slot lies in the cache.
+  std::int64_t slot(std::int64_t batch_slot, std::int64_t position) const {
+    return page(batch_slot, position / kPageTokens) * kPageTokens + position % kPageTokens;
   }
   Status finish() { return worker_.finish(output_); }
 
@@ -170,14 +171,14 @@ class Model {
  private:
   Model(Worker worker, const Room& room) : worker_(std::move(worker)), room_(room) {}
 
-  /// Pages of a seat lie apart and in no order.
-  std::int64_t page(std::int64_t seat, std::int64_t index) const {
-    return (room_.pages_each() - 1 - index) * room_.seats + seat;
+  /// Pages of a batch slot lie apart and in no order.
+  std::int64_t page(std::int64_t batch_slot, std::int64_t index) const {
+    return (room_.pages_each() - 1 - index) * room_.batch_slots + batch_slot;
   }
 
   Worker worker_;
   Room room_;
-  std::vector<std::int32_t> output_words_;  // for the next step
+  std::vector<std::int32_t> output_record_updates_;  // for the next step
   StepOutput output_;
 };
 
@@ -197,17 +198,20 @@ class CudaWorker : public ::testing::Test {
 };
 
 TEST_F(CudaWorker, DrawsOnTheDeviceWhatTheHostDraws) {
-  Result<SyntheticWeights> filled = SyntheticWeights::make(shape(), kSeed);
+  Result<HostSyntheticWeights> filled = HostSyntheticWeights::make(shape(), kSeed);
   ASSERT_TRUE(filled.ok()) << filled.error().message;
-  auto drawn = DrawnWeights::make(shape(), kSeed);
-  ASSERT_TRUE(drawn.ok()) << drawn.error().message;
-  DrawnMemory::Place place;
+  auto synthetic = DeviceSyntheticWeights::make(shape(), kSeed);
+  ASSERT_TRUE(synthetic.ok()) << synthetic.error().message;
+  SyntheticAddressMap::Place place;
   ASSERT_TRUE(
-      (*drawn)->find((*drawn)->sources().layers[1].moe->experts[3].gate.weight.data, place));
+      (*synthetic)
+          ->find((*synthetic)->sources().layers[1].moe->experts[3].gate.weight.data, place));
   std::vector<std::vector<float>> logits;
-  for (const DrawnMemory* memory :
-       {static_cast<const DrawnMemory*>(nullptr), static_cast<const DrawnMemory*>(drawn->get())}) {
-    auto model = Model::load(memory != nullptr ? (*drawn)->sources() : filled->sources(), memory);
+  for (const SyntheticAddressMap* memory :
+       {static_cast<const SyntheticAddressMap*>(nullptr),
+        static_cast<const SyntheticAddressMap*>(synthetic->get())}) {
+    auto model =
+        Model::load(memory != nullptr ? (*synthetic)->sources() : filled->sources(), memory);
     ASSERT_TRUE(model.ok()) << model.error().message;
     std::mt19937 random(1);
     const Status status = (*model)->enqueue({{0, 0, random_ids(random, 100)}});
@@ -225,7 +229,7 @@ TEST_F(CudaWorker, DrawsOnTheDeviceWhatTheHostDraws) {
   EXPECT_GT(*std::max_element(logits[0].begin(), logits[0].end()), 0.5F);
 }
 
-/// Tokens and log-probabilities of `steps` decode steps after a prompt, for every seat of a batch.
+/// Tokens and log-probabilities of `steps` decode steps after a prompt, for every batch slot of a batch.
 struct Story {
   std::vector<std::vector<std::int32_t>> ids;
   std::vector<std::vector<float>> logprobs;
@@ -233,13 +237,13 @@ struct Story {
 };
 
 void tell(Model& model,
-          const std::vector<std::int64_t>& seats,
+          const std::vector<std::int64_t>& batch_slots,
           const std::vector<std::vector<std::int32_t>>& prompts,
           int steps,
           Story& story) {
-  story.ids.assign(static_cast<std::size_t>(kSeats), {});
-  story.logprobs.assign(static_cast<std::size_t>(kSeats), {});
-  story.ends.assign(static_cast<std::size_t>(kSeats), {});
+  story.ids.assign(static_cast<std::size_t>(kBatchSlots), {});
+  story.logprobs.assign(static_cast<std::size_t>(kBatchSlots), {});
+  story.ends.assign(static_cast<std::size_t>(kBatchSlots), {});
   const auto note = [&](const std::vector<std::int64_t>& rows) {
     for (std::size_t r = 0; r < rows.size(); ++r) {
       story.ids[static_cast<std::size_t>(rows[r])].push_back(model.output().ids[r]);
@@ -247,17 +251,18 @@ void tell(Model& model,
       story.ends[static_cast<std::size_t>(rows[r])].push_back(model.output().ends[r]);
     }
   };
-  for (const std::int64_t seat : seats) {
-    ASSERT_TRUE(model.enqueue({{seat, 0, prompts[static_cast<std::size_t>(seat)]}}).ok());
+  for (const std::int64_t batch_slot : batch_slots) {
+    ASSERT_TRUE(
+        model.enqueue({{batch_slot, 0, prompts[static_cast<std::size_t>(batch_slot)]}}).ok());
     ASSERT_TRUE(model.finish().ok());
-    note({seat});
+    note({batch_slot});
   }
   const auto decode = [&](int step) {
     std::vector<Row> rows;
-    for (const std::int64_t seat : seats)
-      rows.push_back({seat,
-                      std::ssize(prompts[static_cast<std::size_t>(seat)]) + step,
-                      {take_last_sampled(static_cast<std::int32_t>(seat))}});
+    for (const std::int64_t batch_slot : batch_slots)
+      rows.push_back({batch_slot,
+                      std::ssize(prompts[static_cast<std::size_t>(batch_slot)]) + step,
+                      {take_last_sampled(static_cast<std::int32_t>(batch_slot))}});
     return model.enqueue(rows);
   };
   // One step ahead, as the engine runs.
@@ -268,58 +273,60 @@ void tell(Model& model,
     }
     const Status status = model.finish();
     ASSERT_TRUE(status.ok()) << status.error().message;
-    note(seats);
+    note(batch_slots);
   }
 }
 
-TEST_F(CudaWorker, ASequenceDoesNotSeeItsNeighboursNorThePadding) {
-  auto drawn = DrawnWeights::make(shape(), kSeed);
-  ASSERT_TRUE(drawn.ok());
-  auto model = Model::load((*drawn)->sources(), drawn->get());
+TEST_F(CudaWorker, ASequenceDependsNeitherOnItsBatchNorOnPadding) {
+  auto synthetic = DeviceSyntheticWeights::make(shape(), kSeed);
+  ASSERT_TRUE(synthetic.ok());
+  auto model = Model::load((*synthetic)->sources(), synthetic->get());
   ASSERT_TRUE(model.ok()) << model.error().message;
   std::mt19937 random(2);
   std::vector<std::vector<std::int32_t>> prompts;
-  for (std::int64_t seat = 0; seat < kSeats; ++seat)
+  for (std::int64_t batch_slot = 0; batch_slot < kBatchSlots; ++batch_slot)
     prompts.push_back(random_ids(random, 1 + static_cast<std::int64_t>(random() % 90)));
   constexpr int kSteps = 40;
-  std::vector<Story> alone(static_cast<std::size_t>(kSeats));
-  for (std::int64_t seat = 0; seat < kSeats; ++seat)
-    tell(**model, {seat}, prompts, kSteps, alone[static_cast<std::size_t>(seat)]);
-  std::vector<std::int64_t> seats(static_cast<std::size_t>(kSeats));
-  std::iota(seats.begin(), seats.end(), 0);
+  std::vector<Story> alone(static_cast<std::size_t>(kBatchSlots));
+  for (std::int64_t batch_slot = 0; batch_slot < kBatchSlots; ++batch_slot)
+    tell(**model, {batch_slot}, prompts, kSteps, alone[static_cast<std::size_t>(batch_slot)]);
+  std::vector<std::int64_t> batch_slots(static_cast<std::size_t>(kBatchSlots));
+  std::iota(batch_slots.begin(), batch_slots.end(), 0);
   for (const std::size_t batch : {2U, 3U, 7U, 11U, 24U}) {
-    std::shuffle(seats.begin(), seats.end(), random);
-    const std::vector<std::int64_t> some(seats.begin(), seats.begin() + static_cast<int>(batch));
+    std::shuffle(batch_slots.begin(), batch_slots.end(), random);
+    const std::vector<std::int64_t> some(batch_slots.begin(),
+                                         batch_slots.begin() + static_cast<int>(batch));
     Story together;
     tell(**model, some, prompts, kSteps, together);
-    for (const std::int64_t seat : some) {
-      const auto s = static_cast<std::size_t>(seat);
-      EXPECT_EQ(together.ids[s], alone[s].ids[s]) << "seat " << seat << " in a batch of " << batch;
+    for (const std::int64_t batch_slot : some) {
+      const auto s = static_cast<std::size_t>(batch_slot);
+      EXPECT_EQ(together.ids[s], alone[s].ids[s])
+          << "batch slot " << batch_slot << " in a batch of " << batch;
       EXPECT_EQ(together.logprobs[s], alone[s].logprobs[s]);
     }
   }
 }
 
 TEST_F(CudaWorker, AnOutputEndsOnTheDeviceAndItsRowIsFrozen) {
-  auto drawn = DrawnWeights::make(shape(), kSeed);
-  ASSERT_TRUE(drawn.ok());
+  auto synthetic = DeviceSyntheticWeights::make(shape(), kSeed);
+  ASSERT_TRUE(synthetic.ok());
   for (const bool deterministic : {false, true}) {
-    auto model = Model::load((*drawn)->sources(), drawn->get(), deterministic);
+    auto model = Model::load((*synthetic)->sources(), synthetic->get(), deterministic);
     ASSERT_TRUE(model.ok()) << model.error().message;
     std::mt19937 random(6);
     std::vector<std::vector<std::int32_t>> prompts;
-    std::vector<std::int64_t> seats;
-    for (std::int64_t seat = 0; seat < kSeats; ++seat) {
+    std::vector<std::int64_t> batch_slots;
+    for (std::int64_t batch_slot = 0; batch_slot < kBatchSlots; ++batch_slot) {
       prompts.push_back(random_ids(random, 1 + static_cast<std::int64_t>(random() % 90)));
-      seats.push_back(seat);
+      batch_slots.push_back(batch_slot);
     }
     constexpr int kSteps = 30;
     Story whole;
-    tell(**model, seats, prompts, kSteps, whole);
+    tell(**model, batch_slots, prompts, kSteps, whole);
 
-    // Every second seat stops at one to three of the tokens that it drew.
-    std::vector<std::size_t> lengths(seats.size(), whole.ids[0].size());
-    for (std::size_t s = 0; s < seats.size(); ++s) {
+    // Every second batch slot stops at one to three of the tokens that it drew.
+    std::vector<std::size_t> lengths(batch_slots.size(), whole.ids[0].size());
+    for (std::size_t s = 0; s < batch_slots.size(); ++s) {
       const std::vector<std::int32_t>& ids = whole.ids[s];
       std::vector<std::int32_t> stop;
       if (s % 2 == 1) {
@@ -328,23 +335,23 @@ TEST_F(CudaWorker, AnOutputEndsOnTheDeviceAndItsRowIsFrozen) {
         const auto first = std::search(ids.begin(), ids.end(), stop.begin(), stop.end());
         lengths[s] = static_cast<std::size_t>(first - ids.begin()) + stop.size();
       }
-      (*model)->begin_output(seats[s], stop);
+      (*model)->begin_output(batch_slots[s], stop);
     }
     Worker& worker = (*model)->worker();
     const TensorView cache = worker.model().kv_cache().layer(0).k;  // [pages, heads, 64, width]
     std::vector<std::byte> bytes(static_cast<std::size_t>(cache.bytes()));
     ASSERT_TRUE(worker.backend().upload(cache, bytes).ok());
     Story stopped;
-    tell(**model, seats, prompts, kSteps, stopped);
+    tell(**model, batch_slots, prompts, kSteps, stopped);
     ASSERT_TRUE(worker.backend().download(bytes, cache).ok());
-    const auto is_stored = [&](std::int64_t seat, std::int64_t position) {
-      const std::int64_t slot = (*model)->slot(seat, position);
+    const auto is_stored = [&](std::int64_t batch_slot, std::int64_t position) {
+      const std::int64_t slot = (*model)->slot(batch_slot, position);
       const std::int64_t row = cache.stride(2) * dtype_bytes(cache.dtype);
       const std::int64_t at = slot / kPageTokens * cache.size(1) * kPageTokens + slot % kPageTokens;
       const auto begin = bytes.begin() + at * row;
       return std::any_of(begin, begin + row, [](std::byte byte) { return byte != std::byte{0}; });
     };
-    for (std::size_t s = 0; s < seats.size(); ++s) {
+    for (std::size_t s = 0; s < batch_slots.size(); ++s) {
       const auto prompt = std::ssize(prompts[s]);
       for (std::size_t i = 0; i < whole.ids[s].size(); ++i) {
         // Token i + 1 is drawn from position prompt + i, which token i is stored at.
@@ -353,13 +360,14 @@ TEST_F(CudaWorker, AnOutputEndsOnTheDeviceAndItsRowIsFrozen) {
         const RowEnd expected = goes_on               ? RowEnd::none
                                 : i + 1 == lengths[s] ? RowEnd::ended
                                                       : RowEnd::frozen;
-        EXPECT_EQ(stopped.ends[s][i], expected) << "seat " << s << ", token " << i;
+        EXPECT_EQ(stopped.ends[s][i], expected) << "batch slot " << s << ", token " << i;
         if (expected != RowEnd::frozen) {
-          EXPECT_EQ(stopped.ids[s][i], whole.ids[s][i]) << "seat " << s << ", token " << i;
-          EXPECT_EQ(stopped.logprobs[s][i], whole.logprobs[s][i]) << "seat " << s;
+          EXPECT_EQ(stopped.ids[s][i], whole.ids[s][i]) << "batch slot " << s << ", token " << i;
+          EXPECT_EQ(stopped.logprobs[s][i], whole.logprobs[s][i]) << "batch slot " << s;
         }
         if (i + 1 < whole.ids[s].size()) {
-          EXPECT_EQ(is_stored(seats[s], position), goes_on) << "seat " << s << ", token " << i;
+          EXPECT_EQ(is_stored(batch_slots[s], position), goes_on)
+              << "batch slot " << s << ", token " << i;
         }
       }
     }
@@ -369,14 +377,14 @@ TEST_F(CudaWorker, AnOutputEndsOnTheDeviceAndItsRowIsFrozen) {
 /// The token after `prompt` and its log-probability, computed in chunks of the given sizes; chunks
 /// of one token are decodes, beside another sequence's.
 std::pair<std::int32_t, float> after(Model& model,
-                                     std::int64_t seat,
+                                     std::int64_t batch_slot,
                                      const std::vector<std::int32_t>& prompt,
                                      const std::vector<std::int64_t>& chunks) {
   std::int64_t at = 0;
   for (const std::int64_t chunk : chunks) {
     const auto begin = prompt.begin() + static_cast<std::ptrdiff_t>(at);
-    std::vector<Row> rows{{seat, at, {begin, begin + static_cast<std::ptrdiff_t>(chunk)}}};
-    if (chunk == 1) rows.push_back({(seat + 1) % model.room().seats, 0, {prompt[0]}});
+    std::vector<Row> rows{{batch_slot, at, {begin, begin + static_cast<std::ptrdiff_t>(chunk)}}};
+    if (chunk == 1) rows.push_back({(batch_slot + 1) % model.room().batch_slots, 0, {prompt[0]}});
     EXPECT_TRUE(model.enqueue(rows).ok());
     EXPECT_TRUE(model.finish().ok());
     at += chunk;
@@ -396,17 +404,17 @@ int differing(Model& model) {
     const auto first = after(model, round, prompt, ways[0]);
     bool differs = false;
     for (const std::vector<std::int64_t>& way : ways)
-      differs = differs || after(model, (round + 5) % kSeats, prompt, way) != first;
+      differs = differs || after(model, (round + 5) % kBatchSlots, prompt, way) != first;
     found += differs ? 1 : 0;
   }
   return found;
 }
 
 TEST_F(CudaWorker, DeterministicBitsDoNotDependOnChunksNorOnDecoding) {
-  auto drawn = DrawnWeights::make(shape(), kSeed);
-  ASSERT_TRUE(drawn.ok());
+  auto synthetic = DeviceSyntheticWeights::make(shape(), kSeed);
+  ASSERT_TRUE(synthetic.ok());
   for (const bool deterministic : {true, false}) {
-    auto model = Model::load((*drawn)->sources(), drawn->get(), deterministic);
+    auto model = Model::load((*synthetic)->sources(), synthetic->get(), deterministic);
     ASSERT_TRUE(model.ok()) << model.error().message;
     const int found = differing(**model);
     std::printf("%s: %d of 24 prompts end in other bits by their chunks\n",
@@ -420,14 +428,14 @@ TEST_F(CudaWorker, DeterministicBitsDoNotDependOnChunksNorOnDecoding) {
 /// The largest context: what its last token is followed by does not depend on the way there, in
 /// pages of either kind. (Attention over 131,072 tokens against float64: the operator cases.)
 TEST_F(CudaWorker, TheLongestContextEndsInTheSameBitsHoweverItCame) {
-  auto drawn = DrawnWeights::make(shape(), kSeed);
-  ASSERT_TRUE(drawn.ok());
+  auto synthetic = DeviceSyntheticWeights::make(shape(), kSeed);
+  ASSERT_TRUE(synthetic.ok());
   constexpr std::int64_t kLongest = 131072;
   std::mt19937 random(5);
   const std::vector<std::int32_t> prompt = random_ids(random, kLongest);
   for (const DType dtype : {DType::bf16, DType::f8_e4m3}) {
-    const Room room{.seats = 2, .context = kLongest, .chunk = 8192, .kv_dtype = dtype};
-    auto model = Model::load((*drawn)->sources(), drawn->get(), true, room);
+    const Room room{.batch_slots = 2, .context = kLongest, .chunk = 8192, .kv_dtype = dtype};
+    auto model = Model::load((*synthetic)->sources(), synthetic->get(), true, room);
     ASSERT_TRUE(model.ok()) << model.error().message;
     const auto whole = after(**model, 0, prompt, std::vector<std::int64_t>(16, 8192));
     std::vector<std::int64_t> chunks(26, 5000);  // then the rest, its last tokens one by one
@@ -440,29 +448,30 @@ TEST_F(CudaWorker, TheLongestContextEndsInTheSameBitsHoweverItCame) {
 }
 
 TEST_F(CudaWorker, ThousandsOfStepsLeaveDeviceMemoryAsItWas) {
-  auto drawn = DrawnWeights::make(shape(), kSeed);
-  ASSERT_TRUE(drawn.ok());
-  auto model = Model::load((*drawn)->sources(), drawn->get());
+  auto synthetic = DeviceSyntheticWeights::make(shape(), kSeed);
+  ASSERT_TRUE(synthetic.ok());
+  auto model = Model::load((*synthetic)->sources(), synthetic->get());
   ASSERT_TRUE(model.ok()) << model.error().message;
   Backend& backend = (*model)->worker().backend();
   const auto steps =
       static_cast<int>(testing::number_from_environment("KOHO_LEAK_STEPS", 10000, 1));
   std::mt19937 random(3);
-  std::vector<std::int64_t> lengths(static_cast<std::size_t>(kSeats));  // tokens cached
+  std::vector<std::int64_t> lengths(static_cast<std::size_t>(kBatchSlots));  // tokens cached
   // From the first step on: kernels are loaded, and libraries have seen the shapes.
   const Result<MemoryUse> before = backend.memory_use();
   ASSERT_TRUE(before.ok());
   for (int step = 0; step < steps; ++step) {
-    // Decodes of some seats, now and then a prompt in the same step.
+    // Decodes of some batch slots, now and then a prompt in the same step.
     std::vector<Row> rows;
     std::int64_t idle = -1;
-    for (std::int64_t seat = 0; seat < kSeats; ++seat) {
-      std::int64_t& length = lengths[static_cast<std::size_t>(seat)];
+    for (std::int64_t batch_slot = 0; batch_slot < kBatchSlots; ++batch_slot) {
+      std::int64_t& length = lengths[static_cast<std::size_t>(batch_slot)];
       if (length == kContext) length = 0;  // ended
       if (length == 0) {
-        idle = seat;
+        idle = batch_slot;
       } else if (random() % 4 != 0) {
-        rows.push_back({seat, length++, {take_last_sampled(static_cast<std::int32_t>(seat))}});
+        rows.push_back(
+            {batch_slot, length++, {take_last_sampled(static_cast<std::int32_t>(batch_slot))}});
       }
     }
     if (idle >= 0 && (rows.empty() || random() % 8 == 0)) {

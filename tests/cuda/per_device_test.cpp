@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Facts of kernels are kept for each GPU apart. No GPU: the test says which one is current.
-#include "cuda/per_device.h"
+#include "cuda/device/per_device.h"
 
 #include <gtest/gtest.h>
 

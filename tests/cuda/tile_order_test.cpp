@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Orders of a prompt's tiles: each tile is drawn once, and simulated, none is worse than longest
 // first. No GPU.
-#include "cuda/tile_order.h"
+#include "cuda/attention/tile_order.h"
 
 #include <set>
 
@@ -10,17 +10,17 @@
 namespace koho::cuda {
 namespace {
 
-PromptTiles prompt_of(int tokens, int group, int heads) {
+PrefillTiles prompt_of(int tokens, int group, int heads) {
   return {.tiles = (tokens * group + 127) / 128,
           .heads = heads,
           .group = group,
           .multiprocessors = 132};
 }
 
-TEST(TileOrder, DrawsEachTileOnceAndEndsNoLater) {
+TEST(TileOrder, TakesEachTileOnceAndEndsNoLater) {
   for (const int heads : {1, 2})
     for (int tokens = 1; tokens < 9000; tokens += 479) {
-      const PromptTiles prompt = prompt_of(tokens, 12, heads);
+      const PrefillTiles prompt = prompt_of(tokens, 12, heads);
       const TileOrder order = find_tile_order(prompt);
       const int all = prompt.tiles * heads;
       std::set<int> drawn;
@@ -28,14 +28,15 @@ TEST(TileOrder, DrawsEachTileOnceAndEndsNoLater) {
       EXPECT_EQ(static_cast<int>(drawn.size()), all);
       EXPECT_EQ(*drawn.begin(), 0);
       EXPECT_EQ(*drawn.rbegin(), all - 1);
-      EXPECT_LE(simulated_end(prompt, order, 1.0F), simulated_end(prompt, {}, 1.0F)) << tokens;
+      EXPECT_LE(simulated_makespan(prompt, order, 1.0F), simulated_makespan(prompt, {}, 1.0F))
+          << tokens;
     }
 }
 
 TEST(TileOrder, EvensOutThreeTilesAMultiprocessor) {
-  const PromptTiles prompt = prompt_of(4096, 12, 1);
-  EXPECT_GT(simulated_end(prompt, {}, 1.2F), 1.09F);
-  EXPECT_LT(simulated_end(prompt, find_tile_order(prompt), 1.2F), 1.03F);
+  const PrefillTiles prompt = prompt_of(4096, 12, 1);
+  EXPECT_GT(simulated_makespan(prompt, {}, 1.2F), 1.09F);
+  EXPECT_LT(simulated_makespan(prompt, find_tile_order(prompt), 1.2F), 1.03F);
 }
 
 }  // namespace

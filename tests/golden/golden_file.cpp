@@ -87,7 +87,7 @@ Result<std::map<std::string, CheckpointFacts>> read_golden_facts() {
     for (const auto& [name, found] : json.at("checkpoints").items()) {
       CheckpointFacts& checkpoint = facts[name];
       checkpoint.noise = found.at("noise");
-      checkpoint.unquantised_to_bf16_run = found.value("unquantised_to_bf16_run", 0.0);
+      checkpoint.unquantized_to_bf16_run = found.value("unquantized_to_bf16_run", 0.0);
       for (const auto& [file, length_and_crc] : found.at("files").items())
         checkpoint.files[file] = {length_and_crc.at(0), length_and_crc.at(1)};
     }

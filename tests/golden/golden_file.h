@@ -46,7 +46,7 @@ class GoldenFile {
 struct CheckpointFacts {
   std::map<std::string, std::pair<std::uint64_t, std::uint32_t>> files;  // length and CRC-32
   double noise = 0.0;  // median distance of the reference's bf16 run from its f32 run
-  double unquantised_to_bf16_run =
+  double unquantized_to_bf16_run =
       0.0;  // of the bf16 run without activation quantisation, in noise
 };
 

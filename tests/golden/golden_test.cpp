@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // koho's logits and greedy tokens against the reference's, by the rules of docs/goldens.md, on
-// every machine of this program (machines.h). The rules' factors are the project's acceptance
+// every machine of this program (backends.h). The rules' factors are the project's acceptance
 // criteria; the distances they bound are the reference's own rounding noise, committed with its
 // outputs.
 #include <algorithm>
@@ -16,10 +16,10 @@
 #include <gtest/gtest.h>
 
 #include "base/mapped_file.h"
+#include "tests/golden/backends.h"
 #include "tests/golden/distance.h"
 #include "tests/golden/golden_file.h"
 #include "tests/golden/koho_model.h"
-#include "tests/golden/machines.h"
 #include "tests/support/random_checkpoint.h"
 #include "tests/support/temporary_directory.h"
 
@@ -62,10 +62,10 @@ std::string describe(const std::optional<Difference>& difference, std::size_t to
                      difference->step, difference->gap, difference->noise);
 }
 
-class Golden : public ::testing::TestWithParam<Machine> {};
+class Golden : public ::testing::TestWithParam<GoldenBackend> {};
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Golden);  // without a GPU
 
-void check_random_checkpoint(const RandomCheckpointSpec& spec, const Machine& machine) {
+void check_random_checkpoint(const RandomCheckpointSpec& spec, const GoldenBackend& machine) {
   SCOPED_TRACE(spec.name);
   const TemporaryDirectory directory;
   write_random_checkpoint(directory.path(), spec);
@@ -148,10 +148,10 @@ TEST_P(Golden, GreedyTokensOfTheTrainedModelAreTheReferences) {
 
 INSTANTIATE_TEST_SUITE_P(EveryMachine,
                          Golden,
-                         ::testing::ValuesIn(golden_machines()),
+                         ::testing::ValuesIn(golden_backends()),
                          [](const auto& machine) { return machine.param.name; });
 
-TEST(GoldenFacts, AForgottenActivationQuantisationWouldShow) {
+TEST(GoldenFacts, AMissingActivationQuantizationWouldShow) {
   const Result<std::string> text = read_file(golden_path("checkpoints.json"), 1 << 20);
   ASSERT_TRUE(text.ok()) << text.error().message;
   const auto specs = parse_random_checkpoints(*text);
@@ -162,7 +162,7 @@ TEST(GoldenFacts, AForgottenActivationQuantisationWouldShow) {
   for (const RandomCheckpointSpec& spec : *specs) {
     if (!spec.one_layer_fp8()) continue;
     ++one_layer;
-    EXPECT_GE(facts->at(spec.name).unquantised_to_bf16_run, kForgottenFactor) << spec.name;
+    EXPECT_GE(facts->at(spec.name).unquantized_to_bf16_run, kForgottenFactor) << spec.name;
   }
   EXPECT_GE(one_layer, 2);
 }

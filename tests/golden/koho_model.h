@@ -33,9 +33,9 @@ class KohoModel {
   std::int64_t vocabulary() const;
 
  private:
-  struct Parts;
-  explicit KohoModel(std::unique_ptr<Parts> parts);
-  std::unique_ptr<Parts> parts_;
+  struct Impl;
+  explicit KohoModel(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace koho::testing

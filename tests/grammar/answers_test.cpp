@@ -108,7 +108,7 @@ class ConstrainedAnswers : public ::testing::Test {
     conversation.messages.push_back(message);
     Request made = runtime_->default_request();
     made.prompt = *runtime_->text()->encode(conversation);
-    made.begins_in_reasoning = made.prompt.back() == made.reasoning_begin;
+    made.starts_in_reasoning = made.prompt.back() == made.reasoning_begin;
     made.sampling.temperature = 1.0;
     made.sampling.top_p = 1.0;
     made.sampling.top_k = 0;
@@ -177,7 +177,7 @@ TEST_F(ConstrainedAnswers, AreValidWheneverTheyEndByThemselves) {
   EXPECT_GE(stopped * 10, static_cast<int>(streams.size()) * (all ? 9 : 5));
 }
 
-TEST_F(ConstrainedAnswers, BeginBehindTheThoughts) {
+TEST_F(ConstrainedAnswers, BeginAfterTheReasoning) {
   for (const bool thinking : {true, false}) {
     Request made = request("What is 2 + 3?", thinking, 256);
     made.sampling.seed = 7;
@@ -271,7 +271,7 @@ TEST_F(ConstrainedAnswers, ForcedToolCallsParseWithValidArguments) {
   EXPECT_GE(with_arguments, 4);
 }
 
-TEST_F(ConstrainedAnswers, AreOfTheFormOrCallTools) {
+TEST_F(ConstrainedAnswers, FollowTheFormatOrCallTools) {
   const std::string form =
       R"({"type":"object","properties":{"city":{"type":"string","maxLength":12},"warm":{"type":"boolean"}},"required":["city"]})";
   const std::string weather =
@@ -284,8 +284,8 @@ TEST_F(ConstrainedAnswers, AreOfTheFormOrCallTools) {
   const Result<json::Value> form_schema = json::parse(form);
   const Result<json::Value> weather_schema = json::parse(weather);
   const Constraint constraint =
-      Constraint::either({Constraint::json_schema(form),
-                          Constraint::tool_calls(tools, Constraint::Calls::instead_of_text)});
+      Constraint::union_of({Constraint::json_schema(form),
+                            Constraint::tool_calls(tools, Constraint::Calls::instead_of_text)});
   std::vector<std::shared_ptr<OutputStream>> streams;
   for (int i = 0; i < 16; ++i) {
     Request made = request(i % 2 == 0 ? "What is the weather in Paris?"

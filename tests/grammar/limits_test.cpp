@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "grammar/grammar_compiler.h"
-#include "grammar/xgrammar_border.h"
+#include "grammar/xgrammar_adapter.h"
 
 namespace koho {
 namespace {
@@ -188,11 +188,11 @@ TEST(GrammarLimits, ATimeLimitIsKept) {
 
 TEST(GrammarLimits, AnInterruptedCompilationHarmsNothing) {
   const auto vocabulary =
-      XgrammarBorder::read_vocabulary(tiny_tokenizer(), tiny_tokenizer().vocab_size());
+      XgrammarAdapter::read_vocabulary(tiny_tokenizer(), tiny_tokenizer().vocab_size());
   ASSERT_TRUE(vocabulary.ok());
   GrammarLimits limits;
   limits.compile_us_max = 60'000'000;
-  XgrammarBorder border(tiny_tokenizer(), *vocabulary, limits);
+  XgrammarAdapter adapter(tiny_tokenizer(), *vocabulary, limits);
   const std::vector<Constraint> list{
       Constraint::json_schema(
           R"({"type":"object","properties":{"a":{"type":"integer","minimum":3,"maximum":17},"b":{"enum":["x","y"]}},"required":["a"]})"),
@@ -204,13 +204,13 @@ TEST(GrammarLimits, AnInterruptedCompilationHarmsNothing) {
     // Every early allocation, then ever rarer ones.
     std::uint64_t interrupted = 0;
     for (std::uint64_t at = 1; at < 1'000'000; at += 1 + at / 16) {
-      const auto grammar = border.compile(constraint, at);
+      const auto grammar = adapter.compile(constraint, at);
       if (grammar.ok()) break;
       ++interrupted;
       ASSERT_EQ(grammar_error_code(grammar.error()), kGrammarTooComplex) << grammar.error().message;
     }
     EXPECT_GT(interrupted, 20U);
-    EXPECT_TRUE(border.compile(constraint).ok());
+    EXPECT_TRUE(adapter.compile(constraint).ok());
   }
 }
 

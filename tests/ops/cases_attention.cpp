@@ -9,7 +9,7 @@
 #include "ops/cases.h"
 #include "ops/compare.h"
 #include "ops/device_array.h"
-#include "ops/twin.h"
+#include "ops/reference.h"
 
 namespace koho::testing {
 namespace {
@@ -34,8 +34,9 @@ struct Step {
   std::vector<Sequence> sequences;
   std::int64_t pages = 0;
   std::int64_t decodes = 0;
-  bool codes = false;
-  bool sparse = false;  // half of v's codes are zero, so that small weights make up some elements
+  bool quantized = false;
+  bool sparse =
+      false;  // half of v's quantised values are zero, so that small weights make up some elements
 
   std::int64_t tokens() const {
     std::int64_t sum = 0;
@@ -67,10 +68,10 @@ void place_pages(Random& random, Step& step) {
 }
 
 /// A chunk of a prompt beside cached context, of several tiles, and often a fork of it.
-Step random_prompt_step(Random& random, bool codes) {
+Step random_prompt_step(Random& random, bool quantized) {
   Step step;
-  step.codes = codes;
-  step.sparse = codes && random.chance(0.3);
+  step.quantized = quantized;
+  step.sparse = quantized && random.chance(0.3);
   const std::int64_t kv_heads = random.integer(1, 2);
   step.heads = {kv_heads * random.pick({1, 2, 3}), kv_heads, 128, 64};
   const std::int64_t context = random.integer(130, 700);
@@ -85,10 +86,10 @@ Step random_prompt_step(Random& random, bool codes) {
   return step;
 }
 
-Step random_step(Random& random, bool codes) {
+Step random_step(Random& random, bool quantized) {
   Step step;
-  step.codes = codes;
-  step.sparse = codes && random.chance(0.3);
+  step.quantized = quantized;
+  step.sparse = quantized && random.chance(0.3);
   step.heads.kv_heads = random.integer(1, 3);
   step.heads.query_heads = step.heads.kv_heads * random.pick({1, 2, 3, 4, 5, 12});
   step.heads.width = random.pick({16, 64, 128, 128, 128, 80});
@@ -108,9 +109,9 @@ Step random_step(Random& random, bool codes) {
 }
 
 /// Contexts of many pages: several long ones, very many of some pages; or very many short ones.
-Step random_long_step(Random& random, bool codes) {
+Step random_long_step(Random& random, bool quantized) {
   Step step;
-  step.codes = codes;
+  step.quantized = quantized;
   step.heads.width = 128;
   const double kind = random.uniform();
   if (kind < 0.06) {  // more items than two a multiprocessor, rows of GLM-4.7 whole and by TP4
@@ -139,10 +140,10 @@ Step random_long_step(Random& random, bool codes) {
 /// Chunks of so many prompts beside a few decodes that there are more tiles than multiprocessors,
 /// of unequal lengths: most of one row, some of several tiles, often one with a context so long
 /// that not all of them can be widened at once.
-Step random_crowd_step(Random& random, bool codes) {
+Step random_full_batch_step(Random& random, bool quantized) {
   Step step;
-  step.codes = codes;
-  step.sparse = codes && random.chance(0.3);
+  step.quantized = quantized;
+  step.sparse = quantized && random.chance(0.3);
   step.heads = {24, 2, 128, 64};
   step.decodes = random.integer(0, 3);
   for (std::int64_t i = 0; i < step.decodes; ++i)
@@ -172,7 +173,7 @@ std::int64_t cache_row(const Step& step,
 }
 
 Cache random_cache(Random& random, const Step& step) {
-  const DType dtype = step.codes ? DType::f8_e4m3 : DType::bf16;
+  const DType dtype = step.quantized ? DType::f8_e4m3 : DType::bf16;
   const std::int64_t width = step.heads.width;
   const Shape shape{step.pages, step.heads.kv_heads, kPageTokens, width};
   const Shape scales{step.pages, step.heads.kv_heads, kPageTokens};
@@ -187,14 +188,14 @@ Cache random_cache(Random& random, const Step& step) {
       const auto draw = [&](HostTensor& tensor, HostTensor& tensor_scales) {
         const bool zeros = step.sparse && &tensor == &cache.v;
         const HostTensor rows =
-            step.codes ? random_codes(random, {sequence.context, width}, spread)
-                       : random_values(random, dtype, {sequence.context, width}, spread);
+            step.quantized ? random_quantized(random, {sequence.context, width}, spread)
+                           : random_values(random, dtype, {sequence.context, width}, spread);
         for (std::int64_t token = 0; token < sequence.context; ++token) {
           const std::int64_t at = cache_row(step, sequence, token, head);
           for (std::int64_t i = 0; i < width; ++i)
             tensor.set(at * width + i,
                        zeros && random.chance(0.5) ? 0.0 : rows.at(token * width + i));
-          if (step.codes) tensor_scales.set(at, 0.01 * std::exp(random.normal()));
+          if (step.quantized) tensor_scales.set(at, 0.01 * std::exp(random.normal()));
         }
       };
       draw(cache.k, cache.k_scales);
@@ -212,13 +213,13 @@ Cache random_cache(Random& random, const Step& step) {
 
 /// The cache on the device.
 struct DeviceCache {
-  DeviceCache(Backend& backend, const Cache& cache, bool codes)
+  DeviceCache(Backend& backend, const Cache& cache, bool quantized)
       : k(backend, cache.k),
         v(backend, cache.v),
         k_scales(backend, cache.k_scales),
         v_scales(backend, cache.v_scales),
         kv{k.view(), v.view(), {}, {}} {
-    if (!codes) return;
+    if (!quantized) return;
     kv.k_scales = k_scales.view();
     kv.v_scales = v_scales.view();
   }
@@ -308,13 +309,13 @@ Attended attend(const Step& step,
       sum += product;
       magnitude += std::fabs(product);
     }
-    const double scale = (step.codes ? cache.k_scales.at(at) : 1.0) / std::sqrt(double(width));
+    const double scale = (step.quantized ? cache.k_scales.at(at) : 1.0) / std::sqrt(double(width));
     scores.push_back(sum * scale);
     score_errors.push_back(static_cast<double>(width + 8) * 0x1p-23 * magnitude * scale);
   }
   const double largest = *std::max_element(scores.begin(), scores.end());
   double largest_scale = 0.0;
-  for (std::int64_t token = 0; step.codes && token < visible; ++token)
+  for (std::int64_t token = 0; step.quantized && token < visible; ++token)
     largest_scale =
         std::max(largest_scale, cache.v_scales.at(cache_row(step, sequence, token, kv_head)));
   double total = 0.0;
@@ -335,7 +336,7 @@ Attended attend(const Step& step,
     total += share;
     total_error.add(share_error);
     total_error.add_uniform(share * weight_error);
-    const double scale = step.codes ? cache.v_scales.at(at) : 1.0;
+    const double scale = step.quantized ? cache.v_scales.at(at) : 1.0;
     for (std::int64_t i = 0; i < width; ++i) {
       Element& element = elements[static_cast<std::size_t>(i)];
       const double code = cache.v.at(at * width + i);
@@ -344,7 +345,7 @@ Attended attend(const Step& step,
       element.error.add(share_error * std::fabs(value));
       element.error.add_uniform(share * weight_error * std::fabs(value));
       element.error.add(kTiniest * std::fabs(value));
-      if (step.codes)
+      if (step.quantized)
         element.error.add(options.attention_weight_step * largest_scale * std::fabs(code));
       element.magnitude.add(share * std::fabs(value));
     }
@@ -366,10 +367,10 @@ Attended attend(const Step& step,
 std::string run_attention(Backend& backend,
                           std::uint64_t seed,
                           const OpCaseOptions& options,
-                          bool codes,
-                          Step (*draw)(Random& random, bool codes)) {
+                          bool quantized,
+                          Step (*draw)(Random& random, bool quantized)) {
   Random random(seed);
-  const Step step = draw(random, codes);
+  const Step step = draw(random, quantized);
   const Cache cache = random_cache(random, step);
   const HeadShape& heads = step.heads;
   const std::int64_t tokens = step.tokens();
@@ -377,7 +378,7 @@ std::string run_attention(Backend& backend,
                                      random.chance(0.8) ? Spread::normal : Spread::outliers);
   const DeviceStep arrays(backend, step);
   const DeviceArray q_array(backend, q);
-  const DeviceCache placed(backend, cache, codes);
+  const DeviceCache placed(backend, cache, quantized);
   std::string faults = fault_of("reserve", backend.reserve({.tokens_max = tokens,
                                                             .sequences_max = arrays.batch.sequences,
                                                             .context_max = arrays.batch.context_max,
@@ -400,7 +401,7 @@ std::string run_attention(Backend& backend,
         bounds.insert(bounds.end(), one.bounds.begin(), one.bounds.end());
       }
   const HostTensor got = out.values.get();
-  faults += compare_bounds("out", got, expected, bounds, heads.width) + out.check_quantised("out") +
+  faults += compare_bounds("out", got, expected, bounds, heads.width) + out.check_quantized("out") +
             out.guard_fault("out");
   if (step.decodes > 0 && random.chance(0.5)) {
     // A sequence that has ended has no context, and the others the same bits.
@@ -432,8 +433,8 @@ std::string run_attention(Backend& backend,
     global += step.sequences[static_cast<std::size_t>(s)].queries;
   Step alone;
   alone.heads = heads;
-  alone.codes = codes;
-  alone.decodes = options.decode_as_prefill || chosen < step.decodes ? 1 : 0;
+  alone.quantized = quantized;
+  alone.decodes = options.decode_matches_prefill || chosen < step.decodes ? 1 : 0;
   alone.sequences = {{sequence.context - sequence.queries + query + 1, 1, {}}};
   alone.pages = ceil_div(alone.sequences[0].context, kPageTokens) + 1;
   for (std::int64_t page = alone.pages - 1; page > 0; --page)
@@ -455,7 +456,7 @@ std::string run_attention(Backend& backend,
   HostTensor q_row(DType::bf16, {1, heads.query_heads, heads.width});
   for (std::int64_t i = 0; i < row_width; ++i) q_row.set(i, q.at(global * row_width + i));
   const DeviceArray q_alone(backend, q_row);
-  const DeviceCache placed_moved(backend, moved, codes);
+  const DeviceCache placed_moved(backend, moved, quantized);
   const DeviceActivation one(backend, 1, row_width, with_values({}));
   faults += fault_of("attention", backend.attention(one.view(), q_alone.view(), placed_moved.kv,
                                                     alone_arrays.batch, heads));
@@ -469,7 +470,7 @@ Cache long_cache(Random& random,
                  const std::vector<double>& direction,
                  const std::vector<std::int64_t>& marked) {
   constexpr std::int64_t kDrawn = 4096;
-  const DType dtype = step.codes ? DType::f8_e4m3 : DType::bf16;
+  const DType dtype = step.quantized ? DType::f8_e4m3 : DType::bf16;
   const std::int64_t width = step.heads.width;
   const std::int64_t bytes = dtype_bytes(dtype);
   const Sequence& sequence = step.sequences[0];
@@ -479,10 +480,10 @@ Cache long_cache(Random& random,
               HostTensor(DType::f32, scales)};
   for (HostTensor* tensor : {&cache.k, &cache.v, &cache.k_scales, &cache.v_scales})
     std::fill(tensor->bytes.begin(), tensor->bytes.end(), std::byte{0xFF});
-  const HostTensor drawn = step.codes
-                               ? random_codes(random, {kDrawn / width, width}, Spread::normal)
+  const HostTensor drawn = step.quantized
+                               ? random_quantized(random, {kDrawn / width, width}, Spread::normal)
                                : random_values(random, dtype, {1, kDrawn}, Spread::normal);
-  // The largest of a drawn row's codes is near 448, some 3 deviations.
+  // The largest of a drawn row's quantised values is near 448, some 3 deviations.
   const auto random_scale = [&] { return 3.0 / 448.0 * std::exp(0.3 * random.normal()); };
   for (std::int64_t token = 0; token < sequence.context; ++token) {
     const std::int64_t at = cache_row(step, sequence, token, 0);
@@ -495,7 +496,7 @@ Cache long_cache(Random& random,
                       bytes, row + j * bytes);
       }
     }
-    if (!step.codes) continue;
+    if (!step.quantized) continue;
     cache.k_scales.set(at, random_scale());
     cache.v_scales.set(at, random_scale());
   }
@@ -503,8 +504,8 @@ Cache long_cache(Random& random,
     const std::int64_t at = cache_row(step, sequence, token, 0);
     for (std::int64_t i = 0; i < width; ++i)
       cache.k.set(at * width + i,
-                  direction[static_cast<std::size_t>(i)] * (step.codes ? 256.0 : 1.0));
-    if (step.codes) cache.k_scales.set(at, 1.0 / 256.0);
+                  direction[static_cast<std::size_t>(i)] * (step.quantized ? 256.0 : 1.0));
+    if (step.quantized) cache.k_scales.set(at, 1.0 / 256.0);
   }
   return cache;
 }
@@ -513,12 +514,15 @@ Cache long_cache(Random& random,
 /// which two rows and heads are compared. So many keys of like weight would hide one that is left
 /// out; so q leans to one direction, along which lie the keys of some hundred tokens at both ends
 /// and in between: together they weigh about as much as all others.
-std::string run_longest(
-    Backend& backend, std::uint64_t seed, const OpCaseOptions& options, bool codes, bool decodes) {
+std::string run_longest(Backend& backend,
+                        std::uint64_t seed,
+                        const OpCaseOptions& options,
+                        bool quantized,
+                        bool decodes) {
   constexpr std::int64_t kContext = 131072;
   Random random(seed);
   Step step;
-  step.codes = codes;
+  step.quantized = quantized;
   step.heads = {2, 1, 128, 64};
   step.decodes = decodes ? 1 : 0;
   const std::int64_t tokens = decodes ? 1 : random.integer(64, 140);
@@ -537,7 +541,7 @@ std::string run_longest(
     q.set(i, 0.5 * random.normal() + 0.7 * direction[static_cast<std::size_t>(i % heads.width)]);
   const DeviceStep arrays(backend, step);
   const DeviceArray q_array(backend, q);
-  const DeviceCache placed(backend, cache, codes);
+  const DeviceCache placed(backend, cache, quantized);
   std::string faults = fault_of("reserve", backend.reserve({.tokens_max = tokens,
                                                             .sequences_max = 1,
                                                             .context_max = kContext,
@@ -561,7 +565,7 @@ std::string run_longest(
     faults += compare_bounds("row " + std::to_string(row) + ", head " + std::to_string(head), part,
                              one.out, one.bounds, heads.width);
   }
-  return faults + out.check_quantised("out") + out.guard_fault("out");
+  return faults + out.check_quantized("out") + out.guard_fault("out");
 }
 
 /// Padding: token rows and sequences at the end that belong to nobody must come out finite.
@@ -622,27 +626,27 @@ std::string run_padding(Backend& backend, std::uint64_t seed, const OpCaseOption
 std::vector<OpCase> attention_cases() {
   struct Named {
     const char* name;
-    Step (*draw)(Random& random, bool codes);
+    Step (*draw)(Random& random, bool quantized);
     bool large;
   };
   std::vector<OpCase> cases;
   for (const Named& named : {Named{"attention", random_step, false},
                              {"attention_long", random_long_step, true},
                              {"attention_prompt", random_prompt_step, true},
-                             {"attention_crowd", random_crowd_step, true}})
-    for (const bool codes : {false, true})
-      cases.push_back({std::string(named.name) + (codes ? "_e4m3" : "_bf16"),
+                             {"attention_full_batch", random_full_batch_step, true}})
+    for (const bool quantized : {false, true})
+      cases.push_back({std::string(named.name) + (quantized ? "_e4m3" : "_bf16"),
                        [=](Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
-                         return run_attention(backend, seed, options, codes, named.draw);
+                         return run_attention(backend, seed, options, quantized, named.draw);
                        },
                        named.large});
   for (const bool decodes : {true, false})
-    for (const bool codes : {false, true}) {
+    for (const bool quantized : {false, true}) {
       std::string name = decodes ? "attention_decode_of_131072" : "attention_prompt_of_131072";
-      name += codes ? "_e4m3" : "_bf16";
+      name += quantized ? "_e4m3" : "_bf16";
       cases.push_back({name,
                        [=](Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
-                         return run_longest(backend, seed, options, codes, decodes);
+                         return run_longest(backend, seed, options, quantized, decodes);
                        },
                        true, 1});
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Cases of experts: any mix of quantisations, experts of which only some live here, tokens that
-// crowd on one expert, with and without a shared one.
+// full batch on one expert, with and without a shared one.
 //
 // The inner activation is quantised from sums that a backend knows only so well: a code may lie on
-// the other side of a rounding border, and all of a row's depend on its largest. So the twin
+// the other side of a rounding boundary, and all of a row's depend on its largest. So the reference
 // carries an interval through gate, up and SiLU, and asks of every code what it could be.
 #include <algorithm>
 #include <cmath>
@@ -12,7 +12,7 @@
 #include "ops/cases.h"
 #include "ops/compare.h"
 #include "ops/device_array.h"
-#include "ops/twin.h"
+#include "ops/reference.h"
 
 namespace koho::testing {
 namespace {
@@ -52,24 +52,24 @@ double bf16(double value) {
   return static_cast<double>(round_to_bf16(static_cast<float>(value)));
 }
 
-/// How far a backend's sum may be from the twin's.
-double sum_error(const LinearTwin& twin,
+/// How far a backend's sum may be from the reference's.
+double sum_error(const LinearReference& reference,
                  std::int64_t i,
                  WeightQuant quant,
                  const OpCaseOptions& options) {
   const auto at = static_cast<std::size_t>(i);
-  return kF32Sum * twin.magnitudes[at] +
+  return kF32Sum * reference.magnitudes[at] +
          (quant == WeightQuant::none
               ? 0.0
-              : kDeviations * options.instruction_error * std::sqrt(twin.steps[at]));
+              : kDeviations * options.instruction_error * std::sqrt(reference.steps[at]));
 }
 
-Interval bf16_sum(const LinearTwin& twin,
+Interval bf16_sum(const LinearReference& reference,
                   std::int64_t i,
                   WeightQuant quant,
                   const OpCaseOptions& options) {
-  const double sum = twin.sums[static_cast<std::size_t>(i)];
-  const double error = sum_error(twin, i, quant, options);
+  const double sum = reference.sums[static_cast<std::size_t>(i)];
+  const double error = sum_error(reference, i, quant, options);
   return rounded_bf16({sum - error, sum + error});
 }
 
@@ -100,14 +100,14 @@ Interval product(Interval a, Interval b) {
 /// The inner activation of a token as the down projection sees it.
 struct Inner {
   std::vector<double> values;
-  std::vector<double> errors;  // limits, by other codes or other bf16 values
+  std::vector<double> errors;  // limits, by other quantised values or other bf16 values
   /// What a block of values may be scaled by besides, in parts of itself: its largest element is
   /// not known better. Blocks of `block` values.
   std::vector<double> scale_errors;
   std::int64_t block = 1;
 };
 
-Inner quantised_inner(const std::vector<Interval>& ranges,
+Inner quantized_inner(const std::vector<Interval>& ranges,
                       const RandomActivation& inner,
                       WeightQuant quant) {
   const auto count = static_cast<std::int64_t>(ranges.size());
@@ -120,7 +120,8 @@ Inner quantised_inner(const std::vector<Interval>& ranges,
     out.errors.push_back(std::max(range.high - value, value - range.low));
   }
   if (quant == WeightQuant::none) return out;
-  const HostTensor& codes = quant == WeightQuant::fp8_block ? inner.block_codes : inner.codes;
+  const HostTensor& quantized =
+      quant == WeightQuant::fp8_block ? inner.block_quantized : inner.quantized;
   for (std::int64_t first = 0; first < count; first += out.block) {
     const std::int64_t end = std::min(count, first + out.block);
     double least = 0.0;  // that the largest element may be
@@ -143,7 +144,7 @@ Inner quantised_inner(const std::vector<Interval>& ranges,
     out.scale_errors.push_back(std::max(scales[1] - scale, scale - scales[0]) / scale);
     for (std::int64_t j = first; j < end; ++j) {
       const auto at = static_cast<std::size_t>(j);
-      const double code = codes.at(j);
+      const double code = quantized.at(j);
       out.errors[at] = 0.0;
       for (const double other_scale : scales)
         for (const double value : {ranges[at].low, ranges[at].high}) {
@@ -158,20 +159,20 @@ Inner quantised_inner(const std::vector<Interval>& ranges,
 
 /// One expert's output for token t, in float64 between the contract's rounding points, and what is
 /// known of a backend's errors.
-struct MlpTwin {
+struct MlpReference {
   std::vector<double> y;         // [hidden], bf16
   std::vector<ErrorSum> errors;  // of its elements
   /// Variance of the sum of y[i] * error[i]: errors of one inner value are one for all elements.
   double along = 0.0;
 };
 
-MlpTwin mlp_twin(const RandomMlp& mlp,
-                 const RandomActivation& x,
-                 std::int64_t t,
-                 const OpCaseOptions& options) {
+MlpReference mlp_reference(const RandomMlp& mlp,
+                           const RandomActivation& x,
+                           std::int64_t t,
+                           const OpCaseOptions& options) {
   const RandomActivation row = x.row(t);
-  const LinearTwin gate = linear_twin(mlp.gate, row, 1);
-  const LinearTwin up = linear_twin(mlp.up, row, 1);
+  const LinearReference gate = linear_reference(mlp.gate, row, 1);
+  const LinearReference up = linear_reference(mlp.up, row, 1);
   const std::int64_t ffn = mlp.gate.rows;
   HostTensor values(DType::bf16, {1, ffn});
   std::vector<Interval> ranges;
@@ -182,10 +183,10 @@ MlpTwin mlp_twin(const RandomMlp& mlp,
                              bf16_sum(up, j, mlp.up.quant, options)));
   }
   const RandomActivation activation(std::move(values));
-  const LinearTwin down = linear_twin(mlp.down, activation, 1);
-  const Inner inner = quantised_inner(ranges, activation, mlp.down.quant);
+  const LinearReference down = linear_reference(mlp.down, activation, 1);
+  const Inner inner = quantized_inner(ranges, activation, mlp.down.quant);
   const std::int64_t hidden = mlp.down.rows;
-  MlpTwin twin;
+  MlpReference reference;
   std::vector<double> along(static_cast<std::size_t>(ffn), 0.0);
   std::vector<double> blocks_along(inner.scale_errors.size(), 0.0);
   for (std::int64_t i = 0; i < hidden; ++i) {
@@ -206,18 +207,18 @@ MlpTwin mlp_twin(const RandomMlp& mlp,
     }
     error.add(sum_error(down, i, mlp.down.quant, options));
     error.add(kBf16Step * std::fabs(y));  // both are rounded
-    twin.y.push_back(y);
-    twin.errors.push_back(error);
+    reference.y.push_back(y);
+    reference.errors.push_back(error);
   }
-  for (const double one : along) twin.along += one * one;
+  for (const double one : along) reference.along += one * one;
   for (std::size_t b = 0; b < blocks_along.size(); ++b) {
     // Of the largest element two bf16 roundings, uniform, and what the sums' error may be at most.
     const double limit = inner.scale_errors[b];
     const double variance =
         2.0 / 3.0 * kBf16Rounding * kBf16Rounding + limit * limit / (kDeviations * kDeviations);
-    twin.along += std::min(limit * limit, variance) * blocks_along[b] * blocks_along[b];
+    reference.along += std::min(limit * limit, variance) * blocks_along[b] * blocks_along[b];
   }
-  return twin;
+  return reference;
 }
 
 /// Whether an expert's part of the results is as large as it should be, over all tokens.
@@ -235,9 +236,9 @@ struct Gain {
 };
 
 /// How many tokens there are. What backends have other kernels for: `one` or two, whose shared
-/// expert is stored and shaped like the others; `many` rows an expert, aligned; a `crowd` of more
+/// expert is stored and shaped like the others; `many` rows an expert, aligned; a `full_batch` of more
 /// than 8,192 choices, of whose tokens some are compared.
-enum class Size { one, few, many, crowd };
+enum class Size { one, few, many, full_batch };
 
 std::string run_experts(Backend& backend,
                         std::uint64_t seed,
@@ -248,16 +249,16 @@ std::string run_experts(Backend& backend,
   Random random(seed);
   const bool one = size == Size::one;
   const bool many = size == Size::many;
-  const bool crowd = size == Size::crowd;
-  const std::int64_t hidden = crowd  ? random.pick({16, 32, 128, 272})
-                              : many ? random.pick({64, 128, 272, 512})
-                              : one  ? random.pick({33, 160, 272, 528, 784, 1040})
-                                     : random.pick({16, 33, 64, 128, 160, 256});
-  const std::int64_t ffn = crowd  ? random.pick({24, 520, 776})
-                           : many ? random.pick({32, 72, 192, 384})
-                           : one  ? random.pick({24, 65, 136, 264, 392, 520, 1000})
-                                  : random.pick({24, 64, 65, 130, 192});
-  const std::int64_t count = crowd                ? random.integer(4, 20)
+  const bool full_batch = size == Size::full_batch;
+  const std::int64_t hidden = full_batch ? random.pick({16, 32, 128, 272})
+                              : many     ? random.pick({64, 128, 272, 512})
+                              : one      ? random.pick({33, 160, 272, 528, 784, 1040})
+                                         : random.pick({16, 33, 64, 128, 160, 256});
+  const std::int64_t ffn = full_batch ? random.pick({24, 520, 776})
+                           : many     ? random.pick({32, 72, 192, 384})
+                           : one      ? random.pick({24, 65, 136, 264, 392, 520, 1000})
+                                      : random.pick({24, 64, 65, 130, 192});
+  const std::int64_t count = full_batch           ? random.integer(4, 20)
                              : many               ? random.integer(1, 3)
                              : one                ? random.integer(1, 6)
                              : random.chance(0.1) ? 0
@@ -265,9 +266,9 @@ std::string run_experts(Backend& backend,
   const std::int64_t first = random.integer(0, 3);
   const std::int64_t total = first + count + random.integer(count == 0 ? 2 : 0, 3);
   const std::int64_t choices =
-      crowd ? 4 : random.integer(1, std::min<std::int64_t>(total, one ? 8 : 4));
+      full_batch ? 4 : random.integer(1, std::min<std::int64_t>(total, one ? 8 : 4));
   const bool shared = count == 0 || random.chance(0.7);
-  const std::int64_t tokens = crowd                ? random.integer(2049, 2150)
+  const std::int64_t tokens = full_batch           ? random.integer(2049, 2150)
                               : many               ? random.integer(97, 400)
                               : one                ? random.integer(1, 2)
                               : random.chance(0.3) ? 1
@@ -276,7 +277,7 @@ std::string run_experts(Backend& backend,
   ExpertsSource source;
   source.first = first;
   source.total = random.chance(0.5) ? total : 0;
-  const auto unlike = [&] {
+  const auto other_format = [&] {
     return MlpQuant{random_quant(random), random_quant(random), random_quant(random)};
   };
   const auto alike = [&] {
@@ -287,12 +288,12 @@ std::string run_experts(Backend& backend,
   const bool each = mixed;
   const MlpQuant routed_quant = alike();
   for (std::int64_t e = 0; e < count; ++e)
-    mlps.push_back(random_mlp(random, hidden, ffn, each ? unlike() : routed_quant));
+    mlps.push_back(random_mlp(random, hidden, ffn, each ? other_format() : routed_quant));
   for (const RandomMlp& mlp : mlps) source.experts.push_back(mlp.source());
   RandomMlp shared_mlp;
   if (shared) {
     shared_mlp = random_mlp(random, hidden, one ? ffn : random.pick({16, 64, 200}),
-                            each ? unlike() : alike());
+                            each ? other_format() : alike());
     source.shared = shared_mlp.source();
   }
   Result<Experts> placed = backend.place_experts(source);
@@ -328,7 +329,7 @@ std::string run_experts(Backend& backend,
   faults += fault_of("experts", backend.experts(out.view(), x_arrays.view(), routing, *placed));
 
   const HostTensor got = out.get();
-  // All rows were written, also those that a crowd leaves out below: poison is NaN, x has one at
+  // All rows were written, also those that a full batch leaves out below: poison is NaN, x has one at
   // most.
   std::int64_t nan_rows = 0;
   for (std::int64_t t = 0; t < tokens; ++t) nan_rows += std::isnan(got.at(t * hidden)) ? 1 : 0;
@@ -337,10 +338,10 @@ std::string run_experts(Backend& backend,
   std::vector<double> expected;
   std::vector<double> bounds;
   std::vector<Gain> gains(static_cast<std::size_t>(count) + 1);  // the shared one's is the last
-  const std::int64_t step = crowd ? 41 : 1;
-  for (std::int64_t t = crowd ? random.integer(0, step - 1) : 0; t < tokens; t += step) {
+  const std::int64_t step = full_batch ? 41 : 1;
+  for (std::int64_t t = full_batch ? random.integer(0, step - 1) : 0; t < tokens; t += step) {
     struct Part {
-      MlpTwin twin;
+      MlpReference reference;
       double weight = 1.0;
       std::size_t gain = 0;
     };
@@ -348,14 +349,14 @@ std::string run_experts(Backend& backend,
     for (std::int64_t a = 0; a < choices; ++a) {
       const auto expert = static_cast<std::int64_t>(ids.at(t * choices + a)) - first;
       if (expert < 0 || expert >= count) continue;
-      parts.push_back({mlp_twin(mlps[static_cast<std::size_t>(expert)], x, t, options),
+      parts.push_back({mlp_reference(mlps[static_cast<std::size_t>(expert)], x, t, options),
                        weights.at(t * choices + a), static_cast<std::size_t>(expert)});
     }
     const std::size_t routed = parts.size();
-    if (shared) parts.push_back({mlp_twin(shared_mlp, x, t, options), 1.0, gains.size() - 1});
+    if (shared) parts.push_back({mlp_reference(shared_mlp, x, t, options), 1.0, gains.size() - 1});
     for (const Part& part : parts)
-      if (std::isfinite(part.twin.along))  // no NaN in this token
-        gains[part.gain].variance += std::pow(part.weight, 4.0) * part.twin.along;
+      if (std::isfinite(part.reference.along))  // no NaN in this token
+        gains[part.gain].variance += std::pow(part.weight, 4.0) * part.reference.along;
     for (std::int64_t i = 0; i < hidden; ++i) {
       const auto at = static_cast<std::size_t>(i);
       double sum = 0.0;
@@ -367,11 +368,11 @@ std::string run_experts(Backend& backend,
           sum = bf16(sum);
           error.add(kBf16Step * std::fabs(sum));
         }
-        sum += part.weight * part.twin.y[at];
-        magnitude += std::fabs(part.weight * part.twin.y[at]);
-        const double bound = std::fabs(part.weight) * part.twin.errors[at].limits;
+        sum += part.weight * part.reference.y[at];
+        magnitude += std::fabs(part.weight * part.reference.y[at]);
+        const double bound = std::fabs(part.weight) * part.reference.errors[at].limits;
         error.limits += bound;
-        error.squares += part.weight * part.weight * part.twin.errors[at].squares;
+        error.squares += part.weight * part.weight * part.reference.errors[at].squares;
       }
       error.add(kF32Sum * magnitude);
       const double result = bf16(sum);
@@ -381,7 +382,7 @@ std::string run_experts(Backend& backend,
       bounds.push_back(error.bound() + 1e-37);
       if (std::isnan(result)) continue;
       for (const Part& part : parts) {
-        const double y = part.weight * part.twin.y[at];
+        const double y = part.weight * part.reference.y[at];
         Gain& gain = gains[part.gain];
         gain.along += y * (got.at(t * hidden + i) - result);
         gain.norm += y * y;
@@ -432,7 +433,7 @@ std::vector<OpCase> expert_cases() {
           expert_case("experts_mixed", WeightQuant::none, true),
           expert_case("experts_fp8_one", WeightQuant::fp8_channel, false, Size::one),
           expert_case("experts_fp8_many", WeightQuant::fp8_channel, false, Size::many),
-          expert_case("experts_fp8_crowd", WeightQuant::fp8_channel, false, Size::crowd)};
+          expert_case("experts_fp8_full_batch", WeightQuant::fp8_channel, false, Size::full_batch)};
 }
 
 }  // namespace koho::testing

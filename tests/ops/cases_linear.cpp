@@ -10,7 +10,7 @@
 #include "ops/cases.h"
 #include "ops/compare.h"
 #include "ops/device_array.h"
-#include "ops/twin.h"
+#include "ops/reference.h"
 
 namespace koho::testing {
 namespace {
@@ -79,15 +79,16 @@ std::string run_linear(Backend& backend,
   const double error = sum_error(options, quant == WeightQuant::none && !mixed, columns);
   std::int64_t first = 0;
   for (const RandomLinear& weight : weights) {
-    const LinearTwin twin = linear_twin(weight, x, tokens);
+    const LinearReference reference = linear_reference(weight, x, tokens);
     for (std::int64_t t = 0; t < tokens; ++t) {
       for (std::int64_t n = 0; n < weight.rows; ++n) {
         const auto from = static_cast<std::size_t>(t * weight.rows + n);
         const auto to = static_cast<std::size_t>(t * placed->out_features + first + n);
-        expected[to] = twin.sums[from];
-        const double rounding = (unrounded ? 0.0 : kHalfUlp * std::fabs(twin.sums[from])) + 1e-38;
-        slack[to] = rounding + error * twin.magnitudes[from];
-        f32_slack[to] = rounding + OpCaseOptions{}.accumulation_error * twin.magnitudes[from];
+        expected[to] = reference.sums[from];
+        const double rounding =
+            (unrounded ? 0.0 : kHalfUlp * std::fabs(reference.sums[from])) + 1e-38;
+        slack[to] = rounding + error * reference.magnitudes[from];
+        f32_slack[to] = rounding + OpCaseOptions{}.accumulation_error * reference.magnitudes[from];
       }
     }
     first += weight.rows;
@@ -100,7 +101,7 @@ std::string run_linear(Backend& backend,
   out.poison();
   faults += fault_of("linear", backend.linear(out.view(), x_arrays.view(), *placed));
   faults += compare_bits("out, run again", out.get(), got);
-  if (!options.batch_invariant || (many && !options.many_as_few)) return faults;
+  if (!options.batch_invariant || (many && !options.large_batch_invariant)) return faults;
   const std::int64_t row = random.integer(0, tokens - 1);
   const DeviceActivation x_row(backend, x.row(row), placed->needs, 0);
   const DeviceArray alone(backend, out_dtype, {1, placed->out_features});
@@ -119,7 +120,7 @@ OpCase linear_case(const char* name, WeightQuant quant, bool mixed, bool many = 
 /// A matrix with rows enough to load every multiprocessor of a GPU. Up to 128 tokens, beyond the
 /// smallest forms: CTAs that begin within tiles, the last one short; results that are aligned or
 /// not. `many`: so many sums that a backend may make them in pieces of tokens. Some tokens are
-/// compared with the twin, and with themselves alone; all must be written, twice with the same
+/// compared with the reference, and with themselves alone; all must be written, twice with the same
 /// bits.
 std::string run_linear_wide(Backend& backend,
                             std::uint64_t seed,
@@ -158,19 +159,19 @@ std::string run_linear_wide(Backend& backend,
   std::vector<std::int64_t> compared{0, random.integer(0, tokens - 1), tokens - 1};
   for (int i = 0; many && i < 5; ++i) compared.push_back(random.integer(0, tokens - 1));
   for (const std::int64_t token : compared) {
-    const LinearTwin twin = linear_twin(weight, x.row(token), 1);
+    const LinearReference reference = linear_reference(weight, x.row(token), 1);
     std::vector<double> slack;
     std::vector<double> f32_slack;
-    for (std::size_t n = 0; n < twin.sums.size(); ++n) {
+    for (std::size_t n = 0; n < reference.sums.size(); ++n) {
       const double rounding =
-          (out_dtype == DType::f32 ? 0.0 : kHalfUlp * std::fabs(twin.sums[n])) + 1e-38;
-      slack.push_back(rounding + error * twin.magnitudes[n]);
-      f32_slack.push_back(rounding + OpCaseOptions{}.accumulation_error * twin.magnitudes[n]);
+          (out_dtype == DType::f32 ? 0.0 : kHalfUlp * std::fabs(reference.sums[n])) + 1e-38;
+      slack.push_back(rounding + error * reference.magnitudes[n]);
+      f32_slack.push_back(rounding + OpCaseOptions{}.accumulation_error * reference.magnitudes[n]);
     }
     const HostTensor row = row_of(got, token);
     const std::string name = "token " + std::to_string(token);
-    faults += compare_slack(name, row, twin.sums, slack, f32_slack, kLinearL2);
-    if (!options.batch_invariant || (many && !options.many_as_few)) continue;
+    faults += compare_slack(name, row, reference.sums, slack, f32_slack, kLinearL2);
+    if (!options.batch_invariant || (many && !options.large_batch_invariant)) continue;
     const DeviceActivation x_row(backend, x.row(token), placed->needs, 0);
     const DeviceArray alone(backend, out_dtype, {1, rows});
     faults += fault_of("linear", backend.linear(alone.view(), x_row.view(), *placed));
@@ -200,7 +201,7 @@ OpCase linear_wide_case(const char* name, WeightQuant quant, bool many) {
 
 /// A prompt's tokens, so many that the kernel for them takes them from cuBLASLt: its slices times
 /// its blocks of 256 rows fill one round or two of the 66 clusters of an H200, the last slices and
-/// blocks partly. Some tokens are compared with the twin, all with themselves a second time.
+/// blocks partly. Some tokens are compared with the reference, all with themselves a second time.
 std::string run_linear_prompt(Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
   constexpr std::int64_t kSampled = 32;
   Random random(seed);
@@ -235,14 +236,14 @@ std::string run_linear_prompt(Backend& backend, std::uint64_t seed, const OpCase
   std::vector<double> f32_slack;
   for (std::int64_t i = 0; i < kSampled; ++i) {
     const std::int64_t token = i == 0 ? 0 : i == 1 ? tokens - 1 : random.integer(0, tokens - 1);
-    const LinearTwin twin = linear_twin(weight, x.row(token), 1);
+    const LinearReference reference = linear_reference(weight, x.row(token), 1);
     for (std::int64_t n = 0; n < rows; ++n) {
       const auto at = static_cast<std::size_t>(n);
       sample.set(i * rows + n, got.at(token * rows + n));
-      const double rounding = kHalfUlp * std::fabs(twin.sums[at]) + 1e-38;
-      expected.push_back(twin.sums[at]);
-      slack.push_back(rounding + options.accumulation_error * twin.magnitudes[at]);
-      f32_slack.push_back(rounding + OpCaseOptions{}.accumulation_error * twin.magnitudes[at]);
+      const double rounding = kHalfUlp * std::fabs(reference.sums[at]) + 1e-38;
+      expected.push_back(reference.sums[at]);
+      slack.push_back(rounding + options.accumulation_error * reference.magnitudes[at]);
+      f32_slack.push_back(rounding + OpCaseOptions{}.accumulation_error * reference.magnitudes[at]);
     }
   }
   faults += compare_slack("sampled tokens", sample, expected, slack, f32_slack, kLinearL2);
@@ -377,7 +378,7 @@ Choice choose(const std::vector<Logit>& logits,
     double& weight = choice.weights[a];
     double& error = choice.weight_errors[a];
     error = error / weight + 0x1p-24;  // in parts of the weight, with the scale's multiplication
-    if (settings.normalise) {          // a sum of so many, a division of two ulps
+    if (settings.normalize) {          // a sum of so many, a division of two ulps
       error += sum_error / sum + static_cast<double>(settings.top_k) * 0x1p-24 + 0x1p-22;
       weight /= sum + 1e-20;
     }
@@ -408,7 +409,7 @@ std::string run_route(Backend& backend,
   settings.top_k =
       random.integer(1, std::min<std::int64_t>(random.chance(0.2) ? 32 : 8,
                                                experts / settings.groups * settings.groups_kept));
-  settings.normalise = random.chance(0.7);
+  settings.normalize = random.chance(0.7);
   settings.scale = random.chance(0.5) ? 2.5F : 1.0F;
   const std::int64_t tokens = few    ? random.integer(1, 70)
                               : many ? random.integer(2048, 2150)

@@ -11,7 +11,7 @@
 #include "ops/cases.h"
 #include "ops/compare.h"
 #include "ops/device_array.h"
-#include "ops/twin.h"
+#include "ops/reference.h"
 #include "sampling/output_record.h"
 
 namespace koho::testing {
@@ -87,19 +87,19 @@ std::string run_gather_rows(Backend& backend, std::uint64_t seed, bool many) {
   return faults + compare_bits("out", out.get(), expected) + out.guard_fault("out");
 }
 
-/// Tables of `seats` seats with page tables of `width`: outputs of a few tokens, so that stops of
+/// Tables of `batch slots` batch slots with page tables of `width`: outputs of a few tokens, so that stops of
 /// one to three tokens are often completed; one in five has ended.
-struct Seats {
+struct BatchSlots {
   HostTensor pages, last_sampled, outputs;
 
-  Seats(Random& random, std::int64_t seats, std::int64_t width)
-      : pages(random_indices(random, seats * width, 5000)),
-        last_sampled(random_indices(random, seats, 1000)),
-        outputs(random_indices(random, seats * OutputRecord::kWords, kTokens)) {
-    pages.shape = {seats, width};
-    outputs.shape = {seats, OutputRecord::kWords};
-    for (std::int64_t seat = 0; seat < seats; ++seat) {
-      std::int32_t* record = outputs.as<std::int32_t>() + seat * OutputRecord::kWords;
+  BatchSlots(Random& random, std::int64_t batch_slots, std::int64_t width)
+      : pages(random_indices(random, batch_slots * width, 5000)),
+        last_sampled(random_indices(random, batch_slots, 1000)),
+        outputs(random_indices(random, batch_slots * OutputRecord::kWords, kTokens)) {
+    pages.shape = {batch_slots, width};
+    outputs.shape = {batch_slots, OutputRecord::kWords};
+    for (std::int64_t batch_slot = 0; batch_slot < batch_slots; ++batch_slot) {
+      std::int32_t* record = outputs.as<std::int32_t>() + batch_slot * OutputRecord::kWords;
       record[OutputRecord::kEnded] = random.chance(0.2) ? 1 : 0;
       record[OutputRecord::kOutput] = static_cast<std::int32_t>(random.integer(0, 40));
       record[OutputRecord::kOutputMin] = static_cast<std::int32_t>(random.integer(0, 20));
@@ -119,64 +119,65 @@ struct Seats {
 };
 
 /// A table on the device.
-struct DeviceSeats {
+struct DeviceBatchSlots {
   DeviceArray pages, last_sampled, outputs;
 
-  DeviceSeats(Backend& backend, const Seats& seats)
-      : pages(backend, seats.pages),
-        last_sampled(backend, seats.last_sampled),
-        outputs(backend, seats.outputs) {}
-  SeatTables tables() { return {pages.view(), last_sampled.view(), outputs.view()}; }
+  DeviceBatchSlots(Backend& backend, const BatchSlots& batch_slots)
+      : pages(backend, batch_slots.pages),
+        last_sampled(backend, batch_slots.last_sampled),
+        outputs(backend, batch_slots.outputs) {}
+  BatchSlotTables tables() { return {pages.view(), last_sampled.view(), outputs.view()}; }
 };
 
-std::string run_take_from_seats(Backend& backend, std::uint64_t seed, bool many) {
+std::string run_gather_input_ids(Backend& backend, std::uint64_t seed, bool many) {
   Random random(seed);
   const std::int64_t tokens = many ? many_tokens(random) : random_tokens(random);
   const std::int64_t sequences = random.integer(1, 40);
   const std::int64_t count = sequences + random.integer(0, 10);
   const std::int64_t width = random.pick({1, 3, 64, 300, 600});
-  const Seats seats(random, count, width);
-  std::vector<std::int64_t> given, own_seats, contexts, slots;
+  const BatchSlots batch_slots(random, count, width);
+  std::vector<std::int64_t> given, own_batch_slots, contexts, slots;
   for (std::int64_t t = 0; t < tokens; ++t) {
     given.push_back(random.chance(0.5) ? random.integer(0, 1000) : -random.integer(1, count));
     slots.push_back(random.integer(-1, 1'000'000'000'000));
   }
   for (std::int64_t s = 0; s < sequences; ++s) {
-    own_seats.push_back(random.integer(0, count - 1));
+    own_batch_slots.push_back(random.integer(0, count - 1));
     contexts.push_back(random.chance(0.2) ? 0 : random.integer(1, 64 * width));
   }
   const DeviceArray given_array(backend, integers(DType::i32, given));
-  const DeviceArray seats_array(backend, integers(DType::i32, own_seats));
-  DeviceSeats device(backend, seats);
+  const DeviceArray batch_slots_array(backend, integers(DType::i32, own_batch_slots));
+  DeviceBatchSlots device(backend, batch_slots);
   DeviceArray contexts_array(backend, integers(DType::i32, contexts));
   DeviceArray slots_array(backend, integers(DType::i64, slots));
   DeviceArray ids(backend, DType::i32, {tokens});
   DeviceArray tables(backend, DType::i32, {sequences, width});
   HostTensor expected = tables.get();  // what lies behind a context is left as it was
-  std::string faults =
-      fault_of("take_from_seats",
-               backend.take_from_seats({.token_ids = ids.view(),
-                                        .slots = slots_array.view(),
-                                        .page_tables = tables.view(),
-                                        .context_lengths = contexts_array.view()},
-                                       given_array.view(), seats_array.view(), device.tables()));
-  const auto has_ended = [&](std::int64_t seat) {
-    return seats.outputs.as<std::int32_t>()[seat * OutputRecord::kWords] != 0;
+  std::string faults = fault_of(
+      "gather_input_ids",
+      backend.gather_input_ids({.token_ids = ids.view(),
+                                .slots = slots_array.view(),
+                                .page_tables = tables.view(),
+                                .context_lengths = contexts_array.view()},
+                               given_array.view(), batch_slots_array.view(), device.tables()));
+  const auto has_ended = [&](std::int64_t batch_slot) {
+    return batch_slots.outputs.as<std::int32_t>()[batch_slot * OutputRecord::kWords] != 0;
   };
   HostTensor expected_ids(DType::i32, {tokens});
   for (std::size_t t = 0; t < given.size(); ++t) {
-    const std::int64_t seat = -1 - given[t];
-    expected_ids.as<std::int32_t>()[t] = given[t] >= 0
-                                             ? static_cast<std::int32_t>(given[t])
-                                             : seats.last_sampled.as<std::int32_t>()[seat];
-    if (given[t] < 0 && has_ended(seat)) slots[t] = -1;
+    const std::int64_t batch_slot = -1 - given[t];
+    expected_ids.as<std::int32_t>()[t] =
+        given[t] >= 0 ? static_cast<std::int32_t>(given[t])
+                      : batch_slots.last_sampled.as<std::int32_t>()[batch_slot];
+    if (given[t] < 0 && has_ended(batch_slot)) slots[t] = -1;
   }
   for (std::int64_t s = 0; s < sequences; ++s) {
-    const std::int64_t seat = own_seats[static_cast<std::size_t>(s)];
+    const std::int64_t batch_slot = own_batch_slots[static_cast<std::size_t>(s)];
     std::int64_t& context = contexts[static_cast<std::size_t>(s)];
-    if (has_ended(seat)) context = 0;
+    if (has_ended(batch_slot)) context = 0;
     for (std::int64_t i = 0; 64 * i < context; ++i)
-      expected.as<std::int32_t>()[s * width + i] = seats.pages.as<std::int32_t>()[seat * width + i];
+      expected.as<std::int32_t>()[s * width + i] =
+          batch_slots.pages.as<std::int32_t>()[batch_slot * width + i];
   }
   return faults + compare_bits("token_ids", ids.get(), expected_ids) +
          compare_bits("slots", slots_array.get(), integers(DType::i64, slots)) +
@@ -205,31 +206,32 @@ bool completes_stop(const std::int32_t* record, std::int32_t token) {
   return false;
 }
 
-std::string run_keep_sampled(Backend& backend, std::uint64_t seed, const OpCaseOptions&) {
+std::string run_commit_sampled(Backend& backend, std::uint64_t seed, const OpCaseOptions&) {
   Random random(seed);
   const std::int64_t rows = random.integer(0, 300);
-  std::vector<std::int64_t> own_seats, ids;
+  std::vector<std::int64_t> own_batch_slots, ids;
   for (std::int64_t r = 0; r < rows; ++r) {
-    own_seats.push_back(random.chance(0.2) ? -1 : 2 * r + random.integer(0, 1));
-    ids.push_back(random.chance(0.05) ? -1 : random.integer(0, Seats::kTokens - 1));
+    own_batch_slots.push_back(random.chance(0.2) ? -1 : 2 * r + random.integer(0, 1));
+    ids.push_back(random.chance(0.05) ? -1 : random.integer(0, BatchSlots::kTokens - 1));
   }
-  Seats seats(random, 2 * rows + 3, 1);
-  DeviceSeats device(backend, seats);
-  const DeviceArray seats_array(backend, integers(DType::i32, own_seats));
+  BatchSlots batch_slots(random, 2 * rows + 3, 1);
+  DeviceBatchSlots device(backend, batch_slots);
+  const DeviceArray batch_slots_array(backend, integers(DType::i32, own_batch_slots));
   const DeviceArray ids_array(backend, integers(DType::i32, ids));
   DeviceArray ends(backend, DType::u8, {rows});
-  HostTensor expected = ends.get();  // rows of no seat are left as they were
-  std::string faults = fault_of(
-      "keep_sampled",
-      backend.keep_sampled(ends.view(), device.tables(), seats_array.view(), ids_array.view()));
-  for (std::size_t r = 0; r < own_seats.size(); ++r) {
-    if (own_seats[r] < 0) continue;
-    std::int32_t* record = seats.outputs.as<std::int32_t>() + own_seats[r] * OutputRecord::kWords;
+  HostTensor expected = ends.get();  // rows of no batch slot are left as they were
+  std::string faults = fault_of("commit_sampled",
+                                backend.commit_sampled(ends.view(), device.tables(),
+                                                       batch_slots_array.view(), ids_array.view()));
+  for (std::size_t r = 0; r < own_batch_slots.size(); ++r) {
+    if (own_batch_slots[r] < 0) continue;
+    std::int32_t* record =
+        batch_slots.outputs.as<std::int32_t>() + own_batch_slots[r] * OutputRecord::kWords;
     RowEnd& end = reinterpret_cast<RowEnd*>(expected.as<std::uint8_t>())[r];
     end = RowEnd::frozen;
     if (record[OutputRecord::kEnded] != 0) continue;
     const auto id = static_cast<std::int32_t>(ids[r]);
-    seats.last_sampled.as<std::int32_t>()[own_seats[r]] = std::max(id, 0);
+    batch_slots.last_sampled.as<std::int32_t>()[own_batch_slots[r]] = std::max(id, 0);
     end = RowEnd::none;
     if (id < 0) continue;
     end = completes_stop(record, id) ? RowEnd::ended : RowEnd::none;
@@ -238,9 +240,10 @@ std::string run_keep_sampled(Backend& backend, std::uint64_t seed, const OpCaseO
     record[OutputRecord::kRecent + output % OutputRecord::kRecentTokens] = id;
   }
   return faults + compare_bits("ends", ends.get(), expected) +
-         compare_bits("last_sampled", device.last_sampled.get(), seats.last_sampled) +
-         compare_bits("outputs", device.outputs.get(), seats.outputs) + ends.guard_fault("ends") +
-         device.last_sampled.guard_fault("last_sampled") + device.outputs.guard_fault("outputs");
+         compare_bits("last_sampled", device.last_sampled.get(), batch_slots.last_sampled) +
+         compare_bits("outputs", device.outputs.get(), batch_slots.outputs) +
+         ends.guard_fault("ends") + device.last_sampled.guard_fault("last_sampled") +
+         device.outputs.guard_fault("outputs");
 }
 
 std::string run_set_entries(Backend& backend, std::uint64_t seed, const OpCaseOptions&) {
@@ -264,10 +267,10 @@ std::string run_set_entries(Backend& backend, std::uint64_t seed, const OpCaseOp
 }
 
 /// Row `row` of x normalised, as intervals.
-std::vector<Interval> norm_twin(const HostTensor& x,
-                                const HostTensor& weight,
-                                std::int64_t row,
-                                double eps) {
+std::vector<Interval> norm_reference(const HostTensor& x,
+                                     const HostTensor& weight,
+                                     std::int64_t row,
+                                     double eps) {
   const std::int64_t width = x.shape[1];
   double squares = 0.0;
   for (std::int64_t i = 0; i < width; ++i) squares += x.at(row * width + i) * x.at(row * width + i);
@@ -284,10 +287,10 @@ std::vector<Interval> norm_twin(const HostTensor& x,
   return out;
 }
 
-std::vector<Interval> norm_twin(const HostTensor& x, const HostTensor& weight, double eps) {
+std::vector<Interval> norm_reference(const HostTensor& x, const HostTensor& weight, double eps) {
   std::vector<Interval> out;
   for (std::int64_t row = 0; row < x.shape[0]; ++row) {
-    const std::vector<Interval> one = norm_twin(x, weight, row, eps);
+    const std::vector<Interval> one = norm_reference(x, weight, row, eps);
     out.insert(out.end(), one.begin(), one.end());
   }
   return out;
@@ -302,11 +305,12 @@ std::string compare_forms(const std::string& name,
   if (needs.values)
     faults += compare_bits("values " + name, got.values.get(), expected.values.get());
   if (needs.per_token)
-    faults += compare_bits("codes " + name, got.codes.get(), expected.codes.get()) +
+    faults += compare_bits("quantized " + name, got.quantized.get(), expected.quantized.get()) +
               compare_bits("scales " + name, got.scales.get(), expected.scales.get());
   if (needs.per_block)
     faults +=
-        compare_bits("block_codes " + name, got.block_codes.get(), expected.block_codes.get()) +
+        compare_bits("block_quantized " + name, got.block_quantized.get(),
+                     expected.block_quantized.get()) +
         compare_bits("block_scales " + name, got.block_scales.get(), expected.block_scales.get());
   return faults;
 }
@@ -334,8 +338,8 @@ std::string run_rms_norm(Backend& backend, std::uint64_t seed, bool many) {
       fault_of("rms_norm", backend.rms_norm(some.view(), x_array.view(), weight_array.view(), eps));
   return faults +
          compare_intervals("out", all.values.get(),
-                           norm_twin(x, weight, static_cast<double>(eps))) +
-         all.check_quantised("out") + all.guard_fault("out") + some.guard_fault("some") +
+                           norm_reference(x, weight, static_cast<double>(eps))) +
+         all.check_quantized("out") + all.guard_fault("out") + some.guard_fault("some") +
          compare_forms("run again", again, all, with_values(needs)) +
          compare_forms("without values", some, all, without);
 }
@@ -345,32 +349,32 @@ std::string run_add_rms_norm(Backend& backend, std::uint64_t seed, bool many) {
   const auto [tokens, width] = RowShape(random, many);
   const HostTensor residual =
       random_values(random, DType::bf16, {tokens, width}, random_spread(random, true));
-  const HostTensor branch =
+  const HostTensor block_output =
       random_values(random, DType::bf16, {tokens, width}, random_spread(random, false));
   const HostTensor weight = random_values(random, DType::bf16, {width}, Spread::normal);
   DeviceArray residual_array(backend, residual);
-  const DeviceArray branch_array(backend, branch);
+  const DeviceArray block_output_array(backend, block_output);
   const DeviceArray weight_array(backend, weight);
   const ActivationNeeds needs = with_values(random_needs(random));
   const DeviceActivation out(backend, tokens, width, needs);
   const DeviceArray residual_again(backend, residual);
   const DeviceActivation again(backend, tokens, width, needs);
   std::string faults = fault_of(
-      "add_rms_norm", backend.add_rms_norm(out.view(), residual_array.view(), branch_array.view(),
-                                           weight_array.view(), 1e-5F));
+      "add_rms_norm", backend.add_rms_norm(out.view(), residual_array.view(),
+                                           block_output_array.view(), weight_array.view(), 1e-5F));
   faults += fault_of("add_rms_norm",
-                     backend.add_rms_norm(again.view(), residual_again.view(), branch_array.view(),
-                                          weight_array.view(), 1e-5F));
+                     backend.add_rms_norm(again.view(), residual_again.view(),
+                                          block_output_array.view(), weight_array.view(), 1e-5F));
   HostTensor sum(DType::bf16, {tokens, width});
   std::vector<Interval> sums;
   for (std::int64_t i = 0; i < sum.elements(); ++i) {
     sum.as<BFloat16>()[i] =
-        to_bf16(to_float(residual.as<BFloat16>()[i]) + to_float(branch.as<BFloat16>()[i]));
+        to_bf16(to_float(residual.as<BFloat16>()[i]) + to_float(block_output.as<BFloat16>()[i]));
     sums.push_back({sum.at(i), sum.at(i)});
   }
   return faults + compare_intervals("residual", residual_array.get(), sums) +
-         compare_intervals("out", out.values.get(), norm_twin(sum, weight, 1e-5)) +
-         out.check_quantised("out") + out.guard_fault("out") +
+         compare_intervals("out", out.values.get(), norm_reference(sum, weight, 1e-5)) +
+         out.check_quantized("out") + out.guard_fault("out") +
          residual_array.guard_fault("residual") +
          compare_bits("residual run again", residual_again.get(), residual_array.get()) +
          compare_forms("run again", again, out, needs);
@@ -403,7 +407,7 @@ std::string run_silu_mul(Backend& backend, std::uint64_t seed, bool many) {
     expected.push_back(rounded_bf16({product.low - tiny, product.high + tiny}));
   }
   return faults + compare_intervals("out", all.values.get(), expected) +
-         all.check_quantised("out") + all.guard_fault("out") + some.guard_fault("some") +
+         all.check_quantized("out") + all.guard_fault("out") + some.guard_fault("some") +
          compare_forms("run again", again, all, with_values(needs)) +
          compare_forms("without values", some, all, without);
 }
@@ -415,11 +419,11 @@ struct QkInputs {
   HeadShape heads;
   std::int64_t pages = 0;
   DType cache = DType::bf16;
-  HostTensor qkv;             // [T, (Q + 2K) * D] bf16: what arrives, or what its codes mean
-  HostTensor codes, scales;   // [T, (Q + 2K) * D] e4m3, [T] f32, or empty: values arrive
-  std::int64_t row_gap = 0;   // of qkv, or of its codes
-  HostTensor q_norm, k_norm;  // [D], or empty
-  HostTensor table;           // [positions, 2, rotary/2]
+  HostTensor qkv;  // [T, (Q + 2K) * D] bf16: what arrives, or what its quantised values mean
+  HostTensor quantized, scales;  // [T, (Q + 2K) * D] e4m3, [T] f32, or empty: values arrive
+  std::int64_t row_gap = 0;      // of qkv, or of its quantised values
+  HostTensor q_norm, k_norm;     // [D], or empty
+  HostTensor table;              // [positions, 2, rotary/2]
   std::vector<std::int64_t> positions, slots;
 
   /// `many`: so many heads of GLM's shape that backends may take them in another way.
@@ -440,12 +444,12 @@ struct QkInputs {
     const Spread spread = random_spread(random, true);
     if (qkv_dtype == DType::bf16) qkv = random_values(random, DType::bf16, rows, spread);
     if (qkv_dtype == DType::f8_e4m3) {
-      codes = random_codes(random, rows, spread);
+      quantized = random_quantized(random, rows, spread);
       scales = random_scales(random, DType::f32, {tokens}, random.chance(0.1) ? 1e-36 : 0.01);
       qkv = HostTensor(DType::bf16, rows);
       for (std::int64_t i = 0; i < qkv.elements(); ++i)
         qkv.as<BFloat16>()[i] =
-            to_bf16(to_float(codes.as<Float8E4M3>()[i]) * scales.as<float>()[i / rows[1]]);
+            to_bf16(to_float(quantized.as<Float8E4M3>()[i]) * scales.as<float>()[i / rows[1]]);
     }
     row_gap = random.chance(0.3) ? 8 : 0;
     if (random.chance(0.7)) {
@@ -476,7 +480,7 @@ struct QkInputs {
   }
 
   std::int64_t tokens() const { return qkv.shape[0]; }
-  bool has_codes() const { return !codes.empty(); }
+  bool has_quantized() const { return !quantized.empty(); }
   bool cache_has_codes() const { return cache == DType::f8_e4m3; }
   std::int64_t position(std::int64_t t) const { return positions[static_cast<std::size_t>(t)]; }
   std::int64_t slot(std::int64_t t) const { return slots[static_cast<std::size_t>(t)]; }
@@ -488,8 +492,8 @@ struct QkInputs {
   QkInputs alone(std::int64_t t) const {
     QkInputs one = *this;
     one.qkv = row_of(qkv, t);
-    if (has_codes()) {
-      one.codes = row_of(codes, t);
+    if (has_quantized()) {
+      one.quantized = row_of(quantized, t);
       one.scales = HostTensor(DType::f32, {1});
       one.scales.set(0, scales.at(t));
     }
@@ -497,10 +501,10 @@ struct QkInputs {
     one.slots = {slot(t)};
     return one;
   }
-  /// With what the codes mean in their place.
+  /// With what the quantised values mean in their place.
   QkInputs decoded() const {
     QkInputs same = *this;
-    same.codes = same.scales = {};
+    same.quantized = same.scales = {};
     return same;
   }
 };
@@ -512,14 +516,14 @@ struct QkOutputs {
   QkOutputs(Backend& backend, const QkInputs& in, std::string& faults) {
     const Shape cache{in.pages, in.heads.kv_heads, kPageTokens, in.heads.width};
     const Shape cache_scales{in.pages, in.heads.kv_heads, kPageTokens};
-    const DeviceArray qkv_array(backend, in.has_codes() ? in.codes : in.qkv, in.row_gap);
+    const DeviceArray qkv_array(backend, in.has_quantized() ? in.quantized : in.qkv, in.row_gap);
     const DeviceArray qkv_scales(backend, in.scales);
     const DeviceArray positions(backend, integers(DType::i32, in.positions));
     const DeviceArray slots(backend, integers(DType::i64, in.slots));
     const DeviceArray q_norm(backend, in.q_norm);
     const DeviceArray k_norm(backend, in.k_norm);
     const DeviceArray table(backend, in.table);
-    const DeviceArray q_array(backend, in.has_codes() ? DType::f8_e4m3 : DType::bf16,
+    const DeviceArray q_array(backend, in.has_quantized() ? DType::f8_e4m3 : DType::bf16,
                               {in.tokens(), in.heads.query_heads, in.heads.width});
     const DeviceArray q_scale_array(backend, DType::f32, {in.tokens(), in.heads.query_heads});
     const DeviceArray k_array(backend, in.cache, cache);
@@ -539,9 +543,9 @@ struct QkOutputs {
     if (!in.k_norm.empty()) weights.k_norm = k_norm.view();
     Activation qkv_forms;
     Queries q_forms;
-    (in.has_codes() ? qkv_forms.codes : qkv_forms.values) = qkv_array.view();
-    (in.has_codes() ? q_forms.codes : q_forms.values) = q_array.view();
-    if (in.has_codes()) {
+    (in.has_quantized() ? qkv_forms.quantized : qkv_forms.values) = qkv_array.view();
+    (in.has_quantized() ? q_forms.quantized : q_forms.values) = q_array.view();
+    if (in.has_quantized()) {
       qkv_forms.scales = qkv_scales.view();
       q_forms.scales = q_scale_array.view();
     }
@@ -573,18 +577,18 @@ struct QkOutputs {
 };
 
 /// Head `head` of the projections of token t, normed and rotated, as intervals.
-std::vector<Interval> turned(const HostTensor& qkv,
-                             std::int64_t t,
-                             std::int64_t head,
-                             const HostTensor& norm,
-                             const HostTensor& table,
-                             std::int64_t position,
-                             const HeadShape& heads) {
+std::vector<Interval> rotated(const HostTensor& qkv,
+                              std::int64_t t,
+                              std::int64_t head,
+                              const HostTensor& norm,
+                              const HostTensor& table,
+                              std::int64_t position,
+                              const HeadShape& heads) {
   HostTensor row(DType::bf16, {1, heads.width});
   for (std::int64_t i = 0; i < heads.width; ++i)
     row.as<BFloat16>()[i] = qkv.as<BFloat16>()[t * qkv.shape[1] + head * heads.width + i];
   std::vector<Interval> normed;
-  if (!norm.empty()) normed = norm_twin(row, norm, 0, 1e-5);
+  if (!norm.empty()) normed = norm_reference(row, norm, 0, 1e-5);
   if (norm.empty())
     for (std::int64_t i = 0; i < heads.width; ++i) normed.push_back({row.at(i), row.at(i)});
   const std::int64_t half = heads.rotary / 2;
@@ -611,13 +615,13 @@ std::vector<Interval> turned(const HostTensor& qkv,
   return out;
 }
 
-/// The codes of head `at` of `got`, times their scale, against what its values may be; the scale
+/// The quantised values of head `at` of `got`, times their scale, against what its values may be; the scale
 /// says that the largest element has the largest code.
-std::string compare_codes(const std::string& name,
-                          const HostTensor& got,
-                          const HostTensor& scales,
-                          std::int64_t at,
-                          const std::vector<Interval>& expected) {
+std::string compare_quantized_bits(const std::string& name,
+                                   const HostTensor& got,
+                                   const HostTensor& scales,
+                                   std::int64_t at,
+                                   const std::vector<Interval>& expected) {
   const auto width = static_cast<std::int64_t>(expected.size());
   double largest = 0.0;  // that it can be
   double least = 0.0;    // that the largest can be
@@ -658,7 +662,7 @@ std::string check_cache(const QkInputs& in, const QkOutputs& out) {
   const auto check = [&](const char* name, const HostTensor& got, const HostTensor& scales,
                          std::int64_t at, const std::vector<Interval>& expected) {
     if (in.cache_has_codes()) {
-      faults += compare_codes(name, got, scales, at, expected);
+      faults += compare_quantized_bits(name, got, scales, at, expected);
       return;
     }
     HostTensor row(DType::bf16, {heads.width});
@@ -672,7 +676,7 @@ std::string check_cache(const QkInputs& in, const QkOutputs& out) {
       written[static_cast<std::size_t>(at)] = true;
       const std::int64_t k_head = heads.query_heads + head;
       check("k", out.k, out.k_scales, at,
-            turned(in.qkv, t, k_head, in.k_norm, in.table, in.position(t), heads));
+            rotated(in.qkv, t, k_head, in.k_norm, in.table, in.position(t), heads));
       std::vector<Interval> value;
       const std::int64_t first = t * in.qkv.shape[1] + (k_head + heads.kv_heads) * heads.width;
       for (std::int64_t i = 0; i < heads.width; ++i)
@@ -690,21 +694,22 @@ std::string check_cache(const QkInputs& in, const QkOutputs& out) {
   return faults;
 }
 
-/// q as its values may be, or its codes and their scales.
+/// q as its values may be, or its quantised values and their scales.
 std::string check_q(const QkInputs& in, const QkOutputs& out) {
   const HeadShape& heads = in.heads;
   std::string faults;
   std::vector<Interval> q_expected;
   for (std::int64_t t = 0; t < in.tokens(); ++t) {
     for (std::int64_t head = 0; head < heads.query_heads; ++head) {
-      const auto one = turned(in.qkv, t, head, in.q_norm, in.table, in.position(t), heads);
-      if (in.has_codes())
-        faults += compare_codes("q", out.q, out.q_scales, t * heads.query_heads + head, one);
+      const auto one = rotated(in.qkv, t, head, in.q_norm, in.table, in.position(t), heads);
+      if (in.has_quantized())
+        faults +=
+            compare_quantized_bits("q", out.q, out.q_scales, t * heads.query_heads + head, one);
       else
         q_expected.insert(q_expected.end(), one.begin(), one.end());
     }
   }
-  return in.has_codes() ? faults : compare_intervals("q", out.q, q_expected);
+  return in.has_quantized() ? faults : compare_intervals("q", out.q, q_expected);
 }
 
 /// A number's NaNs have one bit pattern: which they have is no part of the contract.
@@ -719,7 +724,7 @@ std::string compare_decoded(Backend& backend, const QkInputs& in, QkOutputs out)
   std::string faults;
   QkOutputs expected(backend, in.decoded(), faults);
   const std::int64_t width = in.heads.width;
-  HostTensor codes(DType::f8_e4m3, expected.q.shape);
+  HostTensor quantized(DType::f8_e4m3, expected.q.shape);
   HostTensor scales(DType::f32, out.q_scales.shape);
   for (std::int64_t head = 0; head < scales.elements(); ++head) {
     const BFloat16* values = expected.q.as<BFloat16>() + head * width;
@@ -729,12 +734,13 @@ std::string compare_decoded(Backend& backend, const QkInputs& in, QkOutputs out)
     const float scale = largest == 0.0F ? 1.0F : largest / 448.0F;
     scales.as<float>()[head] = scale;
     for (std::int64_t i = 0; i < width; ++i)
-      codes.as<Float8E4M3>()[head * width + i] = to_e4m3(to_float(values[i]) / scale);
+      quantized.as<Float8E4M3>()[head * width + i] = to_e4m3(to_float(values[i]) / scale);
   }
   for (HostTensor* tensor : {&out.k, &out.v, &expected.k, &expected.v})
     *tensor = one_nan(std::move(*tensor));
-  return faults + compare_bits("q", one_nan(out.q), one_nan(codes)) +
-         compare_bits("q_scales", out.q_scales, scales) + out.compare_cache("of codes", expected);
+  return faults + compare_bits("q", one_nan(out.q), one_nan(quantized)) +
+         compare_bits("q_scales", out.q_scales, scales) +
+         out.compare_cache("of quantized", expected);
 }
 
 std::string run_qk(Backend& backend,
@@ -749,7 +755,7 @@ std::string run_qk(Backend& backend,
   std::string faults;
   const QkOutputs out(backend, in, faults);
   faults += check_q(in, out) + check_cache(in, out);
-  if (in.has_codes()) faults += compare_decoded(backend, in, out);
+  if (in.has_quantized()) faults += compare_decoded(backend, in, out);
   const QkOutputs again(backend, in, faults);
   faults += again.compare_bits("run again", out);
   if (!options.batch_invariant) return faults;
@@ -778,12 +784,12 @@ std::string run_qk(Backend& backend,
 
 std::string run_copy_pages(Backend& backend, std::uint64_t seed, const OpCaseOptions&) {
   Random random(seed);
-  const bool codes = random.chance(0.5);
+  const bool quantized = random.chance(0.5);
   const std::int64_t pages = random.integer(2, 6);
   const std::int64_t heads = random.integer(1, 3);
   const std::int64_t width = random.pick({8, 64, 128});
   const Shape shape{pages, heads, kPageTokens, width};
-  HostTensor k(codes ? DType::f8_e4m3 : DType::bf16, shape);
+  HostTensor k(quantized ? DType::f8_e4m3 : DType::bf16, shape);
   for (std::byte& byte : k.bytes) byte = static_cast<std::byte>(random.bits() & 0xFFU);
   HostTensor v = k;
   std::reverse(v.bytes.begin(), v.bytes.end());
@@ -802,7 +808,7 @@ std::string run_copy_pages(Backend& backend, std::uint64_t seed, const OpCaseOpt
     return one;
   }());
   KvLayer kv{k_array.view(), v_array.view(), {}, {}};
-  if (codes) {
+  if (quantized) {
     kv.k_scales = k_scales.view();
     kv.v_scales = v_scales.view();
   }
@@ -814,7 +820,7 @@ std::string run_copy_pages(Backend& backend, std::uint64_t seed, const OpCaseOpt
   };
   faults +=
       compare_bits("k", k_array.get(), copied(k)) + compare_bits("v", v_array.get(), copied(v));
-  if (codes)
+  if (quantized)
     faults += compare_bits("k_scales", k_scales.get(), copied(scales)) +
               compare_bits("v_scales", v_scales.get(), copied(scales));
   return faults + k_array.guard_fault("k") + v_array.guard_fault("v") +
@@ -830,16 +836,16 @@ std::vector<OpCase> row_cases() {
     };
   };
   constexpr DType kBf16 = DType::bf16;
-  constexpr DType kCodes = DType::f8_e4m3;
+  constexpr DType kQuantized = DType::f8_e4m3;
   using Run = std::string (*)(Backend&, std::uint64_t, bool);
   const auto rows = [](Run run, bool many = false) {
     return [=](Backend& backend, std::uint64_t seed, const OpCaseOptions&) {
       return run(backend, seed, many);
     };
   };
-  return {{"take_from_seats", rows(run_take_from_seats)},
-          {"take_from_seats_many", rows(run_take_from_seats, true)},
-          {"keep_sampled", run_keep_sampled},
+  return {{"gather_input_ids", rows(run_gather_input_ids)},
+          {"gather_input_ids_many", rows(run_gather_input_ids, true)},
+          {"commit_sampled", run_commit_sampled},
           {"set_entries", run_set_entries},
           {"embed", rows(run_embed)},
           {"embed_many", rows(run_embed, true), true},
@@ -852,12 +858,12 @@ std::vector<OpCase> row_cases() {
           {"silu_mul", rows(run_silu_mul)},
           {"silu_mul_many", rows(run_silu_mul, true), true},
           {"qk_norm_rope_store_kv", qk(kBf16, kBf16)},
-          {"qk_norm_rope_store_kv_e4m3", qk(kBf16, kCodes)},
-          {"qk_norm_rope_store_kv_codes", qk(kCodes, kBf16)},
-          {"qk_norm_rope_store_kv_codes_e4m3", qk(kCodes, kCodes)},
+          {"qk_norm_rope_store_kv_e4m3", qk(kBf16, kQuantized)},
+          {"qk_norm_rope_store_kv_quantized", qk(kQuantized, kBf16)},
+          {"qk_norm_rope_store_kv_quantized_e4m3", qk(kQuantized, kQuantized)},
           {"qk_norm_rope_store_kv_many", qk(kBf16, kBf16, true), true},
-          {"qk_norm_rope_store_kv_many_e4m3", qk(kBf16, kCodes, true), true},
-          {"qk_norm_rope_store_kv_many_codes_e4m3", qk(kCodes, kCodes, true), true},
+          {"qk_norm_rope_store_kv_many_e4m3", qk(kBf16, kQuantized, true), true},
+          {"qk_norm_rope_store_kv_many_quantized_e4m3", qk(kQuantized, kQuantized, true), true},
           {"copy_pages", run_copy_pages}};
 }
 

@@ -11,24 +11,25 @@
 #include "ops/cases.h"
 #include "ops/compare.h"
 #include "ops/device_array.h"
-#include "ops/twin.h"
+#include "ops/reference.h"
 #include "sampling/philox.h"
 #include "sampling/sampler.h"
 
 namespace koho::testing {
 namespace {
 
-/// The marks that belong to rows of counts.
-HostTensor marks_of(const HostTensor& counts) {
+/// The nonzero that belong to rows of counts.
+HostTensor nonzero_of(const HostTensor& counts) {
   const auto vocabulary = static_cast<std::int32_t>(counts.shape[1]);
   const std::int64_t slots = counts.shape[0];
-  HostTensor marks(DType::i32, {slots, race_mark_words(vocabulary)});
+  HostTensor nonzero(DType::i32, {slots, race_bitmap_words(vocabulary)});
   for (std::int64_t slot = 0; slot < slots; ++slot)
     for (std::int32_t token = 0; token < vocabulary; ++token)
       if (counts.as<std::int32_t>()[slot * vocabulary + token] != 0)
-        marks.as<std::uint32_t>()[slot * race_mark_words(vocabulary) + race_mark_word(token)] |=
-            race_mark_bit(token);
-  return marks;
+        nonzero
+            .as<std::uint32_t>()[slot * race_bitmap_words(vocabulary) + race_bitmap_word(token)] |=
+            race_bitmap_bit(token);
+  return nonzero;
 }
 
 SamplingRow random_row(Random& random,
@@ -80,10 +81,10 @@ bool drawn_at_threshold(
 }
 
 /// How far a log-probability, logit - largest - log(sum of exp(logit - largest)), may be from the
-/// twin's. A term of the sum is off by its difference's rounding, 2^-24 of that, and by an f32
+/// reference's. A term of the sum is off by its difference's rounding, 2^-24 of that, and by an f32
 /// exponential of two ulps. Weighed by the probabilities the differences are ln V on the mean at
 /// most (their entropy), so the logarithm is off by 2^-24 ln V + 2^-22. The sum and the rest are in
-/// f64; the result and the twin's are each rounded to f32.
+/// f64; the result and the reference's are each rounded to f32.
 double logprob_error(double logprob, std::int64_t tokens) {
   return 0x1p-24 * std::log(static_cast<double>(tokens)) + 0x1p-22 + 0x1p-23 * std::fabs(logprob);
 }
@@ -149,8 +150,8 @@ std::string run_sample(Backend& backend,
   const DeviceArray biases_array(backend, bytes_of(biases, sizeof(LogitBias)));
   const DeviceArray masks_array(backend, masks);
   const DeviceArray counts_array(backend, counts);
-  const DeviceArray marks_array(backend, marks_of(counts));
-  const TokenCounts token_counts{counts_array.view(), marks_array.view()};
+  const DeviceArray nonzero_array(backend, nonzero_of(counts));
+  const TokenCounts token_counts{counts_array.view(), nonzero_array.view()};
   const DeviceArray ids(backend, DType::i32, {rows});
   const DeviceArray logprobs(backend, DType::f32, {rows});
   const DeviceArray top_ids(backend, DType::i32, {rows, kTopLogprobsMax});
@@ -215,7 +216,7 @@ std::string run_sample(Backend& backend,
     // Counts as they were: the row has changed its own.
     const HostTensor own_counts = row_of(counts, std::max(row.counts_slot, 0));
     const DeviceArray one_counts(backend, own_counts);
-    const DeviceArray one_marks(backend, marks_of(own_counts));
+    const DeviceArray one_marks(backend, nonzero_of(own_counts));
     if (row.counts_slot >= 0) row.counts_slot = 0;
     const DeviceArray one_logits(backend, row_of(logits, r));
     const DeviceArray one_row(backend,
@@ -238,9 +239,9 @@ std::string run_sample(Backend& backend,
                 std::to_string(got.as<std::int32_t>()[r]) + " among others\n";
   }
   return faults + compare_bits("counts", counts_array.get(), expected_counts) +
-         compare_bits("marks", marks_array.get(), marks_of(expected_counts)) +
+         compare_bits("nonzero", nonzero_array.get(), nonzero_of(expected_counts)) +
          ids.guard_fault("ids") + logprobs.guard_fault("logprobs") +
-         counts_array.guard_fault("counts") + marks_array.guard_fault("marks") +
+         counts_array.guard_fault("counts") + nonzero_array.guard_fault("nonzero") +
          top_ids.guard_fault("top_ids") + top_logprobs.guard_fault("top_logprobs");
 }
 
@@ -260,20 +261,21 @@ std::string run_reset_counts(Backend& backend, std::uint64_t seed, const OpCaseO
   const std::vector<std::int64_t> prompt = random_ids();
   const std::vector<std::int64_t> output = random_ids();
   const DeviceArray counts_array(backend, counts);
-  const DeviceArray marks_array(backend, DType::i32,
-                                {slots, race_mark_words(static_cast<std::int32_t>(vocabulary))});
+  const DeviceArray nonzero_array(
+      backend, DType::i32, {slots, race_bitmap_words(static_cast<std::int32_t>(vocabulary))});
   const DeviceArray prompt_array(backend, integers(DType::i32, prompt));
   const DeviceArray output_array(backend, integers(DType::i32, output));
-  std::string faults =
-      fault_of("reset_counts", backend.reset_counts({counts_array.view(), marks_array.view()}, slot,
-                                                    prompt_array.view(), output_array.view()));
+  std::string faults = fault_of(
+      "reset_counts", backend.reset_counts({counts_array.view(), nonzero_array.view()}, slot,
+                                           prompt_array.view(), output_array.view()));
   std::int32_t* row = counts.as<std::int32_t>() + slot * vocabulary;
   std::fill_n(row, vocabulary, 0);
   for (const std::int64_t id : prompt) row[id] |= static_cast<std::int32_t>(0x80000000U);
   for (const std::int64_t id : output) ++row[id];
   return faults + compare_bits("counts", counts_array.get(), counts) +
-         compare_bits("marks", row_of(marks_array.get(), slot), row_of(marks_of(counts), slot)) +
-         counts_array.guard_fault("counts") + marks_array.guard_fault("marks");
+         compare_bits("nonzero", row_of(nonzero_array.get(), slot),
+                      row_of(nonzero_of(counts), slot)) +
+         counts_array.guard_fault("counts") + nonzero_array.guard_fault("nonzero");
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/arithmetic.h"
-#include "ops/twin.h"
+#include "ops/reference.h"
 
 namespace koho::testing {
 namespace {
@@ -138,16 +138,16 @@ std::string compare_bounds(const std::string& name,
   return found;
 }
 
-std::string compare_quantised(const std::string& name,
+std::string compare_quantized(const std::string& name,
                               const HostTensor& values,
-                              const HostTensor& codes,
+                              const HostTensor& quantized,
                               const HostTensor& scales,
                               std::int64_t block) {
-  HostTensor expected_codes(codes.dtype, codes.shape);
+  HostTensor expected_quantized(quantized.dtype, quantized.shape);
   HostTensor expected_scales(scales.dtype, scales.shape);
-  quantise(values, block, expected_codes, expected_scales);
+  quantize(values, block, expected_quantized, expected_scales);
   return compare_bits(name + ".scales", scales, expected_scales) +
-         compare_bits(name + ".codes", codes, expected_codes);
+         compare_bits(name + ".quantized", quantized, expected_quantized);
 }
 
 }  // namespace koho::testing

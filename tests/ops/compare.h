@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gates: how far an operator's output may lie from its float64 twin. Where rounding points are
-// known, the twin gives an interval that follows from the error of f32 arithmetic alone, and the
-// output must lie in it; where sums are long, the gates of the table below apply.
+// Tolerances: how far an operator's output may lie from its float64 reference. Where rounding points are
+// known, the reference gives an interval that follows from the error of f32 arithmetic alone, and the
+// output must lie in it; where sums are long, the tolerances of the table below apply.
 //
-//   op                        gate
-//   copies, codes of a quant  bit-equal (codes: from the operator's own bf16 values)
+//   op                        tolerance
+//   copies, quantised values of a quant  bit-equal (quantised values: from the operator's own bf16 values)
 //   norms, rotation, SiLU     within the interval of f32 arithmetic at the contract's roundings
-//   linear                    |error| <= 2^-8 |twin| + accumulation * sum|x w|,
+//   linear                    |error| <= 2^-8 |reference| + accumulation * sum|x w|,
 //                             relative L2 <= 3e-3, whatever `accumulation` is
 //   attention                 each element within the error computed for it: weights rounded, sums
 //   in
@@ -14,8 +14,8 @@
 //   router                    ids equal unless the choice is closer than f32 can tell, weights
 //                             within the error computed for each (cases_linear.cpp)
 //   log-probabilities         within the error computed for each (cases_sampling.cpp)
-//   experts                   each element within the error computed for it: codes of the inner
-//                             activation that may lie on the other side of a rounding border; and
+//   experts                   each element within the error computed for it: quantised values of the inner
+//                             activation that may lie on the other side of a rounding boundary; and
 //                             the gain of each expert over all tokens (cases_experts.cpp)
 //
 // Bounds of sums of many roundings: each error is at most its limit, so the sum of limits holds for
@@ -34,7 +34,7 @@
 
 namespace koho::testing {
 
-/// What the twin allows for one element.
+/// What the reference allows for one element.
 struct Interval {
   double low = 0.0;
   double high = 0.0;
@@ -53,7 +53,7 @@ std::string compare_intervals(const std::string& name,
                               const HostTensor& got,
                               const std::vector<Interval>& expected);
 /// Elementwise |got - expected| <= slack, and relative L2 over all finite elements; where sums
-/// cancel so that f32 itself is further away than that, half of `f32_slack` is the gate.
+/// cancel so that f32 itself is further away than that, half of `f32_slack` is the tolerance.
 std::string compare_slack(const std::string& name,
                           const HostTensor& got,
                           const std::vector<double>& expected,
@@ -89,10 +89,10 @@ struct ErrorSum {
   double bound() const { return std::min(limits, kDeviations * std::sqrt(squares)); }
 };
 
-/// The codes and scales of `out` are those of its bf16 values, exactly.
-std::string compare_quantised(const std::string& name,
+/// The quantised values and scales of `out` are those of its bf16 values, exactly.
+std::string compare_quantized(const std::string& name,
                               const HostTensor& values,
-                              const HostTensor& codes,
+                              const HostTensor& quantized,
                               const HostTensor& scales,
                               std::int64_t block);
 

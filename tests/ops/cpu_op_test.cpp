@@ -7,11 +7,11 @@
 #include <gtest/gtest.h>
 
 #include "cpu/cpu_backend.h"
+#include "ops/captured_backend.h"
 #include "ops/device_array.h"
 #include "ops/op_cases.h"
 #include "ops/random.h"
-#include "ops/recorded_backend.h"
-#include "ops/twin.h"
+#include "ops/reference.h"
 #include "support/environment.h"
 
 namespace koho::testing {
@@ -21,7 +21,7 @@ struct IsaName {
   CpuIsa isa;
   const char* name;
 };
-constexpr IsaName kIsaNames[] = {{CpuIsa::plain, "plain"},
+constexpr IsaName kIsaNames[] = {{CpuIsa::scalar, "plain"},
                                  {CpuIsa::avx2, "avx2"},
                                  {CpuIsa::avx512, "avx512"},
                                  {CpuIsa::amx, "amx"}};
@@ -36,7 +36,7 @@ using Parameters = std::tuple<CpuIsa, std::size_t>;
 
 class CpuOperator : public ::testing::TestWithParam<Parameters> {};
 
-TEST_P(CpuOperator, EqualsItsFloat64Twin) {
+TEST_P(CpuOperator, MatchesItsFloat64Reference) {
   const auto [isa, index] = GetParam();
   const OpCase& op_case = op_cases()[index];
   const std::uint64_t first = number_from_environment("KOHO_OP_SEED", std::random_device{}());
@@ -53,14 +53,14 @@ TEST_P(CpuOperator, EqualsItsFloat64Twin) {
   }
 }
 
-TEST(CpuOperatorRecorded, EqualsItsFloat64Twin) {
+TEST(CpuOperatorCaptured, MatchesItsFloat64Reference) {
   Result<std::unique_ptr<Backend>> backend = make_cpu_backend({.threads = 2});
   ASSERT_TRUE(backend.ok()) << backend.error().message;
-  RecordedBackend recorded(std::move(*backend));
+  CapturedBackend captured(std::move(*backend));
   const std::uint64_t seed = number_from_environment("KOHO_OP_SEED", std::random_device{}());
   for (const OpCase& op_case : op_cases()) {
     if (op_case.is_large) continue;
-    EXPECT_EQ(op_case.run(recorded, seed, {}), "") << op_case.name << ", KOHO_OP_SEED=" << seed;
+    EXPECT_EQ(op_case.run(captured, seed, {}), "") << op_case.name << ", KOHO_OP_SEED=" << seed;
   }
 }
 
@@ -70,7 +70,7 @@ std::vector<Parameters> parameters() {
   std::vector<Parameters> found;
   for (const CpuIsa isa : supported_cpu_isas())
     for (std::size_t i = 0; i < op_cases().size(); ++i)
-      if (isa != CpuIsa::plain || !op_cases()[i].name.starts_with("attention_prompt_of"))
+      if (isa != CpuIsa::scalar || !op_cases()[i].name.starts_with("attention_prompt_of"))
         found.emplace_back(isa, i);
   return found;
 }
@@ -93,11 +93,11 @@ TEST(OperatorContract, QueriesAndProjectionsHaveOneFormTheSame) {
   const DeviceArray table(backend, HostTensor(DType::f32, {1, 2, 4}));
   const DeviceArray pages(backend, DType::bf16, {1, 1, kPageTokens, 16});
   const DeviceArray values(backend, HostTensor(DType::bf16, {1, 64}));
-  const DeviceArray codes(backend, HostTensor(DType::f8_e4m3, {1, 64}));
+  const DeviceArray quantized(backend, HostTensor(DType::f8_e4m3, {1, 64}));
   const DeviceArray scales(backend, HostTensor(DType::f32, {1}));
   const DeviceArray block_scales(backend, HostTensor(DType::f32, {1, 1}));
   const DeviceArray q_values(backend, DType::bf16, {1, 2, 16});
-  const DeviceArray q_codes(backend, DType::f8_e4m3, {1, 2, 16});
+  const DeviceArray q_quantized(backend, DType::f8_e4m3, {1, 2, 16});
   const DeviceArray q_scales(backend, DType::f32, {1, 2});
   QkNormRope weights;
   weights.heads = kHeads;
@@ -108,35 +108,37 @@ TEST(OperatorContract, QueriesAndProjectionsHaveOneFormTheSame) {
     return status.ok() ? std::string_view("ok") : error_code_info(status.error().code).name;
   };
   const Queries as_values{.values = q_values.view()};
-  const Queries as_codes{.codes = q_codes.view(), .scales = q_scales.view()};
+  const Queries as_quantized{.quantized = q_quantized.view(), .scales = q_scales.view()};
   const Activation from_values{.values = values.view()};
-  const Activation from_codes{.codes = codes.view(), .scales = scales.view()};
+  const Activation from_quantized{.quantized = quantized.view(), .scales = scales.view()};
   EXPECT_EQ(found(as_values, from_values), "ok");
-  EXPECT_EQ(found(as_codes, from_codes), "ok");
-  const Queries both{q_values.view(), q_codes.view(), q_scales.view()};
+  EXPECT_EQ(found(as_quantized, from_quantized), "ok");
+  const Queries both{q_values.view(), q_quantized.view(), q_scales.view()};
   const Activation from_both{
-      .values = values.view(), .codes = codes.view(), .scales = scales.view()};
-  Activation with_blocks = from_codes;
-  with_blocks.block_codes = codes.view();
+      .values = values.view(), .quantized = quantized.view(), .scales = scales.view()};
+  Activation with_blocks = from_quantized;
+  with_blocks.block_quantized = quantized.view();
   with_blocks.block_scales = block_scales.view();
   const struct {
     const char* what;
     Queries q;
     Activation qkv;
   } refused[] = {
-      {"codes from values", as_codes, from_values},
-      {"values from codes", as_values, from_codes},
-      {"both forms of q", both, from_codes},
+      {"quantised values from values", as_quantized, from_values},
+      {"values from quantised values", as_values, from_quantized},
+      {"both forms of q", both, from_quantized},
       {"both forms of q from values", both, from_values},
-      {"both forms of qkv", as_codes, from_both},
+      {"both forms of qkv", as_quantized, from_both},
       {"no form of q", {}, from_values},
-      {"no form of q from codes", {}, from_codes},
+      {"no form of q from quantised values", {}, from_quantized},
       {"no form of qkv", as_values, {}},
       {"no form at all", {}, {}},
-      {"codes by block", as_codes, with_blocks},
-      {"codes of q without scales", {.codes = q_codes.view()}, from_codes},
-      {"scales of q a token each", {.codes = q_codes.view(), .scales = scales.view()}, from_codes},
-      {"codes of qkv without scales", as_codes, {.codes = codes.view()}}};
+      {"quantised values by block", as_quantized, with_blocks},
+      {"quantised values of q without scales", {.quantized = q_quantized.view()}, from_quantized},
+      {"scales of q a token each",
+       {.quantized = q_quantized.view(), .scales = scales.view()},
+       from_quantized},
+      {"quantised values of qkv without scales", as_quantized, {.quantized = quantized.view()}}};
   for (const auto& one : refused) EXPECT_EQ(found(one.q, one.qkv), "invalid_argument") << one.what;
 }
 

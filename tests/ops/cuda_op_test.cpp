@@ -15,17 +15,17 @@
 
 #include "base/arithmetic.h"
 #include "cuda/cuda_backend.h"
+#include "ops/captured_backend.h"
 #include "ops/compare.h"
 #include "ops/device_array.h"
 #include "ops/op_cases.h"
-#include "ops/recorded_backend.h"
-#include "ops/twin.h"
+#include "ops/reference.h"
 #include "support/environment.h"
 
 namespace koho::testing {
 namespace {
 
-enum class Mode { fast, deterministic, portable, portable_deterministic, recorded };
+enum class Mode { fast, deterministic, portable, portable_deterministic, captured };
 using Parameters = std::tuple<Mode, std::size_t>;
 
 // One FP8 wgmma aligns its 32 products and its sum to the largest of them and drops what lies
@@ -41,12 +41,12 @@ OpCaseOptions promises(Mode mode, const std::string& name) {
   const bool deterministic = mode == Mode::deterministic || mode == Mode::portable_deterministic;
   const double instruction_error = std::sqrt(33.0 / 3.0) / 8192.0;  // each uniform up to that
   // Half a unit of a weight of at least 2^14 exp(-1/128), and 2^-18 for the exponential of its bin
-  // (src/cuda/sample.cuh).
+  // (src/cuda/sampling/sample.cuh).
   const double sampling_error = 0x1p-15 * std::exp(1.0 / 128.0) + 0x1p-18;
   // On Hopper cuBLASLt multiplies FP8 on wgmma in every mode.
   const bool library = mode == Mode::portable && name.starts_with("linear");
   return {.batch_invariant = true,
-          .many_as_few = deterministic,
+          .large_batch_invariant = deterministic,
           .accumulation_error = portable && !library ? kF32Error : kWgmmaError,
           .chain_error = kChainError,
           .attention_weight_error = 0x1p-8,
@@ -54,7 +54,7 @@ OpCaseOptions promises(Mode mode, const std::string& name) {
           .sampling_weight_error = sampling_error,
           // 16 parts of two chains each; the plain form has more.
           .router_chains = 32.0,
-          .decode_as_prefill = deterministic,
+          .decode_matches_prefill = deterministic,
           .instruction_error = portable ? 0.0 : instruction_error};
 }
 
@@ -72,12 +72,12 @@ class CudaOperator : public ::testing::TestWithParam<Parameters> {
       return nullptr;
     }
     found = std::move(*opened);
-    if (mode == Mode::recorded) found = std::make_unique<RecordedBackend>(std::move(found));
+    if (mode == Mode::captured) found = std::make_unique<CapturedBackend>(std::move(found));
     return found.get();
   }
 };
 
-TEST_P(CudaOperator, EqualsItsFloat64Twin) {
+TEST_P(CudaOperator, MatchesItsFloat64Reference) {
   const auto [mode, index] = GetParam();
   Backend* cuda = backend(mode);
   if (cuda == nullptr) GTEST_SKIP() << "no GPU";
@@ -93,11 +93,11 @@ TEST_P(CudaOperator, EqualsItsFloat64Twin) {
   }
 }
 
-/// Every case in the fast mode, recorded or not, and in the portable mode; in the deterministic
+/// Every case in the fast mode, captured or not, and in the portable mode; in the deterministic
 /// modes those of operators that choose among kernels (sampling's are the same on every GPU).
 std::vector<Parameters> parameters() {
   std::vector<Parameters> found;
-  for (const Mode mode : {Mode::fast, Mode::recorded, Mode::deterministic, Mode::portable,
+  for (const Mode mode : {Mode::fast, Mode::captured, Mode::deterministic, Mode::portable,
                           Mode::portable_deterministic}) {
     for (std::size_t i = 0; i < op_cases().size(); ++i) {
       const std::string& name = op_cases()[i].name;
@@ -115,7 +115,7 @@ std::vector<Parameters> parameters() {
 
 std::string case_name(const ::testing::TestParamInfo<Parameters>& info) {
   constexpr const char* kModes[] = {"", "deterministic_", "portable_", "portable_deterministic_",
-                                    "recorded_"};
+                                    "captured_"};
   return kModes[static_cast<int>(std::get<0>(info.param))] +
          op_cases()[std::get<1>(info.param)].name;
 }
@@ -141,32 +141,32 @@ TEST(CudaSelfTest, LetsOtherKernelsRunWhatItFindsWrong) {
   constexpr const char* kNoLibrary = ", without cuBLASLt";
   const Fallback fallbacks[] = {
       {.name = "cuBLASLt",
-       .options = {.fault = FastPathFault::library},
+       .options = {.fault = FastPathFault::cublaslt},
        .said = kNoLibrary,
        .op_case = kMany,
        .promises = kOwn},
       {.name = "cuBLASLt with one scale",
-       .options = {.portable_only = true, .fault = FastPathFault::library},
+       .options = {.portable_only = true, .fault = FastPathFault::cublaslt},
        .said = kNoLibrary,
        .op_case = kMany,
        .promises = kPortable},
       {.name = "a product of cuBLASLt",
-       .options = {.fault = FastPathFault::library_refuses},
+       .options = {.fault = FastPathFault::cublaslt_refuses},
        .op_case = kMany,
        .promises = kOwn},
       {.name = "a product of cuBLASLt with one scale",
-       .options = {.portable_only = true, .fault = FastPathFault::library_refuses},
+       .options = {.portable_only = true, .fault = FastPathFault::cublaslt_refuses},
        .op_case = kMany,
        .promises = kPortable},
       {.name = "matrices on wgmma",
-       .options = {.fault = FastPathFault::matrices, .deterministic = true},
-       .said = ", portable matrices",
+       .options = {.fault = FastPathFault::gemm, .deterministic = true},
+       .said = ", portable GEMM",
        .op_case = "linear_fp8_channel",
        .promises = kPortable,
        .hopper = true},
       {.name = "experts' second matrix",
        .options = {.fault = FastPathFault::experts_down},
-       .said = ", portable matrices",
+       .said = ", portable GEMM",
        .op_case = "experts_fp8_one",
        .promises = kPortable,
        .tells = false,
@@ -231,9 +231,9 @@ TEST(CudaDevices, TwoOfOneProcessRunEveryCase) {
   std::vector<std::thread> threads;
   for (std::size_t i = 0; i < 2; ++i)
     threads.emplace_back([&, i] {
-      RecordedBackend recorded(std::move(gpus[i]));
+      CapturedBackend captured(std::move(gpus[i]));
       for (const OpCase& op_case : op_cases())
-        faults[i] += op_case.run(recorded, seed + 1, promises(Mode::fast, op_case.name));
+        faults[i] += op_case.run(captured, seed + 1, promises(Mode::fast, op_case.name));
     });
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(faults[0] + faults[1], "");
@@ -266,7 +266,7 @@ struct ExpertLayer {
   std::int64_t chosen = 0;  // so many experts share the choices; 0: all
 };
 
-/// A matrix of codes of any size and sign, scaled so that what it makes of such codes is about 1.
+/// A matrix of quantised values of any size and sign, scaled so that what it makes of such quantised values is about 1.
 struct WideLinear {
   HostTensor weight;
   HostTensor scale;
@@ -286,9 +286,9 @@ struct WideLinear {
 };
 
 /// A token's row has the same bits whether it comes alone or with the others.
-void expect_the_bits_of_many(RecordedBackend& backend,
-                             const ExpertLayer& layer,
-                             std::uint64_t seed) {
+void expect_bits_of_large_batch(CapturedBackend& backend,
+                                const ExpertLayer& layer,
+                                std::uint64_t seed) {
   SCOPED_TRACE(std::string(layer.name) + ", KOHO_OP_SEED=" + std::to_string(seed));
   Random random(seed);
   std::vector<WideLinear> matrices;
@@ -372,23 +372,23 @@ constexpr ExpertLayer kExpertLayers[] = {
 /// One token's kernels cut their work by the number of experts and by the widths, and so do those
 /// of a prompt, whose clusters have many items one after the other: what the small cases do not
 /// reach.
-TEST_F(CudaExperts, OneTokenHasTheBitsOfManyAtTrueWidths) {
-  RecordedBackend backend(std::move(backend_));
-  for (const ExpertLayer& layer : kExpertLayers) expect_the_bits_of_many(backend, layer, seed_);
+TEST_F(CudaExperts, OneTokenHasTheBitsOfALargeBatchAtModelWidths) {
+  CapturedBackend backend(std::move(backend_));
+  for (const ExpertLayer& layer : kExpertLayers) expect_bits_of_large_batch(backend, layer, seed_);
 }
-TEST_F(CudaExperts, PortableOnesHaveThemToo) {
+TEST_F(CudaExperts, PortableKernelsAreBatchInvariantToo) {
   constexpr std::int64_t kTokensMax = 100;  // prompts take it the longest, by the same kernel
   Result<std::unique_ptr<Backend>> portable = make_cuda_backend({.portable_only = true});
   ASSERT_TRUE(portable.ok()) << portable.error().message;
-  RecordedBackend backend(std::move(*portable));
+  CapturedBackend backend(std::move(*portable));
   for (const ExpertLayer& layer : kExpertLayers)
-    if (layer.tokens <= kTokensMax) expect_the_bits_of_many(backend, layer, seed_);
+    if (layer.tokens <= kTokensMax) expect_bits_of_large_batch(backend, layer, seed_);
 }
 
 /// A prompt with many tiles a multiprocessor, and rows that belong to nobody: the same bits each
-/// time, whichever CTA draws a tile, and the codes of what was written. What attention computes is
+/// time, whichever CTA draws a tile, and the quantised values of what was written. What attention computes is
 /// the cases' affair.
-TEST_F(CudaAttention, LongPromptsHaveTheSameBitsEachTime) {
+TEST_F(CudaAttention, LongPromptsAreReproducible) {
   constexpr std::int64_t kWidth = 128;
   constexpr std::int64_t kTokens = 3000;
   constexpr std::int64_t kPadding = 3;
@@ -448,7 +448,7 @@ TEST_F(CudaAttention, LongPromptsHaveTheSameBitsEachTime) {
                                    {.values = true, .per_token = true});
         EXPECT_EQ(fault_of("attention", backend.attention(out.view(), q.view(), kv, batch, heads)),
                   "");
-        EXPECT_EQ(out.check_quantised("out") + out.guard_fault("out"), "");
+        EXPECT_EQ(out.check_quantized("out") + out.guard_fault("out"), "");
         const HostTensor got = out.values.get();
         for (std::int64_t i = kTokens * heads.query_heads * kWidth; i < got.elements(); ++i)
           ASSERT_EQ(got.at(i), 0.0);
@@ -461,9 +461,9 @@ TEST_F(CudaAttention, LongPromptsHaveTheSameBitsEachTime) {
 }
 
 /// Decoded rows of contexts around the places where they are cut, few to very many at a time, so
-/// that items of work are units, groups and spans (src/cuda/attention_parts.cuh): each row alone,
+/// that items of work are units, groups and spans (src/cuda/attention/attention_split_kv.cuh): each row alone,
 /// of which all items are units, has the same bits. What attention computes is the cases' affair.
-TEST_F(CudaAttention, ARowAloneHasTheBitsOfItAmongManyHoweverContextsAreCut) {
+TEST_F(CudaAttention, ADecodedRowIsBatchInvariantUnderEverySplitKv) {
   constexpr std::int64_t kWidth = 128;
   constexpr std::int64_t kPages = 90;  // many sequences have the same ones
   constexpr std::int64_t kEdges[] = {128,  512,  1024, 2048,  2560, 4096,
@@ -527,7 +527,7 @@ TEST_F(CudaAttention, ARowAloneHasTheBitsOfItAmongManyHoweverContextsAreCut) {
         EXPECT_EQ(
             fault_of("attention", backend.attention(out.view(), q_array.view(), kv, batch, heads)),
             "");
-        EXPECT_EQ(out.check_quantised("out") + out.guard_fault("out"), "");
+        EXPECT_EQ(out.check_quantized("out") + out.guard_fault("out"), "");
         return out.values.get();
       };
       for (const std::int64_t sequences : kCrowds) {
@@ -564,7 +564,7 @@ TEST_F(CudaAttention, ARowAloneHasTheBitsOfItAmongManyHoweverContextsAreCut) {
 /// The kernel that asks for pages before the one that stores each row's newest token is done sees
 /// that token all the same: many steps one after another, where what the step before stored lies
 /// there still, have the bits of each step with a wait between the two.
-TEST_F(CudaAttention, ADecodedRowSeesTheTokenThatTheKernelBeforeStored) {
+TEST_F(CudaAttention, ADecodedRowSeesTheTokenStoredByThePreviousKernel) {
   constexpr std::int64_t kWidth = 128;
   constexpr std::int64_t kSteps = 10;
   constexpr std::int64_t kColumns = 9;  // pages of a sequence
@@ -657,13 +657,13 @@ TEST_F(CudaAttention, ADecodedRowSeesTheTokenThatTheKernelBeforeStored) {
         EXPECT_EQ(fault_of("alone", run(step, true)), "");
         alone.push_back(outs[static_cast<std::size_t>(step)]->values.get());
       }
-      Result<std::unique_ptr<Recording>> recording = backend.record([&]() -> Status {
+      Result<std::unique_ptr<CapturedGraph>> graph = backend.capture([&]() -> Status {
         for (std::int64_t step = 0; step < kSteps; ++step) KOHO_TRY(run(step, false));
         return {};
       });
-      ASSERT_TRUE(recording.ok()) << recording.error().message;
+      ASSERT_TRUE(graph.ok()) << graph.error().message;
       for (int time = 0; time < 3; ++time) {
-        EXPECT_EQ(fault_of("replay", (*recording)->replay()), "");
+        EXPECT_EQ(fault_of("replay", (*graph)->replay()), "");
         for (std::int64_t step = 0; step < kSteps; ++step)
           EXPECT_EQ(compare_bits("step " + std::to_string(step),
                                  outs[static_cast<std::size_t>(step)]->values.get(),

@@ -88,12 +88,12 @@ HostTensor random_values(Random& random, DType dtype, Shape shape, Spread spread
   return tensor;
 }
 
-HostTensor random_codes(Random& random, Shape shape, Spread spread) {
-  HostTensor codes = random_values(random, DType::f32, shape, spread, 100.0);
+HostTensor random_quantized(Random& random, Shape shape, Spread spread) {
+  HostTensor quantized = random_values(random, DType::f32, shape, spread, 100.0);
   HostTensor tensor(DType::f8_e4m3, shape);
   for (std::int64_t i = 0; i < tensor.elements(); ++i) {
-    double value = codes.at(i);
-    // Denormal codes lie below 2^-6.
+    double value = quantized.at(i);
+    // Denormal quantised values lie below 2^-6.
     if (spread == Spread::denormals && std::fabs(value) < 1e-30) value *= 1e35;
     tensor.set(i, value);
   }

@@ -59,9 +59,9 @@ Spread random_spread(Random& random, bool nan);
 HostTensor random_values(
     Random& random, DType dtype, Shape shape, Spread spread, double scale = 1.0);
 
-/// E4M3 codes: the codes of normal values with the row's largest near 448, as a quantiser leaves
-/// them. NaN codes occur nowhere but in Spread::one_nan_row.
-HostTensor random_codes(Random& random, Shape shape, Spread spread);
+/// E4M3 values: the quantised values of normal values with the row's largest near 448, as a quantiser leaves
+/// them. NaN quantised values occur nowhere but in Spread::one_nan_row.
+HostTensor random_quantized(Random& random, Shape shape, Spread spread);
 
 /// Positive scales around `scale`.
 HostTensor random_scales(Random& random, DType dtype, Shape shape, double scale);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one list of operator cases. A case draws a random shape and random values from its seed, runs
 // an operator on a backend between guard bands and poisoned outputs, and compares every element
-// with a float64 twin under the gates of docs/kernels (a table in compare.h). The same list drives
+// with a float64 reference under the tolerances of docs/kernels (a table in compare.h). The same list drives
 // every backend.
 #pragma once
 
@@ -20,7 +20,7 @@ struct OpCaseOptions {
   bool batch_invariant = true;
   /// A row of a linear layer has the bits of the same row alone also among many tokens (97 and
   /// more), which a backend may give to a library.
-  bool many_as_few = true;
+  bool large_batch_invariant = true;
   /// Largest error of a linear layer's sum, in parts of sum |x w|: f32 accumulation in any order of
   /// up to some thousand products; tensor cores that keep fewer bits say so.
   double accumulation_error = 4e-6;
@@ -38,10 +38,10 @@ struct OpCaseOptions {
   /// Sums side by side that a router's logit is added in, at least.
   double router_chains = 1.0;
   /// A row that is decoded has the bits of the same row in a longer run.
-  bool decode_as_prefill = true;
+  bool decode_matches_prefill = true;
   /// Standard deviation of what an instruction of 32 FP8 products loses, in parts of its largest
-  /// term; 0 if sums are in f32. Experts' gates use it, since a bound of its worst case would put
-  /// most codes of the inner activation on a rounding border.
+  /// term; 0 if sums are in f32. Experts' tolerances use it, since a bound of its worst case would put
+  /// most quantised values of the inner activation on a rounding boundary.
   double instruction_error = 0.0;
 };
 

@@ -2,7 +2,7 @@
 // The list of `koho bench ops`, with few tokens, on the CPU: its vector path against its plain one.
 // Each case must find the results right, and wrong when one element of any of them is spoiled, or
 // nothing was computed.
-#include "app/operator_bench.h"
+#include "bench/operator_bench.h"
 
 #include <algorithm>
 #include <cmath>
@@ -12,7 +12,7 @@
 
 #include <gtest/gtest.h>
 
-#include "app/operator_check.h"
+#include "bench/operator_check.h"
 #include "cpu/cpu_backend.h"
 #include "ops/trace.h"
 
@@ -70,13 +70,13 @@ class OperatorBench : public ::testing::TestWithParam<std::size_t> {
     std::unique_ptr<Backend>& found = backends[static_cast<int>(side)];
     if (found == nullptr) {
       Result<std::unique_ptr<Backend>> made = make_cpu_backend(
-          {.threads = 2, .isa = side == Side::measured ? CpuIsa::automatic : CpuIsa::plain});
+          {.threads = 2, .isa = side == Side::measured ? CpuIsa::automatic : CpuIsa::scalar});
       KOHO_CHECK(made.ok());
       found = std::move(*made);
     }
     return *found;
   }
-  const BenchSite site_{backend(Side::measured), backend(Side::reference), 0.0};
+  const BenchBackends site_{backend(Side::measured), backend(Side::reference), 0.0};
 };
 
 TEST_P(OperatorBench, IsRightAndFindsWrongResults) {
@@ -135,7 +135,7 @@ TEST(OperatorBenchList, HasEveryOperator) {
   missing.erase("attention");
   Result<std::unique_ptr<Backend>> backend = make_cpu_backend({.threads = 2});
   ASSERT_TRUE(backend.ok());
-  const BenchSite site{**backend, **backend, 0.0};
+  const BenchBackends site{**backend, **backend, 0.0};
   for (const OpBenchCase& bench_case : op_bench_cases()) {
     if (bench_case.is_large) continue;
     const Result<std::vector<OpBench>> built = bench_case.build(site, {bench_case.tokens.front()});

@@ -127,7 +127,7 @@ TEST(Chat, ThinksUnlessTold) {
             text_at(json, "choices.0.message.reasoning_content") + "</think>23 times 7 is 161.");
 }
 
-TEST(Chat, TellsThoughtsInOnePieceWhereAStreamIsToDoSo) {
+TEST(Chat, SendsReasoningInOneChunkIfStreamReasoningIsFalse) {
   const auto pieces = [](const std::string& more) {
     std::vector<std::string> thoughts;
     const Reply reply = ask("What is 23 times 7?", R"("stream":true)" + more);
@@ -150,7 +150,7 @@ TEST(Chat, TellsThoughtsInOnePieceWhereAStreamIsToDoSo) {
   EXPECT_EQ(ask("hi", R"("stream_reasoning":"no")").status, 400);
 }
 
-TEST(Chat, EndsThoughtsWhenTheirBudgetIsSpent) {
+TEST(Chat, EndsReasoningWhenItsBudgetIsSpent) {
   const auto thoughts = [](const std::string& more) {
     const Json json = ask("What is 23 times 7?", more).json();
     EXPECT_EQ(text_at(json, "choices.0.finish_reason"), "stop") << more;
@@ -196,7 +196,7 @@ TEST(Chat, StreamsWhatItWouldAnswerWhole) {
   }
 }
 
-TEST(Chat, CountsThoughtsAsTheyCome) {
+TEST(Chat, CountsReasoningTokensAsTheyCome) {
   const Reply stream = ask(
       "What is 23 times 7?",
       R"("n":2,"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true})");
@@ -464,7 +464,7 @@ TEST(Chat, OnlyAllowedToolsAreCalled) {
   }
 }
 
-TEST(Chat, AFormHasManyNames) {
+TEST(Chat, AResponseFormatHasManyNames) {
   const std::string schema =
       R"({"type":"object","properties":{"age":{"type":"integer"}},"required":["age"]})";
   std::string quoted;
@@ -614,7 +614,7 @@ TEST(Chat, DeveloperIsSystem) {
             text_at(developer, "choices.0.message.content"));
 }
 
-TEST(Chat, KeepsThoughtsOfEarlierTurnsWhenThereAreTools) {
+TEST(Chat, KeepsReasoningOfEarlierTurnsWhenThereAreTools) {
   const auto prompt_tokens = [](const std::string& more) {
     return std::stoi(text_at(
         post(shared_server().port(), kPath,

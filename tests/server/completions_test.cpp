@@ -67,7 +67,7 @@ TEST(Completions, AnswersAsBenchmarkClientsAsk) {
   EXPECT_EQ(get(shared_server().port(), "/v1/models").status, 200);  // it asks for the name there
 }
 
-TEST(Completions, SamplesAllowedTokensAlone) {
+TEST(Completions, SamplesOnlyAllowedTokens) {
   const Json json =
       complete(
           quoted(kStory),
@@ -182,13 +182,13 @@ TEST(Completions, GivesLogprobs) {
   EXPECT_EQ(at(json, "choices.0.logprobs.token_logprobs").items.size(), 6U);
   EXPECT_EQ(at(json, "choices.0.logprobs.top_logprobs.0").items.size(), 2U);
   EXPECT_EQ(text_at(json, "choices.0.logprobs.text_offset.0"), "0");
-  // The token that was drawn is there, too, however unlikely.
+  // The token that was sampled is there, too, however unlikely.
   bool unlikely = false;
-  const Json drawn =
+  const Json sampled =
       complete(quoted(kStory), R"("max_tokens":40,"logprobs":1,"temperature":2,"seed":1)").json();
-  const Json tokens = at(drawn, "choices.0.logprobs.tokens");
+  const Json tokens = at(sampled, "choices.0.logprobs.tokens");
   for (std::size_t i = 0; i < tokens.items.size(); ++i) {
-    const Json top = at(drawn, "choices.0.logprobs.top_logprobs." + std::to_string(i));
+    const Json top = at(sampled, "choices.0.logprobs.top_logprobs." + std::to_string(i));
     EXPECT_NE(top.find(tokens.items[i].text), nullptr) << i;
     unlikely = unlikely || top.items.size() == 2;
   }

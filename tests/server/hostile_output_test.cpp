@@ -119,10 +119,10 @@ TEST(BadInput, Row48AModelThatTalksInTags) {
       only({"<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>",
             "</think>", "get", "city", "[", "{", "\""});
   for (int seed = 1; seed <= 3; ++seed) {
-    const std::string drawn = R"("temperature":2,"seed":)" + std::to_string(seed) + "," + soup;
-    expect_data(kChat, quiet + drawn);
-    expect_data(kChat, std::string(kTools) + "," + drawn);
-    expect_data(kText, drawn);
+    const std::string sampled = R"("temperature":2,"seed":)" + std::to_string(seed) + "," + soup;
+    expect_data(kChat, quiet + sampled);
+    expect_data(kChat, std::string(kTools) + "," + sampled);
+    expect_data(kText, sampled);
   }
 }
 

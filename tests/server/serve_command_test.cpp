@@ -446,25 +446,25 @@ TEST(ServeCommand, TakesTheFlagsOfOtherEnginesGuides) {
   expect({"--tp=2", "--dp=2", "--enable-dp-attention"}, {"0\n", "attention: dp\n"});
   expect({"--max_seq_len", "4k", "--max_batch_size", "9"},
          {"max-model-len: 4096\n", "max-num-seqs: 9\n"});
-  const auto expect_refused = [&](const std::vector<std::string>& flags, const char* told) {
+  const auto expect_rejected = [&](const std::vector<std::string>& flags, const char* told) {
     const std::string refused = printed(flags);
     EXPECT_TRUE(refused.starts_with("2\n")) << refused;
     EXPECT_NE(refused.find(told), std::string::npos) << told << refused;
   };
-  expect_refused({"--gpu-memory-utilization=1.5"}, "above 0 and at most 1");
-  expect_refused({"--gpu-memory-utilization=nan"}, "above 0 and at most 1");
-  expect_refused({"--kv-cache-memory=4GB"}, "64GiB");
-  expect_refused({"--kv-cache-memory=4iB"}, "64GiB");
-  expect_refused({"--kv-cache-memory=99999999T"}, "64GiB");
-  expect_refused({"--kv-cache-memory=1G", "--kv-pages=9"}, "one says the cache's size");
-  expect_refused({"--ep-size=3", "--tp=2"}, "among all 2 ranks");
-  expect_refused({"--data-parallel-size=2"}, "several servers");
-  expect_refused({"--max-num-queued-tokens=9"}, "--max-num-queued-reqs");
-  expect_refused({"--speculative-config.method=mtp"}, "no speculative decoding");
-  expect_refused({"--load-format=gguf"}, "safetensors");
+  expect_rejected({"--gpu-memory-utilization=1.5"}, "above 0 and at most 1");
+  expect_rejected({"--gpu-memory-utilization=nan"}, "above 0 and at most 1");
+  expect_rejected({"--kv-cache-memory=4GB"}, "64GiB");
+  expect_rejected({"--kv-cache-memory=4iB"}, "64GiB");
+  expect_rejected({"--kv-cache-memory=99999999T"}, "64GiB");
+  expect_rejected({"--kv-cache-memory=1G", "--kv-pages=9"}, "one says the cache's size");
+  expect_rejected({"--ep-size=3", "--tp=2"}, "among all 2 ranks");
+  expect_rejected({"--data-parallel-size=2"}, "several servers");
+  expect_rejected({"--max-num-queued-tokens=9"}, "--max-num-queued-reqs");
+  expect_rejected({"--speculative-config.method=mtp"}, "no speculative decoding");
+  expect_rejected({"--load-format=gguf"}, "safetensors");
   const std::string path = testing::TempDir() + "koho_serve_refused.yaml";
   std::ofstream(path) << "speculative_algorithm: EAGLE\n";
-  expect_refused({"--config", path}, "no speculative decoding");
+  expect_rejected({"--config", path}, "no speculative decoding");
   unlink(path.c_str());
 }
 

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <thread>
 
-#include "server/runtime_serving.h"
+#include "server/served_model.h"
 
 namespace koho::server {
 namespace {
@@ -38,7 +38,7 @@ Runtime& tiny_runtime() {
 }
 
 TinyServer::TinyServer(const std::function<void(ServerSettings&)>& change, Runtime& runtime)
-    : serving_(serving_of(runtime, {"tiny", "other/name"})) {
+    : serving_(served_model_of(runtime, {"tiny", "other/name"})) {
   ServerSettings settings;
   settings.host = "127.0.0.1";
   settings.port = 0;

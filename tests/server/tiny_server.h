@@ -31,7 +31,7 @@ class TinyServer {
 
   std::uint16_t port() const { return server_->port(); }
   Server& server() { return *server_; }
-  Serving& serving() { return serving_; }
+  ServedModel& serving() { return serving_; }
   Counters& counters() { return server_->core().counters(); }
 
   /// Waits until nothing is live: requests of the server and of the engine, cache pages. False:
@@ -40,7 +40,7 @@ class TinyServer {
 
  private:
   SteadyClock clock_;
-  Serving serving_;
+  ServedModel serving_;
   std::unique_ptr<Server> server_;
 };
 

@@ -109,10 +109,11 @@ class GreedyOverRanks : public ::testing::Test {
   }
 
   static void check(std::int64_t ranks, AttentionLayout attention) {
-    for (const ExpertLayout experts : {ExpertLayout::whole, ExpertLayout::sliced}) {
-      const std::string name = fmt::format("{} ranks, attention {}, experts {}", ranks,
-                                           attention == kTensorParallel ? "tp" : "dp",
-                                           experts == ExpertLayout::whole ? "whole" : "sliced");
+    for (const ExpertLayout experts :
+         {ExpertLayout::expert_parallel, ExpertLayout::tensor_parallel}) {
+      const std::string name = fmt::format(
+          "{} ranks, attention {}, experts {}", ranks, attention == kTensorParallel ? "tp" : "dp",
+          experts == ExpertLayout::expert_parallel ? "whole" : "sliced");
       SCOPED_TRACE(name);
       const std::vector<Answer> found =
           answers(prompts_, {.ranks = ranks, .experts = experts, .attention = attention});

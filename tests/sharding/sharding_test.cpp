@@ -24,7 +24,7 @@
 #include "tensor/number.h"
 #include "tests/golden/distance.h"
 #include "tests/golden/golden_file.h"
-#include "tests/sharding/rank_team.h"
+#include "tests/sharding/rank_group.h"
 #include "tests/support/random_checkpoint.h"
 #include "tests/support/temporary_directory.h"
 
@@ -37,7 +37,7 @@ constexpr AttentionLayout kDataParallel = AttentionLayout::data_parallel;
 std::string describe(const Shard& shard) {
   return fmt::format("{} ranks, attention {}, experts {}", shard.ranks,
                      shard.attention == kTensorParallel ? "tp" : "dp",
-                     shard.experts == ExpertLayout::whole ? "whole" : "sliced");
+                     shard.experts == ExpertLayout::expert_parallel ? "whole" : "sliced");
 }
 
 /// A random checkpoint of the goldens, written to a directory, with what the reference says of it.
@@ -70,7 +70,7 @@ std::unique_ptr<Subject> make_subject(const RandomCheckpointSpec& spec) {
   subject->prompt = golden->integers("ids");
   subject->exact = golden->floats("f32_run");
   subject->noise = median_distance(golden->floats("bf16_run"), subject->exact, subject->width());
-  Result<RankTeam> one = RankTeam::load(subject->directory.path(), {}, subject->tokens());
+  Result<RankGroup> one = RankGroup::load(subject->directory.path(), {}, subject->tokens());
   EXPECT_TRUE(one.ok()) << one.error().message;
   const auto logits = one->prefill(std::vector<Prompt>{subject->prompt}, {});
   EXPECT_TRUE(logits.ok()) << logits.error().message;
@@ -85,15 +85,15 @@ std::unique_ptr<Subject> make_subject(const std::string& name) {
   return std::make_unique<Subject>();
 }
 
-/// The prompt's logits from a team; under data-parallel attention it lives on `owner`.
+/// The prompt's logits from a group; under data-parallel attention it lives on `owner`.
 Result<std::vector<float>> prompt_logits(const Subject& subject,
                                          const Shard& shard,
                                          std::int64_t owner = 0,
                                          const Interposer& interpose = {}) {
-  KOHO_TRY_ASSIGN(RankTeam team,
-                  RankTeam::load(subject.directory.path(), shard, subject.tokens(), interpose));
+  KOHO_TRY_ASSIGN(RankGroup group,
+                  RankGroup::load(subject.directory.path(), shard, subject.tokens(), interpose));
   KOHO_TRY_ASSIGN(const auto logits,
-                  team.prefill(std::vector<Prompt>{subject.prompt}, std::vector{owner}));
+                  group.prefill(std::vector<Prompt>{subject.prompt}, std::vector{owner}));
   return logits.front();
 }
 
@@ -115,7 +115,8 @@ void check_all(const std::string& name, const std::vector<std::int64_t>& rank_co
   const std::unique_ptr<Subject> subject = make_subject(name);
   for (const AttentionLayout attention : {kTensorParallel, kDataParallel})
     for (const std::int64_t ranks : rank_counts)
-      for (const ExpertLayout experts : {ExpertLayout::whole, ExpertLayout::sliced})
+      for (const ExpertLayout experts :
+           {ExpertLayout::expert_parallel, ExpertLayout::tensor_parallel})
         check(*subject, {.ranks = ranks, .experts = experts, .attention = attention});
 }
 
@@ -152,26 +153,27 @@ TEST(Sharding, DataParallelAttentionRunsEveryCheckpointThatItsExpertsAllow) {
   EXPECT_GE(checked, 8);
 }
 
-/// Loses a part: in the `lost`-th collective that joins parts, this rank brings zeros.
-class LosesAPart final : public Communicator {
+/// Drops a partial sum: in the `lost`-th collective that sums, this rank contributes zeros.
+class DropsAPartialSum final : public Communicator {
  public:
-  LosesAPart(std::unique_ptr<Communicator> real, int lost) : real_(std::move(real)), lost_(lost) {}
+  DropsAPartialSum(std::unique_ptr<Communicator> real, int lost)
+      : real_(std::move(real)), lost_(lost) {}
 
   std::int64_t rank() const override { return real_->rank(); }
   std::int64_t ranks() const override { return real_->ranks(); }
   Status all_reduce(TensorView values) override {
-    if (joins_++ == lost_) clear(values);
+    if (collectives_++ == lost_) clear(values);
     return real_->all_reduce(values);
   }
   Status all_gather_columns(TensorView out, ConstTensorView part) override {
     return real_->all_gather_columns(out, part);
   }
   Result<std::int64_t> dispatch(const RowRoutes& routes,
-                                std::span<const TravellingRows> rows) override {
+                                std::span<const DispatchTensor> rows) override {
     return real_->dispatch(routes, rows);
   }
   Status combine(TensorView out, ConstTensorView results) override {
-    if (joins_++ == lost_)
+    if (collectives_++ == lost_)
       clear({const_cast<std::byte*>(results.data), results.dtype, results.shape});
     return real_->combine(out, results);
   }
@@ -183,43 +185,44 @@ class LosesAPart final : public Communicator {
   }
   std::unique_ptr<Communicator> real_;
   int lost_;
-  int joins_ = 0;
+  int collectives_ = 0;
 };
 
 /// The distance from the float32 run, in units of the bound, if one rank's part is lost in one
-/// join.
-double distance_without(const Subject& subject, const Shard& shard, int lost) {
+/// collective.
+double distance_without_partial_sum(const Subject& subject, const Shard& shard, int lost) {
   const Interposer interpose = [&](std::unique_ptr<Communicator> real, std::int64_t rank) {
-    return rank == 1 ? std::make_unique<LosesAPart>(std::move(real), lost) : std::move(real);
+    return rank == 1 ? std::make_unique<DropsAPartialSum>(std::move(real), lost) : std::move(real);
   };
   const Result<std::vector<float>> logits = prompt_logits(subject, shard, 0, interpose);
   EXPECT_TRUE(logits.ok());
   return median_distance(*logits, subject.exact, subject.width()) / subject.bound();
 }
 
-TEST(Sharding, APartThatIsLostOnceBreaksTheRule) {
+TEST(Sharding, OneLostPartialSumBreaksTheRule) {
   const std::unique_ptr<Subject> subject = make_subject("cut_by_eight");
-  for (const ExpertLayout experts : {ExpertLayout::whole, ExpertLayout::sliced}) {
+  for (const ExpertLayout experts :
+       {ExpertLayout::expert_parallel, ExpertLayout::tensor_parallel}) {
     // Attention and FFN of three layers; then the experts of two.
     const Shard tensor_parallel{.ranks = 8, .experts = experts};
-    for (int join = 0; join < 6; ++join) {
-      const double distance = distance_without(*subject, tensor_parallel, join);
-      EXPECT_GT(distance, 1.0) << describe(tensor_parallel) << ", join " << join;
-      fmt::print("{:42} without a part of join {}: {:.2f} of the bound\n",
-                 describe(tensor_parallel), join, distance);
+    for (int collective = 0; collective < 6; ++collective) {
+      const double distance = distance_without_partial_sum(*subject, tensor_parallel, collective);
+      EXPECT_GT(distance, 1.0) << describe(tensor_parallel) << ", collective " << collective;
+      fmt::print("{:42} without a partial sum of collective {}: {:.2f} of the bound\n",
+                 describe(tensor_parallel), collective, distance);
     }
     // Over eight ranks most tokens would not miss one rank's experts.
     const Shard data_parallel{.ranks = 4, .experts = experts, .attention = kDataParallel};
-    for (int join = 0; join < 2; ++join) {
-      const double distance = distance_without(*subject, data_parallel, join);
-      EXPECT_GT(distance, 1.0) << describe(data_parallel) << ", join " << join;
-      fmt::print("{:42} without a part of join {}: {:.2f} of the bound\n", describe(data_parallel),
-                 join, distance);
+    for (int collective = 0; collective < 2; ++collective) {
+      const double distance = distance_without_partial_sum(*subject, data_parallel, collective);
+      EXPECT_GT(distance, 1.0) << describe(data_parallel) << ", collective " << collective;
+      fmt::print("{:42} without a partial sum of collective {}: {:.2f} of the bound\n",
+                 describe(data_parallel), collective, distance);
     }
   }
 }
 
-TEST(Sharding, UnderDataParallelAttentionOwnersAndNeighboursDoNotMatter) {
+TEST(Sharding, DataParallelAttentionIsIndependentOfOwnersAndOtherPrompts) {
   const std::unique_ptr<Subject> subject = make_subject("cut_channel");
   const Prompt& prompt = subject->prompt;
   const auto part = [&](std::ptrdiff_t begin, std::ptrdiff_t end) {
@@ -229,51 +232,52 @@ TEST(Sharding, UnderDataParallelAttentionOwnersAndNeighboursDoNotMatter) {
                                     part(3, 20)};
   std::int64_t tokens = 0;
   for (const Prompt& one : prompts) tokens += static_cast<std::int64_t>(one.size());
-  for (const ExpertLayout experts : {ExpertLayout::whole, ExpertLayout::sliced}) {
-    Result<RankTeam> team =
-        RankTeam::load(subject->directory.path(),
-                       {.ranks = 4, .experts = experts, .attention = kDataParallel}, tokens);
-    ASSERT_TRUE(team.ok()) << team.error().message;
-    const auto together = team->prefill(prompts, std::vector<std::int64_t>{0, 1, 2, 3, 0});
+  for (const ExpertLayout experts :
+       {ExpertLayout::expert_parallel, ExpertLayout::tensor_parallel}) {
+    Result<RankGroup> group =
+        RankGroup::load(subject->directory.path(),
+                        {.ranks = 4, .experts = experts, .attention = kDataParallel}, tokens);
+    ASSERT_TRUE(group.ok()) << group.error().message;
+    const auto together = group->prefill(prompts, std::vector<std::int64_t>{0, 1, 2, 3, 0});
     ASSERT_TRUE(together.ok()) << together.error().message;
     EXPECT_EQ((*together)[0], (*together)[3]) << "equal prompts on two ranks";
-    const auto crowded = team->prefill(prompts, std::vector<std::int64_t>{2, 2, 2, 2, 2});
-    ASSERT_TRUE(crowded.ok()) << crowded.error().message;
-    EXPECT_EQ(*crowded, *together);
+    const auto on_one_rank = group->prefill(prompts, std::vector<std::int64_t>{2, 2, 2, 2, 2});
+    ASSERT_TRUE(on_one_rank.ok()) << on_one_rank.error().message;
+    EXPECT_EQ(*on_one_rank, *together);
     for (std::size_t i = 0; i < prompts.size(); ++i) {
       const auto alone =
-          team->prefill(std::vector<Prompt>{prompts[i]}, std::vector<std::int64_t>{3});
+          group->prefill(std::vector<Prompt>{prompts[i]}, std::vector<std::int64_t>{3});
       ASSERT_TRUE(alone.ok()) << alone.error().message;
       EXPECT_EQ((*alone)[0], (*together)[i]) << "prompt " << i;
     }
   }
 }
 
-TEST(Sharding, MoreTokensThanTheTeamCanHoldAreAnErrorForAllRanks) {
+TEST(Sharding, MoreTokensThanTheGroupCanHoldAreAnErrorForAllRanks) {
   const std::unique_ptr<Subject> subject = make_subject("cut_channel");
-  Result<RankTeam> team =
-      RankTeam::load(subject->directory.path(),
-                     {.ranks = 2, .experts = ExpertLayout::sliced, .attention = kDataParallel}, 20);
-  ASSERT_TRUE(team.ok()) << team.error().message;
+  Result<RankGroup> group = RankGroup::load(
+      subject->directory.path(),
+      {.ranks = 2, .experts = ExpertLayout::tensor_parallel, .attention = kDataParallel}, 20);
+  ASSERT_TRUE(group.ok()) << group.error().message;
   const Prompt prompt(subject->prompt.begin(), subject->prompt.begin() + 15);
-  const auto logits = team->prefill(std::vector{prompt, prompt}, std::vector<std::int64_t>{0, 1});
+  const auto logits = group->prefill(std::vector{prompt, prompt}, std::vector<std::int64_t>{0, 1});
   ASSERT_FALSE(logits.ok());
   EXPECT_EQ(logits.error().code, ErrorCode::resource_exhausted) << logits.error().message;
 }
 
 /// The error of loading a checkpoint so; empty if it loads.
 std::string refusal(const Subject& subject, const Shard& shard) {
-  const Result<RankTeam> team = RankTeam::load(subject.directory.path(), shard, 8);
-  if (team.ok()) return "";
-  EXPECT_EQ(team.error().code, ErrorCode::unsupported);
-  return team.error().message;
+  const Result<RankGroup> group = RankGroup::load(subject.directory.path(), shard, 8);
+  if (group.ok()) return "";
+  EXPECT_EQ(group.error().code, ErrorCode::unsupported);
+  return group.error().message;
 }
 
-TEST(Sharding, WhatDoesNotComeOutEvenIsRefusedWithTheReason) {
+TEST(Sharding, UnevenDivisionsAreRejectedWithTheReason) {
   const auto expect = [](const std::string& found, const std::string& reason) {
     EXPECT_NE(found.find(reason), std::string::npos) << "found: " << found;
   };
-  const ExpertLayout sliced = ExpertLayout::sliced;
+  const ExpertLayout sliced = ExpertLayout::tensor_parallel;
   const std::unique_ptr<Subject> two = make_subject("cut_by_two");
   expect(refusal(*two, {.ranks = 4}), "4 ranks cannot divide 6 query heads evenly");
   expect(refusal(*two, {.ranks = 3}), "3 ranks cannot divide 2 key/value heads evenly");

@@ -70,7 +70,7 @@ EngineLimits large_limits() {
   return limits;
 }
 
-struct House {
+struct Harness {
   EngineLimits limits = large_limits();
   SteadyClock clock;
   FakeExecutor executor{plan_bounds(limits)};
@@ -82,7 +82,7 @@ struct House {
   std::vector<std::shared_ptr<OutputStream>> streams;
   OutputEvent event;
 
-  House() {
+  Harness() {
     event.text.reserve(64);
     event.top.reserve(20);
   }
@@ -98,7 +98,7 @@ struct House {
     loop.launch();
     loop.launch();
     executor.complete_oldest();
-    loop.land(0);
+    loop.collect(0);
   }
   void read_all() {
     for (const auto& stream : streams)
@@ -108,7 +108,7 @@ struct House {
 };
 
 TEST(Allocation, AWarmStepAllocatesNothing) {
-  House house;
+  Harness harness;
   for (int i = 0; i < 16; ++i) {
     Request request;
     request.prompt.assign(100 + static_cast<std::size_t>(i), i);
@@ -117,57 +117,57 @@ TEST(Allocation, AWarmStepAllocatesNothing) {
     request.sampling.logprobs = 5;
     request.sampling.repetition_penalty = 1.5;
     request.sampling.logit_bias = {{3, 1.0F}};
-    house.submit(std::move(request));
+    harness.submit(std::move(request));
   }
   for (int i = 0; i < 64; ++i) {
-    house.step();
-    house.read_all();
+    harness.step();
+    harness.read_all();
   }
-  ASSERT_EQ(house.loop.scheduler().running().size(), 16U);
+  ASSERT_EQ(harness.loop.scheduler().running().size(), 16U);
   const long before = allocations;
   for (int i = 0; i < 1500; ++i) {  // crosses page borders, fills pages, preempts and resumes
-    house.step();
-    house.read_all();
+    harness.step();
+    harness.read_all();
   }
   EXPECT_EQ(allocations - before, 0);
-  EXPECT_GT(house.loop.statistics().preempted, 0U);
-  EXPECT_GT(house.loop.statistics().evicted_pages, 0U);
+  EXPECT_GT(harness.loop.statistics().preempted, 0U);
+  EXPECT_GT(harness.loop.statistics().evicted_pages, 0U);
 }
 
 /// The same 10,000 steps over thousands of requests, one in ten cancelled, from an empty engine to
 /// an empty engine.
-void run_a_while(House& house) {
+void run_a_while(Harness& harness) {
   Random random(1);
   std::int64_t requests = 0;
   for (int i = 0; i < 10000; ++i) {
-    while (house.loop.live_requests() < 40) {
+    while (harness.loop.live_requests() < 40) {
       Request request;
       const std::int32_t length = random.in(1, 300);
       for (std::int32_t t = 0; t < length; ++t) request.prompt.push_back(random.in(0, 999));
       request.max_tokens = random.in(1, 40);
-      house.submit(std::move(request));
+      harness.submit(std::move(request));
       ++requests;
-      if (random.chance(100)) house.loop.cancel(*house.streams.back());
+      if (random.chance(100)) harness.loop.cancel(*harness.streams.back());
     }
-    house.step();
-    house.read_all();
+    harness.step();
+    harness.read_all();
   }
   EXPECT_GT(requests, 5000);
-  while (house.loop.live_requests() > 0 || house.loop.steps_in_flight() > 0) {
-    house.step();
-    house.read_all();
+  while (harness.loop.live_requests() > 0 || harness.loop.steps_in_flight() > 0) {
+    harness.step();
+    harness.read_all();
   }
-  EXPECT_EQ(house.loop.scheduler().pool().owned(), 0);
-  EXPECT_EQ(house.loop.scheduler().live(), 0);
+  EXPECT_EQ(harness.loop.scheduler().pool().owned(), 0);
+  EXPECT_EQ(harness.loop.scheduler().live(), 0);
 }
 
 TEST(Allocation, NothingGrowsOverThousandsOfRequests) {
-  House house;
+  Harness harness;
   // The buffers of slots and streams grow to the largest request each has had.
-  run_a_while(house);
+  run_a_while(harness);
   const long resident = resident_kib();
   const long live = live_bytes;
-  run_a_while(house);
+  run_a_while(harness);
   EXPECT_LE(resident_kib(), resident + resident / 50) << "resident memory in KiB";
   EXPECT_LE(live_bytes, live + live / 50);
   std::printf("%ld bytes live, %ld KiB resident\n", live_bytes, resident_kib());

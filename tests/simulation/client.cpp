@@ -45,8 +45,8 @@ Client::Client(const Request& request, std::int32_t vocabulary, bool with_text)
     choices_[i].content = content;
     choices_[i].history = history;
     choices_[i].seed = choice_seed(seed, static_cast<std::int32_t>(i));
-    choices_[i].in_reasoning = request_.begins_in_reasoning;
-    choices_[i].constrained = !(request_.begins_in_reasoning && request_.reasoning_end >= 0);
+    choices_[i].in_reasoning = request_.starts_in_reasoning;
+    choices_[i].constrained = !(request_.starts_in_reasoning && request_.reasoning_end >= 0);
   }
 }
 

@@ -62,14 +62,14 @@ class Client {
     std::string text_read;  // shown by the engine
     std::int64_t reasoning = 0;
     bool in_reasoning = false;
-    bool constrained = false;               // the thoughts are over, the grammar has begun
+    bool constrained = false;               // the reasoning is over, the grammar has begun
     std::vector<Token> constrained_tokens;  // that it has seen
   };
   bool is_stop(Token token) const;
   /// Whether the choice's grammar, if it has one, lets `token` come next.
   bool allowed(const Choice& choice, Token token) const;
   bool grammar_goes_on(const Choice& choice) const;
-  /// Whether the thoughts must end.
+  /// Whether the reasoning must end.
   bool budget_is_spent(const Choice& choice) const;
   /// Whether the output so far ends with one of the request's stop sequences.
   bool ends_with_stop(const Choice& choice) const;

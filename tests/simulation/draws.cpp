@@ -68,7 +68,7 @@ EngineLimits World::draw_limits(Random& random, std::int32_t shrink) {
 World::Habits World::draw_habits() {
   Habits habits;
   const auto bound = static_cast<std::int32_t>(limits_.inter_token_us_max);
-  // Steps are launched and landed at rates of their own, so that the pipeline is full, half full
+  // Steps are launched and collected at rates of their own, so that the pipeline is full, half full
   // and empty; arrivals range from a trickle to more than can be served.
   habits.weights = {random_.in(20, 60), random_.in(20, 60), random_.in(5, 60), random_.in(1, 25),
                     random_.in(0, 8),   random_.in(0, 5),   random_.in(0, 4)};
@@ -189,12 +189,12 @@ Request World::draw_request() {
   if (random_.chance(300)) {
     request.reasoning_begin = random_.in(0, limits_.vocabulary - 1);
     request.reasoning_end = random_.in(0, limits_.vocabulary - 1);
-    request.begins_in_reasoning = random_.chance(500);
+    request.starts_in_reasoning = random_.chance(500);
   }
   if (random_.chance(250)) draw_grammar(request);
   const bool end_stops =
       std::ranges::find(request.stop_tokens, request.reasoning_end) != request.stop_tokens.end();
-  if (request.begins_in_reasoning && !end_stops && random_.chance(400))
+  if (request.starts_in_reasoning && !end_stops && random_.chance(400))
     request.reasoning_tokens_max = random_.in(0, 20);
   return request;
 }

@@ -73,18 +73,18 @@ EngineLimits test_limits() {
   return limits;
 }
 
-struct House {
+struct Harness {
   EngineLimits limits;
   SteadyClock clock;
   InstantExecutor executor;
   std::unique_ptr<Engine> engine;
 
-  explicit House(const EngineLimits& with = test_limits(), std::int64_t fail_every = 0)
+  explicit Harness(const EngineLimits& with = test_limits(), std::int64_t fail_every = 0)
       : limits(with), executor(limits, fail_every) {
     engine = *Engine::start(limits, executor, clock,
                             [](const Request&) { return std::make_unique<FakeDecoder>(); });
   }
-  ~House() {
+  ~Harness() {
     engine.reset();
     EXPECT_EQ(executor.complaint(), "");
   }
@@ -145,50 +145,50 @@ void expect_empty(const Engine& engine) {
 }
 
 TEST(Engine, TakesTurnsUnlessItsThreadIsStuck) {
-  House house;
+  Harness harness;
   const auto pause = [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };
-  EXPECT_FALSE(house.engine->takes_turns());  // none was asked for yet
+  EXPECT_FALSE(harness.engine->takes_turns());  // none was asked for yet
   for (int i = 0; i < 3; ++i)
-    while (!house.engine->takes_turns()) pause();
+    while (!harness.engine->takes_turns()) pause();
   // A step that does not end is the device's affair: the thread looks at it again and again.
-  house.executor.hangs = true;
+  harness.executor.hangs = true;
   Request request;
   request.prompt = {1, 2, 3};
   request.max_tokens = 5;
-  auto stream = *house.engine->submit(std::move(request));
+  auto stream = *harness.engine->submit(std::move(request));
   for (int i = 0; i < 3; ++i)
-    while (!house.engine->takes_turns()) pause();
-  house.executor.sticks = true;
-  house.executor.hangs = false;
-  while (!house.executor.stuck) pause();
-  static_cast<void>(house.engine->takes_turns());  // a turn before may have answered
+    while (!harness.engine->takes_turns()) pause();
+  harness.executor.sticks = true;
+  harness.executor.hangs = false;
+  while (!harness.executor.stuck) pause();
+  static_cast<void>(harness.engine->takes_turns());  // a turn before may have answered
   for (int i = 0; i < 20; ++i) {
     pause();
-    EXPECT_FALSE(house.engine->takes_turns());
+    EXPECT_FALSE(harness.engine->takes_turns());
   }
-  house.executor.sticks = false;
-  while (!house.engine->takes_turns()) pause();
+  harness.executor.sticks = false;
+  while (!harness.engine->takes_turns()) pause();
 }
 
 TEST(Engine, ManyCallersReadWhatTheyWouldReadAlone) {
-  House house;
+  Harness harness;
   std::vector<std::thread> callers;
   for (std::uint64_t i = 0; i < 8; ++i)
-    callers.emplace_back([&house, i] { call(*house.engine, i, 60); });
+    callers.emplace_back([&harness, i] { call(*harness.engine, i, 60); });
   for (std::thread& caller : callers) caller.join();
-  house.engine->drain(10'000'000);
-  expect_empty(*house.engine);
-  EXPECT_GT(house.engine->statistics().prefix_hit_tokens, 0U);
-  EXPECT_FALSE(house.engine->recent_steps().empty());
+  harness.engine->drain(10'000'000);
+  expect_empty(*harness.engine);
+  EXPECT_GT(harness.engine->statistics().prefix_hit_tokens, 0U);
+  EXPECT_FALSE(harness.engine->recent_steps().empty());
 }
 
 TEST(Engine, ALostDeviceIsNotSeenByReaders) {
-  House house(test_limits(), 25);
+  Harness harness(test_limits(), 25);
   std::vector<std::thread> callers;
   for (std::uint64_t i = 0; i < 4; ++i)
-    callers.emplace_back([&house, i] { call(*house.engine, 50 + i, 30); });
+    callers.emplace_back([&harness, i] { call(*harness.engine, 50 + i, 30); });
   for (std::thread& caller : callers) caller.join();
-  const Statistics statistics = house.engine->statistics();
+  const Statistics statistics = harness.engine->statistics();
   EXPECT_GT(statistics.device_failures, 5U);
   EXPECT_EQ(statistics.requests_failed, 0U);
 }
@@ -196,20 +196,20 @@ TEST(Engine, ALostDeviceIsNotSeenByReaders) {
 TEST(Engine, ADeviceLostForGoodFailsEveryRequestAndTellsItsLastSteps) {
   testing::internal::CaptureStderr();
   {
-    House house(test_limits(), 4);
-    house.executor.gone = true;
+    Harness harness(test_limits(), 4);
+    harness.executor.gone = true;
     Request request;
     request.prompt = {1, 2, 3};
     request.max_tokens = 60;
     request.sampling.seed = 1;
     Client client(request, 100, true);
-    client.stream = *house.engine->submit(request);
+    client.stream = *harness.engine->submit(request);
     client.may_fail = true;
     read_to_end(client);
     EXPECT_EQ(client.stream->summary().error.code, ErrorCode::device_error);
-    house.engine->settle();
-    EXPECT_TRUE(house.engine->statistics().broken);
-    EXPECT_EQ(house.engine->submit(request).error().code, ErrorCode::unavailable);
+    harness.engine->settle();
+    EXPECT_TRUE(harness.engine->statistics().broken);
+    EXPECT_EQ(harness.engine->submit(request).error().code, ErrorCode::unavailable);
   }
   const std::string log = testing::internal::GetCapturedStderr();
   EXPECT_NE(log.find("could not be recovered: no such device"), std::string::npos) << log;
@@ -220,72 +220,72 @@ TEST(Engine, ADeviceLostForGoodFailsEveryRequestAndTellsItsLastSteps) {
 TEST(Engine, RefusesWhatItsQueueCannotHold) {
   EngineLimits limits = test_limits();
   limits.requests_max = 2;
-  House house(limits);
-  house.executor.hangs = true;
+  Harness harness(limits);
+  harness.executor.hangs = true;
   Request request;
   request.prompt = {1, 2, 3};
   request.max_tokens = 4;
-  ASSERT_TRUE(house.engine->submit(request).ok());
-  ASSERT_TRUE(house.engine->submit(request).ok());
-  EXPECT_EQ(house.engine->submit(request).error().code, ErrorCode::resource_exhausted);
+  ASSERT_TRUE(harness.engine->submit(request).ok());
+  ASSERT_TRUE(harness.engine->submit(request).ok());
+  EXPECT_EQ(harness.engine->submit(request).error().code, ErrorCode::resource_exhausted);
   request.prompt.clear();
-  EXPECT_EQ(house.engine->submit(request).error().code, ErrorCode::invalid_argument);
+  EXPECT_EQ(harness.engine->submit(request).error().code, ErrorCode::invalid_argument);
 }
 
 TEST(Engine, ASlowReaderStopsOnlyItself) {
-  House house;
+  Harness harness;
   Request request;
   request.prompt = {1, 2, 3};
   request.max_tokens = 60;
   request.sampling.seed = 1;
   Client slow(request, 100, true);
-  slow.stream = *house.engine->submit(request);
+  slow.stream = *harness.engine->submit(request);
   request.sampling.seed = 2;
   Client quick(request, 100, true);
-  quick.stream = *house.engine->submit(request);
+  quick.stream = *harness.engine->submit(request);
   read_to_end(quick);
   EXPECT_LE(slow.stream->size(), slow.stream->capacity());
   EXPECT_FALSE(slow.stream->closed());
   read_to_end(slow);
-  EXPECT_GE(house.engine->statistics().pauses, 1U);
+  EXPECT_GE(harness.engine->statistics().pauses, 1U);
 }
 
 TEST(Engine, CancelsWhileAStepRuns) {
-  House house;
-  house.executor.hangs = true;
+  Harness harness;
+  harness.executor.hangs = true;
   Request request;
   request.prompt = {1, 2, 3};
   request.max_tokens = 60;
   Client client(request, 100, true);
-  client.stream = *house.engine->submit(request);
+  client.stream = *harness.engine->submit(request);
   client.cancelled = true;
-  house.engine->cancel(client.stream);
-  house.engine->cancel(client.stream);  // twice is once
+  harness.engine->cancel(client.stream);
+  harness.engine->cancel(client.stream);  // twice is once
   read_to_end(client);
   EXPECT_EQ(client.stream->summary().ending, Ending::cancelled);
-  house.executor.hangs = false;
+  harness.executor.hangs = false;
 }
 
 TEST(Engine, AStormOfCancelsLeavesNothing) {
-  House house;
+  Harness harness;
   constexpr int kRequests = 200;
   std::vector<std::thread> callers;
   for (std::uint64_t i = 0; i < 8; ++i)
-    callers.emplace_back([&house, i] {
+    callers.emplace_back([&harness, i] {
       Random random(300 + i);
       OutputEvent event;
       for (int request = 0; request < kRequests; ++request) {
-        Result<std::shared_ptr<OutputStream>> stream = house.engine->submit(draw_request(random));
+        Result<std::shared_ptr<OutputStream>> stream = harness.engine->submit(draw_request(random));
         while (!stream.ok()) {
           ASSERT_EQ(stream.error().code, ErrorCode::resource_exhausted);
           std::this_thread::yield();
-          stream = house.engine->submit(draw_request(random));
+          stream = harness.engine->submit(draw_request(random));
         }
-        // At once, or anywhere in its life; forks may wait for their parent then.
+        // At once, or anywhere in its lifecycle; forks may wait for their parent then.
         for (std::int32_t reads = random.in(0, 4); reads > 0; --reads)
           if ((*stream)->wait(event, 20'000'000) != OutputStream::Read::event) break;
-        house.engine->cancel(*stream);
-        if (random.chance(500)) house.engine->cancel(*stream);
+        harness.engine->cancel(*stream);
+        if (random.chance(500)) harness.engine->cancel(*stream);
         if (random.chance(500)) continue;  // nobody reads the rest
         OutputStream::Read read = OutputStream::Read::event;
         while (read == OutputStream::Read::event) read = (*stream)->wait(event, 20'000'000);
@@ -293,10 +293,10 @@ TEST(Engine, AStormOfCancelsLeavesNothing) {
       }
     });
   for (std::thread& caller : callers) caller.join();
-  house.engine->drain(20'000'000);
-  house.engine->settle();
-  expect_empty(*house.engine);
-  const Statistics statistics = house.engine->statistics();
+  harness.engine->drain(20'000'000);
+  harness.engine->settle();
+  expect_empty(*harness.engine);
+  const Statistics statistics = harness.engine->statistics();
   EXPECT_EQ(statistics.requests_failed, 0U);
   EXPECT_EQ(statistics.requests_cancelled + statistics.requests_completed, 8U * kRequests);
   EXPECT_GT(statistics.requests_cancelled, 4U * kRequests);
@@ -305,11 +305,11 @@ TEST(Engine, AStormOfCancelsLeavesNothing) {
 TEST(Engine, TheLowestPriorityEndsUnderAFloodOfTheHighest) {
   EngineLimits limits = test_limits();
   limits.scheduler.aging_steps = 20;
-  House house(limits);
+  Harness harness(limits);
   std::atomic<bool> ended = false;
   std::atomic<int> overtakers = 0;
   std::vector<std::thread> flood;
-  // More than there are seats, so that one of them always waits.
+  // More than there are batch slots, so that one of them always waits.
   for (int i = 0; i < 16; ++i)
     flood.emplace_back([&] {
       Request request;
@@ -318,7 +318,7 @@ TEST(Engine, TheLowestPriorityEndsUnderAFloodOfTheHighest) {
       request.sampling.seed = 1;
       while (!ended) {
         Client client(request, 100, true);
-        client.stream = *house.engine->submit(request);
+        client.stream = *harness.engine->submit(request);
         read_to_end(client);
         ++overtakers;
       }
@@ -331,7 +331,7 @@ TEST(Engine, TheLowestPriorityEndsUnderAFloodOfTheHighest) {
   request.priority = kPriorities - 1;
   Client client(request, 100, true);
   const int before = overtakers;
-  client.stream = *house.engine->submit(request);
+  client.stream = *harness.engine->submit(request);
   read_to_end(client);
   EXPECT_GT(overtakers, before);
   ended = true;
@@ -340,15 +340,15 @@ TEST(Engine, TheLowestPriorityEndsUnderAFloodOfTheHighest) {
 }
 
 TEST(Engine, APromptMayFillTheContext) {
-  House house;
-  const auto runs = [&house](std::int32_t prompt, std::int32_t answer, std::int32_t choices) {
+  Harness harness;
+  const auto runs = [&harness](std::int32_t prompt, std::int32_t answer, std::int32_t choices) {
     Request request;
     request.prompt.assign(static_cast<std::size_t>(prompt), 7);
     request.max_tokens = answer;
     request.choices = choices;
     request.sampling.seed = 1;
     Client client(request, 100, true);
-    const Result<std::shared_ptr<OutputStream>> stream = house.engine->submit(request);
+    const Result<std::shared_ptr<OutputStream>> stream = harness.engine->submit(request);
     if (!stream.ok()) {
       EXPECT_EQ(stream.error().code, ErrorCode::invalid_argument);
       return false;
@@ -359,7 +359,7 @@ TEST(Engine, APromptMayFillTheContext) {
     EXPECT_LE(client.stream->summary().usage.completion_tokens, std::int64_t{answer} * choices);
     return true;
   };
-  const std::int32_t context = house.limits.scheduler.context_max;
+  const std::int32_t context = harness.limits.scheduler.context_max;
   for (const std::int32_t choices : {1, 3}) {
     EXPECT_TRUE(runs(context, 0, choices));
     EXPECT_TRUE(runs(context - 1, 1, choices));
@@ -371,15 +371,15 @@ TEST(Engine, APromptMayFillTheContext) {
 }
 
 TEST(Engine, ATenantFindsOnlyItsOwnPromptsCached) {
-  House house;
-  const auto cached_of = [&house](std::uint64_t tenant) {
+  Harness harness;
+  const auto cached_of = [&harness](std::uint64_t tenant) {
     Request request;
     request.prompt.assign(20, 7);
     request.max_tokens = 1;
     request.salt.low = tenant;
     request.sampling.seed = 1;
     Client client(request, 100, true);
-    client.stream = *house.engine->submit(request);
+    client.stream = *harness.engine->submit(request);
     read_to_end(client);
     return client.stream->summary().usage.cached_tokens;
   };
@@ -391,19 +391,19 @@ TEST(Engine, ATenantFindsOnlyItsOwnPromptsCached) {
 }
 
 TEST(Engine, DrainingFailsWhatDoesNotEndInTime) {
-  House house;
-  house.executor.hangs = true;
+  Harness harness;
+  harness.executor.hangs = true;
   Request request;
   request.prompt = {1, 2, 3};
   request.max_tokens = 60;
   Client client(request, 100, true);
-  client.stream = *house.engine->submit(request);
+  client.stream = *harness.engine->submit(request);
   client.may_fail = true;
-  house.engine->drain(1000);
-  EXPECT_EQ(house.engine->submit(request).error().code, ErrorCode::unavailable);
+  harness.engine->drain(1000);
+  EXPECT_EQ(harness.engine->submit(request).error().code, ErrorCode::unavailable);
   read_to_end(client);
   EXPECT_EQ(client.stream->summary().error.code, ErrorCode::unavailable);
-  expect_empty(*house.engine);
+  expect_empty(*harness.engine);
 }
 
 TEST(Engine, AStreamOutlivesItsEngineAndHasAnEnd) {
@@ -413,24 +413,24 @@ TEST(Engine, AStreamOutlivesItsEngineAndHasAnEnd) {
   Client client(request, 100, true);
   client.may_fail = true;
   {
-    House house;
-    house.executor.hangs = true;
-    client.stream = *house.engine->submit(request);
+    Harness harness;
+    harness.executor.hangs = true;
+    client.stream = *harness.engine->submit(request);
   }
   read_to_end(client);
 }
 
 TEST(Engine, TellsReadersThatSomethingCame) {
-  House house;
+  Harness harness;
   std::atomic<int> calls = 0;
   Request request;
   request.prompt = {1, 2, 3};
   request.max_tokens = 3;
   request.sampling.seed = 1;
   Client client(request, 100, true);
-  client.stream = *house.engine->submit(request, [&calls] { ++calls; });
+  client.stream = *harness.engine->submit(request, [&calls] { ++calls; });
   read_to_end(client);
-  house.engine->drain(1'000'000);
+  harness.engine->drain(1'000'000);
   EXPECT_GE(calls, 2);  // the first event, and the end
 }
 

@@ -31,7 +31,7 @@ EngineLimits test_limits() {
   return limits;
 }
 
-struct House {
+struct Harness {
   EngineLimits limits = test_limits();
   SteadyClock clock;
   FakeExecutor executor{plan_bounds(limits)};
@@ -53,14 +53,14 @@ struct House {
     loop.submit(std::move(request), client->stream);
     return client;
   }
-  StepLoop::Landing land() {
+  StepLoop::CollectOutcome collect() {
     executor.complete_oldest();
-    return loop.land(0);
+    return loop.collect(0);
   }
   void fail() {
     ASSERT_TRUE(loop.launch());
     executor.set_fault(FakeExecutor::Fault::error, 0);
-    ASSERT_EQ(land(), StepLoop::Landing::lost);
+    ASSERT_EQ(collect(), StepLoop::CollectOutcome::lost);
     ASSERT_TRUE(loop.recover(0));
   }
   /// Reads everything and lets everything that can run end.
@@ -68,7 +68,7 @@ struct House {
     for (int i = 0; i < 100 && loop.live_requests() > 0; ++i) {
       if (!loop.device_up()) loop.recover(0);
       loop.launch();
-      if (loop.steps_in_flight() > 0) land();
+      if (loop.steps_in_flight() > 0) collect();
       for (const auto& stream : streams)
         while (stream->poll(event) == OutputStream::Read::event) continue;
     }
@@ -81,50 +81,50 @@ Ending ending_of(const Client& client) {
 }
 
 TEST(Failures, AStepOfACancelledSuspectIsNotSharedWithTheNextOne) {
-  House house;
-  const auto culprit = house.submit(static_cast<std::int64_t>(kPoison));
-  const auto bystander = house.submit(7);
+  Harness harness;
+  const auto culprit = harness.submit(static_cast<std::int64_t>(kPoison));
+  const auto bystander = harness.submit(7);
   // Two failures with both in flight: both are suspects, the elder is computed alone.
   for (int i = 0; i < 2; ++i) {
-    ASSERT_TRUE(house.loop.launch());
-    ASSERT_EQ(house.land(), StepLoop::Landing::lost);
-    ASSERT_TRUE(house.loop.recover(0));
+    ASSERT_TRUE(harness.loop.launch());
+    ASSERT_EQ(harness.collect(), StepLoop::CollectOutcome::lost);
+    ASSERT_TRUE(harness.loop.recover(0));
   }
-  ASSERT_TRUE(house.loop.launch());
-  house.loop.cancel(*culprit->stream);
+  ASSERT_TRUE(harness.loop.launch());
+  harness.loop.cancel(*culprit->stream);
   // Its step is still in flight and brings the ranks down; the bystander must not be in another.
-  EXPECT_FALSE(house.loop.launch());
-  ASSERT_EQ(house.land(), StepLoop::Landing::lost);
-  house.finish();
+  EXPECT_FALSE(harness.loop.launch());
+  ASSERT_EQ(harness.collect(), StepLoop::CollectOutcome::lost);
+  harness.finish();
   EXPECT_EQ(ending_of(*culprit), Ending::cancelled);
   EXPECT_EQ(ending_of(*bystander), Ending::completed);
 }
 
 TEST(Failures, AStepOfASuspectWithoutRoomIsNotSharedWithTheOthers) {
-  House house;
-  house.limits.stream_events_per_choice = 2;
-  const auto bystander = house.submit(7);
-  ASSERT_TRUE(house.loop.launch());
-  ASSERT_EQ(house.land(), StepLoop::Landing::landed);
-  house.fail();
-  house.fail();
-  const auto culprit = house.submit(static_cast<std::int64_t>(kPoison));
+  Harness harness;
+  harness.limits.stream_events_per_choice = 2;
+  const auto bystander = harness.submit(7);
+  ASSERT_TRUE(harness.loop.launch());
+  ASSERT_EQ(harness.collect(), StepLoop::CollectOutcome::collected);
+  harness.fail();
+  harness.fail();
+  const auto culprit = harness.submit(static_cast<std::int64_t>(kPoison));
   // The suspect is computed alone; with an unread token and one to come its stream is full, so
   // that the others may run again: after this step.
-  ASSERT_TRUE(house.loop.launch());
-  EXPECT_FALSE(house.loop.launch());
-  ASSERT_EQ(house.land(), StepLoop::Landing::landed);
-  house.finish();
+  ASSERT_TRUE(harness.loop.launch());
+  EXPECT_FALSE(harness.loop.launch());
+  ASSERT_EQ(harness.collect(), StepLoop::CollectOutcome::collected);
+  harness.finish();
   EXPECT_EQ(ending_of(*bystander), Ending::completed);
   EXPECT_EQ(ending_of(*culprit), Ending::failed);
 }
 
 TEST(Failures, ARequestThatBringsTheRanksDownIsGivenUpAndTheOthersEnd) {
-  House house;
-  const auto before = house.submit(7);
-  const auto culprit = house.submit(static_cast<std::int64_t>(kPoison));
-  const auto behind = house.submit(8);
-  house.finish();
+  Harness harness;
+  const auto before = harness.submit(7);
+  const auto culprit = harness.submit(static_cast<std::int64_t>(kPoison));
+  const auto behind = harness.submit(8);
+  harness.finish();
   EXPECT_EQ(ending_of(*before), Ending::completed);
   EXPECT_EQ(ending_of(*culprit), Ending::failed);
   EXPECT_EQ(ending_of(*behind), Ending::completed);

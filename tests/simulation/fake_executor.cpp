@@ -24,14 +24,14 @@ FakeExecutor::FakeExecutor(const PlanBounds& bounds)
     : bounds_(bounds),
       table_entries_((bounds.context_max + bounds.tokens_per_page - 1) / bounds.tokens_per_page) {
   for (auto& plan : plans_) plan.resize(plan_bytes(bounds.counts_max()) / 8);
-  const auto seats = static_cast<std::size_t>(bounds.sequences_max);
-  tables_.resize(seats * static_cast<std::size_t>(table_entries_));
-  last_sampled_.resize(seats);
-  histories_.resize(seats);
-  outputs_.resize(seats * OutputRecord::kWords);
+  const auto batch_slots = static_cast<std::size_t>(bounds.sequences_max);
+  tables_.resize(batch_slots * static_cast<std::size_t>(table_entries_));
+  last_sampled_.resize(batch_slots);
+  histories_.resize(batch_slots);
+  outputs_.resize(batch_slots * OutputRecord::kWords);
   contents_.resize(static_cast<std::size_t>(bounds.pages) *
                    static_cast<std::size_t>(bounds.tokens_per_page));
-  for (StepResult& result : results_) result.reserve(seats);
+  for (StepResult& result : results_) result.reserve(batch_slots);
   FakeExecutor::recover(0).ok();
 }
 
@@ -130,7 +130,7 @@ std::uint64_t FakeExecutor::content(PageId page, std::int32_t offset) const {
 
 void FakeExecutor::compute_all(const StepPlan& plan) {
   update_tables(plan);
-  for (std::size_t s = 0; s < plan.seats.size(); ++s) compute(plan, s);
+  for (std::size_t s = 0; s < plan.batch_slots.size(); ++s) compute(plan, s);
 }
 
 void FakeExecutor::sample_all(const StepPlan& plan, StepResult& result) {
@@ -138,8 +138,8 @@ void FakeExecutor::sample_all(const StepPlan& plan, StepResult& result) {
   result.tokens.clear();
   result.ends.clear();
   for (std::size_t r = 0; r < plan.logit_rows.size(); ++r) {
-    const auto seat = static_cast<std::size_t>(plan.sample_seats[r]);
-    std::int32_t* record = output(plan.sample_seats[r]);
+    const auto batch_slot = static_cast<std::size_t>(plan.sample_batch_slots[r]);
+    std::int32_t* record = output(plan.sample_batch_slots[r]);
     if (record[OutputRecord::kEnded] != 0) {
       result.tokens.push_back(0);
       result.ends.push_back(RowEnd::frozen);
@@ -149,9 +149,9 @@ void FakeExecutor::sample_all(const StepPlan& plan, StepResult& result) {
     const Token token = draw(plan, r);
     result.tokens.push_back(token);
     result.ends.push_back(take_token(record, token));
-    last_sampled_[seat] = token;
+    last_sampled_[batch_slot] = token;
     poisoned_ = poisoned_ || plan.sampling[r].seed == kPoison;
-    histories_[seat] = slot_content(histories_[seat], token);
+    histories_[batch_slot] = slot_content(histories_[batch_slot], token);
   }
 }
 
@@ -159,7 +159,7 @@ void FakeExecutor::update_tables(const StepPlan& plan) {
   std::size_t next = 0;
   for (const PlanPageRun& run : plan.runs)
     for (std::int32_t i = 0; i < run.count; ++i)
-      tables_[static_cast<std::size_t>(run.seat * table_entries_ + run.first + i)] =
+      tables_[static_cast<std::size_t>(run.batch_slot * table_entries_ + run.first + i)] =
           plan.run_pages[next++];
   const auto page_tokens = static_cast<std::ptrdiff_t>(bounds_.tokens_per_page);
   for (const PlanPageCopy& copy : plan.copies) {
@@ -168,12 +168,13 @@ void FakeExecutor::update_tables(const StepPlan& plan) {
     std::copy_n(contents_.begin() + copy.from * page_tokens, page_tokens,
                 contents_.begin() + copy.to * page_tokens);
   }
-  list_output_words(plan, [this](std::int32_t seat, std::int32_t word, std::int32_t value) {
-    output(seat)[word] = value;
-  });
+  list_output_record_updates(
+      plan, [this](std::int32_t batch_slot, std::int32_t word, std::int32_t value) {
+        output(batch_slot)[word] = value;
+      });
   std::size_t token = 0;
   for (const PlanHistory& history : plan.histories) {
-    std::uint64_t& hash = histories_[static_cast<std::size_t>(history.seat)];
+    std::uint64_t& hash = histories_[static_cast<std::size_t>(history.batch_slot)];
     hash = static_cast<std::uint64_t>(history.prompt);
     for (std::int32_t i = 0; i < history.prompt + history.output; ++i)
       hash = slot_content(hash, plan.history_tokens[token++]);
@@ -181,9 +182,9 @@ void FakeExecutor::update_tables(const StepPlan& plan) {
 }
 
 void FakeExecutor::compute(const StepPlan& plan, std::size_t sequence) {
-  const std::int32_t seat = plan.seats[sequence];
+  const std::int32_t batch_slot = plan.batch_slots[sequence];
   const auto slot_of = [&](std::int32_t position) -> std::int64_t {
-    const std::int32_t page = tables_[static_cast<std::size_t>(seat * table_entries_ +
+    const std::int32_t page = tables_[static_cast<std::size_t>(batch_slot * table_entries_ +
                                                                position / bounds_.tokens_per_page)];
     return std::int64_t{page} * bounds_.tokens_per_page + position % bounds_.tokens_per_page;
   };
@@ -191,7 +192,7 @@ void FakeExecutor::compute(const StepPlan& plan, std::size_t sequence) {
     const auto i = static_cast<std::size_t>(t);
     const std::int32_t position = plan.positions[i];
     if (slot_of(position) != plan.slots[i]) {
-      complain("a slot is not where the seat's page table says");
+      complain("a slot is not where the batch slot's page table says");
       return;
     }
     std::uint64_t before = kRootContent;
@@ -203,12 +204,12 @@ void FakeExecutor::compute(const StepPlan& plan, std::size_t sequence) {
       }
       before = contents_[static_cast<std::size_t>(slot)];
     }
-    if (output(seat)[OutputRecord::kEnded] != 0) {
+    if (output(batch_slot)[OutputRecord::kEnded] != 0) {
       if (plan.token_ids[i] >= 0) complain("a known token for an output that has ended");
       return;
     }
-    const Token id =
-        plan.token_ids[i] >= 0 ? plan.token_ids[i] : last_sampled_[static_cast<std::size_t>(seat)];
+    const Token id = plan.token_ids[i] >= 0 ? plan.token_ids[i]
+                                            : last_sampled_[static_cast<std::size_t>(batch_slot)];
     contents_[static_cast<std::size_t>(plan.slots[i])] = slot_content(before, id);
   }
 }

@@ -68,8 +68,8 @@ class FakeExecutor final : public Executor {
   void sample_all(const StepPlan& plan, StepResult& result);
   void update_tables(const StepPlan& plan);
   void compute(const StepPlan& plan, std::size_t sequence);
-  std::int32_t* output(std::int32_t seat) {
-    return outputs_.data() + static_cast<std::ptrdiff_t>(seat) * OutputRecord::kWords;
+  std::int32_t* output(std::int32_t batch_slot) {
+    return outputs_.data() + static_cast<std::ptrdiff_t>(batch_slot) * OutputRecord::kWords;
   }
   Token draw(const StepPlan& plan, std::size_t sample);
   void complain(std::string text);
@@ -77,10 +77,10 @@ class FakeExecutor final : public Executor {
   PlanBounds bounds_;
   std::int32_t table_entries_;
   std::array<std::vector<std::uint64_t>, 2> plans_;  // as results_
-  std::vector<std::int32_t> tables_;                 // [seats, entries]
-  std::vector<Token> last_sampled_;                  // [seats]
-  std::vector<std::uint64_t> histories_;             // [seats]
-  std::vector<std::int32_t> outputs_;                // [seats, OutputRecord::kWords]
+  std::vector<std::int32_t> tables_;                 // [batch slots, entries]
+  std::vector<Token> last_sampled_;                  // [batch slots]
+  std::vector<std::uint64_t> histories_;             // [batch slots]
+  std::vector<std::int32_t> outputs_;                // [batch slots, OutputRecord::kWords]
   std::vector<std::uint64_t> contents_;              // [pages, tokens_per_page]
   std::array<StepResult, 2> results_;                // a ring
   StepResult stale_;

@@ -31,7 +31,7 @@ Invariants::Invariants(const StepLoop& loop, const FakeExecutor& executor)
       uses_(static_cast<std::size_t>(limits_.pages)),
       salts_(static_cast<std::size_t>(limits_.pages)),
       loads_(static_cast<std::size_t>(limits_.partitions)),
-      seats_(static_cast<std::size_t>(limits_.sequences_max)),
+      batch_slots_(static_cast<std::size_t>(limits_.sequences_max)),
       to_come_(static_cast<std::size_t>(loop.limits().requests_max)) {}
 
 void Invariants::check_counts() const {
@@ -123,16 +123,17 @@ void Invariants::check_balance(const StepBatch& batch) {
 }
 
 void Invariants::check_rows(const StepBatch& batch) {
-  std::ranges::fill(seats_, std::int8_t{0});
+  std::ranges::fill(batch_slots_, std::int8_t{0});
   std::int32_t tokens = 0;
   std::int32_t samples = 0;
   for (const StepRow& row : batch.rows) {
     const Sequence* sequence = scheduler_.find(row.sequence);
     require(sequence != nullptr && sequence->state == SequenceState::running, 10,
             "a row of a sequence that does not run");
-    require(++seats_[static_cast<std::size_t>(row.seat)] == 1, 10, "seat {} is in a step twice",
-            row.seat);
-    require(row.seat == sequence->seat, 10, "seat {} instead of {}", row.seat, sequence->seat);
+    require(++batch_slots_[static_cast<std::size_t>(row.batch_slot)] == 1, 10,
+            "batch slot {} is in a step twice", row.batch_slot);
+    require(row.batch_slot == sequence->batch_slot, 10, "batch slot {} instead of {}",
+            row.batch_slot, sequence->batch_slot);
     require(row.start + row.count == sequence->planned && row.count > 0, 6,
             "a row of tokens {}+{} with {} planned", row.start, row.count, sequence->planned);
     const std::int32_t length = sequence->length() - (row.samples ? 1 : 0);
@@ -144,8 +145,8 @@ void Invariants::check_rows(const StepBatch& batch) {
       const PageHandle page = sequence->pages[static_cast<std::size_t>(i)];
       require(scheduler_.pool().current(page), 4, "a write to page {} by a stale handle",
               page.page);
-      require(scheduler_.pool().owners(page.page) == 1, 4, "a write to page {} of {} owners",
-              page.page, scheduler_.pool().owners(page.page));
+      require(scheduler_.pool().ref_count(page.page) == 1, 4, "a write to page {} of {} owners",
+              page.page, scheduler_.pool().ref_count(page.page));
       salts_[static_cast<std::size_t>(page.page)] = sequence->salt;
     }
     tokens += row.count;
@@ -229,7 +230,7 @@ std::int64_t Invariants::rank(const Sequence& sequence) const {
 
 void Invariants::sweep() {
   std::ranges::fill(uses_, PageUse{});
-  std::ranges::fill(seats_, std::int8_t{0});
+  std::ranges::fill(batch_slots_, std::int8_t{0});
   std::ranges::fill(to_come_, std::size_t{0});
   std::int32_t live = 0;
   for (const Sequence& sequence : scheduler_.sequences()) {
@@ -264,8 +265,8 @@ void Invariants::check_sequence(const Sequence& sequence) {
           "{} events wait and {} are in flight, the stream holds {}", stream.size(), to_come,
           stream.capacity());
   if (sequence.state == SequenceState::running) return;
-  require(sequence.pages.empty() && sequence.seat == -1 && sequence.planned == 0, 7,
-          "a sequence that does not run holds pages or a seat");
+  require(sequence.pages.empty() && sequence.batch_slot == -1 && sequence.planned == 0, 7,
+          "a sequence that does not run holds pages or a batch slot");
   const bool held = sequence.paused || sequence.awaits_parent;
   require((sequence.state == SequenceState::held) == held, 7, "held without a reason, or not");
   if (sequence.state == SequenceState::waiting) check_waiting_time(sequence);
@@ -289,8 +290,8 @@ void Invariants::check_waiting_time(const Sequence& sequence) {
 }
 
 void Invariants::check_running(const Sequence& sequence) {
-  require(++seats_[static_cast<std::size_t>(sequence.seat)] == 1, 7, "seat {} is taken twice",
-          sequence.seat);
+  require(++batch_slots_[static_cast<std::size_t>(sequence.batch_slot)] == 1, 7,
+          "batch slot {} is taken twice", sequence.batch_slot);
   require(sequence.computed <= sequence.planned && sequence.planned <= sequence.length(), 6,
           "{} computed, {} planned, {} tokens", sequence.computed, sequence.planned,
           sequence.length());
@@ -331,8 +332,8 @@ void Invariants::check_pages() const {
   std::int32_t idle = 0;
   for (PageId page = 0; page < pool.total(); ++page) {
     const PageUse& use = uses_[static_cast<std::size_t>(page)];
-    require(pool.owners(page) == use.owners, 2, "page {} has {} owners, {} tables hold it", page,
-            pool.owners(page), use.owners);
+    require(pool.ref_count(page) == use.owners, 2, "page {} has {} owners, {} tables hold it", page,
+            pool.ref_count(page), use.owners);
     owned += use.owners > 0 ? 1 : 0;
     if (!pool.cached(page)) continue;
     ++cached;
@@ -340,7 +341,7 @@ void Invariants::check_pages() const {
     const PageId parent = cache.parent(page);
     require(parent == kNoPage || pool.cached(parent), 23, "page {} is cached without its parent",
             page);
-    require(parent == kNoPage || use.owners == 0 || pool.owners(parent) > 0, 23,
+    require(parent == kNoPage || use.owners == 0 || pool.ref_count(parent) > 0, 23,
             "page {} is owned, its parent is not", page);
   }
   require(owned == pool.owned() && idle == pool.idle(), 1,

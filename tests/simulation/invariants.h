@@ -71,7 +71,7 @@ class Invariants {
   std::vector<PageUse> uses_;        // by page
   std::vector<CacheSalt> salts_;     // by page: whose tokens were written there last
   std::vector<std::int32_t> loads_;  // by partition: pages of its sequences; prefill tokens
-  std::vector<std::int8_t> seats_;
+  std::vector<std::int8_t> batch_slots_;
   std::vector<SequenceId> waited_;    // by sequence index: who waited before the launch, or no id
   std::vector<SequenceId> ran_;       // … and who ran, not paused
   std::vector<std::size_t> to_come_;  // by request: events in flight

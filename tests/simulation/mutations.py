@@ -21,7 +21,7 @@ LOOP = "engine/step_loop.cpp"
 FAILURES = "engine/failures.cpp"
 DELIVERY = "engine/delivery.cpp"
 STOPS = "engine/stop_strings.cpp"
-GATE = "engine/token_gate.cpp"
+TOKEN_MASK = "engine/token_mask.cpp"
 BOUND = "engine/latency_bound.cpp"
 
 # name, then edits: file, original, replacement with @ for `mutant(number)`
@@ -29,7 +29,7 @@ MUTATIONS = [
     ("a cached page without owners is handed out as free",
      (POOL, "append(page.cached ? idle_ : free_,", "append(page.cached && !@ ? idle_ : free_,")),
     ("a page found in the cache stays in the eviction queue",
-     (POOL, "if (page.owners == 0) remove(idle_, id);", "if (page.owners == 0 && !@) remove(idle_, id);")),
+     (POOL, "if (page.ref_count == 0) remove(idle_, id);", "if (page.ref_count == 0 && !@) remove(idle_, id);")),
     ("the tenant's salt is neither hashed nor compared",
      (CACHE, "std::memcpy(hashed_.data(), &salt, sizeof(Key));",
       "std::memset(hashed_.data(), 0, sizeof(Key)); if (!@) std::memcpy(hashed_.data(), &salt, sizeof(Key));"),
@@ -57,14 +57,14 @@ MUTATIONS = [
     ("a page is cached one token too early",
      (SCHEDULER, "sequence.registered < sequence.computed / page_tokens",
       "sequence.registered < (sequence.computed + (@ ? 1 : 0)) / page_tokens")),
-    ("the device is not told of an adopted page",
-     (SCHEDULER, "      adoptions_.push_back(", "      if (!@) adoptions_.push_back(")),
+    ("the device is not told of a deduplicated page",
+     (SCHEDULER, "      deduplicated_pages_.push_back(", "      if (!@) deduplicated_pages_.push_back(")),
     ("the cache is kept when the device lost its memory",
      (SCHEDULER, "  prefix_.clear();", "  if (!@) prefix_.clear();")),
     ("samples in flight are still expected from a lost device",
      (SCHEDULER, "    sequence.in_flight_samples = 0;", "    if (!@) sequence.in_flight_samples = 0;")),
-    ("a seat is not given back",
-     (SCHEDULER, "  seats_.push_back(sequence.seat);", "  if (!@) seats_.push_back(sequence.seat);")),
+    ("a batch slot is not given back",
+     (SCHEDULER, "  batch_slots_.push_back(sequence.batch_slot);", "  if (!@) batch_slots_.push_back(sequence.batch_slot);")),
     ("forks are forgotten when their parent ends early",
      (SCHEDULER, "  release_forks(*sequence);\n  if (sequence->awaits",
       "  if (!@) release_forks(*sequence);\n  if (sequence->awaits")),
@@ -98,7 +98,7 @@ MUTATIONS = [
       "const PageHandle page = take_page(@ && pool_.available(0) > 0 ? 0 : sequence.partition);")),
     ("the prefix cache finds another rank's pages",
      (CACHE, "pool_.partition_of(page) == partition", "(@ || pool_.partition_of(page) == partition)")),
-    ("an equal page of another rank is adopted",
+    ("an equal page of another rank is deduplicated",
      (CACHE, "find(key, parent, salt, tokens, pool_.partition_of(page));",
       "find(key, parent, salt, tokens, @ ? 0 : pool_.partition_of(page));")),
     ("what other sequences have does not weigh",
@@ -156,7 +156,7 @@ MUTATIONS = [
       "masks_are_late || (!@ && !draw.mask.empty() && row.takes_last);")),
     ("late masks are forgotten",
      (DELIVERY, "if (late_masks_.words.empty()) return {};", "if (@ || late_masks_.words.empty()) return {};")),
-    ("late masks are those from before the step that landed",
+    ("late masks are those from before the step that was collected",
      (DELIVERY, "  apply_result(batch);\n  const std::int64_t now",
       "  if (@ && scheduler_.steps_in_flight() == 2 && !late_masks_.words.empty()) {\n"
       "    write_late_masks(scheduler_, [this](const Sequence& s) -> const Draw& { return choice_of(s).draw; }, late_masks_);\n"
@@ -168,11 +168,11 @@ MUTATIONS = [
       "    if (@ && scheduler.find(late.rows[row]) == nullptr) ++gone;"),
      (WRITER, "late.words.subspan(row * words, words)", "late.words.subspan((row - (gone > row ? row : gone)) * words, words)")),
     ("a stop token may come before the grammar may end",
-     (GATE, "const bool may_end = matcher_->can_end() &&", "const bool may_end = (@ || matcher_->can_end()) &&")),
-    ("thoughts go one token beyond their budget",
-     (GATE, "if (budget >= 0 && tokens_ >= budget) {", "if (budget >= 0 && tokens_ >= budget + (@ ? 1 : 0)) {")),
+     (TOKEN_MASK, "const bool may_end = matcher_->can_end() &&", "const bool may_end = (@ || matcher_->can_end()) &&")),
+    ("reasoning goes one token beyond its budget",
+     (TOKEN_MASK, "if (budget >= 0 && tokens_ >= budget) {", "if (budget >= 0 && tokens_ >= budget + (@ ? 1 : 0)) {")),
     ("a row is planned without a mask though the token in flight spends the budget",
-     (GATE, "tokens_ + 1 < budget);", "tokens_ + (@ ? 0 : 1) < budget);")),
+     (TOKEN_MASK, "tokens_ + 1 < budget);", "tokens_ + (@ ? 0 : 1) < budget);")),
     ("a resumed sequence does not bring its last tokens, which a stop may reach back over",
      (WRITER, ".output = sequence.known() - sequence.prompt_length,\n",
       ".output = @ ? 0 : sequence.known() - sequence.prompt_length,\n"),
@@ -191,8 +191,8 @@ MUTATIONS = [
      (WRITER, ".output_min = draw.min_tokens,", ".output_min = @ ? 0 : draw.min_tokens,")),
     ("an output that the ranks ended goes on",
      (DELIVERY, "== RowEnd::ended;", "== RowEnd::ended && !@;")),
-    ("the grammar begins before the thoughts have ended",
-     (GATE, "thinking_ = token != request_.reasoning_end;", "thinking_ = !@ && token != request_.reasoning_end;")),
+    ("the grammar begins before the reasoning has ended",
+     (TOKEN_MASK, "reasoning_ = token != request_.reasoning_end;", "reasoning_ = !@ && token != request_.reasoning_end;")),
 ]
 
 

@@ -74,7 +74,7 @@ int main(int argc, char** argv) {
     sum.steps += report.steps;
     sum.preempted += report.preempted;
     sum.forked += report.forked;
-    sum.adopted += report.adopted;
+    sum.deduplicated += report.deduplicated;
     sum.evicted += report.evicted;
     sum.hit_tokens += report.hit_tokens;
     sum.discarded += report.discarded;
@@ -94,13 +94,13 @@ int main(int argc, char** argv) {
       "{} events in {:.1f} s, {:.0f} events/s, trace {:016x}\n"
       "{} worlds ({} of several ranks), {} requests ({} cancelled, {} failed), {} tokens, {} "
       "steps\n"
-      "{} preempted, {} forked, {} pages adopted, {} evicted, {} tokens found cached\n"
+      "{} preempted, {} forked, {} pages deduplicated, {} evicted, {} tokens found cached\n"
       "{} requests with a grammar, {} steps with late masks, {} under a bound in time\n"
       "{} choices ended by a stop sequence, {} rows frozen\n"
       "{} rows discarded, {} devices lost, {} readers paused; {} seeds broke a rule\n",
       sum.events, seconds, static_cast<double>(sum.events) * (twice ? 2 : 1) / seconds, sum.trace,
       sum.worlds, sum.partitioned_worlds, sum.requests, sum.cancelled, sum.failed, sum.tokens,
-      sum.steps, sum.preempted, sum.forked, sum.adopted, sum.evicted, sum.hit_tokens,
+      sum.steps, sum.preempted, sum.forked, sum.deduplicated, sum.evicted, sum.hit_tokens,
       sum.constrained, sum.late_masks, sum.bounded_steps, sum.stop_sequences, sum.frozen_rows,
       sum.discarded, sum.device_failures, sum.pauses, broken);
   return broken == 0 ? 0 : 1;

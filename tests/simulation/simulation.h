@@ -26,7 +26,7 @@ struct Report {
   std::int64_t steps = 0;
   std::int64_t preempted = 0;
   std::int64_t forked = 0;
-  std::int64_t adopted = 0;
+  std::int64_t deduplicated = 0;
   std::int64_t evicted = 0;
   std::int64_t hit_tokens = 0;
   std::int64_t discarded = 0;

@@ -36,7 +36,7 @@ TEST(Simulation, MeetsEverythingItIsMeantToMeet) {
     sum.partitioned_worlds += report.partitioned_worlds;
     sum.preempted += report.preempted;
     sum.forked += report.forked;
-    sum.adopted += report.adopted;
+    sum.deduplicated += report.deduplicated;
     sum.evicted += report.evicted;
     sum.hit_tokens += report.hit_tokens;
     sum.discarded += report.discarded;
@@ -53,7 +53,7 @@ TEST(Simulation, MeetsEverythingItIsMeantToMeet) {
   EXPECT_GT(sum.partitioned_worlds, 3);
   EXPECT_GT(sum.preempted, 100);
   EXPECT_GT(sum.forked, 50);
-  EXPECT_GT(sum.adopted, 100);
+  EXPECT_GT(sum.deduplicated, 100);
   EXPECT_GT(sum.evicted, 1000);
   EXPECT_GT(sum.hit_tokens, 1000);
   EXPECT_GT(sum.discarded, 100);

@@ -58,8 +58,8 @@ void World::act(Action action) {
     case Action::launch:
       launch();
       break;
-    case Action::land:
-      land();
+    case Action::collect:
+      collect();
       break;
     case Action::read:
       read();
@@ -133,14 +133,14 @@ void World::check_progress(bool launched) {
   }
 }
 
-void World::land() {
+void World::collect() {
   if (loop_.steps_in_flight() == 0) return;
   clock_.advance(habits_.steady ? step_us(loop_.scheduler().oldest_in_flight())
                                 : random_.in(1, 20000));
   if (random_.chance(habits_.slow)) {
-    const StepLoop::Landing landing = loop_.land(0);
-    note(static_cast<std::uint64_t>(landing));
-    if (landing == StepLoop::Landing::lost) blame_device_failure();
+    const StepLoop::CollectOutcome outcome = loop_.collect(0);
+    note(static_cast<std::uint64_t>(outcome));
+    if (outcome == StepLoop::CollectOutcome::lost) blame_device_failure();
     return;
   }
   if (random_.chance(habits_.hangs)) {
@@ -152,15 +152,15 @@ void World::land() {
   executor_.set_fault(fault, random_.next());
   const std::uint64_t failed_before = loop_.statistics().requests_failed;
   executor_.fail_next_masks(random_.chance(habits_.masks_fail));
-  const StepLoop::Landing landing = loop_.land(0);
+  const StepLoop::CollectOutcome outcome = loop_.collect(0);
   executor_.fail_next_masks(false);
-  note(static_cast<std::uint64_t>(landing));
-  if (landing == StepLoop::Landing::lost) blame_device_failure();
-  if (fault == FakeExecutor::Fault::nan && landing == StepLoop::Landing::landed)
+  note(static_cast<std::uint64_t>(outcome));
+  if (outcome == StepLoop::CollectOutcome::lost) blame_device_failure();
+  if (fault == FakeExecutor::Fault::nan && outcome == StepLoop::CollectOutcome::collected)
     require(loop_.statistics().requests_failed <= failed_before + 1, 25,
             "one row's numerical error ended more than its request");
   if (fault == FakeExecutor::Fault::wrong_count || fault == FakeExecutor::Fault::early)
-    require(landing != StepLoop::Landing::landed, 22, "a wrong answer was accepted");
+    require(outcome != StepLoop::CollectOutcome::collected, 22, "a wrong answer was accepted");
   invariants_.sweep();
   check_statistics();
 }
@@ -347,13 +347,13 @@ void World::drain() {
     require(idle_turns < 1000, 12, "the requests never end");
     if (!loop_.device_up() && !loop_.broken()) recover();
     launch();
-    land();
+    collect();
     for (std::size_t i = clients_.size(); i > 0; --i)
       if (i <= clients_.size()) read_some(i - 1, 1000);
     deliver_resumes();
     after_event();
   }
-  while (loop_.steps_in_flight() > 0) land();
+  while (loop_.steps_in_flight() > 0) collect();
   invariants_.check_drained();
   check_statistics();
   const Statistics statistics = loop_.statistics();
@@ -364,7 +364,8 @@ void World::drain() {
           20, "requests ended or tokens sampled");
   report_.preempted += static_cast<std::int64_t>(statistics.preempted);
   report_.forked += static_cast<std::int64_t>(statistics.forked);
-  report_.adopted += static_cast<std::int64_t>(loop_.scheduler().counters().adopted_pages);
+  report_.deduplicated +=
+      static_cast<std::int64_t>(loop_.scheduler().counters().deduplicated_pages);
   report_.evicted += static_cast<std::int64_t>(statistics.evicted_pages);
   report_.hit_tokens += static_cast<std::int64_t>(statistics.prefix_hit_tokens);
   report_.discarded += static_cast<std::int64_t>(statistics.rows_discarded);

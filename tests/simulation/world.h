@@ -36,7 +36,7 @@ class World {
   void run(std::int64_t events);
 
  private:
-  enum class Action : std::uint8_t { launch, land, read, arrive, cancel, clock, stall, count };
+  enum class Action : std::uint8_t { launch, collect, read, arrive, cancel, clock, stall, count };
 
   /// How this world differs from the next one.
   struct Habits {
@@ -84,7 +84,7 @@ class World {
 
   void act(Action action);
   void launch();
-  void land();
+  void collect();
   /// What a step takes in a steady world.
   std::int64_t step_us(const StepBatch& batch) const;
   void check_gap(const StepBatch& batch);

@@ -36,11 +36,11 @@ class ForwardingBackend : public Backend {
   Status enqueue_download(std::span<std::byte> destination, ConstTensorView source) override {
     return real_->enqueue_download(destination, source);
   }
-  Result<std::unique_ptr<Mark>> make_mark() override { return real_->make_mark(); }
+  Result<std::unique_ptr<Event>> make_event() override { return real_->make_event(); }
   Result<MemoryUse> memory_use() const override { return real_->memory_use(); }
-  bool replays_cheaply() const override { return real_->replays_cheaply(); }
-  Result<std::unique_ptr<Recording>> record(std::function<Status()> operators) override {
-    return real_->record(std::move(operators));
+  bool supports_graphs() const override { return real_->supports_graphs(); }
+  Result<std::unique_ptr<CapturedGraph>> capture(std::function<Status()> operators) override {
+    return real_->capture(std::move(operators));
   }
   Result<Tensor> place(ConstTensorView source) override { return real_->place(source); }
   Status reserve(const StepLimits& limits) override { return real_->reserve(limits); }
@@ -57,17 +57,17 @@ class ForwardingBackend : public Backend {
   Result<Experts> do_place_experts(const ExpertsSource& source) override {
     return real_->place_experts(source);
   }
-  Status do_take_from_seats(const SeatRows& rows,
-                            ConstTensorView given_ids,
-                            ConstTensorView seats,
-                            const SeatTables& tables) override {
-    return forward([&] { return real_->take_from_seats(rows, given_ids, seats, tables); });
+  Status do_gather_input_ids(const BatchSlotRows& rows,
+                             ConstTensorView given_ids,
+                             ConstTensorView batch_slots,
+                             const BatchSlotTables& tables) override {
+    return forward([&] { return real_->gather_input_ids(rows, given_ids, batch_slots, tables); });
   }
-  Status do_keep_sampled(TensorView ends,
-                         const SeatTables& tables,
-                         ConstTensorView seats,
-                         ConstTensorView ids) override {
-    return forward([&] { return real_->keep_sampled(ends, tables, seats, ids); });
+  Status do_commit_sampled(TensorView ends,
+                           const BatchSlotTables& tables,
+                           ConstTensorView batch_slots,
+                           ConstTensorView ids) override {
+    return forward([&] { return real_->commit_sampled(ends, tables, batch_slots, ids); });
   }
   Status do_set_entries(TensorView table, ConstTensorView pairs) override {
     return forward([&] { return real_->set_entries(table, pairs); });
@@ -86,10 +86,10 @@ class ForwardingBackend : public Backend {
   }
   Status do_add_rms_norm(const Activation& out,
                          TensorView residual,
-                         ConstTensorView branch,
+                         ConstTensorView block_output,
                          ConstTensorView weight,
                          float eps) override {
-    return forward([&] { return real_->add_rms_norm(out, residual, branch, weight, eps); });
+    return forward([&] { return real_->add_rms_norm(out, residual, block_output, weight, eps); });
   }
   Status do_linear(TensorView out, const Activation& x, const Linear& weight) override {
     return forward([&] { return real_->linear(out, x, weight); });

@@ -13,7 +13,7 @@
 #include "base/arithmetic.h"
 #include "base/check.h"
 #include "tensor/number.h"
-#include "tensor/synthetic_draw.h"
+#include "tensor/synthetic_values.h"
 #include "tests/support/temporary_directory.h"
 
 namespace koho::testing {

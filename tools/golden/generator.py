@@ -2,7 +2,7 @@
 """The counter-based generator of random glm4_moe checkpoints, and their files.
 
 Element i of tensor `name` under `seed` is a pure function of (seed, name, i) in 64-bit integer arithmetic, so the same
-checkpoint comes out of any machine. tests/support/random_checkpoint.cpp is this file's twin in C++: byte-equal files,
+checkpoint comes out of any machine. tests/support/random_checkpoint.cpp is this file's reference in C++: byte-equal files,
 held by tests/golden. Needs numpy only. Refuses nothing: a spec (tests/golden/checkpoints.json) is taken as it is.
 """
 import json

@@ -64,7 +64,7 @@ def checkpoint_golden(spec: dict, directory: pathlib.Path) -> tuple[dict[str, to
         logits = variants.run_variant(checkpoint, edit, context, ids)
         facts["forgotten"][name] = round(reference.median(reference.distance(logits, exact_logits)) / bound, 3)
         if name == "no activation quantisation":
-            facts["unquantised_to_bf16_run"] = round(
+            facts["unquantized_to_bf16_run"] = round(
                 reference.median(reference.distance(logits, rounded_logits)) / noise, 3)
     return tensors, facts
 
@@ -83,8 +83,8 @@ def make_checkpoints(directory: pathlib.Path, specs: list[dict]) -> int:
     for spec in specs:
         with tempfile.TemporaryDirectory() as scratch:
             tensors, found = checkpoint_golden(spec, pathlib.Path(scratch))
-        if is_one_layer_fp8(spec) and found["unquantised_to_bf16_run"] < FORGOTTEN_FACTOR:
-            print(f"{spec['name']}: forgetting to quantise activations is only {found['unquantised_to_bf16_run']} of "
+        if is_one_layer_fp8(spec) and found["unquantized_to_bf16_run"] < FORGOTTEN_FACTOR:
+            print(f"{spec['name']}: forgetting to quantise activations is only {found['unquantized_to_bf16_run']} of "
                   f"the noise from the bfloat16 run; at least {FORGOTTEN_FACTOR} is needed to tell")
             return 1
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, directory / f"{spec['name']}.safetensors")

@@ -31,7 +31,7 @@ def e4m3(values: torch.Tensor) -> torch.Tensor:
     return values.clamp(-FLOAT_MAX, FLOAT_MAX).to(torch.float8_e4m3fn).to(torch.float32)
 
 
-def quantise_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """[T, K] f32 -> codes [T, K] f32 and scales [T, 1] f32."""
     scale = torch.clamp(x.abs().amax(dim=-1, keepdim=True) / FLOAT_MAX, min=SCALE_MIN)
     return e4m3(x / scale), scale
@@ -40,7 +40,7 @@ def quantise_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 class Fp8Linear(nn.Module):
     """y = x W^T + b, W in E4M3 with scales per channel [N, 1], per tensor [1, 1] or per block [N/128, K/128]."""
 
-    quantise_inputs = True  # the negative control clears it
+    quantize_inputs = True  # the negative control clears it
 
     def __init__(self, codes: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None):
         super().__init__()
@@ -64,7 +64,7 @@ class Fp8Linear(nn.Module):
         out = 0.0
         for block, begin in enumerate(range(0, shape[-1], step)):
             part = rows[:, begin:begin + step]
-            codes, scale = quantise_rows(part) if self.quantise_inputs else (part, torch.ones(1))
+            codes, scale = quantize_rows(part) if self.quantize_inputs else (part, torch.ones(1))
             weight_scale = self.scale[:, block] if self.block else self.scale
             out = out + (codes @ self.codes[:, begin:begin + step].T) * weight_scale * scale
         if self.bias is not None:

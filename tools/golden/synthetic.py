@@ -96,7 +96,7 @@ class ChannelLinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows = x.reshape(-1, x.shape[-1]).to(torch.float32)
-        codes, scale = reference.quantise_rows(rows)
+        codes, scale = reference.quantize_rows(rows)
         out = (codes @ self.codes.to(torch.float32).T) * self.scale * scale
         if self.bias is not None:
             out = out + self.bias.to(torch.float32)

@@ -54,10 +54,10 @@ def interleaved_rope():
 
 
 @contextlib.contextmanager
-def unquantised_inputs():
-    reference.Fp8Linear.quantise_inputs = False
+def unquantized_inputs():
+    reference.Fp8Linear.quantize_inputs = False
     yield
-    reference.Fp8Linear.quantise_inputs = True
+    reference.Fp8Linear.quantize_inputs = True
 
 
 def variants(spec: dict) -> dict:
@@ -84,7 +84,7 @@ def variants(spec: dict) -> dict:
     if quantised:
         if spec["quantization"] != "tensor":
             out["one scale a tensor"] = (mean_scales, None)
-        out["no activation quantisation"] = (None, unquantised_inputs)
+        out["no activation quantisation"] = (None, unquantized_inputs)
     return out
 
 

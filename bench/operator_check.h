@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether an operator's results are right: a case is run on the backend that is measured at its
+// full shape, and some of its rows on the reference (the CPU backend, which float64 references check at
+// random shapes, tests/ops): the first, the last and some in the middle. Results begin as poison:
+// every row must be written, compared or not.
+#pragma once
+
+#include <string>
+
+#include "bench/operator_bench.h"
+
+namespace koho::app {
+
+/// What a check found.
+struct CheckResult {
+  std::string fault;      // "" or the largest error, where, and what was expected
+  double largest = 0.0;   // error found, in parts of its tolerance; of bits 0
+  std::int64_t rows = 0;  // compared
+};
+
+/// Errors: those of the backends.
+Result<CheckResult> check_operator(const BenchBackends& site, const OpBench& bench);
+
+/// Puts results back that are changed in place. Errors: those of the backend.
+Status restore_changed(Backend& backend, Side side, const OpBench& bench);
+
+}  // namespace koho::app

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "app/model_flags.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/mapped_file.h"
+
+namespace koho::app {
+namespace {
+
+Result<WeightQuant> parse_quant(const std::string& name) {
+  if (name.empty()) return WeightQuant::fp8_channel;
+  if (name == "bf16") return WeightQuant::none;
+  if (name == "fp8_channel") return WeightQuant::fp8_channel;
+  if (name == "fp8_tensor") return WeightQuant::fp8_tensor;
+  if (name == "fp8_block") return WeightQuant::fp8_block;
+  return make_error(ErrorCode::invalid_argument,
+                    "--quant must be bf16, fp8_channel, fp8_tensor or fp8_block, found \"{}\"",
+                    name);
+}
+
+Result<ModelConfig> synthetic_config(const ModelFlags& options) {
+  constexpr std::uint64_t kConfigBytesMax = 1 << 20;
+  KOHO_TRY_ASSIGN(const std::string text, read_file(options.config, kConfigBytesMax));
+  std::vector<std::string> warnings;
+  KOHO_TRY_ASSIGN(ModelConfig config, parse_model_config(text, warnings));
+  if (options.layers > 0)
+    config.num_hidden_layers = std::min(options.layers, config.num_hidden_layers);
+  config.first_k_dense_replace = std::min(config.first_k_dense_replace, config.num_hidden_layers);
+  if (config.quantization) return config;
+  KOHO_TRY_ASSIGN(const WeightQuant quant, parse_quant(options.quant));
+  if (quant != WeightQuant::none)
+    config.quantization = QuantizationConfig{
+        .method = "compressed-tensors", .schemes = {quant}, .ignored = {"lm_head"}};
+  return config;
+}
+
+/// A checkpoint has its own config, layers and quantisation.
+Status check_nothing_synthetic(const ModelFlags& options) {
+  const ModelFlags usual;
+  for (const auto& [flag, given] : {std::pair("--config", options.config != usual.config),
+                                    std::pair("--layers", options.layers != usual.layers),
+                                    std::pair("--quant", options.quant != usual.quant)})
+    if (given)
+      return make_error(ErrorCode::invalid_argument,
+                        "{} goes with --weights synthetic only: give both, or leave it out", flag);
+  return {};
+}
+
+}  // namespace
+
+std::string model_flags(const ModelFlags& options) {
+  const ModelFlags usual;
+  std::string text = flag_text("model", options.model, usual.model) +
+                     flag_text("config", options.config, usual.config) +
+                     flag_text("weights", options.weights, usual.weights) +
+                     flag_text("quant", options.quant, usual.quant) +
+                     flag_text("device", options.device, usual.device) +
+                     flag_text("layers", options.layers, usual.layers) +
+                     flag_text("threads", options.threads, usual.threads);
+  if (options.deterministic) text += " --deterministic";
+  return text;
+}
+
+Result<SelectedModel> load_selected_model(const ModelFlags& options) {
+  SelectedModel selected;
+  selected.name = options.weights == "checkpoint" ? options.model : options.config;
+  KOHO_TRY_ASSIGN(selected.device.kind, choose_device(options.device));
+  selected.device.threads = options.threads;
+  selected.device.deterministic = options.deterministic;
+  if (options.weights == "checkpoint") {
+    KOHO_TRY(check_nothing_synthetic(options));
+    if (options.model.empty())
+      return make_error(ErrorCode::invalid_argument, "--model is needed without synthetic weights");
+    KOHO_TRY_ASSIGN(selected.model, load_model(options.model));
+  } else if (options.weights == "synthetic" && !options.config.empty()) {
+    KOHO_TRY_ASSIGN(ModelConfig config, synthetic_config(options));
+    KOHO_TRY_ASSIGN(selected.model, make_synthetic_model(std::move(config), selected.device.kind));
+  } else {
+    return make_error(ErrorCode::invalid_argument,
+                      "--weights must be checkpoint, or synthetic with --config");
+  }
+  selected.config = selected.model.config;
+  selected.device.synthetic = selected.model.synthetic.get();
+  return selected;
+}
+
+Result<std::unique_ptr<Runtime>> start_runtime(SelectedModel& selected, RuntimeOptions options) {
+  options.device = selected.device;
+  std::optional<LoadedText> text;
+  if (has_tokenizer(selected.name)) {
+    KOHO_TRY_ASSIGN(text, load_text(selected.name, options.chat_template));
+  }
+  return Runtime::start(std::move(selected.model), std::move(text), options);
+}
+
+void add_model_flags(CommandLine& command, ModelFlags& options) {
+  command.add_option("--model", options.model, "Model directory");
+  command.add_option("--config", options.config, "A config.json, with --weights synthetic");
+  command.add_option("--weights", options.weights, "checkpoint or synthetic")
+      ->capture_default_str();
+  command.add_option("--quant", options.quant,
+                     "Synthetic weights of a config that names no quantisation: bf16, fp8_channel, "
+                     "fp8_tensor, fp8_block; fp8_channel if left out");
+  command.add_option("--layers", options.layers, "Synthetic: only the first layers; 0 = all")
+      ->check(at_least(0));
+  command.add_option("--device", options.device, "auto, cpu or cuda")->capture_default_str();
+  command.add_option("--threads", options.threads, "CPU threads; 0 = all cores")
+      ->check(at_least(0));
+  command.add_flag("--deterministic", options.deterministic,
+                   "One path for every number of tokens (CUDA)");
+}
+
+}  // namespace koho::app

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `koho bench` and `koho batch` run: a model directory, or a config with synthetic weights, on
+// a device.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "app/command_line.h"
+#include "base/error.h"
+#include "runtime/runtime.h"
+#include "worker/device.h"
+
+namespace koho::app {
+
+struct ModelFlags {
+  std::string model;
+  std::string config;
+  std::string weights = "checkpoint";
+  std::string quant;  // empty: fp8_channel
+  std::string device = "auto";
+  std::int64_t layers = 0;  // 0: all
+  std::int64_t threads = 0;
+  bool deterministic = false;
+};
+
+/// A model, and what computes it.
+struct SelectedModel {
+  std::string name;  // the directory, or the config's file
+  ModelConfig config;
+  DeviceOptions device;
+  LoadedModel model;
+
+  const ModelSources& sources() const { return model.sources; }
+};
+
+void add_model_flags(CommandLine& command, ModelFlags& options);
+
+/// " --name value", or nothing where the value is the usual one.
+template <typename Value>
+std::string flag_text(std::string_view name, const Value& value, const Value& usual) {
+  return value == usual ? std::string() : fmt::format(" --{} {}", name, value);
+}
+
+/// The flags that give these options, each behind a blank: what repeats a command.
+std::string model_flags(const ModelFlags& options);
+
+/// Errors: invalid_argument (flags); those of the files; resource_exhausted.
+Result<SelectedModel> load_selected_model(const ModelFlags& options);
+
+/// The selected under an engine, which takes its model over, with the directory's tokenizer if it
+/// has one; `options.device` is the selected's. Errors: as Runtime::start.
+Result<std::unique_ptr<Runtime>> start_runtime(SelectedModel& selected, RuntimeOptions options);
+
+}  // namespace koho::app

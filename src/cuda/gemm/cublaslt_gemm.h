@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matrix products of many tokens through cuBLASLt: FP8 with one scale a token and one a weight row.
+// Hopper's library multiplies by these scales itself; others have one scale a matrix at most, and
+// the next kernel multiplies their f32 sums (gemm_scale_epilogue.cu). Algorithms are chosen once for a
+// shape and power of two of tokens.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include <cublasLt.h>
+
+#include "base/arithmetic.h"
+#include "cuda/device/runtime.h"
+#include "cuda/gemm/gemm.h"
+
+namespace koho::cuda {
+
+/// Who multiplies sums by the scales of tokens and of weight rows.
+enum class CublasLtScales : std::uint8_t {
+  fused,    // cuBLASLt, as it writes bf16
+  separate  // the next kernel: the library writes f32
+};
+
+struct CublasLtProblem {
+  Gemm gemm;                     // fp8, bf16 out, K = x_bytes; its tiled weight is not read
+  const void* weight = nullptr;  // [N, K] e4m3, row-major, aligned to 256 bytes
+  float* sums = nullptr;         // cublaslt_sums_bytes() of scratch memory, where the kernel scales
+};
+
+/// Sums of at most so many bytes are made and scaled at a time: bounded memory, and less than the
+/// L2 cache of a B200.
+constexpr std::int64_t kCublasLtSumsBytes = 64LL << 20;
+
+/// The most tokens whose sums for `rows` weight rows are made at a time.
+constexpr std::int64_t cublaslt_tokens_max(std::int64_t rows) {
+  constexpr std::int64_t kTile = 128;  // tokens of a tile of the library's, about
+  return std::max(kCublasLtSumsBytes / (4 * rows) / kTile * kTile, kTile);
+}
+/// Tokens of each piece but the last of a product of `tokens`: as equal as multiples of 16 can be.
+constexpr std::int64_t cublaslt_piece(std::int64_t rows, std::int64_t tokens) {
+  const std::int64_t pieces = ceil_div(tokens, cublaslt_tokens_max(rows));
+  return round_up<std::int64_t>(ceil_div(tokens, pieces), 16);
+}
+/// Scratch memory for the sums of up to `tokens` tokens.
+constexpr std::int64_t cublaslt_sums_bytes(std::int64_t rows, std::int64_t tokens) {
+  return 4 * rows * std::min(round_up<std::int64_t>(tokens, 16), cublaslt_tokens_max(rows));
+}
+
+class CublasLtGemm {
+ public:
+  /// Errors: unsupported (this GPU's library has no FP8 product with `scales`, by its own word),
+  /// resource_exhausted, device_error.
+  static Result<std::unique_ptr<CublasLtGemm>> open(const std::shared_ptr<DeviceMemory>& memory,
+                                                    CublasLtScales scales);
+  ~CublasLtGemm();
+  CublasLtGemm(const CublasLtGemm&) = delete;
+  CublasLtGemm& operator=(const CublasLtGemm&) = delete;
+
+  /// True if multiply() takes this shape.
+  static bool takes(std::int64_t rows, std::int64_t columns);
+  CublasLtScales scales() const { return scales_; }
+
+  /// Products of these weights are to come.
+  void expect(std::int64_t rows, std::int64_t columns, bool bias);
+  /// Scratch memory that the expected products of up to `tokens` tokens take.
+  std::int64_t scratch_bytes(std::int64_t tokens) const;
+  /// Chooses algorithms for the expected products of up to `tokens` tokens and has each run once,
+  /// on little, so that no step chooses one or loads its kernel. Waits for it. Errors:
+  /// resource_exhausted, device_error.
+  Status prepare(std::int64_t tokens, cudaStream_t stream);
+
+  /// False: the library has no algorithm for this product after all, and out is to be written by
+  /// other means. Errors: device_error.
+  Result<bool> multiply(const CublasLtProblem& product, cudaStream_t stream);
+  /// For tests: as if no product had an algorithm.
+  void refuse() { refuses_ = true; }
+
+ private:
+  struct Shape {
+    std::int64_t rows = 0;     // N
+    std::int64_t columns = 0;  // K
+    bool bias = false;         // that the library adds
+
+    auto operator<=>(const Shape&) const = default;
+  };
+  using Key = std::pair<Shape, std::int64_t>;  // and tokens, a power of two
+
+  CublasLtGemm() = default;
+  Shape shape_of(std::int64_t rows, std::int64_t columns, bool bias) const;
+  /// A product whose operands lie at `memory`, all of them.
+  CublasLtProblem stand_in(const Shape& shape, void* memory) const;
+  /// Asks the library; none: it has none.
+  Result<std::optional<cublasLtMatmulAlgo_t>> choose(const CublasLtProblem& product,
+                                                     std::int64_t tokens);
+  /// choose() once, with a word in the log if there is none.
+  Result<const cublasLtMatmulAlgo_t*> algorithm(const Key& key, const CublasLtProblem& product);
+  cublasStatus_t run(const CublasLtProblem& product,
+                     const cublasLtMatmulAlgo_t& algorithm,
+                     cudaStream_t stream);
+  Result<bool> multiply_piece(const CublasLtProblem& product, cudaStream_t stream);
+
+  std::shared_ptr<DeviceMemory> memory_;
+  CublasLtScales scales_ = CublasLtScales::fused;
+  bool refuses_ = false;
+  cublasLtHandle_t handle_ = nullptr;
+  cublasLtMatmulPreference_t preference_ = nullptr;
+  DeviceBlock workspace_;
+  std::set<Shape> expected_;
+  std::map<Key, std::optional<cublasLtMatmulAlgo_t>> algorithms_;
+};
+
+}  // namespace koho::cuda

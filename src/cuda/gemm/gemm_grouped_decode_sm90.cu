@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// The decode matrix kernel (gemm_grouped_decode.cuh) on Hopper's wgmma: both operands straight from shared
+// memory, e4m3 without conversion. The instruction keeps fewer bits than f32 in its sums, so every
+// stage of 256 bytes is summed by itself and added in f32.
+#include "cuda/device/wgmma.cuh"
+#include "cuda/gemm/gemm_grouped_decode.cuh"
+
+namespace koho::cuda {
+namespace {
+
+template <TileType kType, int kTiles, int kTilesOfItem>
+struct WgmmaTileMainloop {
+  static constexpr int kRowTiles = kTilesOfItem;
+  static constexpr int kSlotWidth = GroupedDecodePlan<kTiles, kRowTiles>::kSlotWidth;
+
+  float sum[kTiles][4] = {};
+  float partial[kTiles][4] = {};  // of a stage of 256 bytes, while its slots are multiplied
+
+  /// The operands of a stage, of which each product takes the next 32 bytes of K.
+  struct Operands {
+    std::uint64_t weights;
+    std::uint64_t tokens;
+  };
+  static constexpr std::uint32_t kWeightChunk = kTileRows * kTileChunk;
+  static constexpr std::uint32_t kTokenChunk = 8 * kTiles * kTileChunk;
+
+  static __device__ __forceinline__ void multiply(const Operands& at,
+                                                  int step,
+                                                  float (&partial)[kTiles][4],
+                                                  int add) {
+    const auto chunks = static_cast<std::uint32_t>(step) * 2;
+    wgmma<kType, 8 * kTiles>(&partial[0][0], advance_descriptor(at.weights, chunks * kWeightChunk),
+                             advance_descriptor(at.tokens, chunks * kTokenChunk), add);
+  }
+  static __device__ __forceinline__ void begin() { wgmma_fence(); }
+  static __device__ __forceinline__ void finish() {
+    wgmma_commit_group();
+    wgmma_wait_group<0>();
+  }
+
+  /// The product of kSteps times 32 bytes of K is added to `part`, or becomes it.
+  template <int kSteps>
+  static __device__ __forceinline__ void run(std::uint32_t weights,
+                                             std::uint32_t tokens,
+                                             float (&partial)[kTiles][4],
+                                             bool add = false) {
+    const Operands at{core_matrix_descriptor(weights, kWeightChunk),
+                      core_matrix_descriptor(tokens, kTokenChunk)};
+    begin();
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) multiply(at, i, partial, add || i > 0 ? 1 : 0);
+    finish();
+  }
+  /// As run(), for the short stage at the end of a width: one instruction at a time.
+  static __device__ __forceinline__ void run_short(std::uint32_t weights,
+                                                   std::uint32_t tokens,
+                                                   int steps,
+                                                   float (&partial)[kTiles][4],
+                                                   bool add = false) {
+    const Operands at{core_matrix_descriptor(weights, kWeightChunk),
+                      core_matrix_descriptor(tokens, kTokenChunk)};
+#pragma unroll 1
+    for (int i = 0; i < steps; ++i) {
+      begin();
+      multiply(at, i, partial, add || i > 0 ? 1 : 0);
+      finish();
+    }
+  }
+
+  __device__ __forceinline__ void stage(const Gemm& p,
+                                        const WorkTile& work_tile,
+                                        int stage,
+                                        std::uint32_t weights,
+                                        std::uint32_t tokens) {
+    const int bytes = min(kSlotWidth, p.width_bytes - stage * kSlotWidth);
+    fence_proxy_async_shared();  // the token rows were written by ordinary copies
+    if constexpr (kRowTiles > 1) {
+      constexpr int kSlots = kStageWidth / kSlotWidth;
+      const bool add = stage % kSlots > 0;
+      if (bytes == kSlotWidth)
+        run<kSlotWidth / kTileWidthStep>(weights, tokens, partial, add);
+      else
+        run_short(weights, tokens, bytes / kTileWidthStep, partial, add);
+      if (stage % kSlots + 1 < kSlots && (stage + 1) * kSlotWidth < p.width_bytes) return;
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sum[tile][i] += partial[tile][i];
+    } else if constexpr (kType != TileType::fp8_block) {
+      float partial[kTiles][4] = {};
+      if (bytes == kStageWidth)
+        run<kStageWidth / kTileWidthStep>(weights, tokens, partial);
+      else if (bytes == kStageWidth / 2)
+        run<kStageWidth / kTileWidthStep / 2>(weights, tokens, partial);
+      else
+        run_short(weights, tokens, bytes / kTileWidthStep, partial);
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sum[tile][i] += partial[tile][i];
+    } else {
+      const int lane = static_cast<int>(threadIdx.x) % 32;
+      for (int half = 0; half * kBlockWidth < bytes; ++half) {
+        float partial[kTiles][4] = {};
+        const std::uint32_t half_weights =
+            weights + static_cast<std::uint32_t>(half * kBlockWidth * kTileRows);
+        const std::uint32_t half_tokens =
+            tokens + static_cast<std::uint32_t>(half * kBlockWidth * 8 * kTiles);
+        const int left = bytes - half * kBlockWidth;
+        if (left >= kBlockWidth)
+          run<kBlockWidth / kTileWidthStep>(half_weights, half_tokens, partial);
+        else
+          run_short(half_weights, half_tokens, left / kTileWidthStep, partial);
+        const int block = stage * (kStageWidth / kBlockWidth) + half;
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile)
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const int token =
+                min(tile * 8 + lane % 4 * 2 + i % 2, work_tile.count - 1) + work_tile.first;
+            const int row = x_row_of(p, token);
+            sum[tile][i] += partial[tile][i] * block_scale(p, work_tile, block, i / 2, row);
+          }
+      }
+    }
+  }
+};
+
+template <TileType kType, int kTiles>
+using WgmmaMainloop = WgmmaTileMainloop<kType, kTiles, 1>;
+template <TileType kType, int kTiles>
+using MultiplyPairs = WgmmaTileMainloop<kType, kTiles, 2>;
+
+}  // namespace
+
+cudaError_t launch_gemm_grouped_decode_sm90(const Gemm& p,
+                                            int multiprocessors,
+                                            cudaStream_t stream) {
+  if (p.row_tiles == 2) {
+    if (p.type != TileType::fp8 || p.token_tiles != 4) return cudaErrorInvalidValue;
+    return launch_grouped_decode_config<MultiplyPairs, TileType::fp8, 4>(p, multiprocessors,
+                                                                         stream);
+  }
+  // NOTE: 9 to 16 tokens of other types are gemm_decode_swap_ab_sm90.cu's; entries of experts have 8 or 32.
+  return launch_grouped_decode<WgmmaMainloop, false>(p, multiprocessors, stream);
+}
+
+const void* kernel_of::gemm_grouped_decode_sm90() {
+  return reinterpret_cast<const void*>(&any_kernel);
+}
+
+}  // namespace koho::cuda

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/load/loader.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <utility>
+
+#include "base/arithmetic.h"
+#include "base/log.h"
+#include "cuda/gemm/tiled_layout.h"
+#include "cuda/load/synthetic_weights.h"
+
+namespace koho::cuda {
+namespace {
+
+constexpr std::int64_t kPieceBytes = 4 << 20;
+constexpr std::int64_t kJobBytesMin = 1 << 20;  // below, a copy on the backend's stream will do
+constexpr std::int64_t kRowsStep = 8;           // of a piece: what interleaving keeps together
+constexpr unsigned kThreadsMax = 14;            // more move no more (measured-h200: 8 to 14 a GPU)
+constexpr int kSlots = 2;
+constexpr std::chrono::seconds kTellEvery{2};
+
+std::int64_t row_bytes_of(const ConstTensorView& view) {
+  return view.size(1) * dtype_bytes(view.dtype);
+}
+
+double gb(std::int64_t bytes) {
+  return static_cast<double>(bytes) / 1e9;
+}
+
+}  // namespace
+
+/// One piece's memory on its way.
+struct Loader::Slot {
+  PinnedMemory pinned;
+  DeviceBlock staging;
+  cudaEvent_t free = nullptr;  // the last piece has left the slot
+};
+
+/// A thread, its stream and its ring.
+class Loader::LoaderThread {
+ public:
+  LoaderThread() = default;
+  LoaderThread(const LoaderThread&) = delete;
+  LoaderThread& operator=(const LoaderThread&) = delete;
+  ~LoaderThread() {
+    if (thread.joinable()) thread.join();
+    if (stream_ != nullptr) static_cast<void>(cudaStreamSynchronize(stream_));
+    for (Slot& slot : slots_)
+      if (slot.free != nullptr) static_cast<void>(cudaEventDestroy(slot.free));
+    if (stream_ != nullptr) static_cast<void>(cudaStreamDestroy(stream_));
+  }
+
+  Status open(const std::shared_ptr<DeviceMemory>& memory) {
+    KOHO_CUDA_TRY(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+    for (Slot& slot : slots_) {
+      KOHO_TRY_ASSIGN(slot.pinned, allocate_pinned(kPieceBytes, "weights on their way"));
+      KOHO_TRY_ASSIGN(slot.staging,
+                      DeviceBlock::allocate(memory, kPieceBytes, "staging of weights"));
+      KOHO_CUDA_TRY(cudaEventCreateWithFlags(&slot.free, cudaEventDisableTiming));
+    }
+    return {};
+  }
+
+  Status move(const LoadJob& piece) {
+    Slot& slot = slots_[next_++ % kSlots];
+    KOHO_CUDA_TRY(cudaEventSynchronize(slot.free));
+    const std::int64_t rows = piece.source.size(0);
+    const std::int64_t row_bytes = row_bytes_of(piece.source);
+    const auto bytes = static_cast<std::size_t>(rows * row_bytes);
+    if (piece.synthetic) {
+      KOHO_CUDA_TRY(launch_synthetic_weights(
+          {.out = slot.staging.as<void>(),
+           .key = piece.place.tensor.key,
+           .first = piece.place.first,
+           .row_stride = piece.source.stride(0),
+           .rows = rows,
+           .columns = piece.source.size(1),
+           .factor = piece.place.tensor.factor,
+           .offset = piece.place.tensor.offset,
+           .element_bytes = static_cast<int>(dtype_bytes(piece.source.dtype))},
+          stream_));
+    } else {
+      gather(slot.pinned.get(), piece.source, row_bytes);
+      KOHO_CUDA_TRY(cudaMemcpyAsync(slot.staging.as<void>(), slot.pinned.get(), bytes,
+                                    cudaMemcpyHostToDevice, stream_));
+    }
+    if (piece.copy != nullptr)
+      KOHO_CUDA_TRY(cudaMemcpyAsync(piece.copy, slot.staging.as<void>(), bytes,
+                                    cudaMemcpyDeviceToDevice, stream_));
+    if (piece.repack.tiles != nullptr) {
+      Repack repack = piece.repack;
+      repack.source = slot.staging.as<const std::uint8_t>();
+      repack.source_stride_bytes = row_bytes;
+      repack.rows = rows;
+      repack.row_bytes = row_bytes;
+      KOHO_CUDA_TRY(launch_repack(repack, stream_));
+    }
+    KOHO_CUDA_TRY(cudaEventRecord(slot.free, stream_));
+    return {};
+  }
+
+  Status settle() {
+    KOHO_CUDA_TRY(cudaStreamSynchronize(stream_));
+    return {};
+  }
+
+  std::thread thread;
+
+ private:
+  /// Maps a file's pages in one go instead of one fault after the other. Only a hint.
+  static void map_in(const std::byte* data, std::size_t bytes) {
+    const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+    const auto begin = reinterpret_cast<std::uintptr_t>(data) / page * page;
+    const auto end = reinterpret_cast<std::uintptr_t>(data) + bytes;
+    static_cast<void>(madvise(reinterpret_cast<void*>(begin), end - begin, MADV_POPULATE_READ));
+  }
+
+  static void gather(void* target, const ConstTensorView& source, std::int64_t row_bytes) {
+    const std::int64_t stride = source.stride(0) * dtype_bytes(source.dtype);
+    if (stride == row_bytes) {
+      map_in(source.data, static_cast<std::size_t>(source.size(0) * row_bytes));
+      std::memcpy(target, source.data, static_cast<std::size_t>(source.size(0) * row_bytes));
+      return;
+    }
+    for (std::int64_t row = 0; row < source.size(0); ++row)
+      std::memcpy(static_cast<std::byte*>(target) + row * row_bytes, source.data + row * stride,
+                  static_cast<std::size_t>(row_bytes));
+  }
+
+  cudaStream_t stream_ = nullptr;
+  std::array<Slot, kSlots> slots_;
+  std::size_t next_ = 0;
+};
+
+bool Loader::takes(const ConstTensorView& source) {
+  return source.shape.rank() == 2 && source.rows_packed() && source.bytes() >= kJobBytesMin &&
+         kRowsStep * row_bytes_of(source) <= kPieceBytes;
+}
+
+Result<std::unique_ptr<Loader>> Loader::start(int device,
+                                              const std::shared_ptr<DeviceMemory>& memory,
+                                              LoadProgress* progress) {
+  std::unique_ptr<Loader> loader(new Loader());
+  loader->device_ = device;
+  loader->progress_ = progress;
+  loader->start_ = std::chrono::steady_clock::now();
+  const unsigned threads = std::clamp(std::thread::hardware_concurrency(), 2U, kThreadsMax);
+  for (unsigned i = 0; i < threads; ++i) {
+    auto loader_thread = std::make_unique<LoaderThread>();
+    KOHO_TRY(loader_thread->open(memory));
+    loader->threads_.push_back(std::move(loader_thread));
+  }
+  for (std::unique_ptr<LoaderThread>& loader_thread : loader->threads_)
+    loader_thread->thread =
+        std::thread([&self = *loader, &own = *loader_thread] { self.work(own); });
+  return loader;
+}
+
+Loader::~Loader() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+}
+
+Status Loader::put(const LoadJob& job) {
+  const std::int64_t row_bytes = row_bytes_of(job.source);
+  const std::int64_t rows_each = kPieceBytes / row_bytes / kRowsStep * kRowsStep;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!status_.ok()) return status_.error();
+    if (progress_ != nullptr) progress_->expect(job.source.bytes());
+    for (std::int64_t row = 0; row < job.source.size(0); row += rows_each) {
+      LoadJob piece = job;
+      piece.source = job.source.slice(0, row, std::min(rows_each, job.source.size(0) - row));
+      piece.place.first += row * job.source.stride(0);
+      if (piece.repack.tiles != nullptr)
+        piece.repack.first_row += piece.repack.interleave == 0 ? row : 2 * row;
+      if (piece.copy != nullptr) piece.copy += row * row_bytes;
+      pieces_.push_back(piece);
+    }
+    bytes_total_ += job.source.bytes();
+  }
+  changed_.notify_all();
+  return {};
+}
+
+void Loader::work(LoaderThread& loader_thread) {
+  const cudaError_t bound = cudaSetDevice(device_);
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return stopping_ || !pieces_.empty(); });
+    if (stopping_) return;
+    const LoadJob piece = pieces_.front();
+    pieces_.pop_front();
+    ++working_;
+    lock.unlock();
+    Status status = bound == cudaSuccess ? loader_thread.move(piece)
+                                         : Status(cuda_error(bound, "cudaSetDevice"));
+    lock.lock();
+    --working_;
+    bytes_done_ += piece.source.bytes();
+    if (progress_ != nullptr) progress_->arrived(piece.source.bytes());
+    if (!status.ok() && status_.ok()) {
+      status_ = std::move(status);
+      pieces_.clear();
+    }
+    if (pieces_.empty() && working_ == 0) changed_.notify_all();
+  }
+}
+
+Status Loader::finish() {
+  {
+    std::unique_lock lock(mutex_);
+    const auto done = [this] { return pieces_.empty() && working_ == 0; };
+    while (!changed_.wait_for(lock, kTellEvery, done)) {
+      const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
+      if (bytes_done_ == 0) continue;  // no rate yet
+      const double rate = gb(bytes_done_) / elapsed.count();
+      log::info("weights: {:.1f} of {:.1f} GB on the device, {:.1f} GB/s, {:.0f} s left",
+                gb(bytes_done_), gb(bytes_total_), rate, gb(bytes_total_ - bytes_done_) / rate);
+    }
+    if (!status_.ok()) return status_.error();
+  }
+  for (std::unique_ptr<LoaderThread>& loader_thread : threads_) KOHO_TRY(loader_thread->settle());
+  if (bytes_total_ == bytes_told_) return {};
+  bytes_told_ = bytes_total_;
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
+  log::info("weights: {:.1f} GB on the device after {:.2f} s, {:.1f} GB/s", gb(bytes_total_),
+            elapsed.count(), gb(bytes_total_) / elapsed.count());
+  return {};
+}
+
+}  // namespace koho::cuda

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// Weights as the CUDA backend keeps them: tiled matrices with their scales, and what an expert
+// layer is made of.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "cuda/device/runtime.h"
+#include "cuda/gemm/gemm.h"
+#include "ops/weights.h"
+#include "tensor/tensor.h"
+
+namespace koho::cuda {
+
+/// One or more equal matrices of one storage type, tiled one after the other.
+struct TiledWeights {
+  TileType type = TileType::bf16;
+  bool interleaved = false;      // gate and up rows of a SwiGLU pair
+  std::int64_t count = 1;        // matrices
+  std::int64_t rows = 0;         // N; interleaved: F
+  std::int64_t columns = 0;      // K, elements
+  std::int64_t width_bytes = 0;  // of a padded row
+  std::int64_t tiles = 0;        // of one matrix
+  DeviceBlock weight;
+  DeviceBlock row_scales;
+  DeviceBlock block_scales;
+  DeviceBlock bias;
+
+  /// The kernel's parameters for these weights, all but tokens and output.
+  Gemm parameters() const;
+};
+
+/// Where rows of a source lie in tiled matrices.
+struct RowDestination {
+  std::int64_t matrix = 0;       // its index
+  std::int64_t first = 0;        // row of it
+  int interleave = 0;            // 0 = no, 1 = gate rows, 2 = up rows (Repack)
+  std::uint8_t* copy = nullptr;  // the rows once more, as they are; null: not wanted
+};
+
+/// A run of blocks of one storage type within a linear layer.
+struct LinearSegment {
+  std::int64_t first_column = 0;  // of the output
+  TiledWeights matrix;
+  DeviceBlock rows;  // fp8 with scales a row: the weight once more, row-major [N, K], for cuBLASLt
+};
+
+struct PlacedLinear final : PlacedWeights {
+  std::vector<LinearSegment> segments;
+};
+
+/// Experts of one storage type and one inner width.
+struct ExpertGroup {
+  TiledWeights gate_up;
+  TiledWeights down;
+};
+
+/// An expert stored in another format than the others.
+struct MixedFormatExpert {
+  Linear gate_up;
+  Linear down;
+};
+
+/// All experts of a layer whose experts are not stored alike, the shared one last, and the memory
+/// that running them takes.
+struct MixedFormatExperts {
+  std::vector<MixedFormatExpert> experts;
+  bool shared = false;
+  Tensor gate_up, values, quantized, scales, block_quantized, block_scales, y, permuted_row;
+};
+
+struct PlacedExperts final : PlacedWeights {
+  std::optional<ExpertGroup> routed;
+  std::int64_t total = 0;             // experts the router chooses among
+  bool shared_in_routed = false;      // the shared expert is the last matrix of `routed`
+  std::optional<ExpertGroup> shared;  // if it is there and of another format than the others
+  std::unique_ptr<MixedFormatExperts> mixed_format;  // instead of all the above
+};
+
+}  // namespace koho::cuda

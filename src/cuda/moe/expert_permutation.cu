@@ -1,0 +1,503 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bookkeeping of an expert layer. The plan is made by one block, of many tokens by a cluster: a
+// histogram of the chosen experts, its running sum, then a place for each (token, slot). The order
+// of an expert's rows depends on which thread comes first; no result does, because a row's products
+// do not depend on its place. The sum runs over a token's slots in order, in f32.
+#include "base/arithmetic.h"
+#include "cuda/device/launch.cuh"
+#include "cuda/device/numeric.cuh"
+#include "cuda/device/ptx.cuh"
+#include "cuda/moe/expert_permutation.h"
+
+namespace koho::cuda {
+namespace {
+
+constexpr int kPairsPerThread = 8;  // (token, slot) pairs of a thread, if one block makes the plan
+constexpr int kPermutationThreads = 1024;
+constexpr int kPermutationThreadsFew =
+    256;                                // a decode step's: barriers and sums of 8 warps, not 32
+constexpr int kPermutationCluster = 8;  // blocks, for many pairs
+constexpr int kCombineThreads = 128;
+
+/// Rows in the low half, entries in the high one: added up together.
+using OffsetSum = unsigned long long;
+
+/// Running sums (exclusive) over one value a thread; returns this thread's, and the total.
+template <int kThreads>
+__device__ __forceinline__ OffsetSum block_scan(OffsetSum value, OffsetSum& total) {
+  constexpr int kWarps = kThreads / 32;
+  constexpr unsigned kAll = 0xFFFFFFFFU;
+  __shared__ OffsetSum warps[kWarps];
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const auto scan = [lane](OffsetSum sum, int lanes) {
+#pragma unroll
+    for (int offset = 1; offset < lanes; offset *= 2) {
+      const OffsetSum other = __shfl_up_sync(kAll, sum, static_cast<unsigned>(offset));
+      if (lane >= offset) sum += other;
+    }
+    return sum;
+  };
+  const OffsetSum sum = scan(value, 32);
+  if (lane == 31) warps[warp] = sum;
+  __syncthreads();
+  const OffsetSum ends = scan(lane < kWarps ? warps[lane] : 0, kWarps);
+  const OffsetSum before = __shfl_sync(kAll, ends, warp > 0 ? warp - 1 : 0);
+  total = __shfl_sync(kAll, ends, kWarps - 1);
+  return sum - value + (warp > 0 ? before : 0);
+}
+
+/// Entry `index` of an expert with `count` rows from `first_row` on in `entries`.
+__device__ __forceinline__ ExpertTokenBlock entry_of(
+    const ExpertPermutation& p, int expert, int first_row, int count, int token_blocks, int index) {
+  constexpr int kTogether = 4;  // entries that pass over the expert's weights together
+  if (token_blocks == 1) return {expert, first_row, count, 0, 1};
+  const int steps = (count + p.block_tokens_step - 1) / p.block_tokens_step;
+  const auto begin = [&](int i) {
+    return min((steps / token_blocks * i + min(steps % token_blocks, i)) * p.block_tokens_step,
+               count);
+  };
+  const int groups = (token_blocks + kTogether - 1) / kTogether;
+  const int places = (token_blocks + groups - 1) / groups;
+  const int place = index % places;
+  return {expert, first_row + begin(index), begin(index + 1) - begin(index),
+          static_cast<std::int16_t>(place),
+          static_cast<std::int16_t>(min(places, token_blocks - index + place))};
+}
+
+__device__ __forceinline__ bool is_local(const ExpertPermutation& p, int expert) {
+  return expert >= 0 && expert < p.count;
+}
+
+/// What the expert has that multiplies every token; it comes first.
+struct SharedExpert {
+  int rows;
+  int token_blocks;
+};
+__device__ __forceinline__ SharedExpert shared_expert(const ExpertPermutation& p) {
+  const int rows = p.shared ? static_cast<int>(p.tokens) : 0;
+  return {rows, ceil_div(rows, p.block_tokens)};
+}
+
+/// By all blocks. Loops here stay loops, as few of them run twice and each copy is a fetch of more
+/// instructions.
+__device__ __forceinline__ void list_shared(const ExpertPermutation& p,
+                                            const SharedExpert& shared) {
+  const int step = static_cast<int>(gridDim.x * blockDim.x);
+  const int first = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+#pragma unroll 1
+  for (int i = first; i < shared.token_blocks; i += step)
+    p.token_blocks[i] = entry_of(p, p.count, 0, shared.rows, shared.token_blocks, i);
+#pragma unroll 1
+  for (int i = first; i < shared.rows; i += step) p.rows[i] = i;
+}
+
+/// Lists the entries of expert threadIdx.x, which got `count` tokens, and returns where its sorted
+/// rows begin. Of several blocks each lists a part of them.
+template <int kThreads>
+__device__ __forceinline__ int list_entries(const ExpertPermutation& p,
+                                            const SharedExpert& shared,
+                                            int count) {
+  const int expert = static_cast<int>(threadIdx.x);
+  const int block = static_cast<int>(blockIdx.x);
+  // Most have one entry: no division for these.
+  const int token_blocks =
+      count <= p.block_tokens ? (count > 0 ? 1 : 0) : ceil_div(count, p.block_tokens);
+  OffsetSum total;
+  const OffsetSum before = block_scan<kThreads>(
+      static_cast<OffsetSum>(count) | static_cast<OffsetSum>(token_blocks) << 32U, total);
+  const int first_row = shared.rows + static_cast<int>(before & 0xFFFFFFFFU);
+  const int first_entry = shared.token_blocks + static_cast<int>(before >> 32U);
+#pragma unroll 1
+  for (int i = block; i < token_blocks; i += static_cast<int>(gridDim.x))
+    p.token_blocks[first_entry + i] = entry_of(p, expert, first_row, count, token_blocks, i);
+  if (block == 0 && expert == 0) {
+    *p.row_count = shared.rows + static_cast<int>(total & 0xFFFFFFFFU);
+    *p.token_block_count = shared.token_blocks + static_cast<int>(total >> 32U);
+  }
+  return first_row;
+}
+
+/// Few pairs, one block: what a pair's count was when it was counted is its place among its
+/// expert's rows, so each id is read once, and all at once.
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads) expert_permutation_kernel(const ExpertPermutation p) {
+  __shared__ int counts[kThreads];
+  __shared__ int first_rows[kThreads];
+  const int thread = static_cast<int>(threadIdx.x);
+  const int pairs = static_cast<int>(p.tokens) * p.top_k;
+  const int top_k = max(p.top_k, 1);
+  const SharedExpert shared = shared_expert(p);
+  // Of this thread's first pair; from one to the next they grow by `token_step` and `slot_step`.
+  int token = thread / top_k;
+  int slot = thread % top_k;
+  const int token_step = kThreads / top_k;
+  const int slot_step = kThreads % top_k;
+  counts[thread] = 0;
+  __syncthreads();
+  pdl_begin();
+  int experts[kPairsPerThread];
+  int places[kPairsPerThread];
+  // NOTE: nothing is done with an id here, so that all of them are under way at once.
+#pragma unroll
+  for (int i = 0; i < kPairsPerThread; ++i) {
+    if (i * kThreads >= pairs) break;
+    experts[i] = p.ids[min(thread + i * kThreads, pairs - 1)];
+  }
+  list_shared(p, shared);
+#pragma unroll
+  for (int i = 0; i < kPairsPerThread; ++i) {
+    if (i * kThreads >= pairs) break;
+    experts[i] = thread + i * kThreads < pairs ? experts[i] - p.first : -1;
+    places[i] = is_local(p, experts[i]) ? atomicAdd(&counts[experts[i]], 1) : 0;
+  }
+  __syncthreads();
+  first_rows[thread] = list_entries<kThreads>(p, shared, counts[thread]);
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kPairsPerThread; ++i) {
+    const int pair = thread + i * kThreads;
+    if (pair >= pairs) break;
+    const int row = is_local(p, experts[i]) ? first_rows[experts[i]] + places[i] : -1;
+    if (row >= 0) p.rows[row] = token;
+    p.permuted_row[pair] = row;
+    token += token_step;
+    slot += slot_step;
+    if (slot >= top_k) {
+      slot -= top_k;
+      ++token;
+    }
+  }
+}
+
+/// Calls `run` with this block's (token, slot) pairs and their local experts; several ids are read
+/// before the first is used.
+template <typename Run>
+__device__ __forceinline__ void for_each_pair(const ExpertPermutation& p,
+                                              int first,
+                                              int end,
+                                              const Run& run) {
+  constexpr int kPrefetch = 8;
+  for (int begin = first + static_cast<int>(threadIdx.x); begin < end;
+       begin += kPrefetch * kPermutationThreads) {
+    int experts[kPrefetch];
+#pragma unroll
+    for (int i = 0; i < kPrefetch; ++i)
+      experts[i] = begin + i * kPermutationThreads < end
+                       ? p.ids[begin + i * kPermutationThreads] - p.first
+                       : 0;
+#pragma unroll
+    for (int i = 0; i < kPrefetch; ++i)
+      if (begin + i * kPermutationThreads < end) run(begin + i * kPermutationThreads, experts[i]);
+  }
+}
+
+/// Many pairs, one cluster: its blocks count a part of the pairs each, add up all parts, and place
+/// their pairs behind those of the blocks before.
+__global__ void __launch_bounds__(kPermutationThreads)
+    expert_permutation_cluster_kernel(const ExpertPermutation p) {
+  __shared__ int counts[kExpertsMax];
+  __shared__ int next[kExpertsMax];
+  const int thread = static_cast<int>(threadIdx.x);
+  const int block = static_cast<int>(blockIdx.x);
+  const int pairs = static_cast<int>(p.tokens) * p.top_k;
+  const int each = ceil_div(pairs, kPermutationCluster);
+  const int begin = min(block * each, pairs);
+  const int end = min(begin + each, pairs);
+  if (thread < p.count) counts[thread] = 0;
+  __syncthreads();
+  pdl_begin();
+  for_each_pair(p, begin, end, [&](int, int expert) {
+    if (is_local(p, expert)) atomicAdd(&counts[expert], 1);
+  });
+  const SharedExpert shared = shared_expert(p);
+  list_shared(p, shared);
+  __syncthreads();
+  cluster_sync();
+  int count = 0;   // of all blocks
+  int before = 0;  // of those before this one
+  if (thread < p.count)
+    for (int i = 0; i < kPermutationCluster; ++i) {
+      const int other = static_cast<int>(
+          cluster_load_word(shared_address(&counts[thread]), static_cast<std::uint32_t>(i)));
+      if (i < block) before += other;
+      count += other;
+    }
+  const int first_row = list_entries<kPermutationThreads>(p, shared, count);
+  if (thread < p.count) next[thread] = first_row + before;
+  __syncthreads();
+  for_each_pair(p, begin, end, [&](int i, int expert) {
+    const bool local = is_local(p, expert);
+    const int row = local ? atomicAdd(&next[expert], 1) : -1;
+    if (local) p.rows[row] = i / p.top_k;
+    p.permuted_row[i] = row;
+  });
+  __syncwarp();
+  cluster_sync();  // NOTE: no block may leave while another reads its counts
+}
+
+/// A warp a token and part of its row, which it reads once and writes for each of the token's
+/// experts. 16 bytes a lane and step, all of them under way at once; a row's end may take some of
+/// what lies behind it, up to its stride.
+constexpr int kGatherSteps = 8;
+__global__ void __launch_bounds__(kCombineThreads) expert_gather_kernel(const ExpertGather p) {
+  pdl_begin();
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const std::int64_t token = blockIdx.x * (kCombineThreads / 32) + threadIdx.x / 32;
+  if (token >= p.tokens) return;
+  const int pieces_all = (p.row_bytes + 15) / 16;
+  const int each = (pieces_all + static_cast<int>(gridDim.y) - 1) / static_cast<int>(gridDim.y);
+  const int first_piece = static_cast<int>(blockIdx.y) * each;
+  const int pieces = min(pieces_all - first_piece, each);
+  const auto* from =
+      reinterpret_cast<const uint4*>(p.x + token * p.x_stride_bytes) + first_piece + lane;
+  const float scale = p.x_scales[token];
+  const int places = p.top_k + (p.shared ? 1 : 0);
+  uint4 part[kGatherSteps];
+#pragma unroll
+  for (int i = 0; i < kGatherSteps; ++i)
+    if (lane + i * 32 < pieces) part[i] = from[i * 32];
+  for (int first = 0; first < places; first += 32) {
+    const int slot = first + lane;
+    int mine = slot == p.top_k && p.shared ? static_cast<int>(token) : -1;
+    if (slot < p.top_k) mine = p.permuted_row[token * p.top_k + slot];
+    if (mine >= 0 && blockIdx.y == 0) p.out_scales[mine] = scale;
+    for (int i = 0; i < min(32, places - first); ++i) {
+      const int row = __shfl_sync(0xFFFFFFFFU, mine, i);
+      if (row < 0) continue;
+      auto* to = reinterpret_cast<uint4*>(p.out + row * p.out_stride_bytes) + first_piece + lane;
+#pragma unroll
+      for (int k = 0; k < kGatherSteps; ++k)
+        if (lane + k * 32 < pieces) to[k * 32] = part[k];
+    }
+  }
+}
+
+/// Eight columns of a row as they lie in memory; `width` of them where rows are not aligned.
+struct EightColumns {
+  uint4 raw;
+
+  __device__ __forceinline__ void load(const Bf16* from, bool vector, int width) {
+    if (vector) {
+      raw = *reinterpret_cast<const uint4*>(from);
+      return;
+    }
+    std::uint32_t words[4] = {};
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      if (i < width) words[i / 2] |= static_cast<std::uint32_t>(from[i]) << (i % 2 * 16);
+    raw = make_uint4(words[0], words[1], words[2], words[3]);
+  }
+  __device__ __forceinline__ float operator[](int i) const {
+    const std::uint32_t word = i < 2 ? raw.x : i < 4 ? raw.y : i < 6 ? raw.z : raw.w;
+    return __uint_as_float(i % 2 == 0 ? word << 16 : word & 0xFFFF0000U);
+  }
+};
+
+/// A token's experts eight at a time: where their rows are is known before the kernel before has
+/// ended, and the rows are all under way at once.
+__global__ void __launch_bounds__(kCombineThreads) expert_combine_kernel(const ExpertCombine p) {
+  constexpr int kVector = 8;
+  constexpr int kSlots = 8;
+  const std::int64_t token = blockIdx.y;
+  const int column =
+      (static_cast<int>(blockIdx.x) * kCombineThreads + static_cast<int>(threadIdx.x)) * kVector;
+  std::int64_t rows[kSlots];
+  float weights[kSlots];
+  const auto find = [&](int first) {
+#pragma unroll
+    for (int i = 0; i < kSlots; ++i) {
+      const int slot = first + i;
+      rows[i] = -1;
+      weights[i] = 0.0F;
+      if (slot >= p.top_k) continue;
+      weights[i] = p.weights[token * p.top_k + slot];
+      if (p.permuted_row != nullptr) {
+        rows[i] = p.permuted_row[token * p.top_k + slot];
+      } else {
+        const int expert = p.ids[slot] - p.first;
+        if (expert >= 0 && expert < p.count) rows[i] = p.first_row + slot;
+      }
+    }
+  };
+  // NOTE: the choice and the plan are older than the kernel before this one.
+  find(0);
+  pdl_begin();
+  if (column >= p.hidden) return;
+  const int width = min(kVector, p.hidden - column);
+  const bool vector = width == kVector && p.hidden % kVector == 0;
+  EightColumns shared{};
+  if (p.shared != nullptr) shared.load(p.shared + token * p.hidden + column, vector, width);
+  float sum[kVector] = {};
+  for (int first = 0; first < p.top_k; first += kSlots) {
+    if (first > 0) find(first);
+    EightColumns y[kSlots];
+#pragma unroll
+    for (int i = 0; i < kSlots; ++i)
+      if (rows[i] >= 0) y[i].load(p.y + rows[i] * p.hidden + column, vector, width);
+#pragma unroll
+    for (int i = 0; i < kSlots; ++i) {
+      if (rows[i] < 0) continue;
+#pragma unroll
+      for (int k = 0; k < kVector; ++k) sum[k] += weights[i] * y[i][k];
+    }
+  }
+  if (p.shared != nullptr) {
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) sum[i] = round_bf16(sum[i]) + shared[i];
+  }
+  Bf16* out = p.out + token * p.hidden + column;
+  if (vector) {
+    *reinterpret_cast<uint4*>(out) =
+        make_uint4(pack_bf16(sum[0], sum[1]), pack_bf16(sum[2], sum[3]), pack_bf16(sum[4], sum[5]),
+                   pack_bf16(sum[6], sum[7]));
+  } else {
+#pragma unroll
+    for (int i = 0; i < kVector; ++i)
+      if (i < width) out[i] = to_bf16(sum[i]);
+  }
+}
+
+/// The same for many tokens: a warp takes kTogether tokens and 256 columns, and asks for eight of
+/// the rows that are here at once, whichever of its tokens they are of. Where a token has few rows
+/// here, a thread that waits for its rows alone leaves memory idle.
+constexpr int kManyTogether = 4;
+constexpr int kManySlots = 32 / kManyTogether;
+__global__ void __launch_bounds__(kCombineThreads)
+    expert_combine_many_kernel(const ExpertCombine p) {
+  constexpr int kVector = 8;
+  constexpr int kRows = 8;  // under way at once
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.y) * kManyTogether;
+  const int tokens =
+      static_cast<int>(min(static_cast<std::int64_t>(kManyTogether), p.tokens - first));
+  const int column =
+      (static_cast<int>(blockIdx.x) * kCombineThreads + static_cast<int>(threadIdx.x)) * kVector;
+  // A lane's choice: slot lane % kManySlots of token lane / kManySlots.
+  // NOTE: the choice and the plan are older than the kernel before this one.
+  const std::int64_t choice = (first + lane / kManySlots) * p.top_k + lane % kManySlots;
+  const bool chosen = lane / kManySlots < tokens && lane % kManySlots < p.top_k;
+  const int permuted_row = chosen ? p.permuted_row[choice] : -1;
+  const float weight_of = chosen ? p.weights[choice] : 0.0F;
+  unsigned left = __ballot_sync(0xFFFFFFFFU, permuted_row >= 0);
+  pdl_begin();
+  const bool here = column < p.hidden;
+  const Bf16* from = p.y + (here ? column : 0);
+  EightColumns shared[kManyTogether] = {};
+  if (p.shared != nullptr && here) {
+#pragma unroll
+    for (int i = 0; i < kManyTogether; ++i)
+      if (i < tokens) shared[i].load(p.shared + (first + i) * p.hidden + column, true, kVector);
+  }
+  float sum[kVector] = {};
+  int token = 0;
+  const auto finish = [&] {
+    if (p.shared != nullptr) {
+      EightColumns of = shared[0];
+#pragma unroll
+      for (int i = 1; i < kManyTogether; ++i)
+        if (i == token) of = shared[i];
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) sum[i] = round_bf16(sum[i]) + of[i];
+    }
+    if (here)
+      *reinterpret_cast<uint4*>(p.out + (first + token) * p.hidden + column) =
+          make_uint4(pack_bf16(sum[0], sum[1]), pack_bf16(sum[2], sum[3]),
+                     pack_bf16(sum[4], sum[5]), pack_bf16(sum[6], sum[7]));
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) sum[i] = 0.0F;
+    ++token;
+  };
+  while (left != 0) {
+    EightColumns y[kRows];
+    unsigned pending = left;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (pending == 0) break;
+      const int place = __ffs(static_cast<int>(pending)) - 1;
+      pending &= pending - 1;
+      const std::int64_t row = __shfl_sync(0xFFFFFFFFU, permuted_row, place);
+      y[i].load(from + row * p.hidden, true, kVector);
+    }
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (left == 0) break;
+      const int place = __ffs(static_cast<int>(left)) - 1;
+      left &= left - 1;
+      while (token < place / kManySlots) finish();
+      const float weight = __shfl_sync(0xFFFFFFFFU, weight_of, place);
+#pragma unroll
+      for (int k = 0; k < kVector; ++k) sum[k] += weight * y[i][k];
+    }
+  }
+  while (token < tokens) finish();
+}
+
+__global__ void __launch_bounds__(kCombineThreads)
+    dense_expert_rows_kernel(const DenseExpertRows p) {
+  pdl_begin();
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kCombineThreads + threadIdx.x;
+  if (i >= p.tokens * p.top_k) return;
+  const int expert = p.ids[i] - p.first;
+  const bool local = expert >= 0 && expert < p.count;
+  p.permuted_row[i] = local ? expert * p.rows_each + static_cast<int>(i / p.top_k) : -1;
+}
+
+}  // namespace
+
+cudaError_t launch_dense_expert_rows(const DenseExpertRows& p, cudaStream_t stream) {
+  const std::int64_t blocks = (p.tokens * p.top_k + kCombineThreads - 1) / kCombineThreads;
+  return launch_kernel(dense_expert_rows_kernel,
+                       {dim3(static_cast<unsigned>(blocks)), dim3(kCombineThreads)}, stream, p);
+}
+
+std::int64_t expert_token_blocks_max(std::int64_t tokens, int top_k, int count, int block_tokens) {
+  return (tokens + block_tokens - 1) / block_tokens + tokens * top_k / block_tokens + count + 1;
+}
+
+cudaError_t launch_expert_permutation(const ExpertPermutation& plan, cudaStream_t stream) {
+  if (plan.count > kExpertsMax) return cudaErrorInvalidValue;
+  const std::int64_t pairs = plan.tokens * plan.top_k;
+  if (pairs <= kPairsPerThread * kPermutationThreadsFew && plan.count <= kPermutationThreadsFew)
+    return launch_kernel(expert_permutation_kernel<kPermutationThreadsFew>,
+                         {dim3(1), dim3(kPermutationThreadsFew)}, stream, plan);
+  if (pairs <= kPairsPerThread * kPermutationThreads)
+    return launch_kernel(expert_permutation_kernel<kPermutationThreads>,
+                         {dim3(1), dim3(kPermutationThreads)}, stream, plan);
+  return launch_kernel(
+      expert_permutation_cluster_kernel,
+      {dim3(kPermutationCluster), dim3(kPermutationThreads), 0, kPermutationCluster}, stream, plan);
+}
+
+cudaError_t launch_expert_gather(const ExpertGather& p, cudaStream_t stream) {
+  constexpr std::int64_t kRows = kCombineThreads / 32;
+  constexpr int kPartBytes = 16 * 32 * kGatherSteps;
+  return launch_kernel(expert_gather_kernel,
+                       {dim3(static_cast<unsigned>((p.tokens + kRows - 1) / kRows),
+                             static_cast<unsigned>((p.row_bytes + kPartBytes - 1) / kPartBytes)),
+                        dim3(kCombineThreads)},
+                       stream, p);
+}
+
+cudaError_t launch_expert_combine(const ExpertCombine& p, cudaStream_t stream) {
+  constexpr std::int64_t kMany = 512;  // tokens
+  const int columns = kCombineThreads * 8;
+  if (p.tokens >= kMany && p.permuted_row != nullptr && p.top_k <= kManySlots && p.hidden % 8 == 0)
+    return launch_kernel(
+        expert_combine_many_kernel,
+        {dim3(static_cast<unsigned>((p.hidden + columns - 1) / columns),
+              static_cast<unsigned>((p.tokens + kManyTogether - 1) / kManyTogether)),
+         dim3(kCombineThreads)},
+        stream, p);
+  return launch_kernel(expert_combine_kernel,
+                       {dim3(static_cast<unsigned>((p.hidden + columns - 1) / columns),
+                             static_cast<unsigned>(p.tokens)),
+                        dim3(kCombineThreads)},
+                       stream, p);
+}
+
+const void* kernel_of::experts() {
+  return reinterpret_cast<const void*>(&any_kernel);
+}
+
+}  // namespace koho::cuda

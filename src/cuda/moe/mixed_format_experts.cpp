@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layers whose experts are not all stored in one way: every expert is placed as two linear layers
+// and multiplies every token of a slice, what the router did not choose is left out of the sum.
+// Rare, slow, and the same numbers as the grouped kernels'.
+#include <algorithm>
+
+#include "base/arithmetic.h"
+#include "cuda/backend.h"
+#include "cuda/moe/expert_permutation.h"
+
+namespace koho::cuda {
+namespace {
+
+constexpr std::int64_t kSliceTokens = 64;
+
+Activation slice_of(const Activation& x, std::int64_t begin, std::int64_t count) {
+  const auto cut = [&](const TensorView& view) {
+    return view.empty() ? view : view.slice(0, begin, count);
+  };
+  return {cut(x.values), cut(x.quantized), cut(x.scales), cut(x.block_quantized),
+          cut(x.block_scales)};
+}
+
+}  // namespace
+
+Result<MixedFormatExpert> CudaBackend::place_mixed_format(const MlpSource& source) {
+  MixedFormatExpert expert;
+  const LinearSource gate_up[] = {source.gate, source.up};
+  KOHO_TRY_ASSIGN(expert.gate_up, do_place_linear(gate_up));
+  KOHO_TRY_ASSIGN(expert.down, do_place_linear({&source.down, 1}));
+  return expert;
+}
+
+Status CudaBackend::reserve_mixed_format(MixedFormatExperts& mixed_format, std::int64_t hidden) {
+  std::int64_t ffn = 0;
+  for (const MixedFormatExpert& expert : mixed_format.experts)
+    ffn = std::max(ffn, expert.down.in_features);
+  const std::int64_t count = std::ssize(mixed_format.experts);
+  const auto tensor = [&](Tensor& target, DType dtype, Shape shape) -> Status {
+    KOHO_TRY_ASSIGN(target, allocate(dtype, shape, "experts of mixed formats"));
+    return {};
+  };
+  KOHO_TRY(tensor(mixed_format.gate_up, DType::bf16, {kSliceTokens * 2 * ffn}));
+  KOHO_TRY(tensor(mixed_format.values, DType::bf16, {kSliceTokens * ffn}));
+  KOHO_TRY(tensor(mixed_format.quantized, DType::f8_e4m3, {kSliceTokens * ffn}));
+  KOHO_TRY(tensor(mixed_format.scales, DType::f32, {kSliceTokens}));
+  KOHO_TRY(tensor(mixed_format.block_quantized, DType::f8_e4m3, {kSliceTokens * ffn}));
+  KOHO_TRY(
+      tensor(mixed_format.block_scales, DType::f32, {kSliceTokens * ceil_div(ffn, kQuantBlock)}));
+  KOHO_TRY(tensor(mixed_format.y, DType::bf16, {count * kSliceTokens, hidden}));
+  return tensor(mixed_format.permuted_row, DType::i32, {kSliceTokens * kExpertsMax});
+}
+
+Status CudaBackend::run_mixed_format(TensorView out,
+                                     const Activation& x,
+                                     const Routing& routing,
+                                     const Experts& weights) {
+  MixedFormatExperts& mixed_format =
+      *static_cast<const PlacedExperts&>(*weights.placed).mixed_format;
+  const std::int64_t top_k = routing.ids.size(1);
+  if (top_k > kExpertsMax)
+    return make_error(ErrorCode::unsupported, "the CUDA backend chooses at most {} experts",
+                      kExpertsMax);
+  for (std::int64_t begin = 0; begin < out.size(0); begin += kSliceTokens) {
+    const std::int64_t tokens = std::min(kSliceTokens, out.size(0) - begin);
+    const Activation rows = slice_of(x, begin, tokens);
+    // Before the experts, as the sum reads this before its wait.
+    const TensorView ids = routing.ids.slice(0, begin, tokens);
+    KOHO_CUDA_TRY(launch_dense_expert_rows(
+        {.ids = ids.as<const std::int32_t>(),
+         .permuted_row = mixed_format.permuted_row.view().as<std::int32_t>(),
+         .tokens = tokens,
+         .top_k = static_cast<int>(top_k),
+         .first = static_cast<int>(weights.first),
+         .count = static_cast<int>(weights.count),
+         .rows_each = static_cast<int>(kSliceTokens)},
+        stream_));
+    for (std::size_t e = 0; e < mixed_format.experts.size(); ++e) {
+      const MixedFormatExpert& expert = mixed_format.experts[e];
+      const std::int64_t ffn = expert.down.in_features;
+      const auto part = [](Tensor& memory, Shape shape) {
+        const TensorView whole = memory.view();
+        return TensorView(whole.data, whole.dtype, shape, whole.device);
+      };
+      const TensorView gate_up = part(mixed_format.gate_up, {tokens, 2 * ffn});
+      Activation inner;
+      if (expert.down.needs.values) inner.values = part(mixed_format.values, {tokens, ffn});
+      if (expert.down.needs.per_token) {
+        inner.quantized = part(mixed_format.quantized, {tokens, ffn});
+        inner.scales = part(mixed_format.scales, {tokens});
+      }
+      if (expert.down.needs.per_block) {
+        inner.block_quantized = part(mixed_format.block_quantized, {tokens, ffn});
+        inner.block_scales = part(mixed_format.block_scales, {tokens, ceil_div(ffn, kQuantBlock)});
+      }
+      KOHO_TRY(do_linear(gate_up, rows, expert.gate_up));
+      KOHO_TRY(do_silu_mul(inner, gate_up));
+      KOHO_TRY(do_linear(
+          mixed_format.y.view().slice(0, static_cast<std::int64_t>(e) * kSliceTokens, tokens),
+          inner, expert.down));
+    }
+    ExpertCombine combine;
+    combine.y = mixed_format.y.view().as<const Bf16>();
+    if (mixed_format.shared)
+      combine.shared = combine.y + weights.count * kSliceTokens * weights.hidden;
+    combine.weights = routing.weights.slice(0, begin, tokens).as<const float>();
+    combine.permuted_row = mixed_format.permuted_row.view().as<const std::int32_t>();
+    combine.out = out.slice(0, begin, tokens).as<Bf16>();
+    combine.tokens = tokens;
+    combine.top_k = static_cast<int>(top_k);
+    combine.hidden = static_cast<int>(weights.hidden);
+    KOHO_CUDA_TRY(launch_expert_combine(combine, stream_));
+  }
+  return {};
+}
+
+}  // namespace koho::cuda

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the router's kernels share: the choice, and the sums of the two fast forms.
+//
+// A logit of the fast forms: H is cut into kRouteSplitK parts of whole steps; a part is two chains of
+// bf16 mma.sync (first and second half of each step), added; the parts are added in order. A lane
+// takes 8 neighbouring elements of a row, tokens and weights alike, which is another order of K and
+// the same sum.
+#pragma once
+
+#include "cuda/device/numeric.cuh"
+#include "cuda/device/ptx.cuh"
+#include "cuda/kernels.h"
+
+namespace koho::cuda {
+
+constexpr int kRouteStep = 32;  // elements of H
+constexpr int kRouteSplitK = 16;
+constexpr int kFastStepsMax = 16;  // of a part: H <= 8192
+constexpr int kFastExperts = 192;
+
+/// One token: route_one.cu. Up to so many route_few.cu; then clusters take 16 tokens at a time, and
+/// from kRouteMany on a CTA 64 (route_many.cu). Measured: 16 a cluster take 12 us at 256 tokens and
+/// as much for each 256 more, route_many.cu 96 us to 8,192.
+constexpr std::int64_t kRouteFew = 64;
+constexpr std::int64_t kRouteMany = 2048;
+constexpr int kRouteFewSteps = 8;  // of a part, that these two need
+cudaError_t launch_route_one(const Route& parameters, cudaStream_t stream);
+cudaError_t launch_route_few(const Route& parameters, cudaStream_t stream);
+cudaError_t launch_route_many(const Route& parameters, cudaStream_t stream);
+
+/// The first step of part `part`.
+__device__ __forceinline__ int split_k_begin(int hidden, int part) {
+  return hidden / kRouteStep * part / kRouteSplitK;
+}
+
+/// A thread's place in the forms by clusters: warp w has experts 16 w to 16 w + 15, a lane two of
+/// them (`group` and 8 more) and piece `quad` of a step, CTA `rank` of a cluster its part of H.
+struct RoutePlace {
+  int thread, threads, warp, lane, group, quad, rank;
+};
+__device__ __forceinline__ RoutePlace route_place() {
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  return {.thread = thread,
+          .threads = static_cast<int>(blockDim.x),
+          .warp = thread / 32,
+          .lane = lane,
+          .group = lane / 4,
+          .quad = lane % 4,
+          .rank = static_cast<int>(cluster_rank())};
+}
+
+/// Piece `quad` of an expert's weights in step `begin`; the last expert's for absent ones.
+__device__ __forceinline__ const Bf16* weight_piece(const Route& p,
+                                                    int begin,
+                                                    int quad,
+                                                    int expert) {
+  return static_cast<const Bf16*>(p.weight) + static_cast<std::int64_t>(begin) * kRouteStep +
+         quad * 8 + static_cast<std::int64_t>(min(expert, p.experts - 1)) * p.hidden;
+}
+
+/// 16 experts times 8 tokens over a step.
+__device__ __forceinline__ void multiply_tile(float (&sum)[2][4],
+                                              const uint4& low,
+                                              const uint4& high,
+                                              uint4 tokens) {
+  mma_bf16(sum[0], low.x, high.x, low.y, high.y, tokens.x, tokens.y);
+  mma_bf16(sum[1], low.z, high.z, low.w, high.w, tokens.z, tokens.w);
+}
+
+/// Elements from one token row to the next in shared memory: an odd multiple of 64 bytes, so that
+/// two rows' 64 bytes meet all banks.
+inline int route_row_elements(int hidden) {
+  const int steps = (hidden / kRouteStep + kRouteSplitK - 1) / kRouteSplitK;
+  return (steps + (steps + 1) % 2) * kRouteStep;
+}
+/// Shared memory of `tokens` rows, and of the weights of steps beyond those `kept` in registers.
+inline std::size_t route_rows_bytes(int hidden, int tokens, int threads, int kept) {
+  const int steps = (hidden / kRouteStep + kRouteSplitK - 1) / kRouteSplitK;
+  return static_cast<std::size_t>(tokens) * static_cast<std::size_t>(route_row_elements(hidden)) *
+             sizeof(Bf16) +
+         static_cast<std::size_t>(steps > kept ? steps - kept : 0) * 2 *
+             static_cast<std::size_t>(threads) * 16;
+}
+
+/// Lane element i of four lanes, 4 and 8 apart, becomes element (lane / 4 % 4) of lane i of them.
+__device__ __forceinline__ float4 transpose_lanes(float4 v) {
+  const bool odd = (threadIdx.x & 4U) != 0;
+  const float a = __shfl_xor_sync(0xFFFFFFFFU, odd ? v.x : v.y, 4);
+  const float b = __shfl_xor_sync(0xFFFFFFFFU, odd ? v.z : v.w, 4);
+  v = odd ? make_float4(a, v.y, b, v.w) : make_float4(v.x, a, v.z, b);
+  const bool high = (threadIdx.x & 8U) != 0;
+  const float c = __shfl_xor_sync(0xFFFFFFFFU, high ? v.x : v.z, 8);
+  const float d = __shfl_xor_sync(0xFFFFFFFFU, high ? v.y : v.w, 8);
+  return high ? make_float4(c, d, v.z, v.w) : make_float4(v.x, v.y, c, d);
+}
+
+/// Right to some 2^-22 of itself, and to 2^-24 |logit| more for what lies far below zero.
+__device__ __forceinline__ float sigmoid(float logit) {
+  return __fdividef(1.0F, 1.0F + exp2_approximate(-1.4426950408889634F * logit));
+}
+/// What an expert is selected by; NaN comes last.
+__device__ __forceinline__ float selection_score(float score, float bias) {
+  const float biased = score + bias;
+  return isnan(biased) ? -INFINITY : biased;
+}
+
+/// The weight of an expert with `score` where the chosen ones' scores have `sum`.
+__device__ __forceinline__ float final_weight(const Route& p, float score, float sum) {
+  return (p.normalize ? __fdividef(score, sum + 1e-20F) : score) * p.scale;
+}
+
+/// Writes a token's experts: lane `slot` has `expert`. All lanes of a warp.
+__device__ __forceinline__ void write_top_k(const Route& p,
+                                            std::int64_t token,
+                                            const float* scores,
+                                            int expert) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const float score = lane < p.top_k ? scores[expert] : 0.0F;
+  float sum = 0.0F;
+  for (int slot = 0; slot < p.top_k; ++slot) sum += __shfl_sync(0xFFFFFFFFU, score, slot);
+  if (lane >= p.top_k) return;
+  p.ids[token * p.top_k + lane] = expert;
+  p.weights[token * p.top_k + lane] = final_weight(p, score, sum);
+}
+
+/// One warp chooses a token's experts: A rounds of a maximum over selection scores, the lower id
+/// first among equals. Lane l keeps experts l, l + 32, … in registers, `kEach` at most.
+template <int kEach>
+__device__ void select_top_k(const Route& p,
+                             std::int64_t token,
+                             const float* scores,
+                             const float* selection) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  std::uint32_t keys[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int expert = lane + 32 * i;
+    keys[i] = expert < p.experts ? ordered(selection[expert]) : 0;
+  }
+  int my_expert = 0;
+  for (int slot = 0; slot < p.top_k; ++slot) {
+    std::uint32_t best = 0;
+    int best_expert = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      if (keys[i] <= best) continue;
+      best = keys[i];
+      best_expert = lane + 32 * i;
+    }
+    const std::uint32_t largest = __reduce_max_sync(0xFFFFFFFFU, best);
+    const int chosen = static_cast<int>(__reduce_min_sync(
+        0xFFFFFFFFU, best == largest ? static_cast<std::uint32_t>(best_expert) : 0x7FFFFFFFU));
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+      if (chosen == lane + 32 * i) keys[i] = 0;  // taken
+    if (lane == slot) my_expert = chosen;
+  }
+  write_top_k(p, token, scores, my_expert);
+}
+
+}  // namespace koho::cuda

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels' own times, also inside graphs, by CUPTI: for measurements only. The library is
+// opened when asked for, so nothing else needs it; no_kernel_profiler.cpp answers where the build
+// has no CUDA or no headers of CUPTI.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/error.h"
+#include "ops/kernel_times.h"
+
+namespace koho {
+
+/// Records every kernel, copy and fill that the process runs while it lives. Recording slows the
+/// device a little: compare with times taken without. Threads: one at a time.
+class KernelProfiler {
+ public:
+  virtual ~KernelProfiler() = default;
+  /// What has ended since the last call, in no certain order. Requires: the device is synchronised.
+  /// Errors: device_error (CUPTI failed, had no room for a record or no times for it).
+  virtual Result<std::vector<KernelTime>> take() = 0;
+};
+
+/// Starts recording. At most one recorder lives at a time. Graphs recorded while it lives are seen
+/// node by node. Errors: unsupported (this build, no libcupti, or a system that refuses it).
+Result<std::unique_ptr<KernelProfiler>> make_kernel_profiler();
+
+}  // namespace koho

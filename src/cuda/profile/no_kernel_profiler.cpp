@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stands in for the recorder of kernels in builds without CUDA or without CUPTI's headers: says so.
+#include "cuda/profile/kernel_profiler.h"
+
+namespace koho {
+
+Result<std::unique_ptr<KernelProfiler>> make_kernel_profiler() {
+  return make_error(ErrorCode::unsupported,
+                    "this build cannot record kernels: configure with -DKOHO_CUDA=ON where the "
+                    "CUDA toolkit has cupti.h");
+}
+
+}  // namespace koho

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels that end in a row of activations: residual + RMSNorm, SiLU * up, quantisation. One block
+// a row; a row stays in registers (16 bytes a thread and step, or single elements where rows are
+// not aligned) from the read to the last write. The number of threads depends on the width only, so
+// a row's bits do not depend on its neighbours. Bytes: each input once, each wanted form once;
+// bound by launch up to some 32 rows of 5120, by memory above.
+// Numbers: docs/kernels/README.md; what was tried: docs/kernels/rows.md.
+#include <algorithm>
+
+#include "cuda/device/launch.cuh"
+#include "cuda/device/numeric.cuh"
+#include "cuda/device/ptx.cuh"
+#include "cuda/kernels.h"
+#include "cuda/rows/row_epilogue.cuh"
+
+namespace koho::cuda {
+namespace {
+
+/// A thread's column in each step of a row.
+template <int kVector>
+__device__ __forceinline__ int column_of(int step) {
+  return (step * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kVector;
+}
+
+/// Where a thread's elements of the first step lie in a row. NOTE: by a shuffle, which is not done
+/// again elsewhere: an address is otherwise made where it is first used, after the wait.
+template <int kVector>
+__device__ __forceinline__ std::uint64_t place_in(const Bf16* row) {
+  return __shfl_sync(0xFFFFFFFFU, reinterpret_cast<std::uint64_t>(row + column_of<kVector>(0)),
+                     static_cast<int>(threadIdx.x) % 32);
+}
+/// Bytes from a thread's elements of one step to those of `step` steps later.
+template <int kVector>
+__device__ __forceinline__ std::uint64_t steps_bytes(int step) {
+  return static_cast<std::uint64_t>(step) * blockDim.x * kVector * sizeof(Bf16);
+}
+
+/// The sum over a block of whole warps. The order is that of butterflies over 32 lanes, the
+/// farthest first, in each warp and then over warps: every thread gets the same bits.
+struct BlockSum {
+  std::uint32_t to;    // of its warp
+  std::uint32_t from;  // of the eight that a lane adds
+
+  /// By all threads, before a barrier. Lane l adds the sums of warps l % 4, 4 further and so on,
+  /// which lie together in `sums`, zero where there is no warp.
+  __device__ __forceinline__ explicit BlockSum(float (&sums)[32]) {
+    if (threadIdx.x < 32) sums[threadIdx.x] = 0.0F;
+    const unsigned warp = threadIdx.x / 32;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    to = __shfl_sync(0xFFFFFFFFU, shared_address(&sums[warp % 4 * 8 + warp / 4]), lane);
+    from = __shfl_sync(0xFFFFFFFFU, shared_address(&sums[threadIdx.x % 4 * 8]), lane);
+  }
+  __device__ __forceinline__ float of(float value) const {
+    value = warp_sum(value);
+    if (threadIdx.x % 32 == 0)
+      asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(value) : "memory");
+    __syncthreads();
+    std::uint32_t a[4];
+    std::uint32_t b[4];
+    load_shared(a, from);
+    load_shared(b, from + 16);
+    float four[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) four[i] = __uint_as_float(a[i]) + __uint_as_float(b[i]);
+    float sum = (four[0] + four[2]) + (four[1] + four[3]);
+    sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 2);
+    return sum + __shfl_xor_sync(0xFFFFFFFFU, sum, 1);
+  }
+};
+
+template <int kVector, int kSteps>
+__global__ void __launch_bounds__(kRowThreadsMax)
+    rms_norm_kernel(const RowOutputs out, const NormRows norm) {
+  __shared__ RowScratch scratch;
+  __shared__ alignas(16) float sums[32];
+  using Part = Pairs<kVector>;
+  const int width = static_cast<int>(norm.width);
+  const std::int64_t row = blockIdx.x;
+  // What does not depend on the kernel before: the weight, and where the row lies.
+  Part weight[kSteps];
+  const std::uint64_t weight_at = place_in<kVector>(norm.weight);
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step)
+    if (column_of<kVector>(step) < width) weight[step].load(weight_at + steps_bytes<kVector>(step));
+  const bool adds = norm.block_output != nullptr;
+  const std::uint64_t x_at = place_in<kVector>(norm.x + row * norm.x_stride);
+  const std::uint64_t block_output_at = place_in<kVector>(norm.block_output + row * norm.width);
+  const BlockSum block_sum(sums);
+  __syncthreads();
+  pdl_begin();
+  Part v[kSteps];
+  Part block_output[kSteps];
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    if (column_of<kVector>(step) >= width) continue;
+    v[step].load(x_at + steps_bytes<kVector>(step));
+    if (adds) block_output[step].load(block_output_at + steps_bytes<kVector>(step));
+  }
+  float squares = 0.0F;
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    if (adds) {
+#pragma unroll
+      for (int i = 0; i < Part::kCount; ++i)
+        v[step].words[i] = pack_bf16(v[step].low(i) + block_output[step].low(i),
+                                     v[step].high(i) + block_output[step].high(i));
+      if (column_of<kVector>(step) < width)
+        v[step].store(norm.residual + row * norm.x_stride + column_of<kVector>(step));
+    }
+#pragma unroll
+    for (int i = 0; i < Part::kCount; ++i) {
+      squares += v[step].low(i) * v[step].low(i);
+      squares += v[step].high(i) * v[step].high(i);
+    }
+  }
+  const float mean = block_sum.of(squares) / static_cast<float>(width);
+  const float inverse = 1.0F / sqrtf(mean + norm.eps);
+  // Products of two bf16 are exact in f32, so that one of pairs rounds them as f32 and a rounding.
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step)
+#pragma unroll
+    for (int i = 0; i < Part::kCount; ++i)
+      v[step].words[i] = multiply_bf16(
+          pack_bf16(v[step].low(i) * inverse, v[step].high(i) * inverse), weight[step].words[i]);
+  store_row_outputs<kVector, kSteps>(out, row, width, v, scratch);
+}
+
+template <int kVector, int kSteps>
+__global__ void __launch_bounds__(kRowThreadsMax)
+    silu_mul_kernel(const RowOutputs out, const Bf16* gate_up, std::int64_t stride, int width) {
+  __shared__ RowScratch scratch;
+  using Part = Pairs<kVector>;
+  const std::int64_t row = blockIdx.x;
+  const std::uint64_t gate_at = place_in<kVector>(gate_up + row * stride);
+  const std::uint64_t up_at = place_in<kVector>(gate_up + row * stride + width);
+  pdl_begin();
+  Part v[kSteps];
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    if (column_of<kVector>(step) >= width) continue;
+    Part gate;
+    Part up;
+    gate.load(gate_at + steps_bytes<kVector>(step));
+    up.load(up_at + steps_bytes<kVector>(step));
+#pragma unroll
+    for (int i = 0; i < Part::kCount; ++i)
+      v[step].words[i] =
+          pack_bf16(silu_mul(gate.low(i), up.low(i)), silu_mul(gate.high(i), up.high(i)));
+  }
+  store_row_outputs<kVector, kSteps>(out, row, width, v, scratch);
+}
+
+template <int kVector, int kSteps>
+__global__ void __launch_bounds__(kRowThreadsMax) quantize_kernel(const RowOutputs out,
+                                                                  const Bf16* x,
+                                                                  std::int64_t stride,
+                                                                  const std::int32_t* rows_count,
+                                                                  int width) {
+  __shared__ RowScratch scratch;
+  const std::int64_t row = blockIdx.x;
+  const std::uint64_t x_at = place_in<kVector>(x + row * stride);
+  pdl_begin();
+  if (rows_count != nullptr && row >= *rows_count) return;
+  Pairs<kVector> v[kSteps];
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step)
+    if (column_of<kVector>(step) < width) v[step].load(x_at + steps_bytes<kVector>(step));
+  store_row_outputs<kVector, kSteps>(out, row, width, v, scratch);
+}
+
+/// quantize_kernel of many rows: a warp takes rows of up to 256 * kSteps aligned elements in turn
+/// and asks for the next one before it quantises one, and no block waits.
+constexpr int kManyWarps = 4;
+constexpr int kManyBlocks = 8;  // a multiprocessor
+template <int kSteps>
+__global__ void __launch_bounds__(32 * kManyWarps)
+    quantize_many_kernel(const RowOutputs out,
+                         const Bf16* x,
+                         std::int64_t stride,
+                         std::int64_t rows_max,
+                         const std::int32_t* rows_count,
+                         int width) {
+  const std::int64_t rows = rows_count != nullptr ? *rows_count : rows_max;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const std::int64_t step_rows = static_cast<std::int64_t>(gridDim.x) * kManyWarps;
+  std::int64_t row =
+      static_cast<std::int64_t>(blockIdx.x) * kManyWarps + static_cast<int>(threadIdx.x) / 32;
+  uint4 next[kSteps] = {};
+  const auto load = [&](std::int64_t of) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const int column = (step * 32 + lane) * 8;
+      if (column < width) next[step] = *reinterpret_cast<const uint4*>(x + of * stride + column);
+    }
+  };
+  pdl_begin();
+  if (row < rows) load(row);
+  for (; row < rows; row += step_rows) {
+    uint4 raw[kSteps];
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) raw[step] = next[step];
+    if (row + step_rows < rows) load(row + step_rows);
+    const auto value = [&](int step, int i) {
+      const std::uint32_t word = i / 2 == 0   ? raw[step].x
+                                 : i / 2 == 1 ? raw[step].y
+                                 : i / 2 == 2 ? raw[step].z
+                                              : raw[step].w;
+      return __uint_as_float(i % 2 == 0 ? word << 16 : word & 0xFFFF0000U);
+    };
+    float largest = 0.0F;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step)
+#pragma unroll
+      for (int i = 0; i < 8; ++i) largest = fmaxf(largest, fabsf(value(step, i)));
+    const float scale = quant_scale(warp_largest(largest));
+    if (lane == 0) out.scales[row] = scale;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const int column = (step * 32 + lane) * 8;
+      float v[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) v[i] = value(step, i);
+      if (column < width)
+        store_quantized(out.quantized + row * out.quantized_stride, column, v, scale);
+    }
+  }
+}
+
+__global__ void pad_rows_kernel(std::uint8_t* out,
+                                std::int64_t out_stride,
+                                const std::uint8_t* x,
+                                std::int64_t x_stride,
+                                std::int64_t bytes) {
+  pdl_begin();
+  for (std::int64_t i = threadIdx.x; i < out_stride; i += blockDim.x)
+    out[blockIdx.x * out_stride + i] = i < bytes ? x[blockIdx.x * x_stride + i] : 0;
+}
+
+}  // namespace
+
+cudaError_t launch_rms_norm(const RowOutputs& out, const NormRows& norm, cudaStream_t stream) {
+  const bool vector = row_vectors(out, norm.x, norm.x_stride, norm.width) &&
+                      aligned(norm.block_output, 2 * norm.width, 16) &&
+                      aligned(norm.weight, 16, 16);
+  return with_row_shape(
+      norm.width, vector, [&]<int kVector, int kSteps>(RowShape<kVector, kSteps>, unsigned block) {
+        return launch_kernel(rms_norm_kernel<kVector, kSteps>,
+                             {dim3(static_cast<unsigned>(norm.rows)), dim3(block)}, stream, out,
+                             norm);
+      });
+}
+
+cudaError_t launch_silu_mul(const RowOutputs& out, const SiluMul& p, cudaStream_t stream) {
+  const bool vector = row_vectors(out, p.gate_up, p.stride, p.width);
+  return with_row_shape(
+      p.width, vector, [&]<int kVector, int kSteps>(RowShape<kVector, kSteps>, unsigned block) {
+        return launch_kernel(silu_mul_kernel<kVector, kSteps>,
+                             {dim3(static_cast<unsigned>(p.rows)), dim3(block)}, stream, out,
+                             p.gate_up, p.stride, static_cast<int>(p.width));
+      });
+}
+
+cudaError_t launch_quantize_rows(const RowOutputs& out,
+                                 const QuantizeRows& p,
+                                 cudaStream_t stream) {
+  const bool vector = row_vectors(out, p.x, p.stride, p.width);
+  constexpr std::int64_t kMany = 1024;  // rows
+  if (p.rows >= kMany && vector && p.width <= 6 * 256 && out.values == nullptr &&
+      out.block_quantized == nullptr)
+    return launch_kernel(p.width <= 2 * 256 ? quantize_many_kernel<2> : quantize_many_kernel<6>,
+                         {dim3(static_cast<unsigned>(
+                              std::min<std::int64_t>(std::int64_t{kManyBlocks} * p.multiprocessors,
+                                                     (p.rows + kManyWarps - 1) / kManyWarps))),
+                          dim3(32 * kManyWarps)},
+                         stream, out, p.x, p.stride, p.rows, p.rows_count,
+                         static_cast<int>(p.width));
+  return with_row_shape(
+      p.width, vector, [&]<int kVector, int kSteps>(RowShape<kVector, kSteps>, unsigned block) {
+        return launch_kernel(quantize_kernel<kVector, kSteps>,
+                             {dim3(static_cast<unsigned>(p.rows)), dim3(block)}, stream, out, p.x,
+                             p.stride, p.rows_count, static_cast<int>(p.width));
+      });
+}
+
+cudaError_t launch_pad_rows(const PadRows& p, cudaStream_t stream) {
+  return launch_kernel(pad_rows_kernel, {dim3(static_cast<unsigned>(p.rows)), dim3(256)}, stream,
+                       p.out, p.out_stride, p.x, p.x_stride, p.bytes);
+}
+
+const void* kernel_of::norm() {
+  return reinterpret_cast<const void*>(&any_kernel);
+}
+
+}  // namespace koho::cuda

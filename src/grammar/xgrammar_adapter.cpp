@@ -1,0 +1,476 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "grammar/xgrammar_adapter.h"
+
+#include <algorithm>
+#include <chrono>
+#include <guard.h>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <xgrammar/xgrammar.h>
+
+#include "base/check.h"
+#include "grammar/counted_grammar.h"
+#include "grammar/json_text.h"
+#include "grammar/structural_tag.h"
+#include "grammar/text_limits.h"
+#include "grammar/tool_grammar.h"
+#include "grammar/union_grammar.h"
+#include "tokenizer/utf8.h"
+
+namespace koho {
+namespace {
+
+constexpr std::string_view kNoReason = "it cannot be made a grammar";
+
+/// The first line of an exception of xgrammar's, without what names its own sources.
+std::string words_of(std::string_view what) {
+  what = what.substr(0, what.find('\n'));
+  constexpr std::string_view kCheck = "is false: ";
+  if (const std::size_t at = what.find(kCheck); at != what.npos)
+    what = what.substr(at + kCheck.size());
+  if (what.empty()) return std::string(kNoReason);
+  return std::string(what.substr(0, 500));
+}
+
+/// A warning of xgrammar's, which leaves out what it cannot heed, as a reason to refuse.
+std::string reason_of(std::string_view warning) {
+  std::string reason = words_of(warning);
+  const auto replace = [&](std::string_view found, std::string_view with) {
+    if (const std::size_t at = reason.find(found); at != reason.npos)
+      reason.replace(at, found.size(), with);
+  };
+  replace(" and is ignored", "");
+  replace(" It is ignored.", "");
+  replace(" is ignored", " is not supported");
+  replace("; ignoring multipleOf", "");
+  replace(" The character itself will be matched", "");
+  replace("; matching the character literally", "");
+  return reason;
+}
+
+/// Runs `work` within the guard; whatever it lets fly becomes an Error.
+template <typename Work>
+Status guarded(std::int64_t time_us_max,
+               std::size_t bytes_max,
+               std::uint64_t fail_at,
+               ErrorCode limit_code,
+               Work work) {
+  guard::Scope scope(time_us_max, bytes_max, fail_at);
+  try {
+    KOHO_TRY(work());
+  } catch (const guard::Exceeded&) {
+    if (limit_code != ErrorCode::invalid_argument)
+      return make_error(limit_code, "one step of the grammar took more than {} ms or {} MB",
+                        time_us_max / 1000, bytes_max >> 20U);
+    return refused(kGrammarTooComplex, fmt::format("it takes more than {} ms or {} MB to prepare",
+                                                   time_us_max / 1000, bytes_max >> 20U));
+  } catch (const std::bad_alloc&) {
+    return make_error(ErrorCode::resource_exhausted, "no memory for a grammar");
+  } catch (const std::exception& error) {
+    const std::string words = words_of(error.what());
+    if (words.find("nsatisfiable") != words.npos || words.find("cannot accept") != words.npos ||
+        words.find("greater than") != words.npos)
+      return refused(kUnsatisfiableSchema, words);
+    return refused(kInvalidGrammar, words);
+  } catch (...) {
+    return make_error(ErrorCode::internal, "an unknown exception in a grammar");
+  }
+  if (!scope.warning().empty()) return refused(kUnsupportedSchema, reason_of(scope.warning()));
+  return {};
+}
+
+/// `error` with `place` behind its code.
+Error placed(std::string_view place, Error error) {
+  const std::string_view code = grammar_error_code(error);
+  if (!code.empty()) error.message.insert(code.size() + 2, fmt::format("{}: ", place));
+  return error;
+}
+
+Result<std::string> choice_tag(const Constraint& constraint, const GrammarLimits& limits) {
+  if (constraint.choices.empty()) return refused(kInvalidGrammar, "choice: at least one is needed");
+  if (constraint.choices.size() > static_cast<std::size_t>(limits.choices_max))
+    return refused(kGrammarTooComplex, fmt::format("choice: at most {} are taken, found {}",
+                                                   limits.choices_max, constraint.choices.size()));
+  std::string list;
+  for (const std::string& choice : constraint.choices) {
+    if (choice.empty() || choice.find('\0') != choice.npos ||
+        utf8_valid_bytes(choice) != choice.size())
+      return refused(kInvalidGrammar, "choice: each is a text that is not empty, in UTF-8");
+    list += fmt::format(R"({}{{"type":"const_string","value":{}}})", list.empty() ? "" : ",",
+                        json_string(choice));
+  }
+  if (list.size() > limits.schema.bytes_max)
+    return refused(kGrammarTooComplex, "choice: too long together");
+  if (constraint.choices.size() == 1)
+    return fmt::format(R"({{"type":"structural_tag","format":{}}})", list);
+  return fmt::format(R"({{"type":"structural_tag","format":{{"type":"or","elements":[{}]}}}})",
+                     list);
+}
+
+/// What xgrammar makes of `text`. Lets its exceptions fly. (Not by way of xgrammar::Grammar: the
+/// compiler prints and reads one again, which spoils a character before a hexadecimal digit.)
+xgrammar::CompiledGrammar compile_text(Constraint::Kind kind,
+                                       const std::string& text,
+                                       xgrammar::GrammarCompiler& compiler,
+                                       const GrammarLimits& limits,
+                                       bool compact = false) {
+  using Kind = Constraint::Kind;
+  switch (kind) {
+    case Kind::json_object:
+    case Kind::json_schema:
+      return compiler.CompileJSONSchema(text, /*any_whitespace=*/!compact, std::nullopt,
+                                        std::nullopt,
+                                        /*strict_mode=*/true, limits.whitespace_max);
+    case Kind::regex:
+      return compiler.CompileRegex(text);
+    case Kind::ebnf:
+      return compiler.CompileGrammar(text, "root");
+    case Kind::choice:
+    case Kind::tool_calls:
+    case Kind::structural_tag:
+    case Kind::union_of:
+      break;
+  }
+  return compiler.CompileStructuralTag(text);
+}
+
+/// The place and the fault of the smallest schema within `schema` that cannot be compiled by
+/// itself; nothing if all can, or if looking takes long.
+std::optional<Error> find_fault(const Schema& schema,
+                                xgrammar::GrammarCompiler& compiler,
+                                const GrammarLimits& limits) {
+  using Clock = std::chrono::steady_clock;
+  const auto end = Clock::now() + std::chrono::microseconds(limits.compile_us_max);
+  // What refers to others may fail by these.
+  for (const bool refers : {false, true})
+    for (int i = schema.num_parts() - 1; i >= 0 && Clock::now() < end; --i) {
+      const std::optional<Schema::Part> part = schema.part(i);
+      if (!part || part->refers != refers) continue;
+      Status status =
+          guarded(limits.compile_us_max, limits.compile_bytes_max, 0, ErrorCode::invalid_argument,
+                  [&]() -> Status {
+                    compile_text(Constraint::Kind::json_schema, part->text, compiler, limits);
+                    return {};
+                  });
+      if (status.ok()) continue;
+      return placed(part->path, std::move(status).error());
+    }
+  return std::nullopt;
+}
+
+/// A mask of the tokens that are text: no control tokens.
+using TextMask = std::shared_ptr<const std::vector<std::uint32_t>>;
+
+TextMask text_mask(const Tokenizer& tokenizer, std::int64_t vocabulary) {
+  std::vector<std::uint32_t> mask(mask_words(vocabulary));
+  for (std::int32_t token = 0; token < std::min<std::int64_t>(tokenizer.vocab_size(), vocabulary);
+       ++token)
+    if (!tokenizer.is_added(token)) mask[static_cast<std::size_t>(token) / 32] |= 1U << token % 32;
+  return std::make_shared<const std::vector<std::uint32_t>>(std::move(mask));
+}
+
+/// Whether a grammar of this kind may name tokens by their numbers. xgrammar finds a part again,
+/// for its mask, by a hash that holds where the part's numbers stand in the grammar's list of them,
+/// not the numbers: right within one grammar, wrong between two.
+bool may_name_tokens(Constraint::Kind kind) {
+  using Kind = Constraint::Kind;
+  return kind == Kind::tool_calls || kind == Kind::structural_tag || kind == Kind::ebnf;
+}
+
+class XgrammarMatcher final : public Matcher {
+ public:
+  /// `text`, which may be null: nothing else is ever allowed.
+  XgrammarMatcher(xgrammar::GrammarMatcher matcher,
+                  TextMask text,
+                  std::int32_t vocabulary,
+                  const GrammarLimits& limits)
+      : matcher_(std::move(matcher)),
+        text_(std::move(text)),
+        vocabulary_(vocabulary),
+        step_us_max_(limits.step_us_max),
+        step_bytes_max_(limits.step_bytes_max) {}
+
+  Status accept(std::int32_t token) override {
+    bool accepted = false;
+    const auto at = static_cast<std::size_t>(token);
+    const bool is_text = text_ == nullptr ||
+                         (at / 32 < text_->size() && (((*text_)[at / 32] >> (at % 32)) & 1U) != 0);
+    if (is_text) KOHO_TRY(step([&] { accepted = matcher_.AcceptToken(token); }));
+    if (accepted) return {};
+    return make_error(ErrorCode::invalid_argument, "token {} is not allowed here", token);
+  }
+
+  Status rollback(std::int32_t tokens) override {
+    return step([&] { matcher_.Rollback(tokens); });
+  }
+
+  Status fill_mask(std::span<std::uint32_t> mask) override {
+    return step([&] {
+      std::int64_t words = xgrammar::GetBitmaskSize(vocabulary_);
+      KOHO_CHECK_LE(static_cast<std::size_t>(words), mask.size());
+      std::ranges::fill(mask.subspan(static_cast<std::size_t>(words)), 0U);
+      DLTensor tensor{};
+      tensor.data = mask.data();
+      tensor.device = DLDevice{kDLCPU, 0};
+      tensor.ndim = 1;
+      tensor.dtype = xgrammar::GetBitmaskDLType();
+      tensor.shape = &words;
+      matcher_.FillNextTokenBitmask(&tensor);
+      if (text_ != nullptr)
+        for (std::size_t i = 0; i < text_->size(); ++i) mask[i] &= (*text_)[i];
+    });
+  }
+
+  bool can_end() const override { return matcher_.IsCompleted(); }
+
+ private:
+  template <typename Work>
+  Status step(Work work) {
+    Status status = guarded(step_us_max_, step_bytes_max_, 0, ErrorCode::resource_exhausted, [&] {
+      work();
+      return Status();
+    });
+    // Whatever it says of a token is no fault of the grammar.
+    if (!status.ok() && status.error().code == ErrorCode::invalid_argument) {
+      const bool warned = status.error().message.starts_with(kUnsupportedSchema);
+      if (warned) return {};
+      return make_error(ErrorCode::internal, "the grammar failed: {}", status.error().message);
+    }
+    return status;
+  }
+
+  xgrammar::GrammarMatcher matcher_;
+  TextMask text_;
+  std::int32_t vocabulary_;  // the tokenizer's: a mask has more, which are no tokens
+  std::int64_t step_us_max_;
+  std::size_t step_bytes_max_;
+};
+
+class XgrammarGrammar final : public CompiledGrammar {
+ public:
+  XgrammarGrammar(xgrammar::CompiledGrammar grammar, TextMask text, const GrammarLimits& limits)
+      : grammar_(std::move(grammar)),
+        text_(std::move(text)),
+        limits_(limits),
+        bytes_(grammar_.MemorySizeBytes()) {}
+
+  Result<std::unique_ptr<Matcher>> start() const override {
+    std::unique_ptr<Matcher> matcher;
+    KOHO_TRY(guarded(limits_.step_us_max, limits_.step_bytes_max, 0, ErrorCode::resource_exhausted,
+                     [&]() -> Status {
+                       matcher = std::make_unique<XgrammarMatcher>(
+                           xgrammar::GrammarMatcher(grammar_, std::nullopt, true), text_,
+                           grammar_.GetTokenizerInfo().GetVocabSize(), limits_);
+                       return {};
+                     }));
+    return matcher;
+  }
+  std::size_t bytes() const override { return bytes_; }
+
+ private:
+  xgrammar::CompiledGrammar grammar_;
+  TextMask text_;
+  GrammarLimits limits_;
+  std::size_t bytes_;
+};
+
+}  // namespace
+
+class XgrammarAdapter::Vocabulary {
+ public:
+  xgrammar::TokenizerInfo info;
+  std::int64_t size = 0;
+  TextMask text;
+  std::shared_ptr<const CountedTokens> string_tokens;
+  std::shared_ptr<const CountedTokens> text_tokens;
+};
+
+class XgrammarAdapter::Library {
+ public:
+  Library(const Vocabulary& vocabulary, const GrammarLimits& limits, bool keeps_parts = true)
+      : compiler(vocabulary.info,
+                 /*max_threads=*/1,
+                 /*cache_enabled=*/keeps_parts && limits.parts_bytes_max > 0,
+                 static_cast<std::int64_t>(limits.parts_bytes_max)) {}
+  xgrammar::GrammarCompiler compiler;
+};
+
+Result<std::shared_ptr<const XgrammarAdapter::Vocabulary>> XgrammarAdapter::read_vocabulary(
+    const Tokenizer& tokenizer, std::int64_t vocabulary) {
+  std::vector<std::string> tokens(
+      static_cast<std::size_t>(std::min<std::int64_t>(tokenizer.vocab_size(), vocabulary)));
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    const auto id = static_cast<std::int32_t>(i);
+    if (!tokenizer.is_token(id)) continue;
+    tokens[i] = tokenizer.token_bytes(id);
+    // A control token is no text: no character has this byte, so only its number matches it.
+    if (tokenizer.is_added(id)) tokens[i].insert(0, 1, '\xFF');
+  }
+  std::shared_ptr<const Vocabulary> made;
+  KOHO_TRY(guarded(0, 0, 0, ErrorCode::internal, [&]() -> Status {
+    made = std::make_shared<const Vocabulary>(
+        Vocabulary{xgrammar::TokenizerInfo(tokens, xgrammar::VocabType::RAW, std::nullopt,
+                                           std::vector<std::int32_t>{}),
+                   vocabulary, text_mask(tokenizer, vocabulary),
+                   std::make_shared<const CountedTokens>(tokenizer, vocabulary, true),
+                   std::make_shared<const CountedTokens>(tokenizer, vocabulary, false)});
+    return {};
+  }));
+  return made;
+}
+
+XgrammarAdapter::XgrammarAdapter(const Tokenizer& tokenizer,
+                                 std::shared_ptr<const Vocabulary> vocabulary,
+                                 const GrammarLimits& limits)
+    : tokenizer_(tokenizer),
+      vocabulary_(std::move(vocabulary)),
+      limits_(limits),
+      library_(std::make_unique<Library>(*vocabulary_, limits_)) {}
+
+XgrammarAdapter::~XgrammarAdapter() = default;
+
+Error XgrammarAdapter::explain(const Constraint& constraint, Error error) const {
+  const std::string_view code = grammar_error_code(error);
+  if (code.empty() || code == kGrammarTooComplex) return error;
+  Library library(*vocabulary_, limits_);
+  if (constraint.kind == Constraint::Kind::json_schema) {
+    const Result<Schema> schema = Schema::read(constraint.text, limits_.schema);
+    if (!schema.ok()) return error;
+    if (std::optional<Error> found = find_fault(*schema, library.compiler, limits_)) return *found;
+    return placed("$", std::move(error));
+  }
+  for (const ToolGrammar& tool : constraint.tools) {
+    if (!tool.strict || tool.parameters.empty()) continue;
+    const Result<Schema> schema = Schema::read(tool.parameters, limits_.schema);
+    if (!schema.ok()) continue;
+    if (std::optional<Error> found = find_fault(*schema, library.compiler, limits_))
+      return placed(fmt::format("tool \"{}\"", tool.name), std::move(*found));
+  }
+  return error;
+}
+
+Result<std::shared_ptr<const CompiledGrammar>> XgrammarAdapter::compile(
+    const Constraint& constraint, std::uint64_t fail_at) {
+  using Kind = Constraint::Kind;
+  if (constraint.kind == Kind::union_of) {
+    std::vector<std::shared_ptr<const CompiledGrammar>> grammars;
+    for (const Constraint& alternative : constraint.alternatives) {
+      KOHO_TRY_ASSIGN(std::shared_ptr<const CompiledGrammar> grammar,
+                      compile(alternative, fail_at));
+      grammars.push_back(std::move(grammar));
+    }
+    return union_of(std::move(grammars));
+  }
+  // A tool that did not ask to be strict is no reason to refuse a call of it.
+  const bool may_relax = std::ranges::any_of(
+      constraint.tools, [&](const ToolGrammar& tool) { return may_be_relaxed(constraint, tool); });
+  for (ToolStrictness strictness = ToolStrictness::best_effort;;) {
+    Result<std::shared_ptr<const CompiledGrammar>> compiled =
+        compile_with(constraint, strictness, fail_at);
+    if (compiled.ok()) return compiled;
+    const std::string_view code = grammar_error_code(compiled.error());
+    if (code.empty() || !may_relax || strictness == ToolStrictness::names_only)
+      return explain(constraint, std::move(compiled).error());
+    // What takes long is not tried twice.
+    const bool again = strictness == ToolStrictness::best_effort && code != kGrammarTooComplex;
+    strictness = again ? ToolStrictness::structure_only : ToolStrictness::names_only;
+  }
+}
+
+Result<std::shared_ptr<const CompiledGrammar>> XgrammarAdapter::compile_with(
+    const Constraint& constraint, ToolStrictness strictness, std::uint64_t fail_at) {
+  using Kind = Constraint::Kind;
+  std::string text;  // what xgrammar reads
+  std::optional<LengthPlan> lengths;
+  switch (constraint.kind) {
+    case Kind::json_object:
+      text = R"({"type":"object","additionalProperties":true})";
+      break;
+    case Kind::json_schema: {
+      KOHO_TRY_ASSIGN(Schema schema, Schema::read(constraint.text, limits_.schema));
+      if (limits_.count_lengths) lengths = schema.take_lengths();
+      text = schema.text();
+      break;
+    }
+    case Kind::regex:
+      KOHO_TRY(check_text("regex", constraint.text, limits_));
+      text = constraint.text;
+      if (std::optional<CountedPattern> counted = counted_pattern(text);
+          counted && limits_.count_lengths) {
+        text = std::move(counted->unbounded);
+        lengths = LengthPlan{.places = {}, .whole = counted->bounds};
+      }
+      break;
+    case Kind::ebnf:
+      KOHO_TRY(check_text("grammar", constraint.text, limits_));
+      text = constraint.text;
+      break;
+    case Kind::choice: {
+      KOHO_TRY_ASSIGN(text, choice_tag(constraint, limits_));
+      break;
+    }
+    case Kind::tool_calls: {
+      const auto schemas = std::ranges::count_if(constraint.tools, [&](const ToolGrammar& tool) {
+        return has_schema(constraint, tool, strictness);
+      });
+      if (schemas > limits_.tools_max)
+        return refused(kGrammarTooComplex,
+                       fmt::format("tools: at most {} are taken whose calls follow their schemas, "
+                                   "found {}",
+                                   limits_.tools_max, schemas));
+      KOHO_TRY_ASSIGN(text, tool_call_tag(constraint, tokenizer_, limits_.schema, strictness));
+      break;
+    }
+    case Kind::structural_tag: {
+      KOHO_TRY_ASSIGN(text, structural_tag_text(constraint.text, limits_));
+      break;
+    }
+    case Kind::union_of:
+      break;
+  }
+  std::unique_ptr<Library> own;
+  if (may_name_tokens(constraint.kind)) own = std::make_unique<Library>(*vocabulary_, limits_);
+  std::shared_ptr<const CompiledGrammar> compiled;
+  // xgrammar's any_text and what stands between its tags take every byte, those of no text, too.
+  const TextMask only = constraint.kind == Kind::structural_tag ? vocabulary_->text : nullptr;
+  const auto attempt = [&](Library& library) {
+    return guarded(
+        limits_.compile_us_max, limits_.compile_bytes_max, fail_at, ErrorCode::invalid_argument,
+        [&]() -> Status {
+          compiled = std::make_shared<const XgrammarGrammar>(
+              compile_text(constraint.kind, text, library.compiler, limits_, constraint.compact),
+              only, limits_);
+          return {};
+        });
+  };
+  Status status = attempt(own ? *own : *library_);
+  if (!status.ok() && status.error().message.ends_with(kNoReason)) {
+    // The hash by which xgrammar finds parts again cannot be made of every grammar.
+    Library without_parts(*vocabulary_, limits_, /*keeps_parts=*/false);
+    status = attempt(without_parts);
+  }
+  if (!status.ok()) {
+    // An interrupted compilation may have left its parts half made.
+    if (!own) library_ = std::make_unique<Library>(*vocabulary_, limits_);
+    return std::move(status).error();
+  }
+  if (compiled->bytes() > limits_.grammar_bytes_max)
+    return refused(kGrammarTooComplex,
+                   fmt::format("it takes {} MB, at most {} are given", compiled->bytes() >> 20U,
+                               limits_.grammar_bytes_max >> 20U));
+  if (lengths) {
+    const auto& tokens = lengths->whole ? vocabulary_->text_tokens : vocabulary_->string_tokens;
+    compiled = count_lengths(std::move(compiled), std::move(*lengths), tokens);
+  }
+  KOHO_TRY_ASSIGN(const std::unique_ptr<Matcher> matcher, compiled->start());
+  std::vector<std::uint32_t> mask(mask_words(vocabulary_->size));
+  KOHO_TRY(matcher->fill_mask(mask));
+  if (!matcher->can_end() &&
+      std::ranges::all_of(mask, [](std::uint32_t word) { return word == 0; }))
+    return refused(kUnsatisfiableSchema, "no text is valid");
+  return compiled;
+}
+
+}  // namespace koho

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/cuda_backend.h"
+#include "tests/golden/backends.h"
+
+namespace koho::testing {
+
+std::vector<GoldenBackend> golden_backends() {
+  const Result<std::unique_ptr<Backend>> probe = make_cuda_backend({.self_test = false});
+  if (!probe.ok() && probe.error().code == ErrorCode::not_found) return {};
+  // Anything else than a missing GPU fails when the machine is opened.
+  return {{"portable", false, [] { return make_cuda_backend({.portable_only = true}); }},
+          {"deterministic", false, [] { return make_cuda_backend({.deterministic = true}); }},
+          {"cuda", true, [] { return make_cuda_backend({}); }}};
+}
+
+}  // namespace koho::testing

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lengths of files and functions, and a ratchet that lets neither grow: at most FILE_LINES and FUNCTION_LINES, but for what
+LONGER names with its length and a reason; an entry that is no longer needed is itself a breach."""
+
+import ast
+import re
+
+FILE_LINES = 500
+FUNCTION_LINES = 80
+CPP_SUFFIXES = {".h", ".cpp", ".cu", ".cuh", ".c"}
+
+# path, or path:function -> (lines it may have, why it is longer)
+LONGER = {}
+
+NO_FUNCTION = re.compile(r"^\s*(?:(?:inline )?namespace|extern \"C\"|enum|(?:template <.*> )?(?:class|struct|union))\b")
+OPENS = re.compile(r"^( *)(\S.*)?\{$")
+TEST = re.compile(r"\b(TEST(?:_F|_P)?)\((\w+), (\w+)\)")
+NAME = re.compile(r"(?!__launch_bounds__|alignas|decltype|requires|__attribute__)(?<![\w:~])([~\w:]+)\(")
+
+
+def cpp_functions(lines):
+    """(name, first line, lines) of each function of a file as clang-format leaves it: its closing brace stands in the column
+    of its first line. Lambdas count as part of their function."""
+    found, number = [], 0
+    while number < len(lines):
+        opens = OPENS.match(lines[number])
+        if not opens or not lines[number].strip():
+            number += 1
+            continue
+        # The declaration's first line: back over wrapped parameters, which are indented deeper.
+        first, indent = number, len(opens[1])
+        text = lines[number]
+        while first > 0 and (indent_of(lines[first]) > 2 or lines[first].lstrip().startswith((":", "{"))) and lines[first - 1].strip():
+            if lines[first - 1].rstrip().endswith((";", "}", ":")) or lines[first - 1].lstrip().startswith("//"):
+                break
+            first -= 1
+            text = lines[first] + " " + text.lstrip()
+            indent = indent_of(lines[first])
+        closing = " " * indent + "}"
+        end = next((i for i in range(number + 1, len(lines)) if lines[i].startswith(closing) and not lines[i].startswith(closing + " else")), None)
+        if end is None or NO_FUNCTION.match(text) or "(" not in text:
+            number += 1
+            continue
+        test, name = TEST.search(text), NAME.search(text)
+        found.append((f"{test[2]}.{test[3]}" if test else name[1] if name else "?", first + 1, end - first + 1))
+        number = end + 1
+    return found
+
+
+def indent_of(line):
+    return len(line) - len(line.lstrip(" "))
+
+
+def python_functions(text):
+    return [(node.name, node.lineno, node.end_lineno - node.lineno + 1) for node in ast.walk(ast.parse(text))
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+
+
+def breaches_of(name, suffix, text, longer=None):
+    """What is too long in the file `name`, in words, and which entries of `longer` it used."""
+    longer = LONGER if longer is None else longer
+    lines = text.splitlines()
+    if suffix not in CPP_SUFFIXES | {".py"}:
+        return [], set()
+    functions = python_functions(text) if suffix == ".py" else cpp_functions(lines)
+    breaches, used = [], set()
+    for key, what, place, length, limit in [
+            (name, "the file", 1, len(lines), FILE_LINES),
+            *((f"{name}:{function}", f"{function}()", first, length, FUNCTION_LINES) for function, first, length in functions)]:
+        allowed = longer.get(key, (limit, ""))[0]
+        if length > limit:
+            used.add(key)
+        if length > allowed:
+            breaches.append(f"{name}:{place}: {what} has {length} lines, {allowed} are allowed: split it by role")
+    return breaches, used
