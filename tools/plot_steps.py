@@ -73,11 +73,11 @@ def main():
     options = parser.parse_args()
     latency = result_file.newest()[table_definitions.H200, "air-latency"]
     peer = next(record for (_, name), record in result_file.newest(result_file.PEERS).items() if name == "vllm")
-    drawn = draw(latency, peer)
+    image = draw(latency, peer)
     if not options.check:
-        IMAGE.write_text(drawn)
+        IMAGE.write_text(image)
         return 0
-    if not IMAGE.exists() or IMAGE.read_text() != drawn:
+    if not IMAGE.exists() or IMAGE.read_text() != image:
         print(f"{IMAGE.relative_to(result_file.ROOT)} is stale: run tools/plot_steps.py")
         return 1
     return 0

@@ -3,7 +3,7 @@
 What must be in a file, check_sources.py says. Standard library only.
 
 A recorded file is never edited. Programs and operators have been renamed since some were written, so read() gives every
-file in the names of today.
+file in the names of today (bench/renamed.json).
 """
 import argparse
 import dataclasses
@@ -17,12 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
 PEERS = ROOT / "bench" / "peers"
 NAME = re.compile(r"(?P<date>\d{4}-\d{2}-\d{2})-(?P<machine>[a-z0-9]+)-(?P<name>[A-Za-z0-9-]+?)(-(?P<commit>[0-9a-f]{7}))?\.json")
-RENAMED_OPERATORS = {"take_from_seats": "gather_input_ids", "keep_sampled": "commit_sampled"}
-RENAMED_CASES = {"take_from_seats": "gather_input_ids", "keep_sampled": "commit_sampled", "rope_tp1_codes": "rope_tp1_quantized",
-                 "rope_tp4_codes": "rope_tp4_quantized"}
-RENAMED_SIZES = {"seats": "batch_slots"}
-RENAMED_PROGRAMS = {"op_bench": "koho bench ops", "matmul_forms": "gemm_bench",
-                    "tools/bench_peer/compare.py": "tools/llama_cpp_bench/compare.py"}
+RENAMED = json.loads((ROOT / "bench" / "renamed.json").read_text())  # what earlier files say -> what we say now
 LIBRARY_FORMS = {"cuBLASLt, one scale": "library", "cuBLASLt, one scale, fast accumulation": "library fast"}
 
 
@@ -56,17 +51,16 @@ def renamed(row):
     if not isinstance(row, dict):
         return row
     row = dict(row)
-    if row.get("op") in RENAMED_OPERATORS:
-        row["op"] = RENAMED_OPERATORS[row["op"]]
-    if row.get("case") in RENAMED_CASES:
-        row["case"] = RENAMED_CASES[row["case"]]
+    for member, names in (("op", RENAMED["operators"]), ("case", RENAMED["cases"])):
+        if row.get(member) in names:
+            row[member] = names[row[member]]
     if isinstance(row.get("shape"), dict):
-        row["shape"] = {RENAMED_SIZES.get(key, key): size for key, size in row["shape"].items()}
+        row["shape"] = {RENAMED["sizes"].get(key, key): size for key, size in row["shape"].items()}
     return row
 
 
 def renamed_command(command):
-    for old, new in RENAMED_PROGRAMS.items():
+    for old, new in RENAMED["programs"].items():
         command = re.sub(rf"(?<![\w/]){re.escape(old)}(?![\w/])", new, command)
     return command
 

@@ -209,6 +209,14 @@ def air_batch_rows(record):
     return [[str(batch), milliseconds(row["us"]), f"{batch / row['us'] * 1e6:,.0f}"] for batch, row in sorted(steps_of(record).items())]
 
 
+def air_host_rows(record):
+    steps = [*steps_of(record).values(), steps_of(record, "step_prefill")[8192]]
+    return [["host time of a step, µs", *(number(step["host_us"]) for step in steps)],
+            ["bytes to the device", *(f"{step['bytes_sent']:,}" for step in steps)],
+            ["bytes back", *(f"{step['bytes_fetched']:,}" for step in steps)],
+            ["different experts a layer", *(f"{step['distinct_experts']:.1f}" for step in steps)]]
+
+
 def throughput_rows(*records):
     return [[record.data["commit"], str(record.data["max_concurrency"]), f"{record.data['random_input_len']} + {record.data['random_output_len']}",
              f"{record.data['output_throughput']:,.0f}", f"{record.data['median_ttft_ms']:.0f}", f"{record.data['median_tpot_ms']:.1f}",
@@ -288,7 +296,7 @@ def members(*names):
 
 
 TABLES = {
-    # docs/kernels/gemm.md
+    # The GEMMs' page
     "gemm-decode": operator_table("linear", DECODE_GEMM_CASES, DECODE_TOKENS, "TB/s", "weight, N x K"),
     "gemm-prefill": operator_table("linear", GEMM_CASES, (256, 512, 1024, 4096, 8192), "TFLOP/s", "weight, N x K",
                                    note=FLOOR_NOTE + "; each call from rest"),
@@ -297,16 +305,16 @@ TABLES = {
     "gemm-cublaslt": Table(((H200, "linear"), (H200, "linear-head")), tokens_columns("weight, N x K", CUBLASLT_TOKENS),
                            beside_cublaslt(CUBLASLT_TOKENS),
                            "µs: koho · cuBLASLt, one scale · the same with fast accumulation, each the best of its six algorithms"),
-    # docs/kernels/attention.md
+    # The attention page
     "attention-decode": Table(((H200, "operators"),), ("sequences x context", "q / kv heads", "pages", "µs", "TB/s", "of the floor"),
                               attention_rows("attention_decode", [f"attention_decode_{case}" for case in ATTENTION_DECODE], "TB/s")),
     "attention-prefill": Table(((H200, "operators"),), ("tokens", "q / kv heads", "pages", "µs", "TFLOP/s", "of the floor"),
                                attention_rows("attention_prefill", [f"attention_prefill_{case}" for case in ATTENTION_PREFILL], "TFLOP/s")),
-    # docs/kernels/experts.md
+    # The experts' page
     "experts-decode": operator_table("experts", EXPERTS, (*DECODE_TOKENS, 256), "TB/s", "experts x FFN"),
     "experts-prefill": operator_table("experts", EXPERTS, (8192,), "TFLOP/s", "experts x FFN"),
     "experts-portable": operator_table("experts", EXPERTS, (16, 64, 256), "TB/s", "experts x FFN", "experts-portable"),
-    # docs/kernels/router.md, rows.md, sampling.md
+    # The pages of the router, rows and sampling
     "router": operator_table("route", {"rows_5120_route": "160 experts, H = 5120"}, (1, 8, 16, 32, 64, 256, 8192), "GB/s"),
     "rows": Table(((H200, "operators"),), tokens_columns("operator", ROWS_TOKENS), several(ROWS, ROWS_TOKENS, cell_of("GB/s")),
                   "µs · GB/s · share of 4.45 TB/s"),
@@ -326,6 +334,7 @@ TABLES = {
                            (H200, "air-long-fp8")), ("ms", "B = 1", "B = 16", "B = 64", "prompt of 8,192"), air_variant_rows),
     "air-prompts": Table(((H200, "air-prompts"),), ("tokens of the prompt", "ms", "tok/s"), air_prompt_rows),
     "air-batches": Table(((H200, "air-batches"),), ("sequences", "ms a step", "tok/s"), air_batch_rows),
+    "air-host": Table(((H200, "air-latency"),), ("a step", "B = 1", "B = 16", "B = 64", "prompt of 8,192"), air_host_rows),
     "throughput": Table(((H200, "air-throughput"), (SECOND_H200, "air-throughput")),
                         ("commit", "requests at once", "prompt + answer", "generated tok/s", "first token p50, ms", "a token p50, ms",
                          "between tokens p99, ms"), throughput_rows),
