@@ -21,8 +21,8 @@ ROOT = result_file.ROOT
 BLOCK = re.compile(r"<!-- table: (?P<name>[\w-]+) -->\n(?P<body>.*?)<!-- /table -->", re.DOTALL)
 MARKER = re.compile(r"<!-- (?:table: [\w-]+|/table) -->")
 UNITS = r"(?:µs|us|ms|tok/s|GB/s|TB/s|TFLOP/s)"
-FIGURE = re.compile(rf"\d\s?{UNITS}(?![\w/])")
-UNIT_ALONE = re.compile(rf"(?<![\w/]){UNITS}(?![\w/])")
+FIGURE = re.compile(rf"\d\s?{UNITS}(?![\w/-])")
+UNIT_ALONE = re.compile(rf"(?<![\w/-]){UNITS}(?![\w/-])")
 NUMBER_CELL = re.compile(r"\|\s*\**[\d.,]+\**\s*(?=\|)")
 RESULT_NAMED = re.compile(r"bench/(?:results|peers)/([\w.-]+\.json)")
 
