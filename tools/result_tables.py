@@ -10,7 +10,6 @@ A page says `<!-- table: NAME -->` and `<!-- /table -->`, and this tool owns wha
 is in NAME. Below each table stand the machine, commit, date and command of the files that it reads.
 """
 import argparse
-import pathlib
 import re
 import sys
 
@@ -38,7 +37,8 @@ def pages(root=ROOT):
 
 def records_of(table, results, peers):
     """The records that a table reads. KeyError names one that is not there."""
-    return [peers[name] if tag == "peers" else results[tag, name] for tag, name in table.reads]
+    records = [peers[name] if tag == "peers" else results[tag, name] for tag, name in table.reads]
+    return [max(reversed(records), key=lambda record: record.data["date"])] if table.newest else records
 
 
 def shortened(commands):

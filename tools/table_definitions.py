@@ -7,7 +7,6 @@ a shared Intel Xeon. A cell of an operator is "µs · rate · share of the floor
 """
 import dataclasses
 
-import result_file
 import speed_goals
 
 H200, SECOND_H200, XEON = "h200", "h200b", "xeon"
@@ -30,6 +29,7 @@ class Table:
     rows: object  # function of the records, in the order of `reads` -> rows of cells
     note: str = ""  # how to read a cell, without its full stop
     command: str = ""  # said instead of the files' own commands, where those are many
+    newest: bool = False  # of the files read, only the one with the latest date counts; the later in `reads` of one day
 
 
 # How figures are rounded.
@@ -257,7 +257,8 @@ GOAL_FILES = ("operators", "experts-portable", "linear", "linear-head", "air-ker
 
 def goal_rows(*records):
     """Each goal on the first card, whose sampling was measured again since, and on the second."""
-    first, second = (speed_goals.judge(*speed_goals.rows_of([record for record in records if record.tag == tag]))
+    by_date = sorted(records, key=lambda record: record.data["date"])  # the last one's rows count
+    first, second = (speed_goals.judge(*speed_goals.rows_of([record for record in by_date if record.tag == tag]))
                      for tag in (H200, SECOND_H200))
     second = {verdict.name: verdict for verdict in second}
 
@@ -320,8 +321,8 @@ TABLES = {
                   "µs · GB/s · share of 4.45 TB/s"),
     "batch-slots": Table(((H200, "operators"),), tokens_columns("operator", (1, 64, 256, 1024, 8192)),
                          several(BATCH_SLOTS, (1, 64, 256, 1024, 8192), microseconds), "µs"),
-    "sampling": Table(((H200, "sampling"),), ("row asks for", *(f"{count} row{'s' if count > 1 else ''}" for count in SAMPLE_SHOWN)), sample_rows,
-                      "µs · GB/s · share of the time in which the card reads the logits; 151,552 tokens"),
+    "sampling": Table(((H200, "operators"), (H200, "sampling")), ("row asks for", *(f"{count} row{'s' if count > 1 else ''}" for count in SAMPLE_SHOWN)), sample_rows,
+                      "µs · GB/s · share of the time in which the card reads the logits; 151,552 tokens", newest=True),
     # docs/kernels/README.md
     "goals": Table((*((H200, name) for name in (*GOAL_FILES, "prompts-sustained", "sampling")), *((SECOND_H200, name) for name in GOAL_FILES)),
                    ("goal", "the worst of its rows", "", "another H200", ""), goal_rows,
