@@ -12,6 +12,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 
+import check_sources  # noqa: E402
 import plot_steps  # noqa: E402
 import result_file  # noqa: E402
 import result_tables  # noqa: E402
@@ -106,6 +107,13 @@ class Kept(unittest.TestCase):
                 rows = table.rows(*records)
                 self.assertTrue(rows)
                 self.assertEqual({len(row) for row in rows}, {len(table.columns)})
+
+    def test_a_peer_without_its_conditions_is_refused(self):
+        path = next(iter(result_file.PEERS.glob("*.json")))
+        record = json.loads(path.read_text())
+        self.assertEqual(check_sources.check_peer(path.name, json.dumps(record)), [])
+        self.assertEqual(check_sources.check_peer(path.name, json.dumps({**record, "conditions": ""})), ["conditions must be a string"])
+        self.assertEqual(len(check_sources.check_peer(path.name, json.dumps({**record, "rows": [{"what": "a step", "unit": "ms"}]}))), 1)
 
     def test_the_plot_is_fresh_and_follows_its_figures(self):
         ran = subprocess.run([sys.executable, ROOT / "tools" / "plot_steps.py", "--check"], capture_output=True, text=True, check=False)

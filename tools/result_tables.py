@@ -65,7 +65,8 @@ def sources(table, records):
         commands = table.command or "; ".join(shortened(list(dict.fromkeys(record.command for record in group))))
         by_commands.setdefault(commands, []).append(place)
     said = ["Measured on " + "; ".join(where) + ": " + commands for commands, where in by_commands.items()]
-    notes = dict.fromkeys(text.rstrip(".") for record in records for text in (record.data.get("conditions"), record.data.get("note")) if text)
+    notes = dict.fromkeys(text[0].upper() + text[1:].rstrip(".") for record in records
+                          for text in (record.data.get(member) for member in ("source", "conditions", "note")) if text)
     return ". ".join([*said, *notes]) + "."
 
 
