@@ -14,6 +14,8 @@ FLOOR_NOTE = ("The floor is the bytes at 4.45 TB/s (a reading; long kernels reac
               "(FP8), 989 (BF16) TFLOP/s")
 DECODE_TOKENS = (1, 16, 32, 64, 128)
 CUBLASLT_TOKENS = (1, 16, 32, 64, 96, 128)
+GEMM_TOKENS = (1, 16, 64, 128, 256, 512, 1024, 4096)
+EXPERT_TOKENS = (1, 16, 64, 128, 256, 8192)
 ROWS_TOKENS = (1, 16, 64, 256, 8192)
 LAYERS = {"qkv": "qkv", "o": "o", "dense": "dense gate and up", "head": "head, BF16"}
 RANKS = {"tp1": "TP1", "tp4": "TP4", "tp8": "TP8", "air": "GLM-4.5-Air, TP1"}
@@ -57,6 +59,11 @@ def cell_of(unit):
 
 def microseconds(row):
     return number(row["us"])
+
+
+def with_share(row):
+    """For tables in which some columns are bound by bytes and others by operations."""
+    return f"{number(row['us'])} · {percent(row['pct_of_floor'])}"
 
 
 # Operators.
@@ -110,18 +117,24 @@ def beside_cublaslt(tokens):
     return rows
 
 
-def attention_rows(op, cases, unit):
+def attention_rows(op, cases, *units):
     def rows(record):
         found = {row["case"]: row for row in record.rows if row["op"] == op}
         out = []
         for case in cases:
-            row = found[case]
+            row = found[f"{op}_{case}"]
             shape = row["shape"]
             size = f"{shape['sequences']} x {shape['context']:,}" if op == "attention_decode" else f"{shape['tokens']:,}"
             out.append([size, f"{shape['query_heads']} / {shape['kv_heads']}", "FP8" if shape["kv_bytes"] == 1 else "BF16",
-                        number(row["us"]), RATES[unit](row), percent(row["pct_of_floor"])])
+                        number(row["us"]), *(RATES[unit](row) for unit in units), percent(row["pct_of_floor"])])
         return out
     return rows
+
+
+def all_attention_rows(record):
+    return [[f"{kind} {row[0]}", *row[1:]] for kind, op, cases in (("decode", "attention_decode", ATTENTION_DECODE),
+                                                                    ("prompt of", "attention_prefill", ATTENTION_PREFILL))
+            for row in attention_rows(op, cases, "TB/s", "TFLOP/s")(record)]
 
 
 ATTENTION_DECODE = ("1x1k_tp1", "1x1k_tp1_e4m3", "4x1k_tp1", "16x1k_tp1", "64x1k_tp1", "64x8k_tp1", "64x8k_tp1_e4m3", "1x8k_tp4",
@@ -297,7 +310,9 @@ def members(*names):
 
 
 TABLES = {
-    # The GEMMs' page
+    # The GEMMs' page: one table of all, or one for decode and one for prompts
+    "gemm": Table(((H200, "operators"),), tokens_columns("weight, N x K", GEMM_TOKENS),
+                  by_tokens("linear", DECODE_GEMM_CASES, GEMM_TOKENS, with_share), f"µs · share of the floor. {FLOOR_NOTE}"),
     "gemm-decode": operator_table("linear", DECODE_GEMM_CASES, DECODE_TOKENS, "TB/s", "weight, N x K"),
     "gemm-prefill": operator_table("linear", GEMM_CASES, (256, 512, 1024, 4096, 8192), "TFLOP/s", "weight, N x K",
                                    note=FLOOR_NOTE + "; each call from rest"),
@@ -307,11 +322,15 @@ TABLES = {
                            beside_cublaslt(CUBLASLT_TOKENS),
                            "µs: koho · cuBLASLt, one scale · the same with fast accumulation, each the best of its six algorithms"),
     # The attention page
+    "attention": Table(((H200, "operators"),), ("", "q / kv heads", "pages", "µs", "TB/s", "TFLOP/s", "of the floor"), all_attention_rows,
+                       FLOOR_NOTE),
     "attention-decode": Table(((H200, "operators"),), ("sequences x context", "q / kv heads", "pages", "µs", "TB/s", "of the floor"),
-                              attention_rows("attention_decode", [f"attention_decode_{case}" for case in ATTENTION_DECODE], "TB/s")),
+                              attention_rows("attention_decode", ATTENTION_DECODE, "TB/s")),
     "attention-prefill": Table(((H200, "operators"),), ("tokens", "q / kv heads", "pages", "µs", "TFLOP/s", "of the floor"),
-                               attention_rows("attention_prefill", [f"attention_prefill_{case}" for case in ATTENTION_PREFILL], "TFLOP/s")),
+                               attention_rows("attention_prefill", ATTENTION_PREFILL, "TFLOP/s")),
     # The experts' page
+    "experts": Table(((H200, "operators"),), tokens_columns("experts x FFN", EXPERT_TOKENS),
+                     by_tokens("experts", EXPERTS, EXPERT_TOKENS, with_share), f"µs · share of the floor. {FLOOR_NOTE}"),
     "experts-decode": operator_table("experts", EXPERTS, (*DECODE_TOKENS, 256), "TB/s", "experts x FFN"),
     "experts-prefill": operator_table("experts", EXPERTS, (8192,), "TFLOP/s", "experts x FFN"),
     "experts-portable": operator_table("experts", EXPERTS, (16, 64, 256), "TB/s", "experts x FFN", "experts-portable"),
