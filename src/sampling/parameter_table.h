@@ -90,6 +90,7 @@ struct SamplingParameter {
   /// The place that the samplers read; null: not a float, or not of the row.
   float SamplingRow::*row = nullptr;
   bool advised = false;  // generation_config.json may set the default
+  bool penalty = false;  // reads how often the output, or whether the prompt, has a token
 };
 
 inline constexpr SamplingParameter kSamplingParameters[] = {
@@ -134,17 +135,20 @@ inline constexpr SamplingParameter kSamplingParameters[] = {
              "ones; 1 is off",
      .number = &SamplingParameters::repetition_penalty,
      .row = &SamplingRow::repetition_penalty,
-     .advised = true},
+     .advised = true,
+     .penalty = true},
     {.name = "frequency_penalty",
      .range = {-2, 2},
      .help = "subtracted from a token's logit for each time the output has it; 0 is off",
      .number = &SamplingParameters::frequency_penalty,
-     .row = &SamplingRow::frequency_penalty},
+     .row = &SamplingRow::frequency_penalty,
+     .penalty = true},
     {.name = "presence_penalty",
      .range = {-2, 2},
      .help = "subtracted from the logit of each token that the output has; 0 is off",
      .number = &SamplingParameters::presence_penalty,
-     .row = &SamplingRow::presence_penalty},
+     .row = &SamplingRow::presence_penalty,
+     .penalty = true},
     {.name = "seed",
      .type = ParameterType::integer,
      .range_text = "any 64-bit integer",

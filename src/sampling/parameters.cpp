@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sampling/parameters.h"
 
+#include <algorithm>
 #include <string_view>
 
 #include "sampling/parameter_table.h"
@@ -55,6 +56,13 @@ Status validate(const SamplingParameters& parameters, std::int64_t vocabulary) {
   if (parameters.logprobs)
     KOHO_TRY(in_range(parameter("logprobs"), *parameters.logprobs, vocabulary));
   return check_logit_bias(parameters, vocabulary);
+}
+
+bool has_penalties(const SamplingParameters& parameters) {
+  const SamplingParameters neutral;
+  return std::ranges::any_of(kSamplingParameters, [&](const SamplingParameter& row) {
+    return row.penalty && parameters.*row.number != neutral.*row.number;
+  });
 }
 
 SamplingRow make_sampling_row(const SamplingParameters& parameters,

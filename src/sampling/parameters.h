@@ -17,6 +17,9 @@ namespace koho {
 /// Errors: invalid_argument naming the parameter, its range and the value found.
 Status validate(const SamplingParameters& parameters, std::int64_t vocabulary);
 
+/// Whether the samplers need a request's token counts: a penalty is not neutral.
+bool has_penalties(const SamplingParameters& parameters);
+
 /// The row of a request; slots and ranges keep their defaults.
 SamplingRow make_sampling_row(const SamplingParameters& parameters,
                               std::uint64_t seed,

@@ -67,6 +67,16 @@ TEST(SamplingParameters, TheRowHasEveryNumberOfTheTable) {
   EXPECT_EQ(made.output_position, 3);
 }
 
+TEST(SamplingParameters, OnlyPenaltiesNeedTokenCounts) {
+  EXPECT_FALSE(has_penalties({}));
+  for (const SamplingParameter& row : kSamplingParameters) {
+    if (row.number == nullptr) continue;
+    SamplingParameters parameters;
+    parameters.*row.number = 0.5;
+    EXPECT_EQ(has_penalties(parameters), row.penalty) << row.name;
+  }
+}
+
 TEST(SamplingParameters, TinyTemperaturesAreGreedy) {
   SamplingParameters parameters;
   parameters.temperature = 9e-6;
