@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "capi/parameters.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <initializer_list>
 #include <limits>
 #include <string_view>
 
@@ -17,12 +19,15 @@ Error wrong_size(const char* name, std::size_t expected, std::uint32_t found) {
                     expected, KOHO_ABI_VERSION, found);
 }
 
-/// `given`, as long as its version has it, with zeros for the fields that came later. `earlier` is
-/// the size before them.
+/// `given`, as long as its version has it, with zeros for the fields that came later. `earlier` are
+/// the sizes of the versions before.
 template <typename Struct>
-Result<Struct> current_version(const char* name, const Struct* given, std::size_t earlier) {
+Result<Struct> current_version(const char* name,
+                               const Struct* given,
+                               std::initializer_list<std::size_t> earlier) {
   const std::uint32_t size = given->struct_size;
-  if (size != sizeof(Struct) && size != earlier) return wrong_size(name, sizeof(Struct), size);
+  if (size != sizeof(Struct) && std::ranges::find(earlier, size) == earlier.end())
+    return wrong_size(name, sizeof(Struct), size);
   Struct current{};
   std::memcpy(&current, given, size);
   return current;
@@ -31,13 +36,13 @@ Result<Struct> current_version(const char* name, const Struct* given, std::size_
 Result<EngineOptions> current_version(const EngineOptions* given) {
   constexpr std::size_t kVersion1 = offsetof(EngineOptions, deterministic);
   static_assert(kVersion1 == 56 && sizeof(EngineOptions) == 60);
-  return current_version("EngineOptions", given, kVersion1);
+  return current_version("EngineOptions", given, {kVersion1});
 }
 
 Result<SamplingParams> current_version(const SamplingParams* given) {
   constexpr std::size_t kVersion2 = offsetof(SamplingParams, stop_sequences);
   static_assert(kVersion2 == 120 && sizeof(SamplingParams) == 136);
-  return current_version("SamplingParams", given, kVersion2);
+  return current_version("SamplingParams", given, {kVersion2});
 }
 
 Status check_not_negative(const char* name, std::int64_t value) {
