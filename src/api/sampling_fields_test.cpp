@@ -31,8 +31,9 @@ constexpr Api kApis[] = {
 };
 
 Model model() {
-  static const Tokenizer tokenizer =
-      *Tokenizer::load(std::string(KOHO_SOURCE_DIR) + "/models/tiny/tokenizer.json");
+  static const Result<Tokenizer> loaded =
+      Tokenizer::load(std::string(KOHO_SOURCE_DIR) + "/models/tiny/tokenizer.json");
+  const Tokenizer& tokenizer = *loaded;
   Model model;
   model.tokenizer = &tokenizer;
   model.limits.vocabulary = tokenizer.vocab_size();

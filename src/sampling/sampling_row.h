@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The flat row that every sampler reads: the one definition for host and kernels, plain data, copied
-// to the device as it is. It includes nothing heavy. make_sampling_row (sampling/parameters.h) fills
-// it from a request; sampling/sampler.cpp defines what it means.
+// The flat row that every sampler reads: the one definition for host and kernels, plain data that
+// is copied to the device as it is. Includes nothing heavy. make_sampling_row
+// (sampling/parameters.h) fills it from a request; sampling/sampler.cpp defines what it means.
 #pragma once
 
 #include <cstdint>
