@@ -12,7 +12,7 @@ namespace {
 std::string help_of(const SamplingParameter& row) {
   std::string help(row.help);
   if (help.front() >= 'a' && help.front() <= 'z') help.front() -= 'a' - 'A';
-  return help + ": " + range_text(row);
+  return row.type == ParameterType::boolean ? help : help + " (" + range_text(row) + ")";
 }
 
 }  // namespace
@@ -63,7 +63,7 @@ void add_sampling_flags(CommandLine& command,
       command.add_option(flag_of(row), flags.integers[i], help_of(row))->group(group);
   }
   command
-      .add_option("--stop", flags.stop, help_of(parameter("stop")) + "; several times for several")
+      .add_option("--stop", flags.stop, help_of(parameter("stop")) + "; may be given several times")
       ->allow_extra_args(false)  // the next word may be PROMPT
       ->group(group);
   command
