@@ -12,6 +12,7 @@
 #include "api/anthropic_conversation.h"
 #include "api/extension_fields.h"
 #include "api/fields.h"
+#include "api/sampling_fields.h"
 
 namespace koho::api {
 namespace {
@@ -103,16 +104,8 @@ Result<ToolChoice> read_tool_choice(const Json& body) {
 }
 
 Status read_sampling(const Json& body, Request& base) {
-  KOHO_TRY_ASSIGN(const std::optional<double> temperature,
-                  optional_number(body, "temperature", 0.0, 2.0));
-  KOHO_TRY_ASSIGN(const std::optional<double> top_p, optional_number(body, "top_p", 0.0, 1.0));
-  KOHO_TRY_ASSIGN(const std::optional<std::int64_t> top_k,
-                  optional_integer(body, "top_k", -1, std::numeric_limits<std::int32_t>::max()));
-  if (top_p && *top_p <= 0.0)
-    return make_error(ErrorCode::invalid_argument, "top_p: must be above 0");
-  if (temperature) base.sampling.temperature = *temperature;
-  if (top_p) base.sampling.top_p = *top_p;
-  if (top_k) base.sampling.top_k = *top_k;
+  KOHO_TRY(
+      read_sampling_numbers(body, kMessagesApi, {"temperature", "top_p", "top_k"}, base.sampling));
   return read_stop_sequences(body, base.stop_strings);
 }
 

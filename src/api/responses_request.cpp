@@ -11,6 +11,7 @@
 #include "api/fields.h"
 #include "api/responses.h"
 #include "api/responses_conversation.h"
+#include "api/sampling_fields.h"
 
 namespace koho::api {
 namespace {
@@ -186,13 +187,8 @@ Status read_body(const Json& body, GenerationRequest& request) {
   KOHO_TRY(read_format(body, request));
   KOHO_TRY_ASSIGN(request.tokens_max, optional_integer(body, "max_output_tokens", 1,
                                                        std::numeric_limits<std::int32_t>::max()));
-  KOHO_TRY_ASSIGN(const std::optional<double> temperature,
-                  optional_number(body, "temperature", 0.0, 2.0));
-  KOHO_TRY_ASSIGN(const std::optional<double> top_p, optional_number(body, "top_p", 0.0, 1.0));
-  if (top_p && *top_p <= 0.0)
-    return make_error(ErrorCode::invalid_argument, "top_p: must be above 0");
-  if (temperature) request.base.sampling.temperature = *temperature;
-  if (top_p) request.base.sampling.top_p = *top_p;
+  KOHO_TRY(
+      read_sampling_numbers(body, kResponsesApi, {"temperature", "top_p"}, request.base.sampling));
   KOHO_TRY_ASSIGN(const std::optional<std::int64_t> top_logprobs,
                   optional_integer(body, "top_logprobs", 0, kTopLogprobsMax));
   if (top_logprobs && *top_logprobs > 0)

@@ -334,13 +334,14 @@ Status run_batch(const BatchOptions& options) {
   return BatchRun(*runtime, options.sampling, std::move(input), std::move(output)).run();
 }
 
-constexpr const char* kExamples =
+constexpr const char* kFormat =
     R"(IN holds one JSON object a line: "id" (a string or an integer) and one of "prompt",
 "prompt_ids" and "messages" (with "tools", "enable_thinking", "clear_thinking",
-"add_generation_prompt"); and, where it differs from the flags: "max_tokens", "min_tokens",
-"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "frequency_penalty",
-"presence_penalty", "logit_bias", "seed", "logprobs", "stop", "stop_token_ids", "include_stop",
-"ignore_eos", "n", "priority". OUT gets, in the order in which they end,
+"add_generation_prompt"); and, where it differs from the flags (docs/sampling-parameters.md):
+)";
+
+constexpr const char* kExamples =
+    R"(OUT gets, in the order in which they end,
   {"id","ids","text","finish_reason","logprobs","usage","timings"}, or {"id","line","error"}
 for a line that is refused; the others go on. The same command again goes on where the last one
 ended. The exit code is 0 once every line has its answer or its error, but for 2 if every line was
@@ -403,7 +404,7 @@ Runner add_batch(CommandLine& command) {
   command.add_option("--chat-template", runtime.chat_template, "auto, glm-4.7, glm-4.6 or glm-4.5")
       ->capture_default_str();
   add_sampling_flags(command, options->sampling, 512);
-  command.footer(kExamples);
+  command.footer(kFormat + batch_sampling_fields() + kExamples);
   return [options] { return run_batch(*options); };
 }
 

@@ -6,44 +6,38 @@
 #include <limits>
 #include <optional>
 
+#include <fmt/core.h>
+
 #include "app/constraint_fields.h"
 #include "base/text.h"
 #include "chat/message.h"
+#include "sampling/parameter_table.h"
 
 namespace koho::app {
 namespace {
 
 using chat::Json;
 
-constexpr std::array<std::string_view, 29> kFields{"id",
-                                                   "prompt_ids",
-                                                   "prompt",
-                                                   "allow_special",
-                                                   "messages",
-                                                   "tools",
-                                                   "add_generation_prompt",
-                                                   "enable_thinking",
-                                                   "clear_thinking",
-                                                   "max_tokens",
-                                                   "min_tokens",
-                                                   "temperature",
-                                                   "top_p",
-                                                   "top_k",
-                                                   "min_p",
-                                                   "repetition_penalty",
-                                                   "frequency_penalty",
-                                                   "presence_penalty",
-                                                   "logit_bias",
-                                                   "seed",
-                                                   "logprobs",
-                                                   "stop",
-                                                   "stop_token_ids",
-                                                   "include_stop",
-                                                   "ignore_eos",
-                                                   "n",
-                                                   "priority",
-                                                   "response_format",
-                                                   "structured_outputs"};
+/// The fields beside the sampling parameters (sampling/parameter_table.h).
+constexpr std::array<std::string_view, 11> kOtherFields{"id",
+                                                        "prompt_ids",
+                                                        "prompt",
+                                                        "allow_special",
+                                                        "messages",
+                                                        "tools",
+                                                        "add_generation_prompt",
+                                                        "enable_thinking",
+                                                        "clear_thinking",
+                                                        "response_format",
+                                                        "structured_outputs"};
+
+bool is_field(std::string_view name) {
+  const auto is_named = [name](const SamplingParameter& row) {
+    return (row.interfaces & kBatchLines) != 0 && name_in(row, kBatchLines) == name;
+  };
+  return std::ranges::find(kOtherFields, name) != kOtherFields.end() ||
+         std::ranges::any_of(kSamplingParameters, is_named);
+}
 
 constexpr std::size_t kUnknownNamesMax = 32;  // that are told apart
 
@@ -130,6 +124,20 @@ Result<std::string> id_json(const Json& json) {
 
 }  // namespace
 
+std::string batch_sampling_fields() {
+  constexpr std::size_t kColumns = 100;
+  std::string text;
+  std::size_t column = 0;
+  for (const SamplingParameter& row : kSamplingParameters) {
+    if ((row.interfaces & kBatchLines) == 0) continue;
+    const std::string name = fmt::format("\"{}\"", name_in(row, kBatchLines));
+    if (column > 0) text += column + name.size() + 3 > kColumns ? ",\n" : ", ";
+    column = column + name.size() + 3 > kColumns ? name.size() : column + 2 + name.size();
+    text += name;
+  }
+  return text + ".\n";
+}
+
 BatchLine BatchRequestReader::read(std::string_view line) {
   const Result<Json> json = chat::parse_json(line);
   if (!json.ok()) return {.id = "null", .request = json.error()};
@@ -146,7 +154,7 @@ BatchLine BatchRequestReader::read(std::string_view line) {
 
 void BatchRequestReader::note_unknown(const Json& json) {
   for (const std::string& key : json.keys) {
-    if (std::ranges::find(kFields, key) != kFields.end()) continue;
+    if (is_field(key)) continue;
     const bool listed = unknown_.contains(key) || unknown_.size() < kUnknownNamesMax;
     ++unknown_[listed ? key : "others"];
   }
@@ -211,16 +219,14 @@ Status BatchRequestReader::read_prompt(const Json& json, Request& request) const
 }
 
 Status BatchRequestReader::read_sampling(const Json& json, SamplingParameters& sampling) const {
-  KOHO_TRY(assign(json, "temperature", sampling.temperature));
-  KOHO_TRY(assign(json, "top_p", sampling.top_p));
-  KOHO_TRY(assign(json, "min_p", sampling.min_p));
-  KOHO_TRY(assign(json, "repetition_penalty", sampling.repetition_penalty));
-  KOHO_TRY(assign(json, "frequency_penalty", sampling.frequency_penalty));
-  KOHO_TRY(assign(json, "presence_penalty", sampling.presence_penalty));
-  KOHO_TRY(assign(json, "seed", sampling.seed));
-  if (const Json* value = json.given("top_k")) {
-    KOHO_TRY_ASSIGN(sampling.top_k, integer("top_k", *value));
+  for (const SamplingParameter& row : kSamplingParameters) {
+    if (row.number != nullptr) KOHO_TRY(assign(json, row.name, sampling.*row.number));
+    if (row.integer == nullptr) continue;
+    if (const Json* value = json.given(row.name)) {
+      KOHO_TRY_ASSIGN(sampling.*row.integer, integer(row.name, *value));
+    }
   }
+  KOHO_TRY(assign(json, "seed", sampling.seed));
   if (const Json* value = json.given("logprobs")) {
     KOHO_TRY_ASSIGN(sampling.logprobs, small_integer("logprobs", *value));
   }
@@ -257,7 +263,8 @@ Status BatchRequestReader::read_stops(const Json& json, Request& request) const 
   request.stop_tokens.clear();
   if (!ignore_eos) request.stop_tokens = runtime_.model().stop_ids();
   request.stop_tokens.insert(request.stop_tokens.end(), ids.begin(), ids.end());
-  KOHO_TRY(assign(json, "include_stop", request.include_stop));
+  KOHO_TRY(assign(json, name_in(parameter("include_stop_str_in_output"), kBatchLines),
+                  request.include_stop));
 
   if (const Json* value = json.given("stop")) {
     request.stop_strings.clear();

@@ -20,6 +20,9 @@ struct BatchLine {
   Result<Request> request;
 };
 
+/// The names of the sampling parameters that a line may have, in lines of at most 100 columns.
+std::string batch_sampling_fields();
+
 class BatchRequestReader {
  public:
   /// Lines that leave a field out get what `flags` say, then the model's own. Requires: both

@@ -12,6 +12,7 @@
 #include <optional>
 #include <thread>
 #include <unistd.h>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -20,9 +21,11 @@
 #include "app/build_info.h"
 #include "app/command.h"
 #include "app/number_format.h"
+#include "app/sampling_markdown.h"
 #include "app/serve_options.h"
 #include "base/load_progress.h"
 #include "base/log.h"
+#include "sampling/parameter_table.h"
 #include "server/served_model.h"
 #include "server/server.h"
 #include "worker/device.h"
@@ -273,7 +276,10 @@ std::string fields_markdown() {
   };
   add(api::chat_completion_fields(), " (chat)");
   add(api::completion_fields(), " (completions)");
-  add(api::shared_fields(), "");
+  std::vector<api::RequestField> others;  // docs/sampling-parameters.md has the rest
+  for (const api::RequestField& field : api::shared_fields())
+    if (find_parameter(field.name) == nullptr) others.push_back(field);
+  add(others, "");
   return out;
 }
 
@@ -297,6 +303,10 @@ int run_serve(const std::vector<std::string>& arguments) {
     }
     if (argument == "--version") {
       std::puts(version_text().c_str());
+      return 0;
+    }
+    if (argument == "--help-sampling") {
+      std::fputs(sampling_parameters_markdown().c_str(), stdout);
       return 0;
     }
     if (argument == "--help-markdown") {
