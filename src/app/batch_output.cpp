@@ -36,10 +36,10 @@ Result<BatchOutput> BatchOutput::open(const std::string& path, const Options& op
   if (output.fd_ < 0) return output.failed("opened");
   output.owned_ = true;
   struct stat status {};
-  if (fstat(output.fd_, &status) != 0) return output.failed("looked at");
+  if (fstat(output.fd_, &status) != 0) return output.failed("examined");
   if (!S_ISREG(status.st_mode)) return output;
   if (flock(output.fd_, LOCK_EX | LOCK_NB) != 0)
-    return make_error(ErrorCode::unavailable, "{}: another run is writing it", path);
+    return make_error(ErrorCode::unavailable, "{}: another koho batch is writing this file", path);
   if (options.restart) {
     if (ftruncate(output.fd_, 0) != 0) return output.failed("emptied");
     return output;
@@ -87,7 +87,7 @@ Status BatchOutput::read_earlier(std::size_t line_bytes_max) {
                       "empty this one",
                       name_, reader.number());
   bytes_dropped_ = reader.bytes() - whole;
-  if (ftruncate(fd_, whole) != 0) return failed("cut off after its last whole line");
+  if (ftruncate(fd_, whole) != 0) return failed("truncated after its last complete line");
   return {};
 }
 

@@ -114,13 +114,13 @@ Result<Answer> answer(Runtime& runtime,
                                 request.prompt.back() == request.reasoning_begin;
   if (constraint) {
     if (runtime.text() == nullptr)
-      return make_error(ErrorCode::not_found, "a constraint needs the model's tokenizer.json");
+      return make_error(ErrorCode::not_found, "structured output needs the model's tokenizer.json");
     KOHO_TRY_ASSIGN(request.grammar, runtime.grammars().compile(*constraint));
   }
   const auto room = runtime.sizes().context_max - static_cast<std::int64_t>(prompt.size());
   if (room < 1)
     return make_error(ErrorCode::invalid_argument,
-                      "the prompt has {} tokens, the context holds {} with the answer",
+                      "the prompt has {} tokens; prompt and answer together may have {}",
                       prompt.size(), runtime.sizes().context_max);
   request.max_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(request.max_tokens, room));
   KOHO_TRY_ASSIGN(const std::shared_ptr<OutputStream> stream,
@@ -279,7 +279,8 @@ Result<std::optional<std::string>> ask(LineReader& keyboard) {
       KOHO_TRY_ASSIGN(const LineReader::State state, keyboard.next(line, kLookMs));
       if (state == LineReader::State::line) return std::optional<std::string>(line);
       if (state == LineReader::State::too_long)
-        std::fprintf(stderr, "koho: error: a line has more than %zu bytes\n> ", kLineBytesMax);
+        std::fprintf(stderr, "koho: error: the line is longer than %zu bytes, the limit\n> ",
+                     kLineBytesMax);
       if (state == LineReader::State::end) {
         std::fprintf(stderr, "\n");
         return std::optional<std::string>();
@@ -335,7 +336,7 @@ Result<int> run(const RunOptions& options) {
       int{!options.prompt.empty()} + int{!options.chat.empty()} + int{!options.prompt_ids.empty()};
   if (given > 1)
     return make_error(ErrorCode::invalid_argument,
-                      "give one of PROMPT, --chat and --prompt-ids, not {}", given);
+                      "give only one of PROMPT, --chat and --prompt-ids, found {}", given);
   if (given == 0 && isatty(STDIN_FILENO) == 0)
     return make_error(ErrorCode::invalid_argument,
                       "no prompt: give PROMPT, --chat TEXT or --prompt-ids FILE");
@@ -362,7 +363,8 @@ Result<int> run(const RunOptions& options) {
     KOHO_TRY(converse(options, std::move(model), std::move(text)));
     return 0;
   }
-  return make_error(ErrorCode::not_found, "{} has no tokenizer.json: no chat", options.model);
+  return make_error(ErrorCode::not_found, "{} has no tokenizer.json, which a chat needs",
+                    options.model);
 }
 
 }  // namespace
@@ -372,27 +374,31 @@ Runner add_run(CommandLine& command) {
   command.add_option("--model", options->model, "Model directory")->required();
   command.add_option("prompt", options->prompt, "Plain text to continue");
   command.add_option("--chat", options->chat,
-                     "A user's message, put into the model's chat template");
-  command.add_option("--prompt-ids", options->prompt_ids, "A file with a JSON array of token ids");
-  command.add_option("--system", options->system, "A system message before the chat");
-  command.add_flag("--no-thinking", options->no_thinking,
-                   "Let the chat answer without thinking first");
+                     "A user message, rendered with the model's chat template");
+  command.add_option("--prompt-ids", options->prompt_ids, "File with a JSON array of token ids");
+  command.add_option("--system", options->system, "System message before the chat");
+  command.add_flag("--no-thinking", options->no_thinking, "Answer without reasoning first");
   command.add_flag("--allow-special", options->allow_special,
-                   "Read control tokens in PROMPT as such");
+                   "Recognise control tokens (<|user|>, ...) in PROMPT");
   command
-      .add_option("--chat-template", options->chat_template, "auto, glm-4.7, glm-4.6 or glm-4.5")
+      .add_option("--chat-template", options->chat_template,
+                  "Chat template: auto, glm-4.7, glm-4.6 or glm-4.5")
       ->capture_default_str();
   command
-      .add_option("--context", options->context, "Tokens of prompt and answer; 0 = what is needed")
+      .add_option("--context", options->context,
+                  "Largest number of tokens of prompt and answer; 0 = what is needed")
       ->check(at_least(0));
-  command.add_option("--device", options->device, "auto, cpu or cuda")->capture_default_str();
-  command.add_flag("--deterministic", options->deterministic,
-                   "CUDA: one path for every number of tokens");
+  command.add_option("--device", options->device, "auto, cpu or cuda (one GPU)")
+      ->capture_default_str();
+  command.add_flag(
+      "--deterministic", options->deterministic,
+      "Batch-invariant kernels: the result does not depend on the number of tokens (CUDA)");
   command.add_option("--threads", options->threads, "CPU threads; 0 = all cores")
       ->check(at_least(0));
-  command.add_flag("--json", options->json,
-                   "Print one line of JSON at the end instead of text; its finish_reason is stop, "
-                   "length, or abort after Ctrl-C");
+  command.add_flag(
+      "--json", options->json,
+      "Print one line of JSON at the end instead of text; finish_reason is stop, length, or "
+      "abort after Ctrl-C");
   add_sampling_flags(command, options->sampling, 512);
   add_constraint_flags(command, options->constraint);
   command.footer(
