@@ -33,7 +33,7 @@ void AnswerRecord::add(const Piece& piece, bool itself) {
 }
 
 void AnswerRecord::remember(const Choice& choice) {
-  // Thoughts that never ended are no turn that the template would write.
+  // The template never writes a turn whose reasoning has no end.
   if (starts_in_reasoning_ && std::ranges::find(choice.ids, think_close_) == choice.ids.end())
     return;
   turns_->remember(place_, choice.answer, choice.ids);

@@ -41,7 +41,7 @@ TEST(AnthropicConversation, ReadsStringsAsOneTextEach) {
             "<|assistant|><think>");
 }
 
-TEST(AnthropicConversation, JoinsBlocksOfText) {
+TEST(AnthropicConversation, CombinesBlocksOfText) {
   EXPECT_EQ(
       prompt(
           R"({"system": [{"type": "text", "text": "One.", "cache_control": {"type": "ephemeral"}},
@@ -147,7 +147,7 @@ TEST(AnthropicConversation, ContinuesALastMessageOfTheAssistant) {
             "[gMASK]<sop><|user|>Count<|assistant|></think>one, two,");
 }
 
-TEST(AnthropicConversation, JoinsAdjacentMessagesOfTheAssistant) {
+TEST(AnthropicConversation, CombinesAdjacentMessagesOfTheAssistant) {
   EXPECT_EQ(prompt(R"({"messages": [{"role": "user", "content": "Count"},
                                     {"role": "assistant", "content": "one, "},
                                     {"role": "assistant", "content": "two"},

@@ -87,12 +87,12 @@ TEST(Anthropic, AResponseFormatWithToolsIsAUnion) {
   EXPECT_EQ(both.constraint->alternatives[0].kind, Constraint::Kind::json_schema);
   EXPECT_EQ(both.constraint->alternatives[1].calls, Constraint::Calls::instead_of_text);
   EXPECT_FALSE(both.constraint->alternatives[1].tools[0].strict);
-  // No call escapes into the thoughts.
+  // No call can escape into the reasoning.
   EXPECT_EQ(both.base.reasoning_banned, 7);
   const GenerationRequest form = read(format + tools + R"(, "tool_choice": {"type": "none"})");
   EXPECT_EQ(form.constraint->kind, Constraint::Kind::json_schema);
   EXPECT_EQ(form.base.reasoning_banned, -1);
-  // Calls are kept out by their token, in thoughts, too.
+  // The bias on <tool_call> also prevents calls within the reasoning.
   ASSERT_EQ(form.base.sampling.logit_bias.size(), 1U);
   EXPECT_EQ(form.base.sampling.logit_bias[0], (std::pair<std::int32_t, float>{7, -100.0F}));
   EXPECT_TRUE(both.base.sampling.logit_bias.empty());

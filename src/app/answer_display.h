@@ -13,8 +13,8 @@
 
 namespace koho::app {
 
-/// `text` with control characters other than newline and tab as \xHH: they could move the terminal's
-/// cursor or change its colours. Requires: `text` has whole UTF-8 characters.
+/// `text` with control characters other than newline and tab as \xHH: they could move the
+/// terminal's cursor or change its colours. Requires: `text` has whole UTF-8 characters.
 std::string terminal_text(std::string_view text);
 
 class AnswerDisplay {

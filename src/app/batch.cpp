@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `koho batch`: reads a file of requests and writes a file of answers. It reads a line when the batch
-// has room for it and writes an answer when it is complete. Formats and rules: docs/batch.md.
+// `koho batch`: reads a file of requests and writes a file of answers. It reads a line when the
+// batch has room for it and writes an answer when it is complete. Formats and rules: docs/batch.md.
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -314,8 +314,8 @@ RuntimeOptions runtime_options(const BatchOptions& options) {
   runtime.kv_dtype = options.kv_dtype == "fp8" ? DType::f8_e4m3 : DType::bf16;
   runtime.prefix_cache = !options.no_prefix_cache;
   runtime.grammars.compile_us_max = kCompileUsMax;
-  // The queue is never full: this command has at most 2 * sequences_max requests under way, the engine
-  // counts a finished one a moment longer, and a request may have 128 choices.
+  // The queue is never full: this command has at most 2 * sequences_max requests under way, the
+  // engine counts a finished one a moment longer, and a request may have 128 choices.
   runtime.queue_max = 4 * runtime.sequences_max + 256;
   return runtime;
 }

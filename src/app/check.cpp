@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `koho check`: validates every file and tensor of a model directory and prints one error or a short
-// summary. It reads headers only; --values reads every value, too.
+// `koho check`: validates every file and tensor of a model directory and prints one error or a
+// short summary. It reads headers only; --values reads every value, too.
 #include <array>
 #include <cstdint>
 #include <filesystem>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The commands of the program `koho`. The file of a command declares its flags, help and examples and
-// returns the function that runs it. main.cpp parses, runs, prints the one error line and chooses the
-// exit code.
+// The commands of the program `koho`. The file of a command declares its flags, help and examples
+// and returns the function that runs it. main.cpp parses, runs, prints the one error line and
+// chooses the exit code.
 #pragma once
 
 #include <cstdint>

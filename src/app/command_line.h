@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Declares the flags of a command. A thin wrapper of CLI11 with CLI11's names: only command_line.cpp
-// and main.cpp include its headers, which cost four seconds of compilation per file.
+// Declares the flags of a command. A thin wrapper of CLI11 with CLI11's names: only
+// command_line.cpp and main.cpp include its headers, which cost four seconds of compilation per
+// file.
 #pragma once
 
 #include <cstdint>

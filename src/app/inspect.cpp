@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `koho inspect`: prints a model's config, tensors by layer, number of parameters, quantisation, KV
-// cache bytes per token, and the memory it would take on GPUs. It needs no GPU, and with --config no
-// weights. The plan covers several GPUs; koho itself runs on one.
+// cache bytes per token, and the memory it would take on GPUs. It needs no GPU, and with --config
+// no weights. The plan covers several GPUs; koho itself runs on one.
 #include <array>
 #include <cstdint>
 #include <filesystem>

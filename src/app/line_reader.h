@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads a file or pipe line by line and holds one line in memory. It skips and reports a line that is
-// too long. A wait for a pipe has a timeout, so that the caller can do other work.
+// Reads a file or pipe line by line and holds one line in memory. It skips and reports a line that
+// is too long. A wait for a pipe has a timeout, so that the caller can do other work.
 #pragma once
 
 #include <cstddef>

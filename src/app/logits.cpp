@@ -67,8 +67,8 @@ class NumpyWriter {
   std::string path_;
 };
 
-/// Prefills `ids` in chunks and writes every token's logits to `file`. A chunk of one token runs as a
-/// decode step.
+/// Prefills `ids` in chunks and writes every token's logits to `file`. A chunk of one token runs as
+/// a decode step.
 Status write_logits(Worker& worker,
                     std::span<const std::int32_t> ids,
                     std::int64_t chunk_max,

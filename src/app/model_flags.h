@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The flags with which `koho bench`, `batch` and `logits` choose a model directory, or a config with
-// synthetic weights, and the device.
+// The flags with which `koho bench`, `batch` and `logits` choose a model directory, or a config
+// with synthetic weights, and the device.
 #pragma once
 
 #include <cstdint>

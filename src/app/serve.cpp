@@ -111,8 +111,8 @@ void drain(server::Server& server, std::int64_t seconds) {
   watching.join();
 }
 
-/// SIGHUP: reads the key files again. If one cannot be read or has no key, the old keys stay, so that
-/// a mistake in a file never leaves the server without keys.
+/// SIGHUP: reads the key files again. If one cannot be read or has no key, the old keys stay, so
+/// that a mistake in a file never leaves the server without keys.
 void reload_keys(server::Core& core, const ServeOptions& options) {
   if (options.api_key_files.empty()) {
     log::info("SIGHUP: no --api-key-file to read again; other options need a restart");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// All options of `koho serve` in one table: flags with their aliases, environment names, config file,
-// help and documentation come from it. The first name of an option is vLLM's where vLLM has it.
+// All options of `koho serve` in one table: flags with their aliases, environment names, config
+// file, help and documentation come from it. The first name of an option is vLLM's where vLLM has
+// it.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,8 @@ struct ServeOptions {
   std::string device = "auto";
   RuntimeOptions runtime;  // serve() sets runtime.device.kind from `device`
   bool random_weights = false;
-  // Other engines' names of --experts and --attention; read_serve_options() sets `runtime` from them.
+  // Other engines' names of --experts and --attention; read_serve_options() sets `runtime` from
+  // them.
   std::optional<std::int64_t> expert_parallel_size;
   std::optional<std::int64_t> data_parallel_size;
   server::ServerSettings server;
@@ -50,7 +52,7 @@ struct ServeOption {
 
   std::string_view group;
   std::string_view flags;  // "--max-model-len,--context-length"; the first is its name
-  std::string_view value;  // placeholder of the value in the help; "" for a boolean
+  std::string_view value;  // name of its value in the help; "" for a boolean
   std::string_view help;
   Takes takes = Takes::value;
   /// Sets the option, or appends to a list. Errors: invalid_argument, without the flag's name.
@@ -70,8 +72,8 @@ inline constexpr std::string_view kGroupWithoutEffect =
 
 const std::vector<ServeOption>& serve_option_table();
 
-/// Reads the environment, then the config file, then `arguments` (those after `koho serve`); a later
-/// source overrides an earlier one. Underscores in names count as hyphens. An unknown flag is
+/// Reads the environment, then the config file, then `arguments` (those after `koho serve`); a
+/// later source overrides an earlier one. Underscores in names count as hyphens. An unknown flag is
 /// refused with the nearest known one. Errors: invalid_argument; not_found, io_error (config file).
 Result<ServeOptions> read_serve_options(const std::vector<std::string>& arguments);
 

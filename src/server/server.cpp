@@ -40,7 +40,8 @@ Status open_listener(tcp::acceptor& acceptor, const std::string& host, std::uint
     tcp::resolver resolver(acceptor.get_executor());
     const auto found = resolver.resolve(host, "", error);
     if (error || found.empty())
-      return make_error(ErrorCode::invalid_argument, "host \"{}\" is no address", host);
+      return make_error(ErrorCode::invalid_argument,
+                        "--host \"{}\" is not an address or a known host name", host);
     address = found.begin()->endpoint().address();
   }
   const tcp::endpoint endpoint(address, port);
@@ -97,7 +98,7 @@ class Server::Impl {
     });
   }
 
-  /// As many as wait, a few at a time so that the thread's own connections have their turn.
+  /// Accepts waiting connections, at most kAtOnce before the thread serves its own ones again.
   void accept_some() {
     constexpr int kAtOnce = 64;
     for (int i = 0; i < kAtOnce; ++i) {
@@ -110,7 +111,7 @@ class Server::Impl {
         pause_accepting();
         return;
       }
-      if (error) continue;  // that client went away again
+      if (error) continue;  // the client has already left
       ++core_.counters().connections_accepted;
       if (core_.counters().connections_live.load() >=
           static_cast<std::int64_t>(core_.settings().connections_max)) {
@@ -126,7 +127,7 @@ class Server::Impl {
 
   /// No descriptors are left: some will be closed in a moment.
   void pause_accepting() {
-    log::warning("no file descriptors are left for new connections");
+    log::warning("no file descriptors left for new connections: raise the limit (ulimit -n)");
     retry_.expires_after(std::chrono::milliseconds(100));
     retry_.async_wait([this](const SystemError& error) {
       if (!error && acceptor_.is_open()) wait_to_accept();

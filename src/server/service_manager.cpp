@@ -30,7 +30,7 @@ void ServiceManager::tell(const std::string& state) const {
   const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size());
   if (sendto(socket, state.data(), state.size(), MSG_NOSIGNAL,
              reinterpret_cast<const sockaddr*>(&address), length) < 0)
-    log::warning("systemd was not told \"{}\": {}", state, std::strerror(errno));
+    log::warning("could not send \"{}\" to systemd: {}", state, std::strerror(errno));
   close(socket);
 }
 

@@ -17,7 +17,7 @@ std::string reason() {
   const unsigned long code = ERR_peek_last_error();
   const char* text = ERR_reason_error_string(code);
   ERR_clear_error();
-  return text == nullptr ? "it cannot be read" : text;
+  return text == nullptr ? "it is not readable" : text;
 }
 
 /// Asked only of keys with a passphrase: nobody is there to type it.
@@ -39,7 +39,8 @@ Result<TlsContext> TlsContext::load(const std::string& certificate, const std::s
   TlsContext made(SSL_CTX_new(TLS_server_method()));
   SSL_CTX* context = made.context_.get();
   if (context == nullptr)
-    return make_error(ErrorCode::resource_exhausted, "OpenSSL does not start: {}", reason());
+    return make_error(ErrorCode::resource_exhausted, "OpenSSL could not be initialised: {}",
+                      reason());
   SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
   SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
   // Idle connections hold no records.
@@ -48,12 +49,11 @@ Result<TlsContext> TlsContext::load(const std::string& certificate, const std::s
   ERR_clear_error();
   if (SSL_CTX_use_certificate_chain_file(context, certificate.c_str()) != 1)
     return make_error(ErrorCode::invalid_argument,
-                      "tls-cert: \"{}\" holds no PEM certificate that can be used: {}", certificate,
-                      reason());
+                      "tls-cert: \"{}\" has no usable PEM certificate: {}", certificate, reason());
   if (SSL_CTX_use_PrivateKey_file(context, key.c_str(), SSL_FILETYPE_PEM) != 1)
     return make_error(ErrorCode::invalid_argument,
-                      "tls-key: \"{}\" holds no PEM key without a passphrase for \"{}\": {}", key,
-                      certificate, reason());
+                      "tls-key: \"{}\" has no usable PEM key (without a passphrase) for \"{}\": {}",
+                      key, certificate, reason());
   return made;
 }
 
