@@ -86,7 +86,7 @@ TEST(TerminalChat, RemembersTheTurnsAndEndsWithCtrlD) {
   TerminalChat chat({"--temperature", "0"});
   ASSERT_TRUE(chat.sees("> ")) << chat.screen();
   chat.type("What is the capital of France?\n");
-  ASSERT_TRUE(chat.sees("\x1b[2mThe capital")) << "thoughts are dim: " << chat.screen();
+  ASSERT_TRUE(chat.sees("\x1b[2mThe capital")) << "reasoning is dim: " << chat.screen();
   ASSERT_TRUE(chat.sees("\x1b[0m")) << chat.screen();
   ASSERT_TRUE(chat.sees("Paris")) << chat.screen();
   ASSERT_TRUE(chat.sees("[12 prompt tokens")) << chat.screen();

@@ -164,7 +164,7 @@ TEST(Messages, EndsBehindOneCallWhenTheyMayNotBeParallel) {
 }
 
 TEST(Messages, ThinksWithinItsBudget) {
-  const auto thoughts = [](int budget) {
+  const auto reasoning_of = [](int budget) {
     const Reply reply = ask(
         "/v1/messages",
         fmt::format(
@@ -175,8 +175,8 @@ TEST(Messages, ThinksWithinItsBudget) {
     EXPECT_EQ(text_at(reply.json(), "content.1.type"), "text") << reply.body;
     return text_at(reply.json(), "content.0.thinking");
   };
-  const std::string all = thoughts(1024);
-  const std::string few = thoughts(3);
+  const std::string all = reasoning_of(1024);
+  const std::string few = reasoning_of(3);
   EXPECT_LT(few.size(), all.size());
   EXPECT_TRUE(all.starts_with(few)) << few << "\n" << all;
 }
@@ -392,8 +392,8 @@ TEST(Responses, KeepsToAStrictTool) {
 }
 
 TEST(Agents, WithoutASeedTwoAnswersDiffer) {
-  // Drawn at temperature 2 from the same prompt. The model knows few stories: one answer in some
-  // tens is the one before, nine in a row have one seed.
+  // Sampled at temperature 2 from the same prompt. The model knows few stories: one answer in some
+  // tens repeats the one before; nine equal answers mean one seed.
   const auto differ = [](const auto& answer) {
     const std::string first = answer();
     for (int i = 0; i < 8; ++i)
