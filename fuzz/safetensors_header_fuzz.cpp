@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The safetensors header on arbitrary bytes, against a second reading of the format's rules: both
-// must agree on what is good, and what was read must be what stands there. Memory stays within 4
-// times the header and a constant.
-// Input: two bytes for the size of the data area, then the header's JSON; or, with the top bit of
-// the second byte set, the file's bytes as they are.
+// The safetensors header of arbitrary bytes, compared with a second implementation of the format's
+// rules: both accept the same headers and read the same tensors. Memory stays within 4 times the
+// header and a constant. Input: two bytes for the size of the data area, then the header's JSON;
+// or, with the top bit of the second byte set, the file's bytes as they are.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -68,7 +67,7 @@ bool is_index(const Json& value) {
          value.get<std::int64_t>() >= 0;
 }
 
-/// The rules, read a second time: true and the tensors if the header is good.
+/// The second implementation: true and the tensors if the header is valid.
 bool is_good(std::string_view text, std::uint64_t data_bytes, std::vector<Tensor>& tensors) {
   static const std::map<std::string, int> kBits{
       {"BOOL", 8},    {"U8", 8},   {"I8", 8},   {"F8_E5M2", 8}, {"F8_E4M3", 8},

@@ -11,7 +11,7 @@ AnswerRecord::AnswerRecord(const Model& model, const GenerationRequest& request)
       starts_in_reasoning_(request.starts_in_reasoning),
       think_close_(model.tag_ids[static_cast<std::size_t>(chat::Tag::think_close)]) {
   if (turns_) choices_.resize(static_cast<std::size_t>(request.base.choices));
-  // Several prompts are a batch: nobody asks which of them met the cache.
+  // /debug/cache explains requests with one prompt only.
   if (!model.journal || request.requests.size() != 1) return;
   journal_ = model.journal;
   entry_ = journal_->open(request.requests.front().prompt, request.base.salt);

@@ -47,7 +47,7 @@ bool has_date(std::string_view text) {
   return false;
 }
 
-/// The probable reason for a difference, from the text around it.
+/// The probable cause of a difference, guessed from the text around it.
 std::string_view cause_of(std::string_view around, std::string_view here, std::string_view there) {
   const auto anywhere = [&](std::string_view word) {
     return around.find(word) != std::string_view::npos ||

@@ -42,7 +42,7 @@ struct BatchOptions {
   SamplingFlags sampling;
 };
 
-// Set by Ctrl-C and by a request to end; process-wide because signals are.
+// Set by SIGINT and SIGTERM; global because signal handlers are.
 std::atomic<bool> interrupted{false};
 
 extern "C" void on_end_signal(int /*signal*/) {
@@ -94,7 +94,8 @@ struct Totals {
   std::int64_t generated_tokens = 0;
 };
 
-/// One line on the terminal, rewritten twice a second; nothing elsewhere.
+/// A progress line on the terminal, updated twice a second; nothing if standard error is no
+/// terminal.
 class Progress {
  public:
   explicit Progress(double load_s) : on_(isatty(STDERR_FILENO) != 0), load_s_(load_s) {}
@@ -145,7 +146,7 @@ class Progress {
   std::int64_t generated_ = 0;
 };
 
-/// The run: lines in, requests in work, answers out.
+/// Runs the batch: reads lines, submits requests, writes answers.
 class BatchRun {
  public:
   BatchRun(Runtime& runtime, const SamplingFlags& flags, LineReader input, BatchOutput output)
@@ -154,13 +155,14 @@ class BatchRun {
         input_(std::move(input)),
         output_(std::move(output)),
         progress_(runtime.load_s()),
-        // As many again wait in the engine, so that the place of one that ends is taken at once.
+        // As many requests again wait in the engine, so that a finished sequence is replaced at
+        // once.
         tasks_(2 * static_cast<std::size_t>(runtime.options().sequences_max)) {
     for (std::size_t i = tasks_.size(); i > 0; --i) free_.push_back(i - 1);
   }
 
-  /// Errors: io_error, unavailable, cancelled: an error of a line is an answer to that line.
-  /// invalid_argument: no line has any other.
+  /// Errors: io_error, unavailable, cancelled; invalid_argument if every line was refused. The
+  /// error of one line is written as its answer.
   Status run() {
     Status status = work();
     progress_.finish(totals_);
@@ -191,7 +193,7 @@ class BatchRun {
       if (interrupted.load())
         return make_error(ErrorCode::cancelled,
                           "interrupted; run the same command again to resume");
-      // A pipe may bring a line at any time.
+      // Short waits while lines are expected: a pipe may have one at any time.
       const bool idle = free_.size() == tasks_.size();
       if (idle && at_end_) break;
       ready_->take(ready, std::chrono::milliseconds(at_end_ || free_.empty() ? 100
@@ -228,7 +230,7 @@ class BatchRun {
     if (output_.refused(input_.number(), read.id)) {
       ++totals_.skipped;
       ++totals_.skipped_refused;
-      // A line that was refused as another's double has not used up the id, nor has it now.
+      // If an earlier run refused the line as a duplicate, the id still belongs to the other line.
       return {};
     }
     if (known && !seen_.insert(hash).second)
@@ -252,7 +254,7 @@ class BatchRun {
     }
     free_.pop_back();
     task.stream = std::move(stream).value();
-    // What came before the stream was known here has told of itself in vain.
+    // Events that arrived before the task had its stream were not noticed: look now.
     ready_->add(index);
     return {};
   }
@@ -274,7 +276,7 @@ class BatchRun {
       totals_.cached_tokens += summary.usage.cached_tokens;
       KOHO_TRY(output_.write(task.answer->line(summary)));
     } else {
-      // What has to do with the machine and not with the line is not answered: the next run may.
+      // An error of the machine, not of the line, ends the run; the next run repeats the line.
       if (runtime_.engine().statistics().broken) return summary.error;
       ++totals_.refused;
       KOHO_TRY(output_.write(error_line(task.answer->id(), task.line, summary.error)));
@@ -296,7 +298,7 @@ class BatchRun {
   BatchOutput output_;
   Progress progress_;
   Totals totals_;
-  // The engine's thread may hold it longer than this lives.
+  // Shared: the engine's thread may use it after this object has gone.
   std::shared_ptr<ReadyList> ready_ = std::make_shared<ReadyList>();
   std::vector<Task> tasks_;
   std::vector<std::size_t> free_;  // indices

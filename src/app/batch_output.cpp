@@ -29,7 +29,7 @@ Result<BatchOutput> BatchOutput::open(const std::string& path, const Options& op
   if (path == "-") return BatchOutput(STDOUT_FILENO, "standard output");
   constexpr mode_t kMode = 0666;  // less the umask
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, kMode);
-  // What can only be written (a device, a pipe) has no earlier run.
+  // A pipe or device has no answers of an earlier run.
   const int write_only =
       fd < 0 && errno == EACCES ? ::open(path.c_str(), O_WRONLY | O_CLOEXEC) : -1;
   BatchOutput output(fd >= 0 ? fd : write_only, path);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program `koho`: one table of commands. Exit codes: 0, or the error code's (base/error.cpp); 2
-// for wrong usage.
+// The program `koho`: the table of commands. Exit codes: 0, that of the error (base/error.cpp), or
+// 2 for wrong usage.
 #include <cstdio>
 #include <exception>
 #include <string_view>

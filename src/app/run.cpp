@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `koho run`: one answer, or a chat on the terminal.
+// `koho run`: answers one prompt, or chats on the terminal.
 #include <atomic>
 #include <csignal>
 #include <cstdio>
@@ -41,18 +41,18 @@ struct RunOptions {
   ConstraintFlags constraint;
 };
 
-constexpr int kExitInterrupted = 130;                          // as a shell has it: 128 + SIGINT
-constexpr int kLookMs = 50;                                    // how often Ctrl-C is looked for
+constexpr int kExitInterrupted = 130;                          // as shells report it: 128 + SIGINT
+constexpr int kLookMs = 50;                                    // interval of checks for Ctrl-C
 constexpr std::size_t kLineBytesMax = std::size_t{16} << 20U;  // typed or pasted
 
-// Set by Ctrl-C; process-wide because signals are.
+// Set by Ctrl-C; global because signal handlers are.
 std::atomic<bool> interrupted{false};
 
 extern "C" void on_interrupt(int /*signal*/) {
   interrupted.store(true);
 }
 
-/// Ctrl-C ends the running answer instead of the program while this lives.
+/// While this object exists, Ctrl-C stops the running answer instead of the program.
 class InterruptGuard {
  public:
   InterruptGuard() {
@@ -83,7 +83,7 @@ chat::Message message(const std::string& role, const std::string& content) {
   return made;
 }
 
-/// An answer, whole.
+/// A complete answer.
 struct Answer {
   std::vector<std::int32_t> ids;  // a stop token included
   std::string text;               // without stop token, stop string and special tokens
@@ -146,7 +146,7 @@ Result<Answer> answer(Runtime& runtime,
   return answer;
 }
 
-/// One sequence at a time, in a context as large as is needed.
+/// Runtime options for one sequence at a time.
 Result<std::unique_ptr<Runtime>> open(const RunOptions& options,
                                       LoadedModel model,
                                       std::optional<LoadedText> text,
@@ -158,7 +158,7 @@ Result<std::unique_ptr<Runtime>> open(const RunOptions& options,
   runtime.sequences_max = 1;
   runtime.grammars.compile_us_max = kCompileUsMax;
   runtime.context_max = static_cast<std::int32_t>(context);
-  // The pages of the last answer stay beside those of the next.
+  // The previous answer's pages stay in the prefix cache while the next one runs.
   runtime.kv_pages = static_cast<std::int32_t>(2 * ceil_div(context, kPageTokens));
   return Runtime::start(std::move(model), std::move(text), runtime);
 }
@@ -209,7 +209,7 @@ std::string json_line(std::span<const std::int32_t> prompt, const Answer& answer
 }
 
 void print_rates(const Answer& answer, double load_s) {
-  // The first token is the prefill's: one alone has no rate.
+  // The prefill samples the first token, so a single token has no decode rate.
   const std::string rate =
       answer.ids.size() > 1 ? fmt::format(" at {:.1f} tok/s", answer.decode_tokens_per_s()) : "";
   std::fprintf(stderr,
@@ -226,7 +226,7 @@ void print_piece(std::string_view piece, bool terminal) {
   std::fflush(stdout);
 }
 
-/// What was printed has arrived; a full disk shows only here.
+/// Flushes standard output; a full disk is noticed only here.
 Status finish_output() {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return {};
   return make_error(ErrorCode::io_error, "standard output could not be written");
@@ -269,7 +269,7 @@ Result<int> answer_once(const RunOptions& options,
   return said.finish_reason == "abort" ? kExitInterrupted : 0;
 }
 
-/// What is typed next; nothing at the end of the input. Ctrl-C gives up the line.
+/// The next typed line; nothing at the end of the input. Ctrl-C discards the line.
 Result<std::optional<std::string>> ask(LineReader& keyboard) {
   while (true) {
     interrupted.store(false);

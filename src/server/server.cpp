@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The listener, and the server's end.
+// The listener, the start and the end of the server.
 #include "server/server.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ using SystemError = boost::system::error_code;
 
 namespace {
 
-/// Nothing: plain HTTP.
+/// The TLS context of the settings; nothing for plain HTTP.
 Result<std::optional<TlsContext>> load_tls(const ServerSettings& settings) {
   if (settings.tls_cert.empty()) return std::optional<TlsContext>();
   const std::string& key = settings.tls_key.empty() ? settings.tls_cert : settings.tls_key;
@@ -31,7 +31,7 @@ Result<std::optional<TlsContext>> load_tls(const ServerSettings& settings) {
   return std::optional<TlsContext>(std::move(context));
 }
 
-/// Resolves and listens. Port 0: any that is free.
+/// Resolves `host` and listens. Port 0: any free port.
 Status open_listener(tcp::acceptor& acceptor, const std::string& host, std::uint16_t port) {
   SystemError error;
   asio::ip::address address =
@@ -125,7 +125,7 @@ class Server::Impl {
     wait_to_accept();
   }
 
-  /// No descriptors are left: some will be closed in a moment.
+  /// Out of file descriptors: accepts again a moment later, when some may have been closed.
   void pause_accepting() {
     log::warning("no file descriptors left for new connections: raise the limit (ulimit -n)");
     retry_.expires_after(std::chrono::milliseconds(100));
@@ -155,7 +155,7 @@ Server::Server(std::unique_ptr<Core> core)
 
 Server::~Server() {
   impl_.reset();
-  // The engine's thread may hold a connection for a moment while it wakes it.
+  // The engine's thread may still hold a connection that it is waking.
   while (core_->counters().connections_live.load() > 0) std::this_thread::yield();
 }
 

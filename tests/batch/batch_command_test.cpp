@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command `koho batch` from outside: what a script sees.
+// `koho batch` as a process: output, errors, exit codes, resuming.
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>

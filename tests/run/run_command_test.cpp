@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The commands `koho run`, `koho logits` and `koho bench latency` from outside: what a script
-// sees.
+// `koho run`, `koho logits` and `koho bench latency` as processes: output, errors, exit codes.
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>

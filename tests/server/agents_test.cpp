@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// /v1/messages and /v1/responses as coding agents use them, the cache that serves them, its
-// explainer, the dashboard: clients.py's shapes without the official clients.
+// /v1/messages and /v1/responses as coding agents use them, exact replay, /debug/cache, the
+// dashboard: the requests of clients.py without the official clients.
 #include <algorithm>
 #include <string>
 #include <tuple>

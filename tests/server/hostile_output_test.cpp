@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The model as an adversary (rows 48 and 49 of bad input): biases make the embedded model say
-// tags, brackets and broken bytes. Whatever it says, clients get valid JSON, a finish reason, and
-// the same in a stream as in one piece.
+// The model as an adversary: biases make the embedded model generate tags, brackets and broken
+// bytes. Clients still get valid JSON, a finish reason, and the same text streamed and not
+// streamed.
 #include <string>
 #include <vector>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an operator and his tools see: health, models, metrics, keys.
+// Endpoints for operators: health, models, metrics, tokenize, keys.
 #include <fstream>
 #include <sstream>
 #include <string>
