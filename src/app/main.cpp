@@ -34,7 +34,7 @@ const std::vector<Command>& commands() {
 
 /// Prints one line on standard error for wrong usage.
 int refuse_usage(const std::string& message, const std::string& command) {
-  std::fprintf(stderr, "koho: error: %s (koho %s--help says more)\n", message.c_str(),
+  std::fprintf(stderr, "koho: error: %s (see koho %s--help)\n", message.c_str(),
                command.empty() ? "" : (command + " ").c_str());
   return error_code_info(ErrorCode::invalid_argument).exit_code;
 }

@@ -386,7 +386,7 @@ Runner add_run(CommandLine& command) {
       ->capture_default_str();
   command
       .add_option("--context", options->context,
-                  "Largest number of tokens of prompt and answer; 0 = what is needed")
+                  "Largest number of tokens of prompt and answer together; 0 = as needed")
       ->check(at_least(0));
   command.add_option("--device", options->device, "auto, cpu or cuda (one GPU)")
       ->capture_default_str();

@@ -219,7 +219,7 @@ std::vector<Route> make_routes() {
       {"GET", "/readyz", true, false, answer_readyz, nullptr, nullptr,
        "200 when ready, else 503 with a JSON body that names the step under way"},
       {"GET", "/livez", true, false, answer_livez, nullptr, nullptr,
-       "200 unless a restart is needed"},
+       "200 unless the engine has failed"},
       {"GET", "/ping", true, false, answer_ping, nullptr, nullptr, "as /health"},
       {"POST", "/ping", true, false, answer_ping, nullptr, nullptr, "as /health"},
       {"GET", "/metrics", true, false, answer_metrics, nullptr, nullptr, "Prometheus"},

@@ -47,8 +47,8 @@ class TlsSession {
 /// Certificate and key. Threads: any.
 class TlsContext {
  public:
-  /// PEM files: a certificate, with the chain behind it, and its key without a passphrase. TLS 1.2
-  /// and 1.3. Errors: invalid_argument, naming the file and what is wrong with it.
+  /// PEM files: a certificate followed by its chain, and its key without a passphrase. TLS 1.2 and
+  /// 1.3. Errors: invalid_argument with the file and the reason.
   static Result<TlsContext> load(const std::string& certificate, const std::string& key);
 
   std::unique_ptr<TlsSession> accept() const;

@@ -367,7 +367,7 @@ TEST_F(RunCommand, WrongFlagsNameTheHelpOfTheCommandBelow) {
   for (const std::string command : {"bench", "bench latency", "bench ops", "run"}) {
     const Ran ran = koho(command + " --bogus");
     EXPECT_EQ(ran.exit_code, 2);
-    EXPECT_NE(ran.errors.find("(koho " + command + " --help says more)"), std::string::npos)
+    EXPECT_NE(ran.errors.find("(see koho " + command + " --help)"), std::string::npos)
         << ran.errors;
   }
 }

@@ -36,13 +36,13 @@ std::vector<std::string> event_types(const Reply& reply) {
   std::vector<std::string> types;
   for (const std::string& event : reply.events()) {
     const std::string type = text_at(*chat::parse_json(event), "type");
-    // A run of deltas is one: how many there are is the tokens' affair.
+    // Consecutive deltas count as one: their number depends on the tokens.
     if (types.empty() || types.back() != type) types.push_back(type);
   }
   return types;
 }
 
-/// As Claude Code asks: a header that changes with every turn, a long system prompt, tools.
+/// A request like Claude Code's: a header that changes every turn, a long system prompt, tools.
 std::string agent_body(const std::string& messages, int turn, bool stream) {
   std::string prompt;
   for (int i = 0; i < 10; ++i) prompt += "You help with questions. Answer briefly. Use the tools. ";
@@ -68,7 +68,7 @@ TEST(Messages, KeepsAnAgentsSessionInTheCache) {
     if (turn > 0) {
       EXPECT_GE(cached, 64 * ((before - 1) / 64)) << "turn " << turn;
     }
-    // The prompt and all of the answer but its end token begin the next prompt.
+    // The next prompt begins with the prompt and the answer without its end token.
     before = total + number_at(json, "usage.output_tokens") - 1;
     const Json& content = *json.find("content");
     messages += R"(,{"role":"assistant","content":)" + chat::dump_json(content) + "}";
@@ -261,7 +261,7 @@ TEST(Messages, RefusesInAnthropicsForm) {
   const Reply good = ask("/v1/messages", R"({"model":"claude-x","max_tokens":1,)" + hello + "}");
   EXPECT_EQ(good.status, 200);
   EXPECT_EQ(good.fields.at("request-id"), good.fields.at("x-request-id"));
-  // Those of HTTP, too.
+  // Errors of HTTP, too.
   const std::uint16_t port = shared_server().port();
   Client large(port);
   large.send(
@@ -368,7 +368,7 @@ TEST(Responses, EndsBehindOneCallWhenTheyMayNotBeParallel) {
 }
 
 TEST(Responses, KeepsToAStrictTool) {
-  // At temperature 2 the model would write anything; strict arguments stay what the schema says.
+  // At temperature 2 the model writes anything, but strict arguments follow the schema.
   int calls = 0;
   for (int seed = 1; seed <= 4; ++seed) {
     const Reply reply = ask(

@@ -72,7 +72,7 @@ TEST(BadInput, ChecksLogitBias) {
   std::string most = R"("logit_bias":{"0":0.5)";
   for (int i = 1; i < 1024; ++i) most += ",\"" + std::to_string(i) + "\":0.5";
   accept_both(most + "}");
-  // More keys than any object may have: refused before fields have names.
+  // More keys than an object may have: the JSON parser refuses it, without a field.
   std::string many = R"({"model":"tiny","logit_bias":{)";
   for (int i = 0; i < 100'000; ++i) many += (i == 0 ? "\"" : ",\"") + std::to_string(i) + "\":1";
   for (const Api api : kBoth) refuse_body(api, many + "}}", 400, "", "invalid_json");
@@ -126,7 +126,7 @@ TEST(BadInput, ChecksTools) {
 }
 
 TEST(BadInput, ReadsToolMessagesWithoutCalls) {
-  // Clients cut histories: a result whose call is gone is still a result.
+  // Clients shorten histories: a result without its call is still accepted.
   const Reply reply =
       post(shared_server().port(), path_of(Api::chat),
            body_with(Api::chat, R"("messages":[{"role":"user","content":"a"},)"
@@ -167,9 +167,9 @@ TEST(BadInput, RefusesHostileSchemas) {
         R"({"type":"integer","minimum":5,"maximum":4})", R"({"type":"string","enum":[1,2]})",
         R"({"properties":{},"required":["a"],"additionalProperties":false})"})
     refused(text, "unsatisfiable_schema");
-  // What others choke on by backtracking or by unfolding is no work for an automaton that counts.
+  // Patterns on which backtracking engines hang are cheap for an automaton with counters.
   accept_both(schema(R"({"type":"string","pattern":"^(a+)+$"})"));
-  // Whether counting a billion fits into the time is the machine's affair.
+  // Whether counting to a billion fits into the time limit depends on the machine.
   for (const Api api : kBoth) {
     const Reply reply = post(
         shared_server().port(), path_of(api),
@@ -178,7 +178,7 @@ TEST(BadInput, RefusesHostileSchemas) {
         << reply.body;
     expect_alive(api);
   }
-  // 30,000 levels: the body is refused before fields have names, a schema in a string with its own.
+  // 30,000 levels: the JSON parser refuses the body; a schema in a string is refused as its field.
   std::string deep;
   for (int i = 0; i < 30'000; ++i) deep += R"({"type":"array","items":)";
   deep += "{}" + std::string(30'000, '}');
@@ -223,7 +223,7 @@ TEST(BadInput, RefusesUnsupportedFields) {
   refuse_both(R"("prompt_embeds":"AAAA")", "prompt_embeds", "unsupported_parameter");
   refuse_both(R"("suffix":"x")", "suffix", "unsupported_parameter");
   refuse_both(R"("length_penalty":1.5)", "length_penalty", "unsupported_parameter");
-  // Values that ask for nothing.
+  // Values without effect.
   accept_both(
       R"("suffix":"","length_penalty":1.0,"typical_p":1,"documents":[],"use_beam_search":false)");
 }

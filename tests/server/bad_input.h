@@ -23,7 +23,7 @@ inline const char* path_of(Api api) {
   return api == Api::chat ? "/v1/chat/completions" : "/v1/completions";
 }
 
-/// A good body with `members` ("\"n\":0") added, in place of members of the same name.
+/// A valid body with `members` ("\"n\":0") added or replaced.
 inline std::string body_with(Api api, const std::string& members) {
   const Json extra = *chat::parse_json("{" + members + "}");
   Json body = *chat::parse_json(
@@ -53,13 +53,13 @@ inline void expect_error(const Reply& reply,
   EXPECT_NE(text_at(json, "error.type").find("_error"), std::string::npos);
   EXPECT_EQ(text_at(json, "error.param"), param.empty() ? "null" : param);
   EXPECT_EQ(text_at(json, "error.code"), code.empty() ? "null" : code);
-  // Every code is one that the documentation tells.
+  // The documentation has every code.
   static const std::string documentation =
       *read_file(std::string(KOHO_SOURCE_DIR) + "/docs/server.md", 1U << 20U);
   EXPECT_TRUE(code.empty() || documentation.find('`' + code + '`') != std::string::npos) << code;
 }
 
-/// A whole body.
+/// Sends `body` and expects this error.
 inline void refuse_body(Api api,
                         const std::string& body,
                         int status,
@@ -69,7 +69,7 @@ inline void refuse_body(Api api,
   expect_alive(api);
 }
 
-/// A good body but for these members.
+/// Sends a valid body with these members and expects this error.
 inline void refuse(Api api,
                    const std::string& members,
                    int status,

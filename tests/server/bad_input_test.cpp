@@ -54,7 +54,7 @@ TEST(BadInput, RefusesTextThatIsNotUnicode) {
     refuse_body(api, R"({"model":"tiny","stop":["a","\ud800"]})", 400, "stop[1]",
                 "invalid_encoding");
   }
-  // A zero byte in a text is a character like another.
+  // U+0000 in a text is an ordinary character.
   accept_both(R"("user":"a\u0000b")");
 }
 
@@ -103,7 +103,7 @@ TEST(BadInput, RefusesUnknownMethodsAndPaths) {
     client.send(std::string(method) + " /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n");
     EXPECT_EQ(client.read_reply()->status, 405) << method;
   }
-  // Ranges and upgrades are ignored.
+  // Range and Upgrade headers are ignored.
   EXPECT_EQ(get(port, "/v1/models", "Range: bytes=0-3\r\n").status, 200);
   EXPECT_EQ(get(port, "/v1/models", "Connection: Upgrade\r\nUpgrade: websocket\r\n").status, 200);
   for (const Api api : kBoth) expect_alive(api);
@@ -258,7 +258,7 @@ TEST(BadInput, AnswersWhileTheModelLoads) {
   EXPECT_TRUE(at(get(server->port(), "/readyz").json(), "progress").is_null());
   progress.expect(8'000'000'000);
   EXPECT_TRUE(at(get(server->port(), "/readyz").json(), "seconds_left").is_null());
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the way of 2 GB
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // as long as loading 2 GB
   progress.arrived(2'000'000'000);
   for (const Api api : kBoth) {
     const Reply reply = post(server->port(), path_of(api), body_with(api, ""));
@@ -290,7 +290,7 @@ TEST(BadInput, EndsARequestAtItsTimeout) {
     const Reply stream = post(
         shared_server().port(), path_of(api),
         body_with(api, R"("timeout":0.000001,"max_tokens":500,"ignore_eos":true,"stream":true)"));
-    // Before the first byte a status, after it an event.
+    // Before the first byte the error is a status, after it an event.
     if (stream.status == 200) {
       const std::vector<std::string> events = stream.events();
       ASSERT_GE(events.size(), 2U);
@@ -337,7 +337,7 @@ TEST(BadInput, ReadsNumbersInEveryNotation) {
     refuse_both(R"("top_k":)" + std::string(value), "top_k");
   refuse_both("\"seed\":" + std::string(200, '9'), "seed");
   refuse_both("\"temperature\":" + std::string(200, '9'), "temperature");
-  // Beyond what a double holds a number is refused before fields have names.
+  // A number beyond the range of double is refused by the JSON parser, without a field.
   for (const Api api : kBoth)
     for (const std::size_t digits : {400U, 5000U})
       refuse_body(api, R"({"model":"tiny","seed":)" + std::string(digits, '9') + "}", 400, "",

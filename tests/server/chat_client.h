@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests to /v1/chat/completions, and a stream put together again as a client does.
+// Sends requests to /v1/chat/completions and assembles a stream as a client does.
 #pragma once
 
 #include <map>
@@ -34,7 +34,7 @@ inline Reply ask(const std::string& question, const std::string& more = "") {
   return post(shared_server().port(), kChatPath, body(question, more));
 }
 
-/// A stream put together again as a client does.
+/// An assembled stream.
 struct Joined {
   std::string content;
   std::string reasoning;

@@ -87,7 +87,7 @@ TEST(Chat, SendsReasoningInOneChunkIfStreamReasoningIsFalse) {
   for (const std::string& piece : many) all += piece;
   EXPECT_EQ(pieces(R"(,"stream_reasoning":true)"), many);
   EXPECT_EQ(pieces(R"(,"stream_reasoning":false)"), std::vector<std::string>{all});
-  // Also of an answer that is nothing else.
+  // Also for an answer of reasoning only.
   EXPECT_EQ(pieces(R"(,"stream_reasoning":false,"max_tokens":3)").size(), 1U);
   EXPECT_EQ(ask("hi", R"("stream_reasoning":"no")").status, 400);
 }
@@ -100,7 +100,7 @@ TEST(Chat, EndsReasoningWhenItsBudgetIsSpent) {
   };
   const int all = reasoning_tokens("");
   ASSERT_GT(all, 4);
-  // The budget's tokens, and the one that ends them.
+  // The budget's tokens and </think>.
   EXPECT_EQ(reasoning_tokens(R"("thinking_token_budget":3)"), 4);
   EXPECT_EQ(reasoning_tokens(R"("thinking_token_budget":0)"), 1);
   EXPECT_EQ(reasoning_tokens(R"("thinking_token_budget":10000)"), all);
@@ -151,7 +151,7 @@ TEST(Chat, CountsReasoningTokensAsTheyCome) {
   EXPECT_EQ(counts.front(), 0);
   EXPECT_GT(counts.back(), 4);
   EXPECT_TRUE(std::ranges::is_sorted(counts));
-  // The last chunk of a choice, before the one of the engine's own usage.
+  // The last chunk of a choice, before the chunk with the final usage.
   EXPECT_EQ(counts[counts.size() - 2], counts.back());
 }
 
@@ -180,7 +180,7 @@ TEST(Chat, StopsAtAStringAndSaysWhich) {
 }
 
 TEST(Chat, StopStringsDoNotHideTags) {
-  // The stop string is a beginning of the tag: the engine holds the tag back for a moment.
+  // The tag begins with the stop string, so the engine holds the tag back for a moment.
   const Json plain = ask("What is 23 times 7?").json();
   const Json stops = ask("What is 23 times 7?", R"("stop":["</think>never","ink>never"])").json();
   EXPECT_EQ(text_at(stops, "choices.0.message.content"),

@@ -89,7 +89,7 @@ TEST(Chat, EndsBehindOneCallWhenTheyMayNotBeParallel) {
       EXPECT_TRUE(joined.done);
     }
   }
-  // Who calls nothing says what he says.
+  // An answer without a call is free text.
   const std::string quiet = R"("enable_thinking":false,"tools":)" + std::string(kTools);
   EXPECT_EQ(text_at(ask("What is 37 + 48?", R"("parallel_tool_calls":false,)" + quiet).json(),
                     "choices.0.message.content"),
@@ -139,7 +139,7 @@ TEST(Chat, AnswersAsBenchmarkClientsAsk) {
   EXPECT_FALSE(joined.content.empty());
   EXPECT_EQ(joined.finish, "length");
   EXPECT_EQ(text_at(joined.usage, "completion_tokens"), "24");
-  // It takes a chunk with choices for a token and one without for the usage.
+  // It counts chunks with choices as tokens and reads usage from one without.
   const std::vector<std::string> events = reply.events();
   EXPECT_TRUE(at(*chat::parse_json(events.at(events.size() - 2)), "choices").items.empty());
 }
@@ -186,7 +186,7 @@ TEST(Chat, CallsAToolOrKeepsToASchema) {
     ASSERT_TRUE(parsed.ok()) << chat::dump_json(told);
     EXPECT_EQ(parsed->keys, std::vector<std::string>{"sum"});
   }
-  // Which of the two is at fault is told.
+  // The error names the field at fault.
   const std::string strict =
       R"("tools":[{"type":"function","function":{"name":"f","strict":true,"parameters":{"type":"object",)"
       R"("properties":{"a":{"type":"array","uniqueItems":true}}}}}],"response_format":{"type":"json_object"})";
@@ -227,7 +227,7 @@ TEST(Chat, OnlyAllowedToolsAreCalled) {
     for (const Json& call : calls.items)
       EXPECT_EQ(text_at(call, "function.name"), "web_search") << reply.body;
     EXPECT_EQ(reply.body.find("get_weather"), std::string::npos) << reply.body;
-    // As /v1/responses has it, without a level between.
+    // The flat form of /v1/responses.
     const Reply flat = post(
         shared_server().port(), "/v1/responses",
         std::string(R"({"model":"tiny","temperature":0,"max_output_tokens":100,"reasoning":)") +
@@ -246,13 +246,13 @@ TEST(Chat, OnlyAllowedToolsAreCalled) {
     }
     EXPECT_TRUE(called || std::string_view(mode) == "auto") << flat.body;
   }
-  // All of them: as without.
+  // All tools allowed: the same as without the field.
   const std::string both = R"([{"type":"function","function":{"name":"web_search"}},)"
                            R"({"type":"function","function":{"name":"get_weather"}}])";
   EXPECT_EQ(text_at(ask(question, allowed("auto", both)).json(),
                     "choices.0.message.tool_calls.0.function.name"),
             "get_weather");
-  // None that can be called.
+  // None of the tools.
   const std::string web = R"([{"type":"web_search"}])";
   EXPECT_TRUE(
       at(ask(question, allowed("auto", web)).json(), "choices.0.message.tool_calls").is_null());

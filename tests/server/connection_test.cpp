@@ -49,7 +49,7 @@ TEST(Connection, RefusesRequestsWhenTheQueueIsFull) {
   for (int i = 0; i < 2; ++i) {
     clients.push_back(std::make_unique<Client>(server.port()));
     ASSERT_TRUE(clients.back()->send(request_of(endless(R"(,"stream":true)"))));
-    // The second one waits: it shows in the engine's count.
+    // The engine counts the second one, which waits.
     ASSERT_TRUE(comes_true([&] { return server.serving().engine.statistics().requests_live > i; }));
   }
   for (const char* path : kBothPaths) {
@@ -101,7 +101,7 @@ TEST(Connection, ARequestHasTheIdItsClientGaveIt) {
     Client named(server.port());
     ASSERT_TRUE(named.send(request_of(endless(R"(,"stream":true,"request_id":"mine/1")"), path)));
     ASSERT_TRUE(named.read_until("cmpl-mine/1\""));
-    // The name is taken: a second one has a name of its own, which it tells.
+    // The id is in use: a second request gets another one and reports it.
     Client second(server.port());
     ASSERT_TRUE(second.send(request_of(endless(R"(,"stream":true,"rid":"mine/1")"), path)));
     ASSERT_TRUE(second.read_until("cmpl-mine/1-"));
@@ -123,7 +123,7 @@ TEST(Connection, ARequestHasTheIdItsClientGaveIt) {
     const std::string body =
         R"({"model":"tiny","prompt":"hi","messages":[{"role":"user","content":"hi"}],)"
         R"("max_tokens":2,"request_id":"body"})";
-    // The head wins over the body.
+    // The header overrides the body.
     const Reply both = post(server.port(), path, body, "X-Request-Id: head\r\n");
     EXPECT_EQ(both.fields.at("x-request-id"), "head");
     EXPECT_TRUE(text_at(both.json(), "id").ends_with("cmpl-head")) << both.body;
@@ -136,7 +136,7 @@ TEST(Connection, ARequestHasTheIdItsClientGaveIt) {
   }
 }
 
-/// Keeps the only thread of a server's pool busy until it is released.
+/// Blocks the only thread of a server's pool until release().
 class HeldPool {
  public:
   explicit HeldPool(WorkPool& pool) {
@@ -161,7 +161,7 @@ TEST(Connection, ARequestIsAbortedByTheNameInItsBodyBeforeItRuns) {
   };
   const std::string long_text(server.server().core().settings().inline_body_bytes, 'x');
   for (const auto& [fields, status] :
-       // Its body waits to be read; it is read, its grammar waits to be compiled.
+       // First case: the body waits to be parsed. Second: the grammar waits to be compiled.
        {std::pair{R"(,"user":"u","ignored":")" + long_text + '"', "pending"},
         std::pair{std::string(R"(,"structured_outputs":{"regex":"a+"})"), "aborted"}}) {
     SCOPED_TRACE(status);
@@ -178,7 +178,7 @@ TEST(Connection, ARequestIsAbortedByTheNameInItsBodyBeforeItRuns) {
     EXPECT_EQ(reply->fields.at("x-request-id"), "mine");
     EXPECT_TRUE(server.becomes_idle());
     EXPECT_EQ(abort("mine"), "404");
-    // Who comes later may have the name.
+    // A later request may use the id again.
     EXPECT_EQ(post(server.port(), kBothPaths[0],
                    R"({"model":"tiny","prompt":"hi","messages":[{"role":"user","content":"hi"}],)"
                    R"("max_tokens":1,"request_id":"mine"})")

@@ -18,7 +18,7 @@ inline constexpr const char* kCompletionsPath = "/v1/completions";
 
 inline constexpr const char* kBothPaths[] = {kCompletionsPath, "/v1/chat/completions"};
 
-/// Either API takes it: what the other one reads is an unknown field.
+/// A body for both APIs: the prompt of the other API is an unknown field.
 inline std::string endless(const std::string& more = "") {
   return R"({"model":"tiny","prompt":"Once upon a time","messages":[{"role":"user","content":"a"}],)"
          R"("max_tokens":2000,"ignore_eos":true)" +
@@ -40,7 +40,7 @@ inline void expect_alive(std::uint16_t port) {
               200);
 }
 
-/// Waits for it, far longer than anything takes.
+/// Waits up to a minute for `condition`.
 inline bool comes_true(const std::function<bool()>& condition) {
   for (int i = 0; i < 60'000; ++i) {
     if (condition()) return true;
@@ -49,7 +49,7 @@ inline bool comes_true(const std::function<bool()>& condition) {
   return false;
 }
 
-/// Sends bytes that are no good request: an answer of that status, and the connection's end.
+/// Sends a malformed request; expects an answer with that status and the end of the connection.
 inline void expect_refusal(const std::string& bytes, int status) {
   SCOPED_TRACE(bytes.substr(0, 120));
   Client client(shared_server().port());

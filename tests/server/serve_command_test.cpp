@@ -41,7 +41,7 @@ TEST(ServeCommand, ServesAndDrains) {
   EXPECT_EQ(reply->events().back(), "[DONE]");
   EXPECT_EQ(reply->body.find("error"), std::string::npos) << reply->body;
   EXPECT_EQ(process.wait(), 0) << process.output();
-  // One JSON line a request, without its text.
+  // The log has one JSON line per request, without its text.
   const std::string output = process.output();
   EXPECT_NE(output.find(R"("message":"request","request_id":)"), std::string::npos) << output;
   EXPECT_NE(output.find(R"("completion_tokens":100)"), std::string::npos) << output;
@@ -91,7 +91,7 @@ TEST(ServeCommand, LogsHowRequestsEnded) {
       post(port, "/v1/completions", R"({"model":"none","prompt":"a","request_id":"lost"})").status,
       404);
   expect("lost", {R"("status":404)", R"("param":"model")", R"("code":"model_not_found")"});
-  // Refused behind the encoding: the prompt's length is known.
+  // Refused after tokenisation: the log has the prompt's length.
   EXPECT_EQ(post(port, "/v1/completions",
                  R"({"model":"tiny","prompt":[5,6,7],"request_id":"long","max_tokens":2048})")
                 .status,
@@ -103,13 +103,13 @@ TEST(ServeCommand, LogsHowRequestsEnded) {
                 .status,
             400);
   expect("grammar", {R"("code":"invalid_grammar")", R"("prompt_tokens":4,)"});
-  // Refused at the first of two prompts: the second was not encoded.
+  // Refused at the first of two prompts: the total length is unknown.
   EXPECT_EQ(post(port, "/v1/completions",
                  R"({"model":"tiny","prompt":[[5],[6,7]],"request_id":"two","max_tokens":2048})")
                 .status,
             400);
   expect("two", {R"("prompt_tokens":null,)"});
-  // One token has no pace.
+  // One token has no rate.
   EXPECT_EQ(post(port, "/v1/completions",
                  R"({"model":"tiny","prompt":"a","request_id":"one","max_tokens":1})")
                 .status,
@@ -138,7 +138,7 @@ TEST(ServeCommand, KeepsServingAtSighupAndSigusr1) {
   EXPECT_EQ(post(port, "/v1/completions", body).status, 200);
   process.signal(SIGTERM);
   EXPECT_EQ(process.wait(), 0) << process.output();
-  // The flight recorder tells of the first request's steps.
+  // SIGUSR1 logged the steps of the first request.
   EXPECT_NE(process.output().find("step"), std::string::npos) << process.output();
 }
 
@@ -164,13 +164,13 @@ TEST(ServeCommand, ReadsItsKeysAgainAtSighup) {
   EXPECT_EQ(status("old-key"), 200);
   EXPECT_EQ(status("new-key"), 401);
   write("both\n \t new-key \r\n");
-  EXPECT_EQ(status("new-key"), 401);  // not before it is asked for
+  EXPECT_EQ(status("new-key"), 401);  // not before SIGHUP
   reload("SIGHUP: 3 API keys from now on");
   EXPECT_EQ(status("new-key"), 200);
   EXPECT_EQ(status("both"), 200);
   EXPECT_EQ(status("given"), 200);
   EXPECT_EQ(status("old-key"), 401);
-  // A file that says nothing opens no door, and closes none.
+  // A file without keys changes nothing.
   write("# all gone\n");
   reload("SIGHUP: the API keys are unchanged: " + path + " has no API key");
   unlink(path.c_str());
@@ -180,7 +180,7 @@ TEST(ServeCommand, ReadsItsKeysAgainAtSighup) {
   EXPECT_EQ(process.output().find("new-key"), std::string::npos);
   process.signal(SIGTERM);
   EXPECT_EQ(process.wait(), 0) << process.output();
-  // Nor is it served without the key that was meant to be asked for.
+  // The server does not start without a key if the key file has none.
   write("\n");
   Process without(serving({"--api-key-file", path}));
   EXPECT_EQ(without.wait(), 2);
@@ -213,7 +213,7 @@ TEST(ServeCommand, TellsSystemdItsState) {
   process.signal(SIGTERM);
   wait_for("STOPPING=1", 1);
   EXPECT_EQ(process.wait(), 0) << process.output();
-  // The watchdog of another process is not fed.
+  // WATCHDOG_PID names another process: no messages.
   Process child(serving(), [] {
     setenv("NOTIFY_SOCKET", socket->path().c_str(), 1);
     setenv("WATCHDOG_USEC", "8000", 1);
@@ -239,7 +239,7 @@ TEST(ServeCommand, ASecondSignalEndsItAtOnce) {
   while (get(port, "/readyz").status != 503) usleep(1000);
   process.signal(SIGTERM);
   const int code = process.wait();
-  // All 2000 tokens may have come first.
+  // The answer may have been complete before.
   EXPECT_TRUE(code == 128 + SIGTERM || code == 0) << code << process.output();
 }
 
@@ -298,7 +298,7 @@ TEST(ServeCommand, WaitsForDescriptorsWithoutSpinning) {
     const double after = process.cpu_s();
     EXPECT_GE(before, 0.0);
     EXPECT_LT(after - before, 0.25);  // a loop without a pause takes all of the half second
-    // Those that are connected are served.
+    // Connected clients are served.
     EXPECT_EQ(clients.front()->get("/livez")->status, 200);
   }
   EXPECT_EQ(get(port, "/livez").status, 200);
@@ -312,7 +312,7 @@ TEST(ServeCommand, AWallClockThatJumpsMovesNoTimer) {
                   [] { setenv("LD_PRELOAD", KOHO_WALL_CLOCK_JUMPS, 1); });
   const std::uint16_t port = process.ready_port();
   ASSERT_NE(port, 0) << process.output();
-  // It does jump: "created" is a day off, once to either side.
+  // The clock does jump: "created" is a day off.
   const std::string body =
       R"({"model":"tiny","prompt":"a","max_tokens":8,"ignore_eos":true,"timeout":60})";
   const auto created = [&] {
@@ -326,7 +326,7 @@ TEST(ServeCommand, AWallClockThatJumpsMovesNoTimer) {
     EXPECT_GT(off, 80'000);
     EXPECT_LT(off, 90'000);
   }
-  // An idle connection stays, a stream runs to its end, a deadline comes when it is due.
+  // An idle connection stays open, a stream completes, a timeout is on time.
   Client idle(port);
   EXPECT_EQ(idle.get("/livez")->status, 200);
   Client streaming(port);

@@ -42,21 +42,23 @@ TEST(ServeCommand, SaysWhatIsWrongWithItsFlags) {
 TEST(ServeCommand, ACheckRefusesWhatTheStartRefuses) {
   Process version(std::vector<std::string>{"--version"});
   version.wait();
-  std::vector<std::vector<std::string>> wrong{{"--max-model-len", "9999999"},
-                                              {"--tensor-parallel-size", "3"},
-                                              {"--chat-template", "foo"},
-                                              {"--host", "999.1.1.1"},
-                                              {"--host", "192.0.2.1"},  // of no machine
-                                              {"--tls-cert", "/nowhere/cert.pem"},
-                                              {"--kv-cache-memory", "1K"},
-                                              {"--gpu-memory-utilization", "0.000001"},
-                                              {"--load-format=dummy", "--max-model-len=9999999"},
-                                              {"--model", "/nowhere/model"}};
+  std::vector<std::vector<std::string>> wrong{
+      {"--max-model-len", "9999999"},
+      {"--tensor-parallel-size", "3"},
+      {"--chat-template", "foo"},
+      {"--host", "999.1.1.1"},
+      {"--host", "192.0.2.1"},  // not an address of this machine
+      {"--tls-cert", "/nowhere/cert.pem"},
+      {"--kv-cache-memory", "1K"},
+      {"--gpu-memory-utilization", "0.000001"},
+      {"--load-format=dummy", "--max-model-len=9999999"},
+      {"--model", "/nowhere/model"}};
   if (version.output().find("without CUDA") != std::string::npos) {
     wrong.push_back({"--device", "cuda"});
     wrong.push_back({"--device", "cuda", "--kv-pages", "64"});
   } else {
-    wrong.push_back({"--device", "cuda", "--tensor-parallel-size", "64"});  // GPUs of no machine
+    wrong.push_back(
+        {"--device", "cuda", "--tensor-parallel-size", "64"});  // more GPUs than any machine has
   }
   const auto run = [](const std::vector<std::string>& flags, bool check) {
     std::vector<std::string> arguments{"--model",   kTiny,       "--port",       "0",
@@ -79,7 +81,7 @@ TEST(ServeCommand, ACheckRefusesWhatTheStartRefuses) {
       EXPECT_EQ(checked[0], '4') << checked;
     }
   }
-  // What runs may be checked: its port is not asked for.
+  // --check of a running configuration: the port is not checked.
   Process server(serving());
   const std::uint16_t port = server.ready_port();
   ASSERT_NE(port, 0) << server.output();
@@ -233,7 +235,7 @@ TEST(ServeCommand, ReadsAConfigFileAndTheEnvironment) {
   EXPECT_NE(output.find("overload-status: 503\n"), std::string::npos) << output;
   EXPECT_NE(output.find("port: 2\n"), std::string::npos) << output;
   EXPECT_NE(output.find("  - one\n  - two\n"), std::string::npos) << output;
-  // What is printed can be read again.
+  // The printed options are a valid config file.
   std::ofstream(path) << output;
   Process again(std::vector<std::string>{"--config", path, "--print-config"});
   EXPECT_EQ(again.wait(), 0);

@@ -16,7 +16,7 @@ namespace koho::server {
 
 inline const std::string kTiny = std::string(KOHO_SOURCE_DIR) + "/models/tiny";
 
-/// A run of `koho serve`, its output in a file. `prepare` runs in the new process before it.
+/// A process of `koho serve` with its output in a file. `prepare` runs in the new process first.
 class Process {
  public:
   explicit Process(std::vector<std::string> arguments, void (*prepare)() = nullptr)
@@ -45,14 +45,14 @@ class Process {
   Process& operator=(const Process&) = delete;
 
   void signal(int number) { kill(process_, number); }
-  /// Seconds of processor time so far, all threads together.
+  /// CPU seconds of all threads so far.
   double cpu_s() const {
     clockid_t clock = 0;
     timespec time{};
     if (clock_getcpuclockid(process_, &clock) != 0 || clock_gettime(clock, &time) != 0) return -1.0;
     return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) / 1e9;
   }
-  /// Its exit code; minus the signal that ended it.
+  /// Waits for the end; returns the exit code, or minus the signal.
   int wait() {
     int status = 0;
     waitpid(process_, &status, 0);
@@ -70,7 +70,7 @@ class Process {
       at += bytes;
     }
   }
-  /// The port that "ready: … on 127.0.0.1:PORT" tells; 0 if the process ends before.
+  /// Waits for the log line "ready: … on 127.0.0.1:PORT"; 0 if the process ends before.
   std::uint16_t ready_port() {
     while (true) {
       const std::string text = output();
@@ -95,7 +95,7 @@ inline std::vector<std::string> serving(std::vector<std::string> more = {}) {
   return more;
 }
 
-/// The line of the log about the request with that name, once there is one.
+/// Waits for the log line of the request with that id.
 inline std::string line_of(Process& process, const std::string& name) {
   for (int i = 0; i < 30'000; ++i) {
     std::istringstream lines(process.output());
