@@ -119,9 +119,10 @@ Result<Answer> answer(Runtime& runtime,
   }
   const auto room = runtime.sizes().context_max - static_cast<std::int64_t>(prompt.size());
   if (room < 1)
-    return make_error(ErrorCode::invalid_argument,
-                      "the prompt has {} tokens; prompt and answer together may have {}",
-                      prompt.size(), runtime.sizes().context_max);
+    return make_error(
+        ErrorCode::invalid_argument,
+        "the prompt has {} tokens; the context has room for {} tokens of prompt and answer",
+        prompt.size(), runtime.sizes().context_max);
   request.max_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(request.max_tokens, room));
   KOHO_TRY_ASSIGN(const std::shared_ptr<OutputStream> stream,
                   runtime.engine().submit(std::move(request)));

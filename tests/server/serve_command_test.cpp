@@ -130,7 +130,7 @@ TEST(ServeCommand, KeepsServingAtSighupAndSigusr1) {
   ASSERT_NE(port, 0) << process.output();
   const std::string body = R"({"model":"tiny","prompt":"a","max_tokens":4,"ignore_eos":true})";
   EXPECT_EQ(post(port, "/v1/completions", body).status, 200);
-  for (const auto& [number, told] : {std::pair{SIGHUP, "SIGHUP: there is no --api-key-file"},
+  for (const auto& [number, told] : {std::pair{SIGHUP, "SIGHUP: no --api-key-file to read again"},
                                      std::pair{SIGUSR1, "pages free"}}) {
     process.signal(number);
     while (process.output().find(told) == std::string::npos) usleep(1000);
