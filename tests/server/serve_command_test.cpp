@@ -165,7 +165,7 @@ TEST(ServeCommand, ReadsItsKeysAgainAtSighup) {
   EXPECT_EQ(status("new-key"), 401);
   write("both\n \t new-key \r\n");
   EXPECT_EQ(status("new-key"), 401);  // not before SIGHUP
-  reload("SIGHUP: 3 API keys from now on");
+  reload("SIGHUP: 3 API keys are in use now");
   EXPECT_EQ(status("new-key"), 200);
   EXPECT_EQ(status("both"), 200);
   EXPECT_EQ(status("given"), 200);

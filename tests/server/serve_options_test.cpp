@@ -198,7 +198,8 @@ TEST(ServeCommand, TheKvCacheHasTheSizeOfItsFlag) {
   told({"--kv-cache-memory=20M", "--max-num-seqs=3"},
        {R"("num_gpu_blocks":16,)", R"("max_model_len":1024,)",
         "max_model_len 1024 tokens (the KV cache's limit); KV cache 16 pages"});
-  told({"--max-num-seqs=2"}, {R"("max_model_len":131072,)", "131072 tokens, all that the model"});
+  told({"--max-num-seqs=2"},
+       {R"("max_model_len":131072,)", "max_model_len 131072 tokens (the model's limit)"});
   told({"--max-num-seqs=20"}, {R"("max_model_len":131072,)", R"("num_gpu_blocks":2560,)"});
 }
 
