@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// config.json and generation_config.json on arbitrary text: what is accepted keeps every promise of
-// model/config.h, checked here a second time in 128 bits.
-// Input: the text; it is read as both.
+// config.json and generation_config.json of arbitrary text: an accepted config satisfies everything
+// that model/config.h promises, checked here again with 128-bit arithmetic. Input: the text, which
+// is parsed as both.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>

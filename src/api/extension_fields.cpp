@@ -12,11 +12,11 @@
 namespace koho::api {
 namespace {
 
-/// Of the fields that all chat completions have.
+/// Fields of chat completions that these APIs also take.
 constexpr std::array<std::string_view, 5> kOfChat{"thinking", "enable_thinking", "clear_thinking",
                                                   "chat_template_kwargs", "reasoning_effort"};
 
-/// Shared fields that ask for what those APIs' answers have no place for.
+/// Shared fields that these APIs do not take, because their answers have no member for the result.
 constexpr std::array<std::string_view, 4> kWithoutPlace{
     "return_token_ids", "return_tokens_as_token_ids", "timings", "stream_options"};
 
