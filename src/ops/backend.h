@@ -36,18 +36,18 @@
 
 namespace koho {
 
-/// Largest sizes a step may have; a backend sizes its scratch memory from it, once.
+/// The largest sizes that a step may have: a backend sizes its scratch memory by them, once. The
+/// last five are facts of the model on this rank; Glm4Moe::load fills them in.
 struct StepLimits {
   std::int64_t tokens_max = 0;
   std::int64_t sequences_max = 0;
   std::int64_t context_max = 0;  // tokens of one sequence
   std::int64_t logit_rows_max = 0;
-  std::int64_t vocabulary = 0;
-  // GLM-4.7's, on one rank, unless the model says otherwise.
-  std::int64_t experts_per_token = 8;  // that routers choose
-  std::int64_t query_heads = 96;       // of attention, on this rank
-  std::int64_t kv_heads = 8;
-  std::int64_t head_width = 128;
+  std::int64_t vocabulary = 0;         // V
+  std::int64_t experts_per_token = 0;  // A
+  std::int64_t query_heads = 0;        // Q
+  std::int64_t kv_heads = 0;           // K
+  std::int64_t head_width = 0;         // D
 };
 
 /// A cudaEvent, or its like: a point in the order of the work that was enqueued.
