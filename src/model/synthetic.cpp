@@ -56,7 +56,8 @@ class Describer final : public WeightSupplier {
       source.weight = tensor(row);
     } else {
       source.weight = add(row.name, DType::f8_e4m3, row.shape, kQuantizedFactor, 0.0F);
-      // An E4M3 value's deviation is kQuantizedFactor * kBellDeviation; scales differ by some tenths.
+      // An E4M3 value's deviation is kQuantizedFactor * kBellDeviation; scales differ by some
+      // tenths.
       const float scale = deviation(row) / (kQuantizedFactor * synthetic::kBellDeviation);
       source.scale =
           place(module + ".weight_scale", DType::f32, scale_shape(row.shape), 0.1F * scale, scale);
