@@ -249,8 +249,8 @@ Result<HostSyntheticWeights> HostSyntheticWeights::make(const ModelConfig& confi
 /// Two runs of addresses: first what is filled, then, from a page's boundary on, what is not.
 class DeviceSyntheticWeights::Layout final : public SyntheticAllocator {
  public:
-  Layout(std::byte* filled_at, std::byte* drawn_at)
-      : filled_next_(filled_at), synthetic_next_(drawn_at) {}
+  Layout(std::byte* filled_at, std::byte* synthetic_at)
+      : filled_next_(filled_at), synthetic_next_(synthetic_at) {}
 
   std::byte* place(const SyntheticTensor& tensor) override {
     const bool is_synthetic =
