@@ -1,7 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0 The forward pass of glm4_moe, in the order of docs/model.md:
-// embedding, then per layer attention and an MLP or MoE block, then the head. It knows no device,
-// no strides and no dtypes; it allocates nothing and never waits, so that a CUDA graph can capture
-// it.
+// SPDX-License-Identifier: Apache-2.0
+// The forward pass of glm4_moe, in the order of docs/model.md: embedding, then per layer attention
+// and an MLP or MoE block, then the head. It knows no device, no strides and no dtypes; it
+// allocates nothing and never waits, so that a CUDA graph can capture it.
 //
 // T tokens of the step, H hidden, R rows whose logits are wanted. `residual` is the residual
 // stream, `block_output` what the latest block adds to it, `x` the normed input of the next block.

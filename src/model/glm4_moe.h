@@ -1,7 +1,8 @@
-// SPDX-License-Identifier: Apache-2.0 The glm4_moe model on one rank: its placed weights, its
-// activations, its cache and the forward pass. There is one forward pass for every backend and any
-// number of ranks. docs/model.md tells the mathematics, model/sharding.h what a rank holds. It
-// refuses to schedule: which tokens a step has and which pages they use come with the batch.
+// SPDX-License-Identifier: Apache-2.0
+// The glm4_moe model on one rank: its placed weights, its activations, its cache and the forward
+// pass. There is one forward pass for every backend and any number of ranks. docs/model.md tells
+// the mathematics, model/sharding.h what a rank holds. It refuses to schedule: which tokens a step
+// has and which pages they use come with the batch.
 #pragma once
 
 #include <cstdint>

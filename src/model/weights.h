@@ -1,8 +1,8 @@
-// SPDX-License-Identifier: Apache-2.0 THE table of a glm4_moe model's tensors: name, shape and
-// dtypes of each, for any config, dense and MoE layers, the MTP layer. resolve_weights() meets it
-// with a checkpoint and gives every weight as a view; missing, extra and misshapen tensors are
-// errors. Each linear layer's own tensors decide how it is quantised, not config.json: layers of
-// one model may differ.
+// SPDX-License-Identifier: Apache-2.0
+// THE table of a glm4_moe model's tensors: name, shape and dtypes of each, for any config, dense
+// and MoE layers, the MTP layer. resolve_weights() meets it with a checkpoint and gives every
+// weight as a view; missing, extra and misshapen tensors are errors. Each linear layer's own
+// tensors decide how it is quantised, not config.json: layers of one model may differ.
 #pragma once
 
 #include <array>

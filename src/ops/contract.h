@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 Checks the tensors of an operator call against its contract
-// block in ops/backend.h. An error names the operator and the tensor, what the contract expects and
-// what the caller gave.
+// SPDX-License-Identifier: Apache-2.0
+// Checks the tensors of an operator call against its contract block in ops/backend.h. An error
+// names the operator and the tensor, what the contract expects and what the caller gave.
 #pragma once
 
 #include <initializer_list>

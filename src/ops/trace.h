@@ -1,7 +1,8 @@
-// SPDX-License-Identifier: Apache-2.0 Where a step's time goes: calls and host time by operator.
-// Off unless enabled. On CUDA an operator only enqueues, so its host time is the time to enqueue.
-// The device time of a class of operators comes from running that class alone (`select`) on the
-// arrays that a whole step left behind.
+// SPDX-License-Identifier: Apache-2.0
+// Where a step's time goes: calls and host time by operator. Off unless enabled. On CUDA an
+// operator only enqueues, so its host time is the time to enqueue. The device time of a class of
+// operators comes from running that class alone (`select`) on the arrays that a whole step left
+// behind.
 #pragma once
 
 #include <array>

@@ -1,7 +1,8 @@
-// SPDX-License-Identifier: Apache-2.0 Weights, before and after a backend has taken them. A
-// *source* is what the checkpoint holds: views into its mapping, or a rank's slice of one. A
-// *placed* weight is what a backend made of a source: the CPU reads the mapping in place, CUDA
-// repacks it into tiles on the device. Only the backend that placed a weight can read it.
+// SPDX-License-Identifier: Apache-2.0
+// Weights, before and after a backend has taken them. A *source* is what the checkpoint holds:
+// views into its mapping, or a rank's slice of one. A *placed* weight is what a backend made of a
+// source: the CPU reads the mapping in place, CUDA repacks it into tiles on the device. Only the
+// backend that placed a weight can read it.
 #pragma once
 
 #include <cstdint>
