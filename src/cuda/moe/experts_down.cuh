@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The second matrix of experts in decode, quantising their rows itself: of experts sliced thin,
-// with rows of up to 512 bytes, of which gemm_grouped_decode.cuh's items of one tile were too small for what
-// each of them costs; and of few whole experts for few tokens, where the kernel that quantised
-// between the two matrices stood for a larger part of the time. Two forms, as of gemm_grouped_decode.cuh: on
-// mma.sync (experts_down_portable.cu) and on wgmma.
+// with rows of up to 512 bytes, of which gemm_grouped_decode.cuh's items of one tile were too small
+// for what each of them costs; and of few whole experts for few tokens, where the kernel that
+// quantised between the two matrices stood for a larger part of the time. Two forms, as of
+// gemm_grouped_decode.cuh: on mma.sync (experts_down_portable.cu) and on wgmma.
 //
 //   grid     persistent; the tiles of all entries, one entry after the other, are cut into equal
 //            runs, a CTA each, so that a CTA meets few entries and ends with the others
@@ -154,7 +154,8 @@ __device__ __forceinline__ uint2 quantized_of(const float (&v)[8], const Divisor
   return make_uint2(pack_e4m3(q[0], q[1], q[2], q[3]), pack_e4m3(q[4], q[5], q[6], q[7]));
 }
 
-/// An entry's rows of bf16 become quantised values and scales; a warp a row, several rows under way at once.
+/// An entry's rows of bf16 become quantised values and scales; a warp a row, several rows under way
+/// at once.
 template <typename TileMma, int kTiles, bool kWide>
 __device__ __forceinline__ void quantize_entry(const Gemm& p,
                                                const ExpertTokenBlock& token_block,
@@ -286,7 +287,8 @@ constexpr int quantized_end(int width) {
 }
 
 /// `TileMma<kTiles>` holds a thread's sums of one tile and an entry, and says how the entry's
-/// quantised values lie: kColumnBytes a column of all tokens, eight columns of a row written by store().
+/// quantised values lie: kColumnBytes a column of all tokens, eight columns of a row written by
+/// store().
 template <template <int> class TileMma, int kTiles, bool kWide, int kResident>
 __global__ void __launch_bounds__(kThreads, kResident)
     experts_down_kernel(const __grid_constant__ Gemm p, int stage_count) {

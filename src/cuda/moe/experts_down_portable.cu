@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Experts' second matrix (experts_down.cuh) on mma.sync, for every GPU, with sums as
-// gemm_grouped_decode_portable.cu's. An entry's quantised values lie in shared memory as f16, which is exact: they are
-// widened once, not for each tile by each warp.
+// gemm_grouped_decode_portable.cu's. An entry's quantised values lie in shared memory as f16, which
+// is exact: they are widened once, not for each tile by each warp.
 #include "cuda/gemm/mma_tile.cuh"
 #include "cuda/moe/experts_down.cuh"
 

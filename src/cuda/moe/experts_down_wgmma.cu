@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Experts' second matrix (experts_down.cuh) on Hopper's wgmma, with sums as gemm_grouped_decode_sm90.cu's:
-// every 256 bytes of K by themselves, added in order.
+// Experts' second matrix (experts_down.cuh) on Hopper's wgmma, with sums as
+// gemm_grouped_decode_sm90.cu's: every 256 bytes of K by themselves, added in order.
 #include "cuda/device/wgmma.cuh"
 #include "cuda/gemm/gemm_sm90.h"
 #include "cuda/moe/experts_down.cuh"
