@@ -108,8 +108,8 @@ struct Kernels {
   /// x.
   void (*norm_row)(
       BFloat16* out, const BFloat16* x, const BFloat16* weight, std::int64_t n, float eps);
-  /// scale = max(max|x| / 448, least), or 1 if that is 0; quantized = e4m3(x / scale). NaN counts for
-  /// nothing in the maximum and becomes the code NaN. Returns the scale.
+  /// scale = max(max|x| / 448, least), or 1 if that is 0; quantized = e4m3(x / scale). NaN counts
+  /// for nothing in the maximum and becomes the code NaN. Returns the scale.
   float (*quantize_row)(Float8E4M3* quantized, const BFloat16* x, std::int64_t n, float least);
   /// out = bf16(bf16(silu(gate)) * up).
   void (*silu_mul_row)(BFloat16* out, const BFloat16* gate, const BFloat16* up, std::int64_t n);
