@@ -41,7 +41,8 @@ struct StepInput {
   std::span<const SamplingRow> sampling;  // [R], or empty: no sampling, logits only
   std::span<const LogitBias> biases;
   std::span<const std::uint32_t> masks;  // [M, ceil(V/32)], for enqueue()
-  // The worker applies these before the step. An index that appears twice has the same page.
+  // The worker applies these before the step. A page table's index may appear twice, with the same
+  // page; an output record's index may not.
   std::span<const std::int32_t> page_table_updates;     // [C, 2] page_table_index(), page
   std::span<const std::int32_t> output_record_updates;  // [C, 2] output_record_index(), word
   std::span<const std::int32_t> page_copies;            // [C, 2] from, to

@@ -271,8 +271,8 @@ struct EightColumns {
   }
 };
 
-/// A token's experts eight at a time: where their rows are is known before the kernel before has
-/// ended, and the rows are all under way at once.
+/// The combine of few tokens, eight of a token's experts at a time. The kernel finds their rows
+/// before it waits for its predecessor, then loads all of them at once.
 __global__ void __launch_bounds__(kCombineThreads) expert_combine_kernel(const ExpertCombine p) {
   constexpr int kVector = 8;
   constexpr int kSlots = 8;
@@ -351,7 +351,7 @@ __global__ void __launch_bounds__(kCombineThreads)
   const int column =
       (static_cast<int>(blockIdx.x) * kCombineThreads + static_cast<int>(threadIdx.x)) * kVector;
   // A lane's choice: slot lane % kManySlots of token lane / kManySlots.
-  // NOTE: the choice and the plan are older than the kernel before this one.
+  // NOTE: read before the wait: the routing and the permutation are older than the predecessor.
   const std::int64_t choice = (first + lane / kManySlots) * p.top_k + lane % kManySlots;
   const bool chosen = lane / kManySlots < tokens && lane % kManySlots < p.top_k;
   const int permuted_row = chosen ? p.permuted_row[choice] : -1;
@@ -432,18 +432,18 @@ std::int64_t expert_token_blocks_max(std::int64_t tokens, int top_k, int count, 
   return (tokens + block_tokens - 1) / block_tokens + tokens * top_k / block_tokens + count + 1;
 }
 
-cudaError_t launch_expert_permutation(const ExpertPermutation& plan, cudaStream_t stream) {
-  if (plan.count > kExpertsMax) return cudaErrorInvalidValue;
-  const std::int64_t pairs = plan.tokens * plan.top_k;
-  if (pairs <= kPairsPerThread * kPermutationThreadsFew && plan.count <= kPermutationThreadsFew)
+cudaError_t launch_expert_permutation(const ExpertPermutation& p, cudaStream_t stream) {
+  if (p.count > kExpertsMax) return cudaErrorInvalidValue;
+  const std::int64_t pairs = p.tokens * p.top_k;
+  if (pairs <= kPairsPerThread * kPermutationThreadsFew && p.count <= kPermutationThreadsFew)
     return launch_kernel(expert_permutation_kernel<kPermutationThreadsFew>,
-                         {dim3(1), dim3(kPermutationThreadsFew)}, stream, plan);
+                         {dim3(1), dim3(kPermutationThreadsFew)}, stream, p);
   if (pairs <= kPairsPerThread * kPermutationThreads)
     return launch_kernel(expert_permutation_kernel<kPermutationThreads>,
-                         {dim3(1), dim3(kPermutationThreads)}, stream, plan);
+                         {dim3(1), dim3(kPermutationThreads)}, stream, p);
   return launch_kernel(
       expert_permutation_cluster_kernel,
-      {dim3(kPermutationCluster), dim3(kPermutationThreads), 0, kPermutationCluster}, stream, plan);
+      {dim3(kPermutationCluster), dim3(kPermutationThreads), 0, kPermutationCluster}, stream, p);
 }
 
 cudaError_t launch_expert_gather(const ExpertGather& p, cudaStream_t stream) {

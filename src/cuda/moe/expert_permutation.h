@@ -39,7 +39,7 @@ constexpr int kExpertsMax = 1024;  // local experts at most
 
 /// Token blocks that `tokens` tokens need at most.
 std::int64_t expert_token_blocks_max(std::int64_t tokens, int top_k, int count, int block_tokens);
-cudaError_t launch_expert_permutation(const ExpertPermutation& plan, cudaStream_t stream);
+cudaError_t launch_expert_permutation(const ExpertPermutation& p, cudaStream_t stream);
 
 /// The permutation for experts that multiply every token (experts of mixed formats):
 /// permuted_row[t, a] = (id - first) * rows_each + t, or -1 where the expert is not local.
