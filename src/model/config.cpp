@@ -237,12 +237,12 @@ Status read_rope(JsonFields& fields, ModelConfig& config) {
                   number_in(dict, fields, "partial_rotary_factor", 1.0));
   config.rope_theta = *theta;
   config.partial_rotary_factor = factor.value_or(0.5);  // as vLLM and llama.cpp read GLM's files
-  const std::int64_t turned = config.rotary_dim();
-  if (turned < 2 || turned % 2 != 0)
+  const std::int64_t rotary = config.rotary_dim();
+  if (rotary < 2 || rotary % 2 != 0)
     return contradiction(
         "partial_rotary_factor {} of head_dim {} turns {} dims; expected an even number of at "
         "least 2",
-        config.partial_rotary_factor, config.head_dim, turned);
+        config.partial_rotary_factor, config.head_dim, rotary);
   return {};
 }
 

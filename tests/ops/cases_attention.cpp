@@ -10,6 +10,7 @@
 #include "ops/compare.h"
 #include "ops/device_array.h"
 #include "ops/reference.h"
+#include "support/step_limits.h"
 
 namespace koho::testing {
 namespace {
@@ -379,11 +380,12 @@ std::string run_attention(Backend& backend,
   const DeviceStep arrays(backend, step);
   const DeviceArray q_array(backend, q);
   const DeviceCache placed(backend, cache, quantized);
-  std::string faults = fault_of("reserve", backend.reserve({.tokens_max = tokens,
+  std::string faults =
+      fault_of("reserve", backend.reserve(with_glm47_facts({.tokens_max = tokens,
                                                             .sequences_max = arrays.batch.sequences,
                                                             .context_max = arrays.batch.context_max,
                                                             .logit_rows_max = 1,
-                                                            .vocabulary = 1}));
+                                                            .vocabulary = 1})));
   const std::int64_t row_width = heads.query_heads * heads.width;
   const ActivationNeeds needs = random_needs(random);
   const DeviceActivation out(backend, tokens, row_width, with_values(needs));
@@ -542,11 +544,12 @@ std::string run_longest(Backend& backend,
   const DeviceStep arrays(backend, step);
   const DeviceArray q_array(backend, q);
   const DeviceCache placed(backend, cache, quantized);
-  std::string faults = fault_of("reserve", backend.reserve({.tokens_max = tokens,
+  std::string faults =
+      fault_of("reserve", backend.reserve(with_glm47_facts({.tokens_max = tokens,
                                                             .sequences_max = 1,
                                                             .context_max = kContext,
                                                             .logit_rows_max = 1,
-                                                            .vocabulary = 1}));
+                                                            .vocabulary = 1})));
   const DeviceActivation out(backend, tokens, row_width, with_values(random_needs(random)));
   faults += fault_of("attention",
                      backend.attention(out.view(), q_array.view(), placed.kv, arrays.batch, heads));

@@ -13,6 +13,7 @@
 #include "ops/compare.h"
 #include "ops/device_array.h"
 #include "ops/reference.h"
+#include "support/step_limits.h"
 
 namespace koho::testing {
 namespace {
@@ -298,11 +299,12 @@ std::string run_experts(Backend& backend,
   }
   Result<Experts> placed = backend.place_experts(source);
   if (!placed.ok()) return fault_of("place_experts", std::move(placed).error());
-  std::string faults = fault_of("reserve", backend.reserve({.tokens_max = tokens,
+  std::string faults =
+      fault_of("reserve", backend.reserve(with_glm47_facts({.tokens_max = tokens,
                                                             .sequences_max = tokens,
                                                             .context_max = 1,
                                                             .logit_rows_max = 1,
-                                                            .vocabulary = 1}));
+                                                            .vocabulary = 1})));
 
   const RandomActivation x(
       random_values(random, DType::bf16, {tokens, hidden},

@@ -11,6 +11,7 @@
 #include "ops/compare.h"
 #include "ops/device_array.h"
 #include "ops/reference.h"
+#include "support/step_limits.h"
 
 namespace koho::testing {
 namespace {
@@ -24,11 +25,11 @@ WeightQuant random_quant(Random& random) {
 }
 
 StepLimits limits_for(std::int64_t tokens) {
-  return {.tokens_max = tokens,
-          .sequences_max = tokens,
-          .context_max = 1,
-          .logit_rows_max = tokens,
-          .vocabulary = 1};
+  return with_glm47_facts({.tokens_max = tokens,
+                           .sequences_max = tokens,
+                           .context_max = 1,
+                           .logit_rows_max = tokens,
+                           .vocabulary = 1});
 }
 
 /// What a sum may be off by, in parts of its magnitude.

@@ -14,6 +14,7 @@
 #include "ops/reference.h"
 #include "sampling/philox.h"
 #include "sampling/sampler.h"
+#include "support/step_limits.h"
 
 namespace koho::testing {
 namespace {
@@ -156,11 +157,12 @@ std::string run_sample(Backend& backend,
   const DeviceArray logprobs(backend, DType::f32, {rows});
   const DeviceArray top_ids(backend, DType::i32, {rows, kTopLogprobsMax});
   const DeviceArray top_logprobs(backend, DType::f32, {rows, kTopLogprobsMax});
-  std::string faults = fault_of("reserve", backend.reserve({.tokens_max = rows,
+  std::string faults =
+      fault_of("reserve", backend.reserve(with_glm47_facts({.tokens_max = rows,
                                                             .sequences_max = rows,
                                                             .context_max = 1,
                                                             .logit_rows_max = rows,
-                                                            .vocabulary = vocabulary}));
+                                                            .vocabulary = vocabulary})));
   faults += fault_of(
       "sample",
       backend.sample(

@@ -21,6 +21,7 @@
 #include "ops/op_cases.h"
 #include "ops/reference.h"
 #include "support/environment.h"
+#include "support/step_limits.h"
 
 namespace koho::testing {
 namespace {
@@ -311,11 +312,11 @@ void expect_bits_of_large_batch(CapturedBackend& backend,
   ASSERT_TRUE(placed.ok()) << placed.error().message;
   const std::int64_t tokens = layer.tokens;
   ASSERT_TRUE(backend
-                  .reserve({.tokens_max = tokens,
-                            .sequences_max = tokens,
-                            .context_max = 1,
-                            .logit_rows_max = 1,
-                            .vocabulary = 1})
+                  .reserve(with_glm47_facts({.tokens_max = tokens,
+                                             .sequences_max = tokens,
+                                             .context_max = 1,
+                                             .logit_rows_max = 1,
+                                             .vocabulary = 1}))
                   .ok());
   const RandomActivation x(
       random_values(random, DType::bf16, {tokens, layer.hidden}, Spread::normal));
@@ -397,11 +398,11 @@ TEST_F(CudaAttention, LongPromptsAreReproducible) {
   Backend& backend = *backend_;
   constexpr std::int64_t kRows = kTokens + kPadding;
   ASSERT_TRUE(backend
-                  .reserve({.tokens_max = kRows,
-                            .sequences_max = 2,
-                            .context_max = kContext,
-                            .logit_rows_max = 1,
-                            .vocabulary = 1})
+                  .reserve(with_glm47_facts({.tokens_max = kRows,
+                                             .sequences_max = 2,
+                                             .context_max = kContext,
+                                             .logit_rows_max = 1,
+                                             .vocabulary = 1}))
                   .ok());
   const auto integers = [&](const Shape& shape, std::int64_t first, std::int64_t step) {
     HostTensor tensor(DType::i32, shape);
@@ -473,11 +474,11 @@ TEST_F(CudaAttention, ADecodedRowIsBatchInvariantUnderEverySplitKv) {
   constexpr std::int64_t kSequencesMax = 300;
   Backend& backend = *backend_;
   ASSERT_TRUE(backend
-                  .reserve({.tokens_max = kSequencesMax,
-                            .sequences_max = kSequencesMax,
-                            .context_max = kContextMax,
-                            .logit_rows_max = 1,
-                            .vocabulary = 1})
+                  .reserve(with_glm47_facts({.tokens_max = kSequencesMax,
+                                             .sequences_max = kSequencesMax,
+                                             .context_max = kContextMax,
+                                             .logit_rows_max = 1,
+                                             .vocabulary = 1}))
                   .ok());
   SCOPED_TRACE("KOHO_OP_SEED=" + std::to_string(seed_));
   Random random(seed_);
@@ -572,11 +573,11 @@ TEST_F(CudaAttention, ADecodedRowSeesTheTokenStoredByThePreviousKernel) {
   constexpr std::int64_t kSequencesMax = 40;
   Backend& backend = *backend_;
   ASSERT_TRUE(backend
-                  .reserve({.tokens_max = kSequencesMax,
-                            .sequences_max = kSequencesMax,
-                            .context_max = kColumns * kPageTokens,
-                            .logit_rows_max = 1,
-                            .vocabulary = 1})
+                  .reserve(with_glm47_facts({.tokens_max = kSequencesMax,
+                                             .sequences_max = kSequencesMax,
+                                             .context_max = kColumns * kPageTokens,
+                                             .logit_rows_max = 1,
+                                             .vocabulary = 1}))
                   .ok());
   SCOPED_TRACE("KOHO_OP_SEED=" + std::to_string(seed_));
   Random random(seed_);
