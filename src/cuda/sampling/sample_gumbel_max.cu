@@ -13,7 +13,7 @@
 // The best of all tokens does not depend on how they are divided. Numbers: docs/kernels/README.md;
 // what was tried: docs/kernels/sampling.md.
 #include "cuda/device/launch.cuh"
-#include "cuda/sampling/sample.cuh"
+#include "cuda/sampling/sample_logits_processor.cuh"
 
 namespace koho::cuda {
 namespace {
@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(kSampleThreads, 2)
   const int each = part_tokens(p.tokens, parts);
   const int begin = min(rank * each, p.tokens);
   const LogitsProcessor processor = make_logits_processor(p, view, shared.biased, begin, each);
-  const SampleRow& row = view.row;
+  const SamplingRow& row = view.row;
   const Part part{view, processor, begin, min(begin + each, p.tokens),
                   p.vocabulary % 4 == 0 && reinterpret_cast<std::uintptr_t>(view.logits) % 16 == 0};
   Drawing drawing{row.seed, static_cast<std::uint64_t>(row.output_position), &shared.leading, {}};
@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(kSampleThreads, 2)
   cluster_wait();  // every CTA has begun
   if (threadIdx.x != 0) return;
   if (parts == 1) {
-    write_top_k(p, index, bad ? -1 : best.id, view);
+    write_sampled(p, index, bad ? -1 : best.id, view);
     return;
   }
   const std::uint32_t there = map_shared_rank(shared_address(&shared.results[rank]), 0);
@@ -230,7 +230,7 @@ __global__ void __launch_bounds__(kSampleThreads, 2)
     bad |= id == -2;
     if (id >= 0) all.offer(result.x, id);
   }
-  write_top_k(p, index, bad ? -1 : all.id, view);
+  write_sampled(p, index, bad ? -1 : all.id, view);
 }
 
 }  // namespace
@@ -248,16 +248,6 @@ cudaError_t launch_sample_gumbel_max(const Sample& p, cudaStream_t stream) {
                     sizeof(Shared)};
   shape.cluster = parts;
   return launch_kernel(sample_gumbel_max_kernel, shape, stream, p, parts);
-}
-
-cudaError_t launch_sample(const Sample& p, cudaStream_t stream) {
-  if (p.vocabulary > kSampleTokensMax) return cudaErrorInvalidValue;
-  cudaError_t status = launch_sample_gumbel_max(p, stream);
-  if (status != cudaSuccess) return status;
-  Sample rest = p;
-  rest.streamed = p.row_count >= kSampleStreamRows;
-  if (rest.streamed) status = launch_sample_threshold_stream(rest, stream);
-  return status != cudaSuccess ? status : launch_sample_threshold_cluster(rest, stream);
 }
 
 const void* kernel_of::sample_gumbel_max() {

@@ -15,7 +15,8 @@
 // A probability is known to 2^-14.8 of itself (sample.cuh); sums are of integers. Numbers:
 // docs/kernels/README.md; what was tried: docs/kernels/sampling.md.
 #include "cuda/device/launch.cuh"
-#include "cuda/sampling/sample.cuh"
+#include "cuda/sampling/sample_logits_processor.cuh"
+#include "cuda/sampling/sample_threshold.cuh"
 
 namespace koho::cuda {
 namespace {
@@ -158,7 +159,8 @@ __device__ float threshold_of_bits(
 }
 
 /// The largest value v such that the weight of all values >= v reaches target_of(the weight of
-/// all); kMaskedLogit if it does not. Values below `threshold` are cut already. All threads of the cluster.
+/// all); kMaskedLogit if it does not. Values below `threshold` are cut already. All threads of the
+/// cluster.
 template <typename Target>
 __device__ float select_threshold(
     Shared& shared, const Binning& binning, int count, float threshold, const Target& target_of) {
@@ -261,7 +263,7 @@ __device__ void write_logprobs(const Sample& p,
   if (writes && p.logprobs != nullptr)
     p.logprobs[index] = static_cast<float>(static_cast<double>(view.logits[chosen]) - log_sum);
   if (p.top_ids == nullptr) return;
-  const int wanted = min(view.row.logprobs, min(kSampleTopMax, p.tokens));
+  const int wanted = min(view.row.logprobs, min(kTopLogprobsMax, p.tokens));
   Best last;  // the one before
   last.score = INFINITY;
   for (int i = 0; i < wanted; ++i) {
@@ -273,8 +275,8 @@ __device__ void write_logprobs(const Sample& p,
     }
     best = cluster_best(shared, turn, best);
     if (writes) {
-      p.top_ids[index * kSampleTopMax + i] = best.id;
-      p.top_logprobs[index * kSampleTopMax + i] =
+      p.top_ids[index * kTopLogprobsMax + i] = best.id;
+      p.top_logprobs[index * kTopLogprobsMax + i] =
           static_cast<float>(static_cast<double>(best.score) - log_sum);
     }
     last = best;
@@ -316,7 +318,7 @@ __device__ __forceinline__ void draw_part(
 /// One row. All threads of the cluster.
 __device__ void sample_row(
     const Sample& p, Shared& shared, int& turn, const RowView& view, std::int64_t index) {
-  const SampleRow& row = view.row;
+  const SamplingRow& row = view.row;
   const int each = part_tokens(p.tokens, kCluster);
   const int first = min(static_cast<int>(cluster_rank()) * each, p.tokens);
   const int count = min(each, p.tokens - first);
@@ -354,7 +356,7 @@ __device__ void sample_row(
     bad |= other.y != 0.0F;
   });
   if (bad || largest == kMaskedLogit) {
-    if (writes) write_top_k(p, index, -1, view);
+    if (writes) write_sampled(p, index, -1, view);
     return;
   }
 
@@ -388,7 +390,7 @@ __device__ void sample_row(
     }
   }
   const Best best = cluster_best(shared, turn, drawing.best);
-  if (writes) write_top_k(p, index, best.id, view);
+  if (writes) write_sampled(p, index, best.id, view);
   if (best.id >= 0 && row.logprobs >= 0 && (p.logprobs != nullptr || p.top_ids != nullptr))
     write_logprobs(p, shared, turn, view, index, first, count, best.id);
 }
@@ -397,8 +399,8 @@ __global__ void __launch_bounds__(kSampleThreads, 2)
     sample_threshold_cluster_kernel(const __grid_constant__ Sample p) {
   extern __shared__ __align__(16) std::uint8_t shared_bytes[];
   Shared& shared = *reinterpret_cast<Shared*>(shared_bytes);
-  // NOTE: no wait here unless rows were streamed. The kernel before this one (sample_gumbel_max.cu) has
-  // other rows and waited for the logits itself.
+  // NOTE: no wait here unless rows were streamed. The kernel before this one (sample_gumbel_max.cu)
+  // has other rows and waited for the logits itself.
   if (p.streamed) wait_on_dependent_grids();
   const auto mine = [&p](std::int64_t index) {
     return row_view(p, index).has_thresholds && (!p.streamed || p.ids[index] == kSampleDeferred);
