@@ -107,8 +107,8 @@ void Sampler::keep_top_p(float top_p) {
   const float largest = *std::max_element(logits_.begin(), logits_.end());
   if (largest == kMaskedLogit) return;
   const double sum = exp_sum(logits_, largest);
-  // Tokens less likely than (1 - top_p) / V add up to less than 1 - top_p: the cut never falls
-  // among them.
+  // Tokens less likely than (1 - top_p) / V add up to less than 1 - top_p, so the threshold is
+  // never one of them and they need no sorting.
   const double rarest = (1.0 - static_cast<double>(top_p)) / static_cast<double>(logits_.size());
   const auto floor =
       static_cast<float>(static_cast<double>(largest) + std::log(rarest * sum)) - 1e-3F;

@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// The definition of sampling, on one row of host memory; the CUDA kernels give the same
+// The definition of sampling, on one row in host memory. The CUDA kernels have the same
 // distribution and, when greedy, the same ids.
 //
 // In this order, as vLLM applies them:
 //   1. ids >= tokens are out; biases are added
-//   2. repetition penalty (prompt and output tokens: a positive logit is divided, a negative one
-//   multiplied), then
-//      frequency_penalty * count and presence_penalty are subtracted (output tokens); ids outside
-//      the mask are out
+//   2. repetition penalty over prompt and output tokens: a positive logit is divided, a negative
+//      one multiplied; then frequency_penalty * count and presence_penalty are subtracted for
+//      output tokens; ids outside the mask are out
 //   3. temperature 0: the largest logit, ties to the lowest id. Else logits are divided by the
-//   temperature and
+//      temperature, and
 //   4. min_p keeps tokens at least min_p times as likely as the likeliest
 //   5. top_k keeps tokens whose logit is at least the k-th largest (ties stay)
 //   6. top_p keeps the likeliest tokens whose renormalised probabilities first add up to top_p
-//   (ties stay)
-//   7. the draw is the largest logit + Gumbel noise of (seed, output position, id) over what was
-//   kept (philox.h)
+//      (ties stay)
+//   7. the token is the largest logit + Gumbel noise of (seed, output position, id) among those
+//      kept (sampling/philox.h)
 // Log-probabilities are those of the unmodified logits over all tokens of the tokenizer.
 #pragma once
 
@@ -23,18 +22,18 @@
 #include <span>
 #include <vector>
 
-#include "sampling/parameters.h"
+#include "sampling/sampling_row.h"
 
 namespace koho {
 
-/// What one row needs beside its SamplingRow.
+/// What one row needs besides its SamplingRow.
 struct SamplerInput {
   std::span<const float> logits;       // [V]
-  std::int64_t tokens = 0;             // ids >= tokens are never drawn
+  std::int64_t tokens = 0;             // ids >= tokens are never sampled
   std::span<const LogitBias> biases;   // this row's
   std::span<const std::int32_t> mask;  // [ceil(V/32)], or empty: all allowed
-  std::span<std::int32_t>
-      counts;  // [V], or empty: no penalties. Bit 31 = in the prompt, the rest = times output
+  // [V], or empty: no penalties. Bit 31: in the prompt; the other bits: times in the output.
+  std::span<std::int32_t> counts;
 };
 
 struct SamplerOutput {

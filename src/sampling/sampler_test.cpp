@@ -95,7 +95,7 @@ TEST(Philox, BitmapsHoldEveryTokenOnce) {
 }
 
 TEST(Sampler, DrawsFollowTheDistributionWithinGroupsAndAmongThem) {
-  // All members of two groups and some of another; the rest next to never drawn.
+  // All members of two groups and some of another; the rest are next to never sampled.
   constexpr std::int32_t kTokens = 2 * kRaceBlock;
   std::vector<float> logits(kTokens, -40.0F);
   std::mt19937 generator(11);
@@ -170,16 +170,16 @@ TEST(Sampler, TheSameSeedGivesTheSameTokenAndAnotherSeedAnother) {
   row.temperature = 1.0F;
   const SamplerInput input{
       .logits = logits, .tokens = 1000, .biases = {}, .mask = {}, .counts = {}};
-  std::set<std::int32_t> drawn;
+  std::set<std::int32_t> sampled;
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     row.seed = seed;
     sampler.sample(row, input, out);
     const std::int32_t first = out.id;
     sampler.sample(row, input, out);
     EXPECT_EQ(out.id, first);
-    drawn.insert(first);
+    sampled.insert(first);
   }
-  EXPECT_GT(drawn.size(), 40U);
+  EXPECT_GT(sampled.size(), 40U);
 }
 
 TEST(Sampler, GreedyTakesTheLowestOfEqualIds) {

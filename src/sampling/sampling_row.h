@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sampling parameters of one row of a step, as the host writes them and every sampler reads them:
-// plain data, copied to the device as it is. The one definition for host and kernels. What a caller may
-// ask for, and the ranges: sampling/parameters.h. How a row is applied: sampling/sampler.h.
+// The sampling parameters of one row of a step, as the host writes them and every sampler reads
+// them: plain data, copied to the device as it is. The one definition for host and kernels. What a
+// caller may ask for, and the ranges: sampling/parameters.h. How a row is applied:
+// sampling/sampler.h.
 #pragma once
 
 #include <cstdint>

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Combines what decode attention found for each row (attention_split_kv.cuh) and writes the row in the
-// forms its readers need.
+// Combines the partial sums that decode attention left of each row (attention_split_kv.cuh) and
+// writes the row in the forms wanted: bf16, FP8 with a scale a row, FP8 with a scale for every 128
+// columns. Also zeroes rows that no sequence owns.
 //
-//   grid     a cluster of CTAs a row, a CTA some columns; they meet for the row's quantisation.
-//            Of few rows 16, where the GPU has such clusters: each multiprocessor brings what it
-//            combines at no more than 64 bytes a cycle
-//   block    a thread has 4 neighbouring columns; threads of the same columns share the accumulators
-//   shared   24 bytes an accumulator and thread, and of few rows as much a chunk whose work tiles are KV tiles
+//   grid     a cluster of 8 CTAs a row, each some columns; they exchange the row's largest value
+//            for its FP8 scale. Of one or two rows 16 CTAs, where the GPU has such clusters: an SM
+//            reads at most 64 bytes a cycle from L2
+//   block    a thread has 4 adjacent columns; threads of the same columns share the accumulators
+//   shared   24 bytes an accumulator and thread; of few rows as much again for each chunk whose
+//            work tiles are KV tiles
 //   bytes    the partial sums once, from L2
 //
-// Numbers: docs/kernels/README.md, where attention_decode is both kernels.
+// Measured together with attention_decode.cu: docs/kernels/attention.md.
 #include <algorithm>
 
 #include "cuda/attention/attention_combine.cuh"
@@ -19,9 +21,9 @@
 namespace koho::cuda {
 namespace {
 
-/// Threads that share the segments of the same columns: as many as there are accumulators, a block can have
-/// and all `ctas` can keep resident, an eighth of the multiprocessors left out: a cluster is of
-/// neighbours.
+/// Threads that share the segments of the same columns: at most one an accumulator, as many as a
+/// block can have, and so few that all `ctas` are resident at once. An eighth of the SMs is left
+/// out, since the CTAs of a cluster must lie on SMs of one GPC.
 int sharers_of(const Attention& p, int column_threads, std::int64_t ctas, int accumulators) {
   constexpr int kRegisters = 65536 / kThreadsMax / 8 * 8;  // that a thread may have
   const auto resident = [&](int threads) {
@@ -35,7 +37,7 @@ int sharers_of(const Attention& p, int column_threads, std::int64_t ctas, int ac
 }
 __global__ void __launch_bounds__(kThreadsMax, 1) attention_combine_kernel(
     const RowOutputs out, const __grid_constant__ Attention p, int columns, int slots) {
-  // [lane][sums, largest, total][thread of the columns]
+  // [accumulator][sums, largest, total][thread of the columns]
   extern __shared__ __align__(16) float shared_accumulators[];
   __shared__ __align__(16) float maxima[kRowWarpsMax];  // of all warps that write the row
   __shared__ __align__(8) std::uint64_t told;
@@ -113,7 +115,7 @@ __global__ void __launch_bounds__(kThreadsMax, 1) attention_combine_kernel(
   }
 }
 
-/// Rows that see nothing: those after all sequences, and those of empty ones that are not decoded.
+/// Zeroes rows that attend to nothing: those after all sequences, and those of empty sequences.
 __global__ void attention_padding_kernel(const __grid_constant__ Attention p) {
   pdl_begin();
   const int width = p.query_heads * p.width;
@@ -185,7 +187,7 @@ cudaError_t launch_attention_combine(const RowOutputs& out,
   const int chunks = (p.context_max + p.chunk_tokens - 1) / p.chunk_tokens;
   const int sharers =
       sharers_of(p, threads, rows * cluster, std::min(chunks, kCombineAccumulators));
-  // Room for chunks of KV tiles where it keeps few kernels from a multiprocessor.
+  // Room for the sums of chunks where the rows are few, so that it costs no residency.
   const bool few = 4 * rows * kCluster <= p.multiprocessors;
   const int slots = few ? std::min(chunks, kTileSplitChunksMax / p.kv_heads) : 0;
   return launch_kernel(

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The steps of attention_combine.cu.
+// The steps of attention_combine.cu: which partial sums are a row's, how threads add them to the
+// row's eight accumulators, and how a cluster finds the row's largest value.
 #pragma once
 
 #include "cuda/attention/attention_split_kv.cuh"
@@ -61,8 +62,8 @@ struct Accumulators {
   int sharer;   // its segments are sharer, sharer + sharers, …
   int sharers;
 
-  __device__ __forceinline__ void put(int lane, const Sums& sums) const {
-    float* to = at + lane * (kVector + 2) * threads;
+  __device__ __forceinline__ void put(int index, const Sums& sums) const {
+    float* to = at + index * (kVector + 2) * threads;
     to[0] = sums.v.x;
     to[threads] = sums.v.y;
     to[2 * threads] = sums.v.z;
@@ -70,14 +71,14 @@ struct Accumulators {
     to[4 * threads] = sums.state.largest;
     to[5 * threads] = sums.state.total;
   }
-  __device__ __forceinline__ Sums get(int lane) const {
-    const float* from = at + lane * (kVector + 2) * threads;
+  __device__ __forceinline__ Sums get(int index) const {
+    const float* from = at + index * (kVector + 2) * threads;
     Sums sums;
     sums.v = make_float4(from[0], from[threads], from[2 * threads], from[3 * threads]);
     sums.state = {from[4 * threads], from[5 * threads]};
     return sums;
   }
-  /// Combines the row's segment `segment` to its accumulator.
+  /// Adds the sums of the row's segment `segment` to its accumulator.
   __device__ __forceinline__ void add(int segment,
                                       const float4& v,
                                       const SoftmaxState& state) const {
@@ -88,14 +89,16 @@ struct Accumulators {
   }
 };
 
-/// Some of a row's work tiles, `first` to `first + count`: kEach to a segment, but fewer to the last.
+/// Some of a row's work tiles, `first` to `first + count`: kEach to a segment, but fewer to the
+/// last.
 struct WorkTileRun {
   int first;
   int count;
   int segment;  // of the first
 };
 
-/// Combines those of this thread's segments to their accumulators. kPrefetch are under way at a time.
+/// Adds this thread's segments among them to their accumulators; kPrefetch loads are in flight at a
+/// time.
 template <int kEach, int kPrefetch>
 __device__ __forceinline__ void add_work_tiles(const Accumulators& accumulators,
                                                const PartialLayout& place,
@@ -134,7 +137,7 @@ __device__ __forceinline__ void add_work_tiles(const Accumulators& accumulators,
   }
 }
 
-/// The sums of chunk `chunk` of a row of `KV tiles` work tiles, which are KV tiles, `each` a chunk.
+/// The sums of chunk `chunk` of a row with `kv_tiles` work tiles, `each` a chunk.
 __device__ __forceinline__ Sums combine_kv_tiles(const PartialLayout& place,
                                                  int chunk,
                                                  int each,
@@ -163,8 +166,9 @@ struct KvTileRow {
   int segments;
 };
 
-/// Combines a row's KV tiles to its accumulators. Where segments are wide and each chunk has one of the `slots`,
-/// all threads make chunks first. The whole CTA; columns beyond the row's are not `used`.
+/// Adds a row's KV tiles to its accumulators. Where segments are wide and each chunk has one of the
+/// `slots`, all threads sum chunks first, then segments. The whole CTA; `used` is false for columns
+/// beyond the row's.
 __device__ __forceinline__ void add_kv_tiles(const Accumulators& accumulators,
                                              const PartialLayout& place,
                                              const KvTileRow& row,
@@ -208,15 +212,14 @@ __device__ __forceinline__ void add_kv_tiles(const Accumulators& accumulators,
   }
 }
 
-/// What a row's threads must know: how the step's contexts are cut, and how many work tiles come before
-/// the row's.
+/// How the step's contexts are split, and how many work tiles come before the row's.
 struct RowWorkTiles {
   bool kv_tiles;
   int segments;  // of the row that are work tiles
   int before;
 };
 
-/// All threads; `sums` holds five zeros.
+/// All threads; `sums` holds five zeros at first.
 static __device__ RowWorkTiles count_work_tiles(const Attention& p, int row, int* sums) {
   int chunks = 0;
   int chunks_before = 0;
@@ -253,7 +256,8 @@ __device__ __forceinline__ void store_four_quantized(std::uint8_t* to,
       pack_e4m3(v[0] / scale, v[1] / scale, v[2] / scale, v[3] / scale);
 }
 
-/// Writes this thread's columns and, by the first thread of a quantisation block, the block's scale.
+/// Writes this thread's columns and, by the first thread of a quantisation block, the block's
+/// scale.
 __device__ __forceinline__ void store_block_quantized(const RowOutputs& out,
                                                       const int& row,
                                                       const int& column,
@@ -264,7 +268,8 @@ __device__ __forceinline__ void store_block_quantized(const RowOutputs& out,
   store_four_quantized(out.block_quantized + row * out.block_quantized_stride + column, v, scale);
 }
 
-/// Where the work tiles of a row, `before` others before them, hold column `column`, which is one of head
+/// Where the work tiles of a row, `before` others before them, hold column `column`, which is one
+/// of head
 /// `head`'s.
 __device__ __forceinline__ PartialLayout partial_layout(
     const Attention& p, const int& before, const int& head, const int& group, const int& column) {
@@ -288,7 +293,8 @@ __device__ __forceinline__ void add_accumulators(Sums& sums,
 }
 
 /// The row's largest magnitude over all CTAs of the cluster: each warp sends its own to every CTA
-/// (st.async, 4 bytes) and waits for those of the others. `warps` of each CTA write the row, and call this.
+/// (st.async, 4 bytes) and waits for those of the others. `warps` of each CTA write the row, and
+/// call this.
 __device__ __forceinline__ float row_largest(float largest,
                                              float (&maxima)[kRowWarpsMax],
                                              std::uint64_t& told,

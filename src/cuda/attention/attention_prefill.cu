@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prefill attention: the rows of a chunk over the whole context of its sequence.
+// Prefill attention on mma.sync (FlashAttention-2): the rows of a prompt or of a chunk of it over
+// the whole context. Every GPU; head widths of 64 and 128, pages of bf16 or e4m3. It defines
+// attention_wgmma.cu.
 //
 //   grid     (tiles of 128 packed rows, kv head, sequence); a packed row is (token, query head of
 //            the kv head), so a page of K and V serves all its query heads, and the causal edge of
@@ -8,8 +10,8 @@
 //   shared   2 stages of one page: 64 KB for bf16, D = 128
 //   FLOPs    4 * rows * D * context, half of it under the causal edge: bound by the tensor cores
 //
-// A row's softmax takes the pages in order from 0, and pages beyond its position change nothing:
-// its bits do not depend on the chunk it came in.
+// A row's softmax takes the pages in order from 0, and pages beyond its position change nothing, so
+// a row's bits do not depend on the chunk it came in.
 #include "cuda/attention/attention_mma.cuh"
 #include "cuda/device/launch.cuh"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two warpgroups of attention_wgmma.cu that multiply: the instructions, a tile's loop over
-// steps and its rows' results.
+// The two consumer warpgroups of attention_wgmma.cu: the wgmma instructions, the loop over a tile's
+// steps, and its rows' results.
 #pragma once
 
 #include <climits>
@@ -53,15 +53,15 @@ __device__ __forceinline__ void wgmma_rs(float (&d)[kAccumulators], const std::u
 #undef KOHO_SUMS16
 #undef KOHO_SUMS4
 
-/// An operand in the same swizzle whose columns are the outer extent, as those of V are:
-/// kPanelBytes between blocks of 64 of them.
+/// The descriptor of an MN-major operand, as V is, in 128-byte swizzle: blocks of 64 columns lie
+/// kPanelBytes apart.
 __device__ __forceinline__ std::uint64_t mn_major_operand(std::uint32_t address) {
   return (swizzle128_descriptor(address) & ~0xFFFF0000ULL) |
          (static_cast<std::uint64_t>(kPanelBytes >> 4U) << 16U);
 }
 
-/// The operand `bytes` further on. Not advance_descriptor(), which adds to the low word alone and with
-/// which the kernel's machine code is another, not timed.
+/// The operand `bytes` further on. NOTE: not advance_descriptor(), which adds to the low word
+/// alone; this kernel was tuned with the 64-bit addition.
 __device__ __forceinline__ std::uint64_t advance(std::uint64_t operand, std::uint32_t bytes) {
   return operand + (bytes >> 4U);
 }
@@ -91,7 +91,8 @@ __device__ __forceinline__ void start_pv(float (&sum)[kAccumulators],
   wgmma_commit_group();
 }
 
-/// Multiplies what the producers bring. Two warpgroups.
+/// Computes the rows of all tiles of the CTA. Two warpgroups, 64 rows each, which multiply in
+/// turns.
 template <KvSource kSource>
 __device__ void consume(const Attention& p,
                         std::uint8_t* shared,
@@ -100,7 +101,7 @@ __device__ void consume(const Attention& p,
   using Plan = SharedPlan<kSource>;
   constexpr bool kF16 = kSource != KvSource::bf16;
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
-  const int warpgroup =  // of the whole warp, so that descriptors are in uniform registers
+  const int warpgroup =  // by a shuffle, so that descriptors are in uniform registers
       __shfl_sync(0xFFFFFFFFU, static_cast<int>(threadIdx.x) / kWarpgroup, 0) - 1;
   const int row = warpgroup * (kRows / kConsumerWarpgroups) + thread / 32 * 16 + thread % 32 / 4;
   const std::uint64_t query = swizzle128_descriptor(

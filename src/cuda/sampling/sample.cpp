@@ -2,7 +2,8 @@
 // Which kernels sample a step's rows. A row is the last token of a sequence, so a prompt of 4,096
 // tokens is one row. Rows of every kind may be mixed: each kernel finds those that are its own.
 //
-//   sample_gumbel_max.cu         rows without thresholds (top_k, top_p, min_p) and log-probabilities
+//   sample_gumbel_max.cu         rows without thresholds (top_k, top_p, min_p) and
+//                                log-probabilities
 //   sample_threshold_stream.cu   rows with thresholds, a CTA each, in steps of 32 rows and more
 //   sample_threshold_cluster.cu  all other rows, 8 CTAs each
 #include "cuda/sampling/sample.h"

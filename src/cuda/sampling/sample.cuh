@@ -44,12 +44,12 @@ struct PhiloxKeys {
   }
 };
 __device__ __forceinline__ void philox_round(std::uint32_t (&c)[4], const PhiloxKeys& keys) {
-  const std::uint64_t product0 = static_cast<std::uint64_t>(0xD2511F53U) * c[0];
-  const std::uint64_t product1 = static_cast<std::uint64_t>(0xCD9E8D57U) * c[2];
-  c[0] = static_cast<std::uint32_t>(product1 >> 32U) ^ c[1] ^ keys.first;
-  c[1] = static_cast<std::uint32_t>(product1);
-  c[2] = static_cast<std::uint32_t>(product0 >> 32U) ^ c[3] ^ keys.second;
-  c[3] = static_cast<std::uint32_t>(product0);
+  const std::uint64_t wide0 = static_cast<std::uint64_t>(0xD2511F53U) * c[0];
+  const std::uint64_t wide1 = static_cast<std::uint64_t>(0xCD9E8D57U) * c[2];
+  c[0] = static_cast<std::uint32_t>(wide1 >> 32U) ^ c[1] ^ keys.first;
+  c[1] = static_cast<std::uint32_t>(wide1);
+  c[2] = static_cast<std::uint32_t>(wide0 >> 32U) ^ c[3] ^ keys.second;
+  c[3] = static_cast<std::uint32_t>(wide0);
 }
 
 // ---- groups of tokens (sampling/philox.h): a warp reads a block of 512 tokens, lane l its group l
@@ -110,12 +110,12 @@ inline __device__ __noinline__ float race_noise(int id,
   const std::uint32_t low = id % 2 == 0 ? token[0] : token[1];
   const std::uint32_t high = id % 2 == 0 ? token[2] : token[3];
   std::uint32_t bits = id % 4 < 2 ? low : high;
-  float time = 0.0F;  // behind the earliest
+  float time = 0.0F;  // after the group's earliest
 #pragma unroll 1
   for (int i = 0; i < 2; ++i) {
-    const float drawn = exponential(bits);
-    time = i == 0 ? (static_cast<int>(group[1] % kGroupTokens) == race_member(id) ? 0.0F : drawn)
-                  : fmaf(drawn, 1.0F / kGroupTokens, time);
+    const float waited = exponential(bits);
+    time = i == 0 ? (static_cast<int>(group[1] % kGroupTokens) == race_member(id) ? 0.0F : waited)
+                  : fmaf(waited, 1.0F / kGroupTokens, time);
     bits = group[0];
   }
   return -logf(time);
@@ -191,8 +191,8 @@ struct Drawing {
   }
 
   /// Raises what must be beaten to the best of the first block's earliest tokens: cheap, and most
-  /// of the others cannot win then. `value_of(id)`: its logit, tempered, -infinity if it is out.
-  /// All threads of a warp.
+  /// of the others cannot win then. `value_of(id)`: its logit, after temperature, -infinity if it
+  /// is out. All threads of a warp.
   template <typename Value>
   __device__ __forceinline__ void open(int block, const Value& value_of) {
     const int lane = static_cast<int>(threadIdx.x) % 32;

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sampling of rows without thresholds: greedy, temperature, penalties, biases and masks in one pass
-// over the logits.
+// over the logits, by Gumbel-max.
 //
-//   grid     (rows, parts): a cluster of `parts` CTAs a row, neighbouring tokens each
-//   block    a warp takes 512 tokens at a time, 16 a lane; three such under way in shared memory
-//   draw     the race of sampling/philox.h: a lane draws its group's earliest time, and only groups
-//            that may win with it are looked at token by token
-//   changes  biases, penalties and masks in shared memory, by the lane that has the group; bitmaps
-//            tell which tokens have counts, two blocks ahead, and only theirs are read
+//   grid     (rows, parts): a cluster of `parts` CTAs a row, a contiguous part each
+//   block    a warp takes blocks of 512 tokens, 16 a lane; three are in flight in shared memory
+//   draw     a lane draws the random bits of its group of 16 (sampling/philox.h); only groups that
+//            may win with them add noise token by token
+//   changes  biases, penalties and masks in shared memory, by the lane that has the group; bitmaps,
+//            prefetched by two blocks, tell which tokens have counts, and only those counts are
+//            read
 //   bytes    the logits once; under penalties 16 bits more for 16 tokens, and the counts
 //
-// The best of all tokens does not depend on how they are divided. Numbers: docs/kernels/README.md;
-// what was tried: docs/kernels/sampling.md.
+// The best of all tokens does not depend on how the row is divided. Measured times and what was
+// tried: docs/kernels/sampling.md.
 #include "cuda/device/launch.cuh"
 #include "cuda/sampling/sample_logits_processor.cuh"
 
@@ -21,7 +22,7 @@ namespace {
 constexpr int kPartsMax = 8;
 constexpr int kPartsMin = 1;
 constexpr int kPartTokensMax = kSampleTokensMax / kPartsMin;
-constexpr std::int64_t kAlone = 264;  // rows that an H200 holds at once, a CTA each
+constexpr std::int64_t kAlone = 264;  // rows that an H200 holds at once, a CTA each (132 SMs)
 
 constexpr int kStages = 3;
 
@@ -31,7 +32,7 @@ struct Shared {
   BestScratch best;
   std::uint32_t leading;
   std::uint64_t barrier;
-  float2 results[kPartsMax];  // of all parts, to the first: score, id as bits; -2 = it holds a NaN
+  float2 results[kPartsMax];  // of all parts, in the first CTA: score, bits of the id; -2 = a NaN
 };
 
 /// A part of a row.
@@ -40,9 +41,9 @@ struct Part {
   const LogitsProcessor& processor;
   int begin;
   int end;
-  bool vectors;  // logits are read by vectors, whole ones even at the row's end
+  bool vectors;  // logits are aligned for 16-byte reads, also at the row's end
 
-  /// This lane's group of a block to shared memory.
+  /// Starts copying this lane's group of a block to shared memory.
   __device__ __forceinline__ void fetch(float* to, int block) const {
     const int first = static_cast<int>(threadIdx.x) % 32 * 4;
     if (vectors) {
@@ -61,7 +62,7 @@ struct Part {
     }
     cp_async_commit_group();
   }
-  /// -infinity for what of it lies behind the end, if the block begins before it.
+  /// Writes -infinity behind the part's end in a block that begins before it.
   __device__ __forceinline__ void pad(float* to, int block) const {
     if (block >= end || block + kBlockTokens <= end) return;
 #pragma unroll 1
@@ -72,8 +73,8 @@ struct Part {
   }
 };
 
-/// This warp's share of a part: every sixteenth block of 512 tokens. With `kRace`, groups that may
-/// win are taken token by token; otherwise every value counts as it is.
+/// Scans this warp's share of a part: every sixteenth block of 512 tokens. kRace: draws; else takes
+/// the largest. kPlain: nothing but temperature changes the logits.
 template <bool kRace, bool kPlain>
 __device__ __forceinline__ void scan(const Part& part,
                                      float (&ring)[kStages][kSampleWarps][kBlockTokens],
@@ -87,7 +88,8 @@ __device__ __forceinline__ void scan(const Part& part,
 #pragma unroll
   for (int stage = 0; stage < kStages; ++stage)
     part.fetch(ring[stage][warp], block + stage * kBlocksStep);
-  // Which tokens of the next block have counts, the first of these, and which of the block behind.
+  // Which tokens of the next block have counts, the first such count, and which of the block after
+  // it.
   const auto counted_of = [&](int at) { return at < part.end ? processor.counted(at) : 0U; };
   std::uint32_t counted = 0;
   std::uint32_t counted_behind = 0;

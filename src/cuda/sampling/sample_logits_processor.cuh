@@ -8,20 +8,20 @@
 
 namespace koho::cuda {
 
-constexpr int kBiasedTokens = 128;  // of a word of LogitsProcessor::biased
+constexpr int kBiasedTokens = 128;  // that one word of LogitsProcessor::biased covers
 
 /// Changes a lane's group of a block where the block lies in shared memory, or four tokens, or one,
 /// in registers.
 struct LogitsProcessor {
   const SamplingRow* row;
   const LogitBias* biases;
-  const std::uint32_t* biased;   // a bit for four tokens, from `first` on, or null: in `biases`?
+  const std::uint32_t* biased;   // a bit for four tokens from `first` on: has a bias; or null
   const std::int32_t* mask;      // or null
   const std::int32_t* counts;    // or null
-  const std::uint16_t* nonzero;  // of the counts: 16 bits a group
+  const std::uint16_t* nonzero;  // which counts are not 0: 16 bits a group
   float temperature;
   int first;
-  bool plain;  // nothing but temperature
+  bool plain;  // nothing but temperature changes the row
 
   /// The members of this lane's group that have a count.
   __device__ __forceinline__ std::uint32_t counted(int block) const {
@@ -32,7 +32,8 @@ struct LogitsProcessor {
     return counted == 0 ? 0 : counts[block + lane_token(__ffs(static_cast<int>(counted)) - 1)];
   }
 
-  /// Biases and penalties of this lane's group of the block at `values`. `count`: first_count().
+  /// Applies biases and penalties to this lane's group of the block at `values`. `count`:
+  /// first_count().
   __device__ __forceinline__ void change(float* values,
                                          int block,
                                          std::uint32_t counted,
@@ -52,7 +53,7 @@ struct LogitsProcessor {
       first_of_them = false;
     }
   }
-  /// Biases and penalties of four tokens from `id` on. `counted`: vector_counted().
+  /// Four tokens from `id` on after biases and penalties. `counted`: vector_counted().
   __device__ __forceinline__ float4 changed(float4 v, int id, std::uint32_t counted) const {
     std::uint32_t members = counted | (vector_has_bias(id) ? 0xFU : 0U);
 #pragma unroll 1
@@ -71,7 +72,7 @@ struct LogitsProcessor {
     return counts == nullptr ? 0U
                              : std::uint32_t{nonzero[race_group(id)]} >> race_member(id) & 0xFU;
   }
-  /// What becomes of a token's logit, whose count is `entry`, if it is not masked.
+  /// A token's logit, whose count is `entry`, after bias and penalties.
   __device__ __forceinline__ float changed(float logit, int id, std::int32_t entry) const {
     return apply_penalties(with_bias(logit, id), entry);
   }
@@ -83,7 +84,7 @@ struct LogitsProcessor {
            (static_cast<std::uint32_t>(mask[id / 32]) >> (static_cast<unsigned>(id) % 32) & 1U) !=
                0;
   }
-  /// One token's logit as it is changed and masked.
+  /// One token's logit after biases, penalties and mask.
   __device__ __forceinline__ float logit(const float* logits, int id) const {
     return allows(id) ? changed(logits[id], id, entry(id)) : kMaskedLogit;
   }

@@ -28,8 +28,8 @@ __device__ __forceinline__ float bin_middle(float value) {
   return rintf(kBinsPerNat * value);
 }
 
-/// kWeightOne * exp(rest / 64), `rest` being 64 * value less its bin's middle: three terms, which
-/// are right to 2^-23, rounded to an integer.
+/// kWeightOne * exp(rest / 64), where `rest` is 64 * value less its bin's middle: three terms of
+/// the series, right to 2^-23, rounded to an integer.
 __device__ __forceinline__ std::uint32_t bin_weight(float rest) {
   constexpr float kLinear = kWeightOne / kBinsPerNat;
   constexpr float kSquare = kWeightOne / (2.0F * kBinsPerNat * kBinsPerNat);
@@ -37,23 +37,24 @@ __device__ __forceinline__ std::uint32_t bin_weight(float rest) {
          kMagicBits;
 }
 
-/// What the weights of a bin count for, `below` bins below that of the row's largest value:
-/// exp(-below / 64), right to 2^-18 and to 2^-33 of the largest. Nothing from 1,500 bins on.
+/// The factor of a bin's weights, `below` bins below the row's largest value: exp(-below / 64),
+/// right to 2^-18 and to 2^-33 of the largest; 0 from 1,500 bins on.
 __device__ __forceinline__ std::uint64_t bin_scale(int below) {
   constexpr float kStep = -kLog2E / kBinsPerNat;
   return __float2ull_rn(kScaleOne * exp2_approximate(__fmul_rn(static_cast<float>(below), kStep)));
 }
 
-/// The bins of a row: 0 for its largest value, rising as values fall, the last for all the rest.
+/// Which bin a value lies in: 0 for the row's largest, rising as values fall, the last for all
+/// others.
 struct Binning {
   float top;         // bin_middle(largest)
-  bool probability;  // or values count as one each
+  bool probability;  // weigh values by probability (top_p), or count them (top_k)
 
   __device__ __forceinline__ int bin(float value) const {
     return static_cast<int>(fminf(top - bin_middle(value), kBins - 1.0F));
   }
   __device__ __forceinline__ std::uint32_t weight(float value) const {
-    // NOTE: between the borders also for infinity, whose rest is NaN.
+    // NOTE: the clamp also serves infinity, whose rest is NaN.
     const float rest = kBinsPerNat * value - bin_middle(value);
     return probability ? bin_weight(fminf(fmaxf(rest, -0.5F), 0.5F)) : 1U;
   }
@@ -62,7 +63,7 @@ struct Binning {
   }
 };
 
-/// What is to be reached of the weight of `all`.
+/// The weight to be reached: top_p of the weight of `all`.
 __device__ __forceinline__ std::uint64_t top_p_target(float top_p, std::uint64_t all) {
   const double part = static_cast<double>(top_p) * __ull2double_rn(all);
   return min(max(__double2ull_ru(part), 1ULL), static_cast<unsigned long long>(all));

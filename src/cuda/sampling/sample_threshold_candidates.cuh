@@ -15,16 +15,16 @@ struct CandidateSelector {
   Shared& shared;
   int top_k;  // 0 = none
   float largest = kMaskedLogit;
-  float bound = kMaskedLogit;  // tokens below are no candidates; of raw logits
+  float bound = kMaskedLogit;  // tokens with a lower raw logit are no candidates
 
-  /// Raises the bound to what the candidates in registers allow; they go back to shared memory
-  /// without those below it. All threads.
+  /// Raises the bound to what the candidates in registers allow, and puts those that reach it back
+  /// in shared memory. All threads.
   __device__ void raise(const float (&held)[kEach], const int (&ids)[kEach]) {
     float mine = kMaskedLogit;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) mine = fmaxf(mine, held[i]);
     largest = fmaxf(largest, block_max(mine, shared));
-    float least = kMaskedLogit;  // tempered
+    float least = kMaskedLogit;  // after temperature
     if (row.min_p > 0.0F) least = largest + logf(row.min_p);
     if (top_k > 0) {
       Selection& selection = shared.selection;
@@ -33,7 +33,7 @@ struct CandidateSelector {
 #pragma unroll
       for (int i = 0; i < kEach; ++i)
         if (held[i] != kMaskedLogit) atomicAdd(&selection.bins[binning.bin(held[i])], 1U);
-      // The last bin has no lower border.
+      // The last bin has no lower bound.
       if (find_bin(
               selection, 0, [&](std::uint64_t) { return static_cast<std::uint64_t>(top_k); },
               [](int) { return std::uint64_t{1}; }) &&
@@ -92,7 +92,7 @@ struct CandidateSelector {
         return probability ? top_p_target(row.top_p, all) : static_cast<std::uint64_t>(top_k);
       };
       if (!find_bin(selection, 0, target, [&](int bin) { return binning.scale(bin); })) continue;
-      // The bin's values, in the place of the bins.
+      // The bin's values, in the memory of the bins.
       const int bin = selection.chosen;
       auto* list = reinterpret_cast<float*>(selection.bins);
       if (threadIdx.x == 0) shared.listed = 0;
@@ -115,7 +115,7 @@ struct CandidateSelector {
   }
 };
 
-/// The best draw among listed tokens that are not below the threshold.
+/// Draws among candidates that are not below the threshold.
 __device__ __forceinline__ void draw_listed(
     const SamplingRow& row, const Shared& shared, int count, float threshold, Best& best) {
   for (int i = static_cast<int>(threadIdx.x); i < count; i += kSampleThreads) {

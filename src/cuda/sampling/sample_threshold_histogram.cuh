@@ -7,8 +7,8 @@
 
 namespace koho::cuda::sample_stream {
 
-/// Adds tempered values to bins whose first is the reference's: Binning's arithmetic in fewer
-/// steps, for |64 * value| below 2^22.
+/// Adds values (after temperature) to bins whose first is the reference's. Binning's arithmetic in
+/// fewer steps, for |64 * value| below 2^22.
 struct Histogram {
   float top;              // of the reference, a bin's middle
   std::uint32_t bins_at;  // in shared memory
@@ -18,9 +18,9 @@ struct Histogram {
   __device__ __forceinline__ bool is_beyond(float value) const {
     return kBinsPerNat * value < top - (kBins - 1.0F);
   }
-  /// Where tokens meet that weigh nothing: the last bin. Of rows that change their logits, which a
-  /// mask may take most of, one of the last 32 for each lane: at one word they would wait for each
-  /// other.
+  /// The bin of tokens that weigh nothing: the last one. In rows that change their logits, where a
+  /// mask may take most tokens, each lane has one of the last 32: atomics on one word would
+  /// serialise.
   template <bool kPlain>
   __device__ __forceinline__ float lowest() const {
     const float last = top - (kBins - 1.0F);
@@ -50,7 +50,7 @@ struct Quotient {
   }
 };
 
-/// This lane's tokens of a block to shared memory.
+/// Starts copying this lane's tokens of a block to shared memory.
 __device__ __forceinline__ void fetch_block(const Row& tokens, float* to, int block) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
@@ -62,7 +62,8 @@ __device__ __forceinline__ void fetch_block(const Row& tokens, float* to, int bl
   }
   cp_async_commit_group();
 }
-/// This lane's group of it, -infinity behind the row's end. The largest; NaN if any is.
+/// Reads this lane's group of it, -infinity behind the row's end. Returns the largest; NaN if any
+/// is.
 __device__ __forceinline__ float read_group(const Row& tokens,
                                             const float* block_at,
                                             int block,
@@ -88,8 +89,8 @@ __device__ __forceinline__ float read_group(const Row& tokens,
   return most;
 }
 
-/// What changes a warp's blocks, in order: which tokens of the next one have counts, the first of
-/// these counts, and which of the one behind.
+/// Applies biases and penalties to a warp's blocks, in order. It has prefetched which tokens of the
+/// next block have counts, the first such count, and which tokens of the block after it.
 struct Changer {
   const Row& tokens;
   const LogitsProcessor& processor;
@@ -115,7 +116,7 @@ struct Changer {
   }
 };
 
-/// The allowed ones of a block of 512 tokens, a word of the mask a lane of the first sixteen.
+/// The token mask of a block of 512 tokens: a word each in the first 16 lanes.
 struct BlockMask {
   const LogitsProcessor& processor;
   int tokens;
@@ -126,7 +127,7 @@ struct BlockMask {
     if (processor.mask != nullptr && threadIdx.x % 32 < kBlockTokens / 32 && at < tokens)
       word = static_cast<std::uint32_t>(__ldg(processor.mask + at / 32));
   }
-  /// Takes what is not allowed out of this lane's group, whose largest is `most`. The largest then;
+  /// Masks this lane's group, whose largest is `most`. Returns the largest of what is left; sets
   /// `bad` if it was NaN. All threads of a warp.
   __device__ __forceinline__ float apply(float (&values)[kGroupTokens],
                                          float most,
@@ -150,7 +151,7 @@ struct BlockMask {
   }
 };
 
-/// One token's logit, as the row changes it.
+/// One token's logit, as the row's biases, penalties and mask leave it.
 template <bool kPlain>
 __device__ __forceinline__ float logit_of(const Row& tokens,
                                           const LogitsProcessor& processor,
@@ -158,8 +159,8 @@ __device__ __forceinline__ float logit_of(const Row& tokens,
   return kPlain ? tokens.logits[id] : processor.logit(tokens.logits, id);
 }
 
-/// The bins of all tokens, the largest of each group and of the row. 0, -1 if there is none, or
-/// kSampleDeferred. All threads.
+/// Adds all tokens to the bins, and finds the largest of each group and of the row. Returns 0, -1
+/// if no token is allowed, or kSampleDeferred. All threads.
 template <bool kPlain>
 __device__ int add_tokens(const Row& tokens,
                           const LogitsProcessor& processor,
@@ -177,7 +178,7 @@ __device__ int add_tokens(const Row& tokens,
 #pragma unroll
   for (int stage = 0; stage < kStages; ++stage)
     fetch_block(tokens, blocks.ring[stage][warp], warp * kBlockTokens + stage * kBlocksStep);
-  bool listing = true;  // nothing but -infinity so far: no reference
+  bool listing = true;  // no reference yet: nothing but -infinity so far
   bool bad = false;
   float values[kGroupTokens];
   [[maybe_unused]] Changer changer{tokens, processor};
@@ -190,8 +191,8 @@ __device__ int add_tokens(const Row& tokens,
   if constexpr (!kPlain) changer.change(blocks.ring[0][warp], warp * kBlockTokens);
   largest = read_group(tokens, blocks.ring[0][warp], warp * kBlockTokens, values);
   if constexpr (!kPlain) largest = mask.apply(values, largest, bad);
-  if (isnan(largest)) largest = kMaskedLogit;  // it is met again
-  /// A reference above what was met. False if it is beyond all bins. All threads.
+  if (isnan(largest)) largest = kMaskedLogit;  // the loop finds it again
+  /// Sets a reference above what was read. False if it is beyond all bins. All threads.
   const auto refer = [&](float& top) {
     top = bin_middle(processor.apply_temperature(block_max(largest, shared))) + kMarginBins;
     return fabsf(top) < 0x1p21F;
@@ -252,7 +253,7 @@ __device__ int add_tokens(const Row& tokens,
       }
     }
     begin = end;
-    // The bins are shifted to a higher reference, and what waited joins them.
+    // The bins are shifted to a higher reference; then the waiting values are added.
     __syncthreads();
     const int waiting = shared.count;
     __syncthreads();  // NOTE: whoever goes on at once may add to it

@@ -2,29 +2,29 @@
 // Sampling of many rows with thresholds: a CTA a row, which streams it from memory and keeps next
 // to nothing of it.
 //
-//   top_k    once: of every part of the row read so far the k-th largest is a lower bound of the
-//            row's, so only what lies above it is kept as a candidate. The bound is raised after
-//            each segment, and segments grow threefold: some 2k candidates each. The exact
-//            threshold is then found among the candidates; min_p and top_p cut what top_k kept.
-//   min_p    once, in the same way: the bound follows the largest so far.
-//   top_p    once: its probability goes into bins by distance from a reference above the largest so
-//            far (what exceeds it waits in a list; the bins are then shifted, which loses nothing),
-//            and the largest of every group of the race is kept. The bin in which the threshold
-//            lies gives a bound; among the groups that reach it, few can win with their earliest
-//            times, and only those are read again. If a token of that bin wins, about once in 200
-//            draws, the row is read again for the threshold itself.
-//   changes  biases, penalties and masks as a token is read, in code of its own: what is only
-//            lowered and lies below the bound already needs none; for top_p a lane changes its
-//            group of a block in shared memory, whose bitmaps are read two blocks ahead, and masks it
-//            in registers. Reading again, it lists what lies in the bin and what a change may bring
-//            there, and looks these tokens' counts up side by side.
-//   left     rows it does not take (log-probabilities, large top_k) or that do not fit its lists:
-//            their id becomes kSampleDeferred, and the kernel behind (sample_threshold_cluster.cu) does them.
-//   shared   112 KB: candidates or blocks of 512 tokens under way, bins, groups' largest
+//   top_k    one pass (sample_threshold_candidates.cuh). Of every part of the row read so far the
+//            k-th largest is a lower bound of the row's, so only tokens above it are candidates.
+//            The bound rises after each segment, and segments grow threefold: some 2k candidates
+//            each. The exact threshold is then found among the candidates; min_p and top_p filter
+//            what top_k kept
+//   min_p    one pass, in the same way: the bound follows the largest so far
+//   top_p    one pass (sample_threshold_top_p.cuh). Each token's probability goes into bins by
+//            distance from a reference above the largest so far; what exceeds it waits in a list
+//            until the bins are shifted, which loses nothing. The largest of every group is kept.
+//            The bin with the threshold gives a bound; few groups that reach it can win, and only
+//            these are read again. If a token of that bin wins, once in 200 draws, the row is read
+//            again for the exact threshold
+//   changes  biases, penalties and masks are applied as a token is read. A token that they only
+//            lower and that lies below the bound needs none. Under top_p a lane changes its group
+//            in shared memory and masks it in registers; bitmaps are prefetched by two blocks
+//   deferred log-probabilities, large top_k, and rows that do not fit the lists: their id becomes
+//            kSampleDeferred, and sample_threshold_cluster.cu samples them
+//   shared   112 KB: candidates or blocks of 512 tokens in flight, bins, groups' largest
 //   bytes    the logits once; under penalties bitmaps and counts besides
 //
-// Thresholds are those of the cut kernel to the bit, so a row's draw does not depend on how many
-// rows there are: both use the integers of sample.cuh. Numbers: docs/kernels/README.md; what was
+// Thresholds are those of sample_threshold_cluster.cu to the bit (sample_threshold.cuh), so a row's
+// draw does not depend on the number of rows. Measured times and what was tried:
+// docs/kernels/sampling.md.
 #include "cuda/device/launch.cuh"
 #include "cuda/sampling/sample_threshold_candidates.cuh"
 #include "cuda/sampling/sample_threshold_top_p.cuh"

@@ -11,26 +11,26 @@ constexpr int kEach = 8;  // candidates a thread holds in registers
 constexpr int kCandidates = kEach * kSampleThreads;
 constexpr int kFirst = kCandidates;  // tokens of the first segment
 constexpr int kGrowth = 3;
-constexpr int kStep = kSampleThreads * 4;  // tokens that all threads load together
+constexpr int kStep = kSampleThreads * 4;  // tokens that all threads load at once
 constexpr int kListMax = 1024;
 constexpr int kTopMax = 512;           // the largest top_k taken
-constexpr float kMarginBins = 512.0F;  // of the reference above the largest so far
-// What is in the last 32 bins lies 1,500 bins and more below the largest and weighs nothing.
+constexpr float kMarginBins = 512.0F;  // from the largest so far up to the reference
+// The last 32 bins lie 1,500 bins and more below the largest and weigh nothing.
 static_assert(kBins - 32 - static_cast<int>(kMarginBins) >= 1500);
 constexpr int kStages = 2;
 constexpr int kOverflowMax = 2048;
 
 struct Candidates {
-  float values[kCandidates];  // tempered
+  float values[kCandidates];  // after temperature
   int ids[kCandidates];
 };
 constexpr int kChangesMax = kStages * kSampleWarps * kBlockTokens;
 struct Blocks {
   union {
     float ring[kStages][kSampleWarps][kBlockTokens];
-    int changes[kChangesMax];  // ids of tokens whose logits are looked up side by side
+    int changes[kChangesMax];  // ids of tokens whose logits all threads look up together
   };
-  float values[kOverflowMax];  // tempered: above the reference; then those of one bin
+  float values[kOverflowMax];  // after temperature: above the reference; then those of one bin
   std::uint16_t most[kSampleTokensMax / kGroupTokens];  // upper_bits() of groups
 };
 struct Shared {
@@ -49,7 +49,7 @@ struct Shared {
 };
 static_assert(kListMax <= kOverflowMax && sizeof(Shared) <= 113 * 1024);  // two CTAs an SM
 
-/// An upper bound in 16 bits, 0 of -infinity.
+/// An upper bound of `most` in 16 bits; 0 for -infinity.
 __device__ __forceinline__ std::uint16_t upper_bits(float most) {
   return most == kMaskedLogit ? 0 : static_cast<std::uint16_t>((ordered(most) + 0xFFFFU) >> 16U);
 }

@@ -8,8 +8,8 @@
 
 namespace koho::cuda::sample_stream {
 
-/// Lists the tokens that a bias or a count may change. All threads; nobody reads the blocks under
-/// way any more.
+/// Lists the tokens that a bias or a count may change. All threads; no block is in flight any more,
+/// whose memory the list takes.
 __device__ void list_changes(const Row& tokens, const LogitsProcessor& processor, Shared& shared) {
   constexpr int kPrefetch = 4;
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -78,7 +78,7 @@ __device__ __forceinline__ void each_listed(const Row& tokens,
       if (ids[0] >= 0)
         use(at + i * kSampleThreads, raw[0], processor.changed(raw[0], ids[0], entries[0]));
 #pragma unroll
-      for (int j = 0; j + 1 < kPrefetch; ++j) {  // in turn: the code is there once
+      for (int j = 0; j + 1 < kPrefetch; ++j) {  // shifted, so that the code of `use` exists once
         ids[j] = ids[j + 1];
         raw[j] = raw[j + 1];
         entries[j] = entries[j + 1];
@@ -87,14 +87,14 @@ __device__ __forceinline__ void each_listed(const Row& tokens,
   }
 }
 
-/// What add_tokens() has found of a row.
+/// What the bins of add_tokens() say of a row.
 template <bool kPlain>
 struct TopP {
   const Row& tokens;
   const LogitsProcessor& processor;
-  float middle;     // of the bin in which the threshold lies
-  float bound;      // what this bin and those above it hold is not below; of raw logits
-  float threshold;  // -infinity as long as the bin counts as a whole
+  float middle;     // of the bin with the threshold
+  float bound;      // no raw logit in this bin or above it is lower
+  float threshold;  // -infinity as long as the whole bin is kept
 
   __device__ __forceinline__ float value(int id) const {
     if (id >= tokens.tokens) return kMaskedLogit;
@@ -105,8 +105,8 @@ struct TopP {
   }
 };
 
-/// Makes of groups' largest, where they reach the bound, what their tokens score at most; 0 of
-/// others. All threads.
+/// Replaces each group's largest logit by an upper bound of its tokens' scores; by 0 if it does not
+/// reach the bound. All threads.
 template <bool kPlain>
 __device__ void bound_groups(const TopP<kPlain>& row, Shared& shared, const Drawing& drawing) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -126,8 +126,8 @@ __device__ void bound_groups(const TopP<kPlain>& row, Shared& shared, const Draw
   }
 }
 
-/// Takes the groups that may win, each warp's most promising one first, so that there is something
-/// to beat. All threads.
+/// Draws among the groups that may win. Each warp takes its most promising one first, which gives a
+/// score to beat. All threads.
 template <bool kPlain>
 __device__ Best draw_groups(const TopP<kPlain>& row, Shared& shared, Drawing& drawing) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -158,7 +158,7 @@ __device__ Best draw_groups(const TopP<kPlain>& row, Shared& shared, Drawing& dr
   return block_best(drawing.best, shared.best);
 }
 
-/// top_p alone. The id, -1, or kSampleDeferred. All threads.
+/// Samples a row with top_p alone. The id, -1, or kSampleDeferred. All threads.
 template <bool kPlain>
 __device__ int sample_top_p(const SamplingRow& row,
                             const Row& tokens,
@@ -207,7 +207,7 @@ __device__ int sample_top_p(const SamplingRow& row,
   if constexpr (kPlain) {
     each_token(tokens, [&](int, float raw) { list(raw); });
   } else {
-    // What lies there, and what a change may bring there, are first listed.
+    // First list what lies there, and what a change may bring there; then look these up together.
     list_changes(tokens, processor, shared);
     const int changes = shared.listed;
     __syncthreads();
