@@ -159,6 +159,20 @@ __device__ __forceinline__ float logit_of(const Row& tokens,
   return kPlain ? tokens.logits[id] : processor.logit(tokens.logits, id);
 }
 
+/// Moves all bins down by `shift`; what falls off the end weighs nothing. All threads.
+__device__ __forceinline__ void shift_bins(Selection& selection, const int& shift) {
+  std::uint32_t moved[kBinsEach];
+#pragma unroll
+  for (int i = 0; i < kBinsEach; ++i) {
+    const int bin = i * kSampleThreads + static_cast<int>(threadIdx.x) - shift;
+    moved[i] = bin >= 0 ? selection.bins[bin] : 0;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kBinsEach; ++i) selection.bins[i * kSampleThreads + threadIdx.x] = moved[i];
+  __syncthreads();
+}
+
 /// Adds all tokens to the bins, and finds the largest of each group and of the row. Returns 0, -1
 /// if no token is allowed, or kSampleDeferred. All threads.
 template <bool kPlain>
@@ -265,17 +279,7 @@ __device__ int add_tokens(const Row& tokens,
     histogram.top = top;
     listing = false;
     if (shift > 0) {
-      std::uint32_t moved[kBinsEach];
-#pragma unroll
-      for (int i = 0; i < kBinsEach; ++i) {
-        const int bin = i * kSampleThreads + static_cast<int>(threadIdx.x) - shift;
-        moved[i] = bin >= 0 ? selection.bins[bin] : 0;
-      }
-      __syncthreads();
-#pragma unroll
-      for (int i = 0; i < kBinsEach; ++i)
-        selection.bins[i * kSampleThreads + threadIdx.x] = moved[i];
-      __syncthreads();
+      shift_bins(selection, shift);
     }
     for (int i = static_cast<int>(threadIdx.x); i < waiting; i += kSampleThreads)
       histogram.add(blocks.values[i], histogram.lowest<kPlain>());
