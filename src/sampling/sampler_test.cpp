@@ -12,6 +12,7 @@
 
 #include <gtest/gtest.h>
 
+#include "sampling/parameters.h"
 #include "sampling/philox.h"
 
 namespace koho {

@@ -95,12 +95,12 @@ __device__ __forceinline__ void start_pv(float (&sum)[kAccumulators],
 /// clean_values() zeroed it and left the first such token in `bad`. Integers come by reference: by
 /// value, ptxas makes other code.
 template <KvSource kSource>
-__device__ __forceinline__ void mark_not_finite(Rows& rows,
-                                                int* const& bad,
-                                                const std::uint32_t& stage,
-                                                const int (&seen)[2],
-                                                const int& warpgroup,
-                                                const int& thread) {
+__device__ __forceinline__ void restore_not_finite(Rows& rows,
+                                                   int* const& bad,
+                                                   const std::uint32_t& stage,
+                                                   const int (&seen)[2],
+                                                   const int& warpgroup,
+                                                   const int& thread) {
   const int* columns = kSource == KvSource::fp8 ? bad : bad + stage * kWidth;
 #pragma unroll
   for (int i = 0; i < kAccumulators; ++i)
@@ -267,7 +267,7 @@ __device__ void consume(const Attention& p,
 
     if constexpr (kSource != KvSource::fp8)
       any_bad = *const_cast<const volatile int*>(&tile.any_bad) != 0;
-    if (any_bad) mark_not_finite<kSource>(rows, bad, tile_at.stage, seen, warpgroup, thread);
+    if (any_bad) restore_not_finite<kSource>(rows, bad, tile_at.stage, seen, warpgroup, thread);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int packed = tile.first_row + row + half * 8;

@@ -73,6 +73,19 @@ struct Part {
   }
 };
 
+/// Masks this lane's group of the block at `here`; `bad` if it holds a NaN.
+__device__ __forceinline__ void mask_group(
+    const Part& part, float* const& here, const int& block, const int& lane, bool& bad) {
+#pragma unroll 1
+  for (int i = 0; i < kGroupVectors; ++i) {
+    const int at = i * kVectorStep + lane * 4;
+    if (block + at >= part.end) continue;
+    float4& four = *reinterpret_cast<float4*>(here + at);
+    bad |= isnan(max_or_nan(four));
+    four = part.processor.masked(four, block + at);
+  }
+}
+
 /// Scans this warp's share of a part: every sixteenth block of 512 tokens. kRace: draws; else takes
 /// the largest. kPlain: nothing but temperature changes the logits.
 template <bool kRace, bool kPlain>
@@ -114,14 +127,7 @@ __device__ __forceinline__ void scan(const Part& part,
       counted_behind = counted_of(block + 2 * kBlocksStep);
       count = processor.first_count(block + kBlocksStep, counted);
       if (processor.mask == nullptr) return;
-#pragma unroll 1
-      for (int i = 0; i < kGroupVectors; ++i) {
-        const int at = i * kVectorStep + lane * 4;
-        if (block + at >= part.end) continue;
-        float4& four = *reinterpret_cast<float4*>(here + at);
-        bad |= isnan(max_or_nan(four));
-        four = processor.masked(four, block + at);
-      }
+      mask_group(part, here, block, lane, bad);
     }
   };
   begin_block();
