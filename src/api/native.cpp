@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/core.h>
+
 #include "api/completions.h"
 #include "api/field_table.h"
 #include "api/json_text.h"
@@ -101,13 +103,14 @@ constexpr Alias kAliases[] = {{"ids", "prompt"},
                               {"max_new_tokens", "max_tokens"},
                               {"min_new_tokens", "min_tokens"}};
 
-/// A body in koho's words or in SGLang's as one of /v1/completions, and back to the words that its
-/// client used.
+/// Translates a body with koho's or SGLang's field names to one of /v1/completions, and field names
+/// in errors back to those of the client.
 class Translation {
  public:
   Json& made() { return made_; }
 
-  /// The members of `object`, which stands at `path`; sampling_params are members of the body.
+  /// Adds the members of `object`, which is at `path`; members of sampling_params become members of
+  /// the body.
   Refusal add(const Json& object, const std::string& path) {
     for (std::size_t i = 0; i < object.keys.size(); ++i) {
       const Json& value = object.items[i];
@@ -122,7 +125,8 @@ class Translation {
       if (!path.empty() && value.is_null()) continue;
       const std::string_view name = name_of(key);
       if (made_.find(name) != nullptr)
-        return wrong_field(place, place + ": the same is given under another name");
+        return wrong_field(place, fmt::format("{}: {} has the same meaning and is given already",
+                                              place, given(name)));
       made_.set(name, value);
       places_.push_back(place);
     }
@@ -150,7 +154,7 @@ class Translation {
   }
 
   Json made_ = Json::object();
-  std::vector<std::string> places_;  // of the members made
+  std::vector<std::string> places_;  // of the members of made_
 };
 
 }  // namespace
@@ -164,7 +168,7 @@ Refusal read_generate(const Json& body, const Model& model, GenerationRequest& r
     return translation.as_given(*std::move(refused));
   for (std::string& name : request.unknown_fields) name = translation.given(name);
   request.constraint_field = translation.given(request.constraint_field);
-  request.output.include_usage = request.output.timings = true;  // always told
+  request.output.include_usage = request.output.timings = true;  // always part of the answer
   return {};
 }
 

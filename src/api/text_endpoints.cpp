@@ -21,10 +21,10 @@ ApiError no_tokenizer() {
   return {.status = 400,
           .code = "unsupported_parameter",
           .param = {},
-          .message = "the model has no tokenizer.json"};
+          .message = "this model has no tokenizer.json: it takes and returns token ids only"};
 }
 
-/// `body` with a model's name where the client left it out.
+/// `body` with a model name if the client left it out.
 Json named(const Json& body, const Model& model) {
   Json made = body;
   if (made.find("model") == nullptr) made.set("model", Json::string(model.names.front()));
@@ -37,7 +37,7 @@ Refusal check_model(const Json& body, const Model& model) {
   return read_model(named(body, model), model, request);
 }
 
-/// A conversation rendered and tokenised; it may fill the context.
+/// Renders and tokenises a conversation.
 Refusal encode_chat(const Json& body, const Model& model, GenerationRequest& request) {
   if (Refusal refused = read_chat_completion(named(body, model), model, request)) return refused;
   request.tokens_max = 0;
@@ -45,7 +45,7 @@ Refusal encode_chat(const Json& body, const Model& model, GenerationRequest& req
   return encode(request, model, "messages");
 }
 
-/// The same, however long it is.
+/// The same, but a conversation longer than the context is not refused.
 Refusal tokenise_chat(const Json& body, const Model& model, std::vector<Token>& ids) {
   GenerationRequest request;
   Refusal refused = encode_chat(body, model, request);
@@ -58,7 +58,8 @@ Refusal tokenise_prompt(const Json& body, const Model& model, std::vector<Token>
   if (Refusal refused = check_model(body, model)) return refused;
   const Json* prompt = body.find("prompt");
   if (prompt == nullptr || !prompt->is_string())
-    return wrong_field("prompt", "prompt must be a string, or messages an array", "invalid_prompt");
+    return wrong_field("prompt", "prompt must be a string, or give messages, found neither",
+                       "invalid_prompt");
   bool allow_special = true;
   if (const Json* json = body.given("allow_special"))
     if (Refusal refused = read_boolean({.name = "allow_special", .json = *json}, allow_special))

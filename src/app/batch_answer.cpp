@@ -12,7 +12,7 @@
 namespace koho::app {
 namespace {
 
-/// As JSON: the shortest digits that read back as the same float.
+/// The shortest JSON number that parses to the same float.
 void append_number(std::string& out, float value) {
   if (!std::isfinite(value)) {
     out += "null";

@@ -10,14 +10,6 @@
 #include "base/check.h"
 
 namespace koho {
-namespace {
-
-bool has_penalties(const SamplingParameters& sampling) {
-  return sampling.repetition_penalty != 1.0 || sampling.frequency_penalty != 0.0 ||
-         sampling.presence_penalty != 0.0;
-}
-
-}  // namespace
 
 StepLoop::StepLoop(const EngineLimits& limits,
                    Executor& executor,

@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "model/quantization_config.h"
+#include "sampling/parameters.h"
 
 namespace koho {
 
@@ -61,11 +62,7 @@ struct ModelConfig {
 /// Sampling advice and stop tokens of generation_config.json.
 struct GenerationConfig {
   std::vector<std::int32_t> eos_token_ids;  // empty: answers end by their length only
-  std::optional<double> temperature;
-  std::optional<double> top_p;
-  std::optional<double> min_p;
-  std::optional<std::int64_t> top_k;
-  std::optional<double> repetition_penalty;
+  SamplingParameters sampling;              // advice for rows that are `advised`; else the defaults
   std::optional<bool> do_sample;
 };
 
@@ -75,7 +72,7 @@ struct GenerationConfig {
 Result<ModelConfig> parse_model_config(std::string_view text, std::vector<std::string>& warnings);
 
 /// Reads the text of a generation_config.json; stop tokens come from `model` where it has none.
-/// Sampling advice has the ranges of a request (sampling/parameters.h). Errors: as above.
+/// Sampling advice has the ranges of a request (sampling/parameter_table.h). Errors: as above.
 Result<GenerationConfig> parse_generation_config(std::string_view text,
                                                  const ModelConfig& model,
                                                  std::vector<std::string>& warnings);

@@ -361,14 +361,14 @@ TEST(GenerationConfig, ReadsSamplingAdviceInTheRangesOfARequest) {
       R"({"temperature":1.0,"top_p":0.95,"top_k":40,"do_sample":true,"repetition_penalty":1.1,"_from_model_config":true})",
       model);
   const GenerationConfig& read = *parsed.config;
-  EXPECT_EQ(read.temperature, 1.0);
-  EXPECT_EQ(read.top_p, 0.95);
-  EXPECT_EQ(read.top_k, 40);
+  EXPECT_EQ(read.sampling.temperature, 1.0);
+  EXPECT_EQ(read.sampling.top_p, 0.95);
+  EXPECT_EQ(read.sampling.top_k, 40);
   EXPECT_EQ(read.do_sample, true);
-  EXPECT_EQ(read.repetition_penalty, 1.1);
-  EXPECT_FALSE(read.min_p);
+  EXPECT_EQ(read.sampling.repetition_penalty, 1.1);
+  EXPECT_EQ(read.sampling.min_p, SamplingParameters{}.min_p);
   EXPECT_TRUE(parsed.warnings.empty());
-  EXPECT_EQ(parse_generation(R"({"top_k":-1})", model).config->top_k, -1) << "off, as in a request";
+  EXPECT_EQ(parse_generation(R"({"top_k":-1})", model).config->sampling.top_k, -1) << "off, as in a request";
   for (const char* text :
        {R"({"temperature":-1})", R"({"temperature":"hot"})", R"({"temperature":5})",
         R"({"top_p":1.5})", R"({"top_p":0})", R"({"min_p":1.5})", R"({"repetition_penalty":3})",

@@ -86,13 +86,8 @@ Result<RuntimePlan> plan_runtime(const ModelConfig& config,
 }
 
 SamplingParameters default_sampling(const GenerationConfig& generation) {
-  SamplingParameters sampling;
-  sampling.temperature = generation.temperature.value_or(sampling.temperature);
+  SamplingParameters sampling = generation.sampling;
   if (!generation.do_sample.value_or(true)) sampling.temperature = 0.0;
-  sampling.top_p = generation.top_p.value_or(sampling.top_p);
-  sampling.min_p = generation.min_p.value_or(sampling.min_p);
-  sampling.top_k = generation.top_k.value_or(sampling.top_k);
-  sampling.repetition_penalty = generation.repetition_penalty.value_or(sampling.repetition_penalty);
   return sampling;
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a rank remembers of a batch slot (plan/step_plan.h) to find the end of its output: the
-// tokens and token sequences that end it, the last output tokens, and whether it has ended. Flat
-// words, so that a GPU can match them. The device holds a table of records; the host writes single
-// words of it when a sequence takes a batch slot.
+// tokens and sequences of tokens that end it, the last tokens of the output, and whether it has
+// ended. The record is flat words, so that a GPU can match stops: the device holds a table of
+// records, and the host writes single words of it when a sequence takes a batch slot.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,13 @@ namespace koho {
 
 struct OutputRecord {
   // ---- words
-  static constexpr std::int32_t kEnded = 0;   // 0, or 1: the output has ended
-  static constexpr std::int32_t kOutput = 1;  // tokens of output so far
-  static constexpr std::int32_t kOutputMin =
-      2;  // a stop of several tokens counts from so many tokens on
-  static constexpr std::int32_t kRecent = 3;  // output token i at kRecent + i % kRecentTokens
+  static constexpr std::int32_t kEnded = 0;      // 0, or 1: the output has ended
+  static constexpr std::int32_t kOutput = 1;     // tokens of output so far
+  static constexpr std::int32_t kOutputMin = 2;  // a sequence ends an output behind so many tokens
+  static constexpr std::int32_t kRecent = 3;     // output token i at kRecent + i % kRecentTokens
   static constexpr std::int32_t kRecentTokens = 16;
-  /// The stops, one after the other: a length, then as many tokens; a length of 0 ends them, unless
-  /// they fill the record.
+  /// The stops, one behind the other: a length, then as many tokens; a length of 0 behind the last
+  /// one, unless they fill the record.
   static constexpr std::int32_t kStops = kRecent + kRecentTokens;
   static constexpr std::int32_t kWords = 256;
 
@@ -28,13 +27,13 @@ struct OutputRecord {
 
 /// What became of a sampled row's output.
 enum class RowEnd : std::uint8_t {
-  none,   // the output goes on
+  none,   // it goes on
   ended,  // this token completes a stop
-  frozen  // it had ended before: the row was not computed, its token means nothing
+  frozen  // it had ended before: the row was not computed, its token says nothing
 };
 
-/// Adds a sampled token to its output and says what became of it. A record that has ended does not
-/// change; nor does one whose token is < 0 (none was sampled).
+/// Takes a sampled token into its output and says what became of it. A record that has ended
+/// stays; a token < 0, no token at all, changes nothing.
 template <typename Words>
 constexpr RowEnd take_token(Words record, std::int32_t token) {
   if (record[OutputRecord::kEnded] != 0) return RowEnd::frozen;

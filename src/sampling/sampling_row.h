@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sampling parameters of one row of a step, as the host writes them and every sampler reads
-// them: plain data, copied to the device as it is. The one definition for host and kernels. What a
-// caller may ask for, and the ranges: sampling/parameters.h. How a row is applied:
-// sampling/sampler.h.
+// The flat row that every sampler reads: the one definition for host and kernels, plain data that
+// is copied to the device as it is. Includes nothing heavy. make_sampling_row
+// (sampling/parameters.h) fills it from a request; sampling/sampler.cpp defines what it means.
 #pragma once
 
 #include <cstdint>

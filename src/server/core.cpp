@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kPoolQueueMax = 4096;
 constexpr std::size_t kPendingAbortsMax = 1024;
-constexpr std::size_t kUnknownNamesMax = 64;  // that are logged
+constexpr std::size_t kUnknownNamesMax = 64;  // no more are logged
 
 }  // namespace
 
@@ -75,7 +75,7 @@ std::string Core::readiness_json() const {
   if (now == Phase::ready && serving != nullptr) {
     const Statistics statistics = serving->engine.statistics();
     if (statistics.broken)
-      return R"({"status":"failed","waiting_for":"a restart: the engine is lost"})";
+      return R"({"status":"failed","waiting_for":"a restart: the engine has failed"})";
     if (!statistics.device_up) return R"({"status":"recovering","waiting_for":"the device"})";
     return R"({"status":"ready"})";
   }
@@ -116,7 +116,7 @@ void Core::note_unknown_fields(const std::vector<std::string>& names) {
     unknown_seen_.push_back(name);
     std::string quoted;
     chat::append_json_string(quoted, std::string_view(name).substr(0, 100));
-    log::info("requests hold the field {}, which koho does not know: ignored", quoted);
+    log::info("ignored the unknown request field {}", quoted);
   }
 }
 
