@@ -13,6 +13,22 @@ CPP_SUFFIXES = {".h", ".cpp", ".cu", ".cuh", ".c"}
 LONGER = {
     "src/cuda/moe/route_many.cu:route_many_kernel": (
         99, "its choice cannot leave it: as a function of its own it changes the machine code, on sm_90a and sm_100a"),
+    "src/cuda/attention/attention_decode_consumer.cuh:consume":
+        (95, "a kernel's role: cutting further changes its machine code (tried piece by piece)"),
+    "src/cuda/attention/attention_prefill.cu:attention_prefill_kernel":
+        (103, "a kernel's role: cutting further changes its machine code (tried piece by piece)"),
+    "src/cuda/attention/attention_wgmma_consumer.cuh:consume":
+        (142, "a kernel's role: cutting further changes its machine code (tried piece by piece)"),
+    "src/cuda/attention/attention_wgmma_producer.cuh:produce":
+        (93, "a kernel's role: cutting further changes its machine code (tried piece by piece)"),
+    "src/cuda/attention/rope_kv.cu:rope_kv_glm_kernel":
+        (105, "a kernel's role: cutting further changes its machine code (tried piece by piece)"),
+    "src/cuda/sampling/sample_gumbel_max.cu:scan":
+        (87, "a kernel's role: cutting further changes its machine code (tried piece by piece)"),
+    "src/cuda/sampling/sample_threshold_candidates.cuh:sample_candidates":
+        (87, "a kernel's role: cutting further changes its machine code (tried piece by piece)"),
+    "src/cuda/sampling/sample_threshold_histogram.cuh:add_tokens":
+        (116, "a kernel's role: cutting further changes its machine code (tried piece by piece)"),
 }
 
 NO_FUNCTION = re.compile(r"^\s*(?:(?:inline )?namespace|extern \"C\"|enum|(?:template <.*> )?(?:class|struct|union))\b")

@@ -13,14 +13,6 @@
 namespace koho::cuda {
 namespace {
 
-static_assert(sizeof(SampleRow) == sizeof(SamplingRow) && sizeof(SampleBias) == sizeof(LogitBias));
-static_assert(offsetof(SampleRow, temperature) == offsetof(SamplingRow, temperature) &&
-              offsetof(SampleRow, presence_penalty) == offsetof(SamplingRow, presence_penalty) &&
-              offsetof(SampleRow, top_k) == offsetof(SamplingRow, top_k) &&
-              offsetof(SampleRow, mask_row) == offsetof(SamplingRow, mask_row) &&
-              offsetof(SampleRow, logprobs) == offsetof(SamplingRow, logprobs));
-static_assert(kSampleTopMax == kTopLogprobsMax);
-
 constexpr std::int64_t kPartialBytesMax = 1LL << 30;  // of decode attention's parts
 // A token's K and V of one head in f16 (128 columns), and its part of its step's scales.
 constexpr std::int64_t kWidenedTokenBytes = 2 * 128 * 2 + 16;
@@ -421,8 +413,8 @@ Status CudaBackend::do_sample(const SamplingOutput& out,
   Sample p;
   p.logits = logits.as<const float>();
   p.logits_stride = logits.stride(0);
-  p.rows = reinterpret_cast<const SampleRow*>(batch.rows.data);
-  p.biases = reinterpret_cast<const SampleBias*>(batch.biases.data);
+  p.rows = reinterpret_cast<const SamplingRow*>(batch.rows.data);
+  p.biases = reinterpret_cast<const LogitBias*>(batch.biases.data);
   p.masks = i32(batch.masks);
   p.counts = pointer<std::int32_t>(batch.counts.entries);
   p.nonzero = reinterpret_cast<std::uint16_t*>(batch.counts.nonzero.data);
