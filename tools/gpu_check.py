@@ -34,7 +34,7 @@ BUILD = ROOT / "build" / "cuda"
 AIR = "tests/data/configs/glm-4.5-air.json"
 AIR_BYTES = {"each layer": 2.36e9, "all": 2.6e9, "beside": 22e9}  # FP8 weights; cache, scratch and what CUDA takes
 # Built first, so that the GPU has work while the rest is compiled.
-KERNEL_TARGETS = ["cuda_op_test"]
+KERNEL_TARGETS = ["cuda_op_test", "self_test_test"]
 OTHER_TARGETS = ["cuda_golden_test", "cuda_worker_test", "cuda_engine_test", "gemm_bench", "koho", "engine_so",
                  "capi_engine_test"]
 
@@ -104,6 +104,7 @@ def steps(found, out):
         chosen = f"*/{mode}_*" if mode in others else "-" + ":".join(f"*/{other}_*" for other in others)
         list_.append(Step(f"ops {mode}", [tests / "ops" / "cuda_op_test", f"--gtest_filter={chosen}"], 420, failures,
                           {"KOHO_OP_SEED": seed, "KOHO_OP_ROUNDS": "12"}, needs_all=False))
+    list_.append(Step("self-test", [tests / "cuda" / "self_test_test"], 240, failures))
     list_.append(Step("golden", [tests / "golden" / "cuda_golden_test"], 180, (*failures, r"noise .* koho", r"^prompt ")))
     list_.append(Step("worker", [tests / "cuda" / "cuda_worker_test"], 240, (*failures, r"prompts end")))
     list_.append(Step("engine batch invariance", [tests / "batch_invariance" / "cuda_engine_test", "--gtest_filter=*BatchInvariance*"], 300,

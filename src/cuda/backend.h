@@ -22,9 +22,9 @@ constexpr std::int64_t kScratchAlignment = 256;        // of parts of scratch me
 constexpr std::int64_t kUpcastBytesMax = 256LL << 20;  // of e4m3 pages widened at a time
 
 struct AttentionPath;  // of one call, in attention.cpp
-// Of one call of an expert layer, in linear_and_experts.cpp.
+// Of one call of an expert layer, in moe/experts.cpp.
 struct GroupCall;
-struct GroupForm;
+struct GroupKernels;
 struct GroupRows;
 struct GroupScratch;
 
@@ -157,7 +157,7 @@ class CudaBackend final : public Backend {
                           const Routing& routing,
                           const Experts& weights);
 
-  // ---- linear_and_experts.cpp
+  // ---- linear.cpp
   /// `bytes` of scratch memory, grown outside graphs if reserve() did not foresee them.
   Result<std::byte*> scratch(std::int64_t bytes);
   Status run_grouped_decode_gemm(const Gemm& parameters);
@@ -170,18 +170,26 @@ class CudaBackend final : public Backend {
   /// False: cuBLASLt does not take this product.
   Result<bool> multiply_with_cublaslt(const Gemm& parameters, const LinearSegment& segment);
   Status multiply_segment(TensorView out, const Activation& x, const LinearSegment& segment);
-  /// Moves rows that cannot be copied 16 bytes at a time to scratch memory, where they can.
+  /// Copies the rows of x to scratch memory, where kernels can copy them 16 bytes at a time.
+  Status pad_rows(Gemm& parameters, std::int64_t rows, std::int64_t width_bytes);
+
+  // ---- experts.cpp
+  /// The same, if they need it, at `scratch_at`, which it advances.
   Status align_rows(Activation& x, const TiledWeights& matrix, std::byte*& scratch_at);
-  /// The form that is faster for such a call on this GPU.
-  GroupForm form_of_group(const GroupCall& call) const;
-  /// Which rows its experts multiply, in which entries.
-  Status plan_group(const GroupCall& call, const GroupForm& form, const GroupScratch& scratch);
+  /// The kernels that are faster for such a call on this GPU.
+  GroupKernels choose_group_kernels(const GroupCall& call) const;
+  /// Permutes the token-expert pairs and lists the token blocks.
+  Status permute_group(const GroupCall& call,
+                       const GroupKernels& kernels,
+                       const GroupScratch& scratch);
   /// Puts the rows that experts multiply one after the other, for `p` to read there.
   Status gather_group(const GroupCall& call, const GroupScratch& scratch, Gemm& p);
   Status multiply_gate_up(const GroupCall& call,
-                          const GroupForm& form,
+                          const GroupKernels& kernels,
                           const GroupScratch& scratch);
-  Status multiply_down(const GroupCall& call, const GroupForm& form, const GroupScratch& scratch);
+  Status multiply_down(const GroupCall& call,
+                       const GroupKernels& kernels,
+                       const GroupScratch& scratch);
   Result<GroupRows> run_group(const GroupCall& call, std::byte*& scratch_at);
 
   /// Makes the GPU the calling thread's: what a thread launches, it launches on its own GPU, and

@@ -14,16 +14,6 @@
 
 namespace koho {
 
-/// What a test has go wrong, to see that koho's portable or own kernels take over.
-enum class FastPathFault : std::uint8_t {
-  none,
-  gemm,             // the self-test finds Hopper's matrix kernels wrong
-  experts_down,     // that of experts' second matrix
-  attention,        // its prefill attention
-  cublaslt,         // cuBLASLt
-  cublaslt_refuses  // cuBLASLt has no algorithm for any product after the self-test
-};
-
 struct CudaOptions {
   int device = 0;
   /// Runs every kernel that has a portable form in that form, and cuBLASLt as other GPUs than
@@ -32,7 +22,6 @@ struct CudaOptions {
   /// Compares the fast kernels and cuBLASLt with the portable kernels before use and drops those
   /// that differ.
   bool self_test = true;
-  FastPathFault fault = FastPathFault::none;  // needs the self-test
   /// One path for every number of tokens: a row's bits do not depend on whether it was decoded, nor
   /// on the chunk of a prompt it came in. Costs speed (docs/performance.md).
   bool deterministic = false;

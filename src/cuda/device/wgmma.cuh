@@ -7,8 +7,7 @@
 
 #include <cstdint>
 
-#include "cuda/gemm/gemm.h"
-#include "cuda/gemm/tiled_layout.h"
+#include "cuda/device/tile_type.h"
 
 namespace koho::cuda {
 

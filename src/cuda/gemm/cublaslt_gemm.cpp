@@ -239,7 +239,6 @@ Result<bool> CublasLtGemm::multiply_piece(const CublasLtProblem& product, cudaSt
 }
 
 Result<bool> CublasLtGemm::multiply(const CublasLtProblem& product, cudaStream_t stream) {
-  if (refuses_) return false;
   const Gemm& p = product.gemm;
   const std::int64_t piece =
       scales_ == CublasLtScales::separate ? cublaslt_piece(p.rows, p.tokens) : p.tokens;

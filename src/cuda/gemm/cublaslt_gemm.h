@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products of many tokens through cuBLASLt: FP8 with one scale a token and one a weight row.
-// Hopper's library multiplies by these scales itself; others have one scale a matrix at most, and
-// the next kernel multiplies their f32 sums (gemm_scale_epilogue.cu). Algorithms are chosen once for a
-// shape and power of two of tokens.
+// FP8 GEMMs of many tokens through cuBLASLt, with one scale per token and one per weight row. On Hopper
+// cuBLASLt multiplies by these scales itself. Elsewhere it has one scale per matrix at most, and
+// gemm_scale_epilogue.cu scales its f32 sums. An algorithm is chosen once per shape and power of two of
+// tokens.
 #pragma once
 
 #include <algorithm>
@@ -78,8 +78,6 @@ class CublasLtGemm {
   /// False: the library has no algorithm for this product after all, and out is to be written by
   /// other means. Errors: device_error.
   Result<bool> multiply(const CublasLtProblem& product, cudaStream_t stream);
-  /// For tests: as if no product had an algorithm.
-  void refuse() { refuses_ = true; }
 
  private:
   struct Shape {
@@ -107,7 +105,6 @@ class CublasLtGemm {
 
   std::shared_ptr<DeviceMemory> memory_;
   CublasLtScales scales_ = CublasLtScales::fused;
-  bool refuses_ = false;
   cublasLtHandle_t handle_ = nullptr;
   cublasLtMatmulPreference_t preference_ = nullptr;
   DeviceBlock workspace_;

@@ -15,7 +15,7 @@
 
 #include "base/load_progress.h"
 #include "cuda/device/runtime.h"
-#include "cuda/gemm/gemm.h"
+#include "cuda/load/repack.h"
 #include "ops/synthetic_tensor.h"
 #include "tensor/tensor_view.h"
 

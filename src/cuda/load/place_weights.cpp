@@ -176,8 +176,8 @@ Result<LinearSegment> CudaBackend::place_segment(std::span<const LinearSource> b
     has_bias = has_bias || !block.bias.empty();
   }
   LinearSegment segment;
-  KOHO_TRY_ASSIGN(segment.matrix, make_tiles(type, false, 1, rows, columns));
-  TiledWeights& matrix = segment.matrix;
+  KOHO_TRY_ASSIGN(segment.weight, make_tiles(type, false, 1, rows, columns));
+  TiledWeights& matrix = segment.weight;
   const bool twice =
       type == TileType::fp8 && cublaslt_ != nullptr && CublasLtGemm::takes(rows, columns);
   if (twice) {
@@ -223,7 +223,7 @@ Result<Linear> CudaBackend::do_place_linear(std::span<const LinearSource> blocks
       ++end;
     KOHO_TRY_ASSIGN(LinearSegment segment, place_segment(blocks.subspan(begin, end - begin)));
     segment.first_column = linear.out_features;
-    linear.out_features += segment.matrix.rows;
+    linear.out_features += segment.weight.rows;
     linear.needs = linear.needs | activation_needs(blocks[begin].quant);
     placed->segments.push_back(std::move(segment));
     begin = end;

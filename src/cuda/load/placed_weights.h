@@ -44,7 +44,7 @@ struct RowDestination {
 /// A run of blocks of one storage type within a linear layer.
 struct LinearSegment {
   std::int64_t first_column = 0;  // of the output
-  TiledWeights matrix;
+  TiledWeights weight;
   DeviceBlock rows;  // fp8 with scales a row: the weight once more, row-major [N, K], for cuBLASLt
 };
 

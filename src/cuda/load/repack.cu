@@ -3,9 +3,9 @@
 // 16-byte chunk; the padding columns become zero. Bound by memory.
 #include "cuda/device/launch.cuh"
 #include "cuda/device/ptx.cuh"
-#include "cuda/gemm/gemm.h"
 #include "cuda/gemm/tiled_layout.h"
 #include "cuda/kernels.h"
+#include "cuda/load/repack.h"
 
 namespace koho::cuda {
 namespace {
