@@ -2,8 +2,8 @@
 // Times the configurations of Hopper's GEMM kernels beside each other on one GPU.
 //
 //   decode   for each shape and number of tokens: every configuration of both decode kernels
-//            (src/cuda/gemm/gemm_decode_*_sm90.cu), compared bit for bit; koho's own choice is marked, and
-//            cuBLASLt with scalar scales is timed beside it
+//            (src/cuda/gemm/gemm_decode_*_sm90.cu), compared bit for bit; koho's own choice is
+//            marked, and cuBLASLt with scalar scales is timed beside it
 //   prefill  both GEMMs of an expert layer with the rows of 8,192 tokens (gemm_prefill_sm90.cu)
 //
 // choose_gemm.cpp is set from what this prints.
@@ -11,8 +11,8 @@
 //   gemm_bench [--only NAME] [--tokens N,…] [--chosen] [--form TEXT] [--no-library] [--top N]
 //              [--out FILE] [--commit HASH]
 //
-// --chosen leaves out experts and the configurations that koho does not choose, --form those whose name lacks
-// the text (or each of several texts, separated by semicolons).
+// --chosen leaves out experts and the configurations that koho does not choose, --form those whose
+// name lacks the text (or each of several texts, separated by semicolons).
 #include <algorithm>
 #include <charconv>
 #include <cstdio>

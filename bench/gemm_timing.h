@@ -44,15 +44,16 @@ Result<Operands> make_operands(const std::shared_ptr<cuda::DeviceMemory>& memory
                                std::int64_t tokens_max);
 Status copy_to(const cuda::DeviceBlock& block, const void* data, std::size_t bytes);
 
-/// Calls in a graph, and how long the card rests before it. Long GEMMs start from rest and end before
-/// the card lowers its clock to its power limit (docs/kernels/hopper.md).
+/// Calls in a graph, and how long the card rests before it. Long GEMMs start from rest and end
+/// before the card lowers its clock to its power limit (docs/kernels/hopper.md).
 struct Timing {
   std::int64_t calls;
   std::chrono::milliseconds rest;
 };
 Timing timing_of(const Operands& o);
 
-/// Microseconds of one call: the median of replays of a graph of many, which use the `copies` in turn.
+/// Microseconds of one call: the median of replays of a graph of many, which use the `copies` in
+/// turn.
 Result<double> time_calls(cudaStream_t stream,
                           std::int64_t copies,
                           const Timing& timing,
@@ -64,8 +65,8 @@ struct CublasLtTimes {
   double accumulated = 0.0;  // sums are promoted to f32 on the way, as in koho's kernels
   double fast = 0.0;         // fast accumulation
 };
-/// `koho` times the configuration of koho that is compared. NOTE: in turn with the best algorithm, since
-/// the best of several readings is less than one, and clocks fall under the power limit.
+/// `koho` times the configuration of koho that is compared. NOTE: in turn with the best algorithm,
+/// since the best of several readings is less than one, and clocks fall under the power limit.
 Result<CublasLtTimes> time_cublaslt(cudaStream_t stream,
                                     cublasLtHandle_t handle,
                                     const Operands& o,

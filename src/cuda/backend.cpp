@@ -21,7 +21,8 @@ static_assert(offsetof(SampleRow, temperature) == offsetof(SamplingRow, temperat
               offsetof(SampleRow, logprobs) == offsetof(SamplingRow, logprobs));
 static_assert(kSampleTopMax == kTopLogprobsMax);
 
-constexpr std::int64_t kPartialBytesMax = 1LL << 30;  // of decode attention's parts
+constexpr std::int64_t kPartialBytesMax = 1LL
+                                          << 30;  // of decode attention's split-KV partial results
 // A token's K and V of one head in f16 (128 columns), and its part of its step's scales.
 constexpr std::int64_t kWidenedTokenBytes = 2 * 128 * 2 + 16;
 
@@ -76,13 +77,13 @@ Status CudaBackend::start() {
     KOHO_CUDA_TRY(cudaMemsetAsync(tile_counters_.as<void>(), 0, kTileCounterBytes, stream_));
     if (options_.self_test) KOHO_TRY(test_wgmma());
   }
-  return options_.deterministic ? Status() : open_cublaslt();  // whose sums are not our kernels'
+  return options_.deterministic ? Status() : open_cublaslt();  // whose sums differ from koho's
 }
 
 Status CudaBackend::test_wgmma() {
   SelfTest test(*this);
-  KOHO_TRY_ASSIGN(const bool matrices, test.gemm());
-  wgmma_ = matrices;
+  KOHO_TRY_ASSIGN(const bool gemm, test.gemm());
+  wgmma_ = gemm;
   if (wgmma_) {
     KOHO_TRY_ASSIGN(wgmma_, test.experts_down());
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The configurations of Hopper's decode GEMMs: the choice is a compiled one for every number of tokens of
-// the models' shapes and of others, and its CTAs all run at once or are persistent. No GPU.
+// The configurations of Hopper's decode GEMMs: the choice is a compiled one for every number of
+// tokens of the models' shapes and of others, and its CTAs all run at once or are persistent. No
+// GPU.
 #include <algorithm>
 
 #include <gtest/gtest.h>
@@ -86,7 +87,8 @@ TEST(DecodeGemmConfig, ExistsForOtherShapes) {
         expect_possible({type, rows, width_bytes});
 }
 
-// Both kernels give the same bits, so a wrong choice would only be slow. Measured: docs/kernels/gemm.md.
+// Both kernels give the same bits, so a wrong choice would only be slow. Measured:
+// docs/kernels/gemm.md.
 TEST(DecodeGemmConfig, IsUnswappedWhereMeasuredFaster) {
   const auto chosen = [](int rows, int width_bytes, int tokens) {
     return choose_decode_gemm_config(gemm_of({TileType::fp8, rows, width_bytes}, tokens),

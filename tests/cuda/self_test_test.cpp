@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What takes over where the self-test finds a fast kernel wrong, or cuBLASLt refuses a GEMM. The linker
-// routes the launchers of fast kernels through this file (CMakeLists.txt), which clears the first row of
-// the output of the one that is to fail. Skipped without a GPU.
+// What takes over where the self-test finds a fast kernel wrong, or cuBLASLt refuses a GEMM. The
+// linker routes the launchers of fast kernels through this file (CMakeLists.txt), which clears the
+// first row of the output of the one that is to fail. Skipped without a GPU.
 #include <algorithm>
 #include <cctype>
 #include <cstdint>

@@ -2,8 +2,8 @@
 // Runs the one list of operator cases on the CUDA backend: with Hopper's kernels where the GPU has
 // them, the same captured in CUDA graphs, with those of the deterministic mode, with the portable
 // ones and cuBLASLt as it is on other GPUs, and with the portable ones alone. KOHO_OP_SEED sets the
-// first seed, KOHO_OP_ROUNDS how many follow. Then two GPUs in one process. Without a GPU the cases are
-// skipped and say so.
+// first seed, KOHO_OP_ROUNDS how many follow. Then two GPUs in one process. Without a GPU the cases
+// are skipped and say so.
 #include <algorithm>
 #include <cmath>
 #include <iterator>
@@ -179,7 +179,8 @@ struct ExpertLayer {
   std::int64_t chosen = 0;  // so many experts share the choices; 0: all
 };
 
-/// A matrix of quantised values of any size and sign, scaled so that what it makes of such quantised values is about 1.
+/// A matrix of quantised values of any size and sign, scaled so that what it makes of such
+/// quantised values is about 1.
 struct WideLinear {
   HostTensor weight;
   HostTensor scale;
@@ -299,8 +300,8 @@ TEST_F(CudaExperts, PortableKernelsAreBatchInvariantToo) {
 }
 
 /// A prompt with many tiles a multiprocessor, and rows that belong to nobody: the same bits each
-/// time, whichever CTA draws a tile, and the quantised values of what was written. What attention computes is
-/// the cases' affair.
+/// time, whichever CTA draws a tile, and the quantised values of what was written. What attention
+/// computes is the cases' affair.
 TEST_F(CudaAttention, LongPromptsAreReproducible) {
   constexpr std::int64_t kWidth = 128;
   constexpr std::int64_t kTokens = 3000;
@@ -374,8 +375,9 @@ TEST_F(CudaAttention, LongPromptsAreReproducible) {
 }
 
 /// Decoded rows of contexts around the places where they are cut, few to very many at a time, so
-/// that items of work are units, groups and spans (src/cuda/attention/attention_split_kv.cuh): each row alone,
-/// of which all items are units, has the same bits. What attention computes is the cases' affair.
+/// that items of work are units, groups and spans (src/cuda/attention/attention_split_kv.cuh): each
+/// row alone, of which all items are units, has the same bits. What attention computes is the
+/// cases' affair.
 TEST_F(CudaAttention, ADecodedRowIsBatchInvariantUnderEverySplitKv) {
   constexpr std::int64_t kWidth = 128;
   constexpr std::int64_t kPages = 90;  // many sequences have the same ones

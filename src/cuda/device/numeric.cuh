@@ -42,11 +42,11 @@ __device__ __forceinline__ std::uint32_t pack_f16(float low, float high) {
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
   return packed;
 }
-/// The products of two pairs of bf16, each rounded once.
+/// Multiplies two pairs of bf16, each rounded once.
 __device__ __forceinline__ std::uint32_t multiply_bf16(std::uint32_t a, std::uint32_t b) {
-  std::uint32_t product;
-  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
-  return product;
+  std::uint32_t result;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+  return result;
 }
 /// Two bf16 as two f16: exact from 2^-17 to 65,504.
 __device__ __forceinline__ std::uint32_t bf16_to_f16(std::uint32_t two) {
@@ -70,7 +70,7 @@ __device__ __forceinline__ std::uint32_t pack_e4m3(float a, float b, float c, fl
   return low | (high << 16U);
 }
 /// Divides bf16 numbers by one finite positive `scale` to the bits of a division, in three
-/// instructions instead of a dozen: for all 2^30 pairs of their digits the product with the
+/// instructions instead of a dozen: for all 2^30 pairs of their digits multiplication by the
 /// inverse, corrected by what it leaves, is the rounded quotient. Where that is subnormal it may be
 /// another one as small.
 struct Divisor {
@@ -80,7 +80,7 @@ struct Divisor {
   __device__ __forceinline__ explicit Divisor(float by) : scale(by), inverse(1.0F / by) {}
   __device__ __forceinline__ float quotient(float value) const {
     const float near = __fmul_rn(value, inverse);
-    // NOTE: what is left with its sign turned, twice, so that -0 stays -0.
+    // NOTE: what is left with its sign changed, twice, so that -0 stays -0.
     return __fmaf_rn(__fmaf_rn(scale, near, -value), -inverse, near);
   }
 };
@@ -91,7 +91,7 @@ __device__ __forceinline__ float inverse_approximate(float value) {
   return result;
 }
 /// silu(gate) * up with the reference's two roundings to bf16. From the exponential that is at most
-/// 1, so that the quotient needs no care of large numbers: a division's would be a branch each.
+/// 1, so that the quotient needs no care of large numbers: a division's would be a jump each.
 __device__ __forceinline__ float silu_mul(float gate, float up) {
   const float power = expf(-fabsf(gate));
   const float part = gate < 0.0F ? gate * power : gate;

@@ -14,8 +14,8 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
 }
 
 /// The warp's number in its block, from whole warps. What a shuffle takes from one lane ptxas knows
-/// to be the same in all: where roles branch by it, ring slots and operands of products stay in the
-/// warp's own registers instead of passing there one by one before each product.
+/// to be the same in all: where roles part by it, ring slots and operands of MMAs stay in the
+/// warp's own registers instead of passing there one by one before each MMA.
 __device__ __forceinline__ int warp_index() {
   return __shfl_sync(0xFFFFFFFFU, static_cast<int>(threadIdx.x) / 32, 0);
 }
@@ -144,8 +144,8 @@ __device__ __forceinline__ void bulk_copy(std::uint32_t destination,
       "l"(source), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 }
-/// A box of a tensor to shared memory, its first element at (column, row); its bytes, those beyond
-/// the tensor as zeros, complete on `barrier`.
+/// A TMA box of a tensor to shared memory, its first element at (column, row); its bytes, those
+/// beyond the tensor as zeros, complete on `barrier`.
 __device__ __forceinline__ void tma_load(
     std::uint32_t destination, const void* map, int column, int row, std::uint32_t barrier) {
   asm volatile(
@@ -167,7 +167,7 @@ __device__ __forceinline__ void tma_load(std::uint32_t destination,
       "l"(map), "r"(column), "r"(row), "r"(barrier), "l"(policy)
       : "memory");
 }
-/// A box of a tensor of four dimensions, the first one's coordinate 0.
+/// A TMA box of a tensor of four dimensions, the first one's coordinate 0.
 __device__ __forceinline__ void tma_load(std::uint32_t destination,
                                          const void* map,
                                          int second,
@@ -181,7 +181,7 @@ __device__ __forceinline__ void tma_load(std::uint32_t destination,
       "l"(map), "r"(0), "r"(second), "r"(third), "r"(fourth), "r"(barrier), "l"(policy)
       : "memory");
 }
-/// A box to the same place of every CTA of the cluster in `mask`, and its bytes on each one's
+/// A TMA box to the same place of every CTA of the cluster in `mask`, and its bytes on each one's
 /// barrier.
 __device__ __forceinline__ void tma_load_multicast(std::uint32_t destination,
                                                    const void* map,
@@ -210,7 +210,7 @@ __device__ __forceinline__ void tma_load_multicast(std::uint32_t destination,
       "l"(map), "r"(0), "r"(second), "r"(third), "r"(fourth), "r"(barrier), "h"(mask), "l"(policy)
       : "memory");
 }
-/// A box from shared memory to a tensor, in the thread's group of stores; what lies beyond the
+/// A TMA box from shared memory to a tensor, in the thread's group of stores; what lies beyond the
 /// tensor is left out.
 __device__ __forceinline__ void tma_store(const void* map,
                                           int column,
@@ -388,7 +388,7 @@ __device__ __forceinline__ float exp2_approximate(float value) {
 
 // ---- matrix fragments
 
-/// Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
+/// Four 8x8 blocks of 16-bit elements; lane l gives the address of row l % 8 of block l / 8.
 __device__ __forceinline__ void ldmatrix_x4(std::uint32_t (&r)[4], std::uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -401,8 +401,8 @@ __device__ __forceinline__ void ldmatrix_x4_trans(std::uint32_t (&r)[4], std::ui
                : "r"(address)
                : "memory");
 }
-/// Stores four 8x8 matrices of 16-bit elements transposed; lane l gives the address of row l % 8,
-/// as it lies in memory, of matrix l / 8.
+/// Stores four 8x8 blocks of 16-bit elements transposed; lane l gives the address of row l % 8,
+/// as it lies in memory, of block l / 8.
 __device__ __forceinline__ void stmatrix_x4_trans(std::uint32_t address,
                                                   const std::uint32_t (&r)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address),
@@ -422,14 +422,14 @@ __device__ __forceinline__ void store_shared(
                "r"(d)
                : "memory");
 }
-/// Four e4m3 codes of a register as two f16x2 registers; exact.
-__device__ __forceinline__ void e4m3_to_f16(std::uint32_t codes,
+/// Four e4m3 values of a register as two f16x2 registers; exact.
+__device__ __forceinline__ void e4m3_to_f16(std::uint32_t values,
                                             std::uint32_t& low,
                                             std::uint32_t& high) {
   asm("{\n\t.reg .b16 l, h;\n\tmov.b32 {l, h}, %2;\n\t"
       "cvt.rn.f16x2.e4m3x2 %0, l;\n\tcvt.rn.f16x2.e4m3x2 %1, h;\n\t}"
       : "=r"(low), "=r"(high)
-      : "r"(codes));
+      : "r"(values));
 }
 /// d[16, 8] += a[16, 16] * b[16, 8], f16 in, f32 sum.
 __device__ __forceinline__ void mma_f16(float (&d)[4],

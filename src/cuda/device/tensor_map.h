@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensor maps (CUtensorMap): how TMA finds boxes of bytes in device memory. The host encodes one for
-// every launch and passes it by value, so a captured CUDA graph holds its own. This file knows no
-// operator: gemm/ and attention/ say which boxes they need.
+// Tensor maps (CUtensorMap): how TMA finds TMA boxes of bytes in device memory. The host encodes
+// one for every launch and passes it by value, so a captured CUDA graph holds its own. This file
+// knows no operator: gemm/ and attention/ say which TMA boxes they need.
 #pragma once
 
 #include <cstddef>
@@ -20,12 +20,12 @@ struct ByteTensor {
   const void* data;               // a multiple of 16
   cuuint64_t sizes[kRank];        // bytes, then counts
   cuuint64_t strides[kRank - 1];  // bytes from one index of dimensions 1, 2, … to the next
-  cuuint32_t box[kRank];          // what one TMA instruction copies; at most 256 in each dimension
+  cuuint32_t box_sizes[kRank];    // what one TMA instruction copies; at most 256 in each dimension
   CUtensorMapSwizzle swizzle;
   CUtensorMapL2promotion l2_promotion;
 };
 
-/// Elements of a box beyond the tensor read as zero. Errors: device_error.
+/// Elements of a TMA box beyond the tensor read as zero. Errors: device_error.
 template <std::size_t kRank>
 Status encode_tensor_map(CUtensorMap& map, const ByteTensor<kRank>& tensor);
 
@@ -37,8 +37,8 @@ struct TensorRows {
   std::int64_t stride_bytes = 0;
 };
 
-/// Boxes of `box_rows` (at most 256) rows by kTmaBoxBytes, swizzled by 128 bytes. Rows beyond the
-/// last read as zero. Errors: device_error.
+/// TMA boxes of `box_rows` (at most 256) rows by kTmaBoxBytes, swizzled by 128 bytes. Rows beyond
+/// the last read as zero. Errors: device_error.
 Status make_tensor_map(CUtensorMap& map, const TensorRows& rows, int box_rows);
 
 }  // namespace koho::cuda

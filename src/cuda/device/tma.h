@@ -12,8 +12,8 @@ constexpr int kTmaBoxBytes = 128;  // bytes of K in a row of a TMA box: the widt
 
 using TensorMapEncoder = decltype(&cuTensorMapEncodeTiled);
 
-/// The driver's cuTensorMapEncodeTiled; null if the driver lacks it. koho does not link libcuda, which
-/// a machine without a driver lacks, so the runtime looks the function up once per process.
+/// The driver's cuTensorMapEncodeTiled; null if the driver lacks it. koho does not link libcuda,
+/// which a machine without a driver lacks, so the runtime looks the function up once per process.
 inline TensorMapEncoder tensor_map_encoder() {
   static const TensorMapEncoder encoder = []() -> TensorMapEncoder {
     void* function = nullptr;

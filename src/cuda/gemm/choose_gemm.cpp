@@ -17,8 +17,9 @@ bool aligned_for_bf16_vectors(const Gemm& p) {
          reinterpret_cast<std::uintptr_t>(p.out) % 16 == 0 && p.out_stride % 8 == 0;
 }
 
-/// The ring of the swap-AB kernel. Several CTAs that share a multiprocessor let the next GEMM's CTAs
-/// fill their rings while this one's multiply; one CTA with a large ring streams long widths better.
+/// The ring of the swap-AB kernel. Several CTAs that share a multiprocessor let the next GEMM's
+/// CTAs fill their rings while this one's multiply; one CTA with a large ring streams long widths
+/// better.
 int choose_swap_ab_ring(const Gemm& p, int columns, int multiprocessors) {
   constexpr int kSmall = 50 << 10;
   constexpr int kFewStages = 66 << 10;  // three stages with up to 16 tokens
@@ -29,8 +30,8 @@ int choose_swap_ab_ring(const Gemm& p, int columns, int multiprocessors) {
   constexpr int kShortStages = 6;
   const int ctas = p.tiles * p.split_k;
   const int ctas_per_sm = ceil_div(ctas, multiprocessors);
-  // NOTE: 18,944 rows are 296 tiles. With room for three CTAs on each of 132 multiprocessors they took
-  // 51 us, with room for two 46.
+  // NOTE: 18,944 rows are 296 tiles. With room for three CTAs on each of 132 multiprocessors they
+  // took 51 us, with room for two 46.
   if (p.type == TileType::bf16) return columns > 32 ? kSmall : ctas_per_sm <= 3 ? kLarge : kMiddle;
   const bool many = columns >= 64;
   const int stages = ceil_div(p.width_bytes, p.split_k * kStageWidth);
@@ -39,8 +40,8 @@ int choose_swap_ab_ring(const Gemm& p, int columns, int multiprocessors) {
     return stages == 5 ? kFewStages : kMiddle;
   if (stages == 5 && !many) return kMiddle;
   if (stages > kShortStages && fills_gpu_once) return many ? kAloneMany : kAloneFew;
-  // NOTE: room for as many CTAs as each multiprocessor is to have, and for no more. With room for four,
-  // some multiprocessors got four and others two: 24,576 rows took 33 us, not 29.
+  // NOTE: room for as many CTAs as each multiprocessor is to have, and for no more. With room for
+  // four, some multiprocessors got four and others two: 24,576 rows took 33 us, not 29.
   constexpr int kSharedOfSm = 228 << 10;
   const int beside_ring = (p.split_k > 1 ? 11 : 4) << 10;
   return std::min(kLarge, kSharedOfSm / ctas_per_sm - beside_ring);
@@ -88,9 +89,9 @@ GemmKernel choose_gemm(const Gemm& p, const GemmSupport& support) {
 
 int choose_split_k(int tiles, int width_bytes) {
   // Measured on an H200 with 132 multiprocessors (docs/kernels/gemm.md). First choice: equal splits
-  // whose CTAs are one on nearly every multiprocessor. Second: a few more CTAs than multiprocessors,
-  // with at most 12 stages each. Enough tiles, or short widths of many tiles, are not split: the
-  // exchange of sums costs more than idle multiprocessors.
+  // whose CTAs are one on nearly every multiprocessor. Second: a few more CTAs than
+  // multiprocessors, with at most 12 stages each. Enough tiles, or short widths of many tiles, are
+  // not split: the exchange of sums costs more than idle multiprocessors.
   constexpr int kFull = 132;
   constexpr int kNearlyFull = 126;  // 95 %
   constexpr int kMoreThanFull = 136;
@@ -129,7 +130,8 @@ DecodeGemmConfig choose_decode_gemm_config(const Gemm& p, int multiprocessors) {
 DecodeGemmConfig choose_unswapped_config(const Gemm& p, int multiprocessors) {
   constexpr int kTokensMin = 17;
   constexpr int kTokensMinPersistentFp8 = 33;
-  // NOTE: the kernel multiplies zeros beyond a short last stage, and zeros cut the bits of FP8 sums.
+  // NOTE: the kernel multiplies zeros beyond a short last stage, and zeros cut the bits of FP8
+  // sums.
   if (p.tokens < kTokensMin || p.width_bytes % kStageWidth != 0) return {};
   const bool bf16 = p.type == TileType::bf16;
   if (p.type == TileType::fp8) {
@@ -139,8 +141,8 @@ DecodeGemmConfig choose_unswapped_config(const Gemm& p, int multiprocessors) {
   if (!bf16 && p.tokens < kTokensMinPersistentFp8) return {};
   if (p.split_k > 1 || p.tiles < kManyTiles) return {};
   const int token_blocks = ceil_div(p.tokens, 64);
-  // The vocabulary's 151,552 rows on one, four and eight GPUs are 7.97, 1.99 and 0.997 blocks of 144
-  // rows per multiprocessor; of 96 rows they would be 12.0, 3.0 and 1.5.
+  // The vocabulary's 151,552 rows on one, four and eight GPUs are 7.97, 1.99 and 0.997 blocks of
+  // 144 rows per multiprocessor; of 96 rows they would be 12.0, 3.0 and 1.5.
   const int rows = bf16 ? 144 : ceil_div(p.rows, 112) <= multiprocessors ? 112 : 96;
   DecodeGemmConfig config{
       .columns = token_blocks == 1 ? 64 : 128, .slot_width = kStageWidth / 2, .rows = rows};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chooses the kernel of a linear layer's GEMM, and how it divides the work: the one place that does.
-// docs/kernels/gemm.md has the same rules as a table. moe/experts.cpp chooses for experts. Needs no GPU.
+// Chooses the kernel of a linear layer's GEMM, and how it divides the work: the one place that
+// does. docs/kernels/gemm.md has the same rules as a table. moe/experts.cpp chooses for experts.
+// Needs no GPU.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +31,9 @@ struct GemmSupport {
 /// epilogue are set.
 GemmKernel choose_gemm(const Gemm& p, const GemmSupport& support);
 
-/// CTAs that share the K of each weight tile (split-K). Depends on the weight's shape alone, because a
-/// row's sums follow it: a row then has the same bits among any number of tokens and on any GPU.
+/// CTAs that share the K of each weight tile (split-K). Depends on the weight's shape alone,
+/// because a row's sums follow it: a row then has the same bits among any number of tokens and on
+/// any GPU.
 int choose_split_k(int tiles, int width_bytes);
 
 /// n8 tiles of tokens of a token block for about `tokens` tokens: 1, 2, 4 or 8.

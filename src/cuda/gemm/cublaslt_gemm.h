@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// FP8 GEMMs of many tokens through cuBLASLt, with one scale per token and one per weight row. On Hopper
-// cuBLASLt multiplies by these scales itself. Elsewhere it has one scale per matrix at most, and
-// gemm_scale_epilogue.cu scales its f32 sums. An algorithm is chosen once per shape and power of two of
-// tokens.
+// FP8 GEMMs of many tokens through cuBLASLt, with one scale per token and one per weight row. On
+// Hopper cuBLASLt multiplies by these scales itself. Elsewhere it has one scale per matrix at most,
+// and gemm_scale_epilogue.cu scales its f32 sums. An algorithm is chosen once per shape and power
+// of two of tokens.
 #pragma once
 
 #include <algorithm>
@@ -42,7 +42,8 @@ constexpr std::int64_t cublaslt_tokens_max(std::int64_t rows) {
   constexpr std::int64_t kTile = 128;  // tokens of a tile of the library's, about
   return std::max(kCublasLtSumsBytes / (4 * rows) / kTile * kTile, kTile);
 }
-/// Tokens of each piece but the last of a product of `tokens`: as equal as multiples of 16 can be.
+/// Tokens of each piece but the last of a GEMM of `tokens` tokens: as equal as multiples of 16 can
+/// be.
 constexpr std::int64_t cublaslt_piece(std::int64_t rows, std::int64_t tokens) {
   const std::int64_t pieces = ceil_div(tokens, cublaslt_tokens_max(rows));
   return round_up<std::int64_t>(ceil_div(tokens, pieces), 16);
@@ -54,7 +55,7 @@ constexpr std::int64_t cublaslt_sums_bytes(std::int64_t rows, std::int64_t token
 
 class CublasLtGemm {
  public:
-  /// Errors: unsupported (this GPU's library has no FP8 product with `scales`, by its own word),
+  /// Errors: unsupported (this GPU's library has no FP8 GEMM with `scales`, by its own word),
   /// resource_exhausted, device_error.
   static Result<std::unique_ptr<CublasLtGemm>> open(const std::shared_ptr<DeviceMemory>& memory,
                                                     CublasLtScales scales);
@@ -66,18 +67,18 @@ class CublasLtGemm {
   static bool takes(std::int64_t rows, std::int64_t columns);
   CublasLtScales scales() const { return scales_; }
 
-  /// Products of these weights are to come.
+  /// Announces GEMMs of this shape, which prepare() prepares for.
   void expect(std::int64_t rows, std::int64_t columns, bool bias);
-  /// Scratch memory that the expected products of up to `tokens` tokens take.
+  /// Scratch memory that the expected GEMMs of up to `tokens` tokens take.
   std::int64_t scratch_bytes(std::int64_t tokens) const;
-  /// Chooses algorithms for the expected products of up to `tokens` tokens and has each run once,
+  /// Chooses algorithms for the expected GEMMs of up to `tokens` tokens and has each run once,
   /// on little, so that no step chooses one or loads its kernel. Waits for it. Errors:
   /// resource_exhausted, device_error.
   Status prepare(std::int64_t tokens, cudaStream_t stream);
 
-  /// False: the library has no algorithm for this product after all, and out is to be written by
+  /// False: the library has no algorithm for this GEMM after all, and the caller must write out by
   /// other means. Errors: device_error.
-  Result<bool> multiply(const CublasLtProblem& product, cudaStream_t stream);
+  Result<bool> multiply(const CublasLtProblem& problem, cudaStream_t stream);
 
  private:
   struct Shape {
@@ -91,17 +92,17 @@ class CublasLtGemm {
 
   CublasLtGemm() = default;
   Shape shape_of(std::int64_t rows, std::int64_t columns, bool bias) const;
-  /// A product whose operands lie at `memory`, all of them.
+  /// A GEMM all of whose operands lie at `memory`.
   CublasLtProblem stand_in(const Shape& shape, void* memory) const;
-  /// Asks the library; none: it has none.
-  Result<std::optional<cublasLtMatmulAlgo_t>> choose(const CublasLtProblem& product,
+  /// Asks cuBLASLt; nothing: it has no algorithm.
+  Result<std::optional<cublasLtMatmulAlgo_t>> choose(const CublasLtProblem& problem,
                                                      std::int64_t tokens);
   /// choose() once, with a word in the log if there is none.
-  Result<const cublasLtMatmulAlgo_t*> algorithm(const Key& key, const CublasLtProblem& product);
-  cublasStatus_t run(const CublasLtProblem& product,
+  Result<const cublasLtMatmulAlgo_t*> algorithm(const Key& key, const CublasLtProblem& problem);
+  cublasStatus_t run(const CublasLtProblem& problem,
                      const cublasLtMatmulAlgo_t& algorithm,
                      cudaStream_t stream);
-  Result<bool> multiply_piece(const CublasLtProblem& product, cudaStream_t stream);
+  Result<bool> multiply_piece(const CublasLtProblem& problem, cudaStream_t stream);
 
   std::shared_ptr<DeviceMemory> memory_;
   CublasLtScales scales_ = CublasLtScales::fused;

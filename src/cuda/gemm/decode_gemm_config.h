@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How Hopper's two decode kernels for one weight matrix (up to 128 tokens) divide their work, and the
-// list of configurations for which the unswapped one is compiled. No configuration changes a result.
-// Host code and kernels include this file; it needs no GPU.
+// How Hopper's two decode kernels for one weight matrix (up to 128 tokens) divide their work, and
+// the list of configurations for which the unswapped one is compiled. No configuration changes a
+// result. Host code and kernels include this file; it needs no GPU.
 #pragma once
 
 #include <numeric>
@@ -42,8 +42,8 @@ constexpr int num_token_blocks_of(const DecodeGemmConfig& config, int tokens) {
   return ceil_div(tokens, tokens_per_cta(config, tokens));
 }
 
-/// The swap-AB kernel's slot_width. FP8 with many tokens takes half stages, because two or three CTAs
-/// that share a multiprocessor have room for only a few whole ones.
+/// The swap-AB kernel's slot_width. FP8 with many tokens takes half stages, because two or three
+/// CTAs that share a multiprocessor have room for only a few whole ones.
 constexpr int swap_ab_slot_width(TileType type, int columns) {
   return type == TileType::fp8 && columns >= 64 ? kStageWidth / 2 : kStageWidth;
 }
@@ -72,8 +72,8 @@ constexpr UnswappedConfig unswapped_persistent(TileType type, int rows, int colu
   return {type, {.columns = columns, .slot_width = kStageWidth / 2, .rows = rows}};
 }
 
-/// What gemm_decode_unswapped_sm90.cu is compiled for. NOTE: within a group the fewest rows come first;
-/// choose_gemm.cpp takes the first configuration whose CTAs all fit at once.
+/// What gemm_decode_unswapped_sm90.cu is compiled for. NOTE: within a group the fewest rows come
+/// first; choose_gemm.cpp takes the first configuration whose CTAs all fit at once.
 constexpr UnswappedConfig kUnswappedConfigs[] = {
     unswapped_alone(24),
     unswapped_alone(32),

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parameters of every GEMM kernel of koho, and the launchers that run on every GPU or serve both
-// one weight matrix and the experts of a layer. All compute out[t, n] = epilogue(x[t, :] * weight[n, :]^T)
-// over tiled weights (tiled_layout.h). gemm_sm90.h has Hopper's other launchers, choose_gemm.h says
-// which kernel runs when. Launchers check shapes only where a wrong one could hang the GPU.
+// The parameters of every GEMM kernel of koho, and the launchers that run on every GPU or serve
+// both one weight matrix and the experts of a layer. All compute out[t, n] = epilogue(x[t, :] *
+// weight[n, :]^T) over tiled weights (tiled_layout.h). gemm_sm90.h has Hopper's other launchers,
+// choose_gemm.h says which kernel runs when. Launchers check shapes only where a wrong one could
+// hang the GPU.
 #pragma once
 
 #include <cstdint>
@@ -56,8 +57,8 @@ struct Gemm {
   const ExpertTokenBlock* token_blocks = nullptr;  // null: a linear layer
   const std::int32_t* token_block_count = nullptr;
   int tokens = 0;
-  /// The list was complete before the previous kernel started. A CTA may then prefetch the weights of
-  /// its first work tile while that kernel still runs (programmatic dependent launch).
+  /// The list was complete before the previous kernel started. A CTA may then prefetch the weights
+  /// of its first work tile while that kernel still runs (programmatic dependent launch).
   bool token_blocks_early = false;
   /// The expert of the first token block whatever the router chose (a shared expert), or -1. Its
   /// weights may be prefetched at any time.

@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode GEMM of one weight matrix on Hopper, swap-AB: weight rows are the MMA's M, up to 128 tokens its N
-// (launch_gemm_decode_swap_ab_sm90 in gemm_sm90.h).
+// Decode GEMM of one weight matrix on Hopper, swap-AB: weight rows are the MMA's M, up to 128
+// tokens its N (launch_gemm_decode_swap_ab_sm90 in gemm_sm90.h).
 //
-//   grid     one CTA per tile of 64 weight rows and split of K; the split_k CTAs of a tile are a cluster
-//   roles    one producer warp copies weights (bulk copies of tiles, before it waits for the previous
-//            kernel) and token rows (TMA boxes of 128 bytes of K, swizzled), or two warps one each. One or
-//            two MMA warpgroups (wgmma m64nXk32) have half of the tokens each
-//   sums     fp8: each stage of 256 bytes of K is summed by itself and added in f32. bf16: one chain of MMAs
-//            (kChained). The CTA that owns a weight row adds the splits' sums in rank order, through DSMEM.
-//            Neither depends on the number of tokens or on the configuration, so a row's bits do not
-//   shared   barriers and scales · received sums · ring of slots of kSlotWidth * (64 + kTileTokens) bytes
+//   grid     one CTA per tile of 64 weight rows and split of K; the split_k CTAs of a tile are a
+//            cluster
+//   roles    one producer warp copies weights (bulk copies of tiles, before it waits for the
+//            previous kernel) and token rows (TMA boxes of 128 bytes of K, swizzled), or two warps
+//            one each. One or two MMA warpgroups (wgmma m64nXk32) have half of the tokens each
+//   sums     fp8: each stage of 256 bytes of K is summed by itself and added in f32. bf16: one
+//            chain of MMAs (kChained). The CTA that owns a weight row adds the splits' sums in rank
+//            order, through DSMEM. Neither depends on the number of tokens or on the configuration,
+//            so a row's bits do not
+//   shared   barriers and scales · received sums · ring of slots of kSlotWidth * (64 + kTileTokens)
+//            bytes
 //   bytes    weights once from memory; tokens once per tile from L2
-//   files    gemm_decode_swap_ab_sm90_plan.cuh, _producer.cuh; here MMA warps, epilogue and launcher
+//   files    gemm_decode_swap_ab_sm90_plan.cuh, _producer.cuh; here MMA warps, epilogue and
+//            launcher
 //
 // docs/kernels/gemm.md: when it runs, how fast, and what was tried.
 #include <algorithm>
@@ -67,16 +71,17 @@ __global__ void __launch_bounds__(SwapAbPlan<kTileTokens, kSlotWidth>::kThreadsM
     }
     mbarrier_init(received, 1);
     fence_mbarrier_init();
-    // NOTE: correctness does not need this fence, as the one above orders the barriers for TMA and for
-    // the cluster. But with it 5120x3072 takes 5.0 us at 16 tokens, without it 5.6, and a delay of the same
-    // length does not help.
+    // NOTE: correctness does not need this fence, as the one above orders the barriers for TMA and
+    // for the cluster. But with it 5120x3072 takes 5.0 us at 16 tokens, without it 5.6, and a delay
+    // of the same length does not help.
     fence_proxy_async();
     if (ctas > 1)  // the sums of all other CTAs
       mbarrier_arrive_expect_tx(
           received, static_cast<std::uint32_t>((ctas - 1) * owned * Plan::kTiles * 512));
   }
   __syncthreads();
-  // NOTE: all warps arrive here: under compute-sanitizer a warp's arrival waits for the CTA's other warps.
+  // NOTE: all warps arrive here: under compute-sanitizer a warp's arrival waits for the CTA's other
+  // warps.
   if (!Plan::kReuseRing && ctas > 1) cluster_arrive();
   if (warp >= kConsumers / 32) {  // ---- the producer warps
     if (elect_one()) {
@@ -108,7 +113,7 @@ __global__ void __launch_bounds__(SwapAbPlan<kTileTokens, kSlotWidth>::kThreadsM
   float sum[kEach][4] = {};
   {
     const std::uint64_t weights = core_matrix_descriptor(ring.slots, 1024U);
-    const std::uint64_t boxes =
+    const std::uint64_t token_rows =
         swizzle128_descriptor(ring.slots + static_cast<std::uint32_t>(
                                                Plan::kWeightBytes + first_tile * 8 * kTmaBoxBytes));
     int slot = 0;
@@ -129,7 +134,7 @@ __global__ void __launch_bounds__(SwapAbPlan<kTileTokens, kSlotWidth>::kThreadsM
           &partial[0][0],
           advance_descriptor(advance_descriptor(weights, at),
                              static_cast<std::uint32_t>(i) * 2048U),
-          advance_descriptor(advance_descriptor(boxes, at),
+          advance_descriptor(advance_descriptor(token_rows, at),
                              static_cast<std::uint32_t>(i / 4 * kTmaBoxBytes * kTileTokens +
                                                         i % 4 * kTileWidthStep)),
           accumulate ? 1 : 0);
@@ -154,8 +159,8 @@ __global__ void __launch_bounds__(SwapAbPlan<kTileTokens, kSlotWidth>::kThreadsM
     };
     const int whole_end = min(cta.end, p.width_bytes / kStageWidth);
     if constexpr (kChained<kType>) {
-      // NOTE: a warp releases a slot before it issues the next slot's MMAs. The other order held the slot
-      // until the next one's bytes were there: 1 % slower.
+      // NOTE: a warp releases a slot before it issues the next slot's MMAs. The other order held
+      // the slot until the next one's bytes were there: 1 % slower.
       for (int unit = (whole_end - cta.begin) * kHalves; unit > 0; --unit) {
         const int issued = issue(sum, true);
         wgmma_wait_group<0>();
@@ -271,7 +276,7 @@ __global__ void __launch_bounds__(SwapAbPlan<kTileTokens, kSlotWidth>::kThreadsM
     return;
   }
   if (Plan::kReuseRing) cluster_arrive();
-  cluster_wait();  // every CTA has started (or, if sums arrive in the ring, has finished its mainloop)
+  cluster_wait();  // every CTA has started (or, if sums arrive in the ring, has left its mainloop)
   // Sends the sums, in the order of fragments, to the CTA that owns the rows.
   const int owner = warp % 4 * ctas / kRowGroups;
   const int owner_first = first_group(owner, ctas);
@@ -356,7 +361,8 @@ cudaError_t launch_config(const Gemm& p,
   const int longest = ceil_div(stages, p.split_k) * (kStageWidth / kSlotWidth);
   const int slots =
       std::min({longest, kRingSlotsMax, std::max(2, config.ring_bytes / Plan::kSlot)});
-  // Where most of a CTA's weights are still to come, the next kernel's weights would only delay them.
+  // Where most of a CTA's weights are still to come, the next kernel's weights would only delay
+  // them.
   const SwapAbLaunch launch{.slots = slots,
                             .producer_warps = config.producer_warps,
                             .releases_late = longest >= 2 * slots};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The swap-AB decode GEMM: shared memory, the part of the output that a CTA computes, and the ring of
-// operand slots.
+// The swap-AB decode GEMM: shared memory, the part of the output that a CTA computes, and the ring
+// of operand slots.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,8 @@ struct SwapAbPlan {
   static constexpr int kWeightBytes = kTileRows * kSlotWidth;
   static constexpr int kSlot = kWeightBytes + kTileTokens * kSlotWidth;
   static constexpr int kScaleBytes = (2 * kTileRows + kTileTokens) * 4;
-  // Where the other CTAs' sums arrive: beside the ring if they are small, else in the ring after the mainloop.
+  // Where the other CTAs' sums arrive: beside the ring if they are small, else in the ring after
+  // the mainloop.
   static constexpr bool kReuseRing = kTileTokens > 32;
   // How they travel: st.async of 16 bytes per lane if they are few, else one bulk copy per warp.
   static constexpr bool kBulkSums = kTileTokens > 16;

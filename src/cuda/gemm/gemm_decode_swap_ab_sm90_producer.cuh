@@ -7,9 +7,9 @@
 
 namespace koho::cuda::swap_ab {
 
-/// Copies a CTA's weights, token rows or both into the ring; one lane. Weights fill the ring before the wait for
-/// the previous kernel, as no kernel writes them. The lane that copies token rows releases the next kernel if
-/// `releases_late`.
+/// Copies a CTA's weights, token rows or both into the ring; one lane. Weights fill the ring before
+/// the wait for the previous kernel, as no kernel writes them. The lane that copies token rows
+/// releases the next kernel if `releases_late`.
 template <int kTileTokens, int kSlotWidth, bool kWeights, bool kTokens>
 __device__ __forceinline__ void produce_operands(const Gemm& p,
                                                  const CUtensorMap& x_map,
@@ -35,15 +35,16 @@ __device__ __forceinline__ void produce_operands(const Gemm& p,
               bytes, barrier, policy);
   };
   const auto copy_tokens = [&](int unit, int slot) {
-    const int boxes = (width_at(unit) + kTmaBoxBytes - 1) / kTmaBoxBytes;
+    const int tma_boxes = (width_at(unit) + kTmaBoxBytes - 1) / kTmaBoxBytes;
     const std::uint32_t barrier = ring.full + 8U * static_cast<std::uint32_t>(slot);
-    mbarrier_arrive_expect_tx(barrier, static_cast<std::uint32_t>(boxes * kTmaBoxBytes * p.tokens));
+    mbarrier_arrive_expect_tx(barrier,
+                              static_cast<std::uint32_t>(tma_boxes * kTmaBoxBytes * p.tokens));
 #pragma unroll
-    for (int box = 0; box < kSlotWidth / kTmaBoxBytes; ++box)
-      if (box < boxes)
+    for (int tma_box = 0; tma_box < kSlotWidth / kTmaBoxBytes; ++tma_box)
+      if (tma_box < tma_boxes)
         tma_load(place(slot) + static_cast<std::uint32_t>(Plan::kWeightBytes +
-                                                          box * kTmaBoxBytes * kTileTokens),
-                 &x_map, unit * kSlotWidth + box * kTmaBoxBytes, 0, barrier);
+                                                          tma_box * kTmaBoxBytes * kTileTokens),
+                 &x_map, unit * kSlotWidth + tma_box * kTmaBoxBytes, 0, barrier);
   };
   const int begin = cta.begin * kHalves;
   const int end = min(cta.end * kHalves, (p.width_bytes + kSlotWidth - 1) / kSlotWidth);

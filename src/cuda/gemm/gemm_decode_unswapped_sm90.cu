@@ -1,24 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode GEMM of one weight matrix on Hopper in the usual orientation: 64 tokens are the MMA's M, weight
-// rows its N (launch_gemm_decode_unswapped_sm90 in gemm_sm90.h). N may be any multiple of 8, so the grid can
-// be one even wave, and each CTA has the whole K.
+// Decode GEMM of one weight matrix on Hopper in the usual orientation: 64 tokens are the MMA's M,
+// weight rows its N (launch_gemm_decode_unswapped_sm90 in gemm_sm90.h). N may be any multiple of 8,
+// so the grid can be one even wave, and each CTA has the whole K.
 //
-//   grid     one CTA per block of kRows weight rows (which may begin within a tile) and token block of 64
-//            per warpgroup. The CTAs of both token blocks are adjacent, so that the second finds the weights
-//            in L2; with kWeightMulticast 2 they are a cluster, and each multicasts half of the weights.
-//            With kCtasPerSm 2 the next GEMM's CTAs fill their rings beside this one's. Persistent
-//            configurations take several blocks of weight rows in turn while the ring runs on. bf16: the
-//            CTAs of two blocks are a cluster and multicast tokens (kTokenMulticast)
-//   roles    one producer warp copies weights in TMA boxes that become core matrices, before it waits for
-//            the previous kernel; another one token rows (128 bytes of K, swizzled). Each MMA warpgroup
-//            (wgmma m64nXk32) has 64 tokens; bf16: two share 64 tokens and have half of the rows each
-//   sums     the swap-AB kernel's bits. fp8: each stage of 256 bytes of K is summed by itself and added in
-//            f32, splits of K in their order. bf16: one chain of MMAs
-//   output   fp8: from registers, or through the ring. bf16 (logits): through shared memory beside the ring,
-//            from where TMA stores it while the next block is multiplied
-//   shared   barriers and scales · ring of slots of kSlotWidth * (kRows + tokens) bytes · bf16: 36 KB of output
-//   bytes    weights once from memory, once per token block from L2; tokens once per block of rows from L2
-//   files    gemm_decode_unswapped_sm90_plan.cuh, _producer.cuh; here MMA warps, epilogue and launcher
+//   grid     one CTA per block of kRows weight rows (which may begin within a tile) and token block
+//            of 64 per warpgroup. The CTAs of both token blocks are adjacent, so that the second
+//            finds the weights in L2; with kWeightMulticast 2 they are a cluster, and each
+//            multicasts half of the weights. With kCtasPerSm 2 the next GEMM's CTAs fill their
+//            rings beside this one's. Persistent configurations take several blocks of weight rows
+//            in turn while the ring runs on. bf16: the CTAs of two blocks are a cluster and
+//            multicast tokens (kTokenMulticast)
+//   roles    one producer warp copies weights in TMA boxes that become core matrices, before it
+//            waits for the previous kernel; another one token rows (128 bytes of K, swizzled). Each
+//            MMA warpgroup (wgmma m64nXk32) has 64 tokens; bf16: two share 64 tokens and have half
+//            of the rows each
+//   sums     the swap-AB kernel's bits. fp8: each stage of 256 bytes of K is summed by itself and
+//            added in f32, splits of K in their order. bf16: one chain of MMAs
+//   output   fp8: from registers, or through the ring. bf16 (logits): through shared memory beside
+//            the ring, from where TMA stores it while the next block is multiplied
+//   shared   barriers and scales · ring of slots of kSlotWidth * (kRows + tokens) bytes · bf16: 36
+//            KB of output
+//   bytes    weights once from memory, once per token block from L2; tokens once per block of rows
+//            from L2
+//   files    gemm_decode_unswapped_sm90_plan.cuh, _producer.cuh; here MMA warps, epilogue and
+//            launcher
 //
 // docs/kernels/gemm.md: when it runs, how fast, and what was tried.
 #include <algorithm>
@@ -39,9 +44,6 @@
 namespace koho::cuda {
 namespace unswapped {
 namespace {
-
-// Logits of more bytes than half of L2 are stored with evict_first: what cannot stay is better written at once.
-constexpr std::int64_t kEvictFirstBytes = 25LL << 20;
 
 template <TileType kType,
           int kRows,
@@ -93,11 +95,12 @@ __global__ void __launch_bounds__(
   } else {
     named_barrier_sync(2, Plan::kThreads);
   }
-  // NOTE: all warps arrive here and all wait: under compute-sanitizer an arrival waits for the other warps.
+  // NOTE: all warps arrive here and all wait: under compute-sanitizer an arrival waits for the
+  // other warps.
   if constexpr (kCluster > 1) cluster_arrive();
   const int next_block = static_cast<int>(gridDim.x) * kRows;  // rows
-  // NOTE: both CTAs of a pair take the same number of blocks. The last block may lie beyond the matrix; its
-  // CTA then multiplies the last rows again and stores nothing.
+  // NOTE: both CTAs of a pair take the same number of blocks. The last block may lie beyond the
+  // matrix; its CTA then multiplies the last rows again and stores nothing.
   const int rows_end = p.rows + multicast_rank<Plan>() * kRows;
 
   if (warp >= Plan::kWarps) {  // ---- the producer warps
@@ -148,8 +151,8 @@ __global__ void __launch_bounds__(
 
   [[maybe_unused]] const std::uint64_t policy =
       launch.evict_first ? evict_first_policy() : evict_normal_policy();
-  // NOTE: a warp releases only slots that are filled again. Then each CTA of a cluster waits for every
-  // arrival from another one, and may exit when it is done.
+  // NOTE: a warp releases only slots that are filled again. Then each CTA of a cluster waits for
+  // every arrival from another one, and may exit when it is done.
   const int blocks = Plan::kPersistent ? (rows_end - cta.row + next_block - 1) / next_block : 1;
   int wanted = blocks * stages * kHalves - Plan::kSlots;
   int oldest = 0;  // slot of the oldest MMAs that still read
@@ -206,12 +209,12 @@ __global__ void __launch_bounds__(
         for (int half = 0; half < kHalves; ++half) issue(partial, half > 0);
       };
       int split = 1;
-      int border = kWhole ? stages / p.split_k : 0;  // stage where the next split begins
+      int next_split = kWhole ? stages / p.split_k : 0;  // stage where the next split begins
       // Adds a stage's sums. Where a split begins, the previous split's sums go to the total.
       const auto add = [&](int stage, const Sums<kTiles>& partial) {
-        if (kWhole && stage == border) {
+        if (kWhole && stage == next_split) {
           ++split;
-          border = stages * split / p.split_k;
+          next_split = stages * split / p.split_k;
 #pragma unroll
           for (int tile = 0; tile < kTiles; ++tile)
 #pragma unroll
@@ -239,7 +242,8 @@ __global__ void __launch_bounds__(
         }
       } else if constexpr (kOverlapsMma) {
         Sums<kTiles> partials[2] = {};
-        // Two stages, the first of which is issued already; if more follow, issues the next one too.
+        // Two stages, the first of which is issued already; if more follow, issues the next one
+        // too.
         const auto run_two = [&](auto more) {
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
@@ -320,8 +324,8 @@ __global__ void __launch_bounds__(
               eight;
       }
     };
-    // Otherwise the sums pass through the free ring, so that the code for one element exists once: unrolled
-    // beside every tile it took a microsecond.
+    // Otherwise the sums pass through the free ring, so that the code for one element exists once:
+    // unrolled beside every tile it took a microsecond.
     auto* left = reinterpret_cast<float4*>(shared + Plan::kRingBegin + warp * kTiles * kTileSums);
     const auto leave = [&](int tile, int count, const float(&of)[4][4]) {
 #pragma unroll
@@ -356,7 +360,8 @@ __global__ void __launch_bounds__(
       }
     };
     if constexpr (Plan::kStaged) {
-      // Through shared memory beside the ring, half of the rows at a time, so that no warp waits for stores.
+      // Through shared memory beside the ring, half of the rows at a time, so that no warp waits
+      // for stores.
       float* staged =
           reinterpret_cast<float*>(shared + Plan::kRingBegin + Plan::kSlots * Plan::kSlot) +
           warp * kWarpTokens * Plan::kStagedRows;
@@ -410,15 +415,6 @@ __global__ void __launch_bounds__(
   if constexpr (Plan::kStaged) bulk_store_wait_read();  // before shared memory is another CTA's
 }
 
-/// When the next kernel may start: once most of this one's operands are requested. Earlier, its CTAs would take
-/// idle multiprocessors, and compete for bandwidth with this kernel's copies. At once if its CTAs are to run
-/// beside this one's (kCtasPerSm 2), or if CTAs are persistent.
-template <typename Plan>
-int released_after(int resident, int token_blocks) {
-  if (Plan::kPersistent || (resident > 1 && token_blocks == 1)) return -1;
-  return resident > 1 ? Plan::kSlots - 1 : Plan::kSlots;
-}
-
 template <TileType kType,
           int kRows,
           int kTileTokens,
@@ -449,7 +445,8 @@ cudaError_t launch_config(const Gemm& p,
       .evict_first = std::int64_t{4} * p.tokens * p.rows > kEvictFirstBytes,
       .released_after = released_after<Plan>(kCtasPerSm, token_blocks)};
   int blocks = ceil_div(p.rows, kRows);
-  // NOTE: persistent CTAs must store in vectors or staged, since the other way passes through the ring.
+  // NOTE: persistent CTAs must store in vectors or staged, since the other way passes through the
+  // ring.
   if ((Plan::kStaged || launch.vector_stores) && config.ctas > 0)
     blocks = std::min(blocks, config.ctas);
   blocks = round_up(blocks, Plan::kTokenMulticast);

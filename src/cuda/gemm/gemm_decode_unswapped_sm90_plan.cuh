@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The unswapped decode GEMM: shared memory, the part of the output that a CTA computes, and the ring of
-// operand slots.
+// The unswapped decode GEMM: shared memory, the part of the output that a CTA computes, and the
+// ring of operand slots.
 #pragma once
 
 #include <algorithm>
@@ -35,7 +35,8 @@ struct UnswappedPlan {
       (kRows + 2 * kTileRows - 1 - unswapped_row_step(kRows)) / kTileRows;
   static constexpr int kWeightBytes = kRows * kSlotWidth;
   static constexpr int kSlot = kWeightBytes + kTokens * kSlotWidth;
-  // Scales and biases of two blocks: a warp may write the next block's while others read this one's.
+  // Scales and biases of two blocks: a warp may write the next block's while others read this
+  // one's.
   static constexpr int kScales = 2 * kRows;
   static constexpr int kRingBegin = (kBarrierBytes + kBlocks * kScales * 4 + 1023) / 1024 * 1024;
   // CTAs of a cluster, with different rows, that multicast tokens to each other.
@@ -64,13 +65,27 @@ struct UnswappedLaunch {
   int released_after;  // slot fill after which the next kernel may start; -1: at once
 };
 
+// Logits of more bytes than half of L2 are stored with evict_first: what cannot stay is better
+// written at once.
+constexpr std::int64_t kEvictFirstBytes = 25LL << 20;
+
+/// When the next kernel may start: once most of this one's operands are requested. Earlier, its
+/// CTAs would take idle multiprocessors, and compete for bandwidth with this kernel's copies. At
+/// once if its CTAs are to run beside this one's (kCtasPerSm 2), or if CTAs are persistent.
+template <typename Plan>
+int released_after(int resident, int token_blocks) {
+  if (Plan::kPersistent || (resident > 1 && token_blocks == 1)) return -1;
+  return resident > 1 ? Plan::kSlots - 1 : Plan::kSlots;
+}
+
 /// The part of the output that a CTA computes.
 struct UnswappedCtaTile {
   int row;          // first weight row
   int token_block;  // of the tokens
   int token;        // the first one
 
-  /// Token blocks overlap if tokens do not divide evenly, so that no TMA box has rows beyond the tensor.
+  /// Token blocks overlap if tokens do not divide evenly, so that no TMA box has rows beyond the
+  /// tensor.
   template <int kRows, int kWeightMulticast>
   __device__ __forceinline__ static UnswappedCtaTile of(const Gemm& p,
                                                         const UnswappedLaunch& launch) {

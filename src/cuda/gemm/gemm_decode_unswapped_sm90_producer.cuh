@@ -7,8 +7,8 @@
 
 namespace koho::cuda::unswapped {
 
-/// Copies weights into the ring; one lane. It does not wait for the previous kernel, which writes no weights.
-/// The CTAs of a cluster take turns to multicast a slot to all of them.
+/// Copies weights into the ring; one lane. It does not wait for the previous kernel, which writes
+/// no weights. The CTAs of a cluster take turns to multicast a slot to all of them.
 template <typename Plan, int kRows, int kSlotWidth, int kWeightMulticast>
 __device__ __forceinline__ void copy_weights(const Gemm& p,
                                              const WeightTensorMaps& maps,
@@ -57,8 +57,8 @@ __device__ __forceinline__ void copy_weights(const Gemm& p,
   }
 }
 
-/// Copies token rows into the ring and announces their bytes and the weights'; one lane. Releases the next
-/// kernel after slot fill `released_after`.
+/// Copies token rows into the ring and announces their bytes and the weights'; one lane. Releases
+/// the next kernel after slot fill `released_after`.
 template <typename Plan, int kSlotWidth>
 __device__ __forceinline__ void copy_tokens(const CUtensorMap& map,
                                             const UnswappedCtaTile& cta,
@@ -73,11 +73,11 @@ __device__ __forceinline__ void copy_tokens(const CUtensorMap& map,
     mbarrier_wait(ring.empty_barrier(), ring.phase ^ 1U);
     mbarrier_arrive_expect_tx(ring.full_barrier(), bytes);
 #pragma unroll
-    for (int box = 0; box < kSlotWidth / kTmaBoxBytes; ++box) {
+    for (int tma_box = 0; tma_box < kSlotWidth / kTmaBoxBytes; ++tma_box) {
       const std::uint32_t to =
           ring.slots + static_cast<std::uint32_t>(ring.slot * Plan::kSlot + Plan::kWeightBytes +
-                                                  box * kTmaBoxBytes * Plan::kTokens);
-      const int column = unit * kSlotWidth + box * kTmaBoxBytes;
+                                                  tma_box * kTmaBoxBytes * Plan::kTokens);
+      const int column = unit * kSlotWidth + tma_box * kTmaBoxBytes;
       if constexpr (Plan::kTokenMulticast == 1)
         tma_load(to, &map, column, cta.token, ring.full_barrier());
       else if (unit % Plan::kTokenMulticast == multicast_rank<Plan>())

@@ -1,23 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// Grouped decode GEMM, swap-AB: weight rows are the MMA's M, up to 64 tokens of a token block its N, so every
-// weight byte is read once per block. One pipeline for a linear layer and for experts, with two mainloops:
-// wgmma (gemm_grouped_decode_sm90.cu) and mma.sync (gemm_grouped_decode_portable.cu).
+// Grouped decode GEMM, swap-AB: weight rows are the MMA's M, up to 64 tokens of a token block its
+// N, so every weight byte is read once per block. One pipeline for a linear layer and for experts,
+// with two mainloops: wgmma (gemm_grouped_decode_sm90.cu) and mma.sync
+// (gemm_grouped_decode_portable.cu).
 //
-//   grid     persistent: a CTA takes work tiles (token block, tile of 64 weight rows) by stride. With
-//            split-K a cluster of split_k CTAs takes one work tile and divides K
-//   roles    producer warps (from warp 4 on) fill the ring: 16 KB bulk copies of weights, cp.async of the
-//            block's token rows into core matrices. Warps 0-3 multiply 64 rows by 8 * kTiles tokens
-//   pairs    row_tiles 2: a work tile has two weight tiles and two MMA warpgroups, a slot half of K; token
-//            rows, a quarter of the L2 traffic with full blocks, are then read once for both
-//   prefetch a producer asks for weights before it waits for the previous kernel wherever the choice of
-//            expert is older: linear layers, a shared expert, the down projection
-//   shared   barriers 128 B · sums 8 * kTiles x 66 f32 (not of pairs) · ring of stages of 16 KB + 2 KB *
-//            kTiles (of pairs half of the latter)
-//   sums     f32. The order over K follows from the weight's shape: wgmma sums every stage (or 128 columns
-//            under block scales) by itself and adds them in order, splits in rank order. It does not depend
-//            on the number of tokens, so a row's bits do not
+//   grid     persistent: a CTA takes work tiles (token block, tile of 64 weight rows) by stride.
+//            With split-K a cluster of split_k CTAs takes one work tile and divides K
+//   roles    producer warps (from warp 4 on) fill the ring: 16 KB bulk copies of weights, cp.async
+//            of the block's token rows into core matrices. Warps 0-3 multiply 64 rows by 8 * kTiles
+//            tokens
+//   pairs    row_tiles 2: a work tile has two weight tiles and two MMA warpgroups, a slot half of
+//            K; token rows, a quarter of the L2 traffic with full blocks, are then read once for
+//            both
+//   prefetch a producer asks for weights before it waits for the previous kernel wherever the
+//            choice of expert is older: linear layers, a shared expert, the down projection
+//   shared   barriers 128 B · sums 8 * kTiles x 66 f32 (not of pairs) · ring of stages of 16 KB + 2
+//            KB * kTiles (of pairs half of the latter)
+//   sums     f32. The order over K follows from the weight's shape: wgmma sums every stage (or 128
+//            columns under block scales) by itself and adds them in order, splits in rank order. It
+//            does not depend on the number of tokens, so a row's bits do not
 //   bytes    weights once per token block, tokens once per work tile (from L2)
-//   files    gemm_grouped_decode_tiles.cuh (shared memory, work tiles), _producer.cuh, _epilogue.cuh
+//   files    gemm_grouped_decode_tiles.cuh (shared memory, work tiles), _producer.cuh,
+//            _epilogue.cuh
 //
 // docs/kernels/gemm.md and experts.md: when it runs, how fast, and what was tried.
 #pragma once
@@ -32,8 +36,9 @@
 
 namespace koho::cuda {
 
-/// The MMA warps. `Multiply<kType, kTiles>` is the mainloop: a thread's accumulators, and stage(), which adds a
-/// stage to them. Each warpgroup multiplies one of a work tile's kRowTiles weight tiles.
+/// The MMA warps. `Multiply<kType, kTiles>` is the mainloop: a thread's accumulators, and stage(),
+/// which adds a stage to them. Each warpgroup multiplies one of a work tile's kRowTiles weight
+/// tiles.
 template <template <TileType, int> class Multiply, TileType kType, int kTiles>
 __device__ void consume(const Gemm& p, Ring ring, int blocks, int token_blocks, float* sums) {
   constexpr int kRowTiles = Multiply<kType, kTiles>::kRowTiles;

@@ -9,8 +9,8 @@
 
 namespace koho::cuda {
 
-/// The epilogue of a work tile without split-K. A thread has rows g and g + 8 of its warp's 16, and tokens 2t and
-/// 2t + 1 of each n8 tile. It loads the scales while the work tile is multiplied.
+/// The epilogue of a work tile without split-K. A thread has rows g and g + 8 of its warp's 16, and
+/// tokens 2t and 2t + 1 of each n8 tile. It loads the scales while the work tile is multiplied.
 template <TileType kType, int kTiles>
 struct TileEpilogue {
   static constexpr int kEach = (kTiles + 3) / 4;  // tokens a lane fetches the scales of
@@ -100,7 +100,8 @@ struct TileEpilogue {
   }
 };
 
-/// Adds the splits of a linear layer in rank order, and scales and stores this CTA's share of the work tile.
+/// Adds the splits of a linear layer in rank order, and scales and stores this CTA's share of the
+/// work tile.
 template <TileType kType, int kTiles>
 __device__ void reduce_split_k(const Gemm& p, const WorkTile& work_tile, const float* sums) {
   const int split = static_cast<int>(cluster_rank());
@@ -134,8 +135,8 @@ __device__ void reduce_split_k(const Gemm& p, const WorkTile& work_tile, const f
   }
 }
 
-/// The scale of the sums over one block of K, under block scales, for one token and the first (second = 0) or
-/// second 8 rows of every 16.
+/// The scale of the sums over one block of K, under block scales, for one token and the first
+/// (second = 0) or second 8 rows of every 16.
 __device__ __forceinline__ float block_scale(
     const Gemm& p, const WorkTile& work_tile, int block, int second, int token_row) {
   const int blocks = (p.width_bytes + kBlockWidth - 1) / kBlockWidth;

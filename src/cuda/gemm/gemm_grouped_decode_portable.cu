@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The grouped decode GEMM (gemm_grouped_decode.cuh) on mma.sync, for every GPU. e4m3 values become f16 in
-// registers, exactly; sums are f32. One warp has 16 of a tile's 64 rows.
+// The grouped decode GEMM (gemm_grouped_decode.cuh) on mma.sync, for every GPU. e4m3 values become
+// f16 in registers, exactly; sums are f32. One warp has 16 of a tile's 64 rows.
 #include "cuda/gemm/gemm_grouped_decode.cuh"
 #include "cuda/gemm/mma_tile.cuh"
 
@@ -44,7 +44,8 @@ struct MmaSyncMainloop {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     std::uint32_t r[4];
     if constexpr (kTiles == 1) {
-      // ldmatrix_x4 also loads the next two chunks; loading them again later costs less than keeping them.
+      // ldmatrix_x4 also loads the next two chunks; loading them again later costs less than
+      // keeping them.
       ldmatrix_x4(r, address + static_cast<std::uint32_t>(lane % 16 * 16));
       x[0][0] = r[0];
       x[1][0] = r[1];

@@ -7,9 +7,9 @@
 
 namespace koho::cuda {
 
-// In a step of one token, producers request weights slowly before they wait for the previous kernels, whose
-// small reads would otherwise queue behind bulk copies. Cycles from one stage to the next (from the third
-// on), and from the first L2 prefetch to the last.
+// In a step of one token, producers request weights slowly before they wait for the previous
+// kernels, whose small reads would otherwise queue behind bulk copies. Cycles from one stage to the
+// next (from the third on), and from the first L2 prefetch to the last.
 constexpr int kPacedStageCycles = 3000;
 constexpr int kPacedPrefetchCycles = 3000;
 
@@ -122,7 +122,8 @@ __device__ void produce(const Gemm& p, Ring ring, int blocks, int token_blocks) 
   const auto weights = [&](const WorkTile& work_tile, int stage, int slot) {
     copy_weights<kTiles, kRowTiles>(p, ring, work_tile, stage, slot, tile_bytes, policy);
   };
-  // Prologue: where the first work tile is known before the previous kernel ends, its weights fill the ring.
+  // Prologue: where the first work tile is known before the previous kernel ends, its weights fill
+  // the ring.
   int prologue = 0;
   const int first_index = static_cast<int>(blockIdx.x) / p.split_k;
   const auto start = [&](const WorkTile& work_tile) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The grouped decode GEMM (gemm_grouped_decode.cuh) on Hopper's wgmma: both operands come from shared memory,
-// e4m3 without conversion. An e4m3 wgmma keeps fewer bits than f32 in its sums, so every stage of 256 bytes
-// of K is summed by itself and added in f32.
+// The grouped decode GEMM (gemm_grouped_decode.cuh) on Hopper's wgmma: both operands come from
+// shared memory, e4m3 without conversion. An e4m3 wgmma keeps fewer bits than f32 in its sums, so
+// every stage of 256 bytes of K is summed by itself and added in f32.
 #include "cuda/device/wgmma.cuh"
 #include "cuda/gemm/gemm_grouped_decode.cuh"
 
@@ -141,8 +141,8 @@ cudaError_t launch_gemm_grouped_decode_sm90(const Gemm& p,
     return launch_grouped_decode_config<MultiplyPairs, TileType::fp8, 4>(p, multiprocessors,
                                                                          stream);
   }
-  // NOTE: no blocks of 9 to 16 tokens but for fp8_block: gemm_decode_swap_ab_sm90.cu runs such linear layers,
-  // and experts have blocks of 8 or of 32 and more.
+  // NOTE: no blocks of 9 to 16 tokens but for fp8_block: gemm_decode_swap_ab_sm90.cu runs such
+  // linear layers, and experts have blocks of 8 or of 32 and more.
   return launch_grouped_decode<WgmmaMainloop, false>(p, multiprocessors, stream);
 }
 

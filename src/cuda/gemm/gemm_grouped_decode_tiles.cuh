@@ -16,8 +16,8 @@ constexpr int kWarpgroup = 128;
 constexpr int kSumStride = 66;  // floats of one token's row of sums
 constexpr int kWeightStage = kTileRows * kStageWidth;
 constexpr int kBarrierBytes = 128;
-/// kTiles: n8 tiles of tokens. kRowTiles: weight tiles of a work tile; a slot holds as many bytes of weights
-/// with two, so half of the K.
+/// kTiles: n8 tiles of tokens. kRowTiles: weight tiles of a work tile; a slot holds as many bytes
+/// of weights with two, so half of the K.
 template <int kTiles, int kRowTiles>
 struct GroupedDecodePlan {
   static constexpr int kTokens = 8 * kTiles;
@@ -57,8 +57,9 @@ __device__ __forceinline__ int x_row_of(const Gemm& p, int row) {
   return p.single_row ? 0 : p.x_rows != nullptr ? p.x_rows[row] : row;
 }
 
-/// Looks up work tile `index`. `blocks` is the number of weight tiles, or of pairs. A linear layer's token blocks
-/// of one weight tile follow each other, so that the second reads the tile from L2.
+/// Looks up work tile `index`. `blocks` is the number of weight tiles, or of pairs. A linear
+/// layer's token blocks of one weight tile follow each other, so that the second reads the tile
+/// from L2.
 __device__ __forceinline__ WorkTile
 work_tile_at(const Gemm& p, int blocks, int index, int token_blocks, int tokens_per_block) {
   WorkTile work_tile{};
@@ -85,9 +86,9 @@ work_tile_at(const Gemm& p, int blocks, int index, int token_blocks, int tokens_
   return work_tile;
 }
 
-/// With p.interleave_token_blocks (one n8 tile), reorders an expert's work tiles so that its token blocks take
-/// each weight tile in turn. NOTE: not in work_tile_at(), which prefetches the list while the previous work
-/// tile is multiplied: to unpack `turn` there would wait for the load.
+/// With p.interleave_token_blocks (one n8 tile), reorders an expert's work tiles so that its token
+/// blocks take each weight tile in turn. NOTE: not in work_tile_at(), which prefetches the list
+/// while the previous work tile is multiplied: to unpack `turn` there would wait for the load.
 template <int kTiles>
 __device__ __forceinline__ void take_interleaved_block(const Gemm& p,
                                                        int blocks,

@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// GEMM of many tokens on Hopper (launch_gemm_prefill_sm90 in gemm_sm90.h): a linear layer, or the experts
-// of a layer whose token rows lie in permuted order. Swap-AB: weight rows are the MMA's M, tokens its N.
+// GEMM of many tokens on Hopper (launch_gemm_prefill_sm90 in gemm_sm90.h): a linear layer, or the
+// experts of a layer whose token rows lie in permuted order. Swap-AB: weight rows are the MMA's M,
+// tokens its N.
 //
-//   grid     persistent clusters of two CTAs. A work tile is 256 weight rows by up to kTileTokens tokens of
-//            one token block; each CTA has half of the rows. The MMAs are as wide as the block has tokens,
-//            rounded up to one of num_prefill_widths() widths. A linear layer's tokens are divided so that
-//            clusters end together (prefill_token_blocks.h)
-//   roles    warp 8 (producer) looks work tiles up, one per lane, and fills the ring: 8 KB bulk copies of
-//            tiled weights, and its half of the token rows by TMA multicast to both CTAs. Warpgroups 0 and
-//            1 (MMA) multiply 64 weight rows each and leave bf16 in shared memory while the next work
-//            tile's first MMAs run. Warps 9 to 11 (epilogue) store it, or have TMA store it
-//   sums     as in the decode kernels: fp8 sums of 256 bytes of K are added in f32, bf16 accumulates in one
-//            chain of MMAs; with split-K each split is summed by itself, then added in order. So a token
-//            row has the same bits as in decode
-//   shared   1 KB of barriers and queue · ring of stages of 16 KB + 128 B * kTileTokens · epilogue buffer ·
-//            scales and biases of two work tiles; 227 KB in all
+//   grid     persistent clusters of two CTAs. A work tile is 256 weight rows by up to kTileTokens
+//            tokens of one token block; each CTA has half of the rows. The MMAs are as wide as the
+//            block has tokens, rounded up to one of num_prefill_widths() widths. A linear layer's
+//            tokens are divided so that clusters end together (prefill_token_blocks.h)
+//   roles    warp 8 (producer) looks work tiles up, one per lane, and fills the ring: 8 KB bulk
+//            copies of tiled weights, and its half of the token rows by TMA multicast to both CTAs.
+//            Warpgroups 0 and 1 (MMA) multiply 64 weight rows each and leave bf16 in shared memory
+//            while the next work tile's first MMAs run. Warps 9 to 11 (epilogue) store it, or have
+//            TMA store it
+//   sums     as in the decode kernels: fp8 sums of 256 bytes of K are added in f32, bf16
+//            accumulates in one chain of MMAs; with split-K each split is summed by itself, then
+//            added in order. So a token row has the same bits as in decode
+//   shared   1 KB of barriers and queue · ring of stages of 16 KB + 128 B * kTileTokens · epilogue
+//            buffer · scales and biases of two work tiles; 227 KB in all
 //   bytes    of a work tile: its weights and its tokens once, from L2
 //   files    gemm_prefill_sm90_tiles.cuh (shared memory, work tiles), _producer.cuh, _mainloop.cuh,
 //            _epilogue.cuh; here the kernel and its launcher

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The prefill GEMM's epilogue: the MMA warpgroups scale their sums and leave bf16 in shared memory; the
-// epilogue warps store it, or have TMA store it, while the next work tile is multiplied.
+// The prefill GEMM's epilogue: the MMA warpgroups scale their sums and leave bf16 in shared memory;
+// the epilogue warps store it, or have TMA store it, while the next work tile is multiplied.
 #pragma once
 
 #include "cuda/device/ptx.cuh"
@@ -9,9 +9,9 @@
 
 namespace koho::cuda::prefill {
 
-/// Where an MMA warpgroup leaves a work tile's output in bf16 for the epilogue warps, and where these leave
-/// its scales and biases before. Each token has a row of 64 columns; its 16-byte piece i lies at i ^ (token %
-/// 8), so that neither side meets bank conflicts.
+/// Where an MMA warpgroup leaves a work tile's output in bf16 for the epilogue warps, and where
+/// these leave its scales and biases before. Each token has a row of 64 columns; its 16-byte piece
+/// i lies at i ^ (token % 8), so that neither side meets bank conflicts.
 template <int kTileTokens>
 struct EpilogueBuffer {
   static constexpr int kRowBytes = kTileRows * 2;
@@ -75,8 +75,8 @@ struct FinishedTile {
   int row;  // the warp's first
 };
 
-/// Scales a warp's 16 rows of sums and leaves them in the epilogue buffer as bf16; f32 output is stored from
-/// registers. Calls `halfway` after half of the tokens.
+/// Scales a warp's 16 rows of sums and leaves them in the epilogue buffer as bf16; f32 output is
+/// stored from registers. Calls `halfway` after half of the tokens.
 template <TileType kType, int kTileTokens, typename Halfway>
 __device__ __forceinline__ void store_to_epilogue_buffer(const Gemm& p,
                                                          const FinishedTile& finished,
@@ -147,9 +147,9 @@ __device__ __forceinline__ std::uint32_t swiglu(std::uint32_t gate, std::uint32_
   return pack_bf16(silu_mul(low(gate), low(up)), silu_mul(high(gate), high(up)));
 }
 
-/// Stores eight adjacent columns from `n` on for the tokens of epilogue warp `writer`. kLanes lanes take one
-/// token; `read(token)` returns its columns. kAhead tokens are in flight at once.
-template <int kLanes, int kAhead, typename Read>
+/// Stores eight adjacent columns from `n` on for the tokens of epilogue warp `writer`. kLanes lanes
+/// take one token; `read(token)` returns its columns. kInFlight tokens are in flight at once.
+template <int kLanes, int kInFlight, typename Read>
 __device__ __forceinline__ void write_columns(
     const Gemm& p, const PrefillWorkTile& work_tile, int writer, int n, const Read& read) {
   constexpr int kStep = kWriters * 32 / kLanes;
@@ -160,12 +160,12 @@ __device__ __forceinline__ void write_columns(
       n + 8 <= p.rows && p.out_stride % 8 == 0 && reinterpret_cast<std::uintptr_t>(p.out) % 16 == 0;
   if (whole) {
 #pragma unroll 1
-    for (; token + (kAhead - 1) * kStep < work_tile.count; token += kAhead * kStep) {
-      uint4 eight[kAhead];
+    for (; token + (kInFlight - 1) * kStep < work_tile.count; token += kInFlight * kStep) {
+      uint4 eight[kInFlight];
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) eight[i] = read(token + i * kStep);
+      for (int i = 0; i < kInFlight; ++i) eight[i] = read(token + i * kStep);
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i, to += stride) *reinterpret_cast<uint4*>(to) = eight[i];
+      for (int i = 0; i < kInFlight; ++i, to += stride) *reinterpret_cast<uint4*>(to) = eight[i];
     }
   }
 #pragma unroll 1
@@ -213,9 +213,10 @@ __device__ __forceinline__ void write_results(const Gemm& p,
   }
 }
 
-/// Has TMA store what an MMA warpgroup left of a work tile; one thread. Returns when TMA has read the buffer.
-/// NOTE: boxes have kPrefillTokenStep tokens, since rows beyond belong to another work tile. Each waits for
-/// the previous one: stored at once, they delay the producer's copies when the ring is emptiest.
+/// Has TMA store what an MMA warpgroup left of a work tile; one thread. Returns when TMA has read
+/// the buffer. NOTE: TMA boxes have kPrefillTokenStep tokens, since rows beyond belong to another
+/// work tile. Each waits for the previous one: stored at once, they delay the producer's copies
+/// when the ring is emptiest.
 template <int kTileTokens>
 __device__ __forceinline__ void store_results(const PrefillTensorMaps& maps,
                                               const PrefillWorkTile& work_tile,
@@ -232,8 +233,8 @@ __device__ __forceinline__ void store_results(const PrefillTensorMaps& maps,
   if (last) tma_store_wait_read();
 }
 
-/// The epilogue warps store a work tile while the next one is multiplied. Before they release the buffer, they
-/// have written the scales and biases of the work tile that will use it next.
+/// The epilogue warps store a work tile while the next one is multiplied. Before they release the
+/// buffer, they have written the scales and biases of the work tile that will use it next.
 template <TileType kType, int kTileTokens>
 __device__ void epilogue_warps(const Gemm& p,
                                const PrefillTensorMaps& maps,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The prefill GEMM's MMA warpgroups: each multiplies 64 weight rows by a work tile's tokens, and hands
-// the sums to the epilogue while the next work tile's first MMAs run.
+// The prefill GEMM's MMA warpgroups: each multiplies 64 weight rows by a work tile's tokens, and
+// hands the sums to the epilogue while the next work tile's first MMAs run.
 #pragma once
 
 #include <iterator>
@@ -13,8 +13,8 @@
 
 namespace koho::cuda::prefill {
 
-/// Calls `run` with the MMA width `width_index` as a constant. The widest ones, which prompts have, are
-/// compared first.
+/// Calls `run` with the MMA width `width_index` as a constant. The widest ones, which prompts have,
+/// are compared first.
 template <int kTileTokens, int kIndex = num_prefill_widths(kTileTokens) - 1, typename Run>
 __device__ __forceinline__ void with_columns(int width_index, const Run& run) {
   if (kIndex == 0 || width_index == kIndex)
@@ -50,8 +50,9 @@ __device__ void mma_warpgroups(const Gemm& p,
   int number = 0;
   const int stride = static_cast<int>(gridDim.x) / 2;
   float sum[Plan::kTiles][4] = {};
-  // A work tile's sums go to the epilogue buffer while the next one's first MMAs run, so the loop has one
-  // turn more. NOTE: that code must be in the loop: behind it, ptxas keeps to the registers at entry.
+  // A work tile's sums go to the epilogue buffer while the next one's first MMAs run, so the loop
+  // has one turn more. NOTE: that code must be in the loop: behind it, ptxas keeps to the registers
+  // at entry.
   FinishedTile finished{};
   bool pending = false;
   for (int index = static_cast<int>(blockIdx.x) / 2; index - stride < work.work_tiles;
@@ -68,7 +69,8 @@ __device__ void mma_warpgroups(const Gemm& p,
     };
     const int whole = p.width_bytes / kStageWidth;
     const int left = p.width_bytes - whole * kStageWidth;
-    // Only MMAs into a fresh accumulator may start before the previous sums have left their registers.
+    // Only MMAs into a fresh accumulator may start before the previous sums have left their
+    // registers.
     if (pending && (kChained<kType> || !more || (whole == 0 && left != kTmaBoxBytes)))
       finish([] {});
     if (!more) continue;
@@ -78,7 +80,7 @@ __device__ void mma_warpgroups(const Gemm& p,
     float total[kSplitK ? Plan::kTiles : 1][4] = {};
     int split = 1;
     // Where a split begins, the sums of the previous split go to the total.
-    const auto border = [&](int stage) {
+    const auto begin_split = [&](int stage) {
       if (!kSplitK || stage != stages_all * split / p.split_k) return;
       ++split;
       if (stage == 0) return;  // the sums may still be the previous work tile's
@@ -162,13 +164,13 @@ __device__ void mma_warpgroups(const Gemm& p,
     };
     with_columns<kTileTokens>(width_index_of<kTileTokens>(work_tile), [&](auto columns) {
       for (int stage = 0; stage < whole; ++stage) {
-        border(stage);
+        begin_split(stage);
         if constexpr (kChained<kType>)
           chain(std::integral_constant<int, 2>{});
         else
           run(columns, std::integral_constant<int, 2>{});
       }
-      if (whole < stages_all) border(whole);
+      if (whole < stages_all) begin_split(whole);
       if constexpr (kChained<kType>) {
         if (left == kTmaBoxBytes) chain(std::integral_constant<int, 1>{});
       } else {

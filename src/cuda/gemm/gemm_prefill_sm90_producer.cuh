@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The prefill GEMM's producer warp: it looks work tiles up and fills the ring of stages, weights by bulk
-// copies and token rows by TMA multicast.
+// The prefill GEMM's producer warp: it looks work tiles up and fills the ring of stages, weights by
+// bulk copies and token rows by TMA multicast.
 #pragma once
 
 #include "cuda/device/ptx.cuh"
@@ -8,9 +8,9 @@
 
 namespace koho::cuda::prefill {
 
-/// Copies one work tile's operands into the ring; called by a whole warp. NOTE: warp-uniform values come from
-/// shuffles, so that ptxas keeps addresses in uniform registers: a stage takes 45 instructions. Written for
-/// one lane it took 65, as long as the stage's MMAs.
+/// Copies one work tile's operands into the ring; called by a whole warp. NOTE: warp-uniform values
+/// come from shuffles, so that ptxas keeps addresses in uniform registers: a stage takes 45
+/// instructions. Written for one lane it took 65, as long as the stage's MMAs.
 template <int kTileTokens>
 struct OperandProducer {
   using Plan = PrefillPlan<kTileTokens>;
@@ -50,7 +50,8 @@ struct OperandProducer {
       prefetch_bulk(p.weight + (static_cast<std::int64_t>(i) * p.width_bytes + column) * kTileRows,
                     bytes);
   }
-  /// Announces the slot's bytes to its full barrier and copies `bytes` of each weight tile; one lane.
+  /// Announces the slot's bytes to its full barrier and copies `bytes` of each weight tile; one
+  /// lane.
   __device__ __forceinline__ void weights(std::uint32_t bytes, std::uint64_t policy) const {
     const std::uint32_t barrier = full + 8U * static_cast<std::uint32_t>(at.slot);
     const std::uint32_t to = ring + static_cast<std::uint32_t>(at.slot * Plan::kStage);
@@ -79,8 +80,8 @@ __device__ __forceinline__ int prologue_bytes(const Gemm& p, int work_tiles) {
   return min(PrefillPlan<kTileTokens>::kStages, p.width_bytes / kTmaBoxBytes) * kTmaBoxBytes;
 }
 
-/// Copies their weights, which no kernel writes, before the previous kernel has ended. Needs the full barriers
-/// of this CTA alone.
+/// Copies their weights, which no kernel writes, before the previous kernel has ended. Needs the
+/// full barriers of this CTA alone.
 template <int kTileTokens>
 __device__ __forceinline__ int load_prologue_weights(OperandProducer<kTileTokens>& first,
                                                      const PrefillTileScheduler& work) {
@@ -106,7 +107,8 @@ __device__ __forceinline__ void load_prologue_tokens(OperandProducer<kTileTokens
     if (elect_one()) first.tokens(column);
 }
 
-/// The producer warp. It returns when all slots are free, as the other CTA sends nothing to this one then.
+/// The producer warp. It returns when all slots are free, as the other CTA sends nothing to this
+/// one then.
 template <int kTileTokens>
 __device__ __forceinline__ void produce_operands(const Gemm& p,
                                                  const PrefillTensorMaps& maps,
@@ -143,8 +145,8 @@ __device__ __forceinline__ void produce_operands(const Gemm& p,
     }
     copies.begin(mine, place);
     copies.weight += column * kTileRows;
-    // Only the cluster that takes the first token block of the next block of weights prefetches these: those
-    // with the other token blocks need the same weights at the same time.
+    // Only the cluster that takes the first token block of the next block of weights prefetches
+    // these: those with the other token blocks need the same weights at the same time.
     if (brings && place + 1 < kTogether && index + stride < work.work_tiles &&
         __shfl_sync(0xFFFFFFFFU, mine.first, place + 1) == 0)
       copies.prefetch_to_l2(__shfl_sync(0xFFFFFFFFU, mine.block, place + 1), 0);

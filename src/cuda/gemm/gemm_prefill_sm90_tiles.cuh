@@ -18,8 +18,8 @@ constexpr int kWriters = 3;  // epilogue warps
 constexpr int kWeightBytes = kBlockRows * kTmaBoxBytes;
 constexpr int kBarrierBytes = 1024;  // and the queue of work tiles
 constexpr int kQueueTiles = 16;      // slots of WorkTileQueue
-// Where the weights of a linear layer pass once, the producer prefetches the next block of them into L2 if
-// K has at most so many bytes. Wider ones lost up to 3 % by it.
+// Where the weights of a linear layer pass once, the producer prefetches the next block of them
+// into L2 if K has at most so many bytes. Wider ones lost up to 3 % by it.
 constexpr int kL2PrefetchWidthMax = 1536;
 
 template <int kTileTokens>
@@ -59,8 +59,8 @@ struct PrefillTileScheduler {
             0xFFFFFFFFU, p.token_blocks != nullptr ? *p.token_block_count : slices.count, 0)),
         blocks((p.tiles + kPrefillTiles - 1) / kPrefillTiles),
         work_tiles(token_blocks * blocks) {}
-  /// Linear layers: true if the weights are read once and the tokens repeatedly from L2, false for the
-  /// opposite. The larger operand is read once.
+  /// Linear layers: true if the weights are read once and the tokens repeatedly from L2, false for
+  /// the opposite. The larger operand is read once.
   static __device__ __forceinline__ bool blocks_first(const Gemm& p) { return p.rows > p.tokens; }
   /// See kL2PrefetchWidthMax.
   static __device__ __forceinline__ bool prefetches_to_l2(const Gemm& p) {
@@ -108,10 +108,10 @@ struct PipelineState {
   }
 };
 
-/// Hands work tiles from the producer warp, which looks them up, to the MMA and epilogue warps, so that
-/// neither waits for global memory between two work tiles. NOTE: consumers do not release a slot. The
-/// producer is at most the ring's stages plus seven work tiles ahead of the MMA warps, and these are at most
-/// two work tiles ahead of the epilogue warps.
+/// Hands work tiles from the producer warp, which looks them up, to the MMA and epilogue warps, so
+/// that neither waits for global memory between two work tiles. NOTE: consumers do not release a
+/// slot. The producer is at most the ring's stages plus seven work tiles before the MMA warps,
+/// and these are at most two work tiles before the epilogue warps.
 struct WorkTileQueue {
   std::uint32_t work_tiles;  // kQueueTiles of 16 bytes
   std::uint32_t full;        // barriers

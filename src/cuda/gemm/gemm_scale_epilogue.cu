@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The epilogue of a cuBLASLt GEMM without row and column scales (launch_gemm_scale_epilogue in gemm.h):
-// multiplies f32 sums by the scales of tokens and of weight rows, adds the bias, rounds once to bf16.
+// The epilogue of a cuBLASLt GEMM without row and column scales (launch_gemm_scale_epilogue in
+// gemm.h): multiplies f32 sums by the scales of tokens and of weight rows, adds the bias, rounds
+// once to bf16.
 //
-//   grid     a thread has 8 adjacent columns of 4 tokens, all of which it reads before it writes; a CTA 1,024
-//            columns. No shared memory
+//   grid     a thread has 8 adjacent columns of 4 tokens, all of which it reads before it writes; a
+//            CTA 1,024 columns. No shared memory
 //   bytes    6 per element; bound by memory
 #include "cuda/device/launch.cuh"
 #include "cuda/device/numeric.cuh"

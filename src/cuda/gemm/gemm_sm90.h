@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hopper's GEMM launchers beside launch_gemm_grouped_decode_sm90(): decode of one weight matrix in
-// swap-AB and in unswapped orientation, and prefill. All sum K in the same order, so a token row has
-// the same bits in each. Their operands come with tensor maps; launch_gemm_sm90.h encodes them.
+// swap-AB and in unswapped orientation, and prefill. All sum K in the same order, so a token row
+// has the same bits in each. Their operands come with tensor maps; launch_gemm_sm90.h encodes them.
 #pragma once
 
 #include <cuda.h>
@@ -13,21 +13,21 @@
 namespace koho::cuda {
 
 /// One weight matrix and up to config.columns tokens. A = 64 weight rows of a CTA, B = the tokens.
-/// `x_map` describes x in boxes of tokens_per_cta() rows. NOTE: TMA fills rows of a box beyond the
-/// tensor with zeros, but at a fraction of the speed of other rows; hence not more.
+/// `x_map` describes x in TMA boxes of tokens_per_cta() rows. NOTE: TMA fills rows of a TMA box
+/// beyond the tensor with zeros, but at a fraction of the speed of other rows; hence not more.
 cudaError_t launch_gemm_decode_swap_ab_sm90(const Gemm& parameters,
                                             const CUtensorMap& x_map,
                                             const DecodeGemmConfig& config,
                                             cudaStream_t stream);
 
-/// Tiled weights in boxes of 8, 16, … 64 rows, as far as a configuration needs them.
+/// Tiled weights in TMA boxes of 8, 16, … 64 rows, as far as a configuration needs them.
 struct WeightTensorMaps {
   CUtensorMap of[kTileRows / 8];
 };
-/// The same GEMM in the usual orientation: A = 64 tokens of a warpgroup, B = config.rows weight rows,
-/// and the whole K in one CTA. Its bits equal the swap-AB kernel's if width_bytes is a multiple of
-/// kStageWidth. Errors: cudaErrorInvalidValue for a configuration that is not in kUnswappedConfigs or
-/// does not support these parameters.
+/// The same GEMM in the usual orientation: A = 64 tokens of a warpgroup, B = config.rows weight
+/// rows, and the whole K in one CTA. Its bits equal the swap-AB kernel's if width_bytes is a
+/// multiple of kStageWidth. Errors: cudaErrorInvalidValue for a configuration that is not in
+/// kUnswappedConfigs or does not support these parameters.
 cudaError_t launch_gemm_decode_unswapped_sm90(const Gemm& parameters,
                                               const WeightTensorMaps& weight_maps,
                                               const CUtensorMap& x_map,
@@ -36,8 +36,9 @@ cudaError_t launch_gemm_decode_unswapped_sm90(const Gemm& parameters,
 
 // ---- prefill
 
-/// The prefill kernel's token blocks have up to 128 tokens, or up to kPrefillTokensMax. In the latter
-/// case the MMAs of a work tile have its tokens rounded up to one of num_prefill_widths() widths.
+/// The prefill kernel's token blocks have up to 128 tokens, or up to kPrefillTokensMax. In the
+/// latter case the MMAs of a work tile have its tokens rounded up to one of num_prefill_widths()
+/// widths.
 constexpr int kPrefillTokensMax = 192;
 constexpr int kPrefillTokenStep = 16;
 constexpr int num_prefill_widths(int columns) {
@@ -48,14 +49,15 @@ constexpr int prefill_width(int columns, int index) {
 }
 
 struct PrefillTensorMaps {
-  CUtensorMap of[num_prefill_widths(kPrefillTokensMax)];  // x in boxes of half of each width's rows
-  CUtensorMap out;      // in boxes of kPrefillTokenStep tokens by 64 columns, if `stores`
+  CUtensorMap
+      of[num_prefill_widths(kPrefillTokensMax)];  // x in TMA boxes of half of each width's rows
+  CUtensorMap out;      // in TMA boxes of kPrefillTokenStep tokens by 64 columns, if `stores`
   bool stores = false;  // TMA stores the output
 };
 
-/// A linear layer or experts, any number of tokens. Token blocks have at most `columns` tokens: 128, or
-/// kPrefillTokensMax (fp8, split_k 1, bf16 output). The rows of x lie in permuted order; x_rows is not
-/// used. Errors: cudaErrorInvalidValue for other types or columns.
+/// A linear layer or experts, any number of tokens. Token blocks have at most `columns` tokens:
+/// 128, or kPrefillTokensMax (fp8, split_k 1, bf16 output). The rows of x lie in permuted order;
+/// x_rows is not used. Errors: cudaErrorInvalidValue for other types or columns.
 cudaError_t launch_gemm_prefill_sm90(const Gemm& parameters,
                                      const PrefillTensorMaps& maps,
                                      int columns,

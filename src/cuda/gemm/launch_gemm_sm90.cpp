@@ -15,16 +15,16 @@ Status make_weight_tensor_maps(WeightTensorMaps& maps,
   const auto width = static_cast<cuuint64_t>(p.width_bytes);
   const int step = unswapped_row_step(config.rows);
   for (int rows = step; rows <= std::min(config.rows, kTileRows); rows += step)
-    // NOTE: no L2 promotion. TMA reads a box in pieces of 128 bytes that lie 1 KB apart, and it asks
-    // for what lies between them later.
+    // NOTE: no L2 promotion. TMA reads a TMA box in pieces of 128 bytes that lie 1 KB apart, and it
+    // asks for what lies between them later.
     KOHO_TRY(encode_tensor_map<4>(
         maps.of[rows / 8 - 1],
         {.data = p.weight,
          .sizes = {kGroupBytes, width / kTileChunk, kTileRows / 8,
                    static_cast<cuuint64_t>(p.tiles)},
          .strides = {kChunkBytes, kGroupBytes, kTileRows * width},
-         .box = {kGroupBytes, static_cast<cuuint32_t>(config.slot_width / kTileChunk),
-                 static_cast<cuuint32_t>(rows / 8), 1},
+         .box_sizes = {kGroupBytes, static_cast<cuuint32_t>(config.slot_width / kTileChunk),
+                       static_cast<cuuint32_t>(rows / 8), 1},
          .swizzle = CU_TENSOR_MAP_SWIZZLE_NONE,
          .l2_promotion = CU_TENSOR_MAP_L2_PROMOTION_NONE}));
   return {};
@@ -58,7 +58,7 @@ Status launch_prefill_gemm(
   KOHO_TRY(make_prefill_tensor_maps(
       maps, {.data = p.x, .row_bytes = p.x_bytes, .rows = rows, .stride_bytes = p.x_stride_bytes},
       columns));
-  // TMA stores whole boxes; an expert's last box would overwrite rows of the next expert.
+  // TMA stores whole TMA boxes; an expert's last TMA box would overwrite rows of the next expert.
   maps.stores = p.token_blocks == nullptr && p.epilogue == Epilogue::bf16 &&
                 columns == kPrefillTokensMax && p.out_stride % 8 == 0 &&
                 reinterpret_cast<std::uintptr_t>(p.out) % 16 == 0;

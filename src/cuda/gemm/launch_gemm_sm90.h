@@ -10,17 +10,18 @@
 
 namespace koho::cuda {
 
-/// Encodes tiled weights (tiled_layout.h) in the boxes that CTAs of config.rows rows copy, each
-/// config.slot_width bytes of K. In shared memory a box is a matrix of core matrices: 128 bytes between
-/// chunks of K, 8 * config.slot_width between groups of 8 rows. Bytes beyond K are zero. Errors:
-/// device_error.
+/// Encodes tiled weights (tiled_layout.h) in the TMA boxes that CTAs of config.rows rows copy, each
+/// config.slot_width bytes of K. In shared memory a TMA box is a matrix of core matrices: 128 bytes
+/// between chunks of K, 8 * config.slot_width between groups of 8 rows. Bytes beyond K are zero.
+/// Errors: device_error.
 Status make_weight_tensor_maps(WeightTensorMaps& maps,
                                const Gemm& parameters,
                                const DecodeGemmConfig& config);
 /// Encodes the token rows for launch_gemm_prefill_sm90() with `columns`. Errors: device_error.
 Status make_prefill_tensor_maps(PrefillTensorMaps& maps, const TensorRows& rows, int columns);
 
-/// One weight matrix, up to 128 tokens, by the decode kernel that `config` names. Errors: device_error.
+/// One weight matrix, up to 128 tokens, by the decode kernel that `config` names. Errors:
+/// device_error.
 Status launch_decode_gemm(const Gemm& parameters,
                           const DecodeGemmConfig& config,
                           cudaStream_t stream);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The linear operator: each segment of a layer's weight through the kernel that choose_gemm() names.
-// Also the scratch memory that operators share.
+// The linear operator: each segment of a layer's weight through the kernel that choose_gemm()
+// names. Also the scratch memory that operators share.
 #include "base/arithmetic.h"
 #include "cuda/backend.h"
 #include "cuda/gemm/choose_gemm.h"
@@ -24,7 +24,7 @@ Gemm TiledWeights::parameters() const {
 
 Result<std::byte*> CudaBackend::scratch(std::int64_t bytes) {
   if (scratch_.bytes() < bytes) {
-    if (*recordings_ > 0)
+    if (*graphs_alive_ > 0)
       return make_error(
           ErrorCode::internal,
           "an operator needs {} bytes of scratch memory, and captured CUDA graphs hold on to {}",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Into how many token blocks the prefill GEMM divides a linear layer's tokens: few, since each block costs
-// something beside its tokens, but so many that every cluster gets nearly the same number of work tiles.
-// Results do not depend on it. Needs no GPU.
+// Into how many token blocks the prefill GEMM divides a linear layer's tokens: few, since each
+// block costs something beside its tokens, but so many that every cluster gets nearly the same
+// number of work tiles. Results do not depend on it. Needs no GPU.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,9 @@ struct PrefillTiling {
   int clusters = 0;  // that take work tiles (weight block, token block) in turn
 };
 
-/// What a work tile costs beside its tokens, in units of one token: 32 KB of weights into and out of shared
-/// memory for each 128 bytes of K, where a token takes 384 bytes, and 1,400 cycles of epilogue.
+/// What a work tile costs beside its tokens, in units of one token: 32 KB of weights into and out
+/// of shared memory for each 128 bytes of K, where a token takes 384 bytes, and 1,400 cycles of
+/// epilogue.
 constexpr int kTileOverheadTokens = 110;
 
 /// How long the cluster with the most work tiles takes, in units of one token of one work tile.
@@ -41,8 +42,8 @@ constexpr int num_prefill_token_blocks(const PrefillTiling& cut) {
   return best;
 }
 
-/// The share of that time in which all clusters multiply tokens. It is low where the last wave of work tiles is
-/// not full, or token blocks are short.
+/// The share of that time in which all clusters multiply tokens. It is low where the last wave of
+/// work tiles is not full, or token blocks are short.
 constexpr double prefill_utilization(const PrefillTiling& cut) {
   return static_cast<double>(cut.tokens) * cut.blocks /
          (cut.clusters * prefill_cost(cut, num_prefill_token_blocks(cut)));
@@ -51,7 +52,8 @@ constexpr double prefill_utilization(const PrefillTiling& cut) {
 /// From this share on the prefill kernel is faster than cuBLASLt (docs/kernels/gemm.md).
 constexpr double kPrefillUtilizationMin = 0.55;
 
-/// A linear layer in the prefill kernel, whose clusters multiply kPrefillTiles weight tiles at a time.
+/// A linear layer in the prefill kernel, whose clusters multiply kPrefillTiles weight tiles at a
+/// time.
 constexpr int kPrefillTiles = 4;
 constexpr PrefillTiling prefill_tiling(const Gemm& parameters, int columns, int multiprocessors) {
   return {.tokens = parameters.tokens,

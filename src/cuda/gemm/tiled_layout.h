@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// How weights lie in device memory: tiles of 64 rows by the whole K, in the order in which kernels read
-// them. A tile is a sequence of chunks of 16 bytes of K, each with the 64 rows one below the other. So 8
-// rows of a chunk are 128 contiguous bytes, a core matrix of the tensor cores, which wgmma and ldmatrix read
-// without bank conflicts; and a stage of 256 bytes of K is one contiguous bulk copy of 16 KB. K is padded
-// with zeros to 32 bytes, rows to 64.
+// How weights lie in device memory: tiles of 64 rows by the whole K, in the order in which kernels
+// read them. A tile is a sequence of chunks of 16 bytes of K, each with the 64 rows one below the
+// other. So 8 rows of a chunk are 128 contiguous bytes, a core matrix of the tensor cores, which
+// wgmma and ldmatrix read without bank conflicts; and a stage of 256 bytes of K is one contiguous
+// bulk copy of 16 KB. K is padded with zeros to 32 bytes, rows to 64.
 #pragma once
 
 #include <cstdint>

@@ -284,7 +284,8 @@ Result<Experts> CudaBackend::do_place_experts(const ExpertsSource& source) {
     experts.hidden = mlp.gate.in_features();
     experts.needs =
         experts.needs | activation_needs(mlp.gate.quant) | activation_needs(mlp.up.quant);
-    // Inner values and quantised values, scales, the output, and the row's share of the lists (GroupScratch).
+    // Inner values and quantised values, scales, the output, and the row's share of the lists
+    // (GroupScratch).
     expert_row_bytes_ =
         std::max(expert_row_bytes_, 4 * round_up<std::int64_t>(mlp.gate.out_features(), 32) +
                                         3 * mlp.gate.in_features() + 128);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Puts weight rows, as the checkpoint has them, into tiles (tiled_layout.h), once at load. One thread a
-// 16-byte chunk; the padding columns become zero. Bound by memory.
+// Puts weight rows, as the checkpoint has them, into tiles (tiled_layout.h), once at load. One
+// thread a 16-byte chunk; the padding columns become zero. Bound by memory.
 #include "cuda/device/launch.cuh"
 #include "cuda/device/ptx.cuh"
 #include "cuda/gemm/tiled_layout.h"

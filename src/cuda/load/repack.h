@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel that copies weight rows, as a checkpoint stores them, into tiles (gemm/tiled_layout.h).
+// The kernel that copies weight rows, as a checkpoint stores them, into tiles
+// (gemm/tiled_layout.h).
 #pragma once
 
 #include <cstdint>

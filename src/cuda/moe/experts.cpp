@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The experts operator: permutes a step's token-expert pairs, runs both grouped GEMMs of the layer, and
-// combines the outputs. choose_group_kernels() chooses the kernels; docs/kernels/experts.md has its rules as a
-// table. Experts of mixed formats are mixed_format_experts.cpp's.
+// The experts operator: permutes a step's token-expert pairs, runs both grouped GEMMs of the layer,
+// and combines the outputs. choose_group_kernels() chooses the kernels; docs/kernels/experts.md has
+// its rules as a table. Experts of mixed formats are mixed_format_experts.cpp's.
 #include <algorithm>
 
 #include "base/arithmetic.h"
@@ -45,8 +45,8 @@ bool thin_or_few(std::int64_t width_bytes, std::int64_t count) {
          (width_bytes <= kDownWidthMax && count <= kWideExpertsMax);
 }
 
-/// Whether a launch_experts_down_*() runs the down projection `p` of `count` experts of `columns` input
-/// columns, for token blocks of `tiles` n8 tiles.
+/// Whether a launch_experts_down_*() runs the down projection `p` of `count` experts of `columns`
+/// input columns, for token blocks of `tiles` n8 tiles.
 bool takes_experts_down(
     const Gemm& p, std::int64_t columns, std::int64_t count, int tiles, bool wgmma) {
   const bool is_compiled = tiles == 1 || (wgmma && tiles == 4 && p.width_bytes <= kDownThinWidth);
@@ -65,8 +65,8 @@ struct GroupScratch {
   ExpertTokenBlock* token_blocks;
   Bf16* inner;  // [R, F]
   RowOutputs inner_rows;
-  // [R, H]. In prefill the gathered rows of x lie here before: they are no wider, and the first GEMM
-  // has read them when the second one writes y.
+  // [R, H]. In prefill the gathered rows of x lie here before: they are no wider, and the first
+  // GEMM has read them when the second one writes y.
   Bf16* y;
   float* gathered_scales;  // [R]
 
@@ -102,9 +102,9 @@ struct GroupScratch {
   }
 };
 
-/// One call of a group of experts. Experts first .. first + count - 1 of the `total` that the router
-/// chose among take the tokens that `routing` sends them. With `shared`, one more expert, whose weights
-/// follow theirs, takes every token; without `routing` it is the only one.
+/// One call of a group of experts. Experts first .. first + count - 1 of the `total` that the
+/// router chose among take the tokens that `routing` sends them. With `shared`, one more expert,
+/// whose weights follow theirs, takes every token; without `routing` it is the only one.
 struct GroupCall {
   const ExpertGroup& group;
   const Activation& x;
@@ -172,8 +172,8 @@ GroupKernels CudaBackend::choose_group_kernels(const GroupCall& call) const {
   Gemm p;
   set_activation(p, activation_for(x, group.gate_up.type));
   // A token block has room for twice the tokens that an expert gets on average, so that few experts
-  // need a second block. Beyond 8 tokens it has room for at least 32 on wgmma, whose smaller MMAs are
-  // not faster, and for 16 on mma.sync. Exception: blocks of 8 for a few whole experts and, on
+  // need a second block. Beyond 8 tokens it has room for at least 32 on wgmma, whose smaller MMAs
+  // are not faster, and for 16 on mma.sync. Exception: blocks of 8 for a few whole experts and, on
   // mma.sync, for thin ones: experts_down.cuh takes those.
   const std::int64_t experts = std::max<std::int64_t>(total, 1);
   const std::int64_t expected_tokens =
@@ -190,8 +190,8 @@ GroupKernels CudaBackend::choose_group_kernels(const GroupCall& call) const {
   const bool prefill = wgmma_ && routing != nullptr &&
                        tokens * top_k >= kPrefillRowsPerExpert * experts && fp8 &&
                        p.x_bytes % 16 == 0;
-  // Token rows of full blocks are a fair part of the L2 traffic. A work tile of two weight tiles reads
-  // them once for both.
+  // Token rows of full blocks are a fair part of the L2 traffic. A work tile of two weight tiles
+  // reads them once for both.
   constexpr std::int64_t kPairTokens = 16;
   const bool pairs =
       wgmma_ && group.gate_up.type == TileType::fp8 && tiles == 4 && expected_tokens >= kPairTokens;

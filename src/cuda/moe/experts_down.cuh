@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // The second matrix of experts in decode, quantising their rows itself: of experts sliced thin,
-// with rows of up to 512 bytes, of which gemm_grouped_decode.cuh's items of one tile were too small for what
-// each of them costs; and of few whole experts for few tokens, where the kernel that quantised
-// between the two matrices stood for a larger part of the time. Two forms, as of gemm_grouped_decode.cuh: on
-// mma.sync (experts_down_portable.cu) and on wgmma.
+// with rows of up to 512 bytes, of which gemm_grouped_decode.cuh's items of one tile were too small
+// for what each of them costs; and of few whole experts for few tokens, where the kernel that
+// quantised between the two matrices stood for a larger part of the time. Two forms, as of
+// gemm_grouped_decode.cuh: on mma.sync (experts_down_portable.cu) and on wgmma.
 //
 //   grid     persistent; the tiles of all entries, one entry after the other, are cut into equal
 //            runs, a CTA each, so that a CTA meets few entries and ends with the others
-//   roles    warp 4 copies: a tile's whole width in one stage, or (kWide) 256 bytes of K a stage; its
-//            rows' scales come with the last. Warps 0-3 quantise an entry's rows once, as
+//   roles    warp 4 copies: a tile's whole width in one stage, or (kWide) 256 bytes of K a stage;
+//            its rows' scales come with the last. Warps 0-3 quantise an entry's rows once, as
 //            launch_quantize_rows() does, and multiply 64 rows x 8 * kTiles tokens a tile
 //   prefetch weights do not depend on the kernel before, and the list of entries is older: the ring
 //            fills while that kernel ends
 //   shared   barriers 128 B · tokens' scales 128 B · an entry's quantised values · stages
-//   sums     as the form of gemm_grouped_decode.cuh on the same instruction, so a row's bits are that kernel's
+//   sums     as the form of gemm_grouped_decode.cuh on the same instruction, so a row's bits are
+//            that kernel's
 //   bytes    weights once an entry, an entry's rows once a CTA that meets it (from L2)
 //
 // Numbers: docs/kernels/README.md.
@@ -155,7 +156,8 @@ __device__ __forceinline__ uint2 quantized_of(const float (&v)[8], const Divisor
   return make_uint2(pack_e4m3(q[0], q[1], q[2], q[3]), pack_e4m3(q[4], q[5], q[6], q[7]));
 }
 
-/// An entry's rows of bf16 become quantised values and scales; a warp a row, several rows under way at once.
+/// An entry's rows of bf16 become quantised values and scales; a warp a row, several rows under way
+/// at once.
 template <typename TileMma, int kTiles, bool kWide>
 __device__ __forceinline__ void quantize_entry(const Gemm& p,
                                                const ExpertTokenBlock& token_block,
@@ -287,7 +289,8 @@ constexpr int quantized_end(int width) {
 }
 
 /// `TileMma<kTiles>` holds a thread's sums of one tile and an entry, and says how the entry's
-/// quantised values lie: kColumnBytes a column of all tokens, eight columns of a row written by store().
+/// quantised values lie: kColumnBytes a column of all tokens, eight columns of a row written by
+/// store().
 template <template <int> class TileMma, int kTiles, bool kWide, int kResident>
 __global__ void __launch_bounds__(kThreads, kResident)
     experts_down_kernel(const __grid_constant__ Gemm p, int stage_count) {

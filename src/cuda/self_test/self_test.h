@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The start-up self-test compares the fast kernels (Hopper's GEMMs, experts and prefill attention, and
-// cuBLASLt) with the portable kernels on random data. The backend does not use what differs by more
-// than rounding; the log says so, and the engine runs on.
+// The start-up self-test compares the fast kernels (Hopper's GEMMs, experts and prefill attention,
+// and cuBLASLt) with the portable kernels on random data. The backend does not use what differs by
+// more than rounding; the log says so, and the engine runs on.
 #pragma once
 
 #include <cstddef>
@@ -60,7 +60,8 @@ class SelfTest {
   Status run_portable(const Gemm& p);
   /// What `launch` writes into memory that was all NaN before.
   Result<std::vector<float>> output_of(const Output& out, const Launch& launch);
-  /// The relative L2 distance between what `fast` and `portable` write; infinite if either writes a NaN.
+  /// The relative L2 distance between what `fast` and `portable` write; infinite if either writes a
+  /// NaN.
   Result<double> distance(const Output& out, const Launch& portable, const Launch& fast);
 
   // ---- self_test_gemm.cpp

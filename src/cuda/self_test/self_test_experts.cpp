@@ -36,8 +36,8 @@ struct SelfTest::DownCase {
   DeviceBlock weight, x, row_scales, quantized, scales, out;
 };
 
-/// Widths of one stage, of two and, for few tokens, of whole experts; token blocks of up to 8 and of up
-/// to 32 tokens, all in the same CTAs.
+/// Widths of one stage, of two and, for few tokens, of whole experts; token blocks of up to 8 and
+/// of up to 32 tokens, all in the same CTAs.
 Result<bool> SelfTest::experts_down() {
   const self_test::Operands operands(1, 1);
   const self_test::Operands rows(2, 2);

@@ -47,7 +47,7 @@ Result<SelfTest::GemmCase> SelfTest::make_case(TileType type) {
   const int element = type == TileType::bf16 ? 2 : 1;
   const bool block = type == TileType::fp8_block;
   const self_test::Operands operands(static_cast<std::uint32_t>(type) + 1, element);
-  std::vector<std::uint8_t> biases;  // of the products' size; no two adjacent rows have the same
+  std::vector<std::uint8_t> biases;  // of the size of the sums, different in adjacent rows
   for (int row = 0; row < self_test::kRows; ++row)
     self_test::append(biases, koho::to_bf16(static_cast<float>(row % 64)));
   GemmCase of;
@@ -122,8 +122,8 @@ Result<bool> SelfTest::grouped_decode(const GemmCase& of) {
   return all;
 }
 
-/// A linear layer of up to 128 tokens in the decode kernels and in the prefill kernel: without and with
-/// split-K, f32 output, and bf16 output with a bias.
+/// A linear layer of up to 128 tokens in the decode kernels and in the prefill kernel: without and
+/// with split-K, f32 output, and bf16 output with a bias.
 Result<bool> SelfTest::linear_layer(const GemmCase& of) {
   bool all = true;
   for (const int tokens : {1, 8, 11, 29, self_test::kTokens, self_test::kTokensTwo}) {
@@ -149,8 +149,8 @@ Result<bool> SelfTest::linear_layer(const GemmCase& of) {
   return all;
 }
 
-/// Every configuration of the unswapped kernel, most of which no layer of this shape chooses: one token
-/// block and two, both ways to the output, persistent CTAs.
+/// Every configuration of the unswapped kernel, most of which no layer of this shape chooses: one
+/// token block and two, both ways to the output, persistent CTAs.
 Result<bool> SelfTest::unswapped(const GemmCase& of) {
   bool all = true;
   for (const int tokens : {self_test::kTokens, self_test::kTokensTwo}) {
@@ -180,8 +180,8 @@ Result<bool> SelfTest::unswapped(const GemmCase& of) {
   return all;
 }
 
-/// Each MMA width of the prefill kernel, the last columns without tokens; then a shorter token block of
-/// the same expert, and the second block of weight rows of both.
+/// Each MMA width of the prefill kernel, the last columns without tokens; then a shorter token
+/// block of the same expert, and the second block of weight rows of both.
 Result<bool> SelfTest::prefill_experts(const GemmCase& of) {
   bool all = true;
   for (int index = 0; index < num_prefill_widths(kPrefillTokensMax); ++index) {
@@ -212,8 +212,8 @@ Result<bool> SelfTest::prefill_experts(const GemmCase& of) {
   return all;
 }
 
-/// A linear layer with a bias in several token blocks, the last of which is not full: by one cluster and
-/// by all.
+/// A linear layer with a bias in several token blocks, the last of which is not full: by one
+/// cluster and by all.
 Result<bool> SelfTest::prefill_linear(const GemmCase& of) {
   bool all = true;
   for (const int multiprocessors : {self_test::kOneCluster, backend_.device_.multiprocessors}) {
