@@ -61,8 +61,8 @@ class CudaBackend final : public Backend {
   Status start();
   /// Self-tests Hopper's kernels and sets which of them may be used.
   Status test_wgmma();
-  /// Opens cuBLASLt in the best mode that this GPU has and the self-test finds right; else
-  /// cublaslt_ stays null.
+  /// Opens cuBLASLt in the first mode that this GPU has and that passes the self-test. cublaslt_
+  /// stays null if there is none.
   Status open_cublaslt();
 
   Result<Linear> do_place_linear(std::span<const LinearSource> blocks) override;

@@ -87,10 +87,9 @@ __device__ __forceinline__ void wgmma_wait_group() {
   if constexpr (kType == TileType::bf16 && kN == n) \
     KOHO_MULTIPLY("k16.f32.bf16.bf16", ", 0, 0", n, __VA_ARGS__)
 
-/// Whether one chain of instructions sums a linear layer's width, or a part of it, in its
-/// registers: a chain of bf16 keeps the bits of f32. Of e4m3 an instruction keeps 13 bits of its
-/// largest term, the sum before among them: there each stage of 256 bytes begins anew and is added
-/// in f32.
+/// Whether a GEMM accumulates all of K in one chain of instructions. bf16 does, as the accumulator
+/// keeps f32's bits. An e4m3 instruction keeps 13 bits below its largest term, the accumulator
+/// among them; so every 256 bytes of K start a fresh accumulator, which the kernel adds in f32.
 template <TileType kType>
 constexpr bool kChained = kType == TileType::bf16;
 

@@ -55,7 +55,7 @@ Status make_plan(Plan& plan,
     KOHO_CUBLAS_TRY(set(plan.operation, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode));
     KOHO_CUBLAS_TRY(set(plan.operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, p.row_scales));
     KOHO_CUBLAS_TRY(set(plan.operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, p.x_scales));
-  }  // else one scale a matrix, and as no pointer to it is given, it is 1
+  }  // else one scale per operand, which is 1 as no pointer is set
   if (inside && p.bias != nullptr) {
     KOHO_CUBLAS_TRY(set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS));
     KOHO_CUBLAS_TRY(set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias));
@@ -86,11 +86,11 @@ Result<std::unique_ptr<CublasLtGemm>> CublasLtGemm::open(
   const auto bytes = static_cast<std::size_t>(kWorkspaceBytes);
   KOHO_CUBLAS_TRY(cublasLtMatmulPreferenceSetAttribute(
       library->preference_, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes));
-  // Only algorithms that write each element once, or reduce through the workspace in a fixed order.
+  // Only algorithms without split-K, so that the order of sums is fixed.
   const std::uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE;
   KOHO_CUBLAS_TRY(cublasLtMatmulPreferenceSetAttribute(
       library->preference_, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes));
-  // A shape that every GPU with the mode has an algorithm for.
+  // Every GPU that has the mode has an algorithm for this shape.
   const Shape likely = library->shape_of(4096, 4096, true);
   KOHO_TRY_ASSIGN(const std::optional<cublasLtMatmulAlgo_t> any,
                   library->choose(library->stand_in(likely, library->workspace_.as<void>()), 1024));
@@ -153,7 +153,7 @@ Result<std::optional<cublasLtMatmulAlgo_t>> CublasLtGemm::choose(const CublasLtP
   const cublasStatus_t status =
       cublasLtMatmulAlgoGetHeuristic(handle_, &plan.operation, &plan.weight, &plan.x, &plan.out,
                                      &plan.out, preference_, 1, &best, &count);
-  // The library says so in either way.
+  // cuBLASLt reports a missing algorithm by this status or by a count of 0.
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) return std::optional<cublasLtMatmulAlgo_t>();
   KOHO_CUBLAS_TRY(status);
   if (count == 0) return std::optional<cublasLtMatmulAlgo_t>();
@@ -188,7 +188,7 @@ cublasStatus_t CublasLtGemm::run(const CublasLtProblem& problem,
 }
 
 Status CublasLtGemm::prepare(std::int64_t tokens, cudaStream_t stream) {
-  // The least tokens that come here and a few rows are enough to have a kernel loaded.
+  // A small GEMM is enough to load an algorithm's kernel.
   constexpr std::int64_t kFewest = 128;
   constexpr std::int64_t kRows = 256;
   std::int64_t bytes = kFewest * kRows * 4;
@@ -210,7 +210,7 @@ Status CublasLtGemm::prepare(std::int64_t tokens, cudaStream_t stream) {
       small.gemm.tokens = kFewest;
       small.gemm.rows = static_cast<int>(std::min(shape.rows, kRows));
       small.gemm.out_stride = small.gemm.rows;
-      // An algorithm that refuses so little is loaded by the first step that uses it.
+      // If an algorithm refuses so small a GEMM, the first step that uses it loads its kernel.
       static_cast<void>(run(small, *algorithm, stream));
     }
   }
@@ -225,7 +225,7 @@ Result<bool> CublasLtGemm::multiply_piece(const CublasLtProblem& problem, cudaSt
   KOHO_TRY_ASSIGN(const cublasLtMatmulAlgo_t* const algorithm, this->algorithm(key, problem));
   if (algorithm == nullptr) return false;
   const cublasStatus_t status = run(problem, *algorithm, stream);
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED) {  // which the choice alone does not always tell
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) {  // the heuristics do not always know
     log::warning("cuBLASLt refuses its FP8 GEMM of {} x {} for {} tokens; koho's own is used",
                  p.rows, p.x_bytes, p.tokens);
     algorithms_[key] = std::nullopt;

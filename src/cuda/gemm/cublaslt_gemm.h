@@ -21,10 +21,10 @@
 
 namespace koho::cuda {
 
-/// Who multiplies sums by the scales of tokens and of weight rows.
+/// Where the sums are multiplied by the scales of tokens and of weight rows.
 enum class CublasLtScales : std::uint8_t {
-  fused,    // cuBLASLt, as it writes bf16
-  separate  // the next kernel: the library writes f32
+  fused,    // in cuBLASLt's epilogue, which writes bf16
+  separate  // in gemm_scale_epilogue.cu: cuBLASLt writes f32
 };
 
 struct CublasLtProblem {
@@ -33,13 +33,13 @@ struct CublasLtProblem {
   float* sums = nullptr;         // cublaslt_sums_bytes() of scratch memory, where the kernel scales
 };
 
-/// Sums of at most so many bytes are made and scaled at a time: bounded memory, and less than the
-/// L2 cache of a B200.
+/// The f32 sums that are computed and scaled at a time have at most so many bytes: less than the L2
+/// cache of a B200.
 constexpr std::int64_t kCublasLtSumsBytes = 64LL << 20;
 
-/// The most tokens whose sums for `rows` weight rows are made at a time.
+/// The most tokens whose sums for `rows` weight rows are computed at a time.
 constexpr std::int64_t cublaslt_tokens_max(std::int64_t rows) {
-  constexpr std::int64_t kTile = 128;  // tokens of a tile of the library's, about
+  constexpr std::int64_t kTile = 128;  // tokens of a cuBLASLt tile, about
   return std::max(kCublasLtSumsBytes / (4 * rows) / kTile * kTile, kTile);
 }
 /// Tokens of each piece but the last of a GEMM of `tokens` tokens: as equal as multiples of 16 can
@@ -55,7 +55,7 @@ constexpr std::int64_t cublaslt_sums_bytes(std::int64_t rows, std::int64_t token
 
 class CublasLtGemm {
  public:
-  /// Errors: unsupported (this GPU's library has no FP8 GEMM with `scales`, by its own word),
+  /// Errors: unsupported (cuBLASLt says that it has no FP8 GEMM with `scales` here),
   /// resource_exhausted, device_error.
   static Result<std::unique_ptr<CublasLtGemm>> open(const std::shared_ptr<DeviceMemory>& memory,
                                                     CublasLtScales scales);
@@ -71,8 +71,8 @@ class CublasLtGemm {
   void expect(std::int64_t rows, std::int64_t columns, bool bias);
   /// Scratch memory that the expected GEMMs of up to `tokens` tokens take.
   std::int64_t scratch_bytes(std::int64_t tokens) const;
-  /// Chooses algorithms for the expected GEMMs of up to `tokens` tokens and has each run once,
-  /// on little, so that no step chooses one or loads its kernel. Waits for it. Errors:
+  /// Chooses algorithms for the expected GEMMs of up to `tokens` tokens and runs each once on a
+  /// small GEMM, so that no step chooses one or loads its kernel. Synchronises. Errors:
   /// resource_exhausted, device_error.
   Status prepare(std::int64_t tokens, cudaStream_t stream);
 
@@ -97,7 +97,7 @@ class CublasLtGemm {
   /// Asks cuBLASLt; nothing: it has no algorithm.
   Result<std::optional<cublasLtMatmulAlgo_t>> choose(const CublasLtProblem& problem,
                                                      std::int64_t tokens);
-  /// choose() once, with a word in the log if there is none.
+  /// choose(), cached; logs once if there is none.
   Result<const cublasLtMatmulAlgo_t*> algorithm(const Key& key, const CublasLtProblem& problem);
   cublasStatus_t run(const CublasLtProblem& problem,
                      const cublasLtMatmulAlgo_t& algorithm,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Placing weights: host rows go to staging memory on the device and from there into tiles.
+// Places weights on the device: copies host rows to staging memory there, and repacks them into
+// tiles.
 #include <algorithm>
 #include <vector>
 
@@ -26,7 +27,7 @@ TileType tile_type(WeightQuant quant) {
   return TileType::bf16;
 }
 
-/// Whether gate and up of all experts are stored in one way, and down.
+/// Whether gate and up of all experts have one storage type, and down has one.
 bool alike(std::span<const MlpSource* const> experts) {
   return std::all_of(experts.begin(), experts.end(), [&](const MlpSource* expert) {
     return tile_type(expert->gate.quant) == tile_type(experts[0]->gate.quant) &&
@@ -38,7 +39,7 @@ bool alike(std::span<const MlpSource* const> experts) {
 
 }  // namespace
 
-/// Draws the elements of `view`, whose first one is at `place`, into packed rows.
+/// Generates the elements of a synthetic `view`, whose first one is at `place`, into packed rows.
 cudaError_t CudaBackend::draw(void* out,
                               const ConstTensorView& view,
                               const SyntheticAddressMap::Place& place) {
@@ -215,7 +216,7 @@ Result<Linear> CudaBackend::do_place_linear(std::span<const LinearSource> blocks
   auto placed = std::make_unique<PlacedLinear>();
   std::size_t begin = 0;
   while (begin < blocks.size()) {
-    // Blocks of one storage type make one matrix; under block scales only at whole tiles.
+    // Adjacent blocks of one storage type become one weight; with block scales only at whole tiles.
     std::size_t end = begin + 1;
     while (end < blocks.size() && tile_type(blocks[end].quant) == tile_type(blocks[begin].quant) &&
            (blocks[begin].quant != WeightQuant::fp8_block ||

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels' own times, also inside graphs, by CUPTI: for measurements only. The library is
-// opened when asked for, so nothing else needs it; no_kernel_profiler.cpp answers where the build
-// has no CUDA or no headers of CUPTI.
+// Measures each kernel's own time, also inside CUDA graphs, with CUPTI. Only benchmarks use it.
+// libcupti is opened when a profiler starts, so nothing else depends on it. Builds without CUDA or
+// CUPTI's headers have no_kernel_profiler.cpp instead.
 #pragma once
 
 #include <memory>
