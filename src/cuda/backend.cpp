@@ -470,8 +470,8 @@ Result<std::unique_ptr<Backend>> make_cuda_backend(const CudaOptions& options) {
 
 Result<std::int64_t> cuda_memory_bytes(int device) {
   KOHO_TRY(cuda::check_exists(device));
-  // NOTE: not cudaMemGetInfo(), which creates a context of some hundred MB on the GPU for the life
-  // of this process; it may be one that only starts the workers.
+  // NOTE: not cudaMemGetInfo(), which creates a context of some hundred MB on the GPU until this
+  // process ends; it may be one that only starts the workers.
   cudaDeviceProp properties{};
   KOHO_CUDA_TRY(cudaGetDeviceProperties(&properties, device));
   return static_cast<std::int64_t>(properties.totalGlobalMem);

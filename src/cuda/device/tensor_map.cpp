@@ -14,7 +14,7 @@ Status encode_tensor_map(CUtensorMap& map, const ByteTensor<kRank>& tensor) {
   std::fill_n(steps, kRank, 1U);
   const CUresult made =
       encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, kRank, const_cast<void*>(tensor.data),
-             tensor.sizes, tensor.strides, tensor.box_sizes, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+             tensor.sizes, tensor.strides, tensor.tma_box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
              tensor.swizzle, tensor.l2_promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (made != CUDA_SUCCESS)
     return make_error(ErrorCode::device_error,
@@ -32,7 +32,7 @@ Status make_tensor_map(CUtensorMap& map, const TensorRows& rows, int box_rows) {
       map, {.data = rows.data,
             .sizes = {static_cast<cuuint64_t>(rows.row_bytes), static_cast<cuuint64_t>(rows.rows)},
             .strides = {static_cast<cuuint64_t>(rows.stride_bytes)},
-            .box_sizes = {kTmaBoxBytes, static_cast<cuuint32_t>(box_rows)},
+            .tma_box = {kTmaBoxBytes, static_cast<cuuint32_t>(box_rows)},
             .swizzle = CU_TENSOR_MAP_SWIZZLE_128B,
             .l2_promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_256B});
 }

@@ -20,7 +20,7 @@ struct ByteTensor {
   const void* data;               // a multiple of 16
   cuuint64_t sizes[kRank];        // bytes, then counts
   cuuint64_t strides[kRank - 1];  // bytes from one index of dimensions 1, 2, … to the next
-  cuuint32_t box_sizes[kRank];    // what one TMA instruction copies; at most 256 in each dimension
+  cuuint32_t tma_box[kRank];      // what one TMA instruction copies; at most 256 in each dimension
   CUtensorMapSwizzle swizzle;
   CUtensorMapL2promotion l2_promotion;
 };

@@ -24,8 +24,6 @@
 //            from L2
 //   files    gemm_decode_unswapped_sm90_plan.cuh, _producer.cuh; here MMA warps, epilogue and
 //            launcher
-//
-// docs/kernels/gemm.md: when it runs, how fast, and what was tried.
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
@@ -34,7 +32,6 @@
 
 #include "base/arithmetic.h"
 #include "cuda/device/launch.cuh"
-#include "cuda/device/ptx.cuh"
 #include "cuda/device/wgmma.cuh"
 #include "cuda/gemm/epilogue.cuh"
 #include "cuda/gemm/gemm_decode_unswapped_sm90_plan.cuh"

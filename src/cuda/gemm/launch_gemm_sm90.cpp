@@ -23,8 +23,8 @@ Status make_weight_tensor_maps(WeightTensorMaps& maps,
          .sizes = {kGroupBytes, width / kTileChunk, kTileRows / 8,
                    static_cast<cuuint64_t>(p.tiles)},
          .strides = {kChunkBytes, kGroupBytes, kTileRows * width},
-         .box_sizes = {kGroupBytes, static_cast<cuuint32_t>(config.slot_width / kTileChunk),
-                       static_cast<cuuint32_t>(rows / 8), 1},
+         .tma_box = {kGroupBytes, static_cast<cuuint32_t>(config.slot_width / kTileChunk),
+                     static_cast<cuuint32_t>(rows / 8), 1},
          .swizzle = CU_TENSOR_MAP_SWIZZLE_NONE,
          .l2_promotion = CU_TENSOR_MAP_L2_PROMOTION_NONE}));
   return {};

@@ -15,12 +15,12 @@
 
 namespace koho::cuda {
 
-/// The weights of a linear layer, or one projection of all experts of a layer: `count` tiled
-/// matrices of one shape and type, one after the other.
+/// The weight of a linear layer, or those of one projection of all experts of a layer: `count` tiled
+/// weights of one shape and type, one after the other.
 struct TiledWeights {
   TileType type = TileType::bf16;
   bool interleaved = false;      // gate and up rows of a SwiGLU pair
-  std::int64_t count = 1;        // of matrices
+  std::int64_t count = 1;        // weights
   std::int64_t rows = 0;         // N; interleaved: F
   std::int64_t columns = 0;      // K, elements
   std::int64_t width_bytes = 0;  // of a padded row
