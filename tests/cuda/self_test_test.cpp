@@ -204,16 +204,15 @@ TEST_P(SelfTestFaults, LetOtherKernelsRun) {
     EXPECT_EQ(op_case->run(**opened, seed, fallback.promises), "") << "seed " << seed;
 }
 
-INSTANTIATE_TEST_SUITE_P(All,
-                         SelfTestFaults,
-                         ::testing::ValuesIn(kFallbacks),
-                         [](const ::testing::TestParamInfo<Fallback>& info) {
-                           std::string name;
-                           for (const char letter : std::string(info.param.name))
-                             if (std::isalnum(static_cast<unsigned char>(letter)) != 0)
-                               name += letter;
-                           return name;
-                         });
+/// The name's letters and digits.
+std::string test_name(const ::testing::TestParamInfo<Fallback>& tested) {
+  std::string name;
+  for (const char letter : std::string(tested.param.name))
+    if (std::isalnum(static_cast<unsigned char>(letter)) != 0) name += letter;
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, SelfTestFaults, ::testing::ValuesIn(kFallbacks), test_name);
 
 }  // namespace
 }  // namespace koho::testing
