@@ -15,8 +15,8 @@
 
 namespace koho::cuda {
 
-/// The weight of a linear layer, or those of one projection of all experts of a layer: `count` tiled
-/// weights of one shape and type, one after the other.
+/// The weight of a linear layer, or those of one projection of all experts of a layer: `count`
+/// tiled weights of one shape and type, one after the other.
 struct TiledWeights {
   TileType type = TileType::bf16;
   bool interleaved = false;      // gate and up rows of a SwiGLU pair
