@@ -2,8 +2,8 @@
 // Runs the one list of operator cases on the CUDA backend: with Hopper's kernels where the GPU has
 // them, the same captured in CUDA graphs, with those of the deterministic mode, with the portable
 // ones and cuBLASLt as it is on other GPUs, and with the portable ones alone. KOHO_OP_SEED sets the
-// first seed, KOHO_OP_ROUNDS how many follow. Then what takes over where the self-test finds a fast
-// path wrong, and two GPUs in one process. Without a GPU the cases are skipped and say so.
+// first seed, KOHO_OP_ROUNDS how many follow. Then two GPUs in one process. Without a GPU the cases
+// are skipped and say so.
 #include <algorithm>
 #include <cmath>
 #include <iterator>
@@ -123,93 +123,6 @@ std::string case_name(const ::testing::TestParamInfo<Parameters>& info) {
 
 INSTANTIATE_TEST_SUITE_P(All, CudaOperator, ::testing::ValuesIn(parameters()), case_name);
 
-/// A fast path that is found wrong, and how it shows that another one runs.
-struct Fallback {
-  const char* name;
-  CudaOptions options;
-  const char* said = "";   // in the backend's description
-  const char* op_case;     // that the path would run
-  OpCaseOptions promises;  // of what runs instead
-  bool tells = true;       // and the path itself breaks them
-  bool hopper = false;     // the path is Hopper's
-};
-
-TEST(CudaSelfTest, LetsOtherKernelsRunWhatItFindsWrong) {
-  constexpr OpCaseOptions kOwn{.accumulation_error = kWgmmaError};  // wgmma's, but a row's bits
-  constexpr OpCaseOptions kPortable{};
-  constexpr const char* kMany = "linear_fp8_channel_many";
-  constexpr const char* kPrompt = "attention_prompt_bf16";
-  constexpr const char* kNoLibrary = ", without cuBLASLt";
-  const Fallback fallbacks[] = {
-      {.name = "cuBLASLt",
-       .options = {.fault = FastPathFault::cublaslt},
-       .said = kNoLibrary,
-       .op_case = kMany,
-       .promises = kOwn},
-      {.name = "cuBLASLt with one scale",
-       .options = {.portable_only = true, .fault = FastPathFault::cublaslt},
-       .said = kNoLibrary,
-       .op_case = kMany,
-       .promises = kPortable},
-      {.name = "a product of cuBLASLt",
-       .options = {.fault = FastPathFault::cublaslt_refuses},
-       .op_case = kMany,
-       .promises = kOwn},
-      {.name = "a product of cuBLASLt with one scale",
-       .options = {.portable_only = true, .fault = FastPathFault::cublaslt_refuses},
-       .op_case = kMany,
-       .promises = kPortable},
-      {.name = "matrices on wgmma",
-       .options = {.fault = FastPathFault::gemm, .deterministic = true},
-       .said = ", portable GEMM",
-       .op_case = "linear_fp8_channel",
-       .promises = kPortable,
-       .hopper = true},
-      {.name = "experts' second matrix",
-       .options = {.fault = FastPathFault::experts_down},
-       .said = ", portable GEMM",
-       .op_case = "experts_fp8_one",
-       .promises = kPortable,
-       .tells = false,
-       .hopper = true},
-      {.name = "attention on wgmma",
-       .options = {.fault = FastPathFault::attention},
-       .said = ", portable attention",
-       .op_case = kPrompt,
-       .promises = promises(Mode::fast, kPrompt),
-       .tells = false,
-       .hopper = true}};
-  constexpr std::uint64_t kRounds = 4;
-  constexpr std::uint64_t kTellingRounds = 16;  // some seeds have shapes that all paths run alike
-  for (const Fallback& fallback : fallbacks) {
-    SCOPED_TRACE(fallback.name);
-    Result<std::unique_ptr<Backend>> opened = make_cuda_backend(fallback.options);
-    if (!opened.ok() && opened.error().code == ErrorCode::not_found) GTEST_SKIP() << "no GPU";
-    ASSERT_TRUE(opened.ok()) << opened.error().message;
-    CudaOptions right_options = fallback.options;
-    right_options.fault = FastPathFault::none;
-    Result<std::unique_ptr<Backend>> right = make_cuda_backend(right_options);
-    ASSERT_TRUE(right.ok()) << right.error().message;
-    const std::string gpu = (*right)->description();
-    if (fallback.hopper && gpu.find("H100") == std::string::npos &&
-        gpu.find("H200") == std::string::npos)
-      continue;
-    EXPECT_EQ(gpu.find(','), std::string::npos)
-        << "the self-test finds a fault of its own: " << gpu;
-    EXPECT_EQ((*opened)->description(), gpu + fallback.said);
-    const auto op_case = std::find_if(op_cases().begin(), op_cases().end(), [&](const OpCase& one) {
-      return one.name == fallback.op_case;
-    });
-    ASSERT_NE(op_case, op_cases().end());
-    for (std::uint64_t seed = 1; seed <= kRounds; ++seed)
-      EXPECT_EQ(op_case->run(**opened, seed, fallback.promises), "") << "seed " << seed;
-    bool broken = false;
-    for (std::uint64_t seed = 1; fallback.tells && !broken && seed <= kTellingRounds; ++seed)
-      broken = !op_case->run(**right, seed, fallback.promises).empty();
-    EXPECT_EQ(broken, fallback.tells);
-  }
-}
-
 /// What a kernel is told before its launch holds for one GPU, and a thread launches on its own GPU:
 /// one thread with both, then a thread each that has opened neither, at the same time.
 TEST(CudaDevices, TwoOfOneProcessRunEveryCase) {
@@ -267,7 +180,8 @@ struct ExpertLayer {
   std::int64_t chosen = 0;  // so many experts share the choices; 0: all
 };
 
-/// A matrix of quantised values of any size and sign, scaled so that what it makes of such quantised values is about 1.
+/// A matrix of quantised values of any size and sign, scaled so that what it makes of such
+/// quantised values is about 1.
 struct WideLinear {
   HostTensor weight;
   HostTensor scale;
@@ -387,8 +301,8 @@ TEST_F(CudaExperts, PortableKernelsAreBatchInvariantToo) {
 }
 
 /// A prompt with many tiles a multiprocessor, and rows that belong to nobody: the same bits each
-/// time, whichever CTA draws a tile, and the quantised values of what was written. What attention computes is
-/// the cases' affair.
+/// time, whichever CTA draws a tile, and the quantised values of what was written. What attention
+/// computes is the cases' affair.
 TEST_F(CudaAttention, LongPromptsAreReproducible) {
   constexpr std::int64_t kWidth = 128;
   constexpr std::int64_t kTokens = 3000;
@@ -462,8 +376,9 @@ TEST_F(CudaAttention, LongPromptsAreReproducible) {
 }
 
 /// Decoded rows of contexts around the places where they are cut, few to very many at a time, so
-/// that items of work are units, groups and spans (src/cuda/attention/attention_split_kv.cuh): each row alone,
-/// of which all items are units, has the same bits. What attention computes is the cases' affair.
+/// that items of work are units, groups and spans (src/cuda/attention/attention_split_kv.cuh): each
+/// row alone, of which all items are units, has the same bits. What attention computes is the
+/// cases' affair.
 TEST_F(CudaAttention, ADecodedRowIsBatchInvariantUnderEverySplitKv) {
   constexpr std::int64_t kWidth = 128;
   constexpr std::int64_t kPages = 90;  // many sequences have the same ones

@@ -2,19 +2,10 @@
 #include <algorithm>
 
 #include "cuda/attention/kv_tensor_map.h"
+#include "cuda/device/tma.h"
 
 namespace koho::cuda {
 namespace {
-
-TensorMapEncoder find_encoder() {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-  constexpr unsigned kSince = 12000;  // the CUDA version that brought it
-  const cudaError_t status = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function,
-                                                              kSince, cudaEnableDefault, &found);
-  if (status != cudaSuccess || found != cudaDriverEntryPointSuccess) return nullptr;
-  return reinterpret_cast<TensorMapEncoder>(function);
-}
 
 /// A tensor map of packed rows of `width` elements of `bytes` each, in panels of at most 128 bytes.
 cudaError_t make_map(
@@ -36,11 +27,6 @@ cudaError_t make_map(
 }
 
 }  // namespace
-
-TensorMapEncoder tensor_map_encoder() {
-  static const TensorMapEncoder encoder = find_encoder();
-  return encoder;
-}
 
 cudaError_t make_kv_tensor_maps(KvTensorMaps& maps, const Attention& p) {
   const std::int64_t rows = p.pages * p.kv_heads * kPageRows;

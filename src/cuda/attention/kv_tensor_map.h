@@ -13,11 +13,6 @@ namespace koho::cuda {
 constexpr int kPageRows = 64;        // tokens of a page, and rows of a TMA box
 constexpr int kPanelBytesMax = 128;  // of a row in one TMA box
 
-using TensorMapEncoder = decltype(&cuTensorMapEncodeTiled);
-/// The driver's function, found once for the process, as nothing here links the driver's library,
-/// which a machine may lack. Null: the driver has none.
-TensorMapEncoder tensor_map_encoder();
-
 struct KvTensorMaps {
   CUtensorMap k;
   CUtensorMap v;

@@ -30,6 +30,7 @@
 #include "cuda/gemm/epilogue.cuh"
 #include "cuda/gemm/gemm.h"
 #include "cuda/gemm/tiled_layout.h"
+#include "cuda/moe/experts_down.h"
 
 namespace koho::cuda {
 namespace {
