@@ -210,7 +210,7 @@ Result<double> time_calls(cudaStream_t stream,
   for (cudaEvent_t event : events) KOHO_CUDA_TRY(cudaEventDestroy(event));
   KOHO_CUDA_TRY(cudaGraphExecDestroy(executable));
   KOHO_CUDA_TRY(cudaGraphDestroy(graph));
-  return app::median(times);
+  return bench::median(times);
 }
 
 std::string form_name(const DecodeGemmConfig& form, int split_k) {
@@ -336,8 +336,8 @@ Result<LibraryTimes> time_library(cudaStream_t stream,
       KOHO_TRY_ASSIGN(const double library_us, time_algorithm(chosen));
       theirs.push_back(library_us);
     }
-    times.koho = app::median(ours);
-    times.summed = app::median(theirs);
+    times.koho = bench::median(ours);
+    times.summed = bench::median(theirs);
   }
   return times;
 }
@@ -603,7 +603,7 @@ Status run_bench(const Arguments& arguments) {
   KOHO_TRY(bench.run());
   KOHO_CUDA_TRY(cudaStreamDestroy(stream));
   if (arguments.out.empty()) return {};
-  return app::write_result_file(arguments.out,
+  return bench::write_result_file(arguments.out,
                                 {.machine = device.name,
                                  .commit = arguments.commit,
                                  .command = arguments.command,

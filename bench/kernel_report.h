@@ -10,7 +10,7 @@
 
 #include "ops/kernel_times.h"
 
-namespace koho::app {
+namespace koho::bench {
 
 struct KernelReport {
   KernelSummary step;     // the kernels of the whole step as one graph, of one replay
@@ -38,4 +38,4 @@ std::string text_of(const KernelReport& report, double step_ms);
 /// […], "classes": […]}.
 nlohmann::ordered_json json_of(const KernelReport& report);
 
-}  // namespace koho::app
+}  // namespace koho::bench

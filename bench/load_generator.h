@@ -14,7 +14,7 @@
 
 #include "base/clock.h"
 
-namespace koho {
+namespace koho::bench {
 
 class LoadGenerator;
 
@@ -99,4 +99,4 @@ class LoadGenerator {
   std::vector<char> buffer_;
 };
 
-}  // namespace koho
+}  // namespace koho::bench

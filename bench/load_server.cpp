@@ -27,7 +27,7 @@
 #include "runtime/detokenizing_decoder.h"
 #include "server/server.h"
 
-namespace koho {
+namespace koho::bench {
 namespace {
 
 constexpr std::size_t kJournalRequestsMax = 256;
@@ -242,4 +242,4 @@ std::string LoadServer::leftovers(std::int64_t timeout_us) const {
   }
 }
 
-}  // namespace koho
+}  // namespace koho::bench

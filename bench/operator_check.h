@@ -9,7 +9,7 @@
 
 #include "bench/operator_bench.h"
 
-namespace koho::app {
+namespace koho::bench {
 
 /// What a check found.
 struct CheckResult {
@@ -19,9 +19,9 @@ struct CheckResult {
 };
 
 /// Errors: those of the backends.
-Result<CheckResult> check_operator(const BenchBackends& site, const OpBench& bench);
+Result<CheckResult> check_operator(const BenchBackends& site, const OperatorRun& run);
 
 /// Puts results back that are changed in place. Errors: those of the backend.
-Status restore_changed(Backend& backend, Side side, const OpBench& bench);
+Status restore_changed(Backend& backend, Side side, const OperatorRun& run);
 
-}  // namespace koho::app
+}  // namespace koho::bench

@@ -8,84 +8,14 @@
 #include <string>
 #include <utility>
 
+#include "bench/operators/device_array.h"
 #include "ops/cases.h"
 #include "ops/compare.h"
-#include "ops/device_array.h"
 #include "ops/reference.h"
 #include "sampling/output_record.h"
 
 namespace koho::testing {
 namespace {
-
-// Relative error of SiLU in f32, with room for an exponential of a few ulps.
-constexpr double kSiluError = 4e-6;
-/// Relative error of x / sqrt(mean of squares + eps) in f32. The squares are positive and added in
-/// 32 sums or more side by side: in a sum of n the k-th addition rounds k / n of 1/32 of the whole,
-/// so the squares of all these roundings come to width / (3 * 32 * 32) times 2^-48 of the whole's,
-/// those of joining the sums, each half as many and twice as large as before, to 2; the root halves
-/// what comes out. Then one rounding each: mean and eps (halved), root, reciprocal, product.
-double factor_error(std::int64_t width) {
-  const double roundings = static_cast<double>(width) / (3.0 * 32.0 * 32.0) + 2.0;
-  const double sum = kDeviations * 0x1p-24 / std::sqrt(3.0) * std::sqrt(roundings);
-  return 0.5 * sum + 4.0 * 0x1p-24;
-}
-// What rounding two products to f32 can move where they are below its smallest normal number.
-constexpr double kSubnormalError = 0x1p-149;
-
-/// How many rows, and how wide: of the most only narrow ones, for their time.
-struct RowShape {
-  std::int64_t tokens;
-  std::int64_t width;
-
-  RowShape(Random& random, bool many)
-      : tokens(many ? many_tokens(random) : random_tokens(random)),
-        width(tokens > 600 ? random.integer(1, 256) : random_width(random)) {}
-};
-
-HostTensor random_indices(Random& random, std::int64_t count, std::int64_t size) {
-  std::vector<std::int64_t> values(static_cast<std::size_t>(count));
-  for (std::int64_t& value : values) value = random.integer(0, size - 1);
-  return integers(DType::i32, values);
-}
-
-std::string run_embed(Backend& backend, std::uint64_t seed, bool many) {
-  Random random(seed);
-  auto [tokens, width] = RowShape(random, many);
-  if (random.chance(0.1)) tokens = 0;
-  const std::int64_t vocabulary = random.integer(1, 300);
-  const HostTensor table =
-      random_values(random, DType::bf16, {vocabulary, width}, random_spread(random, true));
-  const HostTensor ids = random_indices(random, tokens, vocabulary);
-  const DeviceArray table_array(backend, table);
-  const DeviceArray ids_array(backend, ids);
-  DeviceArray out(backend, DType::bf16, {tokens, width});
-  std::string faults =
-      fault_of("embed", backend.embed(out.view(), ids_array.view(), table_array.view()));
-  HostTensor expected(DType::bf16, {tokens, width});
-  for (std::int64_t i = 0; i < expected.elements(); ++i)
-    expected.as<BFloat16>()[i] =
-        table.as<BFloat16>()[ids.as<std::int32_t>()[i / width] * width + i % width];
-  return faults + compare_bits("out", out.get(), expected) + out.guard_fault("out");
-}
-
-std::string run_gather_rows(Backend& backend, std::uint64_t seed, bool many) {
-  Random random(seed);
-  const auto [tokens, width] = RowShape(random, many);
-  const std::int64_t wanted = random.chance(0.1) ? 0 : random.integer(1, tokens + 3);
-  const HostTensor x =
-      random_values(random, DType::bf16, {tokens, width}, random_spread(random, true));
-  const HostTensor rows = random_indices(random, wanted, tokens);
-  const DeviceArray x_array(backend, x, random.chance(0.5) ? random.integer(1, 40) : 0);
-  const DeviceArray rows_array(backend, rows);
-  DeviceArray out(backend, DType::bf16, {wanted, width});
-  std::string faults =
-      fault_of("gather_rows", backend.gather_rows(out.view(), x_array.view(), rows_array.view()));
-  HostTensor expected(DType::bf16, {wanted, width});
-  for (std::int64_t i = 0; i < expected.elements(); ++i)
-    expected.as<BFloat16>()[i] =
-        x.as<BFloat16>()[rows.as<std::int32_t>()[i / width] * width + i % width];
-  return faults + compare_bits("out", out.get(), expected) + out.guard_fault("out");
-}
 
 /// Tables of `batch slots` batch slots with page tables of `width`: outputs of a few tokens, so that stops of
 /// one to three tokens are often completed; one in five has ended.
@@ -264,152 +194,6 @@ std::string run_set_entries(Backend& backend, std::uint64_t seed, const OpCaseOp
   std::string faults =
       fault_of("set_entries", backend.set_entries(table.view(), pairs_array.view()));
   return faults + compare_bits("table", table.get(), expected) + table.guard_fault("table");
-}
-
-/// Row `row` of x normalised, as intervals.
-std::vector<Interval> norm_reference(const HostTensor& x,
-                                     const HostTensor& weight,
-                                     std::int64_t row,
-                                     double eps) {
-  const std::int64_t width = x.shape[1];
-  double squares = 0.0;
-  for (std::int64_t i = 0; i < width; ++i) squares += x.at(row * width + i) * x.at(row * width + i);
-  const double factor = 1.0 / std::sqrt(squares / static_cast<double>(width) + eps);
-  std::vector<Interval> out;
-  for (std::int64_t i = 0; i < width; ++i) {
-    const Interval exact = around(x.at(row * width + i) * factor, factor_error(width));
-    const Interval normalised =
-        rounded_bf16({exact.low - kSubnormalError, exact.high + kSubnormalError});
-    Interval scaled{weight.at(i) * normalised.low, weight.at(i) * normalised.high};
-    if (scaled.low > scaled.high) std::swap(scaled.low, scaled.high);
-    out.push_back(rounded_bf16({scaled.low - kSubnormalError, scaled.high + kSubnormalError}));
-  }
-  return out;
-}
-
-std::vector<Interval> norm_reference(const HostTensor& x, const HostTensor& weight, double eps) {
-  std::vector<Interval> out;
-  for (std::int64_t row = 0; row < x.shape[0]; ++row) {
-    const std::vector<Interval> one = norm_reference(x, weight, row, eps);
-    out.insert(out.end(), one.begin(), one.end());
-  }
-  return out;
-}
-
-/// The forms that `needs` asks for have the same bits in both; `name` says of which they are.
-std::string compare_forms(const std::string& name,
-                          const DeviceActivation& got,
-                          const DeviceActivation& expected,
-                          const ActivationNeeds& needs) {
-  std::string faults;
-  if (needs.values)
-    faults += compare_bits("values " + name, got.values.get(), expected.values.get());
-  if (needs.per_token)
-    faults += compare_bits("quantized " + name, got.quantized.get(), expected.quantized.get()) +
-              compare_bits("scales " + name, got.scales.get(), expected.scales.get());
-  if (needs.per_block)
-    faults +=
-        compare_bits("block_quantized " + name, got.block_quantized.get(),
-                     expected.block_quantized.get()) +
-        compare_bits("block_scales " + name, got.block_scales.get(), expected.block_scales.get());
-  return faults;
-}
-
-std::string run_rms_norm(Backend& backend, std::uint64_t seed, bool many) {
-  Random random(seed);
-  const auto [tokens, width] = RowShape(random, many);
-  const float eps = random.chance(0.5) ? 1e-5F : 1e-6F;
-  const HostTensor x = random_values(random, DType::bf16, {tokens, width},
-                                     random_spread(random, true), random.chance(0.2) ? 1e-4 : 1.0);
-  const HostTensor weight = random_values(random, DType::bf16, {width}, Spread::normal);
-  const DeviceArray x_array(backend, x, random.chance(0.3) ? random.integer(1, 40) : 0);
-  const DeviceArray weight_array(backend, weight);
-  const ActivationNeeds needs = random_needs(random);
-  const DeviceActivation all(backend, tokens, width, with_values(needs));
-  const DeviceActivation again(backend, tokens, width, with_values(needs));
-  ActivationNeeds without = needs;
-  without.values = false;
-  const DeviceActivation some(backend, tokens, width, without);
-  std::string faults =
-      fault_of("rms_norm", backend.rms_norm(all.view(), x_array.view(), weight_array.view(), eps));
-  faults += fault_of("rms_norm",
-                     backend.rms_norm(again.view(), x_array.view(), weight_array.view(), eps));
-  faults +=
-      fault_of("rms_norm", backend.rms_norm(some.view(), x_array.view(), weight_array.view(), eps));
-  return faults +
-         compare_intervals("out", all.values.get(),
-                           norm_reference(x, weight, static_cast<double>(eps))) +
-         all.check_quantized("out") + all.guard_fault("out") + some.guard_fault("some") +
-         compare_forms("run again", again, all, with_values(needs)) +
-         compare_forms("without values", some, all, without);
-}
-
-std::string run_add_rms_norm(Backend& backend, std::uint64_t seed, bool many) {
-  Random random(seed);
-  const auto [tokens, width] = RowShape(random, many);
-  const HostTensor residual =
-      random_values(random, DType::bf16, {tokens, width}, random_spread(random, true));
-  const HostTensor block_output =
-      random_values(random, DType::bf16, {tokens, width}, random_spread(random, false));
-  const HostTensor weight = random_values(random, DType::bf16, {width}, Spread::normal);
-  DeviceArray residual_array(backend, residual);
-  const DeviceArray block_output_array(backend, block_output);
-  const DeviceArray weight_array(backend, weight);
-  const ActivationNeeds needs = with_values(random_needs(random));
-  const DeviceActivation out(backend, tokens, width, needs);
-  const DeviceArray residual_again(backend, residual);
-  const DeviceActivation again(backend, tokens, width, needs);
-  std::string faults = fault_of(
-      "add_rms_norm", backend.add_rms_norm(out.view(), residual_array.view(),
-                                           block_output_array.view(), weight_array.view(), 1e-5F));
-  faults += fault_of("add_rms_norm",
-                     backend.add_rms_norm(again.view(), residual_again.view(),
-                                          block_output_array.view(), weight_array.view(), 1e-5F));
-  HostTensor sum(DType::bf16, {tokens, width});
-  std::vector<Interval> sums;
-  for (std::int64_t i = 0; i < sum.elements(); ++i) {
-    sum.as<BFloat16>()[i] =
-        to_bf16(to_float(residual.as<BFloat16>()[i]) + to_float(block_output.as<BFloat16>()[i]));
-    sums.push_back({sum.at(i), sum.at(i)});
-  }
-  return faults + compare_intervals("residual", residual_array.get(), sums) +
-         compare_intervals("out", out.values.get(), norm_reference(sum, weight, 1e-5)) +
-         out.check_quantized("out") + out.guard_fault("out") +
-         residual_array.guard_fault("residual") +
-         compare_bits("residual run again", residual_again.get(), residual_array.get()) +
-         compare_forms("run again", again, out, needs);
-}
-
-std::string run_silu_mul(Backend& backend, std::uint64_t seed, bool many) {
-  Random random(seed);
-  const auto [tokens, width] = RowShape(random, many);
-  const HostTensor gate_up = random_values(random, DType::bf16, {tokens, 2 * width},
-                                           random_spread(random, true), random.chance(0.5) ? 1 : 8);
-  const DeviceArray in(backend, gate_up, random.chance(0.3) ? random.integer(1, 40) : 0);
-  const ActivationNeeds needs = random_needs(random);
-  const DeviceActivation all(backend, tokens, width, with_values(needs));
-  const DeviceActivation again(backend, tokens, width, with_values(needs));
-  ActivationNeeds without = needs;
-  without.values = false;
-  const DeviceActivation some(backend, tokens, width, without);
-  std::string faults = fault_of("silu_mul", backend.silu_mul(all.view(), in.view())) +
-                       fault_of("silu_mul", backend.silu_mul(again.view(), in.view())) +
-                       fault_of("silu_mul", backend.silu_mul(some.view(), in.view()));
-  std::vector<Interval> expected;
-  for (std::int64_t i = 0; i < tokens * width; ++i) {
-    const double gate = gate_up.at(i / width * 2 * width + i % width);
-    const double up = gate_up.at(i / width * 2 * width + width + i % width);
-    const Interval silu = rounded_bf16(around(gate / (1.0 + std::exp(-gate)), kSiluError));
-    Interval product{silu.low * up, silu.high * up};
-    if (product.low > product.high) std::swap(product.low, product.high);
-    // Beyond x = -88.7 exp(-x) overflows f32, and SiLU becomes zero at less than 3e-37.
-    const double tiny = std::fabs(silu.low) < 3e-37 ? std::fabs(up) * 3e-37 : 0.0;
-    expected.push_back(rounded_bf16({product.low - tiny, product.high + tiny}));
-  }
-  return faults + compare_intervals("out", all.values.get(), expected) +
-         all.check_quantized("out") + all.guard_fault("out") + some.guard_fault("some") +
-         compare_forms("run again", again, all, with_values(needs)) +
-         compare_forms("without values", some, all, without);
 }
 
 // ---- qk_norm_rope_store_kv
@@ -847,16 +631,6 @@ std::vector<OpCase> row_cases() {
           {"gather_input_ids_many", rows(run_gather_input_ids, true)},
           {"commit_sampled", run_commit_sampled},
           {"set_entries", run_set_entries},
-          {"embed", rows(run_embed)},
-          {"embed_many", rows(run_embed, true), true},
-          {"gather_rows", rows(run_gather_rows)},
-          {"gather_rows_many", rows(run_gather_rows, true), true},
-          {"rms_norm", rows(run_rms_norm)},
-          {"rms_norm_many", rows(run_rms_norm, true), true},
-          {"add_rms_norm", rows(run_add_rms_norm)},
-          {"add_rms_norm_many", rows(run_add_rms_norm, true), true},
-          {"silu_mul", rows(run_silu_mul)},
-          {"silu_mul_many", rows(run_silu_mul, true), true},
           {"qk_norm_rope_store_kv", qk(kBf16, kBf16)},
           {"qk_norm_rope_store_kv_e4m3", qk(kBf16, kQuantized)},
           {"qk_norm_rope_store_kv_quantized", qk(kQuantized, kBf16)},

@@ -8,9 +8,9 @@
 #include <fmt/format.h>
 
 #include "base/arithmetic.h"
+#include "bench/operators/device_array.h"
 #include "ops/cases.h"
 #include "ops/compare.h"
-#include "ops/device_array.h"
 #include "ops/reference.h"
 #include "sampling/philox.h"
 #include "sampling/sampler.h"

@@ -29,10 +29,26 @@
 #include <string>
 #include <vector>
 
+#include "bench/operators/device_array.h"
+#include "bench/operators/host_tensor.h"
+#include "bench/operators/synthetic.h"
 #include "ops/batch.h"
-#include "ops/host_tensor.h"
 
 namespace koho::testing {
+
+// What the operands are made of (bench/operators/).
+using bench::DeviceArray;
+using bench::HostTensor;
+using bench::integers;
+using bench::Random;
+using bench::random_quantized;
+using bench::random_scales;
+using bench::random_spread;
+using bench::random_values;
+using bench::row_of;
+using bench::Spread;
+using bench::SyntheticActivation;
+using bench::SyntheticLinear;
 
 /// What the reference allows for one element.
 struct Interval {

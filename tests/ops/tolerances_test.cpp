@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "cpu/cpu_backend.h"
-#include "ops/host_tensor.h"
+#include "ops/compare.h"
 #include "ops/op_cases.h"
 #include "support/forwarding_backend.h"
 

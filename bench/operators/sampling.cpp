@@ -4,13 +4,11 @@
 #include <memory>
 
 #include "base/arithmetic.h"
-#include "bench/operator_cases.h"
+#include "bench/operators/operator_case.h"
 #include "sampling/philox.h"
 
-namespace koho::app {
+namespace koho::bench {
 namespace {
-
-using Rows = std::vector<std::int64_t>;
 
 constexpr std::int64_t kVocabulary = 151552;
 constexpr std::int64_t kTokens = 151365;     // of the tokenizer
@@ -63,9 +61,9 @@ std::vector<std::byte> rows_of(const SamplingRow& model, std::int64_t count) {
   return {bytes.begin(), bytes.end()};
 }
 
-Result<std::vector<OpBench>> build_sample(const BenchBackends& site, const Rows& token_counts) {
+Result<std::vector<OperatorRun>> build_sample(const BenchBackends& site, const Rows& token_counts) {
   auto own = std::make_shared<Operands>(site);
-  const std::int64_t most = *std::max_element(token_counts.begin(), token_counts.end());
+  const std::int64_t most = most_of(token_counts);
   KOHO_TRY(own->reserve({.tokens_max = most,
                          .sequences_max = most,
                          .context_max = 1,
@@ -95,13 +93,13 @@ Result<std::vector<OpBench>> build_sample(const BenchBackends& site, const Rows&
                       DType::i32, {1, mask_words},
                       std::vector<std::int32_t>(static_cast<std::size_t>(mask_words), 0x55555555)));
   KOHO_TRY_ASSIGN(const Sides<TensorView> masks, own->changing(mask_before));
-  std::vector<OpBench> benches;
+  std::vector<OperatorRun> benches;
   std::int64_t kind = 0;
   for (const SamplingRow& model : kinds()) {
     KOHO_TRY_ASSIGN(const Sides<TensorView> rows,
                     own->input(DType::u8, {kPositions * most, 64}, rows_of(model, most)));
     for (const std::int64_t count : token_counts) {
-      OpBench bench;
+      OperatorRun bench;
       bench.op = "sample";
       bench.shape = {{"tokens", count}, {"vocabulary", kVocabulary}, {"kind", kind}};
       bench.bytes = 4.0 * static_cast<double>(count * kVocabulary);
@@ -112,11 +110,9 @@ Result<std::vector<OpBench>> build_sample(const BenchBackends& site, const Rows&
       if (bench.counts) {
         bench.outputs.push_back({.name = "counts.entries",
                                  .view = first(entries, count),
-
                                  .before = entries_before.first(count)});
         bench.outputs.push_back({.name = "counts.nonzero",
                                  .view = first(nonzero, count),
-
                                  .before = nonzero_before.first(count)});
       }
       bench.run = [=](Side side, RowRange range, std::int64_t call) {
@@ -138,8 +134,8 @@ Result<std::vector<OpBench>> build_sample(const BenchBackends& site, const Rows&
 
 }  // namespace
 
-std::vector<OpBenchCase> sampling_bench_cases() {
+std::vector<OperatorCase> sampling_cases() {
   return {{"sample", {1, 64, 256}, build_sample}};
 }
 
-}  // namespace koho::app
+}  // namespace koho::bench

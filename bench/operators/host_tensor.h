@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <vector>
 
-#include "ops/random.h"
+#include "bench/operators/random.h"
 #include "tensor/number.h"
 #include "tensor/tensor_view.h"
 
-namespace koho::testing {
+namespace koho::bench {
 
 /// A packed tensor in host memory, and its elements as numbers.
 struct HostTensor {
@@ -68,4 +68,4 @@ HostTensor random_scales(Random& random, DType dtype, Shape shape, double scale)
 
 HostTensor integers(DType dtype, const std::vector<std::int64_t>& values);
 
-}  // namespace koho::testing
+}  // namespace koho::bench

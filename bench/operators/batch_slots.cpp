@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <memory>
 
-#include "bench/operator_cases.h"
+#include "bench/operators/operator_case.h"
 #include "sampling/output_record.h"
 #include "sampling/philox.h"
 
-namespace koho::app {
+namespace koho::bench {
 namespace {
 
 using Rows = std::vector<std::int64_t>;
@@ -16,14 +16,13 @@ using Numbers = std::vector<std::int32_t>;
 constexpr std::int64_t kBatchSlots = 256;
 constexpr std::int64_t kVocabulary = 151552;
 
-std::int32_t drawn_below(Operands& own, std::int64_t end) {
-  return std::uniform_int_distribution<std::int32_t>(
-      0, static_cast<std::int32_t>(end - 1))(own.random());
+std::int32_t random_below(Operands& own, std::int64_t end) {
+  return static_cast<std::int32_t>(own.random().integer(0, end - 1));
 }
 
-Numbers drawn(Operands& own, std::int64_t count, std::int64_t end) {
+Numbers random_numbers(Operands& own, std::int64_t count, std::int64_t end) {
   Numbers values(static_cast<std::size_t>(count));
-  std::generate(values.begin(), values.end(), [&] { return drawn_below(own, end); });
+  std::generate(values.begin(), values.end(), [&] { return random_below(own, end); });
   return values;
 }
 
@@ -41,7 +40,7 @@ struct BatchSlots {
   static Result<BatchSlots> make(Operands& own) {
     Numbers records;
     for (std::int64_t batch_slot = 0; batch_slot < kBatchSlots; ++batch_slot) {
-      Numbers record = drawn(own, OutputRecord::kWords, kVocabulary);
+      Numbers record = random_numbers(own, OutputRecord::kWords, kVocabulary);
       record[OutputRecord::kEnded] = ended(batch_slot) ? 1 : 0;
       record[OutputRecord::kOutput] = 20;
       record[OutputRecord::kOutputMin] = 0;
@@ -51,10 +50,10 @@ struct BatchSlots {
     }
     BatchSlots batch_slots;
     KOHO_TRY_ASSIGN(batch_slots.pages, own.host(DType::i32, {kBatchSlots, kPages}, [&] {
-      return static_cast<double>(drawn_below(own, 50000));
+      return static_cast<double>(random_below(own, 50000));
     }));
     KOHO_TRY_ASSIGN(batch_slots.last_sampled, own.host(DType::i32, {kBatchSlots}, [&] {
-      return static_cast<double>(drawn_below(own, kVocabulary));
+      return static_cast<double>(random_below(own, kVocabulary));
     }));
     KOHO_TRY_ASSIGN(batch_slots.outputs, own.host(DType::i32, {kBatchSlots, OutputRecord::kWords},
                                                   [&, at = std::size_t{0}]() mutable {
@@ -75,12 +74,12 @@ Numbers shuffled_batch_slots(Operands& own) {
   Numbers batch_slots(static_cast<std::size_t>(kBatchSlots));
   for (std::size_t i = 0; i < batch_slots.size(); ++i)
     batch_slots[i] = static_cast<std::int32_t>(i);
-  std::shuffle(batch_slots.begin(), batch_slots.end(), own.random());
+  own.random().shuffle(batch_slots);
   return batch_slots;
 }
 
-Result<std::vector<OpBench>> build_gather_input_ids(const BenchBackends& site,
-                                                    const Rows& token_counts) {
+Result<std::vector<OperatorRun>> build_gather_input_ids(const BenchBackends& site,
+                                                        const Rows& token_counts) {
   auto own = std::make_shared<Operands>(site);
   KOHO_TRY_ASSIGN(const BatchSlots batch_slots, BatchSlots::make(*own));
   const Numbers order = shuffled_batch_slots(*own);
@@ -99,9 +98,9 @@ Result<std::vector<OpBench>> build_gather_input_ids(const BenchBackends& site,
   KOHO_TRY_ASSIGN(const Sides<TensorView> token_ids, own->output(DType::i32, {kBatchSlots}));
   KOHO_TRY_ASSIGN(const Sides<TensorView> tables,
                   own->output(DType::i32, {kBatchSlots, BatchSlots::kPages}));
-  std::vector<OpBench> benches;
+  std::vector<OperatorRun> benches;
   for (const std::int64_t tokens : token_counts) {
-    OpBench bench;
+    OperatorRun bench;
     bench.op = "gather_input_ids";
     bench.shape = {{"tokens", tokens}, {"pages", BatchSlots::kPages}};
     // A row: id and batch slot read, token read and written; its page table read and written; its
@@ -111,13 +110,9 @@ Result<std::vector<OpBench>> build_gather_input_ids(const BenchBackends& site,
     bench.whole = true;
     bench.outputs = {
         {.name = "token_ids", .view = first(token_ids, tokens)},
-        {.name = "slots",
-         .view = first(slots, tokens),
-
-         .before = slots_before.first(tokens)},
+        {.name = "slots", .view = first(slots, tokens), .before = slots_before.first(tokens)},
         {.name = "context_lengths",
          .view = first(lengths, tokens),
-
          .before = lengths_before.first(tokens)},
         // Of a sequence that has ended the table is unspecified.
         {.name = "page_tables",
@@ -139,19 +134,19 @@ Result<std::vector<OpBench>> build_gather_input_ids(const BenchBackends& site,
   return benches;
 }
 
-Result<std::vector<OpBench>> build_commit_sampled(const BenchBackends& site,
-                                                  const Rows& token_counts) {
+Result<std::vector<OperatorRun>> build_commit_sampled(const BenchBackends& site,
+                                                      const Rows& token_counts) {
   auto own = std::make_shared<Operands>(site);
   KOHO_TRY_ASSIGN(const BatchSlots batch_slots, BatchSlots::make(*own));
-  Numbers sampled = drawn(*own, kBatchSlots, kVocabulary);
+  Numbers sampled = random_numbers(*own, kBatchSlots, kVocabulary);
   for (std::size_t row = 0; row < sampled.size(); row += 8) sampled[row] = BatchSlots::kStop;
   KOHO_TRY_ASSIGN(const Sides<TensorView> own_batch_slots,
                   own->input(DType::i32, {kBatchSlots}, shuffled_batch_slots(*own)));
   KOHO_TRY_ASSIGN(const Sides<TensorView> ids, own->input(DType::i32, {kBatchSlots}, sampled));
   KOHO_TRY_ASSIGN(const Sides<TensorView> ends, own->output(DType::u8, {kBatchSlots}));
-  std::vector<OpBench> benches;
+  std::vector<OperatorRun> benches;
   for (const std::int64_t tokens : token_counts) {
-    OpBench bench;
+    OperatorRun bench;
     bench.op = "commit_sampled";
     bench.shape = {{"tokens", tokens}, {"batch_slots", kBatchSlots}};
     // A row: batch slot, id, token written, end; of its record three words, the stops (7 words) and the
@@ -163,12 +158,10 @@ Result<std::vector<OpBench>> build_commit_sampled(const BenchBackends& site,
     bench.outputs = {{.name = "ends", .view = first(ends, tokens)},
                      {.name = "last_sampled",
                       .view = batch_slots.last_on,
-
                       .before = batch_slots.last_sampled,
                       .by_row = false},
                      {.name = "outputs",
                       .view = batch_slots.outputs_on,
-
                       .before = batch_slots.outputs,
                       .by_row = false}};
     bench.run = [=](Side side, RowRange range, std::int64_t) {
@@ -181,25 +174,25 @@ Result<std::vector<OpBench>> build_commit_sampled(const BenchBackends& site,
   return benches;
 }
 
-Result<std::vector<OpBench>> build_set_entries(const BenchBackends& site,
-                                               const Rows& token_counts) {
+Result<std::vector<OperatorRun>> build_set_entries(const BenchBackends& site,
+                                                   const Rows& token_counts) {
   auto own = std::make_shared<Operands>(site);
   constexpr std::int64_t kEntries = kBatchSlots * BatchSlots::kPages;
-  const std::int64_t most = *std::max_element(token_counts.begin(), token_counts.end());
+  const std::int64_t most = most_of(token_counts);
   KOHO_TRY_ASSIGN(const TensorView before, own->host(DType::i32, {kEntries}, Operands::counting()));
   KOHO_TRY_ASSIGN(const Sides<TensorView> table, own->changing(before));
   Numbers places(static_cast<std::size_t>(kEntries));
   for (std::size_t i = 0; i < places.size(); ++i) places[i] = static_cast<std::int32_t>(i);
-  std::shuffle(places.begin(), places.end(), own->random());
+  own->random().shuffle(places);
   Numbers values;
   for (std::int64_t i = 0; i < most; ++i) {
     values.push_back(places[static_cast<std::size_t>(i)]);
-    values.push_back(drawn_below(*own, 1 << 30));
+    values.push_back(random_below(*own, 1 << 30));
   }
   KOHO_TRY_ASSIGN(const Sides<TensorView> pairs, own->input(DType::i32, {most, 2}, values));
-  std::vector<OpBench> benches;
+  std::vector<OperatorRun> benches;
   for (const std::int64_t tokens : token_counts) {
-    OpBench bench;
+    OperatorRun bench;
     bench.op = "set_entries";
     bench.shape = {{"tokens", tokens}, {"entries", kEntries}};
     bench.bytes = static_cast<double>(tokens * 12);
@@ -215,15 +208,14 @@ Result<std::vector<OpBench>> build_set_entries(const BenchBackends& site,
 }
 
 /// Whole pages of one layer; "tokens" are those of the pages.
-Result<std::vector<OpBench>> build_copy_pages(const BenchBackends& site,
-                                              std::int64_t kv_heads,
-                                              DType dtype,
-                                              const Rows& token_counts) {
+Result<std::vector<OperatorRun>> build_copy_pages(const BenchBackends& site,
+                                                  std::int64_t kv_heads,
+                                                  DType dtype,
+                                                  const Rows& token_counts) {
   auto own = std::make_shared<Operands>(site);
   constexpr std::int64_t kWidth = 128;
   const bool quantized_pages = dtype == DType::f8_e4m3;
-  const std::int64_t most =
-      *std::max_element(token_counts.begin(), token_counts.end()) / kPageTokens;
+  const std::int64_t most = most_of(token_counts) / kPageTokens;
   const Shape shape{2 * most, kv_heads, kPageTokens, kWidth};
   const Shape scales_shape{2 * most, kv_heads, kPageTokens};
   struct Part {
@@ -244,17 +236,17 @@ Result<std::vector<OpBench>> build_copy_pages(const BenchBackends& site,
   // From the first half of the pages, in some order, to the other.
   Numbers from(static_cast<std::size_t>(most));
   for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::int32_t>(i);
-  std::shuffle(from.begin(), from.end(), own->random());
+  own->random().shuffle(from);
   Numbers values;
   for (std::int64_t i = 0; i < most; ++i) {
     values.push_back(from[static_cast<std::size_t>(i)]);
     values.push_back(static_cast<std::int32_t>(most + i));
   }
   KOHO_TRY_ASSIGN(const Sides<TensorView> pairs, own->input(DType::i32, {most, 2}, values));
-  std::vector<OpBench> benches;
+  std::vector<OperatorRun> benches;
   for (const std::int64_t tokens : token_counts) {
     const std::int64_t pages = tokens / kPageTokens;
-    OpBench bench;
+    OperatorRun bench;
     bench.op = "copy_pages";
     bench.shape = {{"tokens", tokens},
                    {"pages", pages},
@@ -265,11 +257,8 @@ Result<std::vector<OpBench>> build_copy_pages(const BenchBackends& site,
     bench.rows = pages;
     bench.whole = true;
     for (const Part& part : parts)
-      bench.outputs.push_back({.name = part.name,
-                               .view = part.view,
-
-                               .before = part.before,
-                               .by_row = false});
+      bench.outputs.push_back(
+          {.name = part.name, .view = part.view, .before = part.before, .by_row = false});
     bench.run = [=](Side side, RowRange range, std::int64_t) {
       KvLayer kv{parts[0].view.on(side), parts[1].view.on(side), {}, {}};
       if (quantized_pages) kv.k_scales = parts[2].view.on(side);
@@ -282,44 +271,37 @@ Result<std::vector<OpBench>> build_copy_pages(const BenchBackends& site,
 }
 
 /// One row of the table; "tokens" are those of the prompt, a quarter as many are of the output.
-Result<std::vector<OpBench>> build_reset_counts(const BenchBackends& site,
-                                                const Rows& token_counts) {
+Result<std::vector<OperatorRun>> build_reset_counts(const BenchBackends& site,
+                                                    const Rows& token_counts) {
   auto own = std::make_shared<Operands>(site);
   constexpr std::int64_t kSlots = 4;
   constexpr std::int64_t kSlot = 2;
   const std::int64_t nonzero_words = race_bitmap_words(static_cast<std::int32_t>(kVocabulary));
-  const std::int64_t most = *std::max_element(token_counts.begin(), token_counts.end());
+  const std::int64_t most = most_of(token_counts);
   KOHO_TRY_ASSIGN(const TensorView entries_before,
                   own->host(DType::i32, {kSlots, kVocabulary},
-                            [&] { return static_cast<double>(drawn_below(*own, 4)); }));
+                            [&] { return static_cast<double>(random_below(*own, 4)); }));
   KOHO_TRY_ASSIGN(const TensorView nonzero_before,
                   own->host(DType::i32, {kSlots, nonzero_words},
-                            [&] { return static_cast<double>(drawn_below(*own, 1 << 30)); }));
+                            [&] { return static_cast<double>(random_below(*own, 1 << 30)); }));
   KOHO_TRY_ASSIGN(const Sides<TensorView> entries, own->changing(entries_before));
   KOHO_TRY_ASSIGN(const Sides<TensorView> nonzero, own->changing(nonzero_before));
   KOHO_TRY_ASSIGN(const Sides<TensorView> prompt,
-                  own->input(DType::i32, {most}, drawn(*own, most, kVocabulary)));
+                  own->input(DType::i32, {most}, random_numbers(*own, most, kVocabulary)));
   KOHO_TRY_ASSIGN(const Sides<TensorView> output,
-                  own->input(DType::i32, {most}, drawn(*own, most, kVocabulary)));
-  std::vector<OpBench> benches;
+                  own->input(DType::i32, {most}, random_numbers(*own, most, kVocabulary)));
+  std::vector<OperatorRun> benches;
   for (const std::int64_t tokens : token_counts) {
     const std::int64_t outputs = tokens / 4;
-    OpBench bench;
+    OperatorRun bench;
     bench.op = "reset_counts";
     bench.shape = {{"tokens", tokens}, {"outputs", outputs}, {"vocabulary", kVocabulary}};
     bench.bytes = static_cast<double>(4 * (kVocabulary + nonzero_words + tokens + outputs));
     bench.rows = 1;
     bench.whole = true;
-    bench.outputs = {{.name = "counts.entries",
-                      .view = entries,
-
-                      .before = entries_before,
-                      .by_row = false},
-                     {.name = "counts.nonzero",
-                      .view = nonzero,
-
-                      .before = nonzero_before,
-                      .by_row = false}};
+    bench.outputs = {
+        {.name = "counts.entries", .view = entries, .before = entries_before, .by_row = false},
+        {.name = "counts.nonzero", .view = nonzero, .before = nonzero_before, .by_row = false}};
     bench.run = [=](Side side, RowRange, std::int64_t) {
       return own->backend(side).reset_counts({entries.on(side), nonzero.on(side)}, kSlot,
                                              prompt.on(side).first(tokens),
@@ -332,7 +314,7 @@ Result<std::vector<OpBench>> build_reset_counts(const BenchBackends& site,
 
 }  // namespace
 
-std::vector<OpBenchCase> batch_slot_bench_cases() {
+std::vector<OperatorCase> batch_slot_cases() {
   const auto pages = [](std::int64_t kv_heads, DType dtype) {
     return [=](const BenchBackends& site, const Rows& tokens) {
       return build_copy_pages(site, kv_heads, dtype, tokens);
@@ -348,4 +330,4 @@ std::vector<OpBenchCase> batch_slot_bench_cases() {
           {"reset_counts", {256, 8192}, build_reset_counts}};
 }
 
-}  // namespace koho::app
+}  // namespace koho::bench
