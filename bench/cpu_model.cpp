@@ -5,8 +5,8 @@
 //
 //   cpu_model [--threads 2] [--rounds 5] [--batches 1,4,16] [--prompt 512] [--tokens 48]
 //
-// The shape is that of tools/llama_cpp_bench/make_gguf.py. Tokens are random, as llama-bench has them;
-// each decode starts from an empty cache, or from --context tokens.
+// The shape is that of tools/llama_cpp_bench/make_gguf.py. Tokens are random, as llama-bench has
+// them; each decode starts from an empty cache, or from --context tokens.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the kernels' own times say of a step: where a device waits between kernels, and which
-// kernels the step's time belongs to. Figures and words only; latency_command.cpp has them recorded.
+// kernels the step's time belongs to. Figures and words only; latency_command.cpp
+// records them.
 #pragma once
 
 #include <string>

@@ -339,7 +339,7 @@ class Bench {
         KOHO_TRY_ASSIGN(const std::vector<KernelTime> kernels, recorder->take());
         if (round > 0) replays.push_back(summarise(kernels));
       }
-      return median_replay(std::move(replays));
+      return bench::median_replay(std::move(replays));
     };
     KOHO_TRY_ASSIGN(report.kernels.step, record());
     if (report.kernels.empty())

@@ -41,5 +41,11 @@ class Steps {
   std::int64_t vocabulary_;
   std::int64_t pages_each_;
   std::mt19937_64 random_{1};
+  StepOutput output_;
+  std::vector<std::int32_t> ids_, positions_, starts_, contexts_, batch_slots_, rows_,
+      page_table_updates_;
+  std::vector<std::int64_t> slots_;
+  std::vector<SamplingRow> sampling_;
+};
 
 }  // namespace koho::bench

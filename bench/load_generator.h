@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Many clients of one server on one thread: each client is a connection with behaviour of its own,
-// one event loop moves their bytes. Clients may be slow, leave at any byte, or vanish without a word.
+// one event loop moves their bytes. Clients may be slow, leave at any byte, or vanish.
 #pragma once
 
 #include <cstddef>

@@ -75,7 +75,7 @@ bool slow_readers(const Run& run) {
     }
     return tally;
   };
-  // Large events, so that buffers fill soon. First everybody reads as fast as it can.
+  // Large events fill buffers early. First everybody reads as fast as it can.
   constexpr std::string_view kLarge = R"(,"logprobs":5)";
   Tally others{.grid = run.grid_of(*server)};
   for (std::int64_t i = 0; i < 2 * slow; ++i)

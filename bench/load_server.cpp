@@ -32,8 +32,8 @@ namespace {
 
 constexpr std::size_t kJournalRequestsMax = 256;
 
-/// The process's life: tells its port, then its heap with every byte that comes from `order`, until
-/// that closes. Returns the exit code.
+/// What the process does: tells its port, then its heap with every byte that comes from `order`,
+/// until that closes. Returns the exit code.
 int serve(const Tokenizer& tokenizer,
           const LoadServerOptions& options,
           std::int64_t begin_us,

@@ -98,7 +98,7 @@ class Bench {
     prefix_ = random_ids(options.prefix_length);
   }
 
-  Result<ThroughputResult> run() {
+  Result<bench::ThroughputResult> run() {
     const std::int32_t warm_up = std::min(options_.answer_length, 16);
     KOHO_TRY(start_all(warm_up));
     KOHO_TRY(follow(/*replace=*/false, -1));

@@ -272,11 +272,11 @@ using RandomStep = Step (*)(Random& random, bool quantized);
 Result<OperatorRun> build_random(const Own& own, RandomStep random_step_of, bool quantized) {
   Random& random = own->random();
   const Step step = random_step_of(random, quantized);
+  const Cache cache = random_cache(random, step);
   const HostTensor q =
       random_values(random, DType::bf16, {step.tokens(), step.heads.query_heads, step.heads.width},
                     random.chance(0.8) ? Spread::normal : Spread::outliers);
-  const auto in = std::make_shared<const AttentionOperands>(
-      AttentionOperands{step, random_cache(random, step), q});
+  const auto in = std::make_shared<const AttentionOperands>(AttentionOperands{step, cache, q});
   const ActivationNeeds needs = with_values(random_needs(random));
   KOHO_TRY_ASSIGN(OperatorRun run, run_of(own, in, needs));
   if (step.decodes > 0 && random.chance(0.5)) {
@@ -322,16 +322,14 @@ Result<OperatorRun> build_longest(const Own& own, bool quantized, bool decodes) 
   std::vector<std::int64_t> marked{0, 63, 64, kContext - 2, kContext - 1};
   for (int i = 0; i < 60; ++i) marked.push_back(random.integer(0, kContext - 1));
   for (int i = 0; i < 10; ++i) marked.push_back(random.integer(kContext - 140, kContext - 1));
+  const Cache cache = long_cache(random, step, direction, marked);
   HostTensor q(DType::bf16, {tokens, step.heads.query_heads, step.heads.width});
   for (std::int64_t i = 0; i < q.elements(); ++i)  // a score of 8 at the marked tokens
     q.set(i,
           0.5 * random.normal() + 0.7 * direction[static_cast<std::size_t>(i % step.heads.width)]);
   // The last row and one of the others, a head each; of a decoded row both heads.
-  const auto in = std::make_shared<const AttentionOperands>(
-      AttentionOperands{step,
-                        long_cache(random, step, direction, marked),
-                        q,
-                        {{tokens - 1, 0}, {tokens == 1 ? 0 : random.integer(0, tokens - 2), 1}}});
+  const auto in = std::make_shared<const AttentionOperands>(AttentionOperands{
+      step, cache, q, {{tokens - 1, 0}, {tokens == 1 ? 0 : random.integer(0, tokens - 2), 1}}});
   KOHO_TRY_ASSIGN(OperatorRun run, run_of(own, in, with_values(random_needs(random))));
   run.once = true;
   return run;

@@ -238,6 +238,7 @@ Result<OperatorRun> build_random(const Own& own, WeightQuant quant, bool mixed, 
   const RandomExpertsShape shape = random_shape(random, size);
   const auto operands = std::make_shared<ExpertsOperands>();
   operands->first = shape.first;
+  const bool says_total = random.chance(0.5);
   for (std::int64_t e = 0; e < shape.count; ++e)
     operands->experts.push_back(random_mlp(random, shape.hidden, shape.ffn, quant, mixed));
   if (shape.shared)
@@ -246,7 +247,7 @@ Result<OperatorRun> build_random(const Own& own, WeightQuant quant, bool mixed, 
                    quant, mixed);
   ExpertsSource source;
   source.first = shape.first;
-  source.total = random.chance(0.5) ? shape.total : 0;
+  source.total = says_total ? shape.total : 0;
   for (const SyntheticMlp& mlp : operands->experts) source.experts.push_back(mlp.source());
   if (operands->shared) source.shared = operands->shared->source();
   KOHO_TRY(own->place_experts(source));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Test data on the host: packed tensors filled from the distributions that operators must survive.
+// Values on the host: packed tensors filled from the distributions that operators must survive.
 #pragma once
 
 #include <cstddef>
@@ -59,8 +59,8 @@ Spread random_spread(Random& random, bool nan);
 HostTensor random_values(
     Random& random, DType dtype, Shape shape, Spread spread, double scale = 1.0);
 
-/// E4M3 values: the quantised values of normal values with the row's largest near 448, as a quantiser leaves
-/// them. NaN quantised values occur nowhere but in Spread::one_nan_row.
+/// E4M3 values of normal values with the row's largest near 448, as a quantiser leaves them. NaN
+/// occurs nowhere but in Spread::one_nan_row.
 HostTensor random_quantized(Random& random, Shape shape, Spread spread);
 
 /// Positive scales around `scale`.

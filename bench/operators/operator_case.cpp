@@ -9,9 +9,9 @@ namespace koho::bench {
 const std::vector<OperatorCase>& operator_cases() {
   static const std::vector<OperatorCase> kCases = [] {
     std::vector<OperatorCase> all;
-    for (const auto& part :
-         {linear_cases(), expert_cases(), attention_cases(), qk_norm_rope_cases(), norm_cases(),
-          router_cases(), lookup_cases(), batch_slot_cases(), sampling_cases()})
+    for (const auto& part : {linear_cases(), expert_cases(), attention_cases(),
+                             qk_norm_rope_cases(), norm_cases(), router_cases(), lookup_cases(),
+                             batch_slot_cases(), page_and_count_cases(), sampling_cases()})
       all.insert(all.end(), part.begin(), part.end());
     return all;
   }();

@@ -20,6 +20,8 @@
 #include "bench/operators/attention_step.h"
 #include "bench/operators/operands.h"
 #include "ops/backend.h"
+#include "sampling/output_record.h"
+#include "sampling/sampler.h"
 
 namespace koho::bench {
 
@@ -60,6 +62,8 @@ struct OpOutput {
   /// Row t is of token t; else what the reference leaves poisoned is not compared.
   bool by_row = true;
 };
+
+struct OperatorRun;
 
 // ---- what a float64 reference reads of guarded operands
 
@@ -124,16 +128,102 @@ struct AttentionOperands {
   std::vector<std::pair<std::int64_t, std::int64_t>> compared{};
 };
 
+/// What qk_norm_rope_store_kv reads.
+struct QkOperands {
+  HeadShape heads;
+  std::int64_t pages = 0;
+  DType cache = DType::bf16;
+  HostTensor qkv;  // [T, (Q + 2K) * D] bf16: what arrives, or what its quantised values mean
+  HostTensor quantized, scales;  // [T, (Q + 2K) * D] e4m3, [T] f32, or empty: values arrive
+  HostTensor q_norm, k_norm;     // [D], or empty
+  HostTensor table;              // [positions, 2, rotary/2]
+  std::vector<std::int64_t> positions{}, slots{};
+  /// Of quantised values: the run of what they mean in their place, and what owns its arrays.
+  std::function<Result<OperatorRun>()> as_values{};
+  std::shared_ptr<Operands> own{};
+
+  std::int64_t tokens() const { return qkv.shape[0]; }
+  bool has_quantized() const { return !quantized.empty(); }
+  bool has_quantized_pages() const { return cache == DType::f8_e4m3; }
+  std::int64_t position(std::int64_t t) const { return positions[static_cast<std::size_t>(t)]; }
+  std::int64_t slot(std::int64_t t) const { return slots[static_cast<std::size_t>(t)]; }
+  /// Where a head of token t lies in the pages, counted in heads.
+  std::int64_t place(std::int64_t t, std::int64_t head) const {
+    return (slot(t) / kPageTokens * heads.kv_heads + head) * kPageTokens + slot(t) % kPageTokens;
+  }
+};
+
+/// The tables of some batch slots.
+struct BatchSlotsOperands {
+  HostTensor pages;         // [B, pages of a sequence]
+  HostTensor last_sampled;  // [B]
+  HostTensor outputs;       // [B, words of an OutputRecord]
+
+  static constexpr std::int64_t kTokens = 4;  // ids of random outputs, so that stops are completed
+  bool has_ended(std::int64_t batch_slot) const {
+    return outputs.as<std::int32_t>()[batch_slot * OutputRecord::kWords + OutputRecord::kEnded] !=
+           0;
+  }
+};
+
+struct GatherInputIdsOperands {
+  BatchSlotsOperands batch_slots;
+  std::vector<std::int64_t> given, slots;  // [T]
+  std::vector<std::int64_t> of_sequences;  // [S] batch slots
+  std::vector<std::int64_t> contexts;      // [S]
+};
+
+struct CommitSampledOperands {
+  BatchSlotsOperands batch_slots;
+  std::vector<std::int64_t> of_rows;  // [R] batch slots, or -1
+  std::vector<std::int64_t> ids;      // [R]
+};
+
+struct SetEntriesOperands {
+  HostTensor table;  // [n]
+  HostTensor pairs;  // [C, 2]
+};
+
+struct CopyPagesOperands {
+  std::vector<std::pair<std::string, HostTensor>> parts{};  // by name of the result
+  std::int64_t from = 0;
+  std::int64_t to = 0;
+};
+
+struct ResetCountsOperands {
+  std::int64_t slot = 0;
+  HostTensor entries, nonzero;  // before
+  HostTensor prompt, output;    // ids
+};
+
+/// Row r of a step counts in row r of the table, or not at all.
+struct SampleOperands {
+  HostTensor logits;  // [R, V]
+  HostTensor masks;   // [M, words]
+  HostTensor counts;  // [R, V]
+  std::vector<LogitBias> biases;
+  std::vector<SamplingRow> rows;
+  std::int64_t tokens = 0;  // that may be sampled
+};
+
+/// The bitmap of those counts that are not zero.
+HostTensor nonzero_of(const HostTensor& counts);
+
 using ReferenceOperands = std::variant<std::monostate,
                                        LinearOperands,
                                        NormOperands,
                                        SiluOperands,
+                                       GatherInputIdsOperands,
+                                       CommitSampledOperands,
+                                       SetEntriesOperands,
+                                       CopyPagesOperands,
+                                       ResetCountsOperands,
+                                       std::shared_ptr<const SampleOperands>,
                                        LookupOperands,
                                        RouteOperands,
+                                       std::shared_ptr<const QkOperands>,
                                        std::shared_ptr<const AttentionOperands>,
                                        std::shared_ptr<const ExpertsOperands>>;
-
-struct OperatorRun;
 
 /// Another call that computes some of the same results: those of one name have the same bits, but
 /// for one row of them that is unspecified.
@@ -200,6 +290,7 @@ std::vector<OperatorCase> norm_cases();
 std::vector<OperatorCase> router_cases();
 std::vector<OperatorCase> lookup_cases();
 std::vector<OperatorCase> batch_slot_cases();
+std::vector<OperatorCase> page_and_count_cases();
 std::vector<OperatorCase> sampling_cases();
 
 // ---- what they share

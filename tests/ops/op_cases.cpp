@@ -2,7 +2,6 @@
 #include "ops/op_cases.h"
 
 #include "bench/operators/operator_case.h"
-#include "ops/cases.h"
 #include "ops/operator_parity.h"
 
 namespace koho::testing {
@@ -17,8 +16,6 @@ const std::vector<OpCase>& op_cases() {
                          return check_parity(one, backend, seed, options);
                        },
                        one.is_large, one.rounds_max});
-    for (const auto& part : {row_cases(), sampling_cases()})
-      all.insert(all.end(), part.begin(), part.end());
     return all;
   }();
   return kCases;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/operator_parity.h"
 
+#include <algorithm>
 #include <memory>
 #include <type_traits>
 #include <variant>
@@ -28,11 +29,39 @@ Status run_all(const OperatorRun& run) {
   return run.run(Side::measured, {0, run.rows}, 0);
 }
 
-/// Runs a row in arrays of its own, twice: its bits are those of the batch.
+/// `all`, but poison where `part` is poison.
+HostTensor written_of(const HostTensor& part, HostTensor all) {
+  constexpr std::byte kPoison{0xFF};
+  const auto size = static_cast<std::size_t>(dtype_bytes(part.dtype));
+  for (std::size_t at = 0; at < part.bytes.size(); at += size) {
+    const auto* element = part.bytes.data() + at;
+    if (std::all_of(element, element + size, [&](std::byte one) { return one == kPoison; }))
+      std::fill_n(all.bytes.begin() + static_cast<std::ptrdiff_t>(at), size, kPoison);
+  }
+  return all;
+}
+
+/// The results against float64.
+std::string compare_with_float64(const OperatorRun& run,
+                                 const Results& results,
+                                 const OpCaseOptions& options) {
+  return std::visit(
+      [&](const auto& operands) -> std::string {
+        if constexpr (std::is_same_v<std::decay_t<decltype(operands)>, std::monostate>)
+          return run.op + " has no float64 reference\n";
+        else
+          return compare_reference(operands, results, options);
+      },
+      run.operands);
+}
+
+/// Runs a row in arrays of its own, twice: its bits are those of the batch. A run that says what
+/// its operands are is compared with float64 as well.
 std::string check_row_alone(Operands& own,
                             const Result<OperatorRun>& alone,
                             const Results& results,
-                            std::int64_t row) {
+                            std::int64_t row,
+                            const OpCaseOptions& options) {
   const std::string name = "row " + std::to_string(row) + " alone";
   if (!alone.ok()) return fault_of(name, alone.error());
   std::string faults;
@@ -41,27 +70,29 @@ std::string check_row_alone(Operands& own,
     faults += fault_of(alone->op + ", " + name, run_all(*alone));
     faults += Results(own, *alone).compare_row(name + time, results, row);
   }
+  if (!std::holds_alternative<std::monostate>(alone->operands))
+    faults += compare_with_float64(*alone, Results(own, *alone), options);
   return faults;
 }
 
 }  // namespace
 
 Results::Results(const Operands& own, const OperatorRun& run) {
-  for (const OpOutput& output : run.outputs) {
-    results_.emplace_back(output.name, own.get(output.view.measured));
-    if (!output.scales.measured.empty())
-      results_.emplace_back(output.name + ".scales", own.get(output.scales.measured));
-  }
+  for (const OpOutput& output : run.outputs)
+    results_.push_back(
+        {output.name, own.get(output.view.measured),
+         output.scales.measured.empty() ? HostTensor() : own.get(output.scales.measured),
+         output.by_row});
 }
 
-const HostTensor* Results::find(const std::string& name) const {
-  for (const auto& [its_name, values] : results_)
-    if (its_name == name) return &values;
+const Results::One* Results::find(const std::string& name) const {
+  for (const One& one : results_)
+    if (one.name == name) return &one;
   return nullptr;
 }
 
-const HostTensor& Results::at(const std::string& name) const {
-  const HostTensor* found = find(name);
+const Results::One& Results::result(const std::string& name) const {
+  const One* found = find(name);
   KOHO_CHECK(found != nullptr);
   return *found;
 }
@@ -70,11 +101,15 @@ std::string Results::compare(const std::string& among,
                              const Results& others,
                              std::int64_t except_row) const {
   std::string faults;
-  for (const auto& [name, values] : results_) {
-    const HostTensor& expected = others.at(name);
-    HostTensor got = values;
+  const auto compare_one = [&](const std::string& name, HostTensor got,
+                               const HostTensor& expected) {
+    if (got.empty()) return;
     if (except_row >= 0) bench::copy_row(expected, except_row, got);
     faults += compare_bits(name + " " + among, got, expected);
+  };
+  for (const One& one : results_) {
+    compare_one(one.name, one.values, others.at(one.name));
+    compare_one(one.name + ".scales", one.scales, others.scales(one.name));
   }
   return faults;
 }
@@ -83,8 +118,16 @@ std::string Results::compare_row(const std::string& among,
                                  const Results& others,
                                  std::int64_t row) const {
   std::string faults;
-  for (const auto& [name, values] : results_)
-    faults += compare_bits(name + " of " + among, values, row_of(others.at(name), row));
+  const auto compare_one = [&](const One& one, const std::string& name, const HostTensor& got,
+                               const HostTensor& all) {
+    if (got.empty()) return;
+    faults += compare_bits(name + " of " + among, got,
+                           one.by_row ? row_of(all, row) : written_of(got, all));
+  };
+  for (const One& one : results_) {
+    compare_one(one, one.name, one.values, others.at(one.name));
+    compare_one(one, one.name + ".scales", one.scales, others.scales(one.name));
+  }
   return faults;
 }
 
@@ -93,8 +136,7 @@ std::string check_quantized(const Results& results, const std::string& name) {
   std::string faults;
   const auto check = [&](const std::string& form, std::int64_t block) {
     if (results.has(form))
-      faults +=
-          compare_quantized(form, values, results.at(form), results.at(form + ".scales"), block);
+      faults += compare_quantized(form, values, results.at(form), results.scales(form), block);
   };
   check(name + ".quantized", 0);
   check(name + ".block_quantized", kQuantBlock);
@@ -111,15 +153,7 @@ std::string check_parity(const bench::OperatorCase& operator_case,
   const OperatorRun& run = *built;
   std::string faults = fault_of(run.op, run_all(run));
   const Results results(*own, run);
-  faults += std::visit(
-      [&](const auto& operands) -> std::string {
-        if constexpr (std::is_same_v<std::decay_t<decltype(operands)>, std::monostate>)
-          return operator_case.name + " has no float64 reference\n";
-        else
-          return compare_reference(operands, results, options);
-      },
-      run.operands);
-
+  faults += compare_with_float64(run, results, options);
   if (!run.once) {
     restore(*own, run);
     faults += fault_of(run.op, run_all(run));
@@ -134,8 +168,8 @@ std::string check_parity(const bench::OperatorCase& operator_case,
   if (options.batch_invariant && (!run.large_batch || options.large_batch_invariant))
     for (const std::int64_t row : run.rows_alone) {
       const bool decoded = run.row_decoded != nullptr && options.decode_matches_prefill;
-      faults +=
-          check_row_alone(*own, decoded ? run.row_decoded(row) : run.row_alone(row), results, row);
+      faults += check_row_alone(*own, decoded ? run.row_decoded(row) : run.row_alone(row), results,
+                                row, options);
     }
   return faults + own->guard_fault();
 }

@@ -26,25 +26,34 @@ std::string check_parity(const bench::OperatorCase& operator_case,
                          std::uint64_t seed,
                          const OpCaseOptions& options);
 
-/// The results of a run by name, packed, on the host. The scales of quantised values "x" are
-/// "x.scales".
+/// The results of a run by name, packed, on the host.
 class Results {
  public:
   Results(const bench::Operands& own, const bench::OperatorRun& run);
 
   /// Requires: there is one of that name.
-  const HostTensor& at(const std::string& name) const;
+  const HostTensor& at(const std::string& name) const { return result(name).values; }
   bool has(const std::string& name) const { return find(name) != nullptr; }
-  /// The results of these names have the same bits in `others`; `among` says what they are.
+  /// Of quantised values; empty of others.
+  const HostTensor& scales(const std::string& name) const { return result(name).scales; }
+  /// These have the same bits in `others`, but for row `except_row`; `among` says what they are.
   std::string compare(const std::string& among,
                       const Results& others,
                       std::int64_t except_row = -1) const;
+  /// These are of one row, and have the bits of row `row` in `others`. Of a result that has no
+  /// rows of tokens what was written has the bits it has there.
   std::string compare_row(const std::string& among, const Results& others, std::int64_t row) const;
 
  private:
-  const HostTensor* find(const std::string& name) const;
+  struct One {
+    std::string name;
+    HostTensor values, scales;
+    bool by_row = true;
+  };
+  const One* find(const std::string& name) const;
+  const One& result(const std::string& name) const;
 
-  std::vector<std::pair<std::string, HostTensor>> results_;
+  std::vector<One> results_;
 };
 
 /// The quantised forms of `name` are those of its bf16 values, exactly.
@@ -67,10 +76,31 @@ std::string compare_reference(const bench::LookupOperands& operands,
 std::string compare_reference(const bench::RouteOperands& operands,
                               const Results& results,
                               const OpCaseOptions& options);
+std::string compare_reference(const std::shared_ptr<const bench::QkOperands>& operands,
+                              const Results& results,
+                              const OpCaseOptions& options);
 std::string compare_reference(const std::shared_ptr<const bench::AttentionOperands>& operands,
                               const Results& results,
                               const OpCaseOptions& options);
 std::string compare_reference(const std::shared_ptr<const bench::ExpertsOperands>& operands,
+                              const Results& results,
+                              const OpCaseOptions& options);
+std::string compare_reference(const bench::GatherInputIdsOperands& operands,
+                              const Results& results,
+                              const OpCaseOptions& options);
+std::string compare_reference(const bench::CommitSampledOperands& operands,
+                              const Results& results,
+                              const OpCaseOptions& options);
+std::string compare_reference(const bench::SetEntriesOperands& operands,
+                              const Results& results,
+                              const OpCaseOptions& options);
+std::string compare_reference(const bench::CopyPagesOperands& operands,
+                              const Results& results,
+                              const OpCaseOptions& options);
+std::string compare_reference(const bench::ResetCountsOperands& operands,
+                              const Results& results,
+                              const OpCaseOptions& options);
+std::string compare_reference(const std::shared_ptr<const bench::SampleOperands>& operands,
                               const Results& results,
                               const OpCaseOptions& options);
 

@@ -25,8 +25,8 @@ struct Attended {
 /// than parts of the largest with v's largest scale. The rest is f32: scores from a sum of products
 /// that loses 2^-23 of sum |q k| a term (tensor cores truncate), their difference from the largest,
 /// the exponential; the sum over positions, of which tensor cores truncate every sixteen and others
-/// round each; and the result, rounded to bf16. A weight, or what joins parts, may become zero
-/// below f32's normal numbers.
+/// round each; and the result, rounded to bf16. A weight, or what combines split-KV
+/// chunks, may become zero below f32's normal numbers.
 Attended attend(const Step& step,
                 const Sequence& sequence,
                 const Cache& cache,

@@ -9,7 +9,8 @@
 
 namespace koho::testing {
 
-/// A SyntheticActivation on a device, in the forms that `needs` asks for, rows strided where allowed.
+/// A SyntheticActivation on a device, in the forms that `needs` asks for, rows strided where
+/// allowed.
 class DeviceActivation {
  public:
   DeviceActivation(Backend& backend,
