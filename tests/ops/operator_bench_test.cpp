@@ -127,23 +127,32 @@ std::string case_name(const ::testing::TestParamInfo<std::size_t>& index) {
 
 INSTANTIATE_TEST_SUITE_P(All, OperatorBench, ::testing::ValuesIn(small_cases()), case_name);
 
-TEST(OperatorBenchList, HasEveryOperator) {
+/// Of those that are not large, with a model's shapes and with random ones.
+TEST(OperatorCases, EveryOperatorHasModelShapesAndRandomShapes) {
   // The names of a trace are those of the interface; attention is two.
-  std::set<std::string> missing{"attention_decode", "attention_prefill"};
+  std::set<std::string> with_model{"attention_decode", "attention_prefill"};
   for (std::size_t op = 0; op < static_cast<std::size_t>(Op::count); ++op)
-    missing.insert(std::string(op_name(static_cast<Op>(op))));
-  missing.erase("attention");
+    with_model.insert(std::string(op_name(static_cast<Op>(op))));
+  with_model.erase("attention");
+  std::set<std::string> with_random = with_model;
   Result<std::unique_ptr<Backend>> backend = make_cpu_backend({.threads = 2});
   ASSERT_TRUE(backend.ok());
   const BenchBackends site{**backend, backend->get(), 0.0};
-  for (const OperatorCase& bench_case : operator_cases()) {
-    if (bench_case.tokens.empty() || bench_case.is_large) continue;
-    const Result<std::vector<OperatorRun>> built =
-        bench_case.build(site, {bench_case.tokens.front()});
-    ASSERT_TRUE(built.ok()) << built.error().message;
-    for (const OperatorRun& bench : *built) missing.erase(bench.op);
+  for (const OperatorCase& one : operator_cases()) {
+    if (one.is_large) continue;
+    if (!one.tokens.empty()) {
+      const Result<std::vector<OperatorRun>> built = one.build(site, {one.tokens.front()});
+      ASSERT_TRUE(built.ok()) << built.error().message;
+      for (const OperatorRun& run : *built) with_model.erase(run.op);
+    }
+    for (std::uint64_t seed = 0; one.build_random != nullptr && seed < 8; ++seed) {
+      const Result<OperatorRun> run = one.build_random(std::make_shared<Operands>(**backend, seed));
+      ASSERT_TRUE(run.ok()) << run.error().message;
+      with_random.erase(run->op);
+    }
   }
-  EXPECT_EQ(missing, std::set<std::string>());
+  EXPECT_EQ(with_model, std::set<std::string>());
+  EXPECT_EQ(with_random, std::set<std::string>());
 }
 
 TEST(OperatorBenchCeilings, AreThoseOfTheDevice) {
