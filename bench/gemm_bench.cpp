@@ -403,12 +403,12 @@ Status run_bench(const Arguments& arguments) {
   KOHO_TRY(bench.run());
   KOHO_CUDA_TRY(cudaStreamDestroy(stream));
   if (arguments.out.empty()) return {};
-  return app::write_result_file(arguments.out,
-                                {.machine = device.name,
-                                 .commit = arguments.commit,
-                                 .command = arguments.command,
-                                 .more = {}},
-                                bench.rows());
+  return bench::write_result_file(arguments.out,
+                                  {.machine = device.name,
+                                   .commit = arguments.commit,
+                                   .command = arguments.command,
+                                   .more = {}},
+                                  bench.rows());
 }
 
 /// Numbers of tokens, divided by commas; empty if one is none that the kernel takes.

@@ -114,7 +114,7 @@ Result<double> time_calls(cudaStream_t stream,
   for (cudaEvent_t event : events) KOHO_CUDA_TRY(cudaEventDestroy(event));
   KOHO_CUDA_TRY(cudaGraphExecDestroy(executable));
   KOHO_CUDA_TRY(cudaGraphDestroy(graph));
-  return app::median(times);
+  return bench::median(times);
 }
 
 Result<CublasLtTimes> time_cublaslt(cudaStream_t stream,
@@ -183,8 +183,8 @@ Result<CublasLtTimes> time_cublaslt(cudaStream_t stream,
       KOHO_TRY_ASSIGN(const double library_us, time_algorithm(chosen));
       theirs.push_back(library_us);
     }
-    times.koho = app::median(ours);
-    times.accumulated = app::median(theirs);
+    times.koho = bench::median(ours);
+    times.accumulated = bench::median(theirs);
   }
   return times;
 }

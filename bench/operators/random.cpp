@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/random.h"
+#include "bench/operators/random.h"
 
 #include <cmath>
 #include <numbers>
 
-namespace koho::testing {
+namespace koho::bench {
 
 std::uint64_t Random::bits() {
   // SplitMix64 (Steele, Lea, Flood 2014).
@@ -31,4 +31,4 @@ double Random::normal() {
   return radius * std::cos(2.0 * std::numbers::pi * uniform());
 }
 
-}  // namespace koho::testing
+}  // namespace koho::bench

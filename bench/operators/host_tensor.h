@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Test data on the host: packed tensors filled from the distributions that operators must survive.
+// Values on the host: packed tensors filled from the distributions that operators must survive.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "ops/random.h"
+#include "bench/operators/random.h"
 #include "tensor/number.h"
 #include "tensor/tensor_view.h"
 
-namespace koho::testing {
+namespace koho::bench {
 
 /// A packed tensor in host memory, and its elements as numbers.
 struct HostTensor {
@@ -59,8 +59,8 @@ Spread random_spread(Random& random, bool nan);
 HostTensor random_values(
     Random& random, DType dtype, Shape shape, Spread spread, double scale = 1.0);
 
-/// E4M3 values: the quantised values of normal values with the row's largest near 448, as a quantiser leaves
-/// them. NaN quantised values occur nowhere but in Spread::one_nan_row.
+/// E4M3 values of normal values with the row's largest near 448, as a quantiser leaves them. NaN
+/// occurs nowhere but in Spread::one_nan_row.
 HostTensor random_quantized(Random& random, Shape shape, Spread spread);
 
 /// Positive scales around `scale`.
@@ -68,4 +68,4 @@ HostTensor random_scales(Random& random, DType dtype, Shape shape, double scale)
 
 HostTensor integers(DType dtype, const std::vector<std::int64_t>& values);
 
-}  // namespace koho::testing
+}  // namespace koho::bench

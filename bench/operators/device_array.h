@@ -5,12 +5,14 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
+#include <vector>
 
+#include "bench/operators/host_tensor.h"
 #include "ops/backend.h"
-#include "ops/host_tensor.h"
 
-namespace koho::testing {
+namespace koho::bench {
 
 /// A tensor on the device. With `row_gap`, rows are strided by so many elements more than their
 /// width, and the gaps are guarded as well.
@@ -25,8 +27,10 @@ class DeviceArray {
   TensorView view() const { return view_; }
   /// The elements, packed.
   HostTensor get() const;
-  /// Poisons it again.
+  /// Poisons it again, guard bands included.
   void poison();
+  /// New elements, packed.
+  void set(std::span<const std::byte> elements);
   /// "" if the guard bands and gaps are untouched, else where they are not.
   std::string guard_fault(const std::string& name) const;
 
@@ -42,4 +46,4 @@ class DeviceArray {
   std::int64_t stride_bytes_ = 0;  // from row to row
 };
 
-}  // namespace koho::testing
+}  // namespace koho::bench

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/host_tensor.h"
+#include "bench/operators/host_tensor.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 
 #include "base/check.h"
 
-namespace koho::testing {
+namespace koho::bench {
 
 double HostTensor::at(std::int64_t i) const {
   switch (dtype) {
@@ -114,4 +114,4 @@ HostTensor integers(DType dtype, const std::vector<std::int64_t>& values) {
   return tensor;
 }
 
-}  // namespace koho::testing
+}  // namespace koho::bench

@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <utility>
+#include <vector>
 
-namespace koho::testing {
+namespace koho::bench {
 
 class Random {
  public:
@@ -20,9 +22,15 @@ class Random {
   /// Uniform in [0, 1).
   double uniform();
   double normal();
+  template <typename T>
+  void shuffle(std::vector<T>& values) {
+    for (std::size_t i = values.size(); i > 1; --i)
+      std::swap(values[i - 1],
+                values[static_cast<std::size_t>(integer(0, static_cast<std::int64_t>(i) - 1))]);
+  }
 
  private:
   std::uint64_t state_;
 };
 
-}  // namespace koho::testing
+}  // namespace koho::bench

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/device_array.h"
+#include "bench/operators/device_array.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
 
-namespace koho::testing {
+namespace koho::bench {
 namespace {
 
 constexpr std::int64_t kGuardBytes = 4096;
@@ -40,11 +40,15 @@ DeviceArray::DeviceArray(Backend& backend, DType dtype, Shape shape, std::int64_
 
 DeviceArray::DeviceArray(Backend& backend, const HostTensor& source, std::int64_t row_gap)
     : DeviceArray(backend, source.dtype, source.shape, row_gap) {
-  if (source.empty()) return;
+  if (!source.empty()) set(source.bytes);
+}
+
+void DeviceArray::set(std::span<const std::byte> elements) {
+  KOHO_CHECK_EQ(static_cast<std::int64_t>(elements.size()), rows_ * row_bytes_);
   std::vector<std::byte> bytes = image();
   for (std::int64_t row = 0; row < rows_; ++row)
     std::memcpy(bytes.data() + kGuardBytes + row * stride_bytes_,
-                source.bytes.data() + row * row_bytes_, static_cast<std::size_t>(row_bytes_));
+                elements.data() + row * row_bytes_, static_cast<std::size_t>(row_bytes_));
   upload(bytes);
 }
 
@@ -87,4 +91,4 @@ std::string DeviceArray::guard_fault(const std::string& name) const {
   return {};
 }
 
-}  // namespace koho::testing
+}  // namespace koho::bench
