@@ -389,7 +389,8 @@ Runner add_batch(CommandLine& command) {
   command.add_flag("--no-prefix-cache", options->no_prefix_cache,
                    "Compute common beginnings of prompts again");
   command
-      .add_option("--ranks", runtime.ranks, "Parts the model is split into, a GPU or thread each")
+      .add_option("--ranks", runtime.ranks,
+                  "Parts the model is split into: threads of the CPU; on CUDA 1")
       ->check(at_least(1))
       ->capture_default_str();
   command.add_option("--experts", options->experts, "How experts are split over ranks")

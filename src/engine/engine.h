@@ -31,7 +31,7 @@ class Engine {
                                                Executor& executor,
                                                const Clock& clock,
                                                TextDecoderFactory decoders = {});
-  /// Ends every live request as failed (unavailable) and joins the thread.
+  /// Ends every live request as failed (unavailable) and waits for its thread.
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;

@@ -68,8 +68,8 @@ Status validate(const LocalExecutorSettings& settings) {
 
 }  // namespace
 
-/// The running ranks and the step buffers between them and the engine. Steps are numbered from 0; step n
-/// uses step buffer n % kStepsMax.
+/// The running ranks and the step buffers between them and the engine. Steps are numbered from 0;
+/// step n uses step buffer n % kStepsMax.
 class LocalExecutor::Ranks {
  public:
   static Result<std::unique_ptr<Ranks>> start(const ModelConfig& config,

@@ -20,7 +20,8 @@ class TokenMask {
  public:
   /// Whether anything in the request keeps tokens out.
   static bool is_needed(const Request& request);
-  /// Requires: is_needed(request), which outlives the token mask. Errors: as CompiledGrammar::start.
+  /// Requires: is_needed(request), which outlives the token mask. Errors: as
+  /// CompiledGrammar::start.
   static Result<std::unique_ptr<TokenMask>> open(const Request& request, std::int32_t vocabulary);
 
   /// Takes the token that was sampled. Errors: internal: the mask did not allow it; as Matcher's.

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "base/json.h"
+#include "base/json_writer.h"
 #include "grammar/constraint.h"
-#include "grammar/json_text.h"
 #include "grammar/schema_keywords.h"
 #include "grammar/schema_relaxation.h"
 

@@ -38,8 +38,8 @@ struct Limits {
   }
   std::int32_t pages_per_partition() const { return pages / partitions; }
   std::int32_t pages_per_sequence_max() const { return pages_of(context_max); }
-  /// Page-table entries one step may change: a whole new table beside a growing or deduplicated page of
-  /// every other sequence.
+  /// Page-table entries one step may change: a whole new table beside a growing or deduplicated
+  /// page of every other sequence.
   std::int32_t page_changes_max() const { return pages_per_sequence_max() + 2 * sequences_max; }
 };
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lifecycle of a sequence: submission, pausing, results, end. How a step is planned: planning.cpp.
+// The lifecycle of a sequence: submission, pausing, results, end. How a step is planned:
+// planning.cpp.
 #include "scheduler/scheduler.h"
 
 #include <algorithm>

@@ -22,7 +22,8 @@ struct StepRow {
   bool admitted = false;  // first row since admission
 };
 
-/// `count` entries of a batch slot's page table, from `first` on; the pages stand in run_pages in order.
+/// `count` entries of a batch slot's page table, from `first` on; the pages stand in run_pages in
+/// order.
 struct PageRun {
   std::int32_t batch_slot = -1;
   std::int32_t first = 0;

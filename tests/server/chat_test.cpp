@@ -8,6 +8,7 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include "base/json_writer.h"
 #include "client.h"
 #include "tiny_server.h"
 
@@ -27,7 +28,7 @@ std::string body(const std::string& question, const std::string& more) {
   std::string text = R"({"model":"tiny",)";
   if (more.find("temperature") == std::string::npos) text += R"("temperature":0,)";
   text += R"("messages":[{"role":"user","content":)";
-  chat::append_json_string(text, question);
+  append_json_string(text, question);
   return text + "}]" + (more.empty() ? "" : "," + more) + "}";
 }
 
@@ -468,7 +469,7 @@ TEST(Chat, AResponseFormatHasManyNames) {
   const std::string schema =
       R"({"type":"object","properties":{"age":{"type":"integer"}},"required":["age"]})";
   std::string quoted;
-  chat::append_json_string(quoted, schema);
+  append_json_string(quoted, schema);
   for (const std::string& field :
        {R"("response_format":{"type":"json_object","schema":)" + schema + "}",
         R"("json_schema":)" + quoted, R"("json_schema":)" + schema,

@@ -46,9 +46,9 @@ void World::run(std::int64_t events) {
 World::Action World::draw_action() {
   std::int32_t total = 0;
   for (const std::int32_t weight : habits_.weights) total += weight;
-  std::int32_t drawn = random_.in(0, total - 1);
+  std::int32_t choice = random_.in(0, total - 1);
   std::size_t action = 0;
-  while (drawn >= habits_.weights[action]) drawn -= habits_.weights[action++];
+  while (choice >= habits_.weights[action]) choice -= habits_.weights[action++];
   return static_cast<Action>(action);
 }
 

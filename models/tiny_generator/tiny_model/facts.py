@@ -362,7 +362,7 @@ NUMBER_WORDS = (
     "fifteen sixteen seventeen eighteen nineteen twenty"
 ).split()
 
-# relation -> (table, [(question, answer)], short sentence used in thoughts)
+# relation -> (table, [(question, answer)], short sentence used in reasoning)
 RELATIONS = {
     "capital": (
         CAPITALS,

@@ -28,7 +28,7 @@ from .words import (
 class Request(NamedTuple):
     user: str
     calls: list  # [(tool name, {argument: value})]
-    goal: str  # for the thought
+    goal: str  # what the reasoning says it wants
     results: list  # what the tools answer: str or dict
     reply: str  # the final answer
 

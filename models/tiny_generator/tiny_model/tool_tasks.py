@@ -236,11 +236,11 @@ def call_message(request, think):
         ],
     }
     if think:
-        message["reasoning_content"] = call_thought(request)
+        message["reasoning_content"] = call_reasoning(request)
     return message
 
 
-def call_thought(request):
+def call_reasoning(request):
     return f"The user wants to {request.goal}. I call {join_and(n for n, _ in request.calls)}."
 
 
