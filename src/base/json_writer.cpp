@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Escapes and digits. Nothing here allocates beyond the string it appends to.
 #include "base/json_writer.h"
 
 #include <array>

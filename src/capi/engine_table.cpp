@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// The table outlives the program's static objects: a thread of the host may call koho while they
+// are destroyed.
 #include "capi/engine_table.h"
 
 #include <unistd.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The calls of both forms on one engine. A call holds the instance, so free_engine waits for it.
 #include "capi/instance.h"
 
 #include <algorithm>

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Opens the index or the single file, maps each shard and merges their headers into one table of
+// names.
 #include "checkpoint/checkpoint.h"
 
 #include <algorithm>

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// The header as events, then the ranges: each tensor's bytes fit its shape, none overlap, none are
+// left over.
 #include "checkpoint/safetensors.h"
 
 #include <algorithm>

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// The engine's thread and its inbox: commands come in under a lock, the thread carries them out
+// between two turns of the step loop, and publishes statistics after each.
 #include "engine/engine.h"
 
 #include <array>

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// One thread a rank. The engine's thread writes a plan into a step buffer and counts it as
+// submitted; each rank takes the steps in order and leaves its result in the buffer; collect()
+// waits until all have.
 #include "engine/local_executor.h"
 
 #include <algorithm>
@@ -101,9 +104,10 @@ class LocalExecutor::Ranks {
       Result<std::unique_ptr<Backend>> backend = settings.make_backend(rank);
       if (!backend.ok()) return std::move(backend).error().with_context(name);
       if (settings.ranks > 1 && (*backend)->device().kind != DeviceId::Kind::cpu)
-        return make_error(ErrorCode::unsupported,
-                          "{} ranks on {}: ranks as threads share host memory, they need the CPU",
-                          settings.ranks, (*backend)->description());
+        return make_error(
+            ErrorCode::unsupported,
+            "{} ranks on {}: several ranks exchange data through host memory and need the CPU",
+            settings.ranks, (*backend)->description());
       Result<Worker> made =
           Worker::create(config, sources, worker, std::move(backend).value(),
                          std::move(communicators[static_cast<std::size_t>(rank)]));

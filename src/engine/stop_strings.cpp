@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Knuth, Morris and Pratt's matcher, one state a stop string.
 #include "engine/stop_strings.h"
 
 #include <algorithm>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the next token of a constrained choice may be: reasoning until its budget is spent, the
-// grammar behind them, the stop tokens once the grammar may end; allowed and banned tokens. Kept up
-// to date as tokens arrive, so that planning a step only copies a mask.
+// Which tokens a constrained choice may sample next: reasoning until its budget is spent, then what
+// the grammar allows, stop tokens once the grammar may end; less what the request's own lists of
+// allowed and banned tokens keep out. Updated as each token arrives, so that planning a step only
+// copies a mask.
 #pragma once
 
 #include <cstdint>

@@ -28,7 +28,7 @@ namespace koho {
 
 using Token = std::int32_t;
 
-/// Separates tenants: pages are found only under the salt they were computed under.
+/// Separates tenants: a page is found only under the salt that it was computed under.
 struct CacheSalt {
   std::uint64_t low = 0;
   std::uint64_t high = 0;

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// The layout of a plan, computed from its counts by writer and reader alike, and the reader's
+// checks.
 #include "plan/step_plan.h"
 
 #include <algorithm>

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// One result from several ranks': compared where all sample all rows, put together where each has
+// its own.
 #include "plan/step_result.h"
 
 #include <algorithm>

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Checks the options, turns them into the engine's limits, then starts executor and engine in that
+// order.
 #include "runtime/runtime.h"
 
 #include <algorithm>

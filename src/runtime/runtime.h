@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model directory and options in, a running engine out: what `koho run`, `batch`, `bench`, the
-// server and the C ABI start from. Owns everything that the engine needs to live; decides the sizes
-// that were left open. Serves no request itself.
+// From a model directory and options to a running engine: `koho run`, `batch`, `bench`, the server
+// and the C ABI all start here. A Runtime owns the model, the executor and the engine, and decides
+// the sizes that the options leave open. It serves no request itself.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Bytes of weights, pages and reserves, and the pages that fit.
 #include "runtime/sizes.h"
 
 #include <algorithm>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every number that decides what the scheduler does. There is one scheduler; what varies is data.
+// Every number that decides what the scheduler does. There is one scheduler and no subclass of it:
+// deployments differ in these limits only.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Hashes for keys and values, and the faults that the world asks for.
 #include "fake_executor.h"
 
 #include <algorithm>
