@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How much of a model's weights has been copied to the device: loader threads add to it, the
-// server's readiness page and the log read it.
+// server's readiness answer reads it.
 #pragma once
 
 #include <cstdint>

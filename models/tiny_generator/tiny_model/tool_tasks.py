@@ -9,7 +9,8 @@ in the order in which the request names them; parameters that it does not name a
 
 import json
 
-from .tool_families import FAMILIES, Request, param, spelled, tool
+from .tool_families import FAMILIES
+from .tool_request import Request, param, spelled, tool
 from .words import (
     ADJECTIVES,
     CITIES,
