@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Results of a step become events: tokens, text, stops, ends of choices and of requests.
+// The part of StepLoop that turns a step's results into events: tokens, text, stops, ends of
+// choices and of requests.
 #include <algorithm>
 
 #include "base/check.h"
