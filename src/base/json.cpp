@@ -22,9 +22,8 @@ bool in_number(char c) {
   return (c >= '0' && c <= '9') || c == '.' || c == '-' || c == '+' || c == 'e' || c == 'E';
 }
 
-/// What the library would have to buffer whole, checked before it does: the longest string and the
-/// longest number. Also refuses what the library would pass over: a byte order mark, and a zero
-/// byte, which it takes for the end.
+/// Checks the length of every string and number before the library buffers them. Also refuses what
+/// the library would pass over: a byte order mark, and a zero byte, which it takes for the end.
 Status check_token_sizes(std::string_view text, const Limits& limits) {
   if (text.substr(0, 3) == "\xEF\xBB\xBF")
     return make_error(ErrorCode::corrupt_data, "not valid JSON: starts with a byte order mark");
@@ -51,7 +50,7 @@ Status check_token_sizes(std::string_view text, const Limits& limits) {
   return {};
 }
 
-/// The library's callbacks, forwarded. Each returns whether to go on.
+/// Forwards the library's callbacks. Each returns whether the parser shall go on.
 class Adapter : public nlohmann::json_sax<Library> {
  public:
   Adapter(int depth_max, Events& events) : depth_max_(depth_max), events_(events) {}

@@ -42,7 +42,7 @@ class Events {
   virtual Status end_object() = 0;
   virtual Status begin_array() = 0;
   virtual Status end_array() = 0;
-  /// The text is no JSON: the parser's sentence and the last token that it read. Makes the error.
+  /// The text is no JSON. Makes the error of the parser's sentence; `last_token` stands in it.
   virtual Status malformed(std::size_t position,
                            std::string_view last_token,
                            std::string_view sentence);
@@ -52,9 +52,9 @@ class Events {
 /// returned.
 Status parse_events(std::string_view text, const Limits& limits, Events& events);
 
-/// The same for a text whose size is bounded by its sender's limit: depth and the length of tokens
-/// are the affair of `events`, a byte order mark is passed over. Requires: no zero byte, which
-/// would end the text.
+/// The same for a text whose size is bounded already, such as a request's body: `events` itself
+/// limits depth and the length of tokens, and a byte order mark is skipped. Requires: no zero byte,
+/// which would end the text.
 Status parse_bounded_text(std::string_view text, Events& events);
 
 enum class Kind : std::uint8_t { null, boolean, integer, real, string, array, object };

@@ -11,7 +11,7 @@
 namespace koho::capi {
 namespace {
 
-/// Holds a table and does not destroy it.
+/// Holds a table and never destroys it.
 union Eternal {
   constexpr Eternal() : table() {}
   ~Eternal() {}  // NOLINT: that is the point

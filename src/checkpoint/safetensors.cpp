@@ -218,8 +218,8 @@ class HeaderEvents : public json::Events {
   std::size_t num_numbers_ = 0;
 };
 
-/// How many tensors an honest header holds, so that their memory is taken once; never more than fit
-/// the text.
+/// How many tensors a well-formed header of this size may hold, to reserve memory once; never more
+/// than the text has room for.
 std::size_t count_tensors(std::string_view text) {
   constexpr std::string_view kField = "\"data_offsets\"";
   constexpr std::string_view kShortest = R"("":{"dtype":"U8","shape":[],"data_offsets":[0,0]})";

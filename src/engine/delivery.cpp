@@ -21,7 +21,7 @@ StepLoop::CollectOutcome StepLoop::collect(std::int64_t timeout_us) {
                      : status.error());
     return CollectOutcome::lost;
   }
-  // A rank that answers twice, or late, repeats a step that was dealt with.
+  // A result of an earlier step: a rank answered twice, or too late.
   if (result_.step < batch.step) {
     ++counts_.results_stale;
     return CollectOutcome::waiting;

@@ -217,7 +217,8 @@ Status check_histories(const StepPlan& plan, const PlanBounds& bounds) {
   return {};
 }
 
-/// Whether the words are stops one behind the other, of tokens that there are.
+/// Whether the words are well-formed stops (length, then tokens of the vocabulary), one after
+/// another.
 bool are_stops(std::span<const std::int32_t> words, std::int32_t vocabulary) {
   while (!words.empty()) {
     const std::int32_t length = words.front();
