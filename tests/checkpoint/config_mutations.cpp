@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Broken config.json and generation_config.json: no JSON, keys left out, values of the wrong kind, out of
-// range, or contradicted by the tensors.
+// Broken config.json and generation_config.json: no JSON, keys left out, values of the wrong kind,
+// out of range, or contradicted by the tensors.
 #include <filesystem>
 #include <utility>
 

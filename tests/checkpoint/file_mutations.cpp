@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Broken shard files as wholes, and an index that does not fit them: wrong names, wrong places, cut, padded,
-// exchanged, missing, links and devices.
+// Broken shard files as wholes, and an index that does not fit them: wrong names, wrong places,
+// cut, padded, exchanged, missing, links and devices.
 #include <filesystem>
 #include <sys/stat.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of the mutation table share: a table that collects broken directories, and the good
-// tensors that they begin with. One file for each kind of damage: config_mutations.cpp, file_mutations.cpp,
-// header_mutations.cpp, tensor_mutations.cpp. Used by all_mutations() only.
+// What the files of the mutation table share: a table that collects broken directories, and the
+// good tensors that they begin with. One file for each kind of damage: config_mutations.cpp,
+// file_mutations.cpp, header_mutations.cpp, tensor_mutations.cpp. Used by all_mutations() only.
 #pragma once
 
 #include <functional>

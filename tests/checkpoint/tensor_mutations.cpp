@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Good files whose tensors do not make the model: missing, too many, of another shape, dtype or format.
+// Good files whose tensors do not make the model: missing, too many, of another shape, dtype or
+// format.
 #include <algorithm>
 #include <cstdint>
 
