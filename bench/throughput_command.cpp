@@ -328,7 +328,7 @@ Runner add_bench_throughput(CommandLine& command) {
   command.add_option("--prefix-len", options->prefix_length, "Tokens that all prompts begin with")
       ->check(at_least(0))
       ->capture_default_str();
-  command.add_option("--ranks", options->ranks, "Ranks: GPUs, or threads of the CPU")
+  command.add_option("--ranks", options->ranks, "Ranks: threads of the CPU; on CUDA 1")
       ->check(at_least(1))
       ->capture_default_str();
   command.add_option("--experts", options->experts, "Whole experts on each rank, or slices")

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/json_writer.h"
 #include "chat/json.h"
 #include "chat/output_parser.h"
 

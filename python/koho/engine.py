@@ -125,7 +125,8 @@ class Engine:
     """A model in memory and the threads that compute. Use as a context manager, or close() it.
 
     Any thread may call anything; generate(), stream() and batch() of several threads are computed together. The
-    options are EngineOptions' fields by their names.
+    options are EngineOptions' fields by their names; num_gpus=1 computes on the GPU, 0 (the default) on the CPU, and
+    more are refused: koho runs on one GPU.
     """
 
     def __init__(self, model_dir, *, library=None, **options: int):

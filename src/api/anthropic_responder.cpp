@@ -9,6 +9,7 @@
 
 #include "api/anthropic.h"
 #include "api/event_writer.h"
+#include "base/json_writer.h"
 
 namespace koho::api {
 namespace {
@@ -45,7 +46,7 @@ void append_stop(std::string& out, Finish finish, const std::string& stop_string
   if (stop_string.empty()) {
     out += "null";
   } else {
-    chat::append_json_string(out, stop_string);
+    append_json_string(out, stop_string);
   }
 }
 

@@ -9,6 +9,7 @@
 #include "api/json_text.h"
 #include "api/openai_responder.h"
 #include "api/shared_fields.h"
+#include "base/json_writer.h"
 #include "chat/message.h"
 
 namespace koho::api {
@@ -237,7 +238,7 @@ class ChatResponder final : public OpenAiResponder {
       out += '"';
       out += name;
       out += "\":";
-      chat::append_json_string(out, text);
+      append_json_string(out, text);
     }
   }
 
@@ -289,16 +290,16 @@ class ChatResponder final : public OpenAiResponder {
       out += open ? "," : R"("tool_calls":[)";
       open = true;
       out += R"({"index":)";
-      append_integer(out, static_cast<std::int64_t>(event.call_index));
+      append_json_integer(out, static_cast<std::int64_t>(event.call_index));
       if (begins) {
         out += R"(,"id":)";
-        chat::append_json_string(out, event.call_id);
+        append_json_string(out, event.call_id);
         out += R"(,"type":"function","function":{"name":)";
-        chat::append_json_string(out, event.text);
+        append_json_string(out, event.text);
         out += R"(,"arguments":""}})";
       } else {
         out += R"(,"function":{"arguments":)";
-        chat::append_json_string(out, event.text);
+        append_json_string(out, event.text);
         out += "}}";
       }
     }
@@ -342,12 +343,12 @@ class ChatResponder final : public OpenAiResponder {
     const Choice& choice = choices_[index];
     const chat::ParsedOutput& answer = choice.answer;
     out += R"({"index":)";
-    append_integer(out, static_cast<std::int64_t>(index));
+    append_json_integer(out, static_cast<std::int64_t>(index));
     out += R"(,"message":{"role":"assistant","content":)";
     if (answer.content.empty() && !answer.calls.empty()) {
       out += "null";
     } else {
-      chat::append_json_string(out, answer.content);
+      append_json_string(out, answer.content);
     }
     if (!answer.reasoning.empty() && options().include_reasoning)
       append_text_field(out, {"reasoning_content", "reasoning"}, answer.reasoning);
@@ -356,11 +357,11 @@ class ChatResponder final : public OpenAiResponder {
       for (std::size_t i = 0; i < answer.calls.size(); ++i) {
         const chat::ParsedOutput::Call& call = answer.calls[i];
         out += i == 0 ? R"({"id":)" : R"(,{"id":)";
-        chat::append_json_string(out, call.id);
+        append_json_string(out, call.id);
         out += R"(,"type":"function","function":{"name":)";
-        chat::append_json_string(out, call.name);
+        append_json_string(out, call.name);
         out += R"(,"arguments":)";
-        chat::append_json_string(out, call.arguments);
+        append_json_string(out, call.arguments);
         out += "}}";
       }
       out += ']';

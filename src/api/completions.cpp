@@ -10,6 +10,7 @@
 #include "api/json_text.h"
 #include "api/openai_responder.h"
 #include "api/shared_fields.h"
+#include "base/json_writer.h"
 
 namespace koho::api {
 namespace {
@@ -109,9 +110,9 @@ class CompletionResponder final : public OpenAiResponder {
              bool unknown = false) {
       if (!tokens.empty())
         for (std::string* list : {&tokens, &logprobs, &top, &offsets}) *list += ',';
-      chat::append_json_string(tokens, responder.name(event.token));
-      append_float(logprobs, event.logprob);
-      append_integer(offsets, static_cast<std::int64_t>(offset));
+      append_json_string(tokens, responder.name(event.token));
+      append_json_float(logprobs, event.logprob);
+      append_json_integer(offsets, static_cast<std::int64_t>(offset));
       if (unknown) {
         top += "null";
         return;
@@ -123,18 +124,18 @@ class CompletionResponder final : public OpenAiResponder {
         std::string name = responder.name(one.token);
         if (std::ranges::find(names, name) != names.end()) continue;
         if (!names.empty()) top += ',';
-        chat::append_json_string(top, name);
+        append_json_string(top, name);
         top += ':';
-        append_float(top, one.logprob);
+        append_json_float(top, one.logprob);
         names.push_back(std::move(name));
       }
       // The sampled token is always among them, whatever its rank.
       if (const std::string name = responder.name(event.token);
           std::ranges::find(names, name) == names.end()) {
         if (!names.empty()) top += ',';
-        chat::append_json_string(top, name);
+        append_json_string(top, name);
         top += ':';
-        append_float(top, event.logprob);
+        append_json_float(top, event.logprob);
       }
       top += '}';
     }
@@ -166,7 +167,7 @@ class CompletionResponder final : public OpenAiResponder {
     }
     open_chunk(index, out);
     out += R"(,"text":)";
-    chat::append_json_string(out, text);
+    append_json_string(out, text);
     out += R"(,"logprobs":)";
     if (options().logprobs) {
       logprobs.append_to(out);
@@ -208,7 +209,7 @@ class CompletionResponder final : public OpenAiResponder {
     if (!is_worth_a_chunk(piece, !piece.text.empty())) return;
     open_chunk(static_cast<std::size_t>(piece.choice), out);
     out += R"(,"text":)";
-    chat::append_json_string(out, piece.text);
+    append_json_string(out, piece.text);
     out += R"(,"logprobs":)";
     if (options().logprobs && piece.event->token >= 0) {
       Logprobs logprobs;
@@ -226,9 +227,9 @@ class CompletionResponder final : public OpenAiResponder {
   void append_choice(std::size_t index, std::string& out) const override {
     const Choice& choice = choices_[index];
     out += R"({"index":)";
-    append_integer(out, static_cast<std::int64_t>(index));
+    append_json_integer(out, static_cast<std::int64_t>(index));
     out += R"(,"text":)";
-    chat::append_json_string(out, choice.text);
+    append_json_string(out, choice.text);
     out += R"(,"logprobs":)";
     if (options().logprobs) {
       choice.logprobs.append_to(out);

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "chat/json.h"
+#include "base/json_writer.h"
 #include "tokenizer/utf8.h"
 
 namespace koho::api {
@@ -16,7 +16,7 @@ void append_text(std::string& out, std::string_view text) {
   std::string valid;
   append_utf8_lossy(valid, text.substr(0, kMessageBytesMax));
   if (text.size() > kMessageBytesMax) valid += "…";
-  chat::append_json_string(out, valid);
+  append_json_string(out, valid);
 }
 
 void append_text_or_null(std::string& out, std::string_view text) {
@@ -138,8 +138,8 @@ ApiError to_api_error(const Error& error) {
       break;
     default:
       refused.status = 500;
-      refused.code =
-          error.message.starts_with("numerical error") ? "numerical_error" : "internal_error";
+      refused.code = error.reason == ErrorReason::numerical ? error_reason_name(error.reason)
+                                                            : std::string_view("internal_error");
       refused.message = "the server failed to answer this request; see its log";
       break;
   }

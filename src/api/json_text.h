@@ -11,9 +11,6 @@
 
 namespace koho::api {
 
-void append_integer(std::string& out, std::int64_t value);
-/// The shortest digits that parse to the same float; null for NaN and infinity.
-void append_float(std::string& out, float value);
 /// "stop", "length", "tool_calls", or null.
 void append_finish(std::string& out, Finish finish);
 /// vLLM's stop_reason: the stop string, the id of a stop token that is not one of the model's own,

@@ -14,6 +14,7 @@
 #include "api/field_table.h"
 #include "api/json_text.h"
 #include "api/openai_responder.h"
+#include "base/json_writer.h"
 
 namespace koho::api {
 namespace {
@@ -62,13 +63,13 @@ class NativeResponder final : public OpenAiResponder {
   /// {"logprob", "top": [[id, logprob], …]}, after a comma unless it is the first.
   static void append_logprob(std::string& out, const OutputEvent& event) {
     out += out.empty() ? R"({"logprob":)" : R"(,{"logprob":)";
-    append_float(out, event.logprob);
+    append_json_float(out, event.logprob);
     out += R"(,"top":[)";
     for (std::size_t i = 0; i < event.top.size(); ++i) {
       out += i == 0 ? "[" : ",[";
-      append_integer(out, event.top[i].token);
+      append_json_integer(out, event.top[i].token);
       out += ',';
-      append_float(out, event.top[i].logprob);
+      append_json_float(out, event.top[i].logprob);
       out += ']';
     }
     out += "]}";
@@ -77,11 +78,11 @@ class NativeResponder final : public OpenAiResponder {
   void append_choice(std::size_t index, std::string& out) const override {
     const Choice& choice = choices_[index];
     out += R"({"index":)";
-    append_integer(out, static_cast<std::int64_t>(index));
+    append_json_integer(out, static_cast<std::int64_t>(index));
     out += R"(,"ids":)";
     append_ids(out, choice.ids);
     out += R"(,"text":)";
-    chat::append_json_string(out, choice.text);
+    append_json_string(out, choice.text);
     if (options().logprobs) out += R"(,"logprobs":[)" + choice.logprobs + "]";
     out += R"(,"finish_reason":)";
     append_finish(out, choice.finish);

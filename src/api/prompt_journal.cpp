@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "chat/json.h"
+#include "base/json_writer.h"
 
 namespace koho::api {
 namespace {
@@ -34,7 +34,7 @@ void append_tokens(std::string& out,
       ids.subspan(std::min(begin, ids.size()),
                   std::min(kContextTokens, ids.size() - std::min(begin, ids.size())));
   fmt::format_to(std::back_inserter(out), R"({{"ids":[{}],"text":)", fmt::join(shown, ","));
-  chat::append_json_string(out, text_of(shown, tokenizer));
+  append_json_string(out, text_of(shown, tokenizer));
   out += '}';
 }
 
@@ -179,7 +179,7 @@ std::string PromptJournal::explain(std::string_view id,
   if (shared_under_other_salt > shared)
     cause = "an earlier prompt shares more, but was sent with another cache_salt";
   out += R"(,"cause":)";
-  chat::append_json_string(out, cause);
+  append_json_string(out, cause);
   out += '}';
   return out;
 }

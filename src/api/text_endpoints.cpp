@@ -11,6 +11,7 @@
 #include "api/field_table.h"
 #include "api/json_text.h"
 #include "api/shared_fields.h"
+#include "base/json_writer.h"
 
 namespace koho::api {
 namespace {
@@ -90,7 +91,7 @@ Refusal answer_tokenize(const Json& body, const Model& model, std::string& out) 
     out += R"(,"token_strs":[)";
     for (std::size_t i = 0; i < ids.size(); ++i) {
       if (i > 0) out += ',';
-      chat::append_json_string(out, token_name(model, {}, ids[i]));
+      append_json_string(out, token_name(model, {}, ids[i]));
     }
     out += ']';
   }
@@ -115,7 +116,7 @@ Refusal answer_detokenize(const Json& body, const Model& model, std::string& out
             read_boolean({.name = "skip_special_tokens", .json = *json}, skip_special))
       return refused;
   out = R"({"prompt":)";
-  chat::append_json_string(out, model.tokenizer->decode(ids, skip_special));
+  append_json_string(out, model.tokenizer->decode(ids, skip_special));
   out += '}';
   return {};
 }
@@ -125,7 +126,7 @@ Refusal answer_render(const Json& body, const Model& model, std::string& out) {
   if (Refusal refused = encode_chat(body, model, request)) return refused;
   const std::vector<Token>& ids = request.requests.front().prompt;
   out = R"({"prompt":)";
-  chat::append_json_string(out, request.prompt_text);
+  append_json_string(out, request.prompt_text);
   out += R"(,"prompt_token_ids":)";
   append_ids(out, ids);
   out += fmt::format(R"(,"count":{}}})", ids.size());

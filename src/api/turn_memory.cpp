@@ -9,6 +9,7 @@
 #include <string>
 #include <xxhash.h>
 
+#include "base/json_writer.h"
 #include "chat/prompt_tokens.h"
 #include "chat/python_text.h"
 
@@ -72,7 +73,7 @@ void append_canonical(std::string& out, const Json& value) {
       std::ranges::sort(order, {}, [&value](std::size_t i) { return value.keys[i]; });
       out += '{';
       for (const std::size_t i : order) {
-        chat::append_json_string(out, value.keys[i]);
+        append_json_string(out, value.keys[i]);
         out += ':';
         append_canonical(out, value.items[i]);
         out += ',';

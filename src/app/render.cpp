@@ -10,6 +10,7 @@
 #include <string>
 
 #include "app/command.h"
+#include "base/json_writer.h"
 #include "base/log.h"
 #include "chat/json.h"
 #include "chat/message.h"
@@ -51,7 +52,7 @@ Result<std::string> render_line(const std::string& line,
   if (normalise) KOHO_TRY(chat::normalize(conversation));
   KOHO_TRY_ASSIGN(const chat::Prompt prompt, chat::render(conversation, style));
   std::string quoted;
-  chat::append_json_string(quoted, prompt.text());
+  append_json_string(quoted, prompt.text());
   return quoted;
 }
 

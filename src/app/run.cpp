@@ -15,6 +15,7 @@
 #include "app/sampling_flags.h"
 #include "app/token_id_file.h"
 #include "base/arithmetic.h"
+#include "base/json_writer.h"
 #include "chat/json.h"
 #include "chat/message.h"
 #include "runtime/runtime.h"
@@ -196,7 +197,7 @@ std::string json_ids(std::span<const std::int32_t> ids) {
 
 std::string json_line(std::span<const std::int32_t> prompt, const Answer& answer, double load_s) {
   std::string text;
-  chat::append_json_string(text, answer.text);
+  append_json_string(text, answer.text);
   const auto ms = [](std::int64_t us) { return static_cast<double>(us) / 1e3; };
   return fmt::format(
       R"({{"prompt_ids":{},"ids":{},"text":{},"finish_reason":"{}","timings":{{"load_ms":{:.3f},"prefill_ms":{:.3f},)"

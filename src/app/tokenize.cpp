@@ -12,6 +12,7 @@
 
 #include "app/command.h"
 #include "base/json.h"
+#include "base/json_writer.h"
 #include "chat/json.h"
 #include "tokenizer/tokenizer.h"
 
@@ -69,7 +70,7 @@ Result<std::string> decode_line(const Tokenizer& tokenizer,
     ids.push_back(static_cast<std::int32_t>(*item.integer()));
   }
   std::string quoted;
-  chat::append_json_string(quoted, tokenizer.decode(ids, skip_special));
+  append_json_string(quoted, tokenizer.decode(ids, skip_special));
   return quoted;
 }
 

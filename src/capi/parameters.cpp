@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Reads structs of every version: what lies behind the caller's struct_size is taken as zero.
 #include "capi/parameters.h"
 
 #include <algorithm>

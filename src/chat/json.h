@@ -70,11 +70,4 @@ Result<Json> parse_json(std::string_view text, std::size_t depth_max = kJsonDept
 /// json.dumps(value, ensure_ascii=False): separators ", " and ": ", key order kept.
 std::string dump_json(const Json& value);
 
-/// Appends `text` as a quoted JSON string, escaped as json.dumps(text, ensure_ascii=False) does.
-void append_json_string(std::string& out, std::string_view text);
-
-/// Appends `text` escaped as inside a JSON string, without the quotes. The escapes of a
-/// concatenation are the concatenation of the escapes.
-void append_json_escaped(std::string& out, std::string_view text);
-
 }  // namespace koho::chat

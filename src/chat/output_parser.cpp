@@ -8,6 +8,7 @@
 #include <fmt/core.h>
 
 #include "base/check.h"
+#include "base/json_writer.h"
 #include "chat/json.h"
 #include "chat/python_text.h"
 #include "chat/tool_value.h"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Results of a step become events: tokens, text, stops, ends of choices and of requests.
+// The part of StepLoop that turns a step's results into events: tokens, text, stops, ends of
+// choices and of requests.
 #include <algorithm>
 
 #include "base/check.h"
@@ -20,7 +21,7 @@ StepLoop::CollectOutcome StepLoop::collect(std::int64_t timeout_us) {
                      : status.error());
     return CollectOutcome::lost;
   }
-  // A rank that answers twice, or late, repeats a step that was dealt with.
+  // A result of an earlier step: a rank answered twice, or too late.
   if (result_.step < batch.step) {
     ++counts_.results_stale;
     return CollectOutcome::waiting;
@@ -96,7 +97,7 @@ void StepLoop::apply_result(const StepBatch& batch) {
     Live& live = requests_[static_cast<std::size_t>(owner.request)];
     if (row.samples && token == -1) {
       end(live, Ending::failed,
-          make_error(ErrorCode::internal,
+          make_error(ErrorCode::internal, ErrorReason::numerical,
                      "numerical error: the logits at position {} hold a NaN or allow no token",
                      row.start + row.count));
       continue;

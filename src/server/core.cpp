@@ -7,8 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "base/json_writer.h"
 #include "base/log.h"
-#include "chat/json.h"
 #include "server/generation_job.h"
 #include "server/handlers.h"
 
@@ -84,7 +84,7 @@ std::string Core::readiness_json() const {
   out = now == Phase::failed ? R"({"status":"failed","waiting_for":)"
                              : R"({"status":"loading","waiting_for":)";
   const std::lock_guard lock(mutex_);
-  chat::append_json_string(out, waiting_for_);
+  append_json_string(out, waiting_for_);
   const LoadProgress::Now load = progress_ == nullptr ? LoadProgress::Now() : progress_->now();
   if (now == Phase::loading && load.bytes_total > 0) {
     out += fmt::format(R"(,"progress":{:.3f},"bytes_done":{},"bytes_total":{},"gb_per_s":{:.3f})",
@@ -115,7 +115,7 @@ void Core::note_unknown_fields(const std::vector<std::string>& names) {
       continue;
     unknown_seen_.push_back(name);
     std::string quoted;
-    chat::append_json_string(quoted, std::string_view(name).substr(0, 100));
+    append_json_string(quoted, std::string_view(name).substr(0, 100));
     log::info("ignored the unknown request field {}", quoted);
   }
 }

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "api/body.h"
+#include "base/json_writer.h"
 #include "base/text.h"
 #include "base/version.h"
 #include "chat/json.h"
@@ -77,14 +78,14 @@ std::string utc_text(std::int64_t seconds) {
 std::string model_json(const api::Model& model, const std::string& name, ErrorStyle style) {
   if (style == ErrorStyle::anthropic) {
     std::string quoted;
-    chat::append_json_string(quoted, name);
+    append_json_string(quoted, name);
     return fmt::format(R"({{"type":"model","id":{},"display_name":{},"created_at":"{}"}})", quoted,
                        quoted, utc_text(model.created));
   }
   std::string out = R"({"id":)";
-  chat::append_json_string(out, name);
+  append_json_string(out, name);
   out += fmt::format(R"(,"object":"model","created":{},"owned_by":"koho","root":)", model.created);
-  chat::append_json_string(out, model.names.front());
+  append_json_string(out, model.names.front());
   out += fmt::format(R"(,"parent":null,"max_model_len":{}}})", model.context_max());
   return out;
 }
@@ -100,9 +101,9 @@ Response answer_models(Core& core, const RoutedRequest& call) {
   }
   if (openai) return json_response(out + "]}");
   out += R"(],"has_more":false,"first_id":)";
-  chat::append_json_string(out, model.names.front());
+  append_json_string(out, model.names.front());
   out += R"(,"last_id":)";
-  chat::append_json_string(out, model.names.back());
+  append_json_string(out, model.names.back());
   return json_response(out + '}');
 }
 
@@ -133,7 +134,7 @@ Response answer_server_info(Core& core, const RoutedRequest& /*call*/) {
   const ServedModel& serving = *core.serving();
   const EngineLimits& limits = serving.model.limits;
   std::string out = R"({"model":)";
-  chat::append_json_string(out, serving.model.names.front());
+  append_json_string(out, serving.model.names.front());
   out += fmt::format(
       R"(,{},"max_model_len":{},"max_num_seqs":{},"max_num_batched_tokens":{},)"
       R"("block_size":{},"num_gpu_blocks":{},"vocab_size":{},"enable_prefix_caching":{},)"

@@ -37,7 +37,8 @@ Result<std::unique_ptr<Backend>> make_backend(const DeviceOptions& options,
                                               std::int64_t rank,
                                               std::int64_t ranks);
 
-/// Checks that every rank has a device: on CUDA one GPU each. Errors: those of cuda_memory_bytes.
+/// Whether the ranks have their device. CUDA: one rank on GPU 0; several GPUs are not supported
+/// yet. Errors: those of cuda_memory_bytes; unsupported (several ranks on CUDA).
 Status check_devices(const DeviceOptions& options, std::int64_t ranks);
 
 /// The GPU's name, or the CPU backend's own description: "NVIDIA H200", "cpu avx512 2 threads".

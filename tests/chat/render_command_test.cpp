@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/json_writer.h"
 #include "base/mapped_file.h"
 #include "chat/json.h"
 

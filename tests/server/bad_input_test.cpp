@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/json_writer.h"
 #include "base/mapped_file.h"
 #include "client.h"
 #include "tiny_server.h"
@@ -198,7 +199,7 @@ TEST(BadInput, RefusesPromptsBeyondTheContext) {
   std::string long_text;
   for (int i = 0; i < 4000; ++i) long_text += "word " + std::to_string(i) + " ";
   std::string quoted;
-  chat::append_json_string(quoted, long_text);
+  append_json_string(quoted, long_text);
   refuse(Api::completions, "\"prompt\":" + quoted, 400, "prompt", "context_length_exceeded");
   refuse(Api::chat, R"("messages":[{"role":"user","content":)" + quoted + "}]", 400, "messages",
          "context_length_exceeded");
@@ -230,7 +231,7 @@ TEST(BadInput, ReadsLongTexts) {
         repeated(" ", kMillion), std::string(kMillion / 6, '\0'),
         repeated("e\xcc\x81", kMillion / 5)}) {
     std::string quoted;
-    chat::append_json_string(quoted, text);
+    append_json_string(quoted, text);
     for (const Api api : kBoth) {
       const std::string member = api == Api::chat
                                      ? R"("messages":[{"role":"user","content":)" + quoted + "}]"

@@ -26,7 +26,7 @@ inline std::string body(const std::string& question, const std::string& more) {
   std::string text = R"({"model":"tiny",)";
   if (more.find("temperature") == std::string::npos) text += R"("temperature":0,)";
   text += R"("messages":[{"role":"user","content":)";
-  chat::append_json_string(text, question);
+  append_json_string(text, question);
   return text + "}]" + (more.empty() ? "" : "," + more) + "}";
 }
 

@@ -270,7 +270,7 @@ TEST(Chat, AResponseFormatHasManyNames) {
   const std::string schema =
       R"({"type":"object","properties":{"age":{"type":"integer"}},"required":["age"]})";
   std::string quoted;
-  chat::append_json_string(quoted, schema);
+  append_json_string(quoted, schema);
   for (const std::string& field :
        {R"("response_format":{"type":"json_object","schema":)" + schema + "}",
         R"("json_schema":)" + quoted, R"("json_schema":)" + schema,

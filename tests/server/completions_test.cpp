@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/json_writer.h"
 #include "client.h"
 #include "tiny_server.h"
 
@@ -27,7 +28,7 @@ Reply complete(const std::string& prompt_json, const std::string& more = "") {
 
 std::string quoted(const std::string& text) {
   std::string out;
-  chat::append_json_string(out, text);
+  append_json_string(out, text);
   return out;
 }
 

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/json_writer.h"
 #include "client.h"
 #include "tiny_server.h"
 #include "tokenizer/utf8.h"
@@ -25,7 +26,7 @@ constexpr const char* kTools =
 /// The first token of a text.
 std::string first_id(const std::string& text) {
   std::string body = R"({"prompt":)";
-  chat::append_json_string(body, text);
+  append_json_string(body, text);
   return text_at(post(shared_server().port(), "/tokenize", body + "}").json(), "tokens.0");
 }
 
