@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/json_writer.h"
 #include "client.h"
 #include "tiny_server.h"
 

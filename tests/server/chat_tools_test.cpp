@@ -8,6 +8,7 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include "base/json_writer.h"
 #include "chat_client.h"
 #include "client.h"
 #include "tiny_server.h"
