@@ -11,11 +11,16 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)
 endif()
-# Three levels, as compiling everything must take minutes on two cores: kernels -O3, what every token or page passes -O2,
-# and -O1 (koho_cold) where templates of libraries are most of the code and nothing waits for it.
+# Three levels, because compiling everything must take minutes on two cores: kernels get -O3 (koho_hot), code that every
+# token or page passes gets -O2, and code that is mostly library templates and that nothing waits for gets -O1 (koho_cold).
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 function(koho_cold TARGET)
   target_compile_options(${TARGET} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
+  # GCC 13 and newer refuse a precompiled header of another level: -O2 sets -munroll-only-small-loops, -O1 does not.
+  get_target_property(headers ${TARGET} PRECOMPILE_HEADERS_REUSE_FROM)
+  if(headers AND TARGET ${headers}_cold)
+    set_target_properties(${TARGET} PROPERTIES PRECOMPILE_HEADERS_REUSE_FROM ${headers}_cold)
+  endif()
 endfunction()
 function(koho_hot TARGET)
   target_compile_options(${TARGET} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O3>)
@@ -33,7 +38,7 @@ add_library(koho_options INTERFACE)
 target_compile_options(koho_options INTERFACE
   $<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra;-Wconversion;-Wsign-conversion;-Wshadow;-Wvla;-Werror>
   $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>)
-# g++ 12 reports these falsely through inlined library code at -O2 and above.
+# GCC reports these falsely through inlined library code at -O2 and above.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(koho_options INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-Wno-error=maybe-uninitialized;-Wno-error=stringop-overflow;-Wno-error=array-bounds;-Wno-error=restrict>)
@@ -54,6 +59,8 @@ else()
 endif()
 
 # koho_precompile(TARGET headers ... | REUSE_FROM other): headers that cost more to read than the target's own sources.
+# A target's headers and its sources must be compiled at one level and with one set of -m flags: koho_cold() picks the
+# headers of -O1, and a file with -m flags of its own sets SKIP_PRECOMPILE_HEADERS.
 # A preset without them (fuzz, cuda-compile) shows which file forgets an include.
 option(KOHO_PRECOMPILE "Compile the headers that nearly every file includes once" ON)
 function(koho_precompile TARGET)

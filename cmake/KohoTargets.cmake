@@ -1,12 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-# The headers that the folders share, compiled once: in a library of its own, with the flags of all of them.
-file(WRITE "${CMAKE_BINARY_DIR}/common_headers.cpp" "")
-add_library(koho_common_headers STATIC EXCLUDE_FROM_ALL "${CMAKE_BINARY_DIR}/common_headers.cpp")
+# The headers that the folders share, compiled once a level: koho_common_headers at -O2, koho_common_headers_cold at -O1.
+# They are libraries of their own, with the flags of all the folders. Only Release has two levels.
 find_package(fmt REQUIRED)
-target_include_directories(koho_common_headers SYSTEM PRIVATE $<TARGET_PROPERTY:fmt::fmt,INTERFACE_INCLUDE_DIRECTORIES>)
-target_compile_definitions(koho_common_headers PRIVATE FMT_SHARED)
-target_link_libraries(koho_common_headers PRIVATE koho_options)
-koho_precompile(koho_common_headers ${koho_common_headers})
+set(koho_header_levels "")
+if(CMAKE_BUILD_TYPE STREQUAL Release)
+  set(koho_header_levels _cold)
+endif()
+file(WRITE "${CMAKE_BINARY_DIR}/common_headers.cpp" "")
+foreach(level IN LISTS koho_header_levels ITEMS "")
+  set(headers koho_common_headers${level})
+  add_library(${headers} STATIC EXCLUDE_FROM_ALL "${CMAKE_BINARY_DIR}/common_headers.cpp")
+  target_include_directories(${headers} SYSTEM PRIVATE $<TARGET_PROPERTY:fmt::fmt,INTERFACE_INCLUDE_DIRECTORIES>)
+  target_compile_definitions(${headers} PRIVATE FMT_SHARED)
+  target_link_libraries(${headers} PRIVATE koho_options)
+  koho_precompile(${headers} ${koho_common_headers})
+  if(level)
+    koho_cold(${headers})
+  endif()
+endforeach()
 
 # koho_library(NAME [DEPENDS ...] [LINK ...] [EXCLUDE ...] [TEST_DEPENDS ...]): the library koho_NAME
 # from every .cpp of the current folder, and, with tests on, the GoogleTest program NAME_test from every *_test.cpp beside them.
@@ -34,24 +45,30 @@ function(koho_library NAME)
 endfunction()
 
 # koho_test(NAME SOURCES ... [DEPENDS folders] [LINK ...] [LABELS ...] [SERIAL] [WORKS]): a GoogleTest program, its tests
-# known to ctest, SERIAL ones alone: they take times. WORKS: it computes much itself, so it is optimised like the product.
-# KOHO_SOURCE_DIR is defined for tests that read files of the tree.
-# The label `optimised`: too long for the sanitizers, or about time or memory; not defined under them.
+# known to ctest. SERIAL: ctest runs its tests alone, because they take times. WORKS: it computes much itself, so it is
+# optimised like the product. LABELS optimised: left out under the sanitizers, because it takes too long there or is about
+# time or memory. KOHO_SOURCE_DIR is defined for tests that read files of the tree.
 if(KOHO_TESTS)
   file(WRITE "${CMAKE_BINARY_DIR}/test_headers.cpp" "int main() {}\n")
-  add_executable(koho_test_headers EXCLUDE_FROM_ALL "${CMAKE_BINARY_DIR}/test_headers.cpp")
-  target_link_libraries(koho_test_headers PRIVATE koho_options GTest::gtest)
-  target_include_directories(koho_test_headers SYSTEM PRIVATE $<TARGET_PROPERTY:koho_common_headers,INCLUDE_DIRECTORIES>)
-  target_compile_definitions(koho_test_headers PRIVATE FMT_SHARED)
-  koho_precompile(koho_test_headers ${koho_common_headers} <gtest/gtest.h>)
+  foreach(level IN LISTS koho_header_levels ITEMS "")
+    set(headers koho_test_headers${level})
+    add_executable(${headers} EXCLUDE_FROM_ALL "${CMAKE_BINARY_DIR}/test_headers.cpp")
+    target_link_libraries(${headers} PRIVATE koho_options GTest::gtest)
+    target_include_directories(${headers} SYSTEM PRIVATE $<TARGET_PROPERTY:koho_common_headers,INCLUDE_DIRECTORIES>)
+    target_compile_definitions(${headers} PRIVATE FMT_SHARED)
+    koho_precompile(${headers} ${koho_common_headers} <gtest/gtest.h>)
+    if(level)
+      koho_cold(${headers})
+    endif()
+  endforeach()
 endif()
 
 # koho_test_library(TARGET [WORKS]): what a library of the tests shares with them.
 function(koho_test_library TARGET)
+  koho_precompile(${TARGET} REUSE_FROM koho_common_headers)
   if(NOT ARGV1 STREQUAL WORKS)
     koho_cold(${TARGET})
   endif()
-  koho_precompile(${TARGET} REUSE_FROM koho_common_headers)
 endfunction()
 
 function(koho_test NAME)
@@ -60,15 +77,15 @@ function(koho_test NAME)
     return()
   endif()
   add_executable(${NAME} ${ARG_SOURCES})
-  if(NOT ARG_WORKS)
-    koho_cold(${NAME})
-  endif()
   target_compile_definitions(${NAME} PRIVATE KOHO_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   foreach(folder IN LISTS ARG_DEPENDS)
     target_link_libraries(${NAME} PRIVATE koho_${folder})
   endforeach()
   target_link_libraries(${NAME} PRIVATE koho_options ${ARG_LINK} GTest::gtest GTest::gtest_main)
   koho_precompile(${NAME} REUSE_FROM koho_test_headers)
+  if(NOT ARG_WORKS)
+    koho_cold(${NAME})
+  endif()
   set(properties TIMEOUT 600)
   if(ARG_LABELS)
     list(APPEND properties LABELS ${ARG_LABELS})

@@ -23,8 +23,8 @@ Refusal parse_body(std::string_view body, chat::Json& json) {
   Result<chat::Json> parsed = chat::parse_json(body);
   if (!parsed.ok()) {
     ApiError error = to_api_error(parsed.error());
-    const bool surrogate = error.message.find("surrogate U+") != std::string::npos;
-    error.code = surrogate ? "invalid_encoding" : "invalid_json";
+    const bool encoding = parsed.error().reason == ErrorReason::invalid_encoding;
+    error.code = encoding ? "invalid_encoding" : "invalid_json";
     return error;
   }
   if (!parsed->is_object())

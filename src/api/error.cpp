@@ -138,8 +138,8 @@ ApiError to_api_error(const Error& error) {
       break;
     default:
       refused.status = 500;
-      refused.code =
-          error.message.starts_with("numerical error") ? "numerical_error" : "internal_error";
+      refused.code = error.reason == ErrorReason::numerical ? error_reason_name(error.reason)
+                                                            : std::string_view("internal_error");
       refused.message = "the server failed to answer this request; its log says more";
       break;
   }

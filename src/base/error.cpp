@@ -30,10 +30,29 @@ constexpr bool rows_follow_the_enumeration() {
 }
 static_assert(rows_follow_the_enumeration());
 
+constexpr std::array<std::string_view, 10> kReasonNames{
+    "",
+    "numerical_error",
+    "invalid_encoding",
+    "too_deep",
+    "too_long",
+    "beyond_64_bits",
+    "invalid_grammar",
+    "unsupported_schema",
+    "grammar_too_complex",
+    "unsatisfiable_schema",
+};
+static_assert(kReasonNames.size() ==
+              static_cast<std::size_t>(ErrorReason::unsatisfiable_schema) + 1);
+
 }  // namespace
 
 const ErrorCodeInfo& error_code_info(ErrorCode code) {
   return kErrorCodes[static_cast<std::size_t>(code)];
+}
+
+std::string_view error_reason_name(ErrorReason reason) {
+  return kReasonNames[static_cast<std::size_t>(reason)];
 }
 
 void check_failed(const char* file, int line, const char* condition, std::string_view detail) {

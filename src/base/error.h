@@ -45,12 +45,34 @@ struct ErrorCodeInfo {
 /// The table row of `code`.
 const ErrorCodeInfo& error_code_info(ErrorCode code);
 
+/// What exactly went wrong, where a caller acts on more than the code. The maker of the error sets
+/// it; nobody looks for it in the message.
+enum class ErrorReason : std::uint8_t {
+  none,
+  numerical,         // the logits of a row hold a NaN, or allow no token
+  invalid_encoding,  // the text holds a lone surrogate
+  too_deep,          // JSON nested deeper than the reader's limit
+  too_long,          // a JSON string or number longer than the reader's limit
+  beyond_64_bits,    // an integer that the reader's 64 bits cannot hold
+  // A grammar or schema was refused.
+  invalid_grammar,
+  unsupported_schema,
+  grammar_too_complex,
+  unsatisfiable_schema
+};
+
+/// The reason's name as the API's `code` spells it; empty for none.
+std::string_view error_reason_name(ErrorReason reason);
+
 /// An error with what was expected, what was found and, if known, what to do.
 struct Error {
   ErrorCode code = ErrorCode::internal;
   std::string message;
+  ErrorReason reason = ErrorReason::none;
+  std::string field{};  // of the request, where its maker knows it and callers ask: "tools"
 
-  /// The same error with `context` before its message ("loading layer 17: …").
+  /// The same error with `context` before its message ("loading layer 17: …"). Code, reason and
+  /// field stay.
   [[nodiscard]] Error with_context(std::string_view context) && {
     message.insert(0, std::string(context) + ": ");
     return std::move(*this);
@@ -61,6 +83,15 @@ struct Error {
 template <typename... Args>
 [[nodiscard]] Error make_error(ErrorCode code, fmt::format_string<Args...> format, Args&&... args) {
   return Error{code, fmt::format(format, std::forward<Args>(args)...)};
+}
+
+/// The same for an error with a reason.
+template <typename... Args>
+[[nodiscard]] Error make_error(ErrorCode code,
+                               ErrorReason reason,
+                               fmt::format_string<Args...> format,
+                               Args&&... args) {
+  return Error{code, fmt::format(format, std::forward<Args>(args)...), reason};
 }
 
 /// Success, or an Error.

@@ -44,6 +44,16 @@ TEST(Error, ContextStandsBeforeTheMessage) {
             "loading layer 17: disk full");
 }
 
+TEST(Error, ContextKeepsReasonAndField) {
+  Error error = make_error(ErrorCode::invalid_argument, ErrorReason::too_deep, "{} levels", 65);
+  error.field = "tools";
+  error = std::move(error).with_context("the schema");
+  EXPECT_EQ(error.message, "the schema: 65 levels");
+  EXPECT_EQ(error.reason, ErrorReason::too_deep);
+  EXPECT_EQ(error.field, "tools");
+  EXPECT_EQ(error_reason_name(error.reason), "too_deep");
+}
+
 TEST(Error, MoveOnlyValuesPass) {
   Result<std::unique_ptr<int>> result(std::make_unique<int>(3));
   EXPECT_EQ(**std::move(result), 3);

@@ -31,9 +31,10 @@ Status check_token_sizes(std::string_view text, const Limits& limits) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     if (i - begin > (inside ? limits.string_bytes_max : kNumberBytesMax))
-      return make_error(
-          ErrorCode::corrupt_data, "not acceptable JSON: the {} at byte {} is longer than {} bytes",
-          inside ? "string" : "number", begin, inside ? limits.string_bytes_max : kNumberBytesMax);
+      return make_error(ErrorCode::corrupt_data, ErrorReason::too_long,
+                        "not acceptable JSON: the {} at byte {} is longer than {} bytes",
+                        inside ? "string" : "number", begin,
+                        inside ? limits.string_bytes_max : kNumberBytesMax);
     if (c == '\0')
       return make_error(ErrorCode::corrupt_data, "not valid JSON: a zero byte at byte {}", i);
     if (c == '"') {
@@ -104,12 +105,12 @@ class Adapter : public nlohmann::json_sax<Library> {
   }
   bool deeper() {
     return ++depth_ <= limits_.depth_max ||
-           go_on(make_error(ErrorCode::corrupt_data,
+           go_on(make_error(ErrorCode::corrupt_data, ErrorReason::too_deep,
                             "not acceptable JSON: nested deeper than {} levels",
                             limits_.depth_max));
   }
   static Status too_large(std::string_view written) {
-    return make_error(ErrorCode::corrupt_data,
+    return make_error(ErrorCode::corrupt_data, ErrorReason::beyond_64_bits,
                       "not acceptable JSON: the integer {} does not fit 64 bits",
                       printable(written, 40));
   }

@@ -96,7 +96,7 @@ void StepLoop::apply_result(const StepBatch& batch) {
     Live& live = requests_[static_cast<std::size_t>(owner.request)];
     if (row.samples && token == -1) {
       end(live, Ending::failed,
-          make_error(ErrorCode::internal,
+          make_error(ErrorCode::internal, ErrorReason::numerical,
                      "numerical error: the logits at position {} hold a NaN or allow no token",
                      row.start + row.count));
       continue;

@@ -4,6 +4,8 @@
 #include <string_view>
 #include <utility>
 
+#include <fmt/core.h>
+
 namespace koho {
 namespace {
 
@@ -61,19 +63,27 @@ Constraint Constraint::union_of(std::vector<Constraint> alternatives) {
   return constraint;
 }
 
-std::string_view grammar_error_code(const Error& error) {
-  if (error.code != ErrorCode::invalid_argument) return {};
-  const std::string_view message = error.message;
-  for (const std::string_view code :
-       {kInvalidGrammar, kUnsupportedSchema, kGrammarTooComplex, kUnsatisfiableSchema})
-    if (message.starts_with(code) && message.substr(code.size()).starts_with(": ")) return code;
-  return {};
+bool is_grammar_error(const Error& error) {
+  return error.reason == kInvalidGrammar || error.reason == kUnsupportedSchema ||
+         error.reason == kGrammarTooComplex || error.reason == kUnsatisfiableSchema;
 }
 
-bool names_tool(const Error& error) {
-  const std::string_view code = grammar_error_code(error);
-  return !code.empty() &&
-         std::string_view(error.message).substr(code.size()).starts_with(": tool \"");
+Error refused(ErrorReason reason, std::string_view message) {
+  return make_error(ErrorCode::invalid_argument, reason, "{}: {}", error_reason_name(reason),
+                    message);
+}
+
+Error placed(std::string_view place, Error error) {
+  const std::size_t prefix =
+      is_grammar_error(error) ? error_reason_name(error.reason).size() + 2 : 0;
+  error.message.insert(prefix, fmt::format("{}: ", place));
+  return error;
+}
+
+Error placed_at_tool(std::string_view name, Error error) {
+  error = placed(fmt::format("tool \"{}\"", name), std::move(error));
+  error.field = "tools";
+  return error;
 }
 
 std::string cache_key(const Constraint& constraint) {

@@ -86,17 +86,22 @@ struct Constraint {
   static Constraint union_of(std::vector<Constraint> alternatives);
 };
 
-/// What is wrong with a constraint: every message of this folder's invalid_argument errors begins
-/// with one of these and ": ", so that an API can name its code.
-inline constexpr std::string_view kInvalidGrammar = "invalid_grammar";
-inline constexpr std::string_view kUnsupportedSchema = "unsupported_schema";
-inline constexpr std::string_view kGrammarTooComplex = "grammar_too_complex";
-inline constexpr std::string_view kUnsatisfiableSchema = "unsatisfiable_schema";
+/// What is wrong with a constraint: each invalid_argument error of this folder has one of these as
+/// its reason, and its message begins with the reason's name and ": ".
+inline constexpr ErrorReason kInvalidGrammar = ErrorReason::invalid_grammar;
+inline constexpr ErrorReason kUnsupportedSchema = ErrorReason::unsupported_schema;
+inline constexpr ErrorReason kGrammarTooComplex = ErrorReason::grammar_too_complex;
+inline constexpr ErrorReason kUnsatisfiableSchema = ErrorReason::unsatisfiable_schema;
 
-/// Which of these `error` is; empty: none.
-std::string_view grammar_error_code(const Error& error);
-/// Whether `error` is about the schema of a tool: its place is `tool "NAME"`.
-bool names_tool(const Error& error);
+/// Whether the reason of `error` is one of these.
+bool is_grammar_error(const Error& error);
+/// The refusal "REASON: message".
+Error refused(ErrorReason reason, std::string_view message);
+/// A refusal with `place` between its reason's name and the rest; another error with `place` before
+/// its message.
+Error placed(std::string_view place, Error error);
+/// placed(`tool "NAME"`), and "tools" as the field.
+Error placed_at_tool(std::string_view name, Error error);
 
 /// A text that two constraints share if and only if they are the same.
 std::string cache_key(const Constraint& constraint);

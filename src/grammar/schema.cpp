@@ -138,12 +138,12 @@ bool stays_unescaped(std::string_view pattern) {
 }
 
 template <typename... Args>
-Error fault(std::string_view code,
+Error fault(ErrorReason reason,
             std::string_view path,
             fmt::format_string<Args...> format,
             Args&&... args) {
-  return make_error(ErrorCode::invalid_argument, "{}: {}: {}", code, path,
-                    fmt::format(format, std::forward<Args>(args)...));
+  return refused(reason,
+                 fmt::format("{}: {}", path, fmt::format(format, std::forward<Args>(args)...)));
 }
 
 }  // namespace
@@ -156,16 +156,13 @@ class Schema::Tree {
                                             SchemaStrictness strictness) {
     auto tree = std::make_unique<Tree>();
     if (text.size() > limits.bytes_max)
-      return make_error(ErrorCode::invalid_argument,
-                        "{}: $: a schema has at most {} bytes, found {}", kGrammarTooComplex,
-                        limits.bytes_max, text.size());
+      return fault(kGrammarTooComplex, "$", "a schema has at most {} bytes, found {}",
+                   limits.bytes_max, text.size());
     Result<Value> root = json::parse(text, {.depth_max = limits.depth_max});
-    if (!root.ok()) {
-      const std::string& message = root.error().message;
-      const bool deep = message.find("deep") != std::string::npos;
-      return make_error(ErrorCode::invalid_argument, "{}: $: {}",
-                        deep ? kGrammarTooComplex : kInvalidGrammar, message);
-    }
+    if (!root.ok())
+      return fault(
+          root.error().reason == ErrorReason::too_deep ? kGrammarTooComplex : kInvalidGrammar, "$",
+          "{}", root.error().message);
     tree->root_ = std::move(root).value();
     if (strictness != SchemaStrictness::strict) relax_schema(tree->root_, strictness);
     tree->add(tree->root_, "$", "#");

@@ -68,14 +68,7 @@ constexpr FormatKind kFormats[] = {
     {"dispatch", {{{"rules", Holds::rules}, {"loop", Holds::boolean, false}, kExcludes}}}};
 
 Error wrong(std::string_view path, std::string_view what) {
-  return make_error(ErrorCode::invalid_argument, "{}: {}: {}", kInvalidGrammar, path, what);
-}
-
-/// `error`, which says what is wrong with a part, of the part at `path`.
-Error at(std::string_view path, Error error) {
-  const std::string_view code = grammar_error_code(error);
-  error.message.insert(code.empty() ? 0 : code.size() + 2, fmt::format("{}: ", path));
-  return error;
+  return refused(kInvalidGrammar, fmt::format("{}: {}", path, what));
 }
 
 /// Writes formats anew. Their depth is bounded by the JSON reader's.
@@ -226,7 +219,7 @@ class TagWriter {
     std::string written;
     append_json_value(written, value);
     Result<Schema> read = Schema::read(written, limits_.schema);
-    if (!read.ok()) return at(path, std::move(read).error());
+    if (!read.ok()) return placed(path, std::move(read).error());
     out_ += read->text();
     return {};
   }

@@ -26,10 +26,6 @@ int nesting(std::string_view text) {
 
 }  // namespace
 
-Error refused(std::string_view code, std::string_view message) {
-  return make_error(ErrorCode::invalid_argument, "{}: {}", code, message);
-}
-
 Status check_text(std::string_view name, std::string_view text, const GrammarLimits& limits) {
   if (text.empty()) return refused(kInvalidGrammar, fmt::format("{} is empty", name));
   if (text.size() > limits.schema.bytes_max)

@@ -163,15 +163,12 @@ std::vector<std::int32_t> other_controls(const Tokenizer& tokenizer, const CallT
 }
 
 Status check(const Constraint& constraint) {
-  if (constraint.tools.empty())
-    return make_error(ErrorCode::invalid_argument, "{}: tools: at least one is needed",
-                      kInvalidGrammar);
+  if (constraint.tools.empty()) return refused(kInvalidGrammar, "tools: at least one is needed");
   std::set<std::string_view> names;
   for (const ToolGrammar& tool : constraint.tools)
     if (tool.name.empty() || !names.insert(tool.name).second)
-      return make_error(ErrorCode::invalid_argument,
-                        "{}: tools: each has a name of its own, found \"{}\"", kInvalidGrammar,
-                        tool.name);
+      return refused(kInvalidGrammar,
+                     fmt::format("tools: each has a name of its own, found \"{}\"", tool.name));
   return {};
 }
 
@@ -215,13 +212,7 @@ Result<std::string> tool_call_tag(const Constraint& constraint,
       free_names.push_back(writer.name(tool));
       continue;
     }
-    if (!arguments.ok()) {
-      Error error = std::move(arguments).error();
-      const std::string_view code = grammar_error_code(error);
-      error.message.insert(code.empty() ? 0 : code.size() + 2,
-                           fmt::format("tool \"{}\": ", tool.name));
-      return error;
-    }
+    if (!arguments.ok()) return placed_at_tool(tool.name, std::move(arguments).error());
     bodies.push_back(writer.body(writer.name(tool), *arguments));
   }
   if (!free_names.empty())

@@ -56,7 +56,8 @@ Status guarded(std::int64_t time_us_max,
                std::size_t bytes_max,
                std::uint64_t fail_at,
                ErrorCode limit_code,
-               Work work) {
+               Work work,
+               bool* unexplained = nullptr) {
   guard::Scope scope(time_us_max, bytes_max, fail_at);
   try {
     KOHO_TRY(work());
@@ -70,6 +71,8 @@ Status guarded(std::int64_t time_us_max,
     return make_error(ErrorCode::resource_exhausted, "no memory for a grammar");
   } catch (const std::exception& error) {
     const std::string words = words_of(error.what());
+    if (unexplained != nullptr) *unexplained = words == kNoReason;
+    // The library throws one type for everything: its sentence alone tells the two apart.
     if (words.find("nsatisfiable") != words.npos || words.find("cannot accept") != words.npos ||
         words.find("greater than") != words.npos)
       return refused(kUnsatisfiableSchema, words);
@@ -79,13 +82,6 @@ Status guarded(std::int64_t time_us_max,
   }
   if (!scope.warning().empty()) return refused(kUnsupportedSchema, reason_of(scope.warning()));
   return {};
-}
-
-/// `error` with `place` behind its code.
-Error placed(std::string_view place, Error error) {
-  const std::string_view code = grammar_error_code(error);
-  if (!code.empty()) error.message.insert(code.size() + 2, fmt::format("{}: ", place));
-  return error;
 }
 
 Result<std::string> choice_tag(const Constraint& constraint, const GrammarLimits& limits) {
@@ -234,7 +230,7 @@ class XgrammarMatcher final : public Matcher {
     });
     // Whatever it says of a token is no fault of the grammar.
     if (!status.ok() && status.error().code == ErrorCode::invalid_argument) {
-      const bool warned = status.error().message.starts_with(kUnsupportedSchema);
+      const bool warned = status.error().reason == kUnsupportedSchema;
       if (warned) return {};
       return make_error(ErrorCode::internal, "the grammar failed: {}", status.error().message);
     }
@@ -332,8 +328,7 @@ XgrammarAdapter::XgrammarAdapter(const Tokenizer& tokenizer,
 XgrammarAdapter::~XgrammarAdapter() = default;
 
 Error XgrammarAdapter::explain(const Constraint& constraint, Error error) const {
-  const std::string_view code = grammar_error_code(error);
-  if (code.empty() || code == kGrammarTooComplex) return error;
+  if (!is_grammar_error(error) || error.reason == kGrammarTooComplex) return error;
   Library library(*vocabulary_, limits_);
   if (constraint.kind == Constraint::Kind::json_schema) {
     const Result<Schema> schema = Schema::read(constraint.text, limits_.schema);
@@ -346,7 +341,7 @@ Error XgrammarAdapter::explain(const Constraint& constraint, Error error) const 
     const Result<Schema> schema = Schema::read(tool.parameters, limits_.schema);
     if (!schema.ok()) continue;
     if (std::optional<Error> found = find_fault(*schema, library.compiler, limits_))
-      return placed(fmt::format("tool \"{}\"", tool.name), std::move(*found));
+      return placed_at_tool(tool.name, std::move(*found));
   }
   return error;
 }
@@ -370,11 +365,12 @@ Result<std::shared_ptr<const CompiledGrammar>> XgrammarAdapter::compile(
     Result<std::shared_ptr<const CompiledGrammar>> compiled =
         compile_with(constraint, strictness, fail_at);
     if (compiled.ok()) return compiled;
-    const std::string_view code = grammar_error_code(compiled.error());
-    if (code.empty() || !may_relax || strictness == ToolStrictness::names_only)
+    const Error& error = compiled.error();
+    if (!is_grammar_error(error) || !may_relax || strictness == ToolStrictness::names_only)
       return explain(constraint, std::move(compiled).error());
     // What takes long is not tried twice.
-    const bool again = strictness == ToolStrictness::best_effort && code != kGrammarTooComplex;
+    const bool again =
+        strictness == ToolStrictness::best_effort && error.reason != kGrammarTooComplex;
     strictness = again ? ToolStrictness::structure_only : ToolStrictness::names_only;
   }
 }
@@ -435,7 +431,9 @@ Result<std::shared_ptr<const CompiledGrammar>> XgrammarAdapter::compile_with(
   std::shared_ptr<const CompiledGrammar> compiled;
   // xgrammar's any_text and what stands between its tags take every byte, those of no text, too.
   const TextMask only = constraint.kind == Kind::structural_tag ? vocabulary_->text : nullptr;
+  bool unexplained = false;
   const auto attempt = [&](Library& library) {
+    unexplained = false;
     return guarded(
         limits_.compile_us_max, limits_.compile_bytes_max, fail_at, ErrorCode::invalid_argument,
         [&]() -> Status {
@@ -443,10 +441,11 @@ Result<std::shared_ptr<const CompiledGrammar>> XgrammarAdapter::compile_with(
               compile_text(constraint.kind, text, library.compiler, limits_, constraint.compact),
               only, limits_);
           return {};
-        });
+        },
+        &unexplained);
   };
   Status status = attempt(own ? *own : *library_);
-  if (!status.ok() && status.error().message.ends_with(kNoReason)) {
+  if (!status.ok() && unexplained) {
     // The hash by which xgrammar finds parts again cannot be made of every grammar.
     Library without_parts(*vocabulary_, limits_, /*keeps_parts=*/false);
     status = attempt(without_parts);

@@ -95,13 +95,12 @@ void GenerationJob::prepare(const std::string& body) {
       if (status.ok()) continue;
       ApiError error = api::to_api_error(status.error());
       const bool of_union = job.request_.constraint->kind == Constraint::Kind::union_of;
-      error.param =
-          of_union && names_tool(status.error()) ? "tools" : job.request_.constraint_field;
+      error.param = of_union && !status.error().field.empty() ? status.error().field
+                                                              : job.request_.constraint_field;
       // Anthropic's form has no place for the field but the message.
       if (api::error_style(job.setup_.endpoint->path) == api::ErrorStyle::anthropic)
         error.message = fmt::format("{}: {}", error.param, error.message);
-      if (const std::string_view code = grammar_error_code(status.error()); !code.empty())
-        error.code = code;
+      if (is_grammar_error(status.error())) error.code = error_reason_name(status.error().reason);
       job.refused_ = std::move(error);
       break;
     }

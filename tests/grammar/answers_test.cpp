@@ -161,7 +161,7 @@ TEST_F(ConstrainedAnswers, AreValidWheneverTheyEndByThemselves) {
     ++stopped;
     const Result<json::Value> value = json::parse(answer.text);
     // JSON, but beyond the reader: integers have no end.
-    if (!value.ok() && value.error().message.find("64 bits") != std::string::npos) continue;
+    if (!value.ok() && value.error().reason == ErrorReason::beyond_64_bits) continue;
     ASSERT_TRUE(value.ok()) << i << ": " << value.error().message << "\n" << answer.text;
     EXPECT_EQ(testing::validate_json((*schemas->array())[i], *value), "")
         << i << ": " << lines[i] << "\n"

@@ -91,7 +91,7 @@ TEST(GrammarWalk, WhateverEndsIsValid) {
       if (!found.ended) continue;
       const Result<json::Value> value = json::parse(found.text);
       // JSON, but beyond the reader: integers have no end.
-      if (!value.ok() && value.error().message.find("64 bits") != std::string::npos) continue;
+      if (!value.ok() && value.error().reason == ErrorReason::beyond_64_bits) continue;
       ASSERT_TRUE(value.ok()) << i << ": " << value.error().message << "\n" << found.text;
       ++ended;
       EXPECT_EQ(testing::validate_json((*schemas->array())[i], *value), "")
@@ -245,7 +245,7 @@ TEST(GrammarWalk, ExactlyOneOptionOfOneOfIsValid) {
       const Walk found = walk(**grammar, seed, 250);
       if (!found.ended) continue;
       const Result<json::Value> value = json::parse(found.text);
-      if (!value.ok() && value.error().message.find("64 bits") != std::string::npos) continue;
+      if (!value.ok() && value.error().reason == ErrorReason::beyond_64_bits) continue;
       ASSERT_TRUE(value.ok()) << value.error().message << "\n" << found.text;
       texts.insert(found.text);
       EXPECT_EQ(testing::validate_json(*root, *value), "") << schema << "\n" << found.text;

@@ -111,8 +111,8 @@ MUTATIONS = [
       "ceil_div(std::max(prefill_budget(batch), 0), @ ? 1 : limits_.partitions);")),
     ("a resumed sequence's token counts are not sent again",
      (WRITER, "++counts.histories;", "counts.histories += @ && sequence.admissions > 1 ? 0 : 1;"),
-     (WRITER, "plan.histories[history++] =",
-      "if (@ && sequence.admissions > 1) { history_token += sequence.tokens.size(); } else plan.histories[history++] =")),
+     (WRITER, "plan_.histories[history_++] =",
+      "if (@ && sequence.admissions > 1) { history_token_ += sequence.tokens.size(); } else plan_.histories[history_++] =")),
     ("the position given to the sampler is one too high under lookahead",
      (WRITER, "return row.start + row.count - sequence.prompt_length;",
       "return row.start + row.count - sequence.prompt_length + (@ && row.takes_last ? 1 : 0);")),
@@ -184,9 +184,9 @@ MUTATIONS = [
      (WRITER, "recent_count(sequence) + static_cast<std::int32_t>(draw_of(sequence).stops.size());",
       "recent_count(sequence) + (@ && draw_of(sequence).stops.empty() ? 2 : "
       "static_cast<std::int32_t>(draw_of(sequence).stops.size()));"),
-     (WRITER, "stop_word = std::ranges::copy(draw.stops, stop_word).out;",
-      "if (@ && draw.stops.empty()) { *stop_word++ = 1; *stop_word++ = 0; } else "
-      "stop_word = std::ranges::copy(draw.stops, stop_word).out;")),
+     (WRITER, "stop_word_ = std::ranges::copy(draw.stops, stop_word_).out;",
+      "if (@ && draw.stops.empty()) { *stop_word_++ = 1; *stop_word_++ = 0; } else "
+      "stop_word_ = std::ranges::copy(draw.stops, stop_word_).out;")),
     ("stop sequences do not wait for min_tokens",
      (WRITER, ".output_min = draw.min_tokens,", ".output_min = @ ? 0 : draw.min_tokens,")),
     ("an output that the ranks ended goes on",
