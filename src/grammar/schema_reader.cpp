@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+// From JSON to nodes: which keywords a schema has, what they are about, and the first fault of each.
+#include <algorithm>
+#include <array>
+
+#include "grammar/schema_tree.h"
+
+namespace koho {
+namespace {
+
+unsigned type_named(std::string_view name) {
+  for (const auto& [known, type] : kTypeNames)
+    if (known == name) return type;
+  return 0;
+}
+
+constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kBounds{{
+    {"minLength", "maxLength"},
+    {"minimum", "maximum"},
+    {"minItems", "maxItems"},
+    {"minProperties", "maxProperties"},
+}};
+
+constexpr std::string_view kPatternTrouble =
+    "a pattern that asks for quotation marks or backslashes, or mixes characters beyond ASCII with "
+    "\".\" or \"[^\", is not supported";
+
+/// Whether xgrammar keeps a pattern's strings within what JSON writes without escapes. It does for
+/// patterns in ASCII that do not ask for a quotation mark or a backslash, and beyond ASCII if no
+/// part stands for "any character but".
+bool stays_unescaped(std::string_view pattern) {
+  bool in_class = false;
+  bool negated = false;
+  bool ascii = true;
+  bool wide = false;
+  for (std::size_t i = 0; i < pattern.size(); ++i) {
+    const char c = pattern[i];
+    ascii = ascii && static_cast<unsigned char>(c) < 0x80;
+    if (c == '"' && !(in_class && negated)) return false;
+    if (c == '\\') {
+      const char escaped = ++i < pattern.size() ? pattern[i] : '\\';
+      if (escaped == '\\' && !(in_class && negated)) return false;
+      wide = wide || escaped == 'S' || escaped == 'W' || escaped == 'D';
+    } else if (c == '[' && !in_class) {
+      in_class = true;
+      negated = pattern.substr(i).starts_with("[^");
+      wide = wide || negated;
+    } else if (c == ']') {
+      in_class = false;
+    } else if (c == '.' && !in_class) {
+      wide = true;
+    }
+  }
+  return ascii || !wide;
+}
+
+}  // namespace
+
+int Schema::Tree::add(const Value& value, std::string path, std::string pointer, unsigned types) {
+  const int index = static_cast<int>(nodes_.size());
+  nodes_.emplace_back();
+  at(index).value = &value;
+  at(index).types = types;
+  at(index).path = std::move(path);
+  at(index).pointer = pointer;
+  if (!pointer.empty()) by_pointer_.emplace(std::move(pointer), index);
+  if (value.kind() == Kind::boolean) {
+    at(index).impossible = !*value.boolean();
+  } else if (value.object() == nullptr) {
+    at(index).error = fault(kInvalidGrammar, at(index).path, "a schema is an object or a boolean");
+  } else if (Status status = read_members(index); !status.ok()) {
+    at(index).error = std::move(status).error();
+  }
+  return index;
+}
+
+std::string Schema::Tree::pointer_below(const Node& node,
+                                        std::string_view keyword,
+                                        std::string_view name) {
+  if (node.pointer.empty() || name.empty() || name.find_first_of("/~%") != name.npos) return {};
+  return fmt::format("{}/{}/{}", node.pointer, keyword, name);
+}
+
+int Schema::Tree::add_below(int index,
+                            const Value& value,
+                            std::string_view keyword,
+                            std::string_view name) {
+  return add(value, fmt::format("{}.{}.{}", at(index).path, keyword, name),
+             pointer_below(at(index), keyword, name));
+}
+
+Status Schema::Tree::read_members(int index) {
+  const Value& value = *at(index).value;
+  // Children first: they are found by their pointers whatever is wrong with this one.
+  for (const std::string_view keyword : {"$defs", "definitions"}) {
+    const Value* list = value.find(keyword);
+    if (list == nullptr || list->object() == nullptr) continue;
+    for (const json::Member& member : *list->object()) {
+      const int child = add_below(index, member.value, keyword, member.name);
+      at(index).definitions.emplace_back(std::string(keyword), child);
+      definition_names_.emplace(child, member.name);
+    }
+  }
+  KOHO_TRY(read_types(index));
+  KOHO_TRY(read_primary(index));
+  if ((at(index).types & object_type) != 0) KOHO_TRY(read_object(index));
+  if ((at(index).types & array_type) != 0) KOHO_TRY(read_array(index));
+  if ((at(index).types & string_type) != 0) KOHO_TRY(read_text(index));
+  return read_bounds(index);
+}
+
+Status Schema::Tree::read_types(int index) {
+  Node& node = at(index);
+  for (const json::Member& member : *node.value->object()) {
+    if (is_one_of(kUnsupported, member.name))
+      return fault(kUnsupportedSchema, node.path, "{} is not supported", member.name);
+    if (member.name == "uniqueItems" && member.value.boolean().value_or(true))
+      return fault(kUnsupportedSchema, node.path, "uniqueItems is not supported");
+    if (member.name == "unevaluatedProperties" && member.value.boolean().value_or(true))
+      return fault(kUnsupportedSchema, node.path,
+                   "unevaluatedProperties is not supported, unless false");
+  }
+  const Value* type = node.value->find("type");
+  if (type == nullptr) {
+    const bool object = node.value->find("properties") != nullptr ||
+                        node.value->find("additionalProperties") != nullptr ||
+                        node.value->find("patternProperties") != nullptr;
+    const bool array =
+        node.value->find("items") != nullptr || node.value->find("prefixItems") != nullptr;
+    if (object && array)
+      return fault(kUnsupportedSchema, node.path, "a schema of objects and arrays needs a type");
+    if (object) node.types = object_type;
+    if (array) node.types = array_type;
+    return {};
+  }
+  unsigned types = 0;
+  if (const std::string* name = type->string()) {
+    types = type_named(*name);
+  } else if (const Value::Array* names = type->array()) {
+    for (const Value& one_name : *names) {
+      const unsigned one = one_name.string() == nullptr ? 0 : type_named(*one_name.string());
+      if (one == 0)
+        return fault(kInvalidGrammar, node.path + ".type",
+                     "a type is string, integer, number, boolean, null, array or object");
+      types |= one;
+    }
+  }
+  if (types == 0)
+    return fault(kInvalidGrammar, node.path + ".type",
+                 "a type is string, integer, number, boolean, null, array or object, or a list "
+                 "of these");
+  node.types = types;
+  return {};
+}
+
+Status Schema::Tree::read_primary(int index) {
+  const Value& value = *at(index).value;
+  for (const json::Member& member : *value.object()) {
+    if (!is_one_of(kPrimary, member.name)) continue;
+    if (!at(index).primary.empty())
+      return fault(kUnsupportedSchema, at(index).path, "{} beside {} is not supported",
+                   at(index).primary, member.name);
+    at(index).primary = member.name;
+  }
+  const std::string primary = at(index).primary;
+  const bool lists_values = primary == "const" || primary == "enum";
+  for (const json::Member& member : *value.object()) {
+    const unsigned type = limits_type(member.name);
+    if (!primary.empty() && (type != 0 || (member.name == "type" && !lists_values)))
+      return fault(kUnsupportedSchema, at(index).path, "{} beside {} is not supported", member.name,
+                   primary);
+    if (primary.empty() && type != 0 && value.find("type") == nullptr &&
+        at(index).types == kAnyType)
+      return fault(kUnsupportedSchema, at(index).path, "{} needs a type beside it", member.name);
+  }
+  if (primary.empty()) return {};
+  const Value& content = *value.find(primary);
+  if (primary == "$ref") {
+    if (content.string() == nullptr)
+      return fault(kInvalidGrammar, at(index).path + ".$ref", "a reference is a string");
+    return {};
+  }
+  if (primary == "const") {
+    at(index).impossible = !has_type(content, at(index).types);
+    return {};
+  }
+  const Value::Array* list = content.array();
+  if (list == nullptr || list->empty())
+    return fault(kInvalidGrammar, at(index).path + "." + primary, "{} is a list that is not empty",
+                 primary);
+  if (primary == "enum") {
+    at(index).impossible = std::ranges::none_of(
+        *list, [&](const Value& one) { return has_type(one, at(index).types); });
+    return {};
+  }
+  if (primary == "allOf" && list->size() != 1)
+    return fault(kUnsupportedSchema, at(index).path + ".allOf",
+                 "allOf of more than one schema is not supported");
+  for (std::size_t i = 0; i < list->size(); ++i) {
+    const int option = add((*list)[i], fmt::format("{}.{}[{}]", at(index).path, primary, i), {});
+    at(index).options.push_back(option);
+  }
+  return {};
+}
+
+Status Schema::Tree::read_object(int index) {
+  const Value& value = *at(index).value;
+  if (const Value* properties = value.find("properties")) {
+    if (properties->object() == nullptr)
+      return fault(kInvalidGrammar, at(index).path + ".properties", "properties is an object");
+    for (const json::Member& member : *properties->object()) {
+      const int child = add_below(index, member.value, "properties", member.name);
+      at(index).properties.push_back({.name = member.name, .node = child});
+    }
+  }
+  if (const Value* additional = value.find("additionalProperties");
+      additional != nullptr && additional->kind() != Kind::boolean) {
+    const int child = add(*additional, at(index).path + ".additionalProperties", {});
+    at(index).additional = child;
+  }
+  if (const Value* names = value.find("propertyNames")) {
+    if (!at(index).properties.empty())
+      return fault(kUnsupportedSchema, at(index).path,
+                   "propertyNames beside properties is not supported");
+    const int child = add(*names, at(index).path + ".propertyNames", {}, string_type);
+    at(index).names = child;
+  }
+  if (const Value* patterns = value.find("patternProperties")) {
+    if (patterns->object() == nullptr)
+      return fault(kInvalidGrammar, at(index).path + ".patternProperties",
+                   "patternProperties is an object");
+    if (patterns->object()->size() > 1 || !at(index).properties.empty() || at(index).names >= 0)
+      return fault(kUnsupportedSchema, at(index).path,
+                   "patternProperties is supported with one pattern, and alone");
+    for (const json::Member& member : *patterns->object()) {
+      if (!stays_unescaped(member.name))
+        return fault(kUnsupportedSchema, at(index).path + ".patternProperties", "{}",
+                     kPatternTrouble);
+      const int child = add_below(index, member.value, "patternProperties", member.name);
+      at(index).pattern_properties = child;
+    }
+  }
+  KOHO_TRY(read_required(index));
+  return check_names(index);
+}
+
+Status Schema::Tree::check_names(int index) {
+  const Node& node = at(index);
+  const bool free =
+      node.pattern_properties >= 0 || (node.properties.empty() && allows_others(node));
+  if (!free || number_of(node, "minProperties") < 2) return {};
+  return fault(kUnsupportedSchema, node.path,
+               "minProperties above 1 is supported beside properties only");
+}
+
+Status Schema::Tree::read_required(int index) {
+  const Value* required = at(index).value->find("required");
+  if (required == nullptr) return {};
+  if (required->array() == nullptr)
+    return fault(kInvalidGrammar, at(index).path + ".required", "required is a list of names");
+  for (const Value& name : *required->array()) {
+    if (name.string() == nullptr)
+      return fault(kInvalidGrammar, at(index).path + ".required", "required is a list of names");
+    const auto same = [&](const Property& property) { return property.name == *name.string(); };
+    auto found = std::ranges::find_if(at(index).properties, same);
+    if (found == at(index).properties.end()) {
+      if (at(index).pattern_properties >= 0 || at(index).names >= 0)
+        return fault(kUnsupportedSchema, at(index).path + ".required",
+                     "\"{}\" is not one of properties", *name.string());
+      const Value* others = at(index).value->find("additionalProperties");
+      if (others != nullptr && others->boolean() == false) {
+        at(index).impossible = true;
+        return {};
+      }
+      const int child = at(index).additional >= 0 ? at(index).additional : anything();
+      at(index).properties.push_back({.name = *name.string(), .node = child});
+      found = at(index).properties.end() - 1;
+    }
+    found->required = true;
+  }
+  return {};
+}
+
+Status Schema::Tree::read_array(int index) {
+  const Value& value = *at(index).value;
+  if (const Value* prefix = value.find("prefixItems")) {
+    if (prefix->array() == nullptr)
+      return fault(kInvalidGrammar, at(index).path + ".prefixItems", "prefixItems is a list");
+    for (std::size_t i = 0; i < prefix->array()->size(); ++i) {
+      const int child =
+          add((*prefix->array())[i], fmt::format("{}.prefixItems[{}]", at(index).path, i), {});
+      at(index).prefix.push_back(child);
+    }
+  }
+  const Value* items = value.find("items");
+  if (items == nullptr) return {};
+  if (items->kind() != Kind::boolean && items->object() == nullptr)
+    return fault(kUnsupportedSchema, at(index).path + ".items",
+                 "items is a schema (a list of schemas is prefixItems)");
+  const int child = add(*items, at(index).path + ".items",
+                        at(index).pointer.empty() ? "" : at(index).pointer + "/items");
+  at(index).items = child;
+  return {};
+}
+
+Status Schema::Tree::read_text(int index) {
+  const Value& value = *at(index).value;
+  const Value* format = value.find("format");
+  const Value* pattern = value.find("pattern");
+  if (format != nullptr && format->string() == nullptr)
+    return fault(kInvalidGrammar, at(index).path + ".format", "format is a string");
+  if (pattern != nullptr && pattern->string() == nullptr)
+    return fault(kInvalidGrammar, at(index).path + ".pattern", "pattern is a string");
+  if (pattern != nullptr && !stays_unescaped(*pattern->string()))
+    return fault(kUnsupportedSchema, at(index).path + ".pattern", "{}", kPatternTrouble);
+  const bool length = value.find("minLength") != nullptr || value.find("maxLength") != nullptr;
+  if (pattern != nullptr && length)
+    return fault(kUnsupportedSchema, at(index).path,
+                 "minLength and maxLength beside pattern are not supported");
+  return {};
+}
+
+Status Schema::Tree::read_bounds(int index) {
+  const Value& value = *at(index).value;
+  for (const json::Member& member : *value.object()) {
+    const std::string_view name = member.name;
+    const bool count = name.starts_with("min") || name.starts_with("max");
+    const bool bound = name.starts_with("exclusiveM") || name == "multipleOf" ||
+                       name == "minimum" || name == "maximum";
+    if (limits_type(name) == 0 || !(count || bound)) continue;
+    if (bound ? !member.value.number() : !member.value.integer() || *member.value.integer() < 0)
+      return fault(kInvalidGrammar, fmt::format("{}.{}", at(index).path, name), "{} is a {}", name,
+                   bound ? "number" : "whole number from 0 on");
+  }
+  for (const auto& [low, high] : kBounds) {
+    const Value* least = value.find(low);
+    const Value* most = value.find(high);
+    if (least == nullptr || most == nullptr || *least->number() <= *most->number()) continue;
+    return fault(kUnsatisfiableSchema, at(index).path, "{} is greater than {}", low, high);
+  }
+  return {};
+}
+
+int Schema::Tree::anything() {
+  if (anything_ < 0) {
+    anything_value_ = Value(true);
+    anything_ = add(anything_value_, "$", {});
+  }
+  return anything_;
+}
+
+}  // namespace koho
