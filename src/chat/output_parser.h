@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the model writes, taken apart while it is written: thoughts, answer, tool calls. One parser
-// for streams and whole answers; how its input is cut never changes the result. It knows GLM's tags
-// and the request's tools, holds no state beyond one answer, and never refuses: what makes no sense
-// as a tool call stays text.
+// What the model writes, split into reasoning, content and tool calls while it is generated. One
+// parser serves streams and whole answers: how its input is cut into pieces never changes the
+// result. It knows GLM's tags and the request's tools, holds the state of one answer, and refuses
+// nothing: text that is no valid tool call stays text.
 #pragma once
 
 #include <array>
@@ -127,6 +127,8 @@ class OutputParser {
   void tag_in_value(Tag tag, std::vector<OutputEvent>& out);
   void tag_after_value(Tag tag, std::vector<OutputEvent>& out);
 
+  /// A tool's name as written: blanks and backslash-n off both ends, up to the first newline.
+  static std::string_view trimmed_name(std::string_view text);
   void enter_prose(State state);
   void open_call();
   bool begin_call(std::string_view name, std::vector<OutputEvent>& out);

@@ -57,7 +57,7 @@ class PromptWriter {
   Prompt prompt_;
 };
 
-/// An assistant message's thoughts and its visible answer.
+/// An assistant message's reasoning and its visible answer.
 struct Answer {
   std::string reasoning;
   std::string content;
@@ -147,10 +147,10 @@ class Renderer {
 
   void assistant(const Message& message, bool after_last_user) {
     const Answer answer = split_answer(message);
-    const bool thoughts_kept =
+    const bool keeps_reasoning =
         after_last_user || (is_4_7_ && conversation_.clear_thinking == false);
     write_.literal("<|assistant|>");
-    if (thoughts_kept && !answer.reasoning.empty()) {
+    if (keeps_reasoning && !answer.reasoning.empty()) {
       write_.literal(newline_);
       write_.literal("<think>");
       write_.client(python_strip(answer.reasoning));

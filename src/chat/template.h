@@ -41,7 +41,7 @@ struct Prompt {
 
   /// The prompt text: all segments concatenated.
   std::string text() const;
-  /// Whether it ends in <think>: the answer then starts within its thoughts (OutputParserOptions).
+  /// Whether it ends in <think>: the answer then starts with reasoning (OutputParserOptions).
   bool ends_in_thinking() const;
 };
 

@@ -60,7 +60,7 @@ class GrammarCompiler {
   GrammarCompiler& operator=(const GrammarCompiler&) = delete;
 
   /// Calls `done` once: now, if the grammar is known, else from a thread of the compiler, which
-  /// `done` must not hold up. Errors: invalid_argument with one of constraint.h's codes;
+  /// `done` must not hold up. Errors: invalid_argument with one of the error reasons of constraint.h;
   /// resource_exhausted: too many wait; unavailable: shutting down.
   void compile(Constraint constraint, Done done);
   /// The same, waiting. Not for threads that serve others.

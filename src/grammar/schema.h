@@ -55,7 +55,8 @@ struct SchemaProperty {
 
 class Schema {
  public:
-  /// Errors: invalid_argument with one of constraint.h's codes and the path ("$.items.pattern").
+  /// Errors: invalid_argument with one of a grammar reason of constraint.h and the path
+  /// ("$.items.pattern").
   static Result<Schema> read(std::string_view text,
                              const SchemaLimits& limits,
                              SchemaStrictness strictness = SchemaStrictness::strict);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// oneOf is written as anyOf, which is right only if no value is valid by two options: shown here, or refused.
+// oneOf is written as anyOf, which is right only if no value is valid by two options: shown here,
+// or refused.
 #include <algorithm>
 #include <set>
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bounds of strings that a counter beside the grammar holds instead of the grammar (string_lengths.h).
+// Bounds of strings that a counter beside the grammar holds instead of the grammar
+// (string_lengths.h).
 #include <algorithm>
 #include <map>
 

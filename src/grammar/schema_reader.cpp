@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From JSON to nodes: which keywords a schema has, what they are about, and the first fault of each.
+// From JSON to nodes: which keywords a schema has, what they are about, and the first fault of
+// each.
 #include <algorithm>
 #include <array>
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The nodes of a JSON schema, one for each schema within it, and what src/grammar does with them: read
-// them (schema_reader.cpp), check what the root reaches (schema_check.cpp) and that options of oneOf
-// share no value (schema_disjoint.cpp), write the schema that xgrammar gets (schema_writer.cpp), and
-// take out the bounds of strings that are counted beside it (schema_lengths.cpp). Private to schema*.cpp.
+// The nodes of a JSON schema, one for each schema within it, and what src/grammar does with them:
+// read them (schema_reader.cpp), check what the root reaches (schema_check.cpp) and that options of
+// oneOf share no value (schema_disjoint.cpp), write the schema that xgrammar gets
+// (schema_writer.cpp), and take out the bounds of strings that are counted beside it
+// (schema_lengths.cpp). Private to schema*.cpp.
 #pragma once
 
 #include <array>

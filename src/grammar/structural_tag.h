@@ -14,8 +14,8 @@ namespace koho {
 
 /// The structural tag that xgrammar reads. Formats of text only: const_string, json_schema,
 /// grammar, regex, any_text, sequence, or, optional, plus, star, repeat, tag, triggered_tags,
-/// tags_with_separator, dispatch. Errors: invalid_argument with one of constraint.h's codes and the
-/// place ("$.format.content").
+/// tags_with_separator, dispatch. Errors: invalid_argument with one of constraint.h's reasons and
+/// the place ("$.format.content").
 Result<std::string> structural_tag_text(std::string_view text, const GrammarLimits& limits);
 
 }  // namespace koho

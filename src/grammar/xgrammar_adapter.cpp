@@ -375,36 +375,35 @@ Result<std::shared_ptr<const CompiledGrammar>> XgrammarAdapter::compile(
   }
 }
 
-Result<std::shared_ptr<const CompiledGrammar>> XgrammarAdapter::compile_with(
-    const Constraint& constraint, ToolStrictness strictness, std::uint64_t fail_at) {
+Result<XgrammarAdapter::GrammarSource> XgrammarAdapter::source_of(const Constraint& constraint,
+                                                                  ToolStrictness strictness) const {
   using Kind = Constraint::Kind;
-  std::string text;  // what xgrammar reads
-  std::optional<LengthPlan> lengths;
+  GrammarSource source;
   switch (constraint.kind) {
     case Kind::json_object:
-      text = R"({"type":"object","additionalProperties":true})";
+      source.text = R"({"type":"object","additionalProperties":true})";
       break;
     case Kind::json_schema: {
       KOHO_TRY_ASSIGN(Schema schema, Schema::read(constraint.text, limits_.schema));
-      if (limits_.count_lengths) lengths = schema.take_lengths();
-      text = schema.text();
+      if (limits_.count_lengths) source.lengths = schema.take_lengths();
+      source.text = schema.text();
       break;
     }
     case Kind::regex:
       KOHO_TRY(check_text("regex", constraint.text, limits_));
-      text = constraint.text;
-      if (std::optional<CountedPattern> counted = counted_pattern(text);
+      source.text = constraint.text;
+      if (std::optional<CountedPattern> counted = counted_pattern(source.text);
           counted && limits_.count_lengths) {
-        text = std::move(counted->unbounded);
-        lengths = LengthPlan{.places = {}, .whole = counted->bounds};
+        source.text = std::move(counted->unbounded);
+        source.lengths = LengthPlan{.places = {}, .whole = counted->bounds};
       }
       break;
     case Kind::ebnf:
       KOHO_TRY(check_text("grammar", constraint.text, limits_));
-      text = constraint.text;
+      source.text = constraint.text;
       break;
     case Kind::choice: {
-      KOHO_TRY_ASSIGN(text, choice_tag(constraint, limits_));
+      KOHO_TRY_ASSIGN(source.text, choice_tag(constraint, limits_));
       break;
     }
     case Kind::tool_calls: {
@@ -416,21 +415,29 @@ Result<std::shared_ptr<const CompiledGrammar>> XgrammarAdapter::compile_with(
                        fmt::format("tools: at most {} are taken whose calls follow their schemas, "
                                    "found {}",
                                    limits_.tools_max, schemas));
-      KOHO_TRY_ASSIGN(text, tool_call_tag(constraint, tokenizer_, limits_.schema, strictness));
+      KOHO_TRY_ASSIGN(source.text,
+                      tool_call_tag(constraint, tokenizer_, limits_.schema, strictness));
       break;
     }
     case Kind::structural_tag: {
-      KOHO_TRY_ASSIGN(text, structural_tag_text(constraint.text, limits_));
+      KOHO_TRY_ASSIGN(source.text, structural_tag_text(constraint.text, limits_));
       break;
     }
     case Kind::union_of:
       break;
   }
+  return source;
+}
+
+Result<std::shared_ptr<const CompiledGrammar>> XgrammarAdapter::compile_with(
+    const Constraint& constraint, ToolStrictness strictness, std::uint64_t fail_at) {
+  KOHO_TRY_ASSIGN(GrammarSource source, source_of(constraint, strictness));
   std::unique_ptr<Library> own;
   if (may_name_tokens(constraint.kind)) own = std::make_unique<Library>(*vocabulary_, limits_);
   std::shared_ptr<const CompiledGrammar> compiled;
   // xgrammar's any_text and what stands between its tags take every byte, those of no text, too.
-  const TextMask only = constraint.kind == Kind::structural_tag ? vocabulary_->text : nullptr;
+  const TextMask only =
+      constraint.kind == Constraint::Kind::structural_tag ? vocabulary_->text : nullptr;
   bool unexplained = false;
   const auto attempt = [&](Library& library) {
     unexplained = false;
@@ -438,7 +445,8 @@ Result<std::shared_ptr<const CompiledGrammar>> XgrammarAdapter::compile_with(
         limits_.compile_us_max, limits_.compile_bytes_max, fail_at, ErrorCode::invalid_argument,
         [&]() -> Status {
           compiled = std::make_shared<const XgrammarGrammar>(
-              compile_text(constraint.kind, text, library.compiler, limits_, constraint.compact),
+              compile_text(constraint.kind, source.text, library.compiler, limits_,
+                           constraint.compact),
               only, limits_);
           return {};
         },
@@ -459,9 +467,10 @@ Result<std::shared_ptr<const CompiledGrammar>> XgrammarAdapter::compile_with(
     return refused(kGrammarTooComplex,
                    fmt::format("it takes {} MB, at most {} are given", compiled->bytes() >> 20U,
                                limits_.grammar_bytes_max >> 20U));
-  if (lengths) {
-    const auto& tokens = lengths->whole ? vocabulary_->text_tokens : vocabulary_->string_tokens;
-    compiled = count_lengths(std::move(compiled), std::move(*lengths), tokens);
+  if (source.lengths) {
+    const auto& tokens =
+        source.lengths->whole ? vocabulary_->text_tokens : vocabulary_->string_tokens;
+    compiled = count_lengths(std::move(compiled), std::move(*source.lengths), tokens);
   }
   KOHO_TRY_ASSIGN(const std::unique_ptr<Matcher> matcher, compiled->start());
   std::vector<std::uint32_t> mask(mask_words(vocabulary_->size));

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The only way into xgrammar: its exceptions, its logging and its appetite end here.
+// The only way into xgrammar: catches its exceptions, takes its warnings as errors, and bounds the
+// time and memory of a compilation.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/error.h"
 #include "grammar/grammar_compiler.h"
+#include "grammar/string_lengths.h"
 #include "grammar/tool_grammar.h"
 
 namespace koho {
@@ -34,6 +37,12 @@ class XgrammarAdapter {
 
  private:
   class Library;
+  /// What xgrammar reads, and the bounds of strings that are counted beside its grammar.
+  struct GrammarSource {
+    std::string text;
+    std::optional<LengthPlan> lengths;
+  };
+  Result<GrammarSource> source_of(const Constraint& constraint, ToolStrictness strictness) const;
   Result<std::shared_ptr<const CompiledGrammar>> compile_with(const Constraint& constraint,
                                                               ToolStrictness strictness,
                                                               std::uint64_t fail_at);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Byte-pair encoding of one piece of text: starts from its bytes and joins, again and again, the
-// neighbours whose merge stands first in the file (the leftmost such pair first), as Hugging Face
+// Byte-pair encoding of one piece of text: starts from its bytes and repeatedly merges the adjacent
+// pair whose merge stands first in the file (the leftmost such pair first), as Hugging Face
 // tokenizers' BPE does. Time n log n in the piece's length.
 #pragma once
 

@@ -40,8 +40,8 @@ class Tokenizer {
   Result<std::vector<std::int32_t>> encode(std::string_view text) const;
   /// The same, with the added tokens in `text` recognised: for text of a template or an operator.
   Result<std::vector<std::int32_t>> encode_with_special(std::string_view text) const;
-  /// The ids of the segments' concatenation. A control token ends what stands before it, so that
-  /// no piece reaches across it; plain text is encoded as one text across the borders of segments.
+  /// The ids of the segments' concatenation. A control token ends what stands before it, so that no
+  /// piece reaches across it; plain text is encoded as one text across the boundaries of segments.
   Result<std::vector<std::int32_t>> encode(std::span<const TextSegment> segments) const;
 
   /// The text of `ids`: bytes that are not UTF-8 become U+FFFD, ids that are no token nothing.

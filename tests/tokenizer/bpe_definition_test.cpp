@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Byte-pair encoding against its definition, written out: of all neighbours that may be merged,
+// Byte-pair encoding against its definition, written out: of all adjacent pairs that may be merged,
 // those of the lowest rank, the leftmost of them, until none is left.
 #include <algorithm>
 #include <map>
@@ -55,7 +55,7 @@ class Definition {
 };
 
 /// A recipe over few letters, so that pairs meet often; every text is one piece.
-TokenizerRecipe crowded_recipe(std::mt19937& random) {
+TokenizerRecipe dense_recipe(std::mt19937& random) {
   TokenizerRecipe recipe;
   recipe.pattern = "[^\\n]+";
   std::vector<std::string> all{"a", "b", "c"};
@@ -81,12 +81,12 @@ std::string random_text(std::mt19937& random, std::size_t length) {
   return text;
 }
 
-// Lengths on both sides of the border between the two algorithms; ranks in the order of training
+// Lengths on both sides of the boundary between the two algorithms; ranks in the order of training
 // and shuffled, where a merge can make a pair of a lower rank than its own.
 TEST(BpeDefinition, HoldsForShortAndLongPiecesAndAnyOrderOfRanks) {
   std::mt19937 random(7);
   for (int round = 0; round < 40; ++round) {
-    TokenizerRecipe recipe = crowded_recipe(random);
+    TokenizerRecipe recipe = dense_recipe(random);
     if (round % 2 == 1) std::shuffle(recipe.merges.begin(), recipe.merges.end(), random);
     recipe.merges_as_pairs = round % 4 < 2;
     const Result<Tokenizer> tokenizer = Tokenizer::from_json(testing::tokenizer_json(recipe));
