@@ -40,6 +40,14 @@ class GpuCheck(unittest.TestCase):
         self.assertTrue(lines)
         self.assertTrue(all(" --layers 46 " in line for line in lines), ran.stdout)
 
+    def test_the_goals_read_what_earlier_steps_write(self):
+        out = pathlib.Path("results")
+        steps = gpu_check.steps({"memory_bytes": sys.maxsize, "commit": None}, out)
+        self.assertEqual(len({step.name for step in steps}), len(steps))
+        goals = next(index for index, step in enumerate(steps) if step.name == "goals")
+        written = {part for step in steps[:goals] for part in step.command} | {str(step.record[0]) for step in steps[:goals] if step.record}
+        self.assertLessEqual({part for part in steps[goals].command if part.endswith(".json")}, written)
+
     def test_an_end_from_outside_ends_the_running_step(self):
         def interrupt(*_):
             raise KeyboardInterrupt

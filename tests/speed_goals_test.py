@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """tools/speed_goals.py tells reached, missed and unmeasured goals apart, and takes the last file's figures."""
 
-import importlib.util
 import json
 import pathlib
 import subprocess
@@ -12,9 +11,10 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TOOL = ROOT / "tools" / "speed_goals.py"
-spec = importlib.util.spec_from_file_location("speed_goals", TOOL)
-speed_goals = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(speed_goals)
+sys.path.insert(0, str(ROOT / "tools"))
+
+import result_file  # noqa: E402
+import speed_goals  # noqa: E402
 
 
 def router(us, tokens=64):
@@ -42,7 +42,8 @@ class Goals(unittest.TestCase):
             for number, record in enumerate(records):
                 paths.append(pathlib.Path(name) / f"{number}.json")
                 paths[-1].write_text(json.dumps(record))
-            return {goal: (text, reached) for goal, text, reached in speed_goals.judge(*speed_goals.rows_of(paths))}
+            read = [result_file.read(path) for path in paths]
+            return {verdict.name: (verdict.text, verdict.reached) for verdict in speed_goals.judge(*speed_goals.rows_of(read))}
 
     def test_a_missed_goal_names_its_rows(self):
         text, reached = self.judged({"command": "koho bench ops", "rows": routers(t64=3.1, t32=3.05)})[ROUTE]
@@ -100,17 +101,18 @@ class Goals(unittest.TestCase):
         self.assertIs(reached, False)
         self.assertIn("linear_o_tp4, 128 tokens: 7.1 us, cuBLASLt 7", text)
 
-    def test_exit_codes_and_tables_of_kept_results(self):
-        kept = sorted((ROOT / "bench" / "results").glob("*-h200-*.json"))
+    def test_exit_codes(self):
         run = lambda *arguments: subprocess.run([sys.executable, TOOL, *arguments], capture_output=True, text=True, check=False)
         self.assertEqual(run(ROOT / "no_such.json").returncode, 2)
         with tempfile.TemporaryDirectory() as name:
             path = pathlib.Path(name) / "slow.json"
             path.write_text(json.dumps({"command": "koho bench ops", "rows": [router(9.0)]}))
             self.assertEqual(run(path).returncode, 1)
-        printed = run("--table", *kept)
-        self.assertEqual(printed.returncode, 0, printed.stderr)
-        self.assertIn("| route |", printed.stdout)
+
+    def test_kept_results_reach_every_goal(self):
+        kept = sorted((ROOT / "bench" / "results").glob("*-h200-*.json"))
+        ran = subprocess.run([sys.executable, TOOL, *kept], capture_output=True, text=True, check=False)
+        self.assertEqual(ran.returncode, 0, ran.stdout)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ without a tokenizer, or without trained weights, can be checked by. Standard lib
         --config tests/data/configs/glm-4.5-air.json --weights synthetic --device cuda
     tools/batch_check.py --koho build/release/src/app/koho --vocabulary 4096 -- --model models/tiny --device cpu
 
-Requests are drawn from --seed: prompts of token ids of 16 to 512, in groups that begin alike, so that the prefix cache
-has hits once more requests wait than are computed at once; greedy and drawn, some with penalties, log-probabilities or two answers. Exit code 1 if
+--seed decides the requests: prompts of 16 to 512 token ids, in groups that begin alike, so that the prefix cache has hits
+once more requests wait than are computed at once; greedy and sampled, some with penalties, log-probabilities or two answers. Exit code 1 if
 an answer is missing, is an error, has another number of tokens than asked for, an id outside the vocabulary or a
 log-probability above 0.
 """

@@ -7,7 +7,7 @@
 Rules: no unfinished words in src/; an SPDX line first; none of the calls that docs and style forbid in src/; the field's
 words (vocabulary.py); files and functions no longer than code_lengths.py allows; comments within the column limit; no
 mention of a file that is not in the tree; formatted as .clang-format says (when clang-format 14 is there); nothing that
-names a machine's path; files of bench/results as check_result says.
+names a machine's path; files of bench/results as check_result says, those of bench/peers as check_peer does.
 """
 
 import datetime
@@ -19,6 +19,7 @@ import subprocess
 import sys
 
 import code_lengths
+import result_file
 import vocabulary
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -39,8 +40,6 @@ FORBIDDEN = {
 }
 RESULT_NAME = re.compile(r"(\d{4}-\d{2}-\d{2})-[a-z0-9]+-[A-Za-z0-9-]+\.json")
 RESULTS_WHOLE_SINCE = "2026-11-24"  # earlier files of bench/results have what their programs wrote then
-# Operators that earlier results name otherwise: a recorded file is not edited.
-RENAMED_OPERATORS = {"take_from_seats": "gather_input_ids", "keep_sampled": "commit_sampled"}
 ATTENTION_CASES = {"attention_decode", "attention_prefill"}
 # What batch_check.py, gpu_check.py, true_widths.py and long_context.py in tools record.
 OTHER_ROWS = {"batch": ("requests", "answers", "faults", "seconds"), "load": ("bytes", "us", "gb_per_s"),
@@ -129,7 +128,7 @@ def check_row(row, ops):
     Every row: op, one of src/ops (attention as attention_decode or attention_prefill) or step_… of `koho bench latency`;
     shape, an object of integers, among them tokens >= 1, and context for attention; us > 0. A row of an operator also:
     bytes, flops >= 0; pct_of_bandwidth, pct_of_floor >= 0, or null where no ceiling of the machine is known. A row with
-    `form`, one of several kernels of an operator beside each other (matmul_forms), need not have these four. A row of
+    `form`, one of several kernels of an operator beside each other (gemm_bench), need not have these four. A row of
     something else entirely has the numbers of OTHER_ROWS instead.
     """
     if not isinstance(row, dict):
@@ -137,7 +136,7 @@ def check_row(row, ops):
     faults = []
     op = row.get("op")
     if isinstance(op, str):
-        op = RENAMED_OPERATORS.get(op, op)
+        op = result_file.RENAMED["operators"].get(op, op)
     if isinstance(op, str) and op in OTHER_ROWS:
         return [f"{name} must be a number" for name in OTHER_ROWS[op] if not is_number(row.get(name))]
     step = isinstance(op, str) and op.startswith("step_")
@@ -202,6 +201,23 @@ def check_result(name, text, ops):
     return faults + [f"row {index}: {fault}" for index, row in enumerate(rows) for fault in check_row(row, ops)]
 
 
+def check_peer(name, text):
+    """What is missing or wrong in a file of bench/peers, in words: another engine's figures beside koho's of the same conditions."""
+    if RESULT_NAME.fullmatch(name) is None:
+        return ["the name must be <date>-<machine>-<name>.json"]
+    try:
+        record = json.loads(text)
+    except ValueError as error:
+        return [str(error)]
+    faults = [f"{member} must be a string" for member in ("peer", "machine", "date", "commit", "source", "conditions", "command")
+              if not isinstance(record.get(member), str) or not record[member]]
+    for index, row in enumerate(record.get("rows") or [{}]):
+        if not all(isinstance(row.get(member), str) for member in ("what", "unit")) or not is_number(row.get("peer")) or \
+                not row.get("koho") or not all(is_number(value) for value in row["koho"]):
+            faults.append(f"row {index}: must have what, unit, the peer's number and koho's")
+    return faults
+
+
 def is_text(name):
     """Whether the rules for texts hold for a file: not the embedded model's data, recorded results and other people's texts."""
     return (name.parts[0] != "models" or name.suffix == ".py") and name.name != "LICENSE" and name.parts[:2] != ("fuzz", "corpus") and \
@@ -241,6 +257,8 @@ def main():
     ops = operators()
     for path in results:
         breaches += [f"{path.relative_to(ROOT)}: {fault}" for fault in check_result(path.name, path.read_text(), ops)]
+    for path in sorted((ROOT / "bench/peers").iterdir()):
+        breaches += [f"{path.relative_to(ROOT)}: {fault}" for fault in check_peer(path.name, path.read_text())]
     below = tuple(sys.argv[1:])
     breaches = [breach for breach in breaches if not below or breach.startswith(below)]
     for breach in breaches[:400 if not below else None]:

@@ -84,94 +84,112 @@ def loading_rows(lines):
              "gb_per_s": float(match[3])} for match in found if match]
 
 
-def steps(found, out):
-    """All steps, in the order in which they run."""
-    program = BUILD / "src" / "app" / "koho"
-    tests = BUILD / "tests"
-    seed = str(int(time.time()))  # printed with every failure
-    failures = (r"\[  FAILED  \]", r"\[  PASSED  \]", r"\[  SKIPPED \]", r"KOHO_OP_SEED=", r"Failure")
-    layers = str(layers_that_fit(found["memory_bytes"]))
-    commit = found["commit"] or "unknown"
-    air = ["--config", AIR, "--weights", "synthetic", "--device", "cuda", "--layers", layers]
-    latency = [program, "bench", "latency", *air, "--commit", commit]
-    timing = (r"^(decode|prefill) ", r"^  \S.* ms ", r"^NVIDIA")
-    list_ = []
+FAILURES = (r"\[  FAILED  \]", r"\[  PASSED  \]", r"\[  SKIPPED \]", r"KOHO_OP_SEED=", r"Failure")
+TIMING = (r"^(decode|prefill) ", r"^  \S.* ms ", r"^NVIDIA")
+PROGRAM = BUILD / "src" / "app" / "koho"
+TESTS = BUILD / "tests"
+OP_TEST = TESTS / "ops" / "cuda_op_test"
 
-    # The operators against float64 references: each mode a process of its own, because a fault leaves a GPU context dead. A round
-    # of one took 10 to 20 s with all four side by side on 16 cores.
+
+class Run:
+    """What the steps of one call share: the machine, the folder of results, the seed, GLM-4.5-Air's flags."""
+
+    def __init__(self, found, out):
+        self.gpu, self.out, self.commit = found.get("gpu", "unknown"), out, found["commit"] or "unknown"
+        self.seed = str(int(time.time()))  # printed with every failure
+        self.air = ["--config", AIR, "--weights", "synthetic", "--device", "cuda", "--layers", str(layers_that_fit(found["memory_bytes"]))]
+
+    def recorded_by(self, tool, *arguments, name):
+        """A tool in Python that writes a file of bench/results."""
+        return [sys.executable, f"tools/{tool}", "--koho", PROGRAM, *arguments, "--commit", self.commit, "--machine", self.gpu, "--json",
+                self.out / f"{name}.json"]
+
+    def latency(self, *arguments, name):
+        return [PROGRAM, "bench", "latency", *self.air, "--commit", self.commit, *arguments, "--out", self.out / f"{name}.json"]
+
+    def ops(self, *arguments, name):
+        return [PROGRAM, "bench", "ops", "--device", "cuda", *arguments, "--out", self.out / f"{name}.json", "--commit", self.commit]
+
+
+def operator_steps(run):
+    """The operators against float64 references: each mode a process of its own, because a fault leaves a GPU context dead. A round
+    of one took 10 to 20 s with all four side by side on 16 cores."""
     others = ("portable", "deterministic", "captured")
     for mode in (*others, "fast"):
         chosen = f"*/{mode}_*" if mode in others else "-" + ":".join(f"*/{other}_*" for other in others)
-        list_.append(Step(f"ops {mode}", [tests / "ops" / "cuda_op_test", f"--gtest_filter={chosen}"], 420, failures,
-                          {"KOHO_OP_SEED": seed, "KOHO_OP_ROUNDS": "12"}, needs_all=False))
-    list_.append(Step("golden", [tests / "golden" / "cuda_golden_test"], 180, (*failures, r"noise .* koho", r"^prompt ")))
-    list_.append(Step("worker", [tests / "cuda" / "cuda_worker_test"], 240, (*failures, r"prompts end")))
-    list_.append(Step("engine batch invariance", [tests / "batch_invariance" / "cuda_engine_test", "--gtest_filter=*BatchInvariance*"], 300,
-                      (*failures, r"differ")))
-    list_.append(Step("engine batch invariance, all", [tests / "batch_invariance" / "cuda_engine_test", "--gtest_filter=*BatchInvariance*"], 600,
-                      (*failures, r"differ"), {"KOHO_BATCH_INVARIANCE": "all"}))
-    list_.append(Step("engine leak", [tests / "batch_invariance" / "cuda_engine_test", "--gtest_filter=*Leak*"], 300,
-                      (*failures, r"resident")))
-    list_.append(Step("c interface", [tests / "capi" / "capi_engine_test", "models/tiny", "1"], 120, (r".*",)))
-    list_.append(Step("python interface", [sys.executable, "tests/capi/test_koho.py", "-v"], 180, (r"\.\.\. ", r"^(OK|FAILED)"),
-                      {"KOHO_ENGINE": str(BUILD / "src" / "capi" / "engine.so"), "PYTHONPATH": str(ROOT / "python"),
-                       "KOHO_BINARY": str(program), "KOHO_TEST_GPUS": "1", "PYTHONDONTWRITEBYTECODE": "1"}))
-    list_.append(Step("embedded model", [program, "run", "--model", "models/tiny", "--device", "cuda", "--json",
-                                         "Once upon a time"], 60, (r".*",)))
-    list_.append(Step("true widths", [sys.executable, "tools/true_widths.py", "--koho", program, "--device", "cuda", "--commit", commit,
-                                      "--machine", found.get("gpu", "unknown"), "--json", out / "true-widths.json"], 600,
-                      (r"^layers|^noise|^koho|^greedy|^FAILED|^passed|Error",), memory=70e9, modules=("torch", "transformers", "numpy")))
-    list_.append(Step("long context", [sys.executable, "tools/long_context.py", "--koho", program, "--vocabulary", "151552", "--context",
-                                       "131072", "--commit", commit, "--machine", found.get("gpu", "unknown"), "--json",
-                                       out / "long-context.json", "--", *air], 420, (r"once|default|FAILED|passed",)))
+        yield Step(f"ops {mode}", [OP_TEST, f"--gtest_filter={chosen}"], 420, FAILURES,
+                   {"KOHO_OP_SEED": run.seed, "KOHO_OP_ROUNDS": "12"}, needs_all=False)
 
-    # Speed.
-    list_.append(Step("op timings", [program, "bench", "ops", "--out", out / "operators.json", "--commit", commit], 300,
-                      (r" us ", r"WRONG|failed|cannot be built", r"^-- .* cases")))
-    list_.append(Step("op timings, sustained", [program, "bench", "ops", "--sustained", "--no-check", "--only", "linear_", "--tokens",
-                                                "4096,8192", "--out", out / "prompts-sustained.json", "--commit", commit], 120,
-                      (r" us ", r"failed")))
-    list_.append(Step("op timings, portable", [program, "bench", "ops", "--portable", "--only", "experts_", "--tokens",
-                                               "16,64,256", "--out", out / "experts-portable.json", "--commit", commit], 60,
-                      (r" us ", r"WRONG|failed")))
+
+def engine_steps(run):
+    """Whole models: the golden outputs, the worker, the engine and both interfaces."""
+    engine_test = TESTS / "batch_invariance" / "cuda_engine_test"
+    yield Step("golden", [TESTS / "golden" / "cuda_golden_test"], 180, (*FAILURES, r"noise .* koho", r"^prompt "))
+    yield Step("worker", [TESTS / "cuda" / "cuda_worker_test"], 240, (*FAILURES, r"prompts end"))
+    yield Step("engine batch invariance", [engine_test, "--gtest_filter=*BatchInvariance*"], 300, (*FAILURES, r"differ"))
+    yield Step("engine batch invariance, all", [engine_test, "--gtest_filter=*BatchInvariance*"], 600, (*FAILURES, r"differ"),
+               {"KOHO_BATCH_INVARIANCE": "all"})
+    yield Step("engine leak", [engine_test, "--gtest_filter=*Leak*"], 300, (*FAILURES, r"resident"))
+    yield Step("c interface", [TESTS / "capi" / "capi_engine_test", "models/tiny", "1"], 120, (r".*",))
+    yield Step("python interface", [sys.executable, "tests/capi/test_koho.py", "-v"], 180, (r"\.\.\. ", r"^(OK|FAILED)"),
+               {"KOHO_ENGINE": str(BUILD / "src" / "capi" / "engine.so"), "PYTHONPATH": str(ROOT / "python"),
+                "KOHO_BINARY": str(PROGRAM), "KOHO_TEST_GPUS": "1", "PYTHONDONTWRITEBYTECODE": "1"})
+    yield Step("embedded model", [PROGRAM, "run", "--model", "models/tiny", "--device", "cuda", "--json", "Once upon a time"], 60, (r".*",))
+    yield Step("true widths", run.recorded_by("true_widths.py", "--device", "cuda", name="true-widths"), 600,
+               (r"^layers|^noise|^koho|^greedy|^FAILED|^passed|Error",), memory=70e9, modules=("torch", "transformers", "numpy"))
+    long_context = run.recorded_by("long_context.py", "--vocabulary", "151552", "--context", "131072", name="long-context")
+    yield Step("long context", [*long_context, "--", *run.air], 420, (r"once|default|FAILED|passed",))
+
+
+def operator_timing_steps(run):
+    yield Step("op timings", run.ops(name="operators"), 300, (r" us ", r"WRONG|failed|cannot be built", r"^-- .* cases"))
+    yield Step("op timings, sustained", run.ops("--sustained", "--no-check", "--only", "linear_", "--tokens", "4096,8192",
+                                                name="prompts-sustained"), 120, (r" us ", r"failed"))
+    yield Step("op timings, portable", run.ops("--portable", "--only", "experts_", "--tokens", "16,64,256", name="experts-portable"), 60,
+               (r" us ", r"WRONG|failed"))
     for name, only in (("linear", "_tp"), ("linear-head", "head_whole")):
-        list_.append(Step(f"{name} beside cuBLASLt", [BUILD / "bench" / "gemm_bench", "--only", only, "--chosen", "--top", "0", "--tokens",
-                                                      "1,8,16,32,48,64,65,80,96,112,128", "--commit", commit, "--out",
-                                                      out / f"{name}.json"], 120, (r"chosen",)))
-    list_.append(Step("latency", [*latency, "--batch", "1,16,64", "--context", "1024", "--prefill", "8192", "--out",
-                                  out / "air-latency.json"], 150, timing))
+        yield Step(f"{name} beside cuBLASLt", [BUILD / "bench" / "gemm_bench", "--only", only, "--chosen", "--top", "0", "--tokens",
+                                               "1,8,16,32,48,64,65,80,96,112,128", "--commit", run.commit, "--out", run.out / f"{name}.json"],
+                   120, (r"chosen",))
+
+
+def model_timing_steps(run):
+    """GLM-4.5-Air's steps, prompts and offline throughput."""
+    usual = ("--batch", "1,16,64", "--context", "1024", "--prefill", "8192")
+    yield Step("latency", run.latency(*usual, name="air-latency"), 150, TIMING)
     # A process of its own: whatever records kernels stays in it.
-    list_.append(Step("latency kernels", [*latency, "--batch", "1,16,64", "--context", "1024", "--prefill", "8192", "--kernels",
-                                          "--out", out / "air-kernels.json"], 180,
-                      (*timing, r"the step less", r"not recorded")))
-    list_.append(Step("latency fp8 cache", [*latency, "--batch", "1,64", "--context", "1024", "--prefill", "8192", "--kv-dtype",
-                                            "fp8", "--no-classes", "--out", out / "air-latency-e4m3.json"], 120, timing))
-    list_.append(Step("latency deterministic", [*latency, "--batch", "1,16,64", "--context", "1024", "--prefill", "8192",
-                                                "--deterministic", "--no-classes", "--out", out / "air-deterministic.json"], 120, timing))
+    yield Step("latency kernels", run.latency(*usual, "--kernels", name="air-kernels"), 180, (*TIMING, r"the step less", r"not recorded"))
+    yield Step("latency fp8 cache", run.latency("--batch", "1,64", *usual[2:], "--kv-dtype", "fp8", "--no-classes", name="air-latency-e4m3"),
+               120, TIMING)
+    yield Step("latency deterministic", run.latency(*usual, "--deterministic", "--no-classes", name="air-deterministic"), 120, TIMING)
     for cache in ("bf16", "fp8"):
-        list_.append(Step(f"latency of 131k, {cache}", [*latency, "--batch", "1", "--context", "131000", "--prefill", "8192",
-                                                    "--kv-dtype", cache, "--no-classes", "--out", out / f"air-long-{cache}.json"],
-                          150, timing, memory=148e9))
-    list_.append(Step("throughput", [program, "bench", *air, "--requests", "128", "--concurrency", "64", "--prompt-len", "256",
-                                     "--gen-len", "256", "--temperature", "1", "--no-prefix-cache", "--commit",
-                                     commit, "--json", out / "air-throughput.json"], 180, (r".*",)))
-    list_.append(Step("batch", [sys.executable, "tools/batch_check.py", "--koho", program, "--vocabulary", "151552", "--commit",
-                                commit, "--machine", found.get("gpu", "unknown"), "--json", out / "air-batch.json", "--", *air], 180,
-                      (r"^batch:|^FAILED",)))
+        yield Step(f"latency of 131k, {cache}", run.latency("--batch", "1", "--context", "131000", "--prefill", "8192", "--kv-dtype", cache,
+                                                            "--no-classes", name=f"air-long-{cache}"), 150, TIMING, memory=148e9)
+    yield Step("throughput", [PROGRAM, "bench", *run.air, "--requests", "128", "--concurrency", "64", "--prompt-len", "256", "--gen-len", "256",
+                              "--temperature", "1", "--no-prefix-cache", "--commit", run.commit, "--json", run.out / "air-throughput.json"],
+               180, (r".*",))
+    yield Step("batch", [*run.recorded_by("batch_check.py", "--vocabulary", "151552", name="air-batch"), "--", *run.air], 180,
+               (r"^batch:|^FAILED",))
+
+
+def loading_steps(run):
     shaped = pathlib.Path("/dev/shm/koho_shaped_checkpoint")  # 21.5 GB of memory
-    load = (f"test -x {program} && {shlex.quote(sys.executable)} tools/make_shaped_checkpoint.py --config {AIR} --layers 9 "
-            f"--out {shaped}; code=$?; for i in 1 2; do test $code = 0 && {{ {program} bench latency --model {shaped} "
+    load = (f"test -x {PROGRAM} && {shlex.quote(sys.executable)} tools/make_shaped_checkpoint.py --config {AIR} --layers 9 "
+            f"--out {shaped}; code=$?; for i in 1 2; do test $code = 0 && {{ {PROGRAM} bench latency --model {shaped} "
             f"--device cuda --batch 1 --prefill 0 --no-classes; code=$?; }}; done; rm -rf {shaped}; exit $code")
-    list_.append(Step("loading", ["bash", "-c", load], 150, (r"weights:", r"GB/s"), memory=40e9,
-                      record=(out / "loading.json", loading_rows)))
+    yield Step("loading", ["bash", "-c", load], 150, (r"weights:", r"GB/s"), memory=40e9, record=(run.out / "loading.json", loading_rows))
 
-    # Last, of all these files: which goals are reached.
-    list_.append(Step("goals", [sys.executable, "tools/speed_goals.py", *(out / f"{name}.json" for name in (
-        "operators", "prompts-sustained", "experts-portable", "linear", "linear-head", "air-kernels", "air-latency", "air-throughput",
-        "loading"))], 20, (r".*",)))
 
-    # compute-sanitizer: one round a case: the small ones, those of the portable mode that other kernels run there, and the ones of
-    # many rows that reach kernels of their own (`route_many`, `sample_many`: gemm_prefill_sm90.cu is reached by a small one too).
+def goal_steps(run):
+    """Last, of all these files: which goals are reached."""
+    names = ("operators", "prompts-sustained", "experts-portable", "linear", "linear-head", "air-kernels", "air-latency", "air-throughput",
+             "loading")
+    yield Step("goals", [sys.executable, "tools/speed_goals.py", *(run.out / f"{name}.json" for name in names)], 20, (r".*",))
+
+
+def sanitizer_steps(run):
+    """compute-sanitizer, one round a case: the small cases, those of the portable mode that other kernels run there, and the ones
+    of many rows that reach kernels of their own (`route_many`, `sample_many`; a small case reaches gemm_prefill_sm90.cu)."""
     small = "-*long*:*many*:*large*:*131072*:*captured_*"
     reference = "*MatchesItsFloat64Reference/"
     many = ("route_many", "sample_many", "rms_norm_many", "add_rms_norm_many", "silu_mul_many", "embed_many", "gather_rows_many",
@@ -187,11 +205,17 @@ def steps(found, out):
         # TMA, and reports the kernel that reads it.
         without = {"racecheck": "nvjet", "initcheck": "gemm_scale_epilogue_kernel"}.get(tool)
         ours = ["--kernel-name-exclude", f"kernel_substring={without}"] if without else []
-        list_.append(Step(f"sanitize {tool}{mode}", ["compute-sanitizer", "--tool", tool, *ours, "--error-exitcode", "9",
-                                                     tests / "ops" / "cuda_op_test", f"--gtest_filter={cases}"],
-                          500, (*failures, r"(ERROR|RACECHECK) SUMMARY"), {"KOHO_OP_SEED": seed, "KOHO_OP_ROUNDS": "1"},
-                          group="sanitize", needs_all=False))
-    return list_
+        yield Step(f"sanitize {tool}{mode}", ["compute-sanitizer", "--tool", tool, *ours, "--error-exitcode", "9", OP_TEST,
+                                              f"--gtest_filter={cases}"],
+                   500, (*FAILURES, r"(ERROR|RACECHECK) SUMMARY"), {"KOHO_OP_SEED": run.seed, "KOHO_OP_ROUNDS": "1"},
+                   group="sanitize", needs_all=False)
+
+
+def steps(found, out):
+    """All steps, in the order in which they run: correctness before speed."""
+    run = Run(found, out)
+    return [step for group in (operator_steps, engine_steps, operator_timing_steps, model_timing_steps, loading_steps, goal_steps,
+                               sanitizer_steps) for step in group(run)]
 
 
 class Checks:
@@ -268,7 +292,7 @@ class Checks:
                         kept=(r"error|warning|FAILED",), log=log)
 
 
-def main():
+def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("gpu_check"), help="folder of the results")
     parser.add_argument("--only", action="append", default=[], metavar="TEXT", help="steps whose name contains it")
@@ -279,7 +303,50 @@ def main():
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--commit", help="what is measured, where it is not what git says")
     parser.add_argument("--cmake", action="append", default=[], metavar="ARG", help="for the configuration: --cmake=-DNAME=VALUE")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def print_list(chosen):
+    for step in chosen:
+        env = "".join(f"{key}={value} " for key, value in step.env.items())
+        print(f"{step.name:22} {step.limit:4} s  {env}{shlex.join(step.command)}")
+
+
+def build_first(checks, options):
+    """Configures, and builds what the first steps need; False if that failed."""
+    checks.note(checks.configure(options.cmake))
+    if checks.rows[-1]["state"] == "ok":
+        checks.note(checks.build("build the operators' test", KERNEL_TARGETS, 600))
+    if checks.rows[-1]["state"] == "ok":
+        return True
+    print((checks.out / "report.txt").read_text())
+    print(f"nothing is built, so nothing ran: {checks.out}/log.txt has why. What a build needs: packages.txt, CUDA 13; "
+          "./run.py --build installs the packages", file=sys.stderr)
+    return False
+
+
+def run_step(checks, step):
+    """Runs a step, or says why it cannot run; returns its row."""
+    row = {"step": step.name, "state": "", "seconds": 0.0, "limit": step.limit, "command": shlex.join(step.command), "env": step.env,
+           "lines": []}
+    left = checks.deadline - time.monotonic()
+    if left < 15:
+        row["state"] = "no time left"
+    elif step.memory > checks.found["memory_bytes"]:
+        row["state"] = "needs more memory"
+    elif not shutil.which(step.command[0]):
+        row["state"] = "not there"
+    elif not all(importlib.util.find_spec(name) for name in step.modules):
+        row["state"] = "needs " + ", ".join(step.modules)
+    else:
+        row = checks.run(step.name, step.command, min(step.limit, left), step.env, step.kept)
+        if step.record and row["state"] == "ok":
+            checks.record(row, *step.record)
+    return row
+
+
+def main():
+    options = arguments()
     found = machine()
     if found is None and not options.list:
         print("tools/gpu_check.py: nvidia-smi finds no GPU on this machine", file=sys.stderr)
@@ -290,9 +357,7 @@ def main():
               if options.steps in (step.group, "all") and not any(text in step.name for text in options.skip)
               and (not options.only or any(text in step.name for text in options.only))]
     if options.list:
-        for step in chosen:
-            env = "".join(f"{key}={value} " for key, value in step.env.items())
-            print(f"{step.name:22} {step.limit:4} s  {env}{shlex.join(step.command)}")
+        print_list(chosen)
         return 0
     if found["nvcc"] is None and not options.no_build:
         print("tools/gpu_check.py: no nvcc on PATH nor in /usr/local/cuda/bin", file=sys.stderr)
@@ -302,13 +367,7 @@ def main():
 
     rest, rest_rows = None, []
     if not options.no_build:
-        checks.note(checks.configure(options.cmake))
-        if checks.rows[-1]["state"] == "ok":
-            checks.note(checks.build("build the operators' test", KERNEL_TARGETS, 600))
-        if checks.rows[-1]["state"] != "ok":
-            print((checks.out / "report.txt").read_text())
-            print(f"nothing is built, so nothing ran: {checks.out}/log.txt has why. What a build needs: packages.txt, CUDA 13; "
-                  "./run.py --build installs the packages", file=sys.stderr)
+        if not build_first(checks, options):
             return 1
         if any(step.needs_all for step in chosen):
             rest_log = open(checks.out / "build_log.txt", "w", encoding="utf-8")
@@ -321,22 +380,7 @@ def main():
             rest.join()
             rest = None
             checks.note(rest_rows[0])
-        row = {"step": step.name, "state": "", "seconds": 0.0, "limit": step.limit, "command": shlex.join(step.command),
-               "env": step.env, "lines": []}
-        left = checks.deadline - time.monotonic()
-        if left < 15:
-            row["state"] = "no time left"
-        elif step.memory > found["memory_bytes"]:
-            row["state"] = "needs more memory"
-        elif not shutil.which(step.command[0]):
-            row["state"] = "not there"
-        elif not all(importlib.util.find_spec(name) for name in step.modules):
-            row["state"] = "needs " + ", ".join(step.modules)
-        else:
-            row = checks.run(step.name, step.command, min(step.limit, left), step.env, step.kept)
-            if step.record and row["state"] == "ok":
-                checks.record(row, *step.record)
-        checks.note(row)
+        checks.note(run_step(checks, step))
     if rest is not None:
         rest.join()
     print((checks.out / "report.txt").read_text())

@@ -7,6 +7,7 @@ The first line holds the tools, each further line one case.
 
   tools/make_parser_cases.py > tests/chat/data/parser_cases.jsonl
 """
+import itertools
 import json
 import random
 
@@ -115,8 +116,7 @@ NOW = "<tool_call>now</tool_call>"
 NOW_CALL = ("now", "{}")
 
 
-def odd_cases():
-    # reasoning
+def reasoning_cases():
     yield case("reasoning, then an answer", "I think.</think>Paris.", "I think.", "Paris.")
     yield case("thinking off", "Paris.", "", "Paris.", thinking=False)
     yield case("blanks stay in the answer", " a </think>\n\n b \n", " a ", "\n\n b \n")
@@ -138,7 +138,9 @@ def odd_cases():
     yield case("other tags in an answer are text", "a<arg_key>b</arg_value>", "", "a<arg_key>b</arg_value>", thinking=False)
     yield case("a stray </tool_call> is swallowed", "a</tool_call>b", "", "ab", thinking=False)
     yield case("cut reasoning after an answer", "a</think>b<think>c", "ac", "b")
-    # 4.6
+
+
+def glm_4_6_cases():
     yield case("4.6: reasoning and answer", "\n<think>I think.</think>\nParis.", "I think.", "Paris.", style="glm-4.6", thinking=False)
     yield case("4.6: empty reasoning", "\n<think></think>\nParis.", "", "Paris.", style="glm-4.6", thinking=False)
     yield case("4.6: no reasoning", "\nParis.\n", "", "Paris.\n", style="glm-4.6", thinking=False)
@@ -149,7 +151,9 @@ def odd_cases():
                "r", "Let me look.\n", [NOW_CALL, NOW_CALL], style="glm-4.6", thinking=False)
     yield case("4.6: value keeps its newlines", "\n<tool_call>get\n<arg_key>path</arg_key>\n<arg_value>\n a\n</arg_value>\n</tool_call>", "", "",
                [("get", '{"path": "\\n a\\n"}')], style="glm-4.6", thinking=False)
-    # calls
+
+
+def call_cases():
     yield case("one call", "r</think>" + WEATHER, "r", "", [WEATHER_CALL])
     yield case("zero arguments", "r</think>" + NOW, "r", "", [NOW_CALL])
     yield case("zero arguments, newline after the name", "r</think><tool_call>now\n</tool_call>", "r", "", [NOW_CALL])
@@ -181,7 +185,9 @@ def odd_cases():
     yield case("key with quotes", "</think><tool_call>now<arg_key>a\"b\\</arg_key><arg_value>x</arg_value></tool_call>", "", "", [("now", '{"a\\"b\\\\": "x"}')])
     yield case("a repeated key: the first counts", "</think><tool_call>get<arg_key>path</arg_key><arg_value>a</arg_value><arg_key>path</arg_key><arg_value>b</arg_value></tool_call>",
                "", "", [("get", '{"path": "a"}')])
-    # what is no call
+
+
+def no_call_cases():
     yield case("no tools: tags are text", "r</think>a" + WEATHER, "r", "a" + WEATHER, tools=False)
     yield case("no tools: in reasoning too", "r" + NOW + "s</think>b", "r" + NOW + "s", "b", tools=False)
     yield case("unknown tool stays text", "</think>a<tool_call>nope<arg_key>k</arg_key><arg_value>v</arg_value></tool_call>b", "",
@@ -193,7 +199,9 @@ def odd_cases():
                "<tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call>")
     yield case("nameless call is dropped", "</think>a<tool_call></tool_call>b", "", "ab")
     yield case("nameless call with arguments is dropped", "</think>a<tool_call>\n<arg_key>k</arg_key><arg_value>v</arg_value></tool_call>b", "", "ab")
-    # what the model forgets or doubles
+
+
+def damaged_call_cases():
     yield case("missing </arg_value>", "</think><tool_call>get<arg_key>path</arg_key><arg_value>/tmp</tool_call>x", "", "x", [("get", '{"path": "/tmp"}')])
     yield case("missing <arg_value>", "</think><tool_call>get<arg_key>path</arg_key>/tmp/x y</arg_value></tool_call>", "", "", [("get", '{"path": "/tmp/x y"}')])
     yield case("missing <arg_value> and value", "</think><tool_call>get<arg_key>path</arg_key></arg_value></tool_call>", "", "", [("get", '{"path": ""}')])
@@ -213,7 +221,9 @@ def odd_cases():
     yield case("key not ended", "</think><tool_call>get<arg_key>path</tool_call>x", "", "x", [("get", "{}")])
     yield case("missing </tool_call>, another call", "</think><tool_call>get<arg_key>path</arg_key><arg_value>x</arg_value><tool_call>now</tool_call>", "", "", [("get", '{"path": "x"}'), NOW_CALL])
     yield case("a name cut by another call stays text", "</think><tool_call>get<tool_call>now</tool_call>", "", "<tool_call>get", [NOW_CALL])
-    # tags within values
+
+
+def tags_in_values_cases():
     yield case("</arg_value> within a value", "</think><tool_call>get<arg_key>path</arg_key><arg_value>use </arg_value> in docs</arg_value></tool_call>", "", "",
                [("get", '{"path": "use </arg_value> in docs"}')])
     yield case("</arg_value> twice", "</think><tool_call>get<arg_key>path</arg_key><arg_value>a</arg_value></arg_value></tool_call>", "", "", [("get", '{"path": "a</arg_value>"}')])
@@ -224,7 +234,9 @@ def odd_cases():
                [("get", '{"path": "a</arg_value>\\n\\\\ b"}')])
     yield case("a think tag after a value's end tag", "</think><tool_call>get<arg_key>path</arg_key><arg_value>a</arg_value> </think>b</arg_value></tool_call>", "", "",
                [("get", '{"path": "a</arg_value> </think>b"}')])
-    # ends
+
+
+def end_cases():
     yield case("cut in a string value", "</think><tool_call>get<arg_key>path</arg_key><arg_value>/tm", "", "", [("get", '{"path": "/tm', False)], end="cut_off")
     yield case("cut in an integer value", "</think><tool_call>get_weather<arg_key>days</arg_key><arg_value>1", "", "", [("get_weather", '{"days": ', False)], end="cut_off")
     yield case("cut in a name", "</think>a<tool_call>get_wea", "", "a", end="cut_off")
@@ -237,6 +249,10 @@ def odd_cases():
     yield case("finished within a number", "</think><tool_call>get_weather<arg_key>days</arg_key><arg_value>1", "", "", [("get_weather", '{"days": 1}')])
     yield case("finished after <tool_call>", "</think>a<tool_call>", "", "a")
     yield case("finished within reasoning after a call", NOW + "<think>r", "r", "", [NOW_CALL])
+
+
+def odd_cases():
+    return itertools.chain(reasoning_cases(), glm_4_6_cases(), call_cases(), no_call_cases(), damaged_call_cases(), tags_in_values_cases(), end_cases())
 
 
 def random_cases(count):

@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Holds results of the benches on one H200 to the goals that koho has there, and prints their tables. Standard library only.
+"""Holds results of the benches on one H200 to the goals that koho has there. Standard library only.
 
     tools/speed_goals.py bench/results/*-h200-*-4afd30f.json     every goal: measured, reached or by how much not
-    tools/speed_goals.py --table FILE...                          the tables of docs/kernels/README.md
 
 Reads what `koho bench ops`, `gemm_bench`, `koho bench latency`, `koho bench` and the step "loading" of tools/gpu_check.py
-record. Of rows that several files have, the last file's count. Exit code 1 if a goal is missed, else 2 if one has no measurement.
+record. Of rows that several files have, the last file's count. Exit code 1 if a goal is missed, else 2 if one has no
+measurement. docs/kernels/README.md has the newest verdicts as a table (result_tables.py).
 """
 import argparse
 import collections
-import json
+import dataclasses
 import pathlib
 import sys
+
+import result_file
 
 # What a row of `sample` asks for: `kind` in its shape. The first ones have goals.
 SAMPLE_KINDS = ["greedy", "temperature", "top-k", "top-p", "penalties", "raising penalties", "min-p", "all of these",
@@ -83,58 +85,44 @@ def beside_library():
     return every + [(case, tokens) for case in cases if case != "linear_head_whole" for tokens in (48, 65, 80, 96, 112)]
 
 
-def rows_of(paths):
-    """All files' rows, once each, with `portable`; and figures that are no rows: tok/s of the offline bench, GB/s of loading, a step's
-    kernels, prompts' linear layers once the power limit has lowered the clock."""
+def rows_of(records):
+    """All records' rows, once each, with `portable`; and figures that are no rows: tok/s of the offline bench, GB/s of loading, a
+    step's kernels, prompts' linear layers once the power limit has lowered the clock."""
     rows = {}
     figures = {}
-    for path in paths:
-        if not path.exists():
-            print(f"no such file: {path}")
-            continue
-        record = json.loads(path.read_text())
-        command = record.get("command", "")
-        if "output_throughput" in record:
-            figures["throughput"] = record["output_throughput"]
-        for row in record.get("rows", []):
+    for record in records:
+        if "output_throughput" in record.data:
+            figures["throughput"] = record.data["output_throughput"]
+        for row in record.rows:
             if "gb_per_s" in row:
                 figures["load"] = min(figures.get("load", row["gb_per_s"]), row["gb_per_s"])
             if not {"op", "shape", "us"} <= row.keys():  # of other benches
                 continue
-            if "--sustained" in command:
+            if record.has("--sustained"):
                 if row["op"] == "linear":
                     figures.setdefault("sustained", []).append(row[FLOOR])
                 continue
-            if "--deterministic" in command or row["op"].startswith("step") and (
-                    "--kv-dtype fp8" in command or "--context 1024" not in command or record.get("layers") != AIR_LAYERS):
+            if record.has("--deterministic") or row["op"].startswith("step") and not is_product_step(record):
                 continue
             if row["op"] == "step_decode" and row["shape"]["batch"] == 1 and row.get("kernels"):
                 figures["kernels"] = {**row["kernels"], US: row[US]}
-            key = (row["op"], row.get("case"), tuple(sorted(row["shape"].items())), "--portable" in command, row.get("form"))
-            rows[key] = {**row, "portable": "--portable" in command}
+            key = (row["op"], row.get("case"), tuple(sorted(row["shape"].items())), record.has("--portable"), row.get("form"))
+            rows[key] = {**row, "portable": record.has("--portable")}
     return list(rows.values()), figures
 
 
-def name_of(row):
-    shape = dict(row["shape"])
-    kind = f" {SAMPLE_KINDS[shape.pop('kind')]}" if "kind" in shape else ""
-    own = row.get("case") or " ".join(f"{key} {value}" for key, value in shape.items() if key != "tokens")
-    return own + (f" {row['op']}" if row["op"] in ("rms_norm", "add_rms_norm") else "") + kind
+def is_product_step(record):
+    """Whether a record's steps are those that have goals: all layers, contexts of 1,024, the default cache."""
+    return "--kv-dtype fp8" not in record.command and "--context 1024" in record.command and record.data.get("layers") == AIR_LAYERS
 
 
 def library_rows(rows):
-    """Of each linear shape and number of tokens: koho's time and cuBLASLt's in its scalar mode and with fast sums."""
+    """{(case, rows, columns, tokens): {"koho": µs, "library": µs, "library fast": µs}} of what gemm_bench timed side by side."""
     found = collections.defaultdict(dict)
     for row in rows:
-        if "form" not in row or "chosen" not in row or row["op"] != "linear":
-            continue
-        key = (row["case"], row["shape"]["rows"], row["shape"]["columns"], row["shape"]["tokens"])
-        if row.get("chosen"):
-            found[key]["koho"] = row["us"]
-        elif row["form"] == "cuBLASLt, one scale":
-            found[key]["library"] = row["us"]
-        elif row["form"] == "cuBLASLt, one scale, fast accumulation":
-            found[key]["fast"] = row["us"]
+        form = result_file.library_form(row)
+        if form is not None and row["op"] == "linear":
+            found[row["case"], row["shape"]["rows"], row["shape"]["columns"], row["shape"]["tokens"]][form] = row["us"]
     return {key: times for key, times in found.items() if "koho" in times and "library" in times}
 
 
@@ -144,110 +132,88 @@ def without(missing):
                    for case in dict.fromkeys(case for case, _ in missing))
 
 
-def judge(rows, figures):
-    """(name, what was measured, True, False or None for no measurement) of each goal."""
-    out = []
-    for goal in goals():
-        found = goal.rows(rows)
-        unit = " us" if goal.member == US else " %"
-        name = f"{goal.name}: {'at most' if goal.most else 'at least'} {goal.bound:g}{unit}"
-        missing = [key for key in goal.wanted() if key not in found]
-        worst = (max if goal.most else min)(found.values(), key=lambda row: row[goal.member], default=None)
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """`worst` says the figure that decides, `details` lists every row that misses. `reached` is None without a measurement."""
+    name: str
+    worst: str
+    details: str
+    reached: bool | None
 
-        def said(row):
-            case = f"{row['case']}, " if row.get("case") else ""
-            return f"{row[goal.member]:g}{unit} ({case}{row['shape'].get('tokens')} tokens)"
-        missed = [row for row in found.values() if (row[goal.member] > goal.bound if goal.most else row[goal.member] < goal.bound)]
-        text = "not measured"
-        if found:
-            text = f"{said(worst)}, of {len(found)} rows" if len(found) > 1 else said(worst)
-            text += "".join(f"\n    {said(row)}" for row in missed if row is not worst)
-            text += without(missing)
-        if goal.name == PROMPTS and "sustained" in figures:
-            text += "; at the power limit {:.1f} to {:.1f} %, no goal".format(min(figures["sustained"]), max(figures["sustained"]))
-        out.append((name, text, False if missed else None if missing else True))
+    @property
+    def text(self):
+        return self.worst + self.details
+
+
+def judge_rows(goal, rows, figures):
+    found = goal.rows(rows)
+    unit = " us" if goal.member == US else " %"
+    missing = [key for key in goal.wanted() if key not in found]
+    worst = (max if goal.most else min)(found.values(), key=lambda row: row[goal.member], default=None)
+    missed = [row for row in found.values() if (row[goal.member] > goal.bound if goal.most else row[goal.member] < goal.bound)]
+
+    def said(row):
+        case = f"{row['case']}, " if row.get("case") else ""
+        return f"{row[goal.member]:g}{unit} ({case}{row['shape'].get('tokens')} tokens)"
+    text, details = "not measured", ""
+    if found:
+        text = f"{said(worst)}, of {len(found)} rows" if len(found) > 1 else said(worst)
+        details = "".join(f"\n    {said(row)}" for row in missed if row is not worst) + without(missing)
+    if goal.name == PROMPTS and "sustained" in figures:
+        details += "\n    at the power limit {:.1f} to {:.1f} %, no goal".format(min(figures["sustained"]), max(figures["sustained"]))
+    return Verdict(f"{goal.name}: {'at most' if goal.most else 'at least'} {goal.bound:g}{unit}", text, details,
+                   False if missed else None if missing else True)
+
+
+def judge_library(rows):
     library = {key: times for key, times in library_rows(rows).items() if key[3] <= 128}
     there = {(key[0], key[3]) for key in library}
     missing = [key for key in beside_library() if key not in there]
     slower = [(key, times) for key, times in sorted(library.items()) if times["koho"] > times["library"]]
-    text = f"{len(library) - len(slower)} of {len(library)} rows"
-    text += "".join(f"\n    {key[0]}, {key[3]} tokens: {times['koho']:g} us, cuBLASLt {times['library']:g}" for key, times in slower)
-    text += without(missing)
-    out.append(("linear, 1 to 128 tokens: no slower than cuBLASLt's scalar mode without fast accumulation", text if library else "not measured",
-                False if slower else None if missing else True))
+    details = "".join(f"\n    {key[0]}, {key[3]} tokens: {times['koho']:g} us, cuBLASLt {times['library']:g}" for key, times in slower)
+    return Verdict("linear, 1 to 128 tokens: no slower than cuBLASLt's scalar mode without fast accumulation",
+                   f"{len(library) - len(slower)} of {len(library)} rows" if library else "not measured",
+                   details + without(missing) if library else "", False if slower else None if missing else True)
+
+
+def judge_figures(figures):
     name = "a step less its kernels' times, batch 1: at most 8 %"
     if "kernels" in figures:
         kernels = figures["kernels"]
         step = kernels[US]
         beside = 100 * max(kernels["idle_us"], step - kernels["busy_us"], step - kernels["classes_us"]) / step
-        out.append((name, f"{beside:.1f} % (the largest of its three readings)", beside <= 8))
+        yield Verdict(name, f"{beside:.1f} % (the largest of its three readings)", "", beside <= 8)
     else:
-        out.append((name, "not measured", None))
+        yield Verdict(name, "not measured", "", None)
     for key, name, bound, unit in (("throughput", "256 + 256 tokens, 64 at once", 1800, "tok/s"),
                                    ("load", "loading from the page cache", 15, "GB/s")):
         value = figures.get(key)
-        out.append((f"{name}: at least {bound} {unit}", "not measured" if value is None else f"{value:.4g} {unit}",
-                    None if value is None else value >= bound))
-    return out
+        yield Verdict(f"{name}: at least {bound} {unit}", "not measured" if value is None else f"{value:.4g} {unit}", "",
+                      None if value is None else value >= bound)
 
 
-def number(value):
-    return f"{value:,.0f}" if value >= 99.5 else f"{value:.1f}"
-
-
-def print_tables(rows, judged):
-    print("| goal | measured | |\n|---|---|---|")
-    for name, text, reached in judged:
-        print(f"| {name} | {text.replace(chr(10) + '    ', '; ')} | {'' if reached is None else 'reached' if reached else '**missed**'} |")
-    print()
-    groups = collections.defaultdict(list)
-    for row in rows:
-        if "form" not in row and "class" not in row and not row["op"].startswith("step"):
-            groups[(row["op"], name_of(row), row["portable"])].append(row)
-    print("| operator | case | tokens | µs | % of bandwidth | % of the floor |\n|---|---|---|---|---|---|")
-    for (op, name, portable), group in groups.items():
-        group.sort(key=lambda row: row["shape"].get("tokens", 0))
-
-        def column(text):
-            return " / ".join(text(row) for row in group)
-        counts = column(lambda row: format(row["shape"].get("tokens", 0), ","))
-        percent = {member: column(lambda row: "–" if row[member] is None else f"{row[member]:.0f}") for member in (BANDWIDTH, FLOOR)}
-        print(f"| {op} | {name}{' (portable form)' if portable else ''} | {counts} "
-              f"| {column(lambda row: number(row[US]))} | {percent[BANDWIDTH]} "
-              f"| {'the same' if percent[FLOOR] == percent[BANDWIDTH] else percent[FLOOR]} |")
-    library = library_rows(rows)
-    counts = sorted({key[3] for key in library})
-    if not library:
-        return
-    print("\n| rows x columns | " + " | ".join(str(count) for count in counts) + " |\n" + "|---" * (len(counts) + 1) + "|")
-    for case, height, width in dict.fromkeys(key[:3] for key in library):
-        cells = []
-        for count in counts:
-            times = library.get((case, height, width, count))
-            if times is None:
-                cells.append("")
-                continue
-            own = f"{times['koho']:.1f}"
-            cells.append(" · ".join([f"**{own}**" if times["koho"] > times["library"] else own, f"{times['library']:.1f}"]
-                                    + ([f"{times['fast']:.1f}"] if times.get("fast") else [])))
-        print(f"| {height}x{width}{' bf16' if 'head' in case else ''} | " + " | ".join(cells) + " |")
+def judge(rows, figures):
+    """A Verdict of each goal."""
+    return [*(judge_rows(goal, rows, figures) for goal in goals()), judge_library(rows), *judge_figures(figures)]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--table", action="store_true", help="print the results as Markdown instead")
     parser.add_argument("files", nargs="+", type=pathlib.Path)
     arguments = parser.parse_args()
-    rows, figures = rows_of(arguments.files)
-    judged = judge(rows, figures)
-    if arguments.table:
-        print_tables(rows, judged)
-        return 0
-    for name, text, reached in judged:
-        print(f"{'no figure' if reached is None else 'reached  ' if reached else 'MISSED   '} {name}: {text}")
-    if any(reached is False for _, _, reached in judged):
+    records = []
+    for path in arguments.files:
+        if path.exists():
+            records.append(result_file.read(path))
+        else:
+            print(f"no such file: {path}")
+    judged = judge(*rows_of(records))
+    for verdict in judged:
+        reached = verdict.reached
+        print(f"{'no figure' if reached is None else 'reached  ' if reached else 'MISSED   '} {verdict.name}: {verdict.text}")
+    if any(verdict.reached is False for verdict in judged):
         return 1
-    return 2 if any(reached is None for _, _, reached in judged) else 0
+    return 2 if any(verdict.reached is None for verdict in judged) else 0
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ class Generator:
         assigned = [chr(c) for c in range(0x110000)
                     if unicodedata.category(chr(c)) not in ("Cn", "Cs")]
         self.assigned = assigned
-        # Runs of neighbours stay within a script mostly; private use is one run of its own.
+        # Runs of adjacent code points stay within a script mostly; private use is one run of its own.
         self.starts = [i for i in range(0, len(assigned) - 64, 16)]
         self.by_category = {}
         for c in assigned:

@@ -70,7 +70,7 @@ def from_bf16(bits: np.ndarray) -> np.ndarray:
 
 
 def to_e4m3(values: np.ndarray) -> np.ndarray:
-    """f32 to the codes of E4M3, to nearest even, saturating; finite values only."""
+    """f32 to bytes of E4M3, to nearest even, saturating; finite values only."""
     bits = values.astype(np.float32).view(np.uint32)
     sign = ((bits >> np.uint32(24)) & np.uint32(0x80)).astype(np.uint8)
     absolute = bits & np.uint32(0x7FFFFFFF)
@@ -85,10 +85,10 @@ def to_e4m3(values: np.ndarray) -> np.ndarray:
 
 # ---------------------------------------------------------------------------------------------------- tensors
 
-# Gains of the weights, in eighths of 1/sqrt(fan-in), by the last part of the module's name: every branch moves the
+# Gains of the weights, in eighths of 1/sqrt(fan-in), by the last part of the module's name: every block moves the
 # residual stream, attention prefers some tokens, router scores spread over (0, 1).
 GAINS = {"lm_head": 16, "gate": 12, "q_proj": 5, "k_proj": 5, "o_proj": 8, "down_proj": 8}
-SCALE_EXPONENTS = (1, 1, 0, 2)  # powers of two by which the scales of channels differ, drawn
+SCALE_EXPONENTS = (1, 1, 0, 2)  # powers of two by which the scales of channels differ, at random
 
 
 def gain_of(spec: dict, module: str) -> int:
@@ -152,10 +152,10 @@ class Tensors:
         if scheme == "bf16":
             self.plain(module, rows, columns)
             return
-        # Codes have standard deviation 129 and reach ±448; scales bring the matrix to that of `plain`.
+        # FP8 values have standard deviation 129 and reach ±448; scales bring the matrix to that of `plain`.
         name = module + ".weight"
-        codes = to_e4m3(scaled(bell(self.bits(name, [rows, columns])) * 7, -11))
-        self.list.append((name, "F8_E4M3", [rows, columns], codes.tobytes()))
+        quantized = to_e4m3(scaled(bell(self.bits(name, [rows, columns])) * 7, -11))
+        self.list.append((name, "F8_E4M3", [rows, columns], quantized.tobytes()))
         kind, dtype, form = scheme.split("_")
         blocks = [(rows + BLOCK - 1) // BLOCK, (columns + BLOCK - 1) // BLOCK]
         shape = {"n1": [rows, 1], "n": [rows], "scalar": [], "one": [1], "block": blocks, "inv": blocks}[form]

@@ -15,10 +15,10 @@ ONE_LAYER_FACTOR, FORGOTTEN_FACTOR = 0.9, 1.05  # the rule for FP8 checkpoints o
 
 
 def make_codec(directory: pathlib.Path) -> int:
-    """E4M3 codes to f32, and every bf16 and f16 to E4M3 (clamped to ±448 first), as torch casts them."""
+    """All bytes of E4M3 to f32, and every bf16 and f16 to E4M3 (clamped to ±448 first), as torch casts them."""
     words = torch.arange(65536, dtype=torch.int32).to(torch.uint16)
 
-    def codes(values: torch.Tensor) -> torch.Tensor:
+    def e4m3_bytes(values: torch.Tensor) -> torch.Tensor:
         return values.to(torch.float32).clamp(-448.0, 448.0).to(torch.float8_e4m3fn).view(torch.uint8)
 
     e4m3 = torch.arange(256, dtype=torch.int32).to(torch.uint8).view(torch.float8_e4m3fn)
@@ -26,8 +26,8 @@ def make_codec(directory: pathlib.Path) -> int:
         "e4m3_as_f32": e4m3.to(torch.float32),
         "e4m3_as_bf16": e4m3.to(torch.bfloat16),
         "e4m3_as_f16": e4m3.to(torch.float16),
-        "bf16_as_e4m3": codes(words.view(torch.bfloat16)),
-        "f16_as_e4m3": codes(words.view(torch.float16)),
+        "bf16_as_e4m3": e4m3_bytes(words.view(torch.bfloat16)),
+        "f16_as_e4m3": e4m3_bytes(words.view(torch.float16)),
     }, directory / "number_formats.safetensors")
     return 0
 

@@ -5,7 +5,7 @@ What the reference is, point by point (docs/goldens.md has the reasons):
 - Everything but linears and experts is transformers' own code: norms, RoPE, attention (sdpa), router, residuals.
 - A BF16 linear is torch's F.linear (f32 accumulation, one rounding).
 - An FP8 linear quantises its input per token (per token and 128 columns for block weights): scale = max(amax / 448,
-  1 / (448 * 512)), codes = e4m3(input / scale), then (codes_x . codes_w, in f32) * weight scale * input scale + bias,
+  1 / (448 * 512)), quantized = e4m3(input / scale), then (quantized_x . quantized_w, in f32) * weight scale * input scale + bias,
   rounded once to the run's dtype. The bfloat16 run quantises bf16 inputs, the float32 run f32 inputs.
 - Experts: as transformers' default implementation, each expert a linear as above, weighted and summed in f32 over the
   chosen experts, one rounding.
@@ -32,7 +32,7 @@ def e4m3(values: torch.Tensor) -> torch.Tensor:
 
 
 def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """[T, K] f32 -> codes [T, K] f32 and scales [T, 1] f32."""
+    """[T, K] f32 -> quantized [T, K] f32 and scales [T, 1] f32."""
     scale = torch.clamp(x.abs().amax(dim=-1, keepdim=True) / FLOAT_MAX, min=SCALE_MIN)
     return e4m3(x / scale), scale
 
@@ -42,15 +42,15 @@ class Fp8Linear(nn.Module):
 
     quantize_inputs = True  # the negative control clears it
 
-    def __init__(self, codes: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None):
+    def __init__(self, quantized: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None):
         super().__init__()
-        self.register_buffer("codes", codes.to(torch.float32), persistent=False)
-        rows, columns = codes.shape
+        self.register_buffer("quantized", quantized.to(torch.float32), persistent=False)
+        rows, columns = quantized.shape
         scale = scale.to(torch.float32)
         blocks = (-(-rows // BLOCK), -(-columns // BLOCK))
         self.block = scale.dim() == 2 and tuple(scale.shape) == blocks and scale.shape[1] > 1
         if not self.block:
-            assert scale.numel() in (1, rows), (tuple(codes.shape), tuple(scale.shape))
+            assert scale.numel() in (1, rows), (tuple(quantized.shape), tuple(scale.shape))
             scale = scale.reshape(-1)
         else:
             scale = scale.repeat_interleave(BLOCK, dim=0)[:rows]  # [N, K/128]
@@ -64,9 +64,9 @@ class Fp8Linear(nn.Module):
         out = 0.0
         for block, begin in enumerate(range(0, shape[-1], step)):
             part = rows[:, begin:begin + step]
-            codes, scale = quantize_rows(part) if self.quantize_inputs else (part, torch.ones(1))
+            quantized, scale = quantize_rows(part) if self.quantize_inputs else (part, torch.ones(1))
             weight_scale = self.scale[:, block] if self.block else self.scale
-            out = out + (codes @ self.codes[:, begin:begin + step].T) * weight_scale * scale
+            out = out + (quantized @ self.quantized[:, begin:begin + step].T) * weight_scale * scale
         if self.bias is not None:
             out = out + self.bias.to(torch.float32)
         return out.to(dtype).reshape(*shape[:-1], -1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""koho's synthetic weights (`--weights synthetic`, src/model/synthetic.cpp) drawn by torch, element by element the same,
+"""koho's synthetic weights (`--weights synthetic`, src/model/synthetic.cpp) made by torch, element by element the same,
 and transformers' model over them on any torch device: a reference at true widths without a checkpoint on disk. FP8
 matrices stay in FP8 and are widened as they multiply. Knows FP8 per channel only."""
 import math
@@ -14,7 +14,7 @@ from .generator import fnv1a
 
 BELL_MAX, BELL_DEVIATION = 131070, np.float32(37837.0)
 CODE_FACTOR = np.float32(7.0) / np.float32(2048.0)
-PIECE = 1 << 24  # elements drawn at a time
+PIECE = 1 << 24  # elements made at a time
 
 
 def signed(value: int) -> int:
@@ -35,12 +35,12 @@ def mix(z: torch.Tensor) -> torch.Tensor:
 
 
 class SyntheticCheckpoint:
-    """Stands in for reference.Checkpoint: tensors by name, drawn when asked for. Codes are kept for the next run."""
+    """Stands in for reference.Checkpoint: tensors by name, made when asked for. FP8 weights are kept for the next run."""
 
     def __init__(self, config: dict, layers: int, seed: int, device: str):
         self.config = dict(config, num_hidden_layers=layers,
                            first_k_dense_replace=min(config["first_k_dense_replace"], layers))
-        self.seed, self.device, self.codes = seed, device, {}
+        self.seed, self.device, self.quantized = seed, device, {}
         self.branch = np.float32(1.0) / np.sqrt(np.float32(2.0) * np.float32(layers))
 
     def values(self, name: str, shape, factor, offset, dtype: torch.dtype) -> torch.Tensor:
@@ -51,8 +51,8 @@ class SyntheticCheckpoint:
             index = torch.arange(first + 1, first + count + 1, dtype=torch.int64, device=self.device)
             bits = mix(key + index * signed(0x9E3779B97F4A7C15))
             bell = sum(shifted(bits, by) & 0xFFFF if by else bits & 0xFFFF for by in (0, 16, 32, 48)) - BELL_MAX
-            drawn = bell.to(torch.float32) * float(factor) + float(offset)
-            out[first:first + count] = drawn.to(dtype)
+            made = bell.to(torch.float32) * float(factor) + float(offset)
+            out[first:first + count] = made.to(dtype)
         return out.reshape(shape)
 
     def place(self, name: str, shape, spread, offset, dtype=torch.bfloat16) -> torch.Tensor:
@@ -78,33 +78,33 @@ class SyntheticCheckpoint:
             head = nn.Linear(columns, rows, bias=False, dtype=dtype, device="meta")
             head.weight = nn.Parameter(self.tensor(name, (rows, columns)).to(dtype), requires_grad=False)
             return head
-        if module not in self.codes:
+        if module not in self.quantized:
             scale = self.deviation(name, columns) / (CODE_FACTOR * BELL_DEVIATION)
-            self.codes[module] = (
+            self.quantized[module] = (
                 self.values(name, (rows, columns), CODE_FACTOR, 0.0, torch.float8_e4m3fn),
                 self.place(module + ".weight_scale", (rows,), np.float32(0.1) * scale, scale, torch.float32),
                 self.place(module + ".bias", (rows,), 0.1, 0.0) if bias else None)
-        return ChannelLinear(*self.codes[module], dtype)
+        return ChannelLinear(*self.quantized[module], dtype)
 
 
 class ChannelLinear(nn.Module):
-    """reference.Fp8Linear with a scale a row, its codes kept in FP8."""
+    """reference.Fp8Linear with a scale a row, its weight kept in FP8."""
 
-    def __init__(self, codes, scale, bias, dtype):
+    def __init__(self, quantized, scale, bias, dtype):
         super().__init__()
-        self.codes, self.scale, self.bias = codes, scale, None if bias is None else bias.to(dtype)
+        self.quantized, self.scale, self.bias = quantized, scale, None if bias is None else bias.to(dtype)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows = x.reshape(-1, x.shape[-1]).to(torch.float32)
-        codes, scale = reference.quantize_rows(rows)
-        out = (codes @ self.codes.to(torch.float32).T) * self.scale * scale
+        quantized, scale = reference.quantize_rows(rows)
+        out = (quantized @ self.quantized.to(torch.float32).T) * self.scale * scale
         if self.bias is not None:
             out = out + self.bias.to(torch.float32)
         return out.to(x.dtype).reshape(*x.shape[:-1], -1)
 
 
 def load(checkpoint: SyntheticCheckpoint, dtype: torch.dtype) -> Glm4MoeForCausalLM:
-    """The model with nothing allocated but what is drawn."""
+    """The model with nothing allocated but what is made here."""
     ours = ("quantization_config", "torch_dtype", "dtype")
     config = Glm4MoeConfig(**{key: value for key, value in checkpoint.config.items() if key not in ours})
     config._attn_implementation = "sdpa"
@@ -125,10 +125,10 @@ def load(checkpoint: SyntheticCheckpoint, dtype: torch.dtype) -> Glm4MoeForCausa
         if value.device.type != "meta":
             continue
         owner = model.get_submodule(name.rpartition(".")[0])
-        drawn = checkpoint.tensor(name, tuple(value.shape)).to(value.dtype)
+        made = checkpoint.tensor(name, tuple(value.shape)).to(value.dtype)
         if isinstance(value, nn.Parameter):
-            owner._parameters[name.rpartition(".")[2]] = nn.Parameter(drawn, requires_grad=False)
+            owner._parameters[name.rpartition(".")[2]] = nn.Parameter(made, requires_grad=False)
         else:
-            owner._buffers[name.rpartition(".")[2]] = drawn
+            owner._buffers[name.rpartition(".")[2]] = made
     assert model.model.rotary_emb.inv_freq.dtype == torch.float32
     return model

@@ -1,0 +1,387 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every table of measured figures in docs/ and README.md: which files it reads, its columns, its rows and how it rounds.
+
+TABLES, at the end, is the list; result_tables.py writes what it says. A table reads the newest file of a machine and a name
+in bench/results: ("h200", "operators"); h200 is the card that most figures come from, h200b another one, xeon two cores of
+a shared Intel Xeon. A cell of an operator is "µs · rate · share of the floor".
+"""
+import dataclasses
+
+import speed_goals
+
+H200, SECOND_H200, XEON = "h200", "h200b", "xeon"
+FLOOR_NOTE = ("The floor is the bytes at 4.45 TB/s (a reading; long kernels reach 105 % of it) or the operations at the nominal 1,979 "
+              "(FP8), 989 (BF16) TFLOP/s")
+DECODE_TOKENS = (1, 16, 32, 64, 128)
+CUBLASLT_TOKENS = (1, 16, 32, 64, 96, 128)
+GEMM_TOKENS = (1, 16, 64, 128, 256, 512, 1024, 4096)
+EXPERT_TOKENS = (1, 16, 64, 128, 256, 8192)
+ROWS_TOKENS = (1, 16, 64, 256, 8192)
+LAYERS = {"qkv": "qkv", "o": "o", "dense": "dense gate and up", "head": "head, BF16"}
+RANKS = {"tp1": "TP1", "tp4": "TP4", "tp8": "TP8", "air": "GLM-4.5-Air, TP1"}
+SAMPLE_SHOWN = (1, 64, 256)
+CLASSES = {"o (and dense down)": "o, and the dense layer's down", "dense gate_up": "the dense layer's gate and up",
+           "norms": "norms, with FP8 quantisation", "rope, kv write": "rope and cache write"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    reads: tuple  # (tag, name) of bench/results; ("peers", name) of bench/peers
+    columns: tuple
+    rows: object  # function of the records, in the order of `reads` -> rows of cells
+    note: str = ""  # how to read a cell, without its full stop
+    command: str = ""  # said instead of the files' own commands, where those are many
+    newest: bool = False  # of the files read, only the one with the latest date counts; the later in `reads` of one day
+
+
+# How figures are rounded.
+
+def number(value):
+    """Three digits or more: 5.6, 106, 1,477."""
+    return f"{value:,.0f}" if value >= 99.5 else f"{value:.1f}"
+
+
+def percent(value):
+    return "–" if value is None else f"{value:.0f} %"
+
+
+def milliseconds(us):
+    return f"{us / 1e3:,.0f}" if us >= 99.5e3 else f"{us / 1e3:.1f}" if us >= 9.95e3 else f"{us / 1e3:.2f}"
+
+
+RATES = {"TB/s": lambda row: f"{row['bytes'] / row['us'] / 1e6:.2f}", "GB/s": lambda row: f"{row['bytes'] / row['us'] / 1e3:,.0f}",
+         "TFLOP/s": lambda row: f"{row['flops'] / row['us'] / 1e6:,.0f}"}
+
+
+def cell_of(unit):
+    return lambda row: f"{number(row['us'])} · {RATES[unit](row)} · {percent(row['pct_of_floor'])}"
+
+
+def microseconds(row):
+    return number(row["us"])
+
+
+def with_share(row):
+    """For tables in which some columns are bound by bytes and others by operations."""
+    return f"{number(row['us'])} · {percent(row['pct_of_floor'])}"
+
+
+# Operators.
+
+def by_tokens(op, cases, tokens, text):
+    """Rows of a case each, a column for each number of tokens. `cases`: {case: what the row says first}."""
+    def rows(*records):
+        found = {(row.get("case"), row["shape"].get("tokens")): row for record in records for row in record.rows
+                 if row["op"] == op and "form" not in row}
+        return [[label, *(text(found[case, count]) if (case, count) in found else "" for count in tokens)]
+                for case, label in cases.items() if any((case, count) in found for count in tokens)]
+    return rows
+
+
+def tokens_columns(first, tokens):
+    return (first, *(f"{count:,} token{'s' if count > 1 else ''}" for count in tokens))
+
+
+def operator_table(op, cases, tokens, unit, first="shape", file="operators", note=FLOOR_NOTE):
+    return Table(((H200, file),), tokens_columns(first, tokens), by_tokens(op, cases, tokens, cell_of(unit)),
+                 f"µs · {unit} · share of the floor. {note}")
+
+
+# rows x columns of the weight, as gemm_bench and `koho bench ops` name their cases.
+GEMM_SIZES = {"qkv_tp1": "14336x5120", "o_tp1": "5120x12288", "dense_tp1": "24576x5120", "qkv_tp4": "3584x5120", "o_tp4": "5120x3072",
+              "dense_tp4": "6144x5120", "qkv_tp8": "1792x5120", "o_tp8": "5120x1536", "dense_tp8": "3072x5120",
+              "qkv_air": "14336x4096", "o_air": "4096x12288"}
+HEAD_SIZES = {"head_tp1": "151552x5120", "head_tp4": "37888x5120", "head_tp8": "18944x5120", "head_air": "151552x4096"}
+
+
+def gemm_cases(sizes):
+    return {f"linear_{name}": f"{size} ({LAYERS[name.split('_')[0]]}, {RANKS[name.split('_')[1]]})" for name, size in sizes.items()}
+
+
+GEMM_CASES = gemm_cases(GEMM_SIZES)
+DECODE_GEMM_CASES = {**GEMM_CASES, "linear_qkv_tp4_block": "3584x5120 (qkv, TP4, block scales)", **gemm_cases(HEAD_SIZES)}
+
+
+def beside_cublaslt(tokens):
+    def rows(*records):
+        times = speed_goals.library_rows([row for record in records for row in record.rows])
+        out = []
+        for case, height, width in dict.fromkeys(key[:3] for key in times):
+            cells = []
+            for count in tokens:
+                found = times.get((case, height, width, count))
+                cells.append("" if found is None else " · ".join(
+                    f"{found[form]:.1f}" for form in ("koho", "library", "library fast") if form in found))
+            out.append([f"{height}x{width}" + (", BF16" if "head" in case else ""), *cells])
+        return out
+    return rows
+
+
+def attention_rows(op, cases, *units):
+    def rows(record):
+        found = {row["case"]: row for row in record.rows if row["op"] == op}
+        out = []
+        for case in cases:
+            row = found[f"{op}_{case}"]
+            shape = row["shape"]
+            size = f"{shape['sequences']} x {shape['context']:,}" if op == "attention_decode" else f"{shape['tokens']:,}"
+            out.append([size, f"{shape['query_heads']} / {shape['kv_heads']}", "FP8" if shape["kv_bytes"] == 1 else "BF16",
+                        number(row["us"]), *(RATES[unit](row) for unit in units), percent(row["pct_of_floor"])])
+        return out
+    return rows
+
+
+def all_attention_rows(record):
+    return [[f"{kind} {row[0]}", *row[1:]] for kind, op, cases in (("decode", "attention_decode", ATTENTION_DECODE),
+                                                                    ("prompt of", "attention_prefill", ATTENTION_PREFILL))
+            for row in attention_rows(op, cases, "TB/s", "TFLOP/s")(record)]
+
+
+ATTENTION_DECODE = ("1x1k_tp1", "1x1k_tp1_e4m3", "4x1k_tp1", "16x1k_tp1", "64x1k_tp1", "64x8k_tp1", "64x8k_tp1_e4m3", "1x8k_tp4",
+                    "1x128k_tp4", "64x1k_tp4", "64x8k_tp4", "64x8k_tp4_e4m3", "64x8k_tp8", "64x8k_tp8_e4m3")
+ATTENTION_PREFILL = ("8k_tp1", "8k_tp1_e4m3", "4k_tp4", "4k_tp4_e4m3", "4k_tp8")
+EXPERTS = {"experts_tp1": "160 x 1536, one GPU", "experts_ep4": "40 of 160 x 1536, EP4", "experts_ep8": "20 of 160 x 1536, EP8",
+           "experts_tp4": "160 x 384, TP4", "experts_tp8": "160 x 192, TP8", "experts_air": "128 x 1408 and shared, GLM-4.5-Air"}
+ROPE = {f"rope_{ranks}{cache}": f"{heads} heads, {RANKS[ranks]}, {said}"
+        for ranks, heads in (("tp1", "96 / 8"), ("tp4", "24 / 2"), ("tp8", "12 / 1"))
+        for cache, said in (("", "BF16 cache"), ("_e4m3", "FP8 cache"), ("_quantized", "FP8 in and out"))}
+# Operators of rows: (operator, {case: label}).
+ROWS = (("rms_norm", {"rows_5120_norm": "`rms_norm`, 5120"}), ("add_rms_norm", {"rows_5120_norm": "`add_rms_norm`, 5120"}),
+        ("qk_norm_rope_store_kv", {case: f"`qk_norm_rope_store_kv`, {label}" for case, label in ROPE.items()}),
+        ("silu_mul", {"silu_mul_tp4": "`silu_mul`, 3072"}), ("embed", {"embed_tp4": "`embed`, 5120, TP4"}),
+        ("gather_rows", {"gather_rows_5120": "`gather_rows`, 5120"}))
+BATCH_SLOTS = (("gather_input_ids", {"gather_input_ids": "`gather_input_ids`"}), ("commit_sampled", {"commit_sampled": "`commit_sampled`"}),
+               ("set_entries", {"set_entries": "`set_entries`"}), ("copy_pages", {"copy_pages_tp1": "`copy_pages`, TP1, BF16",
+                                                                                  "copy_pages_tp1_e4m3": "`copy_pages`, TP1, FP8"}),
+               ("reset_counts", {"reset_counts": "`reset_counts`"}))
+
+
+def several(groups, tokens, text):
+    return lambda *records: [row for op, cases in groups for row in by_tokens(op, cases, tokens, text)(*records)]
+
+
+def sample_rows(record):
+    found = {(row["shape"]["kind"], row["shape"]["tokens"]): row for row in record.rows if row["op"] == "sample"}
+    return [[name, *(cell_of("GB/s")(found[kind, count]) for count in SAMPLE_SHOWN)] for kind, name in enumerate(speed_goals.SAMPLE_KINDS)
+            if (kind, SAMPLE_SHOWN[0]) in found]
+
+
+# GLM-4.5-Air on one GPU.
+
+def steps_of(record, op="step_decode"):
+    return {row["shape"]["batch" if op == "step_decode" else "tokens"]: row for row in record.rows if row["op"] == op}
+
+
+def floor_us(step):
+    """The time in which the card reads what a decode step reads."""
+    return sum(part["bound_us"] for part in step["classes"])
+
+
+def with_floor(us, floor):
+    return milliseconds(us) + (f" ({milliseconds(floor)})" if floor >= 5.0 else "")
+
+
+def air_step_rows(record, second):
+    steps = steps_of(record)
+    out = [["**step**", *(f"**{with_floor(step['us'], floor_us(step))}**" for step in steps.values())],
+           ["another H200, " + second.data["commit"], *(milliseconds(step["us"]) for step in steps_of(second).values())]]
+    names = sorted((part["class"] for part in steps[1]["classes"]),
+                   key=lambda name: -next(part["us"] for part in steps[64]["classes"] if part["class"] == name))
+    for name in names:
+        parts = [next(part for part in step["classes"] if part["class"] == name) for step in steps.values()]
+        out.append([CLASSES.get(name, name), *(with_floor(part["us"], part["bound_us"]) for part in parts)])
+    return out
+
+
+def air_prefill_rows(record, second):
+    step = steps_of(record, "step_prefill")[8192]
+    rows = [["**8,192 tokens**", f"**{milliseconds(step['us'])}**", f"{8192 / step['us'] * 1e3:.1f}k tok/s"]]
+    rows.append(["another H200, " + second.data["commit"], milliseconds(steps_of(second, "step_prefill")[8192]["us"]), ""])
+    rows += [[CLASSES.get(part["class"], part["class"]), milliseconds(part["us"]), f"{100 * part['us'] / step['us']:.1f} %"]
+             for part in sorted(step["classes"], key=lambda part: -part["us"])]
+    return rows
+
+
+def air_variant_rows(plain, fp8, deterministic, long_bf16, long_fp8):
+    out = []
+    for label, record in (("BF16 cache, as above", plain), ("FP8 cache (`--kv-dtype fp8`)", fp8),
+                          ("`--deterministic`", deterministic), ("context of 131,036, BF16 cache", long_bf16),
+                          ("context of 131,036, FP8 cache", long_fp8)):
+        steps, prompts = steps_of(record), steps_of(record, "step_prefill")
+        out.append([label, *(milliseconds(steps[batch]["us"]) if batch in steps else "" for batch in (1, 16, 64)),
+                    milliseconds(prompts[8192]["us"]) if 8192 in prompts else ""])
+    return out
+
+
+def air_prompt_rows(record):
+    return [[f"{tokens:,}", milliseconds(row["us"]), f"{tokens / row['us'] * 1e3:.1f}k"]
+            for tokens, row in sorted(steps_of(record, "step_prefill").items())]
+
+
+def air_batch_rows(record):
+    return [[str(batch), milliseconds(row["us"]), f"{batch / row['us'] * 1e6:,.0f}"] for batch, row in sorted(steps_of(record).items())]
+
+
+def air_host_rows(record):
+    steps = [*steps_of(record).values(), steps_of(record, "step_prefill")[8192]]
+    return [["host time of a step, µs", *(number(step["host_us"]) for step in steps)],
+            ["bytes to the device", *(f"{step['bytes_sent']:,}" for step in steps)],
+            ["bytes back", *(f"{step['bytes_fetched']:,}" for step in steps)],
+            ["different experts a layer", *(f"{step['distinct_experts']:.1f}" for step in steps)]]
+
+
+def throughput_rows(*records):
+    return [[record.data["commit"], str(record.data["max_concurrency"]), f"{record.data['random_input_len']} + {record.data['random_output_len']}",
+             f"{record.data['output_throughput']:,.0f}", f"{record.data['median_ttft_ms']:.0f}", f"{record.data['median_tpot_ms']:.1f}",
+             f"{record.data['p99_itl_ms']:.1f}"] for record in records]
+
+
+def loading_rows(*records):
+    out = []
+    for record in records:
+        times = ["first read", "second"]
+        out += [[record.data["commit"], f"{row['bytes'] / 1e9:.1f}", times[min(number_, 1)], f"{row['us'] / 1e6:.2f}", f"{row['gb_per_s']:.1f}"]
+                for number_, row in enumerate(record.rows)]
+    return out
+
+
+def batch_rows(*records):
+    return [[record.data["commit"], str(row["requests"]), str(row["answers"]), str(row["faults"]), f"{row['prompt_tokens']:,}",
+             f"{row['cached_tokens']:,}", f"{row['completion_tokens']:,}", f"{row['seconds']:.1f}"]
+            for record in records for row in record.rows]
+
+
+def long_context_rows(record):
+    return [["yes" if row["deterministic"] else "no", f"{row['chunk']:,}" if row["chunk"] else "default", f"{row['cached_tokens']:,}",
+             f"{row['prompt_seconds']:.1f}"] for row in record.rows]
+
+
+def true_widths_rows(*records):
+    newest = {(row["chunk"], row["deterministic"]): (record, row) for record in records for row in record.rows}
+    return [[f"{chunk:,}", "yes" if deterministic else "no", f"{row['distance']:.3f}", f"{row['distance'] / record.data['noise']:.2f}",
+             f"{row['bound']:.3f}", f"{100 * row['same_best_token']:.1f} %"]
+            for (chunk, deterministic), (record, row) in sorted(newest.items())]
+
+
+# Goals.
+
+GOAL_FILES = ("operators", "experts-portable", "linear", "linear-head", "air-kernels", "air-latency", "air-throughput", "loading")
+
+
+def goal_rows(*records):
+    """Each goal on the first card, whose sampling was measured again since, and on the second."""
+    by_date = sorted(records, key=lambda record: record.data["date"])  # the last one's rows count
+    first, second = (speed_goals.judge(*speed_goals.rows_of([record for record in by_date if record.tag == tag]))
+                     for tag in (H200, SECOND_H200))
+    second = {verdict.name: verdict for verdict in second}
+
+    def said(verdict):
+        return {True: "reached", False: "**missed**", None: "not measured"}[verdict.reached]
+    return [[cell.replace(" us", " µs") for cell in (verdict.name, verdict.worst, said(verdict), second[verdict.name].worst,
+                                                     said(second[verdict.name]))] for verdict in first]
+
+
+# Beside others.
+
+def peer_rows(record):
+    out = []
+    for row in record.rows:
+        ours = row["koho"]
+        both = f"{ours[0]:,}" if ours[0] == ours[-1] else f"{ours[0]:,} – {ours[-1]:,}"
+        middle = sum(ours) / len(ours)
+        ratio = middle / row["peer"] if row["unit"] == "tok/s" else row["peer"] / middle
+        out.append([row["what"], row["unit"], f"{row['peer']:,}", both, f"{ratio:.3g}" if ratio >= 1 else f"**{ratio:.2f}: behind**"])
+    return out
+
+
+def llama_rows(record):
+    figures = record.data["medians"]
+    return [["decode, batch 1, tok/s", f"{figures['decode_tok_s']:.1f}", f"{figures['decode_peer_tok_s']:.1f}", f"{figures['decode_ratio']:.2f}"],
+            ["of the rate of reading eight pages side by side", percent(100 * figures["decode_share_of_pages_side_by_side"]), "", ""],
+            ["of the rate of reading in order", percent(100 * figures["decode_share_of_bandwidth"]), "", ""],
+            ["prompt of 512, tok/s", f"{figures['prefill_tok_s']:.0f}", f"{figures['prefill_peer_tok_s']:.0f}", f"{figures['prefill_ratio']:.1f}"]]
+
+
+# What programs say of themselves in words: the row's members, in this order.
+
+def members(*names):
+    return lambda *records: [[str(row[name]) if isinstance(row[name], str) else f"{row[name]:,}" for name in names]
+                             for record in records for row in record.rows]
+
+
+TABLES = {
+    # The GEMMs' page: one table of all, or one for decode and one for prompts
+    "gemm": Table(((H200, "operators"),), tokens_columns("weight, N x K", GEMM_TOKENS),
+                  by_tokens("linear", DECODE_GEMM_CASES, GEMM_TOKENS, with_share), f"µs · share of the floor. {FLOOR_NOTE}"),
+    "gemm-decode": operator_table("linear", DECODE_GEMM_CASES, DECODE_TOKENS, "TB/s", "weight, N x K"),
+    "gemm-prefill": operator_table("linear", GEMM_CASES, (256, 512, 1024, 4096, 8192), "TFLOP/s", "weight, N x K",
+                                   note=FLOOR_NOTE + "; each call from rest"),
+    "gemm-sustained": operator_table("linear", GEMM_CASES, (4096, 8192), "TFLOP/s", "weight, N x K", "prompts-sustained",
+                                     "At the clock that the card's power limit leaves"),
+    "gemm-cublaslt": Table(((H200, "linear"), (H200, "linear-head")), tokens_columns("weight, N x K", CUBLASLT_TOKENS),
+                           beside_cublaslt(CUBLASLT_TOKENS),
+                           "µs: koho · cuBLASLt, one scale · the same with fast accumulation, each the best of its six algorithms"),
+    # The attention page
+    "attention": Table(((H200, "operators"),), ("", "q / kv heads", "pages", "µs", "TB/s", "TFLOP/s", "of the floor"), all_attention_rows,
+                       FLOOR_NOTE),
+    "attention-decode": Table(((H200, "operators"),), ("sequences x context", "q / kv heads", "pages", "µs", "TB/s", "of the floor"),
+                              attention_rows("attention_decode", ATTENTION_DECODE, "TB/s")),
+    "attention-prefill": Table(((H200, "operators"),), ("tokens", "q / kv heads", "pages", "µs", "TFLOP/s", "of the floor"),
+                               attention_rows("attention_prefill", ATTENTION_PREFILL, "TFLOP/s")),
+    # The experts' page
+    "experts": Table(((H200, "operators"),), tokens_columns("experts x FFN", EXPERT_TOKENS),
+                     by_tokens("experts", EXPERTS, EXPERT_TOKENS, with_share), f"µs · share of the floor. {FLOOR_NOTE}"),
+    "experts-decode": operator_table("experts", EXPERTS, (*DECODE_TOKENS, 256), "TB/s", "experts x FFN"),
+    "experts-prefill": operator_table("experts", EXPERTS, (8192,), "TFLOP/s", "experts x FFN"),
+    "experts-portable": operator_table("experts", EXPERTS, (16, 64, 256), "TB/s", "experts x FFN", "experts-portable"),
+    # The pages of the router, rows and sampling
+    "router": operator_table("route", {"rows_5120_route": "160 experts, H = 5120"}, (1, 8, 16, 32, 64, 256, 8192), "GB/s"),
+    "rows": Table(((H200, "operators"),), tokens_columns("operator", ROWS_TOKENS), several(ROWS, ROWS_TOKENS, cell_of("GB/s")),
+                  "µs · GB/s · share of 4.45 TB/s"),
+    "batch-slots": Table(((H200, "operators"),), tokens_columns("operator", (1, 64, 256, 1024, 8192)),
+                         several(BATCH_SLOTS, (1, 64, 256, 1024, 8192), microseconds), "µs"),
+    "sampling": Table(((H200, "operators"), (H200, "sampling")), ("row asks for", *(f"{count} row{'s' if count > 1 else ''}" for count in SAMPLE_SHOWN)), sample_rows,
+                      "µs · GB/s · share of the time in which the card reads the logits; 151,552 tokens", newest=True),
+    # docs/kernels/README.md
+    "goals": Table((*((H200, name) for name in (*GOAL_FILES, "prompts-sustained", "sampling")), *((SECOND_H200, name) for name in GOAL_FILES)),
+                   ("goal", "the worst of its rows", "", "another H200", ""), goal_rows,
+                   command="the timing steps of `tools/gpu_check.py`; `tools/speed_goals.py` holds their files to the goals"),
+    # docs/performance.md: GLM-4.5-Air-FP8's full shape, synthetic weights, one H200
+    "air-steps": Table(((H200, "air-latency"), (SECOND_H200, "air-latency")), ("ms (floor)", "B = 1", "B = 16", "B = 64"), air_step_rows,
+                       "The floor is the time in which the card reads what the step reads"),
+    "air-prefill": Table(((H200, "air-latency"), (SECOND_H200, "air-latency")), ("prompt", "ms", "share"), air_prefill_rows),
+    "air-variants": Table(((H200, "air-latency"), (H200, "air-latency-e4m3"), (H200, "air-deterministic"), (H200, "air-long-bf16"),
+                           (H200, "air-long-fp8")), ("ms", "B = 1", "B = 16", "B = 64", "prompt of 8,192"), air_variant_rows),
+    "air-prompts": Table(((H200, "air-prompts"),), ("tokens of the prompt", "ms", "tok/s"), air_prompt_rows),
+    "air-batches": Table(((H200, "air-batches"),), ("sequences", "ms a step", "tok/s"), air_batch_rows),
+    "air-host": Table(((H200, "air-latency"),), ("a step", "B = 1", "B = 16", "B = 64", "prompt of 8,192"), air_host_rows),
+    "throughput": Table(((H200, "air-throughput"), (SECOND_H200, "air-throughput")),
+                        ("commit", "requests at once", "prompt + answer", "generated tok/s", "first token p50, ms", "a token p50, ms",
+                         "between tokens p99, ms"), throughput_rows),
+    "loading": Table(((H200, "loading"), (SECOND_H200, "loading")), ("commit", "GB", "page cache", "s", "GB/s"), loading_rows),
+    "batch": Table(((H200, "air-batch"), (SECOND_H200, "air-batch")),
+                   ("commit", "requests", "right answers", "faults", "prompt tokens", "of them cached", "generated", "s"), batch_rows),
+    "long-context": Table(((H200, "long-context"),), ("deterministic", "prompt tokens a step", "cached before", "prompt, s"), long_context_rows),
+    "true-widths": Table(((H200, "true-widths"), (H200, "true-widths-1")),
+                         ("tokens a step", "deterministic", "distance", "of the noise", "bound", "same best token"), true_widths_rows,
+                         "Distance: relative L2 of the logits from the float32 run's; the noise is that of the reference's own BF16 run"),
+    # docs/performance.md: beside others
+    "peer-vllm": Table((("peers", "vllm"),), ("GLM-4.5-Air-FP8, one H200", "unit", "vLLM 0.26.0", "koho", "ratio"), peer_rows),
+    "cpu-llama": Table((("spr", "2core-cpu-model"),), ("2.1 GB model, two threads", "koho", "llama.cpp, Q8_0", "ratio"), llama_rows),
+    # docs/performance.md: the CPU and the host's side
+    "set-up": Table(((XEON, "set-up"),), ("what", "measured", "commit"), members("what", "measured", "commit")),
+    "engine-host": Table(((XEON, "engine-host"),), ("sequences", "plain: µs a step", "a token", "everything on: µs a step", "a token"),
+                         members("sequences", "plain_step_us", "plain_token_us", "all_step_us", "all_token_us")),
+    "cpu-throughput": Table(((XEON, "throughput"),), ("requests at once", "generated tok/s", "first token p50, ms", "between tokens p50, ms",
+                                                       "p99, ms"),
+                            members("concurrency", "tok_s", "ttft_p50_ms", "itl_p50_ms", "itl_p99_ms"), "Two rounds of each, one after the other"),
+    "server-load": Table(((XEON, "server-load"),), ("scenario", "measured", "limit"), members("scenario", "measured", "limit")),
+    # docs/grammar.md
+    "grammar-tokens": Table(((XEON, "grammar"),), ("grammars", "refused", "to compile, mean", "tokens", "mean", "p50", "p99", "most"),
+                            members("grammars", "refused", "compile_mean", "tokens", "mean_us", "p50_us", "p99_us", "most_us"),
+                            "Host time a token (`accept` and `fill_mask`), µs"),
+    "grammar-tools": Table(((XEON, "grammar-tools"),), ("tools", "first request: auto, strict", "required", "vocabulary read: auto, strict",
+                                                         "required", "a token of calls: mean, µs", "p99", "most"),
+                           members("tools", "first_auto_ms", "first_required_ms", "read_auto_ms", "read_required_ms", "mean_us", "p99_us",
+                                   "most_us"), "Compiling in ms"),
+}
