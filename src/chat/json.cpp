@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tree is built from nlohmann's SAX events, never from its DOM: numbers keep their digits, and
-// depth, keys and duplicates are checked before anything is stored.
+// Builds the tree from nlohmann's SAX events instead of its DOM: so numbers keep their digits, and
+// the limits of depth, keys and duplicates apply before a value is stored.
 #include "chat/json.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@
 namespace koho::chat {
 namespace {
 
-/// Receives nlohmann's events. Returning false stops the parser; `error` then says why.
+/// Receives nlohmann's events. Returning false stops the parser; `error` then holds the reason.
 class TreeBuilder {
  public:
   explicit TreeBuilder(std::size_t depth_max) : depth_max_(depth_max) {}
@@ -41,8 +41,8 @@ class TreeBuilder {
   bool number_float(nlohmann::json::number_float_t value, const std::string& digits) {
     if (digits.find_first_of(".eE") != std::string::npos) return add_number(python_float(value));
     if (digits.size() > kJsonDigitsMax)
-      return fail(fmt::format("an integer of {} digits; at most {} are read", digits.size(),
-                              kJsonDigitsMax));
+      return fail(
+          fmt::format("an integer of {} digits; the limit is {}", digits.size(), kJsonDigitsMax));
     return add_number(digits);  // an integer beyond 64 bits
   }
   bool string(std::string& value) { return add(Json::string(value)); }
@@ -54,9 +54,9 @@ class TreeBuilder {
   bool key(std::string& name) {
     Json& object = *open_.back();
     if (object.keys.size() >= kJsonKeysMax)
-      return fail(fmt::format("an object of more than {} keys", kJsonKeysMax));
+      return fail(fmt::format("an object has more than {} keys", kJsonKeysMax));
     if (!seen_keys_.back().insert(name).second)
-      return fail(fmt::format("the key \"{}\" stands twice in one object", shown(name)));
+      return fail(fmt::format("duplicate key \"{}\" in an object", shown(name)));
     object.keys.push_back(name);
     return true;
   }
@@ -79,7 +79,7 @@ class TreeBuilder {
                    const nlohmann::json::exception& exception) {
     std::string what = exception.what();  // "[json.exception.parse_error.101] parse error at…"
     if (const std::size_t end = what.find("] "); end != std::string::npos) what.erase(0, end + 2);
-    // The text read stays its sender's affair: it may be long, and an error goes to logs.
+    // Remove the client's text from the message: it may be long or private, and errors go to logs.
     for (const std::string_view before : {"; last read: '", " parsing '"})
       if (const std::size_t at = what.find(before); at != std::string::npos)
         what.erase(at, before.size() + token.size() + 1);
@@ -89,11 +89,11 @@ class TreeBuilder {
 
   Json root;
   std::string error;
-  std::string field;  // where a lone surrogate stands: "messages[0].content"
+  std::string field;  // of a lone surrogate: "messages[0].content"
 
  private:
   static std::string shown(std::string_view key) { return printable(key, 40); }
-  /// Of the value that is read now; of an object whose key is read now.
+  /// The path of the value that the parser is reading; while it reads a key, of the object.
   std::string path() const {
     std::string out;
     for (const Json* container : open_) {
@@ -129,14 +129,15 @@ class TreeBuilder {
     return &open_.back()->items.emplace_back(std::move(node));
   }
   bool open(Json node) {
-    if (open_.size() >= depth_max_) return fail(fmt::format("nesting deeper than {}", depth_max_));
+    if (open_.size() >= depth_max_)
+      return fail(fmt::format("nested deeper than the limit of {}", depth_max_));
     open_.push_back(place(std::move(node)));
     return true;
   }
 
   std::size_t depth_max_;
   std::vector<Json*> open_;
-  std::vector<std::unordered_set<std::string>> seen_keys_;  // one set an open object
+  std::vector<std::unordered_set<std::string>> seen_keys_;  // one set per open object
 };
 
 void append_value(std::string& out, const Json& value) {  // depth is at most kJsonDepthMax
@@ -169,7 +170,7 @@ void append_value(std::string& out, const Json& value) {  // depth is at most kJ
   out += value.is_object() ? '}' : ']';
 }
 
-/// The whole of `text` as a number; nothing if it does not fit.
+/// All of `text` as a double; nullopt if it is not a number, or out of range.
 std::optional<double> parse_double(std::string_view text) {
   double parsed = 0.0;
   const char* end = text.data() + text.size();
@@ -250,7 +251,7 @@ Error wrong_kind(std::string_view field, std::string_view expected, const Json* 
 }
 
 Result<Json> parse_json(std::string_view text, std::size_t depth_max) {
-  // nlohmann's lexer takes a zero byte for the end of its input and would ignore what follows.
+  // nlohmann's lexer treats a zero byte as the end of input and would ignore the rest.
   if (const std::size_t zero = text.find('\0'); zero != std::string_view::npos)
     return make_error(ErrorCode::invalid_argument, "not valid JSON: a zero byte at byte {}", zero);
   TreeBuilder builder(depth_max);

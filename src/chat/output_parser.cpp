@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state machine over texts and tags. feed_text() and feed_token() differ only in how they find
-// tags. Inside a tool call: output_parser_calls.cpp.
+// The state machine of the parser: finds tags, and handles reasoning and content. feed_text() and
+// feed_token() differ only in how they find tags. output_parser_calls.cpp handles tool calls.
 #include "chat/output_parser.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ constexpr std::array<std::string_view, kNumTags> kTagTexts{
     "<think>",   "</think>",   "<tool_call>", "</tool_call>",
     "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"};
 
-/// The tag that `text` starts with; kNumTags for none. `partial`: `text` is the beginning of one.
+/// The tag that `text` starts with; kNumTags if none. `partial`: `text` is the start of a tag.
 std::size_t tag_at_start(std::string_view text, bool& partial) {
   partial = false;
   for (std::size_t i = 0; i < kNumTags; ++i) {
@@ -25,7 +25,7 @@ std::size_t tag_at_start(std::string_view text, bool& partial) {
   return kNumTags;
 }
 
-/// Bytes at the end of `text` that begin a UTF-8 character and do not complete it.
+/// The number of bytes at the end of `text` that start a UTF-8 character without completing it.
 std::size_t incomplete_tail(std::string_view text) {
   for (std::size_t length = 1; length <= std::min<std::size_t>(3, text.size()); ++length) {
     const auto byte = static_cast<unsigned char>(text[text.size() - length]);
@@ -40,8 +40,8 @@ bool is_blank(std::string_view text) {
   return python_strip(text).empty();
 }
 
-/// Blank, or spelled as backslash-n, which some models write between tags. A backslash at the end
-/// may become one.
+/// Whether `text` is blank, counting a backslash and an n as a newline, which models write between
+/// tags. A backslash at the end may still become one.
 bool is_blank_between_tags(std::string_view text) {
   for (;;) {
     const std::size_t backslash = text.find('\\');
@@ -72,7 +72,7 @@ void OutputParser::feed_token(std::int32_t id,
     return;
   }
   const auto tag = static_cast<Tag>(found - options_.tag_ids.begin());
-  // A detokenizer may give up half a character together with the tag that follows it.
+  // The detokenizer may return U+FFFD for half a character together with the tag that follows it.
   if (piece.ends_with(tag_text(tag)))
     on_text(piece.substr(0, piece.size() - tag_text(tag).size()), out);
   on_tag(tag, out);
@@ -157,7 +157,7 @@ void OutputParser::on_text(std::string_view text, std::vector<OutputEvent>& out)
       return;
     case State::after_key:
     case State::after_value: {
-      // Only the last byte before `text` can matter to whether it is blank: a backslash.
+      // pending_ is blank so far. Of it only a final backslash can change whether `text` is blank.
       const bool backslash = pending_.ends_with('\\');
       pending_ += text;
       if (is_blank_between_tags(std::string_view(pending_).substr(pending_.size() - text.size() -
@@ -231,7 +231,7 @@ void OutputParser::enter_prose(State state) {
   run_has_text_ = false;
 }
 
-/// Text of reasoning or content. Blank text waits until the run has other text.
+/// Emits reasoning or content. Blank text after a tag waits until other text follows.
 void OutputParser::prose(std::string_view text, std::vector<OutputEvent>& out) {
   const OutputEvent::Kind kind =
       state_ == State::reasoning ? OutputEvent::Kind::reasoning : OutputEvent::Kind::content;

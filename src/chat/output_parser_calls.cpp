@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inside a tool call: its name, the keys and values of its arguments, and the repair of tags that
-// the model left out or wrote twice. output_parser.cpp finds the tags and handles reasoning and
-// content.
+// The parser inside a tool call: the name, the keys and values of the arguments, and the repair of
+// tags that the model left out or wrote twice. output_parser.cpp finds the tags.
 #include <string>
 #include <string_view>
 #include <utility>
@@ -33,14 +32,14 @@ void OutputParser::tag_in_name(Tag tag, std::vector<OutputEvent>& out) {
       return;
     case Tag::key_close:
     case Tag::value_open:
-      mend_name(tag, out);
+      repair_name(tag, out);
       return;
     case Tag::call_open:
       if (python_strip(buffer_).empty()) {
         ++counts_.mended_calls;
         return;
       }
-      // Whether the first call was complete cannot be known; running it could do harm.
+      // The first call may be incomplete, and running it could do harm: keep it as text.
       ++counts_.malformed_calls;
       enter_prose(State::content);
       prose(tag_text(Tag::call_open), out);
@@ -54,7 +53,7 @@ void OutputParser::tag_in_name(Tag tag, std::vector<OutputEvent>& out) {
   }
 }
 
-/// The name stands complete before `tag`, <arg_key> or </tool_call>.
+/// `tag` (<arg_key> or </tool_call>) ends the name.
 void OutputParser::end_name(Tag tag, std::vector<OutputEvent>& out) {
   const std::string name(trimmed_name(buffer_));
   if (name.empty()) {
@@ -73,9 +72,9 @@ void OutputParser::end_name(Tag tag, std::vector<OutputEvent>& out) {
   }
 }
 
-/// `tag`, </arg_key> or <arg_value>, follows the name: <arg_key> is missing, and the key stands
-/// behind a tool's name.
-void OutputParser::mend_name(Tag tag, std::vector<OutputEvent>& out) {
+/// `tag` (</arg_key> or <arg_value>) follows the name: <arg_key> is missing, so buffer_ holds the
+/// tool's name and then the key.
+void OutputParser::repair_name(Tag tag, std::vector<OutputEvent>& out) {
   const std::string_view text = python_strip(buffer_);
   const std::string name(options_.tools->name_at_start(text));
   const std::string key(python_strip(text.substr(name.size())));
@@ -92,7 +91,7 @@ void OutputParser::mend_name(Tag tag, std::vector<OutputEvent>& out) {
   if (tag == Tag::value_open) open_value(out);
 }
 
-/// The call stays text, as far as it has come.
+/// Emits the call so far as content.
 void OutputParser::keep_unknown_call(std::vector<OutputEvent>& out) {
   ++counts_.unknown_tools;
   enter_prose(State::content);
@@ -133,7 +132,7 @@ void OutputParser::tag_after_key(Tag tag, std::vector<OutputEvent>& out) {
     case Tag::value_open:
       open_value(out);
       return;
-    case Tag::value_close:  // <arg_value> is missing, and nothing stands before its end
+    case Tag::value_close:  // <arg_value> is missing, and the value is empty
       ++counts_.mended_calls;
       open_value(out);
       tag_in_value(tag, out);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writing JSON as text.
+// Writes JSON text: strings, and the values of base/json.h.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace koho {
 
-/// Appends `text`, which is UTF-8, as a JSON string.
+/// Appends `text` as a JSON string. Requires: well-formed UTF-8.
 inline void append_json_string(std::string& out, std::string_view text) {
   out += '"';
   for (const char c : text) {
@@ -33,7 +33,7 @@ inline std::string json_string(std::string_view text) {
   return out;
 }
 
-/// Appends a value. Its depth is bounded by the reader's.
+/// Appends `value`. Recurses; the parser has bounded the depth.
 void append_json_value(std::string& out, const json::Value& value);
 
 }  // namespace koho

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// The public functions of Schema, and the steps of reading one: parse, relax, resolve references,
+// find what can be satisfied, check oneOf.
 #include "grammar/schema.h"
 
 #include "grammar/schema_relaxation.h"
@@ -11,8 +13,8 @@ Result<std::unique_ptr<Schema::Tree>> Schema::Tree::read(std::string_view text,
                                                          SchemaStrictness strictness) {
   auto tree = std::make_unique<Tree>();
   if (text.size() > limits.bytes_max)
-    return fault(kGrammarTooComplex, "$", "a schema has at most {} bytes, found {}",
-                 limits.bytes_max, text.size());
+    return fault(kGrammarTooComplex, "$", "the schema has {} bytes; the limit is {}", text.size(),
+                 limits.bytes_max);
   Result<Value> root = json::parse(text, {.depth_max = limits.depth_max});
   if (!root.ok())
     return fault(
@@ -27,7 +29,8 @@ Result<std::unique_ptr<Schema::Tree>> Schema::Tree::read(std::string_view text,
   KOHO_TRY(tree->check_disjoint());
   if (!tree->nodes_[0].productive)
     return fault(kUnsatisfiableSchema, tree->unsatisfiable_path(),
-                 "no value of finite length is valid");
+                 "no finite value is valid: the recursion has no end, or an enum or a range is "
+                 "empty");
   return tree;
 }
 
@@ -39,9 +42,11 @@ std::string Schema::Tree::text() const {
 
 std::optional<LengthPlan> Schema::Tree::take_lengths() {
   for (const Node& node : nodes_)
-    if (node.reached && node.names >= 0) return std::nullopt;  // names are strings, too
+    if (node.reached && node.names >= 0)
+      return std::nullopt;  // member names are strings too, and would be counted
   for (Node& node : nodes_) node.counted = bounds_of(node);
-  // Each round leaves bounds to the grammar that differ from others of their place.
+  // Where schemas of one place differ in their bounds, a round returns these bounds to the grammar;
+  // the next round builds the plan without them.
   constexpr int kRoundsMax = 16;
   for (int round = 0; round < kRoundsMax; ++round) {
     LengthPlan plan;
@@ -82,10 +87,11 @@ Result<std::vector<SchemaProperty>> Schema::Tree::properties() const {
     return std::vector<SchemaProperty>{};
   if (node.types != object_type || !node.primary.empty() || node.pattern_properties >= 0)
     return fault(kUnsupportedSchema, node.path,
-                 "a tool's parameters are an object described by its properties");
+                 "parameters of a tool must be an object described by properties, without "
+                 "patternProperties, enum, const, anyOf or oneOf at the top");
   if (refers_beyond_definitions_)
     return fault(kUnsupportedSchema, node.path,
-                 "a tool's parameters may refer to $defs and definitions only");
+                 "a $ref in the parameters of a tool must point into $defs or definitions");
   std::vector<SchemaProperty> found;
   for (const Property& property : node.properties) {
     if (!at(property.node).productive) continue;

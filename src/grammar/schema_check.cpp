@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the root reaches through references, and which nodes some value of finite length satisfies.
+// Resolves $ref and reports the first fault that the root reaches, and finds the nodes that some
+// finite value satisfies ("productive" nodes). Faults in definitions that nothing refers to are no
+// errors.
 #include <algorithm>
 
 #include "grammar/schema_tree.h"
@@ -46,9 +48,9 @@ Status Schema::Tree::resolve() {
       const std::string& name = *at(index).value->find("$ref")->string();
       const auto found = by_pointer_.find(name);
       if (found == by_pointer_.end())
-        return fault(name.starts_with("#") ? kInvalidGrammar : kUnsupportedSchema,
-                     at(index).path + ".$ref",
-                     "\"{}\" names no schema of this document that can be referred to", name);
+        return fault(
+            name.starts_with("#") ? kInvalidGrammar : kUnsupportedSchema, at(index).path + ".$ref",
+            "\"{}\" does not resolve to a schema of this document; use \"#/$defs/NAME\"", name);
       at(index).target = found->second;
       if (!name.starts_with("#/$defs/") && !name.starts_with("#/definitions/"))
         refers_beyond_definitions_ = true;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// oneOf is written as anyOf, which is right only if no value is valid by two options: shown here,
-// or refused.
+// Shows that no value is valid by two options of a oneOf, so that schema_writer.cpp may write it as
+// anyOf. Options differ by type, by const and enum, by a property whose values differ, or by a
+// property that one requires and the other cannot have. A oneOf for which this cannot be shown
+// within kWorkMax steps is refused.
 #include <algorithm>
 #include <set>
 
@@ -32,7 +34,7 @@ Status Schema::Tree::check_disjoint() const {
             all_excluded(node.options[j], node.options[i], 0, work))
           continue;
         return fault(kUnsupportedSchema, node.path,
-                     "a value may be valid by both oneOf[{}] and oneOf[{}], or it takes long to "
+                     "oneOf[{}] and oneOf[{}] may both match a value, or it takes too long to "
                      "tell: give each a required property whose const or enum differs, or use "
                      "anyOf",
                      i, j);
@@ -75,11 +77,11 @@ bool Schema::Tree::all_excluded(int written, int other, int depth, int& work) co
 }
 
 bool Schema::Tree::excluded(const Node& written, const Node& other, int depth, int& work) const {
-  constexpr int kWorkMax = 200'000;  // some 10 ms
+  constexpr int kWorkMax = 200'000;  // about 10 ms
   if (++work > kWorkMax || other.value->object() == nullptr) return false;
   const bool lists = !written.primary.empty();
   const bool other_lists = !other.primary.empty();
-  // A schema that names no type says nothing of values of other types than it describes.
+  // A schema without `type` accepts every value of the types that its keywords do not concern.
   const unsigned other_types = other.value->find("type") != nullptr ? other.types : kAnyType;
   bool apart = true;
   if (lists && other_lists) {

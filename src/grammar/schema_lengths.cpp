@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bounds of strings that a counter beside the grammar holds instead of the grammar
-// (string_lengths.h).
+// Builds the LengthPlan of a schema (string_lengths.h): which strings at which places of the JSON
+// text have length bounds that LengthTracker can count. A place is a set of leaf nodes: the schemas
+// without $ref and anyOf that apply there.
 #include <algorithm>
 #include <map>
 
@@ -16,7 +17,7 @@ std::optional<LengthBounds> Schema::Tree::bounds_of(const Node& node) const {
     const std::optional<CountedPattern> counted = counted_pattern(*pattern->string());
     return counted ? std::optional(counted->bounds) : std::nullopt;
   }
-  constexpr std::int64_t kMost = 1 << 30U;  // nobody reaches it
+  constexpr std::int64_t kMost = 1 << 30U;  // more characters than any answer has
   LengthBounds bounds;
   bounds.least = static_cast<std::int32_t>(std::min(number_of(node, "minLength"), kMost));
   if (node.value->find("maxLength") != nullptr)
@@ -43,14 +44,14 @@ std::vector<int> Schema::Tree::leaves_of(std::vector<int> open) {
     } else if (!node.options.empty()) {
       open.insert(open.end(), node.options.begin(), node.options.end());
     } else {
-      // What an enum lists is text of its own.
+      // Strings that an enum lists have no bounds of their own.
       const bool any =
           node.value->object() == nullptr || node.types == kAnyType || !node.primary.empty();
       leaves.push_back(any ? kAnything : index);
     }
   }
   std::ranges::sort(leaves);
-  // Not ranges::unique, which clang 14 cannot read (the fuzz preset).
+  // Not std::ranges::unique: clang 14, which the fuzz preset uses, cannot compile it.
   leaves.erase(std::unique(leaves.begin(), leaves.end()), leaves.end());
   return leaves;
 }
@@ -74,7 +75,7 @@ std::optional<int> Schema::Tree::item_of(const Node& node, std::size_t index) {
 
 bool Schema::Tree::place_all(LengthPlan& plan, bool& agreed) {
   constexpr std::size_t kPlacesMax = 2000;
-  constexpr std::int64_t kWorkMax = 200'000;  // some 10 ms
+  constexpr std::int64_t kWorkMax = 200'000;  // about 10 ms
   std::map<std::vector<int>, int> known;
   std::vector<std::vector<int>> open;
   const auto place_of = [&](const std::vector<int>& nodes) {

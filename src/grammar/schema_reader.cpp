@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// From JSON to nodes: which keywords a schema has, what they are about, and the first fault of
-// each.
+// Turns the JSON of a schema into nodes: the keywords of each subschema, the types that they
+// concern, and the first fault of each. A fault counts only if the root reaches the node
+// (schema_check.cpp).
 #include <algorithm>
 #include <array>
 
@@ -23,12 +24,13 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kBounds{{
 }};
 
 constexpr std::string_view kPatternTrouble =
-    "a pattern that asks for quotation marks or backslashes, or mixes characters beyond ASCII with "
-    "\".\" or \"[^\", is not supported";
+    "a pattern that requires a quotation mark or a backslash, or combines non-ASCII characters "
+    "with "
+    "\".\", \"[^\", \"\\S\", \"\\W\" or \"\\D\", is not supported";
 
-/// Whether xgrammar keeps a pattern's strings within what JSON writes without escapes. It does for
-/// patterns in ASCII that do not ask for a quotation mark or a backslash, and beyond ASCII if no
-/// part stands for "any character but".
+/// Whether xgrammar limits a pattern to strings that JSON writes without escapes. It does if the
+/// pattern requires no quotation mark and no backslash, and is all ASCII or has no part that
+/// matches "any character except".
 bool stays_unescaped(std::string_view pattern) {
   bool in_class = false;
   bool negated = false;
@@ -68,7 +70,8 @@ int Schema::Tree::add(const Value& value, std::string path, std::string pointer,
   if (value.kind() == Kind::boolean) {
     at(index).impossible = !*value.boolean();
   } else if (value.object() == nullptr) {
-    at(index).error = fault(kInvalidGrammar, at(index).path, "a schema is an object or a boolean");
+    at(index).error =
+        fault(kInvalidGrammar, at(index).path, "a schema must be an object or a boolean");
   } else if (Status status = read_members(index); !status.ok()) {
     at(index).error = std::move(status).error();
   }
@@ -92,7 +95,7 @@ int Schema::Tree::add_below(int index,
 
 Status Schema::Tree::read_members(int index) {
   const Value& value = *at(index).value;
-  // Children first: they are found by their pointers whatever is wrong with this one.
+  // Definitions come first, so that a $ref finds them even if this schema has a fault.
   for (const std::string_view keyword : {"$defs", "definitions"}) {
     const Value* list = value.find(keyword);
     if (list == nullptr || list->object() == nullptr) continue;
@@ -114,12 +117,13 @@ Status Schema::Tree::read_types(int index) {
   Node& node = at(index);
   for (const json::Member& member : *node.value->object()) {
     if (is_one_of(kUnsupported, member.name))
-      return fault(kUnsupportedSchema, node.path, "{} is not supported", member.name);
-    if (member.name == "uniqueItems" && member.value.boolean().value_or(true))
-      return fault(kUnsupportedSchema, node.path, "uniqueItems is not supported");
-    if (member.name == "unevaluatedProperties" && member.value.boolean().value_or(true))
       return fault(kUnsupportedSchema, node.path,
-                   "unevaluatedProperties is not supported, unless false");
+                   "{} is not supported: a grammar cannot express it", member.name);
+    if (member.name == "uniqueItems" && member.value.boolean().value_or(true))
+      return fault(kUnsupportedSchema, node.path,
+                   "uniqueItems is not supported: a grammar cannot express it");
+    if (member.name == "unevaluatedProperties" && member.value.boolean().value_or(true))
+      return fault(kUnsupportedSchema, node.path, "unevaluatedProperties must be false or absent");
   }
   const Value* type = node.value->find("type");
   if (type == nullptr) {
@@ -129,7 +133,8 @@ Status Schema::Tree::read_types(int index) {
     const bool array =
         node.value->find("items") != nullptr || node.value->find("prefixItems") != nullptr;
     if (object && array)
-      return fault(kUnsupportedSchema, node.path, "a schema of objects and arrays needs a type");
+      return fault(kUnsupportedSchema, node.path,
+                   "`type` is required where both object and array keywords are used");
     if (object) node.types = object_type;
     if (array) node.types = array_type;
     return {};
@@ -142,14 +147,15 @@ Status Schema::Tree::read_types(int index) {
       const unsigned one = one_name.string() == nullptr ? 0 : type_named(*one_name.string());
       if (one == 0)
         return fault(kInvalidGrammar, node.path + ".type",
-                     "a type is string, integer, number, boolean, null, array or object");
+                     "each type must be one of string, integer, number, boolean, null, array and "
+                     "object");
       types |= one;
     }
   }
   if (types == 0)
     return fault(kInvalidGrammar, node.path + ".type",
-                 "a type is string, integer, number, boolean, null, array or object, or a list "
-                 "of these");
+                 "type must be one of string, integer, number, boolean, null, array and object, or "
+                 "a non-empty array of these");
   node.types = types;
   return {};
 }
@@ -159,7 +165,7 @@ Status Schema::Tree::read_primary(int index) {
   for (const json::Member& member : *value.object()) {
     if (!is_one_of(kPrimary, member.name)) continue;
     if (!at(index).primary.empty())
-      return fault(kUnsupportedSchema, at(index).path, "{} beside {} is not supported",
+      return fault(kUnsupportedSchema, at(index).path, "{} together with {} is not supported",
                    at(index).primary, member.name);
     at(index).primary = member.name;
   }
@@ -168,17 +174,17 @@ Status Schema::Tree::read_primary(int index) {
   for (const json::Member& member : *value.object()) {
     const unsigned type = limits_type(member.name);
     if (!primary.empty() && (type != 0 || (member.name == "type" && !lists_values)))
-      return fault(kUnsupportedSchema, at(index).path, "{} beside {} is not supported", member.name,
-                   primary);
+      return fault(kUnsupportedSchema, at(index).path, "{} together with {} is not supported",
+                   member.name, primary);
     if (primary.empty() && type != 0 && value.find("type") == nullptr &&
         at(index).types == kAnyType)
-      return fault(kUnsupportedSchema, at(index).path, "{} needs a type beside it", member.name);
+      return fault(kUnsupportedSchema, at(index).path, "{} requires `type`", member.name);
   }
   if (primary.empty()) return {};
   const Value& content = *value.find(primary);
   if (primary == "$ref") {
     if (content.string() == nullptr)
-      return fault(kInvalidGrammar, at(index).path + ".$ref", "a reference is a string");
+      return fault(kInvalidGrammar, at(index).path + ".$ref", "$ref must be a string");
     return {};
   }
   if (primary == "const") {
@@ -187,7 +193,7 @@ Status Schema::Tree::read_primary(int index) {
   }
   const Value::Array* list = content.array();
   if (list == nullptr || list->empty())
-    return fault(kInvalidGrammar, at(index).path + "." + primary, "{} is a list that is not empty",
+    return fault(kInvalidGrammar, at(index).path + "." + primary, "{} must be a non-empty array",
                  primary);
   if (primary == "enum") {
     at(index).impossible = std::ranges::none_of(
@@ -196,7 +202,7 @@ Status Schema::Tree::read_primary(int index) {
   }
   if (primary == "allOf" && list->size() != 1)
     return fault(kUnsupportedSchema, at(index).path + ".allOf",
-                 "allOf of more than one schema is not supported");
+                 "allOf must have exactly one schema, found {}: merge them into one", list->size());
   for (std::size_t i = 0; i < list->size(); ++i) {
     const int option = add((*list)[i], fmt::format("{}.{}[{}]", at(index).path, primary, i), {});
     at(index).options.push_back(option);
@@ -208,7 +214,7 @@ Status Schema::Tree::read_object(int index) {
   const Value& value = *at(index).value;
   if (const Value* properties = value.find("properties")) {
     if (properties->object() == nullptr)
-      return fault(kInvalidGrammar, at(index).path + ".properties", "properties is an object");
+      return fault(kInvalidGrammar, at(index).path + ".properties", "properties must be an object");
     for (const json::Member& member : *properties->object()) {
       const int child = add_below(index, member.value, "properties", member.name);
       at(index).properties.push_back({.name = member.name, .node = child});
@@ -222,17 +228,17 @@ Status Schema::Tree::read_object(int index) {
   if (const Value* names = value.find("propertyNames")) {
     if (!at(index).properties.empty())
       return fault(kUnsupportedSchema, at(index).path,
-                   "propertyNames beside properties is not supported");
+                   "propertyNames together with properties is not supported");
     const int child = add(*names, at(index).path + ".propertyNames", {}, string_type);
     at(index).names = child;
   }
   if (const Value* patterns = value.find("patternProperties")) {
     if (patterns->object() == nullptr)
       return fault(kInvalidGrammar, at(index).path + ".patternProperties",
-                   "patternProperties is an object");
+                   "patternProperties must be an object");
     if (patterns->object()->size() > 1 || !at(index).properties.empty() || at(index).names >= 0)
       return fault(kUnsupportedSchema, at(index).path,
-                   "patternProperties is supported with one pattern, and alone");
+                   "patternProperties must have one pattern, without properties and propertyNames");
     for (const json::Member& member : *patterns->object()) {
       if (!stays_unescaped(member.name))
         return fault(kUnsupportedSchema, at(index).path + ".patternProperties", "{}",
@@ -251,23 +257,28 @@ Status Schema::Tree::check_names(int index) {
       node.pattern_properties >= 0 || (node.properties.empty() && allows_others(node));
   if (!free || number_of(node, "minProperties") < 2) return {};
   return fault(kUnsupportedSchema, node.path,
-               "minProperties above 1 is supported beside properties only");
+               "minProperties above 1 requires properties: a grammar cannot keep other names from "
+               "appearing twice");
 }
 
 Status Schema::Tree::read_required(int index) {
   const Value* required = at(index).value->find("required");
   if (required == nullptr) return {};
   if (required->array() == nullptr)
-    return fault(kInvalidGrammar, at(index).path + ".required", "required is a list of names");
+    return fault(kInvalidGrammar, at(index).path + ".required",
+                 "required must be an array of strings");
   for (const Value& name : *required->array()) {
     if (name.string() == nullptr)
-      return fault(kInvalidGrammar, at(index).path + ".required", "required is a list of names");
+      return fault(kInvalidGrammar, at(index).path + ".required",
+                   "required must be an array of strings");
     const auto same = [&](const Property& property) { return property.name == *name.string(); };
     auto found = std::ranges::find_if(at(index).properties, same);
     if (found == at(index).properties.end()) {
       if (at(index).pattern_properties >= 0 || at(index).names >= 0)
         return fault(kUnsupportedSchema, at(index).path + ".required",
-                     "\"{}\" is not one of properties", *name.string());
+                     "\"{}\" is not in properties: required together with patternProperties or "
+                     "propertyNames is not supported",
+                     *name.string());
       const Value* others = at(index).value->find("additionalProperties");
       if (others != nullptr && others->boolean() == false) {
         at(index).impossible = true;
@@ -286,7 +297,8 @@ Status Schema::Tree::read_array(int index) {
   const Value& value = *at(index).value;
   if (const Value* prefix = value.find("prefixItems")) {
     if (prefix->array() == nullptr)
-      return fault(kInvalidGrammar, at(index).path + ".prefixItems", "prefixItems is a list");
+      return fault(kInvalidGrammar, at(index).path + ".prefixItems",
+                   "prefixItems must be an array of schemas");
     for (std::size_t i = 0; i < prefix->array()->size(); ++i) {
       const int child =
           add((*prefix->array())[i], fmt::format("{}.prefixItems[{}]", at(index).path, i), {});
@@ -297,7 +309,7 @@ Status Schema::Tree::read_array(int index) {
   if (items == nullptr) return {};
   if (items->kind() != Kind::boolean && items->object() == nullptr)
     return fault(kUnsupportedSchema, at(index).path + ".items",
-                 "items is a schema (a list of schemas is prefixItems)");
+                 "items must be a schema; for a tuple use prefixItems");
   const int child = add(*items, at(index).path + ".items",
                         at(index).pointer.empty() ? "" : at(index).pointer + "/items");
   at(index).items = child;
@@ -309,15 +321,17 @@ Status Schema::Tree::read_text(int index) {
   const Value* format = value.find("format");
   const Value* pattern = value.find("pattern");
   if (format != nullptr && format->string() == nullptr)
-    return fault(kInvalidGrammar, at(index).path + ".format", "format is a string");
+    return fault(kInvalidGrammar, at(index).path + ".format", "format must be a string");
   if (pattern != nullptr && pattern->string() == nullptr)
-    return fault(kInvalidGrammar, at(index).path + ".pattern", "pattern is a string");
+    return fault(kInvalidGrammar, at(index).path + ".pattern", "pattern must be a string");
   if (pattern != nullptr && !stays_unescaped(*pattern->string()))
     return fault(kUnsupportedSchema, at(index).path + ".pattern", "{}", kPatternTrouble);
   const bool length = value.find("minLength") != nullptr || value.find("maxLength") != nullptr;
   if (pattern != nullptr && length)
-    return fault(kUnsupportedSchema, at(index).path,
-                 "minLength and maxLength beside pattern are not supported");
+    return fault(
+        kUnsupportedSchema, at(index).path,
+        "minLength and maxLength together with pattern are not supported: write the bounds "
+        "into the pattern, as in ^[a-z]{{1,64}}$");
   return {};
 }
 
@@ -330,8 +344,8 @@ Status Schema::Tree::read_bounds(int index) {
                        name == "minimum" || name == "maximum";
     if (limits_type(name) == 0 || !(count || bound)) continue;
     if (bound ? !member.value.number() : !member.value.integer() || *member.value.integer() < 0)
-      return fault(kInvalidGrammar, fmt::format("{}.{}", at(index).path, name), "{} is a {}", name,
-                   bound ? "number" : "whole number from 0 on");
+      return fault(kInvalidGrammar, fmt::format("{}.{}", at(index).path, name), "{} must be a {}",
+                   name, bound ? "number" : "non-negative integer");
   }
   for (const auto& [low, high] : kBounds) {
     const Value* least = value.find(low);

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The nodes of a JSON schema, one for each schema within it, and what src/grammar does with them:
-// read them (schema_reader.cpp), check what the root reaches (schema_check.cpp) and that options of
-// oneOf share no value (schema_disjoint.cpp), write the schema that xgrammar gets
-// (schema_writer.cpp), and take out the bounds of strings that are counted beside it
-// (schema_lengths.cpp). Private to schema*.cpp.
+// The tree behind Schema: one node for each subschema. Five files implement it:
+//   schema_reader.cpp    parses JSON into nodes
+//   schema_check.cpp     resolves $ref, finds nodes that no finite value satisfies
+//   schema_disjoint.cpp  shows that the options of a oneOf share no value
+//   schema_writer.cpp    writes the schema for xgrammar, and the arguments of tools
+//   schema_lengths.cpp   moves length bounds of strings into a LengthPlan
+// Private to schema*.cpp.
 #pragma once
 
 #include <array>
@@ -36,9 +38,10 @@ inline constexpr std::array<std::pair<std::string_view, unsigned>, 7> kTypeNames
     {"object", object_type},
 }};
 
-/// Whether `value` is one of `types`: 3.0 is an integer, as JSON Schema has it.
+/// Whether `value` has one of `types`. 3.0 is an integer, as in JSON Schema.
 bool has_type(const Value& value, unsigned types);
 
+/// A grammar error "REASON: path: message".
 template <typename... Args>
 Error fault(ErrorReason reason,
             std::string_view path,
@@ -48,7 +51,7 @@ Error fault(ErrorReason reason,
                  fmt::format("{}: {}", path, fmt::format(format, std::forward<Args>(args)...)));
 }
 
-/// Writes an object's members one by one.
+/// Writes a JSON object member by member.
 class ObjectWriter {
  public:
   explicit ObjectWriter(std::string& out) : out_(out) { out_ += '{'; }
@@ -66,7 +69,7 @@ class ObjectWriter {
   bool first_ = true;
 };
 
-/// The schemas of a text, each a node. Nodes are named by index.
+/// See the file head. An int that names a node is its index in nodes_; the root is 0.
 class Schema::Tree {
  public:
   static Result<std::unique_ptr<Tree>> read(std::string_view text,
@@ -84,87 +87,90 @@ class Schema::Tree {
     std::string name;
     int node = -1;
     bool required = false;
-    bool discriminates = false;  // between options: it always comes, whether it must or not
+    bool discriminates = false;  // it tells options of a oneOf apart, so the grammar requires it
     bool always_comes() const { return required || discriminates; }
   };
   struct Node {
     const Value* value = nullptr;  // an object or a boolean
     std::string path;
     std::string pointer;
-    std::optional<Error> error;  // counts if the node is reached from the root
-    std::string primary;         // its keyword of kPrimary, or empty
+    std::optional<Error> error;  // reported if the root reaches the node
+    std::string primary;         // its keyword in kPrimary, or empty
     unsigned types = kAnyType;
     bool impossible = false;
     std::vector<Property> properties;
-    std::vector<int> options;  // of anyOf, oneOf, allOf
-    std::vector<int> prefix;   // of prefixItems
+    std::vector<int> options;  // subschemas of anyOf, oneOf, allOf
+    std::vector<int> prefix;   // prefixItems
     int items = -1;
-    int additional = -1;  // additionalProperties, if a schema
+    int additional = -1;  // additionalProperties, if it is a schema
     int names = -1;
-    int pattern_properties = -1;                           // the only one
-    std::vector<std::pair<std::string, int>> definitions;  // "$defs" or "definitions", name: below
-    int target = -1;                                       // of $ref
+    int pattern_properties = -1;  // the only subschema of patternProperties
+    std::vector<std::pair<std::string, int>> definitions;  // ("$defs" or "definitions", node)
+    int target = -1;                                       // the node that $ref names
     bool reached = false;
     bool productive = false;
-    std::optional<LengthBounds> counted;  // bounds of a string that text() leaves open
+    std::optional<LengthBounds> counted;  // bounds that are in the LengthPlan, not in text()
   };
   const Node& at(int index) const { return nodes_[static_cast<std::size_t>(index)]; }
   Node& at(int index) { return nodes_[static_cast<std::size_t>(index)]; }
 
-  // ---- schema_reader.cpp: one node a schema; the parser bounds the depth
+  // ---- schema_reader.cpp. Recursive; the JSON parser has bounded the depth
 
-  /// `types`: what the schema is about if it does not say.
+  /// Adds a node for `value` and its subschemas. `types` apply if the schema names no type.
   int add(const Value& value, std::string path, std::string pointer, unsigned types = kAnyType);
-  /// A pointer can name what lies under plain names only.
+  /// The JSON pointer of a subschema; empty if a name on the way has a character that pointers
+  /// escape.
   std::string pointer_below(const Node& node, std::string_view keyword, std::string_view name);
   int add_below(int index, const Value& value, std::string_view keyword, std::string_view name);
   Status read_members(int index);
   Status read_types(int index);
   Status read_primary(int index);
   Status read_object(int index);
-  /// Where any name may come, it may come twice, which readers of JSON count as one.
+  /// Refuses minProperties above 1 where member names are free: the grammar would let one name
+  /// appear twice, and JSON parsers count that as one member.
   Status check_names(int index);
   Status read_required(int index);
   Status read_array(int index);
   Status read_text(int index);
   Status read_bounds(int index);
-  /// A node for "any value", made once.
+  /// The node of the schema `true`; the first call adds it.
   int anything();
 
-  // ---- schema_check.cpp: what the root reaches, and what can be completed
+  // ---- schema_check.cpp
 
-  /// Follows references from the root and reports the first fault that is reached.
+  /// Marks the nodes that the root reaches, resolves their $ref, and returns the first fault.
   Status resolve();
 
   std::int64_t number_of(const Node& node, std::string_view keyword) const;
-  /// Whether a value of finite length is valid, given what is known of the other nodes.
+  /// Whether some finite value satisfies the node, given the productive nodes found so far.
   bool completes(const Node& node) const;
   bool object_completes(const Node& node) const;
   bool array_completes(const Node& node) const;
   void find_productive();
-  /// The path of the first node that no value satisfies: why the root has no valid value.
+  /// The path of the first node that no value satisfies, which makes the root unsatisfiable.
   std::string_view unsatisfiable_path() const;
   static bool allows_others(const Node& node);
 
-  // ---- schema_disjoint.cpp: whatever is written for an option of oneOf must be invalid by the others
+  // ---- schema_disjoint.cpp. What xgrammar writes for one option must be invalid by the others
 
-  /// OpenAPI's discriminator names a property that tells the options apart.
+  /// Marks the properties that an OpenAPI `discriminator` names.
   void find_discriminators();
   Status check_disjoint() const;
-  /// The nodes without references and choices that a node stands for.
+  /// The nodes without $ref and choices that `index` leads to.
   std::vector<int> ends_of(int index, int& work) const;
-  /// Whether nothing that is written for node `written` is valid by node `other`. False: unknown.
+  /// Whether no text that the grammar allows for node `written` is valid by node `other`. false
+  /// means unknown.
   bool all_excluded(int written, int other, int depth, int& work) const;
   bool excluded(const Node& written, const Node& other, int depth, int& work) const;
-  /// Of objects alone. What is written has the properties of its schema and no others, if there are
-  /// any.
+  /// excluded() for two objects. A text of `written` has only the properties that its schema
+  /// declares, if it declares any.
   bool object_excluded(const Node& written, const Node& other, int depth, int& work) const;
   static bool surely_differ(const Value& one, const Value& two);
 
   // ---- schema_writer.cpp
 
   void write_child(std::string& out, int index) const { write(out, index, kAnyType, true); }
-  /// The schema of a node, for values of `types` alone.
+  /// Writes the schema of a node, restricted to values of `types`.
   void write(std::string& out, int index, unsigned types, bool with_definitions) const;
   void write_definitions(ObjectWriter& object, const Node& node) const;
   static void write_types(std::string& out, unsigned types);
@@ -185,16 +191,16 @@ class Schema::Tree {
 
   // ---- schema_lengths.cpp
 
-  /// A leaf that stands for any value.
+  /// In place of a node: any value.
   static constexpr int kAnything = -1;
   std::optional<LengthBounds> bounds_of(const Node& node) const;
-  /// What values of `nodes` may be: nodes without a reference or a choice, or kAnything; sorted.
+  /// The nodes without $ref and choices that `open` leads to, or kAnything; sorted.
   std::vector<int> leaves_of(std::vector<int> open);
-  /// What a member of an object may be; without a name: a member of any other name.
+  /// The node of an object's member `name`; nullptr: of a member that the schema does not name.
   static std::optional<int> member_of(const Node& node, const std::string* name);
-  /// What an item of an array may be.
+  /// The node of an array's item.
   static std::optional<int> item_of(const Node& node, std::size_t index);
-  /// What may stand inside of values that are `leaves`, by what `inner` says of a node of `type`.
+  /// The nodes of members or items of `leaves`: `inner` gives the one of a leaf that has `type`.
   template <typename Inner>
   std::vector<int> inside(const std::vector<int>& leaves, unsigned type, const Inner& inner) const {
     std::vector<int> nodes;
@@ -205,18 +211,20 @@ class Schema::Tree {
     }
     return nodes;
   }
-  /// All places that can be reached. False: too many. `agreed`: the strings of each place have one
-  /// bound; where not, they are no longer counted.
+  /// Fills `plan` with all places that the root reaches; false if there are too many. `agreed`: at
+  /// each place all schemas have the same bounds. Where they differ, settle_text() clears
+  /// `counted`.
   bool place_all(LengthPlan& plan, bool& agreed);
   bool settle_text(const std::vector<int>& leaves, std::optional<LengthBounds>& text);
 
-  // ---- schema_writer.cpp, for a tool's parameters
+  // ---- schema_writer.cpp: parameters of a tool
 
-  /// The node that a chain of references, or of allOf with one schema, ends at.
+  /// The node at the end of a chain of $ref and of allOf with one schema.
   int follow(int index) const;
-  /// A node as a schema that stands by itself: with the root's definitions.
+  /// The schema of a node with the root's definitions, so that its $ref resolve.
   std::string standing_alone(int index, unsigned types) const;
   void add_forms(int index, std::vector<SchemaProperty::Form>& forms, std::vector<int>& seen) const;
+
   Value root_;
   Value anything_value_;
   int anything_ = -1;

@@ -47,7 +47,7 @@ TEST(Utf8, FindsTheFirstBrokenByteAtEveryPlaceAroundAWord) {
   }
 }
 
-// The examples of the Unicode standard, section 3.9, and Python's errors="replace".
+// Examples from section 3.9 of the Unicode standard; Python's errors="replace" gives the same.
 TEST(Utf8, ReplacesEachMaximalPart) {
   EXPECT_EQ(lossy("a\xF1\x80\x80\xE1\x80\xC2"
                   "b\x80"

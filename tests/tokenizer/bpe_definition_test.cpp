@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Byte-pair encoding against its definition, written out: of all adjacent pairs that may be merged,
-// those of the lowest rank, the leftmost of them, until none is left.
+// Compares byte-pair encoding with a direct implementation of its definition: merge the leftmost of
+// the adjacent pairs of lowest rank, until no pair can be merged.
 #include <algorithm>
 #include <map>
 #include <random>
@@ -54,7 +54,7 @@ class Definition {
   std::map<std::pair<std::string, std::string>, std::size_t> ranks_;
 };
 
-/// A recipe over few letters, so that pairs meet often; every text is one piece.
+/// A recipe with few letters, so that pairs are frequent. Every text is one piece.
 TokenizerRecipe dense_recipe(std::mt19937& random) {
   TokenizerRecipe recipe;
   recipe.pattern = "[^\\n]+";
@@ -81,8 +81,8 @@ std::string random_text(std::mt19937& random, std::size_t length) {
   return text;
 }
 
-// Lengths on both sides of the boundary between the two algorithms; ranks in the order of training
-// and shuffled, where a merge can make a pair of a lower rank than its own.
+// Uses lengths on both sides of the threshold between the two algorithms, and ranks both in the
+// order of training and shuffled: then a merge can produce a pair of lower rank than its own.
 TEST(BpeDefinition, HoldsForShortAndLongPiecesAndAnyOrderOfRanks) {
   std::mt19937 random(7);
   for (int round = 0; round < 40; ++round) {

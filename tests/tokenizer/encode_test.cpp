@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tokenizer promises about control tokens, segments, bad bytes, streams and threads.
+// The contract of the tokenizer: control tokens, segments, ill-formed bytes, streams and threads.
 #include <string>
 #include <thread>
 #include <vector>
@@ -44,7 +44,8 @@ TEST(Encode, KeepsControlTokensOfPlainTextAsText) {
   EXPECT_EQ(*tokenizer.encode_with_special("<|user|>ho"), (Ids{kBase, 256}));
 }
 
-// Tokens with `normalized` are looked for in what the others leave, even where they begin earlier.
+// Tokens with `normalized` are searched in the text that the others leave, even if they start
+// earlier.
 TEST(Encode, LooksForNormalizedTokensLast) {
   const Tokenizer tokenizer = make_tokenizer();
   EXPECT_EQ(*tokenizer.encode_with_special("<think>ho"), (Ids{kBase + 1, 256}));
@@ -62,7 +63,7 @@ TEST(Encode, EncodesSegmentsAsTheirConcatenationButNeverMakesControlTokensOfPlai
   for (const std::int32_t id : bytes_of("<|user|>")) expected.push_back(id);
   expected.insert(expected.end(), {257, kBase + 1, 257});
   EXPECT_EQ(*tokenizer.encode(prompt), expected);
-  // A token that two segments would only form together is text.
+  // An added token that spans two segments is text.
   const std::vector<TextSegment> halves{{"<thi", true}, {"nk>", true}};
   EXPECT_EQ(*tokenizer.encode(halves), bytes_of("<think>"));
 }
