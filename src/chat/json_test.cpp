@@ -44,7 +44,7 @@ TEST(Json, ReadsValuesWithinTheirRange) {
   EXPECT_EQ(object.given("c"), nullptr);
 }
 
-TEST(Json, RefusesWhatItCannotKeep) {
+TEST(Json, RefusesValuesThatItCannotKeep) {
   for (const char* text : {"", "{", "[1,]", "01", "NaN", "Infinity", "1e999", "\"\\ud800\"",
                            "\"\xff\"", "{\"a\":1}x", "'a'", "{\"a\":1,\"a\":2}"})
     EXPECT_FALSE(parse_json(text).ok()) << text;
@@ -53,7 +53,7 @@ TEST(Json, RefusesWhatItCannotKeep) {
   EXPECT_TRUE(parse_json(R"([{"a":1},{"a":2}])").ok());
 }
 
-TEST(Json, AnErrorTellsThePlaceAndNotTheText) {
+TEST(Json, AnErrorContainsThePlaceButNotTheText) {
   const auto told = [](const std::string& text) { return parse_json(text).error().message; };
   const std::string secret(100'000, 's');
   EXPECT_EQ(told("{\"a\": \"sss\\q\"}"),

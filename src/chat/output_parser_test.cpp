@@ -102,7 +102,7 @@ TEST(OutputParser, ABrokenCharacterBeforeATagIsKept) {
   EXPECT_EQ(out[0].text, "\xef\xbf\xbd");
 }
 
-TEST(OutputParser, CountsWhatWasWrong) {
+TEST(OutputParser, CountsDeviationsFromTheFormat) {
   OutputParserOptions options = with_tools();
   OutputParser parser(options);
   std::vector<OutputEvent> out;

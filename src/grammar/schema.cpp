@@ -99,7 +99,7 @@ Result<std::vector<SchemaProperty>> Schema::Tree::properties() const {
     entry.name = property.name;
     entry.required = property.always_comes();
     std::vector<int> seen;
-    add_forms(property.node, entry.forms, seen);
+    add_alternatives(property.node, entry.alternatives, seen);
   }
   return found;
 }

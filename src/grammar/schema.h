@@ -43,7 +43,7 @@ enum class SchemaStrictness : std::uint8_t {
 /// JSON.
 struct SchemaProperty {
   /// One of the alternatives that the value may be.
-  struct Form {
+  struct Alternative {
     enum class Kind : std::uint8_t { text, pattern, literal, json };
     Kind kind = Kind::json;
     std::string value;            // pattern: a regular expression; literal: the text as written;
@@ -53,7 +53,7 @@ struct SchemaProperty {
   };
   std::string name;
   bool required = false;
-  std::vector<Form> forms;
+  std::vector<Alternative> alternatives;
 };
 
 class Schema {

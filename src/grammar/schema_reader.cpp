@@ -23,7 +23,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kBounds{{
     {"minProperties", "maxProperties"},
 }};
 
-constexpr std::string_view kPatternTrouble =
+constexpr std::string_view kUnsupportedPattern =
     "a pattern that requires a quotation mark or a backslash, or combines non-ASCII characters "
     "with "
     "\".\", \"[^\", \"\\S\", \"\\W\" or \"\\D\", is not supported";
@@ -242,7 +242,7 @@ Status Schema::Tree::read_object(int index) {
     for (const json::Member& member : *patterns->object()) {
       if (!stays_unescaped(member.name))
         return fault(kUnsupportedSchema, at(index).path + ".patternProperties", "{}",
-                     kPatternTrouble);
+                     kUnsupportedPattern);
       const int child = add_below(index, member.value, "patternProperties", member.name);
       at(index).pattern_properties = child;
     }
@@ -325,7 +325,7 @@ Status Schema::Tree::read_text(int index) {
   if (pattern != nullptr && pattern->string() == nullptr)
     return fault(kInvalidGrammar, at(index).path + ".pattern", "pattern must be a string");
   if (pattern != nullptr && !stays_unescaped(*pattern->string()))
-    return fault(kUnsupportedSchema, at(index).path + ".pattern", "{}", kPatternTrouble);
+    return fault(kUnsupportedSchema, at(index).path + ".pattern", "{}", kUnsupportedPattern);
   const bool length = value.find("minLength") != nullptr || value.find("maxLength") != nullptr;
   if (pattern != nullptr && length)
     return fault(

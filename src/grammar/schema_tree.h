@@ -223,7 +223,9 @@ class Schema::Tree {
   int follow(int index) const;
   /// The schema of a node with the root's definitions, so that its $ref resolve.
   std::string standing_alone(int index, unsigned types) const;
-  void add_forms(int index, std::vector<SchemaProperty::Form>& forms, std::vector<int>& seen) const;
+  void add_alternatives(int index,
+                        std::vector<SchemaProperty::Alternative>& alternatives,
+                        std::vector<int>& seen) const;
 
   Value root_;
   Value anything_value_;

@@ -112,11 +112,11 @@ void Schema::Tree::write_typed(ObjectWriter& object, const Node& node, unsigned 
     const bool written_below = name == "items" || name == "prefixItems" || name == "properties" ||
                                name == "required" || name == "additionalProperties" ||
                                name == "patternProperties" || name == "propertyNames";
-    const bool says_nothing =
+    const bool no_effect =
         name == "format" &&
         (node.value->find("pattern") != nullptr || node.value->find("minLength") != nullptr ||
          node.value->find("maxLength") != nullptr || !is_one_of(kFormats, *member.value.string()));
-    if (name == "format" && !says_nothing && *member.value.string() == "email") {
+    if (name == "format" && !no_effect && *member.value.string() == "email") {
       append_json_string(object.key("pattern"), kEmail);
       continue;
     }
@@ -124,8 +124,7 @@ void Schema::Tree::write_typed(ObjectWriter& object, const Node& node, unsigned 
     // characters through.
     const bool length =
         name == "minLength" || name == "maxLength" || (name == "pattern" && node.counted);
-    if (!written_below && !says_nothing && !length)
-      append_json_value(object.key(name), member.value);
+    if (!written_below && !no_effect && !length) append_json_value(object.key(name), member.value);
   }
   const bool longest = node.value->find("maxLength") != nullptr;
   if ((types & string_type) != 0 && node.counted) {
@@ -222,17 +221,17 @@ std::string Schema::Tree::standing_alone(int index, unsigned types) const {
   return out + body.substr(1);
 }
 
-void Schema::Tree::add_forms(int index,
-                             std::vector<SchemaProperty::Form>& forms,
-                             std::vector<int>& seen) const {
-  using Form = SchemaProperty::Form;
+void Schema::Tree::add_alternatives(int index,
+                                    std::vector<SchemaProperty::Alternative>& alternatives,
+                                    std::vector<int>& seen) const {
+  using Alternative = SchemaProperty::Alternative;
   index = follow(index);
   if (std::ranges::find(seen, index) != seen.end()) return;
   seen.push_back(index);
   const Node& node = at(index);
   if (node.primary == "anyOf" || node.primary == "oneOf") {
     for (const int option : node.options)
-      if (at(option).productive) add_forms(option, forms, seen);
+      if (at(option).productive) add_alternatives(option, alternatives, seen);
     return;
   }
   if (node.primary == "const" || node.primary == "enum") {
@@ -242,25 +241,26 @@ void Schema::Tree::add_forms(int index,
         text = *value.string();
       else
         append_json_value(text, value);
-      forms.push_back({Form::Kind::literal, std::move(text)});
+      alternatives.push_back({Alternative::Kind::literal, std::move(text)});
     });
     return;
   }
   const bool any = node.value->object() == nullptr || node.types == kAnyType;
   if (any || (node.types & string_type) != 0) {
-    Form& form = forms.emplace_back();
-    form.kind = Form::Kind::text;
+    Alternative& alternative = alternatives.emplace_back();
+    alternative.kind = Alternative::Kind::text;
     if (!any) {
       if (const Value* pattern = node.value->find("pattern")) {
-        form.kind = Form::Kind::pattern;
-        form.value = *pattern->string();
+        alternative.kind = Alternative::Kind::pattern;
+        alternative.value = *pattern->string();
       }
-      form.length_min = number_of(node, "minLength");
-      if (node.value->find("maxLength") != nullptr) form.length_max = number_of(node, "maxLength");
+      alternative.length_min = number_of(node, "minLength");
+      if (node.value->find("maxLength") != nullptr)
+        alternative.length_max = number_of(node, "maxLength");
     }
   }
   const unsigned others = any ? 0 : node.types & ~static_cast<unsigned>(string_type);
-  if (others != 0) forms.push_back({Form::Kind::json, standing_alone(index, others)});
+  if (others != 0) alternatives.push_back({Alternative::Kind::json, standing_alone(index, others)});
 }
 
 }  // namespace koho

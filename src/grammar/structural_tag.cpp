@@ -85,7 +85,7 @@ class TagWriter {
       return wrong(path, fmt::format("the type \"{:.40}\" is not supported here{}", *type->string(),
                                      only.empty() ? "" : fmt::format("; it must be \"{}\"", only)));
     for (const json::Member& member : *value.object())
-      if (member.name != "type" && !says_nothing(member.value) &&
+      if (member.name != "type" && !is_unset(member.value) &&
           std::ranges::find(kind->fields, member.name, &Field::name) == kind->fields.end())
         return wrong(path, fmt::format("\"{:.40}\" is not a supported field of {}", member.name,
                                        kind->name));
@@ -145,7 +145,7 @@ class TagWriter {
 
  private:
   /// null, false and []: serializers write these for fields that the client left unset.
-  static bool says_nothing(const Value& value) {
+  static bool is_unset(const Value& value) {
     return value.is_null() || value.boolean() == false ||
            (value.array() != nullptr && value.array()->empty());
   }

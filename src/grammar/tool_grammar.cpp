@@ -120,26 +120,27 @@ class CallWriter {
   }
 
   static std::string value(const SchemaProperty& property) {
-    using Form = SchemaProperty::Form;
-    std::vector<std::string> forms;
-    for (const Form& form : property.forms) {
-      switch (form.kind) {
-        case Form::Kind::text:
-          forms.push_back(any_text(form.length_min, form.length_max));
+    using Alternative = SchemaProperty::Alternative;
+    std::vector<std::string> alternatives;
+    for (const Alternative& alternative : property.alternatives) {
+      switch (alternative.kind) {
+        case Alternative::Kind::text:
+          alternatives.push_back(any_text(alternative.length_min, alternative.length_max));
           break;
-        case Form::Kind::pattern:
-          forms.push_back(
-              fmt::format(R"({{"type":"regex","pattern":{}}})", json_string(form.value)));
+        case Alternative::Kind::pattern:
+          alternatives.push_back(
+              fmt::format(R"({{"type":"regex","pattern":{}}})", json_string(alternative.value)));
           break;
-        case Form::Kind::literal:
-          forms.push_back(text(form.value));
+        case Alternative::Kind::literal:
+          alternatives.push_back(text(alternative.value));
           break;
-        case Form::Kind::json:
-          forms.push_back(fmt::format(R"({{"type":"json_schema","json_schema":{}}})", form.value));
+        case Alternative::Kind::json:
+          alternatives.push_back(
+              fmt::format(R"({{"type":"json_schema","json_schema":{}}})", alternative.value));
           break;
       }
     }
-    return joined("or", forms);
+    return joined("or", alternatives);
   }
 
   CallTags tags_;

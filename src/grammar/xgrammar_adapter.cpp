@@ -25,7 +25,7 @@ namespace {
 constexpr std::string_view kNoReason = "xgrammar cannot compile it and gives no reason";
 
 /// The first line of an xgrammar exception, without the names of xgrammar's source files.
-std::string words_of(std::string_view what) {
+std::string message_of(std::string_view what) {
   what = what.substr(0, what.find('\n'));
   constexpr std::string_view kCheck = "is false: ";
   if (const std::size_t at = what.find(kCheck); at != what.npos)
@@ -37,7 +37,7 @@ std::string words_of(std::string_view what) {
 /// An xgrammar warning, which says that xgrammar ignores a part of the grammar, reworded as the
 /// reason of a refusal.
 std::string reason_of(std::string_view warning) {
-  std::string reason = words_of(warning);
+  std::string reason = message_of(warning);
   const auto replace = [&](std::string_view found, std::string_view with) {
     if (const std::size_t at = reason.find(found); at != reason.npos)
       reason.replace(at, found.size(), with);
@@ -73,14 +73,15 @@ Status guarded(std::int64_t time_us_max,
   } catch (const std::bad_alloc&) {
     return make_error(ErrorCode::resource_exhausted, "out of memory while compiling a grammar");
   } catch (const std::exception& error) {
-    const std::string words = words_of(error.what());
-    if (unexplained != nullptr) *unexplained = words == kNoReason;
+    const std::string message = message_of(error.what());
+    if (unexplained != nullptr) *unexplained = message == kNoReason;
     // xgrammar throws one exception type for everything: only the text tells an unsatisfiable
     // schema from an invalid grammar.
-    if (words.find("nsatisfiable") != words.npos || words.find("cannot accept") != words.npos ||
-        words.find("greater than") != words.npos)
-      return refused(kUnsatisfiableSchema, words);
-    return refused(kInvalidGrammar, words);
+    if (message.find("nsatisfiable") != message.npos ||
+        message.find("cannot accept") != message.npos ||
+        message.find("greater than") != message.npos)
+      return refused(kUnsatisfiableSchema, message);
+    return refused(kInvalidGrammar, message);
   } catch (...) {
     return make_error(ErrorCode::internal, "xgrammar threw an unknown exception");
   }

@@ -273,7 +273,7 @@ TEST_F(ConstrainedAnswers, ForcedToolCallsParseWithValidArguments) {
 }
 
 TEST_F(ConstrainedAnswers, FollowTheFormatOrCallTools) {
-  const std::string form =
+  const std::string format =
       R"({"type":"object","properties":{"city":{"type":"string","maxLength":12},"warm":{"type":"boolean"}},"required":["city"]})";
   const std::string weather =
       R"({"type":"object","properties":{"city":{"type":"string","maxLength":12},"days":{"type":"integer","minimum":1,"maximum":9}},)"
@@ -282,10 +282,10 @@ TEST_F(ConstrainedAnswers, FollowTheFormatOrCallTools) {
       {"get_weather", weather, true},
       {"get_time", R"({"type":"object","properties":{"zone":{"type":"string"}}})", false}};
   const auto schemas = schemas_of(tools);
-  const Result<json::Value> form_schema = json::parse(form);
+  const Result<json::Value> format_schema = json::parse(format);
   const Result<json::Value> weather_schema = json::parse(weather);
   const Constraint constraint =
-      Constraint::union_of({Constraint::json_schema(form),
+      Constraint::union_of({Constraint::json_schema(format),
                             Constraint::tool_calls(tools, Constraint::Calls::instead_of_text)});
   std::vector<std::shared_ptr<OutputStream>> streams;
   for (int i = 0; i < 16; ++i) {
@@ -298,7 +298,7 @@ TEST_F(ConstrainedAnswers, FollowTheFormatOrCallTools) {
     ASSERT_TRUE(stream.ok()) << stream.error().message;
     streams.push_back(*stream);
   }
-  int of_the_form = 0;
+  int in_format = 0;
   int calling = 0;
   for (std::size_t i = 0; i < streams.size(); ++i) {
     const Answer answer = read(*streams[i]);
@@ -308,10 +308,10 @@ TEST_F(ConstrainedAnswers, FollowTheFormatOrCallTools) {
     EXPECT_EQ(counts.unknown_tools + counts.malformed_calls + counts.mended_calls, 0U)
         << answer.text;
     if (output.calls.empty()) {
-      ++of_the_form;
+      ++in_format;
       const Result<json::Value> value = json::parse(output.content);
       ASSERT_TRUE(value.ok()) << answer.text;
-      EXPECT_EQ(testing::validate_json(*form_schema, *value), "") << answer.text;
+      EXPECT_EQ(testing::validate_json(*format_schema, *value), "") << answer.text;
       continue;
     }
     ++calling;
@@ -325,8 +325,8 @@ TEST_F(ConstrainedAnswers, FollowTheFormatOrCallTools) {
       }
     }
   }
-  std::printf("%d answers of the form, %d with calls\n", of_the_form, calling);
-  EXPECT_GE(of_the_form, 3);
+  std::printf("%d answers in the format, %d with calls\n", in_format, calling);
+  EXPECT_GE(in_format, 3);
   EXPECT_GE(calling, 1);
 }
 

@@ -55,7 +55,7 @@ constexpr const char* kWeather =
     R"("json_schema":{"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}},)"
     R"("end":"</function>"}]})";
 
-TEST(StructuralTag, FreeTextMayHoldTags) {
+TEST(StructuralTag, TagsMayAppearInFreeText) {
   const std::string weather = tag(kWeather);
   EXPECT_EQ(verdict(weather, "I just talk."), "whole");
   EXPECT_EQ(verdict(weather, R"(Well. <function=weather>{"city":"Rome"}</function> There.)"),
@@ -66,7 +66,7 @@ TEST(StructuralTag, FreeTextMayHoldTags) {
   EXPECT_EQ(verdict(weather, "<function=time>"), "no");
 }
 
-TEST(StructuralTag, TheOlderFormIsTheSame) {
+TEST(StructuralTag, TheOlderFormGivesTheSameGrammar) {
   const std::string older =
       R"({"type":"structural_tag","triggers":["<function="],"structures":[{"begin":"<function=f>",)"
       R"("schema":{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]},)"
@@ -77,7 +77,7 @@ TEST(StructuralTag, TheOlderFormIsTheSame) {
   EXPECT_EQ(verdict(older, R"(<function=f>{"n":"three)"), "no");
 }
 
-TEST(StructuralTag, FormatsAreJoined) {
+TEST(StructuralTag, FormatsCombine) {
   const std::string plan =
       tag(R"({"type":"sequence","elements":[{"type":"const_string","value":"Plan: "},)"
           R"({"type":"or","elements":[{"type":"regex","pattern":"[a-c]{2}"},)"

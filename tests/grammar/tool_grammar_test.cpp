@@ -82,7 +82,7 @@ TEST(ToolGrammar, NothingFollowsASingleCall) {
 }
 
 TEST(ToolGrammar, AnAnswerFollowsAFormatOrCallsTools) {
-  const std::string form =
+  const std::string format =
       R"({"type":"object","properties":{"city":{"type":"string","maxLength":5}},"required":["city"]})";
   const std::vector<ToolGrammar> tools{
       {"get_weather",
@@ -94,7 +94,7 @@ TEST(ToolGrammar, AnAnswerFollowsAFormatOrCallsTools) {
     Constraint calls = Constraint::tool_calls(tools, Constraint::Calls::instead_of_text);
     calls.one_call = one_call;
     const auto grammar =
-        compiler.compile(Constraint::union_of({Constraint::json_schema(form), std::move(calls)}));
+        compiler.compile(Constraint::union_of({Constraint::json_schema(format), std::move(calls)}));
     ASSERT_TRUE(grammar.ok()) << grammar.error().message;
     for (std::uint64_t seed = 1; seed <= 8; ++seed) {
       SCOPED_TRACE(seed);

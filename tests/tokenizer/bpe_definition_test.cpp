@@ -102,7 +102,7 @@ TEST(BpeDefinition, HoldsForShortAndLongPiecesAndAnyOrderOfRanks) {
   }
 }
 
-TEST(BpeDefinition, LeavesATokenAloneThatItsMergesDoNotMake) {
+TEST(BpeDefinition, NeverProducesATokenThatNoMergeProduces) {
   TokenizerRecipe recipe;
   recipe.tokens = {"ab", "bc", "abc"};
   recipe.merges = {{"b", "c"}, {"a", "b"}, {"ab", "c"}};
@@ -114,7 +114,7 @@ TEST(BpeDefinition, LeavesATokenAloneThatItsMergesDoNotMake) {
   }
 }
 
-TEST(BpeDefinition, TakesTheLaterPlaceOfAMergeThatStandsTwice) {
+TEST(BpeDefinition, UsesTheLaterRankOfARepeatedMerge) {
   TokenizerRecipe recipe;
   recipe.tokens = {"ab", "bc"};
   recipe.merges = {{"a", "b"}, {"b", "c"}, {"a", "b"}};

@@ -46,13 +46,13 @@ TEST(Encode, KeepsControlTokensOfPlainTextAsText) {
 
 // Tokens with `normalized` are searched in the text that the others leave, even if they start
 // earlier.
-TEST(Encode, LooksForNormalizedTokensLast) {
+TEST(Encode, SearchesNormalizedTokensLast) {
   const Tokenizer tokenizer = make_tokenizer();
   EXPECT_EQ(*tokenizer.encode_with_special("<think>ho"), (Ids{kBase + 1, 256}));
   EXPECT_EQ(*tokenizer.encode_with_special("<|user|>k>ho"), (Ids{kBase, kBase + 2, 'o'}));
 }
 
-TEST(Encode, EncodesSegmentsAsTheirConcatenationButNeverMakesControlTokensOfPlainOnes) {
+TEST(Encode, EncodesSegmentsAsOneTextWithoutControlTokensFromPlainOnes) {
   const Tokenizer tokenizer = make_tokenizer();
   const std::vector<TextSegment> prompt{{"<|user|>\n", true},
                                         {"\n<|user|> ", false},
@@ -83,11 +83,11 @@ TEST(Encode, NamesTheByteThatIsNotUtf8) {
   EXPECT_NE(ids.error().message.find("segment 1"), std::string::npos) << ids.error().message;
 }
 
-TEST(Encode, TakesZeroBytesAsText) {
+TEST(Encode, TreatsZeroBytesAsText) {
   EXPECT_EQ(*make_tokenizer().encode(std::string_view("\0a\0", 3)), (Ids{0, 'a', 0}));
 }
 
-TEST(Encode, AnswersQuestionsAboutIds) {
+TEST(Encode, ReportsTheKindOfEachId) {
   const Tokenizer tokenizer = make_tokenizer();
   EXPECT_EQ(tokenizer.vocab_size(), kBase + 8);
   EXPECT_EQ(tokenizer.token_bytes(257), " ho");
@@ -118,7 +118,7 @@ TEST(Detokenizer, GivesWholeCharactersOnly) {
   EXPECT_EQ(stream.finish(), "");
 }
 
-TEST(Detokenizer, ReplacesBrokenBytesAsSoonAsTheyAreCertain) {
+TEST(Detokenizer, ReplacesIllFormedBytesAtOnce) {
   const Tokenizer tokenizer = make_tokenizer();
   Detokenizer stream(tokenizer);
   EXPECT_EQ(stream.push(0x80), "\uFFFD");
@@ -130,7 +130,7 @@ TEST(Detokenizer, ReplacesBrokenBytesAsSoonAsTheyAreCertain) {
   EXPECT_EQ(stream.finish(), "");
 }
 
-TEST(Detokenizer, LeavesOutSpecialTokensOnly) {
+TEST(Detokenizer, SkipsOnlySpecialTokens) {
   const Tokenizer tokenizer = make_tokenizer();
   Detokenizer stream(tokenizer, true);
   EXPECT_EQ(stream.push(kBase), "");

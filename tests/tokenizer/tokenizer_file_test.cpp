@@ -34,7 +34,7 @@ struct Change {
   const char* named;  // what the message contains
 };
 
-TEST(TokenizerFile, RefusesByNameWhatItCannotDo) {
+TEST(TokenizerFile, RefusesUnsupportedFeaturesByName) {
   const std::string good = testing::tokenizer_json(good_recipe());
   const std::vector<Change> changes{
       {"\"1.0\"", "\"2.0\"", ErrorCode::unsupported, "version"},
@@ -78,7 +78,7 @@ TEST(TokenizerFile, RefusesByNameWhatItCannotDo) {
   }
 }
 
-TEST(TokenizerFile, RefusesWhatContradictsItself) {
+TEST(TokenizerFile, RefusesContradictions) {
   const std::string good = testing::tokenizer_json(good_recipe());
   const std::vector<Change> changes{
       {"\"hi\": 256", "\"hi\": 257", ErrorCode::corrupt_data, "id 257"},
