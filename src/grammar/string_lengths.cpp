@@ -7,7 +7,7 @@
 namespace koho {
 namespace {
 
-/// The end of the character class that `pattern` starts with (".", "\\w", "[a-z]"), or npos.
+/// The end of the character class that `pattern` starts with (".", "\w", "[a-z]"), or npos.
 std::size_t class_end(std::string_view pattern) {
   if (pattern.empty()) return pattern.npos;
   if (pattern[0] == '.') return 1;

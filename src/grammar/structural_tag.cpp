@@ -19,13 +19,13 @@ enum class Holds : std::uint8_t {
   text,     // a string
   words,    // an array of non-empty strings
   ends,     // a string or an array of strings
-  boolean,  //
+  boolean,  // true or false
   count,    // 0..2^31-1; the `max` of `repeat` may be -1: no bound
   schema,   // a JSON schema
   style,    // how arguments are written; only "json"
   pattern,  // a regular expression
   grammar,  // EBNF
-  format,   //
+  format,   // an object with a type
   formats,  // an array of formats
   tags,     // an array of formats of type tag
   rules     // an array of [string, format]

@@ -30,6 +30,7 @@ bool may_be_relaxed(const Constraint& constraint, const ToolGrammar& tool);
 /// Whether calls of `tool` follow its schema; otherwise their arguments are free.
 bool has_schema(const Constraint& constraint, const ToolGrammar& tool, ToolStrictness strictness);
 
+/// The structural tag of the calls that `constraint` allows.
 /// Requires: constraint.kind is tool_calls. Errors: unsupported: the tokenizer has no token for a
 /// tag; invalid_argument: there is no tool, a name is empty or appears twice, or Schema::read()
 /// fails for a strict tool (the message names it).
