@@ -353,7 +353,7 @@ def main():
     measure.add_argument("--prefix-len", type=number(int, 0), default=0, help="tokens that all prompts begin with (%(default)s)")
     measure.add_argument("--tokenizer", choices=["transformers"],
                          help="encode the prompts' texts with this Python package as well; a difference is a failure")
-    measure.add_argument("--gpus", type=number(int, 0), help="1: the GPU, 0: the CPU (1 where there is one); several are not served yet")
+    measure.add_argument("--gpus", type=number(int, 0), help="1: the GPU, 0: the CPU (1 where there is a GPU); koho runs on one GPU")
     measure.add_argument("--threads", type=number(int, 0), default=0, help="CPU threads (one a core)")
     measure.add_argument("--seed", type=int, default=0, help="of the choice of prompts (%(default)s)")
     measure.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the numbers there, too")

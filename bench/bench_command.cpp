@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `koho bench`: a closed loop of requests (throughput_command.cpp); below it `latency`, single steps,
-// and `ops`, single operators.
+// `koho bench`: a closed loop of requests (throughput_command.cpp); below it `latency`, single
+// steps, and `ops`, single operators.
 #include <memory>
 
 #include "app/command.h"

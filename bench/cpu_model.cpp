@@ -5,8 +5,8 @@
 //
 //   cpu_model [--threads 2] [--rounds 5] [--batches 1,4,16] [--prompt 512] [--tokens 48]
 //
-// The shape is that of tools/llama_cpp_bench/make_gguf.py. Tokens are random, as llama-bench has them;
-// each decode starts from an empty cache, or from --context tokens.
+// The shape is that of tools/llama_cpp_bench/make_gguf.py. Tokens are random, as llama-bench has
+// them; each decode starts from an empty cache, or from --context tokens.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -213,31 +213,35 @@ struct Series {
   }
 };
 
+/// Room for the largest batch at its longest context, and for the prompt.
+WorkerSettings settings_of(const Options& options, const ModelConfig& config) {
+  const std::int64_t batch_max =
+      std::max<std::int64_t>(1, *std::max_element(options.batches.begin(), options.batches.end()));
+  const std::int64_t context_max = std::max(options.prompt, options.context + options.tokens);
+  const std::int64_t pages = batch_max * ceil_div(context_max, kPageTokens);
+  return {.load = {.shard = {},
+                   .limits = {.tokens_max = std::max(options.prompt, batch_max),
+                              .sequences_max = batch_max,
+                              .context_max = context_max,
+                              .logit_rows_max = batch_max,
+                              .vocabulary = 0},
+                   .kv_pages = pages,
+                   .kv_dtype = DType::bf16},
+          .counts_slots = 0,
+          .mask_rows_max = 0,
+          .tokenizer_tokens = config.vocab_size};
+}
+
 Result<std::string> measure(const Options& options) {
   const ModelConfig config = shape();
   KOHO_TRY_ASSIGN(const HostSyntheticWeights weights, HostSyntheticWeights::make(config, 7));
   KOHO_TRY_ASSIGN(std::unique_ptr<Backend> backend,
                   make_cpu_backend({.threads = options.threads, .isa = options.isa}));
   const std::string description = backend->description();
-  const std::int64_t batch_max =
-      std::max<std::int64_t>(1, *std::max_element(options.batches.begin(), options.batches.end()));
-  const std::int64_t context_max = std::max(options.prompt, options.context + options.tokens);
-  const std::int64_t pages = batch_max * ceil_div(context_max, kPageTokens);
-  const WorkerSettings settings{
-      .load = {.shard = {},
-               .limits = {.tokens_max = std::max(options.prompt, batch_max),
-                          .sequences_max = batch_max,
-                          .context_max = context_max,
-                          .logit_rows_max = batch_max,
-                          .vocabulary = 0},
-               .kv_pages = pages,
-               .kv_dtype = DType::bf16},
-      .counts_slots = 0,
-      .mask_rows_max = 0,
-      .tokenizer_tokens = config.vocab_size};
+  const WorkerSettings settings = settings_of(options, config);
   KOHO_TRY_ASSIGN(Worker worker, Worker::create(config, weights.sources(), settings,
                                                 std::move(backend), std::make_unique<OneRank>()));
-  Runner runner(worker, config.vocab_size, context_max);
+  Runner runner(worker, config.vocab_size, settings.load.limits.context_max);
 
   Series bandwidth{"read_bandwidth", {}};
   Series best_bandwidth{"read_bandwidth_pages_side_by_side", {}};

@@ -19,6 +19,7 @@
 namespace {
 
 using namespace koho;
+using namespace koho::bench;
 
 struct Case {
   std::int32_t sequences = 1;

@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// The forms of Hopper's matrix kernels beside each other on one GPU. The dense decode kernel
-// (src/cuda/gemm/gemm_decode_swap_ab_sm90.cu): for each shape and number of tokens all forms are timed and compared
-// bit for bit, the product's own choice is marked, and cuBLASLt's scalar mode, which scales neither
-// rows nor tokens, stands beside them. The kernel of many tokens (src/cuda/gemm/gemm_prefill_sm90.cu): the
-// two matrices of an expert layer, 8,192 tokens' rows. What this prints is what choose_decode_gemm_config() and
-// the forms in linear_and_experts.cpp are set from:
-// `gemm_bench [--only NAME] [--tokens N,…] [--chosen] [--form TEXT] [--no-library] [--top N]
-// [--out FILE] [--commit HASH]`; `--chosen` leaves out the forms that the product does not choose,
-// and experts; `--form` those whose name lacks the text (or all of several, with semicolons
-// between).
+// Times the configurations of Hopper's GEMM kernels beside each other on one GPU.
+//
+//   decode   for each shape and number of tokens: every configuration of both decode kernels
+//            (src/cuda/gemm/gemm_decode_*_sm90.cu), compared bit for bit; koho's own choice is
+//            marked, and cuBLASLt with scalar scales is timed beside it
+//   prefill  both GEMMs of an expert layer with the rows of 8,192 tokens (gemm_prefill_sm90.cu)
+//
+// choose_gemm.cpp is set from what this prints.
+//
+//   gemm_bench [--only NAME] [--tokens N,…] [--chosen] [--form TEXT] [--no-library] [--top N]
+//              [--out FILE] [--commit HASH]
+//
+// --chosen leaves out experts and the configurations that koho does not choose, --form those whose
+// name lacks the text (or each of several texts, separated by semicolons).
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <functional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <cublasLt.h>
@@ -25,34 +27,21 @@
 #include <fmt/core.h>
 
 #include "base/arithmetic.h"
-#include "bench/median.h"
+#include "bench/gemm_timing.h"
 #include "bench/result_file.h"
 #include "cuda/device/runtime.h"
-#include "cuda/device/tensor_map.h"
-#include "cuda/gemm/gemm_sm90.h"
+#include "cuda/gemm/choose_gemm.h"
+#include "cuda/gemm/launch_gemm_sm90.h"
 #include "cuda/gemm/tiled_layout.h"
 
 namespace {
 
-using namespace koho;        // NOLINT(google-build-using-namespace): a program of one file
-using namespace koho::cuda;  // NOLINT(google-build-using-namespace)
+using namespace koho;              // NOLINT(google-build-using-namespace): a program
+using namespace koho::cuda;        // NOLINT(google-build-using-namespace)
+using namespace koho::gemm_bench;  // NOLINT(google-build-using-namespace)
 
-constexpr std::int64_t kRotated = 600LL << 20;  // bytes of weights that calls take in turn
-constexpr std::int64_t kDrawn =
-    (16LL << 20) + 4096;          // bytes of weights that are drawn; the rest repeats them
-constexpr int kCallsMax = 100;    // of the dense kernel
-constexpr int kExpertCalls = 10;  // of the other one
-constexpr int kReplays = 5;
-constexpr double kReadCeiling = 4.45e12;  // bytes a second, measured on an H200 (docs/kernels)
-constexpr int kLibraryForms = 6;          // algorithms that its heuristics propose
-constexpr int kTurns = 3;                 // of koho and the best of them, one after the other
+constexpr int kExpertCalls = 10;  // of the prefill kernel in a graph
 
-struct Shape {
-  const char* name;
-  TileType type;
-  int rows;
-  int width;  // elements
-};
 constexpr Shape kShapes[] = {
     {"qkv_tp4", TileType::fp8, 3584, 5120},      {"o_tp4", TileType::fp8, 5120, 3072},
     {"dense_tp4", TileType::fp8, 6144, 5120},    {"qkv_tp8", TileType::fp8, 1792, 5120},
@@ -67,11 +56,11 @@ constexpr Shape kShapes[] = {
     {"head_air", TileType::bf16, 151552, 4096},
 };
 
-/// An expert's matrix; its rows are those of gate and up, or of the way down.
+/// One of an expert's two GEMMs.
 struct ExpertShape {
   Shape shape;
-  bool joins;  // gate and up
-  int tokens;  // of an expert, more or less: 8,192 tokens' share
+  bool gate_up;
+  int tokens;  // of an expert, about: of 8,192 tokens
 };
 constexpr ExpertShape kExpertShapes[] = {
     {{"w13_air", TileType::fp8, 2816, 4096}, true, 512},
@@ -97,121 +86,6 @@ struct Arguments {
   std::string command = "gemm_bench";
   int top = 5;
 };
-
-/// Device memory of one shape.
-struct Operands {
-  DeviceBlock weights;  // `copies` matrices in tiles; cuBLASLt takes the same bytes as rows
-  DeviceBlock row_scales;
-  DeviceBlock x;
-  DeviceBlock x_scales;
-  DeviceBlock out;
-  DeviceBlock workspace;
-  std::int64_t copies = 0;
-  std::int64_t matrix_bytes = 0;
-};
-
-constexpr std::int64_t kTokensMax = 128;
-constexpr std::int64_t kWorkspace = 64LL << 20;
-
-/// Bytes that are numbers of either type: none is a NaN, and bf16 stays below 2.
-std::vector<std::uint8_t> random_bytes(std::int64_t count, TileType type, std::uint64_t seed) {
-  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(count));
-  std::uint64_t state = seed;
-  for (std::size_t i = 0; i < bytes.size(); ++i) {
-    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
-    const auto value = static_cast<std::uint8_t>(state >> 56U);
-    if (type == TileType::fp8)
-      bytes[i] = (value & 0x7FU) == 0x7FU ? 0 : value;
-    else
-      bytes[i] = i % 2 == 0 ? value : static_cast<std::uint8_t>((value & 0x80U) | 0x3FU);
-  }
-  return bytes;
-}
-
-Status copy_to(const DeviceBlock& block, const void* data, std::size_t bytes) {
-  KOHO_CUDA_TRY(cudaMemcpy(block.as<void>(), data, bytes, cudaMemcpyHostToDevice));
-  return {};
-}
-
-/// Room for so many tokens' rows.
-Result<Operands> make_operands(const std::shared_ptr<DeviceMemory>& memory,
-                               const Shape& shape,
-                               std::int64_t tokens_max) {
-  Operands o;
-  const std::int64_t element = shape.type == TileType::bf16 ? 2 : 1;
-  o.matrix_bytes = static_cast<std::int64_t>(shape.rows) * shape.width * element;
-  o.copies = std::max<std::int64_t>(2, kRotated / o.matrix_bytes);
-  const auto allocate = [&](std::int64_t bytes) {
-    return DeviceBlock::allocate(memory, bytes, "the bench");
-  };
-  KOHO_TRY_ASSIGN(o.weights, allocate(o.copies * o.matrix_bytes));
-  KOHO_TRY_ASSIGN(o.row_scales, allocate(shape.rows * 4LL));
-  KOHO_TRY_ASSIGN(o.x, allocate(tokens_max * shape.width * element));
-  KOHO_TRY_ASSIGN(o.x_scales, allocate(tokens_max * 4LL));
-  KOHO_TRY_ASSIGN(o.out, allocate(tokens_max * shape.rows * 4LL));
-  KOHO_TRY_ASSIGN(o.workspace, allocate(kWorkspace));
-  const std::int64_t weight_bytes = o.copies * o.matrix_bytes;
-  const std::vector<std::uint8_t> weight = random_bytes(kDrawn, shape.type, 1);
-  for (std::int64_t at = 0; at < weight_bytes; at += kDrawn)
-    KOHO_CUDA_TRY(cudaMemcpy(o.weights.as<std::byte>() + at, weight.data(),
-                             static_cast<std::size_t>(std::min(kDrawn, weight_bytes - at)),
-                             cudaMemcpyHostToDevice));
-  const std::vector<std::uint8_t> x =
-      random_bytes(tokens_max * shape.width * element, shape.type, 2);
-  KOHO_TRY(copy_to(o.x, x.data(), x.size()));
-  std::vector<float> scales(
-      static_cast<std::size_t>(std::max<std::int64_t>(shape.rows, tokens_max)));
-  for (std::size_t i = 0; i < scales.size(); ++i) scales[i] = 0.01F + 1e-5F * static_cast<float>(i);
-  KOHO_TRY(copy_to(o.row_scales, scales.data(), static_cast<std::size_t>(shape.rows) * 4));
-  KOHO_TRY(copy_to(o.x_scales, scales.data(), static_cast<std::size_t>(tokens_max) * 4));
-  return o;
-}
-
-/// How a matrix is timed: calls of a graph, and how long the card rests before. Long ones from rest
-/// and in less time than it takes to lower its clock to its power limit (docs/kernels/hopper.md).
-struct Timing {
-  std::int64_t calls;
-  std::chrono::milliseconds rest;
-};
-Timing timing_of(const Operands& o) {
-  constexpr double kTogetherUs = 2000.0;
-  constexpr double kLongUs = 100.0;
-  const double least = 1e6 * static_cast<double>(o.matrix_bytes) / kReadCeiling;
-  return {std::clamp<std::int64_t>(static_cast<std::int64_t>(kTogetherUs / least), 5, kCallsMax),
-          std::chrono::milliseconds(least < kLongUs ? 0 : 50)};
-}
-
-/// Microseconds of one call: the median of replays of a graph of many.
-Result<double> time_calls(cudaStream_t stream,
-                          std::int64_t copies,
-                          const Timing& timing,
-                          const std::function<Status(std::int64_t copy)>& call) {
-  KOHO_CUDA_TRY(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  Status captured;
-  for (std::int64_t i = 0; i < timing.calls && captured.ok(); ++i) captured = call(i % copies);
-  cudaGraph_t graph = nullptr;
-  KOHO_CUDA_TRY(cudaStreamEndCapture(stream, &graph));
-  KOHO_TRY(std::move(captured));
-  cudaGraphExec_t executable = nullptr;
-  KOHO_CUDA_TRY(cudaGraphInstantiate(&executable, graph, 0));
-  cudaEvent_t events[2];
-  for (cudaEvent_t& event : events) KOHO_CUDA_TRY(cudaEventCreate(&event));
-  std::this_thread::sleep_for(timing.rest);
-  std::vector<double> times;
-  for (int replay = 0; replay <= kReplays; ++replay) {
-    KOHO_CUDA_TRY(cudaEventRecord(events[0], stream));
-    KOHO_CUDA_TRY(cudaGraphLaunch(executable, stream));
-    KOHO_CUDA_TRY(cudaEventRecord(events[1], stream));
-    KOHO_CUDA_TRY(cudaStreamSynchronize(stream));
-    float milliseconds = 0.0F;
-    KOHO_CUDA_TRY(cudaEventElapsedTime(&milliseconds, events[0], events[1]));
-    if (replay > 0) times.push_back(1e3 * milliseconds / static_cast<double>(timing.calls));
-  }
-  for (cudaEvent_t event : events) KOHO_CUDA_TRY(cudaEventDestroy(event));
-  KOHO_CUDA_TRY(cudaGraphExecDestroy(executable));
-  KOHO_CUDA_TRY(cudaGraphDestroy(graph));
-  return app::median(times);
-}
 
 std::string form_name(const DecodeGemmConfig& form, int split_k) {
   const std::string width = split_k == 1 ? "1 part" : fmt::format("{} parts a cluster", split_k);
@@ -261,85 +135,23 @@ std::vector<DecodeGemmConfig> forms_of(const Gemm& p, int multiprocessors, bool 
   return forms;
 }
 
-/// Microseconds of the library's product of the same sizes with one scale for all, its best
-/// algorithm; 0 = none.
-struct LibraryTimes {
-  double koho = 0.0;    // in turn with the next one
-  double summed = 0.0;  // sums leave the tensor cores now and then, as in our kernels
-  double fast = 0.0;    // they stay there
-};
-/// `koho` times the form of ours that is compared. NOTE: in turn with the best algorithm, since the
-/// best of several readings is less than one, and clocks under the power limit fall as time passes.
-Result<LibraryTimes> time_library(cudaStream_t stream,
-                                  cublasLtHandle_t handle,
-                                  const Operands& o,
-                                  const Shape& shape,
-                                  int tokens,
-                                  const std::function<Result<double>()>& koho) {
-  const bool bf16 = shape.type == TileType::bf16;
-  const cudaDataType_t type = bf16 ? CUDA_R_16BF : CUDA_R_8F_E4M3;
-  LibraryTimes times;
-  for (const std::int8_t fast : {std::int8_t{0}, std::int8_t{1}}) {
-    if (fast != 0 && bf16) continue;
-    double& best = fast != 0 ? times.fast : times.summed;
-    cublasLtMatmulDescOpaque_t operation{};
-    cublasLtMatrixLayoutOpaque_t weight{};
-    cublasLtMatrixLayoutOpaque_t x{};
-    cublasLtMatrixLayoutOpaque_t out{};
-    cublasLtMatmulPreferenceOpaque_t preference{};
-    const cublasOperation_t transposed = CUBLAS_OP_T;
-    cublasLtMatmulDescInit(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F);
-    cublasLtMatmulDescSetAttribute(&operation, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
-                                   sizeof transposed);
-    cublasLtMatmulDescSetAttribute(&operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast);
-    const auto width = static_cast<std::uint64_t>(shape.width);
-    const auto rows = static_cast<std::uint64_t>(shape.rows);
-    cublasLtMatrixLayoutInit(&weight, type, width, rows, shape.width);
-    cublasLtMatrixLayoutInit(&x, type, width, static_cast<std::uint64_t>(tokens), shape.width);
-    cublasLtMatrixLayoutInit(&out, bf16 ? CUDA_R_32F : CUDA_R_16BF, rows,
-                             static_cast<std::uint64_t>(tokens), shape.rows);
-    cublasLtMatmulPreferenceInit(&preference);
-    const auto bytes = static_cast<std::size_t>(kWorkspace);
-    cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                         &bytes, sizeof bytes);
-    cublasLtMatmulHeuristicResult_t found[kLibraryForms];
-    int count = 0;
-    if (cublasLtMatmulAlgoGetHeuristic(handle, &operation, &weight, &x, &out, &out, &preference,
-                                       kLibraryForms, found, &count) != CUBLAS_STATUS_SUCCESS)
-      continue;
-    const float one = 1.0F;
-    const float zero = 0.0F;
-    const auto time_algorithm = [&](int at) {
-      return time_calls(stream, o.copies, timing_of(o), [&](std::int64_t copy) -> Status {
-        const cublasStatus_t status = cublasLtMatmul(
-            handle, &operation, &one, o.weights.as<std::byte>() + copy * o.matrix_bytes, &weight,
-            o.x.as<void>(), &x, &zero, o.out.as<void>(), &out, o.out.as<void>(), &out,
-            &found[at].algo, o.workspace.as<void>(), bytes, stream);
-        if (status != CUBLAS_STATUS_SUCCESS)
-          return make_error(ErrorCode::device_error, "cuBLASLt: {}", cublasLtGetStatusName(status));
-        return {};
-      });
+/// Token blocks of at most `columns` tokens, of experts with about expert.tokens tokens each.
+std::vector<ExpertTokenBlock> token_blocks_of(const ExpertShape& expert, int experts, int columns) {
+  std::vector<ExpertTokenBlock> list;
+  int rows = 0;
+  for (int e = 0; e < experts; ++e) {
+    const int of_expert = expert.tokens + (e * 7 % 5 - 2) * 16;
+    const int blocks = ceil_div(of_expert, columns);
+    const auto begin = [&](int block) {
+      return std::min(of_expert,
+                      of_expert / kPrefillTokenStep * block / blocks * kPrefillTokenStep);
     };
-    int chosen = -1;
-    for (int i = 0; i < count; ++i) {
-      const Result<double> us = time_algorithm(i);
-      if (!us.ok() || (best != 0.0 && *us >= best)) continue;
-      best = *us;
-      chosen = i;
-    }
-    if (fast != 0 || chosen < 0) continue;
-    std::vector<double> ours;
-    std::vector<double> theirs;
-    for (int turn = 0; turn < kTurns; ++turn) {
-      KOHO_TRY_ASSIGN(const double us, koho());
-      ours.push_back(us);
-      KOHO_TRY_ASSIGN(const double library_us, time_algorithm(chosen));
-      theirs.push_back(library_us);
-    }
-    times.koho = app::median(ours);
-    times.summed = app::median(theirs);
+    for (int block = 0; block < blocks; ++block)
+      list.push_back({e, rows + begin(block), begin(block + 1) - begin(block),
+                      static_cast<std::int16_t>(block), static_cast<std::int16_t>(blocks)});
+    rows += of_expert;
   }
-  return times;
+  return list;
 }
 
 struct Timed {
@@ -426,10 +238,10 @@ class FormsBench {
       KOHO_TRY_ASSIGN(const double us, time_calls(stream_, o.copies, timing_of(o), call));
       timed.push_back({form, us, timed.empty()});
     }
-    LibraryTimes library;
+    CublasLtTimes library;
     if (arguments_.library) {
       const DecodeGemmConfig form = timed.front().form;
-      KOHO_TRY_ASSIGN(library, time_library(stream_, handle, o, shape, tokens, [&] {
+      KOHO_TRY_ASSIGN(library, time_cublaslt(stream_, handle, o, shape, tokens, [&] {
                         return time_calls(stream_, o.copies, timing_of(o), [&](std::int64_t copy) {
                           p.weight = o.weights.as<const std::uint8_t>() + copy * o.matrix_bytes;
                           return launch_decode_gemm(p, form, stream_);
@@ -447,7 +259,8 @@ class FormsBench {
         "%-10s %5d x %5d, %3d tokens: chosen %6.2f us (%4.1f %% of bandwidth), best %6.2f, "
         "cuBLASLt %6.2f, fast sums %6.2f\n",
         shape.name, shape.rows, shape.width, tokens, chosen.us,
-        1e8 * bytes / kReadCeiling / chosen.us, timed.front().us, library.summed, library.fast);
+        1e8 * bytes / kReadCeiling / chosen.us, timed.front().us, library.accumulated,
+        library.fast);
     const auto row = [&](const std::string& form, double us, bool of_product = false) {
       add_row(shape, tokens, {.form = form, .us = us, .bytes = bytes, .chosen = of_product});
     };
@@ -458,7 +271,7 @@ class FormsBench {
                     form_name(of.form, p.split_k).c_str());
       row(form_name(of.form, p.split_k), of.us, of.chosen);
     }
-    if (library.summed > 0.0) row("cuBLASLt, one scale", library.summed);
+    if (library.accumulated > 0.0) row("cuBLASLt, one scale", library.accumulated);
     if (library.fast > 0.0) row("cuBLASLt, one scale, fast accumulation", library.fast);
     std::fflush(stdout);
     return {};
@@ -495,25 +308,12 @@ class FormsBench {
     p.token_blocks = token_blocks.as<const ExpertTokenBlock>();
     p.token_block_count = count.as<const std::int32_t>();
     p.out = o.out.as<void>();
-    p.out_stride = expert.joins ? shape.rows / 2 : shape.rows;
-    p.epilogue = expert.joins ? Epilogue::silu_mul : Epilogue::bf16;
+    p.out_stride = expert.gate_up ? shape.rows / 2 : shape.rows;
+    p.epilogue = expert.gate_up ? Epilogue::silu_mul : Epilogue::bf16;
     std::vector<std::uint8_t> expected;
     for (const int columns : {kPrefillTokensMax, 128}) {
-      std::vector<ExpertTokenBlock> list;
-      int rows = 0;
-      for (int e = 0; e < experts; ++e) {
-        const int of_expert = expert.tokens + (e * 7 % 5 - 2) * 16;
-        const int split_k = ceil_div(of_expert, columns);
-        for (int part = 0; part < split_k; ++part) {
-          const auto begin = [&](int of) {
-            return std::min(of_expert,
-                            of_expert / kPrefillTokenStep * of / split_k * kPrefillTokenStep);
-          };
-          list.push_back({e, rows + begin(part), begin(part + 1) - begin(part),
-                          static_cast<std::int16_t>(part), static_cast<std::int16_t>(split_k)});
-        }
-        rows += of_expert;
-      }
+      const std::vector<ExpertTokenBlock> list = token_blocks_of(expert, experts, columns);
+      const int rows = list.back().first + list.back().count;
       const auto token_block_count = static_cast<std::int32_t>(list.size());
       KOHO_TRY(copy_to(token_blocks, list.data(), list.size() * sizeof(ExpertTokenBlock)));
       KOHO_TRY(copy_to(count, &token_block_count, 4));
@@ -603,12 +403,12 @@ Status run_bench(const Arguments& arguments) {
   KOHO_TRY(bench.run());
   KOHO_CUDA_TRY(cudaStreamDestroy(stream));
   if (arguments.out.empty()) return {};
-  return app::write_result_file(arguments.out,
-                                {.machine = device.name,
-                                 .commit = arguments.commit,
-                                 .command = arguments.command,
-                                 .more = {}},
-                                bench.rows());
+  return bench::write_result_file(arguments.out,
+                                  {.machine = device.name,
+                                   .commit = arguments.commit,
+                                   .command = arguments.command,
+                                   .more = {}},
+                                  bench.rows());
 }
 
 /// Numbers of tokens, divided by commas; empty if one is none that the kernel takes.

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-namespace koho::app {
+namespace koho::bench {
 namespace {
 
 std::string share(double part_ms, double whole_ms) {
@@ -72,4 +72,4 @@ nlohmann::ordered_json json_of(const KernelReport& report) {
   return json;
 }
 
-}  // namespace koho::app
+}  // namespace koho::bench

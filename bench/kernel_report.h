@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the kernels' own times say of a step: where a device waits between kernels, and which
-// kernels the step's time belongs to. Figures and words only; latency_command.cpp has them recorded.
+// kernels the step's time belongs to. Figures and words only; latency_command.cpp
+// records them.
 #pragma once
 
 #include <string>
@@ -10,7 +11,7 @@
 
 #include "ops/kernel_times.h"
 
-namespace koho::app {
+namespace koho::bench {
 
 struct KernelReport {
   KernelSummary step;     // the kernels of the whole step as one graph, of one replay
@@ -38,4 +39,4 @@ std::string text_of(const KernelReport& report, double step_ms);
 /// […], "classes": […]}.
 nlohmann::ordered_json json_of(const KernelReport& report);
 
-}  // namespace koho::app
+}  // namespace koho::bench

@@ -6,9 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <memory>
-#include <numeric>
 #include <optional>
-#include <random>
 #include <set>
 #include <string>
 #include <vector>
@@ -22,6 +20,7 @@
 #include "base/arithmetic.h"
 #include "base/log.h"
 #include "bench/kernel_report.h"
+#include "bench/latency_steps.h"
 #include "bench/median.h"
 #include "bench/result_file.h"
 #include "comm/one_rank.h"
@@ -66,106 +65,6 @@ double ms_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
-/// Sequences side by side in the cache: batch slot s has pages s * W .. s * W + W - 1; the first one may
-/// run on over the others' pages.
-class Steps {
- public:
-  Steps(Worker& worker,
-        std::int64_t vocabulary,
-        std::int64_t batch_slots,
-        std::int64_t pages_each,
-        std::int64_t pages)
-      : worker_(worker), vocabulary_(vocabulary), pages_each_(pages_each) {
-    for (std::int64_t batch_slot = 0; batch_slot < batch_slots; ++batch_slot)
-      for (std::int64_t i = 0; i < (batch_slot == 0 ? pages : pages_each); ++i)
-        page_table_updates_.insert(page_table_updates_.end(),
-                                   {worker.page_table_index(batch_slot, i),
-                                    static_cast<std::int32_t>(batch_slot * pages_each + i)});
-  }
-
-  /// Starts a step of `count` batch slots from `batch slot` on, each with `length` tokens from position `first`
-  /// on: random ones, or the one it sampled last. One token of each is drawn at temperature 1.
-  Status enqueue(std::int64_t batch_slot,
-                 std::int64_t count,
-                 std::int64_t first,
-                 std::int64_t length,
-                 bool follows) {
-    ids_.clear();
-    positions_.clear();
-    slots_.clear();
-    starts_.assign(1, 0);
-    contexts_.clear();
-    batch_slots_.clear();
-    rows_.clear();
-    sampling_.clear();
-    for (std::int64_t s = batch_slot; s < batch_slot + count; ++s) {
-      for (std::int64_t i = first; i < first + length; ++i) {
-        const auto id =
-            static_cast<std::int32_t>(random_() % static_cast<std::uint64_t>(vocabulary_));
-        ids_.push_back(follows ? take_last_sampled(static_cast<std::int32_t>(s)) : id);
-        positions_.push_back(static_cast<std::int32_t>(i));
-        slots_.push_back(s * pages_each_ * kPageTokens + i);
-      }
-      starts_.push_back(static_cast<std::int32_t>(ids_.size()));
-      contexts_.push_back(static_cast<std::int32_t>(first + length));
-      batch_slots_.push_back(static_cast<std::int32_t>(s));
-      rows_.push_back(static_cast<std::int32_t>(ids_.size()) - 1);
-      SamplingRow row;
-      row.seed = static_cast<std::uint64_t>(s) + 1;
-      row.output_position = first + length;
-      row.temperature = 1.0F;
-      sampling_.push_back(row);
-    }
-    const Status status = worker_.enqueue({.token_ids = ids_,
-                                           .positions = positions_,
-                                           .slots = slots_,
-                                           .query_starts = starts_,
-                                           .context_lengths = contexts_,
-                                           .batch_slots = batch_slots_,
-                                           .decodes = length == 1 ? count : 0,
-                                           .logit_rows = rows_,
-                                           .sample_batch_slots = batch_slots_,
-                                           .sampling = sampling_,
-                                           .biases = {},
-                                           .masks = {},
-                                           .page_table_updates = page_table_updates_,
-                                           .output_record_updates = {},
-                                           .page_copies = {}});
-    page_table_updates_.clear();
-    return status;
-  }
-  Status finish() {
-    KOHO_TRY(worker_.finish(output_));
-    for (const std::int32_t id : output_.ids)
-      if (id < 0) return make_error(ErrorCode::internal, "the model's logits are not numbers");
-    return {};
-  }
-
-  /// Fills the cache of `count` batch slots up to `context` tokens.
-  Status fill(std::int64_t count, std::int64_t context, std::int64_t tokens_max) {
-    const std::int64_t length = std::min(context, tokens_max);
-    const std::int64_t together = std::max<std::int64_t>(tokens_max / length, 1);
-    for (std::int64_t batch_slot = 0; batch_slot < count; batch_slot += together)
-      for (std::int64_t at = 0; at < context; at += length) {
-        KOHO_TRY(enqueue(batch_slot, std::min(together, count - batch_slot), at,
-                         std::min(length, context - at), false));
-        KOHO_TRY(finish());
-      }
-    return {};
-  }
-
- private:
-  Worker& worker_;
-  std::int64_t vocabulary_;
-  std::int64_t pages_each_;
-  std::mt19937_64 random_{1};
-  StepOutput output_;
-  std::vector<std::int32_t> ids_, positions_, starts_, contexts_, batch_slots_, rows_,
-      page_table_updates_;
-  std::vector<std::int64_t> slots_;
-  std::vector<SamplingRow> sampling_;
-};
-
 /// A class of operators and the bytes it has to read.
 struct OpClass {
   std::string name;
@@ -189,7 +88,7 @@ struct Report {
     double bytes;
   };
   std::vector<Row> classes;
-  KernelReport kernels;
+  bench::KernelReport kernels;
 };
 
 class Bench {
@@ -239,8 +138,8 @@ class Bench {
     KOHO_TRY_ASSIGN(Worker worker, Worker::create(config_, sources_, settings, std::move(backend),
                                                   std::make_unique<OneRank>()));
     worker_ = std::make_unique<Worker>(std::move(worker));
-    steps_ =
-        std::make_unique<Steps>(*worker_, config_.vocab_size, batch_max, pages_each, pages_long);
+    steps_ = std::make_unique<bench::Steps>(*worker_, config_.vocab_size, batch_max, pages_each,
+                                            pages_long);
     KOHO_TRY_ASSIGN(const MemoryUse use, worker_->backend().memory_use());
     std::printf("%s, start %.1f s, %.2f GB held, %.2f GB free\n",
                 worker_->backend().description().c_str(), ms_since(begin) / 1e3,
@@ -266,7 +165,7 @@ class Bench {
       KOHO_TRY(steps_->finish());
       if (round > 0) times.push_back(ms_since(begin));
     }
-    report.ms = median(times);
+    report.ms = bench::median(times);
     KOHO_TRY(classify(report, 2));
     record_kernels(report, 3);
     return report;
@@ -283,7 +182,7 @@ class Bench {
       KOHO_TRY(steps_->enqueue(0, batch, at++, 1, true));
       KOHO_TRY(steps_->finish());
     }
-    // One step ahead of the results, as the engine runs.
+    // Each step is enqueued before the one before it has ended, as the engine does.
     const Clock::time_point begin = Clock::now();
     KOHO_TRY(steps_->enqueue(0, batch, at++, 1, true));
     for (std::int64_t i = 1; i < options_.steps; ++i) {
@@ -399,7 +298,7 @@ class Bench {
         KOHO_TRY(worker_->backend().synchronize());
         if (round > 0) times.push_back(ms_since(begin));
       }
-      report.classes.push_back({op_class.name, median(times), op_class.bytes});
+      report.classes.push_back({op_class.name, bench::median(times), op_class.bytes});
     }
     worker_->backend().trace().select({});
     return {};
@@ -440,7 +339,7 @@ class Bench {
         KOHO_TRY_ASSIGN(const std::vector<KernelTime> kernels, recorder->take());
         if (round > 0) replays.push_back(summarise(kernels));
       }
-      return median_replay(std::move(replays));
+      return bench::median_replay(std::move(replays));
     };
     KOHO_TRY_ASSIGN(report.kernels.step, record());
     if (report.kernels.empty())
@@ -466,7 +365,7 @@ class Bench {
   std::int64_t allocations_ = 0;
   bool kernels_refused_ = false;
   std::unique_ptr<Worker> worker_;
-  std::unique_ptr<Steps> steps_;
+  std::unique_ptr<bench::Steps> steps_;
 };
 
 void print_classes(const Report& report, const LatencyOptions& options, const ModelConfig& config) {
@@ -555,7 +454,7 @@ Status run(const LatencyOptions& options) {
   if (options.out.empty()) return {};
   std::string lines;
   for (const Json& row : rows) lines += (lines.empty() ? "" : ",\n") + row.dump();
-  return write_result_file(
+  return bench::write_result_file(
       options.out,
       {.machine = bench.machine(),
        .commit = options.commit.empty() ? build_info().commit : options.commit,

@@ -13,7 +13,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 
-namespace koho {
+namespace koho::bench {
 namespace {
 
 constexpr std::int64_t kTickUs = 5'000;
@@ -208,4 +208,4 @@ bool LoadGenerator::run_out(std::int64_t until_us) {
   return run([this] { return living_ == 0; }, until_us);
 }
 
-}  // namespace koho
+}  // namespace koho::bench

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Many clients of one server on one thread: each client is a connection with behaviour of its own,
-// one event loop moves their bytes. Clients may be slow, leave at any byte, or vanish without a word.
+// one event loop moves their bytes. Clients may be slow, leave at any byte, or vanish.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 #include "base/clock.h"
 
-namespace koho {
+namespace koho::bench {
 
 class LoadGenerator;
 
@@ -99,4 +99,4 @@ class LoadGenerator {
   std::vector<char> buffer_;
 };
 
-}  // namespace koho
+}  // namespace koho::bench

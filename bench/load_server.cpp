@@ -27,13 +27,13 @@
 #include "runtime/detokenizing_decoder.h"
 #include "server/server.h"
 
-namespace koho {
+namespace koho::bench {
 namespace {
 
 constexpr std::size_t kJournalRequestsMax = 256;
 
-/// The process's life: tells its port, then its heap with every byte that comes from `order`, until
-/// that closes. Returns the exit code.
+/// What the process does: tells its port, then its heap with every byte that comes from `order`,
+/// until that closes. Returns the exit code.
 int serve(const Tokenizer& tokenizer,
           const LoadServerOptions& options,
           std::int64_t begin_us,
@@ -242,4 +242,4 @@ std::string LoadServer::leftovers(std::int64_t timeout_us) const {
   }
 }
 
-}  // namespace koho
+}  // namespace koho::bench

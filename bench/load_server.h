@@ -14,7 +14,7 @@
 #include "server/settings.h"
 #include "tokenizer/tokenizer.h"
 
-namespace koho {
+namespace koho::bench {
 
 struct LoadServerOptions {
   std::int32_t sequences = 64;   // computed at once
@@ -66,4 +66,4 @@ class LoadServer {
   std::int64_t descriptors_idle_ = 0;
 };
 
-}  // namespace koho
+}  // namespace koho::bench

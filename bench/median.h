@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-namespace koho::app {
+namespace koho::bench {
 
 /// The upper one of an even number. Requires: one reading at least.
 inline double median(std::vector<double> readings) {
@@ -13,4 +13,4 @@ inline double median(std::vector<double> readings) {
   return readings[readings.size() / 2];
 }
 
-}  // namespace koho::app
+}  // namespace koho::bench

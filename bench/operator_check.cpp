@@ -9,7 +9,7 @@
 
 #include "tensor/number.h"
 
-namespace koho::app {
+namespace koho::bench {
 namespace {
 
 constexpr std::byte kPoison{0xFF};  // NaN in every float dtype, no id, no code of a row's end
@@ -19,13 +19,13 @@ std::span<const std::byte> bytes_of_packed(const ConstTensorView& view) {
 }
 
 /// Rows that are compared: all of a few, else three runs.
-std::vector<RowRange> compared_rows(const OpBench& bench) {
+std::vector<RowRange> compared_rows(const OperatorRun& run) {
   constexpr std::int64_t kRun = kRowsCompared;
-  if (bench.whole || bench.rows <= kRun) return {{0, bench.rows}};
-  if (bench.rows <= 2 * kRun) return {{0, kRun}, {kRun, bench.rows - kRun}};
-  std::vector<RowRange> ranges{{0, kRun}, {bench.rows - kRun, kRun}};
+  if (run.whole || run.rows <= kRun) return {{0, run.rows}};
+  if (run.rows <= 2 * kRun) return {{0, kRun}, {kRun, run.rows - kRun}};
+  std::vector<RowRange> ranges{{0, kRun}, {run.rows - kRun, kRun}};
   // In the middle, at no round number.
-  if (bench.rows >= 4 * kRun) ranges.insert(ranges.begin() + 1, {bench.rows * 5 / 9, kRun});
+  if (run.rows >= 4 * kRun) ranges.insert(ranges.begin() + 1, {run.rows * 5 / 9, kRun});
   return ranges;
 }
 
@@ -209,45 +209,29 @@ Status compare(const BenchBackends& site,
 
 }  // namespace
 
-OutputTolerance bf16_tolerance(double l2, int roundings) {
-  constexpr double kBf16Step = 0x1p-7;  // in parts of the least number of its binade
-  return {.bits = false, .l2 = l2, .of_largest = roundings * kBf16Step};
-}
-
-OutputTolerance quantized_tolerance(double error) {
-  // Steps of e4m3 are at most 1/8 of a value. A value that is off by d has another code with
-  // probability d / step, and is then off by a step: in the mean square d * step.
-  constexpr double kStep = 0x1p-3;
-  constexpr double kDeviations = 7.0;
-  return {.bits = false,
-          .l2 = std::sqrt(error * kStep + error * error),
-          .of_element = kStep,
-          .of_largest = kDeviations * error};
-}
-
-Result<CheckResult> check_operator(const BenchBackends& site, const OpBench& bench) {
-  for (const OpOutput& output : bench.outputs)
+Result<CheckResult> check_operator(const BenchBackends& site, const OperatorRun& run) {
+  for (const OpOutput& output : run.outputs)
     for (const Side side : {Side::measured, Side::reference}) {
-      Backend& backend = side == Side::measured ? site.measured : site.reference;
+      Backend& backend = side == Side::measured ? site.measured : *site.reference;
       KOHO_TRY(restore(backend, output.view.on(side), output.before));
       KOHO_TRY(restore(backend, output.scales.on(side), {}));
     }
-  KOHO_TRY(bench.run(Side::measured, {0, bench.rows}, 0));
+  KOHO_TRY(run.run(Side::measured, {0, run.rows}, 0));
   KOHO_TRY(site.measured.synchronize());
-  const std::vector<RowRange> ranges = compared_rows(bench);
+  const std::vector<RowRange> ranges = compared_rows(run);
   CheckResult result;
   for (const RowRange& range : ranges) {
-    KOHO_TRY(bench.run(Side::reference, range, 0));
+    KOHO_TRY(run.run(Side::reference, range, 0));
     result.rows += range.count;
   }
-  for (const OpOutput& output : bench.outputs) KOHO_TRY(compare(site, output, ranges, result));
+  for (const OpOutput& output : run.outputs) KOHO_TRY(compare(site, output, ranges, result));
   return result;
 }
 
-Status restore_changed(Backend& backend, Side side, const OpBench& bench) {
-  for (const OpOutput& output : bench.outputs)
+Status restore_changed(Backend& backend, Side side, const OperatorRun& run) {
+  for (const OpOutput& output : run.outputs)
     if (!output.before.empty()) KOHO_TRY(restore(backend, output.view.on(side), output.before));
   return {};
 }
 
-}  // namespace koho::app
+}  // namespace koho::bench

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether an operator's results are right: a case is run on the backend that is measured at its
-// full shape, and some of its rows on the reference (the CPU backend, which float64 references check at
-// random shapes, tests/ops): the first, the last and some in the middle. Results begin as poison:
-// every row must be written, compared or not.
+// Whether an operator's results are right: the measured backend runs a case at its full shape, the
+// reference some of its rows: the first, the last and some in the middle. The reference is the CPU
+// backend, which tests/ops compares with float64 at random shapes. Results begin as poison: every
+// row must be written, compared or not.
 #pragma once
 
 #include <string>
 
 #include "bench/operator_bench.h"
 
-namespace koho::app {
+namespace koho::bench {
 
 /// What a check found.
 struct CheckResult {
@@ -19,9 +19,9 @@ struct CheckResult {
 };
 
 /// Errors: those of the backends.
-Result<CheckResult> check_operator(const BenchBackends& site, const OpBench& bench);
+Result<CheckResult> check_operator(const BenchBackends& site, const OperatorRun& run);
 
 /// Puts results back that are changed in place. Errors: those of the backend.
-Status restore_changed(Backend& backend, Side side, const OpBench& bench);
+Status restore_changed(Backend& backend, Side side, const OperatorRun& run);
 
-}  // namespace koho::app
+}  // namespace koho::bench

@@ -13,7 +13,7 @@ namespace koho::app {
 namespace {
 
 struct OpsOptions {
-  OperatorBenchOptions bench;
+  bench::OperatorBenchOptions bench;
   std::string device = "auto";
   bool portable = false;
   bool no_check = false;
@@ -33,7 +33,7 @@ std::string command_of(const OpsOptions& options) {
 }
 
 Status run(OpsOptions options) {
-  KOHO_TRY(check_choice(options.bench));
+  KOHO_TRY(bench::check_choice(options.bench));
   KOHO_TRY_ASSIGN(const DeviceKind kind, choose_device(options.device));
   options.bench.command = command_of(options);
   options.bench.check = !options.no_check;
@@ -47,11 +47,11 @@ Status run(OpsOptions options) {
   } else {
     KOHO_TRY_ASSIGN(measured, make_cpu_backend({}));
   }
-  options.bench.ceilings = ceilings_of(gpu.name, gpu.memory_bytes_per_second);
+  options.bench.ceilings = bench::ceilings_of(gpu.name, gpu.memory_bytes_per_second);
   // The CPU's own vector path is checked by its plain one.
   const CpuIsa isa = kind == DeviceKind::cuda ? CpuIsa::automatic : CpuIsa::scalar;
   KOHO_TRY_ASSIGN(const std::unique_ptr<Backend> reference, make_cpu_backend({.isa = isa}));
-  return run_operator_bench(*measured, *reference, options.bench);
+  return bench::run_operator_bench(*measured, *reference, options.bench);
 }
 
 }  // namespace

@@ -15,7 +15,7 @@
 #include "kvcache/prefix_cache.h"
 #include "plan/step_plan.h"
 
-namespace koho {
+namespace koho::bench {
 
 /// When steps end.
 struct Pace {
@@ -76,4 +76,4 @@ class PacedExecutor final : public Executor {
   std::int64_t number_ = 0;  // of the step that ends next
 };
 
-}  // namespace koho
+}  // namespace koho::bench

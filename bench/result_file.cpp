@@ -8,7 +8,7 @@
 
 #include "base/log.h"
 
-namespace koho::app {
+namespace koho::bench {
 namespace {
 
 /// The version that the NVIDIA driver's kernel module names; empty without one.
@@ -49,4 +49,4 @@ Status write_result_file(const std::string& path, const ResultFile& file, const 
   return {};
 }
 
-}  // namespace koho::app
+}  // namespace koho::bench

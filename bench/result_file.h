@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 
-namespace koho::app {
+namespace koho::bench {
 
 struct ResultFile {
   std::string machine;  // as the backend describes it
@@ -26,4 +26,4 @@ std::vector<std::pair<std::string, std::string>> result_members(const ResultFile
 /// Writes {result_members…, "rows": [`rows`]}. Errors: io_error.
 Status write_result_file(const std::string& path, const ResultFile& file, const std::string& rows);
 
-}  // namespace koho::app
+}  // namespace koho::bench

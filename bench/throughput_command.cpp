@@ -98,7 +98,7 @@ class Bench {
     prefix_ = random_ids(options.prefix_length);
   }
 
-  Result<ThroughputResult> run() {
+  Result<bench::ThroughputResult> run() {
     const std::int32_t warm_up = std::min(options_.answer_length, 16);
     KOHO_TRY(start_all(warm_up));
     KOHO_TRY(follow(/*replace=*/false, -1));
@@ -239,7 +239,7 @@ class Bench {
   std::vector<InFlightRequest> flights_;
   std::int64_t to_start_ = 0;  // of a given number of requests
   OutputEvent event_;
-  ThroughputResult result_;
+  bench::ThroughputResult result_;
 };
 
 /// What measures the same again.
@@ -282,20 +282,20 @@ Status run_bench(const BenchOptions& options) {
   runtime_options.prefix_cache = !options.no_prefix_cache;
   KOHO_TRY_ASSIGN(const std::unique_ptr<Runtime> runtime, start_runtime(selected, runtime_options));
   Bench bench(*runtime, options);
-  KOHO_TRY_ASSIGN(const ThroughputResult result, bench.run());
+  KOHO_TRY_ASSIGN(const bench::ThroughputResult result, bench.run());
   nlohmann::ordered_json report;
   KOHO_TRY_ASSIGN(const std::string machine, device_name(selected.device));
   for (const auto& [name, text] :
-       result_members({.machine = machine,
+       bench::result_members({.machine = machine,
        .commit = options.commit.empty() ? build_info().commit : options.commit,
        .command = command_of(options),
        .more = {}}))
     report[name] = nlohmann::ordered_json::parse(text);
-  report.update(throughput_json(result));
+  report.update(bench::throughput_json(result));
   report["model_id"] = selected.name;
   report["num_ranks"] = options.ranks;
   report["load_time_s"] = runtime->load_s();
-  std::cout << throughput_text(report);
+  std::cout << bench::throughput_text(report);
   if (options.json.empty()) return {};
   std::ofstream file(options.json);
   file << report.dump(2) << '\n';
@@ -328,7 +328,7 @@ Runner add_bench_throughput(CommandLine& command) {
   command.add_option("--prefix-len", options->prefix_length, "Tokens that all prompts begin with")
       ->check(at_least(0))
       ->capture_default_str();
-  command.add_option("--ranks", options->ranks, "Ranks: GPUs, or threads of the CPU")
+  command.add_option("--ranks", options->ranks, "Ranks: threads of the CPU; on CUDA 1")
       ->check(at_least(1))
       ->capture_default_str();
   command.add_option("--experts", options->experts, "Whole experts on each rank, or slices")

@@ -9,7 +9,7 @@
 
 #include <fmt/format.h>
 
-namespace koho::app {
+namespace koho::bench {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -120,4 +120,4 @@ std::string throughput_text(const Json& report) {
   return text + std::string(50, '=') + "\n";
 }
 
-}  // namespace koho::app
+}  // namespace koho::bench

@@ -8,7 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
-namespace koho::app {
+namespace koho::bench {
 
 /// Counts and seconds, as they were measured.
 struct ThroughputResult {
@@ -39,4 +39,4 @@ double percentile(std::vector<double> values, double percent);
 nlohmann::ordered_json throughput_json(const ThroughputResult& result);
 std::string throughput_text(const nlohmann::ordered_json& report);
 
-}  // namespace koho::app
+}  // namespace koho::bench

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A body at any of the generating endpoints, as far as the engine and back: what is refused is
-// refused with a status of 4xx and in valid JSON, what is accepted is a request that the engine's
-// own check accepts, and any answer to it is well-formed JSON or a well-formed stream of it.
-// The first byte chooses the endpoint. The tokenizer is the tests' small one.
+// Bodies of the generating endpoints: a refusal has a 4xx status and valid JSON; an accepted body
+// becomes a request that the engine's own check accepts, and every answer to it is valid JSON or a
+// well-formed stream.
+// Input: a byte that chooses the endpoint, then the body. The tokenizer is the tests' small one.
 #include <cstddef>
 #include <cstdint>
 #include <memory>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A chat request's bytes to a prompt: nothing a client sends crashes, values survive writing and
-// reading, and what the server has normalised renders.
+// Chat requests to prompts: no body crashes, values survive writing and reading, and every
+// conversation that the server has normalised renders.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

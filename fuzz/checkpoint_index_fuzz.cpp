@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The index on arbitrary text, and its meeting with headers that hold what it says, but for one
-// change: every name stays in the directory, every tensor is found exactly once, every change is
-// noticed.
-// Input: two bytes that choose the change, then the index's JSON.
+// The checkpoint's index: arbitrary text, and an index with headers that agree with it except for
+// one change. Every file name stays in the directory, every tensor is found exactly once, every
+// change is detected. Input: two bytes that choose the change, then the index's JSON.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A connection's bytes to HTTP requests: however they are cut, the same requests, and the same
-// refusal at the end of them. What is accepted is looked at again by a few lines that know only
-// what may not be read in two ways (request smuggling).
+// A connection's bytes to HTTP requests: every split of the bytes gives the same requests and the
+// same refusal after them. A second, simple check refuses what two parsers could read differently
+// (request smuggling) in each accepted request.
 #include <algorithm>
 #include <cctype>
 #include <cstddef>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// config.json and generation_config.json on arbitrary text: what is accepted keeps every promise of
-// model/config.h, checked here a second time in 128 bits.
-// Input: the text; it is read as both.
+// config.json and generation_config.json of arbitrary text: an accepted config satisfies everything
+// that model/config.h promises, checked here again with 128-bit arithmetic. Input: the text, which
+// is parsed as both.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "model/config.h"
+#include "sampling/parameters.h"
 
 namespace koho {
 namespace {
@@ -72,11 +73,12 @@ void check_generation(std::string_view text, const ModelConfig& model) {
   const Result<GenerationConfig> generation = parse_generation_config(text, model, warnings);
   if (!generation.ok()) return;
   check_ids(generation->eos_token_ids, model.vocab_size);
-  for (const std::optional<double>& number : {generation->temperature, generation->top_p,
-                                              generation->min_p, generation->repetition_penalty})
-    if (number) KOHO_CHECK(std::isfinite(*number) && *number >= 0.0 && *number <= 2.0);
-  if (generation->top_k)
-    KOHO_CHECK(*generation->top_k >= -1 && *generation->top_k <= model.vocab_size);
+  // Whatever the file advises, no request that takes the advice is refused for it.
+  const SamplingParameters& advice = generation->sampling;
+  KOHO_CHECK(validate(advice, model.vocab_size).ok());
+  for (const SamplingParameter& row : kSamplingParameters)
+    if (row.number != nullptr) KOHO_CHECK(std::isfinite(advice.*row.number));
+  KOHO_CHECK(advice.top_k >= -1 && advice.top_k <= model.vocab_size);
 }
 
 }  // namespace

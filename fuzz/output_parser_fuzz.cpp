@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The output parser on arbitrary answers: however an answer is cut, the result is the same, events
-// come in order, and the arguments of a complete call are a JSON object.
-// Input: a byte of options, a byte for the cuts (0: tokens, 1: bytes, others seed random ones),
-// then text in which the bytes F8 to FF stand for the eight tags.
+// The output parser on arbitrary answers: every split of an answer gives the same result, events
+// are in order, and the arguments of a complete call are a JSON object. Input: a byte of options, a
+// byte for the split (0: tokens, 1: bytes, others seed a random split), then text in which the
+// bytes F8 to FF stand for the eight tags.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/json_writer.h"
 #include "chat/json.h"
 #include "chat/output_parser.h"
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The safetensors header on arbitrary bytes, against a second reading of the format's rules: both
-// must agree on what is good, and what was read must be what stands there. Memory stays within 4
-// times the header and a constant.
-// Input: two bytes for the size of the data area, then the header's JSON; or, with the top bit of
-// the second byte set, the file's bytes as they are.
+// The safetensors header of arbitrary bytes, compared with a second implementation of the format's
+// rules: both accept the same headers and read the same tensors. Memory stays within 4 times the
+// header and a constant. Input: two bytes for the size of the data area, then the header's JSON;
+// or, with the top bit of the second byte set, the file's bytes as they are.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -40,18 +39,18 @@ void on_free(const volatile void* pointer) {
 using Json = nlohmann::json;
 
 /// The tree, or a discarded one if `text` is not JSON or an object has a key twice.
-Json parse_without_twins(std::string_view text) {
+Json parse_without_duplicates(std::string_view text) {
   std::vector<std::set<std::string>> open;
-  bool twins = false;
+  bool duplicates = false;
   const auto callback = [&](int, Json::parse_event_t event, Json& parsed) {
     if (event == Json::parse_event_t::object_start) open.emplace_back();
     if (event == Json::parse_event_t::object_end) open.pop_back();
     if (event == Json::parse_event_t::key && !open.back().insert(parsed.get<std::string>()).second)
-      twins = true;
+      duplicates = true;
     return true;
   };
   Json tree = Json::parse(text, callback, false);
-  return twins ? Json(Json::value_t::discarded) : tree;
+  return duplicates ? Json(Json::value_t::discarded) : tree;
 }
 
 struct Tensor {
@@ -68,7 +67,7 @@ bool is_index(const Json& value) {
          value.get<std::int64_t>() >= 0;
 }
 
-/// The rules, read a second time: true and the tensors if the header is good.
+/// The second implementation: true and the tensors if the header is valid.
 bool is_good(std::string_view text, std::uint64_t data_bytes, std::vector<Tensor>& tensors) {
   static const std::map<std::string, int> kBits{
       {"BOOL", 8},    {"U8", 8},   {"I8", 8},   {"F8_E5M2", 8}, {"F8_E4M3", 8},
@@ -76,7 +75,7 @@ bool is_good(std::string_view text, std::uint64_t data_bytes, std::vector<Tensor
       {"I32", 32},    {"U32", 32}, {"F32", 32}, {"F64", 64},    {"I64", 64},
       {"U64", 64},    {"C64", 64}, {"F4", 4},   {"F6_E2M3", 6}, {"F6_E3M2", 6}};
   if (text.empty() || text[0] != '{' || text.find('\0') != std::string_view::npos) return false;
-  const Json tree = parse_without_twins(text);
+  const Json tree = parse_without_duplicates(text);
   if (!tree.is_object()) return false;
   for (const auto& [name, value] : tree.items()) {
     if (!value.is_object()) return false;

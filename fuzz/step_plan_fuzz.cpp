@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Step plans from a broken peer: the reader accepts nothing that a rank could not run without
-// looking again. Half of the inputs get a header that fits their length, or none would pass it.
+// Step plans of a broken peer: a rank can run every plan that the reader accepts without further
+// checks. Half of the inputs get a header with their length; otherwise hardly any would pass it.
 #include <algorithm>
 #include <array>
 #include <cstddef>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Encoding and decoding arbitrary bytes. Text that is UTF-8 comes back from its ids, gives no added
-// token unless asked, and is encoded the same in segments; other bytes are an error. Bytes read as
-// ids decode the same at once and as a stream, to whole characters at every step.
+// Encoding and decoding of arbitrary bytes. UTF-8 text decodes from its ids to itself, has no added
+// tokens unless they are enabled, and has the same ids in segments; other bytes are an error. Bytes
+// taken as ids decode the same at once and as a stream, to whole characters at every step.
 // The tokenizer is the tests' small one: 1,000 tokens and GLM's added tokens.
 #include <cstddef>
 #include <cstdint>

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// tokenizer.json: whatever the bytes, an error or a tokenizer that keeps its promises on fixed
-// texts: every id is a token, decoding gives the text back, plain text gives no added token, and a
-// stream of ids gives what decoding them at once gives. A mutator of JSON values stands beside
-// libFuzzer's own of bytes: it exchanges, copies and removes values, which bytes alone seldom do
-// without breaking the text.
+// tokenizer.json of arbitrary bytes: an error, or a tokenizer that is correct on fixed texts: every
+// id is a token, decoding returns the text, plain text has no added tokens, and decoding as a
+// stream equals decoding at once. Besides libFuzzer's mutator of bytes, one of JSON values
+// exchanges, copies and removes values, since mutated bytes are seldom valid JSON.
 #include <algorithm>
 #include <array>
 #include <cstddef>

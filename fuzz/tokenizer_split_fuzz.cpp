@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Split patterns: the bytes before the first zero byte are a pattern, the rest is text. A pattern
-// that is accepted compiles or is refused with an error, and cuts the text into whole characters
-// that join to the text again, or gives up with an error.
+// Split patterns. An accepted pattern compiles or is refused with an error; it splits the text into
+// pieces of whole characters that concatenate to the text, or reports an error.
+// Input: the pattern, a zero byte, the text.
 #include <cstddef>
 #include <cstdint>
 #include <string>

@@ -54,7 +54,7 @@ PAGES_ELSEWHERE = re.compile(r"\b(model-spec|kernel-design|measured-(h200|cpu))\
 
 def unfinished(text):
     """Whether a line or a path holds an unfinished word, also as a part of a name: `MockClock`, `todo_later`."""
-    return UNFINISHED.search(vocabulary.WORD_BORDER.sub(" ", text)) is not None
+    return UNFINISHED.search(vocabulary.WORD_BOUNDARY.sub(" ", text)) is not None
 
 
 def sources(root=ROOT):

@@ -10,7 +10,32 @@ FUNCTION_LINES = 80
 CPP_SUFFIXES = {".h", ".cpp", ".cu", ".cuh", ".c"}
 
 # path, or path:function -> (lines it may have, why it is longer)
-LONGER = {}
+LONGER = {
+    "src/cuda/moe/route_many.cu:route_many_kernel": (
+        99, "its choice cannot leave it: as a function of its own it changes the machine code, on sm_90a and sm_100a"),
+    "src/cuda/attention/attention_decode_consumer.cuh:consume":
+        (95, "a kernel's role: cutting further changes its machine code (tried piece by piece)"),
+    "src/cuda/attention/attention_prefill.cu:attention_prefill_kernel":
+        (103, "a kernel's role: cutting further changes its machine code (tried piece by piece)"),
+    "src/cuda/attention/attention_wgmma_consumer.cuh:consume":
+        (142, "a kernel's role: cutting further changes its machine code (tried piece by piece)"),
+    "src/cuda/attention/attention_wgmma_producer.cuh:produce":
+        (93, "a kernel's role: cutting further changes its machine code (tried piece by piece)"),
+    "src/cuda/attention/rope_kv.cu:rope_kv_glm_kernel":
+        (105, "a kernel's role: cutting further changes its machine code (tried piece by piece)"),
+    "src/cuda/sampling/sample_gumbel_max.cu:scan":
+        (87, "a kernel's role: cutting further changes its machine code (tried piece by piece)"),
+    "src/cuda/sampling/sample_threshold_candidates.cuh:sample_candidates":
+        (87, "a kernel's role: cutting further changes its machine code (tried piece by piece)"),
+    "src/cuda/sampling/sample_threshold_histogram.cuh:add_tokens":
+        (116, "a kernel's role: cutting further changes its machine code (tried piece by piece)"),
+    "src/cuda/gemm/gemm_decode_swap_ab_sm90.cu:gemm_decode_swap_ab_kernel": (
+        312, "as functions by role (mainloop, exchange of sums, epilogue) the kernel compiles to other machine code"),
+    "src/cuda/gemm/gemm_decode_unswapped_sm90.cu:gemm_decode_unswapped_kernel": (
+        365, "as functions by role (mainloop, epilogue) it compiles to other machine code, with waits that serialise wgmma"),
+    "src/cuda/gemm/gemm_prefill_sm90_mainloop.cuh:mma_warpgroups": (
+        185, "one loop whose lambdas share the accumulators; functions by role gave both decode kernels other machine code"),
+}
 
 NO_FUNCTION = re.compile(r"^\s*(?:(?:inline )?namespace|extern \"C\"|enum|(?:template <.*> )?(?:class|struct|union))\b")
 OPENS = re.compile(r"^( *)(\S.*)?\{$")

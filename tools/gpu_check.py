@@ -34,7 +34,7 @@ BUILD = ROOT / "build" / "cuda"
 AIR = "tests/data/configs/glm-4.5-air.json"
 AIR_BYTES = {"each layer": 2.36e9, "all": 2.6e9, "beside": 22e9}  # FP8 weights; cache, scratch and what CUDA takes
 # Built first, so that the GPU has work while the rest is compiled.
-KERNEL_TARGETS = ["cuda_op_test"]
+KERNEL_TARGETS = ["cuda_op_test", "self_test_test"]
 OTHER_TARGETS = ["cuda_golden_test", "cuda_worker_test", "cuda_engine_test", "gemm_bench", "koho", "engine_so",
                  "capi_engine_test"]
 
@@ -119,6 +119,7 @@ def operator_steps(run):
         chosen = f"*/{mode}_*" if mode in others else "-" + ":".join(f"*/{other}_*" for other in others)
         yield Step(f"ops {mode}", [OP_TEST, f"--gtest_filter={chosen}"], 420, FAILURES,
                    {"KOHO_OP_SEED": run.seed, "KOHO_OP_ROUNDS": "12"}, needs_all=False)
+    yield Step("self-test", [TESTS / "cuda" / "self_test_test"], 240, FAILURES)
 
 
 def engine_steps(run):

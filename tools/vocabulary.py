@@ -10,7 +10,7 @@ import fnmatch
 import re
 
 # Where a name's words meet: snake_case, camelCase, ACRONYMThenWord, and a digit after a letter.
-WORD_BORDER = re.compile(r"_|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=[A-Za-z])(?=[0-9])|(?<=[0-9])(?=[A-Za-z])")
+WORD_BOUNDARY = re.compile(r"_|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=[A-Za-z])(?=[0-9])|(?<=[0-9])(?=[A-Za-z])")
 
 EVERYWHERE = ("*",)
 CUDA = ("src/cuda/*", "tests/cuda/*", "docs/kernels/*")
@@ -97,7 +97,7 @@ EXCEPTIONS = (
 
 def words_of(line):
     """A line as lower-case words with single spaces between: `SeatTables seat_pages;` -> "seat tables seat pages"."""
-    return " ".join(re.sub(r"[^\w\s/-]", " ", WORD_BORDER.sub(" ", line)).lower().split())
+    return " ".join(re.sub(r"[^\w\s/-]", " ", WORD_BOUNDARY.sub(" ", line)).lower().split())
 
 
 def table_for(name):

@@ -4,7 +4,7 @@
 //
 // Two forms over one engine, free to mix: the same request gives the same tokens in either.
 //   asynchronous  add_request, poll_requests, cancel_request: the engine batches whatever is
-//                 there and runs ahead of a slow reader by some 64 tokens.
+//                 there, and goes on until a slow reader is some 64 tokens behind.
 //   synchronous   prefill, decode_step, run_batch_decode, free_request_state: a request computes
 //                 only what is asked for, and waits in between. While it waits its cache pages
 //                 (and its place in the batch) may go to others; it then computes them again.
@@ -92,8 +92,8 @@ typedef struct EngineOptions {
   uint32_t struct_size;
   int32_t max_batch;           // requests in one step; 64
   int32_t max_seq;             // tokens of prompt and answer together; what the model has
-  int32_t num_gpus;            // 0: the CPU
-  int32_t num_ranks;           // of the CPU: threads that share the model; 1. A GPU is a rank
+  int32_t num_gpus;            // 0: the CPU; 1: the GPU; more: KOHO_UNSUPPORTED, not there yet
+  int32_t num_ranks;           // of the CPU: threads that share the model; 1. A GPU is one rank
   int32_t num_threads;         // of the CPU, all ranks together; one a core
   int32_t slice_experts;       // not 0: every rank holds a slice of every expert, not whole ones
   int32_t dp_attention;        // not 0: requests are divided over the ranks, not heads
@@ -112,8 +112,10 @@ typedef struct EngineOptions {
 /// Opens a model directory (config.json, safetensors files), places its weights and starts the
 /// engine's threads. Returns the engine, which the caller owns, or NULL.
 ///
-/// max_batch, max_seq: 0 = default (EngineOptions). num_gpus: 0 = the CPU.
-/// Errors: not_found, io_error, corrupt_data, unsupported (the files; a device this build lacks),
+/// max_batch, max_seq: 0 = default (EngineOptions). num_gpus: 0 = the CPU, 1 = the machine's first
+/// GPU; more are refused, as koho runs on one GPU today.
+/// Errors: not_found, io_error, corrupt_data, unsupported (the files; a device this build lacks;
+/// num_gpus above 1),
 /// invalid_argument (a number), resource_exhausted (memory, threads; 64 engines a process). Nothing
 /// is left behind on failure.
 KOHO_API EngineHandle* init_engine(const char* model_dir,
@@ -243,7 +245,7 @@ typedef enum KohoInfo {
 /// waits for the step under way, if there is one. Errors: invalid_argument (handle, info).
 KOHO_API int64_t get_engine_info(EngineHandle* engine, int32_t info);
 
-/// Ends all requests, joins all threads and gives back all memory before it returns. Calls that
+/// Ends all requests, ends its threads and gives back all memory before it returns. Calls that
 /// wait on this engine elsewhere get KOHO_UNAVAILABLE; its request states are no longer valid. A
 /// handle that is not valid (NULL, freed) changes nothing but last_error().
 KOHO_API void free_engine(EngineHandle* engine);

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Engine: one model behind engine.so. Errors of the C interface become EngineError."""
 
-import array
 import collections
 import ctypes
 import dataclasses
 import enum
 import itertools
-import operator
 import threading
 from collections.abc import Iterator, Sequence
 
+from koho import c_values
 from koho import library as c
+from koho.sampling import SamplingParams
 
 
 class EngineError(RuntimeError):
@@ -71,75 +71,6 @@ class Info(enum.IntEnum):
     LOAD_US = 26
 
 
-def _fit(name: str, value, kind=ctypes.c_int64) -> int:
-    """`value`, if it is an integer that a `kind` holds: ctypes would cut off the bits above without a word."""
-    number = operator.index(value)
-    if kind(number).value != number:
-        raise OverflowError(f"{name} does not fit into {8 * ctypes.sizeof(kind)} bits: {number}")
-    return number
-
-
-def _ids(token_ids: Sequence[int]):
-    """As a C array. An id that does not fit is an OverflowError."""
-    numbers = array.array("q", token_ids)
-    return (ctypes.c_int64 * len(numbers)).from_buffer(numbers)
-
-
-def _struct(kind, **values):
-    """A C struct of these fields, each of which must fit; struct_size is filled in."""
-    kinds = dict(kind._fields_)
-    for name, value in values.items():
-        if kinds[name] in (ctypes.c_int32, ctypes.c_int64):
-            values[name] = _fit(name, value, kinds[name])
-    return kind(struct_size=ctypes.sizeof(kind), **values)
-
-
-@dataclasses.dataclass
-class SamplingParams:
-    """How tokens are drawn. The defaults are greedy decoding; None leaves a field to the model's advice."""
-
-    max_tokens: int = 0  # 0: as many as the context holds
-    min_tokens: int = 0
-    ignore_eos: bool = False
-    temperature: float | None = 0.0
-    top_p: float | None = 1.0
-    min_p: float | None = 0.0
-    top_k: int | None = 0
-    repetition_penalty: float | None = 1.0
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    seed: int | None = None
-    stop_token_ids: Sequence[int | Sequence[int]] = ()  # a sequence among them ends the answer by its order
-    logprobs: bool = False
-    priority: int = 0
-    deadline_ms: int = 0
-    cache_salt: int = 0  # 128 bits
-
-    def struct(self) -> c.SamplingParamsStruct:
-        """The C struct; it keeps the stop tokens alive."""
-
-        def advised(value):
-            return -1 if value is None else value
-
-        stops = _ids([item for item in self.stop_token_ids if not hasattr(item, "__len__")])
-        sequences = [item for item in self.stop_token_ids if hasattr(item, "__len__")]
-        words = _ids([word for item in sequences for word in (len(item), *item)])
-        salt = operator.index(self.cache_salt)
-        if not 0 <= salt < 1 << 128:
-            raise OverflowError(f"cache_salt must be in 0..2**128-1, found {salt}")
-        made = _struct(
-            c.SamplingParamsStruct, max_tokens=self.max_tokens, min_tokens=self.min_tokens, ignore_eos=int(self.ignore_eos),
-            temperature=advised(self.temperature), top_p=advised(self.top_p), min_p=advised(self.min_p),
-            repetition_penalty=advised(self.repetition_penalty), frequency_penalty=self.frequency_penalty,
-            presence_penalty=self.presence_penalty, top_k=advised(self.top_k), use_seed=int(self.seed is not None),
-            seed=self.seed or 0, stop_token_ids=stops, num_stop_token_ids=len(stops),
-            stop_sequences=words, num_stop_sequences=len(sequences), logprobs=int(self.logprobs),
-            priority=self.priority, deadline_ms=self.deadline_ms)
-        made.cache_salt[0] = salt & (2**64 - 1)
-        made.cache_salt[1] = salt >> 64
-        return made
-
-
 @dataclasses.dataclass
 class TokenEvent:
     """One token of an added request, or its end (`finish` is not NONE)."""
@@ -194,7 +125,8 @@ class Engine:
     """A model in memory and the threads that compute. Use as a context manager, or close() it.
 
     Any thread may call anything; generate(), stream() and batch() of several threads are computed together. The
-    options are EngineOptions' fields by their names.
+    options are EngineOptions' fields by their names; num_gpus=1 computes on the GPU, 0 (the default) on the CPU, and
+    more are refused: koho runs on one GPU.
     """
 
     def __init__(self, model_dir, *, library=None, **options: int):
@@ -208,7 +140,7 @@ class Engine:
         known = {name for name, _ in c.EngineOptionsStruct._fields_[1:]}
         if unknown := options.keys() - known:
             raise TypeError(f"no such option: {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
-        chosen = _struct(c.EngineOptionsStruct, **options)
+        chosen = c_values.struct(c.EngineOptionsStruct, **options)
         self.handle = self.library.init_engine_ex(str(model_dir).encode(), chosen)
         if not self.handle:
             raise self.error()
@@ -247,7 +179,8 @@ class Engine:
 
     def prefill(self, token_ids: Sequence[int], params: SamplingParams | None = None, request_id: int = 0) -> State:
         """Computes a prompt. Without params: as the model advises."""
-        handle = self.library.prefill(self.handle, _fit("request_id", request_id), _ids(token_ids), len(token_ids),
+        handle = self.library.prefill(self.handle, c_values.fit("request_id", request_id),
+                                      c_values.ids(token_ids), len(token_ids),
                                       params.struct() if params else None)
         if not handle:
             raise self.error()
@@ -276,16 +209,17 @@ class Engine:
 
     def add(self, request_id: int, token_ids: Sequence[int], params: SamplingParams | None = None) -> None:
         """Submits a request; its tokens come out of poll()."""
-        self.check(self.library.add_request(self.handle, _fit("request_id", request_id), _ids(token_ids), len(token_ids),
+        self.check(self.library.add_request(self.handle, c_values.fit("request_id", request_id),
+                                            c_values.ids(token_ids), len(token_ids),
                                             params.struct() if params else None))
 
     def cancel(self, request_id: int) -> None:
         """Cancels a request by its id."""
-        self.check(self.library.cancel_request(self.handle, _fit("request_id", request_id)))
+        self.check(self.library.cancel_request(self.handle, c_values.fit("request_id", request_id)))
 
     def poll(self, timeout_ms: int = -1) -> list[TokenEvent]:
         """Events of requests that add() submitted. Not beside stream() or batch(), which poll for themselves."""
-        timeout_ms = _fit("timeout_ms", timeout_ms, ctypes.c_int32)
+        timeout_ms = c_values.fit("timeout_ms", timeout_ms, ctypes.c_int32)
         count = self.check(self.library.poll_requests(self.handle, self._events, len(self._events), timeout_ms))
         return [TokenEvent(event.request_id, event.token, Finish(event.finish), event.status, event.cached_tokens,
                            event.logprob) for event in self._events[:count]]

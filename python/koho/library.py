@@ -1,22 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C structs and prototypes of include/koho/engine.h for ctypes, and where engine.so is found."""
+"""The C structs and prototypes of include/koho/engine.h for ctypes (SamplingParams: koho/sampling.py), and where engine.so is
+found."""
 
 import ctypes
 import os
 import pathlib
-from ctypes import POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_uint8, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_uint8, c_uint32, c_void_p
 
-
-class SamplingParamsStruct(ctypes.Structure):
-    """SamplingParams."""
-
-    _fields_ = [("struct_size", c_uint32), ("max_tokens", c_int32), ("min_tokens", c_int32), ("ignore_eos", c_int32),
-                ("temperature", c_double), ("top_p", c_double), ("min_p", c_double), ("repetition_penalty", c_double),
-                ("frequency_penalty", c_double), ("presence_penalty", c_double), ("top_k", c_int32),
-                ("use_seed", c_int32), ("seed", c_int64), ("stop_token_ids", POINTER(c_int64)),
-                ("num_stop_token_ids", c_int32), ("logprobs", c_int32), ("priority", c_int32),
-                ("deadline_ms", c_int32), ("cache_salt", c_uint64 * 2), ("stop_sequences", POINTER(c_int64)),
-                ("num_stop_sequences", c_int32)]
+from koho.sampling import SamplingParamsStruct
 
 
 class EngineOptionsStruct(ctypes.Structure):

@@ -12,14 +12,14 @@ namespace koho::api {
 
 struct Answer::Choice {
   std::optional<chat::OutputParser> parser;
-  // Text that the engine holds back (it may become a stop string) comes later than its token. What
-  // is known of it: the tags that are due, in order.
+  // The engine holds text back while it may become a stop string, so a tag's text can arrive later
+  // than its token: the tags whose text is still due, in order.
   std::deque<std::int32_t> tags_due;
-  std::string held;  // may be the beginning of the first tag that is due
-  // Where thoughts are joined with the content.
-  bool thought = false;      // there were some
-  bool in_thoughts = false;  // they have not ended
-  bool answered = false;     // content or a call came
+  std::string held;  // text that may be the beginning of the first tag due
+  // For separate_reasoning false.
+  bool has_reasoned = false;  // there was reasoning
+  bool in_reasoning = false;  // it has not ended
+  bool answered = false;      // there was content or a call
 };
 
 Answer::Answer(const Model& model,
@@ -95,23 +95,23 @@ void Answer::parse(Choice& choice, const OutputEvent& event, std::string_view te
   if (!rest.empty()) parser.feed_token(kNoToken, rest, parsed_);
 }
 
-/// The parsed events as one text: thoughts, the tag that ended them, content.
+/// Turns the parsed events into one text: reasoning, </think>, content.
 void Answer::put_reasoning_into_content(Choice& choice) {
   using Kind = chat::OutputEvent::Kind;
   std::vector<chat::OutputEvent> joined;
   for (chat::OutputEvent& event : parsed_) {
     if (event.kind == Kind::reasoning) {
-      const bool tag_is_in_prompt = starts_in_reasoning_ && !choice.thought;
-      if (!choice.in_thoughts && !tag_is_in_prompt)
+      const bool tag_is_in_prompt = starts_in_reasoning_ && !choice.has_reasoned;
+      if (!choice.in_reasoning && !tag_is_in_prompt)
         event.text.insert(0, chat::tag_text(chat::Tag::think_open));
       event.kind = Kind::content;
-      choice.thought = choice.in_thoughts = true;
+      choice.has_reasoned = choice.in_reasoning = true;
     } else {
-      // Of an answer that ended within its thoughts the parser repeats them as content.
-      if (choice.in_thoughts && !choice.answered && choice.parser->counts().unclosed_reasoning > 0)
+      // If the answer ended within its reasoning, the parser repeats the reasoning as content.
+      if (choice.in_reasoning && !choice.answered && choice.parser->counts().unclosed_reasoning > 0)
         continue;
       choice.answered = true;
-      if (std::exchange(choice.in_thoughts, false))
+      if (std::exchange(choice.in_reasoning, false))
         joined.emplace_back().text = chat::tag_text(chat::Tag::think_close);
     }
     joined.push_back(std::move(event));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the engine's events to a responder's pieces: one parser a choice takes chats apart, the same
-// for streams and whole answers. Pure: the server moves the events and the bytes.
+// Turns the engine's events into a responder's pieces, for streams and complete answers alike. Each
+// choice of a chat has a parser for reasoning, content and tool calls. No I/O: the server passes
+// events in and bytes out.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@ namespace koho::api {
 
 class Answer {
  public:
-  /// Takes what it needs of `request`, which encode() has completed. The model outlives the answer.
+  /// `request` has been through encode(); it need not outlive the answer, but the model does.
   Answer(const Model& model,
          const GenerationRequest& request,
          std::unique_ptr<Responder> responder);
@@ -28,16 +29,16 @@ class Answer {
   void begin(const AnswerStart& started, std::string& out);
   /// An event of prompt `prompt`'s stream.
   void add(std::size_t prompt, const OutputEvent& event, std::string& out);
-  /// The end of a prompt's stream. After the last one the answer is complete.
+  /// The end of a prompt's stream; the answer is complete after the last one.
   void end(std::size_t prompt, const Summary& summary, std::string& out);
-  /// The answer breaks off.
+  /// Ends the answer with an error.
   void fail(const ApiError& error, std::string& out);
   void ping(std::string& out) { responder_->ping(out); }
 
   bool done() const { return done_; }
   const AnswerTotals& totals() const { return totals_; }
   Finish finish() const { return finish_; }  // of the choice that ended last
-  /// What the parsers met that was not as it should be.
+  /// Irregularities that the parsers counted.
   chat::OutputParser::Counts parser_counts() const;
 
  private:
@@ -51,10 +52,10 @@ class Answer {
   AnswerRecord record_;
   std::vector<Choice> choices_;
   std::int32_t choices_per_prompt_;
-  bool reasoning_as_content_;  // thoughts become content
+  bool reasoning_as_content_;  // with separate_reasoning false
   bool starts_in_reasoning_;
   std::vector<std::string> stop_strings_;
-  std::vector<Token> end_tokens_;  // with which the model ends an answer itself
+  std::vector<Token> end_tokens_;  // the model's own end tokens
   std::size_t prompts_left_;
   AnswerTotals totals_;
   Finish finish_ = Finish::none;

@@ -11,7 +11,7 @@ AnswerRecord::AnswerRecord(const Model& model, const GenerationRequest& request)
       starts_in_reasoning_(request.starts_in_reasoning),
       think_close_(model.tag_ids[static_cast<std::size_t>(chat::Tag::think_close)]) {
   if (turns_) choices_.resize(static_cast<std::size_t>(request.base.choices));
-  // Several prompts are a batch: nobody asks which of them met the cache.
+  // /debug/cache explains requests with one prompt only.
   if (!model.journal || request.requests.size() != 1) return;
   journal_ = model.journal;
   entry_ = journal_->open(request.requests.front().prompt, request.base.salt);
@@ -33,7 +33,7 @@ void AnswerRecord::add(const Piece& piece, bool itself) {
 }
 
 void AnswerRecord::remember(const Choice& choice) {
-  // Thoughts that never ended are no turn that the template would write.
+  // The template never writes a turn whose reasoning has no end.
   if (starts_in_reasoning_ && std::ranges::find(choice.ids, think_close_) == choice.ids.end())
     return;
   turns_->remember(place_, choice.answer, choice.ids);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What of an answer is kept beyond its end: its ids for the turn memory (conversations) and for the
-// journal. Keeps nothing where the model has neither.
+// Records an answer's token ids for the turn memory (conversations) and for the prompt journal, if
+// the model has them.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@ namespace koho::api {
 
 class AnswerRecord {
  public:
-  /// `request` has been encoded.
+  /// `request` has been through encode().
   AnswerRecord(const Model& model, const GenerationRequest& request);
 
   void begin(const std::string& id);
-  /// A piece; `itself`: with it the model ended the answer by one of its end tokens.
+  /// Adds a piece. `itself`: the piece is an end token with which the model ended the answer.
   void add(const Piece& piece, bool itself);
   void end(const Usage& usage);
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Anthropic's Messages API: its requests read, its answers written, as one JSON body or as the
-// sequence of server-sent events that its clients follow. What is meant by each field:
-// docs/server.md.
+// Anthropic's Messages API: reads requests, writes answers as one JSON body or as Anthropic's
+// sequence of server-sent events. Fields: docs/clients.md.
 #pragma once
 
 #include <cstdint>
@@ -16,17 +15,17 @@
 namespace koho::api {
 
 /// Reads the body of POST /v1/messages: everything but encode(). Any model named "claude-..." is
-/// served, whatever its name. A request without `thinking` does not think, as Anthropic's does not.
+/// served. A request without `thinking` does not think, as with Anthropic's own server.
 Refusal read_messages(const chat::Json& body, const Model& model, GenerationRequest& request);
 
-/// The same for POST /v1/messages/count_tokens, where max_tokens is not asked for.
+/// The same for POST /v1/messages/count_tokens, which needs no max_tokens.
 Refusal read_message_count(const chat::Json& body, const Model& model, GenerationRequest& request);
 
-/// A refusal of encode() in Anthropic's words: clients compact their conversation on "prompt is too
-/// long: X tokens > Y maximum". Other refusals are returned as they are.
+/// Replaces encode()'s message about a long prompt by Anthropic's, "prompt is too long: X tokens >
+/// Y maximum", on which clients compact their conversation. Other errors stay as they are.
 ApiError reword_for_anthropic(ApiError error, const GenerationRequest& request, const Model& model);
 
-/// Writes the answer to a request that read_messages has read. The request need not outlive it.
+/// Writes the answer to a request of read_messages(), which need not outlive it.
 std::unique_ptr<Responder> respond_messages(const GenerationRequest& request, const Model& model);
 
 /// Answers the body of POST /v1/messages/count_tokens: {"input_tokens": N}, N as a Messages request

@@ -34,7 +34,7 @@ Error unreadable(const std::string& field, std::string_view type) {
                     field, type);
 }
 
-/// A string, or blocks one after another with `separator` between them, each as `read` has it.
+/// A string, or the texts that `read` returns for an array of blocks, joined with `separator`.
 template <typename Read>
 Result<std::string> joined_blocks(const Json& content,
                                   const std::string& field,
@@ -58,14 +58,14 @@ Result<std::string> text_block(const Json& block, const std::string& field) {
   return text->text;
 }
 
-/// A string, or blocks of text.
+/// A string, or the joined texts of an array of text blocks.
 Result<std::string> text_of(const Json& content,
                             const std::string& field,
                             std::string_view separator) {
   return joined_blocks(content, field, separator, text_block);
 }
 
-/// `text` between tags, below what is told of it: members of `block`, which may be left out.
+/// `text` between tags, after those of the given members that `block` has.
 Result<std::string> tagged(std::string_view tag,
                            const Json& block,
                            const std::string& field,
@@ -102,7 +102,7 @@ Result<std::string> document_text(const Json& block, const std::string& field) {
   return tagged("document", block, field, {"title", "context"}, text);
 }
 
-/// A block that says something in words: of a user's message or a tool's result.
+/// The text of a block of a user message or a tool result.
 Result<std::string> readable_block(const Json& block, const std::string& field) {
   KOHO_TRY_ASSIGN(const std::string type, block_type(block, field));
   if (type == "document") return document_text(block, field);
@@ -127,7 +127,7 @@ Message text_message(std::string_view role, std::string_view text) {
   return message;
 }
 
-/// What one message of the user leaves: tool results and text, in their order.
+/// Splits one user message into messages: tool results and text, in their order.
 class UserBlocks {
  public:
   explicit UserBlocks(std::vector<Message>& messages) : messages_(messages) {}
@@ -222,7 +222,7 @@ Status read_assistant(const Json& content,
                       std::vector<Message>& messages) {
   if (messages.empty() || messages.back().role != "assistant") {
     messages.push_back(text_message("assistant", ""));
-    // Thinking stands in its own blocks here: "</think>" in the text is text.
+    // Reasoning has its own blocks here, so "</think>" in a text block stays text.
     messages.back().reasoning_content.emplace();
   }
   Message& message = messages.back();
@@ -240,7 +240,7 @@ Status read_assistant(const Json& content,
   return {};
 }
 
-/// Puts the results of one turn's calls into the order of the calls: the template prints no ids.
+/// Sorts the results of a turn into the order of its calls: the template prints no ids.
 void order_tool_results(std::vector<Message>& messages) {
   for (std::size_t i = 0; i < messages.size(); ++i) {
     if (messages[i].tool_calls.empty()) continue;
@@ -282,7 +282,8 @@ Status read_messages(const Json& request, std::vector<Message>& messages) {
       messages.push_back(text_message("system", without_billing_header(text)));
     } else {
       return make_error(ErrorCode::invalid_argument,
-                        "{}.role: \"{}\" is none of user, assistant, system", field, role->text);
+                        "{}.role: must be user, assistant or system, found \"{}\"", field,
+                        role->text);
     }
   }
   if (messages.empty() || messages.back().role != "assistant") return {};
@@ -299,7 +300,7 @@ Status read_system(const Json& request, std::vector<Message>& messages) {
   if (system == nullptr) return {};
   std::string text;
   if (system->is_array()) {
-    // Block by block: a block of nothing but the billing header leaves no trace.
+    // Per block, so that a block with only the billing header disappears entirely.
     for (std::size_t i = 0; i < system->items.size(); ++i) {
       Json one;
       one.kind = Json::Kind::array;
@@ -326,8 +327,8 @@ Result<Json> read_tool(const Json& tool, const std::string& field) {
   if (const Json* type = tool.given("type"); type != nullptr && *type != Json::string("custom"))
     return make_error(
         ErrorCode::unsupported,
-        "{}.type: {} is known to Anthropic's own models only; declare it as a tool of "
-        "type \"custom\", with its input_schema",
+        "{}.type: only Anthropic's own models have tools of type {}; declare a tool of type "
+        "\"custom\" with an input_schema",
         field, chat::dump_json(*type));
   KOHO_TRY_ASSIGN(const Json* name, required_string(tool, "name", field));
   const Json* schema = tool.find("input_schema");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The messages of Anthropic's Messages API as a conversation of koho's: system text, blocks of
-// text, thinking, tool use and tool results, and the tools. Blocks that this model cannot read are
-// refused by name; what changes from request to request and says nothing to the model is left out,
-// so that the prefix cache finds the rest.
+// Converts the messages of Anthropic's Messages API to a chat::Conversation: system text, blocks of
+// text, thinking, tool use and tool results, and the tools. It refuses blocks that this model
+// cannot read, and drops the billing header, which changes with every request, so that the prefix
+// cache hits.
 #pragma once
 
 #include <string>
@@ -20,12 +20,12 @@ namespace koho::api {
 ///    dropped (Claude Code changes them with every request);
 ///  - a user message's tool results become messages of role tool, in the order of the calls they
 ///    answer; its text between them messages of role user;
-///  - an assistant message's thinking becomes its reasoning; redacted thinking is skipped: there is
-///    nothing in it to read; neighbouring assistant messages are one turn;
+///  - an assistant message's thinking becomes its reasoning; redacted thinking is skipped;
+///    consecutive assistant messages are one turn;
 ///  - `cache_control` is ignored everywhere;
 ///  - a last message of the assistant is continued: there is no generation prompt then.
 ///
-/// Errors: invalid_argument, unsupported, naming the field as Anthropic does
+/// Errors: invalid_argument, unsupported, with the field's path as Anthropic writes it
 /// ("messages.2.content.0.type: ...").
 Result<chat::Conversation> read_anthropic_conversation(const chat::Json& request);
 

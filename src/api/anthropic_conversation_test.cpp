@@ -41,7 +41,7 @@ TEST(AnthropicConversation, ReadsStringsAsOneTextEach) {
             "<|assistant|><think>");
 }
 
-TEST(AnthropicConversation, JoinsBlocksOfText) {
+TEST(AnthropicConversation, CombinesBlocksOfText) {
   EXPECT_EQ(
       prompt(
           R"({"system": [{"type": "text", "text": "One.", "cache_control": {"type": "ephemeral"}},
@@ -147,7 +147,7 @@ TEST(AnthropicConversation, ContinuesALastMessageOfTheAssistant) {
             "[gMASK]<sop><|user|>Count<|assistant|></think>one, two,");
 }
 
-TEST(AnthropicConversation, JoinsAdjacentMessagesOfTheAssistant) {
+TEST(AnthropicConversation, CombinesAdjacentMessagesOfTheAssistant) {
   EXPECT_EQ(prompt(R"({"messages": [{"role": "user", "content": "Count"},
                                     {"role": "assistant", "content": "one, "},
                                     {"role": "assistant", "content": "two"},
@@ -219,18 +219,18 @@ TEST(AnthropicConversation, NamesWhatItRefuses) {
   EXPECT_EQ(refusal(R"({"messages": [{"role": "user", "content": []}]})"),
             "messages.0.content: must not be empty");
   EXPECT_EQ(refusal(R"({"messages": [{"role": "robot", "content": "x"}]})"),
-            "messages.0.role: \"robot\" is none of user, assistant, system");
+            "messages.0.role: must be user, assistant or system, found \"robot\"");
   EXPECT_EQ(refusal(R"({"messages": [{"role": "user", "content": [{"type": "image"}]}]})"),
             "messages.0.content.0.type: blocks of type \"image\" are not supported: this model "
             "reads text only");
   EXPECT_EQ(
       refusal(R"({"system": [{"type": "image"}], "messages": [{"role": "user", "content": "x"}]})"),
       "system.0: expected a block of type text");
-  EXPECT_EQ(
-      refusal(R"({"messages": [{"role": "user", "content": "x"}],
+  EXPECT_EQ(refusal(R"({"messages": [{"role": "user", "content": "x"}],
                         "tools": [{"type": "web_search_20250305", "name": "web_search"}]})"),
-      "tools.0.type: \"web_search_20250305\" is known to Anthropic's own models only; declare it "
-      "as a tool of type \"custom\", with its input_schema");
+            "tools.0.type: only Anthropic's own models have tools of type \"web_search_20250305\"; "
+            "declare "
+            "a tool of type \"custom\" with an input_schema");
   EXPECT_EQ(
       refusal(R"({"messages": [{"role": "user", "content": "x"}], "tools": [{"name": "f"}]})"),
       "tools.0.input_schema: Field required");

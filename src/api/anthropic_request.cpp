@@ -12,13 +12,14 @@
 #include "api/anthropic_conversation.h"
 #include "api/extension_fields.h"
 #include "api/fields.h"
+#include "api/sampling_fields.h"
 
 namespace koho::api {
 namespace {
 
 using chat::Json;
 
-/// Fields that are read, and those that say nothing to this server.
+/// Fields that are read, and fields that are known and have no effect here.
 constexpr std::array<std::string_view, 25> kKnownFields{"model",
                                                         "messages",
                                                         "system",
@@ -60,7 +61,7 @@ Status read_stop_sequences(const Json& body, std::vector<std::string>& stops) {
   return {};
 }
 
-/// Whether the model is to think, and how many tokens at most.
+/// Whether the model should think; sets `tokens_max` to the largest number of reasoning tokens.
 Result<bool> read_thinking(const Json& body, std::int32_t& tokens_max) {
   const Json* thinking = body.given("thinking");
   if (thinking == nullptr) return false;
@@ -73,7 +74,8 @@ Result<bool> read_thinking(const Json& body, std::int32_t& tokens_max) {
   if (type->text == "enabled" || type->text == "adaptive") return true;
   if (type->text == "disabled") return false;
   return make_error(ErrorCode::invalid_argument,
-                    "thinking.type: \"{}\" is none of enabled, adaptive, disabled", type->text);
+                    "thinking.type: must be enabled, adaptive or disabled, found \"{}\"",
+                    type->text);
 }
 
 Result<ToolChoice> read_tool_choice(const Json& body) {
@@ -97,26 +99,19 @@ Result<ToolChoice> read_tool_choice(const Json& body) {
     choice.name = name->text;
   } else {
     return make_error(ErrorCode::invalid_argument,
-                      "tool_choice.type: \"{}\" is none of auto, any, tool, none", type->text);
+                      "tool_choice.type: must be auto, any, tool or none, found \"{}\"",
+                      type->text);
   }
   return choice;
 }
 
 Status read_sampling(const Json& body, Request& base) {
-  KOHO_TRY_ASSIGN(const std::optional<double> temperature,
-                  optional_number(body, "temperature", 0.0, 2.0));
-  KOHO_TRY_ASSIGN(const std::optional<double> top_p, optional_number(body, "top_p", 0.0, 1.0));
-  KOHO_TRY_ASSIGN(const std::optional<std::int64_t> top_k,
-                  optional_integer(body, "top_k", -1, std::numeric_limits<std::int32_t>::max()));
-  if (top_p && *top_p <= 0.0)
-    return make_error(ErrorCode::invalid_argument, "top_p: must be above 0");
-  if (temperature) base.sampling.temperature = *temperature;
-  if (top_p) base.sampling.top_p = *top_p;
-  if (top_k) base.sampling.top_k = *top_k;
+  KOHO_TRY(
+      read_sampling_numbers(body, kMessagesApi, {"temperature", "top_p", "top_k"}, base.sampling));
   return read_stop_sequences(body, base.stop_strings);
 }
 
-/// output_config.format, or output_format as it was called: what the answer's text must be like.
+/// Structured output: output_config.format, or its older name output_format.
 Status read_output_format(const Json& body, GenerationRequest& request) {
   std::string field = "output_format";
   const Json* format = body.given(field);
@@ -125,7 +120,7 @@ Status read_output_format(const Json& body, GenerationRequest& request) {
     if (const Json* inner = config->given("format")) {
       if (format != nullptr)
         return make_error(ErrorCode::invalid_argument,
-                          "output_format: the same is given as output_config.format");
+                          "output_format: give only one of output_format and output_config.format");
       format = inner;
       field = "output_config.format";
     }
@@ -202,7 +197,7 @@ Refusal read_message_count(const Json& body, const Model& model, GenerationReque
 Refusal count_message_tokens(const Json& body, const Model& model, std::string& out) {
   GenerationRequest request;
   if (Refusal refused = read_message_count(body, model, request)) return refused;
-  // A prompt that is too long has a length all the same.
+  // A prompt that is longer than the context can still be counted.
   if (Refusal refused = encode(request, model, "messages");
       refused && refused->code != "context_length_exceeded")
     return refused;
@@ -221,7 +216,7 @@ ApiError reword_for_anthropic(ApiError error,
   if (prompt >= context) {
     error.message = fmt::format("prompt is too long: {} tokens > {} maximum", prompt, context - 1);
   } else {
-    // Clients take the numbers from these words, and ask for less.
+    // Clients parse the numbers from this sentence and retry with less.
     error.message = fmt::format(
         "input length and `max_tokens` exceed context limit: {} + {} > {}, decrease input length "
         "or `max_tokens` and try again",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An answer as Anthropic's blocks: thinking, text, tool_use, one after another, each opened once
-// and closed before the next one opens.
+// Writes an answer as Anthropic's content blocks: thinking, text, tool_use. Each block is closed
+// before the next one begins.
 #include <iterator>
 #include <optional>
 #include <vector>
@@ -9,6 +9,7 @@
 
 #include "api/anthropic.h"
 #include "api/event_writer.h"
+#include "base/json_writer.h"
 
 namespace koho::api {
 namespace {
@@ -45,7 +46,7 @@ void append_stop(std::string& out, Finish finish, const std::string& stop_string
   if (stop_string.empty()) {
     out += "null";
   } else {
-    chat::append_json_string(out, stop_string);
+    append_json_string(out, stop_string);
   }
 }
 
@@ -57,7 +58,7 @@ void append_message_head(std::string& out, std::string_view id, std::string_view
   append_field(out, "model", model);
 }
 
-/// What both forms share: which block the events belong to and how the answer ended.
+/// The common part of streams and bodies: the current block, and how the answer ended.
 class MessagesResponder : public Responder {
  public:
   explicit MessagesResponder(const GenerationRequest& request) : model_(request.model) {}
@@ -75,7 +76,7 @@ class MessagesResponder : public Responder {
   }
 
   void end(const AnswerTotals& ended, std::string& out) override {
-    // Clients take a message without any block for an error.
+    // Clients treat a message without blocks as an error.
     if (num_blocks_ == 0) enter(Block::text, nullptr, out);
     leave(out);
     end_message(ended, out);
@@ -151,7 +152,7 @@ class MessagesStream final : public MessagesResponder {
     append_error(out, ErrorStyle::anthropic, error);
     end_event(out);
   }
-  /// An event, not a comment: clients' watchdogs count events only.
+  /// A ping event, not a comment: Anthropic's clients time out without events.
   void ping(std::string& out) override {
     begin_event(out, "ping");
     out += R"({"type":"ping"})";
@@ -164,7 +165,7 @@ class MessagesStream final : public MessagesResponder {
     out += R"({"type":"message_start","message":)";
     append_message_head(out, id_, model_);
     out += R"(,"content":[],"stop_reason":null,"stop_sequence":null,"usage":)";
-    // How much of the prompt is cached shows later; message_delta has it.
+    // The number of cached tokens is not known yet; message_delta has it.
     append_usage(out, {.prompt_tokens = started.prompt_tokens});
     out += "}}";
     end_event(out);

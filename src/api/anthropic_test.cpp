@@ -87,12 +87,12 @@ TEST(Anthropic, AResponseFormatWithToolsIsAUnion) {
   EXPECT_EQ(both.constraint->alternatives[0].kind, Constraint::Kind::json_schema);
   EXPECT_EQ(both.constraint->alternatives[1].calls, Constraint::Calls::instead_of_text);
   EXPECT_FALSE(both.constraint->alternatives[1].tools[0].strict);
-  // No call escapes into the thoughts.
+  // No call can escape into the reasoning.
   EXPECT_EQ(both.base.reasoning_banned, 7);
   const GenerationRequest form = read(format + tools + R"(, "tool_choice": {"type": "none"})");
   EXPECT_EQ(form.constraint->kind, Constraint::Kind::json_schema);
   EXPECT_EQ(form.base.reasoning_banned, -1);
-  // Calls are kept out by their token, in thoughts, too.
+  // The bias on <tool_call> also prevents calls within the reasoning.
   ASSERT_EQ(form.base.sampling.logit_bias.size(), 1U);
   EXPECT_EQ(form.base.sampling.logit_bias[0], (std::pair<std::int32_t, float>{7, -100.0F}));
   EXPECT_TRUE(both.base.sampling.logit_bias.empty());
@@ -133,7 +133,7 @@ TEST(Anthropic, NamesWhatItRefuses) {
   EXPECT_EQ(refusal(R"({"model": "claude-x", "messages": []})").message,
             "max_tokens: Field required");
   EXPECT_EQ(refusal(R"({"model": "claude-x", "max_tokens": 0, "messages": []})").message,
-            "max_tokens: must be from 1 to 2147483647");
+            "max_tokens: must be in 1..2147483647, found 0");
   const ApiError unknown = refusal(
       R"({"model": "gpt-4", "max_tokens": 1, "messages": [{"role": "user", "content": "x"}]})");
   EXPECT_EQ(unknown.status, 404);
@@ -147,18 +147,18 @@ TEST(Anthropic, NamesWhatItRefuses) {
       200)
       << "count_tokens needs no max_tokens";
   for (const auto& [field, message] : std::vector<std::pair<std::string, std::string>>{
-           {R"("temperature": 3)", "temperature: must be from 0 to 2"},
-           {R"("top_p": 0)", "top_p: must be above 0"},
+           {R"("temperature": 3)", "temperature: must be in [0, 2], found 3"},
+           {R"("top_p": 0)", "top_p: must be in (0, 1], found 0"},
            {R"("top_k": "x")", "top_k: expected an integer, found a string"},
            {R"("stop_sequences": [""])", "stop_sequences.0: must not be empty"},
            {R"("stop_sequences": "x")",
             "stop_sequences: expected an array of strings, found a string"},
            {R"("thinking": {"type": "deep"})",
-            "thinking.type: \"deep\" is none of enabled, adaptive, disabled"},
+            "thinking.type: must be enabled, adaptive or disabled, found \"deep\""},
            {R"("thinking": {"type": "enabled", "budget_tokens": 0})",
-            "thinking.budget_tokens: must be from 1 to 2147483647"},
+            "thinking.budget_tokens: must be in 1..2147483647, found 0"},
            {R"("tool_choice": {"type": "all"})",
-            "tool_choice.type: \"all\" is none of auto, any, tool, none"},
+            "tool_choice.type: must be auto, any, tool or none, found \"all\""},
            {R"("tool_choice": {"type": "tool"})", "tool_choice.name: Field required"},
            {R"("stream": "yes")", "stream: expected true or false, found a string"}}) {
     const ApiError error = refusal(R"({"model": "claude-x", "max_tokens": 5, "messages":
@@ -198,7 +198,7 @@ TEST(Anthropic, RefusesUnknownFieldsWhereTheServerIsStrict) {
           "messages": [{"role": "user", "content": "x"}]})");
   const Refusal refused = read_messages(*body, strict, request);
   ASSERT_TRUE(refused.has_value());
-  EXPECT_EQ(refused->message, "new: this server does not know this field");
+  EXPECT_EQ(refused->message, "new: unknown field");
 }
 
 TEST(Anthropic, TellsALongPromptInTheWordsThatClientsKnow) {

@@ -19,7 +19,8 @@ ApiError refused(std::string_view code, std::string message) {
 
 Refusal parse_body(std::string_view body, chat::Json& json) {
   if (const std::size_t valid = utf8_valid_bytes(body); valid != body.size())
-    return refused("invalid_encoding", fmt::format("the body is not UTF-8 at byte {}", valid));
+    return refused("invalid_encoding",
+                   fmt::format("the body is not valid UTF-8 at byte {}", valid));
   Result<chat::Json> parsed = chat::parse_json(body);
   if (!parsed.ok()) {
     ApiError error = to_api_error(parsed.error());
@@ -46,7 +47,7 @@ Refusal read_request_id(const chat::Json& body, std::string& id) {
     if (given == nullptr) continue;
     if (!given->is_string() || !is_request_id(given->text))
       return wrong_field(name, fmt::format("{} must be a string of 1..128 visible ASCII "
-                                           "characters, no quote and no backslash",
+                                           "characters without quotes and backslashes",
                                            name));
     id = given->text;
     return {};

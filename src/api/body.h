@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The first look at a request's body, the same for every endpoint: UTF-8, JSON, an object.
+// Parses a request's body for every endpoint: it must be UTF-8 and one JSON object.
 #pragma once
 
 #include <string>
@@ -10,14 +10,17 @@
 
 namespace koho::api {
 
-/// Parses `body` into `json`. Refused with invalid_encoding: what is not UTF-8, lone surrogates;
-/// with invalid_json: all else that is not one JSON object within chat/json.h's limits.
+/// Parses `body` into `json`. Refuses text that is not UTF-8 and lone surrogates
+/// (invalid_encoding), and everything else that is not one JSON object within chat/json.h's limits
+/// (invalid_json).
 Refusal parse_body(std::string_view body, chat::Json& json);
 
-/// Whether `id` can name a request: 1..128 visible ASCII characters, no quote and no backslash.
+/// Whether `id` can name a request: 1..128 visible ASCII characters, without quotes and
+/// backslashes.
 bool is_request_id(std::string_view id);
 
-/// The request_id of a body, or its rid; "" if it has none. Refused: one that can name no request.
+/// The request_id or rid of a body; "" if it has none. Refuses one that is_request_id() does not
+/// take.
 Refusal read_request_id(const chat::Json& body, std::string& id);
 
 }  // namespace koho::api

@@ -9,6 +9,7 @@
 #include "api/json_text.h"
 #include "api/openai_responder.h"
 #include "api/shared_fields.h"
+#include "base/json_writer.h"
 #include "chat/message.h"
 
 namespace koho::api {
@@ -52,7 +53,10 @@ Refusal read_template_flags(const Value& value, RequestBuilder& builder) {
     if (!enable && key != "clear_thinking")
       return wrong_field(
           "chat_template_kwargs",
-          fmt::format("{} is none of enable_thinking, thinking, clear_thinking", field),
+          fmt::format(
+              "{} is not supported; chat_template_kwargs may have enable_thinking, thinking and "
+              "clear_thinking",
+              field),
           "unsupported_parameter");
     if (value.json.items[i].is_null()) continue;
     if (Refusal refused =
@@ -63,15 +67,15 @@ Refusal read_template_flags(const Value& value, RequestBuilder& builder) {
   return {};
 }
 
-/// GLM thinks or does not; there is no more and less.
+/// GLM either thinks or does not; the efforts other than none do not differ.
 Refusal read_effort(const Value& value, RequestBuilder& builder) {
   if (!value.json.is_string()) return must_be(value, "a string");
   constexpr std::string_view kEfforts[] = {"none", "minimal", "low", "medium",
                                            "high", "xhigh",   "max"};
   if (std::ranges::find(kEfforts, value.json.text) == std::end(kEfforts))
     return wrong_field(value.name, fmt::format("{} must be one of none, minimal, low, medium, "
-                                               "high, xhigh, max",
-                                               value.name));
+                                               "high, xhigh, max, found \"{:.40}\"",
+                                               value.name, std::string_view(value.json.text)));
   builder.request.conversation->enable_thinking = value.json.text != "none";
   return {};
 }
@@ -116,57 +120,61 @@ Refusal read_nothing(const Value& /*value*/, RequestBuilder& /*builder*/) {
 }
 
 constexpr RequestField kFields[] = {
-    {"messages", "array of 1..10000 messages of role system, developer, user, assistant, tool",
+    {"messages", "array of 1..10000 messages with role system, developer, user, assistant or tool",
      read_nothing},  // read with the conversation
-    {"tools", "array of at most 512 functions", read_nothing},
-    {"tool_choice", "none, auto, required, a function by name, or allowed_tools", read_tool_choice},
-    {"parallel_tool_calls", "boolean: more than one call",
+    {"tools", "array of at most 512 function tools", read_nothing},
+    {"tool_choice", "none, auto, required, a named function, or allowed_tools", read_tool_choice},
+    {"parallel_tool_calls", "boolean: the model may make several tool calls",
      [](const Value& v, RequestBuilder& d) {
        return read_boolean(v, d.request.tool_choice.parallel);
      }},
-    {"max_tokens", "integer from 1; else the rest of the context",
+    {"max_tokens", "integer from 1; default: what is left of the context",
      [](const Value& v, RequestBuilder& d) { return read_length(v, 1, d.request.tokens_max); }},
-    {"max_completion_tokens", "the same; wins over max_tokens",
+    {"max_completion_tokens", "the same; overrides max_tokens",
      [](const Value& v, RequestBuilder& d) { return read_length(v, 1, d.max_completion_tokens); }},
-    {"logprobs", "boolean",
+    {"logprobs", "boolean: return the log probability of each token",
      [](const Value& v, RequestBuilder& d) { return read_boolean(v, d.logprobs_wanted); }},
-    {"top_logprobs", "integer in 0..20; with logprobs only",
+    {"top_logprobs", "integer in 0..20; needs logprobs",
      [](const Value& v, RequestBuilder& d) {
        std::int32_t top = 0;
        if (Refusal refused = read_integer(v, 0, kTopLogprobsMax, top)) return refused;
        d.top_logprobs = top;
        return Refusal{};
      }},
-    {"thinking", "object: type enabled or disabled, clear_thinking", read_thinking},
-    {"enable_thinking", "boolean",
+    {"thinking", "object with type (enabled or disabled) and clear_thinking", read_thinking},
+    {"enable_thinking", "boolean: the model thinks before it answers",
      [](const Value& v, RequestBuilder& d) {
        return read_thinking_flag(v, d.request.conversation->enable_thinking);
      }},
-    {"clear_thinking", "boolean: reasoning of earlier turns are left out",
+    {"clear_thinking", "boolean: leave the reasoning of earlier turns out of the prompt",
      [](const Value& v, RequestBuilder& d) {
        return read_thinking_flag(v, d.request.conversation->clear_thinking);
      }},
-    {"chat_template_kwargs", "object: enable_thinking, thinking, clear_thinking",
+    {"chat_template_kwargs", "object with enable_thinking, thinking (the same) and clear_thinking",
      read_template_flags},
-    {"reasoning_effort", "none, minimal, low, medium, high, xhigh, max; none does not think",
+    {"reasoning_effort",
+     "none, minimal, low, medium, high, xhigh or max; none disables thinking, the others do not "
+     "differ",
      read_effort},
-    {"include_reasoning", "boolean: thoughts are shown",
+    {"include_reasoning", "boolean: return reasoning_content",
      [](const Value& v, RequestBuilder& d) {
        return read_boolean(v, d.request.output.include_reasoning);
      }},
-    {"separate_reasoning", "boolean; false: thoughts stay in content, before </think>",
+    {"separate_reasoning", "boolean; false: content has the reasoning, up to </think>",
      [](const Value& v, RequestBuilder& d) {
        return read_boolean(v, d.request.output.separate_reasoning);
      }},
-    {"stream_reasoning", "boolean; false: a stream tells thoughts in one piece, when they are over",
+    {"stream_reasoning",
+     "boolean; false: a stream sends the reasoning in one chunk when it is complete",
      [](const Value& v, RequestBuilder& d) {
        return read_boolean(v, d.request.output.stream_reasoning);
      }},
-    {"add_generation_prompt", "boolean, true unless the last message is continued",
+    {"add_generation_prompt",
+     "boolean, default true: the prompt ends with the beginning of an answer",
      [](const Value& v, RequestBuilder& d) {
        return read_boolean(v, d.request.conversation->add_generation_prompt);
      }},
-    {"continue_final_message", "boolean: the last message, the assistant's, is continued",
+    {"continue_final_message", "boolean: continue the last message, which must be the assistant's",
      [](const Value& v, RequestBuilder& d) {
        bool on = false;
        if (Refusal refused = read_boolean(v, on)) return refused;
@@ -216,8 +224,8 @@ class ChatResponder final : public OpenAiResponder {
  private:
   struct Choice {
     chat::ParsedOutput answer;
-    std::string thoughts;  // that a stream has yet to tell
-    std::string logprobs;  // entries, as JSON
+    std::string pending_reasoning;  // not sent yet, with stream_reasoning false
+    std::string logprobs;           // entries, as JSON
     Outcome outcome;
   };
 
@@ -230,7 +238,7 @@ class ChatResponder final : public OpenAiResponder {
       out += '"';
       out += name;
       out += "\":";
-      chat::append_json_string(out, text);
+      append_json_string(out, text);
     }
   }
 
@@ -257,13 +265,13 @@ class ChatResponder final : public OpenAiResponder {
     if (options().include_reasoning && options().stream_reasoning) {
       text_of(chat::OutputEvent::Kind::reasoning, emit_reasoning);
     } else if (options().include_reasoning) {
-      std::string& thoughts = choices_[static_cast<std::size_t>(piece.choice)].thoughts;
-      text_of(chat::OutputEvent::Kind::reasoning, [&](std::string_view text) { thoughts += text; });
+      std::string& pending = choices_[static_cast<std::size_t>(piece.choice)].pending_reasoning;
+      text_of(chat::OutputEvent::Kind::reasoning, [&](std::string_view text) { pending += text; });
       const bool over = piece.finish != Finish::none ||
                         std::ranges::any_of(piece.parsed, [](const chat::OutputEvent& event) {
                           return event.kind != chat::OutputEvent::Kind::reasoning;
                         });
-      if (over && !thoughts.empty()) emit_reasoning(std::exchange(thoughts, {}));
+      if (over && !pending.empty()) emit_reasoning(std::exchange(pending, {}));
     }
     text_of(chat::OutputEvent::Kind::content,
             [&](std::string_view text) { append_text_field(out, {"content"}, text); });
@@ -282,16 +290,16 @@ class ChatResponder final : public OpenAiResponder {
       out += open ? "," : R"("tool_calls":[)";
       open = true;
       out += R"({"index":)";
-      append_integer(out, static_cast<std::int64_t>(event.call_index));
+      append_json_integer(out, static_cast<std::int64_t>(event.call_index));
       if (begins) {
         out += R"(,"id":)";
-        chat::append_json_string(out, event.call_id);
+        append_json_string(out, event.call_id);
         out += R"(,"type":"function","function":{"name":)";
-        chat::append_json_string(out, event.text);
+        append_json_string(out, event.text);
         out += R"(,"arguments":""}})";
       } else {
         out += R"(,"function":{"arguments":)";
-        chat::append_json_string(out, event.text);
+        append_json_string(out, event.text);
         out += "}}";
       }
     }
@@ -335,12 +343,12 @@ class ChatResponder final : public OpenAiResponder {
     const Choice& choice = choices_[index];
     const chat::ParsedOutput& answer = choice.answer;
     out += R"({"index":)";
-    append_integer(out, static_cast<std::int64_t>(index));
+    append_json_integer(out, static_cast<std::int64_t>(index));
     out += R"(,"message":{"role":"assistant","content":)";
     if (answer.content.empty() && !answer.calls.empty()) {
       out += "null";
     } else {
-      chat::append_json_string(out, answer.content);
+      append_json_string(out, answer.content);
     }
     if (!answer.reasoning.empty() && options().include_reasoning)
       append_text_field(out, {"reasoning_content", "reasoning"}, answer.reasoning);
@@ -349,11 +357,11 @@ class ChatResponder final : public OpenAiResponder {
       for (std::size_t i = 0; i < answer.calls.size(); ++i) {
         const chat::ParsedOutput::Call& call = answer.calls[i];
         out += i == 0 ? R"({"id":)" : R"(,{"id":)";
-        chat::append_json_string(out, call.id);
+        append_json_string(out, call.id);
         out += R"(,"type":"function","function":{"name":)";
-        chat::append_json_string(out, call.name);
+        append_json_string(out, call.name);
         out += R"(,"arguments":)";
-        chat::append_json_string(out, call.arguments);
+        append_json_string(out, call.arguments);
         out += "}}";
       }
       out += ']';
@@ -377,7 +385,7 @@ std::span<const RequestField> chat_completion_fields() {
 Refusal read_chat_completion(const Json& body, const Model& model, GenerationRequest& request) {
   if (Refusal refused = read_model(body, model, request)) return refused;
   request.base = model.defaults;
-  // The templates take what Python calls false for no tools; a request says null.
+  // The templates treat any false value as no tools; in a request only null means none.
   if (const Json* tools = body.given("tools"); tools != nullptr && !tools->is_array())
     return to_api_error(chat::wrong_kind("tools", "an array", tools));
   Result<chat::Conversation> read = chat::read_turns(body);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// OpenAI's /v1/chat/completions: its body, its answer, with GLM's thinking as other engines name
-// it.
+// OpenAI's /v1/chat/completions: reads requests, writes answers. GLM's reasoning has the field
+// names of vLLM and SGLang.
 #pragma once
 
 #include <memory>
@@ -11,15 +11,15 @@
 
 namespace koho::api {
 
-/// The fields of this API beside the shared ones.
+/// The fields that this API has in addition to the shared ones.
 std::span<const RequestField> chat_completion_fields();
 
-/// Everything but encode().
+/// Reads and checks a body; encode() is the next step.
 Refusal read_chat_completion(const chat::Json& body,
                              const Model& model,
                              GenerationRequest& request);
 
-/// The model and what else `request` refers to outlive the responder; the request itself need not.
+/// The model and everything that `request` refers to outlive the responder; the request need not.
 std::unique_ptr<Responder> respond_chat_completion(const GenerationRequest& request,
                                                    const Model& model);
 

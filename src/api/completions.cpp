@@ -10,6 +10,7 @@
 #include "api/json_text.h"
 #include "api/openai_responder.h"
 #include "api/shared_fields.h"
+#include "base/json_writer.h"
 
 namespace koho::api {
 namespace {
@@ -27,28 +28,30 @@ Refusal read_nothing(const Value& /*value*/, RequestBuilder& /*builder*/) {
 constexpr RequestField kFields[] = {
     {"prompt", "string, array of strings, array of token ids, or array of such arrays",
      read_nothing},
-    {"max_tokens", "integer from 0; 16 if not given. 0 computes the prompt only",
+    {"max_tokens", "integer from 0, default 16; 0 computes the prompt and generates nothing",
      [](const Value& v, RequestBuilder& d) { return read_length(v, 0, d.request.tokens_max); }},
-    {"max_completion_tokens", "the same; wins over max_tokens",
+    {"max_completion_tokens", "the same; overrides max_tokens",
      [](const Value& v, RequestBuilder& d) { return read_length(v, 0, d.max_completion_tokens); }},
-    {"logprobs", "integer in 0..20",
+    {"logprobs", "integer in 0..20: return log probabilities with this many alternatives",
      [](const Value& v, RequestBuilder& d) {
        std::int32_t top = 0;
        if (Refusal refused = read_integer(v, 0, kTopLogprobsMax, top)) return refused;
        d.request.output.logprobs = top;
        return Refusal{};
      }},
-    {"echo", "boolean: the prompt stands before the answer",
+    {"echo", "boolean: the text starts with the prompt",
      [](const Value& v, RequestBuilder& d) { return read_boolean(v, d.request.output.echo); }},
-    {"best_of", "integer equal to n",
+    {"best_of", "integer; must equal n",
      [](const Value& v, RequestBuilder& d) {
        std::int32_t best = 0;
        if (Refusal refused = read_integer(v, 1, 128, best)) return refused;
        if (best == d.request.base.choices) return Refusal{};
-       return Refusal{wrong_field("best_of", "best_of must equal n: all answers are given",
-                                  best < d.request.base.choices ? "" : "unsupported_parameter")};
+       return Refusal{wrong_field(
+           "best_of", "best_of must equal n: all n completions are returned, none is chosen",
+           best < d.request.base.choices ? "" : "unsupported_parameter")};
      }},
-    {"allow_special", "boolean, true: special tokens in a text prompt are recognised",
+    {"allow_special",
+     "boolean, default true: special tokens in a text prompt become control tokens",
      [](const Value& v, RequestBuilder& d) {
        bool allow = true;
        if (Refusal refused = read_boolean(v, allow)) return refused;
@@ -94,7 +97,7 @@ class CompletionResponder final : public OpenAiResponder {
   }
 
  private:
-  /// OpenAI's four parallel lists, each as JSON without its brackets.
+  /// OpenAI's four parallel arrays, each as JSON without its brackets.
   struct Logprobs {
     std::string tokens;
     std::string logprobs;
@@ -107,32 +110,32 @@ class CompletionResponder final : public OpenAiResponder {
              bool unknown = false) {
       if (!tokens.empty())
         for (std::string* list : {&tokens, &logprobs, &top, &offsets}) *list += ',';
-      chat::append_json_string(tokens, responder.name(event.token));
-      append_float(logprobs, event.logprob);
-      append_integer(offsets, static_cast<std::int64_t>(offset));
+      append_json_string(tokens, responder.name(event.token));
+      append_json_float(logprobs, event.logprob);
+      append_json_integer(offsets, static_cast<std::int64_t>(offset));
       if (unknown) {
         top += "null";
         return;
       }
-      // Tokens that are no whole characters share a name: the likeliest has it.
+      // Tokens that are not whole characters can have the same name; the most likely one keeps it.
       std::vector<std::string> names;
       top += '{';
       for (const TokenLogprob& one : event.top) {
         std::string name = responder.name(one.token);
         if (std::ranges::find(names, name) != names.end()) continue;
         if (!names.empty()) top += ',';
-        chat::append_json_string(top, name);
+        append_json_string(top, name);
         top += ':';
-        append_float(top, one.logprob);
+        append_json_float(top, one.logprob);
         names.push_back(std::move(name));
       }
-      // Whatever the number: the token itself is among them.
+      // The sampled token is always among them, whatever its rank.
       if (const std::string name = responder.name(event.token);
           std::ranges::find(names, name) == names.end()) {
         if (!names.empty()) top += ',';
-        chat::append_json_string(top, name);
+        append_json_string(top, name);
         top += ':';
-        append_float(top, event.logprob);
+        append_json_float(top, event.logprob);
       }
       top += '}';
     }
@@ -143,13 +146,13 @@ class CompletionResponder final : public OpenAiResponder {
   };
   struct Choice {
     std::string text;
-    std::size_t text_bytes = 0;  // of a stream, so far
+    std::size_t text_bytes = 0;  // sent so far in a stream
     bool prompt_told = false;
     Logprobs logprobs;
     Outcome outcome;
   };
 
-  /// The prompt as the beginning of the choice's text.
+  /// Starts the choice's text with the prompt.
   void echo(std::size_t index, std::string& out) {
     const std::size_t prompt = index / choices_per_prompt_;
     const std::string& text = echoes_[prompt];
@@ -164,7 +167,7 @@ class CompletionResponder final : public OpenAiResponder {
     }
     open_chunk(index, out);
     out += R"(,"text":)";
-    chat::append_json_string(out, text);
+    append_json_string(out, text);
     out += R"(,"logprobs":)";
     if (options().logprobs) {
       logprobs.append_to(out);
@@ -176,7 +179,7 @@ class CompletionResponder final : public OpenAiResponder {
     close_chunk(out);
   }
 
-  /// The prompt's tokens; nothing comes before the first one, so nothing is known of it.
+  /// The log probabilities of the prompt's tokens; the first has none.
   void score(std::size_t prompt, Logprobs& logprobs) const {
     std::size_t offset = 0;
     const std::vector<Token>& ids = prompt_ids_[prompt];
@@ -195,7 +198,7 @@ class CompletionResponder final : public OpenAiResponder {
 
   std::string name(Token token) const { return token_name(model(), options(), token); }
 
-  /// The prompt's ids, once in a stream: with the choice's first chunk.
+  /// The prompt's ids, which a stream sends once, with the choice's first chunk.
   void append_prompt_ids(std::size_t index, std::string& out) {
     if (!options().token_ids || std::exchange(choices_[index].prompt_told, true)) return;
     out += R"(,"prompt_token_ids":)";
@@ -206,7 +209,7 @@ class CompletionResponder final : public OpenAiResponder {
     if (!is_worth_a_chunk(piece, !piece.text.empty())) return;
     open_chunk(static_cast<std::size_t>(piece.choice), out);
     out += R"(,"text":)";
-    chat::append_json_string(out, piece.text);
+    append_json_string(out, piece.text);
     out += R"(,"logprobs":)";
     if (options().logprobs && piece.event->token >= 0) {
       Logprobs logprobs;
@@ -224,9 +227,9 @@ class CompletionResponder final : public OpenAiResponder {
   void append_choice(std::size_t index, std::string& out) const override {
     const Choice& choice = choices_[index];
     out += R"({"index":)";
-    append_integer(out, static_cast<std::int64_t>(index));
+    append_json_integer(out, static_cast<std::int64_t>(index));
     out += R"(,"text":)";
-    chat::append_json_string(out, choice.text);
+    append_json_string(out, choice.text);
     out += R"(,"logprobs":)";
     if (options().logprobs) {
       choice.logprobs.append_to(out);
@@ -244,7 +247,7 @@ class CompletionResponder final : public OpenAiResponder {
   std::size_t choices_per_prompt_;
   std::vector<std::vector<Token>> prompt_ids_;
   std::vector<std::vector<PromptLogprob>> prompt_logprobs_;
-  std::vector<std::string> echoes_;  // one a prompt
+  std::vector<std::string> echoes_;  // one per prompt
   std::vector<Choice> choices_;
 };
 
@@ -273,7 +276,7 @@ Refusal read_prompts(const Json& prompt,
       refused->code = "invalid_prompt";
       return refused;
     }
-    if (input.ids.empty()) return refuse("found an empty one");
+    if (input.ids.empty()) return refuse("found an empty array of token ids");
     prompts.push_back(std::move(input));
     return {};
   };
@@ -288,9 +291,9 @@ Refusal read_prompts(const Json& prompt,
   const Json::Kind kind = prompt.items.front().kind;
   if (kind == Json::Kind::number) return add_ids(prompt);
   if (prompt.items.size() > kPromptsMax)
-    return refuse(fmt::format("at most {} of them, found {}", kPromptsMax, prompt.items.size()));
+    return refuse(fmt::format("at most {} prompts, found {}", kPromptsMax, prompt.items.size()));
   for (const Json& item : prompt.items) {
-    if (item.kind != kind) return refuse("found several kinds in one array");
+    if (item.kind != kind) return refuse("found elements of different types");
     if (!item.is_string() && !item.is_array())
       return refuse(fmt::format("found {}", chat::kind_name(item.kind)));
     if (Refusal refused = item.is_string() ? add_text(item) : add_ids(item)) return refused;
@@ -304,7 +307,10 @@ Refusal read_completion(const Json& body, const Model& model, GenerationRequest&
   request.tokens_max_default = kTokensDefault;
   const Json* prompt = body.find("prompt");
   if (prompt == nullptr)
-    return wrong_field("prompt", "prompt must be a string, found nothing", "invalid_prompt");
+    return wrong_field(
+        "prompt",
+        "prompt must be a string, an array of strings or an array of token ids, found nothing",
+        "invalid_prompt");
   if (Refusal refused = read_prompts(*prompt, "prompt", model, request.prompts)) return refused;
   RequestBuilder builder{.model = model, .request = request};
   if (Refusal refused = read_body(body, kFields, builder)) return refused;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// OpenAI's /v1/completions: prompts as text or ids, one or many.
+// OpenAI's /v1/completions: one or several prompts, each a text or token ids.
 #pragma once
 
 #include <memory>
@@ -10,10 +10,10 @@
 
 namespace koho::api {
 
-/// The fields of this API beside the shared ones.
+/// The fields that this API has in addition to the shared ones.
 std::span<const RequestField> completion_fields();
 
-/// Everything but encode().
+/// Reads and checks a body; encode() is the next step.
 Refusal read_completion(const chat::Json& body, const Model& model, GenerationRequest& request);
 
 /// "prompt": a string, an array of strings, an array of token ids, an array of such arrays.

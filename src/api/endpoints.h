@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of what the API answers: each POST path with its reader and its responder. A new API is
-// a row here and two functions.
+// The table of POST endpoints: each path with its reader and its responder. A new API is one row
+// and two functions.
 #pragma once
 
 #include <memory>
@@ -16,19 +16,19 @@
 
 namespace koho::api {
 
-/// A body that makes the model generate. read, encode, then the engine, then the responder.
+/// An endpoint that generates: read, encode(), the engine, then the responder.
 struct GenerationEndpoint {
   std::string_view path;
-  std::string_view prompt_field;  // where prompts stand, for messages
+  std::string_view prompt_field;  // the prompt's field, for error messages
   Refusal (*read)(const chat::Json& body, const Model& model, GenerationRequest& request);
   std::unique_ptr<Responder> (*respond)(const GenerationRequest& request, const Model& model);
-  /// encode()'s refusal in this API's own words; null: as it is.
+  /// Rewrites encode()'s error for this API; null: leaves it.
   ApiError (*reword)(ApiError error,
                      const GenerationRequest& request,
                      const Model& model) = nullptr;
 };
 
-/// A body that is answered at once, from the model's text side: tokenize, count tokens, render.
+/// An endpoint that generates nothing: tokenize, count tokens, render.
 struct TextEndpoint {
   std::string_view path;
   Refusal (*answer)(const chat::Json& body, const Model& model, std::string& out);

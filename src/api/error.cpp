@@ -3,20 +3,20 @@
 
 #include <algorithm>
 
-#include "chat/json.h"
+#include "base/json_writer.h"
 #include "tokenizer/utf8.h"
 
 namespace koho::api {
 namespace {
 
-/// What a message may hold of a client's text has an end.
+/// Limit of a message, which may quote a client's text.
 constexpr std::size_t kMessageBytesMax = 2048;
 
 void append_text(std::string& out, std::string_view text) {
   std::string valid;
   append_utf8_lossy(valid, text.substr(0, kMessageBytesMax));
   if (text.size() > kMessageBytesMax) valid += "…";
-  chat::append_json_string(out, valid);
+  append_json_string(out, valid);
 }
 
 void append_text_or_null(std::string& out, std::string_view text) {
@@ -120,17 +120,17 @@ ApiError to_api_error(const Error& error) {
       break;
     case ErrorCode::resource_exhausted:
       refused.code = "rate_limit_exceeded";
-      refused.message = "the server's queue is full; try again";
+      refused.message = "the server's queue is full; retry later";
       refused.retry_after_s = 1;
       break;
     case ErrorCode::unavailable:
       refused.code = "service_unavailable";
-      refused.message = "the server is not ready for requests; try again";
+      refused.message = "the server is not ready; retry later";
       refused.retry_after_s = 5;
       break;
     case ErrorCode::deadline_exceeded:
       refused.code = "timeout";
-      refused.message = "the request's deadline passed";
+      refused.message = "the request's timeout has passed";
       break;
     case ErrorCode::cancelled:
       refused.code = "cancelled";
@@ -140,7 +140,7 @@ ApiError to_api_error(const Error& error) {
       refused.status = 500;
       refused.code = error.reason == ErrorReason::numerical ? error_reason_name(error.reason)
                                                             : std::string_view("internal_error");
-      refused.message = "the server failed to answer this request; its log says more";
+      refused.message = "the server failed to answer this request; see its log";
       break;
   }
   return refused;

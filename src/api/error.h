@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A refusal as a client sees it: one struct, and the two forms in which it is written. Nothing here
-// knows why; every message is written where the reason is known.
+// An error as a client sees it: one struct, written in OpenAI's or Anthropic's form. The messages
+// come from where the reason is known.
 #pragma once
 
 #include <cstdint>
@@ -13,37 +13,36 @@
 namespace koho::api {
 
 struct ApiError {
-  int status = 500;                // of HTTP; decides the type
+  int status = 500;                // HTTP status; decides the type
   std::string code{};              // "" is null
-  std::string param{};             // the field that is wrong; "" is null
-  std::string message{};           // may hold what the client sent
+  std::string param{};             // the wrong field; "" is null
+  std::string message{};           // may quote the client's text
   std::int32_t retry_after_s = 0;  // 0: no Retry-After
 };
 
-/// Nothing: all is well.
+/// No value: the request is accepted.
 using Refusal = std::optional<ApiError>;
 
-/// Whose clients read it.
+/// Whose form an error has.
 enum class ErrorStyle : std::uint8_t { openai, anthropic };
 
-/// Whose clients ask at a path, known or not.
+/// The form for a path, known or unknown.
 ErrorStyle error_style(std::string_view path);
 
-/// "invalid_request_error", …: what either API calls an error of this status.
+/// "invalid_request_error", …: the API's error type for this status.
 std::string_view error_type(ErrorStyle style, int status);
 
-/// Appends the error's JSON object. Text that is not UTF-8 is replaced.
+/// Appends the error's JSON object. Replaces text that is not UTF-8.
 void append_error(std::string& out, ErrorStyle style, const ApiError& error);
 
-/// Adds the request's name, "request_id", to an error of Anthropic's form; another one stays.
+/// Adds "request_id" to an error in Anthropic's form; leaves others as they are.
 void name_request(std::string& error, std::string_view request_id);
 
 /// A wrong value of a request's field: 400.
 ApiError wrong_field(std::string_view param, std::string message, std::string_view code = {});
 
-/// An error of the engine or of reading, as its client sees it. What only the operator may know is
-/// left out (internal errors, device errors). A message that begins "field: " or "field must "
-/// names its field.
+/// Converts an error of the engine or of parsing. Internal and device errors get a general message:
+/// the details are in the log. A message that begins with "FIELD: " or "FIELD must " sets `param`.
 ApiError to_api_error(const Error& error);
 
 }  // namespace koho::api

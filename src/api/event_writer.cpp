@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/event_writer.h"
 
+#include "base/json_writer.h"
 #include "chat/json.h"
 
 namespace koho::api {
@@ -19,7 +20,7 @@ void append_field(std::string& out, std::string_view key, std::string_view text)
   out += '"';
   out += key;
   out += "\":";
-  chat::append_json_string(out, text);
+  append_json_string(out, text);
 }
 
 std::string complete_arguments(std::string_view arguments) {

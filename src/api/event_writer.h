@@ -14,8 +14,8 @@ void end_event(std::string& out);
 /// `"key":` and the quoted text, no comma.
 void append_field(std::string& out, std::string_view key, std::string_view text);
 
-/// The JSON object of a call's arguments. Arguments that were cut off are closed where they end, or
-/// left out from there on: always one complete object.
+/// The JSON object of a call's arguments. Arguments that were cut off are closed or shortened, so
+/// that the result is always a complete object.
 std::string complete_arguments(std::string_view arguments);
 
 }  // namespace koho::api

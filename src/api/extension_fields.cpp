@@ -7,20 +7,29 @@
 
 #include "api/chat_completions.h"
 #include "api/shared_fields.h"
+#include "sampling/parameter_table.h"
 
 namespace koho::api {
 namespace {
 
-/// Of the fields that all chat completions have.
+/// Fields of chat completions that these APIs also take.
 constexpr std::array<std::string_view, 5> kOfChat{"thinking", "enable_thinking", "clear_thinking",
                                                   "chat_template_kwargs", "reasoning_effort"};
 
-/// Shared ones that those APIs' answers have no place for: other names, or one choice only.
-constexpr std::array<std::string_view, 5> kWithoutPlace{
-    "n", "return_token_ids", "return_tokens_as_token_ids", "timings", "stream_options"};
+/// Shared fields that these APIs do not take, because their answers have no member for the result.
+constexpr std::array<std::string_view, 4> kWithoutPlace{
+    "return_token_ids", "return_tokens_as_token_ids", "timings", "stream_options"};
 
 bool holds(std::span<const std::string_view> names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();
+}
+
+/// Whether those APIs take a shared field: their answers have a place for it, and the table of
+/// sampling parameters offers it there.
+bool is_taken(std::string_view name) {
+  const SamplingParameter* row = find_parameter(name);
+  return row != nullptr ? (row->interfaces & (kMessagesApi | kResponsesApi)) != 0
+                        : !holds(kWithoutPlace, name);
 }
 
 }  // namespace
@@ -35,7 +44,7 @@ Refusal read_extensions(const chat::Json& body, const Model& model, GenerationRe
     return json == nullptr ? Refusal{} : field.read({.name = field.name, .json = *json}, builder);
   };
   for (const RequestField& field : shared_fields())
-    if (!holds(kWithoutPlace, field.name))
+    if (is_taken(field.name))
       if (Refusal refused = read(field)) return refused;
   for (const RequestField& field : chat_completion_fields())
     if (holds(kOfChat, field.name))

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// What OpenAI's completion APIs and vLLM have that Anthropic's messages and OpenAI's responses
-// lack: seeds, penalties, stops, priority, salt, deadline, thinking; taken there under the same
-// names.
+// Fields that /v1/messages and /v1/responses take in addition to their own API's, with the names of
+// chat completions: seed, penalties, stops, priority, salt, timeout, thinking.
 #pragma once
 
 #include "api/generation.h"
 
 namespace koho::api {
 
-/// Reads those of the request's unknown fields that every chat API takes, and settles what depends
-/// on several of them; the others stay unknown. Called after the API's own fields were read: a name
-/// of its own keeps its meaning there.
+/// Reads the fields of `request.unknown_fields` that every chat API takes, and checks those that
+/// depend on each other; the others stay unknown. Call it after the API's own fields, whose names
+/// have precedence.
 Refusal read_extensions(const chat::Json& body, const Model& model, GenerationRequest& request);
 
 }  // namespace koho::api

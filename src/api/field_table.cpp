@@ -23,7 +23,7 @@ Refusal read_boolean(const FieldValue& value, bool& target) {
 Refusal read_text(const FieldValue& value, std::string& target, std::size_t bytes_max) {
   if (!value.json.is_string()) return must_be(value, "a string");
   if (value.json.text.size() > bytes_max)
-    return wrong_field(value.name, fmt::format("{} may have {} bytes, found {}", value.name,
+    return wrong_field(value.name, fmt::format("{} may have at most {} bytes, found {}", value.name,
                                                bytes_max, value.json.text.size()));
   target = value.json.text;
   return {};
@@ -67,9 +67,9 @@ Refusal read_number(
   if (!value.json.is_number()) return must_be(value, "a number");
   const std::optional<double> parsed = value.json.as_number();
   if (!parsed || *parsed < low || *parsed > high || (above_low && *parsed == low))
-    return wrong_field(value.name, fmt::format("{} must be {} {} and at most {}, found {:.24}",
-                                               value.name, above_low ? "above" : "at least", low,
-                                               high, std::string_view(value.json.text)));
+    return wrong_field(value.name, fmt::format("{} must be in {}{}, {}], found {:.24}", value.name,
+                                               above_low ? '(' : '[', low, high,
+                                               std::string_view(value.json.text)));
   target = *parsed;
   return {};
 }
@@ -80,14 +80,14 @@ Refusal read_token_ids(const FieldValue& value,
                        std::vector<Token>& target) {
   if (!value.json.is_array()) return must_be(value, "an array of token ids");
   if (value.json.items.size() > count_max)
-    return wrong_field(value.name, fmt::format("{} may have {} entries, found {}", value.name,
-                                               count_max, value.json.items.size()));
+    return wrong_field(value.name, fmt::format("{} may have at most {} entries, found {}",
+                                               value.name, count_max, value.json.items.size()));
   target.clear();
   target.reserve(value.json.items.size());
   for (const Json& item : value.json.items) {
     const std::optional<std::int64_t> id = whole_number(item);
     if (!id || *id < 0 || *id >= vocabulary)
-      return wrong_field(value.name, fmt::format("{}[{}] is no token id; there are 0..{}",
+      return wrong_field(value.name, fmt::format("{}[{}] is not a token id; valid ids are 0..{}",
                                                  value.name, target.size(), vocabulary - 1));
     target.push_back(static_cast<Token>(*id));
   }
@@ -110,8 +110,8 @@ Refusal read_texts(const FieldValue& value,
   };
   if (!value.json.is_array()) return add(value.json);
   if (value.json.items.size() > count_max)
-    return wrong_field(value.name, fmt::format("{} may have {} strings, found {}", value.name,
-                                               count_max, value.json.items.size()));
+    return wrong_field(value.name, fmt::format("{} may have at most {} strings, found {}",
+                                               value.name, count_max, value.json.items.size()));
   for (const Json& item : value.json.items)
     if (Refusal refused = add(item)) return refused;
   return {};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fields of a request's body as a table: name, what it takes, how it is read. Every value is
-// checked for its type and range here, once; every refusal names its field. A field that is null
-// counts as not given.
+// The fields of a request's body as a table: name, accepted values, reader. The readers check type
+// and range of every value; every refusal has the field's name. A field that is null counts as
+// missing.
 #pragma once
 
 #include <cstdint>
@@ -25,11 +25,11 @@ struct FieldValue {
 template <typename Target>
 struct Field {
   std::string_view name;
-  std::string_view takes;  // for the documentation
+  std::string_view takes;  // accepted values, for docs/server.md
   Refusal (*read)(const FieldValue& value, Target& target);
 };
 
-/// Reads the fields of `body` that stand in `table`, in the order of the table.
+/// Reads the fields of `body` that `table` has, in the order of the table.
 template <typename Target>
 Refusal read_fields(const chat::Json& body, std::span<const Field<Target>> table, Target& target) {
   for (const Field<Target>& field : table) {
@@ -45,7 +45,7 @@ ApiError must_be(const FieldValue& value, std::string_view what);
 
 Refusal read_boolean(const FieldValue& value, bool& target);
 Refusal read_text(const FieldValue& value, std::string& target, std::size_t bytes_max);
-/// The value of a number without a fraction, 1.0 and 1E0 among them; nothing beyond 64 bits, or
+/// The value of a number without a fraction, including 1.0 and 1E0; nothing outside 64 bits or
 /// where a double is not exact.
 std::optional<std::int64_t> whole_number(const chat::Json& json);
 /// Within [low, high].
@@ -60,12 +60,12 @@ Refusal read_integer(const FieldValue& value,
 /// Within [low, high], or (low, high] if `above_low`.
 Refusal read_number(
     const FieldValue& value, double low, double high, double& target, bool above_low = false);
-/// An array of ids of the vocabulary.
+/// An array of token ids within the vocabulary.
 Refusal read_token_ids(const FieldValue& value,
                        std::int32_t vocabulary,
                        std::size_t count_max,
                        std::vector<Token>& target);
-/// One string or an array of them, none empty.
+/// A string or an array of strings, none empty.
 Refusal read_texts(const FieldValue& value,
                    std::size_t count_max,
                    std::size_t bytes_max,

@@ -54,8 +54,8 @@ Result<std::optional<std::int64_t>> optional_integer(const Json& object,
   if (!parsed && !value->is_integer())
     return wrong_kind(field_name(path, name), "an integer", value);
   if (!parsed || *parsed < least || *parsed > most)
-    return make_error(ErrorCode::invalid_argument, "{}: must be from {} to {}",
-                      field_name(path, name), least, most);
+    return make_error(ErrorCode::invalid_argument, "{}: must be in {}..{}, found {:.24}",
+                      field_name(path, name), least, most, std::string_view(value->text));
   return parsed;
 }
 
@@ -66,16 +66,15 @@ Result<std::optional<double>> optional_number(
   if (!value->is_number()) return wrong_kind(field_name(path, name), "a number", value);
   const std::optional<double> parsed = value->as_number();
   if (!parsed || *parsed < least || *parsed > most)
-    return make_error(ErrorCode::invalid_argument, "{}: must be from {} to {}",
-                      field_name(path, name), least, most);
+    return make_error(ErrorCode::invalid_argument, "{}: must be in [{}, {}], found {:.24}",
+                      field_name(path, name), least, most, std::string_view(value->text));
   return parsed;
 }
 
 Refusal refuse_unknown_fields(const GenerationRequest& request, const Model& model) {
   if (!model.strict_fields || request.unknown_fields.empty()) return {};
   const std::string& name = request.unknown_fields.front();
-  return wrong_field(name, fmt::format("{:.100}: this server does not know this field", name),
-                     "unsupported_parameter");
+  return wrong_field(name, fmt::format("{:.100}: unknown field", name), "unsupported_parameter");
 }
 
 }  // namespace koho::api

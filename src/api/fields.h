@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Typed access to the fields of a request's JSON, with errors that name the field by its path
-// ("messages.2.content"). A field that is null counts as not given.
+// Typed access to the fields of a request's JSON. Errors have the field's path
+// ("messages.2.content"). A field that is null counts as missing.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace koho::api {
 /// `name` within `path`: "messages.0.role", or `name` alone where `path` is empty.
 std::string field_name(std::string_view path, std::string_view name);
 
-// Errors of all that follow: invalid_argument, naming the field.
+// Errors of all functions below: invalid_argument with the field's name.
 
 Result<const chat::Json*> required_string(const chat::Json& object,
                                           std::string_view name,
@@ -42,7 +42,7 @@ Result<std::optional<double>> optional_number(const chat::Json& object,
                                               double most,
                                               std::string_view path = {});
 
-/// A refusal of the first unknown field, where the model is strict about them.
+/// Refuses the first unknown field if the model has strict_fields.
 Refusal refuse_unknown_fields(const GenerationRequest& request, const Model& model);
 
 }  // namespace koho::api

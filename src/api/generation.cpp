@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happens to a request of any API between reading and the engine.
+// Checks and completes a parsed request of any API: tools, lengths, rendering, tokenisation.
 #include "api/generation.h"
 
 #include <algorithm>
@@ -75,22 +75,23 @@ Refusal check_messages(const chat::Conversation& conversation) {
   if (conversation.messages.empty())
     return wrong_field("messages", "messages must have at least one entry");
   if (conversation.messages.size() > kMessagesMax)
-    return wrong_field("messages", fmt::format("messages may have {} entries, found {}",
+    return wrong_field("messages", fmt::format("messages may have at most {} entries, found {}",
                                                kMessagesMax, conversation.messages.size()));
   for (std::size_t i = 0; i < conversation.messages.size(); ++i) {
     const chat::Message& message = conversation.messages[i];
     if (message.content && !message.content->is_null()) continue;
-    // An assistant's turn may consist of thoughts and calls.
+    // An assistant message may consist of reasoning and tool calls alone.
     if (message.role == "assistant" && (message.content || !message.tool_calls.empty() ||
                                         message.reasoning || message.reasoning_content))
       continue;
     const std::string field = fmt::format("messages[{}].content", i);
-    return wrong_field(field, field + " must be a string or a list of parts, found nothing");
+    return wrong_field(field,
+                       field + " must be a string or an array of content parts, found nothing");
   }
   return {};
 }
 
-/// The ids of a rendered conversation, with answers of ours as they were sampled.
+/// The ids of a rendered conversation; earlier answers become the token ids that were sampled.
 Result<std::vector<Token>> encode_turns(GenerationRequest& request,
                                         const chat::Prompt& prompt,
                                         const Model& model) {
@@ -111,13 +112,13 @@ Refusal settle_lengths(GenerationRequest& request,
   const std::int64_t context = model.context_max();
   const auto prompt = static_cast<std::int64_t>(one.prompt.size());
   const auto too_long = [&](std::int64_t answer) {
-    return ApiError{
-        .status = 400,
-        .code = "context_length_exceeded",
-        .param = std::string(asked_in),
-        .message = fmt::format("this model's context holds {} tokens; the prompt has {}, and {} "
-                               "are asked for the answer: {} in sum",
-                               context, prompt, answer, prompt + answer)};
+    return ApiError{.status = 400,
+                    .code = "context_length_exceeded",
+                    .param = std::string(asked_in),
+                    .message = fmt::format(
+                        "This model's maximum context length is {} tokens; the prompt has {} "
+                        "tokens and the completion asks for {}: {} in total",
+                        context, prompt, answer, prompt + answer)};
   };
   if (prompt == 0)
     return wrong_field(asked_in, fmt::format("{} must not be empty", asked_in), "invalid_prompt");
@@ -132,7 +133,7 @@ Refusal settle_lengths(GenerationRequest& request,
                                        : room);
   }
   if (one.min_tokens > one.max_tokens)
-    return wrong_field("min_tokens", fmt::format("min_tokens ({}) exceeds max_tokens ({})",
+    return wrong_field("min_tokens", fmt::format("min_tokens ({}) must not exceed max_tokens ({})",
                                                  one.min_tokens, one.max_tokens));
   return {};
 }
@@ -145,8 +146,8 @@ std::uint64_t random_seed() {
   return generator();
 }
 
-/// Keeps calls out where the tools are in the prompt and must not be called: by the logits, which
-/// goes with a form of the answer, and with lists of tokens.
+/// Prevents tool calls where the prompt has tools that must not be called: a logit bias on
+/// <tool_call>, which works together with structured output and with lists of allowed tokens.
 Refusal ban_calls(GenerationRequest& request, const Model& model) {
   constexpr float kBan = -100.0F;
   const Token call = model.tag_ids[static_cast<std::size_t>(chat::Tag::call_open)];
@@ -155,8 +156,8 @@ Refusal ban_calls(GenerationRequest& request, const Model& model) {
   std::erase_if(biases, [call](const auto& bias) { return bias.first == call; });
   if (biases.size() == static_cast<std::size_t>(kLogitBiasMax))
     return wrong_field("logit_bias",
-                       fmt::format("logit_bias may have {} entries beside tools that are not to be "
-                                   "called",
+                       fmt::format("logit_bias may have at most {} entries when tool_choice is "
+                                   "none (which adds one)",
                                    kLogitBiasMax - 1));
   biases.emplace_back(call, kBan);
   return {};
@@ -171,22 +172,24 @@ Status read_allowed_tools(const chat::Json& choice, ToolChoice& out) {
   if (!list.is_object()) return wrong_kind(path, "an object", inner);
   KOHO_TRY_ASSIGN(const chat::Json* mode, required_string(list, "mode", path));
   if (mode->text != "auto" && mode->text != "required")
-    return make_error(ErrorCode::invalid_argument, "{}.mode: \"{:.40}\" is none of auto, required",
-                      path, std::string_view(mode->text));
+    return make_error(ErrorCode::invalid_argument,
+                      "{}.mode: must be auto or required, found \"{:.40}\"", path,
+                      std::string_view(mode->text));
   out.kind = mode->text == "auto" ? ToolChoice::Kind::automatic : ToolChoice::Kind::required;
   const chat::Json* tools = list.given("tools");
   if (tools == nullptr || !tools->is_array() || tools->items.empty())
     return wrong_kind(path + ".tools", "an array of tools", tools);
   if (tools->items.size() > kToolsMax)
-    return make_error(ErrorCode::invalid_argument, "{}.tools: at most {} entries, found {}", path,
-                      kToolsMax, tools->items.size());
+    return make_error(ErrorCode::invalid_argument,
+                      "{}.tools: may have at most {} entries, found {}", path, kToolsMax,
+                      tools->items.size());
   out.allowed.emplace();
   for (std::size_t i = 0; i < tools->items.size(); ++i) {
     const chat::Json& tool = tools->items[i];
     const std::string place = fmt::format("{}.tools[{}]", path, i);
     if (!tool.is_object()) return wrong_kind(place, "an object", &tool);
     KOHO_TRY_ASSIGN(const std::optional<std::string> type, optional_string(tool, "type", place));
-    if (type && *type != "function") continue;  // OpenAI's own tools, which nobody can call here
+    if (type && *type != "function") continue;  // tools that only OpenAI's servers run
     const chat::Json* function = tool.given("function");
     KOHO_TRY_ASSIGN(const chat::Json* name,
                     function != nullptr && function->is_object()
@@ -205,8 +208,8 @@ Result<std::vector<Token>> tokenize(const PromptInput& prompt, const Tokenizer* 
 
 Refusal check_tools(const std::vector<chat::Json>& tools, std::string_view field) {
   if (tools.size() > kToolsMax)
-    return wrong_field(
-        field, fmt::format("{} may have {} entries, found {}", field, kToolsMax, tools.size()));
+    return wrong_field(field, fmt::format("{} may have at most {} entries, found {}", field,
+                                          kToolsMax, tools.size()));
   std::unordered_set<std::string_view> names;
   for (std::size_t i = 0; i < tools.size(); ++i) {
     std::string_view name;
@@ -214,7 +217,7 @@ Refusal check_tools(const std::vector<chat::Json>& tools, std::string_view field
     if (Refusal refused = check_tool(tools[i], place, name)) return refused;
     if (!names.insert(name).second)
       return wrong_field(place + ".function.name",
-                         fmt::format("{}: a tool named \"{}\" stands before it", place, name));
+                         fmt::format("{}: the tool name \"{}\" is used twice", place, name));
   }
   return {};
 }
@@ -230,14 +233,14 @@ Refusal settle_tool_choice(GenerationRequest& request, const Model& model) {
   }
   const bool forced = choice.kind != ToolChoice::Kind::automatic;
   if (tools.empty()) {
-    if (forced || choice.allowed) return wrong_field("tool_choice", "tool_choice needs tools");
+    if (forced || choice.allowed) return wrong_field("tool_choice", "tool_choice needs `tools`");
     return {};
   }
   std::vector<ToolGrammar> grammars;
   bool any_strict = false;
   const auto unknown = [](std::string_view name) {
     return wrong_field("tool_choice", fmt::format("tool_choice names the tool \"{:.100}\", which "
-                                                  "is not among the tools",
+                                                  "is not in `tools`",
                                                   name));
   };
   std::set<std::string, std::less<>> missing;
@@ -251,7 +254,7 @@ Refusal settle_tool_choice(GenerationRequest& request, const Model& model) {
   }
   if (!missing.empty()) return unknown(*missing.begin());
   if (grammars.empty() && choice.allowed)
-    return wrong_field("tool_choice", "tool_choice allows no tool that can be called");
+    return wrong_field("tool_choice", "tool_choice.allowed_tools names none of `tools`");
   if (grammars.empty()) return unknown(choice.name);
   const bool all = grammars.size() == tools.size();
   if (!forced && all && !any_strict && choice.parallel && !request.constraint) return {};
@@ -263,7 +266,7 @@ Refusal settle_tool_choice(GenerationRequest& request, const Model& model) {
   constraint.one_call = !choice.parallel;
   constraint.newline_after_tags = model.style != chat::TemplateStyle::glm_4_7;
   if (!forced && request.constraint) {
-    // An answer of the form that response_format asks for, or calls.
+    // The answer follows response_format or consists of tool calls.
     request.constraint =
         Constraint::union_of({*std::move(request.constraint), std::move(constraint)});
     return {};
@@ -278,7 +281,7 @@ Refusal settle_conversation(GenerationRequest& request, const Model& model) {
   if (Refusal refused = check_messages(conversation)) return refused;
   if (Refusal refused = check_tools(conversation.tools, "tools")) return refused;
   if (Refusal refused = settle_tool_choice(request, model)) return refused;
-  // A call within the thoughts would escape the grammar, which begins behind them.
+  // The grammar begins after the reasoning, so a call within the reasoning would escape it.
   const bool calls =
       !conversation.tools.empty() && request.tool_choice.kind != ToolChoice::Kind::none;
   if (calls && request.constraint)

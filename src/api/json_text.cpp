@@ -3,30 +3,14 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
-#include <cmath>
 #include <iterator>
 
 #include <fmt/format.h>
 
-#include "chat/json.h"
+#include "base/json_writer.h"
 #include "tokenizer/utf8.h"
 
 namespace koho::api {
-
-void append_integer(std::string& out, std::int64_t value) {
-  std::array<char, 24> digits;
-  const auto [end, error] = std::to_chars(digits.begin(), digits.end(), value);
-  out.append(digits.data(), static_cast<std::size_t>(end - digits.data()));
-}
-
-void append_float(std::string& out, float value) {
-  if (!std::isfinite(value)) {
-    out += "null";
-    return;
-  }
-  fmt::format_to(std::back_inserter(out), "{}", value);
-}
 
 void append_finish(std::string& out, Finish finish) {
   constexpr std::array<std::string_view, 4> kNames{"null", R"("stop")", R"("length")",
@@ -37,10 +21,10 @@ void append_finish(std::string& out, Finish finish) {
 void append_stop_reason(std::string& out, const Piece& piece, const Model& model) {
   const Token token = piece.event->stop_token;
   if (!piece.stop_string.empty()) {
-    chat::append_json_string(out, piece.stop_string);
+    append_json_string(out, piece.stop_string);
   } else if (token >= 0 && std::ranges::find(model.defaults.stop_tokens, token) ==
                                model.defaults.stop_tokens.end()) {
-    append_integer(out, token);
+    append_json_integer(out, token);
   } else {
     out += "null";
   }
@@ -72,7 +56,7 @@ void append_ids(std::string& out, std::span<const Token> ids) {
   out += '[';
   for (std::size_t i = 0; i < ids.size(); ++i) {
     if (i > 0) out += ',';
-    append_integer(out, ids[i]);
+    append_json_integer(out, ids[i]);
   }
   out += ']';
 }
@@ -89,16 +73,16 @@ void append_chat_logprob(std::string& out,
                          const OutputOptions& options,
                          const TokenLogprob& entry) {
   out += R"({"token":)";
-  chat::append_json_string(out, token_name(model, options, entry.token));
+  append_json_string(out, token_name(model, options, entry.token));
   out += R"(,"logprob":)";
-  append_float(out, entry.logprob);
+  append_json_float(out, entry.logprob);
   out += R"(,"bytes":[)";
   if (model.tokenizer != nullptr) {
     bool first = true;
     for (const char byte : model.tokenizer->token_bytes(entry.token)) {
       if (!first) out += ',';
       first = false;
-      append_integer(out, static_cast<unsigned char>(byte));
+      append_json_integer(out, static_cast<unsigned char>(byte));
     }
   }
   out += ']';

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON of answers, by appending: what several responders write alike.
+// Appends the JSON that several responders write: numbers, usage, timings, token ids, logprobs.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,6 @@
 
 namespace koho::api {
 
-void append_integer(std::string& out, std::int64_t value);
-/// The shortest digits that read back as the same float; null if it is none.
-void append_float(std::string& out, float value);
 /// "stop", "length", "tool_calls", or null.
 void append_finish(std::string& out, Finish finish);
 /// vLLM's stop_reason: the stop string, the id of a stop token that is not one of the model's own,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the API needs to know of the model that answers: names, text side, defaults, limits. Plain
-// facts; the server fills them in once the model is loaded.
+// What the API needs to know about the loaded model: names, tokenizer and template, defaults,
+// limits. The server fills it in.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +18,15 @@
 
 namespace koho::api {
 
-/// Whether reasoning of earlier turns stay in the prompt when a request does not say.
+/// Whether the reasoning of earlier turns stays in the prompt if a request does not set
+/// clear_thinking.
 enum class PreserveThinking : std::uint8_t { automatic, always, never };  // automatic: with tools
 
 struct Model {
-  std::vector<std::string> names;  // the first one is shown
-  bool any_name = false;           // unknown names are served, too
+  std::vector<std::string> names;  // answers have the first one
+  bool any_name = false;           // every name is served
   std::int64_t created = 0;        // seconds since 1970
-  std::string fingerprint;         // of weights, build and mode
+  std::string fingerprint;         // of weights, build and options
 
   const Tokenizer* tokenizer = nullptr;  // null: token ids only
   chat::TemplateStyle style = chat::TemplateStyle::glm_4_7;
@@ -35,14 +36,14 @@ struct Model {
   EngineLimits limits;
 
   PreserveThinking preserve_thinking = PreserveThinking::automatic;
-  bool enable_thinking = true;  // when a request does not say
-  /// Answers that may come back, and requests for /debug/cache; null: none are kept.
+  bool enable_thinking = true;  // default of requests
+  /// Sampled answers, and requests for /debug/cache; null: none are kept.
   std::shared_ptr<TurnMemory> turns;
   std::shared_ptr<PromptJournal> journal;
 
-  bool strict_fields = false;  // unknown fields are refused
+  bool strict_fields = false;  // refuse unknown fields
 
-  /// Tokens of prompt and answer that one request can have.
+  /// Largest number of tokens of prompt and answer of a request.
   std::int32_t context_max() const;
   bool serves(std::string_view name) const;
 };

@@ -8,10 +8,13 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/core.h>
+
 #include "api/completions.h"
 #include "api/field_table.h"
 #include "api/json_text.h"
 #include "api/openai_responder.h"
+#include "base/json_writer.h"
 
 namespace koho::api {
 namespace {
@@ -60,13 +63,13 @@ class NativeResponder final : public OpenAiResponder {
   /// {"logprob", "top": [[id, logprob], …]}, after a comma unless it is the first.
   static void append_logprob(std::string& out, const OutputEvent& event) {
     out += out.empty() ? R"({"logprob":)" : R"(,{"logprob":)";
-    append_float(out, event.logprob);
+    append_json_float(out, event.logprob);
     out += R"(,"top":[)";
     for (std::size_t i = 0; i < event.top.size(); ++i) {
       out += i == 0 ? "[" : ",[";
-      append_integer(out, event.top[i].token);
+      append_json_integer(out, event.top[i].token);
       out += ',';
-      append_float(out, event.top[i].logprob);
+      append_json_float(out, event.top[i].logprob);
       out += ']';
     }
     out += "]}";
@@ -75,11 +78,11 @@ class NativeResponder final : public OpenAiResponder {
   void append_choice(std::size_t index, std::string& out) const override {
     const Choice& choice = choices_[index];
     out += R"({"index":)";
-    append_integer(out, static_cast<std::int64_t>(index));
+    append_json_integer(out, static_cast<std::int64_t>(index));
     out += R"(,"ids":)";
     append_ids(out, choice.ids);
     out += R"(,"text":)";
-    chat::append_json_string(out, choice.text);
+    append_json_string(out, choice.text);
     if (options().logprobs) out += R"(,"logprobs":[)" + choice.logprobs + "]";
     out += R"(,"finish_reason":)";
     append_finish(out, choice.finish);
@@ -101,13 +104,14 @@ constexpr Alias kAliases[] = {{"ids", "prompt"},
                               {"max_new_tokens", "max_tokens"},
                               {"min_new_tokens", "min_tokens"}};
 
-/// A body in koho's words or in SGLang's as one of /v1/completions, and back to the words that its
-/// client used.
+/// Translates a body with koho's or SGLang's field names to one of /v1/completions, and field names
+/// in errors back to those of the client.
 class Translation {
  public:
   Json& made() { return made_; }
 
-  /// The members of `object`, which stands at `path`; sampling_params are members of the body.
+  /// Adds the members of `object`, which is at `path`; members of sampling_params become members of
+  /// the body.
   Refusal add(const Json& object, const std::string& path) {
     for (std::size_t i = 0; i < object.keys.size(); ++i) {
       const Json& value = object.items[i];
@@ -122,7 +126,8 @@ class Translation {
       if (!path.empty() && value.is_null()) continue;
       const std::string_view name = name_of(key);
       if (made_.find(name) != nullptr)
-        return wrong_field(place, place + ": the same is given under another name");
+        return wrong_field(place, fmt::format("{}: {} has the same meaning and is given already",
+                                              place, given(name)));
       made_.set(name, value);
       places_.push_back(place);
     }
@@ -150,7 +155,7 @@ class Translation {
   }
 
   Json made_ = Json::object();
-  std::vector<std::string> places_;  // of the members made
+  std::vector<std::string> places_;  // of the members of made_
 };
 
 }  // namespace
@@ -164,7 +169,7 @@ Refusal read_generate(const Json& body, const Model& model, GenerationRequest& r
     return translation.as_given(*std::move(refused));
   for (std::string& name : request.unknown_fields) name = translation.given(name);
   request.constraint_field = translation.given(request.constraint_field);
-  request.output.include_usage = request.output.timings = true;  // always told
+  request.output.include_usage = request.output.timings = true;  // always part of the answer
   return {};
 }
 

@@ -9,11 +9,11 @@
 
 namespace koho::api {
 
-/// As a completion's body, with "ids" (or "input_ids", "text") beside "prompt", "max_new_tokens" as
-/// a name of max_tokens, SGLang's "sampling_params", and no need of "model".
+/// Reads a completion's body with the extra names "ids", "input_ids" and "text" of the prompt,
+/// "max_new_tokens" of max_tokens, and SGLang's "sampling_params". "model" may be missing.
 Refusal read_generate(const chat::Json& body, const Model& model, GenerationRequest& request);
 
-/// Whole: {"id", "choices": [{"index", "ids", "text", "logprobs", "finish_reason",
+/// Not streamed: {"id", "choices": [{"index", "ids", "text", "logprobs", "finish_reason",
 /// "stop_reason"}], "usage", "timings"}. In a stream each event has one token of one choice:
 /// {"index", "ids", "text", …}; the last one has usage and timings.
 std::unique_ptr<Responder> respond_generate(const GenerationRequest& request, const Model& model);

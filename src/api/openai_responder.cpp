@@ -2,6 +2,7 @@
 #include "api/openai_responder.h"
 
 #include "api/json_text.h"
+#include "base/json_writer.h"
 
 namespace koho::api {
 
@@ -39,9 +40,9 @@ void OpenAiResponder::begin_head(const AnswerStart& started,
   head_ += R"(","object":")";
   head_ += object;
   head_ += R"(","created":)";
-  append_integer(head_, started.created);
+  append_json_integer(head_, started.created);
   head_ += R"(,"model":)";
-  chat::append_json_string(head_, shown_model_);
+  append_json_string(head_, shown_model_);
   if (!model_.fingerprint.empty()) head_ += R"(,"system_fingerprint":")" + model_.fingerprint + '"';
 }
 
@@ -54,7 +55,7 @@ void OpenAiResponder::open_chunk(std::size_t choice, std::string& out) const {
   out += "data: ";
   out += head_;
   out += R"(,"choices":[{"index":)";
-  append_integer(out, static_cast<std::int64_t>(choice));
+  append_json_integer(out, static_cast<std::int64_t>(choice));
 }
 
 void OpenAiResponder::append_finish_fields(const Piece& piece, std::string& out) const {

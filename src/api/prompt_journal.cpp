@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "chat/json.h"
+#include "base/json_writer.h"
 
 namespace koho::api {
 namespace {
@@ -34,7 +34,7 @@ void append_tokens(std::string& out,
       ids.subspan(std::min(begin, ids.size()),
                   std::min(kContextTokens, ids.size() - std::min(begin, ids.size())));
   fmt::format_to(std::back_inserter(out), R"({{"ids":[{}],"text":)", fmt::join(shown, ","));
-  chat::append_json_string(out, text_of(shown, tokenizer));
+  append_json_string(out, text_of(shown, tokenizer));
   out += '}';
 }
 
@@ -47,23 +47,24 @@ bool has_date(std::string_view text) {
   return false;
 }
 
-/// The probable reason for a difference, from the text around it.
+/// The probable cause of a difference, guessed from the text around it.
 std::string_view cause_of(std::string_view around, std::string_view here, std::string_view there) {
   const auto anywhere = [&](std::string_view word) {
     return around.find(word) != std::string_view::npos ||
            here.find(word) != std::string_view::npos || there.find(word) != std::string_view::npos;
   };
   if (anywhere("x-anthropic-billing-header"))
-    return "the billing header changed: send it to /v1/messages, where it is left out";
+    return "the billing header changed: /v1/messages removes it, other endpoints do not";
   const bool thinks_here = here.starts_with("<think>");
   const bool thinks_there = there.starts_with("<think>");
   if ((thinks_here && there.starts_with("</think>")) ||
       (thinks_there && here.starts_with("</think>")))
-    return "the thoughts of an earlier turn were left out or put in: send them back, and "
-           "clear_thinking false";
+    return "the reasoning of an earlier turn was left out or added: send reasoning_content back, "
+           "and "
+           "\"clear_thinking\": false";
   if (has_date(std::string(around) + std::string(here)) ||
       has_date(std::string(around) + std::string(there)))
-    return "a date in the prompt changed: put it behind what stays the same";
+    return "a date in the prompt changed: move it after the text that stays the same";
   if (anywhere("\"type\": \"function\"")) return "the tools or their order changed";
   return "the text differs";
 }
@@ -86,7 +87,7 @@ std::shared_ptr<Entry> PromptJournal::open(std::span<const Token> prompt, const 
   tokens_ += prompt.size();
   while (entries_.size() > requests_max_ || (tokens_ > tokens_max_ && entries_.size() > 1)) {
     tokens_ -= entries_.front()->ids.size();
-    // Its answer may still grow: it no longer counts.
+    // Its answer may still be growing: add_token() ignores it from now on.
     entries_.front()->ids.clear();
     entries_.front()->ids.shrink_to_fit();
     entries_.front()->prompt_tokens = 0;
@@ -144,7 +145,7 @@ std::string PromptJournal::explain(std::string_view id,
                  here.id, here.prompt_tokens,
                  here.cached_tokens < 0 ? "null" : fmt::format("{}", here.cached_tokens), shared,
                  expected);
-  std::string_view cause = "no earlier request is known";
+  std::string_view cause = "there is no earlier request";
   if (nearest == nullptr) {
     out += R"(null,"first_difference":null)";
   } else {
@@ -168,7 +169,7 @@ std::string PromptJournal::explain(std::string_view id,
     if (here.cached_tokens >= 0 && here.cached_tokens < expected) {
       cause = "the shared part was evicted, or not computed yet";
     } else if (whole) {
-      cause = "all that can be shared is";
+      cause = "the whole shared prefix was cached";
     } else {
       const std::size_t before = shared - std::min(shared, kContextTokens);
       cause =
@@ -176,9 +177,9 @@ std::string PromptJournal::explain(std::string_view id,
     }
   }
   if (shared_under_other_salt > shared)
-    cause = "what is shared with an earlier prompt was sent with another cache_salt";
+    cause = "an earlier prompt shares more, but was sent with another cache_salt";
   out += R"(,"cause":)";
-  chat::append_json_string(out, cause);
+  append_json_string(out, cause);
   out += '}';
   return out;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ids of the last requests, to tell why a prompt was or was not found in the prefix cache: the
-// longest beginning it shares with an earlier prompt and its answer, and the first token that
-// differs. Bounded in requests and in ids.
+// Keeps the token ids of the last requests to explain why a prompt was or was not found in the
+// prefix cache: the longest prefix that it shares with an earlier prompt and answer, and the first
+// token that differs. Bounded in requests and in ids.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,13 @@
 
 namespace koho::api {
 
-/// A request's name as an answer's id shows it, without the API's "chatcmpl-" or its like.
+/// The request's name in an answer's id: without the API's prefix, such as "chatcmpl-".
 std::string_view without_id_prefix(std::string_view id);
 
 /// Threads: any.
 class PromptJournal {
  public:
-  /// One request. Filled by the one who answers it.
+  /// One request. AnswerRecord fills it.
   struct Entry {
     std::string id;
     CacheSalt salt;
@@ -36,14 +36,14 @@ class PromptJournal {
   PromptJournal(std::size_t requests_max, std::size_t tokens_max)
       : requests_max_(requests_max), tokens_max_(tokens_max) {}
 
-  /// A request that is answered from now on; what comes of it is added with the handle.
+  /// Adds a request; the caller adds its answer with the returned entry.
   std::shared_ptr<Entry> open(std::span<const Token> prompt, const CacheSalt& salt);
   void set_id(Entry& entry, std::string id);
   void add_token(Entry& entry, Token token);
   void close(Entry& entry, std::int64_t cached_tokens);
 
-  /// A JSON object about the last request with this id ("chatcmpl-" and its like may stand before
-  /// it); "" if there is none. `tokens_per_page`: what the cache keeps together.
+  /// A JSON object about the last request with this id, with or without an API's prefix; "" if
+  /// there is none. `tokens_per_page`: the cache's page size.
   std::string explain(std::string_view id,
                       const Tokenizer* tokenizer,
                       std::int32_t tokens_per_page) const;

@@ -57,15 +57,15 @@ TEST(PromptJournal, FindsTheLongestSharedBeginningAndTheFirstDifference) {
 TEST(PromptJournal, NamesEvictionSaltAndFirstRequests) {
   PromptJournal journal(10, 10'000);
   add(journal, "a", numbers(0, 200), 0);
-  EXPECT_EQ(explain(journal, "a").find("cause")->text, "no earlier request is known");
+  EXPECT_EQ(explain(journal, "a").find("cause")->text, "there is no earlier request");
   add(journal, "b", numbers(0, 200), 64);
   EXPECT_EQ(explain(journal, "b").find("cause")->text,
             "the shared part was evicted, or not computed yet");
   add(journal, "c", numbers(0, 200), 0, {}, {.low = 1, .high = 0});
   EXPECT_EQ(explain(journal, "c").find("cause")->text,
-            "what is shared with an earlier prompt was sent with another cache_salt");
+            "an earlier prompt shares more, but was sent with another cache_salt");
   add(journal, "d", numbers(0, 200), 192);
-  EXPECT_EQ(explain(journal, "d").find("cause")->text, "all that can be shared is");
+  EXPECT_EQ(explain(journal, "d").find("cause")->text, "the whole shared prefix was cached");
   EXPECT_EQ(journal.explain("e", nullptr, 64), "");
   EXPECT_EQ(journal.explain("", nullptr, 64), "");
 }

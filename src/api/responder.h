@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The seam between an answer and the API it is given in: pieces in, bytes out. One responder writes
-// one answer, as server-sent events while it grows or as one JSON body at its end. No sockets, no
-// threads.
+// The interface between an answer and its API: pieces in, bytes out. A responder writes one answer,
+// as server-sent events or as one JSON body at its end. No sockets, no threads.
 #pragma once
 
 #include <cstdint>
@@ -16,25 +15,25 @@
 
 namespace koho::api {
 
-/// Why a choice ended, as far as APIs tell.
+/// Why a choice ended, as far as the APIs report it.
 enum class Finish : std::uint8_t { none, stop, length, tool_calls };
 
-/// What one sampled token (or the end of a choice that sampled none) brought.
+/// The result of one sampled token, or of the end of a choice.
 struct Piece {
   std::int32_t choice = 0;                      // counted over all prompts
-  const OutputEvent* event = nullptr;           // token, logprobs, text as the engine gave it
+  const OutputEvent* event = nullptr;           // the engine's event: token, logprobs, text
   std::string_view text{};                      // the text of a completion
-  std::span<const chat::OutputEvent> parsed{};  // the same taken apart, for chats
+  std::span<const chat::OutputEvent> parsed{};  // the same text, parsed, for chats
   Finish finish = Finish::none;                 // set with the choice's last piece
   std::string_view stop_string{};               // the stop string that ended it, or ""
 };
 
-/// All choices together.
+/// Totals over all choices.
 struct AnswerTotals {
   Usage usage{};
   Timings timings{};
 
-  /// Of the answer, while it was computed; 0 if no time is known.
+  /// Decode speed of the answer; 0 if its time is unknown.
   double tokens_per_second() const {
     return timings.decode_us > 0 ? static_cast<double>(usage.completion_tokens) * 1e6 /
                                        static_cast<double>(timings.decode_us)
@@ -42,7 +41,7 @@ struct AnswerTotals {
   }
 };
 
-/// What is known before the first token.
+/// Facts that are known before the first token.
 struct AnswerStart {
   std::string id{};  // without the API's prefix ("chatcmpl-")
   std::int64_t created = 0;
@@ -52,16 +51,15 @@ struct AnswerStart {
 class Responder {
  public:
   virtual ~Responder() = default;
-  /// Called once, first. In a stream, what comes before the first piece.
+  /// Called once, first. In a stream: appends the events before the first piece.
   virtual void begin(const AnswerStart& started, std::string& out) = 0;
   virtual void piece(const Piece& piece, std::string& out) = 0;
-  /// The end of a complete answer; nothing is called after it.
+  /// The end of a complete answer; the last call.
   virtual void end(const AnswerTotals& ended, std::string& out) = 0;
-  /// The end of an answer that broke off after begin(). In a stream: the error as an event and the
-  /// stream's end. Otherwise nothing was sent yet: appends nothing, the server answers with the
-  /// error's own status.
+  /// The end of an answer that failed after begin(). In a stream: appends the error as an event and
+  /// the stream's end. Otherwise appends nothing, and the server answers with the error's status.
   virtual void fail(const ApiError& error, std::string& out) = 0;
-  /// In a stream: what keeps the connection open and a watchdog quiet.
+  /// In a stream: appends a keep-alive comment or event.
   virtual void ping(std::string& out) = 0;
 };
 

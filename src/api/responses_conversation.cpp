@@ -33,7 +33,7 @@ Error unreadable(const std::string& field, std::string_view type) {
                     field, type);
 }
 
-/// A string, or an array of parts of these types, joined.
+/// A string, or the joined texts of an array of parts of these types.
 Result<std::string> text_of(const Json& content,
                             const std::string& field,
                             std::initializer_list<std::string_view> types) {
@@ -56,7 +56,7 @@ Result<std::string> text_of(const Json& content,
   return text;
 }
 
-/// What OpenAI's servers did, with no text of the conversation in it.
+/// Items of tools that OpenAI's servers run; they have no text of the conversation.
 constexpr std::array<std::string_view, 13> kForeignItems{
     "web_search_call",         "file_search_call",      "code_interpreter_call",
     "image_generation_call",   "mcp_list_tools",        "mcp_call",
@@ -64,7 +64,7 @@ constexpr std::array<std::string_view, 13> kForeignItems{
     "local_shell_call_output", "computer_call",         "tool_search_call",
     "tool_search_output"};
 
-/// Items to messages, one turn of the assistant at a time.
+/// Converts items to messages; consecutive items of the assistant become one message.
 class ItemReader {
  public:
   ItemReader(std::vector<Message>& messages, std::vector<std::string>& left_out)
@@ -98,7 +98,7 @@ class ItemReader {
     messages_.push_back(std::move(message));
   }
 
-  /// The assistant's turn that goes on, or a new one.
+  /// The current assistant message, or a new one.
   Message& turn() {
     if (messages_.empty() || messages_.back().role != "assistant") {
       add("assistant", "");
@@ -122,8 +122,8 @@ class ItemReader {
     }
     if (role->text != "user" && role->text != "system" && role->text != "developer")
       return make_error(ErrorCode::invalid_argument,
-                        "{}.role: \"{}\" is none of user, assistant, system, developer", field,
-                        role->text);
+                        "{}.role: must be user, assistant, system or developer, found \"{}\"",
+                        field, role->text);
     KOHO_TRY_ASSIGN(const std::string text,
                     text_of(*content, content_field, {"input_text", "text"}));
     add(role->text, text);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The input of OpenAI's Responses API as a conversation of koho's: a string, or items (messages,
-// function calls and their outputs, reasoning). Coding agents send OpenAI's own tools and their
-// items along whether a server has them or not: those are left out and named.
+// Converts the input of OpenAI's Responses API to a chat::Conversation: a string, or items
+// (messages, function calls and their outputs, reasoning). Coding agents also send OpenAI's own
+// tools and their items to every server: those are left out and counted.
 #pragma once
 
 #include <string>
@@ -14,15 +14,15 @@
 
 namespace koho::api {
 
-/// Reads `instructions`, `input` and `tools` of a Responses request. Reasoning, text and calls that
-/// follow each other are one turn of the assistant. Errors: invalid_argument, unsupported, naming
-/// the field ("input[2].content[0].type: ..."). `left_out` gets the types of tools and items that
-/// only OpenAI's servers can do something with: "tools.web_search", "input.web_search_call".
+/// Reads `instructions`, `input` and `tools` of a Responses request. Consecutive
+/// reasoning, text and calls become one assistant message. Errors: invalid_argument, unsupported,
+/// with the field's path ("input[2].content[0].type: ..."). `left_out` gets the types of tools and
+/// items that only OpenAI's servers support: "tools.web_search", "input.web_search_call".
 Result<chat::Conversation> read_responses_conversation(const chat::Json& request,
                                                        std::vector<std::string>& left_out);
 
-/// What a reasoning item carries for clients that send back nothing else of it: the text, in a form
-/// that they pass on unread; and the text again, "" if `encoded` is none of ours.
+/// encrypted_content of a reasoning item: the text in an encoding that clients send back as it is;
+/// and the text of it, "" if `encoded` is not koho's.
 std::string encode_reasoning(std::string_view text);
 std::string decode_reasoning(std::string_view encoded);
 

@@ -11,13 +11,14 @@
 #include "api/fields.h"
 #include "api/responses.h"
 #include "api/responses_conversation.h"
+#include "api/sampling_fields.h"
 
 namespace koho::api {
 namespace {
 
 using chat::Json;
 
-/// Fields that are read, and those that say nothing to this server.
+/// Fields that are read, and fields that are known and have no effect here.
 constexpr std::array<std::string_view, 30> kKnownFields{"model",
                                                         "input",
                                                         "instructions",
@@ -49,7 +50,7 @@ constexpr std::array<std::string_view, 30> kKnownFields{"model",
                                                         "request_id",
                                                         "rid"};
 
-/// What needs a server that stores things.
+/// Refuses the fields that need a server that stores responses.
 Status refuse_stored(const Json& body) {
   for (const std::string_view name : {"previous_response_id", "conversation", "prompt"})
     if (body.given(name) != nullptr)
@@ -59,7 +60,7 @@ Status refuse_stored(const Json& body) {
                         name);
   KOHO_TRY_ASSIGN(const bool background, boolean_or(body, "background", {}, false));
   if (background)
-    return make_error(ErrorCode::unsupported, "background: not supported: use stream");
+    return make_error(ErrorCode::unsupported, "background: not supported: use \"stream\": true");
   return {};
 }
 
@@ -86,8 +87,8 @@ Result<ToolChoice> read_tool_choice(const Json& body) {
   }
   return make_error(
       ErrorCode::invalid_argument,
-      "tool_choice: {} is none of \"auto\", \"none\", \"required\", a function by name "
-      "and allowed_tools",
+      "tool_choice: must be \"auto\", \"none\", \"required\", "
+      "{{\"type\": \"function\", \"name\": …}} or {{\"type\": \"allowed_tools\", …}}, found {}",
       chat::dump_json(*value).substr(0, 100));
 }
 
@@ -107,7 +108,7 @@ Status read_format(const Json& body, GenerationRequest& request) {
   }
   if (type->text != "json_schema")
     return make_error(ErrorCode::invalid_argument,
-                      "text.format.type: \"{}\" is none of text, json_object, json_schema",
+                      "text.format.type: must be text, json_object or json_schema, found \"{}\"",
                       type->text);
   const Json* schema = format->find("schema");
   if (schema == nullptr || !schema->is_object())
@@ -116,7 +117,7 @@ Status read_format(const Json& body, GenerationRequest& request) {
   return {};
 }
 
-/// Whether to think; nothing: as the model does by default.
+/// Whether to think; nothing: the model's default.
 Result<std::optional<bool>> read_reasoning(const Json& body) {
   const Json* reasoning = body.given("reasoning");
   if (reasoning == nullptr) return std::optional<bool>{};
@@ -128,13 +129,13 @@ Result<std::optional<bool>> read_reasoning(const Json& body) {
                                                      "high", "xhigh",   "max"};
   if (std::ranges::find(kEfforts, *effort) == kEfforts.end())
     return make_error(ErrorCode::invalid_argument,
-                      "reasoning.effort: \"{}\" is none of none, minimal, low, medium, high, "
-                      "xhigh, max",
+                      "reasoning.effort: must be none, minimal, low, medium, high, xhigh or max, "
+                      "found \"{}\"",
                       *effort);
   return std::optional<bool>{*effort != "none"};
 }
 
-/// Whether reasoning items are to carry what a client can send back unread.
+/// Whether reasoning items carry encrypted_content, which a client can send back as it is.
 Result<bool> wants_sealed_reasoning(const Json& body) {
   const Json* include = body.given("include");
   if (include == nullptr) return false;
@@ -145,7 +146,7 @@ Result<bool> wants_sealed_reasoning(const Json& body) {
   return encoded;
 }
 
-/// The fields of the request that a response repeats, each after a comma.
+/// The request fields that a response repeats, each after a comma.
 std::string echo_of(const Json& body, const GenerationRequest& request) {
   std::string echo;
   const auto add = [&echo](std::string_view name, std::string_view json) {
@@ -186,18 +187,13 @@ Status read_body(const Json& body, GenerationRequest& request) {
   KOHO_TRY(read_format(body, request));
   KOHO_TRY_ASSIGN(request.tokens_max, optional_integer(body, "max_output_tokens", 1,
                                                        std::numeric_limits<std::int32_t>::max()));
-  KOHO_TRY_ASSIGN(const std::optional<double> temperature,
-                  optional_number(body, "temperature", 0.0, 2.0));
-  KOHO_TRY_ASSIGN(const std::optional<double> top_p, optional_number(body, "top_p", 0.0, 1.0));
-  if (top_p && *top_p <= 0.0)
-    return make_error(ErrorCode::invalid_argument, "top_p: must be above 0");
-  if (temperature) request.base.sampling.temperature = *temperature;
-  if (top_p) request.base.sampling.top_p = *top_p;
+  KOHO_TRY(
+      read_sampling_numbers(body, kResponsesApi, {"temperature", "top_p"}, request.base.sampling));
   KOHO_TRY_ASSIGN(const std::optional<std::int64_t> top_logprobs,
                   optional_integer(body, "top_logprobs", 0, kTopLogprobsMax));
   if (top_logprobs && *top_logprobs > 0)
     return make_error(ErrorCode::unsupported,
-                      "top_logprobs: not supported here: use /v1/chat/completions");
+                      "top_logprobs: not supported by /v1/responses: use /v1/chat/completions");
   KOHO_TRY_ASSIGN(request.stream, boolean_or(body, "stream", {}, false));
   if (const Json* user = body.given("user"); user != nullptr && user->is_string())
     request.user = user->text;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// An answer as items of the Responses API: reasoning, message, function calls, one after another.
-// A stream numbers its events and ends with the whole response, the same that a body is.
+// Writes an answer as items of the Responses API: reasoning, message, function calls. A stream
+// numbers its events and ends with the complete response, which equals the body of a request
+// without streaming.
 #include <iterator>
 
 #include <fmt/format.h>
@@ -16,7 +17,7 @@ using chat::OutputEvent;
 
 enum class ItemKind : std::uint8_t { none, reasoning, message, function_call };
 
-/// The item that is being written.
+/// The current item.
 struct Item {
   ItemKind kind = ItemKind::none;
   std::string id;
@@ -65,7 +66,7 @@ class ResponsesResponder final : public Responder {
   void end(const AnswerTotals& ended, std::string& out) override {
     const bool cut = finish_ == Finish::length;
     leave(cut ? "incomplete" : "completed", out);
-    // Clients take a response without any item for an error.
+    // Clients treat a response without items as an error.
     if (num_items_ == 0) {
       enter(ItemKind::message, nullptr, out);
       leave(cut ? "incomplete" : "completed", out);
@@ -92,9 +93,9 @@ class ResponsesResponder final : public Responder {
   }
 
  private:
-  // ---- events; all do nothing for a body
+  // ---- events; these do nothing unless the request streams
 
-  /// Begins an event; false: no stream.
+  /// Begins an event; false: the request does not stream.
   bool open(std::string_view type, std::string& out) {
     if (!stream_) return false;
     begin_event(out, type);
@@ -124,7 +125,7 @@ class ResponsesResponder final : public Responder {
     append_part(out);
     close(out);
   }
-  /// `key` holds the text: "delta" or what the whole of it is called.
+  /// `key` is the member with the text: "delta", or the name of the complete text.
   void text_event(std::string_view type,
                   std::string_view key,
                   std::string_view text,
@@ -191,7 +192,7 @@ class ResponsesResponder final : public Responder {
     if (kind != ItemKind::function_call) part_event("response.content_part.added", out);
   }
 
-  /// Ends the item that is being written, if there is one.
+  /// Ends the current item, if there is one.
   void leave(std::string_view status, std::string& out) {
     if (item_.kind == ItemKind::none) return;
     if (item_.kind == ItemKind::function_call) {
@@ -208,7 +209,7 @@ class ResponsesResponder final : public Responder {
     item_.kind = ItemKind::none;
   }
 
-  /// The content of the item as far as it is written.
+  /// The content of the item so far.
   void append_part(std::string& out) const {
     if (item_.kind == ItemKind::reasoning) {
       out += R"({"type":"reasoning_text",)";

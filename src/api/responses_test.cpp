@@ -141,7 +141,7 @@ TEST(Responses, NamesWhatItRefuses) {
   EXPECT_EQ(refusal(R"("previous_response_id": "resp_1")"),
             "previous_response_id: not supported: this server stores no responses; send the items "
             "of the conversation as input");
-  EXPECT_EQ(refusal(R"("background": true)"), "background: not supported: use stream");
+  EXPECT_EQ(refusal(R"("background": true)"), "background: not supported: use \"stream\": true");
   EXPECT_EQ(refusal(R"("input": [{"type": "item_reference", "id": "m"}])"),
             "input[0].type: \"item_reference\" is not supported: this server stores no responses; "
             "send the items themselves");
@@ -150,12 +150,13 @@ TEST(Responses, NamesWhatItRefuses) {
             "writes text only");
   EXPECT_EQ(refusal(R"("input": [])"), "input: at least one item is required");
   EXPECT_EQ(refusal(R"("max_output_tokens": 0)"),
-            "max_output_tokens: must be from 1 to 2147483647");
+            "max_output_tokens: must be in 1..2147483647, found 0");
   EXPECT_EQ(refusal(R"("tool_choice": "must")"),
-            "tool_choice: \"must\" is none of \"auto\", \"none\", \"required\", a function by name "
-            "and allowed_tools");
+            "tool_choice: must be \"auto\", \"none\", \"required\", {\"type\": \"function\", "
+            "\"name\": …} "
+            "or {\"type\": \"allowed_tools\", …}, found \"must\"");
   EXPECT_EQ(refusal(R"("text": {"format": {"type": "xml"}})"),
-            "text.format.type: \"xml\" is none of text, json_object, json_schema");
+            "text.format.type: must be text, json_object or json_schema, found \"xml\"");
   GenerationRequest request;
   EXPECT_EQ(read(R"({"model": "other", "input": "x"})", request).status, 404);
 }

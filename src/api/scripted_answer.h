@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests: a model's text, cut into pieces, taken apart and given to a responder as the server
-// would.
+// For tests: splits a model's text into pieces, parses them and passes them to a responder, as the
+// server does.
 #pragma once
 
 #include <memory>

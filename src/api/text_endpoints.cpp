@@ -11,6 +11,7 @@
 #include "api/field_table.h"
 #include "api/json_text.h"
 #include "api/shared_fields.h"
+#include "base/json_writer.h"
 
 namespace koho::api {
 namespace {
@@ -21,10 +22,10 @@ ApiError no_tokenizer() {
   return {.status = 400,
           .code = "unsupported_parameter",
           .param = {},
-          .message = "the model has no tokenizer.json"};
+          .message = "this model has no tokenizer.json: it takes and returns token ids only"};
 }
 
-/// `body` with a model's name where the client left it out.
+/// `body` with a model name if the client left it out.
 Json named(const Json& body, const Model& model) {
   Json made = body;
   if (made.find("model") == nullptr) made.set("model", Json::string(model.names.front()));
@@ -37,7 +38,7 @@ Refusal check_model(const Json& body, const Model& model) {
   return read_model(named(body, model), model, request);
 }
 
-/// A conversation rendered and tokenised; it may fill the context.
+/// Renders and tokenises a conversation.
 Refusal encode_chat(const Json& body, const Model& model, GenerationRequest& request) {
   if (Refusal refused = read_chat_completion(named(body, model), model, request)) return refused;
   request.tokens_max = 0;
@@ -45,7 +46,7 @@ Refusal encode_chat(const Json& body, const Model& model, GenerationRequest& req
   return encode(request, model, "messages");
 }
 
-/// The same, however long it is.
+/// The same, but a conversation longer than the context is not refused.
 Refusal tokenise_chat(const Json& body, const Model& model, std::vector<Token>& ids) {
   GenerationRequest request;
   Refusal refused = encode_chat(body, model, request);
@@ -58,7 +59,8 @@ Refusal tokenise_prompt(const Json& body, const Model& model, std::vector<Token>
   if (Refusal refused = check_model(body, model)) return refused;
   const Json* prompt = body.find("prompt");
   if (prompt == nullptr || !prompt->is_string())
-    return wrong_field("prompt", "prompt must be a string, or messages an array", "invalid_prompt");
+    return wrong_field("prompt", "prompt must be a string, or give messages, found neither",
+                       "invalid_prompt");
   bool allow_special = true;
   if (const Json* json = body.given("allow_special"))
     if (Refusal refused = read_boolean({.name = "allow_special", .json = *json}, allow_special))
@@ -89,7 +91,7 @@ Refusal answer_tokenize(const Json& body, const Model& model, std::string& out) 
     out += R"(,"token_strs":[)";
     for (std::size_t i = 0; i < ids.size(); ++i) {
       if (i > 0) out += ',';
-      chat::append_json_string(out, token_name(model, {}, ids[i]));
+      append_json_string(out, token_name(model, {}, ids[i]));
     }
     out += ']';
   }
@@ -114,7 +116,7 @@ Refusal answer_detokenize(const Json& body, const Model& model, std::string& out
             read_boolean({.name = "skip_special_tokens", .json = *json}, skip_special))
       return refused;
   out = R"({"prompt":)";
-  chat::append_json_string(out, model.tokenizer->decode(ids, skip_special));
+  append_json_string(out, model.tokenizer->decode(ids, skip_special));
   out += '}';
   return {};
 }
@@ -124,7 +126,7 @@ Refusal answer_render(const Json& body, const Model& model, std::string& out) {
   if (Refusal refused = encode_chat(body, model, request)) return refused;
   const std::vector<Token>& ids = request.requests.front().prompt;
   out = R"({"prompt":)";
-  chat::append_json_string(out, request.prompt_text);
+  append_json_string(out, request.prompt_text);
   out += R"(,"prompt_token_ids":)";
   append_ids(out, ids);
   out += fmt::format(R"(,"count":{}}})", ids.size());

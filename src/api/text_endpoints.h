@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the text side of a model answers without generating: token ids of a text or a conversation,
-// text of ids, the prompt as it is rendered.
+// Endpoints that need the tokenizer and the chat template but generate nothing: token ids of a text
+// or a conversation, text of ids, the rendered prompt.
 #pragma once
 
 #include <string>
@@ -12,11 +12,11 @@
 namespace koho::api {
 
 /// {"prompt"} or {"messages", …} to {"count", "max_model_len", "tokens"}; with
-/// "return_token_strs" also each token's text. Errors as those of a completion, but that no text is
-/// longer than the context.
+/// "return_token_strs" also each token's text. Errors: as those of a completion, but no
+/// text is too long.
 Refusal answer_tokenize(const chat::Json& body, const Model& model, std::string& out);
 
-/// {"tokens"} to {"prompt"}, special tokens shown unless "skip_special_tokens".
+/// {"tokens"} to {"prompt"}, special tokens are shown unless "skip_special_tokens".
 Refusal answer_detokenize(const chat::Json& body, const Model& model, std::string& out);
 
 /// The body of a chat completion to {"prompt", "prompt_token_ids", "count"}.

@@ -9,6 +9,7 @@
 #include <string>
 #include <xxhash.h>
 
+#include "base/json_writer.h"
 #include "chat/prompt_tokens.h"
 #include "chat/python_text.h"
 
@@ -21,7 +22,7 @@ constexpr std::string_view kAssistant = "<|assistant|>";
 constexpr std::string_view kTurnTokens[] = {kAssistant, "<|user|>", "<|observation|>",
                                             "<|system|>"};
 
-/// A hash that grows with what is added and can be read at every place.
+/// An incremental hash whose value can be read at every position.
 class RunningHash {
  public:
   RunningHash() : state_(XXH3_createState()) { XXH3_128bits_reset(state_.get()); }
@@ -45,7 +46,7 @@ class RunningHash {
   std::unique_ptr<XXH3_state_t, Free> state_;
 };
 
-/// JSON in one form: keys sorted, a number by its value. Clients re-serialise arguments.
+/// Canonical JSON, with sorted keys and numbers by value: clients re-serialise arguments.
 void append_canonical(std::string& out, const Json& value) {
   switch (value.kind) {
     case Json::Kind::number: {
@@ -72,7 +73,7 @@ void append_canonical(std::string& out, const Json& value) {
       std::ranges::sort(order, {}, [&value](std::size_t i) { return value.keys[i]; });
       out += '{';
       for (const std::size_t i : order) {
-        chat::append_json_string(out, value.keys[i]);
+        append_json_string(out, value.keys[i]);
         out += ':';
         append_canonical(out, value.items[i]);
         out += ',';
@@ -194,7 +195,7 @@ void TurnMemory::remember(const TurnPlace& place,
   const std::scoped_lock lock(mutex_);
   ++remembered_;
   insert(key_of(place.before, answer.reasoning, answer.content, calls), turn);
-  // For clients that send the answer back without its thoughts.
+  // A second entry for clients that send the answer back without its reasoning.
   if (turn->has_reasoning) insert(key_of(place.before, "", answer.content, calls), turn);
 }
 
@@ -212,7 +213,7 @@ std::shared_ptr<const TurnMemory::Turn> TurnMemory::find(const TurnKey& key) {
 }
 
 void TurnMemory::insert(const TurnKey& key, const std::shared_ptr<const Turn>& turn) {
-  // An entry costs about as much as 64 ids beside its own.
+  // An entry's overhead is about that of 64 ids.
   constexpr std::size_t kEntryTokens = 64;
   const auto cost = [](const Turn& one) { return one.ids.size() + kEntryTokens; };
   if (const auto found = index_.find(key); found != index_.end()) {

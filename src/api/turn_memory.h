@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Remembers the token ids of answers, so that an answer which comes back in a later request's
-// history becomes the very ids that were sampled: text tokenised anew may come out differently and
-// would lose the prefix cache from there on. An answer is found only behind the very prompt that it
-// was given to, under the same salt; nobody meets another conversation's answer.
+// Remembers the sampled token ids of answers. When a later request's history has such an answer, it
+// becomes the same ids again: tokenising its text could give other ids, and the prefix cache would
+// miss from there on. An answer is found only after the same prompt and under the same salt, so a
+// conversation never gets another one's answer.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ struct TurnKey {
   bool operator==(const TurnKey&) const = default;
 };
 
-/// Where an answer will stand: the hash of all before its turn, and the ids that open the turn
+/// Where an answer begins: the hash of everything before its turn, and the ids that open the turn
 /// ("<|assistant|><think>").
 struct TurnPlace {
   TurnKey before;
@@ -46,19 +46,19 @@ struct EncodedTurns {
 /// Threads: any.
 class TurnMemory {
  public:
-  /// Holds up to `tokens_max` ids; the answers used longest ago go first.
+  /// Keeps up to `tokens_max` ids; evicts the least recently used answers.
   explicit TurnMemory(std::size_t tokens_max) : tokens_max_(tokens_max) {}
 
-  /// The ids of `prompt`, which `conversation` was rendered to: as Tokenizer::encode gives them,
-  /// but for answers that are remembered. A client that left out the thoughts of an answer gets
-  /// them back where the template would have kept them. Errors: as Tokenizer::encode.
+  /// The ids of `prompt`, the rendered `conversation`: those of Tokenizer::encode, except that
+  /// remembered answers become their sampled ids. If the client left out an answer's reasoning, it
+  /// is restored where the template would have kept it. Errors: as Tokenizer::encode.
   Result<EncodedTurns> encode(const chat::Conversation& conversation,
                               const chat::Prompt& prompt,
                               chat::TemplateStyle style,
                               const CacheSalt& salt,
                               const Tokenizer& tokenizer);
 
-  /// An answer that ended by itself, without its end token.
+  /// Adds an answer that the model ended itself, without its end token.
   void remember(const TurnPlace& place,
                 const chat::ParsedOutput& answer,
                 std::span<const Token> sampled);
@@ -66,7 +66,7 @@ class TurnMemory {
   struct Counts {
     std::uint64_t remembered = 0;
     std::uint64_t replayed = 0;  // turns
-    std::size_t tokens = 0;      // held
+    std::size_t tokens = 0;      // kept now
   };
   Counts counts() const;
 
@@ -88,7 +88,7 @@ class TurnMemory {
 
   std::size_t tokens_max_;
   mutable std::mutex mutex_;
-  std::list<Entry> entries_;  // the one used last in front
+  std::list<Entry> entries_;  // most recently used first
   std::unordered_map<TurnKey, std::list<Entry>::iterator, KeyHash> index_;
   std::size_t tokens_ = 0;
   std::uint64_t remembered_ = 0;

@@ -132,10 +132,10 @@ TEST(TurnMemory, LeavesReasoningOutWhereTheTemplateDoes) {
         encode(known.memory, conversation(text(kAsked, answer, kNext), false));
     EXPECT_EQ(next.turns_replayed, 0);
   }
-  Answered without_thoughts(false);
+  Answered without_reasoning(false);
   EXPECT_TRUE(begins_with(
-      encode(without_thoughts.memory, conversation(text(kAsked, kBare, kNext), false)).ids,
-      without_thoughts.history));
+      encode(without_reasoning.memory, conversation(text(kAsked, kBare, kNext), false)).ids,
+      without_reasoning.history));
 }
 
 TEST(TurnMemory, KnowsAnAnswerBehindItsOwnPromptOnly) {

@@ -60,7 +60,7 @@ void AnswerDisplay::show(std::string_view piece) {
 
 void AnswerDisplay::finish() {
   std::vector<chat::OutputEvent> events;
-  // Cut off: thoughts that were not ended stay thoughts, and are not given a second time.
+  // Reasoning without </think> stays reasoning: cut_off does not report it again as content.
   parser_.finish(chat::AnswerEnd::cut_off, events);
   take(events);
   if (dim_) print(kPlain);
@@ -69,11 +69,11 @@ void AnswerDisplay::finish() {
 
 void AnswerDisplay::take(const std::vector<chat::OutputEvent>& events) {
   for (const chat::OutputEvent& event : events) {
-    const bool thought = event.kind == chat::OutputEvent::Kind::reasoning;
-    (thought ? reasoning_ : content_) += event.text;
+    const bool is_reasoning = event.kind == chat::OutputEvent::Kind::reasoning;
+    (is_reasoning ? reasoning_ : content_) += event.text;
     if (!terminal_ || event.text.empty()) continue;
-    if (thought != dim_) print(thought ? kDim : "\x1b[0m\n");
-    dim_ = thought;
+    if (is_reasoning != dim_) print(is_reasoning ? kDim : "\x1b[0m\n");
+    dim_ = is_reasoning;
     print(terminal_text(event.text));
   }
 }

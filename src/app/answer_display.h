@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A chat's answer on standard output while it is written: on a terminal the thinking in dim
-// letters, without its tags; elsewhere the text as it comes. Keeps both parts for the conversation.
+// Prints a chat's answer while the model writes it: on a terminal the reasoning in dim letters and
+// without its tags, elsewhere the text as it is. Keeps reasoning and content for the conversation.
 #pragma once
 
 #include <string>
@@ -13,13 +13,13 @@
 
 namespace koho::app {
 
-/// `text` as a terminal may have it: control characters but newline and tab, which could move the
-/// cursor or colour what follows, as \xHH. `text` holds whole characters.
+/// `text` with control characters other than newline and tab as \xHH: they could move the
+/// terminal's cursor or change its colours. Requires: `text` has whole UTF-8 characters.
 std::string terminal_text(std::string_view text);
 
 class AnswerDisplay {
  public:
-  /// An answer to `conversation` in the template `style`.
+  /// `conversation` is what the answer follows, `style` its template.
   AnswerDisplay(const chat::Conversation& conversation, chat::TemplateStyle style, bool terminal);
 
   /// More of the answer.

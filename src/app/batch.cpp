@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `koho batch`: a file of requests in, a file of answers out. Reads lines as there is room for
-// them, writes each answer when it is complete. Formats and rules: docs/batch.md.
+// `koho batch`: reads a file of requests and writes a file of answers. It reads a line when the
+// batch has room for it and writes an answer when it is complete. Formats and rules: docs/batch.md.
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -42,15 +42,15 @@ struct BatchOptions {
   SamplingFlags sampling;
 };
 
-// Set by Ctrl-C and by a request to end; process-wide because signals are.
+// Set by SIGINT and SIGTERM; global because signal handlers are.
 std::atomic<bool> interrupted{false};
 
 extern "C" void on_end_signal(int /*signal*/) {
   interrupted.store(true);
 }
 
-/// The first signal ends the run in order, a second one the program. A reader of standard output
-/// that went away is an error of writing.
+/// The first signal ends the run in order, the second ends the process. When the reader of standard
+/// output goes away, the next write fails instead of raising SIGPIPE.
 void listen_for_signals() {
   struct sigaction action {};
   action.sa_handler = on_end_signal;
@@ -60,7 +60,7 @@ void listen_for_signals() {
   std::signal(SIGPIPE, SIG_IGN);
 }
 
-/// Streams that have something to read, told by the engine's thread.
+/// Tasks whose streams have events to read. The engine's thread adds to it.
 class ReadyList {
  public:
   void add(std::size_t task) {
@@ -70,7 +70,7 @@ class ReadyList {
     }
     arrived_.notify_one();
   }
-  /// Swaps the list into `tasks`, after waiting for something to stand in it.
+  /// Swaps the list into `tasks`; waits up to `patience` for the first entry.
   void take(std::vector<std::size_t>& tasks, std::chrono::milliseconds patience) {
     tasks.clear();
     std::unique_lock lock(mutex_);
@@ -94,7 +94,8 @@ struct Totals {
   std::int64_t generated_tokens = 0;
 };
 
-/// One line on the terminal, rewritten twice a second; nothing elsewhere.
+/// A progress line on the terminal, updated twice a second; nothing if standard error is no
+/// terminal.
 class Progress {
  public:
   explicit Progress(double load_s) : on_(isatty(STDERR_FILENO) != 0), load_s_(load_s) {}
@@ -110,7 +111,7 @@ class Progress {
                                                   static_cast<double>(input.bytes_total()))
             : "";
     std::fprintf(stderr, "\r\x1b[K%s",
-                 fmt::format("{} answered, {} refused, {} in work{} · {:.0f} tok/s",
+                 fmt::format("{} answered, {} refused, {} running{} · {:.0f} tok/s",
                              totals.answered, totals.refused, running, read, rate)
                      .c_str());
     shown_ = now;
@@ -145,7 +146,7 @@ class Progress {
   std::int64_t generated_ = 0;
 };
 
-/// The run: lines in, requests in work, answers out.
+/// Runs the batch: reads lines, submits requests, writes answers.
 class BatchRun {
  public:
   BatchRun(Runtime& runtime, const SamplingFlags& flags, LineReader input, BatchOutput output)
@@ -154,13 +155,14 @@ class BatchRun {
         input_(std::move(input)),
         output_(std::move(output)),
         progress_(runtime.load_s()),
-        // As many again wait in the engine, so that the place of one that ends is taken at once.
+        // As many requests again wait in the engine, so that a finished sequence is replaced at
+        // once.
         tasks_(2 * static_cast<std::size_t>(runtime.options().sequences_max)) {
     for (std::size_t i = tasks_.size(); i > 0; --i) free_.push_back(i - 1);
   }
 
-  /// Errors: io_error, unavailable, cancelled: an error of a line is an answer to that line.
-  /// invalid_argument: no line has any other.
+  /// Errors: io_error, unavailable, cancelled; invalid_argument if every line was refused. The
+  /// error of one line is written as its answer.
   Status run() {
     Status status = work();
     progress_.finish(totals_);
@@ -170,8 +172,9 @@ class BatchRun {
     KOHO_TRY(output_.close());
     if (totals_.answered + totals_.skipped == totals_.skipped_refused &&
         totals_.refused + totals_.skipped_refused > 0)
-      return make_error(ErrorCode::invalid_argument,
-                        "every line was refused: OUT says why; with --restart they are done again");
+      return make_error(
+          ErrorCode::invalid_argument,
+          "every line was refused: OUT has the errors; --restart runs the lines again");
     return {};
   }
 
@@ -188,8 +191,9 @@ class BatchRun {
       KOHO_TRY(take_lines());
       progress_.show(totals_, tasks_.size() - free_.size(), input_);
       if (interrupted.load())
-        return make_error(ErrorCode::cancelled, "interrupted; the same command goes on from here");
-      // A pipe may bring a line at any time.
+        return make_error(ErrorCode::cancelled,
+                          "interrupted; run the same command again to resume");
+      // Short waits while lines are expected: a pipe may have one at any time.
       const bool idle = free_.size() == tasks_.size();
       if (idle && at_end_) break;
       ready_->take(ready, std::chrono::milliseconds(at_end_ || free_.empty() ? 100
@@ -209,8 +213,9 @@ class BatchRun {
       if (state == LineReader::State::end) {
         at_end_ = true;
       } else if (state == LineReader::State::too_long) {
-        KOHO_TRY(refuse("null", make_error(ErrorCode::resource_exhausted,
-                                           "a line may have {} bytes", kInputLineBytesMax)));
+        KOHO_TRY(refuse(
+            "null", make_error(ErrorCode::resource_exhausted,
+                               "the line is longer than {} bytes, the limit", kInputLineBytesMax)));
       } else if (line.find_first_not_of(" \t\r") != std::string_view::npos) {
         KOHO_TRY(take(line));
       }
@@ -225,12 +230,12 @@ class BatchRun {
     if (output_.refused(input_.number(), read.id)) {
       ++totals_.skipped;
       ++totals_.skipped_refused;
-      // A line that was refused as another's double has not used up the id, nor has it now.
+      // If an earlier run refused the line as a duplicate, the id still belongs to the other line.
       return {};
     }
     if (known && !seen_.insert(hash).second)
-      return refuse(read.id,
-                    make_error(ErrorCode::invalid_argument, "an earlier line has the same id"));
+      return refuse(read.id, make_error(ErrorCode::invalid_argument,
+                                        "an earlier line has the same id: ids must be unique"));
     if (known && output_.answered().contains(hash)) {
       ++totals_.skipped;
       return {};
@@ -249,7 +254,7 @@ class BatchRun {
     }
     free_.pop_back();
     task.stream = std::move(stream).value();
-    // What came before the stream was known here has told of itself in vain.
+    // Events that arrived before the task had its stream were not noticed: look now.
     ready_->add(index);
     return {};
   }
@@ -271,7 +276,7 @@ class BatchRun {
       totals_.cached_tokens += summary.usage.cached_tokens;
       KOHO_TRY(output_.write(task.answer->line(summary)));
     } else {
-      // What has to do with the machine and not with the line is not answered: the next run may.
+      // An error of the machine, not of the line, ends the run; the next run repeats the line.
       if (runtime_.engine().statistics().broken) return summary.error;
       ++totals_.refused;
       KOHO_TRY(output_.write(error_line(task.answer->id(), task.line, summary.error)));
@@ -293,7 +298,7 @@ class BatchRun {
   BatchOutput output_;
   Progress progress_;
   Totals totals_;
-  // The engine's thread may hold it longer than this lives.
+  // Shared: the engine's thread may use it after this object has gone.
   std::shared_ptr<ReadyList> ready_ = std::make_shared<ReadyList>();
   std::vector<Task> tasks_;
   std::vector<std::size_t> free_;  // indices
@@ -311,40 +316,41 @@ RuntimeOptions runtime_options(const BatchOptions& options) {
   runtime.kv_dtype = options.kv_dtype == "fp8" ? DType::f8_e4m3 : DType::bf16;
   runtime.prefix_cache = !options.no_prefix_cache;
   runtime.grammars.compile_us_max = kCompileUsMax;
-  // More than are ever in work here: the engine counts one that ended a moment longer. And a
-  // request may ask for 128 choices.
+  // The queue is never full: this command has at most 2 * sequences_max requests under way, the
+  // engine counts a finished one a moment longer, and a request may have 128 choices.
   runtime.queue_max = 4 * runtime.sequences_max + 256;
   return runtime;
 }
 
 Status run_batch(const BatchOptions& options) {
   KOHO_TRY_ASSIGN(LineReader input, LineReader::open(options.input, kInputLineBytesMax));
-  // Before OUT is touched.
+  // Everything that can be refused is refused before OUT is opened.
   KOHO_TRY_ASSIGN(SelectedModel selected, load_selected_model(options.selected));
   KOHO_TRY(options.sampling.validate(static_cast<std::int32_t>(selected.config.vocab_size)));
   KOHO_TRY_ASSIGN(BatchOutput output,
                   BatchOutput::open(options.output, {.line_bytes_max = kOutputLineBytesMax,
                                                      .restart = options.restart}));
   if (output.lines_found() > 0 || output.bytes_dropped() > 0)
-    log::info("{}: goes on after {} lines; {} bytes of a torn line dropped", options.output,
-              output.lines_found(), output.bytes_dropped());
+    log::info("{}: resuming after {} lines; dropped {} bytes of an incomplete last line",
+              options.output, output.lines_found(), output.bytes_dropped());
   KOHO_TRY_ASSIGN(const std::unique_ptr<Runtime> runtime,
                   start_runtime(selected, runtime_options(options)));
   listen_for_signals();
   return BatchRun(*runtime, options.sampling, std::move(input), std::move(output)).run();
 }
 
-constexpr const char* kExamples =
-    R"(IN holds one JSON object a line: "id" (a string or an integer) and one of "prompt",
+constexpr const char* kFormat =
+    R"(IN has one JSON object per line: "id" (a string or an integer) and one of "prompt",
 "prompt_ids" and "messages" (with "tools", "enable_thinking", "clear_thinking",
-"add_generation_prompt"); and, where it differs from the flags: "max_tokens", "min_tokens",
-"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "frequency_penalty",
-"presence_penalty", "logit_bias", "seed", "logprobs", "stop", "stop_token_ids", "include_stop",
-"ignore_eos", "n", "priority". OUT gets, in the order in which they end,
+"add_generation_prompt"). These fields override the flags (docs/sampling-parameters.md):
+)";
+
+constexpr const char* kExamples =
+    R"(OUT gets one line per request, in the order in which requests finish:
   {"id","ids","text","finish_reason","logprobs","usage","timings"}, or {"id","line","error"}
-for a line that is refused; the others go on. The same command again goes on where the last one
-ended. The exit code is 0 once every line has its answer or its error, but for 2 if every line was
-refused. All of it: docs/batch.md.
+for a line that is refused, which does not stop the others. The same command resumes an interrupted
+run. Exit code: 0 when every line has an answer or an error, 2 when every line was refused.
+Details: docs/batch.md.
 
 Examples:
   koho batch in.jsonl out.jsonl --model models/tiny --concurrency 16
@@ -357,53 +363,64 @@ Examples:
 Runner add_batch(CommandLine& command) {
   const auto options = std::make_shared<BatchOptions>();
   RuntimeOptions& runtime = options->runtime;
-  command.add_option("input", options->input, "Requests, one a line; - is standard input")
+  command
+      .add_option("input", options->input, "File with one request per line; - is standard input")
       ->required()
       ->type_name("IN.jsonl");
-  command.add_option("output", options->output, "Answers, one a line; - is standard output")
+  command
+      .add_option("output", options->output, "File for one answer per line; - is standard output")
       ->required()
       ->type_name("OUT.jsonl");
   add_model_flags(command, options->selected);
-  command.add_flag("--restart", options->restart, "Empty OUT first instead of going on");
-  command.add_option("--concurrency", runtime.sequences_max, "Answers computed at once")
+  command.add_flag("--restart", options->restart, "Empty OUT and start again instead of resuming");
+  command
+      .add_option("--concurrency", runtime.sequences_max, "Largest number of sequences in a batch")
       ->check(at_least(1))
       ->capture_default_str();
   command
-      .add_option("--context", runtime.context_max,
-                  "Tokens of prompt and answer at most; 0 = what the model and memory allow")
+      .add_option(
+          "--context", runtime.context_max,
+          "Largest number of tokens of prompt and answer together; 0 = as many as the model and "
+          "the KV cache allow")
       ->check(at_least(0))
       ->capture_default_str();
   command
       .add_option("--prefill-chunk", runtime.prefill_chunk,
-                  "Prompt tokens in one step; 0 = by device")
+                  "Largest number of prompt tokens in one step; 0 = chosen for the device")
       ->check(at_least(0))
       ->capture_default_str();
   command
       .add_option("--kv-pages", runtime.kv_pages,
-                  "Cache pages of 64 tokens; 0 = what is needed, within memory")
+                  "Size of the KV cache in pages of 64 tokens; 0 = chosen to fit the memory")
       ->check(at_least(0))
       ->capture_default_str();
-  command.add_option("--kv-dtype", options->kv_dtype, "Numbers in the cache")
+  command.add_option("--kv-dtype", options->kv_dtype, "Data type of the KV cache")
       ->check(one_of({"bf16", "fp8"}))
       ->capture_default_str();
   command.add_flag("--no-prefix-cache", options->no_prefix_cache,
-                   "Compute common beginnings of prompts again");
+                   "Compute every prompt from its beginning");
   command
-      .add_option("--ranks", runtime.ranks, "Parts the model is split into, a GPU or thread each")
+      .add_option("--ranks", runtime.ranks,
+                  "Tensor-parallel ranks: groups of CPU threads; 1 on a GPU")
       ->check(at_least(1))
       ->capture_default_str();
-  command.add_option("--experts", options->experts, "How experts are split over ranks")
+  command
+      .add_option("--experts", options->experts,
+                  "Experts over ranks: whole (each rank has some) or sliced (a slice of all)")
       ->check(one_of({"whole", "sliced"}))
       ->capture_default_str();
   command
       .add_option("--attention", options->attention,
-                  "How attention is split over ranks: tp shares every request, dp divides requests")
+                  "Attention over ranks: tp (some heads of every request) or dp (all heads of some "
+                  "requests)")
       ->check(one_of({"tp", "dp"}))
       ->capture_default_str();
-  command.add_option("--chat-template", runtime.chat_template, "auto, glm-4.7, glm-4.6 or glm-4.5")
+  command
+      .add_option("--chat-template", runtime.chat_template,
+                  "Chat template: auto, glm-4.7, glm-4.6 or glm-4.5")
       ->capture_default_str();
   add_sampling_flags(command, options->sampling, 512);
-  command.footer(kExamples);
+  command.footer(kFormat + batch_sampling_fields() + kExamples);
   return [options] { return run_batch(*options); };
 }
 

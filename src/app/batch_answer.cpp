@@ -1,25 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "app/batch_answer.h"
 
-#include <cmath>
 #include <iterator>
 
 #include <fmt/format.h>
 
-#include "chat/json.h"
+#include "base/json_writer.h"
 #include "tokenizer/utf8.h"
 
 namespace koho::app {
 namespace {
-
-/// As JSON: the shortest digits that read back as the same float.
-void append_number(std::string& out, float value) {
-  if (!std::isfinite(value)) {
-    out += "null";
-  } else {
-    fmt::format_to(std::back_inserter(out), "{}", value);
-  }
-}
 
 double ms(std::int64_t us) {
   return static_cast<double>(us) / 1e3;
@@ -46,8 +36,8 @@ void BatchAnswer::add(const OutputEvent& event) {
   if (event.finish == FinishReason::none) return;
   choice.finish = event.finish;
   if (event.stop_string >= 0) {
-    chat::append_json_string(choice.stop_reason,
-                             stop_strings_[static_cast<std::size_t>(event.stop_string)]);
+    append_json_string(choice.stop_reason,
+                       stop_strings_[static_cast<std::size_t>(event.stop_string)]);
   } else if (event.stop_token >= 0) {
     choice.stop_reason = std::to_string(event.stop_token);
   }
@@ -55,7 +45,7 @@ void BatchAnswer::add(const OutputEvent& event) {
 
 void BatchAnswer::append_choice(std::string& out, const Choice& choice) const {
   fmt::format_to(std::back_inserter(out), R"("ids":[{}],"text":)", fmt::join(choice.ids, ","));
-  chat::append_json_string(out, choice.text);
+  append_json_string(out, choice.text);
   out += choice.finish == FinishReason::stop ? R"(,"finish_reason":"stop")"
                                              : R"(,"finish_reason":"length")";
   if (!choice.stop_reason.empty()) out += R"(,"stop_reason":)" + choice.stop_reason;
@@ -63,12 +53,12 @@ void BatchAnswer::append_choice(std::string& out, const Choice& choice) const {
   out += R"(,"logprobs":[)";
   for (std::size_t i = 0; i < choice.logprobs.size(); ++i) {
     out += i == 0 ? R"({"logprob":)" : R"(,{"logprob":)";
-    append_number(out, choice.logprobs[i]);
+    append_json_float(out, choice.logprobs[i]);
     out += R"(,"top":[)";
     for (const TokenLogprob& top : choice.top[i]) {
       if (out.back() != '[') out += ',';
       fmt::format_to(std::back_inserter(out), "[{},", top.token);
-      append_number(out, top.logprob);
+      append_json_float(out, top.logprob);
       out += ']';
     }
     out += "]}";
@@ -106,7 +96,7 @@ std::string error_line(std::string_view id, std::int64_t number, const Error& er
   std::string message;
   append_utf8_lossy(message, error.message);
   std::string quoted;
-  chat::append_json_string(quoted, message);
+  append_json_string(quoted, message);
   return fmt::format(R"({{"id":{},"line":{},"error":{{"code":"{}","message":{}}}}})", id, number,
                      error_code_info(error.code).name, quoted);
 }

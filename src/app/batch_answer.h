@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a request of `koho batch` has given so far, and its line of output. The format:
+// Collects the events of one request of `koho batch` and writes its line of output. Format:
 // docs/batch.md.
 #pragma once
 
@@ -16,11 +16,11 @@ namespace koho::app {
 
 class BatchAnswer {
  public:
-  /// `id` as JSON. The request is looked at here only.
+  /// `id` as JSON. Keeps no reference to the request.
   BatchAnswer(std::string id, const Request& request);
 
   void add(const OutputEvent& event);
-  /// The whole line, without its end. Requires: every choice has ended.
+  /// The line without its newline. Requires: every choice has ended.
   std::string line(const Summary& summary) const;
   const std::string& id() const { return id_; }
 

@@ -29,17 +29,17 @@ Result<BatchOutput> BatchOutput::open(const std::string& path, const Options& op
   if (path == "-") return BatchOutput(STDOUT_FILENO, "standard output");
   constexpr mode_t kMode = 0666;  // less the umask
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, kMode);
-  // What can only be written (a device, a pipe) has no earlier run.
+  // A pipe or device has no answers of an earlier run.
   const int write_only =
       fd < 0 && errno == EACCES ? ::open(path.c_str(), O_WRONLY | O_CLOEXEC) : -1;
   BatchOutput output(fd >= 0 ? fd : write_only, path);
   if (output.fd_ < 0) return output.failed("opened");
   output.owned_ = true;
   struct stat status {};
-  if (fstat(output.fd_, &status) != 0) return output.failed("looked at");
+  if (fstat(output.fd_, &status) != 0) return output.failed("examined");
   if (!S_ISREG(status.st_mode)) return output;
   if (flock(output.fd_, LOCK_EX | LOCK_NB) != 0)
-    return make_error(ErrorCode::unavailable, "{}: another run is writing it", path);
+    return make_error(ErrorCode::unavailable, "{}: another koho batch is writing this file", path);
   if (options.restart) {
     if (ftruncate(output.fd_, 0) != 0) return output.failed("emptied");
     return output;
@@ -87,7 +87,7 @@ Status BatchOutput::read_earlier(std::size_t line_bytes_max) {
                       "empty this one",
                       name_, reader.number());
   bytes_dropped_ = reader.bytes() - whole;
-  if (ftruncate(fd_, whole) != 0) return failed("cut off after its last whole line");
+  if (ftruncate(fd_, whole) != 0) return failed("truncated after its last complete line");
   return {};
 }
 

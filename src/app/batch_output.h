@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The output file of `koho batch`: knows what an earlier run left in it, drops a line that was cut
-// off, appends whole lines. Touches no file that it does not recognise as its own.
+// The output file of `koho batch`: reads the answers of an earlier run, drops an incomplete last
+// line, appends whole lines. It refuses a file that `koho batch` did not write.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace koho::app {
 
-/// 128 bits that stand for an id: a million ids take some 50 MB, however long they are.
+/// A 128-bit hash of an id: a million ids take about 50 MB, whatever their length.
 struct IdHash {
   std::uint64_t low = 0;
   std::uint64_t high = 0;
@@ -34,24 +34,24 @@ class BatchOutput {
     bool restart = false;            // forget what is there
   };
 
-  /// Opens or makes `path`; "-" is standard output. Errors: io_error; corrupt_data (a file that no
-  /// run of ours wrote); unavailable (another run is writing it).
+  /// Opens or creates `path`; "-" is standard output. Errors: io_error; corrupt_data (not a file of
+  /// `koho batch`); unavailable (another run is writing it).
   static Result<BatchOutput> open(const std::string& path, const Options& options);
   BatchOutput(BatchOutput&& other) noexcept;
   BatchOutput& operator=(BatchOutput&&) = delete;
   ~BatchOutput();
 
-  /// Ids that have an answer.
+  /// Ids with an answer from an earlier run.
   const IdSet& answered() const { return answered_; }
-  /// Whether this line of the input, with this id (as JSON), was refused before.
+  /// Whether an earlier run refused this line of the input with this id (as JSON).
   bool refused(std::int64_t number, std::string_view id) const;
   std::size_t lines_found() const { return answered_.size() + refused_.size(); }
-  /// Bytes of a last line that was cut off.
+  /// Bytes of the incomplete last line that open() dropped.
   std::int64_t bytes_dropped() const { return bytes_dropped_; }
 
-  /// Appends `line` and its end. Errors: io_error (the disk is full: the run has to end).
+  /// Appends `line` and a newline. Errors: io_error; the run cannot go on.
   Status write(std::string line);
-  /// Errors: io_error, as some file systems report late.
+  /// Errors: io_error: some file systems report write errors only here.
   Status close();
 
  private:

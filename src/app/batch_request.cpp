@@ -6,46 +6,40 @@
 #include <limits>
 #include <optional>
 
+#include <fmt/core.h>
+
 #include "app/constraint_fields.h"
 #include "base/text.h"
 #include "chat/message.h"
+#include "sampling/parameter_table.h"
 
 namespace koho::app {
 namespace {
 
 using chat::Json;
 
-constexpr std::array<std::string_view, 29> kFields{"id",
-                                                   "prompt_ids",
-                                                   "prompt",
-                                                   "allow_special",
-                                                   "messages",
-                                                   "tools",
-                                                   "add_generation_prompt",
-                                                   "enable_thinking",
-                                                   "clear_thinking",
-                                                   "max_tokens",
-                                                   "min_tokens",
-                                                   "temperature",
-                                                   "top_p",
-                                                   "top_k",
-                                                   "min_p",
-                                                   "repetition_penalty",
-                                                   "frequency_penalty",
-                                                   "presence_penalty",
-                                                   "logit_bias",
-                                                   "seed",
-                                                   "logprobs",
-                                                   "stop",
-                                                   "stop_token_ids",
-                                                   "include_stop",
-                                                   "ignore_eos",
-                                                   "n",
-                                                   "priority",
-                                                   "response_format",
-                                                   "structured_outputs"};
+/// The fields beside the sampling parameters (sampling/parameter_table.h).
+constexpr std::array<std::string_view, 11> kOtherFields{"id",
+                                                        "prompt_ids",
+                                                        "prompt",
+                                                        "allow_special",
+                                                        "messages",
+                                                        "tools",
+                                                        "add_generation_prompt",
+                                                        "enable_thinking",
+                                                        "clear_thinking",
+                                                        "response_format",
+                                                        "structured_outputs"};
 
-constexpr std::size_t kUnknownNamesMax = 32;  // that are told apart
+bool is_field(std::string_view name) {
+  const auto is_named = [name](const SamplingParameter& row) {
+    return (row.interfaces & kBatchLines) != 0 && name_in(row, kBatchLines) == name;
+  };
+  return std::ranges::find(kOtherFields, name) != kOtherFields.end() ||
+         std::ranges::any_of(kSamplingParameters, is_named);
+}
+
+constexpr std::size_t kUnknownNamesMax = 32;  // further names are counted together
 
 Error wrong_kind(std::string_view name, std::string_view expected, const Json& found) {
   return make_error(ErrorCode::invalid_argument, "{} must be {}, found {}", name, expected,
@@ -55,7 +49,7 @@ Error wrong_kind(std::string_view name, std::string_view expected, const Json& f
 Result<std::int64_t> integer(std::string_view name, const Json& value) {
   if (!value.is_integer()) return wrong_kind(name, "an integer", value);
   const std::optional<std::int64_t> parsed = value.as_integer();
-  if (!parsed) return make_error(ErrorCode::invalid_argument, "{} does not fit into 64 bits", name);
+  if (!parsed) return make_error(ErrorCode::invalid_argument, "{} must be a 64-bit integer", name);
   return *parsed;
 }
 
@@ -67,12 +61,13 @@ Status assign(const Json& json, std::string_view name, std::optional<std::int64_
   return {};
 }
 
-/// Out of 32 bits is out of range of everything that is asked for in these fields.
+/// For fields whose ranges all lie within 32 bits.
 Result<std::int32_t> small_integer(std::string_view name, const Json& value) {
   KOHO_TRY_ASSIGN(const std::int64_t wide, integer(name, value));
   if (wide < std::numeric_limits<std::int32_t>::min() ||
       wide > std::numeric_limits<std::int32_t>::max())
-    return make_error(ErrorCode::invalid_argument, "{} is out of range: {}", name, wide);
+    return make_error(ErrorCode::invalid_argument, "{} must be a 32-bit integer, found {}", name,
+                      wide);
   return static_cast<std::int32_t>(wide);
 }
 
@@ -86,7 +81,7 @@ Status assign(const Json& json, std::string_view name, std::int32_t& target) {
 Result<double> number(std::string_view name, const Json& value) {
   if (!value.is_number()) return wrong_kind(name, "a number", value);
   const std::optional<double> parsed = value.as_number();
-  if (!parsed) return make_error(ErrorCode::invalid_argument, "{} is out of range", name);
+  if (!parsed) return make_error(ErrorCode::invalid_argument, "{} must be a finite number", name);
   return *parsed;
 }
 
@@ -123,21 +118,35 @@ Result<std::string> id_json(const Json& json) {
   const Json* id = json.given("id");
   if (id == nullptr)
     return make_error(ErrorCode::invalid_argument,
-                      "the line has no \"id\": a string or an integer");
+                      "id is missing: it must be a string or an integer");
   if (!id->is_string() && !id->is_integer()) return wrong_kind("id", "a string or an integer", *id);
   return chat::dump_json(*id);
 }
 
 }  // namespace
 
+std::string batch_sampling_fields() {
+  constexpr std::size_t kColumns = 100;
+  std::string text;
+  std::size_t column = 0;
+  for (const SamplingParameter& row : kSamplingParameters) {
+    if ((row.interfaces & kBatchLines) == 0) continue;
+    const std::string name = fmt::format("\"{}\"", name_in(row, kBatchLines));
+    if (column > 0) text += column + name.size() + 3 > kColumns ? ",\n" : ", ";
+    column = column + name.size() + 3 > kColumns ? name.size() : column + 2 + name.size();
+    text += name;
+  }
+  return text + ".\n";
+}
+
 BatchLine BatchRequestReader::read(std::string_view line) {
   const Result<Json> json = chat::parse_json(line);
   if (!json.ok()) return {.id = "null", .request = json.error()};
   if (!json->is_object())
-    return {.id = "null",
-            .request =
-                make_error(ErrorCode::invalid_argument, "a line must hold a JSON object, found {}",
-                           chat::kind_name(json->kind))};
+    return {
+        .id = "null",
+        .request = make_error(ErrorCode::invalid_argument, "a line must be a JSON object, found {}",
+                              chat::kind_name(json->kind))};
   Result<std::string> id = id_json(*json);
   if (!id.ok()) return {.id = "null", .request = std::move(id).error()};
   note_unknown(*json);
@@ -146,7 +155,7 @@ BatchLine BatchRequestReader::read(std::string_view line) {
 
 void BatchRequestReader::note_unknown(const Json& json) {
   for (const std::string& key : json.keys) {
-    if (std::ranges::find(kFields, key) != kFields.end()) continue;
+    if (is_field(key)) continue;
     const bool listed = unknown_.contains(key) || unknown_.size() < kUnknownNamesMax;
     ++unknown_[listed ? key : "others"];
   }
@@ -164,7 +173,7 @@ Result<Request> BatchRequestReader::read_request(const Json& json) const {
   KOHO_TRY_ASSIGN(const std::optional<Constraint> constraint, read_constraint(json));
   if (constraint) {
     if (runtime_.text() == nullptr)
-      return make_error(ErrorCode::not_found, "a constraint needs the model's tokenizer.json");
+      return make_error(ErrorCode::not_found, "structured output needs the model's tokenizer.json");
     KOHO_TRY_ASSIGN(request.grammar, runtime_.grammars().compile(*constraint));
   }
   return request;
@@ -177,7 +186,7 @@ Status BatchRequestReader::read_prompt(const Json& json, Request& request) const
   const int kinds = int{ids != nullptr} + int{prompt != nullptr} + int{messages != nullptr};
   if (kinds != 1)
     return make_error(ErrorCode::invalid_argument,
-                      "one of prompt_ids, prompt and messages is needed, found {}", kinds);
+                      "give exactly one of prompt_ids, prompt and messages, found {}", kinds);
   const LoadedText* text = runtime_.text();
   if (ids == nullptr && text == nullptr)
     return make_error(ErrorCode::not_found,
@@ -211,16 +220,14 @@ Status BatchRequestReader::read_prompt(const Json& json, Request& request) const
 }
 
 Status BatchRequestReader::read_sampling(const Json& json, SamplingParameters& sampling) const {
-  KOHO_TRY(assign(json, "temperature", sampling.temperature));
-  KOHO_TRY(assign(json, "top_p", sampling.top_p));
-  KOHO_TRY(assign(json, "min_p", sampling.min_p));
-  KOHO_TRY(assign(json, "repetition_penalty", sampling.repetition_penalty));
-  KOHO_TRY(assign(json, "frequency_penalty", sampling.frequency_penalty));
-  KOHO_TRY(assign(json, "presence_penalty", sampling.presence_penalty));
-  KOHO_TRY(assign(json, "seed", sampling.seed));
-  if (const Json* value = json.given("top_k")) {
-    KOHO_TRY_ASSIGN(sampling.top_k, integer("top_k", *value));
+  for (const SamplingParameter& row : kSamplingParameters) {
+    if (row.number != nullptr) KOHO_TRY(assign(json, row.name, sampling.*row.number));
+    if (row.integer == nullptr) continue;
+    if (const Json* value = json.given(row.name)) {
+      KOHO_TRY_ASSIGN(sampling.*row.integer, integer(row.name, *value));
+    }
   }
+  KOHO_TRY(assign(json, "seed", sampling.seed));
   if (const Json* value = json.given("logprobs")) {
     KOHO_TRY_ASSIGN(sampling.logprobs, small_integer("logprobs", *value));
   }
@@ -244,7 +251,7 @@ Status BatchRequestReader::read_stops(const Json& json, Request& request) const 
   KOHO_TRY(assign(json, "ignore_eos", ignore_eos));
   std::vector<Token> ids = flags_.stop_token_ids;
   if (const Json* value = json.given("stop_token_ids")) {
-    // Arrays among the ids are sequences of tokens.
+    // An array among the ids is a stop sequence.
     Json single = *value;
     std::erase_if(single.items, [](const Json& item) { return item.is_array(); });
     KOHO_TRY_ASSIGN(ids, token_list("stop_token_ids", single));
@@ -257,7 +264,8 @@ Status BatchRequestReader::read_stops(const Json& json, Request& request) const 
   request.stop_tokens.clear();
   if (!ignore_eos) request.stop_tokens = runtime_.model().stop_ids();
   request.stop_tokens.insert(request.stop_tokens.end(), ids.begin(), ids.end());
-  KOHO_TRY(assign(json, "include_stop", request.include_stop));
+  KOHO_TRY(assign(json, name_in(parameter("include_stop_str_in_output"), kBatchLines),
+                  request.include_stop));
 
   if (const Json* value = json.given("stop")) {
     request.stop_strings.clear();
@@ -279,7 +287,7 @@ Status BatchRequestReader::read_stops(const Json& json, Request& request) const 
 
 Status BatchRequestReader::read_lengths(const Json& json, Request& request) const {
   const auto prompt = static_cast<std::int64_t>(request.prompt.size());
-  // What a line does not say is made to fit; what it says is not.
+  // The flags' max_tokens is cut to the room in the context; the line's own is checked as it is.
   const std::int64_t room = std::max<std::int64_t>(runtime_.sizes().context_max - prompt, 1);
   request.max_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(request.max_tokens, room));
   KOHO_TRY(assign(json, "max_tokens", request.max_tokens));

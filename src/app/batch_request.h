@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A line of `koho batch`'s input as a request of the engine. Says what is wrong with a bad one and
-// goes on. The format: docs/batch.md.
+// Parses a line of `koho batch`'s input to a request of the engine. A bad line is an error in its
+// BatchLine; the reader goes on. The format: docs/batch.md.
 #pragma once
 
 #include <cstdint>
@@ -20,18 +20,20 @@ struct BatchLine {
   Result<Request> request;
 };
 
+/// The names of the sampling parameters that a line may have, in lines of at most 100 columns.
+std::string batch_sampling_fields();
+
 class BatchRequestReader {
  public:
-  /// Lines that leave a field out get what `flags` say, then the model's own. Requires: both
-  /// outlive the reader.
+  /// Fields that a line leaves out come from `flags`, then from the model's generation_config.json.
+  /// Requires: both arguments outlive the reader.
   BatchRequestReader(Runtime& runtime, const SamplingFlags& flags)
       : runtime_(runtime), flags_(flags) {}
 
-  /// Never fails as a whole: what is wrong stands in `request`. Ranges are left to
-  /// Engine::submit.
+  /// Parses a line; an error is in BatchLine::request. Engine::submit checks the ranges.
   BatchLine read(std::string_view line);
 
-  /// Fields that no line should have, and in how many lines they stood.
+  /// Unknown fields, and the number of lines that have each.
   const std::map<std::string, std::int64_t>& unknown_fields() const { return unknown_; }
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this program was built from. Generated at each build (cmake/KohoBuildInfo.cmake), into one
-// small file that nothing but the program is linked with.
+// The commit and the CUDA version of this build. Each build generates one small source with them
+// (cmake/KohoBuildInfo.cmake), which only the program links.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 namespace koho::app {
 
 struct BuildInfo {
-  const char* commit;              // of git, "-dirty" behind it for changed files, or "unknown"
-  const char* cuda;                // the compiler's version; "" without the CUDA backend
+  const char* commit;  // git commit, "-dirty" after it if files are changed; or "unknown"
+  const char* cuda;    // the compiler's version; "" without the CUDA backend
   const char* cuda_architectures;  // as CMake names them
 };
 

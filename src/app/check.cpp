@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `koho check`: validates a model directory, every file and every tensor, and says in one line what
-// is wrong or in a few what is there. Reads headers, not values, unless --values asks for them.
+// `koho check`: validates every file and tensor of a model directory and prints one error or a
+// short summary. It reads headers only; --values reads every value, too.
 #include <array>
 #include <cstdint>
 #include <filesystem>
@@ -51,7 +51,7 @@ Result<TextSide> check_text(const std::string& directory,
                             std::vector<std::string>& warnings) {
   TextSide side;
   if (!has_tokenizer(directory)) {
-    warnings.emplace_back("no tokenizer.json: the model takes and gives token ids only");
+    warnings.emplace_back("no tokenizer.json: requests and answers are token ids only");
     return side;
   }
   KOHO_TRY_ASSIGN(const Tokenizer tokenizer,
@@ -131,7 +131,9 @@ Status run_check(const CheckOptions& options) {
 
 Runner add_check(CommandLine& command) {
   const auto options = std::make_shared<CheckOptions>();
-  command.add_option("--model,model", options->model, "Model directory; also without the flag")
+  command
+      .add_option("--model,model", options->model,
+                  "Model directory; an argument without a flag is the same")
       ->type_name("DIR")
       ->required();
   command.add_flag("--values", options->values, "Also read every value of every tensor");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The commands of the program `koho`: each file of this folder adds one sub-command with its flags,
-// help and examples, and hands back what runs it. main.cpp parses, runs, prints the one error line
-// and chooses the exit code.
+// The commands of the program `koho`. The file of a command declares its flags, help and examples
+// and returns the function that runs it. main.cpp parses, runs, prints the one error line and
+// chooses the exit code.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct Command {
   Runner (*add)(CommandLine& command);
 };
 
-// One function a command, each defined in the file of its name.
+// One function per command, defined in the file of its name.
 Runner add_batch(CommandLine& command);
 Runner add_bench(CommandLine& command);
 Runner add_bench_latency(CommandLine& command);     // below bench
@@ -34,7 +34,7 @@ Runner add_inspect(CommandLine& command);
 Runner add_logits(CommandLine& command);
 Runner add_run(CommandLine& command);
 Runner add_render(CommandLine& command);
-Runner add_serve(CommandLine& command);  // its name only: run_serve reads its own flags
+Runner add_serve(CommandLine& command);  // only its name: run_serve() reads its flags
 Runner add_tokenize(CommandLine& command);
 
 }  // namespace koho::app

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Flags as the commands declare them. A thin cover of CLI11, under CLI11's own names: its headers
-// cost four seconds a file, so that command_line.cpp and main.cpp alone read them.
+// Declares the flags of a command. A thin wrapper of CLI11 with CLI11's names: only
+// command_line.cpp and main.cpp include its headers, which cost four seconds of compilation per
+// file.
 #pragma once
 
 #include <cstdint>

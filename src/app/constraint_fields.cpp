@@ -14,7 +14,7 @@ Error wrong(fmt::format_string<Args...> format, Args&&... args) {
   return make_error(ErrorCode::invalid_argument, format, std::forward<Args>(args)...);
 }
 
-/// A schema or a tag as it stands in the request, or as a text.
+/// A schema or a structural tag, given as JSON or as a string of JSON.
 std::string schema_text(const Json& value) {
   return value.is_string() ? value.text : chat::dump_json(value);
 }
@@ -65,8 +65,8 @@ Result<std::optional<Constraint>> read_outputs(const Json& outputs) {
     found.push_back(Constraint::structural_tag(schema_text(*tag)));
   if (found.size() != 1)
     return wrong(
-        "structured_outputs: one of json, json_object, regex, choice, grammar and structural_tag "
-        "is needed, found {}",
+        "structured_outputs: give exactly one of json, json_object, regex, choice, grammar and "
+        "structural_tag, found {}",
         found.size());
   return std::optional(std::move(found[0]));
 }
@@ -77,7 +77,7 @@ Result<std::optional<Constraint>> read_constraint(const Json& request) {
   const Json* format = request.given("response_format");
   const Json* outputs = request.given("structured_outputs");
   if (format != nullptr && outputs != nullptr)
-    return wrong("give one of response_format and structured_outputs");
+    return wrong("response_format: give only one of response_format and structured_outputs");
   if (format != nullptr) return read_format(*format);
   if (outputs != nullptr) return read_outputs(*outputs);
   return std::optional<Constraint>();

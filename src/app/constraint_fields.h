@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fields of a request that hold an answer to a form: response_format as OpenAI's API has it,
-// structured_outputs as vLLM's.
+// The structured-output fields of a line of `koho batch`: response_format (OpenAI's) and
+// structured_outputs (vLLM's).
 #pragma once
 
 #include <optional>
@@ -11,7 +11,7 @@
 
 namespace koho::app {
 
-/// Nothing if the fields ask for nothing. Errors: invalid_argument naming the field.
+/// Nothing if the fields constrain nothing. Errors: invalid_argument with the field's name.
 Result<std::optional<Constraint>> read_constraint(const chat::Json& request);
 
 }  // namespace koho::app

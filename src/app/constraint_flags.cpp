@@ -32,16 +32,23 @@ Result<std::optional<Constraint>> ConstraintFlags::read() const {
 }
 
 void add_constraint_flags(CommandLine& command, ConstraintFlags& flags) {
-  const std::string group = "Form of the answer (behind the thoughts; one of these)";
-  command.add_flag("--json-object", flags.json_object, "A JSON object")->group(group);
-  command.add_option("--json-schema", flags.json_schema, "JSON, valid by the schema in this file")
+  const std::string group =
+      "Structured output (constrains the answer after </think>; at most one of these)";
+  command.add_flag("--json-object", flags.json_object, "The answer is a JSON object")->group(group);
+  command
+      .add_option("--json-schema", flags.json_schema,
+                  "The answer is JSON that is valid for the schema in this file")
       ->type_name("FILE")
       ->group(group);
-  command.add_option("--regex", flags.regex, "A text that all of this matches")->group(group);
-  command.add_option("--grammar", flags.grammar, "A text of the EBNF grammar in this file")
+  command.add_option("--regex", flags.regex, "The whole answer matches this regular expression")
+      ->group(group);
+  command
+      .add_option("--grammar", flags.grammar, "The answer follows the EBNF grammar in this file")
       ->type_name("FILE")
       ->group(group);
-  command.add_option("--choice", flags.choices, "This text, or another one that is given so")
+  command
+      .add_option("--choice", flags.choices,
+                  "The answer is this string; give the flag once for each string allowed")
       ->allow_extra_args(false)
       ->group(group);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The flags that hold an answer to a form: at most one of them.
+// The flags for structured output; a command takes at most one of them.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace koho::app {
 
-/// A command that its user waits for may take longer over a grammar than a server.
+/// Compile time limit of a grammar; longer than a server's, as nobody else waits.
 inline constexpr std::int64_t kCompileUsMax = 60'000'000;
 
 struct ConstraintFlags {

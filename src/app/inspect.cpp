@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `koho inspect`: what a model is and how it would lie on GPUs: config, tensors by layer,
-// parameters, quantisation, cache bytes a token, memory plan. Needs no GPU; with --config no
-// weights either.
+// `koho inspect`: prints a model's config, tensors by layer, number of parameters, quantisation, KV
+// cache bytes per token, and the memory it would take on GPUs. It needs no GPU, and with --config
+// no weights. The plan covers several GPUs; koho itself runs on one.
 #include <array>
 #include <cstdint>
 #include <filesystem>
@@ -26,8 +26,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kExamples =
-    R"(The memory plan cuts the weights as koho's tensor-parallel ranks hold them. "Room" is what is left
-of a GPU's memory after the weights and a reserve of 6 GB (activations, CUDA graphs, NCCL, context).
+    R"(The memory plan is arithmetic on sizes: it splits the weights as tensor-parallel ranks would hold
+them. koho itself runs on one GPU today. "Room" is what a GPU has left after the weights and a reserve
+of 6 GB (activations, CUDA graphs, CUDA context).
 
 Examples:
   koho inspect /models/GLM-4.7-FP8
@@ -54,8 +55,8 @@ struct InspectOptions {
   bool json = false;
 };
 
-/// What is printed, from a directory or from a config alone.
-struct Subject {
+/// What is known of the model, from a directory or from a config alone.
+struct InspectedModel {
   std::string name;
   ModelConfig config;
   std::vector<WeightBytes> weights;
@@ -65,32 +66,32 @@ struct Subject {
   std::vector<std::string> warnings;
 };
 
-Result<Subject> subject_of_directory(const std::string& directory) {
+Result<InspectedModel> inspect_directory(const std::string& directory) {
   KOHO_TRY_ASSIGN(const ModelFiles files, open_model_files(directory));
-  return Subject{.name = directory,
-                 .config = files.config,
-                 .weights = stored_bytes(files.config, files.checkpoint),
-                 .groups = list_tensors(files.checkpoint),
-                 .linears = files.weights.linears,
-                 .has_mtp = files.weights.sources.mtp.has_value(),
-                 .warnings = files.warnings};
+  return InspectedModel{.name = directory,
+                        .config = files.config,
+                        .weights = stored_bytes(files.config, files.checkpoint),
+                        .groups = list_tensors(files.checkpoint),
+                        .linears = files.weights.linears,
+                        .has_mtp = files.weights.sources.mtp.has_value(),
+                        .warnings = files.warnings};
 }
 
-Result<Subject> subject_of_config(const InspectOptions& options) {
+Result<InspectedModel> inspect_config(const InspectOptions& options) {
   KOHO_TRY_ASSIGN(const std::string text, read_file(options.config, 8U << 20U));
-  Subject subject;
-  subject.name = options.config;
-  Result<ModelConfig> config = parse_model_config(text, subject.warnings);
+  InspectedModel inspected;
+  inspected.name = options.config;
+  Result<ModelConfig> config = parse_model_config(text, inspected.warnings);
   if (!config.ok()) return std::move(config).error().with_context(options.config);
-  subject.config = *std::move(config);
-  WeightQuant quant = subject.config.quantization ? subject.config.quantization->schemes.front()
-                                                  : WeightQuant::none;
+  inspected.config = *std::move(config);
+  WeightQuant quant = inspected.config.quantization ? inspected.config.quantization->schemes.front()
+                                                    : WeightQuant::none;
   if (options.weights == "bf16") quant = WeightQuant::none;
   if (options.weights == "fp8") quant = WeightQuant::fp8_channel;
-  subject.weights = assumed_bytes(subject.config, quant);
-  subject.has_mtp = subject.config.num_nextn_predict_layers > 0;
-  subject.groups = list_tensors(expected_weights(subject.config, subject.has_mtp));
-  return subject;
+  inspected.weights = assumed_bytes(inspected.config, quant);
+  inspected.has_mtp = inspected.config.num_nextn_predict_layers > 0;
+  inspected.groups = list_tensors(expected_weights(inspected.config, inspected.has_mtp));
+  return inspected;
 }
 
 Json config_json(const ModelConfig& config) {
@@ -119,14 +120,14 @@ Json config_json(const ModelConfig& config) {
           {"max_position_embeddings", config.max_position_embeddings}};
 }
 
-/// One line of the plan for each GPU kind and number of GPUs.
-Json plan_json(const InspectOptions& options, const Subject& subject) {
+/// One entry for each kind and number of GPUs.
+Json plan_json(const InspectOptions& options, const InspectedModel& inspected) {
   std::vector<Gpu> gpus{{"H200", 141.0}, {"B200", 180.0}};
   if (options.gpu_memory_gb > 0.0) gpus = {{"GPU", options.gpu_memory_gb}};
   std::vector<std::int64_t> counts{1, 2, 4, 8};
   if (options.gpus > 0) counts = {options.gpus};
   const std::int64_t context =
-      options.context > 0 ? options.context : subject.config.max_position_embeddings;
+      options.context > 0 ? options.context : inspected.config.max_position_embeddings;
   const ExpertLayout layout =
       options.experts == "whole" ? ExpertLayout::expert_parallel : ExpertLayout::tensor_parallel;
   const AttentionLayout attention =
@@ -136,7 +137,7 @@ Json plan_json(const InspectOptions& options, const Subject& subject) {
     for (const std::int64_t count : counts) {
       Json line{{"gpu", gpu.name}, {"gpus", count}, {"memory_gb", gpu.memory_gb}};
       const Result<MemoryPlan> plan =
-          plan_memory(subject.config, subject.weights,
+          plan_memory(inspected.config, inspected.weights,
                       {.ranks = count, .experts = layout, .attention = attention},
                       options.kv_dtype == "bf16" ? DType::bf16 : DType::f8_e4m3);
       if (!plan.ok()) {
@@ -147,7 +148,7 @@ Json plan_json(const InspectOptions& options, const Subject& subject) {
       const double room =
           (gpu.memory_gb - kReserveGb) * 1e9 - static_cast<double>(plan->weight_bytes);
       const std::int64_t page = 64 * plan->kv_bytes_per_token;
-      // Of each partition: a sequence lies in one.
+      // Of one partition, which holds a sequence entirely.
       const std::int64_t tokens = room > 0.0 ? static_cast<std::int64_t>(room) / page * 64 : 0;
       line["weight_bytes_per_gpu"] = plan->weight_bytes;
       line["kv_bytes_per_token_per_gpu"] = plan->kv_bytes_per_token;
@@ -163,10 +164,10 @@ Json plan_json(const InspectOptions& options, const Subject& subject) {
   return lines;
 }
 
-Json report_json(const InspectOptions& options, const Subject& subject) {
-  const ParameterCounts counts = count_parameters(subject.config);
+Json report_json(const InspectOptions& options, const InspectedModel& inspected) {
+  const ParameterCounts counts = count_parameters(inspected.config);
   Json tensors = Json::array();
-  for (const ListedGroup& group : subject.groups) {
+  for (const ListedGroup& group : inspected.groups) {
     Json lines = Json::array();
     for (const ListedTensor& tensor : group.tensors)
       lines.push_back({{"name", tensor.name}, {"kind", tensor.kind}, {"count", tensor.count}});
@@ -174,61 +175,61 @@ Json report_json(const InspectOptions& options, const Subject& subject) {
         {{"first_layer", group.first}, {"last_layer", group.last}, {"tensors", lines}});
   }
   std::int64_t bytes = 0;
-  for (const WeightBytes& row : subject.weights) bytes += row.bytes;
-  Json report{{"model", subject.name},
-              {"config", config_json(subject.config)},
+  for (const WeightBytes& row : inspected.weights) bytes += row.bytes;
+  Json report{{"model", inspected.name},
+              {"config", config_json(inspected.config)},
               {"parameters",
                {{"main", counts.main},
                 {"active", counts.active},
                 {"mtp_layer", counts.mtp},
                 {"mtp_own_embedding_and_head", counts.mtp_own}}},
               {"weight_bytes", bytes},
-              {"has_mtp", subject.has_mtp},
+              {"has_mtp", inspected.has_mtp},
               {"kv_bytes_per_token",
-               {{"bf16", kv_bytes_per_token(subject.config, DType::bf16)},
-                {"fp8", kv_bytes_per_token(subject.config, DType::f8_e4m3)}}},
-              {"plan", plan_json(options, subject)},
+               {{"bf16", kv_bytes_per_token(inspected.config, DType::bf16)},
+                {"fp8", kv_bytes_per_token(inspected.config, DType::f8_e4m3)}}},
+              {"plan", plan_json(options, inspected)},
               {"tensors", tensors},
-              {"warnings", subject.warnings}};
-  if (subject.linears)
-    for (std::size_t i = 0; i < subject.linears->size(); ++i)
-      report["linears"][quant_key(static_cast<WeightQuant>(i))] = (*subject.linears)[i];
+              {"warnings", inspected.warnings}};
+  if (inspected.linears)
+    for (std::size_t i = 0; i < inspected.linears->size(); ++i)
+      report["linears"][quant_key(static_cast<WeightQuant>(i))] = (*inspected.linears)[i];
   return report;
 }
 
 void print_plan(const Json& report, const InspectOptions& options) {
   std::cout << fmt::format(
-      "\nmemory plan (attention {}, experts {}, cache {}, {:.0f} GB reserved a GPU)\n",
+      "\nmemory plan (attention {}, experts {}, cache {}, {:.0f} GB reserved per GPU)\n",
       options.attention, options.experts, options.kv_dtype, kReserveGb);
   for (const Json& line : report["plan"]) {
     std::cout << fmt::format("  {} x {} ({:.0f} GB)  ", line["gpus"].get<std::int64_t>(),
                              line["gpu"].get<std::string>(), line["memory_gb"].get<double>());
     if (line.contains("refused")) {
-      std::cout << "cannot: " << line["refused"].get<std::string>() << '\n';
+      std::cout << "not possible: " << line["refused"].get<std::string>() << '\n';
       continue;
     }
     const std::string weights = bytes_text(line["weight_bytes_per_gpu"].get<std::uint64_t>());
     if (!line["fits"].get<bool>()) {
-      std::cout << fmt::format("weights {} a GPU: do not fit\n", weights);
+      std::cout << fmt::format("weights {} per GPU: do not fit\n", weights);
       continue;
     }
     const auto tokens = line["kv_tokens"].get<std::int64_t>();
     const auto most = line["kv_tokens_of_a_sequence_max"].get<std::int64_t>();
     std::cout << fmt::format(
-        "weights {} a GPU, room {}: {} tokens{}, {} sequences of {}\n", weights,
+        "weights {} per GPU, room {}: {} tokens{}, {} sequences of {}\n", weights,
         bytes_text(line["kv_room_bytes_per_gpu"].get<std::uint64_t>()), tokens,
-        most < tokens ? fmt::format(" ({} a GPU)", most) : "",
+        most < tokens ? fmt::format(" ({} per GPU)", most) : "",
         line["sequences_of_context"].get<std::int64_t>(), line["context"].get<std::int64_t>());
   }
 }
 
-void print_tensors(const Subject& subject) {
-  for (const ListedGroup& group : subject.groups) {
+void print_tensors(const InspectedModel& inspected) {
+  for (const ListedGroup& group : inspected.groups) {
     if (group.first < 0)
-      std::cout << "\nbeside the layers\n";
+      std::cout << "\noutside the layers\n";
     else if (group.first == group.last)
       std::cout << fmt::format("\nlayer {}{}\n", group.first,
-                               group.first == subject.config.num_hidden_layers ? " (MTP)" : "");
+                               group.first == inspected.config.num_hidden_layers ? " (MTP)" : "");
     else
       std::cout << fmt::format("\nlayers {} to {} (each)\n", group.first, group.last);
     for (const ListedTensor& tensor : group.tensors)
@@ -237,11 +238,11 @@ void print_tensors(const Subject& subject) {
   }
 }
 
-void print_text(const InspectOptions& options, const Subject& subject) {
-  const Json report = report_json(options, subject);
-  const ModelConfig& config = subject.config;
+void print_text(const InspectOptions& options, const InspectedModel& inspected) {
+  const Json report = report_json(options, inspected);
+  const ModelConfig& config = inspected.config;
   const ParameterCounts counts = count_parameters(config);
-  std::cout << subject.name << "\n\nconfig\n";
+  std::cout << inspected.name << "\n\nconfig\n";
   for (const auto& [key, value] : report["config"].items())
     std::cout << fmt::format("  {:<26} {}\n", key, value.dump());
   std::cout << "\nsize\n"
@@ -249,36 +250,38 @@ void print_text(const InspectOptions& options, const Subject& subject) {
                            counts.main)
             << fmt::format("  active for a token         {}\n", count_text(counts.active))
             << fmt::format("  MTP layer                  {}\n",
-                           subject.has_mtp
+                           inspected.has_mtp
                                ? fmt::format("{}, own embedding and head {}",
                                              count_text(counts.mtp), count_text(counts.mtp_own))
                                : "none")
             << fmt::format("  weights                    {}{}\n",
                            bytes_text(report["weight_bytes"].get<std::uint64_t>()),
-                           subject.linears ? "" : " (assumed)")
-            << fmt::format("  cache, bytes a token       {} BF16, {} FP8 with its scales\n",
+                           inspected.linears ? "" : " (assumed)")
+            << fmt::format("  cache, bytes per token     {} BF16, {} FP8 with its scales\n",
                            kv_bytes_per_token(config, DType::bf16),
                            kv_bytes_per_token(config, DType::f8_e4m3));
-  if (subject.linears)
+  if (inspected.linears)
     std::cout << fmt::format("  linear layers              {}\n",
-                             quantization_text(*subject.linears));
+                             quantization_text(*inspected.linears));
   print_plan(report, options);
-  print_tensors(subject);
-  for (const std::string& warning : subject.warnings) std::cout << "\nwarning: " << warning << '\n';
+  print_tensors(inspected);
+  for (const std::string& warning : inspected.warnings)
+    std::cout << "\nwarning: " << warning << '\n';
 }
 
 Status run_inspect(const InspectOptions& options) {
   if (options.model.empty() && options.config.empty())
     return make_error(ErrorCode::invalid_argument,
-                      "say what to inspect: --model DIR or --config FILE");
-  KOHO_TRY_ASSIGN(const Subject subject, options.model.empty()
-                                             ? subject_of_config(options)
-                                             : subject_of_directory(options.model));
+                      "nothing to inspect: give --model DIR or --config FILE");
+  KOHO_TRY_ASSIGN(const InspectedModel inspected, options.model.empty()
+                                                      ? inspect_config(options)
+                                                      : inspect_directory(options.model));
   if (options.json)
-    std::cout << report_json(options, subject).dump(-1, ' ', false, Json::error_handler_t::replace)
-              << '\n';
+    std::cout
+        << report_json(options, inspected).dump(-1, ' ', false, Json::error_handler_t::replace)
+        << '\n';
   else
-    print_text(options, subject);
+    print_text(options, inspected);
   if (!std::cout.flush())
     return make_error(ErrorCode::io_error, "standard output could not be written");
   return {};
@@ -288,38 +291,43 @@ Status run_inspect(const InspectOptions& options) {
 
 Runner add_inspect(CommandLine& command) {
   const auto options = std::make_shared<InspectOptions>();
-  Option* model =
-      command.add_option("--model,model", options->model, "Model directory; also without the flag")
-          ->type_name("DIR");
-  Option* config =
-      command.add_option("--config", options->config, "A config.json alone, instead of --model")
-          ->type_name("FILE")
-          ->excludes(model);
+  Option* model = command
+                      .add_option("--model,model", options->model,
+                                  "Model directory; an argument without a flag is the same")
+                      ->type_name("DIR");
+  Option* config = command
+                       .add_option("--config", options->config,
+                                   "A config.json without weights, instead of --model")
+                       ->type_name("FILE")
+                       ->excludes(model);
   command
       .add_option("--weights", options->weights,
-                  "With --config: how the projections are stored (default: as the config says)")
+                  "With --config: format of the linear layers (default: the config's)")
       ->check(one_of({"bf16", "fp8"}))
       ->needs(config);
-  command.add_option("--gpus", options->gpus, "GPUs of one replica (default: 1, 2, 4 and 8)")
+  command
+      .add_option("--gpus", options->gpus,
+                  "Number of GPUs of the memory plan (default: 1, 2, 4 and 8; koho runs on 1)")
       ->check(between(1, 1024));
   command
       .add_option("--gpu-memory-gb", options->gpu_memory_gb,
                   "Memory of one GPU in 10^9 bytes (default: H200 141, B200 180)")
       ->check(between(1.0, 1e6));
   command
-      .add_option("--context", options->context, "Tokens of a sequence (default: the model's most)")
+      .add_option("--context", options->context,
+                  "Tokens of a sequence (default: max_position_embeddings)")
       ->check(between(1, 1 << 24));
   command
       .add_option("--experts", options->experts,
-                  "Whole experts on each GPU, or a slice of every one")
+                  "Experts over GPUs: whole (each GPU has some) or sliced (a slice of all)")
       ->check(one_of({"whole", "sliced"}))
       ->capture_default_str();
   command
       .add_option("--attention", options->attention,
-                  "Attention tensor-parallel (tp), or requests divided over GPUs (dp)")
+                  "Attention over GPUs: tp (some heads of every request) or dp (some requests)")
       ->check(one_of({"tp", "dp"}))
       ->capture_default_str();
-  command.add_option("--kv-dtype", options->kv_dtype, "Element type of the cache")
+  command.add_option("--kv-dtype", options->kv_dtype, "Data type of the KV cache")
       ->check(one_of({"bf16", "fp8"}))
       ->capture_default_str();
   command.add_flag("--json", options->json, "Print one JSON object");

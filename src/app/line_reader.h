@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lines of a file or pipe that is read as it comes, never wholly: memory is one line's. A line that
-// is too long is skipped and reported; waiting for a pipe is bounded, so that its reader can do
-// other things meanwhile.
+// Reads a file or pipe line by line and holds one line in memory. It skips and reports a line that
+// is too long. A wait for a pipe has a timeout, so that the caller can do other work.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `koho logits`: the logits of every token of one prompt, as a NumPy file; of a model, or of
-// synthetic weights at any config.
+// `koho logits`: writes the logits of every token of one prompt to a NumPy file, for a model or for
+// synthetic weights of any config.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -67,8 +67,8 @@ class NumpyWriter {
   std::string path_;
 };
 
-/// One prefill in chunks, of which one of a single token is a decode step; every token's row goes
-/// to `file`.
+/// Prefills `ids` in chunks and writes every token's logits to `file`. A chunk of one token runs as
+/// a decode step.
 Status write_logits(Worker& worker,
                     std::span<const std::int32_t> ids,
                     std::int64_t chunk_max,
@@ -116,11 +116,13 @@ Status write_logits(Worker& worker,
 Status run(const LogitsOptions& options) {
   KOHO_TRY_ASSIGN(const std::vector<std::int32_t> ids, read_token_id_file(options.ids));
   if (ids.empty())
-    return make_error(ErrorCode::invalid_argument, "{} holds no token ids", options.ids);
+    return make_error(ErrorCode::invalid_argument,
+                      "{} has no token ids: expected a JSON array of at least one", options.ids);
   KOHO_TRY_ASSIGN(const SelectedModel model, load_selected_model(options.selected));
   const auto tokens = static_cast<std::int64_t>(ids.size());
   if (tokens > model.config.max_position_embeddings)
-    return make_error(ErrorCode::invalid_argument, "{} tokens exceed the model's {} positions",
+    return make_error(ErrorCode::invalid_argument,
+                      "{} tokens are more than the model's {} positions (max_position_embeddings)",
                       tokens, model.config.max_position_embeddings);
   const std::int64_t chunk = std::min(tokens, options.chunk);
   KOHO_TRY_ASSIGN(std::unique_ptr<Backend> backend, make_backend(model.device, 0, 1));

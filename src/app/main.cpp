@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program `koho`: one table of commands. Exit codes: 0, or the error code's (base/error.cpp); 2
-// for wrong usage.
+// The program `koho`: the table of commands. Exit codes: 0, that of the error (base/error.cpp), or
+// 2 for wrong usage.
 #include <cstdio>
 #include <exception>
 #include <string_view>
@@ -32,26 +32,26 @@ const std::vector<Command>& commands() {
   return table;
 }
 
-/// Wrong usage: one line on standard error.
+/// Prints one line on standard error for wrong usage.
 int refuse_usage(const std::string& message, const std::string& command) {
-  std::fprintf(stderr, "koho: error: %s (koho %s--help says more)\n", message.c_str(),
+  std::fprintf(stderr, "koho: error: %s (see koho %s--help)\n", message.c_str(),
                command.empty() ? "" : (command + " ").c_str());
   return error_code_info(ErrorCode::invalid_argument).exit_code;
 }
 
-/// CLI11 would only say that a command is required.
+/// Names the known commands, which CLI11's own message does not.
 Status check_command_name(std::string_view name) {
   std::string known;
   for (const Command& command : commands()) {
     if (name == command.name) return {};
     known += (known.empty() ? "" : ", ") + std::string(command.name);
   }
-  return make_error(ErrorCode::invalid_argument, "{}; there are {}",
-                    name.empty() ? "no command" : fmt::format("there is no command '{}'", name),
+  return make_error(ErrorCode::invalid_argument, "{}; the commands are {}",
+                    name.empty() ? "no command given" : fmt::format("unknown command '{}'", name),
                     known);
 }
 
-/// The command that was given, with those below it: "bench latency"; "" before any.
+/// The given command with its sub-commands: "bench latency"; "" if there is none.
 std::string chosen_command(const CLI::App& program) {
   std::string names;
   for (std::vector<CLI::App*> chosen = program.get_subcommands(); !chosen.empty();

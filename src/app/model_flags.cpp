@@ -38,7 +38,7 @@ Result<ModelConfig> synthetic_config(const ModelFlags& options) {
   return config;
 }
 
-/// A checkpoint has its own config, layers and quantisation.
+/// Refuses the flags of synthetic weights where a checkpoint is loaded.
 Status check_nothing_synthetic(const ModelFlags& options) {
   const ModelFlags usual;
   for (const auto& [flag, given] : {std::pair("--config", options.config != usual.config),
@@ -46,7 +46,7 @@ Status check_nothing_synthetic(const ModelFlags& options) {
                                     std::pair("--quant", options.quant != usual.quant)})
     if (given)
       return make_error(ErrorCode::invalid_argument,
-                        "{} goes with --weights synthetic only: give both, or leave it out", flag);
+                        "{} needs --weights synthetic: give both, or leave it out", flag);
   return {};
 }
 
@@ -74,7 +74,9 @@ Result<SelectedModel> load_selected_model(const ModelFlags& options) {
   if (options.weights == "checkpoint") {
     KOHO_TRY(check_nothing_synthetic(options));
     if (options.model.empty())
-      return make_error(ErrorCode::invalid_argument, "--model is needed without synthetic weights");
+      return make_error(
+          ErrorCode::invalid_argument,
+          "the model is missing: give --model DIR, or --config FILE with --weights synthetic");
     KOHO_TRY_ASSIGN(selected.model, load_model(options.model));
   } else if (options.weights == "synthetic" && !options.config.empty()) {
     KOHO_TRY_ASSIGN(ModelConfig config, synthetic_config(options));
@@ -99,19 +101,23 @@ Result<std::unique_ptr<Runtime>> start_runtime(SelectedModel& selected, RuntimeO
 
 void add_model_flags(CommandLine& command, ModelFlags& options) {
   command.add_option("--model", options.model, "Model directory");
-  command.add_option("--config", options.config, "A config.json, with --weights synthetic");
+  command.add_option("--config", options.config,
+                     "config.json of the model, with --weights synthetic");
   command.add_option("--weights", options.weights, "checkpoint or synthetic")
       ->capture_default_str();
-  command.add_option("--quant", options.quant,
-                     "Synthetic weights of a config that names no quantisation: bf16, fp8_channel, "
-                     "fp8_tensor, fp8_block; fp8_channel if left out");
-  command.add_option("--layers", options.layers, "Synthetic: only the first layers; 0 = all")
+  command.add_option(
+      "--quant", options.quant,
+      "Format of synthetic weights where the config has none: bf16, fp8_channel (default), "
+      "fp8_tensor or fp8_block");
+  command
+      .add_option("--layers", options.layers, "With synthetic weights: number of layers; 0 = all")
       ->check(at_least(0));
-  command.add_option("--device", options.device, "auto, cpu or cuda")->capture_default_str();
+  command.add_option("--device", options.device, "auto, cpu or cuda (one GPU)")
+      ->capture_default_str();
   command.add_option("--threads", options.threads, "CPU threads; 0 = all cores")
       ->check(at_least(0));
   command.add_flag("--deterministic", options.deterministic,
-                   "One path for every number of tokens (CUDA)");
+                   "Batch-invariant kernels: results do not depend on the batch (CUDA)");
 }
 
 }  // namespace koho::app

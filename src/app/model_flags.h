@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `koho bench` and `koho batch` run: a model directory, or a config with synthetic weights, on
-// a device.
+// The flags with which `koho bench`, `batch` and `logits` choose a model directory, or a config
+// with synthetic weights, and the device.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ struct ModelFlags {
   bool deterministic = false;
 };
 
-/// A model, and what computes it.
+/// A loaded model and the device for it.
 struct SelectedModel {
   std::string name;  // the directory, or the config's file
   ModelConfig config;
@@ -40,20 +40,20 @@ struct SelectedModel {
 
 void add_model_flags(CommandLine& command, ModelFlags& options);
 
-/// " --name value", or nothing where the value is the usual one.
+/// " --name value", or nothing where the value is the default.
 template <typename Value>
 std::string flag_text(std::string_view name, const Value& value, const Value& usual) {
   return value == usual ? std::string() : fmt::format(" --{} {}", name, value);
 }
 
-/// The flags that give these options, each behind a blank: what repeats a command.
+/// The flags that give these options, each after a blank: reports print them to repeat a command.
 std::string model_flags(const ModelFlags& options);
 
 /// Errors: invalid_argument (flags); those of the files; resource_exhausted.
 Result<SelectedModel> load_selected_model(const ModelFlags& options);
 
-/// The selected under an engine, which takes its model over, with the directory's tokenizer if it
-/// has one; `options.device` is the selected's. Errors: as Runtime::start.
+/// Starts the engine on the selected model and device; moves `selected.model` into it and loads the
+/// directory's tokenizer if there is one. Errors: as Runtime::start.
 Result<std::unique_ptr<Runtime>> start_runtime(SelectedModel& selected, RuntimeOptions options);
 
 }  // namespace koho::app

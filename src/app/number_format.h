@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers as people read them, for the commands' output.
+// Formats numbers for people: bytes, counts, quantisation.
 #pragma once
 
 #include <array>

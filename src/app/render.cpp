@@ -10,6 +10,7 @@
 #include <string>
 
 #include "app/command.h"
+#include "base/json_writer.h"
 #include "base/log.h"
 #include "chat/json.h"
 #include "chat/message.h"
@@ -51,7 +52,7 @@ Result<std::string> render_line(const std::string& line,
   if (normalise) KOHO_TRY(chat::normalize(conversation));
   KOHO_TRY_ASSIGN(const chat::Prompt prompt, chat::render(conversation, style));
   std::string quoted;
-  chat::append_json_string(quoted, prompt.text());
+  append_json_string(quoted, prompt.text());
   return quoted;
 }
 
@@ -67,7 +68,7 @@ Status run_render(const RenderOptions& options) {
     KOHO_TRY_ASSIGN(template_text, chat::read_template_text(directory));
   } else if (!asked) {
     return make_error(ErrorCode::invalid_argument,
-                      "say whose template to use: --model DIR or --chat-template glm-4.7");
+                      "no chat template: give --model DIR or --chat-template glm-4.7");
   }
   const chat::TemplateChoice choice = chat::choose_template(template_text, asked);
   if (!choice.warning.empty()) log::warning("{}", choice.warning);
@@ -75,7 +76,7 @@ Status run_render(const RenderOptions& options) {
   std::string line;
   for (std::size_t number = 1; std::getline(std::cin, line); ++number) {
     if (line.size() > kLineBytesMax)
-      return make_error(ErrorCode::resource_exhausted, "line {}: {} bytes, at most {} are read",
+      return make_error(ErrorCode::resource_exhausted, "line {}: has {} bytes, the limit is {}",
                         number, line.size(), kLineBytesMax);
     Result<std::string> prompt = render_line(line, choice.style, options.normalise);
     if (!prompt.ok()) return std::move(prompt).error().with_context(fmt::format("line {}", number));
@@ -94,9 +95,10 @@ Runner add_render(CommandLine& command) {
   command.add_option("--model", options->model, "Model directory, for its chat template")
       ->type_name("DIR");
   command
-      .add_option("--chat-template", options->chat_template,
-                  "auto (by the checkpoint's own template), glm-4.7, glm-4.6 or glm-4.5 "
-                  "(unverified: its file was not at hand)")
+      .add_option(
+          "--chat-template", options->chat_template,
+          "auto (the template of the checkpoint), glm-4.7, glm-4.6 or glm-4.5 (not compared "
+          "with the official file)")
       ->type_name("NAME")
       ->capture_default_str();
   command.add_flag("--normalise", options->normalise,

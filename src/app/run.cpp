@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `koho run`: one answer, or a chat on the terminal.
+// `koho run`: answers one prompt, or chats on the terminal.
 #include <atomic>
 #include <csignal>
 #include <cstdio>
@@ -15,6 +15,7 @@
 #include "app/sampling_flags.h"
 #include "app/token_id_file.h"
 #include "base/arithmetic.h"
+#include "base/json_writer.h"
 #include "chat/json.h"
 #include "chat/message.h"
 #include "runtime/runtime.h"
@@ -41,18 +42,18 @@ struct RunOptions {
   ConstraintFlags constraint;
 };
 
-constexpr int kExitInterrupted = 130;                          // as a shell has it: 128 + SIGINT
-constexpr int kLookMs = 50;                                    // how often Ctrl-C is looked for
+constexpr int kExitInterrupted = 130;                          // as shells report it: 128 + SIGINT
+constexpr int kLookMs = 50;                                    // interval of checks for Ctrl-C
 constexpr std::size_t kLineBytesMax = std::size_t{16} << 20U;  // typed or pasted
 
-// Set by Ctrl-C; process-wide because signals are.
+// Set by Ctrl-C; global because signal handlers are.
 std::atomic<bool> interrupted{false};
 
 extern "C" void on_interrupt(int /*signal*/) {
   interrupted.store(true);
 }
 
-/// Ctrl-C ends the running answer instead of the program while this lives.
+/// While this object exists, Ctrl-C stops the running answer instead of the program.
 class InterruptGuard {
  public:
   InterruptGuard() {
@@ -83,7 +84,7 @@ chat::Message message(const std::string& role, const std::string& content) {
   return made;
 }
 
-/// An answer, whole.
+/// A complete answer.
 struct Answer {
   std::vector<std::int32_t> ids;  // a stop token included
   std::string text;               // without stop token, stop string and special tokens
@@ -114,14 +115,15 @@ Result<Answer> answer(Runtime& runtime,
                                 request.prompt.back() == request.reasoning_begin;
   if (constraint) {
     if (runtime.text() == nullptr)
-      return make_error(ErrorCode::not_found, "a constraint needs the model's tokenizer.json");
+      return make_error(ErrorCode::not_found, "structured output needs the model's tokenizer.json");
     KOHO_TRY_ASSIGN(request.grammar, runtime.grammars().compile(*constraint));
   }
   const auto room = runtime.sizes().context_max - static_cast<std::int64_t>(prompt.size());
   if (room < 1)
-    return make_error(ErrorCode::invalid_argument,
-                      "the prompt has {} tokens, the context holds {} with the answer",
-                      prompt.size(), runtime.sizes().context_max);
+    return make_error(
+        ErrorCode::invalid_argument,
+        "the prompt has {} tokens; the context has room for {} tokens of prompt and answer",
+        prompt.size(), runtime.sizes().context_max);
   request.max_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(request.max_tokens, room));
   KOHO_TRY_ASSIGN(const std::shared_ptr<OutputStream> stream,
                   runtime.engine().submit(std::move(request)));
@@ -146,7 +148,7 @@ Result<Answer> answer(Runtime& runtime,
   return answer;
 }
 
-/// One sequence at a time, in a context as large as is needed.
+/// Runtime options for one sequence at a time.
 Result<std::unique_ptr<Runtime>> open(const RunOptions& options,
                                       LoadedModel model,
                                       std::optional<LoadedText> text,
@@ -158,7 +160,7 @@ Result<std::unique_ptr<Runtime>> open(const RunOptions& options,
   runtime.sequences_max = 1;
   runtime.grammars.compile_us_max = kCompileUsMax;
   runtime.context_max = static_cast<std::int32_t>(context);
-  // The pages of the last answer stay beside those of the next.
+  // The previous answer's pages stay in the prefix cache while the next one runs.
   runtime.kv_pages = static_cast<std::int32_t>(2 * ceil_div(context, kPageTokens));
   return Runtime::start(std::move(model), std::move(text), runtime);
 }
@@ -195,7 +197,7 @@ std::string json_ids(std::span<const std::int32_t> ids) {
 
 std::string json_line(std::span<const std::int32_t> prompt, const Answer& answer, double load_s) {
   std::string text;
-  chat::append_json_string(text, answer.text);
+  append_json_string(text, answer.text);
   const auto ms = [](std::int64_t us) { return static_cast<double>(us) / 1e3; };
   return fmt::format(
       R"({{"prompt_ids":{},"ids":{},"text":{},"finish_reason":"{}","timings":{{"load_ms":{:.3f},"prefill_ms":{:.3f},)"
@@ -209,7 +211,7 @@ std::string json_line(std::span<const std::int32_t> prompt, const Answer& answer
 }
 
 void print_rates(const Answer& answer, double load_s) {
-  // The first token is the prefill's: one alone has no rate.
+  // The prefill samples the first token, so a single token has no decode rate.
   const std::string rate =
       answer.ids.size() > 1 ? fmt::format(" at {:.1f} tok/s", answer.decode_tokens_per_s()) : "";
   std::fprintf(stderr,
@@ -226,7 +228,7 @@ void print_piece(std::string_view piece, bool terminal) {
   std::fflush(stdout);
 }
 
-/// What was printed has arrived; a full disk shows only here.
+/// Flushes standard output; a full disk is noticed only here.
 Status finish_output() {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return {};
   return make_error(ErrorCode::io_error, "standard output could not be written");
@@ -269,7 +271,7 @@ Result<int> answer_once(const RunOptions& options,
   return said.finish_reason == "abort" ? kExitInterrupted : 0;
 }
 
-/// What is typed next; nothing at the end of the input. Ctrl-C gives up the line.
+/// The next typed line; nothing at the end of the input. Ctrl-C discards the line.
 Result<std::optional<std::string>> ask(LineReader& keyboard) {
   while (true) {
     interrupted.store(false);
@@ -279,7 +281,8 @@ Result<std::optional<std::string>> ask(LineReader& keyboard) {
       KOHO_TRY_ASSIGN(const LineReader::State state, keyboard.next(line, kLookMs));
       if (state == LineReader::State::line) return std::optional<std::string>(line);
       if (state == LineReader::State::too_long)
-        std::fprintf(stderr, "koho: error: a line has more than %zu bytes\n> ", kLineBytesMax);
+        std::fprintf(stderr, "koho: error: the line is longer than %zu bytes, the limit\n> ",
+                     kLineBytesMax);
       if (state == LineReader::State::end) {
         std::fprintf(stderr, "\n");
         return std::optional<std::string>();
@@ -335,7 +338,7 @@ Result<int> run(const RunOptions& options) {
       int{!options.prompt.empty()} + int{!options.chat.empty()} + int{!options.prompt_ids.empty()};
   if (given > 1)
     return make_error(ErrorCode::invalid_argument,
-                      "give one of PROMPT, --chat and --prompt-ids, not {}", given);
+                      "give only one of PROMPT, --chat and --prompt-ids, found {}", given);
   if (given == 0 && isatty(STDIN_FILENO) == 0)
     return make_error(ErrorCode::invalid_argument,
                       "no prompt: give PROMPT, --chat TEXT or --prompt-ids FILE");
@@ -362,7 +365,8 @@ Result<int> run(const RunOptions& options) {
     KOHO_TRY(converse(options, std::move(model), std::move(text)));
     return 0;
   }
-  return make_error(ErrorCode::not_found, "{} has no tokenizer.json: no chat", options.model);
+  return make_error(ErrorCode::not_found, "{} has no tokenizer.json, which a chat needs",
+                    options.model);
 }
 
 }  // namespace
@@ -372,27 +376,31 @@ Runner add_run(CommandLine& command) {
   command.add_option("--model", options->model, "Model directory")->required();
   command.add_option("prompt", options->prompt, "Plain text to continue");
   command.add_option("--chat", options->chat,
-                     "A user's message, put into the model's chat template");
-  command.add_option("--prompt-ids", options->prompt_ids, "A file with a JSON array of token ids");
-  command.add_option("--system", options->system, "A system message before the chat");
-  command.add_flag("--no-thinking", options->no_thinking,
-                   "Let the chat answer without thinking first");
+                     "A user message, rendered with the model's chat template");
+  command.add_option("--prompt-ids", options->prompt_ids, "File with a JSON array of token ids");
+  command.add_option("--system", options->system, "System message before the chat");
+  command.add_flag("--no-thinking", options->no_thinking, "Answer without reasoning first");
   command.add_flag("--allow-special", options->allow_special,
-                   "Read control tokens in PROMPT as such");
+                   "Recognise control tokens (<|user|>, ...) in PROMPT");
   command
-      .add_option("--chat-template", options->chat_template, "auto, glm-4.7, glm-4.6 or glm-4.5")
+      .add_option("--chat-template", options->chat_template,
+                  "Chat template: auto, glm-4.7, glm-4.6 or glm-4.5")
       ->capture_default_str();
   command
-      .add_option("--context", options->context, "Tokens of prompt and answer; 0 = what is needed")
+      .add_option("--context", options->context,
+                  "Largest number of tokens of prompt and answer together; 0 = as needed")
       ->check(at_least(0));
-  command.add_option("--device", options->device, "auto, cpu or cuda")->capture_default_str();
-  command.add_flag("--deterministic", options->deterministic,
-                   "CUDA: one path for every number of tokens");
+  command.add_option("--device", options->device, "auto, cpu or cuda (one GPU)")
+      ->capture_default_str();
+  command.add_flag(
+      "--deterministic", options->deterministic,
+      "Batch-invariant kernels: the result does not depend on the number of tokens (CUDA)");
   command.add_option("--threads", options->threads, "CPU threads; 0 = all cores")
       ->check(at_least(0));
-  command.add_flag("--json", options->json,
-                   "Print one line of JSON at the end instead of text; its finish_reason is stop, "
-                   "length, or abort after Ctrl-C");
+  command.add_flag(
+      "--json", options->json,
+      "Print one line of JSON at the end instead of text; finish_reason is stop, length, or "
+      "abort after Ctrl-C");
   add_sampling_flags(command, options->sampling, 512);
   add_constraint_flags(command, options->constraint);
   command.footer(

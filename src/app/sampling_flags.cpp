@@ -1,19 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "app/sampling_flags.h"
 
+#include <string>
+
 #include "app/command.h"
 
 namespace koho::app {
+namespace {
+
+/// A row's meaning and range, as --help has it.
+std::string help_of(const SamplingParameter& row) {
+  std::string help(row.help);
+  if (help.front() >= 'a' && help.front() <= 'z') help.front() -= 'a' - 'A';
+  return row.type == ParameterType::boolean ? help : help + " (" + range_text(row) + ")";
+}
+
+}  // namespace
 
 void SamplingFlags::apply(Request& request) const {
   SamplingParameters& p = request.sampling;
-  p.temperature = temperature.value_or(p.temperature);
-  p.top_p = top_p.value_or(p.top_p);
-  p.min_p = min_p.value_or(p.min_p);
-  p.top_k = top_k.value_or(p.top_k);
-  p.repetition_penalty = repetition_penalty.value_or(p.repetition_penalty);
-  p.frequency_penalty = frequency_penalty.value_or(p.frequency_penalty);
-  p.presence_penalty = presence_penalty.value_or(p.presence_penalty);
+  for (std::size_t i = 0; i < std::size(kSamplingParameters); ++i) {
+    const SamplingParameter& row = kSamplingParameters[i];
+    if (numbers[i]) p.*row.number = *numbers[i];
+    if (integers[i]) p.*row.integer = *integers[i];
+  }
   if (seed) p.seed = seed;
   request.max_tokens = tokens_max;
   if (ignore_eos) request.stop_tokens.clear();
@@ -40,43 +50,32 @@ void add_sampling_flags(CommandLine& command,
                         std::int32_t tokens_max_default) {
   flags.tokens_max = tokens_max_default;
   const std::string group = "Sampling (what is not given is the model's generation_config.json)";
-  command.add_option("--max-tokens", flags.tokens_max, "Most tokens to generate")
+  command.add_option("--max-tokens", flags.tokens_max, help_of(parameter("max_tokens")))
       ->check(at_least(1))
       ->capture_default_str()
       ->group(group);
-  command.add_option("--temperature", flags.temperature, "0 = always the likeliest token")
-      ->group(group);
-  command.add_option("--top-p", flags.top_p, "Keep the likeliest tokens that add up to this")
-      ->group(group);
-  command.add_option("--top-k", flags.top_k, "Keep the k likeliest tokens, 0 = all")->group(group);
+  for (std::size_t i = 0; i < std::size(kSamplingParameters); ++i) {
+    const SamplingParameter& row = kSamplingParameters[i];
+    if ((row.interfaces & kCommandLine) == 0) continue;
+    if (row.number != nullptr)
+      command.add_option(flag_of(row), flags.numbers[i], help_of(row))->group(group);
+    if (row.integer != nullptr)
+      command.add_option(flag_of(row), flags.integers[i], help_of(row))->group(group);
+  }
   command
-      .add_option("--min-p", flags.min_p,
-                  "Keep tokens at least this times as likely as the likeliest")
-      ->group(group);
-  command
-      .add_option("--repetition-penalty", flags.repetition_penalty,
-                  "Over prompt and output; 1 = off")
-      ->group(group);
-  command
-      .add_option("--frequency-penalty", flags.frequency_penalty,
-                  "For each time a token was generated; 0 = off")
-      ->group(group);
-  command
-      .add_option("--presence-penalty", flags.presence_penalty,
-                  "For tokens generated at all; 0 = off")
-      ->group(group);
-  command.add_option("--stop", flags.stop, "Stop before this text; may be given several times")
+      .add_option("--stop", flags.stop, help_of(parameter("stop")) + "; may be given several times")
       ->allow_extra_args(false)  // the next word may be PROMPT
       ->group(group);
   command
-      .add_option("--stop-token-ids", flags.stop_token_ids, "Stop at these token ids, with commas")
+      .add_option("--stop-token-ids", flags.stop_token_ids,
+                  "Ends with one of these token ids, separated by commas")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->group(group);
-  command.add_option("--seed", flags.seed, "Same seed, same text")
+  command.add_option("--seed", flags.seed, "The same seed gives the same text")
       ->check(at_least(0))
       ->group(group);
-  command.add_flag("--ignore-eos", flags.ignore_eos, "Go on after the model's own stop tokens")
+  command.add_flag("--ignore-eos", flags.ignore_eos, help_of(parameter("ignore_eos")))
       ->group(group);
 }
 

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sampling flags that several commands share. A flag that is not given leaves the model's own
+// The sampling flags that koho run and koho batch share: those of sampling/parameter_table.h that
+// are one number, and stops, lengths and the seed. A flag that is not given leaves the model's own
 // default (generation_config.json).
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,18 +14,15 @@
 #include "app/command_line.h"
 #include "base/error.h"
 #include "engine/request.h"
+#include "sampling/parameter_table.h"
 
 namespace koho::app {
 
 /// What the flags say; nothing: not given.
 struct SamplingFlags {
-  std::optional<double> temperature;
-  std::optional<double> top_p;
-  std::optional<double> min_p;
-  std::optional<std::int64_t> top_k;
-  std::optional<double> repetition_penalty;
-  std::optional<double> frequency_penalty;
-  std::optional<double> presence_penalty;
+  /// One a row of kSamplingParameters: of the rows that are one number.
+  std::array<std::optional<double>, std::size(kSamplingParameters)> numbers;
+  std::array<std::optional<std::int64_t>, std::size(kSamplingParameters)> integers;
   std::optional<std::int64_t> seed;
   std::int32_t tokens_max = 0;
   std::vector<std::string> stop;
@@ -31,7 +31,7 @@ struct SamplingFlags {
 
   /// Puts what was given into `request`, which has the model's defaults.
   void apply(Request& request) const;
-  /// Errors: invalid_argument, what would refuse every request of a model of `vocabulary` ids.
+  /// Errors: invalid_argument, if every request of a model of `vocabulary` ids would be refused.
   Status validate(std::int32_t vocabulary) const;
 };
 

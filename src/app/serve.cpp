@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `koho serve`: listens at once, loads the model, serves until a signal, drains.
+// `koho serve`: listens at once, loads the model, serves until a signal, then drains.
 #include "app/serve.h"
 
 #include <algorithm>
@@ -12,6 +12,7 @@
 #include <optional>
 #include <thread>
 #include <unistd.h>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -20,9 +21,11 @@
 #include "app/build_info.h"
 #include "app/command.h"
 #include "app/number_format.h"
+#include "app/sampling_markdown.h"
 #include "app/serve_options.h"
 #include "base/load_progress.h"
 #include "base/log.h"
+#include "sampling/parameter_table.h"
 #include "server/served_model.h"
 #include "server/server.h"
 #include "worker/device.h"
@@ -30,7 +33,7 @@
 namespace koho::app {
 namespace {
 
-// Of this command (docs/server.md).
+// Exit codes (docs/server.md).
 constexpr int kExitFailure = 1;
 constexpr int kExitUsage = 2;
 constexpr int kExitModel = 3;
@@ -46,7 +49,7 @@ sigset_t served_signals() {
   return set;
 }
 
-/// The next signal within `ms`, or 0.
+/// The next signal, or 0 after `ms`.
 int wait_for_signal(std::int64_t ms) {
   const sigset_t set = served_signals();
   const timespec patience{.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1'000'000};
@@ -78,12 +81,12 @@ int exit_code_of(const Error& error) {
   }
 }
 
-/// Of an error of find_device().
+/// The exit code for an error of find_device().
 int device_exit_code(const Error& error) {
   return error.code == ErrorCode::not_found ? kExitDevice : exit_code_of(error);
 }
 
-/// The device that is asked for, which is there. Errors: as choose_device and check_devices.
+/// The device of --device, which exists. Errors: as choose_device and check_devices.
 Result<DeviceKind> find_device(const ServeOptions& options) {
   DeviceOptions device = options.runtime.device;
   KOHO_TRY_ASSIGN(device.kind, choose_device(options.device));
@@ -96,7 +99,7 @@ int fail(const Error& error, int code) {
   return code;
 }
 
-/// A second signal while the first one is obeyed ends the process at once.
+/// Ends the server in order; a second signal meanwhile ends the process at once.
 void drain(server::Server& server, std::int64_t seconds) {
   std::thread draining([&] { server.drain(seconds * kUsPerSecond); });
   std::atomic<bool> done{false};
@@ -111,23 +114,23 @@ void drain(server::Server& server, std::int64_t seconds) {
   watching.join();
 }
 
-/// SIGHUP: the keys as the files have them now. With files that cannot be read, or hold none, the
-/// old ones stay: no door opens by an accident.
+/// SIGHUP: reads the key files again. If one cannot be read or has no key, the old keys stay, so
+/// that a mistake in a file never leaves the server without keys.
 void reload_keys(server::Core& core, const ServeOptions& options) {
   if (options.api_key_files.empty()) {
-    log::info("SIGHUP: there is no --api-key-file to read again; all else is read by a restart");
+    log::info("SIGHUP: no --api-key-file to read again; other options need a restart");
     return;
   }
   Result<std::vector<std::string>> keys = read_api_keys(options, true);
   if (!keys.ok()) {
-    log::error("SIGHUP: the API keys stay as they were: {}", keys.error().message);
+    log::error("SIGHUP: the API keys are unchanged: {}", keys.error().message);
     return;
   }
-  log::info("SIGHUP: {} API keys from now on", keys->size());
+  log::info("SIGHUP: {} API keys are in use now", keys->size());
   core.set_api_keys(std::move(*keys));
 }
 
-/// Until a signal, or the engine is lost. Returns the exit code.
+/// Serves until a signal or until the engine has failed. Returns the exit code.
 int serve_until_signal(server::Server& server,
                        Runtime& runtime,
                        const ServeOptions& options,
@@ -145,8 +148,8 @@ int serve_until_signal(server::Server& server,
       return 0;
     }
     if (runtime.engine().statistics().broken) {
-      server.core().set_failed("a restart: the engine is lost");
-      log::error("the engine is lost; ending");
+      server.core().set_failed("a restart: the engine has failed");
+      log::error("the engine has failed; ending");
       drain(server, 0);
       return kExitEngineLost;
     }
@@ -159,20 +162,21 @@ std::string default_name(const std::string& model) {
   return name.empty() ? model : name;
 }
 
-/// How long a request may be, why, and what all of them share.
+/// The largest request, what limits it, and the size of the KV cache.
 std::string cache_text(const RuntimeSizes& sizes, const ServeOptions& options) {
-  const std::string_view bound = sizes.context_bound == ContextBound::asked ? "as asked"
+  const std::string_view bound = sizes.context_bound == ContextBound::asked ? "--max-model-len"
                                  : sizes.context_bound == ContextBound::model
-                                     ? "all that the model knows"
-                                     : "all that the cache holds";
+                                     ? "the model's limit"
+                                     : "the KV cache's limit";
   return fmt::format(
-      "a request has at most {} tokens, {}; the cache has {} pages of {} tokens, {} on each rank, "
-      "which up to {} answers share",
+      "max_model_len {} tokens ({}); KV cache {} pages of {} tokens, {} per rank, shared by up to "
+      "{} "
+      "sequences",
       sizes.context_max, bound, sizes.kv_pages, kPageTokens,
       bytes_text(static_cast<std::uint64_t>(sizes.kv_bytes)), options.runtime.sequences_max);
 }
 
-/// Of a server that does not start.
+/// The exit code for a server that does not start.
 int server_exit_code(const Error& error) {
   return error.code == ErrorCode::invalid_argument ? kExitUsage : kExitFailure;
 }
@@ -182,7 +186,7 @@ struct OpenedModel {
   std::optional<LoadedText> text;
 };
 
-/// Everything of the directory. `device`: whose random weights are made, if they are asked for.
+/// Reads the model directory. `device` chooses the random weights of --load-format dummy.
 Result<OpenedModel> open_model(const ServeOptions& options, DeviceKind device) {
   OpenedModel opened;
   KOHO_TRY_ASSIGN(opened.model, options.random_weights
@@ -194,11 +198,11 @@ Result<OpenedModel> open_model(const ServeOptions& options, DeviceKind device) {
   return opened;
 }
 
-/// All that serve() would refuse, by the functions that it asks, but nothing is placed or listens.
+/// --check: calls every function of serve() that can refuse, without loading weights or listening.
 int check(ServeOptions options) {
   if (const Status good = server::Server::check(options.server); !good.ok())
     return fail(good.error(), server_exit_code(good.error()));
-  // Those of a GPU are addresses only.
+  // Random weights for a GPU take no host memory.
   const Result<OpenedModel> opened = open_model(options, DeviceKind::cuda);
   if (!opened.ok()) return fail(opened.error(), exit_code_of(opened.error()));
   const Result<DeviceKind> device = find_device(options);
@@ -207,7 +211,7 @@ int check(ServeOptions options) {
   const Result<RuntimePlan> plan =
       plan_runtime(opened->model.config, opened->model.sources, options.runtime);
   if (!plan.ok()) return fail(plan.error(), exit_code_of(plan.error()));
-  std::printf("koho serve: the flags and the model directory are good: %s\n",
+  std::printf("koho serve: the flags and the model directory are valid: %s\n",
               cache_text(plan->sizes, options).c_str());
   return 0;
 }
@@ -216,7 +220,7 @@ int serve(ServeOptions options) {
   if (options.names.empty()) options.names.push_back(default_name(options.model));
   options.server.model_name = options.names.front();
   options.server.build_info = build_json();
-  // Signals are for this thread: all others start with them blocked.
+  // Only this thread takes signals: all threads started after this have them blocked.
   const sigset_t set = served_signals();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
@@ -232,15 +236,15 @@ int serve(ServeOptions options) {
   log::info("listening on {}:{}{}, loading {}", options.server.host, (*server)->port(),
             options.server.tls_cert.empty() ? "" : " (HTTPS)", options.model);
   manager.tell("STATUS=loading");
-  core.set_loading("the model's files");
+  core.set_loading("the model files");
   if (options.random_weights)
-    log::warning("--load-format dummy: the weights are random, and so is what they answer");
+    log::warning("--load-format dummy: the weights are random, the answers are meaningless");
   const Result<DeviceKind> device = find_device(options);
   if (!device.ok()) return fail(device.error(), device_exit_code(device.error()));
   options.runtime.device.kind = *device;
   Result<OpenedModel> opened = open_model(options, *device);
   if (!opened.ok()) return fail(opened.error(), exit_code_of(opened.error()));
-  core.set_loading("the weights' way to the device", &progress);
+  core.set_loading("the weights", &progress);
   options.runtime.device.progress = &progress;
   Result<std::unique_ptr<Runtime>> started =
       Runtime::start(std::move(opened->model), std::move(opened->text), options.runtime);
@@ -254,7 +258,7 @@ int serve(ServeOptions options) {
   if (options.seed) serving->model.defaults.sampling.seed = *options.seed;
   core.set_serving(*serving);
   log::info("{}", cache_text(runtime->sizes(), options));
-  log::info("ready: \"{}\" on {}:{}, context {} tokens, {} answers at once, loaded in {:.1f} s",
+  log::info("ready: \"{}\" on {}:{}, context {} tokens, batch of {} sequences, loaded in {:.1f} s",
             options.names.front(), options.server.host, (*server)->port(),
             serving->model.context_max(), runtime->options().sequences_max, runtime->load_s());
   manager.tell("READY=1\nSTATUS=serving");
@@ -264,7 +268,7 @@ int serve(ServeOptions options) {
   return code;
 }
 
-/// The tables of docs/server.md.
+/// The tables of request fields in docs/server.md.
 std::string fields_markdown() {
   std::string out = "| field | takes |\n|---|---|\n";
   const auto add = [&out](std::span<const api::RequestField> fields, std::string_view where) {
@@ -273,7 +277,10 @@ std::string fields_markdown() {
   };
   add(api::chat_completion_fields(), " (chat)");
   add(api::completion_fields(), " (completions)");
-  add(api::shared_fields(), "");
+  std::vector<api::RequestField> others;  // docs/sampling-parameters.md has the rest
+  for (const api::RequestField& field : api::shared_fields())
+    if (find_parameter(field.name) == nullptr) others.push_back(field);
+  add(others, "");
   return out;
 }
 
@@ -299,6 +306,10 @@ int run_serve(const std::vector<std::string>& arguments) {
       std::puts(version_text().c_str());
       return 0;
     }
+    if (argument == "--help-sampling") {
+      std::fputs(sampling_parameters_markdown().c_str(), stdout);
+      return 0;
+    }
     if (argument == "--help-markdown") {
       std::fputs((fields_markdown() + "\n" + serve_options_markdown()).c_str(), stdout);
       return 0;
@@ -306,7 +317,7 @@ int run_serve(const std::vector<std::string>& arguments) {
   }
   Result<ServeOptions> options = read_serve_options(arguments);
   if (!options.ok()) {
-    std::fprintf(stderr, "koho: error: %s (koho serve --help says more)\n",
+    std::fprintf(stderr, "koho: error: %s (see koho serve --help)\n",
                  options.error().message.c_str());
     return kExitUsage;
   }

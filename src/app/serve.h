@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `koho serve` reads its own flags (app/serve_options.h): its table also feeds the environment, a
-// config file and the documentation.
+// `koho serve` parses its own flags (app/serve_options.h), because its table also serves the
+// environment, the config file and the documentation.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace koho::app {
 
-/// Runs the server; `arguments` stand behind "koho serve". Returns the exit code.
+/// Runs the server; `arguments` are those after "koho serve". Returns the exit code.
 int run_serve(const std::vector<std::string>& arguments);
 
 }  // namespace koho::app

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every choice that `koho serve` has, in one table: flags with their aliases, environment names,
-// the config file, help and documentation all come from it. vLLM's names first.
+// All options of `koho serve` in one table: flags with their aliases, environment names, config
+// file, help and documentation come from it. The first name of an option is vLLM's where vLLM has
+// it.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +23,10 @@ struct ServeOptions {
   std::string model;
   std::vector<std::string> names;
   std::string device = "auto";
-  RuntimeOptions runtime;  // but for its device's kind: what `device` means is asked at the start
+  RuntimeOptions runtime;  // serve() sets runtime.device.kind from `device`
   bool random_weights = false;
-  // As other engines say --experts and --attention; carried over into `runtime`.
+  // Other engines' names of --experts and --attention; read_serve_options() sets `runtime` from
+  // them.
   std::optional<std::int64_t> expert_parallel_size;
   std::optional<std::int64_t> data_parallel_size;
   server::ServerSettings server;
@@ -35,27 +37,27 @@ struct ServeOptions {
   std::int64_t shutdown_timeout_s = 30;
   std::string log_level = "info";
   std::string log_format = "auto";
-  std::vector<std::string> given_keys;     // by the command line and the environment
-  std::vector<std::string> api_key_files;  // further ones, read again at SIGHUP
+  std::vector<std::string> given_keys;     // from the command line and the environment
+  std::vector<std::string> api_key_files;  // SIGHUP reads these again
   server::ServiceManager::Settings service_manager;
   std::optional<std::int64_t> seed;
-  std::vector<std::string> warnings;  // of flags without effect
+  std::vector<std::string> warnings;  // about flags without effect; serve logs them
   bool print_config = false;
   bool check = false;
 };
 
-/// One choice.
+/// One option.
 struct ServeOption {
   enum class Takes : std::uint8_t { value, list, nothing };
 
   std::string_view group;
-  std::string_view flags;  // "--max-model-len,--context-length"; the first one names it
-  std::string_view value;  // what stands behind it in the help; "" for a flag
+  std::string_view flags;  // "--max-model-len,--context-length"; the first is its name
+  std::string_view value;  // name of its value in the help; "" for a boolean
   std::string_view help;
   Takes takes = Takes::value;
-  /// Sets it; of a list, adds to it. Errors: invalid_argument, without the flag's name.
+  /// Sets the option, or appends to a list. Errors: invalid_argument, without the flag's name.
   Status (*set)(ServeOptions& options, const std::string& value) = nullptr;
-  /// What is set now, as one would write it.
+  /// The value in effect, as a user would write it; null: --print-config leaves the option out.
   std::string (*shown)(const ServeOptions& options) = nullptr;
 
   /// "--max-model-len"
@@ -64,22 +66,26 @@ struct ServeOption {
   std::string environment_name() const;
 };
 
+/// The group of the options that other engines have and koho accepts without effect.
+inline constexpr std::string_view kGroupWithoutEffect =
+    "Accepted from other engines' guides, without effect";
+
 const std::vector<ServeOption>& serve_option_table();
 
-/// Reads the environment, then the config file, then `arguments` (what stands behind
-/// `koho serve`): the later wins. Underscores in names count as hyphens. A refusal names the
-/// nearest flag there is. Errors: invalid_argument; not_found, io_error (the config file).
+/// Reads the environment, then the config file, then `arguments` (those after `koho serve`); a
+/// later source overrides an earlier one. Underscores in names count as hyphens. An unknown flag is
+/// refused with the nearest known one. Errors: invalid_argument; not_found, io_error (config file).
 Result<ServeOptions> read_serve_options(const std::vector<std::string>& arguments);
 
-/// All keys there are now: those given, and those in the files. Errors: not_found, io_error (a
-/// file; `again`: anything but a regular one, which cannot be read twice); invalid_argument (a file
-/// without a key).
+/// All API keys: those given directly and those of the files as they are now. `again`: only regular
+/// files are accepted, as a pipe cannot be read twice. Errors: not_found, io_error (a file);
+/// invalid_argument (a file without a key).
 Result<std::vector<std::string>> read_api_keys(const ServeOptions& options, bool again);
 
-/// The table as help text, and as the table of docs/server.md.
+/// The table as help text, and as the Markdown table of docs/server.md.
 std::string serve_help();
 std::string serve_options_markdown();
-/// What is set, one "name: value" a line: a config file that gives the same again.
+/// The options in effect, one "name: value" per line: a config file that sets the same.
 std::string print_serve_config(const ServeOptions& options);
 
 }  // namespace koho::app

@@ -14,7 +14,7 @@ namespace {
 constexpr std::string_view kLayers = "model.layers.";
 constexpr std::string_view kExperts = "experts.";
 
-/// Takes a number and a dot off the front of `text`, or gives -1.
+/// Removes a number and a dot from the front of `text` and returns the number, or -1.
 std::int64_t take_number(std::string_view& text) {
   const std::size_t dot = text.find('.');
   const auto number = parse_integer<std::int64_t>(text.substr(0, dot));

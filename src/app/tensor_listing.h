@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tensors of a model, told shortly: layers of the same tensors as one group, the experts of a
-// layer as one line.
+// A short list of a model's tensors: layers with the same tensors are one group, the experts of a
+// layer are one line.
 #pragma once
 
 #include <cstdint>

@@ -20,7 +20,7 @@ Result<std::vector<std::int32_t>> read_token_id_file(const std::string& path) {
     return make_error(ErrorCode::invalid_argument, "{}: {}", path, value.error().message);
   const json::Value::Array* array = value->array();
   if (array == nullptr)
-    return make_error(ErrorCode::invalid_argument, "{} must hold a JSON array of token ids", path);
+    return make_error(ErrorCode::invalid_argument, "{} must be a JSON array of token ids", path);
   std::vector<std::int32_t> ids;
   ids.reserve(array->size());
   for (const json::Value& entry : *array) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Token ids from a JSON file.
+// Reads token ids from a JSON file.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace koho::app {
 
-/// The ids of a file that holds one JSON array of integers. Errors: not_found, io_error,
+/// The ids of a file with one JSON array of integers. Errors: not_found, io_error,
 /// invalid_argument.
 Result<std::vector<std::int32_t>> read_token_id_file(const std::string& path);
 

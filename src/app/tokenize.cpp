@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `koho tokenize`: JSON strings in, id arrays out, one a line; with --decode the other way round.
+// `koho tokenize`: turns JSON strings into arrays of token ids, one per line; --decode reverses it.
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -12,6 +12,7 @@
 
 #include "app/command.h"
 #include "base/json.h"
+#include "base/json_writer.h"
 #include "chat/json.h"
 #include "tokenizer/tokenizer.h"
 
@@ -21,11 +22,11 @@ namespace {
 constexpr std::size_t kLineBytesMax = 64U << 20U;
 
 constexpr const char* kExamples =
-    R"(Input, one JSON value a line: a string, or with --decode an array of ids. Output, one line for
-each: an array of ids, or a string. The directory needs no more than a tokenizer.json.
+    R"(Input: one JSON value per line, a string, or with --decode an array of ids. Output: one line for
+each, an array of ids, or a string. The directory needs only a tokenizer.json.
 
-Text is plain unless --allow-special is given: "<|user|>" in it is then a control token.
-The first bad line ends the program with an error that names its number.
+Without --allow-special text is plain text; with it "<|user|>" in the text becomes a control token.
+The first bad line ends the program with an error that has its number.
 
 Examples:
   echo '"Hello, world"' | koho tokenize --model models/tiny --jsonl
@@ -64,12 +65,12 @@ Result<std::string> decode_line(const Tokenizer& tokenizer,
   std::vector<std::int32_t> ids;
   for (const json::Value& item : *value.array()) {
     if (!item.integer() || *item.integer() < 0 || *item.integer() > INT32_MAX)
-      return make_error(ErrorCode::invalid_argument, "element {} is no token id (0 to {})",
+      return make_error(ErrorCode::invalid_argument, "element {} is not a token id (0 to {})",
                         ids.size(), INT32_MAX);
     ids.push_back(static_cast<std::int32_t>(*item.integer()));
   }
   std::string quoted;
-  chat::append_json_string(quoted, tokenizer.decode(ids, skip_special));
+  append_json_string(quoted, tokenizer.decode(ids, skip_special));
   return quoted;
 }
 
@@ -77,8 +78,8 @@ Result<std::string> tokenize_line(const Tokenizer& tokenizer,
                                   const std::string& line,
                                   const TokenizeOptions& options) {
   if (line.size() > kLineBytesMax)
-    return make_error(ErrorCode::resource_exhausted, "{} bytes, at most {} are read", line.size(),
-                      kLineBytesMax);
+    return make_error(ErrorCode::resource_exhausted, "the line has {} bytes, the limit is {}",
+                      line.size(), kLineBytesMax);
   Result<json::Value> value =
       json::parse(line, {.depth_max = 1, .string_bytes_max = kLineBytesMax});
   // In a line of input what is not JSON is the caller's mistake, not a corrupt file.
@@ -114,8 +115,9 @@ Runner add_tokenize(CommandLine& command) {
   command.add_option("--model", options->model, "Directory with a tokenizer.json")
       ->type_name("DIR")
       ->required();
-  command.add_flag("--jsonl", options->jsonl, "Read and write one JSON value a line")->required();
-  Option* decode = command.add_flag("--decode", options->decode, "Ids in, text out");
+  command.add_flag("--jsonl", options->jsonl, "Read and write one JSON value per line (required)")
+      ->required();
+  Option* decode = command.add_flag("--decode", options->decode, "Turn ids into text");
   command
       .add_flag("--allow-special", options->allow_special,
                 "Recognise added tokens (<|user|>, <think>, ...) in the text")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Time as an interface, so that tests decide what it is. Monotonic only: a wall clock that jumps
-// moves no timer of ours.
+// Time as an interface, so that tests decide what it is. Monotonic: a wall clock that jumps changes
+// no timer.
 #pragma once
 
 #include <chrono>

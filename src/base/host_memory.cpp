@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Reads /proc/meminfo.
 #include "base/host_memory.h"
 
 #include <fstream>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much memory the machine could still give: for those who would rather refuse than be ended by
-// the system half-way.
+// How much memory the machine could still give, so that a load that cannot fit is refused before
+// the system's out-of-memory killer ends it.
 #pragma once
 
 #include <cstdint>

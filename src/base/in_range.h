@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one check and message of numbers that users set: limits, options, fields of requests.
+// Checks a number that a user set (a limit, an option, a field) and words the error, one way
+// everywhere.
 #pragma once
 
 #include <cstdint>

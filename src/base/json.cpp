@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// nlohmann's event parser behind our own events, and the tree that is built from them.
+// The one place that calls nlohmann's parser: its events become ours, and the tree is built from
+// them.
 #include "base/json.h"
 
 #include <algorithm>
+#include <climits>
 #include <cstdint>
 
 #include <nlohmann/json.hpp>
@@ -20,9 +22,8 @@ bool in_number(char c) {
   return (c >= '0' && c <= '9') || c == '.' || c == '-' || c == '+' || c == 'e' || c == 'E';
 }
 
-/// What the library would have to buffer whole, checked before it does: the longest string and the
-/// longest number. Also refuses what the library would pass over: a byte order mark, and a zero
-/// byte, which it takes for the end.
+/// Checks the length of every string and number before the library buffers them. Also refuses what
+/// the library would pass over: a byte order mark, and a zero byte, which it takes for the end.
 Status check_token_sizes(std::string_view text, const Limits& limits) {
   if (text.substr(0, 3) == "\xEF\xBB\xBF")
     return make_error(ErrorCode::corrupt_data, "not valid JSON: starts with a byte order mark");
@@ -49,21 +50,22 @@ Status check_token_sizes(std::string_view text, const Limits& limits) {
   return {};
 }
 
-/// The library's callbacks, forwarded. Each returns whether to go on.
+/// Forwards the library's callbacks. Each returns whether the parser shall go on.
 class Adapter : public nlohmann::json_sax<Library> {
  public:
-  Adapter(const Limits& limits, Events& events) : limits_(limits), events_(events) {}
+  Adapter(int depth_max, Events& events) : depth_max_(depth_max), events_(events) {}
 
   bool null() override { return go_on(events_.null()); }
   bool boolean(bool value) override { return go_on(events_.boolean(value)); }
   bool number_integer(number_integer_t value) override { return go_on(events_.integer(value)); }
   bool number_unsigned(number_unsigned_t value) override {
     if (value > static_cast<number_unsigned_t>(INT64_MAX))
-      return go_on(too_large(std::to_string(value)));
+      return go_on(events_.large_integer(std::to_string(value)));
     return go_on(events_.integer(static_cast<std::int64_t>(value)));
   }
   bool number_float(number_float_t value, const string_t& written) override {
-    if (written.find_first_of(".eE") == string_t::npos) return go_on(too_large(written));
+    if (written.find_first_of(".eE") == string_t::npos)
+      return go_on(events_.large_integer(written));
     return go_on(events_.real(value));
   }
   bool string(string_t& value) override { return go_on(events_.string(std::move(value))); }
@@ -82,16 +84,13 @@ class Adapter : public nlohmann::json_sax<Library> {
     return go_on(events_.end_array());
   }
   bool parse_error(std::size_t position,
-                   const std::string&,
+                   const std::string& last_token,
                    const nlohmann::detail::exception& error) override {
-    std::string_view reason =
+    std::string_view sentence =
         error.what();  // "[json.exception.parse_error.101] parse error at …: reason"
-    if (const std::size_t tag = reason.find("] "); tag != std::string_view::npos)
-      reason.remove_prefix(tag + 2);
-    if (const std::size_t colon = reason.find(": "); colon != std::string_view::npos)
-      reason.remove_prefix(colon + 2);
-    status_ = make_error(ErrorCode::corrupt_data, "not valid JSON at byte {}: {}", position,
-                         printable(reason));
+    if (const std::size_t tag = sentence.find("] "); tag != std::string_view::npos)
+      sentence.remove_prefix(tag + 2);
+    status_ = events_.malformed(position, last_token, sentence);
     return false;
   }
 
@@ -104,30 +103,45 @@ class Adapter : public nlohmann::json_sax<Library> {
     return false;
   }
   bool deeper() {
-    return ++depth_ <= limits_.depth_max ||
+    return ++depth_ <= depth_max_ ||
            go_on(make_error(ErrorCode::corrupt_data, ErrorReason::too_deep,
-                            "not acceptable JSON: nested deeper than {} levels",
-                            limits_.depth_max));
-  }
-  static Status too_large(std::string_view written) {
-    return make_error(ErrorCode::corrupt_data, ErrorReason::beyond_64_bits,
-                      "not acceptable JSON: the integer {} does not fit 64 bits",
-                      printable(written, 40));
+                            "not acceptable JSON: nested deeper than {} levels", depth_max_));
   }
 
-  const Limits& limits_;
+  int depth_max_;
   Events& events_;
   int depth_ = 0;
   Status status_;
 };
 
+Status parse(std::string_view text, int depth_max, Events& events) {
+  Adapter adapter(depth_max, events);
+  if (Library::sax_parse(text.begin(), text.end(), &adapter)) return {};
+  return adapter.take_status();
+}
+
 }  // namespace
+
+Status Events::large_integer(std::string_view digits) {
+  return make_error(ErrorCode::corrupt_data, ErrorReason::beyond_64_bits,
+                    "not acceptable JSON: the integer {} does not fit 64 bits",
+                    printable(digits, 40));
+}
+
+Status Events::malformed(std::size_t position, std::string_view, std::string_view sentence) {
+  if (const std::size_t colon = sentence.find(": "); colon != std::string_view::npos)
+    sentence.remove_prefix(colon + 2);  // "parse error at line 1, column 5: "
+  return make_error(ErrorCode::corrupt_data, "not valid JSON at byte {}: {}", position,
+                    printable(sentence));
+}
 
 Status parse_events(std::string_view text, const Limits& limits, Events& events) {
   KOHO_TRY(check_token_sizes(text, limits));
-  Adapter adapter(limits, events);
-  if (Library::sax_parse(text.begin(), text.end(), &adapter)) return {};
-  return adapter.take_status();
+  return parse(text, limits.depth_max, events);
+}
+
+Status parse_bounded_text(std::string_view text, Events& events) {
+  return parse(text, INT_MAX, events);
 }
 
 std::string_view kind_name(Kind kind) {

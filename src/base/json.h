@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Strict JSON from files nobody vouches for: one complete RFC 8259 text in UTF-8, bounded in depth
-// and in the length of a string, read as events or as a small tree. Refuses duplicate keys (in the
-// tree), integers beyond 64 bits, byte order marks, comments and anything after the value.
+// Reading JSON: the one adapter of nlohmann's event parser, and a small tree. Files that nobody
+// vouches for are read strictly: one complete RFC 8259 text in UTF-8, bounded in depth and in the
+// length of a string. The tree refuses duplicate keys and integers beyond 64 bits. Refused
+// everywhere: comments and anything after the value. Requests have a tree of their own,
+// chat/json.h, which keeps numbers as Python prints them; docs/decisions/0010-json.md says why.
+// Writing: base/json_writer.h.
 #pragma once
 
 #include <cstddef>
@@ -22,26 +25,37 @@ struct Limits {
   std::size_t string_bytes_max = 1U << 20U;  // of one string, as written
 };
 
-/// Receives the events of `parse_events` in document order. The first error returned stops the
-/// parse and is passed on.
+/// Receives the events of a parse in document order. The first error returned stops the parse and
+/// is passed on.
 class Events {
  public:
   virtual ~Events() = default;
   virtual Status null() = 0;
   virtual Status boolean(bool value) = 0;
   virtual Status integer(std::int64_t value) = 0;  // written without fraction and exponent
-  virtual Status real(double value) = 0;           // written with one of them; finite
+  /// An integer that 64 bits do not hold, as written. Refused, unless a reader keeps digits.
+  virtual Status large_integer(std::string_view digits);
+  virtual Status real(double value) = 0;  // written with fraction or exponent; finite
   virtual Status string(std::string value) = 0;
   virtual Status begin_object() = 0;
   virtual Status key(std::string name) = 0;
   virtual Status end_object() = 0;
   virtual Status begin_array() = 0;
   virtual Status end_array() = 0;
+  /// The text is no JSON. Makes the error of the parser's sentence; `last_token` stands in it.
+  virtual Status malformed(std::size_t position,
+                           std::string_view last_token,
+                           std::string_view sentence);
 };
 
 /// Reads `text`. Errors: corrupt_data (not JSON, not UTF-8, over a limit), or what `events`
 /// returned.
 Status parse_events(std::string_view text, const Limits& limits, Events& events);
+
+/// The same for a text whose size is bounded already, such as a request's body: `events` itself
+/// limits depth and the length of tokens, and a byte order mark is skipped. Requires: no zero byte,
+/// which would end the text.
+Status parse_bounded_text(std::string_view text, Events& events);
 
 enum class Kind : std::uint8_t { null, boolean, integer, real, string, array, object };
 

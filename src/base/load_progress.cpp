@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Bytes expected and arrived, and the mean rate since the first were expected.
 #include "base/load_progress.h"
 
 namespace koho {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far a model's weights are on their way to where they are computed with: added to by those who
-// move them, read by whoever tells.
+// How much of a model's weights has been copied to the device: loader threads add to it, the
+// server's readiness answer reads it.
 #pragma once
 
 #include <cstdint>

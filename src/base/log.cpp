@@ -8,6 +8,8 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include "base/json_writer.h"
+
 namespace koho::log {
 namespace {
 
@@ -50,19 +52,7 @@ Sink& sink() {
 }  // namespace
 
 std::string quoted(std::string_view text) {
-  std::string quoted = "\"";
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      quoted += '\\';
-      quoted += c;
-    } else if (byte < 0x20) {
-      quoted += fmt::format("\\u{:04x}", static_cast<unsigned>(byte));
-    } else {
-      quoted += c;
-    }
-  }
-  return quoted + '"';
+  return json_string(text);
 }
 
 void configure(Level lowest, Format format) {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Copies what is printable UTF-8 and escapes every other byte.
 #include "base/printable.h"
 
 #include <cstdint>

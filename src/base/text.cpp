@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// std::from_chars, with whole texts only.
 #include "base/text.h"
 
 #include <algorithm>

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// The table outlives the program's static objects: a thread of the host may call koho while they
+// are destroyed.
 #include "capi/engine_table.h"
 
 #include <unistd.h>
@@ -9,7 +11,7 @@
 namespace koho::capi {
 namespace {
 
-/// Holds a table and does not destroy it.
+/// Holds a table and never destroys it.
 union Eternal {
   constexpr Eternal() : table() {}
   ~Eternal() {}  // NOLINT: that is the point

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engines of this process by handle. The one process-wide object of the C ABI: its handles are
-// numbers, so something must know what they stand for.
+// The engines of this process by handle: the C ABI's one process-wide object, because a handle is a
+// number that has to be looked up somewhere.
 #pragma once
 
 #include <array>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions of koho/engine.h: pointers checked, handles looked up, errors kept for last_error.
-// The only file where an exception ends: memory and threads that the system refuses, anywhere
-// below, become a status here.
+// The functions of koho/engine.h. Each checks pointers, looks handles up, and keeps its error for
+// last_error. Only here are exceptions caught: where the system refuses memory or a thread, the
+// caller gets a status.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -19,7 +19,7 @@
 namespace koho::capi {
 namespace {
 
-// Not a string: keeping an error must not need memory.
+// A fixed buffer and no std::string: keeping an error must not allocate.
 thread_local std::array<char, 1024> last_message{};
 thread_local std::int32_t last_status = KOHO_OK;
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The calls of both forms on one engine. A call holds the instance, so free_engine waits for it.
 #include "capi/instance.h"
 
 #include <algorithm>
@@ -27,7 +28,7 @@ Error why_ended(std::int64_t id, const Summary& summary) {
 
 }  // namespace
 
-/// Gives a slot back, or an id, if what it was for does not come about: a refusal, or no memory.
+/// Gives a slot or an id back when the request that it was taken for is refused or finds no memory.
 template <typename Undo>
 class Instance::Unless {
  public:
@@ -196,7 +197,7 @@ Result<std::uintptr_t> Instance::prefill(std::int64_t id, Request request) {
     handle.generation = slots_[slot].generation;
     entry = slots_[slot].entry;
   }
-  // Nobody else knows the handle yet.
+  // No lock: nobody else knows the handle yet.
   Unless begun([&] { release_slot(slot); });
   KOHO_TRY(await(*entry));
   begun.done();
@@ -237,7 +238,7 @@ Status Instance::decode_batch(std::span<RequestState* const> requests,
     if (entry->ended || entry->has_event) continue;
     if (Status status = await(*entry); !status.ok() && first.ok()) first = std::move(status);
   }
-  // Only now, when nothing can fail: a token that is not handed out stays for the next call.
+  // Takes the tokens last, when nothing can fail any more: on an error they stay for the next call.
   for (std::size_t i = 0; i < entries.size(); ++i) {
     const Step step =
         entries[i]->has_event ? deliver(*entries[i]) : Step{.token = -1, .last = true};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One engine behind its handle: the runtime, the requests by handle, and the calls that are in
-// progress on it. Speaks the engine's types; the C types and exceptions end in exports.cpp.
+// progress on it. Takes and gives the engine's types; exports.cpp converts C types and catches
+// exceptions.
 #pragma once
 
 #include <atomic>

@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+// Reads structs of every version: what lies behind the caller's struct_size is taken as zero.
 #include "capi/parameters.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <initializer_list>
 #include <limits>
+#include <string_view>
+
+#include "sampling/parameter_table.h"
 
 namespace koho::capi {
 namespace {
@@ -14,12 +20,15 @@ Error wrong_size(const char* name, std::size_t expected, std::uint32_t found) {
                     expected, KOHO_ABI_VERSION, found);
 }
 
-/// `given`, as long as its version has it, with zeros for the fields that came later. `earlier` is
-/// the size before them.
+/// `given`, as long as its version has it, with zeros for the fields that came later. `earlier` are
+/// the sizes of the versions before.
 template <typename Struct>
-Result<Struct> current_version(const char* name, const Struct* given, std::size_t earlier) {
+Result<Struct> current_version(const char* name,
+                               const Struct* given,
+                               std::initializer_list<std::size_t> earlier) {
   const std::uint32_t size = given->struct_size;
-  if (size != sizeof(Struct) && size != earlier) return wrong_size(name, sizeof(Struct), size);
+  if (size != sizeof(Struct) && std::ranges::find(earlier, size) == earlier.end())
+    return wrong_size(name, sizeof(Struct), size);
   Struct current{};
   std::memcpy(&current, given, size);
   return current;
@@ -28,13 +37,13 @@ Result<Struct> current_version(const char* name, const Struct* given, std::size_
 Result<EngineOptions> current_version(const EngineOptions* given) {
   constexpr std::size_t kVersion1 = offsetof(EngineOptions, deterministic);
   static_assert(kVersion1 == 56 && sizeof(EngineOptions) == 60);
-  return current_version("EngineOptions", given, kVersion1);
+  return current_version("EngineOptions", given, {kVersion1});
 }
 
 Result<SamplingParams> current_version(const SamplingParams* given) {
   constexpr std::size_t kVersion2 = offsetof(SamplingParams, stop_sequences);
   static_assert(kVersion2 == 120 && sizeof(SamplingParams) == 136);
-  return current_version("SamplingParams", given, kVersion2);
+  return current_version("SamplingParams", given, {kVersion2});
 }
 
 Status check_not_negative(const char* name, std::int64_t value) {
@@ -42,12 +51,28 @@ Status check_not_negative(const char* name, std::int64_t value) {
   return make_error(ErrorCode::invalid_argument, "{} must not be negative, found {}", name, value);
 }
 
-/// 0 is off (`neutral`), a negative number leaves the model's advice; NaN goes on to be refused.
-void set(double& target, double value, double neutral) {
-  if (value == 0.0)
-    target = neutral;
-  else if (!(value < 0.0))
-    target = value;
+/// The numbers of SamplingParams, by their names in sampling/parameter_table.h.
+struct NumberField {
+  std::string_view name;
+  double SamplingParams::*member;
+};
+constexpr NumberField kNumbers[] = {
+    {"temperature", &SamplingParams::temperature},
+    {"top_p", &SamplingParams::top_p},
+    {"min_p", &SamplingParams::min_p},
+    {"repetition_penalty", &SamplingParams::repetition_penalty},
+    {"frequency_penalty", &SamplingParams::frequency_penalty},
+    {"presence_penalty", &SamplingParams::presence_penalty},
+};
+
+/// A zeroed struct must be greedy and otherwise neutral: 0 outside a row's range means off, the
+/// initial value. Where generation_config.json may advise, a negative number keeps its advice. NaN
+/// goes on to the engine, which refuses it.
+void set(const SamplingParameter& row, double value, SamplingParameters& sampling) {
+  double& target = sampling.*row.number;
+  if (row.advised && value < 0.0) return;
+  const bool off = value == 0.0 && row.range.low == 0.0 && row.range.above_low;
+  target = off ? SamplingParameters{}.*row.number : value;
 }
 
 Result<Token> narrow(std::int64_t token, const char* what) {
@@ -73,12 +98,8 @@ Result<std::vector<Token>> stop_sequence(const std::int64_t*& place) {
 
 Status apply(const SamplingParams& params, Request& request) {
   SamplingParameters& sampling = request.sampling;
-  set(sampling.temperature, params.temperature, 0.0);
-  set(sampling.top_p, params.top_p, 1.0);
-  set(sampling.min_p, params.min_p, 0.0);
-  set(sampling.repetition_penalty, params.repetition_penalty, 1.0);
-  sampling.frequency_penalty = params.frequency_penalty;
-  sampling.presence_penalty = params.presence_penalty;
+  for (const NumberField& field : kNumbers)
+    set(parameter(field.name), params.*field.member, sampling);
   if (params.top_k >= 0) sampling.top_k = params.top_k;
   if (params.use_seed != 0) sampling.seed = params.seed;
   if (params.logprobs != 0) sampling.logprobs = 0;

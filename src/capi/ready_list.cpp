@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// A ring under a lock, with a flag a slot.
 #include "capi/ready_list.h"
 
 #include <chrono>

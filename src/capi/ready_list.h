@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which requests have something to read: filled by the engine's thread, emptied by the poller.
-// Every slot stands in it once at most, so it is as large as the table of requests and never
-// grows.
+// The requests that have events to read: the engine's thread adds them, poll_requests takes them.
+// Each request's slot is in the list at most once, so the list has the size of the request table
+// and never grows.
 #pragma once
 
 #include <condition_variable>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Builds the tree from nlohmann's SAX events instead of its DOM: so numbers keep their digits, and
-// the limits of depth, keys and duplicates apply before a value is stored.
+// Builds the tree from the events of base/json.h: so numbers keep their digits, and the limits of
+// depth, keys and duplicates apply before a value is stored.
 #include "chat/json.h"
 
 #include <algorithm>
@@ -10,8 +10,9 @@
 #include <utility>
 
 #include <fmt/core.h>
-#include <nlohmann/json.hpp>
 
+#include "base/json.h"
+#include "base/json_writer.h"
 #include "base/printable.h"
 #include "base/text.h"
 #include "chat/python_text.h"
@@ -19,77 +20,75 @@
 namespace koho::chat {
 namespace {
 
-/// Receives nlohmann's events. Returning false stops the parser; `error` then holds the reason.
-class TreeBuilder {
+class TreeBuilder final : public json::Events {
  public:
   explicit TreeBuilder(std::size_t depth_max) : depth_max_(depth_max) {}
 
-  // The names and signatures are nlohmann::json_sax's.
-  bool null() { return add(Json{}); }
-  bool boolean(bool value) {
+  Status null() override { return add(Json{}); }
+  Status boolean(bool value) override {
     Json node;
     node.kind = Json::Kind::boolean;
     node.boolean = value;
     return add(std::move(node));
   }
-  bool number_integer(nlohmann::json::number_integer_t value) {
-    return add_number(fmt::format("{}", value));
-  }
-  bool number_unsigned(nlohmann::json::number_unsigned_t value) {
-    return add_number(fmt::format("{}", value));
-  }
-  bool number_float(nlohmann::json::number_float_t value, const std::string& digits) {
-    if (digits.find_first_of(".eE") != std::string::npos) return add_number(python_float(value));
+  Status integer(std::int64_t value) override { return add_number(fmt::format("{}", value)); }
+  Status large_integer(std::string_view digits) override {
     if (digits.size() > kJsonDigitsMax)
       return fail(
           fmt::format("an integer of {} digits; the limit is {}", digits.size(), kJsonDigitsMax));
-    return add_number(digits);  // an integer beyond 64 bits
+    return add_number(std::string(digits));
   }
-  bool string(std::string& value) { return add(Json::string(value)); }
-  bool binary(nlohmann::json::binary_t& /*value*/) { return fail("binary values are not JSON"); }
-  bool start_object(std::size_t /*elements*/) {
+  Status real(double value) override { return add_number(python_float(value)); }
+  Status string(std::string value) override {
+    Json node;
+    node.kind = Json::Kind::string;
+    node.text = std::move(value);
+    return add(std::move(node));
+  }
+  Status begin_object() override {
     seen_keys_.emplace_back();
     return open(Json::object());
   }
-  bool key(std::string& name) {
+  Status key(std::string name) override {
     Json& object = *open_.back();
     if (object.keys.size() >= kJsonKeysMax)
       return fail(fmt::format("an object has more than {} keys", kJsonKeysMax));
     if (!seen_keys_.back().insert(name).second)
       return fail(fmt::format("duplicate key \"{}\" in an object", shown(name)));
-    object.keys.push_back(name);
-    return true;
+    object.keys.push_back(std::move(name));
+    return {};
   }
-  bool end_object() {
+  Status end_object() override {
     seen_keys_.pop_back();
     open_.pop_back();
-    return true;
+    return {};
   }
-  bool start_array(std::size_t /*elements*/) {
+  Status begin_array() override {
     Json array;
     array.kind = Json::Kind::array;
     return open(std::move(array));
   }
-  bool end_array() {
+  Status end_array() override {
     open_.pop_back();
-    return true;
+    return {};
   }
-  bool parse_error(std::size_t /*position*/,
-                   const std::string& token,
-                   const nlohmann::json::exception& exception) {
-    std::string what = exception.what();  // "[json.exception.parse_error.101] parse error at…"
-    if (const std::size_t end = what.find("] "); end != std::string::npos) what.erase(0, end + 2);
+  Status malformed(std::size_t /*position*/,
+                   std::string_view last_token,
+                   std::string_view sentence) override {
+    std::string what(sentence);
     // Remove the client's text from the message: it may be long or private, and errors go to logs.
     for (const std::string_view before : {"; last read: '", " parsing '"})
       if (const std::size_t at = what.find(before); at != std::string::npos)
-        what.erase(at, before.size() + token.size() + 1);
-    if (what.find("surrogate") != std::string::npos) field = path();
-    return fail(what);
+        what.erase(at, before.size() + last_token.size() + 1);
+    Error error = fail(what);
+    // The parser reports a lone surrogate as it reports bad syntax: only the sentence tells.
+    if (what.find("surrogate U+") == std::string::npos) return error;
+    error.reason = ErrorReason::invalid_encoding;
+    const std::string field = path();
+    return field.empty() ? std::move(error) : std::move(error).with_context(field);
   }
 
   Json root;
-  std::string error;
-  std::string field;  // of a lone surrogate: "messages[0].content"
 
  private:
   static std::string shown(std::string_view key) { return printable(key, 40); }
@@ -106,19 +105,18 @@ class TreeBuilder {
     }
     return out;
   }
-  bool fail(std::string_view reason) {
-    error = reason;
-    return false;
+  static Error fail(std::string_view reason) {
+    return make_error(ErrorCode::invalid_argument, "not valid JSON: {}", reason);
   }
-  bool add_number(std::string digits) {
+  Status add_number(std::string digits) {
     Json node;
     node.kind = Json::Kind::number;
     node.text = std::move(digits);
     return add(std::move(node));
   }
-  bool add(Json node) {
+  Status add(Json node) {
     place(std::move(node));
-    return true;
+    return {};
   }
   Json* place(Json node) {
     if (open_.empty()) {
@@ -128,11 +126,11 @@ class TreeBuilder {
     // Only the innermost open container grows, so the pointers in open_ stay valid.
     return &open_.back()->items.emplace_back(std::move(node));
   }
-  bool open(Json node) {
+  Status open(Json node) {
     if (open_.size() >= depth_max_)
       return fail(fmt::format("nested deeper than the limit of {}", depth_max_));
     open_.push_back(place(std::move(node)));
-    return true;
+    return {};
   }
 
   std::size_t depth_max_;
@@ -251,14 +249,11 @@ Error wrong_kind(std::string_view field, std::string_view expected, const Json* 
 }
 
 Result<Json> parse_json(std::string_view text, std::size_t depth_max) {
-  // nlohmann's lexer treats a zero byte as the end of input and would ignore the rest.
+  // The parser treats a zero byte as the end of input and would ignore the rest.
   if (const std::size_t zero = text.find('\0'); zero != std::string_view::npos)
     return make_error(ErrorCode::invalid_argument, "not valid JSON: a zero byte at byte {}", zero);
   TreeBuilder builder(depth_max);
-  if (!nlohmann::json::sax_parse(text.begin(), text.end(), &builder)) {
-    Error error = make_error(ErrorCode::invalid_argument, "not valid JSON: {}", builder.error);
-    return builder.field.empty() ? error : std::move(error).with_context(builder.field);
-  }
+  KOHO_TRY(json::parse_bounded_text(text, builder));
   return std::move(builder.root);
 }
 
@@ -266,46 +261,6 @@ std::string dump_json(const Json& value) {
   std::string out;
   append_value(out, value);
   return out;
-}
-
-void append_json_string(std::string& out, std::string_view text) {
-  out += '"';
-  append_json_escaped(out, text);
-  out += '"';
-}
-
-void append_json_escaped(std::string& out, std::string_view text) {
-  for (const char c : text) {
-    switch (c) {
-      case '"':
-        out += "\\\"";
-        break;
-      case '\\':
-        out += "\\\\";
-        break;
-      case '\n':
-        out += "\\n";
-        break;
-      case '\r':
-        out += "\\r";
-        break;
-      case '\t':
-        out += "\\t";
-        break;
-      case '\b':
-        out += "\\b";
-        break;
-      case '\f':
-        out += "\\f";
-        break;
-      default:
-        if (const auto byte = static_cast<unsigned char>(c); byte < 0x20) {
-          out += fmt::format("\\u{:04x}", static_cast<unsigned>(byte));
-        } else {
-          out += c;
-        }
-    }
-  }
 }
 
 }  // namespace koho::chat

@@ -71,11 +71,4 @@ Result<Json> parse_json(std::string_view text, std::size_t depth_max = kJsonDept
 /// json.dumps(value, ensure_ascii=False): separators ", " and ": ", keys in their order.
 std::string dump_json(const Json& value);
 
-/// Appends `text` as a quoted JSON string, escaped as json.dumps(text, ensure_ascii=False) does.
-void append_json_string(std::string& out, std::string_view text);
-
-/// The same without the quotation marks. Escaping piece by piece gives the same as escaping the
-/// whole text.
-void append_json_escaped(std::string& out, std::string_view text);
-
 }  // namespace koho::chat

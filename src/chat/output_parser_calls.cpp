@@ -9,6 +9,7 @@
 #include <fmt/core.h>
 
 #include "base/check.h"
+#include "base/json_writer.h"
 #include "chat/json.h"
 #include "chat/output_parser.h"
 #include "chat/python_text.h"

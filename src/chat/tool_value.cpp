@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "base/json_writer.h"
 #include "base/text.h"
 #include "chat/python_text.h"
 

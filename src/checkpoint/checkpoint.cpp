@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Opens the index or the single file, maps each shard and merges their headers into one table of
+// names.
 #include "checkpoint/checkpoint.h"
 
 #include <algorithm>
@@ -34,7 +36,7 @@ Result<CheckpointIndex> read_index(const std::filesystem::path& path) {
   return index;
 }
 
-/// A file of the checkpoint. That a shard is missing is told with who names it, and what for.
+/// Opens a file of the checkpoint. If it is missing, the error says which index entry names it.
 Result<MappedFile> open_shard(const std::filesystem::path& directory,
                               const std::string& name,
                               const CheckpointIndex& index) {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// The index as events: weight_map is read without a tree, everything else is checked and passed
+// over.
 #include "checkpoint/index.h"
 
 #include <algorithm>

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// The header as events, then the ranges: each tensor's bytes fit its shape, none overlap, none are
+// left over.
 #include "checkpoint/safetensors.h"
 
 #include <algorithm>
@@ -216,8 +218,8 @@ class HeaderEvents : public json::Events {
   std::size_t num_numbers_ = 0;
 };
 
-/// How many tensors an honest header holds, so that their memory is taken once; never more than fit
-/// the text.
+/// How many tensors a well-formed header of this size may hold, to reserve memory once; never more
+/// than the text has room for.
 std::size_t count_tensors(std::string_view text) {
   constexpr std::string_view kField = "\"data_offsets\"";
   constexpr std::string_view kShortest = R"("":{"dtype":"U8","shape":[],"data_offsets":[0,0]})";

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The header of a safetensors file: 8 bytes little-endian length, then a JSON object of tensors.
-// Owns the format's rules and nothing else: knows no model, opens no file, reads no tensor data.
-// Whatever the bytes are, the answer is a header whose every range lies in the file, or an error.
+// Checks the format's rules and nothing else: knows no model, opens no file, reads no tensor data.
+// For any bytes the result is a header whose every range lies in the file, or an error.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The communicator of a replica of one rank: sums and gathers of one part are that part.
+// The communicator of a replica of one rank: an all-reduce and an all-gather of one rank's part are
+// that part.
 #pragma once
 
 #include "comm/communicator.h"

@@ -13,7 +13,7 @@ namespace {
 
 enum class Operation : std::uint8_t { none, all_reduce, all_gather_columns, dispatch, combine };
 
-/// What a rank brings to a meeting. Others read it between two meetings only.
+/// A rank's operand. Other ranks read it between two barriers only.
 struct Operand {
   Operation operation = Operation::none;
   ConstTensorView tensor;  // what is summed, gathered or sent back
@@ -58,8 +58,7 @@ class ThreadRankGroup {
         ranks_(ranks),
         timeout_(timeout) {}
 
-  /// Shows this rank's operand to the others and waits for theirs, which stay until the next
-  /// meeting.
+  /// Publishes this rank's operand and waits for the others', which stay until the next barrier.
   Status meet_with(std::int64_t rank, const Operand& operand) {
     operands_[static_cast<std::size_t>(rank)] = operand;
     KOHO_TRY(meet());
@@ -77,7 +76,7 @@ class ThreadRankGroup {
     return {};
   }
 
-  /// Waits until every rank is here.
+  /// The barrier: waits until every rank has arrived.
   Status meet() {
     std::unique_lock lock(mutex_);
     if (broken_) return gone();
@@ -104,7 +103,7 @@ class ThreadRankGroup {
   const std::vector<Operand>& operands() const { return operands_; }
 
   /// [to][from]: the first row at rank `to` that came from rank `from`, in the latest dispatch.
-  /// Written by `to` before the meeting that ends the dispatch.
+  /// Written by `to` before the barrier that ends the dispatch.
   std::vector<std::vector<std::int64_t>> arrived_from;
 
  private:
@@ -112,7 +111,7 @@ class ThreadRankGroup {
     return make_error(ErrorCode::unavailable, "a rank left the group or did not come in time");
   }
 
-  std::vector<Operand> operands_;  // by rank; stable between two meetings
+  std::vector<Operand> operands_;  // by rank; stable between two barriers
   std::mutex mutex_;
   std::condition_variable all_here_;
   std::int64_t ranks_;
@@ -142,7 +141,7 @@ class ThreadRank final : public Communicator {
         sum += to_float(operand.tensor.as<BFloat16>()[i]);
       rounded_[i] = to_bf16(sum);
     }
-    KOHO_TRY(group_->meet());  // nobody reads the operands any more
+    KOHO_TRY(group_->meet());  // all ranks have read the operands
     if (count > 0) std::memcpy(values.data, rounded_.data(), count * sizeof(BFloat16));
     return {};
   }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks as threads of one process, over host memory: for the CPU backend, unit tests and
-// sanitizers.
+// Ranks as threads of one process over host memory: for the CPU backend, unit tests and sanitizers.
 #pragma once
 
 #include <chrono>
@@ -12,7 +11,7 @@
 
 namespace koho {
 
-/// What the ranks share: a meeting point and each rank's current operand.
+/// What the ranks share: a barrier and each rank's current operand.
 class ThreadRankGroup;
 
 /// Communicators of one group, one for each thread. A rank that waits longer than `timeout` for

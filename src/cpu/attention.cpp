@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention: threads take (sequence, tile of tokens, kv head), the longest contexts first; a row's
-// arithmetic is the kernel's and knows nothing of the tile it is in.
+// Attention: a task is (sequence, tile of tokens, KV head), the longest contexts first. The kernel
+// computes a row alike whatever tile it is in.
 #include <algorithm>
 #include <array>
 #include <cmath>

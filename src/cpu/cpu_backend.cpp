@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The CPU backend's memory, events, graphs and placement of weights.
 #include <algorithm>
 #include <cstring>
 #include <thread>
@@ -31,7 +32,7 @@ const Kernels* kernels_of(CpuIsa isa) {
   return kernels_of(supported_cpu_isas().back());
 }
 
-/// Operators run at once: every event has completed.
+/// Operators run when they are called, so every event has completed.
 class CompletedEvent final : public Event {
  public:
   Status record() override { return {}; }
@@ -39,7 +40,7 @@ class CompletedEvent final : public Event {
   bool completed() override { return true; }
 };
 
-/// Runs the operators anew.
+/// A captured graph: keeps the function and calls it at every replay.
 class UncapturedOperators final : public CapturedGraph {
  public:
   explicit UncapturedOperators(std::function<Status()> operators)
@@ -50,7 +51,7 @@ class UncapturedOperators final : public CapturedGraph {
   std::function<Status()> operators_;
 };
 
-/// A Tensor that borrows.
+/// A Tensor that does not own its memory.
 Tensor borrowed(ConstTensorView view) {
   return {const_cast<std::byte*>(view.data), [](std::byte*) {}, view.dtype, view.shape,
           view.device};

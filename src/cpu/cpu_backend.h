@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU backend: every operator of ops/backend.h, reading weights where the checkpoint is mapped.
-// A plain path that says what each operator means, and vector paths chosen at run time.
+// The CPU backend: every operator of ops/backend.h, on weights that it reads where the checkpoint
+// is mapped. A plain table of inner loops says what each operator means; vector tables (AVX2,
+// AVX-512, AMX) are chosen at run time.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,8 @@
 
 namespace koho {
 
-/// Which instructions the CPU backend uses. Rows are bit-identical whatever the batch within one of
-/// them, not from one to the other.
+/// Which instructions the CPU backend uses. Within one of them a row has the same bits in every
+/// batch; between two of them bits differ.
 enum class CpuIsa : std::uint8_t { automatic, scalar, avx2, avx512, amx };
 
 struct CpuOptions {

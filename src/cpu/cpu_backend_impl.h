@@ -21,11 +21,11 @@
 
 namespace koho::cpu {
 
-/// Tokens that linear and experts stage at once; more are done in slices of it, which bounds
+/// Tokens that linear and experts stage at once. They cut more tokens into slices, which bounds
 /// scratch memory.
 inline constexpr std::int64_t kSliceTokens = kTokensMax;
 
-/// The form of an activation that a matrix reads.
+/// The format of an activation that a matrix reads.
 struct Form {
   Format format = Format::bf16;
   bool block_scales = false;
@@ -137,11 +137,11 @@ class CpuBackend final : public Backend {
     });
   }
 
-  /// Fills every form of row `row` of `out` from its bf16 values, which may already lie there.
+  /// Fills every format of row `row` of `out` from its bf16 values, which may already lie there.
   void write_activation(const Activation& out, std::int64_t row, const BFloat16* values);
 
-  /// Lays tokens of `x` out in `staged`, panel by panel: its tokens, columns, form and arrays say
-  /// what and where. `rows` numbers the token rows, or is null for first, first + 1, ….
+  /// Lays out tokens of `x` in `staged`, panel by panel, as its fields say. `rows` lists the token
+  /// rows; null means first, first + 1, ….
   void stage(const Staged& staged,
              const Activation& x,
              const std::int32_t* rows,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// experts: tokens are grouped by expert, so that a weight row read from memory serves every token
-// that chose it; then each token adds its experts' outputs in the order in which it chose them.
+// The operator experts: groups token-expert pairs by expert, so that a weight row read from memory
+// serves every token that chose the expert; then adds each token's expert outputs in the order in
+// which it chose them.
 #include "cpu/experts.h"
 
 #include <algorithm>

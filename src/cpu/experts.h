@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What reserve() must know of experts.cpp.
+// The scratch memory of experts.cpp, which CpuBackend::reserve sizes.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace koho::cpu {
 
-/// What the scratch of a layer of experts depends on.
+/// The sizes that decide the scratch memory of a layer's experts.
 struct ExpertWidths {
   std::int64_t experts = 0;      // without the shared one
   std::int64_t hidden = 0;       // H
@@ -17,11 +17,11 @@ struct ExpertWidths {
 
   ExpertWidths() = default;
   ExpertWidths(const Kernels& kernels, const PlacedExperts& placed, std::int64_t hidden_size);
-  /// Becomes what suffices for both.
+  /// Raises each size to the other's, so that the scratch suffices for both.
   void cover(const ExpertWidths& other);
 };
 
-/// Scratch of one slice of tokens whose routers choose so many experts.
+/// Bytes of scratch memory for a slice of `tokens` tokens with `top_k` experts each.
 std::int64_t experts_scratch_bytes(const ExpertWidths& widths,
                                    std::int64_t tokens,
                                    std::int64_t top_k);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inner loops of the CPU backend, one table of them per instruction set. Everything above (what
-// is computed for which token, in which order, on which thread) is common to all tables. Files that
-// fill a table are compiled for their instruction set: they include no header whose inline
-// functions the linker could share with the rest of the program.
+// The inner loops of the CPU backend: one table of functions per instruction set. What is computed
+// for which token, in which order and on which thread lies above and is common to all tables. A
+// file that fills a table is compiled for its instruction set, so it includes no header whose
+// inline functions the linker could merge with those of the rest of the program.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace koho::cpu {
 /// How a matrix' elements are stored.
 enum class Format : std::uint8_t { bf16, f32, e4m3 };
 
-/// Tokens are laid out for multiply() in panels of so many.
+/// Tokens of a panel: staging lays tokens out for multiply() in panels.
 inline constexpr std::int64_t kPanelTokens = 16;
 
 /// Most tokens of one MultiplyTask.
@@ -24,7 +24,7 @@ inline constexpr std::int64_t kTokensMax = 512;
 /// Columns that share a scale in block quantisation.
 inline constexpr std::int64_t kScaleBlock = 128;
 
-/// Lays up to 16 rows of x out as multiply() reads them.
+/// Lays out up to 16 rows of x as multiply() reads them.
 struct StageTask {
   Format format = Format::bf16;  // of x and of the weight
   bool block_scales = false;     // whether multiply() gets them
@@ -108,8 +108,8 @@ struct Kernels {
   /// x.
   void (*norm_row)(
       BFloat16* out, const BFloat16* x, const BFloat16* weight, std::int64_t n, float eps);
-  /// scale = max(max|x| / 448, least), or 1 if that is 0; quantized = e4m3(x / scale). NaN counts for
-  /// nothing in the maximum and becomes the code NaN. Returns the scale.
+  /// scale = max(max|x| / 448, least), or 1 if that is 0; quantized = e4m3(x / scale). The
+  /// maximum ignores NaN, which stays NaN. Returns the scale.
   float (*quantize_row)(Float8E4M3* quantized, const BFloat16* x, std::int64_t n, float least);
   /// out = bf16(bf16(silu(gate)) * up).
   void (*silu_mul_row)(BFloat16* out, const BFloat16* gate, const BFloat16* up, std::int64_t n);

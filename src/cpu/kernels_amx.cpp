@@ -1,27 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// AMX: E4M3 weights and activations as bfloat16 (exact) in the tile unit, or, for up to two
-// tokens, as f32 in vectors, with the same bits; everything else is the AVX-512 table's. The tile
-// unit flushes denormals: products of E4M3 values have none, which is why bf16 weights do not come
-// here.
+// The AMX table: E4M3 weights and activations, widened to bfloat16 (exact), multiplied by the tile
+// unit; for up to two tokens by vectors in f32, with the same bits. Everything else is the AVX-512
+// table's. bf16 weights do not come here: the tile unit flushes denormals, and products of E4M3
+// values have none.
 //
-// Order of a sum. 64 columns (a step) widen to two vectors of 16 pairs; eight steps are a span.
-// Lane by lane, the span's 16 pairs are one product of the tile unit: the even columns are added in
-// a chain, so are the odd ones, the two sums are added, and that is added to the total. Vectors do
-// the same for 16 lanes at once and add their sums to the total at the end, in turn. Weights with
-// block scales, whose sums may not leave 128 columns, keep to an order of their own: 32
-// neighbouring columns are one product.
+// Order of a sum. A step is 64 columns, widened to two vectors of 16 pairs; a span is eight steps.
+// For each of the 16 lanes, the span's 16 pairs are one tile multiplication: it adds the even
+// columns in a chain, the odd ones in another, adds the two, and adds that to the total. The
+// vectors do the same for 16 lanes at once, and add their lanes to the total in order at the end.
+// Weights with block scales, whose sums must end every 128 columns, have an order of their own: one
+// tile multiplication takes 32 neighbouring columns.
 //
-// Why vectors at all: a tile instruction costs as much for one token as for 16, and while the other
-// thread of the core is busy, which a guest cannot help, it costs four times as much.
+// Why vectors at all: a tile instruction costs as much for one token as for 16, and four times as
+// much while the core's other thread is busy, which a virtual machine cannot prevent.
 //
-// A weight tile holds 16 rows x 16 pairs, a token tile 16 pairs x 16 tokens, a sum tile 16 rows x
-// 16 tokens of f32. 32 rows x 512 columns are widened, then meet all tokens; the sums wait in
-// memory, where f32 loses nothing.
-//
-// Widening. A normal code's bfloat16 is its bits moved and 120 added to the exponent, and adding
-// 120 to 1..15 is linear over bits: one GF(2) product per byte of the result. Zeros, denormals and
-// NaN are rare in weights; where a few hundred FP8 values hold one, two 128-entry byte tables widen them
-// instead.
+// A weight tile is 16 rows x 16 pairs, a token tile 16 pairs x 16 tokens, a sum tile 16 rows x 16
+// tokens of f32. The kernel widens 32 rows x 512 columns, multiplies all tokens by them, and keeps
+// the sums in memory between, as f32, which loses nothing.
 #include <cpuid.h>
 #include <cstring>
 #include <immintrin.h>
@@ -31,134 +26,13 @@
 #include <unistd.h>
 #endif
 
+#include "cpu/amx_tiles.h"
+#include "cpu/amx_widening.h"
 #include "cpu/kernels.h"
 #include "cpu/weight_prefetcher.h"
 
 namespace koho::cpu {
 namespace {
-
-constexpr std::int64_t kStep = 64;      // columns of a vector of FP8 values
-constexpr std::int64_t kSpanSteps = 8;  // steps whose pairs fill tiles
-constexpr std::int64_t kSpan = kSpanSteps * kStep;
-constexpr std::int64_t kLanes = 16;     // pairs of a vector
-constexpr std::int64_t kTileRows = 16;  // rows of a weight tile
-constexpr std::int64_t kTileBytes = 1024;
-constexpr std::int64_t kSpanTokensBytes = kLanes * kTileBytes;  // 512 columns of a panel
-constexpr std::int64_t kDirectTokens = 2;                       // most for vectors
-
-constexpr std::int64_t steps_of(std::int64_t columns) {
-  return (columns + kStep - 1) / kStep;
-}
-constexpr std::int64_t spans_of(std::int64_t columns) {
-  return (columns + kSpan - 1) / kSpan;
-}
-constexpr std::int64_t least(std::int64_t a, std::int64_t b) {
-  return a < b ? a : b;
-}
-
-// ---- widening
-
-/// The bytes of bfloat16 for the 128 magnitudes of E4M3.
-struct Tables {
-  __m512i low[2];
-  __m512i high[2];
-};
-
-/// Filled from arithmetic, not from number.h: this file shares no inline function.
-struct TableBytes {
-  alignas(64) std::uint8_t low[128];
-  alignas(64) std::uint8_t high[128];
-};
-constexpr TableBytes make_table_bytes() {
-  TableBytes bytes{};
-  for (unsigned code = 0; code < 128; ++code) {
-    unsigned bits = (code << 4U) + (120U << 7U);
-    if (code == 127) bits = 0x7FC0;
-    if (code < 8) {
-      // code * 2^-9: normalise the three bits.
-      bits = 0;
-      for (unsigned shift = 1; code != 0 && bits == 0; ++shift)
-        if (((code << shift) & 8U) != 0)
-          bits = ((121U - shift) << 7U) | (((code << shift) & 7U) << 4U);
-    }
-    bytes.low[code] = static_cast<std::uint8_t>(bits & 0xFFU);
-    bytes.high[code] = static_cast<std::uint8_t>(bits >> 8U);
-  }
-  return bytes;
-}
-constexpr TableBytes kTableBytes = make_table_bytes();
-
-Tables load_tables() {
-  return {{_mm512_load_si512(kTableBytes.low), _mm512_load_si512(kTableBytes.low + 64)},
-          {_mm512_load_si512(kTableBytes.high), _mm512_load_si512(kTableBytes.high + 64)}};
-}
-
-/// 64 FP8 values as bfloat16, in an order of their own: the first vector holds bytes 0-7 of every
-/// 16-byte lane, the second bytes 8-15.
-inline void widen(const Tables& tables, __m512i quantized, __m512i out[2]) {
-  const __m512i low = _mm512_permutex2var_epi8(tables.low[0], quantized, tables.low[1]);
-  const __m512i magnitude = _mm512_permutex2var_epi8(tables.high[0], quantized, tables.high[1]);
-  // magnitude | (quantized & 0x80)
-  const __m512i high = _mm512_ternarylogic_epi32(magnitude, quantized,
-                                                 _mm512_set1_epi8(static_cast<char>(0x80)), 0xF8);
-  out[0] = _mm512_unpacklo_epi8(low, high);
-  out[1] = _mm512_unpackhi_epi8(low, high);
-}
-
-/// The matrix of vgf2p8affineqb whose result bit i is the code's bit bits[i], or 0 for -1.
-constexpr std::int64_t bit_matrix(const int (&bits)[8]) {
-  std::uint64_t matrix = 0;
-  for (int i = 0; i < 8; ++i)
-    if (bits[i] >= 0) matrix |= 1ULL << static_cast<unsigned>(8 * (7 - i) + bits[i]);
-  return static_cast<std::int64_t>(matrix);
-}
-// Code s eeee mmm; bfloat16 s EEEEEEEE mmm0000 with E = e + 120: E's bits 7..4 are those of e's bit
-// 3 and three times its complement, then its complement once more, then e's bits 2, 1 and 0.
-constexpr std::int64_t kHighMatrix = bit_matrix({4, 5, 6, 6, 6, 6, 6, 7});
-constexpr std::int64_t kLowMatrix = bit_matrix({-1, -1, -1, -1, 0, 1, 2, 3});
-constexpr int kHighComplement = 0x3C;
-
-/// A vector that the compiler keeps in its register instead of making it anew.
-inline __m512i kept(__m512i vector) {
-  __asm__("" : "+v"(vector));
-  return vector;
-}
-
-/// What widening normal FP8 values takes.
-struct Constants {
-  __m512i low = kept(_mm512_set1_epi64(kLowMatrix));
-  __m512i high = kept(_mm512_set1_epi64(kHighMatrix));
-  __m512i magnitude = kept(_mm512_set1_epi8(0x7F));
-  __m512i minus_denormals = kept(_mm512_set1_epi8(-8));
-};
-
-/// Per byte, kSpecial or more for a code that is zero, denormal or NaN; less for a normal one.
-constexpr int kSpecial = 0x77;
-inline __m512i speciality(const Constants& constants, __m512i quantized) {
-  return _mm512_add_epi8(_mm512_and_si512(quantized, constants.magnitude),
-                         constants.minus_denormals);
-}
-inline bool any_special(__m512i largest) {
-  return _mm512_cmpge_epu8_mask(largest, _mm512_set1_epi8(kSpecial)) != 0;
-}
-
-/// 64 FP8 values, `rest` beyond the row's end.
-inline __m512i load_codes(const std::byte* row,
-                          std::int64_t first,
-                          std::int64_t columns,
-                          __m512i rest = _mm512_setzero_si512()) {
-  if (first + kStep <= columns) return _mm512_loadu_si512(row + first);
-  if (first >= columns) return rest;
-  return _mm512_mask_loadu_epi8(rest, (1ULL << (columns - first)) - 1ULL, row + first);
-}
-
-/// Pairs of bfloat16 as f32: the even columns', the odd columns'.
-inline __m512 even_of(__m512i pairs) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
-}
-inline __m512 odd_of(__m512i pairs, __m512i odd_mask) {
-  return _mm512_castsi512_ps(_mm512_and_si512(pairs, odd_mask));
-}
 
 // ---- staging: per 32 columns a token tile of [16 pairs][tokens] dwords, `tokens` = the panel's;
 // or for vectors, per 64 columns and token, four vectors of f32
@@ -177,8 +51,8 @@ void stage_direct(const StageTask& task, const Tables& tables) {
   for (std::int64_t first = 0; first < task.columns; first += kStep) {
     for (std::int64_t t = 0; t < task.count; ++t, out += kDirectFloats) {
       __m512i wide[2];
-      widen(tables, load_codes(static_cast<const std::byte*>(task.rows[t]), first, task.columns),
-            wide);
+      widen(tables,
+            load_quantized(static_cast<const std::byte*>(task.rows[t]), first, task.columns), wide);
       _mm512_store_ps(out, even_of(wide[0]));
       _mm512_store_ps(out + kLanes, odd_of(wide[0], odd_mask));
       _mm512_store_ps(out + 2 * kLanes, even_of(wide[1]));
@@ -198,8 +72,8 @@ void stage(const StageTask& task) {
       for (std::int64_t step = 0; step < kSpanSteps; ++step) {
         __m512i wide[2];
         widen(tables,
-              load_codes(static_cast<const std::byte*>(task.rows[t]), first + step * kStep,
-                         task.columns),
+              load_quantized(static_cast<const std::byte*>(task.rows[t]), first + step * kStep,
+                             task.columns),
               wide);
         _mm512_store_si512(pairs[2 * step], wide[0]);
         _mm512_store_si512(pairs[2 * step + 1], wide[1]);
@@ -211,52 +85,6 @@ void stage(const StageTask& task) {
     }
     tile += kSpanTokensBytes / 4;
   }
-}
-
-// ---- the tile unit
-//
-// g++ 12's intrinsics do not tell the compiler which memory a tile is loaded from (and of a
-// configuration only its first eight bytes), so stores to it may be moved or dropped: these say so.
-
-/// Rows and row bytes of the eight tiles, as ldtilecfg reads them.
-struct alignas(64) TileShapes {
-  std::uint8_t palette = 1;
-  std::uint8_t start_row = 0;
-  std::uint8_t reserved[14] = {};
-  std::uint16_t row_bytes[16] = {};
-  std::uint8_t rows[16] = {};
-};
-
-inline void tile_configure(const TileShapes& shapes) {
-  __asm__ volatile("ldtilecfg %0" : : "m"(shapes) : "memory");
-}
-inline void tile_release() {
-  __asm__ volatile("tilerelease" : : : "memory");
-}
-template <int kTile>
-inline void tile_zero() {
-  __asm__ volatile("tilezero %%tmm%c0" : : "i"(kTile));
-}
-template <int kTile>
-inline void tile_load(const std::byte* source, std::int64_t stride) {
-  __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2"
-                   :
-                   : "r"(source), "r"(stride), "i"(kTile)
-                   : "memory");
-}
-template <int kTile>
-inline void tile_store(float* target, std::int64_t stride) {
-  __asm__ volatile("tilestored %%tmm%c2, (%0,%1,1)"
-                   :
-                   : "r"(target), "r"(stride), "i"(kTile)
-                   : "memory");
-}
-/// kAccumulators += kWeights * kTokens.
-template <int kAccumulators, int kWeights, int kTokens>
-inline void tile_multiply() {
-  __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0"
-                   :
-                   : "i"(kAccumulators), "i"(kWeights), "i"(kTokens));
 }
 
 // ---- multiplication: up to 32 rows times up to 32 tokens in sum tiles 0-3, weights in 4 and 5,
@@ -308,45 +136,6 @@ void configure(const Panels& panels) {
   tile_configure(shapes);
 }
 
-/// 64 normal FP8 values.
-inline void widen_normal(const Constants& constants, __m512i quantized, __m512i out[2]) {
-  const __m512i low = _mm512_gf2p8affine_epi64_epi8(quantized, constants.low, 0);
-  const __m512i high = _mm512_gf2p8affine_epi64_epi8(quantized, constants.high, kHighComplement);
-  out[0] = _mm512_unpacklo_epi8(low, high);
-  out[1] = _mm512_unpackhi_epi8(low, high);
-}
-
-/// A span's eight vectors of FP8 values, so that widening vector i yields the pairs of two lanes, each
-/// step after step: lane_of(i) and the one after it.
-inline void gather_lanes(__m512i quantized[kSpanSteps]) {
-  // In every 16 bytes, the pairs of the first vector beside those of the second.
-  const __m512i beside =
-      _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
-  __m512i a[4];  // lanes 4q and 4q + 1 of two steps
-  __m512i b[4];  // lanes 4q + 2 and 4q + 3
-  for (int i = 0; i < 4; ++i) {
-    const __m512i first = _mm512_shuffle_epi8(quantized[2 * i], beside);
-    const __m512i second = _mm512_shuffle_epi8(quantized[2 * i + 1], beside);
-    a[i] = _mm512_unpacklo_epi32(first, second);
-    b[i] = _mm512_unpackhi_epi32(first, second);
-  }
-  const auto turn = [](const __m512i in[4], __m512i* out) {  // 4 x 4 of 16 bytes
-    const __m512i even_low = _mm512_shuffle_i32x4(in[0], in[1], 0x88);
-    const __m512i odd_low = _mm512_shuffle_i32x4(in[0], in[1], 0xDD);
-    const __m512i even_high = _mm512_shuffle_i32x4(in[2], in[3], 0x88);
-    const __m512i odd_high = _mm512_shuffle_i32x4(in[2], in[3], 0xDD);
-    out[0] = _mm512_shuffle_i32x4(even_low, even_high, 0x88);
-    out[1] = _mm512_shuffle_i32x4(odd_low, odd_high, 0x88);
-    out[2] = _mm512_shuffle_i32x4(even_low, even_high, 0xDD);
-    out[3] = _mm512_shuffle_i32x4(odd_low, odd_high, 0xDD);
-  };
-  turn(a, quantized);
-  turn(b, quantized + 4);
-}
-constexpr std::int64_t lane_of(std::int64_t vector) {
-  return vector % 4 * 4 + vector / 4 * 2;
-}
-
 /// A span of up to 32 rows as bfloat16 rows of tiles, whose order kLaneOrder chooses.
 template <bool kLaneOrder>
 void widen_span(const Tables& tables,
@@ -358,7 +147,7 @@ void widen_span(const Tables& tables,
                 WeightPrefetcher& prefetcher) {
   const Constants constants;
   const std::int64_t columns = least(task.columns - first, kSpan);
-  const __m512i one = _mm512_set1_epi8(0x38);  // a normal code; it meets tokens' zeros
+  const __m512i one = _mm512_set1_epi8(0x38);  // a normal value; it meets tokens' zeros
   for (std::int64_t r = 0; r < rows; ++r, block += kBlockStride) {
     prefetcher.advance(columns);
     const std::byte* source = task.weight + (row + r) * task.row_bytes + first;
@@ -366,15 +155,15 @@ void widen_span(const Tables& tables,
     __m512i largest = _mm512_setzero_si512();
 #pragma GCC unroll 8
     for (std::int64_t step = 0; step < kSpanSteps; ++step) {
-      quantized[step] = kept(load_codes(source, step * kStep, columns, one));
+      quantized[step] = kept(load_quantized(source, step * kStep, columns, one));
       largest = _mm512_max_epu8(largest, speciality(constants, quantized[step]));
     }
     if constexpr (kLaneOrder) gather_lanes(quantized);
-    const auto write = [&](auto widen_codes) {
+    const auto write = [&](auto widen_value) {
 #pragma GCC unroll 8
       for (std::int64_t i = 0; i < kSpanSteps; ++i) {
         __m512i wide[2];
-        widen_codes(quantized[i], wide);
+        widen_value(quantized[i], wide);
         std::byte* target = block + 64 * (kLaneOrder ? lane_of(i) : 2 * i);
         _mm512_store_si512(target, wide[0]);
         _mm512_store_si512(target + 64, wide[1]);
@@ -482,60 +271,6 @@ void add_scaled(Sums& totals,
   }
 }
 
-/// 16 x 16 floats, turned.
-void transpose(const float* source, std::int64_t source_stride, float* out, std::int64_t stride) {
-  __m512 a[16];
-  __m512 b[16];
-  for (int i = 0; i < 16; ++i) a[i] = _mm512_load_ps(source + i * source_stride);
-  for (int i = 0; i < 16; i += 2) {
-    b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
-    b[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
-  }
-  for (int i = 0; i < 16; i += 4) {
-    const auto pair = [&](int x, int y, bool upper) {
-      const __m512d p = _mm512_castps_pd(b[x]);
-      const __m512d q = _mm512_castps_pd(b[y]);
-      return _mm512_castpd_ps(upper ? _mm512_unpackhi_pd(p, q) : _mm512_unpacklo_pd(p, q));
-    };
-    a[i] = pair(i, i + 2, false);
-    a[i + 1] = pair(i, i + 2, true);
-    a[i + 2] = pair(i + 1, i + 3, false);
-    a[i + 3] = pair(i + 1, i + 3, true);
-  }
-  // a[4g + c] holds, in its lane l, column 4l + c of rows 4g..4g+3.
-  for (int c = 0; c < 4; ++c) {
-    const __m512 even_low = _mm512_shuffle_f32x4(a[c], a[4 + c], 0x88);  // lanes 0, 2
-    const __m512 odd_low = _mm512_shuffle_f32x4(a[c], a[4 + c], 0xDD);   // lanes 1, 3
-    const __m512 even_high = _mm512_shuffle_f32x4(a[8 + c], a[12 + c], 0x88);
-    const __m512 odd_high = _mm512_shuffle_f32x4(a[8 + c], a[12 + c], 0xDD);
-    _mm512_storeu_ps(out + c * stride, _mm512_shuffle_f32x4(even_low, even_high, 0x88));
-    _mm512_storeu_ps(out + (8 + c) * stride, _mm512_shuffle_f32x4(even_low, even_high, 0xDD));
-    _mm512_storeu_ps(out + (4 + c) * stride, _mm512_shuffle_f32x4(odd_low, odd_high, 0x88));
-    _mm512_storeu_ps(out + (12 + c) * stride, _mm512_shuffle_f32x4(odd_low, odd_high, 0xDD));
-  }
-}
-
-/// out[token][row] = values[row][token]; `stride` floats lie between the rows' values, `out_stride`
-/// between the tokens'.
-void write_tiles(const float* values,
-                 std::int64_t stride,
-                 std::int64_t tokens,
-                 std::int64_t rows,
-                 float* out,
-                 std::int64_t out_stride) {
-  for (std::int64_t t = 0; t < tokens; t += 16) {
-    for (std::int64_t r = 0; r < rows; r += 16) {
-      if (tokens - t >= 16 && rows - r >= 16) {
-        transpose(values + r * stride + t, stride, out + t * out_stride + r, out_stride);
-        continue;
-      }
-      for (std::int64_t i = t; i < least(t + 16, tokens); ++i)
-        for (std::int64_t j = r; j < least(r + 16, rows); ++j)
-          out[i * out_stride + j] = values[j * stride + i];
-    }
-  }
-}
-
 /// The columns that tiles stand for, the zeros at the end included.
 std::int64_t tiled_columns(const MultiplyTask& task) {
   return task.token_scales == nullptr ? spans_of(task.columns) * kSpan
@@ -615,7 +350,7 @@ inline void add_rows(const Tables& tables,
       }
       if (__builtin_expect(first + kStep > end || any_special(largest), 0))
         for (int r = 0; r < kRows; ++r)
-          widen(tables, load_codes(weights + r * task.row_bytes, first, end), wide[r]);
+          widen(tables, load_quantized(weights + r * task.row_bytes, first, end), wide[r]);
 #pragma GCC unroll 4
       for (int t = 0; t < kTokens; ++t, x += kDirectFloats) {
 #pragma GCC unroll 4
@@ -656,10 +391,10 @@ void multiply_direct(const MultiplyTask& task) {
     for (int t = 0; t < kTokens; ++t) {
       __m512 totals = _mm512_setzero_ps();
       for (std::int64_t span = 0; span < spans; ++span) {
-        alignas(64) float turned[kLanes][kTileRows];
-        transpose(lanes + t * lane_floats(task.columns) + span * kLanes, spans * kLanes, turned[0],
-                  kTileRows);
-        for (const auto& lane : turned) totals = _mm512_add_ps(totals, _mm512_load_ps(lane));
+        alignas(64) float lanes_first[kLanes][kTileRows];
+        transpose(lanes + t * lane_floats(task.columns) + span * kLanes, spans * kLanes,
+                  lanes_first[0], kTileRows);
+        for (const auto& lane : lanes_first) totals = _mm512_add_ps(totals, _mm512_load_ps(lane));
       }
       _mm512_mask_storeu_ps(task.sums + t * task.rows + row,
                             static_cast<__mmask16>((1U << rows) - 1U), totals);

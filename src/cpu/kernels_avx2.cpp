@@ -116,7 +116,8 @@ struct Avx2 {
     _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packus_epi16(words, words));
   }
 
-  /// Sixteen FP8 values, each in the upper byte of a 16-bit lane, as half-precision bits divided by 2^8.
+  /// Sixteen FP8 values, each in the upper byte of a 16-bit lane, as half-precision bits divided by
+  /// 2^8.
   static __m256i half_bits(__m256i upper) {
     return _mm256_and_si256(_mm256_srai_epi16(upper, 1),
                             _mm256_set1_epi16(static_cast<short>(0xBF80)));

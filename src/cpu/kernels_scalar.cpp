@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The plain inner loops: what each of them means, one element at a time, for any machine. The
-// vector tables are measured against the same float64 twins (tests/ops).
+// vector tables are compared with the same float64 references (tests/ops).
 #include <algorithm>
 #include <array>
 #include <cmath>

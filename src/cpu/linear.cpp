@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// linear and route: tokens are staged once, then threads take chunks of weight rows.
+// The operators linear and route: the threads stage all tokens once, then take chunks of weight
+// rows.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -96,7 +97,7 @@ Status CpuBackend::do_linear(TensorView out, const Activation& x, const Linear& 
   const std::int64_t columns = weight.in_features;
   const std::int64_t tokens = out.size(0);
   const std::int64_t slice = std::min(tokens, kSliceTokens);
-  // Matrices of one layer may differ in form: those of one form are done together.
+  // The row blocks of one layer may have different formats: one pass for each format.
   std::array<Form, 3> forms{};
   std::size_t form_count = 0;
   std::int64_t panel_bytes = 0;
@@ -138,7 +139,7 @@ Status CpuBackend::do_linear(TensorView out, const Activation& x, const Linear& 
 
 namespace {
 
-/// Scores that are NaN are never preferred.
+/// The score that decides the choice; NaN becomes the lowest.
 float selection_score(float score) {
   return std::isnan(score) ? -std::numeric_limits<float>::infinity() : score;
 }
@@ -180,7 +181,7 @@ void mask_groups(float* scores, std::int64_t experts, const RouterSettings& sett
       std::fill_n(scores + group * size, size, -std::numeric_limits<float>::infinity());
 }
 
-/// One token: from the router's logits to its experts and weights. `scores` is scratch, [E].
+/// Chooses one token's experts from the router's logits. `scores` is scratch, [E].
 void choose(std::int32_t* ids,
             float* weights,
             float* sigmoids,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights as the CPU backend holds them: views into the checkpoint's mapping, and small tables
-// (scales and biases widened to f32, the row chunks that threads take) made once at load.
+// Placed weights of the CPU backend: views into the checkpoint's mapping, and small tables that it
+// makes once at load: scales and biases widened to f32, and the row chunks that threads take.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,8 @@ struct Matrix {
   }
 };
 
-/// Rows first..first+rows-1 of a matrix, which fill columns `out`.. of the result: what a thread
-/// takes at once.
+/// A thread's unit of work: rows first..first+rows-1 of a matrix, which give the result's columns
+/// from `out` on.
 struct RowChunk {
   const Matrix* matrix = nullptr;
   std::int64_t first = 0;
@@ -67,7 +67,7 @@ class PlacedExperts final : public PlacedWeights {
   std::optional<Mlp> shared;
 };
 
-/// Appends the chunks of `matrix`, whose rows fill columns out.. of the result.
+/// Appends the chunks of `matrix`, whose rows give the result's columns from `out` on.
 void append_chunks(std::vector<RowChunk>& chunks, const Matrix& matrix, std::int64_t out);
 
 }  // namespace koho::cpu

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operators that take one row at a time: embedding, norms, quantisation, rotation and storing
+// The operators that take one row at a time: embedding, norms, quantisation, RoPE and storing
 // of k and v, SiLU, page copies, sampling.
 #include <algorithm>
 #include <cstring>

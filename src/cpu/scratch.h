@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that lives during one operator: planned as offsets, then given from one allocation that
-// reserve() makes. It grows only for shapes that reserve() could not foresee (an operator called
-// without a placed weight of its width).
+// Scratch memory of one operator: its arrays are offsets into one allocation, which reserve()
+// makes. The allocation grows only for shapes that reserve() could not foresee: an operator called
+// without a placed weight of its width.
 #pragma once
 
 #include <cstddef>

@@ -24,7 +24,7 @@ void pause() {
 ThreadPool::ThreadPool(int threads, Idle)
     : threads_(threads), shares_(std::make_unique<Share[]>(static_cast<std::size_t>(threads))) {}
 
-// Delegates, so that the destructor joins the threads that started if a later one does not.
+// Delegates, so that the destructor waits for the threads that started if a later one fails.
 ThreadPool::ThreadPool(int threads) : ThreadPool(threads, Idle{}) {
   KOHO_CHECK_GE(threads, 1);
   workers_.reserve(static_cast<std::size_t>(threads - 1));

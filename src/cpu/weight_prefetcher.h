@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asks for the weights that are read after the ones at hand. A core reads fastest from several
-// pages at once, each from front to back: that is what its own prefetcher follows, and it stops at
-// the end of a page. So eight spans are asked for side by side, whatever the length of a row. Lines
-// come in pairs: asking for every second one keeps as many line buffers free for the rows at hand.
+// Prefetches the weights that a thread reads next. A core reads fastest from several pages at once,
+// each from front to back: its own prefetcher follows that, and stops at the end of a page. So this
+// one prefetches from eight spans side by side, whatever the length of a row. Hardware fetches
+// lines in pairs: asking for every second line leaves more line buffers to the rows that are being
+// read.
 //
 // Included by files that are compiled for an instruction set: everything here has internal linkage.
 #pragma once

@@ -7,22 +7,14 @@
 #include "base/arithmetic.h"
 #include "base/log.h"
 #include "cuda/sampling/sample.h"
-#include "cuda/self_test.h"
+#include "cuda/self_test/self_test.h"
 #include "cuda/views.h"
 
 namespace koho::cuda {
 namespace {
 
-static_assert(sizeof(SampleRow) == sizeof(SamplingRow) && sizeof(SampleBias) == sizeof(LogitBias));
-static_assert(offsetof(SampleRow, temperature) == offsetof(SamplingRow, temperature) &&
-              offsetof(SampleRow, presence_penalty) == offsetof(SamplingRow, presence_penalty) &&
-              offsetof(SampleRow, top_k) == offsetof(SamplingRow, top_k) &&
-              offsetof(SampleRow, mask_row) == offsetof(SamplingRow, mask_row) &&
-              offsetof(SampleRow, logprobs) == offsetof(SamplingRow, logprobs));
-static_assert(kSampleTopMax == kTopLogprobsMax);
-
-constexpr std::int64_t kPartialBytesMax = 1LL << 30;  // of decode attention's parts
-// A token's K and V of one head in f16 (128 columns), and its part of its step's scales.
+constexpr std::int64_t kPartialBytesMax = 1LL << 30;  // split-KV partials of decode attention
+// K and V of one token and head upcast to f16 (128 columns), and its share of the scales.
 constexpr std::int64_t kWidenedTokenBytes = 2 * 128 * 2 + 16;
 
 }  // namespace
@@ -76,13 +68,13 @@ Status CudaBackend::start() {
     KOHO_CUDA_TRY(cudaMemsetAsync(tile_counters_.as<void>(), 0, kTileCounterBytes, stream_));
     if (options_.self_test) KOHO_TRY(test_wgmma());
   }
-  return options_.deterministic ? Status() : open_cublaslt();  // whose sums are not our kernels'
+  return options_.deterministic ? Status() : open_cublaslt();  // whose sums differ from koho's
 }
 
 Status CudaBackend::test_wgmma() {
   SelfTest test(*this);
-  KOHO_TRY_ASSIGN(const bool matrices, test.gemm());
-  wgmma_ = matrices;
+  KOHO_TRY_ASSIGN(const bool gemm, test.gemm());
+  wgmma_ = gemm;
   if (wgmma_) {
     KOHO_TRY_ASSIGN(wgmma_, test.experts_down());
   }
@@ -113,10 +105,7 @@ Status CudaBackend::open_cublaslt() {
     if (options_.self_test) {
       KOHO_TRY_ASSIGN(right, SelfTest(*this).cublaslt());
     }
-    if (right) {
-      if (options_.fault == FastPathFault::cublaslt_refuses) cublaslt_->refuse();
-      return {};
-    }
+    if (right) return {};
     why = "it differs from koho's kernels";
     cublaslt_.reset();
   }
@@ -164,8 +153,8 @@ Status CudaBackend::reserve(const StepLimits& limits) {
   KOHO_TRY(finish_loading());  // weights are placed
   loader_.reset();
   staging_ = DeviceBlock();
-  // Decode attention: the smallest groups whose sums fit, from the limits alone, so that the places
-  // where a row's sums are cut never change while the engine runs.
+  // Decode attention: the smallest split-KV chunks whose partial results fit. They follow from the
+  // limits alone, so a row's sums are divided at the same places as long as the engine runs.
   const auto partial_bytes = [&] {
     return 4 * attention_partial_floats({.decodes = limits.sequences_max,
                                          .context_max = limits.context_max,
@@ -179,14 +168,15 @@ Status CudaBackend::reserve(const StepLimits& limits) {
   constexpr std::int64_t kChoices = 8;  // fewer would leave no room for what else an operator keeps
   const std::int64_t slots =
       std::max(kChoices, limits.experts_per_token) + 1;  // and the shared one
-  // With the values of all rows: those of a step in which decoded rows stand beside a prompt's.
+  // And the outputs of all rows, for a step of decoded rows and prefill.
   const std::int64_t partial =
       round_up(partial_bytes(), kScratchAlignment) +
       round_up(limits.tokens_max * limits.query_heads * limits.head_width * 2, kScratchAlignment);
   constexpr std::int64_t kOtherBytes = 32 << 10;  // a token in any other operator
   const std::int64_t experts = limits.tokens_max * slots * expert_row_bytes_ + (4 << 20);
-  // A prompt's attention keeps its rows' values, the parts of rows decoded beside it, and, with
-  // e4m3 pages, some of them widened; one sequence and head at least, or it does without.
+  // Prefill attention keeps its rows' outputs, the partial results of rows decoded beside it and,
+  // with e4m3 pages, some pages upcast: of one sequence and head at least, else it upcasts in the
+  // kernel.
   const std::int64_t others = limits.tokens_max * kOtherBytes;
   const std::int64_t widened =
       wgmma_attention_
@@ -421,8 +411,8 @@ Status CudaBackend::do_sample(const SamplingOutput& out,
   Sample p;
   p.logits = logits.as<const float>();
   p.logits_stride = logits.stride(0);
-  p.rows = reinterpret_cast<const SampleRow*>(batch.rows.data);
-  p.biases = reinterpret_cast<const SampleBias*>(batch.biases.data);
+  p.rows = reinterpret_cast<const SamplingRow*>(batch.rows.data);
+  p.biases = reinterpret_cast<const LogitBias*>(batch.biases.data);
   p.masks = i32(batch.masks);
   p.counts = pointer<std::int32_t>(batch.counts.entries);
   p.nonzero = reinterpret_cast<std::uint16_t*>(batch.counts.nonzero.data);
@@ -471,8 +461,8 @@ Result<std::unique_ptr<Backend>> make_cuda_backend(const CudaOptions& options) {
 
 Result<std::int64_t> cuda_memory_bytes(int device) {
   KOHO_TRY(cuda::check_exists(device));
-  // NOTE: cudaMemGetInfo() would open the GPU: some hundred MB of it, for as long as this process
-  // lives, which may be one that only starts those who compute.
+  // NOTE: not cudaMemGetInfo(), which creates a context of some hundred MB on the GPU until this
+  // process ends; it may be one that only starts the workers.
   cudaDeviceProp properties{};
   KOHO_CUDA_TRY(cudaGetDeviceProperties(&properties, device));
   return static_cast<std::int64_t>(properties.totalGlobalMem);

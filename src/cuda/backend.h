@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA backend: operators as launches on one stream. Operators only enqueue; scratch memory is
-// sized by reserve(). place_weights.cpp has the placing of weights, linear_and_experts.cpp the products,
-// attention.cpp attention.
+// The CUDA backend: operators as kernel launches on one stream. An operator only enqueues;
+// reserve() sizes the scratch memory that operators share. The members are implemented by subject:
+// backend.cpp (start, small operators), enqueue.cpp (copies, events, graphs), gemm/linear.cpp,
+// moe/experts.cpp, attention/attention.cpp, load/place_weights.cpp.
 #pragma once
 
 #include <memory>
@@ -18,13 +19,13 @@
 
 namespace koho::cuda {
 
-constexpr std::int64_t kScratchAlignment = 256;        // of parts of scratch memory
-constexpr std::int64_t kUpcastBytesMax = 256LL << 20;  // of e4m3 pages widened at a time
+constexpr std::int64_t kScratchAlignment = 256;        // of each tensor in scratch memory
+constexpr std::int64_t kUpcastBytesMax = 256LL << 20;  // of e4m3 pages upcast at a time
 
 struct AttentionPath;  // of one call, in attention.cpp
-// Of one call of an expert layer, in linear_and_experts.cpp.
+// Of one call of an expert layer, in moe/experts.cpp.
 struct GroupCall;
-struct GroupForm;
+struct GroupKernels;
 struct GroupRows;
 struct GroupScratch;
 
@@ -58,10 +59,10 @@ class CudaBackend final : public Backend {
 
   CudaBackend(DeviceInfo device, const CudaOptions& options);
   Status start();
-  /// Which of Hopper's kernels may be used.
+  /// Self-tests Hopper's kernels and sets which of them may be used.
   Status test_wgmma();
-  /// Opens cuBLASLt in the best mode that this GPU has and the self-test finds right; else cublaslt_
-  /// stays null.
+  /// Opens cuBLASLt in the first mode that this GPU has and that passes the self-test. cublaslt_
+  /// stays null if there is none.
   Status open_cublaslt();
 
   Result<Linear> do_place_linear(std::span<const LinearSource> blocks) override;
@@ -122,7 +123,7 @@ class CudaBackend final : public Backend {
                          const KvLayer& kv,
                          const Batch& batch,
                          const HeadShape& heads) const;
-  /// Scratch memory for what lies between the kernels; `out` for rows that go there directly.
+  /// Assigns scratch memory to the intermediate tensors; `out` receives rows that need none.
   Status give_memory(Attention& attention, const AttentionPath& way, Bf16* out);
 
   // ---- place_weights.cpp
@@ -157,36 +158,44 @@ class CudaBackend final : public Backend {
                           const Routing& routing,
                           const Experts& weights);
 
-  // ---- linear_and_experts.cpp
-  /// `bytes` of scratch memory, grown outside graphs if reserve() did not foresee them.
+  // ---- linear.cpp
+  /// Returns at least `bytes` of scratch memory. It grows if reserve() did not foresee them, which
+  /// fails while a captured graph is alive.
   Result<std::byte*> scratch(std::int64_t bytes);
   Status run_grouped_decode_gemm(const Gemm& parameters);
   Status run_decode_gemm(const Gemm& parameters);
-  /// x has `rows` rows; entries up to `columns`.
+  /// x has `rows` rows; token blocks have up to `columns` tokens.
   Status run_prefill_gemm(const Gemm& parameters,
                           std::int64_t rows,
                           int columns,
                           int multiprocessors);
-  /// False: cuBLASLt does not take this product.
+  /// False: cuBLASLt does not take this GEMM.
   Result<bool> multiply_with_cublaslt(const Gemm& parameters, const LinearSegment& segment);
   Status multiply_segment(TensorView out, const Activation& x, const LinearSegment& segment);
-  /// Moves rows that cannot be copied 16 bytes at a time to scratch memory, where they can.
+  /// Copies the rows of x to scratch memory, where kernels can copy them 16 bytes at a time.
+  Status pad_rows(Gemm& parameters, std::int64_t rows, std::int64_t width_bytes);
+
+  // ---- experts.cpp
+  /// The same, if they need it, at `scratch_at`, which it advances.
   Status align_rows(Activation& x, const TiledWeights& matrix, std::byte*& scratch_at);
-  /// The form that is faster for such a call on this GPU.
-  GroupForm form_of_group(const GroupCall& call) const;
-  /// Which rows its experts multiply, in which entries.
-  Status plan_group(const GroupCall& call, const GroupForm& form, const GroupScratch& scratch);
-  /// Puts the rows that experts multiply one after the other, for `p` to read there.
+  /// The kernels that are faster for such a call on this GPU.
+  GroupKernels choose_group_kernels(const GroupCall& call) const;
+  /// Permutes the token-expert pairs and lists the token blocks.
+  Status permute_group(const GroupCall& call,
+                       const GroupKernels& kernels,
+                       const GroupScratch& scratch);
+  /// Gathers the token rows in permuted order and lets `p` read them there.
   Status gather_group(const GroupCall& call, const GroupScratch& scratch, Gemm& p);
   Status multiply_gate_up(const GroupCall& call,
-                          const GroupForm& form,
+                          const GroupKernels& kernels,
                           const GroupScratch& scratch);
-  Status multiply_down(const GroupCall& call, const GroupForm& form, const GroupScratch& scratch);
+  Status multiply_down(const GroupCall& call,
+                       const GroupKernels& kernels,
+                       const GroupScratch& scratch);
   Result<GroupRows> run_group(const GroupCall& call, std::byte*& scratch_at);
 
-  /// Makes the GPU the calling thread's: what a thread launches, it launches on its own GPU, and
-  /// the caller may be a new thread or one that has several GPUs. Whatever an operator enqueues
-  /// begins with it.
+  /// Makes this GPU the calling thread's current one; the caller may be a new thread, or one that
+  /// uses several GPUs. Every operator calls it before it enqueues anything.
   Status bind() const;
   /// Whether this GPU has Hopper's instructions and they are wanted.
   bool has_wgmma() const { return device_.hopper() && !options_.portable_only; }
@@ -194,12 +203,12 @@ class CudaBackend final : public Backend {
   DeviceInfo device_;
   DeviceId device_id_;
   CudaOptions options_;
-  bool wgmma_ = false;            // Hopper's matrix kernel may be used
+  bool wgmma_ = false;            // Hopper's GEMM kernels may be used
   bool wgmma_attention_ = false;  // and its prefill attention
   std::shared_ptr<DeviceMemory> memory_;
   cudaStream_t stream_ = nullptr;
   std::unique_ptr<CublasLtGemm> cublaslt_;  // null: only our own kernels
-  std::shared_ptr<std::int64_t> recordings_ = std::make_shared<std::int64_t>(0);  // alive
+  std::shared_ptr<std::int64_t> graphs_alive_ = std::make_shared<std::int64_t>(0);
   DeviceBlock staging_;
   std::unique_ptr<Loader> loader_;  // until reserve()
   bool loading_ = false;            // the loader may have something left to do

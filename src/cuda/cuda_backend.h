@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The NVIDIA backend as the rest of koho sees it: one function that opens a GPU. No CUDA header is
-// needed to use it; where CUDA is not built, no_cuda.cpp answers.
+// The CUDA backend as the rest of koho sees it: functions that open a GPU and report what it is. No
+// CUDA header is needed to use it. In a build without CUDA no_cuda.cpp implements it.
 #pragma once
 
 #include <cstdint>
@@ -14,32 +14,21 @@
 
 namespace koho {
 
-/// What a test has go wrong, to see that koho's portable or own kernels take over.
-enum class FastPathFault : std::uint8_t {
-  none,
-  gemm,             // the self-test finds Hopper's matrix kernels wrong
-  experts_down,     // that of experts' second matrix
-  attention,        // its prefill attention
-  cublaslt,         // cuBLASLt
-  cublaslt_refuses  // cuBLASLt has no algorithm for any product after the self-test
-};
-
 struct CudaOptions {
   int device = 0;
-  /// Runs every kernel that has a portable form in that form, and cuBLASLt as other GPUs than
-  /// Hopper's have it: what a Blackwell GPU would run.
+  /// Uses none of Hopper's own kernels, and cuBLASLt without row and column scales: what another
+  /// GPU, such as Blackwell, runs.
   bool portable_only = false;
   /// Compares the fast kernels and cuBLASLt with the portable kernels before use and drops those
   /// that differ.
   bool self_test = true;
-  FastPathFault fault = FastPathFault::none;  // needs the self-test
-  /// One path for every number of tokens: a row's bits do not depend on whether it was decoded, nor
-  /// on the chunk of a prompt it came in. Costs speed (docs/performance.md).
+  /// A token row has the same bits whether it is decoded or part of a prompt, and in whatever
+  /// chunk: no cuBLASLt, and one order of sums in attention. Costs speed (docs/performance.md).
   bool deterministic = false;
-  /// Sources whose elements are to be generated on the device instead of read; null: none. Must outlive
-  /// the placing of weights.
+  /// Sources whose elements are to be generated on the device instead of read; null: none. Must
+  /// outlive the placing of weights.
   const SyntheticAddressMap* synthetic = nullptr;
-  /// Is told how far the weights are; null: nobody. Must outlive the placing of weights.
+  /// Receives the progress of loading weights; may be null. Must outlive the placing of weights.
   LoadProgress* progress = nullptr;
 };
 

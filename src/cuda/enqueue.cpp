@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order of work: copies between host and device, events, and CUDA graph capture.
+// What CudaBackend enqueues on its stream beside operators: copies, events and captured CUDA
+// graphs.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -159,7 +160,7 @@ Result<std::unique_ptr<CapturedGraph>> CudaBackend::capture(std::function<Status
   static_cast<void>(cudaGraphDestroy(graph));
   if (made != cudaSuccess) return cuda_error(made, "cudaGraphInstantiate");
   auto captured =
-      std::make_unique<CudaGraph>(executable, Queue{stream_, options_.device}, recordings_);
+      std::make_unique<CudaGraph>(executable, Queue{stream_, options_.device}, graphs_alive_);
   KOHO_CUDA_TRY(cudaGraphUpload(executable, stream_));
   return std::unique_ptr<CapturedGraph>(std::move(captured));
 }

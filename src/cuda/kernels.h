@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The launchers of all kernels and their plain parameters: device pointers, strides in elements.
-// Launchers check nothing (the operators have) and return the launch's error.
+// The launchers of all kernels but GEMMs, and their parameters: device pointers, strides in
+// elements. The operators have checked shapes; a launcher checks nothing and returns the launch's
+// error.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,8 @@ using Bf16 = std::uint16_t;
 
 constexpr int kHeadWidthMax = 256;  // of attention and its rope: what their plain forms hold
 
-/// Where a kernel that makes activations writes a row, in which forms; null = form not wanted.
+/// Where a kernel writes rows of activations: as bf16, as FP8 with one scale per row, as FP8 with
+/// one scale per 128 columns. Null: not wanted.
 struct RowOutputs {
   Bf16* values = nullptr;
   std::int64_t values_stride = 0;
@@ -134,8 +136,8 @@ struct QuantizeRows {
   std::int64_t width = 0;
   int multiprocessors = 0;  // of the GPU
 };
-/// Quantises rows of bf16 as their readers need. NOTE: what rows_count points to must be older than
-/// the kernel before.
+/// Quantises rows of bf16 as their readers need. NOTE: what rows_count points to must be older
+/// than the previous kernel.
 cudaError_t launch_quantize_rows(const RowOutputs& out,
                                  const QuantizeRows& quantize,
                                  cudaStream_t stream);
@@ -223,7 +225,7 @@ constexpr int kAttentionChunkTokens = 512;  // chunk_tokens is this, or twice it
 cudaError_t launch_attention_reference(const Attention& parameters, cudaStream_t stream);
 /// True if the tensor-core kernels take these heads and pages.
 bool attention_supports_mma(const Attention& parameters);
-/// Decoded sequences and what decides in how many parts their contexts are summed.
+/// Decoded sequences and what decides into how many split-KV chunks their contexts are divided.
 struct SplitKvShape {
   std::int64_t decodes = 0;
   std::int64_t context_max = 0;
@@ -235,12 +237,13 @@ struct SplitKvShape {
 /// Floats that their sums take.
 std::int64_t attention_partial_floats(const SplitKvShape& sums);
 /// The first `decodes` sequences, one row each (sequence s owns token row s), cut at fixed places
-/// of the context. NOTE: starts before the kernel before it is done: that one may write q and the
+/// of the context. NOTE: starts before the previous kernel has ended: that one may write q and the
 /// last token of a context, nothing else that is read here.
 cudaError_t launch_attention_decode(const Attention& parameters, cudaStream_t stream);
-/// True if rows of `width` in these forms can be written 8 elements at a time, as the combine kernel does.
+/// True if rows of `width` of these outputs can be written 8 elements at a time, as the kernel
+/// does.
 bool attention_combine_supports(const RowOutputs& out, std::int64_t width);
-/// The decoded rows in the forms wanted; zeros in the `rows` after them.
+/// Combines the decoded rows into the outputs wanted; zeros in the `rows` after them.
 cudaError_t launch_attention_combine(const RowOutputs& out,
                                      const Attention& parameters,
                                      std::int64_t rows,
@@ -251,7 +254,7 @@ cudaError_t launch_attention_padding(const Attention& parameters, cudaStream_t s
 /// The sequences after the first `decodes`.
 cudaError_t launch_attention_prefill(const Attention& parameters, cudaStream_t stream);
 /// The same on Hopper's wgmma, where the heads and pages have that form; and what
-/// launch_attention_padding() does. NOTE: starts before the kernel before it is done: that one may
+/// launch_attention_padding() does. NOTE: starts before the previous kernel has ended: that one may
 /// write q and pages, but no lengths, starts or page tables.
 bool attention_supports_wgmma(const Attention& parameters);
 /// The tiles whose order p.tile_order is: of one prompt alone or beside decoded rows, else none.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands in for the CUDA backend in builds without CUDA: says so.
+// The CUDA backend of builds without CUDA: every function reports that there is none.
 #include "cuda/cuda_backend.h"
 
 namespace koho {

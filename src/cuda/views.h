@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Views as the plain pointers of kernels' parameters; what they are, the operators have checked.
+// Converts views to the pointers of kernels' parameters. Operators have checked dtype and shape.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace koho::cuda {
 
-/// The elements of a view on the device, which may be absent.
+/// The elements of a view in device memory; null if the view is empty.
 template <typename T>
 T* pointer(const TensorView& view) {
   return reinterpret_cast<T*>(view.data);

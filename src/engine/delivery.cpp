@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Results of a step become events: tokens, text, stops, ends of choices and of requests.
+// The part of StepLoop that turns a step's results into events: tokens, text, stops, ends of
+// choices and of requests.
 #include <algorithm>
 
 #include "base/check.h"
@@ -20,7 +21,7 @@ StepLoop::CollectOutcome StepLoop::collect(std::int64_t timeout_us) {
                      : status.error());
     return CollectOutcome::lost;
   }
-  // A rank that answers twice, or late, repeats a step that was dealt with.
+  // A result of an earlier step: a rank answered twice, or too late.
   if (result_.step < batch.step) {
     ++counts_.results_stale;
     return CollectOutcome::waiting;

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// The engine's thread and its inbox: commands come in under a lock, the thread carries them out
+// between two turns of the step loop, and publishes statistics after each.
 #include "engine/engine.h"
 
 #include <array>
@@ -186,7 +188,8 @@ void Engine::run() {
     busy = turn();
     publish();
   }
-  // An error's text takes memory, which a start that failed for want of it does not have.
+  // Makes the error only if a request needs it: after a start that ran out of memory, its text
+  // would not fit.
   if (loop_.live_requests() > 0)
     loop_.end_all(make_error(ErrorCode::unavailable, "the engine is shutting down"));
   publish();
@@ -242,7 +245,7 @@ bool Engine::turn() {
   loop_.expire();
   if (!loop_.device_up()) return turn_without_device();
   const bool launched = loop_.launch();
-  // One step runs while the next one is planned; with nothing to plan the oldest is waited for.
+  // Collects when two steps are in flight, or when there was nothing to launch.
   if (loop_.steps_in_flight() == kStepsInFlightMax || (!launched && loop_.steps_in_flight() > 0)) {
     loop_.collect(kSliceUs);
     return true;

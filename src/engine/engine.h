@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine as its callers see it: any thread submits and cancels, each request's reader has a
-// stream. One thread of its own makes the moves of the step loop; nobody else touches a request,
-// a page or the executor. Every queue is bounded: by the requests that are accepted.
+// The engine as its callers see it: any thread submits and cancels requests, and reads each one's
+// tokens from a stream. The engine's own thread runs the step loop (step_loop.h); nobody else
+// touches a request, a page or the executor. The number of accepted requests bounds every queue.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ class Engine {
                                                Executor& executor,
                                                const Clock& clock,
                                                TextDecoderFactory decoders = {});
-  /// Ends every live request as failed (unavailable) and joins the thread.
+  /// Ends every live request as failed (unavailable) and waits for its thread.
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The seam between the engine, which decides, and the ranks, which compute.
+// The interface between the engine, which decides what a step computes, and the ranks, which
+// compute it.
 #pragma once
 
 #include <cstddef>
@@ -31,10 +32,10 @@ class Executor {
   /// Starts the step whose plan stands in the first `bytes` of plan_space(). Returns at once.
   virtual Status submit(std::size_t bytes) = 0;
 
-  /// The masks of the step submitted last stand in its plan: they were late (plan/step_plan.h), and
-  /// so its plan's mask words stayed the caller's until now; its rows are computed meanwhile and
-  /// sampled after this. Due once all steps before have been collected and before anything else is
-  /// submitted or collected. Returns at once.
+  /// Says that the masks of the last submitted step are now in its plan. Only for a plan with late
+  /// masks (plan/step_plan.h): the caller may write its mask words until this call; the ranks run
+  /// its forward pass meanwhile and sample after this call. The caller collects all earlier steps
+  /// first, and submits or collects nothing in between. Returns at once.
   virtual Status send_masks() = 0;
 
   /// Waits for the oldest step in flight and stores its result, reusing the vectors' capacity.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The device lost and recovered. Everybody resumes from token ids; a request that brings the device
-// down again and again is found and given up: once requests were in flight in two failures without
-// getting further in between, they are computed one by one while all others are set aside, so the
-// next failure has one author.
+// The part of StepLoop that runs when the device is lost and recovered. Every request resumes from
+// its token ids. A request that was in flight in two failures without progress in between is a
+// suspect: suspects run one at a time while all others are set aside, so that the next failure has
+// one cause, and the request that caused it is failed.
 #include <algorithm>
 
 #include "engine/step_loop.h"
@@ -34,7 +34,7 @@ void StepLoop::lose_device(const Error& error) {
   for (std::int64_t back = 0; back < kStepsInFlightMax; ++back)
     recorder_.ended(scheduler_.steps_planned() - back, StepRecord::Outcome::lost, now);
   scheduler_.reset_device();
-  // What was in flight no longer takes a reader's room: who waited for it alone goes on.
+  // Steps in flight no longer reserve room in streams: requests that waited only for that go on.
   for (Live& live : requests_) {
     if (!live.stream || !live.reader_full) continue;
     live.reader_full = live.stream->pause_without(static_cast<std::size_t>(live.active_choices));

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The ring of the last steps, and a record as JSON.
 #include "engine/flight_recorder.h"
 
 #include <algorithm>

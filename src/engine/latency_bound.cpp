@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The running means behind the fit, and how far a step may go beyond what has been tried.
 #include "engine/latency_bound.h"
 
 #include <algorithm>

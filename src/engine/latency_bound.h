@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many prefill tokens may join a step that decodes, so that the step stays within the time a
-// reader should wait between two tokens. Learned from the steps themselves; decides speed only,
-// never a result.
+// How many prefill tokens a step may hold beside its decodes, so that it stays within the bound on
+// the time between two tokens of a request. It learns from the durations of past steps, and changes
+// speed only, never a result.
 #pragma once
 
 #include <cstdint>
 
 namespace koho {
 
-/// Fits duration = base + cost * prefill tokens: the base to steps that only decode, the cost to
-/// what mixed steps take beyond it. Steps of one kind say nothing of the other, however many.
-/// Begins with the least and at most doubles what has been tried.
+/// Fits duration = base + cost * prefill tokens: steps that only decode give the base, mixed steps
+/// give the cost from what they take beyond the base. The answer begins with kTokensLeast and never
+/// exceeds twice the most prefill tokens that a step has had.
 class LatencyBound {
  public:
-  /// Prefill makes this progress whatever the bound.
+  /// Prefill tokens of a step whatever the bound, so that prompts always progress.
   static constexpr std::int32_t kTokensLeast = 16;
 
   /// `bound_us` 0: no bound. Requires: tokens_max > 0.
@@ -29,9 +29,9 @@ class LatencyBound {
   std::int64_t bound_us_;
   std::int32_t tokens_max_;
   std::int64_t decode_steps_ = 0;
-  double base_us_ = 0.0;  // mean of the decode steps of late
+  double base_us_ = 0.0;  // mean of recent decode steps
   double weights_ = 0.0;  // of the mixed steps so far
-  double tokens_ = 0.0;   // mean of the mixed steps of late
+  double tokens_ = 0.0;   // mean of recent mixed steps
   double excess_us_ = 0.0;
   std::int32_t tried_ = 0;  // most prefill tokens in a step
 };

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// One thread a rank. The engine's thread writes a plan into a step buffer and counts it as
+// submitted; each rank takes the steps in order and leaves its result in the buffer; collect()
+// waits until all have.
 #include "engine/local_executor.h"
 
 #include <algorithm>
@@ -23,7 +26,7 @@ constexpr std::chrono::minutes kRankTimeout{10};
 
 constexpr auto kStepsMax = static_cast<std::size_t>(kStepsInFlightMax);
 
-/// One plan's memory, and what the ranks made of it.
+/// One plan's memory, and each rank's result of it.
 struct StepBuffer {
   std::vector<std::uint64_t> words;  // 8-byte aligned
   std::size_t bytes = 0;
@@ -41,7 +44,8 @@ struct Rank {
   std::thread thread;
 };
 
-/// The error of the rank that failed first: those that it left behind say `unavailable`.
+/// The error of the rank that failed first. The others report `unavailable`, because its
+/// collectives ended.
 Status first_failure(const std::vector<Status>& statuses) {
   const auto is_cause = [](const Status& status) {
     return !status.ok() && status.error().code != ErrorCode::unavailable;
@@ -68,8 +72,8 @@ Status validate(const LocalExecutorSettings& settings) {
 
 }  // namespace
 
-/// The running ranks and the step buffers between them and the engine. Steps are numbered from 0; step n
-/// uses step buffer n % kStepsMax.
+/// The running ranks and the step buffers between them and the engine. Steps are numbered from 0;
+/// step n uses step buffer n % kStepsMax.
 class LocalExecutor::Ranks {
  public:
   static Result<std::unique_ptr<Ranks>> start(const ModelConfig& config,
@@ -101,9 +105,10 @@ class LocalExecutor::Ranks {
       Result<std::unique_ptr<Backend>> backend = settings.make_backend(rank);
       if (!backend.ok()) return std::move(backend).error().with_context(name);
       if (settings.ranks > 1 && (*backend)->device().kind != DeviceId::Kind::cpu)
-        return make_error(ErrorCode::unsupported,
-                          "{} ranks on {}: ranks as threads share host memory, they need the CPU",
-                          settings.ranks, (*backend)->description());
+        return make_error(
+            ErrorCode::unsupported,
+            "{} ranks on {}: several ranks exchange data through host memory and need the CPU",
+            settings.ranks, (*backend)->description());
       Result<Worker> made =
           Worker::create(config, sources, worker, std::move(backend).value(),
                          std::move(communicators[static_cast<std::size_t>(rank)]));
@@ -123,7 +128,7 @@ class LocalExecutor::Ranks {
     {
       const std::lock_guard lock(mutex_);
       stopping_ = true;
-      // A rank may wait in a step for one that is lost.
+      // A rank may be waiting inside a collective for one that is gone.
       if (submitted_ > collected_)
         for (Rank& rank : ranks_) rank.worker->give_up_collectives();
     }
@@ -176,20 +181,21 @@ class LocalExecutor::Ranks {
 
   enum class Move : std::uint8_t { stop, start, take_masks, finish };
 
-  /// What a rank does next. A step is started as soon as it is there, also while the one before
-  /// runs: a device then goes from one to the next without its host.
+  /// What a rank does next. It starts a step as soon as the step is submitted, also while the one
+  /// before still runs, so that a GPU goes on without waiting for the host.
   Move next_move(Rank& self, std::size_t started, std::size_t finished) {
     constexpr std::chrono::microseconds kPoll{50};
     std::unique_lock lock(mutex_);
     if (self.runner->awaits_masks()) {
-      // They follow from the results of the step before.
+      // The masks depend on the results of the step before: finish that first.
       if (started - finished > 1) return Move::finish;
       changed_.wait(lock, [&] { return stopping_ || masked_ == started; });
       return stopping_ ? Move::stop : Move::take_masks;
     }
     const auto comes = [&] { return stopping_ || submitted_ > started; };
     if (started == finished) changed_.wait(lock, comes);
-    // With kStepsMax steps started no other can come.
+    // At most kStepsMax steps are in flight, so with that many started there is nothing to wait
+    // for.
     while (!comes() && started - finished < kStepsMax && !self.runner->finishes_at_once())
       changed_.wait_for(lock, kPoll, comes);
     return stopping_ ? Move::stop : submitted_ > started ? Move::start : Move::finish;
@@ -210,8 +216,8 @@ class LocalExecutor::Ranks {
                                      : self.runner->take_masks();
         if (!status.ok()) self.worker->give_up_collectives();
         if (self.runner->awaits_masks()) continue;
-        // Where a step is done once it is started (the CPU) its results leave before the next one
-        // is looked at; a device gets its next step first.
+        // On the CPU a step is done when start() returns, so its results go out now. A GPU first
+        // gets its next step.
         const bool unfinished = status.ok() && !self.runner->finishes_at_once();
         if (unfinished || started - finished > 1) continue;
       }

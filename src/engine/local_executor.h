@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks as threads of this process: the executor of the CPU backend, of one GPU, of tests and
-// sanitizers. Each rank owns a worker; all run the same plans. Every rank samples all rows and
-// they must agree, or, under data-parallel attention, each row is sampled by the rank that has it.
+// Ranks as threads of this process: the executor of the CPU backend (any number of ranks) and of
+// one GPU (one rank). Each rank owns a worker; all run the same plans. Every rank samples all rows
+// and the results must agree; under data-parallel attention the rank that holds a row samples it.
+// Several GPUs are refused: the ranks exchange data through host memory.
 #pragma once
 
 #include <cstdint>

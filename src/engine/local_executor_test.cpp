@@ -112,7 +112,8 @@ class FaultyBackend final : public ForwardingBackend {
 constexpr AttentionLayout kTensorParallel = AttentionLayout::tensor_parallel;
 constexpr AttentionLayout kDataParallel = AttentionLayout::data_parallel;
 
-/// A small model on ranks, driven by a scheduler; the backend of the last rank may have a fault injected.
+/// A small model on ranks, driven by a scheduler; the backend of the last rank may have a fault
+/// injected.
 struct Harness {
   testing::TemporaryDirectory directory;
   ModelConfig config;

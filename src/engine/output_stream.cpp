@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The ring of events between the engine's thread and one reader, under one short lock.
 #include "engine/output_stream.h"
 
 #include <algorithm>

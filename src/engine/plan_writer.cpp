@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Counts what a step's plan holds, lays it out, and fills it row by row.
+// tests/simulation/mutations.py quotes lines of this file.
 #include "engine/plan_writer.h"
 
 #include <algorithm>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Turns the scheduler's decision into the plan that the ranks read.
+// Turns the scheduler's StepBatch, and how each sequence samples, into the StepPlan that the ranks
+// read.
 #pragma once
 
 #include <cstddef>
@@ -28,8 +29,9 @@ struct Draw {
   std::span<const std::uint32_t> mask;  // of what is allowed after all known tokens; empty: all is
 };
 
-/// The masks of a plan that are written later: what may come next follows from a token that is
-/// still being sampled. If that is so for one of them, all of the plan's masks are late.
+/// The masks of a plan that are written after it was submitted, because what may come next depends
+/// on a token that the previous step is still sampling. One late mask makes all of the plan's masks
+/// late.
 struct LateMasks {
   std::span<std::uint32_t> words;  // in the plan; empty: none are late
   std::vector<SequenceId> rows;    // whose masks they are, in order

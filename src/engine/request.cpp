@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// What submit() refuses of a request or of the engine's limits, with the field's name.
 #include "engine/request.h"
 
 #include <limits>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests in and out, steps launched. How results become events: delivery.cpp. The device lost and
-// recovered: failures.cpp.
+// The part of StepLoop that takes requests in, ends them and launches steps. delivery.cpp turns
+// results into events, failures.cpp recovers the device.
 #include "engine/step_loop.h"
 
 #include <algorithm>
@@ -10,14 +10,6 @@
 #include "base/check.h"
 
 namespace koho {
-namespace {
-
-bool has_penalties(const SamplingParameters& sampling) {
-  return sampling.repetition_penalty != 1.0 || sampling.frequency_penalty != 0.0 ||
-         sampling.presence_penalty != 0.0;
-}
-
-}  // namespace
 
 StepLoop::StepLoop(const EngineLimits& limits,
                    Executor& executor,
@@ -83,9 +75,9 @@ void StepLoop::submit(Request request, std::shared_ptr<OutputStream> stream) {
 Status StepLoop::start_choice(Live& live, std::int32_t request_index, std::int32_t choice_index) {
   const Request& request = live.request;
   Choice& choice = live.choices[static_cast<std::size_t>(choice_index)];
-  // A token mask keeps stop tokens out by itself.
-  const bool has_gate = TokenMask::is_needed(request);
-  const bool stops_are_biased = request.min_tokens > 0 && !has_gate;
+  // Where a token mask exists, it keeps stop tokens out until min_tokens; biases would be double.
+  const bool has_mask = TokenMask::is_needed(request);
+  const bool stops_are_biased = request.min_tokens > 0 && !has_mask;
   const auto biases = static_cast<std::int32_t>(
       request.sampling.logit_bias.size() + (stops_are_biased ? request.stop_tokens.size() : 0));
   KOHO_TRY_ASSIGN(
@@ -116,7 +108,7 @@ Status StepLoop::start_choice(Live& live, std::int32_t request_index, std::int32
     choice.draw.stops.push_back(static_cast<std::int32_t>(sequence.size()));
     choice.draw.stops.insert(choice.draw.stops.end(), sequence.begin(), sequence.end());
   }
-  if (has_gate) {
+  if (has_mask) {
     KOHO_TRY_ASSIGN(choice.token_mask, TokenMask::open(request, limits_.vocabulary));
     choice.draw.mask = choice.token_mask->mask();
   }

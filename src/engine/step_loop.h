@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine without its thread: every live request, and the loop's moves (submit, launch a step,
-// collect a step, recover the device) for one caller at a time. The engine's thread makes them in
-// engine.cpp; the simulation makes them in any order a seed chooses.
+// The engine without its thread: every live request, and what can happen to them (submit, launch a
+// step, collect a step, recover the device), for one caller at a time. engine.cpp calls these in a
+// loop; the simulation calls them in any order that a seed chooses. step_loop.cpp launches,
+// delivery.cpp turns results into events, failures.cpp recovers.
 #pragma once
 
 #include <array>
@@ -100,7 +101,7 @@ class StepLoop {
     std::int32_t active_choices = 0;
     bool reader_full = false;  // its stream has no room
     bool set_aside = false;    // while a suspect is computed alone
-    bool paused = false;       // either: what the scheduler knows
+    bool paused = false;       // one of the two above; the scheduler knows this one
     std::int32_t faults = 0;   // device failures with this request in flight since it got further
     std::int32_t preemptions = 0;
     std::int32_t cached_tokens = 0;
@@ -143,9 +144,9 @@ class StepLoop {
   void give_up(const Error& error);
   bool is_suspect(const Live& live) const;
   void update_isolation();
-  /// Whether whatever is launched now would share its failure, or that of what is in flight, with
-  /// the wrong ones: a suspect is to be computed alone and a step in flight has rows of others,
-  /// ended ones included; or it is a suspect's, set aside since.
+  /// Whether a step launched now could blame the wrong request if it fails: a suspect must run
+  /// alone, and the step in flight has rows of others (also of requests that ended), or of a
+  /// suspect that has been set aside since.
   bool must_collect_first();
   Summary summary_of(const Live& live, Ending ending, Error error, std::int64_t now) const;
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Knuth, Morris and Pratt's matcher, one state a stop string.
 #include "engine/stop_strings.h"
 
 #include <algorithm>
@@ -14,11 +15,11 @@ StopStrings::StopStrings(std::vector<std::string> stops, bool include) : include
     KOHO_CHECK(!text.empty());
     longest = std::max(longest, text.size());
     Stop stop{std::move(text), {}, 0};
-    stop.border.assign(stop.text.size(), 0);
+    stop.fallback.assign(stop.text.size(), 0);
     for (std::size_t i = 1; i < stop.text.size(); ++i) {
-      std::size_t length = stop.border[i - 1];
-      while (length > 0 && stop.text[i] != stop.text[length]) length = stop.border[length - 1];
-      stop.border[i] = stop.text[i] == stop.text[length] ? length + 1 : 0;
+      std::size_t length = stop.fallback[i - 1];
+      while (length > 0 && stop.text[i] != stop.text[length]) length = stop.fallback[length - 1];
+      stop.fallback[i] = stop.text[i] == stop.text[length] ? length + 1 : 0;
     }
     stops_.push_back(std::move(stop));
   }
@@ -27,9 +28,9 @@ StopStrings::StopStrings(std::vector<std::string> stops, bool include) : include
 
 /// Whether `byte` completes the stop string.
 bool StopStrings::advance(Stop& stop, char byte) {
-  if (stop.matched == stop.text.size()) stop.matched = stop.border[stop.matched - 1];
+  if (stop.matched == stop.text.size()) stop.matched = stop.fallback[stop.matched - 1];
   while (stop.matched > 0 && stop.text[stop.matched] != byte)
-    stop.matched = stop.border[stop.matched - 1];
+    stop.matched = stop.fallback[stop.matched - 1];
   if (stop.text[stop.matched] == byte) ++stop.matched;
   return stop.matched == stop.text.size();
 }

@@ -46,8 +46,9 @@ class StopStrings {
  private:
   struct Stop {
     std::string text;
-    std::vector<std::size_t> border;  // border[i]: longest proper border of the first i+1 bytes
-    std::size_t matched = 0;          // bytes of it that the text ends with
+    /// fallback[i]: the longest proper prefix of the first i+1 bytes that is a suffix of them, too.
+    std::vector<std::size_t> fallback;
+    std::size_t matched = 0;  // bytes of it that the text ends with
   };
 
   static bool advance(Stop& stop, char byte);

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The mask after each token: the grammar's, or reasoning's, then the request's own lists.
 #include "engine/token_mask.h"
 
 #include <algorithm>

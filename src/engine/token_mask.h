@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the next token of a constrained choice may be: reasoning until its budget is spent, the
-// grammar behind them, the stop tokens once the grammar may end; allowed and banned tokens. Kept up
-// to date as tokens arrive, so that planning a step only copies a mask.
+// Which tokens a constrained choice may sample next: reasoning until its budget is spent, then what
+// the grammar allows, stop tokens once the grammar may end; less what the request's own lists of
+// allowed and banned tokens keep out. Updated as each token arrives, so that planning a step only
+// copies a mask.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,8 @@ class TokenMask {
  public:
   /// Whether anything in the request keeps tokens out.
   static bool is_needed(const Request& request);
-  /// Requires: is_needed(request), which outlives the token mask. Errors: as CompiledGrammar::start.
+  /// Requires: is_needed(request), which outlives the token mask. Errors: as
+  /// CompiledGrammar::start.
   static Result<std::unique_ptr<TokenMask>> open(const Request& request, std::int32_t vocabulary);
 
   /// Takes the token that was sampled. Errors: internal: the mask did not allow it; as Matcher's.

@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "base/json.h"
+#include "base/json_writer.h"
 #include "grammar/constraint.h"
-#include "grammar/json_text.h"
 #include "grammar/schema.h"
 #include "grammar/schema_keywords.h"
 

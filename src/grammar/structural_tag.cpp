@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "base/json.h"
-#include "grammar/json_text.h"
+#include "base/json_writer.h"
 #include "grammar/text_limits.h"
 
 namespace koho {

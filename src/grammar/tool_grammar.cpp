@@ -6,7 +6,7 @@
 #include <string_view>
 #include <utility>
 
-#include "grammar/json_text.h"
+#include "base/json_writer.h"
 
 namespace koho {
 namespace {

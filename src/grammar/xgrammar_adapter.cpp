@@ -11,8 +11,8 @@
 #include <xgrammar/xgrammar.h>
 
 #include "base/check.h"
+#include "base/json_writer.h"
 #include "grammar/counted_grammar.h"
-#include "grammar/json_text.h"
 #include "grammar/structural_tag.h"
 #include "grammar/text_limits.h"
 #include "grammar/tool_grammar.h"

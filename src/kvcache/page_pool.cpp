@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Two intrusive lists a partition, free and idle; a page is in one of them or owned.
 #include "kvcache/page_pool.h"
 
 #include "base/check.h"

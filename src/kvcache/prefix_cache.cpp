@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// A hash table with chains through the pages' entries. A page's key is the hash of its
+// predecessor's key and its tokens.
 #include "kvcache/prefix_cache.h"
 
 #include <algorithm>

@@ -28,7 +28,7 @@ namespace koho {
 
 using Token = std::int32_t;
 
-/// Separates tenants: pages are found only under the salt they were computed under.
+/// Separates tenants: a page is found only under the salt that it was computed under.
 struct CacheSalt {
   std::uint64_t low = 0;
   std::uint64_t high = 0;
@@ -56,9 +56,9 @@ class PrefixCache {
                      std::span<std::int32_t> pages_by_partition);
 
   /// Makes a full page findable behind `parent` (kNoPage: a first page) and returns the page that
-  /// stands for these tokens: `page`, or the one that was there already in its partition, which
-  /// the caller then uses instead of its own. Requires: tokens.size() == tokens_per_page; page and parent are owned
-  /// by the caller, parent is cached.
+  /// stands for these tokens: `page`, or the one that was there already in its partition, which the
+  /// caller then uses instead of its own. Requires: tokens.size() == tokens_per_page; page and
+  /// parent are owned by the caller, parent is cached.
   PageId insert(PageId parent, const CacheSalt& salt, std::span<const Token> tokens, PageId page);
 
   /// Forgets the partition's idle page that was used longest ago; false if there is none.

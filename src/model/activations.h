@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every intermediate of a step in one struct, allocated once for the largest step. Views of the
-// running step are cut from it by `tokens`.
+// Every intermediate tensor of a step in one struct, allocated once for the largest step. The
+// forward pass takes the first `tokens` rows of each.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@
 
 namespace koho {
 
-/// `tokens` packed rows of `width` at the beginning of a tensor's memory, which is large enough.
+/// `tokens` packed rows of `width` at the beginning of a tensor's memory. Requires: they fit.
 TensorView packed_rows(Tensor& memory, std::int64_t tokens, std::int64_t width);
 
-/// Memory for one activation in every form that some layer needs.
+/// Memory for one activation in every format that some layer reads.
 class ActivationBuffer {
  public:
   static Result<ActivationBuffer> allocate(Backend& backend,
@@ -21,7 +21,7 @@ class ActivationBuffer {
                                            std::int64_t width,
                                            const ActivationNeeds& needs);
 
-  /// The first `tokens` rows in the forms of `needs` (which allocate() was told of).
+  /// The first `tokens` rows in the formats of `needs`. Requires: allocate()'s needs had them.
   Activation view(std::int64_t tokens, const ActivationNeeds& needs) {
     return view(tokens, width_, needs);
   }

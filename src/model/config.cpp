@@ -10,7 +10,7 @@
 #include "base/mapped_file.h"
 #include "base/printable.h"
 #include "model/json_fields.h"
-#include "sampling/parameters.h"
+#include "sampling/parameter_table.h"
 
 namespace koho {
 namespace {
@@ -237,12 +237,12 @@ Status read_rope(JsonFields& fields, ModelConfig& config) {
                   number_in(dict, fields, "partial_rotary_factor", 1.0));
   config.rope_theta = *theta;
   config.partial_rotary_factor = factor.value_or(0.5);  // as vLLM and llama.cpp read GLM's files
-  const std::int64_t turned = config.rotary_dim();
-  if (turned < 2 || turned % 2 != 0)
+  const std::int64_t rotary = config.rotary_dim();
+  if (rotary < 2 || rotary % 2 != 0)
     return contradiction(
         "partial_rotary_factor {} of head_dim {} turns {} dims; expected an even number of at "
         "least 2",
-        config.partial_rotary_factor, config.head_dim, turned);
+        config.partial_rotary_factor, config.head_dim, rotary);
   return {};
 }
 
@@ -387,27 +387,22 @@ Result<GenerationConfig> parse_generation_config(std::string_view text,
     return make_error(ErrorCode::invalid_argument, "neither {} nor {} has the key 'eos_token_id'",
                       kGenerationName, kConfigName);
   generation.eos_token_ids = std::move(*eos);
-  // What would be refused in a request is refused here: one table of ranges, sampling's.
-  SamplingParameters given;
-  const auto number = [&](const char* key, std::optional<double>& target,
-                          double& checked) -> Status {
-    const json::Value* value = fields.find(key);
-    if (value == nullptr) return {};
-    target = value->number();
-    if (!target) return fields.wrong(key, *value, "a number");
-    checked = *target;
-    return {};
-  };
-  KOHO_TRY(number("temperature", generation.temperature, given.temperature));
-  KOHO_TRY(number("top_p", generation.top_p, given.top_p));
-  KOHO_TRY(number("min_p", generation.min_p, given.min_p));
-  KOHO_TRY(number("repetition_penalty", generation.repetition_penalty, given.repetition_penalty));
-  if (fields.find("top_k") != nullptr) {
-    KOHO_TRY_ASSIGN(given.top_k, fields.integer("top_k", std::numeric_limits<std::int32_t>::min(),
-                                                std::numeric_limits<std::int32_t>::max()));
-    generation.top_k = given.top_k;
+  // The table that holds requests to their ranges holds the model's advice to them, too.
+  for (const SamplingParameter& row : kSamplingParameters) {
+    const std::string key(row.name);
+    const json::Value* value = row.advised ? fields.find(key.c_str()) : nullptr;
+    if (value == nullptr) continue;
+    if (row.integer != nullptr) {
+      KOHO_TRY_ASSIGN(generation.sampling.*row.integer,
+                      fields.integer(key.c_str(), std::numeric_limits<std::int32_t>::min(),
+                                     std::numeric_limits<std::int32_t>::max()));
+      continue;
+    }
+    const std::optional<double> number = value->number();
+    if (!number) return fields.wrong(key.c_str(), *value, "a number");
+    generation.sampling.*row.number = *number;
   }
-  if (Status good = validate(given, model.vocab_size); !good.ok())
+  if (Status good = validate(generation.sampling, model.vocab_size); !good.ok())
     return std::move(good).error().with_context(kGenerationName);
   if (fields.find("do_sample") != nullptr) {
     KOHO_TRY_ASSIGN(generation.do_sample, fields.boolean("do_sample"));

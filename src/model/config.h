@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What config.json and generation_config.json say about a glm4_moe model. No defaults for facts of
-// the model, partial_rotary_factor alone excepted; fields are named as the keys are. Whatever would
-// make another model than koho computes is refused by name. Accepted means: every number is in
-// range and agrees with the others, and every product of sizes fits 64 bits.
+// What config.json and generation_config.json say about a glm4_moe model. Fields have the keys'
+// names. A fact of the model has no default, except partial_rotary_factor. The parser refuses by
+// name whatever would make it another model than koho computes. An accepted config has every number
+// in range and in agreement with the others, and every product of its sizes fits 64 bits.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "model/quantization_config.h"
+#include "sampling/parameters.h"
 
 namespace koho {
 
@@ -27,7 +28,7 @@ struct ModelConfig {
   std::int64_t intermediate_size = 0;         // F of a dense layer
   std::int64_t moe_intermediate_size = 0;     // F of a routed expert
   std::int64_t n_routed_experts = 0;          // E
-  std::int64_t n_shared_experts = 0;          // their widths are added into one
+  std::int64_t n_shared_experts = 0;          // computed as one of their summed width
   std::int64_t num_experts_per_tok = 0;       // A
   std::int64_t n_group = 0;                   // groups of experts
   std::int64_t topk_group = 0;                // groups kept
@@ -41,7 +42,7 @@ struct ModelConfig {
   bool attention_bias = false;  // of q, k, v
   bool use_qk_norm = false;
   bool norm_topk_prob = false;
-  std::optional<std::vector<std::int32_t>> eos_token_ids;  // nothing: the key is absent
+  std::optional<std::vector<std::int32_t>> eos_token_ids;  // nullopt: the key is absent
   std::optional<QuantizationConfig> quantization;
 
   bool is_moe(std::int64_t layer) const { return layer >= first_k_dense_replace; }
@@ -49,7 +50,7 @@ struct ModelConfig {
     return num_hidden_layers > first_k_dense_replace ? num_hidden_layers - first_k_dense_replace
                                                      : 0;
   }
-  /// Dims of a head that are turned.
+  /// The dims of a head that RoPE rotates.
   std::int64_t rotary_dim() const {
     return static_cast<std::int64_t>(static_cast<double>(head_dim) * partial_rotary_factor);
   }
@@ -58,24 +59,20 @@ struct ModelConfig {
   std::int64_t shared_intermediate_size() const { return moe_intermediate_size * n_shared_experts; }
 };
 
-/// Sampling advice and stop tokens of generation_config.json.
+/// Stop tokens and default sampling parameters of generation_config.json.
 struct GenerationConfig {
   std::vector<std::int32_t> eos_token_ids;  // empty: answers end by their length only
-  std::optional<double> temperature;
-  std::optional<double> top_p;
-  std::optional<double> min_p;
-  std::optional<std::int64_t> top_k;
-  std::optional<double> repetition_penalty;
+  SamplingParameters sampling;              // advice for rows that are `advised`; else the defaults
   std::optional<bool> do_sample;
 };
 
-/// Reads the text of a config.json. What is odd but harmless is added to `warnings`. Errors:
+/// Reads the text of a config.json. Appends to `warnings` what is odd but harmless. Errors:
 /// corrupt_data (not JSON); invalid_argument (missing, of the wrong kind, out of range,
 /// contradictory); unsupported (another model or variant), each naming the key.
 Result<ModelConfig> parse_model_config(std::string_view text, std::vector<std::string>& warnings);
 
 /// Reads the text of a generation_config.json; stop tokens come from `model` where it has none.
-/// Sampling advice has the ranges of a request (sampling/parameters.h). Errors: as above.
+/// Sampling parameters must lie in a request's ranges (sampling/parameter_table.h). Errors: as above.
 Result<GenerationConfig> parse_generation_config(std::string_view text,
                                                  const ModelConfig& model,
                                                  std::vector<std::string>& warnings);

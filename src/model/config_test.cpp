@@ -361,14 +361,14 @@ TEST(GenerationConfig, ReadsSamplingAdviceInTheRangesOfARequest) {
       R"({"temperature":1.0,"top_p":0.95,"top_k":40,"do_sample":true,"repetition_penalty":1.1,"_from_model_config":true})",
       model);
   const GenerationConfig& read = *parsed.config;
-  EXPECT_EQ(read.temperature, 1.0);
-  EXPECT_EQ(read.top_p, 0.95);
-  EXPECT_EQ(read.top_k, 40);
+  EXPECT_EQ(read.sampling.temperature, 1.0);
+  EXPECT_EQ(read.sampling.top_p, 0.95);
+  EXPECT_EQ(read.sampling.top_k, 40);
   EXPECT_EQ(read.do_sample, true);
-  EXPECT_EQ(read.repetition_penalty, 1.1);
-  EXPECT_FALSE(read.min_p);
+  EXPECT_EQ(read.sampling.repetition_penalty, 1.1);
+  EXPECT_EQ(read.sampling.min_p, SamplingParameters{}.min_p);
   EXPECT_TRUE(parsed.warnings.empty());
-  EXPECT_EQ(parse_generation(R"({"top_k":-1})", model).config->top_k, -1) << "off, as in a request";
+  EXPECT_EQ(parse_generation(R"({"top_k":-1})", model).config->sampling.top_k, -1) << "off, as in a request";
   for (const char* text :
        {R"({"temperature":-1})", R"({"temperature":"hot"})", R"({"temperature":5})",
         R"({"top_p":1.5})", R"({"top_p":0})", R"({"min_p":1.5})", R"({"repetition_penalty":3})",
@@ -476,53 +476,6 @@ TEST(QuantizationConfig, OtherSchemesAreRefusedByName) {
   refused(
       {{"quant_method", "fp8"}, {"activation_scheme", "dynamic"}, {"weight_block_size", {64, 64}}},
       "weight_block_size");
-}
-
-TEST(MemoryPlan, CutsGlm47OverEightGpus) {
-  std::vector<std::string> warnings;
-  const ModelConfig config = *parse_model_config(released("glm-4.7-fp8"), warnings);
-  const std::vector<WeightBytes> weights = assumed_bytes(config, WeightQuant::fp8_channel);
-  std::int64_t total = 0;
-  for (const WeightBytes& row : weights) total += row.bytes;
-  EXPECT_NEAR(static_cast<double>(total) / 1e9, 354.4 + 0.47, 0.2);  // model-spec 2.1
-  const MemoryPlan one = *plan_memory(config, weights, {}, DType::bf16);
-  EXPECT_EQ(one.weight_bytes, total);
-  EXPECT_EQ(one.kv_bytes_per_token, 376'832);
-  for (const ExpertLayout layout : {ExpertLayout::expert_parallel, ExpertLayout::tensor_parallel}) {
-    const MemoryPlan eight =
-        *plan_memory(config, weights, {.ranks = 8, .experts = layout}, DType::f8_e4m3);
-    EXPECT_EQ(eight.kv_bytes_per_token, 194'304 / 8);  // 188,416 and a scale a head in F32
-    EXPECT_EQ(eight.partitions, 1);
-    // An eighth, and seven eighths more of what every rank holds whole: embedding and routers.
-    const double whole = 2.0 * 151552 * 5120 + 89.0 * 160 * 5120 * 2;
-    EXPECT_NEAR(static_cast<double>(eight.weight_bytes),
-                static_cast<double>(total) / 8 + whole * 7 / 8, 1e7);
-  }
-  EXPECT_FALSE(plan_memory(config, weights, {.ranks = 3}, DType::bf16).ok());
-  EXPECT_FALSE(plan_memory(config, weights, {.ranks = 16}, DType::bf16).ok());
-}
-
-TEST(MemoryPlan, DataParallelAttentionCutsTheRoutedExpertsOnly) {
-  std::vector<std::string> warnings;
-  const ModelConfig config = *parse_model_config(released("glm-4.7-fp8"), warnings);
-  const std::vector<WeightBytes> weights = assumed_bytes(config, WeightQuant::fp8_channel);
-  std::int64_t total = 0;
-  std::int64_t routed = 0;
-  for (const WeightBytes& row : weights) {
-    total += row.bytes;
-    routed += row.weight.routed ? row.bytes : 0;
-  }
-  const AttentionLayout attention = AttentionLayout::data_parallel;
-  const MemoryPlan eight =
-      *plan_memory(config, weights, {.ranks = 8, .attention = attention}, DType::bf16);
-  EXPECT_EQ(eight.weight_bytes, total - routed + routed / 8);
-  EXPECT_EQ(eight.kv_bytes_per_token, 376'832);  // of an eighth of the tokens
-  EXPECT_EQ(eight.partitions, 8);
-  // Heads need not divide, experts must.
-  EXPECT_TRUE(
-      plan_memory(config, weights, {.ranks = 16, .attention = attention}, DType::bf16).ok());
-  EXPECT_FALSE(
-      plan_memory(config, weights, {.ranks = 3, .attention = attention}, DType::bf16).ok());
 }
 
 }  // namespace

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// The forward pass of glm4_moe. It allocates nothing, never waits and knows no device, so that a
-// CUDA graph can hold it. T tokens of the step, H hidden, R rows whose logits are wanted.
+// The forward pass of glm4_moe, in the order of docs/model.md: embedding, then per layer attention
+// and an MLP or MoE block, then the head. It knows no device, no strides and no dtypes; it
+// allocates nothing and never waits, so that a CUDA graph can capture it.
+//
+// T tokens of the step, H hidden, R rows whose logits are wanted. `residual` is the residual
+// stream, `block_output` what the latest block adds to it, `x` the normed input of the next block.
 #include "model/glm4_moe.h"
 
 namespace koho {
 
 Result<TensorView> Glm4Moe::forward(const Batch& batch) {
+  KOHO_TRY(check_limits(batch));
   const std::int64_t tokens = batch.tokens;
-  if (tokens > limits_.tokens_max || batch.sequences > limits_.sequences_max ||
-      batch.context_max > limits_.context_max || batch.logit_rows.size(0) > limits_.logit_rows_max)
-    return make_error(ErrorCode::invalid_argument,
-                      "a step of {} tokens, {} sequences, {} logit rows, context {} exceeds the "
-                      "limits of {}, {}, {}, {}",
-                      tokens, batch.sequences, batch.logit_rows.size(0), batch.context_max,
-                      limits_.tokens_max, limits_.sequences_max, limits_.logit_rows_max,
-                      limits_.context_max);
   const TensorView residual = activations_.residual.view().first(tokens);          // [T, H]
   const TensorView block_output = activations_.block_output.view().first(tokens);  // [T, H]
+  const auto add_norm = [&](const Activation& x, const Tensor& norm) {
+    return collectives_.all_reduce_add_norm(x, residual, block_output, norm.view(), eps_);
+  };
 
   KOHO_TRY(backend_->embed(residual, batch.token_ids, embedding_.view()));
   Activation x = activations_.x.view(tokens, layers_[0].qkv.needs);  // [T, H]
@@ -25,20 +25,21 @@ Result<TensorView> Glm4Moe::forward(const Batch& batch) {
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const LayerWeights& layer = layers_[i];
     KOHO_TRY(attention_block(i, batch, x, block_output));
+
     x = activations_.x.view(tokens, block_needs(layer));
-    KOHO_TRY(collectives_.all_reduce_add_norm(x, residual, block_output,
-                                              layer.post_attention_norm.view(), eps_));
+    KOHO_TRY(add_norm(x, layer.post_attention_norm));
     KOHO_TRY(layer.moe ? moe_block(*layer.moe, x, block_output)
                        : mlp_block(*layer.mlp, x, block_output));
-    if (i + 1 == layers_.size()) break;
+
+    if (i + 1 == layers_.size()) break;  // the head adds the last block's output
     const LayerWeights& next = layers_[i + 1];
     x = activations_.x.view(tokens, next.qkv.needs);
-    KOHO_TRY(
-        collectives_.all_reduce_add_norm(x, residual, block_output, next.input_norm.view(), eps_));
+    KOHO_TRY(add_norm(x, next.input_norm));
   }
   return head(batch, residual, block_output);
 }
 
+/// block_output = o(attention(rope(norm(q(x))), rope(norm(k(x))), v(x)))
 Status Glm4Moe::attention_block(std::size_t i,
                                 const Batch& batch,
                                 const Activation& x,
@@ -64,6 +65,7 @@ Status Glm4Moe::attention_block(std::size_t i,
   return backend_->linear(block_output, attention_output, layer.o);
 }
 
+/// block_output = down(silu(gate(x)) * up(x)): a dense layer, or a shared expert that stands apart
 Status Glm4Moe::mlp_block(const LayerWeights::Mlp& mlp,
                           const Activation& x,
                           TensorView block_output) {
@@ -78,6 +80,7 @@ Status Glm4Moe::mlp_block(const LayerWeights::Mlp& mlp,
   return backend_->linear(block_output, ffn, mlp.down);
 }
 
+/// block_output = sum of the A chosen experts' outputs, weighted, + shared(x)
 Status Glm4Moe::moe_block(const LayerWeights::Moe& moe,
                           const Activation& x,
                           TensorView block_output) {
@@ -94,6 +97,7 @@ Status Glm4Moe::moe_block(const LayerWeights::Moe& moe,
   return collectives_.combine_from_experts(block_output, work);
 }
 
+/// logits = lm_head(rms_norm(residual + block_output)), for the R rows alone
 Result<TensorView> Glm4Moe::head(const Batch& batch, TensorView residual, TensorView block_output) {
   const std::int64_t rows = batch.logit_rows.size(0);
   const TensorView last_residual = activations_.last_residual.view().first(rows);          // [R, H]

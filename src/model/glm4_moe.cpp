@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loading: this rank's part of every weight goes to the backend, then everything a step needs is
-// allocated.
+// Loading a model: cuts this rank's part of every weight, gives it to the backend, then allocates
+// everything that a step needs. The forward pass is in model/forward.cpp.
 #include "model/glm4_moe.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace koho {
 namespace {
 
-/// Places weights; carries what every placement needs.
+/// Cuts and places the weights of one rank.
 struct Placer {
   Backend& backend;
   const Shard& shard;
@@ -67,7 +67,7 @@ struct Placer {
       }
     }
     if (shard.dispatches_tokens()) {
-      // Every token passes it on the rank that has the token, while others are dispatched.
+      // A rank computes its own tokens' shared expert, whole, while it dispatches them.
       KOHO_TRY_ASSIGN(moe.shared, mlp(source.shared));
     } else {
       KOHO_TRY_ASSIGN(local.shared, slice_of(source.shared, shard));
@@ -172,6 +172,19 @@ Result<Glm4Moe> Glm4Moe::load(const ModelConfig& config,
                                                                .dtype = settings.kv_dtype}));
   KOHO_TRY(backend.reserve(model.limits_));
   return model;
+}
+
+Status Glm4Moe::check_limits(const Batch& batch) const {
+  if (batch.tokens <= limits_.tokens_max && batch.sequences <= limits_.sequences_max &&
+      batch.context_max <= limits_.context_max &&
+      batch.logit_rows.size(0) <= limits_.logit_rows_max)
+    return {};
+  return make_error(ErrorCode::invalid_argument,
+                    "a step of {} tokens, {} sequences, {} logit rows, context {} exceeds the "
+                    "limits of {}, {}, {}, {}",
+                    batch.tokens, batch.sequences, batch.logit_rows.size(0), batch.context_max,
+                    limits_.tokens_max, limits_.sequences_max, limits_.logit_rows_max,
+                    limits_.context_max);
 }
 
 ActivationNeeds Glm4Moe::block_needs(const LayerWeights& layer) const {

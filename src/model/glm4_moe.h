@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The glm4_moe model on one rank: its placed weights and the forward pass, written once for every
-// backend, dense and sparse layers, any number of ranks. docs/model.md tells the mathematics;
-// model/sharding.h what a rank holds.
+// The glm4_moe model on one rank: its placed weights, its activations, its cache and the forward
+// pass. There is one forward pass for every backend and any number of ranks. docs/model.md tells
+// the mathematics, model/sharding.h what a rank holds. It refuses to schedule: which tokens a step
+// has and which pages they use come with the batch.
 #pragma once
 
 #include <cstdint>
@@ -32,29 +33,29 @@ struct LayerWeights {
     Linear down;     // [H, F]
   };
   struct Moe {
-    Tensor router;           // [E, H] bf16 or f32
-    Tensor correction_bias;  // [E] f32
-    Experts experts;         // with the shared expert, unless it stands apart
-    std::optional<Mlp> shared;
-    ActivationNeeds dispatched;  // what experts of any rank read of x
+    Tensor router;               // [E, H] bf16 or f32
+    Tensor correction_bias;      // [E] f32
+    Experts experts;             // with the shared expert, unless `shared` has it
+    std::optional<Mlp> shared;   // under data-parallel attention
+    ActivationNeeds dispatched;  // the formats of x that experts of any rank read
   };
   std::optional<Mlp> mlp;  // exactly one of the two
   std::optional<Moe> moe;
 };
 
-/// What load needs to know beside the weights.
+/// What load needs to know beside config and weights.
 struct LoadSettings {
   Shard shard;
-  StepLimits limits;          // of all ranks together; those of the config are filled in
+  StepLimits limits;          // of all ranks together; load fills in the model's facts
   std::int64_t kv_pages = 0;  // pages of 64 tokens on this rank
   DType kv_dtype = DType::bf16;
 };
 
 class Glm4Moe {
  public:
-  /// Places this rank's part of the weights and allocates everything a step needs. `backend`,
-  /// `communicator` and the memory behind `sources` must outlive the model. Errors: unsupported (a
-  /// split that does not come out even), resource_exhausted.
+  /// Places this rank's part of the weights and allocates everything that a step needs. Requires:
+  /// `backend`, `communicator` and the memory behind `sources` outlive the model. Errors:
+  /// unsupported (a size that the ranks do not divide), resource_exhausted.
   static Result<Glm4Moe> load(const ModelConfig& config,
                               const ModelSources& sources,
                               const LoadSettings& settings,
@@ -68,11 +69,11 @@ class Glm4Moe {
   /// errors    invalid_argument: the batch exceeds the limits
   Result<TensorView> forward(const Batch& batch);
 
-  /// The last step's logits, if it had `rows` of them or more.
+  /// The latest step's first `rows` rows of logits. Requires: it had as many.
   TensorView logits(std::int64_t rows) { return activations_.logits.view().first(rows); }
 
-  /// The experts that the last sparse layer to run chose for its first `tokens` rows. Requires: a
-  /// sparse layer.
+  /// What the latest MoE layer's router chose for the first `tokens` tokens, [T, A]. Requires: the
+  /// model has an MoE layer.
   ConstTensorView chosen_experts(std::int64_t tokens) {
     return activations_.expert_ids.view().first(tokens);
   }
@@ -87,6 +88,7 @@ class Glm4Moe {
           Backend& backend,
           Communicator& communicator);
 
+  Status check_limits(const Batch& batch) const;
   Status attention_block(std::size_t layer,
                          const Batch& batch,
                          const Activation& x,
@@ -95,8 +97,8 @@ class Glm4Moe {
   Status moe_block(const LayerWeights::Moe& moe, const Activation& x, TensorView block_output);
   Result<TensorView> head(const Batch& batch, TensorView residual, TensorView block_output);
 
-  ActivationNeeds block_needs(const LayerWeights& layer) const;
-  ActivationNeeds dispatched_needs() const;  // of all layers together
+  ActivationNeeds block_needs(const LayerWeights& layer) const;  // what its MLP or MoE block reads
+  ActivationNeeds dispatched_needs() const;                      // of all layers together
   ActivationWidths widths() const;
 
   ModelConfig config_;

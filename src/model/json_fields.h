@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The members of one JSON object of a model's file, read by name: no defaults, every value checked
-// for kind and range, every error with file, key, expected and found; and which keys nobody read.
+// Reads the members of one JSON object of a model's file by name, without defaults. It checks every
+// value's kind and range; errors name file, key, expected and found. Afterwards it tells which keys
+// nobody read.
 #pragma once
 
 #include <cstdint>

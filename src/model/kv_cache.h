@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cache's bytes: the pages of every layer, allocated once. Which page belongs to whom is
-// decided elsewhere (kvcache/), by numbers only.
+// The KV cache's memory on one rank: the pages of every layer, allocated once. It refuses to know
+// which sequence owns a page: kvcache/ decides that, by page numbers.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,9 @@ class KvCache {
   /// Errors: resource_exhausted.
   static Result<KvCache> allocate(Backend& backend, const Geometry& geometry);
 
-  /// Pages of one layer.  shapes: k, v [N, K, 64, D]
+  /// The pages of one layer.
+  ///
+  /// shapes    k, v [N, K, 64, D]; scales as KvLayer
   KvLayer layer(std::int64_t index);
   const Geometry& geometry() const { return geometry_; }
 

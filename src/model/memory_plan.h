@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How large a model is, and how it would lie on GPUs: parameters, bytes, weights per rank under the
-// cut of model/sharding.h, room for keys and values. Arithmetic only; needs no GPU.
+// How large a model is and how it would lie on GPUs: parameters, bytes, weights per rank as
+// model/sharding.h cuts them, cache bytes per token. Arithmetic only: it needs no GPU.
 #pragma once
 
 #include <cstdint>

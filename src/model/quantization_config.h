@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The quantization_config of a checkpoint's config.json: which FP8 scheme it announces. What a
-// tensor really is, its header says (model/weights.h); this is held against it. Schemes koho does
-// not have are refused by name.
+// The quantization_config of a checkpoint's config.json: which FP8 scheme it announces. The
+// tensors' own headers decide how each is stored (model/weights.h); they are compared with this. It
+// refuses by name the schemes that koho does not have.
 #pragma once
 
 #include <string>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of rotary angles: cosines and sines of every position, in f32.
+// RoPE's table: the cosines and sines of every position, computed once on the host. The operator
+// qk_norm_rope_store_kv applies it.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +10,13 @@
 
 namespace koho {
 
-/// Cosines and sines of position * theta^(-2j/rotary), j = 0 .. rotary/2-1.
+/// The cosines and sines of the angles position * theta^(-2j / rotary), j = 0 .. rotary/2 - 1.
 ///
 /// shapes    result [positions, 2, rotary/2] f32: cosines, then sines
-/// numerics  frequencies and angles are rounded to f32 as the reference does, cosine and sine taken
-/// in f64 source    Glm4MoeRotaryEmbedding in Hugging Face transformers; model-spec 3.3
+/// numerics  frequencies and angles are rounded to f32, as the reference does; cosine and sine are
+///           computed in f64 and rounded once
+/// errors    resource_exhausted
+/// source    Glm4MoeRotaryEmbedding in Hugging Face transformers; docs/model.md#attention
 Result<Tensor> make_rope_table(std::int64_t positions, std::int64_t rotary, double theta);
 
 }  // namespace koho

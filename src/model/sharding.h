@@ -1,24 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which part of every weight a rank holds, and the collectives that put the parts together again. Nothing
-// outside this file cuts a weight or calls a collective.
+// What each rank of a replica holds, and the collectives that join the ranks' results. Only this
+// file cuts a weight, and only this file calls a collective: all-reduce, all-gather, dispatch and
+// combine. The forward pass (model/forward.cpp) names the places where they happen.
 //
-//   weight                        tensor-parallel attention       data-parallel attention
-//   embedding, norms, router      all of it                       all of it
-//   q, k, v (rows, biases)        its heads                       all of it
-//   o (columns)                   its heads; sum                  all of it
-//   dense gate, up / down         its rows / columns of F; sum    all of it
-//   routed experts, whole         E / ranks experts; sum          E / ranks experts; exchange
-//   routed experts, sliced        its F / ranks of each; sum      its F / ranks of each; exchange
-//   shared expert                 its rows / columns of F; sum    all of it
-//   head                          its rows of V; gather           all of it
-//   tokens of a step              all                             those of its sequences
-//   cache                         its heads of every page         whole pages of its sequences
+//                               tensor-parallel attention (tp)   data-parallel attention (dp)
+//   tokens of a step            all of them                      those of the rank's own sequences
+//   KV cache                    its heads of every page          whole pages of its own sequences
+//   embedding, norms, router    all                              all
+//   q, k, v                     its heads (rows, biases)         all
+//   o                           its heads (columns): all-reduce  all
+//   dense gate, up / down       its rows / columns: all-reduce   all
+//   shared expert               its rows / columns: all-reduce   all
+//   routed experts, EP          E / ranks experts: all-reduce    the same: dispatch, combine
+//   routed experts, TP          F / ranks of each: all-reduce    the same: dispatch, combine
+//   head                        its rows of V: all-gather        all
 //
-// sum: an all-reduce after attention and after the FFN. gather: of the logits. exchange: each token
-// goes to the ranks that hold its experts, their sums come back (docs/decisions/0005).
+// EP and TP of the routed experts are `--experts whole` and `sliced` on the command line.
 //
-// FP8 activations are quantised from the columns that a rank holds: where columns of an FP8 weight
-// are cut (o, down), the quantised values, so the results, depend on the number of ranks (docs/model.md).
+//   all-reduce  one after attention and one after the FFN of each layer: block_output is summed
+//   all-gather  of the logits' columns, once a step
+//   dispatch    sends each token to the ranks that hold its experts (all-to-all)
+//   combine     brings their outputs back and adds them (docs/decisions/0005)
+//
+// Where ranks cut the columns of an FP8 weight (o, down), each quantises the activation columns
+// that it holds, by their own maximum: results depend on the number of ranks (docs/model.md).
 #pragma once
 
 #include <cstdint>
@@ -34,16 +39,16 @@ namespace koho {
 enum class ExpertLayout : std::uint8_t { expert_parallel, tensor_parallel };
 enum class AttentionLayout : std::uint8_t { tensor_parallel, data_parallel };
 
-/// One rank's place among the ranks of a replica.
+/// One rank of a replica, and how the replica's weights are cut.
 struct Shard {
   std::int64_t rank = 0;
   std::int64_t ranks = 1;
   ExpertLayout experts = ExpertLayout::expert_parallel;
   AttentionLayout attention = AttentionLayout::tensor_parallel;
 
-  /// How everything but the routed experts is cut: not at all under data-parallel attention.
+  /// How everything but the routed experts is cut: data-parallel attention cuts none of it.
   Shard of_tokens() const { return attention == AttentionLayout::data_parallel ? Shard{} : *this; }
-  /// Ranks have tokens of their own and meet at the experts only.
+  /// Whether ranks have tokens of their own, which meet at the routed experts only.
   bool dispatches_tokens() const {
     return attention == AttentionLayout::data_parallel && ranks > 1;
   }
@@ -55,48 +60,51 @@ struct Range {
   std::int64_t count = 0;
 };
 
-/// This rank's share of `total` things that `ranks` divides. Errors: unsupported, naming `what` and
-/// both numbers.
+/// This rank's part of `total` things, an equal number on each rank. Errors: unsupported if `ranks`
+/// does not divide `total`, naming `what` and both numbers.
 Result<Range> share(const Shard& shard, std::int64_t total, const char* what);
 
-/// Whether a model can be cut so. Errors: unsupported: heads, FFN widths, experts or the vocabulary
-/// do not come out even; invalid_argument: a rank that is not there. (Blocks of block-quantised
-/// weights are looked at when they are cut.)
+/// Checks that the model can be cut so. Errors: unsupported: `ranks` does not divide the heads, an
+/// FFN width, the experts or the vocabulary; invalid_argument: no such rank. The 128 x 128 blocks
+/// of block-quantised weights are checked later, by rows_of() and columns_of().
 Status check_shard(const ModelConfig& config, const Shard& shard);
 
-/// Rows, or columns, of a layer with its scales (and bias). Errors: unsupported if a range cuts
-/// through a block of 128 of a block-quantised weight, or columns of a layer with a bias are asked
-/// for.
+/// A range of a layer's rows or columns, with their scales (and bias). Errors: unsupported: the
+/// range cuts through a 128 x 128 block of a block-quantised weight, or takes columns of a layer
+/// that has a bias.
 Result<LinearSource> rows_of(const LinearSource& source, Range rows);
 Result<LinearSource> columns_of(const LinearSource& source, Range columns);
 
-/// gate and up by rows, down by columns.
+/// This rank's columns of F: rows of gate and up, columns of down.
 Result<MlpSource> slice_of(const MlpSource& source, const Shard& shard);
 
-/// What a rank's experts work on: its own tokens, or those that were dispatched to it.
+/// The input and output of a rank's routed experts: its own tokens, or those that were dispatched
+/// to it.
 struct DispatchedTokens {
-  TensorView out;  // [M, H] bf16
-  Activation x;    // [M, H]
-  Routing routing;
+  TensorView out;   // [M, H] bf16: what the experts write
+  Activation x;     // [M, H]
+  Routing routing;  // [M, A]
 };
 
-/// Puts the ranks' parts together.
+/// The collectives of one rank's forward pass. With one rank each of them does nothing or computes
+/// locally.
 class Collectives {
  public:
-  /// `experts` of the model, of all ranks. Requires: both outlive this.
+  /// `experts`: E, of all ranks together. Requires: backend and communicator outlive this.
   Collectives(Backend& backend,
               Communicator& communicator,
               const Shard& shard,
               std::int64_t experts);
 
-  /// Room for the tokens that other ranks send. `tokens_max` bounds a step's tokens of all ranks
-  /// together; `top_k` experts a token, which read x as `needs` says. Errors: resource_exhausted.
+  /// Allocates room for the tokens that other ranks dispatch to this one. `tokens_max` bounds a
+  /// step's tokens of all ranks together, `top_k` is A, `needs` says in which formats experts read
+  /// x. Errors: resource_exhausted.
   Status allocate(std::int64_t tokens_max,
                   std::int64_t hidden,
                   std::int64_t top_k,
                   const ActivationNeeds& needs);
 
-  /// block_output = its sum over the ranks; residual += block_output; out = the norm of the new residual.
+  /// block_output = its sum over the ranks; then add_rms_norm of ops/backend.h.
   Status all_reduce_add_norm(const Activation& out,
                              TensorView residual,
                              TensorView block_output,
@@ -104,17 +112,18 @@ class Collectives {
                              float eps);
   /// block_output = its sum over the ranks.
   Status all_reduce(TensorView block_output);
-  /// logits [R, V] from this rank's part [R, V / ranks].
+  /// logits [R, V] = the ranks' parts [R, V / ranks] side by side.
   Status all_gather_logits(TensorView logits, ConstTensorView part);
 
-  /// Sends tokens to the ranks that hold their experts. `needs`: the forms of x that experts of any
-  /// rank read. The result's out is `block_output` where tokens stay.
+  /// Sends tokens to the ranks that hold their experts; `needs`: the formats of x that experts of
+  /// any rank read. Without data-parallel attention tokens stay: the result is the arguments, and
+  /// its out is `block_output`.
   Result<DispatchedTokens> dispatch_to_experts(const Activation& x,
                                                const Routing& routing,
                                                TensorView block_output,
                                                const ActivationNeeds& needs);
-  /// The way back: adds what other ranks' experts made of this rank's tokens to `block_output`, which
-  /// holds the shared expert's output. Where tokens stayed there is nothing to do.
+  /// The way back: adds the experts' outputs for this rank's tokens to `block_output`, which holds
+  /// the shared expert's output. Does nothing where tokens stayed.
   Status combine_from_experts(TensorView block_output, const DispatchedTokens& work);
 
  private:
@@ -123,7 +132,7 @@ class Collectives {
   bool dispatches_;
   std::int64_t experts_per_rank_;  // 0: every rank holds a slice of each
 
-  // What arrives, with an exchange.
+  // What other ranks dispatched to this one. M rows.
   ActivationBuffer x_;     // [M, H]
   Tensor expert_ids_;      // [M, A] i32
   Tensor expert_weights_;  // [M, A] f32

@@ -56,7 +56,8 @@ class Describer final : public WeightSupplier {
       source.weight = tensor(row);
     } else {
       source.weight = add(row.name, DType::f8_e4m3, row.shape, kQuantizedFactor, 0.0F);
-      // An E4M3 value's deviation is kQuantizedFactor * kBellDeviation; scales differ by some tenths.
+      // An E4M3 value's deviation is kQuantizedFactor * kBellDeviation; scales differ by some
+      // tenths.
       const float scale = deviation(row) / (kQuantizedFactor * synthetic::kBellDeviation);
       source.scale =
           place(module + ".weight_scale", DType::f32, scale_shape(row.shape), 0.1F * scale, scale);
@@ -248,8 +249,8 @@ Result<HostSyntheticWeights> HostSyntheticWeights::make(const ModelConfig& confi
 /// Two runs of addresses: first what is filled, then, from a page's boundary on, what is not.
 class DeviceSyntheticWeights::Layout final : public SyntheticAllocator {
  public:
-  Layout(std::byte* filled_at, std::byte* drawn_at)
-      : filled_next_(filled_at), synthetic_next_(drawn_at) {}
+  Layout(std::byte* filled_at, std::byte* synthetic_at)
+      : filled_next_(filled_at), synthetic_next_(synthetic_at) {}
 
   std::byte* place(const SyntheticTensor& tensor) override {
     const bool is_synthetic =

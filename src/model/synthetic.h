@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights that no checkpoint holds: random numbers of a trained model's spread at any config, for
-// benchmarks. Which tensors there are, model/weights.h says; each is described by one rule, which
-// whoever fills memory (this file on the host, a backend on its device) follows.
+// Weights without a checkpoint: pseudo-random numbers with a trained model's spread, for benchmarks
+// at any config. model/weights.h says which tensors there are. Each tensor has one rule; whoever
+// fills its memory (this file on the host, a backend on its device) follows the rule.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads every value of a checkpoint once: a number that is not finite, or an FP8 scale below
-// zero, would turn every answer into noise.
+// Reads every value of a checkpoint once, to find numbers that are not finite and negative FP8
+// scales: one of them would turn every answer into noise.
 #pragma once
 
 #include "base/error.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // THE table of a glm4_moe model's tensors: name, shape and dtypes of each, for any config, dense
-// and sparse layers, the MTP layer; and its meeting with a checkpoint, which gives every weight as
-// a view. Missing, extra and misshapen tensors are errors. How a linear layer is quantised its
-// tensors say, each for itself.
+// and MoE layers, the MTP layer. resolve_weights() meets it with a checkpoint and gives every
+// weight as a view; missing, extra and misshapen tensors are errors. Each linear layer's own
+// tensors decide how it is quantised, not config.json: layers of one model may differ.
 #pragma once
 
 #include <array>
@@ -88,7 +88,7 @@ struct ExpectedWeight {
 /// The table for `config`, in the order of the model; the MTP layer's rows last, if asked for.
 std::vector<ExpectedWeight> expected_weights(const ModelConfig& config, bool with_mtp);
 
-/// Gives every row of the table its weight, where no checkpoint does.
+/// A source of weights other than a checkpoint: gives each row of the table its weight.
 class WeightSupplier {
  public:
   virtual ~WeightSupplier() = default;
@@ -107,11 +107,11 @@ struct ResolvedWeights {
   std::vector<std::string> warnings;      // what differs from config.json without harm
 };
 
-/// Meets the table with the checkpoint. The MTP layer is taken if its enorm is there; without it,
-/// its other tensors are left unused. Every view lies in the mapping, or in a copy that
-/// `checkpoint` counts (misaligned tensors, a bf16 correction bias). Errors: corrupt_data: missing,
-/// extra and misshapen tensors, each with file, expected and found (the first ten, then a count);
-/// unsupported: quantisation koho does not have.
+/// Looks every row of the table up in the checkpoint. Takes the MTP layer if its enorm is there;
+/// without enorm its other tensors stay unused. Every view lies in the mapping, or in a copy that
+/// `checkpoint` holds and counts (misaligned tensors, a bf16 correction bias). Errors:
+/// corrupt_data: missing, extra and misshapen tensors, each with file, expected and found (the
+/// first ten, then a count); unsupported: a quantisation that koho does not have.
 Result<ResolvedWeights> resolve_weights(const ModelConfig& config, Checkpoint& checkpoint);
 
 }  // namespace koho

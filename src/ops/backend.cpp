@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The public half of every operator: the contract, the trace span, then the backend's virtual.
+// The public half of every operator: it checks the contract, opens the trace span and calls the
+// backend's virtual.
 #include "ops/backend.h"
 
 #include <array>

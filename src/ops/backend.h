@@ -1,14 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operator interface: all that the model sees of a machine. Each public operator checks its
-// contract once and opens a trace span, then calls the backend's private virtual, which may rely on
-// the contract. Fusions are a backend's own affair under an operator. Dimension letters:
-// docs/model.md.
+// Backend: everything the model asks of a machine, as memory, events, graphs and operators. The
+// model (src/model) calls nothing else, so it runs wherever a backend exists: cpu/ and cuda/.
 //
-// Common to all operators: tensors lie on this backend's device; rows may be strided where "rows"
-// is said, else views are packed; outputs do not overlap inputs unless "alias" says so; T may be 0
-// (nothing is done). On CUDA an operator only enqueues work, allocates nothing, reads nothing back
-// and can be captured in a graph. errors: invalid_argument if a shape, dtype or device differs from
-// the contract; device_error. threads: one thread per backend at a time.
+// Each public operator checks its contract once, opens a trace span and calls the backend's private
+// virtual of the same name (do_…), which may rely on the contract. How a backend computes an
+// operator, and which kernels it fuses inside one, is its own choice. This file refuses: a second
+// way to compute an operator, a default implementation of a virtual, anything about one model.
+//
+// What holds for every operator, unless its block says otherwise:
+//   shapes   T tokens, S sequences, H hidden …: the letters of docs/model.md. T may be 0: the
+//            operator does nothing.
+//   layout   views are packed; where "rows" is said, a row is packed and rows may be strided
+//   device   every tensor lies on this backend's device
+//   alias    no output overlaps an input
+//   errors   invalid_argument: a shape, dtype or device differs from the block; device_error
+//   threads  one thread per backend at a time
+//   async    on CUDA an operator only enqueues: it allocates nothing, reads nothing back, never
+//            waits, and can be captured in a CUDA graph. On the CPU it returns when it is done.
 #pragma once
 
 #include <cstdint>
@@ -28,44 +36,46 @@
 
 namespace koho {
 
-/// Largest sizes a step may have; a backend sizes its scratch memory from it, once.
+/// The largest sizes that a step may have: a backend sizes its scratch memory by them, once. The
+/// last five are facts of the model on this rank; Glm4Moe::load fills them in.
 struct StepLimits {
   std::int64_t tokens_max = 0;
   std::int64_t sequences_max = 0;
   std::int64_t context_max = 0;  // tokens of one sequence
   std::int64_t logit_rows_max = 0;
-  std::int64_t vocabulary = 0;
-  // GLM-4.7's, on one rank, unless the model says otherwise.
-  std::int64_t experts_per_token = 8;  // that routers choose
-  std::int64_t query_heads = 96;       // of attention, on this rank
-  std::int64_t kv_heads = 8;
-  std::int64_t head_width = 128;
+  std::int64_t vocabulary = 0;         // V
+  std::int64_t experts_per_token = 0;  // A
+  std::int64_t query_heads = 0;        // Q
+  std::int64_t kv_heads = 0;           // K
+  std::int64_t head_width = 0;         // D
 };
 
-/// A point in the order of enqueued work.
+/// A cudaEvent, or its like: a point in the order of the work that was enqueued.
 class Event {
  public:
   virtual ~Event() = default;
-  /// Records the event behind everything enqueued so far.
+  /// Puts the event behind everything enqueued so far (cudaEventRecord).
   virtual Status record() = 0;
-  /// Waits until everything before the event is done. Errors: device_error of that work.
+  /// Blocks the caller until all work before the event is done (cudaEventSynchronize). Errors:
+  /// device_error of that work.
   virtual Status wait() = 0;
-  /// Whether wait() would return at once, with or without an error.
+  /// Whether wait() would return at once, with or without an error (cudaEventQuery).
   virtual bool completed() = 0;
 };
 
-/// A captured sequence of operators. Its tensors must outlive it.
+/// A captured sequence of operators: a CUDA graph, or on the CPU the function itself. The tensors
+/// that the operators read and write must outlive it.
 class CapturedGraph {
  public:
   virtual ~CapturedGraph() = default;
-  /// Enqueues the captured operators once more.
+  /// Enqueues the captured operators once more, on the same tensors.
   virtual Status replay() = 0;
 };
 
 /// Device memory of a backend.
 struct MemoryUse {
   std::int64_t held_bytes = 0;
-  std::int64_t free_bytes = 0;                   // that allocate() could still give
+  std::int64_t free_bytes = 0;                   // what allocate() could still give
   std::int64_t allocations = 0;                  // made so far
   std::map<std::string, std::int64_t> purposes;  // of held_bytes, where a backend counts them
 };
@@ -73,17 +83,18 @@ struct MemoryUse {
 /// Weights of qk_norm_rope_store_kv.
 struct QkNormRope {
   HeadShape heads;
-  ConstTensorView q_norm;      // [D] bf16, or empty: no norm
-  ConstTensorView k_norm;      // [D] bf16, or empty
+  ConstTensorView q_norm;      // [D] bf16, or empty: q has no norm
+  ConstTensorView k_norm;      // [D] bf16, or empty: k has no norm
   ConstTensorView rope_table;  // [positions, 2, rotary/2] f32: cosines, then sines
   float eps = 0.0F;
 };
 
-/// What is known of tokens met before, for penalties; a row a slot.
+/// The penalty table: how often each token occurred so far, one row per request with penalties.
 struct TokenCounts {
-  TensorView entries;  // [slots, V] i32: bit 31 = in the prompt, bits 0..30 = times in the output
-  TensorView
-      nonzero;  // [slots, race_bitmap_words(V)] i32: whose entry is not 0 (sampling/philox.h)
+  // [slots, V] i32: bit 31 = the prompt holds the token, bits 0..30 = times in the output
+  TensorView entries;
+  // [slots, race_bitmap_words(V)] i32: a bit for each non-zero entry (sampling/philox.h)
+  TensorView nonzero;
 
   bool empty() const { return entries.empty(); }
 };
@@ -92,100 +103,103 @@ struct TokenCounts {
 struct SamplingBatch {
   ConstTensorView rows;    // [R, 64] u8: SamplingRow
   ConstTensorView biases;  // [B, 8] u8: LogitBias; may be empty
-  ConstTensorView
-      masks;  // [M, ceil(V/32)] i32: bit (id % 32) of word (id / 32) set = allowed; may be empty
+  // [M, ceil(V/32)] i32: bit (id % 32) of word (id / 32) set = the token is allowed; may be empty
+  ConstTensorView masks;
   TokenCounts counts;  // may be empty
-  std::int64_t tokens =
-      0;  // ids >= tokens are never sampled (rows of the matrix beyond the tokenizer)
+  // The tokenizer's tokens. `sample` never draws an id from here on: the head has padding rows.
+  std::int64_t tokens = 0;
 };
 
 /// Outputs of `sample`.
 struct SamplingOutput {
   TensorView ids;       // [R] i32; -1 if no token is allowed or the row's logits hold a NaN
   TensorView logprobs;  // [R] f32: of the chosen token under the unmodified logits; may be empty
-  TensorView top_ids;   // [R, kTopLogprobsMax] i32: most likely tokens under the unmodified logits;
-                        // may be empty
+  // [R, kTopLogprobsMax] i32: the likeliest tokens under the unmodified logits; may be empty
+  TensorView top_ids;
   TensorView top_logprobs;  // [R, kTopLogprobsMax] f32
 };
 
-/// What the ranks remember of their batch slots (plan/step_plan.h), a row a batch slot.
+/// What a rank remembers of its running sequences from step to step. A *batch slot* is a running
+/// sequence's index in these tables; it stays the same until the sequence ends.
 struct BatchSlotTables {
   TensorView pages;         // [batch slots, W] i32: page tables
-  TensorView last_sampled;  // [batch slots] i32
-  TensorView outputs;       // [batch slots, OutputRecord::kWords] i32
+  TensorView last_sampled;  // [batch slots] i32: the token that the latest step sampled
+  TensorView outputs;       // [batch slots, OutputRecord::kWords] i32: when an output ends
 };
 
-/// A step's rows, to be completed from their batch slots.
+/// A step's input rows that gather_input_ids completes from the tables.
 struct BatchSlotRows {
   TensorView token_ids;        // [T] i32
-  TensorView slots;            // [T] i64
+  TensorView slots;            // [T] i64: slot mapping, as Batch::slots
   TensorView page_tables;      // [S, W] i32
   TensorView context_lengths;  // [S] i32
 };
 
+/// One device, or one share of the CPU's cores. Owns its memory, its stream and its kernels; knows
+/// tensors and operators, and nothing of requests, pages' owners or other ranks.
 class Backend {
  public:
   virtual ~Backend() = default;
 
-  // ---- memory
-  // -------------------------------------------------------------------------------------------------------
+  // ---- memory -----------------------------------------------------------------------------------
 
   virtual DeviceId device() const = 0;
   /// "cpu avx512 2 threads", "NVIDIA H200".
   virtual std::string description() const = 0;
-  /// Memory on the device; contents unspecified. Only before the first step. Errors:
-  /// resource_exhausted with numbers.
+  /// Memory on the device; its contents are unspecified. Requires: no step has run yet. Errors:
+  /// resource_exhausted, with the numbers.
   virtual Result<Tensor> allocate(DType dtype, Shape shape, std::string_view purpose) = 0;
-  /// Host bytes to the device and back; packed views; both wait until done.
+  /// Copies host bytes to the device, or back, and waits until they are there. Views are packed.
   virtual Status upload(TensorView destination, std::span<const std::byte> source) = 0;
   virtual Status download(std::span<std::byte> destination, ConstTensorView source) = 0;
-  /// Waits for everything enqueued.
+  /// Blocks the caller until all enqueued work is done.
   virtual Status synchronize() = 0;
-  /// Host memory, zeroed, for enqueue_upload and enqueue_download.
+  /// Zeroed host memory that enqueue_upload and enqueue_download may use (pinned on CUDA).
   virtual Result<Tensor> allocate_host(std::int64_t bytes) = 0;
-  /// As upload and download, but only enqueued. Requires: the host bytes come from allocate_host()
-  /// and are left alone until a later event was waited for.
+  /// As upload and download, but the call only enqueues the copy. Requires: the host bytes come
+  /// from allocate_host(), and the caller leaves them alone until it has waited for a later event.
   virtual Status enqueue_upload(TensorView destination, std::span<const std::byte> source) = 0;
   virtual Status enqueue_download(std::span<std::byte> destination, ConstTensorView source) = 0;
-  virtual Result<std::unique_ptr<Event>> make_event() = 0;
   virtual Result<MemoryUse> memory_use() const = 0;
 
-  // ---- graphs
-  // ----------------------------------------------------------------------------------------------------
+  // ---- events and graphs ------------------------------------------------------------------------
 
-  /// Whether replaying costs less than enqueueing anew, so that a worker should pad its batches to
-  /// sizes it has captured.
+  virtual Result<std::unique_ptr<Event>> make_event() = 0;
+  /// Whether replaying a captured graph costs less than enqueueing its operators. If so, the worker
+  /// captures decode steps of a few sizes and pads its batches to them.
   virtual bool supports_graphs() const = 0;
-  /// Captures what `operators` enqueues, without doing it. A backend that supports graphs calls the
-  /// function once, now; another one keeps it and calls it at every replay. Requires: the same
-  /// operators ran before on arrays of the same shapes. Errors: those of `operators`; device_error.
+  /// Captures what `operators` enqueues, without running it. A backend that supports graphs calls
+  /// the function once, now; another one keeps it and calls it at every replay. Requires: the same
+  /// operators ran before on arrays of the same shapes, so that kernels are loaded and scratch
+  /// memory is large enough. Errors: those of `operators`; device_error.
   virtual Result<std::unique_ptr<CapturedGraph>> capture(std::function<Status()> operators) = 0;
 
-  // ---- weights: once, at load
-  // ----------------------------------------------------------------------------------------
+  // ---- weights: once, at load -------------------------------------------------------------------
 
-  /// Places row blocks that read the same x as one layer. The sources' memory must outlive the
-  /// result. Errors: invalid_argument (widths differ), unsupported (a dtype this backend lacks),
-  /// resource_exhausted.
+  /// Places row blocks that read the same x (q, k, v; gate, up) as one layer. The sources' memory
+  /// must outlive the result. Errors: invalid_argument (widths differ), unsupported (a dtype that
+  /// this backend lacks), resource_exhausted.
   Result<Linear> place_linear(std::span<const LinearSource> blocks);
+  /// Places the local experts of one layer, and its shared expert if it lives here.
   Result<Experts> place_experts(const ExpertsSource& source);
-  /// A tensor that is read as it is (norms, embedding, router); in place on the CPU.
+  /// Places a tensor that operators read as it is: norms, embedding, router. No copy on the CPU.
   virtual Result<Tensor> place(ConstTensorView source) = 0;
-  /// Sizes scratch memory, and sets up what the first steps of sizes up to `limits` would have to
-  /// otherwise (kernels to load, libraries' algorithms to choose). Requires: all weights are
-  /// placed. Errors: resource_exhausted.
+  /// Prepares for steps of every size up to `limits`: allocates scratch memory, loads kernels, lets
+  /// libraries choose their algorithms. After it, steps allocate and load nothing. Requires: all
+  /// weights are placed. Errors: resource_exhausted; unsupported: a limit that this backend lacks.
   virtual Status reserve(const StepLimits& limits) = 0;
 
-  // ---- operators
-  // -----------------------------------------------------------------------------------------------------
+  // ---- operators --------------------------------------------------------------------------------
 
-  /// What a step's rows take from their batch slots. Rows of a batch slot whose output has ended are frozen:
-  /// they store nothing and read no context.
+  /// Completes a step's inputs on the device: sampled tokens become the next step's input ids, and
+  /// page tables come from the batch slots. A sequence whose output has ended is frozen: its rows
+  /// store nothing and read no context.
   ///
-  ///   rows.token_ids[t] = given_ids[t], or last_sampled[batch slot] if that is -1 - batch slot; then, if the
-  ///   batch slot's output has ended, rows.slots[t] = -1
-  ///   rows.page_tables[s, i] = pages[batch slots[s], i] for i < ceil(context_lengths[s] / 64), but if
-  ///   the batch slot's output has ended, context_lengths[s] = 0
+  ///   token t of sequence s, in batch slot b = batch_slots[s]:
+  ///     rows.token_ids[t]       = given_ids[t], or last_sampled[-1 - given_ids[t]] if negative
+  ///     rows.slots[t]           = -1 if given_ids[t] is negative and that output has ended
+  ///     rows.page_tables[s,i]   = pages[b,i] for i < ceil(context_lengths[s] / 64)
+  ///     rows.context_lengths[s] = 0 if the output of b has ended
   ///
   /// shapes    given_ids [T] i32 · batch_slots [S] i32 · see BatchSlotRows, BatchSlotTables
   Status gather_input_ids(const BatchSlotRows& rows,
@@ -193,82 +207,91 @@ class Backend {
                           ConstTensorView batch_slots,
                           const BatchSlotTables& tables);
 
-  /// Takes sampled tokens into their batch slots' outputs and finds those that end (take_token,
-  /// sampling/output_record.h). Rows with batch slots[r] < 0 are passed over.
+  /// Appends sampled tokens to the outputs of their batch slots and says which outputs end with
+  /// them (take_token in sampling/output_record.h). Skips rows with batch_slots[r] < 0.
   ///
-  ///   the output has ended:  ends[r] = frozen, and nothing changes
-  ///   otherwise              last_sampled[batch slot] = max(ids[r], 0); ends[r] = ended or none; an
-  ///                          id of -1 is no part of an output
+  ///   the output has ended:  ends[r] = frozen, nothing else changes
+  ///   otherwise:             last_sampled[b] = max(ids[r], 0); ends[r] = ended or none. An id of
+  ///                          -1 is not part of an output.
   ///
-  /// shapes    ends [R] u8: RowEnd · batch slots, ids [R] i32, batch slots distinct · see BatchSlotTables
+  /// shapes    ends [R] u8: RowEnd · batch_slots, ids [R] i32, batch_slots distinct · see
+  ///           BatchSlotTables
   Status commit_sampled(TensorView ends,
                         const BatchSlotTables& tables,
                         ConstTensorView batch_slots,
                         ConstTensorView ids);
 
-  /// table[pairs[i,0]] = pairs[i,1], a place named twice given one value.
-  /// shapes    table [n] i32 · pairs [C, 2] i32, 0 <= pairs[i,0] < n
+  /// Writes single entries of a table: table[pairs[i,0]] = pairs[i,1].
+  ///
+  /// shapes    table [n] i32 · pairs [C, 2] i32, 0 <= pairs[i,0] < n; pairs that name the same
+  ///           entry have the same value
   Status set_entries(TensorView table, ConstTensorView pairs);
 
-  /// out[t,:] = table[ids[t],:].  shapes: out [T, H] bf16 · ids [T] i32 in 0..V-1 · table [V, H]
-  /// bf16
+  /// out[t,:] = table[ids[t],:]
+  ///
+  /// shapes    out [T, H] bf16 · ids [T] i32 in 0..V-1 · table [V, H] bf16
   Status embed(TensorView out, ConstTensorView ids, ConstTensorView table);
 
-  /// out[r,:] = x[rows[r],:].  shapes: out [R, H] bf16 · x [T, H] bf16 · rows [R] i32 in 0..T-1
+  /// out[r,:] = x[rows[r],:]
+  ///
+  /// shapes    out [R, H] bf16 · x [T, H] bf16 rows · rows [R] i32 in 0..T-1
   Status gather_rows(TensorView out, ConstTensorView x, ConstTensorView rows);
 
   /// Normalises each row by its root mean square, scales it, and quantises it as its readers need.
   ///
-  ///   n[t,:] = bf16(weight * bf16(x[t,:] / sqrt(mean(x[t,:]^2) + eps)))
-  ///   per_token: s = max(max|n[t,:]| / 448, 1 / (448 * 512)), quantized = e4m3(n / s), a true division
-  ///   per_block: the same over each 128 columns
+  ///   n[t,:]     = bf16(weight * bf16(x[t,:] / sqrt(mean(x[t,:]^2) + eps)))
+  ///   per token: s = max(max|n[t,:]| / 448, 1 / (448 * 512)); quantized[t,:] = e4m3(n[t,:] / s)
+  ///   per block: the same over each 128 columns
   ///
-  /// shapes    x [T, H] bf16 rows · weight [H] bf16 · out.values, quantized [T, H] …
-  /// numerics  mean and rsqrt in f32, two roundings to bf16 as the reference; quantized from the
-  /// rounded n source    Glm4MoeRMSNorm in Hugging Face transformers; model-spec 3.2, 4.1
+  /// shapes    x [T, H] bf16 rows · weight [H] bf16 · out.values, out.quantized [T, H]; out.scales
+  ///           [T] or [T, ceil(H/128)]: whichever formats `out` has
+  /// numerics  mean and rsqrt in f32, then two roundings to bf16, as the reference does; FP8 values
+  ///           come from the rounded n, by a true division
+  /// units     eps is added to the mean square (no unit)
+  /// source    Glm4MoeRMSNorm in Hugging Face transformers; docs/model.md#rms_norm, #fp8
   Status rms_norm(const Activation& out, ConstTensorView x, ConstTensorView weight, float eps);
 
-  /// residual = bf16(residual + block_output), then rms_norm of the new residual.
-  /// shapes    residual [T, H] bf16, changed in place · block_output [T, H] bf16 · the rest as rms_norm
+  /// residual = bf16(residual + block_output); out = rms_norm(residual)
+  ///
+  /// shapes    residual [T, H] bf16, changed in place · block_output [T, H] bf16 · the rest as
+  ///           rms_norm
+  /// source    docs/model.md#one-layer
   Status add_rms_norm(const Activation& out,
                       TensorView residual,
                       ConstTensorView block_output,
                       ConstTensorView weight,
                       float eps);
 
-  /// out = x * weight^T + bias.
+  /// out = x * weight^T + bias
   ///
-  ///   fp8 channel/tensor: out[t,n] = round(x_scale[t] * (w_scale[n] * sum_k x_quantized[t,k] *
-  ///   w_quantized[n,k]) + bias[n]) fp8 block: the scales are applied to the partial sum of each 128
-  ///   columns
+  ///   bf16:                 out[t,n] = sum_k x[t,k] * w[n,k] + bias[n]
+  ///   fp8 channel, tensor:  out[t,n] = xs[t] * (ws[n] * sum_k xq[t,k] * wq[n,k]) + bias[n]
+  ///   fp8 block:            both scales multiply the partial sum of each 128 columns
   ///
-  /// shapes    out [T, N] bf16 rows, or f32 rows (then unrounded: the head) · x.* [T, K]
-  /// numerics  accumulates in f32; one rounding; a row's bits do not depend on T nor on other rows
-  /// source    model-spec 4.2, 4.4
+  /// shapes    out [T, N] bf16 rows, or f32 rows (the head) · x.* [T, K] · weight [N, K]
+  /// numerics  sums in f32, one rounding at the end, none for f32. A row's bits do not depend on
+  ///           the other rows; on CUDA they may depend on T unless deterministic
+  ///           (docs/kernels/linear.md)
+  /// source    docs/model.md#fp8
   Status linear(TensorView out, const Activation& x, const Linear& weight);
 
   /// Norms and rotates the heads of q and k, and stores k and v in the cache.
   ///
-  ///   q, k: per head bf16 RMS norm (if weights are given), then dims j and j + rotary/2 of the
-  ///   first `rotary` dims are rotated by the angle of the token's position, in f32, rounded once
-  ///   to bf16
-  ///   qkv.quantized: the above of bf16(quantized * scale); q.quantized = e4m3(q / s), s = max|q| / 448 (1 for a
-  ///   zero row) per token and head, so that an attention over e4m3 pages can take q's scale into
-  ///   its own as it takes k's. Pages have the same bits whichever form holds the same values.
+  ///   q, k:  per head an RMS norm (if weights.q_norm, k_norm are given), then RoPE of the first
+  ///          `rotary` dims: dims j and j + rotary/2 by the angle of the token's position
+  ///   pages: bf16, or e4m3 with s = max|row| / 448 (1 for a zero row) per token and head
   ///
-  /// Codes are for a qkv that arrives as FP8 (a matrix with FP8 output, heads exchanged between
-  /// GPUs) with an attention that multiplies FP8 queries. The model has neither: its linear layers
-  /// give bf16, `attention` reads q.values, and its q would lose as much as a cache of quantised values does.
-  ///
-  /// shapes    positions [T] i32 · slots [T] i64 (-1 = store nothing)
-  ///           either q.values [T, Q, D] bf16 · qkv.values [T, (Q + 2K) * D] bf16 rows
-  ///           or q.quantized [T, Q, D] e4m3, q.scales [T, Q] f32 · qkv.quantized [T, (Q + 2K) * D] e4m3
-  ///           rows, qkv.scales [T] f32
-  ///           kv.k, kv.v [N, K, 64, D]; e4m3 pages: s = max|row| / 448 (1 for a zero row) per
-  ///           token and head; bf16 or e4m3 with either form
-  /// errors    invalid_argument also for no form, for two, for q's not being qkv's, and for
+  /// shapes    positions [T] i32 · slots [T] i64, -1 = store nothing · kv.k, kv.v [N, K, 64, D]
+  ///           bf16: q.values [T, Q, D] · qkv.values [T, (Q + 2K) * D] bf16 rows
+  ///           FP8:  q.quantized [T, Q, D] e4m3, q.scales [T, Q] f32 ·
+  ///                 qkv.quantized [T, (Q + 2K) * D] e4m3 rows, qkv.scales [T] f32
+  /// numerics  the norm as rms_norm; RoPE in f32, rounded once to bf16. The FP8 format computes on
+  ///           bf16(quantized * scale) and gives q with s = max|q| / 448 per token and head. Pages
+  ///           have the same bits in both formats.
+  /// errors    invalid_argument also: no format, both, q and qkv of different ones, or
   ///           qkv.block_quantized
-  /// source    model-spec 3.3; docs/decisions (RoPE in f32)
+  /// source    docs/model.md#attention. The model uses bf16; FP8 is for a qkv
+  ///           that arrives quantised from another GPU.
   Status qk_norm_rope_store_kv(const Queries& q,
                                const KvLayer& kv,
                                const Activation& qkv,
@@ -276,61 +299,73 @@ class Backend {
                                ConstTensorView slots,
                                const QkNormRope& weights);
 
-  /// Causal attention of every token row over its sequence's cached tokens up to its own position.
+  /// Causal attention: each token row attends to its sequence's cached tokens up to its own
+  /// position.
   ///
-  ///   query head h reads kv head h / (Q/K); scale 1/sqrt(D); softmax in f32
+  ///   query head h reads key/value head h / (Q/K); scale 1/sqrt(D)
   ///
-  /// shapes    out.* [T, Q*D] · q [T, Q, D] bf16 · kv as stored, this step's tokens included
-  /// numerics  a row's bits depend on its own sequence only, not on its neighbours, on chunking, or
-  /// on the pages' numbers
+  /// shapes    out.* [T, Q * D] · q [T, Q, D] bf16 · kv as stored, with this step's tokens
+  /// numerics  softmax in f32. A row's bits depend on its own sequence, not on the other sequences
+  ///           of the batch nor on which pages hold it
+  /// source    docs/model.md#attention, docs/kernels/attention.md
   Status attention(const Activation& out,
                    ConstTensorView q,
                    const KvLayer& kv,
                    const Batch& batch,
                    const HeadShape& heads);
 
-  /// out = bf16(bf16(silu(gate)) * up), quantised as needed.
+  /// out = bf16(bf16(silu(gate)) * up), quantised as its readers need (rms_norm says how).
+  ///
   /// shapes    gate_up [T, 2F] bf16: gate in the first F columns, up in the last · out.* [T, F]
   Status silu_mul(const Activation& out, ConstTensorView gate_up);
 
-  /// Chooses A of E experts for each token.
+  /// The router: chooses A of E experts for each token.
   ///
-  ///   s = sigmoid(x * weight^T) in f32; the A largest s + bias are chosen, group by group if
-  ///   groups > 1 (a group's score is the sum of its two largest s + bias; no expert of the
-  ///   others is chosen);
-  ///   weights = s of the chosen, / (sum + 1e-20) if normalize, * scale. A NaN score counts as the
-  ///   lowest.
+  ///   s       = sigmoid(x * weight^T)
+  ///   ids     = the A largest of s + bias, ties to the lower id. With groups > 1 only experts of
+  ///             the `groups_kept` best groups; a group scores the sum of its two largest s + bias
+  ///   weights = s[ids], / (sum + 1e-20) if normalize, * scale
   ///
-  /// shapes    out.ids, weights [T, A] · x [T, H] bf16 · weight [E, H] bf16 or f32 · bias [E] f32
-  /// source    model-spec 3.5
+  /// shapes    out.ids, out.weights [T, A] · x [T, H] bf16 · weight [E, H] bf16 or f32 ·
+  ///           bias [E] f32
+  /// numerics  all in f32; a NaN counts as the lowest score
+  /// source    docs/model.md#router, docs/kernels/router.md
   Status route(const Routing& out,
                ConstTensorView x,
                ConstTensorView weight,
                ConstTensorView bias,
                const RouterSettings& settings);
 
-  /// The sum of the chosen local experts' outputs, weighted, and of the shared expert's.
+  /// The weighted sum of the chosen local experts' outputs, plus the shared expert's.
   ///
-  ///   y[t] = bf16(sum_a weights[t,a] * bf16(expert_a(x[t])))  over chosen experts in
-  ///   first..first+count-1, in order a, accumulated in f32; out[t] = shared ? bf16(y[t] +
-  ///   bf16(shared(x[t]))) : y[t] an expert is down(silu_mul(gate, up)), its inner activation
-  ///   quantised per row as `down` needs
+  ///   expert(x) = down(silu_mul(gate(x), up(x)))
+  ///   y[t]      = bf16(sum_a weights[t,a] * bf16(expert_{ids[t,a]}(x[t]))), over the ids in
+  ///               first..first+count-1
+  ///   out[t]    = y[t], or bf16(y[t] + bf16(shared(x[t]))) with a shared expert
   ///
   /// shapes    out [T, H] bf16 · x.* [T, H]
+  /// numerics  sums over experts in f32, in the order of a; the inner activation is quantised per
+  ///           row as `down` needs. A row's bits do not depend on the other rows.
+  /// source    docs/model.md#router, docs/kernels/experts.md
   Status experts(TensorView out,
                  const Activation& x,
                  const Routing& routing,
                  const Experts& weights);
 
-  /// Copies whole cache pages: pairs[i] = {from, to}.  shapes: pairs [C, 2] i32
+  /// Copies whole cache pages of one layer, K and V, scales included: pairs[i] = {from, to}.
+  ///
+  /// shapes    pairs [C, 2] i32
   Status copy_pages(const KvLayer& kv, ConstTensorView pairs);
 
-  /// Draws the next token of each row (definition: sampling/sampler.h) and counts it for the
-  /// penalties. shapes    logits [R, V] f32, unchanged · see SamplingBatch, SamplingOutput
+  /// Draws the next token of each row and counts it for the penalties.
+  ///
+  /// shapes    logits [R, V] f32, unchanged · see SamplingBatch, SamplingOutput
+  /// source    sampling/sampler.h defines the draw; docs/kernels/sampling.md
   Status sample(const SamplingOutput& out, ConstTensorView logits, const SamplingBatch& batch);
 
-  /// Counts a prompt's and an output's tokens in a row of the penalty table, after clearing it.
-  /// shapes    see TokenCounts · ids [n] i32
+  /// Clears a row of the penalty table, then counts a prompt's and an output's tokens in it.
+  ///
+  /// shapes    prompt_ids, output_ids [n] i32 · see TokenCounts
   Status reset_counts(const TokenCounts& counts,
                       std::int64_t slot,
                       ConstTensorView prompt_ids,

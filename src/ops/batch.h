@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The flat arrays of one step, as the operators read them, and the cache pages of one layer. All
-// arrays live on the backend's device; the plain numbers are known to the host and choose launch
-// shapes only.
+// What operators read and write beside weights: one step's flat arrays, the cache pages of one
+// layer, activations in the formats that their readers need. All tensors lie on the backend's
+// device. The plain numbers are on the host and decide launch shapes only, never results.
 #pragma once
 
 #include <cstdint>
@@ -10,21 +10,21 @@
 
 namespace koho {
 
-inline constexpr std::int64_t kPageTokens = 64;
+inline constexpr std::int64_t kPageTokens = 64;  // P, tokens of a cache page
 
-/// One step's tokens, grouped by sequence, decodes first. Rows that nobody reads, padding at the
-/// end (for captured graphs) and sequences that had ended anywhere: slot -1, context length 0;
-/// their outputs are unspecified but finite.
+/// One step's tokens, grouped by sequence, decodes first. Two kinds of rows have slot -1 and
+/// context length 0: padding at the end (decode steps are padded to a captured graph's size) and
+/// sequences that have ended. Their outputs are unspecified but finite.
 struct Batch {
   ConstTensorView token_ids;  // [T] i32, 0 <= id < V
   ConstTensorView positions;  // [T] i32, place in the sequence, from 0
-  ConstTensorView slots;      // [T] i64: page * 64 + offset in the page; -1 = store nothing
-  ConstTensorView
-      query_starts;  // [S+1] i32: sequence s owns token rows query_starts[s] .. query_starts[s+1]-1
+  ConstTensorView slots;      // [T] i64, the slot mapping: page * 64 + offset; -1 = store nothing
+  // [S+1] i32: sequence s owns token rows query_starts[s] .. query_starts[s+1]-1
+  ConstTensorView query_starts;
   ConstTensorView context_lengths;  // [S] i32: tokens in the cache once this step's are stored
-  ConstTensorView page_tables;  // [S, pages] i32: page numbers in order; entries past the context
-                                // are unspecified
-  ConstTensorView logit_rows;   // [R] i32: token rows whose logits are wanted; may be empty
+  // [S, pages] i32: page numbers in order; entries past the context are unspecified
+  ConstTensorView page_tables;
+  ConstTensorView logit_rows;  // [R] i32: token rows whose logits are wanted; may be empty
 
   std::int64_t tokens = 0;       // T
   std::int64_t sequences = 0;    // S
@@ -33,15 +33,16 @@ struct Batch {
   std::int64_t context_max = 0;  // largest context length
 };
 
-/// The cache of one layer. The last token of a page table's run need not fill its page.
+/// The cache of one layer. N pages of P = 64 tokens; a sequence's last page may be partly filled.
 struct KvLayer {
   TensorView k;         // [N, K, P, D] bf16 or e4m3
   TensorView v;         // [N, K, P, D] like k
-  TensorView k_scales;  // empty for bf16; [N, K, P] f32 multipliers for e4m3, one a token and head
+  TensorView k_scales;  // empty for bf16; [N, K, P] f32 multipliers for e4m3
   TensorView v_scales;  // like k_scales
 };
 
-/// Activations in the forms their readers need; absent forms are empty.
+/// One activation in the formats that its readers need: bf16, FP8 with a scale per token, FP8 with
+/// a scale per 128 columns of a token. Absent formats are empty.
 struct Activation {
   TensorView values{};           // [T, K] bf16
   TensorView quantized{};        // [T, K] e4m3, packed rows
@@ -49,7 +50,7 @@ struct Activation {
   TensorView block_quantized{};  // [T, K] e4m3
   TensorView block_scales{};     // [T, ceil(K/128)] f32
 
-  /// The first `tokens` rows of every form.
+  /// The first `tokens` rows of every format.
   Activation first(std::int64_t tokens) const {
     auto cut = [tokens](const TensorView& view) {
       return view.empty() ? view : view.first(tokens);
@@ -58,7 +59,7 @@ struct Activation {
   }
 };
 
-/// Query heads in the form their reader needs; absent forms are empty.
+/// Query heads in the format that attention reads; the absent one is empty.
 struct Queries {
   TensorView values{};     // [T, Q, D] bf16
   TensorView quantized{};  // [T, Q, D] e4m3
@@ -67,12 +68,12 @@ struct Queries {
 
 /// The experts chosen for each token.
 struct Routing {
-  TensorView ids;  // [T, A] i32, distinct in a row, in order of falling selection score, ties to
-                   // the lower id
-  TensorView weights;  // [T, A] f32, normalised and scaled
+  // [T, A] i32: distinct in a row, highest selection score first, ties to the lower id
+  TensorView ids;
+  TensorView weights;  // [T, A] f32: normalised and scaled
 };
 
-/// How the router selects.
+/// How the router selects; the comments name the keys of config.json.
 struct RouterSettings {
   std::int64_t top_k = 0;        // A
   std::int64_t groups = 1;       // n_group

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks a tensor against the words of an operator's contract, and says which operator, which
-// tensor, what was expected and what was found.
+// Checks the tensors of an operator call against its contract block in ops/backend.h. An error
+// names the operator and the tensor, what the contract expects and what the caller gave.
 #pragma once
 
 #include <initializer_list>
@@ -18,7 +18,7 @@ class Contract {
 
   Contract(std::string_view op, DeviceId device) : op_(op), device_(device) {}
 
-  /// `view` must be `dtype` of `sizes` on the device, packed, or with packed rows.
+  /// `view` must be `dtype` of `sizes` on the device; packed, or (Layout::rows) with packed rows.
   Status tensor(std::string_view name,
                 const ConstTensorView& view,
                 DType dtype,
@@ -29,13 +29,13 @@ class Contract {
                   const ConstTensorView& view,
                   DType dtype,
                   std::initializer_list<std::int64_t> sizes) const;
-  /// Every form that is there must have [tokens, width]; scales [tokens] or [tokens,
-  /// ceil(width/128)].
+  /// Every format that is present must be [tokens, width], its scales [tokens] or
+  /// [tokens, ceil(width/128)].
   Status activation(std::string_view name,
                     const Activation& activation,
                     std::int64_t tokens,
                     std::int64_t width) const;
-  /// As activation(), and the forms of `needs` must be there.
+  /// The same, and the formats of `needs` must be present.
   Status activation(std::string_view name,
                     const Activation& activation,
                     std::int64_t tokens,
@@ -43,7 +43,7 @@ class Contract {
                     const ActivationNeeds& needs) const;
   /// Pages of one layer.
   Status kv(const KvLayer& kv, const std::int64_t kv_heads, std::int64_t width) const;
-  /// A fact that must hold, in words.
+  /// Any other condition; `expectation` says it in words.
   Status that(bool holds, std::string_view expectation) const;
 
  private:

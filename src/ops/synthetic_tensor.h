@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Synthetic weights, described instead of filled: tensors whose elements follow one rule, which
-// a backend with memory of its own draws there. Views into such a tensor are cut and sliced like
-// any others; only their bytes are not to be read.
+// Synthetic weights that are described, not filled: the host holds only a rule for each tensor, and
+// a backend with device memory computes the elements there. Views into such a tensor are cut and
+// sliced as any others; nobody may read their bytes on the host, which do not exist.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace koho {
 
-/// Element i = dtype(offset + factor * bell(word(key, i))) of tensor/synthetic_values.h: product and
-/// sum in f32, each rounded.
+/// Element i = dtype(offset + factor * bell(word(key, i))), with bell() and word() of
+/// tensor/synthetic_values.h. Multiplication and addition are in f32, each rounded.
 struct SyntheticTensor {
   DType dtype = DType::bf16;
   std::uint64_t key = 0;
@@ -20,17 +20,17 @@ struct SyntheticTensor {
   float offset = 0.0F;
 };
 
-/// Says which addresses are synthetic.
+/// Tells which addresses belong to synthetic tensors.
 class SyntheticAddressMap {
  public:
   virtual ~SyntheticAddressMap() = default;
 
-  /// A tensor, and the element at an address.
+  /// A tensor, and the index of its element at an address.
   struct Place {
     SyntheticTensor tensor;
     std::int64_t first = 0;
   };
-  /// The element that lies at `address`, or false if the bytes there are real.
+  /// Finds the element at `address`; false if real bytes lie there.
   virtual bool find(const std::byte* address, Place& place) const = 0;
 };
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a step's time goes: calls and wall time by operator. Off unless asked for. On CUDA the host
-// time of a span says how long enqueueing took; device time by class comes from running one class
-// alone (`select`), on the arrays that a whole step left behind.
+// Where a step's time goes: calls and host time by operator. Off unless enabled. On CUDA an
+// operator only enqueues, so its host time is the time to enqueue. The device time of a class of
+// operators comes from running that class alone (`select`) on the arrays that a whole step left
+// behind.
 #pragma once
 
 #include <array>
@@ -47,7 +48,7 @@ class Trace {
   using Selection = std::function<bool(Op op, std::int64_t columns)>;
 
   void enable(bool on) { enabled_ = on; }
-  /// From now on operators outside the selection do nothing; an empty one lets all run again.
+  /// From now on operators outside the selection do nothing. An empty selection runs all of them.
   void select(Selection selection) { selection_ = std::move(selection); }
   bool skips(Op op, std::int64_t columns = 0) const {
     return selection_ && !selection_(op, columns);

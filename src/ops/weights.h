@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights as the operators take them. A *source* is what the checkpoint holds (views into its
-// mapping, or a shard's slice of one); a *placed* weight is what a backend made of it (the CPU
-// reads the mapping in place, CUDA repacks on the device).
+// Weights, before and after a backend has taken them. A *source* is what the checkpoint holds:
+// views into its mapping, or a rank's slice of one. A *placed* weight is what a backend made of a
+// source: the CPU reads the mapping in place, CUDA repacks it into tiles on the device. Only the
+// backend that placed a weight can read it.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +36,7 @@ struct LinearSource {
   std::int64_t in_features() const { return weight.size(1); }
 };
 
-/// Bytes in the checkpoint; 0 of what it does not have.
+/// Bytes in the checkpoint; 0 for what is absent.
 inline std::int64_t bytes_of(const ConstTensorView& view) {
   return view.empty() ? 0 : view.bytes();
 }
@@ -54,7 +55,8 @@ inline std::int64_t bytes_of(const MlpSource& mlp) {
   return bytes_of(mlp.gate) + bytes_of(mlp.up) + bytes_of(mlp.down);
 }
 
-/// In which forms a placed weight reads its activations. Mixed weights want several.
+/// In which formats a placed weight reads its activation. A layer whose row blocks are stored in
+/// different formats needs several.
 struct ActivationNeeds {
   bool values = false;     // bf16
   bool per_token = false;  // e4m3 with one scale a token
@@ -65,21 +67,21 @@ struct ActivationNeeds {
   }
 };
 
-/// What `quant` needs of x.
+/// The format of x that a weight of `quant` multiplies.
 inline ActivationNeeds activation_needs(WeightQuant quant) {
   return {quant == WeightQuant::none,
           quant == WeightQuant::fp8_channel || quant == WeightQuant::fp8_tensor,
           quant == WeightQuant::fp8_block};
 }
 
-/// A backend's own form of a weight.
+/// A weight in a backend's own layout.
 class PlacedWeights {
  public:
   virtual ~PlacedWeights() = default;
 };
 
-/// A linear layer on a backend: row blocks one under the other (q, k, v; gate, up) that read the
-/// same x.
+/// A linear layer on a backend: one or more row blocks that read the same x, stacked as in vLLM's
+/// merged layers (q, k, v; gate, up).
 struct Linear {
   std::int64_t out_features = 0;  // N, of all blocks
   std::int64_t in_features = 0;   // K
@@ -87,8 +89,7 @@ struct Linear {
   std::unique_ptr<PlacedWeights> placed;
 };
 
-/// The routed experts that live on this rank, and the shared expert (or its slice), if it lives
-/// here.
+/// One layer's routed experts on this rank, and the shared expert or its slice, if it lives here.
 struct Experts {
   std::int64_t first = 0;       // global index of the first local expert
   std::int64_t count = 0;       // local experts
@@ -99,11 +100,11 @@ struct Experts {
   std::unique_ptr<PlacedWeights> placed;
 };
 
-/// Sources of Experts.
+/// What place_experts() makes Experts of.
 struct ExpertsSource {
-  std::int64_t first = 0;
-  std::int64_t total = 0;          // experts the router chooses among; 0 = these
-  std::vector<MlpSource> experts;  // local ones, in order
+  std::int64_t first = 0;          // global index of the first local expert
+  std::int64_t total = 0;          // experts that the router chooses among; 0 = only the local ones
+  std::vector<MlpSource> experts;  // the local experts, in order
   std::optional<MlpSource> shared;
 };
 

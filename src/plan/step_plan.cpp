@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// The layout of a plan, computed from its counts by writer and reader alike, and the reader's
+// checks.
 #include "plan/step_plan.h"
 
 #include <algorithm>
@@ -215,7 +217,8 @@ Status check_histories(const StepPlan& plan, const PlanBounds& bounds) {
   return {};
 }
 
-/// Whether the words are stops one behind the other, of tokens that there are.
+/// Whether the words are well-formed stops (length, then tokens of the vocabulary), one after
+/// another.
 bool are_stops(std::span<const std::int32_t> words, std::int32_t vocabulary) {
   while (!words.empty()) {
     const std::int32_t length = words.front();

@@ -4,9 +4,9 @@
 // from the counts in the header; a reader trusts none of it and checks every length and every
 // number before the first use (read_plan), so a broken writer gives an error, never a wild read.
 //
-// A *batch slot* is a sequence's place in the tables that the ranks keep between steps: its page table,
-// the token it sampled last, its token counts for penalties. A batch slot's page table changes only by
-// the runs of a plan.
+// A *batch slot* is a sequence's place in the tables that the ranks keep between steps: its page
+// table, the token it sampled last, its token counts for penalties. A batch slot's page table
+// changes only by the runs of a plan.
 //
 // Pages are numbered over all ranks. Where each rank holds a partition of them (data-parallel
 // attention), a plan is still one and the same for all: a sequence's slots say whose it is.
@@ -25,14 +25,14 @@
 
 namespace koho {
 
-/// Instead of a token id: "the token that this batch slot sampled last", which the host does not know yet
-/// (one-step lookahead).
+/// Instead of a token id: "the token that this batch slot sampled last", which the host does not
+/// know yet (one-step lookahead).
 constexpr std::int32_t take_last_sampled(std::int32_t batch_slot) {
   return -1 - batch_slot;
 }
 
-/// `count` entries of a batch slot's page table from `first` on; the pages follow in run_pages. Runs are
-/// applied in order, before anything else of the step.
+/// `count` entries of a batch slot's page table from `first` on; the pages follow in run_pages.
+/// Runs are applied in order, before anything else of the step.
 struct PlanPageRun {
   std::int32_t batch_slot = 0;
   std::int32_t first = 0;
@@ -46,17 +46,18 @@ struct PlanPageCopy {
   std::int32_t to = 0;
 };
 
-/// The token counts of a batch slot begin anew: `prompt` tokens, then `output` tokens of history_tokens.
+/// The token counts of a batch slot begin anew: `prompt` tokens, then `output` tokens of
+/// history_tokens.
 struct PlanHistory {
   std::int32_t batch_slot = 0;
   std::int32_t prompt = 0;
   std::int32_t output = 0;
 };
 
-/// A sequence takes a batch slot, which one of a plan's sequences does at most: its output has `output`
-/// tokens so far and ends with one of its stops; one of several tokens ends behind `output_min`
-/// others (sampling/output_record.h). The last recent() tokens of the output stand in stop_words,
-/// then `words` words of stops.
+/// A sequence takes a batch slot, which one of a plan's sequences does at most: its output has
+/// `output` tokens so far and ends with one of its stops; one of several tokens ends behind
+/// `output_min` others (sampling/output_record.h). The last recent() tokens of the output stand in
+/// stop_words, then `words` words of stops.
 struct PlanStops {
   std::int32_t batch_slot = 0;
   std::int32_t output = 0;
@@ -128,7 +129,8 @@ struct PlanArrays {
 using PlanWriter = PlanArrays<std::byte>;
 using StepPlan = PlanArrays<const std::byte>;
 
-/// Calls set(batch slot, word, value) for every word of every OutputRecord that the plan's stops change.
+/// Calls set(batch slot, word, value) for every word of every OutputRecord that the plan's stops
+/// change.
 void list_output_record_updates(
     const StepPlan& plan, const std::function<void(std::int32_t, std::int32_t, std::int32_t)>& set);
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Makes one result of the ranks' results: compares them where every rank samples every row, and
+// collects the rows where each rank samples its own.
 #include "plan/step_result.h"
 
 #include <algorithm>
@@ -7,8 +9,7 @@
 namespace koho {
 namespace {
 
-/// Takes row `row` of `from`, whose vectors may be empty where `to`'s are not, and the other way
-/// round.
+/// Copies row `row` from `from` to `to`, if `from` has rows at all; gives `to` the size of `from`.
 template <typename T>
 void take_row(std::vector<T>& to, const std::vector<T>& from, std::size_t row, std::size_t rows) {
   if (from.empty()) return;

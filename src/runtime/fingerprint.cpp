@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Hashes config, tensor names and a sample of each tensor's bytes. The text that is hashed must not
+// change: clients compare fingerprints across releases.
 #include "runtime/fingerprint.h"
 
 #include <algorithm>

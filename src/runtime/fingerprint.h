@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A name for what computes answers: the same name and seed give the same answer, as far as the mode
-// promises.
+// `system_fingerprint` of the OpenAI API: two servers with equal fingerprints give the same answer
+// to the same request and seed, as far as their mode promises it.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Opens config, generation config and weights, or makes synthetic weights for a config alone.
 #include "runtime/loaded_model.h"
 
 #include <chrono>

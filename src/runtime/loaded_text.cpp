@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Opens the tokenizer and chooses the chat template.
 #include "runtime/loaded_text.h"
 
 #include <optional>

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Checks the options, turns them into the engine's limits, then starts executor and engine in that
+// order.
 #include "runtime/runtime.h"
 
 #include <algorithm>
@@ -48,14 +50,14 @@ EngineLimits engine_limits(const RuntimeOptions& options,
   limits.scheduler.mixed_prefill_tokens_max = sizes.prefill_chunk;
   limits.scheduler.prefill_tokens_max = sizes.prefill_chunk;
   limits.scheduler.prefix_cache = options.prefix_cache;
-  // What a rank holds of biases is sized by its rows.
+  // A rank's table of biases has room for kLogitBiasMax a row.
   limits.scheduler.bias_entries_max =
       std::min(limits.scheduler.bias_entries_max, options.sequences_max * kLogitBiasMax);
   limits.vocabulary = static_cast<std::int32_t>(vocabulary);
   limits.requests_max = options.sequences_max + options.queue_max;
   limits.choices_max = std::min(limits.choices_max, limits.scheduler.live_max);
   limits.inter_token_us_max = options.inter_token_ms_max * 1000;
-  // A step of a large model on a slow machine is long, and no hang.
+  // Ten minutes: a step of a large model on a slow CPU takes long and is no hang.
   limits.step_deadline_us = 600'000'000;
   return limits;
 }
@@ -86,13 +88,8 @@ Result<RuntimePlan> plan_runtime(const ModelConfig& config,
 }
 
 SamplingParameters default_sampling(const GenerationConfig& generation) {
-  SamplingParameters sampling;
-  sampling.temperature = generation.temperature.value_or(sampling.temperature);
+  SamplingParameters sampling = generation.sampling;
   if (!generation.do_sample.value_or(true)) sampling.temperature = 0.0;
-  sampling.top_p = generation.top_p.value_or(sampling.top_p);
-  sampling.min_p = generation.min_p.value_or(sampling.min_p);
-  sampling.top_k = generation.top_k.value_or(sampling.top_k);
-  sampling.repetition_penalty = generation.repetition_penalty.value_or(sampling.repetition_penalty);
   return sampling;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model directory and options in, a running engine out: what `koho run`, `batch`, `bench`, the
-// server and the C ABI start from. Owns everything that the engine needs to live; decides the sizes
-// that were left open. Serves no request itself.
+// From a model directory and options to a running engine: `koho run`, `batch`, `bench`, the server
+// and the C ABI all start here. A Runtime owns the model, the executor and the engine, and decides
+// the sizes that the options leave open. It serves no request itself.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ namespace koho {
 /// What a caller may choose. 0 leaves a size to the runtime.
 struct RuntimeOptions {
   DeviceOptions device{};
-  std::int64_t ranks = 1;  // threads of this process, a GPU each with CUDA
+  std::int64_t ranks = 1;  // threads of this process; 1 on CUDA (check_devices)
   ExpertLayout experts = ExpertLayout::expert_parallel;
   AttentionLayout attention = AttentionLayout::tensor_parallel;
   std::int32_t sequences_max = 64;  // rows of a decode step

@@ -155,9 +155,9 @@ TEST(Runtime, RefusesWhatItCannotDo) {
 TEST(DefaultSampling, IsWhatTheModelAdvises) {
   GenerationConfig generation;
   EXPECT_EQ(default_sampling(generation).temperature, 1.0);
-  generation.temperature = 0.6;
-  generation.top_p = 0.95;
-  generation.top_k = 40;
+  generation.sampling.temperature = 0.6;
+  generation.sampling.top_p = 0.95;
+  generation.sampling.top_k = 40;
   EXPECT_EQ(default_sampling(generation).temperature, 0.6);
   EXPECT_EQ(default_sampling(generation).top_p, 0.95);
   EXPECT_EQ(default_sampling(generation).top_k, 40);

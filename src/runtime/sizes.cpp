@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Bytes of weights, pages and reserves, and the pages that fit.
 #include "runtime/sizes.h"
 
 #include <algorithm>
@@ -22,9 +23,9 @@ std::int64_t sharers_of(const RuntimeOptions& options) {
   return shard_of(options).of_tokens().ranks;
 }
 
-/// What a model's weights take on each of `ranks` ranks, `sharers` of which share an attention
-/// layer. On a GPU linear layers outside the experts may be kept twice, for few tokens and for many
-/// (docs/kernels); on the CPU all ranks compute with the one file that is mapped.
+/// Bytes of a model's weights on each rank, `sharers` of which share an attention layer. A GPU may
+/// keep linear layers outside the experts twice, in the layouts of decode and of prefill
+/// (docs/kernels). On the CPU all ranks read the one mapping.
 std::int64_t placed_bytes(const ModelSources& sources, const RuntimeOptions& options) {
   const bool cpu = options.device.kind == DeviceKind::cpu;
   const std::int64_t ranks = cpu ? 1 : options.ranks;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much memory keys and values get, and what follows from it: pages, and the longest request.
-// Arithmetic, but for asking a device how much it has.
+// How much memory the KV cache gets, and what follows from it: the number of pages and the longest
+// request. Pure arithmetic, except that it asks the device how much memory is free.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank remembers of a batch slot (plan/step_plan.h) to find the end of its output: the tokens and
-// sequences of tokens that end it, the last tokens of the output, and whether it has ended. Flat
-// words, so that a GPU matches them; a table of them lies on the device, and the host writes single
-// words of it when a sequence takes a batch slot.
+// What a rank remembers of a batch slot (plan/step_plan.h) to find the end of its output: the
+// tokens and sequences of tokens that end it, the last tokens of the output, and whether it has
+// ended. The record is flat words, so that a GPU can match stops: the device holds a table of
+// records, and the host writes single words of it when a sequence takes a batch slot.
 #pragma once
 
 #include <cstdint>

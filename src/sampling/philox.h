@@ -31,8 +31,8 @@ inline std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> coun
   return counter;
 }
 
-/// The random bits of drawing `token` as output token number `position` under `seed`: lane token %
-/// 4 of one block.
+/// The random bits of `token` as output token number `position` under `seed`: word token % 4 of one
+/// block.
 inline std::uint32_t draw_bits(std::uint64_t seed, std::int64_t position, std::int32_t token) {
   const auto place = static_cast<std::uint64_t>(position);
   const auto block = static_cast<std::uint32_t>(token) / 4;
@@ -41,15 +41,16 @@ inline std::uint32_t draw_bits(std::uint64_t seed, std::int64_t position, std::i
       seed)[static_cast<std::uint32_t>(token) % 4];
 }
 
-// A draw is a race: token t arrives at an exponential time divided by its probability, and the
-// first to arrive wins. -log(time) is what is added to its logit (Gumbel noise). Tokens run in
-// groups of 16. A group's earliest time is 1/16 of one exponential variable, any member may have
-// it, and the others come after it by an exponential time of their own, since such times do not
-// know how long they have waited already. So a group whose earliest time cannot win needs no more
-// random bits, and tokens' times are independent all the same.
+// A draw is an exponential race: token t arrives at an exponential time divided by its probability,
+// and the first to arrive wins. This is Gumbel-max, with -log(time) as the noise added to a logit.
+// Tokens run in groups of 16. The earliest of 16 exponential times is 1/16 of one exponential
+// variable; each member has it with the same probability, and the others arrive after it by an
+// exponential time of their own, because exponential times have no memory. So a group whose
+// earliest time cannot win needs no more random bits, and the tokens' times are independent all the
+// same.
 inline constexpr std::int32_t kRaceGroup = 16;
-/// 32 groups lie in 512 neighbouring tokens: group g has those of 128 k + 4 g + c, k and c from 0
-/// to 3, which are its members 4 k + c. A row of 32 lanes thus reads neighbouring words.
+/// 32 groups lie in a block of 512 tokens: group g has tokens 128 k + 4 g + c for k and c from 0 to
+/// 3, its members 4 k + c. So the 32 lanes of a warp read contiguous memory.
 inline constexpr std::int32_t kRaceBlock = 512;
 
 inline constexpr std::int32_t race_group(std::int32_t token) {
@@ -65,8 +66,8 @@ inline constexpr std::int32_t race_token(std::int32_t group, std::int32_t member
   return group / 32 * kRaceBlock + member / 4 * 128 + group % 32 * 4 + member % 4;
 }
 
-/// Which tokens of a row have something to be read, in words of two groups: the word and the bit of
-/// a token. Sixteen bits belong to a group, one to a member.
+/// A bitmap over a row's tokens, 16 bits a group, one a member, two groups a word: the word and the
+/// bit of a token.
 inline constexpr std::int32_t race_bitmap_words(std::int32_t tokens) {
   return race_groups(tokens) / 2;
 }
@@ -77,7 +78,7 @@ inline constexpr std::uint32_t race_bitmap_bit(std::int32_t token) {
   return 1U << (race_group(token) % 2 * kRaceGroup + race_member(token));
 }
 
-/// A group's random bits: of its earliest time, and which member has it.
+/// A group's random bits: those of its earliest time, and which member has it.
 struct RaceDraw {
   std::uint32_t bits;
   std::int32_t member;

@@ -29,6 +29,58 @@ double exp_sum(std::span<const float> logits, float largest) {
   return sum;
 }
 
+void drop_below(float threshold, std::span<float> logits) {
+  for (float& logit : logits)
+    if (logit < threshold) logit = kMaskedLogit;
+}
+
+/// Keeps tokens at least min_p times as likely as the likeliest.
+void keep_min_p(float min_p, std::span<float> logits) {
+  if (min_p <= 0.0F) return;
+  const float largest = *std::max_element(logits.begin(), logits.end());
+  drop_below(largest + std::log(min_p), logits);
+}
+
+/// Keeps tokens whose logit is at least the k-th largest; ties stay. `sorted` is scratch.
+void keep_top_k(std::int64_t top_k, std::span<float> logits, std::vector<float>& sorted) {
+  if (top_k <= 0 || top_k >= static_cast<std::int64_t>(logits.size())) return;
+  sorted.assign(logits.begin(), logits.end());
+  const auto kth = sorted.begin() + static_cast<std::ptrdiff_t>(top_k - 1);
+  std::nth_element(sorted.begin(), kth, sorted.end(), std::greater<>());
+  drop_below(*kth, logits);
+}
+
+/// Keeps the likeliest tokens whose renormalised probabilities first add up to top_p; ties stay.
+void keep_top_p(float top_p, std::span<float> logits, std::vector<float>& sorted) {
+  if (top_p >= 1.0F) return;
+  const float largest = *std::max_element(logits.begin(), logits.end());
+  if (largest == kMaskedLogit) return;
+  const double sum = exp_sum(logits, largest);
+  // Tokens less likely than (1 - top_p) / V add up to less than 1 - top_p: the cut never falls
+  // among them.
+  const double rarest = (1.0 - static_cast<double>(top_p)) / static_cast<double>(logits.size());
+  const auto floor =
+      static_cast<float>(static_cast<double>(largest) + std::log(rarest * sum)) - 1e-3F;
+  sorted.clear();
+  for (const float logit : logits)
+    if (logit != kMaskedLogit && logit >= floor) sorted.push_back(logit);
+  std::sort(sorted.begin(), sorted.end(), std::greater<>());
+  double cumulative = 0.0;
+  for (const float logit : sorted) {
+    cumulative += std::exp(static_cast<double>(logit) - static_cast<double>(largest)) / sum;
+    if (cumulative >= static_cast<double>(top_p)) {
+      drop_below(logit, logits);
+      return;
+    }
+  }
+}
+
+/// The id of the largest logit, the lowest of equals; -1: all are masked.
+std::int32_t argmax(std::span<const float> logits) {
+  const auto best = std::max_element(logits.begin(), logits.end());  // the first of equals
+  return *best == kMaskedLogit ? -1 : static_cast<std::int32_t>(best - logits.begin());
+}
+
 }  // namespace
 
 Sampler::Sampler(std::int64_t vocabulary) {
@@ -44,21 +96,28 @@ void Sampler::sample(const SamplingRow& row, const SamplerInput& input, SamplerO
   out.top_logprobs.clear();
   const auto real = input.logits.first(static_cast<std::size_t>(input.tokens));
   if (std::any_of(real.begin(), real.end(), [](float logit) { return std::isnan(logit); })) return;
-  modify(row, input);
+  // The order of the steps is part of the definition: the kernels keep it.
+  modify(row, input);  // biases, penalties, mask
   if (row.temperature > 0.0F) {
     for (float& logit : logits_) logit /= row.temperature;
-    keep_min_p(row.min_p);
-    keep_top_k(row.top_k);
-    keep_top_p(row.top_p);
+    keep_min_p(row.min_p, logits_);
+    keep_top_k(row.top_k, logits_, sorted_);
+    keep_top_p(row.top_p, logits_, sorted_);
     out.id = draw(row);
   } else {
-    out.id = argmax();
+    out.id = argmax(logits_);
   }
   if (out.id < 0) return;
   if (!input.counts.empty()) ++input.counts[static_cast<std::size_t>(out.id)];
   if (row.logprobs >= 0) fill_logprobs(row, input, out);
 }
 
+/// logits_ = the logits of ids below input.tokens (others never come), then
+///   biases are added;
+///   repetition penalty, over prompt and output: a positive logit is divided, a negative one
+///     multiplied;
+///   frequency_penalty * count + presence_penalty is subtracted from output tokens;
+///   tokens outside the mask get -infinity.
 void Sampler::modify(const SamplingRow& row, const SamplerInput& input) {
   const auto tokens = static_cast<std::size_t>(input.tokens);
   logits_.assign(input.logits.begin(), input.logits.begin() + static_cast<std::ptrdiff_t>(tokens));
@@ -83,54 +142,8 @@ void Sampler::modify(const SamplingRow& row, const SamplerInput& input) {
   }
 }
 
-void Sampler::drop_below(float threshold) {
-  for (float& logit : logits_)
-    if (logit < threshold) logit = kMaskedLogit;
-}
-
-void Sampler::keep_min_p(float min_p) {
-  if (min_p <= 0.0F) return;
-  const float largest = *std::max_element(logits_.begin(), logits_.end());
-  drop_below(largest + std::log(min_p));
-}
-
-void Sampler::keep_top_k(std::int64_t top_k) {
-  if (top_k <= 0 || top_k >= static_cast<std::int64_t>(logits_.size())) return;
-  sorted_.assign(logits_.begin(), logits_.end());
-  const auto kth = sorted_.begin() + static_cast<std::ptrdiff_t>(top_k - 1);
-  std::nth_element(sorted_.begin(), kth, sorted_.end(), std::greater<>());
-  drop_below(*kth);
-}
-
-void Sampler::keep_top_p(float top_p) {
-  if (top_p >= 1.0F) return;
-  const float largest = *std::max_element(logits_.begin(), logits_.end());
-  if (largest == kMaskedLogit) return;
-  const double sum = exp_sum(logits_, largest);
-  // Tokens less likely than (1 - top_p) / V add up to less than 1 - top_p: the cut never falls
-  // among them.
-  const double rarest = (1.0 - static_cast<double>(top_p)) / static_cast<double>(logits_.size());
-  const auto floor =
-      static_cast<float>(static_cast<double>(largest) + std::log(rarest * sum)) - 1e-3F;
-  sorted_.clear();
-  for (const float logit : logits_)
-    if (logit != kMaskedLogit && logit >= floor) sorted_.push_back(logit);
-  std::sort(sorted_.begin(), sorted_.end(), std::greater<>());
-  double cumulative = 0.0;
-  for (const float logit : sorted_) {
-    cumulative += std::exp(static_cast<double>(logit) - static_cast<double>(largest)) / sum;
-    if (cumulative >= static_cast<double>(top_p)) {
-      drop_below(logit);
-      return;
-    }
-  }
-}
-
-std::int32_t Sampler::argmax() const {
-  const auto best = std::max_element(logits_.begin(), logits_.end());  // the first of equals
-  return *best == kMaskedLogit ? -1 : static_cast<std::int32_t>(best - logits_.begin());
-}
-
+/// The kept token with the largest logit + Gumbel noise of (seed, output position, id), which is a
+/// sample of the softmax (sampling/philox.h: how a group of tokens shares random bits).
 std::int32_t Sampler::draw(const SamplingRow& row) const {
   std::int32_t best = -1;
   double best_score = 0.0;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The range of each limit.
 #include "scheduler/limits.h"
 
 #include "base/in_range.h"

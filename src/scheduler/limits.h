@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every number that decides what the scheduler does. There is one scheduler; what varies is data.
+// Every number that decides what the scheduler does. There is one scheduler and no subclass of it:
+// deployments differ in these limits only.
 #pragma once
 
 #include <cstdint>
@@ -38,8 +39,8 @@ struct Limits {
   }
   std::int32_t pages_per_partition() const { return pages / partitions; }
   std::int32_t pages_per_sequence_max() const { return pages_of(context_max); }
-  /// Page-table entries one step may change: a whole new table beside a growing or deduplicated page of
-  /// every other sequence.
+  /// Page-table entries one step may change: a whole new table beside a growing or deduplicated
+  /// page of every other sequence.
   std::int32_t page_changes_max() const { return pages_per_sequence_max() + 2 * sequences_max; }
 };
 

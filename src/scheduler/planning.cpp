@@ -38,7 +38,7 @@ const StepBatch* Scheduler::plan() {
   plan_decodes(batch);
   prefill_share_ = ceil_div(std::max(prefill_budget(batch), 0), limits_.partitions);
   std::ranges::fill(prefilled_, 0);
-  // Whoever just lost pages would only take them back.
+  // A step that preempted admits nobody: the preempted sequence would only take its pages back.
   plan_prefills(batch, counters_.preempted == preempted);
   if (batch.rows.empty()) {
     --step_;
@@ -54,7 +54,7 @@ void Scheduler::plan_decodes(StepBatch& batch) {
   order_ = running_;
   for (const std::int32_t index : order_) {
     Sequence& sequence = at(index);
-    // It may have lost its batch slot to an older one a moment ago.
+    // An older sequence may have preempted it earlier in this loop.
     if (sequence.state != SequenceState::running) continue;
     if (sequence.paused || sequence.remaining() != 1) continue;
     if (!secure_page(batch, sequence)) continue;
@@ -99,7 +99,7 @@ void Scheduler::plan_prefills(StepBatch& batch, bool admits) {
 
 bool Scheduler::admit_first(StepBatch& batch, Sequence& sequence) {
   if (!admissible(batch, sequence)) return false;
-  // Paused sequences give way in batch slots and bias entries, too.
+  // Preempts paused sequences also for their batch slots and bias entries.
   while (batch_slots_.empty() || bias_entries_ + sequence.bias_entries > limits_.bias_entries_max)
     if (!reclaim_paused(batch, -1)) return false;
   if (!admit(batch, sequence)) return false;
@@ -125,14 +125,14 @@ bool Scheduler::admit(StepBatch& batch, Sequence& sequence) {
   std::int32_t shared = 0;
   const std::int32_t before = sequence.partition;
   while (!place(sequence, shared, copy_from)) {
-    // A paused sequence may have held what is shared: look again without it.
+    // The preempted sequence may have held pages that this one shares, so place() looks again.
     if (!reclaim_paused(batch, -1)) {
       blocked_ = sequence.id;
       return false;
     }
   }
   if (prefill_budget(batch, sequence.partition) <= 0) {
-    // Where it belongs, this step is full.
+    // The partition with its pages has no prefill budget left in this step.
     release_pages(sequence);
     sequence.partition = before;
     return false;
@@ -229,10 +229,11 @@ std::int32_t Scheduler::share_pages(Sequence& sequence, PageHandle& copy_from) {
   const std::int32_t page_tokens = limits_.tokens_per_page;
   if (starts_from_parent(sequence)) {
     const Sequence* parent = find(sequence.fork_of);
-    // All of the prompt but its last token, whose logits this sequence samples for itself.
+    // All of the prompt but its last token: this sequence computes that one for logits of its own.
     const std::int32_t tokens = sequence.prompt_length - 1;
     const std::int32_t full = tokens / page_tokens;
-    // Pages that the cache does not know yet would be cached behind one owner's back.
+    // Shares registered pages only: registering a page later may replace it in its owner's table,
+    // and would not in this sequence's.
     if (!limits_.prefix_cache || parent->registered >= full) {
       for (std::int32_t i = 0; i < full; ++i)
         sequence.pages.push_back(pool_.share(parent->pages[static_cast<std::size_t>(i)].page));
@@ -307,7 +308,7 @@ PageHandle Scheduler::take_page(std::int32_t partition) {
 }
 
 bool Scheduler::reclaim_paused(const StepBatch& batch, std::int32_t partition) {
-  // A page that is copied in this step must not become free in it.
+  // Preempting could free a page that this step copies from.
   if (!batch.copies.empty()) return false;
   for (std::size_t i = running_.size(); i > 0; --i) {
     Sequence& sequence = at(running_[i - 1]);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lifecycle of a sequence: submission, pausing, results, end. How a step is planned: planning.cpp.
+// The lifecycle of a sequence: submission, pausing, results, end. How a step is planned:
+// planning.cpp.
 #include "scheduler/scheduler.h"
 
 #include <algorithm>
@@ -160,7 +161,7 @@ const Sequence* Scheduler::apply(const StepRow& row, Token sampled) {
     KOHO_CHECK_LT(sequence->known(), sequence->length_max);
     sequence->tokens.push_back(sampled);
   }
-  // A preempted sequence keeps the token, though not the page it was computed from.
+  // A preempted sequence keeps the token; its pages are gone, so nothing counts as computed.
   if (sequence->state == SequenceState::running) {
     sequence->computed = row.start + row.count;
     register_pages(*sequence);
@@ -227,7 +228,7 @@ void Scheduler::register_pages(Sequence& sequence) {
   const std::int32_t page_tokens = limits_.tokens_per_page;
   while (sequence.registered < sequence.computed / page_tokens) {
     const auto i = static_cast<std::size_t>(sequence.registered);
-    // Without room to tell the device of a deduplication this page's turn comes with a later step.
+    // The list of table changes for the device is full: this page is registered in a later step.
     if (deduplicated_pages_.size() == static_cast<std::size_t>(limits_.sequences_max)) return;
     const PageHandle own = sequence.pages[i];
     const PageId parent = i == 0 ? kNoPage : sequence.pages[i - 1].page;

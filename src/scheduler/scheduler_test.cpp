@@ -276,14 +276,14 @@ TEST(Scheduler, ALoneMaximalSequenceUsesEveryPage) {
   harness.drain();
 }
 
-TEST(Scheduler, PlansOneStepAheadAndDiscardsTheLateRow) {
+TEST(Scheduler, PlansUnderLookaheadAndDiscardsTheLateRow) {
   Harness harness;
   const SequenceId id = harness.submit(4, 20);
   harness.scheduler.plan();
-  const StepBatch* ahead = harness.scheduler.plan();
-  ASSERT_NE(ahead, nullptr);
-  EXPECT_TRUE(ahead->rows[0].takes_last);
-  EXPECT_EQ(ahead->rows[0].start, 4);
+  const StepBatch* next = harness.scheduler.plan();
+  ASSERT_NE(next, nullptr);
+  EXPECT_TRUE(next->rows[0].takes_last);
+  EXPECT_EQ(next->rows[0].start, 4);
   // The first result ends it (a stop token, say): the second step's row is discarded.
   const StepRow first = harness.scheduler.oldest_in_flight().rows[0];
   EXPECT_NE(harness.scheduler.apply(first, 1), nullptr);
@@ -389,7 +389,7 @@ TEST(Scheduler, SpreadsSequencesOverPartitions) {
   harness.drain();
 }
 
-TEST(Scheduler, GoesWhereItsPrefixIsUnlessThatIsCrowded) {
+TEST(Scheduler, GoesWhereItsPrefixIsUnlessThatPartitionIsLoaded) {
   Harness harness(partitioned_limits());
   const SequenceId first = harness.submit(9, 1);
   harness.step();  // leaves two pages in the cache of partition 0
@@ -401,10 +401,10 @@ TEST(Scheduler, GoesWhereItsPrefixIsUnlessThatIsCrowded) {
   EXPECT_EQ(harness.scheduler.find(other)->partition, 0);
   EXPECT_EQ(harness.scheduler.find(again)->partition, 0);
   EXPECT_EQ(harness.scheduler.find(again)->cached_tokens, 8);
-  const SequenceId crowded = harness.submit(9, 20);
+  const SequenceId elsewhere = harness.submit(9, 20);
   harness.step();
-  EXPECT_EQ(harness.scheduler.find(crowded)->partition, 1);
-  EXPECT_EQ(harness.scheduler.find(crowded)->cached_tokens, 0);
+  EXPECT_EQ(harness.scheduler.find(elsewhere)->partition, 1);
+  EXPECT_EQ(harness.scheduler.find(elsewhere)->cached_tokens, 0);
   harness.drain();
 }
 

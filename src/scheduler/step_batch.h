@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one step computes, as the scheduler decided it: numbers, no tokens' texts and no sampling
-// parameters. The engine turns it into a StepPlan.
+// What one step computes, as the scheduler decided it: sequences, token ranges and pages; no token
+// ids and no sampling parameters. The engine's plan writer adds those and makes a StepPlan of it.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,8 @@ struct StepRow {
   bool admitted = false;  // first row since admission
 };
 
-/// `count` entries of a batch slot's page table, from `first` on; the pages stand in run_pages in order.
+/// `count` entries of a batch slot's page table, from `first` on; the pages stand in run_pages in
+/// order.
 struct PageRun {
   std::int32_t batch_slot = -1;
   std::int32_t first = 0;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// One list a priority, each by arrival; the best of their heads is next.
 #include "scheduler/waiting_list.h"
 
 namespace koho {

@@ -1,72 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// One client's connection and the thread it lives on. All of a connection happens on its thread;
-// others only wake it. Private to the two files that know Asio.
+// One client's connection: reads requests, answers them by routes and jobs, writes the answers. All
+// of it happens on the connection's IoThread. Private to the files that include Asio.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <string>
-#include <thread>
-#include <unordered_set>
-#include <vector>
 
-#include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/steady_timer.hpp>
 
 #include "server/core.h"
 #include "server/generation_job.h"
 #include "server/handlers.h"
 #include "server/http_reader.h"
+#include "server/io_thread.h"
 #include "server/tls.h"
 
 namespace koho::server {
 
-class Connection;
-
-/// A thread with its connections. Looks at all of them every tick, so that none needs a timer.
-class IoThread : public std::enable_shared_from_this<IoThread> {
- public:
-  explicit IoThread(Core& core);
-  ~IoThread();
-  void start();
-  void stop();
-
-  boost::asio::io_context& context() { return context_; }
-  Core& core() { return core_; }
-
-  // ---- this thread
-  void add(const std::shared_ptr<Connection>& connection);
-  void remove(const std::shared_ptr<Connection>& connection);
-  /// Memory for reading, shared by all connections of the thread.
-  std::array<char, 64U << 10U>& scratch() { return scratch_; }
-
-  // ---- any thread
-  /// The connection's on_ready() will be called on this thread.
-  void wake(std::shared_ptr<Connection> connection);
-
- private:
-  void tick();
-  void take_ready();
-
-  Core& core_;
-  boost::asio::io_context context_{1};
-  boost::asio::steady_timer timer_{context_};
-  std::unordered_set<std::shared_ptr<Connection>> connections_;
-  std::array<char, 64U << 10U> scratch_;
-  std::mutex mutex_;
-  std::vector<std::shared_ptr<Connection>> ready_;
-  std::vector<std::shared_ptr<Connection>> taken_;
-  bool stopping_ = false;
-  std::thread thread_;
-};
-
-/// An answer that a thread of the pool makes.
+/// An answer that a thread of the pool computes.
 struct LargeAnswer {
   Response response;
   std::atomic<bool> ready{false};
@@ -81,7 +35,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   ~Connection();
 
   void start();
-  /// The job has something, or was told to look.
+  /// The job or the pool has something to send.
   void on_ready();
   void on_tick(std::int64_t now_us);
   void close();
@@ -116,13 +70,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
   boost::asio::ip::tcp::socket socket_;
   std::unique_ptr<TlsSession> tls_;
   HttpReader reader_;
-  std::string unread_;  // came while a request was answered
+  std::string unread_;  // bytes that arrived while a request was being answered
   bool reading_ = false;
   bool read_paused_ = false;
   bool closed_ = false;
-  bool peer_done_ = false;  // it sends nothing any more
+  bool peer_done_ = false;  // the client has closed its sending side
 
-  // The exchange under way.
+  // The current exchange.
   enum class Stage : std::uint8_t { reading, answering };
   Stage stage_ = Stage::reading;
   bool head_handled_ = false;
@@ -140,14 +94,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   std::string out_;
   std::size_t sent_ = 0;  // of out_
-  bool writing_ = false;  // waits for the socket to take more
+  bool writing_ = false;  // waits until the socket accepts more
   bool close_after_ = false;
-  bool more_in_job_ = false;  // it had more than fitted
+  bool more_in_job_ = false;  // the job has more than the buffer had room for
 
-  std::int64_t stage_since_us_ = 0;  // reading: since the request's first byte, or the last answer
+  std::int64_t stage_since_us_ = 0;  // reading: time of the request's first byte or the last answer
   std::int64_t body_since_us_ = 0;   // when the head was complete
-  std::int64_t last_write_us_ = 0;   // the socket took something
-  std::int64_t last_event_us_ = 0;   // a stream got bytes
+  std::int64_t last_write_us_ = 0;   // the socket accepted bytes
+  std::int64_t last_event_us_ = 0;   // bytes were added to a stream
 };
 
 }  // namespace koho::server

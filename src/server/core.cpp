@@ -7,8 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "base/json_writer.h"
 #include "base/log.h"
-#include "chat/json.h"
 #include "server/generation_job.h"
 #include "server/handlers.h"
 
@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kPoolQueueMax = 4096;
 constexpr std::size_t kPendingAbortsMax = 1024;
-constexpr std::size_t kUnknownNamesMax = 64;  // that are logged
+constexpr std::size_t kUnknownNamesMax = 64;  // no more are logged
 
 }  // namespace
 
@@ -75,7 +75,7 @@ std::string Core::readiness_json() const {
   if (now == Phase::ready && serving != nullptr) {
     const Statistics statistics = serving->engine.statistics();
     if (statistics.broken)
-      return R"({"status":"failed","waiting_for":"a restart: the engine is lost"})";
+      return R"({"status":"failed","waiting_for":"a restart: the engine has failed"})";
     if (!statistics.device_up) return R"({"status":"recovering","waiting_for":"the device"})";
     return R"({"status":"ready"})";
   }
@@ -84,7 +84,7 @@ std::string Core::readiness_json() const {
   out = now == Phase::failed ? R"({"status":"failed","waiting_for":)"
                              : R"({"status":"loading","waiting_for":)";
   const std::lock_guard lock(mutex_);
-  chat::append_json_string(out, waiting_for_);
+  append_json_string(out, waiting_for_);
   const LoadProgress::Now load = progress_ == nullptr ? LoadProgress::Now() : progress_->now();
   if (now == Phase::loading && load.bytes_total > 0) {
     out += fmt::format(R"(,"progress":{:.3f},"bytes_done":{},"bytes_total":{},"gb_per_s":{:.3f})",
@@ -115,8 +115,8 @@ void Core::note_unknown_fields(const std::vector<std::string>& names) {
       continue;
     unknown_seen_.push_back(name);
     std::string quoted;
-    chat::append_json_string(quoted, std::string_view(name).substr(0, 100));
-    log::info("requests hold the field {}, which koho does not know: ignored", quoted);
+    append_json_string(quoted, std::string_view(name).substr(0, 100));
+    log::info("ignored the unknown request field {}", quoted);
   }
 }
 

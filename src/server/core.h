@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all connections share: settings, the model once it is loaded, what the server is doing,
-// counters, and the jobs that run. No sockets.
+// State that all connections share: settings, the model once it is loaded, the server's phase,
+// counters, running jobs. No sockets.
 #pragma once
 
 #include <array>
@@ -27,11 +27,12 @@ namespace koho::server {
 
 class GenerationJob;
 
-/// The model that answers. Outlives every connection.
+/// The loaded model. Outlives every connection.
 struct ServedModel {
   Engine& engine;
   api::Model model;
-  /// Compiles a constraint into a request; empty: none can be. Called on a thread of the pool.
+  /// Compiles a constraint into a request; empty: constraints are not supported. A pool thread
+  /// calls it.
   std::function<Status(const Constraint& constraint, Request& request)> constrain{};
   std::string server_info{};  // for /server_info: members of a JSON object, or ""
 };
@@ -44,8 +45,8 @@ struct Counters {
   std::atomic<std::uint64_t> connections_refused{0};
   std::atomic<std::int64_t> connections_live{0};
   std::atomic<std::int64_t> requests_live{0};
-  std::atomic<std::uint64_t> disconnects{0};    // while an answer was under way
-  std::atomic<std::uint64_t> write_stalls{0};   // readers that were given up
+  std::atomic<std::uint64_t> disconnects{0};    // before the answer was complete
+  std::atomic<std::uint64_t> write_stalls{0};   // clients that did not read for too long
   std::atomic<std::uint64_t> head_timeouts{0};  // 408
   std::atomic<std::uint64_t> pings{0};
   std::atomic<std::uint64_t> unknown_fields{0};
@@ -70,46 +71,48 @@ class Core {
   const Counters& counters() const { return counters_; }
   WorkPool& pool() { return pool_; }
 
-  /// The keys of which every request must show one; empty: none is asked for. Never null. Threads:
-  /// any.
+  /// The API keys, one of which every request must have; empty: no key is needed. Never null.
+  /// Threads: any.
   std::shared_ptr<const std::vector<std::string>> api_keys() const;
   void set_api_keys(std::vector<std::string> keys);
 
-  // ---- what the server is doing; threads: any
+  // ---- phase of the server; threads: any
   Phase phase() const { return phase_.load(std::memory_order_acquire); }
-  /// What readiness waits for, and how far the weights are, which outlives the loading; null: not
-  /// known.
+  /// What /readyz shows as `waiting_for`, and the progress of loading the weights (null: unknown),
+  /// which must outlive the loading.
   void set_loading(std::string what, const LoadProgress* progress = nullptr);
-  /// From now on requests are answered. `serving` outlives the core.
+  /// Starts serving the model. `serving` outlives the core.
   void set_serving(const ServedModel& serving);
   void set_draining();
   void set_failed(std::string why);
   /// Null while loading.
   const ServedModel* serving() const { return serving_.load(std::memory_order_acquire); }
-  /// {"status": …, "waiting_for": …}; while weights move also "progress" (0..1), "bytes_done",
-  /// "bytes_total", "gb_per_s" and, once something has arrived, "seconds_left".
+  /// {"status": …, "waiting_for": …}; while weights are loaded also "progress" (0..1),
+  /// "bytes_done", "bytes_total", "gb_per_s" and, after the first bytes, "seconds_left".
   std::string readiness_json() const;
   std::int64_t uptime_us() const { return clock_.now_us() - started_us_; }
 
   // ---- counters with labels; threads: any
   void count_response(std::string_view route, int status);
-  /// route -> how many answers of 2xx, 3xx, 4xx, 5xx.
+  /// route -> numbers of 2xx, 3xx, 4xx and 5xx answers.
   std::map<std::string, std::array<std::uint64_t, 4>> responses() const;
   void note_unknown_fields(const std::vector<std::string>& names);
 
   // ---- running jobs, for aborting by id; threads: any
-  /// Returns the name the job has from now on: `id`, or while another job has that, `id` with a
-  /// hyphen and eight random digits.
+  /// Returns the job's name: `id`, or if a running job has that name, `id`, a hyphen and eight
+  /// random digits.
   std::string add_job(const std::string& id, const std::shared_ptr<GenerationJob>& job);
   void remove_job(const std::string& id);
-  /// unknown: none has that name, with or without an API's prefix ("chatcmpl-"); pending: none, but
-  /// some are still being read, and one that turns out to have it ends.
+  /// Aborts the job with that name, with or without an API's prefix ("chatcmpl-"). unknown: there
+  /// is none. pending: there is none yet, but bodies are still being read; a job whose body has the
+  /// name is aborted then.
   enum class Abort : std::uint8_t { unknown, pending, done };
   Abort abort_job(const std::string& id);
   void abort_all_jobs();
-  /// A job has come whose body is yet to be read: who it is from now on.
+  /// Announces a job whose body is not read yet; returns its number for end_reading().
   std::uint64_t begin_reading();
-  /// The body of job `reader` is read, the name in it is `name`, or "". True: it was to be aborted.
+  /// The body of job `reader` is read and has the name `name`, or "". True: abort_job() asked for
+  /// it.
   bool end_reading(std::uint64_t reader, const std::string& name);
 
   /// 32 random hexadecimal digits.
@@ -133,10 +136,10 @@ class Core {
   std::uint64_t reader_next_ = 0;
   struct PendingAbort {
     std::string id;
-    std::uint64_t readers_end;  // it is for those that came before
+    std::uint64_t readers_end;  // applies to readers before this one
   };
-  std::vector<PendingAbort> pending_aborts_;  // none while nobody reads
-  std::vector<std::string> unknown_seen_;     // that a log line was written for
+  std::vector<PendingAbort> pending_aborts_;  // empty while no body is being read
+  std::vector<std::string> unknown_seen_;     // names that were logged
   WorkPool pool_;                             // last: its threads end first
 };
 

@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "chat/json.h"
+#include "base/json_writer.h"
 #include "server/metrics_page.h"
 
 namespace koho::server {
@@ -41,7 +41,7 @@ std::string dashboard_event(const Core& core) {
   const Statistics now = serving.engine.statistics();
   std::string out = R"(retry: 1000
 data: {"model":)";
-  chat::append_json_string(out, serving.model.names.front());
+  append_json_string(out, serving.model.names.front());
   fmt::format_to(
       std::back_inserter(out),
       R"(,"time_us":{},"uptime_s":{:.1f},"context_max":{},"sequences_max":{},"running":{},)"

@@ -9,11 +9,11 @@
 
 namespace koho::server {
 
-/// dashboard.html, as it was when the program was built.
+/// The text of dashboard.html, embedded at build time.
 std::string_view dashboard_page();
 
-/// One server-sent event: the engine's statistics, its last steps, the server's counters. Who loses
-/// the stream is asked to come back after a second.
+/// One server-sent event with the engine's statistics, its last steps and the server's counters. It
+/// asks clients to reconnect after one second.
 std::string dashboard_event(const Core& core);
 
 }  // namespace koho::server

@@ -17,10 +17,10 @@ using api::ApiError;
 
 namespace {
 
-/// Tokens that came at once, or almost, have no pace.
+/// Tokens that arrived within this time have no meaningful rate.
 constexpr std::int64_t kPaceUsMin = 1000;
 
-/// What a client sent, at most 200 bytes of it, as a line of the log tells it.
+/// At most 200 bytes of a client's text, quoted for the log.
 std::string quoted_part(std::string_view text) {
   constexpr std::size_t kBytesMax = 200;
   std::size_t bytes = std::min(text.size(), kBytesMax);
@@ -48,22 +48,22 @@ void GenerationJob::start(std::string body) {
   reader_ = core_.begin_reading();
   if (body.size() <= core_.settings().inline_body_bytes) {
     prepare(body);
-    // A grammar takes longer than reading: its part waits for the pool.
     return;
   }
   const bool taken = core_.pool().submit(
       [self = shared_from_this(), text = std::move(body)] { self->prepare(text); });
   if (taken) return;
-  refused_ = ApiError{.status = 503,
-                      .code = "service_unavailable",
-                      .param = {},
-                      .message = "too many large requests wait to be read; try again",
-                      .retry_after_s = 1};
+  refused_ = ApiError{
+      .status = 503,
+      .code = "service_unavailable",
+      .param = {},
+      .message = "the server is overloaded: too many large requests wait to be parsed; retry later",
+      .retry_after_s = 1};
   prepared_.store(true, std::memory_order_release);
   setup_.wake();
 }
 
-/// The body is read; `name` is what it calls itself, or "".
+/// Tells the core that the body is read; `name` is the body's request_id, or "".
 void GenerationJob::end_reading(const std::string& name) {
   if (!reader_) return;
   if (setup_.request_id.empty() && !name.empty())
@@ -73,10 +73,10 @@ void GenerationJob::end_reading(const std::string& name) {
 }
 
 void GenerationJob::prepare(const std::string& body) {
-  const auto given_up = [this] { return abandoned_.load() || aborted_.load(); };
-  if (!given_up()) refused_ = read(body);
+  const auto cancelled = [this] { return abandoned_.load() || aborted_.load(); };
+  if (!cancelled()) refused_ = read(body);
   end_reading({});
-  const bool compiles = !refused_ && request_.constraint.has_value() && !given_up();
+  const bool compiles = !refused_ && request_.constraint.has_value() && !cancelled();
   const auto done = [self = shared_from_this()] {
     self->prepared_.store(true, std::memory_order_release);
     self->setup_.wake();
@@ -91,13 +91,14 @@ void GenerationJob::prepare(const std::string& body) {
       const Status status =
           job.setup_.serving->constrain
               ? job.setup_.serving->constrain(*job.request_.constraint, one)
-              : Status(make_error(ErrorCode::unsupported, "this build compiles no grammars"));
+              : Status(make_error(ErrorCode::unsupported,
+                                  "structured outputs need a model with a tokenizer.json"));
       if (status.ok()) continue;
       ApiError error = api::to_api_error(status.error());
       const bool of_union = job.request_.constraint->kind == Constraint::Kind::union_of;
       error.param = of_union && !status.error().field.empty() ? status.error().field
                                                               : job.request_.constraint_field;
-      // Anthropic's form has no place for the field but the message.
+      // Anthropic's errors have no member for the field, so the message names it.
       if (api::error_style(job.setup_.endpoint->path) == api::ErrorStyle::anthropic)
         error.message = fmt::format("{}: {}", error.param, error.message);
       if (is_grammar_error(status.error())) error.code = error_reason_name(status.error().reason);
@@ -107,11 +108,12 @@ void GenerationJob::prepare(const std::string& body) {
     done();
   };
   if (core_.pool().submit(compile)) return;
-  refused_ = ApiError{.status = 503,
-                      .code = "service_unavailable",
-                      .param = {},
-                      .message = "too many grammars wait to be compiled; try again",
-                      .retry_after_s = 1};
+  refused_ = ApiError{
+      .status = 503,
+      .code = "service_unavailable",
+      .param = {},
+      .message = "the server is overloaded: too many grammars wait to be compiled; retry later",
+      .retry_after_s = 1};
   done();
 }
 
@@ -132,9 +134,10 @@ std::optional<ApiError> GenerationJob::read(const std::string& body) {
   return refused;
 }
 
-/// The engine computes logits where it samples only. So a prompt is cut into runs of a page's
-/// tokens, and each is the answer, with no choice left, to what stands before it. The last run goes
-/// ahead: with its prompt all pages are computed and kept, where the others then find them.
+/// Log probabilities of the prompt's own tokens. The engine computes logits only where it samples,
+/// so the prompt is split into chunks of one page's tokens, and each chunk is generated as forced
+/// tokens after the tokens before it. The last chunk runs first: it fills the prefix cache with all
+/// pages of the prompt, where the other chunks find them.
 void GenerationJob::begin_prompt_logprobs() {
   constexpr std::size_t kScoredTokensMax = 16'384;
   const api::Model& model = setup_.serving->model;
@@ -147,43 +150,42 @@ void GenerationJob::begin_prompt_logprobs() {
     tokens += prompt.size();
     request_.prompt_logprobs.emplace_back(prompt.size() - 1);
     if (prompt.size() > 1)
-      pending_chunks_.push_back(run_of(i, (prompt.size() - 2) / kScoreChunkTokens));
+      pending_chunks_.push_back(chunk_of(i, (prompt.size() - 2) / kScoreChunkTokens));
     for (const Token token : prompt)
       if (token >= vocabulary)
         refused_ = api::wrong_field(
-            "echo",
-            fmt::format("token {} is none that could be scored: the tokenizer lacks it", token));
+            "echo", fmt::format("token {} has no logprob: the tokenizer does not have it", token));
   }
   if (tokens > kScoredTokensMax)
     refused_ = api::wrong_field(
         "echo",
-        fmt::format("echo with logprobs scores at most {} prompt tokens a request, found {}",
+        fmt::format("echo with logprobs is limited to {} prompt tokens per request, found {}",
                     kScoredTokensMax, tokens));
   if (!refused_) stage_ = Stage::scoring;
 }
 
-/// ScoreChunk `number` of a prompt: its first begins behind the first token, which nothing foretells, each
-/// further one behind a token of the page that its prompt ends in.
-GenerationJob::ScoreChunk GenerationJob::run_of(std::size_t prompt, std::size_t number) const {
+/// Chunk `number` of a prompt. Chunk 0 begins at the second token, since the first has no log
+/// probability; so the tokens before every chunk are whole pages and one token.
+GenerationJob::ScoreChunk GenerationJob::chunk_of(std::size_t prompt, std::size_t number) const {
   const std::size_t length = request_.requests[prompt].prompt.size();
   const std::size_t begin = number * kScoreChunkTokens + 1;
   const std::size_t end = std::min(begin + kScoreChunkTokens, length);
   return {.prompt = prompt, .position = begin, .end = end, .leads = end == length && number > 0};
 }
 
-void GenerationJob::read_prompt_logprobs(ScoreChunk& run) {
+void GenerationJob::read_prompt_logprobs(ScoreChunk& chunk) {
   while (true) {
-    const OutputStream::Read read = run.stream->poll(event_);
+    const OutputStream::Read read = chunk.stream->poll(event_);
     if (read == OutputStream::Read::nothing) return;
     if (read == OutputStream::Read::event) {
-      api::PromptLogprob& logprob = request_.prompt_logprobs[run.prompt][run.position++ - 1];
+      api::PromptLogprob& logprob = request_.prompt_logprobs[chunk.prompt][chunk.position++ - 1];
       logprob.logprob = event_.logprob;
       logprob.top = event_.top;
       continue;
     }
-    const Summary& summary = run.stream->summary();
+    const Summary& summary = chunk.stream->summary();
     if (summary.ending == Ending::failed) refused_ = api::to_api_error(summary.error);
-    run.stream.reset();
+    chunk.stream.reset();
     return;
   }
 }
@@ -196,34 +198,34 @@ void GenerationJob::compute_prompt_logprobs() {
     if (!active_chunks_[i].leads || active_chunks_[i].position == before) continue;
     active_chunks_[i].leads = false;
     for (std::size_t number = (before - 1) / kScoreChunkTokens; number > 0; --number)
-      pending_chunks_.push_front(run_of(active_chunks_[i].prompt, number - 1));
+      pending_chunks_.push_front(chunk_of(active_chunks_[i].prompt, number - 1));
   }
-  std::erase_if(active_chunks_, [](const ScoreChunk& run) { return run.stream == nullptr; });
+  std::erase_if(active_chunks_, [](const ScoreChunk& chunk) { return chunk.stream == nullptr; });
   while (!refused_ && active_chunks_.size() < kAtOnce && !pending_chunks_.empty()) {
-    ScoreChunk& run = pending_chunks_.front();
-    const Request& whole = request_.requests[run.prompt];
+    ScoreChunk& chunk = pending_chunks_.front();
+    const Request& whole = request_.requests[chunk.prompt];
     const auto at = [&whole](std::size_t position) {
       return whole.prompt.begin() + static_cast<std::ptrdiff_t>(position);
     };
     Request one;
-    one.prompt.assign(at(0), at(run.position));
-    one.grammar = forced_tokens({at(run.position), at(run.end)});
+    one.prompt.assign(at(0), at(chunk.position));
+    one.grammar = forced_tokens({at(chunk.position), at(chunk.end)});
     one.sampling.temperature = 0.0;
     one.sampling.logprobs = *request_.output.logprobs;
-    one.max_tokens = static_cast<std::int32_t>(run.end - run.position);
+    one.max_tokens = static_cast<std::int32_t>(chunk.end - chunk.position);
     one.salt = whole.salt;
     one.priority = whole.priority;
     one.deadline_us = whole.deadline_us;
     Result<std::shared_ptr<OutputStream>> stream =
         setup_.serving->engine.submit(std::move(one), setup_.wake);
     if (!stream.ok()) {
-      // A full queue has room again when some of ours have ended.
+      // The queue is full: wait until some of the active chunks have ended.
       if (stream.error().code == ErrorCode::resource_exhausted && !active_chunks_.empty()) break;
       refused_ = api::to_api_error(stream.error());
       break;
     }
-    run.stream = std::move(*stream);
-    active_chunks_.push_back(std::move(run));
+    chunk.stream = std::move(*stream);
+    active_chunks_.push_back(std::move(chunk));
     pending_chunks_.pop_front();
   }
   if (refused_ || !active_chunks_.empty() || !pending_chunks_.empty()) return;
@@ -246,7 +248,7 @@ void GenerationJob::submit() {
     streams_.push_back(std::move(*stream));
   }
   streams_left_ = streams_.size();
-  // Prompts are the largest part of a request.
+  // Prompts are the largest part of a request: free them now.
   request_.requests.clear();
   request_.requests.shrink_to_fit();
   request_.prompts.clear();
@@ -348,14 +350,14 @@ void GenerationJob::finish(const ApiError& error, std::string& out) {
   ApiError shown = error;
   if (shown.code == "service_unavailable" && core_.phase() == Phase::draining) {
     shown.code = "server_shutting_down";
-    shown.message = "the server is shutting down; try another one";
+    shown.message = "the server is shutting down; retry on another server";
   }
   if (shown.status == 429 && core_.settings().overload_status == 503) shown.status = 503;
   if (shown.code == "rate_limit_exceeded" &&
       api::error_style(setup_.endpoint->path) == api::ErrorStyle::anthropic)
     shown.status = 529;
   if (shown.code == "rate_limit_exceeded") ++core_.counters().rejected_full;
-  const bool told = stream_ && begun_;  // the client has a status already
+  const bool told = stream_ && begun_;  // the status line is already sent
   if (told) {
     answer_->fail(shown, out);
   } else {
@@ -373,8 +375,8 @@ void GenerationJob::ping(std::string& out) {
 }
 
 void GenerationJob::cancel_streams() {
-  for (const ScoreChunk& run : active_chunks_)
-    if (run.stream) setup_.serving->engine.cancel(run.stream);
+  for (const ScoreChunk& chunk : active_chunks_)
+    if (chunk.stream) setup_.serving->engine.cancel(chunk.stream);
   active_chunks_.clear();
   for (std::shared_ptr<OutputStream>& stream : streams_) {
     if (!stream) continue;
@@ -422,7 +424,7 @@ void GenerationJob::report(std::string_view finish, int status, const ApiError* 
     fields.push_back({"code", error->code.empty() ? "null" : log::quoted(error->code)});
     fields.push_back({"param", error->param.empty() ? "null" : quoted_part(error->param)});
   }
-  // Not before the reading is done, which the pool may do.
+  // A pool thread may still be writing request_ until prepared_ is set.
   const bool read = prepared_.load(std::memory_order_acquire);
   if (read && !request_.user.empty()) fields.push_back({"user", quoted_part(request_.user)});
   fields.push_back({"prompt_tokens", read && request_.prompt_tokens
@@ -437,7 +439,8 @@ void GenerationJob::report(std::string_view finish, int status, const ApiError* 
     fields.push_back(
         {"tps", timings.decode_us >= kPaceUsMin ? per_second(totals.tokens_per_second()) : "null"});
   } else {
-    // The engine's own account is not waited for: what came of it is told, the rest is unknown.
+    // Without waiting for the engine's summary: report the tokens that arrived, the rest is
+    // unknown.
     const bool any = progress_.tokens > 0;
     const auto span_us = static_cast<double>(progress_.last_us - progress_.first_us);
     fields.push_back({"cached", "null"});

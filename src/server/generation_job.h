@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One request to the model, from its body to the last byte of its answer: reads and tokenises (on
-// the pool if that is long), submits, turns the engine's events into bytes when its connection asks
-// for them. Knows no sockets: it wakes its connection, which then polls.
+// One request to the model, from its body to the last byte of its answer: parses and tokenises
+// (large bodies on the pool), submits, and turns the engine's events into bytes when its connection
+// polls. It knows no sockets: it wakes its connection, which then polls.
 #pragma once
 
 #include <atomic>
@@ -27,7 +27,7 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
     const api::GenerationEndpoint* endpoint = nullptr;
     const ServedModel* serving = nullptr;
     std::string id;          // random
-    std::string request_id;  // the client's name for it, of the head; "": perhaps in the body
+    std::string request_id;  // X-Request-Id of the head; "": the body may have one
     /// Tells the connection that poll() has something to do. Called from any thread.
     std::function<void()> wake;
   };
@@ -37,7 +37,7 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   GenerationJob(const GenerationJob&) = delete;
   GenerationJob& operator=(const GenerationJob&) = delete;
 
-  /// Called once.
+  /// Begins to read `body`. Call once.
   void start(std::string body);
 
   enum class State : std::uint8_t {
@@ -46,28 +46,27 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
     streamed,   // `out` holds the last ones
     answered    // response() is the whole answer
   };
-  // What follows is called by the connection, one call at a time.
+  // The connection calls the following, one call at a time.
 
-  /// Appends what came, at most about `bytes_max`: the rest waits in the engine, which pauses.
+  /// Appends new events, about `bytes_max` bytes at most; the engine pauses while more are waiting.
   State poll(std::string& out, std::size_t bytes_max);
   /// Requires: poll returned answered.
   Response& response() { return response_; }
-  /// Appends what keeps a quiet stream open. Nothing, if this is no stream or nothing is known yet.
+  /// Appends a keep-alive comment or event; nothing unless a stream is running.
   void ping(std::string& out);
-  /// Nobody reads any more: the request is cancelled.
+  /// The client has left: cancels the request.
   void on_disconnect();
 
-  /// Ends the request with an error to its reader. Threads: any.
+  /// Ends the request with an error to its client. Threads: any.
   void abort_with_error();
 
-  /// The request's name, the same for the client, the log, /abort_request and /debug/cache: the
-  /// client's own, or the id. May change until the first poll that is not waiting.
+  /// The request's name for the client, the log, /abort_request and /debug/cache: the client's own,
+  /// or the id. It may change until the first poll() that does not return waiting.
   const std::string& name() const { return name_; }
 
  private:
-  static constexpr std::size_t kScoreChunkTokens =
-      64;  // a page's: what stands before a run is whole
-           // pages and a token
+  /// One page's tokens: the prefix of each chunk is whole pages and one token.
+  static constexpr std::size_t kScoreChunkTokens = 64;
   enum class Stage : std::uint8_t { preparing, prepared, scoring, running, over };
 
   void prepare(const std::string& body);
@@ -85,7 +84,7 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   Core& core_;
   Setup setup_;
   std::string name_;                     // in the core's table while the request runs
-  std::optional<std::uint64_t> reader_;  // the core's name for who reads the body
+  std::optional<std::uint64_t> reader_;  // the core's number for the reading of the body
   std::string body_name_;  // in the table from reading to the first poll that is not waiting
   std::int64_t received_us_;
   std::atomic<bool> prepared_{false};
@@ -93,29 +92,29 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   std::atomic<bool> abandoned_{false};
   Stage stage_ = Stage::preparing;
 
-  // Written before prepared_ is set, the connection's from then on.
+  // prepare() writes these until prepared_ is set; then they belong to the connection.
   api::GenerationRequest request_;
   std::optional<api::ApiError> refused_;
 
-  /// Tokens of a prompt in a row whose log probabilities are asked for.
+  /// Consecutive prompt tokens whose log probabilities one forced generation computes.
   struct ScoreChunk {
     std::shared_ptr<OutputStream> stream{};
     std::size_t prompt = 0;
-    std::size_t position = 0;  // of the next
+    std::size_t position = 0;  // of the next token
     std::size_t end = 0;
-    bool leads = false;  // the prompt's other runs wait for its first token
+    bool leads = false;  // the prompt's other chunks wait for its first token
   };
-  ScoreChunk run_of(std::size_t prompt, std::size_t number) const;
-  void read_prompt_logprobs(ScoreChunk& run);
-  std::vector<ScoreChunk> active_chunks_;  // under way
-  std::deque<ScoreChunk> pending_chunks_;  // that come next
+  ScoreChunk chunk_of(std::size_t prompt, std::size_t number) const;
+  void read_prompt_logprobs(ScoreChunk& chunk);
+  std::vector<ScoreChunk> active_chunks_;
+  std::deque<ScoreChunk> pending_chunks_;
 
   std::optional<api::Answer> answer_;
   bool stream_ = false;
   bool begun_ = false;
-  /// What is known of an answer that breaks off.
+  /// What the log reports of an answer that ended early.
   struct Progress {
-    std::int64_t tokens = 0;  // that came
+    std::int64_t tokens = 0;  // received so far
     std::int64_t first_us = 0;
     std::int64_t last_us = 0;
   };
@@ -123,7 +122,7 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   std::vector<std::shared_ptr<OutputStream>> streams_;  // null: ended
   std::size_t streams_left_ = 0;
   OutputEvent event_;
-  std::string body_;  // of an answer that is no stream
+  std::string body_;  // of an answer without streaming
   Response response_;
   bool reported_ = false;
 };

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "api/body.h"
+#include "base/json_writer.h"
 #include "base/text.h"
 #include "base/version.h"
 #include "chat/json.h"
@@ -41,7 +42,7 @@ Response refuse(ErrorStyle style,
                                 .retry_after_s = retry_after_s});
 }
 
-/// Anthropic's clients ask for the models at a path that is OpenAI's, too, and say who they are.
+/// OpenAI and Anthropic share the path /v1/models; Anthropic's clients send `anthropic-version`.
 ErrorStyle style_of(const RequestHead& head) {
   const bool models = head.path == "/v1/models" || head.path.starts_with("/v1/models/");
   return models && head.has("anthropic-version") ? ErrorStyle::anthropic : error_style(head.path);
@@ -77,14 +78,14 @@ std::string utc_text(std::int64_t seconds) {
 std::string model_json(const api::Model& model, const std::string& name, ErrorStyle style) {
   if (style == ErrorStyle::anthropic) {
     std::string quoted;
-    chat::append_json_string(quoted, name);
+    append_json_string(quoted, name);
     return fmt::format(R"({{"type":"model","id":{},"display_name":{},"created_at":"{}"}})", quoted,
                        quoted, utc_text(model.created));
   }
   std::string out = R"({"id":)";
-  chat::append_json_string(out, name);
+  append_json_string(out, name);
   out += fmt::format(R"(,"object":"model","created":{},"owned_by":"koho","root":)", model.created);
-  chat::append_json_string(out, model.names.front());
+  append_json_string(out, model.names.front());
   out += fmt::format(R"(,"parent":null,"max_model_len":{}}})", model.context_max());
   return out;
 }
@@ -100,9 +101,9 @@ Response answer_models(Core& core, const RoutedRequest& call) {
   }
   if (openai) return json_response(out + "]}");
   out += R"(],"has_more":false,"first_id":)";
-  chat::append_json_string(out, model.names.front());
+  append_json_string(out, model.names.front());
   out += R"(,"last_id":)";
-  chat::append_json_string(out, model.names.back());
+  append_json_string(out, model.names.back());
   return json_response(out + '}');
 }
 
@@ -111,7 +112,8 @@ Response answer_one_model(Core& core, const RoutedRequest& call) {
   // Anthropic's endpoint serves its own models' names.
   if (!model.serves(call.rest) && !call.rest.starts_with("claude-")) {
     ApiError error{.status = 404, .code = "model_not_found", .param = "model"};
-    error.message = fmt::format("the model \"{:.100}\" is not served", call.rest);
+    error.message = fmt::format(
+        "the model \"{:.100}\" does not exist; GET /v1/models lists the served names", call.rest);
     return error_response(style_of(call.head), error);
   }
   return json_response(model_json(model, std::string(call.rest), style_of(call.head)));
@@ -132,7 +134,7 @@ Response answer_server_info(Core& core, const RoutedRequest& /*call*/) {
   const ServedModel& serving = *core.serving();
   const EngineLimits& limits = serving.model.limits;
   std::string out = R"({"model":)";
-  chat::append_json_string(out, serving.model.names.front());
+  append_json_string(out, serving.model.names.front());
   out += fmt::format(
       R"(,{},"max_model_len":{},"max_num_seqs":{},"max_num_batched_tokens":{},)"
       R"("block_size":{},"num_gpu_blocks":{},"vocab_size":{},"enable_prefix_caching":{},)"
@@ -170,7 +172,7 @@ Response answer_abort(Core& core, const RoutedRequest& call) {
     case Core::Abort::done:
       return json_response(R"({"status":"aborted"})");
   }
-  return refuse(ErrorStyle::openai, 404, "not_found", "no running request has this id");
+  return refuse(ErrorStyle::openai, 404, "not_found", "no running request has this request_id");
 }
 
 Response answer_metrics(Core& core, const RoutedRequest& /*call*/) {
@@ -186,8 +188,9 @@ Response answer_debug_cache(Core& core, const RoutedRequest& call) {
     report =
         model.journal->explain(call.rest, model.tokenizer, model.limits.scheduler.tokens_per_page);
   if (report.empty())
-    return refuse(ErrorStyle::openai, 404, "not_found",
-                  "no recent request has this id (it stands in the answer)");
+    return refuse(
+        ErrorStyle::openai, 404, "not_found",
+        "no recent request has this id; use the `id` of an answer or its x-request-id header");
   return json_response(std::move(report));
 }
 
@@ -201,7 +204,7 @@ Response answer_root(Core& /*core*/, const RoutedRequest& /*call*/) {
 Response answer_ui(Core& /*core*/, const RoutedRequest& /*call*/) {
   Response response{.content_type = "text/html; charset=utf-8"};
   response.body = dashboard_page();
-  // The page is one file: nothing may be loaded into it.
+  // The page is one file: the browser must load nothing else into it.
   response.fields.emplace_back("Content-Security-Policy",
                                "default-src 'none'; style-src 'unsafe-inline'; script-src "
                                "'unsafe-inline'; connect-src 'self'");
@@ -213,11 +216,11 @@ Response answer_ui(Core& /*core*/, const RoutedRequest& /*call*/) {
 std::vector<Route> make_routes() {
   std::vector<Route> table{
       {"GET", "/health", true, false, answer_readyz, nullptr, nullptr, "200 when ready, else 503"},
-      {"GET", "/healthz", true, false, answer_readyz, nullptr, nullptr, "as /health"},
+      {"GET", "/healthz", true, false, answer_readyz, nullptr, nullptr, "the same as /health"},
       {"GET", "/readyz", true, false, answer_readyz, nullptr, nullptr,
-       "200 when ready, else 503 and what it waits for"},
+       "200 when ready, else 503 with a JSON body that names the step under way"},
       {"GET", "/livez", true, false, answer_livez, nullptr, nullptr,
-       "200 unless a restart is needed"},
+       "200 unless the engine has failed"},
       {"GET", "/ping", true, false, answer_ping, nullptr, nullptr, "as /health"},
       {"POST", "/ping", true, false, answer_ping, nullptr, nullptr, "as /health"},
       {"GET", "/metrics", true, false, answer_metrics, nullptr, nullptr, "Prometheus"},
@@ -226,15 +229,16 @@ std::vector<Route> make_routes() {
       {"GET", "/v1/models/*", false, true, answer_one_model, nullptr, nullptr, "one of them"},
       {"GET", "/server_info", false, true, answer_server_info, nullptr, nullptr,
        "sizes and settings"},
-      {"GET", "/load", false, true, answer_load, nullptr, nullptr, "what runs and waits"},
+      {"GET", "/load", false, true, answer_load, nullptr, nullptr,
+       "numbers of running and waiting requests"},
       {"POST", "/abort_request", false, true, answer_abort, nullptr, nullptr,
-       "ends a request by its name (header x-request-id)"},
+       "aborts a request by its id (header x-request-id)"},
       {"GET", "/debug/cache/*", false, true, answer_debug_cache, nullptr, nullptr,
        "why a request's prompt was or was not cached"},
-      {"GET", "/", true, false, answer_root, nullptr, nullptr, "leads to /ui"},
+      {"GET", "/", true, false, answer_root, nullptr, nullptr, "redirects to /ui"},
       {"GET", "/ui", true, false, answer_ui, nullptr, nullptr, "the dashboard"},
       {"GET", "/ui/events", false, true, nullptr, nullptr, nullptr,
-       "what the dashboard shows, an event a second", dashboard_event},
+       "the dashboard's data, one event per second", dashboard_event},
   };
   for (const api::GenerationEndpoint& endpoint : api::generation_endpoints())
     table.push_back({"POST", endpoint.path, false, true, nullptr, &endpoint, nullptr, ""});
@@ -243,9 +247,9 @@ std::vector<Route> make_routes() {
   return table;
 }
 
-// ---- who may ask
+// ---- access
 
-/// Takes the same time whatever differs.
+/// Takes the same time wherever the two differ, so that timing tells nothing about the key.
 bool equal_in_constant_time(std::string_view given, std::string_view key) {
   bool differs = given.size() != key.size();
   for (std::size_t i = 0; i < given.size(); ++i)
@@ -266,7 +270,7 @@ bool has_key(const std::vector<std::string>& keys, const RequestHead& head) {
   return found;
 }
 
-/// "localhost", "127.0.0.1:8000", "[::1]": what a browser on this machine calls it.
+/// Whether `written` is a name of this machine: "localhost", "127.0.0.1:8000", "[::1]".
 bool names_this_machine(std::string_view written) {
   const std::string lower = lower_case(written);
   std::string_view host = lower;
@@ -288,7 +292,8 @@ bool origin_allowed(const ServerSettings& settings, std::string_view origin) {
          std::ranges::find(settings.allowed_origins, origin) != settings.allowed_origins.end();
 }
 
-/// A web page must not reach a server that trusts this machine, under whatever name.
+/// Without keys on a loopback address every local program is trusted, but a web page in a local
+/// browser is not: refuses requests whose Host or Origin names another machine (DNS rebinding).
 bool comes_from_elsewhere(const ServerSettings& settings, bool keyless, const RequestHead& head) {
   if (!settings.check_host || !keyless || !is_loopback(settings.host)) return false;
   if (head.has("host") && !names_this_machine(head.field("host"))) return true;
@@ -299,7 +304,8 @@ bool comes_from_elsewhere(const ServerSettings& settings, bool keyless, const Re
   return scheme == std::string_view::npos || !names_this_machine(origin.substr(scheme + 3));
 }
 
-/// What a web page may send: what the clients of OpenAI and Anthropic do, and all it asks for.
+/// The request headers for Access-Control-Allow-Headers: those of OpenAI's and Anthropic's clients
+/// and those that the page asks for.
 std::string allowed_fields(const RequestHead& head) {
   std::string allowed =
       "authorization, content-type, x-api-key, x-request-id, openai-organization, openai-project, "
@@ -326,7 +332,7 @@ bool matches(const Route& route, std::string_view path) {
   return path.size() > prefix.size() && path.starts_with(prefix);
 }
 
-/// What a path takes, as Allow says it; of an unknown one what the server does.
+/// The methods of a path for the Allow header; for an unknown path all methods of the server.
 std::string allowed_methods(std::string_view path) {
   bool get = false;
   bool post = false;
@@ -343,7 +349,7 @@ std::optional<Response> refuse_media_type(const RequestHead& head) {
   const std::string_view encoding = head.field("content-encoding");
   if (!encoding.empty() && encoding != "identity")
     return refuse(style_of(head), 415, "unsupported_media_type",
-                  "the body must not be encoded (Content-Encoding)");
+                  "Content-Encoding is not supported: send the body unencoded");
   std::string_view type = head.field("content-type");
   type = type.substr(0, type.find(';'));
   while (type.ends_with(' ')) type.remove_suffix(1);
@@ -394,15 +400,16 @@ std::variant<const Route*, Response> find_route(Core& core, const RequestHead& h
     }
   }
   if (!head.http_1_0 && head.field("host").empty()) {
-    Response response = refuse(style_of(head), 400, "bad_request", "the Host field is missing");
+    Response response =
+        refuse(style_of(head), 400, "bad_request", "the Host header field is missing");
     response.close = true;
     return response;
   }
   const std::shared_ptr<const std::vector<std::string>> keys = core.api_keys();
   if (comes_from_elsewhere(core.settings(), keys->empty(), head))
     return refuse(style_of(head), 403, "forbidden_origin",
-                  "this server answers requests from its own machine only; give it an API key or "
-                  "--allowed-origins");
+                  "Host or Origin names another machine: start the server with an API key or with "
+                  "--allowed-origins to allow it");
   if (head.method == "OPTIONS") {
     Response response{.status = 204};
     response.fields.emplace_back("Allow", allowed_methods(head.path));
@@ -416,33 +423,33 @@ std::variant<const Route*, Response> find_route(Core& core, const RequestHead& h
   }
   if (!keys->empty() && (route == nullptr || !route->open) && !has_key(*keys, head))
     return refuse(style_of(head), 401, "invalid_api_key",
-                  "an API key is needed: Authorization: Bearer KEY, or x-api-key: KEY");
+                  "missing or wrong API key: send Authorization: Bearer KEY, or x-api-key: KEY");
   if (route == nullptr) {
     const bool method_known = head.method == "GET" || head.method == "HEAD" ||
                               head.method == "POST" || head.method == "PUT" ||
                               head.method == "DELETE" || head.method == "PATCH";
     if (known || !method_known) {
       Response response =
-          refuse(style_of(head), 405, "not_found", "this method is not allowed for this path");
+          refuse(style_of(head), 405, "not_found",
+                 "this path does not support this method; the Allow header lists those it does");
       response.fields.emplace_back("Allow", allowed_methods(head.path));
       return response;
     }
-    return refuse(style_of(head), 404, "not_found",
-                  fmt::format("there is nothing at {:.200}", head.path));
+    return refuse(style_of(head), 404, "not_found", fmt::format("no route for {:.200}", head.path));
   }
   if (route->method == "POST") {
     if (std::optional<Response> refused = refuse_media_type(head)) return *refused;
   }
   if (head.has("expect") && head.field("expect") != "100-continue")
-    return refuse(style_of(head), 417, "bad_request", "only 100-continue can be expected");
+    return refuse(style_of(head), 417, "bad_request", "Expect must be 100-continue");
   if (!route->needs_model) return route;
   const Phase phase = core.phase();
   const bool generates = route->generation != nullptr;
   if (core.serving() == nullptr || phase == Phase::failed || (generates && phase != Phase::ready)) {
     ++core.counters().rejected_not_ready;
     return refuse(style_of(head), 503, "service_unavailable",
-                  phase == Phase::draining ? "the server is shutting down; try another one"
-                  : phase == Phase::failed ? "the engine is lost; the server needs a restart"
+                  phase == Phase::draining ? "the server is shutting down; retry on another server"
+                  : phase == Phase::failed ? "the engine has failed; restart the server"
                                            : "the model is loading; try again",
                   5);
   }

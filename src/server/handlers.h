@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a request's head to who answers it: the table of routes, keys, hosts, methods. Pure but for
-// what it asks of the core.
+// The table of routes, and the checks of a request's head: API key, host, method, media type. No
+// sockets.
 #pragma once
 
 #include <optional>
@@ -15,10 +15,10 @@
 
 namespace koho::server {
 
-/// What an answer needs of its request beside the body.
+/// A request with the route that answers it.
 struct RoutedRequest {
   const RequestHead& head;
-  std::string_view rest;  // of the path, behind a route that ends in *
+  std::string_view rest;  // the part of the path that * stands for
   std::string_view body;
 };
 
@@ -26,9 +26,10 @@ struct RoutedRequest {
 struct Route {
   std::string_view method;   // GET also answers HEAD
   std::string_view path;     // "/v1/models/*" takes everything below
-  bool open = false;         // without a key
+  bool open = false;         // needs no API key
   bool needs_model = false;  // 503 while the model loads
-  Response (*answer)(Core& core, const RoutedRequest& call) = nullptr;  // null: one of the others
+  Response (*answer)(Core& core,
+                     const RoutedRequest& call) = nullptr;  // null: another member answers
   const api::GenerationEndpoint* generation = nullptr;
   const api::TextEndpoint* text = nullptr;
   std::string_view about;  // for the documentation
@@ -38,23 +39,23 @@ struct Route {
 
 std::span<const Route> routes();
 
-/// Who answers, or why nobody does. Called when the head has come, before the body: a refusal
+/// The route for `head`, or the refusal. Called before the body arrives, so that a refused request
 /// costs no body.
 std::variant<const Route*, Response> find_route(Core& core, const RequestHead& head);
 
-/// Answers a route that generates nothing.
+/// Answers a route without generation.
 Response answer_route(Core& core,
                       const Route& route,
                       const RequestHead& head,
                       std::string_view body);
 
-/// The fields that name the request; an error of Anthropic's form names it in its body, too.
+/// Adds the request's id to the header fields, and to the body of an error in Anthropic's form.
 void add_request_id(const RequestHead& head, std::string_view id, Response& response);
 
-/// The CORS fields that an answer to `head` carries.
+/// Adds the CORS fields of an answer to `head`.
 void add_cors(const Core& core, const RequestHead& head, Response& response);
 
-/// The client's X-Request-Id if it is fit to be shown, else "".
+/// The client's X-Request-Id if it is a valid id (1 to 128 visible characters), else "".
 std::string_view client_request_id(const RequestHead& head);
 
 }  // namespace koho::server

@@ -24,25 +24,25 @@ struct RequestHead {
   bool has(std::string_view name) const;
 };
 
-/// A whole answer.
+/// A complete response.
 struct Response {
   int status = 200;
   std::string_view content_type = "application/json";
   std::vector<std::pair<std::string_view, std::string>> fields{};
   std::string body{};
-  bool close = false;  // the connection, after it
+  bool close = false;  // close the connection after it
 };
 
-/// Whether `text` is what HTTP calls a token: a method, a field's name.
+/// Whether `text` is an HTTP token, such as a method or a field name.
 bool is_token(std::string_view text);
 
 /// "OK", "Not Found", …
 std::string_view reason_phrase(int status);
 
-/// The error as an answer.
+/// The response for an error.
 Response error_response(api::ErrorStyle style, const api::ApiError& error);
 
-/// Decodes %XX once; nothing if an escape is broken.
+/// Decodes %XX; false if an escape is invalid.
 bool decode_percent(std::string_view text, std::string& out);
 
 }  // namespace koho::server

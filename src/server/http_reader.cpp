@@ -24,11 +24,11 @@ struct Fault {
   std::string_view message;
 };
 
-/// The first line, without its end: method, target, version.
+/// Parses the request line (without CR LF): method, target, version.
 std::optional<Fault> read_request_line(std::string_view line,
                                        const HttpLimits& limits,
                                        RequestHead& head) {
-  constexpr Fault kBroken{400, "the request line is broken"};
+  constexpr Fault kBroken{400, "the request line must be METHOD TARGET HTTP/1.1"};
   const std::size_t first = line.find(' ');
   const std::size_t last = line.rfind(' ');
   if (first == std::string_view::npos || last == first) return kBroken;
@@ -46,8 +46,8 @@ std::optional<Fault> read_request_line(std::string_view line,
   return {};
 }
 
-/// "http://host:8000/path", as a proxy is asked: leaves the path, and the host that it names counts
-/// instead of the Host field's. False: it names none, or a user.
+/// Absolute form, "http://host:8000/path", as clients send it to a proxy: `path` becomes the path
+/// and the host replaces the Host field. False: there is no host, or a user name.
 bool take_authority(RequestHead& head, std::string_view& path) {
   const std::size_t scheme = path.find("://");
   if (path.starts_with('/') || scheme == std::string_view::npos) return true;
@@ -63,7 +63,7 @@ bool take_authority(RequestHead& head, std::string_view& path) {
   return true;
 }
 
-/// Whether `word` is in one of the comma-separated lists that the fields of this name hold.
+/// Whether `word` is an element of the comma-separated header field `name`.
 bool lists(const RequestHead& head, std::string_view name, std::string_view word) {
   for (const auto& [field, value] : head.fields) {
     if (field != name) continue;
@@ -105,12 +105,13 @@ std::size_t HttpReader::feed_head(std::string_view bytes) {
     // Empty lines before a request are allowed, the first byte must begin a method.
     if (raw_.empty() && (c == '\r' || c == '\n')) continue;
     if (raw_.empty() && !is_token({&c, 1})) {
-      fail(400, "this is no HTTP request");
+      fail(400, "not an HTTP request");
       return taken;
     }
     if (raw_.size() >= limits_.head_bytes) {
       const bool in_line = raw_.find("\r\n") == std::string::npos;
-      fail(in_line ? 414 : 431, in_line ? "the URL is too long" : "the header is too large");
+      fail(in_line ? 414 : 431,
+           in_line ? "the URL is too long" : "the header fields are too large");
       return taken;
     }
     const bool after_return = !raw_.empty() && raw_.back() == '\r';
@@ -120,8 +121,8 @@ std::size_t HttpReader::feed_head(std::string_view bytes) {
     }
     raw_ += c;
     if (c != '\n') continue;
-    // The first line shows whether this is HTTP at all; who sends something else may never send
-    // an empty line.
+    // Check the first line at once: a client that does not speak HTTP may never send the empty line
+    // that ends a head.
     const std::size_t first_line = raw_.find("\r\n");
     if (first_line + 2 == raw_.size()) {
       const auto fault =
@@ -138,17 +139,17 @@ std::size_t HttpReader::feed_head(std::string_view bytes) {
   return taken;
 }
 
-/// A line after the first one, without its end; false: failed.
+/// Parses one header field line (without CR LF); false: failed.
 bool HttpReader::read_field(std::string_view line) {
   const std::size_t colon = line.find(':');
   if (is_blank(line.front())) {
-    fail(400, "a header field is folded");
+    fail(400, "a header field spans several lines (obsolete line folding)");
   } else if (head_.fields.size() >= limits_.fields) {
     fail(431, "too many header fields");
   } else if (colon == std::string_view::npos || !is_token(line.substr(0, colon))) {
-    fail(400, "a header field is broken");
+    fail(400, "a header field is not NAME: VALUE");
   } else if (std::ranges::any_of(line.substr(colon + 1), is_control)) {
-    fail(400, "a header field holds control characters");
+    fail(400, "a header field has control characters");
   } else {
     head_.fields.emplace_back(lower_case(line.substr(0, colon)), trimmed(line.substr(colon + 1)));
     return true;
@@ -156,7 +157,7 @@ bool HttpReader::read_field(std::string_view line) {
   return false;
 }
 
-/// The head is complete: how long is the body?
+/// Parses the complete head and finds the length of the body.
 void HttpReader::read_head() {
   std::string_view lines = raw_;
   lines.remove_prefix(lines.find("\r\n") + 2);
@@ -171,16 +172,16 @@ void HttpReader::read_head() {
     return std::ranges::count(head_.fields, name, [](const auto& field) { return field.first; });
   };
   if (count("host") > 1) {
-    fail(400, "more than one Host");
+    fail(400, "more than one Host header field");
     return;
   }
   std::string_view path = std::string_view(head_.target).substr(0, head_.target.find('?'));
   if (!take_authority(head_, path)) {
-    fail(400, "the URL names no host");
+    fail(400, "the URL must be a path, or http://HOST/PATH without a user");
     return;
   }
   if (!decode_percent(path, head_.path)) {
-    fail(400, "the URL has a broken escape");
+    fail(400, "the URL has an invalid percent escape");
     return;
   }
   head_.keep_alive = !lists(head_, "connection", "close") &&
@@ -188,16 +189,17 @@ void HttpReader::read_head() {
   chunked_ = head_.has("transfer-encoding");
   const bool sized = head_.has("content-length");
   if (count("content-length") > 1) {
-    fail(400, "more than one Content-Length");
+    fail(400, "more than one Content-Length header field");
   } else if (chunked_ && (sized || head_.http_1_0 || count("transfer-encoding") > 1)) {
-    fail(400, "Transfer-Encoding beside another length, or in HTTP/1.0");
+    fail(400,
+         "Transfer-Encoding cannot be combined with Content-Length, repeated, or used in HTTP/1.0");
   } else if (chunked_ && lower_case(head_.field("transfer-encoding")) != "chunked") {
     fail(400, "Transfer-Encoding must be chunked");
   } else if (sized) {
     const auto length = parse_integer<std::uint64_t>(head_.field("content-length"));
     left_ = length.value_or(0);
     if (!length) {
-      fail(400, "Content-Length is no length");
+      fail(400, "Content-Length is not a number");
     } else if (left_ > limits_.body_bytes) {
       fail(413, "the body is too large");
     } else {
@@ -227,7 +229,7 @@ std::size_t HttpReader::take_data(std::string_view bytes) {
   return taken.size();
 }
 
-/// Takes bytes of a line between the data, and reads it once it is whole.
+/// Collects a line between chunks and parses it when it is complete.
 std::size_t HttpReader::take_line(std::string_view bytes) {
   const std::size_t line_max = part_ == Part::trailer ? limits_.head_bytes : kChunkHeadBytesMax;
   std::size_t taken = 0;
@@ -236,7 +238,7 @@ std::size_t HttpReader::take_line(std::string_view bytes) {
     const bool after_return = !raw_.empty() && raw_.back() == '\r';
     const bool ends = c == '\n';
     if (ends != after_return || (is_control(c) && c != '\r' && !ends) || raw_.size() >= line_max) {
-      fail(400, "the body's chunks are broken");
+      fail(400, "the chunked body is malformed");
       return taken;
     }
     raw_ += c;
@@ -250,18 +252,18 @@ std::size_t HttpReader::take_line(std::string_view bytes) {
     } else if (line.empty()) {
       part_ = Part::chunk_head;
     } else {
-      fail(400, "a chunk is longer than its head says");
+      fail(400, "chunk data exceeds the chunk size");
     }
     return taken;
   }
   return taken;
 }
 
-/// "1a" or "1a;name=value": what stands behind the size is for nobody here.
+/// "1a" or "1a;name=value"; chunk extensions are ignored.
 void HttpReader::read_chunk_head(std::string_view line) {
   const auto size = parse_integer<std::uint64_t>(trimmed(line.substr(0, line.find(';'))), 16);
   if (!size || is_blank(line.front())) {
-    fail(400, "a chunk has no size");
+    fail(400, "a chunk has no valid size");
   } else if (*size > limits_.body_bytes - body_.size()) {
     fail(413, "the body is too large");
   } else {
@@ -270,15 +272,15 @@ void HttpReader::read_chunk_head(std::string_view line) {
   }
 }
 
-/// Fields behind the last chunk are read over.
+/// Trailer fields are checked and ignored.
 void HttpReader::read_trailer(std::string_view line) {
   trailer_bytes_ += line.size() + 2;
   if (line.empty()) {
     state_ = State::done;
   } else if (trailer_bytes_ > limits_.head_bytes) {
-    fail(431, "the fields behind the body are too large");
+    fail(431, "the trailer fields are too large");
   } else if (!is_token(line.substr(0, line.find(':'))) || line.find(':') == std::string::npos) {
-    fail(400, "a field behind the body is broken");
+    fail(400, "a trailer field is not NAME: VALUE");
   }
 }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes to one HTTP/1.1 request. How the bytes are cut never changes the result; what two parsers
-// could read differently (request smuggling) is refused, never guessed. No sockets. Why no library:
-// Beast's parser reads a chunk's head in one way or another as it is cut, and asserts on some cuts
-// (fuzz/http_reader_fuzz.cpp found both); the part of HTTP that a server of JSON needs is small.
+// Parses one HTTP/1.1 request from bytes. The result never depends on how the bytes were split into
+// reads. Whatever two parsers could read differently (request smuggling) is refused. No sockets.
+// Why not Boost.Beast: its parser reads some chunk heads differently depending on the split, and
+// asserts on some splits (fuzz/http_reader_fuzz.cpp found both); a JSON server needs little of
+// HTTP.
 #pragma once
 
 #include <cstddef>
@@ -23,24 +24,24 @@ class HttpReader {
 
   explicit HttpReader(const HttpLimits& limits) : limits_(limits) {}
 
-  /// Takes bytes off the front of what came and returns their number: fewer than all only once the
-  /// request is done or failed.
+  /// Consumes bytes from the front and returns their number: fewer than all only when the request
+  /// is done or failed.
   std::size_t feed(std::string_view bytes);
 
   State state() const { return state_; }
-  /// Whether anything of a request has come.
+  /// Whether the first byte of a request has arrived.
   bool started() const { return started_; }
   const RequestHead& head() const { return head_; }  // once the state is body or done
   /// The client waits for "100 Continue" before it sends its body.
   bool expects_continue() const;
   std::string take_body() { return std::move(body_); }
-  /// What has come of the body.
+  /// Bytes of the body so far.
   std::size_t body_bytes() const { return body_.size(); }
-  /// Why, once failed: the connection cannot go on after that.
+  /// The reason after `failed`; the connection must be closed.
   const api::ApiError& error() const { return error_; }
 
  private:
-  /// What of the body comes next.
+  /// The part of the body that comes next.
   enum class Part : std::uint8_t { data, chunk_head, chunk_data, chunk_end, trailer };
 
   std::size_t feed_head(std::string_view bytes);

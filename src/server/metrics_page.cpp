@@ -25,7 +25,7 @@ std::string escaped(std::string_view value) {
   return out;
 }
 
-/// As vLLM writes a bucket's bound: a whole number with its point.
+/// A bucket's bound as vLLM writes it: "1.0".
 std::string bound_text(double bound) {
   std::string text = fmt::format("{}", bound);
   if (text.find('.') == std::string::npos) text += ".0";
@@ -99,110 +99,125 @@ std::uint64_t resident_bytes() {
 }
 
 void engine_as_vllm(Page& page, const Statistics& now) {
-  page.gauge("vllm:num_requests_running", "Sequences that are computed.", now.running);
-  page.gauge("vllm:num_requests_waiting", "Sequences that wait for their turn.", now.waiting);
-  page.gauge("vllm:kv_cache_usage_perc", "Share of the cache's pages in use, 0 to 1.",
-             kv_usage(now));
+  page.gauge("vllm:num_requests_running", "Running sequences.", now.running);
+  page.gauge("vllm:num_requests_waiting", "Waiting sequences.", now.waiting);
+  page.gauge("vllm:kv_cache_usage_perc", "Share of the KV pages in use, 0 to 1.", kv_usage(now));
   page.counter("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.",
                now.prefix_queried_tokens);
-  page.counter("vllm:prefix_cache_hits_total", "Of these, found.", now.prefix_hit_tokens);
-  page.counter("vllm:num_preemptions_total", "Sequences that gave their pages back for a while.",
+  page.counter("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
+               now.prefix_hit_tokens);
+  page.counter("vllm:num_preemptions_total",
+               "Preemptions: sequences whose KV pages were freed, to be recomputed later.",
                now.preempted);
   page.counter("vllm:prompt_tokens_total", "Prompt tokens of accepted requests.",
                now.prompt_tokens);
-  page.counter("vllm:generation_tokens_total", "Tokens given to requests.", now.sampled_tokens);
-  page.begin("vllm:request_success_total", "counter", "Ended answers, by reason.");
+  page.counter("vllm:generation_tokens_total", "Generated tokens.", now.sampled_tokens);
+  page.begin("vllm:request_success_total", "counter", "Finished sequences, by finish reason.");
   page.row("vllm:request_success_total", now.choices_stopped, R"(finished_reason="stop")");
   page.row("vllm:request_success_total", now.choices_full, R"(finished_reason="length")");
   page.row("vllm:request_success_total", now.requests_cancelled, R"(finished_reason="abort")");
   page.row("vllm:request_success_total", now.requests_failed, R"(finished_reason="error")");
-  page.histogram("vllm:time_to_first_token_seconds", "From submission to the first token.",
+  page.histogram("vllm:time_to_first_token_seconds", "Time from submission to the first token.",
                  now.time_to_first_token);
-  page.histogram("vllm:inter_token_latency_seconds", "Between two tokens of an answer.",
+  page.histogram("vllm:inter_token_latency_seconds", "Time between two tokens of a sequence.",
                  now.inter_token);
-  page.histogram("vllm:e2e_request_latency_seconds", "From submission to the end.",
-                 now.request_total);
-  page.histogram("vllm:request_queue_time_seconds", "From submission to the first step.",
+  page.histogram("vllm:e2e_request_latency_seconds",
+                 "Time from submission to the end of the request.", now.request_total);
+  page.histogram("vllm:request_queue_time_seconds", "Time from submission to the first step.",
                  now.queued);
-  page.histogram("vllm:request_prefill_time_seconds", "From there to the first token.",
-                 now.prefill);
-  page.histogram("vllm:request_decode_time_seconds", "From there to the last token.", now.decode);
-  page.histogram("vllm:request_inference_time_seconds", "From the first step to the last token.",
-                 now.inference_s);
+  page.histogram("vllm:request_prefill_time_seconds",
+                 "Time from the first step to the first token.", now.prefill);
+  page.histogram("vllm:request_decode_time_seconds", "Time from the first token to the last token.",
+                 now.decode);
+  page.histogram("vllm:request_inference_time_seconds",
+                 "Time from the first step to the last token.", now.inference_s);
   page.histogram("vllm:request_time_per_output_token_seconds",
-                 "A request's mean time for a token behind its first.", now.time_per_token_s);
+                 "Mean time per token after the first, of a request.", now.time_per_token_s);
   page.histogram("vllm:request_prompt_tokens", "Prompt tokens of a request.", now.prompt_lengths);
-  page.histogram("vllm:request_generation_tokens", "Tokens of an answer.", now.answer_lengths);
+  page.histogram("vllm:request_generation_tokens", "Generated tokens of a sequence.",
+                 now.answer_lengths);
   page.histogram("vllm:request_max_num_generation_tokens",
-                 "Tokens of the longest answer of a request.", now.longest_answers);
-  page.histogram("vllm:request_params_n", "Answers that a request asked for.", now.choices_asked);
-  page.histogram("vllm:request_params_max_tokens",
-                 "Tokens that an answer could have: max_tokens, or what its context left.",
-                 now.tokens_asked);
+                 "Generated tokens of the longest sequence of a request.", now.longest_answers);
+  page.histogram("vllm:request_params_n", "Parameter n of a request.", now.choices_asked);
+  page.histogram(
+      "vllm:request_params_max_tokens",
+      "Parameter max_tokens of a request, or the room in the context where it is not given.",
+      now.tokens_asked);
   page.histogram("koho:iteration_tokens", "Tokens computed in a step.", now.step_tokens);
 }
 
 void engine_as_koho(Page& page, const Statistics& now) {
-  page.gauge("koho:device_up", "1 while the device computes.", now.device_up ? 1 : 0);
-  page.gauge("koho:pages", "Cache pages.", now.pages_total);
-  page.gauge("koho:pages_used", "Cache pages held by sequences.",
+  page.gauge("koho:device_up", "1 while the device works, 0 while it recovers.",
+             now.device_up ? 1 : 0);
+  page.gauge("koho:pages", "KV pages.", now.pages_total);
+  page.gauge("koho:pages_used", "KV pages of running sequences.",
              now.pages_total - now.pages_free - now.pages_cached);
-  page.gauge("koho:pages_cached", "Cache pages that hold prefixes only.", now.pages_cached);
-  page.gauge("koho:engine_requests_live", "Requests the engine has.", now.requests_live);
-  page.gauge("koho:decode_rows_max", "The largest batch of any step.", now.decode_rows_max);
-  page.counter("koho:steps_total", "Steps.", now.steps);
-  page.counter("koho:decode_steps_total", "Steps with a decoded row.", now.decode_steps);
+  page.gauge("koho:pages_cached", "KV pages that only the prefix cache holds.", now.pages_cached);
+  page.gauge("koho:engine_requests_live", "Requests in the engine, running and waiting.",
+             now.requests_live);
+  page.gauge("koho:decode_rows_max", "Largest number of decoded rows of a step.",
+             now.decode_rows_max);
+  page.counter("koho:steps_total", "Steps of the engine.", now.steps);
+  page.counter("koho:decode_steps_total", "Steps that decoded at least one row.", now.decode_steps);
   page.counter("koho:decode_rows_total", "Decoded rows.", now.decode_rows);
-  page.counter("koho:computed_tokens_total", "Tokens computed, prompts and answers.",
+  page.counter("koho:computed_tokens_total", "Computed tokens of prompts and answers.",
                now.computed_tokens);
-  page.counter("koho:requests_accepted_total", "Requests the engine took.", now.requests_accepted);
-  page.counter("koho:cached_tokens_total", "Prompt tokens found computed.", now.cached_tokens);
-  page.counter("koho:device_failures_total", "Losses of the device.", now.device_failures);
-  page.counter("koho:recoveries_total", "Times it came back.", now.recoveries);
+  page.counter("koho:requests_accepted_total", "Requests that the engine accepted.",
+               now.requests_accepted);
+  page.counter("koho:cached_tokens_total", "Prompt tokens taken from the prefix cache.",
+               now.cached_tokens);
+  page.counter("koho:device_failures_total", "Failures of the device.", now.device_failures);
+  page.counter("koho:recoveries_total", "Recoveries of the device after a failure.",
+               now.recoveries);
   page.counter("koho:reader_pauses_total", "Requests paused for a slow reader.", now.pauses);
-  page.counter("koho:evicted_pages_total", "Cached pages given up.", now.evicted_pages);
+  page.counter("koho:evicted_pages_total", "KV pages evicted from the prefix cache.",
+               now.evicted_pages);
 }
 
 void server_as_koho(Page& page, const Core& core) {
   const Counters& now = core.counters();
-  page.gauge("koho:ready", "1 while requests are answered.", core.phase() == Phase::ready ? 1 : 0);
+  page.gauge("koho:ready", "1 when the server is ready, else 0.",
+             core.phase() == Phase::ready ? 1 : 0);
   page.gauge("koho:connections_live", "Open connections.", now.connections_live.load());
-  page.gauge("koho:requests_live", "Requests that are read, computed or answered.",
+  page.gauge("koho:requests_live", "Generation requests under way in the server.",
              now.requests_live.load());
-  page.counter("koho:connections_accepted_total", "Connections.", now.connections_accepted.load());
-  page.counter("koho:connections_refused_total", "Connections closed at once: too many.",
+  page.counter("koho:connections_accepted_total", "Accepted connections.",
+               now.connections_accepted.load());
+  page.counter("koho:connections_refused_total",
+               "Connections closed because --max-connections was reached.",
                now.connections_refused.load());
-  page.counter("koho:disconnects_total", "Clients that left before their answer's end.",
-               now.disconnects.load());
-  page.counter("koho:write_stalls_total", "Readers that took nothing for too long.",
+  page.counter("koho:disconnects_total",
+               "Clients that disconnected before the end of their answer.", now.disconnects.load());
+  page.counter("koho:write_stalls_total", "Connections closed because the client did not read.",
                now.write_stalls.load());
-  page.counter("koho:request_timeouts_total", "Requests that came too slowly.",
-               now.head_timeouts.load());
-  page.counter("koho:deadlines_passed_total", "Requests ended by their deadline.",
+  page.counter("koho:request_timeouts_total",
+               "Requests refused because they arrived too slowly (408).", now.head_timeouts.load());
+  page.counter("koho:deadlines_passed_total", "Requests that reached their timeout.",
                now.deadlines_passed.load());
-  page.counter("koho:stream_pings_total", "Events that kept a quiet stream open.",
-               now.pings.load());
-  page.counter("koho:unknown_fields_total", "Fields of requests that koho does not know.",
+  page.counter("koho:stream_pings_total", "Keep-alive comments sent in streams.", now.pings.load());
+  page.counter("koho:unknown_fields_total", "Unknown fields in requests.",
                now.unknown_fields.load());
-  page.counter("koho:sent_bytes_total", "Bytes of answers.", now.bytes_sent.load());
+  page.counter("koho:sent_bytes_total", "Bytes sent to clients.", now.bytes_sent.load());
   page.begin("koho:admission_rejections_total", "counter", "Requests refused, by reason.");
   page.row("koho:admission_rejections_total", now.rejected_full.load(), R"(reason="queue_full")");
   page.row("koho:admission_rejections_total", now.rejected_not_ready.load(),
            R"(reason="not_ready")");
-  page.begin("koho:tool_parse_errors_total", "counter", "Tool calls that were not as they should.");
+  page.begin("koho:tool_parse_errors_total", "counter",
+             "Tool calls with an unknown name, malformed, or repaired (mended).");
   page.row("koho:tool_parse_errors_total", now.tool_calls_unknown.load(), R"(kind="unknown_tool")");
   page.row("koho:tool_parse_errors_total", now.tool_calls_malformed.load(), R"(kind="malformed")");
   page.row("koho:tool_parse_errors_total", now.tool_calls_mended.load(), R"(kind="mended")");
-  page.counter("koho:reasoning_unclosed_total", "Answers that ended within their thoughts.",
+  page.counter("koho:reasoning_unclosed_total", "Answers that ended within their reasoning.",
                now.reasoning_unclosed.load());
-  page.begin("koho:http_responses_total", "counter", "Answers, by path and kind of status.");
+  page.begin("koho:http_responses_total", "counter",
+             "HTTP responses, by path and class of status.");
   constexpr std::string_view kKinds[] = {"2xx", "3xx", "4xx", "5xx"};
   for (const auto& [path, counts] : core.responses())
     for (std::size_t i = 0; i < counts.size(); ++i)
       page.row("koho:http_responses_total", counts[i],
                fmt::format(R"(path="{}",status="{}")", escaped(path), kKinds[i]));
-  page.gauge("koho:resident_memory_bytes", "Memory of the process.", resident_bytes());
-  page.gauge("koho:uptime_seconds", "Since the server started.",
+  page.gauge("koho:resident_memory_bytes", "Resident memory of the process.", resident_bytes());
+  page.gauge("koho:uptime_seconds", "Time since the server started.",
              static_cast<double>(core.uptime_us()) / 1e6);
 }
 
@@ -221,7 +236,7 @@ std::string metrics_page(const Core& core) {
   const Statistics now = serving != nullptr ? serving->engine.statistics() : Statistics{};
   engine_as_vllm(page, now);
   const Limits limits = serving != nullptr ? serving->model.limits.scheduler : Limits{};
-  page.begin("vllm:cache_config_info", "gauge", "The cache's sizes.");
+  page.begin("vllm:cache_config_info", "gauge", "Sizes of the KV cache, as labels.");
   page.row("vllm:cache_config_info", 1,
            fmt::format(R"(block_size="{}",num_gpu_blocks="{}",enable_prefix_caching="{}")",
                        limits.tokens_per_page, limits.pages, limits.prefix_cache));
@@ -229,9 +244,10 @@ std::string metrics_page(const Core& core) {
   const bool replays = serving != nullptr && serving->model.turns != nullptr;
   const api::TurnMemory::Counts turns =
       replays ? serving->model.turns->counts() : api::TurnMemory::Counts{};
-  page.counter("koho:turns_remembered_total", "Answers kept as they were sampled.",
-               turns.remembered);
-  page.counter("koho:turns_replayed_total", "Of these, taken into a later prompt.", turns.replayed);
+  page.counter("koho:turns_remembered_total",
+               "Answers whose sampled token ids are kept for replay.", turns.remembered);
+  page.counter("koho:turns_replayed_total",
+               "Kept answers whose token ids became part of a later prompt.", turns.replayed);
   server_as_koho(page, core);
   return page.take();
 }

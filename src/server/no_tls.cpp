@@ -10,8 +10,9 @@ void TlsContext::Free::operator()(ssl_ctx_st* /*context*/) const {}
 
 Result<TlsContext> TlsContext::load(const std::string& /*certificate*/,
                                     const std::string& /*key*/) {
-  return make_error(ErrorCode::invalid_argument,
-                    "tls-cert: this build has no TLS: OpenSSL's headers (libssl-dev) were missing");
+  return make_error(
+      ErrorCode::invalid_argument,
+      "tls-cert: this build has no TLS: install OpenSSL's headers (libssl-dev) and build again");
 }
 
 std::unique_ptr<TlsSession> TlsContext::accept() const {

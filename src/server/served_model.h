@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A started runtime as what the server answers with.
+// Makes a ServedModel of a started runtime.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace koho::server {
 
-/// `names` are what the model is called, at least one. The runtime outlives the result.
+/// `names` are the model's names in the API, at least one. The runtime outlives the result.
 ServedModel served_model_of(Runtime& runtime, std::vector<std::string> names);
 
 }  // namespace koho::server

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The listener, and the server's end.
+// The listener, the start and the end of the server.
 #include "server/server.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ using SystemError = boost::system::error_code;
 
 namespace {
 
-/// Nothing: plain HTTP.
+/// The TLS context of the settings; nothing for plain HTTP.
 Result<std::optional<TlsContext>> load_tls(const ServerSettings& settings) {
   if (settings.tls_cert.empty()) return std::optional<TlsContext>();
   const std::string& key = settings.tls_key.empty() ? settings.tls_cert : settings.tls_key;
@@ -31,7 +31,7 @@ Result<std::optional<TlsContext>> load_tls(const ServerSettings& settings) {
   return std::optional<TlsContext>(std::move(context));
 }
 
-/// Resolves and listens. Port 0: any that is free.
+/// Resolves `host` and listens. Port 0: any free port.
 Status open_listener(tcp::acceptor& acceptor, const std::string& host, std::uint16_t port) {
   SystemError error;
   asio::ip::address address =
@@ -40,7 +40,8 @@ Status open_listener(tcp::acceptor& acceptor, const std::string& host, std::uint
     tcp::resolver resolver(acceptor.get_executor());
     const auto found = resolver.resolve(host, "", error);
     if (error || found.empty())
-      return make_error(ErrorCode::invalid_argument, "host \"{}\" is no address", host);
+      return make_error(ErrorCode::invalid_argument,
+                        "--host \"{}\" is not an address or a known host name", host);
     address = found.begin()->endpoint().address();
   }
   const tcp::endpoint endpoint(address, port);
@@ -97,7 +98,7 @@ class Server::Impl {
     });
   }
 
-  /// As many as wait, a few at a time so that the thread's own connections have their turn.
+  /// Accepts waiting connections, at most kAtOnce before the thread serves its own ones again.
   void accept_some() {
     constexpr int kAtOnce = 64;
     for (int i = 0; i < kAtOnce; ++i) {
@@ -110,7 +111,7 @@ class Server::Impl {
         pause_accepting();
         return;
       }
-      if (error) continue;  // that client went away again
+      if (error) continue;  // the client has already left
       ++core_.counters().connections_accepted;
       if (core_.counters().connections_live.load() >=
           static_cast<std::int64_t>(core_.settings().connections_max)) {
@@ -124,9 +125,9 @@ class Server::Impl {
     wait_to_accept();
   }
 
-  /// No descriptors are left: some will be closed in a moment.
+  /// Out of file descriptors: accepts again a moment later, when some may have been closed.
   void pause_accepting() {
-    log::warning("no file descriptors are left for new connections");
+    log::warning("no file descriptors left for new connections: raise the limit (ulimit -n)");
     retry_.expires_after(std::chrono::milliseconds(100));
     retry_.async_wait([this](const SystemError& error) {
       if (!error && acceptor_.is_open()) wait_to_accept();
@@ -154,7 +155,7 @@ Server::Server(std::unique_ptr<Core> core)
 
 Server::~Server() {
   impl_.reset();
-  // The engine's thread may hold a connection for a moment while it wakes it.
+  // The engine's thread may still hold a connection that it is waking.
   while (core_->counters().connections_live.load() > 0) std::this_thread::yield();
 }
 

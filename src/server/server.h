@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server: a listener, a few threads that own all connections, and what they share. Starts
-// before the model is there and says so; drains before it ends. Asio stays behind this header.
+// The server: a listener, a few threads that own all connections, and their shared state. It starts
+// before the model is loaded and answers 503 until then; it drains before it ends. This header
+// hides Asio.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +17,14 @@ namespace koho::server {
 
 class Server {
  public:
-  /// Listens and answers from now on; requests to the model get 503 until set_serving(). The clock
-  /// outlives the server. Errors: invalid_argument (host, certificate or key); io_error (the port
-  /// is taken, the host is no address of this machine).
+  /// Starts listening; requests for the model get 503 until set_serving(). The clock outlives the
+  /// server. Errors: invalid_argument (host, certificate or key); io_error (the port
+  /// is taken, the host is not an address of this machine).
   static Result<std::unique_ptr<Server>> start(ServerSettings settings, const Clock& clock);
-  /// What start() would refuse, but for the port, which may be taken and is not asked for. Errors:
-  /// those of start().
+  /// Checks everything that start() checks except the port, which may be in use. Errors: those of
+  /// start().
   static Status check(const ServerSettings& settings);
-  /// Closes every connection and joins the threads. The engine must still be there, if set.
+  /// Closes every connection and waits for the threads. Requires: the engine, if set, still exists.
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
@@ -31,8 +32,8 @@ class Server {
   Core& core() { return *core_; }
   std::uint16_t port() const;
 
-  /// Takes no new work; waits until the running requests have ended, at most `timeout_us`; ends the
-  /// rest with an error; waits until their answers are sent. Threads: any but the server's.
+  /// Refuses new requests, waits at most `timeout_us` for the running ones, ends the rest with an
+  /// error and waits until the answers are sent. Threads: any but the server's.
   void drain(std::int64_t timeout_us);
 
  private:

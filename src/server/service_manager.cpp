@@ -30,7 +30,7 @@ void ServiceManager::tell(const std::string& state) const {
   const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size());
   if (sendto(socket, state.data(), state.size(), MSG_NOSIGNAL,
              reinterpret_cast<const sockaddr*>(&address), length) < 0)
-    log::warning("systemd was not told \"{}\": {}", state, std::strerror(errno));
+    log::warning("could not send \"{}\" to systemd: {}", state, std::strerror(errno));
   close(socket);
 }
 
@@ -38,7 +38,7 @@ void ServiceManager::keep_alive(bool alive) {
   if (!has_watchdog() || !alive) return;
   const std::int64_t now = clock_.now_us();
   if (now < next_us_) return;
-  // Looks come a little late: two of them fit into each half.
+  // A quarter of the period, so that two messages per period arrive even if calls are late.
   next_us_ = now + settings_.watchdog_us / 4;
   tell("WATCHDOG=1");
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// systemd's side of a service (sd_notify): what it is told, over a datagram socket, without its
-// library. Where no manager listens nothing is sent.
+// Notifies systemd about the state of the service (the sd_notify protocol over a datagram socket,
+// without libsystemd). Sends nothing if no service manager listens.
 #pragma once
 
 #include <cstdint>
@@ -14,21 +14,20 @@ namespace koho::server {
 class ServiceManager {
  public:
   struct Settings {
-    std::string socket;            // $NOTIFY_SOCKET; "": nobody listens
-    std::int64_t watchdog_us = 0;  // $WATCHDOG_USEC: the longest silence; 0 = any
+    std::string socket;            // $NOTIFY_SOCKET; "": no service manager
+    std::int64_t watchdog_us = 0;  // $WATCHDOG_USEC: longest time between messages; 0 = no watchdog
   };
 
   /// The clock outlives it.
   ServiceManager(Settings settings, const Clock& clock);
 
-  /// Sends a state, as "READY=1". What cannot be sent is a warning in the log.
+  /// Sends a state such as "READY=1"; logs a warning if that fails.
   void tell(const std::string& state) const;
 
-  /// Whether it is watched.
+  /// Whether systemd watches this service.
   bool has_watchdog() const { return settings_.watchdog_us > 0; }
-  /// To be called every look_every_ms() where it is. Sends "WATCHDOG=1" at least twice within the
-  /// longest silence, but nothing while the service is not `alive`: the manager then ends it and
-  /// starts it anew.
+  /// Call this every look_every_ms() if there is a watchdog. Sends "WATCHDOG=1" at least twice per
+  /// watchdog period while the service is `alive`; otherwise nothing, so that systemd restarts it.
   void keep_alive(bool alive);
   std::int64_t look_every_ms() const;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an operator may choose of the server, and the limits that no client can pass.
+// The server's settings, which `koho serve` sets from its flags, and its limits for clients.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ struct HttpLimits {
 };
 
 struct TimeLimits {
-  std::int64_t tick_ms = 250;           // how often the others are looked at
+  std::int64_t tick_ms = 250;           // how often the other limits are checked
   std::int64_t head_ms = 10'000;        // from a request's first byte to its head
   std::int64_t body_grace_ms = 10'000;  // after which a body must come at body_bytes_per_s
   std::int64_t body_bytes_per_s = 1'000;
@@ -30,22 +30,23 @@ struct TimeLimits {
 
 struct ServerSettings {
   std::string host = "0.0.0.0";
-  std::uint16_t port = 8000;      // 0: any that is free
-  std::int32_t io_threads = 0;    // 0: one a core, at most 8
+  std::uint16_t port = 8000;      // 0: any free port
+  std::int32_t io_threads = 0;    // 0: one per core, at most 8
   std::int32_t text_threads = 2;  // render and tokenise large bodies
   std::size_t connections_max = 65'536;
   HttpLimits http;
   TimeLimits time;
-  std::size_t buffer_bytes_max = 256U << 10U;  // that a slow reader may leave unread here
-  std::size_t inline_body_bytes = 4U << 10U;   // larger ones leave the I/O thread
+  std::size_t buffer_bytes_max =
+      256U << 10U;  // unsent bytes of a connection; its request is paused beyond them
+  std::size_t inline_body_bytes = 4U << 10U;  // a pool thread reads larger bodies
 
-  std::string model_name;  // a label of the metrics
+  std::string model_name;  // label `model_name` of the metrics
   std::string build_info;  // for /version and /server_info: members of a JSON object, or ""
 
   std::string tls_cert;  // a PEM file; "" is plain HTTP
   std::string tls_key;   // "": in the same file
 
-  std::vector<std::string> api_keys;         // empty: none is asked for; Core has them from here
+  std::vector<std::string> api_keys;         // initial keys of Core; empty: no key is needed
   std::vector<std::string> allowed_origins;  // "*" is any
   bool check_host = true;                    // on a loopback address without keys
   int overload_status = 429;                 // or 503

@@ -12,15 +12,15 @@
 namespace koho::server {
 namespace {
 
-/// OpenSSL's latest reason, in its words; its queue of errors is empty after this.
+/// OpenSSL's text for its latest error; clears its error queue.
 std::string reason() {
   const unsigned long code = ERR_peek_last_error();
   const char* text = ERR_reason_error_string(code);
   ERR_clear_error();
-  return text == nullptr ? "it cannot be read" : text;
+  return text == nullptr ? "it is not readable" : text;
 }
 
-/// Asked only of keys with a passphrase: nobody is there to type it.
+/// Password callback: OpenSSL calls it for keys with a passphrase, which are refused.
 int no_passphrase(char* /*buffer*/, int /*size*/, int /*writing*/, void* /*data*/) {
   return 0;
 }
@@ -39,21 +39,21 @@ Result<TlsContext> TlsContext::load(const std::string& certificate, const std::s
   TlsContext made(SSL_CTX_new(TLS_server_method()));
   SSL_CTX* context = made.context_.get();
   if (context == nullptr)
-    return make_error(ErrorCode::resource_exhausted, "OpenSSL does not start: {}", reason());
+    return make_error(ErrorCode::resource_exhausted, "OpenSSL could not be initialised: {}",
+                      reason());
   SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
   SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
-  // Idle connections hold no records.
+  // Release the record buffers of idle connections.
   SSL_CTX_set_mode(context, SSL_MODE_RELEASE_BUFFERS);
   SSL_CTX_set_default_passwd_cb(context, no_passphrase);
   ERR_clear_error();
   if (SSL_CTX_use_certificate_chain_file(context, certificate.c_str()) != 1)
     return make_error(ErrorCode::invalid_argument,
-                      "tls-cert: \"{}\" holds no PEM certificate that can be used: {}", certificate,
-                      reason());
+                      "tls-cert: \"{}\" has no usable PEM certificate: {}", certificate, reason());
   if (SSL_CTX_use_PrivateKey_file(context, key.c_str(), SSL_FILETYPE_PEM) != 1)
     return make_error(ErrorCode::invalid_argument,
-                      "tls-key: \"{}\" holds no PEM key without a passphrase for \"{}\": {}", key,
-                      certificate, reason());
+                      "tls-key: \"{}\" has no usable PEM key (without a passphrase) for \"{}\": {}",
+                      key, certificate, reason());
   return made;
 }
 
@@ -75,7 +75,7 @@ std::string& TlsSession::ciphertext() {
   return ciphertext_;
 }
 
-/// Takes what OpenSSL wants to send.
+/// Moves OpenSSL's output to ciphertext_.
 void TlsSession::collect() {
   BIO* out = SSL_get_wbio(ssl_.get());
   const std::size_t bytes = BIO_ctrl_pending(out);
@@ -96,7 +96,7 @@ bool TlsSession::receive(std::string_view bytes, std::string& plain) {
   const int why = SSL_get_error(ssl_.get(), read);
   ERR_clear_error();
   collect();
-  // The peer's last record ends what it says, not the connection.
+  // close_notify ends only the peer's sending side.
   return why == SSL_ERROR_WANT_READ || why == SSL_ERROR_ZERO_RETURN;
 }
 

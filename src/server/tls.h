@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// TLS as a layer of bytes: what the peer sent goes in, what it said comes out, and the other way
-// round. No sockets; OpenSSL is known to tls.cpp only.
+// TLS between byte buffers: decrypts what the peer sent and encrypts what goes to the peer. No
+// sockets; only tls.cpp includes OpenSSL.
 #pragma once
 
 #include <cstddef>
@@ -20,17 +20,17 @@ class TlsSession {
  public:
   explicit TlsSession(ssl_st* ssl);
 
-  /// Takes all of `bytes` from the peer; appends what it said to `plain`. False: this is no TLS, or
-  /// none that we speak; what is left to send then is the alert that says so.
+  /// Decrypts `bytes` from the peer and appends the plain text to `plain`. False: not TLS, or an
+  /// unsupported version; ciphertext() then has the alert for the peer.
   bool receive(std::string_view bytes, std::string& plain);
-  /// Whether the handshake is over: nothing may be sent before.
+  /// Whether the handshake is done; send() needs that.
   bool established() const;
-  /// Encrypts; the bytes are added to ciphertext(). False: the session is broken. Requires:
-  /// established().
+  /// Encrypts `plain` and appends the records to ciphertext(). False: the session has failed.
+  /// Requires: established().
   bool send(std::string_view plain);
-  /// The last record: nothing is sent after it. A second call does nothing.
+  /// Appends close_notify, the last record. A second call does nothing.
   void end();
-  /// What must go to the peer next; whoever sent some of it erases it.
+  /// The bytes for the peer; the caller erases what it has sent.
   std::string& ciphertext();
 
  private:
@@ -47,8 +47,8 @@ class TlsSession {
 /// Certificate and key. Threads: any.
 class TlsContext {
  public:
-  /// PEM files: a certificate, with the chain behind it, and its key without a passphrase. TLS 1.2
-  /// and 1.3. Errors: invalid_argument, naming the file and what is wrong with it.
+  /// PEM files: a certificate followed by its chain, and its key without a passphrase. TLS 1.2 and
+  /// 1.3. Errors: invalid_argument with the file and the reason.
   static Result<TlsContext> load(const std::string& certificate, const std::string& key);
 
   std::unique_ptr<TlsSession> accept() const;

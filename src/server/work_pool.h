@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A few threads for work that would hold up an I/O thread: large bodies, grammars. Its queue is
-// bounded; who finds it full is told so.
+// Threads for work that would block an I/O thread: large bodies, grammars. The queue is bounded;
+// submit() returns false when it is full.
 #pragma once
 
 #include <condition_variable>
@@ -16,7 +16,7 @@ namespace koho::server {
 class WorkPool {
  public:
   WorkPool(std::int32_t threads, std::size_t queue_max);
-  /// Work that was not begun is dropped.
+  /// Drops work that has not started.
   ~WorkPool();
   WorkPool(const WorkPool&) = delete;
   WorkPool& operator=(const WorkPool&) = delete;

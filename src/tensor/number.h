@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // BFloat16, Float16 and Float8E4M3 as storage types, and their conversions: round to nearest even;
-// E4M3 saturates to ±448 and keeps NaN. Equal, code for code, to PyTorch's casts (E4M3 after
+// E4M3 saturates to ±448 and keeps NaN. Equal, value for value, to PyTorch's casts (E4M3 after
 // clamping to ±448).
 #pragma once
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The numbers of synthetic weights: element i of tensor `name` under `seed` is a pure function of
-// the three in 64-bit integers, so the CPU, a GPU and Python (tools/golden/generator.py) draw the
-// same. No state, nothing but arithmetic.
+// the three in 64-bit integers, so the CPU, a GPU and Python (tools/golden/generator.py) compute
+// the same. No state, nothing but arithmetic.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ constexpr std::uint64_t mix(std::uint64_t z) {
   return z ^ (z >> 31U);
 }
 
-/// What a tensor's elements are drawn from.
+/// The key of a tensor's elements.
 constexpr std::uint64_t key(std::uint64_t seed, std::string_view name) {
   return mix(seed + hash(name));
 }

@@ -39,7 +39,13 @@ Result<std::unique_ptr<Backend>> make_backend(const DeviceOptions& options,
 }
 
 Status check_devices(const DeviceOptions& options, std::int64_t ranks) {
-  if (options.kind == DeviceKind::cuda) KOHO_TRY(cuda_memory_bytes(static_cast<int>(ranks) - 1));
+  if (options.kind != DeviceKind::cuda) return {};
+  KOHO_TRY(cuda_memory_bytes(0));
+  if (ranks > 1)
+    return make_error(ErrorCode::unsupported,
+                      "koho runs on one GPU, found {} ranks: several GPUs are not supported yet; "
+                      "several ranks are threads of the CPU",
+                      ranks);
   return {};
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which machine a rank computes on: the one place where a backend is chosen.
+// Which machine a rank computes on: the one file that chooses between the CPU and the CUDA backend.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,9 @@ namespace koho {
 
 enum class DeviceKind : std::uint8_t { cpu, cuda };
 
-/// Reads "cpu" or "cuda"; "auto" is cuda in a build that has it and the CPU otherwise. A build with
-/// CUDA falls back to the CPU where there is no GPU at all, with a warning in the log; a GPU that
-/// is there but refused stays chosen, for its own error. May start the driver's threads. Errors:
-/// invalid_argument.
+/// Reads "cpu", "cuda" or "auto". "auto" is cuda in a build with CUDA on a machine with a GPU, else
+/// cpu; a build with CUDA logs a warning when it falls back. A GPU that koho refuses stays chosen,
+/// so that its own error is reported. May start the driver's threads. Errors: invalid_argument.
 Result<DeviceKind> choose_device(std::string_view name);
 
 struct DeviceOptions {
@@ -32,14 +31,14 @@ struct DeviceOptions {
   LoadProgress* progress = nullptr;  // CudaOptions::progress; the CPU computes with what is mapped
 };
 
-/// The backend of one of `ranks` ranks: a share of the threads, or the GPU of its number. Errors:
-/// those of make_cpu_backend and make_cuda_backend.
+/// Makes the backend of one of `ranks` ranks: a share of the CPU's threads, or the GPU of the
+/// rank's number. Errors: those of make_cpu_backend and make_cuda_backend.
 Result<std::unique_ptr<Backend>> make_backend(const DeviceOptions& options,
                                               std::int64_t rank,
                                               std::int64_t ranks);
 
-/// Whether every rank has its device: a GPU each, on a build that has CUDA. Errors: those of
-/// cuda_memory_bytes.
+/// Whether the ranks have their device. CUDA: one rank on GPU 0; several GPUs are not supported
+/// yet. Errors: those of cuda_memory_bytes; unsupported (several ranks on CUDA).
 Status check_devices(const DeviceOptions& options, std::int64_t ranks);
 
 /// The GPU's name, or the CPU backend's own description: "NVIDIA H200", "cpu avx512 2 threads".

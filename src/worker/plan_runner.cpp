@@ -13,7 +13,7 @@ void append(std::vector<T>& to, std::span<const T> from) {
   to.insert(to.end(), from.begin(), from.end());
 }
 
-/// Copies rows of this rank to their places among `rows` of all ranks; nothing if there are none.
+/// Copies this rank's rows to their indices among the `rows` of all ranks.
 template <typename T>
 void spread(std::vector<T>& to,
             const std::vector<T>& from,
@@ -60,8 +60,8 @@ PlanRunner::PlanRunner(Worker& worker, const PlanBounds& bounds)
   output_.top_logprobs.reserve(samples * kTopLogprobsMax);
 }
 
-/// The changes of this rank's page tables, place by place. Runs apply in order: of two changes of
-/// one place the last one counts, and takes the place of the first.
+/// Lists the updates of this rank's page tables, entry by entry. The plan's runs apply in order: of
+/// two updates of one entry the later one replaces the earlier one.
 void PlanRunner::list_pages(const StepPlan& plan) {
   page_table_updates_.clear();
   std::size_t next_page = 0;
@@ -90,7 +90,8 @@ void PlanRunner::list_pages(const StepPlan& plan) {
       page_copies_.insert(page_copies_.end(), {copy.from - first_page_, copy.to - first_page_});
 }
 
-/// Outputs of sequences that take a batch slot of this rank, whose pages are known by now.
+/// Lists the output records of sequences that start in a batch slot of this rank. Their pages are
+/// known by now, so the rank knows which are its own.
 void PlanRunner::list_outputs(const StepPlan& plan) {
   output_record_updates_.clear();
   list_output_record_updates(
@@ -101,7 +102,7 @@ void PlanRunner::list_outputs(const StepPlan& plan) {
       });
 }
 
-/// This rank's part of the step, in the order of the plan.
+/// Lists this rank's tokens, sequences and samples, in the order of the plan.
 void PlanRunner::list_tokens(const StepPlan& plan, std::vector<std::size_t>& own_rows) {
   token_ids_.clear();
   positions_.clear();
@@ -139,7 +140,7 @@ void PlanRunner::list_tokens(const StepPlan& plan, std::vector<std::size_t>& own
   }
 }
 
-/// Counts begin anew on the rank that holds the batch slot's pages, which are known by now.
+/// Starts the token counts of new sequences, on the rank that holds their pages.
 Status PlanRunner::start_histories(const StepPlan& plan) {
   std::size_t next_token = 0;
   for (const PlanHistory& history : plan.histories) {

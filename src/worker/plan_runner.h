@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// StepPlans on one rank: turns a checked plan into a worker's step and its results into a
-// StepResult. What ranks remember of a batch slot lies with the worker.
+// Runs StepPlans on one rank: turns a checked plan into its worker's step, and the step's results
+// into a StepResult. What a rank remembers of a batch slot is the worker's.
 //
-// Under data-parallel attention the rank keeps to the sequences whose pages lie in its partition; a
-// step without any still runs, since the other ranks' tokens need this rank's experts.
+// Under data-parallel attention a rank takes the sequences whose pages lie in its partition. It
+// runs a step even without any, since the other ranks' tokens need its experts.
 #pragma once
 
 #include <array>
@@ -25,20 +25,21 @@ class PlanRunner {
   /// attention `bounds` have a partition for each rank.
   PlanRunner(Worker& worker, const PlanBounds& bounds);
 
-  /// Reads, checks and starts one plan, whose bytes are not needed afterwards, but for late masks.
+  /// Reads, checks and starts one plan. Afterwards only late masks still need the plan's bytes.
   /// Requires: fewer than Worker::kStepsInFlightMax plans are unfinished, none awaits its masks.
   /// Errors: corrupt_data (the plan), device_error; after any error the worker is unusable.
   Status start(std::span<const std::byte> plan);
-  /// Whether the plan that was started last has late masks and they were not taken yet. It cannot
-  /// be finished before.
+  /// Whether the latest plan has late masks that take_masks() has not taken. Until then it cannot
+  /// be finished.
   bool awaits_masks() const { return awaits_masks_; }
-  /// The masks of the plan that was started last stand in it now. Errors: as start().
+  /// Takes the latest plan's masks, which the caller has written into it by now. Errors: as
+  /// start().
   Status take_masks();
   /// Waits for the oldest unfinished plan. Rows of other ranks are kSampledElsewhere.
   Status finish(StepResult& result);
   /// Whether finish() would return at once.
   bool finishes_at_once() const { return worker_->finishes_at_once(); }
-  /// Both, for a plan without late masks.
+  /// start() and finish(), for a plan without late masks.
   Status run(std::span<const std::byte> plan, StepResult& result);
 
  private:
@@ -67,7 +68,7 @@ class PlanRunner {
   std::uint64_t started_ = 0;
   std::uint64_t finished_ = 0;
 
-  // Scratch of one step: this rank's tokens, sequences, samples and pages.
+  // One step's arrays for this rank, kept for their capacity.
   std::vector<std::int32_t> token_ids_;           // [T]
   std::vector<std::int32_t> positions_;           // [T]
   std::vector<std::int64_t> slots_;               // [T] in this rank's pages

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One step's arrays in one piece of memory, so that they travel in one copy: where each lies, by
-// the numbers of tokens, sequences and logit rows; in the host's memory to be written, on the
-// device to be read. A captured step's arrays lie at fixed places.
+// Where a step's arrays lie in one packed buffer, so that one copy takes them to the device; and
+// the same for its results. The host writes the buffer, the device reads it at the same offsets.
+// Offsets depend on the numbers of tokens, sequences and logit rows alone, so a captured graph
+// finds its arrays at fixed addresses.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// A worker's steps: packing a step's arrays, the two halves, captured decode graphs, results.
 #include "worker/worker.h"
 
 #include <algorithm>
@@ -16,7 +17,7 @@ std::int64_t length(auto span) {
   return static_cast<std::int64_t>(span.size());
 }
 
-/// Copies `source` to elements 0.. at `offset` of the in-flight step's buffer and fills up to `count`.
+/// Copies `source` to `offset` of the in-flight buffer and fills up to `count` elements.
 template <typename T>
 void put(
     Tensor& memory, std::int64_t offset, std::span<const T> source, std::int64_t count, T padding) {
@@ -31,7 +32,7 @@ void fetch(std::vector<T>& target, const Tensor& memory, std::int64_t offset, st
   target.assign(source, source + count);
 }
 
-/// Sizes of decode steps to capture: a pure decode step is padded to the next one.
+/// The row counts for which decode steps are captured; a step is padded to the next one.
 std::vector<std::int64_t> decode_graph_sizes(std::int64_t rows_max) {
   std::vector<std::int64_t> sizes;
   for (std::int64_t rows = 1; rows < rows_max; rows += rows < 2     ? 1
@@ -46,7 +47,7 @@ std::vector<std::int64_t> decode_graph_sizes(std::int64_t rows_max) {
 
 constexpr std::int64_t kDecodeGraphRowsMax = 256;
 
-/// Tells what the device's memory is taken by, for good.
+/// Logs what holds the device's memory once everything is allocated.
 Status log_memory_use(const Backend& backend) {
   KOHO_TRY_ASSIGN(const MemoryUse use, backend.memory_use());
   constexpr std::int64_t kLoggedBytesMin = 1'000'000;
@@ -97,8 +98,8 @@ Status Worker::allocate(const WorkerSettings& settings) {
   auto tensor = [this](DType dtype, Shape shape) {
     return backend_->allocate(dtype, shape, "step arrays");
   };
-  // Behind the arrays: the most biases, then a whole page table and a whole output for every batch slot
-  // and a copied page each.
+  // Behind the fixed arrays: the most biases, then for every batch slot a whole page table, a whole
+  // output record and one copied page.
   const std::int64_t packed_bytes =
       StepLayout({limits_.tokens_max, sequences, rows}).variable +
       rows * kLogitBiasMax * static_cast<std::int64_t>(sizeof(LogitBias)) +
@@ -124,7 +125,7 @@ Status Worker::allocate(const WorkerSettings& settings) {
     KOHO_TRY_ASSIGN(in_flight.results, backend_->allocate_host(result_bytes));
     KOHO_TRY_ASSIGN(in_flight.done, backend_->make_event());
   }
-  // What no step has written is read by nobody who uses it; zeros all the same.
+  // No step uses what none has written; zeros all the same, so that runs repeat exactly.
   for (Tensor* table : {&a.batch_slot_pages, &a.last_sampled, &a.outputs, &a.page_tables}) {
     const std::vector<std::byte> zeros(static_cast<std::size_t>(table->view().bytes()));
     KOHO_TRY(backend_->upload(table->view(), zeros));
@@ -177,7 +178,7 @@ std::int64_t Worker::padded_rows(std::int64_t rows) const {
   return rows;
 }
 
-/// Pure decode steps that sample every row have a graph.
+/// The graph of a pure decode step that samples every row; null for any other step.
 const Worker::DecodeGraph* Worker::decode_graph_for(const StepInput& input) const {
   const std::int64_t rows = length(input.token_ids);
   if (rows == 0 || input.decodes != rows || length(input.batch_slots) != rows ||
@@ -192,7 +193,7 @@ Status Worker::upload(const StepInput& input, const StepShape& shape, InFlightSt
   const StepLayout at(shape);
   Tensor& host = in_flight.packed;
   const auto tokens = static_cast<std::int32_t>(input.token_ids.size());
-  // Padding: tokens of no sequence's cache, sequences of no context, rows that nobody keeps.
+  // Padding: tokens that store nothing, sequences without context, rows that no batch slot takes.
   put(host, at.slots, input.slots, shape.tokens, std::int64_t{-1});
   put(host, at.token_ids, input.token_ids, shape.tokens, 0);
   put(host, at.positions, input.positions, shape.tokens, 0);
@@ -202,7 +203,7 @@ Status Worker::upload(const StepInput& input, const StepShape& shape, InFlightSt
   put(host, at.logit_rows, input.logit_rows, shape.logit_rows, 0);
   put(host, at.sample_batch_slots, input.sample_batch_slots, shape.logit_rows, -1);
   put(host, at.sampling, input.sampling, shape.logit_rows, SamplingRow{});
-  // In a decode step every padded sequence has its token.
+  // In a decode step every padding sequence has one token.
   auto* starts = reinterpret_cast<std::int32_t*>(host.view().data + at.query_starts);
   for (std::int64_t s = length(input.batch_slots); s < shape.sequences; ++s)
     starts[s + 1] = std::min(starts[s] + 1, static_cast<std::int32_t>(shape.tokens));
@@ -285,7 +286,7 @@ Status Worker::sample(const StepShape& shape, ConstTensorView logits) {
   batch.tokens = tokenizer_tokens_;
   batch.rows = part_of(arrays_.packed, at.sampling, DType::u8,
                        {rows, static_cast<std::int64_t>(sizeof(SamplingRow))});
-  // Rows name the biases and masks they have: what nobody names is not read.
+  // Rows name their biases and masks by index; the sampler reads no others.
   batch.biases = part_of(
       arrays_.packed, at.variable, DType::u8,
       {limits_.logit_rows_max * kLogitBiasMax, static_cast<std::int64_t>(sizeof(LogitBias))});
@@ -412,7 +413,7 @@ Result<std::unique_ptr<CapturedGraph>> Worker::capture_repeat() {
   return backend_->capture([this] { return repeat(); });
 }
 
-/// A step of padding alone: the shapes of a real one, and no effect.
+/// Runs a step of padding alone: the shapes of a real step, without effect.
 Status Worker::run_padding(const StepShape& shape, std::int64_t decodes) {
   const std::array<std::int32_t, 1> starts{0};
   StepInput nothing;
@@ -425,8 +426,8 @@ Status Worker::run_padding(const StepShape& shape, std::int64_t decodes) {
   return backend_->synchronize();
 }
 
-/// Runs the largest steps once: what is left to be set up by a first step is. (The backend's
-/// reserve() has loaded kernels and chosen libraries' algorithms for every size.)
+/// Runs the largest steps once, so that whatever a first step sets up is set up now.
+/// (Backend::reserve has loaded kernels and chosen the libraries' algorithms for every size.)
 Status Worker::warm_up() {
   const std::int64_t sequences = limits_.sequences_max;
   const std::int64_t rows = std::min(limits_.logit_rows_max, limits_.tokens_max);

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank at work: owns the model, the step's arrays, what the rank remembers of each batch slot (page
-// table, last token, its output's end, token counts), and runs steps given as host arrays. It
-// decides nothing: which tokens, which pages and which rows to sample come with every step.
+// One rank at work. A Worker owns the backend, the model, the step's arrays and what the rank
+// remembers of each batch slot (page table, last sampled token, output record, token counts). It
+// runs steps that come as host arrays. It decides nothing: the step says which tokens, which pages
+// and which rows to sample.
 //
-// Steps are enqueued and finished, up to kStepsInFlightMax of them at once; what a step sampled is
-// the next one's input without leaving the device. A step is two halves, the forward pass and
-// sampling: the second may be enqueued later, while the first runs, once its masks are known. Where
-// the backend supports graphs, a pure decode step is padded to one of a few captured sizes: a
-// graph of each half.
+// The caller enqueues steps and finishes them in order, with up to kStepsInFlightMax in flight. A
+// sampled token becomes the next step's input on the device, without a way through the host. A step
+// has two halves, the forward pass and sampling; the caller may enqueue the second while the first
+// runs, once its token masks are known. Where the backend supports CUDA graphs, a pure decode step
+// is padded to one of a few captured sizes; each size has two graphs, one per half.
 #pragma once
 
 #include <array>
@@ -35,24 +36,22 @@ struct StepInput {
   std::span<const std::int32_t> batch_slots;      // [S]
   std::int64_t decodes = 0;                       // the first sequences with one token row each
   std::span<const std::int32_t> logit_rows;       // [R] rising
-  std::span<const std::int32_t>
-      sample_batch_slots;                 // [R] whose last token this becomes; with sampling
+  // [R] the batch slot whose last token each sampled row becomes; with sampling only
+  std::span<const std::int32_t> sample_batch_slots;
   std::span<const SamplingRow> sampling;  // [R], or empty: no sampling, logits only
   std::span<const LogitBias> biases;
   std::span<const std::uint32_t> masks;  // [M, ceil(V/32)], for enqueue()
-  std::span<const std::int32_t>
-      page_table_updates;  // [C, 2] Worker::page_table_index and its page, before the
-                           // step; a place named twice has one page
-  std::span<const std::int32_t>
-      output_record_updates;  // [C, 2] Worker::output_record_index and its word, before
-                              // the step; no place is named twice
-  std::span<const std::int32_t> page_copies;  // [C, 2] from, to, before the step
+  // The worker applies these before the step. A page table's index may appear twice, with the same
+  // page; an output record's index may not.
+  std::span<const std::int32_t> page_table_updates;     // [C, 2] page_table_index(), page
+  std::span<const std::int32_t> output_record_updates;  // [C, 2] output_record_index(), word
+  std::span<const std::int32_t> page_copies;            // [C, 2] from, to
 };
 
-/// What a step gave. Vectors keep their capacity from step to step.
+/// Results of a step. Vectors keep their capacity from step to step.
 struct StepOutput {
   std::vector<std::int32_t> ids;      // [R]; -1: no token could be drawn
-  std::vector<RowEnd> ends;           // [R] what became of the rows' outputs
+  std::vector<RowEnd> ends;           // [R] whether a row's output ended, or had ended before
   std::vector<float> logprobs;        // [R], or empty if no row wants any
   std::vector<std::int32_t> top_ids;  // [R, kTopLogprobsMax]
   std::vector<float> top_logprobs;    // [R, kTopLogprobsMax]
@@ -71,8 +70,8 @@ class Worker {
  public:
   static constexpr std::int64_t kStepsInFlightMax = 2;
 
-  /// Takes over the backend and the communicator, loads the model, runs each kind of step once on
-  /// padding and captures what will be replayed. `sources` must outlive the worker. Errors: as
+  /// Takes over the backend and the communicator, loads the model, runs the largest steps once on
+  /// padding and captures the decode graphs. Requires: `sources` outlives the worker. Errors: as
   /// Glm4Moe::load.
   static Result<Worker> create(const ModelConfig& config,
                                const ModelSources& sources,
@@ -80,29 +79,29 @@ class Worker {
                                std::unique_ptr<Backend> backend,
                                std::unique_ptr<Communicator> communicator);
 
-  /// Starts one step and returns; the input's arrays are copied. Requires: fewer than
+  /// Enqueues one step and returns; copies the input's arrays. Requires: fewer than
   /// kStepsInFlightMax steps are unfinished. Errors: invalid_argument (arrays do not fit together
   /// or exceed the limits), device_error.
   Status enqueue(const StepInput& input);
-  /// The same in two halves, of which each returns at once. Between them no other step is enqueued;
-  /// the steps before may be finished. Requires, for the second: the first was enqueued. Errors: as
-  /// enqueue(), and internal where the step before has had its first half only.
+  /// The same in two halves; each returns at once. Between them the caller may finish earlier
+  /// steps, but enqueue no other. Requires, for the second: the first was enqueued. Errors: as
+  /// enqueue(); internal if the preceding step lacks its second half.
   Status enqueue_forward(const StepInput& input);
   Status enqueue_sampling(std::span<const std::uint32_t> masks);
   /// Waits for the oldest unfinished step, both halves of which are enqueued. Errors: device_error.
   Status finish(StepOutput& output);
   /// Whether finish() would return at once. Requires: as finish().
   bool finishes_at_once() { return in_flight_[finished_ % kStepsInFlightMax].done->completed(); }
-  /// Both.
+  /// enqueue() and finish().
   Status step(const StepInput& input, StepOutput& output);
 
-  /// Where entry `index` of a batch slot's page table lies, for StepInput::page_table_updates.
+  /// The index of entry `index` of a batch slot's page table, for StepInput::page_table_updates.
   std::int32_t page_table_index(std::int64_t batch_slot, std::int64_t index) const {
     return static_cast<std::int32_t>(batch_slot * page_table_width_ + index);
   }
 
-  /// Where a word of what is remembered of a batch slot's output lies, for StepInput::output_record_updates. What
-  /// no step has written is 0: an output that nothing ends.
+  /// The index of a word of a batch slot's output record, for StepInput::output_record_updates. A
+  /// word that no step has written is 0: nothing ends the output.
   static std::int32_t output_record_index(std::int64_t batch_slot, std::int64_t word) {
     return static_cast<std::int32_t>(batch_slot * OutputRecord::kWords + word);
   }
@@ -112,30 +111,30 @@ class Worker {
                       std::span<const std::int32_t> prompt,
                       std::span<const std::int32_t> output);
 
-  /// This rank gives up its replica's collectives. Threads: any.
+  /// Makes the replica's collectives fail with `unavailable` on all ranks. Threads: any.
   void give_up_collectives() { communicator_->give_up(); }
 
-  /// For measurements: once more the operators of the last step that was enqueued, those that the
-  /// trace selects, on the arrays it left; now, or as a captured graph, during whose life this worker
-  /// stays where it is. Harmless but for the batch slots' last tokens.
+  /// For measurements: runs the latest step's operators again, those that the trace selects, on the
+  /// arrays it left; at once, or as a captured graph. Requires: this worker does not move while the
+  /// graph exists. Only the batch slots' last tokens change.
   Status repeat();
   Result<std::unique_ptr<CapturedGraph>> capture_repeat();
 
   Backend& backend() { return *backend_; }
   Glm4Moe& model() { return *model_; }
-  /// Bytes that the step enqueued last sent to the device and brings back; its masks not included.
+  /// Bytes that the latest enqueued step copies to the device and back, without its masks.
   struct Traffic {
     std::int64_t sent = 0;
     std::int64_t fetched = 0;
   };
   const Traffic& last_traffic() const { return last_traffic_; }
-  /// The rows that a decode step of `rows` is padded to; `rows` where nothing is captured.
+  /// How many rows a decode step of `rows` is padded to; `rows` without graphs.
   std::int64_t padded_rows(std::int64_t rows) const;
 
  private:
   TokenCounts token_counts();
 
-  /// What lies on the device from step to step.
+  /// Device memory that stays from step to step.
   struct Arrays {
     Tensor packed;                  // a step's arrays, as they come from the host
     Tensor token_ids, page_tables;  // of the step, resolved
@@ -143,12 +142,12 @@ class Worker {
     Tensor masks, counts, count_nonzero, id_list;
     Tensor results;
   };
-  /// A pure decode step of a fixed number of rows.
+  /// The captured graphs of a pure decode step of `rows` rows.
   struct DecodeGraph {
     std::int64_t rows = 0;
     std::unique_ptr<CapturedGraph> forward, sample;
   };
-  /// A step on its way: its arrays and results on the host.
+  /// The host's buffers of a step in flight: its arrays and its results.
   struct InFlightStep {
     Tensor packed, masks, results;
     std::unique_ptr<Event> done;
@@ -166,8 +165,8 @@ class Worker {
   Status capture_decode_graphs();
   Status check(const StepInput& input) const;
   const DecodeGraph* decode_graph_for(const StepInput& input) const;
-  /// Writes the step's arrays but the masks, padded to `shape`, to the in-flight step's buffer and enqueues their copy
-  /// and what comes before the forward pass.
+  /// Writes the step's arrays, padded to `shape`, to the in-flight buffer; enqueues their copy and
+  /// the operators that precede the forward pass. Masks come later.
   Status upload(const StepInput& input, const StepShape& shape, InFlightStep& in_flight);
   Status upload_masks(std::span<const std::uint32_t> masks, InFlightStep& in_flight);
   BatchSlotTables batch_slot_tables();

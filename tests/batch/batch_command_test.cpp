@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command `koho batch` from outside: what a script sees.
+// `koho batch` as a process: output, errors, exit codes, resuming.
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -134,22 +134,24 @@ TEST_F(BatchCommand, AnswersChatsTextAndIds) {
   EXPECT_NE(ran.errors.find("5 answered, 0 refused"), std::string::npos) << ran.errors;
 }
 
-TEST_F(BatchCommand, ABadLineIsRefusedAlone) {
-  struct Case {
-    std::string line;
-    std::string id;
-    std::string says;
-  };
+/// A line that is refused: its id in the answer, and a part of the error.
+struct BadLine {
+  std::string line;
+  std::string id;
+  std::string says;
+};
+
+std::vector<BadLine> bad_lines() {
   std::string deep(200, '[');
   std::string long_prompt = "[1";
   for (int i = 0; i < 600; ++i) long_prompt += ",1";
-  const std::vector<Case> cases{
+  return {
       {"{\"id\":\"torn\"", "null", "JSON"},
       {"\xff\xfe", "null", ""},
       {"{\"id\":\"u\",\"prompt\":\"\xc3\x28\"}", "null", ""},
       {"[]", "null", "object"},
       {deep, "null", ""},
-      {R"({"prompt":"x"})", "null", "\"id\""},
+      {R"({"prompt":"x"})", "null", "id is missing"},
       {R"({"id":1.5,"prompt":"x"})", "null", "id must be"},
       {R"({"id":"p0"})", "\"p0\"", "one of prompt_ids, prompt and messages"},
       {R"({"id":"p2","prompt":"x","prompt_ids":[1]})", "\"p2\"", "found 2"},
@@ -174,7 +176,7 @@ TEST_F(BatchCommand, ABadLineIsRefusedAlone) {
       {R"({"id":"lp","prompt":"x","logprobs":21})", "\"lp\"", "logprobs"},
       {R"({"id":"lb","prompt":"x","logit_bias":{"a":1}})", "\"lb\"", "logit_bias"},
       {R"({"id":"lc","prompt":"x","logit_bias":{"5":101}})", "\"lc\"", "logit_bias"},
-      {R"({"id":"se","prompt":"x","seed":99999999999999999999})", "\"se\"", "64 bits"},
+      {R"({"id":"se","prompt":"x","seed":99999999999999999999})", "\"se\"", "64-bit integer"},
       {R"({"id":"st","prompt":"x","stop":[1]})", "\"st\"", "stop must be"},
       {R"({"id":"s0","prompt":"x","stop":""})", "\"s0\"", "stop"},
       {R"({"id":"n","prompt":"x","n":0})", "\"n\"", "n must be"},
@@ -182,8 +184,12 @@ TEST_F(BatchCommand, ABadLineIsRefusedAlone) {
       {R"({"id":"ie","prompt":"x","ignore_eos":1})", "\"ie\"", "ignore_eos must be"},
       {R"({"id":"twice","prompt":"x","prompt":"y"})", "null", "twice"},
   };
+}
+
+TEST_F(BatchCommand, ABadLineIsRefusedAlone) {
+  const std::vector<BadLine> cases = bad_lines();
   std::string input;
-  for (const Case& bad : cases) {
+  for (const BadLine& bad : cases) {
     input += bad.line + "\n";
     input += R"({"id":)" + std::to_string(input.size()) +
              R"(,"prompt":"Once","max_tokens":1})"
@@ -275,7 +281,7 @@ TEST_F(BatchCommand, SplitOverRanksAnswersTheSameAloneTogetherAndPreempted) {
     write("batched", whole.substr(0, whole.size() / 2));
     const Ran rest = shell("bare in batched" + ranks);
     ASSERT_EQ(rest.exit_code, 0) << rest.errors;
-    EXPECT_NE(rest.errors.find("goes on after"), std::string::npos) << rest.errors;
+    EXPECT_NE(rest.errors.find("resuming after"), std::string::npos) << rest.errors;
     for (const auto& [id, answer] : answers("batched"))
       EXPECT_EQ(result_of(answer), result_of(alone.find(id)->second)) << layout << ", " << id;
     EXPECT_EQ(answers("batched").size(), 6U);

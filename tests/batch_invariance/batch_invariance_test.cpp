@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batch invariance: what a request gets does not depend on the other requests of its batch, on how its prompt is cut into
-// steps, on what the cache already has, on being preempted and resumed: tokens and logprobs, bit
-// for bit. 30 requests in a plain run; KOHO_BATCH_INVARIANCE=all takes 200, also with FP8 pages and on
-// two ranks, and 30 on every instruction set of this machine (an hour of one core: the plain code
-// is slow).
+// Batch invariance: what a request gets does not depend on the other requests of its batch, on how
+// its prompt is cut into steps, on what the cache already has, on being preempted and resumed:
+// tokens and logprobs, bit for bit. 30 requests in a plain run; KOHO_BATCH_INVARIANCE=all takes
+// 200, also with FP8 pages and on two ranks, and 30 on every instruction set of this machine (an
+// hour of one core: the plain code is slow).
 #include <gtest/gtest.h>
 
 #include "tests/batch_invariance/batching_cases.h"

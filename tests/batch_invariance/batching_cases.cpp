@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The ways to run the requests, and the answers alone that all are compared with.
 #include "tests/batch_invariance/batching_cases.h"
 
 #include <cstdio>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine on a GPU: in the deterministic mode a request's tokens and logprobs do not depend on
-// what else is in the batch, bit for bit, as on the CPU; without it, how many do is counted and printed.
-// Thousands of steps leave device memory as it was. Skipped without a GPU.
+// what else is in the batch, bit for bit, as on the CPU; without it, how many do is counted and
+// printed. Thousands of steps leave device memory as it was. Skipped without a GPU.
 #include <atomic>
 #include <cstdio>
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The requests are made from a seed; answers are compared bit for bit.
 #include "tests/batch_invariance/requests.h"
 
 #include <algorithm>

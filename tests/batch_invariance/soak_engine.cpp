@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Submits, cancels and reads on one thread, so that a run can be repeated.
 #include "tests/batch_invariance/soak_engine.h"
 
 #include <array>

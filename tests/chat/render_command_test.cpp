@@ -11,6 +11,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/json_writer.h"
 #include "base/mapped_file.h"
 #include "chat/json.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What koho asks of cuBLASLt and makes of its answers; the library is the test's own. Which mode a
-// GPU has, products in pieces, algorithms chosen before the first product, and none where there is
-// no algorithm. No GPU.
+// GPU has, GEMMs in pieces, algorithms chosen before the first GEMM, and no GEMM without an
+// algorithm. No GPU.
 #include "cuda/gemm/cublaslt_gemm.h"
 
 #include <cstdlib>
@@ -235,9 +235,9 @@ class CublasLtGemmTest : public ::testing::Test {
   }
 
   /// Operands that nobody touches, only their places.
-  static CublasLtProblem product(int tokens, int rows, int columns, bool bias) {
-    CublasLtProblem product;
-    Gemm& p = product.gemm;
+  static CublasLtProblem problem_of(int tokens, int rows, int columns, bool bias) {
+    CublasLtProblem problem;
+    Gemm& p = problem.gemm;
     p.x = reinterpret_cast<const std::uint8_t*>(0x10000000);
     p.x_bytes = columns;
     p.x_stride_bytes = columns + 16;
@@ -248,9 +248,9 @@ class CublasLtGemmTest : public ::testing::Test {
     p.rows = rows;
     p.out = reinterpret_cast<void*>(0x50000000);
     p.out_stride = rows + 8;
-    product.weight = reinterpret_cast<const void*>(0x60000000);
-    product.sums = reinterpret_cast<float*>(0x70000000);
-    return product;
+    problem.weight = reinterpret_cast<const void*>(0x60000000);
+    problem.sums = reinterpret_cast<float*>(0x70000000);
+    return problem;
   }
 
   Library answers;
@@ -266,7 +266,7 @@ TEST_F(CublasLtGemmTest, IsNotOpenedInAModeThatTheGpuHasNot) {
 
 TEST_F(CublasLtGemmTest, ScalesAndAddsTheBiasItselfWhereItCan) {
   const auto opened = open(CublasLtScales::fused);
-  const CublasLtProblem whole = product(30000, 24576, 512, true);
+  const CublasLtProblem whole = problem_of(30000, 24576, 512, true);
   const Result<bool> multiplied = opened->multiply(whole, nullptr);
   ASSERT_TRUE(multiplied.ok() && *multiplied);
   ASSERT_EQ(answers.multiplied.size(), 1U);  // in one piece
@@ -281,7 +281,7 @@ TEST_F(CublasLtGemmTest, LeavesScalesAndBiasToTheNextKernelPieceByPiece) {
   for (const int tokens : {129, 1000, 1171, 4096, 5555}) {
     answers.multiplied.clear();
     answers.scaled.clear();
-    const CublasLtProblem whole = product(tokens, 14336, 512, true);
+    const CublasLtProblem whole = problem_of(tokens, 14336, 512, true);
     const Result<bool> multiplied = opened->multiply(whole, nullptr);
     ASSERT_TRUE(multiplied.ok() && *multiplied);
     ASSERT_EQ(answers.multiplied.size(), answers.scaled.size());
@@ -318,8 +318,8 @@ TEST_F(CublasLtGemmTest, ChoosesNothingAnyMoreAfterItIsPrepared) {
     for (const Asked& small : answers.multiplied) EXPECT_LE(small.tokens * small.rows, 128 * 256);
     answers.chosen.clear();
     for (int tokens = 129; tokens <= tokens_max; tokens += 37) {
-      const Result<bool> large = opened->multiply(product(tokens, 14336, 512, true), nullptr);
-      const Result<bool> small = opened->multiply(product(tokens, 1792, 512, false), nullptr);
+      const Result<bool> large = opened->multiply(problem_of(tokens, 14336, 512, true), nullptr);
+      const Result<bool> small = opened->multiply(problem_of(tokens, 1792, 512, false), nullptr);
       ASSERT_TRUE(large.ok() && *large && small.ok() && *small);
     }
     EXPECT_TRUE(answers.chosen.empty());
@@ -331,12 +331,12 @@ TEST_F(CublasLtGemmTest, SaysSoWhereThereIsNoAlgorithm) {
   answers.no_algorithm_tokens = 512;
   const auto opened = open(CublasLtScales::fused);
   for (int i = 0; i < 3; ++i) {
-    const Result<bool> multiplied = opened->multiply(product(300, 1024, 512, false), nullptr);
+    const Result<bool> multiplied = opened->multiply(problem_of(300, 1024, 512, false), nullptr);
     ASSERT_TRUE(multiplied.ok());
     EXPECT_FALSE(*multiplied);
   }
   EXPECT_EQ(answers.chosen.size(), 1U);  // asked once
-  const Result<bool> other = opened->multiply(product(200, 1024, 512, false), nullptr);
+  const Result<bool> other = opened->multiply(problem_of(200, 1024, 512, false), nullptr);
   EXPECT_TRUE(other.ok() && *other);
 }
 
@@ -345,11 +345,11 @@ TEST_F(CublasLtGemmTest, SaysSoWhereCublasLtRefusesWhatItChose) {
     answers = {};
     answers.refused_tokens = 300;
     const auto opened = open(scales);
-    const Result<bool> refused = opened->multiply(product(300, 1024, 512, false), nullptr);
+    const Result<bool> refused = opened->multiply(problem_of(300, 1024, 512, false), nullptr);
     ASSERT_TRUE(refused.ok());
     EXPECT_FALSE(*refused);
     EXPECT_TRUE(answers.scaled.empty());
-    const Result<bool> again = opened->multiply(product(301, 1024, 512, false), nullptr);
+    const Result<bool> again = opened->multiply(problem_of(301, 1024, 512, false), nullptr);
     EXPECT_TRUE(again.ok() && !*again);  // of the same algorithm, which is not asked for again
     EXPECT_TRUE(answers.multiplied.empty());
   }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A worker on a GPU: weights generated on the device are the host's, a sequence's tokens do not depend
-// on its neighbours nor on how a batch is padded, and thousands of steps leave memory as it was.
-// The model is a small synthetic one with tensors large enough to be generated on the device. KOHO_LEAK_STEPS sets
-// the number of steps (10,000).
+// A worker on a GPU: weights generated on the device are the host's, a sequence's tokens do not
+// depend on other requests of the batch nor on how a batch is padded, and thousands of steps leave
+// memory as it was. The model is a small synthetic one with tensors large enough to be generated on
+// the device. KOHO_LEAK_STEPS sets the number of steps (10,000).
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -101,7 +101,8 @@ class Model {
     return std::unique_ptr<Model>(new Model(std::move(worker), room));
   }
 
-  /// Starts a step; every row's last token is sampled at temperature 1 from its batch slot's own seed.
+  /// Starts a step; every row's last token is sampled at temperature 1 from its batch slot's own
+  /// seed.
   Status enqueue(const std::vector<Row>& rows) {
     std::vector<std::int32_t> ids, positions, starts{0}, contexts, batch_slots, logit_rows, places;
     std::vector<std::int64_t> slots;
@@ -229,7 +230,8 @@ TEST_F(CudaWorker, DrawsOnTheDeviceWhatTheHostDraws) {
   EXPECT_GT(*std::max_element(logits[0].begin(), logits[0].end()), 0.5F);
 }
 
-/// Tokens and log-probabilities of `steps` decode steps after a prompt, for every batch slot of a batch.
+/// Tokens and log-probabilities of `steps` decode steps after a prompt, for every batch slot of a
+/// batch.
 struct Story {
   std::vector<std::vector<std::int32_t>> ids;
   std::vector<std::vector<float>> logprobs;
@@ -265,7 +267,7 @@ void tell(Model& model,
                       {take_last_sampled(static_cast<std::int32_t>(batch_slot))}});
     return model.enqueue(rows);
   };
-  // One step ahead, as the engine runs.
+  // One step in flight, as the engine runs.
   ASSERT_TRUE(decode(0).ok());
   for (int step = 1; step <= steps; ++step) {
     if (step < steps) {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forms of linear layers in decode: what is chosen is one that there is, for every number of tokens
-// of the models' shapes and for others; its CTAs are there at once, or take blocks in turn. No GPU.
+// The configurations of Hopper's decode GEMMs: the choice is a compiled one for every number of
+// tokens of the models' shapes and of others, and its CTAs all run at once or are persistent. No
+// GPU.
 #include <algorithm>
 
 #include <gtest/gtest.h>
 
 #include "base/arithmetic.h"
-#include "cuda/gemm/gemm_sm90.h"
+#include "cuda/gemm/choose_gemm.h"
 
 namespace koho::cuda {
 namespace {
@@ -20,7 +21,7 @@ struct Shape {
   int width_bytes;
 };
 
-Gemm matrix_of(const Shape& shape, int tokens) {
+Gemm gemm_of(const Shape& shape, int tokens) {
   Gemm p;
   p.type = shape.type;
   p.rows = shape.rows;
@@ -31,36 +32,37 @@ Gemm matrix_of(const Shape& shape, int tokens) {
   return p;
 }
 
-/// But for what a launch may choose beside it.
-bool is_listed(const DecodeGemmConfig& form, const Gemm& p) {
-  const std::vector<DecodeGemmConfig> forms = unswapped_configs(p);
-  return std::any_of(forms.begin(), forms.end(), [&](const DecodeGemmConfig& of) {
-    return of.columns == form.columns && of.slot_width == form.slot_width && of.rows == form.rows &&
-           of.ctas_per_sm == form.ctas_per_sm && of.weight_multicast == form.weight_multicast;
+/// Compares what the kernel is compiled for; the number of CTAs is the launch's.
+bool is_listed(const DecodeGemmConfig& config, const Gemm& p) {
+  const std::vector<DecodeGemmConfig> configs = unswapped_configs(p);
+  return std::any_of(configs.begin(), configs.end(), [&](const DecodeGemmConfig& of) {
+    return of.columns == config.columns && of.slot_width == config.slot_width &&
+           of.rows == config.rows && of.ctas_per_sm == config.ctas_per_sm &&
+           of.weight_multicast == config.weight_multicast;
   });
 }
 
 void expect_possible(const Shape& shape) {
   for (int tokens = 1; tokens <= kTokensMax; ++tokens) {
-    const Gemm p = matrix_of(shape, tokens);
-    const DecodeGemmConfig form = choose_decode_gemm_config(p, kMultiprocessors);
+    const Gemm p = gemm_of(shape, tokens);
+    const DecodeGemmConfig config = choose_decode_gemm_config(p, kMultiprocessors);
     SCOPED_TRACE(testing::Message() << shape.rows << " rows, " << shape.width_bytes << " bytes, "
-                                    << tokens << " tokens: " << form.rows);
-    if (form.rows == 0) {
-      EXPECT_GE(form.columns, tokens);
-      EXPECT_EQ(form.ctas, 0);
+                                    << tokens << " tokens: " << config.rows);
+    if (config.rows == 0) {
+      EXPECT_GE(config.columns, tokens);
+      EXPECT_EQ(config.ctas, 0);
       continue;
     }
-    EXPECT_TRUE(is_listed(form, p));
-    const int blocks = ceil_div(p.rows, form.rows);
-    const int slices = ceil_div(tokens, form.columns);
-    if (is_persistent(form) && form.ctas > 0) {
+    EXPECT_TRUE(is_listed(config, p));
+    const int blocks = ceil_div(p.rows, config.rows);
+    const int slices = ceil_div(tokens, config.columns);
+    if (is_persistent(config) && config.ctas > 0) {
       EXPECT_EQ(slices, 1);
-      EXPECT_LE(form.ctas, kMultiprocessors);
-      EXPECT_LT(form.ctas, blocks);
+      EXPECT_LE(config.ctas, kMultiprocessors);
+      EXPECT_LT(config.ctas, blocks);
     } else {
-      EXPECT_EQ(form.ctas, 0);
-      EXPECT_TRUE(is_persistent(form) || blocks * slices <= kMultiprocessors);
+      EXPECT_EQ(config.ctas, 0);
+      EXPECT_TRUE(is_persistent(config) || blocks * slices <= kMultiprocessors);
     }
   }
 }
@@ -85,37 +87,37 @@ TEST(DecodeGemmConfig, ExistsForOtherShapes) {
         expect_possible({type, rows, width_bytes});
 }
 
-// Both forms give the same bits, so a wrong choice would be slow and nothing else: these were
-// measured (docs/kernels/linear.md).
+// Both kernels give the same bits, so a wrong choice would only be slow. Measured:
+// docs/kernels/gemm.md.
 TEST(DecodeGemmConfig, IsUnswappedWhereMeasuredFaster) {
-  const auto form = [](int rows, int width_bytes, int tokens) {
-    return choose_decode_gemm_config(matrix_of({TileType::fp8, rows, width_bytes}, tokens),
+  const auto chosen = [](int rows, int width_bytes, int tokens) {
+    return choose_decode_gemm_config(gemm_of({TileType::fp8, rows, width_bytes}, tokens),
                                      kMultiprocessors);
   };
-  EXPECT_EQ(form(3584, 5120, 16).rows, 0);
-  EXPECT_EQ(form(3584, 5120, 32).rows, 32);
-  EXPECT_EQ(form(3584, 5120, 64).rows, 32);
-  EXPECT_EQ(form(3584, 5120, 128).rows, 56);
-  EXPECT_EQ(form(3584, 5120, 128).weight_multicast, 2);
-  EXPECT_EQ(form(6144, 5120, 32).rows, 48);
-  EXPECT_EQ(form(6144, 5120, 128).rows, 96);
-  EXPECT_EQ(form(5120, 1536, 64).ctas_per_sm, 2);
-  EXPECT_EQ(form(5120, 1536, 128).rows, 80);
-  EXPECT_EQ(form(3072, 5120, 64).rows, 24);
-  EXPECT_EQ(form(3072, 5120, 128).rows, 48);
-  EXPECT_EQ(form(3072, 5120, 128).weight_multicast, 2);
-  EXPECT_EQ(form(1792, 5120, 32).rows, 0);
-  EXPECT_EQ(form(1792, 5120, 64).rows, 24);
-  EXPECT_EQ(form(1792, 5120, 128).rows, 32);
-  EXPECT_EQ(form(1792, 5120, 128).weight_multicast, 1);
-  EXPECT_EQ(form(24576, 5120, 64).ctas, 128);
-  EXPECT_EQ(form(24576, 5120, 128).ctas, 128);
-  EXPECT_EQ(form(14336, 5120, 64).rows, 112);
-  EXPECT_EQ(form(14336, 5120, 64).columns, 64);
-  EXPECT_EQ(form(14336, 5120, 128).rows, 112);
-  EXPECT_EQ(form(14336, 5120, 128).ctas, 0);
+  EXPECT_EQ(chosen(3584, 5120, 16).rows, 0);
+  EXPECT_EQ(chosen(3584, 5120, 32).rows, 32);
+  EXPECT_EQ(chosen(3584, 5120, 64).rows, 32);
+  EXPECT_EQ(chosen(3584, 5120, 128).rows, 56);
+  EXPECT_EQ(chosen(3584, 5120, 128).weight_multicast, 2);
+  EXPECT_EQ(chosen(6144, 5120, 32).rows, 48);
+  EXPECT_EQ(chosen(6144, 5120, 128).rows, 96);
+  EXPECT_EQ(chosen(5120, 1536, 64).ctas_per_sm, 2);
+  EXPECT_EQ(chosen(5120, 1536, 128).rows, 80);
+  EXPECT_EQ(chosen(3072, 5120, 64).rows, 24);
+  EXPECT_EQ(chosen(3072, 5120, 128).rows, 48);
+  EXPECT_EQ(chosen(3072, 5120, 128).weight_multicast, 2);
+  EXPECT_EQ(chosen(1792, 5120, 32).rows, 0);
+  EXPECT_EQ(chosen(1792, 5120, 64).rows, 24);
+  EXPECT_EQ(chosen(1792, 5120, 128).rows, 32);
+  EXPECT_EQ(chosen(1792, 5120, 128).weight_multicast, 1);
+  EXPECT_EQ(chosen(24576, 5120, 64).ctas, 128);
+  EXPECT_EQ(chosen(24576, 5120, 128).ctas, 128);
+  EXPECT_EQ(chosen(14336, 5120, 64).rows, 112);
+  EXPECT_EQ(chosen(14336, 5120, 64).columns, 64);
+  EXPECT_EQ(chosen(14336, 5120, 128).rows, 112);
+  EXPECT_EQ(chosen(14336, 5120, 128).ctas, 0);
   const auto head = [](int rows, int tokens) {
-    return choose_decode_gemm_config(matrix_of({TileType::bf16, rows, 10240}, tokens),
+    return choose_decode_gemm_config(gemm_of({TileType::bf16, rows, 10240}, tokens),
                                      kMultiprocessors);
   };
   EXPECT_EQ(head(151552, 16).rows, 0);

@@ -42,7 +42,7 @@ TEST(TokenBlocks, FillTheLastWave) {
   EXPECT_EQ(num_prefill_token_blocks(cut_of(4096, 1792)), 28);
 }
 
-/// What was timed beside cuBLASLt on an H200 (docs/kernels/linear.md): the first two lost, the
+/// What was timed beside cuBLASLt on an H200 (docs/kernels/gemm.md): the first two lost, the
 /// others won.
 TEST(TokenBlocks, KeepClustersBusyWhereThePrefillGemmIsFaster) {
   EXPECT_LT(prefill_utilization(cut_of(2048, 1792)), kPrefillUtilizationMin);

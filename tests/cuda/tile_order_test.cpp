@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Orders of a prompt's tiles: each tile is drawn once, and simulated, none is worse than longest
+// Orders of a prompt's tiles: each tile is taken once, and simulated, none is worse than longest
 // first. No GPU.
 #include "cuda/attention/tile_order.h"
 
@@ -23,11 +23,11 @@ TEST(TileOrder, TakesEachTileOnceAndEndsNoLater) {
       const PrefillTiles prompt = prompt_of(tokens, 12, heads);
       const TileOrder order = find_tile_order(prompt);
       const int all = prompt.tiles * heads;
-      std::set<int> drawn;
-      for (int number = 0; number < all; ++number) drawn.insert(tile_at(order, number));
-      EXPECT_EQ(static_cast<int>(drawn.size()), all);
-      EXPECT_EQ(*drawn.begin(), 0);
-      EXPECT_EQ(*drawn.rbegin(), all - 1);
+      std::set<int> taken;
+      for (int number = 0; number < all; ++number) taken.insert(tile_at(order, number));
+      EXPECT_EQ(static_cast<int>(taken.size()), all);
+      EXPECT_EQ(*taken.begin(), 0);
+      EXPECT_EQ(*taken.rbegin(), all - 1);
       EXPECT_LE(simulated_makespan(prompt, order, 1.0F), simulated_makespan(prompt, {}, 1.0F))
           << tokens;
     }

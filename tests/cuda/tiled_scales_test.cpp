@@ -28,12 +28,12 @@ struct Source {
 };
 
 TiledWeights tiles_of(TileType type, std::int64_t count, std::int64_t tiles, std::int64_t width) {
-  TiledWeights matrices;
-  matrices.type = type;
-  matrices.count = count;
-  matrices.tiles = tiles;
-  matrices.width_bytes = width;
-  return matrices;
+  TiledWeights weights;
+  weights.type = type;
+  weights.count = count;
+  weights.tiles = tiles;
+  weights.width_bytes = width;
+  return weights;
 }
 
 TEST(TiledScales, OfRowsFollowTheirRows) {

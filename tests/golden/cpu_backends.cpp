@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The CPU backend with every instruction set of this machine.
 #include "cpu/cpu_backend.h"
 #include "tests/golden/backends.h"
 

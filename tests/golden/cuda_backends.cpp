@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// The CUDA backend in three modes: portable kernels, deterministic, and as it serves. None without
+// a GPU.
 #include "cuda/cuda_backend.h"
 #include "tests/golden/backends.h"
 

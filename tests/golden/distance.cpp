@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Relative L2 by row, and the median.
 #include "tests/golden/distance.h"
 
 #include <algorithm>

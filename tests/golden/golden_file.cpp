@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Opens the files under tests/golden of the source tree.
 #include "tests/golden/golden_file.h"
 
 #include <algorithm>

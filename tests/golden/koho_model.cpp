@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// One worker on one backend, fed plans of one sequence.
 #include "tests/golden/koho_model.h"
 
 #include <array>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C++ generator of the random checkpoints against its Python reference: every file, byte by byte
-// (length and CRC-32), and the prompt.
+// The C++ generator of the random checkpoints against its Python reference: every file, byte by
+// byte (length and CRC-32), and the prompt.
 #include "tests/support/random_checkpoint.h"
 
 #include <map>

@@ -12,6 +12,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/json_writer.h"
 #include "base/mapped_file.h"
 #include "chat/json.h"
 #include "chat/output_parser.h"
@@ -169,7 +170,7 @@ TEST_F(ConstrainedAnswers, AreValidWheneverTheyEndByThemselves) {
         << answer.text;
     if (kept.is_open()) {
       std::string text;
-      chat::append_json_string(text, answer.text);
+      append_json_string(text, answer.text);
       kept << "{\"schema\":" << i << ",\"text\":" << text << "}\n";
     }
   }

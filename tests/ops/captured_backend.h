@@ -9,9 +9,9 @@
 
 namespace koho::testing {
 
-/// What the real backend enqueues for an operator is captured (on a GPU: captured in a graph)
-/// without being done, then replayed; whatever an operator's results depend on besides, such as
-/// host code that a replay does not run again, shows as a wrong result.
+/// The real backend captures what it enqueues for an operator (a GPU: in a CUDA graph) without
+/// running it, then replays that. Whatever else the results depend on, such as host code that a
+/// replay does not run again, shows as a wrong result.
 class CapturedBackend final : public ForwardingBackend {
  public:
   using ForwardingBackend::ForwardingBackend;

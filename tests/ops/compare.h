@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tolerances: how far an operator's output may lie from its float64 reference. Where rounding points are
-// known, the reference gives an interval that follows from the error of f32 arithmetic alone, and the
-// output must lie in it; where sums are long, the tolerances of the table below apply.
+// Tolerances: how far an operator's output may lie from its float64 reference. Where the contract
+// says where values are rounded, the reference gives an interval that follows from the error of f32
+// arithmetic alone, and the output must lie in it; where sums are long, the tolerances of the table
+// apply.
 //
-//   op                        tolerance
-//   copies, quantised values of a quant  bit-equal (quantised values: from the operator's own bf16 values)
+//   operator                  tolerance (parity_*.cpp)
+//   copies                    bit-equal
+//   quantised forms           bit-equal to the quantisation of the operator's own bf16 values
 //   norms, rotation, SiLU     within the interval of f32 arithmetic at the contract's roundings
 //   linear                    |error| <= 2^-8 |reference| + accumulation * sum|x w|,
 //                             relative L2 <= 3e-3, whatever `accumulation` is
 //   attention                 each element within the error computed for it: weights rounded, sums
-//   in
-//                             f32 (cases_attention.cpp)
+//                             in f32
 //   router                    ids equal unless the choice is closer than f32 can tell, weights
-//                             within the error computed for each (cases_linear.cpp)
-//   log-probabilities         within the error computed for each (cases_sampling.cpp)
-//   experts                   each element within the error computed for it: quantised values of the inner
-//                             activation that may lie on the other side of a rounding boundary; and
-//                             the gain of each expert over all tokens (cases_experts.cpp)
+//                             within the error computed for each
+//   log-probabilities         within the error computed for each
+//   experts                   each element within the error computed for it: quantised values of
+//                             the inner activation that may lie on the other side of a rounding
+//                             boundary; and the gain of each expert over all tokens
 //
 // Bounds of sums of many roundings: each error is at most its limit, so the sum of limits holds for
 // any kernel. Independent errors stay below seven times the root of the sum of their squared limits
@@ -29,10 +30,26 @@
 #include <string>
 #include <vector>
 
+#include "bench/operators/device_array.h"
+#include "bench/operators/host_tensor.h"
+#include "bench/operators/synthetic.h"
 #include "ops/batch.h"
-#include "ops/host_tensor.h"
 
 namespace koho::testing {
+
+// What the operands are made of (bench/operators/).
+using bench::DeviceArray;
+using bench::HostTensor;
+using bench::integers;
+using bench::Random;
+using bench::random_quantized;
+using bench::random_scales;
+using bench::random_spread;
+using bench::random_values;
+using bench::row_of;
+using bench::Spread;
+using bench::SyntheticActivation;
+using bench::SyntheticLinear;
 
 /// What the reference allows for one element.
 struct Interval {

@@ -6,11 +6,11 @@
 
 #include <gtest/gtest.h>
 
+#include "bench/operators/device_array.h"
+#include "bench/operators/random.h"
 #include "cpu/cpu_backend.h"
 #include "ops/captured_backend.h"
-#include "ops/device_array.h"
 #include "ops/op_cases.h"
-#include "ops/random.h"
 #include "ops/reference.h"
 #include "support/environment.h"
 
@@ -151,7 +151,7 @@ TEST(CpuMemory, ReserveCoversRoutersOfManyChoices) {
   ASSERT_TRUE(made.ok());
   Backend& backend = **made;
   Random random(1);
-  const RandomLinear matrix(random, WeightQuant::none, kHidden, kHidden, false);
+  const SyntheticLinear matrix(random, WeightQuant::none, kHidden, kHidden, false);
   ExpertsSource source;
   source.experts.assign(kExperts, {matrix.source(), matrix.source(), matrix.source()});
   Result<Experts> placed = backend.place_experts(source);

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one list of operator cases. A case draws a random shape and random values from its seed, runs
-// an operator on a backend between guard bands and poisoned outputs, and compares every element
-// with a float64 reference under the tolerances of docs/kernels (a table in compare.h). The same list drives
-// every backend.
+// The operator cases of bench/operators/ that have a random shape, each ready to run on a backend:
+// check_parity (operator_parity.h) bound to it. The same list drives every backend.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +38,8 @@ struct OpCaseOptions {
   /// A row that is decoded has the bits of the same row in a longer run.
   bool decode_matches_prefill = true;
   /// Standard deviation of what an instruction of 32 FP8 products loses, in parts of its largest
-  /// term; 0 if sums are in f32. Experts' tolerances use it, since a bound of its worst case would put
-  /// most quantised values of the inner activation on a rounding boundary.
+  /// term; 0 if sums are in f32. Experts' tolerances use it, since a bound of its worst case
+  /// would put most quantised values of the inner activation on a rounding boundary.
   double instruction_error = 0.0;
 };
 

@@ -16,7 +16,7 @@
 #include "cpu/cpu_backend.h"
 #include "ops/trace.h"
 
-namespace koho::app {
+namespace koho::bench {
 namespace {
 
 constexpr std::int64_t kTokensMax = 64;
@@ -24,14 +24,14 @@ constexpr std::int64_t kTokensMax = 64;
 /// Indices of the cases that a CPU runs in a second or so.
 std::vector<std::size_t> small_cases() {
   std::vector<std::size_t> found;
-  const std::vector<OpBenchCase> cases = op_bench_cases();
+  const std::vector<OperatorCase>& cases = operator_cases();
   for (std::size_t i = 0; i < cases.size(); ++i)
-    if (!cases[i].is_large) found.push_back(i);
+    if (!cases[i].tokens.empty() && !cases[i].is_large) found.push_back(i);
   return found;
 }
 
 /// Its fewest tokens, and those of a small batch.
-std::vector<std::int64_t> few_tokens(const OpBenchCase& bench_case) {
+std::vector<std::int64_t> few_tokens(const OperatorCase& bench_case) {
   std::vector<std::int64_t> tokens{bench_case.tokens.front()};
   for (const std::int64_t count : bench_case.tokens)
     if (tokens.size() == 1 && count >= 8 && count <= kTokensMax) tokens.push_back(count);
@@ -76,14 +76,14 @@ class OperatorBench : public ::testing::TestWithParam<std::size_t> {
     }
     return *found;
   }
-  const BenchBackends site_{backend(Side::measured), backend(Side::reference), 0.0};
+  const BenchBackends site_{backend(Side::measured), &backend(Side::reference), 0.0};
 };
 
 TEST_P(OperatorBench, IsRightAndFindsWrongResults) {
-  const OpBenchCase bench_case = op_bench_cases()[GetParam()];
-  const Result<std::vector<OpBench>> built = bench_case.build(site_, few_tokens(bench_case));
+  const OperatorCase bench_case = operator_cases()[GetParam()];
+  const Result<std::vector<OperatorRun>> built = bench_case.build(site_, few_tokens(bench_case));
   ASSERT_TRUE(built.ok()) << built.error().message;
-  for (const OpBench& bench : *built) {
+  for (const OperatorRun& bench : *built) {
     SCOPED_TRACE(bench.op + ", tokens " + std::to_string(bench.shape.at("tokens")));
     EXPECT_GT(bench.bytes, 0.0);
     const Result<CheckResult> right = check_operator(site_, bench);
@@ -93,7 +93,7 @@ TEST_P(OperatorBench, IsRightAndFindsWrongResults) {
     EXPECT_GT(right->rows, 0);
 
     const auto check_with = [&](const std::function<Status()>& instead) {
-      OpBench spoiled = bench;
+      OperatorRun spoiled = bench;
       spoiled.run = [&](Side side, RowRange rows, std::int64_t i) {
         return side == Side::measured ? instead() : bench.run(side, rows, i);
       };
@@ -122,27 +122,37 @@ TEST_P(OperatorBench, IsRightAndFindsWrongResults) {
 }
 
 std::string case_name(const ::testing::TestParamInfo<std::size_t>& index) {
-  return op_bench_cases()[index.param].name;
+  return operator_cases()[index.param].name;
 }
 
 INSTANTIATE_TEST_SUITE_P(All, OperatorBench, ::testing::ValuesIn(small_cases()), case_name);
 
-TEST(OperatorBenchList, HasEveryOperator) {
+/// Of those that are not large, with a model's shapes and with random ones.
+TEST(OperatorCases, EveryOperatorHasModelShapesAndRandomShapes) {
   // The names of a trace are those of the interface; attention is two.
-  std::set<std::string> missing{"attention_decode", "attention_prefill"};
+  std::set<std::string> with_model{"attention_decode", "attention_prefill"};
   for (std::size_t op = 0; op < static_cast<std::size_t>(Op::count); ++op)
-    missing.insert(std::string(op_name(static_cast<Op>(op))));
-  missing.erase("attention");
+    with_model.insert(std::string(op_name(static_cast<Op>(op))));
+  with_model.erase("attention");
+  std::set<std::string> with_random = with_model;
   Result<std::unique_ptr<Backend>> backend = make_cpu_backend({.threads = 2});
   ASSERT_TRUE(backend.ok());
-  const BenchBackends site{**backend, **backend, 0.0};
-  for (const OpBenchCase& bench_case : op_bench_cases()) {
-    if (bench_case.is_large) continue;
-    const Result<std::vector<OpBench>> built = bench_case.build(site, {bench_case.tokens.front()});
-    ASSERT_TRUE(built.ok()) << built.error().message;
-    for (const OpBench& bench : *built) missing.erase(bench.op);
+  const BenchBackends site{**backend, backend->get(), 0.0};
+  for (const OperatorCase& one : operator_cases()) {
+    if (one.is_large) continue;
+    if (!one.tokens.empty()) {
+      const Result<std::vector<OperatorRun>> built = one.build(site, {one.tokens.front()});
+      ASSERT_TRUE(built.ok()) << built.error().message;
+      for (const OperatorRun& run : *built) with_model.erase(run.op);
+    }
+    for (std::uint64_t seed = 0; one.build_random != nullptr && seed < 8; ++seed) {
+      const Result<OperatorRun> run = one.build_random(std::make_shared<Operands>(**backend, seed));
+      ASSERT_TRUE(run.ok()) << run.error().message;
+      with_random.erase(run->op);
+    }
   }
-  EXPECT_EQ(missing, std::set<std::string>());
+  EXPECT_EQ(with_model, std::set<std::string>());
+  EXPECT_EQ(with_random, std::set<std::string>());
 }
 
 TEST(OperatorBenchCeilings, AreThoseOfTheDevice) {
@@ -156,4 +166,4 @@ TEST(OperatorBenchCeilings, AreThoseOfTheDevice) {
 }
 
 }  // namespace
-}  // namespace koho::app
+}  // namespace koho::bench

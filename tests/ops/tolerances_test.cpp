@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tolerances of attention and experts refuse wrong results: the CPU backend computes, something in
-// its inputs or results is spoiled, and the comparison must say so, under the widest bounds that a
-// backend has (the CUDA backend's with FP8 tensor cores). In a few cases the fault changes next to
-// nothing, so four in five must be refused; the seeds are always the same.
+// The tolerances of attention and experts refuse wrong results: the CPU backend computes, something
+// in its inputs or results is spoiled, and the comparison must say so, under the widest bounds that
+// a backend has (the CUDA backend's with FP8 tensor cores). In a few cases the fault changes next
+// to nothing, so four in five must be refused; the seeds are always the same.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "cpu/cpu_backend.h"
-#include "ops/host_tensor.h"
+#include "ops/compare.h"
 #include "ops/op_cases.h"
 #include "support/forwarding_backend.h"
 
@@ -267,8 +267,8 @@ TEST(Tolerances, RejectWrongExperts) {
   }
 }
 
-// Of a factor so small only many tokens tell. Tensor cores leave more quantised values of the inner activation
-// undecided, so there it must be larger.
+// Of a factor so small only many tokens tell. Tensor cores leave more quantised values of the inner
+// activation undecided, so there it must be larger.
 TEST(Tolerances, RejectAnExpertThatIsALittleTooLarge) {
   expect_rejected("experts_fp8_many", Fault::part_too_large, kPortable, 6, 1.01F);
   expect_rejected("experts_fp8_many", Fault::part_too_large, kTensorCores, 6, 1.03F);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The commands `koho run`, `koho logits` and `koho bench latency` from outside: what a script
-// sees.
+// `koho run`, `koho logits` and `koho bench latency` as processes: output, errors, exit codes.
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -152,7 +151,7 @@ TEST_F(RunCommand, WrongUseIsOneClearErrorAndAnExitCode) {
   for (const Case& wrong :
        {Case{"run --model /nowhere x", "/nowhere"},
         Case{model, "no prompt"},
-        Case{model + " x --chat y", "give one of"},
+        Case{model + " x --chat y", "give only one of"},
         Case{model + " x --temperature 3", "temperature"},
         Case{model + " x --temperature nan", "temperature"},
         Case{model + " x --top-p 0", "top_p"},
@@ -162,8 +161,8 @@ TEST_F(RunCommand, WrongUseIsOneClearErrorAndAnExitCode) {
         Case{model + " --prompt-ids none.json", "none.json"},
         Case{model + " 'Once upon a time' --context 2", "context"},
         Case{model + " x --stop ''", "stop"},
-        Case{"nonsense", "no command 'nonsense'; there are run"},
-        Case{"", "no command; there are run"},
+        Case{"nonsense", "unknown command 'nonsense'; the commands are run"},
+        Case{"", "no command given; the commands are run"},
         Case{model + " x --bogus", "--bogus"},
         Case{model + " x --max-tokens 0",
              "--max-tokens: expected an integer of at least 1, found '0'"},
@@ -339,7 +338,7 @@ TEST_F(RunCommand, ACheckpointRefusesTheFlagsOfSyntheticWeights) {
       const Ran ran = koho(arguments);
       EXPECT_EQ(ran.exit_code, 2) << arguments;
       EXPECT_NE(ran.errors.find(flag.substr(0, flag.find(' ')) +
-                                " goes with --weights synthetic only: give both, or leave it out"),
+                                " needs --weights synthetic: give both, or leave it out"),
                 std::string::npos)
           << arguments << ": " << ran.errors;
     }
@@ -368,7 +367,7 @@ TEST_F(RunCommand, WrongFlagsNameTheHelpOfTheCommandBelow) {
   for (const std::string command : {"bench", "bench latency", "bench ops", "run"}) {
     const Ran ran = koho(command + " --bogus");
     EXPECT_EQ(ran.exit_code, 2);
-    EXPECT_NE(ran.errors.find("(koho " + command + " --help says more)"), std::string::npos)
+    EXPECT_NE(ran.errors.find("(see koho " + command + " --help)"), std::string::npos)
         << ran.errors;
   }
 }

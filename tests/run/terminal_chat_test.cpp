@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The interactive chat of `koho run` on a pseudo-terminal: what a person sees and types.
+// The interactive chat of `koho run` on a pseudo-terminal.
 #include <chrono>
 #include <poll.h>
 #include <pty.h>
@@ -17,7 +17,7 @@ constexpr const char* kModel = KOHO_SOURCE_DIR "/models/tiny";
 constexpr const char* kInterrupt = "\x03";  // Ctrl-C
 constexpr const char* kEnd = "\x04";        // Ctrl-D
 
-/// `koho run` on a terminal of its own.
+/// `koho run` on its own pseudo-terminal.
 class TerminalChat {
  public:
   explicit TerminalChat(std::vector<const char*> flags) {
@@ -86,7 +86,7 @@ TEST(TerminalChat, RemembersTheTurnsAndEndsWithCtrlD) {
   TerminalChat chat({"--temperature", "0"});
   ASSERT_TRUE(chat.sees("> ")) << chat.screen();
   chat.type("What is the capital of France?\n");
-  ASSERT_TRUE(chat.sees("\x1b[2mThe capital")) << "thoughts are dim: " << chat.screen();
+  ASSERT_TRUE(chat.sees("\x1b[2mThe capital")) << "reasoning is dim: " << chat.screen();
   ASSERT_TRUE(chat.sees("\x1b[0m")) << chat.screen();
   ASSERT_TRUE(chat.sees("Paris")) << chat.screen();
   ASSERT_TRUE(chat.sees("[12 prompt tokens")) << chat.screen();

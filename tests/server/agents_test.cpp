@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// /v1/messages and /v1/responses as coding agents use them, the cache that serves them, its
-// explainer, the dashboard: clients.py's shapes without the official clients.
+// /v1/messages and /v1/responses as coding agents use them, exact replay, /debug/cache, the
+// dashboard: the requests of clients.py without the official clients.
 #include <algorithm>
 #include <string>
 #include <tuple>
@@ -36,13 +36,13 @@ std::vector<std::string> event_types(const Reply& reply) {
   std::vector<std::string> types;
   for (const std::string& event : reply.events()) {
     const std::string type = text_at(*chat::parse_json(event), "type");
-    // A run of deltas is one: how many there are is the tokens' affair.
+    // Consecutive deltas count as one: their number depends on the tokens.
     if (types.empty() || types.back() != type) types.push_back(type);
   }
   return types;
 }
 
-/// As Claude Code asks: a header that changes with every turn, a long system prompt, tools.
+/// A request like Claude Code's: a header that changes every turn, a long system prompt, tools.
 std::string agent_body(const std::string& messages, int turn, bool stream) {
   std::string prompt;
   for (int i = 0; i < 10; ++i) prompt += "You help with questions. Answer briefly. Use the tools. ";
@@ -68,7 +68,7 @@ TEST(Messages, KeepsAnAgentsSessionInTheCache) {
     if (turn > 0) {
       EXPECT_GE(cached, 64 * ((before - 1) / 64)) << "turn " << turn;
     }
-    // The prompt and all of the answer but its end token begin the next prompt.
+    // The next prompt begins with the prompt and the answer without its end token.
     before = total + number_at(json, "usage.output_tokens") - 1;
     const Json& content = *json.find("content");
     messages += R"(,{"role":"assistant","content":)" + chat::dump_json(content) + "}";
@@ -164,7 +164,7 @@ TEST(Messages, EndsBehindOneCallWhenTheyMayNotBeParallel) {
 }
 
 TEST(Messages, ThinksWithinItsBudget) {
-  const auto thoughts = [](int budget) {
+  const auto reasoning_of = [](int budget) {
     const Reply reply = ask(
         "/v1/messages",
         fmt::format(
@@ -175,8 +175,8 @@ TEST(Messages, ThinksWithinItsBudget) {
     EXPECT_EQ(text_at(reply.json(), "content.1.type"), "text") << reply.body;
     return text_at(reply.json(), "content.0.thinking");
   };
-  const std::string all = thoughts(1024);
-  const std::string few = thoughts(3);
+  const std::string all = reasoning_of(1024);
+  const std::string few = reasoning_of(3);
   EXPECT_LT(few.size(), all.size());
   EXPECT_TRUE(all.starts_with(few)) << few << "\n" << all;
 }
@@ -261,7 +261,7 @@ TEST(Messages, RefusesInAnthropicsForm) {
   const Reply good = ask("/v1/messages", R"({"model":"claude-x","max_tokens":1,)" + hello + "}");
   EXPECT_EQ(good.status, 200);
   EXPECT_EQ(good.fields.at("request-id"), good.fields.at("x-request-id"));
-  // Those of HTTP, too.
+  // Errors of HTTP, too.
   const std::uint16_t port = shared_server().port();
   Client large(port);
   large.send(
@@ -368,7 +368,7 @@ TEST(Responses, EndsBehindOneCallWhenTheyMayNotBeParallel) {
 }
 
 TEST(Responses, KeepsToAStrictTool) {
-  // At temperature 2 the model would write anything; strict arguments stay what the schema says.
+  // At temperature 2 the model writes anything, but strict arguments follow the schema.
   int calls = 0;
   for (int seed = 1; seed <= 4; ++seed) {
     const Reply reply = ask(
@@ -392,8 +392,8 @@ TEST(Responses, KeepsToAStrictTool) {
 }
 
 TEST(Agents, WithoutASeedTwoAnswersDiffer) {
-  // Drawn at temperature 2 from the same prompt. The model knows few stories: one answer in some
-  // tens is the one before, nine in a row have one seed.
+  // Sampled at temperature 2 from the same prompt. The model knows few stories: one answer in some
+  // tens repeats the one before; nine equal answers mean one seed.
   const auto differ = [](const auto& answer) {
     const std::string first = answer();
     for (int i = 0; i < 8; ++i)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small HTTP client of blocking sockets, for tests: it can also send what no client should.
+// A small blocking HTTP client for tests; it can also send malformed requests.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct Reply {
   std::vector<std::string> events() const;
 };
 
-/// One connection. Every wait has an end, after which the test fails by what did not come.
+/// One connection. Every wait has a timeout.
 class Client {
  public:
   explicit Client(std::uint16_t port);

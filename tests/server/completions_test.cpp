@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/json_writer.h"
 #include "client.h"
 #include "tiny_server.h"
 
@@ -27,7 +28,7 @@ Reply complete(const std::string& prompt_json, const std::string& more = "") {
 
 std::string quoted(const std::string& text) {
   std::string out;
-  chat::append_json_string(out, text);
+  append_json_string(out, text);
   return out;
 }
 
@@ -64,7 +65,8 @@ TEST(Completions, AnswersAsBenchmarkClientsAsk) {
   const Json last = *chat::parse_json(events[events.size() - 2]);
   EXPECT_TRUE(at(last, "choices").items.empty());
   EXPECT_EQ(text_at(last, "usage.completion_tokens"), "32");
-  EXPECT_EQ(get(shared_server().port(), "/v1/models").status, 200);  // it asks for the name there
+  EXPECT_EQ(get(shared_server().port(), "/v1/models").status,
+            200);  // it gets the model's name there
 }
 
 TEST(Completions, SamplesOnlyAllowedTokens) {
@@ -138,7 +140,7 @@ TEST(Completions, StreamsThePromptsIdsOnce) {
         complete(R"(["ab","c"])",
                  R"("max_tokens":3,"n":2,"return_token_ids":true,"stream":true,"ignore_eos":true)" +
                      std::string(more));
-    std::map<std::string, std::vector<std::string>> told;  // choice -> of each chunk
+    std::map<std::string, std::vector<std::string>> told;  // choice -> one entry per chunk
     for (const std::string& event : stream.events()) {
       if (event == "[DONE]") continue;
       const Json json = *chat::parse_json(event);
@@ -182,7 +184,7 @@ TEST(Completions, GivesLogprobs) {
   EXPECT_EQ(at(json, "choices.0.logprobs.token_logprobs").items.size(), 6U);
   EXPECT_EQ(at(json, "choices.0.logprobs.top_logprobs.0").items.size(), 2U);
   EXPECT_EQ(text_at(json, "choices.0.logprobs.text_offset.0"), "0");
-  // The token that was sampled is there, too, however unlikely.
+  // The sampled token is in the list, too, however unlikely.
   bool unlikely = false;
   const Json sampled =
       complete(quoted(kStory), R"("max_tokens":40,"logprobs":1,"temperature":2,"seed":1)").json();
@@ -196,14 +198,14 @@ TEST(Completions, GivesLogprobs) {
 }
 
 TEST(Completions, ScoresThePromptAsEvaluationHarnessesAsk) {
-  // What the model generates greedily and how likely it finds that...
+  // The log probabilities of greedily generated tokens...
   const Json generated =
       complete(quoted(kStory), R"("max_tokens":12,"logprobs":1,"return_token_ids":true)").json();
   const Json prompt_ids = at(generated, "choices.0.prompt_token_ids");
   Json all = prompt_ids;
   const Json new_ids = at(generated, "choices.0.token_ids");
   all.items.insert(all.items.end(), new_ids.items.begin(), new_ids.items.end());
-  // ... it must find of the same text as a prompt.
+  // ... must be those of the same text as a prompt.
   const Json scored =
       complete(chat::dump_json(all), R"("max_tokens":0,"logprobs":1,"echo":true)").json();
   const Json logprobs = at(scored, "choices.0.logprobs.token_logprobs");
@@ -221,7 +223,7 @@ TEST(Completions, ScoresThePromptAsEvaluationHarnessesAsk) {
   }
   for (std::size_t i = 1; i < logprobs.items.size(); ++i)
     EXPECT_LE(std::stod(text_at(logprobs, std::to_string(i))), 0.0);
-  // A token more, as lm-eval asks for.
+  // With one generated token, as lm-eval requests it.
   const Json one_more =
       complete(chat::dump_json(all), R"("max_tokens":1,"logprobs":1,"echo":true)").json();
   EXPECT_EQ(at(one_more, "choices.0.logprobs.token_logprobs").items.size(), all.items.size() + 1);
@@ -229,7 +231,7 @@ TEST(Completions, ScoresThePromptAsEvaluationHarnessesAsk) {
 }
 
 TEST(Completions, ScoresLongPromptsOnceAndExactly) {
-  // Any ids, most of them unlikely; a stop token among them; three runs and a part of one.
+  // Arbitrary ids with a stop token among them; three chunks and a part of one.
   std::vector<int> ids;
   for (int i = 0; i < 210; ++i) ids.push_back(300 + i * 37 % 3000);
   ids[70] = std::stoi(text_at(
@@ -249,7 +251,7 @@ TEST(Completions, ScoresLongPromptsOnceAndExactly) {
   EXPECT_LE(computed() - before, 2 * ids.size() + 80);
   const Json scores = at(json, "choices.0.logprobs.token_logprobs");
   ASSERT_EQ(scores.items.size(), ids.size()) << chat::dump_json(json);
-  // The same bits as the first token of an answer that is forced to it, at the edges of runs.
+  // At the chunk boundaries: the same bits as the first token of an answer forced to it.
   for (const std::size_t place :
        {1U, 2U, 63U, 64U, 65U, 66U, 70U, 71U, 128U, 129U, 192U, 193U, 209U}) {
     const std::string forced =

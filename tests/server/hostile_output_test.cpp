@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The model as an adversary (rows 48 and 49 of bad input): biases make the embedded model say
-// tags, brackets and broken bytes. Whatever it says, clients get valid JSON, a finish reason, and
-// the same in a stream as in one piece.
+// The model as an adversary: biases make the embedded model generate tags, brackets and broken
+// bytes. Clients still get valid JSON, a finish reason, and the same text streamed and not
+// streamed.
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "base/json_writer.h"
 #include "client.h"
 #include "tiny_server.h"
 #include "tokenizer/utf8.h"
@@ -25,7 +26,7 @@ constexpr const char* kTools =
 /// The first token of a text.
 std::string first_id(const std::string& text) {
   std::string body = R"({"prompt":)";
-  chat::append_json_string(body, text);
+  append_json_string(body, text);
   return text_at(post(shared_server().port(), "/tokenize", body + "}").json(), "tokens.0");
 }
 
@@ -106,7 +107,7 @@ Said expect_data(const char* path, const std::string& more) {
   return said;
 }
 
-TEST(BadInput, Row48AModelThatTalksInTags) {
+TEST(BadInput, AModelThatTalksInTags) {
   const std::string quiet = std::string(R"("enable_thinking":false,)") + kTools + ",";
   // A call that never ends, calls within calls, brackets without end.
   EXPECT_EQ(expect_data(kChat, quiet + only({"<tool_call>"})).finish, "length");
@@ -126,7 +127,7 @@ TEST(BadInput, Row48AModelThatTalksInTags) {
   }
 }
 
-TEST(BadInput, Row49AModelThatBreaksCharacters) {
+TEST(BadInput, AModelThatBreaksCharacters) {
   const std::string character = "\xf0\x93\x80\x80";  // of several tokens, none a character
   const std::string half = only({character});
   const std::string replaced = "\xef\xbf\xbd";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an operator and his tools see: health, models, metrics, keys.
+// Endpoints for operators: health, models, metrics, tokenize, keys.
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -38,7 +38,7 @@ TEST(Operations, TellsAnthropicsClientsTheModelsInTheirForm) {
   const std::string created = text_at(list, "data.0.created_at");
   ASSERT_EQ(created.size(), 20U) << created;
   EXPECT_EQ(created.substr(0, 2) + created[4] + created[10] + created[19], "20-TZ");
-  // Its endpoint serves any model that is named so; the same model is told of.
+  // Anthropic's endpoint serves any model named claude-...; it returns the same model.
   EXPECT_EQ(text_at(get(port, "/v1/models/claude-x", version).json(), "id"), "claude-x");
   EXPECT_EQ(text_at(get(port, "/v1/models/claude-x").json(), "root"), "tiny");
   const Reply unknown = get(port, "/v1/models/nothing", version);
@@ -102,7 +102,7 @@ TEST(Operations, CountsFromTheFirstScrape) {
             std::string::npos);
 }
 
-/// A row's number: `name` with what follows the model's labels.
+/// The value of metric `name` with these additional labels.
 double metric(const std::string& page, const std::string& name, const std::string& labels = "") {
   const std::string row = "\n" + name + R"({model_name="tiny",engine="0")" + labels + "} ";
   const std::size_t at = page.find(row);
@@ -151,7 +151,7 @@ TEST(Operations, MeasuresRequestsAndStepsAsVllmDoes) {
   EXPECT_GT(decode, 0.0);
   expect("vllm:request_inference_time_seconds", 2,
          grown("vllm:request_prefill_time_seconds_sum") + decode);
-  // An answer of one token has no time between two.
+  // An answer of one token has no inter-token latency.
   expect("vllm:request_time_per_output_token_seconds", 1, decode / 6);
   EXPECT_EQ(grown("vllm:request_generation_tokens_bucket", R"(,le="1.0")"), 1);
   EXPECT_EQ(grown("vllm:request_generation_tokens_bucket", R"(,le="5.0")"), 1);
@@ -181,7 +181,7 @@ TEST(Operations, TellsEveryMetricBeforeTheModelIsThere) {
               0);
   EXPECT_EQ(metric(page, "vllm:request_time_per_output_token_seconds_bucket", R"(,le="0.025")"), 0);
   EXPECT_EQ(metric(page, "koho:iteration_tokens_bucket", R"(,le="16384.0")"), 0);
-  // The documentation has a row for each: its name, type and help.
+  // docs/metrics.md has a row with name, type and help of each metric.
   std::ifstream file(std::string(KOHO_SOURCE_DIR) + "/docs/metrics.md");
   std::stringstream documentation;
   documentation << file.rdbuf();
@@ -216,8 +216,7 @@ TEST(Operations, TokenizesAndBack) {
   EXPECT_EQ(post(port, "/tokenize", R"({"prompt":7})").status, 400);
   EXPECT_EQ(post(port, "/detokenize", R"({"tokens":[-1]})").status, 400);
   EXPECT_EQ(post(port, "/detokenize", "[]").status, 400);
-  // Whoever counts wants to know how far beyond the context a text is. A long one is worked on
-  // elsewhere.
+  // A text longer than the context is counted, not refused. The pool handles this long body.
   std::string words;
   for (int i = 0; i < 5'000; ++i) words += "word ";
   for (const std::string& field : {R"("prompt":")" + words + '"',
@@ -286,7 +285,7 @@ TEST(Operations, GeneratesFromIdsToIds) {
   }
   EXPECT_EQ(ids + "]", text_at(whole.json(), "choices.0.ids"));
   EXPECT_EQ(post(port, "/generate", R"({"ids":[1],"prompt":"a"})").status, 400);
-  // As SGLang's clients ask.
+  // A request with SGLang's names.
   const Reply nested = post(
       port, "/generate",
       R"({"input_ids":[10,20,30],"stream":false,"sampling_params":{"max_new_tokens":5,"temperature":0,)"
@@ -298,7 +297,7 @@ TEST(Operations, GeneratesFromIdsToIds) {
       R"({"text":"What","sampling_params":{"max_new_tokens":8,"regex":"[ab]{3}","stop":["x"]}})");
   ASSERT_EQ(text.status, 200) << text.body;
   EXPECT_EQ(text_at(text.json(), "choices.0.text").size(), 3U) << text.body;
-  // What is wrong is named as it was given.
+  // Errors have the field names of the request.
   for (const auto& [fields, param] :
        {std::pair{R"("sampling_params":7)", "sampling_params"},
         std::pair{R"("sampling_params":{"max_new_tokens":-1})", "sampling_params.max_new_tokens"},

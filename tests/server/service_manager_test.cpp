@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What systemd is told, on a socket of ours.
+// The messages to systemd, received on a socket of the test.
 #include "server/service_manager.h"
 
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A server of the embedded model in this process, at a port of its own.
+// A server with the embedded model in this process, on its own port.
 #pragma once
 
 #include <functional>
@@ -20,7 +20,7 @@ struct TinyRuntimeSizes {
 /// The embedded model on the CPU, for sequences of 2048 tokens.
 std::unique_ptr<Runtime> start_tiny_runtime(const TinyRuntimeSizes& sizes);
 
-/// The one that most tests share, loaded once a process: 8 sequences.
+/// The server that most tests share, started once per process, with 8 sequences.
 Runtime& tiny_runtime();
 
 class TinyServer {

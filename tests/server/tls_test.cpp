@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// HTTPS from outside: a certificate of the test's own, OpenSSL as the client.
+// HTTPS through a socket: a certificate of the test, OpenSSL as the client.
 #include <cstdio>
 #include <filesystem>
 #include <memory>

@@ -2,7 +2,8 @@
 // The trained model on several ranks, through engine, scheduler and executor, all prompts at once:
 // its greedy tokens are one rank's, up to a first difference where one rank's own two best logits
 // are closer than the rounding noise there. Under tensor parallelism FP8 activations are quantised
-// from a rank's own columns, so codes, and with them near choices, depend on the number of ranks.
+// from a rank's own columns, so the FP8 values, and with them the choice between two near logits,
+// depend on the number of ranks.
 #include <algorithm>
 #include <memory>
 #include <string>

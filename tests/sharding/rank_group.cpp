@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// A thread a rank, each with its share of the step. Ranks that compute the same rows must have the
+// same bits.
 #include "tests/sharding/rank_group.h"
 
 #include <algorithm>

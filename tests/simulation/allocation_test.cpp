@@ -125,7 +125,7 @@ TEST(Allocation, AWarmStepAllocatesNothing) {
   }
   ASSERT_EQ(harness.loop.scheduler().running().size(), 16U);
   const long before = allocations;
-  for (int i = 0; i < 1500; ++i) {  // crosses page borders, fills pages, preempts and resumes
+  for (int i = 0; i < 1500; ++i) {  // crosses pages, fills pages, preempts and resumes
     harness.step();
     harness.read_all();
   }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The model of one request: every token, stop, text piece and count that its stream must bring.
 #include "client.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Hashes for keys and values, and the faults that the world asks for.
 #include "fake_executor.h"
 
 #include <algorithm>
@@ -54,7 +55,7 @@ Status FakeExecutor::submit(std::size_t bytes) {
   compute_all(*plan);
   if (plan->late_masks) {
     if (count_ == 0) complain("masks are late, and no step is in flight that they follow from");
-    // What stands there now counts for nothing: without its mask a row allows no token.
+    // Clears the late masks: a row that is sampled before its mask came would allow no token.
     auto* words = const_cast<std::uint32_t*>(plan->masks.data());
     std::fill_n(words, plan->masks.size(), 0U);
     open_ = *plan;
@@ -102,7 +103,7 @@ Status FakeExecutor::collect(StepResult& result, std::int64_t /*timeout_us*/) {
 
 Status FakeExecutor::recover(std::int64_t /*timeout_us*/) {
   if (!recovery_.ok()) return recovery_;
-  // Nothing survives, and what is left behind must not look right.
+  // The ranks lose everything; what stays in memory is overwritten so that nobody can use it.
   std::ranges::fill(tables_, -1);
   std::ranges::fill(last_sampled_, -1);
   std::ranges::fill(histories_, 0xdead);

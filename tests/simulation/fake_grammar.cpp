@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The hash that decides which tokens are allowed and where the grammar may end.
 #include "fake_grammar.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// One function a rule, numbered as in docs/simulation.md.
 #include "invariants.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Worlds one after another until the seed's events are used up, and their common trace hash.
 #include "simulation.h"
 
 #include <algorithm>

@@ -46,9 +46,9 @@ void World::run(std::int64_t events) {
 World::Action World::draw_action() {
   std::int32_t total = 0;
   for (const std::int32_t weight : habits_.weights) total += weight;
-  std::int32_t drawn = random_.in(0, total - 1);
+  std::int32_t choice = random_.in(0, total - 1);
   std::size_t action = 0;
-  while (drawn >= habits_.weights[action]) drawn -= habits_.weights[action++];
+  while (choice >= habits_.weights[action]) choice -= habits_.weights[action++];
   return static_cast<Action>(action);
 }
 
@@ -117,7 +117,7 @@ std::int64_t World::step_us(const StepBatch& batch) const {
 
 void World::check_gap(const StepBatch& batch) {
   if (!habits_.steady || batch.decodes == 0) return;
-  // Below this prefill goes on whatever the bound.
+  // Steps with the least prefill are exempt from the bound.
   if (batch.tokens - batch.decodes <= LatencyBound::kTokensLeast) return;
   ++report_.bounded_steps;
   require(step_us(batch) <= limits_.inter_token_us_max, 31,
@@ -185,7 +185,7 @@ FakeExecutor::Fault World::draw_fault() {
   return fault;
 }
 
-/// The device was lost once more: some requests may have been given up, all wait anew.
+/// After another loss of the device: some requests may have failed, the others are computed again.
 void World::blame_device_failure() {
   invariants_.note_reset();
   // A request that brings the device down is found before it takes another with it.
@@ -258,7 +258,8 @@ void World::finish_client(std::size_t index) {
 void World::cancel() {
   if (clients_.empty()) return;
   std::size_t chosen = draw_client();
-  // Often a culprit: its step in flight, which brings the ranks down, is then nobody's.
+  // Often a request that brings the ranks down: the failure of its step in flight must blame
+  // nobody.
   if (habits_.poison > 0 && random_.chance(500))
     for (std::size_t i = 0; i < clients_.size(); ++i)
       if (clients_[i]->request().sampling.seed == static_cast<std::int64_t>(kPoison)) chosen = i;
@@ -278,7 +279,7 @@ void World::cancel() {
 void World::move_clock() {
   std::int64_t step =
       random_.chance(habits_.clock_jumps) ? std::int64_t{3'600'000'000} : random_.in(1, 500'000);
-  // Now and then to a deadline's last moment.
+  // Now and then exactly to a deadline.
   if (habits_.deadlines > 0 && !clients_.empty() && random_.chance(500)) {
     const Client& client = *clients_[draw_client()];
     const std::int64_t left =
@@ -328,7 +329,7 @@ void World::check_statistics() const {
 
 void World::drain() {
   wake_readers();
-  // Some servers stop at once, others let their requests finish.
+  // Some worlds end at once, others let their requests finish.
   if (random_.chance(300)) {
     for (const auto& client : clients_) client->may_fail = true;
     loop_.end_all(make_error(ErrorCode::unavailable, "shutting down"));

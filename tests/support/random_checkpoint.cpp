@@ -101,12 +101,13 @@ class Tensors {
   void linear(const std::string& module, std::int64_t rows, std::int64_t columns) {
     const std::string scheme = scheme_of(module);
     if (scheme == "bf16") return plain(module, rows, columns);
-    // Codes have standard deviation 129 and reach ±448; scales bring the matrix to that of `plain`.
+    // E4M3 values have standard deviation 129 and reach ±448; scales bring the weight to that of
+    // `plain`.
     const std::string name = module + ".weight";
-    std::string codes;
+    std::string quantized;
     for (const std::int64_t integer : bells(name, {rows, columns}))
-      append(codes, to_e4m3(scaled(integer * 7, -11)).bits);
-    list.push_back({name, "F8_E4M3", {rows, columns}, std::move(codes)});
+      append(quantized, to_e4m3(scaled(integer * 7, -11)).bits);
+    list.push_back({name, "F8_E4M3", {rows, columns}, std::move(quantized)});
     scales(module, scheme, rows, columns);
   }
 

@@ -9,7 +9,8 @@ in the order in which the request names them; parameters that it does not name a
 
 import json
 
-from .tool_families import FAMILIES, Request, param, spelled, tool
+from .tool_families import FAMILIES
+from .tool_request import Request, param, spelled, tool
 from .words import (
     ADJECTIVES,
     CITIES,
@@ -236,11 +237,11 @@ def call_message(request, think):
         ],
     }
     if think:
-        message["reasoning_content"] = call_thought(request)
+        message["reasoning_content"] = call_reasoning(request)
     return message
 
 
-def call_thought(request):
+def call_reasoning(request):
     return f"The user wants to {request.goal}. I call {join_and(n for n, _ in request.calls)}."
 
 

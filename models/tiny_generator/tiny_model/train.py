@@ -198,7 +198,7 @@ def train(
                 )
                 print(json.dumps(log[-1]), flush=True)
             if step % 20 == 0 and device == "cuda":
-                torch.cuda.synchronize()  # else the clock would run ahead of the work
+                torch.cuda.synchronize()  # else the clock would stop before the work has ended
             if step - first > 3:  # compilation does not count
                 used += time.time() - start
         used = max(used, edge * seconds) if max_steps is not None else used

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The attention operator: which kernels take a step's rows, and the memory between them.
+// The attention operator: chooses the kernels for a step's rows and gives them scratch memory.
+// docs/kernels/attention.md has the same choice as a table.
 #include <algorithm>
 
 #include "base/arithmetic.h"
@@ -8,17 +9,17 @@
 
 namespace koho::cuda {
 
-/// Which kernels, and by which path their results go.
+/// The kernels of one call, and by which way their results reach the outputs.
 struct AttentionPath {
-  bool mma = false;     // on tensor cores
-  bool wgmma = false;   // and rows that are not decoded on Hopper's
-  bool mixed = false;   // all rows' values meet in bf16 before they take the outputs wanted
-  bool direct = false;  // where the reader wants them
+  bool mma = false;     // tensor cores: else attention_reference.cu
+  bool wgmma = false;   // prompts by attention_wgmma.cu: else attention_prefill.cu
+  bool mixed = false;   // all rows are bf16 first; launch_quantize_rows() makes FP8 of them
+  bool direct = false;  // and the kernels write them straight to the bf16 output
 };
 
 namespace {
 
-/// The rows' values, or decoded rows' in the outputs wanted.
+/// Launches attention for all rows. Decode rows are left as partial sums.
 cudaError_t attend(const Attention& p, const AttentionPath& path, cudaStream_t stream) {
   if (!path.mma) return launch_attention_reference(p, stream);
   if (p.decodes > 0)
@@ -28,7 +29,7 @@ cudaError_t attend(const Attention& p, const AttentionPath& path, cudaStream_t s
   return path.wgmma ? launch_attention_wgmma(p, stream) : launch_attention_prefill(p, stream);
 }
 
-/// Decoded rows and padding join the others' values.
+/// Combines decode rows to bf16 beside the others', and zeroes rows that no sequence owns.
 cudaError_t combine_decode_rows(const Attention& p,
                                 const AttentionPath& path,
                                 cudaStream_t stream) {
@@ -63,7 +64,7 @@ Attention CudaBackend::attention_of(ConstTensorView q,
           .page_tables_stride = batch.page_tables.stride(0),
           .tokens = batch.tokens,
           .sequences = static_cast<int>(batch.sequences),
-          // Deterministic: decoded rows take the path of a prompt's.
+          // Deterministic: decode rows take the kernel of prompts, as sequences of one row.
           .decodes = options_.deterministic ? 0 : static_cast<int>(batch.decodes),
           .singles = options_.deterministic ? static_cast<int>(batch.decodes) : 0,
           .query_max = static_cast<int>(batch.query_max),
@@ -77,8 +78,8 @@ Attention CudaBackend::attention_of(ConstTensorView q,
 }
 
 Status CudaBackend::give_memory(Attention& p, const AttentionPath& path, Bf16* out) {
-  // The rows' values, unless the reader wants them where they can be written at once; then the
-  // parts; then pages upcast, as many as what is reserved has room for.
+  // In this order: the rows in bf16, unless they go straight to the output; the partial sums of
+  // decode; e4m3 pages upcast to f16, as many as the reserved memory has room for.
   const std::int64_t values_bytes =
       path.mixed && !path.direct
           ? round_up<std::int64_t>(p.tokens * p.query_heads * p.width * 2, kScratchAlignment)

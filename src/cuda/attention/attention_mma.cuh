@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tensor-core attention kernels share: cache pages in shared memory, swizzled so that
-// ldmatrix meets no bank conflict, and one step of the online softmax over 16 context tokens.
+// What the mma.sync attention kernels (decode, prefill) share: cache pages in shared memory,
+// swizzled so that ldmatrix meets no bank conflict, q k^T and weights times v, and one step of the
+// online softmax.
 //
-// bf16 pages: scores and outputs by bf16 mma.sync. e4m3 pages: e4m3 values become f16 in registers
-// (exact); a token's k scale multiplies its score. Its v scale goes into the exponent of the weight
-// that multiplies v, which has a running maximum of its own: the largest such weight is 2^15
-// whatever the scales are.
+// bf16 pages: both MMAs are bf16. e4m3 pages: e4m3 values become f16 in registers (exact). A
+// token's k scale multiplies its score. Its v scale goes into the exponent of the weight that
+// multiplies v, which has a running maximum of its own: the largest such weight is 2^15 whatever
+// the scales are.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -35,8 +36,7 @@ struct KvPageLayout {
   // K, V, K scales, V scales. NOTE: the swizzle counts from multiples of 1024 bytes.
   static constexpr int kStage = (2 * kBytes + 2 * kScaleBytes + 1023) / 1024 * 1024;
 
-  /// Where 16-byte chunk `chunk` of token row `row` lies: as TMA's 128- or 64-byte
-  /// swizzle puts it.
+  /// The offset of 16-byte chunk `chunk` of token row `row` in TMA's 128- or 64-byte swizzle.
   static __device__ __forceinline__ std::uint32_t swizzled_offset(int row, int chunk) {
     if constexpr (kPanelBytes == 128)
       return static_cast<std::uint32_t>(chunk / 8 * (kPage * 128) + row * 128 +
@@ -44,8 +44,9 @@ struct KvPageLayout {
     else
       return static_cast<std::uint32_t>(row * kPanelBytes + ((chunk ^ (row / 2 & 3)) << 4));
   }
-  /// `chunks` further than the chunk at `address`, whose number has none of its bits. A page begins
-  /// at a multiple of 128 bytes.
+  /// The address of the chunk `chunks` after the one at `address`, whose index must have none of
+  /// the bits of
+  /// `chunks`. A page begins at a multiple of 128 bytes.
   static __device__ __forceinline__ std::uint32_t advance(std::uint32_t address, int chunks) {
     constexpr int kPanelChunks = kPanelBytes / 16;
     return (address ^ static_cast<std::uint32_t>(chunks % kPanelChunks << 4)) +
@@ -107,8 +108,7 @@ __device__ __forceinline__ void load_query(std::uint32_t (&q)[kWidth / 16][4],
   const int quad = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll
   for (int step = 0; step < kWidth / 16; ++step) {
-    if constexpr (
-        kFp8) {  // 4 neighbouring elements, as the e4m3 values come (gemm_grouped_decode_portable.cu)
+    if constexpr (kFp8) {  // 4 adjacent elements, the order in which e4m3 values are upcast
       const auto as_f16 = [&](const Bf16* row, std::uint32_t& first, std::uint32_t& second) {
         uint2 raw = make_uint2(0, 0);
         if (row != nullptr) raw = *reinterpret_cast<const uint2*>(row + step * 16 + quad * 4);
@@ -139,8 +139,8 @@ __device__ __forceinline__ std::uint32_t key_offset(int first) {
                                                      lane / 8 % 2);
 }
 
-/// Scores of 16 query rows and 16 tokens, `first` rows (a multiple of 8) behind where `keys`
-/// points: a page's address and key_offset().
+/// Scores of 16 query rows and 16 tokens. The tokens are `first` rows (a multiple of 8) after where
+/// `keys` points, which is a page's address plus key_offset().
 template <int kWidth, bool kFp8>
 __device__ __forceinline__ void mma_qk(float (&score)[2][4],
                                        const std::uint32_t (&q)[kWidth / 16][4],
@@ -155,8 +155,8 @@ __device__ __forceinline__ void mma_qk(float (&score)[2][4],
   if constexpr (kFp8) {
 #pragma unroll
     for (int chunk = 0; chunk < Page::kChunks; chunk += 2) {
-      std::uint32_t
-          r[4];  // (tokens 0-7, chunk), (0-7, chunk + 1), (8-15, chunk), (8-15, chunk + 1)
+      // (tokens 0-7, chunk), (0-7, chunk + 1), (8-15, chunk), (8-15, chunk + 1)
+      std::uint32_t r[4];
       ldmatrix_x4(r, Page::advance(keys, chunk) + row);
 #pragma unroll
       for (int j = 0; j < 2; ++j)
@@ -223,9 +223,9 @@ __device__ __forceinline__ float quad_sum(float value) {
   return value + __shfl_xor_sync(0xFFFFFFFFU, value, 2);
 }
 
-/// Takes kTiles * 8 tokens' scores into the running softmax: rescales the sums, leaves the weights
-/// that multiply v in `score`. Scores are base 2 already; masked ones are -infinity. `log_v` is
-/// log2(v scale) of each of this lane's tokens.
+/// One step of the online softmax over kTiles * 8 tokens: rescales the sums and leaves the weights
+/// that multiply v in `score`. Scores come in base 2, masked ones as -infinity. `log_v` is log2(v
+/// scale) of each of this lane's tokens.
 template <int kWidth, bool kFp8, int kTiles>
 __device__ __forceinline__ void online_softmax(Rows16<kWidth>& rows,
                                                float (&score)[kTiles][4],
@@ -260,7 +260,7 @@ __device__ __forceinline__ void online_softmax(Rows16<kWidth>& rows,
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         float& s = score[tile][half * 2 + i];
-        // The sum takes the weights as rounded for the product: their errors cancel in part.
+        // The total adds the weights as rounded for the MMA: the rounding errors cancel in part.
         const float weight = kFp8 ? exp2f(s - base) : round_bf16(exp2f(s - base));
         rows.total[half] += weight;
         if constexpr (kFp8)
@@ -294,7 +294,7 @@ __device__ __forceinline__ bool not_finite(const std::uint8_t* values) {
 }
 
 /// Adds a page's NaNs and infinities to the rows that see their tokens: the first seen[0] tokens of
-/// the page for row g, seen[1] for row g + 8. The other rows must not meet them as 0 * NaN. Slow,
+/// the page for row g, seen[1] for row g + 8. In other rows they would become 0 * NaN. Slow,
 /// and only for pages at the causal edge that hold one.
 template <int kWidth, bool kFp8>
 __device__ void add_not_finite(float (&sum)[kWidth / 8][4],
@@ -330,7 +330,7 @@ __device__ __forceinline__ void clear_not_finite(std::uint8_t* values) {
   }
 }
 
-/// Two tiles of weights as the first operand of the product with v.
+/// Two tiles of weights as the A operand of the MMA with v.
 template <bool kFp8>
 __device__ __forceinline__ void pack_weights(std::uint32_t (&packed)[4],
                                              const float (&a)[4],

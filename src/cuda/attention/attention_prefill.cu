@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prefill attention: the rows of a chunk over the whole context of its sequence.
+// Prefill attention on mma.sync (FlashAttention-2): the rows of a prompt or of a chunk of it over
+// the whole context. Every GPU; head widths of 64 and 128, pages of bf16 or e4m3. It defines
+// attention_wgmma.cu.
 //
 //   grid     (tiles of 128 packed rows, kv head, sequence); a packed row is (token, query head of
 //            the kv head), so a page of K and V serves all its query heads, and the causal edge of
@@ -8,8 +10,8 @@
 //   shared   2 stages of one page: 64 KB for bf16, D = 128
 //   FLOPs    4 * rows * D * context, half of it under the causal edge: bound by the tensor cores
 //
-// A row's softmax takes the pages in order from 0, and pages beyond its position change nothing:
-// its bits do not depend on the chunk it came in.
+// A row's softmax takes the pages in order from 0, and pages beyond its position change nothing, so
+// a row's bits do not depend on the chunk it came in.
 #include "cuda/attention/attention_mma.cuh"
 #include "cuda/device/launch.cuh"
 
@@ -19,6 +21,41 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kStages = 2;
 constexpr int kRows = 128;  // packed rows of a tile
+
+/// Divides the sums by the softmax's total and stores packed rows `row` and `row` + 8.
+template <int kWidth, bool kFp8>
+__device__ __forceinline__ void store_rows(const Attention& p,
+                                           const Rows16<kWidth>& rows,
+                                           const int& first_row,
+                                           const int& warp,
+                                           const int& lane,
+                                           const int& rows_total,
+                                           const int& start,
+                                           const int& group,
+                                           const int& kv_head) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = first_row + warp * 16 + half * 8 + lane / 4;
+    float factor = 1.0F / quad_sum(rows.total[half]);
+    if constexpr (kFp8)
+      factor *= exp2f(rows.largest_v[half] - rows.largest[half] - kWeightExponent);
+    if (row >= rows_total) continue;
+    Bf16* out = p.out + (static_cast<std::int64_t>(start + row / group) * p.query_heads +
+                         kv_head * group + row % group) *
+                            kWidth;
+#pragma unroll
+    for (int tile = 0; tile < kWidth / 8; ++tile) {
+      const float a = rows.sum[tile][half * 2] * factor;
+      const float b = rows.sum[tile][half * 2 + 1] * factor;
+      if constexpr (kFp8) {
+        out[sum_column<kFp8>(tile, 0)] = to_bf16(a);
+        out[sum_column<kFp8>(tile, 1)] = to_bf16(b);
+      } else {
+        *reinterpret_cast<std::uint32_t*>(out + sum_column<kFp8>(tile, 0)) = pack_bf16(a, b);
+      }
+    }
+  }
+}
 
 template <int kWidth, bool kFp8>
 __global__ void __launch_bounds__(kThreads)
@@ -122,28 +159,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     __syncthreads();
   }
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = first_row + warp * 16 + half * 8 + lane / 4;
-    float factor = 1.0F / quad_sum(rows.total[half]);
-    if constexpr (kFp8)
-      factor *= exp2f(rows.largest_v[half] - rows.largest[half] - kWeightExponent);
-    if (row >= rows_total) continue;
-    Bf16* out = p.out + (static_cast<std::int64_t>(start + row / group) * p.query_heads +
-                         kv_head * group + row % group) *
-                            kWidth;
-#pragma unroll
-    for (int tile = 0; tile < kWidth / 8; ++tile) {
-      const float a = rows.sum[tile][half * 2] * factor;
-      const float b = rows.sum[tile][half * 2 + 1] * factor;
-      if constexpr (kFp8) {
-        out[sum_column<kFp8>(tile, 0)] = to_bf16(a);
-        out[sum_column<kFp8>(tile, 1)] = to_bf16(b);
-      } else {
-        *reinterpret_cast<std::uint32_t*>(out + sum_column<kFp8>(tile, 0)) = pack_bf16(a, b);
-      }
-    }
-  }
+  store_rows<kWidth, kFp8>(p, rows, first_row, warp, lane, rows_total, start, group, kv_head);
 }
 
 template <int kWidth, bool kFp8>

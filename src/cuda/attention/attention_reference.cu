@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention for any shape: one warp a token row and query head walks its context token by token.
-// The definition of the fast kernels, and what runs for head widths that they lack.
+// Attention for any shape: a warp a token row and query head walks the context token by token. It
+// defines what the fast kernels compute, and runs for shapes that these lack
+// (attention_supports_mma()).
 #include "cuda/device/launch.cuh"
 #include "cuda/device/numeric.cuh"
 #include "cuda/device/ptx.cuh"

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// How decode attention cuts contexts and combines what it finds: the shared knowledge of its two
-// kernels.
+// How decode attention splits contexts (split-KV) and combines partial sums: what its two kernels,
+// attention_decode.cu and attention_combine.cu, must agree on.
 //
-// The sums of a row have one fixed shape. A KV tile of 128 tokens, two pages, is summed by itself; the
-// KV tiles of a chunk (`chunk_tokens` of context) are combined in order. A context of up to eight chunks
-// has as many segments; a longer one has wide segments of four chunks, combined in order. Segments s, s + 8, …
-// are combined in order by accumulator s % 8, then the accumulators in order. What is combined by whom depends on the
-// load: with few chunks on the device a work tile is a KV tile, else a chunk, and with many whole wide
-// segments the first of them are work tiles, so that less is written and read again: a chunk's sums are a
-// twentieth of its e4m3 pages. The combine kernel combines the rest. combine() is the same operation in both
-// places, so a row's bits depend on its context alone.
+// A row's sums are added in one fixed order, whatever the batch:
+//
+//   KV tile      128 tokens, two pages: summed by itself
+//   chunk        `chunk_tokens` of context: its KV tiles in order
+//   segment      one chunk in contexts of up to eight chunks; four chunks in order ("wide") beyond
+//   accumulator  segments s, s + 8, ... in order make accumulator s % 8; then the eight in order
+//
+// Who does which step depends on the load. With few chunks on the device a work tile of the decode
+// kernel is a KV tile; else it is a chunk; and where whole wide segments fill the CTAs, the first
+// of them are work tiles, so that fewer partial sums are written and read (those of a chunk are a
+// twentieth of its e4m3 pages). The combine kernel does the rest. Both call combine(), so a row's
+// bits depend on its context alone.
 #pragma once
 
 #include "cuda/device/numeric.cuh"
@@ -19,16 +23,16 @@
 namespace koho::cuda {
 
 constexpr int kKvTileTokens = 128;
-constexpr int kDecodeCtasPerSm = 2;  // an SM
-constexpr int kTileSplitChunksMax =
-    96;  // chunks (times kv heads) up to which work tiles are single KV tiles
-constexpr int kSegmentChunks = 4;    // of a wide one
-constexpr int kSegmentsMax = 65535;  // that are work tiles
+constexpr int kDecodeCtasPerSm = 2;
+/// Chunks (times kv heads) up to which work tiles are KV tiles.
+constexpr int kTileSplitChunksMax = 96;
+constexpr int kSegmentChunks = 4;    // of a wide segment
+constexpr int kSegmentsMax = 65535;  // segments that are work tiles: 16 bits each
 constexpr int kCombineAccumulators = 8;
 constexpr int kCombineWidthMax = 12288;  // of a row: 96 heads of 128
 
-/// Floats of one work tile: sums [group rows, width], then largest and total of each row; a multiple of
-/// 16 bytes.
+/// Floats of one work tile's partial sums: [group rows, width], then largest and total of each row;
+/// a multiple of 16 bytes.
 __host__ __device__ constexpr int work_tile_floats(int group, int width) {
   return group * width + (2 * group + 3) / 4 * 4;
 }
@@ -43,13 +47,13 @@ __device__ __forceinline__ bool splits_into_kv_tiles(const Attention& p, int chu
   return chunks * p.kv_heads <= kTileSplitChunksMax;
 }
 
-/// Whole wide segments.
+/// Wide segments of a context that are whole: what is left of it is combined from chunks.
 __device__ __forceinline__ int wide_segments_of(const Attention& p, int context) {
   return context > kCombineAccumulators * p.chunk_tokens ? context / p.chunk_tokens / kSegmentChunks
                                                          : 0;
 }
-/// How many of the wide segments of all sequences, in order, are work tiles: as many as go round the CTAs,
-/// and what is left too if its chunks would take as long.
+/// How many of the wide segments of all sequences, in order, are work tiles: as many as give every
+/// CTA the same number, and the remainder too if its chunks would take as long.
 __device__ __forceinline__ int segment_work_tiles(const Attention& p, int segments) {
   const int ctas = kDecodeCtasPerSm * p.multiprocessors;
   const int all = segments * p.kv_heads;
@@ -58,13 +62,14 @@ __device__ __forceinline__ int segment_work_tiles(const Attention& p, int segmen
   return min(work_tiles / p.kv_heads, kSegmentsMax);
 }
 
-/// A row's softmax over some tokens but for the sums: their scale is 2^largest.
+/// The softmax state of a row over some tokens: its sums are multiples of 2^largest.
 struct SoftmaxState {
   float largest = -INFINITY;
   float total = 0.0F;
 };
 
-/// What both sides' sums are multiplied by when `more` combines `state`, which is updated.
+/// Adds `more` to `state`. Returns what the sums of both are to be multiplied by before they are
+/// added.
 __device__ __forceinline__ float2 combine(SoftmaxState& state, const SoftmaxState& more) {
   const float largest = fmaxf(state.largest, more.largest);
   const float base = largest == -INFINITY ? 0.0F : largest;

@@ -1,29 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prefill attention on Hopper's wgmma: heads of 128, pages of bf16 or of e4m3 values, which are
-// multiplied as f16. What attention_prefill.cu computes, which defines it.
+// Prefill attention on Hopper's wgmma: heads of 128, pages of bf16, or of e4m3 values, which are
+// multiplied as f16. attention_prefill.cu defines what it computes.
 //
-//   tiles    of 128 packed rows of a sequence and kv head, late ones first; a packed row is
-//            (token, query head of the kv head), so K and V of a kv head serve all its query heads
-//            and stay in L2
-//   grid     a CTA a multiprocessor, which draws tiles: the next one some steps before it has asked
-//            for all of the last one's K and V, so that it begins with both and its queries there
-//   roles    warpgroup 0 draws, issues TMA loads of 128 tokens of K and of V a step and the
-//            next tile's queries, and makes V safe at the causal edge and rows zero that nobody
-//            owns; warpgroups 1 and 2 have 64 rows each: while one multiplies, the other does its
-//            softmax, where a token's k scale multiplies its score and its v scale the weight of v
-//   e4m3     values are upcast to f16 once by a kernel before, which a prompt's many tiles read. Of few
-//            rows, where memory is too little for launches that load the GPU, and of decoded rows
-//            in the deterministic mode, warpgroup 0 upcasts them itself, from one ring to the other:
-//            with the same bits
-//   step     scores of the next 128 tokens are multiplied while the last 128 weights multiply v
+//   tiles    128 packed rows of a sequence and kv head, late ones first; a packed row is (token,
+//            query head of the kv head), so K and V of a kv head serve all its query heads and stay
+//            in L2
+//   grid     persistent, a CTA an SM; the tile scheduler fetches the next tile from a counter some
+//            steps before the last one's K and V are all requested
+//   roles    warpgroup 0 produces: it schedules tiles, issues TMA loads of 128 tokens of K and of V
+//            a step and of the next tile's queries, cleans V at the causal edge, and zeroes rows
+//            that no sequence owns. Warpgroups 1 and 2 consume 64 rows each: while one multiplies,
+//            the other does its softmax, where a token's k scale multiplies its score and its v
+//            scale the weight
+//   e4m3     upcast_pages_kernel() upcasts pages to f16 once for the many tiles of a prompt. For
+//            few rows, or too little scratch memory, warpgroup 0 upcasts from one ring to another:
+//            the same bits
+//   step     the scores of the next 128 tokens are multiplied while the last 128 weights multiply v
 //   shared   Q 32 KB, two stages of K and of V, 32 KB each; three slots of e4m3 values, 16 KB each
 //   FLOPs    4 * rows * 128 * context, half of it under the causal edge: bound by the tensor cores
-//   files    here the kernel and its launches; attention_wgmma.cuh what its roles share;
-//            attention_wgmma_producer.cuh and attention_wgmma_upcast.cuh what warpgroup 0 does;
+//   files    here the kernel and its launches; attention_wgmma.cuh what the roles share;
+//            attention_wgmma_producer.cuh and attention_wgmma_upcast.cuh warpgroup 0;
 //            attention_wgmma_consumer.cuh and attention_wgmma_softmax.cuh warpgroups 1 and 2
 //
 // A row's softmax takes the steps in order from token 0, and tokens beyond its position change
-// nothing: its bits do not depend on the chunk it came in. Numbers: docs/kernels/README.md.
+// nothing, so a row's bits do not depend on the chunk it came in. Measured times:
+// docs/kernels/attention.md.
 #include <algorithm>
 #include <climits>
 
@@ -37,10 +38,11 @@
 namespace koho::cuda {
 namespace {
 
-constexpr int kFewTiles = 2;           // of a head, for which e4m3 values are not upcast before
-constexpr int kBlockBytes = 16 << 20;  // of K and V whose heads take turns, to stay in L2
+constexpr int kFewTiles = 2;  // of a head: up to so many, pages are not upcast beforehand
+constexpr int kBlockBytes =
+    16 << 20;  // K and V of the heads whose tiles alternate: they stay in L2
 
-/// A warpgroup's registers a thread, down and up.
+/// Lowers and raises a warpgroup's registers a thread.
 template <int kRegisters>
 __device__ __forceinline__ void warpgroup_reg_dealloc() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters) : "memory");
@@ -99,7 +101,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     mbarrier_init(barriers.tile_requested, 1);
     for (std::uint32_t slot = 0; slot < kTileSlots; ++slot) {
       mbarrier_init(barriers.tile_full + 8 * slot, 1);
-      // Read by the multipliers, and by all that upcast or all but the warp that drew.
+      // The consumers arrive, and all of warpgroup 0 or all but the scheduling warp.
       mbarrier_init(barriers.tile_empty + 8 * slot,
                     kConsumerWarpgroups * kWarpgroup + (kFp8 ? kWarpgroup : kWarpgroup - 32));
     }
@@ -107,11 +109,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   if (threadIdx.x < kWidth) reinterpret_cast<int*>(shared + Plan::kBad)[threadIdx.x] = INT_MAX;
   __syncthreads();
-  // Elsewhere the roles wait, each before it needs what the kernel before writes; the multipliers
-  // do by waiting for K.
+  // Other roles wait each before it needs what the previous kernel writes; consumers wait for K.
   if constexpr (kFp8) pdl_begin();
-  // NOTE: registers are exchanged before anything else is alive, and no role returns from within
-  // its loop over tiles, or the compiler keeps to the registers of the entry and spills.
+  // NOTE: setmaxnreg comes before any value is live, and no role returns from within its loop over
+  // tiles; else ptxas keeps the register count of the entry and spills.
   if (threadIdx.x < kWarpgroup) {
     warpgroup_reg_dealloc<kFp8 ? 72 : 40>();
     if constexpr (kFp8) {
@@ -133,7 +134,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
-/// Tiles that a sequence of so many query rows has at most, of one kv head.
+/// The most tiles of one kv head that a sequence of `query_max` rows has.
 std::int64_t tiles_of_head(const Attention& p, int query_max) {
   const std::int64_t rows = static_cast<std::int64_t>(query_max) * (p.query_heads / p.kv_heads);
   return (rows + kRows - 1) / kRows;
@@ -178,7 +179,7 @@ cudaError_t launch_tiles(const Attention& p, WorkRange range, int query_max, cud
                        queries);
 }
 
-/// Bytes of one sequence and head, upcast.
+/// Bytes of K, V and scales of one sequence and kv head when upcast.
 std::int64_t upcast_head_bytes(const Attention& p) {
   const std::int64_t steps = (std::max(p.context_max, 1) + kStepTokens - 1) / kStepTokens;
   return steps * (2 * kTileBytes + static_cast<std::int64_t>(sizeof(StepScales)));
@@ -188,26 +189,28 @@ bool upcasts_first(const Attention& p) {
          p.sequences > p.decodes + p.singles;
 }
 
-/// What of the prompts, from sequence `first` on, is upcast and attended to at a time.
+/// How many sequences and kv heads are upcast and attended to in one launch.
 struct UpcastLaunch {
   int sequences;
   int heads;
 };
 UpcastLaunch upcast_launch(const Attention& p, int first) {
-  const std::int64_t units = p.upcast_bytes / upcast_head_bytes(p);
-  return {static_cast<int>(std::clamp<std::int64_t>(units / p.kv_heads, 1, p.sequences - first)),
-          static_cast<int>(std::min<std::int64_t>(units, p.kv_heads))};
+  const std::int64_t heads_fit = p.upcast_bytes / upcast_head_bytes(p);
+  return {
+      static_cast<int>(std::clamp<std::int64_t>(heads_fit / p.kv_heads, 1, p.sequences - first)),
+      static_cast<int>(std::min<std::int64_t>(heads_fit, p.kv_heads))};
 }
 
-/// Whether the prompts fit one launch, or each of several has work for all multiprocessors: one
-/// long context makes the memory of all sequences large.
+/// Whether upcasting beforehand pays: the prompts fit one launch, or each of several launches has a
+/// tile for every SM. (Memory is laid out for the longest context, so one long prompt makes all
+/// large.)
 bool upcast_pays(const Attention& p, int first) {
   const UpcastLaunch one = upcast_launch(p, first);
   if (one.sequences == p.sequences - first && one.heads == p.kv_heads) return true;
   return one.sequences * one.heads * tiles_of_head(p, p.query_max) >= p.multiprocessors;
 }
 
-/// Upcasts e4m3 values and attends to them, as many sequences and heads at a time as there is memory for.
+/// Upcasts pages and attends to them, as many sequences and heads at a time as the memory holds.
 cudaError_t launch_upcast(const Attention& p, int first, cudaStream_t stream) {
   const UpcastLaunch most = upcast_launch(p, first);
   for (int sequence = first; sequence < p.sequences; sequence += most.sequences) {

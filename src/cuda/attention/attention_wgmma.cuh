@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the roles of attention_wgmma.cu share: the sizes of a tile and of a step, the plan of shared
-// memory and its barriers, and the tiles that a CTA draws.
+// memory and its barriers, and the tile scheduler.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@
 namespace koho::cuda {
 
 constexpr int kWidth = 128;
-constexpr int kRows = 128;              // of a tile
-constexpr int kWarpgroup = 128;         // threads
-constexpr int kConsumerWarpgroups = 2;  // warpgroups
+constexpr int kRows = 128;       // of a tile
+constexpr int kWarpgroup = 128;  // threads
+constexpr int kConsumerWarpgroups = 2;
 constexpr int kThreads = (1 + kConsumerWarpgroups) * kWarpgroup;
 constexpr int kStepPages = 2;
 constexpr int kStepTokens = kStepPages * kPageRows;
@@ -26,25 +26,25 @@ constexpr int kTileBytes = kPanels * kPanelBytes;
 constexpr int kBoxBytes = kPageRows * 128;
 constexpr int kAccumulators = 64;  // of a thread: 64 rows x 128 columns over a warpgroup
 constexpr int kTileSlots = 2;
-constexpr int kSchedulePrefetchSteps =
-    4;  // of a tile: the next one is drawn when their first is asked for
+/// The next tile is scheduled when the first of a tile's last four steps has been requested.
+constexpr int kSchedulePrefetchSteps = 4;
 constexpr int kFp8TileBytes = kStepTokens * kWidth;  // of K, and of V, as e4m3 values
 constexpr int kFp8Stages = 3;
 constexpr int kScaleSlots = 4;
 constexpr float kLog2E = 1.4426950408889634F;
 
 // Named barriers: 0 is __syncthreads().
-constexpr int kWarpgroupOrderBarrier = 1;  // and 2: a warpgroup's turn to multiply
-constexpr int kCleanBarrier = 3;           // both warpgroups
-constexpr int kQueryBarrier = 4;           // and 5: one warpgroup
+constexpr int kWarpgroupOrderBarrier = 1;  // and 2: a consumer warpgroup's turn to multiply
+constexpr int kCleanBarrier = 3;           // both consumer warpgroups
+constexpr int kQueryBarrier = 4;           // and 5: one consumer warpgroup
 
-/// Where K and V come from: pages of bf16, pages of e4m3 values, e4m3 values as upcast_pages_kernel() left them.
+/// Where K and V come from: bf16 pages, e4m3 pages, or f16 as upcast_pages_kernel() left it.
 enum class KvSource { bf16, fp8, upcast };
 
-/// The scales of a step's tokens as the softmax takes them; of tokens beyond the context zero, and
-/// of those whose v scale is no number, whose V is then NaN.
+/// The scales of a step's tokens as the softmax takes them. Zero for tokens beyond the context, and
+/// for tokens whose v scale is NaN or infinite: their V is NaN instead.
 struct StepScales {
-  float keys[kStepTokens];    // times what makes scores of base 2
+  float keys[kStepTokens];    // of k, times what makes scores base 2
   float values[kStepTokens];  // of v
   float largest[4];           // of v's, of 32 tokens each
 };
@@ -55,18 +55,19 @@ struct WorkRange {
   int sequences;
   int first_head;
   int heads;
-  int head_block;   // heads whose tiles take turns
-  TileOrder order;  // of a lone sequence without context before it
-  // Widened: rows [sequence, head, tokens, 128] of K and of V, scales [sequence, head, steps].
+  int head_block;   // heads whose tiles alternate
+  TileOrder order;  // of a single sequence without earlier context
+  // KvSource::upcast: rows [sequence, head, tokens, 128] of K and of V, scales [sequence, head,
+  // steps].
   std::uint16_t* keys;
   std::uint16_t* values;
   StepScales* scales;
   int tokens;  // of a sequence and head: whole steps
 };
 
-/// What a CTA works on.
+/// One tile: 128 packed rows of a sequence and kv head.
 struct PrefillTile {
-  int steps;  // none: there are no more tiles
+  int steps;  // 0: there are no more tiles
   int sequence;
   int kv_head;
   int group;       // query heads of the kv head
@@ -76,7 +77,7 @@ struct PrefillTile {
   int before;      // tokens of the context before the sequence's rows
   int visible;     // tokens that any row sees
   int least;       // tokens that every row sees
-  int any_bad;     // see clean_values(); by the warp that cleans
+  int any_bad;     // clean_values() found a NaN or infinity in V
 };
 
 template <KvSource kSource>
@@ -100,18 +101,19 @@ struct SharedPlan {
 static_assert(SharedPlan<KvSource::fp8>::kBytes <= 227 << 10);
 static_assert(kTileSlots * sizeof(PrefillTile) <= 128 && sizeof(StepScales) % 16 == 0);
 
-/// Barriers of the rings; those of queries are a warpgroup's each.
+/// Shared-memory addresses of the mbarriers. Those of queries are one for each consumer warpgroup.
 struct PipelineBarriers {
   std::uint32_t keys_full, keys_empty, values_full, values_empty;
-  std::uint32_t values_raw;           // to be cleaned before they are full
+  std::uint32_t values_raw;           // V at the causal edge has arrived and is to be cleaned
   std::uint32_t fp8_full, fp8_empty;  // e4m3 pages
-  std::uint32_t query_raw;            // to be upcast before they are full
+  std::uint32_t query_raw;            // bf16 queries have arrived and are to become f16
   std::uint32_t query_full, query_empty;
   std::uint32_t tile_full, tile_empty;
-  std::uint32_t tile_requested;  // the next one is to be drawn
+  std::uint32_t tile_requested;  // the next tile is to be scheduled
 };
 
-/// Packed rows that are neighbours in memory wherever a tile begins, `group` query heads a kv head.
+/// Packed rows that are contiguous in memory wherever a tile begins, for `group` query heads a kv
+/// head: the rows of one TMA box.
 __host__ __device__ constexpr int query_box_rows(int group) {
   const int rows = group & -group;
   return rows < kRows / kConsumerWarpgroups ? rows : kRows / kConsumerWarpgroups;
@@ -130,7 +132,7 @@ struct PipelineState {
 };
 using KvStage = PipelineState<kStages>;
 
-/// Where 16-byte chunk `chunk` of row `row` of a tile of 128 rows lies.
+/// The offset of 16-byte chunk `chunk` of row `row` in a tile of 128 swizzled rows.
 __device__ __forceinline__ std::uint32_t swizzled_offset(int row, int chunk) {
   return static_cast<std::uint32_t>(chunk / 8 * kPanelBytes + row * 128 +
                                     ((chunk % 8 ^ (row & 7)) << 4));
@@ -146,13 +148,13 @@ __device__ __forceinline__ int seen_by(const PrefillTile& tile, int row) {
   return tile.before + row / tile.group + 1;
 }
 
-/// Draws tiles and tells them to the other warps. One warp.
+/// Fetches tiles from a counter in global memory and passes them to the other warps. One warp.
 class TileScheduler {
  public:
   __device__ __forceinline__ TileScheduler(const Attention& p, const WorkRange& range)
       : p_(p), range_(range) {}
 
-  /// Puts the next tile in its slot; one without steps if there is none.
+  /// Puts the next tile in its slot; a tile without steps if there is none.
   __device__ __forceinline__ PrefillTile next(PrefillTile* slots,
                                               const PipelineBarriers& barriers) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -174,7 +176,7 @@ class TileScheduler {
     return tile;
   }
 
-  /// The last CTA that has drawn leaves the tile_counters as it found them.
+  /// The last CTA to leave resets the counters for the next launch.
   __device__ __forceinline__ void leave() const {
     if (threadIdx.x % 32 != 0) return;
     __threadfence();
@@ -184,7 +186,7 @@ class TileScheduler {
   }
 
  private:
-  /// Moves on to the 32 sequences that have tile `number`; false if none has.
+  /// Moves on to the group of 32 sequences that holds tile `number`; false if none does.
   __device__ __forceinline__ bool find(int number) {
     for (;;) {
       const int here = __shfl_sync(0xFFFFFFFFU, upto_, 31);
@@ -242,7 +244,7 @@ class TileScheduler {
   const WorkRange& range_;
   PipelineState<kTileSlots> at_;
   bool fetched_ = false;
-  int first_ = -32;  // of the 32 sequences that the lanes know
+  int first_ = -32;  // the first of the 32 sequences in the lanes
   int before_ = 0;   // tiles of the sequences before them
   int count_ = 0;    // tiles of this lane's
   int upto_ = 0;     // and of the lanes before it

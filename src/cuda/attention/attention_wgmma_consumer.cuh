@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two warpgroups of attention_wgmma.cu that multiply: the instructions, a tile's loop over
-// steps and its rows' results.
+// The two consumer warpgroups of attention_wgmma.cu: the wgmma instructions, the loop over a tile's
+// steps, and its rows' results.
 #pragma once
 
 #include <climits>
@@ -53,15 +53,15 @@ __device__ __forceinline__ void wgmma_rs(float (&d)[kAccumulators], const std::u
 #undef KOHO_SUMS16
 #undef KOHO_SUMS4
 
-/// An operand in the same swizzle whose columns are the outer extent, as those of V are:
-/// kPanelBytes between blocks of 64 of them.
+/// The descriptor of an MN-major operand, as V is, in 128-byte swizzle: blocks of 64 columns lie
+/// kPanelBytes apart.
 __device__ __forceinline__ std::uint64_t mn_major_operand(std::uint32_t address) {
   return (swizzle128_descriptor(address) & ~0xFFFF0000ULL) |
          (static_cast<std::uint64_t>(kPanelBytes >> 4U) << 16U);
 }
 
-/// The operand `bytes` further on. Not advance_descriptor(), which adds to the low word alone and with
-/// which the kernel's machine code is another, not timed.
+/// The operand `bytes` further on. NOTE: not advance_descriptor(), which adds to the low word
+/// alone; this kernel was tuned with the 64-bit addition.
 __device__ __forceinline__ std::uint64_t advance(std::uint64_t operand, std::uint32_t bytes) {
   return operand + (bytes >> 4U);
 }
@@ -91,7 +91,66 @@ __device__ __forceinline__ void start_pv(float (&sum)[kAccumulators],
   wgmma_commit_group();
 }
 
-/// Multiplies what the producers bring. Two warpgroups.
+/// Makes sums NaN in columns whose V has a NaN or infinity among the tokens that the row sees:
+/// clean_values() zeroed it and left the first such token in `bad`. Integers come by reference: by
+/// value, ptxas makes other code.
+template <KvSource kSource>
+__device__ __forceinline__ void restore_not_finite(Rows& rows,
+                                                   int* const& bad,
+                                                   const std::uint32_t& stage,
+                                                   const int (&seen)[2],
+                                                   const int& warpgroup,
+                                                   const int& thread) {
+  const int* columns = kSource == KvSource::fp8 ? bad : bad + stage * kWidth;
+#pragma unroll
+  for (int i = 0; i < kAccumulators; ++i)
+    if (columns[i / 4 * 8 + thread % 4 * 2 + i % 2] < seen[i / 2 % 2]) rows.sum[i] = NAN;
+  if constexpr (kSource == KvSource::fp8) {  // for the next tile
+    named_barrier_sync(kCleanBarrier, kConsumerWarpgroups * kWarpgroup);
+    if (warpgroup == 0) bad[thread] = INT_MAX;
+    named_barrier_sync(kCleanBarrier, kConsumerWarpgroups * kWarpgroup);
+  }
+}
+
+/// Cleans V of step `step` in stage `stage`, at the causal edge. Both warpgroups, which meet at a
+/// barrier.
+__device__ __forceinline__ void clean_edge(std::uint8_t* const& shared,
+                                           int* const& bad,
+                                           const std::uint32_t& stage,
+                                           const int& step,
+                                           const PrefillTile& tile,
+                                           bool& any_bad) {
+  using Plan = SharedPlan<KvSource::fp8>;
+  bool found = false;
+  clean_values<true, kConsumerWarpgroups * kWarpgroup>(
+      EdgeStep{shared + Plan::kValues + stage * kTileBytes, bad, step * kStepTokens}, tile,
+      static_cast<int>(threadIdx.x) - kWarpgroup, [&] { found = true; });
+  any_bad |= named_barrier_or(kCleanBarrier, kConsumerWarpgroups * kWarpgroup, found);
+}
+
+/// Moves the rows' bases to what the scores of step `step` need. True if sums are to be scaled by
+/// rows.keep.
+template <bool kF16>
+__device__ __forceinline__ bool update_step_bases(Rows& rows,
+                                                  Fp8RowState& fp8,
+                                                  float (&score)[kAccumulators],
+                                                  const int& step,
+                                                  const bool& masked,
+                                                  const int (&seen)[2],
+                                                  const StepScales* const& scales,
+                                                  const float& scale) {
+  CausalBounds bounds;
+  bounds.masked = masked;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) bounds.seen[half] = seen[half] - step * kStepTokens;
+  if constexpr (kF16)
+    return update_bases(rows, fp8, score, bounds, *scales);
+  else
+    return update_bases(rows, score, bounds, scale);
+}
+
+/// Computes the rows of all tiles of the CTA. Two warpgroups, 64 rows each, which multiply in
+/// turns.
 template <KvSource kSource>
 __device__ void consume(const Attention& p,
                         std::uint8_t* shared,
@@ -100,7 +159,7 @@ __device__ void consume(const Attention& p,
   using Plan = SharedPlan<kSource>;
   constexpr bool kF16 = kSource != KvSource::bf16;
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
-  const int warpgroup =  // of the whole warp, so that descriptors are in uniform registers
+  const int warpgroup =  // by a shuffle, so that descriptors are in uniform registers
       __shfl_sync(0xFFFFFFFFU, static_cast<int>(threadIdx.x) / kWarpgroup, 0) - 1;
   const int row = warpgroup * (kRows / kConsumerWarpgroups) + thread / 32 * 16 + thread % 32 / 4;
   const std::uint64_t query = swizzle128_descriptor(
@@ -153,23 +212,13 @@ __device__ void consume(const Attention& p,
       mbarrier_wait(barriers.values_full + 8 * values.stage, values.parity);
       if constexpr (kSource == KvSource::fp8) {
         if (!masked(step)) return;
-        bool found = false;
-        clean_values<true, kConsumerWarpgroups * kWarpgroup>(
-            EdgeStep{shared + Plan::kValues + values.stage * kTileBytes, bad, step * kStepTokens},
-            tile, static_cast<int>(threadIdx.x) - kWarpgroup, [&] { found = true; });
-        any_bad |= named_barrier_or(kCleanBarrier, kConsumerWarpgroups * kWarpgroup, found);
+        clean_edge(shared, bad, values.stage, step, tile, any_bad);
       }
     };
     // True if sums are to be scaled by rows.keep.
     const auto update_max = [&](int step) {
-      CausalBounds bounds;
-      bounds.masked = masked(step);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) bounds.seen[half] = seen[half] - step * kStepTokens;
-      if constexpr (kF16)
-        return update_bases(rows, fp8, score, bounds, scales[scale_at.stage]);
-      else
-        return update_bases(rows, score, bounds, scale);
+      return update_step_bases<kF16>(rows, fp8, score, step, masked(step), seen,
+                                     scales + scale_at.stage, scale);
     };
     const auto softmax_step = [&] {
       softmax_weights<kF16>(rows, weights, score, scale, scales + scale_at.stage);
@@ -218,17 +267,7 @@ __device__ void consume(const Attention& p,
 
     if constexpr (kSource != KvSource::fp8)
       any_bad = *const_cast<const volatile int*>(&tile.any_bad) != 0;
-    if (any_bad) {
-      const int* columns = kSource == KvSource::fp8 ? bad : bad + tile_at.stage * kWidth;
-#pragma unroll
-      for (int i = 0; i < kAccumulators; ++i)
-        if (columns[i / 4 * 8 + thread % 4 * 2 + i % 2] < seen[i / 2 % 2]) rows.sum[i] = NAN;
-      if constexpr (kSource == KvSource::fp8) {  // for the next tile
-        named_barrier_sync(kCleanBarrier, kConsumerWarpgroups * kWarpgroup);
-        if (warpgroup == 0) bad[thread] = INT_MAX;
-        named_barrier_sync(kCleanBarrier, kConsumerWarpgroups * kWarpgroup);
-      }
-    }
+    if (any_bad) restore_not_finite<kSource>(rows, bad, tile_at.stage, seen, warpgroup, thread);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int packed = tile.first_row + row + half * 8;

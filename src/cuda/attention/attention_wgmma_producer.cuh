@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What brings a tile of attention_wgmma.cu to shared memory where pages are bf16 or upcast
-// already: K, V and a tile's queries by TMA, and V made safe at the causal edge. A warp
-// each, or two. Where warpgroup 0 upcasts e4m3 values (attention_wgmma_upcast.cuh), the multiplying warpgroups
-// load their queries and clean V themselves, by the functions here.
+// Warpgroup 0 of attention_wgmma.cu where pages are bf16 or upcast already: one warp loads K and V,
+// two load queries (the first also schedules tiles), one cleans V at the causal edge. Where
+// warpgroup 0 upcasts e4m3 pages (attention_wgmma_upcast.cuh), the consumers load their queries and
+// clean V by functions of this file.
 #pragma once
 
 #include <climits>
@@ -14,8 +14,8 @@
 
 namespace koho::cuda {
 
-/// Keeps both rings full, from pages of bf16 or from what was upcast. One warp. Its parameters
-/// stand one by one, since as a struct they change the kernel's machine code.
+/// Keeps the rings of K and V full. One warp. NOTE: parameters stand one by one, since as a struct
+/// they change the kernel's machine code.
 template <KvSource kSource>
 __device__ void produce(const Attention& p,
                         const WorkRange& range,
@@ -30,7 +30,7 @@ __device__ void produce(const Attention& p,
   PipelineState<kTileSlots> tile_at;
   KvStage at;
   PipelineState<kScaleSlots> scales;
-  // The first tile and its pages' numbers are older than the kernel before, what they hold is not.
+  // Tile and page numbers are older than the previous kernel; the pages' contents are not.
   bool waited = false;
   const auto wait = [&] {
     if (!waited) pdl_begin();
@@ -111,7 +111,7 @@ __device__ void produce(const Attention& p,
   }
 }
 
-/// Where 16 bytes of packed row `packed` of a tile's queries are; null beyond its sequence.
+/// Packed row `packed` of a tile's queries in global memory; null beyond the sequence.
 __device__ __forceinline__ const Bf16* query_row(const Attention& p,
                                                  const PrefillTile& tile,
                                                  int packed) {
@@ -124,7 +124,7 @@ __device__ __forceinline__ uint4 to_f16(const uint4& raw) {
   return make_uint4(bf16_to_f16(raw.x), bf16_to_f16(raw.y), bf16_to_f16(raw.z), bf16_to_f16(raw.w));
 }
 
-/// Where packed row `packed` of a tile's queries is among all rows of one query head.
+/// The index of packed row `packed` of a tile among all (token, query head) rows.
 __device__ __forceinline__ int query_place(const Attention& p,
                                            const PrefillTile& tile,
                                            int packed) {
@@ -132,10 +132,10 @@ __device__ __forceinline__ int query_place(const Attention& p,
          packed % tile.group;
 }
 
-/// Puts each tile's 64 query rows of a warpgroup in shared memory, as f16 for e4m3 values, when the last
-/// ones have been multiplied. Rows beyond the sequence become whatever lies there, or zero beyond
-/// all: nobody reads their results. A warp for each warpgroup, the first of which draws the tiles:
-/// so early that nobody waits for them, and K and V are asked for meanwhile.
+/// Loads each tile's 64 query rows of a consumer warpgroup once it has released the last ones; over
+/// upcast pages it makes them f16. Rows beyond the sequence hold whatever lies there, and nobody
+/// reads their results. One warp for each consumer warpgroup. The first also schedules tiles, early
+/// enough that nobody waits.
 template <KvSource kSource, int kIndex>
 __device__ void produce_queries(const Attention& p,
                                 const WorkRange& range,
@@ -157,7 +157,8 @@ __device__ void produce_queries(const Attention& p,
   std::uint32_t parity = 0;
   TileScheduler scheduler(p, range);
   PipelineState<kTileSlots> at;
-  if constexpr (kSchedules) scheduler.next(tiles, barriers);  // older than the kernel before
+  if constexpr (kSchedules)
+    scheduler.next(tiles, barriers);  // reads nothing of the previous kernel
   pdl_begin();
 #pragma unroll 1
   for (;;) {
@@ -172,20 +173,19 @@ __device__ void produce_queries(const Attention& p,
       const Bf16* row = query_row(p, tile, first + i * 32 + lane);
       if (row != nullptr) prefetch_bulk(row, kWidth * 2);
     }
-    // A lane's first box is found before the turn of a slot, which is short: groups of 12 have no
-    // other.
-    const int box = query_box_rows(tile.group);
-    const int first_box_row = query_place(p, tile, first + lane / kPanels * box);
+    // Each lane finds its first TMA box's rows before the wait; groups of 12 have no second.
+    const int box_rows = query_box_rows(tile.group);
+    const int first_query_row = query_place(p, tile, first + lane / kPanels * box_rows);
     mbarrier_wait(barriers.query_empty + half, parity ^ 1);
     if (lane == 0) mbarrier_arrive_expect_tx(arrived, kHalf * kWidth * 2);
     __syncwarp();
 #pragma unroll 1
-    for (int i = lane; i < kHalf / box * kPanels; i += 32) {
+    for (int i = lane; i < kHalf / box_rows * kPanels; i += 32) {
       const int panel = i % kPanels;
-      const int begin = i / kPanels * box;
+      const int begin = i / kPanels * box_rows;
       tma_load(to + static_cast<std::uint32_t>(panel * kPanelBytes + begin * 128), &map,
                panel * (kWidth / kPanels),
-               i == lane ? first_box_row : query_place(p, tile, first + begin), arrived, policy);
+               i == lane ? first_query_row : query_place(p, tile, first + begin), arrived, policy);
     }
     if constexpr (kF16) {
       mbarrier_wait(arrived, parity);
@@ -207,12 +207,13 @@ __device__ void produce_queries(const Attention& p,
   if constexpr (kSchedules) scheduler.leave();
 }
 
-/// Puts a warpgroup's 64 query rows in shared memory as f16. The warpgroup, where warpgroup 0
-/// Upcasts e4m3 pages.
+/// Loads the 64 query rows of a consumer warpgroup as f16. That warpgroup, where warpgroup 0
+/// upcasts e4m3 pages.
 inline __device__ void load_queries(
     const Attention& p, const PrefillTile& tile, std::uint8_t* query, int warpgroup, int thread) {
   constexpr int kChunks = kWidth * 2 / 16;
-  named_barrier_sync(kQueryBarrier + warpgroup, kWarpgroup);  // the last ones have been multiplied
+  named_barrier_sync(kQueryBarrier + warpgroup,
+                     kWarpgroup);  // the last queries have been multiplied
 #pragma unroll 2
   for (int i = 0; i < kRows / kConsumerWarpgroups * kChunks / kWarpgroup; ++i) {
     const int index = i * kWarpgroup + thread;
@@ -234,10 +235,10 @@ struct EdgeStep {
   int first_token;
 };
 
-/// Makes a step of V at the causal edge safe to multiply: what lies beyond what the tile sees
-/// becomes zero, and so do NaNs and infinities of tokens that not every row sees, since no weight
-/// of 0 undoes them for the others. bad[column] becomes the first such token, for those that do;
-/// `found` is called before. `kThreads` threads.
+/// Makes a step of V at the causal edge safe to multiply. Tokens that no row of the tile sees
+/// become zero. So do NaNs and infinities of tokens that only some rows see, since a weight of 0
+/// does not undo them in the others; bad[column] becomes the first such token, for the rows that do
+/// see it, after a call of `found`. `kThreads` threads.
 template <bool kF16, int kThreads, typename Found>
 __device__ __forceinline__ void clean_values(const EdgeStep& step,
                                              const PrefillTile& tile,
@@ -250,7 +251,7 @@ __device__ __forceinline__ void clean_values(const EdgeStep& step,
   };
   constexpr int kChunks = kWidth / 8;
   const int visible = min(tile.visible - first_token, kStepTokens);
-  for (int panel = 0; panel < kPanels; ++panel)  // in whichever order its chunks are
+  for (int panel = 0; panel < kPanels; ++panel)  // the swizzle stays within a row
 #pragma unroll 4
     for (int at = visible * 128 + thread * 16; at < kPanelBytes; at += kThreads * 16)
       *reinterpret_cast<uint4*>(values + panel * kPanelBytes + at) = make_uint4(0, 0, 0, 0);
@@ -273,8 +274,8 @@ __device__ __forceinline__ void clean_values(const EdgeStep& step,
   fence_proxy_async_shared();
 }
 
-/// Makes rows of p.out zero that see nothing: those after all sequences, and those of empty ones
-/// that are not decoded. One warp of each CTA.
+/// Zeroes rows of p.out that attend to nothing: those after all sequences, and those of empty
+/// sequences that are no decodes. One warp of each CTA.
 inline __device__ void zero_unowned_rows(const Attention& p) {
   const auto clear = [&](std::int64_t row) {
     const int width = p.query_heads * kWidth;
@@ -291,7 +292,7 @@ inline __device__ void zero_unowned_rows(const Attention& p) {
   }
 }
 
-/// Cleans what needs it before it is multiplied, and first the rows that nobody owns. One warp.
+/// Zeroes rows that no sequence owns, then cleans V at the causal edge of each tile. One warp.
 template <KvSource kSource>
 __device__ void clean(const Attention& p, std::uint8_t* shared, const PipelineBarriers& barriers) {
   using Plan = SharedPlan<kSource>;
@@ -300,8 +301,8 @@ __device__ void clean(const Attention& p, std::uint8_t* shared, const PipelineBa
   const int lane = static_cast<int>(threadIdx.x) % 32;
   auto* tiles = reinterpret_cast<PrefillTile*>(shared + Plan::kTiles);
   PipelineState<kTileSlots> at;
-  std::uint32_t before = 0;    // steps of the tiles before
-  std::uint32_t parities = 0;  // of what is to be cleaned, a bit a stage
+  std::uint32_t before = 0;    // steps of earlier tiles
+  std::uint32_t parities = 0;  // of values_raw, a bit a stage
 #pragma unroll 1
   for (;;) {
     mbarrier_wait(barriers.tile_full + 8 * at.stage, at.parity);

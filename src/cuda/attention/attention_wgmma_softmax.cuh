@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The softmax of attention_wgmma.cu: a step's scores, sums of wgmma in registers, become the
-// weights that multiply v, and a row's base moves where they would grow too large.
+// The softmax of attention_wgmma.cu: a step's scores, accumulators of wgmma, become the weights
+// that multiply v, and a row's base moves where weights would grow too large.
 //
-// NOTE: what may be contracted to one rounding is written so that it is not: the same row gets the
-// same bits from each form of the kernel, from the first step's code and from the others'.
+// NOTE: __fmul_rn and its like stand where the compiler could contract two operations to one
+// rounding: the same row gets the same bits from each form of the kernel, in the first step and in
+// the later ones.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +21,10 @@ struct Rows {
   float sum[kAccumulators] = {};
   float base[2] = {-INFINITY, -INFINITY};
   float total[2] = {};  // of this thread's columns
-  float keep[2];        // what sums are to be multiplied by, see raise_base()
+  float keep[2];        // factor for the sums, see raise_base()
 };
-/// What e4m3 values need beside, of the tokens that the row has seen: their base also keeps the weights'
-/// products with v's scales within f16.
+/// What e4m3 pages need besides, over the tokens that the row has seen: the base also keeps weight
+/// times v scale within f16.
 struct Fp8RowState {
   float largest[2] = {-INFINITY, -INFINITY};
   float largest_scale[2] = {0x1p-60F, 0x1p-60F};  // of v
@@ -53,9 +54,9 @@ __device__ __forceinline__ float row_largest(const float (&score)[kAccumulators]
   return quad_max(fmaxf(largest[0], largest[1]));
 }
 
-/// Moves a row's base to `next` if that is more than `lag` above it: sums are scaled seldom so.
-/// Returns what they are to be multiplied by: exactly 1 for a row whose base stays, for the bits of
-/// a row must not depend on its neighbours'.
+/// Moves a row's base to `next` if that is more than `lag` above it, so that sums are rescaled
+/// seldom. Returns the factor for the sums: exactly 1 for a row whose base stays, since a row's
+/// bits must not depend on other rows.
 __device__ __forceinline__ float raise_base(float& base, float next, float lag) {
   if (!(next > base + lag)) return 1.0F;
   const float keep = exp2_approximate(base - next);
@@ -71,7 +72,7 @@ __device__ __forceinline__ bool any_raised(Rows& rows) {
   return __any_sync(0xFFFFFFFFU, rows.keep[0] != 1.0F || rows.keep[1] != 1.0F) != 0;
 }
 
-/// What a thread's rows see of a step: tokens < seen[half], which is asked if `masked`.
+/// What a thread's rows see of a step: tokens < seen[half], checked if `masked`.
 struct CausalBounds {
   int seen[2];
   bool masked;
@@ -139,8 +140,8 @@ __device__ __forceinline__ void rescale(Rows& rows) {
   for (int i = 0; i < kAccumulators; ++i) rows.sum[i] *= rows.keep[i / 2 % 2];
 }
 
-/// Scores become weights, the first operand of the product with v: in one stretch, as the product
-/// before holds their registers until then.
+/// Turns scores into weights, the A operand of the MMA with v. All at once: the MMA before it holds
+/// the weights' registers until it is done.
 template <bool kFp8>
 __device__ __forceinline__ void softmax_weights(Rows& rows,
                                                 std::uint32_t (&weights)[kStepTokens / 16][4],
@@ -148,7 +149,7 @@ __device__ __forceinline__ void softmax_weights(Rows& rows,
                                                 float scale,
                                                 const StepScales* scales) {
   const int first = static_cast<int>(threadIdx.x) % 4 * 2;
-  float base[2];  // finite: a row may see nothing
+  float base[2];  // finite even for a row that sees nothing
   float total[2][2] = {};
 #pragma unroll
   for (int half = 0; half < 2; ++half)

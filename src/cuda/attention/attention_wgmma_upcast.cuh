@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// e4m3 pages become f16, the same bits in both places: in a kernel of its own before, whose rows
-// attention_wgmma.cu then reads as it reads bf16 pages, or by warpgroup 0 of that kernel, from a
-// ring of e4m3 values to the rings of K and V. A token whose v scale is no number gets a V of NaN.
+// e4m3 pages become f16, with the same bits in two places: upcast_pages_kernel() writes f16 rows to
+// global memory, which attention_wgmma.cu then reads as it reads bf16 pages; or warpgroup 0 of that
+// kernel upcasts from a ring of e4m3 values to the rings of K and V. A token whose v scale is NaN
+// or infinite gets a V of NaN.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +16,14 @@ namespace koho::cuda {
 
 /// Sixteen e4m3 values as f16.
 __device__ __forceinline__ void upcast_chunk(std::uint32_t (&half)[8],
-                                             const std::uint32_t (&code)[4]) {
+                                             const std::uint32_t (&fp8)[4]) {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) e4m3_to_f16(code[i], half[2 * i], half[2 * i + 1]);
+  for (int i = 0; i < 4; ++i) e4m3_to_f16(fp8[i], half[2 * i], half[2 * i + 1]);
 }
 
-/// A token's scales as the softmax takes them: of K, and of V. The latter is false if the scale is
-/// no number: then the token's V is to be NaN.
+/// Stores a token's scale of K, and of V, as the softmax takes them; zero for tokens `beyond` the
+/// context. put_value_scale() is false if the scale is NaN or infinite: then the token's V is to be
+/// NaN.
 __device__ __forceinline__ void put_key_scale(StepScales& scales,
                                               int token,
                                               bool beyond,
@@ -40,15 +42,15 @@ __device__ __forceinline__ bool put_value_scale(StepScales& scales,
   return finite;
 }
 
-/// A token's e4m3 values become f16 in a tile of K or V.
+/// Upcasts a token's row from the e4m3 ring to a tile of K or V.
 __device__ __forceinline__ void upcast_row(std::uint32_t from, std::uint32_t to) {
   const std::uint32_t swizzle = (threadIdx.x & 7U) << 4U;
 #pragma unroll
   for (std::uint32_t chunk = 0; chunk < kWidth / 16; ++chunk) {
-    std::uint32_t code[4];
+    std::uint32_t fp8[4];
     std::uint32_t half[8];
-    load_shared(code, (from | swizzle) ^ (chunk << 4U));
-    upcast_chunk(half, code);
+    load_shared(fp8, (from | swizzle) ^ (chunk << 4U));
+    upcast_chunk(half, fp8);
     const std::uint32_t panel = to + chunk / 4 * kPanelBytes;
     store_shared((panel | swizzle) ^ (chunk % 4 * 2 << 4U), half[0], half[1], half[2], half[3]);
     store_shared((panel | swizzle) ^ ((chunk % 4 * 2 + 1) << 4U), half[4], half[5], half[6],
@@ -56,8 +58,8 @@ __device__ __forceinline__ void upcast_row(std::uint32_t from, std::uint32_t to)
   }
 }
 
-/// What warpgroup 0 is given: the kernel's parameters, shared memory as SharedPlan has it and its
-/// address, the barriers there.
+/// The kernel's parameters, its shared memory (SharedPlan) and that memory's address, and the
+/// barriers.
 struct UpcastContext {
   const Attention& p;
   const WorkRange& range;
@@ -67,12 +69,12 @@ struct UpcastContext {
   const PipelineBarriers& barriers;
 };
 
-/// The e4m3 values that come in, and their pages' numbers. The first warp.
+/// Loads e4m3 pages into their ring. The first warp.
 class Fp8Loader {
  public:
   __device__ __forceinline__ explicit Fp8Loader(const UpcastContext& given) : given_(given) {}
 
-  /// Brings K (kind 0) or V of a step to the next slot of the ring.
+  /// Requests K (kind 0, with the scales of K and V) or V of a step.
   __device__ __forceinline__ void request(const PrefillTile& tile, int step, int kind) {
     const auto& [p, range, maps, shared, base, barriers] = given_;
     using Plan = SharedPlan<KvSource::fp8>;
@@ -119,12 +121,12 @@ class Fp8Loader {
  private:
   const UpcastContext& given_;
   PipelineState<kFp8Stages> at_;
-  std::int32_t number_ = 0;  // page numbers of this lane: 32 pages, and the next 32
+  std::int32_t number_ = 0;  // this lane's page number of 32, and (upcoming_) of the next 32
   std::int32_t upcoming_ = 0;
 };
 
-/// Keeps both rings full from e4m3 pages: brings e4m3 values, and upcasts them, a token a thread. A
-/// warpgroup.
+/// Keeps the rings of K and V full from e4m3 pages: the first warp loads these, and each thread
+/// upcasts one token of a step. A warpgroup.
 inline __device__ void upcast_pages(const UpcastContext& given) {
   const auto& [p, range, maps, shared, base, barriers] = given;
   using Plan = SharedPlan<KvSource::fp8>;
@@ -194,9 +196,9 @@ inline __device__ void upcast_pages(const UpcastContext& given) {
   if (loads) scheduler.leave();
 }
 
-/// Upcasts K or V of a page of one head of a sequence; what lies beyond the context becomes zero, up
-/// to a whole step. Grid: K and V of pages, heads, sequences. Contexts and page tables are older
-/// than the kernel before.
+/// Upcasts K or V of one page and head of a sequence; tokens beyond the context become zero, up to
+/// a whole step. Grid: (K and V of pages, heads, sequences). Contexts and page tables are older
+/// than the previous kernel.
 constexpr int kUpcastThreads = 128;
 static __global__ void __launch_bounds__(kUpcastThreads)
     upcast_pages_kernel(const __grid_constant__ Attention p,
@@ -247,9 +249,9 @@ static __global__ void __launch_bounds__(kUpcastThreads)
     const int index = i * kUpcastThreads + thread;
     constexpr std::uint32_t kNaNs = 0x7F7F7F7FU;
     if (!finite[i]) raw[i] = make_uint4(kNaNs, kNaNs, kNaNs, kNaNs);
-    const std::uint32_t code[4] = {raw[i].x, raw[i].y, raw[i].z, raw[i].w};
+    const std::uint32_t fp8_words[4] = {raw[i].x, raw[i].y, raw[i].z, raw[i].w};
     std::uint32_t half[8];
-    upcast_chunk(half, code);
+    upcast_chunk(half, fp8_words);
     out[2 * index] = make_uint4(half[0], half[1], half[2], half[3]);
     out[2 * index + 1] = make_uint4(half[4], half[5], half[6], half[7]);
   }

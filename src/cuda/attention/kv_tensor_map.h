@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cache pages of one layer as TMA sees them: rows of one token and head, cut into
-// panels of at most 128 bytes that land in shared memory swizzled (KvPageLayout in attention_mma.cuh).
+// Tensor maps of one layer's cache pages: rows of one token and head, in panels of at most 128
+// bytes that TMA swizzles into shared memory (KvPageLayout in attention_mma.cuh).
 #pragma once
 
 #include <cuda.h>
@@ -10,13 +10,8 @@
 
 namespace koho::cuda {
 
-constexpr int kPageRows = 64;        // tokens of a page, rows of a copied box
-constexpr int kPanelBytesMax = 128;  // of a row in one box
-
-using TensorMapEncoder = decltype(&cuTensorMapEncodeTiled);
-/// The driver's function, found once for the process, as nothing here links the driver's library,
-/// which a machine may lack. Null: the driver has none.
-TensorMapEncoder tensor_map_encoder();
+constexpr int kPageRows = 64;        // tokens of a page, and rows of a TMA box
+constexpr int kPanelBytesMax = 128;  // of a row in one TMA box
 
 struct KvTensorMaps {
   CUtensorMap k;
@@ -26,7 +21,7 @@ struct KvTensorMaps {
 /// Describes p.k and p.v. Errors: cudaErrorNotSupported if the driver lacks the call,
 /// cudaErrorInvalidValue if it refuses (addresses must be multiples of 16 bytes).
 cudaError_t make_kv_tensor_maps(KvTensorMaps& maps, const Attention& p);
-/// Describes packed rows of `width` 16-bit elements, in boxes of `box_rows` and 128 bytes.
+/// Describes packed rows of `width` 16-bit elements, in TMA boxes of `box_rows` rows and 128 bytes.
 cudaError_t make_row_tensor_map(
     CUtensorMap& map, const void* first, std::int64_t rows, int width, int box_rows);
 

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Head norms, rotation and the cache write in one pass over qkv. Heads of 128 of which 64 rotate
-// (GLM's) stay in registers, eight elements a lane: half a warp a token and head, or up to four
-// heads in turn where there are many. Any other head goes through shared memory, a warp each.
-// Two types of one kernel: qkv and q in bf16, or (kFp8) in e4m3 values, which become bf16 in
-// registers and stores_fp8 values again at the end; nothing between them reaches memory. Either fills bf16
-// pages and e4m3 pages.
-// Bytes: qkv once, q once, k and v once into their pages. Bound by launch up to some 64 tokens.
-// Numbers: docs/kernels/README.md; what was tried: docs/kernels/rows.md.
+// qk_norm_rope_store_kv: RMSNorm of q and k heads, rotary embedding, and the write of K and V into
+// their pages, in one pass over qkv.
+//
+//   kernels  rope_kv_glm_kernel: heads of 128 of which 64 rotate (GLM's) stay in registers, eight
+//            elements a lane, half a warp a head; two or four heads in turn where there are many.
+//            rope_kv_kernel: any other head, a warp each, through shared memory
+//   types    qkv and q are bf16, or (RopeKvQuantized) e4m3 values with scales: these become bf16 in
+//            registers and e4m3 again at the end. Pages are bf16 or e4m3 in either case
+//   bytes    qkv once, q once, k and v once into their pages; bound by launch to some 64 tokens
+//
+// Measured times and what was tried: docs/kernels/rows.md.
 #include <type_traits>
 
 #include "cuda/device/launch.cuh"
@@ -20,7 +23,7 @@ namespace {
 constexpr int kWarps = 8;
 constexpr int kPageTokens = 64;
 
-/// Which type of the kernel these parameters are for.
+/// Whether qkv and q are e4m3 values.
 template <typename Parameters>
 constexpr bool has_quantized = std::is_same_v<Parameters, RopeKvQuantized>;
 
@@ -48,8 +51,8 @@ __device__ void norm_rope(float* row, const RopeKv& p, const Bf16* norm, std::in
   __syncwarp();
 }
 
-/// Stores the head in `row` at `place` (a token and head of the pages, or of q), as bf16 or
-/// stores_fp8.
+/// Stores the head in `row` at `place` (a token and head of the pages, or of q) as bf16, or as e4m3
+/// values if there are `scales`.
 __device__ void store_head(
     const float* row, void* pages, float* scales, std::int64_t place, int width) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -119,14 +122,14 @@ constexpr int kGlmRotary = 64;
 constexpr int kGlmLanes = 16;                        // of a head, eight elements each
 constexpr int kGlmGroups = kWarps * 32 / kGlmLanes;  // of a block
 
-/// A lane's eight elements of a head: four and four neighbours, the latter the rotation's partners
-/// of the former in lanes 0..7 of 16. Pairs of bf16.
+/// A lane's eight elements of a head: four adjacent ones and four more, in lanes 0..7 of 16 the
+/// rotation's partners of the former. Pairs of bf16.
 struct HeadFragment {
   uint2 low, high;
 };
 
-/// The same place. NOTE: by a shuffle, which is not done again elsewhere: it would otherwise be
-/// computed where it is first used, after the wait.
+/// `place`, through a shuffle. NOTE: the shuffle pins the computation here, before the wait for the
+/// previous kernel; the compiler would move it to its first use, after the wait.
 __device__ __forceinline__ std::int64_t made(std::int64_t place) {
   return __shfl_sync(0xFFFFFFFFU, place, static_cast<int>(threadIdx.x) % 32);
 }
@@ -144,12 +147,12 @@ __device__ __forceinline__ HeadFragment load_fragment(const Bf16* head, const Pl
   return {*reinterpret_cast<const uint2*>(head + at.low),
           *reinterpret_cast<const uint2*>(head + at.high)};
 }
-/// A piece of stores_fp8 values: four in low.x, four in high.x, until they are decoded.
+/// e4m3 values: four in low.x, four in high.x, until dequantize().
 __device__ __forceinline__ HeadFragment load_quantized(const std::uint8_t* head, const Places& at) {
   return {make_uint2(*reinterpret_cast<const std::uint32_t*>(head + at.low), 0U),
           make_uint2(*reinterpret_cast<const std::uint32_t*>(head + at.high), 0U)};
 }
-/// bf16(code * scale).
+/// v = bf16(e4m3 value * scale).
 __device__ __forceinline__ void dequantize(float (&v)[4], std::uint32_t quantized, float scale) {
   std::uint32_t low;
   std::uint32_t high;
@@ -188,8 +191,8 @@ __device__ __forceinline__ float of_16_lanes(float value, const Combine& combine
   return value;
 }
 
-/// weight * bf16(v * inverse), rounded: products of two bf16 are exact in f32, so one
-/// multiplication of pairs rounds them as the product in f32 and its rounding would.
+/// bf16(weight * bf16(v * inverse)). One multiplication of bf16 pairs rounds as f32 multiplication
+/// and a rounding would: two bf16 multiply exactly in f32.
 __device__ __forceinline__ uint2 normed(const float (&v)[4], float inverse, const uint2& weight) {
   const uint2 scaled = make_uint2(pack_bf16(v[0] * inverse, v[1] * inverse),
                                   pack_bf16(v[2] * inverse, v[3] * inverse));
@@ -205,21 +208,21 @@ __device__ __forceinline__ void rotate(HeadFragment& piece,
   float b[4];
   widen(a, piece.low);
   widen(b, piece.high);
-  float turned_a[4];
-  float turned_b[4];
+  float rotated_a[4];
+  float rotated_b[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    turned_a[i] = __fmaf_rn(a[i], c[i], -__fmul_rn(b[i], s[i]));
-    turned_b[i] = __fmaf_rn(b[i], c[i], __fmul_rn(a[i], s[i]));
+    rotated_a[i] = __fmaf_rn(a[i], c[i], -__fmul_rn(b[i], s[i]));
+    rotated_b[i] = __fmaf_rn(b[i], c[i], __fmul_rn(a[i], s[i]));
   }
-  piece = {narrow(turned_a), narrow(turned_b)};
+  piece = {narrow(rotated_a), narrow(rotated_b)};
 }
 
 __device__ __forceinline__ float largest_of(const float (&v)[4]) {
   return fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3])));
 }
-/// Codes of bf16 numbers. NOTE: a scale whose inverse is no normal number, or which is none itself,
-/// divides.
+/// e4m3 values of bf16 numbers. NOTE: it divides where the scale or its inverse is no normal
+/// number.
 struct Quantizer {
   Divisor divisor;
   bool fast;
@@ -242,9 +245,9 @@ __device__ __forceinline__ float* scales_of(const Parameters& p, bool is_query, 
   return is_key ? p.k_scales : p.v_scales;
 }
 
-/// 16 lanes take `kEach` neighbouring heads of a token, whose loads are under way together. NOTE:
-/// which products are fused with which sums is written out, so that every kEach has the same bits,
-/// and stores_fp8 values have those of their bf16 values.
+/// 16 lanes take `kEach` adjacent heads of a token, whose loads are in flight together. NOTE: every
+/// fused multiply-add is written out, so that every kEach has the same bits, and e4m3 values are
+/// those of the bf16 values.
 template <typename Parameters, int kEach>
 __global__ void __launch_bounds__(kWarps * 32) rope_kv_glm_kernel(const Parameters p) {
   constexpr bool kFp8 = has_quantized<Parameters>;
@@ -261,7 +264,7 @@ __global__ void __launch_bounds__(kWarps * 32) rope_kv_glm_kernel(const Paramete
   const std::int64_t source =
       made(token * p.qkv_stride + static_cast<std::int64_t>(first) * kGlmWidth);
   const bool rotates = lane < kGlmRotary / 8;
-  // NOTE: the kernel before this one writes qkv and nothing else that is read here.
+  // NOTE: the previous kernel writes qkv and nothing else that this one reads.
   const std::int64_t slot = p.slots[token];
   const std::int64_t in_pages =
       made(slot / kPageTokens * p.kv_heads * kPageTokens + slot % kPageTokens);
@@ -356,7 +359,7 @@ bool aligned(const void* pointer, unsigned alignment) {
   return reinterpret_cast<std::uintptr_t>(pointer) % alignment == 0;
 }
 
-/// GLM's heads in rows that can be read and written by lanes.
+/// GLM's heads, in rows aligned for a lane's vectors.
 bool has_glm_heads(const RopeKv& p) {
   return p.width == kGlmWidth && p.rotary == kGlmRotary && p.qkv_stride % 4 == 0 &&
          aligned(p.qkv, 8) && aligned(p.q, 8) && aligned(p.k, 8) && aligned(p.v, 8) &&
@@ -372,7 +375,7 @@ cudaError_t launch(const Parameters& p, cudaStream_t stream) {
   if (p.width > kHeadWidthMax || p.multiprocessors < 1) return cudaErrorInvalidValue;
   const int heads = p.query_heads + 2 * p.kv_heads;
   const bool glm = has_glm_heads(p) && p.tokens * heads < INT32_MAX;
-  // As many in turn as leave 64 groups of lanes for each multiprocessor.
+  // As many heads in turn as leave 64 groups of lanes for each SM.
   const std::int64_t a_group = p.tokens * heads / (std::int64_t{p.multiprocessors} * 64);
   const int each = !glm || a_group < 2 ? 1 : a_group < 4 ? 2 : 4;
   const std::int64_t groups = p.tokens * ((heads + each - 1) / each);

@@ -8,18 +8,18 @@
 namespace koho::cuda {
 namespace {
 
-constexpr float kBegin = 1.2F;  // steps that a tile takes beside its own, as measured
+constexpr float kBegin = 1.2F;  // steps that a tile costs besides its own, as measured
 constexpr float kBeginLeast = 0.8F;
 constexpr float kBeginMost = 1.8F;
 constexpr float kClearly = 0.985F;
 
-/// Lengths of tiles, longest first, and who takes them.
+/// Lengths of tiles, longest first, and how many SMs take them.
 struct Tiles {
   std::vector<float> lengths;
   int takers = 0;
 };
 
-/// When the last taker ends, if whoever is first without work takes the next tile.
+/// When the last SM ends, if whichever is idle first takes the next tile.
 float end_of(const Tiles& tiles, const TileOrder& order) {
   std::vector<float> ends(static_cast<std::size_t>(tiles.takers),
                           0.0F);  // a heap, the first on top

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// In which order multiprocessors draw the tiles of a prompt's attention. A prompt without context
-// before it has tiles of very different lengths. Longest first is best where each multiprocessor
-// gets many of them, and where it gets two or four; of three, the last ones are long beside what is
-// left to even out: 4,096 tokens of 12 heads end 10 % after the mean. Some of the middle ones
-// earlier, and the last ones fall where they fit. Results do not depend on the order.
+// The order in which the tile scheduler of attention_wgmma.cu hands out a prompt's tiles. A prompt
+// without earlier context has tiles of very different lengths. Longest first is best where each SM
+// gets many tiles, and where it gets two or four; with three, the last ones are too long to even
+// out (4,096 tokens of 12 heads end 10 % after the mean). There some of the middle tiles come
+// earlier. Results do not depend on the order.
 #pragma once
 
 namespace koho::cuda {
@@ -15,7 +15,7 @@ struct TileOrder {
   int to = 0;
 };
 
-/// The tile that is drawn as number `number`, numbered longest first.
+/// The tile that is handed out as number `number`; tiles are numbered longest first.
 constexpr int tile_at(const TileOrder& order, int number) {
   if (number < order.to || number >= order.from + order.count) return number;
   return number < order.to + order.count ? number + order.from - order.to : number - order.count;
@@ -30,8 +30,8 @@ struct PrefillTiles {
   bool operator==(const PrefillTiles&) const = default;
 };
 
-/// When the last multiprocessor ends, in parts of when they would all end if they shared alike.
-/// `begin` is what a tile costs beside its steps, in steps.
+/// When the last SM ends, relative to when all would end with an even share. `begin` is what a tile
+/// costs besides its steps, in steps.
 float simulated_makespan(const PrefillTiles& prompt, const TileOrder& order, float begin);
 
 /// An order that ends clearly earlier than longest first, or none. Takes some hundred microseconds.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One kernel of every file of kernels, by which the driver finds the others (load_kernels() in
-// runtime.h).
+// One kernel of every .cu file. load_kernels() (runtime.h) finds the module of each by it, and
+// loads all kernels of that module.
 #pragma once
 
 namespace koho::cuda::kernel_of {

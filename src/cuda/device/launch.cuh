@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How launchers start kernels: always with programmatic dependent launch, so every kernel begins
-// with pdl_begin() (ptx.cuh) or its own wait.
+// Starts kernels, always with programmatic dependent launch: every kernel must call pdl_begin() or
+// wait_on_dependent_grids() (ptx.cuh) before it touches what the previous kernel wrote.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 namespace koho::cuda {
 namespace {
 
-/// Each file has its own, for kernel_of(): other kernels are templates, or one of several.
+/// A kernel of each file, by which load_kernels() finds the file's module (kernel_modules.h).
 __global__ void any_kernel() {}
 
 }  // namespace
@@ -25,7 +25,7 @@ struct LaunchShape {
   int cluster = 1;
 };
 
-/// Lets a kernel have `bytes` of dynamic shared memory, and as many CTAs an SM as fit.
+/// Allows a kernel `bytes` of dynamic shared memory, and prefers shared memory over L1.
 template <typename Kernel>
 cudaError_t allow_dynamic_shared_memory(Kernel* kernel, std::size_t bytes) {
   const cudaError_t status = cudaFuncSetAttribute(
@@ -36,7 +36,7 @@ cudaError_t allow_dynamic_shared_memory(Kernel* kernel, std::size_t bytes) {
                                     cudaSharedmemCarveoutMaxShared);
 }
 
-/// The same, in clusters of more than 8 CTAs too.
+/// The same, and clusters of more than 8 CTAs.
 template <typename Kernel>
 cudaError_t allow_nonportable_clusters(Kernel* kernel, std::size_t bytes) {
   const cudaError_t status =

@@ -21,7 +21,7 @@ __device__ __forceinline__ float to_float(Bf16 value) {
 __device__ __forceinline__ Bf16 to_bf16(float value) {
   return __bfloat16_as_ushort(__float2bfloat16_rn(value));
 }
-/// A number in an order that unsigned comparison keeps; 0 is below every number.
+/// Maps a float to an unsigned integer in the same order; 0 is below every number.
 __device__ __forceinline__ std::uint32_t ordered(float value) {
   const std::uint32_t bits = __float_as_uint(value);
   return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
@@ -32,7 +32,8 @@ __device__ __forceinline__ std::uint32_t pack_bf16(float low, float high) {
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
   return packed;
 }
-/// NOTE: as the upper half of a pair: converting one alone takes several times as long.
+/// NOTE: converts a pair and takes its upper half: converting one alone takes several times as
+/// long.
 __device__ __forceinline__ float round_bf16(float value) {
   return __uint_as_float(pack_bf16(0.0F, value));
 }
@@ -42,11 +43,11 @@ __device__ __forceinline__ std::uint32_t pack_f16(float low, float high) {
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
   return packed;
 }
-/// The products of two pairs of bf16, each rounded once.
+/// Multiplies two pairs of bf16, each rounded once.
 __device__ __forceinline__ std::uint32_t multiply_bf16(std::uint32_t a, std::uint32_t b) {
-  std::uint32_t product;
-  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
-  return product;
+  std::uint32_t result;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+  return result;
 }
 /// Two bf16 as two f16: exact from 2^-17 to 65,504.
 __device__ __forceinline__ std::uint32_t bf16_to_f16(std::uint32_t two) {
@@ -70,7 +71,7 @@ __device__ __forceinline__ std::uint32_t pack_e4m3(float a, float b, float c, fl
   return low | (high << 16U);
 }
 /// Divides bf16 numbers by one finite positive `scale` to the bits of a division, in three
-/// instructions instead of a dozen: for all 2^30 pairs of their digits the product with the
+/// instructions instead of a dozen: for all 2^30 pairs of their digits multiplication by the
 /// inverse, corrected by what it leaves, is the rounded quotient. Where that is subnormal it may be
 /// another one as small.
 struct Divisor {
@@ -80,7 +81,7 @@ struct Divisor {
   __device__ __forceinline__ explicit Divisor(float by) : scale(by), inverse(1.0F / by) {}
   __device__ __forceinline__ float quotient(float value) const {
     const float near = __fmul_rn(value, inverse);
-    // NOTE: what is left with its sign turned, twice, so that -0 stays -0.
+    // NOTE: negates the remainder twice, so that -0 stays -0.
     return __fmaf_rn(__fmaf_rn(scale, near, -value), -inverse, near);
   }
 };
@@ -90,8 +91,8 @@ __device__ __forceinline__ float inverse_approximate(float value) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
   return result;
 }
-/// silu(gate) * up with the reference's two roundings to bf16. From the exponential that is at most
-/// 1, so that the quotient needs no care of large numbers: a division's would be a branch each.
+/// silu(gate) * up with the reference's two roundings to bf16. It uses the exponential that is at
+/// most 1, so that no denominator is large; a division that handles large ones costs a jump.
 __device__ __forceinline__ float silu_mul(float gate, float up) {
   const float power = expf(-fabsf(gate));
   const float part = gate < 0.0F ? gate * power : gate;
@@ -110,12 +111,12 @@ __device__ __forceinline__ float warp_max(float value) {
     value = fmaxf(value, __shfl_xor_sync(0xFFFFFFFFU, value, offset));
   return value;
 }
-/// The largest of a warp's magnitudes, none of them NaN: their bits are in their order.
+/// The largest of a warp's magnitudes, none of them NaN; bits of magnitudes compare like integers.
 __device__ __forceinline__ float warp_largest(float magnitude) {
   return __uint_as_float(__reduce_max_sync(0xFFFFFFFFU, __float_as_uint(magnitude)));
 }
 
-/// Lane j of every four gets word j of all four, in their order.
+/// Transposes the words of every four lanes: lane j gets word j of all four, in lane order.
 __device__ __forceinline__ uint4 quad_transpose(std::uint32_t (&words)[4]) {
   const bool odd = threadIdx.x % 2 != 0;
   const bool high = threadIdx.x % 4 >= 2;

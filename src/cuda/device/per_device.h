@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What launchers find out or set once on each GPU of the process: cudaFuncSetAttribute() changes a
-// kernel on the current GPU alone, and how many CTAs fit is a GPU's own. Nothing here launches.
+// What launchers set or query once per GPU of the process: cudaFuncSetAttribute() changes a kernel
+// on the current GPU only, and occupancy is a GPU's own. Nothing here launches.
 #pragma once
 
 #include <atomic>
@@ -9,8 +9,8 @@
 
 namespace koho::cuda {
 
-/// For static storage. Failures are not kept: with more free memory the next call may succeed.
-/// Threads: any; two that come first both ask.
+/// For static storage. A failure is not kept: with more free memory the next call may succeed.
+/// Threads: any; two concurrent first calls both query.
 class PerDevice {
  public:
   /// find()'s number, above 0, on the current GPU; 0: it failed.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The hardware's instructions under their own names, and nothing else. Every wait on a barrier has
-// a clock limit: a kernel that would hang traps instead.
+// PTX instructions as functions under their own names, and nothing else. Every wait on an mbarrier
+// has a clock limit: a kernel that would hang traps instead.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,15 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-/// The warp's number in its block, from whole warps. What a shuffle takes from one lane ptxas knows
-/// to be the same in all: where roles branch by it, ring slots and operands of products stay in the
-/// warp's own registers instead of passing there one by one before each product.
+/// The warp's index in its CTA; whole warps must call it. It comes from a shuffle, so ptxas knows
+/// it to be warp-uniform: where roles part by it, ring slots and descriptors stay in uniform
+/// registers instead of being moved there before each MMA.
 __device__ __forceinline__ int warp_index() {
   return __shfl_sync(0xFFFFFFFFU, static_cast<int>(threadIdx.x) / 32, 0);
 }
 
-/// True on one lane of a converged warp. Where one lane copies, this is how ptxas knows it: after a
-/// comparison of thread numbers it puts each copy into a loop over lanes.
+/// True on one lane of a converged warp. NOTE: lets ptxas know that one lane copies; after a
+/// comparison of thread indices it puts each copy into a loop over lanes.
 __device__ __forceinline__ bool elect_one() {
   std::uint32_t elected;
   asm volatile(
@@ -32,7 +32,7 @@ __device__ __forceinline__ bool elect_one() {
   return elected != 0;
 }
 
-/// Passes the time until clock64() is `time`.
+/// Spins until clock64() reaches `time`.
 __device__ __forceinline__ void spin_until(long long time) {
   while (clock64() < time) {
   }
@@ -40,16 +40,16 @@ __device__ __forceinline__ void spin_until(long long time) {
 
 // ---- programmatic dependent launch
 
-/// Waits until the kernels before this one are complete and their writes visible.
+/// Waits until the previous kernels are complete and their writes visible.
 __device__ __forceinline__ void wait_on_dependent_grids() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 }
-/// Lets the next kernel start its own prologue.
+/// Lets the next kernel start.
 __device__ __forceinline__ void launch_dependent_grids() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
-/// What every kernel begins with. NOTE: release after wait, so that at most two kernels overlap and
-/// what the kernel before the last wrote may be read before this one's wait.
+/// How simple kernels begin. NOTE: it releases after it waits, so at most two kernels overlap, and
+/// a kernel may read before its wait what the last but one kernel wrote.
 __device__ __forceinline__ void pdl_begin() {
   wait_on_dependent_grids();
   launch_dependent_grids();
@@ -61,12 +61,12 @@ __device__ __forceinline__ void mbarrier_init(std::uint32_t barrier, std::uint32
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count));
 }
 __device__ __forceinline__ void fence_mbarrier_init() {
-  // NOTE: of shared memory alone: for all of memory ptxas puts a MEMBAR.ALL.GPU before it.
+  // NOTE: .shared::cta; without it ptxas adds a MEMBAR.ALL.GPU.
   asm volatile("fence.mbarrier_init.release.cluster;\n\tfence.proxy.async.shared::cta;" ::
                    : "memory");
 }
-/// NOTE: more than barriers need: it orders all of memory, and ptxas puts a MEMBAR.ALL.GPU before
-/// it. Where it was measured to gain.
+/// NOTE: orders all memory, more than barriers need, with a MEMBAR.ALL.GPU. Used where measured to
+/// gain.
 __device__ __forceinline__ void fence_proxy_async() {
   asm volatile("fence.proxy.async;" ::: "memory");
 }
@@ -96,7 +96,7 @@ __device__ __forceinline__ void mbarrier_wait(std::uint32_t barrier, std::uint32
     if (clock64() - start > kSpinCyclesMax) __trap();
 }
 
-/// As mbarrier_wait(), for bytes that other CTAs of the cluster send.
+/// As mbarrier_wait(), with cluster scope: for bytes that other CTAs of the cluster send.
 __device__ __forceinline__ void mbarrier_wait_cluster(std::uint32_t barrier, std::uint32_t parity) {
   const long long start = clock64();
   for (;;) {
@@ -112,9 +112,9 @@ __device__ __forceinline__ void mbarrier_wait_cluster(std::uint32_t barrier, std
     if (clock64() - start > kSpinCyclesMax) __trap();
   }
 }
-/// Arrives on the barrier at an address that map_shared_rank() made. NOTE: orders nothing beyond
-/// the CTA, which is enough for a slot whose bytes the tensor cores have read; .release.cluster
-/// would wait for all of the thread's memory each time.
+/// Arrives on another CTA's barrier, at an address from map_shared_rank(). NOTE: without
+/// .release.cluster, which would wait for all memory operations of the thread. That is enough to
+/// release a slot that the tensor cores have read.
 __device__ __forceinline__ void mbarrier_arrive_remote(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
@@ -131,7 +131,7 @@ __device__ __forceinline__ std::uint64_t evict_first_policy() {
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
-/// One contiguous bulk copy to shared memory; its bytes complete on `barrier`.
+/// Copies contiguous bytes to shared memory; they complete on `barrier`.
 __device__ __forceinline__ void bulk_copy(std::uint32_t destination,
                                           const void* source,
                                           std::uint32_t bytes,
@@ -144,8 +144,8 @@ __device__ __forceinline__ void bulk_copy(std::uint32_t destination,
       "l"(source), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 }
-/// A box of a tensor to shared memory, its first element at (column, row); its bytes, those beyond
-/// the tensor as zeros, complete on `barrier`.
+/// Copies the TMA box at (column, row) of a tensor to shared memory. Its bytes complete on
+/// `barrier`; elements beyond the tensor are zeros and count.
 __device__ __forceinline__ void tma_load(
     std::uint32_t destination, const void* map, int column, int row, std::uint32_t barrier) {
   asm volatile(
@@ -167,7 +167,7 @@ __device__ __forceinline__ void tma_load(std::uint32_t destination,
       "l"(map), "r"(column), "r"(row), "r"(barrier), "l"(policy)
       : "memory");
 }
-/// A box of a tensor of four dimensions, the first one's coordinate 0.
+/// The same for a tensor of four dimensions; the first coordinate is 0.
 __device__ __forceinline__ void tma_load(std::uint32_t destination,
                                          const void* map,
                                          int second,
@@ -181,8 +181,8 @@ __device__ __forceinline__ void tma_load(std::uint32_t destination,
       "l"(map), "r"(0), "r"(second), "r"(third), "r"(fourth), "r"(barrier), "l"(policy)
       : "memory");
 }
-/// A box to the same place of every CTA of the cluster in `mask`, and its bytes on each one's
-/// barrier.
+/// Multicasts a TMA box to the same address in every CTA of `mask`; its bytes complete on each
+/// one's barrier.
 __device__ __forceinline__ void tma_load_multicast(std::uint32_t destination,
                                                    const void* map,
                                                    int column,
@@ -210,8 +210,8 @@ __device__ __forceinline__ void tma_load_multicast(std::uint32_t destination,
       "l"(map), "r"(0), "r"(second), "r"(third), "r"(fourth), "r"(barrier), "h"(mask), "l"(policy)
       : "memory");
 }
-/// A box from shared memory to a tensor, in the thread's group of stores; what lies beyond the
-/// tensor is left out.
+/// Stores a TMA box from shared memory to a tensor, as part of the thread's bulk group. Elements
+/// beyond the tensor are not stored.
 __device__ __forceinline__ void tma_store(const void* map,
                                           int column,
                                           int row,
@@ -221,7 +221,7 @@ __device__ __forceinline__ void tma_store(const void* map,
       "r"(column), "r"(row), "r"(source)
       : "memory");
 }
-/// The thread's tensor and bulk stores so far become a group.
+/// Commits the thread's TMA and bulk stores so far as a group.
 __device__ __forceinline__ void bulk_store_commit() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
@@ -234,8 +234,8 @@ __device__ __forceinline__ void tma_store_wait_read() {
   bulk_store_commit();
   bulk_store_wait_read();
 }
-/// A contiguous bulk copy from shared memory, in the thread's group of stores; both sides aligned
-/// to 16 bytes.
+/// Stores contiguous bytes from shared memory, as part of the thread's bulk group; both sides are
+/// aligned to 16 bytes.
 __device__ __forceinline__ void bulk_store(void* destination,
                                            std::uint32_t source,
                                            std::uint32_t bytes,
@@ -249,11 +249,11 @@ __device__ __forceinline__ void bulk_store(void* destination,
 __device__ __forceinline__ void prefetch_tensor_map(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
-/// Brings bytes to L2, to be read later: a multiple of 16, aligned to 16.
+/// Prefetches bytes into L2: a multiple of 16, aligned to 16.
 __device__ __forceinline__ void prefetch_bulk(const void* pointer, std::uint32_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(pointer), "r"(bytes) : "memory");
 }
-/// 16 bytes to shared memory, of which `bytes` are read and the rest become zero.
+/// Copies `bytes` of 16 to shared memory; the rest become zero.
 __device__ __forceinline__ void cp_async_16(std::uint32_t destination,
                                             const void* source,
                                             std::uint32_t bytes) {
@@ -261,7 +261,7 @@ __device__ __forceinline__ void cp_async_16(std::uint32_t destination,
                "r"(bytes)
                : "memory");
 }
-/// Arrives on `barrier` once this thread's copies so far are complete.
+/// Arrives on `barrier` once this thread's cp.async copies so far are complete.
 __device__ __forceinline__ void cp_async_mbarrier_arrive(std::uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
@@ -272,8 +272,8 @@ template <int kPending>
 __device__ __forceinline__ void cp_async_wait_group() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
-/// Orders what ordinary writes to shared memory this thread knows of (its own, and those it waited
-/// for) before its reads through the tensor cores and TMA.
+/// Makes ordinary writes to shared memory that this thread knows of (its own, and those it waited
+/// for) visible to wgmma and TMA.
 __device__ __forceinline__ void fence_proxy_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -301,8 +301,8 @@ __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::
                    : "memory");
 }
-/// The two halves of a cluster barrier that orders no memory but what the fence of barriers'
-/// initialisation does; all threads of a CTA that do not leave before pass through both.
+/// Both halves of a cluster barrier that orders no memory beyond fence_mbarrier_init(). All threads
+/// of a CTA that have not exited pass through both.
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
@@ -319,7 +319,7 @@ __device__ __forceinline__ std::uint32_t cluster_rank() {
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
-/// The same place of another CTA's shared memory.
+/// The address of the same location in another CTA's shared memory.
 __device__ __forceinline__ std::uint32_t map_shared_rank(std::uint32_t address,
                                                          std::uint32_t rank) {
   std::uint32_t remote;
@@ -357,7 +357,7 @@ __device__ __forceinline__ void st_async(std::uint32_t remote,
       "f"(value), "r"(remote_barrier)
       : "memory");
 }
-/// Two floats from the same place of another CTA's shared memory.
+/// Loads two floats from the same location of another CTA's shared memory.
 __device__ __forceinline__ float2 cluster_load(std::uint32_t address, std::uint32_t rank) {
   float2 value;
   std::uint32_t remote;
@@ -368,7 +368,7 @@ __device__ __forceinline__ float2 cluster_load(std::uint32_t address, std::uint3
                : "memory");
   return value;
 }
-/// An integer from the same place of another CTA's shared memory.
+/// Loads an integer from the same location of another CTA's shared memory.
 __device__ __forceinline__ std::uint32_t cluster_load_word(std::uint32_t address,
                                                            std::uint32_t rank) {
   std::uint32_t value;
@@ -388,7 +388,7 @@ __device__ __forceinline__ float exp2_approximate(float value) {
 
 // ---- matrix fragments
 
-/// Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
+/// Loads four 8x8 blocks of 16-bit elements; lane l gives the address of row l % 8 of block l / 8.
 __device__ __forceinline__ void ldmatrix_x4(std::uint32_t (&r)[4], std::uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -401,15 +401,15 @@ __device__ __forceinline__ void ldmatrix_x4_trans(std::uint32_t (&r)[4], std::ui
                : "r"(address)
                : "memory");
 }
-/// Stores four 8x8 matrices of 16-bit elements transposed; lane l gives the address of row l % 8,
-/// as it lies in memory, of matrix l / 8.
+/// Stores four 8x8 blocks of 16-bit elements transposed; lane l gives the address of row l % 8,
+/// as it lies in memory, of block l / 8.
 __device__ __forceinline__ void stmatrix_x4_trans(std::uint32_t address,
                                                   const std::uint32_t (&r)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address),
                "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
                : "memory");
 }
-/// 16 bytes of shared memory.
+/// Loads 16 bytes of shared memory.
 __device__ __forceinline__ void load_shared(std::uint32_t (&r)[4], std::uint32_t address) {
   asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -422,14 +422,14 @@ __device__ __forceinline__ void store_shared(
                "r"(d)
                : "memory");
 }
-/// Four e4m3 codes of a register as two f16x2 registers; exact.
-__device__ __forceinline__ void e4m3_to_f16(std::uint32_t codes,
+/// Converts four e4m3 values of a register to two f16x2 registers, exactly.
+__device__ __forceinline__ void e4m3_to_f16(std::uint32_t values,
                                             std::uint32_t& low,
                                             std::uint32_t& high) {
   asm("{\n\t.reg .b16 l, h;\n\tmov.b32 {l, h}, %2;\n\t"
       "cvt.rn.f16x2.e4m3x2 %0, l;\n\tcvt.rn.f16x2.e4m3x2 %1, h;\n\t}"
       : "=r"(low), "=r"(high)
-      : "r"(codes));
+      : "r"(values));
 }
 /// d[16, 8] += a[16, 16] * b[16, 8], f16 in, f32 sum.
 __device__ __forceinline__ void mma_f16(float (&d)[4],

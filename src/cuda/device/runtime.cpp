@@ -140,8 +140,8 @@ Result<std::byte*> DeviceMemory::allocate(std::int64_t bytes, std::string_view p
 
 void DeviceMemory::free(std::byte* data) {
   if (data == nullptr) return;
-  // At teardown an earlier sticky error has been reported. Without its GPU cudaFree() would make
-  // itself at home on another one.
+  // At teardown an earlier sticky error has been reported already. If cudaSetDevice() fails,
+  // cudaFree() would create a context on another GPU.
   static_cast<void>(cudaSetDevice(device_));
   static_cast<void>(cudaFree(data));
   const auto block = blocks_.find(data);

@@ -52,7 +52,7 @@ Result<int> load_kernels(bool hopper);
 struct FreePinned {
   void operator()(std::byte* data) const { static_cast<void>(cudaFreeHost(data)); }
 };
-/// Host memory that the copy engine reads and writes by itself.
+/// Page-locked host memory, which the GPU copies to and from asynchronously.
 using PinnedMemory = std::unique_ptr<std::byte, FreePinned>;
 
 /// `bytes` of it for the current GPU. Errors: resource_exhausted, device_error.

@@ -1,16 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-// Descriptions of row-major activations and of tiled weights for TMA. Made on the host
-// for every launch and passed by value, so a captured graph holds its own.
+// Tensor maps (CUtensorMap): how TMA finds TMA boxes of bytes in device memory. The host encodes
+// one for every launch and passes it by value, so a captured CUDA graph holds its own. This file
+// knows no operator: gemm/ and attention/ say which TMA boxes they need.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include <cuda.h>
 
 #include "base/error.h"
-#include "cuda/gemm/gemm_sm90.h"
+#include "cuda/device/tma.h"
 
 namespace koho::cuda {
+
+/// A tensor of bytes, innermost dimension first and packed along it.
+template <std::size_t kRank>
+struct ByteTensor {
+  const void* data;               // a multiple of 16
+  cuuint64_t sizes[kRank];        // bytes, then counts
+  cuuint64_t strides[kRank - 1];  // bytes from one index of dimensions 1, 2, … to the next
+  cuuint32_t tma_box[kRank];      // what one TMA instruction copies; at most 256 in each dimension
+  CUtensorMapSwizzle swizzle;
+  CUtensorMapL2promotion l2_promotion;
+};
+
+/// Elements of a TMA box beyond the tensor read as zero. Errors: device_error.
+template <std::size_t kRank>
+Status encode_tensor_map(CUtensorMap& map, const ByteTensor<kRank>& tensor);
 
 /// Rows of bytes in device memory: `data` and `stride_bytes` are multiples of 16.
 struct TensorRows {
@@ -20,21 +37,8 @@ struct TensorRows {
   std::int64_t stride_bytes = 0;
 };
 
-/// Boxes of `box_rows` (at most 256) rows and 128 bytes, swizzled by 128 bytes; what lies beyond
-/// the rows reads as zero. Errors: device_error.
+/// TMA boxes of `box_rows` (at most 256) rows by kTmaBoxBytes, swizzled by 128 bytes. Rows beyond
+/// the last read as zero. Errors: device_error.
 Status make_tensor_map(CUtensorMap& map, const TensorRows& rows, int box_rows);
-/// Tiled weights (tiled_layout.h) in the boxes that CTAs of form.rows rows need, each form.slot_width
-/// bytes of K. They become core matrices: 128 bytes between chunks of K, 8 * form.slot_width
-/// between 8 rows. What lies beyond the width reads as zero. Errors: device_error.
-Status make_weight_tensor_maps(WeightTensorMaps& maps,
-                               const Gemm& parameters,
-                               const DecodeGemmConfig& form);
-/// Those of launch_gemm_prefill_sm90() with `columns`.
-Status make_prefill_tensor_maps(PrefillTensorMaps& maps, const TensorRows& rows, int columns);
-
-/// One matrix in a form of either kernel, with the maps that it needs. Errors: device_error.
-Status launch_decode_gemm(const Gemm& parameters,
-                          const DecodeGemmConfig& form,
-                          cudaStream_t stream);
 
 }  // namespace koho::cuda

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hopper's wgmma: d[64, kN] (+)= a[64, 32 bytes of K] * b[kN, 32 bytes of K]^T, both
-// operands in shared memory, f32 sums in registers: sum 4 * i + j of a thread is row g (+ 8 for
-// j >= 2) of its warp's 16 and column 8 * i + 2 * t + j % 2, with g = lane / 4 and t = lane % 4.
-// Instructions of the same operands give the same bits in every column, however many there are.
+// Hopper's wgmma: d[64, kN] (+)= a[64, 32 bytes of K] * b[kN, 32 bytes of K]^T. Both operands lie
+// in shared memory, the f32 accumulators in registers: accumulator 4 * i + j of a thread is row g
+// (+ 8 for j >= 2) of its warp's 16 and column 8 * i + 2 * t + j % 2, with g = lane / 4 and t =
+// lane % 4. A column's bits do not depend on kN.
 #pragma once
 
 #include <cstdint>
 
-#include "cuda/gemm/gemm.h"
-#include "cuda/gemm/tiled_layout.h"
+#include "cuda/device/tile_type.h"
 
 namespace koho::cuda {
 
-/// An operand of core matrices without swizzle: `leading` bytes between chunks of K, `row_group`
-/// between 8 rows. Tiled weights (tiled_layout.h) are this with 1024 and 128.
+/// The descriptor of an operand of core matrices without swizzle: `leading` bytes from one chunk of
+/// K to the next, `row_group` bytes from 8 rows to the next 8. Weight tiles in shared memory have
+/// 1024 and 128.
 __device__ __forceinline__ std::uint64_t core_matrix_descriptor(std::uint32_t address,
                                                                 std::uint32_t leading,
                                                                 std::uint32_t row_group = 128) {
@@ -21,8 +21,8 @@ __device__ __forceinline__ std::uint64_t core_matrix_descriptor(std::uint32_t ad
          (static_cast<std::uint64_t>(leading >> 4U) << 16U) |
          (static_cast<std::uint64_t>(row_group >> 4U) << 32U);
 }
-/// An operand of rows of 128 bytes of K that TMA swizzled: 1024 bytes between 8 rows.
-/// The next 32 bytes of K begin 32 bytes further.
+/// The descriptor of an operand whose rows of 128 bytes of K TMA has swizzled: 1024 bytes from 8
+/// rows to the next 8. The next 32 bytes of K begin 32 bytes further.
 __device__ __forceinline__ std::uint64_t swizzle128_descriptor(std::uint32_t address) {
   constexpr std::uint64_t kRowGroup = 1024;
   constexpr std::uint64_t kSwizzle128 = 1;
@@ -30,9 +30,9 @@ __device__ __forceinline__ std::uint64_t swizzle128_descriptor(std::uint32_t add
          ((kRowGroup >> 4U) << 32U) | (kSwizzle128 << 62U);
 }
 
-/// The operand `bytes` (a multiple of 16) further on: one addition, where making it anew is five
-/// instructions that wait for each other before every product. The address stays within its field,
-/// since shared memory ends below 256 KB.
+/// The descriptor of the operand `bytes` (a multiple of 16) further on. One addition; a new
+/// descriptor takes five dependent instructions. The address stays within its field, as shared
+/// memory ends below 256 KB.
 __device__ __forceinline__ std::uint64_t advance_descriptor(std::uint64_t operand,
                                                             std::uint32_t bytes) {
   return (operand & 0xFFFFFFFF00000000ULL) | (static_cast<std::uint32_t>(operand) + (bytes >> 4U));
@@ -74,7 +74,7 @@ __device__ __forceinline__ void wgmma_wait_group() {
 #define KOHO_REGS176 KOHO_REGS160 ",%80,%81,%82,%83,%84,%85,%86,%87"
 #define KOHO_REGS192 KOHO_REGS176 ",%88,%89,%90,%91,%92,%93,%94,%95"
 
-// One instruction: the numbers of its operands behind the sums, then the sums.
+// One instruction: the numbers of its operands after the accumulators, then the accumulators.
 #define KOHO_MULTIPLY(form, end, n, weights_at, tokens_at, accumulate_at, ...)                     \
   asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %" #accumulate_at ", 0;\n\t"                  \
     "wgmma.mma_async.sync.aligned.m64n" #n form " {" KOHO_REGS##n "}, %" #weights_at               \
@@ -87,9 +87,9 @@ __device__ __forceinline__ void wgmma_wait_group() {
   if constexpr (kType == TileType::bf16 && kN == n) \
     KOHO_MULTIPLY("k16.f32.bf16.bf16", ", 0, 0", n, __VA_ARGS__)
 
-/// Whether one chain of instructions sums a linear layer's width, or a part of it, in its registers:
-/// a chain of bf16 keeps the bits of f32. Of e4m3 an instruction keeps 13 bits of its largest term,
-/// the sum before among them: there each stage of 256 bytes begins anew and is added in f32.
+/// Whether a GEMM accumulates all of K in one chain of instructions. bf16 does, as the accumulator
+/// keeps f32's bits. An e4m3 instruction keeps 13 bits below its largest term, the accumulator
+/// among them; so every 256 bytes of K start a fresh accumulator, which the kernel adds in f32.
 template <TileType kType>
 constexpr bool kChained = kType == TileType::bf16;
 

@@ -21,8 +21,8 @@ Error cublaslt_error(cublasStatus_t status, std::string_view call) {
       return cublaslt_error(koho_cublas, #expr);                                         \
   } while (false)
 
-/// The operation and its three matrices, on the stack of one call. In cuBLASLt's column order the
-/// product is out^T [N, T] = weight [N, K] * x^T [K, T].
+/// The operation and its three matrix layouts, on the stack of one call. In cuBLASLt's column-major
+/// order the GEMM is out^T [N, T] = weight [N, K] * x^T [K, T].
 struct Plan {
   cublasLtMatmulDescOpaque_t operation{};
   cublasLtMatrixLayoutOpaque_t weight{};
@@ -37,13 +37,13 @@ cublasStatus_t set(cublasLtMatmulDescOpaque_t& operation,
   return cublasLtMatmulDescSetAttribute(&operation, attribute, &value, sizeof value);
 }
 
-/// NOTE: without fast accumulation (kernel-design 1.4): the products' sums are promoted to f32 as
-/// they grow, at some 12 % of the speed (5120x1536, docs/kernels/linear.md).
+/// NOTE: without fast accumulation. cuBLASLt then promotes sums to f32 on the way, as koho's
+/// kernels do, which costs some 12 % of the speed (docs/kernels/gemm.md).
 Status make_plan(Plan& plan,
                  CublasLtScales scales,
-                 const CublasLtProblem& product,
+                 const CublasLtProblem& problem,
                  std::int64_t tokens) {
-  const Gemm& p = product.gemm;
+  const Gemm& p = problem.gemm;
   KOHO_CUBLAS_TRY(cublasLtMatmulDescInit(&plan.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
   KOHO_CUBLAS_TRY(set(plan.operation, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T));
   KOHO_CUBLAS_TRY(set(plan.operation, CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N));
@@ -55,7 +55,7 @@ Status make_plan(Plan& plan,
     KOHO_CUBLAS_TRY(set(plan.operation, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode));
     KOHO_CUBLAS_TRY(set(plan.operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, p.row_scales));
     KOHO_CUBLAS_TRY(set(plan.operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, p.x_scales));
-  }  // else one scale a matrix, and as no pointer to it is given, it is 1
+  }  // else one scale per operand, which is 1 as no pointer is set
   if (inside && p.bias != nullptr) {
     KOHO_CUBLAS_TRY(set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS));
     KOHO_CUBLAS_TRY(set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias));
@@ -86,16 +86,16 @@ Result<std::unique_ptr<CublasLtGemm>> CublasLtGemm::open(
   const auto bytes = static_cast<std::size_t>(kWorkspaceBytes);
   KOHO_CUBLAS_TRY(cublasLtMatmulPreferenceSetAttribute(
       library->preference_, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes));
-  // Only algorithms that write each element once, or reduce through the workspace in a fixed order.
+  // Only algorithms without split-K, so that the order of sums is fixed.
   const std::uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE;
   KOHO_CUBLAS_TRY(cublasLtMatmulPreferenceSetAttribute(
       library->preference_, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes));
-  // A shape that every GPU with the mode has an algorithm for.
+  // Every GPU that has the mode has an algorithm for this shape.
   const Shape likely = library->shape_of(4096, 4096, true);
   KOHO_TRY_ASSIGN(const std::optional<cublasLtMatmulAlgo_t> any,
                   library->choose(library->stand_in(likely, library->workspace_.as<void>()), 1024));
   if (!any)
-    return make_error(ErrorCode::unsupported, "cuBLASLt has no FP8 product of {} scales here",
+    return make_error(ErrorCode::unsupported, "cuBLASLt has no FP8 GEMM of {} scales here",
                       scales == CublasLtScales::fused ? "row and column" : "scalar");
   return library;
 }
@@ -116,8 +116,8 @@ CublasLtGemm::Shape CublasLtGemm::shape_of(std::int64_t rows,
 }
 
 CublasLtProblem CublasLtGemm::stand_in(const Shape& shape, void* memory) const {
-  CublasLtProblem product;
-  Gemm& p = product.gemm;
+  CublasLtProblem problem;
+  Gemm& p = problem.gemm;
   p.row_scales = static_cast<const float*>(memory);
   p.x_scales = static_cast<const float*>(memory);
   if (shape.bias) p.bias = static_cast<const Bf16*>(memory);
@@ -127,9 +127,9 @@ CublasLtProblem CublasLtGemm::stand_in(const Shape& shape, void* memory) const {
   p.rows = static_cast<int>(shape.rows);
   p.out = memory;
   p.out_stride = shape.rows;
-  product.weight = memory;
-  product.sums = static_cast<float*>(memory);
-  return product;
+  problem.weight = memory;
+  problem.sums = static_cast<float*>(memory);
+  return problem;
 }
 
 void CublasLtGemm::expect(std::int64_t rows, std::int64_t columns, bool bias) {
@@ -144,16 +144,16 @@ std::int64_t CublasLtGemm::scratch_bytes(std::int64_t tokens) const {
   return bytes;
 }
 
-Result<std::optional<cublasLtMatmulAlgo_t>> CublasLtGemm::choose(const CublasLtProblem& product,
+Result<std::optional<cublasLtMatmulAlgo_t>> CublasLtGemm::choose(const CublasLtProblem& problem,
                                                                  std::int64_t tokens) {
   Plan plan;
-  KOHO_TRY(make_plan(plan, scales_, product, tokens));
+  KOHO_TRY(make_plan(plan, scales_, problem, tokens));
   cublasLtMatmulHeuristicResult_t best{};
   int count = 0;
   const cublasStatus_t status =
       cublasLtMatmulAlgoGetHeuristic(handle_, &plan.operation, &plan.weight, &plan.x, &plan.out,
                                      &plan.out, preference_, 1, &best, &count);
-  // The library says so in either way.
+  // cuBLASLt reports a missing algorithm by this status or by a count of 0.
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) return std::optional<cublasLtMatmulAlgo_t>();
   KOHO_CUBLAS_TRY(status);
   if (count == 0) return std::optional<cublasLtMatmulAlgo_t>();
@@ -161,57 +161,56 @@ Result<std::optional<cublasLtMatmulAlgo_t>> CublasLtGemm::choose(const CublasLtP
 }
 
 Result<const cublasLtMatmulAlgo_t*> CublasLtGemm::algorithm(const Key& key,
-                                                            const CublasLtProblem& product) {
+                                                            const CublasLtProblem& problem) {
   auto found = algorithms_.find(key);
   if (found == algorithms_.end()) {
-    KOHO_TRY_ASSIGN(std::optional<cublasLtMatmulAlgo_t> chosen, choose(product, key.second));
+    KOHO_TRY_ASSIGN(std::optional<cublasLtMatmulAlgo_t> chosen, choose(problem, key.second));
     found = algorithms_.emplace(key, chosen).first;
     if (!chosen)
-      log::warning(
-          "cuBLASLt has no FP8 product of {} x {} for {} tokens; koho's own kernel is used",
-          key.first.rows, key.first.columns, key.second);
+      log::warning("cuBLASLt has no FP8 GEMM of {} x {} for {} tokens; koho's own kernel is used",
+                   key.first.rows, key.first.columns, key.second);
   }
   return found->second ? &*found->second : nullptr;
 }
 
-cublasStatus_t CublasLtGemm::run(const CublasLtProblem& product,
+cublasStatus_t CublasLtGemm::run(const CublasLtProblem& problem,
                                  const cublasLtMatmulAlgo_t& algorithm,
                                  cudaStream_t stream) {
-  const Gemm& p = product.gemm;
+  const Gemm& p = problem.gemm;
   Plan plan;
-  if (!make_plan(plan, scales_, product, p.tokens).ok()) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!make_plan(plan, scales_, problem, p.tokens).ok()) return CUBLAS_STATUS_INVALID_VALUE;
   const float one = 1.0F;
   const float zero = 0.0F;
-  void* out = scales_ == CublasLtScales::fused ? p.out : product.sums;
-  return cublasLtMatmul(handle_, &plan.operation, &one, product.weight, &plan.weight, p.x, &plan.x,
+  void* out = scales_ == CublasLtScales::fused ? p.out : problem.sums;
+  return cublasLtMatmul(handle_, &plan.operation, &one, problem.weight, &plan.weight, p.x, &plan.x,
                         &zero, out, &plan.out, out, &plan.out, &algorithm, workspace_.as<void>(),
                         static_cast<std::size_t>(kWorkspaceBytes), stream);
 }
 
 Status CublasLtGemm::prepare(std::int64_t tokens, cudaStream_t stream) {
-  // The least tokens that come here and a few rows are enough to have a kernel loaded.
+  // A small GEMM is enough to load an algorithm's kernel.
   constexpr std::int64_t kFewest = 128;
   constexpr std::int64_t kRows = 256;
   std::int64_t bytes = kFewest * kRows * 4;
   for (const Shape& shape : expected_) bytes = std::max(bytes, kRows * shape.columns);
   if (expected_.empty() || tokens < kFewest) return {};
   KOHO_TRY_ASSIGN(const DeviceBlock memory,
-                  DeviceBlock::allocate(memory_, bytes, "cuBLASLt's first products"));
+                  DeviceBlock::allocate(memory_, bytes, "cuBLASLt's first GEMMs"));
   KOHO_CUDA_TRY(cudaMemsetAsync(memory.as<void>(), 0, static_cast<std::size_t>(bytes), stream));
   for (const Shape& shape : expected_) {
     const std::int64_t most = scales_ == CublasLtScales::separate
                                   ? std::min(tokens, cublaslt_tokens_max(shape.rows))
                                   : tokens;
-    CublasLtProblem product = stand_in(shape, memory.as<void>());
+    CublasLtProblem problem = stand_in(shape, memory.as<void>());
     for (std::int64_t size = kFewest; size < 2 * most; size *= 2) {
       KOHO_TRY_ASSIGN(const cublasLtMatmulAlgo_t* const algorithm,
-                      this->algorithm({shape, size}, product));
+                      this->algorithm({shape, size}, problem));
       if (algorithm == nullptr) continue;
-      CublasLtProblem small = product;
+      CublasLtProblem small = problem;
       small.gemm.tokens = kFewest;
       small.gemm.rows = static_cast<int>(std::min(shape.rows, kRows));
       small.gemm.out_stride = small.gemm.rows;
-      // An algorithm that refuses so little is loaded by the first step that uses it.
+      // If an algorithm refuses so small a GEMM, the first step that uses it loads its kernel.
       static_cast<void>(run(small, *algorithm, stream));
     }
   }
@@ -219,32 +218,31 @@ Status CublasLtGemm::prepare(std::int64_t tokens, cudaStream_t stream) {
   return {};
 }
 
-Result<bool> CublasLtGemm::multiply_piece(const CublasLtProblem& product, cudaStream_t stream) {
-  const Gemm& p = product.gemm;
+Result<bool> CublasLtGemm::multiply_piece(const CublasLtProblem& problem, cudaStream_t stream) {
+  const Gemm& p = problem.gemm;
   const auto size = static_cast<std::int64_t>(std::bit_ceil(static_cast<unsigned>(p.tokens)));
   const Key key{shape_of(p.rows, p.x_bytes, p.bias != nullptr), size};
-  KOHO_TRY_ASSIGN(const cublasLtMatmulAlgo_t* const algorithm, this->algorithm(key, product));
+  KOHO_TRY_ASSIGN(const cublasLtMatmulAlgo_t* const algorithm, this->algorithm(key, problem));
   if (algorithm == nullptr) return false;
-  const cublasStatus_t status = run(product, *algorithm, stream);
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED) {  // which the choice alone does not always tell
-    log::warning("cuBLASLt refuses its FP8 product of {} x {} for {} tokens; koho's own is used",
+  const cublasStatus_t status = run(problem, *algorithm, stream);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) {  // the heuristics do not always know
+    log::warning("cuBLASLt refuses its FP8 GEMM of {} x {} for {} tokens; koho's own is used",
                  p.rows, p.x_bytes, p.tokens);
     algorithms_[key] = std::nullopt;
     return false;
   }
   KOHO_CUBLAS_TRY(status);
   if (scales_ == CublasLtScales::separate)
-    KOHO_CUDA_TRY(launch_gemm_scale_epilogue(p, product.sums, stream));
+    KOHO_CUDA_TRY(launch_gemm_scale_epilogue(p, problem.sums, stream));
   return true;
 }
 
-Result<bool> CublasLtGemm::multiply(const CublasLtProblem& product, cudaStream_t stream) {
-  if (refuses_) return false;
-  const Gemm& p = product.gemm;
+Result<bool> CublasLtGemm::multiply(const CublasLtProblem& problem, cudaStream_t stream) {
+  const Gemm& p = problem.gemm;
   const std::int64_t piece =
       scales_ == CublasLtScales::separate ? cublaslt_piece(p.rows, p.tokens) : p.tokens;
   for (std::int64_t first = 0; first < p.tokens; first += piece) {
-    CublasLtProblem part = product;
+    CublasLtProblem part = problem;
     part.gemm.tokens = static_cast<int>(std::min(piece, p.tokens - first));
     part.gemm.x = p.x + first * p.x_stride_bytes;
     part.gemm.x_scales = p.x_scales + first;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products of many tokens through cuBLASLt: FP8 with one scale a token and one a weight row.
-// Hopper's library multiplies by these scales itself; others have one scale a matrix at most, and
-// the next kernel multiplies their f32 sums (gemm_scale_epilogue.cu). Algorithms are chosen once for a
-// shape and power of two of tokens.
+// FP8 GEMMs of many tokens through cuBLASLt, with one scale per token and one per weight row. On
+// Hopper cuBLASLt multiplies by these scales itself. Elsewhere it has one scale per matrix at most,
+// and gemm_scale_epilogue.cu scales its f32 sums. An algorithm is chosen once per shape and power
+// of two of tokens.
 #pragma once
 
 #include <algorithm>
@@ -21,10 +21,10 @@
 
 namespace koho::cuda {
 
-/// Who multiplies sums by the scales of tokens and of weight rows.
+/// Where the sums are multiplied by the scales of tokens and of weight rows.
 enum class CublasLtScales : std::uint8_t {
-  fused,    // cuBLASLt, as it writes bf16
-  separate  // the next kernel: the library writes f32
+  fused,    // in cuBLASLt's epilogue, which writes bf16
+  separate  // in gemm_scale_epilogue.cu: cuBLASLt writes f32
 };
 
 struct CublasLtProblem {
@@ -33,16 +33,17 @@ struct CublasLtProblem {
   float* sums = nullptr;         // cublaslt_sums_bytes() of scratch memory, where the kernel scales
 };
 
-/// Sums of at most so many bytes are made and scaled at a time: bounded memory, and less than the
-/// L2 cache of a B200.
+/// The f32 sums that are computed and scaled at a time have at most so many bytes: less than the L2
+/// cache of a B200.
 constexpr std::int64_t kCublasLtSumsBytes = 64LL << 20;
 
-/// The most tokens whose sums for `rows` weight rows are made at a time.
+/// The most tokens whose sums for `rows` weight rows are computed at a time.
 constexpr std::int64_t cublaslt_tokens_max(std::int64_t rows) {
-  constexpr std::int64_t kTile = 128;  // tokens of a tile of the library's, about
+  constexpr std::int64_t kTile = 128;  // tokens of a cuBLASLt tile, about
   return std::max(kCublasLtSumsBytes / (4 * rows) / kTile * kTile, kTile);
 }
-/// Tokens of each piece but the last of a product of `tokens`: as equal as multiples of 16 can be.
+/// Tokens of each piece but the last of a GEMM of `tokens` tokens: as equal as multiples of 16 can
+/// be.
 constexpr std::int64_t cublaslt_piece(std::int64_t rows, std::int64_t tokens) {
   const std::int64_t pieces = ceil_div(tokens, cublaslt_tokens_max(rows));
   return round_up<std::int64_t>(ceil_div(tokens, pieces), 16);
@@ -54,7 +55,7 @@ constexpr std::int64_t cublaslt_sums_bytes(std::int64_t rows, std::int64_t token
 
 class CublasLtGemm {
  public:
-  /// Errors: unsupported (this GPU's library has no FP8 product with `scales`, by its own word),
+  /// Errors: unsupported (cuBLASLt says that it has no FP8 GEMM with `scales` here),
   /// resource_exhausted, device_error.
   static Result<std::unique_ptr<CublasLtGemm>> open(const std::shared_ptr<DeviceMemory>& memory,
                                                     CublasLtScales scales);
@@ -66,20 +67,18 @@ class CublasLtGemm {
   static bool takes(std::int64_t rows, std::int64_t columns);
   CublasLtScales scales() const { return scales_; }
 
-  /// Products of these weights are to come.
+  /// Announces GEMMs of this shape, which prepare() prepares for.
   void expect(std::int64_t rows, std::int64_t columns, bool bias);
-  /// Scratch memory that the expected products of up to `tokens` tokens take.
+  /// Scratch memory that the expected GEMMs of up to `tokens` tokens take.
   std::int64_t scratch_bytes(std::int64_t tokens) const;
-  /// Chooses algorithms for the expected products of up to `tokens` tokens and has each run once,
-  /// on little, so that no step chooses one or loads its kernel. Waits for it. Errors:
+  /// Chooses algorithms for the expected GEMMs of up to `tokens` tokens and runs each once on a
+  /// small GEMM, so that no step chooses one or loads its kernel. Synchronises. Errors:
   /// resource_exhausted, device_error.
   Status prepare(std::int64_t tokens, cudaStream_t stream);
 
-  /// False: the library has no algorithm for this product after all, and out is to be written by
+  /// False: the library has no algorithm for this GEMM after all, and the caller must write out by
   /// other means. Errors: device_error.
-  Result<bool> multiply(const CublasLtProblem& product, cudaStream_t stream);
-  /// For tests: as if no product had an algorithm.
-  void refuse() { refuses_ = true; }
+  Result<bool> multiply(const CublasLtProblem& problem, cudaStream_t stream);
 
  private:
   struct Shape {
@@ -93,21 +92,20 @@ class CublasLtGemm {
 
   CublasLtGemm() = default;
   Shape shape_of(std::int64_t rows, std::int64_t columns, bool bias) const;
-  /// A product whose operands lie at `memory`, all of them.
+  /// A GEMM all of whose operands lie at `memory`.
   CublasLtProblem stand_in(const Shape& shape, void* memory) const;
-  /// Asks the library; none: it has none.
-  Result<std::optional<cublasLtMatmulAlgo_t>> choose(const CublasLtProblem& product,
+  /// Asks cuBLASLt; nothing: it has no algorithm.
+  Result<std::optional<cublasLtMatmulAlgo_t>> choose(const CublasLtProblem& problem,
                                                      std::int64_t tokens);
-  /// choose() once, with a word in the log if there is none.
-  Result<const cublasLtMatmulAlgo_t*> algorithm(const Key& key, const CublasLtProblem& product);
-  cublasStatus_t run(const CublasLtProblem& product,
+  /// choose(), cached; logs once if there is none.
+  Result<const cublasLtMatmulAlgo_t*> algorithm(const Key& key, const CublasLtProblem& problem);
+  cublasStatus_t run(const CublasLtProblem& problem,
                      const cublasLtMatmulAlgo_t& algorithm,
                      cudaStream_t stream);
-  Result<bool> multiply_piece(const CublasLtProblem& product, cudaStream_t stream);
+  Result<bool> multiply_piece(const CublasLtProblem& problem, cudaStream_t stream);
 
   std::shared_ptr<DeviceMemory> memory_;
   CublasLtScales scales_ = CublasLtScales::fused;
-  bool refuses_ = false;
   cublasLtHandle_t handle_ = nullptr;
   cublasLtMatmulPreference_t preference_ = nullptr;
   DeviceBlock workspace_;

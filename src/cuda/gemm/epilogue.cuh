@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How matrix kernels end: one place for the order of roundings, so that a row has
-// the same bits whichever of them multiplied it.
+// How GEMM kernels end: one place for the order of roundings, so that a token row has the same bits
+// whichever kernel multiplied it.
 #pragma once
 
 #include "cuda/device/numeric.cuh"
@@ -8,7 +8,8 @@
 
 namespace koho::cuda {
 
-/// x_scale * (row_scale * sum), of e4m3 operands; and the bias, if there is one, with one rounding.
+/// x_scale * (row_scale * sum) for e4m3 operands; the bias, if there is one, is added in the same
+/// rounding.
 template <TileType kType, bool kMayHaveBias = true>
 __device__ __forceinline__ float apply_scales(
     const Gemm& p, float sum, float row_scale, float x_scale, float bias) {
@@ -18,7 +19,7 @@ __device__ __forceinline__ float apply_scales(
   return biased ? __fmaf_rn(x_scale, scaled, bias) : __fmul_rn(x_scale, scaled);
 }
 
-/// The same without a branch: where there is no bias it is kNoBias, which leaves any sum as it is.
+/// The same without a condition: a missing bias is kNoBias, which leaves any sum as it is.
 constexpr float kNoBias = -0.0F;
 template <TileType kType>
 __device__ __forceinline__ float apply_scales(float sum,
@@ -40,15 +41,16 @@ __device__ __forceinline__ void store_output(const Gemm& p,
     static_cast<Bf16*>(p.out)[place] = to_bf16(value);
 }
 
-/// A warp's 8 x 8 values of bf16, turned: a lane gives two tokens of one weight row and gets two
-/// neighbouring weight rows of one token.
+/// Transposes a warp's 8 x 8 bf16 values: a lane gives two tokens of one weight row and gets two
+/// adjacent weight rows of one token.
 __device__ __forceinline__ std::uint32_t movmatrix_trans(std::uint32_t pair) {
   std::uint32_t out;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(pair));
   return out;
 }
 
-/// Stores the bf16 values of two neighbouring columns, as far as they exist; `place` is the row's.
+/// Stores two adjacent bf16 columns, as far as they exist. `place` is the offset of the token's
+/// row.
 __device__ __forceinline__ void store_pair(const Gemm& p,
                                            std::int64_t place,
                                            int n,

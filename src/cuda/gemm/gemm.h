@@ -1,145 +1,119 @@
 // SPDX-License-Identifier: Apache-2.0
-// The matrix kernels of decode: out = x * weight^T over tiled weights (tiled_layout.h), for one matrix or
-// for the experts of a layer. Two forms of one kernel: portable (mma.sync) and Hopper's (wgmma).
+// The parameters of every GEMM kernel of koho, and the launchers that run on every GPU or serve
+// both one weight matrix and the experts of a layer. All compute out[t, n] = epilogue(x[t, :] *
+// weight[n, :]^T) over tiled weights (tiled_layout.h). gemm_sm90.h has Hopper's other launchers,
+// choose_gemm.h says which kernel runs when. Launchers check shapes only where a wrong one could
+// hang the GPU.
 #pragma once
 
 #include <cstdint>
 
 #include <cuda_runtime_api.h>
 
+#include "cuda/device/tile_type.h"
+
 namespace koho::cuda {
 
 using Bf16 = std::uint16_t;
 
-enum class TileType : std::uint8_t {
-  bf16,
-  fp8,       // e4m3; one scale a weight row and a token
-  fp8_block  // e4m3; one scale for 128 columns of a token and 128 x 128 weights
-};
-
 enum class Epilogue : std::uint8_t {
   bf16,     // out[t, n] bf16
   f32,      // out[t, n] f32
-  silu_mul  // rows are interleaved gate and up: out[t, n/2] bf16
+  silu_mul  // weight rows interleave gate and up: out[t, n/2] bf16 = silu(gate) * up
 };
 
-/// Rows first .. first + count - 1 of the sorted rows belong to `expert`.
+/// A work list's element: rows first .. first + count - 1 of the permuted token rows go through
+/// `expert`. An expert with many rows has several blocks, which follow each other in the list.
 struct ExpertTokenBlock {
   std::int32_t expert;
   std::int32_t first;
   std::int32_t count;
-  std::int16_t
-      block_of_expert;  // among `places` entries of the expert that follow each other in the list:
-  std::int16_t blocks_of_expert;  // with many tokens they pass over the expert's weights together
+  std::int16_t block_of_expert;   // index of this block among those of its expert
+  std::int16_t blocks_of_expert;  // how many the expert has
 };
 
+/// One GEMM. T = tokens, N = rows, K = x_bytes / bytes of an element.
 struct Gemm {
-  // Weights: `experts` matrices of `tiles` * 64 rows one after the other.
+  // ---- weights: one matrix per expert (one for a linear layer), each `tiles` * 64 rows, packed
   const std::uint8_t* weight = nullptr;
-  const float* row_scales = nullptr;    // [experts, tiles * 64], fp8
-  const float* block_scales = nullptr;  // [experts, tiles, 2, width blocks], fp8_block: of the
-                                        // first and second 8 rows of every 16
-  const Bf16* bias = nullptr;           // [rows] or null
+  const float* row_scales = nullptr;  // fp8: [experts, tiles * 64]
+  const float* block_scales =
+      nullptr;                 // fp8_block: [experts, tiles, 2, blocks of K]; index 0 for the
+                               // first 8 rows of every 16, index 1 for the second 8
+  const Bf16* bias = nullptr;  // [N] or null
   int tiles = 0;
-  int rows = 0;         // N: rows beyond are padding
-  int width_bytes = 0;  // of a padded row
+  int rows = 0;         // N; the last tile's rows beyond N are padding
+  int width_bytes = 0;  // of a padded weight row
 
-  // Activations: row-major, rows 16-byte aligned.
+  // ---- activations: row-major, rows aligned to 16 bytes
   const std::uint8_t* x = nullptr;
   std::int64_t x_stride_bytes = 0;
-  int x_bytes = 0;                  // of a row; beyond is zero
-  const float* x_scales = nullptr;  // [T], or [T, blocks] with x_scales_stride
+  int x_bytes = 0;                  // of a row; kernels read zeros beyond
+  const float* x_scales = nullptr;  // fp8: [T]; fp8_block: [T, x_scales_stride]
   std::int64_t x_scales_stride = 0;
-  const std::int32_t* x_rows = nullptr;  // sorted row -> row of x; null: the same
+  const std::int32_t* x_rows = nullptr;  // permuted row -> row of x; null: the identity
 
-  // Work: one matrix (entries null): sorted rows 0 .. tokens - 1. Else *token_block_count entries.
-  const ExpertTokenBlock* token_blocks = nullptr;
+  // ---- work: a linear layer's `tokens` rows, or the experts' *token_block_count token blocks
+  const ExpertTokenBlock* token_blocks = nullptr;  // null: a linear layer
   const std::int32_t* token_block_count = nullptr;
   int tokens = 0;
-  /// The entries were complete before the kernel before this one began, so that the weights of an
-  /// item may be fetched while that one runs.
+  /// The list was complete before the previous kernel started. A CTA may then prefetch the weights
+  /// of its first work tile while that kernel still runs (programmatic dependent launch).
   bool token_blocks_early = false;
-  /// Expert whose entry comes first, whoever was chosen (a shared one), or -1: its weights may be
-  /// fetched at any time.
+  /// The expert of the first token block whatever the router chose (a shared expert), or -1. Its
+  /// weights may be prefetched at any time.
   int first_block_expert = -1;
-  /// Entries of one expert take a tile one after the other, so that it comes from memory once. With
-  /// token_tiles 1, without first_block_expert and token_blocks_early.
+  /// CTAs take the blocks of one expert in turn for each weight tile, so that HBM delivers the tile
+  /// once and L2 the rest. Requires token_tiles 1, no first_block_expert, no token_blocks_early.
   bool interleave_token_blocks = false;
-  /// One token, without a list: entry e is expert ids[e - single_shared] - single_first; those
-  /// below 0 and from single_count on are not here. Entry 0 of single_shared is that expert.
+  /// A step of one token needs no list: block b belongs to expert single_ids[b - single_shared] -
+  /// single_first, and is empty if that is not in 0 .. single_count - 1 (another rank's expert).
+  /// With single_shared, block 0 belongs to expert single_count.
   const std::int32_t* single_ids = nullptr;
   int single_token_blocks = 0;
   int single_first = 0;
   int single_count = 0;
   bool single_shared = false;
-  bool single_row = false;  // every entry multiplies row 0 of x, not its own
-  /// Bytes that are brought to L2 before the kernel waits; null = none.
+  bool single_row = false;  // every block multiplies row 0 of x, not a row of its own
+  /// Bytes that the producers prefetch into L2 before they wait for the previous kernel.
   struct L2Prefetch {
     const std::uint8_t* data = nullptr;
     std::int64_t bytes = 0;
   };
   L2Prefetch l2_prefetch[2];
 
+  // ---- output
   void* out = nullptr;
   std::int64_t out_stride = 0;  // elements
   Epilogue epilogue = Epilogue::bf16;
   TileType type = TileType::fp8;
 
-  int token_tiles = 1;  // columns of 8 tokens an entry may have: 1, 2, 4, 8
-  int row_tiles = 1;    // of an item; 2: Hopper, fp8, 4 token tiles, one part
-  int split_k = 1;      // CTAs of a cluster that share a tile's width; from the weight's shape only
+  // ---- how the kernel divides the work; choose_gemm.h
+  int token_tiles = 1;  // n8 tiles of tokens that a token block may have: 1, 2, 4, 8
+  int row_tiles = 1;    // weight tiles of a work tile; 2 needs sm_90, fp8, token_tiles 4, split_k 1
+  int split_k = 1;      // CTAs of a cluster that share a weight tile's K
 };
 
-constexpr int kSplitKMax = 8;  // a cluster that every GPU can place
-/// Parts for a single matrix of this shape: enough CTAs to load every multiprocessor of an H200.
-int choose_split_k(int tiles, int width_bytes);
+constexpr int kSplitKMax = 8;  // the largest cluster that every GPU can place
 
+/// A linear layer or experts in swap-AB orientation, on mma.sync (gemm_grouped_decode.cuh).
 cudaError_t launch_gemm_grouped_decode_portable(const Gemm& parameters,
                                                 int multiprocessors,
                                                 cudaStream_t stream);
-/// Compute capability 9.0 only.
+/// The same on wgmma. Compute capability 9.0 only.
 cudaError_t launch_gemm_grouped_decode_sm90(const Gemm& parameters,
                                             int multiprocessors,
                                             cudaStream_t stream);
 
-/// The second matrix of experts, fp8, one scale a row, no bias: with rows of up to kDownWidthMax
-/// bytes for entries of up to 8 tokens; on wgmma with rows of up to kDownThinWidth for those of up
-/// to 32 too, since more tokens' quantised values would take the place of its ring (token_tiles 1 or 4). x is
-/// bf16 in sorted order, a multiple of 8 columns and aligned to 16 bytes, and is quantised here;
-/// results are bf16, a multiple of 4 columns. NOTE: entries must be older than the kernel before.
-constexpr int kDownThinWidth = 512;
-constexpr int kDownWidthMax = 1536;
-cudaError_t launch_experts_down_portable(const Gemm& parameters,
-                                         int multiprocessors,
-                                         cudaStream_t stream);
-/// Compute capability 9.0 only.
-cudaError_t launch_experts_down_wgmma(const Gemm& parameters,
-                                      int multiprocessors,
-                                      cudaStream_t stream);
-
-// ---- gemm_scale_epilogue.cu
-
-/// out = x_scales * (row_scales * sums) + bias, in bf16, of `sums` [tokens, rows] that a product of
-/// FP8 operands without scales left; of `parameters` those named here are read. Requires: rows a
-/// multiple of 8; out and its rows, sums, row_scales and bias aligned to 16 bytes.
-/// NOTE: reads row_scales and bias before its wait.
+/// Applies scales and bias to the sums of an unscaled FP8 GEMM:
+/// out = x_scales * (row_scales * sums) + bias.
+///
+/// shapes    sums [T, N] f32 packed · of `parameters` tokens, rows, x_scales, row_scales, bias, out
+/// layout    N a multiple of 8; out, its rows, sums, row_scales and bias aligned to 16 bytes
+/// numerics  f32, rounded once to bf16, in the order of koho's GEMM kernels
+/// threads   NOTE: reads row_scales and bias before it waits for the previous kernel
 cudaError_t launch_gemm_scale_epilogue(const Gemm& parameters,
                                        const float* sums,
                                        cudaStream_t stream);
-
-// ---- repack.cu
-
-/// Puts a block of rows into tiles. Source rows are packed or strided bytes on the device.
-struct Repack {
-  std::uint8_t* tiles = nullptr;  // the matrix
-  const std::uint8_t* source = nullptr;
-  std::int64_t source_stride_bytes = 0;
-  std::int64_t rows = 0;
-  std::int64_t row_bytes = 0;    // of a source row
-  std::int64_t width_bytes = 0;  // of a padded row
-  std::int64_t first_row = 0;    // where the block begins in the matrix
-  int interleave = 0;            // 0 = no, 1 = gate rows, 2 = up rows
-};
-cudaError_t launch_repack(const Repack& repack, cudaStream_t stream);
 
 }  // namespace koho::cuda

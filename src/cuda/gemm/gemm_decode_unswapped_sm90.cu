@@ -1,250 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
-// One matrix for 17 to 128 tokens on Hopper, turned: tokens are the matrix instruction's 64 rows
-// and weight rows its columns, so that a CTA may have any multiple of 8 of these and all CTAs are
-// there at once, each nearly as busy as the others.
+// Decode GEMM of one weight matrix on Hopper in the usual orientation: 64 tokens are the MMA's M,
+// weight rows its N (launch_gemm_decode_unswapped_sm90 in gemm_sm90.h). N may be any multiple of 8,
+// so the grid can be one even wave, and each CTA has the whole K.
 //
-//   grid     a CTA a block of kRows weight rows, which may begin within a tile, and a slice of the
-//            tokens, 64 a warpgroup, for the whole width. A block's two slices are neighbours, so
-//            that the second one finds its weights in L2; where kWeightMulticast is 2 they are a cluster and
-//            take turns to bring them to both. With kCtasPerSm of 2 a CTA leaves room for one of the
-//            next call, which fills its ring meanwhile. Where blocks are more than fit at once,
-//            fewer CTAs take one after the other (kPersistent), and the ring runs on. Of bf16 two
-//            blocks' CTAs are a cluster and take turns to bring the tokens to both (kTokenMulticast)
-//   roles    a warp copies weights, in boxes that become core matrices (started before the kernel
-//            before has ended), another one token rows (128 bytes of K, swizzled; as many as there
-//            are: what lies beyond is multiplied and dropped); each warpgroup multiplies its 64
-//            tokens (wgmma m64nXk32), or two of them 64 tokens by half of the rows each (bf16)
-//   sums     the bits of gemm_decode_swap_ab_sm90.cu. fp8: each stage of 256 bytes of K by itself (with one
-//            warpgroup while the next one is multiplied), added in f32; parts in their order. bf16:
-//            one chain of instructions
-//   results  fp8: from registers, or through the ring. bf16, which are a vocabulary's logits: by a
-//            place beside the ring, from where TMA takes them while the next block is
-//            multiplied
-//   shared   barriers and scales · ring of slots of kSlotWidth * (kRows + tokens) B · results of
-//            bf16 (36 KB)
-//   bytes    weights once, from L2 once a slice; tokens once a block of rows, from L2
-//
-// Numbers: docs/kernels/README.md.
+//   grid     one CTA per block of kRows weight rows (which may begin within a tile) and token block
+//            of 64 per warpgroup. The CTAs of both token blocks are adjacent, so that the second
+//            finds the weights in L2; with kWeightMulticast 2 they are a cluster, and each
+//            multicasts half of the weights. With kCtasPerSm 2 the next GEMM's CTAs fill their
+//            rings beside this one's. Persistent configurations take several blocks of weight rows
+//            in turn while the ring runs on. bf16: the CTAs of two blocks are a cluster and
+//            multicast tokens (kTokenMulticast)
+//   roles    one producer warp copies weights in TMA boxes that become core matrices, before it
+//            waits for the previous kernel; another one token rows (128 bytes of K, swizzled). Each
+//            MMA warpgroup (wgmma m64nXk32) has 64 tokens; bf16: two share 64 tokens and have half
+//            of the rows each
+//   sums     the swap-AB kernel's bits. fp8: each stage of 256 bytes of K is summed by itself and
+//            added in f32, splits of K in their order. bf16: one chain of MMAs
+//   output   fp8: from registers, or through the ring. bf16 (logits): through shared memory beside
+//            the ring, from where TMA stores it while the next block is multiplied
+//   shared   barriers and scales · ring of slots of kSlotWidth * (kRows + tokens) bytes · bf16: 36
+//            KB of output
+//   bytes    weights once from memory, once per token block from L2; tokens once per block of rows
+//            from L2
+//   files    gemm_decode_unswapped_sm90_plan.cuh, _producer.cuh; here MMA warps, epilogue and
+//            launcher
 #include <algorithm>
+#include <cstddef>
+#include <iterator>
 #include <type_traits>
-#include <vector>
+#include <utility>
 
 #include "base/arithmetic.h"
 #include "cuda/device/launch.cuh"
-#include "cuda/device/ptx.cuh"
 #include "cuda/device/wgmma.cuh"
 #include "cuda/gemm/epilogue.cuh"
+#include "cuda/gemm/gemm_decode_unswapped_sm90_plan.cuh"
+#include "cuda/gemm/gemm_decode_unswapped_sm90_producer.cuh"
 #include "cuda/gemm/gemm_sm90.h"
 
 namespace koho::cuda {
+namespace unswapped {
 namespace {
-
-constexpr int kRingSlotsMax = 16;  // barriers there are
-constexpr int kBarrierBytes = 256;
-constexpr int kSharedOfTwo = 113 * 1024;  // where two CTAs are on a multiprocessor
-constexpr int kTileSums = 512;            // bytes of a warp's sums of 8 weight rows and 16 tokens
-constexpr int kWarpTokens = 16;
-// Results of bf16 products that are more than half of L2 are the first to leave it: what cannot
-// stay is better written at once.
-constexpr std::int64_t kLeavingBytes = 25LL << 20;
-
-template <TileType kType, int kRows, int kTileTokens, int kSlotWidth, int kCtasPerSm>
-struct UnswappedPlan {
-  static constexpr int kTokens = kTileTokens;
-  // Where two warpgroups have the same 64 tokens, each has half of the rows.
-  static constexpr int kWarpgroups = kType == TileType::bf16 ? 2 : kTileTokens / 64;
-  static constexpr int kRowGroups = 64 * kWarpgroups / kTileTokens;
-  static constexpr int kGroupRows = kRows / kRowGroups;
-  static constexpr int kWarps = 4 * kWarpgroups;  // that multiply
-  static constexpr int kThreads = 32 * kWarps + 64;
-  static constexpr int kTiles = kGroupRows / 8;  // of a warpgroup
-  // A CTA takes one block of rows after the other where there may be more than are there at once.
-  static constexpr bool kPersistent =
-      is_persistent({.slot_width = kSlotWidth, .ctas_per_sm = kCtasPerSm});
-  static constexpr int kBlocks = kPersistent ? 2 : 1;
-  // Pieces of tiles that a CTA's rows may be.
-  static constexpr int kPieces =
-      (kRows + 2 * kTileRows - 1 - unswapped_row_step(kRows)) / kTileRows;
-  static constexpr int kWeightBytes = kRows * kSlotWidth;
-  static constexpr int kSlot = kWeightBytes + kTokens * kSlotWidth;
-  // Scales and biases of two blocks: a warp may be at the next one's while others read.
-  static constexpr int kScales = 2 * kRows;
-  static constexpr int kRingBegin = (kBarrierBytes + kBlocks * kScales * 4 + 1023) / 1024 * 1024;
-  // CTAs of a cluster, of other rows, that bring each other's tokens.
-  static constexpr int kTokenMulticast = kType == TileType::bf16 ? 2 : 1;
-  // Of bf16 a warp's results of half of the rows; 16 lanes write 128 bytes without bank conflicts.
-  static constexpr bool kStaged = kType == TileType::bf16;
-  static constexpr int kStagedRows = kRows / 2;
-  static_assert(!kStaged || kStagedRows % 16 == 8);
-  static constexpr int kStagedBytes = kStaged ? kWarps * kWarpTokens * kStagedRows * 4 : 0;
-  static constexpr int kBesideRing = 1024 + kRingBegin + kStagedBytes;
-  static constexpr int kSharedBytes = kCtasPerSm == 1 ? kSharedMax : kSharedOfTwo;
-  static constexpr int kSlots = std::min(kRingSlotsMax, (kSharedBytes - kBesideRing) / kSlot);
-  static constexpr int kLaunchBytes = kBesideRing + kSlots * kSlot;
-  // What is not stored straight away passes through the ring.
-  static_assert(kWarps * kTiles * kTileSums <= kSlots * kSlot);
-  static_assert(kWeightBytes % 1024 == 0 && kSlot % 1024 == 0);  // boxes of tokens are swizzled
-  static_assert(2 * kRingSlotsMax * 8 <= kBarrierBytes);
-};
-
-/// Of the tokens.
-int slices_of(const DecodeGemmConfig& form, int tokens) {
-  return ceil_div(tokens, tokens_per_cta(form, tokens));
-}
-
-/// How a launch is cut, beside what the kernel's template says.
-struct UnswappedLaunch {
-  int slices;          // of the tokens: 1 or 2
-  int each;            // tokens of a slice
-  bool straight;       // results go 16 bytes at a time: bf16 of fp8 products, f32 of bf16 ones
-  bool leaves;         // results of bf16 products are the first ones to leave L2
-  int released_after;  // unit whose copies precede the next call's CTAs; -1: at once
-};
-
-/// The next call's CTAs wait until this one's tokens are asked for, and its weights for the most
-/// part: on multiprocessors that are left over they would bring their own while this one's are
-/// wanted, and stay there while others have room. Not where they are to be beside this one, which
-/// has little left to ask for, and not where CTAs are many.
-template <typename Plan>
-int released_after(int resident, int slices) {
-  if (Plan::kPersistent || (resident > 1 && slices == 1)) return -1;
-  return resident > 1 ? Plan::kSlots - 1 : Plan::kSlots;
-}
-
-/// What a CTA has of the matrix.
-struct UnswappedCtaTile {
-  int row;    // the first of the weights'
-  int slice;  // of the tokens
-  int token;  // the first one
-
-  /// The last tokens are in two slices where these have room for more: no box has rows beyond.
-  template <int kRows, int kWeightMulticast>
-  __device__ __forceinline__ static UnswappedCtaTile of(const Gemm& p, const UnswappedLaunch& cut) {
-    const int block = static_cast<int>(blockIdx.x);
-    UnswappedCtaTile piece;
-    // The rank in the cluster, as ptxas knows it to be one for all lanes.
-    piece.slice = kWeightMulticast > 1 ? block % kWeightMulticast : block & (cut.slices - 1);
-    piece.row =
-        (kWeightMulticast > 1 ? block / kWeightMulticast : block >> (cut.slices - 1)) * kRows;
-    piece.token = min(piece.slice * cut.each, p.tokens - cut.each);
-    return piece;
-  }
-};
-
-/// The CTA's place among those that bring each other's tokens.
-template <typename Plan>
-__device__ __forceinline__ int multicast_rank() {
-  return static_cast<int>(blockIdx.x) % Plan::kTokenMulticast;
-}
-
-/// A ring of slots and one of its users' place in it.
-template <int kCount>
-struct UnswappedRing {
-  std::uint32_t full;  // barriers
-  std::uint32_t empty;
-  std::uint32_t slots;  // the first byte
-  int slot = 0;
-  std::uint32_t phase = 0;
-
-  __device__ __forceinline__ std::uint32_t full_barrier() const {
-    return full + 8U * static_cast<std::uint32_t>(slot);
-  }
-  __device__ __forceinline__ std::uint32_t empty_barrier() const {
-    return empty + 8U * static_cast<std::uint32_t>(slot);
-  }
-  __device__ __forceinline__ void advance() {
-    if (++slot == kCount) {
-      slot = 0;
-      phase ^= 1U;
-    }
-  }
-};
-
-/// Copies weights into the ring; one lane. They do not depend on the kernel before. CTAs of a
-/// cluster take turns to bring all of them theirs.
-template <typename Plan, int kRows, int kSlotWidth, int kWeightMulticast>
-__device__ __forceinline__ void copy_weights(const Gemm& p,
-                                             const WeightTensorMaps& maps,
-                                             const UnswappedCtaTile& piece,
-                                             int units,
-                                             UnswappedRing<Plan::kSlots>& ring) {
-  const CUtensorMap* map[Plan::kPieces];
-  int offset[Plan::kPieces];  // bytes in a slot
-  int group[Plan::kPieces];
-  int tile[Plan::kPieces];
-  int done = 0;
-#pragma unroll
-  for (int i = 0; i < Plan::kPieces; ++i) {
-    const int row = piece.row + done;
-    const int rows = min(kTileRows - row % kTileRows, kRows - done);
-    map[i] = rows > 0 ? &maps.of[rows / 8 - 1] : nullptr;
-    offset[i] = done * kSlotWidth;
-    group[i] = row % kTileRows / 8;
-    tile[i] = min(row / kTileRows, p.tiles - 1);  // beyond the last one its rows once more
-    done += rows;
-    if (rows > 0) prefetch_tensor_map(map[i]);
-  }
-  const std::uint64_t policy = evict_first_policy();
-  int unit = 0;
-  if constexpr (kWeightMulticast > 1) {
-    unit = piece.slice;
-    ring.slot = piece.slice;
-  }
-#pragma unroll 1
-  for (; unit < units; unit += kWeightMulticast) {
-    mbarrier_wait(ring.empty_barrier(), ring.phase ^ 1U);
-#pragma unroll
-    for (int i = 0; i < Plan::kPieces; ++i) {
-      const std::uint32_t to =
-          ring.slots + static_cast<std::uint32_t>(ring.slot * Plan::kSlot + offset[i]);
-      if (map[i] == nullptr) continue;
-      if constexpr (kWeightMulticast > 1)
-        tma_load_multicast(to, map[i], unit * (kSlotWidth / kTileChunk), group[i], tile[i],
-                           ring.full_barrier(), (1 << kWeightMulticast) - 1, policy);
-      else
-        tma_load(to, map[i], unit * (kSlotWidth / kTileChunk), group[i], tile[i],
-                 ring.full_barrier(), policy);
-    }
-#pragma unroll
-    for (int i = 0; i < kWeightMulticast; ++i) ring.advance();
-  }
-}
-
-/// Copies token rows into the ring, and tells of their bytes and the weights'; one lane. Releases
-/// the next kernel, if that is to be late.
-template <typename Plan, int kSlotWidth>
-__device__ __forceinline__ void copy_tokens(const CUtensorMap& map,
-                                            const UnswappedCtaTile& piece,
-                                            const UnswappedLaunch& cut,
-                                            int units,
-                                            UnswappedRing<Plan::kSlots>& ring) {
-  const auto bytes = static_cast<std::uint32_t>(Plan::kWeightBytes + cut.each * kSlotWidth);
-  const int released_after = min(cut.released_after, units - 1);
-#pragma unroll 1
-  for (int unit = 0; unit < units; ++unit) {
-    mbarrier_wait(ring.empty_barrier(), ring.phase ^ 1U);
-    mbarrier_arrive_expect_tx(ring.full_barrier(), bytes);
-#pragma unroll
-    for (int box = 0; box < kSlotWidth / kTmaBoxBytes; ++box) {
-      const std::uint32_t to =
-          ring.slots + static_cast<std::uint32_t>(ring.slot * Plan::kSlot + Plan::kWeightBytes +
-                                                  box * kTmaBoxBytes * Plan::kTokens);
-      const int column = unit * kSlotWidth + box * kTmaBoxBytes;
-      if constexpr (Plan::kTokenMulticast == 1)
-        tma_load(to, &map, column, piece.token, ring.full_barrier());
-      else if (unit % Plan::kTokenMulticast == multicast_rank<Plan>())
-        tma_load_multicast(to, &map, column, piece.token, ring.full_barrier(),
-                           (1 << Plan::kTokenMulticast) - 1);
-    }
-    ring.advance();
-    if (unit == released_after) launch_dependent_grids();
-  }
-}
-
-/// A multiplying thread's sums: of tile i of 8 weight rows, tokens lane / 4 (+ 8 for j >= 2) of its
-/// warp's 16 and weight rows 8 * i + lane % 4 * 2 + j % 2.
-template <int kTiles>
-using Sums = float[kTiles][4];
 
 template <TileType kType,
           int kRows,
@@ -257,11 +53,12 @@ __global__ void __launch_bounds__(
     gemm_decode_unswapped_kernel(const __grid_constant__ Gemm p,
                                  const __grid_constant__ WeightTensorMaps weight_maps,
                                  const __grid_constant__ CUtensorMap x_map,
-                                 const UnswappedLaunch cut) {
+                                 const UnswappedLaunch launch) {
   using Plan = UnswappedPlan<kType, kRows, kTileTokens, kSlotWidth, kCtasPerSm>;
-  constexpr bool kWhole = Plan::kWarpgroups == 1;  // parts of the width, one after the other
+  constexpr bool kWhole =
+      Plan::kWarpgroups == 1;  // replays the swap-AB kernel's split-K, one split after the other
   static_assert(!(kChained<kType> && kWhole));
-  // A stage's products are issued before those before are waited for, if registers have room.
+  // Issues a stage's MMAs before it waits for the previous stage's, if registers have room.
   constexpr bool kOverlapsMma = kTileTokens == 64 && kSlotWidth == kStageWidth;
   constexpr int kCluster = kWeightMulticast * Plan::kTokenMulticast;
   constexpr int kTiles = Plan::kTiles;
@@ -278,9 +75,9 @@ __global__ void __launch_bounds__(
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
   const int warp = warp_index();
-  UnswappedCtaTile piece = UnswappedCtaTile::of<kRows, kWeightMulticast>(p, cut);
+  UnswappedCtaTile cta = UnswappedCtaTile::of<kRows, kWeightMulticast>(p, launch);
   const int stages = (p.width_bytes + kStageWidth - 1) / kStageWidth;
-  if (warp == Plan::kWarps) {  // makes the barriers and waits for none of this CTA's warps
+  if (warp == Plan::kWarps) {  // initialises the barriers and waits for no other warp of this CTA
     if (elect_one()) {
 #pragma unroll
       for (int slot = 0; slot < Plan::kSlots; ++slot) {
@@ -295,36 +92,36 @@ __global__ void __launch_bounds__(
   } else {
     named_barrier_sync(2, Plan::kThreads);
   }
-  // NOTE: by all warps, as the wait: under compute-sanitizer some would wait for the others.
+  // NOTE: all warps arrive here and all wait: under compute-sanitizer an arrival waits for the
+  // other warps.
   if constexpr (kCluster > 1) cluster_arrive();
   const int next_block = static_cast<int>(gridDim.x) * kRows;  // rows
-  // NOTE: a pair's CTAs have as many blocks each, the last of which may lie beyond the matrix: then
-  // rows are some of the last ones once more, whose results nobody stores.
+  // NOTE: both CTAs of a pair take the same number of blocks. The last block may lie beyond the
+  // matrix; its CTA then multiplies the last rows again and stores nothing.
   const int rows_end = p.rows + multicast_rank<Plan>() * kRows;
 
-  if (warp >= Plan::kWarps) {  // ---- the copying warps
+  if (warp >= Plan::kWarps) {  // ---- the producer warps
     const int units = stages * kHalves;
-    if constexpr (kCluster > 1) cluster_wait();  // for the others' barriers
+    if constexpr (kCluster > 1) cluster_wait();  // the other CTAs' barriers are ready
     if (elect_one()) {
       if (warp == Plan::kWarps) {
         do {
-          copy_weights<Plan, kRows, kSlotWidth, kWeightMulticast>(p, weight_maps, piece, units,
-                                                                  ring);
-          piece.row += next_block;
-        } while (Plan::kPersistent && piece.row < rows_end);
+          copy_weights<Plan, kRows, kSlotWidth, kWeightMulticast>(p, weight_maps, cta, units, ring);
+          cta.row += next_block;
+        } while (Plan::kPersistent && cta.row < rows_end);
       } else {
         prefetch_tensor_map(&x_map);
         wait_on_dependent_grids();
         do {
-          copy_tokens<Plan, kSlotWidth>(x_map, piece, cut, units, ring);
-          piece.row += next_block;
-        } while (Plan::kPersistent && piece.row < rows_end);
+          copy_tokens<Plan, kSlotWidth>(x_map, cta, launch, units, ring);
+          cta.row += next_block;
+        } while (Plan::kPersistent && cta.row < rows_end);
       }
     }
-    return;  // NOTE: at once, or ptxas takes what is copied lane by lane; no barrier needs them
+    return;  // NOTE: at once, or ptxas puts every copy into a loop over lanes
   }
 
-  // ---- the multiplying warps
+  // ---- the MMA warps
   static_assert(kRows <= 32 * Plan::kWarps);
   const auto row_scale = [&](int n) {
     return kType == TileType::fp8 && n < p.rows ? p.row_scales[n] : 1.0F;
@@ -333,16 +130,16 @@ __global__ void __launch_bounds__(
     return p.bias != nullptr && n < p.rows ? to_float(p.bias[n]) : kNoBias;
   };
   if (thread < kRows) {
-    row_scales[thread] = row_scale(piece.row + thread);
-    bias[thread] = row_bias(piece.row + thread);
+    row_scales[thread] = row_scale(cta.row + thread);
+    bias[thread] = row_bias(cta.row + thread);
   }
   wait_on_dependent_grids();
-  if (cut.released_after < 0) launch_dependent_grids();
+  if (launch.released_after < 0) launch_dependent_grids();
   if constexpr (kCluster > 1) cluster_wait();
   const int group = warp / 4 / Plan::kRowGroups * 64 + warp % 4 * kWarpTokens;  // of tokens
   const int group_row = warp / 4 % Plan::kRowGroups * Plan::kGroupRows;
-  const int token = piece.token + group + lane / 4;  // and the eighth behind it
-  const int tokens = piece.token + cut.each;         // where this CTA's end
+  const int token = cta.token + group + lane / 4;    // and the eighth behind it
+  const int tokens = cta.token + launch.cta_tokens;  // where this CTA's end
   float x_scales[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i)
@@ -350,21 +147,21 @@ __global__ void __launch_bounds__(
         kType == TileType::fp8 && token + 8 * i < tokens ? p.x_scales[token + 8 * i] : 1.0F;
 
   [[maybe_unused]] const std::uint64_t policy =
-      cut.leaves ? evict_first_policy() : evict_normal_policy();
-  // NOTE: only slots that are filled again are told of: then each CTA of a cluster waits for
-  // whatever another one tells it, and may leave when it is done.
-  const int blocks = Plan::kPersistent ? (rows_end - piece.row + next_block - 1) / next_block : 1;
+      launch.evict_first ? evict_first_policy() : evict_normal_policy();
+  // NOTE: a warp releases only slots that are filled again. Then each CTA of a cluster waits for
+  // every arrival from another one, and may exit when it is done.
+  const int blocks = Plan::kPersistent ? (rows_end - cta.row + next_block - 1) / next_block : 1;
   int wanted = blocks * stages * kHalves - Plan::kSlots;
-  int oldest = 0;  // slot of those that products read
+  int oldest = 0;  // slot of the oldest MMAs that still read
   do {
     float next_scale = 1.0F;  // of the next block's rows
     float next_bias = 0.0F;
     if (Plan::kPersistent && thread < kRows) {
-      next_scale = row_scale(piece.row + next_block + thread);
-      next_bias = row_bias(piece.row + next_block + thread);
+      next_scale = row_scale(cta.row + next_block + thread);
+      next_bias = row_bias(cta.row + next_block + thread);
     }
     Sums<kTiles> sum = {};
-    Sums<kWhole ? kTiles : 1> total = {};  // of the parts before
+    Sums<kWhole ? kTiles : 1> total = {};  // of the splits before
     {
       const std::uint64_t weights =
           core_matrix_descriptor(ring.slots + static_cast<std::uint32_t>(group_row * kSlotWidth),
@@ -372,7 +169,7 @@ __global__ void __launch_bounds__(
       const std::uint64_t rows = swizzle128_descriptor(
           ring.slots + static_cast<std::uint32_t>(Plan::kWeightBytes) +
           static_cast<std::uint32_t>(warp / 4 / Plan::kRowGroups * 64 * kTmaBoxBytes));
-      // In a cluster lane i tells CTA i.
+      // In a cluster lane i arrives at CTA i.
       const std::uint32_t theirs =
           kCluster > 1 ? map_shared_rank(ring.empty, static_cast<std::uint32_t>(lane % kCluster))
                        : ring.empty;
@@ -386,7 +183,7 @@ __global__ void __launch_bounds__(
         }
         if (++oldest == Plan::kSlots) oldest = 0;
       };
-      // Issues the products of a slot.
+      // Issues the MMAs of a slot.
       const auto issue = [&](Sums<kTiles>& partial, bool accumulate) {
         mbarrier_wait(ring.full_barrier(), ring.phase);
         const auto at = static_cast<std::uint32_t>(ring.slot * Plan::kSlot);
@@ -409,12 +206,12 @@ __global__ void __launch_bounds__(
         for (int half = 0; half < kHalves; ++half) issue(partial, half > 0);
       };
       int split = 1;
-      int border = kWhole ? stages / p.split_k : 0;  // stage where the next part begins
-      // Adds a stage's sums; a part's go to the total where the next one begins.
+      int next_split = kWhole ? stages / p.split_k : 0;  // stage where the next split begins
+      // Adds a stage's sums. Where a split begins, the previous split's sums go to the total.
       const auto add = [&](int stage, const Sums<kTiles>& partial) {
-        if (kWhole && stage == border) {
+        if (kWhole && stage == next_split) {
           ++split;
-          border = stages * split / p.split_k;
+          next_split = stages * split / p.split_k;
 #pragma unroll
           for (int tile = 0; tile < kTiles; ++tile)
 #pragma unroll
@@ -428,7 +225,7 @@ __global__ void __launch_bounds__(
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
             sum[tile][i] += partial[tile][i];
-            // Here, and not behind the products that are issued next.
+            // NOTE: keeps ptxas from moving the additions behind the MMAs that are issued next.
             if (kOverlapsMma) asm volatile("" : "+f"(sum[tile][i]));
           }
       };
@@ -442,7 +239,8 @@ __global__ void __launch_bounds__(
         }
       } else if constexpr (kOverlapsMma) {
         Sums<kTiles> partials[2] = {};
-        // Two stages, the first of which is issued; where more follow, the next one's is too.
+        // Two stages, the first of which is issued already; if more follow, issues the next one
+        // too.
         const auto run_two = [&](auto more) {
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
@@ -502,8 +300,8 @@ __global__ void __launch_bounds__(
         value[j] = apply_scales<kType>(of[j], j % 2 == 0 ? scales.x : scales.y, x_scales[j / 2],
                                        j % 2 == 0 ? biases.x : biases.y);
     };
-    // Stores up to four tiles in bf16, 16 bytes of a token's row a lane.
-    const auto finish_straight = [&](int tile, int count, const float(&of)[4][4]) {
+    // Stores up to four tiles in bf16, 16 bytes of a token's row per lane.
+    const auto store_vectors = [&](int tile, int count, const float(&of)[4][4]) {
       std::uint32_t words[2][4] = {};
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -513,7 +311,7 @@ __global__ void __launch_bounds__(
         words[0][i] = pack_bf16(value[0], value[1]);
         words[1][i] = pack_bf16(value[2], value[3]);
       }
-      const int n = piece.row + (tile + lane % 4) * 8;
+      const int n = cta.row + (tile + lane % 4) * 8;
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const uint4 eight = quad_transpose(words[j]);
@@ -523,8 +321,8 @@ __global__ void __launch_bounds__(
               eight;
       }
     };
-    // Else through the ring, which all are done with, so that this code is there once: where it
-    // stood beside the other at every tile, results took a microsecond.
+    // Otherwise the sums pass through the free ring, so that the code for one element exists once:
+    // unrolled beside every tile it took a microsecond.
     auto* left = reinterpret_cast<float4*>(shared + Plan::kRingBegin + warp * kTiles * kTileSums);
     const auto leave = [&](int tile, int count, const float(&of)[4][4]) {
 #pragma unroll
@@ -532,7 +330,7 @@ __global__ void __launch_bounds__(
         if (i < count)
           left[(tile + i) * 32 + lane] = make_float4(of[i][0], of[i][1], of[i][2], of[i][3]);
     };
-    const auto finish_left = [&](int first, int end) {
+    const auto store_left = [&](int first, int end) {
 #pragma unroll 1
       for (int tile = first; tile < end; ++tile) {
         const float4 four = left[tile * 32 + lane];
@@ -540,7 +338,7 @@ __global__ void __launch_bounds__(
         scaled(tile, {four.x, four.y, four.z, four.w}, value);
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-          const int n = piece.row + tile * 8 + lane % 4 * 2 + j % 2;
+          const int n = cta.row + tile * 8 + lane % 4 * 2 + j % 2;
           if (n < p.rows && token + j / 2 * 8 < tokens)
             store_output(p, token + j / 2 * 8, n, value[j]);
         }
@@ -559,7 +357,8 @@ __global__ void __launch_bounds__(
       }
     };
     if constexpr (Plan::kStaged) {
-      // Through a place of its own, half of the rows at a time, so that no warp waits for stores.
+      // Through shared memory beside the ring, half of the rows at a time, so that no warp waits
+      // for stores.
       float* staged =
           reinterpret_cast<float*>(shared + Plan::kRingBegin + Plan::kSlots * Plan::kSlot) +
           warp * kWarpTokens * Plan::kStagedRows;
@@ -576,10 +375,10 @@ __global__ void __launch_bounds__(
             *reinterpret_cast<float2*>(staged + (lane / 4 + 8 * j) * Plan::kStagedRows + i * 8 +
                                        lane % 4 * 2) = make_float2(value[2 * j], value[2 * j + 1]);
         }
-        const int row = piece.row + group_row + first;
+        const int row = cta.row + group_row + first;
         const int rows = min(p.rows - row, Plan::kStagedRows);
-        const int first_token = piece.token + group;
-        if (cut.straight) {
+        const int first_token = cta.token + group;
+        if (launch.vector_stores) {
           fence_proxy_async_shared();
           __syncwarp();
           if (lane < kWarpTokens && first_token + lane < tokens && rows > 0)
@@ -594,14 +393,14 @@ __global__ void __launch_bounds__(
               store_output(p, first_token + i, row + n, staged[i * Plan::kStagedRows + n]);
         }
       }
-    } else if (cut.straight) {
-      finish_all(finish_straight);
+    } else if (launch.vector_stores) {
+      finish_all(store_vectors);
     } else {
       finish_all(leave);
-      finish_left(0, kTiles);
+      store_left(0, kTiles);
     }
     if constexpr (Plan::kPersistent) {
-      piece.row += next_block;
+      cta.row += next_block;
       row_scales = first_scales + (row_scales == first_scales ? Plan::kScales : 0);
       bias = row_scales + kRows;
       if (thread < kRows) {
@@ -609,7 +408,7 @@ __global__ void __launch_bounds__(
         bias[thread] = next_bias;
       }
     }
-  } while (Plan::kPersistent && piece.row < rows_end);
+  } while (Plan::kPersistent && cta.row < rows_end);
   if constexpr (Plan::kStaged) bulk_store_wait_read();  // before shared memory is another CTA's
 }
 
@@ -619,11 +418,11 @@ template <TileType kType,
           int kSlotWidth,
           int kWeightMulticast,
           int kCtasPerSm>
-cudaError_t launch_form(const Gemm& p,
-                        const WeightTensorMaps& weight_maps,
-                        const CUtensorMap& x_map,
-                        const DecodeGemmConfig& form,
-                        cudaStream_t stream) {
+cudaError_t launch_config(const Gemm& p,
+                          const WeightTensorMaps& weight_maps,
+                          const CUtensorMap& x_map,
+                          const DecodeGemmConfig& config,
+                          cudaStream_t stream) {
   using Plan = UnswappedPlan<kType, kRows, kTileTokens, kSlotWidth, kCtasPerSm>;
   const auto kernel = gemm_decode_unswapped_kernel<kType, kRows, kTileTokens, kSlotWidth,
                                                    kWeightMulticast, kCtasPerSm>;
@@ -632,161 +431,65 @@ cudaError_t launch_form(const Gemm& p,
       prepared.once([&] { return allow_dynamic_shared_memory(kernel, kSharedMax); });
   if (ready != cudaSuccess) return ready;
   const auto out_bits = reinterpret_cast<std::uintptr_t>(p.out);
-  const int slices = slices_of(form, p.tokens);
+  const int token_blocks = num_token_blocks_of(config, p.tokens);
   constexpr bool bf16 = kType == TileType::bf16;
-  constexpr int together = bf16 ? 4 : 8;  // results in 16 bytes
-  const UnswappedLaunch cut{.slices = slices,
-                            .each = tokens_per_cta(form, p.tokens),
-                            .straight = p.epilogue == (bf16 ? Epilogue::f32 : Epilogue::bf16) &&
-                                        p.rows % together == 0 && p.out_stride % together == 0 &&
-                                        out_bits % 16 == 0,
-                            .leaves = std::int64_t{4} * p.tokens * p.rows > kLeavingBytes,
-                            .released_after = released_after<Plan>(kCtasPerSm, slices)};
+  constexpr int together = bf16 ? 4 : 8;  // elements in 16 bytes
+  const UnswappedLaunch launch{
+      .token_blocks = token_blocks,
+      .cta_tokens = tokens_per_cta(config, p.tokens),
+      .vector_stores = p.epilogue == (bf16 ? Epilogue::f32 : Epilogue::bf16) &&
+                       p.rows % together == 0 && p.out_stride % together == 0 && out_bits % 16 == 0,
+      .evict_first = std::int64_t{4} * p.tokens * p.rows > kEvictFirstBytes,
+      .released_after = released_after<Plan>(kCtasPerSm, token_blocks)};
   int blocks = ceil_div(p.rows, kRows);
-  // NOTE: what is not stored straight away passes through the ring, which must be done with then.
-  if ((Plan::kStaged || cut.straight) && form.ctas > 0) blocks = std::min(blocks, form.ctas);
+  // NOTE: persistent CTAs must store in vectors or staged, since the other way passes through the
+  // ring.
+  if ((Plan::kStaged || launch.vector_stores) && config.ctas > 0)
+    blocks = std::min(blocks, config.ctas);
   blocks = round_up(blocks, Plan::kTokenMulticast);
   return launch_kernel(
       kernel,
-      {dim3(static_cast<unsigned>(blocks * cut.slices)), dim3(Plan::kThreads),
+      {dim3(static_cast<unsigned>(blocks * launch.token_blocks)), dim3(Plan::kThreads),
        static_cast<std::size_t>(Plan::kLaunchBytes), kWeightMulticast * Plan::kTokenMulticast},
-      stream, p, weight_maps, x_map, cut);
+      stream, p, weight_maps, x_map, launch);
 }
 
-/// A form and what launches it.
-struct UnswappedConfig {
-  TileType type;
-  DecodeGemmConfig form;
-  decltype(&launch_gemm_decode_unswapped_sm90) launch;
-};
+using Launcher = decltype(&launch_gemm_decode_unswapped_sm90);
 
-template <TileType kType,
-          int kRows,
-          int kTileTokens,
-          int kSlotWidth,
-          int kWeightMulticast,
-          int kCtasPerSm>
-constexpr UnswappedConfig make_form() {
-  return {kType,
-          {.columns = kTileTokens,
-           .slot_width = kSlotWidth,
-           .rows = kRows,
-           .ctas_per_sm = kCtasPerSm,
-           .weight_multicast = kWeightMulticast},
-          &launch_form<kType, kRows, kTileTokens, kSlotWidth, kWeightMulticast, kCtasPerSm>};
+template <std::size_t kIndex>
+constexpr Launcher launcher_of() {
+  constexpr UnswappedConfig of = kUnswappedConfigs[kIndex];
+  return &launch_config<of.type, of.config.rows, of.config.columns, of.config.slot_width,
+                        of.config.weight_multicast, of.config.ctas_per_sm>;
 }
 
-// One warpgroup of fp8: slots of a stage, alone on its multiprocessor; or of half a stage, so that
-// half a multiprocessor has room for enough of them.
-template <int kRows, int kWeightMulticast = 1>
-constexpr UnswappedConfig whole() {
-  return make_form<TileType::fp8, kRows, 64, kStageWidth, kWeightMulticast, 1>();
-}
-template <int kRows>
-constexpr UnswappedConfig half() {
-  return make_form<TileType::fp8, kRows, 64, kStageWidth / 2, 1, 2>();
-}
-/// These take block after block.
-template <TileType kType, int kRows, int kTileTokens>
-constexpr UnswappedConfig repeating() {
-  return make_form<kType, kRows, kTileTokens, kStageWidth / 2, 1, 1>();
-}
-
-// NOTE: those of a kind with the fewest rows first: choose_unswapped_config() takes the first whose CTAs are
-// all there at once.
-constexpr UnswappedConfig kForms[] = {
-    whole<24>(),
-    whole<32>(),
-    whole<40>(),
-    whole<48>(),
-    whole<56>(),
-    whole<96>(),
-    whole<48, 2>(),
-    whole<56, 2>(),
-    whole<80, 2>(),
-    whole<96, 2>(),
-    half<40>(),
-    half<80>(),
-    repeating<TileType::fp8, 96, 64>(),
-    repeating<TileType::fp8, 112, 64>(),
-    repeating<TileType::fp8, 96, 128>(),
-    repeating<TileType::fp8, 112, 128>(),
-    repeating<TileType::bf16, 144, 64>(),
-    repeating<TileType::bf16, 144, 128>(),
-};
-
-bool can_multiply(const UnswappedConfig& of, const Gemm& p) {
-  const int slices = slices_of(of.form, p.tokens);
-  return of.type == p.type && slices >= of.form.weight_multicast &&
-         slices <= (is_persistent(of.form) ? 1 : 2) &&
-         ((p.type == TileType::fp8 && of.form.columns == 64) || p.split_k == 1);
+template <std::size_t... kIndices>
+Launcher find_launcher(std::size_t index, std::index_sequence<kIndices...>) {
+  constexpr Launcher launchers[] = {launcher_of<kIndices>()...};
+  return launchers[index];
 }
 
 }  // namespace
-
-std::vector<DecodeGemmConfig> unswapped_configs(const Gemm& p) {
-  std::vector<DecodeGemmConfig> forms;
-  for (const UnswappedConfig& of : kForms)
-    if (can_multiply(of, p)) forms.push_back(of.form);
-  return forms;
-}
-
-DecodeGemmConfig choose_unswapped_config(const Gemm& p, int multiprocessors) {
-  constexpr int kTokensMin = 17;
-  constexpr int kTokensMany = 33;
-  constexpr int kTilesOfWaves = 200;  // from here on CTAs may follow each other
-  constexpr int kSharedRows = 48;     // from here on two weigh more than a cluster's beginning
-  // The next call's CTAs beside this one's are worth more than slots of the ring: measured with 6
-  // stages, with 12 they are not.
-  constexpr int kShortStages = 8;
-  DecodeGemmConfig form;
-  // NOTE: products of what lies beyond a width are zeros, but cut the sums that they are added to.
-  if (p.tokens < kTokensMin || p.width_bytes % kStageWidth != 0) return form;
-  const int slices = ceil_div(p.tokens, 64);
-  if (p.type == TileType::fp8) {
-    const bool halves = p.width_bytes <= kShortStages * kStageWidth;
-    for (const UnswappedConfig& of : kForms) {
-      const int shared = !halves && slices > 1 && of.form.rows >= kSharedRows ? 2 : 1;
-      if (of.type != p.type || is_persistent(of.form) || of.form.weight_multicast != shared ||
-          of.form.ctas_per_sm != (halves ? 2 : 1))
-        continue;
-      const int ctas = ceil_div(p.rows, of.form.rows) * slices;
-      if (ctas > multiprocessors) continue;  // at once
-      // On most multiprocessors; or, where the other kernel's products are few, on nearly all.
-      const bool loads =
-          p.tokens < kTokensMany ? ctas * 5 >= multiprocessors * 4 : ctas * 2 > multiprocessors;
-      if (!loads) break;
-      return of.form;
-    }
-  }
-  const bool bf16 = p.type == TileType::bf16;
-  if ((!bf16 && p.tokens < kTokensMany) || p.split_k > 1 || p.tiles < kTilesOfWaves) return form;
-  form.columns = slices == 1 ? 64 : 128;
-  form.slot_width = kStageWidth / 2;
-  // The vocabulary's 151552 rows, all, a quarter and an eighth of them, are 7.97, 1.99 and 0.997
-  // blocks of 144 a multiprocessor; of 96 rows they are 12.0, 3.0 and 1.5.
-  form.rows = bf16 ? 144 : ceil_div(p.rows, 112) <= multiprocessors ? 112 : 96;
-  const int blocks = ceil_div(p.rows, form.rows);
-  const int each = ceil_div(blocks, multiprocessors);
-  // Uneven shares: 24576 rows are 1.3 such blocks a multiprocessor.
-  if (bf16 && slices == 1 && blocks * 8 < each * multiprocessors * 7) return {};
-  if (each > 1) form.ctas = ceil_div(blocks, each);
-  return form;
-}
+}  // namespace unswapped
 
 cudaError_t launch_gemm_decode_unswapped_sm90(const Gemm& p,
                                               const WeightTensorMaps& weight_maps,
                                               const CUtensorMap& x_map,
-                                              const DecodeGemmConfig& form,
+                                              const DecodeGemmConfig& config,
                                               cudaStream_t stream) {
-  for (const UnswappedConfig& of : kForms)
-    if (of.type == p.type && of.form.columns == form.columns &&
-        of.form.slot_width == form.slot_width && of.form.rows == form.rows &&
-        of.form.ctas_per_sm == form.ctas_per_sm &&
-        of.form.weight_multicast == form.weight_multicast)
-      return can_multiply(of, p) && (form.ctas == 0 || is_persistent(form))
-                 ? of.launch(p, weight_maps, x_map, form, stream)
-                 : cudaErrorInvalidValue;
+  constexpr std::size_t kCount = std::size(kUnswappedConfigs);
+  for (std::size_t i = 0; i < kCount; ++i) {
+    const UnswappedConfig& of = kUnswappedConfigs[i];
+    if (of.type != p.type || of.config.columns != config.columns ||
+        of.config.slot_width != config.slot_width || of.config.rows != config.rows ||
+        of.config.ctas_per_sm != config.ctas_per_sm ||
+        of.config.weight_multicast != config.weight_multicast)
+      continue;
+    if (!supports(of, p) || (config.ctas != 0 && !is_persistent(config)))
+      return cudaErrorInvalidValue;
+    return unswapped::find_launcher(i, std::make_index_sequence<kCount>())(p, weight_maps, x_map,
+                                                                           config, stream);
+  }
   return cudaErrorInvalidValue;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The decode matrix kernel (gemm_grouped_decode.cuh) on mma.sync, for every GPU: e4m3 values become f16 in
-// registers (exact), products are summed in f32. One warp has 16 of a tile's 64 rows.
+// The grouped decode GEMM (gemm_grouped_decode.cuh) on mma.sync, for every GPU. e4m3 values become
+// f16 in registers, exactly; sums are f32. One warp has 16 of a tile's 64 rows.
 #include "cuda/gemm/gemm_grouped_decode.cuh"
 #include "cuda/gemm/mma_tile.cuh"
 
@@ -9,7 +9,7 @@ namespace {
 
 template <TileType kType, int kTiles>
 struct MmaSyncMainloop {
-  static constexpr int kRowTiles = 1;  // of an item
+  static constexpr int kRowTiles = 1;  // of a work tile
 
   float sum[kTiles][4] = {};
 
@@ -38,13 +38,13 @@ struct MmaSyncMainloop {
     }
   }
 
-  /// Loads two chunks of all token tiles: 2 * kTiles matrices of 128 contiguous bytes.
+  /// Loads two chunks of all token tiles: 2 * kTiles core matrices of 128 contiguous bytes.
   static __device__ __forceinline__ void load_tokens(std::uint32_t (&x)[2][kTiles],
                                                      std::uint32_t address) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     std::uint32_t r[4];
     if constexpr (kTiles == 1) {
-      // The other two matrices lie in the next two chunks; loading them again later costs less than
+      // ldmatrix_x4 also loads the next two chunks; loading them again later costs less than
       // keeping them.
       ldmatrix_x4(r, address + static_cast<std::uint32_t>(lane % 16 * 16));
       x[0][0] = r[0];

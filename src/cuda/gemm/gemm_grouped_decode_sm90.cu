@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The decode matrix kernel (gemm_grouped_decode.cuh) on Hopper's wgmma: both operands straight from shared
-// memory, e4m3 without conversion. The instruction keeps fewer bits than f32 in its sums, so every
-// stage of 256 bytes is summed by itself and added in f32.
+// The grouped decode GEMM (gemm_grouped_decode.cuh) on Hopper's wgmma: both operands come from
+// shared memory, e4m3 without conversion. An e4m3 wgmma keeps fewer bits than f32 in its sums, so
+// every stage of 256 bytes of K is summed by itself and added in f32.
 #include "cuda/device/wgmma.cuh"
 #include "cuda/gemm/gemm_grouped_decode.cuh"
 
@@ -16,7 +16,7 @@ struct WgmmaTileMainloop {
   float sum[kTiles][4] = {};
   float partial[kTiles][4] = {};  // of a stage of 256 bytes, while its slots are multiplied
 
-  /// The operands of a stage, of which each product takes the next 32 bytes of K.
+  /// Descriptors of a stage's operands. Each MMA takes the next 32 bytes of K.
   struct Operands {
     std::uint64_t weights;
     std::uint64_t tokens;
@@ -38,7 +38,7 @@ struct WgmmaTileMainloop {
     wgmma_wait_group<0>();
   }
 
-  /// The product of kSteps times 32 bytes of K is added to `part`, or becomes it.
+  /// Multiplies kSteps * 32 bytes of K; the result is added to `partial`, or replaces it.
   template <int kSteps>
   static __device__ __forceinline__ void run(std::uint32_t weights,
                                              std::uint32_t tokens,
@@ -51,7 +51,7 @@ struct WgmmaTileMainloop {
     for (int i = 0; i < kSteps; ++i) multiply(at, i, partial, add || i > 0 ? 1 : 0);
     finish();
   }
-  /// As run(), for the short stage at the end of a width: one instruction at a time.
+  /// As run(), for the short stage at the end of K: one MMA at a time.
   static __device__ __forceinline__ void run_short(std::uint32_t weights,
                                                    std::uint32_t tokens,
                                                    int steps,
@@ -73,7 +73,7 @@ struct WgmmaTileMainloop {
                                         std::uint32_t weights,
                                         std::uint32_t tokens) {
     const int bytes = min(kSlotWidth, p.width_bytes - stage * kSlotWidth);
-    fence_proxy_async_shared();  // the token rows were written by ordinary copies
+    fence_proxy_async_shared();  // makes the token rows, which cp.async wrote, visible to wgmma
     if constexpr (kRowTiles > 1) {
       constexpr int kSlots = kStageWidth / kSlotWidth;
       const bool add = stage % kSlots > 0;
@@ -141,7 +141,8 @@ cudaError_t launch_gemm_grouped_decode_sm90(const Gemm& p,
     return launch_grouped_decode_config<MultiplyPairs, TileType::fp8, 4>(p, multiprocessors,
                                                                          stream);
   }
-  // NOTE: 9 to 16 tokens of other types are gemm_decode_swap_ab_sm90.cu's; entries of experts have 8 or 32.
+  // NOTE: no blocks of 9 to 16 tokens but for fp8_block: gemm_decode_swap_ab_sm90.cu runs such
+  // linear layers, and experts have blocks of 8 or of 32 and more.
   return launch_grouped_decode<WgmmaMainloop, false>(p, multiprocessors, stream);
 }
 

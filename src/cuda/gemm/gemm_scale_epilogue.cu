@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is left of a linear layer where cuBLASLt has no scales a row (cublaslt_gemm.cpp): its f32
-// sums times the scales of tokens and of weight rows, the bias, one rounding to bf16, in the order
-// of koho's own matrix kernels. A thread has 8 neighbouring columns of 4 tokens, which it reads all
-// before it writes; a CTA 1,024 columns. No shared memory. Bound by memory: 6 bytes an element.
+// The epilogue of a cuBLASLt GEMM without row and column scales (launch_gemm_scale_epilogue in
+// gemm.h): multiplies f32 sums by the scales of tokens and of weight rows, adds the bias, rounds
+// once to bf16.
+//
+//   grid     a thread has 8 adjacent columns of 4 tokens, all of which it reads before it writes; a
+//            CTA 1,024 columns. No shared memory
+//   bytes    6 per element; bound by memory
 #include "cuda/device/launch.cuh"
 #include "cuda/device/numeric.cuh"
 #include "cuda/device/ptx.cuh"
@@ -15,7 +18,7 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kVector = 8;  // columns: 16 bytes of bf16
-constexpr int kTokens = 4;  // 128 bytes of sums on their way to a thread
+constexpr int kTokens = 4;  // 128 bytes of sums in flight per thread
 
 __global__ void __launch_bounds__(kThreads)
     gemm_scale_epilogue_kernel(const __grid_constant__ Gemm p, const float* sums) {

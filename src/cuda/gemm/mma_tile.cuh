@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the products on mma.sync share: one warp has 16 of a tile's 64 rows, and takes 32 bytes of
-// K, two chunks, at a time.
+// How kernels on mma.sync read tiled weights: one warp has 16 of a tile's 64 rows and takes 32
+// bytes of K, two chunks, at a time.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace koho::cuda {
 
-/// This warp's rows of the two chunks of a tile (tiled_layout.h) from `address` on: (chunk 0, rows 0-7),
-/// (0, 8-15), (1, 0-7), (1, 8-15).
+/// This warp's rows of the two chunks of a tile from `address` on: (chunk 0, rows 0-7), (0, 8-15),
+/// (1, 0-7), (1, 8-15).
 __device__ __forceinline__ void load_weights(std::uint32_t (&w)[4], std::uint32_t address) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -22,9 +22,9 @@ __device__ __forceinline__ void load_weights(std::uint32_t (&w)[4], std::uint32_
                                               lane % 8 * kTileChunk));
 }
 
-/// One chunk of e4m3 rows g and g + 8 as the instruction's operand. A register holds 4 neighbouring
-/// codes of K; the instruction takes them as k and k + 8 pairs for weights and tokens alike, which
-/// is the same sum.
+/// One chunk of e4m3 rows g and g + 8 as the MMA's A fragment in f16. A register holds 4 adjacent
+/// values of K, which the MMA takes for columns k, k + 1, k + 8 and k + 9; as B is permuted alike,
+/// the sum is the same.
 __device__ __forceinline__ void widen_weights(std::uint32_t (&a)[4],
                                               std::uint32_t row,
                                               std::uint32_t row_8) {

@@ -17,9 +17,9 @@ namespace koho::cuda {
 namespace {
 
 constexpr std::int64_t kPieceBytes = 4 << 20;
-constexpr std::int64_t kJobBytesMin = 1 << 20;  // below, a copy on the backend's stream will do
+constexpr std::int64_t kJobBytesMin = 1 << 20;  // below, the backend copies on its own stream
 constexpr std::int64_t kRowsStep = 8;           // of a piece: what interleaving keeps together
-constexpr unsigned kThreadsMax = 14;            // more move no more (measured-h200: 8 to 14 a GPU)
+constexpr unsigned kThreadsMax = 14;            // on an H200 more threads load no faster
 constexpr int kSlots = 2;
 constexpr std::chrono::seconds kTellEvery{2};
 
@@ -33,14 +33,14 @@ double gb(std::int64_t bytes) {
 
 }  // namespace
 
-/// One piece's memory on its way.
+/// The pinned and the staging memory of one piece.
 struct Loader::Slot {
   PinnedMemory pinned;
   DeviceBlock staging;
-  cudaEvent_t free = nullptr;  // the last piece has left the slot
+  cudaEvent_t free = nullptr;  // the slot's last piece has been copied
 };
 
-/// A thread, its stream and its ring.
+/// A thread with its stream and its ring of slots.
 class Loader::LoaderThread {
  public:
   LoaderThread() = default;
@@ -111,7 +111,8 @@ class Loader::LoaderThread {
   std::thread thread;
 
  private:
-  /// Maps a file's pages in one go instead of one fault after the other. Only a hint.
+  /// Asks the kernel to map a file's pages at once instead of one page fault after the other. A
+  /// hint.
   static void map_in(const std::byte* data, std::size_t bytes) {
     const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
     const auto begin = reinterpret_cast<std::uintptr_t>(data) / page * page;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Moves large weights to the device while load goes on: threads with a stream and a ring of pinned
-// memory each take runs of rows, copy (or draw) them to staging memory on the device and put them
-// where they belong. Which rows and where, the backend says; the order is nobody's promise.
+// Copies large weights to the device while the checkpoint is read. Each thread has a stream and a
+// ring of pinned memory. It takes a block of rows, copies it to staging memory on the device (or
+// generates it there, for synthetic weights), and repacks it into tiles. The backend says which
+// rows go where; the order is not specified.
 #pragma once
 
 #include <chrono>
@@ -15,7 +16,7 @@
 
 #include "base/load_progress.h"
 #include "cuda/device/runtime.h"
-#include "cuda/gemm/gemm.h"
+#include "cuda/load/repack.h"
 #include "ops/synthetic_tensor.h"
 #include "tensor/tensor_view.h"
 
@@ -32,8 +33,7 @@ struct LoadJob {
 
 class Loader {
  public:
-  /// Starts the threads. `device` is the GPU's number.
-  /// `progress` may be null.
+  /// Starts the threads. `device` is the GPU's number, `progress` may be null.
   static Result<std::unique_ptr<Loader>> start(int device,
                                                const std::shared_ptr<DeviceMemory>& memory,
                                                LoadProgress* progress);
@@ -41,7 +41,7 @@ class Loader {
   Loader& operator=(const Loader&) = delete;
   ~Loader();
 
-  /// Whether the loader takes a source: matrices of a size that is worth it.
+  /// Whether the loader takes a source: it must be a matrix that is large enough.
   static bool takes(const ConstTensorView& source);
 
   /// Takes a job over; its source must live until finish(). Errors: an earlier job's.

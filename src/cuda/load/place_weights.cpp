@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Placing weights: host rows go to staging memory on the device and from there into tiles.
+// Places weights on the device: copies host rows to staging memory there, and repacks them into
+// tiles.
 #include <algorithm>
 #include <vector>
 
@@ -26,7 +27,7 @@ TileType tile_type(WeightQuant quant) {
   return TileType::bf16;
 }
 
-/// Whether gate and up of all experts are stored in one way, and down.
+/// Whether gate and up of all experts have one storage type, and down has one.
 bool alike(std::span<const MlpSource* const> experts) {
   return std::all_of(experts.begin(), experts.end(), [&](const MlpSource* expert) {
     return tile_type(expert->gate.quant) == tile_type(experts[0]->gate.quant) &&
@@ -38,7 +39,7 @@ bool alike(std::span<const MlpSource* const> experts) {
 
 }  // namespace
 
-/// Draws the elements of `view`, whose first one is at `place`, into packed rows.
+/// Generates the elements of a synthetic `view`, whose first one is at `place`, into packed rows.
 cudaError_t CudaBackend::draw(void* out,
                               const ConstTensorView& view,
                               const SyntheticAddressMap::Place& place) {
@@ -176,8 +177,8 @@ Result<LinearSegment> CudaBackend::place_segment(std::span<const LinearSource> b
     has_bias = has_bias || !block.bias.empty();
   }
   LinearSegment segment;
-  KOHO_TRY_ASSIGN(segment.matrix, make_tiles(type, false, 1, rows, columns));
-  TiledWeights& matrix = segment.matrix;
+  KOHO_TRY_ASSIGN(segment.weight, make_tiles(type, false, 1, rows, columns));
+  TiledWeights& matrix = segment.weight;
   const bool twice =
       type == TileType::fp8 && cublaslt_ != nullptr && CublasLtGemm::takes(rows, columns);
   if (twice) {
@@ -215,7 +216,7 @@ Result<Linear> CudaBackend::do_place_linear(std::span<const LinearSource> blocks
   auto placed = std::make_unique<PlacedLinear>();
   std::size_t begin = 0;
   while (begin < blocks.size()) {
-    // Blocks of one storage type make one matrix; under block scales only at whole tiles.
+    // Adjacent blocks of one storage type become one weight; with block scales only at whole tiles.
     std::size_t end = begin + 1;
     while (end < blocks.size() && tile_type(blocks[end].quant) == tile_type(blocks[begin].quant) &&
            (blocks[begin].quant != WeightQuant::fp8_block ||
@@ -223,7 +224,7 @@ Result<Linear> CudaBackend::do_place_linear(std::span<const LinearSource> blocks
       ++end;
     KOHO_TRY_ASSIGN(LinearSegment segment, place_segment(blocks.subspan(begin, end - begin)));
     segment.first_column = linear.out_features;
-    linear.out_features += segment.matrix.rows;
+    linear.out_features += segment.weight.rows;
     linear.needs = linear.needs | activation_needs(blocks[begin].quant);
     placed->segments.push_back(std::move(segment));
     begin = end;
@@ -284,7 +285,8 @@ Result<Experts> CudaBackend::do_place_experts(const ExpertsSource& source) {
     experts.hidden = mlp.gate.in_features();
     experts.needs =
         experts.needs | activation_needs(mlp.gate.quant) | activation_needs(mlp.up.quant);
-    // Inner values and quantised values, scales, the output, and the row's share of the lists (GroupScratch).
+    // Inner values and quantised values, scales, the output, and the row's share of the lists
+    // (GroupScratch).
     expert_row_bytes_ =
         std::max(expert_row_bytes_, 4 * round_up<std::int64_t>(mlp.gate.out_features(), 32) +
                                         3 * mlp.gate.in_features() + 128);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights as the CUDA backend keeps them: tiled matrices with their scales, and what an expert
-// layer is made of.
+// Weights as the CUDA backend keeps them: tiled, with their scales, by linear layer and by
+// expert layer.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,12 @@
 
 namespace koho::cuda {
 
-/// One or more equal matrices of one storage type, tiled one after the other.
+/// The weight of a linear layer, or those of one projection of all experts of a layer: `count`
+/// tiled weights of one shape and type, one after the other.
 struct TiledWeights {
   TileType type = TileType::bf16;
   bool interleaved = false;      // gate and up rows of a SwiGLU pair
-  std::int64_t count = 1;        // matrices
+  std::int64_t count = 1;        // weights
   std::int64_t rows = 0;         // N; interleaved: F
   std::int64_t columns = 0;      // K, elements
   std::int64_t width_bytes = 0;  // of a padded row
@@ -33,7 +34,7 @@ struct TiledWeights {
   Gemm parameters() const;
 };
 
-/// Where rows of a source lie in tiled matrices.
+/// Where the rows of a source go.
 struct RowDestination {
   std::int64_t matrix = 0;       // its index
   std::int64_t first = 0;        // row of it
@@ -44,7 +45,7 @@ struct RowDestination {
 /// A run of blocks of one storage type within a linear layer.
 struct LinearSegment {
   std::int64_t first_column = 0;  // of the output
-  TiledWeights matrix;
+  TiledWeights weight;
   DeviceBlock rows;  // fp8 with scales a row: the weight once more, row-major [N, K], for cuBLASLt
 };
 

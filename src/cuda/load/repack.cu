@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Puts weight rows, as the checkpoint has them, into tiles (tiled_layout.h), once at load. One thread a
-// 16-byte chunk; the padding columns become zero. Bound by memory.
+// Puts weight rows, as the checkpoint has them, into tiles (tiled_layout.h), once at load. One
+// thread a 16-byte chunk; the padding columns become zero. Bound by memory.
 #include "cuda/device/launch.cuh"
 #include "cuda/device/ptx.cuh"
-#include "cuda/gemm/gemm.h"
 #include "cuda/gemm/tiled_layout.h"
 #include "cuda/kernels.h"
+#include "cuda/load/repack.h"
 
 namespace koho::cuda {
 namespace {

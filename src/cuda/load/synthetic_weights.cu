@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Draws synthetic weights where they are wanted (tensor/synthetic_values.h): the same numbers as the
-// host's, element by element. Eight elements a thread; bound by integer arithmetic.
+// Generates synthetic weights on the device (tensor/synthetic_values.h): the same numbers as on the
+// host, element by element. Eight elements per thread; bound by integer arithmetic.
 #include "cuda/device/launch.cuh"
 #include "cuda/device/numeric.cuh"
 #include "cuda/device/ptx.cuh"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The launcher that draws synthetic weights (ops/synthetic_tensor.h).
+// The launcher that generates synthetic weights (ops/synthetic_tensor.h).
 #pragma once
 
 #include <cstdint>

@@ -17,12 +17,12 @@ float scale_at(const ConstTensorView& scale, std::int64_t row, std::int64_t colu
 
 }  // namespace
 
-TiledScales::TiledScales(const TiledWeights& matrices)
-    : tiles_(matrices.tiles),
-      width_blocks_(ceil_div<std::int64_t>(matrices.width_bytes, kBlockWidth)) {
-  const std::int64_t tiles = matrices.count * tiles_;
-  if (matrices.type == TileType::fp8) rows_.resize(static_cast<std::size_t>(tiles * kTileRows));
-  if (matrices.type == TileType::fp8_block)
+TiledScales::TiledScales(const TiledWeights& weights)
+    : tiles_(weights.tiles),
+      width_blocks_(ceil_div<std::int64_t>(weights.width_bytes, kBlockWidth)) {
+  const std::int64_t tiles = weights.count * tiles_;
+  if (weights.type == TileType::fp8) rows_.resize(static_cast<std::size_t>(tiles * kTileRows));
+  if (weights.type == TileType::fp8_block)
     blocks_.resize(static_cast<std::size_t>(tiles * 2 * width_blocks_));
 }
 

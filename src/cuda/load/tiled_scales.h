@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scales of tiled weights in the order in which the matrix kernels read them, on the host: one
-// a row (row_scales of Gemm) or one for 128 columns of each half of a tile (block_scales).
+// Arranges the scales of tiled weights on the host in the order in which GEMM kernels read them:
+// one per row (Gemm::row_scales), or one per 128 columns of each half of a tile
+// (Gemm::block_scales).
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@ namespace koho::cuda {
 
 class TiledScales {
  public:
-  explicit TiledScales(const TiledWeights& matrices);
+  explicit TiledScales(const TiledWeights& weights);
 
   /// Takes those of a source whose rows lie at `place`.
   void take(const RowDestination& place, const LinearSource& source);

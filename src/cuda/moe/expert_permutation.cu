@@ -1,56 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bookkeeping of an expert layer. The plan is made by one block, of many tokens by a cluster: a
-// histogram of the chosen experts, its running sum, then a place for each (token, slot). The order
-// of an expert's rows depends on which thread comes first; no result does, because a row's products
-// do not depend on its place. The sum runs over a token's slots in order, in f32.
+// The permutation, gather and combine of an expert layer (contract: Backend::experts; what each
+// computes: expert_permutation.h). Which runs when: docs/kernels/experts.md.
+//
+//   permutation  a histogram of the chosen experts, its exclusive scan, then a row for each pair.
+//                One CTA; for more than 8,192 pairs a cluster of 8, each with an eighth of them
+//   gather       a warp per token and part of its row, read once, written for each local expert
+//   combine      a CTA per token and 1,024 columns; from 512 tokens on a warp per 4 tokens and 256
+//                columns. Sums in f32 in the order of a token's slots
+//   bytes        bound by memory, but the permutation: by the latency of its chain
 #include "base/arithmetic.h"
 #include "cuda/device/launch.cuh"
 #include "cuda/device/numeric.cuh"
 #include "cuda/device/ptx.cuh"
+#include "cuda/moe/block_scan.cuh"
 #include "cuda/moe/expert_permutation.h"
 
 namespace koho::cuda {
 namespace {
 
-constexpr int kPairsPerThread = 8;  // (token, slot) pairs of a thread, if one block makes the plan
+constexpr int kPairsPerThread = 8;  // of the kernel of one CTA
 constexpr int kPermutationThreads = 1024;
-constexpr int kPermutationThreadsFew =
-    256;                                // a decode step's: barriers and sums of 8 warps, not 32
-constexpr int kPermutationCluster = 8;  // blocks, for many pairs
+constexpr int kPermutationThreadsFew = 256;  // decode: barriers and scans of 8 warps, not 32
+constexpr int kPermutationCluster = 8;       // CTAs, for many pairs
 constexpr int kCombineThreads = 128;
 
-/// Rows in the low half, entries in the high one: added up together.
-using OffsetSum = unsigned long long;
-
-/// Running sums (exclusive) over one value a thread; returns this thread's, and the total.
-template <int kThreads>
-__device__ __forceinline__ OffsetSum block_scan(OffsetSum value, OffsetSum& total) {
-  constexpr int kWarps = kThreads / 32;
-  constexpr unsigned kAll = 0xFFFFFFFFU;
-  __shared__ OffsetSum warps[kWarps];
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const auto scan = [lane](OffsetSum sum, int lanes) {
-#pragma unroll
-    for (int offset = 1; offset < lanes; offset *= 2) {
-      const OffsetSum other = __shfl_up_sync(kAll, sum, static_cast<unsigned>(offset));
-      if (lane >= offset) sum += other;
-    }
-    return sum;
-  };
-  const OffsetSum sum = scan(value, 32);
-  if (lane == 31) warps[warp] = sum;
-  __syncthreads();
-  const OffsetSum ends = scan(lane < kWarps ? warps[lane] : 0, kWarps);
-  const OffsetSum before = __shfl_sync(kAll, ends, warp > 0 ? warp - 1 : 0);
-  total = __shfl_sync(kAll, ends, kWarps - 1);
-  return sum - value + (warp > 0 ? before : 0);
-}
-
-/// Entry `index` of an expert with `count` rows from `first_row` on in `entries`.
-__device__ __forceinline__ ExpertTokenBlock entry_of(
+/// Token block `index` of the `token_blocks` of an expert that has `count` rows from `first_row`
+/// on.
+__device__ __forceinline__ ExpertTokenBlock token_block_of(
     const ExpertPermutation& p, int expert, int first_row, int count, int token_blocks, int index) {
-  constexpr int kTogether = 4;  // entries that pass over the expert's weights together
+  constexpr int kTogether = 4;  // token blocks that read the expert's weights at the same time
   if (token_blocks == 1) return {expert, first_row, count, 0, 1};
   const int steps = (count + p.block_tokens_step - 1) / p.block_tokens_step;
   const auto begin = [&](int i) {
@@ -69,7 +47,7 @@ __device__ __forceinline__ bool is_local(const ExpertPermutation& p, int expert)
   return expert >= 0 && expert < p.count;
 }
 
-/// What the expert has that multiplies every token; it comes first.
+/// Rows and token blocks of the shared expert, which come before all others.
 struct SharedExpert {
   int rows;
   int token_blocks;
@@ -79,38 +57,38 @@ __device__ __forceinline__ SharedExpert shared_expert(const ExpertPermutation& p
   return {rows, ceil_div(rows, p.block_tokens)};
 }
 
-/// By all blocks. Loops here stay loops, as few of them run twice and each copy is a fetch of more
-/// instructions.
+/// Lists the shared expert's rows and token blocks; all CTAs take part. NOTE: loops stay rolled:
+/// few run twice, and unrolled ones cost instruction fetches.
 __device__ __forceinline__ void list_shared(const ExpertPermutation& p,
                                             const SharedExpert& shared) {
   const int step = static_cast<int>(gridDim.x * blockDim.x);
   const int first = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
 #pragma unroll 1
   for (int i = first; i < shared.token_blocks; i += step)
-    p.token_blocks[i] = entry_of(p, p.count, 0, shared.rows, shared.token_blocks, i);
+    p.token_blocks[i] = token_block_of(p, p.count, 0, shared.rows, shared.token_blocks, i);
 #pragma unroll 1
   for (int i = first; i < shared.rows; i += step) p.rows[i] = i;
 }
 
-/// Lists the entries of expert threadIdx.x, which got `count` tokens, and returns where its sorted
-/// rows begin. Of several blocks each lists a part of them.
+/// Lists the token blocks of expert threadIdx.x, which `count` pairs chose; returns its first
+/// permuted row. Several CTAs share an expert's token blocks out among them.
 template <int kThreads>
-__device__ __forceinline__ int list_entries(const ExpertPermutation& p,
-                                            const SharedExpert& shared,
-                                            int count) {
+__device__ __forceinline__ int list_token_blocks(const ExpertPermutation& p,
+                                                 const SharedExpert& shared,
+                                                 int count) {
   const int expert = static_cast<int>(threadIdx.x);
   const int block = static_cast<int>(blockIdx.x);
-  // Most have one entry: no division for these.
+  // Most experts have one token block: no division for these.
   const int token_blocks =
       count <= p.block_tokens ? (count > 0 ? 1 : 0) : ceil_div(count, p.block_tokens);
   OffsetSum total;
   const OffsetSum before = block_scan<kThreads>(
       static_cast<OffsetSum>(count) | static_cast<OffsetSum>(token_blocks) << 32U, total);
   const int first_row = shared.rows + static_cast<int>(before & 0xFFFFFFFFU);
-  const int first_entry = shared.token_blocks + static_cast<int>(before >> 32U);
+  const int first_block = shared.token_blocks + static_cast<int>(before >> 32U);
 #pragma unroll 1
   for (int i = block; i < token_blocks; i += static_cast<int>(gridDim.x))
-    p.token_blocks[first_entry + i] = entry_of(p, expert, first_row, count, token_blocks, i);
+    p.token_blocks[first_block + i] = token_block_of(p, expert, first_row, count, token_blocks, i);
   if (block == 0 && expert == 0) {
     *p.row_count = shared.rows + static_cast<int>(total & 0xFFFFFFFFU);
     *p.token_block_count = shared.token_blocks + static_cast<int>(total >> 32U);
@@ -118,8 +96,8 @@ __device__ __forceinline__ int list_entries(const ExpertPermutation& p,
   return first_row;
 }
 
-/// Few pairs, one block: what a pair's count was when it was counted is its place among its
-/// expert's rows, so each id is read once, and all at once.
+/// Few pairs, one CTA. The count that atomicAdd returns for a pair is its place among its expert's
+/// rows, so the kernel reads each id once.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads) expert_permutation_kernel(const ExpertPermutation p) {
   __shared__ int counts[kThreads];
@@ -128,7 +106,7 @@ __global__ void __launch_bounds__(kThreads) expert_permutation_kernel(const Expe
   const int pairs = static_cast<int>(p.tokens) * p.top_k;
   const int top_k = max(p.top_k, 1);
   const SharedExpert shared = shared_expert(p);
-  // Of this thread's first pair; from one to the next they grow by `token_step` and `slot_step`.
+  // This thread's first pair; its next one is token_step and slot_step further.
   int token = thread / top_k;
   int slot = thread % top_k;
   const int token_step = kThreads / top_k;
@@ -138,7 +116,7 @@ __global__ void __launch_bounds__(kThreads) expert_permutation_kernel(const Expe
   pdl_begin();
   int experts[kPairsPerThread];
   int places[kPairsPerThread];
-  // NOTE: nothing is done with an id here, so that all of them are under way at once.
+  // NOTE: no id is used in this loop, so that all loads are in flight at once.
 #pragma unroll
   for (int i = 0; i < kPairsPerThread; ++i) {
     if (i * kThreads >= pairs) break;
@@ -152,7 +130,7 @@ __global__ void __launch_bounds__(kThreads) expert_permutation_kernel(const Expe
     places[i] = is_local(p, experts[i]) ? atomicAdd(&counts[experts[i]], 1) : 0;
   }
   __syncthreads();
-  first_rows[thread] = list_entries<kThreads>(p, shared, counts[thread]);
+  first_rows[thread] = list_token_blocks<kThreads>(p, shared, counts[thread]);
   __syncthreads();
 #pragma unroll
   for (int i = 0; i < kPairsPerThread; ++i) {
@@ -170,8 +148,7 @@ __global__ void __launch_bounds__(kThreads) expert_permutation_kernel(const Expe
   }
 }
 
-/// Calls `run` with this block's (token, slot) pairs and their local experts; several ids are read
-/// before the first is used.
+/// Calls `run` with each of this CTA's pairs and its local expert; keeps several loads in flight.
 template <typename Run>
 __device__ __forceinline__ void for_each_pair(const ExpertPermutation& p,
                                               int first,
@@ -192,8 +169,8 @@ __device__ __forceinline__ void for_each_pair(const ExpertPermutation& p,
   }
 }
 
-/// Many pairs, one cluster: its blocks count a part of the pairs each, add up all parts, and place
-/// their pairs behind those of the blocks before.
+/// Many pairs, one cluster. Each CTA counts its eighth of the pairs, reads the other CTAs' counts
+/// through distributed shared memory and places its pairs behind those of lower CTAs.
 __global__ void __launch_bounds__(kPermutationThreads)
     expert_permutation_cluster_kernel(const ExpertPermutation p) {
   __shared__ int counts[kExpertsMax];
@@ -214,7 +191,7 @@ __global__ void __launch_bounds__(kPermutationThreads)
   list_shared(p, shared);
   __syncthreads();
   cluster_sync();
-  int count = 0;   // of all blocks
+  int count = 0;   // of all CTAs
   int before = 0;  // of those before this one
   if (thread < p.count)
     for (int i = 0; i < kPermutationCluster; ++i) {
@@ -223,7 +200,7 @@ __global__ void __launch_bounds__(kPermutationThreads)
       if (i < block) before += other;
       count += other;
     }
-  const int first_row = list_entries<kPermutationThreads>(p, shared, count);
+  const int first_row = list_token_blocks<kPermutationThreads>(p, shared, count);
   if (thread < p.count) next[thread] = first_row + before;
   __syncthreads();
   for_each_pair(p, begin, end, [&](int i, int expert) {
@@ -233,12 +210,12 @@ __global__ void __launch_bounds__(kPermutationThreads)
     p.permuted_row[i] = row;
   });
   __syncwarp();
-  cluster_sync();  // NOTE: no block may leave while another reads its counts
+  cluster_sync();  // NOTE: no CTA may exit while another reads its counts
 }
 
-/// A warp a token and part of its row, which it reads once and writes for each of the token's
-/// experts. 16 bytes a lane and step, all of them under way at once; a row's end may take some of
-/// what lies behind it, up to its stride.
+/// A warp takes a token and part of its row, reads it once and writes it for each of the token's
+/// local experts. All loads of 16 bytes a lane are in flight at once. The last of a row may read
+/// beyond its end, within the stride.
 constexpr int kGatherSteps = 8;
 __global__ void __launch_bounds__(kCombineThreads) expert_gather_kernel(const ExpertGather p) {
   pdl_begin();
@@ -294,8 +271,8 @@ struct EightColumns {
   }
 };
 
-/// A token's experts eight at a time: where their rows are is known before the kernel before has
-/// ended, and the rows are all under way at once.
+/// The combine of few tokens, eight of a token's experts at a time. The kernel finds their rows
+/// before it waits for its predecessor, then loads all of them at once.
 __global__ void __launch_bounds__(kCombineThreads) expert_combine_kernel(const ExpertCombine p) {
   constexpr int kVector = 8;
   constexpr int kSlots = 8;
@@ -320,7 +297,7 @@ __global__ void __launch_bounds__(kCombineThreads) expert_combine_kernel(const E
       }
     }
   };
-  // NOTE: the choice and the plan are older than the kernel before this one.
+  // NOTE: read before the wait: the routing and the permutation are older than the predecessor.
   find(0);
   pdl_begin();
   if (column >= p.hidden) return;
@@ -358,15 +335,15 @@ __global__ void __launch_bounds__(kCombineThreads) expert_combine_kernel(const E
   }
 }
 
-/// The same for many tokens: a warp takes kTogether tokens and 256 columns, and asks for eight of
-/// the rows that are here at once, whichever of its tokens they are of. Where a token has few rows
-/// here, a thread that waits for its rows alone leaves memory idle.
+/// The combine of many tokens. A warp takes kManyTogether tokens and 256 columns and keeps eight
+/// rows in flight, whichever of its tokens they belong to: with experts on several ranks a token
+/// has few local rows, and loading one token's at a time would leave memory idle.
 constexpr int kManyTogether = 4;
 constexpr int kManySlots = 32 / kManyTogether;
 __global__ void __launch_bounds__(kCombineThreads)
     expert_combine_many_kernel(const ExpertCombine p) {
   constexpr int kVector = 8;
-  constexpr int kRows = 8;  // under way at once
+  constexpr int kRows = 8;  // in flight at once
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.y) * kManyTogether;
   const int tokens =
@@ -374,7 +351,7 @@ __global__ void __launch_bounds__(kCombineThreads)
   const int column =
       (static_cast<int>(blockIdx.x) * kCombineThreads + static_cast<int>(threadIdx.x)) * kVector;
   // A lane's choice: slot lane % kManySlots of token lane / kManySlots.
-  // NOTE: the choice and the plan are older than the kernel before this one.
+  // NOTE: read before the wait: the routing and the permutation are older than the predecessor.
   const std::int64_t choice = (first + lane / kManySlots) * p.top_k + lane % kManySlots;
   const bool chosen = lane / kManySlots < tokens && lane % kManySlots < p.top_k;
   const int permuted_row = chosen ? p.permuted_row[choice] : -1;
@@ -455,18 +432,18 @@ std::int64_t expert_token_blocks_max(std::int64_t tokens, int top_k, int count, 
   return (tokens + block_tokens - 1) / block_tokens + tokens * top_k / block_tokens + count + 1;
 }
 
-cudaError_t launch_expert_permutation(const ExpertPermutation& plan, cudaStream_t stream) {
-  if (plan.count > kExpertsMax) return cudaErrorInvalidValue;
-  const std::int64_t pairs = plan.tokens * plan.top_k;
-  if (pairs <= kPairsPerThread * kPermutationThreadsFew && plan.count <= kPermutationThreadsFew)
+cudaError_t launch_expert_permutation(const ExpertPermutation& p, cudaStream_t stream) {
+  if (p.count > kExpertsMax) return cudaErrorInvalidValue;
+  const std::int64_t pairs = p.tokens * p.top_k;
+  if (pairs <= kPairsPerThread * kPermutationThreadsFew && p.count <= kPermutationThreadsFew)
     return launch_kernel(expert_permutation_kernel<kPermutationThreadsFew>,
-                         {dim3(1), dim3(kPermutationThreadsFew)}, stream, plan);
+                         {dim3(1), dim3(kPermutationThreadsFew)}, stream, p);
   if (pairs <= kPairsPerThread * kPermutationThreads)
     return launch_kernel(expert_permutation_kernel<kPermutationThreads>,
-                         {dim3(1), dim3(kPermutationThreads)}, stream, plan);
+                         {dim3(1), dim3(kPermutationThreads)}, stream, p);
   return launch_kernel(
       expert_permutation_cluster_kernel,
-      {dim3(kPermutationCluster), dim3(kPermutationThreads), 0, kPermutationCluster}, stream, plan);
+      {dim3(kPermutationCluster), dim3(kPermutationThreads), 0, kPermutationCluster}, stream, p);
 }
 
 cudaError_t launch_expert_gather(const ExpertGather& p, cudaStream_t stream) {

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bookkeeping of an expert layer: which token rows each expert multiplies, and the weighted sum
-// of what came out.
+// The permutation of an expert layer: which token rows each expert multiplies, the copies of these
+// rows for prefill, and the weighted combine of the experts' outputs. Parameters and launchers; the
+// GEMMs between are in cuda/gemm.
+//
+// Words: a *pair* is (token, slot), one of the T * A token-expert pairs. Pairs sorted by expert are
+// *permuted rows*. A *token block* is a run of one expert's permuted rows that one GEMM tile takes.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +15,11 @@
 
 namespace koho::cuda {
 
-/// An expert's rows are cut into as few entries as there may be, and these evenly, in whole steps.
+/// Sorts the token-expert pairs of local experts by expert and cuts each expert's rows into token
+/// blocks: as few as block_tokens allows, of equal size to one step of block_tokens_step.
+///
+/// The order of an expert's rows differs from call to call. No result does: a row's output does not
+/// depend on its place.
 struct ExpertPermutation {
   const std::int32_t* ids = nullptr;  // [T, A] global expert ids
   std::int64_t tokens = 0;
@@ -19,22 +27,22 @@ struct ExpertPermutation {
   int first = 0;                 // global index of the first local expert
   int count = 0;                 // local experts
   bool shared = false;           // expert `count` multiplies every token; its rows come first
-  int block_tokens = 8;          // most tokens of an entry
-  int block_tokens_step = 8;     // divides them: what entries' tokens are rounded up to
-  std::int32_t* rows = nullptr;  // [(A + 1) * T] sorted row -> token
-  std::int32_t* permuted_row = nullptr;  // [T, A] (token, slot) -> sorted row, -1 = not local
-  std::int32_t* row_count = nullptr;     // [1] sorted rows
+  int block_tokens = 8;          // most tokens of a token block
+  int block_tokens_step = 8;     // a token block but the last has a multiple of these
+  std::int32_t* rows = nullptr;  // [(A + 1) * T] permuted row -> token
+  std::int32_t* permuted_row = nullptr;  // [T, A] pair -> permuted row, -1 = not local
+  std::int32_t* row_count = nullptr;     // [1] permuted rows
   ExpertTokenBlock* token_blocks = nullptr;
   std::int32_t* token_block_count = nullptr;  // [1]
 };
-constexpr int kExpertsMax = 1024;
+constexpr int kExpertsMax = 1024;  // local experts at most
 
-/// Entries that `tokens` can need at most.
+/// Token blocks that `tokens` tokens need at most.
 std::int64_t expert_token_blocks_max(std::int64_t tokens, int top_k, int count, int block_tokens);
-cudaError_t launch_expert_permutation(const ExpertPermutation& plan, cudaStream_t stream);
+cudaError_t launch_expert_permutation(const ExpertPermutation& p, cudaStream_t stream);
 
-/// Where the rows of experts lie that multiply every token: permuted_row[t, a] = (id - first) * rows_each
-/// + t, or -1 where the expert is not local.
+/// The permutation for experts that multiply every token (experts of mixed formats):
+/// permuted_row[t, a] = (id - first) * rows_each + t, or -1 where the expert is not local.
 struct DenseExpertRows {
   const std::int32_t* ids = nullptr;     // [T, A]
   std::int32_t* permuted_row = nullptr;  // [T, A]
@@ -46,30 +54,37 @@ struct DenseExpertRows {
 };
 cudaError_t launch_dense_expert_rows(const DenseExpertRows& rows, cudaStream_t stream);
 
-/// Copies the rows that experts multiply to one place, in sorted order, with their scales.
+/// Copies the token rows that experts multiply into permuted order, with their scales. Prefill
+/// reads them by TMA.
 struct ExpertGather {
-  std::uint8_t* out = nullptr;  // [sorted rows, stride], 16-byte aligned rows
+  std::uint8_t* out = nullptr;  // [permuted rows, stride], 16-byte aligned rows
   std::int64_t out_stride_bytes = 0;
-  float* out_scales = nullptr;      // [sorted rows]
+  float* out_scales = nullptr;      // [permuted rows]
   const std::uint8_t* x = nullptr;  // [T], 16-byte aligned rows
   std::int64_t x_stride_bytes = 0;
   const float* x_scales = nullptr;             // [T]
-  const std::int32_t* permuted_row = nullptr;  // [T, A] (token, slot) -> sorted row, -1 = not local
+  const std::int32_t* permuted_row = nullptr;  // [T, A] pair -> permuted row, -1 = not local
   std::int64_t tokens = 0;
   int top_k = 0;
-  bool shared = false;  // the first rows are all tokens
+  bool shared = false;  // the first T permuted rows are all tokens
   int row_bytes = 0;
 };
 cudaError_t launch_expert_gather(const ExpertGather& gather, cudaStream_t stream);
 
-/// NOTE: ids, weights and permuted_row must be older than the kernel before.
+/// The weighted combine: out[t] = bf16(sum_a weights[t, a] * y[permuted_row[t, a]]), in f32 in the
+/// order of a, then + shared[t].
+///
+/// NOTE: the kernel reads ids, weights and permuted_row before it waits for its predecessor, so the
+/// kernel before the predecessor, or an earlier one, must have written them.
 struct ExpertCombine {
-  const Bf16* y = nullptr;                     // [sorted rows, H]
+  const Bf16* y = nullptr;                     // [permuted rows, H]
   const Bf16* shared = nullptr;                // [T, H] or null
   const float* weights = nullptr;              // [T, A]
   const std::int32_t* permuted_row = nullptr;  // [T, A], or null: see `ids`
-  const std::int32_t* ids = nullptr;  // one token: slot a's row is `first_row` + a, if expert
-  int first = 0;                      // ids[a] is one of the `count` from `first` on
+  // One token, whose pairs are in order already: slot a has row first_row + a if expert ids[a] is
+  // one of the `count` from `first` on.
+  const std::int32_t* ids = nullptr;
+  int first = 0;
   int count = 0;
   int first_row = 0;
   Bf16* out = nullptr;  // [T, H]

@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// The second matrix of experts in decode, quantising their rows itself: of experts sliced thin,
-// with rows of up to 512 bytes, of which gemm_grouped_decode.cuh's items of one tile were too small for what
-// each of them costs; and of few whole experts for few tokens, where the kernel that quantised
-// between the two matrices stood for a larger part of the time. Two forms, as of gemm_grouped_decode.cuh: on
-// mma.sync (experts_down_portable.cu) and on wgmma.
+// The down projection (w2) of routed experts in decode, a grouped GEMM that quantises the experts'
+// inner rows itself (contract: Backend::experts). For FP8 weights with a scale per row: of thin
+// experts (rows <= 512 bytes), and of few whole experts (rows <= 1,536 bytes) with few tokens.
+// There a quantising kernel between the two GEMMs, and GEMM tiles of one short row, cost more than
+// they do. Two versions of the tile: experts_down_wgmma.cu and experts_down_portable.cu (mma.sync).
 //
-//   grid     persistent; the tiles of all entries, one entry after the other, are cut into equal
-//            runs, a CTA each, so that a CTA meets few entries and ends with the others
-//   roles    warp 4 copies: a tile's whole width in one stage, or (kWide) 256 bytes of K a stage; its
-//            rows' scales come with the last. Warps 0-3 quantise an entry's rows once, as
-//            launch_quantize_rows() does, and multiply 64 rows x 8 * kTiles tokens a tile
-//   prefetch weights do not depend on the kernel before, and the list of entries is older: the ring
-//            fills while that kernel ends
-//   shared   barriers 128 B · tokens' scales 128 B · an entry's quantised values · stages
-//   sums     as the form of gemm_grouped_decode.cuh on the same instruction, so a row's bits are that kernel's
-//   bytes    weights once an entry, an entry's rows once a CTA that meets it (from L2)
+//   grid     persistent. The tiles of 64 weight rows of all token blocks, one token block after the
+//            other, are cut into equal ranges, one per CTA: a CTA meets few token blocks, and all
+//            CTAs end together
+//   roles    warp 4, the producer: bulk copies of a tile's whole width in one stage, or (kWide) of
+//            256 bytes of K a stage; the row scales come with the last. Warps 0-3, the consumers:
+//            quantise a token block's rows once, then multiply 64 weight rows x 8 * kTiles tokens
+//            a tile
+//   prefetch the producer does not wait for the preceding kernel: neither weights nor the list of
+//            token blocks depend on it, so the pipeline fills while it ends
+//   shared   barriers 128 B · token scales 128 B · a token block's quantised rows · stages
+//   sums     as gemm_grouped_decode.cuh with the same instruction: a row's bits are that kernel's
+//   bytes    weights once per token block, a token block's rows once per CTA that meets it (L2)
 //
-// Numbers: docs/kernels/README.md.
+// Which kernel runs when, and measured times: docs/kernels/experts.md.
 #pragma once
 
 #include <cfloat>
@@ -28,21 +30,22 @@
 #include "cuda/gemm/epilogue.cuh"
 #include "cuda/gemm/gemm.h"
 #include "cuda/gemm/tiled_layout.h"
+#include "cuda/moe/experts_down.h"
 
 namespace koho::cuda {
 namespace {
 
 constexpr int kConsumerThreads = 128;
 constexpr int kThreads = kConsumerThreads + 32;
-constexpr int kBarrierBytes = 128;  // those of full stages, then those of empty ones
+constexpr int kBarrierBytes = 128;  // full barriers of the stages, then empty ones
 constexpr int kStagesMax = 8;
 constexpr int kScaleBytes = 128;
 constexpr int kRowScaleBytes = 4 * kTileRows;
 constexpr int kMultiprocessorShared = 228 * 1024;
-constexpr int kReserved = 1024;  // bytes a CTA
+constexpr int kReserved = 1024;  // bytes that the system keeps per CTA
 constexpr int kQuantizedBarrier = 1;
 
-/// The tiles of this CTA, counted through all entries.
+/// The tiles of this CTA, counted through all token blocks.
 struct TileRange {
   int begin;
   int end;
@@ -53,13 +56,14 @@ __device__ __forceinline__ TileRange tile_range_of(const Gemm& p) {
           static_cast<int>(tiles * (blockIdx.x + 1) / gridDim.x)};
 }
 
-/// Bytes of a weight row that a form has room for.
+/// Bytes of a weight row at most, for each instance.
 template <int kTiles, bool kWide>
 constexpr int kDownWidthOf = kWide         ? kDownWidthMax
                              : kTiles == 1 ? kStageWidth
                                            : kDownThinWidth;
 
-/// The ring. kWide: stages of kStageWidth bytes of K, several a tile.
+/// The pipeline's stages, as a thread sees them. kWide: a tile takes several stages of kStageWidth
+/// bytes of K; else one.
 template <bool kWide>
 struct PipelineStages {
   std::uint32_t full;
@@ -100,6 +104,7 @@ struct PipelineStages {
   }
 };
 
+/// The producer warp: waits for an empty stage, then copies a tile's weights (and scales) into it.
 template <bool kWide>
 __device__ void load_tiles(const Gemm& p, PipelineStages<kWide> stages, const TileRange& run) {
   const std::uint64_t policy = evict_first_policy();
@@ -132,7 +137,7 @@ __device__ void load_tiles(const Gemm& p, PipelineStages<kWide> stages, const Ti
   }
 }
 
-/// Eight numbers of bf16.
+/// Widens eight bf16 values to f32.
 __device__ __forceinline__ void widen(float (&v)[8], const uint4& raw) {
   const std::uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
 #pragma unroll
@@ -140,8 +145,8 @@ __device__ __forceinline__ void widen(float (&v)[8], const uint4& raw) {
     v[k] = __uint_as_float(k % 2 == 0 ? words[k / 2] << 16 : words[k / 2] & 0xFFFF0000U);
 }
 
-/// What divides by a row's scale. Of one with an infinity, by an infinite scale: to zeros, and NaN
-/// where the infinity is.
+/// Divides by a row's scale. A row that holds an infinity has an infinite scale: its finite values
+/// become 0, the infinity NaN.
 __device__ __forceinline__ Divisor divisor_of(float scale) {
   Divisor divisor(scale);
   if (scale > FLT_MAX) divisor.scale = 0.0F;
@@ -154,12 +159,13 @@ __device__ __forceinline__ uint2 quantized_of(const float (&v)[8], const Divisor
   return make_uint2(pack_e4m3(q[0], q[1], q[2], q[3]), pack_e4m3(q[4], q[5], q[6], q[7]));
 }
 
-/// An entry's rows of bf16 become quantised values and scales; a warp a row, several rows under way at once.
+/// The consumers quantise a token block's bf16 rows into shared memory, per token: a warp per row,
+/// several rows in flight.
 template <typename TileMma, int kTiles, bool kWide>
-__device__ __forceinline__ void quantize_entry(const Gemm& p,
-                                               const ExpertTokenBlock& token_block,
-                                               std::uint8_t* quantized,
-                                               float* scales) {
+__device__ __forceinline__ void quantize_token_block(const Gemm& p,
+                                                     const ExpertTokenBlock& token_block,
+                                                     std::uint8_t* quantized,
+                                                     float* scales) {
   constexpr int kSteps = kDownWidthOf<kTiles, kWide> / 256;
   constexpr int kRows = kTiles == 1 ? 2 : 4;
   constexpr int kWarps = kConsumerThreads / 32;
@@ -199,7 +205,7 @@ __device__ __forceinline__ void quantize_entry(const Gemm& p,
       for (int step = 0; step < kSteps; ++step) {
         const int column = (step * 32 + lane) * 8;
         if (column >= p.width_bytes) continue;
-        // Padding of the width: what it is multiplied with is zero, but must be finite.
+        // Padding of the width: its weights are zero, but the values must be finite.
         TileMma::store(quantized, row, column,
                        column < columns ? quantized_of(v[step], divisor) : make_uint2(0, 0));
       }
@@ -207,8 +213,8 @@ __device__ __forceinline__ void quantize_entry(const Gemm& p,
   }
 }
 
-/// Scales and writes a tile's results: two turns give a lane two pairs of neighbouring weight rows
-/// of a token, an exchange four neighbouring ones.
+/// The epilogue: scales a tile's sums and writes them. Two movmatrix transposes give a lane two
+/// pairs of neighbouring columns of a token's output; a shuffle makes them four, 8 bytes in a row.
 template <int kTiles>
 __device__ __forceinline__ void finish_tile(const Gemm& p,
                                             const ExpertTokenBlock& token_block,
@@ -242,6 +248,8 @@ __device__ __forceinline__ void finish_tile(const Gemm& p,
   }
 }
 
+/// The consumer warps: per token block quantise its rows, then per tile wait for each full stage,
+/// multiply, release the stage, and write the results.
 template <template <int> class TileMma, int kTiles, bool kWide>
 __device__ void mma_tiles(const Gemm& p,
                           PipelineStages<kWide> stages,
@@ -253,11 +261,10 @@ __device__ void mma_tiles(const Gemm& p,
     const ExpertTokenBlock token_block = p.token_blocks[index / p.tiles];
     int tile = index % p.tiles;
     const int stop = min(run.end, index + p.tiles - tile);
-    named_barrier_sync(
-        kQuantizedBarrier,
-        kConsumerThreads);  // all have multiplied the quantised values of the one before
-    quantize_entry<TileMma<kTiles>, kTiles, kWide>(p, token_block, quantized, x_scales);
-    fence_proxy_async_shared();  // for tile_mma that read shared memory themselves
+    // All consumers have read the previous token block's quantised rows.
+    named_barrier_sync(kQuantizedBarrier, kConsumerThreads);
+    quantize_token_block<TileMma<kTiles>, kTiles, kWide>(p, token_block, quantized, x_scales);
+    fence_proxy_async_shared();  // wgmma reads shared memory through the async proxy
     named_barrier_sync(kQuantizedBarrier, kConsumerThreads);
     for (; index < stop; ++index, ++tile) {
       TileMma<kTiles> tile_mma;
@@ -285,8 +292,8 @@ constexpr int quantized_end(int width) {
   return kBarrierBytes + kScaleBytes + TileMma::kColumnBytes * width;
 }
 
-/// `TileMma<kTiles>` holds a thread's sums of one tile and an entry, and says how the entry's
-/// quantised values lie: kColumnBytes a column of all tokens, eight columns of a row written by store().
+/// `TileMma<kTiles>` holds a thread's sums of one tile, and defines how quantised rows lie in
+/// shared memory: kColumnBytes for one column of all tokens; store() writes eight columns of a row.
 template <template <int> class TileMma, int kTiles, bool kWide, int kResident>
 __global__ void __launch_bounds__(kThreads, kResident)
     experts_down_kernel(const __grid_constant__ Gemm p, int stage_count) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Experts' second matrix (experts_down.cuh) on mma.sync, for every GPU, with sums as
-// gemm_grouped_decode_portable.cu's. An entry's quantised values lie in shared memory as f16, which is exact: they are
-// widened once, not for each tile by each warp.
+// experts_down.cuh on mma.sync, for every GPU, with the sums of gemm_grouped_decode_portable.cu. A
+// token block's quantised rows lie in shared memory as f16, which represents E4M3 exactly: they are
+// widened once, not by each warp for each tile.
 #include "cuda/gemm/mma_tile.cuh"
 #include "cuda/moe/experts_down.cuh"
 
@@ -16,8 +16,8 @@ struct MmaSyncTile {
 
   float sum[kTiles][4] = {};
 
-  /// Of a chunk's 16 columns two matrices: the first and the second two of every four, as the
-  /// instruction pairs them with weights.
+  /// A chunk's 16 columns become two 8 x 8 tiles of ldmatrix: the first two and the last two of
+  /// every four columns, as widen_weights() orders the weights.
   static __device__ __forceinline__ void store(std::uint8_t* quantized,
                                                int row,
                                                int column,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Experts' second matrix (experts_down.cuh) on Hopper's wgmma, with sums as gemm_grouped_decode_sm90.cu's:
-// every 256 bytes of K by themselves, added in order.
+// experts_down.cuh on wgmma (sm_90a), with the sums of gemm_grouped_decode_sm90.cu: each 256 bytes
+// of K have a sum of their own, and these are added in order in f32.
 #include "cuda/device/wgmma.cuh"
 #include "cuda/gemm/gemm_sm90.h"
 #include "cuda/moe/experts_down.cuh"
@@ -14,7 +14,7 @@ struct WgmmaTile {
 
   float sum[kTiles][4] = {};
 
-  /// As core matrices.
+  /// Writes eight columns as part of a core matrix, as wgmma reads it.
   static __device__ __forceinline__ void store(std::uint8_t* quantized,
                                                int row,
                                                int column,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers whose experts are not all stored in one way: every expert is placed as two linear layers
-// and multiplies every token of a slice, what the router did not choose is left out of the sum.
-// Rare, slow, and the same numbers as the grouped kernels'.
+// Layers whose experts are not all stored in one format. The grouped kernels need one format, so
+// here every expert is two linear layers that multiply every token of a slice of 64, and the
+// combine takes only what the router chose. Rare and slow; the same numbers as the grouped
+// kernels'.
 #include <algorithm>
 
 #include "base/arithmetic.h"
@@ -64,7 +65,7 @@ Status CudaBackend::run_mixed_format(TensorView out,
   for (std::int64_t begin = 0; begin < out.size(0); begin += kSliceTokens) {
     const std::int64_t tokens = std::min(kSliceTokens, out.size(0) - begin);
     const Activation rows = slice_of(x, begin, tokens);
-    // Before the experts, as the sum reads this before its wait.
+    // Before the experts: the combine reads permuted_row before it waits for its predecessor.
     const TensorView ids = routing.ids.slice(0, begin, tokens);
     KOHO_CUDA_TRY(launch_dense_expert_rows(
         {.ids = ids.as<const std::int32_t>(),

@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// The router. The fast form is one kernel: a cluster of 16 CTAs takes 16 tokens at a time (one
-// token route_one.cu, few route_few.cu, from kRouteMany on route_many.cu; all by the same sums).
+// The router (contract: Backend::route): the choice of its kernel, the cluster kernel for 65 to
+// 2,047 tokens, and the plain kernels for every shape that the others do not take.
 //
-//   logits   CTA r multiplies part r of H: warp w has 16 experts, whose weights wait in registers
-//            since before the kernel before ended; tokens come through shared memory; bf16
-//            mma.sync, two chains of f32 sums. A lane takes 8 neighbouring elements of a row,
-//            tokens and weights alike, which is another order of K and the same sum.
-//   choice   every CTA sends the sums of token t to CTA t, which adds them in order of r, takes the
-//            sigmoid and selects by A rounds of a warp's maximum, the lower id first.
-//   bytes    weights once a cluster: all of them from L2 after the first
+// Cluster kernel: a cluster of 16 CTAs takes 16 tokens at a time.
+//   logits  CTA r has part r of H, warp w 16 experts. Their weights are in registers before the
+//           kernel waits for its predecessor (programmatic dependent launch); token rows pass
+//           through shared memory. Sums as route.cuh.
+//   choice  every CTA sends its sums of token t to CTA t through distributed shared memory. CTA t
+//           adds them in order of r and chooses by select_top_k().
+//   shared  sizeof(FastPlan): two tiles of token rows, sums sent and received
+//   bytes   weights once per cluster, from L2 after the first
 //
-// The plain form takes any dtype, width and expert groups in two kernels, parts of H and then the
-// choice. Which form and which sums belong to a logit depends on the router's shape only, so a
-// row's bits do not depend on its neighbours. Numbers: docs/kernels/README.md.
+// Plain kernels: any dtype, width, number of experts and groups. One kernel writes split-K sums to
+// memory, a second one adds them and chooses.
+//
+// The router's shape alone decides which sums a logit has, so a row's bits do not depend on the
+// other rows. Measured times: docs/kernels/router.md.
 #include <algorithm>
 
 #include "cuda/device/launch.cuh"
@@ -25,19 +28,19 @@ constexpr int kWarps = 4;
 constexpr int kTokens = 16;
 constexpr int kStep = kRouteStep;
 
-/// The range of H of warp `warp` in part `part`.
-struct Span {
+/// The range of H that a warp of the plain kernel sums.
+struct HiddenRange {
   int begin;
   int end;
 };
-__device__ __forceinline__ Span span_of(int hidden, int part, int warp) {
+__device__ __forceinline__ HiddenRange hidden_range_of(int hidden, int part, int warp) {
   const int steps = (hidden + kStep - 1) / kStep;
   const int place = part * kWarps + warp;
   constexpr int kPlaces = kRoutePlainSplitK * kWarps;
   return {steps * place / kPlaces * kStep, min(steps * (place + 1) / kPlaces * kStep, hidden)};
 }
 
-/// Adds the warps' sums in order and writes logits of one part.
+/// Adds the warps' sums in order and writes one part's logits.
 __device__ void write_logits(const Route& p, float (*sums)[kTokens][8]) {
   const int first_token = static_cast<int>(blockIdx.x) * kTokens;
   const int first_expert = static_cast<int>(blockIdx.y) * 8;
@@ -52,13 +55,14 @@ __device__ void write_logits(const Route& p, float (*sums)[kTokens][8]) {
   }
 }
 
-/// Any dtype and width: one warp sums its span of H for each of 8 experts and 16 tokens.
+/// Split-K logits of any dtype and width: a CTA has 16 tokens and 8 experts, each warp a range of
+/// H.
 template <typename Weight>
 __global__ void __launch_bounds__(kWarps * 32) logits_plain_kernel(const Route p) {
   __shared__ float sums[kWarps][kTokens][8];
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const Span span = span_of(p.hidden, static_cast<int>(blockIdx.z), warp);
+  const HiddenRange range = hidden_range_of(p.hidden, static_cast<int>(blockIdx.z), warp);
   pdl_begin();
   for (int token = 0; token < kTokens; ++token) {
     const std::int64_t row =
@@ -67,7 +71,7 @@ __global__ void __launch_bounds__(kWarps * 32) logits_plain_kernel(const Route p
       const std::int64_t expert = min(static_cast<int>(blockIdx.y) * 8 + i, p.experts - 1);
       const Weight* weight = static_cast<const Weight*>(p.weight) + expert * p.hidden;
       float sum = 0.0F;
-      for (int k = span.begin + lane; k < span.end; k += 32) {
+      for (int k = range.begin + lane; k < range.end; k += 32) {
         float w;
         if constexpr (sizeof(Weight) == 4)
           w = weight[k];
@@ -83,8 +87,8 @@ __global__ void __launch_bounds__(kWarps * 32) logits_plain_kernel(const Route p
   write_logits(p, sums);
 }
 
-/// Groups beyond the kept ones lose their experts. One lane a group; the score of a group is the
-/// sum of its two largest.
+/// Excludes the experts of all but the best groups, a lane per group. A group scores the sum of its
+/// two largest selection scores.
 __device__ void mask_groups(const Route& p, float* selection) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int size = p.experts / p.groups;
@@ -116,6 +120,7 @@ __device__ void mask_groups(const Route& p, float* selection) {
   __syncwarp();
 }
 
+/// Adds the split-K sums and chooses, a warp per token.
 __global__ void __launch_bounds__(kWarps * 32) top_k_kernel(const Route p) {
   extern __shared__ float rows[];  // [kWarps][2][E]: scores, selection scores
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -138,24 +143,24 @@ __global__ void __launch_bounds__(kWarps * 32) top_k_kernel(const Route p) {
   select_top_k<kRouteExpertsMax / 32>(p, token, scores, selection);
 }
 
-// ---- the fast form
+// ---- the cluster kernel ------------------------------------------------------------------------
 
 constexpr int kSplitK = kRouteSplitK;  // CTAs of a cluster, tokens at a time
-constexpr int kStepsKept = 10;         // of a part of H, whose weights stay in registers: H <= 5120
+constexpr int kStepsKept = 10;         // steps whose weights stay in registers: all if H <= 5120
 constexpr int kRowPad = 8;  // elements between token rows in shared memory: no bank conflicts
 constexpr int kSumRow = kFastExperts + 8;
 constexpr int kTokenRow = kFastStepsMax * kStep + kRowPad;
 
 struct FastPlan {
-  float sums[kSplitK][kSumRow];      // this part's, of every token
-  float received[kSplitK][kSumRow];  // every part's, of this CTA's token
+  float sums[kSplitK][kSumRow];      // [token]: sums of this CTA's part of H
+  float received[kSplitK][kSumRow];  // [part]: sums of this CTA's token
   Bf16 tokens[2][kSplitK][kTokenRow];
   float scores[kFastExperts];
   float selection[kFastExperts];
   std::uint64_t barrier;
 };
 
-/// 16 experts times 16 tokens over `kStep` elements of H.
+/// Adds 16 experts times 16 tokens over one step.
 __device__ __forceinline__ void multiply_step(float (&sum)[2][2][4],
                                               const uint4& low,
                                               const uint4& high,
@@ -166,7 +171,7 @@ __device__ __forceinline__ void multiply_step(float (&sum)[2][2][4],
                   *reinterpret_cast<const uint4*>(tokens + tile * 8 * kTokenRow));
 }
 
-/// Weights of the first `steps` steps to registers.
+/// Loads the weights of the first steps into registers.
 __device__ __forceinline__ void keep_weights(uint4 (&kept)[kStepsKept][2],
                                              const Bf16* low,
                                              const Bf16* high,
@@ -179,10 +184,50 @@ __device__ __forceinline__ void keep_weights(uint4 (&kept)[kStepsKept][2],
   }
 }
 
+/// Sends the sums of a tile, of this CTA's part of H: those of token t to CTA t of the cluster.
+__device__ __forceinline__ void send_sums(FastPlan& shared,
+                                          const RoutePlace& place,
+                                          const float (&sum)[2][2][4],
+                                          std::uint32_t barrier) {
+  const auto [thread, threads, warp, lane, group, quad, rank] = place;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const float(&s)[2][4] = sum[i / 4];
+    shared.sums[i / 4 * 8 + quad * 2 + i % 2][warp * 16 + group + i / 2 % 2 * 8] =
+        s[0][i % 4] + s[1][i % 4];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {  // 16 bytes at a time, of 16 tokens' experts
+    const int each = threads / 8;
+    const auto owner = static_cast<std::uint32_t>((thread + i * threads) / each);
+    const int at = (thread + i * threads) % each * 4;
+    st_async(map_shared_rank(shared_address(&shared.received[rank][at]), owner),
+             *reinterpret_cast<const float4*>(&shared.sums[owner][at]),
+             map_shared_rank(barrier, owner));
+  }
+}
+
+/// Adds the split-K sums of this CTA's token in order, a thread per expert: score and selection
+/// score.
+__device__ __forceinline__ void reduce_split_k(const Route& p,
+                                               FastPlan& shared,
+                                               int expert,
+                                               float bias) {
+  if (expert >= p.experts) return;
+  float logit = 0.0F;
+#pragma unroll
+  for (int part = 0; part < kSplitK; ++part) logit += shared.received[part][expert];
+  const float score = sigmoid(logit);
+  shared.scores[expert] = score;
+  shared.selection[expert] = selection_score(score, bias);
+}
+
 __global__ void __launch_bounds__(kFastExperts * 2) route_kernel(const Route p) {
   extern __shared__ __align__(16) std::uint8_t raw[];
   FastPlan& shared = *reinterpret_cast<FastPlan*>(raw);
-  const auto [thread, threads, warp, lane, group, quad, rank] = route_place();
+  const RoutePlace at = route_place();
+  const auto [thread, threads, warp, lane, group, quad, rank] = at;
   const int clusters = static_cast<int>(gridDim.x) / kSplitK;
   const int tiles = (static_cast<int>(p.tokens) + kSplitK - 1) / kSplitK;
   const int begin = split_k_begin(p.hidden, rank);
@@ -197,14 +242,14 @@ __global__ void __launch_bounds__(kFastExperts * 2) route_kernel(const Route p) 
   __syncthreads();
   cluster_arrive();
   launch_dependent_grids();
-  // Weights do not depend on the kernel before: they are fetched while it ends.
+  // Weights do not depend on the preceding kernel: load them while it ends.
   const Bf16* low = weight_piece(p, begin, quad, warp * 16 + group);
   const Bf16* high = weight_piece(p, begin, quad, warp * 16 + group + 8);
   uint4 kept[kStepsKept][2];
   keep_weights(kept, low, high, steps);
   const float bias = thread < p.experts ? p.bias[thread] : 0.0F;
   wait_on_dependent_grids();
-  // 16 bytes a thread of the tile's token rows, the last row again in place of absent ones.
+  // Copies a tile's token rows, 16 bytes a thread; absent rows are the last row again.
   const auto fetch = [&](int tile, int buffer) {
     const int chunks = steps * kStep / 8;
     for (int i = thread; i < kSplitK * chunks; i += threads) {
@@ -235,33 +280,11 @@ __global__ void __launch_bounds__(kFastExperts * 2) route_kernel(const Route p) 
     for (int i = kStepsKept; i < steps; ++i)
       multiply_step(sum, *reinterpret_cast<const uint4*>(low + i * kStep),
                     *reinterpret_cast<const uint4*>(high + i * kStep), tokens + i * kStep);
-    cluster_wait();  // every CTA has begun, and has read what it received for the tile before
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const float(&s)[2][4] = sum[i / 4];
-      shared.sums[i / 4 * 8 + quad * 2 + i % 2][warp * 16 + group + i / 2 % 2 * 8] =
-          s[0][i % 4] + s[1][i % 4];
-    }
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {  // 16 bytes at a time, of 16 tokens' experts
-      const int each = threads / 8;
-      const auto owner = static_cast<std::uint32_t>((thread + i * threads) / each);
-      const int at = (thread + i * threads) % each * 4;
-      st_async(map_shared_rank(shared_address(&shared.received[rank][at]), owner),
-               *reinterpret_cast<const float4*>(&shared.sums[owner][at]),
-               map_shared_rank(barrier, owner));
-    }
+    cluster_wait();  // every CTA runs, and has read what it received for the previous tile
+    send_sums(shared, at, sum, barrier);
     __syncwarp();
     mbarrier_wait_cluster(barrier, phase);
-    if (thread < p.experts) {
-      float logit = 0.0F;
-#pragma unroll
-      for (int part = 0; part < kSplitK; ++part) logit += shared.received[part][thread];
-      const float score = sigmoid(logit);
-      shared.scores[thread] = score;
-      shared.selection[thread] = selection_score(score, bias);
-    }
+    reduce_split_k(p, shared, thread, bias);
     if (more && thread == 0) mbarrier_arrive_expect_tx(barrier, received_bytes);
     __syncthreads();
     cluster_arrive();
@@ -274,7 +297,7 @@ __global__ void __launch_bounds__(kFastExperts * 2) route_kernel(const Route p) 
   cluster_wait();  // NOTE: no CTA may leave while its sums are being sent
 }
 
-/// Clusters of the fast form that a GPU holds at a time; 0 = it cannot run.
+/// How many clusters a GPU runs at a time; 0 = the cluster kernel cannot run there.
 int resident_clusters() {
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(kSplitK);

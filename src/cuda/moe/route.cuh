@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the router's kernels share: the choice, and the sums of the two fast forms.
+// What the router's kernels share: how a logit is summed, so that all of them give the same bits,
+// and the top-k by a warp. Contract: Backend::route. Which kernel runs when:
+// docs/kernels/router.md.
 //
-// A logit of the fast forms: H is cut into kRouteSplitK parts of whole steps; a part is two chains of
-// bf16 mma.sync (first and second half of each step), added; the parts are added in order. A lane
-// takes 8 neighbouring elements of a row, tokens and weights alike, which is another order of K and
-// the same sum.
+//   logit   split-K: H is cut into kRouteSplitK = 16 splits of whole steps of 32 elements. Each has
+//           two chains of bf16 mma.sync with f32 sums, of its steps' first and second halves, which
+//           are added; then the 16 splits are added in order.
+//   lanes   a lane loads 8 neighbouring elements of a row, of tokens and weights alike. mma.sync
+//           wants them spread over lanes; since both operands permute K alike, the sum is the same.
 #pragma once
 
 #include "cuda/device/numeric.cuh"
@@ -13,17 +16,17 @@
 
 namespace koho::cuda {
 
-constexpr int kRouteStep = 32;  // elements of H
-constexpr int kRouteSplitK = 16;
+constexpr int kRouteStep = 32;     // elements of H that one step multiplies
+constexpr int kRouteSplitK = 16;   // splits of H, and CTAs of a cluster
 constexpr int kFastStepsMax = 16;  // of a part: H <= 8192
-constexpr int kFastExperts = 192;
+constexpr int kFastExperts = 192;  // E at most
 
-/// One token: route_one.cu. Up to so many route_few.cu; then clusters take 16 tokens at a time, and
-/// from kRouteMany on a CTA 64 (route_many.cu). Measured: 16 a cluster take 12 us at 256 tokens and
-/// as much for each 256 more, route_many.cu 96 us to 8,192.
+/// Tokens: 1 runs route_one.cu, up to kRouteFew route_few.cu, from kRouteMany on route_many.cu,
+/// what lies between route.cu's cluster kernel.
 constexpr std::int64_t kRouteFew = 64;
 constexpr std::int64_t kRouteMany = 2048;
-constexpr int kRouteFewSteps = 8;  // of a part, that these two need
+constexpr int kRouteFewSteps =
+    8;  // steps of a part that route_one.cu and route_few.cu need: H >= 4096
 cudaError_t launch_route_one(const Route& parameters, cudaStream_t stream);
 cudaError_t launch_route_few(const Route& parameters, cudaStream_t stream);
 cudaError_t launch_route_many(const Route& parameters, cudaStream_t stream);
@@ -33,8 +36,8 @@ __device__ __forceinline__ int split_k_begin(int hidden, int part) {
   return hidden / kRouteStep * part / kRouteSplitK;
 }
 
-/// A thread's place in the forms by clusters: warp w has experts 16 w to 16 w + 15, a lane two of
-/// them (`group` and 8 more) and piece `quad` of a step, CTA `rank` of a cluster its part of H.
+/// A thread's place in the cluster kernels. CTA `rank` has part `rank` of H, warp w experts 16 w to
+/// 16 w + 15, a lane two of these (`group` and `group` + 8) and 8 elements, `quad`, of each step.
 struct RoutePlace {
   int thread, threads, warp, lane, group, quad, rank;
 };
@@ -50,7 +53,8 @@ __device__ __forceinline__ RoutePlace route_place() {
           .rank = static_cast<int>(cluster_rank())};
 }
 
-/// Piece `quad` of an expert's weights in step `begin`; the last expert's for absent ones.
+/// Where the 8 elements `quad` of an expert's weights begin in step `begin`. An absent expert reads
+/// the last one's.
 __device__ __forceinline__ const Bf16* weight_piece(const Route& p,
                                                     int begin,
                                                     int quad,
@@ -59,7 +63,7 @@ __device__ __forceinline__ const Bf16* weight_piece(const Route& p,
          quad * 8 + static_cast<std::int64_t>(min(expert, p.experts - 1)) * p.hidden;
 }
 
-/// 16 experts times 8 tokens over a step.
+/// Adds 16 experts times 8 tokens over one step.
 __device__ __forceinline__ void multiply_tile(float (&sum)[2][4],
                                               const uint4& low,
                                               const uint4& high,
@@ -68,13 +72,14 @@ __device__ __forceinline__ void multiply_tile(float (&sum)[2][4],
   mma_bf16(sum[1], low.z, high.z, low.w, high.w, tokens.z, tokens.w);
 }
 
-/// Elements from one token row to the next in shared memory: an odd multiple of 64 bytes, so that
-/// two rows' 64 bytes meet all banks.
+/// Elements from one token row to the next in shared memory. An odd multiple of 64 bytes, so that
+/// the 64 bytes of two rows fall into different banks.
 inline int route_row_elements(int hidden) {
   const int steps = (hidden / kRouteStep + kRouteSplitK - 1) / kRouteSplitK;
   return (steps + (steps + 1) % 2) * kRouteStep;
 }
-/// Shared memory of `tokens` rows, and of the weights of steps beyond those `kept` in registers.
+/// Bytes of shared memory for `tokens` rows, and for the weights of steps beyond the `kept` ones,
+/// which stay in registers.
 inline std::size_t route_rows_bytes(int hidden, int tokens, int threads, int kept) {
   const int steps = (hidden / kRouteStep + kRouteSplitK - 1) / kRouteSplitK;
   return static_cast<std::size_t>(tokens) * static_cast<std::size_t>(route_row_elements(hidden)) *
@@ -83,7 +88,8 @@ inline std::size_t route_rows_bytes(int hidden, int tokens, int threads, int kep
              static_cast<std::size_t>(threads) * 16;
 }
 
-/// Lane element i of four lanes, 4 and 8 apart, becomes element (lane / 4 % 4) of lane i of them.
+/// Transposes a 4 x 4 matrix over four lanes that are 4 and 8 apart: element i of lane j becomes
+/// element j of lane i.
 __device__ __forceinline__ float4 transpose_lanes(float4 v) {
   const bool odd = (threadIdx.x & 4U) != 0;
   const float a = __shfl_xor_sync(0xFFFFFFFFU, odd ? v.x : v.y, 4);
@@ -95,22 +101,22 @@ __device__ __forceinline__ float4 transpose_lanes(float4 v) {
   return high ? make_float4(c, d, v.z, v.w) : make_float4(v.x, v.y, c, d);
 }
 
-/// Right to some 2^-22 of itself, and to 2^-24 |logit| more for what lies far below zero.
+/// Relative error about 2^-22, and 2^-24 |logit| more far below zero.
 __device__ __forceinline__ float sigmoid(float logit) {
   return __fdividef(1.0F, 1.0F + exp2_approximate(-1.4426950408889634F * logit));
 }
-/// What an expert is selected by; NaN comes last.
+/// The score that decides the choice; NaN becomes the lowest.
 __device__ __forceinline__ float selection_score(float score, float bias) {
   const float biased = score + bias;
   return isnan(biased) ? -INFINITY : biased;
 }
 
-/// The weight of an expert with `score` where the chosen ones' scores have `sum`.
+/// The routing weight of a chosen expert; `sum` adds the scores of all chosen ones.
 __device__ __forceinline__ float final_weight(const Route& p, float score, float sum) {
   return (p.normalize ? __fdividef(score, sum + 1e-20F) : score) * p.scale;
 }
 
-/// Writes a token's experts: lane `slot` has `expert`. All lanes of a warp.
+/// Writes a token's choice; lane `slot` holds the expert of that slot. All lanes of a warp call it.
 __device__ __forceinline__ void write_top_k(const Route& p,
                                             std::int64_t token,
                                             const float* scores,
@@ -124,8 +130,9 @@ __device__ __forceinline__ void write_top_k(const Route& p,
   p.weights[token * p.top_k + lane] = final_weight(p, score, sum);
 }
 
-/// One warp chooses a token's experts: A rounds of a maximum over selection scores, the lower id
-/// first among equals. Lane l keeps experts l, l + 32, … in registers, `kEach` at most.
+/// One warp chooses a token's experts in A rounds, each the warp's maximum of the selection scores;
+/// equal scores go to the lower id. Lane l keeps experts l, l + 32, … in registers, `kEach` of
+/// them.
 template <int kEach>
 __device__ void select_top_k(const Route& p,
                              std::int64_t token,

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// The router of 2 to 64 tokens: a decode step's, by the sums of route.cu's fast form.
+// The router of 2 to 64 tokens, a decode step (contract: Backend::route), with the sums of
+// route.cuh.
 //
-//   grid     clusters of 16 CTAs, each with up to 22 tokens; CTA r has part r of H
-//   weights  a warp's 16 experts wait in registers since before the kernel before ended: a
-//            multiprocessor holds one CTA, an H200 7 clusters
-//   tokens   through shared memory; eight at a time multiplied and their sums sent, of a warp's 16
-//            experts 64 bytes a token
-//   choice   a CTA has a token, or two (the first CTAs, of the first tiles), one for each half of
-//            its threads: route_top_k.cuh
-//   bytes    weights once a cluster: all of them from L2 after the first
+//   grid     1 to 3 clusters of 16 CTAs, each with up to 22 tokens. CTA r has part r of H
+//   weights  a warp's 16 experts are in registers before the kernel waits for its predecessor. One
+//            CTA fills a multiprocessor; an H200 holds 7 clusters
+//   tokens   pass through shared memory. The CTA multiplies eight at a time, then each warp sends
+//            its 16 experts' sums, 64 bytes a token, to the CTA that owns the token
+//   choice   a CTA owns one token, or two, one for each half of its threads: route_top_k.cuh
+//   shared   FewPlan, the cluster's token rows, weights of steps beyond kKept
+//   bytes    weights once per cluster, from L2 after the first
 //
-// NOTE: what a call does after the wait is a chain that every CTA goes through once, so all that
-// can be known before is known before, and is in shared memory where registers would be spilled.
-// Numbers: docs/kernels/README.md.
+// NOTE: after the wait every CTA runs one chain once. So each thread computes before the wait what
+// it needs after it (Prepared), in shared memory where registers would spill. Measured times:
+// docs/kernels/router.md.
 #include "cuda/device/launch.cuh"
 #include "cuda/moe/route_top_k.cuh"
 
@@ -22,51 +23,51 @@ namespace {
 constexpr int kSplitK = kRouteSplitK;
 constexpr int kStep = kRouteStep;
 constexpr std::uint32_t kStepBytes = kStep * sizeof(Bf16);
-constexpr int kTile = 8;  // tokens that are multiplied at a time
-constexpr int kOwn = 2;   // tokens of a CTA
+constexpr int kTile = 8;  // tokens multiplied at a time
+constexpr int kOwn = 2;   // tokens that a CTA owns at most
 constexpr int kThreadsMax = kOwn * kFastExperts;
 constexpr int kOwnBarrier = 1;     // the first of kOwn named barriers
-constexpr int kStageRow = 16 + 4;  // floats of a token's 16 experts; writes meet no bank twice
+constexpr int kStageRow = 16 + 4;  // floats of a token's 16 experts, padded: no bank conflicts
 
-/// What a thread does after the wait, in two pieces of 16 bytes.
+/// What a thread needs after the wait, as two vectors of 16 bytes.
 struct Prepared {
-  std::uint64_t fetch_from;  // 16 bytes of the tokens
+  std::uint64_t fetch_from;  // its 16 bytes of the token rows
   std::uint32_t fetch_to;
   int fetch_token;
   float bias;             // of its expert
   int list;               // of its expert
-  int out;                // first place of its token's experts
-  std::uint32_t send_to;  // where its sums go in the shared memory of a token's CTA
+  int out;                // index of its token's first expert in p.ids
+  std::uint32_t send_to;  // where its sums go in the shared memory of the token's CTA
 };
 
-/// Of a warp: before its first tile, and then the sums of a tile.
+/// Shared memory of a warp: `prepared` before its first tile, then the sums of a tile.
 union WarpPlan {
   Prepared prepared[32];
   alignas(16) float stage[kTile * kStageRow];
 };
 
 struct FewPlan {
-  float received[kOwn][kSplitK][kFastExperts];  // every part's sums of this CTA's tokens
+  float received[kOwn][kSplitK][kFastExperts];  // [token][part]: sums of this CTA's tokens
   CountingTopK choice[kOwn];
   WarpPlan warps[kThreadsMax / 32];
-  float nothing[kThreadsMax];
+  float nothing[kThreadsMax];  // multiply_by_zero()
   std::uint64_t barrier;
 };
 
-/// The tokens of a cluster. CTA r owns token r, or, if there are more than CTAs, r and the second
-/// tile's r, or `doubled` further: see token_of().
+/// The tokens of a cluster, and which CTA owns which. With up to 16 tokens CTA r owns token r. With
+/// more, the first `doubled` CTAs own a second token.
 struct FewTokens {
   int first;
   int count;
-  // NOTE: CTAs of two tokens, the second from tile 1 on: they take longer to choose, and the sums
-  // of the last tile come last.
+  // NOTE: the second tokens are those of tile 1, whose sums arrive before the last tile's: a CTA
+  // with two tokens takes longer to choose, so it shall start earlier.
   int doubled;
 
   __device__ __forceinline__ FewTokens(const Route& p, int each)
       : first(static_cast<int>(blockIdx.x) / kSplitK * each),
         count(min(static_cast<int>(p.tokens) - first, each)),
         doubled(max(count - kSplitK, 0)) {}
-  /// Tokens of CTA `rank`.
+  /// How many tokens CTA `rank` owns.
   __device__ __forceinline__ int owned(int rank) const {
     return (count - rank + kSplitK - 1) / kSplitK;
   }
@@ -76,7 +77,8 @@ struct FewTokens {
   }
 };
 
-/// Fetches a thread's part of the tokens, those of the first tile by themselves.
+/// Starts a thread's copies of token rows: the first tile as a group of its own, so that it can be
+/// multiplied before the others have arrived.
 __device__ __forceinline__ void fetch_tokens(
     const Route& p, const FewTokens& tokens, const std::uint32_t (&fetch)[4], int rows, int row) {
   std::uint64_t from = static_cast<std::uint64_t>(fetch[1]) << 32U | fetch[0];
@@ -95,17 +97,18 @@ __device__ __forceinline__ void fetch_tokens(
   }
 }
 
-/// Weights in shared memory: of the steps that are not kept in registers.
+/// Weights in shared memory, of the steps beyond those in registers.
 struct Beyond {
-  std::uint32_t at;      // this thread's
-  std::uint32_t stride;  // bytes from the low pieces to the high ones, and from these to the next
+  std::uint32_t at;  // this thread's first
+  std::uint32_t
+      stride;  // bytes from an expert's to those of the expert 8 further, then to the next step
 
   __device__ __forceinline__ std::uint32_t low(int i) const {
     return at + static_cast<std::uint32_t>(2 * i) * stride;
   }
 };
 
-/// A tile's sums of a warp's 16 experts: the tokens of lane's group lie at `token`.
+/// Multiplies a tile of eight tokens by a warp's 16 experts; `token`: this lane's token row.
 template <int kKept>
 __device__ __forceinline__ void multiply(float (&s)[2][4],
                                          const uint4 (&kept)[kKept][2],
@@ -120,7 +123,7 @@ __device__ __forceinline__ void multiply(float (&s)[2][4],
   }
 #pragma unroll 1
   for (int i = kKept; i < steps; ++i) {
-    // NOTE: by the instruction itself: the compiler reads 8 bytes at a time, with bank conflicts.
+    // NOTE: inline PTX, since the compiler would load 8 bytes at a time, with bank conflicts.
     std::uint32_t a[4];
     std::uint32_t b[4];
     std::uint32_t x[4];
@@ -132,9 +135,9 @@ __device__ __forceinline__ void multiply(float (&s)[2][4],
   }
 }
 
-/// Sends a warp's sums of a tile to the tokens' CTAs. NOTE: turned in shared memory, so that four
-/// neighbouring lanes send a token's 64 bytes: those pass between multiprocessors at once, where 16
-/// bytes of each lane elsewhere take as long each.
+/// Sends a warp's sums of a tile to the CTAs that own the tokens. NOTE: transposed in shared memory
+/// first, so that four neighbouring lanes send one token's 64 bytes. These cross between
+/// multiprocessors together; 16 bytes to four places would take as long each.
 __device__ __forceinline__ void send_sums(const float (&s)[2][4],
                                           float* stage,
                                           const FewTokens& tokens,
@@ -162,13 +165,54 @@ __device__ __forceinline__ void send_sums(const float (&s)[2][4],
   st_async(map_shared_rank(place, to), four, map_shared_rank(barrier, to));
 }
 
-/// `tokens_each`: of a cluster; `row`: route_row_elements(). Weights of kKept steps, which every
-/// part of H has, stay in registers, those of further ones in shared memory.
+/// Multiplies the weights by zero. NOTE: called before the wait, and its result kept alive, so that
+/// ptxas moves the operands of mma.sync into neighbouring registers there. Otherwise it does so
+/// after the wait, with four moves for each mma.sync.
+template <int kKept>
+__device__ __forceinline__ float multiply_by_zero(const uint4 (&kept)[kKept][2]) {
+  float zero[2][4] = {};
+#pragma unroll
+  for (int i = 0; i < kKept; ++i)
+    multiply_tile(zero, kept[i][0], kept[i][1], make_uint4(0, 0, 0, 0));
+  return (zero[0][0] + zero[0][1]) + (zero[1][0] + zero[1][1]);
+}
+
+/// Computes before the wait what a thread does after it, and clears the choices.
+__device__ __forceinline__ void prepare(const Route& p,
+                                        const FewTokens& tokens,
+                                        int tokens_each,
+                                        int row,
+                                        int begin,
+                                        int chunks,
+                                        int own_threads,
+                                        const RoutePlace& at,
+                                        Bf16* rows,
+                                        FewPlan& shared) {
+  const auto [thread, threads, warp, lane, group, quad, rank] = at;
+  const int expert = thread % own_threads;
+  const int token = thread / chunks;
+  const int column = thread % chunks * 8;
+  shared.warps[warp].prepared[lane] = {
+      .fetch_from = reinterpret_cast<std::uint64_t>(p.x + (tokens.first + token) * p.x_stride +
+                                                    begin * kStep + column),
+      .fetch_to = shared_address(rows + token * row + column),
+      .fetch_token = token < threads / chunks ? token : tokens_each,
+      .bias = bias_of(p, expert),
+      .list = expert / 32,
+      .out = tokens.token_of(rank, thread / own_threads) * p.top_k,
+      .send_to = shared_address(&shared.received[0][rank][warp * 16 + lane % 4 * 4])};
+  for (int i = thread; i < static_cast<int>(sizeof shared.choice / 4); i += threads)
+    reinterpret_cast<std::uint32_t*>(shared.choice)[i] = 0;
+}
+
+/// `tokens_each`: tokens of a cluster. `row`: route_row_elements(). Weights of kKept steps, which
+/// every part of H has, stay in registers, those of further steps in shared memory.
 template <int kThreads, int kKept>
 __global__ void __launch_bounds__(kThreads, 1)
     route_few_kernel(const Route p, int tokens_each, int row) {
   __shared__ FewPlan shared;
-  // NOTE: tokens come by 32 bytes: from 16 bytes beside, a call takes 0.1 us longer.
+  // NOTE: aligned to 128 bytes: copies arrive by 32 bytes, and 16 bytes off a call takes 0.1 us
+  // more.
   extern __shared__ __align__(128) std::uint8_t raw[];
   auto* rows = reinterpret_cast<Bf16*>(raw);  // [tokens_each][row]
   const RoutePlace at = route_place();
@@ -186,7 +230,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncwarp();
   cluster_arrive();
   launch_dependent_grids();
-  // Weights do not depend on the kernel before: they are fetched while it ends.
+  // Weights do not depend on the preceding kernel: load them while it ends.
   const Bf16* low = weight_piece(p, begin, quad, warp * 16 + group);
   const Bf16* high = weight_piece(p, begin, quad, warp * 16 + group + 8);
   uint4 kept[kKept][2];
@@ -207,30 +251,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int slot = thread / own_threads;
   const int chunks = steps * kStep / 8;  // of a token's row, at most as many as threads
   const int fetch_rows = threads / chunks;
-  {
-    const int expert = thread % own_threads;
-    const int token = thread / chunks;
-    const int column = thread % chunks * 8;
-    shared.warps[warp].prepared[lane] = {
-        .fetch_from = reinterpret_cast<std::uint64_t>(p.x + (tokens.first + token) * p.x_stride +
-                                                      begin * kStep + column),
-        .fetch_to = shared_address(rows + token * row + column),
-        .fetch_token = token < fetch_rows ? token : tokens_each,
-        .bias = bias_of(p, expert),
-        .list = expert / 32,
-        .out = tokens.token_of(rank, slot) * p.top_k,
-        .send_to = shared_address(&shared.received[0][rank][warp * 16 + lane % 4 * 4])};
-    for (int i = thread; i < static_cast<int>(sizeof shared.choice / 4); i += threads)
-      reinterpret_cast<std::uint32_t*>(shared.choice)[i] = 0;
-  }
-  // NOTE: multiplies nothing, so that ptxas gathers the products' operands in neighbouring
-  // registers here and not, four instructions a product, in the chain after the wait.
-  float nothing[2][4] = {};
-#pragma unroll
-  for (int i = 0; i < kKept; ++i)
-    multiply_tile(nothing, kept[i][0], kept[i][1], make_uint4(0, 0, 0, 0));
-  shared.nothing[thread] = (nothing[0][0] + nothing[0][1]) + (nothing[1][0] + nothing[1][1]);
-  cluster_wait();  // every CTA has begun
+  prepare(p, tokens, tokens_each, row, begin, chunks, own_threads, at, rows, shared);
+  shared.nothing[thread] = multiply_by_zero(kept);
+  cluster_wait();  // every CTA runs
   const Prepared& prepared = shared.warps[warp].prepared[lane];
   std::uint32_t fetch[4];
   load_shared(fetch, shared_address(&prepared));
@@ -240,7 +263,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   fetch_tokens(p, tokens, fetch, fetch_rows, row);
   cp_async_wait_group<1>();
   __syncthreads();
-  const auto address_of = [&](int tile) {  // absent tokens are the last one again
+  const auto address_of = [&](int tile) {  // an absent token reads the last one's row
     return shared_address(rows + min(tile * kTile + group, tokens.count - 1) * row + quad * 8);
   };
   std::uint32_t token = address_of(0);
@@ -266,11 +289,11 @@ __global__ void __launch_bounds__(kThreads, 1)
 }
 
 using FewKernel = void (*)(const Route, int, int);
-constexpr int kFewThreads = 320;  // of up to 160 experts
-constexpr int kWideSteps = 10;    // of a part of H = 5120 and more
+constexpr int kFewThreads = 320;  // E <= 160
+constexpr int kWideSteps = 10;    // steps of a part: H >= 5120
 constexpr int kTokensEachMax = kOwn * kSplitK;
 
-/// A kernel ready to be launched in clusters; null if it cannot be.
+/// The kernel, prepared for launch in clusters of 16; null if that fails.
 template <int kThreads, int kKept>
 FewKernel few_kernel() {
   const FewKernel kernel = route_few_kernel<kThreads, kKept>;
@@ -282,10 +305,10 @@ FewKernel few_kernel() {
   return ready == cudaSuccess ? kernel : nullptr;
 }
 
-/// Clusters for so many tokens. An H200 holds 7: with 4 a call waits for the multiprocessors of the
-/// one before. Measured, us with 1, 2 and 3 clusters: 2.1, 2.0, 2.5 at 8 tokens; 2.6, 2.2, 2.6 at
-/// 16; 3.0, 2.5, 2.6 at 24; 3.6, 2.6, 2.7 at 32; -, 3.0, 2.8 at 40; -, 3.6, 3.1 at 64. One up to 8:
-/// what comes next waits for fewer multiprocessors.
+/// How many clusters a call uses. An H200 holds 7, and beyond 3 a call would wait for its
+/// predecessor's multiprocessors. Measured, us with 1, 2 and 3 clusters: 2.1, 2.0, 2.5 at 8 tokens;
+/// 2.6, 2.2, 2.6 at 16; 3.6, 2.6, 2.7 at 32; -, 3.6, 3.1 at 64. One up to 8 tokens, so that the
+/// next kernel finds more multiprocessors free.
 int clusters_of(int tokens) {
   if (tokens <= kTile) return 1;
   return tokens <= 32 ? 2 : 3;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The router of many tokens: the sums and the choice of route.cu's fast form without its clusters,
-// whose exchange of sums costs 4 us for each 16 tokens.
+// The router of 2,048 tokens and more (contract: Backend::route), with the sums of route.cuh and no
+// clusters, whose exchange costs 4 us for each 16 tokens.
 //
 //   grid     a CTA takes 64 tokens and all experts; a warp has 16 experts
-//   shared   two parts of H of the token rows; then the scores of all experts
-//   weights  from L2, prefetched seven steps before, into places of shared memory that a lane has to itself;
-//            every CTA reads all of them
-//   choice   a warp a token, as route.cu
-//   bytes    token rows once, weights from L2 once a CTA: bound by L2 and by shared memory's reads
+//   weights  from L2, by cp.async seven steps before their use, into shared memory that each lane
+//            has to itself. Every CTA reads all of them
+//   tokens   two splits of H at a time in shared memory
+//   choice   the scores replace the token rows in shared memory; a warp takes a token
+//   bytes    token rows once, weights once per CTA from L2: bound by L2 and by shared-memory reads
 //
-// Numbers: docs/kernels/README.md.
+// Measured times: docs/kernels/router.md.
 #include <algorithm>
 
 #include "cuda/device/launch.cuh"
@@ -20,23 +20,54 @@ namespace {
 
 constexpr int kTokens = 64;
 constexpr int kTiles = kTokens / 8;
-constexpr int kPrefetch = 7;  // steps whose weights are under way
+constexpr int kPrefetch = 7;  // steps whose copies are in flight
 constexpr int kScoreRow = kFastExperts + 8;
 
-/// Elements from one token row of a part in shared memory to the next: an odd multiple of 64 bytes,
-/// so that two rows' 64 bytes meet all banks.
+/// Elements from one token row of a part to the next in shared memory; odd multiples of 64 bytes,
+/// as route_row_elements() says.
 constexpr int token_row(int hidden) {
   const int steps = (hidden / kRouteStep + kRouteSplitK - 1) / kRouteSplitK;
   return (steps + (steps + 1) % 2) * kRouteStep;
 }
 
-/// Token rows and weights under way, and then the scores.
+/// Bytes for token rows and weights in flight, or for the scores that replace them.
 constexpr int shared_bytes(int row, int threads) {
   return std::max(2 * kTokens * kScoreRow * static_cast<int>(sizeof(float)),
                   2 * kTokens * row * 2 + kPrefetch * 2 * threads * 16);
 }
 static_assert(shared_bytes(token_row(kRouteSplitK * kFastStepsMax * kRouteStep),
                            kFastExperts * 2) <= 227 * 1024);
+
+/// Adds a part's sums to the logits and clears the sums.
+__device__ __forceinline__ void add_part(float (&logits)[kTiles][4], float (&sums)[kTiles][2][4]) {
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      logits[tile][i] += sums[tile][0][i] + sums[tile][1][i];
+      sums[tile][0][i] = sums[tile][1][i] = 0.0F;
+    }
+}
+
+/// Starts the copies of part `part` of the token rows: 16 bytes a lane, a warp a row. Absent rows
+/// are the last row again.
+__device__ __forceinline__ void fetch_part(const Route& p,
+                                           Bf16* tokens,
+                                           int row,
+                                           std::int64_t first_token,
+                                           int part,
+                                           int warp,
+                                           int warps,
+                                           int lane) {
+  const int begin = split_k_begin(p.hidden, part);
+  const int end = split_k_begin(p.hidden, part + 1);
+  for (int i = warp; i < kTokens; i += warps) {
+    const Bf16* from = p.x + min(first_token + i, p.tokens - 1) * p.x_stride + begin * kRouteStep;
+    const std::uint32_t to = shared_address(tokens + (part % 2 * kTokens + i) * row);
+    for (int at = lane * 8; at < (end - begin) * kRouteStep; at += 32 * 8)
+      cp_async_16(to + static_cast<std::uint32_t>(at) * 2, from + at, 16);
+  }
+}
 
 __global__ void __launch_bounds__(kFastExperts * 2, 1)
     route_many_kernel(const __grid_constant__ Route p, int row) {
@@ -56,7 +87,7 @@ __global__ void __launch_bounds__(kFastExperts * 2, 1)
   };
   const Bf16* low = weights_of(warp * 16 + group);
   const Bf16* high = weights_of(warp * 16 + group + 8);
-  // Places of a step's weights: [kPrefetch][2][threads].
+  // This thread's weights of the steps in flight: [kPrefetch][2][threads].
   const int threads = static_cast<int>(blockDim.x);
   auto* prefetched = reinterpret_cast<uint4*>(raw + 2 * kTokens * row * sizeof(Bf16)) + thread;
   const auto fetch_weights = [&](int step, int place) {
@@ -70,43 +101,25 @@ __global__ void __launch_bounds__(kFastExperts * 2, 1)
 #pragma unroll
   for (int i = 0; i < kPrefetch; ++i) fetch_weights(i, i);
   wait_on_dependent_grids();
-  // A part of the token rows, 16 bytes a lane, a warp a row; the last row again in place of absent
-  // ones.
   const int warps = static_cast<int>(blockDim.x) / 32;
   const auto fetch_tokens = [&](int part) {
-    const int begin = split_k_begin(p.hidden, part);
-    const int end = split_k_begin(p.hidden, part + 1);
-    for (int i = warp; i < kTokens; i += warps) {
-      const Bf16* from = p.x + min(first_token + i, p.tokens - 1) * p.x_stride + begin * kRouteStep;
-      const std::uint32_t to = shared_address(tokens + (part % 2 * kTokens + i) * row);
-      for (int at = lane * 8; at < (end - begin) * kRouteStep; at += 32 * 8)
-        cp_async_16(to + static_cast<std::uint32_t>(at) * 2, from + at, 16);
-    }
+    fetch_part(p, tokens, row, first_token, part, warp, warps, lane);
   };
   float logits[kTiles][4] = {};
   float sums[kTiles][2][4] = {};
-  const auto add_part = [&] {
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        logits[tile][i] += sums[tile][0][i] + sums[tile][1][i];
-        sums[tile][0][i] = sums[tile][1][i] = 0.0F;
-      }
-  };
-  int part = -1;  // which this step belongs to
-  int next = 0;   // first step of the one after
-  int here = 0;   // this lane's elements of step 0, had the part begun there
+  int part = -1;  // the part of H that the step belongs to
+  int next = 0;   // first step of the next part
+  int here = 0;   // this lane's elements of the part, less its first step's offset
   fetch_tokens(0);
   cp_async_commit_group();
   int place = 0;
-  // A part's tokens are fetched when the part before begins, and so before the weights of step
-  // kPrefetch of that one.
+  // The kernel starts a part's token copies when the part before begins. If that part has kPrefetch
+  // steps or more, they have arrived with the weights that were committed after them.
   const bool early = steps / kRouteSplitK >= kPrefetch;
 #pragma unroll 2
   for (int step = 0; step < steps; ++step) {
     if (step == next) {
-      if (part >= 0) add_part();
+      if (part >= 0) add_part(logits, sums);
       ++part;
       here = (part % 2 * kTokens + group) * row + quad * 8 - step * kRouteStep;
       next = split_k_begin(p.hidden, part + 1);
@@ -114,7 +127,7 @@ __global__ void __launch_bounds__(kFastExperts * 2, 1)
         cp_async_wait_group<kPrefetch - 1>();
       else
         cp_async_wait_group<0>();
-      __syncthreads();  // this part is there, and all are done with the one before
+      __syncthreads();  // this part has arrived, and all warps have read the previous one
       if (part + 1 < kRouteSplitK) fetch_tokens(part + 1);
     } else {
       cp_async_wait_group<kPrefetch - 1>();
@@ -127,12 +140,12 @@ __global__ void __launch_bounds__(kFastExperts * 2, 1)
       multiply_tile(
           sums[tile], of_low, of_high,
           *reinterpret_cast<const uint4*>(tokens + here + tile * 8 * row + step * kRouteStep));
-    fetch_weights(step + kPrefetch, place);  // what lay there has been multiplied
+    fetch_weights(step + kPrefetch, place);  // the weights there have been multiplied
     place = place + 1 == kPrefetch ? 0 : place + 1;
   }
   cp_async_wait_group<0>();
-  add_part();
-  __syncthreads();  // the rows' place is the scores' now
+  add_part(logits, sums);
+  __syncthreads();  // the scores overwrite the token rows
 
   auto* scores = reinterpret_cast<float*>(raw);  // [kTokens][kScoreRow]
   float* selection = scores + kTokens * kScoreRow;

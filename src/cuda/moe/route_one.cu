@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// The router of one token, by the sums of route.cu's fast form.
+// The router of one token (contract: Backend::route), with the sums of route.cuh.
 //
-//   grid     a cluster of 16 CTAs; CTA r multiplies part r of H, the first one chooses
-//   weights  of the first eight steps of a part in registers, of the others in shared memory,
-//            fetched before the kernel before ends
+//   grid     one cluster of 16 CTAs. CTA r multiplies part r of H; the first CTA adds and chooses
+//   weights  loaded before the kernel waits for its predecessor: eight steps of a part into
+//            registers, the others into shared memory
 //   choice   route_top_k.cuh
-//   bytes    weights once
+//   shared   OnePlan, the token's part, the weights of the steps beyond eight
+//   bytes    weights once; bound by the latency of its chain, about 2 us
 //
-// Alone route_few.cu is faster. But the experts of one token follow at once and ask for the shared
-// expert's weights meanwhile, and this one's CTAs leave them more room: the suspect when
-// GLM-4.5-Air's step of one token grew from 4.35 to 4.42 ms (docs/kernels/router.md).
+// By itself route_few.cu is faster at one token. But the experts' kernel follows at once and
+// prefetches the shared expert's weights meanwhile, and this kernel's CTAs leave it more room:
+// GLM-4.5-Air's step of one token is shorter with it (docs/kernels/router.md).
 //
-// NOTE: loops are short and rolled where they may be: a call meets its code once, and reading it
-// takes as long as running it.
+// NOTE: loops are short and stay rolled where they can: a call runs its code once, and fetching
+// instructions takes as long as running them.
 #include "cuda/device/launch.cuh"
 #include "cuda/moe/route_top_k.cuh"
 
@@ -22,13 +23,37 @@ namespace {
 constexpr int kSplitK = kRouteSplitK;
 constexpr int kStep = kRouteStep;
 constexpr int kKept = kRouteFewSteps;  // steps whose weights stay in registers
-constexpr int kOwnBarrier = 1;         // a named one
+constexpr int kOwnBarrier = 1;         // named barrier of the warps that choose
 
 struct OnePlan {
-  float received[kSplitK][kFastExperts];  // every part's sums
+  float received[kSplitK][kFastExperts];  // [part]: its sums
   CountingTopK choice;
   std::uint64_t barrier;
 };
+
+/// Multiplies a warp's 16 experts by the token at `token`, which stands for all eight of a tile.
+/// Weights of the first steps are in registers, those of the others in shared memory.
+__device__ __forceinline__ void multiply(float (&s)[2][4],
+                                         const uint4 (&kept)[kKept][2],
+                                         const uint4* beyond,
+                                         int threads,
+                                         int steps,
+                                         const Bf16* token) {
+#pragma unroll
+  for (int i = 0; i < kKept; ++i)
+    multiply_tile(s, kept[i][0], kept[i][1], *reinterpret_cast<const uint4*>(token + i * kStep));
+#pragma unroll 1
+  for (int i = kKept; i < steps; ++i) {
+    const uint4* weights = beyond + (i - kKept) * 2 * threads;
+    // NOTE: inline PTX, since the compiler would load 8 bytes at a time, with bank conflicts.
+    std::uint32_t a[4];
+    std::uint32_t b[4];
+    load_shared(a, shared_address(weights));
+    load_shared(b, shared_address(weights + threads));
+    multiply_tile(s, make_uint4(a[0], a[1], a[2], a[3]), make_uint4(b[0], b[1], b[2], b[3]),
+                  *reinterpret_cast<const uint4*>(token + i * kStep));
+  }
+}
 
 template <int kThreads, int kCtas>
 __global__ void __launch_bounds__(kThreads, kCtas)
@@ -48,7 +73,7 @@ __global__ void __launch_bounds__(kThreads, kCtas)
   __syncwarp();
   cluster_arrive();
   launch_dependent_grids();
-  // Weights do not depend on the kernel before: they are fetched while it ends.
+  // Weights do not depend on the preceding kernel: load them while it ends.
   if (thread < p.experts)
     prefetch_bulk(weight_piece(p, begin, 0, thread),
                   static_cast<std::uint32_t>(steps) * kStep * sizeof(Bf16));
@@ -70,12 +95,13 @@ __global__ void __launch_bounds__(kThreads, kCtas)
   const float bias = bias_of(p, thread);
   for (int i = thread; i < static_cast<int>(sizeof shared.choice / 4); i += threads)
     reinterpret_cast<std::uint32_t*>(&shared.choice)[i] = 0;
-  // NOTE: by shuffles, which are not done again after the wait.
+  // NOTE: through shuffles, so that the compiler does not compute the addresses again after the
+  // wait.
   std::uint64_t from = __shfl_sync(
       0xFFFFFFFFU, reinterpret_cast<std::uint64_t>(p.x + begin * kStep + thread * 8), lane);
   std::uint32_t to = __shfl_sync(0xFFFFFFFFU, shared_address(row + thread * 8), lane);
   const std::uint32_t to_end = shared_address(row + steps * kStep);
-  cluster_wait();  // every CTA has begun
+  cluster_wait();  // every CTA runs
   wait_on_dependent_grids();
 #pragma unroll 1
   for (; to < to_end; to += static_cast<std::uint32_t>(threads) * 16) {
@@ -85,25 +111,11 @@ __global__ void __launch_bounds__(kThreads, kCtas)
   cp_async_commit_group();
   cp_async_wait_group<0>();
   __syncthreads();
-  const Bf16* token = row + quad * 8;  // of all eight of a tile
   float s[2][4] = {};
-#pragma unroll
-  for (int i = 0; i < kKept; ++i)
-    multiply_tile(s, kept[i][0], kept[i][1], *reinterpret_cast<const uint4*>(token + i * kStep));
-#pragma unroll 1
-  for (int i = kKept; i < steps; ++i) {
-    const uint4* weights = beyond + (i - kKept) * 2 * threads;
-    // NOTE: by the instruction itself: the compiler reads 8 bytes at a time, with bank conflicts.
-    std::uint32_t a[4];
-    std::uint32_t b[4];
-    load_shared(a, shared_address(weights));
-    load_shared(b, shared_address(weights + threads));
-    multiply_tile(s, make_uint4(a[0], a[1], a[2], a[3]), make_uint4(b[0], b[1], b[2], b[3]),
-                  *reinterpret_cast<const uint4*>(token + i * kStep));
-  }
+  multiply(s, kept, beyond, threads, steps, row + quad * 8);
   const float4 four = transpose_lanes(
       make_float4(s[0][0] + s[1][0], s[0][1] + s[1][1], s[0][2] + s[1][2], s[0][3] + s[1][3]));
-  if (quad * 2 + group % 2 == 0) {  // the first token's, to the first CTA
+  if (quad * 2 + group % 2 == 0) {  // the one token's sums go to the first CTA
     const int expert = warp * 16 + group / 2 % 2 * 8 + group / 4 * 4;
     st_async(map_shared_rank(shared_address(&shared.received[rank][expert]), 0), four,
              map_shared_rank(barrier, 0));
@@ -117,9 +129,9 @@ __global__ void __launch_bounds__(kThreads, kCtas)
 }
 
 using OneKernel = void (*)(const Route, int);
-constexpr int kFewThreads = 320;  // of which two CTAs fit a multiprocessor
+constexpr int kFewThreads = 320;  // E <= 160: two such CTAs fit a multiprocessor
 
-/// The kernel for so many threads, ready to be launched in a cluster; null if it cannot be.
+/// The kernel for `threads` threads, prepared for launch in a cluster of 16; null if that fails.
 OneKernel one_kernel(int threads) {
   static PerDevice prepared[2];
   const bool small = threads <= kFewThreads;

@@ -1,42 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
-// The choice of a token's experts by a whole group of warps, a thread an expert: each warp ranks
-// its 32 by counting larger keys, then the first eight of every warp are ranked among themselves,
-// four threads each. For up to eight experts a token; more by select_top_k() of route.cuh.
+// Top-k by counting: a thread per expert finds its rank as the number of larger keys. First each
+// warp ranks its own 32 experts, then the best eight of every warp are ranked among themselves,
+// with four threads for each. For A <= 8; a larger A uses select_top_k() of route.cuh.
 //
-// NOTE: straight code that every warp meets once a call, at the end of its chain: what it costs is
-// its instructions, so equal keys, absent experts and places take as few as possible.
+// NOTE: every thread runs this code once, at the end of the kernel's chain, so its cost is its
+// instructions. Ties, absent experts and equal keys are arranged in memory so that they need none.
 #pragma once
 
 #include "cuda/moe/route.cuh"
 
 namespace koho::cuda {
 
-constexpr int kCountingTopKMax = 8;  // experts of a token, at most
-constexpr int kLists = kFastExperts / 32;
-constexpr int kListed = kLists * kCountingTopKMax;
-constexpr int kListedLanes = 4;  // that rank one of them together
+constexpr int kCountingTopKMax = 8;                 // A at most
+constexpr int kLists = kFastExperts / 32;           // warps that choose; each has a list
+constexpr int kListed = kLists * kCountingTopKMax;  // candidates of the second round
+constexpr int kListedLanes = 4;                     // lanes that rank one candidate together
 static_assert(kListed % (4 * kListedLanes) == 0 && 32 == kCountingTopKMax * kListedLanes);
 
-/// One token's choice; zero where nobody is.
+/// Shared memory of one token's choice. Entries without an expert are zero.
 struct CountingTopK {
-  alignas(16) std::uint32_t keys[kLists][2 * 32];  // twice: keys_before()
-  alignas(16) std::uint32_t listed[2 * kListed];   // those of each warp's first eight, twice
+  alignas(16) std::uint32_t keys[kLists][2 * 32];  // twice, see keys_before()
+  alignas(16) std::uint32_t listed[2 * kListed];   // the keys of each warp's first eight, twice
   int experts[kListed];
   float scores[kListed];
   alignas(16) float chosen[kCountingTopKMax];  // scores
 };
 
-/// Adds 1 if `key` is larger, in two instructions of which one is no integer's.
+/// Adds 1 to `count` if `key` > `than`: one integer and one float instruction, so that both pipes
+/// work.
 __device__ __forceinline__ void count_larger(float& count, std::uint32_t key, std::uint32_t than) {
   asm("{\n\t.reg .pred p;\n\tsetp.gt.u32 p, %1, %2;\n\t@p add.f32 %0, %0, 0f3F800000;\n\t}"
       : "+f"(count)
       : "r"(key), "r"(than));
 }
-/// How many of 4 * kFours keys from `from` on come before `mine`: larger ones, and those of the
-/// first `equal` that are equal. Of keys that lie in memory and, each larger by one, again behind
-/// them, this is how many come before the one at `place` if equal ones of lower places do: read
-/// around from the four of `place`, `equal` = place % 4, those before these four come out larger
-/// where equal.
+/// Counts which of 4 * kFours keys from `from` on precede `mine`: the larger ones, and the equal
+/// ones among the first `equal`.
+///
+/// Ties go to the lower index without a comparison of indices: the array stands in memory twice,
+/// the second copy with each key larger by one. Thread `place` reads from its own group of four on
+/// into the second copy. There it meets the keys of lower groups as key + 1, so an equal one counts
+/// as larger; within its own four `equal` = place % 4 decides.
 template <int kFours>
 __device__ __forceinline__ int keys_before(const std::uint32_t* from,
                                            std::uint32_t mine,
@@ -58,20 +61,19 @@ __device__ __forceinline__ int keys_before(const std::uint32_t* from,
   return static_cast<int>(__float_as_uint((count[0] + count[1]) + (count[2] + count[3])) & 0xFFU);
 }
 
-/// A thread of the group that chooses: it has expert 32 list + lane, list and lane the numbers of
-/// its warp in the group and of itself in the warp.
+/// One thread of the warps that choose for a token. It has expert 32 * list + lane.
 struct TopKThread {
-  int list;
+  int list;  // number of its warp among them
   int lane;
-  int barrier;  // where they alone meet
-  int threads;
-  float bias;  // of its expert; NaN where there is none, which so comes after all others
+  int barrier;  // the named barrier of these warps
+  int threads;  // how many arrive there
+  float bias;   // of its expert; NaN for an absent one, which so comes last
 };
 __device__ __forceinline__ float bias_of(const Route& p, int expert) {
   return expert < p.experts ? p.bias[expert] : __uint_as_float(0x7FC00000U);
 }
 
-/// Chooses the experts of the token whose first place in p.ids and p.weights is `out`.
+/// Chooses a token's experts and writes them to p.ids and p.weights from index `out` on.
 __device__ __forceinline__ void top_k_by_counting(
     const Route& p, int out, float logit, CountingTopK& choice, const TopKThread& at) {
   const auto list = static_cast<unsigned>(at.list);
@@ -113,20 +115,20 @@ __device__ __forceinline__ void top_k_by_counting(
   p.weights[out + before] = final_weight(p, mine, sum);
 }
 
-/// Adds the parts of a token's logits in order and chooses its experts.
+/// Adds the split-K sums of a token's logits in order and chooses its experts.
 __device__ __forceinline__ void reduce_split_k_and_choose(
     const Route& p,
     int out,
-    float (&parts)[kRouteSplitK][kFastExperts],
+    float (&partial)[kRouteSplitK][kFastExperts],
     CountingTopK& choice,
     const TopKThread& at) {
   const int expert = at.list * 32 + at.lane;
   float logit = 0.0F;
 #pragma unroll
-  for (int part = 0; part < kRouteSplitK; ++part) logit += parts[part][expert];
+  for (int part = 0; part < kRouteSplitK; ++part) logit += partial[part][expert];
   if (p.top_k > kCountingTopKMax) [[unlikely]] {
-    float* scores = parts[0];  // of which this thread has read its own
-    float* selection = parts[1];
+    float* scores = partial[0];  // reused: each thread has read its own entries
+    float* selection = partial[1];
     scores[expert] = sigmoid(logit);
     selection[expert] = selection_score(scores[expert], at.bias);
     named_barrier_sync(at.barrier, at.threads);

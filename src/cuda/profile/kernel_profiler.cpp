@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUPTI's activity records: buffers that the library asks for and gives back, read when asked.
+// Reads CUPTI's activity records: CUPTI requests buffers, fills them and returns them.
 #include "cuda/profile/kernel_profiler.h"
 
 #include <cstdlib>
@@ -20,8 +20,8 @@ namespace {
 
 constexpr std::size_t kBufferBytes = 4U << 20U;  // some 20,000 records
 
-/// What CUPTI gave back: it calls from a thread of its own and passes no argument of ours, so there
-/// is one for the process, as there is one CUPTI.
+/// What CUPTI has returned. One per process: CUPTI calls back from its own thread and passes no
+/// argument.
 struct Returned {
   std::mutex mutex;
   std::vector<std::pair<std::uint8_t*, std::size_t>> buffers;  // and their valid bytes
@@ -45,7 +45,7 @@ take_buffer(CUcontext, std::uint32_t, std::uint8_t* buffer, std::size_t, std::si
 }
 
 /// "void koho::cuda::(anonymous namespace)::rope_kernel<2>(koho::…)" of a mangled name, without
-/// what every kernel of ours has in front, nor the arguments.
+/// the prefix that all of koho's kernels share, and without the arguments.
 std::string readable(const char* mangled) {
   if (mangled == nullptr) return "?";
   int status = 0;
@@ -70,7 +70,7 @@ std::string readable(const char* mangled) {
 constexpr CUpti_ActivityKind kKinds[] = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
                                          CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMSET};
 
-/// The functions of libcupti that are used. The library stays open: it does not unload well.
+/// The functions of libcupti that are used. The library stays open, as it does not unload cleanly.
 struct Cupti {
   decltype(&cuptiActivityRegisterCallbacks) register_callbacks = nullptr;
   decltype(&cuptiActivityEnable) enable = nullptr;
@@ -91,7 +91,7 @@ struct Cupti {
 };
 
 Result<Cupti> Cupti::open() {
-  // The toolkit's folders are not everywhere among the loader's.
+  // The dynamic loader does not search the toolkit's folders on every system.
   const std::string file = fmt::format("libcupti.so.{}", CUPTI_API_VERSION / 10000);
   void* library = nullptr;
   for (const char* folder : {"", "/usr/local/cuda/lib64/", "/usr/local/cuda/extras/CUPTI/lib64/"}) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels' own times, also inside graphs, by CUPTI: for measurements only. The library is
-// opened when asked for, so nothing else needs it; no_kernel_profiler.cpp answers where the build
-// has no CUDA or no headers of CUPTI.
+// Measures each kernel's own time, also inside CUDA graphs, with CUPTI. Only benchmarks use it.
+// libcupti is opened when a profiler starts, so nothing else depends on it. Builds without CUDA or
+// CUPTI's headers have no_kernel_profiler.cpp instead.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@
 
 namespace koho {
 
-/// Records every kernel, copy and fill that the process runs while it lives. Recording slows the
+/// Records every kernel, copy and fill that the process runs while it lives. Profiling slows the
 /// device a little: compare with times taken without. Threads: one at a time.
 class KernelProfiler {
  public:
@@ -22,7 +22,7 @@ class KernelProfiler {
   virtual Result<std::vector<KernelTime>> take() = 0;
 };
 
-/// Starts recording. At most one recorder lives at a time. Graphs recorded while it lives are seen
+/// Starts profiling. At most one profiler lives at a time. Graphs captured while it lives are seen
 /// node by node. Errors: unsupported (this build, no libcupti, or a system that refuses it).
 Result<std::unique_ptr<KernelProfiler>> make_kernel_profiler();
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands in for the recorder of kernels in builds without CUDA or without CUPTI's headers: says so.
+// The kernel profiler of builds without CUDA or CUPTI's headers: reports that there is none.
 #include "cuda/profile/kernel_profiler.h"
 
 namespace koho {

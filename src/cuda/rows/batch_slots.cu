@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the device remembers of a batch slot between steps, its page table, its last token and where its
-// output ends, on the way into a step's rows and back. Blocks 0 .. S-1 copy a page table each, the
-// rest resolve token ids. Bytes: a few KB; bound by launch.
+// What the device keeps of a batch slot between steps (its page table, its last token, where its
+// output ends) on the way into a step's rows and back. In gather_input_ids blocks 0 .. S-1 copy a
+// page table each, the others resolve token ids. Bytes: a few KB; bound by launch.
 //
-// NOTE: a batch slot or a place outside its table would touch foreign memory, so it is passed over; the
-// contract forbids it and the engine checks before.
+// NOTE: a batch slot, or an index beyond its table, would touch foreign memory, so kernels skip it;
+// the contract forbids it and the engine checks before.
 #include "cuda/device/launch.cuh"
 #include "cuda/device/ptx.cuh"
 #include "cuda/kernels.h"
@@ -14,7 +14,7 @@ namespace koho::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kKeepThreads = 32;  // rows spread over multiprocessors: each is a chain of reads
+constexpr int kCommitThreads = 32;  // rows spread over SMs: each is a chain of dependent reads
 constexpr int kPageTokens = 64;
 
 __global__ void gather_input_ids_kernel(const GatherInputIds p) {
@@ -48,10 +48,10 @@ __global__ void gather_input_ids_kernel(const GatherInputIds p) {
   p.token_ids[token] = id;
 }
 
-/// A thread a row: an output's few stops are matched in a few hundred instructions.
+/// A thread a row: matching an output's few stop sequences takes a few hundred instructions.
 __global__ void commit_sampled_kernel(const CommitSampled p) {
   pdl_begin();
-  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kKeepThreads + threadIdx.x;
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kCommitThreads + threadIdx.x;
   if (row >= p.rows) return;
   const std::int32_t batch_slot = p.batch_slots[row];
   if (batch_slot < 0 || batch_slot >= p.batch_slot_count) return;
@@ -85,8 +85,8 @@ cudaError_t launch_gather_input_ids(const GatherInputIds& p, cudaStream_t stream
 }
 
 cudaError_t launch_commit_sampled(const CommitSampled& p, cudaStream_t stream) {
-  const auto blocks = static_cast<unsigned>((p.rows + kKeepThreads - 1) / kKeepThreads);
-  return launch_kernel(commit_sampled_kernel, {dim3(blocks), dim3(kKeepThreads)}, stream, p);
+  const auto blocks = static_cast<unsigned>((p.rows + kCommitThreads - 1) / kCommitThreads);
+  return launch_kernel(commit_sampled_kernel, {dim3(blocks), dim3(kCommitThreads)}, stream, p);
 }
 
 cudaError_t launch_set_entries(std::int32_t* table,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies of whole rows: embedding, gathering, cache pages, the penalty table. One block a row (a
-// page half, a token range); 16 bytes a thread where rows are aligned. Bound by memory or launch.
+// Copies of whole rows: embedding, gathered rows, cache pages, the token-count table. One block a
+// row (a page's K or V, a range of tokens); 16 bytes a thread where rows are aligned. Bound by
+// memory or launch.
 #include <cstddef>
 
 #include "cuda/device/launch.cuh"
@@ -13,7 +14,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// Copies `width` bf16 by the whole block.
+/// Copies `width` bf16 elements. The whole block.
 __device__ void copy_row(Bf16* out, const Bf16* x, std::int64_t width) {
   const bool aligned =
       ((reinterpret_cast<std::uintptr_t>(out) | reinterpret_cast<std::uintptr_t>(x)) & 15U) == 0 &&
@@ -26,7 +27,7 @@ __device__ void copy_row(Bf16* out, const Bf16* x, std::int64_t width) {
   }
 }
 
-/// NOTE: an id outside the table would read foreign memory, so it is moved into it; the contract
+/// NOTE: an id outside the table would read foreign memory, so the kernel clamps it; the contract
 /// forbids such ids and the engine checks them before.
 __global__ void gather_kernel(Bf16* out,
                               const Bf16* x,

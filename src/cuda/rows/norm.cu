@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels that end in a row of activations: residual + RMSNorm, SiLU * up, quantisation. One block
-// a row; a row stays in registers (16 bytes a thread and step, or single elements where rows are
-// not aligned) from the read to the last write. The number of threads depends on the width only, so
-// a row's bits do not depend on its neighbours. Bytes: each input once, each wanted form once;
-// bound by launch up to some 32 rows of 5120, by memory above.
-// Numbers: docs/kernels/README.md; what was tried: docs/kernels/rows.md.
+// Kernels that end in a row of activations: residual + RMSNorm, SiLU * up, quantisation; and
+// padding of rows.
+//
+//   grid     one block a row; quantisation of many short rows: a warp a row
+//   block    a row stays in registers (16 bytes a thread and step, or single elements where rows
+//            are not aligned) from the read to the last write. The number of threads depends on the
+//            width only, so a row's bits do not depend on other rows
+//   bytes    each input once, each output form once; bound by launch to some 32 rows of 5120, by
+//            memory above
+//
+// Measured times and what was tried: docs/kernels/rows.md.
 #include <algorithm>
 
 #include "cuda/device/launch.cuh"
@@ -22,8 +27,9 @@ __device__ __forceinline__ int column_of(int step) {
   return (step * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kVector;
 }
 
-/// Where a thread's elements of the first step lie in a row. NOTE: by a shuffle, which is not done
-/// again elsewhere: an address is otherwise made where it is first used, after the wait.
+/// The address of a thread's elements of the first step, through a shuffle. NOTE: the shuffle pins
+/// the computation here, before the wait for the previous kernel; the compiler would move it to its
+/// first use, after the wait.
 template <int kVector>
 __device__ __forceinline__ std::uint64_t place_in(const Bf16* row) {
   return __shfl_sync(0xFFFFFFFFU, reinterpret_cast<std::uint64_t>(row + column_of<kVector>(0)),
@@ -35,14 +41,15 @@ __device__ __forceinline__ std::uint64_t steps_bytes(int step) {
   return static_cast<std::uint64_t>(step) * blockDim.x * kVector * sizeof(Bf16);
 }
 
-/// The sum over a block of whole warps. The order is that of butterflies over 32 lanes, the
-/// farthest first, in each warp and then over warps: every thread gets the same bits.
+/// The sum over a block of whole warps. Its order is a butterfly over 32 lanes, the farthest first,
+/// in each warp and then over warps: every thread gets the same bits.
 struct BlockSum {
-  std::uint32_t to;    // of its warp
-  std::uint32_t from;  // of the eight that a lane adds
+  std::uint32_t to;    // address of this warp's sum
+  std::uint32_t from;  // address of the eight sums that a lane adds
 
-  /// By all threads, before a barrier. Lane l adds the sums of warps l % 4, 4 further and so on,
-  /// which lie together in `sums`, zero where there is no warp.
+  /// All threads, before a barrier. Lane l adds the sums of warps l % 4, l % 4 + 4, ..., which lie
+  /// together in
+  /// `sums`, zero where there is no warp.
   __device__ __forceinline__ explicit BlockSum(float (&sums)[32]) {
     if (threadIdx.x < 32) sums[threadIdx.x] = 0.0F;
     const unsigned warp = threadIdx.x / 32;
@@ -76,7 +83,7 @@ __global__ void __launch_bounds__(kRowThreadsMax)
   using Part = Pairs<kVector>;
   const int width = static_cast<int>(norm.width);
   const std::int64_t row = blockIdx.x;
-  // What does not depend on the kernel before: the weight, and where the row lies.
+  // Before the wait: the weight, and the row's addresses, which the previous kernel does not write.
   Part weight[kSteps];
   const std::uint64_t weight_at = place_in<kVector>(norm.weight);
 #pragma unroll
@@ -115,7 +122,8 @@ __global__ void __launch_bounds__(kRowThreadsMax)
   }
   const float mean = block_sum.of(squares) / static_cast<float>(width);
   const float inverse = 1.0F / sqrtf(mean + norm.eps);
-  // Products of two bf16 are exact in f32, so that one of pairs rounds them as f32 and a rounding.
+  // Two bf16 multiply exactly in f32, so the multiplication of pairs rounds as f32 and a rounding
+  // would.
 #pragma unroll
   for (int step = 0; step < kSteps; ++step)
 #pragma unroll
@@ -168,10 +176,10 @@ __global__ void __launch_bounds__(kRowThreadsMax) quantize_kernel(const RowOutpu
   store_row_outputs<kVector, kSteps>(out, row, width, v, scratch);
 }
 
-/// quantize_kernel of many rows: a warp takes rows of up to 256 * kSteps aligned elements in turn
-/// and asks for the next one before it quantises one, and no block waits.
+/// quantize_kernel for many rows: a warp takes rows of up to 256 * kSteps aligned elements in turn
+/// and loads the next one before it quantises one; there is no block barrier.
 constexpr int kManyWarps = 4;
-constexpr int kManyBlocks = 8;  // a multiprocessor
+constexpr int kManyBlocks = 8;  // an SM
 template <int kSteps>
 __global__ void __launch_bounds__(32 * kManyWarps)
     quantize_many_kernel(const RowOutputs out,

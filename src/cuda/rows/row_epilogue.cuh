@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The end of every kernel that makes a row of activations: a block holds the row in registers, 8
-// neighbouring elements a thread and step (single elements where rows are not aligned), and writes
-// it in the forms its readers need.
+// adjacent elements a thread and step (single elements where rows are not aligned), and writes it
+// in the forms wanted: bf16, FP8 with a scale a row, FP8 with a scale for every 128 columns.
 //
-// NOTE: of one row a block is all that works, so its instructions and what they wait for are the
-// kernel's time: elements stay pairs of bf16, and maxima are taken by one instruction a warp.
+// NOTE: with one row only one block works, so the kernel's time is that of its instructions and of
+// what they wait for: elements stay pairs of bf16, and a warp's maximum is one instruction.
 #pragma once
 
 #include <cfloat>
@@ -48,7 +48,7 @@ __device__ __forceinline__ void store_row(Bf16* row, int column, const float (&v
   }
 }
 
-/// `kVector` neighbouring elements as they lie in memory; a single one has a zero beside it.
+/// `kVector` adjacent elements as they lie in memory; a single one is paired with a zero.
 template <int kVector>
 struct Pairs {
   static constexpr int kCount = (kVector + 1) / 2;
@@ -58,8 +58,8 @@ struct Pairs {
   __device__ __forceinline__ float high(int i) const {
     return __uint_as_float(words[i] & 0xFFFF0000U);
   }
-  /// From an address in global memory. NOTE: in program order, so that loads that are written
-  /// together are under way together.
+  /// From an address in global memory. NOTE: volatile keeps program order, so that loads written
+  /// together are in flight together.
   __device__ __forceinline__ void load(std::uint64_t from) {
     if constexpr (kVector == 8) {
       asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -90,7 +90,7 @@ __device__ __forceinline__ float block_largest(float magnitude, std::uint32_t* s
   return warp_largest(lane < blockDim.x / 32 ? __uint_as_float(scratch[lane]) : 0.0F);
 }
 
-/// Codes of elements that are bf16 numbers.
+/// Stores e4m3 values of elements that are bf16 numbers.
 template <int kVector>
 __device__ __forceinline__ void store_quantized(std::uint8_t* row,
                                                 int column,
@@ -113,7 +113,7 @@ __device__ __forceinline__ void store_quantized(std::uint8_t* row,
   }
 }
 
-/// Writes a row in the forms wanted; elements beyond its width are zero.
+/// Writes a row in the forms that `out` has; elements of `v` beyond the width are zero.
 template <int kVector, int kSteps>
 __device__ void store_row_outputs(const RowOutputs& out,
                                   std::int64_t row,
@@ -181,7 +181,7 @@ __device__ void store_row_outputs(const RowOutputs& out,
 template <int kVector, int kSteps>
 struct RowShape {};
 
-/// Calls `run` with the vector width and steps for rows of `width`; `vector` = all rows aligned.
+/// Calls `run` with the vector width and steps for rows of `width`; `vector`: row_vectors().
 template <typename Run>
 cudaError_t with_row_shape(std::int64_t width, bool vector, const Run& run) {
   const std::int64_t items = vector ? width / 8 : width;
@@ -205,7 +205,7 @@ inline bool aligned(const void* pointer, std::int64_t stride_bytes, int alignmen
          stride_bytes % alignment == 0;
 }
 
-/// All rows that a kernel with these outputs touches can be moved 8 elements at a time.
+/// Whether all rows that a kernel with these outputs touches are aligned for 8 elements at a time.
 inline bool row_vectors(const RowOutputs& out,
                         const Bf16* x,
                         std::int64_t stride,

@@ -1,53 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// The launcher of sampling. What it computes: sampling/sampler.h.
+// The launchers of sampling and their parameters. What sampling computes: sampling/sampler.h. Which
+// kernel takes which row: sample.cpp.
 #pragma once
 
 #include <cstdint>
 
 #include <cuda_runtime_api.h>
 
+#include "sampling/sampling_row.h"
+
 namespace koho::cuda {
 
-/// SamplingRow and LogitBias of sampling/parameters.h, whose includes are too heavy for a kernel;
-/// the backend asserts that they are the same bytes.
-struct SampleRow {
-  std::uint64_t seed;
-  std::int64_t output_position;
-  float temperature;
-  float top_p;
-  float min_p;
-  float repetition_penalty;
-  float frequency_penalty;
-  float presence_penalty;
-  std::int32_t top_k;
-  std::int32_t counts_slot;
-  std::int32_t mask_row;
-  std::int32_t bias_begin;
-  std::int32_t bias_count;
-  std::int32_t logprobs;
-};
-struct SampleBias {
-  std::int32_t token;
-  float bias;
-};
-constexpr int kSampleTopMax = 20;         // kTopLogprobsMax
-constexpr int kSampleTokensMax = 163840;  // of a vocabulary: what eight CTAs hold
+constexpr int kSampleTokensMax = 163840;  // of a vocabulary: what eight CTAs hold of one row
 
-/// From so many rows on a CTA streams a row with thresholds (sample_threshold_stream.cu); with fewer, eight
-/// CTAs cut a row (sample_threshold_cluster.cu). Measured: at 16 rows streaming takes 1.15 and 1.3 times as long
-/// (top_k, top_p), at 32 1.0 and 0.8 times.
-constexpr std::int64_t kSampleStreamRows = 32;
-/// The id of a row that sample_threshold_stream.cu leaves to the kernel behind it.
+/// The id of a row that sample_threshold_stream.cu leaves to sample_threshold_cluster.cu.
 constexpr std::int32_t kSampleDeferred = -2;
 
 struct Sample {
   const float* logits = nullptr;  // [R, V]
   std::int64_t logits_stride = 0;
-  const SampleRow* rows = nullptr;
-  const SampleBias* biases = nullptr;
+  const SamplingRow* rows = nullptr;
+  const LogitBias* biases = nullptr;
   const std::int32_t* masks = nullptr;  // [M, ceil(V/32)]
   std::int32_t* counts = nullptr;       // [slots, V]
-  std::uint16_t* nonzero = nullptr;     // [slots, race_groups(V)]: which members' counts are not 0
+  std::uint16_t* nonzero = nullptr;  // [slots, race_groups(V)]: a bit for each count that is not 0
   std::int64_t row_count = 0;
   int vocabulary = 0;
   int tokens = 0;
@@ -55,8 +31,18 @@ struct Sample {
   float* logprobs = nullptr;
   std::int32_t* top_ids = nullptr;
   float* top_logprobs = nullptr;
-  bool streamed = false;  // the streaming kernel has run: only what it left is to be done
+  bool streamed = false;  // sample_threshold_stream.cu has run: only what it deferred is left
 };
+/// Samples all rows and counts what it chose. Errors: cudaErrorInvalidValue if the vocabulary
+/// exceeds kSampleTokensMax; else what the launches say.
 cudaError_t launch_sample(const Sample& parameters, cudaStream_t stream);
+
+/// Rows without thresholds and log-probabilities, in one pass; leaves the others alone.
+cudaError_t launch_sample_gumbel_max(const Sample& parameters, cudaStream_t stream);
+/// Rows with thresholds that fit its lists; the ids of the others with thresholds become
+/// kSampleDeferred.
+cudaError_t launch_sample_threshold_stream(const Sample& parameters, cudaStream_t stream);
+/// Rows with thresholds or log-probabilities; those deferred if `streamed`.
+cudaError_t launch_sample_threshold_cluster(const Sample& parameters, cudaStream_t stream);
 
 }  // namespace koho::cuda

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sampling of rows without thresholds: greedy, temperature, penalties, biases and masks in one pass
-// over the logits.
+// over the logits, by Gumbel-max.
 //
-//   grid     (rows, parts): a cluster of `parts` CTAs a row, neighbouring tokens each
-//   block    a warp takes 512 tokens at a time, 16 a lane; three such under way in shared memory
-//   draw     the race of sampling/philox.h: a lane draws its group's earliest time, and only groups
-//            that may win with it are looked at token by token
-//   changes  biases, penalties and masks in shared memory, by the lane that has the group; bitmaps
-//            tell which tokens have counts, two blocks ahead, and only theirs are read
+//   grid     (rows, parts): a cluster of `parts` CTAs a row, a contiguous part each
+//   block    a warp takes blocks of 512 tokens, 16 a lane; three are in flight in shared memory
+//   draw     a lane draws the random bits of its group of 16 (sampling/philox.h); only groups that
+//            may win with them add noise token by token
+//   changes  biases, penalties and masks in shared memory, by the lane that has the group; bitmaps,
+//            prefetched by two blocks, tell which tokens have counts, and only those counts are
+//            read
 //   bytes    the logits once; under penalties 16 bits more for 16 tokens, and the counts
 //
-// The best of all tokens does not depend on how they are divided. Numbers: docs/kernels/README.md;
-// what was tried: docs/kernels/sampling.md.
+// The best of all tokens does not depend on how the row is divided. Measured times and what was
+// tried: docs/kernels/sampling.md.
 #include "cuda/device/launch.cuh"
-#include "cuda/sampling/sample.cuh"
+#include "cuda/sampling/sample_logits_processor.cuh"
 
 namespace koho::cuda {
 namespace {
@@ -21,7 +22,7 @@ namespace {
 constexpr int kPartsMax = 8;
 constexpr int kPartsMin = 1;
 constexpr int kPartTokensMax = kSampleTokensMax / kPartsMin;
-constexpr std::int64_t kAlone = 264;  // rows that an H200 holds at once, a CTA each
+constexpr std::int64_t kAlone = 264;  // rows that an H200 holds at once, a CTA each (132 SMs)
 
 constexpr int kStages = 3;
 
@@ -31,7 +32,7 @@ struct Shared {
   BestScratch best;
   std::uint32_t leading;
   std::uint64_t barrier;
-  float2 results[kPartsMax];  // of all parts, to the first: score, id as bits; -2 = it holds a NaN
+  float2 results[kPartsMax];  // of all parts, in the first CTA: score, bits of the id; -2 = a NaN
 };
 
 /// A part of a row.
@@ -40,9 +41,9 @@ struct Part {
   const LogitsProcessor& processor;
   int begin;
   int end;
-  bool vectors;  // logits are read by vectors, whole ones even at the row's end
+  bool vectors;  // logits are aligned for 16-byte reads, also at the row's end
 
-  /// This lane's group of a block to shared memory.
+  /// Starts copying this lane's group of a block to shared memory.
   __device__ __forceinline__ void fetch(float* to, int block) const {
     const int first = static_cast<int>(threadIdx.x) % 32 * 4;
     if (vectors) {
@@ -61,7 +62,7 @@ struct Part {
     }
     cp_async_commit_group();
   }
-  /// -infinity for what of it lies behind the end, if the block begins before it.
+  /// Writes -infinity behind the part's end in a block that begins before it.
   __device__ __forceinline__ void pad(float* to, int block) const {
     if (block >= end || block + kBlockTokens <= end) return;
 #pragma unroll 1
@@ -72,8 +73,21 @@ struct Part {
   }
 };
 
-/// This warp's share of a part: every sixteenth block of 512 tokens. With `kRace`, groups that may
-/// win are taken token by token; otherwise every value counts as it is.
+/// Masks this lane's group of the block at `here`; `bad` if it holds a NaN.
+__device__ __forceinline__ void mask_group(
+    const Part& part, float* const& here, const int& block, const int& lane, bool& bad) {
+#pragma unroll 1
+  for (int i = 0; i < kGroupVectors; ++i) {
+    const int at = i * kVectorStep + lane * 4;
+    if (block + at >= part.end) continue;
+    float4& four = *reinterpret_cast<float4*>(here + at);
+    bad |= isnan(max_or_nan(four));
+    four = part.processor.masked(four, block + at);
+  }
+}
+
+/// Scans this warp's share of a part: every sixteenth block of 512 tokens. kRace: draws; else takes
+/// the largest. kPlain: nothing but temperature changes the logits.
 template <bool kRace, bool kPlain>
 __device__ __forceinline__ void scan(const Part& part,
                                      float (&ring)[kStages][kSampleWarps][kBlockTokens],
@@ -87,7 +101,8 @@ __device__ __forceinline__ void scan(const Part& part,
 #pragma unroll
   for (int stage = 0; stage < kStages; ++stage)
     part.fetch(ring[stage][warp], block + stage * kBlocksStep);
-  // Which tokens of the next block have counts, the first of these, and which of the block behind.
+  // Which tokens of the next block have counts, the first such count, and which of the block after
+  // it.
   const auto counted_of = [&](int at) { return at < part.end ? processor.counted(at) : 0U; };
   std::uint32_t counted = 0;
   std::uint32_t counted_behind = 0;
@@ -112,14 +127,7 @@ __device__ __forceinline__ void scan(const Part& part,
       counted_behind = counted_of(block + 2 * kBlocksStep);
       count = processor.first_count(block + kBlocksStep, counted);
       if (processor.mask == nullptr) return;
-#pragma unroll 1
-      for (int i = 0; i < kGroupVectors; ++i) {
-        const int at = i * kVectorStep + lane * 4;
-        if (block + at >= part.end) continue;
-        float4& four = *reinterpret_cast<float4*>(here + at);
-        bad |= isnan(max_or_nan(four));
-        four = processor.masked(four, block + at);
-      }
+      mask_group(part, here, block, lane, bad);
     }
   };
   begin_block();
@@ -193,7 +201,7 @@ __global__ void __launch_bounds__(kSampleThreads, 2)
   const int each = part_tokens(p.tokens, parts);
   const int begin = min(rank * each, p.tokens);
   const LogitsProcessor processor = make_logits_processor(p, view, shared.biased, begin, each);
-  const SampleRow& row = view.row;
+  const SamplingRow& row = view.row;
   const Part part{view, processor, begin, min(begin + each, p.tokens),
                   p.vocabulary % 4 == 0 && reinterpret_cast<std::uintptr_t>(view.logits) % 16 == 0};
   Drawing drawing{row.seed, static_cast<std::uint64_t>(row.output_position), &shared.leading, {}};
@@ -214,7 +222,7 @@ __global__ void __launch_bounds__(kSampleThreads, 2)
   cluster_wait();  // every CTA has begun
   if (threadIdx.x != 0) return;
   if (parts == 1) {
-    write_top_k(p, index, bad ? -1 : best.id, view);
+    write_sampled(p, index, bad ? -1 : best.id, view);
     return;
   }
   const std::uint32_t there = map_shared_rank(shared_address(&shared.results[rank]), 0);
@@ -230,7 +238,7 @@ __global__ void __launch_bounds__(kSampleThreads, 2)
     bad |= id == -2;
     if (id >= 0) all.offer(result.x, id);
   }
-  write_top_k(p, index, bad ? -1 : all.id, view);
+  write_sampled(p, index, bad ? -1 : all.id, view);
 }
 
 }  // namespace
@@ -248,16 +256,6 @@ cudaError_t launch_sample_gumbel_max(const Sample& p, cudaStream_t stream) {
                     sizeof(Shared)};
   shape.cluster = parts;
   return launch_kernel(sample_gumbel_max_kernel, shape, stream, p, parts);
-}
-
-cudaError_t launch_sample(const Sample& p, cudaStream_t stream) {
-  if (p.vocabulary > kSampleTokensMax) return cudaErrorInvalidValue;
-  cudaError_t status = launch_sample_gumbel_max(p, stream);
-  if (status != cudaSuccess) return status;
-  Sample rest = p;
-  rest.streamed = p.row_count >= kSampleStreamRows;
-  if (rest.streamed) status = launch_sample_threshold_stream(rest, stream);
-  return status != cudaSuccess ? status : launch_sample_threshold_cluster(rest, stream);
 }
 
 const void* kernel_of::sample_gumbel_max() {

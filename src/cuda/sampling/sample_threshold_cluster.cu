@@ -2,20 +2,19 @@
 // Sampling of rows with top_k, top_p, min_p or log-probabilities, without a sort.
 //
 //   grid     persistent clusters of 8 CTAs: a cluster keeps one row in its shared memory
-//   pass 1   what changes the logits, in place; the largest
-//   pass 2   (top_k, top_p) bins of 1/64 by distance from the largest: how many, or how much
-//            probability; the bins of all CTAs are added and the one where the threshold lies is
-//            found
-//   pass 3   the values in that bin are listed and weighed one against another; if they are too
-//            many, a radix selection over their bits takes 11 bits a round
+//   pass 1   biases, penalties, mask and temperature in place; the largest logit
+//   pass 2   (top_k, top_p) bins of 1/64 by distance from the largest: how many tokens, or how much
+//            probability; the bins of all CTAs are added, and the one with the threshold is found
+//   pass 3   the values in that bin are listed and compared with one another; if they are too many,
+//            a radix selection over their bits takes 11 bits a round
 //   pass 4   the draw over what is kept
 //   shared   80 KB of logits, 24 KB of bins and lists; two CTAs an SM
 //   bytes    the logits once (once more for log-probabilities)
 //
-// A probability is known to 2^-14.8 of itself (sample.cuh); sums are of integers. Numbers:
-// docs/kernels/README.md; what was tried: docs/kernels/sampling.md.
+// Measured times and what was tried: docs/kernels/sampling.md.
 #include "cuda/device/launch.cuh"
-#include "cuda/sampling/sample.cuh"
+#include "cuda/sampling/sample_logits_processor.cuh"
+#include "cuda/sampling/sample_threshold.cuh"
 
 namespace koho::cuda {
 namespace {
@@ -76,7 +75,7 @@ __device__ __forceinline__ void cluster_words(Shared& shared,
   for (const float2& one : words) use(one);
 }
 
-/// Calls `use(value)` for this thread's values that are not cut yet.
+/// Calls `use(value)` for this thread's values that are still kept.
 template <typename Use>
 __device__ __forceinline__ void each_value(const Shared& shared,
                                            int count,
@@ -158,7 +157,8 @@ __device__ float threshold_of_bits(
 }
 
 /// The largest value v such that the weight of all values >= v reaches target_of(the weight of
-/// all); kMaskedLogit if it does not. Values below `threshold` are cut already. All threads of the cluster.
+/// all); kMaskedLogit if it does not. Values below `threshold` are out already. All threads of the
+/// cluster.
 template <typename Target>
 __device__ float select_threshold(
     Shared& shared, const Binning& binning, int count, float threshold, const Target& target_of) {
@@ -199,7 +199,7 @@ __device__ float select_threshold(
                            binning.scale(bin));
 }
 
-/// Reads this CTA's part of the row; what lies beyond its tokens is -infinity. All threads.
+/// Reads this CTA's part of the row; pads it with -infinity. All threads.
 __device__ void load_part(Shared& shared, const float* logits, int count) {
   const int padded = (count + 3) / 4 * 4;
   if (reinterpret_cast<std::uintptr_t>(logits) % 16 == 0) {
@@ -261,7 +261,7 @@ __device__ void write_logprobs(const Sample& p,
   if (writes && p.logprobs != nullptr)
     p.logprobs[index] = static_cast<float>(static_cast<double>(view.logits[chosen]) - log_sum);
   if (p.top_ids == nullptr) return;
-  const int wanted = min(view.row.logprobs, min(kSampleTopMax, p.tokens));
+  const int wanted = min(view.row.logprobs, min(kTopLogprobsMax, p.tokens));
   Best last;  // the one before
   last.score = INFINITY;
   for (int i = 0; i < wanted; ++i) {
@@ -273,8 +273,8 @@ __device__ void write_logprobs(const Sample& p,
     }
     best = cluster_best(shared, turn, best);
     if (writes) {
-      p.top_ids[index * kSampleTopMax + i] = best.id;
-      p.top_logprobs[index * kSampleTopMax + i] =
+      p.top_ids[index * kTopLogprobsMax + i] = best.id;
+      p.top_logprobs[index * kTopLogprobsMax + i] =
           static_cast<float>(static_cast<double>(best.score) - log_sum);
     }
     last = best;
@@ -316,7 +316,7 @@ __device__ __forceinline__ void draw_part(
 /// One row. All threads of the cluster.
 __device__ void sample_row(
     const Sample& p, Shared& shared, int& turn, const RowView& view, std::int64_t index) {
-  const SampleRow& row = view.row;
+  const SamplingRow& row = view.row;
   const int each = part_tokens(p.tokens, kCluster);
   const int first = min(static_cast<int>(cluster_rank()) * each, p.tokens);
   const int count = min(each, p.tokens - first);
@@ -354,11 +354,11 @@ __device__ void sample_row(
     bad |= other.y != 0.0F;
   });
   if (bad || largest == kMaskedLogit) {
-    if (writes) write_top_k(p, index, -1, view);
+    if (writes) write_sampled(p, index, -1, view);
     return;
   }
 
-  // The thresholds, each among what the one before has kept.
+  // The thresholds, each among what the last one has kept.
   float threshold = kMaskedLogit;
   if (view.random) {
     if (row.min_p > 0.0F) threshold = largest + logf(row.min_p);
@@ -388,7 +388,7 @@ __device__ void sample_row(
     }
   }
   const Best best = cluster_best(shared, turn, drawing.best);
-  if (writes) write_top_k(p, index, best.id, view);
+  if (writes) write_sampled(p, index, best.id, view);
   if (best.id >= 0 && row.logprobs >= 0 && (p.logprobs != nullptr || p.top_ids != nullptr))
     write_logprobs(p, shared, turn, view, index, first, count, best.id);
 }
@@ -397,7 +397,7 @@ __global__ void __launch_bounds__(kSampleThreads, 2)
     sample_threshold_cluster_kernel(const __grid_constant__ Sample p) {
   extern __shared__ __align__(16) std::uint8_t shared_bytes[];
   Shared& shared = *reinterpret_cast<Shared*>(shared_bytes);
-  // NOTE: no wait here unless rows were streamed. The kernel before this one (sample_gumbel_max.cu) has
+  // NOTE: no wait here unless rows were streamed: sample_gumbel_max.cu, the previous kernel, has
   // other rows and waited for the logits itself.
   if (p.streamed) wait_on_dependent_grids();
   const auto mine = [&p](std::int64_t index) {

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/load_scenarios.h"
+
+#include <algorithm>
+
+namespace koho::bench {
+
+double percentile_ms(std::vector<std::int32_t>& values, double share) {
+  if (values.empty()) return 0.0;
+  const auto at =
+      values.begin() + static_cast<std::ptrdiff_t>(share * static_cast<double>(values.size() - 1));
+  std::nth_element(values.begin(), at, values.end());
+  return *at / 1e3;
+}
+
+std::string post(std::string_view path, std::string_view body, bool keep_alive) {
+  return fmt::format(
+      "POST {} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+      "Connection: {}\r\nContent-Length: {}\r\n\r\n{}",
+      path, keep_alive ? "keep-alive" : "close", body.size(), body);
+}
+
+std::string completion(int tokens, std::string_view more, bool keep_alive) {
+  return post("/v1/completions",
+              fmt::format(R"({{"model":"load","prompt":[1,2,3,4],"max_tokens":{},)"
+                          R"("ignore_eos":true,"stream":true,"return_token_ids":true{}}})",
+                          tokens, more),
+              keep_alive);
+}
+
+std::string chat(int tokens, bool keep_alive) {
+  return post("/v1/chat/completions",
+              fmt::format(R"({{"model":"load","messages":[{{"role":"user","content":"Hello."}}],)"
+                          R"("max_tokens":{},"ignore_eos":true,"stream":true,)"
+                          R"("return_token_ids":true}})",
+                          tokens),
+              keep_alive);
+}
+
+std::int64_t now_us() {
+  return SteadyClock().now_us();
+}
+
+void end_well(LoadServer& server, Findings& findings, std::int64_t patience_us) {
+  if (const std::string left = server.leftovers(patience_us); !left.empty())
+    findings.miss("left over: " + left);
+  if (!server.end()) findings.miss("the server did not end well");
+}
+
+void tell_streams(Findings& findings, Tally& tally, std::int64_t wanted) {
+  findings.is("complete", static_cast<double>(tally.complete), static_cast<double>(wanted));
+  findings.is("errors", static_cast<double>(tally.errors), 0);
+  for (const auto& [what, count] : tally.faults) findings.miss(fmt::format("{}: {}", what, count));
+}
+
+}  // namespace koho::bench

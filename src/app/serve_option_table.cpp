@@ -1,0 +1,449 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of `koho serve` options: one entry per option, with its names, its help text and the
+// functions that set and print it. The order is that of the help text.
+#include <fmt/format.h>
+
+#include "app/serve_option_values.h"
+#include "app/serve_options.h"
+#include "base/text.h"
+#include "chat/json.h"
+
+namespace koho::app {
+namespace {
+
+using Takes = ServeOption::Takes;
+using O = ServeOptions;
+using S = const std::string&;
+
+constexpr std::int64_t kMany = std::int64_t{1} << 30;
+
+std::string shown_boolean(bool value) {
+  return value ? "true" : "false";
+}
+
+Status read_template_defaults(ServeOptions& options, const std::string& text) {
+  KOHO_TRY_ASSIGN(const chat::Json json, chat::parse_json(text));
+  for (std::size_t i = 0; i < json.keys.size(); ++i) {
+    const std::string& key = json.keys[i];
+    const bool value = json.items[i].boolean;
+    if (key == "enable_thinking" || key == "thinking") {
+      options.enable_thinking = value;
+    } else if (key == "clear_thinking") {
+      options.preserve_thinking =
+          value ? api::PreserveThinking::never : api::PreserveThinking::always;
+    } else {
+      return make_error(ErrorCode::invalid_argument,
+                        "expected enable_thinking or clear_thinking, found '{}'", key);
+    }
+  }
+  return {};
+}
+
+Status nothing(ServeOptions& /*options*/, const std::string& /*value*/) {
+  return {};
+}
+
+std::vector<ServeOption> model_options() {
+  return {
+      {"Model", "--model,-m,--model-path", "DIR",
+       "Model directory; an argument without a flag is the same", Takes::value,
+       [](O& o, S v) {
+         o.model = v;
+         return Status();
+       },
+       [](const O& o) { return o.model; }},
+      {"Model", "--served-model-name,--alias,-a", "NAME",
+       "Name of the model in the API; may be given several times; * accepts any name", Takes::list,
+       [](O& o, S v) -> Status {
+         if (v.empty())
+           return make_error(ErrorCode::invalid_argument, "expected a name, found an empty string");
+         if (v == "*") {
+           o.any_name = true;
+         } else {
+           o.names.push_back(v);
+         }
+         return Status();
+       },
+       [](const O& o) { return fmt::format("{}", fmt::join(o.names, ",")); }},
+      {"Model", "--load-format", "FORMAT",
+       "auto or safetensors: the weights of the directory; dummy: synthetic weights for its "
+       "config.json",
+       Takes::value,
+       [](O& o, S v) -> Status {
+         std::string word;
+         KOHO_TRY(set_word(word, v, {"auto", "safetensors", "dummy"}));
+         o.random_weights = word == "dummy";
+         return {};
+       },
+       [](const O& o) -> std::string { return o.random_weights ? "dummy" : "auto"; }},
+      {"Model", "--chat-template", "NAME", "Chat template: auto, glm-4.7, glm-4.6 or glm-4.5",
+       Takes::value,
+       [](O& o, S v) {
+         o.runtime.chat_template = v;
+         return Status();
+       },
+       [](const O& o) { return o.runtime.chat_template; }},
+      {"Model", "--preserve-thinking,--reasoning-preserve", "WHEN",
+       "Keep the reasoning of earlier turns in the prompt: auto (for requests with tools), always "
+       "or never",
+       Takes::value,
+       [](O& o, S v) -> Status {
+         std::string word;
+         KOHO_TRY(set_word(word, v, {"auto", "always", "never"}));
+         o.preserve_thinking = word == "auto"     ? api::PreserveThinking::automatic
+                               : word == "always" ? api::PreserveThinking::always
+                                                  : api::PreserveThinking::never;
+         return {};
+       },
+       [](const O& o) -> std::string {
+         return o.preserve_thinking == api::PreserveThinking::automatic ? "auto"
+                : o.preserve_thinking == api::PreserveThinking::always  ? "always"
+                                                                        : "never";
+       }},
+      {"Model", "--default-chat-template-kwargs,--chat-template-kwargs", "JSON",
+       "enable_thinking and clear_thinking of requests that do not set them", Takes::value,
+       read_template_defaults,
+       [](const O& o) { return fmt::format(R"({{"enable_thinking": {}}})", o.enable_thinking); }},
+  };
+}
+
+std::vector<ServeOption> compute_options() {
+  return {
+      {"Compute", "--device", "DEVICE", "auto, cpu or cuda; cuda is one GPU", Takes::value,
+       [](O& o, S v) {
+         return set_word(o.device, v, {"auto", "cpu", "cuda"});
+       },
+       [](const O& o) { return o.device; }},
+      {"Compute", "--tensor-parallel-size,-tp,--tp,--tp-size,--ranks", "N",
+       "Tensor-parallel ranks: groups of CPU threads. With --device cuda it is 1: koho runs on one "
+       "GPU",
+       Takes::value, [](O& o, S v) { return set_number(o.runtime.ranks, v, 1, 64); },
+       [](const O& o) { return fmt::to_string(o.runtime.ranks); }},
+      {"Compute", "--experts", "HOW",
+       "Experts over ranks: whole (expert parallel: each rank has some of the experts) or sliced "
+       "(tensor parallel: each has a slice of all)",
+       Takes::value,
+       [](O& o, S v) -> Status {
+         std::string word;
+         KOHO_TRY(set_word(word, v, {"whole", "sliced"}));
+         o.runtime.experts =
+             word == "whole" ? ExpertLayout::expert_parallel : ExpertLayout::tensor_parallel;
+         return {};
+       },
+       [](const O& o) -> std::string {
+         return o.runtime.experts == ExpertLayout::expert_parallel ? "whole" : "sliced";
+       }},
+      {"Compute", "--attention", "HOW",
+       "Attention over ranks: tp (tensor parallel: each rank has some heads of every request) or "
+       "dp (data parallel: each has all heads of some requests)",
+       Takes::value,
+       [](O& o, S v) -> Status {
+         std::string word;
+         KOHO_TRY(set_word(word, v, {"tp", "dp"}));
+         o.runtime.attention =
+             word == "tp" ? AttentionLayout::tensor_parallel : AttentionLayout::data_parallel;
+         return {};
+       },
+       [](const O& o) -> std::string {
+         return o.runtime.attention == AttentionLayout::tensor_parallel ? "tp" : "dp";
+       }},
+  };
+}
+
+/// The names that vLLM and SGLang have for --experts and --attention.
+std::vector<ServeOption> layout_alias_options() {
+  return {
+      {"Compute", "--expert-parallel-size,--ep-size,--ep", "N",
+       "The name other engines have for --experts: the number of ranks is whole, 1 is sliced",
+       Takes::value,
+       [](O& o, S v) -> Status {
+         KOHO_TRY_ASSIGN(o.expert_parallel_size, number_of(v, 1, 64));
+         return {};
+       },
+       nullptr},
+      {"Compute", "--enable-expert-parallel", "", "The same as --experts whole", Takes::nothing,
+       [](O& o, S v) { return set_if_on(o.runtime.experts, ExpertLayout::expert_parallel, v); },
+       nullptr},
+      {"Compute", "--enable-dp-attention", "", "The same as --attention dp", Takes::nothing,
+       [](O& o, S v) { return set_if_on(o.runtime.attention, AttentionLayout::data_parallel, v); },
+       nullptr},
+      {"Compute", "--data-parallel-size,--dp-size,--dp", "N",
+       "1, or with --attention dp the number of ranks. For several copies of a model start several "
+       "servers",
+       Takes::value,
+       [](O& o, S v) -> Status {
+         KOHO_TRY_ASSIGN(o.data_parallel_size, number_of(v, 1, 64));
+         return {};
+       },
+       nullptr},
+  };
+}
+
+std::vector<ServeOption> execution_options() {
+  return {
+      {"Compute", "--threads", "N", "CPU threads; 0 = all cores", Takes::value,
+       [](O& o, S v) { return set_number(o.runtime.device.threads, v, 0, 1024); },
+       [](const O& o) { return fmt::to_string(o.runtime.device.threads); }},
+      {"Compute", "--deterministic", "",
+       "Batch-invariant kernels: the result of a request does not depend on the batch",
+       Takes::nothing, [](O& o, S v) { return set_boolean(o.runtime.device.deterministic, v); },
+       [](const O& o) { return shown_boolean(o.runtime.device.deterministic); }},
+      {"Compute", "--seed,--random-seed,-s", "N",
+       "Seed of requests without `seed`; not given: a random one for each request", Takes::value,
+       [](O& o, S v) -> Status {
+         const auto seed = parse_integer<std::int64_t>(v);
+         if (!seed)
+           return make_error(ErrorCode::invalid_argument, "expected an integer, found '{}'", v);
+         o.seed = *seed;
+         return {};
+       },
+       [](const O& o) { return o.seed ? fmt::to_string(*o.seed) : std::string(); }},
+  };
+}
+
+std::vector<ServeOption> batching_options() {
+  return {
+      {"Batching", "--max-model-len,--context-length,--ctx-size,--max-seq-len,-c", "TOKENS",
+       "Largest number of tokens of prompt and answer together; 0 = as many as the model and the "
+       "KV cache allow; 32k is 32768",
+       Takes::value, [](O& o, S v) { return set_number(o.runtime.context_max, v, 0, kMany); },
+       [](const O& o) { return fmt::to_string(o.runtime.context_max); }},
+      {"Batching", "--max-num-seqs,--max-running-requests,--max-batch-size,-np,--concurrency", "N",
+       "Largest number of sequences in a batch", Takes::value,
+       [](O& o, S v) { return set_number(o.runtime.sequences_max, v, 1, 1 << 14); },
+       [](const O& o) { return fmt::to_string(o.runtime.sequences_max); }},
+      {"Batching",
+       "--max-num-batched-tokens,--chunked-prefill-size,--max-num-tokens,--prefill-chunk", "TOKENS",
+       "Largest number of prompt tokens in one step; 0 = chosen for the device", Takes::value,
+       [](O& o, S v) { return set_number(o.runtime.prefill_chunk, v, 0, 1 << 20); },
+       [](const O& o) { return fmt::to_string(o.runtime.prefill_chunk); }},
+      {"Batching", "--inter-token-ms-max", "MS",
+       "Limit the prompt tokens of a step that also decodes so that the step takes at most this "
+       "long; 0 = no limit",
+       Takes::value,
+       [](O& o, S v) { return set_number(o.runtime.inter_token_ms_max, v, 0, kMany); },
+       [](const O& o) { return fmt::to_string(o.runtime.inter_token_ms_max); }},
+      {"Batching", "--kv-pages,--num-gpu-blocks-override", "N",
+       "Size of the KV cache in pages of 64 tokens; 0 = chosen to fit the memory", Takes::value,
+       [](O& o, S v) { return set_number(o.runtime.kv_pages, v, 0, kMany / 64); },
+       [](const O& o) { return fmt::to_string(o.runtime.kv_pages); }},
+      {"Batching", "--kv-cache-memory,--kv-cache-memory-bytes", "BYTES",
+       "Size of the KV cache in bytes per rank, instead of --kv-pages; 64G and 64GiB are "
+       "68719476736",
+       Takes::value, [](O& o, S v) { return set_bytes(o.runtime.kv_bytes, v); },
+       [](const O& o) {
+         return o.runtime.kv_bytes > 0 ? fmt::to_string(o.runtime.kv_bytes) : std::string();
+       }},
+      {"Batching", "--gpu-memory-utilization,--mem-fraction-static", "SHARE",
+       "Share of the memory (of the GPU, or of the host on the CPU) for weights and KV cache, such "
+       "as 0.9, instead of --kv-pages",
+       Takes::value, [](O& o, S v) { return set_share(o.runtime.memory_share, v); },
+       [](const O& o) {
+         return o.runtime.memory_share > 0.0 ? fmt::to_string(o.runtime.memory_share)
+                                             : std::string();
+       }},
+      {"Batching", "--kv-cache-dtype", "TYPE",
+       "Data type of the KV cache: auto (bf16), bf16 or fp8", Takes::value,
+       [](O& o, S v) -> Status {
+         std::string word;
+         KOHO_TRY(set_word(word, v, {"auto", "bf16", "bfloat16", "fp8", "fp8_e4m3"}));
+         o.runtime.kv_dtype = word.starts_with("fp8") ? DType::f8_e4m3 : DType::bf16;
+         return {};
+       },
+       [](const O& o) -> std::string {
+         return o.runtime.kv_dtype == DType::bf16 ? "bf16" : "fp8";
+       }},
+      {"Batching", "--enable-prefix-caching", "",
+       "Share KV pages between prompts with the same prefix", Takes::nothing,
+       [](O& o, S v) { return set_boolean(o.runtime.prefix_cache, v); },
+       [](const O& o) { return shown_boolean(o.runtime.prefix_cache); }},
+      {"Batching", "--no-enable-prefix-caching,--disable-radix-cache", "",
+       "Compute every prompt from its beginning", Takes::nothing,
+       [](O& o, S v) -> Status {
+         bool off = false;
+         KOHO_TRY(set_boolean(off, v));
+         o.runtime.prefix_cache = !off;
+         return {};
+       },
+       nullptr},
+  };
+}
+
+std::vector<ServeOption> address_and_access_options() {
+  return {
+      {"Server", "--host", "ADDRESS", "Address to listen on", Takes::value,
+       [](O& o, S v) {
+         o.server.host = v;
+         return Status();
+       },
+       [](const O& o) { return o.server.host; }},
+      {"Server", "--port,-p", "PORT", "Port to listen on; 0 = any free port", Takes::value,
+       [](O& o, S v) { return set_number(o.server.port, v, 0, 65535); },
+       [](const O& o) { return fmt::to_string(o.server.port); }},
+      {"Server", "--api-key", "KEY",
+       "A key that requests must carry; may be given several times. Other users of the machine can "
+       "see command lines: prefer --api-key-file or the environment",
+       Takes::list,
+       [](O& o, S v) -> Status {
+         if (v.empty())
+           return make_error(ErrorCode::invalid_argument, "expected a key, found an empty string");
+         o.given_keys.push_back(v);
+         return {};
+       },
+       nullptr},
+      {"Server", "--api-key-file", "FILE", "File with one key per line; SIGHUP reads it again",
+       Takes::value,
+       [](O& o, S v) {
+         o.api_key_files.push_back(v);
+         return Status();
+       },
+       nullptr},
+      {"Server", "--tls-cert,--ssl-certfile,--ssl-cert-file", "FILE",
+       "Serve HTTPS with this certificate and its chain (PEM); read at the start", Takes::value,
+       [](O& o, S v) {
+         o.server.tls_cert = v;
+         return Status();
+       },
+       [](const O& o) { return o.server.tls_cert; }},
+      {"Server", "--tls-key,--ssl-keyfile,--ssl-key-file", "FILE",
+       "Private key of the certificate (PEM, no passphrase); default: the file of --tls-cert holds "
+       "it",
+       Takes::value,
+       [](O& o, S v) {
+         o.server.tls_key = v;
+         return Status();
+       },
+       [](const O& o) { return o.server.tls_key; }},
+      {"Server", "--allowed-origins", "ORIGIN",
+       "CORS origin whose web pages may send requests; may be given several times; * = any",
+       Takes::list,
+       [](O& o, S v) {
+         o.server.allowed_origins.push_back(v);
+         return Status();
+       },
+       [](const O& o) { return fmt::format("{}", fmt::join(o.server.allowed_origins, ",")); }},
+  };
+}
+
+std::vector<ServeOption> server_limit_options() {
+  return {
+      {"Server", "--max-num-queued-reqs,--max-queued-requests", "N",
+       "Size of the waiting queue; further requests are refused with --overload-status",
+       Takes::value, [](O& o, S v) { return set_number(o.runtime.queue_max, v, 0, 1 << 19); },
+       [](const O& o) { return fmt::to_string(o.runtime.queue_max); }},
+      {"Server", "--overload-status", "STATUS",
+       "HTTP status of a request that finds the queue full: 429 or 503", Takes::value,
+       [](O& o, S v) -> Status {
+         std::string word;
+         KOHO_TRY(set_word(word, v, {"429", "503"}));
+         o.server.overload_status = word == "429" ? 429 : 503;
+         return {};
+       },
+       [](const O& o) { return fmt::to_string(o.server.overload_status); }},
+      {"Server", "--shutdown-timeout", "SECONDS",
+       "Time that running requests have to finish after SIGTERM", Takes::value,
+       [](O& o, S v) { return set_number(o.shutdown_timeout_s, v, 0, 86'400); },
+       [](const O& o) { return fmt::to_string(o.shutdown_timeout_s); }},
+      {"Server", "--sse-keep-alive-interval,--sse-ping-interval", "SECONDS",
+       "Time between keep-alive comments in a stream without events; 0 = none", Takes::value,
+       [](O& o, S v) -> Status {
+         std::int64_t seconds = 0;
+         KOHO_TRY(set_number(seconds, v, 0, 86'400));
+         o.server.time.ping_ms = 1000 * seconds;
+         return {};
+       },
+       [](const O& o) { return fmt::to_string(o.server.time.ping_ms / 1000); }},
+      {"Server", "--max-body-bytes", "BYTES", "Largest body of a request; 64m is 67108864",
+       Takes::value, [](O& o, S v) { return set_number(o.server.http.body_bytes, v, 1024, kMany); },
+       [](const O& o) { return fmt::to_string(o.server.http.body_bytes); }},
+      {"Server", "--max-connections", "N", "Largest number of open connections", Takes::value,
+       [](O& o, S v) { return set_number(o.server.connections_max, v, 1, 1 << 20); },
+       [](const O& o) { return fmt::to_string(o.server.connections_max); }},
+      {"Server", "--io-threads,--threads-http", "N",
+       "Threads that read and write connections; 0 = one per core, at most 8", Takes::value,
+       [](O& o, S v) { return set_number(o.server.io_threads, v, 0, 64); },
+       [](const O& o) { return fmt::to_string(o.server.io_threads); }},
+      {"Server", "--strict-params", "", "Refuse fields that koho does not know", Takes::nothing,
+       [](O& o, S v) { return set_boolean(o.strict_fields, v); },
+       [](const O& o) { return shown_boolean(o.strict_fields); }},
+  };
+}
+
+std::vector<ServeOption> log_options() {
+  return {
+      {"Log", "--log-level", "LEVEL", "debug, info, warning or error", Takes::value,
+       [](O& o, S v) {
+         return set_word(o.log_level, v, {"debug", "info", "warning", "error"});
+       },
+       [](const O& o) { return o.log_level; }},
+      {"Log", "--log-format", "FORMAT", "text, json, or auto: text on a terminal, else json",
+       Takes::value,
+       [](O& o, S v) {
+         return set_word(o.log_format, v, {"auto", "text", "json"});
+       },
+       [](const O& o) { return o.log_format; }},
+      {"Log", "--enable-log-requests,--log-requests", "",
+       "Log one line per request, without its text", Takes::nothing,
+       [](O& o, S v) { return set_boolean(o.server.log_requests, v); },
+       [](const O& o) { return shown_boolean(o.server.log_requests); }},
+      {"Log", "--disable-log-requests", "", "Log no line per request", Takes::nothing,
+       [](O& o, S v) -> Status {
+         bool off = false;
+         KOHO_TRY(set_boolean(off, v));
+         o.server.log_requests = !off;
+         return {};
+       },
+       nullptr},
+  };
+}
+
+std::vector<ServeOption> program_options() {
+  return {
+      {"This program", "--config", "FILE",
+       "File of \"name: value\" lines, or JSON; flags override it", Takes::value, nothing, nullptr},
+      {"This program", "--print-config", "", "Print the options in effect and exit", Takes::nothing,
+       [](O& o, S v) { return set_boolean(o.print_config, v); }, nullptr},
+      {"This program", "--check", "",
+       "Check flags, model files, device and memory, load no weights, and exit", Takes::nothing,
+       [](O& o, S v) { return set_boolean(o.check, v); }, nullptr},
+  };
+}
+
+/// Flags of other engines' guides: accepted with a warning.
+std::vector<ServeOption> options_without_effect() {
+  return {
+      {kGroupWithoutEffect, "--enable-auto-tool-choice", "", "Tool calls are always enabled",
+       Takes::nothing, nothing, nullptr},
+      {kGroupWithoutEffect, "--enforce-eager,--disable-cuda-graph", "",
+       "CUDA graphs run the same kernels and stay enabled", Takes::nothing, nothing, nullptr},
+      {kGroupWithoutEffect, "--disable-log-stats", "", "koho logs no statistics; /metrics has them",
+       Takes::nothing, nothing, nullptr},
+      {kGroupWithoutEffect, "--jinja", "", "GLM's templates are built in (--chat-template)",
+       Takes::nothing, nothing, nullptr},
+      {kGroupWithoutEffect, "--tool-call-parser,--tool-parser", "NAME",
+       "The parser of GLM is built in", Takes::value, nothing, nullptr},
+      {kGroupWithoutEffect, "--reasoning-parser", "NAME", "The parser of GLM is built in",
+       Takes::value, nothing, nullptr},
+      {kGroupWithoutEffect, "--trust-remote-code", "", "koho runs no code of a model directory",
+       Takes::nothing, nothing, nullptr},
+      {kGroupWithoutEffect, "--enable-prompt-tokens-details", "", "usage always has cached_tokens",
+       Takes::nothing, nothing, nullptr},
+  };
+}
+
+}  // namespace
+
+const std::vector<ServeOption>& serve_option_table() {
+  static const std::vector<ServeOption> table = [] {
+    std::vector<ServeOption> all;
+    for (const auto options :
+         {&model_options, &compute_options, &layout_alias_options, &execution_options,
+          &batching_options, &address_and_access_options, &server_limit_options, &log_options,
+          &program_options, &options_without_effect})
+      for (ServeOption& option : options()) all.push_back(option);
+    return all;
+  }();
+  return table;
+}
+
+}  // namespace koho::app

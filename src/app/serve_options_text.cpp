@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of `koho serve` options as text: help, documentation and config file.
+#include <sstream>
+
+#include <fmt/format.h>
+
+#include "app/serve_options.h"
+
+namespace koho::app {
+
+std::string serve_help() {
+  std::string out =
+      "Serve a model over HTTP with the APIs of OpenAI and Anthropic and koho's own.\n"
+      "Usage: koho serve [--model] DIR [FLAGS]\n"
+      "Each flag --some-name is also an environment variable (KOHO_SOME_NAME) and a line of the "
+      "config file\n(some-name: value). A flag overrides the file, the file overrides the "
+      "environment.\n"
+      "koho runs on the CPU, where ranks are groups of threads, or on one GPU.\n";
+  const ServeOptions defaults;
+  std::string_view group;
+  for (const ServeOption& option : serve_option_table()) {
+    if (option.group != group) out += fmt::format("\n{}:\n", option.group);
+    group = option.group;
+    std::string flags(option.flags);
+    if (!option.value.empty()) flags += ' ' + std::string(option.value);
+    std::string help(option.help);
+    if (option.shown != nullptr)
+      if (const std::string shown = option.shown(defaults); !shown.empty())
+        help += fmt::format(" [{}]", shown);
+    out += flags.size() < 38 ? fmt::format("  {:<38}{}\n", flags, help)
+                             : fmt::format("  {}\n  {:<38}{}\n", flags, "", help);
+  }
+  out +=
+      "\nExit codes: 0 stopped by SIGTERM or SIGINT, 2 wrong usage, 3 model files, 4 device, 6 the "
+      "engine failed\nwhile serving, 1 any other error.\n"
+      "\nExamples:\n"
+      "  koho serve models/tiny --port 8000\n"
+      "  curl localhost:8000/v1/chat/completions -H 'Content-Type: application/json' \\\n"
+      "    -d '{\"model\":\"tiny\",\"messages\":[{\"role\":\"user\",\"content\":\"What is 2 + "
+      "3?\"}]}'\n";
+  return out;
+}
+
+std::string serve_options_markdown() {
+  std::string out = "| flag | default | |\n|---|---|---|\n";
+  const ServeOptions defaults;
+  for (const ServeOption& option : serve_option_table()) {
+    std::string flags(option.flags);
+    for (std::size_t at = 0; (at = flags.find(',', at)) != std::string::npos; at += 4)
+      flags.replace(at, 1, "`, `");
+    const std::string shown = option.shown != nullptr ? option.shown(defaults) : "";
+    out += fmt::format("| `{}` | {} | {} |\n", flags, shown, option.help);
+  }
+  return out;
+}
+
+std::string print_serve_config(const ServeOptions& options) {
+  std::string out;
+  for (const ServeOption& option : serve_option_table()) {
+    if (option.shown == nullptr) continue;
+    std::string value = option.shown(options);
+    if (value.empty()) continue;
+    const std::string_view name = option.name().substr(2);
+    if (option.takes != ServeOption::Takes::list) {
+      out += fmt::format("{}: {}\n", name, value);
+      continue;
+    }
+    out += fmt::format("{}:\n", name);
+    std::istringstream items(value);
+    while (std::getline(items, value, ',')) out += fmt::format("  - {}\n", value);
+  }
+  return out;
+}
+
+}  // namespace koho::app

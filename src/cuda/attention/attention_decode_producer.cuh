@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// The producer warp of attention_decode.cu: it loads K, V and queries of the CTA's work tiles into
+// shared memory by TMA.
+#pragma once
+
+#include "cuda/attention/attention_decode.cuh"
+#include "cuda/attention/attention_decode_work_tiles.cuh"
+
+namespace koho::cuda::decode {
+
+/// Loads K of one head with the scales of K and V, or (`values`) its V, of a KV tile's `count`
+/// pages by TMA. One thread.
+template <int kWidth, bool kFp8>
+__device__ __forceinline__ void load_kv_tile(const Attention& p,
+                                             const KvTensorMaps& maps,
+                                             const int (&pages)[kKvTilePages],
+                                             int count,
+                                             int kv_head,
+                                             bool values,
+                                             std::uint32_t to,
+                                             std::uint32_t barrier,
+                                             std::uint64_t policy) {
+  using Plan = DecodePlan<kWidth, kFp8>;
+  using Page = KvPageLayout<kWidth, kFp8>;
+  const CUtensorMap& map = values ? maps.v : maps.k;
+  mbarrier_arrive_expect_tx(
+      barrier,
+      static_cast<std::uint32_t>(count * (Page::kBytes + (values ? 0 : 2 * Page::kScaleBytes))));
+#pragma unroll
+  for (int i = 0; i < kKvTilePages; ++i) {
+    if (i >= count) break;
+    const std::int64_t place = (static_cast<std::int64_t>(pages[i]) * p.kv_heads + kv_head) * kPage;
+#pragma unroll
+    for (int panel = 0; panel < Page::kPanels; ++panel) {
+      constexpr int kColumns = kWidth / Page::kPanels;
+      constexpr int kPanel = kPage * Page::kPanelBytes;
+      tma_load(to + static_cast<std::uint32_t>(i * Page::kBytes + panel * kPanel), &map,
+               panel * kColumns, static_cast<int>(place), barrier, policy);
+    }
+    if constexpr (kFp8) {
+      if (values) continue;
+      const std::uint32_t scales =
+          to + static_cast<std::uint32_t>(Plan::kSlotScales + i * Page::kScaleBytes);
+      bulk_copy(scales, p.k_scales + place, Page::kScaleBytes, barrier, policy);
+      bulk_copy(scales + kKvTilePages * Page::kScaleBytes, p.v_scales + place, Page::kScaleBytes,
+                barrier, policy);
+    }
+  }
+}
+
+/// Keeps the ring full. One warp. It loads pages that the previous kernel does not write before it
+/// waits for that kernel. The CTA's first KV tile is loaded before the wait whatever it holds;
+/// NewestTokenLoader then replaces the one token that may be stale.
+template <int kWidth, bool kFp8>
+__device__ void produce(const Attention& p,
+                        const KvTensorMaps& maps,
+                        const WorkTiles& work_tiles,
+                        Query<kWidth>& query,
+                        const PipelineRing& ring) {
+  using Plan = DecodePlan<kWidth, kFp8>;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int group = p.query_heads / p.kv_heads;
+  const std::uint64_t policy = evict_first_policy();
+  const std::uint64_t policy_query = evict_normal_policy();
+  const int count = work_tiles.count(p);
+  PipelineState kv_state{0, 1};
+  std::uint32_t query_parity = 0;
+  std::uint32_t prefetched = 0;  // slots under way before the wait
+  bool waited = false;
+  const auto wait = [&] {
+    if (!waited) pdl_begin();
+    waited = true;
+  };
+  for (int index = static_cast<int>(blockIdx.x); index < count;
+       index += static_cast<int>(gridDim.x)) {
+    const WorkTile work_tile = find_work_tile(p, work_tiles, index);
+    const bool is_first_work_tile = index == static_cast<int>(blockIdx.x);
+    if (is_first_work_tile) {  // whose query the consumers load
+      if (lane == 0) {
+        query.work_tile = work_tile;
+        mbarrier_arrive(ring.query_full);
+      }
+    } else {
+      wait();
+      mbarrier_wait(ring.query_empty, query_parity);
+      query_parity ^= 1;
+      if (lane == 0) {
+        query.work_tile = work_tile;
+        mbarrier_arrive_expect_tx(ring.query_full, static_cast<std::uint32_t>(group * kWidth * 2));
+      }
+      __syncwarp();
+      if (lane < group)
+        bulk_copy(shared_address(query.rows[lane]), query_rows(p, work_tile) + lane * kWidth,
+                  kWidth * 2, ring.query_full, policy_query);
+    }
+    const std::int32_t* table =
+        p.page_tables + work_tile.sequence * p.page_tables_stride + work_tile.first_page;
+    const int last_page =
+        (p.context_lengths[work_tile.sequence] - 1) / kPage - work_tile.first_page;
+    const int pages = (work_tile.tokens + kPage - 1) / kPage;
+    int numbers = 0;
+    for (int page = 0; page < pages; page += kKvTilePages) {
+      if (page % 32 == 0 && page + lane < pages) numbers = table[page + lane];
+      int of_kv_tile[kKvTilePages];
+#pragma unroll
+      for (int i = 0; i < kKvTilePages; ++i)
+        of_kv_tile[i] = __shfl_sync(0xFFFFFFFFU, numbers, (page + i) % 32);
+      const int here = min(pages - page, kKvTilePages);
+      for (int kind = 0; kind < 2; ++kind) {  // K, then V
+        const bool fresh = page + here > last_page && !(is_first_work_tile && page == 0);
+        if (fresh || prefetched == Plan::kSlots) wait();
+        if (!waited) ++prefetched;
+        if (elect_one()) {
+          mbarrier_wait(ring.empty + 8 * kv_state.slot, kv_state.parity);
+          load_kv_tile<kWidth, kFp8>(p, maps, of_kv_tile, here, work_tile.kv_head, kind == 1,
+                                     ring.slots + kv_state.slot * Plan::kSlot,
+                                     ring.full + 8 * kv_state.slot, policy);
+        }
+        __syncwarp();
+        kv_state.next(Plan::kSlots);
+      }
+    }
+  }
+  wait();
+}
+
+}  // namespace koho::cuda::decode

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// The reading half of a connection: bytes from the socket, through TLS where it is on, to requests.
+#include <utility>
+
+#include <boost/asio/buffer.hpp>
+
+#include "server/connection.h"
+
+namespace koho::server {
+
+namespace asio = boost::asio;
+
+namespace {
+
+constexpr std::size_t kPipelinedBytesMax = 64U << 10U;
+
+}  // namespace
+
+void Connection::wait_to_read() {
+  if (reading_ || closed_ || peer_done_) return;
+  // Pipelined requests beyond this size wait in the kernel.
+  if (unread_.size() >= kPipelinedBytesMax) {
+    read_paused_ = true;
+    return;
+  }
+  reading_ = true;
+  socket_.async_wait(asio::ip::tcp::socket::wait_read,
+                     [self = shared_from_this()](const Error& error) {
+                       self->reading_ = false;
+                       if (self->closed_) return;
+                       if (error) {
+                         self->lose(true);
+                       } else {
+                         self->read_some();
+                       }
+                     });
+}
+
+void Connection::read_some() {
+  std::array<char, 64U << 10U>& scratch = thread_.scratch();
+  Error error;
+  const std::size_t bytes = socket_.read_some(asio::buffer(scratch), error);
+  if (error == asio::error::would_block || error == asio::error::interrupted) {
+    wait_to_read();
+    return;
+  }
+  if (error) {
+    // A client that only closed its sending side looks like one that left: its running request is
+    // cancelled. An answer that is complete is still sent.
+    peer_done_ = true;
+    const bool answered = stage_ == Stage::answering && !job_ && !large_ && !feeding_;
+    if (error == asio::error::eof && (answered || writing_)) {
+      close_after_ = true;
+      flush();
+    } else {
+      lose(true);
+    }
+    return;
+  }
+  if (tls_) {
+    on_ciphertext({scratch.data(), bytes});
+  } else {
+    on_bytes({scratch.data(), bytes});
+  }
+  wait_to_read();
+}
+
+void Connection::on_ciphertext(std::string_view bytes) {
+  std::string plain;
+  const bool good = tls_->receive(bytes, plain);
+  if (!plain.empty()) on_bytes(plain);
+  flush();  // handshake records, and output that waited for the handshake
+  if (!good) lose(true);
+}
+
+void Connection::on_bytes(std::string_view bytes) {
+  if (close_after_) return;  // the connection is closing: no further request is answered
+  if (stage_ == Stage::answering || !unread_.empty()) {
+    unread_ += bytes;
+    return;
+  }
+  if (!reader_.started()) stage_since_us_ = core_.clock().now_us();
+  const std::size_t taken = reader_.feed(bytes);
+  unread_.assign(bytes.substr(taken));
+  take_requests();
+}
+
+void Connection::take_requests() {
+  answer_requests();
+  if (!read_paused_ || unread_.size() >= kPipelinedBytesMax) return;
+  read_paused_ = false;
+  wait_to_read();
+}
+
+/// Parses and answers the requests that have arrived, one after the other.
+void Connection::answer_requests() {
+  while (!closed_ && stage_ == Stage::reading) {
+    // A client that sends requests without reading answers waits; flush() continues here.
+    if (out_.size() - sent_ >= core_.settings().buffer_bytes_max) return;
+    if (!unread_.empty() && reader_.state() != HttpReader::State::done &&
+        reader_.state() != HttpReader::State::failed) {
+      if (!reader_.started()) stage_since_us_ = core_.clock().now_us();
+      const std::string bytes = std::exchange(unread_, {});
+      unread_.assign(std::string_view(bytes).substr(reader_.feed(bytes)));
+    }
+    switch (reader_.state()) {
+      case HttpReader::State::head:
+        return;
+      case HttpReader::State::failed: {
+        keep_alive_ = false;
+        Response response = error_response(api::error_style(reader_.head().path), reader_.error());
+        response.close = true;
+        core_.count_response("refused", response.status);
+        send(std::move(response));
+        return;
+      }
+      case HttpReader::State::body:
+        if (!head_handled_) on_head();
+        return;
+      case HttpReader::State::done:
+        if (!head_handled_) on_head();
+        if (route_ != nullptr && !closed_) dispatch();  // null: the head was refused
+        break;
+    }
+  }
+}
+
+void Connection::on_head() {
+  head_handled_ = true;
+  body_since_us_ = core_.clock().now_us();
+  const RequestHead& head = reader_.head();
+  keep_alive_ = head.keep_alive && core_.phase() != Phase::draining;
+  head_only_ = head.method == "HEAD";
+  chunked_ = !head.http_1_0;
+  request_id_ = client_request_id(head);
+  std::variant<const Route*, Response> found = find_route(core_, head);
+  if (Response* refused = std::get_if<Response>(&found)) {
+    // Nobody reads the body, so it must not be parsed as the next request.
+    if (reader_.state() == HttpReader::State::body) refused->close = true;
+    core_.count_response("refused", refused->status);
+    send(std::move(*refused));
+    return;
+  }
+  route_ = std::get<const Route*>(found);
+  if (reader_.expects_continue()) {
+    out_ += "HTTP/1.1 100 Continue\r\n\r\n";
+    flush();
+  }
+}
+
+}  // namespace koho::server

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// The writing half of a connection: answers and events to bytes, through TLS where it is on, to the
+// socket.
+#include <array>
+#include <charconv>
+#include <utility>
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/post.hpp>
+
+#include "server/connection.h"
+
+namespace koho::server {
+
+namespace asio = boost::asio;
+
+namespace {
+
+constexpr std::size_t kKeptBytes = 16U << 10U;  // capacity that an empty buffer keeps
+
+void append_number(std::string& out, std::size_t value, int base = 10) {
+  std::array<char, 24> digits;
+  const auto [end, error] = std::to_chars(digits.begin(), digits.end(), value, base);
+  out.append(digits.data(), static_cast<std::size_t>(end - digits.data()));
+}
+
+void append_field(std::string& out, std::string_view name, std::string_view value) {
+  out += name;
+  out += ": ";
+  out += value;
+  out += "\r\n";
+}
+
+void append_status_line(std::string& out, int status) {
+  out += "HTTP/1.1 ";
+  append_number(out, static_cast<std::size_t>(status));
+  out += ' ';
+  out += reason_phrase(status);
+  out += "\r\n";
+}
+
+}  // namespace
+
+void Connection::begin_stream() {
+  stream_begun_ = true;
+  append_status_line(out_, 200);
+  append_field(out_, "Content-Type", "text/event-stream; charset=utf-8");
+  append_field(out_, "Cache-Control", "no-cache");
+  append_field(out_, "X-Accel-Buffering", "no");
+  Response begun;
+  add_request_id(reader_.head(), request_id_, begun);
+  add_cors(core_, reader_.head(), begun);
+  for (const auto& [name, value] : begun.fields) append_field(out_, name, value);
+  if (chunked_) {
+    append_field(out_, "Transfer-Encoding", "chunked");
+  } else {
+    keep_alive_ = false;
+  }
+  append_field(out_, "Connection", keep_alive_ ? "keep-alive" : "close");
+  out_ += "\r\n";
+}
+
+void Connection::append_chunk(std::string_view events) {
+  if (!stream_begun_) begin_stream();
+  if (events.empty()) return;
+  if (!chunked_) {
+    out_ += events;
+    return;
+  }
+  append_number(out_, events.size(), 16);
+  out_ += "\r\n";
+  out_ += events;
+  out_ += "\r\n";
+}
+
+void Connection::send(Response response) {
+  stage_ = Stage::answering;
+  if (response.close) keep_alive_ = false;
+  if (reader_.state() != HttpReader::State::failed) add_cors(core_, reader_.head(), response);
+  if (request_id_.empty()) request_id_ = core_.make_id();
+  add_request_id(reader_.head(), request_id_, response);
+  append_status_line(out_, response.status);
+  if (response.status != 204) append_field(out_, "Content-Type", response.content_type);
+  if (response.status != 204) {
+    out_ += "Content-Length: ";
+    append_number(out_, response.body.size());
+    out_ += "\r\n";
+  }
+  for (const auto& [name, value] : response.fields) append_field(out_, name, value);
+  append_field(out_, "Connection", keep_alive_ ? "keep-alive" : "close");
+  out_ += "\r\n";
+  if (!head_only_) out_ += response.body;
+  finish_exchange();
+}
+
+/// The answer is complete in out_: prepares for the next request, or for closing.
+void Connection::finish_exchange() {
+  served_ = true;
+  stage_ = Stage::reading;
+  head_handled_ = false;
+  route_ = nullptr;
+  request_id_.clear();
+  head_only_ = false;
+  stage_since_us_ = core_.clock().now_us();
+  if (!keep_alive_) {
+    close_after_ = true;
+    stage_ = Stage::answering;  // no further request is read
+    flush();
+    return;
+  }
+  reader_ = HttpReader(core_.settings().http);
+  keep_alive_ = true;
+  flush();
+}
+
+/// The bytes to write next. With TLS these are records: when the previous ones are sent, the next
+/// piece of out_ is encrypted.
+std::string_view Connection::outgoing() {
+  constexpr std::size_t kSealedAtOnce = 64U << 10U;
+  if (!tls_) return std::string_view(out_).substr(sent_);
+  if (tls_->ciphertext().empty()) {
+    const std::string_view piece = std::string_view(out_).substr(sent_, kSealedAtOnce);
+    if (piece.empty() && close_after_) tls_->end();
+    if (!piece.empty() && tls_->established()) {
+      if (!tls_->send(piece)) lose(true);
+      sent_ += piece.size();
+    }
+  }
+  return tls_->ciphertext();
+}
+
+void Connection::flush() {
+  if (writing_ || closed_) return;
+  while (true) {
+    const std::string_view next = outgoing();
+    if (closed_) return;
+    if (next.empty()) break;
+    Error error;
+    const std::size_t bytes = socket_.write_some(asio::buffer(next), error);
+    if (error == asio::error::would_block) {
+      writing_ = true;
+      last_write_us_ = core_.clock().now_us();
+      socket_.async_wait(asio::ip::tcp::socket::wait_write,
+                         [self = shared_from_this()](const Error& failed) {
+                           self->writing_ = false;
+                           if (self->closed_) return;
+                           if (failed) {
+                             self->lose(true);
+                             return;
+                           }
+                           self->flush();
+                         });
+      // Drop the sent part, so that the job has room to go on.
+      if (sent_ > out_.size() / 2) {
+        out_.erase(0, sent_);
+        sent_ = 0;
+      }
+      return;
+    }
+    if (error) {
+      lose(true);
+      return;
+    }
+    if (tls_) {
+      tls_->ciphertext().erase(0, bytes);
+    } else {
+      sent_ += bytes;
+    }
+    core_.counters().bytes_sent += bytes;
+  }
+  if (sent_ < out_.size()) return;  // TLS: the handshake is not done
+  out_.clear();
+  if (out_.capacity() > kKeptBytes) out_.shrink_to_fit();
+  sent_ = 0;
+  if (close_after_) {
+    // Closing now could discard the end of the answer if the client is still sending. Shut down
+    // only the sending side; the client's close or a tick ends the connection.
+    Error error;
+    socket_.shutdown(asio::ip::tcp::socket::shutdown_send, error);
+    if (peer_done_ || error) close();
+    return;
+  }
+  if (std::exchange(more_in_job_, false) && job_) pump();
+  if (closed_ || stage_ != Stage::reading || unread_.empty()) return;
+  asio::post(thread_.context(), [self = shared_from_this()] {
+    if (!self->closed_) self->take_requests();
+  });
+}
+
+}  // namespace koho::server

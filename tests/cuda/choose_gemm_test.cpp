@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which kernel runs a linear layer's GEMM: the table of docs/kernels/gemm.md. No GPU.
+#include "cuda/gemm/choose_gemm.h"
+
+#include <gtest/gtest.h>
+
+#include "base/arithmetic.h"
+
+namespace koho::cuda {
+namespace {
+
+constexpr GemmSupport kHopper{.wgmma = true, .cublaslt = true, .multiprocessors = 132};
+constexpr GemmSupport kHopperDeterministic{.wgmma = true, .multiprocessors = 132};
+constexpr GemmSupport kOther{.cublaslt = true, .multiprocessors = 148};
+constexpr GemmSupport kOtherDeterministic{.multiprocessors = 148};
+
+Gemm qkv_of(int tokens, TileType type = TileType::fp8) {
+  Gemm p;
+  p.type = type;
+  p.rows = 3584;
+  p.tiles = ceil_div(p.rows, kTileRows);
+  p.width_bytes = 5120;
+  p.x_stride_bytes = p.width_bytes;
+  p.out_stride = p.rows;
+  p.tokens = tokens;
+  return p;
+}
+
+Gemm head_of(int tokens) {
+  Gemm p = qkv_of(tokens, TileType::bf16);
+  p.rows = 151552;
+  p.tiles = p.rows / kTileRows;
+  p.width_bytes = 10240;
+  p.epilogue = Epilogue::f32;
+  return p;
+}
+
+TEST(ChooseGemm, RunsDecodeKernelsUpTo128TokensOnHopper) {
+  for (const GemmSupport& support : {kHopper, kHopperDeterministic})
+    for (const int tokens : {1, 16, 17, 64, 128}) {
+      EXPECT_EQ(choose_gemm(qkv_of(tokens), support), GemmKernel::decode) << tokens;
+      EXPECT_EQ(choose_gemm(head_of(tokens), support), GemmKernel::decode) << tokens;
+    }
+}
+
+TEST(ChooseGemm, RunsPrefillOnHopperWhereItKeepsItsClustersBusyElseCublasLt) {
+  EXPECT_EQ(choose_gemm(qkv_of(4096), kHopper), GemmKernel::prefill_192);
+  EXPECT_EQ(choose_gemm(qkv_of(129), kHopper), GemmKernel::cublaslt);
+  EXPECT_EQ(choose_gemm(qkv_of(256), kHopper), GemmKernel::cublaslt);
+}
+
+TEST(ChooseGemm, LeavesCublasLtOutUnderDeterministic) {
+  for (const int tokens : {129, 256, 4096}) {
+    EXPECT_EQ(choose_gemm(qkv_of(tokens), kHopperDeterministic), GemmKernel::prefill_128) << tokens;
+    EXPECT_EQ(choose_gemm(qkv_of(tokens), kOtherDeterministic), GemmKernel::grouped_decode)
+        << tokens;
+  }
+}
+
+TEST(ChooseGemm, RunsGroupedDecodeOnOtherGpusAndCublasLtBeyond128Tokens) {
+  for (const int tokens : {1, 64, 128})
+    EXPECT_EQ(choose_gemm(qkv_of(tokens), kOther), GemmKernel::grouped_decode) << tokens;
+  EXPECT_EQ(choose_gemm(qkv_of(4096), kOther), GemmKernel::cublaslt);
+}
+
+TEST(ChooseGemm, RunsGroupedDecodeForBlockScalesAtAnyNumberOfTokens) {
+  for (const int tokens : {1, 64, 4096})
+    EXPECT_EQ(choose_gemm(qkv_of(tokens, TileType::fp8_block), kHopperDeterministic),
+              GemmKernel::grouped_decode)
+        << tokens;
+}
+
+TEST(ChooseGemm, RunsOnlyOwnKernelsForF32OutputAndUnalignedRows) {
+  EXPECT_EQ(choose_gemm(head_of(256), kHopper), GemmKernel::prefill_128);
+  EXPECT_EQ(choose_gemm(head_of(256), kOther), GemmKernel::grouped_decode);
+  Gemm unaligned = qkv_of(4096);
+  unaligned.out_stride += 4;
+  EXPECT_EQ(choose_gemm(unaligned, kHopper), GemmKernel::prefill_128);
+}
+
+TEST(ChooseGemm, SplitsKByTheWeightsShapeAlone) {
+  EXPECT_EQ(choose_split_k(56, 5120), 4);
+  EXPECT_EQ(choose_split_k(80, 1536), 1);
+  EXPECT_EQ(choose_split_k(224, 5120), 1);
+  EXPECT_EQ(choose_split_k(1, 256), 1);
+}
+
+}  // namespace
+}  // namespace koho::cuda

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// Experts of the CUDA backend at a model's widths: batch invariance, which the cases of small
+// shapes do not reach.
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/arithmetic.h"
+#include "cuda/cuda_backend.h"
+#include "ops/captured_backend.h"
+#include "ops/compare.h"
+#include "ops/on_cuda.h"
+#include "ops/reference.h"
+#include "support/step_limits.h"
+
+namespace koho::testing {
+namespace {
+
+class CudaExperts : public OnCuda {};
+
+/// An expert layer at a model's widths, as a rank holds it, and how many tokens it gets.
+struct ExpertLayer {
+  const char* name;
+  std::int64_t hidden, ffn, first, count, total, choices;
+  bool shared;
+  std::int64_t tokens;
+  std::int64_t chosen = 0;  // so many experts share the choices; 0: all
+};
+
+/// An FP8 weight of any size and sign, scaled so that its product with such values is about 1.
+struct WideLinear {
+  HostTensor weight;
+  HostTensor scale;
+
+  WideLinear(Random& random, std::int64_t rows, std::int64_t columns)
+      : weight(DType::f8_e4m3, {rows, columns}),
+        scale(random_scales(
+            random, DType::f32, {rows}, 0.02 / std::sqrt(static_cast<double>(columns)))) {
+    for (std::byte& code : weight.bytes) {
+      code = static_cast<std::byte>(random.bits() >> 56U);
+      if ((code & std::byte{0x7F}) == std::byte{0x7F}) code = std::byte{0};
+    }
+  }
+  LinearSource source() const {
+    return {weight.view(), scale.view(), {}, WeightQuant::fp8_channel};
+  }
+};
+
+/// A token's row has the same bits whether it comes alone or with the others.
+void expect_bits_of_large_batch(CapturedBackend& backend,
+                                const ExpertLayer& layer,
+                                std::uint64_t seed) {
+  SCOPED_TRACE(std::string(layer.name) + ", KOHO_OP_SEED=" + std::to_string(seed));
+  Random random(seed);
+  std::vector<WideLinear> matrices;
+  ExpertsSource source{.first = layer.first, .total = layer.total, .experts = {}, .shared = {}};
+  const std::int64_t experts = layer.count + (layer.shared ? 1 : 0);
+  for (std::int64_t e = 0; e < experts; ++e) {
+    matrices.emplace_back(random, layer.ffn, layer.hidden);
+    matrices.emplace_back(random, layer.ffn, layer.hidden);
+    matrices.emplace_back(random, layer.hidden, layer.ffn);
+  }
+  for (std::size_t e = 0; e < static_cast<std::size_t>(experts); ++e) {
+    const MlpSource mlp{matrices[3 * e].source(), matrices[3 * e + 1].source(),
+                        matrices[3 * e + 2].source()};
+    if (source.experts.size() < static_cast<std::size_t>(layer.count))
+      source.experts.push_back(mlp);
+    else
+      source.shared = mlp;
+  }
+  Result<Experts> placed = backend.place_experts(source);
+  ASSERT_TRUE(placed.ok()) << placed.error().message;
+  const std::int64_t tokens = layer.tokens;
+  ASSERT_TRUE(backend
+                  .reserve(with_glm47_facts({.tokens_max = tokens,
+                                             .sequences_max = tokens,
+                                             .context_max = 1,
+                                             .logit_rows_max = 1,
+                                             .vocabulary = 1}))
+                  .ok());
+  const SyntheticActivation x(
+      random_values(random, DType::bf16, {tokens, layer.hidden}, Spread::normal));
+  HostTensor ids(DType::i32, {tokens, layer.choices});
+  for (std::int64_t t = 0; t < tokens; ++t)
+    for (std::int64_t a = 0; a < layer.choices; ++a)
+      ids.set(t * layer.choices + a,
+              static_cast<double>((7 * a + t) % (layer.chosen > 0 ? layer.chosen : layer.total)));
+  const HostTensor weights = random_scales(random, DType::f32, {tokens, layer.choices}, 0.125);
+  const auto run = [&](const SyntheticActivation& rows, const HostTensor& row_ids,
+                       const HostTensor& row_weights) {
+    const DeviceActivation x_array(backend, rows, placed->needs, 0);
+    const DeviceArray id_array(backend, row_ids);
+    const DeviceArray weight_array(backend, row_weights);
+    const DeviceArray out(backend, DType::bf16, {row_ids.shape[0], layer.hidden});
+    EXPECT_EQ(fault_of("experts", backend.experts(out.view(), x_array.view(),
+                                                  {id_array.view(), weight_array.view()}, *placed)),
+              "");
+    EXPECT_EQ(out.guard_fault("out"), "");
+    return out.get();
+  };
+  const HostTensor all = run(x, ids, weights);
+  double squares = 0.0;
+  for (std::int64_t i = 0; i < all.elements(); ++i) squares += all.at(i) * all.at(i);
+  EXPECT_TRUE(std::isfinite(squares));
+  EXPECT_GT(squares, 0.0);
+  const std::int64_t step = std::max<std::int64_t>(1, tokens / 5);
+  for (std::int64_t t = 0; t < tokens; t += step)
+    EXPECT_EQ(compare_bits("token " + std::to_string(t),
+                           run(x.row(t), row_of(ids, t), row_of(weights, t)), row_of(all, t)),
+              "");
+}
+
+constexpr ExpertLayer kExpertLayers[] = {
+    {"GLM-4.5-Air", 4096, 1408, 0, 10, 10, 8, true, 6},
+    {"GLM-4.7 on four ranks", 5120, 1536, 3, 4, 12, 8, true, 6},
+    {"GLM-4.7, at most one here", 5120, 1536, 12, 2, 40, 8, false, 6},
+    {"GLM-4.7 sliced in four", 5120, 384, 0, 16, 16, 8, true, 6},
+    {"GLM-4.7 sliced in eight", 5120, 192, 0, 12, 12, 8, false, 6},
+    {"sliced in eight, entries of up to 32 tokens", 5120, 192, 0, 12, 12, 8, true, 41},
+    {"sliced in four, the same", 5120, 384, 2, 9, 16, 8, false, 50},
+    {"one of eight ranks, the same", 5120, 1536, 3, 2, 12, 8, false, 45},
+    {"one of eight ranks, entries of up to 8 tokens", 5120, 1536, 3, 5, 40, 8, false, 16},
+    {"the same, of 64 tokens", 5120, 1536, 3, 5, 160, 8, false, 64},
+    {"the same, several entries an expert", 5120, 1536, 3, 5, 160, 8, false, 64, 12},
+    {"odd widths, entries of up to 32 tokens", 5204, 200, 1, 5, 10, 6, true, 39},
+    {"one of eight ranks, two tiles an item", 5120, 1536, 3, 5, 40, 8, false, 70},
+    {"the same, odd numbers of tiles", 4160, 1440, 0, 4, 16, 8, true, 30},
+    {"a prompt of GLM-4.5-Air", 4096, 1408, 0, 10, 10, 8, true, 333},
+    {"a prompt on one of four ranks", 5120, 1536, 3, 4, 12, 8, false, 400},
+    {"a prompt, sliced in eight", 5120, 192, 0, 12, 12, 8, true, 2401},
+    {"a prompt whose tokens have few experts here", 5120, 192, 3, 4, 12, 8, true, 1030}};
+
+/// One token's kernels cut their work by the number of experts and by the widths, and so do those
+/// of a prompt, whose clusters compute many tiles one after the other: what the small cases do not
+/// reach.
+TEST_F(CudaExperts, OneTokenHasTheBitsOfALargeBatchAtModelWidths) {
+  CapturedBackend backend(std::move(backend_));
+  for (const ExpertLayer& layer : kExpertLayers) expect_bits_of_large_batch(backend, layer, seed_);
+}
+TEST_F(CudaExperts, PortableKernelsAreBatchInvariantToo) {
+  constexpr std::int64_t kTokensMax = 100;  // prompts take it the longest, by the same kernel
+  Result<std::unique_ptr<Backend>> portable = make_cuda_backend({.portable_only = true});
+  ASSERT_TRUE(portable.ok()) << portable.error().message;
+  CapturedBackend backend(std::move(*portable));
+  for (const ExpertLayer& layer : kExpertLayers)
+    if (layer.tokens <= kTokensMax) expect_bits_of_large_batch(backend, layer, seed_);
+}
+
+}  // namespace
+}  // namespace koho::testing

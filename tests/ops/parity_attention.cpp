@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// attention against float64.
+#include <algorithm>
+#include <cmath>
+
+#include "ops/compare.h"
+#include "ops/operator_parity.h"
+#include "ops/reference.h"
+
+namespace koho::testing {
+namespace {
+
+using bench::Cache;
+using bench::cache_row;
+using bench::Sequence;
+using bench::Step;
+
+/// Attention of one row and query head in float64, and how far a backend may be from it.
+struct Attended {
+  std::vector<double> out;
+  std::vector<double> bounds;
+};
+
+/// What a weight is rounded by before it multiplies v: parts of it, and over e4m3 pages no less
+/// than parts of the largest with v's largest scale. The rest is f32: scores from a sum of products
+/// that loses 2^-23 of sum |q k| a term (tensor cores truncate), their difference from the largest,
+/// the exponential; the sum over positions, of which tensor cores truncate every sixteen and others
+/// round each; and the result, rounded to bf16. A weight, or what combines split-KV
+/// chunks, may become zero below f32's normal numbers.
+Attended attend(const Step& step,
+                const Sequence& sequence,
+                const Cache& cache,
+                const HostTensor& q,
+                std::int64_t q_row,
+                std::int64_t head,
+                std::int64_t visible,
+                const OpCaseOptions& options) {
+  const double weight_error = options.attention_weight_error;
+  constexpr double kTiniest = 2.0 * 0x1p-126;
+  const std::int64_t width = step.heads.width;
+  const std::int64_t kv_head = head / (step.heads.query_heads / step.heads.kv_heads);
+  std::vector<double> scores;
+  std::vector<double> score_errors;
+  for (std::int64_t token = 0; token < visible; ++token) {
+    const std::int64_t at = cache_row(step, sequence, token, kv_head);
+    double sum = 0.0;
+    double magnitude = 0.0;
+    for (std::int64_t i = 0; i < width; ++i) {
+      const double product =
+          q.at((q_row * step.heads.query_heads + head) * width + i) * cache.k.at(at * width + i);
+      sum += product;
+      magnitude += std::fabs(product);
+    }
+    const double scale = (step.quantized ? cache.k_scales.at(at) : 1.0) / std::sqrt(double(width));
+    scores.push_back(sum * scale);
+    score_errors.push_back(static_cast<double>(width + 8) * 0x1p-23 * magnitude * scale);
+  }
+  const double largest = *std::max_element(scores.begin(), scores.end());
+  double largest_scale = 0.0;
+  for (std::int64_t token = 0; step.quantized && token < visible; ++token)
+    largest_scale =
+        std::max(largest_scale, cache.v_scales.at(cache_row(step, sequence, token, kv_head)));
+  double total = 0.0;
+  ErrorSum total_error;
+  struct Element {
+    double sum = 0.0;
+    ErrorSum error;      // of the weights
+    ErrorSum magnitude;  // of the terms
+  };
+  std::vector<Element> elements(static_cast<std::size_t>(width));
+  for (std::int64_t token = 0; token < visible; ++token) {
+    const auto t = static_cast<std::size_t>(token);
+    const std::int64_t at = cache_row(step, sequence, token, kv_head);
+    const double share = std::exp(scores[t] - largest);
+    const double exponent_error =
+        score_errors[t] + 0x1p-22 * (std::fabs(scores[t]) + std::fabs(largest)) + 0x1p-20;
+    const double share_error = share * std::expm1(std::min(exponent_error, 50.0));
+    total += share;
+    total_error.add(share_error);
+    total_error.add_uniform(share * weight_error);
+    const double scale = step.quantized ? cache.v_scales.at(at) : 1.0;
+    for (std::int64_t i = 0; i < width; ++i) {
+      Element& element = elements[static_cast<std::size_t>(i)];
+      const double code = cache.v.at(at * width + i);
+      const double value = scale * code;
+      element.sum += share * value;
+      element.error.add(share_error * std::fabs(value));
+      element.error.add_uniform(share * weight_error * std::fabs(value));
+      element.error.add(kTiniest * std::fabs(value));
+      if (step.quantized)
+        element.error.add(options.attention_weight_step * largest_scale * std::fabs(code));
+      element.magnitude.add(share * std::fabs(value));
+    }
+  }
+  const auto n = static_cast<double>(visible);
+  const double accumulation = (n / 16.0 + 32.0) * 0x1p-23 + kDeviations * std::sqrt(n) * 0x1p-24;
+  Attended attended;
+  for (const Element& element : elements) {
+    const double out = element.sum / total;
+    const double before = (element.error.bound() + std::fabs(out) * total_error.bound() +
+                           accumulation * (std::fabs(element.sum) + element.magnitude.bound())) /
+                          total;
+    attended.out.push_back(out);
+    attended.bounds.push_back(before + kBf16Rounding * (std::fabs(out) + before) + 1e-37);
+  }
+  return attended;
+}
+
+/// `in` at one row and query head.
+Attended attend_row(const bench::AttentionOperands& in,
+                    std::int64_t row,
+                    std::int64_t head,
+                    const OpCaseOptions& options) {
+  std::size_t s = 0;
+  std::int64_t query = row;
+  while (query >= in.step.sequences[s].queries) query -= in.step.sequences[s++].queries;
+  const Sequence& sequence = in.step.sequences[s];
+  return attend(in.step, sequence, in.cache, in.q, row, head,
+                sequence.context - sequence.queries + query + 1, options);
+}
+
+/// Rows from `first` on are finite.
+std::string check_finite(const HostTensor& out, std::int64_t first) {
+  const std::int64_t width = out.shape[1];
+  for (std::int64_t i = first * width; i < out.elements(); ++i)
+    if (!std::isfinite(out.at(i))) return "row " + std::to_string(i / width) + " is not finite\n";
+  return {};
+}
+
+}  // namespace
+
+std::string compare_reference(const std::shared_ptr<const bench::AttentionOperands>& operands,
+                              const Results& results,
+                              const OpCaseOptions& options) {
+  const bench::AttentionOperands& in = *operands;
+  const HeadShape& heads = in.step.heads;
+  const HostTensor& out = results.at("out.values");
+  std::string faults = check_quantized(results, "out");
+  if (in.compared.empty()) {
+    std::vector<double> expected;
+    std::vector<double> bounds;
+    std::vector<std::int64_t> rows;
+    for (std::int64_t row = 0; row < in.step.tokens(); ++row) {
+      rows.push_back(row);
+      for (std::int64_t head = 0; head < heads.query_heads; ++head) {
+        const Attended one = attend_row(in, row, head, options);
+        expected.insert(expected.end(), one.out.begin(), one.out.end());
+        bounds.insert(bounds.end(), one.bounds.begin(), one.bounds.end());
+      }
+    }
+    return faults +
+           compare_bounds("out", bench::rows_of(out, rows), expected, bounds, heads.width) +
+           check_finite(out, in.step.tokens());  // padding
+  }
+  faults += check_finite(out, 0);
+  for (const auto& [row, head] : in.compared) {
+    const Attended one = attend_row(in, row, head, options);
+    HostTensor part(DType::bf16, {1, heads.width});
+    for (std::int64_t i = 0; i < heads.width; ++i)
+      part.set(i, out.at(row * out.shape[1] + head * heads.width + i));
+    faults += compare_bounds("row " + std::to_string(row) + ", head " + std::to_string(head), part,
+                             one.out, one.bounds, heads.width);
+  }
+  return faults;
+}
+
+}  // namespace koho::testing
