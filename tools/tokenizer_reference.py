@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Hugging Face tokenizers as the reference of koho's tokenizer.
+"""Compares koho's tokenizer with its reference, Hugging Face tokenizers.
 
   tokenizer_reference.py differ --koho build/koho --model models/tiny --count 1000000
-      random strings and id lists through `koho tokenize` and through Hugging Face; prints the first differences
+      encodes random strings and decodes random lists of ids with both, and prints the first differences
   tokenizer_reference.py golden --model models/tiny --out tests/tokenizer/data/golden.jsonl
-      a small set of the same kinds with Hugging Face's answers, for the tests that need no Python packages
+      writes a small set of such strings and lists with the reference's results, for tests without Python packages
   tokenizer_reference.py train --out DIR --vocabulary 152000 FILE...
-      a byte-level BPE with GLM's split pattern and added tokens, trained on text files
+      trains a byte-level BPE with GLM's split pattern and added tokens on text files
 
-Needs PyPI's `tokenizers`, and Python 3.11 or 3.10 for its Unicode 14 tables: strings are made of characters assigned in
-Unicode 14, which is what PCRE2 10.42 knows.
+Needs `tokenizers` from PyPI, and Python 3.10 or 3.11, whose Unicode 14 tables match PCRE2 10.42: the strings consist of
+characters that Unicode 14 assigns.
 """
 
 import argparse
@@ -31,7 +31,7 @@ GLM_ADDED = """<|endoftext|> [MASK] [gMASK] [sMASK] <sop> <eop> <|system|> <|use
 <|begin_of_transcription|> <|end_of_transcription|> <|code_prefix|> <|code_middle|> <|code_suffix|> <think> </think>
 <tool_call> </tool_call> <tool_response> </tool_response> <arg_key> </arg_key> <arg_value> </arg_value> /nothink
 <|begin_of_box|> <|end_of_box|> <|image|> <|video|>""".split()
-GLM_SPECIAL = 18  # the first of them are flagged special
+GLM_SPECIAL = 18  # the first 18 have the special flag
 
 BLANKS = "\t\n\v\f\r \x85\xa0\u1680\u180e\u2000\u2003\u2009\u200a\u200b\u2028\u2029\u202f\u205f\u3000\ufeff"
 CONTRACTIONS = ["'s", "'S", "'t", "'T", "'re", "'RE", "'Re", "'ve", "'vE", "'m", "'M", "'ll", "'Ll", "'LL", "'d", "'D",
@@ -58,7 +58,7 @@ class Generator:
         assigned = [chr(c) for c in range(0x110000)
                     if unicodedata.category(chr(c)) not in ("Cn", "Cs")]
         self.assigned = assigned
-        # Runs of adjacent code points stay within a script mostly; private use is one run of its own.
+        # 64 adjacent code points mostly belong to one script.
         self.starts = [i for i in range(0, len(assigned) - 64, 16)]
         self.by_category = {}
         for c in assigned:
@@ -70,10 +70,10 @@ class Generator:
         kind = r.randrange(16)
         if kind == 0:  # anything assigned
             return "".join(r.choices(self.assigned, k=r.randint(1, 8)))
-        if kind == 1:  # one neighbourhood: a script
+        if kind == 1:  # adjacent code points: mostly one script
             start = r.choice(self.starts)
             return "".join(r.choices(self.assigned[start:start + 64], k=r.randint(1, 12)))
-        if kind == 2:  # one category each
+        if kind == 2:  # one random category per character
             return "".join(r.choice(self.by_category[r.choice(self.categories)]) for _ in range(r.randint(1, 8)))
         if kind == 3:
             return "".join(r.choices(BLANKS, k=r.randint(1, 6)))
@@ -111,9 +111,9 @@ class Generator:
 
     def ids(self, size):
         r = self.random
-        if r.randrange(3) == 0:  # mostly single bytes: pieces of characters
+        if r.randrange(3) == 0:  # mostly single bytes: parts of characters
             return [r.randrange(min(300, size)) for _ in range(r.randint(0, 12))]
-        top = size + (40 if r.randrange(4) == 0 else 0)  # some ids that are no token
+        top = size + (40 if r.randrange(4) == 0 else 0)  # some ids are not tokens
         return [r.randrange(max(0, size - 60), top) if r.randrange(5) == 0 else r.randrange(top)
                 for _ in range(r.randint(0, 12))]
 
@@ -169,7 +169,7 @@ def differ(args):
         count = min(args.batch, args.count - done)
         texts = [generator.text() for _ in range(count)]
         lists = [generator.ids(reference.size) for _ in range(count)]
-        # The bytes of true texts, cut anywhere.
+        # Half of the lists: real encodings, rotated, so that characters are cut.
         for i, ids in enumerate(reference.encode(texts[:count // 2], False)):
             cut = generator.random.randint(0, len(ids))
             lists[i] = ids[cut:] + ids[:cut]
@@ -240,7 +240,7 @@ def main():
     one.add_argument("--count", type=int, default=1_000_000)
     one.add_argument("--batch", type=int, default=50_000)
     one.add_argument("--seed", type=int, default=1)
-    one.add_argument("--exhaustive", action="store_true", help="every assigned character as well")
+    one.add_argument("--exhaustive", action="store_true", help="also encode every assigned character")
     one.set_defaults(run=differ)
     one = commands.add_parser("golden")
     one.add_argument("--model", default="models/tiny")

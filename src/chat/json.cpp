@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The request tree is built from base/json.h's events: numbers keep their digits, and depth, keys
-// and duplicates are checked before anything is stored.
+// Builds the tree from the events of base/json.h: so numbers keep their digits, and the limits of
+// depth, keys and duplicates apply before a value is stored.
 #include "chat/json.h"
 
 #include <algorithm>
@@ -34,8 +34,8 @@ class TreeBuilder final : public json::Events {
   Status integer(std::int64_t value) override { return add_number(fmt::format("{}", value)); }
   Status large_integer(std::string_view digits) override {
     if (digits.size() > kJsonDigitsMax)
-      return fail(fmt::format("an integer of {} digits; at most {} are read", digits.size(),
-                              kJsonDigitsMax));
+      return fail(
+          fmt::format("an integer of {} digits; the limit is {}", digits.size(), kJsonDigitsMax));
     return add_number(std::string(digits));
   }
   Status real(double value) override { return add_number(python_float(value)); }
@@ -52,9 +52,9 @@ class TreeBuilder final : public json::Events {
   Status key(std::string name) override {
     Json& object = *open_.back();
     if (object.keys.size() >= kJsonKeysMax)
-      return fail(fmt::format("an object of more than {} keys", kJsonKeysMax));
+      return fail(fmt::format("an object has more than {} keys", kJsonKeysMax));
     if (!seen_keys_.back().insert(name).second)
-      return fail(fmt::format("the key \"{}\" stands twice in one object", shown(name)));
+      return fail(fmt::format("duplicate key \"{}\" in an object", shown(name)));
     object.keys.push_back(std::move(name));
     return {};
   }
@@ -76,12 +76,12 @@ class TreeBuilder final : public json::Events {
                    std::string_view last_token,
                    std::string_view sentence) override {
     std::string what(sentence);
-    // The text read stays its sender's affair: it may be long, and an error goes to logs.
+    // Remove the client's text from the message: it may be long or private, and errors go to logs.
     for (const std::string_view before : {"; last read: '", " parsing '"})
       if (const std::size_t at = what.find(before); at != std::string::npos)
         what.erase(at, before.size() + last_token.size() + 1);
     Error error = fail(what);
-    // The parser has one kind of error for a lone surrogate and for other bad syntax.
+    // The parser reports a lone surrogate as it reports bad syntax: only the sentence tells.
     if (what.find("surrogate U+") == std::string::npos) return error;
     error.reason = ErrorReason::invalid_encoding;
     const std::string field = path();
@@ -92,7 +92,7 @@ class TreeBuilder final : public json::Events {
 
  private:
   static std::string shown(std::string_view key) { return printable(key, 40); }
-  /// Of the value that is read now; of an object whose key is read now.
+  /// The path of the value that the parser is reading; while it reads a key, of the object.
   std::string path() const {
     std::string out;
     for (const Json* container : open_) {
@@ -127,14 +127,15 @@ class TreeBuilder final : public json::Events {
     return &open_.back()->items.emplace_back(std::move(node));
   }
   Status open(Json node) {
-    if (open_.size() >= depth_max_) return fail(fmt::format("nesting deeper than {}", depth_max_));
+    if (open_.size() >= depth_max_)
+      return fail(fmt::format("nested deeper than the limit of {}", depth_max_));
     open_.push_back(place(std::move(node)));
     return {};
   }
 
   std::size_t depth_max_;
   std::vector<Json*> open_;
-  std::vector<std::unordered_set<std::string>> seen_keys_;  // one set an open object
+  std::vector<std::unordered_set<std::string>> seen_keys_;  // one set per open object
 };
 
 void append_value(std::string& out, const Json& value) {  // depth is at most kJsonDepthMax
@@ -167,7 +168,7 @@ void append_value(std::string& out, const Json& value) {  // depth is at most kJ
   out += value.is_object() ? '}' : ']';
 }
 
-/// The whole of `text` as a number; nothing if it does not fit.
+/// All of `text` as a double; nullopt if it is not a number, or out of range.
 std::optional<double> parse_double(std::string_view text) {
   double parsed = 0.0;
   const char* end = text.data() + text.size();
@@ -248,7 +249,7 @@ Error wrong_kind(std::string_view field, std::string_view expected, const Json* 
 }
 
 Result<Json> parse_json(std::string_view text, std::size_t depth_max) {
-  // The parser takes a zero byte for the end of its input and would ignore what follows.
+  // The parser treats a zero byte as the end of input and would ignore the rest.
   if (const std::size_t zero = text.find('\0'); zero != std::string_view::npos)
     return make_error(ErrorCode::invalid_argument, "not valid JSON: a zero byte at byte {}", zero);
   TreeBuilder builder(depth_max);

@@ -12,7 +12,7 @@
 namespace koho::chat {
 namespace {
 
-/// What Python calls false: the templates' `if` skips such values.
+/// Whether Python treats the value as false: the templates' `if` skips such values.
 bool is_false(const Json* value) {
   if (value == nullptr) return true;
   switch (value->kind) {
@@ -39,11 +39,11 @@ Result<std::optional<bool>> read_flag(const Json& request, std::string_view name
   return std::optional<bool>{flag->boolean};
 }
 
-/// An object whose text may break off anywhere; what is open is closed.
+/// Parses an object whose text may break off anywhere, by closing what is open.
 std::optional<Json> read_cut_object(std::string_view text) {
   std::string closing;
   bool quoted = false;
-  std::size_t escape = text.size();  // where the last one begins
+  std::size_t escape = text.size();  // where the last escape starts
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     if (c == '"') quoted = !quoted;
@@ -55,7 +55,7 @@ std::optional<Json> read_cut_object(std::string_view text) {
   }
   std::string cut(text);
   if (quoted) {
-    // Half an escape goes: \, \u1, \u12, \u123.
+    // Drop an incomplete escape: \, \u1, \u12, \u123.
     if (!parse_json('"' + cut.substr(escape) + '"').ok()) cut.resize(escape);
     cut += '"';
   }
@@ -115,7 +115,7 @@ Result<Message> read_message(const Json& json, const std::string& field) {
   return message;
 }
 
-/// The text of one part of a tool's result.
+/// The text of one content part of a tool message.
 Result<std::string> tool_part_text(const Json& part, const std::string& field) {
   if (part.is_string()) return part.text;
   if (!part.is_object()) return wrong_kind(field, "an object or a string", &part);
@@ -136,8 +136,8 @@ Status check_part(const Json& part, const std::string& field) {
   if (!type->is_string()) return wrong_kind(field + ".type", "a string", type);
   if (type->text != "text")
     return make_error(ErrorCode::unsupported,
-                      "{}: a part of type \"{}\"; this model reads text only: send parts of type "
-                      "\"text\"",
+                      "{}: a content part of type \"{}\" is not supported: this model accepts text "
+                      "only; send parts of type \"text\"",
                       field, type->text);
   const Json* text = part.find("text");
   if (text == nullptr || !text->is_string()) return wrong_kind(field + ".text", "a string", text);
@@ -151,8 +151,9 @@ Status normalize_message(Message& message, const std::string& field) {
   for (const std::string_view role : kRoles) known = known || message.role == role;
   if (!known)
     return make_error(ErrorCode::invalid_argument,
-                      "{}.role: \"{}\" is none of system, developer, user, assistant, tool", field,
-                      message.role);
+                      "{}.role: must be one of system, developer, user, assistant, tool, found "
+                      "\"{}\"",
+                      field, message.role);
   if (!message.reasoning_content) message.reasoning_content = std::exchange(message.reasoning, {});
   if (!message.content || message.content->is_null()) {
     message.content = Json::string("");
@@ -160,7 +161,7 @@ Status normalize_message(Message& message, const std::string& field) {
   }
   if (message.content->is_string()) return {};
   if (!message.content->is_array())
-    return wrong_kind(field + ".content", "a string or a list of parts", &*message.content);
+    return wrong_kind(field + ".content", "a string or an array of parts", &*message.content);
   std::string joined;
   for (std::size_t i = 0; i < message.content->items.size(); ++i) {
     const Json& part = message.content->items[i];

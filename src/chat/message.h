@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A conversation as plain structs: what a chat request says, read from its JSON and not yet
-// changed. normalize() is the one place where koho departs from what the templates would print;
-// everything the server does to messages before rendering stands there.
+// A conversation as plain structs, parsed from the JSON of a chat request. The reading functions
+// keep what the client sent. normalize() holds every change that the server makes to messages
+// before it renders them, and is the only place where koho departs from the templates' own output.
 #pragma once
 
 #include <optional>
@@ -14,61 +14,61 @@
 
 namespace koho::chat {
 
-/// One call of a tool that the assistant made.
+/// A tool call that the assistant made.
 struct ToolCall {
   std::string id;
   std::string name;
   Json arguments = Json::object();  // always an object
 };
 
-/// One message. Fields that the request leaves out are empty.
+/// A message. Fields that the request leaves out are empty.
 struct Message {
   std::string role;
-  std::optional<Json> content;  // as received: a string, a list of parts, null, ...
+  std::optional<Json> content;  // as received: a string, an array of parts, null, ...
   std::optional<std::string> reasoning_content;
   std::optional<std::string>
-      reasoning;  // newer clients' name of the same; the templates do not see it
+      reasoning;  // another name of reasoning_content; the templates ignore it
   std::vector<ToolCall> tool_calls;
   std::string tool_call_id;
 };
 
-/// What a template renders.
+/// The input of a template.
 struct Conversation {
   std::vector<Message> messages;
   std::vector<Json> tools;
   bool add_generation_prompt = false;
-  std::optional<bool> enable_thinking;  // nothing: thinking is on
-  std::optional<bool> clear_thinking;   // nothing: reasoning of earlier turns are dropped
+  std::optional<bool> enable_thinking;  // nullopt: thinking is on
+  std::optional<bool> clear_thinking;  // nullopt: the template drops the reasoning of earlier turns
 };
 
-/// Reads `messages` and `tools` of a chat request as the templates would. Other keys are ignored.
-/// Tool-call arguments become an object: a string as read_arguments() says; missing or null is {}
-/// (GLM-4.7's template raises an error on all of these). Errors: invalid_argument, naming the field
-/// ("messages[3].tool_calls[0].name: ...").
+/// Reads `messages` and `tools` of a chat request as the templates do, and ignores other keys. The
+/// arguments of a tool call become an object: a string by read_arguments(), a missing value or null
+/// as {} (GLM-4.7's template raises an error on all of these). Errors: invalid_argument with the
+/// field ("messages[3].tool_calls[0].name: ...").
 Result<Conversation> read_turns(const Json& request);
 
-/// What a client sends back as the arguments of a call: an object. A text that breaks off, as that
-/// of a call does whose answer was cut, is what it says up to there; any other text that is no
-/// object stands as it is under the one name "arguments", so that the model reads what was sent.
+/// The arguments of a tool call that a client sent as a string, as an object. If the text breaks
+/// off (the answer was cut at max_tokens), closes what is open and keeps the members so far. Any
+/// other text becomes {"arguments": text}, so that the model still reads it.
 Json read_arguments(std::string_view text);
 
-/// read_turns() and the flags that the templates know, `add_generation_prompt`, `enable_thinking`
-/// and `clear_thinking`: null is false, as in Python.
+/// read_turns() and the template's flags `add_generation_prompt`, `enable_thinking` and
+/// `clear_thinking`, where null means false, as in Python.
 Result<Conversation> read_conversation(const Json& request);
 
-/// What the server does before rendering:
+/// Changes messages before the server renders them:
 ///  - role `developer` becomes `system` (the templates drop it);
 ///  - content null or missing becomes "" (the templates print None for null);
-///  - a tool message's text parts are joined to one string (the templates print their mapping),
-///    a part's `output` counts as its text;
-///  - `reasoning` counts as `reasoning_content` where that is missing.
-/// Refused: roles other than system, developer, user, assistant, tool; content of another type than
-/// string or list; parts that are neither text nor a string (koho reads text only).
-/// Errors: invalid_argument, unsupported (image, audio and other parts), naming the field.
+///  - the text parts of a tool message become one string (the templates print Python's dict); the
+///    `output` of a part counts as its text;
+///  - `reasoning` becomes `reasoning_content` where that is missing.
+/// Refuses roles other than system, developer, user, assistant and tool, content that is neither a
+/// string nor an array, and parts that are not text.
+/// Errors: invalid_argument, or unsupported (image, audio and other parts), with the field.
 Status normalize(Conversation& conversation);
 
-/// The text a template sees in `content`: a string itself, a list's text parts and strings joined,
-/// anything else as Python's str() prints it; "" for nothing.
+/// The text of `content` as a template reads it: a string as it is, the text parts and strings of
+/// an array concatenated, anything else as Python's str() prints it; "" for nullopt.
 std::string visible_text(const std::optional<Json>& content);
 
 }  // namespace koho::chat

@@ -78,16 +78,17 @@ TEST(Message, NormalizeMakesWhatTheServerRenders) {
   EXPECT_EQ(visible_text(result->messages[4].content), "xy");
 }
 
-TEST(Message, NormalizeNamesWhatItRefuses) {
+TEST(Message, NormalizeNamesTheFieldItRefuses) {
   EXPECT_EQ(refusal(R"({"messages":[{"role":"function","content":"x"}]})"),
-            "messages[0].role: \"function\" is none of system, developer, user, assistant, tool");
+            "messages[0].role: must be one of system, developer, user, assistant, tool, found "
+            "\"function\"");
   EXPECT_EQ(refusal(R"({"messages":[{"role":"user","content":3}]})"),
-            "messages[0].content: expected a string or a list of parts, found a number");
+            "messages[0].content: expected a string or an array of parts, found a number");
   EXPECT_EQ(
       refusal(R"({"messages":[{"role":"user","content":[{"type":"text","text":"a"},
                                                                {"type":"image_url","image_url":{}}]}]})"),
-      "messages[0].content[1]: a part of type \"image_url\"; this model reads text only: send "
-      "parts of type \"text\"");
+      "messages[0].content[1]: a content part of type \"image_url\" is not supported: this model "
+      "accepts text only; send parts of type \"text\"");
   EXPECT_EQ(refusal(R"({"messages":[{"role":"user","content":[{"type":"text"}]}]})"),
             "messages[0].content[0].text: expected a string, found nothing");
 }

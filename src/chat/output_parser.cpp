@@ -1,17 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A state machine over texts and tags; feed_text and feed_token differ only in how they find tags.
+// The state machine of the parser: finds tags, and handles reasoning and content. feed_text() and
+// feed_token() differ only in how they find tags. output_parser_calls.cpp handles tool calls.
 #include "chat/output_parser.h"
 
 #include <algorithm>
 #include <utility>
 
-#include <fmt/core.h>
-
-#include "base/check.h"
-#include "base/json_writer.h"
-#include "chat/json.h"
 #include "chat/python_text.h"
-#include "chat/tool_value.h"
 
 namespace koho::chat {
 namespace {
@@ -20,7 +15,7 @@ constexpr std::array<std::string_view, kNumTags> kTagTexts{
     "<think>",   "</think>",   "<tool_call>", "</tool_call>",
     "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"};
 
-/// The tag that `text` starts with; kNumTags for none. `partial`: `text` is the beginning of one.
+/// The tag that `text` starts with; kNumTags if none. `partial`: `text` is the start of a tag.
 std::size_t tag_at_start(std::string_view text, bool& partial) {
   partial = false;
   for (std::size_t i = 0; i < kNumTags; ++i) {
@@ -30,7 +25,7 @@ std::size_t tag_at_start(std::string_view text, bool& partial) {
   return kNumTags;
 }
 
-/// Bytes at the end of `text` that begin a UTF-8 character and do not complete it.
+/// The number of bytes at the end of `text` that start a UTF-8 character without completing it.
 std::size_t incomplete_tail(std::string_view text) {
   for (std::size_t length = 1; length <= std::min<std::size_t>(3, text.size()); ++length) {
     const auto byte = static_cast<unsigned char>(text[text.size() - length]);
@@ -45,8 +40,8 @@ bool is_blank(std::string_view text) {
   return python_strip(text).empty();
 }
 
-/// Blank, or spelled as backslash-n, which some models write between tags. A backslash at the end
-/// may become one.
+/// Whether `text` is blank, counting a backslash and an n as a newline, which models write between
+/// tags. A backslash at the end may still become one.
 bool is_blank_between_tags(std::string_view text) {
   for (;;) {
     const std::size_t backslash = text.find('\\');
@@ -55,15 +50,6 @@ bool is_blank_between_tags(std::string_view text) {
     if (text[backslash + 1] != 'n') return false;
     text.remove_prefix(backslash + 2);
   }
-}
-
-/// A tool's name as written: blanks and backslash-n off both ends, up to the first newline.
-std::string_view trimmed_name(std::string_view text) {
-  text = python_strip(text);
-  while (text.starts_with("\\n")) text = python_strip(text.substr(2));
-  text = python_strip(text.substr(0, text.find('\n')));
-  while (text.ends_with("\\n")) text = python_strip(text.substr(0, text.size() - 2));
-  return text;
 }
 
 }  // namespace
@@ -86,7 +72,7 @@ void OutputParser::feed_token(std::int32_t id,
     return;
   }
   const auto tag = static_cast<Tag>(found - options_.tag_ids.begin());
-  // A detokenizer may give up half a character together with the tag that follows it.
+  // The detokenizer may return U+FFFD for half a character together with the tag that follows it.
   if (piece.ends_with(tag_text(tag)))
     on_text(piece.substr(0, piece.size() - tag_text(tag).size()), out);
   on_tag(tag, out);
@@ -171,7 +157,7 @@ void OutputParser::on_text(std::string_view text, std::vector<OutputEvent>& out)
       return;
     case State::after_key:
     case State::after_value: {
-      // Only the last byte before `text` can matter to whether it is blank: a backslash.
+      // pending_ is blank so far. Of it only a final backslash can change whether `text` is blank.
       const bool backslash = pending_.ends_with('\\');
       pending_ += text;
       if (is_blank_between_tags(std::string_view(pending_).substr(pending_.size() - text.size() -
@@ -239,257 +225,13 @@ void OutputParser::tag_in_prose(Tag tag, std::vector<OutputEvent>& out) {
   }
 }
 
-void OutputParser::tag_in_name(Tag tag, std::vector<OutputEvent>& out) {
-  switch (tag) {
-    case Tag::key_open:
-    case Tag::call_close:
-      end_name(tag, out);
-      return;
-    case Tag::key_close:
-    case Tag::value_open:
-      mend_name(tag, out);
-      return;
-    case Tag::call_open:
-      if (is_blank(buffer_)) {
-        ++counts_.mended_calls;
-        return;
-      }
-      // Whether the first call was complete cannot be known; running it could do harm.
-      ++counts_.malformed_calls;
-      enter_prose(State::content);
-      prose(tag_text(Tag::call_open), out);
-      prose(std::exchange(buffer_, {}), out);
-      open_call();
-      return;
-    case Tag::think_open:
-    case Tag::think_close:
-    case Tag::value_close:
-      return;
-  }
-}
-
-/// The name stands complete before `tag`, <arg_key> or </tool_call>.
-void OutputParser::end_name(Tag tag, std::vector<OutputEvent>& out) {
-  const std::string name(trimmed_name(buffer_));
-  if (name.empty()) {
-    ++counts_.malformed_calls;
-    state_ = State::nameless_call;
-    if (tag == Tag::call_close) enter_prose(State::content);
-    return;
-  }
-  if (!begin_call(name, out)) {
-    keep_unknown_call(out);
-    on_tag(tag, out);
-  } else if (tag == Tag::call_close) {
-    close_call(out);
-  } else {
-    state_ = State::key;
-  }
-}
-
-/// `tag`, </arg_key> or <arg_value>, follows the name: <arg_key> is missing, and the key stands
-/// behind a tool's name.
-void OutputParser::mend_name(Tag tag, std::vector<OutputEvent>& out) {
-  const std::string_view text = python_strip(buffer_);
-  const std::string name(options_.tools->name_at_start(text));
-  const std::string key(python_strip(text.substr(name.size())));
-  if (name.empty() || key.empty()) {
-    keep_unknown_call(out);
-    on_tag(tag, out);
-    return;
-  }
-  const bool known = begin_call(name, out);
-  KOHO_CHECK(known);
-  ++counts_.mended_calls;
-  buffer_ = key;
-  end_key();
-  if (tag == Tag::value_open) open_value(out);
-}
-
-/// The call stays text, as far as it has come.
-void OutputParser::keep_unknown_call(std::vector<OutputEvent>& out) {
-  ++counts_.unknown_tools;
-  enter_prose(State::content);
-  prose(tag_text(Tag::call_open), out);
-  prose(std::exchange(buffer_, {}), out);
-  state_ = State::unknown_call;
-}
-
-void OutputParser::tag_in_key(Tag tag, std::vector<OutputEvent>& out) {
-  switch (tag) {
-    case Tag::key_close:
-      end_key();
-      return;
-    case Tag::value_open:  // </arg_key> is missing
-      ++counts_.mended_calls;
-      end_key();
-      open_value(out);
-      return;
-    case Tag::call_close:
-      close_call(out);
-      return;
-    case Tag::call_open:
-      ++counts_.malformed_calls;
-      close_call(out);
-      open_call();
-      return;
-    case Tag::key_open:
-    case Tag::value_close:
-    case Tag::think_open:
-    case Tag::think_close:
-      ++counts_.mended_calls;
-      return;
-  }
-}
-
-void OutputParser::tag_after_key(Tag tag, std::vector<OutputEvent>& out) {
-  switch (tag) {
-    case Tag::value_open:
-      open_value(out);
-      return;
-    case Tag::value_close:  // <arg_value> is missing, and nothing stands before its end
-      ++counts_.mended_calls;
-      open_value(out);
-      tag_in_value(tag, out);
-      return;
-    case Tag::key_open:  // a key without a value is dropped
-      ++counts_.malformed_calls;
-      buffer_.clear();
-      state_ = State::key;
-      return;
-    case Tag::call_close:
-      ++counts_.malformed_calls;
-      close_call(out);
-      return;
-    case Tag::call_open:
-      ++counts_.malformed_calls;
-      close_call(out);
-      open_call();
-      return;
-    case Tag::key_close:
-    case Tag::think_open:
-    case Tag::think_close:
-      ++counts_.mended_calls;
-      return;
-  }
-}
-
-void OutputParser::tag_in_value(Tag tag, std::vector<OutputEvent>& out) {
-  if (tag == Tag::value_close) {
-    pending_.clear();
-    state_ = State::after_value;
-  } else if (tag == Tag::call_close) {  // </arg_value> is missing
-    ++counts_.mended_calls;
-    close_value(out);
-    close_call(out);
-  } else {
-    value_text(tag_text(tag), out);
-  }
-}
-
-void OutputParser::tag_after_value(Tag tag, std::vector<OutputEvent>& out) {
-  switch (tag) {
-    case Tag::key_open:
-      close_value(out);
-      state_ = State::key;
-      return;
-    case Tag::call_close:
-      close_value(out);
-      close_call(out);
-      return;
-    case Tag::call_open:  // </tool_call> is missing
-      ++counts_.mended_calls;
-      close_value(out);
-      close_call(out);
-      open_call();
-      return;
-    default: {  // </arg_value> was part of the value
-      const std::string blank = std::exchange(pending_, {});
-      state_ = State::value;
-      value_text(tag_text(Tag::value_close), out);
-      value_text(blank, out);
-      tag_in_value(tag, out);
-    }
-  }
-}
-
 void OutputParser::enter_prose(State state) {
   state_ = state;
   blank_.clear();
   run_has_text_ = false;
 }
 
-void OutputParser::open_call() {
-  state_ = State::name;
-  buffer_.clear();
-}
-
-bool OutputParser::begin_call(std::string_view name, std::vector<OutputEvent>& out) {
-  if (!options_.tools->has(name)) return false;
-  call_name_ = name;
-  keys_.clear();
-  buffer_.clear();
-  has_answer_ = true;
-  reasoning_.clear();
-  out.push_back({OutputEvent::Kind::call_begin, call_name_, num_calls_,
-                 fmt::format("{}{}", options_.call_id_prefix, num_calls_)});
-  ++num_calls_;
-  return true;
-}
-
-/// buffer_ holds the key.
-void OutputParser::end_key() {
-  buffer_ = std::string(python_strip(buffer_));
-  pending_.clear();
-  state_ = State::after_key;
-}
-
-/// buffer_ holds the key.
-void OutputParser::open_value(std::vector<OutputEvent>& out) {
-  state_ = State::value;
-  const std::string key = std::exchange(buffer_, {});
-  const bool first = keys_.empty();
-  value_is_repeated_ = !keys_.insert(key).second;
-  if (value_is_repeated_) {
-    ++counts_.malformed_calls;
-    return;
-  }
-  value_types_ = options_.tools->argument_types(call_name_, key);
-  std::string text = first ? "{" : ", ";
-  append_json_string(text, key);
-  text += ": ";
-  if (value_types_ == TypeSet::string) text += '"';
-  emit(OutputEvent::Kind::call_arguments, text, out);
-}
-
-void OutputParser::value_text(std::string_view text, std::vector<OutputEvent>& out) {
-  if (value_is_repeated_) return;
-  if (value_types_ != TypeSet::string) {
-    buffer_ += text;
-    return;
-  }
-  std::string escaped;
-  append_json_escaped(escaped, text);
-  emit(OutputEvent::Kind::call_arguments, escaped, out);
-}
-
-void OutputParser::close_value(std::vector<OutputEvent>& out) {
-  pending_.clear();
-  if (!value_is_repeated_)
-    emit(OutputEvent::Kind::call_arguments,
-         value_types_ == TypeSet::string ? "\"" : value_to_json(buffer_, value_types_), out);
-  buffer_.clear();
-}
-
-void OutputParser::close_call(std::vector<OutputEvent>& out) {
-  emit(OutputEvent::Kind::call_arguments, keys_.empty() ? "{}" : "}", out);
-  out.push_back({OutputEvent::Kind::call_end, {}, num_calls_ - 1, {}});
-  ++num_complete_calls_;
-  buffer_.clear();
-  enter_prose(State::content);
-}
-
-/// Text of reasoning or content. Blank text waits until the run has other text.
+/// Emits reasoning or content. Blank text after a tag waits until other text follows.
 void OutputParser::prose(std::string_view text, std::vector<OutputEvent>& out) {
   const OutputEvent::Kind kind =
       state_ == State::reasoning ? OutputEvent::Kind::reasoning : OutputEvent::Kind::content;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the model writes, taken apart while it is written: thoughts, answer, tool calls. One parser
-// for streams and whole answers; how its input is cut never changes the result. It knows GLM's tags
-// and the request's tools, holds no state beyond one answer, and never refuses: what makes no sense
-// as a tool call stays text.
+// Splits the model's output into reasoning, content and tool calls while it is generated. The same
+// parser serves streams and whole answers: the result does not depend on how the input is cut into
+// pieces. It knows GLM's tags and the request's tools, holds the state of one answer, and has no
+// errors: text that is not a valid tool call stays text.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@
 
 namespace koho::chat {
 
-/// The tags that structure an answer, each one added token of the tokenizer.
+/// The tags of an answer. Each is one added token of the tokenizer.
 enum class Tag : std::uint8_t {
   think_open,
   think_close,
@@ -34,73 +34,75 @@ inline constexpr std::size_t kNumTags = 8;
 /// "<think>", "</think>", "<tool_call>", ...
 std::string_view tag_text(Tag tag);
 
-/// The token id of each tag, in the order of Tag; -1 where the tokenizer has no such token.
+/// The token id of each tag, in the order of Tag; -1 if the tokenizer lacks the tag.
 using TagIds = std::array<std::int32_t, kNumTags>;
 inline constexpr TagIds kNoTagIds{-1, -1, -1, -1, -1, -1, -1, -1};
 
-/// A piece of the answer. A call's events come together, in the order begin, arguments..., end; a
-/// call that was cut off has no end.
+/// A piece of the answer. The events of a call follow each other: begin, arguments..., end. A call
+/// that was cut off has no end.
 struct OutputEvent {
   enum class Kind : std::uint8_t { reasoning, content, call_begin, call_arguments, call_end };
   Kind kind = Kind::content;
-  std::string text;            // of reasoning, content: more text; of call_begin: the tool's name;
-                               // of call_arguments: more of one JSON object
-  std::size_t call_index = 0;  // of call events
-  std::string call_id;         // of call_begin
+  std::string text;            // reasoning, content: more text; call_begin: the tool's name;
+                               // call_arguments: more of one JSON object
+  std::size_t call_index = 0;  // events of calls: 0 for the first call
+  std::string call_id;         // call_begin
 };
 
-/// How an answer ended: by itself (one of the model's end tokens), or cut off (length, a client's
-/// stop string, cancelled).
+/// How an answer ended: finished (the model sampled an end token) or cut off (length, stop string,
+/// cancelled).
 enum class AnswerEnd : std::uint8_t { finished, cut_off };
 
 struct OutputParserOptions {
-  bool starts_in_reasoning = false;  // the prompt ends in <think>
+  bool starts_in_reasoning = false;  // the prompt ends with <think>
   bool newline_after_tags = false;   // GLM-4.6 and 4.5 write a newline around their tags
   std::shared_ptr<const ToolSchemas>
       tools;  // nullptr: tool tags are text (no tools, or tool_choice none)
   TagIds tag_ids = kNoTagIds;
-  std::string call_id_prefix = "call_";  // the n-th call's id is this and n
+  std::string call_id_prefix = "call_";  // call n has the id "<prefix>n"
 };
 
-/// The rules, where docs/chat.md gives the reasons:
-///  - reasoning ends at </think>, or at <tool_call>; <think> in an answer opens reasoning (GLM-4.6
-///    writes it itself); further <think> in reasoning, </think> in content and </tool_call> in
-///    content are swallowed;
-///  - blank text between tags is dropped, any other text is kept as it is (of 4.6 and 4.5, leading
-///    newlines are the format's and dropped);
-///  - a name is sent once, complete; a call of no known tool stays text; one without a name is
-///    dropped;
-///  - argument text is JSON, typed by the tool's schema (value_to_json); string values are sent as
-///    they grow, others when complete; of a repeated key the first value counts;
-///  - </arg_value> ends a value only where <arg_key>, </tool_call>, <tool_call> or the end follows;
-///    elsewhere it is part of the value. </tool_call> always ends value and call;
-///  - <arg_value> or <arg_key> left out by the model, and doubled key tags, are mended;
-///  - an answer that finished within reasoning, with no content and no call, is given as content as
-///    well: clients must not get an empty answer.
+/// The rules (docs/chat.md gives the reasons):
+///  - Reasoning ends at </think> or <tool_call>. <think> opens reasoning, because GLM-4.6 writes it
+///    in the answer. The parser drops <think> in reasoning, and </think> and </tool_call> in
+///    content.
+///  - It drops blank text between tags and keeps other text as it is. For 4.6 and 4.5 it also drops
+///    leading newlines, which belong to the format.
+///  - It sends a tool's name once, complete. A call of an unknown tool stays text; a call without a
+///    name is dropped.
+///  - Arguments are JSON, typed by the tool's schema (value_to_json). It sends a string while it
+///    grows and any other value when it is complete. Of a repeated key the first value counts.
+///  - </arg_value> ends a value only if <arg_key>, </tool_call>, <tool_call> or the end of the
+///    answer follows; elsewhere it is part of the value. </tool_call> always ends the value and the
+///    call.
+///  - It repairs a missing <arg_key> or <arg_value> and doubled key tags.
+///  - If an answer finishes in reasoning, without content and calls, the reasoning is sent as
+///    content too: a client must not get an empty answer.
 class OutputParser {
  public:
   explicit OutputParser(OutputParserOptions options);
 
-  /// The next token and its text. Tags are known by id: a tag spelled in ordinary tokens is text.
-  /// Requires: whole UTF-8 characters.
+  /// Parses the next token and its text. Recognizes tags by id; a tag spelled in ordinary tokens is
+  /// text. Requires: `piece` holds whole UTF-8 characters.
   void feed_token(std::int32_t id, std::string_view piece, std::vector<OutputEvent>& out);
 
-  /// More text, cut anywhere. Tags are known by their spelling; a possible beginning of one waits
-  /// for the next piece.
+  /// Parses more text, cut anywhere. Recognizes tags by their spelling; text that may be the start
+  /// of a tag waits for the next piece.
   void feed_text(std::string_view text, std::vector<OutputEvent>& out);
 
-  /// The end: everything held back comes out. Call once, last.
+  /// Ends the answer and emits everything held back. Call once, last.
   void finish(AnswerEnd end, std::vector<OutputEvent>& out);
 
   std::size_t num_calls() const { return num_calls_; }
-  /// Calls that ended with </tool_call> or by the answer's end.
+  /// Calls that ended with </tool_call>, or with the end of a finished answer.
   std::size_t num_complete_calls() const { return num_complete_calls_; }
 
-  /// For metrics: what was not as it should be.
+  /// Deviations from the format, for metrics.
   struct Counts {
-    std::size_t unknown_tools = 0;       // calls of tools that the request does not have
-    std::size_t malformed_calls = 0;     // no name, or cut by another call
-    std::size_t mended_calls = 0;        // a tag was missing or doubled
+    std::size_t unknown_tools = 0;  // calls of tools that the request lacks
+    std::size_t malformed_calls =
+        0;                         // without a name, cut by another call, or a key lost or repeated
+    std::size_t mended_calls = 0;  // repairs of a missing or doubled tag
     std::size_t unclosed_reasoning = 0;  // 1: the answer finished within reasoning
   };
   const Counts& counts() const { return counts_; }
@@ -113,8 +115,8 @@ class OutputParser {
     key,           // after <arg_key>
     after_key,     // after </arg_key>
     value,         // after <arg_value>
-    after_value,   // after </arg_value>: whether it ended the value shows what follows
-    unknown_call,  // of a tool that the request does not have: text up to </tool_call>
+    after_value,   // after </arg_value>; the next tag tells whether it ended the value
+    unknown_call,  // of a tool that the request lacks: text up to </tool_call>
     nameless_call  // dropped up to </tool_call>
   };
 
@@ -127,11 +129,14 @@ class OutputParser {
   void tag_in_value(Tag tag, std::vector<OutputEvent>& out);
   void tag_after_value(Tag tag, std::vector<OutputEvent>& out);
 
+  /// A tool's name as the model wrote it, up to the first newline, without blanks and "\n" (a
+  /// backslash and an n) at both ends.
+  static std::string_view trimmed_name(std::string_view text);
   void enter_prose(State state);
   void open_call();
   bool begin_call(std::string_view name, std::vector<OutputEvent>& out);
   void end_name(Tag tag, std::vector<OutputEvent>& out);
-  void mend_name(Tag tag, std::vector<OutputEvent>& out);
+  void repair_name(Tag tag, std::vector<OutputEvent>& out);
   void keep_unknown_call(std::vector<OutputEvent>& out);
   void end_key();
   void open_value(std::vector<OutputEvent>& out);
@@ -145,30 +150,30 @@ class OutputParser {
 
   OutputParserOptions options_;
   State state_;
-  std::string held_;  // text mode: what may be the beginning of a tag, or half a character
+  std::string held_;  // feed_text(): the possible start of a tag or of a character
 
-  std::string blank_;          // blank text at the start of a run of prose
-  bool run_has_text_ = false;  // the run of prose has been emitted from
+  std::string blank_;          // blank text since the last tag, not yet emitted
+  bool run_has_text_ = false;  // text since the last tag was emitted
   std::string reasoning_;      // all reasoning, until there is content or a call
   bool has_answer_ = false;    // content or a call was emitted
 
-  std::string buffer_;   // the name; the key; a value that waits for its end
+  std::string buffer_;   // the name, the key, or a value that is not yet complete
   std::string pending_;  // blank text after </arg_key> or </arg_value>
   std::string call_name_;
-  std::unordered_set<std::string> keys_;  // of the call
+  std::unordered_set<std::string> keys_;  // of the current call
   TypeSet value_types_ = TypeSet::kAny;
-  bool value_is_repeated_ = false;  // of a key that the call already has
+  bool value_is_repeated_ = false;  // the call already has this key: drop the value
   std::size_t num_calls_ = 0;
   std::size_t num_complete_calls_ = 0;
   Counts counts_;
 };
 
-/// A whole answer, put together from events.
+/// A whole answer, assembled from events.
 struct ParsedOutput {
   struct Call {
     std::string id;
     std::string name;
-    std::string arguments;  // JSON text; cut off when !complete
+    std::string arguments;  // JSON text; incomplete if !complete
     bool complete = false;
   };
   std::string reasoning;

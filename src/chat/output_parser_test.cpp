@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a stream sees while an answer grows; the results as such are compared in tests/chat.
+// Which events a stream gets while an answer grows. tests/chat compares whole results.
 #include "chat/output_parser.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ OutputParserOptions with_tools() {
   return options;
 }
 
-/// Feeds pieces one by one and lists the events of each, as "kind:text".
+/// Feeds the pieces one by one and returns the events of each, as "kind:text".
 std::vector<std::string> stream(OutputParser& parser, const std::vector<std::string>& pieces) {
   constexpr const char* kKinds[] = {"reasoning", "content", "begin", "arguments", "end"};
   std::vector<std::string> steps;
@@ -102,7 +102,7 @@ TEST(OutputParser, ABrokenCharacterBeforeATagIsKept) {
   EXPECT_EQ(out[0].text, "\xef\xbf\xbd");
 }
 
-TEST(OutputParser, CountsWhatWasWrong) {
+TEST(OutputParser, CountsDeviationsFromTheFormat) {
   OutputParserOptions options = with_tools();
   OutputParser parser(options);
   std::vector<OutputEvent> out;
@@ -118,8 +118,7 @@ TEST(OutputParser, CountsWhatWasWrong) {
   EXPECT_EQ(parser.counts().unclosed_reasoning, 1U);
 }
 
-/// Processor seconds of an answer that starts with `start` and goes on with `piece` n times; the
-/// least of three runs.
+/// Processor seconds to parse `start` followed by `piece` n times: the least of three runs.
 double seconds_of(const std::string& start, const std::string& piece, int n) {
   double least = 1e9;
   for (int run = 0; run < 3; ++run) {
@@ -138,8 +137,8 @@ double seconds_of(const std::string& start, const std::string& piece, int n) {
 }
 
 TEST(OutputParser, TakesTimeLinearInItsInput) {
-  // Ten times the input takes ten times as long, not a hundred times: 40 and 2 ms leave room for
-  // noise.
+  // Ten times the input must take about ten times as long, not a hundred times. The factor 40 and
+  // the 2 ms allow for noise.
   const std::string value = "<tool_call>write<arg_key>text</arg_key><arg_value>";
   const std::pair<std::string, std::string> inputs[] = {
       {"", " "},

@@ -20,15 +20,17 @@ Status check_control_tokens(TemplateStyle style, const Tokenizer& tokenizer) {
   for (const std::string_view token : control_tokens(style)) {
     const std::optional<std::int32_t> id = tokenizer.id_of(token);
     if (!id)
-      return make_error(ErrorCode::invalid_argument,
-                        "tokenizer.json has no added token '{}', which the chat template {} writes",
-                        token, template_style_name(style));
+      return make_error(
+          ErrorCode::invalid_argument,
+          "tokenizer.json lacks the added token '{}', which the chat template {} writes", token,
+          template_style_name(style));
     KOHO_TRY_ASSIGN(const std::vector<std::int32_t> ids, tokenizer.encode_with_special(token));
     if (ids != std::vector{*id})
-      return make_error(ErrorCode::invalid_argument,
-                        "tokenizer.json does not make the one token {} of '{}', which the chat "
-                        "template {} writes",
-                        *id, token, template_style_name(style));
+      return make_error(
+          ErrorCode::invalid_argument,
+          "tokenizer.json must encode its added token {} '{}', which the chat template "
+          "{} writes, as that one token",
+          *id, token, template_style_name(style));
   }
   return {};
 }

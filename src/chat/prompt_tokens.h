@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a rendered prompt to token ids: the one place where the template's control tokens, and
-// nothing else, may become tokens of their kind.
+// Turns a rendered prompt into token ids. Only control tokens that the template wrote become added
+// tokens; the same characters in a client's text stay ordinary text.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,13 @@
 
 namespace koho::chat {
 
-/// The ids of a prompt's segments, or of some of them: a control token ends a piece of text, so the
-/// ids of pieces that begin with one add up to those of the whole. Errors: as Tokenizer::encode.
+/// The ids of a prompt's segments. No token reaches across a control token, so a prompt that is cut
+/// before control tokens may be encoded part by part. Errors: as Tokenizer::encode().
 Result<std::vector<std::int32_t>> encode(std::span<const Segment> segments,
                                          const Tokenizer& tokenizer);
 
-/// Whether each control token that the template writes is one added token of the tokenizer:
-/// without, it would reach the model as ordinary text. Errors: invalid_argument, naming the token.
+/// Checks that each control token of the template is one added token of the tokenizer; otherwise it
+/// would reach the model as ordinary text. Errors: invalid_argument with the token.
 Status check_control_tokens(TemplateStyle style, const Tokenizer& tokenizer);
 
 }  // namespace koho::chat

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Python's text rules over UTF-8. repr's "is this character printable" asks PCRE2 for the Unicode
-// categories: Debian 12's is at Unicode 14, as its Python 3.11 is.
+// Python's text functions on UTF-8. repr() asks PCRE2 for the Unicode category of a character, to
+// know whether it is printable. PCRE2 10.42 and Python 3.11 both have Unicode 14.
 #include "chat/python_text.h"
 
 #include <algorithm>
@@ -33,8 +33,8 @@ constexpr bool is_continuation(char c) {
   return (static_cast<unsigned char>(c) & 0xC0U) == 0x80U;
 }
 
-/// The character that `text` starts with and its length in bytes; a byte that begins no whole
-/// character is U+FFFD. Requires: not empty.
+/// The character that `text` starts with, and its length in bytes. A byte that starts no whole
+/// character counts as U+FFFD. Requires: `text` is not empty.
 struct Character {
   char32_t code = 0;
   std::size_t bytes = 1;
@@ -53,7 +53,7 @@ Character first_character(std::string_view text) {
   return {code, bytes};
 }
 
-/// str.isprintable of characters beyond ASCII.
+/// str.isprintable of non-ASCII characters.
 class Printable {
  public:
   Printable() {
@@ -84,7 +84,7 @@ class Printable {
 void append_repr_string(std::string& out, std::string_view text) {
   const bool has_single = text.find('\'') != std::string_view::npos;
   const char quote = has_single && text.find('"') == std::string_view::npos ? '"' : '\'';
-  std::unique_ptr<Printable> printable;  // made at the first character that needs it
+  std::unique_ptr<Printable> printable;  // constructed when the first character needs it
   out += quote;
   while (!text.empty()) {
     const Character c = first_character(text);
@@ -179,8 +179,8 @@ std::string_view strip_newlines_right(std::string_view text) {
 
 std::string python_float(double value) {
   KOHO_CHECK(std::isfinite(value));
-  // Shortest digits as d[.ddd]e±xx, then laid out as Python does: with an exponent when it is below
-  // -4 or from 16 on, in full otherwise.
+  // std::to_chars gives the shortest digits as d[.ddd]e±xx. Python writes an exponent only below -4
+  // and from 16 on.
   std::array<char, 32> buffer{};
   const auto written = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value,
                                      std::chars_format::scientific);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One renderer for the three templates: 4.6 and 4.5 are 4.7 with a newline after each tag, an empty
-// <think></think> where 4.7 writes </think> alone, "/nothink" after user text when thinking is off,
-// and no clear_thinking.
+// One renderer for the three templates. 4.6 and 4.5 differ from 4.7: they write a newline after
+// each tag, an empty <think></think> where 4.7 writes only </think>, and "/nothink" after the
+// user's text when thinking is off; they have no clear_thinking.
 #include "chat/template.h"
 
 #include <array>
@@ -24,8 +24,8 @@ constexpr std::array<std::string_view, 17> kControlTokens{
     "<tool_response>",  "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>",
     "</tool_response>", "/nothink"};
 
-/// Collects segments. What the template itself says goes through literal(), what a client sent
-/// through client().
+/// Collects segments. The template's own text goes through literal(), a client's text through
+/// client().
 class PromptWriter {
  public:
   void literal(std::string_view text) {
@@ -57,7 +57,7 @@ class PromptWriter {
   Prompt prompt_;
 };
 
-/// An assistant message's thoughts and its visible answer.
+/// An assistant message, split into reasoning and content.
 struct Answer {
   std::string reasoning;
   std::string content;
@@ -102,7 +102,7 @@ class Renderer {
       } else if (message.role == "system") {
         role_tag("<|system|>");
         write_.client(visible_text(message.content));
-      }  // The templates have no branch for other roles: such a message leaves nothing.
+      }  // The templates have no branch for other roles and print nothing.
     }
     if (conversation_.add_generation_prompt) generation_prompt();
     return std::move(write_).take();
@@ -147,10 +147,10 @@ class Renderer {
 
   void assistant(const Message& message, bool after_last_user) {
     const Answer answer = split_answer(message);
-    const bool thoughts_kept =
+    const bool keeps_reasoning =
         after_last_user || (is_4_7_ && conversation_.clear_thinking == false);
     write_.literal("<|assistant|>");
-    if (thoughts_kept && !answer.reasoning.empty()) {
+    if (keeps_reasoning && !answer.reasoning.empty()) {
       write_.literal(newline_);
       write_.literal("<think>");
       write_.client(python_strip(answer.reasoning));
@@ -201,7 +201,7 @@ class Renderer {
     }
     if (message.content && !message.content->is_array())
       return make_error(ErrorCode::invalid_argument,
-                        "messages[{}].content: expected a string or a list, found {}", index,
+                        "messages[{}].content: expected a string or an array, found {}", index,
                         kind_name(message.content->kind));
     write_.literal("<|observation|>");
     if (!message.content) return {};
@@ -223,8 +223,8 @@ class Renderer {
 
   const Conversation& conversation_;
   bool is_4_7_;
-  std::string_view newline_;             // after every tag of 4.6 and 4.5
-  std::size_t num_until_last_user_ = 0;  // messages up to the last user's, itself included
+  std::string_view newline_;             // "\n" after every tag of 4.6 and 4.5
+  std::size_t num_until_last_user_ = 0;  // messages up to and including the last user message
   PromptWriter write_;
 };
 

@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t kTemplateBytesMax = 16U
                                           << 20U;  // of chat_template.jinja, tokenizer_config.json
 
-/// A template that ours is byte-equal to (tests/chat compares them on its file).
+/// A template file whose renderings render() reproduces (tests/chat).
 struct KnownTemplate {
   std::string_view hash;
   TemplateStyle style;
@@ -28,7 +28,7 @@ constexpr std::array<KnownTemplate, 2> kKnownTemplates{{
     {"081539360c4d739ec01d296b28d76fdf", TemplateStyle::glm_4_6},
 }};
 
-/// The "default" entry of tokenizer_config.json's list of named templates.
+/// The "default" entry of a list of named templates in tokenizer_config.json.
 const Json* default_template(const Json& list) {
   for (const Json& entry : list.items) {
     const Json* name = entry.find("name");
@@ -37,7 +37,7 @@ const Json* default_template(const Json& list) {
   return nullptr;
 }
 
-/// The string `chat_template` of tokenizer_config.json, if there is one.
+/// `chat_template` of tokenizer_config.json, if there is one.
 Result<std::optional<std::string>> template_of_config(
     const std::filesystem::path& model_directory) {
   const std::filesystem::path path = model_directory / "tokenizer_config.json";
@@ -69,7 +69,8 @@ Result<std::optional<TemplateStyle>> parse_template_style(std::string_view name)
        {TemplateStyle::glm_4_7, TemplateStyle::glm_4_6, TemplateStyle::glm_4_5})
     if (name == template_style_name(style)) return std::optional<TemplateStyle>{style};
   return make_error(ErrorCode::invalid_argument,
-                    "chat template \"{}\" is none of auto, glm-4.7, glm-4.6, glm-4.5", name);
+                    "chat template must be one of auto, glm-4.7, glm-4.6, glm-4.5, found \"{}\"",
+                    name);
 }
 
 Result<std::optional<std::string>> read_template_text(
@@ -99,21 +100,23 @@ TemplateChoice choose_template(const std::optional<std::string>& template_text,
   const std::string_view name = template_style_name(choice.style);
   if (choice.style == TemplateStyle::glm_4_5) {
     choice.warning =
-        "the glm-4.5 chat template is glm-4.6's and was not compared with GLM-4.5's own file";
+        "the glm-4.5 chat template renders as glm-4.6; it is not verified against GLM-4.5's own "
+        "template file";
   } else if (!known && !asked) {
     choice.warning =
         template_text
             ? fmt::format(
-                  "the checkpoint's chat template (XXH3-128 {}) is not one koho was compared "
-                  "with; using {}'s: choose with --chat-template glm-4.7, glm-4.6 or glm-4.5",
+                  "the checkpoint's chat template (XXH3-128 {}) is not one that koho is verified "
+                  "against; using {}'s: choose with --chat-template glm-4.7, glm-4.6 or glm-4.5",
                   choice.hash, name)
             : fmt::format(
                   "the checkpoint has no chat template; using {}'s: choose with "
                   "--chat-template glm-4.7, glm-4.6 or glm-4.5",
                   name);
   } else if (known && *known != choice.style) {
-    choice.warning = fmt::format("--chat-template {} was asked for, but the checkpoint's is {}'s",
-                                 name, template_style_name(*known));
+    choice.warning =
+        fmt::format("--chat-template {} overrides the checkpoint's own template, which is {}'s",
+                    name, template_style_name(*known));
   }
   return choice;
 }

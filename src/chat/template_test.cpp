@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Segments and the choice of a template; the texts themselves are compared in tests/chat.
+// Segments, and the choice of a template. tests/chat compares the rendered texts.
 #include "chat/template.h"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Types from type, enum, const, nullable, anyOf, oneOf, allOf and local $ref. A schema may refer to
-// itself, so a walk visits a bounded number of nodes; what lies beyond counts as any type.
+// Derives types from type, enum, const, nullable, anyOf, oneOf, allOf and local $ref. A schema may
+// be recursive, so a walk visits at most kNodesMax nodes; nodes beyond count as any type.
 #include "chat/tool_schema.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace koho::chat {
 namespace {
 
-constexpr int kNodesMax = 1000;  // visited for one argument
+constexpr int kNodesMax = 1000;  // visited per argument
 constexpr int kRefDepthMax = 32;
 
 TypeSet named_type(const Json& name) {
@@ -31,7 +31,7 @@ TypeSet named_type(const Json& name) {
   return TypeSet::kAny;
 }
 
-/// One walk over a tool's parameters.
+/// One walk over the parameters of a tool.
 class Walk {
  public:
   explicit Walk(const Json& root) : root_(root) {}
@@ -66,7 +66,8 @@ class Walk {
     }
     if (const Json* parts = schema.find("allOf"); parts != nullptr && parts->is_array())
       for (const Json& part : parts->items) result = result & types(part, depth + 1);
-    return result.empty() ? TypeSet(TypeSet::kAny) : result;  // a contradiction says nothing
+    return result.empty() ? TypeSet(TypeSet::kAny)
+                          : result;  // a contradictory schema restricts nothing
   }
 
  private:
@@ -93,7 +94,7 @@ class Walk {
     return result;
   }
 
-  /// The target of a local `$ref` ("#", "#/$defs/x", with ~0, ~1), or nullptr.
+  /// The target of a local `$ref` ("#", "#/$defs/x", with the escapes ~0 and ~1), or nullptr.
   const Json* reference(const Json& schema) const {
     const Json* ref = schema.find("$ref");
     if (ref == nullptr || !ref->is_string() || !ref->text.starts_with('#')) return nullptr;
@@ -141,7 +142,7 @@ TypeSet type_of(const Json& value) {
     case Json::Kind::number:
       break;
   }
-  const std::optional<double> number = value.as_number();  // nothing: a very long integer
+  const std::optional<double> number = value.as_number();  // nullopt: an integer beyond double
   return !number || *number == std::floor(*number) ? TypeSet::integer : TypeSet::fraction;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a request's tools say about their arguments: a value in GLM's tool calls has no type on the
-// wire, so its type comes from the tool's JSON schema. Reads types only; it validates nothing.
+// The types of tool arguments. GLM writes the value of an argument as text without a type, so the
+// type must come from the JSON schema of the request's tool. Reads types only and validates
+// nothing.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@
 
 namespace koho::chat {
 
-/// The JSON types a value may have. Undeclared values may have any.
+/// A set of JSON types that a value may have. An undeclared argument may have any.
 class TypeSet {
  public:
   enum Type : std::uint8_t {
@@ -43,11 +44,12 @@ class TypeSet {
   std::uint8_t types_;
 };
 
-/// The types of which `value` is one instance: 3 and 3.0 are integers, as JSON Schema has it.
+/// The type of `value`. 3 and 3.0 are integers, as in JSON Schema.
 TypeSet type_of(const Json& value);
 
-/// The tools of one request. Nested ({"function": {...}}) and flat tools are understood; parameters
-/// stand in `parameters` or `input_schema`.
+/// The tools of a request, nested ({"function": {...}}) or flat, with their schema in `parameters`
+/// or
+/// `input_schema`.
 class ToolSchemas {
  public:
   ToolSchemas() = default;
@@ -57,7 +59,7 @@ class ToolSchemas {
   bool has(std::string_view tool) const;
   /// The longest tool name that `text` starts with, or "".
   std::string_view name_at_start(std::string_view text) const;
-  /// The types that `tool`'s schema allows for the argument `key`; any when it says nothing.
+  /// The types that the schema of `tool` allows for the argument `key`; any if it declares none.
   TypeSet argument_types(std::string_view tool, std::string_view key) const;
 
  private:

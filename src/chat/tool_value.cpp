@@ -14,14 +14,14 @@
 namespace koho::chat {
 namespace {
 
-// A value stands in an arguments object, which is read back as one JSON value.
+// The value becomes a member of an arguments object, which must parse again.
 constexpr std::size_t kValueDepthMax = kJsonDepthMax - 1;
 
 bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
 
-/// Appends `code` in UTF-8; false for what is no character.
+/// Appends the code point `code` in UTF-8; false if it is not a character.
 bool append_utf8(std::string& out, std::uint32_t code) {
   if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return false;
   if (code < 0x80) {
@@ -36,7 +36,7 @@ bool append_utf8(std::string& out, std::uint32_t code) {
   return true;
 }
 
-/// A reader of Python literals: recursive descent of at most kValueDepthMax levels.
+/// Parses Python literals by recursive descent, at most kValueDepthMax levels deep.
 class LiteralReader {
  public:
   explicit LiteralReader(std::string_view text) : rest_(text) {}
@@ -133,12 +133,13 @@ class LiteralReader {
       out += kMeanings[i];
       return true;
     }
-    if (kind == '\n') return true;  // a continued line
+    if (kind == '\n') return true;  // a line continuation
     if (kind == 'x') return read_code(out, 2, 16);
     if (kind == 'u') return read_code(out, 4, 16);
     if (kind == 'U') return read_code(out, 8, 16);
-    if (kind == 'N' || is_digit(kind)) return false;  // named and octal characters: not read
-    out += '\\';                                      // Python keeps an unknown escape
+    if (kind == 'N' || is_digit(kind))
+      return false;  // \N{name} and octal escapes are not supported
+    out += '\\';     // Python keeps an unknown escape
     out += kind;
     return true;
   }
@@ -151,7 +152,7 @@ class LiteralReader {
     return append_utf8(out, *code);
   }
 
-  /// [a, b], (a, b), (a,); (a) is a itself.
+  /// [a, b], (a, b), (a,). (a) is not a tuple but a.
   std::optional<Json> read_sequence(std::size_t depth, char close) {
     rest_.remove_prefix(1);
     Json list;
@@ -201,7 +202,7 @@ std::string quoted(std::string_view text) {
   return out;
 }
 
-/// 3.0 as 3, where only an integer was declared.
+/// The number without a zero fraction: 3.0 as 3, where only an integer is declared.
 std::string integer_text(const Json& number) {
   if (number.is_integer() || number.text.find('e') != std::string::npos) return number.text;
   return number.text.substr(0, number.text.find('.'));

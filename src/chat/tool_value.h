@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One argument value of a tool call, from the raw text that the model wrote to JSON.
+// Converts the value of a tool-call argument from the text that the model wrote to JSON.
 #pragma once
 
 #include <optional>
@@ -11,17 +11,17 @@
 
 namespace koho::chat {
 
-/// The JSON text of a value that the model wrote as `text`, for an argument of these types:
-///  - a string only: `text` itself, nothing trimmed, unquoted or parsed;
-///  - strings among other types: the JSON value in `text` when it is of one of the others, else the
+/// The JSON of a value that the model wrote as `text`, for an argument of these types:
+///  - only string: the string `text`, not trimmed, unquoted or parsed;
+///  - string and other types: the JSON value in `text` if it has one of the other types, else the
 ///    string `text`;
-///  - other types: the JSON value in `text`, else the Python literal in it (True, None, 'x'), else
-///    the string `text`; a number that is no integer stays a string where an integer was declared;
-///  - any type: as other types, but a quoted string stays as it stands, quotes and all.
+///  - other types: the JSON value in `text`, else the Python literal (True, None, 'x'), else the
+///    string `text`; where an integer is declared, any other number stays a string;
+///  - any type: the same, but a quoted string keeps its quotation marks.
 std::string value_to_json(std::string_view text, TypeSet types);
 
 /// The value of a Python literal (None, True, decimal numbers, plain strings, lists, tuples, dicts
-/// with string keys), as ast.literal_eval reads it; nothing for any other text.
+/// with string keys), as ast.literal_eval reads it; nullopt for any other text.
 std::optional<Json> parse_python_literal(std::string_view text);
 
 }  // namespace koho::chat

@@ -7,7 +7,8 @@
 namespace koho {
 namespace {
 
-/// Tokens of more characters are not used where characters are counted.
+/// Masks exist for up to this many characters. A string with an upper bound never takes a longer
+/// token.
 constexpr std::size_t kCharactersMax = 255;
 
 void set(std::vector<std::uint32_t>& mask, std::size_t token) {
@@ -32,7 +33,8 @@ class CountedMatcher final : public Matcher {
   Status accept(std::int32_t token) override {
     trial_ = tracker_;
     if (!trial_.feed(tokens_.bytes(token)))
-      return make_error(ErrorCode::invalid_argument, "token {} breaks a length's bound", token);
+      return make_error(ErrorCode::invalid_argument, "token {} breaks a length bound of the schema",
+                        token);
     KOHO_TRY(inner_->accept(token));
     std::swap(tracker_, trial_);
     accepted_.push_back(token);
@@ -58,7 +60,8 @@ class CountedMatcher final : public Matcher {
     }
     if (plan_.whole) return {};
     if (!tracker_.in_string()) keep_short_openings(mask);
-    // What else opens a string, perhaps behind another one, is followed into it.
+    // A token with several quotation marks may close one string and open another: run the tracker
+    // over each such token.
     for (const std::int32_t token :
          tracker_.in_string() ? tokens_.twice_quoted() : tokens_.quoted()) {
       const auto at = static_cast<std::size_t>(token);
@@ -110,7 +113,7 @@ class CountedGrammar final : public CompiledGrammar {
     std::size_t members = 0;
     for (const LengthPlan::Place& place : plan_.places)
       members += place.members.size() + place.prefix.size();
-    constexpr std::size_t kMemberBytes = 100;  // about
+    constexpr std::size_t kMemberBytes = 100;  // roughly
     return inner_->bytes() + plan_.places.size() * sizeof(LengthPlan::Place) +
            members * kMemberBytes;
   }
@@ -128,7 +131,7 @@ CountedTokens::CountedTokens(const Tokenizer& tokenizer, std::int64_t vocabulary
   struct Token {
     std::size_t characters = 0;  // within the string
     std::size_t quotes = 0;
-    bool escapes = false;  // before the string's end
+    bool escapes = false;  // a backslash before the end of the string
   };
   const std::size_t words = mask_words(vocabulary);
   std::vector<Token> tokens(

@@ -13,7 +13,8 @@ class ForcedMatcher final : public Matcher {
 
   Status accept(std::int32_t token) override {
     if (can_end() || token != tokens_[next_])
-      return make_error(ErrorCode::invalid_argument, "token {} is not the one that comes", token);
+      return make_error(ErrorCode::invalid_argument,
+                        "token {} is not the next token of the forced sequence", token);
     ++next_;
     return {};
   }
@@ -26,7 +27,7 @@ class ForcedMatcher final : public Matcher {
     if (can_end()) return {};
     const auto token = static_cast<std::size_t>(tokens_[next_]);
     if (token / 32 >= mask.size())
-      return make_error(ErrorCode::invalid_argument, "token {} is beyond the vocabulary", token);
+      return make_error(ErrorCode::invalid_argument, "token {} lies outside the vocabulary", token);
     mask[token / 32] |= 1U << (token % 32);
     return {};
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A constraint that leaves no choice: the tokens that come next are known. What an answer that is
-// held to it tells are the log probabilities of these tokens.
+// A grammar that allows exactly one sequence of tokens. The engine samples that sequence and
+// reports its log probabilities: this is how prompt logprobs are computed.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace koho {
 
-/// Errors of its matchers: fill_mask: invalid_argument: a token is beyond the mask.
+/// Errors: fill_mask() of its matchers returns invalid_argument if a token lies outside the mask.
 std::shared_ptr<const CompiledGrammar> forced_tokens(std::vector<std::int32_t> tokens);
 
 }  // namespace koho

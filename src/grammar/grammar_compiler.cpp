@@ -18,7 +18,7 @@
 namespace koho {
 namespace {
 
-/// Grammars by their constraint's text, the ones used last kept.
+/// An LRU cache of grammars, keyed by cache_key().
 class Cache {
  public:
   explicit Cache(std::size_t bytes_max) : bytes_max_(bytes_max) {}
@@ -54,7 +54,7 @@ class Cache {
   };
   std::size_t bytes_max_;
   std::size_t bytes_ = 0;
-  std::list<Entry> entries_;  // used last first
+  std::list<Entry> entries_;  // most recently used first
   std::unordered_map<std::string, std::list<Entry>::iterator> by_key_;
 };
 
@@ -98,8 +98,8 @@ class GrammarCompiler::Pool {
     if (known) {
       done(std::move(known));
     } else if (full) {
-      done(make_error(ErrorCode::resource_exhausted, "{} grammars wait to be compiled, try again",
-                      limits_.queue_max));
+      done(make_error(ErrorCode::resource_exhausted,
+                      "{} grammars are waiting to be compiled; try again", limits_.queue_max));
     } else {
       arrived_.notify_one();
     }
@@ -128,7 +128,7 @@ class GrammarCompiler::Pool {
       if (stopping_) return;
       Job job = std::move(jobs_.front());
       jobs_.pop_front();
-      Grammar known = cache_.find(job.key);  // made while this one waited
+      Grammar known = cache_.find(job.key);  // compiled while this job waited
       lock.unlock();
       if (known) {
         job.done(std::move(known));
@@ -174,7 +174,7 @@ class GrammarCompiler::Pool {
   Cache cache_;
   GrammarStatistics statistics_;
   bool stopping_ = false;
-  std::vector<std::thread> threads_;  // last: they use the rest
+  std::vector<std::thread> threads_;  // the last member: the threads use all others
 };
 
 GrammarCompiler::GrammarCompiler(const Tokenizer& tokenizer,

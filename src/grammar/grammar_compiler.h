@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Constraints in, grammars over the model's tokens out: on threads of its own, within limits of
-// time and memory, remembered by their text. Nothing a client writes can hang it or make it fail in
-// any way but an Error.
+// Compiles constraints to grammars over the model's tokens, on threads of its own, within limits of
+// time and memory, and caches the grammars by the constraint's text. Whatever a client sends, a
+// compilation ends within its limits and reports failure as an Error.
 #pragma once
 
 #include <cstddef>
@@ -18,21 +18,23 @@
 namespace koho {
 
 struct GrammarLimits {
-  SchemaLimits schema;                          // of a schema's text; of all other texts, too
+  SchemaLimits schema;                          // of a schema, and of every other text
   std::int32_t choices_max = 1000;              // of Constraint::choices
-  std::int32_t tools_max = 128;                 // of Constraint::tools, with schemas
-  std::int64_t compile_us_max = 1'000'000;      // of one compilation, once it has begun
-  std::size_t compile_bytes_max = 2UL << 30U;   // allocated by it, all allocations together
+  std::int32_t tools_max = 128;                 // of Constraint::tools whose calls follow a schema
+  std::int64_t compile_us_max = 1'000'000;      // processor time of one compilation
+  std::size_t compile_bytes_max = 2UL << 30U;   // sum of all its allocations
   std::size_t grammar_bytes_max = 64UL << 20U;  // of one grammar
-  std::int64_t step_us_max = 50'000;            // of one step of a matcher
+  std::int64_t step_us_max = 50'000;            // processor time of one call of a Matcher
   std::size_t step_bytes_max = 256UL << 20U;
-  std::size_t cache_bytes_max = 256UL << 20U;  // of the grammars kept
-  std::size_t parts_bytes_max = 128UL << 20U;  // of parts kept for other schemas, a thread
+  std::size_t cache_bytes_max = 256UL << 20U;  // of the cached grammars
+  std::size_t parts_bytes_max = 128UL
+                                << 20U;  // per thread: parts of grammars that other schemas reuse
   std::int32_t threads = 1;
-  std::int32_t queue_max = 256;  // compilations that wait
-  /// White space in a row within JSON: models may go on with it for ever.
+  std::int32_t queue_max = 256;  // waiting compilations
+  /// Longest run of white space in JSON: without a bound a model may never stop writing it.
   std::int32_t whitespace_max = 32;
-  /// Characters of bounded strings are counted beside the grammar (string_lengths.h), not by it.
+  /// LengthTracker counts the characters of bounded strings (string_lengths.h) instead of the
+  /// grammar.
   bool count_lengths = true;
 };
 
@@ -40,30 +42,31 @@ struct GrammarStatistics {
   std::uint64_t compiled = 0;
   std::uint64_t refused = 0;
   std::uint64_t cache_hits = 0;
-  std::int64_t compile_us = 0;  // of all together
+  std::int64_t compile_us = 0;  // sum over all compilations
   std::size_t cache_bytes = 0;
   std::int32_t waiting = 0;
 };
 
-/// Threads: any.
+/// See the file head. Threads: any.
 class GrammarCompiler {
  public:
   using Grammar = std::shared_ptr<const CompiledGrammar>;
   using Done = std::function<void(Result<Grammar>)>;
 
-  /// For masks of mask_words(vocabulary) words; `tokenizer` outlives the compiler. The vocabulary
-  /// is read by the first compilation.
+  /// Token masks have mask_words(vocabulary) words. The first compilation reads the vocabulary.
+  /// Requires: `tokenizer` outlives the compiler.
   GrammarCompiler(const Tokenizer& tokenizer, std::int64_t vocabulary, GrammarLimits limits = {});
-  /// Waits for the compilation under way; those that wait end as unavailable.
+  /// Waits for running compilations; waiting ones end with the error unavailable.
   ~GrammarCompiler();
   GrammarCompiler(const GrammarCompiler&) = delete;
   GrammarCompiler& operator=(const GrammarCompiler&) = delete;
 
-  /// Calls `done` once: now, if the grammar is known, else from a thread of the compiler, which
-  /// `done` must not hold up. Errors: invalid_argument with one of constraint.h's codes;
-  /// resource_exhausted: too many wait; unavailable: shutting down.
+  /// Calls `done` exactly once: at once if the cache has the grammar, else on a thread of the
+  /// compiler, so `done` must return quickly. Errors: invalid_argument with a reason of
+  /// constraint.h; resource_exhausted: queue_max compilations are waiting; unavailable: shutting
+  /// down.
   void compile(Constraint constraint, Done done);
-  /// The same, waiting. Not for threads that serve others.
+  /// The same, but blocks until the grammar is ready. Not for threads that serve several requests.
   Result<Grammar> compile(Constraint constraint);
 
   GrammarStatistics statistics() const;

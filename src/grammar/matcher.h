@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The seam between a constraint and who obeys it: which tokens may come next. Grammars of real
-// requests come from grammar_compiler.h; tests make their own. Knows nothing of stop tokens,
-// thinking or samplers: that is the engine's (engine/token_mask.h).
+// The interface between grammars and the engine: a Matcher says which tokens may come next.
+// grammar_compiler.h makes the grammars of requests, tests make their own. Stop tokens, reasoning
+// and sampling belong to the engine (engine/token_mask.h).
 #pragma once
 
 #include <cstddef>
@@ -18,32 +18,33 @@ constexpr std::size_t mask_words(std::int64_t vocabulary) {
   return static_cast<std::size_t>((vocabulary + 31) / 32);
 }
 
-/// Follows one output. Threads: one at a time. After any error but accept's invalid_argument it is
-/// of no use any more.
+/// Follows one sequence through a grammar. After any error except accept()'s invalid_argument it
+/// must not be used any more. Threads: one at a time.
 class Matcher {
  public:
   virtual ~Matcher() = default;
 
-  /// Takes the next token. Errors: invalid_argument: it is not allowed, nothing has changed;
-  /// resource_exhausted: one step took too long or too much memory; internal.
+  /// Moves on by `token`. Errors: invalid_argument: the grammar does not allow it, and the state is
+  /// unchanged; resource_exhausted: the step passed its limit of time or memory; internal.
   virtual Status accept(std::int32_t token) = 0;
-  /// Undoes the last `tokens` accepted ones. Requires: that many were accepted.
+  /// Undoes the last `tokens` accepted tokens. Requires: that many were accepted.
   virtual Status rollback(std::int32_t tokens) = 0;
-  /// Sets the bits of the tokens that accept() would take next and clears all others. Errors: as
-  /// accept's.
+  /// Sets the bits of the tokens that accept() would allow next and clears all others. Errors: as
+  /// accept().
   virtual Status fill_mask(std::span<std::uint32_t> mask) = 0;
-  /// Whether the output may end here.
+  /// Whether the sequence may end here.
   virtual bool can_end() const = 0;
 };
 
-/// A constraint that is ready for use. Threads: any.
+/// A compiled constraint. Threads: any.
 class CompiledGrammar {
  public:
   virtual ~CompiledGrammar() = default;
 
-  /// A matcher at the beginning; the grammar must outlive it. Errors: as Matcher::accept's.
+  /// A matcher at the start of a sequence. Requires: the grammar outlives it. Errors: as
+  /// Matcher::accept().
   virtual Result<std::unique_ptr<Matcher>> start() const = 0;
-  /// Memory, about.
+  /// Its approximate size in memory.
   virtual std::size_t bytes() const = 0;
 };
 

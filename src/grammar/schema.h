@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON schemas before they become grammars: checked with the place of what is wrong, and rewritten
-// so that whatever the grammar allows is valid by the schema. xgrammar leaves parts of a schema
-// unheeded without saying so; here each such part is an error or is made superfluous:
-//   - keywords that no grammar can hold (uniqueItems, not, if, ...), and combinations of which
-//     xgrammar heeds one only, are unsupported_schema, by name and path;
-//   - an object with properties gets no others; one without may have any;
-//   - required properties that are not declared are declared; enum and const are cut to the type;
-//   - options of oneOf are shown to share no value (through references, too), else it is
-//     unsupported_schema; then it is written as anyOf;
-//   - what can never be completed (a recursion without an end, empty enums, minimum > maximum) is
-//     left out where it is optional and unsatisfiable_schema where it is not.
+// Checks a JSON schema and rewrites it for xgrammar, so that every text the grammar allows is valid
+// by the client's schema. xgrammar silently ignores parts of a schema; this file refuses each such
+// part by keyword and path, or rewrites the schema so that it no longer matters:
+//   - unsupported_schema: keywords that a grammar cannot express (uniqueItems, not, if, ...), and
+//     combinations of keywords of which xgrammar applies only one;
+//   - an object with `properties` has no other members; an object without `properties` may have
+//     any;
+//   - names in `required` that `properties` lacks are declared; `enum` and `const` keep only values
+//     of the `type`;
+//   - `oneOf` becomes `anyOf` once its options are shown to share no value ($ref is followed), else
+//     it is unsupported_schema;
+//   - a part that no finite value satisfies (endless recursion, an empty enum, minimum > maximum)
+//     is dropped where it is optional, and unsatisfiable_schema where it is required.
 #pragma once
 
 #include <cstddef>
@@ -30,32 +32,34 @@ struct SchemaLimits {
   int depth_max = 64;
 };
 
-/// How much of a schema its grammar must say.
+/// How much of a schema its grammar must express.
 enum class SchemaStrictness : std::uint8_t {
-  strict,          // what a grammar cannot say is an error
-  best_effort,     // what it cannot say is left out, where that can be told beforehand
-  structure_only,  // types, members, items, const and enum alone
+  strict,          // all of it; a keyword that a grammar cannot express is an error
+  best_effort,     // relax_schema() first drops keywords that a grammar cannot express
+  structure_only,  // only types, members, items, const and enum
 };
 
-/// One argument of a tool, as GLM writes it: text of a string as it is, anything else as JSON.
+/// One argument of a tool. GLM writes a string as it is, without quotes, and any other value as
+/// JSON.
 struct SchemaProperty {
-  /// One of the forms that the value may have.
-  struct Form {
+  /// One of the alternatives that the value may be.
+  struct Alternative {
     enum class Kind : std::uint8_t { text, pattern, literal, json };
     Kind kind = Kind::json;
     std::string value;            // pattern: a regular expression; literal: the text as written;
-                                  // json: a schema that stands by itself
+                                  // json: a self-contained schema
     std::int64_t length_min = 0;  // of text, in characters
     std::int64_t length_max = -1;
   };
   std::string name;
   bool required = false;
-  std::vector<Form> forms;
+  std::vector<Alternative> alternatives;
 };
 
 class Schema {
  public:
-  /// Errors: invalid_argument with one of constraint.h's codes and the path ("$.items.pattern").
+  /// Parses, checks and rewrites a schema. Errors: invalid_argument with a reason of constraint.h
+  /// and the path of the fault ("$.items.pattern").
   static Result<Schema> read(std::string_view text,
                              const SchemaLimits& limits,
                              SchemaStrictness strictness = SchemaStrictness::strict);
@@ -63,28 +67,31 @@ class Schema {
   Schema& operator=(Schema&&) noexcept;
   ~Schema();
 
-  /// The schema to make a grammar of.
+  /// The rewritten schema, for xgrammar.
   std::string text() const;
-  /// Takes bounds of strings out of text(), for others to count; nullopt if it has none that can be
-  /// counted so. Where values of one place differ in their bounds, they stay.
+  /// Moves length bounds of strings out of text() into a LengthPlan; nullopt if no bound can be
+  /// moved. Where several schemas apply to one place of the JSON text and differ in their bounds,
+  /// the bounds stay in text().
   std::optional<LengthPlan> take_lengths();
 
-  /// The properties of the object that the schema describes, in its order. Errors:
-  /// unsupported_schema: it does not describe an object by its properties alone, or refers to a
-  /// place outside of its definitions.
+  /// The properties of the object that the schema describes, in the schema's order. Errors:
+  /// unsupported_schema: the schema is not an object described by `properties`, or a `$ref` points
+  /// outside of `$defs` and `definitions`.
   Result<std::vector<SchemaProperty>> properties() const;
-  /// Whether that object may have properties beside these.
+  /// Whether that object may have other properties.
   bool open() const;
 
-  /// A schema within this one, by itself, and its place.
+  /// One subschema as a schema of its own, with its path: compiling the parts one by one finds the
+  /// part that xgrammar refuses.
   struct Part {
     std::string path;
     std::string text;
-    bool refers = false;  // to others
+    bool refers = false;  // contains a $ref
   };
-  /// The schemas within this one, itself included; those within others come behind them.
+  /// The number of subschemas, the root included. A nested subschema has a larger index than the
+  /// one around it.
   int num_parts() const;
-  /// Nothing: no value ever has it.
+  /// nullopt if the root does not reach the subschema, or no finite value satisfies it.
   std::optional<Part> part(int index) const;
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The types of JSON Schema as bits, and its keywords by what they do. For src/grammar alone.
+// The types of JSON Schema as bits, and its keywords by their effect. Private to src/grammar.
 #pragma once
 
 #include <algorithm>
@@ -20,10 +20,10 @@ enum Type : unsigned {
 };
 inline constexpr unsigned kAnyType = 127;
 
-/// Keywords of no type that say what a schema is, at most one of them.
+/// Keywords that define a schema by themselves. A schema has at most one of them.
 inline constexpr std::array<std::string_view, 6> kPrimary{"$ref",  "const", "enum",
                                                           "anyOf", "oneOf", "allOf"};
-/// Keywords that limit values of a type.
+/// Keywords that limit the values of a type, with that type.
 inline constexpr std::array<std::pair<std::string_view, unsigned>, 19> kLimiting{{
     {"minLength", string_type},
     {"maxLength", string_type},
@@ -46,6 +46,7 @@ inline constexpr std::array<std::pair<std::string_view, unsigned>, 19> kLimiting
     {"minProperties", object_type},
 }};
 inline constexpr std::string_view kMaxProperties = "maxProperties";
+/// Keywords that a grammar cannot express.
 inline constexpr std::array<std::string_view, 18> kUnsupported{"not",
                                                                "if",
                                                                "then",
@@ -64,6 +65,7 @@ inline constexpr std::array<std::string_view, 18> kUnsupported{"not",
                                                                "$dynamicAnchor",
                                                                "extends",
                                                                "disallow"};
+/// The types whose values `keyword` limits; 0 for any other keyword.
 inline unsigned limits_type(std::string_view keyword) {
   if (keyword == kMaxProperties) return object_type;
   for (const auto& [known, types] : kLimiting)

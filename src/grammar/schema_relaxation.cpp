@@ -25,7 +25,7 @@ bool is_primary(std::string_view name) {
   return is_one_of(kPrimary, name);
 }
 
-/// Of a schema's own keywords; those of the schemas within it stay as they are.
+/// Relaxes the schema's own keywords. relax_schema() visits the subschemas.
 void relax_members(Value& schema, SchemaStrictness strictness) {
   Value::Object& members = *schema.object();
   const auto has = [&](std::string_view name) { return schema.find(name) != nullptr; };
@@ -47,7 +47,7 @@ void relax_members(Value& schema, SchemaStrictness strictness) {
       return (is_primary(name) && name != kept) || limits_type(name) != 0;
     });
   } else if (first != members.end()) {
-    // Beside a type, the type says more than a choice does.
+    // With a type and a choice (anyOf, ...) together, the type is the more useful part to keep.
     const std::string kept = typed ? "" : first->name;
     leave_out(members, [&](std::string_view name) {
       return (is_primary(name) && name != kept) || (!typed && limits_type(name) != 0);
@@ -77,7 +77,8 @@ void relax_schema(Value& root, SchemaStrictness strictness) {
     Value& schema = *open.back();
     open.pop_back();
     if (schema.object() == nullptr) continue;
-    // Of a tool without properties nothing would be left: it would seem to take no arguments.
+    // A root without `properties` stays as it is: relaxed, it would describe a tool without
+    // arguments.
     if (&schema != &root || root.find("properties") != nullptr) relax_members(schema, strictness);
     for (Member& member : *schema.object()) {
       const std::string_view name = member.name;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Leaves out of a schema what no grammar can say: for calls of tools that did not ask to be strict,
-// which come all the same. What is left takes more values, never fewer.
+// Drops from a schema the keywords that a grammar cannot express. For forced calls of tools that
+// are not strict, where following part of the schema is better than refusing the request. The
+// relaxed schema accepts every value that the original accepts.
 #pragma once
 
 #include "base/json.h"
@@ -8,8 +9,8 @@
 
 namespace koho {
 
-/// `root` describes a tool's arguments. Requires: `strictness` is not everything. Some faults stay, for
-/// Schema::read to find.
+/// Relaxes `root`, the schema of a tool's arguments. Requires: `strictness` is not strict. Does not
+/// remove every fault; Schema::read() reports the rest.
 void relax_schema(json::Value& root, SchemaStrictness strictness);
 
 }  // namespace koho

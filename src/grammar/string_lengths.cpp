@@ -7,7 +7,7 @@
 namespace koho {
 namespace {
 
-/// The end of the one character or class of characters that `pattern` begins with, or npos.
+/// The end of the character class that `pattern` starts with (".", "\w", "[a-z]"), or npos.
 std::size_t class_end(std::string_view pattern) {
   if (pattern.empty()) return pattern.npos;
   if (pattern[0] == '.') return 1;
@@ -18,7 +18,8 @@ std::size_t class_end(std::string_view pattern) {
   }
   if (pattern[0] != '[') return pattern.npos;
   for (std::size_t i = 1; i < pattern.size(); ++i) {
-    if (pattern[i] == '[') return pattern.npos;  // engines differ about it
+    if (pattern[i] == '[')
+      return pattern.npos;  // regular expression engines read "[" within a class differently
     if (pattern[i] == '\\')
       ++i;
     else if (pattern[i] == ']')

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many characters strings may have, counted beside a grammar instead of by it: a grammar over
-// tokens needs a state, and a walk through the vocabulary, for every character that it counts.
+// Counts the characters of strings with length bounds outside of the grammar. Inside a grammar over
+// tokens each counted character is a state, and each state costs a pass over the vocabulary when
+// the grammar is compiled; here a bound of any size costs the same. LengthTracker follows the JSON
+// text and says how many characters the current string may and must still get; counted_grammar.h
+// turns that into token masks.
 #pragma once
 
 #include <cstddef>
@@ -13,59 +16,59 @@
 
 namespace koho {
 
-/// Characters, that is code points.
+/// Bounds of a string's length in code points.
 struct LengthBounds {
   std::int32_t least = 0;
   std::int32_t most = -1;  // -1: no bound
   bool operator==(const LengthBounds&) const = default;
 };
 
-/// Where in a JSON text strings have bounds. Bounded strings hold no escapes.
+/// Which strings of a JSON text have bounds. A bounded string contains no escapes.
 struct LengthPlan {
-  static constexpr int kNowhere = -1;  // nothing at this place or below it has bounds
+  static constexpr int kNowhere = -1;  // no string at this place or below it has bounds
 
-  /// The values that may stand at one place: by the schema they agree in all of this.
+  /// One place of the JSON text. All schemas that apply there agree in the following.
   struct Place {
-    std::optional<LengthBounds> text;                 // of a string
-    std::map<std::string, int, std::less<>> members;  // of an object: places by name …
-    int others = kNowhere;                            // … and of all other names
-    std::vector<int> prefix;                          // of an array
-    int items = kNowhere;
+    std::optional<LengthBounds> text;                 // bounds, if the value is a string
+    std::map<std::string, int, std::less<>> members;  // object: the place of each named member
+    int others = kNowhere;                            // object: the place of all other members
+    std::vector<int> prefix;                          // array: the places of the first items
+    int items = kNowhere;                             // array: the place of all further items
   };
-  std::vector<Place> places;          // the first is the whole text's
-  std::optional<LengthBounds> whole;  // no JSON: the bounds of all of the text
+  std::vector<Place> places;          // [0] is the root
+  std::optional<LengthBounds> whole;  // not JSON: bounds of the whole text
 };
 
-/// A regular expression that is one class of characters, repeated within bounds: with the bounds
-/// taken away, and these. nullopt for all others.
+/// Splits a regular expression that repeats one character class within bounds ("^[a-z]{1,64}$")
+/// into the same without bounds ("^[a-z]*$") and the bounds. nullopt for any other expression.
 struct CountedPattern {
   std::string unbounded;
   LengthBounds bounds;
 };
 std::optional<CountedPattern> counted_pattern(std::string_view pattern);
 
-/// Whether a character begins with this byte of UTF-8.
+/// Whether `c` is the first byte of a UTF-8 character.
 inline bool begins_character(char c) {
   return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U;
 }
 
-/// Follows a text that obeys the grammar; `plan` outlives it.
+/// Follows a text that the grammar allows. Requires: `plan` outlives it.
 class LengthTracker {
  public:
   explicit LengthTracker(const LengthPlan& plan);
 
-  /// Takes the next bytes; false if a string gets too long or ends too early, or has bounds and an
-  /// escape: then the tracker is of no use any more.
+  /// Follows `bytes`. false if a bounded string becomes too long, ends too early or contains an
+  /// escape; the tracker must not be used after that.
   bool feed(std::string_view bytes);
 
-  /// Of the string that would begin now, outside of one.
+  /// The bounds of a string that starts now. Requires: !in_string().
   std::optional<LengthBounds> next_bounds() const;
   bool in_string() const { return where_ != Where::between; }
-  /// Within a string that has bounds, or a whole text that has.
+  /// Whether the current string, or the whole text, has bounds.
   bool counts() const { return bounds_.has_value(); }
-  /// Characters that may still come; -1: any number. Requires: counts().
+  /// Characters that may still follow; -1: any number. Requires: counts().
   std::int32_t left() const { return bounds_->most < 0 ? -1 : bounds_->most - characters_; }
-  /// Characters that must still come. Requires: counts().
+  /// Characters that must still follow. Requires: counts().
   std::int32_t missing() const {
     return characters_ < bounds_->least ? bounds_->least - characters_ : 0;
   }
@@ -74,7 +77,7 @@ class LengthTracker {
   enum class Where : std::uint8_t { between, key, text };
   struct Frame {
     int place = LengthPlan::kNowhere;
-    std::size_t index = 0;  // of an array's item
+    std::size_t index = 0;  // array: of the current item
     bool object = false;
   };
   bool feed_string(char c);
@@ -85,7 +88,7 @@ class LengthTracker {
 
   const LengthPlan* plan_;
   std::vector<Frame> frames_;
-  int next_place_ = 0;  // of the value that comes next
+  int next_place_ = 0;  // the place of the next value
   Where where_ = Where::between;
   bool expects_key_ = false;
   bool escaped_ = false;

@@ -14,21 +14,21 @@ namespace {
 
 using json::Value;
 
-/// What a field of a format holds.
+/// The kind of value that a field of a format holds.
 enum class Holds : std::uint8_t {
-  text,     // any
-  words,    // texts, none of them empty
-  ends,     // a text or texts
-  boolean,  //
-  count,    // 0..2^31-1; -1 where `repeat` means no end
-  schema,   //
-  style,    // of JSON: "json"
+  text,     // a string
+  words,    // an array of non-empty strings
+  ends,     // a string or an array of strings
+  boolean,  // true or false
+  count,    // 0..2^31-1; the `max` of `repeat` may be -1: no bound
+  schema,   // a JSON schema
+  style,    // how arguments are written; only "json"
   pattern,  // a regular expression
   grammar,  // EBNF
-  format,   //
-  formats,  //
-  tags,     // formats, each a tag
-  rules     // pairs of a text and a format
+  format,   // an object with a type
+  formats,  // an array of formats
+  tags,     // an array of formats of type tag
+  rules     // an array of [string, format]
 };
 
 struct Field {
@@ -39,7 +39,7 @@ struct Field {
 
 struct FormatKind {
   std::string_view name;
-  std::array<Field, 5> fields;  // those without a name are none
+  std::array<Field, 5> fields;  // an entry without a name is unused
 };
 
 constexpr Field kContent{"content", Holds::format};
@@ -71,7 +71,7 @@ Error wrong(std::string_view path, std::string_view what) {
   return refused(kInvalidGrammar, fmt::format("{}: {}", path, what));
 }
 
-/// Writes formats anew. Their depth is bounded by the JSON reader's.
+/// Checks formats and writes them for xgrammar. Recursive; the JSON parser has bounded the depth.
 class TagWriter {
  public:
   explicit TagWriter(const GrammarLimits& limits) : limits_(limits) {}
@@ -79,15 +79,16 @@ class TagWriter {
   Status format(const Value& value, const std::string& path, std::string_view only = {}) {
     const Value* type = value.find("type");
     if (type == nullptr || type->string() == nullptr)
-      return wrong(path, "a format is an object with a type");
+      return wrong(path, "a format must be an object with the string \"type\"");
     const auto* kind = std::ranges::find(kFormats, *type->string(), &FormatKind::name);
     if (kind == std::end(kFormats) || (!only.empty() && kind->name != only))
-      return wrong(path, fmt::format("the type \"{:.40}\" is not supported here", *type->string()));
+      return wrong(path, fmt::format("the type \"{:.40}\" is not supported here{}", *type->string(),
+                                     only.empty() ? "" : fmt::format("; it must be \"{}\"", only)));
     for (const json::Member& member : *value.object())
-      if (member.name != "type" && !says_nothing(member.value) &&
+      if (member.name != "type" && !is_unset(member.value) &&
           std::ranges::find(kind->fields, member.name, &Field::name) == kind->fields.end())
-        return wrong(path,
-                     fmt::format("\"{:.40}\" of {} is not supported", member.name, kind->name));
+        return wrong(path, fmt::format("\"{:.40}\" is not a supported field of {}", member.name,
+                                       kind->name));
     out_ += fmt::format(R"({{"type":"{}")", kind->name);
     for (const Field& one : kind->fields) {
       if (one.name.empty()) continue;
@@ -95,7 +96,8 @@ class TagWriter {
       const bool absent = held == nullptr || held->is_null() ||
                           (!one.required && held->array() != nullptr && held->array()->empty());
       if (absent) {
-        if (one.required) return wrong(path, fmt::format("{} needs \"{}\"", kind->name, one.name));
+        if (one.required)
+          return wrong(path, fmt::format("{} requires \"{}\"", kind->name, one.name));
         continue;
       }
       out_ += fmt::format(R"(,"{}":)", one.name);
@@ -107,12 +109,12 @@ class TagWriter {
     return {};
   }
 
-  /// One of "structures", as a tag.
+  /// Writes one element of "structures" as a tag.
   Status structure(const Value& value, const std::string& path) {
     const Value* begin = value.find("begin");
     const Value* end = value.find("end");
     if (begin == nullptr || end == nullptr)
-      return wrong(path, "a structure is an object with begin, schema and end");
+      return wrong(path, "a structure must be an object with \"begin\", \"schema\" and \"end\"");
     out_ += R"({"type":"tag","begin":)";
     KOHO_TRY(text(*begin, path + ".begin"));
     out_ += R"(,"content":{"type":"json_schema","json_schema":)";
@@ -127,7 +129,7 @@ class TagWriter {
     return {};
   }
 
-  /// The older form.
+  /// Writes the older form, structures with triggers, as triggered_tags.
   Status triggered(const Value& structures, const Value& triggers) {
     out_ += R"({"type":"triggered_tags","triggers":)";
     KOHO_TRY(words(triggers, "$.triggers"));
@@ -142,8 +144,8 @@ class TagWriter {
   std::string take() { return fmt::format(R"({{"type":"structural_tag","format":{}}})", out_); }
 
  private:
-  /// What writers of whole objects give a field that they have no use for.
-  static bool says_nothing(const Value& value) {
+  /// null, false and []: serializers write these for fields that the client left unset.
+  static bool is_unset(const Value& value) {
     return value.is_null() || value.boolean() == false ||
            (value.array() != nullptr && value.array()->empty());
   }
@@ -166,14 +168,15 @@ class TagWriter {
         return list(value, path,
                     [&](const Value& one, const std::string& place) { return text(one, place); });
       case Holds::boolean:
-        if (!value.boolean()) return wrong(path, "true or false is expected");
+        if (!value.boolean()) return wrong(path, "must be true or false");
         out_ += *value.boolean() ? "true" : "false";
         return {};
       case Holds::count: {
         const std::int64_t count = value.integer().value_or(-2);
         if (count < -1 || count > std::numeric_limits<std::int32_t>::max() ||
             (count == -1 && !path.ends_with(".max")))
-          return wrong(path, "a number of times is expected");
+          return wrong(path,
+                       "must be an integer from 0 to 2147483647; the max of repeat may be -1");
         out_ += std::to_string(count);
         return {};
       }
@@ -181,7 +184,7 @@ class TagWriter {
         return schema(value, path);
       case Holds::style:
         if (value.string() == nullptr || *value.string() != "json")
-          return wrong(path, "no style but \"json\" is supported");
+          return wrong(path, "must be \"json\": other styles are not supported");
         out_ += R"("json")";
         return {};
       case Holds::pattern:
@@ -201,16 +204,17 @@ class TagWriter {
   }
 
   Status text(const Value& value, const std::string& path) {
-    if (value.string() == nullptr) return wrong(path, "a text is expected");
+    if (value.string() == nullptr) return wrong(path, "must be a string");
     if (value.string()->find('\0') != std::string::npos)
-      return wrong(path, "a text holds no character 0");
+      return wrong(path, "must not contain U+0000");
     append_json_string(out_, *value.string());
     return {};
   }
 
   Status words(const Value& value, const std::string& path) {
     return list(value, path, [&](const Value& one, const std::string& place) -> Status {
-      if (one.string() != nullptr && one.string()->empty()) return wrong(place, "it is empty");
+      if (one.string() != nullptr && one.string()->empty())
+        return wrong(place, "must not be empty");
       return text(one, place);
     });
   }
@@ -224,13 +228,13 @@ class TagWriter {
     return {};
   }
 
-  /// [trigger, format].
+  /// Writes one element of "rules": [trigger, format].
   Status pair(const Value& value, const std::string& path) {
     if (value.array() == nullptr || value.array()->size() != 2)
-      return wrong(path, "a rule is a text and a format");
+      return wrong(path, "a rule must be an array of a string and a format");
     const Value& trigger = (*value.array())[0];
     if (trigger.string() == nullptr || trigger.string()->empty())
-      return wrong(path, "a rule's text is empty or none");
+      return wrong(path, "the first element of a rule must be a non-empty string");
     out_ += '[';
     KOHO_TRY(text(trigger, path + "[0]"));
     out_ += ',';
@@ -239,11 +243,11 @@ class TagWriter {
     return {};
   }
 
-  /// An array that is not empty.
+  /// Writes a non-empty array.
   template <typename Write>
   Status list(const Value& value, const std::string& path, const Write& write) {
     if (value.array() == nullptr || value.array()->empty())
-      return wrong(path, "an array that is not empty is expected");
+      return wrong(path, "must be a non-empty array");
     char before = '[';
     for (std::size_t i = 0; i < value.array()->size(); ++i) {
       out_ += before;
@@ -267,7 +271,7 @@ Result<std::string> structural_tag_text(std::string_view text, const GrammarLimi
   if (!read.ok()) return wrong("structural_tag", read.error().message);
   const Value* type = read->find("type");
   if (type == nullptr || type->string() == nullptr || *type->string() != "structural_tag")
-    return wrong("$.type", "\"structural_tag\" is expected");
+    return wrong("$.type", "must be \"structural_tag\"");
   TagWriter writer(limits);
   if (const Value* format = read->find("format")) {
     KOHO_TRY(writer.format(*format, "$.format"));
@@ -276,7 +280,7 @@ Result<std::string> structural_tag_text(std::string_view text, const GrammarLimi
   const Value* structures = read->find("structures");
   const Value* triggers = read->find("triggers");
   if (structures == nullptr || triggers == nullptr)
-    return wrong("$", "a structural tag has a format, or structures and triggers");
+    return wrong("$", "a structural tag must have \"format\", or \"structures\" and \"triggers\"");
   KOHO_TRY(writer.triggered(*structures, *triggers));
   return writer.take();
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Structural tags as clients write them: vLLM's and xgrammar's JSON, {"type": "structural_tag",
-// "format": …}, and its older form with "structures" and "triggers". Read and written anew, so that
-// nothing reaches xgrammar that it would pass over without a word or that no limit has seen.
+// Structural tags as clients send them: the JSON of vLLM and xgrammar, {"type": "structural_tag",
+// "format": …}, and the older form with "structures" and "triggers". This file checks every field
+// and writes the tag anew, so that xgrammar gets no field that it would silently ignore and no text
+// that no limit has checked.
 #pragma once
 
 #include <string>
@@ -12,10 +13,10 @@
 
 namespace koho {
 
-/// The structural tag that xgrammar reads. Formats of text only: const_string, json_schema,
+/// The structural tag for xgrammar. Supports the formats of text: const_string, json_schema,
 /// grammar, regex, any_text, sequence, or, optional, plus, star, repeat, tag, triggered_tags,
-/// tags_with_separator, dispatch. Errors: invalid_argument with one of constraint.h's codes and the
-/// place ("$.format.content").
+/// tags_with_separator, dispatch. Errors: invalid_argument with a reason of constraint.h and the
+/// path of the fault ("$.format.content").
 Result<std::string> structural_tag_text(std::string_view text, const GrammarLimits& limits);
 
 }  // namespace koho

@@ -8,7 +8,7 @@
 namespace koho {
 namespace {
 
-/// How deeply brackets are nested in a regular expression or a grammar.
+/// The nesting depth of parentheses in a regular expression or a grammar.
 int nesting(std::string_view text) {
   int depth = 0;
   int deepest = 0;
@@ -27,15 +27,16 @@ int nesting(std::string_view text) {
 }  // namespace
 
 Status check_text(std::string_view name, std::string_view text, const GrammarLimits& limits) {
-  if (text.empty()) return refused(kInvalidGrammar, fmt::format("{} is empty", name));
+  if (text.empty()) return refused(kInvalidGrammar, fmt::format("{} must not be empty", name));
   if (text.size() > limits.schema.bytes_max)
-    return refused(kGrammarTooComplex, fmt::format("{} has {} bytes, at most {} are taken", name,
+    return refused(kGrammarTooComplex, fmt::format("{} has {} bytes; the limit is {}", name,
                                                    text.size(), limits.schema.bytes_max));
   if (nesting(text) > limits.schema.depth_max)
     return refused(kGrammarTooComplex,
-                   fmt::format("{} is nested deeper than {}", name, limits.schema.depth_max));
+                   fmt::format("{} nests parentheses deeper than the limit of {}", name,
+                               limits.schema.depth_max));
   if (text.find('\0') != text.npos || utf8_valid_bytes(text) != text.size())
-    return refused(kInvalidGrammar, fmt::format("{} is not text in UTF-8", name));
+    return refused(kInvalidGrammar, fmt::format("{} must be UTF-8 without U+0000", name));
   return {};
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every text of a constraint is held to before anything reads it.
+// Limits that every text of a constraint passes before anything parses it.
 #pragma once
 
 #include <string_view>
@@ -9,7 +9,9 @@
 
 namespace koho {
 
-/// Errors: invalid_argument: empty, too long, nested too deep in parentheses, not UTF-8.
+/// Checks size, nesting of parentheses and encoding. `name` starts the message. Errors:
+/// invalid_argument with invalid_grammar (empty, not UTF-8, a zero byte) or grammar_too_complex
+/// (too long, nested too deep).
 Status check_text(std::string_view name, std::string_view text, const GrammarLimits& limits);
 
 }  // namespace koho

@@ -11,7 +11,7 @@
 namespace koho {
 namespace {
 
-/// The tags of a call, each one token.
+/// The token ids of a call's tags.
 struct CallTags {
   std::int32_t call_begin, call_end, key_begin, key_end, value_begin, value_end;
 };
@@ -26,14 +26,14 @@ Result<CallTags> find_tags(const Tokenizer& tokenizer) {
         std::pair{"</arg_value>", &CallTags::value_end}}) {
     const std::optional<std::int32_t> found = tokenizer.id_of(text);
     if (!found)
-      return make_error(ErrorCode::unsupported, "the tokenizer has no token {} for tool calls",
-                        text);
+      return make_error(ErrorCode::unsupported,
+                        "the tokenizer has no added token {}, which tool calls need", text);
     tags.*id = *found;
   }
   return tags;
 }
 
-// Formats of a structural tag. Each returns JSON text.
+// Formats of a structural tag, as JSON text.
 
 std::string token(std::int32_t id) {
   return fmt::format(R"({{"type":"token","token":{}}})", id);
@@ -61,7 +61,7 @@ std::string grammar(std::string_view ebnf) {
   return fmt::format(R"({{"type":"grammar","grammar":{}}})", json_string(ebnf));
 }
 
-/// Any text: no control token is one.
+/// Any text without control tokens.
 std::string any_text(std::int64_t length_min, std::int64_t length_max) {
   if (length_min == 0 && length_max < 0) return grammar("root ::= [^]*");
   return grammar(fmt::format("root ::= [^]{{{},{}}}", length_min,
@@ -72,12 +72,12 @@ class CallWriter {
  public:
   CallWriter(const CallTags& tags, bool newlines) : tags_(tags), newlines_(newlines) {}
 
-  /// What a call of the tool begins with.
+  /// The start of a call of the tool: its name.
   std::string name(const ToolGrammar& tool) const {
     return text(tool.name + (newlines_ ? "\n" : ""));
   }
 
-  /// One call without its opening tag; `name` is that of its tool, or one of several.
+  /// One call after its opening tag; `name` is a tool's name, or a choice of several.
   std::string body(std::string name, const std::vector<std::string>& arguments) const {
     std::vector<std::string> parts{std::move(name)};
     parts.insert(parts.end(), arguments.begin(), arguments.end());
@@ -93,7 +93,7 @@ class CallWriter {
     return joined("sequence", parts);
   }
 
-  /// Any arguments at all.
+  /// An argument with any key and any value.
   std::string free_argument() const { return argument(any_text(1, -1), any_text(0, -1)); }
 
   Result<std::vector<std::string>> arguments(const ToolGrammar& tool,
@@ -113,32 +113,34 @@ class CallWriter {
   }
 
  private:
-  /// An object that says it takes any members; one that says nothing takes none.
+  /// Whether the parameters mention additionalProperties. An object without properties then takes
+  /// any arguments; otherwise the tool takes none.
   static bool is_map(std::string_view parameters) {
     return parameters.find("additionalProperties") != parameters.npos;
   }
 
   static std::string value(const SchemaProperty& property) {
-    using Form = SchemaProperty::Form;
-    std::vector<std::string> forms;
-    for (const Form& form : property.forms) {
-      switch (form.kind) {
-        case Form::Kind::text:
-          forms.push_back(any_text(form.length_min, form.length_max));
+    using Alternative = SchemaProperty::Alternative;
+    std::vector<std::string> alternatives;
+    for (const Alternative& alternative : property.alternatives) {
+      switch (alternative.kind) {
+        case Alternative::Kind::text:
+          alternatives.push_back(any_text(alternative.length_min, alternative.length_max));
           break;
-        case Form::Kind::pattern:
-          forms.push_back(
-              fmt::format(R"({{"type":"regex","pattern":{}}})", json_string(form.value)));
+        case Alternative::Kind::pattern:
+          alternatives.push_back(
+              fmt::format(R"({{"type":"regex","pattern":{}}})", json_string(alternative.value)));
           break;
-        case Form::Kind::literal:
-          forms.push_back(text(form.value));
+        case Alternative::Kind::literal:
+          alternatives.push_back(text(alternative.value));
           break;
-        case Form::Kind::json:
-          forms.push_back(fmt::format(R"({{"type":"json_schema","json_schema":{}}})", form.value));
+        case Alternative::Kind::json:
+          alternatives.push_back(
+              fmt::format(R"({{"type":"json_schema","json_schema":{}}})", alternative.value));
           break;
       }
     }
-    return joined("or", forms);
+    return joined("or", alternatives);
   }
 
   CallTags tags_;
@@ -154,7 +156,7 @@ std::string list_of(const std::vector<std::int32_t>& ids) {
   return list;
 }
 
-/// Added tokens that free text has no business with.
+/// All added tokens except <tool_call>: the model must not sample them in free text.
 std::vector<std::int32_t> other_controls(const Tokenizer& tokenizer, const CallTags& tags) {
   std::vector<std::int32_t> ids;
   for (std::int32_t id = 0; id < tokenizer.vocab_size(); ++id)
@@ -163,12 +165,13 @@ std::vector<std::int32_t> other_controls(const Tokenizer& tokenizer, const CallT
 }
 
 Status check(const Constraint& constraint) {
-  if (constraint.tools.empty()) return refused(kInvalidGrammar, "tools: at least one is needed");
+  if (constraint.tools.empty()) return refused(kInvalidGrammar, "tools: must not be empty");
   std::set<std::string_view> names;
   for (const ToolGrammar& tool : constraint.tools)
     if (tool.name.empty() || !names.insert(tool.name).second)
       return refused(kInvalidGrammar,
-                     fmt::format("tools: each has a name of its own, found \"{}\"", tool.name));
+                     fmt::format("tools: names must be unique and not empty, found \"{}\"{}",
+                                 tool.name, tool.name.empty() ? "" : " twice"));
   return {};
 }
 

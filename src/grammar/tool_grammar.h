@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tool calls in GLM's own form as a grammar: xgrammar's structural tag, a JSON text. The tags are
-// single tokens, by id: spelled in pieces they would be text to chat/output_parser.h. Arguments
-// come in the order of the schema, strings as they are, all else as JSON.
+// Writes tool calls in GLM's format as an xgrammar structural tag (JSON text):
+//   <tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value>...</tool_call>
+// Each tag is its one added token, named by id: the same letters in ordinary tokens are text to
+// chat/output_parser.h. Arguments come in the schema's order; optional ones may be missing. A
+// string is written as it is, any other value as JSON.
 #pragma once
 
 #include <cstdint>
@@ -15,22 +17,23 @@
 
 namespace koho {
 
-/// How closely calls that must come follow the schemas of tools that did not ask for it.
+/// How closely a forced call of a tool that is not strict follows the tool's schema.
 enum class ToolStrictness : std::uint8_t {
-  best_effort,     // as far as a grammar can say them
-  structure_only,  // SchemaStrictness::structure_only
-  names_only       // free arguments
+  best_effort,     // as SchemaStrictness::best_effort
+  structure_only,  // as SchemaStrictness::structure_only
+  names_only       // the arguments are free
 };
 
-/// Whether calls of `tool`, one of the constraint's, must come though it is not strict: they follow
-/// its schema only as far as that can be said.
+/// Whether the constraint forces calls and `tool` is not strict: then relaxing its schema is better
+/// than refusing the request.
 bool may_be_relaxed(const Constraint& constraint, const ToolGrammar& tool);
-/// Whether calls of `tool` follow its schema; else their arguments are free.
+/// Whether calls of `tool` follow its schema; otherwise their arguments are free.
 bool has_schema(const Constraint& constraint, const ToolGrammar& tool, ToolStrictness strictness);
 
-/// Requires: constraint.kind is tool_calls. Errors: unsupported: the tokenizer lacks a tag;
-/// invalid_argument: as Schema::read of a strict tool, with its name; no tool, a name twice or
-/// empty.
+/// The structural tag of the calls that `constraint` allows.
+/// Requires: constraint.kind is tool_calls. Errors: unsupported: the tokenizer has no token for a
+/// tag; invalid_argument: there is no tool, a name is empty or appears twice, or Schema::read()
+/// fails for a strict tool (the message names it).
 Result<std::string> tool_call_tag(const Constraint& constraint,
                                   const Tokenizer& tokenizer,
                                   const SchemaLimits& limits,

@@ -7,7 +7,8 @@
 namespace koho {
 namespace {
 
-/// A grammar that has refused a token waits where it was, should the token be taken back.
+/// A matcher that refuses a token keeps its state and is ignored from then on; rollback() past that
+/// token brings it back.
 class UnionMatcher final : public Matcher {
  public:
   explicit UnionMatcher(std::vector<std::unique_ptr<Matcher>> matchers) {
@@ -26,7 +27,8 @@ class UnionMatcher final : public Matcher {
         return status;
       }
     }
-    if (!taken) return make_error(ErrorCode::invalid_argument, "no grammar takes token {}", token);
+    if (!taken)
+      return make_error(ErrorCode::invalid_argument, "none of the grammars allows token {}", token);
     ++accepted_;
     return {};
   }
@@ -64,7 +66,7 @@ class UnionMatcher final : public Matcher {
  private:
   struct Path {
     std::unique_ptr<Matcher> matcher;
-    std::int32_t accepted = 0;  // of the answer's tokens
+    std::int32_t accepted = 0;  // tokens that this matcher has accepted
   };
 
   bool follows(const Path& path) const { return path.accepted == accepted_; }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An answer that follows one of several grammars: all of them at once, until a token decides.
+// The union of several grammars: the matcher follows all of them at once, and each token drops the
+// ones that do not allow it.
 #pragma once
 
 #include <memory>
@@ -9,7 +10,7 @@
 
 namespace koho {
 
-/// Allows what any of `grammars` allows. Requires: there is one at least.
+/// A grammar that allows what any of `grammars` allows. Requires: `grammars` is not empty.
 std::shared_ptr<const CompiledGrammar> union_of(
     std::vector<std::shared_ptr<const CompiledGrammar>> grammars);
 

@@ -22,10 +22,10 @@
 namespace koho {
 namespace {
 
-constexpr std::string_view kNoReason = "it cannot be made a grammar";
+constexpr std::string_view kNoReason = "xgrammar cannot compile it and gives no reason";
 
-/// The first line of an exception of xgrammar's, without what names its own sources.
-std::string words_of(std::string_view what) {
+/// The first line of an xgrammar exception, without the names of xgrammar's source files.
+std::string message_of(std::string_view what) {
   what = what.substr(0, what.find('\n'));
   constexpr std::string_view kCheck = "is false: ";
   if (const std::size_t at = what.find(kCheck); at != what.npos)
@@ -34,9 +34,10 @@ std::string words_of(std::string_view what) {
   return std::string(what.substr(0, 500));
 }
 
-/// A warning of xgrammar's, which leaves out what it cannot heed, as a reason to refuse.
+/// An xgrammar warning, which says that xgrammar ignores a part of the grammar, reworded as the
+/// reason of a refusal.
 std::string reason_of(std::string_view warning) {
-  std::string reason = words_of(warning);
+  std::string reason = message_of(warning);
   const auto replace = [&](std::string_view found, std::string_view with) {
     if (const std::size_t at = reason.find(found); at != reason.npos)
       reason.replace(at, found.size(), with);
@@ -50,7 +51,7 @@ std::string reason_of(std::string_view warning) {
   return reason;
 }
 
-/// Runs `work` within the guard; whatever it lets fly becomes an Error.
+/// Runs `work` within limits of time and memory, and returns what it throws as an Error.
 template <typename Work>
 Status guarded(std::int64_t time_us_max,
                std::size_t bytes_max,
@@ -63,50 +64,59 @@ Status guarded(std::int64_t time_us_max,
     KOHO_TRY(work());
   } catch (const guard::Exceeded&) {
     if (limit_code != ErrorCode::invalid_argument)
-      return make_error(limit_code, "one step of the grammar took more than {} ms or {} MB",
+      return make_error(limit_code,
+                        "one step of the grammar took more than {} ms of processor time or {} MB",
                         time_us_max / 1000, bytes_max >> 20U);
-    return refused(kGrammarTooComplex, fmt::format("it takes more than {} ms or {} MB to prepare",
-                                                   time_us_max / 1000, bytes_max >> 20U));
+    return refused(kGrammarTooComplex,
+                   fmt::format("compiling the grammar takes more than {} ms or {} MB",
+                               time_us_max / 1000, bytes_max >> 20U));
   } catch (const std::bad_alloc&) {
-    return make_error(ErrorCode::resource_exhausted, "no memory for a grammar");
+    return make_error(ErrorCode::resource_exhausted, "out of memory while compiling a grammar");
   } catch (const std::exception& error) {
-    const std::string words = words_of(error.what());
-    if (unexplained != nullptr) *unexplained = words == kNoReason;
-    // The library throws one type for everything: its sentence alone tells the two apart.
-    if (words.find("nsatisfiable") != words.npos || words.find("cannot accept") != words.npos ||
-        words.find("greater than") != words.npos)
-      return refused(kUnsatisfiableSchema, words);
-    return refused(kInvalidGrammar, words);
+    const std::string message = message_of(error.what());
+    if (unexplained != nullptr) *unexplained = message == kNoReason;
+    // xgrammar throws one exception type for everything: only the text tells an unsatisfiable
+    // schema from an invalid grammar.
+    if (message.find("nsatisfiable") != message.npos ||
+        message.find("cannot accept") != message.npos ||
+        message.find("greater than") != message.npos)
+      return refused(kUnsatisfiableSchema, message);
+    return refused(kInvalidGrammar, message);
   } catch (...) {
-    return make_error(ErrorCode::internal, "an unknown exception in a grammar");
+    return make_error(ErrorCode::internal, "xgrammar threw an unknown exception");
   }
   if (!scope.warning().empty()) return refused(kUnsupportedSchema, reason_of(scope.warning()));
   return {};
 }
 
 Result<std::string> choice_tag(const Constraint& constraint, const GrammarLimits& limits) {
-  if (constraint.choices.empty()) return refused(kInvalidGrammar, "choice: at least one is needed");
+  if (constraint.choices.empty()) return refused(kInvalidGrammar, "choice: must not be empty");
   if (constraint.choices.size() > static_cast<std::size_t>(limits.choices_max))
-    return refused(kGrammarTooComplex, fmt::format("choice: at most {} are taken, found {}",
-                                                   limits.choices_max, constraint.choices.size()));
+    return refused(kGrammarTooComplex,
+                   fmt::format("choice: at most {} strings are supported, found {}",
+                               limits.choices_max, constraint.choices.size()));
   std::string list;
   for (const std::string& choice : constraint.choices) {
     if (choice.empty() || choice.find('\0') != choice.npos ||
         utf8_valid_bytes(choice) != choice.size())
-      return refused(kInvalidGrammar, "choice: each is a text that is not empty, in UTF-8");
+      return refused(kInvalidGrammar,
+                     "choice: each must be a non-empty UTF-8 string without U+0000");
     list += fmt::format(R"({}{{"type":"const_string","value":{}}})", list.empty() ? "" : ",",
                         json_string(choice));
   }
   if (list.size() > limits.schema.bytes_max)
-    return refused(kGrammarTooComplex, "choice: too long together");
+    return refused(kGrammarTooComplex,
+                   fmt::format("choice: the strings have {} bytes in total; the limit is {}",
+                               list.size(), limits.schema.bytes_max));
   if (constraint.choices.size() == 1)
     return fmt::format(R"({{"type":"structural_tag","format":{}}})", list);
   return fmt::format(R"({{"type":"structural_tag","format":{{"type":"or","elements":[{}]}}}})",
                      list);
 }
 
-/// What xgrammar makes of `text`. Lets its exceptions fly. (Not by way of xgrammar::Grammar: the
-/// compiler prints and reads one again, which spoils a character before a hexadecimal digit.)
+/// Compiles `text` with xgrammar. Does not catch its exceptions. Passes the text itself, not an
+/// xgrammar::Grammar: xgrammar's compiler prints a Grammar and parses it again, which corrupts a
+/// character that precedes a hexadecimal digit.
 xgrammar::CompiledGrammar compile_text(Constraint::Kind kind,
                                        const std::string& text,
                                        xgrammar::GrammarCompiler& compiler,
@@ -132,14 +142,14 @@ xgrammar::CompiledGrammar compile_text(Constraint::Kind kind,
   return compiler.CompileStructuralTag(text);
 }
 
-/// The place and the fault of the smallest schema within `schema` that cannot be compiled by
-/// itself; nothing if all can, or if looking takes long.
+/// Compiles the subschemas of `schema` one by one, innermost first, and returns the error of the
+/// first that fails, with its path. nullopt if all compile, or if the search takes too long.
 std::optional<Error> find_fault(const Schema& schema,
                                 xgrammar::GrammarCompiler& compiler,
                                 const GrammarLimits& limits) {
   using Clock = std::chrono::steady_clock;
   const auto end = Clock::now() + std::chrono::microseconds(limits.compile_us_max);
-  // What refers to others may fail by these.
+  // First the subschemas without $ref: one with a $ref may fail because of its target.
   for (const bool refers : {false, true})
     for (int i = schema.num_parts() - 1; i >= 0 && Clock::now() < end; --i) {
       const std::optional<Schema::Part> part = schema.part(i);
@@ -156,7 +166,7 @@ std::optional<Error> find_fault(const Schema& schema,
   return std::nullopt;
 }
 
-/// A mask of the tokens that are text: no control tokens.
+/// The mask of all tokens except the added (control) tokens.
 using TextMask = std::shared_ptr<const std::vector<std::uint32_t>>;
 
 TextMask text_mask(const Tokenizer& tokenizer, std::int64_t vocabulary) {
@@ -167,9 +177,10 @@ TextMask text_mask(const Tokenizer& tokenizer, std::int64_t vocabulary) {
   return std::make_shared<const std::vector<std::uint32_t>>(std::move(mask));
 }
 
-/// Whether a grammar of this kind may name tokens by their numbers. xgrammar finds a part again,
-/// for its mask, by a hash that holds where the part's numbers stand in the grammar's list of them,
-/// not the numbers: right within one grammar, wrong between two.
+/// Whether a grammar of this kind may name tokens by id. xgrammar's cache identifies a part of a
+/// grammar by a hash that contains the positions of the ids in the grammar's list of ids, not the
+/// ids themselves: parts of two such grammars may be mistaken for each other, so they share no
+/// cache.
 bool may_name_tokens(Constraint::Kind kind) {
   using Kind = Constraint::Kind;
   return kind == Kind::tool_calls || kind == Kind::structural_tag || kind == Kind::ebnf;
@@ -177,7 +188,7 @@ bool may_name_tokens(Constraint::Kind kind) {
 
 class XgrammarMatcher final : public Matcher {
  public:
-  /// `text`, which may be null: nothing else is ever allowed.
+  /// `text`, if not null: only its tokens are ever allowed.
   XgrammarMatcher(xgrammar::GrammarMatcher matcher,
                   TextMask text,
                   std::int32_t vocabulary,
@@ -228,7 +239,7 @@ class XgrammarMatcher final : public Matcher {
       work();
       return Status();
     });
-    // Whatever it says of a token is no fault of the grammar.
+    // A warning or an exception about a token is not the client's fault.
     if (!status.ok() && status.error().code == ErrorCode::invalid_argument) {
       const bool warned = status.error().reason == kUnsupportedSchema;
       if (warned) return {};
@@ -239,7 +250,7 @@ class XgrammarMatcher final : public Matcher {
 
   xgrammar::GrammarMatcher matcher_;
   TextMask text_;
-  std::int32_t vocabulary_;  // the tokenizer's: a mask has more, which are no tokens
+  std::int32_t vocabulary_;  // of the tokenizer; masks have more bits, which name no token
   std::int64_t step_us_max_;
   std::size_t step_bytes_max_;
 };
@@ -301,7 +312,7 @@ Result<std::shared_ptr<const XgrammarAdapter::Vocabulary>> XgrammarAdapter::read
     const auto id = static_cast<std::int32_t>(i);
     if (!tokenizer.is_token(id)) continue;
     tokens[i] = tokenizer.token_bytes(id);
-    // A control token is no text: no character has this byte, so only its number matches it.
+    // The byte 0xFF occurs in no UTF-8 text, so a grammar can match a control token only by id.
     if (tokenizer.is_added(id)) tokens[i].insert(0, 1, '\xFF');
   }
   std::shared_ptr<const Vocabulary> made;
@@ -358,7 +369,8 @@ Result<std::shared_ptr<const CompiledGrammar>> XgrammarAdapter::compile(
     }
     return union_of(std::move(grammars));
   }
-  // A tool that did not ask to be strict is no reason to refuse a call of it.
+  // A schema that cannot be compiled is no reason to refuse a forced call of a tool that is not
+  // strict: relax the schema step by step.
   const bool may_relax = std::ranges::any_of(
       constraint.tools, [&](const ToolGrammar& tool) { return may_be_relaxed(constraint, tool); });
   for (ToolStrictness strictness = ToolStrictness::best_effort;;) {
@@ -368,43 +380,43 @@ Result<std::shared_ptr<const CompiledGrammar>> XgrammarAdapter::compile(
     const Error& error = compiled.error();
     if (!is_grammar_error(error) || !may_relax || strictness == ToolStrictness::names_only)
       return explain(constraint, std::move(compiled).error());
-    // What takes long is not tried twice.
+    // A schema that was too complex goes straight to free arguments: each attempt may take the
+    // whole time limit.
     const bool again =
         strictness == ToolStrictness::best_effort && error.reason != kGrammarTooComplex;
     strictness = again ? ToolStrictness::structure_only : ToolStrictness::names_only;
   }
 }
 
-Result<std::shared_ptr<const CompiledGrammar>> XgrammarAdapter::compile_with(
-    const Constraint& constraint, ToolStrictness strictness, std::uint64_t fail_at) {
+Result<XgrammarAdapter::GrammarSource> XgrammarAdapter::source_of(const Constraint& constraint,
+                                                                  ToolStrictness strictness) const {
   using Kind = Constraint::Kind;
-  std::string text;  // what xgrammar reads
-  std::optional<LengthPlan> lengths;
+  GrammarSource source;
   switch (constraint.kind) {
     case Kind::json_object:
-      text = R"({"type":"object","additionalProperties":true})";
+      source.text = R"({"type":"object","additionalProperties":true})";
       break;
     case Kind::json_schema: {
       KOHO_TRY_ASSIGN(Schema schema, Schema::read(constraint.text, limits_.schema));
-      if (limits_.count_lengths) lengths = schema.take_lengths();
-      text = schema.text();
+      if (limits_.count_lengths) source.lengths = schema.take_lengths();
+      source.text = schema.text();
       break;
     }
     case Kind::regex:
       KOHO_TRY(check_text("regex", constraint.text, limits_));
-      text = constraint.text;
-      if (std::optional<CountedPattern> counted = counted_pattern(text);
+      source.text = constraint.text;
+      if (std::optional<CountedPattern> counted = counted_pattern(source.text);
           counted && limits_.count_lengths) {
-        text = std::move(counted->unbounded);
-        lengths = LengthPlan{.places = {}, .whole = counted->bounds};
+        source.text = std::move(counted->unbounded);
+        source.lengths = LengthPlan{.places = {}, .whole = counted->bounds};
       }
       break;
     case Kind::ebnf:
       KOHO_TRY(check_text("grammar", constraint.text, limits_));
-      text = constraint.text;
+      source.text = constraint.text;
       break;
     case Kind::choice: {
-      KOHO_TRY_ASSIGN(text, choice_tag(constraint, limits_));
+      KOHO_TRY_ASSIGN(source.text, choice_tag(constraint, limits_));
       break;
     }
     case Kind::tool_calls: {
@@ -413,24 +425,31 @@ Result<std::shared_ptr<const CompiledGrammar>> XgrammarAdapter::compile_with(
       });
       if (schemas > limits_.tools_max)
         return refused(kGrammarTooComplex,
-                       fmt::format("tools: at most {} are taken whose calls follow their schemas, "
-                                   "found {}",
+                       fmt::format("tools: at most {} tools with schemas are supported, found {}",
                                    limits_.tools_max, schemas));
-      KOHO_TRY_ASSIGN(text, tool_call_tag(constraint, tokenizer_, limits_.schema, strictness));
+      KOHO_TRY_ASSIGN(source.text,
+                      tool_call_tag(constraint, tokenizer_, limits_.schema, strictness));
       break;
     }
     case Kind::structural_tag: {
-      KOHO_TRY_ASSIGN(text, structural_tag_text(constraint.text, limits_));
+      KOHO_TRY_ASSIGN(source.text, structural_tag_text(constraint.text, limits_));
       break;
     }
     case Kind::union_of:
       break;
   }
+  return source;
+}
+
+Result<std::shared_ptr<const CompiledGrammar>> XgrammarAdapter::compile_with(
+    const Constraint& constraint, ToolStrictness strictness, std::uint64_t fail_at) {
+  KOHO_TRY_ASSIGN(GrammarSource source, source_of(constraint, strictness));
   std::unique_ptr<Library> own;
   if (may_name_tokens(constraint.kind)) own = std::make_unique<Library>(*vocabulary_, limits_);
   std::shared_ptr<const CompiledGrammar> compiled;
-  // xgrammar's any_text and what stands between its tags take every byte, those of no text, too.
-  const TextMask only = constraint.kind == Kind::structural_tag ? vocabulary_->text : nullptr;
+  // xgrammar's any_text, and the text between its tags, allow control tokens too.
+  const TextMask only =
+      constraint.kind == Constraint::Kind::structural_tag ? vocabulary_->text : nullptr;
   bool unexplained = false;
   const auto attempt = [&](Library& library) {
     unexplained = false;
@@ -438,7 +457,8 @@ Result<std::shared_ptr<const CompiledGrammar>> XgrammarAdapter::compile_with(
         limits_.compile_us_max, limits_.compile_bytes_max, fail_at, ErrorCode::invalid_argument,
         [&]() -> Status {
           compiled = std::make_shared<const XgrammarGrammar>(
-              compile_text(constraint.kind, text, library.compiler, limits_, constraint.compact),
+              compile_text(constraint.kind, source.text, library.compiler, limits_,
+                           constraint.compact),
               only, limits_);
           return {};
         },
@@ -446,29 +466,30 @@ Result<std::shared_ptr<const CompiledGrammar>> XgrammarAdapter::compile_with(
   };
   Status status = attempt(own ? *own : *library_);
   if (!status.ok() && unexplained) {
-    // The hash by which xgrammar finds parts again cannot be made of every grammar.
+    // xgrammar cannot hash every grammar for its cache of parts: try again without that cache.
     Library without_parts(*vocabulary_, limits_, /*keeps_parts=*/false);
     status = attempt(without_parts);
   }
   if (!status.ok()) {
-    // An interrupted compilation may have left its parts half made.
+    // An interrupted compilation may have left incomplete parts in the cache.
     if (!own) library_ = std::make_unique<Library>(*vocabulary_, limits_);
     return std::move(status).error();
   }
   if (compiled->bytes() > limits_.grammar_bytes_max)
     return refused(kGrammarTooComplex,
-                   fmt::format("it takes {} MB, at most {} are given", compiled->bytes() >> 20U,
-                               limits_.grammar_bytes_max >> 20U));
-  if (lengths) {
-    const auto& tokens = lengths->whole ? vocabulary_->text_tokens : vocabulary_->string_tokens;
-    compiled = count_lengths(std::move(compiled), std::move(*lengths), tokens);
+                   fmt::format("the compiled grammar takes {} MB; the limit is {} MB",
+                               compiled->bytes() >> 20U, limits_.grammar_bytes_max >> 20U));
+  if (source.lengths) {
+    const auto& tokens =
+        source.lengths->whole ? vocabulary_->text_tokens : vocabulary_->string_tokens;
+    compiled = count_lengths(std::move(compiled), std::move(*source.lengths), tokens);
   }
   KOHO_TRY_ASSIGN(const std::unique_ptr<Matcher> matcher, compiled->start());
   std::vector<std::uint32_t> mask(mask_words(vocabulary_->size));
   KOHO_TRY(matcher->fill_mask(mask));
   if (!matcher->can_end() &&
       std::ranges::all_of(mask, [](std::uint32_t word) { return word == 0; }))
-    return refused(kUnsatisfiableSchema, "no text is valid");
+    return refused(kUnsatisfiableSchema, "no text satisfies the constraint");
   return compiled;
 }
 

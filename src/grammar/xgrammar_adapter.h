@@ -1,22 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// The only way into xgrammar: its exceptions, its logging and its appetite end here.
+// The only file that calls xgrammar. Catches its exceptions, turns its warnings (about parts of a
+// grammar that it ignores) into errors, and bounds the time and memory of a compilation and of a
+// matcher's step: third_party/guard.cpp counts allocations, reads the clock and throws.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/error.h"
 #include "grammar/grammar_compiler.h"
+#include "grammar/string_lengths.h"
 #include "grammar/tool_grammar.h"
 
 namespace koho {
 
-/// One thread's access: the vocabulary, and parts of grammars kept for the next ones. Threads: one
-/// at a time; the grammars it makes outlive it.
+/// The compiler of one thread: the vocabulary, and a cache of compiled parts of grammars. Grammars
+/// may outlive it. Threads: one at a time.
 class XgrammarAdapter {
  public:
-  /// The tokens as xgrammar wants them; made once, shared by all threads.
+  /// The tokens in xgrammar's representation, and what is derived from them. Built once, shared by
+  /// all threads.
   class Vocabulary;
   static Result<std::shared_ptr<const Vocabulary>> read_vocabulary(const Tokenizer& tokenizer,
                                                                    std::int64_t vocabulary);
@@ -28,16 +33,23 @@ class XgrammarAdapter {
   XgrammarAdapter(const XgrammarAdapter&) = delete;
   XgrammarAdapter& operator=(const XgrammarAdapter&) = delete;
 
-  /// `fail_at`: as guard::Scope's, for tests. Errors: as GrammarCompiler::compile.
+  /// `fail_at` makes an allocation fail, for tests (guard::Scope). Errors: as
+  /// GrammarCompiler::compile().
   Result<std::shared_ptr<const CompiledGrammar>> compile(const Constraint& constraint,
                                                          std::uint64_t fail_at = 0);
 
  private:
   class Library;
+  /// The text for xgrammar, and the length bounds that LengthTracker counts instead of xgrammar.
+  struct GrammarSource {
+    std::string text;
+    std::optional<LengthPlan> lengths;
+  };
+  Result<GrammarSource> source_of(const Constraint& constraint, ToolStrictness strictness) const;
   Result<std::shared_ptr<const CompiledGrammar>> compile_with(const Constraint& constraint,
                                                               ToolStrictness strictness,
                                                               std::uint64_t fail_at);
-  /// `error`, which the compilation gave, with the place of the schema at fault.
+  /// Adds to `error`, which a compilation returned, the path of the subschema at fault.
   Error explain(const Constraint& constraint, Error error) const;
 
   const Tokenizer& tokenizer_;

@@ -36,7 +36,7 @@ std::optional<AddedTokenMatcher::Match> AddedTokenMatcher::find(std::string_view
   return std::nullopt;
 }
 
-/// Narrows the sorted tokens to those that agree with the text, one byte at a time.
+/// Narrows the range of sorted tokens to those that match the text so far, byte by byte.
 std::optional<AddedTokenMatcher::Match> AddedTokenMatcher::longest_at(std::string_view text,
                                                                       std::size_t begin) const {
   const Range& range = by_first_byte_[byte_at(text, begin)];
@@ -44,7 +44,7 @@ std::optional<AddedTokenMatcher::Match> AddedTokenMatcher::longest_at(std::strin
   auto high = tokens_.begin() + static_cast<std::ptrdiff_t>(range.end);
   std::optional<Match> longest;
   for (std::size_t length = 1; low != high; ++length) {
-    // Among tokens with a common beginning the one that ends there comes first.
+    // Of tokens with a common prefix, the prefix itself sorts first.
     if (low->text.size() == length) {
       longest = Match{begin, begin + length, low->id};
       ++low;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Added tokens ("<|user|>", "<think>", ...): found in text as whole strings before any BPE,
-// leftmost first and longest first.
+// Finds added tokens ("<|user|>", "<think>", ...) as whole strings in a text, before BPE: the
+// leftmost match, and of several at one place the longest.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +15,11 @@ namespace koho {
 struct AddedToken {
   std::string text;
   std::int32_t id = -1;
-  bool special = false;     // dropped by decode when asked to
-  bool normalized = false;  // looked for after those that are not, in what those leave
+  bool special = false;     // decode() drops it if asked to skip special tokens
+  bool normalized = false;  // searched after the others, in the text that those leave
 };
 
-/// Finds tokens of one set in a text.
+/// Finds the tokens of one set in a text.
 class AddedTokenMatcher {
  public:
   struct Match {
@@ -28,16 +28,16 @@ class AddedTokenMatcher {
     std::int32_t id = -1;
   };
 
-  /// Requires: no empty text, no text twice.
+  /// Requires: the texts are not empty and differ from each other.
   explicit AddedTokenMatcher(std::vector<AddedToken> tokens);
 
-  /// The leftmost match at or after `from`; of several there, the longest. Threads: any.
+  /// The leftmost match at or after `from`; of several at one place the longest. Threads: any.
   std::optional<Match> find(std::string_view text, std::size_t from) const;
 
  private:
   std::optional<Match> longest_at(std::string_view text, std::size_t begin) const;
 
-  std::vector<AddedToken> tokens_;  // by text
+  std::vector<AddedToken> tokens_;  // sorted by text
   struct Range {
     std::size_t begin = 0;
     std::size_t end = 0;

@@ -49,7 +49,7 @@ TEST(AddedTokens, FindsNothingInPrefixesAndInEmptyText) {
   EXPECT_TRUE(all(matcher({}), "anything").empty());
 }
 
-TEST(AddedTokens, TellsWhereAMatchStands) {
+TEST(AddedTokens, ReportsThePositionOfAMatch) {
   const auto match = matcher({"é"}).find("caféé", 4);
   ASSERT_TRUE(match);
   EXPECT_EQ(match->begin, 5U);

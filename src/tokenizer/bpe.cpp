@@ -13,7 +13,7 @@
 namespace koho {
 namespace {
 
-// Up to this many bytes a scan over all pairs is faster than a queue of them.
+// Up to this many bytes, scanning all pairs is faster than keeping them in a queue.
 constexpr std::size_t kShortPieceBytes = 64;
 
 Result<std::int32_t> merge_part(const Vocabulary& vocabulary,
@@ -24,7 +24,7 @@ Result<std::int32_t> merge_part(const Vocabulary& vocabulary,
   const std::optional<std::int32_t> id = spelled ? vocabulary.find(bytes) : std::nullopt;
   if (!id)
     return make_error(ErrorCode::corrupt_data,
-                      "model.merges, entry {}: '{}' is no token of model.vocab", merge,
+                      "model.merges, entry {}: '{}' is not a token of model.vocab", merge,
                       printable(spelling));
   return *id;
 }
@@ -51,7 +51,7 @@ Result<Bpe> Bpe::build(Vocabulary vocabulary, const StringList& merges, bool ign
     const std::optional<std::int32_t> joined = bpe.vocabulary_.find(left_bytes);
     if (!joined)
       return make_error(ErrorCode::corrupt_data,
-                        "model.merges, entry {}: '{}' + '{}' gives no token of model.vocab", i,
+                        "model.merges, entry {}: '{}' + '{}' is not a token of model.vocab", i,
                         printable(merges[2 * i]), printable(merges[2 * i + 1]));
     for (std::size_t at = 1; at < left_bytes.size(); ++at)
       bpe.may_join_.set(byte_pair(left_bytes[at - 1], left_bytes[at]));
@@ -66,7 +66,7 @@ Result<Bpe> Bpe::build(Vocabulary vocabulary, const StringList& merges, bool ign
   return bpe;
 }
 
-/// Where the pair stands, or would.
+/// The slot that holds the pair, or the free slot where it belongs.
 std::size_t Bpe::place_of(std::int32_t left, std::int32_t right) const {
   constexpr std::uint64_t kOdd = 0x9E3779B97F4A7C15U;  // 2^64 / golden ratio
   const std::uint64_t key = (static_cast<std::uint64_t>(static_cast<std::uint32_t>(left)) << 32U) |
@@ -115,8 +115,8 @@ void Bpe::merge(std::string_view piece, std::vector<std::int32_t>& out) const {
 
 void Bpe::merge_short(std::string_view piece, std::vector<std::int32_t>& out) const {
   std::array<std::int32_t, kShortPieceBytes> tokens;
-  std::array<std::uint32_t, kShortPieceBytes> ranks;   // of the pair of each token and the next
-  std::array<std::int32_t, kShortPieceBytes> becomes;  // that pair's token
+  std::array<std::uint32_t, kShortPieceBytes> ranks;   // of the pair of token i and token i + 1
+  std::array<std::int32_t, kShortPieceBytes> becomes;  // the token of that pair
   std::size_t count = piece.size();
   const auto look_up = [&](std::size_t i) {
     const Merge merge = find(tokens[i], tokens[i + 1]);
@@ -146,14 +146,14 @@ void Bpe::merge_short(std::string_view piece, std::vector<std::int32_t>& out) co
 
 void Bpe::merge_long(std::string_view piece, std::vector<std::int32_t>& out) const {
   struct Symbol {
-    std::int32_t token;  // -1: joined to the one before
+    std::int32_t token;  // -1: merged into the symbol before
     std::int32_t previous;
     std::int32_t next;  // -1 at the end
   };
   const auto count = static_cast<std::int32_t>(piece.size());
   std::vector<Symbol> symbols(piece.size());
-  // A pair that may be merged: rank above place, so that the least is the next to merge. A pair
-  // that has changed since it was queued is recognised by its rank.
+  // Candidate pairs: the rank in the upper half and the position in the lower, so that the least
+  // entry is the next merge. If a pair has changed since, its rank no longer matches the entry.
   std::vector<std::uint64_t> queued;
   const auto at = [&](std::int32_t i) -> Symbol& { return symbols[static_cast<std::size_t>(i)]; };
   const auto candidate = [&](std::int32_t i) {

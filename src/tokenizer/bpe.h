@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Byte-pair encoding of one piece of text: starts from its bytes and joins, again and again, the
-// neighbours whose merge stands first in the file (the leftmost such pair first), as Hugging Face
-// tokenizers' BPE does. Time n log n in the piece's length.
+// Byte-pair encoding of one piece of text, as Hugging Face tokenizers' BPE: starts with the piece's
+// bytes and repeatedly merges the adjacent pair of lowest rank, which is the pair's position in the
+// file; of several equal pairs the leftmost. Takes n log n time for n bytes.
 #pragma once
 
 #include <atomic>
@@ -20,13 +20,14 @@ namespace koho {
 
 class Bpe {
  public:
-  /// `merges` holds left and right of each merge in turn, spelled in the byte alphabet, in order
-  /// of rank; of a pair that stands twice the later place counts. With `ignore_merges` a piece that
-  /// is a token is that token, whatever the merges would make of it.
-  /// Errors: corrupt_data: a part or a result that is no token.
+  /// `merges` holds the left and right part of each merge in turn, in the byte alphabet and in the
+  /// order of rank. If a pair appears twice, the later rank counts. With `ignore_merges` a
+  /// piece that is a token becomes that token without merging.
+  /// Errors: corrupt_data: a part or a result of a merge is not a token.
   static Result<Bpe> build(Vocabulary vocabulary, const StringList& merges, bool ignore_merges);
 
-  /// Appends the tokens of `piece`, any bytes. Requires: fewer than 2^31 bytes. Threads: any.
+  /// Appends the tokens of `piece`, which may be any bytes. Requires: fewer than 2^31 bytes.
+  /// Threads: any.
   void encode(std::string_view piece, std::vector<std::int32_t>& out) const;
 
   const Vocabulary& vocabulary() const { return vocabulary_; }
@@ -35,7 +36,7 @@ class Bpe {
   static constexpr std::uint32_t kNoRank = UINT32_MAX;
   struct Merge {
     std::uint32_t rank = kNoRank;
-    std::int32_t token = -1;  // what the pair becomes
+    std::int32_t token = -1;  // the token that the pair becomes
   };
   struct Slot {
     std::int32_t left = -1;
@@ -49,19 +50,19 @@ class Bpe {
     return (static_cast<std::size_t>(static_cast<std::uint8_t>(left)) << 8U) |
            static_cast<std::uint8_t>(right);
   }
-  /// The tokens of `piece` by merging alone.
+  /// Appends the tokens of `piece` by merging, without looking the piece up as a whole.
   void merge(std::string_view piece, std::vector<std::int32_t>& out) const;
   void merge_short(std::string_view piece, std::vector<std::int32_t>& out) const;
   void merge_long(std::string_view piece, std::vector<std::int32_t>& out) const;
 
   Vocabulary vocabulary_;
   std::vector<Slot> slots_;  // open addressing, a power of two, at most two thirds full
-  int shift_ = 0;            // of a hash to a place
-  // Neighbouring bytes that stand inside some merge's result: between others no merge can reach
-  // across, so that the text on both sides is merged apart.
+  int shift_ = 0;            // from a hash to an index of slots_
+  // The pairs of adjacent bytes that occur in the result of some merge. No merge crosses any other
+  // pair, so merge() cuts the piece there.
   std::bitset<1U << 16U> may_join_;
-  // Whether encoding a token's bytes gives the token: then no merging is needed to know it. Found
-  // out when a token's bytes are first met, by whichever thread; all come to the same.
+  // Whether the encoding of a token's bytes is the token itself, so that a look-up replaces
+  // merging. The first thread that encodes these bytes finds out; all threads find the same.
   enum class Own : std::uint8_t { unknown, yes, no };
   std::unique_ptr<std::atomic<Own>[]> own_encoding_;
 };

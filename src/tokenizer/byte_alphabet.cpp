@@ -9,7 +9,8 @@
 namespace koho {
 namespace {
 
-// Printable Latin-1 spells itself; the other 68 bytes, in order, are U+0100 to U+0143.
+// A byte that is printable in Latin-1 spells itself; the other 68 bytes, in order, are U+0100 to
+// U+0143.
 constexpr char32_t kFirstBorrowed = 0x100;
 constexpr char32_t kAlphabetEnd = 0x144;
 

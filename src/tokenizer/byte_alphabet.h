@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPT-2's byte alphabet: tokenizer.json spells each of the 256 bytes as one printable character.
+// GPT-2's byte alphabet, in which tokenizer.json spells each of the 256 bytes as one printable
+// character.
 #pragma once
 
 #include <string>
@@ -7,8 +8,8 @@
 
 namespace koho {
 
-/// Appends the bytes that `token` spells and returns true; returns false, with `out` unchanged, if
-/// a character of it is outside the alphabet. Requires: well-formed UTF-8.
+/// Appends the bytes that `token` spells and returns true. Returns false and leaves `out` unchanged
+/// if a character is outside the alphabet. Requires: `token` is well-formed UTF-8.
 bool append_spelled_bytes(std::string& out, std::string_view token);
 
 /// The spelling of `bytes` in the alphabet.

@@ -9,7 +9,7 @@
 namespace koho {
 namespace {
 
-/// Where the cut-off character at the end of `bytes` begins, or its size.
+/// The start of the incomplete character at the end of `bytes`; bytes.size() if there is none.
 std::size_t cut_off_begin(std::string_view bytes) {
   constexpr std::size_t kCutOffBytesMax = 3;
   const std::size_t first = bytes.size() - std::min(bytes.size(), kCutOffBytesMax);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Token ids to text while they are sampled: gives whole characters only, and in sum exactly what
-// Tokenizer::decode gives for all ids.
+// Decodes token ids to text while they are sampled. Returns whole characters only; all pieces
+// together equal Tokenizer::decode() of all ids.
 #pragma once
 
 #include <cstdint>
@@ -10,23 +10,23 @@
 
 namespace koho {
 
-/// One sequence's stream. Threads: one at a time. The tokenizer must outlive it.
+/// The decoder of one sequence. Requires: the tokenizer outlives it. Threads: one at a time.
 class Detokenizer {
  public:
   explicit Detokenizer(const Tokenizer& tokenizer, bool skip_special = false)
       : tokenizer_(&tokenizer), skip_special_(skip_special) {}
 
-  /// The text that is certain after this token; perhaps none. The first bytes of a character wait
-  /// for the rest; bytes that can become no character are U+FFFD at once.
+  /// The text that this token completes, perhaps none. The first bytes of a character wait for the
+  /// rest; bytes that cannot become a character are U+FFFD at once.
   std::string push(std::int32_t id) {
     std::string text;
     push(id, text);
     return text;
   }
-  /// The same, appended to `text`: allocates only if that has to grow.
+  /// The same, appended to `text`. Allocates only if `text` must grow.
   void push(std::int32_t id, std::string& text);
 
-  /// The end of the ids: U+FFFD for the beginning of a character that stayed alone, else nothing.
+  /// Ends the sequence: U+FFFD for a character that stayed incomplete, else "".
   std::string finish() {
     std::string text;
     finish(text);
@@ -34,13 +34,13 @@ class Detokenizer {
   }
   void finish(std::string& text);
 
-  /// Whether a character's first bytes wait.
+  /// Whether the first bytes of a character wait.
   bool is_waiting() const { return !waiting_.empty(); }
 
  private:
   const Tokenizer* tokenizer_;
   bool skip_special_;
-  std::string waiting_;  // the cut-off beginning of a character: at most 3 bytes
+  std::string waiting_;  // the first bytes of a character, at most 3
 };
 
 }  // namespace koho

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// PCRE2 behind the pre-tokenizer: compiled once with JIT, matched with limits, every return code
-// looked at.
+// Runs the split patterns with PCRE2: compiles each once with JIT, and matches within limits of
+// steps and memory.
 #include "tokenizer/pre_tokenizer.h"
 
 #include <array>
@@ -16,11 +16,11 @@
 namespace koho {
 namespace {
 
-// Steps of one match. GLM's pattern takes at most one a character (giving back a run of blanks);
-// a pattern that runs away stops here, with an error.
+// The limit of backtracking steps per match: kStepsMin + kStepsPerByte * bytes. GLM's pattern takes
+// at most one step per character, for a run of blanks.
 constexpr std::uint32_t kStepsMin = 100'000;
 constexpr std::uint32_t kStepsPerByte = 4;
-constexpr std::uint32_t kHeapKibMax = 64U << 10U;  // of a match without JIT
+constexpr std::uint32_t kHeapKibMax = 64U << 10U;  // per match without JIT
 constexpr std::size_t kJitStackBytes = 64U << 10U;
 constexpr std::size_t kJitStackBytesMax = 16U << 20U;
 
@@ -43,11 +43,11 @@ std::string pcre2_message(int code) {
   return reinterpret_cast<const char*>(buffer.data());
 }
 
-/// What matching needs besides the pattern, for one call.
+/// The buffers of one call of split().
 struct Scratch {
   Owned<pcre2_match_data> match{pcre2_match_data_create(1, nullptr)};
   Owned<pcre2_match_context> context{pcre2_match_context_create(nullptr)};
-  Owned<pcre2_jit_stack> stack;  // once the machine's own does not suffice
+  Owned<pcre2_jit_stack> stack;  // allocated once PCRE2's default of 32 KiB is too small
 
   bool ok() const { return match != nullptr && context != nullptr; }
   bool grow_stack() {
@@ -71,7 +71,8 @@ class PreTokenizer::Pattern {
                                       PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error,
                                       &offset, nullptr));
     if (pattern.code_ == nullptr)
-      return make_error(ErrorCode::unsupported, "PCRE2 refuses it: {}", pcre2_message(error));
+      return make_error(ErrorCode::unsupported, "PCRE2 cannot compile it: {}",
+                        pcre2_message(error));
     const int jit = pcre2_jit_compile(pattern.code_.get(), PCRE2_JIT_COMPLETE);
     pattern.jit_ = jit == 0;
     if (!pattern.jit_)
@@ -80,7 +81,7 @@ class PreTokenizer::Pattern {
     return pattern;
   }
 
-  /// Appends the end of each piece of text[begin, end).
+  /// Appends the end offset of each piece of text[begin, end).
   Status split(std::string_view text,
                std::size_t begin,
                std::size_t end,
@@ -90,15 +91,15 @@ class PreTokenizer::Pattern {
     const auto cut = [&](std::size_t place) {
       ends.push_back(static_cast<std::uint32_t>(begin + place));
     };
-    std::size_t done = 0;    // everything before is in pieces
-    std::size_t search = 0;  // where the next match may begin
-    bool matched = false;    // before, ending at `done`
+    std::size_t done = 0;    // the text before is cut into pieces
+    std::size_t search = 0;  // where the next match may start
+    bool matched = false;    // a match ended at `done`
     while (search <= subject.size()) {
       KOHO_TRY_ASSIGN(const int found, match(subject, search, scratch));
       if (found == PCRE2_ERROR_NOMATCH) break;
       const PCRE2_SIZE* place = pcre2_get_ovector_pointer(scratch.match.get());
       if (place[0] == place[1] && matched && place[0] == done) {
-        // An empty match right behind a match counts for nothing: look one character further.
+        // Ignore an empty match right after a match, and search from the next character.
         if (search == subject.size()) break;
         search += utf8_step(subject.substr(search)).bytes;
         continue;
@@ -113,17 +114,17 @@ class PreTokenizer::Pattern {
   }
 
  private:
-  /// A positive number or PCRE2_ERROR_NOMATCH.
+  /// The match count of PCRE2, or PCRE2_ERROR_NOMATCH.
   Result<int> match(std::string_view subject, std::size_t from, Scratch& scratch) const {
     while (true) {
-      // The JIT's entry skips checks that hold here: the text is well-formed.
+      // pcre2_jit_match skips the checks of its arguments; the text is well-formed UTF-8.
       const auto run = jit_ ? pcre2_jit_match : pcre2_match;
       const int code = run(code_.get(), code_units(subject), subject.size(), from,
                            PCRE2_NO_UTF_CHECK, scratch.match.get(), scratch.context.get());
       if (code >= 0 || code == PCRE2_ERROR_NOMATCH) return code;
       if (code == PCRE2_ERROR_JIT_STACKLIMIT && scratch.grow_stack()) continue;
       return make_error(ErrorCode::resource_exhausted,
-                        "the tokenizer's split pattern gave up at byte {} of {}: {}", from,
+                        "the tokenizer's split pattern passes its limit at byte {} of {}: {}", from,
                         subject.size(), pcre2_message(code));
     }
   }
@@ -154,7 +155,8 @@ Status PreTokenizer::split(std::string_view text, std::vector<std::uint32_t>& en
   if (text.empty()) return {};
   Scratch scratch;
   if (!scratch.ok())
-    return make_error(ErrorCode::resource_exhausted, "no memory for the tokenizer's split pattern");
+    return make_error(ErrorCode::resource_exhausted,
+                      "out of memory for the tokenizer's split pattern");
   pcre2_set_match_limit(scratch.context.get(),
                         kStepsMin + kStepsPerByte * static_cast<std::uint32_t>(text.size()));
   pcre2_set_heap_limit(scratch.context.get(), kHeapKibMax);

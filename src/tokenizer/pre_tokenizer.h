@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cuts text into the pieces that BPE works on, with the tokenizer file's own split patterns.
+// Cuts text into the pieces that BPE encodes, by the split patterns of tokenizer.json.
 #pragma once
 
 #include <cstddef>
@@ -14,23 +14,23 @@
 
 namespace koho {
 
-/// Of one text to split.
+/// The largest text that split() accepts.
 inline constexpr std::size_t kTextBytesMax = 256U << 20U;
 
-/// A list of patterns, each cutting what the one before left. Matches and what lies between them
-/// are pieces alike ("Isolated").
+/// A list of patterns. Each cuts the pieces of the one before. The matches and the text between
+/// them are pieces ("Isolated" in tokenizer.json).
 class PreTokenizer {
  public:
-  /// Errors: unsupported: a pattern that translate_split_pattern or PCRE2 refuses.
+  /// Errors: unsupported: translate_split_pattern() or PCRE2 refuses a pattern.
   static Result<PreTokenizer> compile(std::span<const std::string> patterns);
 
   PreTokenizer(PreTokenizer&&) noexcept;
   PreTokenizer& operator=(PreTokenizer&&) noexcept;
   ~PreTokenizer();
 
-  /// Replaces `ends` by the offset behind each piece of `text`, ascending; no piece is empty.
-  /// Requires: well-formed UTF-8, at most kTextBytesMax bytes. Threads: any.
-  /// Errors: resource_exhausted: a pattern needs more steps or memory than its limit for this text.
+  /// Sets `ends` to the end offset of each piece of `text`, ascending. No piece is empty.
+  /// Requires: `text` is well-formed UTF-8 of at most kTextBytesMax bytes. Threads: any.
+  /// Errors: resource_exhausted: a match passes its limit of steps or memory.
   Status split(std::string_view text, std::vector<std::uint32_t>& ends) const;
 
  private:

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// NOTE: what is refused is refused because Oniguruma (its default syntax, as Hugging Face
-// tokenizers use it) and PCRE2 differ there: \w (marks), \h (hexadecimal digit against blank), ^
-// and $ (always line by line against whole text), . (which newlines), [a[b]] and && (set operations
-// against characters), {,n}, {n}? and {n}+ (optional and repeated against lazy and possessive),
-// (?i) (its reach over alternatives), \p{Greek} (script against script extensions).
+// NOTE: the translator refuses each construct that Oniguruma (in its default syntax, which Hugging
+// Face tokenizers use) and PCRE2 read differently:
+//   \w                   whether combining marks belong to it
+//   \h                   Oniguruma: a hexadecimal digit; PCRE2: a blank
+//   ^ $                  Oniguruma: of each line; PCRE2: of the whole text
+//   .                    which newlines it excludes
+//   [a[b]] &&            Oniguruma: set operations; PCRE2: plain characters
+//   {,n} {n}? {n}+       Oniguruma: optional and repeated; PCRE2: lazy and possessive
+//   (?i)                 how far it reaches over alternatives
+//   \p{Greek}            Oniguruma: the script; PCRE2: script extensions
 #include "tokenizer/split_pattern.h"
 
 #include <algorithm>
@@ -20,14 +25,15 @@ constexpr std::size_t kPatternBytesMax = 4096;
 constexpr std::size_t kGroupDepthMax = 100;
 constexpr int kRepeatMax = 1000;
 
-// General categories: the same names and, for assigned characters, the same sets in both engines.
+// The general categories, which have the same names in both engines and contain the same assigned
+// characters.
 constexpr std::array<std::string_view, 37> kCategories{
     "C",  "Cc", "Cf", "Cn", "Co", "Cs", "L",  "Ll", "Lm", "Lo", "Lt", "Lu", "M",
     "Mc", "Me", "Mn", "N",  "Nd", "Nl", "No", "P",  "Pc", "Pd", "Pe", "Pf", "Pi",
     "Po", "Ps", "S",  "Sc", "Sk", "Sm", "So", "Z",  "Zl", "Zp", "Zs"};
 
-// Beginnings of characters that fold to several ("ß" to "ss", "ﬁ" to "fi"): Oniguruma then matches
-// the one character for the several, PCRE2 does not.
+// Letters that one character folds to ("ß" to "ss", "ﬁ" to "fi"). In (?i:...) Oniguruma matches
+// that character for the two letters, and PCRE2 does not.
 constexpr std::array<std::string_view, 5> kFoldedPairs{"ss", "st", "ff", "fi", "fl"};
 
 bool is_ascii_letter(char c) {
@@ -46,7 +52,7 @@ class Translator {
 
   Result<std::string> run() {
     if (pattern_.empty() || pattern_.size() > kPatternBytesMax)
-      return make_error(ErrorCode::unsupported, "it has {} bytes; 1 to {} are supported",
+      return make_error(ErrorCode::unsupported, "the pattern has {} bytes; 1 to {} are supported",
                         pattern_.size(), kPatternBytesMax);
     while (at_ < pattern_.size()) KOHO_TRY(item());
     if (caseless_.size() != 1) return refuse(at_, "an open group");
@@ -64,7 +70,7 @@ class Translator {
   }
   bool caseless() const { return caseless_.back(); }
 
-  /// One item outside of classes.
+  /// Translates one item outside of a class.
   Status item() {
     const char c = pattern_[at_];
     if (c != '\\' && !is_ascii_letter(c)) last_letter_ = 0;
@@ -114,7 +120,7 @@ class Translator {
     }
     if (next_is("(?") || next_is("(*")) return refuse(at_, "this kind of group");
     caseless_.push_back(caseless());
-    out_ += "(?:";  // what it captures is not asked for
+    out_ += "(?:";  // captures are not needed
     ++at_;
     return {};
   }
@@ -166,7 +172,7 @@ class Translator {
     for (; at_ < pattern_.size() && pattern_[at_] != ']'; first = false) {
       if (pattern_[at_] == '[') return refuse(at_, "a class inside a class");
       if (next_is("&&")) return refuse(at_, "'&&'");
-      if (pattern_[at_] == '-') {  // a range's was read with its first character
+      if (pattern_[at_] == '-') {  // not of a range, whose '-' is read with its first character
         if (!first && !(at_ + 1 < pattern_.size() && pattern_[at_ + 1] == ']'))
           return refuse(at_, "this use of '-'");
         out_ += "\\-";
@@ -193,7 +199,7 @@ class Translator {
     return {};
   }
 
-  /// A character, plain or escaped, or an escape that stands for a set.
+  /// Translates a character, plain or escaped, or an escape that stands for a set.
   Result<Element> character(bool in_class) {
     if (pattern_[at_] == '\\') return escape();
     const Utf8Step step = utf8_step(pattern_.substr(at_));
@@ -259,7 +265,7 @@ class Translator {
     return Element::character;
   }
 
-  /// \p{Lu}, \P{Lu}
+  /// Translates \p{Lu} or \P{Lu}.
   Result<Element> category(std::size_t begin) {
     const std::size_t close = pattern_.find('}', at_);
     if (!next_is("{") || close == std::string_view::npos) return refuse(begin, "this escape");
@@ -272,7 +278,7 @@ class Translator {
     return Element::set;
   }
 
-  /// \uHHHH
+  /// Translates \uHHHH.
   Result<Element> hexadecimal(std::size_t begin) {
     constexpr std::size_t kDigits = 4;
     const std::string_view digits = pattern_.substr(at_, kDigits);
@@ -288,8 +294,8 @@ class Translator {
   std::string_view pattern_;
   std::size_t at_ = 0;
   std::string out_;
-  std::vector<bool> caseless_{false};  // of each open group, the whole pattern first
-  char last_letter_ = 0;               // lower case, if it stands just before
+  std::vector<bool> caseless_{false};  // of each open group; [0] is the whole pattern
+  char last_letter_ = 0;               // in lower case, if it is the previous character
 };
 
 }  // namespace

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The split pattern of a tokenizer.json, written for Oniguruma, in PCRE2's words. Accepts the
-// constructs that mean the same in both, or have an exact translation, and refuses all others by
-// name: a pattern that meant something else would silently give wrong tokens.
+// Translates the split pattern of a tokenizer.json from Oniguruma's syntax to PCRE2's. Accepts the
+// constructs that mean the same in both engines or have an exact translation, and refuses all
+// others by name: a pattern with another meaning would silently give wrong tokens.
 #pragma once
 
 #include <string>

@@ -52,7 +52,7 @@ TEST(SplitPattern, CutsAtEmptyMatches) {
   EXPECT_EQ(pieces({"x*"}, "axé"), (Pieces{"a", "x", "é"}));
 }
 
-TEST(SplitPattern, TranslatesWhatMeansTheSame) {
+TEST(SplitPattern, TranslatesConstructsThatMeanTheSame) {
   const auto translated = [](std::string_view pattern) {
     const Result<std::string> result = translate_split_pattern(pattern);
     return result.ok() ? *result : "refused: " + result.error().message;
@@ -64,7 +64,7 @@ TEST(SplitPattern, TranslatesWhatMeansTheSame) {
   EXPECT_EQ(translated("é#"), "é\\#");
 }
 
-TEST(SplitPattern, RefusesByNameWhatTheEnginesReadDifferently) {
+TEST(SplitPattern, RefusesConstructsThatTheEnginesReadDifferently) {
   for (const char* pattern :
        {R"(\w+)",    R"(\h)",        R"(\b)",     R"(\v)",     R"(\x41)",
         R"(\1)",     R"(\p{Greek})", R"(\p{^L})", "^a",        "a$",

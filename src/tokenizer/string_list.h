@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Many short strings in one buffer: a vocabulary's tokens without an allocation each.
+// A list of many short strings in one buffer, such as the tokens of a vocabulary: one allocation
+// instead of one per string.
 #pragma once
 
 #include <cstddef>

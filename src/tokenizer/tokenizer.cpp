@@ -32,11 +32,11 @@ struct Tokenizer::Data {
 
   Bpe bpe;
   PreTokenizer pre_tokenizer;
-  AddedTokenMatcher raw;         // looked for first
-  AddedTokenMatcher normalized;  // looked for in what the first leave
+  AddedTokenMatcher raw;         // searched first
+  AddedTokenMatcher normalized;  // searched in the text between matches of raw
   std::vector<Kind> kinds;       // of each id
-  // Added tokens by id: the bytes that decoding gives, which are the text's unless every character
-  // of it is in the byte alphabet and spells another byte ("Ġ").
+  // Added tokens by id, with the bytes that decode() gives: the text itself, or the bytes that it
+  // spells if all its characters are in the byte alphabet ("Ġ" gives a blank).
   std::vector<std::pair<std::int32_t, std::string>> added_bytes;
   std::vector<std::pair<std::string, std::int32_t>> added_ids;  // by text
 
@@ -49,7 +49,8 @@ struct Tokenizer::Data {
   std::string_view bytes(std::int32_t id) const;
   Status encode_plain(std::string_view text, std::vector<std::int32_t>& ids) const;
 
-  /// Calls plain(text) and control(id), each giving a Status, for `text` from left to right.
+  /// Splits `text` at added tokens and calls plain(text) and control(id) from left to right. Both
+  /// return a Status.
   template <typename Plain, typename Control>
   Status cut(std::string_view text, const Plain& plain, const Control& control) const {
     return cut_by(raw, text, control,
@@ -75,14 +76,14 @@ struct Tokenizer::Data {
 
 namespace {
 
-/// Checks ids and texts of the added tokens against each other and against the vocabulary.
+/// Checks that ids and texts of the added tokens agree with each other and with the vocabulary.
 Status check_added_tokens(std::vector<AddedToken> tokens, const Vocabulary& vocabulary) {
   const auto by_text = [](const AddedToken& a, const AddedToken& b) { return a.text < b.text; };
   const auto by_id = [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; };
   std::sort(tokens.begin(), tokens.end(), by_text);
   for (std::size_t i = 1; i < tokens.size(); ++i)
     if (tokens[i].text == tokens[i - 1].text)
-      return make_error(ErrorCode::corrupt_data, "added_tokens: '{}' stands twice",
+      return make_error(ErrorCode::corrupt_data, "added_tokens: '{}' appears twice",
                         printable(tokens[i].text));
   std::sort(tokens.begin(), tokens.end(), by_id);
   for (std::size_t i = 0; i < tokens.size(); ++i) {
@@ -90,7 +91,7 @@ Status check_added_tokens(std::vector<AddedToken> tokens, const Vocabulary& voca
     if (i > 0 && token.id == tokens[i - 1].id)
       return make_error(ErrorCode::corrupt_data, "added_tokens: '{}' and '{}' both have the id {}",
                         printable(tokens[i - 1].text), printable(token.text), token.id);
-    // A token may stand in both lists, with one spelling and one id.
+    // A token may be in added_tokens and in model.vocab, with the same spelling and id.
     std::string bytes;
     if (!append_spelled_bytes(bytes, token.text)) bytes = token.text;
     const std::optional<std::int32_t> in_vocabulary = vocabulary.find(bytes);
@@ -161,8 +162,8 @@ std::string_view Tokenizer::Data::bytes(std::int32_t id) const {
 
 Status Tokenizer::Data::encode_plain(std::string_view text, std::vector<std::int32_t>& ids) const {
   if (text.size() > kTextBytesMax)
-    return make_error(ErrorCode::resource_exhausted,
-                      "the text has {} bytes; at most {} are encoded", text.size(), kTextBytesMax);
+    return make_error(ErrorCode::resource_exhausted, "the text has {} bytes; the limit is {}",
+                      text.size(), kTextBytesMax);
   std::vector<std::uint32_t> ends;
   KOHO_TRY(pre_tokenizer.split(text, ends));
   std::size_t begin = 0;
@@ -188,7 +189,7 @@ Result<Tokenizer> Tokenizer::load(const std::filesystem::path& tokenizer_json) {
   KOHO_TRY_ASSIGN(const MappedFile file, MappedFile::open(tokenizer_json));
   const std::span<const std::byte> bytes = file.bytes();
   if (bytes.size() > kFileBytesMax)
-    return make_error(ErrorCode::corrupt_data, "{} has {} bytes; at most {} are read",
+    return make_error(ErrorCode::corrupt_data, "{} has {} bytes; the limit is {}",
                       tokenizer_json.string(), bytes.size(), kFileBytesMax);
   Result<Tokenizer> tokenizer =
       from_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()});

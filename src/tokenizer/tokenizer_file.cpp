@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two large parts, model.vocab and model.merges, are read as events straight into string lists;
-// the rest is a small tree.
+// Reads the two large fields, model.vocab and model.merges, from parser events directly into string
+// lists, and everything else into a small tree.
 #include "tokenizer/tokenizer_file.h"
 
 #include <algorithm>
@@ -20,12 +20,12 @@ constexpr std::size_t kSettingsMax = 1U << 20U;    // values outside of vocab an
 constexpr std::size_t kTokenBytesMax = 1U << 16U;  // as written in the file
 constexpr int kDepthMax = 32;
 
-// What GPT-2's own pre-tokenizer splits with: ByteLevel with use_regex.
+// GPT-2's split pattern, which ByteLevel applies with use_regex.
 constexpr std::string_view kByteLevelPattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-/// Routes events: inside model.vocab and model.merges to the lists, else to the tree, in which the
-/// two are null.
+/// Sends events inside model.vocab and model.merges to the lists and all others to the tree, where
+/// these two fields become null.
 class FileEvents : public json::Events {
  public:
   explicit FileEvents(TokenizerFile& file) : file_(file) {}
@@ -137,7 +137,7 @@ class FileEvents : public json::Events {
   }
   static Status once(bool& seen, std::string_view name) {
     if (std::exchange(seen, true))
-      return make_error(ErrorCode::corrupt_data, "model.{} stands twice", name);
+      return make_error(ErrorCode::corrupt_data, "model.{} appears twice", name);
     return {};
   }
   Status counted(Status status) {
@@ -176,7 +176,7 @@ class FileEvents : public json::Events {
   TokenizerFile& file_;
   json::TreeEvents tree_;
   Place place_ = Place::settings;
-  int depth_ = 0;  // open containers of the tree
+  int depth_ = 0;  // of open objects and arrays in the tree
   bool in_model_ = false;
   bool has_vocab_ = false;
   bool has_merges_ = false;
@@ -186,7 +186,7 @@ class FileEvents : public json::Events {
   std::size_t settings_ = 0;
 };
 
-/// One object of the settings and where it stands, for messages.
+/// An object of the tree with its path for error messages.
 class Section {
  public:
   static Result<Section> of(const json::Value* value, std::string path) {
@@ -201,7 +201,7 @@ class Section {
   }
   const json::Value* find(std::string_view name) const { return value_->find(name); }
 
-  /// Every member must be among `known`.
+  /// Refuses members that are not in `known`.
   Status expect_only(std::initializer_list<std::string_view> known) const {
     for (const json::Member& member : *value_->object())
       if (std::find(known.begin(), known.end(), member.name) == known.end())
@@ -223,7 +223,7 @@ class Section {
     if (value == nullptr || !value->boolean()) return wrong(name, "a boolean");
     return *value->boolean();
   }
-  /// `otherwise` when the field is missing.
+  /// `otherwise` if the field is missing.
   Result<bool> boolean_or(std::string_view name, bool otherwise) const {
     return find(name) == nullptr ? Result<bool>(otherwise) : boolean(name);
   }
@@ -277,7 +277,7 @@ Status read_model(const Section& top, TokenizerFile& file) {
   KOHO_TRY(model.expect_null("dropout"));
   KOHO_TRY(model.expect_null_or_empty("continuing_subword_prefix"));
   KOHO_TRY(model.expect_null_or_empty("end_of_word_suffix"));
-  // All 256 bytes are tokens, so nothing is unknown: these three change no result.
+  // All 256 bytes are tokens, so no text is unknown: the next three fields change no result.
   KOHO_TRY(model.expect_null_or_string("unk_token"));
   for (const char* unused : {"fuse_unk", "byte_fallback"})
     if (Result<bool> value = model.boolean_or(unused, false); !value.ok())
@@ -305,7 +305,7 @@ Status read_byte_level(const Section& byte_level, TokenizerFile& file) {
   return {};
 }
 
-/// A Sequence of Splits with ByteLevel at its end, or ByteLevel alone.
+/// Accepts a Sequence of Split with ByteLevel as its last element, or ByteLevel alone.
 Status read_pre_tokenizer(const Section& top, TokenizerFile& file) {
   KOHO_TRY_ASSIGN(const Section pre, Section::of(top.find("pre_tokenizer"), "pre_tokenizer"));
   KOHO_TRY_ASSIGN(const std::string type, pre.string("type"));
@@ -314,7 +314,7 @@ Status read_pre_tokenizer(const Section& top, TokenizerFile& file) {
   KOHO_TRY(pre.expect_only({"type", "pretokenizers"}));
   const json::Value* list = pre.find("pretokenizers");
   if (list == nullptr || list->array() == nullptr || list->array()->empty())
-    return pre.wrong("pretokenizers", "an array that is not empty");
+    return pre.wrong("pretokenizers", "a non-empty array");
   for (std::size_t i = 0; i < list->array()->size(); ++i) {
     KOHO_TRY_ASSIGN(
         const Section step,
@@ -330,7 +330,7 @@ Status read_pre_tokenizer(const Section& top, TokenizerFile& file) {
   return {};
 }
 
-/// ByteLevel moves offsets, which koho does not report, and adds no tokens.
+/// Accepts null and ByteLevel, which changes only offsets. koho reports none.
 Status read_post_processor(const Section& top) {
   const json::Value* value = top.find("post_processor");
   if (value == nullptr || value->is_null()) return {};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// tokenizer.json as Hugging Face tokenizers writes it, read into compact structs. Accepts
-// byte-level BPE of the GLM kind; every field is honoured, or its value is the only one that
-// changes nothing, or the file is refused with the field's name.
+// Parses tokenizer.json, the file of Hugging Face tokenizers, into compact structs. Accepts
+// byte-level BPE as GLM uses it. Every field is either applied, or has the one value that changes
+// nothing; otherwise the file is refused with the field's name.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +16,16 @@
 namespace koho {
 
 struct TokenizerFile {
-  StringList spellings;           // of model.vocab, in the byte alphabet, in the file's order
+  StringList spellings;           // the keys of model.vocab, in the byte alphabet, in file order
   std::vector<std::int32_t> ids;  // of each spelling
-  StringList merges;              // left and right in turn
+  StringList merges;              // the left and the right part of each merge in turn
   bool ignore_merges = false;
   std::vector<std::string> split_patterns;
   std::vector<AddedToken> added_tokens;
 };
 
-/// Errors: corrupt_data (not JSON, a field missing or of the wrong kind), unsupported (a feature
-/// koho does not have), both naming the field.
+/// Errors: corrupt_data (not JSON, or a field is missing or of the wrong kind) and unsupported (a
+/// feature that koho lacks), both with the field.
 Result<TokenizerFile> parse_tokenizer_file(std::string_view json);
 
 }  // namespace koho

@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
-/// The length of the ASCII beginning of `text`, eight bytes at a time.
+/// The length of the ASCII prefix of `text`, found eight bytes at a time.
 std::size_t ascii_bytes(std::string_view text) {
   std::size_t i = 0;
   for (; i + sizeof(std::uint64_t) <= text.size(); i += sizeof(std::uint64_t)) {
@@ -28,7 +28,8 @@ Utf8Step utf8_step(std::string_view text) {
   if (first < 0x80) return {Utf8Step::Kind::whole, 1};
   if (first < 0xC2 || first > 0xF4) return {Utf8Step::Kind::invalid, 1};
   const std::size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-  // The second byte's range excludes overlong forms, surrogates and what lies beyond U+10FFFF.
+  // The range of the second byte excludes overlong forms, surrogates and code points beyond
+  // U+10FFFF.
   const std::uint8_t low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
   const std::uint8_t high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
   for (std::size_t i = 1; i < length; ++i) {

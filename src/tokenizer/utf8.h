@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// UTF-8 as the Unicode standard defines it (table 3-7): what a run of bytes begins with, where it
-// stops being well-formed, and its lossy reading with U+FFFD.
+// UTF-8 by the Unicode standard (table 3-7): the first character of a text, the length of its
+// well-formed prefix, and lossy decoding with U+FFFD.
 #pragma once
 
 #include <cstddef>
@@ -10,28 +10,28 @@
 
 namespace koho {
 
-/// What a text begins with.
+/// What a text starts with.
 struct Utf8Step {
   enum class Kind : std::uint8_t {
     whole,    // one well-formed character
-    invalid,  // bytes that no continuation can make well-formed
-    cut_off   // the text ends within what may still become a character
+    invalid,  // bytes that no continuation makes well-formed
+    cut_off   // the text ends inside a character
   };
   Kind kind = Kind::whole;
-  std::size_t bytes = 1;  // of the character, or of the part that one U+FFFD stands for
+  std::size_t bytes = 1;  // of the character, or of the bytes that one U+FFFD replaces
 };
 
 /// Requires: not empty.
 Utf8Step utf8_step(std::string_view text);
 
-/// The length of the longest well-formed beginning of `text`: its size when all of it is.
+/// The length of the longest well-formed prefix of `text`: text.size() if all of it is well-formed.
 std::size_t utf8_valid_bytes(std::string_view text);
 
-/// Appends `bytes` with one U+FFFD for each maximal part that is not well-formed, as Python's
-/// errors="replace" and Rust's from_utf8_lossy do.
+/// Appends `bytes` with one U+FFFD for each maximal ill-formed part, as Python's errors="replace"
+/// and Rust's from_utf8_lossy do.
 void append_utf8_lossy(std::string& out, std::string_view bytes);
 
-/// The code point of the character that `text` begins with. Requires: that is whole.
+/// The code point of the first character of `text`. Requires: step is utf8_step(text) and whole.
 char32_t utf8_code_point(std::string_view text, const Utf8Step& step);
 
 }  // namespace koho

@@ -23,7 +23,7 @@ TEST(Utf8, KnowsWholeCharactersOfEveryLength) {
   EXPECT_EQ(utf8_code_point("🎉", utf8_step("🎉")), U'🎉');
 }
 
-TEST(Utf8, RefusesOverlongFormsSurrogatesAndWhatIsBeyondUnicode) {
+TEST(Utf8, RefusesOverlongFormsSurrogatesAndCodePointsBeyondUnicode) {
   for (const std::string_view text : {"\xC0\x80", "\xE0\x9F\xBF", "\xF0\x8F\xBF\xBF",
                                       "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xFF", "\x80"}) {
     EXPECT_EQ(utf8_step(text).kind, Utf8Step::Kind::invalid);
@@ -31,7 +31,7 @@ TEST(Utf8, RefusesOverlongFormsSurrogatesAndWhatIsBeyondUnicode) {
   }
 }
 
-TEST(Utf8, TellsACutOffCharacterFromABrokenOne) {
+TEST(Utf8, DistinguishesACutOffCharacterFromAnIllFormedOne) {
   EXPECT_EQ(utf8_step("\xF0\x9F").kind, Utf8Step::Kind::cut_off);
   EXPECT_EQ(utf8_step("\xF0\x9F").bytes, 2U);
   EXPECT_EQ(utf8_step("\xF0\x9Fx").kind, Utf8Step::Kind::invalid);
@@ -47,7 +47,7 @@ TEST(Utf8, FindsTheFirstBrokenByteAtEveryPlaceAroundAWord) {
   }
 }
 
-// The examples of the Unicode standard, section 3.9, and Python's errors="replace".
+// Examples from section 3.9 of the Unicode standard; Python's errors="replace" gives the same.
 TEST(Utf8, ReplacesEachMaximalPart) {
   EXPECT_EQ(lossy("a\xF1\x80\x80\xE1\x80\xC2"
                   "b\x80"

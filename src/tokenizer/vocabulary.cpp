@@ -27,7 +27,7 @@ Hash hash_of(std::string_view bytes) {
 Result<Vocabulary> Vocabulary::build(const StringList& spellings,
                                      std::span<const std::int32_t> ids) {
   const std::size_t tokens = ids.size();
-  std::vector<std::size_t> line_of(tokens, tokens);  // which spelling an id has
+  std::vector<std::size_t> line_of(tokens, tokens);  // the index in `spellings` of each id
   for (std::size_t i = 0; i < tokens; ++i) {
     const std::int32_t id = ids[i];
     if (id < 0 || static_cast<std::size_t>(id) >= tokens)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The corpus of model outputs (tools/make_parser_cases.py): every case fed whole, token by token,
-// in two pieces at every place, byte by byte and in random pieces gives what the corpus says.
+// The corpus of model outputs (tools/make_parser_cases.py). Each case gives the recorded result
+// when fed whole, token by token, byte by byte, cut in two at every place, and in random pieces.
 #include <algorithm>
 #include <filesystem>
 #include <memory>
@@ -64,7 +64,7 @@ std::vector<Case> read_cases() {
   return cases;
 }
 
-/// Events follow each other as promised: a call's come together and in order.
+/// Expects the events of each call to follow each other in order.
 void expect_orderly(const std::vector<OutputEvent>& events) {
   std::size_t num_begun = 0;
   bool open = false;
@@ -105,7 +105,7 @@ ParsedOutput parse_pieces(const Case& one, const std::vector<std::string_view>& 
   OutputParser parser(one.options);
   std::vector<OutputEvent> events;
   for (const std::string_view piece : pieces) {
-    std::vector<OutputEvent> step;  // as a stream gets them
+    std::vector<OutputEvent> step;  // the events of one piece
     parser.feed_text(piece, step);
     events.insert(events.end(), step.begin(), step.end());
   }
@@ -113,7 +113,7 @@ ParsedOutput parse_pieces(const Case& one, const std::vector<std::string_view>& 
   return collect(events);
 }
 
-/// Tags as their tokens, other text in ordinary tokens of up to `characters_max` characters.
+/// Feeds tags as their added tokens, and other text as tokens of up to `characters_max` characters.
 ParsedOutput parse_tokens(const Case& one, std::size_t characters_max) {
   OutputParser parser(one.options);
   std::vector<OutputEvent> events;
@@ -207,7 +207,7 @@ TEST_F(OutputParserCorpus, EachCaseInRandomPieces) {
       std::string_view rest = one.text;
       while (!rest.empty()) {
         const std::size_t length = std::min<std::size_t>(random() % 12, rest.size());
-        pieces.push_back(rest.substr(0, length));  // empty pieces too
+        pieces.push_back(rest.substr(0, length));  // pieces may be empty
         rest.remove_prefix(length);
       }
       expect_equal(parse_pieces(one, pieces), one.expected);

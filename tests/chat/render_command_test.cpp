@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command `koho render` from outside: lines in, lines out, errors that name the line.
+// Runs the command `koho render`: requests on standard input, prompts on standard output, errors
+// with the number of the line.
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -25,7 +26,7 @@ struct Ran {
   std::string errors;
 };
 
-/// A directory of this test's own.
+/// Runs in a directory of its own.
 class RenderCommand : public ::testing::Test {
  protected:
   RenderCommand()
@@ -103,7 +104,7 @@ TEST_F(RenderCommand, WarnsOfAnUnknownTemplate) {
   const Ran ran = render("--model .", kHi);
   EXPECT_EQ(ran.exit_code, 0);
   EXPECT_EQ(ran.output, "\"[gMASK]<sop><|user|>Hi<|assistant|><think>\"\n");
-  EXPECT_NE(ran.errors.find("is not one koho was compared with"), std::string::npos);
+  EXPECT_NE(ran.errors.find("is not one that koho is verified against"), std::string::npos);
   EXPECT_EQ(render("--model . --chat-template glm-4.6", kHi).errors, "");
 }
 

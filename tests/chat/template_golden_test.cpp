@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Byte equality of the chat templates with jinja2's renderings of the same inputs.
+// Compares the renderings of the chat templates byte by byte with those of jinja2.
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -23,7 +23,8 @@ std::string read_data(const char* name) {
   return text.ok() ? *text : std::string();
 }
 
-/// Renders `input` and compares: `expected` is jinja2's text, or null where it raises an error.
+/// Renders `input` and compares with `expected`: jinja2's text, or null where jinja2 raises an
+/// error.
 void expect_rendering(const Json& input, TemplateStyle style, const Json& expected) {
   const Result<Conversation> conversation = read_conversation(input);
   ASSERT_TRUE(conversation.ok()) << conversation.error().message;

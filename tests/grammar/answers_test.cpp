@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Constrained answers of the embedded model, through the engine, at temperature 1. The default run
-// takes a few schemas; KOHO_GRAMMAR=all takes all 200 with 1,024 tokens each and prints what
-// docs/grammar.md records. KOHO_GRAMMAR_ANSWERS=FILE keeps the answers for make_schemas.py --check.
+// Constrained answers of the model in models/tiny, through the engine, at temperature 1. By default
+// runs 10 of the 200 schemas; KOHO_GRAMMAR=all runs all of them, with up to 1,024 tokens each, and
+// prints how many answers ended. KOHO_GRAMMAR_ANSWERS=FILE writes the answers for make_schemas.py
+// --check.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -47,7 +48,7 @@ Answer read(OutputStream& stream) {
   return answer;
 }
 
-/// An answer as a client has it, and what was wrong with it.
+/// An answer as a client sees it, and its deviations from the format.
 struct Parsed {
   chat::ParsedOutput output;
   chat::OutputParser::Counts counts;
@@ -161,7 +162,7 @@ TEST_F(ConstrainedAnswers, AreValidWheneverTheyEndByThemselves) {
     if (answer.finish != FinishReason::stop) continue;
     ++stopped;
     const Result<json::Value> value = json::parse(answer.text);
-    // JSON, but beyond the reader: integers have no end.
+    // Valid JSON that the parser refuses: an integer beyond 64 bits.
     if (!value.ok() && value.error().reason == ErrorReason::beyond_64_bits) continue;
     ASSERT_TRUE(value.ok()) << i << ": " << value.error().message << "\n" << answer.text;
     EXPECT_EQ(testing::validate_json((*schemas->array())[i], *value), "")
@@ -273,7 +274,7 @@ TEST_F(ConstrainedAnswers, ForcedToolCallsParseWithValidArguments) {
 }
 
 TEST_F(ConstrainedAnswers, FollowTheFormatOrCallTools) {
-  const std::string form =
+  const std::string format =
       R"({"type":"object","properties":{"city":{"type":"string","maxLength":12},"warm":{"type":"boolean"}},"required":["city"]})";
   const std::string weather =
       R"({"type":"object","properties":{"city":{"type":"string","maxLength":12},"days":{"type":"integer","minimum":1,"maximum":9}},)"
@@ -282,10 +283,10 @@ TEST_F(ConstrainedAnswers, FollowTheFormatOrCallTools) {
       {"get_weather", weather, true},
       {"get_time", R"({"type":"object","properties":{"zone":{"type":"string"}}})", false}};
   const auto schemas = schemas_of(tools);
-  const Result<json::Value> form_schema = json::parse(form);
+  const Result<json::Value> format_schema = json::parse(format);
   const Result<json::Value> weather_schema = json::parse(weather);
   const Constraint constraint =
-      Constraint::union_of({Constraint::json_schema(form),
+      Constraint::union_of({Constraint::json_schema(format),
                             Constraint::tool_calls(tools, Constraint::Calls::instead_of_text)});
   std::vector<std::shared_ptr<OutputStream>> streams;
   for (int i = 0; i < 16; ++i) {
@@ -298,7 +299,7 @@ TEST_F(ConstrainedAnswers, FollowTheFormatOrCallTools) {
     ASSERT_TRUE(stream.ok()) << stream.error().message;
     streams.push_back(*stream);
   }
-  int of_the_form = 0;
+  int in_format = 0;
   int calling = 0;
   for (std::size_t i = 0; i < streams.size(); ++i) {
     const Answer answer = read(*streams[i]);
@@ -308,10 +309,10 @@ TEST_F(ConstrainedAnswers, FollowTheFormatOrCallTools) {
     EXPECT_EQ(counts.unknown_tools + counts.malformed_calls + counts.mended_calls, 0U)
         << answer.text;
     if (output.calls.empty()) {
-      ++of_the_form;
+      ++in_format;
       const Result<json::Value> value = json::parse(output.content);
       ASSERT_TRUE(value.ok()) << answer.text;
-      EXPECT_EQ(testing::validate_json(*form_schema, *value), "") << answer.text;
+      EXPECT_EQ(testing::validate_json(*format_schema, *value), "") << answer.text;
       continue;
     }
     ++calling;
@@ -325,8 +326,8 @@ TEST_F(ConstrainedAnswers, FollowTheFormatOrCallTools) {
       }
     }
   }
-  std::printf("%d answers of the form, %d with calls\n", of_the_form, calling);
-  EXPECT_GE(of_the_form, 3);
+  std::printf("%d answers in the format, %d with calls\n", in_format, calling);
+  EXPECT_GE(in_format, 3);
   EXPECT_GE(calling, 1);
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is refused, with which words, and that refusing takes no longer than it may.
+// Which constraints are refused, with which messages, and that a refusal stays within its time
+// limit.
 #include <chrono>
 #include <string>
 #include <vector>
@@ -8,31 +9,36 @@
 
 #include "grammar/grammar_compiler.h"
 #include "grammar/xgrammar_adapter.h"
+#include "grammar_walk.h"
 
 namespace koho {
 namespace {
 
-const Tokenizer& tiny_tokenizer() {
-  static const Result<Tokenizer> tokenizer =
-      Tokenizer::load(std::string(KOHO_SOURCE_DIR) + "/models/tiny/tokenizer.json");
-  return *tokenizer;
-}
-
 std::string refusal(const Constraint& constraint) {
-  GrammarCompiler compiler(tiny_tokenizer(), tiny_tokenizer().vocab_size());
+  GrammarCompiler compiler(testing::tiny_tokenizer(), testing::tiny_tokenizer().vocab_size());
   const auto grammar = compiler.compile(constraint);
   return grammar.ok() ? "accepted" : grammar.error().message;
 }
 
 struct Case {
   std::string schema;
-  std::string begins;  // of the message
+  std::string begins;  // the start of the message
 };
 
-TEST(GrammarLimits, ABadSchemaIsNamedWithItsPlace) {
-  const std::vector<Case> cases{
+/// Compiles each schema and expects a refusal that starts with its text and gives a reason.
+void expect_refusals(const std::vector<Case>& cases) {
+  for (const Case& one : cases) {
+    const std::string message = refusal(Constraint::json_schema(one.schema));
+    EXPECT_TRUE(message.starts_with(one.begins)) << one.schema << "\n" << message;
+    EXPECT_FALSE(message.ends_with(": ")) << "no reason: " << message;
+    EXPECT_EQ(message.find("ignor"), std::string::npos) << message;
+  }
+}
+
+TEST(GrammarLimits, AnInvalidSchemaIsRefusedWithItsPath) {
+  expect_refusals({
       {R"({"type":"objekt"})", "invalid_grammar: $.type: "},
-      {R"([1])", "invalid_grammar: $: a schema is"},
+      {R"([1])", "invalid_grammar: $: a schema must be"},
       {R"({"type":"object")", "invalid_grammar: $: "},
       {R"({"properties":{"a":{"properties":{"b":{"type":7}}}}})",
        "invalid_grammar: $.properties.a.properties.b.type: "},
@@ -41,10 +47,15 @@ TEST(GrammarLimits, ABadSchemaIsNamedWithItsPlace) {
       {R"({"type":"string","minLength":"2"})", "invalid_grammar: $.minLength: "},
       {R"({"enum":[]})", "invalid_grammar: $.enum: "},
       {R"({"$ref":"#/$defs/none"})", "invalid_grammar: $.$ref: "},
-      {R"({"$ref":"other.json"})", "unsupported_schema: $.$ref: "},
       {R"({"type":"string","pattern":"(["})", "invalid_grammar: $.pattern: Regex parsing error"},
       {R"({"properties":{"a":{"type":"integer"},"b":{"type":"string","pattern":"[a-"}}})",
        "invalid_grammar: $.properties.b.pattern: "},
+  });
+}
+
+TEST(GrammarLimits, AnUnsupportedKeywordIsRefusedWithItsPath) {
+  expect_refusals({
+      {R"({"$ref":"other.json"})", "unsupported_schema: $.$ref: "},
       {R"({"properties":{"b":{"type":"array","items":{"type":"number","multipleOf":0.5}}}})",
        "unsupported_schema: $.properties.b.items.multipleOf: multipleOf is not supported"},
       {R"({"$defs":{"d":{"type":"string","pattern":"a(?!b)c"}},"properties":{"a":{"$ref":"#/$defs/d"}}})",
@@ -59,25 +70,35 @@ TEST(GrammarLimits, ABadSchemaIsNamedWithItsPlace) {
       {R"({"items":{"type":"object","additionalProperties":{"type":"null"},"minProperties":2}})",
        "unsupported_schema: $.items: minProperties above 1"},
       {R"({"allOf":[{"type":"string"},{"maxLength":3}]})", "unsupported_schema: $.allOf: "},
-      {R"({"minLength":3})", "unsupported_schema: $: minLength needs a type"},
+      {R"({"minLength":3})", "unsupported_schema: $: minLength requires `type`"},
       {R"({"anyOf":[{"type":"string"}],"maxLength":3})",
-       "unsupported_schema: $: maxLength beside anyOf"},
+       "unsupported_schema: $: maxLength together with anyOf"},
       {R"({"type":"string","pattern":"^a","maxLength":3})", "unsupported_schema: $: "},
       {R"({"type":"string","pattern":"(?=a)b"})", "unsupported_schema: $.pattern: Lookahead"},
       {R"({"type":"string","pattern":"a^b"})", "unsupported_schema: $.pattern: Anchor '^' in the"},
+  });
+}
+
+TEST(GrammarLimits, AOneOfWhoseOptionsMayOverlapIsRefused) {
+  expect_refusals({
       {R"({"oneOf":[{"type":"integer"},{"type":"number"}]})", "unsupported_schema: $: "},
       {R"({"$defs":{"c":{"enum":["a","b"]}},"properties":{"i":{"oneOf":[{"$ref":"#/$defs/c"},{"const":"b"}]}}})",
-       "unsupported_schema: $.properties.i: a value may be valid by both oneOf[0] and oneOf[1]"},
+       "unsupported_schema: $.properties.i: oneOf[0] and oneOf[1] may both match a value"},
       {R"({"oneOf":[{"type":"object","properties":{"k":{"const":1}},"required":["k"]},)"
        R"({"type":"object","properties":{"k":{"const":1.0}},"required":["k"]}]})",
-       "unsupported_schema: $: a value may be"},
-      // Only one of the two asks for what tells them apart.
+       "unsupported_schema: $: oneOf[0] and oneOf[1] may both"},
+      // Only one of the two requires the property that tells them apart.
       {R"({"oneOf":[{"type":"object","properties":{"x":{},"y":{}}},)"
        R"({"type":"object","properties":{"x":{}},"required":["x"]}]})",
-       "unsupported_schema: $: a value may be"},
-      // Without a type, the second takes any string.
+       "unsupported_schema: $: oneOf[0] and oneOf[1] may both"},
+      // Without `type`, the second option accepts any string.
       {R"({"oneOf":[{"type":"string"},{"properties":{"x":{"const":1}},"required":["x"]}]})",
-       "unsupported_schema: $: a value may be"},
+       "unsupported_schema: $: oneOf[0] and oneOf[1] may both"},
+  });
+}
+
+TEST(GrammarLimits, AnUnsatisfiableSchemaIsRefused) {
+  expect_refusals({
       {R"(false)", "unsatisfiable_schema: $: "},
       {R"({"type":"object","properties":{"a":{"$ref":"#"}},"required":["a"]})",
        "unsatisfiable_schema: $: "},
@@ -90,13 +111,10 @@ TEST(GrammarLimits, ABadSchemaIsNamedWithItsPlace) {
        "unsatisfiable_schema: $: "},
       {R"({"type":"integer","exclusiveMinimum":3,"exclusiveMaximum":4})",
        "unsatisfiable_schema: $: "},
-  };
-  for (const Case& one : cases) {
-    const std::string message = refusal(Constraint::json_schema(one.schema));
-    EXPECT_TRUE(message.starts_with(one.begins)) << one.schema << "\n" << message;
-    EXPECT_FALSE(message.ends_with(": ")) << "without a reason: " << message;
-    EXPECT_EQ(message.find("ignor"), std::string::npos) << message;
-  }
+  });
+}
+
+TEST(GrammarLimits, ABadSchemaOfAToolIsRefusedWithToolAndPath) {
   for (const char* pattern : {"[a-", "(?=x)y"}) {
     const std::string inner = fmt::format(
         R"({{"type":"object","properties":{{"n":{{"type":"object","properties":{{"s":{{"type":"string","pattern":"{}"}}}}}}}}}})",
@@ -114,7 +132,7 @@ TEST(GrammarLimits, ABadSchemaIsNamedWithItsPlace) {
   }
 }
 
-TEST(GrammarLimits, WhatCanBeLeftOutIsNoReasonToRefuse) {
+TEST(GrammarLimits, FaultsInOptionalOrUnusedPartsAreNotRefused) {
   const std::vector<std::string> schemas{
       R"({"type":"object","properties":{"a":{"$ref":"#/$defs/endless"},"b":{"type":"null"}},"required":["b"],)"
       R"("$defs":{"endless":{"type":"object","properties":{"n":{"$ref":"#/$defs/endless"}},"required":["n"]}}})",
@@ -130,7 +148,7 @@ TEST(GrammarLimits, WhatCanBeLeftOutIsNoReasonToRefuse) {
     EXPECT_EQ(refusal(Constraint::json_schema(schema)), "accepted") << schema;
 }
 
-TEST(GrammarLimits, APatternThatXgrammarHasNoHashForIsTaken) {
+TEST(GrammarLimits, APatternThatXgrammarCannotHashIsAccepted) {
   for (const char* schema :
        {R"({"type":"string","pattern":"(a?){300}"})",
         R"({"type":"array","items":{"type":"string","pattern":"^(ab?){1,300}$"}})"})
@@ -144,7 +162,9 @@ TEST(GrammarLimits, HostileConstraintsAreRefusedInTime) {
   std::string enumeration = R"({"enum":[)";
   for (int i = 0; i < 70000; ++i) enumeration += (i > 0 ? ",\"v" : "\"v") + std::to_string(i) + '"';
   enumeration += "]}";
-  std::string brackets = std::string(30000, '(') + "a" + std::string(30000, ')');
+  std::string brackets(30000, '(');
+  brackets += 'a';
+  brackets.append(30000, ')');
   const std::vector<Constraint> hostile{
       Constraint::json_schema(deep),
       Constraint::json_schema(enumeration),
@@ -164,35 +184,36 @@ TEST(GrammarLimits, HostileConstraintsAreRefusedInTime) {
       Constraint::tool_calls({{"", "", true}}, Constraint::Calls::at_least_one),
   };
   for (const Constraint& constraint : hostile) {
-    GrammarCompiler compiler(tiny_tokenizer(), tiny_tokenizer().vocab_size());
-    ASSERT_TRUE(compiler.compile(Constraint::choice({"x"})).ok());  // the vocabulary is read
+    GrammarCompiler compiler(testing::tiny_tokenizer(), testing::tiny_tokenizer().vocab_size());
+    ASSERT_TRUE(compiler.compile(Constraint::choice({"x"})).ok());  // reads the vocabulary
     const auto begin = std::chrono::steady_clock::now();
     const auto grammar = compiler.compile(constraint);
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     const std::string text = constraint.text.substr(0, 60);
-    EXPECT_LT(took.count(), 5.0) << text;  // 1 s on a machine of its own
-    if (grammar.ok()) continue;            // some are only large
+    EXPECT_LT(took.count(), 5.0) << text;  // 1 s on an idle machine
+    if (grammar.ok()) continue;            // some are large but valid
     EXPECT_TRUE(is_grammar_error(grammar.error())) << text << grammar.error().message;
   }
 }
 
-TEST(GrammarLimits, ATimeLimitIsKept) {
+TEST(GrammarLimits, ACompilationEndsAtItsTimeLimit) {
   GrammarLimits limits;
   limits.compile_us_max = 1;
-  GrammarCompiler compiler(tiny_tokenizer(), tiny_tokenizer().vocab_size(), limits);
+  GrammarCompiler compiler(testing::tiny_tokenizer(), testing::tiny_tokenizer().vocab_size(),
+                           limits);
   const auto grammar = compiler.compile(
       Constraint::json_schema(R"({"type":"object","additionalProperties":{"type":"string"}})"));
   ASSERT_FALSE(grammar.ok());
   EXPECT_EQ(grammar.error().reason, kGrammarTooComplex);
 }
 
-TEST(GrammarLimits, AnInterruptedCompilationHarmsNothing) {
-  const auto vocabulary =
-      XgrammarAdapter::read_vocabulary(tiny_tokenizer(), tiny_tokenizer().vocab_size());
+TEST(GrammarLimits, AnInterruptedCompilationLeavesTheCompilerUsable) {
+  const auto vocabulary = XgrammarAdapter::read_vocabulary(testing::tiny_tokenizer(),
+                                                           testing::tiny_tokenizer().vocab_size());
   ASSERT_TRUE(vocabulary.ok());
   GrammarLimits limits;
   limits.compile_us_max = 60'000'000;
-  XgrammarAdapter adapter(tiny_tokenizer(), *vocabulary, limits);
+  XgrammarAdapter adapter(testing::tiny_tokenizer(), *vocabulary, limits);
   const std::vector<Constraint> list{
       Constraint::json_schema(
           R"({"type":"object","properties":{"a":{"type":"integer","minimum":3,"maximum":17},"b":{"enum":["x","y"]}},"required":["a"]})"),
@@ -201,7 +222,7 @@ TEST(GrammarLimits, AnInterruptedCompilationHarmsNothing) {
           {{"f", R"({"type":"object","properties":{"n":{"type":"integer"}}})", true}},
           Constraint::Calls::at_least_one)};
   for (const Constraint& constraint : list) {
-    // Every early allocation, then ever rarer ones.
+    // Fail at each of the first allocations, then at ever larger distances.
     std::uint64_t interrupted = 0;
     for (std::uint64_t at = 1; at < 1'000'000; at += 1 + at / 16) {
       const auto grammar = adapter.compile(constraint, at);
@@ -215,7 +236,7 @@ TEST(GrammarLimits, AnInterruptedCompilationHarmsNothing) {
 }
 
 TEST(GrammarCompiler, TheSameConstraintIsCompiledOnce) {
-  GrammarCompiler compiler(tiny_tokenizer(), tiny_tokenizer().vocab_size());
+  GrammarCompiler compiler(testing::tiny_tokenizer(), testing::tiny_tokenizer().vocab_size());
   const auto first = compiler.compile(Constraint::regex("a+"));
   const auto second = compiler.compile(Constraint::regex("a+"));
   ASSERT_TRUE(first.ok() && second.ok());
@@ -224,10 +245,11 @@ TEST(GrammarCompiler, TheSameConstraintIsCompiledOnce) {
   EXPECT_EQ(compiler.statistics().cache_hits, 1U);
 }
 
-TEST(GrammarCompiler, ItsCacheStaysWithinItsBytes) {
+TEST(GrammarCompiler, TheCacheStaysWithinItsLimit) {
   GrammarLimits limits;
   limits.cache_bytes_max = 60'000;
-  GrammarCompiler compiler(tiny_tokenizer(), tiny_tokenizer().vocab_size(), limits);
+  GrammarCompiler compiler(testing::tiny_tokenizer(), testing::tiny_tokenizer().vocab_size(),
+                           limits);
   for (int i = 0; i < 20; ++i)
     ASSERT_TRUE(compiler.compile(Constraint::regex("[a-z]+" + std::to_string(i))).ok());
   EXPECT_LE(compiler.statistics().cache_bytes, limits.cache_bytes_max);

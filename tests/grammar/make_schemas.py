@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes tests/grammar/data/schemas.json: 200 schemas, all of one seed: nested, recursive, enums, patterns, unicode, $ref,
-bounds. With --check ANSWERS (lines of {"schema": n, "text": ...}) holds answers to them by the jsonschema package."""
+"""Writes tests/grammar/data/schemas.json: 200 random schemas from one seed, nested and recursive, with enums, patterns,
+Unicode, $ref and bounds. With --check ANSWERS (lines of {"schema": n, "text": ...}) validates answers with the jsonschema
+package."""
 
 import argparse
 import json

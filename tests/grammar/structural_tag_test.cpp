@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Structural tags as clients write them: what they let through, and what is refused, by its place.
+// Structural tags as clients send them: which texts they allow, and which tags are refused with
+// which path.
 #include <string>
 #include <vector>
 
@@ -18,7 +19,7 @@ const Tokenizer& tiny_tokenizer() {
 
 GrammarCompiler& compiler() {
   static GrammarLimits limits = [] {
-    GrammarLimits patient;  // on a loaded machine, too
+    GrammarLimits patient;  // a loaded machine must not reach them
     patient.compile_us_max = 60'000'000;
     patient.step_us_max = 10'000'000;
     return patient;
@@ -36,7 +37,7 @@ std::string refusal(const std::string& text) {
   return grammar.ok() ? "accepted" : grammar.error().message;
 }
 
-/// "whole": the text is complete; "part": it may go on; "no": it is refused at some token.
+/// "whole": the text is complete; "part": it is a prefix; "no": a token of it is refused.
 std::string verdict(const std::string& structural_tag, const std::string& text) {
   const auto grammar = compiler().compile(Constraint::structural_tag(structural_tag));
   if (!grammar.ok()) return grammar.error().message;
@@ -54,7 +55,7 @@ constexpr const char* kWeather =
     R"("json_schema":{"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}},)"
     R"("end":"</function>"}]})";
 
-TEST(StructuralTag, FreeTextMayHoldTags) {
+TEST(StructuralTag, TagsMayAppearInFreeText) {
   const std::string weather = tag(kWeather);
   EXPECT_EQ(verdict(weather, "I just talk."), "whole");
   EXPECT_EQ(verdict(weather, R"(Well. <function=weather>{"city":"Rome"}</function> There.)"),
@@ -65,7 +66,7 @@ TEST(StructuralTag, FreeTextMayHoldTags) {
   EXPECT_EQ(verdict(weather, "<function=time>"), "no");
 }
 
-TEST(StructuralTag, TheOlderFormIsTheSame) {
+TEST(StructuralTag, TheOlderFormGivesTheSameGrammar) {
   const std::string older =
       R"({"type":"structural_tag","triggers":["<function="],"structures":[{"begin":"<function=f>",)"
       R"("schema":{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]},)"
@@ -76,7 +77,7 @@ TEST(StructuralTag, TheOlderFormIsTheSame) {
   EXPECT_EQ(verdict(older, R"(<function=f>{"n":"three)"), "no");
 }
 
-TEST(StructuralTag, FormatsAreJoined) {
+TEST(StructuralTag, FormatsCombine) {
   const std::string plan =
       tag(R"({"type":"sequence","elements":[{"type":"const_string","value":"Plan: "},)"
           R"({"type":"or","elements":[{"type":"regex","pattern":"[a-c]{2}"},)"
@@ -104,7 +105,7 @@ TEST(StructuralTag, FormatsAreJoined) {
   EXPECT_EQ(verdict(dispatch, "a #2"), "no");
 }
 
-TEST(StructuralTag, ControlTokensAreNoText) {
+TEST(StructuralTag, TextExcludesControlTokens) {
   const std::vector<std::string> tags{
       tag(kWeather), tag(R"({"type":"any_text"})"),
       tag(R"({"type":"any_text","excludes":["stop"]})"),
@@ -131,7 +132,7 @@ TEST(StructuralTag, ControlTokensAreNoText) {
   }
 }
 
-TEST(StructuralTag, WhatIsWrongIsNamedByItsPlace) {
+TEST(StructuralTag, AFaultyTagIsRefusedWithItsPath) {
   struct Case {
     std::string text;
     std::string begins;
@@ -154,7 +155,7 @@ TEST(StructuralTag, WhatIsWrongIsNamedByItsPlace) {
       {tag(R"({"type":"nothing"})"), "invalid_grammar: $.format: the type \"nothing\""},
       {tag(R"({"type":"token","token":3})"), "invalid_grammar: $.format: the type \"token\""},
       {tag(R"({"type":"sequence","elements":[{"type":"regex"}]})"),
-       "invalid_grammar: $.format.elements[0]: regex needs \"pattern\""},
+       "invalid_grammar: $.format.elements[0]: regex requires \"pattern\""},
       {tag(R"({"type":"sequence","elements":[]})"), "invalid_grammar: $.format.elements: "},
       {tag(R"({"type":"any_text","max_tokens":3})"), "invalid_grammar: $.format: \"max_tokens\""},
       {tag(R"({"type":"repeat","min":2,"max":-2,"content":{"type":"any_text"}})"),

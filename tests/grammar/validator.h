@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A JSON Schema validator of the tests' own, for the keywords that src/grammar supports: the
-// referee of what grammars let through. Shares no code with it but the JSON reader.
+// A JSON Schema validator for the keywords that src/grammar supports. Tests use it to judge the
+// texts that grammars allow, so it shares no code with src/grammar except the JSON parser.
 #pragma once
 
 #include <string>
@@ -9,7 +9,8 @@
 
 namespace koho::testing {
 
-/// What is wrong with `value`, or empty. Formats say nothing, as by JSON Schema's default.
+/// Why `value` is not valid by `root`; "" if it is. Ignores `format`, as JSON Schema does by
+/// default.
 std::string validate_json(const json::Value& root, const json::Value& value);
 
 }  // namespace koho::testing

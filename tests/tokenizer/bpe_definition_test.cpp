@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Byte-pair encoding against its definition, written out: of all neighbours that may be merged,
-// those of the lowest rank, the leftmost of them, until none is left.
+// Compares byte-pair encoding with a direct implementation of its definition: merge the leftmost of
+// the adjacent pairs of lowest rank, until no pair can be merged.
 #include <algorithm>
 #include <map>
 #include <random>
@@ -54,8 +54,8 @@ class Definition {
   std::map<std::pair<std::string, std::string>, std::size_t> ranks_;
 };
 
-/// A recipe over few letters, so that pairs meet often; every text is one piece.
-TokenizerRecipe crowded_recipe(std::mt19937& random) {
+/// A recipe with few letters, so that pairs are frequent. Every text is one piece.
+TokenizerRecipe dense_recipe(std::mt19937& random) {
   TokenizerRecipe recipe;
   recipe.pattern = "[^\\n]+";
   std::vector<std::string> all{"a", "b", "c"};
@@ -81,12 +81,12 @@ std::string random_text(std::mt19937& random, std::size_t length) {
   return text;
 }
 
-// Lengths on both sides of the border between the two algorithms; ranks in the order of training
-// and shuffled, where a merge can make a pair of a lower rank than its own.
+// Uses lengths on both sides of the threshold between the two algorithms, and ranks both in the
+// order of training and shuffled: then a merge can produce a pair of lower rank than its own.
 TEST(BpeDefinition, HoldsForShortAndLongPiecesAndAnyOrderOfRanks) {
   std::mt19937 random(7);
   for (int round = 0; round < 40; ++round) {
-    TokenizerRecipe recipe = crowded_recipe(random);
+    TokenizerRecipe recipe = dense_recipe(random);
     if (round % 2 == 1) std::shuffle(recipe.merges.begin(), recipe.merges.end(), random);
     recipe.merges_as_pairs = round % 4 < 2;
     const Result<Tokenizer> tokenizer = Tokenizer::from_json(testing::tokenizer_json(recipe));
@@ -102,7 +102,7 @@ TEST(BpeDefinition, HoldsForShortAndLongPiecesAndAnyOrderOfRanks) {
   }
 }
 
-TEST(BpeDefinition, LeavesATokenAloneThatItsMergesDoNotMake) {
+TEST(BpeDefinition, NeverProducesATokenThatNoMergeProduces) {
   TokenizerRecipe recipe;
   recipe.tokens = {"ab", "bc", "abc"};
   recipe.merges = {{"b", "c"}, {"a", "b"}, {"ab", "c"}};
@@ -114,7 +114,7 @@ TEST(BpeDefinition, LeavesATokenAloneThatItsMergesDoNotMake) {
   }
 }
 
-TEST(BpeDefinition, TakesTheLaterPlaceOfAMergeThatStandsTwice) {
+TEST(BpeDefinition, UsesTheLaterRankOfARepeatedMerge) {
   TokenizerRecipe recipe;
   recipe.tokens = {"ab", "bc"};
   recipe.merges = {{"a", "b"}, {"b", "c"}, {"a", "b"}};

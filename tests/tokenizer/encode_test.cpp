@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tokenizer promises about control tokens, segments, bad bytes, streams and threads.
+// The contract of the tokenizer: control tokens, segments, ill-formed bytes, streams and threads.
 #include <string>
 #include <thread>
 #include <vector>
@@ -44,14 +44,15 @@ TEST(Encode, KeepsControlTokensOfPlainTextAsText) {
   EXPECT_EQ(*tokenizer.encode_with_special("<|user|>ho"), (Ids{kBase, 256}));
 }
 
-// Tokens with `normalized` are looked for in what the others leave, even where they begin earlier.
-TEST(Encode, LooksForNormalizedTokensLast) {
+// Tokens with `normalized` are searched in the text that the others leave, even if they start
+// earlier.
+TEST(Encode, SearchesNormalizedTokensLast) {
   const Tokenizer tokenizer = make_tokenizer();
   EXPECT_EQ(*tokenizer.encode_with_special("<think>ho"), (Ids{kBase + 1, 256}));
   EXPECT_EQ(*tokenizer.encode_with_special("<|user|>k>ho"), (Ids{kBase, kBase + 2, 'o'}));
 }
 
-TEST(Encode, EncodesSegmentsAsTheirConcatenationButNeverMakesControlTokensOfPlainOnes) {
+TEST(Encode, EncodesSegmentsAsOneTextWithoutControlTokensFromPlainOnes) {
   const Tokenizer tokenizer = make_tokenizer();
   const std::vector<TextSegment> prompt{{"<|user|>\n", true},
                                         {"\n<|user|> ", false},
@@ -62,7 +63,7 @@ TEST(Encode, EncodesSegmentsAsTheirConcatenationButNeverMakesControlTokensOfPlai
   for (const std::int32_t id : bytes_of("<|user|>")) expected.push_back(id);
   expected.insert(expected.end(), {257, kBase + 1, 257});
   EXPECT_EQ(*tokenizer.encode(prompt), expected);
-  // A token that two segments would only form together is text.
+  // An added token that spans two segments is text.
   const std::vector<TextSegment> halves{{"<thi", true}, {"nk>", true}};
   EXPECT_EQ(*tokenizer.encode(halves), bytes_of("<think>"));
 }
@@ -82,11 +83,11 @@ TEST(Encode, NamesTheByteThatIsNotUtf8) {
   EXPECT_NE(ids.error().message.find("segment 1"), std::string::npos) << ids.error().message;
 }
 
-TEST(Encode, TakesZeroBytesAsText) {
+TEST(Encode, TreatsZeroBytesAsText) {
   EXPECT_EQ(*make_tokenizer().encode(std::string_view("\0a\0", 3)), (Ids{0, 'a', 0}));
 }
 
-TEST(Encode, AnswersQuestionsAboutIds) {
+TEST(Encode, ReportsTheKindOfEachId) {
   const Tokenizer tokenizer = make_tokenizer();
   EXPECT_EQ(tokenizer.vocab_size(), kBase + 8);
   EXPECT_EQ(tokenizer.token_bytes(257), " ho");
@@ -117,7 +118,7 @@ TEST(Detokenizer, GivesWholeCharactersOnly) {
   EXPECT_EQ(stream.finish(), "");
 }
 
-TEST(Detokenizer, ReplacesBrokenBytesAsSoonAsTheyAreCertain) {
+TEST(Detokenizer, ReplacesIllFormedBytesAtOnce) {
   const Tokenizer tokenizer = make_tokenizer();
   Detokenizer stream(tokenizer);
   EXPECT_EQ(stream.push(0x80), "\uFFFD");
@@ -129,7 +130,7 @@ TEST(Detokenizer, ReplacesBrokenBytesAsSoonAsTheyAreCertain) {
   EXPECT_EQ(stream.finish(), "");
 }
 
-TEST(Detokenizer, LeavesOutSpecialTokensOnly) {
+TEST(Detokenizer, SkipsOnlySpecialTokens) {
   const Tokenizer tokenizer = make_tokenizer();
   Detokenizer stream(tokenizer, true);
   EXPECT_EQ(stream.push(kBase), "");

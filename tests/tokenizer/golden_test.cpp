@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ids and texts equal to Hugging Face tokenizers' on random strings and id lists, and to the pieces
-// of the real GLM-4.5 tokenizer.
+// Compares ids and texts with those of Hugging Face tokenizers on random strings and lists of ids,
+// and pieces with those of the GLM-4.5 tokenizer.
 #include <filesystem>
 #include <fstream>
 #include <string>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times: prints them, and holds them to the promises (docs/performance.md) in optimised builds
-// without sanitizers. All are CPU times of one thread, the best of several runs, so that a busy
-// machine does not fail them.
+// Prints the times of loading, encoding and decoding, and checks them in optimised builds without
+// sanitizers. All are processor times of one thread, the best of several runs, so that a busy
+// machine passes.
 #include <algorithm>
 #include <ctime>
 #include <filesystem>
@@ -27,9 +27,8 @@ constexpr bool kTimesCount = true;
 #endif
 constexpr int kRuns = kTimesCount ? 3 : 1;
 
-// The goals are 0.5 s and 20 MB/s (docs/tokenizer.md has what was measured). A shared machine gives
-// a program half its speed at times, so that the test holds half of them; quadratic time has
-// ratio 4.
+// The goals are 0.5 s and 20 MB/s (docs/tokenizer.md). A shared machine may run at half its speed,
+// so the test allows twice the time. Quadratic time would give the ratio 4.
 constexpr double kLoadSecondsMax = 2 * 0.5;
 constexpr double kEncodeMbPerSecondMin = 20 / 2.0;
 constexpr double kDoubleLengthRatioMax = 3;
@@ -119,7 +118,8 @@ TEST(TokenizerSpeed, EncodesEnglish) {
   }
 }
 
-/// Times the unit's run at `bytes` and at twice that; true if the second is not too long.
+/// Encodes a run of `unit` of `bytes` and one of twice that; true if the second takes about twice
+/// the time.
 bool grows_linearly(const Tokenizer& tokenizer, const std::string& unit, std::size_t bytes) {
   std::string text;
   while (text.size() < bytes) text += unit;
@@ -141,7 +141,7 @@ TEST(TokenizerSpeed, TakesTwiceTheTimeForTwiceTheText) {
     ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
     for (const std::string& unit : units) {
       const std::size_t bytes = kTimesCount ? 1U << 18U : 1U << 14U;
-      // A second try for a machine that had other things to do.
+      // Try twice, in case the machine was busy.
       const bool linear = grows_linearly(*tokenizer, unit, bytes) || !kTimesCount ||
                           grows_linearly(*tokenizer, unit, bytes);
       EXPECT_TRUE(linear) << unit;

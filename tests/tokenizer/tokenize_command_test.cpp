@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command `koho tokenize` from outside: lines in, lines out, errors that name the line.
+// Runs the command `koho tokenize`: texts on standard input, ids on standard output, errors with
+// the number of the line.
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -22,7 +23,7 @@ struct Ran {
   std::string errors;
 };
 
-/// Runs in a directory that holds a copy of the tests' small tokenizer.json and nothing else.
+/// Runs in a directory that holds only a copy of the small tokenizer.json of the tests.
 class TokenizeCommand : public ::testing::Test {
  protected:
   TokenizeCommand() {

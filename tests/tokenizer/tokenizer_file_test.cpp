@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tokenizer.json that asks for what koho does not do, or contradicts itself, is refused with the
+// A tokenizer.json that asks for an unsupported feature or contradicts itself is refused with the
 // name of the field.
 #include <string>
 #include <vector>
@@ -31,10 +31,10 @@ struct Change {
   const char* from;
   const char* to;
   ErrorCode code;
-  const char* named;  // in the message
+  const char* named;  // what the message contains
 };
 
-TEST(TokenizerFile, RefusesByNameWhatItCannotDo) {
+TEST(TokenizerFile, RefusesUnsupportedFeaturesByName) {
   const std::string good = testing::tokenizer_json(good_recipe());
   const std::vector<Change> changes{
       {"\"1.0\"", "\"2.0\"", ErrorCode::unsupported, "version"},
@@ -78,7 +78,7 @@ TEST(TokenizerFile, RefusesByNameWhatItCannotDo) {
   }
 }
 
-TEST(TokenizerFile, RefusesWhatContradictsItself) {
+TEST(TokenizerFile, RefusesContradictions) {
   const std::string good = testing::tokenizer_json(good_recipe());
   const std::vector<Change> changes{
       {"\"hi\": 256", "\"hi\": 257", ErrorCode::corrupt_data, "id 257"},
@@ -97,7 +97,7 @@ TEST(TokenizerFile, RefusesWhatContradictsItself) {
       {"\"id\": 258", "\"id\": 259", ErrorCode::corrupt_data, "both have the id 259"},
       {"\"id\": 258", "\"id\": 257", ErrorCode::corrupt_data, "another token"},
       {"\"id\": 258", "\"id\": 99999999", ErrorCode::corrupt_data, "added_tokens[0].id"},
-      {"<|user|>", "<think>", ErrorCode::corrupt_data, "stands twice"},
+      {"<|user|>", "<think>", ErrorCode::corrupt_data, "appears twice"},
       {"<|user|>", "hi", ErrorCode::corrupt_data, "256 in model.vocab"},
       {"<|user|>", "", ErrorCode::corrupt_data, "added_tokens[0].content"},
       {"\"unk_token\": null", "\"unk_token\": 7", ErrorCode::corrupt_data, "model.unk_token"},
@@ -141,7 +141,8 @@ TEST(TokenizerFile, AcceptsTheOtherSpellingsOfTheSame) {
   }
 }
 
-// A token outside of the byte alphabet is text of its own and never the result of encoding.
+// A token with characters outside the byte alphabet means its own text, and encoding never gives
+// it.
 TEST(TokenizerFile, KeepsTokensOutsideTheByteAlphabetForDecoding) {
   testing::TokenizerRecipe recipe = good_recipe();
   recipe.added[0].id = 259;

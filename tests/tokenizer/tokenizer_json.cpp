@@ -100,7 +100,7 @@ TokenizerRecipe large_recipe(int num_tokens, std::size_t num_merges) {
   for (int byte = 0; byte < 256; ++byte) all.emplace_back(1, static_cast<char>(byte));
   for (const std::string& token : all) known.emplace(token, 0);
   const auto pick = [&]() -> const std::string& {
-    // Letters mostly, so that tokens grow as words do.
+    // Mostly letters, so that tokens grow as words do.
     return random() % 4 == 0 ? all['a' + random() % 26] : all[random() % all.size()];
   };
   while (static_cast<int>(all.size()) < num_tokens) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// tokenizer_speed MODEL_DIR TEXT_FILE: CPU seconds of one thread to load a tokenizer.json, and MB/s
-// of encoding and decoding a text. For docs/performance.md; the tests' own times are in
-// speed_test.cpp.
+// tokenizer_speed MODEL_DIR TEXT_FILE: prints the processor time of one thread to load
+// tokenizer.json, and MB/s to encode and decode a text. speed_test.cpp checks times without a text
+// file.
 #include <algorithm>
 #include <cstdio>
 #include <ctime>

@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+// Turns the JSON of a schema into nodes: the keywords of each subschema, the types that they
+// concern, and the first fault of each. A fault counts only if the root reaches the node
+// (schema_check.cpp).
+#include <algorithm>
+#include <array>
+
+#include "grammar/schema_tree.h"
+
+namespace koho {
+namespace {
+
+unsigned type_named(std::string_view name) {
+  for (const auto& [known, type] : kTypeNames)
+    if (known == name) return type;
+  return 0;
+}
+
+constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kBounds{{
+    {"minLength", "maxLength"},
+    {"minimum", "maximum"},
+    {"minItems", "maxItems"},
+    {"minProperties", "maxProperties"},
+}};
+
+constexpr std::string_view kUnsupportedPattern =
+    "a pattern that requires a quotation mark or a backslash, or combines non-ASCII characters "
+    "with "
+    "\".\", \"[^\", \"\\S\", \"\\W\" or \"\\D\", is not supported";
+
+/// Whether xgrammar limits a pattern to strings that JSON writes without escapes. It does if the
+/// pattern requires no quotation mark and no backslash, and is all ASCII or has no part that
+/// matches "any character except".
+bool stays_unescaped(std::string_view pattern) {
+  bool in_class = false;
+  bool negated = false;
+  bool ascii = true;
+  bool wide = false;
+  for (std::size_t i = 0; i < pattern.size(); ++i) {
+    const char c = pattern[i];
+    ascii = ascii && static_cast<unsigned char>(c) < 0x80;
+    if (c == '"' && !(in_class && negated)) return false;
+    if (c == '\\') {
+      const char escaped = ++i < pattern.size() ? pattern[i] : '\\';
+      if (escaped == '\\' && !(in_class && negated)) return false;
+      wide = wide || escaped == 'S' || escaped == 'W' || escaped == 'D';
+    } else if (c == '[' && !in_class) {
+      in_class = true;
+      negated = pattern.substr(i).starts_with("[^");
+      wide = wide || negated;
+    } else if (c == ']') {
+      in_class = false;
+    } else if (c == '.' && !in_class) {
+      wide = true;
+    }
+  }
+  return ascii || !wide;
+}
+
+}  // namespace
+
+int Schema::Tree::add(const Value& value, std::string path, std::string pointer, unsigned types) {
+  const int index = static_cast<int>(nodes_.size());
+  nodes_.emplace_back();
+  at(index).value = &value;
+  at(index).types = types;
+  at(index).path = std::move(path);
+  at(index).pointer = pointer;
+  if (!pointer.empty()) by_pointer_.emplace(std::move(pointer), index);
+  if (value.kind() == Kind::boolean) {
+    at(index).impossible = !*value.boolean();
+  } else if (value.object() == nullptr) {
+    at(index).error =
+        fault(kInvalidGrammar, at(index).path, "a schema must be an object or a boolean");
+  } else if (Status status = read_members(index); !status.ok()) {
+    at(index).error = std::move(status).error();
+  }
+  return index;
+}
+
+std::string Schema::Tree::pointer_below(const Node& node,
+                                        std::string_view keyword,
+                                        std::string_view name) {
+  if (node.pointer.empty() || name.empty() || name.find_first_of("/~%") != name.npos) return {};
+  return fmt::format("{}/{}/{}", node.pointer, keyword, name);
+}
+
+int Schema::Tree::add_below(int index,
+                            const Value& value,
+                            std::string_view keyword,
+                            std::string_view name) {
+  return add(value, fmt::format("{}.{}.{}", at(index).path, keyword, name),
+             pointer_below(at(index), keyword, name));
+}
+
+Status Schema::Tree::read_members(int index) {
+  const Value& value = *at(index).value;
+  // Definitions come first, so that a $ref finds them even if this schema has a fault.
+  for (const std::string_view keyword : {"$defs", "definitions"}) {
+    const Value* list = value.find(keyword);
+    if (list == nullptr || list->object() == nullptr) continue;
+    for (const json::Member& member : *list->object()) {
+      const int child = add_below(index, member.value, keyword, member.name);
+      at(index).definitions.emplace_back(std::string(keyword), child);
+      definition_names_.emplace(child, member.name);
+    }
+  }
+  KOHO_TRY(read_types(index));
+  KOHO_TRY(read_primary(index));
+  if ((at(index).types & object_type) != 0) KOHO_TRY(read_object(index));
+  if ((at(index).types & array_type) != 0) KOHO_TRY(read_array(index));
+  if ((at(index).types & string_type) != 0) KOHO_TRY(read_text(index));
+  return read_bounds(index);
+}
+
+Status Schema::Tree::read_types(int index) {
+  Node& node = at(index);
+  for (const json::Member& member : *node.value->object()) {
+    if (is_one_of(kUnsupported, member.name))
+      return fault(kUnsupportedSchema, node.path,
+                   "{} is not supported: a grammar cannot express it", member.name);
+    if (member.name == "uniqueItems" && member.value.boolean().value_or(true))
+      return fault(kUnsupportedSchema, node.path,
+                   "uniqueItems is not supported: a grammar cannot express it");
+    if (member.name == "unevaluatedProperties" && member.value.boolean().value_or(true))
+      return fault(kUnsupportedSchema, node.path, "unevaluatedProperties must be false or absent");
+  }
+  const Value* type = node.value->find("type");
+  if (type == nullptr) {
+    const bool object = node.value->find("properties") != nullptr ||
+                        node.value->find("additionalProperties") != nullptr ||
+                        node.value->find("patternProperties") != nullptr;
+    const bool array =
+        node.value->find("items") != nullptr || node.value->find("prefixItems") != nullptr;
+    if (object && array)
+      return fault(kUnsupportedSchema, node.path,
+                   "`type` is required where both object and array keywords are used");
+    if (object) node.types = object_type;
+    if (array) node.types = array_type;
+    return {};
+  }
+  unsigned types = 0;
+  if (const std::string* name = type->string()) {
+    types = type_named(*name);
+  } else if (const Value::Array* names = type->array()) {
+    for (const Value& one_name : *names) {
+      const unsigned one = one_name.string() == nullptr ? 0 : type_named(*one_name.string());
+      if (one == 0)
+        return fault(kInvalidGrammar, node.path + ".type",
+                     "each type must be one of string, integer, number, boolean, null, array and "
+                     "object");
+      types |= one;
+    }
+  }
+  if (types == 0)
+    return fault(kInvalidGrammar, node.path + ".type",
+                 "type must be one of string, integer, number, boolean, null, array and object, or "
+                 "a non-empty array of these");
+  node.types = types;
+  return {};
+}
+
+Status Schema::Tree::read_primary(int index) {
+  const Value& value = *at(index).value;
+  for (const json::Member& member : *value.object()) {
+    if (!is_one_of(kPrimary, member.name)) continue;
+    if (!at(index).primary.empty())
+      return fault(kUnsupportedSchema, at(index).path, "{} together with {} is not supported",
+                   at(index).primary, member.name);
+    at(index).primary = member.name;
+  }
+  const std::string primary = at(index).primary;
+  const bool lists_values = primary == "const" || primary == "enum";
+  for (const json::Member& member : *value.object()) {
+    const unsigned type = limits_type(member.name);
+    if (!primary.empty() && (type != 0 || (member.name == "type" && !lists_values)))
+      return fault(kUnsupportedSchema, at(index).path, "{} together with {} is not supported",
+                   member.name, primary);
+    if (primary.empty() && type != 0 && value.find("type") == nullptr &&
+        at(index).types == kAnyType)
+      return fault(kUnsupportedSchema, at(index).path, "{} requires `type`", member.name);
+  }
+  if (primary.empty()) return {};
+  const Value& content = *value.find(primary);
+  if (primary == "$ref") {
+    if (content.string() == nullptr)
+      return fault(kInvalidGrammar, at(index).path + ".$ref", "$ref must be a string");
+    return {};
+  }
+  if (primary == "const") {
+    at(index).impossible = !has_type(content, at(index).types);
+    return {};
+  }
+  const Value::Array* list = content.array();
+  if (list == nullptr || list->empty())
+    return fault(kInvalidGrammar, at(index).path + "." + primary, "{} must be a non-empty array",
+                 primary);
+  if (primary == "enum") {
+    at(index).impossible = std::ranges::none_of(
+        *list, [&](const Value& one) { return has_type(one, at(index).types); });
+    return {};
+  }
+  if (primary == "allOf" && list->size() != 1)
+    return fault(kUnsupportedSchema, at(index).path + ".allOf",
+                 "allOf must have exactly one schema, found {}: merge them into one", list->size());
+  for (std::size_t i = 0; i < list->size(); ++i) {
+    const int option = add((*list)[i], fmt::format("{}.{}[{}]", at(index).path, primary, i), {});
+    at(index).options.push_back(option);
+  }
+  return {};
+}
+
+Status Schema::Tree::read_object(int index) {
+  const Value& value = *at(index).value;
+  if (const Value* properties = value.find("properties")) {
+    if (properties->object() == nullptr)
+      return fault(kInvalidGrammar, at(index).path + ".properties", "properties must be an object");
+    for (const json::Member& member : *properties->object()) {
+      const int child = add_below(index, member.value, "properties", member.name);
+      at(index).properties.push_back({.name = member.name, .node = child});
+    }
+  }
+  if (const Value* additional = value.find("additionalProperties");
+      additional != nullptr && additional->kind() != Kind::boolean) {
+    const int child = add(*additional, at(index).path + ".additionalProperties", {});
+    at(index).additional = child;
+  }
+  if (const Value* names = value.find("propertyNames")) {
+    if (!at(index).properties.empty())
+      return fault(kUnsupportedSchema, at(index).path,
+                   "propertyNames together with properties is not supported");
+    const int child = add(*names, at(index).path + ".propertyNames", {}, string_type);
+    at(index).names = child;
+  }
+  if (const Value* patterns = value.find("patternProperties")) {
+    if (patterns->object() == nullptr)
+      return fault(kInvalidGrammar, at(index).path + ".patternProperties",
+                   "patternProperties must be an object");
+    if (patterns->object()->size() > 1 || !at(index).properties.empty() || at(index).names >= 0)
+      return fault(kUnsupportedSchema, at(index).path,
+                   "patternProperties must have one pattern, without properties and propertyNames");
+    for (const json::Member& member : *patterns->object()) {
+      if (!stays_unescaped(member.name))
+        return fault(kUnsupportedSchema, at(index).path + ".patternProperties", "{}",
+                     kUnsupportedPattern);
+      const int child = add_below(index, member.value, "patternProperties", member.name);
+      at(index).pattern_properties = child;
+    }
+  }
+  KOHO_TRY(read_required(index));
+  return check_names(index);
+}
+
+Status Schema::Tree::check_names(int index) {
+  const Node& node = at(index);
+  const bool free =
+      node.pattern_properties >= 0 || (node.properties.empty() && allows_others(node));
+  if (!free || number_of(node, "minProperties") < 2) return {};
+  return fault(kUnsupportedSchema, node.path,
+               "minProperties above 1 requires properties: a grammar cannot keep other names from "
+               "appearing twice");
+}
+
+Status Schema::Tree::read_required(int index) {
+  const Value* required = at(index).value->find("required");
+  if (required == nullptr) return {};
+  if (required->array() == nullptr)
+    return fault(kInvalidGrammar, at(index).path + ".required",
+                 "required must be an array of strings");
+  for (const Value& name : *required->array()) {
+    if (name.string() == nullptr)
+      return fault(kInvalidGrammar, at(index).path + ".required",
+                   "required must be an array of strings");
+    const auto same = [&](const Property& property) { return property.name == *name.string(); };
+    auto found = std::ranges::find_if(at(index).properties, same);
+    if (found == at(index).properties.end()) {
+      if (at(index).pattern_properties >= 0 || at(index).names >= 0)
+        return fault(kUnsupportedSchema, at(index).path + ".required",
+                     "\"{}\" is not in properties: required together with patternProperties or "
+                     "propertyNames is not supported",
+                     *name.string());
+      const Value* others = at(index).value->find("additionalProperties");
+      if (others != nullptr && others->boolean() == false) {
+        at(index).impossible = true;
+        return {};
+      }
+      const int child = at(index).additional >= 0 ? at(index).additional : anything();
+      at(index).properties.push_back({.name = *name.string(), .node = child});
+      found = at(index).properties.end() - 1;
+    }
+    found->required = true;
+  }
+  return {};
+}
+
+Status Schema::Tree::read_array(int index) {
+  const Value& value = *at(index).value;
+  if (const Value* prefix = value.find("prefixItems")) {
+    if (prefix->array() == nullptr)
+      return fault(kInvalidGrammar, at(index).path + ".prefixItems",
+                   "prefixItems must be an array of schemas");
+    for (std::size_t i = 0; i < prefix->array()->size(); ++i) {
+      const int child =
+          add((*prefix->array())[i], fmt::format("{}.prefixItems[{}]", at(index).path, i), {});
+      at(index).prefix.push_back(child);
+    }
+  }
+  const Value* items = value.find("items");
+  if (items == nullptr) return {};
+  if (items->kind() != Kind::boolean && items->object() == nullptr)
+    return fault(kUnsupportedSchema, at(index).path + ".items",
+                 "items must be a schema; for a tuple use prefixItems");
+  const int child = add(*items, at(index).path + ".items",
+                        at(index).pointer.empty() ? "" : at(index).pointer + "/items");
+  at(index).items = child;
+  return {};
+}
+
+Status Schema::Tree::read_text(int index) {
+  const Value& value = *at(index).value;
+  const Value* format = value.find("format");
+  const Value* pattern = value.find("pattern");
+  if (format != nullptr && format->string() == nullptr)
+    return fault(kInvalidGrammar, at(index).path + ".format", "format must be a string");
+  if (pattern != nullptr && pattern->string() == nullptr)
+    return fault(kInvalidGrammar, at(index).path + ".pattern", "pattern must be a string");
+  if (pattern != nullptr && !stays_unescaped(*pattern->string()))
+    return fault(kUnsupportedSchema, at(index).path + ".pattern", "{}", kUnsupportedPattern);
+  const bool length = value.find("minLength") != nullptr || value.find("maxLength") != nullptr;
+  if (pattern != nullptr && length)
+    return fault(
+        kUnsupportedSchema, at(index).path,
+        "minLength and maxLength together with pattern are not supported: write the bounds "
+        "into the pattern, as in ^[a-z]{{1,64}}$");
+  return {};
+}
+
+Status Schema::Tree::read_bounds(int index) {
+  const Value& value = *at(index).value;
+  for (const json::Member& member : *value.object()) {
+    const std::string_view name = member.name;
+    const bool count = name.starts_with("min") || name.starts_with("max");
+    const bool bound = name.starts_with("exclusiveM") || name == "multipleOf" ||
+                       name == "minimum" || name == "maximum";
+    if (limits_type(name) == 0 || !(count || bound)) continue;
+    if (bound ? !member.value.number() : !member.value.integer() || *member.value.integer() < 0)
+      return fault(kInvalidGrammar, fmt::format("{}.{}", at(index).path, name), "{} must be a {}",
+                   name, bound ? "number" : "non-negative integer");
+  }
+  for (const auto& [low, high] : kBounds) {
+    const Value* least = value.find(low);
+    const Value* most = value.find(high);
+    if (least == nullptr || most == nullptr || *least->number() <= *most->number()) continue;
+    return fault(kUnsatisfiableSchema, at(index).path, "{} is greater than {}", low, high);
+  }
+  return {};
+}
+
+int Schema::Tree::anything() {
+  if (anything_ < 0) {
+    anything_value_ = Value(true);
+    anything_ = add(anything_value_, "$", {});
+  }
+  return anything_;
+}
+
+}  // namespace koho
