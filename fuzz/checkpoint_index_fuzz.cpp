@@ -92,7 +92,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::vector<SafetensorsHeader> headers = headers_of(*index);
   check_locations(*index, headers);
   change(headers, data[0], data[1]);
-  // A tensor that stands twice in one file is the header's error (safetensors_header_fuzz).
+  // A tensor that appears twice in one file is the header's error (safetensors_header_fuzz).
   if (data[0] % 3 == 2 && headers.size() == 1) return 0;
   const Result<std::vector<TensorLocation>> found = locate_tensors(*index, headers);
   KOHO_CHECK(!found.ok());

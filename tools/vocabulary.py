@@ -79,6 +79,16 @@ TABLE = (
     Word("unlike", "different; experts of mixed formats"),
     Word("ahead|brings ahead", "prefetch", allowed="look ?-?ahead|ahead of time|go ahead"),
     Word("soon", "prefetch", allowed="as soon as|too soon|soon as"),
+    # Kernels
+    Word("widen(s|ed|ing)?", "upcast", ATTENTION + ("docs/kernels/*",)),
+    Word("kernel before", "previous kernel", CUDA),
+    Word("copying (warps?|lanes?)|multiplying warps?", "producer warp, consumer (MMA) warp", CUDA),
+    Word("sorted rows?", "permuted row", CUDA),
+    Word("under way", "in flight", CUDA),
+    Word("tempered", "after temperature", ("src/*", "docs/*")),
+    Word("stands? twice", "appears twice; duplicate"),
+    Word("pace", "rate", ("src/*", "docs/*")),
+    Word("engine is lost", "engine has failed"),
     # Tests and tools
     Word("crowds?|crowded", "load"),
     Word("life", "lifecycle", allowed="life of a token|life-of-a-token|real life"),
@@ -88,6 +98,10 @@ TABLE = (
 
 # (glob of files, the word, why it may stand there)
 EXCEPTIONS = (
+    ("models/tiny_generator/*", "*", "texts that the embedded model is trained on"),
+    ("tools/golden/prompts.py", "unlike", "the golden outputs' own name"),
+    ("src/runtime/fingerprint.cpp", "drawn", "a literal that is hashed into fingerprints"),
+    ("*CMakeLists.txt", "marks?", "CMake's mark_as_advanced"),
     ("tools/vocabulary.py", "*", "the table itself"),
     ("tests/check_sources_test.py", "*", "tries the table"),
     ("models/tiny/*", "*", "texts that the embedded model was trained on"),

@@ -148,7 +148,7 @@ TEST(Anthropic, NamesWhatItRefuses) {
       << "count_tokens needs no max_tokens";
   for (const auto& [field, message] : std::vector<std::pair<std::string, std::string>>{
            {R"("temperature": 3)", "temperature: must be in [0, 2], found 3"},
-           {R"("top_p": 0)", "top_p: must be in (0, 1], found 0"},
+           {R"("top_p": 0)", "top_p: must be above 0"},
            {R"("top_k": "x")", "top_k: expected an integer, found a string"},
            {R"("stop_sequences": [""])", "stop_sequences.0: must not be empty"},
            {R"("stop_sequences": "x")",

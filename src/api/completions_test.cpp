@@ -35,7 +35,7 @@ TEST(CompletionLogprobs, TokensOfOneNameAreOneKey) {
   responder->begin({.id = "1"}, out);
   responder->piece({.event = &event, .finish = Finish::length}, out);
   responder->end({}, out);
-  const Result<chat::Json> json = chat::parse_json(out);  // refuses a key that stands twice
+  const Result<chat::Json> json = chat::parse_json(out);  // refuses a key that appears twice
   ASSERT_TRUE(json.ok()) << json.error().message << out;
   EXPECT_NE(out.find("\"top_logprobs\":[{\"\xef\xbf\xbd\":-1,\"a\":-3}]"), std::string::npos)
       << out;

@@ -226,7 +226,7 @@ Status TreeEvents::end_object() {
   std::sort(names.begin(), names.end());
   const auto twice = std::adjacent_find(names.begin(), names.end());
   if (twice != names.end())
-    return make_error(ErrorCode::corrupt_data, "not acceptable JSON: the key '{}' stands twice",
+    return make_error(ErrorCode::corrupt_data, "not acceptable JSON: the key '{}' appears twice",
                       printable(*twice));
   return close();
 }

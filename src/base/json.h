@@ -137,7 +137,7 @@ class TreeEvents : public Events {
 };
 
 /// Reads `text` into a tree. Meant for small files: the tree takes up to 40 times the text's bytes.
-/// Errors: corrupt_data, as above and for a key that stands twice in one object.
+/// Errors: corrupt_data, as above and for a key that appears twice in one object.
 Result<Value> parse(std::string_view text, const Limits& limits = {});
 
 }  // namespace koho::json

@@ -43,7 +43,7 @@ class IndexEvents : public json::Events {
     if (depth_ == 1) {
       const bool map = name == "weight_map";
       if (map && has_weight_map_)
-        return make_error(ErrorCode::corrupt_data, "weight_map stands twice");
+        return make_error(ErrorCode::corrupt_data, "weight_map appears twice");
       has_weight_map_ = has_weight_map_ || map;
       place_ = map ? Place::weight_map : name == "metadata" ? Place::metadata : Place::top;
     } else if (depth_ == 2) {

@@ -167,7 +167,7 @@ class HeaderEvents : public json::Events {
   Status tensor_key(std::string name) {
     if (name == "__metadata__") {
       if (has_metadata_)
-        return make_error(ErrorCode::corrupt_data, "__metadata__ stands twice in the header");
+        return make_error(ErrorCode::corrupt_data, "__metadata__ appears twice in the header");
       has_metadata_ = true;
       place_ = Place::metadata_value;
       return {};
@@ -290,7 +290,7 @@ Status check_names_differ(const std::vector<SafetensorsEntry>& entries) {
   names.reserve(entries.size());
   for (const SafetensorsEntry& entry : entries) names.push_back(entry.name);
   if (const auto twice = find_twice(names))
-    return make_error(ErrorCode::corrupt_data, "tensor '{}' stands twice in the header",
+    return make_error(ErrorCode::corrupt_data, "tensor '{}' appears twice in the header",
                       printable(*twice));
   return {};
 }

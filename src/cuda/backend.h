@@ -218,7 +218,7 @@ class CudaBackend final : public Backend {
   TileOrderCache tile_orders_;  // of a prompt's attention
   DeviceBlock tile_counters_;   // of a prompt's attention on wgmma: two zeros between kernels
   std::int64_t chunk_tokens_ = kAttentionChunkTokens;  // of decode attention
-  std::int64_t expert_row_bytes_ = 0;  // scratch of one sorted row of an expert layer, at most
+  std::int64_t expert_row_bytes_ = 0;  // scratch of one permuted row of an expert layer, at most
 };
 
 }  // namespace koho::cuda

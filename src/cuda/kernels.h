@@ -288,7 +288,7 @@ constexpr int kRoutePlainSplitK = 8;  // of H, each summed by itself, then in or
 constexpr int kRouteExpertsMax = 1024;
 constexpr int kRouteChoicesMax = 32;
 /// NOTE: its kernels let the next one start before they wait themselves, so that one may not read,
-/// before its own wait, what the kernel before the router wrote.
+/// before its own wait, what the predecessor of the router's kernel wrote.
 cudaError_t launch_route(const Route& parameters, cudaStream_t stream);
 
 }  // namespace koho::cuda

@@ -72,7 +72,8 @@ struct GenerationConfig {
 Result<ModelConfig> parse_model_config(std::string_view text, std::vector<std::string>& warnings);
 
 /// Reads the text of a generation_config.json; stop tokens come from `model` where it has none.
-/// Sampling parameters must lie in a request's ranges (sampling/parameter_table.h). Errors: as above.
+/// Sampling parameters must lie in a request's ranges (sampling/parameter_table.h). Errors: as
+/// above.
 Result<GenerationConfig> parse_generation_config(std::string_view text,
                                                  const ModelConfig& model,
                                                  std::vector<std::string>& warnings);

@@ -368,7 +368,8 @@ TEST(GenerationConfig, ReadsSamplingAdviceInTheRangesOfARequest) {
   EXPECT_EQ(read.sampling.repetition_penalty, 1.1);
   EXPECT_EQ(read.sampling.min_p, SamplingParameters{}.min_p);
   EXPECT_TRUE(parsed.warnings.empty());
-  EXPECT_EQ(parse_generation(R"({"top_k":-1})", model).config->sampling.top_k, -1) << "off, as in a request";
+  EXPECT_EQ(parse_generation(R"({"top_k":-1})", model).config->sampling.top_k, -1)
+      << "off, as in a request";
   for (const char* text :
        {R"({"temperature":-1})", R"({"temperature":"hot"})", R"({"temperature":5})",
         R"({"top_p":1.5})", R"({"top_p":0})", R"({"min_p":1.5})", R"({"repetition_penalty":3})",

@@ -271,7 +271,7 @@ class Backend {
   /// shapes    out [T, N] bf16 rows, or f32 rows (the head) · x.* [T, K] · weight [N, K]
   /// numerics  sums in f32, one rounding at the end, none for f32. A row's bits do not depend on
   ///           the other rows; on CUDA they may depend on T unless deterministic
-  ///           (docs/kernels/linear.md)
+  ///           (docs/kernels/gemm.md)
   /// source    docs/model.md#fp8
   Status linear(TensorView out, const Activation& x, const Linear& weight);
 

@@ -18,7 +18,7 @@ using api::ApiError;
 namespace {
 
 /// Tokens that arrived within this time have no meaningful rate.
-constexpr std::int64_t kPaceUsMin = 1000;
+constexpr std::int64_t kRateUsMin = 1000;
 
 /// At most 200 bytes of a client's text, quoted for the log.
 std::string quoted_part(std::string_view text) {
@@ -437,7 +437,7 @@ void GenerationJob::report(std::string_view finish, int status, const ApiError* 
     fields.push_back({"completion_tokens", fmt::to_string(totals.usage.completion_tokens)});
     fields.push_back({"ttft_ms", ms(timings.queued_us + timings.prefill_us)});
     fields.push_back(
-        {"tps", timings.decode_us >= kPaceUsMin ? per_second(totals.tokens_per_second()) : "null"});
+        {"tps", timings.decode_us >= kRateUsMin ? per_second(totals.tokens_per_second()) : "null"});
   } else {
     // Without waiting for the engine's summary: report the tokens that arrived, the rest is
     // unknown.
@@ -447,7 +447,7 @@ void GenerationJob::report(std::string_view finish, int status, const ApiError* 
     fields.push_back({"completion_tokens", fmt::to_string(progress_.tokens)});
     fields.push_back({"ttft_ms", any ? ms(progress_.first_us - received_us_) : "null"});
     fields.push_back(
-        {"tps", span_us >= kPaceUsMin
+        {"tps", span_us >= kRateUsMin
                     ? per_second(static_cast<double>(progress_.tokens - 1) * 1e6 / span_us)
                     : "null"});
   }

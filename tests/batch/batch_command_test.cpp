@@ -182,7 +182,7 @@ std::vector<BadLine> bad_lines() {
       {R"({"id":"n","prompt":"x","n":0})", "\"n\"", "n must be"},
       {R"({"id":"pr","prompt":"x","priority":8})", "\"pr\"", "priority"},
       {R"({"id":"ie","prompt":"x","ignore_eos":1})", "\"ie\"", "ignore_eos must be"},
-      {R"({"id":"twice","prompt":"x","prompt":"y"})", "null", "twice"},
+      {R"({"id":"twice","prompt":"x","prompt":"y"})", "null", "duplicate key \"prompt\""},
   };
 }
 

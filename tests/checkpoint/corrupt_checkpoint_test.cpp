@@ -44,7 +44,7 @@ TEST(CorruptCheckpoint, EveryMutationGivesOneClearError) {
   std::set<std::string> names;
   for (const Mutation& mutation : mutations) {
     SCOPED_TRACE(printable(mutation.name));
-    EXPECT_TRUE(names.insert(mutation.name).second) << "the name stands twice";
+    EXPECT_TRUE(names.insert(mutation.name).second) << "the name appears twice";
     const TemporaryDirectory directory;
     DirectoryImage image = good;
     mutation.apply(image);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of decode attention that hides the previous kernel's
-// tail: K and V of a sequence's newest token, and the query, are written by the kernel before this
-// one.
+// The part of decode attention that hides the previous kernel's tail: K and V of a sequence's
+// newest token, and the query, are written by the previous kernel this one.
 #pragma once
 
 #include "cuda/attention/attention_decode.cuh"

@@ -65,7 +65,7 @@ __device__ void produce(const Attention& p,
   const int count = work_tiles.count(p);
   PipelineState kv_state{0, 1};
   std::uint32_t query_parity = 0;
-  std::uint32_t prefetched = 0;  // slots under way before the wait
+  std::uint32_t prefetched = 0;  // slots in flight before the wait
   bool waited = false;
   const auto wait = [&] {
     if (!waited) pdl_begin();

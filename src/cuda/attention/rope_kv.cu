@@ -170,7 +170,7 @@ __device__ __forceinline__ void store_fragment(Bf16* head,
   *reinterpret_cast<uint2*>(head + at.low) = piece.low;
   *reinterpret_cast<uint2*>(head + at.high) = piece.high;
 }
-__device__ __forceinline__ void widen(float (&v)[4], const uint2& pairs) {
+__device__ __forceinline__ void upcast(float (&v)[4], const uint2& pairs) {
   v[0] = __uint_as_float(pairs.x << 16);
   v[1] = __uint_as_float(pairs.x & 0xFFFF0000U);
   v[2] = __uint_as_float(pairs.y << 16);
@@ -206,8 +206,8 @@ __device__ __forceinline__ void rotate(HeadFragment& piece,
   const float s[4] = {sine.x, sine.y, sine.z, sine.w};
   float a[4];
   float b[4];
-  widen(a, piece.low);
-  widen(b, piece.high);
+  upcast(a, piece.low);
+  upcast(b, piece.high);
   float rotated_a[4];
   float rotated_b[4];
 #pragma unroll
@@ -304,8 +304,8 @@ __global__ void __launch_bounds__(kWarps * 32) rope_kv_glm_kernel(const Paramete
       dequantize(low, piece.low.x, row_scale);
       dequantize(high, piece.high.x, row_scale);
     } else {
-      widen(low, piece.low);
-      widen(high, piece.high);
+      upcast(low, piece.low);
+      upcast(high, piece.high);
     }
     // All lanes come here: the two halves of a warp may hold heads of different kinds.
     const float squares = of_16_lanes(__fadd_rn(squares_of(low), squares_of(high)),
@@ -334,8 +334,8 @@ __global__ void __launch_bounds__(kWarps * 32) rope_kv_glm_kernel(const Paramete
       if (stored) store_fragment(static_cast<Bf16*>(pages) + place * kGlmWidth, at, piece);
       if constexpr (!kFp8) continue;
     }
-    widen(low, piece.low);
-    widen(high, piece.high);
+    upcast(low, piece.low);
+    upcast(high, piece.high);
     // NOTE: fmaxf leaves NaN out, so that a row of NaN has the scale 1.
     const float largest = of_16_lanes(fmaxf(0.0F, fmaxf(largest_of(low), largest_of(high))),
                                       [](float a, float b) { return fmaxf(a, b); });

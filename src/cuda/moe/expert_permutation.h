@@ -75,7 +75,7 @@ cudaError_t launch_expert_gather(const ExpertGather& gather, cudaStream_t stream
 /// order of a, then + shared[t].
 ///
 /// NOTE: the kernel reads ids, weights and permuted_row before it waits for its predecessor, so the
-/// kernel before the predecessor, or an earlier one, must have written them.
+/// predecessor of the previous kernel, or an earlier one, must have written them.
 struct ExpertCombine {
   const Bf16* y = nullptr;                     // [permuted rows, H]
   const Bf16* shared = nullptr;                // [T, H] or null

@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kSampleThreads, 2)
     sample_threshold_stream_kernel(const __grid_constant__ Sample p) {
   extern __shared__ __align__(16) std::uint8_t shared_bytes[];
   Shared& shared = *reinterpret_cast<Shared*>(shared_bytes);
-  // NOTE: no wait here, as in sample_threshold_cluster.cu: the kernel before has other rows and
+  // NOTE: no wait here, as in sample_threshold_cluster.cu: the previous kernel has other rows and
   // waited itself.
   const std::int64_t index = blockIdx.x;
   const RowView view = row_view(p, index);

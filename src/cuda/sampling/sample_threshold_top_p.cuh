@@ -100,8 +100,10 @@ struct TopP {
     if (id >= tokens.tokens) return kMaskedLogit;
     const float raw = logit_of<kPlain>(tokens, processor, id);
     if (!(raw >= bound)) return kMaskedLogit;
-    const float tempered = processor.apply_temperature(raw);
-    return bin_middle(tempered) >= middle && tempered >= threshold ? tempered : kMaskedLogit;
+    const float after_temperature = processor.apply_temperature(raw);
+    return bin_middle(after_temperature) >= middle && after_temperature >= threshold
+               ? after_temperature
+               : kMaskedLogit;
   }
 };
 
@@ -119,8 +121,8 @@ __device__ void bound_groups(const TopP<kPlain>& row, Shared& shared, const Draw
       const RaceDraw race = race_bits(number, drawing.position, drawing.seed);
       // As in Drawing::may_win(); the last term is more than the roundings.
       const float time = fmaxf(__uint2float_rd(~race.bits), 0.5F) * 0x1p-36F;
-      const float tempered = row.processor.apply_temperature(most);
-      score = tempered - __logf(time) + (0.01F + fabsf(tempered) * 0x1p-20F);
+      const float after_temperature = row.processor.apply_temperature(most);
+      score = after_temperature - __logf(time) + (0.01F + fabsf(after_temperature) * 0x1p-20F);
     }
     shared.blocks.most[number] = upper_bits(score);
   }
