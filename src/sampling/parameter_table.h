@@ -93,7 +93,9 @@ struct SamplingParameter {
   bool penalty = false;  // reads how often the output, or whether the prompt, has a token
 };
 
-inline constexpr SamplingParameter kSamplingParameters[] = {
+// NOTE: not inline, and neither is what reads it: GCC 12 under UBSan does not take the address of an
+// inline variable for a constant.
+constexpr SamplingParameter kSamplingParameters[] = {
     {.name = "temperature",
      .range = {0, 2},
      .help = "divides the logits; 0 is greedy: always the likeliest token",
@@ -293,28 +295,28 @@ inline constexpr SamplingParameter kSamplingParameters[] = {
 };
 
 /// Null: none of this name.
-constexpr const SamplingParameter* find_parameter(std::string_view name) {
+static constexpr const SamplingParameter* find_parameter(std::string_view name) {
   for (const SamplingParameter& parameter : kSamplingParameters)
     if (parameter.name == name) return &parameter;
   return nullptr;
 }
 
 /// The row of a name that the program itself wrote.
-constexpr const SamplingParameter& parameter(std::string_view name) {
+static constexpr const SamplingParameter& parameter(std::string_view name) {
   const SamplingParameter* found = find_parameter(name);
   KOHO_CHECK(found != nullptr);
   return *found;
 }
 
 /// What a parameter is called in one interface. Requires: it is offered there.
-constexpr std::string_view name_in(const SamplingParameter& parameter, Interfaces where) {
+static constexpr std::string_view name_in(const SamplingParameter& parameter, Interfaces where) {
   for (const ParameterDifference& difference : parameter.differences)
     if ((difference.where & where) != 0 && !difference.name.empty()) return difference.name;
   return parameter.name;
 }
 
 /// The range that one interface checks.
-constexpr ParameterRange range_in(const SamplingParameter& parameter, Interfaces where) {
+static constexpr ParameterRange range_in(const SamplingParameter& parameter, Interfaces where) {
   for (const ParameterDifference& difference : parameter.differences)
     if ((difference.where & where) != 0 && difference.range) return *difference.range;
   return parameter.range;

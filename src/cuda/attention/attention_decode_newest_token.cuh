@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of decode attention that hides the previous kernel's tail: K and V of a sequence's
-// newest token, and the query, are written by the previous kernel this one.
+// The part of decode attention that overlaps the previous kernel's tail. That kernel writes the query
+// and the K and V of each sequence's newest token, so only these wait for its end.
 #pragma once
 
 #include "cuda/attention/attention_decode.cuh"
