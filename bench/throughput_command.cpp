@@ -32,7 +32,7 @@ Names and formulas are vLLM's:
 Examples:
   koho bench --model models/tiny --duration 10 --concurrency 16
   koho bench --config config.json --weights synthetic --device cuda --requests 192 --no-prefix-cache
-  koho bench --model /models/GLM-4.7-FP8 --ranks 8 --concurrency 128 --prompt-len 1024 --gen-len 1024 --json out.json)";
+  koho bench --model /models/GLM-4.5-Air-FP8 --concurrency 128 --prompt-len 1024 --gen-len 1024 --json out.json)";
 
 struct BenchOptions {
   ModelFlags selected;

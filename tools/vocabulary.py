@@ -80,7 +80,10 @@ TABLE = (
     Word("ahead|brings ahead", "prefetch", allowed="look ?-?ahead|ahead of time|go ahead"),
     Word("soon", "prefetch", allowed="as soon as|too soon|soon as"),
     # Kernels
-    Word("widen(s|ed|ing)?", "upcast", ATTENTION + ("docs/kernels/*",)),
+    Word("widen(s|ed|ing)?", "upcast", CUDA),
+    Word("units?", "k_tile, the K of one pipeline stage", ("src/cuda/gemm/*",)),
+    Word("parts?", "split (of K), shard (of the vocabulary)", ("src/cuda/sampling/*", "src/cuda/moe/route*"),
+         allowed="(the|other|first|second|largest|fractional|integer) parts? of (a|the|it)"),
     Word("kernel before", "previous kernel", CUDA),
     Word("copying (warps?|lanes?)|multiplying warps?", "producer warp, consumer (MMA) warp", CUDA),
     Word("sorted rows?", "permuted row", CUDA),

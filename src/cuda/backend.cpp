@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t kPartialBytesMax = 1LL << 30;  // split-KV partials of decode attention
 // K and V of one token and head upcast to f16 (128 columns), and its share of the scales.
-constexpr std::int64_t kWidenedTokenBytes = 2 * 128 * 2 + 16;
+constexpr std::int64_t kUpcastTokenBytes = 2 * 128 * 2 + 16;
 
 }  // namespace
 
@@ -178,13 +178,13 @@ Status CudaBackend::reserve(const StepLimits& limits) {
   // with e4m3 pages, some pages upcast: of one sequence and head at least, else it upcasts in the
   // kernel.
   const std::int64_t others = limits.tokens_max * kOtherBytes;
-  const std::int64_t widened =
+  const std::int64_t upcast =
       wgmma_attention_
-          ? std::min(kUpcastBytesMax, limits.sequences_max * limits.kv_heads * kWidenedTokenBytes *
+          ? std::min(kUpcastBytesMax, limits.sequences_max * limits.kv_heads * kUpcastTokenBytes *
                                           round_up<std::int64_t>(limits.context_max, 128))
           : 0;
   const std::int64_t sums = cublaslt_ != nullptr ? cublaslt_->scratch_bytes(limits.tokens_max) : 0;
-  KOHO_TRY(scratch(std::max({partial, experts, others + widened, sums})));
+  KOHO_TRY(scratch(std::max({partial, experts, others + upcast, sums})));
   reserved_ = true;
   if (cublaslt_ != nullptr) KOHO_TRY(cublaslt_->prepare(limits.tokens_max, stream_));
   if (!kernels_loaded_) {

@@ -130,7 +130,7 @@ class LocalExecutor::Ranks {
       stopping_ = true;
       // A rank may be waiting inside a collective for one that is gone.
       if (submitted_ > collected_)
-        for (Rank& rank : ranks_) rank.worker->give_up_collectives();
+        for (Rank& rank : ranks_) rank.worker->abort_collectives();
     }
     changed_.notify_all();
     for (Rank& rank : ranks_)
@@ -214,7 +214,7 @@ class LocalExecutor::Ranks {
       if (move != Move::finish) {
         status = move == Move::start ? self.runner->start(mine.space().first(mine.bytes))
                                      : self.runner->take_masks();
-        if (!status.ok()) self.worker->give_up_collectives();
+        if (!status.ok()) self.worker->abort_collectives();
         if (self.runner->awaits_masks()) continue;
         // On the CPU a step is done when start() returns, so its results go out now. A GPU first
         // gets its next step.
@@ -222,7 +222,7 @@ class LocalExecutor::Ranks {
         if (unfinished || started - finished > 1) continue;
       }
       if (status.ok()) status = self.runner->finish(mine.results[rank]);
-      if (!status.ok()) self.worker->give_up_collectives();
+      if (!status.ok()) self.worker->abort_collectives();
       ++finished;
       {
         const std::lock_guard lock(mutex_);

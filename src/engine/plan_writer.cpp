@@ -52,7 +52,7 @@ CountedPlan count_plan(const Scheduler& scheduler, const StepBatch& batch, const
       counts.mask_words += static_cast<std::int32_t>(draw.mask.size());
       masks_are_late = masks_are_late || (!draw.mask.empty() && row.takes_last);
     }
-    if (row.admitted && sequence.wants_history) ++counts.histories;
+    if (row.admitted && sequence.wants_token_counts) ++counts.histories;
     if (row.admitted) {
       ++counts.stops;
       counts.stop_words +=
@@ -80,7 +80,7 @@ class RowWriter {
     plan_.context_lengths[row_] = row.start + row.count;
     plan_.batch_slots[row_] = row.batch_slot;
     ++row_;
-    if (row.admitted && sequence.wants_history) write_history(sequence, row);
+    if (row.admitted && sequence.wants_token_counts) write_history(sequence, row);
     if (row.admitted) write_stops(sequence, row, draw);
     if (row.samples) write_sampling(sequence, row, draw);
   }
@@ -120,7 +120,7 @@ class RowWriter {
   void write_sampling(const Sequence& sequence, const StepRow& row, const Draw& draw) {
     SamplingRow sampling = draw.row;
     sampling.output_position = output_position(sequence, row);
-    sampling.counts_slot = sequence.wants_history ? row.batch_slot : -1;
+    sampling.counts_slot = sequence.wants_token_counts ? row.batch_slot : -1;
     sampling.bias_begin = static_cast<std::int32_t>(bias_);
     sampling.bias_count = bias_count(draw, static_cast<std::int32_t>(sampling.output_position));
     for (std::int32_t i = 0; i < sampling.bias_count; ++i) {

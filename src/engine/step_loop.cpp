@@ -87,7 +87,7 @@ Status StepLoop::start_choice(Live& live, std::int32_t request_index, std::int32
                          .priority = request.priority,
                          .salt = request.salt,
                          .bias_entries = biases,
-                         .wants_history = has_penalties(request.sampling),
+                         .wants_token_counts = has_penalties(request.sampling),
                          .fork_of = choice_index == 0 ? kNoSequence : live.choices[0].sequence}));
   choice.active = true;
   ++live.active_choices;

@@ -30,8 +30,8 @@ namespace koho {
 
 class StepLoop {
  public:
-  /// Requires: validate(limits). `seed` is random per process. An empty `decoders` makes a loop of
-  /// tokens without text. Executor and clock outlive the loop.
+  /// Requires: validate(limits). `seed` is random per process. If `decoders` is empty, streams
+  /// carry token ids and no text. Executor and clock outlive the loop.
   StepLoop(const EngineLimits& limits,
            Executor& executor,
            const Clock& clock,
@@ -87,13 +87,15 @@ class StepLoop {
     std::int64_t last_token_us = -1;
     std::int64_t stalled_since_us = -1;
     std::int64_t stalled_us = 0;
-    std::int32_t computed_before_loss = 0;  // the most tokens when the device was lost
+    std::int32_t computed_before_loss =
+        0;  // at any loss of the device; recomputing them is no progress
     Draw draw;
     std::unique_ptr<TokenMask> token_mask;  // null: every token is allowed
     std::unique_ptr<TextDecoder> decoder;
     StopStrings stops;
   };
-  /// A live request; slots are reused.
+  /// A live request; slots are reused. A *suspect* was in flight in two device failures without
+  /// progress between them: it then runs alone, and all others are set aside, to find the cause.
   struct Live {
     Request request;
     std::shared_ptr<OutputStream> stream;  // null: the slot is free
@@ -101,11 +103,11 @@ class StepLoop {
     std::int32_t active_choices = 0;
     bool reader_full = false;  // its stream has no room
     bool set_aside = false;    // while a suspect is computed alone
-    bool paused = false;       // one of the two above; the scheduler knows this one
-    std::int32_t faults = 0;   // device failures with this request in flight since it got further
+    bool paused = false;       // reader_full or set_aside, as last told to the scheduler
+    std::int32_t faults = 0;  // device failures with this request in flight since its last progress
     std::int32_t preemptions = 0;
     std::int32_t cached_tokens = 0;
-    std::int64_t room_checked_step = -1;
+    std::int64_t room_checked_step = -1;  // the latest step that checked the stream's room
     std::int64_t submitted_us = 0;
     std::int64_t deadline_us = 0;  // absolute; 0 = none
     std::int64_t admitted_us = -1;
@@ -124,10 +126,11 @@ class StepLoop {
   Status start_choice(Live& live, std::int32_t request_index, std::int32_t choice_index);
   void end(Live& live, Ending ending, Error error);
   void count_sizes(const Live& live, const Timings& timings);
+  /// Pauses or resumes the request's sequences if reader_full || set_aside changed.
   void settle_pause(Live& live);
   void note_launch(const StepBatch& batch, std::int64_t now);
   void pause_full_streams(const StepBatch& batch);
-  /// If the step that is left in flight waits for masks, they are known now.
+  /// After a collect: writes and sends the masks that the step still in flight waits for, if any.
   Status send_late_masks();
   Status check_result(const StepBatch& batch) const;
   void apply_result(const StepBatch& batch);
@@ -166,9 +169,10 @@ class StepLoop {
   Error device_error_;
   std::int32_t failed_recoveries_ = 0;
   std::int32_t failures_in_a_row_ = 0;
-  bool isolating_ = false;             // suspects are computed one by one, the others wait
-  std::int64_t waiting_since_us_ = 0;  // for the step that comes next
-  LateMasks late_masks_;               // of the newest step in flight
+  bool isolating_ = false;  // suspects are computed one by one, the others wait
+  std::int64_t waiting_since_us_ =
+      0;  // since when the oldest step in flight is the oldest; its deadline counts from here
+  LateMasks late_masks_;  // of the newest step in flight
   StepResult result_;
   OutputEvent event_;  // scratch, as is piece_
   std::string piece_;

@@ -39,10 +39,10 @@ class ActivationBuffer {
 
 /// Widths of one rank's activations, in elements.
 struct ActivationWidths {
-  std::int64_t hidden = 0;       // H
-  std::int64_t qkv = 0;          // (Q + 2K) * D
-  std::int64_t query = 0;        // Q * D
-  std::int64_t ffn = 0;          // F of the widest dense layer or shared expert that stands apart
+  std::int64_t hidden = 0;  // H
+  std::int64_t qkv = 0;     // (Q + 2K) * D
+  std::int64_t query = 0;   // Q * D
+  std::int64_t ffn = 0;  // F of the widest dense layer, or of the shared expert under DP attention
   std::int64_t experts_top = 0;  // A
   std::int64_t vocabulary = 0;   // V
   ActivationNeeds hidden_needs;  // of all layers together

@@ -65,7 +65,8 @@ Status Glm4Moe::attention_block(std::size_t i,
   return backend_->linear(block_output, attention_output, layer.o);
 }
 
-/// block_output = down(silu(gate(x)) * up(x)): a dense layer, or a shared expert that stands apart
+/// block_output = down(silu(gate(x)) * up(x)): a dense layer, or, under data-parallel attention,
+/// the shared expert
 Status Glm4Moe::mlp_block(const LayerWeights::Mlp& mlp,
                           const Activation& x,
                           TensorView block_output) {
@@ -110,13 +111,13 @@ Result<TensorView> Glm4Moe::head(const Batch& batch, TensorView residual, Tensor
   KOHO_TRY(backend_->gather_rows(last_block_output, block_output, batch.logit_rows));
   KOHO_TRY(
       backend_->add_rms_norm(last, last_residual, last_block_output, final_norm_.view(), eps_));
-  if (logits_part_.empty()) {
+  if (logits_shard_.empty()) {
     KOHO_TRY(backend_->linear(logits, last, head_));
     return logits;
   }
-  const TensorView part = logits_part_.view().first(rows);  // [R, V / ranks]
-  KOHO_TRY(backend_->linear(part, last, head_));
-  KOHO_TRY(collectives_.all_gather_logits(logits, part));
+  const TensorView shard = logits_shard_.view().first(rows);  // [R, V / ranks]
+  KOHO_TRY(backend_->linear(shard, last, head_));
+  KOHO_TRY(collectives_.all_gather_logits(logits, shard));
   return logits;
 }
 

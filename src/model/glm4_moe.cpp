@@ -161,7 +161,7 @@ Result<Glm4Moe> Glm4Moe::load(const ModelConfig& config,
   KOHO_TRY(model.collectives_.allocate(model.limits_.tokens_max, config.hidden_size,
                                        config.num_experts_per_tok, model.dispatched_needs()));
   if (tokens.ranks > 1) {
-    KOHO_TRY_ASSIGN(model.logits_part_,
+    KOHO_TRY_ASSIGN(model.logits_shard_,
                     backend.allocate(DType::f32, {model.limits_.logit_rows_max, vocabulary.count},
                                      "this rank's logits"));
   }

@@ -116,7 +116,7 @@ class Glm4Moe {
   Linear head_;        // [V, H], or this rank's rows
   StepLimits limits_;
   Activations activations_;
-  Tensor logits_part_;  // [R, V / ranks] f32, if ranks cut the vocabulary
+  Tensor logits_shard_;  // [R, V / ranks] f32, if ranks cut the vocabulary
   KvCache kv_cache_;
 };
 

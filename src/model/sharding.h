@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each rank of a replica holds, and the collectives that join the ranks' results. Only this
+// What each rank of a replica holds, and the collectives that combine the ranks' results. Only this
 // file cuts a weight, and only this file calls a collective: all-reduce, all-gather, dispatch and
 // combine. The forward pass (model/forward.cpp) names the places where they happen.
 //

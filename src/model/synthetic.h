@@ -99,7 +99,7 @@ class DeviceSyntheticWeights final : public SyntheticAddressMap {
 
   std::byte* memory_ = nullptr;
   std::size_t size_ = 0;
-  std::vector<Placed> synthetic_;  // by rising address
+  std::vector<Placed> synthetic_;  // by ascending address
   ModelSources sources_;
 };
 

@@ -101,7 +101,7 @@ struct TokenCounts {
 
 /// Inputs of `sample` beside the logits. R rows.
 struct SamplingBatch {
-  ConstTensorView rows;    // [R, 64] u8: SamplingRow
+  ConstTensorView rows;    // [R, sizeof(SamplingRow)] u8: SamplingRow
   ConstTensorView biases;  // [B, 8] u8: LogitBias; may be empty
   // [M, ceil(V/32)] i32: bit (id % 32) of word (id / 32) set = the token is allowed; may be empty
   ConstTensorView masks;
@@ -288,10 +288,10 @@ class Backend {
   /// numerics  the norm as rms_norm; RoPE in f32, rounded once to bf16. The FP8 format computes on
   ///           bf16(quantized * scale) and gives q with s = max|q| / 448 per token and head. Pages
   ///           have the same bits in both formats.
-  /// errors    invalid_argument also: no format, both, q and qkv of different ones, or
-  ///           qkv.block_quantized
-  /// source    docs/model.md#attention. The model uses bf16; FP8 is for a qkv
-  ///           that arrives quantised from another GPU.
+  /// errors    invalid_argument also: q and qkv have no format, both, or different ones; qkv has
+  ///           block_quantized
+  /// source    docs/model.md#attention. The model uses bf16; FP8 is for q, k and v that come
+  ///           quantised from a GEMM with FP8 output or from another GPU.
   Status qk_norm_rope_store_kv(const Queries& q,
                                const KvLayer& kv,
                                const Activation& qkv,

@@ -112,7 +112,7 @@ struct PlanArrays {
   Array<std::int32_t> query_starts;        // [S+1] sequence s owns tokens query_starts[s] ..
   Array<std::int32_t> context_lengths;     // [S] tokens in the cache once this step's are stored
   Array<std::int32_t> batch_slots;         // [S]
-  Array<std::int32_t> logit_rows;          // [R] rising; each the last token of a sequence
+  Array<std::int32_t> logit_rows;          // [R] ascending; each the last token of a sequence
   Array<std::int32_t> sample_batch_slots;  // [R] whose last sampled token this becomes
   Array<SamplingRow> sampling;             // [R]
   Array<LogitBias> biases;                 // ranges are named by the sampling rows

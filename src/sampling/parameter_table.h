@@ -93,8 +93,8 @@ struct SamplingParameter {
   bool penalty = false;  // reads how often the output, or whether the prompt, has a token
 };
 
-// NOTE: not inline, and neither is what reads it: GCC 12 under UBSan does not take the address of an
-// inline variable for a constant.
+// NOTE: not inline, and neither is what reads it: GCC 12 under UBSan does not take the address of
+// an inline variable for a constant.
 constexpr SamplingParameter kSamplingParameters[] = {
     {.name = "temperature",
      .range = {0, 2},

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Philox4x32-10, the counter-based generator behind every draw: the same seed,
-// position and token, or group of tokens, give the same bits on every machine, in every batch, on
-// every rank. Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011,
-// section 4.2; constants and test vectors as in their Random123 library.
+// Philox4x32-10, the counter-based generator behind every draw: the same seed, position and token,
+// or group of tokens, give the same bits on every machine, in every batch, on every rank. Source:
+// Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011, section 4.2; constants and
+// test vectors as in their Random123 library.
 #pragma once
 
 #include <array>

@@ -115,7 +115,7 @@ bool Scheduler::admissible(const StepBatch& batch, const Sequence& sequence) con
   if (changes + limits_.pages_of(sequence.known()) + limits_.sequences_max >
       limits_.page_changes_max())
     return false;
-  if (sequence.wants_history && batch.history_tokens + sequence.known() > limits_.context_max)
+  if (sequence.wants_token_counts && batch.history_tokens + sequence.known() > limits_.context_max)
     return false;
   return !(sequence.id == blocked_);
 }
@@ -157,7 +157,7 @@ bool Scheduler::admit(StepBatch& batch, Sequence& sequence) {
       running_, sequence.arrival, {}, [this](std::int32_t index) { return at(index).arrival; });
   running_.insert(place, sequence.id.index);
   bias_entries_ += sequence.bias_entries;
-  if (sequence.wants_history) batch.history_tokens += sequence.known();
+  if (sequence.wants_token_counts) batch.history_tokens += sequence.known();
   batch.runs.push_back({sequence.batch_slot, 0, static_cast<std::int32_t>(pages)});
   for (const PageHandle page : sequence.pages) batch.run_pages.push_back(page.page);
 

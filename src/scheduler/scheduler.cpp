@@ -83,7 +83,7 @@ Result<SequenceId> Scheduler::submit(const SequenceRequest& request) {
   sequence.submitted_step = step_;
   sequence.salt = request.salt;
   sequence.bias_entries = request.bias_entries;
-  sequence.wants_history = request.wants_history;
+  sequence.wants_token_counts = request.wants_token_counts;
   sequence.tokens.reserve(static_cast<std::size_t>(length_max));
   sequence.tokens.assign(request.prompt.begin(), request.prompt.end());
   sequence.prompt_length = static_cast<std::int32_t>(prompt);

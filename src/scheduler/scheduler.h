@@ -44,7 +44,7 @@ struct SequenceRequest {
   std::int32_t priority = 0;        // 0 .. kPriorities-1, 0 first
   CacheSalt salt;
   std::int32_t bias_entries = 0;
-  bool wants_history = false;
+  bool wants_token_counts = false;  // the device counts its tokens, for penalties
   /// A live sequence with the same prompt and salt: this one starts from its pages once the prompt
   /// is computed.
   SequenceId fork_of = kNoSequence;
@@ -103,6 +103,8 @@ class Scheduler {
   /// Indices of the running sequences, oldest first.
   std::span<const std::int32_t> running() const { return running_; }
   std::int32_t waiting() const { return waiting_.size(); }
+  /// Sequences that may not be admitted yet: paused, or forks whose parent's prompt is not
+  /// computed.
   std::int32_t held() const { return held_; }
   std::int32_t live() const { return live_; }
   const PagePool& pool() const { return pool_; }
@@ -142,7 +144,7 @@ class Scheduler {
   bool place(Sequence& sequence, std::int32_t& shared, PageHandle& copy_from);
   /// Whether a sequence starts from its parent's pages, and so in its partition.
   bool starts_from_parent(const Sequence& sequence) const;
-  /// What each partition would bear with this sequence.
+  /// loads_[p] = pages of p's running sequences, less those of this sequence in p's prefix cache.
   void weigh_partitions(const Sequence& sequence);
   /// Whether the pages that a sequence still lacks can be had.
   bool pages_suffice(const Sequence& sequence) const;
@@ -160,7 +162,7 @@ class Scheduler {
   void register_pages(Sequence& sequence);
   void release_forks(Sequence& parent);
   void forget_fork(Sequence& fork);
-  /// Puts a sequence that does not run where it belongs: waiting, or held.
+  /// Makes a sequence that does not run held (paused, or awaiting its parent) or waiting.
   void settle(Sequence& sequence);
 
   Limits limits_;

@@ -35,7 +35,7 @@ struct StepInput {
   std::span<const std::int32_t> context_lengths;  // [S]
   std::span<const std::int32_t> batch_slots;      // [S]
   std::int64_t decodes = 0;                       // the first sequences with one token row each
-  std::span<const std::int32_t> logit_rows;       // [R] rising
+  std::span<const std::int32_t> logit_rows;       // [R] ascending
   // [R] the batch slot whose last token each sampled row becomes; with sampling only
   std::span<const std::int32_t> sample_batch_slots;
   std::span<const SamplingRow> sampling;  // [R], or empty: no sampling, logits only
@@ -70,9 +70,9 @@ class Worker {
  public:
   static constexpr std::int64_t kStepsInFlightMax = 2;
 
-  /// Takes over the backend and the communicator, loads the model, runs the largest steps once on
-  /// padding and captures the decode graphs. Requires: `sources` outlives the worker. Errors: as
-  /// Glm4Moe::load.
+  /// Takes over the backend and the communicator, loads the model, warms up (runs the largest steps
+  /// once with padding rows) and captures the decode graphs. Requires: `sources` outlives the
+  /// worker. Errors: as Glm4Moe::load.
   static Result<Worker> create(const ModelConfig& config,
                                const ModelSources& sources,
                                const WorkerSettings& settings,
@@ -111,8 +111,8 @@ class Worker {
                       std::span<const std::int32_t> prompt,
                       std::span<const std::int32_t> output);
 
-  /// Makes the replica's collectives fail with `unavailable` on all ranks. Threads: any.
-  void give_up_collectives() { communicator_->give_up(); }
+  /// Aborts: every rank's pending and later collectives fail with `unavailable`. Threads: any.
+  void abort_collectives() { communicator_->give_up(); }
 
   /// For measurements: runs the latest step's operators again, those that the trace selects, on the
   /// arrays it left; at once, or as a captured graph. Requires: this worker does not move while the
@@ -184,7 +184,7 @@ class Worker {
   std::int64_t tokenizer_tokens_ = 0;
   Arrays arrays_;
   std::array<InFlightStep, kStepsInFlightMax> in_flight_;
-  std::vector<DecodeGraph> decode_graphs_;  // rising
+  std::vector<DecodeGraph> decode_graphs_;  // ascending
   StepShape last_shape_;                    // of the last step enqueued
   Batch last_batch_;
   Traffic last_traffic_;

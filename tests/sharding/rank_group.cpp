@@ -75,7 +75,7 @@ struct RankGroup::Impl {
     const StepArrays arrays(workers[rank], prompts);
     StepOutput output;
     if (Status status = workers[rank].step(arrays.input(), output); !status.ok()) {
-      workers[rank].give_up_collectives();
+      workers[rank].abort_collectives();
       return std::move(status).error().with_context("rank " + std::to_string(rank));
     }
     const float* logits = output.logits.as<float>();

@@ -31,8 +31,7 @@ Client::Client(const Request& request, std::int32_t vocabulary, bool with_text)
       vocabulary_(vocabulary),
       with_text_(with_text) {
   const SamplingParameters& sampling = request_.sampling;
-  penalties_ = sampling.repetition_penalty != 1.0 || sampling.frequency_penalty != 0.0 ||
-               sampling.presence_penalty != 0.0;
+  penalties_ = has_penalties(sampling);
   std::uint64_t content = kRootContent;
   std::uint64_t history = request_.prompt.size();
   for (const Token token : request_.prompt) {

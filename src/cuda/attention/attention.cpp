@@ -13,8 +13,9 @@ namespace koho::cuda {
 struct AttentionPath {
   bool mma = false;     // tensor cores: else attention_reference.cu
   bool wgmma = false;   // prompts by attention_wgmma.cu: else attention_prefill.cu
-  bool mixed = false;   // all rows are bf16 first; launch_quantize_rows() makes FP8 of them
-  bool direct = false;  // and the kernels write them straight to the bf16 output
+  bool mixed = false;   // attention_combine cannot write all outputs: rows are bf16 first, then
+                        // launch_quantize_rows() makes FP8 of them
+  bool direct = false;  // there is an aligned bf16 output: the kernels write it, not scratch memory
 };
 
 namespace {

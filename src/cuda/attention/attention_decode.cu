@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode attention: one query row a sequence over its paged
-// context, split-KV. Every GPU; head widths of 64 and 128, pages of bf16 or e4m3.
-// attention_combine.cu combines the partial sums it leaves.
+// Decode attention: one query row a sequence over its paged context, split-KV. Every GPU; head
+// widths of 64 and 128, pages of bf16 or e4m3. attention_combine.cu combines the partial sums.
 //
 //   grid     persistent, two CTAs an SM; each takes work tiles (attention_decode_work_tiles.cuh)
 //   roles    warp 4 loads pages by TMA (attention_decode_producer.cuh); warps 0-3 take a KV tile of

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the roles of attention_decode.cu share: the sizes of a
-// CTA, its shared memory, and the ring of slots through which the producer warp hands KV tiles to
-// the four consumer warps.
+// What the roles of attention_decode.cu share: the sizes of a CTA, its shared memory, and the
+// ring of slots through which the producer warp hands KV tiles to the four consumer warps.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The four consumer warps of attention_decode.cu. They combine
-// the KV tiles of a work tile, chunk by chunk, in the fixed order of attention_split_kv.cuh, and
-// store the partial sums.
+// The four consumer warps of attention_decode.cu. They combine the KV tiles of a work tile,
+// chunk by chunk, in the fixed order of attention_split_kv.cuh, and store the partial sums.
 #pragma once
 
 #include "cuda/attention/attention_decode_kv_tile.cuh"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the consumer warps of attention_decode.cu do with one KV
-// tile of 128 tokens: scores (q k^T), the tile's softmax, and its weights times v. A warp scores 32
-// of the tokens and sums a quarter of the output columns.
+// What the consumer warps of attention_decode.cu do with one KV tile of 128 tokens: scores
+// (q k^T), the tile's softmax, and its weights times v. A warp scores 32 of the tokens and sums a
+// quarter of the output columns.
 #pragma once
 
 #include "cuda/attention/attention_decode.cuh"

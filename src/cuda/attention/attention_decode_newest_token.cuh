@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of decode attention that overlaps the previous kernel's tail. That kernel writes the query
-// and the K and V of each sequence's newest token, so only these wait for its end.
+// The part of decode attention that overlaps the previous kernel's tail. That kernel writes the
+// query and the K and V of each sequence's newest token, so only these wait for its end.
 #pragma once
 
 #include "cuda/attention/attention_decode.cuh"

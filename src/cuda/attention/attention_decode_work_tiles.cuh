@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The work tiles of a decode step, and which CTA takes which.
-// Every CTA makes the list for itself from the context lengths on the device, so a captured CUDA
-// graph serves contexts of any length.
+// The work tiles of a decode step, and which CTA takes which. Every CTA makes the list for
+// itself from the context lengths on the device, so a captured CUDA graph serves contexts of any
+// length.
 //
 // Segments go round the CTAs first, then whole chunks, then what is left of each context (with few
 // chunks on the device: whole KV tiles, then rests). In the order of contexts instead, a CTA would

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Prefill attention on mma.sync (FlashAttention-2): the rows of a prompt or of a chunk of it over
-// the whole context. Every GPU; head widths of 64 and 128, pages of bf16 or e4m3. It defines
-// attention_wgmma.cu.
+// the whole context. Every GPU; head widths of 64 and 128, pages of bf16 or e4m3.
+// attention_wgmma.cu computes the same on Hopper and is checked against it at start;
+// attention_reference.cu defines both.
 //
 //   grid     (tiles of 128 packed rows, kv head, sequence); a packed row is (token, query head of
 //            the kv head), so a page of K and V serves all its query heads, and the causal edge of

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Prefill attention on Hopper's wgmma: heads of 128, pages of bf16, or of e4m3 values, which are
-// multiplied as f16. attention_prefill.cu defines what it computes.
+// multiplied as f16. attention_reference.cu defines what it computes.
 //
 //   tiles    128 packed rows of a sequence and kv head, late ones first; a packed row is (token,
 //            query head of the kv head), so K and V of a kv head serve all its query heads and stay

@@ -9,7 +9,7 @@
 namespace koho::cuda {
 namespace {
 
-constexpr int kDecodeTokensMax = 128;  // beyond, the arithmetic decides and not the weights' bytes
+constexpr int kDecodeTokensMax = 128;  // up to here GEMMs are memory-bound, beyond compute-bound
 constexpr int kManyTiles = 200;        // of 64 weight rows: CTAs enough for every multiprocessor
 
 bool aligned_for_bf16_vectors(const Gemm& p) {

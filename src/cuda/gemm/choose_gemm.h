@@ -42,7 +42,7 @@ int choose_token_tiles(std::int64_t tokens);
 /// Hopper's decode kernel, and its configuration, for up to 128 tokens of one weight matrix.
 DecodeGemmConfig choose_decode_gemm_config(const Gemm& p, int multiprocessors);
 
-/// The unswapped kernel's configuration if that kernel is the faster one, else one of 0 rows.
+/// The unswapped kernel's configuration if it is the faster one; else rows is 0: swap-AB runs.
 DecodeGemmConfig choose_unswapped_config(const Gemm& p, int multiprocessors);
 
 /// All configurations of the unswapped kernel that support `p`.

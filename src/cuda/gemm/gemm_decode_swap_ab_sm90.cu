@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(SwapAbPlan<kTileTokens, kSlotWidth>::kThreadsM
     if constexpr (kChained<kType>) {
       // NOTE: a warp releases a slot before it issues the next slot's MMAs. The other order held
       // the slot until the next one's bytes were there: 1 % slower.
-      for (int unit = (whole_end - cta.begin) * kHalves; unit > 0; --unit) {
+      for (int k_tile = (whole_end - cta.begin) * kHalves; k_tile > 0; --k_tile) {
         const int issued = issue(sum, true);
         wgmma_wait_group<0>();
         release(issued);

@@ -21,21 +21,21 @@ __device__ __forceinline__ void produce_operands(const Gemm& p,
   constexpr int kHalves = kStageWidth / kSlotWidth;
   const std::uint8_t* weights =
       p.weight + static_cast<std::int64_t>(cta.block) * kTileRows * p.width_bytes;
-  const auto width_at = [&](int unit) {
-    return min(kSlotWidth, p.width_bytes - unit * kSlotWidth);
+  const auto width_at = [&](int k_tile) {
+    return min(kSlotWidth, p.width_bytes - k_tile * kSlotWidth);
   };
   const auto place = [&](int slot) {
     return ring.slots + static_cast<std::uint32_t>(slot * Plan::kSlot);
   };
-  const auto copy_weights = [&](int unit, int slot) {
-    const auto bytes = static_cast<std::uint32_t>(width_at(unit) * kTileRows);
+  const auto copy_weights = [&](int k_tile, int slot) {
+    const auto bytes = static_cast<std::uint32_t>(width_at(k_tile) * kTileRows);
     const std::uint32_t barrier = ring.full + 8U * static_cast<std::uint32_t>(slot);
     mbarrier_arrive_expect_tx(barrier, bytes);
-    bulk_copy(place(slot), weights + static_cast<std::int64_t>(unit) * kSlotWidth * kTileRows,
+    bulk_copy(place(slot), weights + static_cast<std::int64_t>(k_tile) * kSlotWidth * kTileRows,
               bytes, barrier, policy);
   };
-  const auto copy_tokens = [&](int unit, int slot) {
-    const int tma_boxes = (width_at(unit) + kTmaBoxBytes - 1) / kTmaBoxBytes;
+  const auto copy_tokens = [&](int k_tile, int slot) {
+    const int tma_boxes = (width_at(k_tile) + kTmaBoxBytes - 1) / kTmaBoxBytes;
     const std::uint32_t barrier = ring.full + 8U * static_cast<std::uint32_t>(slot);
     mbarrier_arrive_expect_tx(barrier,
                               static_cast<std::uint32_t>(tma_boxes * kTmaBoxBytes * p.tokens));
@@ -44,7 +44,7 @@ __device__ __forceinline__ void produce_operands(const Gemm& p,
       if (tma_box < tma_boxes)
         tma_load(place(slot) + static_cast<std::uint32_t>(Plan::kWeightBytes +
                                                           tma_box * kTmaBoxBytes * kTileTokens),
-                 &x_map, unit * kSlotWidth + tma_box * kTmaBoxBytes, 0, barrier);
+                 &x_map, k_tile * kSlotWidth + tma_box * kTmaBoxBytes, 0, barrier);
   };
   const int begin = cta.begin * kHalves;
   const int end = min(cta.end * kHalves, (p.width_bytes + kSlotWidth - 1) / kSlotWidth);
@@ -65,10 +65,10 @@ __device__ __forceinline__ void produce_operands(const Gemm& p,
   }
   int slot = 0;
   std::uint32_t phase = 0;
-  for (int unit = begin + prologue; unit < end; ++unit) {
+  for (int k_tile = begin + prologue; k_tile < end; ++k_tile) {
     mbarrier_wait(ring.empty + 8U * static_cast<std::uint32_t>(slot), phase);
-    if constexpr (kWeights) copy_weights(unit, slot);
-    if constexpr (kTokens) copy_tokens(unit, slot);
+    if constexpr (kWeights) copy_weights(k_tile, slot);
+    if constexpr (kTokens) copy_tokens(k_tile, slot);
     if (++slot == ring.count) {
       slot = 0;
       phase ^= 1U;

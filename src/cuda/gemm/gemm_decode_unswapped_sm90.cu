@@ -8,8 +8,7 @@
 //            finds the weights in L2; with kWeightMulticast 2 they are a cluster, and each
 //            multicasts half of the weights. With kCtasPerSm 2 the next GEMM's CTAs fill their
 //            rings beside this one's. Persistent configurations take several blocks of weight rows
-//            in turn while the ring runs on. bf16: the CTAs of two blocks are a cluster and
-//            multicast tokens (kTokenMulticast)
+//            in turn. bf16: a cluster of two blocks' CTAs multicasts tokens (kTokenMulticast)
 //   roles    one producer warp copies weights in TMA boxes that become core matrices, before it
 //            waits for the previous kernel; another one token rows (128 bytes of K, swizzled). Each
 //            MMA warpgroup (wgmma m64nXk32) has 64 tokens; bf16: two share 64 tokens and have half
@@ -101,19 +100,20 @@ __global__ void __launch_bounds__(
   const int rows_end = p.rows + multicast_rank<Plan>() * kRows;
 
   if (warp >= Plan::kWarps) {  // ---- the producer warps
-    const int units = stages * kHalves;
+    const int k_tiles = stages * kHalves;
     if constexpr (kCluster > 1) cluster_wait();  // the other CTAs' barriers are ready
     if (elect_one()) {
       if (warp == Plan::kWarps) {
         do {
-          copy_weights<Plan, kRows, kSlotWidth, kWeightMulticast>(p, weight_maps, cta, units, ring);
+          copy_weights<Plan, kRows, kSlotWidth, kWeightMulticast>(p, weight_maps, cta, k_tiles,
+                                                                  ring);
           cta.row += next_block;
         } while (Plan::kPersistent && cta.row < rows_end);
       } else {
         prefetch_tensor_map(&x_map);
         wait_on_dependent_grids();
         do {
-          copy_tokens<Plan, kSlotWidth>(x_map, cta, launch, units, ring);
+          copy_tokens<Plan, kSlotWidth>(x_map, cta, launch, k_tiles, ring);
           cta.row += next_block;
         } while (Plan::kPersistent && cta.row < rows_end);
       }
@@ -232,7 +232,7 @@ __global__ void __launch_bounds__(
       int stage = 0;
       if constexpr (kChained<kType>) {
 #pragma unroll 1
-        for (int unit = 0; unit < stages * kHalves; ++unit) {
+        for (int k_tile = 0; k_tile < stages * kHalves; ++k_tile) {
           issue(sum, true);
           wgmma_wait_group<0>();
           release();

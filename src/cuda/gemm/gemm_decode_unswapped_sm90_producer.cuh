@@ -13,7 +13,7 @@ template <typename Plan, int kRows, int kSlotWidth, int kWeightMulticast>
 __device__ __forceinline__ void copy_weights(const Gemm& p,
                                              const WeightTensorMaps& maps,
                                              const UnswappedCtaTile& cta,
-                                             int units,
+                                             int k_tiles,
                                              UnswappedRing<Plan::kSlots>& ring) {
   const CUtensorMap* map[Plan::kPieces];
   int offset[Plan::kPieces];  // bytes in a slot
@@ -32,13 +32,13 @@ __device__ __forceinline__ void copy_weights(const Gemm& p,
     if (rows > 0) prefetch_tensor_map(map[i]);
   }
   const std::uint64_t policy = evict_first_policy();
-  int unit = 0;
+  int k_tile = 0;
   if constexpr (kWeightMulticast > 1) {
-    unit = cta.token_block;
+    k_tile = cta.token_block;
     ring.slot = cta.token_block;
   }
 #pragma unroll 1
-  for (; unit < units; unit += kWeightMulticast) {
+  for (; k_tile < k_tiles; k_tile += kWeightMulticast) {
     mbarrier_wait(ring.empty_barrier(), ring.phase ^ 1U);
 #pragma unroll
     for (int i = 0; i < Plan::kPieces; ++i) {
@@ -46,10 +46,10 @@ __device__ __forceinline__ void copy_weights(const Gemm& p,
           ring.slots + static_cast<std::uint32_t>(ring.slot * Plan::kSlot + offset[i]);
       if (map[i] == nullptr) continue;
       if constexpr (kWeightMulticast > 1)
-        tma_load_multicast(to, map[i], unit * (kSlotWidth / kTileChunk), group[i], tile[i],
+        tma_load_multicast(to, map[i], k_tile * (kSlotWidth / kTileChunk), group[i], tile[i],
                            ring.full_barrier(), (1 << kWeightMulticast) - 1, policy);
       else
-        tma_load(to, map[i], unit * (kSlotWidth / kTileChunk), group[i], tile[i],
+        tma_load(to, map[i], k_tile * (kSlotWidth / kTileChunk), group[i], tile[i],
                  ring.full_barrier(), policy);
     }
 #pragma unroll
@@ -63,13 +63,13 @@ template <typename Plan, int kSlotWidth>
 __device__ __forceinline__ void copy_tokens(const CUtensorMap& map,
                                             const UnswappedCtaTile& cta,
                                             const UnswappedLaunch& launch,
-                                            int units,
+                                            int k_tiles,
                                             UnswappedRing<Plan::kSlots>& ring) {
   const auto bytes =
       static_cast<std::uint32_t>(Plan::kWeightBytes + launch.cta_tokens * kSlotWidth);
-  const int released_after = min(launch.released_after, units - 1);
+  const int released_after = min(launch.released_after, k_tiles - 1);
 #pragma unroll 1
-  for (int unit = 0; unit < units; ++unit) {
+  for (int k_tile = 0; k_tile < k_tiles; ++k_tile) {
     mbarrier_wait(ring.empty_barrier(), ring.phase ^ 1U);
     mbarrier_arrive_expect_tx(ring.full_barrier(), bytes);
 #pragma unroll
@@ -77,15 +77,15 @@ __device__ __forceinline__ void copy_tokens(const CUtensorMap& map,
       const std::uint32_t to =
           ring.slots + static_cast<std::uint32_t>(ring.slot * Plan::kSlot + Plan::kWeightBytes +
                                                   tma_box * kTmaBoxBytes * Plan::kTokens);
-      const int column = unit * kSlotWidth + tma_box * kTmaBoxBytes;
+      const int column = k_tile * kSlotWidth + tma_box * kTmaBoxBytes;
       if constexpr (Plan::kTokenMulticast == 1)
         tma_load(to, &map, column, cta.token, ring.full_barrier());
-      else if (unit % Plan::kTokenMulticast == multicast_rank<Plan>())
+      else if (k_tile % Plan::kTokenMulticast == multicast_rank<Plan>())
         tma_load_multicast(to, &map, column, cta.token, ring.full_barrier(),
                            (1 << Plan::kTokenMulticast) - 1);
     }
     ring.advance();
-    if (unit == released_after) launch_dependent_grids();
+    if (k_tile == released_after) launch_dependent_grids();
   }
 }
 

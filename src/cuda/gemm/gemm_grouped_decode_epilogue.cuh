@@ -120,7 +120,7 @@ __device__ void reduce_split_k(const Gemm& p, const WorkTile& work_tile, const f
                        static_cast<std::uint32_t>(rank));
       total = make_float2(total.x + other.x, total.y + other.y);
     }
-    const std::int64_t sorted = work_tile.first + token;
+    const std::int64_t permuted_row = work_tile.first + token;
     const float x_scale =
         kType == TileType::fp8 ? p.x_scales[x_row_of(p, work_tile.first + token)] : 1.0F;
     const auto write = [&](float sum, int column) {
@@ -128,7 +128,8 @@ __device__ void reduce_split_k(const Gemm& p, const WorkTile& work_tile, const f
       constexpr TileType kScaled = kType == TileType::fp8 ? TileType::fp8 : TileType::bf16;
       const float row_scale = kType == TileType::fp8 ? p.row_scales[column] : 1.0F;
       const float bias = p.bias != nullptr ? to_float(p.bias[column]) : 0.0F;
-      store_output(p, sorted, column, apply_scales<kScaled>(p, sum, row_scale, x_scale, bias));
+      store_output(p, permuted_row, column,
+                   apply_scales<kScaled>(p, sum, row_scale, x_scale, bias));
     };
     write(total.x, n);
     write(total.y, n + 1);

@@ -27,7 +27,7 @@ struct MmaSyncMainloop {
 #pragma unroll
       for (int chunk = 0; chunk < 2; ++chunk) {
         std::uint32_t a[4];
-        widen_weights(a, w[2 * chunk], w[2 * chunk + 1]);
+        upcast_weights(a, w[2 * chunk], w[2 * chunk + 1]);
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile) {
           std::uint32_t b[2];

@@ -25,9 +25,9 @@ __device__ __forceinline__ void load_weights(std::uint32_t (&w)[4], std::uint32_
 /// One chunk of e4m3 rows g and g + 8 as the MMA's A fragment in f16. A register holds 4 adjacent
 /// values of K, which the MMA takes for columns k, k + 1, k + 8 and k + 9; as B is permuted alike,
 /// the sum is the same.
-__device__ __forceinline__ void widen_weights(std::uint32_t (&a)[4],
-                                              std::uint32_t row,
-                                              std::uint32_t row_8) {
+__device__ __forceinline__ void upcast_weights(std::uint32_t (&a)[4],
+                                               std::uint32_t row,
+                                               std::uint32_t row_8) {
   e4m3_to_f16(row, a[0], a[2]);
   e4m3_to_f16(row_8, a[1], a[3]);
 }

@@ -20,12 +20,12 @@ struct PrefillTiling {
   int clusters = 0;  // that take work tiles (weight block, token block) in turn
 };
 
-/// What a work tile costs beside its tokens, in units of one token: 32 KB of weights into and out
+/// What a work tile costs beside its tokens, counted in tokens: 32 KB of weights into and out
 /// of shared memory for each 128 bytes of K, where a token takes 384 bytes, and 1,400 cycles of
 /// epilogue.
 constexpr int kTileOverheadTokens = 110;
 
-/// How long the cluster with the most work tiles takes, in units of one token of one work tile.
+/// How long the cluster with the most work tiles takes, counted in tokens of one work tile.
 constexpr double prefill_cost(const PrefillTiling& cut, int token_blocks) {
   const double tokens = static_cast<double>(cut.tokens) / token_blocks;
   return ceil_div(token_blocks * cut.blocks, cut.clusters) *

@@ -6,7 +6,7 @@
 //                One CTA; for more than 8,192 pairs a cluster of 8, each with an eighth of them
 //   gather       a warp per token and part of its row, read once, written for each local expert
 //   combine      a CTA per token and 1,024 columns; from 512 tokens on a warp per 4 tokens and 256
-//                columns. Sums in f32 in the order of a token's slots
+//                columns. Sums in f32 in the order of a token's choices
 //   bytes        bound by memory, but the permutation: by the latency of its chain
 #include "base/arithmetic.h"
 #include "cuda/device/launch.cuh"
@@ -106,11 +106,11 @@ __global__ void __launch_bounds__(kThreads) expert_permutation_kernel(const Expe
   const int pairs = static_cast<int>(p.tokens) * p.top_k;
   const int top_k = max(p.top_k, 1);
   const SharedExpert shared = shared_expert(p);
-  // This thread's first pair; its next one is token_step and slot_step further.
+  // This thread's first pair; its next one is token_step and choice_step further.
   int token = thread / top_k;
-  int slot = thread % top_k;
+  int choice = thread % top_k;
   const int token_step = kThreads / top_k;
-  const int slot_step = kThreads % top_k;
+  const int choice_step = kThreads % top_k;
   counts[thread] = 0;
   __syncthreads();
   pdl_begin();
@@ -140,9 +140,9 @@ __global__ void __launch_bounds__(kThreads) expert_permutation_kernel(const Expe
     if (row >= 0) p.rows[row] = token;
     p.permuted_row[pair] = row;
     token += token_step;
-    slot += slot_step;
-    if (slot >= top_k) {
-      slot -= top_k;
+    choice += choice_step;
+    if (choice >= top_k) {
+      choice -= top_k;
       ++token;
     }
   }
@@ -235,9 +235,9 @@ __global__ void __launch_bounds__(kCombineThreads) expert_gather_kernel(const Ex
   for (int i = 0; i < kGatherSteps; ++i)
     if (lane + i * 32 < pieces) part[i] = from[i * 32];
   for (int first = 0; first < places; first += 32) {
-    const int slot = first + lane;
-    int mine = slot == p.top_k && p.shared ? static_cast<int>(token) : -1;
-    if (slot < p.top_k) mine = p.permuted_row[token * p.top_k + slot];
+    const int choice = first + lane;
+    int mine = choice == p.top_k && p.shared ? static_cast<int>(token) : -1;
+    if (choice < p.top_k) mine = p.permuted_row[token * p.top_k + choice];
     if (mine >= 0 && blockIdx.y == 0) p.out_scales[mine] = scale;
     for (int i = 0; i < min(32, places - first); ++i) {
       const int row = __shfl_sync(0xFFFFFFFFU, mine, i);
@@ -284,16 +284,16 @@ __global__ void __launch_bounds__(kCombineThreads) expert_combine_kernel(const E
   const auto find = [&](int first) {
 #pragma unroll
     for (int i = 0; i < kSlots; ++i) {
-      const int slot = first + i;
+      const int choice = first + i;
       rows[i] = -1;
       weights[i] = 0.0F;
-      if (slot >= p.top_k) continue;
-      weights[i] = p.weights[token * p.top_k + slot];
+      if (choice >= p.top_k) continue;
+      weights[i] = p.weights[token * p.top_k + choice];
       if (p.permuted_row != nullptr) {
-        rows[i] = p.permuted_row[token * p.top_k + slot];
+        rows[i] = p.permuted_row[token * p.top_k + choice];
       } else {
-        const int expert = p.ids[slot] - p.first;
-        if (expert >= 0 && expert < p.count) rows[i] = p.first_row + slot;
+        const int expert = p.ids[choice] - p.first;
+        if (expert >= 0 && expert < p.count) rows[i] = p.first_row + choice;
       }
     }
   };
@@ -339,7 +339,7 @@ __global__ void __launch_bounds__(kCombineThreads) expert_combine_kernel(const E
 /// rows in flight, whichever of its tokens they belong to: with experts on several ranks a token
 /// has few local rows, and loading one token's at a time would leave memory idle.
 constexpr int kManyTogether = 4;
-constexpr int kManySlots = 32 / kManyTogether;
+constexpr int kManyChoices = 32 / kManyTogether;
 __global__ void __launch_bounds__(kCombineThreads)
     expert_combine_many_kernel(const ExpertCombine p) {
   constexpr int kVector = 8;
@@ -350,10 +350,10 @@ __global__ void __launch_bounds__(kCombineThreads)
       static_cast<int>(min(static_cast<std::int64_t>(kManyTogether), p.tokens - first));
   const int column =
       (static_cast<int>(blockIdx.x) * kCombineThreads + static_cast<int>(threadIdx.x)) * kVector;
-  // A lane's choice: slot lane % kManySlots of token lane / kManySlots.
+  // A lane's choice: choice lane % kManyChoices of token lane / kManyChoices.
   // NOTE: read before the wait: the routing and the permutation are older than the predecessor.
-  const std::int64_t choice = (first + lane / kManySlots) * p.top_k + lane % kManySlots;
-  const bool chosen = lane / kManySlots < tokens && lane % kManySlots < p.top_k;
+  const std::int64_t choice = (first + lane / kManyChoices) * p.top_k + lane % kManyChoices;
+  const bool chosen = lane / kManyChoices < tokens && lane % kManyChoices < p.top_k;
   const int permuted_row = chosen ? p.permuted_row[choice] : -1;
   const float weight_of = chosen ? p.weights[choice] : 0.0F;
   unsigned left = __ballot_sync(0xFFFFFFFFU, permuted_row >= 0);
@@ -401,7 +401,7 @@ __global__ void __launch_bounds__(kCombineThreads)
       if (left == 0) break;
       const int place = __ffs(static_cast<int>(left)) - 1;
       left &= left - 1;
-      while (token < place / kManySlots) finish();
+      while (token < place / kManyChoices) finish();
       const float weight = __shfl_sync(0xFFFFFFFFU, weight_of, place);
 #pragma unroll
       for (int k = 0; k < kVector; ++k) sum[k] += weight * y[i][k];
@@ -459,7 +459,8 @@ cudaError_t launch_expert_gather(const ExpertGather& p, cudaStream_t stream) {
 cudaError_t launch_expert_combine(const ExpertCombine& p, cudaStream_t stream) {
   constexpr std::int64_t kMany = 512;  // tokens
   const int columns = kCombineThreads * 8;
-  if (p.tokens >= kMany && p.permuted_row != nullptr && p.top_k <= kManySlots && p.hidden % 8 == 0)
+  if (p.tokens >= kMany && p.permuted_row != nullptr && p.top_k <= kManyChoices &&
+      p.hidden % 8 == 0)
     return launch_kernel(
         expert_combine_many_kernel,
         {dim3(static_cast<unsigned>((p.hidden + columns - 1) / columns),

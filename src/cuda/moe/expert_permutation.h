@@ -3,7 +3,8 @@
 // rows for prefill, and the weighted combine of the experts' outputs. Parameters and launchers; the
 // GEMMs between are in cuda/gemm.
 //
-// Words: a *pair* is (token, slot), one of the T * A token-expert pairs. Pairs sorted by expert are
+// Words: a *pair* is (token, choice), one of the T * A token-expert pairs. Pairs sorted by expert
+// are
 // *permuted rows*. A *token block* is a run of one expert's permuted rows that one GEMM tile takes.
 #pragma once
 
@@ -81,7 +82,7 @@ struct ExpertCombine {
   const Bf16* shared = nullptr;                // [T, H] or null
   const float* weights = nullptr;              // [T, A]
   const std::int32_t* permuted_row = nullptr;  // [T, A], or null: see `ids`
-  // One token, whose pairs are in order already: slot a has row first_row + a if expert ids[a] is
+  // One token, whose pairs are in order already: choice a has row first_row + a if expert ids[a] is
   // one of the `count` from `first` on.
   const std::int32_t* ids = nullptr;
   int first = 0;

@@ -172,21 +172,22 @@ GroupKernels CudaBackend::choose_group_kernels(const GroupCall& call) const {
   Gemm p;
   set_activation(p, activation_for(x, group.gate_up.type));
   // A token block has room for twice the tokens that an expert gets on average, so that few experts
-  // need a second block. Beyond 8 tokens it has room for at least 32 on wgmma, whose smaller MMAs
-  // are not faster, and for 16 on mma.sync. Exception: blocks of 8 for a few whole experts and, on
-  // mma.sync, for thin ones: experts_down.cuh takes those.
+  // need a second block: at least 32 on wgmma (smaller MMAs are not faster) or with a shared
+  // expert, else 16. Exception: blocks of 8 up to 8 tokens; and, without a shared expert, up to 16
+  // tokens if 8 are room enough, or up to 64 where experts_down.cuh takes them: few whole experts
+  // and, on mma.sync, thin ones.
   const std::int64_t experts = std::max<std::int64_t>(total, 1);
-  const std::int64_t expected_tokens =
+  const std::int64_t roomy_tokens =  // twice an expert's average
       routing != nullptr ? ceil_div(2 * tokens * top_k, experts) : tokens;
   const bool fp8 = group.gate_up.type == TileType::fp8 && group.down.type == TileType::fp8;
   const bool down_fused_few = fp8 && thin_or_few(group.down.width_bytes, count) &&
                               (!wgmma_ || group.down.width_bytes > kDownThinWidth);
   const std::int64_t few_tokens_max = down_fused_few ? 64 : 16;
   const std::int64_t least = wgmma_ || shared ? 32 : 16;
-  const int tiles = tokens <= 8 || (tokens <= few_tokens_max && expected_tokens <= 8 && !shared)
+  const int tiles = tokens <= 8 || (tokens <= few_tokens_max && roomy_tokens <= 8 && !shared)
                         ? 1
-                        : choose_token_tiles(std::max(std::min(tokens, expected_tokens), least));
-  // With many rows per expert the arithmetic decides, and the prefill kernel has larger tiles.
+                        : choose_token_tiles(std::max(std::min(tokens, roomy_tokens), least));
+  // With many rows per expert the GEMMs are compute-bound, and the prefill kernel has larger tiles.
   const bool prefill = wgmma_ && routing != nullptr &&
                        tokens * top_k >= kPrefillRowsPerExpert * experts && fp8 &&
                        p.x_bytes % 16 == 0;
@@ -194,7 +195,7 @@ GroupKernels CudaBackend::choose_group_kernels(const GroupCall& call) const {
   // reads them once for both.
   constexpr std::int64_t kPairTokens = 16;
   const bool pairs =
-      wgmma_ && group.gate_up.type == TileType::fp8 && tiles == 4 && expected_tokens >= kPairTokens;
+      wgmma_ && group.gate_up.type == TileType::fp8 && tiles == 4 && roomy_tokens >= kPairTokens;
   return {.prefill = prefill,
           .token_tiles = tiles,
           .block_tokens = prefill ? kPrefillTokensMax : 8 * tiles,

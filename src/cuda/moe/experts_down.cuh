@@ -137,8 +137,8 @@ __device__ void load_tiles(const Gemm& p, PipelineStages<kWide> stages, const Ti
   }
 }
 
-/// Widens eight bf16 values to f32.
-__device__ __forceinline__ void widen(float (&v)[8], const uint4& raw) {
+/// Upcasts eight bf16 values to f32.
+__device__ __forceinline__ void upcast(float (&v)[8], const uint4& raw) {
   const std::uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
 #pragma unroll
   for (int k = 0; k < 8; ++k)
@@ -194,7 +194,7 @@ __device__ __forceinline__ void quantize_token_block(const Gemm& p,
       float largest = 0.0F;
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
-        widen(v[step], raw[i][step]);
+        upcast(v[step], raw[i][step]);
 #pragma unroll
         for (int k = 0; k < 8; ++k) largest = fmaxf(largest, fabsf(v[step][k]));
       }

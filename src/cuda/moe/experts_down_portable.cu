@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // experts_down.cuh on mma.sync, for every GPU, with the sums of gemm_grouped_decode_portable.cu. A
 // token block's quantised rows lie in shared memory as f16, which represents E4M3 exactly: they are
-// widened once, not by each warp for each tile.
+// upcast once, not by each warp for each tile.
 #include "cuda/gemm/mma_tile.cuh"
 #include "cuda/moe/experts_down.cuh"
 
@@ -17,7 +17,7 @@ struct MmaSyncTile {
   float sum[kTiles][4] = {};
 
   /// A chunk's 16 columns become two 8 x 8 tiles of ldmatrix: the first two and the last two of
-  /// every four columns, as widen_weights() orders the weights.
+  /// every four columns, as upcast_weights() orders the weights.
   static __device__ __forceinline__ void store(std::uint8_t* quantized,
                                                int row,
                                                int column,
@@ -44,7 +44,7 @@ struct MmaSyncTile {
 #pragma unroll
       for (int chunk = 0; chunk < 2; ++chunk) {
         std::uint32_t a[4];
-        widen_weights(a, w[2 * chunk], w[2 * chunk + 1]);
+        upcast_weights(a, w[2 * chunk], w[2 * chunk + 1]);
         mma_f16(sum[0], a[0], a[1], a[2], a[3], x[2 * chunk], x[2 * chunk + 1]);
       }
     }

@@ -3,7 +3,7 @@
 // 2,047 tokens, and the plain kernels for every shape that the others do not take.
 //
 // Cluster kernel: a cluster of 16 CTAs takes 16 tokens at a time.
-//   logits  CTA r has part r of H, warp w 16 experts. Their weights are in registers before the
+//   logits  CTA r has split r of H, warp w 16 experts. Their weights are in registers before the
 //           kernel waits for its predecessor (programmatic dependent launch); token rows pass
 //           through shared memory. Sums as route.cuh.
 //   choice  every CTA sends its sums of token t to CTA t through distributed shared memory. CTA t
@@ -33,14 +33,14 @@ struct HiddenRange {
   int begin;
   int end;
 };
-__device__ __forceinline__ HiddenRange hidden_range_of(int hidden, int part, int warp) {
+__device__ __forceinline__ HiddenRange hidden_range_of(int hidden, int split, int warp) {
   const int steps = (hidden + kStep - 1) / kStep;
-  const int place = part * kWarps + warp;
+  const int place = split * kWarps + warp;
   constexpr int kPlaces = kRoutePlainSplitK * kWarps;
   return {steps * place / kPlaces * kStep, min(steps * (place + 1) / kPlaces * kStep, hidden)};
 }
 
-/// Adds the warps' sums in order and writes one part's logits.
+/// Adds the warps' sums in order and writes one split's logits.
 __device__ void write_logits(const Route& p, float (*sums)[kTokens][8]) {
   const int first_token = static_cast<int>(blockIdx.x) * kTokens;
   const int first_expert = static_cast<int>(blockIdx.y) * 8;
@@ -132,8 +132,9 @@ __global__ void __launch_bounds__(kWarps * 32) top_k_kernel(const Route p) {
   if (token >= p.tokens) return;
   for (int expert = lane; expert < p.experts; expert += 32) {
     float logit = 0.0F;
-    for (int part = 0; part < kRoutePlainSplitK; ++part)
-      logit += p.partial[(static_cast<std::int64_t>(part) * p.tokens + token) * p.experts + expert];
+    for (int split = 0; split < kRoutePlainSplitK; ++split)
+      logit +=
+          p.partial[(static_cast<std::int64_t>(split) * p.tokens + token) * p.experts + expert];
     const float score = sigmoid(logit);
     scores[expert] = score;
     selection[expert] = selection_score(score, p.bias[expert]);
@@ -152,8 +153,8 @@ constexpr int kSumRow = kFastExperts + 8;
 constexpr int kTokenRow = kFastStepsMax * kStep + kRowPad;
 
 struct FastPlan {
-  float sums[kSplitK][kSumRow];      // [token]: sums of this CTA's part of H
-  float received[kSplitK][kSumRow];  // [part]: sums of this CTA's token
+  float sums[kSplitK][kSumRow];      // [token]: sums of this CTA's split of H
+  float received[kSplitK][kSumRow];  // [split]: sums of this CTA's token
   Bf16 tokens[2][kSplitK][kTokenRow];
   float scores[kFastExperts];
   float selection[kFastExperts];
@@ -184,7 +185,7 @@ __device__ __forceinline__ void keep_weights(uint4 (&kept)[kStepsKept][2],
   }
 }
 
-/// Sends the sums of a tile, of this CTA's part of H: those of token t to CTA t of the cluster.
+/// Sends the sums of a tile, of this CTA's split of H: those of token t to CTA t of the cluster.
 __device__ __forceinline__ void send_sums(FastPlan& shared,
                                           const RoutePlace& place,
                                           const float (&sum)[2][2][4],
@@ -217,7 +218,7 @@ __device__ __forceinline__ void reduce_split_k(const Route& p,
   if (expert >= p.experts) return;
   float logit = 0.0F;
 #pragma unroll
-  for (int part = 0; part < kSplitK; ++part) logit += shared.received[part][expert];
+  for (int split = 0; split < kSplitK; ++split) logit += shared.received[split][expert];
   const float score = sigmoid(logit);
   shared.scores[expert] = score;
   shared.selection[expert] = selection_score(score, bias);

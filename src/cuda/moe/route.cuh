@@ -18,7 +18,7 @@ namespace koho::cuda {
 
 constexpr int kRouteStep = 32;     // elements of H that one step multiplies
 constexpr int kRouteSplitK = 16;   // splits of H, and CTAs of a cluster
-constexpr int kFastStepsMax = 16;  // of a part: H <= 8192
+constexpr int kFastStepsMax = 16;  // of a split: H <= 8192
 constexpr int kFastExperts = 192;  // E at most
 
 /// Tokens: 1 runs route_one.cu, up to kRouteFew route_few.cu, from kRouteMany on route_many.cu,
@@ -26,18 +26,19 @@ constexpr int kFastExperts = 192;  // E at most
 constexpr std::int64_t kRouteFew = 64;
 constexpr std::int64_t kRouteMany = 2048;
 constexpr int kRouteFewSteps =
-    8;  // steps of a part that route_one.cu and route_few.cu need: H >= 4096
+    8;  // steps of a split that route_one.cu and route_few.cu need: H >= 4096
 cudaError_t launch_route_one(const Route& parameters, cudaStream_t stream);
 cudaError_t launch_route_few(const Route& parameters, cudaStream_t stream);
 cudaError_t launch_route_many(const Route& parameters, cudaStream_t stream);
 
-/// The first step of part `part`.
-__device__ __forceinline__ int split_k_begin(int hidden, int part) {
-  return hidden / kRouteStep * part / kRouteSplitK;
+/// The first step of split `split`.
+__device__ __forceinline__ int split_k_begin(int hidden, int split) {
+  return hidden / kRouteStep * split / kRouteSplitK;
 }
 
-/// A thread's place in the cluster kernels. CTA `rank` has part `rank` of H, warp w experts 16 w to
-/// 16 w + 15, a lane two of these (`group` and `group` + 8) and 8 elements, `quad`, of each step.
+/// A thread's place in the cluster kernels. CTA `rank` has split `rank` of H, warp w experts 16 w
+/// to 16 w + 15, a lane two of these (`group` and `group` + 8) and 8 elements, `quad`, of each
+/// step.
 struct RoutePlace {
   int thread, threads, warp, lane, group, quad, rank;
 };

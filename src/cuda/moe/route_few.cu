@@ -2,7 +2,7 @@
 // The router of 2 to 64 tokens, a decode step (contract: Backend::route), with the sums of
 // route.cuh.
 //
-//   grid     1 to 3 clusters of 16 CTAs, each with up to 22 tokens. CTA r has part r of H
+//   grid     1 to 3 clusters of 16 CTAs, each with up to 22 tokens. CTA r has split r of H
 //   weights  a warp's 16 experts are in registers before the kernel waits for its predecessor. One
 //            CTA fills a multiprocessor; an H200 holds 7 clusters
 //   tokens   pass through shared memory. The CTA multiplies eight at a time, then each warp sends
@@ -47,7 +47,7 @@ union WarpPlan {
 };
 
 struct FewPlan {
-  float received[kOwn][kSplitK][kFastExperts];  // [token][part]: sums of this CTA's tokens
+  float received[kOwn][kSplitK][kFastExperts];  // [token][split]: sums of this CTA's tokens
   CountingTopK choice[kOwn];
   WarpPlan warps[kThreadsMax / 32];
   float nothing[kThreadsMax];  // multiply_by_zero()
@@ -206,7 +206,7 @@ __device__ __forceinline__ void prepare(const Route& p,
 }
 
 /// `tokens_each`: tokens of a cluster. `row`: route_row_elements(). Weights of kKept steps, which
-/// every part of H has, stay in registers, those of further steps in shared memory.
+/// every split of H has, stay in registers, those of further steps in shared memory.
 template <int kThreads, int kKept>
 __global__ void __launch_bounds__(kThreads, 1)
     route_few_kernel(const Route p, int tokens_each, int row) {
@@ -290,7 +290,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 using FewKernel = void (*)(const Route, int, int);
 constexpr int kFewThreads = 320;  // E <= 160
-constexpr int kWideSteps = 10;    // steps of a part: H >= 5120
+constexpr int kWideSteps = 10;    // steps of a split: H >= 5120
 constexpr int kTokensEachMax = kOwn * kSplitK;
 
 /// The kernel, prepared for launch in clusters of 16; null if that fails.

@@ -23,7 +23,7 @@ constexpr int kTiles = kTokens / 8;
 constexpr int kPrefetch = 7;  // steps whose copies are in flight
 constexpr int kScoreRow = kFastExperts + 8;
 
-/// Elements from one token row of a part to the next in shared memory; odd multiples of 64 bytes,
+/// Elements from one token row of a split to the next in shared memory; odd multiples of 64 bytes,
 /// as route_row_elements() says.
 constexpr int token_row(int hidden) {
   const int steps = (hidden / kRouteStep + kRouteSplitK - 1) / kRouteSplitK;
@@ -38,8 +38,8 @@ constexpr int shared_bytes(int row, int threads) {
 static_assert(shared_bytes(token_row(kRouteSplitK * kFastStepsMax * kRouteStep),
                            kFastExperts * 2) <= 227 * 1024);
 
-/// Adds a part's sums to the logits and clears the sums.
-__device__ __forceinline__ void add_part(float (&logits)[kTiles][4], float (&sums)[kTiles][2][4]) {
+/// Adds a split's sums to the logits and clears the sums.
+__device__ __forceinline__ void add_split(float (&logits)[kTiles][4], float (&sums)[kTiles][2][4]) {
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile)
 #pragma unroll
@@ -49,21 +49,21 @@ __device__ __forceinline__ void add_part(float (&logits)[kTiles][4], float (&sum
     }
 }
 
-/// Starts the copies of part `part` of the token rows: 16 bytes a lane, a warp a row. Absent rows
+/// Starts the copies of split `split` of the token rows: 16 bytes a lane, a warp a row. Absent rows
 /// are the last row again.
-__device__ __forceinline__ void fetch_part(const Route& p,
-                                           Bf16* tokens,
-                                           int row,
-                                           std::int64_t first_token,
-                                           int part,
-                                           int warp,
-                                           int warps,
-                                           int lane) {
-  const int begin = split_k_begin(p.hidden, part);
-  const int end = split_k_begin(p.hidden, part + 1);
+__device__ __forceinline__ void fetch_split(const Route& p,
+                                            Bf16* tokens,
+                                            int row,
+                                            std::int64_t first_token,
+                                            int split,
+                                            int warp,
+                                            int warps,
+                                            int lane) {
+  const int begin = split_k_begin(p.hidden, split);
+  const int end = split_k_begin(p.hidden, split + 1);
   for (int i = warp; i < kTokens; i += warps) {
     const Bf16* from = p.x + min(first_token + i, p.tokens - 1) * p.x_stride + begin * kRouteStep;
-    const std::uint32_t to = shared_address(tokens + (part % 2 * kTokens + i) * row);
+    const std::uint32_t to = shared_address(tokens + (split % 2 * kTokens + i) * row);
     for (int at = lane * 8; at < (end - begin) * kRouteStep; at += 32 * 8)
       cp_async_16(to + static_cast<std::uint32_t>(at) * 2, from + at, 16);
   }
@@ -102,33 +102,33 @@ __global__ void __launch_bounds__(kFastExperts * 2, 1)
   for (int i = 0; i < kPrefetch; ++i) fetch_weights(i, i);
   wait_on_dependent_grids();
   const int warps = static_cast<int>(blockDim.x) / 32;
-  const auto fetch_tokens = [&](int part) {
-    fetch_part(p, tokens, row, first_token, part, warp, warps, lane);
+  const auto fetch_tokens = [&](int split) {
+    fetch_split(p, tokens, row, first_token, split, warp, warps, lane);
   };
   float logits[kTiles][4] = {};
   float sums[kTiles][2][4] = {};
-  int part = -1;  // the part of H that the step belongs to
-  int next = 0;   // first step of the next part
-  int here = 0;   // this lane's elements of the part, less its first step's offset
+  int split = -1;  // the split of H that the step belongs to
+  int next = 0;    // first step of the next split
+  int here = 0;    // this lane's elements of the split, less its first step's offset
   fetch_tokens(0);
   cp_async_commit_group();
   int place = 0;
-  // The kernel starts a part's token copies when the part before begins. If that part has kPrefetch
-  // steps or more, they have arrived with the weights that were committed after them.
+  // The kernel starts a split's token copies when the split before begins. If that split has
+  // kPrefetch steps or more, they have arrived with the weights that were committed after them.
   const bool early = steps / kRouteSplitK >= kPrefetch;
 #pragma unroll 2
   for (int step = 0; step < steps; ++step) {
     if (step == next) {
-      if (part >= 0) add_part(logits, sums);
-      ++part;
-      here = (part % 2 * kTokens + group) * row + quad * 8 - step * kRouteStep;
-      next = split_k_begin(p.hidden, part + 1);
-      if (part > 0 && early)
+      if (split >= 0) add_split(logits, sums);
+      ++split;
+      here = (split % 2 * kTokens + group) * row + quad * 8 - step * kRouteStep;
+      next = split_k_begin(p.hidden, split + 1);
+      if (split > 0 && early)
         cp_async_wait_group<kPrefetch - 1>();
       else
         cp_async_wait_group<0>();
-      __syncthreads();  // this part has arrived, and all warps have read the previous one
-      if (part + 1 < kRouteSplitK) fetch_tokens(part + 1);
+      __syncthreads();  // this split has arrived, and all warps have read the previous one
+      if (split + 1 < kRouteSplitK) fetch_tokens(split + 1);
     } else {
       cp_async_wait_group<kPrefetch - 1>();
     }
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kFastExperts * 2, 1)
     place = place + 1 == kPrefetch ? 0 : place + 1;
   }
   cp_async_wait_group<0>();
-  add_part(logits, sums);
+  add_split(logits, sums);
   __syncthreads();  // the scores overwrite the token rows
 
   auto* scores = reinterpret_cast<float*>(raw);  // [kTokens][kScoreRow]

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The router of one token (contract: Backend::route), with the sums of route.cuh.
 //
-//   grid     one cluster of 16 CTAs. CTA r multiplies part r of H; the first CTA adds and chooses
-//   weights  loaded before the kernel waits for its predecessor: eight steps of a part into
+//   grid     one cluster of 16 CTAs. CTA r multiplies split r of H; the first CTA adds and chooses
+//   weights  loaded before the kernel waits for its predecessor: eight steps of a split into
 //            registers, the others into shared memory
 //   choice   route_top_k.cuh
-//   shared   OnePlan, the token's part, the weights of the steps beyond eight
+//   shared   OnePlan, the token's split, the weights of the steps beyond eight
 //   bytes    weights once; bound by the latency of its chain, about 2 us
 //
 // By itself route_few.cu is faster at one token. But the experts' kernel follows at once and
@@ -26,7 +26,7 @@ constexpr int kKept = kRouteFewSteps;  // steps whose weights stay in registers
 constexpr int kOwnBarrier = 1;         // named barrier of the warps that choose
 
 struct OnePlan {
-  float received[kSplitK][kFastExperts];  // [part]: its sums
+  float received[kSplitK][kFastExperts];  // [split]: its sums
   CountingTopK choice;
   std::uint64_t barrier;
 };
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kThreads, kCtas)
     route_one_kernel(const Route p, int row_elements) {
   __shared__ OnePlan shared;
   extern __shared__ __align__(128) std::uint8_t raw[];
-  auto* row = reinterpret_cast<Bf16*>(raw);  // [row_elements], the token's part
+  auto* row = reinterpret_cast<Bf16*>(raw);  // [row_elements], the token's split
   const auto [thread, threads, warp, lane, group, quad, rank] = route_place();
   const int begin = split_k_begin(p.hidden, rank);
   const int steps = split_k_begin(p.hidden, rank + 1) - begin;

@@ -95,13 +95,13 @@ __device__ __forceinline__ void top_k_by_counting(
   named_barrier_sync(at.barrier, at.threads);
   constexpr unsigned kEach = kListed / kListedLanes;
   const unsigned place = list * kCountingTopKMax + lane / kListedLanes;
-  const unsigned part = lane % kListedLanes;
+  const unsigned list_lane = lane % kListedLanes;
   const std::uint32_t candidate = choice.listed[place];
-  int before = keys_before<kEach / 4>(choice.listed + (place & ~3U) + part * kEach, candidate,
-                                      part == 0 ? static_cast<int>(place % 4) : 0);
+  int before = keys_before<kEach / 4>(choice.listed + (place & ~3U) + list_lane * kEach, candidate,
+                                      list_lane == 0 ? static_cast<int>(place % 4) : 0);
   before += __shfl_xor_sync(0xFFFFFFFFU, before, 1);
   before += __shfl_xor_sync(0xFFFFFFFFU, before, 2);
-  const bool chosen = part == 0 && before < p.top_k;
+  const bool chosen = list_lane == 0 && before < p.top_k;
   const float mine = choice.scores[place];
   if (chosen) {
     choice.chosen[before] = mine;
@@ -125,7 +125,7 @@ __device__ __forceinline__ void reduce_split_k_and_choose(
   const int expert = at.list * 32 + at.lane;
   float logit = 0.0F;
 #pragma unroll
-  for (int part = 0; part < kRouteSplitK; ++part) logit += partial[part][expert];
+  for (int split = 0; split < kRouteSplitK; ++split) logit += partial[split][expert];
   if (p.top_k > kCountingTopKMax) [[unlikely]] {
     float* scores = partial[0];  // reused: each thread has read its own entries
     float* selection = partial[1];

@@ -60,9 +60,9 @@ constexpr int kBlockTokens = kRaceBlock;
 constexpr int kVectorStep = 128;  // tokens from one vector of a group to the next
 constexpr int kBlocksStep = kSampleWarps * kBlockTokens;
 
-/// Tokens of one of `parts` contiguous parts of a row: whole blocks.
-__device__ __forceinline__ int part_tokens(int tokens, int parts) {
-  return ((tokens + parts - 1) / parts + kBlockTokens - 1) / kBlockTokens * kBlockTokens;
+/// Tokens of one of `shards` contiguous shards of a row: whole blocks.
+__device__ __forceinline__ int shard_tokens(int tokens, int shards) {
+  return ((tokens + shards - 1) / shards + kBlockTokens - 1) / kBlockTokens * kBlockTokens;
 }
 
 /// A token of a block: member `member` of lane `lane`'s group.

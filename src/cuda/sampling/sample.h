@@ -25,8 +25,8 @@ struct Sample {
   std::int32_t* counts = nullptr;       // [slots, V]
   std::uint16_t* nonzero = nullptr;  // [slots, race_groups(V)]: a bit for each count that is not 0
   std::int64_t row_count = 0;
-  int vocabulary = 0;
-  int tokens = 0;
+  int vocabulary = 0;  // V: columns of logits, masks and counts
+  int tokens = 0;      // ids from here on are padding and never sampled
   std::int32_t* ids = nullptr;
   float* logprobs = nullptr;
   std::int32_t* top_ids = nullptr;

@@ -2,7 +2,7 @@
 // Sampling of rows without thresholds: greedy, temperature, penalties, biases and masks in one pass
 // over the logits, by Gumbel-max.
 //
-//   grid     (rows, parts): a cluster of `parts` CTAs a row, a contiguous part each
+//   grid     a cluster of `cluster_size` CTAs a row, a contiguous shard of the vocabulary each
 //   block    a warp takes blocks of 512 tokens, 16 a lane; three are in flight in shared memory
 //   draw     a lane draws the random bits of its group of 16 (sampling/philox.h); only groups that
 //            may win with them add noise token by token
@@ -19,24 +19,25 @@
 namespace koho::cuda {
 namespace {
 
-constexpr int kPartsMax = 8;
-constexpr int kPartsMin = 1;
-constexpr int kPartTokensMax = kSampleTokensMax / kPartsMin;
+constexpr int kClusterMax = 8;
+constexpr int kClusterMin = 1;
+constexpr int kShardTokensMax = kSampleTokensMax / kClusterMin;
 constexpr std::int64_t kAlone = 264;  // rows that an H200 holds at once, a CTA each (132 SMs)
 
 constexpr int kStages = 3;
 
 struct Shared {
   float ring[kStages][kSampleWarps][kBlockTokens];
-  std::uint32_t biased[kPartTokensMax / kBiasedTokens];
+  std::uint32_t biased[kShardTokensMax / kBiasedTokens];
   BestScratch best;
   std::uint32_t leading;
   std::uint64_t barrier;
-  float2 results[kPartsMax];  // of all parts, in the first CTA: score, bits of the id; -2 = a NaN
+  float2
+      results[kClusterMax];  // of all shards, in the first CTA: score, bits of the id; -2 = a NaN
 };
 
-/// A part of a row.
-struct Part {
+/// A shard of a row.
+struct VocabularyShard {
   const RowView& view;
   const LogitsProcessor& processor;
   int begin;
@@ -62,7 +63,7 @@ struct Part {
     }
     cp_async_commit_group();
   }
-  /// Writes -infinity behind the part's end in a block that begins before it.
+  /// Writes -infinity behind the shard's end in a block that begins before it.
   __device__ __forceinline__ void pad(float* to, int block) const {
     if (block >= end || block + kBlockTokens <= end) return;
 #pragma unroll 1
@@ -74,36 +75,39 @@ struct Part {
 };
 
 /// Masks this lane's group of the block at `here`; `bad` if it holds a NaN.
-__device__ __forceinline__ void mask_group(
-    const Part& part, float* const& here, const int& block, const int& lane, bool& bad) {
+__device__ __forceinline__ void mask_group(const VocabularyShard& shard,
+                                           float* const& here,
+                                           const int& block,
+                                           const int& lane,
+                                           bool& bad) {
 #pragma unroll 1
   for (int i = 0; i < kGroupVectors; ++i) {
     const int at = i * kVectorStep + lane * 4;
-    if (block + at >= part.end) continue;
+    if (block + at >= shard.end) continue;
     float4& four = *reinterpret_cast<float4*>(here + at);
     bad |= isnan(max_or_nan(four));
-    four = part.processor.masked(four, block + at);
+    four = shard.processor.masked(four, block + at);
   }
 }
 
-/// Scans this warp's share of a part: every sixteenth block of 512 tokens. kRace: draws; else takes
-/// the largest. kPlain: nothing but temperature changes the logits.
+/// Scans this warp's share of a shard: every sixteenth block of 512 tokens. kRace: draws; else
+/// takes the largest. kPlain: nothing but temperature changes the logits.
 template <bool kRace, bool kPlain>
-__device__ __forceinline__ void scan(const Part& part,
+__device__ __forceinline__ void scan(const VocabularyShard& shard,
                                      float (&ring)[kStages][kSampleWarps][kBlockTokens],
                                      Drawing& drawing,
                                      bool& bad) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const LogitsProcessor& processor = part.processor;
+  const LogitsProcessor& processor = shard.processor;
   const float scale = kLog2E / processor.temperature;  // of draws
-  int block = part.begin + warp * kBlockTokens;
+  int block = shard.begin + warp * kBlockTokens;
 #pragma unroll
   for (int stage = 0; stage < kStages; ++stage)
-    part.fetch(ring[stage][warp], block + stage * kBlocksStep);
+    shard.fetch(ring[stage][warp], block + stage * kBlocksStep);
   // Which tokens of the next block have counts, the first such count, and which of the block after
   // it.
-  const auto counted_of = [&](int at) { return at < part.end ? processor.counted(at) : 0U; };
+  const auto counted_of = [&](int at) { return at < shard.end ? processor.counted(at) : 0U; };
   std::uint32_t counted = 0;
   std::uint32_t counted_behind = 0;
   std::int32_t count = 0;
@@ -114,20 +118,20 @@ __device__ __forceinline__ void scan(const Part& part,
   }
   float* here = ring[0][warp];
   const auto value_of = [&](int id) {
-    return id < part.end ? processor.apply_temperature(here[id - block]) : kMaskedLogit;
+    return id < shard.end ? processor.apply_temperature(here[id - block]) : kMaskedLogit;
   };
   /// Waits for the block and changes its tokens.
   const auto begin_block = [&] {
     cp_async_wait_group<kStages - 1>();
-    part.pad(here, block);
+    shard.pad(here, block);
     if constexpr (!kPlain) {
-      if (block >= part.end) return;
+      if (block >= shard.end) return;
       processor.change(here, block, counted, count);
       counted = counted_behind;
       counted_behind = counted_of(block + 2 * kBlocksStep);
       count = processor.first_count(block + kBlocksStep, counted);
       if (processor.mask == nullptr) return;
-      mask_group(part, here, block, lane, bad);
+      mask_group(shard, here, block, lane, bad);
     }
   };
   begin_block();
@@ -138,7 +142,7 @@ __device__ __forceinline__ void scan(const Part& part,
   }
   int stage = 0;
 #pragma unroll 1
-  while (block < part.end) {
+  while (block < shard.end) {
     float most = kMaskedLogit;
 #pragma unroll
     for (int i = 0; i < kGroupVectors; ++i) {
@@ -169,7 +173,7 @@ __device__ __forceinline__ void scan(const Part& part,
         __syncwarp();
       }
     }
-    part.fetch(here, block + kStages * kBlocksStep);
+    shard.fetch(here, block + kStages * kBlocksStep);
     stage = stage + 1 == kStages ? 0 : stage + 1;
     here = ring[stage][warp];
     block += kBlocksStep;
@@ -178,7 +182,7 @@ __device__ __forceinline__ void scan(const Part& part,
 }
 
 __global__ void __launch_bounds__(kSampleThreads, 2)
-    sample_gumbel_max_kernel(const __grid_constant__ Sample p, int parts) {
+    sample_gumbel_max_kernel(const __grid_constant__ Sample p, int cluster_size) {
   extern __shared__ __align__(16) std::uint8_t shared_bytes[];
   Shared& shared = *reinterpret_cast<Shared*>(shared_bytes);
   const std::uint32_t barrier = shared_address(&shared.barrier);
@@ -186,42 +190,43 @@ __global__ void __launch_bounds__(kSampleThreads, 2)
     shared.leading = ordered(kMaskedLogit);
     mbarrier_init(barrier, 1);
     fence_mbarrier_init();
-    mbarrier_arrive_expect_tx(barrier, static_cast<std::uint32_t>(parts) * sizeof(float2));
+    mbarrier_arrive_expect_tx(barrier, static_cast<std::uint32_t>(cluster_size) * sizeof(float2));
   }
   __syncthreads();
   cluster_arrive();
   pdl_begin();
-  const std::int64_t index = blockIdx.x / static_cast<unsigned>(parts);
-  const int rank = static_cast<int>(blockIdx.x) % parts;
+  const std::int64_t index = blockIdx.x / static_cast<unsigned>(cluster_size);
+  const int rank = static_cast<int>(blockIdx.x) % cluster_size;
   const RowView view = row_view(p, index);
   if (view.has_thresholds) {  // the whole cluster
     cluster_wait();
     return;
   }
-  const int each = part_tokens(p.tokens, parts);
+  const int each = shard_tokens(p.tokens, cluster_size);
   const int begin = min(rank * each, p.tokens);
   const LogitsProcessor processor = make_logits_processor(p, view, shared.biased, begin, each);
   const SamplingRow& row = view.row;
-  const Part part{view, processor, begin, min(begin + each, p.tokens),
-                  p.vocabulary % 4 == 0 && reinterpret_cast<std::uintptr_t>(view.logits) % 16 == 0};
+  const VocabularyShard shard{
+      view, processor, begin, min(begin + each, p.tokens),
+      p.vocabulary % 4 == 0 && reinterpret_cast<std::uintptr_t>(view.logits) % 16 == 0};
   Drawing drawing{row.seed, static_cast<std::uint64_t>(row.output_position), &shared.leading, {}};
   bool bad = false;
   if (processor.plain) {
     if (view.random)
-      scan<true, true>(part, shared.ring, drawing, bad);
+      scan<true, true>(shard, shared.ring, drawing, bad);
     else
-      scan<false, true>(part, shared.ring, drawing, bad);
+      scan<false, true>(shard, shared.ring, drawing, bad);
   } else {
     if (view.random)
-      scan<true, false>(part, shared.ring, drawing, bad);
+      scan<true, false>(shard, shared.ring, drawing, bad);
     else
-      scan<false, false>(part, shared.ring, drawing, bad);
+      scan<false, false>(shard, shared.ring, drawing, bad);
   }
   bad = __syncthreads_or(static_cast<int>(bad)) != 0;
   const Best best = block_best(drawing.best, shared.best);
   cluster_wait();  // every CTA has begun
   if (threadIdx.x != 0) return;
-  if (parts == 1) {
+  if (cluster_size == 1) {
     write_sampled(p, index, bad ? -1 : best.id, view);
     return;
   }
@@ -232,7 +237,7 @@ __global__ void __launch_bounds__(kSampleThreads, 2)
   if (rank != 0) return;
   mbarrier_wait_cluster(barrier, 0);
   Best all;
-  for (int other = 0; other < parts; ++other) {
+  for (int other = 0; other < cluster_size; ++other) {
     const float2 result = shared.results[other];
     const int id = __float_as_int(result.y);
     bad |= id == -2;
@@ -248,14 +253,14 @@ cudaError_t launch_sample_gumbel_max(const Sample& p, cudaStream_t stream) {
   const cudaError_t ready = prepared.once(
       [] { return allow_dynamic_shared_memory(sample_gumbel_max_kernel, sizeof(Shared)); });
   if (ready != cudaSuccess) return ready;
-  const int parts = p.row_count <= 32                            ? kPartsMax
-                    : p.row_count <= 64                          ? 4
-                    : p.row_count <= 128 || p.row_count > kAlone ? 2
-                                                                 : kPartsMin;
-  LaunchShape shape{dim3(static_cast<unsigned>(p.row_count * parts)), dim3(kSampleThreads),
+  const int cluster_size = p.row_count <= 32                            ? kClusterMax
+                           : p.row_count <= 64                          ? 4
+                           : p.row_count <= 128 || p.row_count > kAlone ? 2
+                                                                        : kClusterMin;
+  LaunchShape shape{dim3(static_cast<unsigned>(p.row_count * cluster_size)), dim3(kSampleThreads),
                     sizeof(Shared)};
-  shape.cluster = parts;
-  return launch_kernel(sample_gumbel_max_kernel, shape, stream, p, parts);
+  shape.cluster = cluster_size;
+  return launch_kernel(sample_gumbel_max_kernel, shape, stream, p, cluster_size);
 }
 
 const void* kernel_of::sample_gumbel_max() {

@@ -65,8 +65,8 @@ struct Binning {
 
 /// The weight to be reached: top_p of the weight of `all`.
 __device__ __forceinline__ std::uint64_t top_p_target(float top_p, std::uint64_t all) {
-  const double part = static_cast<double>(top_p) * __ull2double_rn(all);
-  return min(max(__double2ull_ru(part), 1ULL), static_cast<unsigned long long>(all));
+  const double share = static_cast<double>(top_p) * __ull2double_rn(all);
+  return min(max(__double2ull_ru(share), 1ULL), static_cast<unsigned long long>(all));
 }
 
 /// What find_bin() and threshold_of_list() need in shared memory.

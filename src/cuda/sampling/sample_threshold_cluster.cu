@@ -21,20 +21,20 @@ namespace {
 
 constexpr int kCluster = 8;
 constexpr int kClustersMax = 32;
-constexpr int kPartTokens = kSampleTokensMax / kCluster;
+constexpr int kShardTokens = kSampleTokensMax / kCluster;
 constexpr int kDigitBits = 11;
 static_assert(kBins == 1 << kDigitBits);
 constexpr int kSlice = kBins / kCluster;  // bins that one CTA adds up
 constexpr int kListMax = 1024;
 
 struct Shared {
-  float logits[kPartTokens];
+  float logits[kShardTokens];
   Selection selection;          // its bins are this CTA's, then all CTAs'
   std::uint32_t slice[kSlice];  // of all CTAs
   float list[kListMax];         // this CTA's values of the chosen bin
   float all_list[kListMax];     // all CTAs'
   std::uint32_t all_weights[kListMax];
-  std::uint32_t biased[kPartTokens / kBiasedTokens];
+  std::uint32_t biased[kShardTokens / kBiasedTokens];
   BestScratch best;
   double reduce_double[kSampleWarps];
   float reduce_float[kSampleWarps];
@@ -199,8 +199,8 @@ __device__ float select_threshold(
                            binning.scale(bin));
 }
 
-/// Reads this CTA's part of the row; pads it with -infinity. All threads.
-__device__ void load_part(Shared& shared, const float* logits, int count) {
+/// Reads this CTA's shard of the row; pads it with -infinity. All threads.
+__device__ void load_shard(Shared& shared, const float* logits, int count) {
   const int padded = (count + 3) / 4 * 4;
   if (reinterpret_cast<std::uintptr_t>(logits) % 16 == 0) {
     const std::uint32_t to = shared_address(shared.logits);
@@ -239,7 +239,7 @@ __device__ void write_logprobs(const Sample& p,
                                int first,
                                int count,
                                int chosen) {
-  load_part(shared, view.logits + first, count);
+  load_shard(shared, view.logits + first, count);
   const auto maximum = [](float a, float b) { return fmaxf(a, b); };
   float largest = kMaskedLogit;
   each_value(shared, count, kMaskedLogit, [&](float value) { largest = fmaxf(largest, value); });
@@ -282,7 +282,7 @@ __device__ void write_logprobs(const Sample& p,
 }
 
 /// Draws among the tokens of this CTA that are not below the threshold. All threads.
-__device__ __forceinline__ void draw_part(
+__device__ __forceinline__ void draw_shard(
     const Shared& shared, Drawing& drawing, int first, int count, float threshold) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const auto value_of = [&](int id) {
@@ -317,10 +317,10 @@ __device__ __forceinline__ void draw_part(
 __device__ void sample_row(
     const Sample& p, Shared& shared, int& turn, const RowView& view, std::int64_t index) {
   const SamplingRow& row = view.row;
-  const int each = part_tokens(p.tokens, kCluster);
+  const int each = shard_tokens(p.tokens, kCluster);
   const int first = min(static_cast<int>(cluster_rank()) * each, p.tokens);
   const int count = min(each, p.tokens - first);
-  load_part(shared, view.logits + first, count);
+  load_shard(shared, view.logits + first, count);
   const LogitsProcessor processor = make_logits_processor(p, view, shared.biased, first, each);
   const bool writes = cluster_rank() == 0 && threadIdx.x == 0;
 
@@ -376,7 +376,7 @@ __device__ void sample_row(
   if (view.random) {
     if (threadIdx.x == 0) shared.leading = ordered(kMaskedLogit);
     __syncthreads();
-    draw_part(shared, drawing, first, count, threshold);
+    draw_shard(shared, drawing, first, count, threshold);
   } else {
     constexpr int kStep = kSampleThreads * 4;
     for (int at = static_cast<int>(threadIdx.x) * 4; at < count; at += kStep) {

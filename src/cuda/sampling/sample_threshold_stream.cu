@@ -2,7 +2,7 @@
 // Sampling of many rows with thresholds: a CTA a row, which streams it from memory and keeps next
 // to nothing of it.
 //
-//   top_k    one pass (sample_threshold_candidates.cuh). Of every part of the row read so far the
+//   top_k    one pass (sample_threshold_candidates.cuh). Of what has been read of the row the
 //            k-th largest is a lower bound of the row's, so only tokens above it are candidates.
 //            The bound rises after each segment, and segments grow threefold: some 2k candidates
 //            each. The exact threshold is then found among the candidates; min_p and top_p filter
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kSampleThreads, 2)
         id = sample_streamed<true>(row, tokens, processor, shared);
       } else {
         const LogitsProcessor processor =
-            make_logits_processor(p, view, shared.biased, 0, part_tokens(p.tokens, 1));
+            make_logits_processor(p, view, shared.biased, 0, shard_tokens(p.tokens, 1));
         id = sample_streamed<false>(row, tokens, processor, shared);
       }
       cp_async_wait_group<0>();  // of a row that was left to others midway

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the parts of sample_threshold_stream.cu share: shared memory, and how a row is read.
+// What the passes of sample_threshold_stream.cu share: shared memory, and how a row is read.
 #pragma once
 
 #include "cuda/sampling/sample_logits_processor.cuh"
