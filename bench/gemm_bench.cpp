@@ -78,7 +78,7 @@ constexpr double kBf16Ceiling = 0.989e15;
 struct Arguments {
   std::string only;
   std::vector<int> tokens = {1, 8, 16, 32, 64, 128};
-  bool chosen = false;  // nothing but the product's choice
+  bool chosen = false;  // only what choose_gemm.cpp chooses
   std::string form;     // besides it, those with this in their name
   bool library = true;  // cuBLASLt beside them
   std::string out;
@@ -106,7 +106,7 @@ bool same(const DecodeGemmConfig& a, const DecodeGemmConfig& b) {
          a.ctas == b.ctas;
 }
 
-/// The product's choice first, then all that are worth a look.
+/// What choose_gemm.cpp chooses first, then all that are worth a look.
 std::vector<DecodeGemmConfig> forms_of(const Gemm& p, int multiprocessors, bool chosen) {
   std::vector<DecodeGemmConfig> forms{choose_decode_gemm_config(p, multiprocessors)};
   const auto add = [&](const DecodeGemmConfig& form) {
@@ -261,8 +261,8 @@ class FormsBench {
         shape.name, shape.rows, shape.width, tokens, chosen.us,
         1e8 * bytes / kReadCeiling / chosen.us, timed.front().us, library.accumulated,
         library.fast);
-    const auto row = [&](const std::string& form, double us, bool of_product = false) {
-      add_row(shape, tokens, {.form = form, .us = us, .bytes = bytes, .chosen = of_product});
+    const auto row = [&](const std::string& form, double us, bool is_chosen = false) {
+      add_row(shape, tokens, {.form = form, .us = us, .bytes = bytes, .chosen = is_chosen});
     };
     int printed = 0;
     for (const Timed& of : timed) {

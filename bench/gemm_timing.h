@@ -29,7 +29,8 @@ struct Shape {
 
 /// Device memory of one shape.
 struct Operands {
-  cuda::DeviceBlock weights;  // `copies` tiled matrices; cuBLASLt takes the same bytes as rows
+  cuda::DeviceBlock
+      weights;  // `copies` tiled weight matrices; cuBLASLt takes the same bytes as rows
   cuda::DeviceBlock row_scales;
   cuda::DeviceBlock x;
   cuda::DeviceBlock x_scales;

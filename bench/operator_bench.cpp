@@ -23,8 +23,8 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Of a call's products at the nominal rate; 0 if that is not known.
-double products_us(const OperatorRun& op_run, const Ceilings& ceilings) {
+/// Of a call's FLOPs at the nominal rate; 0 if that is not known.
+double flops_us(const OperatorRun& op_run, const Ceilings& ceilings) {
   const double peak =
       op_run.math == DType::f8_e4m3 ? ceilings.fp8_per_second : ceilings.bf16_per_second;
   return peak > 0.0 ? 1e6 * op_run.flops / peak : 0.0;
@@ -34,13 +34,13 @@ double products_us(const OperatorRun& op_run, const Ceilings& ceilings) {
 double floor_us(const OperatorRun& op_run, const Ceilings& ceilings) {
   const double reading =
       ceilings.bytes_per_second > 0.0 ? 1e6 * op_run.bytes / ceilings.bytes_per_second : 0.0;
-  return std::max(reading, products_us(op_run, ceilings));
+  return std::max(reading, flops_us(op_run, ceilings));
 }
 
 /// How a call is timed: many in a graph, of milliseconds. What a graph takes to begin and end, and
 /// the host to see it (65 to 100 us), is no call's: a GPU's graph takes what two in a row do, less
 /// one alone. A card at its power limit lowers its clock, by up to a quarter, after 25 to 60 ms
-/// (docs/kernels/hopper.md): long calls, and those of many products, are timed in bursts of less,
+/// (docs/kernels/hopper.md): long calls, and those of many FLOPs, are timed in bursts of less,
 /// each from rest; sustained, when the clock has settled.
 struct Timing {
   const char* name;  // for the file
@@ -53,11 +53,11 @@ struct Timing {
 
 Timing timing_of(const OperatorRun& op_run, const Ceilings& ceilings, bool sustained) {
   constexpr double kShortUs = 20.0;
-  constexpr double kManyProducts = 0.25;  // 60 tokens of an FP8 layer
+  constexpr double kManyFlops = 0.25;  // 60 tokens of an FP8 layer
   if (ceilings.bytes_per_second == 0.0) return {"15 readings", 6000.0, 1, 15, {}, false};
   if (sustained) return {"sustained", 6000.0, 80, 9, {}};
   const double floor = floor_us(op_run, ceilings);
-  const bool hot = floor >= kShortUs || products_us(op_run, ceilings) >= kManyProducts * floor;
+  const bool hot = floor >= kShortUs || flops_us(op_run, ceilings) >= kManyFlops * floor;
   if (!hot) return {"9 readings", 6000.0, 1, 9, {}};
   return {"3 readings from rest", 4000.0, 1, 3, std::chrono::milliseconds(50)};
 }

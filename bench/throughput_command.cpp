@@ -22,7 +22,7 @@ namespace koho::app {
 namespace {
 
 constexpr const char* kExamples =
-    R"(CONCURRENCY requests are always under way; one that ends is replaced at once. Warm-up, as many short
+    R"(CONCURRENCY requests are always in flight; one that ends is replaced at once. Warm-up, as many short
 requests, is not measured. The measurement lasts DURATION seconds and counts what was delivered in them; with
 --requests it lasts until so many have ended. Prompts are random token ids. Synthetic weights need a config only.
 Names and formulas are vLLM's:
@@ -316,7 +316,7 @@ Runner add_bench_throughput(CommandLine& command) {
       .add_option("--requests", options->requests,
                   "Measure until so many have ended; 0 = for the duration")
       ->check(at_least(0));
-  command.add_option("--concurrency", options->concurrency, "Requests under way at once")
+  command.add_option("--concurrency", options->concurrency, "Requests in flight at once")
       ->check(between(1, 1 << 14))
       ->capture_default_str();
   command.add_option("--prompt-len", options->prompt_length, "Tokens of a prompt")

@@ -32,6 +32,69 @@ class Unfinished(unittest.TestCase):
             self.assertFalse(check_sources.unfinished(text), text)
 
 
+class Vocabulary(unittest.TestCase):
+    """Each word of the table, planted where it stood for a term: as a name, in a comment, on a page."""
+    PLANTED = [("turned product", "swap-AB"), ("slices of k", "split-K"), ("parts", "split-K"), ("spans", "split-KV"), ("units", "split-KV"),
+               ("items of a context", "split-KV"), ("merge", "combine"), ("matrices", "GEMM"), ("product", "GEMM"), ("matmul end", "epilogue"),
+               ("copy engine", "TMA"), ("box", "TMA box"), ("plan of experts", "permutation"), ("sorted pairs", "token-expert pairs"),
+               ("seat", "batch slot"), ("take from seats", "gather_input_ids"), ("keep sampled", "commit_sampled"), ("codes", "quantised"),
+               ("branch", "block_output"), ("joins", "collectives"), ("mark", "event"), ("recording", "CUDA graph"),
+               ("replays cheaply", "supports_graphs"), ("token gate", "token mask"), ("gates", "tolerances"), ("drawn weights", "synthetic"),
+               ("lane", "in-flight step buffer"), ("adoption", "page deduplication"), ("twin", "reference"), ("neighbours", "batch invariance"),
+               ("easing", "relaxation"), ("border", "adapter"), ("kind either", "union"), ("unlike experts", "different"), ("ahead", "prefetch"),
+               ("soon", "prefetch"), ("thoughts", "reasoning"), ("crowd", "load"), ("life", "lifecycle"), ("wanting", "missing"),
+               ("marks to hit", "targets")]
+    # A file for words that are refused in some folders alone.
+    IN = {"parts": ("src/cuda/gemm/x.cu", "docs/kernels/gemm.md"), "spans": ("src/cuda/attention/x.cu", "docs/kernels/attention.md"),
+          "units": ("src/cuda/attention/x.cu", "docs/kernels/attention.md"), "lane": ("src/engine/x.cpp", "docs/scheduling.md")}
+    ELSEWHERE = ("src/cuda/moe/x.cu", "docs/kernels/experts.md")
+
+    def test_each_is_refused_and_the_standard_term_named(self):
+        for phrase, term in self.PLANTED:
+            source, page = self.IN.get(phrase, self.ELSEWHERE)
+            name = "".join(word.capitalize() for word in phrase.split())
+            for path, line in [(source, f"struct {name} {{"), (source, f"int {phrase.replace(' ', '_')} = 0;"),
+                               (source, f"// The {phrase} of the step."), (page, f"The {phrase} of the step."),
+                               (page, f"The {phrase.replace(' ', '-')} of the step.")]:
+                refused = check_sources.vocabulary.refused(check_sources.vocabulary.table_for(path), line)
+                self.assertTrue(any(term in instead for _, instead in refused), f"{path}: {line}: {refused}")
+
+    def test_a_phrase_over_two_lines_of_a_comment_is_refused(self):
+        words = check_sources.vocabulary.table_for("src/cuda/moe/x.cu")
+        self.assertTrue(check_sources.vocabulary.refused_across(words, "// loaded by the copy", "// engine of the card"))
+        self.assertFalse(check_sources.vocabulary.refused_across(words, "// loaded by TMA,", "// a box a stage"))
+
+    def test_words_in_their_own_sense_pass(self):
+        for path, line in [("src/app/x.cpp", "// exit codes"), ("src/cuda/moe/x.cu", "const int lane = threadIdx.x % 32;  // a warp's"),
+                           ("src/chat/x.cpp", "// a quotation mark"), ("src/cuda/gemm/x.cu", "// one TMA box a stage"),
+                           ("docs/server.md", "The answer is drawn from the allowed tokens as soon as there are some.")]:
+            self.assertEqual(check_sources.vocabulary.refused(check_sources.vocabulary.table_for(path), line), [], line)
+
+
+class Lengths(unittest.TestCase):
+    def breaches(self, name, text):
+        return check_sources.code_lengths.breaches_of(name, pathlib.Path(name).suffix, text, {})[0]
+
+    def test_files(self):
+        self.assertEqual(self.breaches("src/x.cpp", "int a;\n" * 500), [])
+        self.assertTrue(self.breaches("src/x.cpp", "int a;\n" * 501))
+        self.assertTrue(self.breaches("tools/x.py", "a = 1\n" * 501))
+
+    def test_functions(self):
+        body = "  a();\n"
+        for opening, closing in [("void f() {\n", "}\n"), ("struct S f() {\n", "}\n"), ("  int f(int a,\n        int b) {\n", "  }\n"),
+                                 ("__global__ void __launch_bounds__(128)\n    f(const __grid_constant__ P p) {\n", "}\n"),
+                                 ("TEST(Suite, Name) {\n", "}\n")]:
+            lines = opening.count("\n") + 1
+            self.assertEqual(self.breaches("src/x.cu", opening + body * (80 - lines) + closing), [], opening)
+            self.assertTrue(self.breaches("src/x.cu", opening + body * (81 - lines) + closing), opening)
+
+    def test_an_exception_holds_to_its_length(self):
+        longer = {"src/x.cpp": (510, "a table")}
+        self.assertEqual(check_sources.code_lengths.breaches_of("src/x.cpp", ".cpp", "int a;\n" * 510, longer), ([], {"src/x.cpp"}))
+        self.assertTrue(check_sources.code_lengths.breaches_of("src/x.cpp", ".cpp", "int a;\n" * 511, longer)[0])
+
+
 @unittest.skipIf(shutil.which("git") is None, "needs git")
 class Sources(unittest.TestCase):
     def test_files_not_added_yet_are_read_and_ignored_ones_not(self):

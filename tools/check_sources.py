@@ -70,13 +70,23 @@ def is_mentioned_rightly(mentioned, name, names):
             or str(name.parent / mentioned) in names or any(path.endswith(f"/{mentioned}") for path in names))
 
 
+def is_prose(name, line):
+    """Whether a line is a comment, or of a page: a phrase may go on in the next."""
+    return name.suffix == ".md" or line.lstrip().startswith(("//", "#"))
+
+
 def check_words(name, text, names, breaches):
     """The field's words, and mentions of files that are there."""
     words = vocabulary.table_for(str(name))
     for found, instead in vocabulary.refused(words, str(name)):
         breaches.append(f"{name}:1: `{found}` in the file's name: the field says {instead}")
-    for number, line in enumerate(text.splitlines(), 1):
-        for found, instead in vocabulary.refused(words, line):
+    lines = text.splitlines()
+    for number, line in enumerate(lines, 1):
+        following = lines[number] if number < len(lines) and is_prose(name, line) and is_prose(name, lines[number]) else None
+        found_here = vocabulary.refused(words, line)
+        if following is not None:
+            found_here += vocabulary.refused_across(words, line, following)
+        for found, instead in found_here:
             breaches.append(f"{name}:{number}: `{found}`: the field says {instead}: `{line.strip()[:100]}`")
         if name.parts[0] in {"third_party", "fuzz"} or name.name in {"check_sources.py", "check_sources_test.py"}:
             continue

@@ -37,7 +37,7 @@ LONGER = {
         185, "one loop whose lambdas share the accumulators; functions by role gave both decode kernels other machine code"),
 }
 
-NO_FUNCTION = re.compile(r"^\s*(?:(?:inline )?namespace|extern \"C\"|enum|(?:template <.*> )?(?:class|struct|union))\b")
+NO_FUNCTION = re.compile(r"^\s*(?:(?:inline )?namespace|extern \"C\"|enum|(?:template <.*> )?(?:class|struct|union)\b[^()]*\{)")
 OPENS = re.compile(r"^( *)(\S.*)?\{$")
 TEST = re.compile(r"\b(TEST(?:_F|_P)?)\((\w+), (\w+)\)")
 NAME = re.compile(r"(?!__launch_bounds__|alignas|decltype|requires|__attribute__)(?<![\w:~])([~\w:]+)\(")

@@ -222,14 +222,6 @@ def air_batch_rows(record):
     return [[str(batch), milliseconds(row["us"]), f"{batch / row['us'] * 1e6:,.0f}"] for batch, row in sorted(steps_of(record).items())]
 
 
-def air_host_rows(record):
-    steps = [*steps_of(record).values(), steps_of(record, "step_prefill")[8192]]
-    return [["host time of a step, µs", *(number(step["host_us"]) for step in steps)],
-            ["bytes to the device", *(f"{step['bytes_sent']:,}" for step in steps)],
-            ["bytes back", *(f"{step['bytes_fetched']:,}" for step in steps)],
-            ["different experts a layer", *(f"{step['distinct_experts']:.1f}" for step in steps)]]
-
-
 def throughput_rows(*records):
     return [[record.data["commit"], str(record.data["max_concurrency"]), f"{record.data['random_input_len']} + {record.data['random_output_len']}",
              f"{record.data['output_throughput']:,.0f}", f"{record.data['median_ttft_ms']:.0f}", f"{record.data['median_tpot_ms']:.1f}",
@@ -269,16 +261,14 @@ GOAL_FILES = ("operators", "experts-portable", "linear", "linear-head", "air-ker
 
 
 def goal_rows(*records):
-    """Each goal on the first card, whose sampling was measured again since, and on the second."""
+    """How many goals each card reached, and which it missed; the first one's sampling was measured again since."""
     by_date = sorted(records, key=lambda record: record.data["date"])  # the last one's rows count
-    first, second = (speed_goals.judge(*speed_goals.rows_of([record for record in by_date if record.tag == tag]))
-                     for tag in (H200, SECOND_H200))
-    second = {verdict.name: verdict for verdict in second}
-
-    def said(verdict):
-        return {True: "reached", False: "**missed**", None: "not measured"}[verdict.reached]
-    return [[cell.replace(" us", " µs") for cell in (verdict.name, verdict.worst, said(verdict), second[verdict.name].worst,
-                                                     said(second[verdict.name]))] for verdict in first]
+    out = []
+    for label, tag in (("one H200", H200), ("another", SECOND_H200)):
+        verdicts = speed_goals.judge(*speed_goals.rows_of([record for record in by_date if record.tag == tag]))
+        missed = [f"{verdict.name} ({verdict.worst})" for verdict in verdicts if not verdict.reached]
+        out.append([label, f"{len(verdicts) - len(missed)} of {len(verdicts)}", "; ".join(missed) or "none"])
+    return out
 
 
 # Beside others.
@@ -344,9 +334,8 @@ TABLES = {
                       "µs · GB/s · share of the time in which the card reads the logits; 151,552 tokens", newest=True),
     # docs/kernels/README.md
     "goals": Table((*((H200, name) for name in (*GOAL_FILES, "prompts-sustained", "sampling")), *((SECOND_H200, name) for name in GOAL_FILES)),
-                   ("goal", "the worst of its rows", "", "another H200", ""), goal_rows,
-                   command="the timing steps of `tools/gpu_check.py`; `tools/speed_goals.py` holds their files to the goals"),
-    # docs/performance.md: GLM-4.5-Air-FP8's full shape, synthetic weights, one H200
+                   ("card", "goals reached", "missed"), goal_rows,
+                   command="the timing steps of `tools/gpu_check.py`"),
     "air-steps": Table(((H200, "air-latency"), (SECOND_H200, "air-latency")), ("ms (floor)", "B = 1", "B = 16", "B = 64"), air_step_rows,
                        "The floor is the time in which the card reads what the step reads"),
     "air-prefill": Table(((H200, "air-latency"), (SECOND_H200, "air-latency")), ("prompt", "ms", "share"), air_prefill_rows),
@@ -354,7 +343,6 @@ TABLES = {
                            (H200, "air-long-fp8")), ("ms", "B = 1", "B = 16", "B = 64", "prompt of 8,192"), air_variant_rows),
     "air-prompts": Table(((H200, "air-prompts"),), ("tokens of the prompt", "ms", "tok/s"), air_prompt_rows),
     "air-batches": Table(((H200, "air-batches"),), ("sequences", "ms a step", "tok/s"), air_batch_rows),
-    "air-host": Table(((H200, "air-latency"),), ("a step", "B = 1", "B = 16", "B = 64", "prompt of 8,192"), air_host_rows),
     "throughput": Table(((H200, "air-throughput"), (SECOND_H200, "air-throughput")),
                         ("commit", "requests at once", "prompt + answer", "generated tok/s", "first token p50, ms", "a token p50, ms",
                          "between tokens p99, ms"), throughput_rows),
@@ -368,20 +356,8 @@ TABLES = {
     # docs/performance.md: beside others
     "peer-vllm": Table((("peers", "vllm"),), ("GLM-4.5-Air-FP8, one H200", "unit", "vLLM 0.26.0", "koho", "ratio"), peer_rows),
     "cpu-llama": Table((("spr", "2core-cpu-model"),), ("2.1 GB model, two threads", "koho", "llama.cpp, Q8_0", "ratio"), llama_rows),
-    # docs/performance.md: the CPU and the host's side
-    "set-up": Table(((XEON, "set-up"),), ("what", "measured", "commit"), members("what", "measured", "commit")),
-    "engine-host": Table(((XEON, "engine-host"),), ("sequences", "plain: µs a step", "a token", "everything on: µs a step", "a token"),
-                         members("sequences", "plain_step_us", "plain_token_us", "all_step_us", "all_token_us")),
-    "cpu-throughput": Table(((XEON, "throughput"),), ("requests at once", "generated tok/s", "first token p50, ms", "between tokens p50, ms",
-                                                       "p99, ms"),
-                            members("concurrency", "tok_s", "ttft_p50_ms", "itl_p50_ms", "itl_p99_ms"), "Two rounds of each, one after the other"),
-    "server-load": Table(((XEON, "server-load"),), ("scenario", "measured", "limit"), members("scenario", "measured", "limit")),
     # docs/grammar.md
     "grammar-tokens": Table(((XEON, "grammar"),), ("grammars", "refused", "to compile, mean", "tokens", "mean", "p50", "p99", "most"),
                             members("grammars", "refused", "compile_mean", "tokens", "mean_us", "p50_us", "p99_us", "most_us"),
                             "Host time a token (`accept` and `fill_mask`), µs"),
-    "grammar-tools": Table(((XEON, "grammar-tools"),), ("tools", "first request: auto, strict", "required", "vocabulary read: auto, strict",
-                                                         "required", "a token of calls: mean, µs", "p99", "most"),
-                           members("tools", "first_auto_ms", "first_required_ms", "read_auto_ms", "read_required_ms", "mean_us", "p99_us",
-                                   "most_us"), "Compiling in ms"),
 }

@@ -13,7 +13,7 @@ import re
 WORD_BOUNDARY = re.compile(r"_|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=[A-Za-z])(?=[0-9])|(?<=[0-9])(?=[A-Za-z])")
 
 EVERYWHERE = ("*",)
-CUDA = ("src/cuda/*", "tests/cuda/*", "docs/kernels/*")
+CUDA = ("src/cuda/*", "tests/cuda/*", "docs/kernels/*", "bench/*", "docs/performance.md", "README.md")
 GEMM = ("src/cuda/gemm/*", "src/cuda/moe/*", "docs/kernels/gemm.md", "docs/kernels/experts.md")
 ATTENTION = ("src/cuda/attention/*", "docs/kernels/attention.md")
 
@@ -36,51 +36,54 @@ class Word:
 TABLE = (
     # GEMMs
     Word("turned", "swap-AB GEMM", allowed="turned (on|off|into|away|out|to)"),
-    Word("parts|slices of k|parts of k", "split-K", GEMM),
+    Word("parts", "split-K", GEMM),
+    Word("num slices|slices? of k|parts? of k", "split-K", CUDA),
     Word("matmul end", "epilogue"),
     Word("matrices", "GEMM", CUDA, allowed="weight matrices|core matrices|8x8 matrices"),
     Word("products?", "GEMM, or MMA", CUDA, allowed="(dot|inner|outer) products?"),
     Word("copy engines?", "TMA"),
     Word("box(es)?", "TMA box", CUDA, allowed="tma box(es)?|box dim|box rows|box columns|box bytes"),
-    Word("plan of (the )?experts|sorted pairs", "permutation, expert offsets; token-expert pairs"),
+    Word("plans? of (the )?experts|experts? plans?|sorted pairs?", "permutation, expert offsets; token-expert pairs"),
     # Attention
-    Word("units|spans|items|groups of a context", "split-KV chunks, work tiles", ATTENTION, allowed="work items"),
-    Word("merge[sd]?|merging", "combine", ATTENTION),
+    Word("units?|spans?|items?", "split-KV chunks, work tiles", ATTENTION),
+    Word("(units?|groups?|spans?|items?) of (a|the|its|each) contexts?|contexts? (units?|groups?|spans?|items?)",
+         "split-KV chunks, work tiles"),
+    Word("merge[sd]?|merging", "combine", CUDA, allowed="byte pair merges"),
     # Steps and batches
     Word("seats?|seated", "batch slot (the cache's place of a token stays slot mapping)"),
     Word("take from seats", "gather_input_ids"),
     Word("keep sampled", "commit_sampled"),
     Word("codes", "quantised (FP8) values",
          allowed="(exit|error|status|http|return|escape|character|key|language|signal|result|machine) codes"),
-    Word("branch", "block_output", ("src/model/*", "src/ops/*", "src/cpu/*", "src/cuda/*", "tests/ops/*", "docs/*"),
-         allowed="(divergent|taken|git|warp uniform|predicated) branch"),
-    Word("(activations|a) heads|heads (values|quantized)", "attention_output"),
-    Word("joins", "collectives"),
-    Word("marks?", "event", ("src/ops/*", "src/worker/*", "src/model/*", "src/engine/*", "src/cuda/*", "src/cpu/*"),
-         allowed="(quotation|question|order|exclamation) marks?"),
-    Word("recordings?", "CUDA graph capture"),
+    Word("branch", "block_output", allowed="(divergent|taken|git|main|warp uniform|predicated) branch|branch (predictors?|of git)"),
+    Word("(activations|a) heads|heads (values|quantized)|tensor (view )?heads", "attention_output"),
+    Word("joins|join (sum|ranks?|rows?|add|norm|logits)", "collectives"),
+    Word("marks?", "event", allowed="(quotation|question|order|exclamation|combining) marks?|marks the"),
+    Word("recordings?|record(s|ed|ing)? (a |the |this )?graphs?", "CUDA graph capture"),
     Word("replays cheaply", "supports_graphs"),
     Word("token gates?", "logits processor, token mask"),
-    Word("gates", "tolerances", allowed="gates and ups?|logic gates"),
+    Word("gates|(test|error) gate|gate of (the )?tests?", "tolerances", allowed="gates and ups?|logic gates"),
+    Word("weights? (is|are|was|were|be) drawn", "synthetic weights"),
     Word("drawn", "synthetic weights (a draw is a sampled token)",
          allowed="(is|are|was|were|be|been|then|as) drawn|drawn (tokens?|answers?|ids?|by|from|with|uniformly)|un drawn"),
     Word("lanes?", "in-flight step buffer; loader thread; a warp's or a SIMD register's lanes keep the word",
          ("src/engine/*", "src/worker/*", "src/runtime/*", "src/plan/*", "src/checkpoint/*", "src/base/*", "src/model/*",
-          "src/cuda/load/*")),
+          "src/ops/*", "src/server/*", "src/api/*", "src/app/*", "src/scheduler/*", "src/cuda/load/*", "tests/*", "docs/*", "tools/*"),
+         allowed="(warp|simd|vector|warps|registers) lanes?|lanes? of a (producer )?(warp|vector|register)|a lane in a warp"),
     Word("adopt(s|ed|ing|ions?)?", "page deduplication"),
     Word("twins?", "reference"),
     Word("neighbours?|neighbors?", "batch invariance; other requests of the batch"),
     # Grammars and answers
-    Word("easings?", "relaxation"),
+    Word("easings?|eased|eases? (the |a )?(schema|members)", "relaxation"),
     Word("borders?", "adapter"),
-    Word("either (grammar|constraint|of)|(constraint|kind) either", "union", ("src/*", "tests/*")),
+    Word("either (grammar|matcher|constraint|either|of (the )?grammars)|(constraint|kind|struct|class|an) either", "union"),
     Word("thoughts?", "reasoning"),
     # Weights, prefetch
     Word("unlike", "different; experts of mixed formats"),
-    Word("ahead|brings ahead", "prefetch", allowed="look ?-?ahead|ahead of time|go ahead"),
+    Word("ahead|brings ahead", "prefetch", allowed="look ahead|ahead of time|go ahead"),
     Word("soon", "prefetch", allowed="as soon as|too soon|soon as"),
     # Kernels
-    Word("widen(s|ed|ing)?", "upcast", CUDA),
+    Word("widen(s|ed|ing)?", "upcast", CUDA + ("src/cpu/*",)),
     Word("units?", "k_tile, the K of one pipeline stage", ("src/cuda/gemm/*",)),
     Word("parts?", "split (of K), shard (of the vocabulary)", ("src/cuda/sampling/*", "src/cuda/moe/route*"),
          allowed="(the|other|first|second|largest|fractional|integer) parts? of (a|the|it)"),
@@ -94,7 +97,7 @@ TABLE = (
     Word("engine is lost", "engine has failed"),
     # Tests and tools
     Word("crowds?|crowded", "load"),
-    Word("life", "lifecycle", allowed="life of a token|life-of-a-token|real life"),
+    Word("life", "lifecycle", allowed="life of a token|real life"),
     Word("wanting", "missing"),
     Word("marks to hit", "targets"),
 )
@@ -105,16 +108,18 @@ EXCEPTIONS = (
     ("tools/golden/prompts.py", "unlike", "the golden outputs' own name"),
     ("src/runtime/fingerprint.cpp", "drawn", "a literal that is hashed into fingerprints"),
     ("*CMakeLists.txt", "marks?", "CMake's mark_as_advanced"),
+    ("tools/tokenizer_reference.py", "marks?", "Unicode's combining marks"),
     ("tools/vocabulary.py", "*", "the table itself"),
     ("tests/check_sources_test.py", "*", "tries the table"),
     ("models/tiny/*", "*", "texts that the embedded model was trained on"),
     ("*.html", "borders?", "CSS"),
+    ("bench/grammar_bench.cpp", "merge[sd]?|merging", "merges of byte-pair encoding"),
 )
 
 
 def words_of(line):
     """A line as lower-case words with single spaces between: `SeatTables seat_pages;` -> "seat tables seat pages"."""
-    return " ".join(re.sub(r"[^\w\s/-]", " ", WORD_BOUNDARY.sub(" ", line)).lower().split())
+    return " ".join(re.sub(r"[^\w\s/]", " ", WORD_BOUNDARY.sub(" ", line)).lower().split())
 
 
 def table_for(name):
@@ -123,6 +128,12 @@ def table_for(name):
     if "*" in excepted:
         return []
     return [word for word in TABLE if word.not_this not in excepted and any(fnmatch.fnmatch(name, glob) for glob in word.where)]
+
+
+def refused_across(words, line, following):
+    """The same for phrases that begin in one line of a text and end in the next."""
+    alone = {found for text in (line, following) for found, _ in refused(words, text)}
+    return [(found, but) for found, but in refused(words, f"{line.rstrip()} {following.lstrip(' /#*')}") if found not in alone]
 
 
 def refused(words, line):

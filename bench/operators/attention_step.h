@@ -63,7 +63,7 @@ Step random_long_step(Random& random, bool quantized);
 Step random_prompt_step(Random& random, bool quantized);
 /// Chunks of so many prompts beside a few decodes that there are more tiles than multiprocessors,
 /// of unequal lengths: most of one row, some of several tiles, often one with a context so long
-/// that not all of them can be widened at once.
+/// that not all of them can be upcast at once.
 Step random_full_batch_step(Random& random, bool quantized);
 
 Cache random_cache(Random& random, const Step& step);

@@ -79,7 +79,7 @@ struct RandomRouting {
   }
 };
 
-/// The inner activation is quantised: gate, up, SiLU and their product are each a bf16 rounding
+/// The inner activation is quantised: gate, up, SiLU and gate times up are each a bf16 rounding
 /// that may fall to the other side, 2^-8 in the mean square at most.
 OutputTolerance experts_tolerance() {
   const double l2 = quantized_tolerance(2.0 * 0x1p-8).l2;

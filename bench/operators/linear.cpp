@@ -126,7 +126,7 @@ RandomLinearShape random_prompt_shape(Random& random) {
 // Both backends are within 3e-3 of the float64 reference.
 constexpr double kLinearL2 = 2 * 3e-3;
 
-/// Sums of bf16 products in f32, each instruction of which takes 16 into a chain and drops less
+/// Sums of bf16 MMAs in f32, each instruction of which takes 16 into a chain and drops less
 /// than a unit in the last place of the sum; four deviations of an element.
 OutputTolerance accumulation_tolerance(std::int64_t columns) {
   const double error = static_cast<double>(columns) / 16.0 * 0x1p-23;

@@ -239,7 +239,7 @@ struct OperatorRun {
   std::map<std::string, std::int64_t> shape;  // "tokens", "context", …
   double bytes = 0.0;                         // each distinct weight or cache byte once
   double flops = 0.0;
-  DType math = DType::bf16;  // of its products
+  DType math = DType::bf16;  // of its MMAs
   /// Enqueues call number `i` of some rows; of the measured side always all.
   std::function<Status(Side side, RowRange rows, std::int64_t i)> run;
   std::int64_t rows = 0;  // T

@@ -190,10 +190,10 @@ std::string python_float(double value) {
     out = "-";
     text.remove_prefix(1);
   }
-  const std::size_t mark = text.find('e');
-  std::string digits(text.substr(0, mark));
+  const std::size_t exponent_at = text.find('e');
+  std::string digits(text.substr(0, exponent_at));
   if (digits.size() > 1) digits.erase(1, 1);  // the point
-  const std::string_view exponent_text = text.substr(mark + 1);
+  const std::string_view exponent_text = text.substr(exponent_at + 1);
   int exponent = 0;
   std::from_chars(exponent_text.data() + 1, exponent_text.data() + exponent_text.size(), exponent);
   if (exponent_text.front() == '-') exponent = -exponent;

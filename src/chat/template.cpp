@@ -102,7 +102,7 @@ class Renderer {
       } else if (message.role == "system") {
         role_tag("<|system|>");
         write_.client(visible_text(message.content));
-      }  // The templates have no branch for other roles and print nothing.
+      }  // The templates have no case for other roles and print nothing.
     }
     if (conversation_.add_generation_prompt) generation_prompt();
     return std::move(write_).take();

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <immintrin.h>
 
-#include "cpu/amx_widening.h"
+#include "cpu/amx_upcast.h"
 
 namespace koho::cpu {
 namespace {

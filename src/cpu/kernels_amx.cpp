@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The AMX table: E4M3 weights and activations, widened to bfloat16 (exact), multiplied by the tile
+// The AMX table: E4M3 weights and activations, upcast to bfloat16 (exact), multiplied by the tile
 // unit; for up to two tokens by vectors in f32, with the same bits. Everything else is the AVX-512
 // table's. bf16 weights do not come here: the tile unit flushes denormals, and products of E4M3
 // values have none.
 //
-// Order of a sum. A step is 64 columns, widened to two vectors of 16 pairs; a span is eight steps.
+// Order of a sum. A step is 64 columns, upcast to two vectors of 16 pairs; a span is eight steps.
 // For each of the 16 lanes, the span's 16 pairs are one tile multiplication: it adds the even
 // columns in a chain, the odd ones in another, adds the two, and adds that to the total. The
 // vectors do the same for 16 lanes at once, and add their lanes to the total in order at the end.
@@ -15,7 +15,7 @@
 // much while the core's other thread is busy, which a virtual machine cannot prevent.
 //
 // A weight tile is 16 rows x 16 pairs, a token tile 16 pairs x 16 tokens, a sum tile 16 rows x 16
-// tokens of f32. The kernel widens 32 rows x 512 columns, multiplies all tokens by them, and keeps
+// tokens of f32. The kernel upcasts 32 rows x 512 columns, multiplies all tokens by them, and keeps
 // the sums in memory between, as f32, which loses nothing.
 #include <cpuid.h>
 #include <cstring>
@@ -27,7 +27,7 @@
 #endif
 
 #include "cpu/amx_tiles.h"
-#include "cpu/amx_widening.h"
+#include "cpu/amx_upcast.h"
 #include "cpu/kernels.h"
 #include "cpu/weight_prefetcher.h"
 
@@ -51,8 +51,9 @@ void stage_direct(const StageTask& task, const Tables& tables) {
   for (std::int64_t first = 0; first < task.columns; first += kStep) {
     for (std::int64_t t = 0; t < task.count; ++t, out += kDirectFloats) {
       __m512i wide[2];
-      widen(tables,
-            load_quantized(static_cast<const std::byte*>(task.rows[t]), first, task.columns), wide);
+      upcast(tables,
+             load_quantized(static_cast<const std::byte*>(task.rows[t]), first, task.columns),
+             wide);
       _mm512_store_ps(out, even_of(wide[0]));
       _mm512_store_ps(out + kLanes, odd_of(wide[0], odd_mask));
       _mm512_store_ps(out + 2 * kLanes, even_of(wide[1]));
@@ -71,10 +72,10 @@ void stage(const StageTask& task) {
       alignas(64) std::uint32_t pairs[2 * kSpanSteps][kLanes];
       for (std::int64_t step = 0; step < kSpanSteps; ++step) {
         __m512i wide[2];
-        widen(tables,
-              load_quantized(static_cast<const std::byte*>(task.rows[t]), first + step * kStep,
-                             task.columns),
-              wide);
+        upcast(tables,
+               load_quantized(static_cast<const std::byte*>(task.rows[t]), first + step * kStep,
+                              task.columns),
+               wide);
         _mm512_store_si512(pairs[2 * step], wide[0]);
         _mm512_store_si512(pairs[2 * step + 1], wide[1]);
       }
@@ -92,12 +93,12 @@ void stage(const StageTask& task) {
 
 constexpr std::int64_t kPairRows = 2 * kTileRows;
 constexpr std::int64_t kPairTokens = 2 * kPanelTokens;
-// A span is widened at once. Half of its tiles, which with the tokens' fit into the L1 cache, meet
+// A span is upcast at once. Half of its tiles, which with the tokens' fit into the L1 cache, meet
 // all tokens, then the other half; sums come and go with each.
 constexpr std::int64_t kHalf = kSpan / 2;
 static_assert(kHalf % kScaleBlock == 0);
 
-/// A widened row's bytes: a line more, so that rows do not fall on one another's cache sets.
+/// A upcast row's bytes: a line more, so that rows do not fall on one another's cache sets.
 constexpr std::int64_t kBlockStride = 2 * kSpan + 64;
 constexpr std::int64_t kBlockBytes = kPairRows * kBlockStride;
 
@@ -138,13 +139,13 @@ void configure(const Panels& panels) {
 
 /// A span of up to 32 rows as bfloat16 rows of tiles, whose order kLaneOrder chooses.
 template <bool kLaneOrder>
-void widen_span(const Tables& tables,
-                const MultiplyTask& task,
-                std::int64_t row,
-                std::int64_t rows,
-                std::int64_t first,
-                std::byte* block,
-                WeightPrefetcher& prefetcher) {
+void upcast_span(const Tables& tables,
+                 const MultiplyTask& task,
+                 std::int64_t row,
+                 std::int64_t rows,
+                 std::int64_t first,
+                 std::byte* block,
+                 WeightPrefetcher& prefetcher) {
   const Constants constants;
   const std::int64_t columns = least(task.columns - first, kSpan);
   const __m512i one = _mm512_set1_epi8(0x38);  // a normal value; it meets tokens' zeros
@@ -159,24 +160,24 @@ void widen_span(const Tables& tables,
       largest = _mm512_max_epu8(largest, speciality(constants, quantized[step]));
     }
     if constexpr (kLaneOrder) gather_lanes(quantized);
-    const auto write = [&](auto widen_value) {
+    const auto write = [&](auto upcast_value) {
 #pragma GCC unroll 8
       for (std::int64_t i = 0; i < kSpanSteps; ++i) {
         __m512i wide[2];
-        widen_value(quantized[i], wide);
+        upcast_value(quantized[i], wide);
         std::byte* target = block + 64 * (kLaneOrder ? lane_of(i) : 2 * i);
         _mm512_store_si512(target, wide[0]);
         _mm512_store_si512(target + 64, wide[1]);
       }
     };
     if (any_special(largest))
-      write([&](__m512i some, __m512i* wide) { widen(tables, some, wide); });
+      write([&](__m512i some, __m512i* wide) { upcast(tables, some, wide); });
     else
-      write([&](__m512i some, __m512i* wide) { widen_normal(constants, some, wide); });
+      write([&](__m512i some, __m512i* wide) { upcast_normal(constants, some, wide); });
   }
 }
 
-/// The sum tiles += `tiles` tiles of 32 columns of widened weights times tokens from column tile
+/// The sum tiles += `tiles` tiles of 32 columns of upcast weights times tokens from column tile
 /// `at` on.
 template <bool kTwoRows, bool kTwoPanels>
 void multiply_tiles(const std::byte* weights,
@@ -277,7 +278,7 @@ std::int64_t tiled_columns(const MultiplyTask& task) {
                                       : steps_of(task.columns) * kStep;
 }
 
-/// Half a widened span's tiles, from the one of column `first` on, times a pair of panels, onto
+/// Half a upcast span's tiles, from the one of column `first` on, times a pair of panels, onto
 /// `sums`. The sum tiles hold the sums where this is the task's only pair; else they are brought
 /// and taken away.
 void multiply_block(const MultiplyTask& task,
@@ -345,12 +346,12 @@ inline void add_rows(const Tables& tables,
         for (int r = 0; r < kRows; ++r) {
           const __m512i quantized = kept(_mm512_loadu_si512(weights + r * task.row_bytes + first));
           largest = _mm512_max_epu8(largest, speciality(constants, quantized));
-          widen_normal(constants, quantized, wide[r]);
+          upcast_normal(constants, quantized, wide[r]);
         }
       }
       if (__builtin_expect(first + kStep > end || any_special(largest), 0))
         for (int r = 0; r < kRows; ++r)
-          widen(tables, load_quantized(weights + r * task.row_bytes, first, end), wide[r]);
+          upcast(tables, load_quantized(weights + r * task.row_bytes, first, end), wide[r]);
 #pragma GCC unroll 4
       for (int t = 0; t < kTokens; ++t, x += kDirectFloats) {
 #pragma GCC unroll 4
@@ -420,8 +421,10 @@ void multiply(const MultiplyTask& task) {
     WeightPrefetcher prefetcher(task, row, rows);
     for (std::int64_t first = 0; first < tiled_columns(task); first += kHalf) {
       const std::int64_t half = first % kSpan;
-      if (half == 0 && scaled) widen_span<false>(tables, task, row, rows, first, block, prefetcher);
-      if (half == 0 && !scaled) widen_span<true>(tables, task, row, rows, first, block, prefetcher);
+      if (half == 0 && scaled)
+        upcast_span<false>(tables, task, row, rows, first, block, prefetcher);
+      if (half == 0 && !scaled)
+        upcast_span<true>(tables, task, row, rows, first, block, prefetcher);
       for (std::int64_t token = 0; token < task.tokens; token += kPairTokens)
         multiply_block(task, block + 2 * half, rows, first, token, sums[token / kPairTokens]);
     }
@@ -435,11 +438,11 @@ void multiply(const MultiplyTask& task) {
 
 std::int64_t multiply_scratch_bytes(std::int64_t columns) {
   constexpr std::int64_t kPairs = (kTokensMax + kPairTokens - 1) / kPairTokens;
-  const std::int64_t widened = kBlockBytes + kPairs * static_cast<std::int64_t>(sizeof(Sums));
+  const std::int64_t upcast = kBlockBytes + kPairs * static_cast<std::int64_t>(sizeof(Sums));
   const std::int64_t lanes =
       kDirectTokens * lane_floats(columns) * static_cast<std::int64_t>(sizeof(float));
   const std::int64_t vector = avx512_kernels()->multiply_scratch_bytes(columns);
-  const std::int64_t most = widened > lanes ? widened : lanes;
+  const std::int64_t most = upcast > lanes ? upcast : lanes;
   return most > vector ? most : vector;
 }
 

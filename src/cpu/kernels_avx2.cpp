@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// AVX2, FMA and F16C: eight f32 lanes. E4M3 widens to half precision by a shift (a factor of 2^8
+// AVX2, FMA and F16C: eight f32 lanes. E4M3 upcasts to half precision by a shift (a factor of 2^8
 // away, denormals included) and from there by the converter.
 #include <immintrin.h>
 

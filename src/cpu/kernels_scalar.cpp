@@ -22,7 +22,7 @@ std::array<float, 256> e4m3_values() {
 const std::array<float, 256> kE4M3Values = e4m3_values();
 
 /// Elements first..first+n-1 of a row as f32.
-void widen(float* out, Format format, const void* row, std::int64_t first, std::int64_t n) {
+void upcast(float* out, Format format, const void* row, std::int64_t first, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) {
     switch (format) {
       case Format::bf16:
@@ -54,7 +54,7 @@ void stage(const StageTask& task) {
   // x is bf16 where the weight is f32 (the router).
   const Format format = task.format == Format::f32 ? Format::bf16 : task.format;
   for (std::int64_t t = 0; t < task.count; ++t)
-    widen(panel + t * task.columns, format, task.rows[t], 0, task.columns);
+    upcast(panel + t * task.columns, format, task.rows[t], 0, task.columns);
 }
 
 void multiply(const MultiplyTask& task) {
@@ -65,7 +65,7 @@ void multiply(const MultiplyTask& task) {
     for (std::int64_t block = 0; block < blocks; ++block) {
       const std::int64_t first = block * kScaleBlock;
       const std::int64_t columns = std::min(kScaleBlock, task.columns - first);
-      widen(weights.data(), task.format, task.weight + n * task.row_bytes, first, columns);
+      upcast(weights.data(), task.format, task.weight + n * task.row_bytes, first, columns);
       for (std::int64_t t = 0; t < task.tokens; ++t) {
         const std::byte* panel = task.panels + t / kPanelTokens * task.panel_bytes;
         const float* x =
@@ -170,7 +170,7 @@ void attend_head(const AttendTask& task, const BFloat16* q, BFloat16* out, std::
   float* sums = row + width;
   const Format format = task.k_scales != nullptr ? Format::e4m3 : Format::bf16;
   const std::int64_t element = format == Format::e4m3 ? 1 : 2;
-  widen(query, Format::bf16, q, 0, width);
+  upcast(query, Format::bf16, q, 0, width);
   std::fill_n(sums, width, 0.0F);
   float maximum = -std::numeric_limits<float>::infinity();
   float total = 0.0F;
@@ -182,7 +182,7 @@ void attend_head(const AttendTask& task, const BFloat16* q, BFloat16* out, std::
     std::array<float, kPage> scores;
     float page_maximum = maximum;
     for (std::int64_t i = 0; i < keys; ++i) {
-      widen(row, format, k + i * width * element, 0, width);
+      upcast(row, format, k + i * width * element, 0, width);
       float score = 0.0F;
       for (std::int64_t d = 0; d < width; ++d) score += query[d] * row[d];
       score *= task.scale;
@@ -198,7 +198,7 @@ void attend_head(const AttendTask& task, const BFloat16* q, BFloat16* out, std::
       float share = std::exp(scores[static_cast<std::size_t>(i)] - maximum);
       total += share;
       if (format == Format::e4m3) share *= task.v_scales[page * task.scale_page_stride + i];
-      widen(row, format, v + i * width * element, 0, width);
+      upcast(row, format, v + i * width * element, 0, width);
       for (std::int64_t d = 0; d < width; ++d) sums[d] += share * row[d];
     }
   }

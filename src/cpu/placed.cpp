@@ -9,7 +9,7 @@ namespace koho::cpu {
 namespace {
 
 /// A small f32 or bf16 tensor, of any alignment, as f32.
-std::vector<float> widened(const ConstTensorView& view) {
+std::vector<float> upcast(const ConstTensorView& view) {
   std::vector<float> values;
   if (view.empty()) return values;
   values.reserve(static_cast<std::size_t>(view.elements()));
@@ -30,8 +30,8 @@ std::vector<float> widened(const ConstTensorView& view) {
 Matrix place_matrix(const LinearSource& source) {
   Matrix matrix{.weight = source.weight,
                 .quant = source.quant,
-                .scales = widened(source.scale),
-                .bias = widened(source.bias)};
+                .scales = upcast(source.scale),
+                .bias = upcast(source.bias)};
   if (source.quant == WeightQuant::fp8_tensor) {
     const float scale = matrix.scales[0];
     matrix.scales.assign(static_cast<std::size_t>(source.out_features()), scale);

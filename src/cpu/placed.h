@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Placed weights of the CPU backend: views into the checkpoint's mapping, and small tables that it
-// makes once at load: scales and biases widened to f32, and the row chunks that threads take.
+// makes once at load: scales and biases upcast to f32, and the row chunks that threads take.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The vector kernels' attention. Included through vector_kernels.h.
 //
-// Rows are (token, query head) pairs of one KV head. For each page of keys: widen the keys to f32,
+// Rows are (token, query head) pairs of one KV head. For each page of keys: upcast the keys to f32,
 // compute each row's 64 scores as dot products along D, update its running maximum and sum (online
 // softmax), and add the values key after key. A row does the same arithmetic whichever rows are
 // with it.
@@ -63,11 +63,11 @@ struct VectorAttention : VectorRows<V> {
   }
 
   /// `keys` rows of a page as f32, padded with zeros.
-  static void widen_page(const AttendTask& task,
-                         const AttendState& state,
-                         const std::byte* cache,
-                         std::int64_t page,
-                         std::int64_t keys) {
+  static void upcast_page(const AttendTask& task,
+                          const AttendState& state,
+                          const std::byte* cache,
+                          std::int64_t page,
+                          std::int64_t keys) {
     for (std::int64_t key = 0; key < keys; ++key) {
       const std::int64_t at = page * task.page_stride + key * task.width;
       float* out = state.page + key * state.width;
@@ -192,7 +192,7 @@ struct VectorAttention : VectorRows<V> {
     const std::int64_t page = task.pages[first / kPageKeys];
     // visible[] never falls from token to token, so a run's last row sees most.
     const std::int64_t keys = keys_of(task, row0 + rows - 1, first);
-    widen_page(task, state, task.k, page, keys);
+    upcast_page(task, state, task.k, page, keys);
     std::int64_t row = 0;
     for (; row + kRows <= rows; row += kRows)
       score_rows<kRows>(state, row, keys_of(task, row0 + row + kRows - 1, first));
@@ -200,7 +200,7 @@ struct VectorAttention : VectorRows<V> {
     for (row = 0; row < rows; ++row)
       if (keys_of(task, row0 + row, first) > 0)
         softmax_row(task, state, row, page, keys_of(task, row0 + row, first));
-    widen_page(task, state, task.v, page, keys);
+    upcast_page(task, state, task.v, page, keys);
     for (row = 0; row + kRows <= rows; row += kRows) {
       const std::int64_t common = keys_of(task, row0 + row, first);
       accumulate<kRows>(state, row, 0, common);

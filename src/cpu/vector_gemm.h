@@ -7,8 +7,8 @@
 // thousand. A chunk is four vectors ("planes"). Which element lies in which lane depends on the
 // weight's format, whatever costs the fewest shuffles; staging lays x out in the same way.
 //
-// Up to two tokens: weights are widened in registers, four rows at a time. More: weights are
-// widened once for up to 96 tokens, into a block that stays in the L1 cache.
+// Up to two tokens: weights are upcast in registers, four rows at a time. More: weights are
+// upcast once for up to 96 tokens, into a block that stays in the L1 cache.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +41,7 @@ struct VectorGemm : VectorRows<V> {
     return format == Format::e4m3 ? 1 : format == Format::bf16 ? 2 : 4;
   }
 
-  /// The factor that widening leaves out of e4m3 weights; staging multiplies x by its inverse.
+  /// The factor that upcasting leaves out of e4m3 weights; staging multiplies x by its inverse.
   static constexpr float kE4M3Factor = 256.0F;
 
   /// A whole chunk of weights. E4M3 weights come out divided by 256.
@@ -123,9 +123,9 @@ struct VectorGemm : VectorRows<V> {
   static constexpr std::int64_t kDirectTokens = 2;
   static constexpr std::int64_t kTileRows = 4;
   static constexpr std::int64_t kTileTokens = V::kTileTokens;
-  static constexpr std::int64_t kBlockRows = 16;      // widened at once
-  static constexpr std::int64_t kBlockColumns = 256;  // widened at once: 16 KiB with kBlockRows
-  static constexpr std::int64_t kBlockTokens = 96;    // per widening
+  static constexpr std::int64_t kBlockRows = 16;      // upcast at once
+  static constexpr std::int64_t kBlockColumns = 256;  // upcast at once: 16 KiB with kBlockRows
+  static constexpr std::int64_t kBlockTokens = 96;    // per upcasting
   static_assert(kScaleBlock % kChunk == 0 && kBlockColumns % kScaleBlock == 0);
 
   static std::int64_t multiply_scratch_bytes(std::int64_t) {
@@ -143,7 +143,7 @@ struct VectorGemm : VectorRows<V> {
     return task.token_scales[t * blocks + block] * task.weight_scales[block];
   }
 
-  /// kRows rows times kTokens tokens, weights widened in registers.
+  /// kRows rows times kTokens tokens, weights upcast in registers.
   template <Format kFormat, bool kScaled, int kRows, int kTokens>
   static void direct(const MultiplyTask& task,
                      std::int64_t row,
@@ -203,7 +203,7 @@ struct VectorGemm : VectorRows<V> {
       direct<kFormat, kScaled, 1, kTokens>(task, row, token, prefetcher);
   }
 
-  /// sums[r][t] += widened rows times tokens over `columns` columns, a multiple of the chunk.
+  /// sums[r][t] += upcast rows times tokens over `columns` columns, a multiple of the chunk.
   /// `sum_stride` vectors lie between the sums of two rows.
   template <int kRows, int kTokens>
   static void tile(const float* weights,
@@ -270,7 +270,7 @@ struct VectorGemm : VectorRows<V> {
                     std::int64_t token,
                     std::int64_t tokens) {
     F* sums = reinterpret_cast<F*>(task.scratch);  // [16][96]
-    float* widened = reinterpret_cast<float*>(sums + kBlockRows * kBlockTokens);
+    float* upcast = reinterpret_cast<float*>(sums + kBlockRows * kBlockTokens);
     for (std::int64_t r = 0; r < rows; ++r)
       for (std::int64_t t = 0; t < tokens; ++t) sums[r * kBlockTokens + t] = V::zero();
     constexpr std::int64_t kStep = kScaled ? kScaleBlock : kBlockColumns;
@@ -282,7 +282,7 @@ struct VectorGemm : VectorRows<V> {
           load_chunk_at<kFormat>(task.weight + (row + r) * task.row_bytes, begin + first,
                                  task.columns, planes);
           for (std::int64_t p = 0; p < kPlanes; ++p)
-            V::store(widened + r * kBlockColumns + first + p * kLanes, planes[p]);
+            V::store(upcast + r * kBlockColumns + first + p * kLanes, planes[p]);
         }
       }
       for (std::int64_t t = 0; t < tokens; t += kTileTokens) {
@@ -293,7 +293,7 @@ struct VectorGemm : VectorRows<V> {
           x[i] = token_row(task, token + t + i) + begin;
           if (kScaled) scales[i] = block_scale(task, token + t + i, begin / kScaleBlock);
         }
-        tile_tokens<kTileTokens>(count, widened, rows, x, columns, sums + t,
+        tile_tokens<kTileTokens>(count, upcast, rows, x, columns, sums + t,
                                  kScaled ? scales : nullptr);
       }
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cut of a prompt's tokens: every token once, no slice longer than a form has room for, and no
-// more rounds of items than the fewest slices need by half. No GPU.
+// The cut of a prompt's tokens: every token once, no block longer than a form has room for, and no
+// more rounds of items than the fewest blocks need by half. No GPU.
 #include "cuda/gemm/prefill_token_blocks.h"
 
 #include <gtest/gtest.h>
@@ -21,21 +21,21 @@ PrefillTiling cut_of(int tokens, int rows) {
 TEST(TokenBlocks, HaveEachTokenOnceAndRoomForAll) {
   for (const int rows : {16, 1792, 3584, 5120, 24576})
     for (int tokens = 1; tokens < 20000; tokens += tokens < 400 ? 1 : 397) {
-      const TokenBlocks slices = prefill_token_blocks(cut_of(tokens, rows));
-      ASSERT_GE(slices.count, 1);
-      EXPECT_EQ(token_block_begin(tokens, slices, 0), 0);
-      EXPECT_EQ(token_block_begin(tokens, slices, slices.count), tokens);
-      for (int slice = 0; slice < slices.count; ++slice) {
-        const int begin = token_block_begin(tokens, slices, slice);
-        const int end = token_block_begin(tokens, slices, slice + 1);
+      const TokenBlocks blocks = prefill_token_blocks(cut_of(tokens, rows));
+      ASSERT_GE(blocks.count, 1);
+      EXPECT_EQ(token_block_begin(tokens, blocks, 0), 0);
+      EXPECT_EQ(token_block_begin(tokens, blocks, blocks.count), tokens);
+      for (int block = 0; block < blocks.count; ++block) {
+        const int begin = token_block_begin(tokens, blocks, block);
+        const int end = token_block_begin(tokens, blocks, block + 1);
         EXPECT_EQ(begin % kPrefillTokenStep, 0);
-        EXPECT_GT(end, begin) << tokens << " tokens, slice " << slice << " of " << slices.count;
+        EXPECT_GT(end, begin) << tokens << " tokens, block " << block << " of all " << blocks.count;
         EXPECT_LE(end - begin, kPrefillTokensMax);
       }
     }
 }
 
-/// 5120x1536 and 1792x5120 at 4,096 tokens: 22 slices of 186 and of 192 tokens would take 7 and 3
+/// 5120x1536 and 1792x5120 at 4,096 tokens: 22 blocks of 186 and of 192 tokens would take 7 and 3
 /// rounds too, of longer items.
 TEST(TokenBlocks, FillTheLastWave) {
   EXPECT_EQ(num_prefill_token_blocks(cut_of(4096, 5120)), 23);

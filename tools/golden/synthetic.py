@@ -41,7 +41,7 @@ class SyntheticCheckpoint:
         self.config = dict(config, num_hidden_layers=layers,
                            first_k_dense_replace=min(config["first_k_dense_replace"], layers))
         self.seed, self.device, self.quantized = seed, device, {}
-        self.branch = np.float32(1.0) / np.sqrt(np.float32(2.0) * np.float32(layers))
+        self.residual_factor = np.float32(1.0) / np.sqrt(np.float32(2.0) * np.float32(layers))
 
     def values(self, name: str, shape, factor, offset, dtype: torch.dtype) -> torch.Tensor:
         key = int(mix(torch.tensor([signed(self.seed + fnv1a(name))])))
@@ -60,7 +60,7 @@ class SyntheticCheckpoint:
 
     def deviation(self, name: str, columns: int):
         adds = ".o_proj." in name or ".down_proj." in name
-        return (self.branch if adds else np.float32(1.0)) / np.sqrt(np.float32(columns))
+        return (self.residual_factor if adds else np.float32(1.0)) / np.sqrt(np.float32(columns))
 
     def tensor(self, name: str, shape) -> torch.Tensor:
         """Everything but linears."""

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Widening E4M3 to bfloat16 for the AMX kernels; exact. Included by kernels_amx.cpp alone, which is
+// Exact upcast of E4M3 to bfloat16 for the AMX kernels. Included by kernels_amx.cpp alone, which is
 // compiled for AVX-512 VBMI and GFNI: everything here has internal linkage.
 //
 // The bfloat16 of a normal value is its bits moved and 120 added to the exponent, and adding 120 to
 // 1..15 is linear over bits: one GF(2) affine instruction for each byte of the result. Zeros,
 // denormals and NaN are rare in weights; where a span of values holds one, two 128-entry byte
-// tables widen it instead.
+// tables upcast it instead.
 #pragma once
 
 #include <cstddef>
@@ -71,7 +71,7 @@ Tables load_tables() {
 
 /// 64 FP8 values as bfloat16, in an order of their own: the first vector holds bytes 0-7 of every
 /// 16-byte lane, the second bytes 8-15.
-inline void widen(const Tables& tables, __m512i quantized, __m512i out[2]) {
+inline void upcast(const Tables& tables, __m512i quantized, __m512i out[2]) {
   const __m512i low = _mm512_permutex2var_epi8(tables.low[0], quantized, tables.low[1]);
   const __m512i magnitude = _mm512_permutex2var_epi8(tables.high[0], quantized, tables.high[1]);
   // magnitude | (quantized & 0x80)
@@ -100,7 +100,7 @@ inline __m512i kept(__m512i vector) {
   return vector;
 }
 
-/// What widening normal FP8 values takes.
+/// What upcasting normal FP8 values takes.
 struct Constants {
   __m512i low = kept(_mm512_set1_epi64(kLowMatrix));
   __m512i high = kept(_mm512_set1_epi64(kHighMatrix));
@@ -137,14 +137,14 @@ inline __m512 odd_of(__m512i pairs, __m512i odd_mask) {
 }
 
 /// 64 normal FP8 values.
-inline void widen_normal(const Constants& constants, __m512i quantized, __m512i out[2]) {
+inline void upcast_normal(const Constants& constants, __m512i quantized, __m512i out[2]) {
   const __m512i low = _mm512_gf2p8affine_epi64_epi8(quantized, constants.low, 0);
   const __m512i high = _mm512_gf2p8affine_epi64_epi8(quantized, constants.high, kHighComplement);
   out[0] = _mm512_unpacklo_epi8(low, high);
   out[1] = _mm512_unpackhi_epi8(low, high);
 }
 
-/// A span's eight vectors of FP8 values, so that widening vector i yields the pairs of two lanes,
+/// A span's eight vectors of FP8 values, so that upcasting vector i yields the pairs of two lanes,
 /// each step after step: lane_of(i) and the one after it.
 inline void gather_lanes(__m512i quantized[kSpanSteps]) {
   // In every 16 bytes, the pairs of the first vector beside those of the second.
