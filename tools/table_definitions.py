@@ -213,6 +213,12 @@ def air_variant_rows(plain, fp8, deterministic, long_bf16, long_fp8):
     return out
 
 
+def threshold_rows(record):
+    times = {(row["shape"]["tokens"], row["shape"]["rows_per_expert_min"]): row["us"] for row in record.rows}
+    thresholds = sorted({least for _, least in times}, reverse=True)
+    return [[f"{tokens:,}", *(milliseconds(times[tokens, least]) for least in thresholds)] for tokens in sorted({tokens for tokens, _ in times})]
+
+
 def air_prompt_rows(record):
     return [[f"{tokens:,}", milliseconds(row["us"]), f"{tokens / row['us'] * 1e3:.1f}k"]
             for tokens, row in sorted(steps_of(record, "step_prefill").items())]
@@ -333,6 +339,7 @@ TABLES = {
     "sampling": Table(((H200, "operators"), (H200, "sampling")), ("row asks for", *(f"{count} row{'s' if count > 1 else ''}" for count in SAMPLE_SHOWN)), sample_rows,
                       "µs · GB/s · share of the time in which the card reads the logits; 151,552 tokens", newest=True),
     # docs/kernels/README.md
+    "experts-threshold": Table((("h100", "prefill-threshold"),), ("tokens", "96", "48", "24", "12", "6"), threshold_rows),
     "goals": Table((*((H200, name) for name in (*GOAL_FILES, "prompts-sustained", "sampling")), *((SECOND_H200, name) for name in GOAL_FILES)),
                    ("card", "goals reached", "missed"), goal_rows,
                    command="the timing steps of `tools/gpu_check.py`"),

@@ -16,8 +16,10 @@
 namespace koho::cuda {
 namespace {
 
-// Token-expert pairs per expert from which on the prefill kernel runs.
-constexpr std::int64_t kPrefillRowsPerExpert = 96;
+// Token-expert pairs per expert from which on the prefill kernel runs (docs/kernels/experts.md).
+// Thin experts, of which a rank has a slice, keep the value that they were measured with.
+constexpr std::int64_t kPrefillRowsPerExpert = 24;
+constexpr std::int64_t kPrefillRowsPerThinExpert = 96;
 
 /// Divides the scratch memory; with a null base it only counts the bytes.
 class ScratchAllocator {
@@ -188,9 +190,10 @@ GroupKernels CudaBackend::choose_group_kernels(const GroupCall& call) const {
                         ? 1
                         : choose_token_tiles(std::max(std::min(tokens, roomy_tokens), least));
   // With many rows per expert the GEMMs are compute-bound, and the prefill kernel has larger tiles.
-  const bool prefill = wgmma_ && routing != nullptr &&
-                       tokens * top_k >= kPrefillRowsPerExpert * experts && fp8 &&
-                       p.x_bytes % 16 == 0;
+  const std::int64_t prefill_rows =
+      group.down.width_bytes > kDownThinWidth ? kPrefillRowsPerExpert : kPrefillRowsPerThinExpert;
+  const bool prefill = wgmma_ && routing != nullptr && tokens * top_k >= prefill_rows * experts &&
+                       fp8 && p.x_bytes % 16 == 0;
   // Token rows of full blocks are a fair part of the L2 traffic. A work tile of two weight tiles
   // reads them once for both.
   constexpr std::int64_t kPairTokens = 16;
