@@ -52,13 +52,15 @@ struct Loaded {
   }
 };
 
-void check_refusal(const GenerationEndpoint& endpoint, const ApiError& error) {
+void check_refusal(const ApiError& error) {
   KOHO_CHECK(error.status >= 400 && error.status < 500);
   KOHO_CHECK(!error.message.empty());
-  std::string text;
-  append_error(text, endpoint.errors, error);
-  const Result<chat::Json> json = chat::parse_json(text);
-  KOHO_CHECK(json.ok() && json->find("error") != nullptr);
+  for (const ErrorStyle style : {ErrorStyle::openai, ErrorStyle::anthropic}) {
+    std::string text;
+    append_error(text, style, error);
+    const Result<chat::Json> json = chat::parse_json(text);
+    KOHO_CHECK(json.ok() && json->find("error") != nullptr);
+  }
 }
 
 /// What the engine could have sampled, one token a choice after another.
@@ -122,7 +124,7 @@ void check_body(const GenerationEndpoint& endpoint, std::string_view body) {
   const Model& model = loaded.model;
   chat::Json json;
   if (const Refusal refused = parse_body(body, json)) {
-    check_refusal(endpoint, *refused);
+    check_refusal(*refused);
     return;
   }
   GenerationRequest request;
@@ -133,7 +135,7 @@ void check_body(const GenerationEndpoint& endpoint, std::string_view body) {
       refused = endpoint.reword(std::move(*refused), request, model);
   }
   if (refused) {
-    check_refusal(endpoint, *refused);
+    check_refusal(*refused);
     return;
   }
   KOHO_CHECK(!request.requests.empty());
