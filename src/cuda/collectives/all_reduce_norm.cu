@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: Apache-2.0
+// launch_all_reduce_norm() and launch_all_reduce(), and the kernels that reset and abort a group.
+// Not used by the engine yet: only collectives_bench calls them.
+//
+// mapping  fused: a CTA is a channel (exchange.cuh) and takes rows blockIdx.x, + gridDim.x, ...; a
+//          thread holds the same vectors of 8 elements as in norm.cu from the addend to the last
+//          output, so the norm's bits are norm.cu's. Plain: the message is cut into rows of one
+//          vector a thread. The next row's addends are loaded while a row is exchanged, and sent
+//          before the row is normalised.
+// shared   2.4 KiB static: maxima and sums of warps
+// bytes    a rank sends (n-1) * S one-shot, 2 (n-1)/n * S two-shot, S = 2 bytes an element, over
+//          the link; it reads S; fused, it also reads and writes the residual and writes the
+//          outputs. Arrived data is read and reset in L2: channels are few and reuse their slots.
+// floor    one link latency t one-shot, two two-shot, + bytes sent / link bandwidth; t is half a
+//          flag's round trip, which collectives_bench measures (--only link)
+// numbers  2 H100s with NVLink, 2 ranks, rows of 5,120, 2026-11-25, collectives_bench, before this
+//          file's names were changed: fused with FP8 output, one-shot: 1 row 3.4 us, 8 rows 4.3,
+//          16 rows 4.6, 64 rows 6.1, 256 rows 12.3; plain, two-shot: 8,192 rows 366 us
+// checked  the same day, 2, 4 and 8 ranks on one and on two of those GPUs: every case, and 8,000
+//          calls back to back, bit-equal to the sum in rank order; also processes with cudaIpc over
+//          both GPUs. A rank that never comes or leaves, and a host that aborts, end all waits
+//          within 0.05 to 0.2 s
+// waits    each has a timeout (exchange.cuh). CTAs of one grid do not wait for each other, and all
+//          CTAs of a grid are resident: there are no more than the GPU holds at once.
+#include <algorithm>
+
+#include "cuda/collectives/all_reduce_norm.h"
+#include "cuda/collectives/exchange.cuh"
+#include "cuda/device/launch.cuh"
+#include "cuda/device/numeric.cuh"
+#include "cuda/device/ptx.cuh"
+#include "cuda/rows/row_epilogue.cuh"
+
+namespace koho::cuda {
+namespace {
+
+constexpr int kPlainThreads = 512;  // a CTA of the plain kernel at most: its widest row in a slot
+
+/// Parameters of all_reduce_kernel.
+struct AllReduceParams {
+  PeerGroup group;
+  const Bf16* x = nullptr;
+  Bf16* out = nullptr;       // plain only
+  std::int64_t rows = 0;     // distributed over CTAs
+  unsigned row_vectors = 0;  // of 8 elements
+  std::int64_t vectors = 0;  // of all rows; the plain kernel's last row may be shorter
+  Bf16* residual = nullptr;  // fused only, from here on
+  std::int64_t residual_stride = 0;
+  const Bf16* weight = nullptr;
+  float eps = 0.0F;
+  int width = 0;
+  RowOutputs outputs;
+};
+
+__device__ __forceinline__ uint4 load_vector(const Bf16* from) {
+  uint4 v;
+  // NOTE: volatile keeps program order, so that loads written together are in flight together.
+  asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from)
+               : "memory");
+  return v;
+}
+
+/// The sum over a block in norm.cu's order: a butterfly over 32 lanes, the farthest first, then
+/// over warps w % 4 apart. `sums` is zero where there is no warp.
+__device__ __forceinline__ float block_sum(float value, float (&sums)[32]) {
+  value = warp_sum(value);
+  const unsigned warp = threadIdx.x / 32;
+  if (threadIdx.x % 32 == 0) sums[warp % 4 * 8 + warp / 4] = value;
+  __syncthreads();
+  const float* const from = &sums[threadIdx.x % 4 * 8];
+  float four[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) four[i] = from[i] + from[i + 4];
+  float sum = (four[0] + four[2]) + (four[1] + four[3]);
+  sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 2);
+  return sum + __shfl_xor_sync(0xFFFFFFFFU, sum, 1);
+}
+
+/// The residual add and RMSNorm of one row, as norm.cu computes them.
+template <int kSteps>
+struct Norm {
+  Pairs<8> weight[kSteps];
+  Pairs<8> residual[kSteps];
+
+  __device__ __forceinline__ void load_weight(const AllReduceParams& p) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step)
+      if (column(step) < p.width)
+        weight[step].load(reinterpret_cast<std::uint64_t>(p.weight + column(step)));
+  }
+  __device__ __forceinline__ void load_residual(const AllReduceParams& p, std::int64_t row) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step)
+      if (column(step) < p.width)
+        residual[step].load(
+            reinterpret_cast<std::uint64_t>(p.residual + row * p.residual_stride + column(step)));
+  }
+  /// `sum` is the all-reduced row; writes the residual and the outputs.
+  __device__ __forceinline__ void add_and_normalize(const AllReduceParams& p,
+                                                    std::int64_t row,
+                                                    const uint4 (&sum)[kSteps],
+                                                    float (&sums)[32],
+                                                    RowScratch& scratch) {
+    float squares = 0.0F;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      Pairs<8>& v = residual[step];
+      const bool has = column(step) < p.width;
+      Pairs<8> addend;
+      if (has) {
+        addend.words[0] = sum[step].x;
+        addend.words[1] = sum[step].y;
+        addend.words[2] = sum[step].z;
+        addend.words[3] = sum[step].w;
+      } else {  // the registers still hold the last row
+        v = Pairs<8>{};
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        v.words[i] = pack_bf16(v.low(i) + addend.low(i), v.high(i) + addend.high(i));
+      if (has) v.store(p.residual + row * p.residual_stride + column(step));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        squares += v.low(i) * v.low(i);
+        squares += v.high(i) * v.high(i);
+      }
+    }
+    const float mean = block_sum(squares, sums) / static_cast<float>(p.width);
+    const float inverse = 1.0F / sqrtf(mean + p.eps);
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      Pairs<8>& v = residual[step];
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        v.words[i] = multiply_bf16(pack_bf16(v.low(i) * inverse, v.high(i) * inverse),
+                                   weight[step].words[i]);
+    }
+    store_row_outputs<8, kSteps>(p.outputs, row, p.width, residual, scratch);
+  }
+
+ private:
+  static __device__ __forceinline__ int column(int step) {
+    return (step * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * 8;
+  }
+};
+
+/// CTAs an SM that a kernel's registers allow: two of up to 640 threads, unless a thread loads the
+/// addends of 8 ranks at once.
+template <int kRanks, bool kOneShot, int kThreads>
+constexpr int kCtasPerSm = kThreads > 640 || (kOneShot && kRanks > 4) ? 1 : 2;
+
+template <int kRanks, bool kOneShot, bool kNorm, int kThreads, int kSteps>
+__global__ void __launch_bounds__(kThreads, (kCtasPerSm<kRanks, kOneShot, kThreads>))
+    all_reduce_kernel(const __grid_constant__ AllReduceParams p) {
+  __shared__ RowScratch scratch;
+  __shared__ alignas(16) float sums[2][32];  // by parity of the row's number in this CTA
+  Channel<kRanks, kOneShot, kSteps> channel(p.group);
+  Norm<kSteps> norm;
+  if constexpr (kNorm) {
+    norm.load_weight(p);
+    if (threadIdx.x < 64) sums[threadIdx.x / 32][threadIdx.x % 32] = 0.0F;
+    // A block of one warp clears both.
+    if (threadIdx.x < 32) sums[1][threadIdx.x] = 0.0F;
+    __syncthreads();
+  }
+  const auto vectors_of = [&](std::int64_t row) {
+    const std::int64_t left = p.vectors - row * p.row_vectors;
+    return kNorm || left >= p.row_vectors ? p.row_vectors : static_cast<unsigned>(left);
+  };
+  const auto load = [&](uint4(&x)[kSteps], std::int64_t row, unsigned vectors) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const unsigned vector = channel.vector_of(step);
+      if (vector < vectors) x[step] = load_vector(p.x + (row * p.row_vectors + vector) * 8);
+    }
+  };
+  wait_on_dependent_grids();
+  // NOTE: where ranks share a GPU the next kernel may start only when this one ends: it would
+  // occupy SMs that the ranks need for which this kernel waits.
+  if (!p.group.shares_gpu) launch_dependent_grids();
+  uint4 x[kSteps] = {};
+  std::int64_t row = blockIdx.x;
+  unsigned vectors = vectors_of(row);
+  load(x, row, vectors);
+  channel.open();
+  channel.push(x, vectors, static_cast<unsigned>(row));
+  for (int parity = 0;; parity ^= 1) {
+    if constexpr (kNorm) norm.load_residual(p, row);
+    const std::int64_t next = row + gridDim.x;
+    const bool more = next < p.rows;
+    uint4 next_x[kSteps] = {};
+    unsigned next_vectors = 0;
+    if (more) {
+      next_vectors = vectors_of(next);
+      load(next_x, next, next_vectors);
+    }
+    channel.receive(x, vectors, static_cast<unsigned>(row));
+    // NOTE: two-shot, the warp that resets a vector of a slot is not the one whose peer fills it
+    // three rows later (shard_index()), so all warps of the CTA must have finished the row; in the
+    // fused kernel add_and_normalize() synchronises them. It must come before next_row()'s fence,
+    // which orders all warps' resets before this thread's push.
+    if constexpr (!kNorm && !kOneShot)
+      if (more) __syncthreads();
+    channel.next_row(more);
+    if (more) channel.push(next_x, next_vectors, static_cast<unsigned>(next));
+    if constexpr (kNorm) {
+      norm.add_and_normalize(p, row, x, sums[parity], scratch);
+    } else {
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        const unsigned vector = channel.vector_of(step);
+        if (vector < vectors)
+          *reinterpret_cast<uint4*>(p.out + (row * p.row_vectors + vector) * 8) = x[step];
+      }
+    }
+    if (!more) break;
+    row = next;
+    vectors = next_vectors;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) x[step] = next_x[step];
+  }
+  if constexpr (!kNorm)
+    __syncthreads();  // all have opened the channel; add_and_normalize() has a barrier too
+  if (threadIdx.x == 0) channel.close();
+}
+
+__global__ void __launch_bounds__(1024)
+    reset_exchange_kernel(const __grid_constant__ PeerGroup group, std::uint32_t first_epoch) {
+  pdl_begin();
+  std::uint8_t* const buffer = group.buffers[group.rank];
+  const std::int64_t epochs_end =
+      group.layout.epochs +
+      2 * group.layout.channels * static_cast<std::int64_t>(sizeof(std::uint32_t));
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+       i < group.layout.total_bytes / 16; i += step) {
+    std::uint32_t word = kSentinel;
+    if (16 * i < group.layout.epochs)
+      word = 0;
+    else if (16 * i < epochs_end)
+      word = first_epoch;
+    store_system(reinterpret_cast<std::uint64_t>(buffer + 16 * i),
+                 make_uint4(word, word, word, word));
+  }
+}
+
+__global__ void abort_group_kernel(const __grid_constant__ PeerGroup group) {
+  if (threadIdx.x < static_cast<unsigned>(group.layout.ranks))
+    store_system_word(group.buffers[threadIdx.x] + offsetof(ExchangeHeader, aborted), 1);
+}
+
+// ---- launching
+
+/// Whether a message of `bytes` goes one-shot.
+bool choose_one_shot(const PeerGroup& group, AllReduceAlgorithm algorithm, std::int64_t bytes) {
+  if (algorithm != AllReduceAlgorithm::automatic) return algorithm == AllReduceAlgorithm::one_shot;
+  // Two ranks send the same bytes either way. NOTE: for four ranks it is a prototype's crossover,
+  // for eight it follows from the bytes sent; neither is measured with this kernel on as many GPUs.
+  const std::int64_t threshold = group.layout.ranks == 2   ? INT64_MAX
+                                 : group.layout.ranks == 4 ? 16 * 10'240
+                                                           : 8 * 10'240;
+  return bytes <= (group.one_shot_bytes_max >= 0 ? group.one_shot_bytes_max : threshold);
+}
+
+template <int kRanks, bool kOneShot, bool kNorm, int kThreads, int kSteps>
+cudaError_t launch_shape(const AllReduceParams& p, unsigned threads, cudaStream_t stream) {
+  const std::int64_t channels = std::max<std::int64_t>(
+      1, std::int64_t{p.group.layout.channels} * kCtasPerSm<kRanks, kOneShot, kThreads> / 2);
+  const auto grid = static_cast<unsigned>(std::min(p.rows, channels));
+  return launch_kernel(all_reduce_kernel<kRanks, kOneShot, kNorm, kThreads, kSteps>,
+                       {dim3(grid), dim3(threads)}, stream, p);
+}
+
+template <bool kNorm, int kThreads, int kSteps>
+cudaError_t launch_ranks(const AllReduceParams& p,
+                         bool one_shot,
+                         unsigned threads,
+                         cudaStream_t stream) {
+  switch (p.group.layout.ranks) {
+    case 2:
+      return one_shot ? launch_shape<2, true, kNorm, kThreads, kSteps>(p, threads, stream)
+                      : launch_shape<2, false, kNorm, kThreads, kSteps>(p, threads, stream);
+    case 4:
+      return one_shot ? launch_shape<4, true, kNorm, kThreads, kSteps>(p, threads, stream)
+                      : launch_shape<4, false, kNorm, kThreads, kSteps>(p, threads, stream);
+    case 8:
+      return one_shot ? launch_shape<8, true, kNorm, kThreads, kSteps>(p, threads, stream)
+                      : launch_shape<8, false, kNorm, kThreads, kSteps>(p, threads, stream);
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+std::int64_t round_up(std::int64_t value, std::int64_t to) {
+  return (value + to - 1) / to * to;
+}
+
+}  // namespace
+
+ExchangeLayout exchange_layout(int ranks, std::int64_t width_max, int channels) {
+  const std::int64_t warps =
+      std::max<std::int64_t>(round_up(width_max / 8, 32), kPlainThreads) / 32;
+  ExchangeLayout layout;
+  layout.ranks = ranks;
+  layout.channels = channels;
+  layout.row_bytes = warps * 512;
+  layout.shard_bytes = (warps + ranks - 1) / ranks * 512;
+  layout.epochs = 256;  // behind ExchangeHeader
+  layout.one_shot = round_up(layout.epochs + 2 * channels * 4, 1024);
+  const std::int64_t slots = std::int64_t{channels} * kSlots;
+  layout.reduce_scatter_slots = layout.one_shot + slots * ranks * layout.row_bytes;
+  layout.gathered = layout.reduce_scatter_slots + slots * ranks * layout.shard_bytes;
+  layout.total_bytes = layout.gathered + slots * layout.row_bytes;
+  return layout;
+}
+
+int exchange_channels(int multiprocessors, int ranks_on_gpu) {
+  // NOTE: kernels of one CTA an SM use half as many channels (launch_shape()).
+  if (ranks_on_gpu <= 1) return 2 * multiprocessors;
+  return std::max(1, multiprocessors / (2 * ranks_on_gpu));
+}
+
+cudaError_t launch_reset_exchange(const PeerGroup& group,
+                                  std::uint32_t first_epoch,
+                                  cudaStream_t stream) {
+  if (first_epoch >= kCollectiveEpochs) return cudaErrorInvalidValue;
+  return launch_kernel(reset_exchange_kernel, {dim3(64), dim3(1024)}, stream, group, first_epoch);
+}
+
+cudaError_t launch_abort_group(const PeerGroup& group, cudaStream_t stream) {
+  abort_group_kernel<<<1, 32, 0, stream>>>(group);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_all_reduce(const AllReduce& reduce, cudaStream_t stream) {
+  if (reduce.elements == 0) return cudaSuccess;
+  if (reduce.elements < 0 || reduce.elements % 8 != 0 || !aligned(reduce.x, 0, 16) ||
+      !aligned(reduce.out, 0, 16))
+    return cudaErrorInvalidValue;
+  const PeerGroup& group = *reduce.group;
+  AllReduceParams p;
+  p.group = group;
+  p.x = reduce.x;
+  p.out = reduce.out;
+  p.vectors = reduce.elements / 8;
+  // The fewest threads a CTA that still give every channel a row: a short message leaves from many
+  // SMs.
+  unsigned threads = 128;
+  while (threads < kPlainThreads && p.vectors > std::int64_t{threads} * group.layout.channels)
+    threads *= 2;
+  p.row_vectors = threads;
+  p.rows = (p.vectors + threads - 1) / threads;
+  if (p.rows > INT32_MAX) return cudaErrorInvalidValue;
+  return launch_ranks<false, kPlainThreads, 1>(
+      p, choose_one_shot(group, reduce.algorithm, 2 * reduce.elements), threads, stream);
+}
+
+cudaError_t launch_all_reduce_norm(const RowOutputs& out,
+                                   const AllReduceNorm& reduce,
+                                   cudaStream_t stream) {
+  if (reduce.rows == 0) return cudaSuccess;
+  const PeerGroup& group = *reduce.group;
+  const bool vector = row_vectors(out, reduce.residual, reduce.residual_stride, reduce.width) &&
+                      aligned(reduce.x, 2 * reduce.width, 16) && aligned(reduce.weight, 16, 16);
+  if (reduce.rows < 0 || reduce.rows > INT32_MAX || reduce.width <= 0 ||
+      reduce.width > kCollectiveWidthMax || 2 * reduce.width > group.layout.row_bytes || !vector)
+    return cudaErrorInvalidValue;
+  AllReduceParams p;
+  p.group = group;
+  p.x = reduce.x;
+  p.rows = reduce.rows;
+  p.row_vectors = static_cast<unsigned>(reduce.width / 8);
+  p.vectors = reduce.rows * p.row_vectors;
+  p.residual = reduce.residual;
+  p.residual_stride = reduce.residual_stride;
+  p.weight = reduce.weight;
+  p.eps = reduce.eps;
+  p.width = static_cast<int>(reduce.width);
+  p.outputs = out;
+  const bool one_shot = choose_one_shot(group, reduce.algorithm, 2 * reduce.rows * reduce.width);
+  return with_row_shape(reduce.width, true,
+                        [&]<int kVector, int kSteps>(RowShape<kVector, kSteps>, unsigned block) {
+                          // NOTE: a second step beyond the row's end adds zeros to its squares.
+                          if constexpr (kVector == 8 && kSteps <= 2)
+                            return kSteps == 1 && block <= 640
+                                       ? launch_ranks<true, 640, 1>(p, one_shot, block, stream)
+                                       : launch_ranks<true, 1024, 2>(p, one_shot, block, stream);
+                          else
+                            return cudaErrorInvalidValue;
+                        });
+}
+
+const void* kernel_of::all_reduce_norm() {
+  return reinterpret_cast<const void*>(&any_kernel);
+}
+
+}  // namespace koho::cuda

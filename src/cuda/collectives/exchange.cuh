@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+// How CTAs of different ranks pass rows to each other: by 16-byte stores into the receiver's memory
+// that carry their own arrival, as NCCL's LL protocols and TensorRT-LLM's Lamport kernels do. Owns
+// slots, epochs, memory ordering, and waits with timeouts; knows nothing of what rows mean. Not
+// used by the engine yet.
+//
+// A slot that waits for data holds kSentinel in each 32-bit word. A word of data is never kSentinel
+// (a pair of NaNs that no conversion gives; the sender replaces it in values that it did not
+// compute), so a receiver that reads no kSentinel has the data: no flag, no fence, one link
+// latency. The receiver checks words one by one, so nothing relies on 16 bytes arriving together,
+// only on an aligned 32-bit word doing so (PTX's vector accesses are accesses of their elements).
+//
+// Channel c of every rank belongs to CTA c of its kernels. Row k of a channel (its epoch) uses slot
+// k % 3 of each rank:
+//
+//   1. the sender stores row k into slots k % 3 of its peers;
+//   2. the receiver polls its slot until all data is there, and at once resets it to sentinels.
+//
+// Why no store meets an older one: the sender's next store to this slot belongs to row k + 3, after
+// its thread has read row k + 2 of the same receiver. The receiver sent row k + 2 after it reset
+// the slot of row k, with a fence or the end of a kernel between (next_row()), and the sender put a
+// fence or the end of a kernel between reading row k + 2 and sending k + 3. So the reset happens
+// before the next store. Two slots would do; the third keeps a whole exchange between them. The
+// same thread resets what it read, at the same address, so rows of different widths and algorithms
+// may follow each other. Two-shot, a vector of a slot belongs to another warp three rows later:
+// there a CTA's warps must synchronise once a row (all_reduce_kernel does so).
+//
+// The epoch lies in this rank's device memory and advances by the rows that a CTA took, so kernels
+// replayed by CUDA graphs find their slots. Ranks never compare epochs: equal calls in equal order
+// make them equal.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/collectives/all_reduce_norm.h"
+#include "cuda/device/numeric.cuh"
+#include "cuda/device/ptx.cuh"
+
+namespace koho::cuda {
+
+constexpr std::uint32_t kSentinel = 0xFFFFFFFFU;
+constexpr std::uint32_t kNanPair = 0x7FFF7FFFU;
+constexpr unsigned kSlots = 3;
+constexpr std::uint32_t kPollsPerTimeoutCheck = 32;  // reads the clock about every 25 us
+constexpr std::uint32_t kTimeoutChecksPerHostPoll =
+    8;  // CollectiveHostState::abort is read over PCIe
+
+/// The first words of an exchange buffer.
+struct ExchangeHeader {
+  std::uint32_t aborted;   // set by this rank or a peer
+  std::uint32_t reported;  // the fault is in CollectiveHostState
+};
+
+// ---- memory that other GPUs see
+
+__device__ __forceinline__ void store_system(std::uint64_t to, const uint4& value) {
+  asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(to), "r"(value.x),
+               "r"(value.y), "r"(value.z), "r"(value.w)
+               : "memory");
+}
+__device__ __forceinline__ uint4 load_system(std::uint64_t from) {
+  uint4 value;
+  asm volatile("ld.relaxed.sys.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "l"(from)
+               : "memory");
+  return value;
+}
+__device__ __forceinline__ void store_system_word(void* to, std::uint32_t value) {
+  asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
+__device__ __forceinline__ std::uint32_t load_system_word(const void* from) {
+  std::uint32_t value;
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+__device__ __forceinline__ void fence_system() {
+  asm volatile("fence.acq_rel.sys;" ::: "memory");
+}
+__device__ __forceinline__ std::uint64_t global_time_ns() {
+  std::uint64_t time;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
+  return time;
+}
+
+// ---- words
+
+__device__ __forceinline__ bool has_arrived(const uint4& v) {
+  return v.x != kSentinel && v.y != kSentinel && v.z != kSentinel && v.w != kSentinel;
+}
+__device__ __forceinline__ std::uint32_t replace_sentinel(std::uint32_t word) {
+  return word == kSentinel ? kNanPair : word;
+}
+__device__ __forceinline__ uint4 replace_sentinel(const uint4& v) {
+  return make_uint4(replace_sentinel(v.x), replace_sentinel(v.y), replace_sentinel(v.z),
+                    replace_sentinel(v.w));
+}
+
+/// Eight f32 sums of bf16, from +0.
+struct Accumulator {
+  float of[8] = {};
+
+  __device__ __forceinline__ void add(const uint4& v) {
+    const std::uint32_t words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      of[2 * i] += __uint_as_float(words[i] << 16);
+      of[2 * i + 1] += __uint_as_float(words[i] & 0xFFFF0000U);
+    }
+  }
+  /// NOTE: never kSentinel: a NaN is rounded to 0x7FFF.
+  __device__ __forceinline__ uint4 rounded() const {
+    return make_uint4(pack_bf16(of[0], of[1]), pack_bf16(of[2], of[3]), pack_bf16(of[4], of[5]),
+                      pack_bf16(of[6], of[7]));
+  }
+};
+
+// ---- waits with timeouts
+
+/// Reports the first aborted wait to the host, and aborts the peers unless a peer aborted us.
+static __device__ __noinline__ void report_fault(const PeerGroup& group, CollectiveFault fault) {
+  auto* const header = reinterpret_cast<ExchangeHeader*>(group.buffers[group.rank]);
+  if (fault.kind != static_cast<std::uint32_t>(FaultKind::aborted_by_peer))
+    for (int rank = 0; rank < group.layout.ranks; ++rank)
+      store_system_word(group.buffers[rank] + offsetof(ExchangeHeader, aborted), 1);
+  if (atomicCAS(&header->reported, 0U, 1U) != 0) return;
+  auto* const words = reinterpret_cast<std::uint8_t*>(&group.host->fault);
+  store_system_word(words + offsetof(CollectiveFault, rank), fault.rank);
+  store_system_word(words + offsetof(CollectiveFault, waited_for), fault.waited_for);
+  store_system_word(words + offsetof(CollectiveFault, epoch), fault.epoch);
+  store_system_word(words + offsetof(CollectiveFault, channel), fault.channel);
+  store_system_word(words + offsetof(CollectiveFault, phase), fault.phase);
+  fence_system();
+  store_system_word(words + offsetof(CollectiveFault, kind), fault.kind);
+}
+
+/// A thread's polling loop. Once one wait of a thread is `aborted`, later ones return at once.
+struct SpinWait {
+  const PeerGroup& group;
+  ExchangePhase phase;
+  std::uint32_t epoch;
+  bool& aborted;
+  std::uint32_t polls = 0;
+  std::uint64_t deadline_ns = 0;
+
+  /// After a poll that lacked the data of rank missing(): true if the wait must abort.
+  template <typename Missing>
+  __device__ __forceinline__ bool must_abort(const Missing& missing) {
+    if (++polls % kPollsPerTimeoutCheck != 0) return false;
+    const std::uint64_t now_ns = global_time_ns();
+    if (deadline_ns == 0) {
+      // NOTE: the wait for sums is longer: a rank that waits for an addend knows better who failed.
+      deadline_ns = now_ns + group.timeout_ns;
+      if (phase == ExchangePhase::all_gather) deadline_ns += group.timeout_ns / 4;
+    }
+    FaultKind kind = FaultKind::none;
+    if (load_system_word(group.buffers[group.rank] + offsetof(ExchangeHeader, aborted)) != 0)
+      kind = FaultKind::aborted_by_peer;
+    else if (now_ns > deadline_ns)
+      kind = FaultKind::timed_out;
+    else if (polls % (kPollsPerTimeoutCheck * kTimeoutChecksPerHostPoll) == 0 &&
+             load_system_word(&group.host->abort) != 0)
+      kind = FaultKind::aborted_by_host;
+    if (kind == FaultKind::none) return false;
+    CollectiveFault fault;
+    fault.kind = static_cast<std::uint32_t>(kind);
+    fault.rank = static_cast<std::uint32_t>(group.rank);
+    fault.waited_for = static_cast<std::uint32_t>(missing());
+    fault.epoch = epoch;
+    fault.channel = blockIdx.x;
+    fault.phase = static_cast<std::uint32_t>(phase);
+    report_fault(group, fault);
+    aborted = true;
+    return true;
+  }
+};
+
+// ---- channels
+
+/// A thread's side of its CTA's channel. A row is `kSteps` vectors of 16 bytes a thread: vector
+/// step * blockDim.x + threadIdx.x, where that is below `vectors`.
+///
+/// Two-shot: rank (vector / 32 + row) % ranks reduces a vector, so that a warp pushes 512
+/// contiguous bytes without divergence, and over rows all ranks reduce equally much.
+template <int kRanks, bool kOneShot, int kSteps>
+struct Channel {
+  const PeerGroup& group;
+  std::uint32_t epoch = 0;
+  bool aborted = false;
+
+  __device__ __forceinline__ explicit Channel(const PeerGroup& of) : group(of) {}
+
+  __device__ __forceinline__ std::uint8_t* epoch_word() const {
+    return group.buffers[group.rank] + group.layout.epochs +
+           sizeof(std::uint32_t) *
+               (blockIdx.x + (kOneShot ? 0U : static_cast<unsigned>(group.layout.channels)));
+  }
+  /// After wait_on_dependent_grids(), by all threads.
+  __device__ __forceinline__ void open() { epoch = load_system_word(epoch_word()); }
+  /// By one thread, once all threads have opened the channel.
+  __device__ __forceinline__ void close() const { store_system_word(epoch_word(), epoch); }
+  /// After a row is received. NOTE: before the next is sent: the fence orders this row's reads and
+  /// resets before it; after the last row, the end of the kernel does.
+  __device__ __forceinline__ void next_row(bool in_this_kernel) {
+    if (in_this_kernel) fence_system();
+    epoch = epoch + 1 == kCollectiveEpochs ? 0 : epoch + 1;
+  }
+
+  static __device__ __forceinline__ unsigned vector_of(int step) {
+    return static_cast<unsigned>(step) * blockDim.x + threadIdx.x;
+  }
+  static __device__ __forceinline__ int reducing_rank(unsigned vector, unsigned row) {
+    return static_cast<int>((vector / 32 + row) % kRanks);
+  }
+  /// A vector's index among those of its row that its rank reduces.
+  static __device__ __forceinline__ unsigned shard_index(unsigned vector) {
+    return vector / 32 / kRanks * 32 + vector % 32;
+  }
+  __device__ __forceinline__ unsigned slot() const { return blockIdx.x * kSlots + epoch % kSlots; }
+  __device__ __forceinline__ std::uint64_t base(int rank, std::int64_t offset) const {
+    return reinterpret_cast<std::uint64_t>(group.buffers[rank]) +
+           static_cast<std::uint64_t>(offset);
+  }
+  /// Address of a source's addends in a rank's memory.
+  __device__ __forceinline__ std::uint64_t addends(int rank, int source) const {
+    const ExchangeLayout& layout = group.layout;
+    const auto row = static_cast<std::uint64_t>(slot() * kRanks + static_cast<unsigned>(source));
+    return kOneShot
+               ? base(rank, layout.one_shot) + row * static_cast<std::uint64_t>(layout.row_bytes)
+               : base(rank, layout.reduce_scatter_slots) +
+                     row * static_cast<std::uint64_t>(layout.shard_bytes);
+  }
+  /// Address of the sums in a rank's memory.
+  __device__ __forceinline__ std::uint64_t gathered(int rank) const {
+    return base(rank, group.layout.gathered) +
+           static_cast<std::uint64_t>(slot()) * static_cast<std::uint64_t>(group.layout.row_bytes);
+  }
+
+  /// Sends this rank's addends of row `row`, in the current epoch, to the ranks that reduce them.
+  __device__ __forceinline__ void push(const uint4 (&x)[kSteps],
+                                       unsigned vectors,
+                                       unsigned row) const {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const unsigned vector = vector_of(step);
+      if (vector >= vectors) continue;
+      const uint4 value = replace_sentinel(x[step]);
+      if constexpr (kOneShot) {
+#pragma unroll
+        for (int i = 1; i < kRanks; ++i)
+          store_system(addends((group.rank + i) % kRanks, group.rank) + 16ULL * vector, value);
+      } else {
+        const int reducer = reducing_rank(vector, row);
+        if (reducer != group.rank)
+          store_system(addends(reducer, group.rank) + 16ULL * shard_index(vector), value);
+      }
+    }
+  }
+
+  /// Waits for all ranks' addends at `at` (in this rank's memory, `stride` apart), resets them to
+  /// sentinels and returns the rounded sum; `own` is this rank's addend. kGroup sources are polled
+  /// together.
+  template <int kGroup>
+  __device__ __forceinline__ uint4
+  reduce(const uint4& own, std::uint64_t at, std::int64_t stride, ExchangePhase phase) {
+    Accumulator sums;
+#pragma unroll
+    for (int first = 0; first < kRanks; first += kGroup) {
+      uint4 v[kGroup];
+      SpinWait wait{group, phase, epoch, aborted};
+      for (;;) {
+        bool missing = false;
+#pragma unroll
+        for (int i = 0; i < kGroup; ++i)
+          v[i] = first + i == group.rank
+                     ? own
+                     : load_system(at + static_cast<std::uint64_t>((first + i) * stride));
+#pragma unroll
+        for (int i = 0; i < kGroup; ++i)
+          missing = missing || (first + i != group.rank && !has_arrived(v[i]));
+        if (!missing || aborted) break;
+        if (wait.must_abort([&] {
+              int rank = 0;
+#pragma unroll
+              for (int i = kGroup - 1; i >= 0; --i)
+                if (first + i != group.rank && !has_arrived(v[i])) rank = first + i;
+              return rank;
+            }))
+          break;
+      }
+#pragma unroll
+      for (int i = 0; i < kGroup; ++i) {
+        if (first + i != group.rank)
+          store_system(at + static_cast<std::uint64_t>((first + i) * stride),
+                       make_uint4(kSentinel, kSentinel, kSentinel, kSentinel));
+        sums.add(v[i]);
+      }
+    }
+    return sums.rounded();
+  }
+
+  /// Replaces this rank's addends `x` of row `row`, in the current epoch, by the sums.
+  __device__ __forceinline__ void receive(uint4 (&x)[kSteps], unsigned vectors, unsigned row) {
+    if constexpr (kOneShot) {
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        const unsigned vector = vector_of(step);
+        if (vector < vectors)
+          x[step] = reduce<kRanks>(x[step], addends(group.rank, 0) + 16ULL * vector,
+                                   group.layout.row_bytes, ExchangePhase::one_shot);
+      }
+    } else {
+      // NOTE: reduces everything that is this rank's before it waits for a peer's sum; otherwise
+      // two ranks could wait for each other, and would at best wait one after the other.
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        const unsigned vector = vector_of(step);
+        if (vector >= vectors || reducing_rank(vector, row) != group.rank) continue;
+        x[step] = reduce<(kRanks < 4 ? kRanks : 4)>(
+            x[step], addends(group.rank, 0) + 16ULL * shard_index(vector), group.layout.shard_bytes,
+            ExchangePhase::reduce_scatter);
+#pragma unroll
+        for (int i = 1; i < kRanks; ++i)
+          store_system(gathered((group.rank + i) % kRanks) + 16ULL * vector, x[step]);
+      }
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        const unsigned vector = vector_of(step);
+        if (vector >= vectors || reducing_rank(vector, row) == group.rank) continue;
+        const std::uint64_t at = gathered(group.rank) + 16ULL * vector;
+        SpinWait wait{group, ExchangePhase::all_gather, epoch, aborted};
+        for (;;) {
+          x[step] = load_system(at);
+          if (has_arrived(x[step]) || aborted) break;
+          if (wait.must_abort([&] { return reducing_rank(vector, row); })) break;
+        }
+        store_system(at, make_uint4(kSentinel, kSentinel, kSentinel, kSentinel));
+      }
+    }
+  }
+};
+
+}  // namespace koho::cuda
