@@ -97,8 +97,7 @@ def check_words(name, text, names, breaches):
             breaches.append(f"{name}:{number}: mentions a page that is not in the tree: say what is needed in docs/")
 
 
-def check_file(name, breaches):
-    text = (ROOT / name).read_text(errors="replace")
+def check_file(name, text, breaches):
     for number, line in enumerate(text.splitlines(), 1):
         if name.suffix in SOURCE_SUFFIXES and line.lstrip().startswith("//") and len(line) > COMMENT_COLUMNS:
             breaches.append(f"{name}:{number}: a comment of {len(line)} columns: {COMMENT_COLUMNS} are allowed")
@@ -255,7 +254,7 @@ def main():
     longer_used = set()
     for name in names:
         text = (ROOT / name).read_text(errors="replace")
-        check_file(name, breaches)
+        check_file(name, text, breaches)
         check_words(name, text, known, breaches)
         too_long, used = code_lengths.breaches_of(str(name), name.suffix, text)
         breaches += too_long
