@@ -49,7 +49,8 @@ image = modal.Image.debian_slim(python_version="3.12")
 if wheels:
     image = image.add_local_file(wheels[-1], f"/wheel/{wheels[-1].name}", copy=True).run_commands(
         f"pip install '/wheel/{wheels[-1].name}[cuda]'")
-image = image.env({"KOHO_MODAL": GPU, "NCCL_NVLS_ENABLE": "0"}).add_local_file(here / "pipeline.py", "/root/pipeline.py")
+image = image.env({"KOHO_MODAL": GPU, "NCCL_NVLS_ENABLE": "0", "PYTHONPATH": "/opt/koho"}).add_local_file(
+    here / "pipeline.py", "/opt/koho/pipeline.py")
 
 app = modal.App("koho", image=image)
 volume = modal.Volume.from_name("koho-models", create_if_missing=True)
