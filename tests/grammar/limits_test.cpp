@@ -114,7 +114,7 @@ TEST(GrammarLimits, AnUnsatisfiableSchemaIsRefused) {
       {R"({"properties":{"n":{"type":"number","exclusiveMinimum":3,"exclusiveMaximum":3}}})",
        "unsatisfiable_schema: $.properties.n: "},
       {R"({"type":"integer","minimum":5,"maximum":7,"multipleOf":10})",
-       "unsatisfiable_schema: $: "},
+       "unsatisfiable_schema: $.multipleOf: "},
   });
 }
 
