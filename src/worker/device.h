@@ -57,8 +57,8 @@ Result<std::unique_ptr<Communicator>> make_communicator(const DeviceOptions& opt
 /// GPU nor one for each rank); those of cuda_memory_bytes.
 Status check_devices(const DeviceOptions& options, std::int64_t ranks);
 
-/// The name of rank 0's GPU, or the CPU backend's own description: "NVIDIA H200", "cpu avx512 2 threads".
-/// Errors: those of make_cpu_backend and cuda_properties.
+/// The name of rank 0's GPU, or the CPU backend's own description: "NVIDIA H200", "cpu avx512 2
+/// threads". Errors: those of make_cpu_backend and cuda_properties.
 Result<std::string> device_name(const DeviceOptions& options);
 
 /// Memory of rank 0's GPU, used or not; on the CPU the host's. Errors: those of cuda_memory_bytes.

@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
-// Rows go to all ranks at dispatch, since the host does not know which are wanted where, and what is
-// another rank's is masked there; the way back is a sum on the sender.
+// SPDX-License-Identifier: Apache-2.0 Rows go to all ranks at dispatch, since the host does not
+// know which are wanted where, and what is another rank's is masked there; the way back is a sum on
+// the sender.
 #include "cuda/collectives/nccl_communicator.h"
 
 #include <atomic>
@@ -27,7 +27,7 @@ struct Nccl {
   decltype(&ncclGetUniqueId) get_unique_id = nullptr;
   decltype(&ncclCommInitRank) init_rank = nullptr;
   decltype(&ncclCommDestroy) destroy = nullptr;
-  decltype(&ncclCommAbort) abort = nullptr;
+  decltype(&ncclCommAbort) end = nullptr;
   decltype(&ncclCommGetAsyncError) async_error = nullptr;
   decltype(&ncclGetErrorString) error_string = nullptr;
   decltype(&ncclGetLastError) last_error = nullptr;
@@ -56,8 +56,7 @@ Result<Nccl> open_nccl() {
   if (find(library, nccl.get_version, "ncclGetVersion") &&
       find(library, nccl.get_unique_id, "ncclGetUniqueId") &&
       find(library, nccl.init_rank, "ncclCommInitRank") &&
-      find(library, nccl.destroy, "ncclCommDestroy") &&
-      find(library, nccl.abort, "ncclCommAbort") &&
+      find(library, nccl.destroy, "ncclCommDestroy") && find(library, nccl.end, "ncclCommAbort") &&
       find(library, nccl.async_error, "ncclCommGetAsyncError") &&
       find(library, nccl.error_string, "ncclGetErrorString") &&
       find(library, nccl.last_error, "ncclGetLastError") &&
@@ -90,7 +89,7 @@ class NcclCommunicator final : public Communicator {
     if (comm_ == nullptr || !bind().ok()) return;
     if (gave_up_.load()) return;  // aborted: the communicator is gone
     static_cast<void>(cudaStreamSynchronize(place_.stream));
-    static_cast<void>(healthy() ? nccl_.destroy(comm_) : nccl_.abort(comm_));
+    static_cast<void>(healthy() ? nccl_.destroy(comm_) : nccl_.end(comm_));
   }
 
   Status join() {
@@ -273,10 +272,10 @@ class NcclCommunicator final : public Communicator {
 
   void give_up() override {
     if (gave_up_.exchange(true)) return;
-    // A rank that is inside an NCCL call holds nothing that abort needs, so a busy lock is no reason
-    // to wait for ever.
+    // A rank that is inside an NCCL call holds nothing that abort needs, so a busy lock is no
+    // reason to wait for ever.
     const std::unique_lock lock(mutex_, std::chrono::seconds(1));
-    if (comm_ != nullptr && bind().ok()) static_cast<void>(nccl_.abort(comm_));
+    if (comm_ != nullptr && bind().ok()) static_cast<void>(nccl_.end(comm_));
   }
 
  private:
