@@ -29,6 +29,14 @@ Result<DeviceKind> choose_device(std::string_view name) {
   return DeviceKind::cpu;
 }
 
+Result<CollectiveTransport> choose_collectives(std::string_view name) {
+  if (name == "auto") return CollectiveTransport::automatic;
+  if (name == "peer") return CollectiveTransport::peer;
+  if (name == "nccl") return CollectiveTransport::nccl;
+  return make_error(ErrorCode::invalid_argument,
+                    "collectives must be auto, peer or nccl, found \"{}\"", name);
+}
+
 int device_of(const DeviceOptions& options, std::int64_t rank) {
   if (options.devices.empty()) return static_cast<int>(rank);
   return options.devices[options.devices.size() == 1 ? 0 : static_cast<std::size_t>(rank)];

@@ -25,6 +25,9 @@ enum class DeviceKind : std::uint8_t { cpu, cuda };
 /// so that its own error is reported. May start the driver's threads. Errors: invalid_argument.
 Result<DeviceKind> choose_device(std::string_view name);
 
+/// Reads "auto", "peer" or "nccl". Errors: invalid_argument.
+Result<CollectiveTransport> choose_collectives(std::string_view name);
+
 struct DeviceOptions {
   DeviceKind kind = DeviceKind::cpu;
   std::int64_t threads = 0;  // of all ranks together on the CPU; 0 = one a core

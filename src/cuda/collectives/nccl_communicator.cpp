@@ -3,6 +3,7 @@
 // the sender.
 #include "cuda/collectives/nccl_communicator.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -76,6 +77,8 @@ Result<Nccl> open_nccl() {
       return error_of(koho_nccl, #expr);                                 \
   } while (false)
 
+constexpr std::int64_t kConnectBytes = 256;  // of a message that only connects
+
 class NcclCommunicator final : public Communicator {
  public:
   NcclCommunicator(const BackendPlace& place, const Nccl& nccl, Rendezvous& rendezvous)
@@ -130,9 +133,11 @@ class NcclCommunicator final : public Communicator {
         4 * ceil_div(sizes.logit_rows_max, ranks_) * ranks_ * sizes.logit_columns;
     const std::int64_t combined =
         sizes.dispatched_row_bytes > 0 ? 2 * sizes.tokens_max * sizes.hidden : 0;
-    KOHO_TRY_ASSIGN(
-        scratch_, DeviceBlock::allocate(place_.memory, std::max(logits, combined), "collectives"));
-    return {};
+    KOHO_TRY_ASSIGN(scratch_,
+                    DeviceBlock::allocate(place_.memory,
+                                          std::max({logits, combined, 2 * ranks_ * kConnectBytes}),
+                                          "collectives"));
+    return connect();
   }
 
   Status meet() override {
@@ -298,6 +303,27 @@ class NcclCommunicator final : public Communicator {
   bool healthy() const {
     ncclResult_t error = ncclSuccess;
     return nccl_.async_error(comm_, &error) == ncclSuccess && error == ncclSuccess;
+  }
+  /// Calls what connects a rank with all others. Without it the first collective would, and that
+  /// call would wait on the host for a rank that does not come.
+  Status connect() {
+    KOHO_TRY(meet());
+    KOHO_TRY(usable());
+    auto* const memory = scratch_.as<std::uint8_t>();
+    KOHO_CUDA_TRY(cudaMemsetAsync(memory, 0, static_cast<std::size_t>(2 * ranks_ * kConnectBytes),
+                                  place_.stream));
+    KOHO_NCCL_TRY(nccl_.all_reduce(memory, memory, kConnectBytes / 2, ncclBfloat16, ncclSum, comm_,
+                                   place_.stream));
+    KOHO_NCCL_TRY(nccl_.group_start());
+    for (int peer = 0; peer < ranks_; ++peer) {
+      KOHO_NCCL_TRY(nccl_.send(memory + peer * kConnectBytes, kConnectBytes, ncclUint8, peer, comm_,
+                               place_.stream));
+      KOHO_NCCL_TRY(nccl_.receive(memory + (ranks_ + peer) * kConnectBytes, kConnectBytes,
+                                  ncclUint8, peer, comm_, place_.stream));
+    }
+    KOHO_NCCL_TRY(nccl_.group_end());
+    KOHO_CUDA_TRY(cudaStreamSynchronize(place_.stream));
+    return {};
   }
   std::int64_t first_of(int rank) const { return starts_[static_cast<std::size_t>(rank)]; }
   std::int64_t rows_of(int rank) const { return first_of(rank + 1) - first_of(rank); }
