@@ -2,13 +2,39 @@
 #include "worker/device.h"
 
 #include <algorithm>
+#include <chrono>
+#include <span>
 #include <thread>
 #include <unistd.h>
 
 #include "base/log.h"
+#include "comm/one_rank.h"
+#include "comm/process_ranks.h"
+#include "comm/thread_ranks.h"
 #include "cuda/cuda_backend.h"
 
 namespace koho {
+namespace {
+
+// How long a rank waits for the others inside a step. A step of a large prompt on a busy CPU may
+// take minutes.
+constexpr std::chrono::minutes kRankTimeout{10};
+
+/// Whether the ranks are threads of one process. Errors: those of the rendezvous; unsupported (some
+/// are).
+Result<bool> are_threads(Rendezvous& rendezvous) {
+  const auto mine = static_cast<std::int64_t>(getpid());
+  std::vector<std::int64_t> all(static_cast<std::size_t>(rendezvous.ranks()));
+  KOHO_TRY(rendezvous.all_gather(std::as_bytes(std::span(&mine, 1)),
+                                 std::as_writable_bytes(std::span(all))));
+  const auto same = std::ranges::count(all, all.front());
+  if (same == std::ssize(all)) return true;
+  if (same == 1) return false;
+  return make_error(ErrorCode::unsupported, "{} of {} ranks share a process: all do, or none",
+                    same, all.size());
+}
+
+}  // namespace
 
 Result<DeviceKind> choose_device(std::string_view name) {
   if (name == "cpu") return DeviceKind::cpu;
@@ -36,6 +62,20 @@ Result<std::unique_ptr<Backend>> make_backend(const DeviceOptions& options,
                                    : static_cast<std::int64_t>(std::thread::hardware_concurrency());
   return make_cpu_backend({.threads = static_cast<int>(std::max<std::int64_t>(threads / ranks, 1)),
                            .isa = options.isa});
+}
+
+Result<std::unique_ptr<Communicator>> make_communicator(const DeviceOptions& /*options*/,
+                                                        Backend& backend,
+                                                        Rendezvous& rendezvous) {
+  if (rendezvous.ranks() == 1) return std::unique_ptr<Communicator>(std::make_unique<OneRank>());
+  if (backend.device().kind != DeviceId::Kind::cpu)
+    return make_error(
+        ErrorCode::unsupported,
+        "{} ranks on {}: several ranks exchange data through host memory and need the CPU",
+        rendezvous.ranks(), backend.description());
+  KOHO_TRY_ASSIGN(const bool threads, are_threads(rendezvous));
+  return threads ? join_thread_ranks(rendezvous, kRankTimeout)
+                 : join_process_ranks(rendezvous, kRankTimeout);
 }
 
 Status check_devices(const DeviceOptions& options, std::int64_t ranks) {

@@ -6,9 +6,12 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/error.h"
 #include "base/load_progress.h"
+#include "comm/communicator.h"
+#include "comm/rendezvous.h"
 #include "cpu/cpu_backend.h"
 #include "ops/backend.h"
 #include "ops/synthetic_tensor.h"
@@ -24,6 +27,7 @@ Result<DeviceKind> choose_device(std::string_view name);
 
 struct DeviceOptions {
   DeviceKind kind = DeviceKind::cpu;
+  std::vector<int> devices{};  // GPUs, one for each rank or one for all; empty: the rank's number
   std::int64_t threads = 0;  // of all ranks together on the CPU; 0 = one a core
   CpuIsa isa = CpuIsa::automatic;
   bool deterministic = false;                      // CudaOptions::deterministic; the CPU always is
@@ -36,6 +40,13 @@ struct DeviceOptions {
 Result<std::unique_ptr<Backend>> make_backend(const DeviceOptions& options,
                                               std::int64_t rank,
                                               std::int64_t ranks);
+
+/// The collectives of one rank on its backend, chosen here alone: nothing to do for one rank; over
+/// host memory on the CPU, of threads or of processes as the ranks are. All ranks of the rendezvous
+/// call it. Errors: those of the rendezvous; unsupported (several ranks on this backend).
+Result<std::unique_ptr<Communicator>> make_communicator(const DeviceOptions& options,
+                                                        Backend& backend,
+                                                        Rendezvous& rendezvous);
 
 /// Whether the ranks have their device. CUDA: one rank on GPU 0; several GPUs are not supported
 /// yet. Errors: those of cuda_memory_bytes; unsupported (several ranks on CUDA).

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/thread_ranks.h"
+// Collectives over host memory, of ranks as threads and in the form of processes: the tests hold for
+// both. (Threads may use the form of processes, too.)
+#include "comm/host_ranks.h"
 
 #include <algorithm>
 #include <array>
@@ -8,6 +10,9 @@
 
 #include <gtest/gtest.h>
 
+#include "comm/process_ranks.h"
+#include "comm/thread_ranks.h"
+#include "comm/thread_rendezvous.h"
 #include "tensor/number.h"
 #include "tensor/tensor.h"
 
@@ -16,8 +21,36 @@ namespace {
 
 constexpr std::chrono::milliseconds kPatience{20000};
 
-TEST(ThreadRanks, AllReduceSumsInRankOrderOnEveryRank) {
-  auto ranks = make_thread_ranks(4, kPatience);
+enum class Form { threads, processes };
+
+class HostRanks : public ::testing::TestWithParam<Form> {
+ protected:
+  static std::vector<std::unique_ptr<Communicator>> make_ranks(std::int64_t ranks,
+                                                               std::chrono::milliseconds timeout) {
+    auto rendezvous = make_thread_rendezvous(ranks, kPatience);
+    std::vector<std::unique_ptr<Communicator>> made(static_cast<std::size_t>(ranks));
+    std::vector<std::thread> threads;
+    for (std::size_t rank = 0; rank < made.size(); ++rank)
+      threads.emplace_back([&, rank] {
+        auto joined = GetParam() == Form::threads ? join_thread_ranks(*rendezvous[rank], timeout)
+                                                  : join_process_ranks(*rendezvous[rank], timeout);
+        ASSERT_TRUE(joined.ok()) << joined.error().message;
+        made[rank] = std::move(*joined);
+      });
+    for (std::thread& thread : threads) thread.join();
+    return made;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Forms,
+                         HostRanks,
+                         ::testing::Values(Form::threads, Form::processes),
+                         [](const auto& form) {
+                           return form.param == Form::threads ? "Threads" : "Processes";
+                         });
+
+TEST_P(HostRanks, AllReduceSumsInRankOrderOnEveryRank) {
+  auto ranks = make_ranks(4, kPatience);
   std::vector<Tensor> values;
   for (int rank = 0; rank < 4; ++rank) {
     values.push_back(*Tensor::host(DType::bf16, {3, 5}));
@@ -41,8 +74,8 @@ TEST(ThreadRanks, AllReduceSumsInRankOrderOnEveryRank) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(ThreadRanks, AllGatherPutsTheColumnsInRankOrder) {
-  auto ranks = make_thread_ranks(2, kPatience);
+TEST_P(HostRanks, AllGatherPutsTheColumnsInRankOrder) {
+  auto ranks = make_ranks(2, kPatience);
   std::vector<std::thread> threads;
   for (std::size_t rank = 0; rank < 2; ++rank)
     threads.emplace_back([&, rank] {
@@ -91,8 +124,8 @@ std::vector<Sent> three_senders() {
   return senders;
 }
 
-TEST(ThreadRanks, DispatchSendsARowOnceToEachRankThatHoldsOneOfItsIds) {
-  auto ranks = make_thread_ranks(3, kPatience);
+TEST_P(HostRanks, DispatchSendsARowOnceToEachRankThatHoldsOneOfItsIds) {
+  auto ranks = make_ranks(3, kPatience);
   std::vector<Sent> senders = three_senders();
   const std::vector<std::vector<float>> expected{{0, 100}, {1, 101}, {1, 100}};
   on_every_rank(3, [&](std::size_t rank) {
@@ -115,8 +148,8 @@ TEST(ThreadRanks, DispatchSendsARowOnceToEachRankThatHoldsOneOfItsIds) {
   });
 }
 
-TEST(ThreadRanks, CombineAddsTheSumOfWhatEachRankMadeOfARow) {
-  auto ranks = make_thread_ranks(3, kPatience);
+TEST_P(HostRanks, CombineAddsTheSumOfWhatEachRankMadeOfARow) {
+  auto ranks = make_ranks(3, kPatience);
   std::vector<Sent> senders = three_senders();
   on_every_rank(3, [&](std::size_t rank) {
     Tensor names = *Tensor::host(DType::f32, {8});
@@ -143,8 +176,8 @@ TEST(ThreadRanks, CombineAddsTheSumOfWhatEachRankMadeOfARow) {
   });
 }
 
-TEST(ThreadRanks, DispatchToAllSendsEveryRowEverywhere) {
-  auto ranks = make_thread_ranks(3, kPatience);
+TEST_P(HostRanks, DispatchToAllSendsEveryRowEverywhere) {
+  auto ranks = make_ranks(3, kPatience);
   std::vector<Sent> senders = three_senders();
   on_every_rank(3, [&](std::size_t rank) {
     Tensor names = *Tensor::host(DType::f32, {8});
@@ -158,8 +191,8 @@ TEST(ThreadRanks, DispatchToAllSendsEveryRowEverywhere) {
   });
 }
 
-TEST(ThreadRanks, MoreRowsThanThereIsRoomForAreAnError) {
-  auto ranks = make_thread_ranks(3, kPatience);
+TEST_P(HostRanks, MoreRowsThanThereIsRoomForAreAnError) {
+  auto ranks = make_ranks(3, kPatience);
   std::vector<Sent> senders = three_senders();
   on_every_rank(3, [&](std::size_t rank) {
     Tensor names = *Tensor::host(DType::f32, {rank == 1 ? 1 : 8});
@@ -172,8 +205,20 @@ TEST(ThreadRanks, MoreRowsThanThereIsRoomForAreAnError) {
   });
 }
 
-TEST(ThreadRanks, RanksThatDisagreeAreToldSo) {
-  auto ranks = make_thread_ranks(3, kPatience);
+TEST_P(HostRanks, OperandsMayGrowAndShrink) {
+  auto ranks = make_ranks(3, kPatience);
+  on_every_rank(3, [&](std::size_t rank) {
+    for (const std::int64_t columns : {1, 100, 70'000, 3, 300'000, 2}) {
+      Tensor values = *Tensor::host(DType::bf16, {2, columns});
+      for (BFloat16& value : values.span<BFloat16>()) value = to_bf16(static_cast<float>(rank + 1));
+      ASSERT_TRUE(ranks[rank]->all_reduce(values.view()).ok());
+      for (const BFloat16& value : values.span<BFloat16>()) ASSERT_EQ(to_float(value), 6.0F);
+    }
+  });
+}
+
+TEST_P(HostRanks, RanksThatDisagreeAreToldSo) {
+  auto ranks = make_ranks(3, kPatience);
   on_every_rank(3, [&](std::size_t rank) {
     Tensor values = *Tensor::host(DType::bf16, {rank == 2 ? 3 : 2, 4});
     const Status shapes = ranks[rank]->all_reduce(values.view());
@@ -190,16 +235,16 @@ TEST(ThreadRanks, RanksThatDisagreeAreToldSo) {
   });
 }
 
-TEST(ThreadRanks, ARankThatGivesUpFreesTheOthers) {
-  auto ranks = make_thread_ranks(2, kPatience);
+TEST_P(HostRanks, ARankThatGivesUpFreesTheOthers) {
+  auto ranks = make_ranks(2, kPatience);
   Tensor values = *Tensor::host(DType::bf16, {1, 1});
   std::thread other([&] { EXPECT_FALSE(ranks[0]->all_reduce(values.view()).ok()); });
   ranks[1]->give_up();
   other.join();
 }
 
-TEST(ThreadRanks, ARankThatDoesNotComeIsAnErrorForTheOthers) {
-  auto ranks = make_thread_ranks(2, std::chrono::milliseconds(20));
+TEST_P(HostRanks, ARankThatDoesNotComeIsAnErrorForTheOthers) {
+  auto ranks = make_ranks(2, std::chrono::milliseconds(20));
   Tensor values = *Tensor::host(DType::bf16, {1, 1});
   const Status first = ranks[0]->all_reduce(values.view());
   ASSERT_FALSE(first.ok());
