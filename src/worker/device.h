@@ -48,9 +48,11 @@ Result<std::unique_ptr<Backend>> make_backend(const DeviceOptions& options,
                                               std::int64_t rank,
                                               std::int64_t ranks);
 
-/// The communicator of a rank, which meets the others at `rendezvous`: all of them call it
-/// together. Requires: backend and rendezvous outlive it; the backend is make_backend()'s. Errors:
-/// those of the rendezvous and of make_cuda_communicator.
+/// The collectives of one rank on its backend, chosen here alone: nothing to do for one rank; over
+/// host memory on the CPU, of threads or of processes as the ranks are; between GPUs as
+/// `collectives` says. All ranks of the rendezvous call it together. Requires: backend and
+/// rendezvous outlive it; a backend on CUDA is make_backend()'s. Errors: those of the rendezvous
+/// and of make_cuda_communicator.
 Result<std::unique_ptr<Communicator>> make_communicator(const DeviceOptions& options,
                                                         Backend& backend,
                                                         Rendezvous& rendezvous);
