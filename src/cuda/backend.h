@@ -27,6 +27,7 @@ struct BackendPlace {
   int device = 0;
   cudaStream_t stream = nullptr;
   std::shared_ptr<DeviceMemory> memory;
+  bool deterministic = false;  // CudaOptions::deterministic
 };
 
 struct AttentionPath;  // of one call, in attention.cpp
@@ -60,7 +61,9 @@ class CudaBackend final : public Backend {
   Result<std::unique_ptr<CapturedGraph>> capture(std::function<Status()> operators) override;
   Result<Tensor> place(ConstTensorView source) override;
   Status reserve(const StepLimits& limits) override;
-  BackendPlace place_of() const { return {options_.device, stream_, memory_}; }
+  BackendPlace place_of() const {
+    return {options_.device, stream_, memory_, options_.deterministic};
+  }
 
  private:
   friend class SelfTest;

@@ -43,7 +43,8 @@ Result<std::unique_ptr<Backend>> make_cuda_backend(const CudaOptions& options);
 
 /// The communicator of a rank whose backend is make_cuda_backend()'s. All ranks call it together.
 /// Requires: both outlive the communicator. Errors: unsupported (the transport, with the links that
-/// lack peer access; no CUDA in this build); device_error; those of the rendezvous.
+/// lack peer access; NCCL for a deterministic backend; no CUDA in this build); device_error; those
+/// of the rendezvous.
 Result<std::unique_ptr<Communicator>> make_cuda_communicator(Backend& backend,
                                                              Rendezvous& rendezvous,
                                                              CollectiveTransport transport);

@@ -55,9 +55,9 @@ void fill_f32(HostTensor& tensor, std::mt19937& random) {
 class CudaCommunicator : public ::testing::TestWithParam<std::int64_t> {
  protected:
   void SetUp() override {
+    const std::size_t devices = test_device(8).devices.size();  // before the driver starts
     const auto probe = cuda_memory_bytes(0);
     if (!probe.ok() && probe.error().code == ErrorCode::not_found) GTEST_SKIP() << "no GPU";
-    const std::size_t devices = test_device(8).devices.size();
     const char* list = std::getenv("KOHO_TEST_DEVICES");
     if (devices > 1 && std::count(list, list + std::strlen(list), ',') + 1 < GetParam())
       GTEST_SKIP() << "fewer GPUs than ranks";

@@ -24,6 +24,13 @@ Result<std::unique_ptr<Communicator>> make_cuda_communicator(Backend& backend,
                       links.description());
   if (transport == CollectiveTransport::nccl ||
       (transport == CollectiveTransport::automatic && !peers)) {
+    // Of two parts there is one sum.
+    if (place.deterministic && ranks > 2)
+      return make_error(
+          ErrorCode::unsupported,
+          "NCCL adds in an order that depends on a step's rows: --deterministic needs "
+          "collectives through peer memory ({})",
+          links.description());
     if (rendezvous.rank() == 0 && !peers)
       log::warning("NCCL carries the collectives, which is slower in decode: {}",
                    links.description());
