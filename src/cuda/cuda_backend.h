@@ -9,6 +9,8 @@
 
 #include "base/error.h"
 #include "base/load_progress.h"
+#include "comm/communicator.h"
+#include "comm/rendezvous.h"
 #include "ops/backend.h"
 #include "ops/synthetic_tensor.h"
 
@@ -38,6 +40,14 @@ bool cuda_is_built();
 /// Opens a GPU. Errors: unsupported (no CUDA in this build; a compute capability koho has no
 /// kernels for), not_found (no such device), device_error.
 Result<std::unique_ptr<Backend>> make_cuda_backend(const CudaOptions& options);
+
+/// The communicator of a rank whose backend is make_cuda_backend()'s. All ranks call it together.
+/// Requires: both outlive the communicator. Errors: unsupported (the transport, with the links that
+/// lack peer access; NCCL for a deterministic backend; no CUDA in this build); device_error; those
+/// of the rendezvous.
+Result<std::unique_ptr<Communicator>> make_cuda_communicator(Backend& backend,
+                                                             Rendezvous& rendezvous,
+                                                             CollectiveTransport transport);
 
 /// Memory of a GPU, used or not. Errors: unsupported (no CUDA in this build), not_found (no such
 /// device), device_error.

@@ -129,6 +129,7 @@ Status Runtime::start() {
   LocalExecutorSettings settings;
   settings.ranks = options_.ranks;
   settings.bounds = plan_bounds(limits);
+  settings.device = options_.device;
   settings.make_backend = [device = options_.device, ranks = options_.ranks](std::int64_t rank) {
     return make_backend(device, rank, ranks);
   };

@@ -2,13 +2,42 @@
 #include "worker/device.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <map>
+#include <span>
 #include <thread>
 #include <unistd.h>
+#include <utility>
 
 #include "base/log.h"
+#include "comm/one_rank.h"
+#include "comm/process_ranks.h"
+#include "comm/thread_ranks.h"
 #include "cuda/cuda_backend.h"
 
 namespace koho {
+namespace {
+
+// How long a rank waits for the others inside a step. A step of a large prompt on a busy CPU may
+// take minutes.
+constexpr std::chrono::minutes kRankTimeout{10};
+
+/// Whether the ranks are threads of one process. Errors: those of the rendezvous; unsupported (some
+/// are).
+Result<bool> are_threads(Rendezvous& rendezvous) {
+  const auto mine = static_cast<std::int64_t>(getpid());
+  std::vector<std::int64_t> all(static_cast<std::size_t>(rendezvous.ranks()));
+  KOHO_TRY(rendezvous.all_gather(std::as_bytes(std::span(&mine, 1)),
+                                 std::as_writable_bytes(std::span(all))));
+  const auto same = std::ranges::count(all, all.front());
+  if (same == std::ssize(all)) return true;
+  if (same == 1) return false;
+  return make_error(ErrorCode::unsupported, "{} of {} ranks share a process: all do, or none", same,
+                    all.size());
+}
+
+}  // namespace
 
 Result<DeviceKind> choose_device(std::string_view name) {
   if (name == "cpu") return DeviceKind::cpu;
@@ -23,11 +52,24 @@ Result<DeviceKind> choose_device(std::string_view name) {
   return DeviceKind::cpu;
 }
 
+Result<CollectiveTransport> choose_collectives(std::string_view name) {
+  if (name == "auto") return CollectiveTransport::automatic;
+  if (name == "peer") return CollectiveTransport::peer;
+  if (name == "nccl") return CollectiveTransport::nccl;
+  return make_error(ErrorCode::invalid_argument,
+                    "collectives must be auto, peer or nccl, found \"{}\"", name);
+}
+
+int device_of(const DeviceOptions& options, std::int64_t rank) {
+  if (options.devices.empty()) return static_cast<int>(rank);
+  return options.devices[options.devices.size() == 1 ? 0 : static_cast<std::size_t>(rank)];
+}
+
 Result<std::unique_ptr<Backend>> make_backend(const DeviceOptions& options,
                                               std::int64_t rank,
                                               std::int64_t ranks) {
   if (options.kind == DeviceKind::cuda)
-    return make_cuda_backend({.device = static_cast<int>(rank),
+    return make_cuda_backend({.device = device_of(options, rank),
                               .deterministic = options.deterministic,
                               .synthetic = options.synthetic,
                               .progress = options.progress});
@@ -38,20 +80,39 @@ Result<std::unique_ptr<Backend>> make_backend(const DeviceOptions& options,
                            .isa = options.isa});
 }
 
+Result<std::unique_ptr<Communicator>> make_communicator(const DeviceOptions& options,
+                                                        Backend& backend,
+                                                        Rendezvous& rendezvous) {
+  if (rendezvous.ranks() == 1) return std::unique_ptr<Communicator>(std::make_unique<OneRank>());
+  if (backend.device().kind == DeviceId::Kind::cuda)
+    return make_cuda_communicator(backend, rendezvous, options.collectives);
+  KOHO_TRY_ASSIGN(const bool threads, are_threads(rendezvous));
+  return threads ? join_thread_ranks(rendezvous, kRankTimeout)
+                 : join_process_ranks(rendezvous, kRankTimeout);
+}
+
 Status check_devices(const DeviceOptions& options, std::int64_t ranks) {
   if (options.kind != DeviceKind::cuda) return {};
-  KOHO_TRY(cuda_memory_bytes(0));
-  if (ranks > 1)
-    return make_error(ErrorCode::unsupported,
-                      "koho runs on one GPU, found {} ranks: several GPUs are not supported yet; "
-                      "several ranks are threads of the CPU",
-                      ranks);
+  const std::size_t devices = options.devices.size();
+  if (devices > 1 && std::cmp_not_equal(devices, ranks))
+    return make_error(ErrorCode::invalid_argument,
+                      "{} devices for {} ranks: name one, or one for each rank", devices, ranks);
+  std::map<int, std::int64_t> ranks_on;
+  for (std::int64_t rank = 0; rank < ranks; ++rank) ++ranks_on[device_of(options, rank)];
+  const auto shared = [](const auto& device) { return device.second > 1; };
+  if (std::ranges::any_of(ranks_on, shared)) {
+    // Each rank's streams get a queue of their own, and kernels are loaded before any waits for
+    // another rank's: a rank behind one that waits for it would never come.
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  }
+  for (const auto& [device, count] : ranks_on) KOHO_TRY(cuda_memory_bytes(device));
   return {};
 }
 
 Result<std::string> device_name(const DeviceOptions& options) {
   if (options.kind == DeviceKind::cuda) {
-    KOHO_TRY_ASSIGN(const CudaProperties properties, cuda_properties(0));
+    KOHO_TRY_ASSIGN(const CudaProperties properties, cuda_properties(device_of(options, 0)));
     return properties.name;
   }
   KOHO_TRY_ASSIGN(const std::unique_ptr<Backend> backend, make_backend(options, 0, 1));
@@ -59,7 +120,7 @@ Result<std::string> device_name(const DeviceOptions& options) {
 }
 
 Result<std::int64_t> device_memory_bytes(const DeviceOptions& options) {
-  if (options.kind == DeviceKind::cuda) return cuda_memory_bytes(0);
+  if (options.kind == DeviceKind::cuda) return cuda_memory_bytes(device_of(options, 0));
   return static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
 }
 

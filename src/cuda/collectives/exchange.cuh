@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How CTAs of different ranks pass rows to each other: by 16-byte stores into the receiver's memory
 // that carry their own arrival, as NCCL's LL protocols and TensorRT-LLM's Lamport kernels do. Owns
-// slots, epochs, memory ordering, and waits with timeouts; knows nothing of what rows mean. Not
-// used by the engine yet.
+// slots, epochs, memory ordering, and waits with timeouts; knows nothing of what rows mean.
 //
 // A slot that waits for data holds kSentinel in each 32-bit word. A word of data is never kSentinel
 // (a pair of NaNs that no conversion gives; the sender replaces it in values that it did not
@@ -50,6 +49,10 @@ constexpr std::uint32_t kTimeoutChecksPerHostPoll =
 struct ExchangeHeader {
   std::uint32_t aborted;   // set by this rank or a peer
   std::uint32_t reported;  // the fault is in CollectiveHostState
+  // Of row_exchange.cu: how often this rank passed each barrier, and how often each peer has come
+  // there. A reset clears all words of the header.
+  std::uint32_t barrier_epochs[2];
+  std::uint32_t barrier_flags[2][kCollectiveRanksMax];
 };
 
 // ---- memory that other GPUs see

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/thread_ranks.h"
+// Collectives over host memory, of ranks as threads and in the form of processes: the tests hold
+// for both. (Threads may use the form of processes, too.)
+#include "comm/host_ranks.h"
 
 #include <algorithm>
 #include <array>
@@ -8,6 +10,9 @@
 
 #include <gtest/gtest.h>
 
+#include "comm/process_ranks.h"
+#include "comm/thread_ranks.h"
+#include "comm/thread_rendezvous.h"
 #include "tensor/number.h"
 #include "tensor/tensor.h"
 
@@ -16,8 +21,36 @@ namespace {
 
 constexpr std::chrono::milliseconds kPatience{20000};
 
-TEST(ThreadRanks, AllReduceSumsInRankOrderOnEveryRank) {
-  auto ranks = make_thread_ranks(4, kPatience);
+enum class Form { threads, processes };
+
+class HostRanks : public ::testing::TestWithParam<Form> {
+ protected:
+  static std::vector<std::unique_ptr<Communicator>> make_ranks(std::int64_t ranks,
+                                                               std::chrono::milliseconds timeout) {
+    auto rendezvous = make_thread_rendezvous(ranks, kPatience);
+    std::vector<std::unique_ptr<Communicator>> made(static_cast<std::size_t>(ranks));
+    std::vector<std::thread> threads;
+    for (std::size_t rank = 0; rank < made.size(); ++rank)
+      threads.emplace_back([&, rank] {
+        auto joined = GetParam() == Form::threads ? join_thread_ranks(*rendezvous[rank], timeout)
+                                                  : join_process_ranks(*rendezvous[rank], timeout);
+        ASSERT_TRUE(joined.ok()) << joined.error().message;
+        made[rank] = std::move(*joined);
+      });
+    for (std::thread& thread : threads) thread.join();
+    return made;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Forms,
+                         HostRanks,
+                         ::testing::Values(Form::threads, Form::processes),
+                         [](const auto& form) {
+                           return form.param == Form::threads ? "Threads" : "Processes";
+                         });
+
+TEST_P(HostRanks, AllReduceSumsInRankOrderOnEveryRank) {
+  auto ranks = make_ranks(4, kPatience);
   std::vector<Tensor> values;
   for (int rank = 0; rank < 4; ++rank) {
     values.push_back(*Tensor::host(DType::bf16, {3, 5}));
@@ -41,20 +74,6 @@ TEST(ThreadRanks, AllReduceSumsInRankOrderOnEveryRank) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(ThreadRanks, AllGatherPutsTheColumnsInRankOrder) {
-  auto ranks = make_thread_ranks(2, kPatience);
-  std::vector<std::thread> threads;
-  for (std::size_t rank = 0; rank < 2; ++rank)
-    threads.emplace_back([&, rank] {
-      Tensor part = *Tensor::host(DType::f32, {2, 3});
-      for (float& value : part.span<float>()) value = static_cast<float>(rank);
-      Tensor out = *Tensor::host(DType::f32, {2, 6});
-      ASSERT_TRUE(ranks[rank]->all_gather_columns(out.view(), part.view()).ok());
-      for (std::size_t i = 0; i < 12; ++i) EXPECT_EQ(out.span<float>()[i], i % 6 < 3 ? 0.0F : 1.0F);
-    });
-  for (std::thread& thread : threads) thread.join();
-}
-
 /// Runs `body(rank)` on a thread for each rank.
 template <typename Body>
 void on_every_rank(std::size_t ranks, const Body& body) {
@@ -62,6 +81,48 @@ void on_every_rank(std::size_t ranks, const Body& body) {
   for (std::size_t rank = 0; rank < ranks; ++rank)
     threads.emplace_back([&body, rank] { body(rank); });
   for (std::thread& thread : threads) thread.join();
+}
+
+TEST_P(HostRanks, ExchangeGivesEachRankWholeRows) {
+  // Five rows over two ranks: three and two. Value: 100 * row + column.
+  auto ranks = make_ranks(2, kPatience);
+  on_every_rank(2, [&](std::size_t rank) {
+    Tensor part = *Tensor::host(DType::f32, {5, 3});
+    for (std::size_t i = 0; i < 15; ++i)
+      part.span<float>()[i] = static_cast<float>(100 * (i / 3) + 3 * rank + i % 3);
+    const RowRange mine = owned_rows(5, static_cast<std::int64_t>(rank), 2);
+    EXPECT_EQ(mine.count, rank == 0 ? 3 : 2);
+    Tensor out = *Tensor::host(DType::f32, {mine.count, 6});
+    ASSERT_TRUE(ranks[rank]->exchange_rows(out.view(), part.view()).ok());
+    for (std::size_t i = 0; i < static_cast<std::size_t>(out.view().elements()); ++i)
+      EXPECT_EQ(out.span<float>()[i],
+                static_cast<float>(100 * (static_cast<std::size_t>(mine.first) + i / 6) + i % 6));
+  });
+}
+
+TEST_P(HostRanks, ExchangeOfFewerRowsThanRanksGivesTheLastRanksNone) {
+  EXPECT_EQ(owned_rows(1, 0, 4).count, 1);
+  for (std::int64_t rank = 1; rank < 4; ++rank) EXPECT_EQ(owned_rows(1, rank, 4).count, 0);
+  EXPECT_EQ(owned_rows(5, 3, 4).count, 0);  // two each: the third has one
+  EXPECT_EQ(owned_rows(0, 0, 4).count, 0);
+}
+
+TEST_P(HostRanks, GatherFillsInTheRowsOfTheOtherRanks) {
+  auto ranks = make_ranks(3, kPatience);
+  on_every_rank(3, [&](std::size_t rank) {
+    Tensor ids = *Tensor::host(DType::i32, {6});
+    Tensor pairs = *Tensor::host(DType::f32, {6, 2});
+    for (std::size_t i = 2 * rank; i < 2 * rank + 2; ++i) {
+      ids.span<std::int32_t>()[i] = static_cast<std::int32_t>(i);
+      pairs.span<float>()[2 * i] = pairs.span<float>()[2 * i + 1] = static_cast<float>(i);
+    }
+    const std::array tensors{ids.view(), pairs.view()};
+    ASSERT_TRUE(ranks[rank]->all_gather_rows(tensors).ok());
+    for (std::size_t i = 0; i < 6; ++i) {
+      EXPECT_EQ(ids.span<std::int32_t>()[i], static_cast<std::int32_t>(i));
+      EXPECT_EQ(pairs.span<float>()[2 * i + 1], static_cast<float>(i));
+    }
+  });
 }
 
 Tensor integers(std::int64_t rows, std::int64_t columns, const std::vector<std::int32_t>& values) {
@@ -91,8 +152,8 @@ std::vector<Sent> three_senders() {
   return senders;
 }
 
-TEST(ThreadRanks, DispatchSendsARowOnceToEachRankThatHoldsOneOfItsIds) {
-  auto ranks = make_thread_ranks(3, kPatience);
+TEST_P(HostRanks, DispatchSendsARowOnceToEachRankThatHoldsOneOfItsIds) {
+  auto ranks = make_ranks(3, kPatience);
   std::vector<Sent> senders = three_senders();
   const std::vector<std::vector<float>> expected{{0, 100}, {1, 101}, {1, 100}};
   on_every_rank(3, [&](std::size_t rank) {
@@ -115,8 +176,8 @@ TEST(ThreadRanks, DispatchSendsARowOnceToEachRankThatHoldsOneOfItsIds) {
   });
 }
 
-TEST(ThreadRanks, CombineAddsTheSumOfWhatEachRankMadeOfARow) {
-  auto ranks = make_thread_ranks(3, kPatience);
+TEST_P(HostRanks, CombineAddsTheSumOfWhatEachRankMadeOfARow) {
+  auto ranks = make_ranks(3, kPatience);
   std::vector<Sent> senders = three_senders();
   on_every_rank(3, [&](std::size_t rank) {
     Tensor names = *Tensor::host(DType::f32, {8});
@@ -143,8 +204,8 @@ TEST(ThreadRanks, CombineAddsTheSumOfWhatEachRankMadeOfARow) {
   });
 }
 
-TEST(ThreadRanks, DispatchToAllSendsEveryRowEverywhere) {
-  auto ranks = make_thread_ranks(3, kPatience);
+TEST_P(HostRanks, DispatchToAllSendsEveryRowEverywhere) {
+  auto ranks = make_ranks(3, kPatience);
   std::vector<Sent> senders = three_senders();
   on_every_rank(3, [&](std::size_t rank) {
     Tensor names = *Tensor::host(DType::f32, {8});
@@ -158,8 +219,8 @@ TEST(ThreadRanks, DispatchToAllSendsEveryRowEverywhere) {
   });
 }
 
-TEST(ThreadRanks, MoreRowsThanThereIsRoomForAreAnError) {
-  auto ranks = make_thread_ranks(3, kPatience);
+TEST_P(HostRanks, MoreRowsThanThereIsRoomForAreAnError) {
+  auto ranks = make_ranks(3, kPatience);
   std::vector<Sent> senders = three_senders();
   on_every_rank(3, [&](std::size_t rank) {
     Tensor names = *Tensor::host(DType::f32, {rank == 1 ? 1 : 8});
@@ -172,8 +233,20 @@ TEST(ThreadRanks, MoreRowsThanThereIsRoomForAreAnError) {
   });
 }
 
-TEST(ThreadRanks, RanksThatDisagreeAreToldSo) {
-  auto ranks = make_thread_ranks(3, kPatience);
+TEST_P(HostRanks, OperandsMayGrowAndShrink) {
+  auto ranks = make_ranks(3, kPatience);
+  on_every_rank(3, [&](std::size_t rank) {
+    for (const std::int64_t columns : {1, 100, 70'000, 3, 300'000, 2}) {
+      Tensor values = *Tensor::host(DType::bf16, {2, columns});
+      for (BFloat16& value : values.span<BFloat16>()) value = to_bf16(static_cast<float>(rank + 1));
+      ASSERT_TRUE(ranks[rank]->all_reduce(values.view()).ok());
+      for (const BFloat16& value : values.span<BFloat16>()) ASSERT_EQ(to_float(value), 6.0F);
+    }
+  });
+}
+
+TEST_P(HostRanks, RanksThatDisagreeAreToldSo) {
+  auto ranks = make_ranks(3, kPatience);
   on_every_rank(3, [&](std::size_t rank) {
     Tensor values = *Tensor::host(DType::bf16, {rank == 2 ? 3 : 2, 4});
     const Status shapes = ranks[rank]->all_reduce(values.view());
@@ -182,7 +255,7 @@ TEST(ThreadRanks, RanksThatDisagreeAreToldSo) {
     Tensor out = *Tensor::host(DType::f32, {1, 3});
     Tensor part = *Tensor::host(DType::f32, {1, 1});
     Tensor equal = *Tensor::host(DType::bf16, {1, 1});
-    const Status operations = rank == 0 ? ranks[rank]->all_gather_columns(out.view(), part.view())
+    const Status operations = rank == 0 ? ranks[rank]->exchange_rows(out.view(), part.view())
                                         : ranks[rank]->all_reduce(equal.view());
     EXPECT_FALSE(operations.ok());
     Tensor again = *Tensor::host(DType::bf16, {2, 4});
@@ -190,16 +263,16 @@ TEST(ThreadRanks, RanksThatDisagreeAreToldSo) {
   });
 }
 
-TEST(ThreadRanks, ARankThatGivesUpFreesTheOthers) {
-  auto ranks = make_thread_ranks(2, kPatience);
+TEST_P(HostRanks, ARankThatGivesUpFreesTheOthers) {
+  auto ranks = make_ranks(2, kPatience);
   Tensor values = *Tensor::host(DType::bf16, {1, 1});
   std::thread other([&] { EXPECT_FALSE(ranks[0]->all_reduce(values.view()).ok()); });
   ranks[1]->give_up();
   other.join();
 }
 
-TEST(ThreadRanks, ARankThatDoesNotComeIsAnErrorForTheOthers) {
-  auto ranks = make_thread_ranks(2, std::chrono::milliseconds(20));
+TEST_P(HostRanks, ARankThatDoesNotComeIsAnErrorForTheOthers) {
+  auto ranks = make_ranks(2, std::chrono::milliseconds(20));
   Tensor values = *Tensor::host(DType::bf16, {1, 1});
   const Status first = ranks[0]->all_reduce(values.view());
   ASSERT_FALSE(first.ok());
