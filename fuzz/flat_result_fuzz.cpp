@@ -43,8 +43,7 @@ void run_one(const std::uint8_t* data, std::size_t size) {
     made.top_logprobs.resize(made.top_ids.size());
     length = write_flat_result(made, bytes);
     if (length > kHeaderBytes)
-      std::memcpy(bytes.data() + kHeaderBytes, data + 3,
-                  std::min(size - 3, length - kHeaderBytes));
+      std::memcpy(bytes.data() + kHeaderBytes, data + 3, std::min(size - 3, length - kHeaderBytes));
   } else if (size > 0) {
     std::memcpy(bytes.data(), data, size);
   }

@@ -48,14 +48,12 @@ class HostRank final : public Communicator {
   std::int64_t ranks() const override { return ranks_; }
 
   Status all_reduce(TensorView values) override {
-    KOHO_TRY_ASSIGN(const Operands operands,
-                    exchange({HostOperation::all_reduce, values, {}, {}}));
+    KOHO_TRY_ASSIGN(const Operands operands, exchange({HostOperation::all_reduce, values, {}, {}}));
     const auto count = static_cast<std::size_t>(values.elements());
     rounded_.resize(count);
     for (std::size_t i = 0; i < count; ++i) {
       float sum = 0.0F;
-      for (const HostOperand& operand : operands)
-        sum += to_float(operand.tensor.as<BFloat16>()[i]);
+      for (const HostOperand& operand : operands) sum += to_float(operand.tensor.as<BFloat16>()[i]);
       rounded_[i] = to_bf16(sum);
     }
     KOHO_TRY(group_->meet());  // all ranks have read the operands
@@ -80,8 +78,7 @@ class HostRank final : public Communicator {
 
   Result<std::int64_t> dispatch(const RowRoutes& routes,
                                 std::span<const DispatchTensor> rows) override {
-    KOHO_TRY_ASSIGN(const Operands operands,
-                    exchange({HostOperation::dispatch, {}, routes, rows}));
+    KOHO_TRY_ASSIGN(const Operands operands, exchange({HostOperation::dispatch, {}, routes, rows}));
     const std::span<std::int64_t> starts = group_->arrived_from(rank_);
     const std::int64_t room = rows[0].to.size(0);
     std::int64_t arrived = 0;
@@ -107,8 +104,7 @@ class HostRank final : public Communicator {
   }
 
   Status combine(TensorView out, ConstTensorView results) override {
-    KOHO_TRY_ASSIGN(const Operands operands,
-                    exchange({HostOperation::combine, results, {}, {}}));
+    KOHO_TRY_ASSIGN(const Operands operands, exchange({HostOperation::combine, results, {}, {}}));
     const auto width = static_cast<std::size_t>(out.size(1));
     next_.clear();
     for (std::int64_t to = 0; to < ranks_; ++to)

@@ -11,13 +11,7 @@
 
 namespace koho {
 
-enum class HostOperation : std::uint8_t {
-  none,
-  all_reduce,
-  all_gather_columns,
-  dispatch,
-  combine
-};
+enum class HostOperation : std::uint8_t { none, all_reduce, all_gather_columns, dispatch, combine };
 
 /// What a rank brings to a collective.
 struct HostOperand {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives over host memory, of ranks as threads and in the form of processes: the tests hold for
-// both. (Threads may use the form of processes, too.)
+// Collectives over host memory, of ranks as threads and in the form of processes: the tests hold
+// for both. (Threads may use the form of processes, too.)
 #include "comm/host_ranks.h"
 
 #include <algorithm>

@@ -66,8 +66,7 @@ class ProcessRankGroup final : public HostRankGroup {
     std::unique_ptr<ProcessRankGroup> group(new ProcessRankGroup());
     const auto ranks = static_cast<std::size_t>(rendezvous.ranks());
     group->rank_ = static_cast<std::size_t>(rendezvous.rank());
-    group->tensors_at_ =
-        round_up(sizeof(Header) + ranks * sizeof(std::int64_t), std::size_t{4096});
+    group->tensors_at_ = round_up(sizeof(Header) + ranks * sizeof(std::int64_t), std::size_t{4096});
     KOHO_TRY_ASSIGN(SharedMemory own, SharedMemory::create("koho rank", group->tensors_at_));
     const Address mine{.pid = getpid(), .descriptor = own.descriptor()};
     std::vector<Address> all(ranks);
@@ -86,8 +85,8 @@ class ProcessRankGroup final : public HostRankGroup {
     }
     // The barrier must not move when rank 0's memory grows: it gets a mapping of its own.
     KOHO_TRY_ASSIGN(group->barrier_memory_,
-                    SharedMemory::open(Descriptor(
-                        fcntl(group->memories_[0].descriptor(), F_DUPFD_CLOEXEC, 3))));
+                    SharedMemory::open(
+                        Descriptor(fcntl(group->memories_[0].descriptor(), F_DUPFD_CLOEXEC, 3))));
     group->barrier_.emplace(
         reinterpret_cast<Header*>(group->barrier_memory_.bytes().data())->barrier,
         rendezvous.ranks(), timeout);

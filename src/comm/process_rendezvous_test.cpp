@@ -42,10 +42,10 @@ TEST(ProcessRendezvous, EveryRankGetsAllPartsInRankOrder) {
     for (std::uint64_t round = 0; round < 2000; ++round) {
       const std::array<std::uint64_t, 2> mine{rank, round};
       std::array<std::uint64_t, 8> all{};
-      ASSERT_TRUE(group.ranks[rank]
-                      ->all_gather(std::as_bytes(std::span(mine)),
-                                   std::as_writable_bytes(std::span(all)))
-                      .ok());
+      ASSERT_TRUE(
+          group.ranks[rank]
+              ->all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)))
+              .ok());
       for (std::uint64_t i = 0; i < 4; ++i) {
         ASSERT_EQ(all[2 * i], i);
         ASSERT_EQ(all[2 * i + 1], round);

@@ -4,9 +4,10 @@
 
 #include <ctime>
 #include <limits>
-#include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include <linux/futex.h>
 
 namespace koho {
 namespace {

@@ -18,7 +18,7 @@ class ThreadRankGroup {
         ranks_(ranks),
         timeout_(timeout) {}
 
-  std::vector<HostOperand> operands;  // by rank; stable between two barriers
+  std::vector<HostOperand> operands;                    // by rank; stable between two barriers
   std::vector<std::vector<std::int64_t>> arrived_from;  // [to][from]
 
   /// The barrier: waits until every rank has arrived.
@@ -89,8 +89,7 @@ std::vector<std::unique_ptr<Communicator>> make_thread_ranks(std::int64_t ranks,
   auto group = std::make_shared<ThreadRankGroup>(ranks, timeout);
   std::vector<std::unique_ptr<Communicator>> communicators;
   for (std::int64_t rank = 0; rank < ranks; ++rank)
-    communicators.push_back(
-        make_host_rank(std::make_unique<ThreadRank>(group, rank), rank, ranks));
+    communicators.push_back(make_host_rank(std::make_unique<ThreadRank>(group, rank), rank, ranks));
   return communicators;
 }
 

@@ -201,9 +201,8 @@ class LocalExecutor::Ranks {
     Counts wait(const Counts& seen, std::chrono::microseconds timeout) override {
       std::unique_lock lock(ranks_.mutex_);
       const auto now = [this] {
-        return Counts{.submitted = ranks_.submitted_,
-                      .masked = ranks_.masked_,
-                      .stopping = ranks_.stopping_};
+        return Counts{
+            .submitted = ranks_.submitted_, .masked = ranks_.masked_, .stopping = ranks_.stopping_};
       };
       const auto more = [&] { return now() != seen; };
       if (timeout == kForever)

@@ -73,9 +73,9 @@ Status read_error(std::span<const std::byte> bytes, const Header& header) {
     return broken("the length of a message", header.message);
   if (header.code > static_cast<std::uint32_t>(ErrorCode::internal))
     return broken("the code of an error", header.code);
-  return Error{static_cast<ErrorCode>(header.code),
-               std::string(reinterpret_cast<const char*>(bytes.data()) + sizeof(Header),
-                           header.message)};
+  return Error{
+      static_cast<ErrorCode>(header.code),
+      std::string(reinterpret_cast<const char*>(bytes.data()) + sizeof(Header), header.message)};
 }
 
 Status check_values(const StepResult& result, const ResultBounds& bounds) {
@@ -128,7 +128,8 @@ Status read_flat_result(std::span<const std::byte> bytes,
   Header header;
   if (bytes.size() < sizeof(header)) return broken("its length", std::ssize(bytes));
   std::memcpy(&header, bytes.data(), sizeof(header));
-  if (header.magic != kMagic || header.version != kVersion) return broken("its magic", header.magic);
+  if (header.magic != kMagic || header.version != kVersion)
+    return broken("its magic", header.magic);
   if ((header.flags & kIsError) != 0) return read_error(bytes, header);
   if (header.rows < 0 || header.rows > bounds.rows_max) return broken("the rows", header.rows);
   if ((header.flags & ~(kHasLogprobs | kHasTop)) != 0) return broken("the flags", header.flags);

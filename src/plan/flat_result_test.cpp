@@ -51,8 +51,8 @@ TEST(FlatResult, ComesBackAsItWas) {
 
 TEST(FlatResult, CarriesAnErrorWithItsCode) {
   Example example;
-  example.size = write_flat_error(make_error(ErrorCode::device_error, "an illegal address"),
-                                  example.space());
+  example.size =
+      write_flat_error(make_error(ErrorCode::device_error, "an illegal address"), example.space());
   StepResult read;
   const Status status = example.read(read);
   ASSERT_FALSE(status.ok());

@@ -30,30 +30,66 @@ Result<bool> are_threads(Rendezvous& rendezvous) {
   const auto same = std::ranges::count(all, all.front());
   if (same == std::ssize(all)) return true;
   if (same == 1) return false;
-  return make_error(ErrorCode::unsupported, "{} of {} ranks share a process: all do, or none",
-                    same, all.size());
+  return make_error(ErrorCode::unsupported, "{} of {} ranks share a process: all do, or none", same,
+                    all.size());
+}
+
+/// Whether the system has a GPU, by its device file: a process that only starts the workers does
+/// not start the driver.
+bool has_gpu_file() {
+  constexpr int kGpusMax = 64;
+  if (access("/dev/dxg", F_OK) == 0) return true;  // Windows' subsystem for Linux
+  for (int gpu = 0; gpu < kGpusMax; ++gpu)
+    if (access(("/dev/nvidia" + std::to_string(gpu)).c_str(), F_OK) == 0) return true;
+  return false;
 }
 
 }  // namespace
 
 Result<DeviceKind> choose_device(std::string_view name) {
+  return choose_device(name, name == "auto" && cuda_is_built() && has_gpu_file());
+}
+
+Result<DeviceKind> choose_device(std::string_view name, bool has_gpu) {
   if (name == "cpu") return DeviceKind::cpu;
   if (name == "cuda") return DeviceKind::cuda;
   if (name != "auto")
     return make_error(ErrorCode::invalid_argument, "device must be auto, cpu or cuda, found \"{}\"",
                       name);
   if (!cuda_is_built()) return DeviceKind::cpu;
-  const Status first = check_devices({.kind = DeviceKind::cuda}, 1);
-  if (first.ok() || first.error().code != ErrorCode::not_found) return DeviceKind::cuda;
-  log::warning("device auto is the CPU: {}", first.error().message);
+  if (has_gpu) return DeviceKind::cuda;
+  log::warning("device auto is the CPU: this machine has no NVIDIA GPU (/dev/nvidia0)");
   return DeviceKind::cpu;
+}
+
+int device_of(const DeviceOptions& options, std::int64_t rank) {
+  if (options.devices.empty()) return static_cast<int>(rank);
+  return options.devices[options.devices.size() == 1 ? 0 : static_cast<std::size_t>(rank)];
+}
+
+Status check_device_list(const DeviceOptions& options, std::int64_t ranks) {
+  if (options.kind == DeviceKind::cuda && !cuda_is_built()) return cuda_memory_bytes(0).error();
+  if (options.devices.empty()) return {};
+  if (options.kind != DeviceKind::cuda)
+    return make_error(ErrorCode::invalid_argument,
+                      "devices are GPUs: give them with --device cuda, or leave them out");
+  const auto count = std::ssize(options.devices);
+  if (count != 1 && count != ranks)
+    return make_error(ErrorCode::invalid_argument,
+                      "{} devices for {} ranks: name one for all, or one for each rank", count,
+                      ranks);
+  for (const int device : options.devices)
+    if (device < 0)
+      return make_error(ErrorCode::invalid_argument, "a device is a GPU's number, found {}",
+                        device);
+  return {};
 }
 
 Result<std::unique_ptr<Backend>> make_backend(const DeviceOptions& options,
                                               std::int64_t rank,
                                               std::int64_t ranks) {
   if (options.kind == DeviceKind::cuda)
-    return make_cuda_backend({.device = static_cast<int>(rank),
+    return make_cuda_backend({.device = device_of(options, rank),
                               .deterministic = options.deterministic,
                               .synthetic = options.synthetic,
                               .progress = options.progress});
@@ -91,7 +127,7 @@ Status check_devices(const DeviceOptions& options, std::int64_t ranks) {
 
 Result<std::string> device_name(const DeviceOptions& options) {
   if (options.kind == DeviceKind::cuda) {
-    KOHO_TRY_ASSIGN(const CudaProperties properties, cuda_properties(0));
+    KOHO_TRY_ASSIGN(const CudaProperties properties, cuda_properties(device_of(options, 0)));
     return properties.name;
   }
   KOHO_TRY_ASSIGN(const std::unique_ptr<Backend> backend, make_backend(options, 0, 1));
@@ -99,7 +135,7 @@ Result<std::string> device_name(const DeviceOptions& options) {
 }
 
 Result<std::int64_t> device_memory_bytes(const DeviceOptions& options) {
-  if (options.kind == DeviceKind::cuda) return cuda_memory_bytes(0);
+  if (options.kind == DeviceKind::cuda) return cuda_memory_bytes(device_of(options, 0));
   return static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
 }
 

@@ -22,18 +22,23 @@ enum class DeviceKind : std::uint8_t { cpu, cuda };
 
 /// Reads "cpu", "cuda" or "auto". "auto" is cuda in a build with CUDA on a machine with a GPU, else
 /// cpu; a build with CUDA logs a warning when it falls back. A GPU that koho refuses stays chosen,
-/// so that its own error is reported. May start the driver's threads. Errors: invalid_argument.
+/// so that its own error is reported. Does not start the driver. Errors: invalid_argument.
 Result<DeviceKind> choose_device(std::string_view name);
+/// The same on a machine that has a GPU, or has none.
+Result<DeviceKind> choose_device(std::string_view name, bool has_gpu);
 
 struct DeviceOptions {
   DeviceKind kind = DeviceKind::cpu;
   std::vector<int> devices{};  // GPUs, one for each rank or one for all; empty: the rank's number
-  std::int64_t threads = 0;  // of all ranks together on the CPU; 0 = one a core
+  std::int64_t threads = 0;    // of all ranks together on the CPU; 0 = one a core
   CpuIsa isa = CpuIsa::automatic;
   bool deterministic = false;                      // CudaOptions::deterministic; the CPU always is
   const SyntheticAddressMap* synthetic = nullptr;  // CudaOptions::synthetic
   LoadProgress* progress = nullptr;  // CudaOptions::progress; the CPU computes with what is mapped
 };
+
+/// The GPU of a rank.
+int device_of(const DeviceOptions& options, std::int64_t rank);
 
 /// Makes the backend of one of `ranks` ranks: a share of the CPU's threads, or the GPU of the
 /// rank's number. Errors: those of make_cpu_backend and make_cuda_backend.
@@ -47,6 +52,10 @@ Result<std::unique_ptr<Backend>> make_backend(const DeviceOptions& options,
 Result<std::unique_ptr<Communicator>> make_communicator(const DeviceOptions& options,
                                                         Backend& backend,
                                                         Rendezvous& rendezvous);
+
+/// Whether `devices` says where the ranks are; looks at no device. Errors: invalid_argument;
+/// unsupported (no CUDA in this build).
+Status check_device_list(const DeviceOptions& options, std::int64_t ranks);
 
 /// Whether the ranks have their device. CUDA: one rank on GPU 0; several GPUs are not supported
 /// yet. Errors: those of cuda_memory_bytes; unsupported (several ranks on CUDA).

@@ -21,8 +21,8 @@ class RankLoop {
       if (move == Move::start) ++started_;
       Status& status = statuses_[(move == Move::finish ? finished_ : started_ - 1) % kStepsMax];
       if (move != Move::finish) {
-        status = move == Move::start ? runner_.start(feed_.plan(started_ - 1))
-                                     : runner_.take_masks();
+        status =
+            move == Move::start ? runner_.start(feed_.plan(started_ - 1)) : runner_.take_masks();
         if (!status.ok()) worker_.abort_collectives();
         if (runner_.awaits_masks()) continue;
         // On the CPU a step is done when start() returns, so its results go out now. A GPU first
@@ -54,9 +54,9 @@ class RankLoop {
     // for.
     while (!comes() && started_ - finished_ < kStepsMax && !runner_.finishes_at_once())
       counts_ = feed_.wait(counts_, kPoll);
-    return counts_.stopping                ? Move::stop
+    return counts_.stopping               ? Move::stop
            : counts_.submitted > started_ ? Move::start
-                                           : Move::finish;
+                                          : Move::finish;
   }
 
   Worker& worker_;
