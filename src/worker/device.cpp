@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "comm/loopback_rank.h"
 #include "cuda/cuda_backend.h"
 
 namespace koho {
@@ -36,6 +37,15 @@ Result<std::unique_ptr<Backend>> make_backend(const DeviceOptions& options,
                                    : static_cast<std::int64_t>(std::thread::hardware_concurrency());
   return make_cpu_backend({.threads = static_cast<int>(std::max<std::int64_t>(threads / ranks, 1)),
                            .isa = options.isa});
+}
+
+Result<std::unique_ptr<Communicator>> make_loopback_communicator(const DeviceOptions& options,
+                                                                 Backend& /*backend*/,
+                                                                 std::int64_t rank,
+                                                                 std::int64_t ranks) {
+  if (options.kind == DeviceKind::cuda)
+    return make_error(ErrorCode::unsupported, "one rank of {} alone runs on the CPU only", ranks);
+  return std::unique_ptr<Communicator>(std::make_unique<LoopbackRank>(rank, ranks));
 }
 
 Status check_devices(const DeviceOptions& options, std::int64_t ranks) {

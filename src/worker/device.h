@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/load_progress.h"
+#include "comm/communicator.h"
 #include "cpu/cpu_backend.h"
 #include "ops/backend.h"
 #include "ops/synthetic_tensor.h"
@@ -36,6 +37,13 @@ struct DeviceOptions {
 Result<std::unique_ptr<Backend>> make_backend(const DeviceOptions& options,
                                               std::int64_t rank,
                                               std::int64_t ranks);
+
+/// The communicator of rank `rank` of `ranks` whose other ranks are not there, for measurements:
+/// what it sends to them stays on its own device. Errors: unsupported.
+Result<std::unique_ptr<Communicator>> make_loopback_communicator(const DeviceOptions& options,
+                                                                 Backend& backend,
+                                                                 std::int64_t rank,
+                                                                 std::int64_t ranks);
 
 /// Whether the ranks have their device. CUDA: one rank on GPU 0; several GPUs are not supported
 /// yet. Errors: those of cuda_memory_bytes; unsupported (several ranks on CUDA).
