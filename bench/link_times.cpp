@@ -43,7 +43,7 @@ struct Curve {
 
 std::vector<Curve> read_curves() {
   std::vector<Curve> curves;
-  const auto records = nlohmann::json::parse(kLinkRecords, nullptr, false);
+  const auto records = nlohmann::json::parse(link_records(), nullptr, false);
   for (const auto& record : records)
     for (const auto& row : record.value("rows", nlohmann::json::array())) {
       const std::string form = row.value("form", "");

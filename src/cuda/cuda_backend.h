@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "base/load_progress.h"
@@ -16,6 +17,10 @@ namespace koho {
 
 struct CudaOptions {
   int device = 0;
+  /// The GPUs of all ranks on this host, by rank, and this one's place: they divide the host's CPUs
+  /// while weights are loaded. Empty: this one is alone.
+  std::vector<int> rank_devices{};
+  std::size_t rank = 0;
   /// Uses none of Hopper's own kernels, and cuBLASLt without row and column scales: what another
   /// GPU, such as Blackwell, runs.
   bool portable_only = false;
