@@ -190,6 +190,8 @@ Result<std::unique_ptr<Loader>> Loader::start(const LoaderRank& rank,
   return loader;
 }
 
+Loader::Loader(const LoaderRank& rank) : rank_(rank) {}
+
 Loader::~Loader() {
   {
     const std::lock_guard lock(mutex_);

@@ -63,7 +63,7 @@ class Loader {
   struct Slot;
   class LoaderThread;
 
-  explicit Loader(const LoaderRank& rank) : rank_(rank) {}
+  explicit Loader(const LoaderRank& rank);
   void work(LoaderThread& loader_thread);
   /// Moves pieces until the loader stops.
   void move_pieces(LoaderThread& loader_thread);
