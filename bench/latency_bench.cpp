@@ -102,17 +102,18 @@ Result<LatencyReport> LatencyBench::decode(std::int64_t batch) {
   report.batch = batch;
   report.tokens = batch;
   KOHO_TRY(steps_->fill(batch, settings_.context, tokens_max_));
+  const bool follows = !settings_.random_tokens;
   std::int64_t at = settings_.context;
   for (int i = 0; i < kStepsBefore; ++i) {
-    KOHO_TRY(steps_->enqueue(0, batch, at++, 1, true));
+    KOHO_TRY(steps_->enqueue(0, batch, at++, 1, follows));
     KOHO_TRY(steps_->finish());
   }
   // Each step is enqueued before the one before it has ended, as the engine does.
   const Clock::time_point begin = Clock::now();
-  KOHO_TRY(steps_->enqueue(0, batch, at++, 1, true));
+  KOHO_TRY(steps_->enqueue(0, batch, at++, 1, follows));
   for (std::int64_t i = 1; i < settings_.steps; ++i) {
     const Clock::time_point host = Clock::now();
-    KOHO_TRY(steps_->enqueue(0, batch, at++, 1, true));
+    KOHO_TRY(steps_->enqueue(0, batch, at++, 1, follows));
     report.host_ms += ms_since(host) / static_cast<double>(settings_.steps - 1);
     KOHO_TRY(steps_->finish());
   }

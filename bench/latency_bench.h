@@ -29,6 +29,8 @@ struct LatencySettings {
   std::int64_t steps = 32;
   DType kv_dtype = DType::bf16;
   Shard shard;
+  /// Decodes random tokens instead of those that were sampled: a rank alone samples a part only.
+  bool random_tokens = false;
   bool classes = true;
   bool kernels = false;
 };

@@ -20,8 +20,9 @@
 #include "base/log.h"
 #include "bench/latency_bench.h"
 #include "bench/result_file.h"
+#include "comm/loopback_rank.h"
 #include "comm/one_rank.h"
-#include "comm/thread_ranks.h"
+#include "comm/thread_rendezvous.h"
 #include "worker/device.h"
 
 namespace koho::app {
@@ -100,14 +101,13 @@ Status measure(bench::LatencyBench& bench,
 Result<std::string> measure_one(const LatencyOptions& options,
                                 const SelectedModel& selected,
                                 const Note& note) {
-  const Shard& shard = options.steps.shard;
+  LoopbackRendezvous meeting(options.steps.shard.rank, options.ranks());
   bench::LatencyBench bench(options.steps, selected.config, selected.sources());
   KOHO_TRY(bench.check_lengths());
   KOHO_TRY_ASSIGN(std::unique_ptr<Backend> backend, make_backend(selected.device, 0, 1));
   std::unique_ptr<Communicator> communicator = std::make_unique<OneRank>();
   if (options.alone()) {
-    KOHO_TRY_ASSIGN(communicator,
-                    make_loopback_communicator(selected.device, *backend, shard.rank, shard.ranks));
+    KOHO_TRY_ASSIGN(communicator, make_loopback_communicator(selected.device, *backend, meeting));
   }
   KOHO_TRY(measure(bench, options.steps, std::move(backend), std::move(communicator), note));
   return bench.machine();
@@ -120,8 +120,8 @@ Result<std::string> measure_all(const LatencyOptions& options,
   constexpr std::chrono::minutes kRanksTimeout{2};  // until the slowest has loaded
   const std::int64_t ranks = options.ranks();
   KOHO_TRY(check_devices(selected.device, ranks));
-  std::vector<std::unique_ptr<Communicator>> communicators =
-      make_thread_ranks(ranks, kRanksTimeout);
+  const std::vector<std::unique_ptr<Rendezvous>> meeting =
+      make_thread_rendezvous(ranks, kRanksTimeout);
   std::vector<bench::LatencySettings> settings(static_cast<std::size_t>(ranks), options.steps);
   std::vector<std::unique_ptr<bench::LatencyBench>> benches;
   for (std::int64_t rank = 0; rank < ranks; ++rank) {
@@ -135,14 +135,18 @@ Result<std::string> measure_all(const LatencyOptions& options,
   const auto run_rank = [&](std::size_t rank) -> Status {
     KOHO_TRY_ASSIGN(std::unique_ptr<Backend> backend,
                     make_backend(selected.device, static_cast<std::int64_t>(rank), ranks));
-    return measure(*benches[rank], settings[rank], std::move(backend),
-                   std::move(communicators[rank]), rank == 0 ? note : Note());
+    KOHO_TRY_ASSIGN(std::unique_ptr<Communicator> communicator,
+                    make_communicator(selected.device, *backend, *meeting[rank]));
+    return measure(*benches[rank], settings[rank], std::move(backend), std::move(communicator),
+                   rank == 0 ? note : Note());
   };
   std::vector<std::thread> threads;
   for (std::size_t rank = 0; rank < benches.size(); ++rank)
     threads.emplace_back([&, rank] {
       statuses[rank] = run_rank(rank);
-      if (!statuses[rank].ok()) benches[rank]->abort();
+      if (statuses[rank].ok()) return;
+      meeting[rank]->give_up();
+      benches[rank]->abort();
     });
   for (std::thread& thread : threads) thread.join();
   // What another rank's failure did to a rank is no cause.
@@ -160,6 +164,7 @@ Status complete(LatencyOptions& options, const ModelConfig& config) {
   steps.shard.experts =
       options.experts == "whole" ? ExpertLayout::expert_parallel : ExpertLayout::tensor_parallel;
   steps.shard.rank = std::max<std::int64_t>(options.rank, 0);
+  steps.random_tokens = options.alone();
   return check_shard(config, steps.shard);
 }
 

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "base/arithmetic.h"
 #include "bench/link_times.h"
 #include "model/memory_plan.h"
 
@@ -103,13 +104,20 @@ std::vector<OpClass> op_classes(const ModelConfig& config,
        (layers * query + dense_layers * dense) * hidden * element * share},
       {"dense gate_up", linear(2 * config.intermediate_size / ranks),
        dense_layers * 2.0 * hidden * dense * element * share},
-      {"norms", [](Op op, std::int64_t) { return op == Op::rms_norm || op == Op::add_rms_norm; },
+      {ranks > 1 ? "all-reduce, norms" : "norms",
+       [](Op op, std::int64_t) {
+         return op == Op::rms_norm || op == Op::add_rms_norm || op == Op::all_reduce;
+       },
        0.0},
       {"router", is(Op::route),
        moe_layers * static_cast<double>(config.n_routed_experts) * hidden * 2.0},
       {"experts", is(Op::experts), moe_layers * (routed + shared * share)},
       {"head", linear(config.vocab_size / ranks), vocabulary * hidden * 2.0 * share},
-      {"sampling", is(Op::sample), static_cast<double>(report.batch) * vocabulary * 4.0},
+      {"sampling",
+       [](Op op, std::int64_t) {
+         return op == Op::sample || op == Op::exchange_logits || op == Op::gather_sampled;
+       },
+       static_cast<double>(ceil_div(report.batch, ranks)) * vocabulary * 4.0},
       {"the rest",
        [](Op op, std::int64_t) {
          return op == Op::embed || op == Op::gather_rows || op == Op::silu_mul ||
@@ -122,6 +130,7 @@ std::vector<OpClass> op_classes(const ModelConfig& config,
 AbsentRanks absent_ranks(const LatencyReport& report, const LatencyConditions& conditions) {
   AbsentRanks absent;
   absent.all_reduces = 2 * conditions.config.num_hidden_layers;
+  // Beside them the exchange of logits and of what was sampled, once a step, is little.
   const LinkTime link =
       all_reduce_time(conditions.shard.ranks, report.tokens * conditions.config.hidden_size * 2);
   absent.links_ms = static_cast<double>(absent.all_reduces) * link.us / 1e3;

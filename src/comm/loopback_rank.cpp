@@ -2,7 +2,6 @@
 #include "comm/loopback_rank.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace koho {
 namespace {
@@ -15,21 +14,35 @@ Error alone() {
 
 }  // namespace
 
-Status LoopbackRank::all_reduce(TensorView /*values*/) {
+Status LoopbackRendezvous::all_gather(std::span<const std::byte> mine, std::span<std::byte> all) {
+  if (mine.size() > kBytesMax || all.size() != static_cast<std::size_t>(ranks_) * mine.size())
+    return make_error(ErrorCode::invalid_argument, "{} bytes of each of {} ranks into {}",
+                      mine.size(), ranks_, all.size());
+  for (std::size_t at = 0; at < all.size(); at += mine.size())
+    std::ranges::copy(mine, all.begin() + static_cast<std::ptrdiff_t>(at));
   return {};
 }
 
-Status LoopbackRank::all_gather_columns(TensorView out, ConstTensorView part) {
-  const std::int64_t rows = part.size(0);
+Status LoopbackRank::exchange_rows(TensorView out, ConstTensorView part) {
+  const RowRange own = owned_rows(part.size(0), rank_, ranks_);
   const std::int64_t columns = part.size(1);
-  if (out.size(0) != rows || out.size(1) != ranks_ * columns)
-    return make_error(ErrorCode::internal, "the gathered columns of {} ranks do not fit {}", ranks_,
+  if (out.size(0) != own.count || out.size(1) != ranks_ * columns)
+    return make_error(ErrorCode::internal, "the exchanged rows of {} ranks do not fit {}", ranks_,
                       describe(out));
   float* to = out.as<float>();
-  const float* from = part.as<const float>();
-  std::fill_n(to, rows * ranks_ * columns, -std::numeric_limits<float>::infinity());
-  for (std::int64_t row = 0; row < rows; ++row)
-    std::copy_n(from + row * columns, columns, to + (row * ranks_ + rank_) * columns);
+  std::fill_n(to, out.elements(), 0.0F);
+  for (std::int64_t row = 0; row < own.count; ++row)
+    std::copy_n(part.as<const float>() + (own.first + row) * columns, columns,
+                to + (row * ranks_ + rank_) * columns);
+  return {};
+}
+
+Status LoopbackRank::all_gather_rows(std::span<const TensorView> tensors) {
+  for (const TensorView& tensor : tensors) {
+    const std::int64_t bytes = tensor.bytes() / ranks_;
+    std::fill_n(tensor.data, rank_ * bytes, std::byte{});
+    std::fill_n(tensor.data + (rank_ + 1) * bytes, (ranks_ - rank_ - 1) * bytes, std::byte{});
+  }
   return {};
 }
 

@@ -1,51 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/loopback_rank.h"
 
-#include <cmath>
-#include <vector>
+#include <array>
+#include <cstddef>
 
 #include <gtest/gtest.h>
 
-#include "tensor/number.h"
 #include "tensor/tensor.h"
 
 namespace koho {
 namespace {
 
-TEST(LoopbackRank, SumsWithZerosAndGathersItsOwnColumnsAmongImpossibleOnes) {
-  LoopbackRank rank(2, 4);
-  auto part = Tensor::host(DType::f32, {3, 2});
-  auto out = Tensor::host(DType::f32, {3, 8});
-  ASSERT_TRUE(part.ok() && out.ok());
-  for (int i = 0; i < 6; ++i)
-    part->span<float>()[static_cast<std::size_t>(i)] = static_cast<float>(i);
-  ASSERT_TRUE(rank.all_gather_columns(out->view(), part->view()).ok());
-  for (int row = 0; row < 3; ++row)
-    for (int column = 0; column < 8; ++column) {
-      const float found = out->span<float>()[static_cast<std::size_t>(row * 8 + column)];
-      if (column / 2 == 2)
-        EXPECT_EQ(found, static_cast<float>(row * 2 + column % 2));
-      else
-        EXPECT_TRUE(std::isinf(found) && found < 0.0F);
-    }
-
-  auto values = Tensor::host(DType::bf16, {1, 2});
-  ASSERT_TRUE(values.ok());
-  values->span<BFloat16>()[0] = to_bf16(2.5F);
-  values->span<BFloat16>()[1] = to_bf16(-1.0F);
-  ASSERT_TRUE(rank.all_reduce(values->view()).ok());
-  EXPECT_EQ(to_float(values->span<BFloat16>()[0]), 2.5F);
-  EXPECT_EQ(to_float(values->span<BFloat16>()[1]), -1.0F);
+TEST(LoopbackRank, OwnsRowsWithItsOwnColumnsBesideZeros) {
+  LoopbackRank rank(1, 2);  // of three rows the last
+  Tensor part = *Tensor::host(DType::f32, {3, 2});
+  Tensor out = *Tensor::host(DType::f32, {1, 4});
+  for (std::size_t i = 0; i < 6; ++i) part.span<float>()[i] = static_cast<float>(i + 1);
+  ASSERT_TRUE(rank.exchange_rows(out.view(), part.view()).ok());
+  EXPECT_EQ(out.span<float>()[0], 0.0F);
+  EXPECT_EQ(out.span<float>()[1], 0.0F);
+  EXPECT_EQ(out.span<float>()[2], 5.0F);
+  EXPECT_EQ(out.span<float>()[3], 6.0F);
+  Tensor narrow = *Tensor::host(DType::f32, {1, 3});
+  EXPECT_EQ(rank.exchange_rows(narrow.view(), part.view()).error().code, ErrorCode::internal);
 }
 
-TEST(LoopbackRank, RefusesWhatNeedsTheOthersTokensAndAnotherWidth) {
+TEST(LoopbackRank, GathersItsOwnRowsBesideZeros) {
+  LoopbackRank rank(1, 3);
+  Tensor ids = *Tensor::host(DType::i32, {6});
+  for (std::int32_t& id : ids.span<std::int32_t>()) id = 7;
+  const std::array tensors{ids.view()};
+  ASSERT_TRUE(rank.all_gather_rows(tensors).ok());
+  for (std::size_t i = 0; i < 6; ++i)
+    EXPECT_EQ(ids.span<std::int32_t>()[i], i == 2 || i == 3 ? 7 : 0);
+}
+
+TEST(LoopbackRank, RefusesWhatNeedsTheOthersTokens) {
   LoopbackRank rank(0, 2);
   EXPECT_EQ(rank.dispatch({}, {}).error().code, ErrorCode::unsupported);
   EXPECT_EQ(rank.combine({}, {}).error().code, ErrorCode::unsupported);
-  auto part = Tensor::host(DType::f32, {1, 2});
-  auto out = Tensor::host(DType::f32, {1, 3});
-  ASSERT_TRUE(part.ok() && out.ok());
-  EXPECT_EQ(rank.all_gather_columns(out->view(), part->view()).error().code, ErrorCode::internal);
+}
+
+TEST(LoopbackRendezvous, HearsItselfFromEveryRank) {
+  LoopbackRendezvous alone(2, 4);
+  const std::array mine{std::byte{1}, std::byte{2}};
+  std::array<std::byte, 8> all{};
+  ASSERT_TRUE(alone.all_gather(mine, all).ok());
+  for (std::size_t i = 0; i < all.size(); ++i) EXPECT_EQ(all[i], mine[i % 2]);
+  EXPECT_EQ(alone.all_gather(mine, std::span(all).first(6)).error().code,
+            ErrorCode::invalid_argument);
 }
 
 }  // namespace

@@ -11,22 +11,32 @@
 namespace koho {
 namespace {
 
-enum class Operation : std::uint8_t { none, all_reduce, all_gather_columns, dispatch, combine };
+enum class Operation : std::uint8_t {
+  none,
+  all_reduce,
+  exchange_rows,
+  all_gather_rows,
+  dispatch,
+  combine
+};
 
 /// A rank's operand. Other ranks read it between two barriers only.
 struct Operand {
   Operation operation = Operation::none;
-  ConstTensorView tensor;  // what is summed, gathered or sent back
+  ConstTensorView tensor;  // what is summed, exchanged or sent back
   RowRoutes routes;
   std::span<const DispatchTensor> rows;
+  std::span<const TensorView> gathered;
 };
 
 bool agree(const Operand& a, const Operand& b) {
   if (a.operation != b.operation) return false;
   switch (a.operation) {
     case Operation::all_reduce:
-    case Operation::all_gather_columns:
+    case Operation::exchange_rows:
       return a.tensor.shape == b.tensor.shape;
+    case Operation::all_gather_rows:
+      return std::ranges::equal(a.gathered, b.gathered, {}, &TensorView::shape, &TensorView::shape);
     case Operation::dispatch:
       return a.rows.size() == b.rows.size() && a.routes.ids_per_rank == b.routes.ids_per_rank;
     default:
@@ -130,9 +140,11 @@ class ThreadRank final : public Communicator {
 
   std::int64_t rank() const override { return rank_; }
   std::int64_t ranks() const override { return ranks_; }
+  Status reserve(const CollectiveSizes& /*sizes*/) override { return {}; }
+  Status meet() override { return group_->meet(); }
 
   Status all_reduce(TensorView values) override {
-    KOHO_TRY(group_->meet_with(rank_, {Operation::all_reduce, values, {}, {}}));
+    KOHO_TRY(group_->meet_with(rank_, {Operation::all_reduce, values, {}, {}, {}}));
     const auto count = static_cast<std::size_t>(values.elements());
     rounded_.resize(count);
     for (std::size_t i = 0; i < count; ++i) {
@@ -146,23 +158,46 @@ class ThreadRank final : public Communicator {
     return {};
   }
 
-  Status all_gather_columns(TensorView out, ConstTensorView part) override {
-    KOHO_TRY(group_->meet_with(rank_, {Operation::all_gather_columns, part, {}, {}}));
+  Result<bool> all_reduce_add_norm(const Activation& /*out*/,
+                                   TensorView /*residual*/,
+                                   TensorView /*block_output*/,
+                                   ConstTensorView /*weight*/,
+                                   float /*eps*/) override {
+    return false;
+  }
+
+  Status exchange_rows(TensorView out, ConstTensorView part) override {
+    KOHO_TRY(group_->meet_with(rank_, {Operation::exchange_rows, part, {}, {}, {}}));
+    const RowRange mine = owned_rows(part.size(0), rank_, ranks_);
     std::int64_t column = 0;
     for (const Operand& operand : group_->operands()) {
       const std::int64_t width = operand.tensor.size(1);
       const TensorView target = out.slice(1, column, width);
-      for (std::int64_t row = 0; row < out.size(0); ++row)
-        std::memcpy(target.at(row).data, operand.tensor.at(row).data,
+      for (std::int64_t row = 0; row < mine.count; ++row)
+        std::memcpy(target.at(row).data, operand.tensor.at(mine.first + row).data,
                     static_cast<std::size_t>(width) * sizeof(float));
       column += width;
     }
     return group_->meet();
   }
 
+  Status all_gather_rows(std::span<const TensorView> tensors) override {
+    KOHO_TRY(group_->meet_with(rank_, {Operation::all_gather_rows, {}, {}, {}, tensors}));
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const std::int64_t bytes = tensors[i].bytes() / ranks_;
+      for (std::int64_t from = 0; from < ranks_; ++from) {
+        if (from == rank_ || bytes == 0) continue;
+        const Operand& operand = group_->operands()[static_cast<std::size_t>(from)];
+        std::memcpy(tensors[i].data + from * bytes, operand.gathered[i].data + from * bytes,
+                    static_cast<std::size_t>(bytes));
+      }
+    }
+    return group_->meet();
+  }
+
   Result<std::int64_t> dispatch(const RowRoutes& routes,
                                 std::span<const DispatchTensor> rows) override {
-    KOHO_TRY(group_->meet_with(rank_, {Operation::dispatch, {}, routes, rows}));
+    KOHO_TRY(group_->meet_with(rank_, {Operation::dispatch, {}, routes, rows, {}}));
     std::vector<std::int64_t>& starts = group_->arrived_from[static_cast<std::size_t>(rank_)];
     const std::int64_t room = rows[0].to.size(0);
     std::int64_t arrived = 0;
@@ -187,8 +222,10 @@ class ThreadRank final : public Communicator {
     return arrived;
   }
 
+  Status wait_for_dispatch() override { return {}; }
+
   Status combine(TensorView out, ConstTensorView results) override {
-    KOHO_TRY(group_->meet_with(rank_, {Operation::combine, results, {}, {}}));
+    KOHO_TRY(group_->meet_with(rank_, {Operation::combine, results, {}, {}, {}}));
     const auto width = static_cast<std::size_t>(out.size(1));
     next_.clear();
     for (const std::vector<std::int64_t>& starts : group_->arrived_from)
@@ -210,6 +247,7 @@ class ThreadRank final : public Communicator {
     return group_->meet();
   }
 
+  Status check() override { return {}; }
   void give_up() override { group_->give_up(); }
 
  private:
@@ -223,6 +261,24 @@ class ThreadRank final : public Communicator {
 };
 
 }  // namespace
+
+Result<std::unique_ptr<Communicator>> join_thread_ranks(Rendezvous& rendezvous,
+                                                        std::chrono::milliseconds timeout) {
+  // Rank 0 makes the group; the others copy its owner from an address that is valid until all have.
+  std::shared_ptr<ThreadRankGroup> group;
+  if (rendezvous.rank() == 0)
+    group = std::make_shared<ThreadRankGroup>(rendezvous.ranks(), timeout);
+  const std::shared_ptr<ThreadRankGroup>* mine = &group;
+  std::vector<const std::shared_ptr<ThreadRankGroup>*> all(
+      static_cast<std::size_t>(rendezvous.ranks()));
+  KOHO_TRY(rendezvous.all_gather(std::as_bytes(std::span(&mine, 1)),
+                                 std::as_writable_bytes(std::span(all))));
+  if (rendezvous.rank() != 0) group = *all[0];
+  KOHO_TRY(rendezvous.all_gather(std::as_bytes(std::span(&mine, 1)),
+                                 std::as_writable_bytes(std::span(all))));
+  return std::unique_ptr<Communicator>(
+      std::make_unique<ThreadRank>(std::move(group), rendezvous.rank(), rendezvous.ranks()));
+}
 
 std::vector<std::unique_ptr<Communicator>> make_thread_ranks(std::int64_t ranks,
                                                              std::chrono::milliseconds timeout) {

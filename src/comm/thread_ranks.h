@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/rendezvous.h"
 
 namespace koho {
 
@@ -18,5 +19,10 @@ class ThreadRankGroup;
 /// the others, or whose group was aborted, gets `unavailable`, and so do all from then on.
 std::vector<std::unique_ptr<Communicator>> make_thread_ranks(std::int64_t ranks,
                                                              std::chrono::milliseconds timeout);
+
+/// The same for the rank that calls it, which meets the others, threads of this process, at the
+/// rendezvous. Errors: as Rendezvous::all_gather.
+Result<std::unique_ptr<Communicator>> join_thread_ranks(Rendezvous& rendezvous,
+                                                        std::chrono::milliseconds timeout);
 
 }  // namespace koho

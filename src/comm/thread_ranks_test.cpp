@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "comm/thread_rendezvous.h"
 #include "tensor/number.h"
 #include "tensor/tensor.h"
 
@@ -41,20 +42,6 @@ TEST(ThreadRanks, AllReduceSumsInRankOrderOnEveryRank) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(ThreadRanks, AllGatherPutsTheColumnsInRankOrder) {
-  auto ranks = make_thread_ranks(2, kPatience);
-  std::vector<std::thread> threads;
-  for (std::size_t rank = 0; rank < 2; ++rank)
-    threads.emplace_back([&, rank] {
-      Tensor part = *Tensor::host(DType::f32, {2, 3});
-      for (float& value : part.span<float>()) value = static_cast<float>(rank);
-      Tensor out = *Tensor::host(DType::f32, {2, 6});
-      ASSERT_TRUE(ranks[rank]->all_gather_columns(out.view(), part.view()).ok());
-      for (std::size_t i = 0; i < 12; ++i) EXPECT_EQ(out.span<float>()[i], i % 6 < 3 ? 0.0F : 1.0F);
-    });
-  for (std::thread& thread : threads) thread.join();
-}
-
 /// Runs `body(rank)` on a thread for each rank.
 template <typename Body>
 void on_every_rank(std::size_t ranks, const Body& body) {
@@ -62,6 +49,61 @@ void on_every_rank(std::size_t ranks, const Body& body) {
   for (std::size_t rank = 0; rank < ranks; ++rank)
     threads.emplace_back([&body, rank] { body(rank); });
   for (std::thread& thread : threads) thread.join();
+}
+
+TEST(ThreadRanks, ExchangeGivesEachRankWholeRows) {
+  // Five rows over two ranks: three and two. Value: 100 * row + column.
+  auto ranks = make_thread_ranks(2, kPatience);
+  on_every_rank(2, [&](std::size_t rank) {
+    Tensor part = *Tensor::host(DType::f32, {5, 3});
+    for (std::size_t i = 0; i < 15; ++i)
+      part.span<float>()[i] = static_cast<float>(100 * (i / 3) + 3 * rank + i % 3);
+    const RowRange mine = owned_rows(5, static_cast<std::int64_t>(rank), 2);
+    EXPECT_EQ(mine.count, rank == 0 ? 3 : 2);
+    Tensor out = *Tensor::host(DType::f32, {mine.count, 6});
+    ASSERT_TRUE(ranks[rank]->exchange_rows(out.view(), part.view()).ok());
+    for (std::size_t i = 0; i < static_cast<std::size_t>(out.view().elements()); ++i)
+      EXPECT_EQ(out.span<float>()[i],
+                static_cast<float>(100 * (static_cast<std::size_t>(mine.first) + i / 6) + i % 6));
+  });
+}
+
+TEST(ThreadRanks, ExchangeOfFewerRowsThanRanksGivesTheLastRanksNone) {
+  EXPECT_EQ(owned_rows(1, 0, 4).count, 1);
+  for (std::int64_t rank = 1; rank < 4; ++rank) EXPECT_EQ(owned_rows(1, rank, 4).count, 0);
+  EXPECT_EQ(owned_rows(5, 3, 4).count, 0);  // two each: the third has one
+  EXPECT_EQ(owned_rows(0, 0, 4).count, 0);
+}
+
+TEST(ThreadRanks, GatherFillsInTheRowsOfTheOtherRanks) {
+  auto ranks = make_thread_ranks(3, kPatience);
+  on_every_rank(3, [&](std::size_t rank) {
+    Tensor ids = *Tensor::host(DType::i32, {6});
+    Tensor pairs = *Tensor::host(DType::f32, {6, 2});
+    for (std::size_t i = 2 * rank; i < 2 * rank + 2; ++i) {
+      ids.span<std::int32_t>()[i] = static_cast<std::int32_t>(i);
+      pairs.span<float>()[2 * i] = pairs.span<float>()[2 * i + 1] = static_cast<float>(i);
+    }
+    const std::array tensors{ids.view(), pairs.view()};
+    ASSERT_TRUE(ranks[rank]->all_gather_rows(tensors).ok());
+    for (std::size_t i = 0; i < 6; ++i) {
+      EXPECT_EQ(ids.span<std::int32_t>()[i], static_cast<std::int32_t>(i));
+      EXPECT_EQ(pairs.span<float>()[2 * i + 1], static_cast<float>(i));
+    }
+  });
+}
+
+TEST(ThreadRanks, RanksThatJoinAtARendezvousShareAGroup) {
+  auto meeting = make_thread_rendezvous(2, kPatience);
+  on_every_rank(2, [&](std::size_t rank) {
+    auto joined = join_thread_ranks(*meeting[rank], kPatience);
+    ASSERT_TRUE(joined.ok());
+    EXPECT_EQ((*joined)->rank(), static_cast<std::int64_t>(rank));
+    Tensor values = *Tensor::host(DType::bf16, {1, 1});
+    values.span<BFloat16>()[0] = to_bf16(1.0F);
+    ASSERT_TRUE((*joined)->all_reduce(values.view()).ok());
+    EXPECT_EQ(to_float(values.span<BFloat16>()[0]), 2.0F);
+  });
 }
 
 Tensor integers(std::int64_t rows, std::int64_t columns, const std::vector<std::int32_t>& values) {
@@ -182,7 +224,7 @@ TEST(ThreadRanks, RanksThatDisagreeAreToldSo) {
     Tensor out = *Tensor::host(DType::f32, {1, 3});
     Tensor part = *Tensor::host(DType::f32, {1, 1});
     Tensor equal = *Tensor::host(DType::bf16, {1, 1});
-    const Status operations = rank == 0 ? ranks[rank]->all_gather_columns(out.view(), part.view())
+    const Status operations = rank == 0 ? ranks[rank]->exchange_rows(out.view(), part.view())
                                         : ranks[rank]->all_reduce(equal.view());
     EXPECT_FALSE(operations.ok());
     Tensor again = *Tensor::host(DType::bf16, {2, 4});

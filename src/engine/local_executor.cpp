@@ -12,9 +12,9 @@
 #include <string>
 #include <thread>
 
-#include "comm/one_rank.h"
-#include "comm/thread_ranks.h"
+#include "comm/thread_rendezvous.h"
 #include "scheduler/scheduler.h"
+#include "worker/device.h"
 #include "worker/plan_runner.h"
 
 namespace koho {
@@ -90,33 +90,18 @@ class LocalExecutor::Ranks {
       for (StepResult& result : step_buffer.results)
         result.reserve(static_cast<std::size_t>(settings.bounds.sequences_max));
     }
-    std::vector<std::unique_ptr<Communicator>> communicators;
-    if (settings.ranks == 1) {
-      communicators.push_back(std::make_unique<OneRank>());
-    } else {
-      communicators = make_thread_ranks(settings.ranks, kRankTimeout);
-    }
-    for (std::int64_t rank = 0; rank < settings.ranks; ++rank) {
-      WorkerSettings worker = settings.worker;
-      worker.load.shard.rank = rank;
-      worker.load.shard.ranks = settings.ranks;
-      worker.load.kv_pages = settings.bounds.pages_per_partition();
-      const std::string name = "rank " + std::to_string(rank);
-      Result<std::unique_ptr<Backend>> backend = settings.make_backend(rank);
-      if (!backend.ok()) return std::move(backend).error().with_context(name);
-      if (settings.ranks > 1 && (*backend)->device().kind != DeviceId::Kind::cpu)
-        return make_error(
-            ErrorCode::unsupported,
-            "{} ranks on {}: several ranks exchange data through host memory and need the CPU",
-            settings.ranks, (*backend)->description());
-      Result<Worker> made =
-          Worker::create(config, sources, worker, std::move(backend).value(),
-                         std::move(communicators[static_cast<std::size_t>(rank)]));
-      if (!made.ok()) return std::move(made).error().with_context(name);
-      Rank& entry = ranks->ranks_.emplace_back();
-      entry.worker = std::make_unique<Worker>(std::move(made).value());
-      entry.runner = std::make_unique<PlanRunner>(*entry.worker, settings.bounds);
-    }
+    ranks->meeting_ = make_thread_rendezvous(settings.ranks, kRankTimeout);
+    ranks->ranks_.resize(static_cast<std::size_t>(settings.ranks));
+    // Side by side: ranks meet while they load and warm up.
+    std::vector<Status> statuses(ranks->ranks_.size());
+    std::vector<std::thread> threads;
+    for (std::size_t rank = 0; rank < ranks->ranks_.size(); ++rank)
+      threads.emplace_back([&, rank] {
+        statuses[rank] = ranks->create(rank, config, sources, settings);
+        if (!statuses[rank].ok()) ranks->meeting_[rank]->give_up();
+      });
+    for (std::thread& thread : threads) thread.join();
+    KOHO_TRY(first_failure(statuses));
     for (std::size_t rank = 0; rank < ranks->ranks_.size(); ++rank)
       ranks->ranks_[rank].thread = std::thread([&self = *ranks, rank] { self.work(rank); });
     return ranks;
@@ -177,6 +162,30 @@ class LocalExecutor::Ranks {
  private:
   Ranks() = default;
 
+  Status create(std::size_t rank,
+                const ModelConfig& config,
+                const ModelSources& sources,
+                const LocalExecutorSettings& settings) {
+    const auto number = static_cast<std::int64_t>(rank);
+    WorkerSettings worker = settings.worker;
+    worker.load.shard.rank = number;
+    worker.load.shard.ranks = settings.ranks;
+    worker.load.kv_pages = settings.bounds.pages_per_partition();
+    KOHO_TRY_ASSIGN(std::unique_ptr<Backend> backend, settings.make_backend(number));
+    const auto communicate = settings.make_communicator
+                                 ? settings.make_communicator
+                                 : [](Backend& of, Rendezvous& meeting) {
+                                     return make_communicator(DeviceOptions{}, of, meeting);
+                                   };
+    KOHO_TRY_ASSIGN(std::unique_ptr<Communicator> communicator,
+                    communicate(*backend, *meeting_[rank]));
+    KOHO_TRY_ASSIGN(Worker made, Worker::create(config, sources, worker, std::move(backend),
+                                                std::move(communicator)));
+    ranks_[rank].worker = std::make_unique<Worker>(std::move(made));
+    ranks_[rank].runner = std::make_unique<PlanRunner>(*ranks_[rank].worker, settings.bounds);
+    return {};
+  }
+
   StepBuffer& step_buffer(std::size_t step) { return step_buffers_[step % kStepsMax]; }
 
   enum class Move : std::uint8_t { stop, start, take_masks, finish };
@@ -207,7 +216,11 @@ class LocalExecutor::Ranks {
     std::size_t finished = 0;
     while (true) {
       const Move move = next_move(self, started, finished);
-      if (move == Move::stop) return;
+      if (move == Move::stop) {
+        // No rank frees what another may still write to.
+        static_cast<void>(self.worker->backend().synchronize());
+        return;
+      }
       if (move == Move::start) ++started;
       StepBuffer& mine = step_buffer(move == Move::finish ? finished : started - 1);
       Status& status = mine.statuses[rank];
@@ -232,6 +245,7 @@ class LocalExecutor::Ranks {
     }
   }
 
+  std::vector<std::unique_ptr<Rendezvous>> meeting_;  // by rank; before the ranks that use it
   std::mutex mutex_;
   std::condition_variable changed_;
   bool stopping_ = false;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks as threads of this process: the executor of the CPU backend (any number of ranks) and of
-// one GPU (one rank). Each rank owns a worker; all run the same plans. Every rank samples all rows
-// and the results must agree; under data-parallel attention the rank that holds a row samples it.
-// Several GPUs are refused: the ranks exchange data through host memory.
+// Ranks as threads of this process, on the CPU, on one GPU or on several. Each rank owns a worker;
+// all run the same plans. Ranks share the rows that a step samples, tell each other what they
+// sampled, and the results must agree; under data-parallel attention the rank that holds a row
+// samples it.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "comm/rendezvous.h"
 #include "engine/executor.h"
 #include "plan/step_plan.h"
 #include "worker/worker.h"
@@ -23,6 +24,9 @@ struct LocalExecutorSettings {
   PlanBounds bounds;
   /// Makes the backend of a rank. Called again by recover().
   std::function<Result<std::unique_ptr<Backend>>(std::int64_t rank)> make_backend;
+  /// Makes the communicator of a rank, which meets the others at the rendezvous. All ranks call it
+  /// at once, from threads of their own. Empty: make_communicator() of CPU ranks.
+  std::function<Result<std::unique_ptr<Communicator>>(Backend&, Rendezvous&)> make_communicator;
 };
 
 class LocalExecutor final : public Executor {

@@ -140,8 +140,17 @@ Result<Glm4Moe> Glm4Moe::load(const ModelConfig& config,
                           {rope.view().data, static_cast<std::size_t>(rope.view().bytes())}));
   KOHO_TRY_ASSIGN(model.activations_,
                   Activations::allocate(backend, model.limits_, model.widths()));
-  KOHO_TRY(model.collectives_.allocate(model.limits_.tokens_max, config.hidden_size,
-                                       config.num_experts_per_tok, model.dispatched_needs()));
+  // Under data-parallel attention decode steps of all ranks are padded to the same rows.
+  StepLimits limits = model.limits_;
+  if (shard.dispatches_tokens())
+    limits.tokens_max =
+        std::max(round_up(limits.tokens_max, shard.ranks), shard.ranks * limits.sequences_max);
+  KOHO_TRY(model.collectives_.allocate({.tokens_max = limits.tokens_max,
+                                        .hidden = config.hidden_size,
+                                        .top_k = config.num_experts_per_tok,
+                                        .needs = model.dispatched_needs(),
+                                        .logit_rows_max = limits.logit_rows_max,
+                                        .logit_columns = vocabulary.count}));
   if (tokens.ranks > 1) {
     KOHO_TRY_ASSIGN(model.logits_shard_,
                     backend.allocate(DType::f32, {model.limits_.logit_rows_max, vocabulary.count},
@@ -152,7 +161,7 @@ Result<Glm4Moe> Glm4Moe::load(const ModelConfig& config,
                                                                .kv_heads = kv_heads.count,
                                                                .width = config.head_dim,
                                                                .dtype = settings.kv_dtype}));
-  KOHO_TRY(backend.reserve(model.limits_));
+  KOHO_TRY(backend.reserve(limits));
   return model;
 }
 
@@ -191,6 +200,8 @@ ActivationWidths Glm4Moe::widths() const {
                           .ffn = 0,
                           .experts_top = 0,
                           .vocabulary = config_.vocab_size,
+                          .logit_rows = collectives_.padded_sampled_rows(limits_.logit_rows_max) /
+                                        collectives_.sampling_ranks(),
                           .hidden_needs = {},
                           .query_needs = {},
                           .ffn_needs = {},

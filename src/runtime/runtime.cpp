@@ -132,6 +132,10 @@ Status Runtime::start() {
   settings.make_backend = [device = options_.device, ranks = options_.ranks](std::int64_t rank) {
     return make_backend(device, rank, ranks);
   };
+  settings.make_communicator = [device = options_.device](Backend& backend,
+                                                          Rendezvous& rendezvous) {
+    return make_communicator(device, backend, rendezvous);
+  };
   settings.worker = {
       .load = {.shard = shard_of(options_),
                .limits = {.tokens_max = limits.scheduler.step_tokens_max,

@@ -27,7 +27,7 @@ namespace koho {
 /// What a caller may choose. 0 leaves a size to the runtime.
 struct RuntimeOptions {
   DeviceOptions device{};
-  std::int64_t ranks = 1;  // threads of this process; 1 on CUDA (check_devices)
+  std::int64_t ranks = 1;  // threads of this process
   ExpertLayout experts = ExpertLayout::expert_parallel;
   AttentionLayout attention = AttentionLayout::tensor_parallel;
   std::int32_t sequences_max = 64;  // rows of a decode step

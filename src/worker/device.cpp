@@ -2,11 +2,17 @@
 #include "worker/device.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <map>
 #include <thread>
 #include <unistd.h>
+#include <utility>
 
 #include "base/log.h"
 #include "comm/loopback_rank.h"
+#include "comm/one_rank.h"
+#include "comm/thread_ranks.h"
 #include "cuda/cuda_backend.h"
 
 namespace koho {
@@ -24,14 +30,25 @@ Result<DeviceKind> choose_device(std::string_view name) {
   return DeviceKind::cpu;
 }
 
+int device_of(const DeviceOptions& options, std::int64_t rank) {
+  if (options.devices.empty()) return static_cast<int>(rank);
+  return options.devices[options.devices.size() == 1 ? 0 : static_cast<std::size_t>(rank)];
+}
+
 Result<std::unique_ptr<Backend>> make_backend(const DeviceOptions& options,
                                               std::int64_t rank,
                                               std::int64_t ranks) {
-  if (options.kind == DeviceKind::cuda)
-    return make_cuda_backend({.device = static_cast<int>(rank),
+  if (options.kind == DeviceKind::cuda) {
+    std::vector<int> devices;
+    for (std::int64_t other = 0; other < ranks; ++other)
+      devices.push_back(device_of(options, other));
+    return make_cuda_backend({.device = device_of(options, rank),
+                              .rank_devices = std::move(devices),
+                              .rank = static_cast<std::size_t>(rank),
                               .deterministic = options.deterministic,
                               .synthetic = options.synthetic,
                               .progress = options.progress});
+  }
   const std::int64_t threads = options.threads > 0
                                    ? options.threads
                                    : static_cast<std::int64_t>(std::thread::hardware_concurrency());
@@ -39,29 +56,46 @@ Result<std::unique_ptr<Backend>> make_backend(const DeviceOptions& options,
                            .isa = options.isa});
 }
 
-Result<std::unique_ptr<Communicator>> make_loopback_communicator(const DeviceOptions& options,
-                                                                 Backend& /*backend*/,
-                                                                 std::int64_t rank,
-                                                                 std::int64_t ranks) {
+Result<std::unique_ptr<Communicator>> make_communicator(const DeviceOptions& options,
+                                                        Backend& backend,
+                                                        Rendezvous& rendezvous) {
+  // A step of a large prompt on a busy CPU may take minutes.
+  constexpr std::chrono::minutes kPatience{10};
+  if (rendezvous.ranks() == 1) return std::unique_ptr<Communicator>(std::make_unique<OneRank>());
   if (options.kind == DeviceKind::cuda)
-    return make_error(ErrorCode::unsupported, "one rank of {} alone runs on the CPU only", ranks);
-  return std::unique_ptr<Communicator>(std::make_unique<LoopbackRank>(rank, ranks));
+    return make_cuda_communicator(backend, rendezvous, options.collectives);
+  return join_thread_ranks(rendezvous, kPatience);
+}
+
+Result<std::unique_ptr<Communicator>> make_loopback_communicator(const DeviceOptions& options,
+                                                                 Backend& backend,
+                                                                 LoopbackRendezvous& alone) {
+  if (options.kind == DeviceKind::cuda) return make_cuda_loopback_communicator(backend, alone);
+  return std::unique_ptr<Communicator>(std::make_unique<LoopbackRank>(alone.rank(), alone.ranks()));
 }
 
 Status check_devices(const DeviceOptions& options, std::int64_t ranks) {
   if (options.kind != DeviceKind::cuda) return {};
-  KOHO_TRY(cuda_memory_bytes(0));
-  if (ranks > 1)
-    return make_error(ErrorCode::unsupported,
-                      "koho runs on one GPU, found {} ranks: several GPUs are not supported yet; "
-                      "several ranks are threads of the CPU",
-                      ranks);
+  const std::size_t devices = options.devices.size();
+  if (devices > 1 && std::cmp_not_equal(devices, ranks))
+    return make_error(ErrorCode::invalid_argument,
+                      "{} devices for {} ranks: name one, or one for each rank", devices, ranks);
+  std::map<int, std::int64_t> ranks_on;
+  for (std::int64_t rank = 0; rank < ranks; ++rank) ++ranks_on[device_of(options, rank)];
+  const auto shared = [](const auto& device) { return device.second > 1; };
+  if (std::ranges::any_of(ranks_on, shared)) {
+    // Each rank's streams get a queue of their own, and kernels are loaded before any waits for
+    // another rank's: a rank behind one that waits for it would never come.
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  }
+  for (const auto& [device, count] : ranks_on) KOHO_TRY(cuda_memory_bytes(device));
   return {};
 }
 
 Result<std::string> device_name(const DeviceOptions& options) {
   if (options.kind == DeviceKind::cuda) {
-    KOHO_TRY_ASSIGN(const CudaProperties properties, cuda_properties(0));
+    KOHO_TRY_ASSIGN(const CudaProperties properties, cuda_properties(device_of(options, 0)));
     return properties.name;
   }
   KOHO_TRY_ASSIGN(const std::unique_ptr<Backend> backend, make_backend(options, 0, 1));
@@ -69,7 +103,7 @@ Result<std::string> device_name(const DeviceOptions& options) {
 }
 
 Result<std::int64_t> device_memory_bytes(const DeviceOptions& options) {
-  if (options.kind == DeviceKind::cuda) return cuda_memory_bytes(0);
+  if (options.kind == DeviceKind::cuda) return cuda_memory_bytes(device_of(options, 0));
   return static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
 }
 

@@ -6,10 +6,13 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/error.h"
 #include "base/load_progress.h"
 #include "comm/communicator.h"
+#include "comm/loopback_rank.h"
+#include "comm/rendezvous.h"
 #include "cpu/cpu_backend.h"
 #include "ops/backend.h"
 #include "ops/synthetic_tensor.h"
@@ -29,31 +32,44 @@ struct DeviceOptions {
   CpuIsa isa = CpuIsa::automatic;
   bool deterministic = false;                      // CudaOptions::deterministic; the CPU always is
   const SyntheticAddressMap* synthetic = nullptr;  // CudaOptions::synthetic
+  std::vector<int> devices{};  // GPU of each rank, or one for all of them; empty: the rank's number
+  CollectiveTransport collectives = CollectiveTransport::automatic;  // of several GPUs
   LoadProgress* progress = nullptr;  // CudaOptions::progress; the CPU computes with what is mapped
 };
 
-/// Makes the backend of one of `ranks` ranks: a share of the CPU's threads, or the GPU of the
-/// rank's number. Errors: those of make_cpu_backend and make_cuda_backend.
+/// The GPU of a rank.
+int device_of(const DeviceOptions& options, std::int64_t rank);
+
+/// Makes the backend of one of `ranks` ranks: a share of the CPU's threads, or the rank's GPU.
+/// Errors: those of make_cpu_backend and make_cuda_backend.
 Result<std::unique_ptr<Backend>> make_backend(const DeviceOptions& options,
                                               std::int64_t rank,
                                               std::int64_t ranks);
 
-/// The communicator of rank `rank` of `ranks` whose other ranks are not there, for measurements:
-/// what it sends to them stays on its own device. Errors: unsupported.
+/// The communicator of a rank, which meets the others at `rendezvous`: all of them call it
+/// together. Requires: backend and rendezvous outlive it; the backend is make_backend()'s. Errors:
+/// those of the rendezvous and of make_cuda_communicator.
+Result<std::unique_ptr<Communicator>> make_communicator(const DeviceOptions& options,
+                                                        Backend& backend,
+                                                        Rendezvous& rendezvous);
+
+/// The communicator of a rank whose other ranks are not there, for measurements: what it sends to
+/// them stays on its own device. Requires: backend and `alone` outlive it. Errors: unsupported (a
+/// number of ranks), device_error.
 Result<std::unique_ptr<Communicator>> make_loopback_communicator(const DeviceOptions& options,
                                                                  Backend& backend,
-                                                                 std::int64_t rank,
-                                                                 std::int64_t ranks);
+                                                                 LoopbackRendezvous& alone);
 
-/// Whether the ranks have their device. CUDA: one rank on GPU 0; several GPUs are not supported
-/// yet. Errors: those of cuda_memory_bytes; unsupported (several ranks on CUDA).
+/// Whether every rank has its device. Called before any GPU is opened: ranks that share one need
+/// settings of the driver, which this makes. Errors: invalid_argument (`devices` names neither one
+/// GPU nor one for each rank); those of cuda_memory_bytes.
 Status check_devices(const DeviceOptions& options, std::int64_t ranks);
 
-/// The GPU's name, or the CPU backend's own description: "NVIDIA H200", "cpu avx512 2 threads".
+/// The name of rank 0's GPU, or the CPU backend's own description: "NVIDIA H200", "cpu avx512 2 threads".
 /// Errors: those of make_cpu_backend and cuda_properties.
 Result<std::string> device_name(const DeviceOptions& options);
 
-/// Memory of one GPU, used or not; on the CPU the host's. Errors: those of cuda_memory_bytes.
+/// Memory of rank 0's GPU, used or not; on the CPU the host's. Errors: those of cuda_memory_bytes.
 Result<std::int64_t> device_memory_bytes(const DeviceOptions& options);
 
 }  // namespace koho

@@ -79,6 +79,7 @@ class PlanRunner {
   std::vector<std::int32_t> sample_batch_slots_;  // [R]
   std::vector<SamplingRow> sampling_;             // [R]
   std::int64_t decodes_ = 0;
+  std::vector<std::int64_t> rank_tokens_;            // [ranks], where each has its own tokens
   std::vector<std::int32_t> page_table_updates_;     // [C, 2]
   std::vector<std::int32_t> output_record_updates_;  // [C, 2]
   std::vector<std::int32_t> page_copies_;            // [C, 2]

@@ -72,21 +72,32 @@ Result<Worker> Worker::create(const ModelConfig& config,
   Worker worker;
   worker.backend_ = std::move(backend);
   worker.communicator_ = std::move(communicator);
-  KOHO_TRY_ASSIGN(Glm4Moe model, Glm4Moe::load(config, sources, settings.load, *worker.backend_,
-                                               *worker.communicator_));
-  worker.model_ = std::make_unique<Glm4Moe>(std::move(model));
-  worker.limits_ = settings.load.limits;
-  worker.limits_.vocabulary = config.vocab_size;
-  worker.page_table_width_ = ceil_div(worker.limits_.context_max, kPageTokens);
-  worker.mask_rows_max_ = settings.mask_rows_max;
-  worker.tokenizer_tokens_ = std::min(settings.tokenizer_tokens, config.vocab_size);
-  KOHO_TRY(worker.allocate(settings));
-  if (worker.backend_->supports_graphs()) {
-    KOHO_TRY(worker.warm_up());
-    KOHO_TRY(worker.capture_decode_graphs());
+  if (Status started = worker.start(config, sources, settings); !started.ok()) {
+    worker.abort_collectives();  // the others may wait for this rank
+    return std::move(started).error();
   }
-  KOHO_TRY(log_memory_use(*worker.backend_));
   return worker;
+}
+
+Status Worker::start(const ModelConfig& config,
+                     const ModelSources& sources,
+                     const WorkerSettings& settings) {
+  KOHO_TRY_ASSIGN(Glm4Moe model,
+                  Glm4Moe::load(config, sources, settings.load, *backend_, *communicator_));
+  model_ = std::make_unique<Glm4Moe>(std::move(model));
+  limits_ = settings.load.limits;
+  limits_.vocabulary = config.vocab_size;
+  page_table_width_ = ceil_div(limits_.context_max, kPageTokens);
+  mask_rows_max_ = settings.mask_rows_max;
+  tokenizer_tokens_ = std::min(settings.tokenizer_tokens, config.vocab_size);
+  KOHO_TRY(allocate(settings));
+  if (backend_->supports_graphs()) {
+    KOHO_TRY(communicator_->meet());
+    KOHO_TRY(warm_up());
+    KOHO_TRY(capture_decode_graphs());
+  }
+  KOHO_TRY(log_memory_use(*backend_));
+  return {};
 }
 
 Status Worker::allocate(const WorkerSettings& settings) {
@@ -104,7 +115,7 @@ Status Worker::allocate(const WorkerSettings& settings) {
       StepLayout({limits_.tokens_max, sequences, rows}).variable +
       rows * kLogitBiasMax * static_cast<std::int64_t>(sizeof(LogitBias)) +
       8 * sequences * (page_table_width_ + OutputRecord::kWords + 1) + 4 * limits_.context_max;
-  const std::int64_t result_bytes = ResultLayout(rows).bytes;
+  const std::int64_t result_bytes = result_layout(rows).bytes;
   KOHO_TRY_ASSIGN(a.packed, tensor(DType::u8, {packed_bytes}));
   KOHO_TRY_ASSIGN(a.token_ids, tensor(DType::i32, {limits_.tokens_max}));
   KOHO_TRY_ASSIGN(a.page_tables, tensor(DType::i32, {sequences, page_table_width_}));
@@ -178,9 +189,17 @@ std::int64_t Worker::padded_rows(std::int64_t rows) const {
   return rows;
 }
 
-/// The graph of a pure decode step that samples every row; null for any other step.
+/// The graph of a pure decode step that samples every row; null for any other step. Under
+/// data-parallel attention all ranks choose alike, by the rank with the most rows.
 const Worker::DecodeGraph* Worker::decode_graph_for(const StepInput& input) const {
-  const std::int64_t rows = length(input.token_ids);
+  std::int64_t rows = length(input.token_ids);
+  if (model_->shard().dispatches_tokens()) {
+    if (!input.all_ranks_decode || input.rank_tokens.empty()) return nullptr;
+    rows = *std::ranges::max_element(input.rank_tokens);
+    for (const DecodeGraph& decode_graph : decode_graphs_)
+      if (decode_graph.rows >= rows) return &decode_graph;
+    return nullptr;
+  }
   if (rows == 0 || input.decodes != rows || length(input.batch_slots) != rows ||
       length(input.sampling) != rows)
     return nullptr;
@@ -267,7 +286,19 @@ Batch Worker::batch_of(const StepShape& shape, std::int64_t decodes) {
   return batch;
 }
 
-Result<TensorView> Worker::forward(const StepShape& shape, const Batch& batch) {
+std::span<const std::int64_t> Worker::row_starts(std::int64_t tokens,
+                                                 std::span<const std::int64_t> rank_tokens) {
+  const Shard& shard = model_->shard();
+  if (!shard.dispatches_tokens()) return {};
+  row_starts_.assign(1, 0);
+  for (std::int64_t rank = 0; rank < shard.ranks; ++rank)
+    row_starts_.push_back(row_starts_.back() + (rank_tokens.empty()
+                                                    ? tokens
+                                                    : rank_tokens[static_cast<std::size_t>(rank)]));
+  return row_starts_;
+}
+
+Result<SampledLogits> Worker::forward(const StepShape& shape, const Batch& batch) {
   const StepLayout at(shape);
   Tensor& packed = arrays_.packed;
   KOHO_TRY(backend_->gather_input_ids(
@@ -281,30 +312,42 @@ Result<TensorView> Worker::forward(const StepShape& shape, const Batch& batch) {
   return model_->forward(batch);
 }
 
-Status Worker::sample(const StepShape& shape, ConstTensorView logits) {
+/// Samples the rows that are this rank's, and gets what the other ranks sampled.
+Status Worker::sample(const StepShape& shape, const SampledLogits& logits) {
   const StepLayout at(shape);
   const std::int64_t rows = shape.logit_rows;
-  const ResultLayout results(rows);
+  const ResultLayout results = result_layout(rows);
+  const std::int64_t padded = model_->collectives().padded_sampled_rows(rows);
+  const std::int64_t own = logits.values.size(0);
+  const ConstTensorView parameters =
+      part_of(arrays_.packed, at.sampling, DType::u8,
+              {rows, static_cast<std::int64_t>(sizeof(SamplingRow))});
   SamplingBatch batch;
   batch.tokens = tokenizer_tokens_;
-  batch.rows = part_of(arrays_.packed, at.sampling, DType::u8,
-                       {rows, static_cast<std::int64_t>(sizeof(SamplingRow))});
+  batch.rows = parameters.slice(0, logits.first, own);
   // Rows name their biases and masks by index; the sampler reads no others.
   batch.biases = part_of(
       arrays_.packed, at.variable, DType::u8,
       {limits_.logit_rows_max * kLogitBiasMax, static_cast<std::int64_t>(sizeof(LogitBias))});
   batch.masks = arrays_.masks.view();
   batch.counts = token_counts();
-  SamplingOutput out;
-  out.ids = part_of(arrays_.results, results.ids, DType::i32, {rows});
-  out.logprobs = part_of(arrays_.results, results.logprobs, DType::f32, {rows});
-  out.top_ids = part_of(arrays_.results, results.top_ids, DType::i32, {rows, kTopLogprobsMax});
-  out.top_logprobs =
-      part_of(arrays_.results, results.top_logprobs, DType::f32, {rows, kTopLogprobsMax});
-  KOHO_TRY(backend_->sample(out, logits, batch));
+  const std::array all{
+      part_of(arrays_.results, results.ids, DType::i32, {padded}),
+      part_of(arrays_.results, results.logprobs, DType::f32, {padded}),
+      part_of(arrays_.results, results.top_ids, DType::i32, {padded, kTopLogprobsMax}),
+      part_of(arrays_.results, results.top_logprobs, DType::f32, {padded, kTopLogprobsMax})};
+  const auto mine = [&](const TensorView& view) { return view.slice(0, logits.first, own); };
+  const SamplingOutput out{mine(all[0]), mine(all[1]), mine(all[2]), mine(all[3])};
+  KOHO_TRY(backend_->sample(out, logits.values, batch));
+  KOHO_TRY(model_->collectives().gather_sampled(all));
+  const TensorView ids = all[0].first(rows);
+  const std::int64_t behind = logits.first + own;
+  for (const RowRange others : {RowRange{0, logits.first}, RowRange{behind, rows - behind}})
+    KOHO_TRY(backend_->count_sampled(batch.counts, parameters.slice(0, others.first, others.count),
+                                     ids.slice(0, others.first, others.count)));
   return backend_->commit_sampled(
       part_of(arrays_.results, results.ends, DType::u8, {rows}), batch_slot_tables(),
-      part_of(arrays_.packed, at.sample_batch_slots, DType::i32, {rows}), out.ids);
+      part_of(arrays_.packed, at.sample_batch_slots, DType::i32, {rows}), ids);
 }
 
 Status Worker::enqueue(const StepInput& input) {
@@ -331,10 +374,12 @@ Status Worker::enqueue_forward(const StepInput& input) {
   last_samples_ = in_flight.samples;
   if (decode_graph != nullptr) {
     last_batch_ = batch_of(shape, shape.sequences);
+    last_batch_.row_starts = row_starts(shape.tokens, {});
     KOHO_TRY(decode_graph->forward->replay());
     in_flight.logits = model_->logits(in_flight.rows);
   } else {
     Batch& batch = last_batch_ = batch_of(shape, input.decodes);
+    batch.row_starts = row_starts(shape.tokens, input.rank_tokens);
     batch.context_max = 0;
     for (std::size_t s = 0; s < input.context_lengths.size(); ++s) {
       batch.query_max = std::max<std::int64_t>(batch.query_max,
@@ -357,7 +402,7 @@ Status Worker::enqueue_sampling(std::span<const std::uint32_t> masks) {
     KOHO_TRY(sample(in_flight.shape, in_flight.logits));
   }
   if (in_flight.samples && in_flight.rows > 0) {
-    const ResultLayout results(in_flight.shape.logit_rows);
+    const ResultLayout results = result_layout(in_flight.shape.logit_rows);
     const std::int64_t bytes = in_flight.logprobs ? results.bytes : results.bytes_without_logprobs;
     last_traffic_.fetched = bytes;
     KOHO_TRY(backend_->enqueue_download(
@@ -385,14 +430,16 @@ Status Worker::finish(StepOutput& output) {
   InFlightStep& in_flight = in_flight_[finished_ % kStepsInFlightMax];
   ++finished_;
   KOHO_TRY(in_flight.done->wait());
-  output.logits = in_flight.logits;
+  KOHO_TRY(communicator_->check());
+  output.logits = in_flight.logits.values;
+  output.first_logits = in_flight.logits.first;
   output.ids.clear();
   output.ends.clear();
   output.logprobs.clear();
   output.top_ids.clear();
   output.top_logprobs.clear();
   if (!in_flight.samples) return {};
-  const ResultLayout at(in_flight.shape.logit_rows);
+  const ResultLayout at = result_layout(in_flight.shape.logit_rows);
   fetch(output.ids, in_flight.results, at.ids, in_flight.rows);
   fetch(output.ends, in_flight.results, at.ends, in_flight.rows);
   if (!in_flight.logprobs) return {};
@@ -408,7 +455,7 @@ Status Worker::step(const StepInput& input, StepOutput& output) {
 }
 
 Status Worker::repeat() {
-  KOHO_TRY_ASSIGN(const TensorView logits, forward(last_shape_, last_batch_));
+  KOHO_TRY_ASSIGN(const SampledLogits logits, forward(last_shape_, last_batch_));
   return last_samples_ ? sample(last_shape_, logits) : Status();
 }
 
@@ -424,19 +471,24 @@ Status Worker::run_padding(const StepShape& shape, std::int64_t decodes) {
   KOHO_TRY(upload(nothing, shape, in_flight_[0]));
   Batch batch = batch_of(shape, decodes);
   batch.query_max = shape.tokens - decodes > 0 ? shape.tokens - decodes : 1;
-  KOHO_TRY_ASSIGN(const TensorView logits, forward(shape, batch));
+  batch.row_starts = row_starts(shape.tokens, {});
+  KOHO_TRY_ASSIGN(const SampledLogits logits, forward(shape, batch));
   if (shape.logit_rows > 0) KOHO_TRY(sample(shape, logits));
-  return backend_->synchronize();
+  KOHO_TRY(backend_->synchronize());
+  return communicator_->check();
 }
 
 /// Runs the largest steps once, so that whatever a first step sets up is set up now.
 /// (Backend::reserve has loaded kernels and chosen the libraries' algorithms for every size.)
 Status Worker::warm_up() {
-  const std::int64_t sequences = limits_.sequences_max;
-  const std::int64_t rows = std::min(limits_.logit_rows_max, limits_.tokens_max);
-  KOHO_TRY(run_padding({limits_.tokens_max, 1, 1}, 0));
-  const std::int64_t decodes = std::min(sequences, limits_.tokens_max) - 1;
-  return run_padding({limits_.tokens_max, decodes + 1, rows}, decodes);
+  // Under data-parallel attention the ranks share a step's tokens.
+  const Shard& shard = model_->shard();
+  const std::int64_t tokens =
+      ceil_div(limits_.tokens_max, shard.dispatches_tokens() ? shard.ranks : 1);
+  const std::int64_t rows = std::min(limits_.logit_rows_max, tokens);
+  KOHO_TRY(run_padding({tokens, 1, 1}, 0));
+  const std::int64_t decodes = std::min(limits_.sequences_max, tokens) - 1;
+  return run_padding({tokens, decodes + 1, rows}, decodes);
 }
 
 Status Worker::capture_decode_graphs() {
@@ -444,8 +496,10 @@ Status Worker::capture_decode_graphs() {
       {limits_.sequences_max, limits_.logit_rows_max, limits_.tokens_max, kDecodeGraphRowsMax});
   for (const std::int64_t rows : decode_graph_sizes(rows_max)) {
     const StepShape shape{rows, rows, rows};
-    const Batch batch = batch_of(shape, rows);
     KOHO_TRY(run_padding(shape, rows));
+    KOHO_TRY(communicator_->meet());  // no rank captures while another runs, nor the reverse
+    Batch batch = batch_of(shape, rows);
+    batch.row_starts = row_starts(rows, {});
     DecodeGraph decode_graph;
     decode_graph.rows = rows;
     KOHO_TRY_ASSIGN(decode_graph.forward, backend_->capture([&]() -> Status {
@@ -456,6 +510,7 @@ Status Worker::capture_decode_graphs() {
       return sample(shape, model_->logits(rows));
     }));
     decode_graphs_.push_back(std::move(decode_graph));
+    KOHO_TRY(communicator_->meet());
   }
   return {};
 }

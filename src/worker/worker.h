@@ -43,7 +43,11 @@ struct StepInput {
   std::span<const std::int32_t> context_lengths;  // [S]
   std::span<const std::int32_t> batch_slots;      // [S]
   std::int64_t decodes = 0;                       // the first sequences with one token row each
-  std::span<const std::int32_t> logit_rows;       // [R] ascending
+  // Data-parallel attention: the tokens of every rank, [ranks], equal on all of them, and whether
+  // each of those is a decode that is sampled. A device needs them.
+  std::span<const std::int64_t> rank_tokens{};
+  bool all_ranks_decode = false;
+  std::span<const std::int32_t> logit_rows;  // [R] ascending
   // [R] the batch slot whose last token each sampled row becomes; with sampling only
   std::span<const std::int32_t> sample_batch_slots;
   std::span<const SamplingRow> sampling;  // [R], or empty: no sampling, logits only
@@ -65,7 +69,10 @@ struct StepOutput {
   std::vector<float> logprobs;        // [R], or empty if no row wants any
   std::vector<std::int32_t> top_ids;  // [R, kTopLogprobsMax]
   std::vector<float> top_logprobs;    // [R, kTopLogprobsMax]
-  ConstTensorView logits;             // [R, V] f32 on the device, until the next step
+  // [count, V] f32 on the device, until the next step: rows first_logits … of the R, which are all
+  // of them unless ranks cut the vocabulary.
+  ConstTensorView logits;
+  std::int64_t first_logits = 0;
 };
 
 /// Sizes of a worker.
@@ -161,10 +168,13 @@ class Worker {
     const DecodeGraph* decode_graph = nullptr;
     bool samples = false;
     bool logprobs = false;
-    ConstTensorView logits;
+    SampledLogits logits;
   };
 
   Worker() = default;
+  Status start(const ModelConfig& config,
+               const ModelSources& sources,
+               const WorkerSettings& settings);
   Status allocate(const WorkerSettings& settings);
   Status warm_up();
   Status capture_decode_graphs();
@@ -178,8 +188,15 @@ class Worker {
   Status upload_masks(std::span<const std::uint32_t> masks, InFlightStep& in_flight);
   BatchSlotTables batch_slot_tables();
   Batch batch_of(const StepShape& shape, std::int64_t decodes);
-  Result<TensorView> forward(const StepShape& shape, const Batch& batch);
-  Status sample(const StepShape& shape, ConstTensorView logits);
+  /// Where each rank's rows lie among those of all, `tokens` on each, or as `rank_tokens` says;
+  /// empty without data-parallel attention.
+  std::span<const std::int64_t> row_starts(std::int64_t tokens,
+                                           std::span<const std::int64_t> rank_tokens);
+  Result<SampledLogits> forward(const StepShape& shape, const Batch& batch);
+  Status sample(const StepShape& shape, const SampledLogits& logits);
+  ResultLayout result_layout(std::int64_t rows) {
+    return ResultLayout(model_->collectives().padded_sampled_rows(rows));
+  }
   Status run_padding(const StepShape& shape, std::int64_t decodes);
 
   std::unique_ptr<Backend> backend_;
@@ -192,6 +209,7 @@ class Worker {
   Arrays arrays_;
   std::array<InFlightStep, kStepsInFlightMax> in_flight_;
   std::vector<DecodeGraph> decode_graphs_;  // ascending
+  std::vector<std::int64_t> row_starts_;    // of the latest step; Batch::row_starts
   StepShape last_shape_;                    // of the last step enqueued
   Batch last_batch_;
   Traffic last_traffic_;
