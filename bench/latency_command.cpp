@@ -35,7 +35,8 @@ constexpr const char* kExamples =
 Classes are timed one at a time from the host, replayed on the arrays of a whole step: each time holds a launch, a
 wait and the gaps between its kernels. "bound" is the time in which the device could read a class's bytes, each once.
 --kernels records the kernels' own times inside the whole step's graph (with CUPTI, part of the CUDA toolkit): how long
-none runs, and how long each kernel keeps the device busy after those before it have ended.
+none runs (idle), and how long each kernel keeps the device busy after those before it have ended. Kernels wait inside
+each other's launch, so their sum may exceed the step. CUPTI slows the device: the graph's time without it stands beside.
 --ranks N --rank R measures rank R of N alone on one device: its cut of the weights, its kernels, its collectives with
 what would go to other ranks kept in its own memory. What is missing is printed apart: the time between GPUs, as measured
 where there were several, and the wait for the rank whose experts were chosen most. --ranks N without --rank runs all.

@@ -28,7 +28,7 @@ RESULT_NAMED = re.compile(r"bench/(?:results|peers)/([\w.-]+\.json)")
 # (page, what the line holds, why its figure may be typed by hand)
 TYPED = (("docs/decisions/0001-what-we-build.md", "| KV pages of 16 tokens |", "a decision keeps the figure that it was taken on"),)
 # Files that a test or a page reads, but no table.
-READ_ELSEWHERE = {}
+READ_ELSEWHERE = {("h200x4", "all-reduce"): "bench/link_times.cpp"}
 
 
 def pages(root=ROOT):
