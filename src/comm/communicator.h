@@ -5,8 +5,8 @@
 //
 // For all of them: every rank calls the same operations in the same order, with equal shapes where
 // the block says so. A call returns when this rank's result is complete; on a device, when it is
-// enqueued, and check() tells later whether it went well. Errors: unavailable: a rank left, or never
-// came; internal: the ranks disagree on the operation.
+// enqueued, and check() tells later whether it went well. Errors: unavailable: a rank left, or
+// never came; internal: the ranks disagree on the operation.
 #pragma once
 
 #include <algorithm>
@@ -108,10 +108,10 @@ class Communicator {
   virtual Status all_gather_rows(std::span<const TensorView> tensors) = 0;
 
   /// All-to-all: sends row t of every tensor of `rows` to the ranks that `routes` names. Returns M,
-  /// and arrived rows are ordered by (sending rank, row there), alike in every tensor. M is how many
-  /// rows arrived; a device that cannot tell the host returns the rows of all ranks: in those that
-  /// did not arrive, and for experts of other ranks, the routes' ids become -1. May run beside what
-  /// is enqueued until wait_for_dispatch(), before which `rows` stay as they are.
+  /// and arrived rows are ordered by (sending rank, row there), alike in every tensor. M is how
+  /// many rows arrived; a device that cannot tell the host returns the rows of all ranks: in those
+  /// that did not arrive, and for experts of other ranks, the routes' ids become -1. May run beside
+  /// what is enqueued until wait_for_dispatch(), before which `rows` stay as they are.
   ///
   /// shapes    as DispatchTensor; T may differ between ranks and may be 0
   /// errors    resource_exhausted: more rows arrive than `to` has

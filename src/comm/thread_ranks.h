@@ -20,8 +20,8 @@ class ThreadRankGroup;
 std::vector<std::unique_ptr<Communicator>> make_thread_ranks(std::int64_t ranks,
                                                              std::chrono::milliseconds timeout);
 
-/// The same for the rank that calls it, which meets the others, threads of this process, at the
-/// rendezvous. Errors: as Rendezvous::all_gather.
+/// The same, one rank at a time: each of the group's threads calls it. Errors: those of the
+/// rendezvous.
 Result<std::unique_ptr<Communicator>> join_thread_ranks(Rendezvous& rendezvous,
                                                         std::chrono::milliseconds timeout);
 

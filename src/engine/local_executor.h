@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "base/error.h"
-#include "comm/rendezvous.h"
 #include "engine/executor.h"
 #include "plan/step_plan.h"
+#include "worker/device.h"
 #include "worker/worker.h"
 
 namespace koho {
@@ -22,11 +22,9 @@ struct LocalExecutorSettings {
   WorkerSettings worker;  // .load.shard's rank and ranks and .load.kv_pages are filled in
   std::int64_t ranks = 1;
   PlanBounds bounds;
+  DeviceOptions device;  // of make_communicator
   /// Makes the backend of a rank. Called again by recover().
   std::function<Result<std::unique_ptr<Backend>>(std::int64_t rank)> make_backend;
-  /// Makes the communicator of a rank, which meets the others at the rendezvous. All ranks call it
-  /// at once, from threads of their own. Empty: make_communicator() of CPU ranks.
-  std::function<Result<std::unique_ptr<Communicator>>(Backend&, Rendezvous&)> make_communicator;
 };
 
 class LocalExecutor final : public Executor {

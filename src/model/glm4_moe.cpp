@@ -140,9 +140,9 @@ Result<Glm4Moe> Glm4Moe::load(const ModelConfig& config,
                           {rope.view().data, static_cast<std::size_t>(rope.view().bytes())}));
   KOHO_TRY_ASSIGN(model.activations_,
                   Activations::allocate(backend, model.limits_, model.widths()));
-  // Under data-parallel attention decode steps of all ranks are padded to the same rows.
+  // Under data-parallel attention captured decode steps of all ranks are padded to the same rows.
   StepLimits limits = model.limits_;
-  if (shard.dispatches_tokens())
+  if (shard.dispatches_tokens() && backend.supports_graphs())
     limits.tokens_max =
         std::max(round_up(limits.tokens_max, shard.ranks), shard.ranks * limits.sequences_max);
   KOHO_TRY(model.collectives_.allocate({.tokens_max = limits.tokens_max,

@@ -129,12 +129,9 @@ Status Runtime::start() {
   LocalExecutorSettings settings;
   settings.ranks = options_.ranks;
   settings.bounds = plan_bounds(limits);
+  settings.device = options_.device;
   settings.make_backend = [device = options_.device, ranks = options_.ranks](std::int64_t rank) {
     return make_backend(device, rank, ranks);
-  };
-  settings.make_communicator = [device = options_.device](Backend& backend,
-                                                          Rendezvous& rendezvous) {
-    return make_communicator(device, backend, rendezvous);
   };
   settings.worker = {
       .load = {.shard = shard_of(options_),

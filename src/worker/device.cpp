@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <map>
+#include <span>
 #include <thread>
 #include <unistd.h>
 #include <utility>
@@ -12,10 +13,32 @@
 #include "base/log.h"
 #include "comm/loopback_rank.h"
 #include "comm/one_rank.h"
+#include "comm/process_ranks.h"
 #include "comm/thread_ranks.h"
 #include "cuda/cuda_backend.h"
 
 namespace koho {
+namespace {
+
+// How long a rank waits for the others inside a step. A step of a large prompt on a busy CPU may
+// take minutes.
+constexpr std::chrono::minutes kRankTimeout{10};
+
+/// Whether the ranks are threads of one process. Errors: those of the rendezvous; unsupported (some
+/// are).
+Result<bool> are_threads(Rendezvous& rendezvous) {
+  const auto mine = static_cast<std::int64_t>(getpid());
+  std::vector<std::int64_t> all(static_cast<std::size_t>(rendezvous.ranks()));
+  KOHO_TRY(rendezvous.all_gather(std::as_bytes(std::span(&mine, 1)),
+                                 std::as_writable_bytes(std::span(all))));
+  const auto same = std::ranges::count(all, all.front());
+  if (same == std::ssize(all)) return true;
+  if (same == 1) return false;
+  return make_error(ErrorCode::unsupported, "{} of {} ranks share a process: all do, or none", same,
+                    all.size());
+}
+
+}  // namespace
 
 Result<DeviceKind> choose_device(std::string_view name) {
   if (name == "cpu") return DeviceKind::cpu;
@@ -28,6 +51,14 @@ Result<DeviceKind> choose_device(std::string_view name) {
   if (first.ok() || first.error().code != ErrorCode::not_found) return DeviceKind::cuda;
   log::warning("device auto is the CPU: {}", first.error().message);
   return DeviceKind::cpu;
+}
+
+Result<CollectiveTransport> choose_collectives(std::string_view name) {
+  if (name == "auto") return CollectiveTransport::automatic;
+  if (name == "peer") return CollectiveTransport::peer;
+  if (name == "nccl") return CollectiveTransport::nccl;
+  return make_error(ErrorCode::invalid_argument,
+                    "collectives must be auto, peer or nccl, found \"{}\"", name);
 }
 
 int device_of(const DeviceOptions& options, std::int64_t rank) {
@@ -59,12 +90,12 @@ Result<std::unique_ptr<Backend>> make_backend(const DeviceOptions& options,
 Result<std::unique_ptr<Communicator>> make_communicator(const DeviceOptions& options,
                                                         Backend& backend,
                                                         Rendezvous& rendezvous) {
-  // A step of a large prompt on a busy CPU may take minutes.
-  constexpr std::chrono::minutes kPatience{10};
   if (rendezvous.ranks() == 1) return std::unique_ptr<Communicator>(std::make_unique<OneRank>());
-  if (options.kind == DeviceKind::cuda)
+  if (backend.device().kind == DeviceId::Kind::cuda)
     return make_cuda_communicator(backend, rendezvous, options.collectives);
-  return join_thread_ranks(rendezvous, kPatience);
+  KOHO_TRY_ASSIGN(const bool threads, are_threads(rendezvous));
+  return threads ? join_thread_ranks(rendezvous, kRankTimeout)
+                 : join_process_ranks(rendezvous, kRankTimeout);
 }
 
 Result<std::unique_ptr<Communicator>> make_loopback_communicator(const DeviceOptions& options,

@@ -26,6 +26,9 @@ enum class DeviceKind : std::uint8_t { cpu, cuda };
 /// so that its own error is reported. May start the driver's threads. Errors: invalid_argument.
 Result<DeviceKind> choose_device(std::string_view name);
 
+/// Reads "auto", "peer" or "nccl". Errors: invalid_argument.
+Result<CollectiveTransport> choose_collectives(std::string_view name);
+
 struct DeviceOptions {
   DeviceKind kind = DeviceKind::cpu;
   std::int64_t threads = 0;  // of all ranks together on the CPU; 0 = one a core
@@ -46,9 +49,11 @@ Result<std::unique_ptr<Backend>> make_backend(const DeviceOptions& options,
                                               std::int64_t rank,
                                               std::int64_t ranks);
 
-/// The communicator of a rank, which meets the others at `rendezvous`: all of them call it
-/// together. Requires: backend and rendezvous outlive it; the backend is make_backend()'s. Errors:
-/// those of the rendezvous and of make_cuda_communicator.
+/// The collectives of one rank on its backend, chosen here alone: nothing to do for one rank; over
+/// host memory on the CPU, of threads or of processes as the ranks are; between GPUs as
+/// `collectives` says. All ranks of the rendezvous call it together. Requires: backend and
+/// rendezvous outlive it; a backend on CUDA is make_backend()'s. Errors: those of the rendezvous
+/// and of make_cuda_communicator.
 Result<std::unique_ptr<Communicator>> make_communicator(const DeviceOptions& options,
                                                         Backend& backend,
                                                         Rendezvous& rendezvous);
@@ -65,8 +70,8 @@ Result<std::unique_ptr<Communicator>> make_loopback_communicator(const DeviceOpt
 /// GPU nor one for each rank); those of cuda_memory_bytes.
 Status check_devices(const DeviceOptions& options, std::int64_t ranks);
 
-/// The name of rank 0's GPU, or the CPU backend's own description: "NVIDIA H200", "cpu avx512 2 threads".
-/// Errors: those of make_cpu_backend and cuda_properties.
+/// The name of rank 0's GPU, or the CPU backend's own description: "NVIDIA H200", "cpu avx512 2
+/// threads". Errors: those of make_cpu_backend and cuda_properties.
 Result<std::string> device_name(const DeviceOptions& options);
 
 /// Memory of rank 0's GPU, used or not; on the CPU the host's. Errors: those of cuda_memory_bytes.

@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
-// sample, reset_counts and count_sampled against sampling/sampler.h, which defines them: ids and counts are equal,
-// log-probabilities are within f32.
+// SPDX-License-Identifier: Apache-2.0 sample, reset_counts and count_sampled against
+// sampling/sampler.h, which defines them: ids and counts are equal, log-probabilities are within
+// f32.
 #include <algorithm>
 #include <cmath>
 

@@ -60,6 +60,8 @@ DeviceOptions test_device(std::int64_t ranks) {
   const char* list = std::getenv("KOHO_TEST_DEVICES");
   if (list == nullptr) return device;
   device.kind = DeviceKind::cuda;
+  // The driver reads it when it starts, which the first rank's step does. (check_devices)
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   for (const char* at = list; *at != '\0'; ++at)
     if (*at >= '0' && *at <= '9') device.devices.push_back(*at - '0');
   if (device.devices.size() > 1) device.devices.resize(static_cast<std::size_t>(ranks));

@@ -255,9 +255,10 @@ __global__ void abort_group_kernel(const __grid_constant__ PeerGroup group) {
 /// Whether a message of `bytes` goes one-shot.
 bool choose_one_shot(const PeerGroup& group, AllReduceAlgorithm algorithm, std::int64_t bytes) {
   if (algorithm != AllReduceAlgorithm::automatic) return algorithm == AllReduceAlgorithm::one_shot;
-  // Two ranks send the same bytes either way. NOTE: for four ranks it is a prototype's crossover,
-  // for eight it follows from the bytes sent; neither is measured with this kernel on as many GPUs.
-  const std::int64_t threshold = group.layout.ranks == 2   ? INT64_MAX
+  // Two ranks send the same bytes either way, but two-shot sums each element once, not twice.
+  // NOTE: for four ranks it is a prototype's crossover, for eight it follows from the bytes sent;
+  // neither is measured with this kernel on as many GPUs.
+  const std::int64_t threshold = group.layout.ranks == 2   ? 2LL << 20
                                  : group.layout.ranks == 4 ? 16 * 10'240
                                                            : 8 * 10'240;
   return bytes <= (group.one_shot_bytes_max >= 0 ? group.one_shot_bytes_max : threshold);

@@ -1,8 +1,9 @@
-// SPDX-License-Identifier: Apache-2.0
-// Rows go to all ranks at dispatch, since the host does not know which are wanted where, and what is
-// another rank's is masked there; the way back is a sum on the sender.
+// SPDX-License-Identifier: Apache-2.0 Rows go to all ranks at dispatch, since the host does not
+// know which are wanted where, and what is another rank's is masked there; the way back is a sum on
+// the sender.
 #include "cuda/collectives/nccl_communicator.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -27,7 +28,7 @@ struct Nccl {
   decltype(&ncclGetUniqueId) get_unique_id = nullptr;
   decltype(&ncclCommInitRank) init_rank = nullptr;
   decltype(&ncclCommDestroy) destroy = nullptr;
-  decltype(&ncclCommAbort) abort = nullptr;
+  decltype(&ncclCommAbort) end = nullptr;
   decltype(&ncclCommGetAsyncError) async_error = nullptr;
   decltype(&ncclGetErrorString) error_string = nullptr;
   decltype(&ncclGetLastError) last_error = nullptr;
@@ -56,8 +57,7 @@ Result<Nccl> open_nccl() {
   if (find(library, nccl.get_version, "ncclGetVersion") &&
       find(library, nccl.get_unique_id, "ncclGetUniqueId") &&
       find(library, nccl.init_rank, "ncclCommInitRank") &&
-      find(library, nccl.destroy, "ncclCommDestroy") &&
-      find(library, nccl.abort, "ncclCommAbort") &&
+      find(library, nccl.destroy, "ncclCommDestroy") && find(library, nccl.end, "ncclCommAbort") &&
       find(library, nccl.async_error, "ncclCommGetAsyncError") &&
       find(library, nccl.error_string, "ncclGetErrorString") &&
       find(library, nccl.last_error, "ncclGetLastError") &&
@@ -77,6 +77,8 @@ Result<Nccl> open_nccl() {
       return error_of(koho_nccl, #expr);                                 \
   } while (false)
 
+constexpr std::int64_t kConnectBytes = 256;  // of a message that only connects
+
 class NcclCommunicator final : public Communicator {
  public:
   NcclCommunicator(const BackendPlace& place, const Nccl& nccl, Rendezvous& rendezvous)
@@ -90,7 +92,7 @@ class NcclCommunicator final : public Communicator {
     if (comm_ == nullptr || !bind().ok()) return;
     if (gave_up_.load()) return;  // aborted: the communicator is gone
     static_cast<void>(cudaStreamSynchronize(place_.stream));
-    static_cast<void>(healthy() ? nccl_.destroy(comm_) : nccl_.abort(comm_));
+    static_cast<void>(healthy() ? nccl_.destroy(comm_) : nccl_.end(comm_));
   }
 
   Status join() {
@@ -131,9 +133,11 @@ class NcclCommunicator final : public Communicator {
         4 * ceil_div(sizes.logit_rows_max, ranks_) * ranks_ * sizes.logit_columns;
     const std::int64_t combined =
         sizes.dispatched_row_bytes > 0 ? 2 * sizes.tokens_max * sizes.hidden : 0;
-    KOHO_TRY_ASSIGN(
-        scratch_, DeviceBlock::allocate(place_.memory, std::max(logits, combined), "collectives"));
-    return {};
+    KOHO_TRY_ASSIGN(scratch_,
+                    DeviceBlock::allocate(place_.memory,
+                                          std::max({logits, combined, 2 * ranks_ * kConnectBytes}),
+                                          "collectives"));
+    return connect();
   }
 
   Status meet() override {
@@ -273,10 +277,10 @@ class NcclCommunicator final : public Communicator {
 
   void give_up() override {
     if (gave_up_.exchange(true)) return;
-    // A rank that is inside an NCCL call holds nothing that abort needs, so a busy lock is no reason
-    // to wait for ever.
+    // A rank that is inside an NCCL call holds nothing that abort needs, so a busy lock is no
+    // reason to wait for ever.
     const std::unique_lock lock(mutex_, std::chrono::seconds(1));
-    if (comm_ != nullptr && bind().ok()) static_cast<void>(nccl_.abort(comm_));
+    if (comm_ != nullptr && bind().ok()) static_cast<void>(nccl_.end(comm_));
   }
 
  private:
@@ -299,6 +303,27 @@ class NcclCommunicator final : public Communicator {
   bool healthy() const {
     ncclResult_t error = ncclSuccess;
     return nccl_.async_error(comm_, &error) == ncclSuccess && error == ncclSuccess;
+  }
+  /// Calls what connects a rank with all others. Without it the first collective would, and that
+  /// call would wait on the host for a rank that does not come.
+  Status connect() {
+    KOHO_TRY(meet());
+    KOHO_TRY(usable());
+    auto* const memory = scratch_.as<std::uint8_t>();
+    KOHO_CUDA_TRY(cudaMemsetAsync(memory, 0, static_cast<std::size_t>(2 * ranks_ * kConnectBytes),
+                                  place_.stream));
+    KOHO_NCCL_TRY(nccl_.all_reduce(memory, memory, kConnectBytes / 2, ncclBfloat16, ncclSum, comm_,
+                                   place_.stream));
+    KOHO_NCCL_TRY(nccl_.group_start());
+    for (int peer = 0; peer < ranks_; ++peer) {
+      KOHO_NCCL_TRY(nccl_.send(memory + peer * kConnectBytes, kConnectBytes, ncclUint8, peer, comm_,
+                               place_.stream));
+      KOHO_NCCL_TRY(nccl_.receive(memory + (ranks_ + peer) * kConnectBytes, kConnectBytes,
+                                  ncclUint8, peer, comm_, place_.stream));
+    }
+    KOHO_NCCL_TRY(nccl_.group_end());
+    KOHO_CUDA_TRY(cudaStreamSynchronize(place_.stream));
+    return {};
   }
   std::int64_t first_of(int rank) const { return starts_[static_cast<std::size_t>(rank)]; }
   std::int64_t rows_of(int rank) const { return first_of(rank + 1) - first_of(rank); }

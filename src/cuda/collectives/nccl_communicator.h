@@ -11,7 +11,7 @@
 
 namespace koho::cuda {
 
-/// Joins the group. NCCL sums in an order of its own, in bf16 between GPUs: ranks have equal bits,
+/// Enters the group. NCCL sums in an order of its own, in bf16 between GPUs: ranks have equal bits,
 /// which are not those of PeerCommunicator. Errors: unsupported (no NCCL in this build or on this
 /// machine, or a group that NCCL refuses, such as two ranks on one GPU); device_error; those of the
 /// rendezvous.

@@ -65,7 +65,7 @@ CollectiveFault HostState::fault() const {
   return fault;
 }
 
-void HostState::abort() {
+void HostState::end_waits() {
   std::atomic_ref<std::uint32_t>(state_->abort).store(1, std::memory_order_release);
 }
 
@@ -426,8 +426,8 @@ Status PeerCommunicator::check() {
 }
 
 void PeerCommunicator::give_up() {
-  host_->abort();
-  for (const std::shared_ptr<HostState>& state : same_process_) state->abort();
+  host_->end_waits();
+  for (const std::shared_ptr<HostState>& state : same_process_) state->end_waits();
   const bool others = same_process_.size() < links_.places.size() && !mapped_.empty();
   // Where the GPU does not answer, the other processes' waits time out.
   if (others && bind().ok()) static_cast<void>(launch_abort_group(group_, abort_stream_));

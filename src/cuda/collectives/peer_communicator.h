@@ -7,10 +7,10 @@
 // of row_exchange.h) and a word of host memory in which its kernels report a failed wait.
 //
 // Why no rank overwrites a window that its owner still reads: between two uses of a window lies a
-// collective in which every rank waits for every other, enqueued behind the owner's reading. Logits:
-// the all-gather of what was sampled, or the next step's all-reduces. Sampled rows: the next step's
-// exchange of logits. Dispatched rows: combine()'s barrier. Results that combine() reads: the next
-// dispatch's barrier.
+// collective in which every rank waits for every other, enqueued behind the owner's reading.
+// Logits: the all-gather of what was sampled, or the next step's all-reduces. Sampled rows: the
+// next step's exchange of logits. Dispatched rows: combine()'s barrier. Results that combine()
+// reads: the next dispatch's barrier.
 #pragma once
 
 #include <memory>
@@ -38,7 +38,7 @@ class HostState {
   /// What the GPU has reported, if anything. Threads: any.
   CollectiveFault fault() const;
   /// Makes the GPU's waits abort. Threads: any.
-  void abort();
+  void end_waits();
 
  private:
   HostState(CollectiveHostState* state, int device) : state_(state), device_(device) {}

@@ -2,13 +2,13 @@
 // launch_push_rows(), launch_row_barrier(), launch_combine_rows() and launch_mask_ids().
 //
 // mapping  push: a CTA copies one row, or kChunkBytes of it, to one receiver, 16 bytes a thread
-//          where everything is aligned so, else 4. Barrier: one warp, a lane a peer. Combine: a CTA a
-//          row, a thread a vector of 8 elements, which it reads from all ranks at once.
+//          where everything is aligned so, else 4. Barrier: one warp, a lane a peer. Combine: a CTA
+//          a row, a thread a vector of 8 elements, which it reads from all ranks at once.
 // bytes    push: each row once over the link to each receiver; combine: the results of a row once
 //          from each receiver
-// order    the barrier's release at system scope covers what the kernels before it stored: they have
-//          ended when it begins. Data is read past L1 (__ldcg, system loads), which may hold what a
-//          kernel read there before.
+// order    the barrier's release at system scope covers what the kernels before it stored: they
+//          have ended when it begins. Data is read past L1 (__ldcg, system loads), which may hold
+//          what a kernel read there before.
 #include <algorithm>
 
 #include "cuda/collectives/exchange.cuh"

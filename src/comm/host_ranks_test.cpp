@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/thread_ranks.h"
+// Collectives over host memory, of ranks as threads and in the form of processes: the tests hold
+// for both. (Threads may use the form of processes, too.)
+#include "comm/host_ranks.h"
 
 #include <algorithm>
 #include <array>
@@ -8,6 +10,8 @@
 
 #include <gtest/gtest.h>
 
+#include "comm/process_ranks.h"
+#include "comm/thread_ranks.h"
 #include "comm/thread_rendezvous.h"
 #include "tensor/number.h"
 #include "tensor/tensor.h"
@@ -17,8 +21,36 @@ namespace {
 
 constexpr std::chrono::milliseconds kPatience{20000};
 
-TEST(ThreadRanks, AllReduceSumsInRankOrderOnEveryRank) {
-  auto ranks = make_thread_ranks(4, kPatience);
+enum class Form { threads, processes };
+
+class HostRanks : public ::testing::TestWithParam<Form> {
+ protected:
+  static std::vector<std::unique_ptr<Communicator>> make_ranks(std::int64_t ranks,
+                                                               std::chrono::milliseconds timeout) {
+    auto rendezvous = make_thread_rendezvous(ranks, kPatience);
+    std::vector<std::unique_ptr<Communicator>> made(static_cast<std::size_t>(ranks));
+    std::vector<std::thread> threads;
+    for (std::size_t rank = 0; rank < made.size(); ++rank)
+      threads.emplace_back([&, rank] {
+        auto joined = GetParam() == Form::threads ? join_thread_ranks(*rendezvous[rank], timeout)
+                                                  : join_process_ranks(*rendezvous[rank], timeout);
+        ASSERT_TRUE(joined.ok()) << joined.error().message;
+        made[rank] = std::move(*joined);
+      });
+    for (std::thread& thread : threads) thread.join();
+    return made;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Forms,
+                         HostRanks,
+                         ::testing::Values(Form::threads, Form::processes),
+                         [](const auto& form) {
+                           return form.param == Form::threads ? "Threads" : "Processes";
+                         });
+
+TEST_P(HostRanks, AllReduceSumsInRankOrderOnEveryRank) {
+  auto ranks = make_ranks(4, kPatience);
   std::vector<Tensor> values;
   for (int rank = 0; rank < 4; ++rank) {
     values.push_back(*Tensor::host(DType::bf16, {3, 5}));
@@ -51,9 +83,9 @@ void on_every_rank(std::size_t ranks, const Body& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(ThreadRanks, ExchangeGivesEachRankWholeRows) {
+TEST_P(HostRanks, ExchangeGivesEachRankWholeRows) {
   // Five rows over two ranks: three and two. Value: 100 * row + column.
-  auto ranks = make_thread_ranks(2, kPatience);
+  auto ranks = make_ranks(2, kPatience);
   on_every_rank(2, [&](std::size_t rank) {
     Tensor part = *Tensor::host(DType::f32, {5, 3});
     for (std::size_t i = 0; i < 15; ++i)
@@ -68,15 +100,15 @@ TEST(ThreadRanks, ExchangeGivesEachRankWholeRows) {
   });
 }
 
-TEST(ThreadRanks, ExchangeOfFewerRowsThanRanksGivesTheLastRanksNone) {
+TEST_P(HostRanks, ExchangeOfFewerRowsThanRanksGivesTheLastRanksNone) {
   EXPECT_EQ(owned_rows(1, 0, 4).count, 1);
   for (std::int64_t rank = 1; rank < 4; ++rank) EXPECT_EQ(owned_rows(1, rank, 4).count, 0);
   EXPECT_EQ(owned_rows(5, 3, 4).count, 0);  // two each: the third has one
   EXPECT_EQ(owned_rows(0, 0, 4).count, 0);
 }
 
-TEST(ThreadRanks, GatherFillsInTheRowsOfTheOtherRanks) {
-  auto ranks = make_thread_ranks(3, kPatience);
+TEST_P(HostRanks, GatherFillsInTheRowsOfTheOtherRanks) {
+  auto ranks = make_ranks(3, kPatience);
   on_every_rank(3, [&](std::size_t rank) {
     Tensor ids = *Tensor::host(DType::i32, {6});
     Tensor pairs = *Tensor::host(DType::f32, {6, 2});
@@ -90,19 +122,6 @@ TEST(ThreadRanks, GatherFillsInTheRowsOfTheOtherRanks) {
       EXPECT_EQ(ids.span<std::int32_t>()[i], static_cast<std::int32_t>(i));
       EXPECT_EQ(pairs.span<float>()[2 * i + 1], static_cast<float>(i));
     }
-  });
-}
-
-TEST(ThreadRanks, RanksThatJoinAtARendezvousShareAGroup) {
-  auto meeting = make_thread_rendezvous(2, kPatience);
-  on_every_rank(2, [&](std::size_t rank) {
-    auto joined = join_thread_ranks(*meeting[rank], kPatience);
-    ASSERT_TRUE(joined.ok());
-    EXPECT_EQ((*joined)->rank(), static_cast<std::int64_t>(rank));
-    Tensor values = *Tensor::host(DType::bf16, {1, 1});
-    values.span<BFloat16>()[0] = to_bf16(1.0F);
-    ASSERT_TRUE((*joined)->all_reduce(values.view()).ok());
-    EXPECT_EQ(to_float(values.span<BFloat16>()[0]), 2.0F);
   });
 }
 
@@ -133,8 +152,8 @@ std::vector<Sent> three_senders() {
   return senders;
 }
 
-TEST(ThreadRanks, DispatchSendsARowOnceToEachRankThatHoldsOneOfItsIds) {
-  auto ranks = make_thread_ranks(3, kPatience);
+TEST_P(HostRanks, DispatchSendsARowOnceToEachRankThatHoldsOneOfItsIds) {
+  auto ranks = make_ranks(3, kPatience);
   std::vector<Sent> senders = three_senders();
   const std::vector<std::vector<float>> expected{{0, 100}, {1, 101}, {1, 100}};
   on_every_rank(3, [&](std::size_t rank) {
@@ -157,8 +176,8 @@ TEST(ThreadRanks, DispatchSendsARowOnceToEachRankThatHoldsOneOfItsIds) {
   });
 }
 
-TEST(ThreadRanks, CombineAddsTheSumOfWhatEachRankMadeOfARow) {
-  auto ranks = make_thread_ranks(3, kPatience);
+TEST_P(HostRanks, CombineAddsTheSumOfWhatEachRankMadeOfARow) {
+  auto ranks = make_ranks(3, kPatience);
   std::vector<Sent> senders = three_senders();
   on_every_rank(3, [&](std::size_t rank) {
     Tensor names = *Tensor::host(DType::f32, {8});
@@ -185,8 +204,8 @@ TEST(ThreadRanks, CombineAddsTheSumOfWhatEachRankMadeOfARow) {
   });
 }
 
-TEST(ThreadRanks, DispatchToAllSendsEveryRowEverywhere) {
-  auto ranks = make_thread_ranks(3, kPatience);
+TEST_P(HostRanks, DispatchToAllSendsEveryRowEverywhere) {
+  auto ranks = make_ranks(3, kPatience);
   std::vector<Sent> senders = three_senders();
   on_every_rank(3, [&](std::size_t rank) {
     Tensor names = *Tensor::host(DType::f32, {8});
@@ -200,8 +219,8 @@ TEST(ThreadRanks, DispatchToAllSendsEveryRowEverywhere) {
   });
 }
 
-TEST(ThreadRanks, MoreRowsThanThereIsRoomForAreAnError) {
-  auto ranks = make_thread_ranks(3, kPatience);
+TEST_P(HostRanks, MoreRowsThanThereIsRoomForAreAnError) {
+  auto ranks = make_ranks(3, kPatience);
   std::vector<Sent> senders = three_senders();
   on_every_rank(3, [&](std::size_t rank) {
     Tensor names = *Tensor::host(DType::f32, {rank == 1 ? 1 : 8});
@@ -214,8 +233,20 @@ TEST(ThreadRanks, MoreRowsThanThereIsRoomForAreAnError) {
   });
 }
 
-TEST(ThreadRanks, RanksThatDisagreeAreToldSo) {
-  auto ranks = make_thread_ranks(3, kPatience);
+TEST_P(HostRanks, OperandsMayGrowAndShrink) {
+  auto ranks = make_ranks(3, kPatience);
+  on_every_rank(3, [&](std::size_t rank) {
+    for (const std::int64_t columns : {1, 100, 70'000, 3, 300'000, 2}) {
+      Tensor values = *Tensor::host(DType::bf16, {2, columns});
+      for (BFloat16& value : values.span<BFloat16>()) value = to_bf16(static_cast<float>(rank + 1));
+      ASSERT_TRUE(ranks[rank]->all_reduce(values.view()).ok());
+      for (const BFloat16& value : values.span<BFloat16>()) ASSERT_EQ(to_float(value), 6.0F);
+    }
+  });
+}
+
+TEST_P(HostRanks, RanksThatDisagreeAreToldSo) {
+  auto ranks = make_ranks(3, kPatience);
   on_every_rank(3, [&](std::size_t rank) {
     Tensor values = *Tensor::host(DType::bf16, {rank == 2 ? 3 : 2, 4});
     const Status shapes = ranks[rank]->all_reduce(values.view());
@@ -232,16 +263,16 @@ TEST(ThreadRanks, RanksThatDisagreeAreToldSo) {
   });
 }
 
-TEST(ThreadRanks, ARankThatGivesUpFreesTheOthers) {
-  auto ranks = make_thread_ranks(2, kPatience);
+TEST_P(HostRanks, ARankThatGivesUpFreesTheOthers) {
+  auto ranks = make_ranks(2, kPatience);
   Tensor values = *Tensor::host(DType::bf16, {1, 1});
   std::thread other([&] { EXPECT_FALSE(ranks[0]->all_reduce(values.view()).ok()); });
   ranks[1]->give_up();
   other.join();
 }
 
-TEST(ThreadRanks, ARankThatDoesNotComeIsAnErrorForTheOthers) {
-  auto ranks = make_thread_ranks(2, std::chrono::milliseconds(20));
+TEST_P(HostRanks, ARankThatDoesNotComeIsAnErrorForTheOthers) {
+  auto ranks = make_ranks(2, std::chrono::milliseconds(20));
   Tensor values = *Tensor::host(DType::bf16, {1, 1});
   const Status first = ranks[0]->all_reduce(values.view());
   ASSERT_FALSE(first.ok());
