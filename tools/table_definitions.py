@@ -198,7 +198,7 @@ def air_prefill_rows(record, second):
     rows = [["**8,192 tokens**", f"**{milliseconds(step['us'])}**", f"{8192 / step['us'] * 1e3:.1f}k tok/s"]]
     rows.append(["another H200, " + second.data["commit"], milliseconds(steps_of(second, "step_prefill")[8192]["us"]), ""])
     rows += [[CLASSES.get(part["class"], part["class"]), milliseconds(part["us"]), f"{100 * part['us'] / step['us']:.1f} %"]
-             for part in sorted(step["classes"], key=lambda part: -part["us"])]
+             for part in sorted(step["classes"], key=lambda part: -part["us"]) if part["us"] >= 0.01 * step["us"]]
     return rows
 
 
@@ -224,8 +224,27 @@ def air_prompt_rows(record):
             for tokens, row in sorted(steps_of(record, "step_prefill").items())]
 
 
-def air_batch_rows(record):
-    return [[str(batch), milliseconds(row["us"]), f"{batch / row['us'] * 1e6:,.0f}"] for batch, row in sorted(steps_of(record).items())]
+# GLM-4.7 on several GPUs, from one rank alone.
+
+PROJECTED = {"8 H100": 3.35, "8 H200": 4.8, "8 B200": 8.0}  # nominal TB/s of a GPU's memory
+
+
+def projection_rows(*records):
+    """A row for each number of sequences: the faster cut of the experts, the rank's step, what links and waiting add, tok/s."""
+    by_experts = {record.data["experts"]: steps_of(record) for record in records}
+    measured_on = PROJECTED["8 " + records[0].data["machine"].split()[1]]  # "NVIDIA H100 80GB HBM3"
+
+    def whole_us(step, bandwidth=measured_on):
+        return (step["us"] + step["waiting_us"]) * measured_on / bandwidth + step["links_us"]
+    out = []
+    for batch in next(iter(by_experts.values())):
+        experts, step = min(((experts, steps[batch]) for experts, steps in by_experts.items()), key=lambda pair: whole_us(pair[1]))
+        cells = []
+        for bandwidth in PROJECTED.values():
+            cells.append(f"{batch / whole_us(step, bandwidth) * 1e6:,.0f} *{'m' if bandwidth == measured_on else 's'} l*")
+        out.append([str(batch), experts, milliseconds(step["us"]), milliseconds(step["waiting_us"]) if step["waiting_us"] else "none",
+                    milliseconds(step["links_us"]), *cells, "not known"])
+    return out
 
 
 def throughput_rows(*records):
@@ -349,7 +368,6 @@ TABLES = {
     "air-variants": Table(((H200, "air-latency"), (H200, "air-latency-e4m3"), (H200, "air-deterministic"), (H200, "air-long-bf16"),
                            (H200, "air-long-fp8")), ("ms", "B = 1", "B = 16", "B = 64", "prompt of 8,192"), air_variant_rows),
     "air-prompts": Table(((H200, "air-prompts"),), ("tokens of the prompt", "ms", "tok/s"), air_prompt_rows),
-    "air-batches": Table(((H200, "air-batches"),), ("sequences", "ms a step", "tok/s"), air_batch_rows),
     "throughput": Table(((H200, "air-throughput"), (SECOND_H200, "air-throughput")),
                         ("commit", "requests at once", "prompt + answer", "generated tok/s", "first token p50, ms", "a token p50, ms",
                          "between tokens p99, ms"), throughput_rows),
@@ -360,6 +378,11 @@ TABLES = {
     "true-widths": Table(((H200, "true-widths"), (H200, "true-widths-1")),
                          ("tokens a step", "deterministic", "distance", "of the noise", "bound", "same best token"), true_widths_rows,
                          "Distance: relative L2 of the logits from the float32 run's; the noise is that of the reference's own BF16 run"),
+    "projection": Table((("h100", "rank8-whole"), ("h100", "rank8-sliced")),
+                        ("sequences", "experts", "rank's step, ms", "waiting, ms", "links, ms", *(f"tok/s, {name}" for name in PROJECTED),
+                         "4 H200"), projection_rows,
+                        "*m*: the step is measured. *s*: it is scaled by the memories' nominal rates, 3.35 / 4.8 / 8 TB/s. *l*: links are 184 "
+                        "all-reduces as measured among 4 H200s (2026-11-20), with the bytes of 8; a part of them is in the step already"),
     # docs/performance.md: beside others
     "peer-vllm": Table((("peers", "vllm"),), ("GLM-4.5-Air-FP8, one H200", "unit", "vLLM 0.26.0", "koho", "ratio"), peer_rows),
     "cpu-llama": Table((("spr", "2core-cpu-model"),), ("2.1 GB model, two threads", "koho", "llama.cpp, Q8_0", "ratio"), llama_rows),

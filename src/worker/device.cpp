@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "comm/loopback_rank.h"
 #include "comm/one_rank.h"
 #include "comm/process_ranks.h"
 #include "comm/thread_ranks.h"
@@ -99,11 +100,17 @@ Status check_device_list(const DeviceOptions& options, std::int64_t ranks) {
 Result<std::unique_ptr<Backend>> make_backend(const DeviceOptions& options,
                                               std::int64_t rank,
                                               std::int64_t ranks) {
-  if (options.kind == DeviceKind::cuda)
+  if (options.kind == DeviceKind::cuda) {
+    std::vector<int> devices;
+    for (std::int64_t other = 0; other < ranks; ++other)
+      devices.push_back(device_of(options, other));
     return make_cuda_backend({.device = device_of(options, rank),
+                              .rank_devices = std::move(devices),
+                              .rank = static_cast<std::size_t>(rank),
                               .deterministic = options.deterministic,
                               .synthetic = options.synthetic,
                               .progress = options.progress});
+  }
   const std::int64_t threads = options.threads > 0
                                    ? options.threads
                                    : static_cast<std::int64_t>(std::thread::hardware_concurrency());
@@ -120,6 +127,13 @@ Result<std::unique_ptr<Communicator>> make_communicator(const DeviceOptions& opt
   KOHO_TRY_ASSIGN(const bool threads, are_threads(rendezvous));
   return threads ? join_thread_ranks(rendezvous, kRankTimeout)
                  : join_process_ranks(rendezvous, kRankTimeout);
+}
+
+Result<std::unique_ptr<Communicator>> make_loopback_communicator(const DeviceOptions& options,
+                                                                 Backend& backend,
+                                                                 LoopbackRendezvous& alone) {
+  if (options.kind == DeviceKind::cuda) return make_cuda_loopback_communicator(backend, alone);
+  return std::unique_ptr<Communicator>(std::make_unique<LoopbackRank>(alone.rank(), alone.ranks()));
 }
 
 Status check_devices(const DeviceOptions& options, std::int64_t ranks) {

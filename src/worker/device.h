@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/load_progress.h"
 #include "comm/communicator.h"
+#include "comm/loopback_rank.h"
 #include "comm/rendezvous.h"
 #include "cpu/cpu_backend.h"
 #include "ops/backend.h"
@@ -58,6 +59,13 @@ Result<std::unique_ptr<Backend>> make_backend(const DeviceOptions& options,
 Result<std::unique_ptr<Communicator>> make_communicator(const DeviceOptions& options,
                                                         Backend& backend,
                                                         Rendezvous& rendezvous);
+
+/// The communicator of a rank whose other ranks are not there, for measurements: what it sends to
+/// them stays on its own device. Requires: backend and `alone` outlive it. Errors: unsupported (a
+/// number of ranks), device_error.
+Result<std::unique_ptr<Communicator>> make_loopback_communicator(const DeviceOptions& options,
+                                                                 Backend& backend,
+                                                                 LoopbackRendezvous& alone);
 
 /// Whether `devices` says where the ranks are; looks at no device. Errors: invalid_argument;
 /// unsupported (no CUDA in this build).

@@ -54,6 +54,8 @@ PlanRunner::PlanRunner(Worker& worker, const PlanBounds& bounds)
   page_table_updates_.reserve(static_cast<std::size_t>(2 * most.run_pages));
   output_record_updates_.reserve(2 * sequences * OutputRecord::kWords);
   page_copies_.reserve(static_cast<std::size_t>(2 * most.copies));
+  counts_resets_.reserve(static_cast<std::size_t>(most.histories));
+  history_tokens_.reserve(static_cast<std::size_t>(most.history_tokens));
   const auto samples = static_cast<std::size_t>(most.samples);
   output_.ids.reserve(samples);
   output_.ends.reserve(samples);
@@ -146,27 +148,26 @@ void PlanRunner::list_tokens(const StepPlan& plan, std::vector<std::size_t>& own
   }
 }
 
-/// Starts the token counts of new sequences, on the rank that holds their pages.
-Status PlanRunner::start_histories(const StepPlan& plan) {
+/// Lists the new sequences whose token counts begin anew and whose pages this rank holds.
+void PlanRunner::list_histories(const StepPlan& plan) {
+  counts_resets_.clear();
+  history_tokens_.clear();
   std::size_t next_token = 0;
   for (const PlanHistory& history : plan.histories) {
-    const auto prompt =
-        plan.history_tokens.subspan(next_token, static_cast<std::size_t>(history.prompt));
-    next_token += prompt.size();
-    const auto output =
-        plan.history_tokens.subspan(next_token, static_cast<std::size_t>(history.output));
-    next_token += output.size();
+    const auto count = static_cast<std::size_t>(std::int64_t{history.prompt} + history.output);
+    const auto tokens = plan.history_tokens.subspan(next_token, count);
+    next_token += count;
     if (owned_[static_cast<std::size_t>(history.batch_slot)] == 0) continue;
-    KOHO_TRY(worker_->start_counts(history.batch_slot, prompt, output));
+    counts_resets_.push_back({history.batch_slot, history.prompt, history.output});
+    append(history_tokens_, tokens);
   }
-  return {};
 }
 
 Status PlanRunner::start(std::span<const std::byte> bytes) {
   KOHO_TRY_ASSIGN(const StepPlan plan, read_plan(bytes, bounds_));
   Unfinished& unfinished = unfinished_[started_ % unfinished_.size()];
   list_pages(plan);
-  KOHO_TRY(start_histories(plan));
+  list_histories(plan);
   list_outputs(plan);
   list_tokens(plan, unfinished.own_rows);
   const std::size_t sequences = plan.batch_slots.size();
@@ -188,7 +189,9 @@ Status PlanRunner::start(std::span<const std::byte> bytes) {
                                      .masks = {},
                                      .page_table_updates = page_table_updates_,
                                      .output_record_updates = output_record_updates_,
-                                     .page_copies = page_copies_}));
+                                     .page_copies = page_copies_,
+                                     .counts_resets = counts_resets_,
+                                     .history_tokens = history_tokens_}));
   awaits_masks_ = plan.late_masks;
   late_masks_ = plan.masks;
   if (!plan.late_masks) KOHO_TRY(worker_->enqueue_sampling(plan.masks));

@@ -60,11 +60,11 @@ Status Worker::allocate(const WorkerSettings& settings) {
     return backend_->allocate(dtype, shape, "step arrays");
   };
   // Behind the fixed arrays: the most biases, then for every batch slot a whole page table, a whole
-  // output record and one copied page.
+  // output record and one copied page, then a context's history tokens.
   const std::int64_t packed_bytes =
       StepLayout({limits_.tokens_max, sequences, rows}).variable +
       rows * kLogitBiasMax * static_cast<std::int64_t>(sizeof(LogitBias)) +
-      8 * sequences * (page_table_width_ + OutputRecord::kWords + 1);
+      8 * sequences * (page_table_width_ + OutputRecord::kWords + 1) + 4 * limits_.context_max;
   const std::int64_t result_bytes = result_layout(rows).bytes;
   KOHO_TRY_ASSIGN(a.packed, tensor(DType::u8, {packed_bytes}));
   KOHO_TRY_ASSIGN(a.token_ids, tensor(DType::i32, {limits_.tokens_max}));
@@ -78,7 +78,6 @@ Status Worker::allocate(const WorkerSettings& settings) {
       race_bitmap_words(static_cast<std::int32_t>(limits_.vocabulary));
   KOHO_TRY_ASSIGN(a.counts, tensor(DType::i32, {slots, limits_.vocabulary}));
   KOHO_TRY_ASSIGN(a.count_nonzero, tensor(DType::i32, {slots, nonzero_words}));
-  KOHO_TRY_ASSIGN(a.id_list, tensor(DType::i32, {limits_.context_max}));
   KOHO_TRY_ASSIGN(a.results, tensor(DType::u8, {result_bytes}));
   for (InFlightStep& in_flight : in_flight_) {
     KOHO_TRY_ASSIGN(in_flight.packed, backend_->allocate_host(packed_bytes));
@@ -111,7 +110,8 @@ Status Worker::check(const StepInput& input) const {
       length(input.biases) <= limits_.logit_rows_max * kLogitBiasMax &&
       length(input.page_table_updates) / 2 + length(input.page_copies) / 2 <=
           limits_.sequences_max * (page_table_width_ + 1) &&
-      length(input.output_record_updates) / 2 <= limits_.sequences_max * OutputRecord::kWords;
+      length(input.output_record_updates) / 2 <= limits_.sequences_max * OutputRecord::kWords &&
+      length(input.history_tokens) <= limits_.context_max;
   if (!lengths_agree || !within_limits || input.query_starts.back() != tokens)
     return make_error(ErrorCode::invalid_argument,
                       "a step of {} tokens, {} sequences, {} logit rows does not fit together or "
@@ -188,6 +188,7 @@ Status Worker::upload(const StepInput& input, const StepShape& shape, InFlightSt
   const std::int64_t places = append(input.page_table_updates);
   const std::int64_t words = append(input.output_record_updates);
   const std::int64_t copies = append(input.page_copies);
+  const std::int64_t history = append(input.history_tokens);
   const TensorView device = part_of(arrays_.packed, 0, DType::u8, {end});
   KOHO_TRY(backend_->enqueue_upload(
       device, std::span<const std::byte>(host.view().data, static_cast<std::size_t>(end))));
@@ -200,6 +201,8 @@ Status Worker::upload(const StepInput& input, const StepShape& shape, InFlightSt
   };
   KOHO_TRY(set(arrays_.batch_slot_pages.view(), pairs(places, input.page_table_updates)));
   KOHO_TRY(set(arrays_.outputs.view(), pairs(words, input.output_record_updates)));
+  KOHO_TRY(reset_counts(input.counts_resets, part_of(arrays_.packed, history, DType::i32,
+                                                     {length(input.history_tokens)})));
   if (input.page_copies.empty()) return {};
   for (std::int64_t layer = 0; layer < model_->config().num_hidden_layers; ++layer)
     KOHO_TRY(
@@ -414,19 +417,15 @@ TokenCounts Worker::token_counts() {
   return {.entries = arrays_.counts.view(), .nonzero = arrays_.count_nonzero.view()};
 }
 
-Status Worker::start_counts(std::int64_t slot,
-                            std::span<const std::int32_t> prompt,
-                            std::span<const std::int32_t> output) {
-  const std::int64_t total = length(prompt) + length(output);
-  if (total > limits_.context_max)
-    return make_error(ErrorCode::invalid_argument, "{} tokens exceed the context of {}", total,
-                      limits_.context_max);
-  const TensorView list = arrays_.id_list.view();
-  const TensorView prompt_ids = list.slice(0, 0, length(prompt));
-  const TensorView output_ids = list.slice(0, length(prompt), length(output));
-  if (!prompt.empty()) KOHO_TRY(backend_->upload(prompt_ids, std::as_bytes(prompt)));
-  if (!output.empty()) KOHO_TRY(backend_->upload(output_ids, std::as_bytes(output)));
-  return backend_->reset_counts(token_counts(), slot, prompt_ids, output_ids);
+Status Worker::reset_counts(std::span<const CountsReset> resets, ConstTensorView tokens) {
+  std::int64_t next = 0;
+  for (const CountsReset& reset : resets) {
+    const ConstTensorView prompt = tokens.slice(0, next, reset.prompt);
+    const ConstTensorView output = tokens.slice(0, next + reset.prompt, reset.output);
+    next += std::int64_t{reset.prompt} + reset.output;
+    KOHO_TRY(backend_->reset_counts(token_counts(), reset.batch_slot, prompt, output));
+  }
+  return {};
 }
 
 }  // namespace koho

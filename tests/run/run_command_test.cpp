@@ -314,6 +314,8 @@ TEST_F(RunCommand, ALatencyBenchRefusesWhatItCannotMeasure) {
         Case{"--context 131037", "--context (131037), --steps (32) and 4 steps"},
         Case{"--context 1 --steps 9223372036854775807", "--steps (9223372036854775807)"},
         Case{"--prefill 131073", "--prefill (131073) exceeds the model's 131072 positions"},
+        Case{"--ranks 3 --rank 1", "3 ranks cannot divide 16 query heads evenly"},
+        Case{"--ranks 2 --rank 2", "there is no rank 2 of 2"}, Case{"--experts half", "whole"},
         Case{"--bandwidth -3", "--bandwidth: expected a number above 0, found '-3'"},
         Case{"--bandwidth 0", "above 0, found '0'"},
         Case{"--bandwidth nan", "above 0, found 'nan'"},
@@ -324,6 +326,42 @@ TEST_F(RunCommand, ALatencyBenchRefusesWhatItCannotMeasure) {
     EXPECT_NE(ran.errors.find(wrong.says), std::string::npos) << ran.errors;
     EXPECT_EQ(ran.output, "") << wrong.arguments;
   }
+}
+
+/// A rank alone: its file says which one of how many, that links are not in its times, and what
+/// they would take: 10 all-reduces (2 of each layer), each as long as the smallest of 4 GPUs.
+TEST_F(RunCommand, ALatencyBenchMeasuresOneRankAlone) {
+  const std::string latency =
+      "bench latency --device cpu --context 8 --steps 2 --prefill 0 --batch 1 --model " + kModel;
+  for (const std::string experts : {"whole", "sliced"}) {
+    const Ran ran = koho(latency + " --ranks 4 --rank 2 --out rank.json --experts " + experts);
+    ASSERT_EQ(ran.exit_code, 0) << ran.errors;
+    EXPECT_NE(ran.output.find("not in this step: 10 all-reduces between GPUs, 0.023 ms (one-shot, "
+                              "4 NVIDIA H200, 2026-11-20)"),
+              std::string::npos)
+        << ran.output;
+    const Result<json::Value> file = json::parse(read("rank.json"));
+    ASSERT_TRUE(file.ok());
+    const std::string text = read("rank.json");
+    EXPECT_NE(text.find("\"ranks\": 4, \"rank\": 2, \"experts\": \"" + experts +
+                        "\", \"links\": \"excluded\""),
+              std::string::npos)
+        << text;
+    EXPECT_NE(text.find("\"links_us\":23.0"), std::string::npos) << text;
+    EXPECT_EQ(text.find("experts_of_ranks") != std::string::npos, experts == "whole");
+  }
+}
+
+TEST_F(RunCommand, ALatencyBenchRunsAllRanksTogether) {
+  const Ran ran = koho(
+      "bench latency --device cpu --context 8 --steps 2 --prefill 16 --batch 1,3 --ranks 2 "
+      "--no-classes --out ranks.json --model " +
+      kModel);
+  ASSERT_EQ(ran.exit_code, 0) << ran.errors;
+  EXPECT_EQ(ran.output.find("not in this step"), std::string::npos) << ran.output;
+  const std::string text = read("ranks.json");
+  EXPECT_NE(text.find("\"ranks\": 2, \"rank\": 0"), std::string::npos) << text;
+  EXPECT_NE(text.find("\"links\": \"measured\""), std::string::npos) << text;
 }
 
 TEST_F(RunCommand, ACheckpointRefusesTheFlagsOfSyntheticWeights) {

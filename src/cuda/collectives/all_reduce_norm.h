@@ -80,6 +80,7 @@ struct PeerGroup {
   std::uint8_t* buffers[kCollectiveRanksMax] = {};  // every rank's, at this rank's addresses
   int rank = 0;
   bool shares_gpu = false;               // with another rank of the group
+  bool loopback = false;                 // the other ranks are not there: see exchange.cuh
   CollectiveHostState* host = nullptr;   // its device address
   std::uint64_t timeout_ns = 0;          // of a wait
   std::int64_t one_shot_bytes_max = -1;  // automatic: threshold of a message; -1: built in

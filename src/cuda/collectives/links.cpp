@@ -54,6 +54,7 @@ bool Links::all_reachable() const {
 }
 
 std::string Links::description() const {
+  if (loopback) return fmt::format("one of {} ranks alone", places.size());
   std::set<std::array<char, 16>> gpus;
   for (const RankPlace& place : places) gpus.insert(place.gpu);
   std::string text =

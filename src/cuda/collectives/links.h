@@ -40,6 +40,7 @@ struct Links {
   std::vector<LinkKind> all;         // [ranks, ranks]: row r is rank r's
   std::int64_t ranks_on_gpu = 1;     // of the GPU with the most
   std::int32_t multiprocessors = 0;  // of the smallest GPU
+  bool loopback = false;             // only this rank is there
 
   bool same_process(std::size_t a, std::size_t b) const {
     return places[a].process == places[b].process;

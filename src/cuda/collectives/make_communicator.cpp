@@ -39,4 +39,14 @@ Result<std::unique_ptr<Communicator>> make_cuda_communicator(Backend& backend,
   return cuda::PeerCommunicator::create(place, std::move(links), rendezvous);
 }
 
+Result<std::unique_ptr<Communicator>> make_cuda_loopback_communicator(Backend& backend,
+                                                                      LoopbackRendezvous& alone) {
+  const cuda::BackendPlace place = static_cast<cuda::CudaBackend&>(backend).place_of();
+  KOHO_CUDA_TRY(cudaSetDevice(place.device));
+  KOHO_TRY_ASSIGN(cuda::Links links, cuda::read_links(place.device, alone));
+  links.loopback = true;
+  links.ranks_on_gpu = 1;
+  return cuda::PeerCommunicator::create(place, std::move(links), alone);
+}
+
 }  // namespace koho

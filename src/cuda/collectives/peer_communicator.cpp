@@ -82,6 +82,7 @@ PeerCommunicator::PeerCommunicator(const BackendPlace& place, Links links, Rende
   group_.layout.ranks = static_cast<int>(rendezvous.ranks());
   group_.rank = static_cast<int>(rendezvous.rank());
   group_.shares_gpu = links_.ranks_on_gpu > 1;
+  group_.loopback = links_.loopback;
   group_.timeout_ns = kTimeoutNs;
 }
 
@@ -148,6 +149,9 @@ Status PeerCommunicator::reserve(const CollectiveSizes& sizes) {
   KOHO_TRY_ASSIGN(buffer_, DeviceBlock::allocate(place_.memory, windows_.end, "collectives"));
   KOHO_TRY(open_buffers());
   KOHO_TRY(measure_links());
+  if (links_.loopback)  // nobody fills the others' parts of the windows
+    KOHO_CUDA_TRY(cudaMemsetAsync(buffer_.as<void>(), 0, static_cast<std::size_t>(windows_.end),
+                                  place_.stream));
   KOHO_CUDA_TRY(launch_reset_exchange(group_, 0, place_.stream));
   KOHO_CUDA_TRY(cudaStreamSynchronize(place_.stream));
   return meet();  // nobody sends before all buffers are reset
