@@ -86,6 +86,7 @@ Status StepLoop::start_choice(Live& live, std::int32_t request_index, std::int32
                          .completion_max = request.max_tokens,
                          .priority = request.priority,
                          .salt = request.salt,
+                         .client = request.client,
                          .bias_entries = biases,
                          .wants_token_counts = has_penalties(request.sampling),
                          .fork_of = choice_index == 0 ? kNoSequence : live.choices[0].sequence}));
