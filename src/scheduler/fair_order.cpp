@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 
 #include "base/check.h"
 
@@ -42,11 +43,25 @@ void FairOrder::leave(Sequence& sequence) {
   sequence.group = -1;
 }
 
+void FairOrder::begin_step(std::span<const std::int32_t> running) {
+  constexpr std::uint64_t kNobody = std::numeric_limits<std::uint64_t>::max();
+  std::array<std::uint64_t, kPriorities> least;
+  least.fill(kNobody);
+  const auto count = [&](const Group& group) {
+    std::uint64_t& lowest = least[static_cast<std::size_t>(group.priority)];
+    lowest = std::min(lowest, group.served);
+  };
+  for (const std::int32_t index : running) count(group_of(at(index)));
+  for (const Group& group : groups_)
+    if (group.classes != 0) count(group);
+  for (std::size_t i = 0; i < clocks_.size(); ++i)
+    if (least[i] != kNobody) clocks_[i] = std::max(clocks_[i], least[i]);
+}
+
 void FairOrder::charge(const Sequence& sequence, std::int32_t tokens) {
   Group& group = groups_[static_cast<std::size_t>(sequence.group)];
-  std::uint64_t& clock = clocks_[static_cast<std::size_t>(group.priority)];
-  clock = std::max(clock, group.served);
-  group.served += static_cast<std::uint64_t>(tokens);
+  const std::uint64_t clock = clocks_[static_cast<std::size_t>(group.priority)];
+  group.served = std::max(group.served, clock) + static_cast<std::uint64_t>(tokens);
 }
 
 void FairOrder::insert(Sequence& sequence, std::int32_t tokens) {
@@ -104,9 +119,11 @@ bool FairOrder::comes_before(const Sequence& a,
                              const Sequence& b,
                              std::int32_t b_class) const {
   if (a.priority != b.priority) return a.priority < b.priority;
-  const std::uint64_t a_served = served(a);
-  const std::uint64_t b_served = served(b);
-  if (a_served != b_served) return a_served < b_served;
+  const Group& a_group = group_of(a);
+  const Group& b_group = group_of(b);
+  const bool a_within = within_share(a_group);
+  if (a_within != within_share(b_group)) return a_within;
+  if (!a_within && a_group.served != b_group.served) return a_group.served < b_group.served;
   if (a_class != b_class) return a_class < b_class;
   return a.arrival < b.arrival;
 }

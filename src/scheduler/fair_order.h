@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order in which most of a step's prefill is given away: the better priority, then the client
-// that was served least, then the prompt with the least left to compute, by size class, then the
-// first come. Prompts of one class are computed one after another; a short one passes all of them.
+// The order in which most of a step's prefill is given away: the better priority, then clients
+// within their share, then the prompt with the least left to compute, by size class, then the first
+// come. Prompts of one class are computed one after another; a short one passes all of them.
 //
-// Clients are told apart as in start-time fair queueing: each has a count of the prefill tokens it
-// was given, and a client that begins to ask starts from the count of the one served last, so that
-// nobody saves up a right to the whole device by having been idle.
+// A client's share, as in start-time fair queueing: each has a count of the prefill tokens it was
+// given, and is within its share up to a burst beyond the least of those that have prefill to do.
+// Beyond that whoever was given least comes first. A client that begins to ask starts from that
+// least count: nobody saves up a right to the whole device by having been idle.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "scheduler/limits.h"
@@ -19,8 +21,10 @@ namespace koho {
 
 class FairOrder {
  public:
-  FairOrder(std::vector<Sequence>& sequences, std::int32_t tokens_per_page)
-      : sequences_(sequences), tokens_per_page_(tokens_per_page) {}
+  FairOrder(std::vector<Sequence>& sequences, std::int32_t tokens_per_page, std::int32_t burst)
+      : sequences_(sequences),
+        tokens_per_page_(tokens_per_page),
+        burst_(static_cast<std::uint64_t>(burst)) {}
 
   /// Class 0: up to a page of tokens; each further class holds twice as many.
   std::int32_t size_class(std::int32_t tokens) const;
@@ -28,13 +32,10 @@ class FairOrder {
   /// A sequence of `client` begins or ends its life. May allocate when it begins.
   void join(Sequence& sequence, std::uint64_t client);
   void leave(Sequence& sequence);
-  /// A step gives the sequence `tokens` of prefill.
+  /// A step is planned in which those of `running` have prefill to do, beside all that wait.
+  void begin_step(std::span<const std::int32_t> running);
+  /// The step gives the sequence `tokens` of prefill.
   void charge(const Sequence& sequence, std::int32_t tokens);
-  /// Prefill tokens that the sequence's client was given at its priority, from an arbitrary origin.
-  std::uint64_t served(const Sequence& sequence) const {
-    return groups_[static_cast<std::size_t>(sequence.group)].served;
-  }
-
   /// The sequence begins to wait, with about `tokens` to compute, or no longer waits. O(1) for a
   /// newcomer; one that returns walks past those of its class that came before it.
   void insert(Sequence& sequence, std::int32_t tokens);
@@ -66,6 +67,12 @@ class FairOrder {
     std::array<Ends, kSizeClasses> lists;
   };
   Sequence& at(std::int32_t index) const { return sequences_[static_cast<std::size_t>(index)]; }
+  const Group& group_of(const Sequence& sequence) const {
+    return groups_[static_cast<std::size_t>(sequence.group)];
+  }
+  bool within_share(const Group& group) const {
+    return group.served <= clocks_[static_cast<std::size_t>(group.priority)] + burst_;
+  }
   bool comes_before(const Sequence& a,
                     std::int32_t a_class,
                     const Sequence& b,
@@ -73,8 +80,9 @@ class FairOrder {
 
   std::vector<Sequence>& sequences_;
   std::int32_t tokens_per_page_;
+  std::uint64_t burst_;
   std::vector<Group> groups_;
-  std::array<std::uint64_t, kPriorities> clocks_{};  // served() of who was served last, before it
+  std::array<std::uint64_t, kPriorities> clocks_{};  // least served() of those with prefill to do
 };
 
 }  // namespace koho

@@ -89,6 +89,7 @@ void Scheduler::plan_prefills(StepBatch& batch, bool admits) {
   if (prefill_budget(batch) <= 0) return;
   if (order_.empty() && (!admits || waiting_.size() == 0)) return;
   std::ranges::sort(order_, [this](auto a, auto b) { return waiting_.precedes(at(a), at(b)); });
+  fair_.begin_step(order_);
   grant_by_turn(batch, admits);
   // All by turn: nobody is admitted behind one that does not fit.
   grant_fairly(batch, admits && limits_.turn_percent < 100);

@@ -21,7 +21,7 @@ Scheduler::Scheduler(const Limits& limits, const std::array<std::uint64_t, 4>& s
       prefix_(pool_, limits.tokens_per_page, seed),
       sequences_(static_cast<std::size_t>(limits.live_max)),
       waiting_(sequences_, limits.aging_steps),
-      fair_(sequences_, limits.tokens_per_page),
+      fair_(sequences_, limits.tokens_per_page, limits.short_tokens_max()),
       short_classes_(fair_.size_class(limits.short_tokens_max() + 1)),
       mixed_prefill_tokens_(limits.mixed_prefill_tokens_max) {
   KOHO_CHECK(validate(limits).ok());

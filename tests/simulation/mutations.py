@@ -47,7 +47,7 @@ MUTATIONS = [
      (SCHEDULER, "pool_.release(sequence.pages[i - 1]);",
       "pool_.release(sequence.pages[@ ? sequence.pages.size() - i : i - 1]);")),
     ("a sequence that leaves keeps its references",
-     (SCHEDULER, "  release_pages(sequence);\n  blocked_", "  if (!@) release_pages(sequence);\n  blocked_")),
+     (SCHEDULER, "  release_pages(sequence);\n  ++departures_", "  if (!@) release_pages(sequence);\n  ++departures_")),
     ("released pages stay in the sequence's table and are released again",
      (SCHEDULER, "  sequence.pages.clear();\n}", "  if (!@) sequence.pages.clear();\n}")),
     ("a late result is accepted for the sequence that took the slot over",

@@ -47,11 +47,11 @@ void PrefillRules::collect(const StepBatch& batch, std::span<const SequenceId> r
   for (std::size_t i = static_cast<std::size_t>(batch.decodes); i < batch.rows.size(); ++i) {
     const StepRow& row = batch.rows[i];
     const Sequence& sequence = *scheduler_.find(row.sequence);
-    wishes_.push_back({.sequence = &sequence,
-                       .given = row.count,
-                       .before = row.admitted ? sequence.tokens_to_compute
-                                              : row.count + std::max(sequence.remaining(), 0),
-                       .admitted = row.admitted});
+    // Admitted as estimated, and then computed as found.
+    const std::int32_t found = row.count + std::max(sequence.remaining(), 0);
+    const std::int32_t before = row.admitted ? std::min(sequence.tokens_to_compute, found) : found;
+    wishes_.push_back(
+        {.sequence = &sequence, .given = row.count, .before = before, .admitted = row.admitted});
     prefilled_[static_cast<std::size_t>(sequence.partition)] += row.count;
   }
   for (const std::int32_t index : scheduler_.running()) {
@@ -104,12 +104,14 @@ void PrefillRules::check_turns(const StepBatch& batch) {
     Turn& turn = turns_[p];
     if (first == nullptr || !(turn.first == first->sequence->id)) turn = {};
     if (first == nullptr) continue;
-    turn.first = first->sequence->id;
     // Who was admitted may have had the turn, or have come behind one in line that did not fit.
     if (std::ranges::any_of(wishes_, [&](const Wish& wish) {
           return wish.admitted && precedes(*wish.sequence, *first->sequence);
-        }))
+        })) {
+      turn = {};
       continue;
+    }
+    turn.first = first->sequence->id;
     turn.own += first->given;
     turn.all += prefilled_[p];
     if (first->sequence->remaining() <= 1) continue;  // it had all that it wanted
