@@ -112,17 +112,20 @@ void engine_as_vllm(Page& page, const Statistics& now) {
   page.counter("vllm:prompt_tokens_total", "Prompt tokens of accepted requests.",
                now.prompt_tokens);
   page.counter("vllm:generation_tokens_total", "Generated tokens.", now.sampled_tokens);
-  page.begin("vllm:request_success_total", "counter", "Finished sequences, by finish reason.");
+  page.begin(
+      "vllm:request_success_total", "counter",
+      "Ended sequences (n of a request), by finish reason; abort and error: with their request.");
   page.row("vllm:request_success_total", now.choices_stopped, R"(finished_reason="stop")");
   page.row("vllm:request_success_total", now.choices_full, R"(finished_reason="length")");
-  page.row("vllm:request_success_total", now.requests_cancelled, R"(finished_reason="abort")");
-  page.row("vllm:request_success_total", now.requests_failed, R"(finished_reason="error")");
+  page.row("vllm:request_success_total", now.choices_cancelled, R"(finished_reason="abort")");
+  page.row("vllm:request_success_total", now.choices_failed, R"(finished_reason="error")");
   page.histogram("vllm:time_to_first_token_seconds", "Time from submission to the first token.",
                  now.time_to_first_token);
   page.histogram("vllm:inter_token_latency_seconds", "Time between two tokens of a sequence.",
                  now.inter_token);
   page.histogram("vllm:e2e_request_latency_seconds",
-                 "Time from submission to the end of the request.", now.request_total);
+                 "Time from submission to the end of a sequence; count: request_success.",
+                 now.request_total);
   page.histogram("vllm:request_queue_time_seconds", "Time from submission to the first step.",
                  now.queued);
   page.histogram("vllm:request_prefill_time_seconds",
@@ -133,12 +136,15 @@ void engine_as_vllm(Page& page, const Statistics& now) {
                  "Time from the first step to the last token.", now.inference_s);
   page.histogram("vllm:request_time_per_output_token_seconds",
                  "Mean time per token after the first, of a request.", now.time_per_token_s);
-  page.histogram("vllm:request_prompt_tokens", "Prompt tokens of a request.", now.prompt_lengths);
-  page.histogram("vllm:request_generation_tokens", "Generated tokens of a sequence.",
+  page.histogram("vllm:request_prompt_tokens", "Prompt tokens of an ended request.",
+                 now.prompt_lengths);
+  page.histogram("vllm:request_generation_tokens",
+                 "Generated tokens of an ended sequence; count: request_success.",
                  now.answer_lengths);
   page.histogram("vllm:request_max_num_generation_tokens",
                  "Generated tokens of the longest sequence of a request.", now.longest_answers);
-  page.histogram("vllm:request_params_n", "Parameter n of a request.", now.choices_asked);
+  page.histogram("vllm:request_params_n", "Parameter n of an ended request; sum: request_success.",
+                 now.choices_asked);
   page.histogram(
       "vllm:request_params_max_tokens",
       "Parameter max_tokens of a request, or the room in the context where it is not given.",

@@ -224,6 +224,7 @@ void World::arrive() {
                      loop_.scheduler().live() + request.choices > limits_.scheduler.live_max;
   ++tally_.accepted;
   tally_.prompt_tokens += request.prompt.size();
+  tally_.choices += static_cast<std::uint64_t>(request.choices);
   ++report_.requests;
   note(request.prompt.size());
   loop_.submit(std::move(request), client->stream);
