@@ -180,6 +180,33 @@ void engine_as_koho(Page& page, const Statistics& now) {
                now.evicted_pages);
 }
 
+void usage_of_keys(Page& page, const ApiKeys& keys) {
+  struct Row {
+    std::string labels;
+    ApiKey::Usage usage;
+  };
+  std::vector<Row> rows;
+  for (const std::shared_ptr<ApiKey>& key : keys.all())
+    rows.push_back(
+        {fmt::format(R"(key="{}",key_name="{}")", key->hash(), escaped(key->settings().name)),
+         key->usage()});
+  const auto all = [&](std::string_view name, std::string_view type, std::string_view help,
+                       auto member) {
+    page.begin(name, type, help);
+    for (const Row& row : rows) page.row(name, row.usage.*member, row.labels);
+  };
+  using Usage = ApiKey::Usage;
+  all("koho:key_requests_live", "gauge", "Requests under way, by API key (its hash).",
+      &Usage::live);
+  all("koho:key_requests_total", "counter", "Requests begun, by API key.", &Usage::requests);
+  all("koho:key_prompt_tokens_total", "counter", "Prompt tokens, by API key.",
+      &Usage::prompt_tokens);
+  all("koho:key_generation_tokens_total", "counter", "Generated tokens, by API key.",
+      &Usage::generated_tokens);
+  all("koho:key_rejections_total", "counter", "Requests beyond a limit of their API key.",
+      &Usage::refused);
+}
+
 void server_as_koho(Page& page, const Core& core) {
   const Counters& now = core.counters();
   page.gauge("koho:ready", "1 when the server is ready, else 0.",
@@ -208,6 +235,7 @@ void server_as_koho(Page& page, const Core& core) {
   page.row("koho:admission_rejections_total", now.rejected_full.load(), R"(reason="queue_full")");
   page.row("koho:admission_rejections_total", now.rejected_not_ready.load(),
            R"(reason="not_ready")");
+  usage_of_keys(page, *core.api_keys());
   page.begin("koho:tool_parse_errors_total", "counter",
              "Tool calls with an unknown name, malformed, or repaired (mended).");
   page.row("koho:tool_parse_errors_total", now.tool_calls_unknown.load(), R"(kind="unknown_tool")");

@@ -178,17 +178,27 @@ void PrefillRules::check_line(const StepBatch& batch, std::span<const SequenceId
         (first == nullptr || precedes(sequence, *first)))
       first = &sequence;
   if (first == nullptr || !has_room(batch, *first)) return;
-  if (waited[static_cast<std::size_t>(first->id.index)] != first->id) return;
+  const auto waits_since_before = [&](const Sequence& sequence) {
+    return sequence.state == SequenceState::waiting &&
+           waited[static_cast<std::size_t>(sequence.id.index)] == sequence.id;
+  };
+  if (!waits_since_before(*first)) return;
   const bool others_turn = std::ranges::any_of(
       wishes_, [&](const Wish& wish) { return precedes(*wish.sequence, *first); });
   require(others_turn, 13, "arrival {} is first in line, fits, and waits", first->arrival);
-  for (const Wish& late : wishes_) {
-    if (late.given == 0 || late.sequence->group != first->group) continue;
-    if (precedes(*late.sequence, *first)) continue;  // it may be its turn
-    require(size_class(late.before) < size_class(first->tokens_to_compute), 32,
-            "arrival {} with {} tokens to compute was given {} before arrival {} with {}",
-            late.sequence->arrival, late.before, late.given, first->arrival,
-            first->tokens_to_compute);
+  for (const Sequence& early : scheduler_.sequences()) {
+    if (early.state == SequenceState::waiting && !has_room(batch, early)) return;
+  }
+  for (const Sequence& early : scheduler_.sequences()) {
+    if (!waits_since_before(early)) continue;
+    for (const Wish& late : wishes_) {
+      if (late.given == 0 || late.sequence->group != early.group) continue;
+      if (precedes(*late.sequence, early)) continue;  // it may be its turn
+      require(size_class(late.before) < size_class(early.tokens_to_compute), 32,
+              "arrival {} with {} tokens to compute was given {} before arrival {} with {}",
+              late.sequence->arrival, late.before, late.given, early.arrival,
+              early.tokens_to_compute);
+    }
   }
 }
 
