@@ -250,6 +250,7 @@ class SingleRequestClient : public LoadClient {
 struct Run {
   const Tokenizer& tokenizer;
   bool brief;
+  std::int64_t requests = 0;  // of the soak; 0: as many as it has
 
   std::unique_ptr<LoadServer> start(const LoadServerOptions& options, Findings& findings) const {
     Result<std::unique_ptr<LoadServer>> server = LoadServer::start(tokenizer, options);
@@ -314,5 +315,6 @@ bool half_open(const Run& run);
 bool every_byte(const Run& run);
 bool overload(const Run& run);
 bool pipelining(const Run& run);
+bool soak(const Run& run);
 
 }  // namespace koho::bench

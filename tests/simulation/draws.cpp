@@ -39,6 +39,9 @@ EngineLimits World::draw_limits(Random& random, std::int32_t shrink) {
     s.tokens_per_page = 1 << random.in(0, 4);
     s.pages = random.in(4, 64);
     s.context_max = random.in(4, std::min(400, s.tokens_per_page * s.pages));
+    // Prompts that wait for nothing but their share of the steps.
+    if (random.chance(250))
+      s.context_max = std::clamp(s.pages * s.tokens_per_page / 12, 4, s.context_max);
     s.sequences_max = random.in(1, 8);
     s.step_tokens_max = s.sequences_max + random.in(1, 64);
     s.mixed_prefill_tokens_max = random.in(1, s.step_tokens_max);

@@ -3,7 +3,7 @@
 #include "prefill_rules.h"
 
 #include <algorithm>
-#include <bit>
+#include <limits>
 
 #include <fmt/core.h>
 
@@ -37,7 +37,7 @@ void PrefillRules::check(const StepBatch& batch,
     check_by_turn_only(batch, waited);
     return;
   }
-  check_fair_order();
+  check_fair_order(batch);
   check_line(batch, waited);
 }
 
@@ -121,22 +121,33 @@ void PrefillRules::check_turns(const StepBatch& batch) {
   }
 }
 
-/// Of one client's prompts of one priority, none is computed before a shorter one but by turn.
-void PrefillRules::check_fair_order() const {
-  for (const Wish& late : wishes_) {
-    if (late.given == 0) continue;
-    // By turn, where only its admission told which partition's turn it was: one token.
-    const std::int32_t by_turn = limits_.partitions > 1 && late.admitted ? 1 : 0;
-    if (late.given == by_turn) continue;
-    for (const Wish& early : wishes_) {
-      const Sequence& passed = *early.sequence;
-      if (passed.remaining() <= 1 || early.admitted || passed.group != late.sequence->group ||
-          passed.partition != late.sequence->partition || !precedes(passed, *late.sequence))
-        continue;
-      require(size_class(late.before - by_turn) < size_class(early.before), 32,
-              "arrival {} with {} tokens to compute was given {} before arrival {} with {}",
-              late.sequence->arrival, late.before, late.given, passed.arrival, early.before);
-    }
+/// Of one client's prompts of one priority, none is computed before a shorter one but by turn:
+/// `early`, of which so many tokens are left, had none of what `late` was given.
+void PrefillRules::require_fair(const StepBatch& batch,
+                                const Wish& late,
+                                const Sequence& early,
+                                std::int32_t early_tokens) const {
+  const Sequence& sequence = *late.sequence;
+  if (sequence.group != early.group) return;
+  const bool has_turn = precedes(sequence, early);
+  // By turn, and a token where only its admission told which partition's turn it was.
+  std::int32_t by_turn = limits_.partitions > 1 && late.admitted ? 1 : 0;
+  if (has_turn)
+    by_turn =
+        static_cast<std::int32_t>(std::int64_t{budget(batch)} * limits_.turn_percent / 100) + 1;
+  if (late.given <= by_turn) return;
+  const std::int32_t late_class = size_class(late.before - by_turn);
+  require(late_class + (has_turn ? 0 : 1) <= size_class(early_tokens), 32,
+          "arrival {} with {} tokens to compute was given {} before arrival {} with {}",
+          sequence.arrival, late.before, late.given, early.arrival, early_tokens);
+}
+
+void PrefillRules::check_fair_order(const StepBatch& batch) const {
+  for (const Wish& early : wishes_) {
+    if (early.sequence->remaining() <= 1 || early.admitted) continue;
+    for (const Wish& late : wishes_)
+      if (late.sequence != early.sequence && late.sequence->partition == early.sequence->partition)
+        require_fair(batch, late, *early.sequence, early.before);
   }
 }
 
@@ -186,19 +197,14 @@ void PrefillRules::check_line(const StepBatch& batch, std::span<const SequenceId
   const bool others_turn = std::ranges::any_of(
       wishes_, [&](const Wish& wish) { return precedes(*wish.sequence, *first); });
   require(others_turn, 13, "arrival {} is first in line, fits, and waits", first->arrival);
+  // One that finds no room keeps those from being admitted that need as much or more.
+  std::int32_t class_end = std::numeric_limits<std::int32_t>::max();
+  for (const Sequence& other : scheduler_.sequences())
+    if (other.state == SequenceState::waiting && !has_room(batch, other))
+      class_end = std::min(class_end, size_class(other.tokens_to_compute));
   for (const Sequence& early : scheduler_.sequences()) {
-    if (early.state == SequenceState::waiting && !has_room(batch, early)) return;
-  }
-  for (const Sequence& early : scheduler_.sequences()) {
-    if (!waits_since_before(early)) continue;
-    for (const Wish& late : wishes_) {
-      if (late.given == 0 || late.sequence->group != early.group) continue;
-      if (precedes(*late.sequence, early)) continue;  // it may be its turn
-      require(size_class(late.before) < size_class(early.tokens_to_compute), 32,
-              "arrival {} with {} tokens to compute was given {} before arrival {} with {}",
-              late.sequence->arrival, late.before, late.given, early.arrival,
-              early.tokens_to_compute);
-    }
+    if (!waits_since_before(early) || size_class(early.tokens_to_compute) >= class_end) continue;
+    for (const Wish& late : wishes_) require_fair(batch, late, early, early.tokens_to_compute);
   }
 }
 

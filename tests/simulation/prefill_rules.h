@@ -39,7 +39,11 @@ class PrefillRules {
 
   void collect(const StepBatch& batch, std::span<const SequenceId> ran);
   void check_turns(const StepBatch& batch);
-  void check_fair_order() const;
+  void check_fair_order(const StepBatch& batch) const;
+  void require_fair(const StepBatch& batch,
+                    const Wish& late,
+                    const Sequence& early,
+                    std::int32_t early_tokens) const;
   void check_work_conserved(const StepBatch& batch) const;
   void check_line(const StepBatch& batch, std::span<const SequenceId> waited) const;
   void check_passing(const StepBatch& batch) const;
