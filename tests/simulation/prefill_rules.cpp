@@ -48,7 +48,7 @@ void PrefillRules::collect(const StepBatch& batch, std::span<const SequenceId> r
     const StepRow& row = batch.rows[i];
     const Sequence& sequence = *scheduler_.find(row.sequence);
     // Admitted as estimated, and then computed as found.
-    const std::int32_t found = row.count + std::max(sequence.remaining(), 0);
+    const std::int32_t found = row.count + sequence.remaining() - (row.samples ? 1 : 0);
     const std::int32_t before = row.admitted ? std::min(sequence.tokens_to_compute, found) : found;
     wishes_.push_back(
         {.sequence = &sequence, .given = row.count, .before = before, .admitted = row.admitted});
@@ -182,6 +182,11 @@ bool PrefillRules::has_room(const StepBatch& batch, const Sequence& sequence) co
 /// The first in line is admitted if it fits, unless its turn went to those that run before it; a
 /// shorter prompt of the same client is not left waiting while a longer one is given tokens.
 void PrefillRules::check_line(const StepBatch& batch, std::span<const SequenceId> waited) const {
+  // One that was paused by the launch itself may have been the first in line.
+  for (const SequenceId id : waited) {
+    const Sequence* sequence = scheduler_.find(id);
+    if (sequence != nullptr && sequence->state == SequenceState::held) return;
+  }
   if (latency_bound_ || budget(batch) * std::int64_t{limits_.turn_percent} < 100) return;
   const Sequence* first = nullptr;
   for (const Sequence& sequence : scheduler_.sequences())
