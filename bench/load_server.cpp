@@ -32,7 +32,7 @@ namespace {
 
 constexpr std::size_t kJournalRequestsMax = 256;
 
-/// The keys after so many reloads: their limits, salts and priorities change, and one comes and goes.
+/// The keys after so many reloads: limits, salts and priorities change, and one comes and goes.
 std::vector<server::ApiKeySettings> soak_keys(std::int64_t reloads) {
   std::vector<server::ApiKeySettings> keys;
   for (const std::string_view key : LoadServer::kSoakKeys) keys.emplace_back(std::string(key));

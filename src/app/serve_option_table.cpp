@@ -292,9 +292,8 @@ std::vector<ServeOption> address_and_access_options() {
        },
        nullptr},
       {"Server", "--api-key-file,--api-keys-file", "FILE",
-       "File with one key per line, or JSON with limits by key: {\"keys\": [{\"key\": …, "
-       "\"name\": …, \"requests_at_once\": …, \"requests_per_minute\": …, "
-       "\"tokens_per_minute\": …, \"priority\": …, \"cache_salt\": …}]}; SIGHUP reads it again",
+       "File with one key per line, or JSON with limits by key (as deploy/api-keys.json); SIGHUP "
+       "reads it again",
        Takes::value,
        [](O& o, S v) {
          o.api_key_files.push_back(v);

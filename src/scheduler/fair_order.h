@@ -29,7 +29,7 @@ class FairOrder {
   /// Class 0: up to a page of tokens; each further class holds twice as many.
   std::int32_t size_class(std::int32_t tokens) const;
 
-  /// A sequence of `client` begins or ends its life. May allocate when it begins.
+  /// A sequence of `client` was submitted, or ended. May allocate when it is submitted.
   void join(Sequence& sequence, std::uint64_t client);
   void leave(Sequence& sequence);
   /// A step is planned in which those of `running` have prefill to do, beside all that wait.

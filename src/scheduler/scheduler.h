@@ -8,9 +8,9 @@
 // have. It stays until it ends or loses its pages; a fork goes where its parent's pages are.
 //
 // A step takes one token of every sequence that has one to compute (decodes), then, within the
-// budget, prefill chunks of running sequences and newly admitted ones alike: a part of the budget by
-// turn (waiting_list.h: nobody starves), the rest by fair order (fair_order.h: a short prompt waits
-// for no long one, a client for no other). While the first in line lacks pages, prompts that come
+// budget, prefill chunks of running sequences and newly admitted ones alike: a part of it by turn
+// (waiting_list.h: nobody starves), the rest by fair order (fair_order.h: a short prompt waits for
+// no long one, a client for no other). While the first in line lacks pages, prompts that come
 // before it in fair order may pass it, for so long and with so many pages. A sequence that finds no
 // page preempts a paused one, else the youngest, of its partition; the oldest therefore always
 // progresses, alone if need be, and everyone is the oldest some day.

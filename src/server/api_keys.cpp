@@ -188,6 +188,12 @@ api::Refusal ApiKey::take_prompt(std::int64_t tokens, std::int64_t now_us) {
   return {};
 }
 
+void ApiKey::give_back(std::int64_t tokens) {
+  const std::lock_guard lock(mutex_);
+  if (settings_.tokens_per_minute > 0) tokens_.left += static_cast<double>(tokens);
+  usage_.prompt_tokens -= static_cast<std::uint64_t>(tokens);
+}
+
 void ApiKey::add_generated(std::int64_t tokens, std::int64_t now_us) {
   const std::lock_guard lock(mutex_);
   refill(now_us);

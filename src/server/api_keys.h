@@ -49,6 +49,8 @@ class ApiKey {
   api::Refusal begin(std::int64_t now_us);
   /// It needs the prompt's tokens, or is refused (429) and must end().
   api::Refusal take_prompt(std::int64_t tokens, std::int64_t now_us);
+  /// Of a prompt that was taken, so many tokens were not computed: the engine refused them.
+  void give_back(std::int64_t tokens);
   void add_generated(std::int64_t tokens, std::int64_t now_us);
   void end();
 

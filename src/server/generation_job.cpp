@@ -248,10 +248,9 @@ void GenerationJob::compute_prompt_logprobs() {
 
 void GenerationJob::take_prompts() {
   if (setup_.key == nullptr) return;
-  std::int64_t tokens = 0;
   for (const Request& one : request_.requests)
-    tokens += static_cast<std::int64_t>(one.prompt.size());
-  refused_ = setup_.key->take_prompt(tokens, core_.clock().now_us());
+    tokens_taken_ += static_cast<std::int64_t>(one.prompt.size());
+  refused_ = setup_.key->take_prompt(tokens_taken_, core_.clock().now_us());
   key_is_at_limit_ = refused_.has_value();
 }
 
@@ -266,13 +265,16 @@ void GenerationJob::submit() {
   stream_ = request_.stream;
   answer_.emplace(model, request_, setup_.endpoint->respond(request_, model));
   for (Request& one : request_.requests) {
+    const auto prompt_tokens = static_cast<std::int64_t>(one.prompt.size());
     Result<std::shared_ptr<OutputStream>> stream =
         setup_.serving->engine.submit(std::move(one), setup_.wake);
     if (!stream.ok()) {
       refused_ = api::to_api_error(stream.error());
+      if (setup_.key != nullptr) setup_.key->give_back(tokens_taken_);
       cancel_streams();
       break;
     }
+    tokens_taken_ -= prompt_tokens;
     streams_.push_back(std::move(*stream));
   }
   streams_left_ = streams_.size();

@@ -130,8 +130,9 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   std::string body_;  // of an answer without streaming
   Response response_;
   bool reported_ = false;
-  bool holds_key_ = false;        // begun with the key, and to be ended
-  bool key_is_at_limit_ = false;  // why the request is refused
+  std::int64_t tokens_taken_ = 0;  // of prompts, from the key, and not submitted
+  bool holds_key_ = false;         // begun with the key, and to be ended
+  bool key_is_at_limit_ = false;   // why the request is refused
 };
 
 }  // namespace koho::server

@@ -119,6 +119,16 @@ TEST(ApiKeyLimits, AnswersAreChargedAsTheyComeAndMayLeaveADebt) {
   EXPECT_EQ(key.usage().generated_tokens, 300U);
 }
 
+TEST(ApiKeyLimits, WhatTheEngineRefusedIsGivenBack) {
+  ApiKeySettings settings("k");
+  settings.tokens_per_minute = 600;
+  ApiKey key(settings);
+  EXPECT_FALSE(key.take_prompt(400, 0));
+  key.give_back(300);
+  EXPECT_EQ(field(key, "x-ratelimit-remaining-tokens", 0), "500");
+  EXPECT_EQ(key.usage().prompt_tokens, 100U);
+}
+
 TEST(ApiKeyLimits, ChangedLimitsKeepWhatWasUsed) {
   ApiKeySettings settings("k");
   settings.tokens_per_minute = 600;
@@ -216,10 +226,12 @@ TEST(ApiKeyLimits, AnswersTellWhatIsLeft) {
   const std::string page = get(server.port(), "/metrics").body;
   const std::string hash = server.server().core().api_keys()->find("sk-limited")->hash();
   const std::string labels =
-      R"({model_name="tiny",engine="0",key=")" + hash + R"(",key_name="team \"a\""})";
-  for (const char* row : {"koho:key_requests_total* 4\n", "koho:key_prompt_tokens_total* 12\n",
-                          "koho:key_generation_tokens_total* 9\n", "koho:key_rejections_total* 2\n",
-                          "koho:key_requests_live* 0\n"}) {
+      R"({model_name="tiny",engine="0",key=")" + hash + R"(",key_name="team \"a\"")";
+  for (const char* row :
+       {"koho:key_requests_total*,result=\"begun\"} 4\n",
+        "koho:key_requests_total*,result=\"refused\"} 2\n",
+        "koho:key_tokens_total*,kind=\"prompt\"} 12\n",
+        "koho:key_tokens_total*,kind=\"generation\"} 9\n", "koho:key_requests_live*} 0\n"}) {
     std::string text = row;
     text.replace(text.find('*'), 1, labels);
     EXPECT_NE(page.find(text), std::string::npos) << text;

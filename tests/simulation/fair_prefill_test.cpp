@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Short requests beside long prompts, in simulated time: how long they wait for their first token,
-// and what that costs the long ones. Steps take what they compute, and one is planned ahead, as the
-// engine does. turn_percent 100, the order of arrival, is what is compared with.
+// and what that costs the long ones. Steps take what they compute, and two are in flight, as in the
+// engine. turn_percent 100, the order of arrival, is what is compared with.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
