@@ -124,7 +124,7 @@ void reload_keys(server::Core& core, const ServeOptions& options) {
     log::info("SIGHUP: no --api-key-file to read again; other options need a restart");
     return;
   }
-  Result<std::vector<std::string>> keys = read_api_keys(options, true);
+  Result<std::vector<server::ApiKeySettings>> keys = read_api_keys(options, true);
   if (!keys.ok()) {
     log::error("SIGHUP: the API keys are unchanged: {}", keys.error().message);
     return;

@@ -314,7 +314,9 @@ std::vector<ServeOption> address_and_access_options() {
          return {};
        },
        nullptr},
-      {"Server", "--api-key-file", "FILE", "File with one key per line; SIGHUP reads it again",
+      {"Server", "--api-key-file,--api-keys-file", "FILE",
+       "File with one key per line, or JSON with limits by key (as deploy/api-keys.json); SIGHUP "
+       "reads it again",
        Takes::value,
        [](O& o, S v) {
          o.api_key_files.push_back(v);

@@ -279,21 +279,28 @@ Result<ServeOptions> read_serve_options(const std::vector<std::string>& argument
   return options;
 }
 
-Result<std::vector<std::string>> read_api_keys(const ServeOptions& options, bool again) {
-  std::vector<std::string> keys = options.given_keys;
+Result<std::vector<server::ApiKeySettings>> read_api_keys(const ServeOptions& options, bool again) {
+  std::vector<server::ApiKeySettings> keys(options.given_keys.begin(), options.given_keys.end());
   for (const std::string& path : options.api_key_files) {
     KOHO_TRY_ASSIGN(std::string text, again ? read_file(path, kFileBytesMax)
                                             : read_file_or_pipe(path, kFileBytesMax));
     const std::size_t before = keys.size();
+    if (const std::string_view begin = trimmed(text, " \t\r\n");
+        begin.starts_with('{') || begin.starts_with('[')) {
+      Result<std::vector<server::ApiKeySettings>> found = server::parse_api_keys(text);
+      if (!found.ok()) return Error(found.error()).with_context(path);
+      keys.insert(keys.end(), found->begin(), found->end());
+      text.clear();
+    }
     std::istringstream lines(std::move(text));
     std::string line;
     while (std::getline(lines, line)) {
       const std::string_view key = trimmed(line, " \t\r");
-      if (!key.empty() && key.front() != '#') keys.emplace_back(key);
+      if (!key.empty() && key.front() != '#') keys.emplace_back(std::string(key));
     }
     if (keys.size() == before)
-      return make_error(ErrorCode::invalid_argument, "{} has no API key: expected one per line",
-                        path);
+      return make_error(ErrorCode::invalid_argument,
+                        "{} has no API key: expected one per line, or JSON", path);
   }
   return keys;
 }

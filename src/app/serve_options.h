@@ -80,7 +80,7 @@ Result<ServeOptions> read_serve_options(const std::vector<std::string>& argument
 /// All API keys: those given directly and those of the files as they are now. `again`: only regular
 /// files are accepted, as a pipe cannot be read twice. Errors: not_found, io_error (a file);
 /// invalid_argument (a file without a key).
-Result<std::vector<std::string>> read_api_keys(const ServeOptions& options, bool again);
+Result<std::vector<server::ApiKeySettings>> read_api_keys(const ServeOptions& options, bool again);
 
 /// The table as help text, and as the Markdown table of docs/server.md.
 std::string serve_help();

@@ -145,9 +145,11 @@ void StepLoop::deliver(Live& live,
   }
 
   const bool last = event_.finish != FinishReason::none;
-  counts_.choices_stopped += event_.finish == FinishReason::stop ? 1 : 0;
-  counts_.choices_full += event_.finish == FinishReason::length ? 1 : 0;
   if (last) {
+    count_choice(
+        event_.finish == FinishReason::stop ? counts_.choices_stopped : counts_.choices_full,
+        choice.completion_tokens, now - live.submitted_us);
+    choice.ended = true;
     scheduler_.finish(choice.sequence);
     choice.active = false;
     --live.active_choices;

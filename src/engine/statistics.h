@@ -65,17 +65,21 @@ struct Statistics {
   std::uint64_t requests_completed = 0;
   std::uint64_t requests_cancelled = 0;
   std::uint64_t requests_failed = 0;
-  std::uint64_t choices_stopped = 0;  // by a stop token or string
-  std::uint64_t choices_full = 0;     // by max_tokens
-  std::uint64_t prompt_tokens = 0;    // of accepted requests
-  std::uint64_t cached_tokens = 0;    // of these, found computed
-  std::uint64_t computed_tokens = 0;  // by collected steps, all rows
-  std::uint64_t sampled_tokens = 0;   // delivered to streams
-  std::uint64_t rows_discarded = 0;   // results of rows whose sequence had ended
-  std::uint64_t results_stale = 0;    // late or repeated answers of ranks
-  std::uint64_t steps = 0;            // collected
-  std::uint64_t decode_steps = 0;     // of these, with a decoded row
-  std::uint64_t decode_rows = 0;      // … and their decoded rows
+  // Every choice of every accepted request ends as one of four; request_total and answer_lengths
+  // count it then. The other histograms of requests count a request when it ends.
+  std::uint64_t choices_stopped = 0;    // by a stop token or string
+  std::uint64_t choices_full = 0;       // by max_tokens
+  std::uint64_t choices_cancelled = 0;  // with their request, which was cancelled …
+  std::uint64_t choices_failed = 0;     // … or failed
+  std::uint64_t prompt_tokens = 0;      // of accepted requests
+  std::uint64_t cached_tokens = 0;      // of these, found computed
+  std::uint64_t computed_tokens = 0;    // by collected steps, all rows
+  std::uint64_t sampled_tokens = 0;     // delivered to streams
+  std::uint64_t rows_discarded = 0;     // results of rows whose sequence had ended
+  std::uint64_t results_stale = 0;      // late or repeated answers of ranks
+  std::uint64_t steps = 0;              // collected
+  std::uint64_t decode_steps = 0;       // of these, with a decoded row
+  std::uint64_t decode_rows = 0;        // … and their decoded rows
   std::uint64_t device_failures = 0;
   std::uint64_t recoveries = 0;
   std::uint64_t pauses = 0;  // slow readers
@@ -99,10 +103,10 @@ struct Statistics {
   bool device_up = true;
   bool broken = false;  // recovery was given up
 
-  // ---- histograms, of ended requests
+  // ---- histograms, of ended requests; of times only where there was a token
   Histogram time_to_first_token;
-  Histogram inter_token;  // between two tokens of one choice
-  Histogram request_total;
+  Histogram inter_token;    // between two tokens of one choice
+  Histogram request_total;  // of every choice
   Histogram queued;
   Histogram prefill;
   Histogram decode;

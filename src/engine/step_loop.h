@@ -85,6 +85,7 @@ class StepLoop {
   struct Choice {
     SequenceId sequence;
     bool active = false;
+    bool ended = false;
     std::int32_t completion_tokens = 0;
     std::int32_t reasoning_tokens = 0;
     bool reasoning = false;
@@ -129,7 +130,11 @@ class StepLoop {
   std::function<const Draw&(const Sequence&)> draws();
   Status start_choice(Live& live, std::int32_t request_index, std::int32_t choice_index);
   void end(Live& live, Ending ending, Error error);
-  void count_sizes(const Live& live, const Timings& timings);
+  /// Ends a request that has no place.
+  void refuse(const Request& request, OutputStream& stream);
+  /// A choice ended, `total_us` after its submission; `counter` is one of the four of choices.
+  void count_choice(std::uint64_t& counter, std::int32_t tokens, std::int64_t total_us);
+  void count_request(const Request& request, Ending ending, std::int32_t longest_answer);
   /// Pauses or resumes the request's sequences if reader_full || set_aside changed.
   void settle_pause(Live& live);
   void note_launch(const StepBatch& batch, std::int64_t now);

@@ -165,6 +165,7 @@ void Connection::run_job(const api::GenerationEndpoint& endpoint, const ServedMo
   setup.id = core_.make_id();
   setup.request_id = request_id_;
   setup.wake = waker();
+  setup.key = key_of(core_, reader_.head());
   job_ = std::make_shared<GenerationJob>(core_, std::move(setup));
   last_event_us_ = core_.clock().now_us();
   job_->start(reader_.take_body());
@@ -194,6 +195,7 @@ void Connection::pump() {
     if (state == GenerationJob::State::answered) {
       Response response = std::move(job_->response());
       request_id_ = job_->name();
+      for (auto& field : job_->limit_fields()) response.fields.push_back(std::move(field));
       job_.reset();
       send(std::move(response));
       return;

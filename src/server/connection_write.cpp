@@ -50,6 +50,8 @@ void Connection::begin_stream() {
   Response begun;
   add_request_id(reader_.head(), request_id_, begun);
   add_cors(core_, reader_.head(), begun);
+  if (job_)
+    for (auto& field : job_->limit_fields()) begun.fields.push_back(std::move(field));
   for (const auto& [name, value] : begun.fields) append_field(out_, name, value);
   if (chunked_) {
     append_field(out_, "Transfer-Encoding", "chunked");

@@ -25,7 +25,7 @@ Core::Core(ServerSettings settings, const Clock& clock)
     : settings_(std::move(settings)),
       clock_(clock),
       started_us_(clock.now_us()),
-      api_keys_(std::make_shared<const std::vector<std::string>>(settings_.api_keys)),
+      api_keys_(std::make_shared<const ApiKeys>(settings_.api_keys, ApiKeys())),
       waiting_for_("the model"),
       pool_(settings_.text_threads, kPoolQueueMax) {
   for (const Route& route : routes()) responses_.try_emplace(std::string(route.path));
@@ -34,13 +34,13 @@ Core::Core(ServerSettings settings, const Clock& clock)
 
 Core::~Core() = default;
 
-std::shared_ptr<const std::vector<std::string>> Core::api_keys() const {
+std::shared_ptr<const ApiKeys> Core::api_keys() const {
   const std::lock_guard lock(mutex_);
   return api_keys_;
 }
 
-void Core::set_api_keys(std::vector<std::string> keys) {
-  auto made = std::make_shared<const std::vector<std::string>>(std::move(keys));
+void Core::set_api_keys(std::vector<ApiKeySettings> keys) {
+  auto made = std::make_shared<const ApiKeys>(std::move(keys), *api_keys());
   const std::lock_guard lock(mutex_);
   api_keys_.swap(made);
 }

@@ -20,6 +20,7 @@
 #include "base/clock.h"
 #include "base/load_progress.h"
 #include "engine/engine.h"
+#include "server/api_keys.h"
 #include "server/settings.h"
 #include "server/work_pool.h"
 
@@ -73,8 +74,9 @@ class Core {
 
   /// The API keys, one of which every request must have; empty: no key is needed. Never null.
   /// Threads: any.
-  std::shared_ptr<const std::vector<std::string>> api_keys() const;
-  void set_api_keys(std::vector<std::string> keys);
+  std::shared_ptr<const ApiKeys> api_keys() const;
+  /// Keys that stay keep what they counted.
+  void set_api_keys(std::vector<ApiKeySettings> keys);
 
   // ---- phase of the server; threads: any
   Phase phase() const { return phase_.load(std::memory_order_acquire); }
@@ -127,7 +129,7 @@ class Core {
   std::atomic<Phase> phase_{Phase::loading};
   std::atomic<const ServedModel*> serving_{nullptr};
   mutable std::mutex mutex_;
-  std::shared_ptr<const std::vector<std::string>> api_keys_;
+  std::shared_ptr<const ApiKeys> api_keys_;
   std::string waiting_for_;
   const LoadProgress* progress_ = nullptr;
   std::map<std::string, std::array<std::uint64_t, 4>> responses_;

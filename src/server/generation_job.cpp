@@ -39,6 +39,7 @@ GenerationJob::GenerationJob(Core& core, Setup setup)
 GenerationJob::~GenerationJob() {
   end_reading({});
   if (!body_name_.empty()) core_.remove_job(body_name_);
+  if (holds_key_) setup_.key->end();
   --core_.counters().requests_live;
 }
 
@@ -46,6 +47,17 @@ void GenerationJob::start(std::string body) {
   name_ =
       core_.add_job(setup_.request_id.empty() ? setup_.id : setup_.request_id, shared_from_this());
   reader_ = core_.begin_reading();
+  if (setup_.key != nullptr) {
+    refused_ = setup_.key->begin(core_.clock().now_us());
+    holds_key_ = !refused_;
+    key_is_at_limit_ = !holds_key_;
+  }
+  if (refused_) {
+    end_reading({});
+    prepared_.store(true, std::memory_order_release);
+    setup_.wake();
+    return;
+  }
   if (body.size() <= core_.settings().inline_body_bytes) {
     prepare(body);
     return;
@@ -127,6 +139,7 @@ std::optional<ApiError> GenerationJob::read(const std::string& body) {
   const api::Model& model = setup_.serving->model;
   request_.call_id_prefix = "call_" + setup_.id.substr(0, 16) + "_";
   if (api::Refusal refused = endpoint.read(json, model, request_)) return refused;
+  if (setup_.key != nullptr) setup_.key->apply(request_.base);
   core_.note_unknown_fields(request_.unknown_fields);
   api::Refusal refused = api::encode(request_, model, endpoint.prompt_field);
   if (refused && endpoint.reword != nullptr)
@@ -215,6 +228,7 @@ void GenerationJob::compute_prompt_logprobs() {
     one.max_tokens = static_cast<std::int32_t>(chunk.end - chunk.position);
     one.salt = whole.salt;
     one.priority = whole.priority;
+    one.client = whole.client;
     one.deadline_us = whole.deadline_us;
     Result<std::shared_ptr<OutputStream>> stream =
         setup_.serving->engine.submit(std::move(one), setup_.wake);
@@ -232,19 +246,35 @@ void GenerationJob::compute_prompt_logprobs() {
   submit();
 }
 
+void GenerationJob::take_prompts() {
+  if (setup_.key == nullptr) return;
+  for (const Request& one : request_.requests)
+    tokens_taken_ += static_cast<std::int64_t>(one.prompt.size());
+  refused_ = setup_.key->take_prompt(tokens_taken_, core_.clock().now_us());
+  key_is_at_limit_ = refused_.has_value();
+}
+
+std::vector<std::pair<std::string_view, std::string>> GenerationJob::limit_fields() const {
+  if (setup_.key == nullptr) return {};
+  return setup_.key->fields(core_.clock().now_us());
+}
+
 void GenerationJob::submit() {
   const api::Model& model = setup_.serving->model;
   stage_ = Stage::running;
   stream_ = request_.stream;
   answer_.emplace(model, request_, setup_.endpoint->respond(request_, model));
   for (Request& one : request_.requests) {
+    const auto prompt_tokens = static_cast<std::int64_t>(one.prompt.size());
     Result<std::shared_ptr<OutputStream>> stream =
         setup_.serving->engine.submit(std::move(one), setup_.wake);
     if (!stream.ok()) {
       refused_ = api::to_api_error(stream.error());
+      if (setup_.key != nullptr) setup_.key->give_back(tokens_taken_);
       cancel_streams();
       break;
     }
+    tokens_taken_ -= prompt_tokens;
     streams_.push_back(std::move(*stream));
   }
   streams_left_ = streams_.size();
@@ -267,6 +297,7 @@ GenerationJob::State GenerationJob::poll(std::string& out, std::size_t bytes_max
   if (stage_ == Stage::prepared) {
     if (!refused_ && !aborted_.load() && core_.phase() == Phase::draining)
       refused_ = api::to_api_error(make_error(ErrorCode::unavailable, "draining"));
+    if (!refused_ && !aborted_.load()) take_prompts();
     if (!refused_ && !aborted_.load()) {
       if (request_.wants_prompt_logprobs()) {
         begin_prompt_logprobs();
@@ -308,6 +339,7 @@ void GenerationJob::take_events(std::string& out, std::size_t bytes_max) {
         if (event_.token >= 0) {
           progress_.last_us = core_.clock().now_us();
           if (++progress_.tokens == 1) progress_.first_us = progress_.last_us;
+          if (setup_.key != nullptr) setup_.key->add_generated(1, progress_.last_us);
         }
         begin(out);
         answer_->add(i, event_, out);
@@ -352,11 +384,11 @@ void GenerationJob::finish(const ApiError& error, std::string& out) {
     shown.code = "server_shutting_down";
     shown.message = "the server is shutting down; retry on another server";
   }
-  if (shown.status == 429 && core_.settings().overload_status == 503) shown.status = 503;
-  if (shown.code == "rate_limit_exceeded" &&
-      api::error_style(setup_.endpoint->path) == api::ErrorStyle::anthropic)
+  const bool full = shown.code == "rate_limit_exceeded" && !key_is_at_limit_;
+  if (full && core_.settings().overload_status == 503) shown.status = 503;
+  if (full && api::error_style(setup_.endpoint->path) == api::ErrorStyle::anthropic)
     shown.status = 529;
-  if (shown.code == "rate_limit_exceeded") ++core_.counters().rejected_full;
+  if (full) ++core_.counters().rejected_full;
   const bool told = stream_ && begun_;  // the status line is already sent
   if (told) {
     answer_->fail(shown, out);
@@ -424,6 +456,7 @@ void GenerationJob::report(std::string_view finish, int status, const ApiError* 
     fields.push_back({"code", error->code.empty() ? "null" : log::quoted(error->code)});
     fields.push_back({"param", error->param.empty() ? "null" : quoted_part(error->param)});
   }
+  if (setup_.key != nullptr) fields.push_back({"key", log::quoted(setup_.key->hash())});
   // A pool thread may still be writing request_ until prepared_ is set.
   const bool read = prepared_.load(std::memory_order_acquire);
   if (read && !request_.user.empty()) fields.push_back({"user", quoted_part(request_.user)});

@@ -30,6 +30,7 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
     std::string request_id;  // X-Request-Id of the head; "": the body may have one
     /// Tells the connection that poll() has something to do. Called from any thread.
     std::function<void()> wake;
+    std::shared_ptr<ApiKey> key{};  // null: none was needed
   };
 
   GenerationJob(Core& core, Setup setup);
@@ -52,6 +53,8 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   State poll(std::string& out, std::size_t bytes_max);
   /// Requires: poll returned answered.
   Response& response() { return response_; }
+  /// What is left of the API key's limits, as header fields.
+  std::vector<std::pair<std::string_view, std::string>> limit_fields() const;
   /// Appends a keep-alive comment or event; nothing unless a stream is running.
   void ping(std::string& out);
   /// The client has left: cancels the request.
@@ -72,6 +75,8 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   void prepare(const std::string& body);
   void end_reading(const std::string& name);
   std::optional<api::ApiError> read(const std::string& body);
+  /// Charges the prompts to the key, or refuses.
+  void take_prompts();
   void begin_prompt_logprobs();
   void compute_prompt_logprobs();
   void submit();
@@ -125,6 +130,9 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   std::string body_;  // of an answer without streaming
   Response response_;
   bool reported_ = false;
+  std::int64_t tokens_taken_ = 0;  // of prompts, from the key, and not submitted
+  bool holds_key_ = false;         // begun with the key, and to be ended
+  bool key_is_at_limit_ = false;   // why the request is refused
 };
 
 }  // namespace koho::server

@@ -249,25 +249,15 @@ std::vector<Route> make_routes() {
 
 // ---- access
 
-/// Takes the same time wherever the two differ, so that timing tells nothing about the key.
-bool equal_in_constant_time(std::string_view given, std::string_view key) {
-  bool differs = given.size() != key.size();
-  for (std::size_t i = 0; i < given.size(); ++i)
-    differs = differs | (key.empty() || given[i] != key[i % key.size()]);
-  return !differs;
-}
-
-bool has_key(const std::vector<std::string>& keys, const RequestHead& head) {
+std::shared_ptr<ApiKey> find_key(const ApiKeys& keys, const RequestHead& head) {
   constexpr std::size_t kKeyBytesMax = 1024;
   std::string_view given = head.field("x-api-key");
   const std::string_view authorization = head.field("authorization");
   if (given.empty() && authorization.size() > 7) {
     if (lower_case(authorization.substr(0, 7)) == "bearer ") given = authorization.substr(7);
   }
-  if (given.empty() || given.size() > kKeyBytesMax) return false;
-  bool found = false;
-  for (const std::string& key : keys) found = equal_in_constant_time(given, key) || found;
-  return found;
+  if (given.empty() || given.size() > kKeyBytesMax) return nullptr;
+  return keys.find(given);
 }
 
 /// Whether `written` is a name of this machine: "localhost", "127.0.0.1:8000", "[::1]".
@@ -383,7 +373,10 @@ void add_cors(const Core& core, const RequestHead& head, Response& response) {
   response.fields.emplace_back("Access-Control-Allow-Origin", std::string(origin));
   response.fields.emplace_back("Vary", "Origin");
   response.fields.emplace_back("Access-Control-Expose-Headers",
-                               "x-request-id, request-id, retry-after, retry-after-ms");
+                               "x-request-id, request-id, retry-after, retry-after-ms, "
+                               "x-ratelimit-limit-requests, x-ratelimit-remaining-requests, "
+                               "x-ratelimit-reset-requests, x-ratelimit-limit-tokens, "
+                               "x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens");
 }
 
 std::variant<const Route*, Response> find_route(Core& core, const RequestHead& head) {
@@ -405,7 +398,7 @@ std::variant<const Route*, Response> find_route(Core& core, const RequestHead& h
     response.close = true;
     return response;
   }
-  const std::shared_ptr<const std::vector<std::string>> keys = core.api_keys();
+  const std::shared_ptr<const ApiKeys> keys = core.api_keys();
   if (comes_from_elsewhere(core.settings(), keys->empty(), head))
     return refuse(style_of(head), 403, "forbidden_origin",
                   "Host or Origin names another machine: start the server with an API key or with "
@@ -421,7 +414,7 @@ std::variant<const Route*, Response> find_route(Core& core, const RequestHead& h
     }
     return response;
   }
-  if (!keys->empty() && (route == nullptr || !route->open) && !has_key(*keys, head))
+  if (!keys->empty() && (route == nullptr || !route->open) && find_key(*keys, head) == nullptr)
     return refuse(style_of(head), 401, "invalid_api_key",
                   "missing or wrong API key: send Authorization: Bearer KEY, or x-api-key: KEY");
   if (route == nullptr) {
@@ -454,6 +447,10 @@ std::variant<const Route*, Response> find_route(Core& core, const RequestHead& h
                   5);
   }
   return route;
+}
+
+std::shared_ptr<ApiKey> key_of(const Core& core, const RequestHead& head) {
+  return find_key(*core.api_keys(), head);
 }
 
 Response answer_route(Core& core,

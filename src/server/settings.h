@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "server/api_keys.h"
+
 namespace koho::server {
 
 struct HttpLimits {
@@ -46,7 +48,7 @@ struct ServerSettings {
   std::string tls_cert;  // a PEM file; "" is plain HTTP
   std::string tls_key;   // "": in the same file
 
-  std::vector<std::string> api_keys;         // initial keys of Core; empty: no key is needed
+  std::vector<ApiKeySettings> api_keys;      // initial keys of Core; empty: no key is needed
   std::vector<std::string> allowed_origins;  // "*" is any
   bool check_host = true;                    // on a loopback address without keys
   int overload_status = 429;                 // or 503

@@ -177,6 +177,16 @@ TEST(ServeCommand, ReadsItsKeysAgainAtSighup) {
   reload("SIGHUP: the API keys are unchanged: cannot open " + path);
   EXPECT_EQ(status("new-key"), 200);
   EXPECT_EQ(status(""), 401);
+  // The same file with limits.
+  write(R"({"keys": [{"key": "new-key", "tokens_per_minute": 7}, {"key": "both", "limit": 1}]})");
+  reload("SIGHUP: the API keys are unchanged: " + path + ": keys[1].limit is unknown");
+  write(R"({"keys": [{"key": "new-key", "tokens_per_minute": 7}]})");
+  reload("SIGHUP: 2 API keys are in use now");
+  EXPECT_EQ(status("both"), 401);
+  const Reply limited = post(port, "/v1/completions", R"({"model":"tiny","prompt":[5,6]})",
+                             "Authorization: Bearer new-key\r\n");
+  EXPECT_EQ(limited.status, 200);
+  EXPECT_EQ(limited.fields.at("x-ratelimit-limit-tokens"), "7");
   EXPECT_EQ(process.output().find("new-key"), std::string::npos);
   process.signal(SIGTERM);
   EXPECT_EQ(process.wait(), 0) << process.output();

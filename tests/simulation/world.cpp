@@ -343,11 +343,17 @@ void World::check_statistics() const {
   const Statistics statistics = loop_.statistics();
   require(statistics.requests_accepted == tally_.accepted, 20, "accepted requests");
   require(statistics.prompt_tokens == tally_.prompt_tokens, 20, "prompt tokens");
-  require(statistics.requests_completed + statistics.requests_cancelled +
-                  statistics.requests_failed +
-                  static_cast<std::uint64_t>(statistics.requests_live) ==
-              tally_.accepted,
-          20, "requests ended and live are not those accepted");
+  const std::uint64_t ended =
+      statistics.requests_completed + statistics.requests_cancelled + statistics.requests_failed;
+  require(ended + static_cast<std::uint64_t>(statistics.requests_live) == tally_.accepted, 20,
+          "requests ended and live are not those accepted");
+  require(statistics.choices_asked.count == ended && statistics.prompt_lengths.count == ended &&
+              statistics.tokens_asked.count == ended && statistics.longest_answers.count == ended,
+          20, "histograms of requests do not count those that ended");
+  const std::uint64_t choices = statistics.choices_stopped + statistics.choices_full +
+                                statistics.choices_cancelled + statistics.choices_failed;
+  require(statistics.answer_lengths.count == choices && statistics.request_total.count == choices,
+          20, "histograms of choices do not count those that ended");
 }
 
 void World::drain() {
@@ -386,6 +392,11 @@ void World::drain() {
               statistics.requests_failed == tally_.failed &&
               statistics.sampled_tokens == tally_.read_tokens,
           20, "requests ended or tokens sampled");
+  require(statistics.request_total.count == tally_.choices &&
+              statistics.choices_asked.sum == static_cast<double>(tally_.choices) &&
+              statistics.answer_lengths.sum == static_cast<double>(statistics.sampled_tokens) &&
+              statistics.prompt_lengths.sum == static_cast<double>(statistics.prompt_tokens),
+          20, "histograms do not add up to what was asked for and sampled");
   report_.preempted += static_cast<std::int64_t>(statistics.preempted);
   report_.forked += static_cast<std::int64_t>(statistics.forked);
   report_.deduplicated +=

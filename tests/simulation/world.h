@@ -77,6 +77,7 @@ class World {
     std::uint64_t failed = 0;
     std::uint64_t prompt_tokens = 0;
     std::uint64_t read_tokens = 0;
+    std::uint64_t choices = 0;  // of accepted requests
   };
 
   static EngineLimits draw_limits(Random& random, std::int32_t shrink);
