@@ -150,6 +150,7 @@ Status read_body(const Json& body, bool count_only, GenerationRequest& request) 
   } else if (!request.tokens_max) {
     return make_error(ErrorCode::invalid_argument, "max_tokens: Field required");
   }
+  KOHO_TRY(refuse_mcp_servers(body));
   KOHO_TRY_ASSIGN(request.conversation, read_anthropic_conversation(body));
   KOHO_TRY_ASSIGN(request.conversation->enable_thinking,
                   read_thinking(body, request.base.reasoning_tokens_max));

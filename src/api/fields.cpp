@@ -71,6 +71,18 @@ Result<std::optional<double>> optional_number(
   return parsed;
 }
 
+Status refuse_mcp_servers(const Json& body) {
+  constexpr std::string_view kField = "mcp_servers";
+  const Json* servers = body.given(kField);
+  if (servers == nullptr || (servers->is_array() && servers->items.empty())) return {};
+  Error error = make_error(ErrorCode::unsupported,
+                           "{}: not supported: this server calls no other server; have the client "
+                           "offer their tools in `tools` and call them",
+                           kField);
+  error.field = kField;
+  return error;
+}
+
 Refusal refuse_unknown_fields(const GenerationRequest& request, const Model& model) {
   if (!model.strict_fields || request.unknown_fields.empty()) return {};
   const std::string& name = request.unknown_fields.front();

@@ -50,7 +50,7 @@ constexpr std::array<std::string_view, 30> kKnownFields{"model",
                                                         "request_id",
                                                         "rid"};
 
-/// Refuses the fields that need a server that stores responses.
+/// Refuses the fields that need a server that stores responses or runs tools.
 Status refuse_stored(const Json& body) {
   for (const std::string_view name : {"previous_response_id", "conversation", "prompt"})
     if (body.given(name) != nullptr)
@@ -58,6 +58,7 @@ Status refuse_stored(const Json& body) {
                         "{}: not supported: this server stores no responses; send the items of "
                         "the conversation as input",
                         name);
+  KOHO_TRY(refuse_mcp_servers(body));
   KOHO_TRY_ASSIGN(const bool background, boolean_or(body, "background", {}, false));
   if (background)
     return make_error(ErrorCode::unsupported, "background: not supported: use \"stream\": true");

@@ -82,8 +82,11 @@ Refusal read_structure(std::string_view member, const Value& value, RequestBuild
   }
   if (member == "choice") {
     std::vector<std::string> choices;
-    if (!value.json.is_array() || value.json.items.empty())
-      return must_be(value, "an array of strings");
+    if (!value.json.is_array()) return must_be(value, "an array of strings");
+    if (value.json.items.empty())
+      return wrong_field(value.name, fmt::format("{} must have at least one string, found an empty "
+                                                 "array",
+                                                 value.name));
     if (Refusal refused = read_texts(value, 10'000, 1U << 16U, choices)) return refused;
     constrain(builder, value.name, Constraint::choice(std::move(choices)));
     return {};

@@ -98,6 +98,11 @@ Result<Message> read_message(const Json& json, const std::string& field) {
   if (role == nullptr || !role->is_string()) return wrong_kind(field + ".role", "a string", role);
   message.role = role->text;
   if (const Json* content = json.find("content")) message.content = *content;
+  // A refused answer has its text in `refusal`, as OpenAI's servers write it.
+  if (const Json* refusal = json.given("refusal");
+      refusal != nullptr && refusal->is_string() && json.given("content") == nullptr &&
+      message.role == "assistant")
+    message.content = *refusal;
   if (const Json* text = json.find("reasoning_content"); text != nullptr && text->is_string())
     message.reasoning_content = text->text;
   if (const Json* text = json.find("reasoning"); text != nullptr && text->is_string())
@@ -123,6 +128,16 @@ Result<std::string> tool_part_text(const Json& part, const std::string& field) {
   const Json* text = part.find("text");
   if (text == nullptr || !text->is_string()) return wrong_kind(field + ".text", "a string", text);
   return text->text;
+}
+
+/// The refusal part of an assistant's message, {"type": "refusal", "refusal": …}, as a text part.
+Json text_of_refusal(const Json& part, const Json& refusal) {
+  Json text = Json::object();
+  for (std::size_t i = 0; i < part.keys.size(); ++i)
+    if (part.keys[i] != "type" && part.keys[i] != "refusal") text.set(part.keys[i], part.items[i]);
+  text.set("type", Json::string("text"));
+  text.set("text", refusal);
+  return text;
 }
 
 Status check_part(const Json& part, const std::string& field) {
@@ -164,8 +179,12 @@ Status normalize_message(Message& message, const std::string& field) {
     return wrong_kind(field + ".content", "a string or an array of parts", &*message.content);
   std::string joined;
   for (std::size_t i = 0; i < message.content->items.size(); ++i) {
-    const Json& part = message.content->items[i];
+    Json& part = message.content->items[i];
     const std::string part_field = fmt::format("{}.content[{}]", field, i);
+    if (const Json* refusal = part.given("refusal");
+        message.role == "assistant" && refusal != nullptr && refusal->is_string() &&
+        part.find("type") != nullptr && *part.find("type") == Json::string("refusal"))
+      part = text_of_refusal(part, *refusal);
     KOHO_TRY(check_part(part, part_field));
     if (message.role != "tool") continue;
     KOHO_TRY_ASSIGN(const std::string text, tool_part_text(part, part_field));

@@ -48,7 +48,7 @@ struct ServerSettings {
 
   std::vector<std::string> api_keys;         // initial keys of Core; empty: no key is needed
   std::vector<std::string> allowed_origins;  // "*" is any
-  bool check_host = true;                    // on a loopback address without keys
+  std::vector<std::string> allowed_hosts;    // "*" is any; empty: only a loopback address checks
   int overload_status = 429;                 // or 503
   bool log_requests = true;
 };
