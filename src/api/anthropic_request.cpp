@@ -187,6 +187,10 @@ Refusal read_for(const Json& body,
 
 }  // namespace
 
+bool reads_of_messages(std::string_view name) {
+  return std::ranges::find(kKnownFields, name) != kKnownFields.end() || reads_extension(name);
+}
+
 Refusal read_messages(const Json& body, const Model& model, GenerationRequest& request) {
   return read_for(body, model, false, request);
 }

@@ -304,7 +304,7 @@ Refusal encode(GenerationRequest& request, const Model& model, std::string_view 
     Result<chat::Prompt> prompt = chat::render(*request.conversation, model.style);
     if (!prompt.ok()) return to_api_error(prompt.error());
     request.starts_in_reasoning = prompt->ends_in_thinking();
-    request.prompt_text = prompt->text();
+    if (request.keeps_prompt_text) request.prompt_text = prompt->text();
     Result<std::vector<Token>> ids = encode_turns(request, *prompt, model);
     if (!ids.ok()) return to_api_error(ids.error());
     request.prompts.assign(1, {.is_text = false, .text = {}, .ids = std::move(*ids)});

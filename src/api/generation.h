@@ -85,6 +85,7 @@ struct GenerationRequest {
   OutputOptions output;
   std::string call_id_prefix = "call_";  // of tool call ids; unique per request
   std::vector<std::string> unknown_fields;
+  bool keeps_prompt_text = false;
   std::string echo;  // responses: body fields that the answer repeats, as JSON
 
   /// Whether the prompts' own tokens get log probabilities: prompt_logprobs[prompt][i] is that of
@@ -96,7 +97,7 @@ struct GenerationRequest {
   std::vector<Request> requests;  // one per prompt
   std::optional<std::int64_t>
       prompt_tokens;        // of all prompts; nothing if the request was refused earlier
-  std::string prompt_text;  // the rendered conversation
+  std::string prompt_text;  // the rendered conversation, if keeps_prompt_text
   bool starts_in_reasoning = false;
   TurnPlace place;                                        // where a conversation's answer begins
   std::shared_ptr<const chat::ToolSchemas> tool_schemas;  // null: tool tags are text

@@ -137,7 +137,9 @@ class ItemReader {
     KOHO_TRY_ASSIGN(const Json* arguments, required_string(item, key, field));
     call.id = id->text;
     call.name = name->text;
-    call.arguments = chat::read_arguments(arguments->text);
+    Result<Json> read = chat::read_arguments(arguments->text, values_left_);
+    if (!read.ok()) return std::move(read).error().with_context(field_name(field, key));
+    call.arguments = std::move(*read);
     turn().tool_calls.push_back(std::move(call));
     return {};
   }
@@ -175,6 +177,7 @@ class ItemReader {
 
   std::vector<Message>& messages_;
   std::vector<std::string>& left_out_;
+  std::size_t values_left_ = chat::kArgumentValuesMax;  // of the arguments of calls
 };
 
 Status read_input(const Json& request,

@@ -207,6 +207,11 @@ Status read_body(const Json& body, GenerationRequest& request) {
 
 }  // namespace
 
+bool reads_of_responses(std::string_view name) {
+  return std::ranges::find(kKnownFields, name) != kKnownFields.end() || name == "mcp_servers" ||
+         reads_extension(name);
+}
+
 Refusal read_response(const Json& body, const Model& model, GenerationRequest& request) {
   request.base = model.defaults;
   if (const Status status = read_body(body, request); !status.ok())

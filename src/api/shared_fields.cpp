@@ -136,6 +136,14 @@ Refusal read_model(const chat::Json& body, const Model& model, GenerationRequest
                              std::string_view(request.model), model.names.front())};
 }
 
+bool reads_field(std::string_view name, std::span<const RequestField> own) {
+  return name == "model" || std::ranges::find(shared_fields(), name, &RequestField::name) !=
+                                shared_fields().end() ||
+         std::ranges::find(own, name, &RequestField::name) != own.end() ||
+         std::ranges::find(kRefused, name) != std::end(kRefused) ||
+         std::ranges::find(kWithoutEffect, name) != std::end(kWithoutEffect);
+}
+
 Refusal read_body(const chat::Json& body,
                   std::span<const RequestField> own,
                   RequestBuilder& builder) {

@@ -8,6 +8,8 @@
 
 #include <fmt/core.h>
 
+#include "api/body.h"
+
 namespace koho::api {
 namespace {
 
@@ -74,7 +76,7 @@ Refusal read_structure(std::string_view member, const Value& value, RequestBuild
                     value.name, builder.request.constraint_field));
   if (member == "json") {
     if (!value.json.is_string()) return read_schema(value, &value.json, builder);
-    const Result<Json> parsed = chat::parse_json(value.json.text);
+    const Result<Json> parsed = chat::parse_json(value.json.text, {.values_max = kBodyValuesMax});
     if (!parsed.ok())
       return wrong_field(value.name, fmt::format("{}: {}", value.name, parsed.error().message),
                          "unsupported_schema");

@@ -41,6 +41,7 @@ Refusal check_model(const Json& body, const Model& model) {
 /// Renders and tokenises a conversation.
 Refusal encode_chat(const Json& body, const Model& model, GenerationRequest& request) {
   if (Refusal refused = read_chat_completion(named(body, model), model, request)) return refused;
+  request.keeps_prompt_text = true;
   request.tokens_max = 0;
   request.base.min_tokens = 0;
   return encode(request, model, "messages");
@@ -74,6 +75,15 @@ Refusal tokenise_prompt(const Json& body, const Model& model, std::vector<Token>
 
 }  // namespace
 
+bool reads_of_tokenize(std::string_view name) {
+  return name == "prompt" || name == "allow_special" || name == "return_token_strs" ||
+         reads_of_chat(name);
+}
+
+bool reads_of_detokenize(std::string_view name) {
+  return name == "model" || name == "tokens" || name == "skip_special_tokens";
+}
+
 Refusal answer_tokenize(const Json& body, const Model& model, std::string& out) {
   if (model.tokenizer == nullptr) return no_tokenizer();
   std::vector<Token> ids;
@@ -106,7 +116,7 @@ Refusal answer_detokenize(const Json& body, const Model& model, std::string& out
   if (tokens == nullptr)
     return wrong_field("tokens", "tokens must be an array of token ids, found nothing");
   std::vector<Token> ids;
-  constexpr std::size_t kIdsMax = std::size_t{1} << 24U;
+  constexpr std::size_t kIdsMax = std::size_t{1} << 20U;  // a token may be 128 bytes of text
   if (Refusal refused = read_token_ids({.name = "tokens", .json = *tokens}, model.limits.vocabulary,
                                        kIdsMax, ids))
     return refused;

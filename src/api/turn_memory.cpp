@@ -60,6 +60,7 @@ void append_canonical(std::string& out, const Json& value) {
       return;
     }
     case Json::Kind::array:
+    case Json::Kind::token_ids:
       out += '[';
       for (const Json& item : value.items) {
         append_canonical(out, item);

@@ -128,6 +128,7 @@ void Connection::finish_exchange() {
   route_ = nullptr;
   request_id_.clear();
   head_only_ = false;
+  share_.resize(0);
   stage_since_us_ = core_.clock().now_us();
   if (!keep_alive_) {
     close_after_ = true;

@@ -20,6 +20,7 @@
 #include "base/clock.h"
 #include "base/load_progress.h"
 #include "engine/engine.h"
+#include "server/body_budget.h"
 #include "server/settings.h"
 #include "server/work_pool.h"
 
@@ -70,6 +71,7 @@ class Core {
   Counters& counters() { return counters_; }
   const Counters& counters() const { return counters_; }
   WorkPool& pool() { return pool_; }
+  BodyBudget& bodies() { return bodies_; }
 
   /// The API keys, one of which every request must have; empty: no key is needed. Never null.
   /// Threads: any.
@@ -124,6 +126,7 @@ class Core {
   const Clock& clock_;
   std::int64_t started_us_;
   Counters counters_;
+  BodyBudget bodies_;
   std::atomic<Phase> phase_{Phase::loading};
   std::atomic<const ServedModel*> serving_{nullptr};
   mutable std::mutex mutex_;

@@ -30,6 +30,7 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
     std::string request_id;  // X-Request-Id of the head; "": the body may have one
     /// Tells the connection that poll() has something to do. Called from any thread.
     std::function<void()> wake;
+    BodyShare share{};  // of the body
   };
 
   GenerationJob(Core& core, Setup setup);
@@ -69,9 +70,9 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   static constexpr std::size_t kScoreChunkTokens = 64;
   enum class Stage : std::uint8_t { preparing, prepared, scoring, running, over };
 
-  void prepare(const std::string& body);
+  void prepare(std::string& body);
   void end_reading(const std::string& name);
-  std::optional<api::ApiError> read(const std::string& body);
+  std::optional<api::ApiError> read(std::string& body);
   void begin_prompt_logprobs();
   void compute_prompt_logprobs();
   void submit();

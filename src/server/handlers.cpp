@@ -157,7 +157,9 @@ Response answer_load(Core& core, const RoutedRequest& /*call*/) {
 }
 
 Response answer_abort(Core& core, const RoutedRequest& call) {
-  const Result<chat::Json> json = chat::parse_json(call.body);
+  const auto reads = [](std::string_view name) { return name == "request_id" || name == "rid"; };
+  const Result<chat::Json> json =
+      chat::parse_json(call.body, {.values_max = api::kBodyValuesMax, .needs = reads});
   const chat::Json* id = nullptr;
   if (json.ok())
     for (const char* name : {"request_id", "rid"})
@@ -446,7 +448,7 @@ Response answer_route(Core& core,
         core, {.head = head, .rest = std::string_view(head.path).substr(prefix), .body = body});
   chat::Json json;
   Response response;
-  api::Refusal refused = api::parse_body(body, json);
+  api::Refusal refused = api::parse_body(body, route.text->reads, json);
   if (!refused) refused = route.text->answer(json, core.serving()->model, response.body);
   return refused ? error_response(error_style(route.path), *refused) : response;
 }

@@ -224,6 +224,11 @@ std::size_t HttpReader::feed_body(std::string_view bytes) {
 
 std::size_t HttpReader::take_data(std::string_view bytes) {
   const std::string_view taken = bytes.substr(0, left_);
+  // From here on the body grows in one step if its length is known, or else by a quarter.
+  constexpr std::size_t kLargeBytes = 1U << 20U;
+  if (const std::size_t size = body_.size() + taken.size();
+      size > kLargeBytes && size > body_.capacity())
+    body_.reserve(part_ == Part::data ? body_.size() + left_ : size + size / 4);
   body_ += taken;
   left_ -= taken.size();
   if (left_ > 0) return taken.size();
