@@ -207,15 +207,15 @@ Refusal count_message_tokens(const Json& body, const Model& model, std::string& 
       refused && refused->code != "context_length_exceeded")
     return refused;
   fmt::format_to(std::back_inserter(out), R"({{"input_tokens":{}}})",
-                 request.prompts.front().ids.size());
+                 request.prompt_tokens.value_or(0));
   return {};
 }
 
 ApiError reword_for_anthropic(ApiError error,
                               const GenerationRequest& request,
                               const Model& model) {
-  if (error.code != "context_length_exceeded" || request.prompts.empty()) return error;
-  const auto prompt = static_cast<std::int64_t>(request.prompts.front().ids.size());
+  if (error.code != "context_length_exceeded" || !request.prompt_tokens) return error;
+  const std::int64_t prompt = *request.prompt_tokens;
   const std::int64_t context = model.context_max();
   const std::int64_t answer = request.tokens_max.value_or(1);
   if (prompt >= context) {
