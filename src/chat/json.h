@@ -80,8 +80,8 @@ struct JsonShape {
 /// Parses exactly one JSON value. Stores each number as Python prints it: an integer digit for
 /// digit, any other number as repr(float) ("1.0", "1e-05", "1e+16"). Errors: invalid_argument with
 /// the place and the reason, never with the text itself, which may be private. For a lone surrogate
-/// the message starts with its field. Reason too_long: more than values_max values. Memory: the
-/// tree takes up to 300 bytes a value, while it grows.
+/// the message starts with its field, which Error::field holds too. Reason too_long: more than
+/// values_max values. Memory: the tree takes up to 300 bytes a value, while it grows.
 Result<Json> parse_json(std::string_view text, const JsonShape& shape);
 Result<Json> parse_json(std::string_view text, std::size_t depth_max = kJsonDepthMax);
 

@@ -107,12 +107,10 @@ void TokenMask::keep_to_lists() {
 
 Status TokenMask::dead_end() const {
   if (emptied_by_.empty()) return {};
-  Error error = make_error(ErrorCode::invalid_argument,
-                           "{}: allowed_token_ids, bad_words and min_tokens together leave no "
-                           "token to sample after {} tokens of the answer",
-                           emptied_by_, tokens_);
-  error.field = emptied_by_;
-  return error;
+  return make_field_error(ErrorCode::invalid_argument, emptied_by_,
+                          "{}: allowed_token_ids, bad_words and min_tokens together leave no token "
+                          "to sample after {} tokens of the answer",
+                          tokens_);
 }
 
 Status TokenMask::refresh() {
