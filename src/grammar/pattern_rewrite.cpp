@@ -314,12 +314,9 @@ std::string excluded_below(const std::vector<std::string_view>& words, bool pref
     }
   }
   if (is_word && prefixes) return {};  // nothing behind it is allowed
-  std::string others = R"([^"\\\x00-\x1f)";
-  for (const auto& [c, rest] : next) {
-    if (std::ispunct(static_cast<unsigned char>(c)) != 0) others += '\\';
-    others += c;
-  }
-  std::string out = fmt::format("({}]{}*", others, kPlain);
+  std::string others;
+  for (const auto& [c, rest] : next) append_of_class(others, static_cast<unsigned char>(c));
+  std::string out = fmt::format(R"(([^{}"\\\x00-\x1f]{}*)", others, kPlain);
   for (const auto& [c, rest] : next) {
     const std::string below = excluded_below(rest, prefixes, true);
     if (below.empty()) continue;

@@ -14,8 +14,11 @@ Result<std::unique_ptr<Schema::Tree>> Schema::Tree::read(std::string_view text,
                                                          SchemaStrictness strictness) {
   auto tree = std::make_unique<Tree>();
   if (text.size() > limits.bytes_max)
-    return fault(kGrammarTooComplex, "$", "the schema has {} bytes; the limit is {}", text.size(),
-                 limits.bytes_max);
+    return fault(
+        kGrammarTooComplex, "$",
+        "the schema has {} bytes; the limit is {}: write a long enum as a pattern of its values' "
+        "form, or let the value be any string and check the answer",
+        text.size(), limits.bytes_max);
   Result<Value> root = json::parse(text, {.depth_max = limits.depth_max});
   if (!root.ok() && root.error().reason == ErrorReason::beyond_64_bits)
     return fault(kUnsupportedSchema, "$",

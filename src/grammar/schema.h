@@ -28,7 +28,7 @@
 namespace koho {
 
 struct SchemaLimits {
-  std::size_t bytes_max = 256UL << 10U;
+  std::size_t bytes_max = 64UL << 10U;
   int depth_max = 64;
 };
 

@@ -48,6 +48,10 @@ class Merger {
       visit_member(member);
     }
     if (std::optional<Value> listed = without_unique_items(schema)) schema = *std::move(listed);
+    if (schema.object() == nullptr) return;
+    if (std::ranges::none_of(kWhole, [&](auto name) { return schema.find(name) != nullptr; }))
+      close_evaluated(schema);
+    if (std::optional<Value> typed = with_other_types(schema)) schema = *std::move(typed);
   }
 
  private:
@@ -92,6 +96,7 @@ class Merger {
     if (together) {
       options = options_of(schema, 0);
     } else if (std::optional<Value> one = copy(schema)) {
+      close_evaluated(*one);
       options.emplace();
       options->push_back(*std::move(one));
     }
@@ -146,6 +151,46 @@ class Merger {
            name == "unevaluatedProperties";
   }
 
+  /// unevaluatedProperties: false beside no other schema means additionalProperties: false.
+  static void close_evaluated(Value& schema) {
+    if (schema.object() == nullptr) return;
+    const Value* rest = schema.find("unevaluatedProperties");
+    if (rest == nullptr || rest->kind() != Kind::boolean) return;
+    const bool closed = *rest->boolean() == false;
+    take_member(schema, "unevaluatedProperties");
+    if (closed && schema.find("additionalProperties") == nullptr)
+      set_member(schema, "additionalProperties", Value(false));
+  }
+
+  /// Keywords that limit values of some types, without a `type`: values of other types are valid,
+  /// too. Members and items keep their meaning for the reader: an object, an array.
+  static std::optional<Value> with_other_types(const Value& schema) {
+    unsigned concerned = 0;
+    for (const Member& member : *schema.object()) {
+      const std::string_view name = member.name;
+      if (is_one_of(kWhole, name) || name == "type" || name == "enum" || name == "const" ||
+          name == "properties" || name == "additionalProperties" || name == "patternProperties" ||
+          name == "items" || name == "prefixItems" || is_one_of(kUnsupported, name))
+        return std::nullopt;
+      concerned |= limits_type(name);
+    }
+    if (concerned == 0) return std::nullopt;
+    if ((concerned & number_type) != 0) concerned |= integer_type;
+    Value limited = copy_value(schema);
+    set_member(limited, "type", types_value(concerned));
+    Value others = Value(Value::Object());
+    set_member(others, "type", types_value(kAnyType & ~concerned));
+    Value::Array list;
+    list.push_back(std::move(limited));
+    list.push_back(std::move(others));
+    Value made = Value(Value::Object());
+    for (const std::string_view name : {"$defs", "definitions"})
+      if (Value kept = take_member(list.front(), name); !kept.is_null())
+        set_member(made, name, std::move(kept));
+    set_member(made, "anyOf", Value(std::move(list)));
+    return made;
+  }
+
   /// The alternatives that `schema` allows, each an object without $ref, allOf and choices, or
   /// `false`. nullopt: they cannot be merged, or are too many.
   std::optional<std::vector<Value>> options_of(const Value& schema, int inlined) {
@@ -172,6 +217,8 @@ class Merger {
       if (!met) return std::nullopt;
       options = *std::move(met);
     }
+    // What a schema evaluates is what its alternative declares; of a schema around it, nothing.
+    for (Value& option : options) close_evaluated(option);
     return options;
   }
 

@@ -397,7 +397,7 @@ Result<XgrammarAdapter::GrammarSource> XgrammarAdapter::source_of(const Constrai
       source.text = schema.text();
       break;
     }
-    case Kind::regex:
+    case Kind::regex: {
       KOHO_TRY(check_text("regex", constraint.text, limits_));
       KOHO_TRY_ASSIGN(source.text, PatternRewriter().rewrite(constraint.text));
       if (std::optional<CountedPattern> counted = counted_pattern(source.text);
@@ -406,6 +406,7 @@ Result<XgrammarAdapter::GrammarSource> XgrammarAdapter::source_of(const Constrai
         source.lengths = LengthPlan{.places = {}, .whole = counted->bounds};
       }
       break;
+    }
     case Kind::ebnf:
       KOHO_TRY(check_text("grammar", constraint.text, limits_));
       source.text = constraint.text;

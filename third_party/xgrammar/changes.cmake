@@ -59,6 +59,21 @@ change(json_schema_converter.cc 1 [==[
 change(grammar_functor.cc 1
        [==[UpdateLookaheadExact(i, IsExactLookaheadAssertion(i))]==] [==[UpdateLookaheadExact(i, false)]==])
 
+# (X)? must not lead into an end state of X from its start: where that state goes on (an X that ends with a repetition), the
+# expression would match what follows there, too: ^(a[a-z]*|n)?$ would match "na".
+change(fsm.cc 1 [==[
+  if (!ends_.empty()) {
+    fsm.AddEpsilonEdge(start_, ends_.front());
+  }
+  return FSMWithStartEnd(fsm, start_, ends_);
+]==] [==[
+  auto new_start = fsm.AddState();
+  fsm.AddEpsilonEdge(new_start, start_);
+  auto ends = ends_;
+  ends.push_back(new_start);
+  return FSMWithStartEnd(fsm, new_start, ends);
+]==])
+
 # The type of the exception says that no value satisfies a schema: xgrammar has one type for all its errors.
 change(json_schema_converter.cc 1 [==[
 #include "fsm_builder.h"
@@ -101,4 +116,5 @@ set(has_hash "(grammar_->ImplPtr()->per_rule_fsm_hashes[ref_rule_id].has_value()
 change(grammar_functor.cc 2 "XGRAMMAR_CHECK${has_hash};" "if (!${has_hash}) throw koho::guard::NoHash();")
 
 compile_changed(json_schema_converter.cc)
+compile_changed(fsm.cc)
 compile_changed(grammar_functor.cc)
