@@ -74,6 +74,19 @@ change(fsm.cc 1 [==[
   return FSMWithStartEnd(fsm, new_start, ends);
 ]==])
 
+# An end state that was merged with one that goes on is no leaf any more: merged with all leaves, it would let each of them
+# go on, so that ^(bc|([ab]){1,2})$ would match more.
+change(fsm.cc 1 [==[
+      if (outgoing_count == 0) {
+        if (result.IsEndState(i)) {
+]==] [==[
+      if (outgoing_count == 0) {
+        if (union_find_set.Count(i)) {
+          continue;
+        }
+        if (result.IsEndState(i)) {
+]==])
+
 # The type of the exception says that no value satisfies a schema: xgrammar has one type for all its errors.
 change(json_schema_converter.cc 1 [==[
 #include "fsm_builder.h"
