@@ -150,6 +150,7 @@ Status read_body(const Json& body, bool count_only, GenerationRequest& request) 
   } else if (!request.tokens_max) {
     return make_field_error(ErrorCode::invalid_argument, "max_tokens", "{}: Field required");
   }
+  KOHO_TRY(refuse_mcp_servers(body));
   KOHO_TRY_ASSIGN(request.conversation, read_anthropic_conversation(body));
   KOHO_TRY_ASSIGN(request.conversation->enable_thinking,
                   read_thinking(body, request.base.reasoning_tokens_max));
@@ -186,6 +187,10 @@ Refusal read_for(const Json& body,
 
 }  // namespace
 
+bool reads_of_messages(std::string_view name) {
+  return std::ranges::find(kKnownFields, name) != kKnownFields.end() || reads_extension(name);
+}
+
 Refusal read_messages(const Json& body, const Model& model, GenerationRequest& request) {
   return read_for(body, model, false, request);
 }
@@ -202,15 +207,15 @@ Refusal count_message_tokens(const Json& body, const Model& model, std::string& 
       refused && refused->code != "context_length_exceeded")
     return refused;
   fmt::format_to(std::back_inserter(out), R"({{"input_tokens":{}}})",
-                 request.prompts.front().ids.size());
+                 request.prompt_tokens.value_or(0));
   return {};
 }
 
 ApiError reword_for_anthropic(ApiError error,
                               const GenerationRequest& request,
                               const Model& model) {
-  if (error.code != "context_length_exceeded" || request.prompts.empty()) return error;
-  const auto prompt = static_cast<std::int64_t>(request.prompts.front().ids.size());
+  if (error.code != "context_length_exceeded" || !request.prompt_tokens) return error;
+  const std::int64_t prompt = *request.prompt_tokens;
   const std::int64_t context = model.context_max();
   const std::int64_t answer = request.tokens_max.value_or(1);
   if (prompt >= context) {

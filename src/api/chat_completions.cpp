@@ -382,6 +382,10 @@ std::span<const RequestField> chat_completion_fields() {
   return kFields;
 }
 
+bool reads_of_chat(std::string_view name) {
+  return reads_field(name, kFields);
+}
+
 Refusal read_chat_completion(const Json& body, const Model& model, GenerationRequest& request) {
   if (Refusal refused = read_model(body, model, request)) return refused;
   request.base = model.defaults;

@@ -257,6 +257,10 @@ std::span<const RequestField> completion_fields() {
   return kFields;
 }
 
+bool reads_of_completions(std::string_view name) {
+  return reads_field(name, kFields);
+}
+
 Refusal read_prompts(const Json& prompt,
                      std::string_view field,
                      const Model& model,
@@ -286,15 +290,19 @@ Refusal read_prompts(const Json& prompt,
     return {};
   };
   if (prompt.is_string()) return add_text(prompt);
+  if (prompt.kind == Json::Kind::token_ids) return add_ids(prompt);
   if (!prompt.is_array()) return refuse(fmt::format("found {}", chat::kind_name(prompt.kind)));
   if (prompt.items.empty()) return refuse("found an empty array");
-  const Json::Kind kind = prompt.items.front().kind;
+  const auto kind_of = [](const Json& item) {
+    return item.kind == Json::Kind::token_ids ? Json::Kind::array : item.kind;
+  };
+  const Json::Kind kind = kind_of(prompt.items.front());
   if (kind == Json::Kind::number) return add_ids(prompt);
   if (prompt.items.size() > kPromptsMax)
     return refuse(fmt::format("at most {} prompts, found {}", kPromptsMax, prompt.items.size()));
   for (const Json& item : prompt.items) {
-    if (item.kind != kind) return refuse("found elements of different types");
-    if (!item.is_string() && !item.is_array())
+    if (kind_of(item) != kind) return refuse("found elements of different types");
+    if (kind != Json::Kind::string && kind != Json::Kind::array)
       return refuse(fmt::format("found {}", chat::kind_name(item.kind)));
     if (Refusal refused = item.is_string() ? add_text(item) : add_ids(item)) return refused;
   }

@@ -50,7 +50,7 @@ constexpr std::array<std::string_view, 30> kKnownFields{"model",
                                                         "request_id",
                                                         "rid"};
 
-/// Refuses the fields that need a server that stores responses.
+/// Refuses the fields that need a server that stores responses or runs tools.
 Status refuse_stored(const Json& body) {
   for (const std::string_view name : {"previous_response_id", "conversation", "prompt"})
     if (body.given(name) != nullptr)
@@ -58,6 +58,7 @@ Status refuse_stored(const Json& body) {
           ErrorCode::unsupported, name,
           "{}: not supported: this server stores no responses; send the items of "
           "the conversation as input");
+  KOHO_TRY(refuse_mcp_servers(body));
   KOHO_TRY_ASSIGN(const bool background, boolean_or(body, "background", {}, false));
   if (background)
     return make_field_error(ErrorCode::unsupported, "background",
@@ -208,6 +209,11 @@ Status read_body(const Json& body, GenerationRequest& request) {
 }
 
 }  // namespace
+
+bool reads_of_responses(std::string_view name) {
+  return std::ranges::find(kKnownFields, name) != kKnownFields.end() || name == "mcp_servers" ||
+         reads_extension(name);
+}
 
 Refusal read_response(const Json& body, const Model& model, GenerationRequest& request) {
   request.base = model.defaults;

@@ -27,6 +27,7 @@
 #include "base/load_progress.h"
 #include "base/log.h"
 #include "sampling/parameter_table.h"
+#include "server/host_check.h"
 #include "server/served_model.h"
 #include "server/server.h"
 #include "worker/device.h"
@@ -237,6 +238,8 @@ int serve(ServeOptions options) {
   server::Core& core = (*server)->core();
   log::info("listening on {}:{}{}, loading {}", options.server.host, (*server)->port(),
             options.server.tls_cert.empty() ? "" : " (HTTPS)", options.model);
+  if (const std::string warning = server::host_warning(options.server); !warning.empty())
+    log::warning("{}", warning);
   manager.tell("STATUS=loading");
   core.set_loading("the model files");
   if (options.random_weights)

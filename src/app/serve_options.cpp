@@ -258,11 +258,14 @@ Result<ServeOptions> read_serve_options(const std::vector<std::string>& argument
   // A list on the command line replaces the list of the config file.
   bool names_replaced = false;
   bool origins_replaced = false;
+  bool hosts_replaced = false;
   for (const Argument& argument : given) {
     if (argument.option->name() == "--served-model-name" && !std::exchange(names_replaced, true))
       options.names.clear();
     if (argument.option->name() == "--allowed-origins" && !std::exchange(origins_replaced, true))
       options.server.allowed_origins.clear();
+    if (argument.option->name() == "--allowed-hosts" && !std::exchange(hosts_replaced, true))
+      options.server.allowed_hosts.clear();
     KOHO_TRY(set_option(*argument.option, options, argument.value, argument.option->name()));
   }
   if (options.model.empty())

@@ -142,6 +142,12 @@ void StepLoop::deliver(Live& live,
     count_token(live, choice, event_.token, now);
     const bool ended = result_.ends[static_cast<std::size_t>(sample)] == RowEnd::ended;
     event_.finish = write_text(live, choice, sequence, event_.token, ended);
+    if (event_.finish == FinishReason::none && choice.token_mask != nullptr) {
+      if (Status status = choice.token_mask->dead_end(); !status.ok()) {
+        end(live, Ending::failed, std::move(status).error());
+        return;
+      }
+    }
   }
 
   const bool last = event_.finish != FinishReason::none;

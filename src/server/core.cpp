@@ -19,12 +19,22 @@ constexpr std::size_t kPoolQueueMax = 4096;
 constexpr std::size_t kPendingAbortsMax = 1024;
 constexpr std::size_t kUnknownNamesMax = 64;  // no more are logged
 
+/// What is left of the memory for bodies beside those that are parsed, and at least two bodies.
+std::size_t bytes_of_bodies(const ServerSettings& settings) {
+  constexpr std::size_t kParsedTimes = 3;  // what a tree and a prompt take beside the body
+  const std::size_t body = settings.http.body_bytes;
+  const std::size_t parsed = kParsedTimes * body * static_cast<std::size_t>(settings.text_threads);
+  return std::max(settings.bodies_bytes_max - std::min(parsed, settings.bodies_bytes_max),
+                  3 * body);
+}
+
 }  // namespace
 
 Core::Core(ServerSettings settings, const Clock& clock)
     : settings_(std::move(settings)),
       clock_(clock),
       started_us_(clock.now_us()),
+      bodies_(bytes_of_bodies(settings_)),
       api_keys_(std::make_shared<const ApiKeys>(settings_.api_keys, ApiKeys())),
       waiting_for_("the model"),
       pool_(settings_.text_threads, kPoolQueueMax) {

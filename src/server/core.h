@@ -21,6 +21,7 @@
 #include "base/load_progress.h"
 #include "engine/engine.h"
 #include "server/api_keys.h"
+#include "server/body_budget.h"
 #include "server/settings.h"
 #include "server/work_pool.h"
 
@@ -71,6 +72,7 @@ class Core {
   Counters& counters() { return counters_; }
   const Counters& counters() const { return counters_; }
   WorkPool& pool() { return pool_; }
+  BodyBudget& bodies() { return bodies_; }
 
   /// The API keys, one of which every request must have; empty: no key is needed. Never null.
   /// Threads: any.
@@ -126,6 +128,7 @@ class Core {
   const Clock& clock_;
   std::int64_t started_us_;
   Counters counters_;
+  BodyBudget bodies_;
   std::atomic<Phase> phase_{Phase::loading};
   std::atomic<const ServedModel*> serving_{nullptr};
   mutable std::mutex mutex_;

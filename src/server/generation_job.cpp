@@ -63,7 +63,9 @@ void GenerationJob::start(std::string body) {
     return;
   }
   const bool taken = core_.pool().submit(
-      [self = shared_from_this(), text = std::move(body)] { self->prepare(text); });
+      [self = shared_from_this(), text = std::make_shared<std::string>(std::move(body))] {
+        self->prepare(*text);
+      });
   if (taken) return;
   refused_ = ApiError{
       .status = 503,
@@ -84,7 +86,7 @@ void GenerationJob::end_reading(const std::string& name) {
   reader_.reset();
 }
 
-void GenerationJob::prepare(const std::string& body) {
+void GenerationJob::prepare(std::string& body) {
   const auto cancelled = [this] { return abandoned_.load() || aborted_.load(); };
   if (!cancelled()) refused_ = read(body);
   end_reading({});
@@ -129,9 +131,11 @@ void GenerationJob::prepare(const std::string& body) {
   done();
 }
 
-std::optional<ApiError> GenerationJob::read(const std::string& body) {
+/// Reads the body, and frees its memory as soon as its tree is made.
+std::optional<ApiError> GenerationJob::read(std::string& body) {
   chat::Json json;
-  if (api::Refusal refused = api::parse_body(body, json)) return refused;
+  if (api::Refusal refused = api::parse_body(body, setup_.endpoint->reads, json)) return refused;
+  body = {};
   if (api::Refusal refused = api::read_request_id(json, request_.request_id)) return refused;
   end_reading(request_.request_id);
   if (aborted_.load()) return {};
@@ -140,10 +144,12 @@ std::optional<ApiError> GenerationJob::read(const std::string& body) {
   request_.call_id_prefix = "call_" + setup_.id.substr(0, 16) + "_";
   if (api::Refusal refused = endpoint.read(json, model, request_)) return refused;
   if (setup_.key != nullptr) setup_.key->apply(request_.base);
+  json = {};
   core_.note_unknown_fields(request_.unknown_fields);
   api::Refusal refused = api::encode(request_, model, endpoint.prompt_field);
   if (refused && endpoint.reword != nullptr)
     refused = endpoint.reword(std::move(*refused), request_, model);
+  if (request_.conversation) request_.conversation->messages = {};  // the prompt is made of them
   return refused;
 }
 
@@ -264,8 +270,10 @@ void GenerationJob::submit() {
   stage_ = Stage::running;
   stream_ = request_.stream;
   answer_.emplace(model, request_, setup_.endpoint->respond(request_, model));
+  std::size_t prompt_bytes = 0;
   for (Request& one : request_.requests) {
     const auto prompt_tokens = static_cast<std::int64_t>(one.prompt.size());
+    prompt_bytes += one.prompt.size() * sizeof(Token);
     Result<std::shared_ptr<OutputStream>> stream =
         setup_.serving->engine.submit(std::move(one), setup_.wake);
     if (!stream.ok()) {
@@ -278,6 +286,7 @@ void GenerationJob::submit() {
     streams_.push_back(std::move(*stream));
   }
   streams_left_ = streams_.size();
+  setup_.share.resize(prompt_bytes);
   // Prompts are the largest part of a request: free them now.
   request_.requests.clear();
   request_.requests.shrink_to_fit();

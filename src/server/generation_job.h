@@ -31,6 +31,7 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
     /// Tells the connection that poll() has something to do. Called from any thread.
     std::function<void()> wake;
     std::shared_ptr<ApiKey> key{};  // null: none was needed
+    BodyShare share{};  // of the body
   };
 
   GenerationJob(Core& core, Setup setup);
@@ -72,9 +73,9 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   static constexpr std::size_t kScoreChunkTokens = 64;
   enum class Stage : std::uint8_t { preparing, prepared, scoring, running, over };
 
-  void prepare(const std::string& body);
+  void prepare(std::string& body);
   void end_reading(const std::string& name);
-  std::optional<api::ApiError> read(const std::string& body);
+  std::optional<api::ApiError> read(std::string& body);
   /// Charges the prompts to the key, or refuses.
   void take_prompts();
   void begin_prompt_logprobs();

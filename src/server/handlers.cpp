@@ -15,6 +15,7 @@
 #include "base/version.h"
 #include "chat/json.h"
 #include "server/dashboard.h"
+#include "server/host_check.h"
 #include "server/metrics_page.h"
 
 namespace koho::server {
@@ -156,7 +157,9 @@ Response answer_load(Core& core, const RoutedRequest& /*call*/) {
 }
 
 Response answer_abort(Core& core, const RoutedRequest& call) {
-  const Result<chat::Json> json = chat::parse_json(call.body);
+  const auto reads = [](std::string_view name) { return name == "request_id" || name == "rid"; };
+  const Result<chat::Json> json =
+      chat::parse_json(call.body, {.values_max = api::kBodyValuesMax, .needs = reads});
   const chat::Json* id = nullptr;
   if (json.ok())
     for (const char* name : {"request_id", "rid"})
@@ -204,10 +207,13 @@ Response answer_root(Core& /*core*/, const RoutedRequest& /*call*/) {
 Response answer_ui(Core& /*core*/, const RoutedRequest& /*call*/) {
   Response response{.content_type = "text/html; charset=utf-8"};
   response.body = dashboard_page();
-  // The page is one file: the browser must load nothing else into it.
-  response.fields.emplace_back("Content-Security-Policy",
-                               "default-src 'none'; style-src 'unsafe-inline'; script-src "
-                               "'unsafe-inline'; connect-src 'self'");
+  // The page is one file: the browser must load nothing else into it, nor it into another page.
+  response.fields.emplace_back(
+      "Content-Security-Policy",
+      "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src "
+      "'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'");
+  response.fields.emplace_back("X-Content-Type-Options", "nosniff");
+  response.fields.emplace_back("Referrer-Policy", "no-referrer");
   return response;
 }
 
@@ -260,38 +266,15 @@ std::shared_ptr<ApiKey> find_key(const ApiKeys& keys, const RequestHead& head) {
   return keys.find(given);
 }
 
-/// Whether `written` is a name of this machine: "localhost", "127.0.0.1:8000", "[::1]".
-bool names_this_machine(std::string_view written) {
-  const std::string lower = lower_case(written);
-  std::string_view host = lower;
-  if (host.starts_with('[')) {
-    host = host.substr(0, host.find(']') + 1);
-  } else {
-    host = host.substr(0, host.find(':'));
-  }
-  return host == "localhost" || host == "127.0.0.1" || host == "[::1]" ||
-         host.ends_with(".localhost");
-}
-
-bool is_loopback(std::string_view address) {
-  return address.starts_with("127.") || address == "localhost" || address == "::1";
-}
-
-bool origin_allowed(const ServerSettings& settings, std::string_view origin) {
-  return std::ranges::find(settings.allowed_origins, "*") != settings.allowed_origins.end() ||
-         std::ranges::find(settings.allowed_origins, origin) != settings.allowed_origins.end();
-}
-
-/// Without keys on a loopback address every local program is trusted, but a web page in a local
-/// browser is not: refuses requests whose Host or Origin names another machine (DNS rebinding).
-bool comes_from_elsewhere(const ServerSettings& settings, bool keyless, const RequestHead& head) {
-  if (!settings.check_host || !keyless || !is_loopback(settings.host)) return false;
-  if (head.has("host") && !names_this_machine(head.field("host"))) return true;
-  if (!head.has("origin")) return false;
-  const std::string_view origin = head.field("origin");
-  if (origin_allowed(settings, origin)) return false;
-  const std::size_t scheme = origin.find("://");
-  return scheme == std::string_view::npos || !names_this_machine(origin.substr(scheme + 3));
+/// What is wrong with a request that has no valid key.
+std::string about_wrong_key(const RequestHead& head) {
+  const std::string_view authorization = head.field("authorization");
+  if (!head.field("x-api-key").empty()) return "the API key in x-api-key is wrong";
+  if (authorization.empty())
+    return "no API key was sent: send Authorization: Bearer KEY, or x-api-key: KEY";
+  return lower_case(authorization).starts_with("bearer ")
+             ? "the API key in Authorization is wrong"
+             : "Authorization must be Bearer KEY";
 }
 
 /// The request headers for Access-Control-Allow-Headers: those of OpenAI's and Anthropic's clients
@@ -340,12 +323,14 @@ std::optional<Response> refuse_media_type(const RequestHead& head) {
   if (!encoding.empty() && encoding != "identity")
     return refuse(style_of(head), 415, "unsupported_media_type",
                   "Content-Encoding is not supported: send the body unencoded");
-  std::string_view type = head.field("content-type");
-  type = type.substr(0, type.find(';'));
-  while (type.ends_with(' ')) type.remove_suffix(1);
-  if (type.empty() || type == "application/json") return {};
+  const std::string_view type = head.field("content-type");
+  if (lower_case(trimmed(type.substr(0, type.find(';')))) == "application/json") return {};
+  // A web page can send any other type, or none, to another site without asking.
+  const bool has_body = head.has("transfer-encoding") ||
+                        (head.has("content-length") && head.field("content-length") != "0");
+  if (type.empty() && !has_body) return {};
   return refuse(style_of(head), 415, "unsupported_media_type",
-                "the body must be JSON (Content-Type: application/json)");
+                "the body must be JSON: send Content-Type: application/json");
 }
 
 }  // namespace
@@ -399,10 +384,8 @@ std::variant<const Route*, Response> find_route(Core& core, const RequestHead& h
     return response;
   }
   const std::shared_ptr<const ApiKeys> keys = core.api_keys();
-  if (comes_from_elsewhere(core.settings(), keys->empty(), head))
-    return refuse(style_of(head), 403, "forbidden_origin",
-                  "Host or Origin names another machine: start the server with an API key or with "
-                  "--allowed-origins to allow it");
+  if (std::optional<std::string> why = refuse_host(core.settings(), keys->empty(), head))
+    return refuse(style_of(head), 403, "forbidden_origin", *std::move(why));
   if (head.method == "OPTIONS") {
     Response response{.status = 204};
     response.fields.emplace_back("Allow", allowed_methods(head.path));
@@ -415,8 +398,7 @@ std::variant<const Route*, Response> find_route(Core& core, const RequestHead& h
     return response;
   }
   if (!keys->empty() && (route == nullptr || !route->open) && find_key(*keys, head) == nullptr)
-    return refuse(style_of(head), 401, "invalid_api_key",
-                  "missing or wrong API key: send Authorization: Bearer KEY, or x-api-key: KEY");
+    return refuse(style_of(head), 401, "invalid_api_key", about_wrong_key(head));
   if (route == nullptr) {
     const bool method_known = head.method == "GET" || head.method == "HEAD" ||
                               head.method == "POST" || head.method == "PUT" ||
@@ -433,7 +415,7 @@ std::variant<const Route*, Response> find_route(Core& core, const RequestHead& h
   if (route->method == "POST") {
     if (std::optional<Response> refused = refuse_media_type(head)) return *refused;
   }
-  if (head.has("expect") && head.field("expect") != "100-continue")
+  if (head.has("expect") && lower_case(head.field("expect")) != "100-continue")
     return refuse(style_of(head), 417, "bad_request", "Expect must be 100-continue");
   if (!route->needs_model) return route;
   const Phase phase = core.phase();
@@ -463,7 +445,7 @@ Response answer_route(Core& core,
         core, {.head = head, .rest = std::string_view(head.path).substr(prefix), .body = body});
   chat::Json json;
   Response response;
-  api::Refusal refused = api::parse_body(body, json);
+  api::Refusal refused = api::parse_body(body, route.text->reads, json);
   if (!refused) refused = route.text->answer(json, core.serving()->model, response.body);
   return refused ? error_response(error_style(route.path), *refused) : response;
 }

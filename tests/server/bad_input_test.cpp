@@ -287,7 +287,8 @@ TEST(BadInput, EndsARequestAtItsTimeout) {
     const Reply whole =
         post(shared_server().port(), path_of(api),
              body_with(api, R"("timeout":0.000001,"max_tokens":500,"ignore_eos":true)"));
-    expect_error(whole, 503, "", "timeout", "deadline");
+    expect_error(whole, 408, "", "timeout", "deadline");
+    EXPECT_EQ(whole.fields.at("x-should-retry"), "false");
     const Reply stream = post(
         shared_server().port(), path_of(api),
         body_with(api, R"("timeout":0.000001,"max_tokens":500,"ignore_eos":true,"stream":true)"));
@@ -298,7 +299,7 @@ TEST(BadInput, EndsARequestAtItsTimeout) {
       EXPECT_EQ(events.back(), "[DONE]");
       EXPECT_EQ(text_at(*chat::parse_json(events[events.size() - 2]), "error.code"), "timeout");
     } else {
-      expect_error(stream, 503, "", "timeout", "deadline");
+      expect_error(stream, 408, "", "timeout", "deadline");
     }
     expect_alive(api);
   }

@@ -32,7 +32,7 @@ TEST(ServeCommand, ServesAndDrains) {
   Client client(port);
   const std::string body =
       R"({"model":"tiny","prompt":"a","max_tokens":100,"ignore_eos":true,"stream":true})";
-  ASSERT_TRUE(client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
+  ASSERT_TRUE(client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: " +
                           std::to_string(body.size()) + "\r\n\r\n" + body));
   ASSERT_TRUE(client.read_until("data: "));
   process.signal(SIGTERM);
@@ -55,7 +55,7 @@ TEST(ServeCommand, LogsHowRequestsEnded) {
       R"({"model":"tiny","prompt":"a","max_tokens":2000,"ignore_eos":true,"stream":true,"user":"u7",)";
   const auto send = [&](Client& client, const std::string& name) {
     const std::string body = endless + R"("request_id":")" + name + "\"}";
-    return client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
+    return client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: " +
                        std::to_string(body.size()) + "\r\n\r\n" + body) &&
            client.read_until("data: ", 2);
   };
@@ -242,7 +242,7 @@ TEST(ServeCommand, ASecondSignalEndsItAtOnce) {
   ASSERT_NE(port, 0) << process.output();
   Client client(port);
   const std::string body = kEndless;
-  ASSERT_TRUE(client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
+  ASSERT_TRUE(client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: " +
                           std::to_string(body.size()) + "\r\n\r\n" + body));
   ASSERT_TRUE(client.read_until("data: "));
   process.signal(SIGTERM);
