@@ -17,6 +17,7 @@
 #include "app/command.h"
 #include "app/constraint_flags.h"
 #include "app/line_reader.h"
+#include "app/model_directory.h"
 #include "app/model_flags.h"
 #include "app/sampling_flags.h"
 #include "base/log.h"
@@ -30,6 +31,7 @@ constexpr std::size_t kInputLineBytesMax = 8U << 20U;
 constexpr std::size_t kOutputLineBytesMax = std::size_t{256} << 20U;
 
 struct BatchOptions {
+  std::string words[3];  // MODEL, IN and OUT as they are given
   std::string input;
   std::string output;
   ModelFlags selected;
@@ -339,6 +341,21 @@ Status run_batch(const BatchOptions& options) {
   return BatchRun(*runtime, options.sampling, std::move(input), std::move(output)).run();
 }
 
+/// Gives the words their meaning. A model of synthetic weights is named by --config.
+Status take_words(BatchOptions& options) {
+  std::string& model = options.selected.model;
+  std::string named = options.selected.config.empty() ? model : options.selected.config;
+  KOHO_TRY(take_model_word(named, {&options.words[0], &options.words[1], &options.words[2]}));
+  if (options.selected.config.empty()) model = named;
+  options.input = options.words[1];
+  options.output = options.words[2];
+  if (options.output.empty())
+    return make_error(ErrorCode::invalid_argument,
+                      "{} is missing: koho batch MODEL IN.jsonl OUT.jsonl, or -m MODEL IN OUT",
+                      options.input.empty() ? "IN" : "OUT");
+  return {};
+}
+
 constexpr const char* kFormat =
     R"(IN has one JSON object per line: "id" (a string or an integer) and one of "prompt",
 "prompt_ids" and "messages" (with "tools", "enable_thinking", "clear_thinking",
@@ -353,25 +370,22 @@ run. Exit code: 0 when every line has an answer or an error, 2 when every line w
 Details: docs/batch.md.
 
 Examples:
-  koho batch in.jsonl out.jsonl --model models/tiny --concurrency 16
-  koho batch in.jsonl out.jsonl --model models/tiny --temperature 0 --max-tokens 64
+  koho batch models/tiny in.jsonl out.jsonl --concurrency 16
+  koho batch models/tiny in.jsonl out.jsonl --temperature 0 --max-tokens 64
   echo '{"id":1,"messages":[{"role":"user","content":"What is 2 + 3?"}]}' |
-    koho batch - - --model models/tiny)";
+    koho batch models/tiny - -)";
 
 }  // namespace
 
 Runner add_batch(CommandLine& command) {
   const auto options = std::make_shared<BatchOptions>();
   RuntimeOptions& runtime = options->runtime;
-  command
-      .add_option("input", options->input, "File with one request per line; - is standard input")
-      ->required()
-      ->type_name("IN.jsonl");
-  command
-      .add_option("output", options->output, "File for one answer per line; - is standard output")
-      ->required()
-      ->type_name("OUT.jsonl");
-  add_model_flags(command, options->selected);
+  command.add_option("MODEL", options->words[0], "Model directory, where -m does not name it");
+  command.add_option("IN", options->words[1],
+                     "File with one request per line; - is standard input");
+  command.add_option("OUT", options->words[2],
+                     "File for one answer per line; - is standard output");
+  add_model_flags(command, options->selected, ModelWord::of_command);
   command.add_flag("--restart", options->restart, "Empty OUT and start again instead of resuming");
   command
       .add_option("--concurrency", runtime.sequences_max, "Largest number of sequences in a batch")
@@ -419,9 +433,12 @@ Runner add_batch(CommandLine& command) {
       .add_option("--chat-template", runtime.chat_template,
                   "Chat template: auto, glm-4.7, glm-4.6 or glm-4.5")
       ->capture_default_str();
-  add_sampling_flags(command, options->sampling, 512);
+  add_sampling_flags(command, options->sampling);
   command.footer(kFormat + batch_sampling_fields() + kExamples);
-  return [options] { return run_batch(*options); };
+  return [options]() -> Status {
+    KOHO_TRY(take_words(*options));
+    return run_batch(*options);
+  };
 }
 
 }  // namespace koho::app

@@ -289,7 +289,8 @@ Status BatchRequestReader::read_lengths(const Json& json, Request& request) cons
   const auto prompt = static_cast<std::int64_t>(request.prompt.size());
   // The flags' max_tokens is cut to the room in the context; the line's own is checked as it is.
   const std::int64_t room = std::max<std::int64_t>(runtime_.sizes().context_max - prompt, 1);
-  request.max_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(request.max_tokens, room));
+  if (request.max_tokens < 0 || request.max_tokens > room)
+    request.max_tokens = static_cast<std::int32_t>(room);
   KOHO_TRY(assign(json, "max_tokens", request.max_tokens));
   return assign(json, "min_tokens", request.min_tokens);
 }

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/command.h"
+#include "app/model_directory.h"
 #include "app/number_format.h"
 #include "chat/prompt_tokens.h"
 #include "chat/template_choice.h"
@@ -115,8 +116,9 @@ void print_json(const CheckOptions& options, const ModelFiles& files, const Text
 }
 
 Status run_check(const CheckOptions& options) {
-  KOHO_TRY_ASSIGN(ModelFiles files, open_model_files(options.model));
-  KOHO_TRY_ASSIGN(const TextSide text, check_text(options.model, files.config, files.warnings));
+  KOHO_TRY_ASSIGN(const std::string directory, find_model(options.model));
+  KOHO_TRY_ASSIGN(ModelFiles files, open_model_files(directory));
+  KOHO_TRY_ASSIGN(const TextSide text, check_text(directory, files.config, files.warnings));
   if (options.values) KOHO_TRY(scan_values(files.checkpoint));
   if (options.json)
     print_json(options, files, text);
@@ -132,7 +134,7 @@ Status run_check(const CheckOptions& options) {
 Runner add_check(CommandLine& command) {
   const auto options = std::make_shared<CheckOptions>();
   command
-      .add_option("--model,model", options->model,
+      .add_option("-m,--model,MODEL", options->model,
                   "Model directory; an argument without a flag is the same")
       ->type_name("DIR")
       ->required();

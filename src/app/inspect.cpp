@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/command.h"
+#include "app/model_directory.h"
 #include "app/number_format.h"
 #include "app/tensor_listing.h"
 #include "base/mapped_file.h"
@@ -67,7 +68,8 @@ struct InspectedModel {
 };
 
 Result<InspectedModel> inspect_directory(const std::string& directory) {
-  KOHO_TRY_ASSIGN(const ModelFiles files, open_model_files(directory));
+  KOHO_TRY_ASSIGN(const std::string found, find_model(directory));
+  KOHO_TRY_ASSIGN(const ModelFiles files, open_model_files(found));
   return InspectedModel{.name = directory,
                         .config = files.config,
                         .weights = stored_bytes(files.config, files.checkpoint),
@@ -292,7 +294,7 @@ Status run_inspect(const InspectOptions& options) {
 Runner add_inspect(CommandLine& command) {
   const auto options = std::make_shared<InspectOptions>();
   Option* model = command
-                      .add_option("--model,model", options->model,
+                      .add_option("-m,--model,MODEL", options->model,
                                   "Model directory; an argument without a flag is the same")
                       ->type_name("DIR");
   Option* config = command
