@@ -4,6 +4,7 @@
 #include "api/anthropic.h"
 #include "api/chat_completions.h"
 #include "api/completions.h"
+#include "api/llama.h"
 #include "api/native.h"
 #include "api/responses.h"
 #include "api/text_endpoints.h"
@@ -15,6 +16,7 @@ constexpr GenerationEndpoint kGeneration[] = {
     {"/v1/chat/completions", "messages", read_chat_completion, respond_chat_completion},
     {"/v1/completions", "prompt", read_completion, respond_completion},
     {"/generate", "prompt", read_generate, respond_generate},
+    {"/completion", "prompt", read_llama_completion, respond_llama_completion},
     {"/v1/messages", "messages", read_messages, respond_messages, reword_for_anthropic},
     {"/v1/responses", "input", read_response, respond_response},
 };

@@ -19,6 +19,7 @@
 #include "app/line_reader.h"
 #include "app/model_directory.h"
 #include "app/model_flags.h"
+#include "app/progress_bar.h"
 #include "app/sampling_flags.h"
 #include "base/log.h"
 #include "runtime/runtime.h"
@@ -88,6 +89,7 @@ class ReadyList {
 
 struct Totals {
   std::int64_t answered = 0;
+  std::int64_t cut = 0;  // of the answered: a choice reached max_tokens or the context's end
   std::int64_t refused = 0;
   std::int64_t skipped = 0;          // done by an earlier run …
   std::int64_t skipped_refused = 0;  // … and of these, refused
@@ -96,37 +98,38 @@ struct Totals {
   std::int64_t generated_tokens = 0;
 };
 
-/// A progress line on the terminal, updated twice a second; nothing if standard error is no
-/// terminal.
+/// How far the batch is, on standard error, and the totals at its end.
 class Progress {
  public:
-  explicit Progress(double load_s) : on_(isatty(STDERR_FILENO) != 0), load_s_(load_s) {}
+  explicit Progress(double load_s) : load_s_(load_s) {}
 
   void show(const Totals& totals, std::size_t running, const LineReader& input) {
+    if (!bar_.due()) return;
     const Clock::time_point now = Clock::now();
-    if (!on_ || now - shown_ < kEvery) return;
     const double since = std::chrono::duration<double>(now - shown_).count();
     const double rate = static_cast<double>(totals.generated_tokens - generated_) / since;
-    const std::string read =
-        input.bytes_total() > 0
-            ? fmt::format(" · {:.0f} % read", 100.0 * static_cast<double>(input.bytes()) /
-                                                  static_cast<double>(input.bytes_total()))
-            : "";
-    std::fprintf(stderr, "\r\x1b[K%s",
-                 fmt::format("{} answered, {} refused, {} running{} · {:.0f} tok/s",
-                             totals.answered, totals.refused, running, read, rate)
-                     .c_str());
+    // The part of the input that was read, less what still runs.
+    const auto ended = static_cast<double>(totals.answered + totals.refused);
+    const double share = ended / std::max(ended + static_cast<double>(running), 1.0);
+    const double done = input.bytes_total() > 0 ? share * static_cast<double>(input.bytes()) /
+                                                      static_cast<double>(input.bytes_total())
+                                                : -1.0;
+    const double elapsed = std::chrono::duration<double>(now - begin_).count();
+    bar_.show(done, done > 0.0 ? elapsed * (1.0 - done) / done : -1.0,
+              fmt::format("{} answered, {} refused, {} running · {:.0f} tok/s", totals.answered,
+                          totals.refused, running, rate));
     shown_ = now;
     generated_ = totals.generated_tokens;
   }
 
-  void finish(const Totals& totals) const {
+  void finish(const Totals& totals) {
     const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
     const auto rate = [seconds](std::int64_t tokens) {
       return static_cast<double>(tokens) / std::max(seconds, 1e-9);
     };
+    bar_.clear();
     std::fprintf(
-        stderr, "%s%s\n", on_ ? "\r\x1b[K" : "",
+        stderr, "%s\n",
         fmt::format("koho batch: {} answered, {} refused, {} done before, in {:.3f} s without "
                     "{:.3f} s of loading\n"
                     "koho batch: {} prompt tokens ({} cached), {:.1f} tok/s; {} generated, {:.1f} "
@@ -135,13 +138,15 @@ class Progress {
                     totals.prompt_tokens, totals.cached_tokens, rate(totals.prompt_tokens),
                     totals.generated_tokens, rate(totals.generated_tokens))
             .c_str());
+    if (totals.cut > 0)
+      std::fprintf(stderr, "koho batch: %lld answers were cut (finish_reason length)\n",
+                   static_cast<long long>(totals.cut));
   }
 
  private:
   using Clock = std::chrono::steady_clock;
-  static constexpr std::chrono::milliseconds kEvery{500};
 
-  bool on_;
+  ProgressBar bar_{"batch"};
   double load_s_;
   Clock::time_point begin_ = Clock::now();
   Clock::time_point shown_ = begin_;
@@ -247,7 +252,7 @@ class BatchRun {
     const std::size_t index = free_.back();
     Task& task = tasks_[index];
     task.line = input_.number();
-    task.answer.emplace(read.id, *read.request);
+    task.answer.emplace(read.id, *read.request, read.parser);
     Result<std::shared_ptr<OutputStream>> stream = runtime_.engine().submit(
         std::move(read.request).value(), [ready = ready_, index] { ready->add(index); });
     if (!stream.ok()) {
@@ -274,6 +279,7 @@ class BatchRun {
     const Summary& summary = task.stream->summary();
     if (summary.ending == Ending::completed) {
       ++totals_.answered;
+      totals_.cut += task.answer->is_cut() ? 1 : 0;
       totals_.prompt_tokens += summary.usage.prompt_tokens;
       totals_.cached_tokens += summary.usage.cached_tokens;
       KOHO_TRY(output_.write(task.answer->line(summary)));
@@ -351,8 +357,8 @@ Status take_words(BatchOptions& options) {
   options.output = options.words[2];
   if (options.output.empty())
     return make_error(ErrorCode::invalid_argument,
-                      "{} is missing: koho batch MODEL IN.jsonl OUT.jsonl, or -m MODEL IN OUT",
-                      options.input.empty() ? "IN" : "OUT");
+                      "the {} is missing: koho batch MODEL IN.jsonl OUT.jsonl, or -m MODEL IN OUT",
+                      options.input.empty() ? "input" : "output");
   return {};
 }
 
@@ -364,8 +370,8 @@ constexpr const char* kFormat =
 
 constexpr const char* kExamples =
     R"(OUT gets one line per request, in the order in which requests finish:
-  {"id","ids","text","finish_reason","logprobs","usage","timings"}, or {"id","line","error"}
-for a line that is refused, which does not stop the others. The same command resumes an interrupted
+  {"id","ids","text","finish_reason","logprobs","usage","timings"}, a chat's text without its
+"reasoning" and "tool_calls", which stand beside it; or {"id","line","error"} for a line that is refused, which does not stop the others. The same command resumes an interrupted
 run. Exit code: 0 when every line has an answer or an error, 2 when every line was refused.
 Details: docs/batch.md.
 

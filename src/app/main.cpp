@@ -25,8 +25,8 @@ namespace {
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> table{
-      {"chat", "Chat on the terminal", add_chat},
       {"run", "Answer one prompt", add_run},
+      {"chat", "Chat on the terminal", add_chat},
       {"serve", "Answer over HTTP", add_serve},
       {"batch", "Answer a file of requests", add_batch},
       {"logits", "Write the logits of a prompt to a NumPy file", add_logits},

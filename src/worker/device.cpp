@@ -2,10 +2,10 @@
 #include "worker/device.h"
 
 #include <algorithm>
-#include <thread>
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/processors.h"
 #include "cuda/cuda_backend.h"
 
 namespace koho {
@@ -31,9 +31,8 @@ Result<std::unique_ptr<Backend>> make_backend(const DeviceOptions& options,
                               .deterministic = options.deterministic,
                               .synthetic = options.synthetic,
                               .progress = options.progress});
-  const std::int64_t threads = options.threads > 0
-                                   ? options.threads
-                                   : static_cast<std::int64_t>(std::thread::hardware_concurrency());
+  const std::int64_t threads =
+      options.threads > 0 ? options.threads : std::int64_t{available_processors()};
   return make_cpu_backend({.threads = static_cast<int>(std::max<std::int64_t>(threads / ranks, 1)),
                            .isa = options.isa});
 }
