@@ -142,12 +142,12 @@ Result<std::string> find_model(const std::string& given, bool whole) {
   if (fs::exists(given, ignored)) {
     KOHO_TRY(check_file(given));
   }
+  if (lower_case(given).find("gguf") != std::string::npos) return not_gguf(given);
   const fs::path parent = fs::path(given).parent_path();
   if (is_hub_name(given) && !fs::is_directory(parent, ignored)) {
     if (std::optional<std::string> snapshot = cached_snapshot(given)) return *std::move(snapshot);
     return to_fetch(given);
   }
-  if (lower_case(given).ends_with(".gguf")) return not_gguf(given);
   if (lower_case(given).starts_with("glm-") && given.find('/') == std::string::npos)
     return to_fetch("zai-org/" + given);
   return make_error(ErrorCode::not_found, "{} is no directory{}", given, near_directory(given));

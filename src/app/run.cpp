@@ -140,6 +140,8 @@ void print_notes(const Answer& said,
 Result<int> run(RunOptions& options) {
   KOHO_TRY(take_model_word(options.flags.model, {&options.words[0], &options.words[1]}));
   options.prompt = options.words[1];
+  KOHO_TRY(check_flags(options.flags));
+  KOHO_TRY_ASSIGN(const std::string directory, find_model(options.flags.model));
   const bool no_prompt =
       options.prompt.empty() && options.chat.empty() && options.prompt_ids.empty();
   if (no_prompt && isatty(STDIN_FILENO) == 1) {
@@ -151,9 +153,7 @@ Result<int> run(RunOptions& options) {
     return chat_on_terminal(options.flags);
   }
   KOHO_TRY(read_prompt(options));
-  KOHO_TRY(check_flags(options.flags));
   KOHO_TRY_ASSIGN(const std::optional<Constraint> constraint, options.flags.constraint.read());
-  KOHO_TRY_ASSIGN(const std::string directory, find_model(options.flags.model));
   KOHO_TRY_ASSIGN(LoadedModel model, load_model(directory));
   std::optional<LoadedText> text;
   if (has_tokenizer(directory)) {
