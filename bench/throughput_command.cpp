@@ -13,6 +13,7 @@
 #include "app/build_info.h"
 #include "app/command.h"
 #include "app/model_flags.h"
+#include "app/progress_bar.h"
 #include "app/rank_flags.h"
 #include "base/clock.h"
 #include "bench/result_file.h"
@@ -98,6 +99,8 @@ class Bench {
     prefix_ = random_ids(options.prefix_length);
   }
 
+  void clear_progress() { bar_.clear(); }
+
   Result<bench::ThroughputResult> run() {
     const std::int32_t warm_up = std::min(options_.answer_length, 16);
     KOHO_TRY(start_all(warm_up));
@@ -105,6 +108,7 @@ class Bench {
     const Statistics before = settled();
     result_ = {};
     const std::int64_t start = clock_.now_us();
+    start_us_ = start;
     KOHO_TRY(start_all(options_.answer_length));
     to_start_ = options_.requests - options_.concurrency;
     KOHO_TRY(follow(
@@ -167,6 +171,7 @@ class Bench {
         result_.kv_use.push_back(1.0 - static_cast<double>(at.pages_free + at.pages_cached) /
                                            static_cast<double>(at.pages_total));
         look_us = now + 100'000;
+        if (replace) show_progress(now, end_us);
       }
       output_signal_->wait(end_us >= 0 ? std::min<std::int64_t>(end_us - now, 100'000) : 100'000);
       for (InFlightRequest& flight : flights_) {
@@ -182,6 +187,17 @@ class Bench {
       }
     }
     return {};
+  }
+
+  /// How far the measurement is, on standard error.
+  void show_progress(std::int64_t now_us, std::int64_t end_us) {
+    if (!bar_.due()) return;
+    const double elapsed = seconds(now_us - start_us_);
+    const double done = end_us >= 0 ? elapsed / seconds(end_us - start_us_)
+                                    : static_cast<double>(result_.completed) / options_.requests;
+    bar_.show(done, done > 0.0 ? elapsed * (1.0 - done) / done : -1.0,
+              fmt::format("{} requests · {:.0f} tok/s", result_.completed,
+                          static_cast<double>(result_.output_tokens) / elapsed));
   }
 
   /// Takes what a stream holds; true: its request has ended.
@@ -238,6 +254,8 @@ class Bench {
       std::make_shared<OutputSignal>();  // streams may notify it last
   std::vector<InFlightRequest> flights_;
   std::int64_t to_start_ = 0;  // of a given number of requests
+  std::int64_t start_us_ = 0;  // of the measurement
+  ProgressBar bar_{"bench"};
   OutputEvent event_;
   bench::ThroughputResult result_;
 };
@@ -279,6 +297,7 @@ Status run_bench(const BenchOptions& options) {
   KOHO_TRY_ASSIGN(const std::unique_ptr<Runtime> runtime, start_runtime(selected, runtime_options));
   Bench bench(*runtime, options);
   KOHO_TRY_ASSIGN(const bench::ThroughputResult result, bench.run());
+  bench.clear_progress();
   nlohmann::ordered_json report;
   for (const auto& [name, text] :
        bench::result_members({.machine = runtime->device_name(),

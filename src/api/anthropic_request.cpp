@@ -141,8 +141,11 @@ Status read_body(const Json& body, bool count_only, GenerationRequest& request) 
   if (!body.is_object())
     return make_error(ErrorCode::invalid_argument, "the request: expected an object, found {}",
                       chat::kind_name(body.kind));
-  KOHO_TRY_ASSIGN(const Json* model, required_string(body, "model", {}));
-  request.model = model->text;
+  // A missing model is the served one.
+  if (body.given("model") != nullptr) {
+    KOHO_TRY_ASSIGN(const Json* model, required_string(body, "model", {}));
+    request.model = model->text;
+  }
   KOHO_TRY_ASSIGN(request.tokens_max, optional_integer(body, "max_tokens", 1,
                                                        std::numeric_limits<std::int32_t>::max()));
   if (count_only) {
@@ -173,6 +176,7 @@ Refusal read_for(const Json& body,
                  bool count_only,
                  GenerationRequest& request) {
   request.base = model.defaults;
+  request.model = model.names.front();
   if (const Status status = read_body(body, count_only, request); !status.ok())
     return to_api_error(status.error());
   if (Refusal refused = read_extensions(body, model, request)) return refused;

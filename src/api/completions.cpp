@@ -28,7 +28,9 @@ Refusal read_nothing(const Value& /*value*/, RequestBuilder& /*builder*/) {
 constexpr RequestField kFields[] = {
     {"prompt", "string, array of strings, array of token ids, or array of such arrays",
      read_nothing},
-    {"max_tokens", "integer from 0, default 16; 0 computes the prompt and generates nothing",
+    {"max_tokens",
+     "integer from 0, default 16; 0 computes the prompt and generates nothing; -1 and null: as "
+     "many as fit",
      [](const Value& v, RequestBuilder& d) { return read_length(v, 0, d.request.tokens_max); }},
     {"max_completion_tokens", "the same; overrides max_tokens",
      [](const Value& v, RequestBuilder& d) { return read_length(v, 0, d.max_completion_tokens); }},
@@ -312,7 +314,10 @@ Refusal read_prompts(const Json& prompt,
 Refusal read_completion(const Json& body, const Model& model, GenerationRequest& request) {
   if (Refusal refused = read_model(body, model, request)) return refused;
   request.base = model.defaults;
-  request.tokens_max_default = kTokensDefault;
+  // null and -1: as many as fit.
+  const bool asked =
+      body.find("max_tokens") != nullptr || body.find("max_completion_tokens") != nullptr;
+  request.tokens_max_default = asked ? 0 : kTokensDefault;
   const Json* prompt = body.find("prompt");
   if (prompt == nullptr)
     return wrong_field(

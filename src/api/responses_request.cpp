@@ -182,8 +182,11 @@ Status read_body(const Json& body, GenerationRequest& request) {
   if (!body.is_object())
     return make_error(ErrorCode::invalid_argument, "the request: expected an object, found {}",
                       chat::kind_name(body.kind));
-  KOHO_TRY_ASSIGN(const Json* model, required_string(body, "model", {}));
-  request.model = model->text;
+  // A missing model is the served one.
+  if (body.given("model") != nullptr) {
+    KOHO_TRY_ASSIGN(const Json* model, required_string(body, "model", {}));
+    request.model = model->text;
+  }
   KOHO_TRY(refuse_stored(body));
   KOHO_TRY_ASSIGN(request.conversation, read_responses_conversation(body, request.unknown_fields));
   KOHO_TRY_ASSIGN(request.conversation->enable_thinking, read_reasoning(body));
@@ -217,6 +220,7 @@ bool reads_of_responses(std::string_view name) {
 
 Refusal read_response(const Json& body, const Model& model, GenerationRequest& request) {
   request.base = model.defaults;
+  request.model = model.names.front();
   if (const Status status = read_body(body, request); !status.ok())
     return to_api_error(status.error());
   if (Refusal refused = read_extensions(body, model, request)) return refused;

@@ -116,6 +116,10 @@ Refusal read_length(const FieldValue& value,
                     std::int32_t low,
                     std::optional<std::int64_t>& target) {
   std::int32_t length = 0;
+  if (value.json.is_integer() && value.json.text == "-1") {
+    target.reset();  // as many as fit
+    return {};
+  }
   if (Refusal refused = read_integer(value, low, std::numeric_limits<std::int32_t>::max(), length))
     return refused;
   target = length;
@@ -124,7 +128,10 @@ Refusal read_length(const FieldValue& value,
 
 Refusal read_model(const chat::Json& body, const Model& model, GenerationRequest& request) {
   const Json* name = body.find("model");
-  if (name == nullptr) return wrong_field("model", "model must be a string, found nothing");
+  if (name == nullptr || name->is_null()) {
+    request.model = model.names.front();
+    return {};
+  }
   if (Refusal refused = read_text({.name = "model", .json = *name}, request.model, 1024))
     return refused;
   if (model.serves(request.model)) return {};

@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/command.h"
+#include "app/model_directory.h"
 #include "app/number_format.h"
 #include "chat/prompt_tokens.h"
 #include "chat/template_choice.h"
@@ -164,8 +165,9 @@ Status run_check(CheckOptions options) {
       options.experts == "whole" ? ExpertLayout::expert_parallel : ExpertLayout::tensor_parallel;
   options.shard.attention =
       options.attention == "tp" ? AttentionLayout::tensor_parallel : AttentionLayout::data_parallel;
-  KOHO_TRY_ASSIGN(ModelFiles files, open_model_files(options.model));
-  KOHO_TRY_ASSIGN(const TextSide text, check_text(options.model, files.config, files.warnings));
+  KOHO_TRY_ASSIGN(const std::string directory, find_model(options.model));
+  KOHO_TRY_ASSIGN(ModelFiles files, open_model_files(directory));
+  KOHO_TRY_ASSIGN(const TextSide text, check_text(directory, files.config, files.warnings));
   KOHO_TRY_ASSIGN(const std::vector<RankPart> parts, rank_parts(options, files));
   if (options.values)
     KOHO_TRY(options.rank < 0 ? scan_values(files.checkpoint)
@@ -184,7 +186,7 @@ Status run_check(CheckOptions options) {
 Runner add_check(CommandLine& command) {
   const auto options = std::make_shared<CheckOptions>();
   command
-      .add_option("--model,model", options->model,
+      .add_option("-m,--model,MODEL", options->model,
                   "Model directory; an argument without a flag is the same")
       ->type_name("DIR")
       ->required();

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "app/load_bar.h"
+#include "app/model_directory.h"
 #include "base/mapped_file.h"
 
 namespace koho::app {
@@ -49,8 +51,9 @@ Result<SelectedModel> load_selected_model(const ModelFlags& options) {
     if (options.model.empty())
       return make_error(
           ErrorCode::invalid_argument,
-          "the model is missing: give --model DIR, or --config FILE with --weights synthetic");
-    KOHO_TRY_ASSIGN(selected.model, load_model(options.model));
+          "the model is missing: give its directory, or --config FILE with --weights synthetic");
+    KOHO_TRY_ASSIGN(selected.name, find_model(options.model));
+    KOHO_TRY_ASSIGN(selected.model, load_model(selected.name));
   } else if (options.weights == "synthetic" && !options.config.empty()) {
     KOHO_TRY_ASSIGN(selected.model, load_synthetic_model(options.config, options.layers,
                                                          options.quant, selected.device.kind));
@@ -65,6 +68,8 @@ Result<SelectedModel> load_selected_model(const ModelFlags& options) {
 
 Result<std::unique_ptr<Runtime>> start_runtime(SelectedModel& selected, RuntimeOptions options) {
   std::vector<int> devices = std::move(options.device.devices);
+  LoadBar bar;
+  selected.device.progress = bar.progress();
   options.device = selected.device;
   options.device.devices = std::move(devices);
   std::optional<LoadedText> text;
@@ -74,8 +79,11 @@ Result<std::unique_ptr<Runtime>> start_runtime(SelectedModel& selected, RuntimeO
   return Runtime::start(std::move(selected.model), std::move(text), options);
 }
 
-void add_model_flags(CommandLine& command, ModelFlags& options) {
-  command.add_option("--model", options.model, "Model directory");
+void add_model_flags(CommandLine& command, ModelFlags& options, ModelWord word) {
+  command
+      .add_option(word == ModelWord::of_flags ? "-m,--model,MODEL" : "-m,--model", options.model,
+                  "Model directory, or a name in Hugging Face's cache")
+      ->type_name("DIR");
   command.add_option("--config", options.config,
                      "config.json of the model, with --weights synthetic");
   command.add_option("--weights", options.weights, "checkpoint or synthetic")
@@ -88,8 +96,7 @@ void add_model_flags(CommandLine& command, ModelFlags& options) {
       .add_option("--layers", options.layers, "With synthetic weights: number of layers; 0 = all")
       ->check(at_least(0));
   command.add_option("--device", options.device, "auto, cpu or cuda")->capture_default_str();
-  command.add_option("--threads", options.threads, "CPU threads; 0 = all cores")
-      ->check(at_least(0));
+  command.add_option("--threads", options.threads, kThreadsHelp)->check(at_least(-1));
   command.add_flag("--deterministic", options.deterministic,
                    "Batch-invariant kernels: results do not depend on the batch (CUDA)");
 }

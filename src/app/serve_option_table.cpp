@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table of `koho serve` options: one entry per option, with its names, its help text and the
 // functions that set and print it. The order is that of the help text.
+#include <charconv>
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -9,6 +11,7 @@
 #include "app/serve_options.h"
 #include "base/text.h"
 #include "chat/json.h"
+#include "sampling/parameter_table.h"
 
 namespace koho::app {
 namespace {
@@ -190,8 +193,8 @@ std::vector<ServeOption> layout_alias_options() {
 
 std::vector<ServeOption> execution_options() {
   return {
-      {"Compute", "--threads", "N", "CPU threads; 0 = all cores", Takes::value,
-       [](O& o, S v) { return set_number(o.runtime.device.threads, v, 0, 1024); },
+      {"Compute", "--threads,-t", "N", "CPU threads; 0 or -1 = the cores that koho may use",
+       Takes::value, [](O& o, S v) { return set_number(o.runtime.device.threads, v, -1, 1024); },
        [](const O& o) { return fmt::to_string(o.runtime.device.threads); }},
       {"Compute", "--deterministic", "",
        "Batch-invariant kernels: the result of a request does not depend on the batch",
@@ -224,6 +227,46 @@ std::vector<ServeOption> execution_options() {
   };
 }
 
+template <double SamplingParameters::*Member>
+Status set_default(std::optional<double>& target, const std::string& text) {
+  double value = 0.0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size())
+    return make_error(ErrorCode::invalid_argument, "expected a number, found '{}'", text);
+  for (const SamplingParameter& row : kSamplingParameters) {
+    if (row.number != Member) continue;
+    const bool low = row.range.above_low ? value > row.range.low : value >= row.range.low;
+    if (!low || !(value <= row.range.high))
+      return make_error(ErrorCode::invalid_argument, "expected a number in {}, found '{}'",
+                        range_text(row), text);
+  }
+  target = value;
+  return {};
+}
+
+/// Of requests that do not set them, instead of generation_config.json.
+std::vector<ServeOption> sampling_options() {
+  using P = SamplingParameters;
+  constexpr const char* kHelp = "Of requests without it, instead of generation_config.json";
+  return {
+      {"Sampling", "--temperature,--temp", "T", kHelp, Takes::value,
+       [](O& o, S v) { return set_default<&P::temperature>(o.temperature, v); },
+       [](const O& o) { return o.temperature ? fmt::to_string(*o.temperature) : std::string(); }},
+      {"Sampling", "--top-p", "P", kHelp, Takes::value,
+       [](O& o, S v) { return set_default<&P::top_p>(o.top_p, v); },
+       [](const O& o) { return o.top_p ? fmt::to_string(*o.top_p) : std::string(); }},
+      {"Sampling", "--min-p", "P", kHelp, Takes::value,
+       [](O& o, S v) { return set_default<&P::min_p>(o.min_p, v); },
+       [](const O& o) { return o.min_p ? fmt::to_string(*o.min_p) : std::string(); }},
+      {"Sampling", "--top-k", "K", kHelp, Takes::value,
+       [](O& o, S v) -> Status {
+         KOHO_TRY_ASSIGN(o.top_k, number_of(v, -1, 1'000'000));
+         return {};
+       },
+       [](const O& o) { return o.top_k ? fmt::to_string(*o.top_k) : std::string(); }},
+  };
+}
+
 std::vector<ServeOption> batching_options() {
   return {
       {"Batching", "--max-model-len,--context-length,--ctx-size,--max-seq-len,-c", "TOKENS",
@@ -231,7 +274,8 @@ std::vector<ServeOption> batching_options() {
        "KV cache allow; 32k is 32768",
        Takes::value, [](O& o, S v) { return set_number(o.runtime.context_max, v, 0, kMany); },
        [](const O& o) { return fmt::to_string(o.runtime.context_max); }},
-      {"Batching", "--max-num-seqs,--max-running-requests,--max-batch-size,-np,--concurrency", "N",
+      {"Batching",
+       "--max-num-seqs,--max-running-requests,--max-batch-size,-np,--parallel,--concurrency", "N",
        "Largest number of sequences in a batch", Takes::value,
        [](O& o, S v) { return set_number(o.runtime.sequences_max, v, 1, 1 << 14); },
        [](const O& o) { return fmt::to_string(o.runtime.sequences_max); }},
@@ -417,6 +461,12 @@ std::vector<ServeOption> log_options() {
          return set_word(o.log_format, v, {"auto", "text", "json"});
        },
        [](const O& o) { return o.log_format; }},
+      {"Log", "--log-stats-interval", "SECONDS",
+       "Time between two lines of throughput while requests run; 0 = none", Takes::value,
+       [](O& o, S v) { return set_number(o.log_stats_s, v, 0, 86'400); },
+       [](const O& o) { return fmt::to_string(o.log_stats_s); }},
+      {"Log", "--disable-log-stats", "", "The same as --log-stats-interval 0", Takes::nothing,
+       [](O& o, S v) { return set_if_on(o.log_stats_s, std::int64_t{0}, v); }, nullptr},
       {"Log", "--enable-log-requests,--log-requests", "",
        "Log one line per request, without its text", Takes::nothing,
        [](O& o, S v) { return set_boolean(o.server.log_requests, v); },
@@ -444,28 +494,6 @@ std::vector<ServeOption> program_options() {
   };
 }
 
-/// Flags of other engines' guides: accepted with a warning.
-std::vector<ServeOption> options_without_effect() {
-  return {
-      {kGroupWithoutEffect, "--enable-auto-tool-choice", "", "Tool calls are always enabled",
-       Takes::nothing, nothing, nullptr},
-      {kGroupWithoutEffect, "--enforce-eager,--disable-cuda-graph", "",
-       "CUDA graphs run the same kernels and stay enabled", Takes::nothing, nothing, nullptr},
-      {kGroupWithoutEffect, "--disable-log-stats", "", "koho logs no statistics; /metrics has them",
-       Takes::nothing, nothing, nullptr},
-      {kGroupWithoutEffect, "--jinja", "", "GLM's templates are built in (--chat-template)",
-       Takes::nothing, nothing, nullptr},
-      {kGroupWithoutEffect, "--tool-call-parser,--tool-parser", "NAME",
-       "The parser of GLM is built in", Takes::value, nothing, nullptr},
-      {kGroupWithoutEffect, "--reasoning-parser", "NAME", "The parser of GLM is built in",
-       Takes::value, nothing, nullptr},
-      {kGroupWithoutEffect, "--trust-remote-code", "", "koho runs no code of a model directory",
-       Takes::nothing, nothing, nullptr},
-      {kGroupWithoutEffect, "--enable-prompt-tokens-details", "", "usage always has cached_tokens",
-       Takes::nothing, nothing, nullptr},
-  };
-}
-
 }  // namespace
 
 const std::vector<ServeOption>& serve_option_table() {
@@ -473,8 +501,8 @@ const std::vector<ServeOption>& serve_option_table() {
     std::vector<ServeOption> all;
     for (const auto options :
          {&model_options, &compute_options, &layout_alias_options, &execution_options,
-          &batching_options, &address_and_access_options, &server_limit_options, &log_options,
-          &program_options, &options_without_effect})
+          &sampling_options, &batching_options, &address_and_access_options, &server_limit_options,
+          &log_options, &program_options})
       for (ServeOption& option : options()) all.push_back(option);
     return all;
   }();

@@ -20,7 +20,8 @@
 namespace koho::app {
 
 struct ServeOptions {
-  std::string model;
+  std::string model;      // as it was given
+  std::string directory;  // where it is
   std::vector<std::string> names;
   std::string device = "auto";
   RuntimeOptions runtime;  // serve() sets runtime.device.kind from `device`
@@ -40,6 +41,12 @@ struct ServeOptions {
   std::vector<std::string> given_keys;     // from the command line and the environment
   std::vector<std::string> api_key_files;  // SIGHUP reads these again
   server::ServiceManager::Settings service_manager;
+  std::int64_t log_stats_s = 10;
+  // Of requests that do not say it; nothing: generation_config.json.
+  std::optional<double> temperature;
+  std::optional<double> top_p;
+  std::optional<double> min_p;
+  std::optional<std::int64_t> top_k;
   std::optional<std::int64_t> seed;
   std::vector<std::string> warnings;  // about flags without effect; serve logs them
   bool print_config = false;
@@ -65,10 +72,6 @@ struct ServeOption {
   /// "KOHO_MAX_MODEL_LEN"
   std::string environment_name() const;
 };
-
-/// The group of the options that other engines have and koho accepts without effect.
-inline constexpr std::string_view kGroupWithoutEffect =
-    "Accepted from other engines' guides, without effect";
 
 const std::vector<ServeOption>& serve_option_table();
 

@@ -31,12 +31,15 @@ std::string serve_help() {
                              : fmt::format("  {}\n  {:<38}{}\n", flags, "", help);
   }
   out +=
-      "\nExit codes: 0 stopped by SIGTERM or SIGINT, 2 wrong usage, 3 model files, 4 device, 6 the "
-      "engine failed\nwhile serving, 1 any other error.\n"
+      "\nOther engines' flags: koho help flags.\n"
+      "Exit codes: 0 stopped by SIGTERM or SIGINT; those of all commands: 2 wrong usage, 3 nothing "
+      "there, 4 a broken\nfile, 5 unsupported, 6 too little memory, 10 the operating system, 11 "
+      "the "
+      "device, also while serving.\n"
       "\nExamples:\n"
       "  koho serve models/tiny --port 8000\n"
       "  curl localhost:8000/v1/chat/completions -H 'Content-Type: application/json' \\\n"
-      "    -d '{\"model\":\"tiny\",\"messages\":[{\"role\":\"user\",\"content\":\"What is 2 + "
+      "    -d '{\"messages\":[{\"role\":\"user\",\"content\":\"What is 2 + "
       "3?\"}]}'\n";
   return out;
 }

@@ -146,8 +146,10 @@ RuntimeSizes decide_sizes(const ModelConfig& config,
   } else {
     const std::int64_t usual =
         asked ? pages_of_one : std::min(pages_of_one, kTokensOfASequence / kPageTokens);
-    const std::int64_t wanted =
-        std::max(ceil_div(options.sequences_max * usual, partitions), pages_of_one);
+    // Unasked, a CPU's cache holds one longest request: its memory is not the engine's alone.
+    const std::int64_t sequences =
+        options.device.kind == DeviceKind::cpu && !asked ? 1 : options.sequences_max;
+    const std::int64_t wanted = std::max(ceil_div(sequences * usual, partitions), pages_of_one);
     pages_each = std::min(wanted, std::max(affordable, usual));
   }
   RuntimeSizes sizes;

@@ -45,12 +45,25 @@ TEST(Sizes, TheLongestRequestDoesNotDependOnHowManyRun) {
 TEST(Sizes, MoreSequencesGetMorePagesAsFarAsMemoryGoes) {
   const ModelConfig config = glm_4_7();
   const auto pages = [&](std::int32_t sequences, std::int64_t gib) {
-    return decide_sizes(config, {.sequences_max = sequences}, {.bytes = gib * kGib}).kv_pages;
+    return decide_sizes(config, {.device = {.kind = DeviceKind::cuda}, .sequences_max = sequences},
+                        {.bytes = gib * kGib})
+        .kv_pages;
   };
   EXPECT_EQ(pages(1, 1000), 202'752 / 64);  // one full request
   EXPECT_EQ(pages(64, 1000), 64 * 8192 / 64);
   EXPECT_EQ(pages(256, 1000), 256 * 8192 / 64);
   EXPECT_EQ(pages(256, 100), 100 * kGib / (64 * 376'832));
+}
+
+TEST(Sizes, UnaskedACpusCacheHoldsOneLongestRequest) {
+  const ModelConfig config = glm_4_7();
+  const auto pages = [&](std::int32_t context, std::int64_t gib) {
+    return decide_sizes(config, {.sequences_max = 64, .context_max = context}, {.bytes = gib * kGib})
+        .kv_pages;
+  };
+  EXPECT_EQ(pages(0, 1000), 202'752 / 64);
+  EXPECT_EQ(pages(0, 10), 10 * kGib / (64 * 376'832)) << "within memory";
+  EXPECT_EQ(pages(2048, 1000), 64 * 2048 / 64) << "asked for, every sequence has it";
 }
 
 TEST(Sizes, AContextThatIsAskedForIsGiven) {

@@ -16,6 +16,7 @@
 #include "chat/json.h"
 #include "server/dashboard.h"
 #include "server/host_check.h"
+#include "server/llama_routes.h"
 #include "server/metrics_page.h"
 
 namespace koho::server {
@@ -235,6 +236,10 @@ std::vector<Route> make_routes() {
       {"GET", "/v1/models/*", false, true, answer_one_model, nullptr, nullptr, "one of them"},
       {"GET", "/server_info", false, true, answer_server_info, nullptr, nullptr,
        "sizes and settings"},
+      {"GET", "/props", false, true, answer_props, nullptr, nullptr,
+       "the same for llama.cpp's clients"},
+      {"GET", "/slots", false, true, answer_slots, nullptr, nullptr,
+       "llama.cpp's view of the batch: one object a sequence"},
       {"GET", "/load", false, true, answer_load, nullptr, nullptr,
        "numbers of running and waiting requests"},
       {"POST", "/abort_request", false, true, answer_abort, nullptr, nullptr,

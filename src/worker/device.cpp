@@ -6,11 +6,11 @@
 #include <cstdlib>
 #include <map>
 #include <span>
-#include <thread>
 #include <unistd.h>
 #include <utility>
 
 #include "base/log.h"
+#include "base/processors.h"
 #include "comm/loopback_rank.h"
 #include "comm/one_rank.h"
 #include "comm/process_ranks.h"
@@ -111,9 +111,8 @@ Result<std::unique_ptr<Backend>> make_backend(const DeviceOptions& options,
                               .synthetic = options.synthetic,
                               .progress = options.progress});
   }
-  const std::int64_t threads = options.threads > 0
-                                   ? options.threads
-                                   : static_cast<std::int64_t>(std::thread::hardware_concurrency());
+  const std::int64_t threads =
+      options.threads > 0 ? options.threads : std::int64_t{available_processors()};
   return make_cpu_backend({.threads = static_cast<int>(std::max<std::int64_t>(threads / ranks, 1)),
                            .isa = options.isa});
 }

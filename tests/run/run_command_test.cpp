@@ -120,7 +120,7 @@ TEST_F(RunCommand, StopsAtAGivenTokenId) {
 }
 
 TEST_F(RunCommand, TheSameSeedGivesTheSameTextAndAnotherOneAnother) {
-  const std::string prompt = "'Once upon a time' --max-tokens 40 --temperature 1.2 --seed ";
+  const std::string prompt = "--plain 'Once upon a time' --max-tokens 40 --temperature 1.2 --seed ";
   const std::string first = text(run(prompt + "7"));
   EXPECT_EQ(text(run(prompt + "7 --threads 1")), first) << "threads do not matter";
   EXPECT_NE(text(run(prompt + "8")), first);
@@ -279,7 +279,7 @@ TEST_F(RunCommand, AControlTokenThatTheTokenizerLacksIsAnErrorForChatsOnly) {
         std::string::npos)
         << arguments << ": " << ran.errors;
   }
-  EXPECT_EQ(koho("run --model lacking 'Once upon' --max-tokens 1").exit_code, 0);
+  EXPECT_EQ(koho("run --plain --model lacking 'Once upon' --max-tokens 1").exit_code, 0);
 }
 
 TEST_F(RunCommand, CheckReadsTheTokenizerToo) {

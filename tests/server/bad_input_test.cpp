@@ -141,7 +141,9 @@ TEST(BadInput, RefusesUnknownModels) {
   for (const Api api : kBoth) {
     refuse(api, R"("model":7)", 400, "model");
     refuse(api, R"("model":"unknown")", 404, "model", "model_not_found");
-    refuse_body(api, R"({"prompt":"a","messages":[]})", 400, "model", "");
+    // A missing model is the served one: the next field is at fault.
+    refuse_body(api, R"({"prompt":7,"messages":[]})", 400, api == Api::chat ? "messages" : "prompt",
+                "");
   }
 }
 

@@ -47,6 +47,46 @@ TEST(ServeCommand, ServesAndDrains) {
   EXPECT_NE(output.find(R"("completion_tokens":100)"), std::string::npos) << output;
 }
 
+TEST(ServeCommand, TellsItsAddressesAndALineToTry) {
+  Process process(serving({"--log-format", "text"}));
+  const std::uint16_t port = process.ready_port();
+  ASSERT_NE(port, 0) << process.output();
+  const std::string url = "http://127.0.0.1:" + std::to_string(port);
+  while (process.output().find("\n  try ") == std::string::npos) usleep(1000);
+  const std::string output = process.output();
+  EXPECT_NE(output.find("  API   " + url + "/v1"), std::string::npos) << output;
+  EXPECT_NE(output.find("  page  " + url + "/ui\n"), std::string::npos) << output;
+  // The line to try works as it stands.
+  const std::size_t curl = output.find("curl ");
+  ASSERT_NE(curl, std::string::npos) << output;
+  const std::string line = output.substr(curl, output.find('\n', curl) - curl);
+  EXPECT_NE(line.find(url + "/v1/chat/completions "), std::string::npos) << line;
+  const std::size_t body = line.find("-d '") + 4;
+  const Reply reply =
+      post(port, "/v1/chat/completions", line.substr(body, line.rfind('\'') - body));
+  EXPECT_EQ(reply.status, 200) << reply.body;
+}
+
+TEST(ServeCommand, LogsItsThroughputWhileItIsBusy) {
+  Process process(serving({"--log-stats-interval", "1"}));
+  const std::uint16_t port = process.ready_port();
+  ASSERT_NE(port, 0) << process.output();
+  EXPECT_NE(process.output().find(R"("page":"http://127.0.0.1:)"), std::string::npos)
+      << process.output();
+  Client client(port);
+  ASSERT_TRUE(client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
+                          std::to_string(std::string(kEndless).size()) + "\r\n\r\n" + kEndless));
+  for (int i = 0; i < 30'000 && process.output().find("running 1,") == std::string::npos; ++i)
+    usleep(2000);
+  const std::string output = process.output();
+  const std::size_t at = output.find("running 1, waiting 0; prefill ");
+  ASSERT_NE(at, std::string::npos) << output;
+  const std::string line = output.substr(at, output.find('"', at) - at);
+  for (const char* part : {" tok/s, decode ", "cache hits ", "KV cache "})
+    EXPECT_NE(line.find(part), std::string::npos) << line;
+  EXPECT_EQ(line.find("decode 0 tok/s"), std::string::npos) << line;
+}
+
 TEST(ServeCommand, LogsHowRequestsEnded) {
   Process process(serving({"--shutdown-timeout", "0"}));
   const std::uint16_t port = process.ready_port();
