@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "base/arithmetic.h"
 #include "base/log.h"
 #include "bench/kernel_report.h"
+#include "bench/latency_report.h"
 #include "bench/latency_steps.h"
 #include "bench/median.h"
 #include "bench/result_file.h"
@@ -34,6 +36,7 @@ namespace koho::app {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using Report = bench::LatencyReport;
 using Clock = std::chrono::steady_clock;
 
 constexpr const char* kExamples =
@@ -54,7 +57,8 @@ struct LatencyOptions {
   std::string commit;
   std::vector<std::int64_t> batches{1, 16, 64};
   std::int64_t context = 1024;
-  std::int64_t prefill = 8192;
+  std::vector<std::int64_t> prefill{8192};
+  std::vector<std::int64_t> mixed;
   std::int64_t steps = 32;
   double bandwidth = 4.45e12;  // bytes a second that an H200 reads
   bool no_classes = false;
@@ -72,25 +76,6 @@ struct OpClass {
   double bytes = 0.0;
 };
 
-/// What one kind of step gave.
-struct Report {
-  std::string step;  // "decode" or "prefill"
-  std::int64_t batch = 0;
-  std::int64_t tokens = 0;
-  std::int64_t context = 0;
-  double ms = 0.0;
-  double host_ms = 0.0;                    // of enqueueing
-  Worker::Traffic traffic;                 // of the last step
-  std::optional<double> distinct_experts;  // a layer, mean; none: not counted
-  struct Row {
-    std::string name;
-    double ms;
-    double bytes;
-  };
-  std::vector<Row> classes;
-  bench::KernelReport kernels;
-};
-
 class Bench {
  public:
   Bench(const LatencyOptions& options, const SelectedModel& selected)
@@ -99,9 +84,9 @@ class Bench {
   /// What is asked for has positions in the model: the cache of more would be taken all the same.
   Status check_lengths() const {
     const std::int64_t positions = config_.max_position_embeddings;
-    if (options_.prefill > positions)
+    if (prompt_max() > positions)
       return make_error(ErrorCode::invalid_argument,
-                        "--prefill ({}) exceeds the model's {} positions", options_.prefill,
+                        "a prompt of {} tokens exceeds the model's {} positions", prompt_max(),
                         positions);
     // As differences: a sum could overflow.
     if (options_.context > positions || options_.steps > positions - kStepsBefore ||
@@ -114,16 +99,21 @@ class Bench {
   }
 
   Status start(std::unique_ptr<Backend> backend) {
-    const std::int64_t batch_max =
+    const std::int64_t decodes_max =
         *std::max_element(options_.batches.begin(), options_.batches.end());
+    // A prompt beside decodes has the first batch slot.
+    const std::int64_t batch_max = decodes_max + (options_.mixed.empty() ? 0 : 1);
+    std::int64_t mixed_max = 0;
+    for (const std::int64_t prompt : options_.mixed)
+      mixed_max = std::max(mixed_max, decodes_max + prompt);
     // Contexts grow by the timed steps and some to get going.
     const std::int64_t decoded = options_.context + options_.steps + kStepsBefore;
-    const std::int64_t context_max = std::max(decoded, options_.prefill);
+    const std::int64_t context_max = std::max(decoded, prompt_max());
     const std::int64_t pages_each = ceil_div(decoded, kPageTokens);
     const std::int64_t pages_long = ceil_div(context_max, kPageTokens);  // of the first sequence
     // Room for contexts to be filled by more than a step's tokens at a time.
     tokens_max_ =
-        std::max({options_.prefill, batch_max,
+        std::max({prompt_max(), batch_max, mixed_max,
                   std::min<std::int64_t>(options_.context, kFillTokens), std::int64_t{1}});
     WorkerSettings settings;
     settings.load.limits = {.tokens_max = tokens_max_,
@@ -150,24 +140,28 @@ class Bench {
     return {};
   }
 
-  Result<Report> prefill() {
+  Result<Report> prefill(std::int64_t tokens) {
     Report report;
     report.step = "prefill";
     report.batch = 1;
-    report.tokens = options_.prefill;
-    report.context = options_.prefill;
-    std::vector<double> times;
-    for (int round = 0; round < 4; ++round) {
-      const Clock::time_point begin = Clock::now();
-      KOHO_TRY(steps_->enqueue(0, 1, 0, options_.prefill, false));
-      report.host_ms = ms_since(begin);
-      report.traffic = worker_->last_traffic();
-      KOHO_TRY(steps_->finish());
-      if (round > 0) times.push_back(ms_since(begin));
-    }
-    report.ms = bench::median(times);
-    KOHO_TRY(classify(report, 2));
-    record_kernels(report, 3);
+    report.tokens = tokens;
+    report.context = tokens;
+    const bench::Sequences prompt{.length = tokens};
+    KOHO_TRY(time_alone(report, {&prompt, 1}));
+    return report;
+  }
+
+  /// Decodes of `batch` sequences and a prompt of `prompt` tokens in one step.
+  Result<Report> mixed(std::int64_t batch, std::int64_t prompt) {
+    Report report;
+    report.step = "mixed";
+    report.batch = batch + 1;
+    report.tokens = batch + prompt;
+    report.context = options_.context;
+    KOHO_TRY(steps_->fill(1, batch, options_.context, tokens_max_));
+    const bench::Sequences sequences[] = {
+        {.batch_slot = 1, .count = batch, .first = options_.context}, {.length = prompt}};
+    KOHO_TRY(time_alone(report, sequences));
     return report;
   }
 
@@ -176,18 +170,21 @@ class Bench {
     report.step = "decode";
     report.batch = batch;
     report.tokens = batch;
-    KOHO_TRY(steps_->fill(batch, options_.context, tokens_max_));
+    KOHO_TRY(steps_->fill(0, batch, options_.context, tokens_max_));
     std::int64_t at = options_.context;
+    const auto decodes = [batch](std::int64_t first) {
+      return bench::Sequences{.count = batch, .first = first, .follows = true};
+    };
     for (int i = 0; i < kStepsBefore; ++i) {
-      KOHO_TRY(steps_->enqueue(0, batch, at++, 1, true));
+      KOHO_TRY(steps_->enqueue(decodes(at++)));
       KOHO_TRY(steps_->finish());
     }
     // Each step is enqueued before the one before it has ended, as the engine does.
     const Clock::time_point begin = Clock::now();
-    KOHO_TRY(steps_->enqueue(0, batch, at++, 1, true));
+    KOHO_TRY(steps_->enqueue(decodes(at++)));
     for (std::int64_t i = 1; i < options_.steps; ++i) {
       const Clock::time_point host = Clock::now();
-      KOHO_TRY(steps_->enqueue(0, batch, at++, 1, true));
+      KOHO_TRY(steps_->enqueue(decodes(at++)));
       report.host_ms += ms_since(host) / static_cast<double>(options_.steps - 1);
       KOHO_TRY(steps_->finish());
     }
@@ -209,6 +206,31 @@ class Bench {
  private:
   static constexpr int kStepsBefore = 4;
   static constexpr std::int64_t kFillTokens = 2048;  // at once
+
+  /// Tokens of the longest prompt.
+  std::int64_t prompt_max() const {
+    std::int64_t most = 0;
+    for (const std::int64_t tokens : options_.prefill) most = std::max(most, tokens);
+    for (const std::int64_t tokens : options_.mixed) most = std::max(most, tokens);
+    return most;
+  }
+
+  /// Times a step that begins when the one before it has ended, and where its time goes.
+  Status time_alone(Report& report, std::span<const bench::Sequences> sequences) {
+    std::vector<double> times;
+    for (int round = 0; round < 4; ++round) {
+      const Clock::time_point begin = Clock::now();
+      KOHO_TRY(steps_->enqueue(sequences));
+      report.host_ms = ms_since(begin);
+      report.traffic = worker_->last_traffic();
+      KOHO_TRY(steps_->finish());
+      if (round > 0) times.push_back(ms_since(begin));
+    }
+    report.ms = bench::median(times);
+    KOHO_TRY(classify(report, 2));
+    record_kernels(report, 3);
+    return {};
+  }
 
   /// Mean over the sparse layers of how many different experts the last step's rows chose.
   Result<double> distinct_experts(std::int64_t rows) {
@@ -254,8 +276,10 @@ class Bench {
     const double kv_bytes = static_cast<double>(
         kv_bytes_per_token(config_, options_.kv_dtype == "fp8" ? DType::f8_e4m3 : DType::bf16));
     const bool decodes = report.step == "decode";
-    const double cached = decodes ? static_cast<double>(report.batch * report.context)
-                                  : static_cast<double>(report.tokens);
+    double cached = static_cast<double>(report.tokens);
+    if (decodes) cached = static_cast<double>(report.batch * report.context);
+    if (report.step == "mixed")
+      cached += static_cast<double>((report.batch - 1) * (report.context - 1));
     return {
         {"qkv", linear(qkv), layers * static_cast<double>(qkv) * hidden * element},
         {"rope, kv write", is(Op::qk_norm_rope_store_kv), 0.0},
@@ -368,63 +392,13 @@ class Bench {
   std::unique_ptr<bench::Steps> steps_;
 };
 
-void print_classes(const Report& report, const LatencyOptions& options, const ModelConfig& config) {
-  const double experts = static_cast<double>(config.n_routed_experts);
-  const double uniform =
-      experts * (1.0 - std::pow(1.0 - static_cast<double>(config.num_experts_per_tok) / experts,
-                                static_cast<double>(report.tokens)));
-  std::printf("  distinct experts a layer %.1f, of uniform routing %.1f\n",
-              report.distinct_experts.value_or(0.0), uniform);
-  double sum = 0.0;
-  double bound = 0.0;
-  for (const Report::Row& row : report.classes) {
-    const double least = 1e3 * row.bytes / options.bandwidth;
-    sum += row.ms;
-    bound += least;
-    std::printf("  %-20s %9.3f ms  %8.3f GB  bound %8.3f ms  %5.1f %%\n", row.name.c_str(), row.ms,
-                row.bytes / 1e9, least, row.ms > 0 ? 100.0 * least / row.ms : 0.0);
-  }
-  std::printf("  %-20s %9.3f ms; bound %.3f ms, %.1f %% of the step\n", "sum", sum, bound,
-              100.0 * bound / report.ms);
-}
-
-void print(const Report& report, const LatencyOptions& options, const ModelConfig& config) {
-  std::printf(
-      "\n%s  batch %lld  tokens %lld  context %lld: %.3f ms, %.0f tok/s (enqueued in %.3f ms; "
-      "%lld bytes to the device, %lld back)\n",
-      report.step.c_str(), static_cast<long long>(report.batch),
-      static_cast<long long>(report.tokens), static_cast<long long>(report.context), report.ms,
-      1e3 * static_cast<double>(report.tokens) / report.ms, report.host_ms,
-      static_cast<long long>(report.traffic.sent), static_cast<long long>(report.traffic.fetched));
-  if (!report.classes.empty()) print_classes(report, options, config);
-  std::printf("%s", text_of(report.kernels, report.ms).c_str());
-  std::fflush(stdout);
-}
-
-Json json_of(const Report& report, const LatencyOptions& options) {
-  Json row = {
-      {"op", "step_" + report.step},
-      {"shape", {{"batch", report.batch}, {"tokens", report.tokens}, {"context", report.context}}},
-      {"us", 1e3 * report.ms},
-      {"host_us", 1e3 * report.host_ms},
-      {"bytes_sent", report.traffic.sent},
-      {"bytes_fetched", report.traffic.fetched}};
-  if (report.distinct_experts) row["distinct_experts"] = *report.distinct_experts;
-  for (const Report::Row& part : report.classes)
-    row["classes"].push_back({{"class", part.name},
-                              {"us", 1e3 * part.ms},
-                              {"bytes", part.bytes},
-                              {"bound_us", 1e6 * part.bytes / options.bandwidth}});
-  if (!report.kernels.empty()) row["kernels"] = json_of(report.kernels);
-  return row;
-}
-
 /// What measures the same again.
 std::string command_of(const LatencyOptions& options) {
   std::string command = "koho bench latency" + model_flags(options.selected);
   command += fmt::format(" --batch {} --context {} --prefill {}", fmt::join(options.batches, ","),
-                         options.context, options.prefill);
+                         options.context, fmt::join(options.prefill, ","));
   const LatencyOptions usual;
+  if (!options.mixed.empty()) command += fmt::format(" --mixed {}", fmt::join(options.mixed, ","));
   command += flag_text("steps", options.steps, usual.steps) +
              flag_text("kv-dtype", options.kv_dtype, usual.kv_dtype);
   if (options.no_classes) command += " --no-classes";
@@ -440,17 +414,23 @@ Status run(const LatencyOptions& options) {
   KOHO_TRY(bench.start(std::move(backend)));
   Json rows = Json::array();
   const auto note = [&](const Report& report) {
-    print(report, options, selected.config);
-    rows.push_back(json_of(report, options));
+    print(report, options.bandwidth, selected.config);
+    rows.push_back(json_of(report, options.bandwidth));
   };
   for (const std::int64_t batch : options.batches) {
     KOHO_TRY_ASSIGN(const Report report, bench.decode(batch));
     note(report);
   }
-  if (options.prefill > 0) {
-    KOHO_TRY_ASSIGN(const Report report, bench.prefill());
+  for (const std::int64_t tokens : options.prefill) {
+    if (tokens == 0) continue;
+    KOHO_TRY_ASSIGN(const Report report, bench.prefill(tokens));
     note(report);
   }
+  for (const std::int64_t batch : options.batches)
+    for (const std::int64_t prompt : options.mixed) {
+      KOHO_TRY_ASSIGN(const Report report, bench.mixed(batch, prompt));
+      note(report);
+    }
   if (options.out.empty()) return {};
   std::string lines;
   for (const Json& row : rows) lines += (lines.empty() ? "" : ",\n") + row.dump();
@@ -476,9 +456,15 @@ Runner add_bench_latency(CommandLine& command) {
   command.add_option("--context", options->context, "Cached tokens of each sequence")
       ->check(at_least(1))
       ->capture_default_str();
-  command.add_option("--prefill", options->prefill, "Tokens of the prompt; 0 = none")
+  command.add_option("--prefill", options->prefill, "Tokens of prompts, each a step; 0 = none")
+      ->delimiter(',')
       ->check(at_least(0))
       ->capture_default_str();
+  command
+      .add_option("--mixed", options->mixed,
+                  "Tokens of prompts, each in one step with each of --batch's decodes")
+      ->delimiter(',')
+      ->check(at_least(1));
   command.add_option("--steps", options->steps, "Timed decode steps")
       ->check(at_least(1))
       ->capture_default_str();
