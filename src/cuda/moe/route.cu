@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The router (contract: Backend::route): the choice of its kernel, the cluster kernel for 65 to
-// 2,047 tokens, and the plain kernels for every shape that the others do not take.
+// 1,919 tokens, and the plain kernels for every shape that the others do not take.
 //
 // Cluster kernel: a cluster of 16 CTAs takes 16 tokens at a time.
 //   logits  CTA r has split r of H, warp w 16 experts. Their weights are in registers before the

@@ -24,7 +24,7 @@ constexpr int kFastExperts = 192;  // E at most
 /// Tokens: 1 runs route_one.cu, up to kRouteFew route_few.cu, from kRouteMany on route_many.cu,
 /// what lies between route.cu's cluster kernel.
 constexpr std::int64_t kRouteFew = 64;
-constexpr std::int64_t kRouteMany = 2048;
+constexpr std::int64_t kRouteMany = 1920;
 constexpr int kRouteFewSteps =
     8;  // steps of a split that route_one.cu and route_few.cu need: H >= 4096
 cudaError_t launch_route_one(const Route& parameters, cudaStream_t stream);
