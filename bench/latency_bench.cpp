@@ -25,9 +25,9 @@ double ms_since(Clock::time_point start) {
 
 Status LatencyBench::check_lengths() const {
   const std::int64_t positions = config_.max_position_embeddings;
-  if (settings_.prefill > positions)
+  if (prompt_max() > positions)
     return make_error(ErrorCode::invalid_argument,
-                      "--prefill ({}) exceeds the model's {} positions", settings_.prefill,
+                      "a prompt of {} tokens exceeds the model's {} positions", prompt_max(),
                       positions);
   // As differences: a sum could overflow.
   if (settings_.context > positions || settings_.steps > positions - kStepsBefore ||
@@ -39,17 +39,29 @@ Status LatencyBench::check_lengths() const {
   return {};
 }
 
+std::int64_t LatencyBench::prompt_max() const {
+  std::int64_t most = 0;
+  for (const std::int64_t tokens : settings_.prefill) most = std::max(most, tokens);
+  for (const std::int64_t tokens : settings_.mixed) most = std::max(most, tokens);
+  return most;
+}
+
 Status LatencyBench::start(std::unique_ptr<Backend> backend,
                            std::unique_ptr<Communicator> communicator) {
-  const std::int64_t batch_max =
+  const std::int64_t decodes_max =
       *std::max_element(settings_.batches.begin(), settings_.batches.end());
+  // A prompt beside decodes has the first batch slot.
+  const std::int64_t batch_max = decodes_max + (settings_.mixed.empty() ? 0 : 1);
+  std::int64_t mixed_max = 0;
+  for (const std::int64_t prompt : settings_.mixed)
+    mixed_max = std::max(mixed_max, decodes_max + prompt);
   // Contexts grow by the timed steps and some to get going.
   const std::int64_t decoded = settings_.context + settings_.steps + kStepsBefore;
-  const std::int64_t context_max = std::max(decoded, settings_.prefill);
+  const std::int64_t context_max = std::max(decoded, prompt_max());
   const std::int64_t pages_each = ceil_div(decoded, kPageTokens);
   const std::int64_t pages_long = ceil_div(context_max, kPageTokens);  // of the first sequence
   // Room for contexts to be filled by more than a step's tokens at a time.
-  tokens_max_ = std::max({settings_.prefill, batch_max,
+  tokens_max_ = std::max({prompt_max(), batch_max, mixed_max,
                           std::min<std::int64_t>(settings_.context, kFillTokens), std::int64_t{1}});
   WorkerSettings settings;
   settings.load.shard = settings_.shard;
@@ -75,16 +87,11 @@ Status LatencyBench::start(std::unique_ptr<Backend> backend,
   return {};
 }
 
-Result<LatencyReport> LatencyBench::prefill() {
-  LatencyReport report;
-  report.step = "prefill";
-  report.batch = 1;
-  report.tokens = settings_.prefill;
-  report.context = settings_.prefill;
+Status LatencyBench::time_alone(LatencyReport& report, std::span<const Sequences> sequences) {
   std::vector<double> times;
   for (int round = 0; round < 4; ++round) {
     const Clock::time_point begin = Clock::now();
-    KOHO_TRY(steps_->enqueue(0, 1, 0, settings_.prefill, false));
+    KOHO_TRY(steps_->enqueue(sequences));
     report.host_ms = ms_since(begin);
     report.traffic = worker_->last_traffic();
     KOHO_TRY(steps_->finish());
@@ -93,6 +100,30 @@ Result<LatencyReport> LatencyBench::prefill() {
   report.ms = median(times);
   KOHO_TRY(classify(report, 2));
   record_kernels(report, 3);
+  return {};
+}
+
+Result<LatencyReport> LatencyBench::prefill(std::int64_t tokens) {
+  LatencyReport report;
+  report.step = "prefill";
+  report.batch = 1;
+  report.tokens = tokens;
+  report.context = tokens;
+  const Sequences prompt{.length = tokens};
+  KOHO_TRY(time_alone(report, {&prompt, 1}));
+  return report;
+}
+
+Result<LatencyReport> LatencyBench::mixed(std::int64_t batch, std::int64_t prompt) {
+  LatencyReport report;
+  report.step = "mixed";
+  report.batch = batch + 1;
+  report.tokens = batch + prompt;
+  report.context = settings_.context;
+  KOHO_TRY(steps_->fill(1, batch, settings_.context, tokens_max_));
+  const Sequences sequences[] = {{.batch_slot = 1, .count = batch, .first = settings_.context},
+                                 {.length = prompt}};
+  KOHO_TRY(time_alone(report, sequences));
   return report;
 }
 
@@ -101,19 +132,21 @@ Result<LatencyReport> LatencyBench::decode(std::int64_t batch) {
   report.step = "decode";
   report.batch = batch;
   report.tokens = batch;
-  KOHO_TRY(steps_->fill(batch, settings_.context, tokens_max_));
-  const bool follows = !settings_.random_tokens;
+  KOHO_TRY(steps_->fill(0, batch, settings_.context, tokens_max_));
+  const auto decodes = [&](std::int64_t first) {
+    return Sequences{.count = batch, .first = first, .follows = !settings_.random_tokens};
+  };
   std::int64_t at = settings_.context;
   for (int i = 0; i < kStepsBefore; ++i) {
-    KOHO_TRY(steps_->enqueue(0, batch, at++, 1, follows));
+    KOHO_TRY(steps_->enqueue(decodes(at++)));
     KOHO_TRY(steps_->finish());
   }
   // Each step is enqueued before the one before it has ended, as the engine does.
   const Clock::time_point begin = Clock::now();
-  KOHO_TRY(steps_->enqueue(0, batch, at++, 1, follows));
+  KOHO_TRY(steps_->enqueue(decodes(at++)));
   for (std::int64_t i = 1; i < settings_.steps; ++i) {
     const Clock::time_point host = Clock::now();
-    KOHO_TRY(steps_->enqueue(0, batch, at++, 1, follows));
+    KOHO_TRY(steps_->enqueue(decodes(at++)));
     report.host_ms += ms_since(host) / static_cast<double>(settings_.steps - 1);
     KOHO_TRY(steps_->finish());
   }

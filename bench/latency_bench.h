@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,7 +26,8 @@ namespace koho::bench {
 struct LatencySettings {
   std::vector<std::int64_t> batches{1, 16, 64};
   std::int64_t context = 1024;
-  std::int64_t prefill = 8192;  // tokens of the prompt; 0 = none
+  std::vector<std::int64_t> prefill{8192};  // tokens of prompts, each a step; 0 = none
+  std::vector<std::int64_t> mixed;  // tokens of prompts, each in one step with a batch's decodes
   std::int64_t steps = 32;
   DType kv_dtype = DType::bf16;
   Shard shard;
@@ -50,8 +52,10 @@ class LatencyBench {
   /// What start() made, in words: the device, the time, the memory. Requires: it succeeded.
   const std::string& started() const { return started_; }
 
-  Result<LatencyReport> prefill();
+  Result<LatencyReport> prefill(std::int64_t tokens);
   Result<LatencyReport> decode(std::int64_t batch);
+  /// Decodes of `batch` sequences and a prompt of `prompt` tokens in one step.
+  Result<LatencyReport> mixed(std::int64_t batch, std::int64_t prompt);
 
   /// Makes the collectives of all ranks fail.
   void abort() {
@@ -64,6 +68,10 @@ class LatencyBench {
   static constexpr int kStepsBefore = 4;
   static constexpr std::int64_t kFillTokens = 2048;  // at once
 
+  /// Tokens of the longest prompt.
+  std::int64_t prompt_max() const;
+  /// Times a step that begins when the one before it has ended, and where its time goes.
+  Status time_alone(LatencyReport& report, std::span<const Sequences> sequences);
   /// Which experts the last step's rows chose.
   Result<ExpertLoad> expert_load(std::int64_t rows);
   Status classify(LatencyReport& report, int rounds);

@@ -70,7 +70,8 @@ std::string command_of(const LatencyOptions& options) {
              flag_text("rank", options.rank, usual.rank) +
              flag_text("experts", options.experts, usual.experts);
   command += fmt::format(" --batch {} --context {} --prefill {}", fmt::join(steps.batches, ","),
-                         steps.context, steps.prefill);
+                         steps.context, fmt::join(steps.prefill, ","));
+  if (!steps.mixed.empty()) command += fmt::format(" --mixed {}", fmt::join(steps.mixed, ","));
   command += flag_text("steps", steps.steps, usual.steps.steps) +
              flag_text("kv-dtype", options.kv_dtype, usual.kv_dtype);
   if (options.no_classes) command += " --no-classes";
@@ -92,9 +93,16 @@ Status measure(bench::LatencyBench& bench,
     KOHO_TRY_ASSIGN(const bench::LatencyReport report, bench.decode(batch));
     if (note) note(report);
   }
-  if (steps.prefill == 0) return {};
-  KOHO_TRY_ASSIGN(const bench::LatencyReport report, bench.prefill());
-  if (note) note(report);
+  for (const std::int64_t tokens : steps.prefill) {
+    if (tokens == 0) continue;
+    KOHO_TRY_ASSIGN(const bench::LatencyReport report, bench.prefill(tokens));
+    if (note) note(report);
+  }
+  for (const std::int64_t batch : steps.batches)
+    for (const std::int64_t prompt : steps.mixed) {
+      KOHO_TRY_ASSIGN(const bench::LatencyReport report, bench.mixed(batch, prompt));
+      if (note) note(report);
+    }
   return {};
 }
 
@@ -222,9 +230,16 @@ Runner add_bench_latency(CommandLine& command) {
   command.add_option("--context", options->steps.context, "Cached tokens of each sequence")
       ->check(at_least(1))
       ->capture_default_str();
-  command.add_option("--prefill", options->steps.prefill, "Tokens of the prompt; 0 = none")
+  command
+      .add_option("--prefill", options->steps.prefill, "Tokens of prompts, each a step; 0 = none")
+      ->delimiter(',')
       ->check(at_least(0))
       ->capture_default_str();
+  command
+      .add_option("--mixed", options->steps.mixed,
+                  "Tokens of prompts, each in one step with each of --batch's decodes")
+      ->delimiter(',')
+      ->check(at_least(1));
   command.add_option("--steps", options->steps.steps, "Timed decode steps")
       ->check(at_least(1))
       ->capture_default_str();

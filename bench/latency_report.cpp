@@ -93,8 +93,10 @@ std::vector<OpClass> op_classes(const ModelConfig& config,
       3.0 * hidden * static_cast<double>(config.shared_intermediate_size()) * element;
   const double routed = routed_bytes(config, shard, report.experts.value_or(ExpertLoad{}));
   const double vocabulary = static_cast<double>(config.vocab_size);
-  const double cached = report.step == "decode" ? static_cast<double>(report.batch * report.context)
-                                                : static_cast<double>(report.tokens);
+  double cached = static_cast<double>(report.tokens);
+  if (report.step == "decode") cached = static_cast<double>(report.batch * report.context);
+  if (report.step == "mixed")
+    cached += static_cast<double>((report.batch - 1) * (report.context - 1));
   return {
       {"qkv", linear(qkv), layers * static_cast<double>(qkv) * hidden * element},
       {"rope, kv write", is(Op::qk_norm_rope_store_kv), 0.0},

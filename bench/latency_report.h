@@ -28,7 +28,7 @@ struct ExpertLoad {
 
 /// What one kind of step gave.
 struct LatencyReport {
-  std::string step;  // "decode" or "prefill"
+  std::string step;  // "decode", "prefill", or "mixed": decodes beside a prompt
   std::int64_t batch = 0;
   std::int64_t tokens = 0;
   std::int64_t context = 0;

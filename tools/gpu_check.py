@@ -97,7 +97,7 @@ def loading_rows(lines):
 
 
 FAILURES = (r"\[  FAILED  \]", r"\[  PASSED  \]", r"\[  SKIPPED \]", r"KOHO_OP_SEED=", r"Failure")
-TIMING = (r"^(decode|prefill) ", r"^  \S.* ms ", r"^NVIDIA")
+TIMING = (r"^(decode|prefill|mixed) ", r"^  \S.* ms ", r"^NVIDIA")
 PROGRAM = BUILD / "src" / "app" / "koho"
 TESTS = BUILD / "tests"
 OP_TEST = TESTS / "ops" / "cuda_op_test"
@@ -170,6 +170,8 @@ def model_timing_steps(run):
     """GLM-4.5-Air's steps, prompts and offline throughput."""
     usual = ("--batch", "1,16,64", "--context", "1024", "--prefill", "8192")
     yield Step("latency", run.latency(*usual, name="air-latency"), 150, TIMING)
+    yield Step("latency by length", run.latency("--batch", "1,8,64", *usual[2:4], "--prefill", "128,256,512,1024,2048,4096,8192", "--mixed", "512",
+                                                "--no-classes", name="air-prompts"), 120, TIMING)
     # A process of its own: whatever records kernels stays in it.
     yield Step("latency kernels", run.latency(*usual, "--kernels", name="air-kernels"), 180, (*TIMING, r"the step less", r"not recorded"))
     yield Step("latency fp8 cache", run.latency("--batch", "1,64", *usual[2:], "--kv-dtype", "fp8", "--no-classes", name="air-latency-e4m3"),
@@ -195,8 +197,8 @@ def loading_steps(run):
 
 def goal_steps(run):
     """Last, of all these files: which goals are reached."""
-    names = ("operators", "prompts-sustained", "experts-portable", "linear", "linear-head", "air-kernels", "air-latency", "air-throughput",
-             "loading")
+    names = ("operators", "prompts-sustained", "experts-portable", "linear", "linear-head", "air-prompts", "air-kernels", "air-latency",
+             "air-throughput", "loading")
     yield Step("goals", [sys.executable, "tools/speed_goals.py", *(run.out / f"{name}.json" for name in names)], 20, (r".*",))
 
 

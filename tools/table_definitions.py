@@ -16,6 +16,7 @@ DECODE_TOKENS = (1, 16, 32, 64, 128)
 CUBLASLT_TOKENS = (1, 16, 32, 64, 96, 128)
 GEMM_TOKENS = (1, 16, 64, 128, 256, 512, 1024, 4096)
 EXPERT_TOKENS = (1, 16, 64, 128, 256, 8192)
+FORM_TOKENS = (128, 256, 512, 768, 1024)
 ROWS_TOKENS = (1, 16, 64, 256, 8192)
 LAYERS = {"qkv": "qkv", "o": "o", "dense": "dense gate and up", "head": "head, BF16"}
 RANKS = {"tp1": "TP1", "tp4": "TP4", "tp8": "TP8", "air": "GLM-4.5-Air, TP1"}
@@ -213,10 +214,21 @@ def air_variant_rows(plain, fp8, deterministic, long_bf16, long_fp8):
     return out
 
 
-def threshold_rows(record):
-    times = {(row["shape"]["tokens"], row["shape"]["rows_per_expert_min"]): row["us"] for row in record.rows}
-    thresholds = sorted({least for _, least in times}, reverse=True)
-    return [[f"{tokens:,}", *(milliseconds(times[tokens, least]) for least in thresholds)] for tokens in sorted({tokens for tokens, _ in times})]
+def form_rows(record):
+    times = {(row["case"], row["shape"]["tokens"], row["form"]): row["us"] for row in record.rows}
+    return [[name, *(" · ".join(f"{times[case, tokens, form]:,.0f}" for form in ("decode", "prefill")) for tokens in FORM_TOKENS)]
+            for case, name in EXPERTS.items() if (case, FORM_TOKENS[0], "decode") in times]
+
+
+def before_after_rows(record):
+    """What was timed before and after a change: a row each, in µs."""
+    found = {}
+    for row in record.rows:
+        kind = row["op"].removeprefix("step_")
+        name = {"decode": "a step of {batch}", "prefill": "a prompt of {tokens}"}.get(kind, f"{row.get('case')} at {{tokens}}")
+        found.setdefault(name.format(**row["shape"]), {})[row["form"]] = row["us"]
+    return [[name, f"{times['before']:,.1f}", f"{times['after']:,.1f}", f"{100 * (times['after'] / times['before'] - 1):+.1f} %"]
+            for name, times in found.items() if "before" in times]
 
 
 def air_prompt_rows(record):
@@ -358,7 +370,7 @@ TABLES = {
     "sampling": Table(((H200, "operators"), (H200, "sampling")), ("row asks for", *(f"{count} row{'s' if count > 1 else ''}" for count in SAMPLE_SHOWN)), sample_rows,
                       "µs · GB/s · share of the time in which the card reads the logits; 151,552 tokens", newest=True),
     # docs/kernels/README.md
-    "experts-threshold": Table((("h100", "prefill-threshold"),), ("tokens", "96", "48", "24", "12", "6"), threshold_rows),
+    "experts-forms": Table((("h100", "experts-forms"),), tokens_columns("experts x FFN", FORM_TOKENS), form_rows, "µs: decode · prefill"),
     "goals": Table((*((H200, name) for name in (*GOAL_FILES, "prompts-sustained", "sampling")), *((SECOND_H200, name) for name in GOAL_FILES)),
                    ("card", "goals reached", "missed"), goal_rows,
                    command="the timing steps of `tools/gpu_check.py`"),
@@ -367,6 +379,7 @@ TABLES = {
     "air-prefill": Table(((H200, "air-latency"), (SECOND_H200, "air-latency")), ("prompt", "ms", "share"), air_prefill_rows),
     "air-variants": Table(((H200, "air-latency"), (H200, "air-latency-e4m3"), (H200, "air-deterministic"), (H200, "air-long-bf16"),
                            (H200, "air-long-fp8")), ("ms", "B = 1", "B = 16", "B = 64", "prompt of 8,192"), air_variant_rows),
+    "short-prompts": Table((("h100", "short-prompts"),), ("", "before", "after", ""), before_after_rows, "µs; steps of GLM-4.5-Air's shape, 20 layers"),
     "air-prompts": Table(((H200, "air-prompts"),), ("tokens of the prompt", "ms", "tok/s"), air_prompt_rows),
     "throughput": Table(((H200, "air-throughput"), (SECOND_H200, "air-throughput")),
                         ("commit", "requests at once", "prompt + answer", "generated tok/s", "first token p50, ms", "a token p50, ms",
