@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/json_writer.h"
+#include "base/version.h"
 #include "server/metrics_page.h"
 
 namespace koho::server {
@@ -15,9 +16,21 @@ namespace {
 
 constexpr std::size_t kStepsShown = 120;
 
-void append_histogram(std::string& out, std::string_view name, const Histogram& histogram) {
-  fmt::format_to(std::back_inserter(out), R"(,"{}":{{"counts":[{}],"count":{},"sum_ms":{:.3f}}})",
-                 name, fmt::join(histogram.counts, ","), histogram.count, histogram.sum_us / 1e3);
+/// Counts from the first bucket that is not empty to the last; `first` is its number.
+void append_histogram(std::string& out,
+                      std::string_view name,
+                      const Histogram& histogram,
+                      const LatencyHistogram& fine) {
+  std::size_t first = 0;
+  std::size_t end = fine.counts.size();
+  while (first < end && fine.counts[first] == 0) ++first;
+  while (end > first && fine.counts[end - 1] == 0) --end;
+  const auto ms = [&fine](double share) { return std::max(fine.percentile_us(share) / 1e3, -1.0); };
+  fmt::format_to(std::back_inserter(out),
+                 R"(,"{}":{{"first":{},"counts":[{}],"count":{},"sum_ms":{:.3f},"percentiles_ms":)"
+                 R"([{:.3f},{:.3f},{:.3f}]}})",
+                 name, first, fmt::join(std::span(fine.counts).subspan(first, end - first), ","),
+                 histogram.count, histogram.sum_us / 1e3, ms(0.5), ms(0.95), ms(0.99));
 }
 
 void append_steps(std::string& out, const Engine& engine) {
@@ -35,6 +48,11 @@ void append_steps(std::string& out, const Engine& engine) {
 }
 
 }  // namespace
+
+std::string dashboard_status(const Core& core) {
+  return fmt::format(R"({{"needs_key":{},"version":"{}","readiness":{}}})",
+                     !core.api_keys()->empty(), kVersion, core.readiness_json());
+}
 
 std::string dashboard_event(const Core& core) {
   const ServedModel& serving = *core.serving();
@@ -57,8 +75,9 @@ data: {"model":)";
       now.cached_tokens, now.sampled_tokens, now.computed_tokens, now.steps, now.preempted,
       kv_usage(now), now.pages_total, now.pages_free, now.pages_cached,
       serving.model.limits.scheduler.tokens_per_page, now.evicted_pages, now.device_up);
-  append_histogram(out, "ttft", now.time_to_first_token);
-  append_histogram(out, "inter_token", now.inter_token);
+  append_histogram(out, "ttft", now.time_to_first_token, now.time_to_first_token_fine);
+  append_histogram(out, "inter_token", now.inter_token, now.inter_token_fine);
+  out += R"(,"sample":)" + core.history().newest_json();
   append_steps(out, serving.engine);
   out += "}\n\n";
   return out;
