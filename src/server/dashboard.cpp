@@ -2,7 +2,9 @@
 #include "server/dashboard.h"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
+#include <map>
 #include <span>
 
 #include <fmt/format.h>
@@ -57,6 +59,13 @@ std::string dashboard_status(const Core& core) {
 std::string dashboard_event(const Core& core) {
   const ServedModel& serving = *core.serving();
   const Statistics now = serving.engine.statistics();
+  const std::map<std::string, std::array<std::uint64_t, 4>> answers = core.responses();
+  std::array<std::uint64_t, 4> by_class{};
+  for (const api::GenerationEndpoint& endpoint : api::generation_endpoints()) {
+    const auto found = answers.find(std::string(endpoint.path));
+    for (std::size_t i = 0; found != answers.end() && i < by_class.size(); ++i)
+      by_class[i] += found->second[i];
+  }
   std::string out = R"(retry: 1000
 data: {"model":)";
   append_json_string(out, serving.model.names.front());
@@ -67,14 +76,15 @@ data: {"model":)";
       R"("connections":{},"prompt_tokens":{},"cached_tokens":{},"sampled_tokens":{},)"
       R"("computed_tokens":{},"steps_total":{},"preempted":{},"kv_usage":{:.6f},"pages":{},)"
       R"("pages_free":{},"pages_cached":{},"tokens_per_page":{},"evicted_pages":{},)"
-      R"("device_up":{})",
+      R"("device_up":{},"client_errors":{},"server_errors":{})",
       core.clock().now_us(), static_cast<double>(core.uptime_us()) / 1e6,
       serving.model.context_max(), serving.model.limits.scheduler.sequences_max, now.running,
       now.waiting, now.held, now.requests_live, now.requests_completed, now.requests_cancelled,
       now.requests_failed, core.counters().connections_live.load(), now.prompt_tokens,
       now.cached_tokens, now.sampled_tokens, now.computed_tokens, now.steps, now.preempted,
       kv_usage(now), now.pages_total, now.pages_free, now.pages_cached,
-      serving.model.limits.scheduler.tokens_per_page, now.evicted_pages, now.device_up);
+      serving.model.limits.scheduler.tokens_per_page, now.evicted_pages, now.device_up, by_class[2],
+      by_class[3]);
   append_histogram(out, "ttft", now.time_to_first_token, now.time_to_first_token_fine);
   append_histogram(out, "inter_token", now.inter_token, now.inter_token_fine);
   out += R"(,"sample":)" + core.history().newest_json();

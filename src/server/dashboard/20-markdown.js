@@ -37,7 +37,7 @@ function blocksOf(text) {
       while (i < lines.length && lines[i].trim() && (QUOTE.test(lines[i]) || !opensBlock(lines[i]))) ++i;
     } else if (ITEM.test(line)) {
       kind = "list";
-      i = endOfList(lines, i);
+      i = endOfList(lines, i, ITEM.exec(line));
     } else if (isTable(line, lines[i])) {
       kind = "table";
       while (i < lines.length && lines[i].includes("|")) ++i;
@@ -54,7 +54,8 @@ function closes(line, fence) {
   return text.length >= fence.length && text === fence[0].repeat(text.length);
 }
 
-function endOfList(lines, i) {
+function endOfList(lines, i, first) {
+  const isOther = (item) => item && item[1].length <= first[1].length && /\d/.test(item[2]) !== /\d/.test(first[2]);
   let fence = null;
   for (; i < lines.length; ++i) {
     const line = lines[i];
@@ -69,7 +70,7 @@ function endOfList(lines, i) {
     }
     if (/^\s{2,}\S/.test(line)) fence = FENCE.exec(line.trim())?.[1] ?? null;
     else if (!ITEM.test(line) && (opensBlock(line) || !lines[i - 1].trim())) return i;
-    if (RULE.test(line)) return i;
+    if (RULE.test(line) || isOther(ITEM.exec(line))) return i;
   }
   return i;
 }
@@ -279,6 +280,7 @@ function emphasis(text, at, depth) {
   for (let end = begin + 1; (end = text.indexOf(mark, end)) >= 0 && end - at < kLookAhead; ++end) {
     if (/\s/.test(text[end - 1]) || text[end - 1] === "\\") continue;
     if (c === "_" && /\w/.test(text[end + mark.length] ?? "")) continue;
+    if (mark.length === 2 && text[end + 2] === c) ++end; // ***: the first one ends what is inside
     if (mark.length === 1 && (text[end + 1] === c || text[end - 1] === c)) { ++end; continue; } // of a longer mark
     return { nodes: [make(tag, {}, ...inline(text.slice(begin, end), depth + 1))], end: end + mark.length };
   }

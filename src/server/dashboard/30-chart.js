@@ -82,11 +82,13 @@ class Chart {
     for (const tick of ticks) {
       const y = this.y(tick).toFixed(1);
       parts.push(draw("line", { class: "grid", x1: kMargin.left, x2: width - kMargin.right, y1: y, y2: y }),
-        draw("text", { class: "mark", x: kMargin.left - 6, y: Number(y) + 3.5, "text-anchor": "end" }, (options.axis ?? options.format)(tick)));
+        draw("text", { class: "mark", x: kMargin.left - 6, y: Number(y) + 3.5, "text-anchor": "end" }, tick === 0 ? "0" : (options.axis ?? options.format)(tick)));
     }
+    let free = 0; // a mark that would cover the one before it is left out
     for (const [x, text] of this.marks ?? []) {
-      const at = this.x(x);
-      const anchor = at < kMargin.left + 20 ? "start" : at > width - 30 ? "end" : "middle";
+      const half = 3.2 * text.length, at = Math.max(this.x(x), half), anchor = at > width - half ? "end" : "middle";
+      if (at - half < free) continue;
+      free = at + half + 6;
       parts.push(draw("text", { class: "mark", x: at.toFixed(1), y: kHeight - 5, "text-anchor": anchor }, text));
     }
     options.series.forEach((series, i) => parts.push(...this.marksOf(series, i, inner / slots)));

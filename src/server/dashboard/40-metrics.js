@@ -14,7 +14,7 @@ const overTime = [
     series: [{ name: "decode", style: "a" }, { name: "prefill", style: "b" }] }), ["decode", "prefill"]],
   [new Chart({ title: "Requests", kind: "lines", format: plain, most: 4,
     series: [{ name: "running", style: "a" }, { name: "waiting", style: "b" }] }), ["running", "waiting"]],
-  [new Chart({ title: "KV cache", kind: "areas", format: percent, most: 0.1,
+  [new Chart({ title: "KV cache", kind: "areas", format: percent, most: 0.01,
     series: [{ name: "in use", style: "a" }, { name: "cached", style: "b" }] }), ["kv_used", "kv_cached"]],
   [new Chart({ title: "Time to first token", kind: "lines", format: milliseconds,
     series: [{ name: "p50", style: "a" }, { name: "p95", style: "b" }, { name: "p99", style: "c" }] }), ["ttft_p50", "ttft_p95", "ttft_p99"]],
@@ -40,7 +40,7 @@ const card = (name, value, note, bad) => make("div", { class: bad ? "card bad" :
 function showFacts() {
   const info = metrics.info, now = metrics.newest;
   if (!info) return;
-  const kv = now ? `${count(now.pages * now.tokens_per_page)} tokens in the KV cache` : "";
+  const kv = now ? `${count(now.pages * now.tokens_per_page)} tokens` : "";
   $("facts").replaceChildren(
     card("Model", info.model),
     card("Context", count(info.max_model_len) + " tokens", `${info.max_num_seqs} sequences at a time`),
@@ -54,14 +54,14 @@ function showNumbers(now) {
   const at = (field) => (now.sample ? now.sample[metrics.fields[field]] ?? 0 : 0);
   const used = now.pages - now.pages_free - now.pages_cached;
   $("numbers").replaceChildren(
-    card("Running", count(now.running), `of ${now.sequences_max} at a time`),
-    card("Waiting", count(now.waiting + now.held), `${count(now.connections)} connections`),
+    card("Running", count(now.running), `${count(now.connections)} connections`),
+    card("Waiting", count(now.waiting + now.held), `${count(now.preempted)} preempted`),
     card("Decode", short(at("decode")) + " tok/s", `${count(now.sampled_tokens)} tokens in all`),
     card("Prefill", short(at("prefill")) + " tok/s", `${count(now.prompt_tokens)} prompt tokens`),
     card("Prompt cached", now.prompt_tokens ? percent(now.cached_tokens / now.prompt_tokens) : "–", `${count(now.cached_tokens)} tokens`),
-    card("KV cache in use", percent(now.pages ? used / now.pages : 0), `${count(now.evicted_pages)} evicted, ${count(now.preempted)} preempted`),
+    card("KV cache in use", percent(now.pages ? used / now.pages : 0), `${count(now.evicted_pages)} pages evicted`),
     card("Answered", count(now.completed), `${count(now.cancelled)} cancelled`),
-    card("Failed", count(now.failed), now.failed ? "see Requests" : "none", now.failed > 0));
+    card("Failed", count(now.failed + now.server_errors), `${count(now.client_errors)} refused (4xx)`, now.failed + now.server_errors > 0));
 }
 
 // ---- charts

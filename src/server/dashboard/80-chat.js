@@ -2,6 +2,7 @@
 // Sending a conversation and showing its answer as it comes; the composer with its files.
 
 let run = null; // the answer under way: {conversation, message, controller}
+let leaving = false; // the page is being closed, and its requests with it
 let pending = []; // files to send: [{name, text}]
 
 const kFileBytesMax = 2 << 20;
@@ -35,6 +36,7 @@ async function answer(conversation) {
     const response = await call("/v1/chat/completions", { method: "POST", body: JSON.stringify(request), signal: here.controller.signal });
     for await (const event of events(response)) take(message, event, began);
   } catch (error) {
+    if (leaving) return; // kept as it was, and marked when the page comes back
     if (error.name === "AbortError") message.stopped = true;
     else message.error = error instanceof ServerError ? error.message : "The answer broke off: the server cannot be reached.";
     if (error.status === 401) askForKey("The server refused the key: " + error.message);
@@ -210,4 +212,17 @@ for (const dialog of document.querySelectorAll("dialog"))
   dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
 $("new-conversation").addEventListener("click", () => { open(); showSidebar(false); $("text").focus(); });
 $("conversations-open").addEventListener("click", () => showSidebar(!$("conversations").classList.contains("shown")));
-addEventListener("pagehide", () => { if (run) save(run.conversation); });
+// A page that is left may live on in the browser's cache, with its connections: it must give them back.
+addEventListener("pagehide", () => {
+  leaving = true;
+  if (!run) return;
+  save(run.conversation);
+  run.controller.abort();
+});
+addEventListener("pageshow", (event) => {
+  leaving = false;
+  if (!event.persisted) return;
+  run = null;
+  open(current.id);
+  showRunning();
+});

@@ -13,7 +13,8 @@ function showTab(name) {
     tab.tabIndex = shown ? 0 : -1;
     $(tab.getAttribute("aria-controls")).hidden = !shown;
   }
-  if (location.hash.slice(1) !== name) history.replaceState(null, "", "#" + name);
+  // Not the section's id alone, to which a browser would scroll and move the focus.
+  if (location.hash !== "#/" + name) history.replaceState(null, "", "#/" + name);
   if (name === "metrics") renderMetrics();
   if (name === "requests" && connected) loadRequests();
   if (name === "chat") scrollDown(true);
@@ -45,6 +46,9 @@ $("theme").addEventListener("click", () => {
 
 let connected = false;
 let wakeUp = () => {};
+let feed = new AbortController();
+addEventListener("pagehide", () => feed.abort());
+addEventListener("pageshow", (event) => { if (event.persisted) wakeUp(); });
 
 function setState(kind, text) {
   if ($("state").textContent === text && $("state").dataset.state === kind) return;
@@ -102,7 +106,8 @@ async function connect() {
 }
 
 async function follow() {
-  const response = await call("/ui/events");
+  feed = new AbortController();
+  const response = await call("/ui/events", { signal: feed.signal });
   for await (const event of events(response)) {
     setState(event.device_up ? "good" : "bad", event.device_up ? "ready" : "the device is down");
     showMetrics(event);
@@ -124,7 +129,8 @@ async function watch() {
       }
     } catch (error) {
       connected = false;
-      if (error.status === 401) { apiKey = ""; askForKey(error.message); } else setState("bad", "no connection");
+      if (leaving) await new Promise((done) => { wakeUp = done; });
+      else if (error.status === 401) { apiKey = ""; askForKey(error.message); } else setState("bad", "no connection");
     }
     await Promise.race([pause(1000), new Promise((done) => { wakeUp = done; })]);
   }
@@ -134,5 +140,7 @@ async function watch() {
 
 open(memory.read(localStorage, "current", index[0]?.id ?? null));
 showRunning();
-showTab(tabs.some((tab) => tab.getAttribute("aria-controls") === location.hash.slice(1)) ? location.hash.slice(1) : "chat");
+const asked = () => { const name = location.hash.slice(2); return tabs.some((tab) => tab.getAttribute("aria-controls") === name) ? name : "chat"; };
+showTab(asked());
+addEventListener("hashchange", () => showTab(asked()));
 watch();
