@@ -44,7 +44,7 @@ const std::map<std::string, std::set<std::string>>& allowed_includes() {
         "worker", "tokenizer", "grammar", "engine", "chat"}},
       {"server",
        {"base", "sampling", "tokenizer", "grammar", "engine", "chat", "model", "scheduler",
-        "kvcache", "runtime", "api"}},
+        "kvcache", "worker", "runtime", "api"}},
       {"capi", {"base", "tensor", "sampling", "scheduler", "model", "engine", "runtime"}},
       {"app", {"base",       "tensor",  "sampling", "ops",       "cpu",   "cuda",   "comm",
                "checkpoint", "kvcache", "plan",     "scheduler", "model", "worker", "tokenizer",

@@ -171,7 +171,10 @@ void StepLoop::count_token(Live& live, Choice& choice, Token token, std::int64_t
                           choice.reasoning))
     ++choice.reasoning_tokens;
   if (live.first_token_us < 0) live.first_token_us = now;
-  if (choice.last_token_us >= 0) counts_.inter_token.add(now - choice.last_token_us);
+  if (choice.last_token_us >= 0) {
+    counts_.inter_token.add(now - choice.last_token_us);
+    counts_.inter_token_fine.add(now - choice.last_token_us);
+  }
   choice.last_token_us = now;
   live.last_token_us = now;
 }

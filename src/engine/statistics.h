@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -27,6 +28,39 @@ struct Histogram {
     ++counts[i];
     ++count;
     sum_us += static_cast<double>(duration_us);
+  }
+};
+
+/// Durations counted finely enough for percentiles: bounds rise by 2^(1/4) from 62.5 us, so that a
+/// percentile, interpolated between two bounds, is less than 19 % off.
+struct LatencyHistogram {
+  static constexpr std::size_t kBounds = 100;  // the last one is half an hour
+  static constexpr double kFirstUs = 62.5;
+
+  std::array<std::uint64_t, kBounds + 1> counts{};  // as Histogram::counts
+
+  static double bound_us(std::size_t i) { return kFirstUs * std::exp2(static_cast<double>(i) / 4); }
+  void add(std::int64_t duration_us) {
+    const double steps = 4 * std::log2(std::max(static_cast<double>(duration_us), 1.0) / kFirstUs);
+    ++counts[static_cast<std::size_t>(std::clamp(std::ceil(steps), 0.0, double{kBounds}))];
+  }
+  /// What was added since `before`, an earlier copy.
+  LatencyHistogram since(const LatencyHistogram& before) const {
+    LatencyHistogram difference;
+    for (std::size_t i = 0; i <= kBounds; ++i) difference.counts[i] = counts[i] - before.counts[i];
+    return difference;
+  }
+  /// The duration that the share `share` (0 to 1) does not exceed; -1 where nothing was added.
+  double percentile_us(double share) const {
+    double total = 0.0;
+    for (const std::uint64_t count : counts) total += static_cast<double>(count);
+    if (total <= 0.0) return -1.0;
+    double left = share * total;
+    std::size_t i = 0;
+    while (i < kBounds && left > static_cast<double>(counts[i]))
+      left -= static_cast<double>(counts[i++]);
+    const double part = counts[i] == 0 ? 1.0 : left / static_cast<double>(counts[i]);
+    return bound_us(i) * std::exp2((part - 1.0) / 4);
   }
 };
 
@@ -105,7 +139,9 @@ struct Statistics {
 
   // ---- histograms, of ended requests; of times only where there was a token
   Histogram time_to_first_token;
-  Histogram inter_token;    // between two tokens of one choice
+  Histogram inter_token;                      // between two tokens of one choice
+  LatencyHistogram time_to_first_token_fine;  // the same two, for percentiles
+  LatencyHistogram inter_token_fine;
   Histogram request_total;  // of every choice
   Histogram queued;
   Histogram prefill;

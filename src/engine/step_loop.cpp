@@ -179,6 +179,7 @@ void StepLoop::end(Live& live, Ending ending, Error error) {
   count_request(live.request, ending, longest);
   if (live.first_token_us >= 0) {
     counts_.time_to_first_token.add(live.first_token_us - live.submitted_us);
+    counts_.time_to_first_token_fine.add(live.first_token_us - live.submitted_us);
     counts_.queued.add(summary.timings.queued_us);
     counts_.prefill.add(summary.timings.prefill_us);
     counts_.decode.add(summary.timings.decode_us);

@@ -182,6 +182,31 @@ bool Core::end_reading(std::uint64_t reader, const std::string& name) {
   return meant;
 }
 
+std::vector<LiveRequest> Core::live_requests(std::size_t rows_max) const {
+  std::vector<std::pair<std::string, std::shared_ptr<GenerationJob>>> jobs;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, job] : jobs_)
+      if (std::shared_ptr<GenerationJob> live = job.lock()) jobs.emplace_back(id, std::move(live));
+  }
+  // A job that has two names for a moment is one row.
+  const auto by_job = [](const auto& row) { return row.second.get(); };
+  std::ranges::sort(jobs, {}, by_job);
+  const auto [same, end] = std::ranges::unique(jobs, {}, by_job);
+  jobs.erase(same, end);
+  std::vector<LiveRequest> rows;
+  for (const auto& [id, job] : jobs) rows.push_back(job->live(id));
+  std::ranges::sort(rows, {}, &LiveRequest::received_us);
+  if (rows.size() > rows_max) rows.resize(rows_max);
+  return rows;
+}
+
+void Core::take_sample() {
+  const ServedModel* serving = this->serving();
+  if (serving != nullptr && history_.is_due(clock_.now_us()))
+    history_.add(serving->engine.statistics(), clock_.now_us(), unix_seconds());
+}
+
 void Core::abort_all_jobs() {
   std::vector<std::shared_ptr<GenerationJob>> jobs;
   {

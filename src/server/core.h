@@ -22,6 +22,8 @@
 #include "engine/engine.h"
 #include "server/api_keys.h"
 #include "server/body_budget.h"
+#include "server/history.h"
+#include "server/request_log.h"
 #include "server/settings.h"
 #include "server/work_pool.h"
 
@@ -102,6 +104,14 @@ class Core {
   std::map<std::string, std::array<std::uint64_t, 4>> responses() const;
   void note_unknown_fields(const std::vector<std::string>& names);
 
+  // ---- what the dashboard shows; threads: any
+  /// The running requests, oldest first, `rows_max` at most.
+  std::vector<LiveRequest> live_requests(std::size_t rows_max) const;
+  RequestLog& request_log() { return request_log_; }
+  /// Takes a sample of the statistics if one is due. Called at every tick.
+  void take_sample();
+  const History& history() const { return history_; }
+
   // ---- running jobs, for aborting by id; threads: any
   /// Returns the job's name: `id`, or if a running job has that name, `id`, a hyphen and eight
   /// random digits.
@@ -129,6 +139,8 @@ class Core {
   std::int64_t started_us_;
   Counters counters_;
   BodyBudget bodies_;
+  RequestLog request_log_;
+  History history_;
   std::atomic<Phase> phase_{Phase::loading};
   std::atomic<const ServedModel*> serving_{nullptr};
   mutable std::mutex mutex_;

@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include "api/body.h"
-#include "base/log.h"
 #include "chat/json.h"
 #include "grammar/forced_tokens.h"
 
@@ -19,15 +18,6 @@ namespace {
 
 /// Tokens that arrived within this time have no meaningful rate.
 constexpr std::int64_t kRateUsMin = 1000;
-
-/// At most 200 bytes of a client's text, quoted for the log.
-std::string quoted_part(std::string_view text) {
-  constexpr std::size_t kBytesMax = 200;
-  std::size_t bytes = std::min(text.size(), kBytesMax);
-  while (bytes > 0 && bytes < text.size() && (static_cast<unsigned char>(text[bytes]) >> 6U) == 2U)
-    --bytes;  // whole characters
-  return log::quoted(text.substr(0, bytes));
-}
 
 }  // namespace
 
@@ -346,9 +336,11 @@ void GenerationJob::take_events(std::string& out, std::size_t bytes_max) {
       if (read == OutputStream::Read::nothing) break;
       if (read == OutputStream::Read::event) {
         if (event_.token >= 0) {
-          progress_.last_us = core_.clock().now_us();
-          if (++progress_.tokens == 1) progress_.first_us = progress_.last_us;
-          if (setup_.key != nullptr) setup_.key->add_generated(1, progress_.last_us);
+          const std::int64_t now_us = core_.clock().now_us();
+          progress_.last_us = now_us;
+          if (progress_.tokens == 0) progress_.first_us = now_us;
+          ++progress_.tokens;
+          if (setup_.key != nullptr) setup_.key->add_generated(1, now_us);
         }
         begin(out);
         answer_->add(i, event_, out);
@@ -450,51 +442,65 @@ void GenerationJob::report(std::string_view finish, int status, const ApiError* 
     core_.counters().tool_calls_mended += counts.mended_calls;
     core_.counters().reasoning_unclosed += counts.unclosed_reasoning;
   }
-  if (!core_.settings().log_requests) return;
-  const auto ms = [](std::int64_t us) {
-    return fmt::format("{:.1f}", static_cast<double>(us) / 1e3);
-  };
-  const auto per_second = [](double rate) { return fmt::format("{:.1f}", rate); };
-  std::vector<log::Field> fields{
-      {"request_id", log::quoted(name_)},
-      {"path", log::quoted(setup_.endpoint->path)},
-      {"status", fmt::to_string(status)},
-      {"finish", log::quoted(finish)},
-  };
+  EndedRequest ended = summarise(finish, status, error);
+  if (core_.settings().log_requests) log_request(ended);
+  core_.request_log().add(std::move(ended));
+}
+
+EndedRequest GenerationJob::summarise(std::string_view finish,
+                                      int status,
+                                      const ApiError* error) const {
+  EndedRequest ended{.id = name_,
+                     .path = setup_.endpoint->path,
+                     .ended_unix_s = Core::unix_seconds(),
+                     .status = status,
+                     .finish = std::string(finish),
+                     .failed = error != nullptr};
   if (error != nullptr) {
-    fields.push_back({"code", error->code.empty() ? "null" : log::quoted(error->code)});
-    fields.push_back({"param", error->param.empty() ? "null" : quoted_part(error->param)});
+    ended.code = error->code;
+    ended.param = shortened(error->param);
+    ended.message = shortened(error->message);
   }
-  if (setup_.key != nullptr) fields.push_back({"key", log::quoted(setup_.key->hash())});
+  if (setup_.key != nullptr) ended.key = setup_.key->hash();
   // A pool thread may still be writing request_ until prepared_ is set.
-  const bool read = prepared_.load(std::memory_order_acquire);
-  if (read && !request_.user.empty()) fields.push_back({"user", quoted_part(request_.user)});
-  fields.push_back({"prompt_tokens", read && request_.prompt_tokens
-                                         ? fmt::to_string(*request_.prompt_tokens)
-                                         : "null"});
+  if (prepared_.load(std::memory_order_acquire)) {
+    ended.user = shortened(request_.user);
+    ended.prompt_tokens = request_.prompt_tokens;
+  }
   if (answer_ && answer_->done() && error == nullptr) {
     const api::AnswerTotals& totals = answer_->totals();
     const Timings& timings = totals.timings;
-    fields.push_back({"cached", fmt::to_string(totals.usage.cached_tokens)});
-    fields.push_back({"completion_tokens", fmt::to_string(totals.usage.completion_tokens)});
-    fields.push_back({"ttft_ms", ms(timings.queued_us + timings.prefill_us)});
-    fields.push_back(
-        {"tps", timings.decode_us >= kRateUsMin ? per_second(totals.tokens_per_second()) : "null"});
+    ended.cached_tokens = totals.usage.cached_tokens;
+    ended.tokens = totals.usage.completion_tokens;
+    ended.first_token_us = timings.queued_us + timings.prefill_us;
+    if (timings.decode_us >= kRateUsMin) ended.tokens_per_s = totals.tokens_per_second();
   } else {
     // Without waiting for the engine's summary: report the tokens that arrived, the rest is
     // unknown.
-    const bool any = progress_.tokens > 0;
-    const auto span_us = static_cast<double>(progress_.last_us - progress_.first_us);
-    fields.push_back({"cached", "null"});
-    fields.push_back({"completion_tokens", fmt::to_string(progress_.tokens)});
-    fields.push_back({"ttft_ms", any ? ms(progress_.first_us - received_us_) : "null"});
-    fields.push_back(
-        {"tps", span_us >= kRateUsMin
-                    ? per_second(static_cast<double>(progress_.tokens - 1) * 1e6 / span_us)
-                    : "null"});
+    ended.tokens = progress_.tokens;
+    const std::int64_t span_us = progress_.last_us - progress_.first_us;
+    if (ended.tokens > 0) ended.first_token_us = progress_.first_us - received_us_;
+    if (span_us >= kRateUsMin)
+      ended.tokens_per_s =
+          static_cast<double>(ended.tokens - 1) * 1e6 / static_cast<double>(span_us);
   }
-  fields.push_back({"total_ms", ms(core_.clock().now_us() - received_us_)});
-  log::write(log::Level::info, "request", fields);
+  ended.total_us = core_.clock().now_us() - received_us_;
+  return ended;
+}
+
+LiveRequest GenerationJob::live(std::string id) const {
+  const bool prepared = prepared_.load(std::memory_order_acquire);
+  LiveRequest row{.id = std::move(id),
+                  .path = setup_.endpoint->path,
+                  .state = prepared ? "waiting" : "reading",
+                  .received_us = received_us_};
+  if (prepared && request_.prompt_tokens) row.prompt_tokens = *request_.prompt_tokens;
+  row.tokens = progress_.tokens;
+  if (row.tokens == 0) return row;
+  row.state = "answering";
+  row.first_us = progress_.first_us;
+  row.last_us = progress_.last_us;
+  return row;
 }
 
 }  // namespace koho::server

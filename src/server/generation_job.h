@@ -18,6 +18,7 @@
 #include "engine/output_stream.h"
 #include "server/core.h"
 #include "server/http_message.h"
+#include "server/request_log.h"
 
 namespace koho::server {
 
@@ -64,6 +65,9 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   /// Ends the request with an error to its client. Threads: any.
   void abort_with_error();
 
+  /// The request as a row of the dashboard, under one of its names. Threads: any.
+  LiveRequest live(std::string id) const;
+
   /// The request's name for the client, the log, /abort_request and /debug/cache: the client's own,
   /// or the id. It may change until the first poll() that does not return waiting.
   const std::string& name() const { return name_; }
@@ -86,6 +90,7 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   void begin(std::string& out);
   void cancel_streams();
   void report(std::string_view finish, int status, const api::ApiError* error = nullptr);
+  EndedRequest summarise(std::string_view finish, int status, const api::ApiError* error) const;
 
   Core& core_;
   Setup setup_;
@@ -118,11 +123,11 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   std::optional<api::Answer> answer_;
   bool stream_ = false;
   bool begun_ = false;
-  /// What the log reports of an answer that ended early.
+  /// What the log reports of an answer that ended early, and the dashboard of one under way.
   struct Progress {
-    std::int64_t tokens = 0;  // received so far
-    std::int64_t first_us = 0;
-    std::int64_t last_us = 0;
+    std::atomic<std::int64_t> tokens{0};  // received so far
+    std::atomic<std::int64_t> first_us{0};
+    std::atomic<std::int64_t> last_us{0};
   };
   Progress progress_;
   std::vector<std::shared_ptr<OutputStream>> streams_;  // null: ended

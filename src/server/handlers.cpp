@@ -2,6 +2,7 @@
 #include "server/handlers.h"
 
 #include <algorithm>
+#include <charconv>
 #include <ctime>
 #include <memory>
 #include <vector>
@@ -145,6 +146,12 @@ Response answer_server_info(Core& core, const RoutedRequest& /*call*/) {
       limits.scheduler.step_tokens_max, limits.scheduler.tokens_per_page, limits.scheduler.pages,
       limits.vocabulary, limits.scheduler.prefix_cache,
       static_cast<double>(core.uptime_us()) / 1e6);
+  const SamplingParameters& defaults = serving.model.defaults.sampling;
+  out += fmt::format(
+      R"(,"enable_thinking":{},"default_sampling":{{"temperature":{},"top_p":{},"top_k":{},)"
+      R"("min_p":{},"repetition_penalty":{}}})",
+      serving.model.enable_thinking, defaults.temperature, defaults.top_p, defaults.top_k,
+      defaults.min_p, defaults.repetition_penalty);
   if (!serving.server_info.empty()) out += ',' + serving.server_info;
   return json_response(out + '}');
 }
@@ -209,13 +216,30 @@ Response answer_ui(Core& /*core*/, const RoutedRequest& /*call*/) {
   Response response{.content_type = "text/html; charset=utf-8"};
   response.body = dashboard_page();
   // The page is one file: the browser must load nothing else into it, nor it into another page.
-  response.fields.emplace_back(
-      "Content-Security-Policy",
-      "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src "
-      "'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'");
+  response.fields.emplace_back("Content-Security-Policy", dashboard_policy());
   response.fields.emplace_back("X-Content-Type-Options", "nosniff");
   response.fields.emplace_back("Referrer-Policy", "no-referrer");
   return response;
+}
+
+Response answer_ui_status(Core& core, const RoutedRequest& /*call*/) {
+  return json_response(dashboard_status(core));
+}
+
+Response answer_ui_history(Core& core, const RoutedRequest& call) {
+  std::int64_t period_s = 0;
+  std::from_chars(call.rest.data(), call.rest.data() + call.rest.size(), period_s);
+  std::string json = core.history().json(period_s);
+  if (json.empty())
+    return refuse(ErrorStyle::openai, 404, "not_found",
+                  "there are samples of 1, 10 and 240 seconds: /ui/history/1");
+  return json_response(std::move(json));
+}
+
+Response answer_ui_requests(Core& core, const RoutedRequest& /*call*/) {
+  constexpr std::size_t kLiveRowsMax = 200;
+  return json_response(requests_json(core.live_requests(kLiveRowsMax), core.request_log().rows(),
+                                     core.clock().now_us()));
 }
 
 // ---- the table
@@ -248,6 +272,12 @@ std::vector<Route> make_routes() {
        "why a request's prompt was or was not cached"},
       {"GET", "/", true, false, answer_root, nullptr, nullptr, "redirects to /ui"},
       {"GET", "/ui", true, false, answer_ui, nullptr, nullptr, "the dashboard"},
+      {"GET", "/ui/status", true, false, answer_ui_status, nullptr, nullptr,
+       "whether a key is needed, and the readiness"},
+      {"GET", "/ui/history/*", false, true, answer_ui_history, nullptr, nullptr,
+       "samples of the last 5 minutes, hour or day"},
+      {"GET", "/ui/requests", false, true, answer_ui_requests, nullptr, nullptr,
+       "running requests and the last ones that ended"},
       {"GET", "/ui/events", false, true, nullptr, nullptr, nullptr,
        "the dashboard's data, one event per second", dashboard_event},
   };
