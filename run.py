@@ -7,6 +7,7 @@
                               --sanitize threads: those of what runs on several threads, under ThreadSanitizer
     ./run.py --build          set up and build only; leaves build/koho and build/engine.so
     ./run.py --bench          set up, build, measure throughput and latencies through engine.so
+    ./run.py --wheel          set up, build, leave the Python wheel in build/dist (pip install build/dist/koho-*.whl)
     ./run.py --serve          set up, build, serve the embedded model; further flags are koho serve's (--model, --port)
     ./run.py --device cpu     build without CUDA on a machine that has an NVIDIA GPU
 
@@ -92,11 +93,15 @@ def has_nvidia_gpu():
     return any(pathlib.Path("/dev").glob("nvidia[0-9]*"))
 
 
+def find_cuda_compiler():
+    return shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+
+
 def choose_preset(device):
     """The CMake preset for this machine: CUDA wherever there is a GPU, unless --device cpu asks otherwise."""
     if device == "cpu" or (device == "auto" and not has_nvidia_gpu()):
         return "release"
-    compiler = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+    compiler = find_cuda_compiler()
     if compiler is None:
         raise Failure("this machine has an NVIDIA GPU, but nvcc (CUDA toolkit 13.0 or newer) was found neither on PATH "
                       "nor in /usr/local/cuda/bin; install the CUDA toolkit, or ask for the CPU with --device cpu")
@@ -110,8 +115,8 @@ def jobs():
     return max(1, min(os.cpu_count() or 1, int(memory / (1.5 * 2**30))))
 
 
-def configure_and_build(preset, targets=()):
-    step(f"configure {preset}", ["cmake", "--preset", preset], cwd=ROOT)
+def configure_and_build(preset, targets=(), variables=()):
+    step(f"configure {preset}", ["cmake", "--preset", preset, *variables], cwd=ROOT)
     command = ["cmake", "--build", "--preset", preset, "-j", str(jobs())]
     if targets:
         command += ["--target", *targets]
@@ -127,6 +132,20 @@ def build(device, everything=False):
         link.unlink(missing_ok=True)
         link.symlink_to(made)
     return preset
+
+
+def wheel(device):
+    """Builds the program without its tests, with the CUDA backend wherever a compiler for it is, and packs the wheel."""
+    compiler = None if device == "cpu" else find_cuda_compiler()
+    if compiler is None and device == "cuda":
+        raise Failure("nvcc (CUDA toolkit 13.0 or newer) was found neither on PATH nor in /usr/local/cuda/bin")
+    if compiler is not None:
+        os.environ["CUDACXX"] = compiler
+    say(f"==> wheel {'with' if compiler else 'without'} the CUDA backend")
+    configure_and_build("wheel", ["koho", "engine_so"], [f"-DKOHO_CUDA={'ON' if compiler else 'OFF'}"])
+    step("pack the wheel", [sys.executable, str(ROOT / "tools" / "make_wheel.py"), "--build", str(ROOT / "build" / "wheel")])
+    made = next((ROOT / "build" / "dist").glob("koho-*.whl"))
+    say(f"==> {made.relative_to(ROOT)} is ready, {made.stat().st_size / 1e6:.1f} MB")
 
 
 def run_koho(arguments, stdin=None):
@@ -351,6 +370,7 @@ def main():
     job.add_argument("--smoke", action="store_true", help="set up, build, run the embedded model and check its answers")
     job.add_argument("--test", action="store_true", help="set up, build and pass all tests")
     job.add_argument("--build", action="store_true", help="set up and build")
+    job.add_argument("--wheel", action="store_true", help="set up, build and pack the Python wheel")
     job.add_argument("--bench", action="store_true", help="set up, build and measure")
     job.add_argument("--serve", action="store_true", help="set up, build and serve; takes koho serve's flags")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto",
@@ -386,6 +406,8 @@ def main():
             smoke(options.device)
         elif options.test:
             test(options.device, options.sanitize)
+        elif options.wheel:
+            wheel(options.device)
         elif options.bench:
             bench(options)
         elif options.serve:

@@ -45,10 +45,10 @@ _PROTOTYPES = {
 
 
 def find_library():
-    """engine.so: what KOHO_ENGINE names, else the one beside this package, else build/engine.so of the source tree."""
+    """engine.so: what KOHO_ENGINE names, else the one in this package, else build/engine.so of the source tree."""
     here = pathlib.Path(__file__).resolve().parent
     named = os.environ.get("KOHO_ENGINE")
-    places = [pathlib.Path(named)] if named else [here / "engine.so", here.parent.parent / "build" / "engine.so"]
+    places = [pathlib.Path(named)] if named else [here / "bin" / "engine.so", here.parent.parent / "build" / "engine.so"]
     for place in places:
         if place.exists():
             return place

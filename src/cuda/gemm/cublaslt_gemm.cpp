@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "base/log.h"
+#include "cuda/gemm/cublaslt_library.h"
 
 namespace koho::cuda {
 namespace {
@@ -76,6 +77,7 @@ Status make_plan(Plan& plan,
 
 Result<std::unique_ptr<CublasLtGemm>> CublasLtGemm::open(
     const std::shared_ptr<DeviceMemory>& memory, CublasLtScales scales) {
+  KOHO_TRY(open_cublaslt());
   std::unique_ptr<CublasLtGemm> library(new CublasLtGemm());
   library->memory_ = memory;
   library->scales_ = scales;
