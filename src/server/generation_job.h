@@ -32,7 +32,7 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
     /// Tells the connection that poll() has something to do. Called from any thread.
     std::function<void()> wake;
     std::shared_ptr<ApiKey> key{};  // null: none was needed
-    BodyShare share{};  // of the body
+    BodyShare share{};              // of the body
   };
 
   GenerationJob(Core& core, Setup setup);
