@@ -47,7 +47,8 @@ RESULT_NAME = re.compile(r"(\d{4}-\d{2}-\d{2})-[a-z0-9]+-[A-Za-z0-9-]+\.json")
 RESULTS_WHOLE_SINCE = "2026-11-24"  # earlier files of bench/results have what their programs wrote then
 ATTENTION_CASES = {"attention_decode", "attention_prefill"}
 # What batch_check.py, gpu_check.py, true_widths.py and long_context.py in tools record.
-OTHER_ROWS = {"batch": ("requests", "answers", "faults", "seconds"), "load": ("bytes", "us", "gb_per_s"),
+OTHER_ROWS = {"soak": ("requests", "seconds", "threads", "resident_growth_percent"),
+              "batch": ("requests", "answers", "faults", "seconds"), "load": ("bytes", "us", "gb_per_s"),
               "all_reduce": ("us",), "server": ("tokens", "seconds", "faults"), "true_widths": ("chunk", "distance", "bound", "same_best_token"),
               "long_context": ("context", "chunk", "cached_tokens", "prompt_seconds")}
 MACHINE_PATHS = re.compile(r"(?<![\w.])/(work|farm|root)/")

@@ -2,7 +2,7 @@
 // How prefill is shared: turns, short prompts, clients, and what is left to those that may pass.
 #include "scheduler/fair_order.h"
 
-#include "scheduler/scheduler_harness.h"
+#include "tests/support/scheduler_harness.h"
 
 namespace koho {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The scheduler's decisions one by one. What holds over all histories: tests/simulation.
-#include "scheduler/scheduler_harness.h"
+#include "tests/support/scheduler_harness.h"
 
 namespace koho {
 namespace {
