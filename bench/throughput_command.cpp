@@ -13,6 +13,7 @@
 #include "app/build_info.h"
 #include "app/command.h"
 #include "app/model_flags.h"
+#include "app/rank_flags.h"
 #include "base/clock.h"
 #include "bench/result_file.h"
 #include "bench/throughput_report.h"
@@ -36,7 +37,7 @@ Examples:
 
 struct BenchOptions {
   ModelFlags selected;
-  std::string experts = "whole";
+  RankFlags spread;
   std::string json;
   std::string commit;
   double duration_s = 60.0;
@@ -48,7 +49,6 @@ struct BenchOptions {
   std::int32_t prefix_length = 0;
   std::int32_t kv_pages = 0;
   std::int32_t prefill_chunk = 0;
-  std::int64_t ranks = 1;
   std::uint64_t seed = 0;
   bool no_prefix_cache = false;
 };
@@ -251,9 +251,7 @@ std::string command_of(const BenchOptions& options) {
   command += fmt::format(" --concurrency {} --prompt-len {} --gen-len {}", options.concurrency,
                          options.prompt_length, options.answer_length);
   command += flag_text("prefix-len", options.prefix_length, usual.prefix_length) +
-             flag_text("ranks", options.ranks, usual.ranks) +
-             flag_text("experts", options.experts, usual.experts) +
-             flag_text("kv-pages", options.kv_pages, usual.kv_pages) +
+             options.spread.text() + flag_text("kv-pages", options.kv_pages, usual.kv_pages) +
              flag_text("prefill-chunk", options.prefill_chunk, usual.prefill_chunk);
   if (options.no_prefix_cache) command += " --no-prefix-cache";
   command += flag_text("temperature", options.temperature, usual.temperature) +
@@ -272,9 +270,7 @@ Status run_bench(const BenchOptions& options) {
                       options.prefix_length, options.prompt_length);
   KOHO_TRY_ASSIGN(SelectedModel selected, load_selected_model(options.selected));
   RuntimeOptions runtime_options;
-  runtime_options.ranks = options.ranks;
-  runtime_options.experts =
-      options.experts == "sliced" ? ExpertLayout::tensor_parallel : ExpertLayout::expert_parallel;
+  options.spread.apply(runtime_options);
   runtime_options.sequences_max = options.concurrency;
   runtime_options.context_max = options.prompt_length + options.answer_length;
   runtime_options.kv_pages = options.kv_pages;
@@ -284,16 +280,15 @@ Status run_bench(const BenchOptions& options) {
   Bench bench(*runtime, options);
   KOHO_TRY_ASSIGN(const bench::ThroughputResult result, bench.run());
   nlohmann::ordered_json report;
-  KOHO_TRY_ASSIGN(const std::string machine, device_name(selected.device));
   for (const auto& [name, text] :
-       bench::result_members({.machine = machine,
+       bench::result_members({.machine = runtime->device_name(),
        .commit = options.commit.empty() ? build_info().commit : options.commit,
        .command = command_of(options),
        .more = {}}))
     report[name] = nlohmann::ordered_json::parse(text);
   report.update(bench::throughput_json(result));
   report["model_id"] = selected.name;
-  report["num_ranks"] = options.ranks;
+  report["num_ranks"] = options.spread.ranks;
   report["load_time_s"] = runtime->load_s();
   std::cout << bench::throughput_text(report);
   if (options.json.empty()) return {};
@@ -328,12 +323,7 @@ Runner add_bench_throughput(CommandLine& command) {
   command.add_option("--prefix-len", options->prefix_length, "Tokens that all prompts begin with")
       ->check(at_least(0))
       ->capture_default_str();
-  command.add_option("--ranks", options->ranks, "Ranks: threads of the CPU; on CUDA 1")
-      ->check(at_least(1))
-      ->capture_default_str();
-  command.add_option("--experts", options->experts, "Whole experts on each rank, or slices")
-      ->check(one_of({"whole", "sliced"}))
-      ->capture_default_str();
+  add_rank_flags(command, options->spread);
   command.add_option("--kv-pages", options->kv_pages, "Cache pages of 64 tokens; 0 = as needed")
       ->check(at_least(0));
   command

@@ -18,6 +18,7 @@
 #include "app/constraint_flags.h"
 #include "app/line_reader.h"
 #include "app/model_flags.h"
+#include "app/rank_flags.h"
 #include "app/sampling_flags.h"
 #include "base/log.h"
 #include "runtime/runtime.h"
@@ -33,8 +34,7 @@ struct BatchOptions {
   std::string input;
   std::string output;
   ModelFlags selected;
-  std::string experts = "whole";
-  std::string attention = "tp";
+  RankFlags spread;
   std::string kv_dtype = "bf16";
   bool no_prefix_cache = false;
   bool restart = false;
@@ -309,10 +309,7 @@ class BatchRun {
 
 RuntimeOptions runtime_options(const BatchOptions& options) {
   RuntimeOptions runtime = options.runtime;
-  runtime.experts =
-      options.experts == "sliced" ? ExpertLayout::tensor_parallel : ExpertLayout::expert_parallel;
-  runtime.attention =
-      options.attention == "dp" ? AttentionLayout::data_parallel : AttentionLayout::tensor_parallel;
+  options.spread.apply(runtime);
   runtime.kv_dtype = options.kv_dtype == "fp8" ? DType::f8_e4m3 : DType::bf16;
   runtime.prefix_cache = !options.no_prefix_cache;
   runtime.grammars.compile_us_max = kCompileUsMax;
@@ -399,22 +396,7 @@ Runner add_batch(CommandLine& command) {
       ->capture_default_str();
   command.add_flag("--no-prefix-cache", options->no_prefix_cache,
                    "Compute every prompt from its beginning");
-  command
-      .add_option("--ranks", runtime.ranks,
-                  "Tensor-parallel ranks: groups of CPU threads; 1 on a GPU")
-      ->check(at_least(1))
-      ->capture_default_str();
-  command
-      .add_option("--experts", options->experts,
-                  "Experts over ranks: whole (each rank has some) or sliced (a slice of all)")
-      ->check(one_of({"whole", "sliced"}))
-      ->capture_default_str();
-  command
-      .add_option("--attention", options->attention,
-                  "Attention over ranks: tp (some heads of every request) or dp (all heads of some "
-                  "requests)")
-      ->check(one_of({"tp", "dp"}))
-      ->capture_default_str();
+  add_rank_flags(command, options->spread);
   command
       .add_option("--chat-template", runtime.chat_template,
                   "Chat template: auto, glm-4.7, glm-4.6 or glm-4.5")

@@ -12,6 +12,7 @@
 #include "app/build_info.h"
 #include "app/command.h"
 #include "app/serve.h"
+#include "app/worker.h"
 #include "base/error.h"
 
 namespace koho::app {
@@ -62,6 +63,7 @@ std::string chosen_command(const CLI::App& program) {
 
 int run(int argc, char** argv) {
   const std::string_view first = argc > 1 ? argv[1] : "";
+  if (first == "worker") return run_worker({argv + 2, argv + argc});
   if (first.empty() || first.front() != '-')
     if (const Status known = check_command_name(first); !known.ok())
       return refuse_usage(known.error().message, "");

@@ -11,33 +11,6 @@
 namespace koho::app {
 namespace {
 
-Result<WeightQuant> parse_quant(const std::string& name) {
-  if (name.empty()) return WeightQuant::fp8_channel;
-  if (name == "bf16") return WeightQuant::none;
-  if (name == "fp8_channel") return WeightQuant::fp8_channel;
-  if (name == "fp8_tensor") return WeightQuant::fp8_tensor;
-  if (name == "fp8_block") return WeightQuant::fp8_block;
-  return make_error(ErrorCode::invalid_argument,
-                    "--quant must be bf16, fp8_channel, fp8_tensor or fp8_block, found \"{}\"",
-                    name);
-}
-
-Result<ModelConfig> synthetic_config(const ModelFlags& options) {
-  constexpr std::uint64_t kConfigBytesMax = 1 << 20;
-  KOHO_TRY_ASSIGN(const std::string text, read_file(options.config, kConfigBytesMax));
-  std::vector<std::string> warnings;
-  KOHO_TRY_ASSIGN(ModelConfig config, parse_model_config(text, warnings));
-  if (options.layers > 0)
-    config.num_hidden_layers = std::min(options.layers, config.num_hidden_layers);
-  config.first_k_dense_replace = std::min(config.first_k_dense_replace, config.num_hidden_layers);
-  if (config.quantization) return config;
-  KOHO_TRY_ASSIGN(const WeightQuant quant, parse_quant(options.quant));
-  if (quant != WeightQuant::none)
-    config.quantization = QuantizationConfig{
-        .method = "compressed-tensors", .schemes = {quant}, .ignored = {"lm_head"}};
-  return config;
-}
-
 /// Refuses the flags of synthetic weights where a checkpoint is loaded.
 Status check_nothing_synthetic(const ModelFlags& options) {
   const ModelFlags usual;
@@ -79,8 +52,8 @@ Result<SelectedModel> load_selected_model(const ModelFlags& options) {
           "the model is missing: give --model DIR, or --config FILE with --weights synthetic");
     KOHO_TRY_ASSIGN(selected.model, load_model(options.model));
   } else if (options.weights == "synthetic" && !options.config.empty()) {
-    KOHO_TRY_ASSIGN(ModelConfig config, synthetic_config(options));
-    KOHO_TRY_ASSIGN(selected.model, make_synthetic_model(std::move(config), selected.device.kind));
+    KOHO_TRY_ASSIGN(selected.model, load_synthetic_model(options.config, options.layers,
+                                                         options.quant, selected.device.kind));
   } else {
     return make_error(ErrorCode::invalid_argument,
                       "--weights must be checkpoint, or synthetic with --config");
@@ -91,7 +64,9 @@ Result<SelectedModel> load_selected_model(const ModelFlags& options) {
 }
 
 Result<std::unique_ptr<Runtime>> start_runtime(SelectedModel& selected, RuntimeOptions options) {
+  std::vector<int> devices = std::move(options.device.devices);
   options.device = selected.device;
+  options.device.devices = std::move(devices);
   std::optional<LoadedText> text;
   if (has_tokenizer(selected.name)) {
     KOHO_TRY_ASSIGN(text, load_text(selected.name, options.chat_template));
@@ -112,8 +87,7 @@ void add_model_flags(CommandLine& command, ModelFlags& options) {
   command
       .add_option("--layers", options.layers, "With synthetic weights: number of layers; 0 = all")
       ->check(at_least(0));
-  command.add_option("--device", options.device, "auto, cpu or cuda (one GPU)")
-      ->capture_default_str();
+  command.add_option("--device", options.device, "auto, cpu or cuda")->capture_default_str();
   command.add_option("--threads", options.threads, "CPU threads; 0 = all cores")
       ->check(at_least(0));
   command.add_flag("--deterministic", options.deterministic,

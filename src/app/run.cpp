@@ -12,6 +12,7 @@
 #include "app/command.h"
 #include "app/constraint_flags.h"
 #include "app/line_reader.h"
+#include "app/rank_flags.h"
 #include "app/sampling_flags.h"
 #include "app/token_id_file.h"
 #include "base/arithmetic.h"
@@ -32,6 +33,7 @@ struct RunOptions {
   std::string system;
   std::string chat_template = "auto";
   std::string device = "auto";
+  RankFlags spread;
   bool deterministic = false;
   bool no_thinking = false;
   bool allow_special = false;
@@ -155,6 +157,7 @@ Result<std::unique_ptr<Runtime>> open(const RunOptions& options,
                                       std::int64_t context) {
   RuntimeOptions runtime;
   KOHO_TRY_ASSIGN(runtime.device.kind, choose_device(options.device));
+  options.spread.apply(runtime);
   runtime.device.threads = options.threads;
   runtime.device.deterministic = options.deterministic;
   runtime.sequences_max = 1;
@@ -390,8 +393,8 @@ Runner add_run(CommandLine& command) {
       .add_option("--context", options->context,
                   "Largest number of tokens of prompt and answer together; 0 = as needed")
       ->check(at_least(0));
-  command.add_option("--device", options->device, "auto, cpu or cuda (one GPU)")
-      ->capture_default_str();
+  command.add_option("--device", options->device, "auto, cpu or cuda")->capture_default_str();
+  add_rank_flags(command, options->spread);
   command.add_flag(
       "--deterministic", options->deterministic,
       "Batch-invariant kernels: the result does not depend on the number of tokens (CUDA)");

@@ -21,6 +21,7 @@
 #include "app/build_info.h"
 #include "app/command.h"
 #include "app/number_format.h"
+#include "app/rank_flags.h"
 #include "app/sampling_markdown.h"
 #include "app/serve_options.h"
 #include "base/load_progress.h"
@@ -86,12 +87,14 @@ int device_exit_code(const Error& error) {
   return error.code == ErrorCode::not_found ? kExitDevice : exit_code_of(error);
 }
 
-/// The device of --device, which exists. Errors: as choose_device and check_devices.
+/// The device of --device. Where the ranks are threads it exists; worker processes look for
+/// themselves. Errors: as choose_device, check_device_list and check_devices.
 Result<DeviceKind> find_device(const ServeOptions& options) {
-  DeviceOptions device = options.runtime.device;
-  KOHO_TRY_ASSIGN(device.kind, choose_device(options.device));
-  KOHO_TRY(check_devices(device, options.runtime.ranks));
-  return device.kind;
+  RuntimeOptions runtime = options.runtime;
+  KOHO_TRY_ASSIGN(runtime.device.kind, choose_device(options.device));
+  KOHO_TRY(check_device_list(runtime.device, runtime.ranks));
+  if (!uses_processes(runtime)) KOHO_TRY(check_devices(runtime.device, runtime.ranks));
+  return runtime.device.kind;
 }
 
 int fail(const Error& error, int code) {
@@ -208,8 +211,7 @@ int check(ServeOptions options) {
   const Result<DeviceKind> device = find_device(options);
   if (!device.ok()) return fail(device.error(), device_exit_code(device.error()));
   options.runtime.device.kind = *device;
-  const Result<RuntimePlan> plan =
-      plan_runtime(opened->model.config, opened->model.sources, options.runtime);
+  const Result<RuntimePlan> plan = plan_runtime(opened->model, options.runtime);
   if (!plan.ok()) return fail(plan.error(), exit_code_of(plan.error()));
   std::printf("koho serve: the flags and the model directory are valid: %s\n",
               cache_text(plan->sizes, options).c_str());
@@ -330,6 +332,7 @@ int run_serve(const std::vector<std::string>& arguments) {
     std::fputs(print_serve_config(*options).c_str(), stdout);
     return 0;
   }
+  options->runtime.worker = kOwnProgram;
   if (options->check) return check(std::move(*options));
   return serve(std::move(*options));
 }

@@ -2,7 +2,9 @@
 // The table of `koho serve` options: one entry per option, with its names, its help text and the
 // functions that set and print it. The order is that of the help text.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include "app/rank_flags.h"
 #include "app/serve_option_values.h"
 #include "app/serve_options.h"
 #include "base/text.h"
@@ -109,20 +111,38 @@ std::vector<ServeOption> model_options() {
 
 std::vector<ServeOption> compute_options() {
   return {
-      {"Compute", "--device", "DEVICE", "auto, cpu or cuda; cuda is one GPU", Takes::value,
+      {"Compute", "--device", "DEVICE", "auto, cpu or cuda", Takes::value,
        [](O& o, S v) {
          return set_word(o.device, v, {"auto", "cpu", "cuda"});
        },
        [](const O& o) { return o.device; }},
       {"Compute", "--tensor-parallel-size,-tp,--tp,--tp-size,--ranks", "N",
-       "Tensor-parallel ranks: groups of CPU threads. With --device cuda it is 1: koho runs on one "
-       "GPU",
-       Takes::value, [](O& o, S v) { return set_number(o.runtime.ranks, v, 1, 64); },
+       "Ranks that share the model", Takes::value,
+       [](O& o, S v) { return set_number(o.runtime.ranks, v, 1, kWorkerRanksMax); },
        [](const O& o) { return fmt::to_string(o.runtime.ranks); }},
-      {"Compute", "--experts", "HOW",
-       "Experts over ranks: whole (expert parallel: each rank has some of the experts) or sliced "
-       "(tensor parallel: each has a slice of all)",
+      {"Compute", "--devices", "N,N",
+       "GPU of each rank, or one for all; left out: the ranks' numbers", Takes::value,
+       [](O& o, S v) { return set_numbers(o.runtime.device.devices, v, 0, 1023); },
+       [](const O& o) { return fmt::format("{}", fmt::join(o.runtime.device.devices, ",")); }},
+      {"Compute", "--collectives", "HOW", "Between GPUs: peer (their memory), nccl, or auto",
        Takes::value,
+       [](O& o, S v) -> Status {
+         KOHO_TRY_ASSIGN(o.runtime.device.collectives, choose_collectives(v));
+         return {};
+       },
+       [](const O& o) { return std::string(collectives_name(o.runtime.device.collectives)); }},
+      {"Compute", "--executor", "HOW",
+       "process: ranks are processes, restarted when one fails; thread; auto: process on GPUs",
+       Takes::value,
+       [](O& o, S v) -> Status {
+         std::string word;
+         KOHO_TRY(set_word(word, v, {"auto", "process", "thread"}));
+         o.runtime.executor = executor_kind(word);
+         return {};
+       },
+       [](const O& o) { return executor_name(o.runtime.executor); }},
+      {"Compute", "--experts", "HOW",
+       "Experts over ranks: whole (each rank has some) or sliced (a slice of all)", Takes::value,
        [](O& o, S v) -> Status {
          std::string word;
          KOHO_TRY(set_word(word, v, {"whole", "sliced"}));
@@ -134,8 +154,7 @@ std::vector<ServeOption> compute_options() {
          return o.runtime.experts == ExpertLayout::expert_parallel ? "whole" : "sliced";
        }},
       {"Compute", "--attention", "HOW",
-       "Attention over ranks: tp (tensor parallel: each rank has some heads of every request) or "
-       "dp (data parallel: each has all heads of some requests)",
+       "Attention over ranks: tp (some heads of every request) or dp (all heads of some)",
        Takes::value,
        [](O& o, S v) -> Status {
          std::string word;
@@ -154,8 +173,7 @@ std::vector<ServeOption> compute_options() {
 std::vector<ServeOption> layout_alias_options() {
   return {
       {"Compute", "--expert-parallel-size,--ep-size,--ep", "N",
-       "The name other engines have for --experts: the number of ranks is whole, 1 is sliced",
-       Takes::value,
+       "--experts of other engines: the number of ranks is whole, 1 is sliced", Takes::value,
        [](O& o, S v) -> Status {
          KOHO_TRY_ASSIGN(o.expert_parallel_size, number_of(v, 1, 64));
          return {};
@@ -168,9 +186,7 @@ std::vector<ServeOption> layout_alias_options() {
        [](O& o, S v) { return set_if_on(o.runtime.attention, AttentionLayout::data_parallel, v); },
        nullptr},
       {"Compute", "--data-parallel-size,--dp-size,--dp", "N",
-       "1, or with --attention dp the number of ranks. For several copies of a model start several "
-       "servers",
-       Takes::value,
+       "1, or with --attention dp the number of ranks", Takes::value,
        [](O& o, S v) -> Status {
          KOHO_TRY_ASSIGN(o.data_parallel_size, number_of(v, 1, 64));
          return {};
@@ -188,6 +204,20 @@ std::vector<ServeOption> execution_options() {
        "Batch-invariant kernels: the result of a request does not depend on the batch",
        Takes::nothing, [](O& o, S v) { return set_boolean(o.runtime.device.deterministic, v); },
        [](const O& o) { return shown_boolean(o.runtime.device.deterministic); }},
+      {"Compute", "--step-deadline", "SECONDS",
+       "After so long a step is a hang, and ranks restart; 0 = 30 on GPUs, else 600", Takes::value,
+       [](O& o, S v) -> Status {
+         std::int64_t seconds = 0;
+         KOHO_TRY(set_number(seconds, v, 0, 1'000'000));
+         o.runtime.step_deadline_ms = 1000 * seconds;
+         return {};
+       },
+       [](const O& o) { return fmt::to_string(o.runtime.step_deadline_ms / 1000); }},
+      {"Compute", "--max-device-failures", "N",
+       "Failures of ranks in ten minutes that are survived; one more ends the server; 0 = any",
+       Takes::value,
+       [](O& o, S v) { return set_number(o.runtime.device_failures_max, v, 0, 1000); },
+       [](const O& o) { return fmt::to_string(o.runtime.device_failures_max); }},
       {"Compute", "--seed,--random-seed,-s", "N",
        "Seed of requests without `seed`; not given: a random one for each request", Takes::value,
        [](O& o, S v) -> Status {

@@ -17,6 +17,9 @@
 namespace koho {
 namespace {
 
+// A killed process that has not ended by then hangs in a driver; nobody can wait for it.
+constexpr int kEndMs = 10'000;
+
 constexpr idtype_t kByPidfd = static_cast<idtype_t>(3);  // P_PIDFD
 
 int pidfd_of(pid_t pid) {
@@ -120,7 +123,7 @@ Result<ChildProcess> ChildProcess::spawn(const Start& start) {
 ChildProcess::~ChildProcess() {
   if (!notice_.is_open() || !ending_.empty()) return;
   kill();
-  ended(-1);
+  ended(kEndMs);
 }
 
 void ChildProcess::kill() const {

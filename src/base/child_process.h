@@ -38,7 +38,7 @@ class ChildProcess {
 
   ChildProcess(ChildProcess&&) noexcept = default;
   ChildProcess& operator=(ChildProcess&&) noexcept = default;
-  /// Kills the process, if it lives, and waits for its end.
+  /// Kills the process, if it lives, and waits some seconds for its end.
   ~ChildProcess();
 
   pid_t pid() const { return pid_; }

@@ -28,6 +28,8 @@ StepLoop::StepLoop(const EngineLimits& limits,
   scheduler_.set_mixed_prefill_tokens(latency_bound_.prefill_tokens());
   for (std::int32_t index = limits.requests_max - 1; index >= 0; --index)
     free_requests_.push_back(index);
+  failures_us_.assign(static_cast<std::size_t>(limits.failures_in_window_max),
+                      std::numeric_limits<std::int64_t>::min() / 2);
   result_.reserve(static_cast<std::size_t>(limits.scheduler.sequences_max));
   late_masks_.rows.reserve(static_cast<std::size_t>(limits.scheduler.sequences_max));
 }

@@ -63,6 +63,10 @@ class StepLoop {
   /// limits.recoveries_max failed attempts every request is failed and the loop is broken.
   bool recover(std::int64_t timeout_us);
 
+  /// Whether the idle ranks are there; if not, the device is lost and recover() is due. Requires:
+  /// no step is in flight.
+  bool check_device();
+
   bool device_up() const { return device_up_; }
   bool broken() const { return broken_; }
   /// Why the device was lost, or could not be recovered, most recently.
@@ -143,6 +147,7 @@ class StepLoop {
   void count_token(Live& live, Choice& choice, Token token, std::int64_t now);
   void fill_logprobs(const Live& live, std::int32_t sample);
   void lose_device(const Error& error);
+  bool fails_too_often(std::int64_t now);
   void note_progress(Live& live, Choice& choice, const StepRow& row);
   void give_up(const Error& error);
   bool is_suspect(const Live& live) const;
@@ -169,7 +174,8 @@ class StepLoop {
   Error device_error_;
   std::int32_t failed_recoveries_ = 0;
   std::int32_t failures_in_a_row_ = 0;
-  bool isolating_ = false;  // suspects are computed one by one, the others wait
+  std::vector<std::int64_t> failures_us_;  // the latest, a ring of failures_in_window_max
+  bool isolating_ = false;                 // suspects are computed one by one, the others wait
   std::int64_t waiting_since_us_ =
       0;  // since when the oldest step in flight is the oldest; its deadline counts from here
   LateMasks late_masks_;  // of the newest step in flight

@@ -76,8 +76,10 @@ std::string Core::readiness_json() const {
     const Statistics statistics = serving->engine.statistics();
     if (statistics.broken)
       return R"({"status":"failed","waiting_for":"a restart: the engine has failed"})";
-    if (!statistics.device_up) return R"({"status":"recovering","waiting_for":"the device"})";
-    return R"({"status":"ready"})";
+    if (!statistics.device_up)
+      return fmt::format(R"({{"status":"recovering","waiting_for":"the device","restarts":{}}})",
+                         statistics.recoveries);
+    return fmt::format(R"({{"status":"ready","restarts":{}}})", statistics.recoveries);
   }
   std::string out;
   if (now == Phase::draining) return R"({"status":"draining","waiting_for":"running requests"})";

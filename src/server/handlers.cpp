@@ -57,7 +57,7 @@ Response answer_livez(Core& core, const RoutedRequest& /*call*/) {
 
 Response answer_readyz(Core& core, const RoutedRequest& /*call*/) {
   std::string json = core.readiness_json();
-  const bool ready = json == R"({"status":"ready"})";
+  const bool ready = json.starts_with(R"({"status":"ready")");
   Response response = json_response(std::move(json), ready ? 200 : 503);
   if (!ready) response.fields.emplace_back("Retry-After", "5");
   return response;

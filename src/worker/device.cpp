@@ -37,18 +37,31 @@ Result<bool> are_threads(Rendezvous& rendezvous) {
                     all.size());
 }
 
+/// Whether the system has a GPU, by its device file: a process that only starts the workers does
+/// not start the driver.
+bool has_gpu_file() {
+  constexpr int kGpusMax = 64;
+  if (access("/dev/dxg", F_OK) == 0) return true;  // Windows' subsystem for Linux
+  for (int gpu = 0; gpu < kGpusMax; ++gpu)
+    if (access(("/dev/nvidia" + std::to_string(gpu)).c_str(), F_OK) == 0) return true;
+  return false;
+}
+
 }  // namespace
 
 Result<DeviceKind> choose_device(std::string_view name) {
+  return choose_device(name, name == "auto" && cuda_is_built() && has_gpu_file());
+}
+
+Result<DeviceKind> choose_device(std::string_view name, bool has_gpu) {
   if (name == "cpu") return DeviceKind::cpu;
   if (name == "cuda") return DeviceKind::cuda;
   if (name != "auto")
     return make_error(ErrorCode::invalid_argument, "device must be auto, cpu or cuda, found \"{}\"",
                       name);
   if (!cuda_is_built()) return DeviceKind::cpu;
-  const Status first = check_devices({.kind = DeviceKind::cuda}, 1);
-  if (first.ok() || first.error().code != ErrorCode::not_found) return DeviceKind::cuda;
-  log::warning("device auto is the CPU: {}", first.error().message);
+  if (has_gpu) return DeviceKind::cuda;
+  log::warning("device auto is the CPU: this machine has no NVIDIA GPU (/dev/nvidia0)");
   return DeviceKind::cpu;
 }
 
@@ -60,9 +73,32 @@ Result<CollectiveTransport> choose_collectives(std::string_view name) {
                     "collectives must be auto, peer or nccl, found \"{}\"", name);
 }
 
+std::string_view collectives_name(CollectiveTransport transport) {
+  if (transport == CollectiveTransport::peer) return "peer";
+  return transport == CollectiveTransport::nccl ? "nccl" : "auto";
+}
+
 int device_of(const DeviceOptions& options, std::int64_t rank) {
   if (options.devices.empty()) return static_cast<int>(rank);
   return options.devices[options.devices.size() == 1 ? 0 : static_cast<std::size_t>(rank)];
+}
+
+Status check_device_list(const DeviceOptions& options, std::int64_t ranks) {
+  if (options.kind == DeviceKind::cuda && !cuda_is_built()) return cuda_memory_bytes(0).error();
+  if (options.devices.empty()) return {};
+  if (options.kind != DeviceKind::cuda)
+    return make_error(ErrorCode::invalid_argument,
+                      "devices are GPUs: give them with --device cuda, or leave them out");
+  const auto count = std::ssize(options.devices);
+  if (count != 1 && count != ranks)
+    return make_error(ErrorCode::invalid_argument,
+                      "{} devices for {} ranks: name one for all, or one for each rank", count,
+                      ranks);
+  for (const int device : options.devices)
+    if (device < 0)
+      return make_error(ErrorCode::invalid_argument, "a device is a GPU's number, found {}",
+                        device);
+  return {};
 }
 
 Result<std::unique_ptr<Backend>> make_backend(const DeviceOptions& options,
@@ -93,10 +129,7 @@ Result<std::unique_ptr<Communicator>> make_communicator(const DeviceOptions& opt
 
 Status check_devices(const DeviceOptions& options, std::int64_t ranks) {
   if (options.kind != DeviceKind::cuda) return {};
-  const std::size_t devices = options.devices.size();
-  if (devices > 1 && std::cmp_not_equal(devices, ranks))
-    return make_error(ErrorCode::invalid_argument,
-                      "{} devices for {} ranks: name one, or one for each rank", devices, ranks);
+  KOHO_TRY(check_device_list(options, ranks));
   std::map<int, std::int64_t> ranks_on;
   for (std::int64_t rank = 0; rank < ranks; ++rank) ++ranks_on[device_of(options, rank)];
   const auto shared = [](const auto& device) { return device.second > 1; };

@@ -22,19 +22,22 @@ enum class DeviceKind : std::uint8_t { cpu, cuda };
 
 /// Reads "cpu", "cuda" or "auto". "auto" is cuda in a build with CUDA on a machine with a GPU, else
 /// cpu; a build with CUDA logs a warning when it falls back. A GPU that koho refuses stays chosen,
-/// so that its own error is reported. May start the driver's threads. Errors: invalid_argument.
+/// so that its own error is reported. Does not start the driver. Errors: invalid_argument.
 Result<DeviceKind> choose_device(std::string_view name);
+/// The same on a machine that has a GPU, or has none.
+Result<DeviceKind> choose_device(std::string_view name, bool has_gpu);
 
 /// Reads "auto", "peer" or "nccl". Errors: invalid_argument.
 Result<CollectiveTransport> choose_collectives(std::string_view name);
+std::string_view collectives_name(CollectiveTransport transport);
 
 struct DeviceOptions {
   DeviceKind kind = DeviceKind::cpu;
-  std::int64_t threads = 0;  // of all ranks together on the CPU; 0 = one a core
+  std::vector<int> devices{};  // GPUs, one for each rank or one for all; empty: the rank's number
+  std::int64_t threads = 0;    // of all ranks together on the CPU; 0 = one a core
   CpuIsa isa = CpuIsa::automatic;
   bool deterministic = false;                      // CudaOptions::deterministic; the CPU always is
   const SyntheticAddressMap* synthetic = nullptr;  // CudaOptions::synthetic
-  std::vector<int> devices{};  // GPU of each rank, or one for all of them; empty: the rank's number
   CollectiveTransport collectives = CollectiveTransport::automatic;  // of several GPUs
   LoadProgress* progress = nullptr;  // CudaOptions::progress; the CPU computes with what is mapped
 };
@@ -57,9 +60,13 @@ Result<std::unique_ptr<Communicator>> make_communicator(const DeviceOptions& opt
                                                         Backend& backend,
                                                         Rendezvous& rendezvous);
 
+/// Whether `devices` says where the ranks are; looks at no device. Errors: invalid_argument;
+/// unsupported (no CUDA in this build).
+Status check_device_list(const DeviceOptions& options, std::int64_t ranks);
+
 /// Whether every rank has its device. Called before any GPU is opened: ranks that share one need
-/// settings of the driver, which this makes. Errors: invalid_argument (`devices` names neither one
-/// GPU nor one for each rank); those of cuda_memory_bytes.
+/// settings of the driver, which this makes. Errors: those of check_device_list and
+/// cuda_memory_bytes.
 Status check_devices(const DeviceOptions& options, std::int64_t ranks);
 
 /// The name of rank 0's GPU, or the CPU backend's own description: "NVIDIA H200", "cpu avx512 2

@@ -62,6 +62,8 @@ EngineLimits World::draw_limits(Random& random, std::int32_t shrink) {
   limits.recoveries_max = random.in(1, 6);
   limits.faults_per_request_max = random.in(1, 4);
   limits.failures_in_a_row_max = random.chance(500) ? 200 : random.in(3, 20);
+  if (random.chance(200)) limits.failures_in_window_max = random.in(1, 6);
+  limits.failures_window_us = random.in(100'000, 600'000'000);
   return limits;
 }
 
@@ -88,6 +90,7 @@ World::Habits World::draw_habits() {
   habits.submit_fails = site(20);
   habits.collect_fails = site(20);
   habits.masks_fail = site(20);
+  habits.ranks_end = site(50);
   habits.wrong_count = site(20);
   habits.stale = site(100);
   habits.early = site(20);
@@ -100,15 +103,15 @@ World::Habits World::draw_habits() {
   habits.floods = site(100);
   habits.poison = random_.chance(150) ? random_.in(1, 200) : 0;
   if (habits.poison > 0)
-    habits.submit_fails = habits.collect_fails = habits.masks_fail = habits.wrong_count =
-        habits.early = habits.bad_token = habits.hangs = habits.slow = 0;
+    habits.submit_fails = habits.collect_fails = habits.masks_fail = habits.ranks_end =
+        habits.wrong_count = habits.early = habits.bad_token = habits.hangs = habits.slow = 0;
   // There, requests also leave in the middle of the search for the culprit.
   if (habits.poison > 0) habits.weights[static_cast<std::size_t>(Action::cancel)] += 8;
   habits.steady = habits.poison == 0 && limits_.inter_token_us_max > 0 && random_.chance(500);
   if (habits.steady) {
-    habits.submit_fails = habits.collect_fails = habits.masks_fail = habits.wrong_count =
-        habits.stale = habits.early = habits.bad_token = habits.nan = habits.hangs = habits.slow =
-            habits.clock_jumps = 0;
+    habits.submit_fails = habits.collect_fails = habits.masks_fail = habits.ranks_end =
+        habits.wrong_count = habits.stale = habits.early = habits.bad_token = habits.nan =
+            habits.hangs = habits.slow = habits.clock_jumps = 0;
     habits.weights[static_cast<std::size_t>(Action::clock)] = 0;
     habits.prompt_max = limits_.scheduler.context_max;
     habits.prefill_us = std::max(1, bound / random_.in(17, 80));

@@ -26,6 +26,11 @@ BOUND = "engine/latency_bound.cpp"
 
 # name, then edits: file, original, replacement with @ for `mutant(number)`
 MUTATIONS = [
+    ("failures in a window of time are not counted",
+     (FAILURES, "< limits_.failures_window_us;", "< limits_.failures_window_us && !@;")),
+    ("the end of an idle rank is passed over",
+     (FAILURES, "  if (!status.ok()) lose_device(status.error());\n  return status.ok();",
+      "  if (!status.ok() && !@) lose_device(status.error());\n  return status.ok();")),
     ("a cached page without owners is handed out as free",
      (POOL, "append(page.cached ? idle_ : free_,", "append(page.cached && !@ ? idle_ : free_,")),
     ("a page found in the cache stays in the eviction queue",

@@ -83,6 +83,7 @@ void World::act(Action action) {
 
 void World::after_event() {
   ++report_.events;
+  check_failures();
   invariants_.check_counts();
   require(loop_.live_requests() <= static_cast<std::int32_t>(clients_.size()), 8,
           "a request is live that no client has");
@@ -100,6 +101,7 @@ void World::launch() {
   if (!launched) {
     if (fails && !loop_.device_up()) blame_device_failure();
     check_progress(launched);
+    check_idle_ranks();
     return;
   }
   const StepBatch& batch = loop_.scheduler().in_flight(loop_.steps_in_flight() - 1);
@@ -131,6 +133,27 @@ void World::check_progress(bool launched) {
     if (!is_live(sequence)) continue;
     require(sequence.paused || sequence.awaits_parent, 12, "a sequence could run and does not");
   }
+}
+
+void World::check_idle_ranks() {
+  if (!loop_.device_up() || loop_.steps_in_flight() > 0) return;
+  const bool ends = random_.chance(habits_.ranks_end);
+  if (ends) executor_.end_a_rank();
+  require(loop_.check_device() == !ends && loop_.device_up() == !ends, 24,
+          "an idle rank's end is not noticed");
+  if (ends) blame_device_failure();
+}
+
+/// The device fails at most so often in any window of time, or the engine has given up.
+void World::check_failures() {
+  if (loop_.statistics().device_failures == failures_us_.size()) return;
+  failures_us_.push_back(clock_.now_us());
+  require(loop_.statistics().device_failures == failures_us_.size(), 20, "failures of the device");
+  const auto most = static_cast<std::size_t>(limits_.failures_in_window_max);
+  if (most == 0 || failures_us_.size() <= most) return;
+  const std::int64_t first = failures_us_[failures_us_.size() - 1 - most];
+  if (clock_.now_us() - first < limits_.failures_window_us)
+    require(loop_.broken(), 32, "the engine goes on after too many failures");
 }
 
 void World::collect() {
@@ -335,8 +358,8 @@ void World::drain() {
     loop_.end_all(make_error(ErrorCode::unavailable, "shutting down"));
   }
   habits_.submit_fails = habits_.collect_fails = habits_.wrong_count = habits_.early = 0;
-  habits_.masks_fail = habits_.bad_token = habits_.hangs = habits_.nan = habits_.stale =
-      habits_.slow = 0;
+  habits_.masks_fail = habits_.ranks_end = habits_.bad_token = habits_.hangs = habits_.nan =
+      habits_.stale = habits_.slow = 0;
   std::uint64_t computed = 0;
   std::int32_t idle_turns = 0;
   while (!clients_.empty()) {
