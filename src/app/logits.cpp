@@ -74,17 +74,24 @@ class NumpyWriter {
   std::string path_;
 };
 
+/// What the ranks of a job share: the logits of a chunk, to which each brings its rows.
+struct ChunkLogits {
+  std::vector<float> values;  // [chunk, V]
+  std::int64_t vocabulary = 0;
+};
+
 /// Prefills `ids` in chunks and writes every token's logits to `file`, if there is one: of several
 /// ranks one writes. A chunk of one token runs as a decode step.
 Status write_logits(Worker& worker,
                     std::span<const std::int32_t> ids,
                     std::int64_t chunk_max,
+                    Rendezvous& rendezvous,
+                    ChunkLogits& chunk,
                     NumpyWriter* file) {
   std::vector<std::int32_t> places;  // pages in order
   for (std::int32_t page = 0; page < ceil_div<std::int64_t>(std::ssize(ids), kPageTokens); ++page)
     places.insert(places.end(), {worker.page_table_index(0, page), page});
   StepOutput output;
-  std::vector<float> logits;
   for (std::size_t begin = 0; begin < ids.size(); begin += static_cast<std::size_t>(chunk_max)) {
     const std::size_t count = std::min(ids.size() - begin, static_cast<std::size_t>(chunk_max));
     const auto end = static_cast<std::int32_t>(begin + count);
@@ -112,11 +119,16 @@ Status write_logits(Worker& worker,
                           .output_record_updates = {},
                           .page_copies = {}};
     KOHO_TRY(worker.step(input, output));
-    if (file == nullptr) continue;
-    logits.resize(static_cast<std::size_t>(output.logits.elements()));
-    KOHO_TRY(
-        worker.backend().download(std::as_writable_bytes(std::span<float>(logits)), output.logits));
-    KOHO_TRY(file->write(std::as_bytes(std::span<const float>(logits))));
+    const auto own = std::span(chunk.values)
+                         .subspan(static_cast<std::size_t>(output.first_logits * chunk.vocabulary),
+                                  static_cast<std::size_t>(output.logits.elements()));
+    KOHO_TRY(worker.backend().download(std::as_writable_bytes(own), output.logits));
+    KOHO_TRY(rendezvous.all_gather({}, {}));  // every rank's rows are there
+    if (file != nullptr)
+      KOHO_TRY(file->write(
+          std::as_bytes(std::span<const float>(chunk.values))
+              .first(count * static_cast<std::size_t>(chunk.vocabulary) * sizeof(float))));
+    KOHO_TRY(rendezvous.all_gather({}, {}));  // and written
   }
   return {};
 }
@@ -128,6 +140,7 @@ struct LogitsJob {
   WorkerSettings settings;
   std::span<const std::int32_t> ids;
   std::int64_t chunk = 0;
+  ChunkLogits& logits;
 };
 
 /// Loads one rank and runs the job on it; rank 0 writes.
@@ -145,7 +158,8 @@ Status run_rank(const LogitsJob& job, Rendezvous& rendezvous, const std::string&
     KOHO_TRY_ASSIGN(file,
                     NumpyWriter::create(out, std::ssize(job.ids), job.model.config.vocab_size));
   }
-  Status status = write_logits(worker, job.ids, job.chunk, file ? &*file : nullptr);
+  Status status =
+      write_logits(worker, job.ids, job.chunk, rendezvous, job.logits, file ? &*file : nullptr);
   if (!status.ok()) worker.abort_collectives();
   KOHO_TRY(std::move(status));
   return file ? file->close() : Status();
@@ -197,8 +211,15 @@ Status run(const LogitsOptions& options) {
                                 .counts_slots = 1,
                                 .mask_rows_max = 0,
                                 .tokenizer_tokens = model.config.vocab_size};
-  const LogitsJob job{
-      .model = model, .device = spread.device, .settings = settings, .ids = ids, .chunk = chunk};
+  ChunkLogits logits{
+      .values = std::vector<float>(static_cast<std::size_t>(chunk * model.config.vocab_size)),
+      .vocabulary = model.config.vocab_size};
+  const LogitsJob job{.model = model,
+                      .device = spread.device,
+                      .settings = settings,
+                      .ids = ids,
+                      .chunk = chunk,
+                      .logits = logits};
   return run_ranks(job, options.out);
 }
 

@@ -10,6 +10,7 @@ namespace koho::app {
 void RankFlags::apply(RuntimeOptions& runtime) const {
   runtime.ranks = ranks;
   runtime.device.devices = devices;
+  runtime.device.collectives = *choose_collectives(collectives);
   runtime.experts =
       experts == "sliced" ? ExpertLayout::tensor_parallel : ExpertLayout::expert_parallel;
   runtime.attention =
@@ -22,6 +23,7 @@ std::string RankFlags::text() const {
   const RankFlags usual;
   return flag_text("ranks", ranks, usual.ranks) +
          (devices.empty() ? "" : fmt::format(" --devices {}", fmt::join(devices, ","))) +
+         flag_text("collectives", collectives, usual.collectives) +
          flag_text("experts", experts, usual.experts) +
          flag_text("attention", attention, usual.attention) +
          flag_text("executor", executor, usual.executor);
@@ -36,6 +38,13 @@ void add_cut_flags(CommandLine& command, RankFlags& flags) {
                   "GPU of each rank, or one for all; left out: rank 0 on GPU 0, rank 1 on GPU 1")
       ->delimiter(',')
       ->check(at_least(0));
+  command
+      .add_option(
+          "--collectives", flags.collectives,
+          "What GPUs exchange data through: peer (each other's memory), nccl, or auto: peer "
+          "where every GPU reaches every other")
+      ->check(one_of({"auto", "peer", "nccl"}))
+      ->capture_default_str();
   command
       .add_option("--experts", flags.experts,
                   "Experts over ranks: whole (each rank has some) or sliced (a slice of all)")

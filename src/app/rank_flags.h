@@ -20,6 +20,7 @@ struct RankFlags {
   std::string experts = "whole";
   std::string attention = "tp";
   std::string executor = "auto";
+  std::string collectives = "auto";
 
   /// Sets what the flags say.
   void apply(RuntimeOptions& runtime) const;
@@ -28,7 +29,7 @@ struct RankFlags {
 };
 
 void add_rank_flags(CommandLine& command, RankFlags& flags);
-/// Only --ranks, --devices and --experts.
+/// Only --ranks, --devices, --collectives and --experts.
 void add_cut_flags(CommandLine& command, RankFlags& flags);
 
 /// The program of worker processes: this one, even if its file has been replaced since.

@@ -19,7 +19,7 @@
 //
 //   all-reduce  one after attention and one after the FFN of each layer: block_output is summed
 //   exchange    gives each rank the whole logits of the rows that it samples, once a step
-//   all-gather  of what the ranks sampled, once a step (docs/decisions/0011)
+//   all-gather  of what the ranks sampled, once a step (docs/decisions/0012)
 //   dispatch    sends each token to the ranks that hold its experts (all-to-all)
 //   combine     brings their outputs back and adds them (docs/decisions/0005)
 //

@@ -74,6 +74,11 @@ Result<CollectiveTransport> choose_collectives(std::string_view name) {
                     "collectives must be auto, peer or nccl, found \"{}\"", name);
 }
 
+std::string_view collectives_name(CollectiveTransport transport) {
+  if (transport == CollectiveTransport::peer) return "peer";
+  return transport == CollectiveTransport::nccl ? "nccl" : "auto";
+}
+
 int device_of(const DeviceOptions& options, std::int64_t rank) {
   if (options.devices.empty()) return static_cast<int>(rank);
   return options.devices[options.devices.size() == 1 ? 0 : static_cast<std::size_t>(rank)];

@@ -30,6 +30,7 @@ Result<DeviceKind> choose_device(std::string_view name, bool has_gpu);
 
 /// Reads "auto", "peer" or "nccl". Errors: invalid_argument.
 Result<CollectiveTransport> choose_collectives(std::string_view name);
+std::string_view collectives_name(CollectiveTransport transport);
 
 struct DeviceOptions {
   DeviceKind kind = DeviceKind::cpu;
