@@ -126,8 +126,8 @@ typedef enum KohoExecutor {
 /// engine's threads. Returns the engine, which the caller owns, or NULL.
 ///
 /// max_batch, max_seq: 0 = default (EngineOptions). num_gpus: 0 = the CPU, else the first GPUs, a
-/// rank on each. GPUs are driven by worker processes, which end with the engine, and at once if this
-/// process ends; this process opens none.
+/// rank on each. GPUs are driven by worker processes, which end with the engine, and at once if
+/// this process ends; this process opens none.
 /// Errors: not_found, io_error, corrupt_data, unsupported (the files; a device this build lacks),
 /// invalid_argument (a number), resource_exhausted (memory, threads; 64 engines a process). Nothing
 /// is left behind on failure.
