@@ -209,6 +209,10 @@ class WorkerProcess {
     KOHO_TRY_ASSIGN(words_.device.total_bytes, device_memory_bytes(mine));
     words_.device.free_bytes = use.free_bytes;
     words_.device.name.set(backend_->description());
+    if (mine.kind == DeviceKind::cuda) {
+      KOHO_TRY_ASSIGN(const std::string name, device_name(mine));
+      words_.device.name.set(name);
+    }
     tell(RankStage::opened);
     return {};
   }
