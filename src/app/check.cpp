@@ -53,8 +53,8 @@ struct RankPart {
   ModelSources sources;
 };
 
-/// The asked-for rank's part, or those of all ranks. Errors: those of rank_sources: the model cannot
-/// be cut so.
+/// The asked-for rank's part, or those of all ranks. Errors: those of rank_sources: the model
+/// cannot be cut so.
 Result<std::vector<RankPart>> rank_parts(const CheckOptions& options, const ModelFiles& files) {
   std::vector<RankPart> parts;
   if (options.shard.ranks == 1 && options.rank < 0) return parts;

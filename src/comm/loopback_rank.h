@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One rank of a replica whose other ranks are not there, for measurements at full size: what it
 // would send to them stays in its own memory. Its results are those of a replica whose other ranks
-// add zeros to every sum, have logits of zero and sample token 0. Here is the form over host memory;
-// cuda/collectives has the one that runs a GPU's kernels.
+// add zeros to every sum, have logits of zero and sample token 0. Here is the form over host
+// memory; cuda/collectives has the one that runs a GPU's kernels.
 #pragma once
 
 #include "comm/communicator.h"

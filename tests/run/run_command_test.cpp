@@ -314,7 +314,6 @@ TEST_F(RunCommand, ALatencyBenchRefusesWhatItCannotMeasure) {
         Case{"--context 131037", "--context (131037), --steps (32) and 4 steps"},
         Case{"--context 1 --steps 9223372036854775807", "--steps (9223372036854775807)"},
         Case{"--prefill 131073", "--prefill (131073) exceeds the model's 131072 positions"},
-        Case{"--ranks 3 --rank 1", "3 ranks cannot divide 16 query heads evenly"},
         Case{"--ranks 2 --rank 2", "there is no rank 2 of 2"}, Case{"--experts half", "whole"},
         Case{"--bandwidth -3", "--bandwidth: expected a number above 0, found '-3'"},
         Case{"--bandwidth 0", "above 0, found '0'"},
@@ -326,6 +325,13 @@ TEST_F(RunCommand, ALatencyBenchRefusesWhatItCannotMeasure) {
     EXPECT_NE(ran.errors.find(wrong.says), std::string::npos) << ran.errors;
     EXPECT_EQ(ran.output, "") << wrong.arguments;
   }
+}
+
+TEST_F(RunCommand, ALatencyBenchRefusesACutThatTheModelDoesNotHave) {
+  const Ran ran = koho("bench latency --device cpu --ranks 3 --rank 1 --model " + kModel);
+  EXPECT_EQ(ran.exit_code, 5);
+  EXPECT_NE(ran.errors.find("3 ranks cannot divide 16 query heads evenly"), std::string::npos)
+      << ran.errors;
 }
 
 /// A rank alone: its file says which one of how many, that links are not in its times, and what

@@ -28,9 +28,9 @@
 // replayed by CUDA graphs find their slots. Ranks never compare epochs: equal calls in equal order
 // make them equal.
 //
-// Loopback: the other ranks are not there, and all buffers are this rank's. Instead of what it would
-// send it stores as many bytes where it waits: zeros as the others' addends, its own values as their
-// sums.
+// Loopback: the other ranks are not there, and all buffers are this rank's. Instead of what it
+// would send it stores as many bytes where it waits: zeros as the others' addends, its own values
+// as their sums.
 #pragma once
 
 #include <cstddef>
