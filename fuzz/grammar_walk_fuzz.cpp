@@ -51,7 +51,8 @@ std::string walk(const CompiledGrammar& grammar, std::uint32_t seed) {
   std::vector<std::uint32_t> again(mask.size());
   std::string text;
   for (int step = 0; step < 24; ++step) {
-    if (!(*matcher)->fill_mask(mask).ok()) return {};  // a step beyond its time is the request's end
+    if (!(*matcher)->fill_mask(mask).ok())
+      return {};  // a step beyond its time is the request's end
     std::int32_t chosen = -1;
     for (std::int32_t i = 0; i < tokenizer().vocab_size() && chosen < 0; ++i) {
       const auto token = static_cast<std::int32_t>(

@@ -18,9 +18,7 @@ ApiError refused(std::string_view code, std::string message) {
 
 }  // namespace
 
-Refusal parse_body(std::string_view body,
-                   bool (*reads)(std::string_view name),
-                   chat::Json& json) {
+Refusal parse_body(std::string_view body, bool (*reads)(std::string_view name), chat::Json& json) {
   if (const std::size_t valid = utf8_valid_bytes(body); valid != body.size())
     return refused("invalid_encoding",
                    fmt::format("the body is not valid UTF-8 at byte {}", valid));

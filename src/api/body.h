@@ -18,9 +18,7 @@ inline constexpr std::size_t kBodyValuesMax = 131'072;
 /// not UTF-8 and lone surrogates (invalid_encoding), more than kBodyValuesMax values (413,
 /// request_too_large), and everything else that is not one JSON object within chat/json.h's limits
 /// (invalid_json).
-Refusal parse_body(std::string_view body,
-                   bool (*reads)(std::string_view name),
-                   chat::Json& json);
+Refusal parse_body(std::string_view body, bool (*reads)(std::string_view name), chat::Json& json);
 
 /// Whether `id` can name a request: 1..128 visible ASCII characters, without quotes and
 /// backslashes.

@@ -12,10 +12,12 @@ namespace koho::api {
 namespace {
 
 constexpr GenerationEndpoint kGeneration[] = {
-    {"/v1/chat/completions", "messages", reads_of_chat, read_chat_completion, respond_chat_completion},
+    {"/v1/chat/completions", "messages", reads_of_chat, read_chat_completion,
+     respond_chat_completion},
     {"/v1/completions", "prompt", reads_of_completions, read_completion, respond_completion},
     {"/generate", "prompt", reads_of_generate, read_generate, respond_generate},
-    {"/v1/messages", "messages", reads_of_messages, read_messages, respond_messages, reword_for_anthropic},
+    {"/v1/messages", "messages", reads_of_messages, read_messages, respond_messages,
+     reword_for_anthropic},
     {"/v1/responses", "input", reads_of_responses, read_response, respond_response},
 };
 

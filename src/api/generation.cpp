@@ -310,9 +310,9 @@ Refusal settle_conversation(GenerationRequest& request, const Model& model) {
 Refusal encode(GenerationRequest& request, const Model& model, std::string_view asked_in) {
   // A prompt beyond the context is refused: of its ids only the number is needed.
   const std::size_t context_ids = static_cast<std::size_t>(model.context_max()) + 1;
-  const std::size_t ids_max = request.truncate_to       ? ~std::size_t{0}
+  const std::size_t ids_max = request.truncate_to   ? ~std::size_t{0}
                               : request.ids_max > 0 ? request.ids_max
-                                                        : context_ids;
+                                                    : context_ids;
   std::size_t of_conversation = 0;
   if (request.conversation) {
     if (model.tokenizer == nullptr) return no_text_side();
@@ -320,7 +320,8 @@ Refusal encode(GenerationRequest& request, const Model& model, std::string_view 
     if (!prompt.ok()) return to_api_error(prompt.error());
     request.starts_in_reasoning = prompt->ends_in_thinking();
     if (request.keeps_prompt_text) request.prompt_text = prompt->text();
-    Result<std::vector<Token>> ids = encode_turns(request, *prompt, model, ids_max, of_conversation);
+    Result<std::vector<Token>> ids =
+        encode_turns(request, *prompt, model, ids_max, of_conversation);
     if (!ids.ok()) return to_api_error(ids.error());
     request.prompts.assign(1, {.is_text = false, .text = {}, .ids = std::move(*ids)});
     if (!request.conversation->tools.empty() && request.tool_choice.kind != ToolChoice::Kind::none)
@@ -345,7 +346,9 @@ Refusal encode(GenerationRequest& request, const Model& model, std::string_view 
     if (&prompt == &request.prompts.back()) request.prompt_tokens = tokens;
     one.starts_in_reasoning =
         !one.prompt.empty() && one.reasoning_begin >= 0 && one.prompt.back() == one.reasoning_begin;
-    if (Refusal refused = settle_lengths(request, model, asked_in, static_cast<std::int64_t>(total), one)) return refused;
+    if (Refusal refused =
+            settle_lengths(request, model, asked_in, static_cast<std::int64_t>(total), one))
+      return refused;
     request.requests.push_back(std::move(one));
   }
   return {};

@@ -87,7 +87,7 @@ struct GenerationRequest {
   std::vector<std::string> unknown_fields;
   bool keeps_prompt_text = false;
   std::size_t ids_max = 0;  // of a prompt's ids that encode() keeps; 0: what the context holds
-  std::string echo;  // responses: body fields that the answer repeats, as JSON
+  std::string echo;         // responses: body fields that the answer repeats, as JSON
 
   /// Whether the prompts' own tokens get log probabilities: prompt_logprobs[prompt][i] is that of
   /// token i + 1, filled in before the answer begins.

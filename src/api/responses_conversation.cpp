@@ -209,9 +209,9 @@ Status read_input(const Json& request,
 
 /// Tools that OpenAI's servers run, or that only OpenAI's models know how to call.
 constexpr std::array<std::string_view, 11> kServerTools{
-    "web_search",       "web_search_preview", "file_search", "code_interpreter",
-    "image_generation", "mcp",                "local_shell", "shell",
-    "computer",         "apply_patch",        "tool_search"};
+    "web_search", "web_search_preview", "file_search", "code_interpreter", "image_generation",
+    "mcp",        "local_shell",        "shell",       "computer",         "apply_patch",
+    "tool_search"};
 
 /// Refuses a server tool; its dated names ("web_search_preview_2025_03_11") count, too. A web
 /// search without access to the web, which Codex adds to every request, asks for nothing.

@@ -75,8 +75,7 @@ Refusal settle_token_lists(const RequestBuilder& builder) {
   if (std::ranges::all_of(base.allowed_tokens, is_banned))
     return wrong_field("bad_words", "bad_words excludes every token of allowed_token_ids");
   const auto is_kept_out = [&](Token token) {
-    return is_banned(token) ||
-           std::ranges::find(base.stop_tokens, token) != base.stop_tokens.end();
+    return is_banned(token) || std::ranges::find(base.stop_tokens, token) != base.stop_tokens.end();
   };
   if (base.min_tokens > 0 && std::ranges::all_of(base.allowed_tokens, is_kept_out))
     return wrong_field("min_tokens",
@@ -137,8 +136,8 @@ Refusal read_model(const chat::Json& body, const Model& model, GenerationRequest
 }
 
 bool reads_field(std::string_view name, std::span<const RequestField> own) {
-  return name == "model" || std::ranges::find(shared_fields(), name, &RequestField::name) !=
-                                shared_fields().end() ||
+  return name == "model" ||
+         std::ranges::find(shared_fields(), name, &RequestField::name) != shared_fields().end() ||
          std::ranges::find(own, name, &RequestField::name) != own.end() ||
          std::ranges::find(kRefused, name) != std::end(kRefused) ||
          std::ranges::find(kWithoutEffect, name) != std::end(kWithoutEffect);

@@ -79,9 +79,8 @@ Refusal tokenise_prompt(const Json& body, const Model& model, std::vector<Token>
     if (Refusal refused = read_boolean({.name = "allow_special", .json = *json}, allow_special))
       return refused;
   std::size_t total = 0;
-  Result<std::vector<Token>> encoded =
-      tokenize({.text = prompt->text, .allow_special = allow_special}, model.tokenizer, kIdsMax,
-               total);
+  Result<std::vector<Token>> encoded = tokenize(
+      {.text = prompt->text, .allow_special = allow_special}, model.tokenizer, kIdsMax, total);
   if (!encoded.ok()) return to_api_error(encoded.error());
   if (Refusal beyond = check_count(static_cast<std::int64_t>(total), "prompt")) return beyond;
   ids = std::move(*encoded);

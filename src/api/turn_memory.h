@@ -40,7 +40,7 @@ struct TurnPlace {
 struct EncodedTurns {
   std::vector<Token> ids;  // the first ones, if there are more than ids_max
   std::size_t total = 0;   // number of all
-  TurnPlace place;  // of the answer; no opening if the conversation has no generation prompt
+  TurnPlace place;         // of the answer; no opening if the conversation has no generation prompt
   std::int64_t turns_replayed = 0;
 };
 

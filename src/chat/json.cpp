@@ -75,9 +75,7 @@ class TreeBuilder final : public json::Events {
           fmt::format("an integer of {} digits; the limit is {}", digits.size(), kJsonDigitsMax));
     return add_number(std::string(digits));
   }
-  Status real(double value) override {
-    return skips_ ? add({}) : add_number(python_float(value));
-  }
+  Status real(double value) override { return skips_ ? add({}) : add_number(python_float(value)); }
   Status string(std::string value) override {
     if (skips_) return add({});
     Json node;
@@ -190,9 +188,7 @@ class TreeBuilder final : public json::Events {
     open_.push_back(place(std::move(node)));
     return open_.back() == nullptr ? too_many() : Status();
   }
-  Status close_skipped() {
-    return --skipped_depth_ == 0 ? add({}) : Status();
-  }
+  Status close_skipped() { return --skipped_depth_ == 0 ? add({}) : Status(); }
   Error too_many() const {
     Error error = make_error(ErrorCode::invalid_argument,
                              "more than {} values (texts, numbers, arrays, objects), which is the "

@@ -107,9 +107,7 @@ Result<ToolCall> read_tool_call(const Json& call,
   return result;
 }
 
-Result<Message> read_message(const Json& json,
-                             const std::string& field,
-                             std::size_t& values_left) {
+Result<Message> read_message(const Json& json, const std::string& field, std::size_t& values_left) {
   if (!json.is_object()) return wrong_kind(field, "an object", &json);
   Message message;
   const Json* role = json.find("role");
@@ -117,9 +115,9 @@ Result<Message> read_message(const Json& json,
   message.role = role->text;
   if (const Json* content = json.find("content")) message.content = *content;
   // A refused answer has its text in `refusal`, as OpenAI's servers write it.
-  if (const Json* refusal = json.given("refusal");
-      refusal != nullptr && refusal->is_string() && json.given("content") == nullptr &&
-      message.role == "assistant")
+  if (const Json* refusal = json.given("refusal"); refusal != nullptr && refusal->is_string() &&
+                                                   json.given("content") == nullptr &&
+                                                   message.role == "assistant")
     message.content = *refusal;
   if (const Json* text = json.find("reasoning_content"); text != nullptr && text->is_string())
     message.reasoning_content = text->text;
@@ -131,9 +129,9 @@ Result<Message> read_message(const Json& json,
   if (is_false(calls)) return message;
   if (!calls->is_array()) return wrong_kind(field + ".tool_calls", "an array", calls);
   for (std::size_t i = 0; i < calls->items.size(); ++i) {
-    KOHO_TRY_ASSIGN(ToolCall call,
-                    read_tool_call(calls->items[i], fmt::format("{}.tool_calls[{}]", field, i),
-                                   values_left));
+    KOHO_TRY_ASSIGN(
+        ToolCall call,
+        read_tool_call(calls->items[i], fmt::format("{}.tool_calls[{}]", field, i), values_left));
     message.tool_calls.push_back(std::move(call));
   }
   return message;

@@ -256,9 +256,9 @@ void Connection::on_tick(std::int64_t now) {
     const std::int64_t beyond = now - body_since_us_ - time.body_grace_ms * kUsPerMs;
     const std::int64_t bytes_per_s =
         core_.bodies().is_scarce() ? time.body_bytes_per_s_scarce : time.body_bytes_per_s;
-    late = beyond > 0 && static_cast<double>(reader_.body_bytes()) <
-                             static_cast<double>(bytes_per_s) *
-                                 (static_cast<double>(now - body_since_us_) / 1e6);
+    late = beyond > 0 &&
+           static_cast<double>(reader_.body_bytes()) <
+               static_cast<double>(bytes_per_s) * (static_cast<double>(now - body_since_us_) / 1e6);
   }
   if (!late) return;
   ++core_.counters().head_timeouts;

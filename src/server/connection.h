@@ -72,7 +72,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   boost::asio::ip::tcp::socket socket_;
   std::unique_ptr<TlsSession> tls_;
   HttpReader reader_;
-  BodyShare share_;  // of the body that is read
+  BodyShare share_;     // of the body that is read
   std::string unread_;  // bytes that arrived while a request was being answered
   bool reading_ = false;
   bool read_paused_ = false;

@@ -45,11 +45,11 @@ std::string_view http_date() {
                                                     "Thu", "Fri", "Sat"};
     constexpr std::array<std::string_view, 12> kMonths{"Jan", "Feb", "Mar", "Apr", "May", "Jun",
                                                        "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
-    const auto made = fmt::format_to_n(
-        text.data(), text.size(), "{}, {:02} {} {:04} {:02}:{:02}:{:02} GMT",
-        kDays[static_cast<std::size_t>(parts.tm_wday)], parts.tm_mday,
-        kMonths[static_cast<std::size_t>(parts.tm_mon)], parts.tm_year + 1900, parts.tm_hour,
-        parts.tm_min, parts.tm_sec);
+    const auto made =
+        fmt::format_to_n(text.data(), text.size(), "{}, {:02} {} {:04} {:02}:{:02}:{:02} GMT",
+                         kDays[static_cast<std::size_t>(parts.tm_wday)], parts.tm_mday,
+                         kMonths[static_cast<std::size_t>(parts.tm_mon)], parts.tm_year + 1900,
+                         parts.tm_hour, parts.tm_min, parts.tm_sec);
     KOHO_CHECK(made.size < text.size());
     text[made.size] = '\0';
     made_for = now;

@@ -282,9 +282,8 @@ std::string about_wrong_key(const RequestHead& head) {
   if (!head.field("x-api-key").empty()) return "the API key in x-api-key is wrong";
   if (authorization.empty())
     return "no API key was sent: send Authorization: Bearer KEY, or x-api-key: KEY";
-  return lower_case(authorization).starts_with("bearer ")
-             ? "the API key in Authorization is wrong"
-             : "Authorization must be Bearer KEY";
+  return lower_case(authorization).starts_with("bearer ") ? "the API key in Authorization is wrong"
+                                                          : "Authorization must be Bearer KEY";
 }
 
 /// The request headers for Access-Control-Allow-Headers: those of OpenAI's and Anthropic's clients

@@ -55,9 +55,8 @@ bool checks_host(const ServerSettings& settings, bool keyless) {
 }  // namespace
 
 bool origin_allowed(const ServerSettings& settings, std::string_view origin) {
-  return std::ranges::any_of(settings.allowed_origins, [&](const std::string& one) {
-    return one == "*" || one == origin;
-  });
+  return std::ranges::any_of(settings.allowed_origins,
+                             [&](const std::string& one) { return one == "*" || one == origin; });
 }
 
 std::optional<std::string> refuse_host(const ServerSettings& settings,

@@ -23,11 +23,11 @@ struct TimeLimits {
   std::int64_t body_grace_ms = 10'000;  // after which a body must come at body_bytes_per_s
   std::int64_t body_bytes_per_s = 1'000;
   std::int64_t body_bytes_per_s_scarce = 64'000;  // while the budget for bodies is nearly used up
-  std::int64_t write_stall_ms = 30'000;  // without a byte taken
-  std::int64_t idle_ms = 75'000;         // between two requests
-  std::int64_t ping_ms = 15'000;         // without an event in a stream; 0 = never
-  std::int64_t feed_ms = 1'000;          // between two events of a feed
-  std::int64_t flush_ms = 2'000;         // for last bytes at the end of the server
+  std::int64_t write_stall_ms = 30'000;           // without a byte taken
+  std::int64_t idle_ms = 75'000;                  // between two requests
+  std::int64_t ping_ms = 15'000;                  // without an event in a stream; 0 = never
+  std::int64_t feed_ms = 1'000;                   // between two events of a feed
+  std::int64_t flush_ms = 2'000;                  // for last bytes at the end of the server
 };
 
 struct ServerSettings {

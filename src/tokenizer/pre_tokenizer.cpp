@@ -88,9 +88,7 @@ class PreTokenizer::Pattern {
                Scratch& scratch,
                const std::function<void(std::uint32_t end)>& use) const {
     const std::string_view subject = text.substr(begin, end - begin);
-    const auto cut = [&](std::size_t place) {
-      use(static_cast<std::uint32_t>(begin + place));
-    };
+    const auto cut = [&](std::size_t place) { use(static_cast<std::uint32_t>(begin + place)); };
     std::size_t done = 0;    // the text before is cut into pieces
     std::size_t search = 0;  // where the next match may start
     bool matched = false;    // a match ended at `done`

@@ -46,9 +46,9 @@ TEST(ClientErrors, AllowedTokensThatLeaveNothingAre400) {
   const std::string word = id_of("a");
   accept_both("\"allowed_token_ids\":[" + first + "," + word + "]");
   refuse_both("\"allowed_token_ids\":[" + word + R"(],"bad_words":["a"])", "bad_words");
-  refuse_both("\"allowed_token_ids\":[" + word + "],\"stop_token_ids\":[" + word +
-                  R"(],"min_tokens":1)",
-              "min_tokens");
+  refuse_both(
+      "\"allowed_token_ids\":[" + word + "],\"stop_token_ids\":[" + word + R"(],"min_tokens":1)",
+      "min_tokens");
   // With a bias, too: a bias of -100 is a low logit, not an exclusion.
   accept_both("\"allowed_token_ids\":[" + word + "],\"logit_bias\":{\"" + word + "\":-100}");
 }
@@ -59,10 +59,10 @@ TEST(ClientErrors, ListsThatLeaveNothingLaterAre400) {
                             letter + letter + "\"],\"thinking\":{\"type\":\"disabled\"}";
   for (const Api api : kBoth) {
     // One token is possible, a second one is not.
-    EXPECT_EQ(post(shared_server().port(), path_of(api),
-                   body_with(api, lists + ",\"max_tokens\":1"))
-                  .status,
-              200);
+    EXPECT_EQ(
+        post(shared_server().port(), path_of(api), body_with(api, lists + ",\"max_tokens\":1"))
+            .status,
+        200);
     refuse(api, lists + ",\"max_tokens\":2", 400, "bad_words");
     const Reply stream = post(shared_server().port(), path_of(api),
                               body_with(api, lists + ",\"max_tokens\":2,\"stream\":true"));
@@ -124,8 +124,9 @@ std::string messages_with(const std::string& members) {
 }
 
 std::string schema_with(const std::string& schema) {
-  return chat_with(R"("response_format":{"type":"json_schema","json_schema":{"name":"s","schema":)" +
-                   schema + "}}");
+  return chat_with(
+      R"("response_format":{"type":"json_schema","json_schema":{"name":"s","schema":)" + schema +
+      "}}");
 }
 
 std::vector<Case> cases() {
@@ -195,10 +196,9 @@ INSTANTIATE_TEST_SUITE_P(Fields,
 
 TEST(ClientErrors, ReplayedRefusalsAreTexts) {
   const auto prompt_of = [](const std::string& message) {
-    const Reply reply =
-        post(shared_server().port(), "/v1/chat/completions/render",
-             chat_with(R"("messages":[{"role":"user","content":"a"},)" + message +
-                       R"(,{"role":"user","content":"b"}])"));
+    const Reply reply = post(shared_server().port(), "/v1/chat/completions/render",
+                             chat_with(R"("messages":[{"role":"user","content":"a"},)" + message +
+                                       R"(,{"role":"user","content":"b"}])"));
     EXPECT_EQ(reply.status, 200) << reply.body;
     return text_at(reply.json(), "prompt");
   };

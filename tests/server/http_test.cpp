@@ -108,8 +108,9 @@ TEST(Connection, EndsAnHttp10StreamWithTheConnection) {
   Client client(shared_server().port());
   const std::string body =
       R"({"model":"tiny","prompt":"hi","max_tokens":4,"ignore_eos":true,"stream":true})";
-  client.send("POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) +
-              "\r\n\r\n" + body);
+  client.send(
+      "POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: " +
+      std::to_string(body.size()) + "\r\n\r\n" + body);
   const std::optional<Reply> reply = client.read_reply();
   ASSERT_TRUE(reply);
   EXPECT_FALSE(reply->fields.contains("transfer-encoding"));

@@ -75,9 +75,8 @@ std::string ignored_objects() {
 }
 
 std::string tool_of_objects() {
-  return chat_of(
-      R"("tools":[{"type":"function","function":{"name":"f","parameters":{"enum":[)" +
-      repeated("{},") + "{}]}}}]");
+  return chat_of(R"("tools":[{"type":"function","function":{"name":"f","parameters":{"enum":[)" +
+                 repeated("{},") + "{}]}}}]");
 }
 
 std::string metadata_of_numbers() {
@@ -218,10 +217,10 @@ TEST(BodyBudget, RefusesBodiesBeyondItWith503AndServesTheOthers) {
   EXPECT_EQ(refused->status, 503);
   EXPECT_EQ(refused->fields.at("retry-after"), "1");
   EXPECT_TRUE(late.sees_end());
-  EXPECT_EQ(post(server.port(), "/v1/completions",
-                 R"({"model":"tiny","prompt":"hi","max_tokens":1})")
-                .status,
-            200);
+  EXPECT_EQ(
+      post(server.port(), "/v1/completions", R"({"model":"tiny","prompt":"hi","max_tokens":1})")
+          .status,
+      200);
   clients.clear();
   for (int i = 0; i < 10'000 && budget.bytes() > 0; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));

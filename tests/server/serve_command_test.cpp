@@ -32,8 +32,10 @@ TEST(ServeCommand, ServesAndDrains) {
   Client client(port);
   const std::string body =
       R"({"model":"tiny","prompt":"a","max_tokens":100,"ignore_eos":true,"stream":true})";
-  ASSERT_TRUE(client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: " +
-                          std::to_string(body.size()) + "\r\n\r\n" + body));
+  ASSERT_TRUE(
+      client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+                  "application/json\r\nContent-Length: " +
+                  std::to_string(body.size()) + "\r\n\r\n" + body));
   ASSERT_TRUE(client.read_until("data: "));
   process.signal(SIGTERM);
   const std::optional<Reply> reply = client.read_reply();
@@ -55,8 +57,10 @@ TEST(ServeCommand, LogsHowRequestsEnded) {
       R"({"model":"tiny","prompt":"a","max_tokens":2000,"ignore_eos":true,"stream":true,"user":"u7",)";
   const auto send = [&](Client& client, const std::string& name) {
     const std::string body = endless + R"("request_id":")" + name + "\"}";
-    return client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: " +
-                       std::to_string(body.size()) + "\r\n\r\n" + body) &&
+    return client.send(
+               "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+               "application/json\r\nContent-Length: " +
+               std::to_string(body.size()) + "\r\n\r\n" + body) &&
            client.read_until("data: ", 2);
   };
   const auto expect = [&](const std::string& name, std::initializer_list<const char*> parts) {
@@ -232,8 +236,10 @@ TEST(ServeCommand, ASecondSignalEndsItAtOnce) {
   ASSERT_NE(port, 0) << process.output();
   Client client(port);
   const std::string body = kEndless;
-  ASSERT_TRUE(client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: " +
-                          std::to_string(body.size()) + "\r\n\r\n" + body));
+  ASSERT_TRUE(
+      client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+                  "application/json\r\nContent-Length: " +
+                  std::to_string(body.size()) + "\r\n\r\n" + body));
   ASSERT_TRUE(client.read_until("data: "));
   process.signal(SIGTERM);
   while (get(port, "/readyz").status != 503) usleep(1000);
