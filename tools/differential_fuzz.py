@@ -41,7 +41,7 @@ def koho_lines(command, values):
     result = subprocess.run(command, input=lines, capture_output=True, text=True, check=False)
     if result.returncode != 0:
         sys.exit(f"{' '.join(map(str, command))} failed: {result.stderr.strip()[:500]}")
-    return [json.loads(line) for line in result.stdout.splitlines()]
+    return [json.loads(line) for line in result.stdout.split("\n") if line]
 
 
 def compare_tokens(options, draw):

@@ -399,9 +399,8 @@ std::vector<ServeOption> address_and_access_options() {
        },
        [](const O& o) { return fmt::format("{}", fmt::join(o.server.allowed_origins, ",")); }},
       {"Server", "--allowed-hosts", "NAME",
-       "Name of this server that the Host header may have beside addresses and localhost; may be "
-       "given several times; * = any. Not given: only a server on a loopback address without keys "
-       "checks it",
+       "Name that the Host header may have beside addresses and localhost; may be given several "
+       "times; * = any",
        Takes::list,
        [](O& o, S v) {
          o.server.allowed_hosts.push_back(v);

@@ -6,6 +6,7 @@
 #include "grammar/schema_merge.h"
 #include "grammar/schema_relaxation.h"
 #include "grammar/schema_tree.h"
+#include "grammar/schema_values.h"
 
 namespace koho {
 
@@ -29,7 +30,13 @@ Result<std::unique_ptr<Schema::Tree>> Schema::Tree::read(std::string_view text,
         root.error().reason == ErrorReason::too_deep ? kGrammarTooComplex : kInvalidGrammar, "$",
         "{}", root.error().message);
   tree->root_ = std::move(root).value();
-  merge_schemas(tree->root_);
+  Value merged = copy_value(tree->root_);
+  merge_schemas(merged);
+  // Merging may make a choice of a tool's object. Relaxed, the object itself says more.
+  const bool keeps_object = strictness == SchemaStrictness::strict ||
+                            tree->root_.find("properties") == nullptr ||
+                            merged.find("properties") != nullptr;
+  if (keeps_object) tree->root_ = std::move(merged);
   if (strictness != SchemaStrictness::strict) relax_schema(tree->root_, strictness);
   tree->add(tree->root_, "$", "#");
   KOHO_TRY(tree->resolve());
