@@ -58,7 +58,8 @@ TEST(Sizes, MoreSequencesGetMorePagesAsFarAsMemoryGoes) {
 TEST(Sizes, UnaskedACpusCacheHoldsOneLongestRequest) {
   const ModelConfig config = glm_4_7();
   const auto pages = [&](std::int32_t context, std::int64_t gib) {
-    return decide_sizes(config, {.sequences_max = 64, .context_max = context}, {.bytes = gib * kGib})
+    return decide_sizes(config, {.sequences_max = 64, .context_max = context},
+                        {.bytes = gib * kGib})
         .kv_pages;
   };
   EXPECT_EQ(pages(0, 1000), 202'752 / 64);
