@@ -32,6 +32,28 @@ class Unfinished(unittest.TestCase):
             self.assertFalse(check_sources.unfinished(text), text)
 
 
+class ErrorText(unittest.TestCase):
+    def breaches(self, name, line):
+        found = []
+        check_sources.check_file(pathlib.Path(name), "// SPDX-License-Identifier: Apache-2.0\n" + line + "\n", found)
+        return found
+
+    def test_a_search_in_an_errors_text_is_refused(self):
+        for line in ['if (error.message.find("greater than") != npos) return;', 'status.error().message.starts_with("x")',
+                     'std::string_view(error.what()).find("x")', 'std::string(e.what()).contains("x")', 'message.rfind("x", 0)',
+                     'code.message().ends_with("x")', 'if (std::strstr(error.what(), "x") != nullptr)',
+                     'if (error.message == "queue full")', 'error.message.find_first_of("x")']:
+            with self.subTest(line):
+                self.assertIn("searches an error's text", "".join(self.breaches("src/api/x.cpp", line)))
+
+    def test_other_uses_and_tests_pass(self):
+        for line in ['make_error(code, "{}", error.message);', "message.insert(0, context);", 'log("error.message.find(x)");',
+                     'json.find("message");', "// error.message.find(x)", "error.reason == ErrorReason::numerical"]:
+            with self.subTest(line):
+                self.assertEqual(self.breaches("src/api/x.cpp", line), [])
+        self.assertEqual(self.breaches("src/api/x_test.cpp", 'EXPECT_NE(error.message.find("x"), npos);'), [])
+
+
 class Vocabulary(unittest.TestCase):
     """Each word of the table, planted where it stood for a term: as a name, in a comment, on a page."""
     PLANTED = [("turned product", "swap-AB"), ("slices of k", "split-K"), ("parts", "split-K"), ("spans", "split-KV"), ("units", "split-KV"),

@@ -78,7 +78,8 @@ class Tables(unittest.TestCase):
         self.assertIn("lacks its other one", self.faults("<!-- table: slots -->\n| a |\n")[0])
 
     def test_figures_typed_into_a_table_are_refused(self):
-        for row in ("| decode | 4.3 ms |", "| read | 4.45 TB/s |", "| a step | 12 µs, p99 20 |"):
+        for row in ("| decode | 4.3 ms |", "| read | 4.45 TB/s |", "| a step | 12 µs, p99 20 |", "| hits | 87 % |", "| weights | 352 GB |",
+                    "| KV cache | 512 MB |", "| loading | 13 s |"):
             self.assertEqual(len(self.faults(f"| what | figure |\n|---|---|\n{row}\n")), 1, row)
         self.assertEqual(len(self.faults("| tokens | µs |\n|---|---|\n| 1 | 2.5 |\n")), 1)
         self.assertEqual(self.faults("| flag | default |\n|---|---|\n| `--port` | 8000 |\n"), [])

@@ -12,7 +12,6 @@ struct State {
   bool active = false;
   std::int64_t deadline_us = 0;
   std::size_t bytes_max = 0;
-  std::uint64_t fail_at = 0;
   std::uint64_t allocations = 0;
   std::size_t bytes = 0;
   std::string warning;
@@ -36,21 +35,19 @@ void count(std::size_t bytes) {
   const bool late =
       state.deadline_us > 0 && state.allocations % kLookEvery == 0 && now_us() > state.deadline_us;
   const bool large = state.bytes_max > 0 && state.bytes > state.bytes_max;
-  if (!late && !large && state.allocations != state.fail_at) return;
+  if (!late && !large) return;
   // What unwinds from here allocates, too.
   state.deadline_us = 0;
   state.bytes_max = 0;
-  state.fail_at = 0;
   throw Exceeded();
 }
 
 }  // namespace
 
-Scope::Scope(std::int64_t time_us_max, std::size_t bytes_max, std::uint64_t fail_at) {
+Scope::Scope(std::int64_t time_us_max, std::size_t bytes_max) {
   state.active = true;
   state.deadline_us = time_us_max > 0 ? now_us() + time_us_max : 0;
   state.bytes_max = bytes_max;
-  state.fail_at = fail_at;
   state.allocations = 0;
   state.bytes = 0;
   state.warning.clear();
@@ -58,14 +55,6 @@ Scope::Scope(std::int64_t time_us_max, std::size_t bytes_max, std::uint64_t fail
 
 Scope::~Scope() {
   state.active = false;
-}
-
-std::uint64_t Scope::allocations() const {
-  return state.allocations;
-}
-
-std::size_t Scope::bytes() const {
-  return state.bytes;
 }
 
 const std::string& Scope::warning() const {

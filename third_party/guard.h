@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <stdexcept>
 #include <string>
 
 namespace koho::guard {
@@ -17,18 +18,30 @@ class Exceeded : public std::exception {
   const char* what() const noexcept override { return "the limit of time or memory was passed"; }
 };
 
+/// Thrown by xgrammar in place of its own exception where no value satisfies a JSON schema
+/// (xgrammar/changes.cmake).
+class Unsatisfiable : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Thrown by xgrammar in place of its own exception where it cannot hash a part of a grammar for
+/// its cache of parts.
+class NoHash : public std::exception {
+ public:
+  const char* what() const noexcept override { return "a part of the grammar has no hash"; }
+};
+
 /// While it lives, xgrammar's allocations on this thread are counted. Scopes do not nest.
 class Scope {
  public:
   /// `time_us_max` of this thread's processor time; `bytes_max` of allocations together, freed or
-  /// not; `fail_at`: for tests, the number of the allocation that fails. 0 = no such limit.
-  Scope(std::int64_t time_us_max, std::size_t bytes_max, std::uint64_t fail_at = 0);
+  /// not. 0 = no such limit.
+  Scope(std::int64_t time_us_max, std::size_t bytes_max);
   ~Scope();
   Scope(const Scope&) = delete;
   Scope& operator=(const Scope&) = delete;
 
-  std::uint64_t allocations() const;
-  std::size_t bytes() const;
   /// The first warning of xgrammar's in this scope: that it leaves a part of its input unheeded.
   const std::string& warning() const;
 };

@@ -4,8 +4,8 @@
 
     tools/check_sources.py [path ...]      with paths: only the breaches of files below them
 
-Rules: no unfinished words in src/; an SPDX line first; none of the calls that docs and style forbid in src/; the field's
-words (vocabulary.py); files and functions no longer than code_lengths.py allows; comments within the column limit; no
+Rules: no unfinished words in src/; an SPDX line first; none of the calls that docs and style forbid in src/; no search in
+an error's text; the field's words (vocabulary.py); files and functions no longer than code_lengths.py allows; comments within the column limit; no
 mention of a file that is not in the tree; formatted as .clang-format says (when clang-format 14 is there); nothing that
 names a machine's path; files of bench/results as check_result says, those of bench/peers as check_peer does.
 """
@@ -38,6 +38,11 @@ FORBIDDEN = {
     r"\balloca\s*\(": ("a vector", set()),
     r"using namespace \w+;": ("a using-declaration", set()),
 }
+# An error's text, searched: its maker says what a caller acts on in ErrorCode, ErrorReason, a field or an exception's type.
+ERROR_TEXT_SEARCHED = re.compile(r"(\bmessage(\(\))?|\bwhat\(\)\s*\)?)\s*\.\s*(r?find\w*|starts_with|ends_with|contains|compare)\s*\("
+                                 r"|\bstr(case)?(str|n?cmp)\s*\([^;]*\b(what|message)\b|\b(what\(\)|\.message)\s*[!=]=")
+# file -> why it may
+ERROR_TEXT_ALLOWED = {"src/api/native.cpp": "puts the client's own name of the field in front of the message"}
 RESULT_NAME = re.compile(r"(\d{4}-\d{2}-\d{2})-[a-z0-9]+-[A-Za-z0-9-]+\.json")
 RESULTS_WHOLE_SINCE = "2026-11-24"  # earlier files of bench/results have what their programs wrote then
 ATTENTION_CASES = {"attention_decode", "attention_prefill"}
@@ -110,6 +115,8 @@ def check_file(name, text, breaches):
         if in_src and not name.stem.endswith("_test"):
             for number, line in enumerate(text.splitlines(), 1):
                 code = re.sub(r'"(\\.|[^"\\])*"', '""', line.split("//")[0])
+                if ERROR_TEXT_SEARCHED.search(code) and str(name) not in ERROR_TEXT_ALLOWED:
+                    breaches.append(f"{name}:{number}: `{line.strip()}`: searches an error's text: ask for its code, reason, field or type")
                 for pattern, (instead, allowed) in FORBIDDEN.items():
                     if name.parts[1] not in allowed and re.search(pattern, code if "include" not in pattern else line):
                         breaches.append(f"{name}:{number}: `{line.strip()}`: use {instead}")

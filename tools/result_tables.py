@@ -19,14 +19,16 @@ import table_definitions
 ROOT = result_file.ROOT
 BLOCK = re.compile(r"<!-- table: (?P<name>[\w-]+) -->\n(?P<body>.*?)<!-- /table -->", re.DOTALL)
 MARKER = re.compile(r"<!-- (?:table: [\w-]+|/table) -->")
-UNITS = r"(?:µs|us|ms|tok/s|GB/s|TB/s|TFLOP/s)"
+UNITS = r"(?:µs|us|ms|tok/s|GB/s|TB/s|TFLOP/s|GB|MB|GiB|MiB|s|%)"
 FIGURE = re.compile(rf"\d\s?{UNITS}(?![\w/-])")
 UNIT_ALONE = re.compile(rf"(?<![\w/-]){UNITS}(?![\w/-])")
 NUMBER_CELL = re.compile(r"\|\s*\**[\d.,]+\**\s*(?=\|)")
 RESULT_NAMED = re.compile(r"bench/(?:results|peers)/([\w.-]+\.json)")
 
 # (page, what the line holds, why its figure may be typed by hand)
-TYPED = (("docs/decisions/0001-what-we-build.md", "| KV pages of 16 tokens |", "a decision keeps the figure that it was taken on"),)
+TYPED = (("docs/decisions/0001-what-we-build.md", "| KV pages of 16 tokens |", "a decision keeps the figure that it was taken on"),
+         *(("docs/server.md", part, "a limit that the server sets, not a measurement")
+           for part in ("| head, URL, body |", "| time |", "| slow readers |", "`--kv-cache-memory-bytes`")))
 # Files that a test or a page reads, but no table.
 READ_ELSEWHERE = {}
 

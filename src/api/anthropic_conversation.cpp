@@ -29,9 +29,9 @@ Result<std::string> block_type(const Json& block, const std::string& field) {
 }
 
 Error unreadable(const std::string& field, std::string_view type) {
-  return make_error(ErrorCode::unsupported,
-                    "{}.type: blocks of type \"{}\" are not supported: this model reads text only",
-                    field, type);
+  return make_field_error(ErrorCode::unsupported, field + ".type",
+                          "{}: blocks of type \"{}\" are not supported: this model reads text only",
+                          type);
 }
 
 /// A string, or the texts that `read` returns for an array of blocks, joined with `separator`.
@@ -94,10 +94,10 @@ Result<std::string> document_text(const Json& block, const std::string& field) {
     if (content == nullptr) return wrong_kind(source_field + ".content", "a string", content);
     KOHO_TRY_ASSIGN(text, text_of(*content, source_field + ".content", "\n"));
   } else {
-    return make_error(ErrorCode::unsupported,
-                      "{}.type: documents of type \"{:.40}\" are not supported: this model reads "
-                      "text only (types text and content)",
-                      source_field, std::string_view(type->text));
+    return make_field_error(ErrorCode::unsupported, source_field + ".type",
+                            "{}: documents of type \"{:.40}\" are not supported: this model reads "
+                            "text only (types text and content)",
+                            std::string_view(type->text));
   }
   return tagged("document", block, field, {"title", "context"}, text);
 }
@@ -174,7 +174,7 @@ Status read_user(const Json& content, const std::string& field, std::vector<Mess
   }
   if (!content.is_array()) return wrong_kind(field, "a string or an array of blocks", &content);
   if (content.items.empty())
-    return make_error(ErrorCode::invalid_argument, "{}: must not be empty", field);
+    return make_field_error(ErrorCode::invalid_argument, field, "{}: must not be empty");
   UserBlocks blocks(messages);
   for (std::size_t i = 0; i < content.items.size(); ++i)
     KOHO_TRY(blocks.add(content.items[i], fmt::format("{}.{}", field, i)));
@@ -261,18 +261,21 @@ void order_tool_results(std::vector<Message>& messages) {
 
 Status read_messages(const Json& request, std::vector<Message>& messages) {
   const Json* list = request.find("messages");
-  if (list == nullptr) return make_error(ErrorCode::invalid_argument, "messages: Field required");
+  if (list == nullptr)
+    return make_field_error(ErrorCode::invalid_argument, "messages", "{}: Field required");
   if (!list->is_array()) return wrong_kind("messages", "an array", list);
   if (list->items.empty())
-    return make_error(ErrorCode::invalid_argument, "messages: at least one message is required");
+    return make_field_error(ErrorCode::invalid_argument, "messages",
+                            "{}: at least one message is required");
   for (std::size_t i = 0; i < list->items.size(); ++i) {
     const std::string field = fmt::format("messages.{}", i);
-    const Json& message = list->items[i];
-    if (!message.is_object()) return wrong_kind(field, "an object", &message);
-    KOHO_TRY_ASSIGN(const Json* role, required_string(message, "role", field));
-    const Json* content = message.find("content");
+    const Json& turn = list->items[i];
+    if (!turn.is_object()) return wrong_kind(field, "an object", &turn);
+    KOHO_TRY_ASSIGN(const Json* role, required_string(turn, "role", field));
+    const Json* content = turn.find("content");
     if (content == nullptr)
-      return make_error(ErrorCode::invalid_argument, "{}.content: Field required", field);
+      return make_field_error(ErrorCode::invalid_argument, field + ".content",
+                              "{}: Field required");
     if (role->text == "user") {
       KOHO_TRY(read_user(*content, field + ".content", messages));
     } else if (role->text == "assistant") {
@@ -281,17 +284,17 @@ Status read_messages(const Json& request, std::vector<Message>& messages) {
       KOHO_TRY_ASSIGN(const std::string text, text_of(*content, field + ".content", "\n"));
       messages.push_back(text_message("system", without_billing_header(text)));
     } else {
-      return make_error(ErrorCode::invalid_argument,
-                        "{}.role: must be user, assistant or system, found \"{}\"", field,
-                        role->text);
+      return make_field_error(ErrorCode::invalid_argument, field + ".role",
+                              "{}: must be user, assistant or system, found \"{}\"", role->text);
     }
   }
   if (messages.empty() || messages.back().role != "assistant") return {};
   if (!messages.back().tool_calls.empty())
-    return make_error(ErrorCode::invalid_argument,
-                      "messages.{}: `tool_use` ids were found without `tool_result` blocks "
-                      "immediately after: {}",
-                      list->items.size() - 1, messages.back().tool_calls.front().id);
+    return make_field_error(ErrorCode::invalid_argument,
+                            fmt::format("messages.{}", list->items.size() - 1),
+                            "{}: `tool_use` ids were found without `tool_result` blocks "
+                            "immediately after: {}",
+                            messages.back().tool_calls.front().id);
   return {};
 }
 
@@ -307,7 +310,8 @@ Status read_system(const Json& request, std::vector<Message>& messages) {
       one.items.push_back(system->items[i]);
       Result<std::string> block = text_of(one, "system", "");
       if (!block.ok())
-        return make_error(block.error().code, "system.{}: expected a block of type text", i);
+        return make_field_error(block.error().code, fmt::format("system.{}", i),
+                                "{}: expected a block of type text");
       const std::string kept = without_billing_header(*block);
       if (kept.empty()) continue;
       if (!text.empty()) text += "\n";
@@ -325,15 +329,16 @@ Status read_system(const Json& request, std::vector<Message>& messages) {
 Result<Json> read_tool(const Json& tool, const std::string& field) {
   if (!tool.is_object()) return wrong_kind(field, "an object", &tool);
   if (const Json* type = tool.given("type"); type != nullptr && *type != Json::string("custom"))
-    return make_error(
-        ErrorCode::unsupported,
-        "{}.type: only Anthropic's own models have tools of type {}; declare a tool of type "
+    return make_field_error(
+        ErrorCode::unsupported, field + ".type",
+        "{}: only Anthropic's own models have tools of type {}; declare a tool of type "
         "\"custom\" with an input_schema",
-        field, chat::dump_json(*type));
+        chat::dump_json(*type));
   KOHO_TRY_ASSIGN(const Json* name, required_string(tool, "name", field));
   const Json* schema = tool.find("input_schema");
   if (schema == nullptr)
-    return make_error(ErrorCode::invalid_argument, "{}.input_schema: Field required", field);
+    return make_field_error(ErrorCode::invalid_argument, field + ".input_schema",
+                            "{}: Field required");
   if (!schema->is_object()) return wrong_kind(field + ".input_schema", "an object", schema);
   Json function = Json::object();
   function.set("name", *name);
@@ -377,7 +382,9 @@ std::string without_billing_header(std::string_view text) {
 }
 
 Result<chat::Conversation> read_anthropic_conversation(const Json& request) {
-  if (!request.is_object()) return wrong_kind("the request", "an object", &request);
+  if (!request.is_object())
+    return make_error(ErrorCode::invalid_argument, "the request: expected an object, found {}",
+                      chat::kind_name(request.kind));
   Conversation conversation;
   KOHO_TRY(read_system(request, conversation.messages));
   KOHO_TRY(read_messages(request, conversation.messages));

@@ -55,7 +55,7 @@ Status read_stop_sequences(const Json& body, std::vector<std::string>& stops) {
     const Json& stop = list->items[i];
     if (!stop.is_string()) return wrong_kind(field, "a string", &stop);
     if (stop.text.empty())
-      return make_error(ErrorCode::invalid_argument, "{}: must not be empty", field);
+      return make_field_error(ErrorCode::invalid_argument, field, "{}: must not be empty");
     stops.push_back(stop.text);
   }
   return {};
@@ -73,9 +73,8 @@ Result<bool> read_thinking(const Json& body, std::int32_t& tokens_max) {
   if (type->text == "enabled" && budget) tokens_max = static_cast<std::int32_t>(*budget);
   if (type->text == "enabled" || type->text == "adaptive") return true;
   if (type->text == "disabled") return false;
-  return make_error(ErrorCode::invalid_argument,
-                    "thinking.type: must be enabled, adaptive or disabled, found \"{}\"",
-                    type->text);
+  return make_field_error(ErrorCode::invalid_argument, "thinking.type",
+                          "{}: must be enabled, adaptive or disabled, found \"{}\"", type->text);
 }
 
 Result<ToolChoice> read_tool_choice(const Json& body) {
@@ -98,9 +97,8 @@ Result<ToolChoice> read_tool_choice(const Json& body) {
     KOHO_TRY_ASSIGN(const Json* name, required_string(*given_choice, "name", "tool_choice"));
     choice.name = name->text;
   } else {
-    return make_error(ErrorCode::invalid_argument,
-                      "tool_choice.type: must be auto, any, tool or none, found \"{}\"",
-                      type->text);
+    return make_field_error(ErrorCode::invalid_argument, "tool_choice.type",
+                            "{}: must be auto, any, tool or none, found \"{}\"", type->text);
   }
   return choice;
 }
@@ -119,8 +117,8 @@ Status read_output_format(const Json& body, GenerationRequest& request) {
     if (!config->is_object()) return wrong_kind("output_config", "an object", config);
     if (const Json* inner = config->given("format")) {
       if (format != nullptr)
-        return make_error(ErrorCode::invalid_argument,
-                          "output_format: give only one of output_format and output_config.format");
+        return make_field_error(ErrorCode::invalid_argument, "output_format",
+                                "{}: give only one of output_format and output_config.format");
       format = inner;
       field = "output_config.format";
     }
@@ -129,8 +127,8 @@ Status read_output_format(const Json& body, GenerationRequest& request) {
   if (!format->is_object()) return wrong_kind(field, "an object", format);
   KOHO_TRY_ASSIGN(const Json* type, required_string(*format, "type", field));
   if (type->text != "json_schema")
-    return make_error(ErrorCode::invalid_argument, "{}.type: \"{:.40}\" is not json_schema", field,
-                      std::string_view(type->text));
+    return make_field_error(ErrorCode::invalid_argument, field + ".type",
+                            "{}: \"{:.40}\" is not json_schema", std::string_view(type->text));
   const Json* schema = format->find("schema");
   if (schema == nullptr || !schema->is_object())
     return wrong_kind(field + ".schema", "a JSON schema: an object", schema);
@@ -140,7 +138,9 @@ Status read_output_format(const Json& body, GenerationRequest& request) {
 }
 
 Status read_body(const Json& body, bool count_only, GenerationRequest& request) {
-  if (!body.is_object()) return wrong_kind("the request", "an object", &body);
+  if (!body.is_object())
+    return make_error(ErrorCode::invalid_argument, "the request: expected an object, found {}",
+                      chat::kind_name(body.kind));
   // A missing model is the served one.
   if (body.given("model") != nullptr) {
     KOHO_TRY_ASSIGN(const Json* model, required_string(body, "model", {}));
@@ -151,7 +151,7 @@ Status read_body(const Json& body, bool count_only, GenerationRequest& request) 
   if (count_only) {
     request.tokens_max.reset();
   } else if (!request.tokens_max) {
-    return make_error(ErrorCode::invalid_argument, "max_tokens: Field required");
+    return make_field_error(ErrorCode::invalid_argument, "max_tokens", "{}: Field required");
   }
   KOHO_TRY_ASSIGN(request.conversation, read_anthropic_conversation(body));
   KOHO_TRY_ASSIGN(request.conversation->enable_thinking,

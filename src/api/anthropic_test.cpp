@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "api/event_writer.h"
-#include "api/scripted_answer.h"
+#include "tests/support/scripted_answer.h"
 
 namespace koho::api {
 namespace {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/error.h"
 
-#include <algorithm>
-
 #include "base/json_writer.h"
 #include "tokenizer/utf8.h"
 
@@ -25,20 +23,6 @@ void append_text_or_null(std::string& out, std::string_view text) {
   } else {
     append_text(out, text);
   }
-}
-
-/// The path a message begins with ("messages[3].role: …"), or "".
-std::string_view field_of(std::string_view message) {
-  const auto is_path = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '[' ||
-           c == ']';
-  };
-  const auto end = static_cast<std::size_t>(
-      std::find_if_not(message.begin(), message.end(), is_path) - message.begin());
-  if (end == 0 || end == message.size()) return {};
-  const std::string_view rest = message.substr(end);
-  if (rest.starts_with(": ") || rest.starts_with(" must ")) return message.substr(0, end);
-  return {};
 }
 
 }  // namespace
@@ -111,10 +95,10 @@ ApiError to_api_error(const Error& error) {
   ApiError refused{.status = status, .code = {}, .param = {}, .message = error.message};
   switch (error.code) {
     case ErrorCode::invalid_argument:
-      refused.param = field_of(error.message);
+      refused.param = error.field;
       break;
     case ErrorCode::unsupported:
-      refused.param = field_of(error.message);
+      refused.param = error.field;
       refused.code =
           refused.param.starts_with("messages[") ? "unsupported_content" : "unsupported_parameter";
       break;

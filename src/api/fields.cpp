@@ -18,7 +18,8 @@ Result<const Json*> required_string(const Json& object,
                                     std::string_view path) {
   const Json* value = object.find(name);
   if (value == nullptr)
-    return make_error(ErrorCode::invalid_argument, "{}: Field required", field_name(path, name));
+    return make_field_error(ErrorCode::invalid_argument, field_name(path, name),
+                            "{}: Field required");
   if (!value->is_string()) return wrong_kind(field_name(path, name), "a string", value);
   return value;
 }
@@ -54,8 +55,9 @@ Result<std::optional<std::int64_t>> optional_integer(const Json& object,
   if (!parsed && !value->is_integer())
     return wrong_kind(field_name(path, name), "an integer", value);
   if (!parsed || *parsed < least || *parsed > most)
-    return make_error(ErrorCode::invalid_argument, "{}: must be in {}..{}, found {:.24}",
-                      field_name(path, name), least, most, std::string_view(value->text));
+    return make_field_error(ErrorCode::invalid_argument, field_name(path, name),
+                            "{}: must be in {}..{}, found {:.24}", least, most,
+                            std::string_view(value->text));
   return parsed;
 }
 
@@ -66,8 +68,9 @@ Result<std::optional<double>> optional_number(
   if (!value->is_number()) return wrong_kind(field_name(path, name), "a number", value);
   const std::optional<double> parsed = value->as_number();
   if (!parsed || *parsed < least || *parsed > most)
-    return make_error(ErrorCode::invalid_argument, "{}: must be in [{}, {}], found {:.24}",
-                      field_name(path, name), least, most, std::string_view(value->text));
+    return make_field_error(ErrorCode::invalid_argument, field_name(path, name),
+                            "{}: must be in [{}, {}], found {:.24}", least, most,
+                            std::string_view(value->text));
   return parsed;
 }
 

@@ -172,17 +172,17 @@ Status read_allowed_tools(const chat::Json& choice, ToolChoice& out) {
   if (!list.is_object()) return wrong_kind(path, "an object", inner);
   KOHO_TRY_ASSIGN(const chat::Json* mode, required_string(list, "mode", path));
   if (mode->text != "auto" && mode->text != "required")
-    return make_error(ErrorCode::invalid_argument,
-                      "{}.mode: must be auto or required, found \"{:.40}\"", path,
-                      std::string_view(mode->text));
+    return make_field_error(ErrorCode::invalid_argument, path + ".mode",
+                            "{}: must be auto or required, found \"{:.40}\"",
+                            std::string_view(mode->text));
   out.kind = mode->text == "auto" ? ToolChoice::Kind::automatic : ToolChoice::Kind::required;
   const chat::Json* tools = list.given("tools");
   if (tools == nullptr || !tools->is_array() || tools->items.empty())
     return wrong_kind(path + ".tools", "an array of tools", tools);
   if (tools->items.size() > kToolsMax)
-    return make_error(ErrorCode::invalid_argument,
-                      "{}.tools: may have at most {} entries, found {}", path, kToolsMax,
-                      tools->items.size());
+    return make_field_error(ErrorCode::invalid_argument, path + ".tools",
+                            "{}: may have at most {} entries, found {}", kToolsMax,
+                            tools->items.size());
   out.allowed.emplace();
   for (std::size_t i = 0; i < tools->items.size(); ++i) {
     const chat::Json& tool = tools->items[i];

@@ -28,9 +28,9 @@ constexpr std::string_view kBase64 =
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 Error unreadable(const std::string& field, std::string_view type) {
-  return make_error(ErrorCode::unsupported,
-                    "{}.type: \"{}\" is not supported: this model reads and writes text only",
-                    field, type);
+  return make_field_error(ErrorCode::unsupported, field + ".type",
+                          "{}: \"{}\" is not supported: this model reads and writes text only",
+                          type);
 }
 
 /// A string, or the joined texts of an array of parts of these types.
@@ -80,10 +80,9 @@ class ItemReader {
       return function_call_output(item, field);
     if (*type == "reasoning") return reasoning(item, field);
     if (*type == "item_reference")
-      return make_error(ErrorCode::unsupported,
-                        "{}.type: \"item_reference\" is not supported: this server stores no "
-                        "responses; send the items themselves",
-                        field);
+      return make_field_error(ErrorCode::unsupported, field + ".type",
+                              "{}: \"item_reference\" is not supported: this server stores no "
+                              "responses; send the items themselves");
     if (std::ranges::find(kForeignItems, *type) == kForeignItems.end())
       return unreadable(field, *type);
     left_out_.push_back("input." + *type);
@@ -111,7 +110,8 @@ class ItemReader {
     KOHO_TRY_ASSIGN(const Json* role, required_string(item, "role", field));
     const Json* content = item.find("content");
     if (content == nullptr)
-      return make_error(ErrorCode::invalid_argument, "{}.content: Field required", field);
+      return make_field_error(ErrorCode::invalid_argument, field + ".content",
+                              "{}: Field required");
     const std::string content_field = field + ".content";
     if (role->text == "assistant") {
       KOHO_TRY_ASSIGN(const std::string text,
@@ -121,9 +121,9 @@ class ItemReader {
       return {};
     }
     if (role->text != "user" && role->text != "system" && role->text != "developer")
-      return make_error(ErrorCode::invalid_argument,
-                        "{}.role: must be user, assistant, system or developer, found \"{}\"",
-                        field, role->text);
+      return make_field_error(ErrorCode::invalid_argument, field + ".role",
+                              "{}: must be user, assistant, system or developer, found \"{}\"",
+                              role->text);
     KOHO_TRY_ASSIGN(const std::string text,
                     text_of(*content, content_field, {"input_text", "text"}));
     add(role->text, text);
@@ -146,7 +146,7 @@ class ItemReader {
     KOHO_TRY_ASSIGN(const Json* id, required_string(item, "call_id", field));
     const Json* output = item.find("output");
     if (output == nullptr)
-      return make_error(ErrorCode::invalid_argument, "{}.output: Field required", field);
+      return make_field_error(ErrorCode::invalid_argument, field + ".output", "{}: Field required");
     KOHO_TRY_ASSIGN(const std::string text,
                     text_of(*output, field + ".output", {"input_text", "output_text", "text"}));
     add("tool", text);
@@ -181,7 +181,8 @@ Status read_input(const Json& request,
                   std::vector<Message>& messages,
                   std::vector<std::string>& left_out) {
   const Json* input = request.given("input");
-  if (input == nullptr) return make_error(ErrorCode::invalid_argument, "input: Field required");
+  if (input == nullptr)
+    return make_field_error(ErrorCode::invalid_argument, "input", "{}: Field required");
   if (input->is_string()) {
     Message message;
     message.role = "user";
@@ -191,7 +192,8 @@ Status read_input(const Json& request,
   }
   if (!input->is_array()) return wrong_kind("input", "a string or an array of items", input);
   if (input->items.empty())
-    return make_error(ErrorCode::invalid_argument, "input: at least one item is required");
+    return make_field_error(ErrorCode::invalid_argument, "input",
+                            "{}: at least one item is required");
   ItemReader reader(messages, left_out);
   for (std::size_t i = 0; i < input->items.size(); ++i)
     KOHO_TRY(reader.read(input->items[i], fmt::format("input[{}]", i)));
@@ -215,7 +217,9 @@ Result<Json> read_tool(const Json& tool, const std::string& field) {
 
 Result<Conversation> read_responses_conversation(const Json& request,
                                                  std::vector<std::string>& left_out) {
-  if (!request.is_object()) return wrong_kind("the request", "an object", &request);
+  if (!request.is_object())
+    return make_error(ErrorCode::invalid_argument, "the request: expected an object, found {}",
+                      chat::kind_name(request.kind));
   Conversation conversation;
   KOHO_TRY_ASSIGN(const std::optional<std::string> instructions,
                   optional_string(request, "instructions"));

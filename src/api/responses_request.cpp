@@ -54,13 +54,14 @@ constexpr std::array<std::string_view, 30> kKnownFields{"model",
 Status refuse_stored(const Json& body) {
   for (const std::string_view name : {"previous_response_id", "conversation", "prompt"})
     if (body.given(name) != nullptr)
-      return make_error(ErrorCode::unsupported,
-                        "{}: not supported: this server stores no responses; send the items of "
-                        "the conversation as input",
-                        name);
+      return make_field_error(
+          ErrorCode::unsupported, name,
+          "{}: not supported: this server stores no responses; send the items of "
+          "the conversation as input");
   KOHO_TRY_ASSIGN(const bool background, boolean_or(body, "background", {}, false));
   if (background)
-    return make_error(ErrorCode::unsupported, "background: not supported: use \"stream\": true");
+    return make_field_error(ErrorCode::unsupported, "background",
+                            "{}: not supported: use \"stream\": true");
   return {};
 }
 
@@ -85,9 +86,9 @@ Result<ToolChoice> read_tool_choice(const Json& body) {
     KOHO_TRY(read_allowed_tools(*value, choice));
     return choice;
   }
-  return make_error(
-      ErrorCode::invalid_argument,
-      "tool_choice: must be \"auto\", \"none\", \"required\", "
+  return make_field_error(
+      ErrorCode::invalid_argument, "tool_choice",
+      "{}: must be \"auto\", \"none\", \"required\", "
       "{{\"type\": \"function\", \"name\": …}} or {{\"type\": \"allowed_tools\", …}}, found {}",
       chat::dump_json(*value).substr(0, 100));
 }
@@ -107,9 +108,9 @@ Status read_format(const Json& body, GenerationRequest& request) {
     return {};
   }
   if (type->text != "json_schema")
-    return make_error(ErrorCode::invalid_argument,
-                      "text.format.type: must be text, json_object or json_schema, found \"{}\"",
-                      type->text);
+    return make_field_error(ErrorCode::invalid_argument, "text.format.type",
+                            "{}: must be text, json_object or json_schema, found \"{}\"",
+                            type->text);
   const Json* schema = format->find("schema");
   if (schema == nullptr || !schema->is_object())
     return wrong_kind("text.format.schema", "a JSON schema: an object", schema);
@@ -128,10 +129,10 @@ Result<std::optional<bool>> read_reasoning(const Json& body) {
   constexpr std::array<std::string_view, 7> kEfforts{"none", "minimal", "low", "medium",
                                                      "high", "xhigh",   "max"};
   if (std::ranges::find(kEfforts, *effort) == kEfforts.end())
-    return make_error(ErrorCode::invalid_argument,
-                      "reasoning.effort: must be none, minimal, low, medium, high, xhigh or max, "
-                      "found \"{}\"",
-                      *effort);
+    return make_field_error(ErrorCode::invalid_argument, "reasoning.effort",
+                            "{}: must be none, minimal, low, medium, high, xhigh or max, "
+                            "found \"{}\"",
+                            *effort);
   return std::optional<bool>{*effort != "none"};
 }
 
@@ -177,7 +178,9 @@ std::string echo_of(const Json& body, const GenerationRequest& request) {
 }
 
 Status read_body(const Json& body, GenerationRequest& request) {
-  if (!body.is_object()) return wrong_kind("the request", "an object", &body);
+  if (!body.is_object())
+    return make_error(ErrorCode::invalid_argument, "the request: expected an object, found {}",
+                      chat::kind_name(body.kind));
   // A missing model is the served one.
   if (body.given("model") != nullptr) {
     KOHO_TRY_ASSIGN(const Json* model, required_string(body, "model", {}));
@@ -195,8 +198,8 @@ Status read_body(const Json& body, GenerationRequest& request) {
   KOHO_TRY_ASSIGN(const std::optional<std::int64_t> top_logprobs,
                   optional_integer(body, "top_logprobs", 0, kTopLogprobsMax));
   if (top_logprobs && *top_logprobs > 0)
-    return make_error(ErrorCode::unsupported,
-                      "top_logprobs: not supported by /v1/responses: use /v1/chat/completions");
+    return make_field_error(ErrorCode::unsupported, "top_logprobs",
+                            "{}: not supported by /v1/responses: use /v1/chat/completions");
   KOHO_TRY_ASSIGN(request.stream, boolean_or(body, "stream", {}, false));
   if (const Json* user = body.given("user"); user != nullptr && user->is_string())
     request.user = user->text;

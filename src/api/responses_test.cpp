@@ -7,8 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "api/responses_conversation.h"
-#include "api/scripted_answer.h"
 #include "chat/template.h"
+#include "tests/support/scripted_answer.h"
 
 namespace koho::api {
 namespace {

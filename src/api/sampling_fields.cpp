@@ -204,7 +204,7 @@ Status read_sampling_numbers(const Json& body,
                     optional_number(body, name, range.low, range.high));
     if (!value) continue;
     if (range.above_low && *value == range.low)
-      return make_error(ErrorCode::invalid_argument, "{}: must be above {}", name, range.low);
+      return make_field_error(ErrorCode::invalid_argument, name, "{}: must be above {}", range.low);
     sampling.*row.number = *value;
   }
   return {};

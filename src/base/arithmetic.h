@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
 
 namespace koho {
 
@@ -22,17 +21,6 @@ template <typename Integer>
 [[nodiscard]] constexpr std::optional<Integer> checked_mul(Integer a, Integer b) {
   Integer product{};
   if (__builtin_mul_overflow(a, b, &product)) return std::nullopt;
-  return product;
-}
-
-/// The product of all sizes, or nothing on overflow; 1 for none.
-template <typename Integer>
-[[nodiscard]] constexpr std::optional<Integer> checked_product(std::span<const Integer> sizes) {
-  std::optional<Integer> product = Integer{1};
-  for (const Integer size : sizes) {
-    product = checked_mul(*product, size);
-    if (!product) return std::nullopt;
-  }
   return product;
 }
 

@@ -69,7 +69,7 @@ struct Error {
   ErrorCode code = ErrorCode::internal;
   std::string message;
   ErrorReason reason = ErrorReason::none;
-  std::string field{};  // of the request, where its maker knows it and callers ask: "tools"
+  std::string field{};  // of the request, as a path, where the error is about one: "tools[0].type"
 
   /// The same error with `context` before its message ("loading layer 17: …"). Code, reason and
   /// field stay.
@@ -92,6 +92,17 @@ template <typename... Args>
                                fmt::format_string<Args...> format,
                                Args&&... args) {
   return Error{code, fmt::format(format, std::forward<Args>(args)...), reason};
+}
+
+/// The same for an error about a field of a request: `field` is the first argument of the format.
+template <typename... Args>
+[[nodiscard]] Error make_field_error(ErrorCode code,
+                                     std::string_view field,
+                                     fmt::format_string<std::string_view&, Args...> format,
+                                     Args&&... args) {
+  Error error{code, fmt::format(format, field, std::forward<Args>(args)...)};
+  error.field = field;
+  return error;
 }
 
 /// Success, or an Error.

@@ -54,6 +54,15 @@ TEST(Error, ContextKeepsReasonAndField) {
   EXPECT_EQ(error_reason_name(error.reason), "too_deep");
 }
 
+TEST(Error, AFieldErrorNamesTheFieldInItsMessageAndBesideIt) {
+  const std::string field = "messages[0]";
+  const Error error = make_field_error(ErrorCode::unsupported, field + ".type",
+                                       "{} must be {}, found {}", "text", 3);
+  EXPECT_EQ(error.code, ErrorCode::unsupported);
+  EXPECT_EQ(error.message, "messages[0].type must be text, found 3");
+  EXPECT_EQ(error.field, "messages[0].type");
+}
+
 TEST(Error, MoveOnlyValuesPass) {
   Result<std::unique_ptr<int>> result(std::make_unique<int>(3));
   EXPECT_EQ(**std::move(result), 3);

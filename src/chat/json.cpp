@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdint>
+#include <optional>
 #include <system_error>
 #include <unordered_set>
 #include <utility>
@@ -19,6 +21,32 @@
 
 namespace koho::chat {
 namespace {
+
+/// The code unit of the escape \uXXXX at `at`; nullopt if another text is there.
+std::optional<std::uint32_t> escaped_unit(std::string_view text, std::size_t at) {
+  if (text.substr(at, 2) != "\\u" || text.size() < at + 6) return {};
+  std::uint32_t unit = 0;
+  const char* end = text.data() + at + 6;
+  const auto [stop, error] = std::from_chars(text.data() + at + 2, end, unit, 16);
+  if (error != std::errc() || stop != end) return {};
+  return unit;
+}
+
+/// Whether a string, as far as the parser read it before it failed, has an escaped surrogate that
+/// is not half of a pair. The parser reports it as it reports bad syntax.
+bool has_lone_surrogate(std::string_view token) {
+  for (std::size_t at = token.find('\\'); at < token.size(); at = token.find('\\', at)) {
+    const std::optional<std::uint32_t> unit = escaped_unit(token, at);
+    at += unit ? 6U : 2U;
+    if (!unit || *unit < 0xD800 || *unit > 0xDFFF) continue;
+    if (*unit >= 0xDC00) return true;
+    const std::optional<std::uint32_t> low = escaped_unit(token, at);
+    if (!low && token.substr(at, 2) == "\\u") return false;  // what follows is no escape
+    if (!low || *low < 0xDC00 || *low > 0xDFFF) return true;
+    at += 6;
+  }
+  return false;
+}
 
 class TreeBuilder final : public json::Events {
  public:
@@ -81,11 +109,10 @@ class TreeBuilder final : public json::Events {
       if (const std::size_t at = what.find(before); at != std::string::npos)
         what.erase(at, before.size() + last_token.size() + 1);
     Error error = fail(what);
-    // The parser reports a lone surrogate as it reports bad syntax: only the sentence tells.
-    if (what.find("surrogate U+") == std::string::npos) return error;
+    if (!has_lone_surrogate(last_token)) return error;
     error.reason = ErrorReason::invalid_encoding;
-    const std::string field = path();
-    return field.empty() ? std::move(error) : std::move(error).with_context(field);
+    error.field = path();
+    return error.field.empty() ? std::move(error) : std::move(error).with_context(error.field);
   }
 
   Json root;
@@ -244,8 +271,8 @@ std::string_view kind_name(Json::Kind kind) {
 }
 
 Error wrong_kind(std::string_view field, std::string_view expected, const Json* found) {
-  return make_error(ErrorCode::invalid_argument, "{}: expected {}, found {}", field, expected,
-                    found == nullptr ? "nothing" : kind_name(found->kind));
+  return make_field_error(ErrorCode::invalid_argument, field, "{}: expected {}, found {}", expected,
+                          found == nullptr ? "nothing" : kind_name(found->kind));
 }
 
 Result<Json> parse_json(std::string_view text, std::size_t depth_max) {

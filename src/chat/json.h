@@ -65,7 +65,7 @@ inline constexpr std::size_t kJsonDigitsMax = 4300;  // of an integer; Python ha
 /// Parses exactly one JSON value. Stores each number as Python prints it: an integer digit for
 /// digit, any other number as repr(float) ("1.0", "1e-05", "1e+16"). Errors: invalid_argument with
 /// the place and the reason, never with the text itself, which may be private. For a lone surrogate
-/// the message starts with its field.
+/// the message starts with its field, which Error::field holds too.
 Result<Json> parse_json(std::string_view text, std::size_t depth_max = kJsonDepthMax);
 
 /// json.dumps(value, ensure_ascii=False): separators ", " and ": ", keys in their order.

@@ -84,7 +84,23 @@ TEST(Json, ALoneSurrogateIsFoundByItsField) {
   EXPECT_EQ(told(R"({"stop":["a","\udc00"]})"), "stop[1]: not valid JSON");
   EXPECT_EQ(told(R"({"a":{"b":0,"\ud800":1}})"), "a: not valid JSON");
   EXPECT_EQ(told(R"("\ud800")"), "not valid JSON");
+  EXPECT_EQ(parse_json(R"({"stop":["a","\udc00"]})").error().field, "stop[1]");
   EXPECT_EQ(told(R"({"a":"surrogate \q"})"), "not valid JSON");
+}
+
+TEST(Json, ALoneSurrogateIsToldFromABadEscape) {
+  using enum ErrorReason;
+  const auto reason = [](std::string_view string) {
+    return parse_json("{\"a\":\"" + std::string(string)).error().reason;
+  };
+  for (const char* lone :
+       {R"(\ud800"})", R"(\uDBFF)", R"(\ud800x"})", R"(\ud800\n"})", R"(\ud800\u0041"})",
+        R"(\ud800\ud800"})", R"(\ud83d\ude00\udead"})", R"(\\\udfff"})", R"(\"\u00e9\ud800")"})
+    EXPECT_EQ(reason(lone), invalid_encoding) << lone;
+  for (const char* bad : {R"(\ud800\u"})", R"(\ud800\u00g0"})", R"(\ud83d\ude00\q"})", R"(\\ud800)",
+                          R"(\ud8"})", R"(\ud83d\ude00)", R"(\u+d80"})"})
+    EXPECT_EQ(reason(bad), none) << bad;
+  EXPECT_EQ(parse_json(R"({"a" "\ud83d\ude00"})").error().reason, none);
 }
 
 TEST(Json, RefusesAZeroByteAnywhere) {

@@ -135,10 +135,11 @@ Status check_part(const Json& part, const std::string& field) {
   }
   if (!type->is_string()) return wrong_kind(field + ".type", "a string", type);
   if (type->text != "text")
-    return make_error(ErrorCode::unsupported,
-                      "{}: a content part of type \"{}\" is not supported: this model accepts text "
-                      "only; send parts of type \"text\"",
-                      field, type->text);
+    return make_field_error(
+        ErrorCode::unsupported, field,
+        "{}: a content part of type \"{}\" is not supported: this model accepts text "
+        "only; send parts of type \"text\"",
+        type->text);
   const Json* text = part.find("text");
   if (text == nullptr || !text->is_string()) return wrong_kind(field + ".text", "a string", text);
   return {};
@@ -150,10 +151,10 @@ Status normalize_message(Message& message, const std::string& field) {
   bool known = false;
   for (const std::string_view role : kRoles) known = known || message.role == role;
   if (!known)
-    return make_error(ErrorCode::invalid_argument,
-                      "{}.role: must be one of system, developer, user, assistant, tool, found "
-                      "\"{}\"",
-                      field, message.role);
+    return make_field_error(ErrorCode::invalid_argument, field + ".role",
+                            "{}: must be one of system, developer, user, assistant, tool, found "
+                            "\"{}\"",
+                            message.role);
   if (!message.reasoning_content) message.reasoning_content = std::exchange(message.reasoning, {});
   if (!message.content || message.content->is_null()) {
     message.content = Json::string("");
@@ -186,7 +187,9 @@ Json read_arguments(std::string_view text) {
 }
 
 Result<Conversation> read_turns(const Json& request) {
-  if (!request.is_object()) return wrong_kind("the chat request", "an object", &request);
+  if (!request.is_object())
+    return make_error(ErrorCode::invalid_argument, "the chat request: expected an object, found {}",
+                      kind_name(request.kind));
   Conversation conversation;
   const Json* messages = request.find("messages");
   if (messages == nullptr || !messages->is_array())

@@ -93,7 +93,6 @@ class OutputParser {
   /// Ends the answer and emits everything held back. Call once, last.
   void finish(AnswerEnd end, std::vector<OutputEvent>& out);
 
-  std::size_t num_calls() const { return num_calls_; }
   /// Calls that ended with </tool_call>, or with the end of a finished answer.
   std::size_t num_complete_calls() const { return num_complete_calls_; }
 

@@ -200,9 +200,9 @@ class Renderer {
       return {};
     }
     if (message.content && !message.content->is_array())
-      return make_error(ErrorCode::invalid_argument,
-                        "messages[{}].content: expected a string or an array, found {}", index,
-                        kind_name(message.content->kind));
+      return make_field_error(
+          ErrorCode::invalid_argument, fmt::format("messages[{}].content", index),
+          "{}: expected a string or an array, found {}", kind_name(message.content->kind));
     write_.literal("<|observation|>");
     if (!message.content) return {};
     for (const Json& part : message.content->items) {

@@ -47,18 +47,18 @@ struct TableBytes {
 };
 constexpr TableBytes make_table_bytes() {
   TableBytes bytes{};
-  for (unsigned code = 0; code < 128; ++code) {
-    unsigned bits = (code << 4U) + (120U << 7U);
-    if (code == 127) bits = 0x7FC0;
-    if (code < 8) {
-      // code * 2^-9: normalise the three bits.
+  for (unsigned fp8 = 0; fp8 < 128; ++fp8) {
+    unsigned bits = (fp8 << 4U) + (120U << 7U);
+    if (fp8 == 127) bits = 0x7FC0;
+    if (fp8 < 8) {
+      // fp8 * 2^-9: normalise the three bits.
       bits = 0;
-      for (unsigned shift = 1; code != 0 && bits == 0; ++shift)
-        if (((code << shift) & 8U) != 0)
-          bits = ((121U - shift) << 7U) | (((code << shift) & 7U) << 4U);
+      for (unsigned shift = 1; fp8 != 0 && bits == 0; ++shift)
+        if (((fp8 << shift) & 8U) != 0)
+          bits = ((121U - shift) << 7U) | (((fp8 << shift) & 7U) << 4U);
     }
-    bytes.low[code] = static_cast<std::uint8_t>(bits & 0xFFU);
-    bytes.high[code] = static_cast<std::uint8_t>(bits >> 8U);
+    bytes.low[fp8] = static_cast<std::uint8_t>(bits & 0xFFU);
+    bytes.high[fp8] = static_cast<std::uint8_t>(bits >> 8U);
   }
   return bytes;
 }

@@ -100,19 +100,19 @@ struct Avx2 {
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(absolute, 20), _mm256_set1_epi32(1));
     const __m256i rounded =
         _mm256_add_epi32(absolute, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFFF)));
-    __m256i code = _mm256_sub_epi32(_mm256_srli_epi32(rounded, 20), _mm256_set1_epi32(120 << 3));
+    __m256i fp8 = _mm256_sub_epi32(_mm256_srli_epi32(rounded, 20), _mm256_set1_epi32(120 << 3));
     const __m256i denormal = _mm256_sub_epi32(_mm256_castps_si256(add(magnitude, set1(0x1p14F))),
                                               _mm256_castps_si256(set1(0x1p14F)));
-    code = _mm256_blendv_epi8(
-        code, denormal, _mm256_castps_si256(_mm256_cmp_ps(magnitude, set1(0x1p-6F), _CMP_LT_OQ)));
-    code =
-        _mm256_blendv_epi8(code, _mm256_set1_epi32(0x7E),
+    fp8 = _mm256_blendv_epi8(
+        fp8, denormal, _mm256_castps_si256(_mm256_cmp_ps(magnitude, set1(0x1p-6F), _CMP_LT_OQ)));
+    fp8 =
+        _mm256_blendv_epi8(fp8, _mm256_set1_epi32(0x7E),
                            _mm256_castps_si256(_mm256_cmp_ps(magnitude, set1(448.0F), _CMP_GE_OQ)));
-    code = _mm256_blendv_epi8(code, _mm256_set1_epi32(0x7F),
-                              _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)));
-    code = _mm256_or_si256(code, sign);
+    fp8 = _mm256_blendv_epi8(fp8, _mm256_set1_epi32(0x7F),
+                             _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)));
+    fp8 = _mm256_or_si256(fp8, sign);
     const __m128i words =
-        _mm_packus_epi32(_mm256_castsi256_si128(code), _mm256_extracti128_si256(code, 1));
+        _mm_packus_epi32(_mm256_castsi256_si128(fp8), _mm256_extracti128_si256(fp8, 1));
     _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packus_epi16(words, words));
   }
 

@@ -90,16 +90,16 @@ struct Avx512 {
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(absolute, 20), _mm512_set1_epi32(1));
     const __m512i rounded =
         _mm512_add_epi32(absolute, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFFF)));
-    __m512i code = _mm512_sub_epi32(_mm512_srli_epi32(rounded, 20), _mm512_set1_epi32(120 << 3));
-    code = _mm512_mask_sub_epi32(code, _mm512_cmp_ps_mask(magnitude, set1(0x1p-6F), _CMP_LT_OQ),
-                                 _mm512_castps_si512(add(magnitude, set1(0x1p14F))),
-                                 _mm512_castps_si512(set1(0x1p14F)));
-    code = _mm512_mask_mov_epi32(code, _mm512_cmp_ps_mask(magnitude, set1(448.0F), _CMP_GE_OQ),
-                                 _mm512_set1_epi32(0x7E));
-    code = _mm512_mask_mov_epi32(code, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q),
-                                 _mm512_set1_epi32(0x7F));
+    __m512i fp8 = _mm512_sub_epi32(_mm512_srli_epi32(rounded, 20), _mm512_set1_epi32(120 << 3));
+    fp8 = _mm512_mask_sub_epi32(fp8, _mm512_cmp_ps_mask(magnitude, set1(0x1p-6F), _CMP_LT_OQ),
+                                _mm512_castps_si512(add(magnitude, set1(0x1p14F))),
+                                _mm512_castps_si512(set1(0x1p14F)));
+    fp8 = _mm512_mask_mov_epi32(fp8, _mm512_cmp_ps_mask(magnitude, set1(448.0F), _CMP_GE_OQ),
+                                _mm512_set1_epi32(0x7E));
+    fp8 =
+        _mm512_mask_mov_epi32(fp8, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), _mm512_set1_epi32(0x7F));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
-                     _mm512_cvtepi32_epi8(_mm512_or_si512(code, sign)));
+                     _mm512_cvtepi32_epi8(_mm512_or_si512(fp8, sign)));
   }
 
   /// 32 FP8 values, each in the upper byte of a 16-bit lane, as half-precision bits divided by 2^8.

@@ -14,8 +14,8 @@ namespace {
 
 std::array<float, 256> e4m3_values() {
   std::array<float, 256> values{};
-  for (std::size_t code = 0; code < values.size(); ++code)
-    values[code] = to_float(Float8E4M3{static_cast<std::uint8_t>(code)});
+  for (std::size_t fp8 = 0; fp8 < values.size(); ++fp8)
+    values[fp8] = to_float(Float8E4M3{static_cast<std::uint8_t>(fp8)});
   return values;
 }
 

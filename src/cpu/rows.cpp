@@ -181,9 +181,9 @@ Status CpuBackend::do_qk_norm_rope_store_kv(const Queries& q,
   // A head's bf16 values: where they lie, or in `scratch`.
   const auto head_of = [&](std::int64_t t, std::int64_t head, BFloat16* scratch) {
     if (!quantized) return row_of<const BFloat16>(qkv.values, t) + head * width;
-    const Float8E4M3* code = row_of<Float8E4M3>(qkv.quantized, t) + head * width;
+    const Float8E4M3* values = row_of<Float8E4M3>(qkv.quantized, t) + head * width;
     const float scale = qkv.scales.as<float>()[t];
-    for (std::int64_t i = 0; i < width; ++i) scratch[i] = to_bf16(to_float(code[i]) * scale);
+    for (std::int64_t i = 0; i < width; ++i) scratch[i] = to_bf16(to_float(values[i]) * scale);
     return static_cast<const BFloat16*>(scratch);
   };
   // `out` may be `in`.

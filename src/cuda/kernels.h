@@ -264,7 +264,7 @@ PrefillTiles attention_prompt_tiles(const Attention& parameters);
 std::int64_t attention_upcast_bytes(const Attention& parameters, std::int64_t most);
 cudaError_t launch_attention_wgmma(const Attention& parameters, cudaStream_t stream);
 
-// ---- route.cu
+// ---- choose_route.cpp
 
 struct Route {
   const Bf16* x = nullptr;  // [T, H]

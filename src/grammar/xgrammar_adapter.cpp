@@ -55,11 +55,10 @@ std::string reason_of(std::string_view warning) {
 template <typename Work>
 Status guarded(std::int64_t time_us_max,
                std::size_t bytes_max,
-               std::uint64_t fail_at,
                ErrorCode limit_code,
                Work work,
-               bool* unexplained = nullptr) {
-  guard::Scope scope(time_us_max, bytes_max, fail_at);
+               bool* no_hash = nullptr) {
+  guard::Scope scope(time_us_max, bytes_max);
   try {
     KOHO_TRY(work());
   } catch (const guard::Exceeded&) {
@@ -72,16 +71,13 @@ Status guarded(std::int64_t time_us_max,
                                time_us_max / 1000, bytes_max >> 20U));
   } catch (const std::bad_alloc&) {
     return make_error(ErrorCode::resource_exhausted, "out of memory while compiling a grammar");
+  } catch (const guard::NoHash&) {
+    if (no_hash != nullptr) *no_hash = true;
+    return refused(kInvalidGrammar, kNoReason);
+  } catch (const guard::Unsatisfiable& error) {
+    return refused(kUnsatisfiableSchema, message_of(error.what()));
   } catch (const std::exception& error) {
-    const std::string message = message_of(error.what());
-    if (unexplained != nullptr) *unexplained = message == kNoReason;
-    // xgrammar throws one exception type for everything: only the text tells an unsatisfiable
-    // schema from an invalid grammar.
-    if (message.find("nsatisfiable") != message.npos ||
-        message.find("cannot accept") != message.npos ||
-        message.find("greater than") != message.npos)
-      return refused(kUnsatisfiableSchema, message);
-    return refused(kInvalidGrammar, message);
+    return refused(kInvalidGrammar, message_of(error.what()));
   } catch (...) {
     return make_error(ErrorCode::internal, "xgrammar threw an unknown exception");
   }
@@ -155,7 +151,7 @@ std::optional<Error> find_fault(const Schema& schema,
       const std::optional<Schema::Part> part = schema.part(i);
       if (!part || part->refers != refers) continue;
       Status status =
-          guarded(limits.compile_us_max, limits.compile_bytes_max, 0, ErrorCode::invalid_argument,
+          guarded(limits.compile_us_max, limits.compile_bytes_max, ErrorCode::invalid_argument,
                   [&]() -> Status {
                     compile_text(Constraint::Kind::json_schema, part->text, compiler, limits);
                     return {};
@@ -235,7 +231,7 @@ class XgrammarMatcher final : public Matcher {
  private:
   template <typename Work>
   Status step(Work work) {
-    Status status = guarded(step_us_max_, step_bytes_max_, 0, ErrorCode::resource_exhausted, [&] {
+    Status status = guarded(step_us_max_, step_bytes_max_, ErrorCode::resource_exhausted, [&] {
       work();
       return Status();
     });
@@ -265,7 +261,7 @@ class XgrammarGrammar final : public CompiledGrammar {
 
   Result<std::unique_ptr<Matcher>> start() const override {
     std::unique_ptr<Matcher> matcher;
-    KOHO_TRY(guarded(limits_.step_us_max, limits_.step_bytes_max, 0, ErrorCode::resource_exhausted,
+    KOHO_TRY(guarded(limits_.step_us_max, limits_.step_bytes_max, ErrorCode::resource_exhausted,
                      [&]() -> Status {
                        matcher = std::make_unique<XgrammarMatcher>(
                            xgrammar::GrammarMatcher(grammar_, std::nullopt, true), text_,
@@ -316,7 +312,7 @@ Result<std::shared_ptr<const XgrammarAdapter::Vocabulary>> XgrammarAdapter::read
     if (tokenizer.is_added(id)) tokens[i].insert(0, 1, '\xFF');
   }
   std::shared_ptr<const Vocabulary> made;
-  KOHO_TRY(guarded(0, 0, 0, ErrorCode::internal, [&]() -> Status {
+  KOHO_TRY(guarded(0, 0, ErrorCode::internal, [&]() -> Status {
     made = std::make_shared<const Vocabulary>(
         Vocabulary{xgrammar::TokenizerInfo(tokens, xgrammar::VocabType::RAW, std::nullopt,
                                            std::vector<std::int32_t>{}),
@@ -358,13 +354,12 @@ Error XgrammarAdapter::explain(const Constraint& constraint, Error error) const 
 }
 
 Result<std::shared_ptr<const CompiledGrammar>> XgrammarAdapter::compile(
-    const Constraint& constraint, std::uint64_t fail_at) {
+    const Constraint& constraint) {
   using Kind = Constraint::Kind;
   if (constraint.kind == Kind::union_of) {
     std::vector<std::shared_ptr<const CompiledGrammar>> grammars;
     for (const Constraint& alternative : constraint.alternatives) {
-      KOHO_TRY_ASSIGN(std::shared_ptr<const CompiledGrammar> grammar,
-                      compile(alternative, fail_at));
+      KOHO_TRY_ASSIGN(std::shared_ptr<const CompiledGrammar> grammar, compile(alternative));
       grammars.push_back(std::move(grammar));
     }
     return union_of(std::move(grammars));
@@ -374,8 +369,7 @@ Result<std::shared_ptr<const CompiledGrammar>> XgrammarAdapter::compile(
   const bool may_relax = std::ranges::any_of(
       constraint.tools, [&](const ToolGrammar& tool) { return may_be_relaxed(constraint, tool); });
   for (ToolStrictness strictness = ToolStrictness::best_effort;;) {
-    Result<std::shared_ptr<const CompiledGrammar>> compiled =
-        compile_with(constraint, strictness, fail_at);
+    Result<std::shared_ptr<const CompiledGrammar>> compiled = compile_with(constraint, strictness);
     if (compiled.ok()) return compiled;
     const Error& error = compiled.error();
     if (!is_grammar_error(error) || !may_relax || strictness == ToolStrictness::names_only)
@@ -442,7 +436,7 @@ Result<XgrammarAdapter::GrammarSource> XgrammarAdapter::source_of(const Constrai
 }
 
 Result<std::shared_ptr<const CompiledGrammar>> XgrammarAdapter::compile_with(
-    const Constraint& constraint, ToolStrictness strictness, std::uint64_t fail_at) {
+    const Constraint& constraint, ToolStrictness strictness) {
   KOHO_TRY_ASSIGN(GrammarSource source, source_of(constraint, strictness));
   std::unique_ptr<Library> own;
   if (may_name_tokens(constraint.kind)) own = std::make_unique<Library>(*vocabulary_, limits_);
@@ -450,11 +444,11 @@ Result<std::shared_ptr<const CompiledGrammar>> XgrammarAdapter::compile_with(
   // xgrammar's any_text, and the text between its tags, allow control tokens too.
   const TextMask only =
       constraint.kind == Constraint::Kind::structural_tag ? vocabulary_->text : nullptr;
-  bool unexplained = false;
+  bool no_hash = false;
   const auto attempt = [&](Library& library) {
-    unexplained = false;
+    no_hash = false;
     return guarded(
-        limits_.compile_us_max, limits_.compile_bytes_max, fail_at, ErrorCode::invalid_argument,
+        limits_.compile_us_max, limits_.compile_bytes_max, ErrorCode::invalid_argument,
         [&]() -> Status {
           compiled = std::make_shared<const XgrammarGrammar>(
               compile_text(constraint.kind, source.text, library.compiler, limits_,
@@ -462,10 +456,10 @@ Result<std::shared_ptr<const CompiledGrammar>> XgrammarAdapter::compile_with(
               only, limits_);
           return {};
         },
-        &unexplained);
+        &no_hash);
   };
   Status status = attempt(own ? *own : *library_);
-  if (!status.ok() && unexplained) {
+  if (!status.ok() && no_hash) {
     // xgrammar cannot hash every grammar for its cache of parts: try again without that cache.
     Library without_parts(*vocabulary_, limits_, /*keeps_parts=*/false);
     status = attempt(without_parts);

@@ -26,6 +26,7 @@ class XgrammarAdapter {
   static Result<std::shared_ptr<const Vocabulary>> read_vocabulary(const Tokenizer& tokenizer,
                                                                    std::int64_t vocabulary);
 
+  /// `limits`, as they are at each call, must outlive the adapter.
   XgrammarAdapter(const Tokenizer& tokenizer,
                   std::shared_ptr<const Vocabulary> vocabulary,
                   const GrammarLimits& limits);
@@ -33,10 +34,8 @@ class XgrammarAdapter {
   XgrammarAdapter(const XgrammarAdapter&) = delete;
   XgrammarAdapter& operator=(const XgrammarAdapter&) = delete;
 
-  /// `fail_at` makes an allocation fail, for tests (guard::Scope). Errors: as
-  /// GrammarCompiler::compile().
-  Result<std::shared_ptr<const CompiledGrammar>> compile(const Constraint& constraint,
-                                                         std::uint64_t fail_at = 0);
+  /// Errors: as GrammarCompiler::compile().
+  Result<std::shared_ptr<const CompiledGrammar>> compile(const Constraint& constraint);
 
  private:
   class Library;
@@ -47,14 +46,13 @@ class XgrammarAdapter {
   };
   Result<GrammarSource> source_of(const Constraint& constraint, ToolStrictness strictness) const;
   Result<std::shared_ptr<const CompiledGrammar>> compile_with(const Constraint& constraint,
-                                                              ToolStrictness strictness,
-                                                              std::uint64_t fail_at);
+                                                              ToolStrictness strictness);
   /// Adds to `error`, which a compilation returned, the path of the subschema at fault.
   Error explain(const Constraint& constraint, Error error) const;
 
   const Tokenizer& tokenizer_;
   std::shared_ptr<const Vocabulary> vocabulary_;
-  GrammarLimits limits_;
+  const GrammarLimits& limits_;
   std::unique_ptr<Library> library_;
 };
 

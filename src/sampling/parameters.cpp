@@ -13,8 +13,8 @@ namespace {
 Status in_range(std::string_view name, double value, const ParameterRange& range) {
   const bool above = range.above_low ? value > range.low : value >= range.low;
   if (above && value <= range.high) return {};
-  return make_error(ErrorCode::invalid_argument, "{} must be in {}{}, {}], found {}", name,
-                    range.above_low ? "(" : "[", range.low, range.high, value);
+  return make_field_error(ErrorCode::invalid_argument, name, "{} must be in {}{}, {}], found {}",
+                          range.above_low ? "(" : "[", range.low, range.high, value);
 }
 
 Status in_range(const SamplingParameter& parameter, std::int64_t value, std::int64_t vocabulary) {
@@ -24,23 +24,21 @@ Status in_range(const SamplingParameter& parameter, std::int64_t value, std::int
                                 : static_cast<std::int64_t>(parameter.range.high);
   if (value >= low && value <= high) return {};
   if (low == -1)
-    return make_error(ErrorCode::invalid_argument,
-                      "{} must be -1, 0 (both off) or in 1..{}, found {}", parameter.name, high,
-                      value);
-  return make_error(ErrorCode::invalid_argument, "{} must be in {}..{}, found {}", parameter.name,
-                    low, high, value);
+    return make_field_error(ErrorCode::invalid_argument, parameter.name,
+                            "{} must be -1, 0 (both off) or in 1..{}, found {}", high, value);
+  return make_field_error(ErrorCode::invalid_argument, parameter.name,
+                          "{} must be in {}..{}, found {}", low, high, value);
 }
 
 Status check_logit_bias(const SamplingParameters& parameters, std::int64_t vocabulary) {
   if (parameters.logit_bias.size() > static_cast<std::size_t>(kLogitBiasMax))
-    return make_error(ErrorCode::invalid_argument,
-                      "logit_bias may have at most {} entries, found {}", kLogitBiasMax,
-                      parameters.logit_bias.size());
+    return make_field_error(ErrorCode::invalid_argument, "logit_bias",
+                            "{} may have at most {} entries, found {}", kLogitBiasMax,
+                            parameters.logit_bias.size());
   for (const auto& [token, bias] : parameters.logit_bias) {
     if (token < 0 || token >= vocabulary)
-      return make_error(ErrorCode::invalid_argument,
-                        "logit_bias names token {}, the vocabulary has 0..{}", token,
-                        vocabulary - 1);
+      return make_field_error(ErrorCode::invalid_argument, "logit_bias",
+                              "{} names token {}, the vocabulary has 0..{}", token, vocabulary - 1);
     KOHO_TRY(in_range("logit_bias", static_cast<double>(bias), {-100, 100}));
   }
   return {};

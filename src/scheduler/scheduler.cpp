@@ -67,11 +67,12 @@ Result<SequenceId> Scheduler::submit(const SequenceRequest& request) {
                       prompt, request.completion_max, limits_.pages_per_partition(),
                       limits_.tokens_per_page);
   if (request.priority < 0 || request.priority >= kPriorities)
-    return make_error(ErrorCode::invalid_argument, "priority must be in 0..{}, found {}",
-                      kPriorities - 1, request.priority);
+    return make_field_error(ErrorCode::invalid_argument, "priority",
+                            "{} must be in 0..{}, found {}", kPriorities - 1, request.priority);
   if (request.bias_entries > limits_.bias_entries_max)
-    return make_error(ErrorCode::invalid_argument, "logit_bias may have {} entries, found {}",
-                      limits_.bias_entries_max, request.bias_entries);
+    return make_field_error(ErrorCode::invalid_argument, "logit_bias",
+                            "{} may have {} entries, found {}", limits_.bias_entries_max,
+                            request.bias_entries);
   if (unused_.empty())
     return make_error(ErrorCode::resource_exhausted, "{} sequences are in the engine, its limit",
                       limits_.live_max);

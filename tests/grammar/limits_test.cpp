@@ -111,7 +111,20 @@ TEST(GrammarLimits, AnUnsatisfiableSchemaIsRefused) {
        "unsatisfiable_schema: $: "},
       {R"({"type":"integer","exclusiveMinimum":3,"exclusiveMaximum":4})",
        "unsatisfiable_schema: $: "},
+      {R"({"properties":{"n":{"type":"number","exclusiveMinimum":3,"exclusiveMaximum":3}}})",
+       "unsatisfiable_schema: $.properties.n: "},
+      {R"({"type":"integer","minimum":5,"maximum":7,"multipleOf":10})",
+       "unsatisfiable_schema: $.multipleOf: "},
   });
+}
+
+TEST(GrammarLimits, WhatAnInvalidGrammarHoldsDoesNotMakeItUnsatisfiable) {
+  for (const char* word : {"unsatisfiable", "cannot accept", "greater than"}) {
+    const std::string cut = fmt::format("(?={})", word);
+    EXPECT_TRUE(refusal(Constraint::regex(cut)).starts_with("invalid_grammar: ")) << cut;
+    const std::string rule = fmt::format("root ::= \"{}", word);
+    EXPECT_TRUE(refusal(Constraint::ebnf(rule)).starts_with("invalid_grammar: ")) << rule;
+  }
 }
 
 TEST(GrammarLimits, ABadSchemaOfAToolIsRefusedWithToolAndPath) {
@@ -213,6 +226,7 @@ TEST(GrammarLimits, AnInterruptedCompilationLeavesTheCompilerUsable) {
   ASSERT_TRUE(vocabulary.ok());
   GrammarLimits limits;
   limits.compile_us_max = 60'000'000;
+  constexpr std::size_t kEnough = std::size_t{1} << 30U;
   XgrammarAdapter adapter(testing::tiny_tokenizer(), *vocabulary, limits);
   const std::vector<Constraint> list{
       Constraint::json_schema(
@@ -222,15 +236,17 @@ TEST(GrammarLimits, AnInterruptedCompilationLeavesTheCompilerUsable) {
           {{"f", R"({"type":"object","properties":{"n":{"type":"integer"}}})", true}},
           Constraint::Calls::at_least_one)};
   for (const Constraint& constraint : list) {
-    // Fail at each of the first allocations, then at ever larger distances.
+    // End at each of the first allocations, then at ever larger distances.
     std::uint64_t interrupted = 0;
-    for (std::uint64_t at = 1; at < 1'000'000; at += 1 + at / 16) {
-      const auto grammar = adapter.compile(constraint, at);
+    for (std::size_t bytes = 1; bytes < kEnough; bytes += 1 + bytes / 16) {
+      limits.compile_bytes_max = bytes;
+      const auto grammar = adapter.compile(constraint);
       if (grammar.ok()) break;
       ++interrupted;
       ASSERT_EQ(grammar.error().reason, kGrammarTooComplex) << grammar.error().message;
     }
     EXPECT_GT(interrupted, 20U);
+    limits.compile_bytes_max = kEnough;
     EXPECT_TRUE(adapter.compile(constraint).ok());
   }
 }

@@ -14,6 +14,7 @@
 #include "base/check.h"
 #include "tensor/number.h"
 #include "tensor/synthetic_values.h"
+#include "tests/support/safetensors_writer.h"
 #include "tests/support/temporary_directory.h"
 
 namespace koho::testing {
@@ -120,7 +121,7 @@ class Tensors {
  private:
   std::vector<std::int64_t> bells(const std::string& name, const std::vector<std::int64_t>& shape) {
     std::vector<std::int64_t> integers;
-    for (const std::uint64_t bits : draw(spec_.seed, name, *checked_product<std::int64_t>(shape)))
+    for (const std::uint64_t bits : draw(spec_.seed, name, num_elements(shape)))
       integers.push_back(synthetic::bell(bits));
     return integers;
   }
@@ -159,7 +160,7 @@ class Tensors {
     constexpr std::array<unsigned, 4> kDoublings{1, 1, 0, 2};
     const std::int64_t factor = inverse_root(columns) * gain(module);
     std::vector<std::int64_t> integers;
-    for (const std::uint64_t bits : draw(spec_.seed, name, *checked_product<std::int64_t>(shape))) {
+    for (const std::uint64_t bits : draw(spec_.seed, name, num_elements(shape))) {
       const std::int64_t fraction = static_cast<std::int64_t>(bits & 0xFFFFU) + (1 << 15);
       integers.push_back((fraction << kDoublings[(bits >> 16U) & 3U]) * factor);
     }

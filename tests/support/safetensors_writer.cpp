@@ -2,10 +2,16 @@
 #include "tests/support/safetensors_writer.h"
 
 #include <cstddef>
+#include <functional>
+#include <numeric>
 
 #include <fmt/core.h>
 
 namespace koho::testing {
+
+std::int64_t num_elements(std::span<const std::int64_t> shape) {
+  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+}
 
 std::string safetensors_from_header(std::string_view header, std::string_view data) {
   std::string file;

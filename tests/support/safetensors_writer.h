@@ -18,6 +18,9 @@ struct TensorToWrite {
   std::string data;
 };
 
+/// The number of elements of a tensor.
+std::int64_t num_elements(std::span<const std::int64_t> shape);
+
 /// A file from a header's text and the data behind it.
 std::string safetensors_from_header(std::string_view header, std::string_view data);
 

@@ -7,6 +7,7 @@
 #include "base/arithmetic.h"
 #include "base/check.h"
 #include "tensor/number.h"
+#include "tests/support/safetensors_writer.h"
 #include "tests/support/temporary_directory.h"
 
 namespace koho::testing {
@@ -56,10 +57,6 @@ std::string random_data(const std::string& dtype,
   return data;
 }
 
-std::int64_t elements(const std::vector<std::int64_t>& shape) {
-  return *checked_product<std::int64_t>(shape);
-}
-
 class TensorMaker {
  public:
   explicit TensorMaker(const CheckpointRecipe& recipe) : recipe_(recipe) {}
@@ -70,7 +67,7 @@ class TensorMaker {
            double centre,
            double amplitude) {
     std::string data =
-        random_data(dtype, elements(shape), name_seed(recipe_.seed, name), centre, amplitude);
+        random_data(dtype, num_elements(shape), name_seed(recipe_.seed, name), centre, amplitude);
     tensors.push_back({name, dtype, std::move(shape), std::move(data)});
   }
 

@@ -1,25 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 # What koho changes in xgrammar's sources; the changed files are compiled in place of the published ones.
 
-# Compiles cpp/NAME with BEFORE replaced by AFTER. BEFORE stands there once, or the version is another one.
-function(change name before after)
-  file(READ "${XGRAMMAR_SOURCES}/cpp/${name}" text)
+# Replaces BEFORE by AFTER in cpp/NAME. BEFORE stands there TIMES times, or the version is another one.
+function(change name times before after)
+  set(text "${changed_${name}}")
+  if(text STREQUAL "")
+    file(READ "${XGRAMMAR_SOURCES}/cpp/${name}" text)
+  endif()
   string(REPLACE "${before}" "" without "${text}")
   string(LENGTH "${text}" length)
   string(LENGTH "${without}" length_without)
   string(LENGTH "${before}" length_before)
-  math(EXPR expected "${length} - ${length_before}")
+  math(EXPR expected "${length} - ${times} * ${length_before}")
   if(NOT length_without EQUAL expected)
-    message(FATAL_ERROR "xgrammar's ${name} does not hold what koho changes in it")
+    message(FATAL_ERROR "xgrammar's ${name} does not hold ${times} times what koho changes in it: ${before}")
   endif()
   string(REPLACE "${before}" "${after}" text "${text}")
+  set(changed_${name} "${text}" PARENT_SCOPE)
+endfunction()
+
+# Compiles the changed text of cpp/NAME in place of the published file.
+function(compile_changed name)
   set(changed "${CMAKE_CURRENT_BINARY_DIR}/changed/${name}")
   set(there "")
   if(EXISTS "${changed}")
     file(READ "${changed}" there)
   endif()
-  if(NOT there STREQUAL text)
-    file(WRITE "${changed}" "${text}")
+  if(NOT there STREQUAL changed_${name})
+    file(WRITE "${changed}" "${changed_${name}}")
   endif()
   list(REMOVE_ITEM sources "${XGRAMMAR_SOURCES}/cpp/${name}")
   list(APPEND sources "${changed}")
@@ -28,7 +36,7 @@ endfunction()
 
 # A string that has a pattern says what follows it, as xgrammar has it for all other strings. Without this every token with
 # a quotation mark in it is followed at run time, at each character of such a string.
-change(json_schema_converter.cc [==[
+change(json_schema_converter.cc 1 [==[
     return Sequence(
         {ByteString("\""), RegexExpression(*spec.pattern, /*json_string=*/true), ByteString("\"")}
     );
@@ -48,5 +56,49 @@ change(json_schema_converter.cc [==[
 ]==])
 
 # What is said so is never all that may follow: nothing but it follows, but not everything of it may.
-change(grammar_functor.cc
+change(grammar_functor.cc 1
        [==[UpdateLookaheadExact(i, IsExactLookaheadAssertion(i))]==] [==[UpdateLookaheadExact(i, false)]==])
+
+# The type of the exception says that no value satisfies a schema: xgrammar has one type for all its errors.
+change(json_schema_converter.cc 1 [==[
+#include "fsm_builder.h"
+]==] [==[
+#include <guard.h>
+
+#include "fsm_builder.h"
+]==])
+change(json_schema_converter.cc 1 [==[
+using SchemaError = TypedError<SchemaErrorType>;
+]==] [==[
+using SchemaError = TypedError<SchemaErrorType>;
+
+[[noreturn]] void Throw(const SchemaError& error) {
+  if (error.Type() == SchemaErrorType::kUnsatisfiableSchema) {
+    throw koho::guard::Unsatisfiable(error.what());
+  }
+  XGRAMMAR_LOG(FATAL) << error.what();
+  XGRAMMAR_UNREACHABLE();
+}
+]==])
+change(json_schema_converter.cc 2 [==[
+    XGRAMMAR_LOG(FATAL) << std::move(spec_result).UnwrapErr().what();
+]==] [==[
+    Throw(std::move(spec_result).UnwrapErr());
+]==])
+foreach(result result r)
+  change(json_schema_converter.cc 1 "XGRAMMAR_LOG(FATAL) << std::move(${result}).UnwrapErr().what();"
+         "Throw(std::move(${result}).UnwrapErr());")
+endforeach()
+
+# The type says, too, that the cache of compiled parts cannot hold a part of this grammar, which compiles without it.
+change(grammar_functor.cc 1 [==[
+#include "support/logging.h"
+]==] [==[
+#include "support/logging.h"
+#include <guard.h>
+]==])
+set(has_hash "(grammar_->ImplPtr()->per_rule_fsm_hashes[ref_rule_id].has_value())")
+change(grammar_functor.cc 2 "XGRAMMAR_CHECK${has_hash};" "if (!${has_hash}) throw koho::guard::NoHash();")
+
+compile_changed(json_schema_converter.cc)
+compile_changed(grammar_functor.cc)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The router (contract: Backend::route): the choice of its kernel, the cluster kernel for 65 to
-// 2,047 tokens, and the plain kernels for every shape that the others do not take.
+// The router (contract: Backend::route): the cluster kernel for 65 to 2,047 tokens, and the plain
+// kernels for every shape that the others do not take (choose_route.cpp).
 //
 // Cluster kernel: a cluster of 16 CTAs takes 16 tokens at a time.
 //   logits  CTA r has split r of H, warp w 16 experts. Their weights are in registers before the
@@ -330,26 +330,21 @@ cudaError_t launch_logits(const Route& p, cudaStream_t stream) {
 
 }  // namespace
 
-cudaError_t launch_route(const Route& p, cudaStream_t stream) {
-  if (p.experts > kRouteExpertsMax || p.top_k > kRouteChoicesMax) return cudaErrorInvalidValue;
+int route_clusters_max() {
   static PerDevice clusters;
-  const int clusters_max = clusters.number(resident_clusters);
-  const bool fast = clusters_max > 0 && !p.weight_f32 && p.groups == 1 &&
-                    p.experts <= kFastExperts && p.hidden % kStep == 0 &&
-                    p.hidden >= kSplitK * kStep && p.hidden <= kSplitK * kStep * kFastStepsMax &&
-                    p.x_stride % 8 == 0 && reinterpret_cast<std::uintptr_t>(p.x) % 16 == 0 &&
-                    reinterpret_cast<std::uintptr_t>(p.weight) % 16 == 0;
-  if (fast && p.tokens >= kRouteMany) return launch_route_many(p, stream);
-  if (fast && p.hidden >= kSplitK * kStep * kRouteFewSteps && p.tokens <= kRouteFew)
-    return p.tokens == 1 ? launch_route_one(p, stream) : launch_route_few(p, stream);
-  if (fast) {
-    const auto tiles = static_cast<int>((p.tokens + kSplitK - 1) / kSplitK);
-    const int threads = (p.experts + 15) / 16 * 32;
-    return launch_kernel(route_kernel,
-                         {dim3(static_cast<unsigned>(kSplitK * std::min(tiles, clusters_max))),
-                          dim3(static_cast<unsigned>(threads)), sizeof(FastPlan), kSplitK},
-                         stream, p);
-  }
+  return clusters.number(resident_clusters);
+}
+
+cudaError_t launch_route_clusters(const Route& p, int clusters, cudaStream_t stream) {
+  const auto tiles = static_cast<int>((p.tokens + kSplitK - 1) / kSplitK);
+  const int threads = (p.experts + 15) / 16 * 32;
+  return launch_kernel(route_kernel,
+                       {dim3(static_cast<unsigned>(kSplitK * std::min(tiles, clusters))),
+                        dim3(static_cast<unsigned>(threads)), sizeof(FastPlan), kSplitK},
+                       stream, p);
+}
+
+cudaError_t launch_route_plain(const Route& p, cudaStream_t stream) {
   const cudaError_t status =
       p.weight_f32 ? launch_logits<float>(p, stream) : launch_logits<Bf16>(p, stream);
   if (status != cudaSuccess) return status;

@@ -12,24 +12,9 @@
 
 #include "cuda/device/numeric.cuh"
 #include "cuda/device/ptx.cuh"
-#include "cuda/kernels.h"
+#include "cuda/moe/route_kernels.h"
 
 namespace koho::cuda {
-
-constexpr int kRouteStep = 32;     // elements of H that one step multiplies
-constexpr int kRouteSplitK = 16;   // splits of H, and CTAs of a cluster
-constexpr int kFastStepsMax = 16;  // of a split: H <= 8192
-constexpr int kFastExperts = 192;  // E at most
-
-/// Tokens: 1 runs route_one.cu, up to kRouteFew route_few.cu, from kRouteMany on route_many.cu,
-/// what lies between route.cu's cluster kernel.
-constexpr std::int64_t kRouteFew = 64;
-constexpr std::int64_t kRouteMany = 2048;
-constexpr int kRouteFewSteps =
-    8;  // steps of a split that route_one.cu and route_few.cu need: H >= 4096
-cudaError_t launch_route_one(const Route& parameters, cudaStream_t stream);
-cudaError_t launch_route_few(const Route& parameters, cudaStream_t stream);
-cudaError_t launch_route_many(const Route& parameters, cudaStream_t stream);
 
 /// The first step of split `split`.
 __device__ __forceinline__ int split_k_begin(int hidden, int split) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests: splits a model's text into pieces, parses them and passes them to a responder, as the
+// Splits a model's text into pieces, parses them and passes them to a responder, as the
 // server does.
 #pragma once
 
