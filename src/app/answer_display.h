@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prints a chat's answer while the model writes it: on a terminal the reasoning dimmed, Markdown and
-// code coloured, tool calls as lines of their own; elsewhere the answer's text. Keeps reasoning,
-// content and calls for the conversation.
+// Prints a chat's answer while the model writes it: on a terminal the reasoning dimmed, Markdown
+// and code coloured, tool calls as lines of their own; elsewhere the answer's text. Keeps
+// reasoning, content and calls for the conversation.
 #pragma once
 
 #include <optional>

@@ -16,9 +16,9 @@ namespace koho::app {
 namespace {
 
 constexpr int kHistoryLines = 1000;
-// Terminals mark pasted text when asked to.
-constexpr std::string_view kMarkPastes = "\x1b[?2004h";
-constexpr std::string_view kMarkNoPastes = "\x1b[?2004l";
+// Terminals bracket pasted text when asked to.
+constexpr std::string_view kBracketPastes = "\x1b[?2004h";
+constexpr std::string_view kPlainPastes = "\x1b[?2004l";
 constexpr std::wstring_view kPasteEnd = L"\x1b[201~";
 constexpr std::size_t kPasteLettersMax = std::size_t{4} << 20U;
 
@@ -61,7 +61,7 @@ unsigned char on_newline(EditLine* editor, wint_t /*key*/) {
   return el_winsertstr(editor, L"\n") == 0 ? CC_REFRESH : CC_ERROR;
 }
 
-/// Pasted text, up to its end mark, goes into the line as it is.
+/// Pasted text, up to its closing bracket, goes into the line as it is.
 unsigned char on_paste(EditLine* editor, wint_t /*key*/) {
   std::wstring text;
   wchar_t letter = 0;
@@ -135,10 +135,10 @@ class TerminalEditor final : public LineEditor {
 
   Result<Read> read(const std::string& prompt, std::string& line) override {
     state_ = {.prompt = prompt};
-    write_out(kMarkPastes);
+    write_out(kBracketPastes);
     int count = 0;
     const wchar_t* typed = el_wgets(editor_, &count);
-    write_out(kMarkNoPastes);
+    write_out(kPlainPastes);
     if (state_.interrupted || typed == nullptr || count <= 0) {
       el_wset(editor_, EL_UNBUFFERED, 0);
       write_out("\n");

@@ -44,7 +44,7 @@ std::optional<fs::path> hub_cache() {
   return std::nullopt;
 }
 
-/// The snapshot of `name` in the hub's cache that its branch main names.
+/// The snapshot of `name` in the hub's cache that its ref main names.
 std::optional<std::string> cached_snapshot(const std::string& name) {
   const std::optional<fs::path> cache = hub_cache();
   if (!cache) return std::nullopt;

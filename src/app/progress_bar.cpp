@@ -55,11 +55,11 @@ void ProgressBar::show(double fraction, double left_s, std::string_view rate) {
   if (left_s >= 0.0) text += fmt::format(" · {} left", time_text(left_s));
   std::fprintf(stderr, terminal_ ? "\r\x1b[K%s" : "koho: %s\n", text.c_str());
   std::fflush(stderr);
-  drawn_ = terminal_;
+  on_screen_ = terminal_;
 }
 
 void ProgressBar::clear() {
-  if (std::exchange(drawn_, false)) std::fputs("\r\x1b[K", stderr);
+  if (std::exchange(on_screen_, false)) std::fputs("\r\x1b[K", stderr);
 }
 
 }  // namespace koho::app

@@ -22,7 +22,7 @@ class ProgressBar {
 
   /// Whether the next show() would write: callers that have to compute what they show ask first.
   bool due() const;
-  /// `fraction` is 0..1, negative if unknown; `left_s` negative if unknown. Writes if it is time to.
+  /// `fraction` is 0..1, negative if unknown; `left_s` negative if unknown. Writes if it is time.
   void show(double fraction, double left_s, std::string_view rate);
   /// Removes the line from the terminal.
   void clear();
@@ -32,7 +32,7 @@ class ProgressBar {
 
   std::string title_;
   bool terminal_;
-  bool drawn_ = false;
+  bool on_screen_ = false;
   Clock::time_point next_;
 };
 

@@ -336,7 +336,7 @@ int run_serve(const std::vector<std::string>& arguments) {
       return 0;
     }
     if (argument == "--help-markdown") {
-      std::fputs((fields_markdown() + "\n" + serve_options_markdown()).c_str(), stdout);
+      std::fputs(fields_markdown().c_str(), stdout);
       return 0;
     }
   }

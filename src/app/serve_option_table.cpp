@@ -254,7 +254,7 @@ Status set_default(std::optional<double>& target, const std::string& text) {
 /// Of requests that do not set them, instead of generation_config.json.
 std::vector<ServeOption> sampling_options() {
   using P = SamplingParameters;
-  constexpr const char* kHelp = "Of requests without it, instead of generation_config.json";
+  constexpr const char* kHelp = "Default of requests, over generation_config.json";
   return {
       {"Sampling", "--temperature,--temp", "T", kHelp, Takes::value,
        [](O& o, S v) { return set_default<&P::temperature>(o.temperature, v); },

@@ -85,9 +85,8 @@ Result<ServeOptions> read_serve_options(const std::vector<std::string>& argument
 /// invalid_argument (a file without a key).
 Result<std::vector<server::ApiKeySettings>> read_api_keys(const ServeOptions& options, bool again);
 
-/// The table as help text, and as the Markdown table of docs/server.md.
+/// The table as help text.
 std::string serve_help();
-std::string serve_options_markdown();
 /// The options in effect, one "name: value" per line: a config file that sets the same.
 std::string print_serve_config(const ServeOptions& options);
 

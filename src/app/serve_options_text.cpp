@@ -44,19 +44,6 @@ std::string serve_help() {
   return out;
 }
 
-std::string serve_options_markdown() {
-  std::string out = "| flag | default | |\n|---|---|---|\n";
-  const ServeOptions defaults;
-  for (const ServeOption& option : serve_option_table()) {
-    std::string flags(option.flags);
-    for (std::size_t at = 0; (at = flags.find(',', at)) != std::string::npos; at += 4)
-      flags.replace(at, 1, "`, `");
-    const std::string shown = option.shown != nullptr ? option.shown(defaults) : "";
-    out += fmt::format("| `{}` | {} | {} |\n", flags, shown, option.help);
-  }
-  return out;
-}
-
 std::string print_serve_config(const ServeOptions& options) {
   std::string out;
   for (const ServeOption& option : serve_option_table()) {

@@ -9,7 +9,8 @@
 
 namespace koho::app {
 
-/// "auto", "always" (or "on") or "never" (or "off"); false: none of these. Call before threads start.
+/// "auto", "always" (or "on") or "never" (or "off"); false: none of these. Call before threads
+/// start.
 bool set_color(std::string_view when);
 
 /// Whether to write colours to `fd`: always or never if so set; else to a terminal, unless NO_COLOR

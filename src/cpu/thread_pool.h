@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fork-join over a few threads: the caller works too, idle threads spin briefly and then sleep. Where
-// a busy machine takes threads away in mid-task, so that several are no faster than one, the caller
-// works alone for a while and then tries again. Owns its threads; refuses nesting (a body must not call
-// run).
+// Fork-join over a few threads: the caller works too, idle threads spin briefly and then sleep.
+// Where a busy machine takes threads away in mid-task, so that several are no faster than one, the
+// caller works alone for a while and then tries again. Owns its threads; refuses nesting (a body
+// must not call run).
 #pragma once
 
 #include <atomic>
@@ -57,8 +57,8 @@ class ThreadPool {
   };
 
   void run_erased(std::int64_t tasks, Call call, void* context);
-  /// Adds a job to what is known of the threads' gain: the caller had `own` of its tasks, which took
-  /// `own_ns`. Decides now and then whether the caller goes on alone.
+  /// Adds a job to what is known of the threads' gain: the caller had `own` of its tasks, which
+  /// took `own_ns`. Decides now and then whether the caller goes on alone.
   void judge(std::int64_t tasks,
              std::int64_t own,
              std::int64_t own_ns,

@@ -168,7 +168,7 @@ TEST(TerminalChat, APastedBlockIsOneMessageAndLettersAreUtf8) {
   const std::string file = (directory.path() / "talk.json").string();
   TerminalChat chat({"--history", "none", "--max-tokens", "2"}, "chat");
   ASSERT_TRUE(chat.sees("\x1b[?2004h"))
-      << "the terminal is asked to mark pastes: " << chat.screen();
+      << "the terminal is asked to bracket pastes: " << chat.screen();
   chat.type("\x1b[200~first\rsecond\x1b[201~ k\xc3\xb3h\xc3\xb3\n");
   ASSERT_TRUE(chat.sees("2 generated")) << chat.screen();
   ASSERT_TRUE(chat.sees("> ")) << chat.screen();

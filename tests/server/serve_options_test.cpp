@@ -248,7 +248,7 @@ TEST(ServeCommand, ReadsAConfigFileAndTheEnvironment) {
   unlink(path.c_str());
 }
 
-TEST(ServeCommand, ItsDocumentationHasEveryFieldAndFlag) {
+TEST(ServeCommand, ItsDocumentationHasEveryField) {
   Process process(std::vector<std::string>{"--help-markdown"});
   ASSERT_EQ(process.wait(), 0);
   std::ifstream file(std::string(KOHO_SOURCE_DIR) + "/docs/server.md");
@@ -262,7 +262,7 @@ TEST(ServeCommand, ItsDocumentationHasEveryFieldAndFlag) {
     EXPECT_NE(documentation.str().find(row + "\n"), std::string::npos) << row;
     ++count;
   }
-  EXPECT_GT(count, 90);
+  EXPECT_GT(count, 40);
 }
 
 }  // namespace
