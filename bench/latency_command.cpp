@@ -10,6 +10,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/ranges.h>
@@ -84,10 +85,12 @@ class Bench {
   /// What is asked for has positions in the model: the cache of more would be taken all the same.
   Status check_lengths() const {
     const std::int64_t positions = config_.max_position_embeddings;
-    if (prompt_max() > positions)
-      return make_error(ErrorCode::invalid_argument,
-                        "a prompt of {} tokens exceeds the model's {} positions", prompt_max(),
-                        positions);
+    for (const auto& [flag, prompts] :
+         {std::pair("--prefill", &options_.prefill), std::pair("--mixed", &options_.mixed)})
+      for (const std::int64_t tokens : *prompts)
+        if (tokens > positions)
+          return make_error(ErrorCode::invalid_argument, "{} ({}) exceeds the model's {} positions",
+                            flag, tokens, positions);
     // As differences: a sum could overflow.
     if (options_.context > positions || options_.steps > positions - kStepsBefore ||
         options_.context > positions - kStepsBefore - options_.steps)
