@@ -313,8 +313,14 @@ TEST_F(RunCommand, ALatencyBenchRefusesWhatItCannotMeasure) {
              "positions"},
         Case{"--context 131037", "--context (131037), --steps (32) and 4 steps"},
         Case{"--context 1 --steps 9223372036854775807", "--steps (9223372036854775807)"},
+<<<<<<< HEAD
         Case{"--prefill 131073", "--prefill (131073) exceeds the model's 131072 positions"},
         Case{"--ranks 2 --rank 2", "there is no rank 2 of 2"}, Case{"--experts half", "whole"},
+=======
+        Case{"--prefill 64,131073", "--prefill (131073) exceeds the model's 131072 positions"},
+        Case{"--mixed 131073", "--mixed (131073) exceeds the model's 131072 positions"},
+        Case{"--mixed 0", "--mixed"},
+>>>>>>> kernels
         Case{"--bandwidth -3", "--bandwidth: expected a number above 0, found '-3'"},
         Case{"--bandwidth 0", "above 0, found '0'"},
         Case{"--bandwidth nan", "above 0, found 'nan'"},
@@ -463,6 +469,27 @@ TEST_F(RunCommand, ABenchsFileSaysWhatWasMeasuredAndHowToRepeatIt) {
   // What was not counted is not in the file.
   EXPECT_EQ(file->find("rows")->array()->front().find("distinct_experts"), nullptr);
   EXPECT_NE(koho(command + " --out nowhere/bench.json").exit_code, 0);
+}
+
+TEST_F(RunCommand, ALatencyBenchTimesEachPromptAloneAndBesideEachBatch) {
+  const std::string command = "bench latency --model " + kModel +
+                              " --device cpu --batch 1,3 --context 16 --prefill 8,70 --mixed 5,70"
+                              " --steps 2 --no-classes";
+  const Ran ran = koho(command + " --out bench.json");
+  ASSERT_EQ(ran.exit_code, 0) << ran.errors;
+  const Result<json::Value> file = json::parse(read("bench.json"));
+  ASSERT_TRUE(file.ok()) << file.error().message;
+  std::string steps;
+  for (const json::Value& row : *file->find("rows")->array()) {
+    const json::Value& shape = *row.find("shape");
+    steps += *row.find("op")->string();
+    for (const char* size : {"batch", "tokens"})
+      steps += " " + std::to_string(shape.find(size)->integer().value_or(0));
+    steps += ", ";
+  }
+  EXPECT_EQ(steps,
+            "step_decode 1 1, step_decode 3 3, step_prefill 1 8, step_prefill 1 70, "
+            "step_mixed 2 6, step_mixed 2 71, step_mixed 4 8, step_mixed 4 73, ");
 }
 
 }  // namespace
