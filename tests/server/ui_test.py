@@ -4,7 +4,8 @@
 serious at three sizes in light and dark; the console stays empty.
 
   tests/server/ui_test.py --install                           brings Debian's chromium (as root) and axe-core (pip) first
-  tests/server/ui_test.py --screenshots FOLDER                keeps a picture of every view, size and theme
+  tests/server/ui_test.py --screenshots FOLDER                keeps a picture of every view, size and theme; the documentation's
+                                                              dashboard-light.png is metrics-laptop-light.png
   tests/server/ui_test.py SCENE ...                           only these scenes
 
 Without Chromium it says so and exits with 77, which ctest reports as skipped.
@@ -256,7 +257,7 @@ def metrics_tab(walk):
     """Charts have axes that fit, values under the pointer and the arrow keys, and ranges from the server."""
     page = walk.page
     walk.weather()
-    load(page, 3, 200)
+    load(walk.url, 3, 200)
     page.click("#tab-metrics")
     until(lambda: page.count("#charts .chart") == 6 and page.count("#charts polyline") >= 4, "no lines")
     for name in ("tiny", "tokens", "cpu", "GiB", "one device"):
@@ -354,6 +355,13 @@ def phone(walk):
         page.click("#tab-" + tab)
         wide = page.js("document.documentElement.scrollWidth - innerWidth")
         assert wide <= 0, f"{tab} is {wide} pixels wider than the screen"
+        if tab == "requests":
+            load(walk.url, 1, 20_000)
+            until(lambda: page.shown("#running-rows button"), "no running request")
+            right = page.js("document.querySelector('#running-rows button').getBoundingClientRect().right - innerWidth")
+            assert right <= 0, f"the button that cancels ends {right} pixels beyond the screen"
+            page.click("#running-rows button")
+            until(lambda: "No request is running" in page.text("#running-rows"), "not cancelled")
         small = page.js("[...document.querySelectorAll('button')].filter(e => e.checkVisibility() && e.getClientRects().length && e.getBoundingClientRect().height < 24).map(e => e.textContent)")
         assert not small, f"too small to touch: {small}"
     page.size(*SIZES["laptop"])
@@ -363,7 +371,7 @@ def looks(walk):
     """Every tab at three sizes in light and dark: axe-core, no overflow, and a picture."""
     page = walk.page
     walk.weather()
-    load(page, 4, 1500)
+    load(walk.url, 4, 1200)
     page.js("fetch('/v1/completions', {method: 'POST', headers: {'Content-Type': 'application/json'}, body: '{\"prompt\": \"x\", \"max_tokens\": -7, \"model\": \"tiny\"}'}); 0")
     page.js(f"current.messages.push({{role: 'user', content: 'Show me some Markdown.'}}, {{role: 'assistant', content: {json.dumps(HOSTILE)}}}); save(current); 0")
     walk.expect_errors("400 (Bad Request)")

@@ -9,7 +9,7 @@ const kHeight = 150;
 function ticksTo(most) {
   if (!(most > 0)) return [0, 1];
   const rough = most / 4, power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 2.5, 5, 10].map((n) => n * power).find((n) => n >= rough);
+  const step = [1, 2, 5, 10].map((n) => n * power).find((n) => n >= rough);
   const ticks = [];
   for (let i = 0; i === 0 || ticks[i - 1] < most * 0.999; ++i) ticks.push(i * step);
   return ticks;

@@ -90,7 +90,7 @@ function showHistory() {
       x: position(sample[fields.time]), label: clock(sample[fields.time], metrics.range < 60),
       values: names.map((name) => { const value = sample[fields[name]]; return value < 0 ? null : value; }),
     }));
-    const ticks = timeTicks(first, last, chart.svg.clientWidth > 420 ? 6 : 3).map(([t, text]) => [position(t), text]);
+    const ticks = timeTicks(first, last, Math.max(Math.floor(chart.svg.clientWidth / 80), 3)).map(([t, text]) => [position(t), text]);
     chart.set(points, { ends: [position(first), position(last)], xTicks: ticks });
   }
 }
